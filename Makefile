@@ -1,0 +1,40 @@
+# `make` lists what can be made.
+
+GO   ?= go
+ARGS ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/berth
+	$(GO) build -trimpath -o bin/berth ./cmd/berth
+
+.PHONY: dev
+dev: build ## Run berth with an etcd of its own (ARGS="--listen 127.0.0.1:0")
+	bin/berth dev $(ARGS)
+
+.PHONY: test
+test: ## Run all tests
+	$(GO) test ./...
+
+.PHONY: race
+race: ## Run the tests with the race detector, the long ones shortened
+	$(GO) test -race -short ./...
+
+.PHONY: lint
+lint: ## Check the format, and run go vet and staticcheck
+	@unformatted="$$(gofmt -l .)"; test -z "$$unformatted" || { echo "make fmt would change:"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+.PHONY: bench
+bench: build ## Measure claims on the etcd at BERTH_ENDPOINTS (ARGS="-o json")
+	bin/berth bench claims $(ARGS)
+
+.PHONY: fmt
+fmt: ## Format all Go files
+	gofmt -w .
