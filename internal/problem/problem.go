@@ -1,0 +1,207 @@
+// Package problem is the one table of what can go wrong for a user of berth:
+// each code with its HTTP status and its exit code. Every layer returns
+// [*Error]; the doors (HTTP, CLI) look up in the table how to say it.
+package problem
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code names a problem. Codes are stable: programs branch on them.
+type Code string
+
+// The codes.
+const (
+	// Invalid: a field of the input is malformed or out of range.
+	Invalid Code = "invalid"
+	// ExceedsLimit: a claim asks for more slots than its pool has.
+	ExceedsLimit Code = "exceeds_limit"
+	// PoolNotFound: no pool has that name.
+	PoolNotFound Code = "pool_not_found"
+	// ClaimNotFound: no claim has that id.
+	ClaimNotFound Code = "claim_not_found"
+	// NoCapacity: the claim does not fit now and was not to wait.
+	NoCapacity Code = "no_capacity"
+	// ClaimTimeout: the claim did not fit within the time it was to wait.
+	ClaimTimeout Code = "claim_timeout"
+	// ClaimCanceled: whoever asked for the claim went away while it waited.
+	ClaimCanceled Code = "claim_canceled"
+	// ClaimLost: trust in the claim has ended before its release.
+	ClaimLost Code = "claim_lost"
+	// ClaimRevoked: an operator took the claim back.
+	ClaimRevoked Code = "claim_revoked"
+	// IDInUse: the id stands for another claim.
+	IDInUse Code = "id_in_use"
+	// Precondition: what a claim was to happen with is no longer so.
+	Precondition Code = "precondition_failed"
+	// NotHolder: the claim belongs to another host or process.
+	NotHolder Code = "not_holder"
+	// HostInUse: another live instance has this host's name.
+	HostInUse Code = "host_in_use"
+	// CorruptValue: a value in etcd can't be read.
+	CorruptValue Code = "corrupt_value"
+	// EtcdUnavailable: etcd did not answer in time.
+	EtcdUnavailable Code = "etcd_unavailable"
+	// EtcdDenied: etcd refused the user or its rights on the prefix.
+	EtcdDenied Code = "etcd_denied"
+	// EtcdFull: etcd takes deletes only until it has been given room.
+	EtcdFull Code = "etcd_full"
+	// Stopping: this process is on its way out.
+	Stopping Code = "stopping"
+	// Unauthorized: the token is missing or wrong.
+	Unauthorized Code = "unauthorized"
+	// Forbidden: the request came in a way that is not allowed.
+	Forbidden Code = "forbidden"
+	// TooLarge: the body of a request is too long.
+	TooLarge Code = "too_large"
+	// SlowRequest: the body of a request did not arrive in time.
+	SlowRequest Code = "slow_request"
+	// Malformed: a request can't be read at all, as with JSON that is none.
+	Malformed Code = "malformed"
+	// MediaType: the body of a request is of a type that is not taken.
+	MediaType Code = "unsupported_media_type"
+	// NotFound: there is nothing at that address.
+	NotFound Code = "not_found"
+	// NotAllowed: what is at that address can't be asked for this.
+	NotAllowed Code = "method_not_allowed"
+	// Unavailable: the sidecar can't be reached or is not ready.
+	Unavailable Code = "unavailable"
+	// Internal: a fault of berth itself.
+	Internal Code = "internal"
+)
+
+// Exit codes of the CLI. 0 is success; exec passes on its child's.
+const (
+	ExitFailure = 1  // anything without a code of its own
+	ExitUsage   = 2  // the command line can't be understood
+	ExitTimeout = 75 // waited in vain (EX_TEMPFAIL of sysexits.h)
+	ExitLost    = 76 // held, and lost before the end
+	ExitRefused = 77 // can't be granted as asked (EX_NOPERM of sysexits.h)
+)
+
+// entry is a row of the table.
+type entry struct {
+	status int
+	exit   int
+	title  string
+}
+
+// table is the only place that ties a code to a status and an exit code.
+var table = map[Code]entry{
+	Invalid:         {422, ExitRefused, "Invalid input"},
+	ExceedsLimit:    {422, ExitRefused, "More slots than the pool has"},
+	PoolNotFound:    {404, ExitRefused, "No such pool"},
+	ClaimNotFound:   {404, ExitFailure, "No such claim"},
+	NoCapacity:      {409, ExitTimeout, "No free slots"},
+	ClaimTimeout:    {409, ExitTimeout, "Timed out waiting for slots"},
+	ClaimCanceled:   {499, ExitFailure, "The claim was canceled"},
+	ClaimLost:       {409, ExitLost, "The claim is lost"},
+	ClaimRevoked:    {409, ExitLost, "The claim was revoked"},
+	IDInUse:         {409, ExitRefused, "The id stands for another claim"},
+	Precondition:    {409, ExitRefused, "The state has changed"},
+	NotHolder:       {403, ExitRefused, "The claim belongs to somebody else"},
+	HostInUse:       {409, ExitRefused, "The host name is in use"},
+	CorruptValue:    {500, ExitFailure, "A value in etcd can't be read"},
+	EtcdUnavailable: {503, ExitFailure, "etcd is unavailable"},
+	EtcdDenied:      {503, ExitRefused, "etcd refused"},
+	EtcdFull:        {503, ExitFailure, "etcd is full"},
+	Stopping:        {503, ExitFailure, "Shutting down"},
+	Unauthorized:    {401, ExitRefused, "The token is missing or wrong"},
+	Forbidden:       {403, ExitRefused, "Not allowed"},
+	TooLarge:        {413, ExitRefused, "The request is too large"},
+	SlowRequest:     {408, ExitFailure, "The request took too long to arrive"},
+	Malformed:       {400, ExitRefused, "The request can't be read"},
+	MediaType:       {415, ExitRefused, "Not the type that is taken"},
+	NotFound:        {404, ExitFailure, "Not found"},
+	NotAllowed:      {405, ExitRefused, "Not possible there"},
+	Unavailable:     {503, ExitFailure, "Not reachable"},
+	Internal:        {500, ExitFailure, "Internal error"},
+}
+
+// Status is the HTTP status of a code.
+func (c Code) Status() int { return c.entry().status }
+
+// Exit is the exit code of a code.
+func (c Code) Exit() int { return c.entry().exit }
+
+// Title says in a few words what the code means.
+func (c Code) Title() string { return c.entry().title }
+
+func (c Code) entry() entry {
+	if e, ok := table[c]; ok {
+		return e
+	}
+	return table[Internal]
+}
+
+// Codes returns all codes, in no order.
+func Codes() []Code {
+	all := make([]Code, 0, len(table))
+	for c := range table {
+		all = append(all, c)
+	}
+	return all
+}
+
+// Error is a problem, told to whoever can do something about it.
+type Error struct {
+	Code Code
+	// Message says what happened and what to do, for a person.
+	Message string
+	// Field is the field of the input that is at fault, as its user spells it.
+	Field string
+	// Detail is data on the problem, such as why a claim does not fit. It is
+	// shown as JSON.
+	Detail any
+
+	cause error
+}
+
+// New returns a problem with a formatted message. A %w wraps as in fmt.Errorf.
+func New(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), cause: errors.Unwrap(err)}
+}
+
+// Field returns an [Invalid] problem of one field.
+func Field(field, format string, args ...any) *Error {
+	e := New(Invalid, format, args...)
+	e.Field = field
+	return e
+}
+
+// WithDetail returns a copy that carries data.
+func (e *Error) WithDetail(detail any) *Error {
+	c := *e
+	c.Detail = detail
+	return &c
+}
+
+// Error returns the message, behind the field if there is one.
+func (e *Error) Error() string {
+	if e.Field != "" {
+		return e.Field + ": " + e.Message
+	}
+	return e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is makes two problems of one code the same for errors.Is, so that a bare
+// &Error{Code: …} serves as a sentinel.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && t.Message == ""
+}
+
+// CodeOf returns the code of an error: of the first problem in its chain, or
+// [Internal].
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return Internal
+}
