@@ -1,0 +1,342 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// Config says which etcd to use, and as whom.
+type Config struct {
+	// Endpoints are the client addresses of the cluster's members, each with or
+	// without a scheme. At least one.
+	Endpoints []string
+	// TLS is nil for plain text.
+	TLS *tls.Config
+	// Username and Password are empty unless etcd asks for them.
+	Username, Password string
+	// Logger takes what is worth knowing about endpoints. Nil is silent.
+	Logger hclog.Logger
+	// Registerer takes the metrics. Nil keeps none.
+	Registerer prometheus.Registerer
+}
+
+// Client is the real [Backend]: one connection per endpoint, so that one frozen
+// member never holds up a request for longer than its deadline. Each kind of
+// work stays with an endpoint until that one fails, and goes on with the next.
+type Client struct {
+	conns   []*clientv3.Client
+	metrics *clientMetrics
+	log     hclog.Logger
+
+	// What each kind of work uses now, as a number to take modulo len(conns).
+	// They are apart, so that a watch that lags does not move the writes.
+	writes, watches, leases atomic.Uint32
+	watched                 atomic.Uint64 // watches so far
+
+	// cluster is the id of the cluster that answered first, and seen the highest
+	// revision of any answer.
+	cluster atomic.Uint64
+	seen    atomic.Int64
+}
+
+var _ Backend = (*Client)(nil)
+
+const (
+	// dialKeepAlive and dialKeepAliveTimeout make a vanished host known within
+	// 13 s; requests do not wait for that, they have deadlines of their own.
+	dialKeepAlive        = 10 * time.Second
+	dialKeepAliveTimeout = 3 * time.Second
+	// dialTimeout bounds one try at the login, which costs etcd about 100 ms.
+	dialTimeout = 5 * time.Second
+	// maxAnswer bounds an answer, as etcd's own client does: a page of keys with
+	// all that holders may say of themselves is larger than the 4 MB of gRPC.
+	maxAnswer = math.MaxInt32
+)
+
+// NewClient makes the connections without waiting for them; [Client.Probe]
+// tells whether the cluster answers.
+func NewClient(cfg Config) (*Client, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("no etcd endpoint is set")
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store")}
+	for _, endpoint := range cfg.Endpoints {
+		conn, err := connect(cfg, endpoint)
+		if err != nil {
+			err = fmt.Errorf("etcd endpoint %q: %w", endpoint, err)
+			return nil, errors.Join(err, c.Close())
+		}
+		c.conns = append(c.conns, conn)
+	}
+	return c, nil
+}
+
+// notLoggedIn is no token of etcd's: whoever shows it is told to log in.
+const notLoggedIn = "none"
+
+// connect makes the connection to one endpoint. With a user, etcd's own client
+// would log in now, and fail where the endpoint is dead although others are not.
+// So it begins with a token that is none, and logs in with its first request,
+// which ends with [ErrTokenExpired].
+func connect(cfg Config, endpoint string) (*clientv3.Client, error) {
+	users := cfg.Username != "" && cfg.Password != ""
+	ec := clientv3.Config{
+		Endpoints:            []string{endpoint},
+		TLS:                  cfg.TLS,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    dialKeepAlive,
+		DialKeepAliveTimeout: dialKeepAliveTimeout,
+		// One try: a repeated write could be carried out twice.
+		MaxUnaryRetries: 1,
+		DialOptions:     []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))},
+		Logger:          zap.NewNop(),
+	}
+	if users {
+		ec.Token = notLoggedIn
+	}
+	conn, err := clientv3.New(ec)
+	if err == nil && users {
+		conn.Token, conn.Username, conn.Password = "", cfg.Username, cfg.Password
+	}
+	return conn, err
+}
+
+// Close ends all connections, and so all watches. It waits for nothing.
+func (c *Client) Close() error {
+	var errs []error
+	for _, conn := range c.conns {
+		if err := conn.Close(); err != nil && !errors.Is(err, context.Canceled) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Endpoints returns the addresses, as they were given.
+func (c *Client) Endpoints() []string {
+	var all []string
+	for _, conn := range c.conns {
+		all = append(all, conn.Endpoints()...)
+	}
+	return all
+}
+
+// probeTry bounds the wait for one endpoint in [Client.Probe].
+const probeTry = 3 * time.Second
+
+// Probe reads below prefix through each endpoint in turn until one answers, and
+// leaves the work with that one. Its error says what each endpoint said.
+func (c *Client) Probe(ctx context.Context, prefix string) error {
+	var tried []string
+	var last error
+	for range c.conns {
+		conn, at := c.pick(&c.writes)
+		try, cancel := context.WithTimeout(ctx, probeTry)
+		req := &pb.RangeRequest{Key: []byte(prefix), RangeEnd: RangeEnd(prefix), CountOnly: true}
+		_, err := c.rangeVia(try, conn, req)
+		if errors.Is(err, ErrTokenExpired) { // logged in now
+			_, err = c.rangeVia(try, conn, req)
+		}
+		cancel()
+		if err == nil {
+			c.watches.Store(c.writes.Load())
+			c.leases.Store(c.writes.Load())
+			return nil
+		}
+		last = err
+		tried = append(tried, fmt.Sprintf("%s: %s", strings.Join(conn.Endpoints(), ","), reason(err)))
+		c.fail(&c.writes, at, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	kind := kindOf(errors.Unwrap(last))
+	for _, k := range []error{ErrDenied, ErrUnavailable, ErrNoSpace} {
+		if errors.Is(last, k) {
+			kind = k
+		}
+	}
+	if kind == nil {
+		kind = ErrUnavailable
+	}
+	return fmt.Errorf("%w (%s)", kind, strings.Join(tried, "; "))
+}
+
+// reason shortens an error of a probe to what its reader can use.
+func reason(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) && strings.Contains(err.Error(), "deadline exceeded") {
+		return fmt.Sprintf("no answer within %s", probeTry)
+	}
+	return err.Error()
+}
+
+// Txn sends one transaction, once.
+func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	conn, at := c.pick(&c.writes)
+	begin := time.Now()
+	seen := c.seen.Load()
+	resp, err := pb.NewKVClient(conn.ActiveConnection()).Txn(ctx, req)
+	c.metrics.observe("txn", begin, err)
+	c.fail(&c.writes, at, err)
+	if err != nil {
+		return nil, classify("txn", err)
+	}
+	return resp, c.check(resp.Header, seen)
+}
+
+// Range reads keys.
+func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	conn, at := c.pick(&c.writes)
+	resp, err := c.rangeVia(ctx, conn, req)
+	c.fail(&c.writes, at, err)
+	return resp, err
+}
+
+func (c *Client) rangeVia(ctx context.Context, conn *clientv3.Client, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	begin := time.Now()
+	seen := c.seen.Load()
+	resp, err := pb.NewKVClient(conn.ActiveConnection()).Range(ctx, req)
+	c.metrics.observe("range", begin, err)
+	if err != nil {
+		return nil, classify("range", err)
+	}
+	return resp, c.check(resp.Header, seen)
+}
+
+// check looks at the header of an answer to a request that was sent when
+// revision seen was known. Every such answer is at least as new, unless etcd was
+// restored from a backup. Then the new count is taken from there on, and the
+// error has the feeds read everything again.
+func (c *Client) check(h *pb.ResponseHeader, seen int64) error {
+	if !c.cluster.CompareAndSwap(0, h.ClusterId) && c.cluster.Load() != h.ClusterId {
+		return fmt.Errorf("%w: cluster %x answered instead of %x", ErrOtherCluster, h.ClusterId, c.cluster.Load())
+	}
+	if h.Revision < seen {
+		c.seen.Store(h.Revision)
+		return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, h.Revision, seen)
+	}
+	for {
+		now := c.seen.Load()
+		if now >= h.Revision || c.seen.CompareAndSwap(now, h.Revision) {
+			return nil
+		}
+	}
+}
+
+// Grant makes a lease. Its time to live is rounded up to whole seconds.
+func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error) {
+	conn, at := c.pick(&c.leases)
+	begin := time.Now()
+	resp, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(ttl)})
+	c.metrics.observe("grant", begin, err)
+	c.fail(&c.leases, at, err)
+	if err != nil {
+		return 0, 0, classify("grant lease", err)
+	}
+	return LeaseID(resp.ID), time.Duration(resp.TTL) * time.Second, nil
+}
+
+// Renew restarts a lease.
+func (c *Client) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
+	conn, at := c.pick(&c.leases)
+	begin := time.Now()
+	ttl, err := renewVia(ctx, conn, id)
+	c.metrics.observe("renew", begin, err)
+	c.fail(&c.leases, at, err)
+	return ttl, err
+}
+
+// renewVia renews on a stream of its own, which etcd's client would open only
+// when the endpoint is there: here a dead one fails at once.
+func renewVia(ctx context.Context, conn *clientv3.Client, id LeaseID) (time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream
+	stream, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err == nil {
+		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
+	}
+	var resp *pb.LeaseKeepAliveResponse
+	if err == nil || errors.Is(err, io.EOF) { // at EOF, Recv tells the reason
+		resp, err = stream.Recv()
+	}
+	switch {
+	case err != nil:
+		return 0, classify("renew lease", err)
+	case resp.TTL <= 0:
+		return 0, fmt.Errorf("renew lease: %w", ErrLeaseNotFound)
+	}
+	return time.Duration(resp.TTL) * time.Second, nil
+}
+
+// Revoke ends a lease.
+func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
+	conn, at := c.pick(&c.leases)
+	begin := time.Now()
+	_, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
+	c.metrics.observe("revoke", begin, err)
+	c.fail(&c.leases, at, err)
+	if err := classify("revoke lease", err); err != nil && !errors.Is(err, ErrLeaseNotFound) {
+		return err
+	}
+	return nil
+}
+
+// TimeToLive returns what is left of a lease.
+func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error) {
+	conn, at := c.pick(&c.leases)
+	begin := time.Now()
+	resp, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})
+	c.metrics.observe("time_to_live", begin, err)
+	c.fail(&c.leases, at, err)
+	if err != nil {
+		return 0, classify("read lease", err)
+	}
+	if resp.TTL < 0 {
+		return 0, fmt.Errorf("read lease: %w", ErrLeaseNotFound)
+	}
+	return time.Duration(resp.TTL) * time.Second, nil
+}
+
+// pick returns the connection that a kind of work uses now, and its number.
+func (c *Client) pick(role *atomic.Uint32) (*clientv3.Client, uint32) {
+	at := role.Load()
+	return c.conns[int(at)%len(c.conns)], at
+}
+
+// fail moves a kind of work to the next endpoint if err means that this one
+// does not answer. Only the first of many requests that fail together moves it.
+func (c *Client) fail(role *atomic.Uint32, at uint32, err error) {
+	if err == nil || len(c.conns) == 1 {
+		return
+	}
+	if errors.Is(err, ErrUnavailable) || errors.Is(kindOf(err), ErrUnavailable) {
+		if role.CompareAndSwap(at, at+1) {
+			next := c.conns[int(at+1)%len(c.conns)]
+			c.log.Info("etcd endpoint failed, going on with the next", "next", next.Endpoints()[0], "error", err)
+		}
+	}
+}
+
+// seconds is the one place where a duration becomes the whole seconds of etcd:
+// rounded up, at least one.
+func seconds(d time.Duration) int64 {
+	return max(1, int64((d+time.Second-1)/time.Second))
+}

@@ -1,0 +1,57 @@
+package embed_test
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+func TestADiskThatIsFullAtTheStartIsRefused(t *testing.T) {
+	dir := smallDisk(t, "1m")
+	mustBe(t, refused(t, embed.Config{DataDir: dir}), embed.ErrDiskFull, dir)
+}
+
+func TestADiskThatFillsUpIsToldAndLosesNothing(t *testing.T) {
+	dir := smallDisk(t, "40m")
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), fillDiskIn+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	acknowledged, err := strconv.Atoi(string(out))
+	if err != nil || acknowledged == 0 {
+		t.Fatalf("%q writes were acknowledged", out)
+	}
+
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=256m"); err != nil {
+		t.Fatal(err)
+	}
+	c := embedtest.Client(t, embedtest.New(t, func(c *embed.Config) { c.DataDir = dir }))
+	for n := range acknowledged {
+		if get(t, c, diskKey(n)) == "" {
+			t.Errorf("write %d of %d was acknowledged and is gone", n, acknowledged)
+		}
+	}
+}
+
+// smallDisk mounts a disk of a size for a test, where the test may.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("may not mount a small disk here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}

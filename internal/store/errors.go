@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The errors of a [Backend] that callers tell apart. Test with errors.Is; the
+// full error says what etcd said.
+var (
+	// ErrUnavailable: etcd did not answer, or not in time. A write may have
+	// been carried out.
+	ErrUnavailable = errors.New("etcd is unavailable")
+	// ErrNoSpace: etcd is full and takes deletes only. The write that filled it
+	// gets this answer although it was carried out.
+	ErrNoSpace = errors.New("etcd is full")
+	// ErrLeaseNotFound: the lease is gone, and with it its keys. A transaction
+	// with this answer did nothing.
+	ErrLeaseNotFound = errors.New("lease is gone")
+	// ErrDenied: etcd refused the user, or the user's rights on the prefix.
+	ErrDenied = errors.New("etcd refused")
+	// ErrCompacted: the revision asked for is no longer kept.
+	ErrCompacted = errors.New("revision is compacted")
+	// ErrTooLarge: etcd refused the request for its size.
+	ErrTooLarge = errors.New("request is too large for etcd")
+	// ErrInvalid: etcd refused the request for what it says.
+	ErrInvalid = errors.New("etcd can't take the request")
+	// ErrOtherCluster: an endpoint belongs to another cluster than the others.
+	// What a write did there is of no interest here.
+	ErrOtherCluster = errors.New("another etcd cluster answers")
+	// ErrRestored: etcd is at an earlier revision than it was. It was restored
+	// from a backup, and what it has forgotten can't be trusted any more.
+	ErrRestored = errors.New("etcd was restored to an earlier revision")
+	// ErrTokenExpired: the login of the connection was renewed; the request did
+	// nothing and can be sent again.
+	ErrTokenExpired = errors.New("etcd login expired")
+)
+
+// InDoubt tells whether a write that ended with err may have been carried out,
+// or may yet be. A nil error is no doubt.
+func InDoubt(err error) bool {
+	switch {
+	case err == nil,
+		errors.Is(err, ErrLeaseNotFound),
+		errors.Is(err, ErrDenied),
+		errors.Is(err, ErrCompacted),
+		errors.Is(err, ErrTooLarge),
+		errors.Is(err, ErrInvalid),
+		errors.Is(err, ErrTokenExpired):
+		return false
+	}
+	return true
+}
+
+// classify wraps an error of etcd's client in the one of ours that it means.
+// What is not known stays unwrapped, and so in doubt.
+func classify(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if kind := kindOf(err); kind != nil {
+		return fmt.Errorf("%s: %w: %v", op, kind, err)
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// kindOf finds the error of ours that an error of etcd's client means, or nil.
+func kindOf(err error) error {
+	switch rpctypes.ErrorDesc(err) {
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace):
+		return ErrNoSpace
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCLeaseNotFound):
+		return ErrLeaseNotFound
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
+		return ErrCompacted
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge),
+		rpctypes.ErrorDesc(rpctypes.ErrGRPCTooManyOps):
+		return ErrTooLarge
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCInvalidAuthToken),
+		rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthOldRevision):
+		return ErrTokenExpired
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthFailed),
+		rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty),
+		rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied):
+		return ErrDenied
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return ErrUnavailable
+	}
+	switch code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return ErrUnavailable
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return ErrDenied
+	case codes.InvalidArgument:
+		return ErrInvalid
+	}
+	return nil
+}
+
+// code returns the gRPC code of an error, whichever of etcd's two forms it has.
+func code(err error) codes.Code {
+	var ee rpctypes.EtcdError
+	if errors.As(err, &ee) {
+		return ee.Code()
+	}
+	return status.Code(err)
+}

@@ -1,0 +1,166 @@
+package store_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// drawKeys draws a prefix as users set it, with a closing slash or without.
+func drawKeys(t *rapid.T) store.Keys {
+	return store.NewKeys(rapid.SampledFrom([]string{"", "/", "/berth/", "/berth", "b", "/a/b/", "/pools/", "pools"}).Draw(t, "prefix"))
+}
+
+func drawPool(t *rapid.T) string {
+	return rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,62}`).Draw(t, "pool")
+}
+
+// spell is the inverse of ParsePoolKey.
+func spell(k store.Keys, p store.PoolKey) string {
+	switch p.Kind {
+	case store.SpecKey:
+		return k.Spec(p.Pool)
+	case store.SlotKey:
+		return k.Slot(p.Pool, p.Group, p.Index)
+	default:
+		return k.Waiter(p.Pool, p.Order)
+	}
+}
+
+func TestEveryKeyOfAPoolReadsBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		keys, pool := drawKeys(t), drawPool(t)
+		want := rapid.SampledFrom([]store.PoolKey{
+			{Kind: store.SpecKey, Pool: pool},
+			{Kind: store.SlotKey, Pool: pool,
+				Group: rapid.IntRange(0, 120).Draw(t, "group"),
+				Index: rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, 1<<30)).Draw(t, "index")},
+			{Kind: store.WaiterKey, Pool: pool,
+				Order: rapid.StringMatching(`[0-9]{4}-[0-9a-f]{16}-[A-Za-z0-9._-]{1,20}`).Draw(t, "order")},
+		}).Draw(t, "key")
+		key := spell(keys, want)
+		if got, err := keys.ParsePoolKey(key); err != nil || got != want {
+			t.Fatalf("%q reads as %+v, %v, want %+v", key, got, err, want)
+		}
+		if !strings.HasPrefix(key, keys.Pools()) {
+			t.Fatalf("%q is outside %q", key, keys.Pools())
+		}
+	})
+}
+
+func TestKeysHangUnderTheirPrefixes(t *testing.T) {
+	k := store.NewKeys("/b")
+	for _, pair := range [][2]string{
+		{k.Slot("db", 1, 2), "/b/pools/db/slots/01/00002"},
+		{k.Group("db", 1), "/b/pools/db/slots/01/"},
+		{k.Spec("db"), "/b/pools/db/spec"},
+		{k.Waiter("db", "o"), "/b/pools/db/line/o"},
+		{k.Presence("h", "i"), k.Hosts() + "h/i"},
+		{k.Lease("h", 0x1f), k.Leases("h") + "1f"},
+		{k.Lease("h", -1), k.Leases("h") + "ffffffffffffffff"},
+		{k.Guard("h", "i"), k.Guards("h") + "i"},
+		{k.Revocation("h", "c"), k.Revocations("h") + "c"},
+		{k.Prefix(), "/b/"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%q, want %q", pair[0], pair[1])
+		}
+		if !strings.HasPrefix(pair[0], k.Prefix()) {
+			t.Errorf("%q is outside the prefix", pair[0])
+		}
+	}
+}
+
+// TestPrefixesOfTwoPoolsShareNoKey is what keeps the pools "a" and "a.b" apart.
+func TestPrefixesOfTwoPoolsShareNoKey(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		keys := drawKeys(t)
+		a, b := drawPool(t), drawPool(t)
+		if a != b && (strings.HasPrefix(keys.Slots(a), keys.Slots(b)) || strings.HasPrefix(keys.Line(a), keys.Line(b))) {
+			t.Fatalf("the keys of %q are among those of %q", a, b)
+		}
+	})
+}
+
+func TestKeysThatBerthDoesNotSpellAreRefusedByName(t *testing.T) {
+	k := store.NewKeys("/b/")
+	for name, key := range map[string]string{
+		"outside":                "/other/pools/db/spec",
+		"the prefix itself":      "/b/pools/",
+		"no pool":                "/b/pools//spec",
+		"only a pool":            "/b/pools/db",
+		"nothing of a pool":      "/b/pools/db/",
+		"an unknown kind":        "/b/pools/db/limits",
+		"something behind spec":  "/b/pools/db/spec/x",
+		"a slash behind spec":    "/b/pools/db/spec/",
+		"no waiter":              "/b/pools/db/line/",
+		"no waiter, no slash":    "/b/pools/db/line",
+		"a path in a waiter":     "/b/pools/db/line/a/b",
+		"no group":               "/b/pools/db/slots/",
+		"a group without index":  "/b/pools/db/slots/01",
+		"an empty index":         "/b/pools/db/slots/01/",
+		"a short group":          "/b/pools/db/slots/1/00001",
+		"a long group":           "/b/pools/db/slots/001/00001",
+		"a short index":          "/b/pools/db/slots/01/1",
+		"a long index":           "/b/pools/db/slots/01/000001",
+		"a signed index":         "/b/pools/db/slots/01/+0001",
+		"a negative index":       "/b/pools/db/slots/01/-0001",
+		"a word for an index":    "/b/pools/db/slots/01/abcde",
+		"an index out of range":  "/b/pools/db/slots/01/9999999999",
+		"an index beyond an int": "/b/pools/db/slots/01/99999999999999999999",
+		"a path behind an index": "/b/pools/db/slots/01/00001/x",
+		"a slash behind":         "/b/pools/db/slots/01/00001/",
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := k.ParsePoolKey(key); err == nil || !strings.Contains(err.Error(), key) {
+				t.Errorf("%q reads as %+v, %v", key, got, err)
+			}
+		})
+	}
+}
+
+func FuzzParsePoolKey(f *testing.F) {
+	for _, s := range []string{"db/spec", "db/spec/", "db/slots/01/00002", "db/slots/1/2", "db/line/1000-0000000000000007-c"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, rest string) {
+		k := store.NewKeys("/b/")
+		if p, err := k.ParsePoolKey(k.Pools() + rest); err == nil && spell(k, p) != k.Pools()+rest {
+			t.Errorf("%q and %q read as the same %+v", k.Pools()+rest, spell(k, p), p)
+		}
+	})
+}
+
+func TestRangeEndIsBehindTheLastKeyOfAPrefix(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"/berth/":      "/berth0",
+		"a":            "b",
+		"a\xff":        "b",
+		"a\xff\xff":    "b",
+		"a\xffb":       "a\xffc",
+		"\xff":         "\x00",
+		"\xff\xff\xff": "\x00",
+		"":             "\x00",
+	} {
+		if got := string(store.RangeEnd(prefix)); got != want {
+			t.Errorf("prefix %q ends at %q, want %q", prefix, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		some := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 'a', 0xfe, 0xff}), 0, 5)
+		prefix, key := some.Draw(t, "prefix"), some.Draw(t, "key")
+		before := bytes.Clone(prefix)
+		end := store.RangeEnd(string(prefix))
+		inRange := bytes.Compare(prefix, key) <= 0 && (string(end) == "\x00" || bytes.Compare(key, end) < 0)
+		if inRange != bytes.HasPrefix(key, prefix) {
+			t.Fatalf("key %q in the range from %q to %q: %t", key, prefix, end, inRange)
+		}
+		if !bytes.Equal(before, prefix) {
+			t.Fatal("the prefix was changed")
+		}
+	})
+}

@@ -1,0 +1,82 @@
+package store
+
+import pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+// Extra is what another transaction adds to a claim: conditions that must hold
+// and writes that must happen with it, in the same revision or not at all.
+type Extra struct {
+	If   []*pb.Compare
+	Then []*pb.RequestOp
+}
+
+// Empty tells whether there is nothing to add.
+func (e Extra) Empty() bool { return len(e.If) == 0 && len(e.Then) == 0 }
+
+// ModEquals holds if the key was last put at rev; with rev 0, if it is absent.
+func ModEquals(key string, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_MOD,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev},
+	}
+}
+
+// CreateEquals holds if the key was created at rev; with rev 0, if it is absent.
+func CreateEquals(key string, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_CREATE,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev},
+	}
+}
+
+// Present holds if the key exists.
+func Present(key string) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_GREATER,
+		Target:      pb.Compare_CREATE,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: 0},
+	}
+}
+
+// NonePutSince holds if no key that exists under prefix was put after rev.
+// Deletes after rev do not fail it.
+func NonePutSince(prefix string, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_LESS,
+		Target:      pb.Compare_MOD,
+		Key:         []byte(prefix),
+		RangeEnd:    RangeEnd(prefix),
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev + 1},
+	}
+}
+
+// Put writes a key on a lease; lease 0 is none.
+func Put(key string, value []byte, lease LeaseID) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+		RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: int64(lease)},
+	}}
+}
+
+// Delete removes a key.
+func Delete(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
+	}}
+}
+
+// Get reads a key inside a transaction.
+func Get(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+		RequestRange: &pb.RangeRequest{Key: []byte(key)},
+	}}
+}
+
+// Nest makes a transaction an operation of another one. All compares of both
+// are judged before either writes.
+func Nest(t *pb.TxnRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: t}}
+}

@@ -1,0 +1,193 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Backend is one client of an [Etcd]. Its methods may be called by several
+// goroutines. It needs closing.
+//
+// Under testing/synctest it has to be made inside the bubble; then leases end by
+// the bubble's clock.
+type Backend struct {
+	hub  *hub
+	wg   sync.WaitGroup // watches, and requests under way on their own
+	done chan struct{}  // closed by Close
+
+	// Guarded by hub.mu.
+	inject       func(Call) Fault
+	down, frozen bool
+	closed       bool
+	watches      map[*watch]struct{}
+}
+
+var _ store.Backend = (*Backend)(nil)
+
+// NewBackend returns a client of e. From now on e must be used through [Backend.Do]
+// alone. Time passes in e as it does in package time.
+func NewBackend(e *Etcd) *Backend { return newHub(e, false).client() }
+
+// NewManualBackend is [NewBackend] with an e in which time passes only where a
+// test calls [Etcd.Advance] through [Backend.Do].
+func NewManualBackend(e *Etcd) *Backend { return newHub(e, true).client() }
+
+// Peer returns another client of the same etcd, without the faults of this one.
+func (b *Backend) Peer() *Backend { return b.hub.client() }
+
+// Do calls f with the etcd behind all clients, while none of them uses it.
+func (b *Backend) Do(f func(*Etcd)) { b.hub.do(f) }
+
+// Inject has f asked what happens to each request of this client. It is called
+// by the goroutine that makes the request. Nil is no faults.
+func (b *Backend) Inject(f func(Call) Fault) {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	b.inject = f
+}
+
+// Freeze stops the delivery of this client's watches, progress included. What
+// happens meanwhile waits; requests for progress are lost. A reader who is
+// already waiting may still get what is on its way to it.
+func (b *Backend) Freeze() { b.set(func() { b.frozen = true }) }
+
+// Thaw ends [Backend.Freeze].
+func (b *Backend) Thaw() { b.set(func() { b.frozen = false }) }
+
+// Down cuts this client off: its requests fail at once with
+// [store.ErrUnavailable] and its watches fall silent. Leases go on ending.
+func (b *Backend) Down() { b.set(func() { b.down = true }) }
+
+// Up ends [Backend.Down]. Watches go on where they were.
+func (b *Backend) Up() { b.set(func() { b.down = false }) }
+
+// BreakWatches ends all watches of this client with err, frozen or not.
+func (b *Backend) BreakWatches(err error) {
+	b.set(func() {
+		for w := range b.watches {
+			w.broken = err
+		}
+	})
+}
+
+// set changes what watches depend on and has them look.
+func (b *Backend) set(change func()) {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	change()
+	b.wake()
+}
+
+// Close ends the watches of this client and drops its requests that are still
+// under way. It returns when all its goroutines have. Requests made later fail
+// with [store.ErrUnavailable].
+func (b *Backend) Close() {
+	b.hub.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		close(b.done)
+		b.hub.leave(b)
+	}
+	b.hub.mu.Unlock()
+	b.wg.Wait()
+}
+
+// fault decides about one request.
+func (b *Backend) fault(c Call) (Fault, error) {
+	b.hub.mu.Lock()
+	inject, off := b.inject, b.down || b.closed
+	b.hub.mu.Unlock()
+	if off {
+		return Fault{}, down(c.Op)
+	}
+	if inject == nil {
+		return Fault{}, nil
+	}
+	return inject(c), nil
+}
+
+// later carries a request out when its fault lets it, unless the client is
+// closed before.
+func (b *Backend) later(f Fault, do func(*Etcd)) {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	if b.closed {
+		return
+	}
+	b.wg.Go(func() {
+		timer := time.NewTimer(f.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-b.done:
+			return
+		}
+		if f.Hold != nil {
+			select {
+			case <-f.Hold:
+			case <-b.done:
+				return
+			}
+		}
+		b.hub.do(do)
+	})
+}
+
+// Txn sends one transaction.
+func (b *Backend) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+	return call(ctx, b, Call{Op: OpTxn, Txn: req}, func(e *Etcd, c Call) (*pb.TxnResponse, error) {
+		return e.Txn(c.Txn)
+	})
+}
+
+// Range reads keys.
+func (b *Backend) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return call(ctx, b, Call{Op: OpRange, Range: req}, func(e *Etcd, c Call) (*pb.RangeResponse, error) {
+		return e.Range(c.Range)
+	})
+}
+
+// Grant makes a lease.
+func (b *Backend) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, time.Duration, error) {
+	type granted struct {
+		id  store.LeaseID
+		ttl time.Duration
+	}
+	g, err := call(ctx, b, Call{Op: OpGrant, TTL: ttl}, func(e *Etcd, c Call) (g granted, err error) {
+		g.id, g.ttl, err = e.Grant(c.TTL)
+		return g, err
+	})
+	return g.id, g.ttl, err
+}
+
+// Renew restarts a lease.
+func (b *Backend) Renew(ctx context.Context, id store.LeaseID) (time.Duration, error) {
+	return call(ctx, b, Call{Op: OpRenew, Lease: id}, func(e *Etcd, c Call) (time.Duration, error) {
+		return e.Renew(c.Lease)
+	})
+}
+
+// Revoke ends a lease.
+func (b *Backend) Revoke(ctx context.Context, id store.LeaseID) error {
+	_, err := call(ctx, b, Call{Op: OpRevoke, Lease: id}, func(e *Etcd, c Call) (struct{}, error) {
+		err := e.Revoke(c.Lease)
+		if errors.Is(err, store.ErrLeaseNotFound) {
+			err = nil
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// TimeToLive returns what is left of a lease.
+func (b *Backend) TimeToLive(ctx context.Context, id store.LeaseID) (time.Duration, error) {
+	return call(ctx, b, Call{Op: OpTimeToLive, Lease: id}, func(e *Etcd, c Call) (time.Duration, error) {
+		return e.TimeToLive(c.Lease)
+	})
+}

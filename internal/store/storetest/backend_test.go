@@ -1,0 +1,319 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// bubble runs f with a client of a fresh etcd, on a fake clock.
+func bubble(t *testing.T, f func(t *testing.T, b *Backend)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBackend(New(Options{}))
+		defer b.Close()
+		f(t, b)
+	})
+}
+
+// expect reads one message of a watch that must be there.
+func expect(t *testing.T, w store.Watch) store.WatchMessage {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case m, ok := <-w.Messages():
+		if !ok {
+			t.Fatal("the watch ended")
+		}
+		return m
+	default:
+		t.Fatal("nothing was delivered")
+		return store.WatchMessage{}
+	}
+}
+
+// silence fails if a watch delivers something.
+func silence(t *testing.T, w store.Watch) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case m := <-w.Messages():
+		t.Fatalf("delivered: %+v", m)
+	default:
+	}
+}
+
+func TestLeasesEndByTheClock(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		ctx := t.Context()
+		w := b.Watch(ctx, "a", 2)
+		id, ttl, err := b.Grant(ctx, 5*time.Second)
+		must(t, err)
+		_, err = b.Txn(ctx, always(putOn("a", int64(id))))
+		must(t, err)
+		expect(t, w)
+		time.Sleep(ttl - 1)
+		silence(t, w)
+		left, err := b.Renew(ctx, id)
+		must(t, err)
+		time.Sleep(left - 1)
+		silence(t, w)
+		time.Sleep(time.Nanosecond)
+		if m := expect(t, w); toldEvents([]Revision{{Events: m.Events}}, 0) != "0: del a@3" {
+			t.Errorf("delivered: %+v", m)
+		}
+		if _, err := b.TimeToLive(ctx, id); !errors.Is(err, store.ErrLeaseNotFound) {
+			t.Errorf("read: %v", err)
+		}
+		must(t, b.Revoke(ctx, id)) // gone already is no error
+	})
+}
+
+func TestLeasesEndByHandWhereTimeIsManual(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewManualBackend(New(Options{}))
+		defer b.Close()
+		id, _, err := b.Grant(t.Context(), 5*time.Second)
+		must(t, err)
+		time.Sleep(time.Hour)
+		if left, err := b.TimeToLive(t.Context(), id); err != nil || left != 5*time.Second {
+			t.Errorf("left: %s, %v", left, err)
+		}
+		b.Do(func(e *Etcd) { e.Advance(5 * time.Second) })
+		if _, err := b.TimeToLive(t.Context(), id); !errors.Is(err, store.ErrLeaseNotFound) {
+			t.Errorf("read: %v", err)
+		}
+	})
+}
+
+// Time that a test adds by hand must not keep the timer from firing.
+func TestAdvancingOnTopOfTheClockBringsTheEndNearer(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		_, _, err := b.Grant(t.Context(), 10*time.Second)
+		must(t, err)
+		b.Do(func(e *Etcd) { e.Advance(4 * time.Second) })
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if left := len(b.hub.etcd.leases); left != 0 {
+			t.Errorf("%d leases are left", left)
+		}
+	})
+}
+
+func TestAWatchCatchesUpAndFollows(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 {
+			_, err := b.Txn(ctx, always(put("a")))
+			must(t, err)
+		}
+		w := b.Watch(ctx, "a", 2)
+		if m := expect(t, w); m.Revision != 3 || len(m.Events) != 2 {
+			t.Errorf("caught up with %+v", m)
+		}
+		_, err := b.Txn(ctx, always(put("b")))
+		must(t, err)
+		silence(t, w)
+		w.RequestProgress()
+		if m := expect(t, w); m.Revision != 4 || m.Events != nil {
+			t.Errorf("progress: %+v", m)
+		}
+		silence(t, w)
+		_, err = b.Peer().Txn(ctx, always(put("a")))
+		must(t, err)
+		w.RequestProgress()
+		if m := expect(t, w); m.Revision != 5 || len(m.Events) != 1 {
+			t.Errorf("followed with %+v", m)
+		}
+		if m := expect(t, w); m.Revision != 5 || len(m.Events) != 0 {
+			t.Errorf("progress behind it: %+v", m)
+		}
+		cancel()
+		if _, ok := <-w.Messages(); ok {
+			t.Error("the watch outlives its context")
+		}
+	})
+}
+
+func TestAWatchEndsWhenAbandonedCompactedOrBroken(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		ctx := t.Context()
+		for range 3 {
+			_, err := b.Txn(ctx, always(put("a")))
+			must(t, err)
+		}
+		b.Do(func(e *Etcd) { must(t, e.Compact(4)) })
+
+		abandoned := b.Watch(ctx, "a", 5)
+		abandoned.Abandon()
+		if _, ok := <-abandoned.Messages(); ok {
+			t.Error("an abandoned watch delivers")
+		}
+		compacted := b.Watch(ctx, "a", 2)
+		if m := expect(t, compacted); !errors.Is(m.Err, store.ErrCompacted) {
+			t.Errorf("compacted: %+v", m)
+		}
+		broken := b.Watch(ctx, "a", 5)
+		b.Freeze()
+		b.BreakWatches(store.ErrUnavailable)
+		if m := expect(t, broken); !errors.Is(m.Err, store.ErrUnavailable) {
+			t.Errorf("broken: %+v", m)
+		}
+		for _, w := range []store.Watch{compacted, broken} {
+			if _, ok := <-w.Messages(); ok {
+				t.Error("a failed watch goes on")
+			}
+		}
+	})
+}
+
+func TestAFrozenWatchWaitsAndLosesNothingButProgress(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		ctx := t.Context()
+		frozen, other := b.Watch(ctx, "", 2), b.Peer().Watch(ctx, "", 2)
+		b.Freeze()
+		for range 2 {
+			_, err := b.Txn(ctx, always(put("a")))
+			must(t, err)
+			expect(t, other)
+		}
+		frozen.RequestProgress()
+		silence(t, frozen)
+		b.Thaw()
+		if m := expect(t, frozen); m.Revision != 3 || len(m.Events) != 2 {
+			t.Errorf("thawed with %+v", m)
+		}
+		silence(t, frozen)
+
+		// What was taken before the freeze but not read waits, too.
+		_, err := b.Txn(ctx, always(put("a")))
+		must(t, err)
+		synctest.Wait()
+		b.Freeze()
+		silence(t, frozen)
+		b.Thaw()
+		expect(t, frozen)
+	})
+}
+
+func TestAClientThatIsDownIsAloneWithIt(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		ctx, peer := t.Context(), b.Peer()
+		w := b.Watch(ctx, "", 2)
+		id, _, err := b.Grant(ctx, 5*time.Second)
+		must(t, err)
+		_, err = b.Txn(ctx, always(putOn("a", int64(id))))
+		must(t, err)
+		expect(t, w)
+		b.Down()
+		if _, err := b.Renew(ctx, id); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("renew: %v", err)
+		}
+		_, err = peer.Txn(ctx, always(put("b")))
+		must(t, err)
+		time.Sleep(5 * time.Second)
+		silence(t, w)
+		b.Up()
+		if m := expect(t, w); m.Revision != 4 || len(m.Events) != 2 {
+			t.Errorf("delivered: %+v", m)
+		}
+		if _, err := b.Renew(ctx, id); !errors.Is(err, store.ErrLeaseNotFound) {
+			t.Errorf("renew: %v", err)
+		}
+	})
+}
+
+func TestAClosedClientRefuses(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		w := b.Watch(t.Context(), "", 2)
+		other := b.Peer()
+		other.Close()
+		other.Close()
+		b.Close()
+		if _, ok := <-w.Messages(); ok {
+			t.Error("a watch outlives its client")
+		}
+		if _, ok := <-b.Watch(t.Context(), "", 2).Messages(); ok {
+			t.Error("a watch is opened by a closed client")
+		}
+		if _, err := b.Txn(t.Context(), always()); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("transaction: %v", err)
+		}
+	})
+}
+
+func TestManyGoroutinesShareAnEtcd(t *testing.T) {
+	b := NewBackend(New(Options{}))
+	defer b.Close()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			client := b.Peer()
+			defer client.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			w := client.Watch(ctx, "a", 2)
+			for range 50 {
+				id, _, err := client.Grant(ctx, time.Hour)
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := client.Txn(ctx, always(putOn("a", int64(id)))); err != nil {
+					t.Error(err)
+				}
+				w.RequestProgress()
+				if m := <-w.Messages(); m.Err != nil {
+					t.Error(m.Err)
+				}
+				if err := client.Revoke(ctx, id); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A feed is what the stand-in has to serve: it resyncs over a compaction and a
+// silent watch, and sees everything.
+func TestAFeedFollowsTheStandIn(t *testing.T) {
+	bubble(t, func(t *testing.T, b *Backend) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err := b.Txn(ctx, always(put("p/a")))
+		must(t, err)
+		resyncs := 0
+		f := store.NewFeed(b, "p/", hclog.NewNullLogger(), func() { resyncs++ })
+		go func() { _ = f.Run(ctx) }()
+		if m := <-f.Messages(); m.Snapshot == nil || len(m.Snapshot.KVs) != 1 {
+			t.Fatalf("snapshot: %+v", m)
+		}
+		_, err = b.Txn(ctx, always(put("p/b")))
+		must(t, err)
+		for m := range f.Messages() {
+			if len(m.Events) == 1 {
+				break
+			}
+		}
+		b.Freeze()
+		_, err = b.Txn(ctx, always(put("p/c")))
+		must(t, err)
+		for m := range f.Messages() {
+			if m.Snapshot != nil && len(m.Snapshot.KVs) == 3 {
+				break
+			}
+		}
+		if resyncs == 0 {
+			t.Error("the silence was not noticed")
+		}
+		cancel()
+		for range f.Messages() {
+		}
+	})
+}

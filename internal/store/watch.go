@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+)
+
+// Watch follows a prefix through one endpoint, and asks that endpoint to end
+// the watch when it has lost its leader.
+func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
+	conn, at := c.pick(&c.watches)
+	// etcd's client has one stream for each set of metadata, and etcd tells no
+	// progress on a stream while one of its watches begins at a revision that is
+	// yet to come. So each watch gets metadata of its own, and asks for progress
+	// with the same.
+	ctx = metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(ctx),
+		"berth-watch", strconv.FormatUint(c.watched.Add(1), 10))
+	ctx, cancel := context.WithCancel(ctx)
+	w := &clientWatch{
+		conn:     conn,
+		ctx:      ctx,
+		cancel:   cancel,
+		failed:   func(err error) { c.fail(&c.watches, at, err) },
+		messages: make(chan WatchMessage),
+		ask:      make(chan struct{}, 1),
+	}
+	go w.run(prefix, from)
+	go w.askProgress()
+	return w
+}
+
+type clientWatch struct {
+	conn     *clientv3.Client
+	ctx      context.Context // the watch's own, for requests on its stream
+	cancel   context.CancelFunc
+	failed   func(error) // moves later watches to another endpoint
+	messages chan WatchMessage
+	ask      chan struct{} // coalesces requests for progress
+}
+
+// Messages ends when the watch does.
+func (w *clientWatch) Messages() <-chan WatchMessage { return w.messages }
+
+// RequestProgress leaves the asking to a goroutine: etcd's client blocks in it
+// while the stream is down.
+func (w *clientWatch) RequestProgress() {
+	select {
+	case w.ask <- struct{}{}:
+	default:
+	}
+}
+
+// askProgress asks on the watch's own stream. A failure needs no handling: the
+// silence that follows it tells.
+func (w *clientWatch) askProgress() {
+	for {
+		select {
+		case <-w.ask:
+			_ = w.conn.RequestProgress(w.ctx)
+		case <-w.ctx.Done():
+			return
+		}
+	}
+}
+
+// Abandon ends the watch.
+func (w *clientWatch) Abandon() {
+	w.failed(ErrUnavailable)
+	w.cancel()
+}
+
+// run opens the watch, which a dead endpoint holds up for as long as it likes,
+// and passes on what it delivers.
+func (w *clientWatch) run(prefix string, from int64) {
+	defer close(w.messages)
+	defer w.cancel()
+	events := w.conn.Watch(w.ctx, prefix,
+		clientv3.WithRange(string(RangeEnd(prefix))),
+		clientv3.WithRev(from))
+	for r := range events {
+		m := WatchMessage{Err: classify("watch", r.Err())}
+		switch {
+		case m.Err != nil:
+			w.failed(m.Err)
+		case len(r.Events) > 0:
+			m.Events = make([]*mvccpb.Event, len(r.Events))
+			for i, e := range r.Events {
+				m.Events[i] = (*mvccpb.Event)(e)
+			}
+			m.Revision = m.Events[len(m.Events)-1].Kv.ModRevision
+		case r.IsProgressNotify():
+			m.Revision = r.Header.Revision
+		default:
+			continue
+		}
+		if !w.send(m) || m.Err != nil {
+			return
+		}
+	}
+	w.send(WatchMessage{Err: errors.Join(ErrUnavailable, errors.New("watch ended"))})
+}
+
+func (w *clientWatch) send(m WatchMessage) bool {
+	select {
+	case w.messages <- m:
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
+}
+
+// pageSize is how many keys one read of a [Snapshot] asks for.
+const pageSize = 2000
+
+// Snapshot is everything under a prefix at one revision.
+type Snapshot struct {
+	KVs      []*mvccpb.KeyValue
+	Revision int64
+}
+
+// ReadAll reads everything under prefix at one revision, in pages.
+func ReadAll(ctx context.Context, b Backend, prefix string) (Snapshot, error) {
+	var s Snapshot
+	key := []byte(prefix)
+	for {
+		resp, err := b.Range(ctx, &pb.RangeRequest{
+			Key: key, RangeEnd: RangeEnd(prefix), Limit: pageSize, Revision: s.Revision,
+		})
+		if err != nil {
+			return Snapshot{}, err
+		}
+		if s.Revision == 0 {
+			s.Revision = resp.Header.Revision
+		}
+		s.KVs = append(s.KVs, resp.Kvs...)
+		if !resp.More {
+			return s, nil
+		}
+		key = append(s.KVs[len(s.KVs)-1].Key, 0)
+	}
+}
