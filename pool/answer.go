@@ -1,0 +1,358 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// doorPause and refusedPause are how long to wait after etcd did not take a
+	// call, so that a dead etcd is not called without end.
+	doorPause    = 100 * time.Millisecond
+	refusedPause = 500 * time.Millisecond
+	// shelfTime is how long what etcd refused is put aside.
+	shelfTime = 10 * time.Second
+)
+
+// answer takes the answer to a call.
+func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time) {
+	c.calling = false
+	switch {
+	case errors.Is(err, store.ErrNoSpace):
+		c.fullUntil = now.Add(fullPause)
+	case errors.Is(err, store.ErrRestored):
+		c.loaded = false // the view is of another history: wait for the next
+	}
+	switch {
+	case call.batch == nil:
+		c.doorAnswer(resp, err, now)
+	case err == nil && resp.Succeeded:
+		c.committed(call.batch, resp, now)
+	case err == nil:
+		c.failed(call.batch, resp)
+	case call.batch.shape == freeing:
+		// Sending it again does no harm; after the others, if it was refused.
+		c.releases = append(c.releases, call.batch.releases[0].e)
+		c.sendAt = now.Add(refusedPause)
+	case store.InDoubt(err):
+		c.metrics.inDoubt.Inc()
+		c.log.Warn("a write to etcd ended in doubt and is being settled", "error", err)
+		c.doubt = call.batch
+		c.phase = opening
+	default:
+		c.refused(call.batch, err, now)
+	}
+}
+
+func (c *core) doorAnswer(resp *pb.TxnResponse, err error, now time.Time) {
+	if err != nil {
+		if !errors.Is(c.doorErr, err) {
+			c.log.Warn("settling failed, trying again", "error", err)
+		}
+		c.doorErr = err
+		c.doorAt = now.Add(doorPause)
+		return
+	}
+	c.doorErr = nil
+	if c.guard.Answer(resp) {
+		c.phase = settling
+		c.settleAt = resp.Header.Revision
+		c.progress()
+	}
+}
+
+// committed takes a batch that was carried out, in part if it is nested.
+func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
+	rev := resp.Header.Revision
+	if b.shape != freeing {
+		c.guard.Committed(rev)
+	}
+	c.metrics.batch(b)
+	conflicts := 0
+	for _, g := range b.releases {
+		if b.shape != nested || b.result(resp, g.op).Succeeded {
+			for _, s := range g.e.slots {
+				c.view.committedDelete(s.ref, rev)
+			}
+		}
+		// Where it failed, the keys are no longer the claim's: it is over too.
+		c.done(g.e)
+	}
+	for _, g := range b.grants {
+		switch outcomeOf(b, g, resp) {
+		case granted:
+			c.grant(g, rev, now)
+		case conflict:
+			conflicts++
+			c.lostRace(g.e)
+			c.ungrant(g, rev, now)
+		case precondition:
+			c.ungrant(g, 0, now)
+			c.refusePrecondition(g.e)
+		}
+	}
+	for _, l := range b.puts {
+		l.e.written, l.e.writtenReserve, l.e.writtenExclusive = true, l.reserve, l.exclusive
+	}
+	for _, d := range b.drops {
+		c.view.committedLeave(d.order, rev)
+	}
+	c.calm(b, conflicts)
+	c.isolate = max(0, c.isolate-1)
+	c.dirty = c.dirty || len(c.queue) > 0
+}
+
+// calm counts the batches without a conflict.
+func (c *core) calm(b *batch, conflicts int) {
+	if conflicts > 0 {
+		c.metrics.conflicts.Add(float64(conflicts))
+		c.nested = calmBatches
+	} else if b.shape == nested {
+		c.nested--
+	}
+}
+
+// grantOutcome is what a committed batch did for one grant.
+type grantOutcome int
+
+const (
+	granted grantOutcome = iota
+	conflict
+	precondition
+)
+
+func outcomeOf(b *batch, g *grant, resp *pb.TxnResponse) grantOutcome {
+	if b.shape != nested {
+		return granted
+	}
+	child := b.result(resp, g.op)
+	if len(g.e.req.Extra.If) > 0 {
+		if !child.Succeeded {
+			return precondition
+		}
+		child = child.Responses[0].GetResponseTxn()
+	}
+	if !child.Succeeded {
+		return conflict
+	}
+	return granted
+}
+
+// grant makes a claim of an entry whose slots were put at rev.
+func (c *core) grant(g *grant, rev int64, now time.Time) {
+	e := g.e
+	for _, s := range g.slots {
+		rec := e.record
+		if s != g.slots[0] {
+			rec = nil
+		}
+		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.req.ID, rev: rev, lease: e.lease}, rec)
+	}
+	for _, gr := range g.groups {
+		gv := gr.pool.group(gr.group)
+		gv.knownRev = max(gv.knownRev, rev)
+	}
+	for _, p := range g.whole {
+		p.wholeRev = max(p.wholeRev, rev)
+	}
+	if e.inLine {
+		c.view.committedLeave(e.order, rev)
+	}
+	c.metrics.granted(now.Sub(e.arrived))
+	c.hold(e, rev, now)
+	// The watch may be ahead of this answer, and have seen the end already.
+	if s, ok := c.view.slot(g.slots[0].ref); !ok || s.claim != e.req.ID {
+		c.gone(e)
+	}
+}
+
+// hold makes an entry the holder of its slots.
+func (c *core) hold(e *entry, fence int64, now time.Time) {
+	c.unqueue(e)
+	e.state = held
+	e.inLine, e.written = false, false
+	ctx, cancel := context.WithCancelCause(context.Background())
+	e.claim = &Claim{
+		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
+		Holder: e.req.Holder, Priority: e.req.Priority,
+		ClaimedAt: e.record.Since, Keys: len(e.slots),
+		ctx: ctx, cancel: cancel,
+	}
+	if e.dropped {
+		c.giveBack(e, nil)
+		return
+	}
+	e.tell(outcome{claim: e.claim})
+	c.publish(ClaimGranted, e, "")
+	switch l, lost := c.lost[e.lease]; {
+	case c.endCause != nil:
+		c.endTrust(e, c.endCause)
+	case lost:
+		c.endTrust(e, lostError(e, l.cause))
+	}
+	c.obey(e, now)
+}
+
+// ungrant takes back a grant that did not happen. It is tried again when the
+// view has come up to revision after.
+func (c *core) ungrant(g *grant, after int64, now time.Time) {
+	e := g.e
+	c.leases.Release(e.lease, len(g.slots))
+	e.state, e.lease, e.slots = queued, 0, nil
+	e.retryAt, e.unjudged = after, true
+	c.dirty = true
+	if e.dropped {
+		c.leave(e, now)
+	}
+}
+
+// failed takes a batch of which nothing happened, since a compare at its root
+// failed.
+func (c *core) failed(b *batch, resp *pb.TxnResponse) {
+	now := c.heard
+	switch {
+	case b.shape == freeing:
+		c.done(b.releases[0].e) // its keys are no longer the claim's
+		return
+	case b.shape == nested || c.guard.Foreign(resp):
+		// Somebody swept the guard: learn what it is now.
+		c.phase = opening
+		c.requeue(b, now)
+		return
+	}
+	c.requeue(b, now)
+	if b.shape == wide && len(b.grants) > 0 && !b.result(resp, 1).Succeeded {
+		c.refusePrecondition(b.grants[0].e)
+		return
+	}
+	c.metrics.conflicts.Inc()
+	c.nested = calmBatches
+	for _, g := range b.grants {
+		c.lostRace(g.e)
+		g.e.retryAt = resp.Header.Revision
+	}
+}
+
+// lostRace counts a conflict. An entry that has lost many has others wait until
+// it has gone: see [Waiting.Exclusive].
+func (c *core) lostRace(e *entry) {
+	if e.conflicts++; e.conflicts >= exclusiveAfter && !e.exclusive {
+		e.exclusive, e.reserve, e.unjudged = true, true, true
+	}
+}
+
+// refusePrecondition refuses an entry, unless it has left meanwhile.
+func (c *core) refusePrecondition(e *entry) {
+	if c.entries[e.req.ID] == e {
+		c.refuse(e, problem.New(problem.Precondition, "what claim %q was to happen with is no longer so", e.req.ID))
+	}
+}
+
+// refused takes a batch that etcd did not carry out and never will.
+func (c *core) refused(b *batch, err error, now time.Time) {
+	c.requeue(b, now)
+	switch {
+	case errors.Is(err, store.ErrLeaseNotFound):
+		c.leases.Suspect(b.leases...)
+		if len(b.puts) > 0 {
+			c.leases.Suspect(c.lineLease)
+			c.setLineLease(0)
+		}
+		return
+	case errors.Is(err, store.ErrTokenExpired):
+		return
+	}
+	c.log.Error("etcd refused a write", "error", err)
+	if b.size()+len(b.revokes) > 1 {
+		c.isolate = b.size() + len(b.revokes) // find out which
+		return
+	}
+	c.sendAt = now.Add(refusedPause)
+	c.refusedAlone(b, err, now)
+}
+
+// refusedAlone takes a batch of one thing that etcd refused. What can't be given
+// up is put aside for a while, so that it does not spoil every batch.
+func (c *core) refusedAlone(b *batch, err error, now time.Time) {
+	for _, g := range b.grants {
+		if c.entries[g.e.req.ID] == g.e {
+			c.refuse(g.e, etcdProblem("the claim was refused", err))
+		}
+	}
+	for _, l := range b.puts {
+		l.e.unwritable = true // it waits where only this host sees it
+	}
+	c.shelf.until = now.Add(shelfTime)
+	n := len(b.releases)
+	c.shelf.releases = append(c.shelf.releases, c.releases[:n]...)
+	c.releases = c.releases[n:]
+	n = len(b.drops)
+	c.shelf.drops = append(c.shelf.drops, c.drops[:min(n, len(c.drops))]...)
+	c.drops = c.drops[min(n, len(c.drops)):]
+	c.revokes = c.revokes[len(b.revokes):] // its own lease ends it
+}
+
+// unshelve tries again what was put aside.
+func (c *core) unshelve(now time.Time) {
+	if now.Before(c.shelf.until) {
+		return
+	}
+	c.releases = append(c.releases, c.shelf.releases...)
+	drops := c.shelf.drops
+	c.shelf.releases, c.shelf.drops = nil, nil
+	c.redrop(drops)
+	for _, e := range c.queue {
+		e.unwritable = false
+	}
+}
+
+// requeue puts everything back that a batch did not do.
+func (c *core) requeue(b *batch, now time.Time) {
+	back := make([]*entry, 0, len(b.releases))
+	for _, g := range b.releases {
+		back = append(back, g.e)
+	}
+	c.releases = slices.Concat(back, c.releases)
+	later := c.drops
+	c.drops = nil
+	c.redrop(slices.Concat(b.drops, later))
+	c.revokes = slices.Concat(b.revokes, c.revokes)
+	for _, g := range b.grants {
+		c.ungrant(g, 0, now)
+	}
+	c.dirty = true
+}
+
+// settle finds out what a batch in doubt did: the door is closed behind it, and
+// the view is at or above that revision.
+func (c *core) settle(b *batch) {
+	now := c.heard
+	for _, g := range b.releases {
+		if c.stands(g.e, g.e.fence()) {
+			c.releases = append(c.releases, g.e)
+		} else {
+			c.done(g.e)
+		}
+	}
+	for _, g := range b.grants {
+		if s, ok := c.view.slot(g.slots[0].ref); ok && s.claim == g.e.req.ID && s.lease == g.e.lease {
+			c.metrics.granted(now.Sub(g.e.arrived))
+			c.hold(g.e, s.rev, now)
+		} else {
+			c.ungrant(g, 0, now)
+		}
+	}
+	// Waiters and drops are the same when they are done twice.
+	for _, l := range b.puts {
+		l.e.written = false
+	}
+	c.redrop(b.drops)
+	c.revokes = slices.Concat(b.revokes, c.revokes)
+}

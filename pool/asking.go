@@ -1,0 +1,235 @@
+package pool
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// request takes a request for a claim. The answer goes to reply, which must
+// have room for it.
+func (c *core) request(req *Request, reply chan<- outcome, now time.Time) {
+	if e := c.entries[req.ID]; e != nil {
+		c.again(e, req, reply, now)
+		return
+	}
+	if err := c.unwelcome(req, now); err != nil {
+		c.metrics.refused(problem.CodeOf(err))
+		reply <- outcome{err: err}
+		return
+	}
+	req.Holder.Host, req.Holder.Instance = c.host, c.instance
+	e := &entry{
+		req: req, needs: needsOf(req.Slots), arrived: now,
+		listeners: []listener{{reply, req.Wait}},
+		unjudged:  true,
+		order:     Order{Priority: req.Priority, Claim: req.ID},
+		waiting:   &Waiting{Needs: c.view.roomNeeds(req.Slots), Mine: true},
+		record:    &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
+	}
+	if p, ok := c.places[req.ID]; ok {
+		delete(c.places, req.ID)
+		if now.Before(p.until) && p.req.sameAs(req) {
+			e.order.Since, e.waited, e.reserve = p.since, p.waited, p.reserve
+		}
+	}
+	c.entries[req.ID] = e
+	c.queue = append(c.queue, e)
+	c.dirty = true
+}
+
+// unwelcome returns why a request is refused at the door.
+func (c *core) unwelcome(req *Request, now time.Time) error {
+	if c.stopping {
+		return problem.New(problem.Stopping, "berth is shutting down on this host and takes no new claims")
+	}
+	if err := c.elsewhere(req.ID); err != nil {
+		return err
+	}
+	if !c.fresh(now) {
+		return nil // what the view does not show may be there
+	}
+	for name := range req.Slots {
+		if p := c.view.pools[name]; p == nil || !p.known() {
+			return noSuchPool(name)
+		}
+	}
+	return nil
+}
+
+// elsewhere refuses an id that stands for a claim of somebody else.
+func (c *core) elsewhere(id string) error {
+	seen := c.view.claims[id]
+	if seen == nil {
+		return nil
+	}
+	by := ""
+	if r, err := seen.full(c.view.keys); err == nil {
+		by = " by " + r.Holder.Host + "/" + r.Holder.Instance
+	}
+	return problem.New(problem.IDInUse, "claim id %q is held already%s: use another id", id, by)
+}
+
+func noSuchPool(name string) error {
+	return problem.New(problem.PoolNotFound, "there is no pool %q: create it with 'berth pools set %s LIMIT'", name, name)
+}
+
+// again takes a request whose id is known.
+func (c *core) again(e *entry, req *Request, reply chan<- outcome, now time.Time) {
+	switch {
+	case !e.req.sameAs(req):
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q stands for another claim: send the same request again, or use another id", req.ID)}
+	case e.state == held && e.claim.Err() != nil:
+		reply <- outcome{err: e.claim.Err()}
+	case e.state == held:
+		e.told = append(e.told, reply)
+		reply <- outcome{claim: e.claim}
+	case e.state == releasing || e.dropped:
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim %q is just being released: ask again in a moment", req.ID)}
+	default:
+		e.listeners = append(e.listeners, listener{reply, req.Wait})
+		e.unjudged = true
+		c.dirty = true
+	}
+}
+
+// cancel withdraws who asked with reply, and answers cause unless there was an
+// answer already. If nobody else wants the claim, it leaves the line and keeps
+// its place for a while; if it was granted meanwhile, it is given back.
+func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Time) {
+	e := c.entries[id]
+	if e == nil {
+		return
+	}
+	if i := slices.Index(e.told, reply); i >= 0 {
+		e.told = slices.Delete(e.told, i, i+1)
+		if len(e.told) == 0 && e.state == held {
+			c.giveBack(e, nil)
+		}
+		return
+	}
+	i := slices.IndexFunc(e.listeners, func(l listener) bool { return l.reply == reply })
+	if i < 0 {
+		return
+	}
+	e.listeners = slices.Delete(e.listeners, i, i+1)
+	reply <- outcome{err: cause}
+	switch {
+	case len(e.listeners) > 0:
+	case e.state == claiming:
+		e.dropped = true
+	default:
+		c.leave(e, now)
+	}
+}
+
+// timeout ends the wait of who asked with reply, and says what it waited for.
+func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
+	e := c.entries[id]
+	if e == nil {
+		return
+	}
+	i := slices.IndexFunc(e.listeners, func(l listener) bool { return l.reply == reply })
+	if i < 0 {
+		return
+	}
+	if err := c.trouble(now); err != nil {
+		c.cancel(id, reply, err, now)
+		return
+	}
+	r := c.reason(e)
+	c.metrics.refused(problem.ClaimTimeout)
+	c.cancel(id, reply, problem.New(problem.ClaimTimeout, "timed out after %s: %s", e.listeners[i].wait, r.Text).WithDetail(r), now)
+}
+
+// refuseAtOnce refuses those who do not want to wait for an entry, and the entry
+// if nobody else is left.
+func (c *core) refuseAtOnce(e *entry, err func() error) {
+	var waiting []listener
+	for _, l := range e.listeners {
+		if l.wait > 0 {
+			waiting = append(waiting, l)
+			continue
+		}
+		refusal := err()
+		c.metrics.refused(problem.CodeOf(refusal))
+		l.reply <- outcome{err: refusal}
+	}
+	e.listeners = waiting
+	if len(waiting) == 0 {
+		c.leaveLine(e)
+		c.forget(e)
+	}
+}
+
+// leave takes a queued entry out of the line.
+func (c *core) leave(e *entry, now time.Time) {
+	if e.order.Since > 0 {
+		c.places[e.req.ID] = place{
+			req: e.req, since: e.order.Since, waited: e.waited, reserve: e.reserve, until: now.Add(keepPlace),
+		}
+	}
+	c.leaveLine(e)
+	c.forget(e)
+}
+
+// leaveLine sees to it that a waiter's keys go, if it may have any.
+func (c *core) leaveLine(e *entry) {
+	if e.inLine {
+		c.drops = append(c.drops, drop{pools: poolNames(e.req.Slots), order: e.order})
+		e.written, e.inLine = false, false
+	}
+}
+
+// redrop puts waiters up for deletion again, but for those whose claim has come
+// back to its old place meanwhile: they are written again instead.
+func (c *core) redrop(drops []drop) {
+	for _, d := range drops {
+		if e := c.entries[d.order.Claim]; e != nil && e.order == d.order && e.state <= claiming {
+			e.written, e.inLine = false, true
+			continue
+		}
+		c.drops = append(c.drops, d)
+	}
+}
+
+// forget ends an entry.
+func (c *core) forget(e *entry) {
+	if c.entries[e.req.ID] == e {
+		delete(c.entries, e.req.ID)
+	}
+	c.unqueue(e)
+	c.dirty = true
+}
+
+// unqueue takes an entry off the queue if it is there.
+func (c *core) unqueue(e *entry) {
+	if e.state > claiming {
+		return
+	}
+	if i := slices.Index(c.queue, e); i >= 0 {
+		c.queue = slices.Delete(c.queue, i, i+1)
+	}
+}
+
+// refuse ends a queued entry with an answer.
+func (c *core) refuse(e *entry, err error) {
+	c.metrics.refused(problem.CodeOf(err))
+	e.tell(outcome{err: err})
+	c.leaveLine(e)
+	c.forget(e)
+}
+
+// stop refuses what waits and what comes.
+func (c *core) stop() {
+	c.stopping = true
+	for _, e := range c.sorted() {
+		if e.state == queued {
+			c.refuse(e, errStopped)
+		} else if e.state == claiming {
+			e.tell(outcome{err: errStopped})
+			e.dropped = true
+		}
+	}
+}

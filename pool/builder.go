@@ -1,0 +1,337 @@
+package pool
+
+import (
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// builder makes one batch. It takes things as long as they fit into what etcd
+// allows for a transaction, and says so when one does not.
+type builder struct {
+	c     *core
+	b     *batch
+	place *placer
+	now   time.Time
+
+	cmps  []*pb.Compare
+	ops   []*pb.RequestOp // at the root
+	slots int             // operations that deletes of slots will need
+	bytes int
+
+	// What the root compares already, in a flat batch.
+	specs  map[*poolView]bool
+	groups map[groupRef]bool
+	// overwritten are keys given back that a grant takes in place.
+	overwritten map[slotRef]bool
+	over        map[*poolView]bool // overfull, once asked
+	granted     map[*entry]bool
+	next        *entry // too wide for company: to be sent alone
+}
+
+func (c *core) newBuilder(s shape, now time.Time) *builder {
+	return &builder{
+		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}}, place: newPlacer(c.view), now: now,
+		specs: map[*poolView]bool{}, groups: map[groupRef]bool{},
+		overwritten: map[slotRef]bool{}, over: map[*poolView]bool{},
+		granted: map[*entry]bool{},
+	}
+}
+
+// room tells whether the root can take so many compares and operations more.
+// One of each is the guard's.
+func (b *builder) room(cmps, ops, bytes int) bool {
+	if b.c.isolate > 0 && b.things() > 0 {
+		return false
+	}
+	most := maxOps
+	if b.b.shape == nested {
+		most = maxChildren
+	}
+	return len(b.cmps)+cmps < maxOps && len(b.ops)+b.slots+ops < most && b.bytes+bytes <= maxBytes
+}
+
+// things is how much there is in the batch.
+func (b *builder) things() int { return b.b.size() + len(b.b.revokes) }
+
+// release gives the slots of an entry back.
+func (b *builder) release(e *entry) bool {
+	ops := len(e.slots)
+	if b.b.shape == nested {
+		ops = 1
+	}
+	if len(e.slots) > maxChildOps && b.b.shape != freeing {
+		// Too many keys for one level: alone, and in children.
+		return b.releaseWide(e)
+	}
+	if b.b.shape != freeing && !b.room(1, ops, 0) {
+		return false
+	}
+	g := giving{e: e}
+	if b.b.shape == nested {
+		g.op = b.nest([]*pb.Compare{heldCompare(b.c.view, e)}, slotDeletes(b.c.view.keys, e.slots, nil), nil)
+	} else {
+		b.cmps = append(b.cmps, heldCompare(b.c.view, e))
+		b.slots += len(e.slots)
+		if b.b.shape == flat {
+			for _, s := range e.slots {
+				b.place.free(s)
+			}
+		}
+	}
+	b.b.releases = append(b.b.releases, g)
+	return true
+}
+
+// releaseWide gives back a claim of more keys than a child can delete.
+func (b *builder) releaseWide(e *entry) bool {
+	if len(b.ops) > 0 || len(b.cmps) > 0 {
+		return false
+	}
+	b.b.shape = wide
+	b.cmps = append(b.cmps, heldCompare(b.c.view, e))
+	b.ops = children(slotDeletes(b.c.view.keys, e.slots, nil), len(b.cmps)+1)
+	b.b.releases = append(b.b.releases, giving{e: e})
+	return true
+}
+
+// nest adds a child and returns its index among the operations of the root.
+func (b *builder) nest(cmps []*pb.Compare, then, otherwise []*pb.RequestOp) int {
+	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{Compare: cmps, Success: then, Failure: otherwise}))
+	return len(b.ops) - 1
+}
+
+// drop takes a waiter out of its lines.
+func (b *builder) drop(d drop) bool {
+	if !b.room(0, len(d.pools), 0) {
+		return false
+	}
+	b.ops = append(b.ops, waiterDeletes(b.c.view, d.pools, d.order)...)
+	b.b.drops = append(b.b.drops, d)
+	return true
+}
+
+// revocation deletes the key by which an operator asked for a claim back.
+func (b *builder) revocation(key string) bool {
+	if !b.room(0, 1, 0) {
+		return false
+	}
+	b.ops = append(b.ops, store.Delete(key))
+	b.b.revokes = append(b.b.revokes, key)
+	return true
+}
+
+// line writes an entry's waiter.
+func (b *builder) line(e *entry) bool {
+	if b.dropping(e.order) {
+		return true // its keys are on their way out: the next batch writes them
+	}
+	ops := waiterPuts(b.c.view, e, b.c.lineLease)
+	bytes := len(ops) * len(ops[0].GetRequestPut().Value)
+	if !b.room(0, len(ops), bytes) {
+		return false
+	}
+	b.ops = append(b.ops, ops...)
+	b.bytes += bytes
+	b.b.puts = append(b.b.puts, lining{e: e, reserve: e.reserve, exclusive: e.exclusive})
+	return true
+}
+
+// dropping tells whether the batch takes that waiter out of its lines.
+func (b *builder) dropping(o Order) bool {
+	for _, d := range b.b.drops {
+		if d.order == o {
+			return true
+		}
+	}
+	return false
+}
+
+// grantResult says what became of a grant.
+type grantResult int
+
+const (
+	taken   grantResult = iota // in the batch
+	unfit                      // not now: no lease is ready, or keys do not fit as slots do
+	tooWide                    // to be sent alone
+	overrun                    // the batch is full
+)
+
+// grant takes the slots of an entry.
+func (b *builder) grant(e *entry) grantResult {
+	slots := b.place.place(e.needs, b.c.start)
+	if slots == nil {
+		return unfit
+	}
+	alone := len(slots) > wideKeys || b.b.shape == nested && b.c.childOps(e, slots) > maxChildOps
+	if alone {
+		if b.things() > 0 {
+			b.place.undo(slots)
+			return tooWide
+		}
+	}
+	lease, ok := b.c.leases.Acquire(b.c.leaseDuration(e), len(slots))
+	if !ok {
+		b.place.undo(slots)
+		return unfit
+	}
+	if alone {
+		b.b.shape = wide
+	}
+	var t claimTxn
+	t.compares(b.c.view, slots, b.overfull)
+	t.writes(b.c.view, e, slots, lease, b.now)
+	for _, op := range e.req.Extra.Then {
+		t.bytes += len(op.GetRequestPut().GetValue())
+	}
+	g := &grant{e: e, slots: slots, groups: t.groups, whole: t.whole}
+	var done bool
+	switch b.b.shape {
+	case wide:
+		done = b.grantWide(e, &t)
+	case nested:
+		done = b.grantNested(e, &t, g)
+	default:
+		done = b.grantFlat(e, &t, g)
+	}
+	if !done {
+		b.place.undo(slots)
+		b.c.leases.Release(lease, len(slots))
+		return overrun
+	}
+	e.lease = lease
+	b.granted[e] = true
+	for i, s := range slots {
+		own := sentSlot{value: t.puts[i].GetRequestPut().Value, n: s.n, claim: e.req.ID}
+		if i == 0 {
+			own.record = e.record
+		}
+		b.b.sent[s.ref] = own
+	}
+	b.b.grants = append(b.b.grants, g)
+	b.b.leases = append(b.b.leases, lease)
+	return taken
+}
+
+// childOps is how many operations, or compares, a child for a grant needs.
+func (c *core) childOps(e *entry, slots []placed) int {
+	return max(len(slots)+len(e.req.Extra.Then)+len(e.needs), len(slots)+len(e.needs)+len(e.req.Extra.If))
+}
+
+// extras are the operations of a grant beside its slots.
+func (b *builder) extras(e *entry) []*pb.RequestOp {
+	ops := append([]*pb.RequestOp(nil), e.req.Extra.Then...)
+	if e.inLine {
+		ops = append(ops, waiterDeletes(b.c.view, poolNames(e.req.Slots), e.order)...)
+	}
+	return ops
+}
+
+func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
+	extras := b.extras(e)
+	if !b.room(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(extras), t.bytes) {
+		return false
+	}
+	for _, s := range g.slots {
+		p := b.c.view.pool(s.ref.pool)
+		if !b.specs[p] {
+			b.specs[p] = true
+			b.cmps = append(b.cmps, store.ModEquals(b.c.view.keys.Spec(p.name), p.specRev))
+			if b.overfull(p) {
+				b.cmps = append(b.cmps, wholeCompare(b.c.view, p))
+			}
+		}
+		if old, ok := b.c.view.slot(s.ref); ok && old.n > 0 {
+			b.overwritten[s.ref] = true
+			b.slots--
+		}
+	}
+	for _, gr := range t.groups {
+		if !b.groups[gr] {
+			b.groups[gr] = true
+			b.cmps = append(b.cmps, groupCompare(b.c.view, gr))
+		}
+	}
+	b.cmps = append(b.cmps, e.req.Extra.If...)
+	b.ops = append(append(b.ops, t.puts...), extras...)
+	b.bytes += t.bytes
+	return true
+}
+
+// grantNested makes a child of a grant. What else must hold goes around it, so
+// that the answer tells the one failure from the other.
+func (b *builder) grantNested(e *entry, t *claimTxn, g *grant) bool {
+	if !b.room(0, 1, t.bytes) {
+		return false
+	}
+	then := append(t.puts, b.extras(e)...)
+	if len(e.req.Extra.If) == 0 {
+		g.op = b.nest(t.cmps, then, nil)
+	} else {
+		inner := store.Nest(&pb.TxnRequest{Compare: t.cmps, Success: then})
+		g.op = b.nest(e.req.Extra.If, []*pb.RequestOp{inner}, nil)
+	}
+	b.bytes += t.bytes
+	return true
+}
+
+func (b *builder) grantWide(e *entry, t *claimTxn) bool {
+	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
+	b.ops = children(append(t.puts, b.extras(e)...), len(b.cmps)+1) // and the guard's
+	return true
+}
+
+// overfull is [poolView.overfull], asked once a batch. A wide claim compares
+// whole pools in any case: that costs one compare instead of fifty.
+func (b *builder) overfull(p *poolView) bool {
+	if b.b.shape == wide {
+		return true
+	}
+	over, known := b.over[p]
+	if !known {
+		over = p.overfull()
+		b.over[p] = over
+	}
+	return over
+}
+
+// finish returns the batch, nil if there is nothing in it.
+func (b *builder) finish() *batch {
+	for _, g := range b.b.releases {
+		if b.b.shape == flat || b.b.shape == freeing {
+			b.ops = append(b.ops, slotDeletes(b.c.view.keys, g.e.slots, b.overwritten)...)
+		}
+	}
+	if b.b.shape == freeing && len(b.ops) > maxChildOps {
+		b.ops = children(b.ops, len(b.cmps))
+	}
+	if len(b.ops) == 0 {
+		return nil
+	}
+	guard := &b.c.guard
+	switch b.b.shape {
+	case freeing:
+		b.b.txn = &pb.TxnRequest{Compare: b.cmps, Success: b.ops}
+	case nested:
+		// The operations keep their indexes: the guard comes last.
+		b.b.txn = &pb.TxnRequest{
+			Compare: []*pb.Compare{guard.Compare()},
+			Success: append(b.ops, guard.Put()),
+		}
+	default:
+		// A failure tells whether it was the guard, or what else must hold.
+		b.b.txn = &pb.TxnRequest{
+			Compare: append(b.cmps, guard.Compare()),
+			Success: append(b.ops, guard.Put()),
+			Failure: []*pb.RequestOp{guard.Get()},
+		}
+		if b.b.shape == wide && len(b.b.grants) > 0 {
+			b.b.txn.Failure = append(b.b.txn.Failure, store.Nest(&pb.TxnRequest{
+				Compare: b.b.grants[0].e.req.Extra.If, Success: []*pb.RequestOp{guard.Get()},
+			}))
+		}
+	}
+	return b.b
+}

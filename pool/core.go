@@ -1,0 +1,360 @@
+package pool
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Leases is where the engine gets the leases that claims hang on.
+type Leases interface {
+	// Acquire reserves room for some keys on a lease of just that duration. It
+	// never blocks: false means that one is being made, and that the engine's
+	// [Engine.LeasesReady] will be called.
+	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
+	// Release gives the room back.
+	Release(id store.LeaseID, keys int)
+	// Suspect tells that etcd did not know one of these leases.
+	Suspect(ids ...store.LeaseID)
+	// Trouble is why no lease could be made lately, nil if there is no reason.
+	Trouble() error
+}
+
+// phase of a core.
+type phase int
+
+const (
+	opening  phase = iota // the door is being closed: older writes are open
+	settling              // the door is closed: the view must come up to it
+	normal
+)
+
+const (
+	// patience is how long a request that is not to wait does so all the same
+	// while the view is too old to tell anything.
+	patience = 5 * time.Second
+	// keepPlace is how long a claim that went away keeps its place in line.
+	keepPlace = 10 * time.Second
+	// yieldAfter is how long a waiter of another host may fit without being
+	// granted before others pass it: its host is wedged.
+	yieldAfter = 2 * time.Second
+	// RevokeGrace is how long a holder has to stop after an operator asked for
+	// its claim back; then its slots are freed.
+	RevokeGrace = 10 * time.Second
+	// fullPause is how long a core waits before it tries to write again after
+	// etcd said that it is full.
+	fullPause = 5 * time.Second
+	// lineDelay is how long waiters are kept back to be written along with
+	// something else: some round trips to etcd, and nothing a waiter would notice.
+	lineDelay = 5 * time.Millisecond
+	// calmBatches is how many batches without a conflict make a core flat again.
+	calmBatches = 4
+)
+
+// core is all of an engine that decides: a state machine without goroutines,
+// clocks or connections. Whoever drives it hands in what happened, with the
+// time, asks it for the next call to etcd, and hands in the answer; one call is
+// under way at most. Errors in the driving can cost time, not safety.
+type core struct {
+	host, instance string
+	start          uint32 // where this host begins to look for room
+	leases         Leases
+	log            hclog.Logger
+	metrics        *metrics
+	broker         *broker
+
+	view  *view
+	guard store.Guard
+	phase phase
+	// settleAt is the revision that the view must reach to tell what the batch
+	// in doubt did.
+	settleAt int64
+	doubt    *batch // in doubt, nil if there is none
+	calling  bool   // a call is under way
+	loaded   bool   // the view has something
+	heard    time.Time
+	dirty    bool // something happened that could let somebody in
+
+	entries   map[string]*entry
+	queue     []*entry // queued and claiming, in no order
+	releases  []*entry // releasing and not in flight
+	drops     []drop
+	revokes   []string         // keys of revocations that are done
+	revoking  []*entry         // asked back and not released yet
+	places    map[string]place // left by those who went away
+	lineLease store.LeaseID    // 0: waiters can't be written now
+	lost      map[store.LeaseID]lostLease
+	wanted    map[string]int64 // claims that operators want back, with their fences
+	endCause  error            // why no claim can be trusted any more, nil if it can
+	doorErr   error            // why the door could not be closed lately
+	alone     *entry           // to be tried next, with nobody beside it
+	stopping  bool
+
+	// judged is the state of the specs that all verdicts were given under.
+	judged int // 0: none yet
+	// lineAt is when waiters are written at the latest that are written by no
+	// other batch before; zero if there are none.
+	lineAt time.Time
+	// yieldsNoted is when the waiters of others were looked at last.
+	yieldsNoted time.Time
+	scratch     scratch
+
+	// adopt are the leases of an earlier life whose claims are taken over.
+	adopt   map[store.LeaseID]bool
+	adopted []*Claim
+
+	// shelf holds what etcd refused, until it is tried again.
+	shelf shelf
+	// isolate counts the batches that carry one thing only, so that what etcd
+	// refuses does no harm to others.
+	isolate int
+	// nested counts the batches until the next flat one; doorAt is when to try
+	// again to close the door, sendAt when to send again after a refusal, and
+	// fullUntil when to write again after etcd said that it is full.
+	nested                    int
+	doorAt, sendAt, fullUntil time.Time
+}
+
+// scratch is memory that each plan uses again.
+type scratch struct {
+	own, line []candidate
+	waiting   []*Waiting
+}
+
+// place is what is left of a waiter that went away.
+type place struct {
+	req     *Request
+	since   int64
+	waited  time.Time
+	reserve bool
+	until   time.Time
+}
+
+// shelf holds what etcd refused and can't be given up.
+type shelf struct {
+	releases []*entry
+	drops    []drop
+	until    time.Time
+}
+
+// lostLease is a lease that can't be trusted any more.
+type lostLease struct {
+	cause error
+	at    time.Time
+}
+
+func newCore(cfg Config) *core {
+	return &core{
+		host: cfg.Host, instance: cfg.Instance, start: hash(cfg.Host),
+		leases: cfg.Leases, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), broker: &broker{},
+		view:    newView(cfg.Keys),
+		guard:   store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance)),
+		entries: map[string]*entry{},
+		places:  map[string]place{},
+		lost:    map[store.LeaseID]lostLease{},
+		wanted:  map[string]int64{},
+	}
+}
+
+// hash spreads hosts over the groups of a pool (FNV-1a).
+func hash(s string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(s) {
+		h = (h ^ uint32(s[i])) * 16777619
+	}
+	return h
+}
+
+// sorted returns all entries by id, so that nothing depends on the order of a
+// map.
+func (c *core) sorted() []*entry {
+	all := make([]*entry, 0, len(c.entries))
+	for _, e := range c.entries {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *entry) int {
+		if a.req.ID < b.req.ID {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// setLineLease takes the lease that waiters hang on from now on. Waiters of ours
+// that hang on another are written again, in the same place.
+func (c *core) setLineLease(id store.LeaseID) {
+	if c.lineLease == id {
+		return
+	}
+	c.lineLease = id
+	for _, e := range c.queue {
+		e.written = false
+	}
+	c.dirty = true
+}
+
+// message takes what the feed of all pools delivered.
+func (c *core) message(m store.FeedMessage, now time.Time) {
+	c.heard = now
+	if m.Snapshot != nil {
+		c.snapshot(*m.Snapshot)
+	} else {
+		c.ended(c.view.apply(m.Events, m.Revision))
+	}
+	c.publishPools(m)
+	if len(c.queue) > 0 {
+		c.dirty = true
+	}
+	c.progress()
+}
+
+// publishPools tells which pools a message has changed.
+func (c *core) publishPools(m store.FeedMessage) {
+	if !c.broker.any.Load() {
+		return
+	}
+	changed := map[string]bool{}
+	for _, ev := range m.Events {
+		if k, err := c.view.keys.ParsePoolKey(string(ev.Kv.Key)); err == nil {
+			changed[k.Pool] = true
+		}
+	}
+	if m.Snapshot != nil {
+		for name := range c.view.pools {
+			changed[name] = true
+		}
+	}
+	if len(changed) > 0 {
+		c.broker.publish(Event{Type: PoolChanged, Pools: sortedKeys(changed)})
+	}
+}
+
+// snapshot replaces the view. Claims of ours that it should show and does not
+// are lost.
+func (c *core) snapshot(s store.Snapshot) {
+	restored := s.Revision < c.view.rev
+	c.view.load(s)
+	c.loaded = true
+	for _, e := range c.sorted() {
+		if e.state == queued {
+			e.waiting.Needs = c.view.roomNeeds(e.req.Slots)
+		}
+		if e.state != held && e.state != releasing || e.fence() > s.Revision && !restored {
+			continue
+		}
+		if !c.stands(e, e.fence()) {
+			c.gone(e)
+		}
+	}
+}
+
+// stands tells whether an entry has its slots in the view since that revision.
+func (c *core) stands(e *entry, fence int64) bool {
+	s, ok := c.view.slot(e.slots[0].ref)
+	return ok && s.claim == e.req.ID && s.rev == fence
+}
+
+// trouble is why nothing can be claimed now, whatever room there is.
+func (c *core) trouble(now time.Time) error {
+	switch {
+	case c.full(now):
+		return problem.New(problem.EtcdFull, "etcd is full and takes no new claims: compact and defragment it, or raise its quota, then disarm the alarm")
+	case c.phase != normal && c.doorErr != nil:
+		return etcdProblem("etcd does not take this instance's writes", c.doorErr)
+	case !c.fresh(now) || c.phase != normal:
+		return problem.New(problem.EtcdUnavailable, "etcd does not answer; nothing was claimed")
+	}
+	if err := c.leases.Trouble(); err != nil {
+		return etcdProblem("no lease could be made", err)
+	}
+	return nil
+}
+
+// etcdProblem finds the code of an error of etcd.
+func etcdProblem(what string, err error) error {
+	code := problem.EtcdUnavailable
+	switch {
+	case errors.Is(err, store.ErrDenied):
+		code = problem.EtcdDenied
+	case errors.Is(err, store.ErrNoSpace):
+		code = problem.EtcdFull
+	}
+	return problem.New(code, "%s: %w", what, err)
+}
+
+// progress goes on once the view has come up to the closed door.
+func (c *core) progress() {
+	if c.phase != settling || c.view.rev < c.settleAt || !c.loaded {
+		return
+	}
+	c.phase = normal
+	if b := c.doubt; b != nil {
+		c.doubt = nil
+		c.settle(b)
+	}
+	c.adoptClaims()
+	c.dirty = true
+}
+
+// call is what the core wants of etcd next. With no batch, it closes the door.
+type call struct {
+	txn   *pb.TxnRequest
+	batch *batch
+}
+
+// behind tells whether something waits for the view to come up to a revision.
+func (c *core) behind() bool {
+	if c.phase == settling {
+		return true
+	}
+	for _, e := range c.queue {
+		if e.retryAt > c.view.rev {
+			return true
+		}
+	}
+	return false
+}
+
+// next returns the next call to etcd, nil if there is none to make now.
+func (c *core) next(now time.Time) *call {
+	if c.phase == normal && !c.guard.Placed() && !c.full(now) {
+		c.phase = opening // the door that a full etcd took has deleted the guard
+	}
+	switch {
+	case c.calling || c.phase == settling || now.Before(c.sendAt):
+		return nil
+	case c.phase == opening && (now.Before(c.doorAt) || !c.full(now) || len(c.releases) == 0):
+		if now.Before(c.doorAt) {
+			return nil
+		}
+		c.calling = true
+		return &call{txn: c.door(now)}
+	}
+	b := c.plan(now)
+	if b == nil {
+		return nil
+	}
+	c.calling = true
+	return &call{txn: b.txn, batch: b}
+}
+
+// door is the transaction that closes the door. A full etcd takes deletes only:
+// to delete the guard closes the door as well, if there is one to delete.
+func (c *core) door(now time.Time) *pb.TxnRequest {
+	if now.Before(c.fullUntil) {
+		return c.guard.DeleteDoor()
+	}
+	return c.guard.Door()
+}
+
+// fresh tells whether the view is young enough to grant from.
+func (c *core) fresh(now time.Time) bool {
+	return c.loaded && now.Sub(c.heard) < store.StaleAfter
+}

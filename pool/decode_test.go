@@ -1,0 +1,225 @@
+package pool
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// wantCorrupt checks that an error of a decoder names the key.
+func wantCorrupt(t *testing.T, key string, err error) {
+	t.Helper()
+	var c *store.CorruptError
+	if !errors.As(err, &c) || c.Key != key || !strings.Contains(err.Error(), key) {
+		t.Errorf("the error does not name the key %q: %v", key, err)
+	}
+}
+
+func FuzzDecodeSpec(f *testing.F) {
+	f.Add(encodeSpec(DefaultSpec(), 0), int64(7))
+	f.Add(encodeSpec(Spec{Limit: Unlimited, LeaseDuration: time.Minute, ReserveAfter: NeverReserve, Paused: true}, 3), int64(9))
+	f.Add([]byte(`{"v":2}`), int64(1))
+	f.Fuzz(func(t *testing.T, data []byte, rev int64) {
+		s, since, err := decodeSpec("k", data, rev)
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		if err := s.Validate(); err != nil {
+			t.Errorf("decoded a spec that is not valid: %v", err)
+		}
+		again, sinceAgain, err := decodeSpec("k", encodeSpec(s, since), rev)
+		if err != nil || again != s || sinceAgain != since {
+			t.Errorf("%+v since %d reads back as %+v since %d, %v", s, since, again, sinceAgain, err)
+		}
+	})
+}
+
+func FuzzDecodeSlot(f *testing.F) {
+	f.Add([]byte(`{"v":1,"n":2,"claim":"c","record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"since":"2026-01-01T00:00:00Z"}}`))
+	f.Add([]byte(`{"v":1,"n":1,"claim":"c","main":"a/0/0"}`))
+	f.Add([]byte(`{"v":1,"n":1,"claim":"c","main":"a/0/0"} `))
+	f.Add([]byte(`{"v":7}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := decodeSlot("k", data)
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		if v.N < 1 || ValidateID(v.Claim) != nil {
+			t.Errorf("decoded %+v", v)
+		}
+		if v.Record != nil {
+			r, err := decodeRecord("k", v.Claim, v.Record)
+			if err != nil {
+				wantCorrupt(t, "k", err)
+			} else if _, err := decodeRecord("k", v.Claim, store.Encode(r)); err != nil {
+				t.Errorf("the record does not read back: %v", err)
+			}
+		}
+		if _, err := decodeSlot("k", store.Encode(v)); err != nil {
+			t.Errorf("does not read back: %v", err)
+		}
+	})
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add([]byte(`{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"since":"2026-01-01T00:00:00Z","keys":["a/0/0","a/1/0"]}`), "c")
+	f.Add([]byte(`{"pools":{"a":2},"keys":["a/00/0"]}`), "c")
+	f.Fuzz(func(t *testing.T, data []byte, claim string) {
+		r, err := decodeRecord("k", claim, data)
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		if len(r.refs(slotRef{"a", 0, 0})) != max(1, len(r.Keys)) {
+			t.Errorf("%d keys are listed, and %d read", len(r.Keys), len(r.refs(slotRef{"a", 0, 0})))
+		}
+		if _, err := decodeRecord("k", claim, store.Encode(r)); err != nil {
+			t.Errorf("does not read back: %v", err)
+		}
+	})
+}
+
+func FuzzParseOrder(f *testing.F) {
+	f.Add("1000-0000000000000007-c")
+	f.Add("1000-000000000000000g-c")
+	f.Add("1000-;000000000000000-c")
+	f.Fuzz(func(t *testing.T, s string) {
+		if o, err := ParseOrder(s); err == nil && o.String() != s {
+			t.Errorf("%q reads as that of %q", s, o)
+		}
+	})
+}
+
+func FuzzDecodeWaiter(f *testing.F) {
+	f.Add([]byte(`{"v":1,"pools":{"a":2},"holder":{"host":"h","instance":"i"},"queued":"2026-01-01T00:00:00Z"}`), "1000-0000000000000007-c")
+	f.Fuzz(func(t *testing.T, data []byte, text string) {
+		o, err := ParseOrder(text)
+		if err != nil {
+			return
+		}
+		v, err := decodeWaiter("k", data, o)
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		if _, err := decodeWaiter("k", store.Encode(v), o); err != nil {
+			t.Errorf("does not read back: %v", err)
+		}
+	})
+}
+
+func FuzzParseSlotRef(f *testing.F) {
+	f.Add("a/0/0")
+	f.Add("a/01/0")
+	f.Fuzz(func(t *testing.T, s string) {
+		if r, err := parseSlotRef(s); err == nil && r.String() != s {
+			t.Errorf("%q reads as %q", s, r)
+		}
+	})
+}
+
+func TestLayoutsShareALimitOut(t *testing.T) {
+	for limit, want := range map[int]struct{ groups, per int }{
+		1: {1, 1}, 4: {4, 1}, 50: {50, 1}, 51: {26, 2}, 100: {50, 2}, 500: {50, 10}, 1000: {50, 20}, MaxLimit: {50, 20000},
+	} {
+		l := layoutOf(limit)
+		if l.groups != want.groups || l.perGroup != want.per {
+			t.Errorf("limit %d is %d groups of %d, want %d of %d", limit, l.groups, l.perGroup, want.groups, want.per)
+		}
+	}
+	for limit := range 3000 {
+		l := layoutOf(limit)
+		sum := 0
+		for g := range l.groups {
+			if c := l.capacity(g); c < 1 || c > l.perGroup {
+				t.Fatalf("limit %d: group %d has a capacity of %d", limit, g, c)
+			}
+			sum += l.capacity(g)
+		}
+		if sum != limit || l.groups > MaxGroups || l.capacity(l.groups) != 0 {
+			t.Fatalf("limit %d is shared out over %d groups as %d", limit, l.groups, sum)
+		}
+	}
+	if l := layoutOf(Unlimited); l.groups != MaxGroups || l.capacity(0) != unlimitedCapacity {
+		t.Errorf("unlimited: %+v", l)
+	}
+}
+
+func TestSpecsOutOfRangeNameTheField(t *testing.T) {
+	ok := DefaultSpec()
+	for field, change := range map[string][]func(*Spec){
+		"limit": {
+			func(s *Spec) { s.Limit = -2 },
+			func(s *Spec) { s.Limit = MaxLimit + 1 },
+		},
+		"lease_duration": {
+			func(s *Spec) { s.LeaseDuration = 0 },
+			func(s *Spec) { s.LeaseDuration = -time.Minute },
+			func(s *Spec) { s.LeaseDuration = MinLeaseDuration - 1 },
+			func(s *Spec) { s.LeaseDuration = 1000 * time.Hour },
+			func(s *Spec) { s.LeaseDuration = 5500 * time.Millisecond },
+		},
+		"reserve_after": {
+			func(s *Spec) { s.ReserveAfter = -2 },
+			func(s *Spec) { s.ReserveAfter = 1000 * time.Hour },
+		},
+	} {
+		for i, f := range change {
+			s := ok
+			f(&s)
+			var p *problem.Error
+			if err := s.Validate(); !errors.As(err, &p) || p.Field != field || p.Code != problem.Invalid {
+				t.Errorf("%s %d: %v", field, i, err)
+			}
+		}
+	}
+	if err := ok.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRequestsOutOfRangeNameTheField(t *testing.T) {
+	many := map[string]int{}
+	for i := range 200 {
+		many["p"+strings.Repeat("x", i%60)+string(rune('a'+i/60))] = 1
+	}
+	labels := map[string]string{}
+	for i := range MaxLabels + 1 {
+		labels[strings.Repeat("l", i+1)] = ""
+	}
+	for name, tc := range map[string]struct {
+		field string
+		req   Request
+	}{
+		"no id":              {"id", Request{Slots: map[string]int{"a": 1}}},
+		"an overlong id":     {"id", Request{ID: strings.Repeat("x", 129), Slots: map[string]int{"a": 1}}},
+		"an id with a path":  {"id", Request{ID: "a/b", Slots: map[string]int{"a": 1}}},
+		"no pools":           {"pools", Request{ID: "c"}},
+		"200 pools":          {"pools", Request{ID: "c", Slots: many}},
+		"no slots":           {"pools.a", Request{ID: "c", Slots: map[string]int{"a": 0}}},
+		"negative slots":     {"pools.a", Request{ID: "c", Slots: map[string]int{"a": -1}}},
+		"far too many":       {"pools.a", Request{ID: "c", Slots: map[string]int{"a": MaxLimit + 1}}},
+		"an upper-case pool": {"pool", Request{ID: "c", Slots: map[string]int{"A": 1}}},
+		"a pool with a path": {"pool", Request{ID: "c", Slots: map[string]int{"a/b": 1}}},
+		"a long pool":        {"pool", Request{ID: "c", Slots: map[string]int{strings.Repeat("a", 64): 1}}},
+		"priority":           {"priority", Request{ID: "c", Slots: map[string]int{"a": 1}, Priority: 1001}},
+		"a negative wait":    {"wait", Request{ID: "c", Slots: map[string]int{"a": 1}, Wait: -1}},
+		"a negative pid":     {"pid", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{PID: -1}}},
+		"too many labels":    {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: labels}}},
+		"a nameless label":   {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: map[string]string{"": "x"}}}},
+		"a long run":         {"run_id", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Run: strings.Repeat("r", 129)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p *problem.Error
+			if err := tc.req.Validate(); !errors.As(err, &p) || p.Field != tc.field {
+				t.Errorf("want a problem of field %q, got %v", tc.field, err)
+			}
+		})
+	}
+}

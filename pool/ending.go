@@ -1,0 +1,136 @@
+package pool
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// release gives a held claim back, and answers reply when the keys are gone. A
+// claim that ended before is left alone, though its id may stand for another.
+func (c *core) release(cl *Claim, reply chan<- error) {
+	e := c.entries[cl.ID]
+	if e == nil || e.claim != cl {
+		reply <- nil // a release that is repeated is done
+		return
+	}
+	e.waiters = append(e.waiters, reply)
+	if e.state == held {
+		c.giveBack(e, nil)
+	}
+}
+
+// giveBack ends a held claim and puts its keys up for deletion.
+func (c *core) giveBack(e *entry, cause error) {
+	e.state = releasing
+	e.claim.end(cause)
+	c.releases = append(c.releases, e)
+	c.dirty = true // the next in line may take them in the same transaction
+}
+
+// done ends an entry that had slots.
+func (c *core) done(e *entry) {
+	if e.state == over {
+		return
+	}
+	e.state = over
+	c.leases.Release(e.lease, len(e.slots))
+	c.publish(ClaimReleased, e, "")
+	if !e.revoked.IsZero() {
+		c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, e.req.ID))
+	}
+	e.released()
+	c.forget(e)
+}
+
+// leaseLost ends all claims on a lease that can't be trusted any more. Their
+// keys stay: they go with the lease, or when the holder says that it has stopped.
+func (c *core) leaseLost(id store.LeaseID, cause error, now time.Time) {
+	c.lost[id] = lostLease{cause, now}
+	for _, e := range c.sorted() {
+		if e.state == held && e.lease == id && e.claim.Err() == nil {
+			c.endTrust(e, lostError(e, cause))
+		}
+	}
+}
+
+func lostError(e *entry, cause error) error {
+	return problem.New(problem.ClaimLost, "claim %q is lost: %w", e.req.ID, cause)
+}
+
+// endTrust tells a claim's holder that it must stop.
+func (c *core) endTrust(e *entry, cause error) {
+	c.metrics.lost(problem.CodeOf(cause))
+	c.log.Warn("claim lost", "claim", e.req.ID, "pools", e.req.Slots, "reason", cause)
+	e.claim.end(cause)
+	c.publish(ClaimEnded, e, cause.Error())
+}
+
+// end ends trust in all claims, also in those that are granted later, because
+// this instance is at its end.
+func (c *core) end(cause error) {
+	c.endCause = cause
+	c.stop()
+	for _, e := range c.sorted() {
+		if e.state == held && e.claim.Err() == nil {
+			c.endTrust(e, cause)
+		}
+	}
+}
+
+// revoke takes the wish of an operator to have a claim back: the one of that
+// fence, which may not have been granted to the engine's knowledge yet. It is
+// withdrawn when the fence is 0.
+func (c *core) revoke(id string, fence int64, now time.Time) {
+	if fence == 0 {
+		delete(c.wanted, id)
+		return
+	}
+	c.wanted[id] = fence
+	if e := c.entries[id]; e != nil && e.state == held {
+		c.obey(e, now)
+	}
+}
+
+// obey acts on the wish to have a held claim back, if there is one.
+func (c *core) obey(e *entry, now time.Time) {
+	if c.wanted[e.req.ID] != e.fence() || !e.revoked.IsZero() {
+		return
+	}
+	e.revoked = now
+	c.revoking = append(c.revoking, e)
+	if e.claim.Err() == nil {
+		c.endTrust(e, problem.New(problem.ClaimRevoked, "claim %q was revoked by an operator", e.req.ID))
+	}
+}
+
+// ended takes the slots that were taken from their claims.
+func (c *core) ended(changes []change) {
+	for _, ch := range changes {
+		e := c.entries[ch.claim]
+		if e != nil && e.claim != nil && (e.state == held || e.state == releasing) && ch.rev == e.fence() {
+			c.gone(e)
+		}
+	}
+}
+
+// gone ends an entry whose keys are no longer there, by no doing of ours that
+// has been answered.
+func (c *core) gone(e *entry) {
+	switch e.state {
+	case held:
+		if e.claim.Err() == nil {
+			c.endTrust(e, problem.New(problem.ClaimLost, "claim %q is lost: its slots were taken away (its lease expired, or an operator released it by force)", e.req.ID))
+		}
+		c.done(e)
+	case releasing:
+		for _, list := range []*[]*entry{&c.releases, &c.shelf.releases} {
+			if i := slices.Index(*list, e); i >= 0 {
+				*list = slices.Delete(*list, i, i+1)
+				c.done(e)
+			}
+		} // else the answer of the batch in flight ends it
+	}
+}

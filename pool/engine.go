@@ -1,0 +1,400 @@
+package pool
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// batchTimeout bounds the wait for the answer to a batch; then the batch is
+	// in doubt and is settled.
+	batchTimeout = 2 * time.Second
+	// tickEvery is how often a core is told the time.
+	tickEvery = 250 * time.Millisecond
+	// catchUpEvery is how often progress is asked for while something waits for
+	// the view.
+	catchUpEvery = 20 * time.Millisecond
+)
+
+// Config is what an [Engine] needs.
+type Config struct {
+	Backend store.Backend
+	Keys    store.Keys
+	// Host and Instance name this engine. No two run under one name.
+	Host, Instance string
+	Leases         Leases
+	// PollInterval and PollJitter are how often waiting claims are looked at
+	// without being woken: a fallback. 0 is never.
+	PollInterval, PollJitter time.Duration
+	Logger                   hclog.Logger
+	Registerer               prometheus.Registerer
+}
+
+// Engine claims and releases slots for one instance. One goroutine owns the
+// view and the line; it gathers what is asked for while a transaction is under
+// way, and sends the next as one.
+type Engine struct {
+	cfg    Config
+	core   *core // owned by loop
+	feed   *store.Feed
+	revoke *store.Feed
+
+	ops     chan func(*core, time.Time)
+	urgent  urgent
+	calls   chan *call
+	answers chan answered
+	stopped chan struct{} // closed when Run returns
+	ready   chan struct{} // closed when the first view stands and older writes are settled
+	once    sync.Once
+}
+
+type answered struct {
+	call *call
+	resp *pb.TxnResponse
+	err  error
+}
+
+// New returns an engine that does nothing until [Engine.Run].
+func New(cfg Config) *Engine {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	cfg.Logger = cfg.Logger.Named("pool")
+	e := &Engine{
+		cfg:     cfg,
+		core:    newCore(cfg),
+		ops:     make(chan func(*core, time.Time), 256),
+		urgent:  urgent{wake: make(chan struct{}, 1)},
+		calls:   make(chan *call, 1),
+		answers: make(chan answered, 1),
+		stopped: make(chan struct{}),
+		ready:   make(chan struct{}),
+	}
+	e.feed = store.NewFeed(cfg.Backend, cfg.Keys.Pools(), cfg.Logger, e.core.metrics.resyncs.Inc)
+	e.revoke = store.NewFeed(cfg.Backend, cfg.Keys.Revocations(cfg.Host), cfg.Logger, func() {})
+	return e
+}
+
+// Adopt has the engine take over the claims on leases of an earlier life of its
+// instance. It is to be called before Run.
+func (e *Engine) Adopt(ids ...store.LeaseID) {
+	e.core.adopt = map[store.LeaseID]bool{}
+	for _, id := range ids {
+		e.core.adopt[id] = true
+	}
+}
+
+// Run works until ctx ends, and returns when all goroutines have. Claims are
+// not given back: see [Engine.Stop].
+func (e *Engine) Run(ctx context.Context) error {
+	defer close(e.stopped)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.feed.Run(ctx) })
+	g.Go(func() error { return e.revoke.Run(ctx) })
+	g.Go(func() error { return e.caller(ctx) })
+	g.Go(func() error { return e.loop(ctx) })
+	return g.Wait()
+}
+
+// caller sends one transaction after the other.
+func (e *Engine) caller(ctx context.Context) error {
+	for {
+		select {
+		case call := <-e.calls:
+			try, cancel := context.WithTimeout(ctx, batchTimeout)
+			resp, err := e.cfg.Backend.Txn(try, call.txn)
+			cancel()
+			e.answers <- answered{call, resp, err}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (e *Engine) loop(ctx context.Context) error {
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	catchUp := time.NewTimer(catchUpEvery)
+	defer catchUp.Stop()
+	poll := time.NewTimer(e.pollPause())
+	defer poll.Stop()
+	line := time.NewTimer(lineDelay)
+	defer line.Stop()
+	behind := false
+	for {
+		e.gather()
+		if call := e.core.next(time.Now()); call != nil {
+			e.calls <- call
+		} else if !e.core.lineAt.IsZero() {
+			line.Reset(time.Until(e.core.lineAt))
+		}
+		e.signalReady()
+		if b := e.core.behind(); b != behind {
+			if behind = b; behind {
+				e.feed.RequestProgress()
+				catchUp.Reset(catchUpEvery)
+			}
+		}
+		select {
+		case <-e.urgent.wake: // gather does what it is about
+		case op := <-e.ops:
+			op(e.core, time.Now())
+		case m, ok := <-e.feed.Messages():
+			if ok {
+				e.core.message(m, time.Now())
+			}
+		case m, ok := <-e.revoke.Messages():
+			if ok {
+				e.revocations(m)
+			}
+		case a := <-e.answers:
+			e.core.answer(a.call, a.resp, a.err, time.Now())
+		case <-line.C: // the line is written now
+		case <-tick.C:
+			e.core.tick(time.Now())
+		case <-catchUp.C:
+			if behind {
+				e.feed.RequestProgress()
+				catchUp.Reset(catchUpEvery)
+			}
+		case <-poll.C:
+			e.core.dirty = true
+			e.feed.RequestProgress()
+			poll.Reset(e.pollPause())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// gatherings is how often a batch lets others run before it is sent: those who
+// were answered by the last one have their next wish ready by then, and would
+// miss this one else.
+const gatherings = 3
+
+// gather takes all that is pending, so that it shares the next transaction.
+func (e *Engine) gather() {
+	for range gatherings {
+		if e.take() == 0 {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// take takes what is pending now, and returns how much that was.
+func (e *Engine) take() (n int) {
+	for range cap(e.ops) {
+		e.urgent.run(e.core)
+		select {
+		case op := <-e.ops:
+			op(e.core, time.Now())
+			n++
+		default:
+			return n
+		}
+	}
+	return n
+}
+
+// pollPause is the time to the next look at the line without being woken.
+func (e *Engine) pollPause() time.Duration {
+	if e.cfg.PollInterval <= 0 {
+		return 365 * 24 * time.Hour
+	}
+	return e.cfg.PollInterval + time.Duration(rand.Int64N(int64(e.cfg.PollJitter)+1))
+}
+
+func (e *Engine) signalReady() {
+	if e.core.phase == normal {
+		e.once.Do(func() { close(e.ready) })
+	}
+}
+
+// revocations takes what operators ask for.
+func (e *Engine) revocations(m store.FeedMessage) {
+	now := time.Now()
+	if m.Snapshot != nil {
+		clear(e.core.wanted)
+		for _, kv := range m.Snapshot.KVs {
+			e.revocation(string(kv.Key), kv.Value, now)
+		}
+	}
+	for _, ev := range m.Events {
+		e.revocation(string(ev.Kv.Key), ev.Kv.Value, now)
+	}
+}
+
+// revocation takes one; with no value it is withdrawn, or done.
+func (e *Engine) revocation(key string, value []byte, now time.Time) {
+	var v revocationValue
+	if len(value) > 0 {
+		if err := store.Decode(key, value, &v); err != nil {
+			e.cfg.Logger.Error("ignoring a revocation", "error", err)
+			return
+		}
+	}
+	e.core.revoke(strings.TrimPrefix(key, e.cfg.Keys.Revocations(e.cfg.Host)), v.Fence, now)
+}
+
+// send has the loop do something.
+func (e *Engine) send(ctx context.Context, op func(*core, time.Time)) error {
+	select {
+	case e.ops <- op:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-e.stopped:
+		return errStopped
+	}
+}
+
+var errStopped = problem.New(problem.Stopping, "berth is shutting down on this host")
+
+// Claim claims slots, waiting for them as long as the request says. If ctx ends
+// first, the claim leaves the line, or is released if it was granted just then;
+// asking again with its id within 10 s finds its place kept. Its errors are
+// problems.
+func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	if len(req.Extra.If) > maxExtra || len(req.Extra.Then) > maxExtra {
+		return nil, problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
+	}
+	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
+	reply := make(chan outcome, 1)
+	if err := e.send(ctx, func(c *core, now time.Time) { c.request(&req, reply, now) }); err != nil {
+		return nil, canceled(ctx, err)
+	}
+	var timeout <-chan time.Time
+	if req.Wait > 0 {
+		t := time.NewTimer(req.Wait)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case o := <-reply:
+		return o.claim, o.err
+	case <-timeout:
+		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.timeout(req.ID, reply, now) })
+		return e.await(reply)
+	case <-ctx.Done():
+		err := canceled(ctx, context.Cause(ctx))
+		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.cancel(req.ID, reply, err, now) })
+		return nil, err
+	case <-e.stopped:
+		return nil, errStopped
+	}
+}
+
+// maxExtra bounds what a claim can carry along: see maxChildOps.
+const maxExtra = 16
+
+func canceled(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", err)
+}
+
+func (e *Engine) await(reply <-chan outcome) (*Claim, error) {
+	select {
+	case o := <-reply:
+		return o.claim, o.err
+	case <-e.stopped:
+		return nil, errStopped
+	}
+}
+
+// Release gives a claim back and returns when its slots are free. A claim that
+// has ended is no error.
+func (e *Engine) Release(ctx context.Context, cl *Claim) error {
+	reply := make(chan error, 1)
+	if err := e.send(ctx, func(c *core, _ time.Time) { c.release(cl, reply) }); err != nil {
+		return err
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx) // it is released all the same
+	case <-e.stopped:
+	}
+	select {
+	case err := <-reply: // it came in time
+		return err
+	default:
+		return errStopped
+	}
+}
+
+// LeasesReady tells that a lease that was asked for is there. Like the other
+// tidings of leases it never blocks, and is heard before all else.
+func (e *Engine) LeasesReady() {
+	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
+}
+
+// LeaseLost tells that a lease can't be trusted any more: its claims are lost.
+func (e *Engine) LeaseLost(id store.LeaseID, cause error) {
+	e.urgent.add(func(c *core, now time.Time) { c.leaseLost(id, cause, now) })
+}
+
+// SetLineLease tells what lease waiters are to hang on; 0 is none now.
+func (e *Engine) SetLineLease(id store.LeaseID) {
+	e.urgent.add(func(c *core, _ time.Time) { c.setLineLease(id) })
+}
+
+// End ends trust in all claims, those that are granted later included, and
+// refuses new ones: this instance is at its end. The slots stay taken until
+// their holders release them.
+func (e *Engine) End(cause error) {
+	e.urgent.add(func(c *core, _ time.Time) { c.end(cause) })
+}
+
+// Abandon ends trust in all claims once Run has returned. Their slots stay taken
+// for as long as their leases live.
+func (e *Engine) Abandon(cause error) {
+	<-e.stopped
+	e.core.end(cause)
+}
+
+// Stop refuses new claims and those that wait, from now on.
+func (e *Engine) Stop(ctx context.Context) error {
+	return e.send(ctx, func(c *core, _ time.Time) { c.stop() })
+}
+
+// Ready waits until the engine has a view and older writes of its instance are
+// settled.
+func (e *Engine) Ready(ctx context.Context) error {
+	select {
+	case <-e.ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-e.stopped:
+		return errStopped
+	}
+}
+
+// RemoveGuard deletes the instance's guard once Run has returned, so that an
+// instance that ends for good leaves nothing behind. A write of its that is
+// still under way can't happen any more then.
+func (e *Engine) RemoveGuard(ctx context.Context) error {
+	key := e.cfg.Keys.Guard(e.cfg.Host, e.cfg.Instance)
+	_, err := e.cfg.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(key)}})
+	return err
+}

@@ -1,0 +1,100 @@
+package pool
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// state of an entry. The way is queued → claiming → held → releasing, and back
+// from claiming to queued when a batch failed.
+type state int
+
+const (
+	queued    state = iota // wants its slots: a newcomer, or in line
+	claiming               // its slots are in the batch in flight
+	held                   // it has its slots
+	releasing              // its slots are to be deleted
+	over                   // it has none any more
+)
+
+// entry is a claim of this instance, from the asking to the end of its keys.
+type entry struct {
+	req     *Request
+	needs   []Need
+	waiting *Waiting // for Admit, while queued
+	record  *record  // for its main key
+
+	state     state
+	arrived   time.Time
+	listeners []listener       // who waits for the grant
+	told      []chan<- outcome // who was told of it
+	// unjudged entries have a verdict to come: they are new, or asked for anew.
+	unjudged bool
+
+	// In line, while since is not 0.
+	order   Order
+	waited  time.Time // when it was found not to fit first
+	reserve bool      // ageing has made it reserve
+	// written and writtenReserve are what its keys in the line say as far as
+	// answers tell; inLine is whether it can have any. An unwritable one stays
+	// out of the line: etcd does not take its keys.
+	written, writtenReserve, writtenExclusive bool
+	inLine, unwritable                        bool
+	// conflicts is how often others were faster; exclusive has others wait until
+	// it has gone.
+	conflicts int
+	exclusive bool
+
+	// retryAt is the revision that the view must reach before the next try:
+	// the one at which the last failed.
+	retryAt int64
+
+	// From claiming on.
+	lease   store.LeaseID
+	slots   []placed
+	claim   *Claim
+	revoked time.Time // when an operator asked for it back
+	dropped bool      // nobody wants it any more: release it once it is settled
+	waiters []chan<- error
+}
+
+// outcome of a request: a claim or the reason why there is none.
+type outcome struct {
+	claim *Claim
+	err   error
+}
+
+// listener is who waits for a grant, and for how long.
+type listener struct {
+	reply chan<- outcome // with room for one
+	wait  time.Duration
+}
+
+// tell answers all who wait for the grant.
+func (e *entry) tell(o outcome) {
+	for _, l := range e.listeners {
+		l.reply <- o
+		if o.claim != nil {
+			e.told = append(e.told, l.reply)
+		}
+	}
+	e.listeners = nil
+}
+
+// released answers all who wait for the release.
+func (e *entry) released() {
+	for _, w := range e.waiters {
+		w <- nil
+	}
+	e.waiters = nil
+}
+
+// fence is the revision at which the entry got its slots.
+func (e *entry) fence() int64 { return e.claim.Fence }
+
+// drop is a waiter whose keys are to be deleted.
+type drop struct {
+	pools []string
+	order Order
+}

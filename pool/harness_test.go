@@ -1,0 +1,116 @@
+package pool_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/pool"
+)
+
+// plainLeases grants leases that nobody renews: long enough for a test.
+type plainLeases struct {
+	t  testing.TB
+	b  store.Backend
+	mu sync.Mutex
+	by map[time.Duration]store.LeaseID
+}
+
+func (l *plainLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id, ok := l.by[d]
+	if !ok {
+		var err error
+		if id, _, err = l.b.Grant(context.Background(), d); err != nil {
+			l.t.Errorf("grant: %v", err)
+			return 0, false
+		}
+		l.by[d] = id
+	}
+	return id, true
+}
+
+func (l *plainLeases) Trouble() error               { return nil }
+func (l *plainLeases) Release(store.LeaseID, int)   {}
+func (l *plainLeases) Suspect(ids ...store.LeaseID) {}
+
+// bench is an etcd with engines on it.
+type cluster struct {
+	t      testing.TB
+	client *store.Client
+	keys   store.Keys
+	reg    pool.Registry
+	// engines are those that see a change before it returns.
+	engines []*pool.Engine
+	// adopt are leases that the next engine takes over.
+	adopt []store.LeaseID
+}
+
+func newCluster(t testing.TB) *cluster {
+	srv := embedtest.New(t)
+	client := embedtest.Client(t, srv)
+	keys := store.NewKeys(store.DefaultPrefix)
+	return &cluster{t: t, client: client, keys: keys, reg: pool.Registry{Backend: client, Keys: keys}}
+}
+
+// engine starts an engine that runs until the test ends.
+func (c *cluster) engine(host string, change ...func(*pool.Config)) *pool.Engine {
+	c.t.Helper()
+	e := c.stoppable(host, change...)
+	return e.Engine
+}
+
+// stoppable is an engine that can be stopped before the test ends.
+type stoppable struct {
+	*pool.Engine
+	leases pool.Leases
+	stop   func()
+}
+
+func (c *cluster) stoppable(host string, change ...func(*pool.Config)) stoppable {
+	c.t.Helper()
+	cfg := pool.Config{
+		Backend: c.client, Keys: c.keys, Host: host, Instance: "test",
+		Leases: &plainLeases{t: c.t, b: c.client, by: map[time.Duration]store.LeaseID{}},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	e := pool.New(cfg)
+	e.Adopt(c.adopt...)
+	c.adopt = nil
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = e.Run(ctx)
+	}()
+	stop := func() { cancel(); <-done }
+	c.t.Cleanup(stop)
+	if err := e.Ready(c.ctx()); err != nil {
+		c.t.Fatal(err)
+	}
+	line, _, err := c.client.Grant(c.ctx(), time.Minute)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	e.SetLineLease(line)
+	c.engines = append(c.engines, e)
+	return stoppable{e, cfg.Leases, stop}
+}
+
+func (c *cluster) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	c.t.Cleanup(cancel)
+	return ctx
+}
+
+// pool creates or changes a pool.
+func (c *cluster) pool(name string, limit int) {
+	c.t.Helper()
+	c.change(name, pool.Change{Limit: &limit})
+}

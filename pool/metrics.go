@@ -1,0 +1,76 @@
+package pool
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// metrics of one engine. What a pool is like now is not among them: it is read
+// at each scrape, see [Engine.Collect].
+type metrics struct {
+	grants    prometheus.Counter
+	wait      prometheus.Histogram
+	refusals  *prometheus.CounterVec
+	losses    *prometheus.CounterVec
+	conflicts prometheus.Counter
+	inDoubt   prometheus.Counter
+	resyncs   prometheus.Counter
+	batches   *prometheus.CounterVec
+	batchSize prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		grants: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_claims_granted_total", Help: "Claims granted to this instance.",
+		}),
+		wait: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "berth_claim_wait_seconds",
+			Help:    "Time from asking for a claim to its grant.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 12), // 1 ms … 70 min
+		}),
+		refusals: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_claims_refused_total", Help: "Claims not granted, by reason.",
+		}, []string{"reason"}),
+		losses: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_claims_lost_total", Help: "Claims that ended before their release, by reason.",
+		}, []string{"reason"}),
+		conflicts: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_claim_conflicts_total", Help: "Grants that another instance was faster with; each is tried again.",
+		}),
+		inDoubt: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_claim_batches_in_doubt_total", Help: "Transactions without an answer that had to be settled.",
+		}),
+		resyncs: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_watch_resyncs_total", Help: "Times that the pools had to be read again because the watch failed.",
+		}),
+		batches: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_claim_batches_total", Help: "Transactions of claims and releases, by shape.",
+		}, []string{"shape"}),
+		batchSize: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "berth_claim_batch_size",
+			Help:    "Claims, releases and waiters in one transaction.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 8), // 1 … 128
+		}),
+	}
+}
+
+var shapeNames = map[shape]string{flat: "flat", nested: "nested", wide: "wide", freeing: "freeing"}
+
+func (m *metrics) batch(b *batch) {
+	m.batches.WithLabelValues(shapeNames[b.shape]).Inc()
+	m.batchSize.Observe(float64(b.size()))
+}
+
+func (m *metrics) granted(waited time.Duration) {
+	m.grants.Inc()
+	m.wait.Observe(waited.Seconds())
+}
+
+func (m *metrics) refused(code problem.Code) { m.refusals.WithLabelValues(string(code)).Inc() }
+func (m *metrics) lost(code problem.Code)    { m.losses.WithLabelValues(string(code)).Inc() }

@@ -1,0 +1,77 @@
+package pool
+
+import (
+	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Bounds of what a claim can ask for.
+const (
+	// MaxPools is how many pools a claim can name: each costs two compares, and
+	// etcd takes 128 a transaction.
+	MaxPools = 32
+	// MaxKeys is how many slot keys a claim can need: [MaxPools] × [MaxGroups].
+	MaxKeys = MaxPools * MaxGroups
+	// MaxPriority and MinPriority bound a priority; higher goes first.
+	MaxPriority, MinPriority = 1000, -1000
+	// MaxLabels is how many labels a holder can carry.
+	MaxLabels = 32
+	// MaxText bounds an id, a label's key and value, and each name of a holder,
+	// in bytes.
+	MaxText = 128
+	// maxPoolName bounds a pool's name, in bytes.
+	maxPoolName = 63
+)
+
+// ValidateName refuses what can't be the name of a pool.
+func ValidateName(name string) error {
+	if !isPoolName(name) {
+		return problem.Field("pool", "%q is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", clip(name))
+	}
+	return nil
+}
+
+// ValidateID refuses what can't be the id of a claim.
+func ValidateID(id string) error {
+	if !isClaimID(id) {
+		return problem.Field("id", "%q is no claim id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", clip(id), MaxText)
+	}
+	return nil
+}
+
+func isPoolName(s string) bool {
+	return len(s) <= maxPoolName && isWord(s) && strings.ToLower(s) == s
+}
+
+func isClaimID(s string) bool { return len(s) <= MaxText && isWord(s) }
+
+// isWord tells whether s is made of letters, digits, '.', '_' and '-', and
+// begins with one of the first two. It is asked for every event of a watch.
+func isWord(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return s != ""
+}
+
+func validateText(field, s string) error {
+	if len(s) > MaxText {
+		return problem.Field(field, "%q is %d bytes long: allowed are %d", clip(s), len(s), MaxText)
+	}
+	return nil
+}
+
+// clip keeps a message readable that quotes what somebody sent.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}

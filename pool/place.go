@@ -1,0 +1,209 @@
+package pool
+
+// placed is one slot key that a claim takes, with how many slots it stands for.
+type placed struct {
+	ref slotRef
+	n   int
+}
+
+// groupRef names one slot group.
+type groupRef struct {
+	pool  *poolView
+	group int
+}
+
+// placer picks the slot keys of the claims of one batch: on top of the view, of
+// what it picked before, and of what the batch gives back.
+type placer struct {
+	view  *view
+	pools map[*poolView]*poolOverlay
+	// lined tells that other hosts have waiters in the line, and so pick slots
+	// at the same time as we do.
+	lined bool
+}
+
+// poolOverlay is what a batch does to a pool.
+type poolOverlay struct {
+	used   int // more than the view says
+	groups map[int]*groupOverlay
+	// freed are groups that the batch gives slots back in: they go first,
+	// since their keys can be overwritten in place.
+	freed []int
+	// current is the group that serves this batch, -1 before the first.
+	current int
+}
+
+// groupOverlay is what a batch does to a group.
+type groupOverlay struct {
+	used  int   // more than the view says
+	next  int   // indexes below are taken by this batch
+	freed []int // indexes that the batch gives back
+}
+
+func newPlacer(v *view) *placer {
+	return &placer{view: v, pools: map[*poolView]*poolOverlay{}}
+}
+
+func (pl *placer) overlay(p *poolView) *poolOverlay {
+	o := pl.pools[p]
+	if o == nil {
+		o = &poolOverlay{groups: map[int]*groupOverlay{}, current: -1}
+		pl.pools[p] = o
+	}
+	return o
+}
+
+func (o *poolOverlay) group(g int) *groupOverlay {
+	og := o.groups[g]
+	if og == nil {
+		og = &groupOverlay{}
+		o.groups[g] = og
+	}
+	return og
+}
+
+// free counts a slot as given back by this very batch.
+func (pl *placer) free(s placed) {
+	p := pl.view.pool(s.ref.pool)
+	o := pl.overlay(p)
+	og := o.group(s.ref.group)
+	o.used -= s.n
+	og.used -= s.n
+	og.freed = append(og.freed, s.ref.index)
+	o.freed = append(o.freed, s.ref.group)
+}
+
+// place picks slot keys for n slots of each pool, starting from a group that
+// differs by host. It returns nil if there is no room, and then nothing is
+// taken.
+func (pl *placer) place(needs []Need, start uint32) []placed {
+	for _, need := range needs {
+		p := pl.view.pool(need.Pool)
+		if p.spec.Limit != Unlimited && p.used+pl.overlay(p).used+need.N > p.spec.Limit {
+			return nil
+		}
+	}
+	var all []placed
+	for _, need := range needs {
+		p := pl.view.pool(need.Pool)
+		o := pl.overlay(p)
+		for left := need.N; left > 0; {
+			g := pl.pick(p, o, left, start)
+			if g < 0 {
+				// Only an over-full group hides room that the pool has, and the
+				// other groups then have that much more: see [poolView.overfull].
+				pl.undo(all)
+				return nil
+			}
+			s := pl.takeFrom(p, o, g, left)
+			all = append(all, s)
+			left -= s.n
+		}
+	}
+	return all
+}
+
+// takeFrom takes up to n slots as one key of a group that has room.
+func (pl *placer) takeFrom(p *poolView, o *poolOverlay, g, n int) placed {
+	og, gv := o.group(g), p.group(g)
+	capacity := p.layout.capacity(g)
+	n = min(n, capacity-gv.used-og.used)
+	var index int
+	if last := len(og.freed) - 1; last >= 0 && og.freed[last] < capacity {
+		index = og.freed[last]
+		og.freed = og.freed[:last]
+	} else {
+		index = gv.taken.free(og.next)
+		og.next = index + 1
+	}
+	og.used += n
+	o.used += n
+	return placed{ref: slotRef{p.name, g, index}, n: n}
+}
+
+// undo gives back the room of what was picked. Its indexes stay unused in this
+// batch.
+func (pl *placer) undo(slots []placed) {
+	for _, s := range slots {
+		o := pl.overlay(pl.view.pool(s.ref.pool))
+		o.used -= s.n
+		o.group(s.ref.group).used -= s.n
+	}
+}
+
+// keysPerLevel is by how many keys groups may differ before a claim goes to the
+// emptier one: enough to serve a whole batch from one group, and so with one
+// compare; few enough to keep the range that is compared short.
+const keysPerLevel = 64
+
+// pick returns a group with room, -1 if there is none: one that the batch gives
+// slots back in, else the group that served the last claim of this batch, else
+// the best one; one that has room for all is preferred.
+func (pl *placer) pick(p *poolView, o *poolOverlay, n int, start uint32) int {
+	if !pl.lined {
+		if g := pl.favourite(p, o, n); g >= 0 {
+			return g
+		}
+	}
+	best, bestRank := -1, int64(0)
+	for i := range p.layout.groups {
+		g := (int(start%uint32(p.layout.groups)) + i) % p.layout.groups
+		room := pl.room(p, o, g)
+		if room <= 0 {
+			continue
+		}
+		rank := pl.rank(p.group(g), o.groups[g])
+		if room < n {
+			rank += 1 << 61
+		}
+		if best < 0 || rank < bestRank {
+			best, bestRank = g, rank
+		}
+	}
+	o.current = best
+	return best
+}
+
+// favourite returns a group that costs the batch least, -1 if there is none.
+func (pl *placer) favourite(p *poolView, o *poolOverlay, n int) int {
+	for len(o.freed) > 0 {
+		g := o.freed[len(o.freed)-1]
+		if pl.room(p, o, g) > 0 && len(o.group(g).freed) > 0 {
+			return g
+		}
+		o.freed = o.freed[:len(o.freed)-1]
+	}
+	if o.current >= 0 && pl.room(p, o, o.current) >= n {
+		return o.current
+	}
+	return -1
+}
+
+// rank says how good a group is; less is better. Among equals the first from the
+// host's start on is taken, which keeps hosts apart.
+//
+// With others in line, it is the group whose slots were freed first: so the n-th
+// in line takes the n-th slot to become free, and all hosts know which that is,
+// though some have seen less than others. What this very batch gives back comes
+// last: nobody else knows of it. Without others, it is the group with the fewest
+// keys, in steps of keysPerLevel.
+func (pl *placer) rank(g *groupView, o *groupOverlay) int64 {
+	switch {
+	case !pl.lined:
+		return int64(len(g.slots) / keysPerLevel)
+	case o != nil && len(o.freed) > 0:
+		return 1 << 60
+	}
+	return g.freedRev
+}
+
+func (pl *placer) room(p *poolView, o *poolOverlay, g int) int {
+	room := p.layout.capacity(g)
+	if g < len(p.groups) {
+		room -= p.groups[g].used
+	}
+	if og := o.groups[g]; og != nil {
+		room -= og.used
+	}
+	return room
+}

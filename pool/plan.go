@@ -1,0 +1,364 @@
+package pool
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// plan decides what the next batch does, in numbered steps over one state of
+// the view. Nothing changes but what the verdicts of the line say.
+func (c *core) plan(now time.Time) *batch {
+	if c.full(now) {
+		return c.planFreeing(now)
+	}
+	b := c.newBuilder(c.shape(), now)
+	if c.alone == nil {
+		// 1. Give back what is to be given back.
+		for _, e := range c.releases {
+			if !b.release(e) || b.b.shape == wide {
+				break
+			}
+		}
+		if b.b.shape == wide {
+			return c.sent(b.finish())
+		}
+		// 2. Take those out of the line who left, and revocations that are done.
+		for _, d := range c.drops {
+			if !b.drop(d) {
+				break
+			}
+		}
+		for _, key := range c.revokes {
+			if !b.revocation(key) {
+				break
+			}
+		}
+	}
+
+	// 3. Let those in who fit, in order.
+	if c.dirty && c.fresh(now) {
+		c.dirty = false
+		if c.admit(b, now) {
+			c.dirty = true
+		}
+	}
+	c.alone = b.next
+
+	// 4. Put those in line who do not fit.
+	if b.b.shape != wide {
+		c.lineUp(b)
+	}
+	if c.lineWaits(b, now) {
+		return nil
+	}
+	return c.sent(b.finish())
+}
+
+// lineWaits tells whether a batch that only writes waiters is better not sent
+// yet: whoever releases in a moment would have to wait for its answer, and takes
+// it along.
+func (c *core) lineWaits(b *builder, now time.Time) bool {
+	if len(b.b.puts) == 0 || b.things() > len(b.b.puts) {
+		c.lineAt = time.Time{}
+		return false
+	}
+	if c.lineAt.IsZero() {
+		c.lineAt = now.Add(lineDelay)
+	}
+	return now.Before(c.lineAt)
+}
+
+// planFreeing gives back one claim, without the guard: one that failed would
+// hold up the others.
+func (c *core) planFreeing(now time.Time) *batch {
+	if len(c.releases) == 0 {
+		return nil
+	}
+	b := c.newBuilder(freeing, now)
+	b.release(c.releases[0])
+	return c.sent(b.finish())
+}
+
+// shape of the next batch: flat, unless one met a conflict lately.
+func (c *core) shape() shape {
+	if c.nested > 0 {
+		return nested
+	}
+	return flat
+}
+
+// full tells whether etcd has said lately that it is full.
+func (c *core) full(now time.Time) bool { return now.Before(c.fullUntil) }
+
+// sent notes what a batch is about to do, before it is sent.
+func (c *core) sent(b *batch) *batch {
+	if b == nil {
+		return nil
+	}
+	c.lineAt = time.Time{} // the next plan sees who waits still
+	c.view.sent = b.sent
+	c.releases = c.releases[len(b.releases):]
+	c.drops = c.drops[len(b.drops):]
+	c.revokes = c.revokes[len(b.revokes):]
+	for _, g := range b.grants {
+		g.e.state = claiming
+		g.e.slots = g.slots
+	}
+	for _, l := range b.puts {
+		l.e.inLine = true
+	}
+	return b
+}
+
+// candidate is somebody in the line, of ours or of another host.
+type candidate struct {
+	order Order
+	e     *entry  // ours, or
+	w     *waiter // somebody else's
+}
+
+// refusal is an entry that is to be refused, and why.
+type refusal struct {
+	e   *entry
+	err error
+}
+
+// admit runs [Admit] over the line and takes what it grants into the batch. It
+// reports whether it is to be tried again although nothing happens.
+func (c *core) admit(b *builder, now time.Time) (again bool) {
+	rooms := c.view.rooms()
+	for p, o := range b.place.pools {
+		rooms[p.number].Used += o.used // what this batch gives back
+	}
+	if c.hopeless(rooms, now) {
+		return false
+	}
+	line := c.candidates()
+	waiting := c.scratch.waiting[:0]
+	for _, cd := range line {
+		if cd.e != nil {
+			cd.e.waiting.Reserve, cd.e.waiting.Exclusive = cd.e.writtenReserve, cd.e.writtenExclusive
+			waiting = append(waiting, cd.e.waiting)
+		} else {
+			b.place.lined = true
+			waiting = append(waiting, cd.w.waiting)
+		}
+	}
+	c.scratch.waiting = waiting
+	d := Admit(rooms, waiting)
+	c.noteYields(line, d.Fits, now)
+
+	// Waiters of others take their place among the groups as well: hosts that
+	// see the same then pick different slots.
+	passed := map[*entry]bool{}
+	var refused []refusal
+	stop := false
+	for _, i := range merge(d.Grants, d.Fits) {
+		cd := line[i]
+		if cd.w != nil {
+			b.place.place(needsOf(cd.w.value.Pools), hash(cd.w.value.Holder.Host))
+			continue
+		}
+		passed[cd.e] = true
+		if stop || cd.e.retryAt > c.view.rev || c.alone != nil && c.alone != cd.e {
+			again = again || stop || c.alone != nil
+			continue
+		}
+		if err := c.elsewhere(cd.e.req.ID); err != nil {
+			refused = append(refused, refusal{cd.e, err})
+			continue
+		}
+		switch b.grant(cd.e) {
+		case overrun:
+			stop, again = true, true
+		case tooWide:
+			again = true
+			if b.next == nil {
+				b.next = cd.e
+			}
+		case unfit, taken:
+		}
+		stop = stop || b.b.shape == wide
+	}
+	// The verdicts come last: they may change what the line is made of.
+	var judged []*entry
+	for _, cd := range line {
+		if cd.e != nil && !passed[cd.e] {
+			judged = append(judged, cd.e)
+		}
+	}
+	for _, r := range refused {
+		c.refuse(r.e, r.err)
+	}
+	for _, e := range judged {
+		c.verdict(e, now)
+	}
+	return again
+}
+
+// hopeless tells at little cost that nobody of ours can be let in or has a
+// verdict to come: what is free would not do for one of them even if nobody were
+// before it.
+func (c *core) hopeless(rooms []Room, now time.Time) bool {
+	if c.judged != c.view.specs {
+		c.judged = c.view.specs
+		return false
+	}
+	if len(c.view.line) > 0 && now.Sub(c.yieldsNoted) >= tickEvery {
+		return false // somebody else may come to yield
+	}
+	free := freeRoom(rooms)
+	for _, e := range c.queue {
+		if e.state == queued && (e.unjudged || fits(free, e.waiting)) {
+			return false
+		}
+	}
+	return true
+}
+
+// candidates returns the line: the waiters in etcd and our own entries, who may
+// not be there yet. The answer is good until the next call.
+func (c *core) candidates() []candidate {
+	own := c.scratch.own[:0]
+	for _, e := range c.queue {
+		if e.state != queued {
+			continue
+		}
+		o := e.order
+		if o.Since == 0 {
+			o.Since = c.view.rev
+		}
+		own = append(own, candidate{order: o, e: e})
+	}
+	byOrder := func(a, b candidate) int { return a.order.Compare(b.order) }
+	if !slices.IsSortedFunc(own, byOrder) {
+		slices.SortFunc(own, byOrder)
+	}
+	line := c.scratch.line[:0]
+	for _, w := range c.view.line {
+		if c.ours(w) {
+			continue // an entry stands for it, or it is about to go
+		}
+		for len(own) > 0 && own[0].order.Compare(w.order) < 0 {
+			line, own = append(line, own[0]), own[1:]
+		}
+		line = append(line, candidate{order: w.order, w: w})
+	}
+	line = append(line, own...)
+	c.scratch.own, c.scratch.line = own[:0], line
+	return line
+}
+
+// ours tells whether a waiter is one of this instance.
+func (c *core) ours(w *waiter) bool {
+	return w.value.Holder.Host == c.host && w.value.Holder.Instance == c.instance
+}
+
+// noteYields keeps the time for which waiters of others fit without being
+// granted. It is the only rule that depends on this host's clock: it costs
+// order, never safety.
+func (c *core) noteYields(line []candidate, fits []int, now time.Time) {
+	// Without a look for some time, nobody can tell how long they have fitted.
+	gap := now.Sub(c.yieldsNoted) > yieldAfter/2
+	c.yieldsNoted = now
+	fit := map[int]bool{}
+	for _, i := range fits {
+		fit[i] = true
+	}
+	for i, cd := range line {
+		switch {
+		case cd.w == nil || cd.w.waiting.Yielded:
+		case !fit[i]:
+			cd.w.fitsSince = time.Time{}
+		case cd.w.fitsSince.IsZero() || gap:
+			cd.w.fitsSince = now
+		case now.Sub(cd.w.fitsSince) > yieldAfter:
+			c.log.Info("passing a waiter whose host does not take its slots",
+				"claim", cd.order.Claim, "host", cd.w.value.Holder.Host)
+			cd.w.waiting.Yielded = true
+		}
+	}
+}
+
+// merge returns two sorted lists as one.
+func merge(a, b []int) []int {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return all
+}
+
+// verdict is what becomes of an entry that may not go now: it is refused, or it
+// gets its place in line.
+func (c *core) verdict(e *entry, now time.Time) {
+	if err := c.impossible(e); err != nil {
+		c.refuse(e, err)
+		return
+	}
+	if e.unjudged {
+		e.unjudged = false
+		c.refuseAtOnce(e, func() error {
+			r := c.reason(e)
+			return problem.New(problem.NoCapacity, "%s", r.Text).WithDetail(r)
+		})
+	}
+	if e.order.Since == 0 && len(e.listeners) > 0 {
+		e.order.Since = c.view.rev
+		e.waited = now
+		e.reserve = e.reserve || c.reserveAfter(e) == 0
+		if c.broker.any.Load() {
+			c.publish(ClaimWaiting, e, c.reason(e).Text)
+		}
+	}
+}
+
+// impossible returns why an entry can never be granted as things are.
+func (c *core) impossible(e *entry) error {
+	for _, n := range e.needs {
+		p := c.view.pool(n.Pool)
+		switch {
+		case p.corrupt > 0:
+			return c.unreadable(p)
+		case !p.known():
+			return noSuchPool(n.Pool)
+		case p.spec.Limit > 0 && n.N > p.spec.Limit:
+			err := problem.New(problem.ExceedsLimit, "%d slots can never be had of pool '%s': its limit is %d", n.N, n.Pool, p.spec.Limit)
+			err.Field = "pools." + n.Pool
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadable names the key that keeps a pool from granting.
+func (c *core) unreadable(p *poolView) error {
+	for _, key := range sortedKeys(c.view.corrupt) {
+		if k, err := c.view.keys.ParsePoolKey(key); err == nil && k.Pool == p.name {
+			return problem.New(problem.CorruptValue, "pool '%s' grants nothing: %w", p.name, c.view.corrupt[key])
+		}
+	}
+	return problem.New(problem.CorruptValue, "pool '%s' grants nothing: one of its keys can't be read", p.name)
+}
+
+// lineUp writes the waiters that are not in the line yet, and those that have
+// come of age.
+func (c *core) lineUp(b *builder) {
+	if c.lineLease == 0 {
+		return
+	}
+	for _, e := range c.queue {
+		if e.exclusive && e.order.Since == 0 {
+			e.order.Since = c.view.rev // it fits, and yet must be seen
+		}
+		if e.state != queued || e.order.Since == 0 || b.granted[e] || e.unwritable {
+			continue
+		}
+		if e.written && e.reserve == e.writtenReserve && e.exclusive == e.writtenExclusive {
+			continue
+		}
+		if !b.line(e) {
+			return
+		}
+	}
+}

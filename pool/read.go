@@ -1,0 +1,202 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// query reads something of the loop's state.
+func query[T any](ctx context.Context, e *Engine, f func(*core) T) (T, error) {
+	var zero T
+	if err := e.Ready(ctx); err != nil {
+		return zero, unavailable(ctx, err)
+	}
+	reply := make(chan T, 1)
+	if err := e.send(ctx, func(c *core, _ time.Time) { reply <- f(c) }); err != nil {
+		return zero, unavailable(ctx, err)
+	}
+	select {
+	case v := <-reply:
+		return v, nil
+	case <-ctx.Done():
+		return zero, unavailable(ctx, context.Cause(ctx))
+	case <-e.stopped:
+		return zero, errStopped
+	}
+}
+
+func unavailable(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return problem.New(problem.EtcdUnavailable, "etcd has not told the state of the pools yet: %w", err)
+}
+
+// Pools returns all pools by name, as the view has them.
+func (e *Engine) Pools(ctx context.Context) ([]Status, error) {
+	return query(ctx, e, func(c *core) []Status { return c.view.statuses() })
+}
+
+// Detail is a pool with who holds it and who waits.
+type Detail struct {
+	Status
+	Holders []HolderStatus
+	Waiters []WaiterStatus
+}
+
+// Pool returns one pool. An unknown one is a PoolNotFound problem.
+func (e *Engine) Pool(ctx context.Context, name string) (Detail, error) {
+	d, err := query(ctx, e, func(c *core) *Detail { return c.detail(name) })
+	if err != nil {
+		return Detail{}, err
+	}
+	return found(d, name)
+}
+
+// Trouble is why nothing can be claimed now, whatever room there is; nil if
+// there is no such reason, or none is known within a second.
+func (e *Engine) Trouble() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	reply := make(chan error, 1)
+	if err := e.send(ctx, func(c *core, now time.Time) { reply <- c.trouble(now) }); err != nil {
+		return nil
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// Claims returns all claims that hold slots, of all hosts, first come first, and
+// all that wait, in line.
+func (e *Engine) Claims(ctx context.Context) ([]HolderStatus, []WaiterStatus, error) {
+	type both struct {
+		h []HolderStatus
+		w []WaiterStatus
+	}
+	b, err := query(ctx, e, func(c *core) both { return both{c.view.allHolders(), c.waiters(nil)} })
+	return b.h, b.w, err
+}
+
+// Why tells about one claim, of any host: what it holds, or why it waits.
+type Why struct {
+	Claim  string
+	Held   *HolderStatus
+	Waiter *WaiterStatus
+	Reason Reason // of a waiter
+}
+
+// Why tells about one claim. An unknown one is a ClaimNotFound problem.
+func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
+	w, err := query(ctx, e, func(c *core) *Why { return c.why(id) })
+	if err != nil {
+		return Why{}, err
+	}
+	return known(w, id)
+}
+
+func (c *core) why(id string) *Why {
+	if _, ok := c.view.claims[id]; ok {
+		h := c.view.holder(id)
+		return &Why{Claim: id, Held: &h}
+	}
+	for _, cd := range c.candidates() {
+		if cd.order.Claim != id {
+			continue
+		}
+		w := cd.status(c.view)
+		r := c.view.reasonFor(w.Pools, maxReasonHolders)
+		r.Since = w.Since
+		r.Position, r.Line = c.position(cd.order, w.Pools)
+		if r.Text == "" {
+			r.Text = c.turn(r)
+		}
+		w.Position, w.Reason = r.Position, r.Text
+		return &Why{Claim: id, Waiter: &w, Reason: r}
+	}
+	return nil
+}
+
+// Corrupt returns the keys below the pools that can't be read, with the reason.
+func (e *Engine) Corrupt(ctx context.Context) (map[string]string, error) {
+	return query(ctx, e, func(c *core) map[string]string {
+		all := map[string]string{}
+		for key, err := range c.view.corrupt {
+			all[key] = err.Error()
+		}
+		return all
+	})
+}
+
+// Adopted returns the claims that were taken over from an earlier life.
+func (e *Engine) Adopted(ctx context.Context) ([]*Claim, error) {
+	return query(ctx, e, func(c *core) []*Claim { return c.adopted })
+}
+
+// Age is how old the view is: the time since the watch was last heard of.
+func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
+	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.heard) })
+}
+
+// WaitRevision waits until the view has come up to a revision.
+func (e *Engine) WaitRevision(ctx context.Context, rev int64) error {
+	for {
+		at, err := query(ctx, e, func(c *core) int64 { return c.view.rev })
+		if err != nil || at >= rev {
+			return err
+		}
+		e.feed.RequestProgress()
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return unavailable(ctx, context.Cause(ctx))
+		}
+	}
+}
+
+var (
+	poolLimit   = prometheus.NewDesc("berth_pool_limit", "Slots of a pool; -1 is unlimited.", []string{"pool"}, nil)
+	poolClaimed = prometheus.NewDesc("berth_pool_claimed", "Slots of a pool that are claimed, by all hosts.", []string{"pool"}, nil)
+	poolWaiting = prometheus.NewDesc("berth_pool_waiting", "Claims that wait for a pool, on all hosts.", []string{"pool"}, nil)
+	poolPaused  = prometheus.NewDesc("berth_pool_paused", "1 while a pool is paused.", []string{"pool"}, nil)
+)
+
+// Describe makes an engine a [prometheus.Collector] of what its pools are like.
+func (e *Engine) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{poolLimit, poolClaimed, poolWaiting, poolPaused} {
+		ch <- d
+	}
+}
+
+// scrapeTimeout bounds a scrape while etcd has not been read yet.
+const scrapeTimeout = time.Second
+
+// Collect reads the pools. Before the first view it yields nothing.
+func (e *Engine) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	pools, err := e.Pools(ctx)
+	if err != nil {
+		return
+	}
+	for _, p := range pools {
+		gauge := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, p.Name)
+		}
+		gauge(poolLimit, float64(p.Limit))
+		gauge(poolClaimed, float64(p.Claimed))
+		gauge(poolWaiting, float64(p.Waiting))
+		paused := 0.0
+		if p.Paused {
+			paused = 1
+		}
+		gauge(poolPaused, paused)
+	}
+}

@@ -1,0 +1,185 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Reason tells why a claim waits, as data and in one sentence that is the same
+// wherever it is shown.
+type Reason struct {
+	// Text is the sentence: pool 'db' full (3/3 slots).
+	Text string `json:"text"`
+	// Position in line, from 1 on; Line is how many wait in front and behind,
+	// the claim included.
+	Position int `json:"position,omitempty"`
+	Line     int `json:"line,omitempty"`
+	// Since when it waits.
+	Since time.Time `json:"since,omitzero"`
+	// Pools that keep it from being granted.
+	Pools []Shortage `json:"pools,omitempty"`
+}
+
+// Shortage is one pool that a claim waits for.
+type Shortage struct {
+	Pool    string `json:"pool"`
+	Wanted  int    `json:"wanted"`
+	Limit   int    `json:"limit"`
+	Claimed int    `json:"claimed"`
+	// Short is how many slots are missing: 0 if there are enough, but others
+	// are first.
+	Short   int         `json:"short"`
+	Paused  bool        `json:"paused,omitempty"`
+	Holders []HolderRef `json:"holders,omitempty"`
+}
+
+// HolderRef names a holder in a reason.
+type HolderRef struct {
+	Claim string `json:"claim"`
+	Host  string `json:"host"`
+	Run   string `json:"run,omitempty"`
+	Step  string `json:"step,omitempty"`
+	Slots int    `json:"slots"`
+}
+
+// maxReasonHolders bounds the holders that a reason names for one pool.
+const maxReasonHolders = 10
+
+// reason tells why an entry is not granted.
+func (c *core) reason(e *entry) Reason {
+	r := c.view.reasonFor(e.req.Slots, maxReasonHolders)
+	r.Since = e.arrived
+	r.Position, r.Line = c.position(e.order, e.req.Slots)
+	if r.Text == "" {
+		r.Text = c.turn(r)
+	}
+	return r
+}
+
+// turn tells of a claim that there is room for, and that is not granted yet.
+func (c *core) turn(r Reason) string {
+	if c.leases != nil {
+		if err := c.leases.Trouble(); err != nil {
+			return fmt.Sprintf("no lease could be made: %v", err)
+		}
+	}
+	return fmt.Sprintf("waiting its turn (position %d of %d)", r.Position, r.Line)
+}
+
+// reasonFor tells which pools are in the way of a claim of these slots, and up
+// to so many holders of each. Its text is empty if there is room.
+func (v *view) reasonFor(slots map[string]int, holders int) Reason {
+	var r Reason
+	for _, need := range needsOf(slots) {
+		p := v.pool(need.Pool)
+		s := Shortage{
+			Pool: p.name, Wanted: need.N, Limit: p.spec.Limit, Claimed: p.used, Paused: p.spec.Paused,
+		}
+		if p.spec.Limit != Unlimited {
+			s.Short = max(0, p.used+need.N-p.spec.Limit)
+		}
+		if s.Short == 0 && p.grants() {
+			continue
+		}
+		if holders > 0 {
+			s.Holders = p.holderRefs(v, holders)
+		}
+		r.Pools = append(r.Pools, s)
+	}
+	r.Text = shortageText(r.Pools, v)
+	return r
+}
+
+func shortageText(pools []Shortage, v *view) string {
+	var full []string
+	for _, s := range pools {
+		p := v.pool(s.Pool)
+		switch {
+		case !p.known():
+			return fmt.Sprintf("pool '%s' does not exist", s.Pool)
+		case p.corrupt > 0:
+			return fmt.Sprintf("pool '%s' has a value that can't be read", s.Pool)
+		case s.Paused:
+			return fmt.Sprintf("pool '%s' is paused", s.Pool)
+		case s.Limit == Closed:
+			return fmt.Sprintf("pool '%s' is closed", s.Pool)
+		}
+		full = append(full, fmt.Sprintf("'%s' (%d/%d slots)", s.Pool, s.Claimed, s.Limit))
+	}
+	switch len(full) {
+	case 0:
+		return ""
+	case 1:
+		s := pools[0]
+		if s.Claimed < s.Limit {
+			return fmt.Sprintf("pool '%s' has too little room (%d/%d slots, %d wanted)", s.Pool, s.Claimed, s.Limit, s.Wanted)
+		}
+		return fmt.Sprintf("pool '%s' full (%d/%d slots)", s.Pool, s.Claimed, s.Limit)
+	}
+	return "pools full: " + strings.Join(full, ", ")
+}
+
+// holderRefs names up to so many holders of a pool, first come first.
+func (p *poolView) holderRefs(v *view, most int) []HolderRef {
+	first := make([]slot, 0, most+1)
+	for _, g := range p.groups {
+		for _, s := range g.slots {
+			i, _ := slices.BinarySearchFunc(first, s, func(a, b slot) int {
+				return cmp.Or(cmp.Compare(a.rev, b.rev), cmp.Compare(a.claim, b.claim))
+			})
+			if i >= most || slices.ContainsFunc(first, func(o slot) bool { return o.claim == s.claim }) {
+				continue
+			}
+			first = slices.Insert(first, i, s)
+			first = first[:min(len(first), most)]
+		}
+	}
+	var refs []HolderRef
+	for _, s := range first {
+		h := v.holder(s.claim)
+		refs = append(refs, HolderRef{Claim: h.Claim, Host: h.Host, Run: h.Run, Step: h.Step, Slots: h.Pools[p.name]})
+	}
+	return refs
+}
+
+// position of a waiter among those that wait for one of its pools.
+func (c *core) position(o Order, slots map[string]int) (pos, line int) {
+	pos, line = 1, 1
+	count := func(other Order, pools map[string]int) {
+		if other.Claim == o.Claim || !overlap(pools, slots) {
+			return
+		}
+		line++
+		if o.Since == 0 || other.Compare(o) < 0 {
+			pos++
+		}
+	}
+	for _, w := range c.view.line {
+		if !c.ours(w) {
+			count(w.order, w.value.Pools)
+		}
+	}
+	for _, e := range c.queue {
+		if e.state == queued && e.order.Since > 0 {
+			count(e.order, e.req.Slots)
+		}
+	}
+	return pos, line
+}
+
+// overlap tells whether two claims have a pool in common.
+func overlap(a, b map[string]int) bool {
+	for name := range a {
+		if _, ok := b[name]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,124 @@
+package pool
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Holder is who a claim belongs to.
+type Holder struct {
+	Host     string            `json:"host"`
+	Instance string            `json:"instance"`
+	Run      string            `json:"run,omitempty"`
+	Step     string            `json:"step,omitempty"`
+	PID      int               `json:"pid,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	// Bind says in the words of the instance how it knows that the holder
+	// lives, so that it still knows after a restart.
+	Bind string `json:"bind,omitempty"`
+}
+
+// Request asks for a claim.
+type Request struct {
+	// ID of the claim: asking twice with one id makes one claim.
+	ID string
+	// Slots wanted of each pool, all or none. At least one pool, at most
+	// [MaxPools]; each from 1 slot on.
+	Slots map[string]int
+	// Priority from [MinPriority] to [MaxPriority]; higher goes first.
+	Priority int
+	// Holder to record. Host and Instance are filled in by the engine.
+	Holder Holder
+	// Wait bounds the time in line; 0 refuses at once what does not fit now.
+	Wait time.Duration
+	// Extra goes into the transaction of the claim.
+	Extra store.Extra
+}
+
+// Validate refuses what can't be asked for, whatever pools there are.
+func (r *Request) Validate() error {
+	if err := ValidateID(r.ID); err != nil {
+		return err
+	}
+	switch {
+	case len(r.Slots) == 0:
+		return problem.Field("pools", "it names no pool: name at least one")
+	case len(r.Slots) > MaxPools:
+		return problem.Field("pools", "%d pools are too many for one claim: allowed are %d", len(r.Slots), MaxPools)
+	case r.Priority < MinPriority || r.Priority > MaxPriority:
+		return problem.Field("priority", "%d is out of range: allowed are %d to %d", r.Priority, MinPriority, MaxPriority)
+	case r.Wait < 0:
+		return problem.Field("wait", "%s is negative: allowed is any time from 0s (do not wait) on", r.Wait)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Slots)) {
+		if err := ValidateName(name); err != nil {
+			return err
+		}
+		if n := r.Slots[name]; n < 1 || n > MaxLimit {
+			return problem.Field("pools."+name, "%d slots can't be claimed: allowed are 1 to %d", n, MaxLimit)
+		}
+	}
+	return r.Holder.validate()
+}
+
+func (h *Holder) validate() error {
+	if err := validateText("run_id", h.Run); err != nil {
+		return err
+	}
+	if err := validateText("step_key", h.Step); err != nil {
+		return err
+	}
+	if h.PID < 0 {
+		return problem.Field("pid", "%d is no process", h.PID)
+	}
+	if len(h.Labels) > MaxLabels {
+		return problem.Field("labels", "%d labels are too many: allowed are %d", len(h.Labels), MaxLabels)
+	}
+	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+		if k == "" {
+			return problem.Field("labels", "a label has no name")
+		}
+		if err := validateText("labels", k); err != nil {
+			return err
+		}
+		if err := validateText("labels."+k, h.Labels[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameAs tells whether two requests of one id ask for the same claim.
+func (r *Request) sameAs(o *Request) bool {
+	return maps.Equal(r.Slots, o.Slots) && r.Priority == o.Priority && r.Holder.sameAs(&o.Holder)
+}
+
+func (h *Holder) sameAs(o *Holder) bool {
+	return h.Run == o.Run && h.Step == o.Step && h.PID == o.PID &&
+		h.Bind == o.Bind && maps.Equal(h.Labels, o.Labels)
+}
+
+// Need is how many slots of one pool a claim takes.
+type Need struct {
+	Pool string
+	N    int
+}
+
+// needsOf returns what slots asks for, by the pools' names.
+func needsOf(slots map[string]int) []Need {
+	needs := make([]Need, 0, len(slots))
+	for name, n := range slots {
+		needs = append(needs, Need{Pool: name, N: n})
+	}
+	slices.SortFunc(needs, func(a, b Need) int {
+		if a.Pool < b.Pool {
+			return -1
+		}
+		return 1
+	})
+	return needs
+}

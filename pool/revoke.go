@@ -1,0 +1,90 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// revocationTTL is how long a revocation stays if nobody acts on it: its host
+// is dead then, and the claim ends with its lease.
+const revocationTTL = 10 * time.Minute
+
+// Revocation is what became of the wish to have a claim back.
+type Revocation struct {
+	Claim string
+	Host  string
+	Fence int64
+	// Forced tells that the slots are free although the holder may still run.
+	Forced bool
+}
+
+// Revoke asks the host of a held claim to take it back: the host ends trust in
+// the claim, has the holder stop, and releases it within [RevokeGrace]. By force
+// the slots are freed at once, and whatever the old holder still does can only
+// be told by its fence. An unknown claim is a ClaimNotFound problem.
+func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation, error) {
+	state, err := Read(ctx, r.Backend, r.Keys)
+	if err != nil {
+		return Revocation{}, etcdProblem("the claims could not be read", err)
+	}
+	v := state.core.view
+	cv := v.claims[id]
+	if cv == nil {
+		return Revocation{}, problem.New(problem.ClaimNotFound, "no claim %q is held", id)
+	}
+	rec, err := cv.full(r.Keys)
+	if err != nil {
+		return Revocation{}, problem.New(problem.CorruptValue, "claim %q can't be taken back: %w", id, err)
+	}
+	host := rec.Holder.Host
+	done := Revocation{Claim: id, Host: host, Fence: cv.rev, Forced: force}
+	if force {
+		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
+	}
+	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
+	if err == nil {
+		_, err = r.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
+			store.Put(r.Keys.Revocation(host, id), store.Encode(revocationValue{V: store.Now, Fence: cv.rev}), lease),
+		}})
+	}
+	if err != nil {
+		return Revocation{}, etcdProblem("the claim could not be asked back", err)
+	}
+	return done, nil
+}
+
+// revocationValue is how a revocation stands in etcd: which grant of the claim it
+// is about, so that it never hits a later one of the same id.
+type revocationValue struct {
+	store.V
+	Fence int64 `json:"fence"`
+}
+
+// free deletes the keys of a claim, if they still are that claim's.
+func (r Registry) free(ctx context.Context, refs []slotRef, fence int64) error {
+	slots := make([]placed, len(refs))
+	for i, ref := range refs {
+		slots[i].ref = ref
+	}
+	ops := slotDeletes(r.Keys, slots, nil)
+	if len(ops) > maxChildOps {
+		ops = children(ops, 1)
+	}
+	ref := refs[0]
+	resp, err := r.Backend.Txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{store.ModEquals(r.Keys.Slot(ref.pool, ref.group, ref.index), fence)},
+		Success: ops,
+	})
+	if err != nil {
+		return etcdProblem("the claim may or may not be released", err)
+	}
+	if !resp.Succeeded {
+		return problem.New(problem.ClaimNotFound, "the claim ended before it could be released by force")
+	}
+	return nil
+}

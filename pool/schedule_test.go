@@ -1,0 +1,413 @@
+package pool
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+var (
+	schedules = flag.Int("schedules", 400, "how many random schedules to run")
+	firstSeed = flag.Uint64("seed", 1, "the seed of the first schedule")
+	quiet     = hclog.NewNullLogger()
+)
+
+const stepsPerSchedule = 300
+
+// step does one thing that can happen, drawn at random.
+func (w *world) step() {
+	h := w.hosts[w.rnd.IntN(len(w.hosts))]
+	switch n := w.rnd.IntN(100); {
+	case n < 14:
+		w.ask(h)
+	case n < 22:
+		w.giveBack(h)
+	case n < 25:
+		w.cancel(h)
+	case n < 43:
+		h.deliver(1 + w.rnd.IntN(4))
+	case n < 62:
+		h.send()
+	case n < 78:
+		if len(w.network) > 0 {
+			w.arrive(w.rnd.IntN(len(w.network)))
+		}
+	case n < 89:
+		h.answer(false)
+	case n < 91:
+		h.answer(true) // the transaction may arrive later all the same
+	case n < 92:
+		if len(w.network) > 0 {
+			i := w.rnd.IntN(len(w.network))
+			w.network = slices.Delete(w.network, i, i+1)
+		}
+	case n < 95:
+		w.pass(time.Duration(w.rnd.IntN(4000)) * time.Millisecond)
+	case n < 96:
+		h.resync()
+	default:
+		w.trouble(h)
+	}
+	w.collect()
+}
+
+// trouble is what happens seldom.
+func (w *world) trouble(h *simHost) {
+	p := w.pools[w.rnd.IntN(len(w.pools))]
+	switch w.rnd.IntN(12) {
+	case 0, 1, 2:
+		limit := []int{9, 2, 9, 1, 4, 100, Unlimited, Closed}[w.rnd.IntN(8)]
+		w.logf("pool %s gets limit %d", p, limit)
+		w.setPool(p, limit, w.rnd.IntN(8) == 0)
+	case 3:
+		w.logf("pool %s is deleted", p)
+		w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Spec(p))}})
+	case 4:
+		w.forceRelease()
+	case 5:
+		h.cut = !h.cut
+	case 6:
+		w.restart(h)
+	case 7:
+		h.newLine()
+	case 8:
+		w.revokeOne(h)
+	case 9:
+		// A sweeper takes the guard of a host that it believes to be dead.
+		w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Guard(h.name, "i"))}})
+	case 10:
+		w.space = storetest.Space(w.rnd.IntN(3))
+		w.logf("space: %d", w.space)
+		w.etcd.SetSpace(w.space)
+	case 11:
+		w.denying = w.rnd.IntN(3) == 0
+		w.space = storetest.SpaceFree
+		w.etcd.SetSpace(w.space)
+	}
+}
+
+func (w *world) ask(h *simHost) {
+	w.nextID++
+	req := &Request{
+		ID:       h.name + "-" + string(rune('a'+w.rnd.IntN(26))) + time.Duration(w.nextID).String(),
+		Slots:    map[string]int{},
+		Priority: w.rnd.IntN(3) - 1,
+		Wait:     time.Duration(w.rnd.IntN(4)) * time.Hour,
+	}
+	if n := len(h.ids); n > 0 && w.rnd.IntN(6) == 0 {
+		req.ID = h.ids[n-1-w.rnd.IntN(min(n, 4))] // an id comes again
+		if h.wanted[req.ID] != nil || h.has[req.ID] != nil {
+			return
+		}
+	}
+	h.ids = append(h.ids, req.ID)
+	for _, p := range w.pools {
+		if w.rnd.IntN(2) == 0 {
+			req.Slots[p] = 1 + w.rnd.IntN(4)
+			if w.rnd.IntN(5) == 0 {
+				req.Slots[p] = 1 + w.rnd.IntN(90) // may need many keys
+			}
+		}
+	}
+	if len(req.Slots) == 0 {
+		return
+	}
+	if w.rnd.IntN(12) == 0 {
+		req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
+		req.Extra.Then = []*pb.RequestOp{store.Put("/b/beside/"+req.ID, []byte("x"), 0)}
+	}
+	reply := make(chan outcome, 1)
+	h.wanted[req.ID] = reply
+	h.core.request(req, reply, w.now)
+	w.logf("%s asks for %s: %v", h.name, req.ID, req.Slots)
+}
+
+func (w *world) giveBack(h *simHost) {
+	ids := slices.Sorted(maps.Keys(h.has))
+	if len(ids) == 0 {
+		return
+	}
+	w.release(h, ids[w.rnd.IntN(len(ids))])
+}
+
+func (w *world) release(h *simHost, id string) {
+	w.free[id] = true
+	cl := h.has[id]
+	delete(h.has, id)
+	h.core.release(cl, make(chan error, 1))
+	w.logf("%s releases %s", h.name, id)
+}
+
+func (w *world) cancel(h *simHost) {
+	ids := slices.Sorted(maps.Keys(h.wanted))
+	if len(ids) == 0 {
+		return
+	}
+	id := ids[w.rnd.IntN(len(ids))]
+	reply := h.wanted[id]
+	if len(reply) > 0 {
+		return // answered already
+	}
+	w.free[id] = true
+	h.core.cancel(id, reply, errStopped, w.now)
+	delete(h.wanted, id)
+	w.logf("%s cancels %s", h.name, id)
+}
+
+// pass lets time go by. Hosts that are not cut off renew their leases.
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+	w.etcd.Advance(d)
+	for _, h := range w.hosts {
+		h.renew()
+		h.core.tick(w.now)
+	}
+}
+
+func (h *simHost) renew() {
+	if h.cut {
+		return
+	}
+	for d, id := range h.leases.by {
+		if _, err := h.w.etcd.Renew(id); err != nil {
+			delete(h.leases.by, d)
+			h.core.leaseLost(id, store.ErrLeaseNotFound, h.w.now)
+		}
+	}
+	if _, err := h.w.etcd.Renew(h.line); err != nil {
+		h.newLine()
+	}
+}
+
+// forceRelease frees some claim, as an operator does.
+func (w *world) forceRelease() {
+	keys := slices.Sorted(maps.Keys(w.model))
+	if len(keys) == 0 {
+		return
+	}
+	key := keys[w.rnd.IntN(len(keys))]
+	m := w.model[key]
+	t := &pb.TxnRequest{Compare: []*pb.Compare{store.ModEquals(key, m.rev)}}
+	for _, k := range keys {
+		if w.model[k].claim == m.claim {
+			t.Success = append(t.Success, store.Delete(k))
+		}
+	}
+	w.logf("claim %s is released by force", m.claim)
+	w.must(t)
+}
+
+func (w *world) revokeOne(h *simHost) {
+	ids := slices.Sorted(maps.Keys(h.has))
+	if len(ids) > 0 {
+		id := ids[w.rnd.IntN(len(ids))]
+		w.free[id] = true
+		h.core.revoke(id, h.has[id].Fence, w.now)
+	}
+}
+
+// restart ends a life of a host, with whatever it has under way, and begins the
+// next, which takes its claims over or leaves them to their leases.
+func (w *world) restart(h *simHost) {
+	var adopt []store.LeaseID
+	if w.rnd.IntN(2) == 0 {
+		for _, id := range h.leases.by {
+			adopt = append(adopt, id)
+		}
+		slices.Sort(adopt)
+	}
+	old := h.leases.by
+	w.logf("%s restarts, adopting %v", h.name, adopt)
+	h.start(adopt)
+	if adopt != nil {
+		h.leases.by = old
+	}
+}
+
+func (w *world) collect() {
+	for _, h := range w.hosts {
+		h.collect()
+		for _, c := range h.core.adopted[h.counted:] {
+			h.counted++
+			h.leases.keys[c.Lease] += c.Keys
+		}
+		for _, c := range h.core.adopted {
+			if h.core.entries[c.ID] != nil && c.Context().Err() == nil {
+				h.has[c.ID] = c
+			}
+		}
+	}
+}
+
+// rest ends all trouble, has everything released, and then checks that nothing
+// is left behind: every waiter was served, every view equals the store, and all
+// slots can be claimed.
+func (w *world) rest() {
+	w.space, w.denying = storetest.SpaceFree, false
+	for _, p := range w.pools {
+		w.setPool(p, 60, false)
+	}
+	for _, h := range w.hosts {
+		h.cut = false
+	}
+	if !w.until(func() bool {
+		for _, h := range w.hosts {
+			for _, id := range slices.Sorted(maps.Keys(h.has)) {
+				w.release(h, id)
+			}
+		}
+		return w.idle()
+	}) {
+		w.failf("stuck: %s", w.busy())
+		return
+	}
+	for _, h := range w.hosts {
+		for h.deliver(100) {
+		}
+	}
+	w.checkViews()
+	h := w.hosts[0]
+	reply := make(chan outcome, 1)
+	h.core.request(&Request{ID: h.name + "-all", Slots: map[string]int{"a": 60, "b": 60}, Wait: time.Hour}, reply, w.now)
+	if !w.until(func() bool { return len(reply) > 0 }) {
+		w.failf("not all slots can be claimed, though none is held: %s", w.busy())
+		return
+	}
+	if len(w.errs) > 0 {
+		return
+	}
+	o := <-reply
+	if o.claim == nil {
+		w.failf("all slots, though none is held: %v", o.err)
+		return
+	}
+	w.free[h.name+"-all"] = true
+	h.core.release(o.claim, make(chan error, 1))
+	if !w.until(w.idle) {
+		w.failf("stuck at the end: %s", w.busy())
+	}
+	for _, h := range w.hosts {
+		for id, n := range h.leases.keys {
+			if n != 0 {
+				w.failf("%s counts %d keys on lease %d, and there is none", h.name, n, id)
+			}
+		}
+	}
+}
+
+// until lets everything take its course until done, within 100 s.
+func (w *world) until(done func() bool) bool {
+	for range 1000 {
+		w.pass(100 * time.Millisecond)
+		for _, h := range w.hosts {
+			for h.deliver(100) {
+			}
+			h.send()
+		}
+		for len(w.network) > 0 {
+			w.arrive(0)
+		}
+		for _, h := range w.hosts {
+			h.answer(!h.answered) // what the network has swallowed times out
+		}
+		w.collect()
+		if done() || len(w.errs) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) idle() bool { return w.busy() == "" }
+
+func (w *world) busy() string {
+	for _, h := range w.hosts {
+		for _, e := range h.core.sorted() {
+			return fmt.Sprintf("%s still has %s in state %d (phase %d, pending %v, retry at %d, view at %d, wants %v, pools %+v)",
+				h.name, e.req.ID, e.state, h.core.phase, h.pending != nil, e.retryAt, h.core.view.rev, e.req.Slots, h.core.view.statuses())
+		}
+		if len(h.core.drops)+len(h.core.releases)+len(h.core.shelf.drops)+len(h.core.shelf.releases) > 0 || h.pending != nil || h.core.phase != normal {
+			return h.name + " is still at work"
+		}
+	}
+	for _, key := range sortedKeys(w.model) {
+		return key + " is still held"
+	}
+	if kvs := w.under(w.keys.Pools()); len(kvs) != len(w.pools) {
+		return string(kvs[0].Key) + " is still there"
+	}
+	return ""
+}
+
+// run runs one schedule and returns what went wrong.
+func run(seed uint64, mutate func(*pb.TxnRequest)) *world {
+	w := newWorld(seed, 3)
+	w.mutate = mutate
+	for range stepsPerSchedule {
+		w.step()
+		if len(w.errs) > 0 {
+			return w
+		}
+	}
+	w.rest()
+	return w
+}
+
+func TestNoScheduleBreaksAnInvariant(t *testing.T) {
+	for i := range *schedules {
+		seed := *firstSeed + uint64(i)
+		if w := run(seed, nil); len(w.errs) > 0 {
+			tail := w.trace[max(0, len(w.trace)-40):]
+			t.Fatalf("seed %d: %s\nlast steps:\n%s", seed, strings.Join(w.errs, "\n"), strings.Join(tail, "\n"))
+		}
+	}
+}
+
+// TestEveryCompareIsNeeded drops one kind of compare from every transaction on
+// its way, and expects the checks to notice.
+func TestEveryCompareIsNeeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it can take some thousand schedules to notice")
+	}
+	keys := store.NewKeys("/b/")
+	isSlots := func(c *pb.Compare) bool { return len(c.RangeEnd) > 0 && strings.Contains(string(c.Key), "/slots/") }
+	for name, drop := range map[string]func(*pb.Compare) bool{
+		"the group": func(c *pb.Compare) bool { return isSlots(c) && !strings.HasSuffix(string(c.Key), "/slots/") },
+		"the whole pool": func(c *pb.Compare) bool {
+			return isSlots(c) && strings.HasSuffix(string(c.Key), "/slots/")
+		},
+		"the spec":  func(c *pb.Compare) bool { return strings.HasSuffix(string(c.Key), "/spec") },
+		"the fence": func(c *pb.Compare) bool { return len(c.RangeEnd) == 0 && strings.Contains(string(c.Key), "/slots/") },
+		"the guard": func(c *pb.Compare) bool { return strings.HasPrefix(string(c.Key), keys.Prefix()+"guards/") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i := range 50 * *schedules {
+				if w := run(*firstSeed+uint64(i), func(txn *pb.TxnRequest) { dropCompares(txn, drop) }); len(w.errs) > 0 {
+					t.Logf("caught by schedule %d: %s", i+1, w.errs[0])
+					return
+				}
+			}
+			t.Errorf("nothing noticed that the compares of %s are missing", name)
+		})
+	}
+}
+
+func dropCompares(t *pb.TxnRequest, drop func(*pb.Compare) bool) {
+	t.Compare = slices.DeleteFunc(t.Compare, drop)
+	for _, op := range slices.Concat(t.Success, t.Failure) {
+		if nested := op.GetRequestTxn(); nested != nil {
+			dropCompares(nested, drop)
+		}
+	}
+}

@@ -1,0 +1,364 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// together has several requests share a batch.
+func (h *rigHost) together(ask func()) {
+	h.wedged = true
+	ask()
+	h.wedged = false
+	h.r.settle()
+}
+
+func extra(ifs *pb.Compare, key string) func(*Request) {
+	return func(r *Request) {
+		r.Extra.Then = []*pb.RequestOp{store.Put(key, []byte("x"), 0)}
+		if ifs != nil {
+			r.Extra.If = []*pb.Compare{ifs}
+		}
+	}
+}
+
+func (r *rig) has(key string) bool {
+	for range r.etcd.All(key) {
+		return true
+	}
+	return false
+}
+
+// shapes of the batches that a host has sent, doors left out.
+func (h *rigHost) shapes() (all []shape) {
+	for _, c := range h.calls {
+		if c.batch != nil {
+			all = append(all, c.batch.shape)
+		}
+	}
+	h.calls = nil
+	return all
+}
+
+func TestInANestedBatchEachClaimFailsAlone(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 4)
+	one.nested = calmBatches
+	var a, b, c, d asked
+	one.shapes()
+	one.together(func() {
+		a = one.ask("a", 1, extra(nil, "/side/a"))
+		b = one.ask("b", 1, extra(store.Present("/side/no"), "/side/b"))
+		c = one.ask("c", 1, extra(store.CreateEquals("/side/no", 0), "/side/c"))
+		d = one.ask("d", 1)
+	})
+	a.got()
+	b.refused(problem.Precondition)
+	c.got()
+	d.got()
+	if s := one.shapes(); !slices.Contains(s, nested) {
+		t.Errorf("the batches were of shapes %v", s)
+	}
+	if r.has("/side/b") || !r.has("/side/a") || !r.has("/side/c") {
+		t.Error("what goes with the claims has not happened with them")
+	}
+	r.wantUsed(3)
+
+	// Another host is faster with the last slot.
+	two.ask("e", 1).got()
+	one.nested = calmBatches
+	two.giveBack("e")
+	two.wedged, one.wedged = true, true
+	f, g := one.ask("f", 1), two.ask("g", 1)
+	for _, h := range []*rigHost{two, one} { // both have seen the slot free
+		call := h.next(r.now)
+		resp, err := r.etcd.Txn(call.txn)
+		h.answer(call, resp, err, r.now)
+	}
+	g.got()
+	f.waits()
+	two.wedged, one.wedged = false, false
+	r.settle()
+	f.waits()
+	r.wantLine("f")
+	two.giveBack("g")
+	f.got()
+	for _, id := range []string{"a", "c", "d", "f"} {
+		one.giveBack(id)
+	}
+	r.clean()
+}
+
+func TestBatchesAreNestedUntilThereIsPeace(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.wedged, two.wedged = true, true
+	a := one.ask("a", 1)
+	call := one.next(r.now)
+	two.wedged = false
+	two.ask("b", 1).got()
+	resp, err := r.etcd.Txn(call.txn)
+	one.answer(call, resp, err, r.now)
+	a.waits()
+	one.wedged = false
+	one.shapes()
+	r.settle()
+	two.giveBack("b")
+	a.got()
+	for i := range 6 {
+		id := fmt.Sprint("c", i)
+		one.giveBack(one.heldOne())
+		one.ask(id, 1).got()
+	}
+	s := one.shapes()
+	if s[0] != nested || s[len(s)-1] != flat {
+		t.Errorf("after a conflict the batches were of shapes %v", s)
+	}
+	if i := slices.Index(s, flat); i != calmBatches {
+		t.Errorf("the first flat one after the conflict is batch %d", i)
+	}
+}
+
+// heldOne names a claim that the host holds.
+func (h *rigHost) heldOne() string {
+	for _, e := range h.sorted() {
+		if e.state == held {
+			return e.req.ID
+		}
+	}
+	h.r.t.Fatal("nothing is held")
+	return ""
+}
+
+// refuseKey has etcd refuse every transaction that puts a key with that text.
+func refuseKey(text string, err error) func(*pb.TxnRequest) error {
+	var puts func(t *pb.TxnRequest) bool
+	puts = func(t *pb.TxnRequest) bool {
+		return slices.ContainsFunc(t.Success, func(op *pb.RequestOp) bool {
+			if n := op.GetRequestTxn(); n != nil {
+				return puts(n)
+			}
+			return strings.Contains(string(op.GetRequestPut().GetKey()), text)
+		})
+	}
+	return func(t *pb.TxnRequest) error {
+		if puts(t) {
+			return err
+		}
+		return nil
+	}
+}
+
+func TestWhatEtcdRefusesHarmsNoOther(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		code problem.Code
+	}{
+		"for lack of rights": {store.ErrDenied, problem.EtcdDenied},
+		"for its size":       {store.ErrTooLarge, ""},
+		"for what it is":     {store.ErrInvalid, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "one")
+			h := r.hosts[0]
+			r.pool("db", 9)
+			h.ask("held", 1).got()
+			h.refuse = refuseKey("/side/bad", tc.err)
+			var good []asked
+			var bad asked
+			h.together(func() {
+				for i := range 4 {
+					good = append(good, h.ask(fmt.Sprint("a", i), 1))
+				}
+				bad = h.ask("bad", 1, extra(nil, "/side/bad"))
+				e := h.entries["held"]
+				h.release(e.claim, make(chan error, 1))
+			})
+			r.pass(2 * refusedPause)
+			for _, a := range good {
+				a.got()
+			}
+			if len(bad.reply) != 1 {
+				t.Fatal("it is not refused")
+			}
+			o := <-bad.reply
+			if !errors.Is(o.err, tc.err) || tc.code != "" && problem.CodeOf(o.err) != tc.code {
+				t.Errorf("it is refused with %v", o.err)
+			}
+			r.wantUsed(4)
+			later := h.ask("later", 1)
+			r.pass(refusedPause)
+			later.got()
+		})
+	}
+}
+
+func TestAnExpiredLoginIsNoRefusal(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	tries := 0
+	h.refuse = func(*pb.TxnRequest) error {
+		if tries++; tries < 3 {
+			return store.ErrTokenExpired
+		}
+		return nil
+	}
+	h.ask("a", 1).got()
+	if tries < 3 {
+		t.Errorf("%d tries", tries)
+	}
+}
+
+func TestALeaseThatIsGoneIsSuspectedAndAnotherIsUsed(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	h.refuse = func(t *pb.TxnRequest) error {
+		h.refuse = nil
+		return store.ErrLeaseNotFound
+	}
+	h.ask("a", 1).got()
+
+	// The lease of the line: waiters are written when there is a new one.
+	h.refuse = func(t *pb.TxnRequest) error {
+		h.refuse = nil
+		return store.ErrLeaseNotFound
+	}
+	b := h.ask("b", 1)
+	r.wantLine()
+	h.setLineLease(h.line)
+	r.settle()
+	r.wantLine("b")
+	h.giveBack("a")
+	b.got()
+}
+
+func TestAWideClaimGoesAlone(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 3000)
+	var narrow []asked
+	var wideOne asked
+	h.shapes()
+	h.together(func() {
+		for i := range 5 {
+			narrow = append(narrow, h.ask(fmt.Sprint("a", i), 1))
+		}
+		wideOne = h.ask("b", 2500)
+		narrow = append(narrow, h.ask("c", 1))
+	})
+	for _, a := range narrow {
+		a.got()
+	}
+	c := wideOne.got()
+	if c.Keys <= wideKeys {
+		t.Fatalf("it has %d keys", c.Keys)
+	}
+	alone := 0
+	for _, call := range h.calls {
+		if call.batch != nil && call.batch.shape == wide {
+			alone++
+			if call.batch.size() != 1 {
+				t.Errorf("%d share a batch with it", call.batch.size()-1)
+			}
+		}
+	}
+	if alone != 1 {
+		t.Errorf("%d wide batches", alone)
+	}
+	h.giveBack("b")
+	r.wantUsed(6)
+}
+
+func TestTheLineIsLeftWithTheGrant(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	r.pool("other", 1)
+	h.ask("a", 1).got()
+	both := h.ask("b", 1, func(r *Request) { r.Slots["other"] = 1 })
+	r.wantLine("b")
+	h.giveBack("a")
+	rev := both.got().Fence
+	state, err := r.etcd.State(rev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range state {
+		if k, err := r.keys.ParsePoolKey(string(kv.Key)); err == nil && k.Kind == store.WaiterKey {
+			t.Errorf("%s is there at the revision of the grant", kv.Key)
+		}
+	}
+	// Hand-over in place: one revision took the slot from one and gave it to the
+	// other.
+	before, err := r.etcd.State(rev - 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := 0
+	for _, kv := range before {
+		if k, err := r.keys.ParsePoolKey(string(kv.Key)); err == nil && k.Kind == store.SlotKey {
+			used++
+		}
+	}
+	if used != 1 {
+		t.Errorf("%d slots were held just before the hand-over", used)
+	}
+}
+
+func TestARetryWithFewerKeysListsThoseOnly(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 4) // groups of 1
+	h.refuse = func(*pb.TxnRequest) error { return store.ErrTokenExpired }
+	h.wedged = true
+	a := h.ask("a", 2)
+	h.act()
+	h.refuse = nil
+	r.pool("db", 100) // groups of 2
+	h.wedged = false
+	r.settle()
+	if c := a.got(); c.Keys != 1 {
+		t.Errorf("it has %d keys", c.Keys)
+	}
+	r.sound()
+}
+
+// TestNoTimeIsSetForTheLineWhileABatchIsUnderWay is what keeps the loop from
+// looking at the line without end.
+func TestNoTimeIsSetForTheLineWhileABatchIsUnderWay(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 3000)
+	r.pool("other", 3000)
+	c := h.ask("wide", 3000, func(r *Request) { r.Slots["other"] = 3000 }).got()
+	h.wedged = true
+	h.ask("waits", 1)
+	if h.next(r.now) != nil || h.lineAt.IsZero() {
+		t.Fatal("the waiter is written at once")
+	}
+	h.release(c, make(chan error, 1))
+	call := h.next(r.now)
+	if call == nil || call.batch.shape != wide {
+		t.Fatal("the release is not sent")
+	}
+	if !h.lineAt.IsZero() {
+		t.Error("a time is set")
+	}
+	resp, err := r.etcd.Txn(call.txn)
+	h.answer(call, resp, err, r.now)
+	h.wedged = false
+	r.settle()
+	r.wantUsed(1)
+}

@@ -1,0 +1,139 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Limits and defaults of a pool.
+const (
+	// Unlimited is the limit of a pool that counts its holders and refuses none.
+	Unlimited = -1
+	// Closed is the limit of a pool that grants nothing and keeps its line.
+	Closed = 0
+	// MaxLimit bounds a limit. At 50 groups it is 20,000 slots a group, which
+	// keeps the range that a claim compares small enough for etcd.
+	MaxLimit = 1_000_000
+	// DefaultLeaseDuration is how long a dead holder's slots stay taken.
+	DefaultLeaseDuration = 5 * time.Minute
+	// MinLeaseDuration is the shortest lease that survives a change of etcd's
+	// leader and one lost renewal.
+	MinLeaseDuration = 5 * time.Second
+	// MaxLeaseDuration bounds how long a dead holder can block others.
+	MaxLeaseDuration = 24 * time.Hour
+	// DefaultReserveAfter is how long a waiter lets others pass that fit.
+	DefaultReserveAfter = time.Minute
+	// NeverReserve as ReserveAfter lets others that fit pass for ever.
+	NeverReserve = time.Duration(-1)
+	// MaxReserveAfter bounds ReserveAfter.
+	MaxReserveAfter = 24 * time.Hour
+)
+
+// Spec is what an operator says of a pool.
+type Spec struct {
+	// Limit of slots: [Unlimited], [Closed], or 1 to [MaxLimit].
+	Limit int
+	// LeaseDuration is the time to live of the leases that claims hang on.
+	LeaseDuration time.Duration
+	// ReserveAfter is the age at which a waiter's room is kept together. 0 is
+	// at once, in strict order; [NeverReserve] is never.
+	ReserveAfter time.Duration
+	// Paused pools grant nothing and keep their holders and their line.
+	Paused bool
+}
+
+// DefaultSpec is what a pool is unless something else is said. Its limit must be
+// said.
+func DefaultSpec() Spec {
+	return Spec{LeaseDuration: DefaultLeaseDuration, ReserveAfter: DefaultReserveAfter}
+}
+
+// Validate refuses what a pool can't be. Its error is a problem that names the
+// field and what is allowed.
+func (s Spec) Validate() error {
+	switch {
+	case s.Limit < Unlimited || s.Limit > MaxLimit:
+		return problem.Field("limit", "%d is out of range: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", s.Limit, MaxLimit)
+	case s.LeaseDuration < MinLeaseDuration || s.LeaseDuration > MaxLeaseDuration:
+		return problem.Field("lease_duration", "%s is out of range: allowed are %s to %s", s.LeaseDuration, MinLeaseDuration, MaxLeaseDuration)
+	case s.LeaseDuration%time.Second != 0:
+		return problem.Field("lease_duration", "%s is no whole number of seconds, and etcd's leases have no parts of one", s.LeaseDuration)
+	case s.ReserveAfter != NeverReserve && (s.ReserveAfter < 0 || s.ReserveAfter > MaxReserveAfter):
+		return problem.Field("reserve_after", "%s is out of range: allowed are 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
+	}
+	return nil
+}
+
+// specValue is how a spec stands in etcd.
+type specValue struct {
+	store.V
+	Limit         int    `json:"limit"`
+	LeaseDuration string `json:"lease_duration"`
+	ReserveAfter  string `json:"reserve_after"`
+	Paused        bool   `json:"paused,omitempty"`
+	// LimitSince is the revision since which the limit holds; 0 is the revision
+	// of this very value.
+	LimitSince int64 `json:"limit_since,omitempty"`
+}
+
+// reserveNever is how [NeverReserve] is written, in etcd and everywhere else.
+const reserveNever = "-1"
+
+// FormatReserveAfter writes a ReserveAfter as users write it.
+func FormatReserveAfter(d time.Duration) string {
+	if d == NeverReserve {
+		return reserveNever
+	}
+	return d.String()
+}
+
+// ParseReserveAfter reads what users write for a ReserveAfter: a duration, or
+// -1 for never.
+func ParseReserveAfter(s string) (time.Duration, error) {
+	if s == reserveNever {
+		return NeverReserve, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, problem.Field("reserve_after", "%q is no duration: write 30s, 5m, 1h30m, or -1 for never", s)
+	}
+	return d, nil
+}
+
+func encodeSpec(s Spec, limitSince int64) []byte {
+	return store.Encode(specValue{
+		V: store.Now, Limit: s.Limit, Paused: s.Paused, LimitSince: limitSince,
+		LeaseDuration: s.LeaseDuration.String(),
+		ReserveAfter:  FormatReserveAfter(s.ReserveAfter),
+	})
+}
+
+// decodeSpec reads a spec that was put at revision rev.
+func decodeSpec(key string, data []byte, rev int64) (s Spec, limitSince int64, err error) {
+	var v specValue
+	if err := store.Decode(key, data, &v); err != nil {
+		return Spec{}, 0, err
+	}
+	lease, err := time.ParseDuration(v.LeaseDuration)
+	if err != nil {
+		return Spec{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("lease_duration: %w", err)}
+	}
+	reserve, err := ParseReserveAfter(v.ReserveAfter)
+	if err != nil {
+		return Spec{}, 0, &store.CorruptError{Key: key, Reason: err}
+	}
+	s = Spec{Limit: v.Limit, LeaseDuration: lease, ReserveAfter: reserve, Paused: v.Paused}
+	if err := s.Validate(); err != nil {
+		return Spec{}, 0, &store.CorruptError{Key: key, Reason: err}
+	}
+	if v.LimitSince < 0 || v.LimitSince > rev {
+		return Spec{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("limit_since: %d is no earlier revision", v.LimitSince)}
+	}
+	if limitSince = v.LimitSince; limitSince == 0 {
+		limitSince = rev
+	}
+	return s, limitSince, nil
+}

@@ -1,0 +1,250 @@
+package pool_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+func TestAPausedPoolKeepsItsLineAndItsHolders(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", 1)
+	one, two := c.engine("one"), c.engine("two")
+	a := c.claim(one, "a", db(1))
+	first, second := c.wait(two, "first", db(1)), c.wait(one, "second", db(1))
+	yes, no := true, false
+	c.change("db", pool.Change{Paused: &yes})
+	c.release(one, a)
+	c.refused(problem.NoCapacity, two, "hasty", db(1))
+	c.wantLine("first", "second")
+	third := c.wait(two, "third", db(1))
+	c.change("db", pool.Change{Paused: &no})
+	c.release(two, first.got())
+	c.release(one, second.got())
+	c.release(two, third.got())
+	c.empty()
+}
+
+func TestAClosedPoolKeepsItsLine(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", pool.Closed)
+	e := c.engine("one")
+	w := c.wait(e, "a", db(2))
+	c.pool("db", 2)
+	claim := w.got()
+	c.pool("db", pool.Closed) // the holder stays
+	if claim.Context().Err() != nil {
+		t.Error(claim.Err())
+	}
+	c.refused(problem.NoCapacity, e, "b", db(1))
+	c.sound() // to be above a limit that was lowered is legal
+	c.release(e, claim)
+	c.empty()
+}
+
+func TestALimitTakesEffectWhileClaimsAreHeld(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", 5)
+	one, two := c.engine("one"), c.engine("two")
+	var held []*pool.Claim
+	for i := range 5 {
+		held = append(held, c.claim(one, fmt.Sprint("a", i), db(1)))
+	}
+	wide, narrow := c.wait(two, "wide", db(3)), c.wait(one, "narrow", db(1))
+	c.pool("db", 2)
+	p := wide.refused(problem.ExceedsLimit) // it can never be served any more
+	if p.Field != "pools.db" {
+		t.Errorf("%q of field %q", p.Message, p.Field)
+	}
+	for _, cl := range held[:3] {
+		c.release(one, cl)
+		c.sound()
+	}
+	c.wantLine("narrow") // the pool is above its limit, or full
+	c.release(one, held[3])
+	n := narrow.got()
+	c.refused(problem.NoCapacity, two, "b", db(1))
+	c.pool("db", 9) // another layout
+	more := c.claim(two, "b", db(7))
+	c.refused(problem.NoCapacity, two, "c", db(1))
+	c.sound()
+	c.pool("db", pool.Unlimited)
+	many := c.claim(two, "c", db(1000))
+	c.release(one, held[4], n)
+	c.release(two, more, many)
+	c.empty()
+}
+
+func TestLimitsChangeUnderLoadWithoutAnAdmissionAboveThem(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", 5)
+	engines := []*pool.Engine{c.engine("one"), c.engine("two")}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			e := engines[i%2]
+			for j := 0; !stop.Load(); j++ {
+				claim, err := e.Claim(c.ctx(), pool.Request{ID: fmt.Sprintf("c%d-%d", i, j), Slots: db(1 + i%2), Wait: time.Minute})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.release(e, claim)
+			}
+		})
+	}
+	for _, limit := range []int{2, 9, 2, 60, 3, 5, pool.Unlimited, 4} {
+		c.pool("db", limit)
+		for range 5 {
+			c.sound() // names a holder that was admitted above the limit
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	c.empty()
+}
+
+func TestADeletedPoolRefusesItsLineAndKeepsItsHolders(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", 1)
+	c.pool("other", 1)
+	one, two := c.engine("one"), c.engine("two")
+	a := c.claim(one, "a", db(1))
+	w := c.wait(two, "b", map[string]int{"db": 1, "other": 1})
+	rev, err := c.reg.Delete(c.ctx(), "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.refused(problem.PoolNotFound)
+	c.seen(rev)
+	d, err := two.Pool(c.ctx(), "db")
+	if err != nil || !d.Deleted || d.Claimed != 1 || len(d.Holders) != 1 {
+		t.Errorf("the pool is shown as %+v, %v", d, err)
+	}
+	if a.Context().Err() != nil {
+		t.Errorf("its holder is told %v", a.Err())
+	}
+	c.refused(problem.PoolNotFound, two, "c", db(1))
+	// What is held counts when the pool is made again.
+	c.pool("db", 1)
+	c.refused(problem.NoCapacity, two, "c", db(1))
+	again := c.wait(two, "c", db(1))
+	c.release(one, a)
+	c.release(two, again.got())
+	if _, err := c.reg.Delete(c.ctx(), "db"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing of the pool is shown", func() bool {
+		_, err := one.Pool(c.ctx(), "db")
+		return problem.CodeOf(err) == problem.PoolNotFound
+	})
+}
+
+func TestSpecsKeepWhatAChangeDoesNotName(t *testing.T) {
+	c := newCluster(t)
+	limit, lease, reserve, yes := 3, time.Minute, 5*time.Second, true
+	put, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
+	want := pool.DefaultSpec()
+	want.Limit = 3
+	if err != nil || !put.Created || put.Spec != want || put.Revision == 0 {
+		t.Errorf("created: %+v, %v", put, err)
+	}
+	created := put.Revision
+	put, err = c.reg.Set(c.ctx(), "db", pool.Change{LeaseDuration: &lease, ReserveAfter: &reserve, Paused: &yes})
+	want.LeaseDuration, want.ReserveAfter, want.Paused = lease, reserve, true
+	if err != nil || put.Created || put.Spec != want || put.Revision <= created {
+		t.Errorf("changed: %+v, %v", put, err)
+	}
+	same, err := c.reg.Change(c.ctx(), "db", pool.Change{Limit: &limit})
+	if err != nil || same.Revision != put.Revision || same.Spec != want {
+		t.Errorf("to change nothing: %+v, %v", same, err)
+	}
+	s := c.read().Pools()[0]
+	if s.Spec != want || s.LimitSince != created || s.SpecRevision != put.Revision {
+		t.Errorf("read back: %+v", s)
+	}
+	limit = 4
+	put, err = c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
+	if s := c.read().Pools()[0]; err != nil || s.LimitSince != put.Revision || s.Limit != 4 || !s.Paused {
+		t.Errorf("with another limit: %+v, %v", s, err)
+	}
+}
+
+func TestChangesThatCanNotBeAreRefused(t *testing.T) {
+	c := newCluster(t)
+	limit, far, short := 3, pool.MaxLimit+1, time.Second
+	for name, tc := range map[string]struct {
+		do   func() error
+		code problem.Code
+	}{
+		"a new pool without a limit": {func() error { _, err := c.reg.Set(c.ctx(), "db", pool.Change{LeaseDuration: &short}); return err }, problem.Invalid},
+		"too large a limit":          {func() error { _, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &far}); return err }, problem.Invalid},
+		"too short a lease": {func() error {
+			_, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit, LeaseDuration: &short})
+			return err
+		}, problem.Invalid},
+		"a bad name":                {func() error { _, err := c.reg.Set(c.ctx(), "DB", pool.Change{Limit: &limit}); return err }, problem.Invalid},
+		"a bad name to change":      {func() error { _, err := c.reg.Change(c.ctx(), "a/b", pool.Change{}); return err }, problem.Invalid},
+		"a bad name to delete":      {func() error { _, err := c.reg.Delete(c.ctx(), ""); return err }, problem.Invalid},
+		"an unknown pool to change": {func() error { _, err := c.reg.Change(c.ctx(), "no", pool.Change{Limit: &limit}); return err }, problem.PoolNotFound},
+		"an unknown pool to delete": {func() error { _, err := c.reg.Delete(c.ctx(), "no"); return err }, problem.PoolNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := tc.do(); problem.CodeOf(err) != tc.code {
+				t.Errorf("got %v, want %s", err, tc.code)
+			}
+		})
+	}
+	if n := c.keysUnder(c.keys.Pools()); n != 0 {
+		t.Errorf("%d keys were written all the same", n)
+	}
+}
+
+func TestOperatorsDoNotUndoEachOther(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", 1)
+	var wg sync.WaitGroup
+	yes, reserve, lease := true, pool.NeverReserve, time.Hour
+	for _, ch := range []pool.Change{{Paused: &yes}, {ReserveAfter: &reserve}, {LeaseDuration: &lease}} {
+		wg.Go(func() {
+			if _, err := c.reg.Set(c.ctx(), "db", ch); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for limit := 2; limit <= 10; limit++ {
+		wg.Go(func() {
+			if _, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	s := c.read().Pools()[0]
+	if s.Limit < 2 || !s.Paused || s.ReserveAfter != reserve || s.LeaseDuration != lease {
+		t.Errorf("the pool is %+v", s.Spec)
+	}
+}
+
+func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
+	c := newCluster(t)
+	key := c.keys.Spec("db")
+	c.txn(store.Put(key, []byte(`{"v":2,"limit":3}`), 0))
+	limit := 4
+	_, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: &limit})
+	var corrupt *store.CorruptError
+	if problem.CodeOf(err) != problem.CorruptValue || !errors.As(err, &corrupt) || corrupt.Key != key {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.reg.Delete(c.ctx(), "db"); err != nil {
+		t.Errorf("it can't be deleted either: %v", err)
+	}
+}

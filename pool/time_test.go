@@ -1,0 +1,269 @@
+package pool
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+func TestAWaiterOfAWedgedHostIsPassedAfterTwoSeconds(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	held := one.ask("held", 1)
+	held.got()
+	wedged := two.ask("first", 1)
+	next := one.ask("second", 1)
+	r.wantLine("first", "second")
+
+	two.wedged = true
+	one.giveBack("held")
+	next.waits() // its turn is after the first's
+	r.pass(yieldAfter)
+	next.waits()
+	r.pass(2 * tickEvery)
+	next.got()
+	one.giveBack("second")
+
+	two.wedged = false // and takes its place again
+	r.pass(tickEvery)
+	wedged.got()
+	two.giveBack("first")
+	r.clean()
+}
+
+func TestAWaiterThatIsWrittenAnewHasNotYielded(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	first, second := two.ask("first", 1), one.ask("second", 1)
+	two.wedged = true
+	one.giveBack("held")
+	r.pass(yieldAfter + 2*tickEvery)
+	second.got()
+	third := one.ask("third", 1)
+
+	two.wedged = false
+	two.setLineLease(one.line) // as after the loss of its presence: written anew
+	r.settle()
+	two.wedged = true
+	one.giveBack("second")
+	third.waits() // the first counts again
+	r.pass(yieldAfter + 2*tickEvery)
+	third.got()
+	first.waits()
+}
+
+func TestAWaiterWhoseTurnEndsHasNotYielded(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	two.ask("first", 1)
+	second := one.ask("second", 1)
+	two.wedged = true
+	one.giveBack("held")
+	for range 4 { // it fits for less than 2 s, and then it does not for a moment
+		r.pass(yieldAfter - tickEvery)
+		r.pool("db", 1, func(s *Spec) { s.Paused = true })
+		r.pass(tickEvery)
+		r.pool("db", 1)
+		second.waits()
+	}
+	r.pass(yieldAfter + 2*tickEvery)
+	second.got()
+}
+
+func TestAPlaceIsKeptForTenSeconds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		away time.Duration
+		want []string
+	}{
+		"at once":             {0, []string{"first", "second"}},
+		"within the time":     {keepPlace - tickEvery, []string{"first", "second"}},
+		"when it is too late": {keepPlace + tickEvery, []string{"second", "first"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "one")
+			h := r.hosts[0]
+			r.pool("db", 1)
+			h.ask("held", 1).got()
+			h.ask("first", 1).cancel()
+			r.wantLine()
+			h.ask("second", 1)
+			r.pass(tc.away)
+			h.ask("first", 1)
+			r.wantLine(tc.want...)
+		})
+	}
+}
+
+func TestAPlaceIsKeptOnce(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	h.ask("held", 1).got()
+	h.ask("first", 1).cancel()
+	h.ask("second", 1)
+	first := h.ask("first", 1)
+	h.giveBack("held")
+	first.got()
+	h.giveBack("first") // has been served
+	h.ask("third", 1)
+	h.ask("first", 1)
+	r.wantLine("third", "first")
+}
+
+// TestAKeptPlaceIsJudgedLikeAnyOther has whoever comes again say that it will
+// not wait, or find that it can't be served any more.
+func TestAKeptPlaceIsJudgedLikeAnyOther(t *testing.T) {
+	away := func(t *testing.T) (*rig, *rigHost) {
+		r := newRig(t, "one")
+		h := r.hosts[0]
+		r.pool("db", 3)
+		h.ask("held", 3).got()
+		h.ask("first", 2).cancel()
+		return r, h
+	}
+	t.Run("it does not wait", func(t *testing.T) {
+		_, h := away(t)
+		h.ask("first", 2, noWait).refused(problem.NoCapacity)
+	})
+	t.Run("it can never fit", func(t *testing.T) {
+		r, h := away(t)
+		r.pool("db", 1)
+		h.ask("first", 2).refused(problem.ExceedsLimit)
+	})
+	t.Run("its pool is gone", func(t *testing.T) {
+		r, h := away(t)
+		r.txn(store.Delete(r.keys.Spec("db")))
+		r.settle()
+		h.ask("first", 2).refused(problem.PoolNotFound)
+	})
+}
+
+func TestWhoDoesNotWaitIsPatientWithEtcdForFiveSeconds(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	h.off = true
+	r.pass(store.StaleAfter)
+	hasty, waiting := h.ask("hasty", 1, noWait), h.ask("waiting", 1)
+	r.pass(patience - tickEvery)
+	hasty.waits()
+	r.pass(tickEvery)
+	hasty.refused(problem.EtcdUnavailable)
+	waiting.waits()
+
+	other := h.ask("yet another", 1, noWait)
+	h.off = false
+	r.pass(tickEvery)
+	waiting.got()
+	other.refused(problem.NoCapacity)
+	h.giveBack("waiting")
+	r.clean()
+}
+
+func TestATimeoutWhileEtcdIsAwayDoesNotGuess(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	h.ask("held", 1).got()
+	a, b := h.ask("a", 1), h.ask("b", 1)
+	h.timeout("a", a.reply, r.now)
+	err := a.refused(problem.ClaimTimeout)
+	var p *problem.Error
+	if !errors.As(err, &p) || p.Detail == nil {
+		t.Errorf("the timeout gives no reason: %v", err)
+	}
+	h.off = true
+	r.pass(store.StaleAfter)
+	h.timeout("b", b.reply, r.now)
+	b.refused(problem.EtcdUnavailable)
+	h.off = false
+	r.pass(time.Second)
+	r.wantLine()
+}
+
+func TestAFullEtcdRefusesWhoDoesNotWaitAndTakesReleases(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 3)
+	h.ask("a", 1).got()
+	h.ask("b", 1).got()
+	r.etcd.SetSpace(storetest.SpaceFull)
+	hasty, waiting := h.ask("hasty", 1, noWait), h.ask("waiting", 1)
+	h.giveBack("a")
+	r.wantUsed(1)
+	r.pass(patience + tickEvery)
+	hasty.refused(problem.EtcdFull)
+	waiting.waits()
+	h.giveBack("b")
+	r.wantUsed(0)
+
+	r.etcd.SetSpace(storetest.SpaceFree)
+	r.pass(fullPause + tickEvery)
+	waiting.got()
+	h.giveBack("waiting")
+	r.clean()
+}
+
+func TestWaitersReserveWhenTheyAreOldEnough(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 2, func(s *Spec) { s.ReserveAfter = 30 * time.Second })
+	one.ask("a", 1).got()
+	wide := two.ask("wide", 2)
+	one.ask("b", 1).got() // passes it: it fits
+	narrow := one.ask("c", 1)
+	r.pass(30*time.Second - tickEvery)
+	r.wantLine("wide", "c")
+	one.giveBack("b")
+	narrow.got() // passes it still
+	late := one.ask("d", 1)
+	r.pass(tickEvery)
+	r.wantLine("wide reserves", "d")
+
+	one.giveBack("c")
+	late.waits() // its room is kept together now
+	one.giveBack("a")
+	wide.got()
+	r.pass(30 * time.Second)
+	r.wantLine("d reserves")
+	two.giveBack("wide")
+	late.got()
+}
+
+func TestOfSeveralPoolsTheMostImpatientCounts(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	r.pool("other", 5, func(s *Spec) { s.ReserveAfter = 10 * time.Second })
+	h.ask("held", 1).got()
+	h.ask("both", 1, func(r *Request) { r.Slots["other"] = 1 })
+	r.pass(10*time.Second - tickEvery)
+	r.wantLine("both")
+	r.pass(tickEvery)
+	r.wantLine("both reserves")
+}
+
+func TestStrictOrderReservesAtOnce(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 2, func(s *Spec) { s.ReserveAfter = 0 })
+	h.ask("a", 1).got()
+	wide := h.ask("wide", 2)
+	r.wantLine("wide reserves")
+	narrow := h.ask("narrow", 1)
+	narrow.waits()
+	h.giveBack("a")
+	wide.got()
+	narrow.waits()
+	h.giveBack("wide")
+	narrow.got()
+}

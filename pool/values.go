@@ -1,0 +1,155 @@
+package pool
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// slotRef names one slot key.
+type slotRef struct {
+	pool         string
+	group, index int
+}
+
+// String is the form in which a claim lists its keys.
+func (r slotRef) String() string {
+	return r.pool + "/" + strconv.Itoa(r.group) + "/" + strconv.Itoa(r.index)
+}
+
+func parseSlotRef(s string) (slotRef, error) {
+	parts := strings.Split(s, "/")
+	if len(parts) == 3 {
+		g, errG := strconv.Atoi(parts[1])
+		i, errI := strconv.Atoi(parts[2])
+		r := slotRef{pool: parts[0], group: g, index: i}
+		if errG == nil && errI == nil && g >= 0 && i >= 0 && isPoolName(r.pool) && r.String() == s {
+			return r, nil
+		}
+	}
+	return slotRef{}, fmt.Errorf("%q names no slot", clip(s))
+}
+
+// record is the whole of a claim, as it stands in its main key.
+type record struct {
+	Pools    map[string]int `json:"pools"`
+	Priority int            `json:"priority,omitempty"`
+	Holder   Holder         `json:"holder"`
+	Since    time.Time      `json:"since"`
+	// Keys lists all keys of the claim if it has more than one.
+	Keys []string `json:"keys,omitempty"`
+}
+
+// slotValue is how a slot key stands in etcd. The main key of a claim carries
+// the record; the others point to it. What decides who may have a slot stands
+// outside of the record, so that the record is read only when somebody asks.
+type slotValue struct {
+	store.V
+	N      int             `json:"n"`
+	Claim  string          `json:"claim"`
+	Record json.RawMessage `json:"record,omitempty"`
+	Main   string          `json:"main,omitempty"`
+}
+
+func decodeSlot(key string, data []byte) (slotValue, error) {
+	var v slotValue
+	if err := store.Decode(key, data, &v); err != nil {
+		return slotValue{}, err
+	}
+	if err := v.check(); err != nil {
+		return slotValue{}, &store.CorruptError{Key: key, Reason: err}
+	}
+	return v, nil
+}
+
+func (v *slotValue) check() error {
+	if v.N < 1 || v.N > MaxLimit {
+		return fmt.Errorf("n: %d slots can't be held", v.N)
+	}
+	if v.Record == nil {
+		if _, err := parseSlotRef(v.Main); err != nil {
+			return fmt.Errorf("main: %w", err)
+		}
+	} else if v.Main != "" {
+		return errors.New("it is both a claim's main key and another's")
+	}
+	return ValidateID(v.Claim)
+}
+
+// decodeRecord reads the record of a claim strictly.
+func decodeRecord(key, claim string, data []byte) (*record, error) {
+	var r record
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	err := d.Decode(&r)
+	if err == nil {
+		err = r.check(claim)
+	}
+	if err != nil {
+		return nil, &store.CorruptError{Key: key, Reason: fmt.Errorf("record: %w", err)}
+	}
+	return &r, nil
+}
+
+func (r *record) check(claim string) error {
+	req := Request{ID: claim, Slots: r.Pools, Priority: r.Priority, Holder: r.Holder}
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	if len(r.Keys) > MaxKeys {
+		return fmt.Errorf("keys: a claim has no more than %d", MaxKeys)
+	}
+	for _, k := range r.Keys {
+		if _, err := parseSlotRef(k); err != nil {
+			return fmt.Errorf("keys: %w", err)
+		}
+	}
+	return nil
+}
+
+// refs returns all keys of a claim whose main key is main.
+func (r *record) refs(main slotRef) []slotRef {
+	if len(r.Keys) == 0 {
+		return []slotRef{main}
+	}
+	refs := make([]slotRef, 0, len(r.Keys))
+	for _, k := range r.Keys {
+		ref, _ := parseSlotRef(k) // checked when it was decoded or built
+		refs = append(refs, ref)
+	}
+	return refs
+}
+
+// waiterValue is how a waiter stands in etcd, the same in every pool's line.
+type waiterValue struct {
+	store.V
+	Pools   map[string]int `json:"pools"`
+	Holder  Holder         `json:"holder"`
+	Reserve bool           `json:"reserve,omitempty"`
+	// Exclusive: see [Waiting.Exclusive].
+	Exclusive bool      `json:"exclusive,omitempty"`
+	Queued    time.Time `json:"queued"`
+}
+
+func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {
+	var v waiterValue
+	if err := store.Decode(key, data, &v); err != nil {
+		return waiterValue{}, err
+	}
+	req := Request{ID: o.Claim, Slots: v.Pools, Priority: o.Priority, Holder: v.Holder}
+	if err := req.Validate(); err != nil {
+		return waiterValue{}, &store.CorruptError{Key: key, Reason: err}
+	}
+	return v, nil
+}
+
+// poolNames returns the pools of a claim, sorted.
+func poolNames(slots map[string]int) []string { return slices.Sorted(maps.Keys(slots)) }

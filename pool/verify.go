@@ -1,0 +1,106 @@
+package pool
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Violation is one thing in etcd that should not be.
+type Violation struct {
+	Key     string `json:"key"`
+	Problem string `json:"problem"`
+}
+
+// Verify checks the invariants from what etcd holds alone:
+//
+//   - Every value can be read.
+//   - No pool, and no slot group, holds more than it may if one of its holders
+//     came after the limit was set. (After a limit was lowered it is legal to be
+//     above it.)
+//   - Every claim is whole: all the keys that it lists, at one revision and on
+//     one lease, adding up to what it claimed; and no slot belongs to none.
+//   - Every slot and every waiter hangs on a lease, so that it can't leak.
+//   - Every waiter stands in the line of each of its pools.
+func (r *Reader) Verify() []Violation {
+	v := r.core.view
+	var all []Violation
+	report := func(key, format string, args ...any) {
+		all = append(all, Violation{Key: key, Problem: fmt.Sprintf(format, args...)})
+	}
+	for _, key := range sortedKeys(v.corrupt) {
+		report(key, "%v", v.corrupt[key])
+	}
+	for _, name := range sortedKeys(v.pools) {
+		v.verifyCapacity(v.pools[name], report)
+	}
+	for _, id := range sortedKeys(v.claims) {
+		v.verifyClaim(id, report)
+	}
+	for _, w := range v.line {
+		if len(w.in) != len(w.value.Pools) {
+			report(v.keys.Waiter(w.in[0].name, w.order.String()), "its waiter stands in %d of %d lines", len(w.in), len(w.value.Pools))
+		}
+	}
+	for _, kv := range r.snapshot.KVs {
+		key := string(kv.Key)
+		if _, bad := v.corrupt[key]; bad || kv.Lease != 0 {
+			continue
+		}
+		if k, err := v.keys.ParsePoolKey(key); err == nil && k.Kind != store.SpecKey {
+			report(key, "it hangs on no lease and would never end")
+		}
+	}
+	return all
+}
+
+func (v *view) verifyCapacity(p *poolView, report func(key, format string, args ...any)) {
+	if !p.known() || p.spec.Limit == Unlimited {
+		return
+	}
+	var newest int64
+	for g, gv := range p.groups {
+		var newestHere int64
+		for _, s := range gv.slots {
+			newestHere = max(newestHere, s.rev)
+		}
+		newest = max(newest, newestHere)
+		if gv.used > p.layout.capacity(g) && newestHere > p.limitSince {
+			report(v.keys.Group(p.name, g), "group %d holds %d slots of %d, one of them admitted at revision %d, after the limit was set at %d",
+				g, gv.used, p.layout.capacity(g), newestHere, p.limitSince)
+		}
+	}
+	if p.used > p.spec.Limit && newest > p.limitSince {
+		report(v.keys.Slots(p.name), "%d slots are held of a limit of %d, one of them admitted at revision %d, after the limit was set at %d",
+			p.used, p.spec.Limit, newest, p.limitSince)
+	}
+}
+
+func (v *view) verifyClaim(id string, report func(key, format string, args ...any)) {
+	cv := v.claims[id]
+	rec, err := cv.full(v.keys)
+	if err != nil {
+		report(v.keys.Pools(), "%v", err)
+		return
+	}
+	main := v.keys.Slot(cv.main.pool, cv.main.group, cv.main.index)
+	refs := rec.refs(cv.main)
+	if len(refs) != cv.keys {
+		report(main, "claim %q lists %d keys and has %d", id, len(refs), cv.keys)
+	}
+	sum := map[string]int{}
+	for _, ref := range refs {
+		s, ok := v.slot(ref)
+		switch {
+		case !ok || s.claim != id:
+			report(v.keys.Slot(ref.pool, ref.group, ref.index), "claim %q lists it, and it is not that claim's", id)
+		case s.rev != cv.rev || s.lease != cv.lease:
+			report(v.keys.Slot(ref.pool, ref.group, ref.index), "claim %q is torn: its keys have several revisions or leases", id)
+		}
+		sum[ref.pool] += s.n
+	}
+	if !maps.Equal(sum, rec.Pools) {
+		report(main, "claim %q claimed %v and holds %v", id, rec.Pools, sum)
+	}
+}

@@ -1,0 +1,94 @@
+package pool
+
+import (
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// waiter is a claim in line, as its keys show it.
+type waiter struct {
+	order   Order
+	value   waiterValue
+	in      []*poolView // whose lines it was seen in
+	rev     int64       // when one of its keys was last put
+	waiting *Waiting
+	// fitsSince is when it was first seen to fit without being granted by its
+	// host; zero while it does not fit.
+	fitsSince time.Time
+}
+
+func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
+	o, err := ParseOrder(text)
+	if err != nil {
+		return &store.CorruptError{Key: string(kv.Key), Reason: err}
+	}
+	val, err := decodeWaiter(string(kv.Key), kv.Value, o)
+	if err != nil {
+		return err
+	}
+	if v.left[o] >= kv.ModRevision {
+		return nil // a commit of ours is ahead of the watch
+	}
+	i, found := v.findWaiter(o)
+	if !found {
+		v.line = slices.Insert(v.line, i, &waiter{order: o})
+	}
+	w := v.line[i]
+	if !slices.Contains(w.in, p) {
+		w.in = append(w.in, p)
+		p.waiting++
+	}
+	w.value, w.rev, w.fitsSince = val, kv.ModRevision, time.Time{}
+	w.waiting = &Waiting{Needs: v.roomNeeds(val.Pools), Reserve: val.Reserve, Exclusive: val.Exclusive}
+	return nil
+}
+
+func (v *view) removeWaiter(p *poolView, text string) {
+	o, err := ParseOrder(text)
+	if err != nil {
+		return
+	}
+	i, found := v.findWaiter(o)
+	if !found {
+		return
+	}
+	w := v.line[i]
+	if at := slices.Index(w.in, p); at >= 0 {
+		w.in = slices.Delete(w.in, at, at+1)
+		p.waiting--
+	}
+	if len(w.in) == 0 {
+		v.line = slices.Delete(v.line, i, i+1)
+	}
+}
+
+// committedLeave takes a waiter that a commit of ours deleted at rev.
+func (v *view) committedLeave(o Order, rev int64) {
+	if rev <= v.rev {
+		return
+	}
+	v.left[o] = rev
+	if i, found := v.findWaiter(o); found {
+		for _, p := range v.line[i].in {
+			p.waiting--
+		}
+		v.line = slices.Delete(v.line, i, i+1)
+	}
+}
+
+func (v *view) findWaiter(o Order) (int, bool) {
+	return slices.BinarySearchFunc(v.line, o, func(w *waiter, o Order) int { return w.order.Compare(o) })
+}
+
+// roomNeeds translates what a claim needs into numbers of rooms.
+func (v *view) roomNeeds(slots map[string]int) []RoomNeed {
+	needs := make([]RoomNeed, 0, len(slots))
+	for name, n := range slots {
+		needs = append(needs, RoomNeed{Room: v.pool(name).number, N: n})
+	}
+	return needs
+}

@@ -1,0 +1,172 @@
+package pool
+
+import (
+	"bytes"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// groupView is one slot group.
+type groupView struct {
+	// knownRev is the revision up to which a commit of ours compared the group.
+	knownRev int64
+	used     int
+	// freedRev is when a slot of the group was last deleted.
+	freedRev int64
+	slots    map[int]slot // by index
+	taken    bitset       // the indexes of slots
+}
+
+// slot is one slot key.
+type slot struct {
+	n     int
+	claim string
+	rev   int64
+	lease store.LeaseID
+}
+
+// sentSlot is one slot that the batch in flight puts.
+type sentSlot struct {
+	value  []byte
+	n      int
+	claim  string
+	record *record // in the main key
+}
+
+// claimView is a claim as its keys show it.
+type claimView struct {
+	id   string
+	main slotRef
+	rev  int64 // of its keys: the fence
+	keys int   // how many of them are seen
+	// lease that they hang on.
+	lease store.LeaseID
+	// record is nil until it is asked for, and raw until the main key was seen.
+	record *record
+	raw    []byte
+}
+
+// full returns the record of a claim. It is an error if its main key was not
+// seen, or holds none that can be read.
+func (c *claimView) full(keys store.Keys) (*record, error) {
+	if c.record != nil {
+		return c.record, nil
+	}
+	key := keys.Slot(c.main.pool, c.main.group, c.main.index)
+	if c.raw == nil {
+		return nil, fmt.Errorf("claim %q has %d slot keys and no main key", c.id, c.keys)
+	}
+	r, err := decodeRecord(key, c.id, c.raw)
+	if err == nil {
+		c.record, c.raw = r, nil
+	}
+	return r, err
+}
+
+// change tells what an event did to a slot, if it was one.
+type change struct {
+	ref   slotRef
+	claim string // whose slot it was
+	rev   int64  // its revision then
+	at    int64  // of the event
+}
+
+func (v *view) putSlotValue(ref slotRef, kv *mvccpb.KeyValue) error {
+	if s, ok := v.slot(ref); ok && s.rev >= kv.ModRevision || v.gone[ref] >= kv.ModRevision {
+		return nil // a commit of ours is ahead of the watch
+	}
+	if own, ok := v.sent[ref]; ok && bytes.Equal(own.value, kv.Value) {
+		v.setSlot(ref, slot{n: own.n, claim: own.claim, rev: kv.ModRevision, lease: store.LeaseID(kv.Lease)}, own.record, nil)
+		return nil
+	}
+	val, err := decodeSlot(string(kv.Key), kv.Value)
+	if err != nil {
+		v.removeSlot(ref)
+		return err
+	}
+	v.setSlot(ref, slot{n: val.N, claim: val.Claim, rev: kv.ModRevision, lease: store.LeaseID(kv.Lease)}, nil, val.Record)
+	return nil
+}
+
+// setSlot puts a slot in place of what was there. That of a main key comes with
+// its record, read or not.
+func (v *view) setSlot(ref slotRef, s slot, rec *record, raw []byte) {
+	v.removeSlot(ref)
+	delete(v.gone, ref)
+	p := v.pool(ref.pool)
+	g := p.group(ref.group)
+	g.slots[ref.index] = s
+	g.taken.set(ref.index)
+	g.used += s.n
+	p.used += s.n
+	c := v.claims[s.claim]
+	if c == nil {
+		c = &claimView{id: s.claim}
+		v.claims[s.claim] = c
+	}
+	c.keys++
+	c.rev, c.lease = max(c.rev, s.rev), s.lease
+	if rec != nil || raw != nil {
+		c.record, c.raw, c.main = rec, raw, ref
+	}
+}
+
+// removeSlot takes a slot away if it is there.
+func (v *view) removeSlot(ref slotRef) {
+	s, ok := v.slot(ref)
+	if !ok {
+		return
+	}
+	p := v.pool(ref.pool)
+	g := p.group(ref.group)
+	delete(g.slots, ref.index)
+	g.taken.clear(ref.index)
+	g.used -= s.n
+	p.used -= s.n
+	if c := v.claims[s.claim]; c != nil {
+		if c.keys--; c.keys == 0 {
+			delete(v.claims, s.claim)
+		}
+	}
+}
+
+// committedSlot takes a slot that a commit of ours put at rev.
+func (v *view) committedSlot(ref slotRef, s slot, rec *record) {
+	if s.rev > v.rev {
+		v.setSlot(ref, s, rec, nil)
+	}
+}
+
+// committedDelete takes a slot that a commit of ours deleted at rev.
+func (v *view) committedDelete(ref slotRef, rev int64) {
+	if rev > v.rev {
+		v.removeSlot(ref)
+		v.gone[ref] = rev
+		v.pool(ref.pool).group(ref.group).freedRev = rev
+	}
+}
+
+func (v *view) noteOverwrite(kv *mvccpb.KeyValue, ended []change) []change {
+	k, err := v.keys.ParsePoolKey(string(kv.Key))
+	if err != nil || k.Kind != store.SlotKey {
+		return ended
+	}
+	ref := slotRef{k.Pool, k.Group, k.Index}
+	if s, ok := v.slot(ref); ok && s.rev < kv.ModRevision {
+		ended = append(ended, change{ref: ref, claim: s.claim, rev: s.rev, at: kv.ModRevision})
+	}
+	return ended
+}
+
+// slot returns what is known to hold a slot key.
+func (v *view) slot(ref slotRef) (slot, bool) {
+	p := v.pools[ref.pool]
+	if p == nil || ref.group >= len(p.groups) {
+		return slot{}, false
+	}
+	s, ok := p.groups[ref.group].slots[ref.index]
+	return s, ok
+}

@@ -1,0 +1,332 @@
+package pool
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// world is a handful of hosts on one stand-in for etcd, driven by a seed: what
+// is asked for, when watches deliver, which answers are lost, what arrives late
+// and who restarts are all drawn. The hosts run the real core.
+type world struct {
+	rnd   *rand.Rand
+	etcd  *storetest.Etcd
+	keys  store.Keys
+	now   time.Time
+	hosts []*simHost
+	pools []string
+	space storetest.Space
+
+	// network holds transactions that were sent and not carried out yet.
+	network []*message
+	// sending is who is the author of what etcd commits now; nil is etcd itself
+	// or an operator.
+	sending *simHost
+
+	// denying has etcd refuse some transactions.
+	denying bool
+
+	// mutate changes transactions on their way, to show that the checks bite.
+	mutate func(*pb.TxnRequest)
+
+	// free are claims that may lose their keys by a transaction of their host:
+	// released, canceled, or ended.
+	free map[string]bool
+	// model is what the slot keys hold, by key.
+	model  map[string]*held1
+	nextID int
+	errs   []string
+	trace  []string
+}
+
+// held1 is one slot key of the model.
+type held1 struct {
+	claim string
+	n     int
+	rev   int64
+	host  string
+}
+
+// message is a transaction under way.
+type message struct {
+	from *simHost
+	life int
+	call *call
+	txn  *pb.TxnRequest
+}
+
+// simHost is one host.
+type simHost struct {
+	w      *world
+	name   string
+	core   *core
+	leases *simLeases
+	watch  *storetest.Follower
+	life   int
+	cut    bool // renews nothing
+	line   store.LeaseID
+
+	// The answer to the call under way, once there is one.
+	pending  *call
+	answered bool
+	resp     *pb.TxnResponse
+	err      error
+	// wanted are the claims that somebody on the host waits for.
+	wanted map[string]chan outcome
+	ids    []string // that were used
+	// counted is how many of the adopted claims are on the leases' books.
+	counted int
+	// has are the claims that were granted and not released.
+	has map[string]*Claim
+}
+
+// simLeases grants at once, or says that it will.
+type simLeases struct {
+	h       *simHost
+	by      map[time.Duration]store.LeaseID
+	suspect map[store.LeaseID]bool
+	keys    map[store.LeaseID]int // by lease, as the core counts them
+}
+
+func (l *simLeases) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
+	if l.h.w.rnd.IntN(20) == 0 {
+		l.h.core.dirty = true
+		return 0, false
+	}
+	id, ok := l.by[d]
+	if !ok || l.suspect[id] {
+		var err error
+		if id, _, err = l.h.w.etcd.Grant(d); err != nil {
+			return 0, false
+		}
+		l.by[d] = id
+	}
+	l.keys[id] += keys
+	return id, true
+}
+
+func (l *simLeases) Release(id store.LeaseID, keys int) {
+	if id == 0 {
+		return // slots that nobody counted
+	}
+	if l.keys[id] -= keys; l.keys[id] < 0 && l.h.counted == len(l.h.core.adopted) {
+		l.h.w.failf("%s gives back more keys of lease %d than it has taken", l.h.name, id)
+	}
+}
+
+func (l *simLeases) Trouble() error { return nil }
+func (l *simLeases) Suspect(ids ...store.LeaseID) {
+	for _, id := range ids {
+		l.suspect[id] = true
+	}
+}
+
+func newWorld(seed uint64, hosts int) *world {
+	w := &world{
+		rnd:   rand.New(rand.NewPCG(seed, 1)),
+		etcd:  storetest.New(storetest.Options{}),
+		keys:  store.NewKeys("/b/"),
+		now:   time.Unix(1_000_000, 0),
+		pools: []string{"a", "b"},
+		free:  map[string]bool{},
+		model: map[string]*held1{},
+	}
+	w.etcd.OnCommit(w.check)
+	for _, p := range w.pools {
+		w.setPool(p, 1+w.rnd.IntN(9), false)
+	}
+	for i := range hosts {
+		h := &simHost{w: w, name: fmt.Sprintf("h%d", i)}
+		w.hosts = append(w.hosts, h)
+		h.start(nil)
+	}
+	return w
+}
+
+func (w *world) logf(format string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf("%d ", w.etcd.Revision())+fmt.Sprintf(format, args...))
+}
+
+func (w *world) failf(format string, args ...any) {
+	w.errs = append(w.errs, fmt.Sprintf(format, args...))
+}
+
+// start begins a life of a host.
+func (h *simHost) start(adopt []store.LeaseID) {
+	h.life++
+	h.leases = &simLeases{h: h, by: map[time.Duration]store.LeaseID{}, suspect: map[store.LeaseID]bool{}, keys: map[store.LeaseID]int{}}
+	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, Logger: quiet})
+	if adopt != nil {
+		h.core.adopt = map[store.LeaseID]bool{}
+		for _, id := range adopt {
+			h.core.adopt[id] = true
+		}
+	}
+	h.pending, h.answered, h.counted = nil, false, 0
+	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
+	h.cut, h.line = false, 0
+	h.newLine()
+	h.resync()
+}
+
+// newLine gives the host another presence lease.
+func (h *simHost) newLine() {
+	if id, _, err := h.w.etcd.Grant(10 * time.Second); err == nil {
+		h.line = id
+		h.core.setLineLease(id)
+	}
+}
+
+// resync reads everything and watches from there.
+func (h *simHost) resync() {
+	s := store.Snapshot{Revision: h.w.etcd.Revision()}
+	s.KVs = h.w.under(h.w.keys.Pools())
+	h.watch = h.w.etcd.Follow(h.w.keys.Pools(), s.Revision+1)
+	h.core.message(store.FeedMessage{Snapshot: &s, Revision: s.Revision}, h.w.now)
+}
+
+func (w *world) under(prefix string) []*mvccpb.KeyValue {
+	resp, err := w.etcd.Range(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix)})
+	if err != nil {
+		w.failf("range: %v", err)
+		return nil
+	}
+	return resp.Kvs
+}
+
+// deliver hands the host up to n revisions of its watch, or progress.
+func (h *simHost) deliver(n int) bool {
+	if m, ok := h.watch.Next(n); ok {
+		if m.Err != nil {
+			h.resync()
+			return true
+		}
+		h.core.message(store.FeedMessage{Events: m.Events, Revision: m.Revision}, h.w.now)
+		return true
+	}
+	h.core.message(store.FeedMessage{Revision: h.w.etcd.Revision()}, h.w.now)
+	return false
+}
+
+// send has the core make its next call.
+func (h *simHost) send() bool {
+	if h.pending != nil {
+		return false
+	}
+	c := h.core.next(h.w.now)
+	if c == nil {
+		return false
+	}
+	h.pending, h.answered = c, false
+	txn := c.txn
+	if h.w.mutate != nil {
+		h.w.mutate(txn)
+	}
+	h.w.network = append(h.w.network, &message{from: h, life: h.life, call: c, txn: txn})
+	return true
+}
+
+// arrive carries out a transaction that is under way.
+func (w *world) arrive(i int) {
+	m := w.network[i]
+	w.network = slices.Delete(w.network, i, i+1)
+	w.sending = m.from
+	resp, err := (*pb.TxnResponse)(nil), store.ErrDenied
+	if !w.denying || w.rnd.IntN(3) > 0 {
+		resp, err = w.etcd.Txn(m.txn)
+	}
+	w.sending = nil
+	w.logf("%s life %d txn: %s", m.from.name, m.life, txnOutcome(resp, err))
+	if m.from.life == m.life && m.from.pending == m.call && !m.from.answered {
+		m.from.answered, m.from.resp, m.from.err = true, resp, err
+	}
+}
+
+func txnOutcome(resp *pb.TxnResponse, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%v at %d", resp.Succeeded, resp.Header.Revision)
+}
+
+// answer hands the answer to the core, or loses it.
+func (h *simHost) answer(lose bool) bool {
+	if h.pending == nil || !h.answered && !lose {
+		return false
+	}
+	c := h.pending
+	h.pending = nil
+	if lose {
+		h.w.logf("%s answer lost", h.name)
+		h.core.answer(c, nil, store.ErrUnavailable, h.w.now)
+	} else {
+		h.core.answer(c, h.resp, h.err, h.w.now)
+	}
+	return true
+}
+
+// collect takes the outcomes of what was asked for.
+func (h *simHost) collect() {
+	for _, id := range slices.Sorted(maps.Keys(h.wanted)) {
+		select {
+		case o := <-h.wanted[id]:
+			delete(h.wanted, id)
+			if o.claim != nil {
+				h.has[id] = o.claim
+				h.w.checkFence(h, o.claim)
+			}
+		default:
+		}
+	}
+	for id, c := range h.has {
+		if c.Context().Err() != nil {
+			h.w.free[id] = true
+			delete(h.has, id)
+		}
+	}
+}
+
+func (w *world) setPool(name string, limit int, paused bool) {
+	key := w.keys.Spec(name)
+	spec := DefaultSpec()
+	spec.Limit, spec.Paused, spec.LeaseDuration = limit, paused, 30*time.Second
+	spec.ReserveAfter = []time.Duration{0, 5 * time.Second, NeverReserve}[w.rnd.IntN(3)]
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, encodeSpec(spec, 0), 0)}})
+}
+
+// must has an operator do something, for which there is always room.
+func (w *world) must(t *pb.TxnRequest) {
+	w.etcd.SetSpace(storetest.SpaceFree)
+	if _, err := w.etcd.Txn(t); err != nil {
+		w.failf("operator: %v", err)
+	}
+	w.etcd.SetSpace(w.space)
+}
+
+// owner finds whose slot a value is.
+func owner(key string, kv *mvccpb.KeyValue) (*held1, *record, error) {
+	v, err := decodeSlot(key, kv.Value)
+	if err != nil {
+		return nil, nil, err
+	}
+	h := &held1{claim: v.Claim, n: v.N, rev: kv.ModRevision}
+	h.host, _, _ = strings.Cut(h.claim, "-")
+	if v.Record == nil {
+		return h, nil, nil
+	}
+	rec, err := decodeRecord(key, v.Claim, v.Record)
+	if err == nil && rec.Holder.Host != h.host {
+		err = fmt.Errorf("claim %s of %s is written by %s", v.Claim, h.host, rec.Holder.Host)
+	}
+	return h, rec, err
+}
