@@ -1,0 +1,267 @@
+package lease
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// book is what a keeper knows of its leases and what follows from it. It does
+// no I/O, reads no clock and takes no lock: its methods get the time, and its
+// caller carries out what [book.due] says.
+type book struct {
+	leases map[store.LeaseID]*entry
+	groups map[time.Duration]*group
+	lost   []loss // to be told
+	fresh  bool   // an adopted lease became trusted; to be told
+}
+
+// loss is the end of trust in one lease.
+type loss struct {
+	id    store.LeaseID
+	cause error
+}
+
+// renewal is a try to renew a lease.
+type renewal struct {
+	id     store.LeaseID
+	ttl    time.Duration
+	sent   time.Duration
+	doubts uint64 // those raised before it was sent
+}
+
+// grant is a lease to be made.
+type grant struct {
+	duration time.Duration
+	wide     bool
+}
+
+// work is what has to be done now.
+type work struct {
+	lost   []loss
+	renew  []renewal
+	grant  []grant
+	revoke []store.LeaseID
+	ready  bool // OnReady is to be called
+}
+
+func newBook() *book {
+	return &book{leases: map[store.LeaseID]*entry{}, groups: map[time.Duration]*group{}}
+}
+
+func (b *book) group(d time.Duration) *group {
+	g := b.groups[d]
+	if g == nil {
+		g = &group{}
+		b.groups[d] = g
+	}
+	return g
+}
+
+func (b *book) add(e *entry) {
+	b.leases[e.id] = e
+	g := b.group(e.duration)
+	g.entries = append(g.entries, e)
+}
+
+func (b *book) remove(e *entry) {
+	delete(b.leases, e.id)
+	g := b.groups[e.duration]
+	g.entries = slices.DeleteFunc(g.entries, func(x *entry) bool { return x == e })
+}
+
+func (b *book) lose(e *entry, cause error) {
+	b.remove(e)
+	b.lost = append(b.lost, loss{id: e.id, cause: cause})
+}
+
+// acquire reserves room for keys on a lease of duration d. More tells whether a
+// lease has to be granted now, be it for this set or ahead of the next.
+func (b *book) acquire(now, d time.Duration, keys int) (id store.LeaseID, ok, more bool) {
+	g := b.group(d)
+	if e := g.find(now, keys); e != nil {
+		e.keys += keys
+		return e.id, true, g.wantsGrant(now)
+	}
+	g.refuse(keys)
+	return 0, false, g.wantsGrant(now) || g.wantsWideGrant()
+}
+
+// release gives room back. Awaited tells whether a refused set may want it; bad,
+// whether more was released than reserved.
+func (b *book) release(now time.Duration, id store.LeaseID, keys int) (awaited, bad bool) {
+	e := b.leases[id]
+	if e == nil {
+		return false, false // lost or given back, and its room with it
+	}
+	bad = keys > e.keys
+	e.keys = max(0, e.keys-keys)
+	e.miscounted = e.miscounted || bad
+	if e.keys == 0 {
+		e.emptySince = now
+	}
+	g := b.groups[e.duration]
+	return g.refused > 0 || g.refusedWide, bad
+}
+
+// suspect keeps new keys off leases until a renewal sent from now on succeeds.
+func (b *book) suspect(now time.Duration, ids []store.LeaseID) {
+	for _, id := range ids {
+		if e := b.leases[id]; e != nil {
+			e.doubts++
+			e.next = now
+		}
+	}
+}
+
+// adopt takes over a lease that an earlier process left, to be renewed at once.
+// If that does not succeed within its window from now, it is lost.
+func (b *book) adopt(now time.Duration, id store.LeaseID, d time.Duration, keys int) {
+	if b.leases[id] != nil {
+		return
+	}
+	b.add(&entry{
+		id: id, duration: d, keys: keys, emptySince: now,
+		window: NewWindow(now, d), next: now,
+	})
+}
+
+// warm replaces the durations of which a lease is to be ready.
+func (b *book) warm(durations []time.Duration) {
+	for _, g := range b.groups {
+		g.warm = false
+	}
+	for _, d := range durations[:min(len(durations), maxWarm)] {
+		b.group(d).warm = true
+	}
+}
+
+// granted takes a new lease.
+func (b *book) granted(now time.Duration, job grant, id store.LeaseID, w Window) {
+	g := b.group(job.duration)
+	if job.wide {
+		g.grantingWide = false
+	} else {
+		g.granting = false
+	}
+	b.add(&entry{
+		id: id, duration: job.duration, wide: job.wide, emptySince: now,
+		window: w, trusted: true, next: w.Sent + renewAfter(w.TTL),
+	})
+}
+
+// renewed takes the success of a try, answered with the time to live. A success
+// that comes when trust has ended already does not bring it back. Recovered tells
+// whether the try before had failed.
+func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recovered bool) {
+	e := b.leases[try.id]
+	if e == nil {
+		return false
+	}
+	e.renewing = false
+	w := NewWindow(try.sent, ttl)
+	if !e.window.Trusted(now) || !w.Trusted(now) {
+		b.lose(e, trustEnded(e.failure))
+		return false
+	}
+	recovered = e.failure != nil
+	b.fresh = b.fresh || !e.trusted
+	e.window, e.trusted, e.failure = w, true, nil
+	e.next = w.Sent + renewAfter(w.TTL)
+	e.cleared = try.doubts
+	if e.doubts != e.cleared {
+		e.next = now
+	}
+	return recovered
+}
+
+// unrenewed takes the failure of a try. First tells whether the one before had
+// succeeded.
+func (b *book) unrenewed(now time.Duration, try renewal, failure error) (first bool) {
+	e := b.leases[try.id]
+	if e == nil {
+		return false
+	}
+	first = e.failure == nil
+	e.renewing, e.failure = false, failure
+	e.next = max(now, try.sent+retryPause(e.window.TTL))
+	return first
+}
+
+// gone takes the answer that a lease does not exist.
+func (b *book) gone(id store.LeaseID, cause error) {
+	if e := b.leases[id]; e != nil {
+		b.lose(e, cause)
+	}
+}
+
+// due tells what has to be done now, and takes it as begun:
+//
+//  1. Trust that has ended is lost.
+//  2. Renewals that are due begin.
+//  3. Leases that have had no keys for long are given back.
+//  4. Leases that are wanted are granted.
+//
+// Ready is set if a set that was refused has room now, or if an adopted lease
+// has become trusted.
+func (b *book) due(now time.Duration) work {
+	for _, e := range b.leases {
+		if !e.window.Trusted(now) {
+			b.lose(e, trustEnded(e.failure))
+		}
+	}
+	w := work{lost: b.lost, ready: b.fresh}
+	b.lost, b.fresh = nil, false
+	for _, e := range b.leases {
+		if !e.renewing && e.next <= now {
+			e.renewing = true
+			w.renew = append(w.renew, renewal{id: e.id, ttl: e.window.TTL, sent: now, doubts: e.doubts})
+		}
+	}
+	for d, g := range b.groups {
+		b.dueIn(now, d, g, &w)
+		if g.needless() {
+			delete(b.groups, d)
+		}
+	}
+	return w
+}
+
+// dueIn adds what has to be done for one duration.
+func (b *book) dueIn(now, d time.Duration, g *group, w *work) {
+	for _, e := range slices.Clone(g.entries) {
+		if g.surplus(now, e) {
+			b.remove(e)
+			w.revoke = append(w.revoke, e.id)
+		}
+	}
+	w.ready = g.callBack(now) || w.ready
+	if g.wantsGrant(now) {
+		g.granting = true
+		w.grant = append(w.grant, grant{duration: d})
+	}
+	if g.wantsWideGrant() {
+		g.grantingWide = true
+		w.grant = append(w.grant, grant{duration: d, wide: true})
+	}
+}
+
+// trust returns the window of a lease, unless trust has ended or not begun.
+func (b *book) trust(now time.Duration, id store.LeaseID) (Window, bool) {
+	e := b.leases[id]
+	if e == nil || !e.trusted || !e.window.Trusted(now) {
+		return Window{}, false
+	}
+	return e.window, true
+}
+
+// clear forgets everything and returns the leases that there were.
+func (b *book) clear() []store.LeaseID {
+	ids := make([]store.LeaseID, 0, len(b.leases))
+	for id := range b.leases {
+		ids = append(ids, id)
+	}
+	*b = *newBook()
+	return ids
+}

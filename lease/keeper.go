@@ -1,0 +1,254 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Config is what a [Keeper] needs.
+type Config struct {
+	Backend store.Backend
+	Keys    store.Keys
+	// Host and Instance name the owner of the leases.
+	Host, Instance string
+	// Token marks the leases under leases/<host>/, so that a later process of
+	// the instance can resume them. Without one they are not listed, and end
+	// with this process.
+	Token string
+	// Clock is [BootClock] if nil.
+	Clock Clock
+	// Logger is silent if nil.
+	Logger hclog.Logger
+	// Registerer takes the metrics. Nil keeps none.
+	Registerer prometheus.Registerer
+
+	// OnReady is called after [Keeper.Acquire] was refused, when a set as large
+	// as one of those refused would fit; sets that still don't are refused once
+	// more. It is also called when this process has renewed an adopted lease for
+	// the first time. Calls coalesce.
+	OnReady func()
+	// OnLost is called once for each lease that trust was lost in, within 250 ms,
+	// with a cause that is [ErrTrustEnded] or [store.ErrLeaseNotFound]. By then
+	// the keeper no longer knows the lease.
+	//
+	// Neither function may block: both are called by Run itself, which does not
+	// look at the clock meanwhile. They are never called at the same time.
+	OnLost func(id store.LeaseID, cause error)
+}
+
+// Keeper keeps the leases that an instance's claims hang on.
+//
+// All methods may be called at any time, before, while and after Run runs, and
+// by many goroutines. Only RevokeAll waits for etcd.
+type Keeper struct {
+	cfg     Config
+	clock   Clock
+	log     hclog.Logger
+	metrics *keeperMetrics
+
+	ran  atomic.Bool
+	wake chan struct{} // coalesces: there is something to do before the next tick
+
+	// mu guards what follows. It is held for moments only: never during I/O,
+	// nor while a function of cfg runs.
+	mu      sync.Mutex
+	book    *book
+	closed  bool  // RevokeAll was called: there will be no leases any more
+	trouble error // why the last grant failed; nil after a success
+	// unfinished are leases that a stop kept from being listed or given back.
+	unfinished []store.LeaseID
+}
+
+// NewKeeper returns a keeper without leases. It does no I/O.
+func NewKeeper(cfg Config) *Keeper {
+	if cfg.Clock == nil {
+		cfg.Clock = BootClock()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.OnReady == nil {
+		cfg.OnReady = func() {}
+	}
+	if cfg.OnLost == nil {
+		cfg.OnLost = func(store.LeaseID, error) {}
+	}
+	k := &Keeper{
+		cfg:   cfg,
+		clock: cfg.Clock,
+		log:   cfg.Logger.Named("lease"),
+		wake:  make(chan struct{}, 1),
+		book:  newBook(),
+	}
+	k.metrics = newKeeperMetrics(cfg.Registerer, k.countLeases, k.leastMargin)
+	return k
+}
+
+// Run grants, renews and judges until ctx ends, and returns the cause. By then
+// everything it started has ended. The leases live on: they are for a later
+// process to resume, for RevokeAll to end, or run out.
+//
+// A keeper runs once; a second call is [ErrRan].
+func (k *Keeper) Run(ctx context.Context) error {
+	if !k.ran.CompareAndSwap(false, true) {
+		return ErrRan
+	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-k.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		k.step(ctx, &tasks)
+	}
+}
+
+// step does what is due now. What takes longer becomes a task.
+func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
+	k.mu.Lock()
+	w := k.book.due(k.clock.Now())
+	k.mu.Unlock()
+	for _, l := range w.lost {
+		k.report(l)
+	}
+	for _, try := range w.renew {
+		tasks.Go(func() { k.renew(ctx, try) })
+	}
+	for _, job := range w.grant {
+		tasks.Go(func() { k.grant(ctx, job) })
+	}
+	for _, id := range w.revoke {
+		tasks.Go(func() { k.giveBack(ctx, id) })
+	}
+	if w.ready {
+		k.cfg.OnReady()
+	}
+}
+
+// report tells of a loss.
+func (k *Keeper) report(l loss) {
+	cause := causeTrustEnded
+	if errors.Is(l.cause, store.ErrLeaseNotFound) {
+		cause = causeGone
+	}
+	k.metrics.lost.WithLabelValues(cause).Inc()
+	k.log.Error("lost a lease", "lease", name(l.id), "error", l.cause)
+	k.cfg.OnLost(l.id, l.cause)
+}
+
+// poke makes Run look for work at once.
+func (k *Keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Acquire reserves room for keys on one lease of exactly duration d, and
+// returns it. It is false if there is no such lease with room now: one is being
+// granted then, and OnReady will be called. It never blocks.
+//
+// A set of more than [KeysPerLease] keys gets a lease that has no others.
+func (k *Keeper) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
+	now := k.clock.Now()
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return 0, false
+	}
+	id, ok, more := k.book.acquire(now, d, keys)
+	k.mu.Unlock()
+	if more {
+		k.poke()
+	}
+	return id, ok
+}
+
+// Release gives back the room of keys that are no longer on a lease, or never
+// got there. A lease that is lost needs none, but takes it.
+func (k *Keeper) Release(id store.LeaseID, keys int) {
+	now := k.clock.Now()
+	k.mu.Lock()
+	awaited, bad := k.book.release(now, id, keys)
+	k.mu.Unlock()
+	if awaited {
+		k.poke()
+	}
+	if bad {
+		k.log.Error("more keys were released than reserved, which is a fault of berth: the lease is kept until the end",
+			"lease", name(id), "keys", keys)
+	}
+}
+
+// Suspect tells that a transaction was refused because one of these leases is
+// gone. Those that are not take new keys again as soon as a renewal sent from
+// now on has succeeded; the one that is will be reported lost.
+func (k *Keeper) Suspect(ids ...store.LeaseID) {
+	now := k.clock.Now()
+	k.mu.Lock()
+	k.book.suspect(now, ids)
+	k.mu.Unlock()
+	k.poke()
+}
+
+// Trust returns how long a lease may be trusted. It is false for a lease that is
+// not known, that is lost, or that was adopted and not renewed since.
+func (k *Keeper) Trust(id store.LeaseID) (Window, bool) {
+	now := k.clock.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.book.trust(now, id)
+}
+
+// Adopt takes over a lease of duration d, with so many keys on it, that an
+// earlier process of the instance left; [Resume] finds them. It is renewed at
+// once, and not trusted before that has succeeded, of which OnReady tells. If it
+// does not succeed for as long as a window lasts, the lease is lost.
+func (k *Keeper) Adopt(id store.LeaseID, d time.Duration, keys int) {
+	now := k.clock.Now()
+	k.mu.Lock()
+	if !k.closed {
+		k.book.adopt(now, id, d, keys)
+	}
+	k.mu.Unlock()
+	k.poke()
+}
+
+// Warm names the durations of which a lease is to be ready at all times, so that
+// no claim waits for a grant; it replaces those named before. Only the first 32
+// count. Others stay ready for 10 minutes after their last use.
+func (k *Keeper) Warm(durations ...time.Duration) {
+	k.mu.Lock()
+	if !k.closed {
+		k.book.warm(durations)
+	}
+	k.mu.Unlock()
+	k.poke()
+}
+
+// Trouble tells why no lease can be made at present: what etcd said last. It is
+// nil while grants succeed. A claim that waits for a lease waits for this.
+func (k *Keeper) Trouble() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.trouble
+}
+
+func (k *Keeper) setTrouble(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.trouble = err
+}

@@ -1,0 +1,231 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// PresenceTTL is how long an instance is still seen after its end.
+const PresenceTTL = 10 * time.Second
+
+// PresenceConfig is what a [Presence] needs.
+type PresenceConfig struct {
+	Backend store.Backend
+	Keys    store.Keys
+	// Host and Instance name the instance: one process at a time.
+	Host, Instance string
+	// Token is what tells that a key of this name is the instance's own, left by
+	// an earlier process. Empty makes a new one.
+	Token string
+	// Role, Version, PID and Capacity are shown; see [PresenceRecord].
+	Role     string
+	Version  string
+	PID      int
+	Capacity int
+	// Logger is silent if nil.
+	Logger hclog.Logger
+
+	// OnChange is called with a presence lease to put waiters on: each time a new
+	// one is in place, which those on the one before must be put on again, and
+	// when a suspected one has proved to be there. It must not block: Run calls
+	// it, and renews nothing meanwhile.
+	OnChange func(id store.LeaseID)
+}
+
+// Presence shows an instance among the hosts, and makes it the only one of its
+// name. Its lease carries the instance's waiters too.
+//
+// All methods may be called by many goroutines. Losing the lease costs being
+// seen, and nothing else: it is made and put again.
+type Presence struct {
+	cfg    PresenceConfig
+	key    string
+	record PresenceRecord
+	log    hclog.Logger
+
+	ran   atomic.Bool
+	ready chan struct{}
+	wake  chan struct{} // coalesces: renew at once
+
+	mu      sync.Mutex // guards what follows
+	id      store.LeaseID
+	present bool   // id is in place
+	trouble error  // why the last try to take the name failed; nil after a success
+	doubts  uint64 // how often id was suspected
+	cleared uint64 // those raised before the last good renewal was sent
+}
+
+// NewPresence returns the presence of an instance that is not seen yet. It does
+// no I/O.
+func NewPresence(cfg PresenceConfig) *Presence {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.OnChange == nil {
+		cfg.OnChange = func(store.LeaseID) {}
+	}
+	return &Presence{
+		cfg:   cfg,
+		key:   cfg.Keys.Presence(cfg.Host, cfg.Instance),
+		log:   cfg.Logger.Named("presence"),
+		ready: make(chan struct{}),
+		wake:  make(chan struct{}, 1),
+		record: PresenceRecord{
+			Host: cfg.Host, Instance: cfg.Instance,
+			Role: cfg.Role, Version: cfg.Version, PID: cfg.PID, Capacity: cfg.Capacity,
+			Since: time.Now().UTC().Truncate(time.Millisecond),
+			Token: cmp.Or(cfg.Token, newToken()),
+		},
+	}
+}
+
+// Run makes the instance seen and keeps it so until ctx ends, and returns the
+// cause. It returns earlier with [problem.HostInUse] if another live process
+// has the name, at the start or after a loss: no claim may be made then, or any
+// more. An owner that has ended is seen for 10 s, so it takes 12 s to refuse.
+//
+// The lease lives on for its 10 s: an earlier end is Revoke's. A presence runs
+// once; a second call is [ErrRan].
+func (p *Presence) Run(ctx context.Context) error {
+	if !p.ran.CompareAndSwap(false, true) {
+		return ErrRan
+	}
+	for first := true; ; first = false {
+		id, ttl, err := p.enter(ctx, first)
+		if err != nil {
+			return err
+		}
+		p.entered(id)
+		if first {
+			close(p.ready)
+		}
+		p.cfg.OnChange(id)
+		if err := p.hold(ctx, id, ttl); !errors.Is(err, store.ErrLeaseNotFound) {
+			return err
+		}
+		p.log.Warn("the presence lease is gone, making another")
+		p.left()
+	}
+}
+
+// Ready is closed when the instance is seen for the first time. From then on it
+// is known to be the only one of its name.
+func (p *Presence) Ready() <-chan struct{} { return p.ready }
+
+// Lease returns the presence lease. It is false while there is none, or while it
+// is suspect; OnChange will be called.
+func (p *Presence) Lease() (store.LeaseID, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.present || p.doubts != p.cleared {
+		return 0, false
+	}
+	return p.id, true
+}
+
+// Suspect tells that a transaction was refused because this lease may be gone.
+// It is renewed at once, which tells.
+func (p *Presence) Suspect(id store.LeaseID) {
+	p.mu.Lock()
+	known := p.present && p.id == id
+	if known {
+		p.doubts++
+	}
+	p.mu.Unlock()
+	if known {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Revoke ends the lease at once, and with it the instance's waiters. It is for a
+// graceful stop, after Run has returned. What it can't reach ends within 10 s.
+func (p *Presence) Revoke(ctx context.Context) error {
+	p.mu.Lock()
+	id, present := p.id, p.present
+	p.present = false
+	p.mu.Unlock()
+	if !present {
+		return nil
+	}
+	return revoke(ctx, p.cfg.Backend, id)
+}
+
+func (p *Presence) entered(id store.LeaseID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.id, p.present, p.cleared, p.trouble = id, true, p.doubts, nil
+}
+
+// Trouble tells why the instance is not seen, nil if nothing has failed: etcd is
+// full, say.
+func (p *Presence) Trouble() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.trouble
+}
+
+func (p *Presence) left() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.present = false
+}
+
+// hold renews the lease until it is gone or ctx ends; its error tells which.
+func (p *Presence) hold(ctx context.Context, id store.LeaseID, ttl time.Duration) error {
+	next := time.NewTimer(renewAfter(ttl))
+	defer next.Stop()
+	failed := false
+	for {
+		select {
+		case <-next.C:
+		case <-p.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		left, err := p.renew(ctx, id, ttl)
+		switch {
+		case err == nil:
+			ttl, failed = left, false
+			next.Reset(renewAfter(ttl))
+			continue
+		case errors.Is(err, store.ErrLeaseNotFound):
+			return err
+		case ctx.Err() == nil && !failed:
+			p.log.Warn("the presence lease could not be renewed, trying again", "error", err)
+		}
+		failed = true
+		next.Reset(retryPause(ttl))
+	}
+}
+
+// renew tries once. A success clears the doubts that were raised before it.
+func (p *Presence) renew(ctx context.Context, id store.LeaseID, ttl time.Duration) (time.Duration, error) {
+	p.mu.Lock()
+	doubts, cleared := p.doubts, p.cleared
+	p.mu.Unlock()
+	limited, cancel := context.WithTimeout(ctx, tryTimeout(ttl))
+	defer cancel()
+	ttl, err := p.cfg.Backend.Renew(limited, id)
+	if err != nil || doubts == cleared {
+		return ttl, err
+	}
+	p.mu.Lock()
+	p.cleared = doubts
+	proved := p.doubts == doubts
+	p.mu.Unlock()
+	if proved {
+		p.cfg.OnChange(id)
+	}
+	return ttl, nil
+}

@@ -1,0 +1,56 @@
+package lease
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// PresenceRecord is what is seen of a live instance: the value of its key under
+// hosts/.
+type PresenceRecord struct {
+	// Host and Instance are spelled by the key.
+	Host     string `json:"-"`
+	Instance string `json:"-"`
+
+	// Role is what the instance does: sidecar, worker, coordinator, exec, …
+	Role string `json:"role"`
+	// Version of berth.
+	Version string `json:"version"`
+	PID     int    `json:"pid"`
+	// Capacity is how many steps the instance runs at a time; 0 for one that
+	// runs none.
+	Capacity int `json:"capacity"`
+	// Since is when the process took its name, by its host's wall clock.
+	Since time.Time `json:"since"`
+	// Token tells whose the key is when its name is taken again.
+	Token string `json:"token"`
+}
+
+// presenceValue is a record as it is written.
+type presenceValue struct {
+	store.V
+	PresenceRecord
+}
+
+func encodePresence(r PresenceRecord) []byte {
+	return store.Encode(presenceValue{V: store.Now, PresenceRecord: r})
+}
+
+// DecodePresence reads a key under [store.Keys.Hosts] and its value. Its error
+// is a [*store.CorruptError].
+func DecodePresence(keys store.Keys, key string, value []byte) (PresenceRecord, error) {
+	rest, _ := strings.CutPrefix(key, keys.Hosts())
+	host, instance, _ := strings.Cut(rest, "/")
+	if host == "" || instance == "" || keys.Presence(host, instance) != key {
+		return PresenceRecord{}, &store.CorruptError{Key: key, Reason: fmt.Errorf("no instance has such a key")}
+	}
+	var v presenceValue
+	if err := store.Decode(key, value, &v); err != nil {
+		return PresenceRecord{}, err
+	}
+	v.Host, v.Instance = host, instance
+	return v.PresenceRecord, nil
+}

@@ -1,0 +1,104 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Resumable is a lease that an earlier process of this instance left.
+type Resumable struct {
+	ID       store.LeaseID
+	Duration time.Duration
+}
+
+// Resume lists the leases that an earlier process of the instance left, for
+// [Keeper.Adopt]. Those of other instances of the host are passed over. The
+// instance must be the only one of its name: take its [State] and wait for
+// [Presence.Ready] before.
+//
+// It is refused with [problem.HostInUse] while there are leases of the same
+// instance with another token. Either another process has the name, which
+// presence has failed to tell; or the state directory was lost, and then there
+// is no way to know whose they are. They end by themselves once nobody renews
+// them, which the error tells the time of, and then Resume succeeds: wait, or
+// take another name. There is no way to override it.
+//
+// An entry that can't be read refuses with [problem.CorruptValue].
+func Resume(ctx context.Context, b store.Backend, keys store.Keys, host, instance, token string) ([]Resumable, error) {
+	all, err := store.ReadAll(ctx, b, keys.Leases(host))
+	if err != nil {
+		return nil, fmt.Errorf("list the leases of host %q: %w", host, err)
+	}
+	var own []Resumable
+	var foreign []store.LeaseID
+	for _, kv := range all.KVs {
+		l, err := readListing(keys, host, kv)
+		if err != nil {
+			return nil, problem.New(problem.CorruptValue, "%w", err)
+		}
+		switch {
+		case l.Instance != instance:
+		case l.Token == token:
+			own = append(own, Resumable{ID: store.LeaseID(kv.Lease), Duration: time.Duration(l.Duration)})
+		default:
+			foreign = append(foreign, store.LeaseID(kv.Lease))
+		}
+	}
+	if err := refuseForeign(ctx, b, host, instance, foreign); err != nil {
+		return nil, err
+	}
+	return own, nil
+}
+
+// readListing decodes an entry and checks that it hangs on the lease it names.
+func readListing(keys store.Keys, host string, kv *mvccpb.KeyValue) (listing, error) {
+	key := string(kv.Key)
+	l, err := decodeListing(key, kv.Value)
+	if err == nil && key != keys.Lease(host, store.LeaseID(kv.Lease)) {
+		err = &store.CorruptError{Key: key, Reason: fmt.Errorf("it hangs on lease %s", name(store.LeaseID(kv.Lease)))}
+	}
+	return l, err
+}
+
+// refuseForeign returns an error if any of these leases still lives.
+func refuseForeign(ctx context.Context, b store.Backend, host, instance string, ids []store.LeaseID) error {
+	alive, longest := 0, time.Duration(0)
+	for _, id := range ids {
+		left, err := b.TimeToLive(ctx, id)
+		switch {
+		case errors.Is(err, store.ErrLeaseNotFound):
+			continue
+		case err != nil:
+			return fmt.Errorf("read lease %s: %w", name(id), err)
+		}
+		alive++
+		longest = max(longest, left)
+	}
+	if alive == 0 {
+		return nil
+	}
+	within := (longest + time.Second).String()
+	return problem.New(problem.HostInUse,
+		"host %q has leases (%d) of another %q: either one is running under this name, or this one has lost its state directory; "+
+			"stop the other one, or use another host name, or start again in %s, when leases that nobody renews have ended",
+		host, alive, instance, within).
+		WithDetail(InUse{Host: host, Instance: instance, Leases: alive, EndsWithin: within})
+}
+
+// InUse is the detail of a [problem.HostInUse]: who has the name. What is not
+// known is left out.
+type InUse struct {
+	Host       string    `json:"host"`
+	Instance   string    `json:"instance"`
+	PID        int       `json:"pid,omitempty"`
+	Since      time.Time `json:"since,omitzero"`
+	Leases     int       `json:"leases,omitempty"`
+	EndsWithin string    `json:"ends_within,omitempty"`
+}

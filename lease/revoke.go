@@ -1,0 +1,80 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// revokers is how many leases [Keeper.RevokeAll] ends at a time.
+const revokers = 16
+
+// giveBack ends a lease that has no keys of claims. If that fails the lease runs
+// out; if it was kept from it by a stop, RevokeAll tries again.
+func (k *Keeper) giveBack(ctx context.Context, id store.LeaseID) {
+	limited, cancel := context.WithTimeout(ctx, maxTry)
+	defer cancel()
+	err := k.cfg.Backend.Revoke(limited, id)
+	if err == nil {
+		k.log.Debug("gave a lease back", "lease", name(id))
+		return
+	}
+	k.log.Debug("a lease could not be given back and will run out", "lease", name(id), "error", err)
+	if ctx.Err() != nil {
+		k.mu.Lock()
+		k.unfinished = append(k.unfinished, id)
+		k.mu.Unlock()
+	}
+}
+
+// RevokeAll ends all leases, and with them every key on them: it is for a
+// graceful stop, when the holders are gone. Until then keep Run running, so that
+// the leases of those that take their time are renewed.
+//
+// From now on Acquire is refused, and no loss is reported. A lease that can't be
+// revoked before ctx ends runs out by itself; the error names it.
+func (k *Keeper) RevokeAll(ctx context.Context) error {
+	k.mu.Lock()
+	k.closed = true
+	ids := append(k.book.clear(), k.unfinished...)
+	k.unfinished = nil
+	k.mu.Unlock()
+
+	errs := make([]error, len(ids))
+	places := make(chan struct{}, revokers)
+	var tasks sync.WaitGroup
+	for i, id := range ids {
+		places <- struct{}{}
+		tasks.Go(func() {
+			defer func() { <-places }()
+			if err := revoke(ctx, k.cfg.Backend, id); err != nil {
+				errs[i] = fmt.Errorf("lease %s: %w", name(id), err)
+			}
+		})
+	}
+	tasks.Wait()
+	return errors.Join(errs...)
+}
+
+// revoke ends a lease however many tries that takes, each of which may go through
+// another endpoint, until ctx ends. Its error is that of the last try.
+func revoke(ctx context.Context, b store.Backend, id store.LeaseID) (err error) {
+	between := pauses()
+	for {
+		try, cancel := context.WithTimeout(ctx, maxTry)
+		err = b.Revoke(try, id)
+		cancel()
+		if !store.InDoubt(err) {
+			return err
+		}
+		select {
+		case <-time.After(between.NextBackOff()):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package lease
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	lockFile  = "lock"
+	tokenFile = "token"
+	// tokenBytes makes tokens that are never the same by chance.
+	tokenBytes = 16
+)
+
+// State is the state directory of an instance that can be resumed: whoever has
+// it open is the instance. It holds nothing but a lock and a token; all other
+// state is in etcd.
+type State struct {
+	lock  *os.File
+	token string
+}
+
+// OpenState takes the directory, which it makes if there is none. A directory
+// that another process has open is refused with [problem.HostInUse]. The lock
+// goes with the process, however that ends.
+func OpenState(dir string) (*State, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	lock, err := takeLock(dir)
+	if err != nil {
+		return nil, err
+	}
+	token, err := loadToken(dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &State{lock: lock, token: token}, nil
+}
+
+// Token is the token that marks the instance's leases: the same for every
+// process that opens the directory.
+func (s *State) Token() string { return s.token }
+
+// Close gives the directory up.
+func (s *State) Close() error { return s.lock.Close() }
+
+// takeLock locks the directory, and leaves the process' id in it for whoever
+// comes second. The file stays for ever: a lock on a removed file would lock
+// nothing.
+func takeLock(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := lockExclusively(f); err != nil {
+		if errors.Is(err, errLocked) {
+			err = problem.New(problem.HostInUse,
+				"state directory %s is in use by process %s: stop that one, or give this one another directory and host name", dir, lockOwner(f))
+		} else {
+			err = fmt.Errorf("lock %s: %w", path, err)
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := writeOwner(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("state directory: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+func writeOwner(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// lockOwner reads who has the lock.
+func lockOwner(f *os.File) string {
+	text, err := io.ReadAll(io.LimitReader(f, 32))
+	if err != nil || len(text) == 0 {
+		return "(unknown)"
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// loadToken reads the token, or makes one in a new directory.
+func loadToken(dir string) (string, error) {
+	path := filepath.Join(dir, tokenFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return makeToken(dir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	token, err := parseToken(text)
+	if err != nil {
+		return "", problem.New(problem.Invalid,
+			"%s can't be used: %w; remove it to start anew, after the leases of the earlier process have ended", path, err)
+	}
+	return token, nil
+}
+
+// makeToken writes a new token such that a crash leaves it whole or not at all.
+func makeToken(dir string) (string, error) {
+	token := newToken()
+	path := filepath.Join(dir, tokenFile)
+	if err := writeFile(path+".new", token+"\n"); err != nil {
+		return "", fmt.Errorf("make the token: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return "", fmt.Errorf("make the token: %w", err)
+	}
+	if err := syncDir(dir); err != nil {
+		return "", fmt.Errorf("make the token: %w", err)
+	}
+	return token, nil
+}
+
+func writeFile(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func newToken() string {
+	b := make([]byte, tokenBytes)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+var errNoToken = fmt.Errorf("it does not hold a token of %d hexadecimal digits", 2*tokenBytes)
+
+// parseToken reads what newToken made, with or without a line's end.
+func parseToken(text []byte) (string, error) {
+	token := strings.TrimSuffix(string(text), "\n")
+	b, err := hex.DecodeString(token)
+	if err != nil || len(b) != tokenBytes || hex.EncodeToString(b) != token {
+		return "", errNoToken
+	}
+	return token, nil
+}
