@@ -1,0 +1,110 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Group is a set of settings that go together: see [Load] and [Flags].
+type Group string
+
+// The groups.
+const (
+	Common   Group = "common"   // for every command
+	Etcd     Group = "etcd"     // how to reach etcd
+	Door     Group = "door"     // how to reach a sidecar
+	Claims   Group = "claims"   // how to wait for slots
+	Instance Group = "instance" // who this process is to the others
+	Serve    Group = "serve"    // how to be a sidecar
+	Dev      Group = "dev"      // the embedded etcd
+)
+
+// Field is one setting.
+type Field struct {
+	// Name is the name in the file, such as "log_level".
+	Name string
+	// Group is what commands ask for it by.
+	Group Group
+	// Usage says what it is, in a few words.
+	Usage string
+	// Default is the value where none is given, as one would write it.
+	Default string
+	// Must completes the sentence "The value must be …".
+	Must string
+	// NoFlag is set for what would be seen in a list of processes.
+	NoFlag bool
+
+	value    value
+	secret   bool   // the value is not shown in errors
+	computed string // the default in words, where it depends on the machine
+}
+
+// Env is the environment variable, such as "BERTH_LOG_LEVEL".
+func (f Field) Env() string { return "BERTH_" + strings.ToUpper(f.Name) }
+
+// Flag is the name of the flag without dashes, such as "log-level", or empty.
+func (f Field) Flag() string {
+	if f.NoFlag {
+		return ""
+	}
+	return strings.ReplaceAll(f.Name, "_", "-")
+}
+
+// DefaultText is the default for people: in words where it depends on the
+// machine, empty where there is none.
+func (f Field) DefaultText() string {
+	if f.computed != "" {
+		return f.computed
+	}
+	return f.Default
+}
+
+// Fields returns the table of all settings, in the order of its groups.
+func Fields() []Field { return slices.Clone(fields) }
+
+func lookup(name string) (Field, bool) {
+	i := slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })
+	if i < 0 {
+		return Field{}, false
+	}
+	return fields[i], true
+}
+
+func names() string {
+	all := make([]string, len(fields))
+	for i, f := range fields {
+		all[i] = f.Name
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// value is the part of [Settings] that a field is about.
+type value interface {
+	// set reads a text into the settings, or tells that it is not allowed.
+	set(s *Settings, text string) bool
+	// show writes the value as a text, without secrets.
+	show(s *Settings) string
+}
+
+// typed is a value of one type: where it is, and how it is read.
+type typed[T any] struct {
+	at    func(*Settings) *T
+	parse func(string) (T, bool)
+}
+
+func (v typed[T]) set(s *Settings, text string) bool {
+	x, ok := v.parse(text)
+	if ok {
+		*v.at(s) = x
+	}
+	return ok
+}
+
+func (v typed[T]) show(s *Settings) string {
+	if list, ok := any(*v.at(s)).([]string); ok {
+		return strings.Join(list, ",")
+	}
+	return fmt.Sprint(*v.at(s))
+}

@@ -1,0 +1,142 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// entry is a value in the settings file.
+type entry struct {
+	text   string
+	source string // "berth.yaml:3"
+}
+
+// fileLimit bounds the settings file, in bytes.
+const fileLimit = 1 << 20
+
+// readFile reads a settings file: what it gives, and what is wrong with it.
+func readFile(path string) (map[string]entry, Problems) {
+	fail := func(err error) (map[string]entry, Problems) {
+		return nil, Problems{{Source: path, Message: "the settings file can't be read: " + err.Error()}}
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return fail(err)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fail(err)
+	}
+	if len(data) > fileLimit {
+		return fail(fmt.Errorf("it is longer than %d bytes", fileLimit))
+	}
+	return decode(path, data)
+}
+
+// decode reads the text of a settings file. An entry that is a problem is not
+// among those returned.
+func decode(path string, data []byte) (map[string]entry, Problems) {
+	root, err := document(data)
+	if err != nil {
+		return nil, Problems{{Source: path, Message: strings.TrimPrefix(err.Error(), "yaml: ")}}
+	}
+	if root == nil {
+		return nil, nil
+	}
+	entries := map[string]entry{}
+	var problems Problems
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		source := fmt.Sprintf("%s:%d", path, key.Line)
+		field, ok := lookup(key.Value)
+		if !ok || key.Kind != yaml.ScalarNode {
+			problems = append(problems, Problem{
+				Source: source, Value: key.Value, Message: "is no setting: there are " + names(),
+			})
+			continue
+		}
+		text, given, err := text(field, value, entries)
+		switch {
+		case err != nil:
+			problems = append(problems, Problem{Field: field.Name, Source: source, Message: err.Error()})
+		case given:
+			entries[field.Name] = entry{text, source}
+		}
+	}
+	return entries, problems
+}
+
+// document returns the mapping that the file consists of, or nil for an empty
+// file.
+func document(data []byte) (*yaml.Node, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	switch err := decoder.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the file must be one YAML document")
+	}
+	if len(doc.Content) == 0 {
+		return nil, nil
+	}
+	root := doc.Content[0]
+	if isNull(root) {
+		return nil, nil
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, errors.New("the file must be lines of the form name: value")
+	}
+	return root, nil
+}
+
+// text returns the value of an entry as one would write it in a flag. A null is
+// not given.
+func text(field Field, value *yaml.Node, seen map[string]entry) (text string, given bool, err error) {
+	if earlier, ok := seen[field.Name]; ok {
+		return "", false, errors.New("is set twice, before at " + earlier.source)
+	}
+	switch {
+	case isNull(value):
+		return "", false, nil
+	case value.Kind == yaml.ScalarNode:
+		return value.Value, true, nil
+	case value.Kind == yaml.SequenceNode && field.isList():
+		return list(field, value)
+	case field.isList():
+		return "", false, errors.New("must be a text or a list of texts")
+	}
+	return "", false, errors.New("must be a single value")
+}
+
+func list(field Field, value *yaml.Node) (string, bool, error) {
+	var items []string
+	for _, item := range value.Content {
+		if item.Kind != yaml.ScalarNode || isNull(item) {
+			return "", false, errors.New("must be a text or a list of texts")
+		}
+		items = append(items, item.Value)
+	}
+	if len(items) == 0 {
+		return "", false, errors.New("is an empty list: must be " + field.Must)
+	}
+	return strings.Join(items, ","), true, nil
+}
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+}
+
+func (f Field) isList() bool {
+	_, ok := f.value.(typed[[]string])
+	return ok
+}

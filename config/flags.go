@@ -1,0 +1,48 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+)
+
+// fileFlag names the settings file.
+const fileFlag = "config"
+
+// Flags returns the flags of the fields in some groups, for a command or for
+// all of them. With the group [Common] comes --config. The flags only take
+// texts; [Load] reads them.
+func Flags(groups ...Group) []cli.Flag {
+	var flags []cli.Flag
+	if slices.Contains(groups, Common) {
+		flags = append(flags, &cli.StringFlag{
+			Name:  fileFlag,
+			Usage: fmt.Sprintf("settings `FILE` [$%s]", FileEnv),
+		})
+	}
+	for _, f := range fields {
+		if f.NoFlag || !slices.Contains(groups, f.Group) {
+			continue
+		}
+		flags = append(flags, &cli.StringFlag{
+			Name: f.Flag(),
+			// cli's own field for the variable would read it, and then a variable
+			// could not be told from a flag.
+			Usage:       fmt.Sprintf("%s [$%s]", f.Usage, f.Env()),
+			DefaultText: f.DefaultText(),
+		})
+	}
+	return flags
+}
+
+// FromCLI returns the sources of a command: its flags and those of the commands
+// above it, and the environment of the process.
+func FromCLI(c *cli.Context) Sources {
+	return Sources{
+		File: c.String(fileFlag),
+		Env:  os.LookupEnv,
+		Flag: func(name string) (string, bool) { return c.String(name), c.IsSet(name) },
+	}
+}

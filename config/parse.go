@@ -1,0 +1,163 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Each of these reads the text of one kind of value, and tells whether it is
+// allowed. What it must be stands in the table.
+
+// year is the longest duration that is taken for meant.
+const year = 365 * 24 * time.Hour
+
+func parseDuration(text string) (time.Duration, bool) {
+	d, err := time.ParseDuration(text)
+	return d, err == nil && d >= 0 && d <= year
+}
+
+func oneOf(allowed ...string) func(string) (string, bool) {
+	return func(text string) (string, bool) { return text, slices.Contains(allowed, text) }
+}
+
+func optional(parse func(string) (string, bool)) func(string) (string, bool) {
+	return func(text string) (string, bool) {
+		if text == "" {
+			return "", true
+		}
+		return parse(text)
+	}
+}
+
+// pathLimit is what Linux takes for a path.
+const pathLimit = 4096
+
+func parsePath(text string) (string, bool) {
+	return text, len(text) < pathLimit && !strings.ContainsRune(text, 0)
+}
+
+func parseSomePath(text string) (string, bool) {
+	path, ok := parsePath(text)
+	return path, ok && path != ""
+}
+
+// socketLimit is the longest path of a unix socket on every system.
+const socketLimit = 104
+
+func parseSocket(text string) (string, bool) {
+	path, ok := parsePath(text)
+	return path, ok && filepath.IsAbs(path) && len(path) <= socketLimit
+}
+
+var (
+	hostName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	dnsName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
+	prefixText = regexp.MustCompile(`^(/[A-Za-z0-9._-]+)+/$`)
+	tokenText  = regexp.MustCompile(`^[!-~]{16,256}$`)
+)
+
+func parseHost(text string) (string, bool) {
+	name := strings.ToLower(text)
+	return name, hostName.MatchString(name)
+}
+
+func parsePrefix(text string) (string, bool) {
+	prefix := strings.TrimSuffix(text, "/") + "/"
+	return prefix, len(prefix) <= 200 && prefixText.MatchString(prefix)
+}
+
+func parseToken(text string) (Secret, bool) {
+	return Secret(text), text == "" || tokenText.MatchString(text)
+}
+
+func parseSecret(text string) (Secret, bool) {
+	return Secret(text), !strings.ContainsAny(text, "\r\n\x00")
+}
+
+func parseUser(text string) (string, bool) {
+	name, _, _ := strings.Cut(text, ":")
+	_, ok := parseSecret(text)
+	return text, ok && (name != "" || text == "")
+}
+
+// parseAddress reads "host:port". No host is all addresses of the machine.
+func parseAddress(text string) (string, bool) {
+	host, port, err := net.SplitHostPort(text)
+	return text, err == nil && isPort(port) && (host == "" || isHost(host))
+}
+
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
+}
+
+func isHost(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil || dnsName.MatchString(text)
+}
+
+func parseLoopback(text string) (string, bool) {
+	addr, ok := parseAddress(text)
+	return addr, ok && isLoopback(addr)
+}
+
+// isLoopback tells whether only this machine reaches the address.
+func isLoopback(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+func parseEndpoints(text string) ([]string, bool) {
+	var all []string
+	for _, item := range strings.Split(text, ",") {
+		item = strings.TrimSpace(item)
+		if !isEndpoint(item) || slices.Contains(all, item) {
+			return nil, false
+		}
+		all = append(all, item)
+	}
+	return all, true
+}
+
+// isEndpoint takes an address with or without a scheme, as etcd's client does.
+func isEndpoint(text string) bool {
+	if path, ok := strings.CutPrefix(text, "unix://"); ok {
+		_, ok := parseSocket(path)
+		return ok
+	}
+	if scheme, rest, ok := strings.Cut(text, "://"); ok {
+		return (scheme == "http" || scheme == "https") && isHostPort(rest)
+	}
+	return isHostPort(text)
+}
+
+// isHostPort takes an address to connect to: it needs a host and a real port.
+func isHostPort(text string) bool {
+	addr, ok := parseAddress(text)
+	host, port, _ := net.SplitHostPort(addr)
+	return ok && host != "" && strings.Trim(port, "0") != ""
+}
+
+func parseSidecar(text string) (string, bool) {
+	if text == "" {
+		return "", true
+	}
+	if path, ok := strings.CutPrefix(text, "unix://"); ok {
+		_, ok := parseSocket(path)
+		return text, ok
+	}
+	text = strings.TrimSuffix(text, "/")
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return text, false
+	}
+	return text, text == u.Scheme+"://"+u.Host && (isHostPort(u.Host) || isHost(u.Host))
+}

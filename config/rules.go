@@ -1,0 +1,136 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// rules checks what no field can tell alone, and fills in what depends on the
+// machine.
+func (l *loader) rules() {
+	l.login()
+	if l.need(Serve) || l.need(Door) && l.settings.Sidecar != "" {
+		l.settings.Token = l.secret("token", l.offers("token", l.settings.Token, l.settings.tokenFile))
+	}
+	if l.need(Etcd) {
+		l.etcd()
+	}
+	if l.need(Instance) {
+		l.instance()
+	}
+	if l.need(Serve) {
+		l.serve()
+	}
+}
+
+// login takes the user apart, and finds the password that counts.
+func (l *loader) login() {
+	s := &l.settings
+	name, inline, _ := strings.Cut(s.User, ":")
+	s.User = name
+	offers := l.offers("password", s.Password, s.passwordFile)
+	if inline != "" {
+		offers = append(offers, offer{field: "user", from: l.origins["user"], text: Secret(inline)})
+	}
+	if !l.need(Etcd) {
+		s.Password = ""
+		return
+	}
+	s.Password = l.secret("password", offers)
+	switch {
+	case s.User == "" && len(offers) > 0 && l.sound("user"):
+		l.wrong(offers[0].field, "is of no use without a user")
+	case s.User != "" && s.Password == "" && l.sound("password") && l.sound("password_file"):
+		l.wrong("user", "has no password: give one as NAME:PASSWORD, in BERTH_PASSWORD or in password_file")
+	}
+}
+
+func (l *loader) etcd() {
+	s := &l.settings
+	if s.CACert != "" || s.Cert != "" {
+		for _, e := range s.Endpoints {
+			if strings.HasPrefix(e, "http://") || strings.HasPrefix(e, "unix://") {
+				l.wrong("endpoints", fmt.Sprintf("%q is without TLS, but cacert or cert is set", e))
+			}
+		}
+	}
+	l.pair("cert", s.Cert, "key", s.Key)
+	_, problems := s.clientTLS()
+	l.files(problems)
+}
+
+// instance fills in the host's name, and the state directory that depends on it.
+func (l *loader) instance() {
+	s := &l.settings
+	if s.Host == "" && l.sound("host") {
+		l.origins["host"] = origin{byDefault, "the machine's name"}
+		name, err := l.src.Hostname()
+		if err != nil {
+			l.wrong("host", fmt.Sprintf("can't be found out: %v: set it", err))
+			return
+		}
+		f, _ := lookup("host")
+		l.set(f, name, l.origins["host"])
+	}
+	if s.StateDir == "" && l.sound("state_dir") {
+		base, err := l.stateHome()
+		if err != nil {
+			l.wrong("state_dir", err.Error())
+			return
+		}
+		s.StateDir = filepath.Join(base, "berth", s.Host)
+	}
+}
+
+func (l *loader) stateHome() (string, error) {
+	if dir, _ := l.src.Env("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib", nil
+	}
+	if dir, _ := l.src.Env("HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, ".local", "state"), nil
+	}
+	return "", fmt.Errorf("is not set, and there is no home directory to put it in")
+}
+
+func (l *loader) serve() {
+	s := &l.settings
+	if s.Listen == "" && s.Socket == "" && l.sound("listen") && l.sound("socket") {
+		l.wrong("listen", "is empty, and so is socket: nobody could connect")
+	}
+	l.pair("tls_cert", s.TLSCert, "tls_key", s.TLSKey)
+	_, problems := s.serverTLS()
+	l.files(problems)
+	if s.Listen == "" || isLoopback(s.Listen) || !l.sound("listen") {
+		return
+	}
+	open := fmt.Sprintf("%q can be reached from other machines: it needs ", s.Listen)
+	if s.TLSCert == "" && s.TLSKey == "" {
+		l.wrong("listen", open+"tls_cert and tls_key, or a loopback address")
+	}
+	if s.Token == "" && l.sound("token") && l.sound("token_file") {
+		l.wrong("listen", open+"a token or a token_file, or a loopback address")
+	}
+}
+
+// pair checks that a certificate and its key go together.
+func (l *loader) pair(certField, cert, keyField, key string) {
+	switch {
+	case cert != "" && key == "":
+		l.wrong(certField, "is set without "+keyField)
+	case cert == "" && key != "":
+		l.wrong(keyField, "is set without "+certField)
+	}
+}
+
+// files notes what is wrong with files, and where their names came from.
+func (l *loader) files(problems Problems) {
+	for _, p := range problems {
+		p.Source = l.origins[p.Field].name
+		l.problems = append(l.problems, p)
+	}
+}

@@ -1,0 +1,173 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthhq/berth/internal/testcert"
+)
+
+const goodToken = "0123456789abcdef"
+
+func TestFieldsThatGoTogether(t *testing.T) {
+	authority := testcert.New(t)
+	pair, other := authority.Server(t), authority.Server(t)
+	cert, key := pair.CertFile, pair.KeyFile
+	secretFile := write(t, "secret", goodToken+"\n")
+	emptyFile := write(t, "empty", "\n")
+
+	for name, tc := range map[string]struct {
+		flag, env map[string]string
+		want      []string // "field: words of the message", in order
+	}{
+		"cert without key":        {flag: map[string]string{"cert": cert}, want: []string{"cert: is set without key"}},
+		"key without cert":        {flag: map[string]string{"key": key}, want: []string{"key: is set without cert"}},
+		"cert with another's key": {flag: map[string]string{"cert": cert, "key": other.KeyFile}, want: []string{"cert: are no certificate and its key"}},
+		"cert and key":            {flag: map[string]string{"cert": cert, "key": key, "cacert": authority.File}},
+		"no such files": {
+			flag: map[string]string{"cert": "/no/1", "key": "/no/2", "cacert": "/no/3"},
+			want: []string{"cacert: /no/3", "cert: /no/1", "key: /no/2"},
+		},
+		"a cacert without a certificate": {flag: map[string]string{"cacert": secretFile}, want: []string{"cacert: no PEM certificate in " + secretFile}},
+		"TLS files and a plain endpoint": {
+			flag: map[string]string{"cacert": authority.File, "endpoints": "http://a:1,https://b:1"},
+			want: []string{`endpoints: "http://a:1" is without TLS`},
+		},
+
+		"a user without a password":     {flag: map[string]string{"user": "root"}, want: []string{"user: has no password"}},
+		"a password without a user":     {env: map[string]string{"password": "p"}, want: []string{"password: of no use"}},
+		"a user with a password":        {flag: map[string]string{"user": "root:p"}},
+		"a user and a password":         {flag: map[string]string{"user": "root"}, env: map[string]string{"password": "p"}},
+		"a user and a password file":    {flag: map[string]string{"user": "root", "password_file": secretFile}},
+		"no such password file":         {flag: map[string]string{"user": "root", "password_file": "/no"}, want: []string{"password_file: /no"}},
+		"an empty password file":        {flag: map[string]string{"user": "root", "password_file": emptyFile}, want: []string{"password_file: is empty"}},
+		"two passwords of one strength": {env: map[string]string{"user": "root:p", "password": "q"}, want: []string{"user: that password (BERTH_PASSWORD) gives too"}},
+		"two of unequal strength":       {flag: map[string]string{"user": "root:p"}, env: map[string]string{"password": "q"}},
+
+		"nothing to listen at": {flag: map[string]string{"listen": ""}, want: []string{"listen: nobody could connect"}},
+		"only a socket":        {flag: map[string]string{"listen": "", "socket": "/s"}},
+		"open without anything": {
+			flag: map[string]string{"listen": "0.0.0.0:7420"},
+			want: []string{"listen: tls_cert and tls_key", "listen: a token"},
+		},
+		"open without a token": {
+			flag: map[string]string{"listen": ":7420", "tls_cert": cert, "tls_key": key},
+			want: []string{"listen: a token"},
+		},
+		"open without TLS": {
+			flag: map[string]string{"listen": "example.org:7420", "token_file": secretFile},
+			want: []string{"listen: tls_cert and tls_key"},
+		},
+		"open with half of TLS": {
+			flag: map[string]string{"listen": ":7420", "tls_cert": cert}, env: map[string]string{"token": goodToken},
+			want: []string{"tls_cert: is set without tls_key"},
+		},
+		"open with both":        {flag: map[string]string{"listen": ":1", "tls_cert": cert, "tls_key": key}, env: map[string]string{"token": goodToken}},
+		"a token file too many": {flag: map[string]string{"token_file": secretFile}, env: map[string]string{"token": goodToken}},
+		"a bad token in a file": {flag: map[string]string{"token_file": cert}, want: []string{"token_file: must hold 16 to 256"}},
+		"no such token file":    {flag: map[string]string{"token_file": "/no"}, want: []string{"token_file: /no"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Load(given{flag: tc.flag, env: tc.env}.sources(t))
+			var problems Problems
+			if errors.As(err, &problems); len(problems) != len(tc.want) {
+				t.Fatalf("the problems are %v, want %q", err, tc.want)
+			}
+			for i, want := range tc.want {
+				field, words, _ := strings.Cut(want, ": ")
+				if p := problems[i]; p.Field != field || !strings.Contains(p.Error(), words) {
+					t.Errorf("problem %d is %q, want %s with the words %q", i+1, p, field, words)
+				}
+				if problems[i].Source == "" {
+					t.Errorf("problem %d does not tell its source", i+1)
+				}
+			}
+		})
+	}
+}
+
+func TestSecretsComeFromTheStrongestSource(t *testing.T) {
+	file := write(t, "secret", "from-the-file-1234\r\n")
+	got, err := Load(given{
+		file: map[string]string{"user": "root", "password_file": file, "token": goodToken},
+		env:  map[string]string{"password": "from the environment"},
+		flag: map[string]string{"token_file": file},
+	}.sources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.User != "root" || got.Password.Reveal() != "from the environment" {
+		t.Errorf("user %q has the password %q", got.User, got.Password.Reveal())
+	}
+	if got.Token.Reveal() != "from-the-file-1234" {
+		t.Errorf("the token is %q", got.Token.Reveal())
+	}
+}
+
+func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
+	src := given{flag: map[string]string{
+		"listen": "0.0.0.0:1", "token_file": "/no", "cacert": "/no", "user": "root", "password_file": "/no",
+	}}.sources(t)
+	for _, tc := range []struct {
+		groups []Group
+		want   []string
+	}{
+		{[]Group{Common, Claims, Dev, Instance}, nil},
+		{[]Group{Door}, nil},
+		{[]Group{Etcd}, []string{"cacert", "password_file"}},
+		{[]Group{Serve}, []string{"listen", "token_file"}},
+		{nil, []string{"cacert", "listen", "password_file", "token_file"}},
+	} {
+		_, err := Load(src, tc.groups...)
+		var problems Problems
+		errors.As(err, &problems)
+		var got []string
+		for _, p := range problems {
+			got = append(got, p.Field)
+		}
+		slices.Sort(got)
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("groups %v: fields with problems (-want +got):\n%s", tc.groups, d)
+		}
+	}
+}
+
+func TestAMachineWhoseNameIsOfNoUseIsTold(t *testing.T) {
+	for name, hostname := range map[string]func() (string, error){
+		"a name that is not allowed": func() (string, error) { return "my machine", nil },
+		"no name":                    func() (string, error) { return "", errors.New("no name") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := given{}.sources(t)
+			src.Hostname = hostname
+			_, err := Load(src, Instance)
+			if err == nil || !strings.Contains(err.Error(), "host (the machine's name)") {
+				t.Errorf("the error is %v", err)
+			}
+			if _, err := Load(src, Etcd); err != nil {
+				t.Errorf("a command that needs no name fails: %v", err)
+			}
+		})
+	}
+}
+
+func TestTheStateDirectoryIsTheHostsOwn(t *testing.T) {
+	src := given{flag: map[string]string{"host": "two"}}.sources(t)
+	src.Env = environment("HOME", "/home/me")
+	got, err := Load(src, Instance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "/home/me/.local/state/berth/two"
+	if os.Geteuid() == 0 {
+		want = "/var/lib/berth/two"
+	}
+	if got.StateDir != want {
+		t.Errorf("the state directory is %q, want %q", got.StateDir, want)
+	}
+}

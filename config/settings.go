@@ -1,0 +1,64 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Settings are all settings, with defaults where nothing was given. What each
+// must be is in the table of [Fields].
+type Settings struct {
+	// LogLevel is the least level that is logged, LogFormat "text" or "json".
+	LogLevel, LogFormat string
+
+	// Endpoints are the client addresses of etcd's members.
+	Endpoints []string
+	// Prefix of all keys, with a slash at both ends.
+	Prefix string
+	// CACert, Cert and Key name PEM files: see [Settings.ClientTLS].
+	CACert, Cert, Key string
+	// User and Password are for etcd, empty unless it asks for them.
+	User     string
+	Password Secret
+
+	// Sidecar is where the commands find a sidecar: "http://…", "https://…",
+	// "unix:///…", or empty for none.
+	Sidecar string
+
+	// Host is this machine's name: lower case, as in keys.
+	Host string
+	// StateDir is where instances keep what makes them resumable.
+	StateDir string
+	// Listen is the HTTP address of the sidecar, empty for none. Socket is the
+	// path of its unix socket, empty for none.
+	Listen, Socket string
+	// Token is what HTTP clients have to show, empty for nothing.
+	Token Secret
+	// TLSCert and TLSKey name PEM files: see [Settings.ServerTLS].
+	TLSCert, TLSKey string
+
+	// ClaimTimeout bounds the wait of claims that say nothing else.
+	ClaimTimeout time.Duration
+	// ClaimPollInterval and ClaimPollJitter are how often a waiting claim is
+	// looked at although nothing was heard; 0 is never, and no jitter.
+	ClaimPollInterval, ClaimPollJitter time.Duration
+
+	// DataDir and EtcdListen are the embedded etcd's.
+	DataDir, EtcdListen string
+
+	// Where the password and the token were read from.
+	passwordFile, tokenFile string
+}
+
+// String lists the settings as a settings file would, without the secrets.
+func (s Settings) String() string {
+	var b strings.Builder
+	for _, f := range fields {
+		fmt.Fprintf(&b, "%s: %s\n", f.Name, f.value.show(&s))
+	}
+	return b.String()
+}
+
+// Format prints what [Settings.String] does for every verb of package fmt.
+func (s Settings) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.String()) }

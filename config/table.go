@@ -1,0 +1,164 @@
+package config
+
+import "time"
+
+// fields is the table: the only place that knows which settings there are.
+var fields = []Field{
+	{
+		Name: "log_level", Group: Common, Default: "info",
+		Usage: "least `LEVEL` that is logged",
+		Must:  "trace, debug, info, warn or error",
+		value: typed[string]{func(s *Settings) *string { return &s.LogLevel }, oneOf("trace", "debug", "info", "warn", "error")},
+	},
+	{
+		Name: "log_format", Group: Common, Default: "text",
+		Usage: "`FORMAT` of the log: text or json",
+		Must:  "text or json",
+		value: typed[string]{func(s *Settings) *string { return &s.LogFormat }, oneOf("text", "json")},
+	},
+
+	{
+		Name: "endpoints", Group: Etcd, Default: "127.0.0.1:2379",
+		Usage: "`ADDRESSES` of etcd's members, comma-separated",
+		Must:  "addresses of etcd such as 10.0.0.1:2379 or https://etcd-1:2379, comma-separated, all different",
+		value: typed[[]string]{func(s *Settings) *[]string { return &s.Endpoints }, parseEndpoints},
+	},
+	{
+		Name: "prefix", Group: Etcd, Default: "/berth/",
+		Usage: "`PREFIX` of all keys in etcd",
+		Must:  "a path such as /berth/: between slashes letters, digits, '.', '_' and '-', at most 200 bytes",
+		value: typed[string]{func(s *Settings) *string { return &s.Prefix }, parsePrefix},
+	},
+	{
+		Name: "cacert", Group: Etcd,
+		Usage: "PEM `FILE` with the authorities that sign etcd's certificates",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.CACert }, parsePath},
+	},
+	{
+		Name: "cert", Group: Etcd,
+		Usage: "PEM `FILE` with the certificate shown to etcd",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.Cert }, parsePath},
+	},
+	{
+		Name: "key", Group: Etcd,
+		Usage: "PEM `FILE` with the key of that certificate",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.Key }, parsePath},
+	},
+	{
+		Name: "user", Group: Etcd, secret: true,
+		Usage: "`NAME` of etcd's user, or NAME:PASSWORD",
+		Must:  "a name, or a name and a password with a colon between",
+		value: typed[string]{func(s *Settings) *string { return &s.User }, parseUser},
+	},
+	{
+		Name: "password", Group: Etcd, NoFlag: true, secret: true,
+		Usage: "password of etcd's user",
+		Must:  "a text without line breaks",
+		value: typed[Secret]{func(s *Settings) *Secret { return &s.Password }, parseSecret},
+	},
+	{
+		Name: "password_file", Group: Etcd,
+		Usage: "`FILE` with the password of etcd's user",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.passwordFile }, parsePath},
+	},
+
+	{
+		Name: "sidecar", Group: Door,
+		Usage: "`ADDRESS` of the sidecar to talk to",
+		Must:  "an address such as http://127.0.0.1:7420 or unix:///run/berth.sock",
+		value: typed[string]{func(s *Settings) *string { return &s.Sidecar }, parseSidecar},
+	},
+
+	{
+		Name: "claim_timeout", Group: Claims, Default: "10m",
+		Usage: "longest `TIME` that a claim waits for slots",
+		Must:  aDuration,
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimTimeout }, parseDuration},
+	},
+	{
+		Name: "claim_poll_interval", Group: Claims, Default: "1s",
+		Usage: "`TIME` after which a waiting claim looks again unasked, 0 for never",
+		Must:  aDuration,
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimPollInterval }, parseDuration},
+	},
+	{
+		Name: "claim_poll_jitter", Group: Claims, Default: "500ms",
+		Usage: "largest random `TIME` added to that, 0 for none",
+		Must:  aDuration,
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimPollJitter }, parseDuration},
+	},
+
+	{
+		Name: "host", Group: Instance, computed: "the machine's name",
+		Usage: "`NAME` of this machine, unlike that of any other",
+		Must:  "at most 63 letters, digits, '.', '_' and '-', a letter or digit first",
+		value: typed[string]{func(s *Settings) *string { return &s.Host }, parseHost},
+	},
+	{
+		Name: "state_dir", Group: Instance, computed: "/var/lib/berth/HOST for root, else ~/.local/state/berth/HOST",
+		Usage: "`DIR` with what lets a restarted process keep its claims",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.StateDir }, parsePath},
+	},
+
+	{
+		Name: "listen", Group: Serve, Default: "127.0.0.1:7420",
+		Usage: "HTTP `ADDRESS` to serve at; port 0 chooses one",
+		Must:  "an address such as 127.0.0.1:7420, or empty",
+		value: typed[string]{func(s *Settings) *string { return &s.Listen }, optional(parseAddress)},
+	},
+	{
+		Name: "socket", Group: Serve,
+		Usage: "`PATH` of a unix socket to serve at",
+		Must:  "an absolute path of at most 104 bytes, or empty",
+		value: typed[string]{func(s *Settings) *string { return &s.Socket }, optional(parseSocket)},
+	},
+	{
+		Name: "token", Group: Serve, NoFlag: true, secret: true,
+		Usage: "token that HTTP clients have to show",
+		Must:  aToken,
+		value: typed[Secret]{func(s *Settings) *Secret { return &s.Token }, parseToken},
+	},
+	{
+		Name: "token_file", Group: Serve,
+		Usage: "`FILE` with the token that HTTP clients have to show",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.tokenFile }, parsePath},
+	},
+	{
+		Name: "tls_cert", Group: Serve,
+		Usage: "PEM `FILE` with the certificate of the HTTP address",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.TLSCert }, parsePath},
+	},
+	{
+		Name: "tls_key", Group: Serve,
+		Usage: "PEM `FILE` with the key of that certificate",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.TLSKey }, parsePath},
+	},
+
+	{
+		Name: "data_dir", Group: Dev, Default: ".berth",
+		Usage: "`DIR` of the embedded etcd's data",
+		Must:  "a path",
+		value: typed[string]{func(s *Settings) *string { return &s.DataDir }, parseSomePath},
+	},
+	{
+		Name: "etcd_listen", Group: Dev, Default: "127.0.0.1:2379",
+		Usage: "`ADDRESS` of the embedded etcd; port 0 chooses one",
+		Must:  "a loopback address such as 127.0.0.1:2379, since anybody who reaches it may write",
+		value: typed[string]{func(s *Settings) *string { return &s.EtcdListen }, parseLoopback},
+	},
+}
+
+// What several fields must be.
+const (
+	anyPath   = "a path, or empty"
+	aDuration = "a duration such as 30s, 5m or 1h30m, from 0 to a year"
+	aToken    = "16 to 256 visible ASCII characters, or empty"
+)
