@@ -1,0 +1,136 @@
+package sidecar
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// api is what is behind the door: the endpoints.
+type api struct {
+	cfg     *Config
+	log     hclog.Logger
+	metrics *metrics
+	waits   *waits
+	loud    atomic.Int64 // unix second of the last warning about a failed request
+
+	// session is nil until etcd has answered; missing says why.
+	session atomic.Pointer[session]
+	missing atomic.Pointer[problem.Error]
+	// stopping is why the server ends; nil while it does not.
+	stopping atomic.Pointer[problem.Error]
+
+	mux        *http.ServeMux
+	yaml, json []byte // the OpenAPI document
+}
+
+// session is what there is once etcd has answered.
+type session struct {
+	client  *berth.Client
+	holders *holders
+	hub     *hub
+}
+
+func newAPI(cfg *Config, m *metrics) (*api, error) {
+	a := &api{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(), mux: http.NewServeMux()}
+	a.missing.Store(problem.New(problem.EtcdUnavailable, "etcd has not answered yet"))
+	h := humago.New(a.mux, apiConfig(cfg.Options.Version))
+	a.registerClaims(h)
+	a.registerPools(h)
+	a.registerHosts(h)
+	a.registerEvents(h)
+	a.registerHealth(h)
+	// The type of errors that huma would use is none that is ever answered.
+	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorModel")
+	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorDetail")
+	var err error
+	if a.yaml, err = h.OpenAPI().YAML(); err != nil {
+		return nil, err
+	}
+	if a.json, err = json.Marshal(h.OpenAPI()); err != nil {
+		return nil, err
+	}
+	a.registerDocument()
+	return a, nil
+}
+
+// apiConfig is huma without what it adds by itself: pages that load from other
+// hosts, links to schemas, and errors that are not ours.
+func apiConfig(version string) huma.Config {
+	if version == "" {
+		version = "dev"
+	}
+	format := huma.Format{
+		Marshal: func(w io.Writer, v any) error {
+			enc := json.NewEncoder(w)
+			enc.SetEscapeHTML(false)
+			return enc.Encode(v)
+		},
+		Unmarshal: json.Unmarshal,
+	}
+	return huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "berth sidecar", Version: version,
+				Description: "Claims slots of named pools, all or none, and gives them back.",
+			},
+			Components: &huma.Components{
+				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+			},
+		},
+		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
+		DefaultFormat:                "application/json",
+		Transformers:                 []huma.Transformer{transformError},
+		RejectUnknownQueryParameters: true,
+	}
+}
+
+// ready returns the session, or why there is none.
+func (a *api) ready() (*session, error) {
+	if s := a.session.Load(); s != nil {
+		return s, nil
+	}
+	if why := a.stopping.Load(); why != nil {
+		return nil, why
+	}
+	return nil, a.missing.Load()
+}
+
+// fail makes a problem of an error, and tells of faults in the log: etcd's
+// absence once a second at most, however many ask.
+func (a *api) fail(op string, err error) *Problem {
+	p := problemOf(err)
+	switch {
+	case p.Status == http.StatusInternalServerError:
+		a.log.Error("a request failed", keyOp, op, keyCode, p.Code, keyError, err)
+	case p.Status > http.StatusInternalServerError && p.Code != string(problem.Stopping):
+		now := time.Now().Unix()
+		if last := a.loud.Load(); now != last && a.loud.CompareAndSwap(last, now) {
+			a.log.Warn("a request failed", keyOp, op, keyCode, p.Code, keyError, err)
+		}
+	}
+	return p
+}
+
+// registerDocument serves the OpenAPI document.
+func (a *api) registerDocument() {
+	serve := func(path, kind string, body []byte) {
+		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+		})
+	}
+	serve("/openapi.yaml", "application/openapi+yaml;version=3.1", a.yaml)
+	serve("/openapi.json", "application/openapi+json;version=3.1", a.json)
+}

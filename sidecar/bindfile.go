@@ -1,0 +1,158 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// bindFiles keeps the bindings that were changed after the grant, one file for
+// each such claim, so that they survive the process. What was bound at the grant
+// stands in etcd.
+type bindFiles struct {
+	dir string // empty: nothing is kept
+	log hclog.Logger
+}
+
+// bindFolder is where the files are, in the instance's state directory.
+const bindFolder = "binds"
+
+// maxBindFile is far more than a binding takes.
+const maxBindFile = 4 << 10
+
+// bindFileValue is what a file holds. The fence ties it to one claim: a later
+// claim of the same id has another.
+type bindFileValue struct {
+	store.V
+	Claim string `json:"claim"`
+	Fence int64  `json:"fence"`
+	Bind  string `json:"bind"`
+}
+
+func newBindFiles(stateDir, instance string, log hclog.Logger) bindFiles {
+	f := bindFiles{log: log}
+	if stateDir != "" {
+		f.dir = filepath.Join(stateDir, instance, bindFolder)
+	}
+	return f
+}
+
+// path of a claim's file. Ids of claims hold nothing that a file's name can't.
+func (f bindFiles) path(id string) string { return filepath.Join(f.dir, id+".json") }
+
+// save writes a claim's binding such that a crash of this process leaves the old
+// file or the new. A crash of the machine may leave neither, and no process that
+// could be bound to.
+func (f bindFiles) save(id string, fence int64, b binding) error {
+	if f.dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return fmt.Errorf("keep the binding: %w", err)
+	}
+	data := store.Encode(bindFileValue{V: store.Now, Claim: id, Fence: fence, Bind: b.encode()})
+	if err := writeWhole(f.path(id), data); err != nil {
+		return fmt.Errorf("keep the binding: %w", err)
+	}
+	return nil
+}
+
+func writeWhole(path string, data []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name()) // the error is told
+	}
+	return err
+}
+
+// load returns the binding of a claim that was changed. There is none unless ok;
+// a file that can't be read is told, and counts for nothing.
+func (f bindFiles) load(id string, fence int64) (b binding, ok bool) {
+	if f.dir == "" {
+		return binding{}, false
+	}
+	b, err := readBindFile(f.path(id), id, fence)
+	switch {
+	case err == nil:
+		return b, true
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errOtherClaim):
+		f.log.Error("a state file can't be read; what the claim was bound to when it was granted counts",
+			keyFile, f.path(id), keyClaim, id, keyError, err)
+	}
+	return binding{}, false
+}
+
+var errOtherClaim = errors.New("it is of an earlier claim with this id")
+
+func readBindFile(path, id string, fence int64) (binding, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return binding{}, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxBindFile {
+		return binding{}, fmt.Errorf("it is no file of %d bytes at most", maxBindFile)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return binding{}, err
+	}
+	return decodeBindFile(data, id, fence)
+}
+
+// decodeBindFile reads what save wrote for a claim.
+func decodeBindFile(data []byte, id string, fence int64) (binding, error) {
+	var v bindFileValue
+	if err := decodeStrict(string(data), &v); err != nil {
+		return binding{}, err
+	}
+	if v.Claim != id {
+		return binding{}, fmt.Errorf("it is of claim %s", quote(v.Claim))
+	}
+	if v.Fence != fence {
+		return binding{}, errOtherClaim
+	}
+	return decodeBinding(v.Bind)
+}
+
+// remove forgets a claim's binding.
+func (f bindFiles) remove(id string) {
+	if f.dir == "" {
+		return
+	}
+	if err := os.Remove(f.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.log.Warn("a state file can't be removed", keyFile, f.path(id), keyError, err)
+	}
+}
+
+// sweep removes what earlier processes left of claims that are not held.
+func (f bindFiles) sweep(held func(id string) bool) {
+	if f.dir == "" {
+		return
+	}
+	files, err := os.ReadDir(f.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.log.Warn("state files can't be listed", keyFile, f.dir, keyError, err)
+	}
+	for _, file := range files {
+		if id, ok := strings.CutSuffix(file.Name(), ".json"); ok && held(id) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(f.dir, file.Name())); err != nil {
+			f.log.Warn("a state file can't be removed", keyFile, file.Name(), keyError, err)
+		}
+	}
+}

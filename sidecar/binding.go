@@ -1,0 +1,152 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// binding says how a server knows that a holder lives.
+type binding struct {
+	// ttl within which the holder renews; 0 is none. With lease it is the lease
+	// duration, which is not known before the claim is granted.
+	ttl   time.Duration
+	lease bool
+	// proc is the process that holds the claim; its pid is 0 if none is named.
+	proc processID
+}
+
+// processID is one process, for as long as anybody remembers it: a later one
+// with the same number has another start, or another boot.
+type processID struct {
+	pid   int
+	start uint64 // in clock ticks since the boot
+	boot  string
+}
+
+// byLease is the binding of a claim that says nothing.
+var byLease = binding{lease: true}
+
+// ttlOf is the time to live on a lease of some duration.
+func (b binding) ttlOf(lease time.Duration) time.Duration {
+	if b.lease {
+		return lease
+	}
+	return b.ttl
+}
+
+// bindingValue is how a binding stands in etcd and in files.
+type bindingValue struct {
+	store.V
+	TTL   string `json:"ttl,omitempty"`
+	PID   int    `json:"pid,omitempty"`
+	Start uint64 `json:"start,omitempty"`
+	Boot  string `json:"boot,omitempty"`
+}
+
+// ttlLease stands for the lease duration.
+const ttlLease = "lease"
+
+// byLeaseText is what most claims record.
+var byLeaseText = string(store.Encode(bindingValue{V: store.Now, TTL: ttlLease}))
+
+// encode writes a binding. The same binding is always written the same.
+func (b binding) encode() string {
+	if b == byLease {
+		return byLeaseText
+	}
+	v := bindingValue{V: store.Now, PID: b.proc.pid, Start: b.proc.start, Boot: b.proc.boot}
+	switch {
+	case b.lease:
+		v.TTL = ttlLease
+	case b.ttl > 0:
+		v.TTL = b.ttl.String()
+	}
+	return string(store.Encode(v))
+}
+
+// decodeBinding reads what encode wrote.
+func decodeBinding(text string) (binding, error) {
+	var v bindingValue
+	if err := decodeStrict(text, &v); err != nil {
+		return binding{}, fmt.Errorf("the binding can't be read: %w", err)
+	}
+	b := binding{lease: v.TTL == ttlLease}
+	if v.TTL != "" && !b.lease {
+		d, err := time.ParseDuration(v.TTL)
+		if err != nil || d < MinTTL || d > MaxTTL {
+			return binding{}, fmt.Errorf("the binding can't be read: its ttl is %s", quote(v.TTL))
+		}
+		b.ttl = d
+	}
+	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && v.Start != 0 {
+		return binding{}, errors.New("the binding can't be read: it names no process")
+	}
+	b.proc = processID{pid: v.PID, start: v.Start, boot: v.Boot}
+	return b, nil
+}
+
+// decodeStrict reads one value of a version that is known, without fields that
+// are not.
+func decodeStrict(text string, v store.Versioned) error {
+	err := store.Decode("", []byte(text), v)
+	var corrupt *store.CorruptError
+	if errors.As(err, &corrupt) {
+		return corrupt.Reason
+	}
+	return err
+}
+
+// bindingOf returns the binding that a new claim asks for. Its process is still
+// to be looked at.
+func bindingOf(ttl *Duration, pid int) (binding, error) {
+	b := binding{proc: processID{pid: pid}}
+	if ttl == nil {
+		b.lease = pid == 0
+		return b, nil
+	}
+	var err error
+	b.ttl, err = checkTTL(*ttl)
+	return b, err
+}
+
+// renewed returns the binding after a renewal.
+func (b binding) renewed(r RenewRequest) (binding, error) {
+	if r.PID != 0 {
+		b = binding{proc: processID{pid: r.PID}}
+	}
+	if r.TTL == nil {
+		return b, nil
+	}
+	var err error
+	b.lease = false
+	b.ttl, err = checkTTL(*r.TTL)
+	return b, err
+}
+
+func checkTTL(ttl Duration) (time.Duration, error) {
+	d := time.Duration(ttl)
+	if d != 0 && (d < MinTTL || d > MaxTTL) {
+		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s for a claim that is not timed", ttl, MinTTL, MaxTTL)
+	}
+	return d, nil
+}
+
+// checkWait refuses a wait that nobody means.
+func checkWait(wait Duration) error {
+	if d := time.Duration(wait); d < 0 || d > MaxWait {
+		return problem.Field("wait", "%s is out of range: allowed are 0s (do not wait) to %s", wait, MaxWait)
+	}
+	return nil
+}
+
+// checkPID refuses what can't be the number of a process.
+func checkPID(pid int) error {
+	if pid < 0 {
+		return problem.Field("pid", "%d is no process", pid)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package sidecar
+
+import (
+	"bytes"
+	"errors"
+	"mime"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	// maxBody is far more than any request needs: 32 pools and 32 labels of the
+	// greatest length take 11 KB.
+	maxBody = 64 << 10
+	// bodyTimeout bounds the wait for a body.
+	bodyTimeout = 10 * time.Second
+)
+
+// memoryBody is a body that was read already.
+type memoryBody struct{ bytes.Reader }
+
+// Close does nothing.
+func (*memoryBody) Close() error { return nil }
+
+// takeBody reads the body of a request into memory, or refuses it. The body has
+// arrived in whole when it returns nil, so that from then on a connection that
+// is read from can only be one that the client has closed.
+func takeBody(w http.ResponseWriter, r *http.Request) *Problem {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	ctl := http.NewResponseController(w)
+	if err := ctl.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil {
+		return newProblem(problem.Internal, "%s", err)
+	}
+	data, err := readBody(w, r)
+	var timeout net.Error
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return newProblem(problem.TooLarge, "the body is too large: allowed are %d bytes", maxBody)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return newProblem(problem.SlowRequest, "the body did not arrive within %s", bodyTimeout)
+	case err != nil:
+		return newProblem(problem.Malformed, "the body could not be read: %s", err)
+	case len(data) > 0 && !isJSON(r, data):
+		return newProblem(problem.MediaType, "the body is %s: send JSON, as Content-Type: application/json", quote(r.Header.Get("Content-Type")))
+	}
+	if err := ctl.SetReadDeadline(time.Time{}); err != nil {
+		return newProblem(problem.Internal, "%s", err)
+	}
+	body := &memoryBody{}
+	body.Reset(data)
+	r.Body = body
+	return nil
+}
+
+// readBody reads to the end. Of a body that says that it is too long it reads
+// only so much that the server knows: it keeps the connection open for a moment
+// then, so that its client hears the answer.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength <= maxBody {
+		buf := bytes.NewBuffer(make([]byte, 0, max(r.ContentLength, 0)+bytes.MinRead))
+		_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+		return buf.Bytes(), err
+	}
+	if r.Header.Get("Expect") == "" { // otherwise it waits for the answer
+		if _, err := http.MaxBytesReader(w, r.Body, 0).Read(make([]byte, 1)); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &http.MaxBytesError{Limit: maxBody}
+}
+
+// isJSON tells whether a body is meant to be JSON. What curl sends says that it
+// is a form, or nothing; a form of a browser never begins with a brace then, so
+// that a page of another site can't pass one off as JSON.
+func isJSON(r *http.Request, data []byte) bool {
+	const want = "application/json"
+	got := r.Header.Get("Content-Type")
+	if got == want {
+		return true
+	}
+	kind, _, err := mime.ParseMediaType(got)
+	if (got == "" || kind == "application/x-www-form-urlencoded") && bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		r.Header.Set("Content-Type", want)
+		return true
+	}
+	return err == nil && kind == want
+}

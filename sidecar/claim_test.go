@@ -1,0 +1,342 @@
+package sidecar_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/sidecar"
+)
+
+var noWait = sidecar.DurationOf(0)
+
+func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	r.pool("db", 3, leases(time.Minute))
+	c := r.claim(sidecar.ClaimRequest{
+		ID: "mine", Pools: sidecar.Slots{"db": 2}, Priority: 7, RunID: "run-1", StepKey: "load",
+		Labels: map[string]string{"team": "blue", "app.kubernetes.io/name": "x"},
+	})
+	if c.State != sidecar.StateHeld || c.Fence == 0 || c.Host != "one" || c.Instance != "sidecar" {
+		t.Errorf("granted: %+v", c)
+	}
+	if left, grace := c.Trust(); left < 50*time.Second || left > time.Minute || grace != 10*time.Second {
+		t.Errorf("trusted for %s with a grace of %s", left, grace)
+	}
+	if d := time.Until(c.TrustedUntil); d < 50*time.Second || d > time.Minute {
+		t.Errorf("trusted until %s, in %s", c.TrustedUntil, d)
+	}
+	if got := *c.TTL; time.Duration(got) != time.Minute || time.Duration(c.LeaseDuration) != time.Minute {
+		t.Errorf("a ttl of %s on a lease of %s", got, c.LeaseDuration)
+	}
+
+	p, err := r.client.Pool(t.Context(), "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Holders) != 1 || p.Claimed != 2 {
+		t.Fatalf("the pool: %+v", p)
+	}
+	h := p.Holders[0]
+	if h.ExpiresIn <= 0 || time.Duration(h.ExpiresIn) > time.Minute {
+		t.Errorf("it expires in %s", h.ExpiresIn)
+	}
+	want := sidecar.Holder{
+		Claim: "mine", Host: "one", Instance: "sidecar", RunID: "run-1", StepKey: "load",
+		Labels: c.Labels, Slots: 2, Since: c.ClaimedAt, Fence: c.Fence, ExpiresIn: h.ExpiresIn,
+	}
+	if d := cmp.Diff(want, h); d != "" {
+		t.Errorf("the holder (-want +got):\n%s", d)
+	}
+	for _, path := range []string{"/v1/claims", "/v1/claims/mine", "/v1/claims/mine/why", "/v1/pools", "/v1/pools/db", "/v1/hosts"} {
+		if got := r.raw(request{method: "GET", path: path}); got.status != http.StatusOK {
+			t.Errorf("GET %s: %d %s", path, got.status, got.body)
+		}
+	}
+
+	for range 2 { // again is the same
+		if got := r.raw(request{method: "DELETE", path: "/v1/claims/mine"}); got.status != http.StatusNoContent || len(got.body) > 0 {
+			t.Errorf("released: %d %s", got.status, got.body)
+		}
+	}
+	if n := r.claimed("db"); n != 0 {
+		t.Errorf("%d slots are held after the release", n)
+	}
+	_, err = r.client.Get(t.Context(), "mine")
+	wantCode(t, err, problem.ClaimNotFound)
+	_, err = r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{})
+	wantCode(t, err, problem.ClaimNotFound)
+}
+
+func TestTheSameIDFindsTheGrantAndAnotherBodyIsRefused(t *testing.T) {
+	r := single(t)
+	r.pool("db", 3)
+	req := sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Hour)}
+	first := r.claim(req)
+	second := r.claim(req)
+	if first.Fence != second.Fence || r.claimed("db") != 1 {
+		t.Errorf("fences %d and %d, %d slots", first.Fence, second.Fence, r.claimed("db"))
+	}
+	for what, change := range map[string]func(*sidecar.ClaimRequest){
+		"other slots":      func(q *sidecar.ClaimRequest) { q.Pools = sidecar.Slots{"db": 2} },
+		"another priority": func(q *sidecar.ClaimRequest) { q.Priority = 1 },
+		"another ttl":      func(q *sidecar.ClaimRequest) { q.TTL = sidecar.DurationOf(time.Minute) },
+		"another run":      func(q *sidecar.ClaimRequest) { q.RunID = "r" },
+		"labels":           func(q *sidecar.ClaimRequest) { q.Labels = map[string]string{"a": "b"} },
+	} {
+		other := req
+		change(&other)
+		_, err := r.client.Claim(t.Context(), other)
+		if problem.CodeOf(err) != problem.IDInUse {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestARefusedClaimTellsWhoIsInTheWay(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	r.pool("db", 2)
+	r.claim(sidecar.ClaimRequest{ID: "first", Pools: sidecar.Slots{"db": 2}, RunID: "nightly"})
+	for want, wait := range map[string]string{"no_capacity": "0s", "claim_timeout": "20ms"} {
+		p := r.raw(request{method: "POST", path: "/v1/claims", body: `{"pools":{"db":1},"wait":"` + wait + `"}`}).problem(t)
+		if p.Code != want || p.Status != http.StatusConflict || p.Reason != "pool 'db' full (2/2 slots)" || p.Position != 1 {
+			t.Errorf("%+v", p)
+		}
+		holders := []sidecar.HolderRef{{Pool: "db", Claim: "first", Host: "one", RunID: "nightly", Slots: 2}}
+		if d := cmp.Diff(holders, p.Holders); d != "" {
+			t.Error(d)
+		}
+		if d := cmp.Diff([]sidecar.Shortage{{Pool: "db", Wanted: 1, Limit: 2, Claimed: 2, Short: 1}}, p.Pools); d != "" {
+			t.Error(d)
+		}
+	}
+	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, Wait: noWait})
+	wantCode(t, err, problem.NoCapacity)
+	var p *problem.Error
+	if p, _ = err.(*problem.Error); p == nil || p.Detail.(sidecar.Reason).Holders[0].Claim != "first" {
+		t.Errorf("the client's error: %#v", err)
+	}
+}
+
+// waiting begins a claim that has to wait, and returns once it does.
+func (r *running) waiting(ctx context.Context, req sidecar.ClaimRequest) <-chan error {
+	r.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.client.Claim(ctx, req)
+		done <- err
+	}()
+	eventually(r.t, "claim "+req.ID+" waits", func() bool {
+		why, err := r.client.Why(r.t.Context(), req.ID)
+		return err == nil && why.Claim.State == sidecar.StateWaiting
+	})
+	return done
+}
+
+func TestAClientThatHangsUpLeavesNoWaiter(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	r.pool("db", 1)
+	holder := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	ctx, hangUp := context.WithCancel(t.Context())
+	done := r.waiting(ctx, sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	p, err := r.client.Pool(t.Context(), "db")
+	if err != nil || len(p.Waiters) != 1 || p.Waiters[0].Claim != "late" || p.Waiters[0].Position != 1 {
+		t.Errorf("the line: %+v, %v", p, err)
+	}
+	if got := r.raw(request{method: "GET", path: "/v1/claims/late/why"}); got.status != http.StatusOK {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	hangUp()
+	if err := <-done; err != context.Canceled {
+		t.Errorf("the claim of a client that hung up: %v", err)
+	}
+	eventually(t, "nobody waits", func() bool {
+		p, err := r.client.Pool(t.Context(), "db")
+		return err == nil && len(p.Waiters) == 0
+	})
+	if err := r.client.Release(t.Context(), holder.ID); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.claimed("db"); n != 0 {
+		t.Errorf("%d slots are held by nobody", n)
+	}
+}
+
+func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	holder := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Minute)})
+	if err := r.client.Release(t.Context(), holder.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	// The wait counts: what is trusted is counted from the sending of the request.
+	c, err := r.client.Get(t.Context(), "late")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := c.Trust(); left <= 0 || left > time.Minute {
+		t.Errorf("trusted for %s", left)
+	}
+}
+
+func TestAReleaseWithdrawsAClaimThatWaits(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	if err := r.client.Release(t.Context(), "late"); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, <-done, problem.ClaimCanceled)
+}
+
+func TestAnotherHostsClaimIsNobodysToRelease(t *testing.T) {
+	srv := embedtest.New(t)
+	one := start(t, config(t, srv.Endpoint()))
+	cfg := config(t, srv.Endpoint())
+	cfg.Options.Host = "two"
+	two := start(t, cfg)
+	one.readDocument()
+	one.pool("db", 2)
+	two.sees("db")
+	c := two.claim(sidecar.ClaimRequest{ID: "theirs", Pools: sidecar.Slots{"db": 2}})
+	eventually(t, "the other host sees it", func() bool {
+		got, err := one.client.Get(t.Context(), "theirs")
+		return err == nil && got.Host == "two" && got.Fence == c.Fence && got.TrustedFor == 0
+	})
+	wantCode(t, one.client.Release(t.Context(), "theirs"), problem.NotHolder)
+	_, err := one.client.Renew(t.Context(), "theirs", sidecar.RenewRequest{})
+	wantCode(t, err, problem.NotHolder)
+	if got := one.raw(request{method: "DELETE", path: "/v1/claims/theirs"}); got.status != http.StatusForbidden {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if one.claimed("db") != 2 {
+		t.Error("it was released")
+	}
+
+	done, err := one.client.Revoke(t.Context(), "theirs", false)
+	if err != nil || done.Host != "two" || done.Forced {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	eventually(t, "its holder is told", func() bool {
+		_, err := two.client.Renew(t.Context(), "theirs", sidecar.RenewRequest{})
+		return problem.CodeOf(err) == problem.ClaimRevoked
+	})
+	_, err = two.client.Get(t.Context(), "theirs")
+	wantCode(t, err, problem.ClaimRevoked)
+	if err := two.client.Release(t.Context(), "theirs"); err != nil {
+		t.Error(err)
+	}
+	one.free("db")
+	_, err = two.client.Get(t.Context(), "theirs")
+	wantCode(t, err, problem.ClaimRevoked)
+}
+
+func TestARevocationByForceFreesAtOnce(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	r.pool("db", 1)
+	c := r.claim(sidecar.ClaimRequest{ID: "stuck", Pools: sidecar.Slots{"db": 1}})
+	got := r.raw(request{method: "POST", path: "/v1/claims/stuck/revoke", body: `{"force":true}`})
+	if got.status != http.StatusOK {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	next := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	if next.Fence <= c.Fence {
+		t.Errorf("fence %d after %d", next.Fence, c.Fence)
+	}
+	_, err := r.client.Renew(t.Context(), "stuck", sidecar.RenewRequest{})
+	wantCode(t, err, problem.ClaimLost)
+	_, err = r.client.Revoke(t.Context(), "nobody", false)
+	wantCode(t, err, problem.ClaimNotFound)
+}
+
+func TestTheListOfClaimsIsReadInPages(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	r.pool("db", 10)
+	r.pool("gpu", 1)
+	var want []string
+	for i := range 7 {
+		id := fmt.Sprintf("c%d", i)
+		r.claim(sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}})
+		want = append(want, id)
+	}
+	r.claim(sidecar.ClaimRequest{ID: "gpu-0", Pools: sidecar.Slots{"gpu": 1}})
+	want = append(want, "gpu-0")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i, priority := range []int{0, 5, 0} {
+		done := r.waiting(ctx, sidecar.ClaimRequest{ID: fmt.Sprintf("w%d", i), Pools: sidecar.Slots{"gpu": 1}, Priority: priority})
+		defer func() { <-done }()
+	}
+	defer cancel()
+	want = append(want, "w1", "w0", "w2")
+
+	for _, limit := range []int{1, 2, 3, 100} {
+		var got []string
+		for next := ""; ; {
+			var page sidecar.List[sidecar.Claim]
+			decode(t, r.raw(request{method: "GET", path: fmt.Sprintf("/v1/claims?limit=%d&cursor=%s", limit, next)}), &page)
+			for _, c := range page.Items {
+				got = append(got, c.ID)
+			}
+			if next = page.Next; next == "" {
+				break
+			}
+			if len(page.Items) != limit {
+				t.Errorf("a page of %d has %d items, and there are more", limit, len(page.Items))
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("in pages of %d: %v", limit, got)
+		}
+	}
+	for filter, want := range map[sidecar.ClaimFilter]int{
+		{}:                              11,
+		{Pool: "gpu"}:                   4,
+		{Pool: "gpu", State: "waiting"}: 3,
+		{State: "held"}:                 8,
+		{Host: "one"}:                   11,
+		{Host: "two"}:                   0,
+	} {
+		if got, err := r.client.Claims(t.Context(), filter); err != nil || len(got) != want {
+			t.Errorf("%+v: %d claims, %v, want %d", filter, len(got), err, want)
+		}
+	}
+}
+
+func TestAnInstanceOfTheSameEtcdIsSeen(t *testing.T) {
+	r := single(t)
+	c, err := berth.Open(t.Context(), berth.Options{Endpoints: r.cfg.Options.Endpoints, Host: "three", Instance: "job", Role: "exec"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Leave()
+	hosts, err := r.client.Hosts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, h := range hosts {
+		got = append(got, h.Host+"/"+h.Instance+" "+h.Role)
+	}
+	if want := []string{"one/sidecar sidecar", "three/job exec"}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}

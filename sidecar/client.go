@@ -1,0 +1,182 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
+)
+
+const (
+	// clientConns is how many connections to a server are kept for later: one for
+	// each that claims at the same time.
+	clientConns = 1024
+	// clientIdle is shorter than the server's, so that the client closes first.
+	clientIdle = 90 * time.Second
+	// dialTimeout bounds one try to connect.
+	dialTimeout = 5 * time.Second
+	// maxAnswer bounds what is read of an answer.
+	maxAnswer = 64 << 20
+)
+
+// Client speaks to a [Server]. Its methods may be called by many goroutines.
+// Their errors are problems: those of the server, and unavailable where it can't
+// be reached. A call whose context has ended returns the context's cause.
+type Client struct {
+	base  string // scheme and host
+	addr  string // as it was given
+	token string
+	http  *http.Client
+}
+
+// DialOption says more about a connection.
+type DialOption func(*http.Transport)
+
+// WithTLS sets whom to trust, and as whom to come, over https.
+func WithTLS(conf *tls.Config) DialOption {
+	return func(t *http.Transport) { t.TLSClientConfig = conf }
+}
+
+// Dial returns a client for a server at http://host:port, https://host:port or
+// unix:///path. It does not connect yet. The token is empty if none is asked for.
+func Dial(addr, token string, opts ...DialOption) (*Client, error) {
+	u, err := url.Parse(addr)
+	if err != nil {
+		return nil, problem.Field("sidecar", "%q is no address: %w", addr, err)
+	}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	t := &http.Transport{
+		DialContext:         dialer.DialContext,
+		MaxIdleConns:        clientConns,
+		MaxIdleConnsPerHost: clientConns,
+		IdleConnTimeout:     clientIdle,
+		TLSHandshakeTimeout: dialTimeout,
+		DisableCompression:  true,
+	}
+	c := &Client{addr: addr, token: token, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: t}}
+	switch path := strings.TrimSuffix(u.Path, "/"); {
+	case u.Scheme == "unix" && u.Host == "" && path != "":
+		c.base = "http://localhost"
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", path)
+		}
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && path == "":
+	default:
+		return nil, problem.Field("sidecar", "%q is no address: write http://host:port, https://host:port or unix:///path", addr)
+	}
+	for _, o := range opts {
+		o(t)
+	}
+	return c, nil
+}
+
+// Close closes connections that are not in use.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// call sends a request, and reads the answer into out unless that is nil. Sent
+// is when it was sent, by a clock that counts through suspend.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) (sent time.Duration, err error) {
+	sent = lease.BootClock().Now()
+	resp, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return sent, err
+	}
+	defer drop(resp.Body)
+	if out == nil || resp.StatusCode == http.StatusNoContent {
+		return sent, nil
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
+		return sent, c.failed(ctx, err)
+	}
+	return sent, nil
+}
+
+// send sends a request, and returns an answer that is none of an error.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, problem.New(problem.Internal, "encode a request: %w", err)
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return nil, problem.New(problem.Internal, "%w", err)
+	}
+	// All that is asked can be asked again if a kept connection turns out to be
+	// closed. This header is for the transport, and is not sent.
+	req.Header["Idempotency-Key"] = nil
+	if in != nil {
+		req.Header["Content-Type"] = jsonType
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.failed(ctx, err)
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		defer drop(resp.Body)
+		return nil, c.refusal(resp)
+	}
+	return resp, nil
+}
+
+var jsonType = []string{"application/json"}
+
+// failed makes a problem of a connection that failed.
+func (c *Client) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return problem.New(problem.Unavailable, "the sidecar at %s can't be reached: %w", c.addr, err)
+}
+
+// refusal makes a problem of an answer that is one.
+func (c *Client) refusal(resp *http.Response) error {
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	var p Problem
+	if err == nil {
+		err = json.Unmarshal(data, &p)
+	}
+	if err != nil || p.Code == "" {
+		return problem.New(problem.Unavailable, "what answers at %s is no sidecar: status %d, %s", c.addr, resp.StatusCode, quote(string(data)))
+	}
+	return p.err()
+}
+
+// drop reads what is left of a body, so that its connection can be used again.
+func drop(body io.ReadCloser) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, maxBody)) // it is closed anyway
+	_ = body.Close()
+}
+
+// escape writes a name as a part of a path.
+func escape(name string) string { return url.PathEscape(name) }
+
+// Ready returns nil if the server can make claims, and what is missing otherwise.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.call(ctx, http.MethodGet, readyPath, nil, nil)
+	return err
+}
+
+// Hosts returns all instances of berth that are seen now.
+func (c *Client) Hosts(ctx context.Context) ([]Host, error) {
+	var list List[Host]
+	if _, err := c.call(ctx, http.MethodGet, hostsPath, nil, &list); err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,105 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// Claim claims slots, and returns when they are granted or refused. If ctx ends
+// first, nothing is taken. A request without an id gets one, so that a request
+// which is sent again finds its claim.
+func (c *Client) Claim(ctx context.Context, r ClaimRequest) (*Claim, error) {
+	if r.ID == "" {
+		r.ID = ulid.Make().String()
+	}
+	return c.claimCall(ctx, http.MethodPost, claimsPath, r)
+}
+
+// Renew tells that a claim's holder lives, and may change how that is known.
+func (c *Client) Renew(ctx context.Context, id string, r RenewRequest) (*Claim, error) {
+	return c.claimCall(ctx, http.MethodPost, claimPath(id)+"/renew", r)
+}
+
+// Get looks at a claim of any host. One of the server that has ended is a
+// problem: claim_lost or claim_revoked.
+func (c *Client) Get(ctx context.Context, id string) (*Claim, error) {
+	return c.claimCall(ctx, http.MethodGet, claimPath(id), nil)
+}
+
+func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*Claim, error) {
+	var claim Claim
+	sent, err := c.call(ctx, method, path, in, &claim)
+	if err != nil {
+		return nil, err
+	}
+	if claim.TrustedFor > 0 {
+		claim.until = sent + time.Duration(claim.TrustedFor)*time.Millisecond
+	}
+	return &claim, nil
+}
+
+func claimPath(id string) string { return claimsPath + "/" + escape(id) }
+
+// Release gives a claim back, and returns when its slots are free. One that there
+// is not is released already.
+func (c *Client) Release(ctx context.Context, id string) error {
+	_, err := c.call(ctx, http.MethodDelete, claimPath(id), nil, nil)
+	return err
+}
+
+// Why tells what a claim of any host holds, or why it waits.
+func (c *Client) Why(ctx context.Context, id string) (*Why, error) {
+	var why Why
+	if _, err := c.call(ctx, http.MethodGet, claimPath(id)+"/why", nil, &why); err != nil {
+		return nil, err
+	}
+	return &why, nil
+}
+
+// Revoke takes a claim of any host back. By force its slots are freed at once,
+// although its holder may still run.
+func (c *Client) Revoke(ctx context.Context, id string, force bool) (*Revocation, error) {
+	var done Revocation
+	if _, err := c.call(ctx, http.MethodPost, claimPath(id)+"/revoke", RevokeRequest{Force: force}, &done); err != nil {
+		return nil, err
+	}
+	return &done, nil
+}
+
+// ClaimFilter says which claims to list. What is empty lets all pass.
+type ClaimFilter struct {
+	Pool, Host string
+	// State is held or waiting.
+	State string
+}
+
+// pageSize is how many claims are asked for at once: as many as there can be.
+const pageSize = 1000
+
+// Claims lists claims of all hosts: those that are held, first come first, and
+// those that wait, in line. It asks for as many pages as there are.
+func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]Claim, error) {
+	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	for name, value := range map[string]string{"pool": f.Pool, "host": f.Host, "state": f.State} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	var all []Claim
+	for {
+		var page List[Claim]
+		if _, err := c.call(ctx, http.MethodGet, claimsPath+"?"+query.Encode(), nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" {
+			return all, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}

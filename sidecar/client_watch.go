@@ -1,0 +1,126 @@
+package sidecar
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	// watchPause and maxWatchPause are those before a stream is opened again.
+	watchPause, maxWatchPause = 100 * time.Millisecond, 2 * time.Second
+	// maxLine bounds a line of a stream.
+	maxLine = 1 << 20
+	// silence is how long a stream may say nothing before it counts as broken: two
+	// heartbeats, and some patience.
+	silence = 2*heartbeat + 5*time.Second
+)
+
+// Watch waits until a claim of the server ends: with nil when it was released,
+// and with a problem, claim_lost or claim_revoked, when trust in it has ended. A
+// server that knows nothing of the claim is claim_not_found. While the server is
+// away Watch waits for it: how long the claim can be trusted meanwhile is told by
+// [Claim.Trust].
+func (c *Client) Watch(ctx context.Context, id string) error {
+	pause := watchPause
+	for {
+		ended, err := c.watchOnce(ctx, id, func() { pause = watchPause })
+		if ended {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if code := problem.CodeOf(err); err != nil && code.Status() < http.StatusInternalServerError {
+			return err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+			pause = min(2*pause, maxWatchPause)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// watchOnce follows a claim on one stream. It calls heard when there is one. If
+// the claim has not ended, the stream has.
+func (c *Client) watchOnce(ctx context.Context, id string, heard func()) (ended bool, err error) {
+	var result error
+	err = c.Events(ctx, id, "", func(ev Event) error {
+		heard()
+		switch {
+		case ev.Type == EventHello && ev.State == "unknown":
+			result = problem.New(problem.ClaimNotFound, "the sidecar knows nothing of claim %q", id)
+		case ev.Type == EventClaimEnded && ev.Claim == id:
+			result = problem.New(problem.Code(ev.Code), "%s", ev.Reason)
+		case ev.Type == EventClaimReleased && ev.Claim == id:
+		case ev.Type == EventLagged:
+			return io.EOF // a new stream begins with the state
+		default:
+			return nil
+		}
+		ended = true
+		return io.EOF
+	})
+	if ended {
+		return true, result
+	}
+	return false, err
+}
+
+// Events follows the events of the server, or only those of a claim or a pool,
+// and calls f with each. It returns nil when the stream ends or f returns
+// [io.EOF], and otherwise an error.
+func (c *Client) Events(ctx context.Context, claim, pool string, f func(Event) error) error {
+	query := url.Values{}
+	if claim != "" {
+		query.Set("claim", claim)
+	}
+	if pool != "" {
+		query.Set("pool", pool)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	resp, err := c.send(ctx, http.MethodGet, eventsPath+"?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	quiet := time.AfterFunc(silence, func() {
+		cancel(problem.New(problem.Unavailable, "the sidecar at %s has said nothing for %s", c.addr, silence))
+	})
+	defer quiet.Stop()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		quiet.Reset(silence)
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok {
+			continue
+		}
+		var ev Event
+		if err := json.Unmarshal(data, &ev); err != nil {
+			return c.failed(ctx, err)
+		}
+		if err := f(ev); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return c.failed(ctx, err)
+	}
+	return nil
+}

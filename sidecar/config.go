@@ -1,0 +1,97 @@
+package sidecar
+
+import (
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	// Instance is the name of a host's sidecar among its instances, unless
+	// [Config.Options] says otherwise.
+	Instance = "sidecar"
+	// DefaultDrainTimeout is how long a stop waits for holders to release.
+	DefaultDrainTimeout = 30 * time.Second
+)
+
+// Config is what a [Server] needs.
+type Config struct {
+	// Options of the instance. Instance and Role are "sidecar" unless they are
+	// set. With a StateDir, a later server takes over what this one leaves.
+	Options berth.Options
+
+	// Listen is the TCP address, host:port, empty for none; port 0 is any free
+	// one. Other than loopback addresses need TLS and Token.
+	Listen string
+	// Socket is the path of the unix socket, empty for none. Its folder is made,
+	// for the user alone, if there is none.
+	Socket string
+	// TLS for TCP; nil is plain text.
+	TLS *tls.Config
+	// Token is what a request over TCP has to show as a Bearer token. Empty asks
+	// for none.
+	Token string
+	// Names are the names, beyond localhost and the addresses, under which the
+	// server is reached: what a Host header may say.
+	Names []string
+
+	// DrainTimeout bounds the wait for holders in a stop; [DefaultDrainTimeout]
+	// if 0, and no wait if negative.
+	DrainTimeout time.Duration
+
+	// Logger is silent if nil. It serves Options too, unless that has one.
+	Logger hclog.Logger
+	// Registerer takes the metrics, of Options too unless that has one; nil keeps
+	// none. Gatherer is what /metrics shows; nil shows none.
+	Registerer prometheus.Registerer
+	Gatherer   prometheus.Gatherer
+}
+
+// fill sets what was left out.
+func (c *Config) fill() {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Options.Logger == nil {
+		c.Options.Logger = c.Logger
+	}
+	if c.Options.Registerer == nil {
+		c.Options.Registerer = c.Registerer
+	}
+	if c.Options.Instance == "" {
+		c.Options.Instance = Instance
+	}
+	if c.Options.Role == "" {
+		c.Options.Role = Instance
+	}
+	if c.Gatherer == nil {
+		c.Gatherer = prometheus.NewRegistry()
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+}
+
+// validate refuses a door that would stand open. It looks names up.
+func (c *Config) validate() error {
+	if c.Listen == "" && c.Socket == "" {
+		return problem.Field("listen", "there is neither an address nor a socket to listen on")
+	}
+	if c.Listen == "" || c.TLS != nil && c.Token != "" {
+		return nil
+	}
+	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
+	if err != nil {
+		return problem.Field("listen", "%q is no address to listen on: %w", c.Listen, err)
+	}
+	if !addr.IP.IsLoopback() {
+		return problem.Field("listen", "%s can be reached from other hosts, and needs TLS and a token for that; 127.0.0.1 and the unix socket do not", c.Listen)
+	}
+	return nil
+}

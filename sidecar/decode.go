@@ -1,0 +1,80 @@
+package sidecar
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// decoder reads a body strictly: what is no JSON object, a field that is not
+// known, in just this spelling, and a name that is given twice are refused.
+type decoder[T any] struct {
+	fields []string
+	// optional bodies may be left out.
+	optional bool
+}
+
+func newDecoder[T any](optional bool) decoder[T] {
+	d := decoder[T]{optional: optional}
+	t := reflect.TypeFor[T]()
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		d.fields = append(d.fields, name)
+	}
+	return d
+}
+
+// decode reads a body. Its error is a [*Problem].
+func (d *decoder[T]) decode(body []byte) (v T, err error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		if d.optional {
+			return v, nil
+		}
+		return v, newProblem(problem.Malformed, "the body is empty: send a JSON object")
+	}
+	if !json.Valid(body) {
+		var any json.RawMessage
+		return v, newProblem(problem.Malformed, "the body is no JSON: %s", json.Unmarshal(body, &any))
+	}
+	if faults := scanNames(body, d.fields); len(faults) > 0 {
+		return v, fieldProblem(faults...)
+	}
+	if err := json.Unmarshal(body, &v); err != nil {
+		return v, typeProblem(err)
+	}
+	return v, nil
+}
+
+// typeProblem tells which field has a value of the wrong type.
+func typeProblem(err error) *Problem {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return newProblem(problem.Malformed, "the body can't be read: %s", err)
+	}
+	if wrong.Field == "" {
+		return newProblem(problem.Malformed, "the body is no JSON object, but %s", wrong.Value)
+	}
+	return fieldProblem(FieldError{Field: clip(wrong.Field), Message: fmt.Sprintf("%s is no %s", wrong.Value, takes(wrong.Type))})
+}
+
+// takes names what a field of a type takes.
+func takes(t reflect.Type) string {
+	switch {
+	case t == durationType:
+		return "duration: write 30s, 5m or 1h30m"
+	case t == slotsType:
+		return `set of slots: write {"pool": 1}`
+	case t.Kind() == reflect.Int:
+		return "whole number that can be used here"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.Map:
+		return "object"
+	}
+	return t.Kind().String()
+}

@@ -1,0 +1,65 @@
+// Package sidecar is the HTTP door of berth: the process that a host's jobs talk
+// to, and a client for it.
+//
+// # Nouns
+//
+//   - A [Server] is one instance of berth (see package berth) behind HTTP, on a
+//     unix socket, on TCP, or both. It claims for others, and is their witness:
+//     it knows who holds each claim and whether that holder still lives.
+//   - A holder is one claim with its binding. A binding says how the server knows
+//     that the holder lives: by a time to live (ttl) within which it renews, by a
+//     process (pid), by both, whichever ends first, or by nothing, until it
+//     releases.
+//   - A [Problem] is what every error is answered as: problem+json with a stable
+//     code. The codes and their statuses are those of internal/problem.
+//   - A [Client] speaks to a server. Its errors are problems again.
+//
+// # Invariants
+//
+//   - Before etcd has answered, /healthz says that the process lives, /readyz
+//     says what is missing, and everything under /v1 is refused with 503.
+//   - trusted_for counts from the sending of the request that it answers, and
+//     never lasts longer than the lease, nor than the ttl. Whoever has stopped by
+//     then has stopped before anybody else can have the slots.
+//   - A claim whose trust has ended keeps its slots until its holder says that it
+//     has stopped (DELETE), its process is gone, its ttl has passed, or etcd ends
+//     its lease. For some minutes after that it is answered with why.
+//   - A process that a claim is bound to is the very process that was named:
+//     what is watched is a pidfd, and what is remembered is the time of its start.
+//   - A binding survives the server: it is recorded with the claim in etcd, and
+//     later changes of it in the state directory.
+//
+// # States of a holder
+//
+//	      POST            DELETE, its process ended, stopped by the server
+//	(none) ───▶ held ───────────────────────────────────▶ released
+//	              │                                          ▲
+//	              │ lease not renewed, revoked, ttl passed   │ DELETE, its process
+//	              ▼                                          │ ended, ttl passed
+//	            ended (409 claim_lost or claim_revoked) ─────┘
+//
+// # Stopping a process
+//
+// A process that a claim is bound to is stopped when trust in the claim ends: it
+// gets SIGTERM when trust is about to end ([lease.StopGrace] before), or at once
+// when an operator takes the claim back, and SIGKILL when that grace is over. The
+// signals go to that process alone, not to its children.
+//
+// # When things fail
+//
+// While etcd is away, claims wait, reads answer from what was last known, and
+// trust runs down; what can't be answered is etcd_unavailable. A server that is
+// killed and started again within the leases takes its claims over: processes
+// are watched again, ttls begin anew. A state file that can't be read is told in
+// the log, and the binding recorded in etcd counts. A client that hangs up while
+// it waits leaves the line; one that hangs up later leaves a claim that ends as
+// its binding says.
+//
+// # Who may ask
+//
+// The unix socket is guarded by its file: whoever may open it may use it, without
+// a token. TCP on a loopback address may be used by everybody on the host, or
+// with a token by whoever has it; any other address needs TLS and a token. Pages
+// of other sites in a browser are refused, reads included, and so are names for
+// the server that it does not know.
+package sidecar

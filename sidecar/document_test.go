@@ -1,0 +1,61 @@
+package sidecar_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+)
+
+// document is the OpenAPI document that a sidecar serves.
+type document struct {
+	router routers.Router
+	// checked are the operations with their statuses that were seen.
+	checked map[string]bool
+}
+
+// readDocument has a sidecar checked against its own document from now on.
+func (r *running) readDocument() {
+	r.t.Helper()
+	got := r.raw(request{method: "GET", path: "/openapi.yaml"})
+	doc, err := openapi3.NewLoader().LoadFromData(got.body)
+	if err != nil {
+		r.t.Fatalf("%v in\n%s", err, got.body)
+	}
+	if err := doc.Validate(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	router, err := legacy.NewRouter(doc)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.doc = &document{router: router, checked: map[string]bool{}}
+}
+
+// check fails the test if an answer is not as the document says.
+func (d *document) check(t testing.TB, req *http.Request, resp *http.Response, body []byte) {
+	t.Helper()
+	route, params, err := d.router.FindRoute(req)
+	if err != nil {
+		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && !strings.HasPrefix(req.URL.Path, "/openapi") && req.URL.Path != "/metrics" {
+			t.Errorf("%s %s is not in the document: %v", req.Method, req.URL.Path, err)
+		}
+		return
+	}
+	err = openapi3filter.ValidateResponse(t.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		Status:                 resp.StatusCode, Header: resp.Header,
+		Body:    io.NopCloser(bytes.NewReader(body)),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	})
+	if err != nil {
+		t.Errorf("%s %s is answered with %d, %s, which is not as documented: %v", req.Method, req.URL.Path, resp.StatusCode, body, err)
+	}
+	d.checked[route.Operation.OperationID+" "+resp.Status] = true
+}

@@ -1,0 +1,56 @@
+package sidecar
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	// keepEnded is how long a holder that comes late is told why its claim has
+	// ended: longer than the longest default lease, within which a holder that
+	// renews comes.
+	keepEnded = 10 * time.Minute
+	// maxEnded bounds what is kept: 1 MB or so.
+	maxEnded = 4096
+)
+
+// endedLog remembers for a while why claims have ended that are no longer held.
+// Its owner locks it.
+type endedLog struct {
+	byID  map[string]endedClaim
+	order []string // oldest first; an id can be there more than once
+}
+
+type endedClaim struct {
+	why   *problem.Error
+	until time.Duration
+}
+
+func newEndedLog() endedLog { return endedLog{byID: map[string]endedClaim{}} }
+
+// add remembers a claim.
+func (l *endedLog) add(id string, why *problem.Error, now time.Duration) {
+	l.byID[id] = endedClaim{why: why, until: now + keepEnded}
+	l.order = append(l.order, id)
+	for len(l.order) > maxEnded || len(l.order) > 0 && l.stale(l.order[0], now) {
+		delete(l.byID, l.order[0])
+		l.order = l.order[1:]
+	}
+}
+
+func (l *endedLog) stale(id string, now time.Duration) bool {
+	c, ok := l.byID[id]
+	return !ok || now >= c.until
+}
+
+// why returns why a claim has ended, nil if that is not known (any more).
+func (l *endedLog) why(id string, now time.Duration) *problem.Error {
+	if l.stale(id, now) {
+		return nil
+	}
+	return l.byID[id].why
+}
+
+// forget forgets a claim whose id is used again.
+func (l *endedLog) forget(id string) { delete(l.byID, id) }

@@ -1,0 +1,98 @@
+package sidecar
+
+import (
+	"context"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+)
+
+// claimEnded takes that a claim has ended by itself.
+func (hs *holders) claimEnded(h *holder) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h.gone {
+		return
+	}
+	if err := h.claim.Err(); err != nil {
+		hs.distrust(h, problemError(err))
+	} else if !h.releasing {
+		hs.drop(h)
+	}
+}
+
+// distrust ends trust in a claim: its holder is told to stop. Its slots stay
+// taken until it has.
+func (hs *holders) distrust(h *holder, why *problem.Error) {
+	if h.gone || h.releasing || h.why != nil {
+		return
+	}
+	h.why = why
+	hs.publish(EventClaimEnded, h)
+	switch {
+	case h.proc != nil:
+		hs.tellToStop(h)
+	case h.expires == 0:
+		// Nobody will say when this one has stopped. Its slots go with the lease;
+		// with it goes what is remembered of it.
+		h.expires = hs.clock.Now() + max(h.lease, pool.MinLeaseDuration)
+	}
+}
+
+// processEnded takes that the process has ended that a claim was bound to.
+func (hs *holders) processEnded(h *holder, proc *process) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h.proc != proc || h.gone {
+		return
+	}
+	hs.log.Debug("the process of a claim has ended", keyClaim, h.claim.ID, keyPID, proc.id.pid)
+	if !h.releasing {
+		hs.giveBack(h)
+	}
+}
+
+// giveBack releases a claim that nobody asks to be released, or goes on with a
+// release whose asker has gone away.
+func (hs *holders) giveBack(h *holder) {
+	if h.gone || hs.closed {
+		return
+	}
+	h.releasing = true
+	h.unhook()
+	hs.tasks.Go(func() { _ = hs.finish(hs.quit, h) }) // an error is the end of the server
+}
+
+// finish releases a claim, and forgets it if that came to an end.
+func (hs *holders) finish(ctx context.Context, h *holder) error {
+	err := h.claim.Release(ctx)
+	if err == nil {
+		hs.mu.Lock()
+		defer hs.mu.Unlock()
+		hs.drop(h)
+	}
+	return err
+}
+
+// release gives a claim back as its holder asks, and returns when its slots are
+// free. It is false if there is no such claim here.
+func (hs *holders) release(ctx context.Context, id string) (bool, error) {
+	hs.mu.Lock()
+	h := hs.byID[id]
+	if h == nil {
+		hs.mu.Unlock()
+		return false, nil
+	}
+	first := !h.releasing
+	h.releasing = true
+	h.unhook()
+	hs.mu.Unlock()
+	err := hs.finish(ctx, h)
+	if err != nil && first {
+		// Its asker has gone away, or the server stops. It is released all the same.
+		hs.mu.Lock()
+		defer hs.mu.Unlock()
+		hs.giveBack(h)
+	}
+	return true, err
+}

@@ -1,0 +1,174 @@
+package sidecar_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// follow collects the events of a stream, from its hello on.
+func (r *running) follow(claim, pool string) <-chan sidecar.Event {
+	r.t.Helper()
+	events := make(chan sidecar.Event, 100)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(events)
+		_ = r.client.Events(ctx, claim, pool, func(ev sidecar.Event) error { // the end is told by the channel
+			events <- ev
+			return nil
+		})
+	}()
+	r.t.Cleanup(func() { cancel(); <-done })
+	hello := next(r.t, events, sidecar.EventHello)
+	if hello.Host != "one" || hello.Instance != "sidecar" || hello.Claim != claim {
+		r.t.Errorf("hello: %+v", hello)
+	}
+	return events
+}
+
+// next returns the next event of a type, and passes over others.
+func next(t testing.TB, events <-chan sidecar.Event, kind string) sidecar.Event {
+	t.Helper()
+	for {
+		select {
+		case ev, ok := <-events:
+			if !ok {
+				t.Fatalf("the stream ended without %s", kind)
+			}
+			if ev.Type == kind {
+				return ev
+			}
+		case <-time.After(patience):
+			t.Fatalf("no %s comes", kind)
+		}
+	}
+}
+
+func TestAStreamTellsWhatBecomesOfClaimsAndPools(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	r.pool("gpu", 1)
+	all, db, gpu, mine := r.follow("", ""), r.follow("", "db"), r.follow("", "gpu"), r.follow("mine", "")
+	r.claim(sidecar.ClaimRequest{ID: "first", Pools: sidecar.Slots{"db": 1}})
+	if ev := next(t, all, sidecar.EventClaimGranted); ev.Claim != "first" || !slices.Equal(ev.Pools, []string{"db"}) {
+		t.Errorf("%+v", ev)
+	}
+	next(t, db, sidecar.EventPoolChanged)
+	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+	if ev := next(t, mine, sidecar.EventClaimWaiting); ev.Claim != "mine" || ev.Reason == "" {
+		t.Errorf("%+v", ev)
+	}
+	if err := r.client.Release(t.Context(), "first"); err != nil {
+		t.Fatal(err)
+	}
+	if ev := next(t, all, sidecar.EventClaimReleased); ev.Claim != "first" {
+		t.Errorf("%+v", ev)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	next(t, mine, sidecar.EventClaimGranted)
+	if _, err := r.client.Revoke(t.Context(), "mine", false); err != nil {
+		t.Fatal(err)
+	}
+	for _, events := range []<-chan sidecar.Event{mine, all} {
+		if ev := next(t, events, sidecar.EventClaimEnded); ev.Claim != "mine" || ev.Code != string(problem.ClaimRevoked) || ev.Reason == "" {
+			t.Errorf("%+v", ev)
+		}
+	}
+	if err := r.client.Release(t.Context(), "mine"); err != nil {
+		t.Fatal(err)
+	}
+	next(t, mine, sidecar.EventClaimReleased)
+
+	r.pool("gpu", 2)
+	if ev := next(t, gpu, sidecar.EventPoolChanged); !slices.Equal(ev.Pools, []string{"gpu"}) {
+		t.Errorf("of another pool: %+v", ev)
+	}
+	late := r.follow("mine", "")
+	if ev := next(t, late, sidecar.EventClaimEnded); ev.Code != string(problem.ClaimRevoked) {
+		t.Errorf("told late: %+v", ev)
+	}
+}
+
+func TestAWatchEndsWithItsClaim(t *testing.T) {
+	r := single(t)
+	r.pool("db", 3)
+	watch := func(id string) <-chan error {
+		done := make(chan error, 1)
+		go func() { done <- r.client.Watch(t.Context(), id) }()
+		return done
+	}
+	for _, id := range []string{"released", "revoked", "kept"} {
+		r.claim(sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}})
+	}
+	released, revoked := watch("released"), watch("revoked")
+	if err := r.client.Release(t.Context(), "released"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; err != nil && problem.CodeOf(err) != problem.ClaimNotFound { // if it came late
+		t.Error(err)
+	}
+	if _, err := r.client.Revoke(t.Context(), "revoked", true); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, <-revoked, problem.ClaimLost)
+	wantCode(t, <-watch("nobody"), problem.ClaimNotFound)
+	wantCode(t, <-watch("no id"), problem.Invalid)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan error, 1)
+	go func() { kept <- r.client.Watch(ctx, "kept") }()
+	r = r.restarted()
+	if _, err := r.client.Get(t.Context(), "kept"); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-kept:
+		t.Errorf("the watch ended with the server: %v", err)
+	default:
+	}
+	if _, err := r.client.Revoke(t.Context(), "kept", true); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, <-kept, problem.ClaimLost)
+	cancel()
+}
+
+func TestAStreamIsAStreamOfEvents(t *testing.T) {
+	r := single(t)
+	req, err := http.NewRequestWithContext(t.Context(), "GET", r.base+"/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Error(got)
+	}
+	r.pool("db", 1)
+	want := "event: hello\ndata: {\"type\":\"hello\",\"host\":\"one\",\"instance\":\"sidecar\"}\n\n" +
+		"id: 1\nevent: pool_changed\ndata: {\"type\":\"pool_changed\",\"pools\":[\"db\"]}\n\n"
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != want {
+		t.Errorf("%q, %v", got, err)
+	}
+	r.server.Stop(sidecar.Leave)
+	rest, err := io.ReadAll(resp.Body)
+	if want := "event: stopping\ndata: {\"type\":\"stopping\"}\n\n"; err != nil || string(rest) != want {
+		t.Errorf("%q, %v", rest, err)
+	}
+}

@@ -1,0 +1,111 @@
+package sidecar
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// guard decides who may come in.
+type guard struct {
+	token *[sha256.Size]byte // nil: none is asked for
+	names map[string]bool    // of hosts, lower case
+	tls   bool
+}
+
+func newGuard(cfg *Config) *guard {
+	g := &guard{names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
+	for _, name := range cfg.Names {
+		g.names[strings.ToLower(name)] = true
+	}
+	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil && host != "" {
+		g.names[strings.ToLower(host)] = true
+	}
+	if cfg.Token != "" {
+		sum := sha256.Sum256([]byte(cfg.Token))
+		g.token = &sum
+	}
+	return g
+}
+
+// check refuses a request, or returns nil. Over the unix socket only browsers
+// are refused, of which none gets there by itself.
+func (g *guard) check(r *http.Request) *Problem {
+	_, local := peerOf(r.Context())
+	if !local && !g.knows(r) {
+		return newProblem(problem.Forbidden, "this server is not called %s: use localhost or its address, or add the name to its settings", quote(r.Host))
+	}
+	if p := g.checkOrigin(r, local); p != nil {
+		return p
+	}
+	if local || g.token == nil || r.URL.Path == healthPath || r.URL.Path == readyPath || g.authorized(r) {
+		return nil
+	}
+	return newProblem(problem.Unauthorized, "a token is needed: send it as Authorization: Bearer …")
+}
+
+// knows tells whether the Host header names this server. Another name is that of
+// a site which had a browser look it up as our address.
+func (g *guard) knows(r *http.Request) bool {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if g.names[host] {
+		return true
+	}
+	// An address says no name at all. It is ours if the request came to it.
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return false
+	}
+	ours, err := netip.ParseAddrPort(at.String())
+	return err == nil && ours.Addr().Unmap() == addr.Unmap()
+}
+
+// checkOrigin refuses what the page of another site has a browser ask.
+func (g *guard) checkOrigin(r *http.Request, local bool) *Problem {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+	default:
+		return errCrossSite()
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return nil
+	}
+	scheme := "http"
+	if g.tls {
+		scheme = "https"
+	}
+	u, err := url.Parse(origin)
+	if local || err != nil || u.Scheme != scheme || !strings.EqualFold(u.Host, r.Host) {
+		return errCrossSite()
+	}
+	return nil
+}
+
+func errCrossSite() *Problem {
+	return newProblem(problem.Forbidden, "requests from pages of other sites are refused")
+}
+
+// authorized compares the token in a time that says nothing about it.
+func (g *guard) authorized(r *http.Request) bool {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return false
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	return subtle.ConstantTimeCompare(sum[:], g.token[:]) == 1
+}

@@ -1,0 +1,76 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
+
+const (
+	// maxViewAge is from when on nothing is granted.
+	maxViewAge = 2 * time.Second
+	// readyTimeout bounds the look at the view.
+	readyTimeout = time.Second
+)
+
+// Health is the answer of /healthz and /readyz.
+type Health struct {
+	Status string `json:"status"`
+}
+
+// health answers GET /healthz: the process lives.
+func (a *api) health(context.Context, *struct{}) (*output[Health], error) {
+	return outputOf(Health{Status: "ok"}, nil)
+}
+
+// readiness answers GET /readyz: claims can be made.
+func (a *api) readiness(ctx context.Context, _ *struct{}) (*output[Health], error) {
+	code, missing := problem.EtcdUnavailable, []string{}
+	if a.stopping.Load() != nil {
+		code, missing = problem.Stopping, append(missing, "stopping")
+	}
+	if s, err := a.ready(); err != nil {
+		missing = append(missing, fmt.Sprintf("etcd: %s", err))
+	} else if old := s.viewAge(ctx); old > maxViewAge {
+		missing = append(missing, fmt.Sprintf("view: nothing was heard from etcd for %s", old.Truncate(100*time.Millisecond)))
+	}
+	if len(missing) == 0 {
+		return outputOf(Health{Status: "ready"}, nil)
+	}
+	p := newProblem(code, "not ready: %s", strings.Join(missing, "; "))
+	p.NotReady = missing
+	return nil, p
+}
+
+// viewAge is how old the view of the pools is; readyTimeout and more if that
+// can't be told.
+func (s *session) viewAge(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	age, err := s.client.Age(ctx)
+	if err != nil {
+		return maxViewAge + readyTimeout
+	}
+	return age
+}
+
+// registerHealth registers what is asked about the process itself.
+func (a *api) registerHealth(h huma.API) {
+	const tag = "process"
+	handle(a, h, operation(h, "health", http.MethodGet, healthPath, tag, "Tell that the process lives"), a.health)
+	huma.Register(h, operation(h, "ready", http.MethodGet, readyPath, tag, "Tell whether claims can be made"), a.readiness)
+	metrics := promhttp.HandlerFor(a.cfg.Gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	a.mux.Handle("GET /metrics", metrics)
+}

@@ -1,0 +1,201 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+const poolsPath = "/v1/pools"
+
+var poolType = reflect.TypeFor[Pool]()
+
+const (
+	// maxListed bounds the holders and the waiters that a pool is shown with; the
+	// list of claims has them all.
+	maxListed = 1000
+	// expiryTimeout bounds how long etcd is asked when leases end. What it has not
+	// said by then is left out.
+	expiryTimeout = time.Second
+)
+
+// poolInput is the input of an endpoint of one pool.
+type poolInput struct {
+	Pool string `path:"pool"`
+}
+
+// poolBody is poolInput with a body.
+type poolBody struct {
+	Pool    string `path:"pool"`
+	RawBody []byte `contentType:"application/json"`
+}
+
+// listPools answers GET /v1/pools.
+func (a *api) listPools(ctx context.Context, _ *struct{}) (*output[List[Pool]], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.client.Pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := List[Pool]{Items: make([]Pool, len(all))}
+	for i, p := range all {
+		list.Items[i] = poolOf(p)
+	}
+	return outputOf(list, nil)
+}
+
+// getPool answers GET /v1/pools/{pool}.
+func (a *api) getPool(ctx context.Context, in *poolInput) (*output[PoolDetail], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.ValidateName(in.Pool); err != nil {
+		return nil, err
+	}
+	p, err := s.client.Pool(ctx, in.Pool)
+	if err != nil {
+		return nil, err
+	}
+	detail := PoolDetail{Pool: poolOf(p.Status), Holders: []Holder{}, Waiters: []Waiter{}}
+	holders := p.Holders[:min(len(p.Holders), maxListed)]
+	ends := s.expiries(ctx, holders)
+	for _, h := range holders {
+		one := holderOf(h)
+		one.ExpiresIn = Duration(ends[h.Lease])
+		detail.Holders = append(detail.Holders, one)
+	}
+	for _, w := range p.Waiters[:min(len(p.Waiters), maxListed)] {
+		detail.Waiters = append(detail.Waiters, waiterOf(w))
+	}
+	return outputOf(detail, nil)
+}
+
+// expiries asks etcd when the leases of holders end. They are worth showing, and
+// no reason to fail.
+func (s *session) expiries(ctx context.Context, holders []pool.HolderStatus) map[store.LeaseID]time.Duration {
+	if len(holders) == 0 {
+		return nil
+	}
+	ids := make([]store.LeaseID, len(holders))
+	for i, h := range holders {
+		ids[i] = h.Lease
+	}
+	ctx, cancel := context.WithTimeout(ctx, expiryTimeout)
+	defer cancel()
+	ends, err := s.client.LeaseEnds(ctx, ids)
+	if err != nil {
+		return nil
+	}
+	return ends
+}
+
+// putPool answers PUT /v1/pools/{pool}.
+func (a *api) putPool(ctx context.Context, in *poolBody, c PoolChange) (*poolOutput, error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	put, err := s.client.SetPool(ctx, in.Pool, pool.Change{
+		Limit: c.Limit, Paused: c.Paused,
+		LeaseDuration: (*time.Duration)(c.LeaseDuration), ReserveAfter: (*time.Duration)(c.ReserveAfter),
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.log.Info("a pool was set", keyPool, in.Pool, keyLimit, put.Spec.Limit, keyLease, put.Spec.LeaseDuration,
+		keyReserve, pool.FormatReserveAfter(put.Spec.ReserveAfter), keyPaused, put.Spec.Paused)
+	out := &poolOutput{Status: http.StatusOK, Body: s.poolAfter(ctx, in.Pool, put.Spec)}
+	if put.Created {
+		out.Status = http.StatusCreated
+	}
+	return out, nil
+}
+
+// poolOutput answers with a pool that may be new.
+type poolOutput struct {
+	Status int
+	Body   Pool
+}
+
+// poolAfter is a pool after a change: with the spec that was put, although the
+// view may be behind it.
+func (s *session) poolAfter(ctx context.Context, name string, spec pool.Spec) Pool {
+	d, err := s.client.Pool(ctx, name)
+	if err != nil {
+		d = pool.Detail{} // new, or etcd is slow: nothing is known to be claimed
+	}
+	d.Name, d.Spec, d.Deleted = name, spec, false
+	return poolOf(d.Status)
+}
+
+// deletePool answers DELETE /v1/pools/{pool}.
+func (a *api) deletePool(ctx context.Context, in *poolInput) (*struct{}, error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.client.DeletePool(ctx, in.Pool); err != nil {
+		return nil, err
+	}
+	a.log.Info("a pool was deleted", keyPool, in.Pool)
+	return nil, nil
+}
+
+// pausePool answers POST /v1/pools/{pool}/pause.
+func (a *api) pausePool(ctx context.Context, in *poolInput) (*output[Pool], error) {
+	return a.changePaused(ctx, in.Pool, true)
+}
+
+// resumePool answers POST /v1/pools/{pool}/resume.
+func (a *api) resumePool(ctx context.Context, in *poolInput) (*output[Pool], error) {
+	return a.changePaused(ctx, in.Pool, false)
+}
+
+func (a *api) changePaused(ctx context.Context, name string, paused bool) (*output[Pool], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	change := s.client.ResumePool
+	if paused {
+		change = s.client.PausePool
+	}
+	if err := change(ctx, name); err != nil {
+		return nil, err
+	}
+	a.log.Info("a pool was paused or resumed", keyPool, name, keyPaused, paused)
+	d, err := s.client.Pool(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	d.Paused = paused
+	return outputOf(poolOf(d.Status), nil)
+}
+
+// registerPools registers the endpoints of pools.
+func (a *api) registerPools(h huma.API) {
+	const tag, one = "pools", poolsPath + "/{pool}"
+	handle(a, h, operation(h, "list-pools", http.MethodGet, poolsPath, tag, "List pools"), a.listPools)
+	handle(a, h, operation(h, "get-pool", http.MethodGet, one, tag, "Look at a pool, its holders and its line"), a.getPool)
+	op := operation(h, "put-pool", http.MethodPut, one, tag, "Create a pool or change it")
+	op.Description = "What is left out stays, or gets its default in a new pool, which needs a limit."
+	op.Responses["201"] = &huma.Response{Description: "Created", Content: map[string]*huma.MediaType{
+		"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(poolType, true, "")},
+	}}
+	handleBody(a, h, op, false, func(in *poolBody) []byte { return in.RawBody }, a.putPool)
+	op = operation(h, "delete-pool", http.MethodDelete, one, tag, "Delete a pool")
+	op.Description = "Its holders keep their slots until they release them; its waiters are refused."
+	handle(a, h, op, a.deletePool)
+	handle(a, h, operation(h, "pause-pool", http.MethodPost, one+"/pause", tag, "Have a pool grant nothing for now"), a.pausePool)
+	handle(a, h, operation(h, "resume-pool", http.MethodPost, one+"/resume", tag, "End a pause"), a.resumePool)
+}

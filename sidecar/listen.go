@@ -1,0 +1,149 @@
+package sidecar
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	// socketMode lets the group of the socket's folder in, if that folder does.
+	socketMode, socketDirMode = 0o660, 0o700
+	// maxSocketPath is what the address of a socket has room for, 107 bytes, less
+	// the end that the path has at first.
+	maxSocketPath = 99
+	// dialStale bounds the look whether somebody listens on a socket.
+	dialStale = time.Second
+)
+
+// socket is a unix socket that listens. It gets its name only when it is ready,
+// so nobody finds it with other rights, and a socket that is in use is never
+// replaced.
+type socket struct {
+	*net.UnixListener
+	path string
+	self os.FileInfo
+}
+
+// listenSocket listens on a path. A socket that nobody listens on any more is
+// replaced.
+func listenSocket(ctx context.Context, path string) (*socket, error) {
+	if len(path) > maxSocketPath {
+		return nil, problem.Field("socket", "the path is %d bytes long: allowed are %d", len(path), maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), socketDirMode); err != nil {
+		return nil, problem.Field("socket", "its folder can't be made: %w", err)
+	}
+	if err := checkFree(ctx, path); err != nil {
+		return nil, err
+	}
+	early := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.Remove(early); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, problem.Field("socket", "%w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: early, Net: "unix"})
+	if err != nil {
+		return nil, problem.Field("socket", "%w", err)
+	}
+	l.SetUnlinkOnClose(false) // it has another name by then
+	s := &socket{UnixListener: l, path: path}
+	err = os.Chmod(early, socketMode)
+	if err == nil {
+		s.self, err = os.Lstat(early)
+	}
+	if err == nil {
+		err = os.Rename(early, path)
+	}
+	if err != nil {
+		return nil, errors.Join(problem.Field("socket", "%w", err), l.Close(), os.Remove(early))
+	}
+	return s, nil
+}
+
+// checkFree refuses a path that is no socket, or that somebody listens on.
+func checkFree(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return problem.Field("socket", "%w", err)
+	case info.Mode()&fs.ModeSocket == 0:
+		return problem.Field("socket", "%s is there, and is no socket", path)
+	}
+	dialer := net.Dialer{Timeout: dialStale}
+	c, err := dialer.DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = c.Close() // it was only to see
+		return problem.Field("socket", "another process listens on %s: stop it, or use another socket", path)
+	}
+	return nil
+}
+
+// Addr is the socket under the name that it is found by.
+func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
+
+// Close ends listening, and removes the socket unless another took its place.
+func (s *socket) Close() error {
+	err := s.UnixListener.Close()
+	if now, statErr := os.Lstat(s.path); statErr == nil && os.SameFile(now, s.self) {
+		err = errors.Join(err, os.Remove(s.path))
+	}
+	return err
+}
+
+// listeners are what a server listens on.
+type listeners struct {
+	tcp  net.Listener // nil for none
+	unix *socket      // nil for none
+}
+
+// listen opens what a configuration asks for.
+func listen(ctx context.Context, cfg *Config) (l listeners, err error) {
+	if cfg.Listen != "" {
+		var lc net.ListenConfig
+		tcp, err := lc.Listen(ctx, "tcp", cfg.Listen)
+		if err != nil {
+			return l, problem.Field("listen", "%w", err)
+		}
+		if l.tcp = tcp; cfg.TLS != nil {
+			conf := cfg.TLS.Clone()
+			conf.NextProtos = []string{"h2", "http/1.1"}
+			l.tcp = tls.NewListener(tcp, conf)
+		}
+	}
+	if cfg.Socket != "" {
+		if l.unix, err = listenSocket(ctx, cfg.Socket); err != nil {
+			return listeners{}, errors.Join(err, l.close())
+		}
+	}
+	return l, nil
+}
+
+// each calls f with each listener.
+func (l *listeners) each(f func(net.Listener)) {
+	if l.tcp != nil {
+		f(l.tcp)
+	}
+	if l.unix != nil {
+		f(l.unix)
+	}
+}
+
+func (l *listeners) close() error {
+	var errs []error
+	l.each(func(one net.Listener) {
+		if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	})
+	return errors.Join(errs...)
+}

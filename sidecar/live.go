@@ -1,0 +1,173 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+const (
+	// shutdownTimeout bounds the wait for answers that are under way at the end. A
+	// connection on which nothing was asked yet can take all of it.
+	shutdownTimeout = time.Second
+	// drainLook is how often a drain looks whether claims are left.
+	drainLook = 50 * time.Millisecond
+	// closeDrain is the least time for an instance to drain that has drained
+	// already: it looks once.
+	closeDrain = 10 * time.Millisecond
+)
+
+// live is the life of a server, once it answers:
+//
+//  1. etcd is reached.
+//  2. The claims that an earlier server left are taken over.
+//  3. Claims are made, until a stop.
+//  4. The stop, as its mode says.
+func (s *Server) live(ctx context.Context, a *api, w *web) error {
+	client, mode, err := s.connect(ctx, a, w)
+	if client == nil {
+		return err
+	}
+	procs, err := newWatcher()
+	if err != nil {
+		return errors.Join(fmt.Errorf("sidecar: watch processes: %w", err), client.Leave())
+	}
+	hub := newHub(client.Subscribe)
+	hs := newHolders(&s.cfg, hub, procs, a.metrics)
+	looking, cancel := context.WithCancel(context.Background())
+	var looks sync.WaitGroup
+	looks.Go(func() { hs.run(looking) })
+
+	claims, err := client.Held(context.WithoutCancel(ctx))
+	if err != nil {
+		mode = Leave
+	} else {
+		hs.resume(claims)
+		a.session.Store(&session{client: client, holders: hs, hub: hub})
+		s.log.Info("ready", keyClaims, len(claims))
+		if mode == 0 {
+			mode, err = s.serving(ctx, client, w)
+		}
+	}
+	a.stopping.Store(errStopping)
+	a.waits.stop(errStopping)
+	hub.stop()
+	err = errors.Join(err, s.end(mode, client, hs, w, a))
+
+	cancel()
+	looks.Wait()
+	hs.leave()
+	return errors.Join(err, procs.close())
+}
+
+// connect reaches etcd. There is no client if the server was stopped before, or
+// can't go on.
+func (s *Server) connect(ctx context.Context, a *api, w *web) (client *berth.Client, mode StopMode, err error) {
+	opening, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var task sync.WaitGroup
+	task.Go(func() { client, err = s.open(opening, a) })
+	done := make(chan struct{})
+	go func() {
+		task.Wait()
+		close(done)
+	}()
+	var failed error
+	select {
+	case <-done:
+	case mode = <-s.stops:
+		cancel()
+	case failed = <-w.failed:
+		mode = Leave
+		cancel()
+	}
+	<-done
+	switch {
+	case client == nil && (mode != 0 || ctx.Err() != nil):
+		err = failed // it was stopped before there was anything
+	case failed != nil:
+		err = failed
+	}
+	return client, mode, err
+}
+
+// serving waits for a stop.
+func (s *Server) serving(ctx context.Context, client *berth.Client, w *web) (StopMode, error) {
+	select {
+	case <-ctx.Done():
+		return Drain, nil
+	case mode := <-s.stops:
+		return mode, nil
+	case err := <-w.failed:
+		return Leave, err
+	case <-client.Done():
+		return Revoke, fmt.Errorf("sidecar: berth has ended on this host: %w", client.Err())
+	}
+}
+
+// end ends the instance.
+func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, w *web, a *api) error {
+	if mode == Drain {
+		mode = s.drain(client, hs)
+	}
+	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.count())
+	if mode == Leave {
+		// What is being answered is answered while the instance still can.
+		err := w.close(a)
+		hs.leave()
+		return errors.Join(err, client.Leave())
+	}
+	if client.Err() != nil {
+		s.stopHolders(hs, problemError(client.Err()))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeDrain)
+	defer cancel()
+	return client.Close(ctx)
+}
+
+// drain waits until no claims are left, for the drain timeout at most, and
+// returns how to go on.
+func (s *Server) drain(client *berth.Client, hs *holders) StopMode {
+	s.log.Info("draining", keyClaims, hs.count(), keyDuration, s.cfg.DrainTimeout)
+	tick := time.NewTicker(drainLook)
+	defer tick.Stop()
+	timeout := time.NewTimer(max(0, s.cfg.DrainTimeout))
+	defer timeout.Stop()
+	for hs.count() > 0 {
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			return Revoke
+		case <-client.Done():
+			return Revoke
+		case mode := <-s.stops:
+			if mode > Drain {
+				return mode
+			}
+		}
+	}
+	return Revoke
+}
+
+// stopHolders has the holders stop of an instance that can't go on: it may not
+// be able to tell them itself. Processes get the time that they may take.
+func (s *Server) stopHolders(hs *holders, why *problem.Error) {
+	hs.distrustAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
+	look := time.NewTicker(drainLook)
+	defer look.Stop()
+	late := time.After(lease.StopGrace(pool.MaxLeaseDuration))
+	for hs.countProcesses() > 0 {
+		select {
+		case <-look.C:
+		case <-late:
+			return
+		}
+	}
+}

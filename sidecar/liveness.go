@@ -1,0 +1,193 @@
+package sidecar
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+const (
+	// lookEvery is how often ttls and the trust in claims of processes are looked
+	// at. A lease's margin is two looks.
+	lookEvery = 250 * time.Millisecond
+	// killAhead is how long before the end of its grace a process is killed whose
+	// claim has ended, so that a look that comes late is still in time.
+	killAhead = 2 * lookEvery
+	// killAgain is the pause after a kill that has not worked yet.
+	killAgain = time.Second
+)
+
+// run looks at the holders until ctx ends.
+func (hs *holders) run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			hs.look()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look does what time brings:
+//
+//  1. A lease of which the duration was not known, since it was taken over, may
+//     be known now; the ttl that depends on it begins.
+//  2. A ttl that has passed ends its claim and gives the slots back.
+//  3. A process is told to stop when its claim can't be trusted for much longer
+//     than it may take to stop, and killed when it has taken longer.
+func (hs *holders) look() {
+	now := hs.clock.Now()
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for _, h := range hs.byID {
+		if h.lease == 0 && h.why == nil {
+			hs.extend(h)
+		}
+		if h.expires > 0 && now >= h.expires && !h.releasing {
+			hs.expire(h)
+		}
+		if h.proc != nil && !h.releasing {
+			hs.watchTrust(h, now)
+		}
+	}
+}
+
+// expire takes that a holder has not renewed in time.
+func (hs *holders) expire(h *holder) {
+	if h.why == nil {
+		ttl := h.bind.ttlOf(h.lease)
+		hs.log.Info("a claim was not renewed within its ttl", keyClaim, h.claim.ID, keyDuration, ttl)
+		hs.distrust(h, problem.New(problem.ClaimLost, "claim %q is lost: it was not renewed within its ttl of %s", h.claim.ID, ttl))
+	}
+	if h.proc == nil { // a process has to end first
+		hs.giveBack(h)
+	}
+}
+
+// watchTrust stops the process of a claim in time: so that it is gone before the
+// lease can end. From then on the claim counts as lost, even if its lease should
+// be renewed after all.
+func (hs *holders) watchTrust(h *holder, now time.Duration) {
+	if h.why == nil {
+		if left, grace := h.claim.Trust(); grace > 0 && left <= grace {
+			h.killAt = now + left
+			hs.distrust(h, problem.New(problem.ClaimLost, "claim %q is lost: its lease could not be renewed in time for its process to stop", h.claim.ID))
+		}
+	} else if now >= h.killAt {
+		h.killAt = now + killAgain
+		hs.signal(h, syscall.SIGKILL)
+	}
+}
+
+// tellToStop stops the process of a claim that has ended, or is about to.
+func (hs *holders) tellToStop(h *holder) {
+	if h.killAt == 0 {
+		grace := lease.StopGrace(max(h.lease, pool.MinLeaseDuration))
+		if h.why.Code == problem.ClaimRevoked {
+			grace = min(grace, pool.RevokeGrace) // when the engine frees the slots
+		}
+		h.killAt = hs.clock.Now() + grace - killAhead
+	}
+	hs.log.Warn("a claim has ended, stopping its process", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyReason, h.why)
+	hs.signal(h, syscall.SIGTERM)
+}
+
+func (hs *holders) signal(h *holder, sig syscall.Signal) {
+	hs.metrics.stopped.WithLabelValues(sig.String()).Inc()
+	if err := h.proc.signal(sig); err != nil {
+		hs.log.Error("a process whose claim has ended could not be stopped", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyError, err)
+	}
+}
+
+// resume takes over the claims that an earlier process left, each with the
+// binding that was recorded last.
+func (hs *holders) resume(claims []*berth.Claim) {
+	held := map[string]bool{}
+	for _, c := range claims {
+		held[c.ID] = true
+		hs.resumeOne(c)
+	}
+	hs.files.sweep(func(id string) bool { return held[id] })
+}
+
+func (hs *holders) resumeOne(c *berth.Claim) {
+	bind, saved := hs.files.load(c.ID, c.Fence())
+	if !saved {
+		var err error
+		if bind, err = decodeBinding(c.Bind()); err != nil {
+			hs.log.Error("what a claim is bound to can't be read; it must be renewed within its lease duration", keyClaim, c.ID, keyError, err)
+			bind = byLease
+		}
+	}
+	var proc *process
+	ended := false
+	if bind.proc.pid != 0 {
+		var err error
+		proc, err = hs.procs.open(bind.proc.pid)
+		if ended = err != nil || proc.id != bind.proc; ended {
+			hs.log.Info("the process of a claim that was taken over is gone", keyClaim, c.ID, keyPID, bind.proc.pid, keyError, err)
+			proc.close()
+			proc = nil
+		}
+	}
+	h := hs.add(c, bind, proc)
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h.saved = saved
+	if ended {
+		hs.giveBack(h)
+	}
+}
+
+// count is how many claims there are.
+func (hs *holders) count() int {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return len(hs.byID)
+}
+
+// countProcesses is how many of them have a process.
+func (hs *holders) countProcesses() int {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	n := 0
+	for _, h := range hs.byID {
+		if h.proc != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// distrustAll ends trust in all claims.
+func (hs *holders) distrustAll(why *problem.Error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for _, h := range hs.byID {
+		hs.distrust(h, why)
+	}
+}
+
+// leave lets go of all claims without giving any back, and waits for what was
+// under way.
+func (hs *holders) leave() {
+	hs.abandon()
+	hs.mu.Lock()
+	hs.closed = true
+	for _, h := range hs.byID {
+		h.gone = true
+		h.unhook()
+		h.proc.close()
+	}
+	clear(hs.byID)
+	hs.mu.Unlock()
+	hs.tasks.Wait()
+}

@@ -1,0 +1,397 @@
+package sidecar_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// child is a process that lives until it is told otherwise.
+type child struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// spawn starts a process that runs a line of shell.
+func spawn(t testing.TB, line string) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command("sh", "-c", line), ended: make(chan struct{})}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(c.ended)
+		_ = c.cmd.Wait() // the state says how it ended
+	}()
+	t.Cleanup(c.kill)
+	return c
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // gone is as good
+	<-c.ended
+}
+
+// endedBy waits for the end and returns the signal that brought it.
+func (c *child) endedBy() syscall.Signal {
+	c.t.Helper()
+	select {
+	case <-c.ended:
+		return c.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
+	case <-time.After(patience):
+		c.t.Fatal("the process does not end")
+		return 0
+	}
+}
+
+func (c *child) lives() bool {
+	select {
+	case <-c.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+const sleeper = "exec sleep 1000"
+
+func TestTheEndOfAProcessFreesItsClaim(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2)
+	p := spawn(t, sleeper)
+	c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	if c.PID != p.pid() || c.TTL == nil || *c.TTL != 0 {
+		t.Errorf("bound: %+v", c)
+	}
+	later := r.claim(sidecar.ClaimRequest{ID: "later", Pools: sidecar.Slots{"db": 1}})
+	if c, err := r.client.Renew(t.Context(), later.ID, sidecar.RenewRequest{PID: p.pid()}); err != nil || c.PID != p.pid() || *c.TTL != 0 {
+		t.Errorf("bound later: %+v, %v", c, err)
+	}
+	p.kill()
+	r.free("db")
+	_, err := r.client.Get(t.Context(), c.ID)
+	wantCode(t, err, problem.ClaimNotFound)
+	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	wantCode(t, err, problem.Invalid)
+	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: os.Getpid()})
+	wantCode(t, err, problem.Invalid) // the sidecar itself
+}
+
+func TestTheEndOfAProcessEndsTheWaitOfItsClaim(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	p := spawn(t, sleeper)
+	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	p.kill()
+	if err := <-done; problem.CodeOf(err) != problem.Invalid || !strings.Contains(err.Error(), "has ended") {
+		t.Error(err)
+	}
+}
+
+func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2)
+	c := r.claim(sidecar.ClaimRequest{ID: "short", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL)})
+	if left, _ := c.Trust(); left > sidecar.MinTTL {
+		t.Errorf("trusted for %s", left)
+	}
+	r.claim(sidecar.ClaimRequest{ID: "kept", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
+	renewed := r.claim(sidecar.ClaimRequest{ID: "renewed", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL), Wait: sidecar.DurationOf(time.Minute)})
+	if renewed.Fence <= c.Fence {
+		t.Error("it was granted beside the first")
+	}
+	if _, err := r.client.Renew(t.Context(), "renewed", sidecar.RenewRequest{TTL: sidecar.DurationOf(time.Hour)}); err != nil {
+		t.Error(err)
+	}
+	_, err := r.client.Renew(t.Context(), "short", sidecar.RenewRequest{})
+	wantCode(t, err, problem.ClaimLost)
+	time.Sleep(sidecar.MinTTL + 500*time.Millisecond) // longer than the ttl it had
+	for _, id := range []string{"kept", "renewed"} {
+		if _, err := r.client.Get(t.Context(), id); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
+func TestARevokedClaimsProcessIsStopped(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2, leases(6*time.Second)) // a grace of 1 s
+	for line, want := range map[string]syscall.Signal{
+		sleeper: syscall.SIGTERM,
+		"trap '' TERM; while :; do sleep 0.05; done": syscall.SIGKILL,
+	} {
+		p := spawn(t, line)
+		c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+		time.Sleep(100 * time.Millisecond) // for the trap to be set
+		if _, err := r.client.Revoke(t.Context(), c.ID, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.endedBy(); got != want {
+			t.Errorf("%q ended by %s, want %s", line, got, want)
+		}
+		eventually(t, "the claim is over", func() bool {
+			_, err := r.client.Get(t.Context(), c.ID)
+			return problem.CodeOf(err) == problem.ClaimRevoked
+		})
+	}
+	r.free("db")
+}
+
+func TestAStopEndsTheProcessesOfClaimsThatAreLeft(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2, leases(5*time.Second))
+	p := spawn(t, sleeper)
+	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	r.server.Stop(sidecar.Drain)
+	if got := p.endedBy(); got != syscall.SIGTERM {
+		t.Error(got)
+	}
+	if err := r.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestADrainWaitsForHoldersAndTakesNoNewClaims(t *testing.T) {
+	r := single(t, func(c *sidecar.Config) { c.DrainTimeout = time.Hour })
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	watched := make(chan error, 1)
+	go func() {
+		watched <- r.client.Events(t.Context(), "", "", func(sidecar.Event) error { return nil })
+	}()
+	r.server.Stop(sidecar.Drain)
+	wantCode(t, <-done, problem.Stopping)
+	if err := <-watched; err != nil && problem.CodeOf(err) != problem.Stopping {
+		t.Errorf("the stream of events: %v", err)
+	}
+	wantCode(t, r.client.Ready(t.Context()), problem.Stopping)
+	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	wantCode(t, err, problem.Stopping)
+	if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{}); err != nil {
+		t.Errorf("a renewal in the drain: %v", err)
+	}
+	if err := r.client.Release(t.Context(), "mine"); err != nil {
+		t.Errorf("a release in the drain: %v", err)
+	}
+	if err := r.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheContextOfRunEndsItWithADrain(t *testing.T) {
+	cfg := config(t, embedtest.New(t).Endpoint())
+	cfg.Listen = ""
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	s := sidecar.New(cfg)
+	go func() { done <- s.Run(ctx) }()
+	c, err := sidecar.Dial("unix://"+cfg.Socket, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "it is ready", func() bool { return c.Ready(t.Context()) == nil })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := s.Run(t.Context()); err == nil {
+		t.Error("it ran twice")
+	}
+}
+
+func TestARestartedServerKeepsItsClaims(t *testing.T) {
+	r := single(t)
+	r.pool("db", 9)
+	lives, ends := spawn(t, sleeper), spawn(t, sleeper)
+	req := func(id string, ttl *sidecar.Duration, pid int) sidecar.ClaimRequest {
+		return sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}, TTL: ttl, PID: pid}
+	}
+	fences := map[string]int64{}
+	for _, q := range []sidecar.ClaimRequest{
+		req("process", nil, lives.pid()),
+		req("ended", nil, ends.pid()),
+		req("untimed", sidecar.DurationOf(0), 0),
+		req("timed", sidecar.DurationOf(2*time.Second), 0),
+		req("by-lease", nil, 0),
+		req("rebound", nil, 0),
+		req("rebound-ended", nil, 0),
+		req("retimed", sidecar.DurationOf(time.Hour), 0),
+	} {
+		fences[q.ID] = r.claim(q).Fence
+	}
+	for id, renewal := range map[string]sidecar.RenewRequest{
+		"rebound":       {PID: lives.pid()},
+		"rebound-ended": {PID: ends.pid()},
+		"retimed":       {TTL: sidecar.DurationOf(time.Second)},
+	} {
+		if _, err := r.client.Renew(t.Context(), id, renewal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.server.Stop(sidecar.Leave)
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	ends.kill()
+	r.cfg.Logger = nil
+	r = start(t, r.cfg)
+
+	for _, id := range []string{"ended", "rebound-ended"} {
+		eventually(t, id+" is released", func() bool {
+			_, err := r.client.Get(t.Context(), id)
+			return problem.CodeOf(err) == problem.ClaimNotFound
+		})
+	}
+	for id, pid := range map[string]int{"process": lives.pid(), "rebound": lives.pid(), "untimed": 0, "by-lease": 0} {
+		c, err := r.client.Get(t.Context(), id)
+		if err != nil || c.Fence != fences[id] || c.PID != pid {
+			t.Errorf("%s: %+v, %v", id, c, err)
+		}
+	}
+	eventually(t, "the lease is renewed", func() bool {
+		c, err := r.client.Renew(t.Context(), "by-lease", sidecar.RenewRequest{})
+		return err == nil && c.TrustedFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
+	})
+	for _, id := range []string{"timed", "retimed"} { // which nobody renews
+		eventually(t, id+" ends", func() bool {
+			_, err := r.client.Get(t.Context(), id)
+			return problem.CodeOf(err) == problem.ClaimLost
+		})
+	}
+	lives.kill()
+	eventually(t, "what its process held is free", func() bool { return r.claimed("db") == 2 })
+	for _, id := range []string{"untimed", "by-lease"} {
+		if err := r.client.Release(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	r.free("db")
+	if left, err := filepath.Glob(filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "*")); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
+	}
+}
+
+func TestACorruptStateFileFallsBackToWhatWasRecorded(t *testing.T) {
+	r := single(t)
+	r.pool("db", 3)
+	p := spawn(t, sleeper)
+	c := r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Hour)})
+	if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+		t.Fatal(err)
+	}
+	r.claim(sidecar.ClaimRequest{ID: "kept", Pools: sidecar.Slots{"db": 1}})
+	file := filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "mine.json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, data[:len(data)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = r.restarted()
+	got, err := r.client.Get(t.Context(), "mine")
+	if err != nil || got.Fence != c.Fence || got.PID != 0 || time.Duration(*got.TTL) != time.Hour {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if log := r.log.String(); !strings.Contains(log, "a state file can't be read") || !strings.Contains(log, file) {
+		t.Errorf("the log:\n%s", log)
+	}
+}
+
+func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a lease of 5 s")
+	}
+	t.Parallel()
+	etcd := embedtest.Cluster(t, 1)
+	r := start(t, config(t, etcd.Endpoints()[0]))
+	r.pool("db", 2, leases(5*time.Second))
+	p := spawn(t, sleeper)
+	c := r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	r.claim(sidecar.ClaimRequest{ID: "free", Pools: sidecar.Slots{"db": 1}})
+	told := make(chan error, 2)
+	for _, id := range []string{"bound", "free"} {
+		go func() { told <- r.client.Watch(t.Context(), id) }()
+	}
+	stopped := time.Now()
+	etcd.Stop(0)
+	if got := p.endedBy(); got != syscall.SIGTERM {
+		t.Errorf("the process ended by %s", got)
+	}
+	if took := time.Since(stopped); took > 5*time.Second {
+		t.Errorf("it was stopped after %s, of a lease of 5 s", took)
+	}
+	for range 2 {
+		if err := <-told; err != nil {
+			wantCode(t, err, problem.ClaimLost)
+		}
+	}
+	if left, _ := c.Trust(); left > 0 {
+		t.Errorf("the client believes for %s more", left)
+	}
+	_, err := r.client.Renew(t.Context(), "free", sidecar.RenewRequest{})
+	wantCode(t, err, problem.ClaimLost)
+	_, err = r.client.Get(t.Context(), "free")
+	wantCode(t, err, problem.ClaimLost)
+	wantCode(t, r.client.Ready(t.Context()), problem.EtcdUnavailable)
+	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, Wait: noWait})
+	wantCode(t, err, problem.EtcdUnavailable)
+	etcd.Restart(0)
+	eventually(t, "it is ready again", func() bool { return r.client.Ready(t.Context()) == nil })
+	if err := r.client.Release(t.Context(), "free"); err != nil {
+		t.Error(err)
+	}
+	r.free("db")
+}
+
+func TestAProcessWithAnotherStartIsAnother(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	p := spawn(t, sleeper)
+	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+	if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+		t.Fatal(err)
+	}
+	r.server.Stop(sidecar.Leave)
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	// As if the number had come to another process meanwhile.
+	file := filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "mine.json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), `start\":`)
+	began, _, _ := strings.Cut(rest, ",")
+	n, err := strconv.Atoi(began)
+	if err != nil {
+		t.Fatalf("%v in %s", err, data)
+	}
+	other := strings.Replace(string(data), began, strconv.Itoa(n-1), 1)
+	if err := os.WriteFile(file, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Logger = nil
+	r = start(t, r.cfg)
+	r.free("db")
+	if !p.lives() {
+		t.Error("somebody else's process was stopped")
+	}
+}

@@ -1,0 +1,168 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+)
+
+// problemType is the media type of a [Problem].
+const problemType = "application/problem+json"
+
+// Problem is what every error is answered as: problem details of RFC 9457, with
+// a code that programs can branch on.
+type Problem struct {
+	Title  string       `json:"title" doc:"What the code means."`
+	Status int          `json:"status"`
+	Code   string       `json:"code" doc:"Stable."`
+	Detail string       `json:"detail" doc:"What happened and what to do, for a person."`
+	Errors []FieldError `json:"errors,omitempty" nullable:"false" doc:"The fields of the input that are at fault."`
+
+	// Of claims that do not fit: why, as in [Reason].
+	Reason   string      `json:"reason,omitempty"`
+	Position int         `json:"position,omitempty"`
+	Line     int         `json:"line,omitempty"`
+	Since    time.Time   `json:"since,omitzero"`
+	Pools    []Shortage  `json:"pools,omitempty" nullable:"false"`
+	Holders  []HolderRef `json:"holders,omitempty" nullable:"false"`
+
+	// NotReady is what is missing, of a /readyz that says no.
+	NotReady []string `json:"not_ready,omitempty" nullable:"false"`
+}
+
+// FieldError is one field of the input that is at fault.
+type FieldError struct {
+	Field   string `json:"field" doc:"As in pools.db, or the name of a parameter."`
+	Message string `json:"message"`
+}
+
+// Error returns the detail.
+func (p *Problem) Error() string { return p.Detail }
+
+// GetStatus returns the HTTP status.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType makes problem+json of JSON.
+func (p *Problem) ContentType(string) string { return problemType }
+
+// newProblem returns the problem of a code.
+func newProblem(code problem.Code, format string, args ...any) *Problem {
+	return &Problem{
+		Title: code.Title(), Status: code.Status(), Code: string(code),
+		Detail: fmt.Sprintf(format, args...),
+	}
+}
+
+// fieldProblem returns an invalid problem of fields.
+func fieldProblem(fields ...FieldError) *Problem {
+	texts := make([]string, len(fields))
+	for i, f := range fields {
+		texts[i] = f.Field + ": " + f.Message
+	}
+	p := newProblem(problem.Invalid, "%s", strings.Join(texts, "; "))
+	p.Errors = fields
+	return p
+}
+
+// problemOf makes a problem of an error.
+func problemOf(err error) *Problem {
+	var p *Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	var e *problem.Error
+	if !errors.As(err, &e) {
+		return newProblem(problem.Internal, "%s", err)
+	}
+	p = newProblem(e.Code, "%s", e.Error())
+	if e.Field != "" {
+		p.Errors = []FieldError{{Field: e.Field, Message: e.Message}}
+	}
+	if r, ok := e.Detail.(pool.Reason); ok {
+		why := reasonOf(r)
+		p.Reason, p.Position, p.Line, p.Since = why.Text, why.Position, why.Line, why.Since
+		p.Pools, p.Holders = why.Pools, why.Holders
+	}
+	return p
+}
+
+// err makes an error of a problem that a server answered.
+func (p *Problem) err() *problem.Error {
+	e := problem.New(problem.Code(p.Code), "%s", p.Detail)
+	if len(p.Errors) == 1 {
+		e.Field, e.Message = p.Errors[0].Field, p.Errors[0].Message
+	}
+	if p.Reason != "" {
+		e.Detail = Reason{
+			Text: p.Reason, Position: p.Position, Line: p.Line, Since: p.Since,
+			Pools: p.Pools, Holders: p.Holders,
+		}
+	}
+	return e
+}
+
+// reasonOf makes a reason for JSON.
+func reasonOf(r pool.Reason) Reason {
+	why := Reason{Text: r.Text, Position: r.Position, Line: r.Line, Since: r.Since}
+	for _, s := range r.Pools {
+		why.Pools = append(why.Pools, Shortage{
+			Pool: s.Pool, Wanted: s.Wanted, Limit: s.Limit, Claimed: s.Claimed, Short: s.Short, Paused: s.Paused,
+		})
+		for _, h := range s.Holders {
+			why.Holders = append(why.Holders, HolderRef{
+				Pool: s.Pool, Claim: h.Claim, Host: h.Host, RunID: h.Run, StepKey: h.Step, Slots: h.Slots,
+			})
+		}
+	}
+	return why
+}
+
+// transformError makes a [Problem] of what huma says of a request by itself:
+// parameters that don't fit, a body that is missing, and faults of its own.
+func transformError(_ huma.Context, _ string, v any) (any, error) {
+	m, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	switch m.Status {
+	case http.StatusUnprocessableEntity:
+		return parameterProblem(m.Errors), nil
+	case http.StatusBadRequest:
+		return newProblem(problem.Malformed, "%s", m.Detail), nil
+	}
+	p := newProblem(problem.Internal, "%s", m.Detail)
+	p.Status = m.Status
+	return p, nil
+}
+
+// parameterProblem tells which parameters don't fit.
+func parameterProblem(details []*huma.ErrorDetail) *Problem {
+	fields := make([]FieldError, 0, len(details))
+	for _, d := range details {
+		_, field, ok := strings.Cut(d.Location, ".") // query.limit, path.id
+		if !ok {
+			field = d.Location
+		}
+		fields = append(fields, FieldError{Field: clip(field), Message: d.Message})
+	}
+	return fieldProblem(fields...)
+}
+
+// write answers with the problem, past huma.
+func (p *Problem) write(w http.ResponseWriter) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Sprintf("sidecar: encode a problem: %v", err))
+	}
+	w.Header().Set("Content-Type", problemType)
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n')) // the client may be gone
+}

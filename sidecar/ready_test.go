@@ -1,0 +1,115 @@
+package sidecar_test
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/sidecar"
+)
+
+func TestBeforeEtcdAnswersTheServerSaysSo(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // which answers nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r := launch(t, config(t, l.Addr().String()))
+	r.readDocument()
+	if got := r.raw(request{method: "GET", path: "/healthz"}); got.status != http.StatusOK {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	p := r.raw(request{method: "GET", path: "/readyz"}).problem(t)
+	if p.Status != http.StatusServiceUnavailable || len(p.NotReady) != 1 || !strings.HasPrefix(p.NotReady[0], "etcd: ") {
+		t.Errorf("%+v", p)
+	}
+	for _, q := range []request{
+		{method: "GET", path: "/v1/pools"}, {method: "GET", path: "/v1/pools/db"}, {method: "PUT", path: "/v1/pools/db", body: `{"limit":1}`},
+		{method: "DELETE", path: "/v1/pools/db"}, {method: "POST", path: "/v1/pools/db/pause"},
+		{method: "GET", path: "/v1/claims"}, {method: "GET", path: "/v1/claims/a"}, {method: "GET", path: "/v1/claims/a/why"},
+		{method: "POST", path: "/v1/claims", body: `{"pools":{"db":1}}`}, {method: "POST", path: "/v1/claims/a/renew"},
+		{method: "POST", path: "/v1/claims/a/revoke"}, {method: "DELETE", path: "/v1/claims/a"},
+		{method: "GET", path: "/v1/hosts"}, {method: "GET", path: "/v1/events"},
+	} {
+		if p := r.raw(q).problem(t); p.Code != "etcd_unavailable" || p.Status != http.StatusServiceUnavailable {
+			t.Errorf("%s %s: %+v", q.method, q.path, p)
+		}
+	}
+	if got := r.raw(request{method: "GET", path: "/metrics"}); got.status != http.StatusOK {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	r.server.Stop(sidecar.Drain)
+	if err := r.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEtcdThatComesLateIsWaitedFor(t *testing.T) {
+	etcd := embedtest.Cluster(t, 1)
+	etcd.Stop(0)
+	r := launch(t, config(t, etcd.Endpoints()[0]))
+	wantCode(t, r.client.Ready(t.Context()), problem.EtcdUnavailable)
+	eventually(t, "it was tried", func() bool { return strings.Contains(r.log.String(), "trying again") })
+	etcd.Restart(0)
+	eventually(t, "it is ready", func() bool { return r.client.Ready(t.Context()) == nil })
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+}
+
+func TestASecondServerOfAHostIsRefused(t *testing.T) {
+	r := single(t)
+	second := config(t, r.cfg.Options.Endpoints[0])
+	second.Options.StateDir = r.cfg.Options.StateDir
+	wantCode(t, sidecar.New(second).Run(t.Context()), problem.HostInUse)
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+}
+
+func TestEveryEndpointIsInTheDocument(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	var doc struct {
+		OpenAPI string                               `json:"openapi"`
+		Paths   map[string]map[string]map[string]any `json:"paths"`
+	}
+	decode(t, r.raw(request{method: "GET", path: "/openapi.json"}), &doc)
+	var got []string
+	for path, item := range doc.Paths {
+		for method, op := range item {
+			got = append(got, strings.ToUpper(method)+" "+path)
+			responses, _ := op["responses"].(map[string]any)
+			if responses["default"] == nil || len(responses) < 2 {
+				t.Errorf("%s %s documents %v", method, path, responses)
+			}
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"DELETE /v1/claims/{id}", "DELETE /v1/pools/{pool}",
+		"GET /healthz", "GET /readyz", "GET /v1/claims", "GET /v1/claims/{id}", "GET /v1/claims/{id}/why",
+		"GET /v1/events", "GET /v1/hosts", "GET /v1/pools", "GET /v1/pools/{pool}",
+		"POST /v1/claims", "POST /v1/claims/{id}/renew", "POST /v1/claims/{id}/revoke",
+		"POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/resume",
+		"PUT /v1/pools/{pool}",
+	}
+	if !slices.Equal(got, want) || doc.OpenAPI != "3.1.0" {
+		t.Errorf("version %s:\n%s", doc.OpenAPI, strings.Join(got, "\n"))
+	}
+}
+
+func TestAnAddressThatIsNoneIsRefused(t *testing.T) {
+	for _, addr := range []string{"", "localhost:7420", "ftp://x", "http://", "http://x/path", "unix://", "unix://host/path", "http://\x00"} {
+		if c, err := sidecar.Dial(addr, ""); problem.CodeOf(err) != problem.Invalid || c != nil {
+			t.Errorf("%q: %v", addr, err)
+		}
+	}
+	c, err := sidecar.Dial("unix:///nowhere/at/all", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, c.Ready(t.Context()), problem.Unavailable)
+}

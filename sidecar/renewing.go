@@ -1,0 +1,45 @@
+package sidecar
+
+import "github.com/berthhq/berth/internal/problem"
+
+// renew takes that a holder lives, and how that is to be known from now on: by
+// the process, if there is one.
+func (hs *holders) renew(id string, r RenewRequest, proc *process) (h *holder, err error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h, err = hs.held(id); err == nil {
+		err = hs.rebind(h, r, proc)
+	}
+	if err != nil {
+		proc.close()
+		return nil, err
+	}
+	hs.extend(h)
+	return h, nil
+}
+
+// rebind changes a binding, if the renewal changes it.
+func (hs *holders) rebind(h *holder, r RenewRequest, proc *process) error {
+	bind, err := h.bind.renewed(r)
+	if err != nil {
+		return err
+	}
+	if proc != nil {
+		bind.proc = proc.id
+	}
+	if bind == h.bind {
+		proc.close()
+		return nil
+	}
+	if err := hs.files.save(h.claim.ID, h.claim.Fence(), bind); err != nil {
+		return problem.New(problem.Internal, "%w", err)
+	}
+	h.saved = true
+	h.bind = bind
+	if proc != nil {
+		h.proc.close()
+		h.proc, h.killAt = proc, 0
+		proc.notify(func() { hs.processEnded(h, proc) })
+	}
+	return nil
+}

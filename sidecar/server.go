@@ -1,0 +1,186 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// StopMode says what becomes of the claims when a server stops. A later one that
+// is more urgent replaces one that is under way: they are listed by urgency.
+type StopMode int
+
+const (
+	// Drain takes no new claims, waits for those there are to be released, for
+	// [Config.DrainTimeout] at most, and has the holders that are left stop. It is
+	// what the end of Run's context means.
+	Drain StopMode = iota + 1
+	// Revoke is Drain without the wait.
+	Revoke
+	// Leave stops at once and leaves the claims to the next server, which takes
+	// them over if it comes within their leases. It needs a state directory. A
+	// drain under way becomes one, a Revoke does not.
+	Leave
+)
+
+// String names the mode.
+func (m StopMode) String() string {
+	switch m {
+	case Drain:
+		return "drain"
+	case Revoke:
+		return "revoke"
+	case Leave:
+		return "leave"
+	}
+	return fmt.Sprintf("StopMode(%d)", int(m))
+}
+
+// Server is one sidecar. It runs once.
+type Server struct {
+	cfg Config
+	log hclog.Logger
+	// stops holds what Stop was called with.
+	stops chan StopMode
+
+	// mu guards what follows.
+	mu  sync.Mutex
+	on  listeners
+	up  bool // the listeners are open
+	ran bool
+}
+
+// New returns a server. It does nothing until [Server.Listen] or [Server.Run].
+func New(cfg Config) *Server {
+	cfg.fill()
+	return &Server{cfg: cfg, log: cfg.Logger.Named("sidecar"), stops: make(chan StopMode, 8)}
+}
+
+// Listen opens the listeners, so that [Server.Addr] is known. Run does it unless
+// it was done. Its errors are problems of the fields listen and socket.
+func (s *Server) Listen(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.up {
+		return nil
+	}
+	if err := s.cfg.validate(); err != nil {
+		return err
+	}
+	var err error
+	if s.on, err = listen(ctx, &s.cfg); err != nil {
+		return err
+	}
+	s.up = true
+	s.on.each(func(l net.Listener) { s.log.Info("listening", keyAddress, l.Addr().String()) })
+	return nil
+}
+
+// Addr is the TCP address that the server listens on, nil if there is none.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.on.tcp == nil {
+		return nil
+	}
+	return s.on.tcp.Addr()
+}
+
+// Stop ends Run. It does not wait for that, and may be called more than once.
+func (s *Server) Stop(mode StopMode) {
+	select {
+	case s.stops <- mode:
+	default: // eight are waiting already
+	}
+}
+
+var errRan = errors.New("sidecar: Run was called before")
+
+// Run serves until ctx ends, [Server.Stop] is called, or the instance can't go
+// on, and returns when all that it has started has ended. It answers before etcd
+// does: see /readyz. Its error is nil after a stop that was asked for.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.Listen(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	ran, on := s.ran, s.on
+	s.ran = true
+	s.mu.Unlock()
+	if ran {
+		return errRan
+	}
+	reg := newScope(s.cfg.Registerer)
+	defer reg.close()
+	m := newMetrics(reg.registerer())
+	a, err := newAPI(&s.cfg, m)
+	if err != nil {
+		return errors.Join(fmt.Errorf("sidecar: the OpenAPI document: %w", err), on.close())
+	}
+	web := s.serve(on, a, m)
+	return errors.Join(s.live(ctx, a, web), web.close(a), on.close())
+}
+
+// web is the HTTP server and its goroutines.
+type web struct {
+	server *http.Server
+	failed chan error // that of a listener which ended by itself
+	tasks  sync.WaitGroup
+}
+
+// serve begins to answer.
+func (s *Server) serve(on listeners, a *api, m *metrics) *web {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	w := &web{
+		failed: make(chan error, 2),
+		server: &http.Server{
+			Handler:           &door{guard: newGuard(&s.cfg), mux: a.mux, metrics: m, log: s.log},
+			ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
+			ConnContext: connContext, Protocols: protocols,
+			ErrorLog: s.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+		},
+	}
+	on.each(func(l net.Listener) {
+		w.tasks.Go(func() {
+			if err := w.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				w.failed <- fmt.Errorf("listening on %s ended: %w", l.Addr(), err)
+			}
+		})
+	})
+	return w
+}
+
+// connContext notes who is at the other end of the unix socket.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	if unix, ok := c.(*net.UnixConn); ok {
+		return context.WithValue(ctx, peerKey{}, peerAt(unix))
+	}
+	return ctx
+}
+
+// close ends the HTTP server: what is being answered gets a moment for it.
+func (w *web) close(a *api) error {
+	a.waits.stop(errStopping)
+	if s := a.session.Load(); s != nil {
+		s.hub.close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	err := w.server.Shutdown(ctx)
+	if err != nil {
+		err = w.server.Close()
+	}
+	w.tasks.Wait()
+	return err
+}
+
+var errStopping = problem.New(problem.Stopping, "the sidecar is stopping")

@@ -1,0 +1,35 @@
+package sidecar
+
+// Types of events.
+const (
+	// EventHello is the first of each stream: read the state now.
+	EventHello = "hello"
+	// EventLagged says that events before it were left out: read the state again.
+	EventLagged = "lagged"
+	// EventStopping says that the server is about to stop.
+	EventStopping = "stopping"
+	// EventPoolChanged: a pool's spec, holders or line changed, on any host.
+	EventPoolChanged = "pool_changed"
+	// EventClaimWaiting and what follows are claims made through this server.
+	EventClaimWaiting  = "claim_waiting"
+	EventClaimGranted  = "claim_granted"
+	EventClaimReleased = "claim_released"
+	// EventClaimEnded: trust in the claim has ended; Code says why.
+	EventClaimEnded = "claim_ended"
+)
+
+// Event is something that happened to pools or to claims of this server.
+type Event struct {
+	Type  string   `json:"type"`
+	Pools []string `json:"pools,omitempty"`
+	Claim string   `json:"claim,omitempty"`
+	// State of the claim that was asked for, in a hello: held, waiting, ended or
+	// unknown.
+	State string `json:"state,omitempty"`
+	// Code and Reason say why a claim ended; Reason also why one waits.
+	Code   string `json:"code,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Host and Instance of the server, in a hello.
+	Host     string `json:"host,omitempty"`
+	Instance string `json:"instance,omitempty"`
+}

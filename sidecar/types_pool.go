@@ -1,0 +1,81 @@
+package sidecar
+
+import "time"
+
+// Pool is a pool as it is now.
+type Pool struct {
+	Name          string   `json:"name"`
+	Limit         int      `json:"limit" doc:"Slots; -1 is unlimited, 0 closed."`
+	Claimed       int      `json:"claimed" doc:"Slots that are held; can be above the limit after it was lowered."`
+	Waiting       int      `json:"waiting" doc:"Claims in line."`
+	LeaseDuration Duration `json:"lease_duration" doc:"How long a dead holder's slots stay taken."`
+	ReserveAfter  Duration `json:"reserve_after" doc:"The age at which a waiter's room is kept together; 0s is at once, -1 never."`
+	Paused        bool     `json:"paused"`
+	Survives      Duration `json:"survives" doc:"About how long etcd may be away without a holder being stopped."`
+	Deleted       bool     `json:"deleted,omitempty" doc:"The pool is gone, and slots of it are still held."`
+	Problem       string   `json:"problem,omitempty" doc:"Why the pool grants nothing, if a value of it can't be read."`
+}
+
+// PoolDetail is a pool with who holds it and who waits.
+type PoolDetail struct {
+	Pool
+	Holders []Holder `json:"holders" nullable:"false" doc:"First come first; at most 1000."`
+	Waiters []Waiter `json:"waiters" nullable:"false" doc:"In line; at most 1000."`
+}
+
+// Holder is a claim that holds slots of a pool.
+type Holder struct {
+	Claim     string            `json:"claim"`
+	Host      string            `json:"host"`
+	Instance  string            `json:"instance"`
+	RunID     string            `json:"run_id,omitempty"`
+	StepKey   string            `json:"step_key,omitempty"`
+	PID       int               `json:"pid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Slots     int               `json:"slots" doc:"Of this pool."`
+	Since     time.Time         `json:"since"`
+	ExpiresIn Duration          `json:"expires_in,omitzero" doc:"What is left of its lease unless it is renewed. Left out where etcd was not asked: for some holders of a pool with many."`
+	Fence     int64             `json:"fence"`
+}
+
+// Waiter is a claim in line.
+type Waiter struct {
+	Claim    string            `json:"claim"`
+	Host     string            `json:"host"`
+	Instance string            `json:"instance"`
+	RunID    string            `json:"run_id,omitempty"`
+	StepKey  string            `json:"step_key,omitempty"`
+	PID      int               `json:"pid,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Slots    int               `json:"slots" doc:"Of this pool."`
+	Position int               `json:"position"`
+	Priority int               `json:"priority"`
+	Since    time.Time         `json:"since"`
+	Reason   string            `json:"reason"`
+}
+
+// PoolChange creates a pool or changes it. What is left out stays, or gets its
+// default in a new pool, which needs a limit.
+type PoolChange struct {
+	Limit         *int      `json:"limit,omitempty" minimum:"-1" maximum:"1000000"`
+	LeaseDuration *Duration `json:"lease_duration,omitempty" doc:"5s to 24h, in whole seconds."`
+	ReserveAfter  *Duration `json:"reserve_after,omitempty" doc:"0s to 24h, or -1 for never."`
+	Paused        *bool     `json:"paused,omitempty"`
+}
+
+// Host is an instance of berth that is seen now.
+type Host struct {
+	Host     string    `json:"host"`
+	Instance string    `json:"instance"`
+	Role     string    `json:"role"`
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`
+	Capacity int       `json:"capacity"`
+	Since    time.Time `json:"since"`
+}
+
+// List is what lists are answered as.
+type List[T any] struct {
+	Items []T    `json:"items" nullable:"false"`
+	Next  string `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter cursor."`
+}

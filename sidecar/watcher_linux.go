@@ -1,0 +1,113 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// watcher waits for the end of many processes in one goroutine: pidfds are in
+// an epoll instance, which is itself waited for by Go's poller.
+type watcher struct {
+	boot string
+	file *os.File // the epoll instance
+	fd   int
+	done chan struct{}
+
+	// mu guards what follows.
+	mu     sync.Mutex
+	procs  map[int32]*process // by a number of ours: those of files come again
+	next   int32
+	closed bool
+}
+
+// newWatcher starts a watcher, which runs until it is closed.
+func newWatcher() (*watcher, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // for Go's poller to take it
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	w := &watcher{
+		boot: parseBoot(boot), fd: fd, file: os.NewFile(uintptr(fd), "epoll"),
+		done: make(chan struct{}), procs: map[int32]*process{},
+	}
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, w.file.Close())
+	}
+	go func() {
+		defer close(w.done)
+		for conn.Read(w.wait) == nil { //nolint:revive // the work is in the condition
+		}
+	}()
+	return w, nil
+}
+
+// wait tells of the processes that have ended, and whether there were any.
+func (w *watcher) wait(fd uintptr) bool {
+	var events [64]unix.EpollEvent
+	n, err := unix.EpollWait(int(fd), events[:], 0)
+	if errors.Is(err, unix.EINTR) {
+		return true // look again
+	}
+	for _, e := range events[:max(n, 0)] {
+		w.mu.Lock()
+		p := w.procs[e.Fd]
+		w.mu.Unlock()
+		if p != nil {
+			p.end()
+		}
+	}
+	return n > 0
+}
+
+// add watches a process: its end is told once.
+func (w *watcher) add(p *process) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return os.ErrClosed
+	}
+	for w.next++; w.procs[w.next] != nil; w.next++ { //nolint:revive // finds the next free number
+	}
+	p.number = w.next
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: p.number}
+	if err := unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, p.fd, &ev); err != nil {
+		return fmt.Errorf("epoll_ctl: %w", err)
+	}
+	w.procs[p.number] = p
+	return nil
+}
+
+// remove ends the watch of a process whose pidfd is still open.
+func (w *watcher) remove(p *process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.procs[p.number] != p {
+		return
+	}
+	delete(w.procs, p.number)
+	if !w.closed {
+		_ = unix.EpollCtl(w.fd, unix.EPOLL_CTL_DEL, p.fd, nil) // closing it does the same
+	}
+}
+
+// close ends the watcher. The processes are still to be closed.
+func (w *watcher) close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	err := w.file.Close()
+	<-w.done
+	return err
+}
