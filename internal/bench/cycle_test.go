@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func TestFiguresAreThoseOfTheWindow(t *testing.T) {
+	cycles := []cycle{
+		{asked: ms(0), granted: ms(5), releasing: ms(12), released: ms(13)},   // granted too early
+		{asked: ms(8), granted: ms(14), releasing: ms(20), released: ms(21)},  // all within
+		{asked: ms(21), granted: ms(25), releasing: ms(40), released: ms(42)}, // released too late
+	}
+	got, err := analyze(cycles, window{ms(10), ms(30)}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := outcome{
+		perSecond: 100,
+		claim:     []time.Duration{ms(6), ms(4)},
+		release:   []time.Duration{ms(1), ms(1)},
+		held:      []time.Duration{ms(6), ms(15)},
+		handOver:  []time.Duration{ms(2), ms(5)},
+		used:      (2 + 6 + 5) / 20.0,
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestMoreGrantsThanSlotsAreNoticed(t *testing.T) {
+	cycles := []cycle{
+		{asked: ms(0), granted: ms(1), releasing: ms(9), released: ms(10)},
+		{asked: ms(0), granted: ms(8), releasing: ms(12), released: ms(13)},
+	}
+	if _, err := analyze(cycles, window{0, ms(20)}, 1); !errors.Is(err, errOverfull) {
+		t.Errorf("two claims of one slot: %v", err)
+	}
+	if _, err := analyze(cycles, window{0, ms(20)}, 2); err != nil {
+		t.Errorf("two claims of two slots: %v", err)
+	}
+}
+
+// simulated makes the cycles of a pool that hands each slot over with a delay of
+// its own.
+func simulated(t *rapid.T, slots int) (cycles []cycle, delays []time.Duration) {
+	for slot := range slots {
+		at := ms(slot)
+		for range rapid.IntRange(1, 20).Draw(t, "claims") {
+			c := cycle{asked: 0, granted: at, releasing: at + ms(rapid.IntRange(0, 9).Draw(t, "hold"))}
+			c.released = c.releasing + ms(1)
+			delay := ms(rapid.IntRange(0, 9).Draw(t, "delay"))
+			at = c.releasing + delay
+			cycles, delays = append(cycles, c), append(delays, delay)
+		}
+		delays = delays[:len(delays)-1] // nobody takes the slot after the last
+	}
+	return cycles, delays
+}
+
+func TestHandOversOfOneSlotAreExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cycles, delays := simulated(t, 1)
+		got, err := handOvers(cycles, window{0, time.Hour}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, delays) {
+			t.Errorf("got %v, want %v", got, delays)
+		}
+	})
+}
+
+func TestNoHandOverOfALegalRunIsNegative(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		slots := rapid.IntRange(1, 5).Draw(t, "slots")
+		cycles, _ := simulated(t, slots)
+		got, err := handOvers(cycles, window{0, time.Hour}, slots)
+		if err != nil || len(got) != max(0, len(cycles)-slots) {
+			t.Errorf("%d of %d claims have a hand-over: %v", len(got), len(cycles), err)
+		}
+	})
+}

@@ -1,0 +1,37 @@
+// Package bench measures what claims cost, on the etcd it is pointed at, beside
+// what etcd itself costs in the same minute.
+//
+// # Words
+//
+//   - A [Case] is one load: so many clients on so many hosts claim slots of so
+//     many pools in a closed loop, through one door.
+//   - A door is a way to claim: the Go API, with an instance of berth in this
+//     process for each host; HTTP, with a sidecar in a process of its own for
+//     each host; or the floor.
+//   - The floor is what a program without berth would do at the least: each
+//     client puts a key of its own in place of a claim, and deletes it in place
+//     of a release, with etcd's plain client and one connection for each host.
+//   - A round is the reference of a case and then the case itself, each for the
+//     same short time. What is reported is the median of the ratios of the
+//     rounds: a machine that slows down for a while slows down both.
+//   - A cycle is one claim from the asking to the end of the release. All figures
+//     are computed from the cycles, after the load.
+//   - A [Target] is what a figure is to reach.
+//
+// # What is measured how
+//
+// The first part of each load warms up and is not counted. A hold is a sleep,
+// which takes somewhat longer than asked; slots count as used from the grant to
+// the call of the release, and the real hold is reported beside.
+//
+// A hand-over is the time from the call of a release to the grant that it made
+// possible. In a pool that is full, the k-th release makes the k-th grant after
+// the first ones possible: both are sorted by time and paired. With one slot this
+// is exact; with more, the mean is exact, and the spread is nearly so.
+//
+// # What it leaves behind
+//
+// Everything is below a prefix of its own under the prefix it is given, which
+// is deleted at the end. The history of etcd has grown by what was written: on
+// an etcd that nobody compacts, so has its database.
+package bench

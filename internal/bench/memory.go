@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// measureMemory has a sidecar hold many claims.
+func (r *runner) measureMemory(ctx context.Context, row *Row) (err error) {
+	if err := r.setPools(ctx, row.pools(), row.Limit); err != nil {
+		return err
+	}
+	d, err := r.openSidecars(ctx, row.Hosts, row.claim())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	pid := d.sidecars[0].PID()
+
+	m := &Memory{Claims: r.cfg.HeldClaims}
+	if m.Idle, _, err = r.rest(ctx, pid); err != nil {
+		return err
+	}
+	if err := claimMany(ctx, d, row.Clients, m.Claims); err != nil {
+		return err
+	}
+	if m.Holding, m.Peak, err = r.rest(ctx, pid); err != nil {
+		return err
+	}
+	row.Memory = m
+	return nil
+}
+
+// rest waits a while and then reads the memory of a process.
+func (r *runner) rest(ctx context.Context, pid int) (now, peak float64, err error) {
+	if err := sleep(ctx, r.cfg.settle); err != nil {
+		return 0, 0, err
+	}
+	return resident(pid)
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// claimMany claims n times, with so many clients, and releases nothing.
+func claimMany(ctx context.Context, d door, clients, n int) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range clients {
+		g.Go(func() error {
+			for range share(n, clients, i) {
+				if _, err := d.claim(ctx, i); err != nil {
+					return fmt.Errorf("claim: %w", err)
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// share is how many of n fall to the i-th of several.
+func share(n, of, i int) int {
+	s := n / of
+	if i < n%of {
+		s++
+	}
+	return s
+}
+
+// resident returns the resident memory of a process, now and at its peak, in
+// megabytes. It is known on Linux only.
+func resident(pid int) (now, peak float64, err error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("memory of process %d: %w", pid, err)
+	}
+	defer f.Close()
+	values := map[string]float64{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		name, value, _ := strings.Cut(s.Text(), ":")
+		if kb, ok := strings.CutSuffix(strings.TrimSpace(value), " kB"); ok {
+			n, _ := strconv.ParseFloat(kb, 64)
+			values[name] = n / 1024
+		}
+	}
+	now, peak = values["VmRSS"], values["VmHWM"]
+	if now == 0 {
+		return 0, 0, fmt.Errorf("memory of process %d: the system does not tell", pid)
+	}
+	return now, peak, nil
+}

@@ -1,0 +1,122 @@
+package bench
+
+import "time"
+
+// Report is what was measured. Durations are in milliseconds or seconds, as the
+// names say.
+type Report struct {
+	Began        time.Time `json:"began"`
+	Seconds      float64   `json:"seconds"`
+	Etcd         string    `json:"etcd_version"`
+	Endpoints    []string  `json:"endpoints"`
+	Go           string    `json:"go_version"`
+	CPUs         int       `json:"cpus"`
+	Rounds       int       `json:"rounds"`
+	RoundSeconds float64   `json:"round_seconds"`
+
+	Rows    []*Row   `json:"rows"`
+	Targets []Target `json:"targets"`
+}
+
+// Row is what was measured of one case. What does not apply to it is missing.
+type Row struct {
+	Case
+	// Reference is what ran in alternation with the case.
+	Reference *Reference `json:"reference,omitempty"`
+	// PerSecond is how many claims were granted, the median of the rounds.
+	PerSecond float64 `json:"claims_per_second,omitempty"`
+	// Ratio is PerSecond as a multiple of the reference.
+	Ratio *Spread `json:"ratio,omitempty"`
+	// Claim is the time from the asking to the grant, HandOver that from the
+	// call of a release to the grant that it made possible.
+	Claim    *Latency `json:"claim,omitempty"`
+	Release  *Latency `json:"release,omitempty"`
+	HandOver *Latency `json:"hand_over,omitempty"`
+	// Held is how long the claims were really held, if they were at all.
+	Held *Latency `json:"held,omitempty"`
+	// Used is the share of the slots' time that was used.
+	Used *Spread `json:"slot_time_used,omitempty"`
+	// ClaimToPut is the p50 of claims as a multiple of that of the floor's puts,
+	// HandOverToPut the same of hand-overs.
+	ClaimToPut    *Spread `json:"claim_p50_to_put_p50,omitempty"`
+	HandOverToPut *Spread `json:"hand_over_p50_to_put_p50,omitempty"`
+
+	Memory  *Memory  `json:"memory,omitempty"`
+	History *History `json:"history,omitempty"`
+	// Error is why there are no figures.
+	Error string `json:"error,omitempty"`
+}
+
+// Reference is what a case is compared with.
+type Reference struct {
+	What      string   `json:"what"`
+	PerSecond float64  `json:"per_second"`
+	Put       *Latency `json:"put"` // or its claims, if it is no floor
+	Delete    *Latency `json:"delete"`
+}
+
+// Memory is what a sidecar takes.
+type Memory struct {
+	Claims int `json:"claims"`
+	// Idle and Holding are resident megabytes (of 2^20 bytes) without a claim
+	// and with all of them; Peak is the most that there ever was.
+	Idle    float64 `json:"idle_mb"`
+	Holding float64 `json:"holding_mb"`
+	Peak    float64 `json:"peak_mb"`
+}
+
+// History compares the throughput after many claims with that at the beginning.
+type History struct {
+	Claims int `json:"claims"`
+	// Sample is how many claims were measured at either end.
+	Sample int `json:"sample"`
+	// First and Last are claims per second, FirstFloor and LastFloor what the
+	// floor did just before.
+	First      float64 `json:"first_per_second"`
+	Last       float64 `json:"last_per_second"`
+	FirstFloor float64 `json:"first_floor_per_second"`
+	LastFloor  float64 `json:"last_floor_per_second"`
+	// The size of the database, and how much of it is not free pages, in
+	// megabytes.
+	FirstDatabase float64 `json:"first_database_mb"`
+	LastDatabase  float64 `json:"last_database_mb"`
+	LastInUse     float64 `json:"last_database_in_use_mb"`
+}
+
+// fill computes the figures of a row from its rounds.
+func (r *Row) fill(what string, pairs []pair) {
+	var ref, own outcome
+	var refRate, ownRate, ratio, used, claimToPut, handOverToPut []float64
+	for _, p := range pairs {
+		refRate = append(refRate, p.ref.perSecond)
+		ownRate = append(ownRate, p.own.perSecond)
+		ratio = append(ratio, p.own.perSecond/p.ref.perSecond)
+		used = append(used, p.own.used)
+		put := p50(p.ref.claim)
+		claimToPut = append(claimToPut, p50(p.own.claim)/put)
+		handOverToPut = append(handOverToPut, p50(p.own.handOver)/put)
+		ref.add(p.ref)
+		own.add(p.own)
+	}
+	r.Reference = &Reference{
+		What: what, PerSecond: median(refRate),
+		Put: summarize(ref.claim), Delete: summarize(ref.release),
+	}
+	r.PerSecond, r.Ratio = median(ownRate), spread(ratio)
+	r.Claim, r.Release = summarize(own.claim), summarize(own.release)
+	r.ClaimToPut = spread(claimToPut)
+	if r.hold > 0 {
+		r.Held = summarize(own.held)
+	}
+	if r.slots() > 0 {
+		r.HandOver, r.Used, r.HandOverToPut = summarize(own.handOver), spread(used), spread(handOverToPut)
+	}
+}
+
+// add puts the samples of two loads together.
+func (o *outcome) add(other outcome) {
+	o.claim = append(o.claim, other.claim...)
+	o.release = append(o.release, other.release...)
+	o.held = append(o.held, other.held...)
+	o.handOver = append(o.handOver, other.handOver...)
+}

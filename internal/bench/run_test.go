@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+// tiny is enough to see that everything works, and nothing more.
+func tiny(t *testing.T, srv *embed.Server) Config {
+	return Config{
+		Etcd:     berth.Options{Endpoints: []string{srv.Endpoint()}},
+		Duration: 40 * time.Millisecond, Rounds: 1, Clients: []int{1, 16}, Hosts: []int{1, 2},
+		History: 200, HeldClaims: 100, Sidecars: fakeSidecars{t}, settle: time.Millisecond,
+	}
+}
+
+func TestEachCaseIsMeasured(t *testing.T) {
+	srv := embedtest.New(t)
+	var begun, ended []string
+	cfg := tiny(t, srv)
+	cfg.Progress = func(c Case, row *Row) {
+		if row == nil {
+			begun = append(begun, c.Name)
+		} else {
+			ended = append(ended, c.Name)
+		}
+	}
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range report.Rows {
+		if row.Error != "" {
+			t.Errorf("%s: %s", row.Name, row.Error)
+		}
+		measured := row.Memory != nil && row.Memory.Holding > 0 || row.History != nil && row.History.Last > 0 ||
+			row.Claim != nil && row.Release != nil && row.PerSecond > 0 && row.Ratio != nil
+		if !measured {
+			t.Errorf("%s has no figures: %+v", row.Name, row)
+		}
+		if (row.slots() > 0) != (row.HandOver != nil) {
+			t.Errorf("%s has %d slots and hand-overs: %v", row.Name, row.slots(), row.HandOver)
+		}
+	}
+	if len(begun) != len(ended) || len(ended) != len(report.Rows) {
+		t.Errorf("%d cases begun, %d ended, %d reported", len(begun), len(ended), len(report.Rows))
+	}
+	if len(report.Targets) == 0 {
+		t.Error("no verdicts")
+	}
+	if _, err := json.Marshal(report); err != nil {
+		t.Errorf("the report is no JSON: %v", err)
+	}
+	nothingIsLeft(t, srv)
+}
+
+// nothingIsLeft checks that all is deleted, but for the leases of sidecars that
+// were stopped as if they were to come back.
+func nothingIsLeft(t *testing.T, srv *embed.Server) {
+	t.Helper()
+	conn, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	resp, err := conn.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		t.Errorf("%s is left", kv.Key)
+	}
+}
+
+func TestACaseThatFailsLeavesTheOthers(t *testing.T) {
+	cfg := tiny(t, embedtest.New(t))
+	cfg.Cases = regexp.MustCompile("contended/.*/16c/1h/1p")
+	cfg.Sidecars = brokenSidecars{}
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range report.Rows {
+		if failed := strings.Contains(row.Error, errBroken.Error()); failed != (row.Door == DoorHTTP) {
+			t.Errorf("%s: %q", row.Name, row.Error)
+		}
+	}
+	if len(report.Rows) != 4 {
+		t.Errorf("rows: %v", report.Rows)
+	}
+}
+
+var errBroken = errors.New("no sidecar today")
+
+type brokenSidecars struct{}
+
+func (brokenSidecars) Start(context.Context, berth.Options) (Sidecar, error) { return nil, errBroken }
+
+func TestAnInterruptedRunReportsWhatItHas(t *testing.T) {
+	cfg := tiny(t, embedtest.New(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg.Progress = func(_ Case, row *Row) {
+		if row != nil {
+			cancel()
+		}
+	}
+	report, err := Run(ctx, cfg)
+	if !errors.Is(err, context.Canceled) || report == nil || len(report.Rows) != 1 {
+		t.Errorf("report %+v, %v", report, err)
+	}
+}
+
+func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
+	tests := map[string]struct {
+		config Config
+		field  string
+	}{
+		"duration":    {Config{Duration: time.Nanosecond}, "duration"},
+		"rounds":      {Config{Rounds: -1}, "rounds"},
+		"clients":     {Config{Clients: []int{0}}, "clients"},
+		"hosts":       {Config{Hosts: []int{1, 1000}}, "hosts"},
+		"held claims": {Config{HeldClaims: -5}, "held-claims"},
+		"history":     {Config{History: 3}, "history"},
+		"cases":       {Config{Cases: regexp.MustCompile("nothing")}, "cases"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Run(t.Context(), test.config)
+			var p *problem.Error
+			if !errors.As(err, &p) || p.Field != test.field {
+				t.Errorf("error: %v", err)
+			}
+		})
+	}
+}
+
+func TestAnEtcdThatIsNotThereIsAProblem(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := Run(ctx, Config{Etcd: berth.Options{Endpoints: []string{"127.0.0.1:1"}}})
+	if berth.ErrorCode(err) != string(problem.EtcdUnavailable) {
+		t.Errorf("error: %v", err)
+	}
+}

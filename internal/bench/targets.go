@@ -1,0 +1,177 @@
+package bench
+
+import "fmt"
+
+// Target is what a figure is to reach.
+type Target struct {
+	// Name says what is measured, Case in which case.
+	Name string `json:"target"`
+	Case string `json:"case"`
+	// Wanted is the bound: "≥ 2.20 × the floor".
+	Wanted string  `json:"wanted"`
+	Bound  float64 `json:"bound"`
+	Got    float64 `json:"got"`
+	// Reached is the verdict, and Numbers what it rests on.
+	Reached bool   `json:"reached"`
+	Numbers string `json:"numbers"`
+}
+
+// figure takes a figure from a row, and says what it rests on. It is false if the
+// row does not have it.
+type figure func(*Row) (value float64, numbers string, ok bool)
+
+// target is a row of the table of targets. All are ratios within one run, so
+// that they hold on any machine, but for the sizes in memory.
+type target struct {
+	name, of string
+	most     bool // the bound is the most that is allowed, not the least
+	bound    float64
+	unit     string
+	figure   figure
+}
+
+// targets is the table.
+func targets() []target {
+	return []target{
+		{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 1.25, "× a plain put", claimToPut},
+		{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 2.2, "× the floor", ratio},
+		{"256 clients, uncontended", "uncontended/go/256c/1h/1p", false, 3.0, "× the floor", ratio},
+		{"256 clients on 4 hosts, uncontended", "uncontended/go/256c/4h/1p", false, 2.0, "× the floor", ratio},
+		{"256 clients, limit 32", "contended/go/256c/1h/1p", false, 1.0, "× the floor", ratio},
+		{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 0.5, "× the floor", ratio},
+		{"pool full, hold 5 ms, 64 clients on 8 slots", "full/go/64c/1h/1p", false, 88, "% of slot time used", used},
+		{"pool full, hold 5 ms, 256 clients on 32 slots", "full/go/256c/1h/1p", false, 85, "% of slot time used", used},
+		{"hand-over p50, 1 host", "handover/go/8c/1h/1p", true, 2, "× a plain put", handOverP50},
+		{"hand-over p99, 1 host", "handover/go/8c/1h/1p", true, 15, "× a plain put", handOverP99},
+		{"longest wait, 1 host", "handover/go/8c/1h/1p", true, 1.5, "× the fair wait", longestWait},
+		{"hand-over p50, 4 hosts", "handover/go/8c/4h/1p", true, 4, "× a plain put", handOverP50},
+		{"hand-over p99, 4 hosts", "handover/go/8c/4h/1p", true, 15, "× a plain put", handOverP99},
+		{"longest wait, 4 hosts", "handover/go/8c/4h/1p", true, 1.5, "× the fair wait", longestWait},
+		{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 0.6, "× the floor", ratio},
+		{"limit 100,000 against 1,000", "limit/go/64c/1h/1p", true, 1.5, "× the time per claim", timePerClaim},
+		{"idle sidecar", "memory/http/64c/1h/1p", true, 40, "MB resident", idleMemory},
+		{"sidecar with 10,000 held claims", "memory/http/64c/1h/1p", true, 120, "MB resident", holdingMemory},
+		{"throughput after a long history", "history/go/256c/1h/1p", false, 85, "% of that at first", afterHistory},
+	}
+}
+
+// hasTarget tells whether a case is in the table.
+func hasTarget(name string) bool {
+	for _, t := range targets() {
+		if t.of == name {
+			return true
+		}
+	}
+	return false
+}
+
+// judge returns the verdicts on what was measured.
+func judge(rows []*Row) []Target {
+	byName := map[string]*Row{}
+	for _, r := range rows {
+		byName[r.Name] = r
+	}
+	all := []Target{}
+	for _, t := range targets() {
+		if r := byName[t.of]; r != nil && r.Error == "" {
+			if v, ok := t.judge(r); ok {
+				all = append(all, v)
+			}
+		}
+	}
+	return all
+}
+
+func (t target) judge(r *Row) (Target, bool) {
+	got, numbers, ok := t.figure(r)
+	sign, reached := "≥", got >= t.bound
+	if t.most {
+		sign, reached = "≤", got <= t.bound
+	}
+	return Target{
+		Name: t.name, Case: t.of, Bound: t.bound, Got: got, Reached: reached, Numbers: numbers,
+		Wanted: fmt.Sprintf("%s %.4g %s", sign, t.bound, t.unit),
+	}, ok
+}
+
+func ratio(r *Row) (float64, string, bool) {
+	if r.Ratio == nil {
+		return 0, "", false
+	}
+	return r.Ratio.Median, fmt.Sprintf("%.0f/s against %.0f/s (rounds %.2f to %.2f)",
+		r.PerSecond, r.Reference.PerSecond, r.Ratio.Low, r.Ratio.High), true
+}
+
+func timePerClaim(r *Row) (float64, string, bool) {
+	if r.Ratio == nil || r.Ratio.Median == 0 {
+		return 0, "", false
+	}
+	return 1 / r.Ratio.Median, fmt.Sprintf("%.0f/s against %.0f/s", r.PerSecond, r.Reference.PerSecond), true
+}
+
+func claimToPut(r *Row) (float64, string, bool) {
+	if r.ClaimToPut == nil || r.Claim == nil || r.Reference.Put == nil {
+		return 0, "", false
+	}
+	return r.ClaimToPut.Median, fmt.Sprintf("%.3f ms against %.3f ms (rounds %.2f to %.2f)",
+		r.Claim.P50, r.Reference.Put.P50, r.ClaimToPut.Low, r.ClaimToPut.High), true
+}
+
+func used(r *Row) (float64, string, bool) {
+	if r.Used == nil || r.Held == nil {
+		return 0, "", false
+	}
+	return 100 * r.Used.Median, fmt.Sprintf("%.0f claims/s, really held %.2f ms (p50), hand-over %s",
+		r.PerSecond, r.Held.P50, r.HandOver), true
+}
+
+func handOverP50(r *Row) (float64, string, bool) {
+	if r.HandOverToPut == nil || r.HandOver == nil || r.Reference.Put == nil {
+		return 0, "", false
+	}
+	return r.HandOverToPut.Median, fmt.Sprintf("%.3f ms against %.3f ms (rounds %.2f to %.2f)",
+		r.HandOver.P50, r.Reference.Put.P50, r.HandOverToPut.Low, r.HandOverToPut.High), true
+}
+
+func handOverP99(r *Row) (float64, string, bool) {
+	if r.HandOver == nil || r.Reference.Put == nil {
+		return 0, "", false
+	}
+	return r.HandOver.P99 / r.Reference.Put.P50, fmt.Sprintf("%.3f ms of %d hand-overs",
+		r.HandOver.P99, r.HandOver.Count), true
+}
+
+// longestWait compares the longest wait with the fair one: that of everybody
+// else's hold.
+func longestWait(r *Row) (float64, string, bool) {
+	if r.Claim == nil {
+		return 0, "", false
+	}
+	fair := millis(r.hold) * float64(r.Clients-1)
+	return r.Claim.Max / fair, fmt.Sprintf("%.0f ms against %.0f ms", r.Claim.Max, fair), true
+}
+
+func idleMemory(r *Row) (float64, string, bool) {
+	if r.Memory == nil {
+		return 0, "", false
+	}
+	return r.Memory.Idle, fmt.Sprintf("%.1f MB", r.Memory.Idle), true
+}
+
+func holdingMemory(r *Row) (float64, string, bool) {
+	if r.Memory == nil {
+		return 0, "", false
+	}
+	return r.Memory.Holding, fmt.Sprintf("%.1f MB with %d claims, %.1f MB at the peak",
+		r.Memory.Holding, r.Memory.Claims, r.Memory.Peak), true
+}
+
+func afterHistory(r *Row) (float64, string, bool) {
+	h := r.History
+	if h == nil {
+		return 0, "", false
+	}
+	return 100 * h.Last / h.First, fmt.Sprintf(
+		"%.0f/s after %d claims against %.0f/s (floor %.0f/s against %.0f/s), database %.0f MB, %.0f MB of it in use",
+		h.Last, h.Claims, h.First, h.LastFloor, h.FirstFloor, h.LastDatabase, h.LastInUse), true
+}
