@@ -1,0 +1,86 @@
+package main
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/internal/bench"
+)
+
+// Flags of bench claims that are read elsewhere.
+const (
+	benchEmbeddedFlag = "embedded"
+	benchProfileFlag  = "cpuprofile"
+)
+
+// What --quick makes of the sizes that are not given.
+const (
+	quickDuration = 500 * time.Millisecond
+	quickRounds   = 3
+)
+
+func benchFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: benchEmbeddedFlag, Usage: "measure on an etcd that is started for this, in a process of its own, with fsync"},
+		&cli.BoolFlag{Name: "quick", Usage: "measure only what has a target, in 3 rounds of 500ms"},
+		&cli.DurationFlag{Name: "duration", Value: bench.DefaultDuration, Usage: "`TIME` of each load in a round"},
+		&cli.IntFlag{Name: "rounds", Value: bench.DefaultRounds, Usage: "`NUMBER` of rounds of each case"},
+		&cli.StringFlag{Name: "cases", Usage: "measure only cases whose name matches `REGEXP`; names are like uncontended/go/64c/1h/1p"},
+		&cli.StringFlag{Name: "clients", Value: joinInts(bench.DefaultClients), Usage: "`NUMBERS` of clients, comma-separated"},
+		&cli.StringFlag{Name: "hosts", Value: joinInts(bench.DefaultHosts), Usage: "`NUMBERS` of hosts, comma-separated"},
+		&cli.IntFlag{Name: "history", Usage: "compare the throughput after this `NUMBER` of claims with that of the first; 0 leaves that out"},
+		&cli.IntFlag{Name: "held-claims", Value: bench.DefaultHeldClaims, Usage: "`NUMBER` of claims that a sidecar holds while its memory is read"},
+		&cli.PathFlag{Name: benchProfileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
+	}
+}
+
+// benchSizes reads what to measure, and how long.
+func benchSizes(c *cli.Context) (bench.Config, error) {
+	cfg := bench.Config{
+		Duration: c.Duration("duration"), Rounds: c.Int("rounds"),
+		TargetsOnly: c.Bool("quick"), History: c.Int("history"), HeldClaims: c.Int("held-claims"),
+	}
+	if cfg.TargetsOnly && !c.IsSet("duration") {
+		cfg.Duration = quickDuration
+	}
+	if cfg.TargetsOnly && !c.IsSet("rounds") {
+		cfg.Rounds = quickRounds
+	}
+	var err error
+	if cfg.Clients, err = splitInts(c, "clients"); err != nil {
+		return cfg, err
+	}
+	if cfg.Hosts, err = splitInts(c, "hosts"); err != nil {
+		return cfg, err
+	}
+	if pattern := c.String("cases"); pattern != "" {
+		if cfg.Cases, err = regexp.Compile(pattern); err != nil {
+			return cfg, usagef("--cases can't be %q: %v", pattern, err)
+		}
+	}
+	return cfg, nil
+}
+
+func joinInts(numbers []int) string {
+	all := make([]string, len(numbers))
+	for i, n := range numbers {
+		all[i] = strconv.Itoa(n)
+	}
+	return strings.Join(all, ",")
+}
+
+func splitInts(c *cli.Context, flag string) ([]int, error) {
+	var all []int
+	for text := range strings.SplitSeq(c.String(flag), ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, usagef("--%s can't be %q: it must be numbers such as 1,16,64", flag, c.String(flag))
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}

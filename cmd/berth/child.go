@@ -1,0 +1,142 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exit codes of a command that can't be run, as shells have them.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	// exitSignal is added to the number of the signal that ended a command.
+	exitSignal = 128
+)
+
+// command is a command line whose file was found.
+type command struct {
+	path string
+	argv []string
+}
+
+// findCommand looks for the file as a shell does. Its errors have a shell's exit
+// codes.
+func findCommand(argv []string) (command, error) {
+	path, err := exec.LookPath(argv[0])
+	switch {
+	case err == nil, errors.Is(err, exec.ErrDot): // PATH says ".", and means it
+		return command{path, argv}, nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return command{}, &statusError{exitNotFound, err}
+	}
+	return command{}, &statusError{exitNotExecutable, err}
+}
+
+// child is a running command, in a process group of its own.
+type child struct {
+	pid int
+	// events is told of stops, and at last of the end. It is not buffered.
+	events chan childEvent
+	gone   chan struct{} // closed when it is reaped
+
+	status unix.WaitStatus
+	reaped bool
+}
+
+// childEvent is something that happened to a child.
+type childEvent struct {
+	ended   bool
+	stopped unix.Signal // unless it has ended
+}
+
+// startChild starts a command with this process' files. The child is killed if
+// this process dies, where the system can do that.
+func startChild(cmd command, env []string) (*child, error) {
+	c := &child{events: make(chan childEvent), gone: make(chan struct{})}
+	started := make(chan error)
+	go c.live(cmd, env, started)
+	if err := <-started; err != nil {
+		code := exitNotExecutable
+		if errors.Is(err, fs.ErrNotExist) { // or its interpreter is
+			code = exitNotFound
+		}
+		return nil, &statusError{code, &fs.PathError{Op: "run", Path: cmd.path, Err: err}}
+	}
+	return c, nil
+}
+
+// live is the child's goroutine. It keeps its thread to itself, since the
+// signal of a parent's death is that of the thread which forked: with it, the
+// thread ends.
+func (c *child) live(cmd command, env []string, started chan<- error) {
+	runtime.LockOSThread()
+	attr := &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: childAttributes()}
+	var err error
+	c.pid, err = syscall.ForkExec(cmd.path, cmd.argv, attr)
+	started <- err
+	if err != nil {
+		return
+	}
+	for {
+		e := c.wait()
+		c.events <- e
+		if e.ended {
+			<-c.gone
+			return
+		}
+	}
+}
+
+// wait waits until the child has stopped or ended. One that has ended is not
+// reaped if that can be helped: until it is, its number is nobody else's.
+func (c *child) wait() childEvent {
+	if hasEnded(c.pid) {
+		return childEvent{ended: true}
+	}
+	var s unix.WaitStatus
+	if err := ignoringEINTR(func() error { _, err := unix.Wait4(c.pid, &s, unix.WUNTRACED, nil); return err }); err != nil {
+		return childEvent{ended: true}
+	}
+	if s.Stopped() {
+		return childEvent{stopped: s.StopSignal()}
+	}
+	c.status, c.reaped = s, true
+	return childEvent{ended: true}
+}
+
+// signal sends a signal to the child's whole group. That it has none any more
+// is no error.
+func (c *child) signal(s unix.Signal) { _ = unix.Kill(-c.pid, s) }
+
+// reap takes the status of a child that has ended.
+func (c *child) reap() unix.WaitStatus {
+	if !c.reaped {
+		_ = ignoringEINTR(func() error { _, err := unix.Wait4(c.pid, &c.status, 0, nil); return err })
+		c.reaped = true
+	}
+	close(c.gone)
+	return c.status
+}
+
+// exitCode is what a shell makes of a status.
+func exitCode(s unix.WaitStatus) int {
+	if s.Signaled() {
+		return exitSignal + int(s.Signal())
+	}
+	return s.ExitStatus()
+}
+
+func ignoringEINTR(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

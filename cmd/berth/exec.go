@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+func execCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "exec",
+		Category:  claiming,
+		Usage:     "run a command while holding slots",
+		ArgsUsage: verbatim,
+		Description: `Waits for the slots, all of them or none, runs the command, and gives them back.
+
+The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE
+and BERTH_POOLS in its environment. Signals are passed on to the group. If the
+claim can no longer be trusted, or is revoked, the group is told to stop (TERM)
+and killed before anybody else can get the slots. If exec itself is killed, so is
+the command; processes that it has started itself, or that have left its group,
+are not.
+
+Exit codes: the command's own, 128+n if signal n has ended it; 75 if the wait was
+in vain, 76 if the claim was lost and the command stopped, 77 if the claim was
+refused; 126 or 127 if there is no such command, before anything is claimed.`,
+		Flags: append([]cli.Flag{
+			&cli.StringSliceFlag{Name: "pool", Usage: "take slots of a pool, `POOL=SLOTS`, or one slot; may be repeated"},
+			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` in line, 0 for none", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
+			&cli.IntFlag{Name: "priority", Usage: "`NUMBER` from -1000 to 1000; higher goes first"},
+			&cli.StringFlag{Name: "run", Usage: "`NAME` of the run that this is for"},
+			&cli.StringFlag{Name: "step", Usage: "`NAME` of the step that this is for"},
+			&cli.StringSliceFlag{Name: "label", Usage: "note `KEY=VALUE` with the claim; may be repeated"},
+			&cli.StringFlag{Name: "id", Usage: "`ID` of the claim", DefaultText: "a new one"},
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "tell why it waits also where stderr is no terminal"},
+		}, config.Flags(config.Door)...),
+		Action: execAction,
+	}
+}
+
+func execAction(c *cli.Context) error {
+	src := config.FromCLI(c)
+	s, err := config.Load(src, config.Common, config.Door, config.Claims)
+	if err == nil && s.Sidecar == "" {
+		s, err = config.Load(src, config.Common, config.Etcd, config.Claims)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := execRequest(c, s.ClaimTimeout)
+	if err != nil {
+		return err
+	}
+	cmd, err := findCommand(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
+	run := &session{
+		request: r,
+		open:    func(ctx context.Context) (holder, error) { return openHolder(ctx, s, log) },
+		waits:   waitTeller(c),
+		log:     log,
+	}
+	return run.exec(cmd, func(format string, args ...any) { say(c, format, args...) })
+}
+
+// openHolder goes through the sidecar if the settings name one.
+func openHolder(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
+	if s.Sidecar != "" {
+		return openSidecar(ctx, s, log)
+	}
+	o, err := options(s, log)
+	if err != nil {
+		return nil, err
+	}
+	return openDirect(ctx, o)
+}
+
+// giveBackTimeout bounds how long exec stays to give slots back. Without it they
+// are free when the lease ends.
+const giveBackTimeout = 5 * time.Second
+
+// session is one run of exec: from the wait for the slots to giving them back.
+type session struct {
+	request pool.Request
+	open    func(context.Context) (holder, error)
+	waits   func(pool.Reason) // tells why it waits; nil for nobody
+	log     hclog.Logger
+
+	holder holder
+	held   held
+}
+
+// endings are the signals that end a command which does not handle them.
+var endings = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
+
+// exec takes the slots, runs the command, and gives the slots back. Its error is
+// the status to exit with.
+func (s *session) exec(cmd command, say func(string, ...any)) error {
+	signals := make(chan os.Signal, 32)
+	catch(signals, endings...)
+	defer signal.Stop(signals)
+	err := untilSignal(signals, s.take)
+	if err != nil {
+		s.giveBack(signals)
+		return err
+	}
+	j := &job{held: s.held, clock: lease.BootClock(), signals: signals, say: say}
+	result, err := j.run(cmd, s.environment())
+	s.giveBack(signals)
+	if err != nil {
+		return err
+	}
+	return result.end()
+}
+
+// take opens the holder and takes the slots. What it got before an error is
+// given back by the caller.
+func (s *session) take(ctx context.Context) (err error) {
+	if s.holder, err = s.open(ctx); err != nil {
+		return err
+	}
+	if err := checkLeases(ctx, s.holder, s.request.Slots); err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if s.waits != nil {
+			watchWait(watching, s.holder, s.request.ID, s.waits)
+		}
+	}()
+	s.held, err = s.holder.claim(ctx, s.request)
+	stop()
+	<-watched
+	return err
+}
+
+// giveBack releases the slots and closes the holder. A signal cuts it short.
+func (s *session) giveBack(signals <-chan os.Signal) {
+	err := untilSignal(signals, func(ctx context.Context) error {
+		if s.held == nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, giveBackTimeout)
+		defer cancel()
+		return s.held.release(ctx)
+	})
+	if s.holder != nil {
+		if closeErr := s.holder.close(); err == nil {
+			err = closeErr
+		}
+	}
+	if err != nil && s.held != nil {
+		s.log.Warn("the slots could not be given back; they are free when the lease ends", "claim", s.request.ID, "error", err)
+	}
+}
+
+// environment is that of this process, with the claim.
+func (s *session) environment() []string {
+	return append(os.Environ(),
+		"BERTH_CLAIM_ID="+s.request.ID,
+		fmt.Sprintf("BERTH_FENCE=%d", s.held.fence()),
+		"BERTH_POOLS="+slotsText(s.request.Slots),
+	)
+}
+
+// catch has signals delivered, except those that this process was started to
+// ignore: under nohup, a hang-up stays ignored, here and in the child.
+func catch(to chan<- os.Signal, signals ...os.Signal) {
+	for _, s := range signals {
+		if !signal.Ignored(s) {
+			signal.Notify(to, s)
+		}
+	}
+}
+
+// untilSignal calls do with a context that the first of the [endings] ends, and
+// waits for it. The error after a signal is the status of a process that the signal has
+// ended.
+func untilSignal(signals <-chan os.Signal, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- do(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case s := <-signals:
+			if !slices.Contains(endings, s) {
+				continue // it was for the child
+			}
+			cancel()
+			<-done
+			return status(exitSignal + int(s.(unix.Signal)))
+		}
+	}
+}
+
+// lost makes a problem with the exit code of a lost claim of whatever has ended
+// one.
+func lost(err error) error {
+	if problem.CodeOf(err).Exit() == problem.ExitLost {
+		return err
+	}
+	return problem.New(problem.ClaimLost, "the claim is lost: %w", err)
+}

@@ -1,0 +1,203 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
+)
+
+// job is a command that runs while a claim is held. One goroutine does it all.
+type job struct {
+	held    held
+	clock   lease.Clock
+	signals chan os.Signal
+	say     func(string, ...any)
+
+	guard guard
+	child *child
+	term  *terminal
+	// suspended is set while the child has been stopped by the terminal's keys,
+	// and exec with it: it does no harm, however long the claim is not renewed.
+	suspended bool
+}
+
+// passedOn are the signals that a child gets from exec, beside [endings]. Those
+// of a terminal's keys come to exec only if the child is not in the foreground.
+var passedOn = []os.Signal{unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT}
+
+// run runs the command until it ends, or has to because of the claim.
+func (j *job) run(cmd command, env []string) (jobResult, error) {
+	if j.look(); j.guard.why != nil { // the machine was suspended, perhaps
+		return jobResult{lost: j.guard.why}, nil
+	}
+	j.term = openTerminal()
+	defer j.term.close()
+	catch(j.signals, passedOn...)
+	var err error
+	if j.child, err = startChild(cmd, env); err != nil {
+		return jobResult{}, err
+	}
+	if !inPipeline() {
+		j.term.lend(j.child.pid)
+	}
+	defer j.bind()()
+
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	ended := j.held.ended()
+	for {
+		select {
+		case e := <-j.child.events:
+			if e.ended {
+				return j.finish(), nil
+			}
+			j.stopped(e.stopped)
+		case s := <-j.signals:
+			j.pass(s.(unix.Signal))
+		case <-ended:
+			ended = nil
+			j.look()
+		case <-tick.C:
+			j.look()
+		}
+	}
+}
+
+// bind tells the holder of the claim about the child, in the background: the
+// claim is held either way, and its trust is watched. The function that it
+// returns ends that.
+func (j *job) bind() (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	pid, done := j.child.pid, make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := j.held.bind(ctx, pid); err != nil && ctx.Err() == nil {
+			j.say("the claim could not be tied to the command: %v", err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// look asks the guard, and does as it says.
+func (j *job) look() {
+	ended := j.held.err()
+	if j.suspended && ended == nil {
+		return
+	}
+	if ended != nil && j.child != nil && endedNow(j.child.pid) {
+		return // that is why, perhaps
+	}
+	now := j.clock.Now() // before the trust that counts from it
+	left, grace := j.held.trust()
+	told := j.guard.why != nil
+	order := j.guard.look(now, left, grace, ended)
+	if order != carryOn && !told {
+		j.say("%v; stopping the command (exit code %d)", lost(j.guard.why), problem.ExitLost)
+	}
+	if j.child == nil {
+		return
+	}
+	switch order {
+	case terminate:
+		j.child.signal(unix.SIGTERM)
+		j.child.signal(unix.SIGCONT) // one that is stopped could not act on it
+	case kill:
+		j.child.signal(unix.SIGKILL)
+	}
+}
+
+// pass hands a signal on.
+func (j *job) pass(s unix.Signal) {
+	if s == unix.SIGCONT {
+		j.resume()
+		return
+	}
+	j.child.signal(s)
+}
+
+// stopped deals with a child that has been stopped: because it needs the
+// terminal, or because somebody wants to have the job out of the way. Then exec
+// stops as well, with its own group, so that the shell sees it.
+func (j *job) stopped(by unix.Signal) {
+	if j.guard.why != nil || j.term == nil {
+		return
+	}
+	if (by == unix.SIGTTIN || by == unix.SIGTTOU) && j.term.lend(j.child.pid) {
+		j.child.signal(unix.SIGCONT)
+		return
+	}
+	j.term.takeBack()
+	if groupIsOrphaned() {
+		return // nobody could put it into the foreground again
+	}
+	// Go can't put back what the signal does by default, so the others of the
+	// group get it, and exec stops by force.
+	j.suspended = true
+	signal.Reset(unix.SIGTSTP)
+	_ = unix.Kill(0, unix.SIGTSTP)
+	_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)
+	// What comes next, also if it comes here first, is the signal to go on.
+}
+
+// resume lets a child go on, unless its claim is gone by now: what was stopped
+// meanwhile has not run, and must not any more.
+func (j *job) resume() {
+	if j.suspended {
+		catch(j.signals, unix.SIGTSTP)
+		j.held.refresh(context.Background())
+		j.suspended = false
+	}
+	if j.look(); j.guard.why != nil {
+		return
+	}
+	if !inPipeline() {
+		j.term.lend(j.child.pid)
+	}
+	j.child.signal(unix.SIGCONT)
+}
+
+// finish takes leave of a child that has ended. If it had to, whatever is left
+// of its group ends too.
+func (j *job) finish() jobResult {
+	if j.guard.why != nil {
+		j.child.signal(unix.SIGKILL)
+	}
+	had := j.term.takeBack()
+	r := jobResult{status: j.child.reap(), foreground: had, lost: j.guard.why}
+	if r.lost != nil {
+		return r
+	}
+	if r.lost = j.held.toldToStop(); r.lost != nil {
+		j.say("%v; the command was stopped (exit code %d)", r.lost, problem.ExitLost)
+	}
+	return r
+}
+
+// jobResult is how a job has ended.
+type jobResult struct {
+	status     unix.WaitStatus
+	foreground bool  // the child had the terminal
+	lost       error // why it had to end, if it had
+}
+
+// end makes the status of exec of it. Ctrl-C reaches only the child if that has
+// the terminal. If the child has ended of it, exec does too, and passes it on to
+// its own group: so a script stops, as if berth were not between.
+func (r jobResult) end() error {
+	if r.lost != nil {
+		return status(problem.ExitLost)
+	}
+	if r.foreground && r.status.Signaled() && r.status.Signal() == unix.SIGINT {
+		signal.Reset(unix.SIGINT)
+		_ = unix.Kill(0, unix.SIGINT)
+	}
+	return status(exitCode(r.status))
+}

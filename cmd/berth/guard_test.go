@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/lease"
+)
+
+func TestGuard_LetsAChildRunWhileTrustIsRenewed(t *testing.T) {
+	var g guard
+	for now := time.Duration(0); now < time.Hour; now += lookEvery {
+		if got := g.look(now, 200*time.Second, 10*time.Second, nil); got != carryOn {
+			t.Fatalf("at %s: order %d", now, got)
+		}
+	}
+}
+
+func TestGuard_StopsAChildWhenTrustIsDownToTheGrace(t *testing.T) {
+	var g guard
+	steps := []struct {
+		now, left time.Duration
+		want      order
+	}{
+		{0, 9 * time.Second, carryOn},
+		{7 * time.Second, 2 * time.Second, carryOn},
+		{8 * time.Second, time.Second, terminate},
+		{8500 * time.Millisecond, 500 * time.Millisecond, carryOn},
+		{8600 * time.Millisecond, 9 * time.Second, carryOn}, // renewed at last: too late
+		{9 * time.Second, 9 * time.Second, kill},
+		{10 * time.Second, 0, kill}, // until it is gone
+	}
+	for _, s := range steps {
+		if got := g.look(s.now, s.left, time.Second, nil); got != s.want {
+			t.Errorf("at %s: order %d, want %d", s.now, got, s.want)
+		}
+	}
+	if !errors.Is(g.why, errTrustRunsOut) {
+		t.Errorf("it stops because of %v", g.why)
+	}
+}
+
+func TestGuard_GivesAChildOfAnEndedClaimItsGraceAsFarAsTrustLasted(t *testing.T) {
+	ended := errors.New("revoked")
+	for name, tc := range map[string]struct {
+		left, killAfter time.Duration
+	}{
+		"long":  {left: 200 * time.Second, killAfter: 10 * time.Second},
+		"short": {left: 11 * time.Second, killAfter: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var g guard
+			g.look(0, tc.left, 10*time.Second, nil)
+			if got := g.look(time.Millisecond, 0, 0, ended); got != terminate {
+				t.Fatalf("order %d", got)
+			}
+			if got := g.look(tc.killAfter, 0, 0, ended); got != carryOn {
+				t.Errorf("killed early: order %d", got)
+			}
+			if got := g.look(tc.killAfter+time.Millisecond, 0, 0, ended); got != kill {
+				t.Errorf("not killed: order %d", got)
+			}
+		})
+	}
+}
+
+func TestGuard_KillsAtOnceAfterASuspendThatWasTooLong(t *testing.T) {
+	var g guard
+	g.look(0, 200*time.Second, 10*time.Second, nil)
+	if got := g.look(time.Hour, 0, 10*time.Second, nil); got != kill {
+		t.Errorf("order %d", got)
+	}
+	g = guard{}
+	g.look(0, 200*time.Second, 10*time.Second, nil)
+	if got := g.look(time.Hour, 0, 0, errors.New("lost")); got != kill {
+		t.Errorf("order %d of a claim known to be lost", got)
+	}
+}
+
+// Whichever renewals succeed, however long their answers take, and however long
+// the machine sleeps between two looks that are not close to the end: the child
+// is killed before the lease can end.
+func TestGuard_KillsBeforeTheLeaseCanEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ttl := time.Duration(rapid.Int64Range(int64(minExecLease), int64(10*time.Minute)).Draw(t, "ttl"))
+		grace := lease.StopGrace(ttl)
+		window := lease.NewWindow(0, ttl)
+		renewals := rapid.SliceOfN(rapid.Int64Range(0, int64(2*ttl)), 0, 20).Draw(t, "renewals sent")
+		took := time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(t, "answers take"))
+		slices.Sort(renewals)
+		var g guard
+		now := time.Duration(0)
+		for g.look(now, window.Left(now), grace, nil) != kill {
+			now += lookEvery
+			for len(renewals) > 0 && time.Duration(renewals[0])+took <= now {
+				if sent := time.Duration(renewals[0]); g.why == nil && window.Trusted(now) {
+					window = lease.NewWindow(sent, ttl)
+				}
+				renewals = renewals[1:]
+			}
+			if now >= window.Sent+window.TTL {
+				t.Fatalf("not killed when the lease could have ended, at %s", now)
+			}
+		}
+		if now < grace {
+			t.Fatalf("killed at %s, long before trust has ended", now)
+		}
+	})
+}

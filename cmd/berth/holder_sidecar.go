@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// sidecarHolder keeps claims at a sidecar. While that is away, a wait goes on
+// when it is back, and a claim that is held is trusted for as long as it was
+// told to last.
+type sidecarHolder struct {
+	client *sidecar.Client
+	local  bool // over a unix socket: the sidecar can see who asks
+	log    hclog.Logger
+}
+
+// openSidecar looks whether a sidecar is there and ready.
+func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
+	client, err := sidecar.Dial(s.Sidecar, s.Token.Reveal())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
+	defer cancel()
+	h := &sidecarHolder{client: client, local: strings.HasPrefix(s.Sidecar, "unix:"), log: log}
+	if err := client.Ready(ctx); err != nil {
+		client.Close()
+		return nil, sidecarProblem(err, s.Sidecar)
+	}
+	return h, nil
+}
+
+// sidecarTimeout bounds the wait for one answer that needs no slots.
+const sidecarTimeout = 5 * time.Second
+
+// sidecarProblem makes a problem of an error that is none.
+func sidecarProblem(err error, addr string) error {
+	if problem.CodeOf(err) != problem.Internal {
+		return err
+	}
+	return problem.New(problem.Unavailable, "the sidecar at %s does not answer: %w", addr, err)
+}
+
+func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, error) {
+	p, err := h.client.Pool(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(p.LeaseDuration), nil
+}
+
+// awayPause is the pause before a sidecar that is away is asked again.
+const awayPause = 200 * time.Millisecond
+
+// claim asks, and asks again with the same id while the sidecar is away: it then
+// finds its claim, or its place in line.
+func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
+	begun := time.Now()
+	for {
+		request := sidecar.ClaimRequest{
+			ID: r.ID, Pools: r.Slots, Priority: r.Priority,
+			Wait:  sidecar.DurationOf(max(0, r.Wait-time.Since(begun))),
+			RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels,
+		}
+		if h.local { // until the command runs
+			request.PID = os.Getpid()
+		}
+		claim, err := h.client.Claim(ctx, request)
+		switch {
+		case err == nil:
+			return watchClaim(h, claim), nil
+		case !isAway(err) || time.Since(begun) >= r.Wait:
+			return nil, err
+		}
+		select {
+		case <-time.After(awayPause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// isAway tells whether an error says that a sidecar is not there now.
+func isAway(err error) bool {
+	switch problem.CodeOf(err) {
+	case problem.Unavailable, problem.Stopping, problem.EtcdUnavailable:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded) // that of a try
+}
+
+func (h *sidecarHolder) why(ctx context.Context, id string) (pool.Reason, error) {
+	w, err := h.client.Why(ctx, id)
+	if err != nil || w.Reason == nil {
+		return pool.Reason{}, err
+	}
+	r := pool.Reason{Text: w.Reason.Text, Position: w.Reason.Position, Line: w.Reason.Line}
+	for _, s := range w.Reason.Pools {
+		r.Pools = append(r.Pools, pool.Shortage{Pool: s.Pool})
+	}
+	return r, nil
+}
+
+func (h *sidecarHolder) close() error {
+	h.client.Close()
+	return nil
+}

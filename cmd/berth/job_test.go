@@ -1,0 +1,265 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// jobDeadline is when a job gives up waiting: far more than it can ever take.
+const jobDeadline = 2 * time.Minute
+
+// jobLook is how often a job looks at files.
+const jobLook = 5 * time.Millisecond
+
+// jobMain is a program that scripts run under exec: it looks at files and makes
+// files, so that scripts can tell what runs when without a clock.
+func jobMain() {
+	verbs := map[string]func([]string) error{
+		"share": jobShare, "hold": jobHold, "stubborn": jobStubborn, "alone": jobAlone,
+		"status": jobStatus, "signals": jobSignals, "orphan": jobOrphan,
+		"crowd": jobCrowd, "pid": jobPID, "shell": jobShell, "strip": jobStrip,
+	}
+	verb := verbs[os.Args[1]]
+	if verb == nil {
+		fmt.Fprintln(os.Stderr, "job: no such verb:", os.Args[1])
+		os.Exit(99)
+	}
+	if err := verb(os.Args[2:]); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			os.Exit(exit.ExitCode())
+		}
+		fmt.Fprintln(os.Stderr, "job:", err)
+		os.Exit(98)
+	}
+}
+
+// jobShare DIR N takes one of N tokens, each a file that only one can make, and
+// fails if there is none. Jobs wait for each other until N have a token at the
+// same time, once: so a test in which they never overlap does not pass either.
+func jobShare(a []string) error {
+	dir := a[0]
+	n, err := strconv.Atoi(a[1])
+	if err != nil {
+		return err
+	}
+	token, err := takeToken(dir, n)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(token)
+	full := filepath.Join(dir, "full")
+	return waitUntil("never so many at once", func() bool {
+		if tokens, _ := filepath.Glob(filepath.Join(dir, "token-*")); len(tokens) == n {
+			_ = os.WriteFile(full, nil, 0o600)
+		}
+		return exists(full)
+	})
+}
+
+func takeToken(dir string, n int) (string, error) {
+	for i := range n {
+		name := filepath.Join(dir, fmt.Sprint("token-", i))
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0o600)
+		if err == nil {
+			return name, f.Close()
+		}
+	}
+	return "", fmt.Errorf("more than %d run at once", n)
+}
+
+// jobHold STARTED UNTIL writes its pid to the file STARTED and runs until there
+// is a file UNTIL.
+func jobHold(a []string) error {
+	if err := writePID(a[0]); err != nil {
+		return err
+	}
+	return waitUntil("no "+a[1], func() bool { return exists(a[1]) })
+}
+
+// jobStubborn STARTED TOLD is like hold, but does not stop when it is told to;
+// it makes the file TOLD then.
+func jobStubborn(a []string) error {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	if err := writePID(a[0]); err != nil {
+		return err
+	}
+	<-told
+	if err := os.WriteFile(a[1], nil, 0o600); err != nil {
+		return err
+	}
+	<-time.After(jobDeadline) // it is to be killed
+	return errors.New("nobody has killed it")
+}
+
+// jobAlone STARTED... fails if a process still runs that has written its pid
+// there.
+func jobAlone(a []string) error {
+	for _, file := range a {
+		pid, err := readPID(file)
+		if err != nil {
+			return err
+		}
+		if alive(pid) {
+			return fmt.Errorf("process %d (%s) still runs", pid, file)
+		}
+	}
+	return nil
+}
+
+// jobStatus FILE COMMAND… runs a command and writes its exit code to a file.
+func jobStatus(a []string) error {
+	cmd := exec.Command(a[1], a[2:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	dieTogether(cmd)
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		return err
+	}
+	return os.WriteFile(a[0], fmt.Appendln(nil, cmd.ProcessState.ExitCode()), 0o600)
+}
+
+// dieTogether has a command end with this process: a script that has failed kills
+// what it started, and would wait for ever for what that has left behind.
+func dieTogether(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
+
+// jobCrowd N FILE COMMAND… runs a command N times at once, and writes the exit
+// codes to a file, one a line. JOB in their environment is their number.
+func jobCrowd(a []string) error {
+	n, err := strconv.Atoi(a[0])
+	if err != nil {
+		return err
+	}
+	codes := make([]int, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			cmd := exec.Command(a[2], a[3:]...)
+			cmd.Env = append(os.Environ(), fmt.Sprint("JOB=", i))
+			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+			dieTogether(cmd)
+			_ = cmd.Run() // the code says it
+			codes[i] = cmd.ProcessState.ExitCode()
+		})
+	}
+	wg.Wait()
+	var text []byte
+	for _, code := range codes {
+		text = fmt.Appendln(text, code)
+	}
+	return os.WriteFile(a[1], text, 0o600)
+}
+
+// jobStrip TEXT COMMAND… becomes a command, without the text in its arguments.
+func jobStrip(a []string) error {
+	path, err := exec.LookPath(a[1])
+	if err != nil {
+		return err
+	}
+	for i := range a[1:] {
+		a[i+1] = strings.ReplaceAll(a[i+1], a[0], "")
+	}
+	return syscall.Exec(path, a[1:], os.Environ())
+}
+
+// jobPID FILE COMMAND… becomes a command, whose pid it writes to a file before.
+func jobPID(a []string) error {
+	path, err := exec.LookPath(a[1])
+	if err != nil {
+		return err
+	}
+	if err := writePID(a[0]); err != nil {
+		return err
+	}
+	return syscall.Exec(path, a[1:], os.Environ())
+}
+
+// jobSignals STARTED GOT writes its pid to STARTED, and the names of the signals
+// that it gets to GOT, one a line, until it gets SIGTERM.
+func jobSignals(a []string) error {
+	got := make(chan os.Signal, 16)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTERM)
+	if err := writePID(a[0]); err != nil {
+		return err
+	}
+	var names []string
+	for s := range got {
+		names = append(names, s.String())
+		if err := writeWhole(a[1], strings.Join(names, "\n")+"\n"); err != nil || s == syscall.SIGTERM {
+			return err
+		}
+	}
+	return nil
+}
+
+// jobOrphan STARTED UNTIL leaves a process behind in its group that holds on.
+func jobOrphan(a []string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, append([]string{"hold"}, a...)...)
+	cmd.Args[0] = "job"
+	return cmd.Start()
+}
+
+func writePID(file string) error { return writeWhole(file, fmt.Sprintln(os.Getpid())) }
+
+// writeWhole writes a file so that nobody sees a part of it.
+func writeWhole(file, text string) error {
+	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+func readPID(file string) (int, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// alive tells whether a process exists and is more than a zombie.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+func waitUntil(otherwise string, done func() bool) error {
+	deadline := time.After(jobDeadline)
+	tick := time.NewTicker(jobLook)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return fmt.Errorf("%s within %s", otherwise, jobDeadline)
+		}
+	}
+	return nil
+}

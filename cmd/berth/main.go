@@ -1,0 +1,18 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+)
+
+func main() { os.Exit(run(context.Background(), os.Args, os.Stdout, os.Stderr)) }
+
+// run carries out a command line and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	app := newApp(stdout, stderr)
+	if len(args) > 1 && args[1] == completeVerb {
+		return printCandidates(stdout, app, args[2:])
+	}
+	return report(stderr, app.RunContext(ctx, arrange(app, args)))
+}

@@ -1,0 +1,157 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+const (
+	// scriptDeadline bounds what a script waits for.
+	scriptDeadline = 2 * time.Minute
+	// scriptLook is how often it looks.
+	scriptLook = 20 * time.Millisecond
+)
+
+// The scripts run the real binary. What they can do beside testscript's own
+// commands:
+//
+//	etcd                starts an etcd for this script and exports BERTH_ENDPOINTS
+//	etcd stop|start     stops it, and starts it again at the same address
+//	etcd put KEY VALUE  writes a key
+//	proxy               puts a proxy before it, in PROXY_ENDPOINTS
+//	proxy cut           cuts off who uses it
+//	serve NAME …        runs a sidecar: see scriptServe
+//	exits N CMD…        runs a command that must exit with N
+//	until REGEXP CMD…   runs a command until its stdout matches
+//	appears FILE        waits for a file
+//	gone FILE           waits until the process is gone whose pid is in a file
+//	signal SIG FILE     sends a signal to that process
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata/script",
+		RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // or each command ends a second later under the race detector
+			env.Values[worldKey{}] = &world{tb: env.T().(testing.TB), served: map[string]*served{}}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"etcd": scriptEtcd, "proxy": scriptProxy, "exits": scriptExits, "until": scriptUntil,
+			"appears": scriptAppears, "gone": scriptGone, "signal": scriptSignal, "serve": scriptServe,
+		},
+	})
+}
+
+// world is what a script has beside its files.
+type world struct {
+	tb    testing.TB
+	etcd  *embedtest.Members
+	proxy *proxy
+	// served are the sidecars that run, by name.
+	served map[string]*served
+}
+
+type worldKey struct{}
+
+func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+func scriptEtcd(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	switch {
+	case len(args) == 0:
+		w.etcd = embedtest.Cluster(w.tb, 1)
+		ts.Setenv("BERTH_ENDPOINTS", strings.Join(w.etcd.Endpoints(), ","))
+	case args[0] == "stop":
+		w.etcd.Stop(0)
+	case args[0] == "start":
+		w.etcd.Restart(0)
+	case args[0] == "put" && len(args) == 3:
+		c := w.etcd.Client(w.tb)
+		_, err := c.Txn(w.tb.Context(), putRequest(args[1], args[2]))
+		ts.Check(err)
+	default:
+		ts.Fatalf("usage: etcd [stop|start|put KEY VALUE]")
+	}
+}
+
+func scriptProxy(ts *testscript.TestScript, _ bool, args []string) {
+	w := worldOf(ts)
+	if len(args) == 1 && args[0] == "cut" {
+		w.proxy.cut()
+		return
+	}
+	var err error
+	w.proxy, err = startProxy(strings.TrimPrefix(w.etcd.Endpoints()[0], "http://"))
+	ts.Check(err)
+	ts.Defer(w.proxy.cut)
+	ts.Setenv("PROXY_ENDPOINTS", w.proxy.address())
+}
+
+func scriptExits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	switch err := ts.Exec(args[1], args[2:]...); {
+	case errors.As(err, &exit):
+		got = exit.ExitCode()
+	default:
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("it exited with %d instead of %d", got, want)
+	}
+}
+
+func scriptUntil(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	eventually(ts, "stdout never matched "+args[0], func() bool {
+		err := ts.Exec(args[1], args[2:]...)
+		return err == nil && pattern.MatchString(ts.ReadFile("stdout"))
+	})
+}
+
+func scriptAppears(ts *testscript.TestScript, _ bool, args []string) {
+	eventually(ts, "no "+args[0], func() bool { return exists(ts.MkAbs(args[0])) })
+}
+
+func scriptGone(ts *testscript.TestScript, _ bool, args []string) {
+	pid, err := readPID(ts.MkAbs(args[0]))
+	ts.Check(err)
+	eventually(ts, "the process of "+args[0]+" still runs", func() bool { return !alive(pid) })
+}
+
+func scriptSignal(ts *testscript.TestScript, _ bool, args []string) {
+	s := unix.SignalNum("SIG" + args[0])
+	pid, err := readPID(ts.MkAbs(args[1]))
+	ts.Check(err)
+	if s == 0 {
+		ts.Fatalf("there is no signal %s", args[0])
+	}
+	ts.Check(syscall.Kill(pid, s))
+}
+
+// eventually looks until something is done, at first often.
+func eventually(ts *testscript.TestScript, otherwise string, done func() bool) {
+	deadline := time.After(scriptDeadline)
+	for look := scriptLook; !done(); look = min(2*look, 25*scriptLook) {
+		select {
+		case <-time.After(look):
+		case <-deadline:
+			ts.Fatalf("%s within %s", otherwise, scriptDeadline)
+		}
+	}
+}

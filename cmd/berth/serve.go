@@ -1,0 +1,118 @@
+package main
+
+import (
+	"crypto/tls"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// sidecarConfig makes of the settings what dev and sidecar serve.
+func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) {
+	o, err := options(s, log)
+	if err != nil {
+		return sidecar.Config{}, err
+	}
+	conf, err := s.ServerTLS()
+	if err != nil {
+		return sidecar.Config{}, err
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return sidecar.Config{
+		Options: o,
+		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf),
+		Logger: log, Registerer: reg, Gatherer: reg,
+	}, nil
+}
+
+// serverNames are the names under which clients may know this server: those of
+// the machine and of its certificate.
+func serverNames(s config.Settings, conf *tls.Config) []string {
+	names := []string{s.Host}
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	if conf == nil {
+		return names
+	}
+	for _, cert := range conf.Certificates {
+		if cert.Leaf != nil {
+			names = append(names, cert.Leaf.DNSNames...)
+		}
+	}
+	return names
+}
+
+// addresses are where a server is reached, in JSON.
+type addresses struct {
+	PID    int    `json:"pid"`
+	HTTP   string `json:"http,omitempty"`
+	Socket string `json:"socket,omitempty"`
+	// Etcd and DataDir are the embedded etcd's.
+	Etcd    string `json:"etcd,omitempty"`
+	DataDir string `json:"data_dir,omitempty"`
+}
+
+// String lists the addresses of the server.
+func (a addresses) String() string {
+	return strings.Join(keep([]string{a.HTTP, a.Socket}, func(s string) bool { return s != "" }), ", ")
+}
+
+func addressesOf(s config.Settings, server *sidecar.Server) addresses {
+	a := addresses{PID: os.Getpid()}
+	if addr := server.Addr(); addr != nil {
+		a.HTTP = "http://" + reachable(addr)
+		if s.TLSCert != "" {
+			a.HTTP = "https://" + reachable(addr)
+		}
+	}
+	if s.Socket != "" {
+		a.Socket = "unix://" + s.Socket
+	}
+	return a
+}
+
+// reachable writes a listener's address so that one can connect to it.
+func reachable(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		_, port, _ := strings.Cut(addr.String(), "]:")
+		if port == "" {
+			_, port, _ = net.SplitHostPort(addr.String())
+		}
+		return net.JoinHostPort("localhost", port)
+	}
+	return addr.String()
+}
+
+// stopOnSignals passes each signal to do, until the function that it returns is
+// called. After the last that do wants, signals do what they do by default:
+// they end the process.
+func stopOnSignals(do func(unix.Signal) (last bool)) (end func()) {
+	signals, done, ended := make(chan os.Signal, 8), make(chan struct{}), make(chan struct{})
+	catch(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	go func() {
+		defer close(ended)
+		defer signal.Stop(signals)
+		for {
+			select {
+			case s := <-signals:
+				if do(s.(unix.Signal)) {
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
