@@ -1,0 +1,130 @@
+package docs_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// block is a fenced block of a page. What is to become of it is said in a comment
+// on the line before, which readers do not see:
+//
+//	(nothing)               sh runs and must succeed
+//	<!-- served -->         sh runs in the background until the page ends
+//	<!-- not run: WHY -->   sh is for reading only
+//
+// A block of text is what the sh block before it prints, with … for anything.
+type block struct {
+	line   int
+	lang   string
+	text   string
+	served bool
+	notRun string // why not
+}
+
+// page is a file of documentation.
+type page struct {
+	name string
+	// serve is a server that the page takes for granted: <!-- serve: COMMAND -->
+	serve  string
+	blocks []block
+}
+
+// languages of blocks. Those that are not sh or text are never run: they may not
+// be used to get around that.
+var languages = []string{"sh", "text", "yaml", "crontab", "ini", "promql"}
+
+// mark is a comment of one line.
+var mark = regexp.MustCompile(`^<!-- (.*) -->$`)
+
+// pages reads README.md and what is in this folder.
+func pages(t *testing.T) []page {
+	t.Helper()
+	paths, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []page
+	for _, path := range append([]string{"../README.md"}, paths...) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := parsePage(path, string(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func parsePage(path, text string) (page, error) {
+	p := page{name: filepath.Base(path)}
+	var open *block
+	said := "" // in the comment before
+	for i, line := range strings.Split(text, "\n") {
+		switch {
+		case open != nil && line == "```":
+			p.blocks = append(p.blocks, *open)
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		case strings.HasPrefix(line, "```"):
+			b, err := newBlock(i+1, line[3:], said)
+			if err != nil {
+				return p, fmt.Errorf("%s:%d: %w", path, i+1, err)
+			}
+			open = &b
+		}
+		said = ""
+		if m := mark.FindStringSubmatch(line); m != nil && open == nil {
+			said = m[1]
+		}
+		if command, ok := strings.CutPrefix(said, "serve: "); ok {
+			p.serve = command
+		}
+	}
+	if open != nil {
+		return p, fmt.Errorf("%s:%d: the block does not end", path, open.line)
+	}
+	return p, nil
+}
+
+func newBlock(line int, lang, said string) (block, error) {
+	b := block{line: line, lang: lang, served: said == "served"}
+	if !slices.Contains(languages, lang) {
+		return b, fmt.Errorf("a block of %q: there are %s", lang, strings.Join(languages, ", "))
+	}
+	if why, ok := strings.CutPrefix(said, "not run:"); ok {
+		if b.notRun = strings.TrimSpace(why); b.notRun == "" {
+			return b, fmt.Errorf("a block is not run, and nobody says why")
+		}
+	}
+	return b, nil
+}
+
+func TestMarksAreUnderstood(t *testing.T) {
+	p, err := parsePage("x.md", "<!-- serve: berth dev -->\n```sh\na\n```\n<!-- not run: no -->\n```sh\nb\n```\n<!-- served -->\n```sh\nc\n```\n```text\nd\n```\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []block{
+		{line: 2, lang: "sh", text: "a\n"},
+		{line: 6, lang: "sh", text: "b\n", notRun: "no"},
+		{line: 10, lang: "sh", text: "c\n", served: true},
+		{line: 13, lang: "text", text: "d\n"},
+	}
+	if p.serve != "berth dev" || !slices.Equal(p.blocks, want) {
+		t.Errorf("got %+v", p)
+	}
+	for _, bad := range []string{"```\n```\n", "```shell\n```\n", "```sh\n", "<!-- not run: -->\n```sh\n```\n"} {
+		if _, err := parsePage("x.md", bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+//go:build linux
+
+package docs_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The pages are taken at their word: each runs in a folder of its own, as in a
+// checkout where `make build` was run, and talks to a real berth with a real
+// etcd. Only the addresses differ, since the ones that are written may be taken.
+func TestPagesDoWhatTheySay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the pages run other processes: there is nothing to see for the race detector")
+	}
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is missing: the pages use it")
+	}
+	built := build(t)
+	for _, p := range pages(t) {
+		t.Run(p.name, func(t *testing.T) {
+			r := newReader(t, built)
+			if p.serve != "" {
+				r.serve(t, p.serve)
+			}
+			output, known := "", false // of the block before
+			for _, b := range p.blocks {
+				switch {
+				case b.notRun != "":
+					known = false
+				case b.lang == "text" && known:
+					r.compare(t, p, b, output)
+				case b.lang == "text":
+					t.Fatalf("%s:%d: nothing was run that could print this", p.name, b.line)
+				case b.lang == "sh" && b.served:
+					r.serve(t, b.text)
+				case b.lang == "sh":
+					output, known = r.run(t, p, b), true
+				}
+			}
+		})
+	}
+}
+
+// patience bounds one block, and the start of a server.
+const patience = 2 * time.Minute
+
+// built is the binary that all pages use, and the folder that it is in.
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// build builds the binary once, and returns its folder.
+func build(t *testing.T) string {
+	t.Helper()
+	built.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "berth-docs"); built.err != nil {
+			return
+		}
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(built.dir, "berth"), "../cmd/berth")
+		cmd.Stderr = os.Stderr
+		built.err = cmd.Run()
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+func removeBuilt() error { return os.RemoveAll(built.dir) }
+
+// reader is somebody who follows a page.
+type reader struct {
+	dir     string
+	env     []string
+	rewrite *strings.Replacer
+}
+
+func newReader(t *testing.T, built string) *reader {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "berth") // short: a socket's path is, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	makefile, err := filepath.Abs("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"bin": built, "Makefile": makefile} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &reader{
+		dir:     dir,
+		rewrite: strings.NewReplacer(),
+		env: []string{
+			"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir,
+			"GO=true", // what make would build is built
+			"BERTH_LISTEN=127.0.0.1:0", "BERTH_ETCD_LISTEN=127.0.0.1:0",
+		},
+	}
+}
+
+func (r *reader) command(ctx context.Context, text string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", r.rewrite.Replace(text))
+	cmd.Dir, cmd.Env, cmd.WaitDelay = r.dir, r.env, 10*time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// run runs a block and returns what it prints.
+func (r *reader) run(t *testing.T, p page, b block) string {
+	t.Helper()
+	cmd := r.command(t.Context(), b.text)
+	late := time.AfterFunc(patience, func() { _ = cmd.Cancel() })
+	defer late.Stop()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s:%d: %v\n%s\nprinted\n%s", p.name, b.line, err, b.text, out)
+	}
+	return string(out)
+}
+
+var (
+	spaces  = regexp.MustCompile(`\s+`)
+	address = regexp.MustCompile(`^\s+(http|etcd)\s+http://(\S+)$`)
+)
+
+// compare looks for each line of a block in what was printed, in this order.
+func (r *reader) compare(t *testing.T, p page, b block, output string) {
+	t.Helper()
+	rest := strings.Split(output, "\n")
+	for _, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
+		pattern := spaces.ReplaceAllString(regexp.QuoteMeta(strings.TrimSpace(line)), `\s+`)
+		want := regexp.MustCompile(`^\s*` + strings.ReplaceAll(pattern, "…", ".*") + `\s*$`)
+		for {
+			if len(rest) == 0 {
+				t.Fatalf("%s:%d: there is no line %q in\n%s", p.name, b.line, line, output)
+			}
+			found := want.MatchString(rest[0])
+			if rest = rest[1:]; found {
+				break
+			}
+		}
+	}
+}
+
+// serve runs berth dev in the background, and has the reader use its addresses
+// where the page has the default ones.
+func (r *reader) serve(t *testing.T, text string) {
+	t.Helper()
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close() })
+	log, err := os.Create(filepath.Join(r.dir, "server.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := r.command(context.WithoutCancel(t.Context()), text) // it is to stop by itself
+	cmd.Stdout, cmd.Stderr = in, log
+	err = cmd.Start()
+	_, _ = in.Close(), log.Close() // the server has them
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		late := time.AfterFunc(patience, func() {
+			t.Error("the server does not stop")
+			_ = cmd.Cancel()
+		})
+		defer late.Stop()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		_ = cmd.Wait() // make fails, since it was ended as well
+	})
+	if err := out.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if m := address.FindStringSubmatch(lines.Text()); m != nil {
+			at[m[1]] = m[2]
+		}
+		if strings.HasPrefix(lines.Text(), "Ctrl-C stops it.") {
+			r.rewrite = strings.NewReplacer("127.0.0.1:7420", at["http"], "127.0.0.1:2379", at["etcd"])
+			r.env = append(r.env, "BERTH_ENDPOINTS="+at["etcd"])
+			return
+		}
+	}
+	said, _ := os.ReadFile(filepath.Join(r.dir, "server.log"))
+	t.Fatalf("%s\ndoes not serve:\n%s", text, said)
+}
