@@ -1,0 +1,195 @@
+package house
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// layer is a folder, and which folders of the module its files may import, tests
+// aside. A pattern that ends in /... means the folders below as well.
+type layer struct {
+	folder string
+	may    []string
+	why    string
+}
+
+// everywhere may be imported by every layer but those that say otherwise.
+const everywhere = "internal/problem"
+
+// layers are the directions of imports. Folders that are for tests only are
+// not in the table: see testHelpers.
+var layers = []layer{
+	{
+		"internal/problem", nil,
+		"it is the table of what can go wrong, and everything else uses it",
+	},
+	{
+		"config", nil,
+		"settings are texts and numbers: what they are for is glued in cmd",
+	},
+	{
+		"internal/store", nil,
+		"the plumbing to etcd decides nothing, and so needs nobody",
+	},
+	{
+		"internal/store/embed", nil,
+		"the embedded server knows etcd and nothing of berth",
+	},
+	{
+		"pool", []string{"internal/store"},
+		"pool asks for leases through its own two-method interface: it can be tested and read without lease",
+	},
+	{
+		"lease", []string{"internal/store"},
+		"a lease does not know what hangs on it: it can be tested and read without pool",
+	},
+	{
+		".", []string{"pool", "lease", "internal/store"},
+		"the Go API glues pool and lease, and its importers pay for nothing more",
+	},
+	{
+		"coordinator/run", []string{"pool", "internal/store"},
+		"records of runs are shared by the coordinator, the workers and the doors",
+	},
+	{
+		"coordinator", []string{"coordinator/run", "pool", "lease", "internal/store"},
+		"the coordinator admits and plans, whoever runs the steps",
+	},
+	{
+		"sidecar", []string{"sidecar/...", "coordinator/run", ".", "pool", "lease", "internal/store"},
+		"the sidecar is a door to what the Go API can do",
+	},
+	{
+		"sidecar/worker", []string{"coordinator/run", ".", "pool", "lease", "internal/store"},
+		"a worker takes steps by itself: it needs no door",
+	},
+	{
+		"sidecar/ui", []string{"coordinator/run", ".", "pool", "lease", "internal/store"},
+		"pages show records; what they show is fetched by the sidecar",
+	},
+	{
+		"internal/bench", []string{".", "pool", "lease", "sidecar", "internal/store", "internal/store/embed"},
+		"the benchmark drives berth from outside, and etcd for comparison",
+	},
+	{
+		"cmd/berth",
+		[]string{
+			"sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
+			"internal/bench", "internal/store", "internal/store/embed",
+		},
+		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",
+	},
+}
+
+// testHelpers are folders that only tests may import.
+var testHelpers = []string{
+	"internal/store/embed/embedtest", "internal/store/storetest", "internal/testcert", "internal/house", "e2e",
+}
+
+// wrongImports returns the imports that the tables do not allow.
+func wrongImports(files []file, layers []layer) []string {
+	var found []string
+	for _, f := range files {
+		if f.test || slices.Contains(testHelpers, f.folder) {
+			continue
+		}
+		at := slices.IndexFunc(layers, func(l layer) bool { return l.folder == f.folder })
+		if at < 0 {
+			found = append(found, fmt.Sprintf("%s: folder %s is in no layer: give it a row in the table", f.path, f.folder))
+			continue
+		}
+		for imported := range f.imports() {
+			folder, ok := own(imported)
+			if ok && !layers[at].allows(folder) {
+				found = append(found, fmt.Sprintf("%s imports %s, but %s", f.path, folder, layers[at].why))
+			}
+		}
+	}
+	return found
+}
+
+func (l layer) allows(folder string) bool {
+	return folder == everywhere || slices.ContainsFunc(l.may, func(pattern string) bool {
+		return matches(pattern, folder)
+	})
+}
+
+// matches takes a path, or with /... at its end those below it as well.
+func matches(pattern, path string) bool {
+	parent, below := strings.CutSuffix(pattern, "/...")
+	return path == parent || below && strings.HasPrefix(path, parent+"/")
+}
+
+func TestImportsFollowTheLayers(t *testing.T) { check(t, wrongImports(tree(t), layers)) }
+
+func TestNoTwoLayersImportEachOther(t *testing.T) {
+	for _, a := range layers {
+		for _, b := range layers {
+			if a.folder < b.folder && a.allows(b.folder) && b.allows(a.folder) {
+				t.Errorf("the table lets %s and %s import each other", a.folder, b.folder)
+			}
+		}
+	}
+}
+
+func TestWrongImportsAreCaught(t *testing.T) {
+	files := example(t, map[string]string{
+		"pool/a.go":       `package pool; import _ "github.com/berthhq/berth/lease"`,
+		"pool/b.go":       `package pool; import _ "github.com/berthhq/berth/internal/store"`,
+		"pool/c_test.go":  `package pool; import _ "github.com/berthhq/berth/lease"`,
+		"config/a.go":     `package config; import _ "github.com/berthhq/berth"`,
+		"cmd/berth/a.go":  `package main; import _ "github.com/berthhq/berth/sidecar/worker"`,
+		"lease/a.go":      `package lease; import _ "github.com/berthhq/berth/internal/store/storetest"`,
+		"internal/x/a.go": `package x`,
+	})
+	var at []string
+	for _, f := range wrongImports(files, layers) {
+		file, _, _ := strings.Cut(strings.ReplaceAll(f, ":", " "), " ")
+		at = append(at, file)
+	}
+	slices.Sort(at)
+	if want := []string{"config/a.go", "internal/x/a.go", "lease/a.go", "pool/a.go"}; !slices.Equal(at, want) {
+		t.Errorf("caught %v, want %v", at, want)
+	}
+}
+
+// barred are packages that a program must not carry, with what it builds on.
+var barred = []struct {
+	program  string
+	packages []string
+	why      string
+}{
+	{
+		"./cmd/berth",
+		[]string{
+			// go-cmp is not among them: etcd's server uses it.
+			"testing", "go.uber.org/goleak", "pgregory.net/rapid",
+			"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal/testscript",
+			module + "/internal/store/embed/embedtest", module + "/internal/store/storetest", module + "/internal/testcert",
+		},
+		"it is for tests only",
+	},
+	{
+		".",
+		[]string{
+			"go.etcd.io/etcd/server/v3/...", "github.com/urfave/cli/...", "net/http/pprof",
+			module + "/config", module + "/sidecar/...", module + "/internal/store/embed/...",
+		},
+		"importers of the Go API should not pay for it",
+	},
+}
+
+func TestProgramsCarryNothingTheyShouldNot(t *testing.T) {
+	for _, b := range barred {
+		deps := dependencies(t, b.program)
+		for _, dep := range deps {
+			for _, pattern := range b.packages {
+				if matches(pattern, dep) {
+					t.Errorf("%s depends on %s, but %s", b.program, dep, b.why)
+				}
+			}
+		}
+	}
+}
