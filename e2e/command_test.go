@@ -1,0 +1,197 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// buildDir holds the real berth, once it is built.
+var buildDir string
+
+// binary is the path of the real berth.
+var binary = sync.OnceValues(func() (path string, err error) {
+	if buildDir, err = os.MkdirTemp("", "berth"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(buildDir, "berth")
+	out, err := exec.Command("go", "build", "-o", path, "../cmd/berth").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+// removeBinary tidies up after the tests.
+func removeBinary() {
+	if buildDir != "" {
+		_ = os.RemoveAll(buildDir)
+	}
+}
+
+// command is a berth in a process of its own.
+type command struct {
+	t    testing.TB
+	name string
+	cmd  *exec.Cmd
+	out  strings.Builder
+	err  strings.Builder
+	done chan struct{} // closed when it has ended
+}
+
+// berthCommand starts berth on an etcd. It is killed with the test at last.
+func berthCommand(t testing.TB, etcd string, env []string, args ...string) *command {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &command{t: t, name: strings.Join(args, " "), cmd: exec.Command(path, args...), done: make(chan struct{})}
+	c.cmd.Env = append(append(os.Environ(), env...), "BERTH_ENDPOINTS="+etcd)
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.err
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(c.done)
+		_ = c.cmd.Wait() // the exit code tells
+	}()
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		<-c.done
+		if t.Failed() {
+			t.Logf("%s: %s%s", c.name, c.out.String(), c.err.String())
+		}
+	})
+	return c
+}
+
+// code waits for the end, and returns the exit code; -1 after a signal.
+func (c *command) code() int {
+	c.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(deadline):
+		c.t.Fatalf("%s has not ended after %s", c.name, deadline)
+	}
+	return c.cmd.ProcessState.ExitCode()
+}
+
+// succeeds waits for the end, which must be a good one.
+func (c *command) succeeds() {
+	c.t.Helper()
+	if code := c.code(); code != 0 {
+		c.t.Errorf("%s: exit code %d: %s", c.name, code, c.err.String())
+	}
+}
+
+func (c *command) signal(s syscall.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		c.t.Fatalf("%s: %v: %v", c.name, s, err)
+	}
+}
+
+// kill ends it with SIGKILL.
+func (c *command) kill() {
+	c.signal(syscall.SIGKILL)
+	<-c.done
+}
+
+// freeze stops it with SIGSTOP, and returns when it stands still.
+func (c *command) freeze() {
+	c.t.Helper()
+	c.signal(syscall.SIGSTOP)
+	standsStill(c.t, c.cmd.Process.Pid)
+}
+
+func (c *command) thaw() { c.signal(syscall.SIGCONT) }
+
+// server is a sidecar in a process of its own.
+type server struct {
+	*command
+	HTTP, Socket string
+}
+
+// startSidecar starts a sidecar that keeps its state in dir, and returns when it
+// can claim.
+func startSidecar(t testing.TB, etcd, host, dir string) *server {
+	t.Helper()
+	socket := filepath.Join(dir, "berth.sock")
+	s := &server{}
+	ready := filepath.Join(dir, "address.json")
+	out, err := os.Create(ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &command{t: t, name: "sidecar " + host, done: make(chan struct{})}
+	c.cmd = exec.Command(path, "sidecar", "--host", host, "--listen", "127.0.0.1:0", "--socket", socket,
+		"--state-dir", filepath.Join(dir, "state"), "-o", "json")
+	c.cmd.Env = append(os.Environ(), "BERTH_ENDPOINTS="+etcd)
+	c.cmd.Stdout, c.cmd.Stderr = out, &c.err
+	if err := errors.Join(c.cmd.Start(), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s.command = c
+	go func() {
+		defer close(c.done)
+		_ = c.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		c.kill()
+		if t.Failed() {
+			t.Logf("%s: %s", c.name, c.err.String())
+		}
+	})
+	for begin := time.Now(); ; pause(t.Context(), 10*time.Millisecond) {
+		text, err := os.ReadFile(ready)
+		if err == nil && json.Unmarshal(text, s) == nil && isReady(s.HTTP) {
+			return s
+		}
+		select {
+		case <-c.done:
+			t.Fatalf("%s has ended: %s", c.name, c.err.String())
+		default:
+		}
+		if time.Since(begin) > deadline {
+			t.Fatalf("%s does not serve after %s", c.name, deadline)
+		}
+	}
+}
+
+// isReady asks a sidecar whether it can claim.
+func isReady(base string) bool {
+	resp, err := web.Get(base + "/readyz")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// shortDir is a folder whose path leaves room for a socket's.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+// write puts a key as no berth would, or deletes it.
+func write(t testing.TB, b store.Backend, key, value string) {
+	t.Helper()
+	op := store.Put(key, []byte(value), 0)
+	if value == "" {
+		op = store.Delete(key)
+	}
+	if _, err := b.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{op}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
+	junk := keys.Slot("bad", 0, 7)
+	for name, c := range map[string]struct {
+		key, value string
+		says       string
+	}{
+		"a slot that is no JSON":   {junk, "{", junk},
+		"a slot of a newer berth":  {junk, `{"v":2,"what":"ever"}`, "version 2"},
+		"a slot with fields":       {junk, `{"v":1,"n":1,"claim":"x","main":"bad/0/7","more":1}`, "more"},
+		"a slot that holds none":   {junk, `{"v":1,"n":0,"claim":"x","main":"bad/0/7"}`, "can't be held"},
+		"a spec of a newer berth":  {keys.Spec("bad"), `{"v":2,"limit":3}`, "version 2"},
+		"a spec without sense":     {keys.Spec("bad"), `{"v":1,"limit":-7,"lease_duration":"5s","reserve_after":"0s"}`, "limit"},
+		"a key that nobody writes": {keys.Pools() + "bad/slots/0/0", "x", "none that berth writes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := embedtest.New(t)
+			b := embedtest.Client(t, srv)
+			w := watch(t, b, func(w *witness) { w.history.Ignore(c.key) })
+			hosts := three(t, []string{srv.Endpoint()})
+			spec(t, hosts, "bad", 3)
+			spec(t, hosts, "good", 3)
+			held := claim(t, hosts[0], "held", berth.Slots{"bad": 3})
+			line := begin(t, t.Context(), hosts[1], "line", berth.Slots{"bad": 1})
+			w.until("one waits", func(h *History) bool { return len(h.Waiting()) == 1 })
+			was := value(t, b, c.key)
+
+			write(t, b, c.key, c.value)
+			stranger := c.key != junk && c.key != keys.Spec("bad")
+			if !stranger { // what is no key of a pool at all harms none
+				line.refused("corrupt_value")
+				if text := line.err.Error(); !strings.Contains(text, c.key) || !strings.Contains(text, c.says) {
+					t.Errorf("the reason is: %s", text)
+				}
+				_, err := hosts[2].Claim(t.Context(), berth.Slots{"good": 1, "bad": 1})
+				if berth.ErrorCode(err) != "corrupt_value" {
+					t.Errorf("a claim of both pools: %v", err)
+				}
+			}
+			// Others go on, and what is held can be given back.
+			release(t, claim(t, hosts[2], "good", berth.Slots{"good": 3}))
+			release(t, held)
+			if stranger {
+				release(t, line.granted())
+			}
+			if d, err := hosts[2].Pool(t.Context(), "good"); err != nil || d.Problem != "" {
+				t.Errorf("the good pool has a problem: %v, %v", d.Problem, err)
+			}
+			r, err := operator(t, []string{srv.Endpoint()}).Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := r.Verify(); len(v) == 0 || v[0].Key != c.key {
+				t.Errorf("verify finds %v", v)
+			}
+
+			write(t, b, c.key, was)
+			for _, h := range hosts {
+				eventuallyWell(t, h, "bad")
+			}
+			release(t, claim(t, hosts[1], "after", berth.Slots{"bad": 3}))
+		})
+	}
+}
+
+func value(t testing.TB, b store.Backend, key string) string {
+	t.Helper()
+	resp, err := b.Range(t.Context(), &pb.RangeRequest{Key: []byte(key)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(resp.Kvs) == 0 {
+		return ""
+	}
+	return string(resp.Kvs[0].Value)
+}

@@ -1,0 +1,27 @@
+// Package e2e judges berth from outside: its tests run whole clients and real
+// processes on real etcd, break what can break, and follow etcd's own history
+// meanwhile.
+//
+// # Nouns
+//
+//   - A [History] is what a watch on all of berth's keys has told since the
+//     first revision. It shares no code with the engine but the spelling of
+//     keys, reads values by itself, and checks each revision.
+//   - A [Violation] is a revision at which a promise was broken.
+//   - A [Hold] is one claim as its keys showed it, from the revision that put
+//     them to the one that ended them; a [Wait] the same for a place in line.
+//
+// # What is checked at every revision
+//
+//   - A pool that gets a holder exists, is not paused, and holds no more than
+//     its limit.
+//   - A claim has all the keys that it lists, put at one revision on one lease,
+//     adding up to what it claimed; or it has none.
+//   - Every slot and every waiter hangs on a lease.
+//   - A slot's fence grows from holder to holder.
+//   - A waiter stands in the line of each of its pools, or in none.
+//
+// The tests beside it check what only the holders know: that a fence they were
+// told is the one in etcd, that they were told of a loss before etcd gave their
+// slots away, and that nobody waits for ever.
+package e2e

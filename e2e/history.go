@@ -1,0 +1,276 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Unlimited is the limit of a pool that counts its holders and refuses none.
+const Unlimited = -1
+
+// Hold is one claim as its keys showed it.
+type Hold struct {
+	Claim, Host, Instance string
+	Pools                 map[string]int
+	Lease                 int64
+	// From is the revision that put its keys, which is its fence; To the one
+	// that ended them, 0 while they are there.
+	From, To int64
+}
+
+// Wait is one claim's stay in line.
+type Wait struct {
+	Claim, Host string
+	// Order is its place: the last part of its keys.
+	Order string
+	// From is the revision that put it, Reserved the one from which its room was
+	// kept, To the one that took it out; 0 where there was none.
+	From, Reserved, To int64
+}
+
+// slot is one slot key that exists.
+type slot struct {
+	pool  string
+	n     int
+	claim string
+	main  *claimRecord // in the main key of a claim
+	rev   int64
+	lease int64
+}
+
+// poolState is what was told of one pool.
+type poolState struct {
+	known, paused bool
+	limit         int
+	used          int
+	peaks         map[int]int // the most that was used when a holder was added, by limit
+}
+
+// waiter is one waiter's keys that exist.
+type waiter struct {
+	value waiterValue
+	lines map[string]bool // pools in whose lines it stands
+	wait  *Wait
+}
+
+// History judges what a watch on all keys tells: events in, violations out. It
+// does no I/O. What it keeps grows with every claim. It is for one goroutine.
+type History struct {
+	keys       store.Keys
+	rev        int64
+	pools      map[string]*poolState
+	slots      map[string]*slot
+	byClaim    map[string]map[string]*slot // the same, by claim and key
+	fences     map[string]int64            // the last one of each slot key, gone or not
+	waiters    map[string]*waiter
+	holding    map[string]*Hold
+	holds      []*Hold
+	waits      []*Wait
+	leaseKeys  map[int64]int
+	mostKeys   int
+	ignored    map[string]bool
+	violations []Violation
+
+	// What the revision at hand has touched.
+	claims, grown, lined map[string]bool
+}
+
+// NewHistory returns a history of the keys that is empty, as before the first
+// revision.
+func NewHistory(keys store.Keys) *History {
+	return &History{
+		keys: keys, pools: map[string]*poolState{}, slots: map[string]*slot{},
+		byClaim: map[string]map[string]*slot{}, fences: map[string]int64{},
+		waiters: map[string]*waiter{}, holding: map[string]*Hold{}, leaseKeys: map[int64]int{},
+		ignored: map[string]bool{},
+	}
+}
+
+// Ignore finds nothing wrong with a key that a test has put there itself. A spec
+// that can't be read is none all the same.
+func (h *History) Ignore(key string) { h.ignored[key] = true }
+
+// Apply takes events in the order of the watch. The events of one revision must
+// come in one call.
+func (h *History) Apply(events ...*mvccpb.Event) {
+	for len(events) > 0 {
+		rev := events[0].Kv.ModRevision
+		n := 1
+		for n < len(events) && events[n].Kv.ModRevision == rev {
+			n++
+		}
+		h.revision(rev, events[:n])
+		events = events[n:]
+	}
+}
+
+// revision takes all events of one revision, then checks what they touched.
+func (h *History) revision(rev int64, events []*mvccpb.Event) {
+	if rev <= h.rev {
+		h.violate(Ordered, "it came after revision %d", h.rev)
+	}
+	h.rev = rev
+	h.claims, h.grown, h.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, ev := range events {
+		h.event(ev)
+	}
+	h.check()
+}
+
+func (h *History) event(ev *mvccpb.Event) {
+	key := string(ev.Kv.Key)
+	if len(key) < len(h.keys.Pools()) || key[:len(h.keys.Pools())] != h.keys.Pools() {
+		return // hosts, leases, guards: none of a judge's business
+	}
+	k, err := h.keys.ParsePoolKey(key)
+	put := ev.Type == mvccpb.Event_PUT
+	if h.ignored[key] {
+		if k.Kind == store.SpecKey {
+			_ = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
+		}
+		return
+	}
+	if err != nil {
+		h.violate(Readable, "%v", err)
+		return
+	}
+	switch k.Kind {
+	case store.SpecKey:
+		err = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
+	case store.SlotKey:
+		h.removeSlot(key)
+		if put {
+			err = h.putSlot(k.Pool, ev.Kv)
+		}
+	case store.WaiterKey:
+		err = h.waiter(k, put, ev.Kv)
+	}
+	if err != nil {
+		h.violate(Readable, "%s: %v", key, err)
+	}
+	if put && k.Kind != store.SpecKey && ev.Kv.Lease == 0 {
+		h.violate(Leased, "%s hangs on no lease", key)
+	}
+}
+
+func (h *History) pool(name string) *poolState {
+	p := h.pools[name]
+	if p == nil {
+		p = &poolState{peaks: map[int]int{}}
+		h.pools[name] = p
+	}
+	return p
+}
+
+func (h *History) spec(p *poolState, put bool, value []byte) error {
+	p.known = false
+	if !put {
+		return nil
+	}
+	v, err := readSpec(value)
+	if err == nil {
+		p.known, p.paused, p.limit = true, v.Paused, *v.Limit
+	}
+	return err
+}
+
+func (h *History) removeSlot(key string) {
+	s := h.slots[key]
+	if s == nil {
+		return
+	}
+	delete(h.slots, key)
+	if keys := h.byClaim[s.claim]; len(keys) == 1 {
+		delete(h.byClaim, s.claim)
+	} else {
+		delete(keys, key)
+	}
+	h.pools[s.pool].used -= s.n
+	h.leaseKeys[s.lease]--
+	h.claims[s.claim] = true
+}
+
+func (h *History) putSlot(name string, kv *mvccpb.KeyValue) error {
+	key := string(kv.Key)
+	if last := h.fences[key]; kv.ModRevision <= last {
+		h.violate(Fence, "%s has fence %d after %d", key, kv.ModRevision, last)
+	}
+	h.fences[key] = kv.ModRevision
+	v, err := readSlot(kv.Value)
+	if err != nil {
+		return err
+	}
+	s := &slot{
+		pool: name, n: v.N, claim: v.Claim, main: v.Record, rev: kv.ModRevision, lease: kv.Lease,
+	}
+	h.slots[key] = s
+	if h.byClaim[s.claim] == nil {
+		h.byClaim[s.claim] = map[string]*slot{}
+	}
+	h.byClaim[s.claim][key] = s
+	h.pool(name).used += v.N
+	h.leaseKeys[kv.Lease]++
+	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
+	h.claims[v.Claim] = true
+	h.grown[name] = true
+	return nil
+}
+
+func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
+	claim, err := claimOf(k.Order)
+	if err != nil {
+		return err
+	}
+	w := h.waiters[k.Order]
+	h.lined[k.Order] = true
+	if !put {
+		if w != nil {
+			delete(w.lines, k.Pool)
+		}
+		return nil
+	}
+	v, err := readWaiter(kv.Value)
+	if err != nil {
+		return err
+	}
+	if w == nil {
+		w = &waiter{lines: map[string]bool{}}
+		w.wait = &Wait{Claim: claim, Host: v.Holder.Host, Order: k.Order, From: kv.ModRevision}
+		h.waiters[k.Order] = w
+		h.waits = append(h.waits, w.wait)
+	}
+	w.value = v
+	w.lines[k.Pool] = true
+	if v.Reserve && w.wait.Reserved == 0 {
+		w.wait.Reserved = kv.ModRevision
+	}
+	return nil
+}
+
+// Told judges what a holder was told of its claim.
+func (h *History) Told(claim string, fence int64, slots map[string]int) {
+	for _, x := range h.holds {
+		if x.Claim == claim && x.From == fence {
+			if !maps.Equal(x.Pools, slots) {
+				h.violate(Whole, "claim %s was told to hold %v, and has %v", claim, slots, x.Pools)
+			}
+			return
+		}
+	}
+	h.violate(Fence, "claim %s was told fence %d, and no revision shows it", claim, fence)
+}
+
+func (h *History) violate(r Rule, format string, args ...any) {
+	h.violations = append(h.violations, Violation{Revision: h.rev, Rule: r, Text: fmt.Sprintf(format, args...)})
+}
+
+// Violations returns what was broken, in order.
+func (h *History) Violations() []Violation { return slices.Clone(h.violations) }
+
+// Revision is the last one that touched a key.
+func (h *History) Revision() int64 { return h.rev }

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+var keys = store.NewKeys(store.DefaultPrefix)
+
+// tape writes a history by hand.
+type tape struct {
+	*History
+	rev int64
+}
+
+func newTape() *tape { return &tape{History: NewHistory(keys), rev: 1} }
+
+// at is one revision.
+func (t *tape) at(events ...*mvccpb.Event) *tape {
+	t.rev++
+	for _, ev := range events {
+		ev.Kv.ModRevision = t.rev
+	}
+	t.Apply(events...)
+	return t
+}
+
+func put(key string, lease int64, format string, args ...any) *mvccpb.Event {
+	return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: &mvccpb.KeyValue{
+		Key: []byte(key), Lease: lease, Value: fmt.Appendf(nil, format, args...),
+	}}
+}
+
+func del(key string) *mvccpb.Event {
+	return &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key)}}
+}
+
+func limit(pool string, n int) *mvccpb.Event {
+	return put(keys.Spec(pool), 0, `{"v":1,"limit":%d}`, n)
+}
+
+// claimed is a claim of n slots in one key.
+func claimed(pool string, index int, id string, n int) *mvccpb.Event {
+	return put(keys.Slot(pool, 0, index), 7,
+		`{"v":1,"n":%d,"claim":%q,"record":{"pools":{%q:%d},"holder":{"host":"h","instance":"i"}}}`, n, id, pool, n)
+}
+
+// both is a claim of a slot in each of the pools a and b.
+func both(id string) []*mvccpb.Event {
+	return []*mvccpb.Event{
+		put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"record":{"pools":{"a":1,"b":1},"keys":["a/0/0","b/0/0"],"holder":{"host":"h"}}}`, id),
+		put(keys.Slot("b", 0, 0), 7, `{"v":1,"n":1,"claim":%q,"main":"a/0/0"}`, id),
+	}
+}
+
+func waits(id string, reserve bool, pools ...string) []*mvccpb.Event {
+	var all []*mvccpb.Event
+	for _, p := range pools {
+		all = append(all, put(keys.Waiter(p, "1000-0000000000000002-"+id), 8,
+			`{"v":1,"pools":{"a":1,"b":1},"holder":{"host":"h"},"reserve":%t}`, reserve))
+	}
+	return all
+}
+
+func TestALawfulHistoryIsFoundLawful(t *testing.T) {
+	h := newTape()
+	h.at(limit("a", 2)).at(limit("b", 1))
+	h.at(both("one")...)                                                // 4
+	h.at(claimed("a", 1, "two", 1))                                     // 5
+	h.at(waits("three", false, "a", "b")...)                            // 6
+	h.at(waits("three", true, "a", "b")...)                             // 7
+	h.at(limit("a", 1))                                                 // 8: above its limit now, and nothing added
+	h.at(del(keys.Slot("a", 0, 1)))                                     // 9
+	h.at(append(both("three"), gone("three")...)...)                    // 10: in place
+	h.at(del(keys.Slot("a", 0, 0)), del(keys.Slot("b", 0, 0)), del("")) // 11
+	h.at(del(keys.Spec("a")))
+	if v := h.Violations(); len(v) > 0 {
+		t.Errorf("violations: %v", v)
+	}
+	h.Told("one", 4, map[string]int{"a": 1, "b": 1})
+	if v := h.Violations(); len(v) > 0 {
+		t.Errorf("violations: %v", v)
+	}
+	want := []Hold{
+		{Claim: "one", Host: "h", Pools: map[string]int{"a": 1, "b": 1}, Lease: 7, From: 4, To: 10},
+		{Claim: "two", Host: "h", Instance: "i", Pools: map[string]int{"a": 1}, Lease: 7, From: 5, To: 9},
+		{Claim: "three", Host: "h", Pools: map[string]int{"a": 1, "b": 1}, Lease: 7, From: 10, To: 11},
+	}
+	if diff := cmp.Diff(want, h.Holds()); diff != "" {
+		t.Errorf("holds (-want +got):\n%s", diff)
+	}
+	wait := []Wait{{Claim: "three", Host: "h", Order: "1000-0000000000000002-three", From: 6, Reserved: 7, To: 10}}
+	if diff := cmp.Diff(wait, h.Waits()); diff != "" {
+		t.Errorf("waits (-want +got):\n%s", diff)
+	}
+	if h.Peak("a", 2) != 2 || h.Peak("a", 1) != 1 || h.Held() != 0 || h.MostKeys() != 3 {
+		t.Errorf("peaks %d and %d, %d held, %d keys on a lease", h.Peak("a", 2), h.Peak("a", 1), h.Held(), h.MostKeys())
+	}
+}
+
+func gone(id string) []*mvccpb.Event {
+	return []*mvccpb.Event{
+		del(keys.Waiter("a", "1000-0000000000000002-"+id)), del(keys.Waiter("b", "1000-0000000000000002-"+id)),
+	}
+}
+
+// Each of these histories breaks one rule, and just that one.
+func TestEachRuleIsFoundBroken(t *testing.T) {
+	pools := func() *tape { return newTape().at(limit("a", 2)).at(limit("b", 1)) }
+	noLease := func(ev *mvccpb.Event) *mvccpb.Event { ev.Kv.Lease = 0; return ev }
+	otherLease := func(all []*mvccpb.Event) []*mvccpb.Event { all[1].Kv.Lease = 9; return all }
+	for name, c := range map[string]struct {
+		rule Rule
+		run  func(h *tape)
+	}{
+		"more than the limit": {Capacity, func(h *tape) {
+			h.at(claimed("a", 0, "one", 2)).at(claimed("a", 1, "two", 1))
+		}},
+		"more than a lowered limit": {Capacity, func(h *tape) {
+			h.at(claimed("a", 0, "one", 1)).at(limit("a", 1)).at(claimed("a", 1, "two", 1))
+		}},
+		"more in one revision":   {Capacity, func(h *tape) { h.at(claimed("b", 0, "one", 1), claimed("b", 1, "two", 1)) }},
+		"a pool that is not":     {Capacity, func(h *tape) { h.at(claimed("c", 0, "one", 1)) }},
+		"a pool that is deleted": {Capacity, func(h *tape) { h.at(del(keys.Spec("a"))).at(claimed("a", 0, "one", 1)) }},
+		"a pool that is paused": {Capacity, func(h *tape) {
+			h.at(put(keys.Spec("a"), 0, `{"v":1,"limit":2,"paused":true}`)).at(claimed("a", 0, "one", 1))
+		}},
+		"one pool of two first":  {Whole, func(h *tape) { h.at(both("one")[0]) }},
+		"one pool of two second": {Whole, func(h *tape) { h.at(both("one")[1]) }},
+		"one pool of two let go": {Whole, func(h *tape) { h.at(both("one")...).at(del(keys.Slot("b", 0, 0))) }},
+		"one pool overwritten": {Whole, func(h *tape) {
+			h.at(both("one")...).at(claimed("b", 0, "two", 1))
+		}},
+		"one key put again": {Whole, func(h *tape) { h.at(both("one")...).at(both("one")[1]) }},
+		"two leases":        {Whole, func(h *tape) { h.at(otherLease(both("one"))...) }},
+		"more than claimed": {Whole, func(h *tape) {
+			h.at(put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":"one","record":{"pools":{"a":1}}}`))
+		}},
+		"a key not listed": {Whole, func(h *tape) {
+			h.at(append(both("one"), put(keys.Slot("a", 0, 1), 7, `{"v":1,"n":1,"claim":"one","main":"a/0/0"}`))...)
+		}},
+		"no lease":            {Leased, func(h *tape) { h.at(noLease(claimed("a", 0, "one", 1))) }},
+		"a waiter's no lease": {Leased, func(h *tape) { w := waits("one", false, "a", "b"); noLease(w[0]); h.at(w...) }},
+		"an older fence": {Fence, func(h *tape) {
+			h.at(claimed("a", 0, "one", 1)).at(del(keys.Slot("a", 0, 0)))
+			h.fences[keys.Slot("a", 0, 0)] = 99
+			h.at(claimed("a", 0, "two", 1))
+		}},
+		"told another fence": {Fence, func(h *tape) {
+			h.at(claimed("a", 0, "one", 1)).Told("one", 5, map[string]int{"a": 1})
+		}},
+		"told of a claim that never was": {Fence, func(h *tape) { h.Told("one", 4, map[string]int{"a": 1}) }},
+		"told other slots": {Whole, func(h *tape) {
+			h.at(claimed("a", 0, "one", 1)).Told("one", 4, map[string]int{"a": 2})
+		}},
+		"a waiter in one line": {InLine, func(h *tape) { h.at(waits("one", false, "a")...) }},
+		"a waiter left in one": {InLine, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
+		"a waiter in three":    {InLine, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
+		"a key of nobody":      {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
+		"a value of nobody":    {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
+		"a spec of nobody":     {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
+		"a newer version":      {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2}`)) }},
+		"an order of nobody":   {Readable, func(h *tape) { h.at(put(keys.Waiter("a", "x"), 8, `{"v":1}`)) }},
+		"a revision that comes again": {Ordered, func(h *tape) {
+			h.rev--
+			h.at(claimed("b", 0, "one", 1))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := pools()
+			c.run(h)
+			all := h.Violations()
+			if len(all) == 0 {
+				t.Fatal("nothing was found")
+			}
+			if i := slices.IndexFunc(all, func(v Violation) bool { return v.Rule != c.rule }); i >= 0 {
+				t.Errorf("found %v", all)
+			}
+		})
+	}
+}
+
+func TestWhatIsIgnoredIsNotJudged(t *testing.T) {
+	h := newTape()
+	h.Ignore(keys.Slot("a", 0, 0))
+	h.at(put(keys.Slot("a", 0, 0), 0, "junk"))
+	if v := h.Violations(); len(v) > 0 {
+		t.Errorf("violations: %v", v)
+	}
+}

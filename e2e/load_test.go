@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth"
+)
+
+// load is many users of several clients who claim and release without pause
+// until they are stopped.
+type load struct {
+	t    testing.TB
+	told told
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// user says what one user claims in each of its rounds, and how long it holds.
+type user func(round int) (slots berth.Slots, hold time.Duration)
+
+// start begins the load of n users a client. What is told to them is kept.
+func start(t testing.TB, clients []*berth.Client, n int, u user, opts ...berth.ClaimOption) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{t: t, stop: cancel}
+	for _, c := range clients {
+		for i := range n {
+			l.wg.Go(func() {
+				for round := i; ctx.Err() == nil; round++ {
+					slots, hold := u(round)
+					l.once(ctx, c, fmt.Sprintf("%s-%d-%d", c.Host(), i, round), slots, hold, opts)
+				}
+			})
+		}
+	}
+	t.Cleanup(l.end)
+	return l
+}
+
+func (l *load) once(ctx context.Context, c *berth.Client, id string, slots berth.Slots, hold time.Duration, opts []berth.ClaimOption) {
+	cl, err := c.Claim(ctx, slots, append(opts, berth.WithID(id))...)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return
+	case berth.ErrorCode(err) == "exceeds_limit": // the limit is lower for now
+		pause(ctx, time.Millisecond)
+		return
+	default:
+		l.t.Errorf("claim %s: %v", id, err)
+		l.stop()
+		return
+	}
+	l.told.note(cl)
+	select {
+	case <-time.After(hold):
+	case <-cl.Context().Done():
+		l.t.Errorf("%s: %v", cl, cl.Err())
+	}
+	if err := cl.Release(context.Background()); err != nil {
+		l.t.Errorf("release %s: %v", cl, err)
+	}
+}
+
+// end stops the users and waits until all have released what they held.
+func (l *load) end() {
+	l.stop()
+	l.wg.Wait()
+}
+
+// more waits until so many more claims were granted.
+func (l *load) more(n int) {
+	l.t.Helper()
+	want := l.told.count() + n
+	for begin := time.Now(); l.told.count() < want; pause(l.t.Context(), time.Millisecond) {
+		if time.Since(begin) > deadline {
+			l.t.Fatalf("%d of %d claims within %s", n-(want-l.told.count()), n, deadline)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/pool"
+)
+
+// Users on three hosts claim, wait, give up, come again and release, while hosts
+// are cut off, killed and started again, etcd is stopped, limits change and
+// operators take claims back. Whatever happens, each revision keeps the rules,
+// nobody trusts in slots that are gone, and one order of all that was done
+// explains what everybody saw. When it is calm again nothing is left, and
+// everything can be had.
+func TestARandomHistoryUnderFaultsKeepsItsPromises(t *testing.T) {
+	steps, users := 40, 4
+	if os.Getenv("BERTH_LONG") != "" {
+		steps = 400
+	}
+	c := newChaos(t, 3)
+	a := operator(t, c.cluster.Endpoints())
+	for i, name := range chaosPools {
+		limit, lease := 2+i, pool.MinLeaseDuration
+		reserve := []time.Duration{0, time.Second, pool.NeverReserve}[i]
+		c.set(a, name, pool.Change{Limit: &limit, LeaseDuration: &lease, ReserveAfter: &reserve})
+	}
+	for i, h := range c.hosts {
+		h.up()
+		for u := range users {
+			c.users.Go(func() { h.use(u, c.rand(uint64(100*i+u+1))) })
+		}
+	}
+	n := &nemesis{chaos: c, admin: a, r: c.rand(0)}
+	for i := range steps {
+		if i%20 == 10 {
+			n.long()
+		}
+		n.step()
+	}
+	n.calm()
+	c.atRest(a)
+}
+
+// use is one user of a host, until it is stopped.
+func (h *chaosHost) use(user int, r *rand.Rand) {
+	for n := 0; ; n++ {
+		select {
+		case <-h.stop:
+			return
+		default:
+		}
+		if c := h.current(); c != nil {
+			h.once(c, r, fmt.Sprintf("%s-u%d-%d", h.name, user, n))
+		} else {
+			pause(context.Background(), 5*time.Millisecond)
+		}
+	}
+}
+
+// once is one claim, from the asking to the release.
+func (h *chaosHost) once(c *berth.Client, r *rand.Rand, id string) {
+	slots := berth.Slots{}
+	for _, name := range chaosPools[:1+r.IntN(len(chaosPools))] {
+		if r.IntN(2) == 0 || len(slots) == 0 {
+			slots[name] = 1 + r.IntN(2)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if r.IntN(10) == 0 { // somebody who hangs up
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(100))*time.Millisecond)
+	}
+	defer cancel()
+	h.chaos.mu.Lock()
+	l := &life{asked: h.now()}
+	h.lives[id] = l
+	h.chaos.mu.Unlock()
+
+	wait := []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
+	hold := time.Duration(r.IntN(30)) * time.Millisecond
+	again := r.IntN(2) == 0
+	cl, err := c.Claim(ctx, slots, berth.WithID(id), berth.WithWait(wait), berth.WithPriority(r.IntN(3)))
+	if berth.ErrorCode(err) == "etcd_unavailable" && again {
+		cl, err = c.Claim(ctx, slots, berth.WithID(id), berth.WithWait(wait))
+	}
+	if err != nil {
+		h.refusal(id, err)
+		return
+	}
+	h.chaos.mu.Lock()
+	l.client, l.claim, l.told = c, cl, h.now()
+	h.chaos.mu.Unlock()
+	select {
+	case <-time.After(hold):
+	case <-cl.Context().Done():
+	}
+	h.release(cl)
+}
+
+// refusal accepts what may be answered in times like these.
+func (h *chaosHost) refusal(id string, err error) {
+	switch code := berth.ErrorCode(err); code {
+	case "no_capacity", "claim_timeout", "claim_canceled", "exceeds_limit", "etcd_unavailable", "stopping", "id_in_use":
+	default:
+		h.t.Errorf("claim %s: %s: %v", id, code, err)
+	}
+}
+
+// release gives a claim back, if its process lives for long enough.
+func (h *chaosHost) release(cl *berth.Claim) {
+	h.chaos.mu.Lock()
+	if l := h.lives[cl.ID]; l != nil && l.released == 0 {
+		l.released = h.now()
+	}
+	h.chaos.mu.Unlock()
+	if err := cl.Release(context.Background()); err != nil && berth.ErrorCode(err) != "stopping" {
+		h.t.Errorf("release %s: %v", cl, err)
+	}
+}
+
+// atRest shows that nothing is left when all is over, that all can be had, and
+// that what was seen can be explained.
+func (c *chaos) atRest(a *berth.Admin) {
+	t := c.t
+	c.w.until("everything is given back or has run out", func(h *History) bool {
+		return h.Held() == 0 && len(h.Waiting()) == 0
+	})
+	all := berth.Slots{}
+	for _, name := range chaosPools {
+		c.w.look(func(h *History) { all[name], _ = h.Limit(name) })
+	}
+	for i, h := range c.hosts {
+		id := fmt.Sprintf("rest-%d", i)
+		c.mu.Lock()
+		c.lives[id] = &life{asked: c.now()}
+		c.mu.Unlock()
+		h.release(claim(t, h.current(), id, all))
+	}
+	c.w.now()
+	r, err := a.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range r.Verify() {
+		t.Errorf("verify: %s: %s", v.Key, v.Problem)
+	}
+	c.w.look(func(h *History) {
+		c.mu.Lock()
+		grants := 0
+		for id, l := range c.lives {
+			if l.claim != nil {
+				h.Told(id, l.claim.Fence(), l.claim.Slots)
+				grants++
+			}
+		}
+		t.Logf("%d claims asked for, %d held, %d told, %d times in line", len(c.lives), len(h.Holds()), grants, len(h.Waits()))
+		c.mu.Unlock()
+		explain(t, c.operations(h))
+	})
+	for _, h := range c.hosts {
+		shut(t, h.current())
+	}
+}
+
+// pools returns the claims that are held, in an order that does not depend on
+// anything else.
+func (c *chaos) held() []string {
+	var ids []string
+	c.w.look(func(h *History) {
+		for id := range h.holding {
+			ids = append(ids, id)
+		}
+	})
+	slices.Sort(ids)
+	return ids
+}

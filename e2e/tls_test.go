@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testcert"
+)
+
+// believing makes settings that believe an authority, and show a certificate if
+// there is one to show.
+func believing(t testing.TB, ca *testcert.Authority, own *testcert.Pair) func(*berth.Options) {
+	t.Helper()
+	pem, err := os.ReadFile(ca.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &tls.Config{RootCAs: x509.NewCertPool()}
+	cfg.RootCAs.AppendCertsFromPEM(pem)
+	if own != nil {
+		cert, err := tls.LoadX509KeyPair(own.CertFile, own.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Certificates = []tls.Certificate{cert}
+	}
+	return func(o *berth.Options) { o.TLS = cfg }
+}
+
+func TestBothEndsShowTheirCertificates(t *testing.T) {
+	t.Parallel()
+	ca, other := testcert.New(t), testcert.New(t)
+	pair := ca.Server(t)
+	srv := embedtest.New(t, func(c *embed.Config) {
+		c.TLS = &embed.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile, ClientCAFile: ca.File}
+	})
+	own, foreign := ca.Client(t, "berth"), other.Client(t, "berth")
+	endpoints := []string{srv.Endpoint()}
+
+	c := open(t, endpoints, "host0", believing(t, ca, &own))
+	spec(t, []*berth.Client{c}, "db", 1)
+	release(t, claim(t, c, "one", berth.Slots{"db": 1}))
+
+	for name, x := range map[string]struct {
+		change func(*berth.Options)
+		says   string
+	}{
+		"a server of another authority": {believing(t, other, &own), "unknown authority"},
+		// The server refuses after the client's handshake is over: its reason may
+		// be lost when the connection ends under a write.
+		"a client of another authority": {believing(t, ca, &foreign), "etcd is unavailable"},
+		"a client without":              {believing(t, ca, nil), "etcd is unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := berth.Open(t.Context(), options(endpoints, "host1", x.change))
+			if berth.ErrorCode(err) != "etcd_unavailable" || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%s: %v", berth.ErrorCode(err), err)
+			}
+			t.Log(err)
+		})
+	}
+	t.Run("without TLS", func(t *testing.T) {
+		plain := strings.Replace(srv.Endpoint(), "https", "http", 1)
+		_, err := berth.Open(t.Context(), options([]string{plain}, "host1"))
+		if berth.ErrorCode(err) != "etcd_unavailable" {
+			t.Errorf("%s: %v", berth.ErrorCode(err), err)
+		}
+		t.Log(err)
+	})
+}

@@ -1,0 +1,37 @@
+package e2e
+
+import "fmt"
+
+// Rule names a promise.
+type Rule string
+
+// The rules that a [History] checks.
+const (
+	// Capacity: no holder is added beyond a limit, or to a pool that grants
+	// nothing.
+	Capacity Rule = "capacity"
+	// Whole: a claim has all its keys or none.
+	Whole Rule = "whole"
+	// Leased: slots and waiters end by themselves.
+	Leased Rule = "leased"
+	// Fence: a slot's fence grows, and holders are told the right one.
+	Fence Rule = "fence"
+	// InLine: a waiter stands in all of its lines or in none.
+	InLine Rule = "in line"
+	// Readable: every key and value can be read.
+	Readable Rule = "readable"
+	// Ordered: the watch does not go back.
+	Ordered Rule = "ordered"
+)
+
+// Violation is a revision at which a promise was broken.
+type Violation struct {
+	Revision int64
+	Rule     Rule
+	Text     string
+}
+
+// String names the revision, the rule and what broke it.
+func (v Violation) String() string {
+	return fmt.Sprintf("revision %d: %s: %s", v.Revision, v.Rule, v.Text)
+}
