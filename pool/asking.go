@@ -7,11 +7,12 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// request takes a request for a claim. The answer goes to reply, which must
-// have room for it.
-func (c *core) request(req *Request, reply chan<- outcome, now time.Time) {
-	if e := c.entries[req.ID]; e != nil {
-		c.again(e, req, reply, now)
+// request takes a new entry. The answer goes to reply, which must have room for
+// it. If the id is known, its older entry stands for both.
+func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
+	req := e.req
+	if older := c.entries[req.ID]; older != nil {
+		c.again(older, req, reply, now)
 		return
 	}
 	if err := c.unwelcome(req, now); err != nil {
@@ -19,15 +20,8 @@ func (c *core) request(req *Request, reply chan<- outcome, now time.Time) {
 		reply <- outcome{err: err}
 		return
 	}
-	req.Holder.Host, req.Holder.Instance = c.host, c.instance
-	e := &entry{
-		req: req, needs: needsOf(req.Slots), arrived: now,
-		listeners: []listener{{reply, req.Wait}},
-		unjudged:  true,
-		order:     Order{Priority: req.Priority, Claim: req.ID},
-		waiting:   &Waiting{Needs: c.view.roomNeeds(req.Slots), Mine: true},
-		record:    &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
-	}
+	e.arrived, e.listeners = now, []listener{{reply, req.Wait}}
+	e.waiting = &Waiting{Needs: c.view.roomNeeds(req.Slots), Mine: true}
 	if p, ok := c.places[req.ID]; ok {
 		delete(c.places, req.ID)
 		if now.Before(p.until) && p.req.sameAs(req) {

@@ -14,6 +14,9 @@ const (
 	// maxChildren bounds the operations at the root of a nested batch, so that
 	// its children may have as many again: 64 × 64 is the most that etcd takes.
 	maxChildren = 60
+	// grantCompares are left by releases for the compares of what is granted in
+	// the same batch: usually those of a pool or two, and a few of their groups.
+	grantCompares = 8
 	// maxChildOps bounds a child that is part of a wide claim.
 	maxChildOps = 60
 	// wideKeys is from how many keys on a claim goes alone.

@@ -14,16 +14,14 @@ type builder struct {
 	c     *core
 	b     *batch
 	place *placer
-	now   time.Time
+	since stamp
 
 	cmps  []*pb.Compare
 	ops   []*pb.RequestOp // at the root
 	slots int             // operations that deletes of slots will need
 	bytes int
 
-	// What the root compares already, in a flat batch.
-	specs  map[*poolView]bool
-	groups map[groupRef]bool
+	have compared // by the root of a flat batch
 	// overwritten are keys given back that a grant takes in place.
 	overwritten map[slotRef]bool
 	over        map[*poolView]bool // overfull, once asked
@@ -33,8 +31,7 @@ type builder struct {
 
 func (c *core) newBuilder(s shape, now time.Time) *builder {
 	return &builder{
-		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}}, place: newPlacer(c.view), now: now,
-		specs: map[*poolView]bool{}, groups: map[groupRef]bool{},
+		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}}, place: newPlacer(c.view), since: stampOf(now),
 		overwritten: map[slotRef]bool{}, over: map[*poolView]bool{},
 		granted: map[*entry]bool{},
 	}
@@ -66,7 +63,7 @@ func (b *builder) release(e *entry) bool {
 		// Too many keys for one level: alone, and in children.
 		return b.releaseWide(e)
 	}
-	if b.b.shape != freeing && !b.room(1, ops, 0) {
+	if b.b.shape != freeing && !b.room(1+grantCompares, ops, 0) {
 		return false
 	}
 	g := giving{e: e}
@@ -181,8 +178,12 @@ func (b *builder) grant(e *entry) grantResult {
 		b.b.shape = wide
 	}
 	var t claimTxn
-	t.compares(b.c.view, slots, b.overfull)
-	t.writes(b.c.view, e, slots, lease, b.now)
+	have := &compared{}
+	if b.b.shape == flat {
+		have = &b.have
+	}
+	t.compares(b.c.view, slots, b.overfull, have)
+	t.writes(b.c.view, e, slots, lease, b.since)
 	for _, op := range e.req.Extra.Then {
 		t.bytes += len(op.GetRequestPut().GetValue())
 	}
@@ -231,30 +232,20 @@ func (b *builder) extras(e *entry) []*pb.RequestOp {
 
 func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 	extras := b.extras(e)
-	if !b.room(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(extras), t.bytes) {
+	var over []slotRef // given back by this batch: a put takes the place of the delete
+	for _, s := range g.slots {
+		if _, taken := b.c.view.slot(s.ref); taken {
+			over = append(over, s.ref)
+		}
+	}
+	if !b.room(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(extras)-len(over), t.bytes) {
 		return false
 	}
-	for _, s := range g.slots {
-		p := b.c.view.pool(s.ref.pool)
-		if !b.specs[p] {
-			b.specs[p] = true
-			b.cmps = append(b.cmps, store.ModEquals(b.c.view.keys.Spec(p.name), p.specRev))
-			if b.overfull(p) {
-				b.cmps = append(b.cmps, wholeCompare(b.c.view, p))
-			}
-		}
-		if old, ok := b.c.view.slot(s.ref); ok && old.n > 0 {
-			b.overwritten[s.ref] = true
-			b.slots--
-		}
+	for _, ref := range over {
+		b.overwritten[ref] = true
+		b.slots--
 	}
-	for _, gr := range t.groups {
-		if !b.groups[gr] {
-			b.groups[gr] = true
-			b.cmps = append(b.cmps, groupCompare(b.c.view, gr))
-		}
-	}
-	b.cmps = append(b.cmps, e.req.Extra.If...)
+	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
 	b.ops = append(append(b.ops, t.puts...), extras...)
 	b.bytes += t.bytes
 	return true

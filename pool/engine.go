@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -52,8 +51,8 @@ type Engine struct {
 	feed   *store.Feed
 	revoke *store.Feed
 
-	ops     chan func(*core, time.Time)
 	urgent  urgent
+	gather  gather
 	calls   chan *call
 	answers chan answered
 	stopped chan struct{} // closed when Run returns
@@ -76,13 +75,13 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg:     cfg,
 		core:    newCore(cfg),
-		ops:     make(chan func(*core, time.Time), 256),
-		urgent:  urgent{wake: make(chan struct{}, 1)},
 		calls:   make(chan *call, 1),
 		answers: make(chan answered, 1),
 		stopped: make(chan struct{}),
 		ready:   make(chan struct{}),
 	}
+	e.urgent.wake = make(chan struct{}, 1)
+	e.gather = gather{ops: make(chan func(*core, time.Time), gatherRoom), urgent: &e.urgent}
 	e.feed = store.NewFeed(cfg.Backend, cfg.Keys.Pools(), cfg.Logger, e.core.metrics.resyncs.Inc)
 	e.revoke = store.NewFeed(cfg.Backend, cfg.Keys.Revocations(cfg.Host), cfg.Logger, func() {})
 	return e
@@ -135,8 +134,9 @@ func (e *Engine) loop(ctx context.Context) error {
 	defer line.Stop()
 	behind := false
 	for {
-		e.gather()
+		e.gather.all(e.core)
 		if call := e.core.next(time.Now()); call != nil {
+			e.gather.sent(call.batch)
 			e.calls <- call
 		} else if !e.core.lineAt.IsZero() {
 			line.Reset(time.Until(e.core.lineAt))
@@ -149,9 +149,9 @@ func (e *Engine) loop(ctx context.Context) error {
 			}
 		}
 		select {
-		case <-e.urgent.wake: // gather does what it is about
-		case op := <-e.ops:
-			op(e.core, time.Now())
+		case <-e.urgent.wake: // the next gathering does what it is about
+		case op := <-e.gather.ops:
+			e.gather.do(e.core, op)
 		case m, ok := <-e.feed.Messages():
 			if ok {
 				e.core.message(m, time.Now())
@@ -178,36 +178,6 @@ func (e *Engine) loop(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// gatherings is how often a batch lets others run before it is sent: those who
-// were answered by the last one have their next wish ready by then, and would
-// miss this one else.
-const gatherings = 3
-
-// gather takes all that is pending, so that it shares the next transaction.
-func (e *Engine) gather() {
-	for range gatherings {
-		if e.take() == 0 {
-			return
-		}
-		runtime.Gosched()
-	}
-}
-
-// take takes what is pending now, and returns how much that was.
-func (e *Engine) take() (n int) {
-	for range cap(e.ops) {
-		e.urgent.run(e.core)
-		select {
-		case op := <-e.ops:
-			op(e.core, time.Now())
-			n++
-		default:
-			return n
-		}
-	}
-	return n
 }
 
 // pollPause is the time to the next look at the line without being woken.
@@ -253,7 +223,7 @@ func (e *Engine) revocation(key string, value []byte, now time.Time) {
 // send has the loop do something.
 func (e *Engine) send(ctx context.Context, op func(*core, time.Time)) error {
 	select {
-	case e.ops <- op:
+	case e.gather.ops <- op:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -277,7 +247,8 @@ func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 	}
 	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
 	reply := make(chan outcome, 1)
-	if err := e.send(ctx, func(c *core, now time.Time) { c.request(&req, reply, now) }); err != nil {
+	asked := newEntry(&req, e.cfg.Host, e.cfg.Instance)
+	if err := e.send(ctx, func(c *core, now time.Time) { c.request(asked, reply, now) }); err != nil {
 		return nil, canceled(ctx, err)
 	}
 	var timeout <-chan time.Time

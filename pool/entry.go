@@ -24,6 +24,7 @@ type entry struct {
 	needs   []Need
 	waiting *Waiting // for Admit, while queued
 	record  *record  // for its main key
+	head    []byte   // what the record begins with in etcd
 
 	state     state
 	arrived   time.Time
@@ -57,6 +58,18 @@ type entry struct {
 	revoked time.Time // when an operator asked for it back
 	dropped bool      // nobody wants it any more: release it once it is settled
 	waiters []chan<- error
+}
+
+// newEntry makes an entry of a request to an instance. It is made where the claim
+// is asked for, so that there is less to do for the one goroutine that plans.
+func newEntry(req *Request, host, instance string) *entry {
+	req.Holder.Host, req.Holder.Instance = host, instance
+	rec := &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder}
+	return &entry{
+		req: req, needs: needsOf(req.Slots), unjudged: true,
+		order:  Order{Priority: req.Priority, Claim: req.ID},
+		record: rec, head: encodeHead(rec),
+	}
 }
 
 // outcome of a request: a claim or the reason why there is none.

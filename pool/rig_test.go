@@ -208,7 +208,7 @@ func (h *rigHost) ask(id string, n int, change ...func(*Request)) asked {
 		f(req)
 	}
 	a := asked{h, id, make(chan outcome, 1)}
-	h.request(req, a.reply, h.r.now)
+	h.request(newEntry(req, h.host, h.instance), a.reply, h.r.now)
 	if !h.wedged {
 		h.r.settle()
 	}

@@ -128,7 +128,7 @@ func (w *world) ask(h *simHost) {
 	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply
-	h.core.request(req, reply, w.now)
+	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
 	w.logf("%s asks for %s: %v", h.name, req.ID, req.Slots)
 }
 
@@ -278,7 +278,8 @@ func (w *world) rest() {
 	w.checkViews()
 	h := w.hosts[0]
 	reply := make(chan outcome, 1)
-	h.core.request(&Request{ID: h.name + "-all", Slots: map[string]int{"a": 60, "b": 60}, Wait: time.Hour}, reply, w.now)
+	all := &Request{ID: h.name + "-all", Slots: map[string]int{"a": 60, "b": 60}, Wait: time.Hour}
+	h.core.request(newEntry(all, h.core.host, h.core.instance), reply, w.now)
 	if !w.until(func() bool { return len(reply) > 0 }) {
 		w.failf("not all slots can be claimed, though none is held: %s", w.busy())
 		return

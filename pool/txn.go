@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,13 +27,14 @@ type claimTxn struct {
 //     view has of it. So the group has the room that the view says, or more.
 //   - In a pool with a group over its capacity, the same of the whole pool: then
 //     only the sum counts.
-func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bool) {
-	specs := map[*poolView]bool{}
-	groups := map[groupRef]bool{}
+//
+// What has been compared already, by another claim under the same root, is left
+// out.
+func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bool, have *compared) {
 	for _, s := range slots {
 		p := v.pool(s.ref.pool)
-		if !specs[p] {
-			specs[p] = true
+		if !slices.Contains(have.pools, p) {
+			have.pools = append(have.pools, p)
 			t.cmps = append(t.cmps, store.ModEquals(v.keys.Spec(p.name), p.specRev))
 			if overfull(p) {
 				t.whole = append(t.whole, p)
@@ -40,13 +42,20 @@ func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bo
 			}
 		}
 		g := groupRef{p, s.ref.group}
-		if groups[g] || overfull(p) {
+		if slices.Contains(have.groups, g) || overfull(p) {
 			continue
 		}
-		groups[g] = true
+		have.groups = append(have.groups, g)
 		t.groups = append(t.groups, g)
 		t.cmps = append(t.cmps, groupCompare(v, g))
 	}
+}
+
+// compared is what some compares are about. They are few: a search is faster than
+// a map.
+type compared struct {
+	pools  []*poolView
+	groups []groupRef
 }
 
 func groupCompare(v *view, g groupRef) *pb.Compare {
@@ -59,9 +68,9 @@ func wholeCompare(v *view, p *poolView) *pb.Compare {
 
 // writes returns the keys of a claim: the first carries the record, the others
 // point to it.
-func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID, now time.Time) {
+func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID, since stamp) {
 	rec := *e.record
-	rec.Since = now.UTC().Truncate(time.Millisecond)
+	rec.Since = since.at
 	rec.Keys = nil // of an earlier try
 	if len(slots) > 1 {
 		rec.Keys = make([]string, len(slots))
@@ -71,13 +80,13 @@ func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID
 	}
 	e.record = &rec
 	for i, s := range slots {
-		val := slotValue{V: store.Now, N: s.n, Claim: e.req.ID}
+		var val []byte
 		if i == 0 {
-			val.Record = store.Encode(&rec)
+			val = encodeMain(s.n, e.req.ID, e.head, since, rec.Keys)
 		} else {
-			val.Main = slots[0].ref.String()
+			val = encodeOther(s.n, e.req.ID, rec.Keys[0])
 		}
-		t.put(v.keys.Slot(s.ref.pool, s.ref.group, s.ref.index), store.Encode(val), lease)
+		t.put(v.keys.Slot(s.ref.pool, s.ref.group, s.ref.index), val, lease)
 	}
 }
 

@@ -11,7 +11,7 @@ const DefaultPrefix = "/berth/"
 
 // Keys spells every key that berth writes, under one prefix. No other place
 // spells any.
-type Keys struct{ prefix string }
+type Keys struct{ prefix, pools string }
 
 // NewKeys returns the keys under prefix, to which a closing slash is added
 // where it has none.
@@ -19,33 +19,44 @@ func NewKeys(prefix string) Keys {
 	if !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}
-	return Keys{prefix: prefix}
+	return Keys{prefix: prefix, pools: prefix + "pools/"}
 }
 
 // Prefix returns the prefix of all keys.
 func (k Keys) Prefix() string { return k.prefix }
 
 // Pools is the prefix of all pools.
-func (k Keys) Pools() string { return k.prefix + "pools/" }
+func (k Keys) Pools() string { return k.pools }
 
 // Spec is the key of a pool's spec.
-func (k Keys) Spec(pool string) string { return k.Pools() + pool + "/spec" }
+func (k Keys) Spec(pool string) string { return k.pools + pool + "/spec" }
 
 // Slots is the prefix of all slot keys of a pool.
-func (k Keys) Slots(pool string) string { return k.Pools() + pool + "/slots/" }
+func (k Keys) Slots(pool string) string { return k.pools + pool + "/slots/" }
 
 // Group is the prefix of the slot keys of one slot group.
 func (k Keys) Group(pool string, group int) string {
-	return k.Slots(pool) + pad(group, 2) + "/"
+	var room [keyRoom]byte
+	return string(k.appendGroup(room[:0], pool, group))
 }
 
 // Slot is the key of one slot.
 func (k Keys) Slot(pool string, group, index int) string {
-	return k.Group(pool, group) + pad(index, 5)
+	var room [keyRoom]byte
+	return string(appendPadded(k.appendGroup(room[:0], pool, group), index, 5))
+}
+
+// keyRoom is enough for the usual slot key to be spelled on the stack; a longer
+// one takes its room elsewhere.
+const keyRoom = 128
+
+func (k Keys) appendGroup(b []byte, pool string, group int) []byte {
+	b = append(append(append(b, k.pools...), pool...), "/slots/"...)
+	return append(appendPadded(b, group, 2), '/')
 }
 
 // Line is the prefix of a pool's waiters.
-func (k Keys) Line(pool string) string { return k.Pools() + pool + "/line/" }
+func (k Keys) Line(pool string) string { return k.pools + pool + "/line/" }
 
 // Waiter is the key of one waiter in a pool's line.
 func (k Keys) Waiter(pool, order string) string { return k.Line(pool) + order }
@@ -100,9 +111,9 @@ type PoolKey struct {
 // ParsePoolKey takes a key under [Keys.Pools] apart. A key that berth does not
 // spell is an error that names it.
 func (k Keys) ParsePoolKey(key string) (PoolKey, error) {
-	rest, ok := strings.CutPrefix(key, k.Pools())
+	rest, ok := strings.CutPrefix(key, k.pools)
 	if !ok {
-		return PoolKey{}, fmt.Errorf("key %q is not under %q", key, k.Pools())
+		return PoolKey{}, fmt.Errorf("key %q is not under %q", key, k.pools)
 	}
 	pool, rest, _ := strings.Cut(rest, "/")
 	kind, rest, more := strings.Cut(rest, "/")
@@ -135,24 +146,26 @@ func RangeEnd(prefix string) []byte {
 	return []byte{0} // every key there is
 }
 
-// pad writes a number with at least width digits, so that keys of one prefix
-// sort as their numbers do.
-func pad(n, width int) string {
-	s := strconv.Itoa(n)
-	for len(s) < width {
-		s = "0" + s
+// appendPadded writes a number with at least width digits, so that keys of one
+// prefix sort as their numbers do.
+func appendPadded(b []byte, n, width int) []byte {
+	for most := 10; width > 1; width, most = width-1, most*10 {
+		if n < most {
+			b = append(b, '0')
+		}
 	}
-	return s
+	return strconv.AppendInt(b, int64(n), 10)
 }
 
-// parsePadded reads what pad wrote and refuses every other spelling, so that
-// two keys never mean the same slot.
+// parsePadded reads what [appendPadded] wrote and refuses every other spelling,
+// so that two keys never mean the same slot.
 func parsePadded(s string, width int) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil {
 		return 0, err
 	}
-	if n < 0 || n > 1<<30 || pad(n, width) != s {
+	var room [20]byte
+	if n < 0 || n > 1<<30 || string(appendPadded(room[:0], n, width)) != s {
 		return 0, fmt.Errorf("%q is no slot number", s)
 	}
 	return n, nil

@@ -1,0 +1,45 @@
+package pool
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Values that are spelled by hand are what encoding/json would write.
+func TestSlotValuesAreSpelledAsJSONHasThem(t *testing.T) {
+	t.Parallel()
+	text := rapid.OneOf(rapid.String(), rapid.Just(""), rapid.Just(`<"\&>`))
+	ref := rapid.Custom(func(t *rapid.T) string {
+		return slotRef{"db", rapid.IntRange(0, 60).Draw(t, "group"), rapid.IntRange(0, 200_000).Draw(t, "index")}.String()
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		r := record{
+			Pools:    map[string]int{"db": 1, "gpu": rapid.IntRange(1, 99).Draw(t, "n")},
+			Priority: rapid.IntRange(-5, 5).Draw(t, "priority"),
+			Holder: Holder{
+				Host: "one", Instance: text.Draw(t, "instance"), Run: text.Draw(t, "run"), Bind: text.Draw(t, "bind"),
+				PID: rapid.IntRange(0, 3).Draw(t, "pid"), Labels: rapid.MapOf(text, text).Draw(t, "labels"),
+			},
+			Keys: rapid.SliceOf(ref).Draw(t, "keys"),
+		}
+		since := stampOf(time.UnixMicro(rapid.Int64Range(0, 1<<52).Draw(t, "since")))
+		r.Since = since.at
+		n := rapid.IntRange(1, MaxLimit).Draw(t, "slots")
+
+		want := store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Record: store.Encode(&r)})
+		got := encodeMain(n, "a.b-c_1", encodeHead(&r), since, r.Keys)
+		if d := cmp.Diff(string(want), string(got)); d != "" {
+			t.Fatalf("main key (-json +by hand):\n%s", d)
+		}
+		main := ref.Draw(t, "main")
+		want = store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Main: main})
+		if d := cmp.Diff(string(want), string(encodeOther(n, "a.b-c_1", main))); d != "" {
+			t.Fatalf("other key (-json +by hand):\n%s", d)
+		}
+	})
+}
