@@ -11,8 +11,12 @@ import (
 // machine.
 func (l *loader) rules() {
 	l.login()
-	if l.need(Serve) || l.need(Door) && l.settings.Sidecar != "" {
+	door := l.need(Door) && l.settings.Sidecar != ""
+	if l.need(Serve) || door {
 		l.settings.Token = l.secret("token", l.offers("token", l.settings.Token, l.settings.tokenFile))
+	}
+	if door {
+		l.door()
 	}
 	if l.need(Etcd) {
 		l.etcd()
@@ -58,6 +62,16 @@ func (l *loader) etcd() {
 	}
 	l.pair("cert", s.Cert, "key", s.Key)
 	_, problems := s.clientTLS()
+	l.files(problems)
+}
+
+func (l *loader) door() {
+	s := &l.settings
+	if (s.SidecarCACert != "" || s.SidecarCert != "") && !s.secureSidecar() {
+		l.wrong("sidecar", fmt.Sprintf("%q is without TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))
+	}
+	l.pair("sidecar_cert", s.SidecarCert, "sidecar_key", s.SidecarKey)
+	_, problems := s.sidecarTLS()
 	l.files(problems)
 }
 

@@ -39,6 +39,40 @@ func TestFieldsThatGoTogether(t *testing.T) {
 			want: []string{`endpoints: "http://a:1" is without TLS`},
 		},
 
+		"a sidecar's TLS files": {flag: map[string]string{
+			"sidecar": "https://a", "sidecar_cacert": authority.File, "sidecar_cert": cert, "sidecar_key": key,
+		}},
+		"a sidecar's without a sidecar": {flag: map[string]string{"sidecar_cacert": "/no", "sidecar_cert": "/no"}},
+		"a sidecar's cert without key": {
+			flag: map[string]string{"sidecar": "https://a", "sidecar_cert": cert},
+			want: []string{"sidecar_cert: is set without sidecar_key"},
+		},
+		"a sidecar's key without cert": {
+			flag: map[string]string{"sidecar": "https://a", "sidecar_key": key},
+			want: []string{"sidecar_key: is set without sidecar_cert"},
+		},
+		"a sidecar's cert with another's key": {
+			flag: map[string]string{"sidecar": "https://a", "sidecar_cert": cert, "sidecar_key": other.KeyFile},
+			want: []string{"sidecar_cert: (sidecar_key) are no certificate and its key"},
+		},
+		"no such files of a sidecar": {
+			flag: map[string]string{"sidecar": "https://a"},
+			env:  map[string]string{"sidecar_cert": "/no/1", "sidecar_key": "/no/2", "sidecar_cacert": "/no/3"},
+			want: []string{"sidecar_cacert: (BERTH_SIDECAR_CACERT): can't be read: open /no/3", "sidecar_cert: /no/1", "sidecar_key: /no/2"},
+		},
+		"a sidecar's cacert without a certificate": {
+			flag: map[string]string{"sidecar": "https://a", "sidecar_cacert": secretFile},
+			want: []string{"sidecar_cacert: no PEM certificate in " + secretFile},
+		},
+		"a sidecar's TLS files and plain text": {
+			flag: map[string]string{"sidecar": "http://a:1", "sidecar_cacert": authority.File},
+			want: []string{`sidecar: "http://a:1" is without TLS`},
+		},
+		"a sidecar's TLS files and a socket": {
+			flag: map[string]string{"sidecar": "unix:///s", "sidecar_cert": cert, "sidecar_key": key},
+			want: []string{`sidecar: "unix:///s" is without TLS`},
+		},
+
 		"a user without a password":     {flag: map[string]string{"user": "root"}, want: []string{"user: has no password"}},
 		"a password without a user":     {env: map[string]string{"password": "p"}, want: []string{"password: of no use"}},
 		"a user with a password":        {flag: map[string]string{"user": "root:p"}},
@@ -112,16 +146,17 @@ func TestSecretsComeFromTheStrongestSource(t *testing.T) {
 func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
 	src := given{flag: map[string]string{
 		"listen": "0.0.0.0:1", "token_file": "/no", "cacert": "/no", "user": "root", "password_file": "/no",
+		"sidecar": "https://a", "sidecar_cacert": "/no",
 	}}.sources(t)
 	for _, tc := range []struct {
 		groups []Group
 		want   []string
 	}{
 		{[]Group{Common, Claims, Dev, Instance}, nil},
-		{[]Group{Door}, nil},
+		{[]Group{Door}, []string{"sidecar_cacert", "token_file"}},
 		{[]Group{Etcd}, []string{"cacert", "password_file"}},
 		{[]Group{Serve}, []string{"listen", "token_file"}},
-		{nil, []string{"cacert", "listen", "password_file", "token_file"}},
+		{nil, []string{"cacert", "listen", "password_file", "sidecar_cacert", "token_file"}},
 	} {
 		_, err := Load(src, tc.groups...)
 		var problems Problems

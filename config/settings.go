@@ -25,6 +25,9 @@ type Settings struct {
 	// Sidecar is where the commands find a sidecar: "http://…", "https://…",
 	// "unix:///…", or empty for none.
 	Sidecar string
+	// SidecarCACert, SidecarCert and SidecarKey name PEM files: see
+	// [Settings.SidecarTLS].
+	SidecarCACert, SidecarCert, SidecarKey string
 
 	// Host is this machine's name: lower case, as in keys.
 	Host string

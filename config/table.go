@@ -69,8 +69,26 @@ var fields = []Field{
 	{
 		Name: "sidecar", Group: Door,
 		Usage: "`ADDRESS` of the sidecar to talk to",
-		Must:  "an address such as http://127.0.0.1:7420 or unix:///run/berth.sock",
+		Must:  "an address such as http://127.0.0.1:7420, https://host:7420 or unix:///run/berth.sock",
 		value: typed[string]{func(s *Settings) *string { return &s.Sidecar }, parseSidecar},
+	},
+	{
+		Name: "sidecar_cacert", Group: Door,
+		Usage: "PEM `FILE` with the authorities that sign the sidecar's certificate",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.SidecarCACert }, parsePath},
+	},
+	{
+		Name: "sidecar_cert", Group: Door,
+		Usage: "PEM `FILE` with the certificate shown to the sidecar, or to a proxy before it",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.SidecarCert }, parsePath},
+	},
+	{
+		Name: "sidecar_key", Group: Door,
+		Usage: "PEM `FILE` with the key of that certificate",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.SidecarKey }, parsePath},
 	},
 
 	{

@@ -17,6 +17,14 @@ func (s Settings) ClientTLS() (*tls.Config, error) {
 	return cfg, problems.err()
 }
 
+// SidecarTLS returns how to speak TLS with the sidecar, or nil for plain text: TLS
+// is spoken if its address begins with https. Without sidecar_cacert the system's
+// own authorities count. The error is [Problems].
+func (s Settings) SidecarTLS() (*tls.Config, error) {
+	cfg, problems := s.sidecarTLS()
+	return cfg, problems.err()
+}
+
 // ServerTLS returns how the HTTP address speaks TLS, or nil for plain text. The
 // error is [Problems].
 func (s Settings) ServerTLS() (*tls.Config, error) {
@@ -29,17 +37,33 @@ func (s *Settings) clientTLS() (*tls.Config, Problems) {
 	if s.CACert == "" && s.Cert == "" && !secure {
 		return nil, nil
 	}
+	return dialTLS("", s.CACert, s.Cert, s.Key)
+}
+
+func (s *Settings) sidecarTLS() (*tls.Config, Problems) {
+	if !s.secureSidecar() {
+		return nil, nil
+	}
+	return dialTLS("sidecar_", s.SidecarCACert, s.SidecarCert, s.SidecarKey)
+}
+
+// secureSidecar tells whether the sidecar is spoken to over TLS.
+func (s *Settings) secureSidecar() bool { return strings.HasPrefix(s.Sidecar, "https://") }
+
+// dialTLS reads whom to trust, and as whom to come: the files of the fields
+// cacert, cert and key whose names begin with prefix.
+func dialTLS(prefix, cacert, cert, key string) (*tls.Config, Problems) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	var problems Problems
-	if s.CACert != "" {
-		roots, err := authorities(s.CACert)
+	if cacert != "" {
+		roots, err := authorities(cacert)
 		if err != nil {
-			problems = append(problems, Problem{Field: "cacert", Message: err.Error()})
+			problems = append(problems, Problem{Field: prefix + "cacert", Message: err.Error()})
 		}
 		cfg.RootCAs = roots
 	}
-	if s.Cert != "" && s.Key != "" {
-		pair, p := loadPair("cert", s.Cert, "key", s.Key)
+	if cert != "" && key != "" {
+		pair, p := loadPair(prefix+"cert", cert, prefix+"key", key)
 		problems = append(problems, p...)
 		cfg.Certificates = pair
 	}

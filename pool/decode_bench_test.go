@@ -22,12 +22,13 @@ func BenchmarkDecodeSlot(b *testing.B) {
 }
 
 func BenchmarkEncodeSlot(b *testing.B) {
-	v := slotValue{V: store.Now, N: 1, Claim: "01JD0000000000000000000000", Record: store.Encode(&record{
-		Pools:  map[string]int{"db": 1},
-		Holder: Holder{Host: "host-1", Instance: "sidecar", Run: "run-17", PID: 4711}, Since: time.Unix(1, 0).UTC(),
-	})}
+	e := newEntry(&Request{
+		ID: "01JD0000000000000000000000", Slots: map[string]int{"db": 1},
+		Holder: Holder{Run: "run-17", PID: 4711},
+	}, "host-1", "sidecar")
+	since := stampOf(time.Unix(1, 0))
 	b.ReportAllocs()
 	for b.Loop() {
-		store.Encode(v)
+		encodeMain(1, e.req.ID, e.head, since, nil)
 	}
 }

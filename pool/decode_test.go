@@ -2,6 +2,7 @@ package pool
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +44,15 @@ func FuzzDecodeSlot(f *testing.F) {
 	f.Add([]byte(`{"v":1,"n":2,"claim":"c","record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"since":"2026-01-01T00:00:00Z"}}`))
 	f.Add([]byte(`{"v":1,"n":1,"claim":"c","main":"a/0/0"}`))
 	f.Add([]byte(`{"v":1,"n":1,"claim":"c","main":"a/0/0"} `))
+	f.Add([]byte(`{"v":1,"n":1,"claim":"c","record":{},"n":2}`))
+	f.Add([]byte(`{"v":1,"n":01,"claim":"\u0063","record":{"pools" : 1 }}`))
 	f.Add([]byte(`{"v":7}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		if byHand, ok := parseSlot(data); ok {
+			if v, err := decodeSlotJSON("k", data); err != nil || !reflect.DeepEqual(v, byHand) {
+				t.Errorf("read by hand: %+v; by encoding/json: %+v, %v", byHand, v, err)
+			}
+		}
 		v, err := decodeSlot("k", data)
 		if err != nil {
 			wantCorrupt(t, "k", err)

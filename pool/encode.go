@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"bytes"
+	"encoding/json"
 	"strconv"
 	"time"
 
@@ -70,4 +72,31 @@ func encodeOther(n int, claim, main string) []byte {
 	b := make([]byte, 0, len(slotPrefix)+len(claim)+len(main)+48)
 	b = append(append(appendSlot(b, n, claim), `,"main":"`...), main...)
 	return append(b, `"}`...)
+}
+
+// parseSlot reads what [encodeMain] and [encodeOther] write. Of anything else it is
+// false, though encoding/json may read it.
+func parseSlot(data []byte) (v slotValue, ok bool) {
+	rest, begins := bytes.CutPrefix(data, []byte(slotPrefix))
+	n, rest, hasN := bytes.Cut(rest, []byte(`,"claim":"`))
+	id, rest, hasID := bytes.Cut(rest, []byte{'"'})
+	rest, ends := bytes.CutSuffix(rest, []byte{'}'})
+	if !begins || !hasN || !hasID || !ends || len(n) == 0 || len(n) > 9 || n[0] == '0' {
+		return v, false
+	}
+	v.V, v.Claim = store.Now, string(id)
+	for _, digit := range n {
+		if digit < '0' || digit > '9' {
+			return v, false
+		}
+		v.N = v.N*10 + int(digit-'0')
+	}
+	if raw, is := bytes.CutPrefix(rest, []byte(`,"record":`)); is {
+		v.Record = raw
+		ok = len(raw) > 0 && raw[0] == '{' && json.Valid(raw)
+	} else if main, is := bytes.CutPrefix(rest, []byte(`,"main":"`)); is {
+		main, ok = bytes.CutSuffix(main, []byte{'"'})
+		v.Main = string(main)
+	}
+	return v, ok && v.check() == nil
 }

@@ -36,10 +36,17 @@ func TestSlotValuesAreSpelledAsJSONHasThem(t *testing.T) {
 		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Fatalf("main key (-json +by hand):\n%s", d)
 		}
+		if v, ok := parseSlot(got); !ok || v.N != n || v.Claim != "a.b-c_1" {
+			t.Fatalf("%s reads as %+v, %v", got, v, ok)
+		}
 		main := ref.Draw(t, "main")
 		want = store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Main: main})
-		if d := cmp.Diff(string(want), string(encodeOther(n, "a.b-c_1", main))); d != "" {
+		got = encodeOther(n, "a.b-c_1", main)
+		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Fatalf("other key (-json +by hand):\n%s", d)
+		}
+		if v, ok := parseSlot(got); !ok || v.N != n || v.Main != main {
+			t.Fatalf("%s reads as %+v, %v", got, v, ok)
 		}
 	})
 }

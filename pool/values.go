@@ -59,7 +59,16 @@ type slotValue struct {
 	Main   string          `json:"main,omitempty"`
 }
 
+// decodeSlot reads a slot key. The spelling that berth writes is read by hand: a
+// host sees every slot that any other takes. All others are left to encoding/json.
 func decodeSlot(key string, data []byte) (slotValue, error) {
+	if v, ok := parseSlot(data); ok {
+		return v, nil
+	}
+	return decodeSlotJSON(key, data)
+}
+
+func decodeSlotJSON(key string, data []byte) (slotValue, error) {
 	var v slotValue
 	if err := store.Decode(key, data, &v); err != nil {
 		return slotValue{}, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // binding says how a server knows that a holder lives.
@@ -17,6 +18,11 @@ type binding struct {
 	lease bool
 	// proc is the process that holds the claim; its pid is 0 if none is named.
 	proc processID
+	// onlyKill: the holder tells its process to stop, the server only kills it.
+	onlyKill bool
+	// asker says nothing of a life. It is here because what is recorded with a
+	// claim is what requests of one id are compared by.
+	asker string
 }
 
 // processID is one process, for as long as anybody remembers it: a later one
@@ -45,6 +51,9 @@ type bindingValue struct {
 	PID   int    `json:"pid,omitempty"`
 	Start uint64 `json:"start,omitempty"`
 	Boot  string `json:"boot,omitempty"`
+
+	OnlyKill bool   `json:"only_kill,omitempty"`
+	Asker    string `json:"asker,omitempty"`
 }
 
 // ttlLease stands for the lease duration.
@@ -58,7 +67,10 @@ func (b binding) encode() string {
 	if b == byLease {
 		return byLeaseText
 	}
-	v := bindingValue{V: store.Now, PID: b.proc.pid, Start: b.proc.start, Boot: b.proc.boot}
+	v := bindingValue{
+		V: store.Now, PID: b.proc.pid, Start: b.proc.start, Boot: b.proc.boot,
+		OnlyKill: b.onlyKill, Asker: b.asker,
+	}
 	switch {
 	case b.lease:
 		v.TTL = ttlLease
@@ -74,7 +86,7 @@ func decodeBinding(text string) (binding, error) {
 	if err := decodeStrict(text, &v); err != nil {
 		return binding{}, fmt.Errorf("the binding can't be read: %w", err)
 	}
-	b := binding{lease: v.TTL == ttlLease}
+	b := binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, asker: v.Asker}
 	if v.TTL != "" && !b.lease {
 		d, err := time.ParseDuration(v.TTL)
 		if err != nil || d < MinTTL || d > MaxTTL {
@@ -82,7 +94,7 @@ func decodeBinding(text string) (binding, error) {
 		}
 		b.ttl = d
 	}
-	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && v.Start != 0 {
+	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.OnlyKill) {
 		return binding{}, errors.New("the binding can't be read: it names no process")
 	}
 	b.proc = processID{pid: v.PID, start: v.Start, boot: v.Boot}
@@ -102,21 +114,30 @@ func decodeStrict(text string, v store.Versioned) error {
 
 // bindingOf returns the binding that a new claim asks for. Its process is still
 // to be looked at.
-func bindingOf(ttl *Duration, pid int) (binding, error) {
-	b := binding{proc: processID{pid: pid}}
-	if ttl == nil {
-		b.lease = pid == 0
+func bindingOf(r ClaimRequest) (binding, error) {
+	b := binding{proc: processID{pid: r.PID}, onlyKill: r.OnlyKill, asker: r.Asker}
+	if err := checkOnlyKill(r.OnlyKill, r.PID); err != nil {
+		return b, err
+	}
+	if err := checkAsker(r.Asker); err != nil {
+		return b, err
+	}
+	if r.TTL == nil {
+		b.lease = r.PID == 0
 		return b, nil
 	}
 	var err error
-	b.ttl, err = checkTTL(*ttl)
+	b.ttl, err = checkTTL(*r.TTL)
 	return b, err
 }
 
 // renewed returns the binding after a renewal.
 func (b binding) renewed(r RenewRequest) (binding, error) {
+	if err := checkOnlyKill(r.OnlyKill, r.PID); err != nil {
+		return b, err
+	}
 	if r.PID != 0 {
-		b = binding{proc: processID{pid: r.PID}}
+		b = binding{proc: processID{pid: r.PID}, onlyKill: r.OnlyKill, asker: b.asker}
 	}
 	if r.TTL == nil {
 		return b, nil
@@ -147,6 +168,30 @@ func checkWait(wait Duration) error {
 func checkPID(pid int) error {
 	if pid < 0 {
 		return problem.Field("pid", "%d is no process", pid)
+	}
+	return nil
+}
+
+// checkOnlyKill refuses to kill nobody.
+func checkOnlyKill(onlyKill bool, pid int) error {
+	if onlyKill && pid == 0 {
+		return problem.Field("only_kill", "it says what becomes of a process: name that as pid")
+	}
+	return nil
+}
+
+// checkAsker refuses what is too long to be recorded.
+func checkAsker(asker string) error {
+	if len(asker) > pool.MaxText {
+		return problem.Field("asker", "%s is %d bytes long: allowed are %d", quote(asker), len(asker), pool.MaxText)
+	}
+	return nil
+}
+
+// checkFence refuses what no claim has.
+func checkFence(fence int64) error {
+	if fence < 0 {
+		return problem.Field("fence", "%d is no fence: send the one that the claim was answered with", fence)
 	}
 	return nil
 }

@@ -20,6 +20,10 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 		`{"v":1,"ttl":"1h0m0s","pid":7,"start":99,"boot":"abcdef01"}`: {
 			ttl: time.Hour, proc: processID{pid: 7, start: 99, boot: "abcdef01"},
 		},
+		`{"v":1,"ttl":"lease","asker":"me"}`: {lease: true, asker: "me"},
+		`{"v":1,"pid":7,"start":99,"boot":"x","only_kill":true,"asker":"me"}`: {
+			proc: processID{pid: 7, start: 99, boot: "x"}, onlyKill: true, asker: "me",
+		},
 	} {
 		if got := b.encode(); got != want {
 			t.Errorf("%+v is written as %s, want %s", b, got, want)
@@ -31,6 +35,7 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 	for _, bad := range []string{
 		"", "null", "{}", `{"v":2}`, `{"v":1,"x":1}`, `{"v":1,"ttl":"0s"}`, `{"v":1,"ttl":"1000h"}`, `{"v":1,"ttl":"-1"}`,
 		`{"v":1,"pid":-1,"boot":"x"}`, `{"v":1,"pid":1}`, `{"v":1,"boot":"x"}`, `{"v":1,"start":1}`, `{"v":1}{}`,
+		`{"v":1,"only_kill":true}`,
 	} {
 		if b, err := decodeBinding(bad); err == nil {
 			t.Errorf("%q is taken as %+v", bad, b)
@@ -53,6 +58,10 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 		"a process and a ttl":    {lease, RenewRequest{PID: 8, TTL: DurationOf(second)}, binding{ttl: second, proc: processID{pid: 8}}},
 		"a ttl beside a process": {binding{proc: proc}, RenewRequest{TTL: DurationOf(minute)}, binding{ttl: minute, proc: proc}},
 		"another process":        {binding{ttl: minute, proc: proc}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}}},
+		"one that is told":       {binding{proc: proc, onlyKill: true}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}}},
+		"one that is killed":     {lease, RenewRequest{PID: 8, OnlyKill: true}, binding{proc: processID{pid: 8}, onlyKill: true}},
+		"what is killed":         {binding{proc: proc, onlyKill: true}, RenewRequest{TTL: DurationOf(minute)}, binding{ttl: minute, proc: proc, onlyKill: true}},
+		"an asker's process":     {binding{lease: true, asker: "me"}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}, asker: "me"}},
 	} {
 		got, err := test.from.renewed(test.by)
 		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(binding{}, processID{})); d != "" || err != nil {

@@ -52,6 +52,14 @@ func (c *Client) Release(ctx context.Context, id string) error {
 	return err
 }
 
+// ReleaseFence is [Client.Release] of the claim with that fence: a later claim of
+// the same id is left alone.
+func (c *Client) ReleaseFence(ctx context.Context, id string, fence int64) error {
+	query := url.Values{"fence": {strconv.FormatInt(fence, 10)}}
+	_, err := c.call(ctx, http.MethodDelete, claimPath(id)+"?"+query.Encode(), nil, nil)
+	return err
+}
+
 // Why tells what a claim of any host holds, or why it waits.
 func (c *Client) Why(ctx context.Context, id string) (*Why, error) {
 	var why Why

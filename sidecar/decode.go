@@ -69,7 +69,7 @@ func takes(t reflect.Type) string {
 		return "duration: write 30s, 5m or 1h30m"
 	case t == slotsType:
 		return `set of slots: write {"pool": 1}`
-	case t.Kind() == reflect.Int:
+	case t.Kind() == reflect.Int, t.Kind() == reflect.Int64:
 		return "whole number that can be used here"
 	case t.Kind() == reflect.Bool:
 		return "true or false"

@@ -26,6 +26,9 @@
 //     its lease. For some minutes after that it is answered with why.
 //   - A process that a claim is bound to is the very process that was named:
 //     what is watched is a pidfd, and what is remembered is the time of its start.
+//   - A claim is its id and its fence. Who asks with the id again finds it only by
+//     the same request, of which the asker is a part; a renewal or a release that
+//     names the fence never touches a later claim of the id.
 //   - A binding survives the server: it is recorded with the claim in etcd, and
 //     later changes of it in the state directory.
 //
@@ -43,7 +46,9 @@
 // A process that a claim is bound to is stopped when trust in the claim ends: it
 // gets SIGTERM when trust is about to end ([lease.StopGrace] before), or at once
 // when an operator takes the claim back, and SIGKILL when that grace is over. The
-// signals go to that process alone, not to its children.
+// signals go to that process alone, not to its children. A holder that stops its
+// process itself says so (only_kill), so that nothing is told to stop twice: then
+// the server only kills what still runs when the grace is over.
 //
 // # When things fail
 //

@@ -75,11 +75,12 @@ func (hs *holders) finish(ctx context.Context, h *holder) error {
 }
 
 // release gives a claim back as its holder asks, and returns when its slots are
-// free. It is false if there is no such claim here.
-func (hs *holders) release(ctx context.Context, id string) (bool, error) {
+// free. It is false if there is no such claim here: none with that fence, unless
+// it is 0.
+func (hs *holders) release(ctx context.Context, id string, fence int64) (bool, error) {
 	hs.mu.Lock()
 	h := hs.byID[id]
-	if h == nil {
+	if h == nil || !h.is(fence) {
 		hs.mu.Unlock()
 		return false, nil
 	}

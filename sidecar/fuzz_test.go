@@ -13,6 +13,7 @@ func FuzzDecodeBinding(f *testing.F) {
 	for _, b := range []binding{
 		{}, byLease, {ttl: time.Minute}, {proc: processID{pid: 7, start: 12, boot: "abcdef01"}},
 		{ttl: MaxTTL, proc: processID{pid: 1, boot: "x"}}, {lease: true, proc: processID{pid: 1, start: 1, boot: "x"}},
+		{lease: true, asker: "me"}, {proc: processID{pid: 1, boot: "x"}, onlyKill: true, asker: "<\u2028>"},
 	} {
 		f.Add(b.encode())
 	}
@@ -54,7 +55,7 @@ func FuzzDecodeBindFile(f *testing.F) {
 func FuzzDecodeBody(f *testing.F) {
 	for _, body := range []string{
 		`{"pools":{"db":1}}`, `{"pools":{"db":1,"db":2}}`, `{"pools":{"d\u0062":1,"db":2}}`, `{"Pools":{}}`,
-		`{"pools":{"db":1},"wait":"30s","ttl":"0s","pid":1,"labels":{"a":"b"},"priority":-3}`,
+		`{"pools":{"db":1},"wait":"30s","ttl":"0s","pid":1,"only_kill":true,"asker":"me","labels":{"a":"b"},"priority":-3}`,
 		`{"labels":{"\ud800":"a","\ud801":"b"}}`, "{\"labels\":{\"\xff\":\"a\",\"\xfe\":\"b\"}}",
 		` { "id" : "x" , "pools" : { } } `, `[]`, `{`, ``, `{"wait":1e400}`, `{"pools":{"db":1e2}}`, `{"x":[{"y":[1,{"z":{}}]},"]"]}`,
 	} {

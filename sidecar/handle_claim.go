@@ -59,7 +59,7 @@ func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
 		}
 	}
 	var err error
-	if w.bind, err = bindingOf(req.TTL, req.PID); err != nil {
+	if w.bind, err = bindingOf(req); err != nil {
 		return nil, err
 	}
 	if w.proc, err = s.openProcess(ctx, req.PID); err != nil {

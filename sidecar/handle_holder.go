@@ -81,13 +81,16 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 	if err != nil {
 		return nil, err
 	}
+	if err := checkFence(r.Fence); err != nil {
+		return nil, err
+	}
 	proc, err := s.openProcess(ctx, r.PID)
 	if err != nil {
 		return nil, err
 	}
 	h, err := s.holders.renew(in.ID, r, proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
-		err = s.elsewhere(ctx, in.ID, err)
+		err = s.elsewhere(ctx, in.ID, r.Fence, err)
 	}
 	if err != nil {
 		return nil, err
@@ -96,8 +99,9 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 }
 
 // elsewhere tells whether a claim that is not held here is held by another, or
-// waits; otherwise it returns err.
-func (s *session) elsewhere(ctx context.Context, id string, err error) error {
+// waits; otherwise it returns err. Unless fence is 0, only a claim that has it
+// counts.
+func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) error {
 	why, lookErr := s.why(ctx, id)
 	switch {
 	case problem.CodeOf(lookErr) == problem.ClaimNotFound:
@@ -106,6 +110,9 @@ func (s *session) elsewhere(ctx context.Context, id string, err error) error {
 		return lookErr
 	}
 	c := why.Claim
+	if fence != 0 && c.Fence != fence {
+		return err
+	}
 	if c.Host != s.client.Host() || c.Instance != s.client.Instance() {
 		return problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
 	}
@@ -133,18 +140,24 @@ func (a *api) revokeClaim(ctx context.Context, in *withID, r RevokeRequest) (*ou
 	return outputOf(answer, nil)
 }
 
-// releaseClaim answers DELETE /v1/claims/{id}.
-func (a *api) releaseClaim(ctx context.Context, in *idInput) (*struct{}, error) {
+// releaseInput is the input of DELETE /v1/claims/{id}.
+type releaseInput struct {
+	ID    string `path:"id"`
+	Fence int64  `query:"fence" minimum:"1" doc:"Releases only the claim with this fence, so that a release which comes late leaves a later claim of the id alone."`
+}
+
+// releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
+func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
 	}
 	released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", clip(in.ID))
-	if a.waits.endID(in.ID, released) {
+	if in.Fence == 0 && a.waits.endID(in.ID, released) {
 		return nil, nil
 	}
-	if found, err := s.holders.release(ctx, in.ID); found {
+	if found, err := s.holders.release(ctx, in.ID, in.Fence); found {
 		return nil, err
 	}
-	return nil, s.elsewhere(ctx, in.ID, nil)
+	return nil, s.elsewhere(ctx, in.ID, in.Fence, nil)
 }

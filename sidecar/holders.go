@@ -67,6 +67,9 @@ type holder struct {
 	gone   bool // no longer among the holders
 }
 
+// is tells whether a holder's claim is the one with a fence. 0 is any.
+func (h *holder) is(fence int64) bool { return fence == 0 || h.claim.Fence() == fence }
+
 // add takes a claim that was granted, or that an earlier process left. If it is
 // there already, its ttl begins anew, and the process is closed.
 func (hs *holders) add(claim *berth.Claim, bind binding, proc *process) *holder {

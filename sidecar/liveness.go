@@ -87,7 +87,8 @@ func (hs *holders) watchTrust(h *holder, now time.Duration) {
 	}
 }
 
-// tellToStop stops the process of a claim that has ended, or is about to.
+// tellToStop stops the process of a claim that has ended, or is about to. One
+// that its holder tells itself is only killed when the grace is over.
 func (hs *holders) tellToStop(h *holder) {
 	if h.killAt == 0 {
 		grace := lease.StopGrace(max(h.lease, pool.MinLeaseDuration))
@@ -97,7 +98,9 @@ func (hs *holders) tellToStop(h *holder) {
 		h.killAt = hs.clock.Now() + grace - killAhead
 	}
 	hs.log.Warn("a claim has ended, stopping its process", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyReason, h.why)
-	hs.signal(h, syscall.SIGTERM)
+	if !h.bind.onlyKill {
+		hs.signal(h, syscall.SIGTERM)
+	}
 }
 
 func (hs *holders) signal(h *holder, sig syscall.Signal) {

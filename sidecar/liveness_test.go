@@ -151,6 +151,45 @@ func TestARevokedClaimsProcessIsStopped(t *testing.T) {
 	r.free("db")
 }
 
+// TestAProcessThatItsHolderTellsIsOnlyKilled ends processes that would have ended
+// by SIGTERM, had they got one.
+func TestAProcessThatItsHolderTellsIsOnlyKilled(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2, leases(6*time.Second)) // a grace of 1 s
+	asked, renewed := spawn(t, sleeper), spawn(t, sleeper)
+	r.claim(sidecar.ClaimRequest{ID: "asked", Pools: sidecar.Slots{"db": 1}, PID: asked.pid(), OnlyKill: true})
+	r.claim(sidecar.ClaimRequest{ID: "renewed", Pools: sidecar.Slots{"db": 1}})
+	if _, err := r.client.Renew(t.Context(), "renewed", sidecar.RenewRequest{PID: renewed.pid(), OnlyKill: true}); err != nil {
+		t.Fatal(err)
+	}
+	r = r.restarted() // which it has to survive
+	for id, p := range map[string]*child{"asked": asked, "renewed": renewed} {
+		if _, err := r.client.Revoke(t.Context(), id, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.endedBy(); got != syscall.SIGKILL {
+			t.Errorf("%s ended by %s", id, got)
+		}
+	}
+	r.free("db")
+	if got := string(r.raw(request{method: "GET", path: "/metrics"}).body); strings.Contains(got, `signal="terminated"`) {
+		t.Error("one was told to stop")
+	}
+
+	// What a process is bound to later says anew what becomes of it.
+	p := spawn(t, sleeper)
+	r.claim(sidecar.ClaimRequest{ID: "back", Pools: sidecar.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
+	if _, err := r.client.Renew(t.Context(), "back", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.Revoke(t.Context(), "back", false); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.endedBy(); got != syscall.SIGTERM {
+		t.Errorf("it ended by %s", got)
+	}
+}
+
 func TestAStopEndsTheProcessesOfClaimsThatAreLeft(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2, leases(5*time.Second))

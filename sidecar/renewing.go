@@ -7,7 +7,11 @@ import "github.com/berthhq/berth/internal/problem"
 func (hs *holders) renew(id string, r RenewRequest, proc *process) (h *holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if h, err = hs.held(id); err == nil {
+	h, err = hs.held(id)
+	if err == nil && !h.is(r.Fence) {
+		err = problem.New(problem.ClaimLost, "claim %q is lost: its id stands for a later claim", id)
+	}
+	if err == nil {
 		err = hs.rebind(h, r, proc)
 	}
 	if err != nil {

@@ -69,6 +69,8 @@ type ClaimRequest struct {
 	Wait     *Duration         `json:"wait,omitempty" doc:"Bounds the time in line, at most 24h; 0s refuses at once what does not fit now. The server's claim timeout if left out."`
 	TTL      *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed. The lease duration if left out, or untimed if a pid is named."`
 	PID      int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the asking user."`
+	OnlyKill bool              `json:"only_kill,omitempty" doc:"The process is not told to stop (SIGTERM), since the asker does that itself when it hears that the claim has ended; it is only killed if it still runs when the grace is over. Beside a pid only."`
+	Asker    string            `json:"asker,omitempty" maxLength:"128" doc:"Tells two apart that ask for the same with one id: who has another asker is refused with id_in_use. A random text that stays the same when asking again."`
 	RunID    string            `json:"run_id,omitempty" maxLength:"128"`
 	StepKey  string            `json:"step_key,omitempty" maxLength:"128"`
 	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"What else is worth knowing about the holder."`
@@ -80,6 +82,10 @@ type ClaimRequest struct {
 type RenewRequest struct {
 	TTL *Duration `json:"ttl,omitempty" doc:"1s to 24h; 0s is untimed."`
 	PID int       `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only."`
+	// OnlyKill goes with PID, and is dropped by a pid without it.
+	OnlyKill bool `json:"only_kill,omitempty" doc:"The process is not told to stop, only killed when the grace is over. Beside a pid only."`
+	// Fence of the claim that is meant, 0 for whichever has the id.
+	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"Renews only the claim with this fence: one that has the id by now, but another fence, is claim_lost."`
 }
 
 // RevokeRequest takes a claim of any host back.

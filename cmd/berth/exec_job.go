@@ -172,11 +172,11 @@ func (j *job) finish() jobResult {
 	}
 	had := j.term.takeBack()
 	r := jobResult{status: j.child.reap(), foreground: had, lost: j.guard.why}
-	if r.lost != nil {
+	if r.lost != nil || !r.status.Signaled() || r.status.Signal() != unix.SIGKILL {
 		return r
 	}
-	if r.lost = j.held.toldToStop(); r.lost != nil {
-		j.say("%v; the command was stopped (exit code %d)", r.lost, problem.ExitLost)
+	if r.lost = j.held.whyKilled(); r.lost != nil {
+		j.say("%v; the command was killed (exit code %d)", r.lost, problem.ExitLost)
 	}
 	return r
 }

@@ -70,6 +70,7 @@ func (c *sidecarHeld) renewAll(ctx context.Context) {
 func (c *sidecarHeld) renew(ctx context.Context, r sidecar.RenewRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTry)
 	defer cancel()
+	r.Fence = c.first.Fence // the id may be another's by now
 	claim, err := c.holder.client.Renew(ctx, c.id, r)
 	switch {
 	case err == nil:
@@ -143,9 +144,9 @@ func (c *sidecarHeld) err() error {
 	return c.reason
 }
 
-// toldToStop asks the sidecar, which stops the process of a claim by itself, or
-// waits for what it said last before it went away.
-func (c *sidecarHeld) toldToStop() error {
+// whyKilled asks the sidecar, which kills the process of a claim that exec has
+// not stopped in time, or waits for what it said last before it went away.
+func (c *sidecarHeld) whyKilled() error {
 	if !c.holder.local {
 		return nil // it can't
 	}
@@ -167,14 +168,15 @@ func (c *sidecarHeld) toldToStop() error {
 	return nil
 }
 
-// bind has the sidecar watch the process itself. Where it can't, because it is
-// asked over TCP, the claim lives as long as it is renewed.
+// bind has the sidecar watch the process itself, and kill it should exec not come
+// to stop it. Where it can't, because it is asked over TCP, the claim lives as
+// long as it is renewed.
 func (c *sidecarHeld) bind(ctx context.Context, pid int) error {
 	if !c.holder.local {
 		return nil
 	}
 	for {
-		err := c.renew(ctx, sidecar.RenewRequest{PID: pid})
+		err := c.renew(ctx, sidecar.RenewRequest{PID: pid, OnlyKill: true})
 		if err == nil || !isAway(err) {
 			return err
 		}
@@ -191,7 +193,7 @@ func (c *sidecarHeld) release(ctx context.Context) error {
 	c.stop()
 	c.tasks.Wait()
 	for {
-		err := c.holder.client.Release(ctx, c.id)
+		err := c.holder.client.ReleaseFence(ctx, c.id, c.first.Fence)
 		if err == nil || !isAway(err) {
 			return err
 		}

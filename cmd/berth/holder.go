@@ -32,9 +32,10 @@ type held interface {
 	// ended is closed when the claim was lost or revoked; err then says so.
 	ended() <-chan struct{}
 	err() error
-	// toldToStop tells, when the process has ended, why somebody else has told it
-	// to: because the claim was lost or revoked. It is nil where nobody has.
-	toldToStop() error
+	// whyKilled tells, when the process was killed, why whoever keeps the claim has
+	// done it: because the claim was lost or revoked, and exec did not stop the
+	// process. It is nil where that was somebody else.
+	whyKilled() error
 	// bind tells which process holds the claim from now on.
 	bind(ctx context.Context, pid int) error
 	// release gives the slots back.

@@ -66,8 +66,8 @@ func (c *directHeld) refresh(context.Context) {}
 func (c *directHeld) ended() <-chan struct{} { return c.Context().Done() }
 func (c *directHeld) err() error             { return c.Err() }
 
-// toldToStop is never so: exec alone stops what it runs.
-func (c *directHeld) toldToStop() error { return nil }
+// whyKilled knows of nobody: exec alone stops what it runs.
+func (c *directHeld) whyKilled() error { return nil }
 
 // bind has nothing to do: the claim lives as long as this process.
 func (c *directHeld) bind(context.Context, int) error { return nil }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"os"
 	"strings"
@@ -21,18 +23,25 @@ import (
 type sidecarHolder struct {
 	client *sidecar.Client
 	local  bool // over a unix socket: the sidecar can see who asks
-	log    hclog.Logger
+	// asker is this exec and no other, on whatever host: so that it finds its own
+	// claim when it asks again, and nobody else does.
+	asker string
+	log   hclog.Logger
 }
 
 // openSidecar looks whether a sidecar is there and ready.
 func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
-	client, err := sidecar.Dial(s.Sidecar, s.Token.Reveal())
+	conf, err := s.SidecarTLS()
+	if err != nil {
+		return nil, err
+	}
+	client, err := sidecar.Dial(s.Sidecar, s.Token.Reveal(), sidecar.WithTLS(conf))
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
 	defer cancel()
-	h := &sidecarHolder{client: client, local: strings.HasPrefix(s.Sidecar, "unix:"), log: log}
+	h := &sidecarHolder{client: client, local: strings.HasPrefix(s.Sidecar, "unix:"), asker: rand.Text(), log: log}
 	if err := client.Ready(ctx); err != nil {
 		client.Close()
 		return nil, sidecarProblem(err, s.Sidecar)
@@ -43,8 +52,13 @@ func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (hold
 // sidecarTimeout bounds the wait for one answer that needs no slots.
 const sidecarTimeout = 5 * time.Second
 
-// sidecarProblem makes a problem of an error that is none.
+// sidecarProblem makes a problem of an error that is none, and says what to do
+// about a certificate that nobody known has signed.
 func sidecarProblem(err error, addr string) error {
+	var stranger x509.UnknownAuthorityError
+	if errors.As(err, &stranger) {
+		return problem.New(problem.Unavailable, "%w; name the file of the authority that has signed the certificate with --sidecar-cacert", err)
+	}
 	if problem.CodeOf(err) != problem.Internal {
 		return err
 	}
@@ -62,18 +76,18 @@ func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, 
 // awayPause is the pause before a sidecar that is away is asked again.
 const awayPause = 200 * time.Millisecond
 
-// claim asks, and asks again with the same id while the sidecar is away: it then
-// finds its claim, or its place in line.
+// claim asks, and asks again for the same while the sidecar is away: it then finds
+// its claim, or its place in line.
 func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
 	begun := time.Now()
 	for {
 		request := sidecar.ClaimRequest{
 			ID: r.ID, Pools: r.Slots, Priority: r.Priority,
 			Wait:  sidecar.DurationOf(max(0, r.Wait-time.Since(begun))),
-			RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels,
+			RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.asker,
 		}
 		if h.local { // until the command runs
-			request.PID = os.Getpid()
+			request.PID, request.OnlyKill = os.Getpid(), true
 		}
 		claim, err := h.client.Claim(ctx, request)
 		switch {

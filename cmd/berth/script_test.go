@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testcert"
 )
 
 const (
@@ -34,6 +35,7 @@ const (
 //	proxy               puts a proxy before it, in PROXY_ENDPOINTS
 //	proxy cut           cuts off who uses it
 //	serve NAME …        runs a sidecar: see scriptServe
+//	certs               makes an authority, in CA, and a server's CERT and KEY
 //	exits N CMD…        runs a command that must exit with N
 //	until REGEXP CMD…   runs a command until its stdout matches
 //	appears FILE        waits for a file
@@ -51,6 +53,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"etcd": scriptEtcd, "proxy": scriptProxy, "exits": scriptExits, "until": scriptUntil,
 			"appears": scriptAppears, "gone": scriptGone, "signal": scriptSignal, "serve": scriptServe,
+			"certs": scriptCerts,
 		},
 	})
 }
@@ -98,6 +101,14 @@ func scriptProxy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Defer(w.proxy.cut)
 	ts.Setenv("PROXY_ENDPOINTS", w.proxy.address())
+}
+
+func scriptCerts(ts *testscript.TestScript, _ bool, _ []string) {
+	authority := testcert.New(worldOf(ts).tb)
+	server := authority.Server(worldOf(ts).tb)
+	ts.Setenv("CA", authority.File)
+	ts.Setenv("CERT", server.CertFile)
+	ts.Setenv("KEY", server.KeyFile)
 }
 
 func scriptExits(ts *testscript.TestScript, _ bool, args []string) {
