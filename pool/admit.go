@@ -51,10 +51,10 @@ type Decision struct {
 //     go to nobody behind it.
 func Admit(rooms []Room, line []*Waiting) Decision {
 	var d Decision
-	if len(line) == 0 {
+	free := freeRoom(rooms)
+	if len(line) == 0 || !anyFree(free) {
 		return d
 	}
-	free := freeRoom(rooms)
 	reserved := make([]bool, len(rooms))
 	for i, w := range line {
 		if w.Yielded || !possible(rooms, w) {
@@ -70,6 +70,9 @@ func Admit(rooms []Room, line []*Waiting) Decision {
 				d.Grants = append(d.Grants, i)
 			} else {
 				d.Fits = append(d.Fits, i)
+			}
+			if !anyFree(free) {
+				return d // nobody behind fits
 			}
 		case w.Reserve && !anyReserved(reserved, w):
 			take(free, w)
@@ -91,6 +94,16 @@ func freeRoom(rooms []Room) []int {
 		}
 	}
 	return free
+}
+
+// anyFree tells whether some room has a slot left.
+func anyFree(free []int) bool {
+	for _, n := range free {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // possible tells whether the waiter could be granted if nothing else were held.

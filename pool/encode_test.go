@@ -11,7 +11,7 @@ import (
 )
 
 // Values that are spelled by hand are what encoding/json would write.
-func TestSlotValuesAreSpelledAsJSONHasThem(t *testing.T) {
+func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 	t.Parallel()
 	text := rapid.OneOf(rapid.String(), rapid.Just(""), rapid.Just(`<"\&>`))
 	ref := rapid.Custom(func(t *rapid.T) string {
@@ -31,8 +31,9 @@ func TestSlotValuesAreSpelledAsJSONHasThem(t *testing.T) {
 		r.Since = since.at
 		n := rapid.IntRange(1, MaxLimit).Draw(t, "slots")
 
+		claim := spell(&Request{Slots: r.Pools, Holder: r.Holder})
 		want := store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Record: store.Encode(&r)})
-		got := encodeMain(n, "a.b-c_1", encodeHead(&r), since, r.Keys)
+		got := encodeMain(n, "a.b-c_1", claim, r.Priority, since, r.Keys)
 		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Fatalf("main key (-json +by hand):\n%s", d)
 		}
@@ -47,6 +48,14 @@ func TestSlotValuesAreSpelledAsJSONHasThem(t *testing.T) {
 		}
 		if v, ok := parseSlot(got); !ok || v.N != n || v.Main != main {
 			t.Fatalf("%s reads as %+v, %v", got, v, ok)
+		}
+		w := waiterValue{
+			V: store.Now, Pools: r.Pools, Holder: r.Holder, Queued: since.at,
+			Reserve: rapid.Bool().Draw(t, "reserve"), Exclusive: rapid.Bool().Draw(t, "exclusive"),
+		}
+		got = encodeWaiter(claim, w.Reserve, w.Exclusive, since)
+		if d := cmp.Diff(string(store.Encode(w)), string(got)); d != "" {
+			t.Fatalf("waiter (-json +by hand):\n%s", d)
 		}
 	})
 }

@@ -24,7 +24,7 @@ type entry struct {
 	needs   []Need
 	waiting *Waiting // for Admit, while queued
 	record  *record  // for its main key
-	head    []byte   // what the record begins with in etcd
+	spelled spelled
 
 	state     state
 	arrived   time.Time
@@ -64,11 +64,11 @@ type entry struct {
 // is asked for, so that there is less to do for the one goroutine that plans.
 func newEntry(req *Request, host, instance string) *entry {
 	req.Holder.Host, req.Holder.Instance = host, instance
-	rec := &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder}
 	return &entry{
 		req: req, needs: needsOf(req.Slots), unjudged: true,
-		order:  Order{Priority: req.Priority, Claim: req.ID},
-		record: rec, head: encodeHead(rec),
+		order:   Order{Priority: req.Priority, Claim: req.ID},
+		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
+		spelled: spell(req),
 	}
 }
 

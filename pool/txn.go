@@ -2,7 +2,6 @@ package pool
 
 import (
 	"slices"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -82,7 +81,7 @@ func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID
 	for i, s := range slots {
 		var val []byte
 		if i == 0 {
-			val = encodeMain(s.n, e.req.ID, e.head, since, rec.Keys)
+			val = encodeMain(s.n, e.req.ID, e.spelled, e.req.Priority, since, rec.Keys)
 		} else {
 			val = encodeOther(s.n, e.req.ID, rec.Keys[0])
 		}
@@ -116,10 +115,7 @@ func slotDeletes(keys store.Keys, slots []placed, overwritten map[slotRef]bool) 
 
 // waiterPuts writes an entry into the line of each of its pools.
 func waiterPuts(v *view, e *entry, lease store.LeaseID) []*pb.RequestOp {
-	val := store.Encode(waiterValue{
-		V: store.Now, Pools: e.req.Slots, Holder: e.req.Holder, Reserve: e.reserve, Exclusive: e.exclusive,
-		Queued: e.arrived.UTC().Truncate(time.Millisecond),
-	})
+	val := encodeWaiter(e.spelled, e.reserve, e.exclusive, stampOf(e.arrived))
 	ops := make([]*pb.RequestOp, 0, len(e.needs))
 	for _, n := range e.needs {
 		ops = append(ops, store.Put(v.keys.Waiter(n.Pool, e.order.String()), val, lease))
