@@ -1,0 +1,131 @@
+package sidecar_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// overTCP returns a client that the server knows nothing of.
+func (r *running) overTCP() *sidecar.Client {
+	r.t.Helper()
+	c, err := sidecar.Dial(r.base, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(c.Close)
+	return c
+}
+
+func TestOneIDIsOfOneAskerOnly(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2)
+	ask := func(r *running, asker string) (*sidecar.Claim, error) {
+		return r.overTCP().Claim(t.Context(), sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}, Asker: asker})
+	}
+	first, err := ask(r, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(r *running) {
+		t.Helper()
+		if again, err := ask(r, "a"); err != nil || again.Fence != first.Fence {
+			t.Errorf("the same asker gets %+v, %v", again, err)
+		}
+		for _, other := range []string{"b", "", "A"} {
+			_, err := ask(r, other)
+			wantCode(t, err, problem.IDInUse)
+		}
+		if n := r.claimed("db"); n != 1 {
+			t.Errorf("%d slots are held", n)
+		}
+	}
+	check(r)
+	p := spawn(t, sleeper)
+	if _, err := r.client.Renew(t.Context(), "job", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+		t.Fatal(err)
+	}
+	check(r)
+	check(r.restarted())
+}
+
+func TestAskersOfOneIDDoNotShareAPlaceInLine(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{ID: "holder", Pools: sidecar.Slots{"db": 1}})
+	req := sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}, Asker: "a"}
+	first := r.waiting(t.Context(), req)
+	req.Asker = "b"
+	_, err := r.overTCP().Claim(t.Context(), req)
+	wantCode(t, err, problem.IDInUse)
+	if err := r.client.Release(t.Context(), "holder"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-first; err != nil {
+		t.Errorf("who waited first gets %v", err)
+	}
+}
+
+// TestAFenceMeansOneClaim has the holder of an earlier claim come late.
+func TestAFenceMeansOneClaim(t *testing.T) {
+	r := single(t)
+	r.readDocument()
+	r.pool("db", 1)
+	req := sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}}
+	early := r.claim(req)
+	if _, err := r.client.Renew(t.Context(), "job", sidecar.RenewRequest{Fence: early.Fence}); err != nil {
+		t.Errorf("its own holder renews it: %v", err)
+	}
+	if err := r.client.ReleaseFence(t.Context(), "job", early.Fence); err != nil || r.claimed("db") != 0 {
+		t.Errorf("its own holder releases it: %v, %d slots are held", err, r.claimed("db"))
+	}
+	late := r.claim(req)
+	p := spawn(t, sleeper)
+	for what, renewal := range map[string]sidecar.RenewRequest{
+		"a renewal":   {Fence: early.Fence},
+		"a new ttl":   {Fence: early.Fence, TTL: sidecar.DurationOf(sidecar.MinTTL)},
+		"a new bind":  {Fence: early.Fence, PID: p.pid()},
+		"of no claim": {Fence: late.Fence + 1},
+	} {
+		_, err := r.client.Renew(t.Context(), "job", renewal)
+		if problem.CodeOf(err) != problem.ClaimLost {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	path := fmt.Sprintf("/v1/claims/job?fence=%d", early.Fence)
+	if got := r.raw(request{method: "DELETE", path: path}); got.status != http.StatusNoContent {
+		t.Errorf("a late release: %d %s", got.status, got.body)
+	}
+	c, err := r.client.Get(t.Context(), "job")
+	if err != nil || c.Fence != late.Fence || c.State != sidecar.StateHeld || c.PID != 0 || *c.TTL != *late.TTL {
+		t.Errorf("the later claim is %+v, %v", c, err)
+	}
+	if err := r.client.ReleaseFence(t.Context(), "job", late.Fence); err != nil {
+		t.Fatal(err)
+	}
+	r.free("db")
+}
+
+func TestALateReleaseLeavesAClaimThatWaitsInLine(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	req := sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}}
+	early := r.claim(req)
+	if err := r.client.Release(t.Context(), "job"); err != nil {
+		t.Fatal(err)
+	}
+	r.claim(sidecar.ClaimRequest{ID: "holder", Pools: sidecar.Slots{"db": 1}})
+	late := r.waiting(t.Context(), req)
+	if err := r.client.ReleaseFence(t.Context(), "job", early.Fence); err != nil {
+		t.Errorf("a late release: %v", err)
+	}
+	if err := r.client.Release(t.Context(), "holder"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; err != nil {
+		t.Errorf("who waits gets %v", err)
+	}
+}
