@@ -77,15 +77,20 @@ func (r *runner) openDoor(ctx context.Context, c Case) (door, error) {
 // openReference makes the load that a case is compared with, and says what it is.
 func (r *runner) openReference(c Case, own load) (load, string, error) {
 	clients, hosts := c.Clients, c.Hosts
+	floor := load{measure: r.cfg.Duration}
 	switch c.Kind {
 	case bigLimit:
 		return smallLimit(own), fmt.Sprintf("limit %d", ampleLimit), nil
 	case handOver:
-		clients, hosts = 1, 1 // a plain put when there is nothing else
+		// One client, which puts at once after a delete, and deletes after a hold:
+		// the one tells what a write costs, the other what it costs out of idleness.
+		clients, hosts = 1, 1
+		floor.hold, floor.measure = c.hold, own.measure
 	}
 	d, err := labeled(context.Background(), "reference", func(context.Context) (door, error) { return r.openFloor(clients, hosts) })
 	what := fmt.Sprintf("floor/%dc/%dh", clients, hosts)
-	return load{door: d, clients: clients, measure: r.cfg.Duration}, what, err
+	floor.door, floor.clients = d, clients
+	return floor, what, err
 }
 
 // smallPool is the pool that one with a huge limit is compared with.

@@ -126,11 +126,11 @@ func used(r *Row) (float64, string, bool) {
 }
 
 func handOverP50(r *Row) (float64, string, bool) {
-	if r.HandOverToPut == nil || r.HandOver == nil || r.Reference.Put == nil {
+	if r.HandOverToPut == nil || r.HandOver == nil || r.Reference.Put == nil || r.Reference.Delete == nil {
 		return 0, "", false
 	}
-	return r.HandOverToPut.Median, fmt.Sprintf("%.3f ms against %.3f ms (rounds %.2f to %.2f)",
-		r.HandOver.P50, r.Reference.Put.P50, r.HandOverToPut.Low, r.HandOverToPut.High), true
+	return r.HandOverToPut.Median, fmt.Sprintf("%.3f ms against %.3f ms (rounds %.2f to %.2f); a plain delete after the same hold: %.3f ms",
+		r.HandOver.P50, r.Reference.Put.P50, r.HandOverToPut.Low, r.HandOverToPut.High, r.Reference.Delete.P50), true
 }
 
 func handOverP99(r *Row) (float64, string, bool) {
