@@ -351,3 +351,40 @@ func (noLeases) Acquire(time.Duration, int) (store.LeaseID, bool) { return 0, fa
 func (noLeases) Release(store.LeaseID, int)                       {}
 func (noLeases) Suspect(...store.LeaseID)                         {}
 func (noLeases) Trouble() error                                   { return errNoLease }
+
+// Whoever makes a pool, or raises its limit, on one host may claim of it on
+// another at once, though nothing of it was delivered there yet.
+func TestARefusalWaitsForAViewThatKnowsThePools(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		e := b.engine("one")
+		e.by.Freeze()
+		b.pool(1)
+		made := e.ask("a", 1, 0)
+		e.by.Thaw()
+		b.release(e, b.got(<-made))
+
+		e.by.Freeze()
+		b.pool(5)
+		raised := e.ask("b", 5, 0)
+		e.by.Thaw()
+		b.release(e, b.got(<-raised))
+
+		if a := <-e.ask("c", 6, 0); problem.CodeOf(a.err) != problem.ExceedsLimit {
+			t.Errorf("more than the limit: %v", a.err)
+		}
+		b.sound(0)
+	})
+}
+
+// A pool that is not there is refused at once, however old the view is.
+func TestAnUnknownPoolIsRefusedAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		e := b.engine("one")
+		e.by.Freeze()
+		a := <-e.ask("a", 1, time.Minute)
+		if problem.CodeOf(a.err) != problem.PoolNotFound || a.took > time.Second {
+			t.Errorf("%v after %s", a.err, a.took)
+		}
+		e.by.Thaw()
+	})
+}

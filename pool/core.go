@@ -52,7 +52,7 @@ const (
 	fullPause = 5 * time.Second
 	// lineDelay is how long waiters are kept back to be written along with
 	// something else: some round trips to etcd, and nothing a waiter would notice.
-	lineDelay = 5 * time.Millisecond
+	lineDelay = time.Millisecond
 	// calmBatches is how many batches without a conflict make a core flat again.
 	calmBatches = 4
 )

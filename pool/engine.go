@@ -246,6 +246,17 @@ func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 		return nil, problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
 	}
 	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
+	begun := time.Now()
+	cl, err := e.ask(ctx, req)
+	if err != nil && e.outdated(ctx, err, poolNames(req.Slots)...) {
+		req.Wait = max(0, req.Wait-time.Since(begun))
+		return e.ask(ctx, req)
+	}
+	return cl, err
+}
+
+// ask is [Engine.Claim] for a request that can be asked.
+func (e *Engine) ask(ctx context.Context, req Request) (*Claim, error) {
 	reply := make(chan outcome, 1)
 	asked := newEntry(&req, e.cfg.Host, e.cfg.Instance)
 	if err := e.send(ctx, func(c *core, now time.Time) { c.request(asked, reply, now) }); err != nil {

@@ -50,6 +50,14 @@ type Detail struct {
 
 // Pool returns one pool. An unknown one is a PoolNotFound problem.
 func (e *Engine) Pool(ctx context.Context, name string) (Detail, error) {
+	d, err := e.pool(ctx, name)
+	if err != nil && e.outdated(ctx, err, name) {
+		return e.pool(ctx, name)
+	}
+	return d, err
+}
+
+func (e *Engine) pool(ctx context.Context, name string) (Detail, error) {
 	d, err := query(ctx, e, func(c *core) *Detail { return c.detail(name) })
 	if err != nil {
 		return Detail{}, err
