@@ -48,8 +48,8 @@ func parseSomePath(text string) (string, bool) {
 	return path, ok && path != ""
 }
 
-// socketLimit is the longest path of a unix socket on every system.
-const socketLimit = 104
+// socketLimit is the longest path of a unix socket that a sidecar can listen at.
+const socketLimit = 99
 
 func parseSocket(text string) (string, bool) {
 	path, ok := parsePath(text)

@@ -132,7 +132,7 @@ var fields = []Field{
 	{
 		Name: "socket", Group: Serve,
 		Usage: "`PATH` of a unix socket to serve at",
-		Must:  "an absolute path of at most 104 bytes, or empty",
+		Must:  "an absolute path of at most 99 bytes, or empty",
 		value: typed[string]{func(s *Settings) *string { return &s.Socket }, optional(parseSocket)},
 	},
 	{

@@ -75,7 +75,7 @@ func TestValues(t *testing.T) {
 			[]string{"", "127.0.0.1:0", ":7420", "localhost:7420", "[::1]:7420", "0.0.0.0:1"},
 			[]string{"7420", "127.0.0.1", "a:b", "a:70000", "a b:1"},
 		},
-		{"socket", []string{"", "/run/berth.sock"}, []string{"berth.sock", "/" + strings.Repeat("x", 104)}},
+		{"socket", []string{"", "/run/berth.sock"}, []string{"berth.sock", "/" + strings.Repeat("x", 99)}},
 		{"token", []string{"", "0123456789abcdef"}, []string{"short", "0123456789 abcdef", strings.Repeat("x", 257)}},
 		{"data_dir", []string{".berth"}, []string{""}},
 		{

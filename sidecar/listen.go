@@ -17,9 +17,9 @@ import (
 const (
 	// socketMode lets the group of the socket's folder in, if that folder does.
 	socketMode, socketDirMode = 0o660, 0o700
-	// maxSocketPath is what the address of a socket has room for, 107 bytes, less
-	// the end that the path has at first.
-	maxSocketPath = 99
+	// MaxSocketPath is the longest path to listen at, in bytes: what the address of
+	// a socket has room for, 107, less the end that the path has at first.
+	MaxSocketPath = 99
 	// dialStale bounds the look whether somebody listens on a socket.
 	dialStale = time.Second
 )
@@ -36,8 +36,8 @@ type socket struct {
 // listenSocket listens on a path. A socket that nobody listens on any more is
 // replaced.
 func listenSocket(ctx context.Context, path string) (*socket, error) {
-	if len(path) > maxSocketPath {
-		return nil, problem.Field("socket", "the path is %d bytes long: allowed are %d", len(path), maxSocketPath)
+	if len(path) > MaxSocketPath {
+		return nil, problem.Field("socket", "the path is %d bytes long: allowed are %d", len(path), MaxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), socketDirMode); err != nil {
 		return nil, problem.Field("socket", "its folder can't be made: %w", err)

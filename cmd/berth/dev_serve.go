@@ -76,15 +76,12 @@ func devSettings(s config.Settings, etcd *embed.Server) (config.Settings, error)
 		return s, err
 	}
 	s.DataDir = dir
-	if socket := filepath.Join(dir, "berth.sock"); s.Socket == "" && len(socket) <= maxSocketPath {
+	// Where the data directory is too deep for a socket, dev does without one.
+	if socket := filepath.Join(dir, "berth.sock"); s.Socket == "" && len(socket) <= sidecar.MaxSocketPath {
 		s.Socket = socket
 	}
 	return s, nil
 }
-
-// maxSocketPath is the longest path of a unix socket on every system. Where the
-// data directory is deeper, dev does without one.
-const maxSocketPath = 104
 
 // prepareDev waits until the sidecar is ready, and makes the pools that are
 // missing.
