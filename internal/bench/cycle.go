@@ -38,7 +38,7 @@ type outcome struct {
 var errOverfull = errors.New("more claims were granted at a time than there are slots")
 
 // errNone means that there is nothing to compute figures from.
-var errNone = errors.New("no claim was granted and released in the time that was measured")
+var errNone = errors.New("no claim was granted, handed over and released in the time that was measured")
 
 // analyze computes the figures of a load from its cycles. With slots above 0 the
 // pool was full: there were always more clients than slots.

@@ -85,7 +85,11 @@ func (l load) once(ctx context.Context) (outcome, error) {
 	if l.count > 0 {
 		w = window{end: time.Since(base)}
 	}
-	return analyze(slices.Concat(done...), w, l.slots)
+	o, err := analyze(slices.Concat(done...), w, l.slots)
+	if err == nil && l.slots > 0 && len(o.handOver) == 0 {
+		err = errNone
+	}
+	return o, err
 }
 
 // limit bounds the time that the load may take.
