@@ -283,7 +283,7 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	for _, g := range b.grants {
 		if c.entries[g.e.req.ID] == g.e {
-			c.refuse(g.e, etcdProblem("the claim was refused", err))
+			c.refuse(g.e, store.Problem("the claim was refused", err))
 		}
 	}
 	for _, l := range b.puts {

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -267,26 +266,14 @@ func (c *core) trouble(now time.Time) error {
 	case c.full(now):
 		return problem.New(problem.EtcdFull, "etcd is full and takes no new claims: compact and defragment it, or raise its quota, then disarm the alarm")
 	case c.phase != normal && c.doorErr != nil:
-		return etcdProblem("etcd does not take this instance's writes", c.doorErr)
+		return store.Problem("etcd does not take this instance's writes", c.doorErr)
 	case !c.fresh(now) || c.phase != normal:
 		return problem.New(problem.EtcdUnavailable, "etcd does not answer; nothing was claimed")
 	}
 	if err := c.leases.Trouble(); err != nil {
-		return etcdProblem("no lease could be made", err)
+		return store.Problem("no lease could be made", err)
 	}
 	return nil
-}
-
-// etcdProblem finds the code of an error of etcd.
-func etcdProblem(what string, err error) error {
-	code := problem.EtcdUnavailable
-	switch {
-	case errors.Is(err, store.ErrDenied):
-		code = problem.EtcdDenied
-	case errors.Is(err, store.ErrNoSpace):
-		code = problem.EtcdFull
-	}
-	return problem.New(code, "%s: %w", what, err)
 }
 
 // progress goes on once the view has come up to the closed door.

@@ -2,11 +2,8 @@ package pool
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -51,8 +48,8 @@ type Put struct {
 	Revision int64 // at which the change holds
 }
 
-// changeTimeout bounds one try to write a spec.
-const changeTimeout = 2 * time.Second
+// changing is what all this does, in words for errors.
+const changing = "the pool was not changed"
 
 // Set creates a pool or changes it. A new pool needs a limit. Its errors are
 // problems.
@@ -60,7 +57,7 @@ func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) 
 	if err := ValidateName(name); err != nil {
 		return Put{}, err
 	}
-	return r.retry(ctx, func(ctx context.Context) (Put, error) {
+	return store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
 		old, since, rev, err := r.read(ctx, name)
 		if err != nil {
 			return Put{}, err
@@ -68,13 +65,13 @@ func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) 
 		created := rev == 0
 		if created {
 			if ch.Limit == nil {
-				return Put{}, stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
+				return Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
 			}
 			old = DefaultSpec()
 		}
 		spec := ch.apply(old)
 		if err := spec.Validate(); err != nil {
-			return Put{}, stop(err)
+			return Put{}, store.Stop(err)
 		}
 		if !created && spec == old {
 			return Put{Spec: spec, Revision: rev}, nil
@@ -83,7 +80,8 @@ func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) 
 			since = 0
 		}
 		key := r.Keys.Spec(name)
-		at, err := r.write(ctx, store.ModEquals(key, rev), store.Put(key, encodeSpec(spec, since), 0))
+		at, err := store.Commit(ctx, r.Backend,
+			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, encodeSpec(spec, since), 0))
 		return Put{Spec: spec, Created: created, Revision: at}, err
 	})
 }
@@ -93,10 +91,10 @@ func (r Registry) Change(ctx context.Context, name string, ch Change) (Put, erro
 	if err := ValidateName(name); err != nil {
 		return Put{}, err
 	}
-	if _, err := r.retry(ctx, func(ctx context.Context) (Put, error) {
+	if _, err := store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
 		_, _, rev, err := r.read(ctx, name)
 		if err == nil && rev == 0 {
-			err = stop(noPool(name))
+			err = store.Stop(noPool(name))
 		}
 		return Put{}, err
 	}); err != nil {
@@ -111,16 +109,17 @@ func (r Registry) Delete(ctx context.Context, name string) (revision int64, err 
 	if err := ValidateName(name); err != nil {
 		return 0, err
 	}
-	put, err := r.retry(ctx, func(ctx context.Context) (Put, error) {
+	put, err := store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
 		key := r.Keys.Spec(name)
 		resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 		if err != nil {
 			return Put{}, err
 		}
 		if len(resp.Kvs) == 0 {
-			return Put{}, stop(noPool(name))
+			return Put{}, store.Stop(noPool(name))
 		}
-		at, err := r.write(ctx, store.ModEquals(key, resp.Kvs[0].ModRevision), store.Delete(key))
+		at, err := store.Commit(ctx, r.Backend,
+			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, store.Delete(key))
 		return Put{Revision: at}, err
 	})
 	return put.Revision, err
@@ -141,52 +140,7 @@ func (r Registry) read(ctx context.Context, name string) (s Spec, since, rev int
 	kv := resp.Kvs[0]
 	s, since, err = decodeSpec(key, kv.Value, kv.ModRevision)
 	if err != nil {
-		return Spec{}, 0, 0, stop(problem.New(problem.CorruptValue, "%w", err))
+		return Spec{}, 0, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 	}
 	return s, since, kv.ModRevision, nil
-}
-
-var errChanged = errors.New("somebody else changed it meanwhile")
-
-func (r Registry) write(ctx context.Context, cmp *pb.Compare, op *pb.RequestOp) (int64, error) {
-	resp, err := r.Backend.Txn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{cmp}, Success: []*pb.RequestOp{op},
-	})
-	if err != nil {
-		return 0, err
-	}
-	if !resp.Succeeded {
-		return 0, errChanged
-	}
-	return resp.Header.Revision, nil
-}
-
-// stop marks an error that trying again does not mend.
-func stop(err error) error { return backoff.Permanent(err) }
-
-// retry tries a change until it is made, refused, or ctx ends. A try without an
-// answer is made again from what is read then, so it does no harm if it came
-// through.
-func (r Registry) retry(ctx context.Context, try func(context.Context) (Put, error)) (Put, error) {
-	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval = 10*time.Millisecond, 500*time.Millisecond
-	put, err := backoff.Retry(ctx, func() (Put, error) {
-		once, cancel := context.WithTimeout(ctx, changeTimeout)
-		defer cancel()
-		put, err := try(once)
-		for kind, code := range map[error]problem.Code{store.ErrDenied: problem.EtcdDenied, store.ErrNoSpace: problem.EtcdFull} {
-			if errors.Is(err, kind) {
-				err = stop(problem.New(code, "%w", err))
-			}
-		}
-		return put, err
-	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(3*changeTimeout))
-	var p *problem.Error
-	switch {
-	case err == nil:
-		return put, nil
-	case errors.As(err, &p):
-		return Put{}, p
-	}
-	return Put{}, problem.New(problem.EtcdUnavailable, "etcd did not answer: %w", fmt.Errorf("changing a pool: %w", err))
 }

@@ -30,7 +30,7 @@ type Revocation struct {
 func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation, error) {
 	state, err := Read(ctx, r.Backend, r.Keys)
 	if err != nil {
-		return Revocation{}, etcdProblem("the claims could not be read", err)
+		return Revocation{}, store.Problem("the claims could not be read", err)
 	}
 	v := state.core.view
 	cv := v.claims[id]
@@ -53,7 +53,7 @@ func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation
 		}})
 	}
 	if err != nil {
-		return Revocation{}, etcdProblem("the claim could not be asked back", err)
+		return Revocation{}, store.Problem("the claim could not be asked back", err)
 	}
 	return done, nil
 }
@@ -81,7 +81,7 @@ func (r Registry) free(ctx context.Context, refs []slotRef, fence int64) error {
 		Success: ops,
 	})
 	if err != nil {
-		return etcdProblem("the claim may or may not be released", err)
+		return store.Problem("the claim may or may not be released", err)
 	}
 	if !resp.Succeeded {
 		return problem.New(problem.ClaimNotFound, "the claim ended before it could be released by force")

@@ -37,6 +37,18 @@ const (
 	Precondition Code = "precondition_failed"
 	// NotHolder: the claim belongs to another host or process.
 	NotHolder Code = "not_holder"
+	// RunNotFound: no run has that id.
+	RunNotFound Code = "run_not_found"
+	// RunNotQueued: the run has left the queue already.
+	RunNotQueued Code = "run_not_queued"
+	// RunNotAdmitted: the run waits in the queue still.
+	RunNotAdmitted Code = "run_not_admitted"
+	// RunTaken: another executor has the run.
+	RunTaken Code = "run_taken"
+	// RunLost: the executor was taken to be dead, or the attempt is an older one.
+	RunLost Code = "run_lost"
+	// RunEnded: the run has ended already, in another way.
+	RunEnded Code = "run_ended"
 	// HostInUse: another live instance has this host's name.
 	HostInUse Code = "host_in_use"
 	// CorruptValue: a value in etcd can't be read.
@@ -101,6 +113,12 @@ var table = map[Code]entry{
 	IDInUse:         {409, ExitRefused, "The id stands for another claim"},
 	Precondition:    {409, ExitRefused, "The state has changed"},
 	NotHolder:       {403, ExitRefused, "The claim belongs to somebody else"},
+	RunNotFound:     {404, ExitFailure, "No such run"},
+	RunNotQueued:    {409, ExitFailure, "The run has left the queue"},
+	RunNotAdmitted:  {409, ExitRefused, "The run is still queued"},
+	RunTaken:        {409, ExitRefused, "Another executor has the run"},
+	RunLost:         {409, ExitLost, "The run is lost to this executor"},
+	RunEnded:        {409, ExitRefused, "The run has ended"},
 	HostInUse:       {409, ExitRefused, "The host name is in use"},
 	CorruptValue:    {500, ExitFailure, "A value in etcd can't be read"},
 	EtcdUnavailable: {503, ExitFailure, "etcd is unavailable"},

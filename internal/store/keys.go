@@ -89,6 +89,42 @@ func (k Keys) Revocations(host string) string { return k.prefix + "revoke/" + ho
 // Revocation is the key that asks for one claim back.
 func (k Keys) Revocation(host, claim string) string { return k.Revocations(host) + claim }
 
+// Limits is the key of the limits that runs are admitted under.
+func (k Keys) Limits() string { return k.prefix + "limits" }
+
+// Runs is the prefix of the records of all runs.
+func (k Keys) Runs() string { return k.prefix + "runs/" }
+
+// Run is the key of the record of one run.
+func (k Keys) Run(id string) string { return k.Runs() + id }
+
+// ActiveAll is the prefix of the keys by which executors are seen to live.
+func (k Keys) ActiveAll() string { return k.prefix + "active/" }
+
+// Active is the prefix of those of one host.
+func (k Keys) Active(host string) string { return k.ActiveAll() + host + "/" }
+
+// ActiveRun is the key by which the executor of a run is seen to live.
+func (k Keys) ActiveRun(host, run string) string { return k.Active(host) + run }
+
+// EventsAll is the prefix of the events of all runs.
+func (k Keys) EventsAll() string { return k.prefix + "events/" }
+
+// Events is the prefix of the events of one run.
+func (k Keys) Events(run string) string { return k.EventsAll() + run + "/" }
+
+// Event is the key of one event; ids of events never come twice.
+func (k Keys) Event(run, id string) string { return k.Events(run) + id }
+
+// Coordinators is the prefix of the candidates for the coordinator's part. The
+// one that was created first leads.
+func (k Keys) Coordinators() string { return k.prefix + "coordinator/" }
+
+// Coordinator is the key of one candidate, which hangs on that very lease.
+func (k Keys) Coordinator(id LeaseID) string {
+	return k.Coordinators() + strconv.FormatUint(uint64(id), 16)
+}
+
 // PoolKeyKind tells what a key under [Keys.Pools] holds.
 type PoolKeyKind int
 
