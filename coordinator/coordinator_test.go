@@ -1,0 +1,323 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+func TestRunsAreAdmittedInOrderUnderLimits(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(3, run.TagLimit{Key: "env", Value: "prod", Limit: 1}, run.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 1})
+		fl.submit("a", tag("env", "prod"))
+		fl.submit("b", tag("env", "prod"), priority(5))
+		fl.submit("c", tag("tenant", "x"))
+		fl.submit("d", tag("tenant", "x"))
+		fl.submit("e", tag("tenant", "y"))
+		fl.submit("f")
+		fl.candidate("one")
+		fl.is(map[string]string{
+			"a": "queued: global run limit (3/3)",
+			"b": "not_started", "c": "not_started", "e": "not_started",
+			"d": "queued: global run limit (3/3)", "f": "queued: global run limit (3/3)",
+		})
+		x := fl.executor()
+		c := fl.start("c", x)
+		fl.limit(10)
+		fl.is(map[string]string{
+			"a": "queued: tag limit: env=prod (1/1)", "d": "queued: tag limit: tenant=x (1/1)", "f": "not_started",
+		})
+		fl.finish(c)
+		fl.is(map[string]string{"c": "succeeded", "d": "not_started"})
+		fl.limit(0)
+		fl.submit("g")
+		fl.is(map[string]string{"b": "not_started", "g": "queued: global run limit (4/0)"})
+	})
+}
+
+func TestAnExecutorThatNeverComesOrIsGone(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(2)
+		fl.candidate("one", func(c *Config) { c.StartTimeout = 30 * time.Second })
+		fl.submit("late", retries(1))
+		fl.submit("gone")
+		fl.is(map[string]string{"late": "not_started", "gone": "not_started"})
+		x := fl.executor()
+		fl.start("gone", x)
+		if err := fl.root.Revoke(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"gone": "failed"})
+		time.Sleep(30 * time.Second)
+		fl.is(map[string]string{"late": "not_started"}) // again
+		if n := fl.referee.admits["late"]; n != 2 {
+			t.Errorf("it was admitted %d times", n)
+		}
+		time.Sleep(30 * time.Second)
+		fl.is(map[string]string{"late": "failed"})
+
+		for id, want := range map[string][]run.EventType{
+			"late": {run.RunQueued, run.RunDequeued, run.RunLaunchFailed, run.RunDequeued, run.RunLaunchFailed},
+			"gone": {run.RunQueued, run.RunDequeued, run.RunStarted, run.RunLost},
+		} {
+			events, err := fl.Events(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []run.EventType
+			for _, e := range events {
+				got = append(got, e.Type)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", id, got, want)
+			}
+		}
+		r, err := fl.Get(t.Context(), "gone")
+		if err != nil || r.Error == "" || r.EndedAt.IsZero() {
+			t.Errorf("a run that is lost: %+v, %v", r, err)
+		}
+	})
+}
+
+// However the leader ends, the next one goes on within the lease and a tick, and
+// nothing that the old one still sends is taken.
+func TestTheNextLeads(t *testing.T) {
+	for name, end := range map[string]func(*candidate){
+		"stopped": func(c *candidate) { c.stop() },
+		"cut off": func(c *candidate) { c.by.Down() },
+		"paused": func(c *candidate) {
+			c.by.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 30 * time.Second} })
+			c.by.Freeze()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, func(t *testing.T, fl *fleet) {
+				fl.limit(2)
+				one := fl.candidate("one")
+				two := fl.candidate("two")
+				fl.submit("a")
+				fl.is(map[string]string{"a": "not_started"})
+				if !one.Leading() || two.Leading() {
+					t.Fatalf("leading: %v, %v", one.Leading(), two.Leading())
+				}
+				end(one)
+				fl.submit("b")
+				fl.submit("c")
+				time.Sleep(10*time.Second + DefaultTickInterval)
+				fl.is(map[string]string{"b": "not_started", "c": "queued: global run limit (2/2)"})
+				if !two.Leading() {
+					t.Error("the next does not lead")
+				}
+				one.by.Up()
+				one.by.Inject(nil)
+				one.by.Thaw()
+				time.Sleep(time.Minute)
+				if one.Leading() {
+					t.Error("both lead")
+				}
+				all, err := Candidates(t.Context(), fl.root, fl.keys)
+				if err != nil || len(all) == 0 || all[0].Host != "two" || all[0].Tick == nil {
+					t.Errorf("candidates: %+v, %v", all, err)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatCannotBeReadDoesNotStopTheRest(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(1)
+		fl.candidate("one")
+		fl.submit("a")
+		fl.submit("b")
+		fl.is(map[string]string{"a": "not_started", "b": "queued: global run limit (1/1)"})
+		put := func(key, value string) {
+			if _, err := fl.root.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, []byte(value), 0)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(fl.keys.Run("a"), "{")
+		put(fl.keys.Run("odd/key"), "{}")
+		fl.is(map[string]string{"b": "not_started"})
+		if _, err := fl.Get(t.Context(), "a"); problem.CodeOf(err) != problem.CorruptValue {
+			t.Errorf("a corrupt run: %v", err)
+		}
+		// Limits from before hold on.
+		put(fl.keys.Limits(), `{"v":9}`)
+		fl.submit("c")
+		fl.is(map[string]string{"c": "queued: global run limit (1/1)"})
+		if _, err := fl.root.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(fl.keys.Run("b"))}}); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"c": "not_started"})
+	})
+}
+
+func TestEndedRunsAreForgotten(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.candidate("one", func(c *Config) { c.Retention = time.Hour })
+		fl.submit("a")
+		fl.submit("b")
+		fl.settle()
+		if _, err := fl.Cancel(t.Context(), "a", "no need", false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(62 * time.Minute)
+		if _, err := fl.Get(t.Context(), "a"); problem.CodeOf(err) != problem.RunNotFound {
+			t.Errorf("an old run: %v", err)
+		}
+		if _, err := fl.Get(t.Context(), "b"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A cancel that races with the admission: whoever comes second sees the other.
+func TestACancelRacesWithAdmission(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(run.Unlimited)
+		fl.candidate("one")
+		x := fl.executor()
+		rnd := rand.New(rand.NewPCG(1, 2))
+		canceled, started := 0, 0
+		for i := range 1000 {
+			id := fmt.Sprintf("r%d", i)
+			fl.submit(id)
+			time.Sleep(time.Duration(rnd.Int64N(int64(2 * debounce))))
+			_, err := fl.Cancel(t.Context(), id, "too late", true)
+			switch {
+			case err == nil:
+				canceled++
+			case problem.CodeOf(err) == problem.RunNotQueued:
+				fl.start(id, x)
+				started++
+			default:
+				t.Fatal(err)
+			}
+		}
+		fl.settle()
+		for id, r := range fl.referee.runs {
+			if r.Status != run.Canceled && r.Status != run.Running || r.Status == run.Canceled && fl.referee.admits[id] > 0 {
+				t.Errorf("%s is %s, and was admitted %d times", id, r.Status, fl.referee.admits[id])
+			}
+		}
+		if canceled == 0 || started == 0 {
+			t.Errorf("there was no race: %d canceled, %d started", canceled, started)
+		}
+	})
+}
+
+// Whatever answers are lost, late or refused, no limit is exceeded, and all runs
+// come to their end.
+func TestNoFaultExceedsALimit(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inFleet(t, func(t *testing.T, fl *fleet) {
+				rnd := rand.New(rand.NewPCG(seed, 7))
+				fl.limit(4, run.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 2})
+				var mu sync.Mutex // guards rnd and faults
+				faults := true
+				draw := func(n int64) int64 {
+					mu.Lock()
+					defer mu.Unlock()
+					return rnd.Int64N(n)
+				}
+				inject := func(storetest.Call) storetest.Fault {
+					mu.Lock()
+					defer mu.Unlock()
+					if !faults || rnd.IntN(6) > 0 {
+						return storetest.Fault{}
+					}
+					switch rnd.IntN(4) {
+					case 0:
+						return storetest.Fault{LoseAnswer: true}
+					case 1:
+						return storetest.Fault{Drop: true}
+					case 2:
+						return storetest.Fault{Delay: time.Duration(rnd.Int64N(int64(5 * time.Second)))}
+					}
+					return storetest.Fault{LoseAnswer: true, Err: store.ErrUnavailable}
+				}
+				var fleet []*candidate
+				for _, host := range []string{"one", "two", "three"} {
+					c := fl.candidate(host)
+					c.by.Inject(inject)
+					fleet = append(fleet, c)
+				}
+				x := fl.executor()
+				for i := range 60 {
+					fl.submit(fmt.Sprintf("r%02d", i), tag("tenant", fmt.Sprint(i%3)), priority(int(draw(3))), retries(2))
+				}
+				running := map[string]*run.Run{}
+				for range 60 {
+					time.Sleep(time.Duration(draw(int64(3 * time.Second))))
+					switch c := fleet[draw(int64(len(fleet)))]; draw(5) {
+					case 0:
+						c.by.Freeze()
+					case 1:
+						c.by.Down()
+					default:
+						c.by.Thaw()
+						c.by.Up()
+					}
+					fl.work(x, running, draw(2) == 0)
+				}
+				mu.Lock()
+				faults = false
+				mu.Unlock()
+				for _, c := range fleet {
+					c.by.Thaw()
+					c.by.Up()
+				}
+				for range 200 {
+					time.Sleep(time.Second)
+					fl.work(x, running, true)
+				}
+				synctest.Wait()
+				for id, r := range fl.referee.runs {
+					if !r.Status.Ended() {
+						t.Errorf("%s is %s still, admitted %d times", id, r.Status, fl.referee.admits[id])
+					}
+				}
+			})
+		})
+	}
+}
+
+// work starts what was admitted, and finishes what runs if it is to.
+func (fl *fleet) work(x store.LeaseID, running map[string]*run.Run, finish bool) {
+	fl.t.Helper()
+	all, err := fl.All(fl.t.Context())
+	if err != nil {
+		fl.t.Fatal(err)
+	}
+	for _, r := range all.With(run.NotStarted) {
+		started, err := fl.Start(fl.t.Context(), r.ID, run.Executor{Host: "x", Instance: "sidecar"}, x)
+		if err == nil {
+			running[r.ID] = started
+		}
+	}
+	if !finish {
+		return
+	}
+	for id, r := range running {
+		_, err := fl.Finish(fl.t.Context(), id, r.Revision, run.Succeeded, "")
+		var p *problem.Error
+		if err != nil && (!errors.As(err, &p) || p.Code != problem.RunLost) {
+			fl.t.Errorf("finish %s: %v", id, err)
+		}
+		delete(running, id)
+	}
+}

@@ -1,0 +1,205 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// debounce is how long a leader waits after something has changed, so that what
+	// changes together is planned together.
+	debounce = 2 * time.Millisecond
+	// writeTimeout bounds one write; then it is in doubt and is settled.
+	writeTimeout = 2 * time.Second
+	// doorPause is the pause before the door is tried again.
+	doorPause = 100 * time.Millisecond
+	// behindPause is how often progress is asked for while the feeds are behind.
+	behindPause = 20 * time.Millisecond
+	// tellEvery is how often an idle leader tells of its ticks.
+	tellEvery = 10 * time.Second
+)
+
+// leader is the coordinator in one term.
+type leader struct {
+	cfg     Config
+	metrics *metrics
+	state   *state
+	journal *run.Journal
+	me      Candidate
+	fence   fence
+
+	runs, limits, active *store.Feed
+
+	open  bool  // a write may be under way that is not known of
+	after int64 // revision that must be known before the next plan
+	dirty bool
+	// deadline is when time alone changes the plan.
+	deadline time.Time
+	told     time.Time // when etcd was last told of a tick
+	swept    time.Time // when runs to forget were last looked for
+}
+
+func newLeader(cfg Config, m *metrics, term Candidate) *leader {
+	l := &leader{
+		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: term,
+		journal: run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention),
+		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, rev: term.Term},
+		open:    true, // of a life before, on the same lease
+	}
+	feed := func(prefix string) *store.Feed {
+		return store.NewFeed(cfg.Backend, prefix, cfg.Logger, m.resyncs.Inc)
+	}
+	l.runs, l.limits, l.active = feed(cfg.Keys.Runs()), feed(cfg.Keys.Limits()), feed(cfg.Keys.ActiveAll())
+	return l
+}
+
+// run leads until ctx ends, or etcd says that somebody else does.
+func (l *leader) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, f := range []*store.Feed{l.runs, l.limits, l.active} {
+		g.Go(func() error { return f.Run(ctx) })
+	}
+	g.Go(func() error { return l.loop(ctx) })
+	return g.Wait()
+}
+
+func (l *leader) loop(ctx context.Context) error {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	due := time.Now() // when next fires
+	l.dirty = true
+	for {
+		select {
+		case m, ok := <-l.runs.Messages():
+			if ok {
+				l.changed(l.state.runsMessage(m))
+			}
+		case m, ok := <-l.limits.Messages():
+			if ok {
+				if err := l.state.limitsMessage(m); err != nil {
+					l.cfg.Logger.Error("the limits can't be read: those from before hold on", "error", err)
+				}
+				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
+			}
+		case m, ok := <-l.active.Messages():
+			if ok {
+				l.state.activeMessage(m)
+				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
+			}
+		case now := <-next.C:
+			wait, err := l.step(ctx, now)
+			if err != nil {
+				return err
+			}
+			due = time.Now().Add(wait)
+			next.Reset(wait)
+			continue
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if soon := time.Now().Add(debounce); l.dirty && due.After(soon) {
+			due = soon
+			next.Reset(debounce)
+		}
+	}
+}
+
+// changed notes whether a message has brought news. While a revision is waited for,
+// every message may be the one.
+func (l *leader) changed(news bool) { l.dirty = l.dirty || news || l.after > 0 }
+
+// step does what is to be done now, and returns when to look again.
+func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error) {
+	if l.open {
+		return l.closeDoor(ctx)
+	}
+	if !l.state.knownAt(l.after) {
+		for _, f := range []*store.Feed{l.runs, l.limits, l.active} {
+			f.RequestProgress()
+		}
+		return behindPause, nil
+	}
+	l.after = 0
+	if !l.dirty && (l.deadline.IsZero() || now.Before(l.deadline)) && now.Sub(l.told) < tellEvery {
+		return l.cfg.TickInterval, nil
+	}
+	l.dirty = false
+	err := l.tick(ctx, now)
+	switch {
+	case errors.Is(err, errDeposed), ctx.Err() != nil:
+		return 0, err
+	case err != nil:
+		l.cfg.Logger.Warn("a tick was not carried out whole, trying again", "error", err)
+		l.dirty = true
+	}
+	if l.open || l.after > 0 {
+		l.dirty = true
+	}
+	if l.dirty && err == nil {
+		return debounce, nil
+	}
+	return l.cfg.TickInterval, nil
+}
+
+// closeDoor settles what an earlier write of this leader, or of its key, has done.
+func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
+	try, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	resp, err := l.cfg.Backend.Txn(try, l.fence.door(l.me.encode()))
+	switch {
+	case errors.Is(err, store.ErrLeaseNotFound):
+		return 0, errDeposed
+	case err != nil:
+		l.cfg.Logger.Warn("settling failed, trying again", "error", err)
+		return doorPause, nil
+	case !l.fence.answer(resp):
+		return 0, errDeposed
+	case resp.Succeeded:
+		l.open, l.after, l.dirty = false, resp.Header.Revision, true
+	}
+	return 0, nil
+}
+
+// write sends one chunk under the fence, and returns its answer. It is an error if
+// the root's compares did not hold, or if etcd did not answer.
+func (l *leader) write(ctx context.Context, ch *chunk) error {
+	try, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	resp, err := l.cfg.Backend.Txn(try, ch.txn(&l.fence, l.me.encode()))
+	switch {
+	case errors.Is(err, store.ErrLeaseNotFound):
+		l.journal.Forget()
+		l.open = true // which tells whether it was our own
+		return err
+	case store.InDoubt(err):
+		l.open = true
+		return err
+	case err != nil:
+		return store.Problem("the plan was not carried out", err)
+	}
+	if !resp.Succeeded {
+		before := l.fence.rev
+		if !l.fence.answer(resp) {
+			return errDeposed
+		}
+		if l.fence.rev != before {
+			l.open = true
+			return problem.New(problem.Internal, "somebody else has written the key of this leader")
+		}
+		l.after = resp.Header.Revision // the limits have changed
+		return nil
+	}
+	l.fence.answer(resp)
+	l.told = time.Now()
+	if behind := ch.take(resp, l.state); behind {
+		l.after = resp.Header.Revision
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package coordinator
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// metrics are those of one candidate. Those of runs are right on the leader only.
+type metrics struct {
+	leading  prometheus.Gauge
+	terms    prometheus.Counter
+	ticks    prometheus.Counter
+	phases   *prometheus.HistogramVec
+	planSize prometheus.Histogram
+	admitted prometheus.Counter
+	lost     *prometheus.CounterVec
+	blocked  *prometheus.CounterVec
+	runs     *prometheus.GaugeVec
+	corrupt  prometheus.Gauge
+	resyncs  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		leading: f.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_coordinator_leading", Help: "1 while this process is the coordinator.",
+		}),
+		terms: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_coordinator_terms_total", Help: "Times that this process became the coordinator.",
+		}),
+		ticks: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_coordinator_ticks_total", Help: "Plans that were made.",
+		}),
+		phases: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_coordinator_tick_seconds", Help: "Time of a tick, by phase: plan and apply.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}, []string{"phase"}),
+		planSize: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "berth_coordinator_plan_changes", Help: "Changes of a plan that had any.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
+		}),
+		admitted: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_runs_admitted_total", Help: "Runs that were planned to be admitted.",
+		}),
+		lost: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_runs_lost_total", Help: "Executors of runs that were found lost: gone, or never come (launch).",
+		}, []string{"reason"}),
+		blocked: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_runs_blocked_total", Help: "Reasons written for runs that have to wait, by kind.",
+		}, []string{"kind"}),
+		runs: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "berth_runs", Help: "Runs by status, those that have ended as one; on the leader.",
+		}, []string{"status"}),
+		corrupt: f.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_runs_corrupt", Help: "Keys of runs and limits that can't be read; on the leader.",
+		}),
+		resyncs: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_coordinator_resyncs_total", Help: "Times that everything was read again from etcd.",
+		}),
+	}
+}
+
+// plan notes a plan that was made between two times.
+func (m *metrics) plan(begun, done time.Time, p Plan) {
+	m.ticks.Inc()
+	m.phases.WithLabelValues("plan").Observe(done.Sub(begun).Seconds())
+	m.admitted.Add(float64(len(p.Admit)))
+	m.lost.WithLabelValues("gone").Add(float64(len(p.Lost)))
+	m.lost.WithLabelValues("launch").Add(float64(len(p.Expired)))
+	for _, b := range p.Blocks {
+		m.blocked.WithLabelValues(string(b.Block.Kind)).Inc()
+	}
+	if n := len(p.Lost) + len(p.Expired) + len(p.Admit) + len(p.Blocks); n > 0 {
+		m.planSize.Observe(float64(n))
+	}
+}
+
+func (m *metrics) applied(begun, done time.Time) {
+	m.phases.WithLabelValues("apply").Observe(done.Sub(begun).Seconds())
+}
+
+// state notes how many runs there are.
+func (m *metrics) state(s *state) {
+	running := 0
+	for _, r := range s.progress {
+		if r.Status == run.Running {
+			running++
+		}
+	}
+	m.runs.WithLabelValues(string(run.Queued)).Set(float64(s.queue.Len()))
+	m.runs.WithLabelValues(string(run.NotStarted)).Set(float64(len(s.progress) - running))
+	m.runs.WithLabelValues(string(run.Running)).Set(float64(running))
+	m.runs.WithLabelValues("ended").Set(float64(len(s.ended)))
+	m.corrupt.Set(float64(len(s.bad)))
+}

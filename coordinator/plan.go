@@ -1,0 +1,112 @@
+// Package coordinator admits queued runs under limits.
+package coordinator
+
+import (
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// Snapshot is all that a plan is made from.
+type Snapshot struct {
+	Now    time.Time
+	Limits run.Limits
+	// Queue has the queued runs.
+	Queue *Queue
+	// InProgress are the runs that are not started or running, in any order.
+	InProgress []*run.Run
+	// Alive has the ids of the runs whose executor is seen to live.
+	Alive map[string]bool
+	// StartTimeout is how long an admitted run waits for an executor; 0 is for ever.
+	StartTimeout time.Duration
+	// MaxBlocks bounds how many reasons a plan changes: a full queue has as many of
+	// them as runs.
+	MaxBlocks int
+}
+
+// Plan is what is to be done about a snapshot. Its runs are those of the snapshot.
+//
+// Admissions take the room that losses make. If a loss is refused because its run
+// has moved on, the admissions of the plan must not be made: a new snapshot tells
+// what room there is.
+type Plan struct {
+	// Lost runs are running, and their executor is gone. Expired ones were admitted,
+	// and nobody came for them. Both are in the order of the queue, which they may
+	// go back to: a later plan admits them again, never this one.
+	Lost, Expired []*run.Run
+	// Admit are the runs that may go, in the order of the queue.
+	Admit []*run.Run
+	// Blocks are the runs that stay in the queue for another reason than is noted
+	// with them, in its order.
+	Blocks []Blocked
+	// NextDeadline is when the next run expires unless somebody starts it; zero if
+	// none can. Until then a snapshot that differs in its time alone has the same
+	// plan.
+	NextDeadline time.Time
+}
+
+// Blocked is a run with the reason for which it is still queued.
+type Blocked struct {
+	Run   *run.Run
+	Block run.Block
+}
+
+// Empty tells whether there is nothing to do.
+func (p *Plan) Empty() bool {
+	return len(p.Lost)+len(p.Expired)+len(p.Admit)+len(p.Blocks) == 0
+}
+
+// Plan decides what is to be done. It is pure: it reads nothing but the snapshot,
+// changes nothing, and decides the same about the same.
+//
+//  1. Reconcile. Running runs whose executor is not seen are lost, and admitted
+//     ones that nobody has started in time have expired. From here on they count
+//     against no limit.
+//  2. Admit. Runs go in the order of the queue while fewer than
+//     max_concurrent_runs are in progress. One that meets a limit of a tag that is
+//     reached is passed over, and those behind it are tried. Each that goes counts
+//     at once. Nobody is stopped where more are in progress than a limit allows.
+//  3. Block. Each run that is left is held up by max_concurrent_runs if that is
+//     reached now, and else by the first limit of its tags that is, in the order of
+//     the limits. The numbers are those of now: after admitting, every run with
+//     such tags reads the same.
+func (s *Snapshot) Plan() Plan {
+	var p Plan
+	q := s.Queue.under(s.Limits)
+	t := newTally(s.Limits, q.classes)
+	s.reconcile(&p, t)
+	p.Admit = t.admit(q)
+	p.Blocks = t.blocks(q, p.Admit, s.MaxBlocks)
+	return p
+}
+
+// reconcile finds the runs that are in progress by their record only, and counts
+// the others.
+func (s *Snapshot) reconcile(p *Plan, t *tally) {
+	for _, r := range s.InProgress {
+		switch r.Status {
+		case run.Running:
+			if !s.Alive[r.ID] {
+				p.Lost = append(p.Lost, r)
+				continue
+			}
+		case run.NotStarted:
+			if s.StartTimeout > 0 {
+				deadline := r.AdmittedAt.Add(s.StartTimeout)
+				if !s.Now.Before(deadline) {
+					p.Expired = append(p.Expired, r)
+					continue
+				}
+				if p.NextDeadline.IsZero() || deadline.Before(p.NextDeadline) {
+					p.NextDeadline = deadline
+				}
+			}
+		default:
+			continue // it is not in progress
+		}
+		t.add(r)
+	}
+	slices.SortFunc(p.Lost, order)
+	slices.SortFunc(p.Expired, order)
+}

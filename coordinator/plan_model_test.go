@@ -1,0 +1,213 @@
+package coordinator
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// counts tells whether a run counts against a limit, and as which value of the tag
+// if each has a limit of its own.
+func counts(l run.TagLimit, r *run.Run) (value string, ok bool) {
+	v, has := r.Tags[l.Key]
+	switch {
+	case !has || l.Limit == run.Unlimited:
+		return "", false
+	case l.PerUniqueValue:
+		return v, true
+	}
+	return "", l.Value == "" || l.Value == v
+}
+
+// usedOf counts those who count as a run would.
+func usedOf(l run.TagLimit, r *run.Run, going []*run.Run) int {
+	value, n := "", 0
+	value, _ = counts(l, r)
+	for _, o := range going {
+		if v, ok := counts(l, o); ok && v == value {
+			n++
+		}
+	}
+	return n
+}
+
+// holdup is why a run can't go while others do; nil if it may. It is what the
+// rules say, and slow.
+func holdup(l run.Limits, going []*run.Run, r *run.Run) *run.Block {
+	if l.MaxConcurrentRuns != run.Unlimited && len(going) >= l.MaxConcurrentRuns {
+		b := run.RunLimitBlock(len(going), l.MaxConcurrentRuns)
+		return &b
+	}
+	for _, t := range l.Tags {
+		value, ok := counts(t, r)
+		if used := usedOf(t, r, going); ok && used >= t.Limit {
+			b := run.TagLimitBlock(t.Key, cmp.Or(t.Value, value), used, t.Limit)
+			return &b
+		}
+	}
+	return nil
+}
+
+// gone tells whether a run in progress is lost or has expired.
+func gone(s *Snapshot, r *run.Run) (lost, expired bool) {
+	lost = r.Status == run.Running && !s.Alive[r.ID]
+	expired = r.Status == run.NotStarted && s.StartTimeout > 0 && s.Now.Sub(r.AdmittedAt) >= s.StartTimeout
+	return lost, expired
+}
+
+// remaining are those in progress who really are.
+func remaining(s *Snapshot) []*run.Run {
+	return slices.DeleteFunc(slices.Clone(s.InProgress), func(r *run.Run) bool {
+		lost, expired := gone(s, r)
+		return lost || expired
+	})
+}
+
+// A rule is what each plan of each snapshot has to keep.
+type rule struct {
+	name  string
+	check func(*Snapshot, Plan) error
+}
+
+var rules = []rule{
+	{"who is gone is told", checkLosses},
+	{"only queued runs are admitted, each once and in order", checkAdmitted},
+	{"no limit is exceeded", checkLimits},
+	{"nobody goes before one who may", checkOrder},
+	{"nobody is left who may go", checkLeft},
+	{"reasons are right", checkReasons},
+	{"the deadline is that of the next to expire", checkDeadline},
+}
+
+func checkLosses(s *Snapshot, p Plan) error {
+	var lost, expired []*run.Run
+	for _, r := range s.InProgress {
+		l, e := gone(s, r)
+		if l {
+			lost = append(lost, r)
+		}
+		if e {
+			expired = append(expired, r)
+		}
+	}
+	slices.SortFunc(lost, order)
+	slices.SortFunc(expired, order)
+	if !slices.Equal(p.Lost, lost) || !slices.Equal(p.Expired, expired) {
+		return fmt.Errorf("lost %v, expired %v; want %v, %v", ids(p.Lost), ids(p.Expired), ids(lost), ids(expired))
+	}
+	return nil
+}
+
+func checkAdmitted(s *Snapshot, p Plan) error {
+	queue := slices.Collect(s.Queue.All())
+	for i, r := range p.Admit {
+		if !slices.Contains(queue, r) {
+			return fmt.Errorf("%s is not queued", r.ID)
+		}
+		if i > 0 && order(p.Admit[i-1], r) >= 0 {
+			return fmt.Errorf("%s is admitted after %s", p.Admit[i-1].ID, r.ID)
+		}
+	}
+	return nil
+}
+
+// checkLimits does not mind that more are in progress than a limit allows, as long
+// as nobody joins them.
+func checkLimits(s *Snapshot, p Plan) error {
+	going := append(remaining(s), p.Admit...)
+	if n := s.Limits.MaxConcurrentRuns; n != run.Unlimited && len(p.Admit) > 0 && len(going) > n {
+		return fmt.Errorf("%d runs, and %d are allowed", len(going), n)
+	}
+	for _, l := range s.Limits.Tags {
+		for _, r := range p.Admit {
+			if _, ok := counts(l, r); ok && usedOf(l, r, going) > l.Limit {
+				return fmt.Errorf("%d runs of %s with %s", usedOf(l, r, going), l, r.ID)
+			}
+		}
+	}
+	return nil
+}
+
+func checkOrder(s *Snapshot, p Plan) error {
+	going := remaining(s)
+	for r := range s.Queue.All() {
+		if slices.Contains(p.Admit, r) {
+			going = append(going, r)
+		} else if holdup(s.Limits, going, r) == nil && len(going) < len(remaining(s))+len(p.Admit) {
+			return fmt.Errorf("%s was passed over", r.ID)
+		}
+	}
+	return nil
+}
+
+func checkLeft(s *Snapshot, p Plan) error {
+	going := append(remaining(s), p.Admit...)
+	for r := range s.Queue.All() {
+		if !slices.Contains(p.Admit, r) && holdup(s.Limits, going, r) == nil {
+			return fmt.Errorf("%s may go", r.ID)
+		}
+	}
+	return nil
+}
+
+func checkReasons(s *Snapshot, p Plan) error {
+	going := append(remaining(s), p.Admit...)
+	blocks := p.Blocks
+	for r := range s.Queue.All() {
+		if slices.Contains(p.Admit, r) {
+			continue
+		}
+		want := holdup(s.Limits, going, r)
+		if want == nil {
+			return fmt.Errorf("%s may go", r.ID)
+		}
+		switch right := r.Block != nil && *r.Block == *want; {
+		case len(blocks) > 0 && blocks[0].Run == r && (right || blocks[0].Block != *want):
+			return fmt.Errorf("%s is to read %v, has %v, want %v", r.ID, blocks[0].Block, r.Block, want)
+		case len(blocks) > 0 && blocks[0].Run == r:
+			blocks = blocks[1:]
+		case !right && len(p.Blocks) < s.MaxBlocks, !right && len(blocks) > 0:
+			return fmt.Errorf("%s keeps %v, want %v", r.ID, r.Block, want)
+		}
+	}
+	if len(blocks) > 0 || len(p.Blocks) > s.MaxBlocks {
+		return errors.New("reasons for runs that are not left, out of order, or too many")
+	}
+	return nil
+}
+
+func checkDeadline(s *Snapshot, p Plan) error {
+	var want time.Time
+	for _, r := range remaining(s) {
+		at := r.AdmittedAt.Add(s.StartTimeout)
+		if r.Status == run.NotStarted && s.StartTimeout > 0 && (want.IsZero() || at.Before(want)) {
+			want = at
+		}
+	}
+	if !p.NextDeadline.Equal(want) {
+		return fmt.Errorf("%v, want %v", p.NextDeadline, want)
+	}
+	return nil
+}
+
+// broken returns the first rule that a plan breaks.
+func broken(s *Snapshot, p Plan) error {
+	for _, r := range rules {
+		if err := r.check(s, p); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	return nil
+}
+
+func ids(runs []*run.Run) []string {
+	var ids []string
+	for _, r := range runs {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}

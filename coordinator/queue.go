@@ -1,0 +1,173 @@
+package coordinator
+
+import (
+	"iter"
+	"slices"
+	"sort"
+	"strings"
+	"unique"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// partSize bounds the parts of a queue. Inserting moves half a part, and
+// finding one's position counts the parts: at 100,000 runs the two cost about the
+// same.
+const partSize = 512
+
+// Queue holds the queued runs in order, and with each what plans ask of it, so
+// that a plan looks into few of the runs themselves. It is for one goroutine.
+type Queue struct {
+	// parts are in order, and so are the places of each. None is empty, or has more
+	// than partSize.
+	parts   [][]place
+	len     int
+	classes *classes
+}
+
+// place is a run in the queue.
+type place struct {
+	run   *run.Run
+	noted noted
+	class int32
+}
+
+// NewQueue returns an empty queue, prepared for no limits of tags.
+func NewQueue() *Queue { return &Queue{classes: newClasses(run.Limits{})} }
+
+// order is that of the queue. Runs that were submitted at one revision go by their
+// ids.
+func order(a, b *run.Run) int {
+	if c := a.Compare(b); c != 0 {
+		return c
+	}
+	return strings.Compare(a.ID, b.ID)
+}
+
+// Prepare makes plans under these limits fast. They are right without it, but each
+// must look into all runs. Where limits differ in their numbers only, it does
+// nothing.
+func (q *Queue) Prepare(l run.Limits) {
+	if q.classes.are(l) {
+		return
+	}
+	q.classes = newClasses(l)
+	for _, part := range q.parts {
+		for i := range part {
+			part[i].class = q.classes.add(part[i].run.Tags)
+		}
+	}
+}
+
+// under returns the queue as it is when prepared for limits, and leaves this one
+// as it is.
+func (q *Queue) under(l run.Limits) *Queue {
+	if q.classes.are(l) {
+		return q
+	}
+	other := &Queue{parts: make([][]place, len(q.parts)), len: q.len, classes: q.classes}
+	for i, part := range q.parts {
+		other.parts[i] = slices.Clone(part)
+	}
+	other.Prepare(l)
+	return other
+}
+
+// Len is how many are queued.
+func (q *Queue) Len() int { return q.len }
+
+// All returns the runs in order.
+func (q *Queue) All() iter.Seq[*run.Run] {
+	return func(yield func(*run.Run) bool) {
+		for _, part := range q.parts {
+			for i := range part {
+				if !yield(part[i].run) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// find returns where a run is, or where it belongs: in the last part if it comes
+// after all.
+func (q *Queue) find(r *run.Run) (part, at int, found bool) {
+	part = sort.Search(len(q.parts), func(i int) bool {
+		p := q.parts[i]
+		return order(p[len(p)-1].run, r) >= 0
+	})
+	if part == len(q.parts) {
+		if part == 0 {
+			return 0, 0, false
+		}
+		return part - 1, len(q.parts[part-1]), false
+	}
+	at, found = slices.BinarySearchFunc(q.parts[part], r, func(p place, r *run.Run) int { return order(p.run, r) })
+	return part, at, found
+}
+
+// Position of a run: 1 for the first, 0 if it is not queued.
+func (q *Queue) Position(r *run.Run) int {
+	part, at, found := q.find(r)
+	if !found {
+		return 0
+	}
+	for _, p := range q.parts[:part] {
+		at += len(p)
+	}
+	return at + 1
+}
+
+// Insert takes a run in, or a newer record of one that is there. If what the order
+// goes by has changed, which only hands in etcd can do, the old one must be removed
+// first.
+func (q *Queue) Insert(r *run.Run) {
+	p := place{run: r, class: q.classes.add(r.Tags)}
+	if r.Block != nil {
+		p.noted = unique.Make(*r.Block)
+	}
+	part, at, found := q.find(r)
+	switch {
+	case found:
+		q.classes.remove(q.parts[part][at].class)
+		q.parts[part][at] = p
+		return
+	case len(q.parts) == 0:
+		q.parts = [][]place{{p}}
+	default:
+		q.parts[part] = slices.Insert(q.parts[part], at, p)
+		if len(q.parts[part]) > partSize {
+			q.split(part)
+		}
+	}
+	q.len++
+}
+
+// Remove takes a run out, by what it was put in with, and tells whether it was
+// there.
+func (q *Queue) Remove(r *run.Run) bool {
+	part, at, found := q.find(r)
+	if !found {
+		return false
+	}
+	q.classes.remove(q.parts[part][at].class)
+	q.parts[part] = slices.Delete(q.parts[part], at, at+1)
+	q.len--
+	if len(q.parts[part]) == 0 {
+		q.parts = slices.Delete(q.parts, part, part+1)
+	} else if next := part + 1; next < len(q.parts) && len(q.parts[part])+len(q.parts[next]) <= partSize/2 {
+		q.parts[part] = append(q.parts[part], q.parts[next]...)
+		q.parts = slices.Delete(q.parts, next, next+1)
+	}
+	return true
+}
+
+// split makes two of a part.
+func (q *Queue) split(part int) {
+	p := q.parts[part]
+	second := make([]place, 0, partSize+1)
+	second = append(second, p[len(p)/2:]...)
+	clear(p[len(p)/2:])
+	q.parts[part] = p[:len(p)/2]
+	q.parts = slices.Insert(q.parts, part+1, second)
+}

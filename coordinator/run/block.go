@@ -1,0 +1,33 @@
+package run
+
+import "fmt"
+
+// BlockKind says what holds a run up.
+type BlockKind string
+
+// The kinds.
+const (
+	BlockRunLimit BlockKind = "run_limit" // max_concurrent_runs
+	BlockTagLimit BlockKind = "tag_limit"
+)
+
+// Block is why a run is still queued.
+type Block struct {
+	Kind BlockKind `json:"kind"`
+	// Text says it to people: "global run limit (10/10)".
+	Text string `json:"text"`
+}
+
+// RunLimitBlock is the block by max_concurrent_runs.
+func RunLimitBlock(used, limit int) Block {
+	return Block{BlockRunLimit, fmt.Sprintf("global run limit (%d/%d)", used, limit)}
+}
+
+// TagLimitBlock is the block by a limit of a tag. The value is the run's own, or
+// empty if the limit is about all values together.
+func TagLimitBlock(key, value string, used, limit int) Block {
+	if value != "" {
+		key += "=" + value
+	}
+	return Block{BlockTagLimit, fmt.Sprintf("tag limit: %s (%d/%d)", key, used, limit)}
+}

@@ -1,0 +1,84 @@
+package run
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// DefaultRetention is how long events are kept unless the settings say
+	// otherwise.
+	DefaultRetention = 24 * time.Hour
+	// keysPerLease bounds the events on one lease: when it ends, etcd deletes all
+	// of them at once.
+	keysPerLease = 500
+	// leaseShare is the part of the retention for which one lease takes events.
+	leaseShare = 24
+	// grantTimeout bounds one try to get a lease.
+	grantTimeout = 2 * time.Second
+)
+
+// Journal makes the writes of events. Each event is a key of its own on a lease
+// that ends when nobody needs the event any more, so nobody has to delete it.
+type Journal struct {
+	backend   store.Backend
+	keys      store.Keys
+	by        string
+	retention time.Duration
+
+	mu    sync.Mutex
+	lease store.LeaseID
+	left  int       // keys that the lease has room for
+	until time.Time // when it takes no more
+}
+
+// NewJournal returns a journal of the instance by ("host/instance"), whose events
+// are kept for retention at least; 0 is [DefaultRetention].
+func NewJournal(b store.Backend, keys store.Keys, by string, retention time.Duration) *Journal {
+	if retention <= 0 {
+		retention = DefaultRetention
+	}
+	return &Journal{backend: b, keys: keys, by: by, retention: retention}
+}
+
+// Op is the write of an event of a run, to be sent with what it tells of.
+func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, error) {
+	lease, err := j.room(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.By, e.At = j.by, e.At.UTC().Truncate(time.Millisecond)
+	return store.Put(j.keys.Event(run, ulid.Make().String()), store.Encode(eventValue{store.Now, e}), lease), nil
+}
+
+// room returns a lease that has room for one more key.
+func (j *Journal) room(ctx context.Context) (store.LeaseID, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now()
+	if j.left == 0 || now.After(j.until) {
+		share := j.retention / leaseShare
+		ctx, cancel := context.WithTimeout(ctx, grantTimeout)
+		defer cancel()
+		id, _, err := j.backend.Grant(ctx, j.retention+share)
+		if err != nil {
+			return 0, err
+		}
+		j.lease, j.left, j.until = id, keysPerLease, now.Add(share)
+	}
+	j.left--
+	return j.lease, nil
+}
+
+// Forget has the next event take a new lease: etcd did not know the last one.
+func (j *Journal) Forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.left = 0
+}

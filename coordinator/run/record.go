@@ -1,0 +1,108 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Executor is who runs a run.
+type Executor struct {
+	// Host and Instance are the instance of berth that it came through, and that
+	// sees to it that it lives.
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+	// Name tells executors of one instance apart. One that has a name can ask again
+	// for a start whose answer was lost.
+	Name string `json:"name,omitempty"`
+}
+
+// Record is a run as it stands in etcd.
+type Record struct {
+	store.V
+	Spec
+	Status Status `json:"status"`
+	// Block is why it is still queued, once the coordinator has found out.
+	Block *Block `json:"block,omitempty"`
+	// QueuedAt is when it was submitted. The other times are when it was last
+	// admitted and started, and when it ended.
+	QueuedAt   time.Time `json:"queued_at"`
+	AdmittedAt time.Time `json:"admitted_at,omitzero"`
+	StartedAt  time.Time `json:"started_at,omitzero"`
+	EndedAt    time.Time `json:"ended_at,omitzero"`
+	// Attempt counts the starts.
+	Attempt int `json:"attempt,omitempty"`
+	// Lost counts the executors that were lost, those that never came included.
+	Lost int `json:"lost,omitempty"`
+	// Executor is who has it now, or had it last.
+	Executor *Executor `json:"executor,omitempty"`
+	// Error is why it failed, or who canceled it.
+	Error string `json:"error,omitempty"`
+	// EndFence is the fence that its last executor named at the end.
+	EndFence int64 `json:"end_fence,omitempty"`
+}
+
+// Run is a record with what etcd says of it.
+type Run struct {
+	ID string
+	Record
+	// Created is the revision of its submission: the order in the queue.
+	Created int64
+	// Revision is that of the record. While a run is running it is the fence of the
+	// attempt: whoever finishes it must name it.
+	Revision int64
+}
+
+// Compare is the order of the queue: higher priority first, then who came first.
+func (r *Run) Compare(o *Run) int {
+	switch {
+	case r.Priority != o.Priority:
+		return o.Priority - r.Priority
+	case r.Created < o.Created:
+		return -1
+	case r.Created > o.Created:
+		return 1
+	}
+	return 0
+}
+
+// Decode reads the run of a key.
+func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Run, error) {
+	key := string(kv.Key)
+	id, ok := strings.CutPrefix(key, keys.Runs())
+	if !ok || ValidateID(id) != nil {
+		return nil, &store.CorruptError{Key: key, Reason: errors.New("it is no key of a run")}
+	}
+	r := &Run{ID: id, Created: kv.CreateRevision, Revision: kv.ModRevision}
+	if err := store.Decode(key, kv.Value, &r.Record); err != nil {
+		return nil, err
+	}
+	if err := r.Record.check(); err != nil {
+		return nil, &store.CorruptError{Key: key, Reason: err}
+	}
+	return r, nil
+}
+
+func (r *Record) check() error {
+	switch {
+	case !slices.Contains(Statuses, r.Status):
+		return fmt.Errorf("status: %q is none", clip(string(r.Status)))
+	case r.Attempt < 0 || r.Lost < 0:
+		return errors.New("attempt, lost: they are counts")
+	case r.Status == Running && r.Executor == nil:
+		return errors.New("executor: it is running, and nobody has it")
+	}
+	return r.Spec.Validate()
+}
+
+// Encode writes a record.
+func (r Record) Encode() []byte {
+	r.V = store.Now
+	return store.Encode(r)
+}

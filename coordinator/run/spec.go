@@ -1,0 +1,127 @@
+package run
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+)
+
+// Bounds of what can be submitted.
+const (
+	// MaxTags and MaxLabels are how many a run can carry.
+	MaxTags, MaxLabels = 32, 32
+	// MaxText bounds names, and keys and values of tags and labels, in bytes.
+	MaxText = 128
+	// MaxRetries bounds how often a run is queued again.
+	MaxRetries = 100
+)
+
+// Spec is what is submitted: all of a run that never changes.
+type Spec struct {
+	// Name is for people; many runs can have the same.
+	Name string `json:"name,omitempty"`
+	// Tags are what limits are about.
+	Tags map[string]string `json:"tags,omitempty"`
+	// Labels are for people and programs; no limit looks at them.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Owner is who it belongs to, in any words.
+	Owner string `json:"owner,omitempty"`
+	// Priority from [pool.MinPriority] to [pool.MaxPriority]; higher goes first.
+	Priority int `json:"priority,omitempty"`
+	// Retries is how often the run is queued again after its executor was lost.
+	Retries int `json:"retries,omitempty"`
+}
+
+// ValidateID refuses what can't be the id of a run: the same as for claims.
+func ValidateID(id string) error { return pool.ValidateID(id) }
+
+// Validate refuses what can't be submitted, and names the field.
+func (s *Spec) Validate() error {
+	if err := validateText("name", s.Name); err != nil {
+		return err
+	}
+	if err := validateText("owner", s.Owner); err != nil {
+		return err
+	}
+	if s.Priority < pool.MinPriority || s.Priority > pool.MaxPriority {
+		return problem.Field("priority", "%d is out of range: allowed are %d to %d", s.Priority, pool.MinPriority, pool.MaxPriority)
+	}
+	if s.Retries < 0 || s.Retries > MaxRetries {
+		return problem.Field("retries", "%d is out of range: allowed are 0 to %d", s.Retries, MaxRetries)
+	}
+	if len(s.Tags) > MaxTags {
+		return problem.Field("tags", "%d tags are too many: allowed are %d", len(s.Tags), MaxTags)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
+		if err := ValidateTag(key, s.Tags[key]); err != nil {
+			return err
+		}
+	}
+	if len(s.Labels) > MaxLabels {
+		return problem.Field("labels", "%d labels are too many: allowed are %d", len(s.Labels), MaxLabels)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
+		if key == "" {
+			return problem.Field("labels", "a label has no name")
+		}
+		for _, text := range []string{key, s.Labels[key]} {
+			if err := validateText("labels."+clip(key), text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ValidateTag refuses what can't be a tag. A key has no '=', so that tags and
+// limits can be written as KEY=VALUE; a value is not '*', which stands for each.
+func ValidateTag(key, value string) error {
+	field := "tags." + clip(key)
+	switch {
+	case key == "":
+		return problem.Field("tags", "a tag has no key")
+	case strings.ContainsRune(key, '='):
+		return problem.Field(field, "a key can't have a '='")
+	case value == "":
+		return problem.Field(field, "a tag needs a value")
+	case value == "*":
+		return problem.Field(field, "'*' is no value: in limits it stands for each value")
+	}
+	for _, text := range []string{key, value} {
+		if err := validateText(field, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validateText refuses what does not fit into a line of a list.
+func validateText(field, s string) error {
+	switch {
+	case len(s) > MaxText:
+		return problem.Field(field, "%q is %d bytes long: allowed are %d", clip(s), len(s), MaxText)
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
+		return problem.Field(field, "%q has characters that can't be shown: allowed is text of one line", clip(s))
+	}
+	return nil
+}
+
+// clip keeps a message readable that quotes what somebody sent.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// sameAs tells whether two submissions ask for the same.
+func (s *Spec) sameAs(o *Spec) bool {
+	return s.Name == o.Name && s.Owner == o.Owner && s.Priority == o.Priority && s.Retries == o.Retries &&
+		maps.Equal(s.Tags, o.Tags) && maps.Equal(s.Labels, o.Labels)
+}

@@ -1,0 +1,89 @@
+package run
+
+import (
+	"slices"
+	"time"
+)
+
+// Why tells what a queued run waits for.
+type Why struct {
+	Run *Run
+	// Position in the queue from 1 on, and its length; 0 of a run that is not queued.
+	Position, Line int
+	// InTheWay are the runs in progress that take what it waits for: those that
+	// count against the limit that blocks it, the longest first.
+	InTheWay []*Run
+	// Estimate is when it may be admitted: from how long runs have taken that
+	// ended lately. It is 0 where none is known.
+	Estimate time.Duration
+}
+
+const (
+	// maxInTheWay bounds the runs that are named as in the way.
+	maxInTheWay = 20
+	// durationsOf is how many runs that ended last an estimate rests on.
+	durationsOf = 100
+)
+
+// Why tells about a run; nil if there is none of that id.
+func (a All) Why(id string, limits Limits, now time.Time) *Why {
+	r := a.Get(id)
+	if r == nil {
+		return nil
+	}
+	w := &Why{Run: r}
+	if r.Status != Queued {
+		return w
+	}
+	queue := a.Queue()
+	w.Line, w.Position = len(queue), slices.Index(queue, r)+1
+	progress := a.With(NotStarted, Running)
+	for _, o := range progress {
+		if limits.blames(r, o) {
+			w.InTheWay = append(w.InTheWay, o)
+		}
+	}
+	slices.SortFunc(w.InTheWay, func(a, b *Run) int { return a.AdmittedAt.Compare(b.AdmittedAt) })
+	if n := len(w.InTheWay); n > 0 {
+		w.Estimate = estimate(a, w.Position, n)
+		w.InTheWay = w.InTheWay[:min(n, maxInTheWay)]
+	}
+	return w
+}
+
+// blames tells whether a run in progress counts against what blocks a queued one.
+func (l Limits) blames(queued, o *Run) bool {
+	if queued.Block == nil || queued.Block.Kind == BlockRunLimit {
+		return true
+	}
+	for _, t := range l.Tags {
+		if t.covers(queued.Tags) && t.covers(o.Tags) && (!t.PerUniqueValue || queued.Tags[t.Key] == o.Tags[t.Key]) {
+			return true
+		}
+	}
+	return false
+}
+
+// covers tells whether a limit is about a run with those tags.
+func (t TagLimit) covers(tags map[string]string) bool {
+	v, ok := tags[t.Key]
+	return ok && (t.Value == "" || t.Value == v)
+}
+
+// estimate is the median time of the runs that ended last, for as many rounds as it
+// takes until so many places have been free, with so many at a time.
+func estimate(a All, position, at int) time.Duration {
+	ended := slices.DeleteFunc(a.With(Succeeded, Failed), func(r *Run) bool { return r.StartedAt.IsZero() })
+	if len(ended) == 0 {
+		return 0
+	}
+	slices.SortFunc(ended, func(a, b *Run) int { return b.EndedAt.Compare(a.EndedAt) })
+	ended = ended[:min(len(ended), durationsOf)]
+	took := make([]time.Duration, len(ended))
+	for i, r := range ended {
+		took[i] = r.EndedAt.Sub(r.AdmittedAt)
+	}
+	slices.Sort(took)
+	rounds := (position + at - 1) / at
+	return took[len(took)/2] * time.Duration(rounds)
+}

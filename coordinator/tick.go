@@ -1,0 +1,158 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// maxBlocks bounds the reasons that one tick writes, and maxForgotten the runs
+	// that it deletes: the rest follows in the next.
+	maxBlocks    = 1024
+	maxForgotten = 256
+	// sweepEvery is how often runs to forget are looked for.
+	sweepEvery = time.Minute
+)
+
+// tick plans over one snapshot, and carries the plan out in chunks.
+func (l *leader) tick(ctx context.Context, now time.Time) error {
+	begun := time.Now()
+	s := l.state.snapshot(now)
+	s.StartTimeout = l.cfg.StartTimeout
+	plan := s.Plan()
+	planned := time.Now()
+	l.metrics.plan(begun, planned, plan)
+	l.me.Tick = &Tick{
+		At: stamp(now), Number: l.number(), Queued: l.state.queue.Len(), Progress: len(l.state.progress),
+		Admitted: len(plan.Admit), Lost: len(plan.Lost) + len(plan.Expired), Blocked: len(plan.Blocks),
+	}
+	err := l.apply(ctx, plan, now)
+	if err == nil && !l.open && now.Sub(l.told) >= tellEvery {
+		err = l.write(ctx, &chunk{})
+	}
+	l.metrics.applied(planned, time.Now())
+	l.metrics.state(l.state)
+	l.me.Tick.Took = time.Since(begun)
+	l.deadline = plan.NextDeadline
+	// There may be more reasons, and what was lost may be admitted again.
+	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired) > 0
+	return err
+}
+
+func (l *leader) number() int64 {
+	if l.me.Tick == nil {
+		return 1
+	}
+	return l.me.Tick.Number + 1
+}
+
+// apply carries a plan out: what frees room first.
+func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
+	var items []item
+	for _, r := range slices.Concat(p.Lost, p.Expired) {
+		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.Lose(now) })
+		if err != nil {
+			return err
+		}
+		if r.Executor != nil {
+			it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveRun(r.Executor.Host, r.ID), 0))
+		}
+		items = append(items, it)
+	}
+	if err := l.send(ctx, nil, items); err != nil {
+		return err
+	}
+
+	items = nil
+	for _, r := range p.Admit {
+		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.Admit(now) })
+		if err != nil {
+			return err
+		}
+		items = append(items, it)
+	}
+	limits := []*pb.Compare{store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev)}
+	if err := l.send(ctx, limits, items); err != nil {
+		return err
+	}
+
+	items = nil
+	for _, b := range p.Blocks {
+		items = append(items, l.block(b.Run, b.Block))
+	}
+	for _, r := range l.forgettable(now) {
+		items = append(items, l.forget(r))
+	}
+	return l.send(ctx, nil, items)
+}
+
+// send writes items in chunks, unless one before was not carried out.
+func (l *leader) send(ctx context.Context, cmps []*pb.Compare, items []item) error {
+	for len(items) > 0 && l.after == 0 {
+		n := min(len(items), maxItems)
+		if err := l.write(ctx, &chunk{cmps: cmps, items: items[:n]}); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
+
+// change is a transition of a run, with its event.
+func (l *leader) change(ctx context.Context, r *run.Run, transition func(run.Record) (run.Record, run.Event)) (item, error) {
+	rec, event := transition(r.Record)
+	logged, err := l.journal.Op(ctx, r.ID, event)
+	if err != nil {
+		return item{}, err
+	}
+	it := l.record(r, rec)
+	it.ops = append(it.ops, logged)
+	return it, nil
+}
+
+// record is a change of a record under a compare of the one before.
+func (l *leader) record(r *run.Run, rec run.Record) item {
+	key := l.cfg.Keys.Run(r.ID)
+	return item{
+		old: r, rec: rec,
+		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
+		ops:  []*pb.RequestOp{store.Put(key, rec.Encode(), 0)},
+	}
+}
+
+func (l *leader) block(r *run.Run, b run.Block) item { return l.record(r, r.Record.BlockedBy(b)) }
+
+func (l *leader) forget(r *run.Run) item {
+	key := l.cfg.Keys.Run(r.ID)
+	return item{
+		old: r, gone: true,
+		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
+		ops:  []*pb.RequestOp{store.Delete(key)},
+	}
+}
+
+// forgettable returns runs that have ended so long ago that nobody asks for them.
+func (l *leader) forgettable(now time.Time) []*run.Run {
+	if now.Sub(l.swept) < sweepEvery {
+		return nil
+	}
+	l.swept = now
+	var all []*run.Run
+	for _, r := range l.state.ended {
+		if now.Sub(r.EndedAt) <= l.cfg.Retention {
+			continue
+		}
+		if all = append(all, r); len(all) == maxForgotten {
+			l.swept = time.Time{} // there may be more
+			l.dirty = true
+			break
+		}
+	}
+	return all
+}
