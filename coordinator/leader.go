@@ -37,9 +37,10 @@ type leader struct {
 
 	runs, limits, active *store.Feed
 
-	open  bool  // a write may be under way that is not known of
-	after int64 // revision that must be known before the next plan
-	dirty bool
+	silent bool  // the door has failed already, and that was told
+	open   bool  // a write may be under way that is not known of
+	after  int64 // revision that must be known before the next plan
+	dirty  bool
 	// deadline is when time alone changes the plan.
 	deadline time.Time
 	told     time.Time // when etcd was last told of a tick
@@ -157,12 +158,15 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		return 0, errDeposed
 	case err != nil:
-		l.cfg.Logger.Warn("settling failed, trying again", "error", err)
+		if !l.silent { // once in a row
+			l.cfg.Logger.Warn("settling failed, trying again", "error", err)
+		}
+		l.silent = true
 		return doorPause, nil
 	case !l.fence.answer(resp):
 		return 0, errDeposed
 	case resp.Succeeded:
-		l.open, l.after, l.dirty = false, resp.Header.Revision, true
+		l.open, l.after, l.dirty, l.silent = false, resp.Header.Revision, true, false
 	}
 	return 0, nil
 }

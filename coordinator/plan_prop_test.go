@@ -154,7 +154,7 @@ func TestTheSamePlanIsMadeOfTheSame(t *testing.T) {
 		other := *s
 		other.InProgress = rapid.Permutation(s.InProgress).Draw(t, "in progress")
 		other.Queue = NewQueue()
-		other.Queue.Prepare(genLimits.Draw(t, "other limits"))
+		other.Queue.Prepare(rapid.OneOf(rapid.Just(s.Limits), genLimits).Draw(t, "limits before"))
 		queue := rapid.Permutation(slices.Collect(s.Queue.All())).Draw(t, "queue")
 		for _, r := range queue {
 			passing := &run.Run{ID: "passing", Record: run.Record{Spec: run.Spec{Tags: genTags.Draw(t, "tags")}}}

@@ -153,13 +153,26 @@ func TestADrainedQueueKeepsNothing(t *testing.T) {
 			t.Fatalf("%d runs are in %d parts", q.Len(), len(q.parts))
 		}
 	}
-	if err := checkQueue(q, limited(t, 1, "tenant=*=1"), nil); err != nil || len(q.parts) != 0 {
+	l := limited(t, 1, "tenant=*=1")
+	if err := checkQueue(q, l, nil); err != nil || len(q.parts) != 0 {
 		t.Errorf("%d parts are left: %v", len(q.parts), err)
 	}
 	// Numbers are given again.
 	again := tagged("again tenant=x")
 	q.Insert(again)
-	if q.classes.size() > 5000 || q.classes.bounds.size() > 5000 {
-		t.Errorf("%d classes, %d bounds", q.classes.size(), q.classes.bounds.size())
+	if err := checkQueue(q, l, []*run.Run{again}); err != nil || q.classes.size() > 5000 || q.classes.bounds.size() > 5000 {
+		t.Errorf("%d classes, %d bounds: %v", q.classes.size(), q.classes.bounds.size(), err)
+	}
+}
+
+func TestOtherNumbersOfLimitsLeaveAQueueAsItIs(t *testing.T) {
+	q := NewQueue()
+	q.Prepare(limited(t, 1, "env=prod=1", "tenant=*=1"))
+	before := q.classes
+	if q.Prepare(limited(t, 2, "env=prod=5", "tenant=*=7")); q.classes != before {
+		t.Error("it was prepared again")
+	}
+	if q.Prepare(limited(t, 2, "env=prod=5", "tenant=7")); q.classes == before {
+		t.Error("it was not prepared")
 	}
 }

@@ -15,6 +15,7 @@ func TestAdmit(t *testing.T) {
 	one := func(n int) RoomNeed { return RoomNeed{Room: 0, N: n} }
 	two := func(n int) RoomNeed { return RoomNeed{Room: 1, N: n} }
 	reserving := func(w *Waiting) *Waiting { w.Reserve = true; return w }
+	exclusive := func(w *Waiting) *Waiting { w.Exclusive = true; return w }
 	yielded := func(w *Waiting) *Waiting { w.Yielded = true; return w }
 	for name, tc := range map[string]struct {
 		rooms []Room
@@ -68,6 +69,16 @@ func TestAdmit(t *testing.T) {
 			rooms: []Room{{Limit: 2, Used: 5, Open: true}},
 			line:  []*Waiting{wait(true, one(1))},
 		},
+		"behind an exclusive one that fits, nobody gets into its pools": {
+			rooms: []Room{{Limit: 4, Open: true}, {Limit: 4, Open: true}},
+			line:  []*Waiting{exclusive(wait(false, one(2))), wait(true, one(1)), wait(true, two(1)), wait(true, two(1), one(1))},
+			want:  Decision{Grants: []int{2}, Fits: []int{0}},
+		},
+		"one that is exclusive and does not fit keeps nobody": {
+			rooms: []Room{{Limit: 4, Used: 3, Open: true}},
+			line:  []*Waiting{exclusive(wait(false, one(2))), wait(true, one(1))},
+			want:  Decision{Grants: []int{1}},
+		},
 		"unlimited pools always have room": {
 			rooms: []Room{{Limit: Unlimited, Used: 1 << 30, Open: true}},
 			line:  []*Waiting{wait(true, one(MaxLimit))},
@@ -98,6 +109,8 @@ func drawLine(t *rapid.T, rooms int) []*Waiting {
 			Mine:    rapid.Bool().Draw(t, "mine"),
 			Reserve: rapid.Bool().Draw(t, "reserve"),
 			Yielded: rapid.IntRange(0, 9).Draw(t, "yielded") == 0,
+
+			Exclusive: rapid.IntRange(0, 4).Draw(t, "exclusive") == 0,
 		}
 		for r := range rooms {
 			if rapid.Bool().Draw(t, "in") {
@@ -164,7 +177,7 @@ func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 		rooms := drawRooms(t)
 		line := drawLine(t, len(rooms))
 		for _, w := range line {
-			w.Reserve, w.Yielded = false, false
+			w.Reserve, w.Yielded, w.Exclusive = false, false, false
 		}
 		d := Admit(rooms, line)
 		in := merge(d.Grants, d.Fits)
@@ -181,6 +194,25 @@ func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 		for i, w := range line {
 			if !slices.Contains(in, i) && possible(rooms, w) && fits(free, w) {
 				t.Fatalf("waiter %d still fits", i)
+			}
+		}
+	})
+}
+
+func TestNobodyGetsInBehindAnExclusiveOneThatFits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rooms := drawRooms(t)
+		line := drawLine(t, len(rooms))
+		closed := map[int]bool{}
+		d := Admit(rooms, line)
+		for _, i := range merge(d.Grants, d.Fits) {
+			for _, n := range line[i].Needs {
+				if closed[n.Room] {
+					t.Fatalf("waiter %d gets into room %d behind an exclusive one", i, n.Room)
+				}
+			}
+			for _, n := range line[i].Needs {
+				closed[n.Room] = closed[n.Room] || line[i].Exclusive
 			}
 		}
 	})

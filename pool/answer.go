@@ -53,7 +53,7 @@ func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time
 
 func (c *core) doorAnswer(resp *pb.TxnResponse, err error, now time.Time) {
 	if err != nil {
-		if !errors.Is(c.doorErr, err) {
+		if c.doorErr == nil { // once in a row
 			c.log.Warn("settling failed, trying again", "error", err)
 		}
 		c.doorErr = err

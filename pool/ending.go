@@ -80,6 +80,18 @@ func (c *core) end(cause error) {
 	}
 }
 
+// abandon ends this instance's part in its claims, which a later one takes over.
+func (c *core) abandon(cause error) {
+	c.endCause = cause
+	c.stop()
+	for _, e := range c.sorted() {
+		if e.state == held && e.claim.Err() == nil {
+			e.claim.end(cause)
+			c.publish(ClaimEnded, e, cause.Error())
+		}
+	}
+}
+
 // revoke takes the wish of an operator to have a claim back: the one of that
 // fence, which may not have been granted to the engine's knowledge yet. It is
 // withdrawn when the fence is 0.

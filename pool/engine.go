@@ -347,11 +347,12 @@ func (e *Engine) End(cause error) {
 	e.urgent.add(func(c *core, _ time.Time) { c.end(cause) })
 }
 
-// Abandon ends trust in all claims once Run has returned. Their slots stay taken
-// for as long as their leases live.
+// Abandon leaves all claims to a later process, once Run has returned: here their
+// contexts end, with cause. Their slots stay taken for as long as their leases live,
+// and none counts as lost.
 func (e *Engine) Abandon(cause error) {
 	<-e.stopped
-	e.core.end(cause)
+	e.core.abandon(cause)
 }
 
 // Stop refuses new claims and those that wait, from now on.

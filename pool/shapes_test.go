@@ -362,3 +362,32 @@ func TestNoTimeIsSetForTheLineWhileABatchIsUnderWay(t *testing.T) {
 	r.settle()
 	r.wantUsed(1)
 }
+
+// A claim that touches much of a pool loses to everything that another host puts
+// there. After some lost races the others let it go first.
+func TestAClaimThatLosesOneRaceAfterTheOtherIsLetGoFirst(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 4)
+	one, two := r.hosts[0], r.hosts[1]
+	two.wedged = true // it acts when it is told to
+	wide := two.ask("wide", 3)
+	lost := 0
+	for ; lost < 3*exclusiveAfter; lost++ {
+		two.listen()
+		a := one.ask(fmt.Sprint("fast", lost), 1, noWait)
+		if len(a.reply) > 0 && two.entries["wide"].exclusive {
+			break
+		}
+		claim := a.got()
+		two.act() // from a view that does not have it
+		wide.waits()
+		one.release(claim, make(chan error, 1))
+		r.settle()
+	}
+	if lost != exclusiveAfter {
+		t.Errorf("it was let go first after %d lost races, want %d", lost, exclusiveAfter)
+	}
+	two.wedged = false
+	r.settle()
+	wide.got()
+}
