@@ -1,4 +1,3 @@
-// Package coordinator admits queued runs under limits.
 package coordinator
 
 import (
@@ -107,6 +106,6 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 		}
 		t.add(r)
 	}
-	slices.SortFunc(p.Lost, order)
-	slices.SortFunc(p.Expired, order)
+	slices.SortFunc(p.Lost, (*run.Run).Compare)
+	slices.SortFunc(p.Expired, (*run.Run).Compare)
 }

@@ -94,8 +94,8 @@ func checkLosses(s *Snapshot, p Plan) error {
 			expired = append(expired, r)
 		}
 	}
-	slices.SortFunc(lost, order)
-	slices.SortFunc(expired, order)
+	slices.SortFunc(lost, (*run.Run).Compare)
+	slices.SortFunc(expired, (*run.Run).Compare)
 	if !slices.Equal(p.Lost, lost) || !slices.Equal(p.Expired, expired) {
 		return fmt.Errorf("lost %v, expired %v; want %v, %v", ids(p.Lost), ids(p.Expired), ids(lost), ids(expired))
 	}
@@ -108,7 +108,7 @@ func checkAdmitted(s *Snapshot, p Plan) error {
 		if !slices.Contains(queue, r) {
 			return fmt.Errorf("%s is not queued", r.ID)
 		}
-		if i > 0 && order(p.Admit[i-1], r) >= 0 {
+		if i > 0 && p.Admit[i-1].Compare(r) >= 0 {
 			return fmt.Errorf("%s is admitted after %s", p.Admit[i-1].ID, r.ID)
 		}
 	}

@@ -181,7 +181,7 @@ func TestBrokenPlansAreCaught(t *testing.T) {
 		"one more goes": func(s *Snapshot, p *Plan) bool {
 			for _, r := range left(s, p) {
 				p.Admit = append(p.Admit, r)
-				slices.SortFunc(p.Admit, order)
+				slices.SortFunc(p.Admit, (*run.Run).Compare)
 				return true
 			}
 			return false

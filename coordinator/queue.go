@@ -4,7 +4,6 @@ import (
 	"iter"
 	"slices"
 	"sort"
-	"strings"
 	"unique"
 
 	"github.com/berthhq/berth/coordinator/run"
@@ -34,15 +33,6 @@ type place struct {
 
 // NewQueue returns an empty queue, prepared for no limits of tags.
 func NewQueue() *Queue { return &Queue{classes: newClasses(run.Limits{})} }
-
-// order is that of the queue. Runs that were submitted at one revision go by their
-// ids.
-func order(a, b *run.Run) int {
-	if c := a.Compare(b); c != 0 {
-		return c
-	}
-	return strings.Compare(a.ID, b.ID)
-}
 
 // Prepare makes plans under these limits fast. They are right without it, but each
 // must look into all runs. Where limits differ in their numbers only, it does
@@ -94,7 +84,7 @@ func (q *Queue) All() iter.Seq[*run.Run] {
 func (q *Queue) find(r *run.Run) (part, at int, found bool) {
 	part = sort.Search(len(q.parts), func(i int) bool {
 		p := q.parts[i]
-		return order(p[len(p)-1].run, r) >= 0
+		return p[len(p)-1].run.Compare(r) >= 0
 	})
 	if part == len(q.parts) {
 		if part == 0 {
@@ -102,7 +92,7 @@ func (q *Queue) find(r *run.Run) (part, at int, found bool) {
 		}
 		return part - 1, len(q.parts[part-1]), false
 	}
-	at, found = slices.BinarySearchFunc(q.parts[part], r, func(p place, r *run.Run) int { return order(p.run, r) })
+	at, found = slices.BinarySearchFunc(q.parts[part], r, func(p place, r *run.Run) int { return p.run.Compare(r) })
 	return part, at, found
 }
 

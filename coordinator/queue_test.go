@@ -14,7 +14,7 @@ import (
 // checkQueue holds a queue against the runs that it should have, and what it keeps
 // for plans against what it is kept from.
 func checkQueue(q *Queue, l run.Limits, want []*run.Run) error {
-	want = slices.SortedFunc(slices.Values(want), order)
+	want = slices.SortedFunc(slices.Values(want), (*run.Run).Compare)
 	if got := slices.Collect(q.All()); !slices.Equal(got, want) || q.Len() != len(want) {
 		return fmt.Errorf("it has %d runs %v, want %d %v", q.Len(), ids(got), len(want), ids(want))
 	}
@@ -109,7 +109,7 @@ func TestAQueueKeepsItsRunsInOrder(t *testing.T) {
 				if err := checkQueue(q, l, want); err != nil {
 					t.Fatal(err)
 				}
-				slices.SortFunc(want, order)
+				slices.SortFunc(want, (*run.Run).Compare)
 				for i, r := range want {
 					if i%97 == 0 && q.Position(r) != i+1 {
 						t.Fatalf("the position of %s is %d, want %d", r.ID, q.Position(r), i+1)

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,16 +61,9 @@ type Run struct {
 }
 
 // Compare is the order of the queue: higher priority first, then who came first.
+// Runs that came with one write are in the order of their ids.
 func (r *Run) Compare(o *Run) int {
-	switch {
-	case r.Priority != o.Priority:
-		return o.Priority - r.Priority
-	case r.Created < o.Created:
-		return -1
-	case r.Created > o.Created:
-		return 1
-	}
-	return 0
+	return cmp.Or(cmp.Compare(o.Priority, r.Priority), cmp.Compare(r.Created, o.Created), cmp.Compare(r.ID, o.ID))
 }
 
 // Decode reads the run of a key.
