@@ -10,12 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
 )
 
 func TestRunsAreAdmittedInOrderUnderLimits(t *testing.T) {
@@ -143,24 +142,17 @@ func TestWhatCannotBeReadDoesNotStopTheRest(t *testing.T) {
 		fl.submit("a")
 		fl.submit("b")
 		fl.is(map[string]string{"a": "not_started", "b": "queued: global run limit (1/1)"})
-		put := func(key, value string) {
-			if _, err := fl.root.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, []byte(value), 0)}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		put(fl.keys.Run("a"), "{")
-		put(fl.keys.Run("odd/key"), "{}")
+		fl.put(fl.keys.Run("a"), "{")
+		fl.put(fl.keys.Run("odd/key"), "{}")
 		fl.is(map[string]string{"b": "not_started"})
 		if _, err := fl.Get(t.Context(), "a"); problem.CodeOf(err) != problem.CorruptValue {
 			t.Errorf("a corrupt run: %v", err)
 		}
 		// Limits from before hold on.
-		put(fl.keys.Limits(), `{"v":9}`)
+		fl.put(fl.keys.Limits(), `{"v":9}`)
 		fl.submit("c")
 		fl.is(map[string]string{"c": "queued: global run limit (1/1)"})
-		if _, err := fl.root.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(fl.keys.Run("b"))}}); err != nil {
-			t.Fatal(err)
-		}
+		fl.txn(store.Delete(fl.keys.Run("b")))
 		fl.is(map[string]string{"c": "not_started"})
 	})
 }
@@ -320,4 +312,47 @@ func (fl *fleet) work(x store.LeaseID, running map[string]*run.Run, finish bool)
 		}
 		delete(running, id)
 	}
+}
+
+// What a run holds when it ends is asked back from its host; what it claims in a
+// later attempt, and what other runs hold, is not.
+func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		limit := 9
+		if _, err := (pool.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+			t.Fatal(err)
+		}
+		hold := func(id, run string) {
+			value := fmt.Sprintf(`{"v":1,"n":1,"claim":%q,"record":{"pools":{"db":1},"holder":{"host":"x","instance":"sidecar","run":%q},"since":"2026-01-01T00:00:00Z"}}`, id, run)
+			fl.put(fl.keys.Slot("db", 0, len(id)), value)
+		}
+		fl.candidate("one")
+		x := fl.executor()
+		for _, id := range []string{"done", "lost", "busy"} {
+			fl.submit(id, retries(1))
+		}
+		fl.settle()
+		done := fl.start("done", x)
+		fl.start("busy", x)
+		fl.start("lost", fl.executor())
+		hold("a", "done")
+		hold("bb", "busy")
+		hold("ccc", "lost")
+		hold("dddd", "of nobody")
+		fl.finish(done)
+		fl.lose("lost")
+		fl.settle()
+		fl.start("lost", x)
+		hold("eeeee", "lost")
+		time.Sleep(5 * time.Second)
+		var asked []string
+		fl.root.Do(func(e *storetest.Etcd) {
+			for kv := range e.All(fl.keys.Revocations("x")) {
+				asked = append(asked, string(kv.Key)[len(fl.keys.Revocations("x")):])
+			}
+		})
+		if want := []string{"a", "ccc"}; !slices.Equal(asked, want) {
+			t.Errorf("asked back are %v, want %v", asked, want)
+		}
+	})
 }

@@ -127,6 +127,18 @@ func (fl *fleet) finish(r *run.Run) {
 	}
 }
 
+// lose ends the executor of a run.
+func (fl *fleet) lose(id string) { fl.txn(store.Delete(fl.keys.ActiveRun("x", id))) }
+
+func (fl *fleet) put(key, value string) { fl.txn(store.Put(key, []byte(value), 0)) }
+
+func (fl *fleet) txn(ops ...*pb.RequestOp) {
+	fl.t.Helper()
+	if _, err := fl.root.Txn(fl.t.Context(), &pb.TxnRequest{Success: ops}); err != nil {
+		fl.t.Fatal(err)
+	}
+}
+
 // is checks the status of runs, and the reason of those that wait.
 func (fl *fleet) is(want map[string]string) {
 	fl.t.Helper()

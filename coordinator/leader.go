@@ -36,6 +36,7 @@ type leader struct {
 	fence   fence
 
 	runs, limits, active *store.Feed
+	leftovers            *leftovers
 
 	silent bool  // the door has failed already, and that was told
 	open   bool  // a write may be under way that is not known of
@@ -53,6 +54,8 @@ func newLeader(cfg Config, m *metrics, term Candidate) *leader {
 		journal: run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention),
 		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, rev: term.Term},
 		open:    true, // of a life before, on the same lease
+
+		leftovers: newLeftovers(cfg, m),
 	}
 	feed := func(prefix string) *store.Feed {
 		return store.NewFeed(cfg.Backend, prefix, cfg.Logger, m.resyncs.Inc)
@@ -67,6 +70,7 @@ func (l *leader) run(ctx context.Context) error {
 	for _, f := range []*store.Feed{l.runs, l.limits, l.active} {
 		g.Go(func() error { return f.Run(ctx) })
 	}
+	g.Go(func() error { return l.leftovers.run(ctx) })
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
 }
@@ -132,6 +136,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return l.cfg.TickInterval, nil
 	}
 	l.dirty = false
+	l.leftovers.add(l.state.left)
 	err := l.tick(ctx, now)
 	switch {
 	case errors.Is(err, errDeposed), ctx.Err() != nil:

@@ -22,6 +22,7 @@ type metrics struct {
 	runs     *prometheus.GaugeVec
 	corrupt  prometheus.Gauge
 	resyncs  prometheus.Counter
+	freed    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -58,6 +59,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"status"}),
 		corrupt: f.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_runs_corrupt", Help: "Keys of runs and limits that can't be read; on the leader.",
+		}),
+		freed: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_runs_claims_taken_back_total", Help: "Claims that were asked back because their run had ended.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_coordinator_resyncs_total", Help: "Times that everything was read again from etcd.",

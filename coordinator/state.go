@@ -23,6 +23,9 @@ type state struct {
 	ended    map[string]*run.Run
 	// gone are runs that a write of ours deleted ahead of the watch.
 	gone map[string]int64
+	// left are runs that an executor had until a revision, and has no more: what they
+	// hold still is to be taken back.
+	left map[string]int64
 	// bad are keys that can't be read, with the reason.
 	bad map[string]error
 
@@ -42,7 +45,7 @@ func newState(keys store.Keys) *state {
 
 func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
-	s.queue, s.gone, s.bad = NewQueue(), map[string]int64{}, map[string]error{}
+	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
 }
 
 // runsMessage takes what the feed of the records delivered. It tells whether any of
@@ -98,6 +101,11 @@ func (s *state) decode(kv *mvccpb.KeyValue) {
 
 // put takes a run as it is now.
 func (s *state) put(r *run.Run) {
+	if r.Attempt > 0 && !r.Status.InProgress() {
+		if old := s.runs[r.ID]; old == nil || old.Status.InProgress() {
+			s.left[r.ID] = r.Revision
+		}
+	}
 	s.remove(r.ID)
 	s.runs[r.ID] = r
 	switch {

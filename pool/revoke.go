@@ -46,16 +46,22 @@ func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation
 	if force {
 		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
 	}
+	return done, r.AskBack(ctx, host, id, cv.rev)
+}
+
+// AskBack asks a host to take back the claim of that id and fence. If it does not
+// have the claim, nothing happens.
+func (r Registry) AskBack(ctx context.Context, host, id string, fence int64) error {
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if err == nil {
 		_, err = r.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
-			store.Put(r.Keys.Revocation(host, id), store.Encode(revocationValue{V: store.Now, Fence: cv.rev}), lease),
+			store.Put(r.Keys.Revocation(host, id), store.Encode(revocationValue{V: store.Now, Fence: fence}), lease),
 		}})
 	}
 	if err != nil {
-		return Revocation{}, store.Problem("the claim could not be asked back", err)
+		return store.Problem("the claim could not be asked back", err)
 	}
-	return done, nil
+	return nil
 }
 
 // revocationValue is how a revocation stands in etcd: which grant of the claim it

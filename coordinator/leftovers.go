@@ -1,0 +1,100 @@
+package coordinator
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/berthhq/berth/pool"
+)
+
+// leftoversEvery is the pause between two looks for claims of runs that have ended:
+// each reads all pools.
+const leftoversEvery = time.Second
+
+// leftovers takes back what runs hold that have ended, or were taken from their
+// executor. It works beside the ticks, which do not wait for it.
+type leftovers struct {
+	cfg     Config
+	metrics *metrics
+	wake    chan struct{} // coalesces
+
+	mu   sync.Mutex
+	runs map[string]int64 // claims of older fences are to go
+}
+
+func newLeftovers(cfg Config, m *metrics) *leftovers {
+	return &leftovers{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]int64{}}
+}
+
+// add takes runs over, with the revisions at which they ended.
+func (l *leftovers) add(runs map[string]int64) {
+	if len(runs) == 0 {
+		return
+	}
+	l.mu.Lock()
+	for id, rev := range runs {
+		l.runs[id] = rev
+	}
+	l.mu.Unlock()
+	clear(runs)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what there is to do, and leaves nothing.
+func (l *leftovers) take() map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	runs := l.runs
+	l.runs = map[string]int64{}
+	return runs
+}
+
+func (l *leftovers) run(ctx context.Context) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		runs := l.take()
+		if err := l.free(ctx, runs); err != nil && ctx.Err() == nil {
+			l.cfg.Logger.Warn("claims of runs that have ended could not be taken back, trying again", "error", err)
+			l.add(runs)
+		}
+		pause.Reset(leftoversEvery)
+	}
+}
+
+// free asks back what these runs hold.
+func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*writeTimeout)
+	defer cancel()
+	pools, err := pool.Read(ctx, l.cfg.Backend, l.cfg.Keys)
+	if err != nil {
+		return err
+	}
+	held, _ := pools.Claims()
+	registry := pool.Registry{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
+	for _, h := range held {
+		if rev, ended := runs[h.Run]; !ended || h.Fence > rev {
+			continue
+		}
+		l.cfg.Logger.Info("taking back a claim of a run that has ended", "run", h.Run, "claim", h.Claim, "host", h.Host)
+		if err := registry.AskBack(ctx, h.Host, h.Claim, h.Fence); err != nil {
+			return err
+		}
+		l.metrics.freed.Inc()
+	}
+	return nil
+}
