@@ -21,6 +21,8 @@ import (
 const (
 	DefaultTickInterval = 250 * time.Millisecond
 	DefaultStartTimeout = 180 * time.Second
+	// DefaultCompactInterval is that of Kubernetes' API server.
+	DefaultCompactInterval = 5 * time.Minute
 )
 
 // Instance is the name of the coordinator's part among the instances of a host.
@@ -41,7 +43,11 @@ type Config struct {
 	// StartTimeout is how long an admitted run may wait for its executor.
 	StartTimeout time.Duration
 	// Retention is how long ended runs and events are kept.
-	Retention  time.Duration
+	Retention time.Duration
+	// CompactInterval is how much history etcd keeps. Below 0 it is left alone: for an
+	// etcd that others use too.
+	CompactInterval time.Duration
+
 	Logger     hclog.Logger
 	Registerer prometheus.Registerer
 }
@@ -50,6 +56,7 @@ func (c *Config) fill() {
 	c.Instance = cmp.Or(c.Instance, Instance)
 	c.TickInterval = cmp.Or(c.TickInterval, DefaultTickInterval)
 	c.StartTimeout = cmp.Or(c.StartTimeout, DefaultStartTimeout)
+	c.CompactInterval = cmp.Or(c.CompactInterval, DefaultCompactInterval)
 	c.Retention = cmp.Or(c.Retention, run.DefaultRetention)
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()

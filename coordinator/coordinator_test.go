@@ -176,6 +176,26 @@ func TestEndedRunsAreForgotten(t *testing.T) {
 	})
 }
 
+// History is kept for an interval and no longer, and left alone if it is to be.
+func TestEtcdIsCompacted(t *testing.T) {
+	for interval, want := range map[time.Duration]bool{time.Minute: true, -1: false} {
+		inFleet(t, func(t *testing.T, fl *fleet) {
+			fl.candidate("one", func(c *Config) { c.CompactInterval = interval })
+			old := fl.revision()
+			for range 10 {
+				time.Sleep(20 * time.Second)
+				fl.submit(fmt.Sprint("r", fl.revision()))
+			}
+			if _, err := fl.since(old); (err != nil) != want {
+				t.Errorf("interval %s: %v", interval, err)
+			}
+			if _, err := fl.since(fl.revision() - 2); err != nil {
+				t.Errorf("interval %s: the last minute is gone: %v", interval, err)
+			}
+		})
+	}
+}
+
 // A cancel that races with the admission: whoever comes second sees the other.
 func TestACancelRacesWithAdmission(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {

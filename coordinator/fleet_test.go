@@ -139,6 +139,17 @@ func (fl *fleet) txn(ops ...*pb.RequestOp) {
 	}
 }
 
+// revision is that of etcd now, and since what has happened from another on.
+func (fl *fleet) revision() (rev int64) {
+	fl.root.Do(func(e *storetest.Etcd) { rev = e.Revision() })
+	return rev
+}
+
+func (fl *fleet) since(rev int64) (all []storetest.Revision, err error) {
+	fl.root.Do(func(e *storetest.Etcd) { all, err = e.Since(fl.keys.Prefix(), rev) })
+	return all, err
+}
+
 // is checks the status of runs, and the reason of those that wait.
 func (fl *fleet) is(want map[string]string) {
 	fl.t.Helper()

@@ -71,6 +71,8 @@ func (l *leader) run(ctx context.Context) error {
 		g.Go(func() error { return f.Run(ctx) })
 	}
 	g.Go(func() error { return l.leftovers.run(ctx) })
+	compacter, _ := l.cfg.Backend.(store.Compacter)
+	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
 }

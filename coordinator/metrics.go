@@ -23,6 +23,8 @@ type metrics struct {
 	corrupt  prometheus.Gauge
 	resyncs  prometheus.Counter
 	freed    prometheus.Counter
+
+	compactions prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -62,6 +64,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		freed: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_runs_claims_taken_back_total", Help: "Claims that were asked back because their run had ended.",
+		}),
+		compactions: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_coordinator_compactions_total", Help: "Times that etcd's history was cut.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_coordinator_resyncs_total", Help: "Times that everything was read again from etcd.",
