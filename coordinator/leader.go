@@ -86,7 +86,7 @@ func (l *leader) loop(ctx context.Context) error {
 		select {
 		case m, ok := <-l.runs.Messages():
 			if ok {
-				l.changed(l.state.runsMessage(m))
+				l.runsMessage(m)
 			}
 		case m, ok := <-l.limits.Messages():
 			if ok {
@@ -116,6 +116,16 @@ func (l *leader) loop(ctx context.Context) error {
 			next.Reset(debounce)
 		}
 	}
+}
+
+// runsMessage takes what the feed of the records delivered. A snapshot may have been
+// read before the leader's last write: then nothing is planned until that is known
+// again, or the run that it admitted would not count.
+func (l *leader) runsMessage(m store.FeedMessage) {
+	if m.Snapshot != nil {
+		l.after = max(l.after, l.fence.rev)
+	}
+	l.changed(l.state.runsMessage(m))
 }
 
 // changed notes whether a message has brought news. While a revision is waited for,

@@ -53,6 +53,7 @@ func (s *state) clearRuns() {
 func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 	if m.Snapshot != nil {
 		news = true
+		s.rev = 0 // it may be older than what the leader has written since
 		s.clearRuns()
 		for _, kv := range m.Snapshot.KVs {
 			s.decode(kv)

@@ -1,0 +1,40 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// A feed that reads everything again may have done so just before the leader
+// admitted a run: until the view has come up to that, there is no plan.
+func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
+	b := storetest.NewBackend(storetest.New(storetest.Options{}))
+	t.Cleanup(b.Close)
+	cfg := Config{Backend: b, Keys: store.NewKeys("/b/"), Host: "one"}
+	cfg.fill()
+	l := newLeader(cfg, newMetrics(nil), Candidate{Lease: 1, Term: 2})
+	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
+	admitted, _ := rec.Admit(time.Unix(2, 0))
+	l.state.put(&run.Run{ID: "a", Record: admitted, Created: 3, Revision: 10})
+	l.state.rev, l.state.limitsAt, l.state.activeAt, l.open, l.fence.rev = 9, 20, 20, false, 10
+
+	old := store.Snapshot{Revision: 9, KVs: []*mvccpb.KeyValue{
+		{Key: []byte(cfg.Keys.Run("a")), Value: rec.Encode(), CreateRevision: 3, ModRevision: 3},
+	}}
+	l.runsMessage(store.FeedMessage{Snapshot: &old, Revision: 9})
+	if l.state.knownAt(l.after) {
+		t.Error("it would be planned from a view that lacks the leader's own write")
+	}
+	l.runsMessage(store.FeedMessage{Revision: 10, Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{
+		Key: []byte(cfg.Keys.Run("a")), Value: admitted.Encode(), CreateRevision: 3, ModRevision: 10,
+	}}}})
+	if !l.state.knownAt(l.after) || len(l.state.progress) != 1 {
+		t.Errorf("known up to %d, with %d in progress", l.state.rev, len(l.state.progress))
+	}
+}
