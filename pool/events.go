@@ -26,8 +26,10 @@ type Event struct {
 	Type EventType `json:"type"`
 	// Pools concerned.
 	Pools []string `json:"pools"`
-	// Claim is the claim's id, empty for a pool.
+	// Claim is the claim's id, empty for a pool; Run and Step are what it is for.
 	Claim string `json:"claim,omitempty"`
+	Run   string `json:"run,omitempty"`
+	Step  string `json:"step,omitempty"`
 	// Reason why a claim waits, or ended.
 	Reason string `json:"reason,omitempty"`
 	// Lagged tells that events before this one were left out, because the
@@ -41,17 +43,27 @@ const eventBuffer = 256
 // subscriber gets events in order; a slow one loses some and is told so.
 type subscriber struct {
 	events chan Event
+	runs   bool // it wants those of claims that carry a run, and no others
 	lagged bool
 }
 
 // broker hands events to subscribers. Only the loop uses it.
 type broker struct {
 	subs []*subscriber
-	any  atomic.Bool // for a cheap look
+	// For a cheap look: somebody wants all events, or those of runs.
+	any, runs atomic.Bool
+}
+
+// wants tells whether anybody wants the events of an entry.
+func (b *broker) wants(e *entry) bool {
+	return b.any.Load() || b.runs.Load() && e.req.Holder.Run != ""
 }
 
 func (b *broker) publish(ev Event) {
 	for _, s := range b.subs {
+		if s.runs && ev.Run == "" {
+			continue
+		}
 		ev.Lagged = s.lagged
 		select {
 		case s.events <- ev:
@@ -64,27 +76,43 @@ func (b *broker) publish(ev Event) {
 
 func (b *broker) add(s *subscriber) {
 	b.subs = append(b.subs, s)
-	b.any.Store(true)
+	b.note()
 }
 
 func (b *broker) remove(s *subscriber) {
 	if i := slices.Index(b.subs, s); i >= 0 {
 		b.subs = slices.Delete(b.subs, i, i+1)
 	}
-	b.any.Store(len(b.subs) > 0)
+	b.note()
+}
+
+func (b *broker) note() {
+	b.any.Store(slices.ContainsFunc(b.subs, func(s *subscriber) bool { return !s.runs }))
+	b.runs.Store(slices.ContainsFunc(b.subs, func(s *subscriber) bool { return s.runs }))
 }
 
 // publish tells of a claim of this instance.
 func (c *core) publish(t EventType, e *entry, reason string) {
-	if c.broker.any.Load() {
-		c.broker.publish(Event{Type: t, Pools: poolNames(e.req.Slots), Claim: e.req.ID, Reason: reason})
+	if c.broker.wants(e) {
+		c.broker.publish(Event{
+			Type: t, Pools: poolNames(e.req.Slots), Claim: e.req.ID,
+			Run: e.req.Holder.Run, Step: e.req.Holder.Step, Reason: reason,
+		})
 	}
 }
 
 // Subscribe returns events from now on, until ctx ends. The channel is never
 // closed. The sender does not wait for the reader: see [Event.Lagged].
 func (e *Engine) Subscribe(ctx context.Context) (<-chan Event, error) {
-	s := &subscriber{events: make(chan Event, eventBuffer)}
+	return e.subscribe(ctx, &subscriber{events: make(chan Event, eventBuffer)})
+}
+
+// SubscribeRuns is [Engine.Subscribe] for those of claims that carry a run.
+func (e *Engine) SubscribeRuns(ctx context.Context) (<-chan Event, error) {
+	return e.subscribe(ctx, &subscriber{events: make(chan Event, eventBuffer), runs: true})
+}
+
+func (e *Engine) subscribe(ctx context.Context, s *subscriber) (<-chan Event, error) {
 	if err := e.send(ctx, func(c *core, _ time.Time) { c.broker.add(s) }); err != nil {
 		return nil, err
 	}

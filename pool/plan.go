@@ -307,7 +307,7 @@ func (c *core) verdict(e *entry, now time.Time) {
 		e.order.Since = c.view.rev
 		e.waited = now
 		e.reserve = e.reserve || c.reserveAfter(e) == 0
-		if c.broker.any.Load() {
+		if c.broker.wants(e) {
 			c.publish(ClaimWaiting, e, c.reason(e).Text)
 		}
 	}

@@ -44,6 +44,27 @@ func happened(t *testing.T, events <-chan pool.Event, last string) (claims []str
 	}
 }
 
+func TestEventsOfClaimsThatCarryARun(t *testing.T) {
+	c := newCluster(t)
+	c.pool("db", 1)
+	e := c.engine("one")
+	events, err := e.SubscribeRuns(c.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.release(e, c.claim(e, "of-none", db(1)))
+	cl, err := e.Claim(c.ctx(), pool.Request{ID: "a", Slots: db(1), Holder: pool.Holder{Run: "r", Step: "s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.release(e, cl)
+	for _, want := range []pool.EventType{pool.ClaimGranted, pool.ClaimReleased} {
+		if ev := <-events; ev.Type != want || ev.Claim != "a" || ev.Run != "r" || ev.Step != "s" {
+			t.Errorf("%+v, want %s", ev, want)
+		}
+	}
+}
+
 func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 1)

@@ -28,6 +28,12 @@ const (
 	RunSucceeded    EventType = "RunSucceeded"
 	RunFailed       EventType = "RunFailed"
 	RunCanceled     EventType = "RunCanceled"
+
+	// Of claims that carry a run, with their pools; written by [Journal.Follow].
+	StepSlotWaiting  EventType = "StepSlotWaiting"  // it does not fit yet
+	StepSlotClaimed  EventType = "StepSlotClaimed"  // it has its slots
+	StepSlotReleased EventType = "StepSlotReleased" // it gave them back
+	StepSlotLost     EventType = "StepSlotLost"     // they were lost, or taken back
 )
 
 // Event is something that happened to a run. It is written in the transaction in

@@ -1,0 +1,109 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+const (
+	// followBatch is how many events are written at once, and followMost how many are
+	// kept while etcd is away: then the oldest are given up.
+	followBatch = 64
+	followMost  = 4096
+	followPause = time.Second
+	followTry   = 2 * time.Second
+)
+
+// claimEvents are the events of claims that runs have as well.
+var claimEvents = map[pool.EventType]EventType{
+	pool.ClaimWaiting:  StepSlotWaiting,
+	pool.ClaimGranted:  StepSlotClaimed,
+	pool.ClaimReleased: StepSlotReleased,
+	pool.ClaimEnded:    StepSlotLost,
+}
+
+// logged is an event that is to be written.
+type logged struct {
+	run   string
+	event Event
+}
+
+// Follow writes what happens to claims that carry a run among the run's events,
+// until ctx ends. It does so beside the claims and after them, so that neither a
+// claim nor a release waits for it, and a full etcd still takes releases: a process
+// that is killed may leave out its last ones. Function dropped is told how many were
+// given up because etcd was away for too long.
+func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped func(n int)) error {
+	var pending []logged
+	retry := time.NewTimer(followPause)
+	defer retry.Stop()
+	for {
+		select {
+		case ev := <-claims:
+			pending = appendClaim(pending, ev, time.Now())
+		case <-retry.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		for more := true; more; { // what has come meanwhile goes along
+			select {
+			case ev := <-claims:
+				pending = appendClaim(pending, ev, time.Now())
+			default:
+				more = false
+			}
+		}
+		for len(pending) > 0 {
+			n := min(len(pending), followBatch)
+			if err := j.write(ctx, pending[:n]); err != nil {
+				break
+			}
+			pending = pending[n:]
+		}
+		if over := len(pending) - followMost; over > 0 {
+			pending = pending[over:]
+			dropped(over)
+		}
+		if len(pending) > 0 {
+			retry.Reset(followPause)
+		}
+	}
+}
+
+// appendClaim adds the event of a claim if a run has it too.
+func appendClaim(all []logged, ev pool.Event, now time.Time) []logged {
+	t, ok := claimEvents[ev.Type]
+	if !ok || ev.Run == "" || ValidateID(ev.Run) != nil {
+		return all
+	}
+	return append(all, logged{ev.Run, Event{
+		Type: t, At: now, Reason: ev.Reason,
+		Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
+	}})
+}
+
+// write writes some events at once.
+func (j *Journal) write(ctx context.Context, events []logged) error {
+	ctx, cancel := context.WithTimeout(ctx, followTry)
+	defer cancel()
+	var ops []*pb.RequestOp
+	for _, l := range events {
+		op, err := j.Op(ctx, l.run, l.event)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, op)
+	}
+	_, err := store.Commit(ctx, j.backend, nil, ops...)
+	if errors.Is(err, store.ErrLeaseNotFound) {
+		j.Forget()
+	}
+	return err
+}

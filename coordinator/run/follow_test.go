@@ -1,0 +1,74 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
+)
+
+func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		claims := make(chan pool.Event, 8)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { t.Errorf("%d were given up", n) }) }()
+		claims <- pool.Event{Type: pool.ClaimWaiting, Run: "a", Step: "load", Claim: "c", Pools: []string{"db", "gpu"}, Reason: "pool 'db' full (3/3 slots)"}
+		claims <- pool.Event{Type: pool.ClaimGranted, Claim: "of no run", Pools: []string{"db"}}
+		claims <- pool.Event{Type: pool.PoolChanged, Pools: []string{"db"}}
+		synctest.Wait()
+		r.b.Down() // it goes on when etcd is back
+		claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c", Pools: []string{"db", "gpu"}}
+		claims <- pool.Event{Type: pool.ClaimReleased, Run: "a", Claim: "c", Pools: []string{"db", "gpu"}}
+		time.Sleep(10 * time.Second)
+		r.b.Up()
+		time.Sleep(10 * time.Second)
+		cancel()
+		<-done
+
+		events, err := r.Events(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range events {
+			got = append(got, fmt.Sprint(e.Type, " ", e.Metadata, " ", e.Reason))
+		}
+		want := []string{
+			"StepSlotWaiting map[claim:c pools:db,gpu step:load] pool 'db' full (3/3 slots)",
+			"StepSlotClaimed map[claim:c pools:db,gpu] ",
+			"StepSlotReleased map[claim:c pools:db,gpu] ",
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Drop: true, Err: context.DeadlineExceeded} })
+		claims := make(chan pool.Event)
+		gone := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { gone += n }) }()
+		for range followMost + 10 {
+			claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
+		}
+		synctest.Wait()
+		cancel()
+		<-done
+		if gone != 10 {
+			t.Errorf("%d were given up, want 10", gone)
+		}
+	})
+}
