@@ -48,7 +48,8 @@ type candidateValue struct {
 
 func (c Candidate) encode() []byte { return store.Encode(candidateValue{store.Now, c}) }
 
-// decodeCandidate reads the candidate of a key.
+// decodeCandidate reads the candidate of a key. If it can't, and yet somebody stands
+// there, the candidate has its term and lease besides the error.
 func decodeCandidate(keys store.Keys, kv *mvccpb.KeyValue) (Candidate, error) {
 	key := string(kv.Key)
 	id, err := strconv.ParseInt(strings.TrimPrefix(key, keys.Coordinators()), 16, 64)
@@ -56,11 +57,9 @@ func decodeCandidate(keys store.Keys, kv *mvccpb.KeyValue) (Candidate, error) {
 		return Candidate{}, &store.CorruptError{Key: key, Reason: errors.New("it is no key of a candidate on its lease")}
 	}
 	var v candidateValue
-	if err := store.Decode(key, kv.Value, &v); err != nil {
-		return Candidate{}, err
-	}
+	err = store.Decode(key, kv.Value, &v)
 	v.Term, v.Lease = kv.CreateRevision, store.LeaseID(kv.Lease)
-	return v.Candidate, nil
+	return v.Candidate, err
 }
 
 // leaderOf returns the candidate that leads; false if there is none.

@@ -8,7 +8,7 @@ import (
 )
 
 // Candidates returns who stands for the coordinator's part, the one that leads
-// first. One that can't be read does not count.
+// first. Of one that can't be read there is the term alone.
 func Candidates(ctx context.Context, b store.Backend, keys store.Keys) ([]Candidate, error) {
 	s, err := store.ReadAll(ctx, b, keys.Coordinators())
 	if err != nil {
@@ -16,7 +16,7 @@ func Candidates(ctx context.Context, b store.Backend, keys store.Keys) ([]Candid
 	}
 	all := []Candidate{}
 	for _, kv := range s.KVs {
-		if c, err := decodeCandidate(keys, kv); err == nil {
+		if c, _ := decodeCandidate(keys, kv); c.Term > 0 {
 			all = append(all, c)
 		}
 	}

@@ -135,6 +135,29 @@ func TestTheNextLeads(t *testing.T) {
 	}
 }
 
+// A candidate that this version can't read leads in its turn all the same: else both
+// would. What is no candidate at all keeps nobody from it.
+func TestACandidateOfAnotherVersionLeadsInItsTurn(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		other := fl.executor()
+		fl.txn(store.Put(fl.keys.Coordinator(other), []byte(`{"v":2,"who":"knows"}`), other))
+		fl.put(fl.keys.Coordinators()+"garbage", "{")
+		fl.put(fl.keys.Coordinator(99), `{"v":1}`) // on no lease
+		one := fl.candidate("one")
+		time.Sleep(time.Minute)
+		if one.Leading() {
+			t.Error("two lead")
+		}
+		if err := fl.root.Revoke(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		fl.settle()
+		if !one.Leading() {
+			t.Error("nobody leads")
+		}
+	})
+}
+
 func TestWhatCannotBeReadDoesNotStopTheRest(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.limit(1)

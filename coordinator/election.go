@@ -53,11 +53,14 @@ func (e *election) message(m store.FeedMessage) {
 }
 
 func (e *election) put(key string, c Candidate, err error) {
-	if err != nil {
-		// Whoever stands there can't lead: it does not even know how to say so.
-		e.cfg.Logger.Error("ignoring a candidate", "error", err)
+	switch {
+	case err == nil:
+	case c.Term == 0:
+		e.cfg.Logger.Error("ignoring a key among the candidates", "error", err)
 		delete(e.candidates, key)
 		return
+	default: // of another version, say: it leads in its turn all the same
+		e.cfg.Logger.Warn("a candidate can't be read", "error", err)
 	}
 	e.candidates[key] = c
 }
