@@ -70,6 +70,7 @@ type Coordinator struct {
 	presence *lease.Presence
 	election *election
 	metrics  *metrics
+	journal  *run.Journal
 	leases   chan store.LeaseID // the newest presence lease
 	leading  atomic.Bool
 }
@@ -77,9 +78,10 @@ type Coordinator struct {
 // New returns a candidate that does nothing until [Coordinator.Run].
 func New(cfg Config) *Coordinator {
 	cfg.fill()
+	journal := run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention)
 	c := &Coordinator{
-		cfg: cfg, election: newElection(cfg), metrics: newMetrics(cfg.Registerer),
-		leases: make(chan store.LeaseID, 1),
+		cfg: cfg, election: newElection(cfg), metrics: newMetrics(cfg.Registerer, journal),
+		journal: journal, leases: make(chan store.LeaseID, 1),
 	}
 	c.presence = lease.NewPresence(lease.PresenceConfig{
 		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
@@ -161,7 +163,7 @@ func (c *Coordinator) lead(ctx context.Context, term Candidate) {
 	c.leading.Store(true)
 	inner, cancel := context.WithCancelCause(ctx)
 	done := make(chan error, 1)
-	go func() { done <- newLeader(c.cfg, c.metrics, term).run(inner) }()
+	go func() { done <- newLeader(c.cfg, c.metrics, c.journal, term).run(inner) }()
 	err := c.whileLeading(cancel, term, done)
 	cancel(nil)
 	c.leading.Store(false)

@@ -48,10 +48,10 @@ type leader struct {
 	swept    time.Time // when runs to forget were last looked for
 }
 
-func newLeader(cfg Config, m *metrics, term Candidate) *leader {
+func newLeader(cfg Config, m *metrics, journal *run.Journal, term Candidate) *leader {
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: term,
-		journal: run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention),
+		journal: journal,
 		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, rev: term.Term},
 		open:    true, // of a life before, on the same lease
 

@@ -18,7 +18,7 @@ func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
 	t.Cleanup(b.Close)
 	cfg := Config{Backend: b, Keys: store.NewKeys("/b/"), Host: "one"}
 	cfg.fill()
-	l := newLeader(cfg, newMetrics(nil), Candidate{Lease: 1, Term: 2})
+	l := newLeader(cfg, newMetrics(nil, nil), nil, Candidate{Lease: 1, Term: 2})
 	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
 	admitted, _ := rec.Admit(time.Unix(2, 0))
 	l.state.put(&run.Run{ID: "a", Record: admitted, Created: 3, Revision: 10})

@@ -27,8 +27,11 @@ type metrics struct {
 	compactions prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 	f := promauto.With(reg)
+	f.NewCounterFunc(prometheus.CounterOpts{
+		Name: "berth_coordinator_events_total", Help: "Events of runs that the coordinator has written.",
+	}, func() float64 { return float64(journal.Written()) })
 	return &metrics{
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_coordinator_leading", Help: "1 while this process is the coordinator.",

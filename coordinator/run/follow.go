@@ -19,6 +19,10 @@ const (
 	followMost  = 4096
 	followPause = time.Second
 	followTry   = 2 * time.Second
+	// perRun bounds the events of claims that one process writes for one run, and
+	// perRunRuns the runs that are counted at a time.
+	perRun     = 500
+	perRunRuns = 10_000
 )
 
 // claimEvents are the events of claims that runs have as well.
@@ -39,15 +43,30 @@ type logged struct {
 // until ctx ends. It does so beside the claims and after them, so that neither a
 // claim nor a release waits for it, and a full etcd still takes releases: a process
 // that is killed may leave out its last ones. Function dropped is told how many were
-// given up because etcd was away for too long.
+// given up, because etcd was away for too long or the run had 500 already.
 func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped func(n int)) error {
 	var pending []logged
+	counts := map[string]int{}
+	take := func(ev pool.Event) {
+		l, ok := loggedOf(ev, time.Now())
+		if !ok {
+			return
+		}
+		if len(counts) > perRunRuns {
+			clear(counts)
+		}
+		if counts[l.run]++; counts[l.run] > perRun {
+			dropped(1)
+			return
+		}
+		pending = append(pending, l)
+	}
 	retry := time.NewTimer(followPause)
 	defer retry.Stop()
 	for {
 		select {
 		case ev := <-claims:
-			pending = appendClaim(pending, ev, time.Now())
+			take(ev)
 		case <-retry.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -55,7 +74,7 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped 
 		for more := true; more; { // what has come meanwhile goes along
 			select {
 			case ev := <-claims:
-				pending = appendClaim(pending, ev, time.Now())
+				take(ev)
 			default:
 				more = false
 			}
@@ -77,16 +96,16 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped 
 	}
 }
 
-// appendClaim adds the event of a claim if a run has it too.
-func appendClaim(all []logged, ev pool.Event, now time.Time) []logged {
+// loggedOf is the event of a claim, if a run has it too.
+func loggedOf(ev pool.Event, now time.Time) (logged, bool) {
 	t, ok := claimEvents[ev.Type]
 	if !ok || ev.Run == "" || ValidateID(ev.Run) != nil {
-		return all
+		return logged{}, false
 	}
-	return append(all, logged{ev.Run, Event{
+	return logged{ev.Run, Event{
 		Type: t, At: now, Reason: ev.Reason,
 		Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
-	}})
+	}}, true
 }
 
 // write writes some events at once.

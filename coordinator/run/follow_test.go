@@ -55,20 +55,47 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Drop: true, Err: context.DeadlineExceeded} })
+		r.b.Inject(func(storetest.Call) storetest.Fault {
+			return storetest.Fault{Drop: true, Err: context.DeadlineExceeded}
+		})
 		claims := make(chan pool.Event)
 		gone := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { gone += n }) }()
-		for range followMost + 10 {
-			claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
+		for i := range followMost + 10 {
+			claims <- pool.Event{Type: pool.ClaimGranted, Run: fmt.Sprint("r", i), Claim: "c"}
 		}
 		synctest.Wait()
 		cancel()
 		<-done
 		if gone != 10 {
 			t.Errorf("%d were given up, want 10", gone)
+		}
+	})
+}
+
+func TestARunHasNoMoreThanFiveHundredEventsOfClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		claims := make(chan pool.Event)
+		gone := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { gone += n }) }()
+		for range perRun + 7 {
+			claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
+		}
+		claims <- pool.Event{Type: pool.ClaimGranted, Run: "b", Claim: "c"}
+		synctest.Wait()
+		cancel()
+		<-done
+		a, err := r.Events(t.Context(), "a")
+		if err != nil || len(a) != perRun || gone != 7 {
+			t.Errorf("%d events, %d were given up, %v", len(a), gone, err)
+		}
+		if b, err := r.Events(t.Context(), "b"); err != nil || len(b) != 1 {
+			t.Errorf("another run: %d events, %v", len(b), err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -32,7 +33,9 @@ type Journal struct {
 	by        string
 	retention time.Duration
 
-	mu    sync.Mutex
+	written atomic.Int64
+
+	mu    sync.Mutex // guards what follows
 	lease store.LeaseID
 	left  int       // keys that the lease has room for
 	until time.Time // when it takes no more
@@ -53,9 +56,13 @@ func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, e
 	if err != nil {
 		return nil, err
 	}
+	j.written.Add(1)
 	e.By, e.At = j.by, e.At.UTC().Truncate(time.Millisecond)
 	return store.Put(j.keys.Event(run, ulid.Make().String()), store.Encode(eventValue{store.Now, e}), lease), nil
 }
+
+// Written is how many writes of events were made so far.
+func (j *Journal) Written() int64 { return j.written.Load() }
 
 // room returns a lease that has room for one more key.
 func (j *Journal) room(ctx context.Context) (store.LeaseID, error) {
