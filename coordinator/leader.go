@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// debounce is how long a leader waits after something has changed, so that what
-	// changes together is planned together.
+	// debounce is the time from tick to tick at the least, so that what changes
+	// together is planned together. The first change after a rest does not wait.
 	debounce = 2 * time.Millisecond
 	// writeTimeout bounds one write; then it is in doubt and is settled.
 	writeTimeout = 2 * time.Second
@@ -44,6 +44,7 @@ type leader struct {
 	dirty  bool
 	// deadline is when time alone changes the plan.
 	deadline time.Time
+	rest     time.Time // until when there is nothing to do but listen
 	told     time.Time // when etcd was last told of a tick
 	swept    time.Time // when runs to forget were last looked for
 }
@@ -111,9 +112,9 @@ func (l *leader) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if soon := time.Now().Add(debounce); l.dirty && due.After(soon) {
+		if soon := l.soon(); l.dirty && due.After(soon) {
 			due = soon
-			next.Reset(debounce)
+			next.Reset(time.Until(soon))
 		}
 	}
 }
@@ -132,6 +133,15 @@ func (l *leader) runsMessage(m store.FeedMessage) {
 // every message may be the one.
 func (l *leader) changed(news bool) { l.dirty = l.dirty || news || l.after > 0 }
 
+// soon is when a change is looked at: after the rest, or at once if it is what was
+// waited for.
+func (l *leader) soon() time.Time {
+	if l.after > 0 && !l.open && l.state.knownAt(l.after) {
+		return time.Time{}
+	}
+	return l.rest
+}
+
 // step does what is to be done now, and returns when to look again.
 func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error) {
 	if l.open {
@@ -141,6 +151,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		for _, f := range []*store.Feed{l.runs, l.limits, l.active} {
 			f.RequestProgress()
 		}
+		l.rest = now.Add(behindPause)
 		return behindPause, nil
 	}
 	l.after = 0
@@ -150,6 +161,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	l.dirty = false
 	l.leftovers.add(l.state.left)
 	err := l.tick(ctx, now)
+	l.rest = time.Now().Add(debounce)
 	switch {
 	case errors.Is(err, errDeposed), ctx.Err() != nil:
 		return 0, err
@@ -179,6 +191,7 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 			l.cfg.Logger.Warn("settling failed, trying again", "error", err)
 		}
 		l.silent = true
+		l.rest = time.Now().Add(doorPause)
 		return doorPause, nil
 	case !l.fence.answer(resp):
 		return 0, errDeposed
