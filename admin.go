@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -83,8 +86,8 @@ func (a *Admin) Revoke(ctx context.Context, id string, force bool) (pool.Revocat
 	return a.registry.Revoke(ctx, id, force)
 }
 
-// LeaseEnds tells for each lease how long it still lives unless it is renewed:
-// see [Client.LeaseEnds].
+// LeaseEnds tells how long leases still live unless they are renewed: see
+// [Client.LeaseEnds].
 func (a *Admin) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
 	return leaseEnds(ctx, a.backend, ids)
 }
@@ -94,23 +97,45 @@ func (a *Admin) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
 	return hosts(ctx, a.backend, a.keys)
 }
 
-// maxLeaseReads bounds what leaseEnds asks etcd at once.
-const maxLeaseReads = 64
+const (
+	// leaseReads is how many leases etcd is asked about at once: so that 10,000 are
+	// a matter of a second, and etcd has time for others.
+	leaseReads = 32
+	// leaseReadTime bounds the time for all of them.
+	leaseReadTime = 2 * time.Second
+)
 
 func leaseEnds(ctx context.Context, b store.Backend, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
-	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	ends := make(map[store.LeaseID]time.Duration)
-	for _, id := range ids[:min(len(ids), maxLeaseReads)] {
-		left, err := b.TimeToLive(ctx, id)
-		switch {
-		case errors.Is(err, store.ErrLeaseNotFound):
-		case err != nil:
-			return nil, etcdProblem(err)
-		default:
-			ends[id] = left
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // claims share leases
+	limited, cancel := context.WithTimeout(ctx, leaseReadTime)
+	defer cancel()
+	asking, all := errgroup.WithContext(limited)
+	asking.SetLimit(leaseReads)
+	var mu sync.Mutex // guards ends
+	ends := make(map[store.LeaseID]time.Duration, len(ids))
+	for _, id := range ids {
+		if all.Err() != nil {
+			break
 		}
+		asking.Go(func() error {
+			left, err := b.TimeToLive(all, id)
+			if err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ends[id] = left // 0 if it is gone
+			return nil
+		})
 	}
-	return ends, nil
+	err := asking.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ends, context.Cause(ctx)
+	case limited.Err() != nil:
+		return ends, nil // what was not told in time is not known
+	}
+	return ends, etcdProblem(err)
 }
 
 // hosts lists the instances. One that can't be read is left out of the list and

@@ -32,6 +32,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -82,10 +83,16 @@ type Options struct {
 	Role, Version string
 	Capacity      int
 
-	// ClaimTimeout bounds the wait of claims that say nothing else; 10m if 0.
+	// ClaimTimeout bounds the wait of claims that say nothing else; 10m if 0, and
+	// no wait if negative.
 	ClaimTimeout time.Duration
 	// PollInterval and PollJitter: see [DefaultPollInterval]. Negative is never.
 	PollInterval, PollJitter time.Duration
+
+	// OnWait, if not nil, is told what [Open] waits for, whenever that changes: a
+	// problem, such as host_in_use while another process has the name. It must not
+	// block.
+	OnWait func(why error)
 
 	// Logger takes what is worth knowing; nil is silent.
 	Logger hclog.Logger
@@ -127,7 +134,9 @@ func (o *Options) fill() error {
 	defaults(&o.ClaimTimeout, DefaultClaimTimeout)
 	defaults(&o.PollInterval, DefaultPollInterval)
 	defaults(&o.PollJitter, DefaultPollJitter)
-	o.PollInterval, o.PollJitter = max(0, o.PollInterval), max(0, o.PollJitter)
+	for _, d := range []*time.Duration{&o.ClaimTimeout, &o.PollInterval, &o.PollJitter} {
+		*d = max(0, *d) // 0 is taken, by the default
+	}
 	return nil
 }
 
@@ -142,13 +151,15 @@ type Client struct {
 	presence *lease.Presence
 	engine   *pool.Engine
 	registry pool.Registry
+	rooms    rooms
 	metrics  *registrations // nil without a registry
 
 	presencePart, enginePart, keeperPart *part
 
-	done chan struct{} // closed when a part has ended
-	end  sync.Once
-	err  error // why, before done is closed
+	opened atomic.Bool   // Open has returned
+	done   chan struct{} // closed when a part has ended
+	end    sync.Once
+	err    error // why, before done is closed
 }
 
 // Open connects to etcd and returns when claims can be made. With a state
@@ -161,7 +172,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	c := &Client{opts: o, keys: store.NewKeys(o.Prefix), clock: lease.BootClock(), done: make(chan struct{})}
+	c := &Client{opts: o, keys: store.NewKeys(o.Prefix), clock: lease.BootClock(), rooms: newRooms(), done: make(chan struct{})}
 	if o.Registerer != nil {
 		c.metrics = &registrations{Registerer: o.Registerer}
 		c.opts.Registerer = c.metrics
@@ -173,6 +184,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		c.abort()
 		return nil, errors.Join(err, c.disconnect())
 	}
+	c.opened.Store(true)
 	return c, nil
 }
 
@@ -213,13 +225,20 @@ func (c *Client) start(ctx context.Context) error {
 	c.presence = lease.NewPresence(lease.PresenceConfig{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Logger: o.Logger,
-		OnChange: func(id store.LeaseID) { c.engine.SetLineLease(id) },
+		OnChange:  func(id store.LeaseID) { c.engine.SetLineLease(id) },
+		OnTrouble: c.waitsFor,
 	})
 	c.keeper = lease.NewKeeper(lease.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Clock: c.clock, Logger: o.Logger, Registerer: o.Registerer,
-		OnReady: func() { c.engine.LeasesReady() },
-		OnLost:  func(id store.LeaseID, cause error) { c.engine.LeaseLost(id, cause) },
+		OnReady: func() {
+			c.engine.LeasesReady()
+			c.rooms.wake()
+		},
+		OnLost: func(id store.LeaseID, cause error) {
+			c.engine.LeaseLost(id, cause)
+			c.rooms.lost(id, cause)
+		},
 	})
 	c.engine = pool.New(pool.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,

@@ -26,7 +26,20 @@ func WithID(id string) ClaimOption { return func(r *pool.Request) { r.ID = id } 
 // WithPriority from -1000 to 1000; higher goes first, 0 is the default.
 func WithPriority(p int) ClaimOption { return func(r *pool.Request) { r.Priority = p } }
 
-// WithWait bounds the time in line; 0 refuses at once what does not fit now.
+// MaxWait is the longest wait, in line and in the settings: what is longer is
+// hardly meant.
+const MaxWait = 365 * 24 * time.Hour
+
+// ValidateWait refuses a wait that can't be meant.
+func ValidateWait(d time.Duration) error {
+	if d < 0 || d > MaxWait {
+		return problem.Field("wait", "%s is out of range: allowed are 0s (do not wait) to %dh", d, MaxWait/time.Hour)
+	}
+	return nil
+}
+
+// WithWait bounds the time in line, to [MaxWait] at most; 0 refuses at once what
+// does not fit now.
 func WithWait(d time.Duration) ClaimOption { return func(r *pool.Request) { r.Wait = d } }
 
 // WithRun records the run and step that the claim is for.
@@ -67,6 +80,9 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 	r := pool.Request{Slots: slots, Wait: c.opts.ClaimTimeout, Holder: pool.Holder{}}
 	for _, o := range opts {
 		o(&r)
+	}
+	if err := ValidateWait(r.Wait); err != nil {
+		return nil, err
 	}
 	if r.ID == "" {
 		r.ID = ulid.Make().String()

@@ -51,6 +51,7 @@ func (c *Client) startParts(ctx context.Context, token string) error {
 	case <-ctx.Done():
 		return c.tooLate("the host could not be announced", c.presence.Trouble())
 	}
+	c.waitsFor(problem.New(problem.EtcdUnavailable, "the pools have not been read yet"))
 	var left []lease.Resumable
 	if token != "" && c.state != nil {
 		var err error
@@ -75,10 +76,13 @@ func (c *Client) startParts(ctx context.Context, token string) error {
 }
 
 // adopt has the keeper renew the leases that were left, with as many keys on
-// each as claims were found on it.
+// each as were found on it: those of claims, and others.
 func (c *Client) adopt(ctx context.Context, left []lease.Resumable) error {
 	claims, err := c.engine.Adopted(ctx)
 	if err != nil {
+		return err
+	}
+	if err := c.adoptRooms(ctx, left); err != nil {
 		return err
 	}
 	keys := map[store.LeaseID]int{}
@@ -86,10 +90,10 @@ func (c *Client) adopt(ctx context.Context, left []lease.Resumable) error {
 		keys[cl.Lease] += cl.Keys
 	}
 	for _, l := range left {
-		c.keeper.Adopt(l.ID, l.Duration, keys[l.ID])
+		c.keeper.Adopt(l.ID, l.Duration, keys[l.ID]+c.rooms.keysOn(l.ID))
 	}
-	if len(claims) > 0 {
-		c.opts.Logger.Info("took over the claims of the process before", "claims", len(claims), "leases", len(left))
+	if others := len(c.rooms.left); len(claims)+others > 0 {
+		c.opts.Logger.Info("took over what the process before held", "claims", len(claims), "executors", others, "leases", len(left))
 	}
 	return nil
 }
@@ -102,6 +106,14 @@ func (c *Client) tooLate(what string, cause error) error {
 	return problem.New(problem.EtcdUnavailable, "%s in time: is etcd healthy?", what)
 }
 
+// waitsFor tells whoever opens the client what for that takes so long.
+func (c *Client) waitsFor(why error) {
+	if c.opts.OnWait == nil || c.opened.Load() {
+		return
+	}
+	c.opts.OnWait(etcdProblem(why))
+}
+
 // fail ends the client because of an error: no claim can be trusted any more.
 func (c *Client) fail(err error) {
 	c.end.Do(func() {
@@ -111,6 +123,7 @@ func (c *Client) fail(err error) {
 		if c.engine != nil {
 			c.engine.End(problem.New(problem.ClaimLost, "berth has ended on this host: %w", err))
 		}
+		c.rooms.endAll(problem.New(problem.Stopping, "berth has ended on this host: %w", err))
 	})
 }
 
@@ -133,13 +146,15 @@ const closeTimeout = 5 * time.Second
 
 // Close stops the client: it takes no new claims, waits until those it holds are
 // released or ctx ends, renewing all the while, then tells the holders that are
-// left to stop, gives them [lease.StopGrace], and revokes all leases. It may be
-// called once.
+// left to stop, gives them [lease.StopGrace], and revokes all leases. With rooms it
+// does the same. It may be called once.
 func (c *Client) Close(ctx context.Context) error {
 	last := context.WithoutCancel(ctx)
 	_ = c.engine.Stop(last)
+	c.rooms.refuse(errClosing)
 	c.drain(ctx)
 	c.engine.End(problem.New(problem.ClaimLost, "berth is shutting down on this host"))
+	c.rooms.endAll(errClosing)
 	if grace := c.longestGrace(last); grace > 0 {
 		stopping, cancel := context.WithTimeout(last, grace)
 		c.drain(stopping)
@@ -167,11 +182,16 @@ func (c *Client) Leave() error {
 	c.keeperPart.stop()
 	c.presencePart.stop()
 	c.engine.Abandon(problem.New(problem.ClaimLost, "the claim was left to the next process of this instance"))
+	c.rooms.refuse(errClosed)
+	c.rooms.endAll(errClosed)
 	c.end.Do(func() { c.err = errClosed; close(c.done) })
 	return c.disconnect()
 }
 
-var errClosed = problem.New(problem.Stopping, "the client is closed")
+var (
+	errClosing = problem.New(problem.Stopping, "berth is shutting down on this host")
+	errClosed  = problem.New(problem.Stopping, "the client is closed")
+)
 
 // drainLook is how often Close looks whether claims are held still.
 const drainLook = 20 * time.Millisecond
@@ -179,7 +199,7 @@ const drainLook = 20 * time.Millisecond
 // drain waits until nothing is held, or ctx ends.
 func (c *Client) drain(ctx context.Context) {
 	for {
-		if n, err := c.engine.Unfinished(ctx); err != nil || n == 0 {
+		if n, err := c.engine.Unfinished(ctx); err != nil || n+c.rooms.len() == 0 {
 			return
 		}
 		select {
@@ -199,9 +219,13 @@ func (c *Client) longestGrace(ctx context.Context) time.Duration {
 	if err != nil {
 		return 0
 	}
-	var longest time.Duration
+	on := c.rooms.leases()
 	for _, cl := range held {
-		if w, ok := c.keeper.Trust(cl.Lease); ok {
+		on = append(on, cl.Lease)
+	}
+	var longest time.Duration
+	for _, id := range on {
+		if w, ok := c.keeper.Trust(id); ok {
 			longest = max(longest, lease.StopGrace(w.TTL))
 		}
 	}

@@ -86,6 +86,12 @@ func (c *Client) Subscribe(ctx context.Context) (<-chan pool.Event, error) {
 	return c.engine.Subscribe(ctx)
 }
 
+// SubscribeRuns is [Client.Subscribe] for what happens to claims of this client that
+// carry a run, and to nothing else.
+func (c *Client) SubscribeRuns(ctx context.Context) (<-chan pool.Event, error) {
+	return c.engine.SubscribeRuns(ctx)
+}
+
 // Age is how old this client's view of the pools is. From 2 s on nothing is
 // granted.
 func (c *Client) Age(ctx context.Context) (time.Duration, error) { return c.engine.Age(ctx) }
@@ -96,8 +102,9 @@ func (c *Client) Host() string { return c.opts.Host }
 // Instance is the name of this client on its host.
 func (c *Client) Instance() string { return c.opts.Instance }
 
-// LeaseEnds tells for each lease how long it still lives unless it is renewed;
-// leases that are gone are missing. It asks etcd, for the first 64 leases only.
+// LeaseEnds tells how long leases still live unless they are renewed, 0 for those
+// that are gone. It asks etcd, for 2 s at most: what that has not told by then is
+// missing. With an error comes what is known without it.
 func (c *Client) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
 	return leaseEnds(ctx, c.backend, ids)
 }

@@ -16,7 +16,10 @@ const (
 	Door     Group = "door"     // how to reach a sidecar
 	Claims   Group = "claims"   // how to wait for slots
 	Instance Group = "instance" // who this process is to the others
+	State    Group = "state"    // what it keeps for its next start
 	Serve    Group = "serve"    // how to be a sidecar
+	Stand    Group = "stand"    // whether a sidecar is a candidate for the coordinator's part
+	Lead     Group = "lead"     // how a candidate leads
 	Dev      Group = "dev"      // the embedded etcd
 )
 
@@ -86,6 +89,12 @@ type value interface {
 	set(s *Settings, text string) bool
 	// show writes the value as a text, without secrets.
 	show(s *Settings) string
+}
+
+// isSwitch tells whether a field is on or off: its flag needs no value.
+func (f Field) isSwitch() bool {
+	_, ok := f.value.(typed[bool])
+	return ok
 }
 
 // typed is a value of one type: where it is, and how it is read.

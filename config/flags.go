@@ -13,7 +13,7 @@ const fileFlag = "config"
 
 // Flags returns the flags of the fields in some groups, for a command or for
 // all of them. With the group [Common] comes --config. The flags only take
-// texts; [Load] reads them.
+// texts, those of switches also none, which is true; [Load] reads them.
 func Flags(groups ...Group) []cli.Flag {
 	var flags []cli.Flag
 	if slices.Contains(groups, Common) {
@@ -26,13 +26,14 @@ func Flags(groups ...Group) []cli.Flag {
 		if f.NoFlag || !slices.Contains(groups, f.Group) {
 			continue
 		}
-		flags = append(flags, &cli.StringFlag{
-			Name: f.Flag(),
-			// cli's own field for the variable would read it, and then a variable
-			// could not be told from a flag.
-			Usage:       fmt.Sprintf("%s [$%s]", f.Usage, f.Env()),
-			DefaultText: f.DefaultText(),
-		})
+		// cli's own field for the variable would read it, and then a variable could
+		// not be told from a flag.
+		usage := fmt.Sprintf("%s [$%s]", f.Usage, f.Env())
+		if f.isSwitch() {
+			flags = append(flags, &cli.BoolFlag{Name: f.Flag(), Usage: usage, DefaultText: f.DefaultText()})
+			continue
+		}
+		flags = append(flags, &cli.StringFlag{Name: f.Flag(), Usage: usage, DefaultText: f.DefaultText()})
 	}
 	return flags
 }

@@ -35,11 +35,27 @@ func TestFlagsOfACommandAndOfThoseAboveItAreRead(t *testing.T) {
 	}
 }
 
+func TestASwitchNeedsNoValue(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "--coordinator": true, "--coordinator=true": true, "--coordinator=false": false} {
+		var got Settings
+		app := &cli.App{Name: "app", Flags: Flags(Stand), Action: func(c *cli.Context) (err error) {
+			got, err = Load(FromCLI(c), Stand)
+			return err
+		}}
+		if err := app.Run(append([]string{"app"}, strings.Fields(text)...)); err != nil {
+			t.Fatal(err)
+		}
+		if got.Coordinator != want {
+			t.Errorf("with %q it is %v", text, got.Coordinator)
+		}
+	}
+}
+
 func TestHelpTellsDefaultsAndVariables(t *testing.T) {
 	var out bytes.Buffer
 	app := &cli.App{
 		Name: "app", Writer: &out,
-		Flags: Flags(Common, Etcd, Door, Claims, Instance, Serve, Dev),
+		Flags: Flags(Common, Etcd, Door, Claims, Instance, State, Serve, Stand, Lead, Dev),
 	}
 	if err := app.Run([]string{"app", "--help"}); err != nil {
 		t.Fatal(err)

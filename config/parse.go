@@ -23,6 +23,24 @@ func parseDuration(text string) (time.Duration, bool) {
 	return d, err == nil && d >= 0 && d <= year
 }
 
+func durationFrom(least, most time.Duration) func(string) (time.Duration, bool) {
+	return func(text string) (time.Duration, bool) {
+		d, err := time.ParseDuration(text)
+		return d, err == nil && d >= least && d <= most
+	}
+}
+
+func orZero(parse func(string) (time.Duration, bool)) func(string) (time.Duration, bool) {
+	return func(text string) (time.Duration, bool) {
+		if d, err := time.ParseDuration(text); err == nil && d == 0 {
+			return 0, true
+		}
+		return parse(text)
+	}
+}
+
+func parseSwitch(text string) (bool, bool) { return text == "true", text == "true" || text == "false" }
+
 func oneOf(allowed ...string) func(string) (string, bool) {
 	return func(text string) (string, bool) { return text, slices.Contains(allowed, text) }
 }

@@ -21,8 +21,11 @@ func (l *loader) rules() {
 	if l.need(Etcd) {
 		l.etcd()
 	}
-	if l.need(Instance) {
-		l.instance()
+	if l.need(Instance, State) {
+		l.host()
+	}
+	if l.need(State) {
+		l.state()
 	}
 	if l.need(Serve) {
 		l.serve()
@@ -75,27 +78,33 @@ func (l *loader) door() {
 	l.files(problems)
 }
 
-// instance fills in the host's name, and the state directory that depends on it.
-func (l *loader) instance() {
+// host fills in the host's name.
+func (l *loader) host() {
+	if l.settings.Host != "" || !l.sound("host") {
+		return
+	}
+	l.origins["host"] = origin{byDefault, "the machine's name"}
+	name, err := l.src.Hostname()
+	if err != nil {
+		l.wrong("host", fmt.Sprintf("can't be found out: %v: set it", err))
+		return
+	}
+	f, _ := lookup("host")
+	l.set(f, name, l.origins["host"])
+}
+
+// state fills in the state directory, which depends on the host's name.
+func (l *loader) state() {
 	s := &l.settings
-	if s.Host == "" && l.sound("host") {
-		l.origins["host"] = origin{byDefault, "the machine's name"}
-		name, err := l.src.Hostname()
-		if err != nil {
-			l.wrong("host", fmt.Sprintf("can't be found out: %v: set it", err))
-			return
-		}
-		f, _ := lookup("host")
-		l.set(f, name, l.origins["host"])
+	if s.StateDir != "" || !l.sound("state_dir") || !l.sound("host") {
+		return
 	}
-	if s.StateDir == "" && l.sound("state_dir") {
-		base, err := l.stateHome()
-		if err != nil {
-			l.wrong("state_dir", err.Error())
-			return
-		}
-		s.StateDir = filepath.Join(base, "berth", s.Host)
+	base, err := l.stateHome()
+	if err != nil {
+		l.wrong("state_dir", err.Error())
+		return
 	}
+	s.StateDir = filepath.Join(base, "berth", s.Host)
 }
 
 func (l *loader) stateHome() (string, error) {

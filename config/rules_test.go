@@ -180,7 +180,7 @@ func TestAMachineWhoseNameIsOfNoUseIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src := given{}.sources(t)
 			src.Hostname = hostname
-			_, err := Load(src, Instance)
+			_, err := Load(src, State)
 			if err == nil || !strings.Contains(err.Error(), "host (the machine's name)") {
 				t.Errorf("the error is %v", err)
 			}
@@ -194,7 +194,7 @@ func TestAMachineWhoseNameIsOfNoUseIsTold(t *testing.T) {
 func TestTheStateDirectoryIsTheHostsOwn(t *testing.T) {
 	src := given{flag: map[string]string{"host": "two"}}.sources(t)
 	src.Env = environment("HOME", "/home/me")
-	got, err := Load(src, Instance)
+	got, err := Load(src, State)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,6 +47,17 @@ type Settings struct {
 	// looked at although nothing was heard; 0 is never, and no jitter.
 	ClaimPollInterval, ClaimPollJitter time.Duration
 
+	// Coordinator has a sidecar stand for the coordinator's part.
+	Coordinator bool
+	// TickInterval is how often a coordinator plans at the least.
+	TickInterval time.Duration
+	// StartTimeout is how long an admitted run waits for its executor.
+	StartTimeout time.Duration
+	// RunRetention is how long runs that have ended, and events, are kept.
+	RunRetention time.Duration
+	// CompactInterval is how much history of etcd a coordinator keeps; 0 is all.
+	CompactInterval time.Duration
+
 	// DataDir and EtcdListen are the embedded etcd's.
 	DataDir, EtcdListen string
 

@@ -117,7 +117,7 @@ var fields = []Field{
 		value: typed[string]{func(s *Settings) *string { return &s.Host }, parseHost},
 	},
 	{
-		Name: "state_dir", Group: Instance, computed: "/var/lib/berth/HOST for root, else ~/.local/state/berth/HOST",
+		Name: "state_dir", Group: State, computed: "/var/lib/berth/HOST for root, else ~/.local/state/berth/HOST",
 		Usage: "`DIR` with what lets a restarted process keep its claims",
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.StateDir }, parsePath},
@@ -158,6 +158,37 @@ var fields = []Field{
 		Usage: "PEM `FILE` with the key of that certificate",
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.TLSKey }, parsePath},
+	},
+
+	{
+		Name: "coordinator", Group: Stand, Default: "false",
+		Usage: "stand for the coordinator's part too",
+		Must:  "true or false",
+		value: typed[bool]{func(s *Settings) *bool { return &s.Coordinator }, parseSwitch},
+	},
+	{
+		Name: "tick_interval", Group: Lead, Default: "250ms",
+		Usage: "`TIME` after which the coordinator looks again unasked",
+		Must:  "a duration from 10ms to 10s",
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.TickInterval }, durationFrom(10*time.Millisecond, 10*time.Second)},
+	},
+	{
+		Name: "start_timeout", Group: Lead, Default: "180s",
+		Usage: "longest `TIME` that an admitted run waits for its executor",
+		Must:  "a duration from 1s to 24h",
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.StartTimeout }, durationFrom(time.Second, 24*time.Hour)},
+	},
+	{
+		Name: "run_retention", Group: Lead, Default: "24h",
+		Usage: "`TIME` for which runs that have ended, and events, are kept",
+		Must:  "a duration from 1m to 8760h",
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.RunRetention }, durationFrom(time.Minute, year)},
+	},
+	{
+		Name: "compact_interval", Group: Lead, Default: "5m",
+		Usage: "`TIME` after which the coordinator has etcd forget old versions of keys, of all its users; 0 for never",
+		Must:  "a duration from 1m to 24h, or 0",
+		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.CompactInterval }, orZero(durationFrom(time.Minute, 24*time.Hour))},
 	},
 
 	{

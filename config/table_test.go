@@ -77,6 +77,11 @@ func TestValues(t *testing.T) {
 		},
 		{"socket", []string{"", "/run/berth.sock"}, []string{"berth.sock", "/" + strings.Repeat("x", 99)}},
 		{"token", []string{"", "0123456789abcdef"}, []string{"short", "0123456789 abcdef", strings.Repeat("x", 257)}},
+		{"coordinator", []string{"true", "false"}, []string{"", "yes", "1", "TRUE"}},
+		{"tick_interval", []string{"10ms", "250ms", "10s"}, []string{"", "0", "9ms", "10001ms", "250"}},
+		{"start_timeout", []string{"1s", "3m", "24h"}, []string{"", "0", "999ms", "24h1s", "-1"}},
+		{"run_retention", []string{"1m", "24h", "8760h"}, []string{"", "0", "59s", "8761h", "1d"}},
+		{"compact_interval", []string{"0", "0s", "1m", "24h"}, []string{"", "-1m", "59s", "25h"}},
 		{"data_dir", []string{".berth"}, []string{""}},
 		{
 			"etcd_listen",

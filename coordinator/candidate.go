@@ -30,7 +30,9 @@ type Candidate struct {
 
 // Tick is what one tick came to.
 type Tick struct {
-	At       time.Time     `json:"at"`
+	At time.Time `json:"at"`
+	// Took is how long it had taken when it was last told of: all of it but the last
+	// write.
 	Took     time.Duration `json:"took_ns"`
 	Number   int64         `json:"number"`
 	Queued   int           `json:"queued"`

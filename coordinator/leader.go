@@ -44,6 +44,7 @@ type leader struct {
 	dirty  bool
 	// deadline is when time alone changes the plan.
 	deadline time.Time
+	begun    time.Time // the tick under way, or the last
 	rest     time.Time // until when there is nothing to do but listen
 	told     time.Time // when etcd was last told of a tick
 	swept    time.Time // when runs to forget were last looked for
@@ -204,6 +205,9 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 // write sends one chunk under the fence, and returns its answer. It is an error if
 // the root's compares did not hold, or if etcd did not answer.
 func (l *leader) write(ctx context.Context, ch *chunk) error {
+	if l.me.Tick != nil {
+		l.me.Tick.Took = time.Since(l.begun)
+	}
 	try, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	resp, err := l.cfg.Backend.Txn(try, ch.txn(&l.fence, l.me.encode()))

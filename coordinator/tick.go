@@ -22,12 +22,12 @@ const (
 
 // tick plans over one snapshot, and carries the plan out in chunks.
 func (l *leader) tick(ctx context.Context, now time.Time) error {
-	begun := time.Now()
+	l.begun = time.Now()
 	s := l.state.snapshot(now)
 	s.StartTimeout = l.cfg.StartTimeout
 	plan := s.Plan()
 	planned := time.Now()
-	l.metrics.plan(begun, planned, plan)
+	l.metrics.plan(l.begun, planned, plan)
 	l.me.Tick = &Tick{
 		At: stamp(now), Number: l.number(), Queued: l.state.queue.Len(), Progress: len(l.state.progress),
 		Admitted: len(plan.Admit), Lost: len(plan.Lost) + len(plan.Expired), Blocked: len(plan.Blocks),
@@ -38,7 +38,6 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	}
 	l.metrics.applied(planned, time.Now())
 	l.metrics.state(l.state)
-	l.me.Tick.Took = time.Since(begun)
 	l.deadline = plan.NextDeadline
 	// There may be more reasons, and what was lost may be admitted again.
 	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired) > 0

@@ -69,6 +69,7 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 			failed++
 		case found.IsZero():
 			found = time.Now()
+			p.setTrouble(t.refusal())
 			p.log.Info("the name is taken, waiting for its owner's end", "error", err, "wait", patience)
 		case time.Since(found) >= patience:
 			return 0, 0, t.refusal()
@@ -82,9 +83,7 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 }
 
 func (p *Presence) noteFailure(before int, err error) {
-	p.mu.Lock()
-	p.trouble = err
-	p.mu.Unlock()
+	p.setTrouble(err)
 	if before == 0 {
 		p.log.Warn("the host could not be announced, trying again", "error", err)
 		return

@@ -38,6 +38,9 @@ type PresenceConfig struct {
 	// when a suspected one has proved to be there. It must not block: Run calls
 	// it, and renews nothing meanwhile.
 	OnChange func(id store.LeaseID)
+	// OnTrouble, if not nil, is told what [Presence.Trouble] tells whenever a try to
+	// take the name has failed for a new reason. It must not block.
+	OnTrouble func(why error)
 }
 
 // Presence shows an instance among the hosts, and makes it the only one of its
@@ -168,11 +171,20 @@ func (p *Presence) entered(id store.LeaseID) {
 }
 
 // Trouble tells why the instance is not seen, nil if nothing has failed: etcd is
-// full, say.
+// full, say, or another process has the name.
 func (p *Presence) Trouble() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.trouble
+}
+
+func (p *Presence) setTrouble(err error) {
+	p.mu.Lock()
+	p.trouble = err
+	p.mu.Unlock()
+	if p.cfg.OnTrouble != nil {
+		p.cfg.OnTrouble(err)
+	}
 }
 
 func (p *Presence) left() {

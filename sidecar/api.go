@@ -24,7 +24,7 @@ type api struct {
 	waits   *waits
 	loud    atomic.Int64 // unix second of the last warning about a failed request
 
-	// session is nil until etcd has answered; missing says why.
+	// session is nil until the instance is open; missing says what for that waits.
 	session atomic.Pointer[session]
 	missing atomic.Pointer[problem.Error]
 	// stopping is why the server ends; nil while it does not.
@@ -38,6 +38,7 @@ type api struct {
 type session struct {
 	client  *berth.Client
 	holders *holders
+	runs    *executors
 	hub     *hub
 }
 
@@ -47,6 +48,8 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	h := humago.New(a.mux, apiConfig(cfg.Options.Version))
 	a.registerClaims(h)
 	a.registerPools(h)
+	a.registerRuns(h)
+	a.registerLimits(h)
 	a.registerHosts(h)
 	a.registerEvents(h)
 	a.registerHealth(h)
@@ -83,7 +86,7 @@ func apiConfig(version string) huma.Config {
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "berth sidecar", Version: version,
-				Description: "Claims slots of named pools, all or none, and gives them back.",
+				Description: "Claims slots of named pools, all or none, and gives them back. Queues runs, which are admitted under limits, and keeps watch over their executors.",
 			},
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),

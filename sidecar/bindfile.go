@@ -15,20 +15,25 @@ import (
 
 // bindFiles keeps the bindings that were changed after the grant, one file for
 // each such claim, so that they survive the process. What was bound at the grant
-// stands in etcd.
+// stands in etcd. It keeps those of started runs as well, in a folder of their own.
 type bindFiles struct {
 	dir string // empty: nothing is kept
 	log hclog.Logger
 }
 
-// bindFolder is where the files are, in the instance's state directory.
-const bindFolder = "binds"
+// bindFolder and runFolder are where the files are, in the instance's state
+// directory.
+const (
+	bindFolder = "binds"
+	runFolder  = "runs"
+)
 
 // maxBindFile is far more than a binding takes.
 const maxBindFile = 4 << 10
 
 // bindFileValue is what a file holds. The fence ties it to one claim: a later
-// claim of the same id has another.
+// claim of the same id has another. Of a run it is the id and the fence of the
+// attempt.
 type bindFileValue struct {
 	store.V
 	Claim string `json:"claim"`
@@ -37,9 +42,13 @@ type bindFileValue struct {
 }
 
 func newBindFiles(stateDir, instance string, log hclog.Logger) bindFiles {
+	return newFiles(stateDir, instance, bindFolder, log)
+}
+
+func newFiles(stateDir, instance, folder string, log hclog.Logger) bindFiles {
 	f := bindFiles{log: log}
 	if stateDir != "" {
-		f.dir = filepath.Join(stateDir, instance, bindFolder)
+		f.dir = filepath.Join(stateDir, instance, folder)
 	}
 	return f
 }

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -156,18 +157,19 @@ func checkTTL(ttl Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// checkWait refuses a wait that nobody means.
-func checkWait(wait Duration) error {
-	if d := time.Duration(wait); d < 0 || d > MaxWait {
-		return problem.Field("wait", "%s is out of range: allowed are 0s (do not wait) to %s", wait, MaxWait)
-	}
-	return nil
-}
+// initPID is the process that all others hang on.
+const initPID = 1
 
-// checkPID refuses what can't be the number of a process.
+// checkPID refuses what can't be the number of a process, and processes that must
+// not be stopped when a claim is lost, whoever asks.
 func checkPID(pid int) error {
-	if pid < 0 {
+	switch {
+	case pid <= 0:
 		return problem.Field("pid", "%d is no process", pid)
+	case pid == initPID:
+		return problem.Field("pid", "process %d is the system's own: a claim is bound to its holder's process, which is stopped if it is lost", pid)
+	case pid == os.Getpid():
+		return problem.Field("pid", "process %d is the sidecar itself", pid)
 	}
 	return nil
 }

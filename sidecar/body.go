@@ -12,9 +12,12 @@ import (
 )
 
 const (
-	// maxBody is far more than any request needs: 32 pools and 32 labels of the
-	// greatest length take 11 KB.
+	// maxBody is far more than any request needs but one: 32 pools and 32 labels of
+	// the greatest length take 11 KB.
 	maxBody = 64 << 10
+	// maxLimitsBody is that of the limits: 1,000 limits of tags of the greatest
+	// length take 330 KB.
+	maxLimitsBody = 512 << 10
 	// bodyTimeout bounds the wait for a body.
 	bodyTimeout = 10 * time.Second
 )
@@ -36,12 +39,16 @@ func takeBody(w http.ResponseWriter, r *http.Request) *Problem {
 	if err := ctl.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil {
 		return newProblem(problem.Internal, "%s", err)
 	}
-	data, err := readBody(w, r)
+	most := int64(maxBody)
+	if r.URL.Path == limitsPath {
+		most = maxLimitsBody
+	}
+	data, err := readBody(w, r, most)
 	var timeout net.Error
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		return newProblem(problem.TooLarge, "the body is too large: allowed are %d bytes", maxBody)
+		return newProblem(problem.TooLarge, "the body is too large: allowed are %d bytes", most)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return newProblem(problem.SlowRequest, "the body did not arrive within %s", bodyTimeout)
 	case err != nil:
@@ -61,10 +68,10 @@ func takeBody(w http.ResponseWriter, r *http.Request) *Problem {
 // readBody reads to the end. Of a body that says that it is too long it reads
 // only so much that the server knows: it keeps the connection open for a moment
 // then, so that its client hears the answer.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength <= maxBody {
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	if r.ContentLength <= most {
 		buf := bytes.NewBuffer(make([]byte, 0, max(r.ContentLength, 0)+bytes.MinRead))
-		_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+		_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, most))
 		return buf.Bytes(), err
 	}
 	if r.Header.Get("Expect") == "" { // otherwise it waits for the answer
@@ -72,7 +79,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return nil, &http.MaxBytesError{Limit: maxBody}
+	return nil, &http.MaxBytesError{Limit: most}
 }
 
 // isJSON tells whether a body is meant to be JSON. What curl sends says that it

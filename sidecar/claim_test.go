@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,6 +195,31 @@ func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
 	}
 }
 
+func TestAReleaseWhoseClientHangsUpIsNoFault(t *testing.T) {
+	etcd := embedtest.Cluster(t, 1)
+	r := start(t, config(t, etcd.Endpoints()[0]))
+	r.pool("db", 1)
+	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+	etcd.Stop(0)
+	ctx, hangUp := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.client.Release(ctx, "mine") }()
+	eventually(t, "it is being released", func() bool {
+		c, err := r.client.Get(t.Context(), "mine")
+		return err == nil && c.State == sidecar.StateReleasing
+	})
+	hangUp()
+	if err := <-done; err != context.Canceled {
+		t.Errorf("the client gets %v", err)
+	}
+	eventually(t, "the server has answered", func() bool { return strings.Contains(r.log.String(), "method=DELETE path=/v1/claims/mine") })
+	if log := r.log.String(); !strings.Contains(log, "status=499") || strings.Contains(log, "[ERROR]") {
+		t.Error("it is told as a fault")
+	}
+	etcd.Restart(0)
+	r.free("db") // it was released all the same
+}
+
 func TestAReleaseWithdrawsAClaimThatWaits(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
@@ -217,7 +243,7 @@ func TestAnotherHostsClaimIsNobodysToRelease(t *testing.T) {
 	c := two.claim(sidecar.ClaimRequest{ID: "theirs", Pools: sidecar.Slots{"db": 2}})
 	eventually(t, "the other host sees it", func() bool {
 		got, err := one.client.Get(t.Context(), "theirs")
-		return err == nil && got.Host == "two" && got.Fence == c.Fence && got.TrustedFor == 0
+		return err == nil && got.Host == "two" && got.Fence == c.Fence && got.TrustedFor == nil
 	})
 	wantCode(t, one.client.Release(t.Context(), "theirs"), problem.NotHolder)
 	_, err := one.client.Renew(t.Context(), "theirs", sidecar.RenewRequest{})

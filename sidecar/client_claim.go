@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/pool"
 )
 
 // Claim claims slots, and returns when they are granted or refused. If ctx ends
@@ -37,10 +40,17 @@ func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*C
 	if err != nil {
 		return nil, err
 	}
-	if claim.TrustedFor > 0 {
-		claim.until = sent + time.Duration(claim.TrustedFor)*time.Millisecond
+	if claim.TrustedFor != nil && *claim.TrustedFor > 0 {
+		claim.until = sent + milliseconds(*claim.TrustedFor)
 	}
 	return &claim, nil
+}
+
+// milliseconds makes a time of what was answered, whatever that is: none of less
+// than 0, and none that is longer than a claim can be trusted at all.
+func milliseconds(n int64) time.Duration {
+	const most = berth.MaxWait + pool.MaxLeaseDuration
+	return time.Duration(min(max(0, n), most.Milliseconds())) * time.Millisecond
 }
 
 func claimPath(id string) string { return claimsPath + "/" + escape(id) }

@@ -62,7 +62,11 @@ func (c *Client) watchOnce(ctx context.Context, id string, heard func()) (ended 
 		case ev.Type == EventHello && ev.State == "unknown":
 			result = problem.New(problem.ClaimNotFound, "the sidecar knows nothing of claim %q", id)
 		case ev.Type == EventClaimEnded && ev.Claim == id:
-			result = problem.New(problem.Code(ev.Code), "%s", ev.Reason)
+			code := problem.ClaimLost // which it is, whatever the reason
+			if ev.Code == string(problem.ClaimRevoked) {
+				code = problem.ClaimRevoked
+			}
+			result = problem.New(code, "%s", ev.Reason)
 		case ev.Type == EventClaimReleased && ev.Claim == id:
 		case ev.Type == EventLagged:
 			return io.EOF // a new stream begins with the state

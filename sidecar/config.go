@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -38,12 +39,16 @@ type Config struct {
 	// for none.
 	Token string
 	// Names are the names, beyond localhost and the addresses, under which the
-	// server is reached: what a Host header may say.
+	// server is reached: what a Host header may say. One that begins with "*."
+	// stands for any first label, as in certificates.
 	Names []string
 
-	// DrainTimeout bounds the wait for holders in a stop; [DefaultDrainTimeout]
-	// if 0, and no wait if negative.
+	// DrainTimeout bounds the wait for holders and for the executors of runs in a
+	// stop; [DefaultDrainTimeout] if 0, and no wait if negative.
 	DrainTimeout time.Duration
+	// RunRetention is how long the events of runs are kept; [run.DefaultRetention]
+	// if 0.
+	RunRetention time.Duration
 
 	// Logger is silent if nil. It serves Options too, unless that has one.
 	Logger hclog.Logger
@@ -72,6 +77,9 @@ func (c *Config) fill() {
 	}
 	if c.Gatherer == nil {
 		c.Gatherer = prometheus.NewRegistry()
+	}
+	if c.RunRetention == 0 {
+		c.RunRetention = run.DefaultRetention
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout

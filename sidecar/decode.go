@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
 )
@@ -14,19 +13,13 @@ import (
 // decoder reads a body strictly: what is no JSON object, a field that is not
 // known, in just this spelling, and a name that is given twice are refused.
 type decoder[T any] struct {
-	fields []string
+	shape *shape
 	// optional bodies may be left out.
 	optional bool
 }
 
 func newDecoder[T any](optional bool) decoder[T] {
-	d := decoder[T]{optional: optional}
-	t := reflect.TypeFor[T]()
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		d.fields = append(d.fields, name)
-	}
-	return d
+	return decoder[T]{shape: shapeOf(reflect.TypeFor[T]()), optional: optional}
 }
 
 // decode reads a body. Its error is a [*Problem].
@@ -41,7 +34,10 @@ func (d *decoder[T]) decode(body []byte) (v T, err error) {
 		var any json.RawMessage
 		return v, newProblem(problem.Malformed, "the body is no JSON: %s", json.Unmarshal(body, &any))
 	}
-	if faults := scanNames(body, d.fields); len(faults) > 0 {
+	if !wellFormed(body) {
+		return v, garbledProblem(body)
+	}
+	if faults := scanNames(body, d.shape); len(faults) > 0 {
 		return v, fieldProblem(faults...)
 	}
 	if err := json.Unmarshal(body, &v); err != nil {
@@ -73,8 +69,10 @@ func takes(t reflect.Type) string {
 		return "whole number that can be used here"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
-	case t.Kind() == reflect.Map:
+	case t.Kind() == reflect.Map, t.Kind() == reflect.Struct:
 		return "object"
+	case t.Kind() == reflect.Slice:
+		return "list"
 	}
 	return t.Kind().String()
 }

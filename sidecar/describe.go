@@ -34,12 +34,15 @@ func (hs *holders) answer(h *holder, begun time.Time) Claim {
 	if h.expires > 0 {
 		left = min(left, max(0, h.expires-hs.clock.Now()))
 	}
-	if left <= 0 || h.releasing {
+	if c.TrustedFor = new(int64); left <= 0 || h.releasing {
 		return c
+	}
+	if ttl > 0 {
+		grace = min(grace, lease.StopGrace(ttl)) // or it would have to stop as soon as it holds
 	}
 	now := time.Now()
 	c.TrustedUntil = now.Add(left)
-	c.TrustedFor = (now.Sub(begun) + left).Milliseconds()
+	*c.TrustedFor = (now.Sub(begun) + left).Milliseconds()
 	c.Grace = grace.Milliseconds()
 	return c
 }

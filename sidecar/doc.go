@@ -10,6 +10,10 @@
 //     that the holder lives: by a time to live (ttl) within which it renews, by a
 //     process (pid), by both, whichever ends first, or by nothing, until it
 //     releases.
+//   - An executor is who runs a run that it has started through a server, and one
+//     attempt of it: it says by heartbeats that it lives. The server keeps a key in
+//     etcd for it, active/<host>/<run>, on a lease of its own; the coordinator takes
+//     a run whose key is gone from its executor.
 //   - A [Problem] is what every error is answered as: problem+json with a stable
 //     code. The codes and their statuses are those of internal/problem.
 //   - A [Client] speaks to a server. Its errors are problems again.
@@ -20,7 +24,10 @@
 //     says what is missing, and everything under /v1 is refused with 503.
 //   - trusted_for counts from the sending of the request that it answers, and
 //     never lasts longer than the lease, nor than the ttl. Whoever has stopped by
-//     then has stopped before anybody else can have the slots.
+//     then has stopped before anybody else can have the slots. Whoever renews each
+//     third of the ttl never comes near the grace.
+//   - A request for a claim is among the waits until its claim is among the holders:
+//     so a release finds it at any time.
 //   - A claim whose trust has ended keeps its slots until its holder says that it
 //     has stopped (DELETE), its process is gone, its ttl has passed, or etcd ends
 //     its lease. For some minutes after that it is answered with why.
@@ -31,6 +38,13 @@
 //     names the fence never touches a later claim of the id.
 //   - A binding survives the server: it is recorded with the claim in etcd, and
 //     later changes of it in the state directory.
+//   - A heartbeat is answered from the run's record as it is then: a run that was
+//     canceled, or that somebody else has, is told so at once. While etcd does not
+//     answer, trust in the lease decides.
+//   - The key of an attempt is deleted only under a compare of the revision at which
+//     it was put, which is the attempt's fence.
+//   - A start of which the answer was lost is looked after until it is known to be
+//     made, or can't be any more.
 //
 // # States of a holder
 //
@@ -40,6 +54,12 @@
 //	              │ lease not renewed, revoked, ttl passed   │ DELETE, its process
 //	              ▼                                          │ ended, ttl passed
 //	            ended (409 claim_lost or claim_revoked) ─────┘
+//
+// With executors it is as with holders that have a ttl: one that is not heard of
+// within it has lost the run, and one whose lease was lost is told with its next
+// heartbeat. A stop waits for runs to be finished, tells the executors that are
+// left (409 run_lost), gives them [lease.StopGrace] to stop or to finish, and then
+// gives their runs up.
 //
 // # Stopping a process
 //
@@ -54,8 +74,8 @@
 //
 // While etcd is away, claims wait, reads answer from what was last known, and
 // trust runs down; what can't be answered is etcd_unavailable. A server that is
-// killed and started again within the leases takes its claims over: processes
-// are watched again, ttls begin anew. A state file that can't be read is told in
+// killed and started again within the leases takes its claims and runs over:
+// processes are watched again, ttls begin anew. A state file that can't be read is told in
 // the log, and the binding recorded in etcd counts. A client that hangs up while
 // it waits leaves the line; one that hangs up later leaves a claim that ends as
 // its binding says.

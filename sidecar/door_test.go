@@ -22,7 +22,7 @@ import (
 )
 
 func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
-	r := single(t, func(c *sidecar.Config) { c.Names = []string{"berth.internal"} })
+	r := single(t, func(c *sidecar.Config) { c.Names = []string{"berth.internal", "*.Jobs.example"} })
 	r.readDocument()
 	port := r.server.Addr().(*net.TCPAddr).Port
 	host := func(h string) func(*http.Request) { return func(q *http.Request) { q.Host = h } }
@@ -39,6 +39,11 @@ func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
 		"without a port":         {request{change: host("localhost")}, 200, ""},
 		"IPv6":                   {request{change: host(fmt.Sprintf("[::1]:%d", port))}, 200, ""},
 		"a name of the settings": {request{change: host(fmt.Sprintf("Berth.internal:%d", port))}, 200, ""},
+		"any label":              {request{change: host(fmt.Sprintf("one.jobs.Example:%d", port))}, 200, ""},
+		"two labels for one":     {request{change: host("a.one.jobs.example")}, 403, problem.Forbidden},
+		"no label":               {request{change: host("jobs.example")}, 403, problem.Forbidden},
+		"an empty label":         {request{change: host(".jobs.example")}, 403, problem.Forbidden},
+		"a label within a name":  {request{change: host("one.jobs.example.evil.example")}, 403, problem.Forbidden},
 		"another name":           {request{change: host("evil.example")}, 403, problem.Forbidden},
 		"a longer name":          {request{change: host("localhost.evil.example")}, 403, problem.Forbidden},
 		"another address":        {request{change: host("10.0.0.1")}, 403, problem.Forbidden},

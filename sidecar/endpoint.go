@@ -2,9 +2,12 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // operation describes an endpoint. Errors of all kinds are problems.
@@ -37,10 +40,20 @@ func handle[I, O any](a *api, h huma.API, op huma.Operation, f func(context.Cont
 	huma.Register(h, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {
-			return nil, a.fail(op.OperationID, err)
+			return nil, a.fail(op.OperationID, hungUp(ctx, err))
 		}
 		return out, nil
 	})
+}
+
+// hungUp makes one problem of the errors by which calls end whose client is gone:
+// they are no fault, and nobody hears of them.
+func hungUp(ctx context.Context, err error) error {
+	gone := errors.Is(err, context.Canceled) || problem.CodeOf(err) == problem.EtcdUnavailable
+	if ctx.Err() == nil || !gone {
+		return err
+	}
+	return problem.New(problem.ClaimCanceled, "the request was canceled: its client has hung up")
 }
 
 // withBody is the input of an endpoint whose only input is a body.
@@ -60,8 +73,8 @@ func handleBody[T, I, O any](a *api, h huma.API, op huma.Operation, optional boo
 	d := newDecoder[T](optional)
 	op.RequestBody = &huma.RequestBody{}
 	op.SkipValidateBody = true
-	op.MaxBodyBytes = maxBody + 1 // which the door has checked
-	op.BodyReadTimeout = -1       // as well
+	op.MaxBodyBytes = maxLimitsBody + 1 // the door has checked it
+	op.BodyReadTimeout = -1             // as well
 	handle(a, h, op, func(ctx context.Context, in *I) (*O, error) {
 		v, err := d.decode(raw(in))
 		if err != nil {

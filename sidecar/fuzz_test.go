@@ -114,6 +114,49 @@ func FuzzParseCursor(f *testing.F) {
 	})
 }
 
+func FuzzParseRunCursor(f *testing.F) {
+	f.Add(runCursor{ID: "a"}.String())
+	f.Add(runCursor{Queue: true, Priority: -1, Created: 12, ID: "b"}.String())
+	f.Add("!")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := parseRunCursor(text)
+		if err != nil || text == "" {
+			return
+		}
+		if again, err := parseRunCursor(c.String()); err != nil || again != c || c.ID == "" {
+			t.Errorf("%q is %+v, and that is %+v, %v", text, c, again, err)
+		}
+	})
+}
+
+// FuzzDecodeLimits holds the decoder of bodies with lists of objects against
+// package json.
+func FuzzDecodeLimits(f *testing.F) {
+	for _, body := range []string{
+		`{}`, `{"max_concurrent_runs":-1,"tags":null}`, `{"tags":[]}`, `{"tags":[{"key":"a","limit":1}]}`,
+		`{"tags":[{"key":"a","value":"b","per_unique_value":true,"limit":1},{}]}`, `{"tags":[[{"key":1}]]}`,
+		`{"tags":[{"key":"a","limit":1,"Limit":2}]}`, `{"tags":{"key":"a"}}`, `{"tags":[{"key":"a","key":"b","limit":0}]}`,
+	} {
+		f.Add([]byte(body))
+	}
+	d := newDecoder[LimitsChange](false)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := d.decode(body)
+		if err != nil {
+			if p := problemOf(err); p.Status < 400 || p.Status > 422 || p.Detail == "" {
+				t.Errorf("%q is refused with %+v", body, p)
+			}
+			return
+		}
+		var want LimitsChange
+		strict := json.NewDecoder(bytes.NewReader(body))
+		strict.DisallowUnknownFields()
+		if err := strict.Decode(&want); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is %+v, for json it is %+v, %v", body, got, want, err)
+		}
+	})
+}
+
 func FuzzParseProc(f *testing.F) {
 	f.Add([]byte("1 (a) b) c) S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0"))
 	f.Add([]byte("Name:\tx\nUid:\t1000\t0\t0\t0\n"))

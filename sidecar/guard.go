@@ -3,6 +3,7 @@ package sidecar
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,12 +17,18 @@ import (
 type guard struct {
 	token *[sha256.Size]byte // nil: none is asked for
 	names map[string]bool    // of hosts, lower case
+	wild  *x509.Certificate  // matches names as certificates do: *.example.com
 	tls   bool
 }
 
 func newGuard(cfg *Config) *guard {
 	g := &guard{names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
+	g.wild = &x509.Certificate{}
 	for _, name := range cfg.Names {
+		if strings.HasPrefix(name, "*.") {
+			g.wild.DNSNames = append(g.wild.DNSNames, name)
+			continue
+		}
 		g.names[strings.ToLower(name)] = true
 	}
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil && host != "" {
@@ -39,7 +46,7 @@ func newGuard(cfg *Config) *guard {
 func (g *guard) check(r *http.Request) *Problem {
 	_, local := peerOf(r.Context())
 	if !local && !g.knows(r) {
-		return newProblem(problem.Forbidden, "this server is not called %s: use localhost or its address, or add the name to its settings", quote(r.Host))
+		return newProblem(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", quote(r.Host))
 	}
 	if p := g.checkOrigin(r, local); p != nil {
 		return p
@@ -64,7 +71,7 @@ func (g *guard) knows(r *http.Request) bool {
 	// An address says no name at all. It is ours if the request came to it.
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
-		return false
+		return g.wild.VerifyHostname(host) == nil
 	}
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {

@@ -32,7 +32,14 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 	if err != nil {
 		return nil, err
 	}
-	claim, err := a.take(ctx, s, w)
+	ctx, wait, err := a.waits.enter(ctx, w.ID)
+	if err != nil {
+		w.proc.close()
+		return nil, err
+	}
+	// Who releases the claim finds the wait, or its holder.
+	defer a.waits.leave(wait)
+	claim, err := a.take(ctx, s, w, wait)
 	if err != nil {
 		w.proc.close()
 		return nil, err
@@ -54,7 +61,7 @@ func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
 		w.ID = ulid.Make().String()
 	}
 	if req.Wait != nil {
-		if err := checkWait(*req.Wait); err != nil {
+		if err := berth.ValidateWait(time.Duration(*req.Wait)); err != nil {
 			return nil, err
 		}
 	}
@@ -95,11 +102,7 @@ func (s *session) openProcess(ctx context.Context, pid int) (*process, error) {
 
 // take waits for the claim: until it is granted or refused, its client hangs up,
 // its process ends, it is released, or the server stops.
-func (a *api) take(ctx context.Context, s *session, w *wanted) (*berth.Claim, error) {
-	ctx, wait, err := a.waits.enter(ctx, w.ID)
-	if err != nil {
-		return nil, err
-	}
+func (a *api) take(ctx context.Context, s *session, w *wanted, wait *wait) (*berth.Claim, error) {
 	a.metrics.waits.Inc()
 	defer a.metrics.waits.Dec()
 	if w.proc != nil {
@@ -108,7 +111,7 @@ func (a *api) take(ctx context.Context, s *session, w *wanted) (*berth.Claim, er
 		})
 	}
 	claim, err := s.client.Claim(ctx, berth.Slots(w.Pools), w.options()...)
-	if ended := a.waits.leave(wait); ended != nil {
+	if ended := a.waits.ended(wait); ended != nil {
 		if claim != nil {
 			_ = claim.Release(context.WithoutCancel(ctx)) // at its end there is the lease
 		}

@@ -41,7 +41,9 @@ func (a *api) readiness(ctx context.Context, _ *struct{}) (*output[Health], erro
 	if a.stopping.Load() != nil {
 		code, missing = problem.Stopping, append(missing, "stopping")
 	}
-	if s, err := a.ready(); err != nil {
+	if s, err := a.ready(); problem.CodeOf(err) == problem.Unavailable {
+		code, missing = problem.Unavailable, append(missing, fmt.Sprintf("name: %s", err))
+	} else if err != nil {
 		missing = append(missing, fmt.Sprintf("etcd: %s", err))
 	} else if old := s.viewAge(ctx); old > maxViewAge {
 		missing = append(missing, fmt.Sprintf("view: nothing was heard from etcd for %s", old.Truncate(100*time.Millisecond)))

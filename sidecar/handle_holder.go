@@ -49,11 +49,31 @@ func (hs *holders) find(id string) (*holder, error) {
 
 // whyClaim answers GET /v1/claims/{id}/why.
 func (a *api) whyClaim(ctx context.Context, in *idInput) (*output[Why], error) {
+	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(s.why(ctx, in.ID))
+	why, err := s.why(ctx, in.ID)
+	why.Claim = s.known(why.Claim, begun)
+	return outputOf(why, err)
+}
+
+// known is what is known best of a claim from the view of the pools: of one that is
+// held through this server, what its holder is told.
+func (s *session) known(c Claim, begun time.Time) Claim {
+	if c.State != StateHeld || !s.owns(c) {
+		return c
+	}
+	if h, err := s.holders.find(c.ID); err == nil && h != nil && h.is(c.Fence) {
+		return s.holders.answer(h, begun)
+	}
+	return c
+}
+
+// owns tells whether a claim belongs to this server.
+func (s *session) owns(c Claim) bool {
+	return c.Host == s.client.Host() && c.Instance == s.client.Instance()
 }
 
 // why tells about a claim of any host, from the view of the pools.
@@ -90,7 +110,7 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 	}
 	h, err := s.holders.renew(in.ID, r, proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
-		err = s.elsewhere(ctx, in.ID, r.Fence, err)
+		_, err = s.elsewhere(ctx, in.ID, r.Fence, err)
 	}
 	if err != nil {
 		return nil, err
@@ -98,25 +118,25 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 	return outputOf(s.holders.answer(h, begun), nil)
 }
 
-// elsewhere tells whether a claim that is not held here is held by another, or
-// waits; otherwise it returns err. Unless fence is 0, only a claim that has it
-// counts.
-func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) error {
+// elsewhere looks for a claim that is not held here: it is not_holder if another
+// has it, or waits, and err otherwise. Own is a claim that the view shows as held
+// through this server. Unless fence is 0, only a claim that has it counts.
+func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) (own bool, _ error) {
 	why, lookErr := s.why(ctx, id)
 	switch {
 	case problem.CodeOf(lookErr) == problem.ClaimNotFound:
-		return err
+		return false, err
 	case lookErr != nil:
-		return lookErr
+		return false, lookErr
 	}
 	c := why.Claim
 	if fence != 0 && c.Fence != fence {
-		return err
+		return false, err
 	}
-	if c.Host != s.client.Host() || c.Instance != s.client.Instance() {
-		return problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
+	if !s.owns(c) {
+		return false, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
 	}
-	return err
+	return c.State == StateHeld, err
 }
 
 // revokeClaim answers POST /v1/claims/{id}/revoke.
@@ -146,18 +166,37 @@ type releaseInput struct {
 	Fence int64  `query:"fence" minimum:"1" doc:"Releases only the claim with this fence, so that a release which comes late leaves a later claim of the id alone."`
 }
 
+// releaseLook is how often it is looked whether a claim that was granted just now
+// has its holder.
+const releaseLook = 10 * time.Millisecond
+
 // releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
 func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
 	}
-	released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", clip(in.ID))
-	if in.Fence == 0 && a.waits.endID(in.ID, released) {
-		return nil, nil
+	waited := false
+	if in.Fence == 0 {
+		released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", clip(in.ID))
+		if waited, err = a.waits.endID(ctx, in.ID, released); err != nil {
+			return nil, err
+		}
 	}
-	if found, err := s.holders.release(ctx, in.ID, in.Fence); found {
-		return nil, err
+	for {
+		if found, err := s.holders.release(ctx, in.ID, in.Fence); found || waited {
+			return nil, err
+		}
+		own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
+		if err != nil || !own || in.Fence == 0 || len(a.waits.of(in.ID)) == 0 {
+			return nil, err
+		}
+		// The claim with that fence is released already, and the view does not show
+		// it yet; or it was granted just now, and has no holder yet.
+		select {
+		case <-time.After(releaseLook):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	return nil, s.elsewhere(ctx, in.ID, in.Fence, nil)
 }

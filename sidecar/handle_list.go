@@ -44,11 +44,7 @@ func (a *api) listClaims(ctx context.Context, in *listInput) (*output[List[Claim
 	}
 	list := page.cut(in.Limit)
 	for i, c := range list.Items {
-		if c.State == StateHeld && c.Host == s.client.Host() && c.Instance == s.client.Instance() {
-			if h, err := s.holders.find(c.ID); err == nil && h != nil {
-				list.Items[i] = s.holders.answer(h, begun)
-			}
-		}
+		list.Items[i] = s.known(c, begun)
 	}
 	return outputOf(list, nil)
 }

@@ -16,14 +16,9 @@ const poolsPath = "/v1/pools"
 
 var poolType = reflect.TypeFor[Pool]()
 
-const (
-	// maxListed bounds the holders and the waiters that a pool is shown with; the
-	// list of claims has them all.
-	maxListed = 1000
-	// expiryTimeout bounds how long etcd is asked when leases end. What it has not
-	// said by then is left out.
-	expiryTimeout = time.Second
-)
+// maxListed bounds the holders and the waiters that a pool is shown with; the
+// list of claims has them all.
+const maxListed = 1000
 
 // poolInput is the input of an endpoint of one pool.
 type poolInput struct {
@@ -66,37 +61,44 @@ func (a *api) getPool(ctx context.Context, in *poolInput) (*output[PoolDetail], 
 	if err != nil {
 		return nil, err
 	}
-	detail := PoolDetail{Pool: poolOf(p.Status), Holders: []Holder{}, Waiters: []Waiter{}}
 	holders := p.Holders[:min(len(p.Holders), maxListed)]
-	ends := s.expiries(ctx, holders)
-	for _, h := range holders {
-		one := holderOf(h)
-		one.ExpiresIn = Duration(ends[h.Lease])
-		detail.Holders = append(detail.Holders, one)
-	}
-	for _, w := range p.Waiters[:min(len(p.Waiters), maxListed)] {
-		detail.Waiters = append(detail.Waiters, waiterOf(w))
-	}
-	return outputOf(detail, nil)
+	return outputOf(poolDetailOf(p, s.expiries(ctx, holders)), nil)
 }
+
+// leaseEnds tells how long leases still live, as far as that is known.
+type leaseEnds map[store.LeaseID]time.Duration
 
 // expiries asks etcd when the leases of holders end. They are worth showing, and
 // no reason to fail.
-func (s *session) expiries(ctx context.Context, holders []pool.HolderStatus) map[store.LeaseID]time.Duration {
-	if len(holders) == 0 {
-		return nil
-	}
+func (s *session) expiries(ctx context.Context, holders []pool.HolderStatus) leaseEnds {
 	ids := make([]store.LeaseID, len(holders))
 	for i, h := range holders {
 		ids[i] = h.Lease
 	}
-	ctx, cancel := context.WithTimeout(ctx, expiryTimeout)
-	defer cancel()
-	ends, err := s.client.LeaseEnds(ctx, ids)
-	if err != nil {
-		return nil
-	}
+	ends, _ := s.client.LeaseEnds(ctx, ids) // what is missing is told
 	return ends
+}
+
+// poolDetailOf tells of a pool, and what it leaves out.
+func poolDetailOf(p pool.Detail, ends leaseEnds) PoolDetail {
+	holders, waiters := p.Holders[:min(len(p.Holders), maxListed)], p.Waiters[:min(len(p.Waiters), maxListed)]
+	d := PoolDetail{
+		Pool:    poolOf(p.Status),
+		Holders: make([]Holder, len(holders)), HoldersLeftOut: len(p.Holders) - len(holders),
+		Waiters: make([]Waiter, len(waiters)), WaitersLeftOut: len(p.Waiters) - len(waiters),
+	}
+	for i, h := range holders {
+		left, known := ends[h.Lease]
+		if !known {
+			d.ExpiriesUnknown++
+		}
+		d.Holders[i] = holderOf(h)
+		d.Holders[i].ExpiresIn = Duration(left)
+	}
+	for i, w := range waiters {
+		d.Waiters[i] = waiterOf(w)
+	}
+	return d
 }
 
 // putPool answers PUT /v1/pools/{pool}.

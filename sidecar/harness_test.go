@@ -265,6 +265,15 @@ func wantCode(t testing.TB, err error, want problem.Code) {
 	}
 }
 
+// wantField wants input to be refused because of a field.
+func wantField(t testing.TB, err error, field string) {
+	t.Helper()
+	var p *problem.Error
+	if !errors.As(err, &p) || p.Code != problem.Invalid || p.Field != field {
+		t.Errorf("%v, want a refusal of %s", err, field)
+	}
+}
+
 // newLog takes the log of a server, and shows it if the test fails.
 func newLog(t testing.TB) *syncBuffer {
 	buf := new(syncBuffer)

@@ -27,8 +27,8 @@ const (
 // live is the life of a server, once it answers:
 //
 //  1. etcd is reached.
-//  2. The claims that an earlier server left are taken over.
-//  3. Claims are made, until a stop.
+//  2. The claims and the runs that an earlier server left are taken over.
+//  3. Claims are made and runs started, until a stop.
 //  4. The stop, as its mode says.
 func (s *Server) live(ctx context.Context, a *api, w *web) error {
 	client, mode, err := s.connect(ctx, a, w)
@@ -41,17 +41,21 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 	}
 	hub := newHub(client.Subscribe)
 	hs := newHolders(&s.cfg, hub, procs, a.metrics)
+	xs := newExecutors(&s.cfg, client)
 	looking, cancel := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
 	looks.Go(func() { hs.run(looking) })
+	looks.Go(func() { xs.run(looking) })
 
 	claims, err := client.Held(context.WithoutCancel(ctx))
 	if err != nil {
 		mode = Leave
 	} else {
 		hs.resume(claims)
-		a.session.Store(&session{client: client, holders: hs, hub: hub})
-		s.log.Info("ready", keyClaims, len(claims))
+		xs.resume(client.LeftRooms())
+		xs.follow(looking, client.SubscribeRuns, &looks)
+		a.session.Store(&session{client: client, holders: hs, runs: xs, hub: hub})
+		s.log.Info("ready", keyClaims, len(claims), keyRuns, xs.count())
 		if mode == 0 {
 			mode, err = s.serving(ctx, client, w)
 		}
@@ -59,11 +63,12 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 	a.stopping.Store(errStopping)
 	a.waits.stop(errStopping)
 	hub.stop()
-	err = errors.Join(err, s.end(mode, client, hs, w, a))
+	err = errors.Join(err, s.end(mode, client, hs, xs, w, a))
 
 	cancel()
 	looks.Wait()
 	hs.leave()
+	xs.leave()
 	return errors.Join(err, procs.close())
 }
 
@@ -113,15 +118,16 @@ func (s *Server) serving(ctx context.Context, client *berth.Client, w *web) (Sto
 }
 
 // end ends the instance.
-func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, w *web, a *api) error {
+func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, xs *executors, w *web, a *api) error {
 	if mode == Drain {
-		mode = s.drain(client, hs)
+		mode = s.drain(client, hs, xs)
 	}
-	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.count())
+	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.count(), keyRuns, xs.count())
 	if mode == Leave {
 		// What is being answered is answered while the instance still can.
 		err := w.close(a)
 		hs.leave()
+		xs.leave()
 		return errors.Join(err, client.Leave())
 	}
 	if client.Err() != nil {
@@ -132,15 +138,15 @@ func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, w *web, a
 	return client.Close(ctx)
 }
 
-// drain waits until no claims are left, for the drain timeout at most, and
-// returns how to go on.
-func (s *Server) drain(client *berth.Client, hs *holders) StopMode {
-	s.log.Info("draining", keyClaims, hs.count(), keyDuration, s.cfg.DrainTimeout)
+// drain waits until no claims and no runs are left, for the drain timeout at most,
+// and returns how to go on.
+func (s *Server) drain(client *berth.Client, hs *holders, xs *executors) StopMode {
+	s.log.Info("draining", keyClaims, hs.count(), keyRuns, xs.count(), keyDuration, s.cfg.DrainTimeout)
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	timeout := time.NewTimer(max(0, s.cfg.DrainTimeout))
 	defer timeout.Stop()
-	for hs.count() > 0 {
+	for hs.count()+xs.count() > 0 {
 		select {
 		case <-tick.C:
 		case <-timeout.C:

@@ -86,8 +86,13 @@ func TestTheEndOfAProcessFreesItsClaim(t *testing.T) {
 	wantCode(t, err, problem.ClaimNotFound)
 	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
 	wantCode(t, err, problem.Invalid)
-	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: os.Getpid()})
-	wantCode(t, err, problem.Invalid) // the sidecar itself
+	held := r.claim(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 1}})
+	for _, pid := range []int{1, os.Getpid()} { // the system's first, and the sidecar itself
+		_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: pid})
+		wantField(t, err, "pid")
+		_, err = r.client.Renew(t.Context(), held.ID, sidecar.RenewRequest{PID: pid})
+		wantField(t, err, "pid")
+	}
 }
 
 func TestTheEndOfAProcessEndsTheWaitOfItsClaim(t *testing.T) {
@@ -305,7 +310,7 @@ func TestARestartedServerKeepsItsClaims(t *testing.T) {
 	}
 	eventually(t, "the lease is renewed", func() bool {
 		c, err := r.client.Renew(t.Context(), "by-lease", sidecar.RenewRequest{})
-		return err == nil && c.TrustedFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
+		return err == nil && *c.TrustedFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
 	})
 	for _, id := range []string{"timed", "retimed"} { // which nobody renews
 		eventually(t, id+" ends", func() bool {

@@ -31,4 +31,11 @@ const (
 	keyLease    = "lease_duration"
 	keyReserve  = "reserve_after"
 	keyPaused   = "paused"
+
+	keyRun       = "run"
+	keyFence     = "fence"
+	keyMaxRuns   = "max_concurrent_runs"
+	keyTagLimits = "tag_limits"
+	keyRuns      = "runs"
+	keyEvents    = "events"
 )

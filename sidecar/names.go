@@ -1,8 +1,10 @@
 package sidecar
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -10,19 +12,54 @@ import (
 // maxFaults bounds how many names are told to be wrong.
 const maxFaults = 10
 
+// shape is which names an object may have. A nil shape is that of an object with
+// names of any kind, or of no object.
+type shape struct {
+	names []string
+	// needed may not be left out.
+	needed []string
+	// positive are numbers of which 0 would count as left out.
+	positive []string
+	// of are the shapes of the objects in lists, by name.
+	of map[string]*shape
+}
+
+// shapeOf returns the shape of a struct. What may not be left out is judged in
+// lists only: what a body as a whole needs is for its endpoint to say.
+func shapeOf(t reflect.Type) *shape {
+	sh := &shape{of: map[string]*shape{}}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		sh.names = append(sh.names, name)
+		if !strings.Contains(options, "omit") {
+			sh.needed = append(sh.needed, name)
+		}
+		if f.Tag.Get("minimum") == "1" {
+			sh.positive = append(sh.positive, name)
+		}
+		if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct {
+			sh.of[name] = shapeOf(f.Type.Elem())
+		}
+	}
+	return sh
+}
+
 // nameScan looks at the names in valid JSON.
 type nameScan struct {
 	data   []byte
 	at     int
 	path   []string
 	faults []FieldError
+	// garbled are the fields that say what nobody can know: see wellFormed.
+	garbled []string
 }
 
-// scanNames finds names that are given twice, and those at the top that are not
-// among fields.
-func scanNames(data []byte, fields []string) []FieldError {
+// scanNames finds names that are given twice, and those that are not of a shape,
+// or that it needs.
+func scanNames(data []byte, top *shape) []FieldError {
 	s := nameScan{data: data}
-	s.value(fields)
+	s.value(&shape{names: top.names, positive: top.positive, of: top.of})
 	return s.faults
 }
 
@@ -47,12 +84,12 @@ func (s *nameScan) next() byte {
 }
 
 // value passes over a value.
-func (s *nameScan) value(fields []string) {
+func (s *nameScan) value(sh *shape) {
 	switch s.next() {
 	case '{':
-		s.object(fields)
+		s.object(sh)
 	case '[':
-		s.array()
+		s.array(sh)
 	case '"':
 		s.text()
 	default:
@@ -62,10 +99,19 @@ func (s *nameScan) value(fields []string) {
 	}
 }
 
-func (s *nameScan) array() {
+// array looks at a list, of which each object has the shape.
+func (s *nameScan) array(sh *shape) {
 	s.at++ // [
-	for s.next() != ']' {
-		s.value(nil)
+	last := len(s.path) - 1
+	for i := 0; s.next() != ']'; i++ {
+		if sh != nil && last >= 0 {
+			list := s.path[last]
+			s.path[last] = fmt.Sprintf("%s[%d]", list, i)
+			s.value(sh)
+			s.path[last] = list
+		} else {
+			s.value(nil)
+		}
 		if s.next() == ',' {
 			s.at++
 		}
@@ -73,8 +119,8 @@ func (s *nameScan) array() {
 	s.at++
 }
 
-// object looks at the names of an object; with fields, they must be among those.
-func (s *nameScan) object(fields []string) {
+// object looks at the names of an object; with a shape, they must be of it.
+func (s *nameScan) object(sh *shape) {
 	s.at++ // {
 	var seen names
 	for s.next() != '}' {
@@ -82,19 +128,36 @@ func (s *nameScan) object(fields []string) {
 		switch {
 		case !seen.add(name):
 			s.fault(name, "it is given twice")
-		case fields != nil && !slices.Contains(fields, name):
-			s.fault(name, "there is no such field: there are %s", strings.Join(fields, ", "))
+		case sh != nil && !slices.Contains(sh.names, name):
+			s.fault(name, "there is no such field: there are %s", strings.Join(sh.names, ", "))
 		}
 		s.next()
 		s.at++ // :
 		s.path = append(s.path, name)
-		s.value(nil)
+		first := s.next()
+		begin := s.at
+		if sh != nil && first == '[' {
+			s.value(sh.of[name])
+		} else {
+			s.value(nil)
+		}
 		s.path = s.path[:len(s.path)-1]
+		if sh != nil && slices.Contains(sh.positive, name) && isZero(s.data[begin:s.at]) {
+			s.fault(name, "0 is out of range: allowed is 1 and more; leave it out to name none")
+		}
 		if s.next() == ',' {
 			s.at++
 		}
 	}
 	s.at++
+	if sh == nil {
+		return
+	}
+	for _, name := range sh.needed {
+		if !seen.has(name) {
+			s.fault(name, "it is missing")
+		}
+	}
 }
 
 // text passes over a string and returns what it says.
@@ -117,6 +180,9 @@ func (s *nameScan) text() string {
 	}
 	var text string
 	_ = json.Unmarshal(raw, &text) // it is valid
+	if !wellFormed(raw) {
+		s.garbled = append(s.garbled, cmp.Or(strings.Join(s.path, "."), text))
+	}
 	return text
 }
 
@@ -125,6 +191,8 @@ type names struct {
 	few  []string
 	many map[string]bool
 }
+
+func (n *names) has(name string) bool { return n.many[name] || slices.Contains(n.few, name) }
 
 // add tells whether a name is new.
 func (n *names) add(name string) bool {

@@ -69,6 +69,42 @@ func TestASecondServerOfAHostIsRefused(t *testing.T) {
 	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
 }
 
+func TestASecondServerOfAHostSaysWhatItWaitsFor(t *testing.T) {
+	first := single(t)
+	cfg := config(t, first.cfg.Options.Endpoints[0])
+	second := launch(t, cfg)
+	second.readDocument()
+	const taken = `the name "one/sidecar" is in use by process `
+	eventually(t, "it says that its name is in use", func() bool {
+		p := second.raw(request{method: "GET", path: "/readyz"}).problem(t)
+		return p.Status == http.StatusServiceUnavailable && p.Code == "unavailable" && len(p.NotReady) == 1 && strings.HasPrefix(p.NotReady[0], "name: "+taken)
+	})
+	p := second.raw(request{method: "POST", path: "/v1/claims", body: `{"pools":{"db":1}}`}).problem(t)
+	if p.Code != "unavailable" || p.Status != http.StatusServiceUnavailable || !strings.HasPrefix(p.Detail, taken) {
+		t.Errorf("a claim meanwhile: %+v", p)
+	}
+
+	// The name is free when the first has ended.
+	first.server.Stop(sidecar.Drain)
+	if err := first.wait(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is ready", func() bool { return second.client.Ready(t.Context()) == nil })
+}
+
+func TestAStateDirectoryThatIsInUseIsRefusedBeforeAnybodyIsTold(t *testing.T) {
+	r := single(t)
+	cfg := config(t, r.cfg.Options.Endpoints[0])
+	cfg.Options.StateDir = r.cfg.Options.StateDir
+	second := sidecar.New(cfg)
+	wantCode(t, second.Listen(t.Context()), problem.HostInUse)
+	if second.Addr() != nil {
+		t.Errorf("it listens at %s", second.Addr())
+	}
+	r.pool("db", 1) // which disturbs nobody
+	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+}
+
 func TestEveryEndpointIsInTheDocument(t *testing.T) {
 	r := single(t)
 	r.readDocument()
@@ -91,10 +127,12 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 	want := []string{
 		"DELETE /v1/claims/{id}", "DELETE /v1/pools/{pool}",
 		"GET /healthz", "GET /readyz", "GET /v1/claims", "GET /v1/claims/{id}", "GET /v1/claims/{id}/why",
-		"GET /v1/events", "GET /v1/hosts", "GET /v1/pools", "GET /v1/pools/{pool}",
+		"GET /v1/events", "GET /v1/hosts", "GET /v1/limits", "GET /v1/pools", "GET /v1/pools/{pool}",
+		"GET /v1/runs", "GET /v1/runs/{id}", "GET /v1/runs/{id}/events", "GET /v1/runs/{id}/why",
 		"POST /v1/claims", "POST /v1/claims/{id}/renew", "POST /v1/claims/{id}/revoke",
 		"POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/resume",
-		"PUT /v1/pools/{pool}",
+		"POST /v1/runs", "POST /v1/runs/{id}/cancel", "POST /v1/runs/{id}/finish", "POST /v1/runs/{id}/heartbeat",
+		"POST /v1/runs/{id}/start", "PUT /v1/limits", "PUT /v1/pools/{pool}",
 	}
 	if !slices.Equal(got, want) || doc.OpenAPI != "3.1.0" {
 		t.Errorf("version %s:\n%s", doc.OpenAPI, strings.Join(got, "\n"))

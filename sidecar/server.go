@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
 )
 
-// StopMode says what becomes of the claims when a server stops. A later one that
+// StopMode says what becomes of the claims when a server stops, and of the runs that
+// were started through it: with executors it is as with holders. A later one that
 // is more urgent replaces one that is under way: they are listed by urgency.
 type StopMode int
 
@@ -64,7 +67,8 @@ func New(cfg Config) *Server {
 }
 
 // Listen opens the listeners, so that [Server.Addr] is known. Run does it unless
-// it was done. Its errors are problems of the fields listen and socket.
+// it was done. Its errors are problems of the fields listen and socket, and
+// host_in_use if another process has the state directory.
 func (s *Server) Listen(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,6 +78,9 @@ func (s *Server) Listen(ctx context.Context) error {
 	if err := s.cfg.validate(); err != nil {
 		return err
 	}
+	if err := s.lookAtState(); err != nil {
+		return err
+	}
 	var err error
 	if s.on, err = listen(ctx, &s.cfg); err != nil {
 		return err
@@ -81,6 +88,21 @@ func (s *Server) Listen(ctx context.Context) error {
 	s.up = true
 	s.on.each(func(l net.Listener) { s.log.Info("listening", keyAddress, l.Addr().String()) })
 	return nil
+}
+
+// lookAtState refuses a state directory that can't be used, or that another process
+// uses: before anybody is told that there is a server. It is taken when etcd has
+// answered.
+func (s *Server) lookAtState() error {
+	o := s.cfg.Options
+	if o.StateDir == "" {
+		return nil
+	}
+	state, err := lease.OpenState(filepath.Join(o.StateDir, o.Instance))
+	if err != nil {
+		return err
+	}
+	return state.Close()
 }
 
 // Addr is the TCP address that the server listens on, nil if there is none.

@@ -18,8 +18,8 @@ const (
 	// MinTTL leaves time for a renewal to be tried twice.
 	MinTTL = time.Second
 	// MaxTTL bounds how long a dead holder that names no process can block
-	// others; MaxWait bounds a wait.
-	MaxTTL, MaxWait = 24 * time.Hour, 24 * time.Hour
+	// others.
+	MaxTTL = 24 * time.Hour
 )
 
 // Slots is how many slots of each pool a claim takes.
@@ -66,7 +66,7 @@ type ClaimRequest struct {
 	ID       string            `json:"id,omitempty" maxLength:"128" doc:"Asking again with the same id and the same request finds the same claim. Made up if left out."`
 	Pools    Slots             `json:"pools" doc:"Slots wanted of each pool, all or none."`
 	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
-	Wait     *Duration         `json:"wait,omitempty" doc:"Bounds the time in line, at most 24h; 0s refuses at once what does not fit now. The server's claim timeout if left out."`
+	Wait     *Duration         `json:"wait,omitempty" doc:"Bounds the time in line, at most 8760h (a year); 0s refuses at once what does not fit now. The server's claim timeout if left out."`
 	TTL      *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed. The lease duration if left out, or untimed if a pid is named."`
 	PID      int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the asking user."`
 	OnlyKill bool              `json:"only_kill,omitempty" doc:"The process is not told to stop (SIGTERM), since the asker does that itself when it hears that the claim has ended; it is only killed if it still runs when the grace is over. Beside a pid only."`
@@ -124,12 +124,14 @@ type Claim struct {
 
 	// TrustedFor is for how many milliseconds after the request was sent the
 	// claim can be believed to be held unless it is renewed; TrustedUntil is the
-	// same by the server's wall clock, which can be set.
-	TrustedFor   int64     `json:"trusted_for" doc:"Milliseconds from the sending of the request for which the claim can be believed to be held unless it is renewed; 0 if it can't."`
+	// same by the server's wall clock, which can be set. 0 and none say that it
+	// can't be believed, nil that this server does not know.
+	TrustedFor   *int64    `json:"trusted_for,omitempty" doc:"Milliseconds from the sending of the request for which the claim can be believed to be held unless it is renewed; 0 if it can't. Left out of claims that wait or are not held through this server: only their own knows."`
 	TrustedUntil time.Time `json:"trusted_until,omitzero"`
 	// Grace is how many milliseconds a holder should take to stop at most: one
 	// that needs them must begin that much before trust ends.
-	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that a holder should take to stop at most: it must begin that much before trust ends."`
+	// It is a sixth of the ttl or of the lease's duration, whichever is less.
+	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that a holder should take to stop at most: it must begin that much before trust ends. A sixth of the ttl or of the lease duration, whichever is less, and at most 10000."`
 	// LeaseDuration is how long the slots stay taken if the server dies.
 	LeaseDuration Duration  `json:"lease_duration,omitzero"`
 	TTL           *Duration `json:"ttl,omitempty" doc:"Within which the claim must be renewed; 0s if it need not be."`
@@ -152,7 +154,7 @@ func (c *Claim) Trust() (left, grace time.Duration) {
 	if c.until == 0 || left == 0 {
 		return 0, 0
 	}
-	return left, time.Duration(c.Grace) * time.Millisecond
+	return left, milliseconds(c.Grace)
 }
 
 // Revocation is what became of the wish to have a claim back.

@@ -21,6 +21,10 @@ type PoolDetail struct {
 	Pool
 	Holders []Holder `json:"holders" nullable:"false" doc:"First come first; at most 1000."`
 	Waiters []Waiter `json:"waiters" nullable:"false" doc:"In line; at most 1000."`
+
+	HoldersLeftOut  int `json:"holders_left_out,omitempty" doc:"How many holders there are beyond those that are shown. GET /v1/claims?pool= lists all."`
+	WaitersLeftOut  int `json:"waiters_left_out,omitempty" doc:"How many waiters there are beyond those that are shown."`
+	ExpiriesUnknown int `json:"expiries_unknown,omitempty" doc:"Of how many of the holders that are shown etcd did not tell in time when their leases end."`
 }
 
 // Holder is a claim that holds slots of a pool.
@@ -34,7 +38,7 @@ type Holder struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Slots     int               `json:"slots" doc:"Of this pool."`
 	Since     time.Time         `json:"since"`
-	ExpiresIn Duration          `json:"expires_in,omitzero" doc:"What is left of its lease unless it is renewed. Left out where etcd was not asked: for some holders of a pool with many."`
+	ExpiresIn Duration          `json:"expires_in,omitzero" doc:"What is left of its lease unless it is renewed. Left out if it is gone, or not known: expiries_unknown counts those."`
 	Fence     int64             `json:"fence"`
 }
 

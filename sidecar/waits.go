@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// waits are the requests for claims that are not answered yet. They can be ended
-// by the claim's id, or all at once.
+// waits are the requests for claims that have neither been refused nor got a
+// holder. They can be ended by the claim's id, or all at once.
 type waits struct {
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -19,7 +19,8 @@ type waits struct {
 type wait struct {
 	id     string
 	cancel context.CancelCauseFunc
-	cause  error // why it was ended from here; guarded by mu of waits
+	over   chan struct{} // closed when it has left
+	cause  error         // why it was ended from here; guarded by mu of waits
 }
 
 func newWaits() *waits { return &waits{byID: map[string][]*wait{}} }
@@ -32,13 +33,20 @@ func (w *waits) enter(ctx context.Context, id string) (context.Context, *wait, e
 		return nil, nil, w.stopped
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	one := &wait{id: id, cancel: cancel}
+	one := &wait{id: id, cancel: cancel, over: make(chan struct{})}
 	w.byID[id] = append(w.byID[id], one)
 	return ctx, one, nil
 }
 
-// leave ends a wait, and returns why if it was ended before.
-func (w *waits) leave(one *wait) error {
+// ended returns why a wait was ended from here; nil if it was not.
+func (w *waits) ended(one *wait) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return one.cause
+}
+
+// leave ends a wait of which all is done.
+func (w *waits) leave(one *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := slices.DeleteFunc(w.byID[one.id], func(x *wait) bool { return x == one })
@@ -46,7 +54,14 @@ func (w *waits) leave(one *wait) error {
 		delete(w.byID, one.id)
 	}
 	one.cancel(context.Canceled)
-	return one.cause
+	close(one.over)
+}
+
+// of returns the waits for one claim.
+func (w *waits) of(id string) []*wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.byID[id])
 }
 
 // end ends one wait.
@@ -63,14 +78,22 @@ func (one *wait) end(cause error) {
 	}
 }
 
-// endID ends those for one claim, and tells whether there were any.
-func (w *waits) endID(id string, cause error) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, one := range w.byID[id] {
-		one.end(cause)
+// endID ends those for one claim, and returns when they have left, or ctx has
+// ended. It tells whether there were any. What was granted meanwhile is released,
+// or has a holder.
+func (w *waits) endID(ctx context.Context, id string, cause error) (bool, error) {
+	all := w.of(id)
+	for _, one := range all {
+		w.end(one, cause)
 	}
-	return len(w.byID[id]) > 0
+	for _, one := range all {
+		select {
+		case <-one.over:
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		}
+	}
+	return len(all) > 0, nil
 }
 
 // stop ends all, and lets no more in.

@@ -16,6 +16,7 @@ const (
 	claiming  = "Claim"
 	operating = "Look and change"
 	helping   = "More"
+	running   = "Queue"
 )
 
 // newApp returns the command tree.
@@ -29,8 +30,9 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		ErrWriter: stderr,
 		Flags:     append(config.Flags(config.Common, config.Etcd), outputFlag),
 		Commands: []*cli.Command{
-			devCommand(), sidecarCommand(),
+			devCommand(), sidecarCommand(), coordinatorCommand(),
 			execCommand(),
+			submitCommand(), queueCommand(), runsCommand(), limitsCommand(),
 			poolsCommand(), claimsCommand(), hostsCommand(),
 			applyCommand(), exportCommand(), verifyCommand(), benchCommand(),
 			versionCommand(), completionCommand(),
@@ -56,7 +58,9 @@ func prepare(c *cli.Command) {
 		c.CustomHelpTemplate = cli.CommandHelpTemplate + "\nThe global options can be given too: see berth --help.\n"
 		return
 	}
-	c.Action = group
+	if c.Action == nil {
+		c.Action = group
+	}
 	for _, sub := range c.Subcommands {
 		prepare(sub)
 	}

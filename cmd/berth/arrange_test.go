@@ -71,7 +71,7 @@ func TestArrange_LosesNothingOfACommandLine(t *testing.T) {
 
 func TestComplete_OffersWhatFits(t *testing.T) {
 	for _, tc := range []struct{ line, want string }{
-		{"", "dev sidecar exec pools claims hosts apply export verify bench version completion"},
+		{"", "dev sidecar coordinator exec submit queue runs limits pools claims hosts apply export verify bench version completion"},
 		{"po", "pools"},
 		{"pools ", "list info set delete pause resume"},
 		{"pools s", "set"},
@@ -85,6 +85,9 @@ func TestComplete_OffersWhatFits(t *testing.T) {
 		{"exec --pool a -- ", ""},
 		{"exec --pool a cmd --", ""},
 		{"exec --verb", "--verbose"},
+		{"coordinator ", "status"},
+		{"coordinator --tick", "--tick-interval"},
+		{"runs list --status s", "succeeded"},
 		{"nonsense ", ""},
 	} {
 		t.Run(tc.line, func(t *testing.T) {

@@ -26,8 +26,8 @@ func benchCommand() *cli.Command {
 			{
 				Name:   "claims",
 				Usage:  "measure claims beside what etcd itself costs",
-				Flags:  benchFlags(),
-				Action: benchClaims,
+				Flags:  benchClaimsFlags(),
+				Action: benchmark{benchClaimsSizes, benchClaimsTable}.run,
 				Description: "Clients claim and release in a closed loop, through the Go API and over HTTP\n" +
 					"on a unix socket. Each case runs in alternation with the floor: plain puts and\n" +
 					"deletes of as many clients, one of each for a claim and its release. What counts\n" +
@@ -36,12 +36,20 @@ func benchCommand() *cli.Command {
 					"All that is written is below bench/ under the prefix, and deleted at the end.\n" +
 					"Do not run it on an etcd that others need now.",
 			},
+			benchQueueCommand(),
 			benchEtcdCommand(),
 		},
 	}
 }
 
-func benchClaims(c *cli.Context) error {
+// benchmark is one that can be run: sizes reads what to measure from its flags, and
+// table writes what was measured of the cases.
+type benchmark struct {
+	sizes func(*cli.Context) (bench.Config, error)
+	table func(*page, []*bench.Row)
+}
+
+func (b benchmark) run(c *cli.Context) error {
 	if _, err := args(c); err != nil {
 		return err
 	}
@@ -51,7 +59,7 @@ func benchClaims(c *cli.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(c.Context, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg, closeEtcd, err := benchConfig(ctx, c)
+	cfg, closeEtcd, err := b.config(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -60,7 +68,7 @@ func benchClaims(c *cli.Context) error {
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, p.print(report, func(out *page) { benchPage(out, report) }))
+	return errors.Join(err, p.print(report, func(out *page) { benchPage(out, report, b.table) }))
 }
 
 // interrupted says so in place of the error that an interruption leads to.
@@ -90,9 +98,9 @@ func profiled(c *cli.Context, do func() (*bench.Report, error)) (*bench.Report, 
 	return report, errors.Join(err, f.Close())
 }
 
-// benchConfig reads the settings and the flags. The function that it returns
+// config reads the settings and the flags. The function that it returns
 // stops the etcd that was started for the benchmark, if one was.
-func benchConfig(ctx context.Context, c *cli.Context) (bench.Config, func() error, error) {
+func (b benchmark) config(ctx context.Context, c *cli.Context) (bench.Config, func() error, error) {
 	none := func() error { return nil }
 	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd)
 	if err != nil {
@@ -102,7 +110,7 @@ func benchConfig(ctx context.Context, c *cli.Context) (bench.Config, func() erro
 	if err != nil {
 		return bench.Config{}, none, err
 	}
-	cfg, err := benchSizes(c)
+	cfg, err := b.sizes(c)
 	if err != nil {
 		return cfg, none, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/bench"
 )
 
-// Flags of bench claims that are read elsewhere.
+// Flags of benchmarks that are read elsewhere.
 const (
 	benchEmbeddedFlag = "embedded"
 	benchProfileFlag  = "cpuprofile"
@@ -23,26 +23,38 @@ const (
 	quickRounds   = 3
 )
 
-func benchFlags() []cli.Flag {
-	return []cli.Flag{
+// benchFlags are those of all benchmarks, then its own. The example is a name of a
+// case.
+func benchFlags(clients []int, example string, own ...cli.Flag) []cli.Flag {
+	return append([]cli.Flag{
 		&cli.BoolFlag{Name: benchEmbeddedFlag, Usage: "measure on an etcd that is started for this, in a process of its own, with fsync"},
 		&cli.BoolFlag{Name: "quick", Usage: "measure only what has a target, in 3 rounds of 500ms"},
 		&cli.DurationFlag{Name: "duration", Value: bench.DefaultDuration, Usage: "`TIME` of each load in a round"},
 		&cli.IntFlag{Name: "rounds", Value: bench.DefaultRounds, Usage: "`NUMBER` of rounds of each case"},
-		&cli.StringFlag{Name: "cases", Usage: "measure only cases whose name matches `REGEXP`; names are like uncontended/go/64c/1h/1p"},
-		&cli.StringFlag{Name: "clients", Value: joinInts(bench.DefaultClients), Usage: "`NUMBERS` of clients, comma-separated"},
+		&cli.StringFlag{Name: "cases", Usage: "measure only cases whose name matches `REGEXP`; names are like " + example},
+		&cli.StringFlag{Name: "clients", Value: joinInts(clients), Usage: "`NUMBERS` of clients, comma-separated"},
+		&cli.PathFlag{Name: benchProfileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
+	}, own...)
+}
+
+func benchClaimsFlags() []cli.Flag {
+	return benchFlags(bench.DefaultClients, "uncontended/go/64c/1h/1p",
 		&cli.StringFlag{Name: "hosts", Value: joinInts(bench.DefaultHosts), Usage: "`NUMBERS` of hosts, comma-separated"},
 		&cli.IntFlag{Name: "history", Usage: "compare the throughput after this `NUMBER` of claims with that of the first; 0 leaves that out"},
 		&cli.IntFlag{Name: "held-claims", Value: bench.DefaultHeldClaims, Usage: "`NUMBER` of claims that a sidecar holds while its memory is read"},
-		&cli.PathFlag{Name: benchProfileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
-	}
+	)
 }
 
-// benchSizes reads what to measure, and how long.
+// benchSizes reads what to measure, and how long, as far as all benchmarks have it.
 func benchSizes(c *cli.Context) (bench.Config, error) {
+	for _, flag := range []string{"duration", "rounds", "held-claims", "queued"} {
+		if v := c.Value(flag); c.IsSet(flag) && (v == 0 || v == time.Duration(0)) {
+			return bench.Config{}, usagef("--%s can't be 0", flag) // which would be the default
+		}
+	}
 	cfg := bench.Config{
 		Duration: c.Duration("duration"), Rounds: c.Int("rounds"),
-		TargetsOnly: c.Bool("quick"), History: c.Int("history"), HeldClaims: c.Int("held-claims"),
+		TargetsOnly: c.Bool("quick"),
 	}
 	if cfg.TargetsOnly && !c.IsSet("duration") {
 		cfg.Duration = quickDuration
@@ -54,15 +66,23 @@ func benchSizes(c *cli.Context) (bench.Config, error) {
 	if cfg.Clients, err = splitInts(c, "clients"); err != nil {
 		return cfg, err
 	}
-	if cfg.Hosts, err = splitInts(c, "hosts"); err != nil {
-		return cfg, err
-	}
 	if pattern := c.String("cases"); pattern != "" {
 		if cfg.Cases, err = regexp.Compile(pattern); err != nil {
 			return cfg, usagef("--cases can't be %q: %v", pattern, err)
 		}
 	}
 	return cfg, nil
+}
+
+// benchClaimsSizes reads what to measure of claims.
+func benchClaimsSizes(c *cli.Context) (bench.Config, error) {
+	cfg, err := benchSizes(c)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.History, cfg.HeldClaims = c.Int("history"), c.Int("held-claims")
+	cfg.Hosts, err = splitInts(c, "hosts")
+	return cfg, err
 }
 
 func joinInts(numbers []int) string {

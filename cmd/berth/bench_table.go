@@ -9,17 +9,18 @@ import (
 
 // benchPage writes a report for people: where it was measured, the cases, and
 // the targets.
-func benchPage(out *page, r *bench.Report) {
+func benchPage(out *page, r *bench.Report, table func(*page, []*bench.Row)) {
 	out.line("etcd %s at %s, %s, %s, %s", r.Etcd, strings.Join(r.Endpoints, ","), r.Go, count(r.CPUs, "CPU"),
 		fmt.Sprintf("%s of %.3gs", count(r.Rounds, "round"), r.RoundSeconds))
 	out.gap()
-	benchCases(out, r.Rows)
+	table(out, r.Rows)
 	benchFailures(out, r.Rows)
 	out.gap()
 	benchTargets(out, r.Targets)
 }
 
-func benchCases(out *page, rows []*bench.Row) {
+// benchClaimsTable writes the cases of claims.
+func benchClaimsTable(out *page, rows []*bench.Row) {
 	var cells [][]string
 	for _, r := range rows {
 		if r.Claim == nil {
@@ -77,6 +78,14 @@ func benchSummary(r *bench.Row) []string {
 		words = append(words, fmt.Sprintf("%.1f MB idle, %.1f MB with %s", r.Memory.Idle, r.Memory.Holding, count(r.Memory.Claims, "claim")))
 	case r.History != nil:
 		words = append(words, fmt.Sprintf("%.0f/s at first, %.0f/s at last", r.History.First, r.History.Last))
+	case r.Submissions != nil:
+		words = append(words, fmt.Sprintf("%.0f/s", r.Submissions.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What))
+	case r.Admissions != nil:
+		words = append(words, fmt.Sprintf("seen in %s", r.Admissions.Seen), fmt.Sprintf("%.2f × a plain put", r.Admissions.SeenToPut.Median))
+	case r.Plan != nil:
+		words = append(words, r.Plan.String())
+	case r.Leader != nil:
+		words = append(words, fmt.Sprintf("%.1f MB of heap, %.1f MB resident", r.Leader.Heap, r.Leader.Resident))
 	default:
 		words = append(words, fmt.Sprintf("%.0f/s", r.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What))
 	}

@@ -36,8 +36,8 @@ func options(s config.Settings, log hclog.Logger) (berth.Options, error) {
 	return berth.Options{
 		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
 		Host: s.Host, Version: version(),
-		ClaimTimeout: s.ClaimTimeout,
-		PollInterval: never(s.ClaimPollInterval), PollJitter: never(s.ClaimPollJitter),
+		ClaimTimeout: none(s.ClaimTimeout),
+		PollInterval: none(s.ClaimPollInterval), PollJitter: none(s.ClaimPollJitter),
 		Logger: log,
 	}, err
 }
@@ -54,9 +54,9 @@ func newLogger(w io.Writer, s config.Settings, quiet hclog.Level) hclog.Logger {
 	})
 }
 
-// never makes a time of settings, where 0 is never, one of the Go API, where it
-// is the default.
-func never(d time.Duration) time.Duration {
+// none makes a time of settings, where 0 is none, one of the Go API, where it is
+// the default.
+func none(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -37,13 +38,40 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"nothing", "", []string{"1: the file is empty: it needs pools"}},
-		{"no mapping", "- a", []string{"1: the file must be a mapping"}},
-		{"no pools", "{}", []string{"1: pools is missing"}},
+		{"nothing", "", []string{"1: the file is empty: it needs pools or limits"}},
+		{"no mapping", "- a", []string{"1:1: the file must be a mapping"}},
+		{"no pools", "{}", []string{"1:1: pools and limits are missing"}},
 		{"no YAML", "pools:\n  a: [\n", []string{"2: did not find expected node content"}},
 		{"two documents", "pools: {}\n---\npools: {}", []string{"1: the file must be one YAML document"}},
-		{"unknown key", "pools: {}\nlimits: {}", []string{`2: the file: there is no "limits", only pools`}},
-		{"alias", "pools:\n  a: &x {limit: 1}\n  b: *x", []string{"3: pools.b: aliases are not allowed"}},
+		{"unknown key", "pools: {}\nhosts: {}", []string{`2:1: the file: there is no "hosts", only pools, limits`}},
+		{"alias", "pools:\n  a: &x {limit: 1}\n  b: *x", []string{"3:6: pools.b: aliases are not allowed"}},
+		{"JSON", "{\n\t\"pools\": {\"a\": {\"limit\": 1, \"colour\": 1}}, \"pools\": 1\n}", []string{
+			`2:30: pools.a: there is no "colour", only limit, lease_duration, reserve_after, paused`,
+			`2:45: the file: "pools" is given twice, first in line 2`,
+		}},
+		{"limits", strings.Join([]string{
+			"limits:",
+			"  max_concurrent_runs: -2",
+			"  tags:",
+			"    env=prod: many",
+			"    env=: 1",
+			"    tenant=*: 1000001",
+			"    '=x': 1",
+			"    a=b=c: 3",
+			"    team: 5",
+			"    team: 6",
+			"    other: '7'",
+			"  labels: {}",
+		}, "\n"), []string{
+			"2:24: limits.max_concurrent_runs: -2 is out of range: allowed are 0 to 1000000, and -1 (unlimited)",
+			"4:15: limits.tags.env=prod must be a whole number",
+			`5:5: limits.tags: "env=" is no tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value by itself`,
+			"6:15: limits.tags.tenant=*: 1000001 is out of range: allowed are 0 to 1000000, and -1 (unlimited)",
+			"7:5: limits.tags: a tag has no key",
+			`10:5: limits.tags: "team" is given twice, first in line 9`,
+			"11:12: limits.tags.other must be a whole number",
+			`12:3: limits: there is no "labels", only max_concurrent_runs, tags`,
+		}},
 		{"many", strings.Join([]string{
 			"pools:",
 			"  a:",
@@ -62,16 +90,16 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 			"  a: {limit: 1}",
 			"  g: 3",
 		}, "\n"), []string{
-			`3: pools.a.limit can't be "three": it must be a number of slots, 0 (closed) or -1 (unlimited)`,
-			`4: pools.a: there is no "lease", only limit, lease_duration, reserve_after, paused`,
-			`5: pools.a.paused can't be "maybe": it must be true or false`,
-			`6: "B" is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`,
-			"7: pools.c needs a limit",
-			`10: pools.d: "limit" is given twice, first in line 9`,
-			"11: pools.e.lease_duration: 1s is out of range: allowed are 5s to 24h0m0s",
-			"14: pools.f.reserve_after must be a single value",
-			`15: pools: "a" is given twice, first in line 2`,
-			"16: pools.g must be a mapping",
+			`3:12: pools.a.limit can't be "three": it must be a number of slots, 0 (closed) or -1 (unlimited)`,
+			`4:5: pools.a: there is no "lease", only limit, lease_duration, reserve_after, paused`,
+			`5:13: pools.a.paused can't be "maybe": it must be true or false`,
+			`6:3: "B" is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`,
+			"7:3: pools.c needs a limit",
+			`10:5: pools.d: "limit" is given twice, first in line 9`,
+			"11:33: pools.e.lease_duration: 1s is out of range: allowed are 5s to 24h0m0s",
+			"14:20: pools.f.reserve_after must be a single value",
+			`15:3: pools: "a" is given twice, first in line 2`,
+			"16:6: pools.g must be a mapping",
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -111,11 +139,11 @@ func anyPools(t *rapid.T) []pool.Status {
 }
 
 func exportOf(t *rapid.T, pools []pool.Status) declared {
-	out, err := exportPools(pools)
+	all, err := exportPools(pools)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := exportText(out)
+	text, err := exportText(exported{Pools: all})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,6 +223,46 @@ func TestPlanPools_LeavesOthersAloneUnlessItPrunes(t *testing.T) {
 	}
 }
 
+func TestPlanLimits_ChangesWhatIsDeclaredAndNoMore(t *testing.T) {
+	is := run.Limits{MaxConcurrentRuns: 10, Tags: []run.TagLimit{
+		{Key: "env", Value: "prod", Limit: 2}, {Key: "team", Limit: 5}, {Key: "tenant", PerUniqueValue: true, Limit: 1},
+	}}
+	for _, tc := range []struct {
+		name, file      string
+		prune           bool
+		changes, others []string
+	}{
+		{"nothing said", "limits: {}", true, nil, nil},
+		{"the same", "limits: {max_concurrent_runs: 10, tags: {env=prod: 2, team: 5, tenant=*: 1}}", true, nil, nil},
+		{"a number", "limits: {max_concurrent_runs: -1}", true, []string{"max_concurrent_runs 10 → unlimited"}, nil},
+		{
+			"tags", "limits: {tags: {env=prod: 3, team: -1, x: -1, y: 0}}", false,
+			[]string{"env=prod 2 → 3", "team 5 → none", "y none → 0"}, []string{"tenant=*"},
+		},
+		{
+			"pruned tags", "limits: {tags: {env=prod: 2}}", true,
+			[]string{"team 5 → none", "tenant=* 1 → none"}, nil,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, err := decodeDeclared("f", []byte(tc.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := planLimits(is, *d.limits, tc.prune)
+			if diff := cmp.Diff([][]string{tc.changes, tc.others}, [][]string{plan.Changes, plan.Others}); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if (plan.Action == keeps) != (len(tc.changes) == 0) {
+				t.Errorf("the action is %s", plan.Action)
+			}
+			if len(limitsChanges(is, run.Limits{MaxConcurrentRuns: plan.then.MaxConcurrentRuns, Tags: plan.then.Tags})) != len(tc.changes) {
+				t.Errorf("then the limits are %+v", plan.then)
+			}
+		})
+	}
+}
+
 // Whatever the file: it is refused with lines, or what it says can be exported
 // and read again.
 func FuzzDecodeDeclared(f *testing.F) {
@@ -202,6 +270,8 @@ func FuzzDecodeDeclared(f *testing.F) {
 	f.Add([]byte("pools: {a: {limit: 1}, a: {limit: 2}}"))
 	f.Add([]byte("pools: &x\n  a: *x"))
 	f.Add([]byte("%YAML 1.2\n---\npools: !!map {? [a] : b}"))
+	f.Add([]byte("limits:\n  max_concurrent_runs: -1\n  tags: {env=prod: 2, team: 5, tenant=*: 1, a: -1}\n"))
+	f.Add([]byte(`{"limits": {"tags": {"a\u002fb=c\ud83d\ude00": 1}}, "pools": {}}`))
 	f.Add([]byte("pools:\n  a: {limit: !!binary aGk=, paused: ~}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := decodeDeclared("f", data)
@@ -218,11 +288,15 @@ func FuzzDecodeDeclared(f *testing.F) {
 			spec.Paused = p.paused != nil && *p.paused
 			pools = append(pools, pool.Status{Name: name, Spec: spec})
 		}
-		out, err := exportPools(pools)
+		limits := planLimits(run.DefaultLimits(), orNone(d.limits), true).then
+		if err := limits.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		all, err := exportPools(pools)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := exportText(out)
+		text, err := exportText(exported{Pools: all, Limits: exportLimits(limits)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,5 +309,15 @@ func FuzzDecodeDeclared(f *testing.F) {
 				t.Errorf("%s is %+v, and %+v when it is read again", name, p.spec, again.pools[name].spec)
 			}
 		}
+		if plan := planLimits(limits, *again.limits, true); plan.Action != keeps {
+			t.Errorf("the limits are %+v, and an export of them changes %v", limits, plan.Changes)
+		}
 	})
+}
+
+func orNone(l *declaredLimits) declaredLimits {
+	if l == nil {
+		return declaredLimits{}
+	}
+	return *l
 }

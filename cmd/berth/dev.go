@@ -20,10 +20,10 @@ func devCommand() *cli.Command {
 		Name:     "dev",
 		Category: serving,
 		Usage:    "run everything in this process, on an etcd of its own",
-		Description: `To try berth, and for one machine. Pools and claims are kept in --data-dir. Other
-commands find it by themselves at the default addresses, and otherwise by what it
+		Description: `To try berth, and for one machine: a sidecar, and a coordinator that admits runs.
+Pools, claims and runs are kept in --data-dir. Other commands find it by themselves at the default addresses, and otherwise by what it
 prints (-o json for programs). Stops on INT and TERM; a second one does not wait.`,
-		Flags: append(config.Flags(config.Dev, config.Serve),
+		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
 			&cli.StringSliceFlag{Name: "pool", Usage: "make a pool unless it exists, `POOL=LIMIT`; may be repeated"}),
 		Action: dev,
 	}
@@ -40,7 +40,7 @@ func dev(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Dev, config.Serve, config.Claims)
+	s, err := config.Load(config.FromCLI(c), config.Common, config.Dev, config.Serve, config.Lead, config.Claims)
 	if err != nil {
 		return err
 	}

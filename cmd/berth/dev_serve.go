@@ -19,8 +19,8 @@ import (
 	"github.com/berthhq/berth/sidecar"
 )
 
-// serveDev runs the sidecar on an etcd until ctx ends, or one of them can't go
-// on. It calls ready when both serve.
+// serveDev runs the sidecar and a candidate on an etcd until ctx ends, or one of them can't go
+// on. It calls ready when the sidecar serves.
 func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools map[string]int, log hclog.Logger, ready func(addresses) error) error {
 	s, err := devSettings(s, etcd)
 	if err != nil {
@@ -38,32 +38,37 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 		}
 		return err
 	}
-	done := make(chan error, 1)
-	go func() { done <- server.Run(context.WithoutCancel(ctx)) }()
+	st, err := stand(s, log, cfg.Registerer)
+	if err != nil {
+		return err
+	}
+	done := inBackground(func() error { return server.Run(context.WithoutCancel(ctx)) })
 	at := addressesOf(s, server)
 	at.Etcd, at.DataDir = etcd.Endpoint(), s.DataDir
 	select {
 	case err := <-done:
-		return err
+		return errors.Join(err, st.stepDown())
 	case err := <-inBackground(func() error { return prepareDev(ctx, cfg.Options, at, s, pools) }):
 		if err == nil {
 			err = ready(at)
 		}
 		if err != nil {
 			server.Stop(sidecar.Leave)
-			return errors.Join(err, <-done)
+			return errors.Join(err, <-done, st.stepDown())
 		}
 	}
 	select {
 	case err := <-done:
-		return err
+		return errors.Join(err, st.stepDown())
 	case err := <-etcd.Err():
 		server.Stop(sidecar.Leave)
-		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done)
+		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.stepDown())
+	case <-st.failed():
 	case <-ctx.Done():
-		server.Stop(sidecar.Revoke)
-		return <-done
 	}
+	err = st.stepDown()
+	server.Stop(sidecar.Revoke)
+	return errors.Join(err, <-done)
 }
 
 // devSettings are the settings for the embedded etcd, whatever they say of

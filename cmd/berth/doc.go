@@ -1,9 +1,10 @@
-// Command berth allots slots of named pools to jobs on many hosts.
+// Command berth allots slots of named pools to jobs on many hosts, and queues runs.
 //
 // One file holds one verb. What verbs share is beside them: the flags
-// (app.go, arrange.go), the way to etcd (connect.go), what is printed
-// (output.go, table.go, words.go, records.go), and how a command ends
-// (errors.go). main only prints and exits.
+// (app.go, arrange.go), the ways to etcd (connect.go, runs_connect.go), files that
+// are read strictly (strict.go), what is printed (output.go, table.go, words.go,
+// records.go, runs_records.go), a candidate for the coordinator's part in this
+// process (stand.go), and how a command ends (errors.go). main only prints and exits.
 //
 // # How a command ends
 //

@@ -73,6 +73,7 @@ var advice = map[problem.Code]string{
 	problem.EtcdDenied:      "give a user or a certificate with rights on the prefix (--user, --cert and --key)",
 	problem.PoolNotFound:    "'berth pools list' shows what there is, 'berth pools set NAME LIMIT' makes one",
 	problem.ClaimNotFound:   "'berth claims list' shows what there is",
+	problem.RunNotFound:     "'berth runs list' shows what there is",
 	problem.Unauthorized:    "give the sidecar's token in BERTH_TOKEN or BERTH_TOKEN_FILE",
 }
 

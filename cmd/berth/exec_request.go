@@ -8,6 +8,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/urfave/cli/v2"
 
+	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -27,13 +28,16 @@ func execRequest(c *cli.Context, wait time.Duration) (pool.Request, error) {
 	if r.Slots, err = parseSlots(c.StringSlice("pool")); err != nil {
 		return r, err
 	}
-	if r.Holder.Labels, err = parseLabels(c.StringSlice("label")); err != nil {
+	if r.Holder.Labels, err = parsePairs("label", c.StringSlice("label")); err != nil {
 		return r, err
 	}
 	if c.IsSet("wait") {
 		if r.Wait, err = time.ParseDuration(c.String("wait")); err != nil {
 			return r, usagef("--wait can't be %q: it is a duration such as 30s, 10m or 1h30m, or 0", c.String("wait"))
 		}
+	}
+	if err := berth.ValidateWait(r.Wait); err != nil {
+		return r, err
 	}
 	if !c.IsSet("id") {
 		r.ID = ulid.Make().String()
@@ -62,23 +66,4 @@ func parseSlots(texts []string) (map[string]int, error) {
 		slots[name] = n
 	}
 	return slots, nil
-}
-
-// parseLabels reads KEY=VALUE each.
-func parseLabels(texts []string) (map[string]string, error) {
-	if len(texts) == 0 {
-		return nil, nil
-	}
-	labels := map[string]string{}
-	for _, text := range texts {
-		key, value, ok := strings.Cut(text, "=")
-		if !ok || key == "" {
-			return nil, usagef("--label can't be %q: it is KEY=VALUE", text)
-		}
-		if _, twice := labels[key]; twice {
-			return nil, usagef("--label names %q twice", key)
-		}
-		labels[key] = value
-	}
-	return labels, nil
 }

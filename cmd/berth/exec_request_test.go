@@ -33,7 +33,7 @@ func TestParseSlots_ReadsPoolsWithAndWithoutANumber(t *testing.T) {
 }
 
 func TestParseLabels_ReadsKeysAndValues(t *testing.T) {
-	got, err := parseLabels([]string{"team=a,b", "empty=", "url=x=y"})
+	got, err := parsePairs("label", []string{"team=a,b", "empty=", "url=x=y"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestParseLabels_ReadsKeysAndValues(t *testing.T) {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	for _, bad := range [][]string{{"team"}, {"=x"}, {"a=1", "a=2"}} {
-		if _, err := parseLabels(bad); err == nil {
+		if _, err := parsePairs("label", bad); err == nil {
 			t.Errorf("%q is read", bad)
 		}
 	}

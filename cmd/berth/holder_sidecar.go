@@ -83,7 +83,7 @@ func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error)
 	for {
 		request := sidecar.ClaimRequest{
 			ID: r.ID, Pools: r.Slots, Priority: r.Priority,
-			Wait:  sidecar.DurationOf(max(0, r.Wait-time.Since(begun))),
+			Wait:  sidecar.DurationOf(restOf(r.Wait, begun)),
 			RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.asker,
 		}
 		if h.local { // until the command runs
@@ -102,6 +102,14 @@ func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error)
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// restOf is what is left of a wait that was begun then, in whole milliseconds: it
+// is told to people. Only one that is over is 0.
+func restOf(wait time.Duration, begun time.Time) time.Duration {
+	const unit = time.Millisecond
+	left := max(0, wait-time.Since(begun))
+	return min(wait, (left + unit - 1).Truncate(unit))
 }
 
 // isAway tells whether an error says that a sidecar is not there now.

@@ -18,8 +18,9 @@ func hostsCommand() *cli.Command {
 			Name:   "list",
 			Usage:  "list the instances that are seen now",
 			Action: hostsList,
-			Description: "An instance is one process of berth on a host: a sidecar, or a berth exec\n" +
-				"without one. It is seen for up to 10 seconds after it has died.",
+			Description: "An instance is a process of berth on a host: a sidecar, or a berth exec without\n" +
+				"one; and a candidate for the coordinator's part, alone or in a sidecar. It is\n" +
+				"seen for up to 10 seconds after it has died.",
 		}},
 	}
 }

@@ -29,6 +29,7 @@ func jobMain() {
 		"share": jobShare, "hold": jobHold, "stubborn": jobStubborn, "alone": jobAlone,
 		"status": jobStatus, "signals": jobSignals, "orphan": jobOrphan,
 		"crowd": jobCrowd, "pid": jobPID, "shell": jobShell, "strip": jobStrip,
+		"executor": jobExecutor, "get": jobGet,
 	}
 	verb := verbs[os.Args[1]]
 	if verb == nil {

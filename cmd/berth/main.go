@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-func main() { os.Exit(run(context.Background(), os.Args, os.Stdout, os.Stderr)) }
+func main() { os.Exit(perform(context.Background(), os.Args, os.Stdout, os.Stderr)) }
 
-// run carries out a command line and returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// perform carries out a command line and returns the exit code.
+func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := newApp(stdout, stderr)
 	if len(args) > 1 && args[1] == completeVerb {
 		return printCandidates(stdout, app, args[2:])

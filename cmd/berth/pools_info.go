@@ -37,6 +37,9 @@ func poolsInfo(c *cli.Context) func(*berth.Admin, *printer, string) error {
 			poolText(out, d.Status)
 			out.gap()
 			holdersTable(out, detail.Holders)
+			if n := detail.ExpiriesUnknown; n > 0 {
+				out.line("(when %d of these leases end, etcd did not tell in time)", n)
+			}
 			if len(detail.Waiters) > 0 {
 				out.gap()
 				lineTable(out, detail.Waiters)

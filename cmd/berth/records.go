@@ -33,6 +33,9 @@ type leaseEnds map[store.LeaseID]time.Duration
 func poolDetail(d pool.Detail, ends leaseEnds) sidecar.PoolDetail {
 	r := sidecar.PoolDetail{Pool: poolRecord(d.Status), Holders: []sidecar.Holder{}, Waiters: []sidecar.Waiter{}}
 	for _, h := range d.Holders {
+		if _, known := ends[h.Lease]; !known {
+			r.ExpiriesUnknown++
+		}
 		r.Holders = append(r.Holders, sidecar.Holder{
 			Claim: h.Claim, Host: h.Host, Instance: h.Instance, RunID: h.Run, StepKey: h.Step, PID: h.PID, Labels: h.Labels,
 			Slots: h.Slots, Since: h.Since, ExpiresIn: sidecar.Duration(ends[h.Lease]), Fence: h.Fence,

@@ -31,7 +31,8 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	return sidecar.Config{
 		Options: o,
 		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf),
-		Logger: log, Registerer: reg, Gatherer: reg,
+		RunRetention: s.RunRetention,
+		Logger:       log, Registerer: reg, Gatherer: reg,
 	}, nil
 }
 
@@ -48,6 +49,9 @@ func serverNames(s config.Settings, conf *tls.Config) []string {
 	for _, cert := range conf.Certificates {
 		if cert.Leaf != nil {
 			names = append(names, cert.Leaf.DNSNames...)
+			for _, ip := range cert.Leaf.IPAddresses { // of what passes connections on
+				names = append(names, ip.String())
+			}
 		}
 	}
 	return names

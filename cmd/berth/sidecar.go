@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,8 +22,11 @@ func sidecarCommand() *cli.Command {
 TERM or INT: takes no new claims, waits for those there are (--drain-timeout), has
 the holders that are left stop, and gives their slots back. A second one does not
 wait. HUP: leaves the claims to the next sidecar of this host, which takes them
-over if it is started within their leases; the holders run on, undisturbed.`,
-		Flags: append(config.Flags(config.Instance, config.Serve, config.Claims),
+over if it is started within their leases; the holders run on, undisturbed.
+
+With --coordinator it stands for the coordinator's part, too ('berth help
+coordinator'), and steps down before anything else when it stops.`,
+		Flags: append(config.Flags(config.Instance, config.State, config.Serve, config.Stand, config.Lead, config.Claims),
 			&cli.DurationFlag{Name: "drain-timeout", Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before a stop; 0 for none"}),
 		Action: serveSidecar,
 	}
@@ -36,7 +40,8 @@ func serveSidecar(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Claims, config.Instance, config.Serve)
+	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Claims,
+		config.Instance, config.State, config.Serve, config.Stand, config.Lead)
 	if err != nil {
 		return err
 	}
@@ -54,8 +59,16 @@ func serveSidecar(c *cli.Context) error {
 	if err := p.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
 		return err
 	}
+	var st *standing
+	if s.Coordinator {
+		if st, err = stand(s, cfg.Logger, cfg.Registerer); err != nil {
+			return err
+		}
+	}
 	asked := false
 	defer stopOnSignals(func(sig unix.Signal) bool {
+		// Somebody else leads at once then, however long the claims take.
+		_ = st.stepDown()
 		switch {
 		case sig == unix.SIGHUP:
 			server.Stop(sidecar.Leave)
@@ -68,7 +81,16 @@ func serveSidecar(c *cli.Context) error {
 		}
 		return false
 	})()
-	return server.Run(c.Context)
+	served := inBackground(func() error { return server.Run(c.Context) })
+	select {
+	case err = <-served:
+	case <-st.failed():
+		if st.err != nil {
+			server.Stop(sidecar.Drain)
+		}
+		err = <-served
+	}
+	return errors.Join(err, st.stepDown())
 }
 
 // drainTimeout makes a time of the command line, where 0 is none, one of the

@@ -16,13 +16,15 @@ import (
 	"github.com/berthhq/berth/sidecar"
 )
 
-// scriptServe runs a sidecar, or dev, under a name:
+// scriptServe runs a sidecar, dev, or a coordinator under a name:
 //
 //	serve NAME FLAGS…   starts it, with NAME.sock and NAME.state, waits until it
 //	                    answers, and exports its HTTP address as NAME in capitals
 //	serve NAME dev …    the same for berth dev
+//	serve NAME coordinator …  the same for berth coordinator, without addresses
 //	serve NAME stop     ends it with TERM and waits; it must exit with 0
 //	serve NAME leave    the same with HUP
+//	serve NAME ends     waits for the end that was asked for; it must exit with 0
 //	serve NAME kill     kills it and waits
 //	serve NAME SIGNAL   sends a signal
 func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
@@ -34,7 +36,7 @@ func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	s := w.served[name]
 	switch {
-	case s == nil && verb == "dev":
+	case s == nil && (verb == "dev" || verb == "coordinator"):
 		w.served[name] = startServed(ts, name, rest...)
 	case s == nil:
 		w.served[name] = startServed(ts, name, append([]string{
@@ -46,6 +48,9 @@ func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
 	case verb == "leave":
 		s.end(ts, unix.SIGHUP, 0)
 		delete(w.served, name)
+	case verb == "ends":
+		s.end(ts, 0, 0)
+		delete(w.served, name)
 	case verb == "kill":
 		s.end(ts, unix.SIGKILL, -1)
 		delete(w.served, name)
@@ -54,7 +59,7 @@ func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// served is a running sidecar or dev.
+// served is a running sidecar, dev or coordinator.
 type served struct {
 	cmd *exec.Cmd
 	at  addresses
@@ -88,6 +93,9 @@ func startServed(ts *testscript.TestScript, name string, args ...string) *served
 	if err != nil {
 		text, _ := os.ReadFile(ts.MkAbs(name + ".log"))
 		ts.Fatalf("%s did not start: %v\n%s", name, err, text)
+	}
+	if s.at.Socket == "" {
+		return s // a coordinator tells when it stands
 	}
 	ts.Setenv(strings.ToUpper(name), s.at.HTTP)
 	if s.at.Etcd != "" {

@@ -15,14 +15,17 @@ import (
 // that has left the queue is a RunNotQueued problem. The executor of a running one
 // learns of it with its next heartbeat.
 func (s Store) Cancel(ctx context.Context, id, why string, onlyQueued bool) (*Run, error) {
+	if err := validateWhy("reason", why); err != nil {
+		return nil, err
+	}
 	return s.change(ctx, id, "the run was not canceled", func(r *Run) (step, error) {
 		switch {
 		case r.Status == Canceled:
 			return step{done: true}, nil
 		case onlyQueued && r.Status != Queued:
-			return step{}, problem.New(problem.RunNotQueued, "run %q is not queued: it is %s", id, r.Status)
+			return step{}, problem.New(problem.RunNotQueued, "run %q is not queued any more: its status is %s", id, r.Status)
 		case r.Status.Ended():
-			return step{}, problem.New(problem.RunEnded, "run %q has ended already: it has %s", id, r.Status)
+			return step{}, problem.New(problem.RunEnded, "run %q has ended already: its status is %s", id, r.Status)
 		}
 		rec, event := r.Record.cancel(why, time.Now())
 		next := step{rec: rec, event: event}

@@ -30,7 +30,7 @@ func (s Store) Start(ctx context.Context, id string, by Executor, lease store.Le
 		case r.Status == Running:
 			return step{}, problem.New(problem.RunTaken, "run %q runs already, on host '%s'", id, r.Executor.Host)
 		case r.Status.Ended():
-			return step{}, problem.New(problem.RunEnded, "run %q has ended already: it has %s", id, r.Status)
+			return step{}, problem.New(problem.RunEnded, "run %q has ended already: its status is %s", id, r.Status)
 		}
 		rec, event := r.Record.start(by, time.Now())
 		return step{
@@ -55,12 +55,15 @@ func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, wh
 	if as != Succeeded && as != Failed {
 		return nil, problem.Field("status", "a run can't finish as %q: allowed are %s and %s", as, Succeeded, Failed)
 	}
+	if err := validateWhy("error", why); err != nil {
+		return nil, err
+	}
 	return s.change(ctx, id, "the run was not finished", func(r *Run) (step, error) {
 		switch {
 		case r.Status == as && r.EndFence == fence:
 			return step{done: true}, nil
 		case r.Status.Ended() && (r.EndFence == fence || r.Status == Canceled):
-			return step{}, problem.New(problem.RunEnded, "run %q has ended already: it has %s", id, r.Status)
+			return step{}, problem.New(problem.RunEnded, "run %q has ended already: its status is %s", id, r.Status)
 		case r.Status != Running || r.Revision != fence:
 			return step{}, lost(id, fence)
 		}

@@ -34,6 +34,7 @@ type Journal struct {
 	retention time.Duration
 
 	written atomic.Int64
+	group   group // of the changes that its events tell of
 
 	mu    sync.Mutex // guards what follows
 	lease store.LeaseID

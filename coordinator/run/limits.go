@@ -51,7 +51,7 @@ func (l Limits) Validate() error {
 			return err
 		}
 		if seen[t.what()] {
-			return problem.Field(field, "'%s' is limited twice: one of the two has to go", t.what())
+			return problem.Field(field, "'%s' is limited twice: one of the two has to go", t.Name())
 		}
 		seen[t.what()] = true
 	}

@@ -17,6 +17,8 @@ const (
 	MaxTags, MaxLabels = 32, 32
 	// MaxText bounds names, and keys and values of tags and labels, in bytes.
 	MaxText = 128
+	// MaxWhy bounds why a run was canceled or has failed, in bytes.
+	MaxWhy = 4096
 	// MaxRetries bounds how often a run is queued again.
 	MaxRetries = 100
 )
@@ -38,7 +40,12 @@ type Spec struct {
 }
 
 // ValidateID refuses what can't be the id of a run: the same as for claims.
-func ValidateID(id string) error { return pool.ValidateID(id) }
+func ValidateID(id string) error {
+	if pool.ValidateID(id) != nil {
+		return problem.Field("id", "%q is no id of a run: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", clip(id), pool.MaxText)
+	}
+	return nil
+}
 
 // Validate refuses what can't be submitted, and names the field.
 func (s *Spec) Validate() error {
@@ -107,6 +114,14 @@ func validateText(field, s string) error {
 		return problem.Field(field, "%q is %d bytes long: allowed are %d", clip(s), len(s), MaxText)
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
 		return problem.Field(field, "%q has characters that can't be shown: allowed is text of one line", clip(s))
+	}
+	return nil
+}
+
+// validateWhy refuses a reason that is no page of text.
+func validateWhy(field, why string) error {
+	if len(why) > MaxWhy {
+		return problem.Field(field, "it is %d bytes long: allowed are %d", len(why), MaxWhy)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (s Store) commit(ctx context.Context, id string, cmps []*pb.Compare, rec Re
 		return 0, err
 	}
 	ops := append([]*pb.RequestOp{store.Put(s.Keys.Run(id), rec.Encode(), 0), logged}, also...)
-	rev, err := store.Commit(ctx, s.Backend, cmps, ops...)
+	rev, err := s.Journal.group.commit(ctx, s.Backend, cmps, ops...)
 	if errors.Is(err, store.ErrLeaseNotFound) {
 		s.Journal.Forget()
 	}

@@ -13,7 +13,7 @@ const (
 	DoorHTTP = "http"
 )
 
-// The kinds of load.
+// The kinds of load of claims.
 const (
 	uncontended = "uncontended" // slots for all
 	contended   = "contended"   // slots for an eighth of the clients, and no hold
@@ -41,15 +41,17 @@ const (
 
 // Case is one load.
 type Case struct {
-	// Name tells kind, door, clients, hosts and pools:
-	// "uncontended/go/64c/4h/1p".
+	// Name tells kind, door, clients, hosts and pools, or what there is of them:
+	// "uncontended/go/64c/4h/1p", "submit/64c", "idle/100000q".
 	Name    string `json:"case"`
 	Kind    string `json:"kind"`
-	Door    string `json:"door"`
-	Clients int    `json:"clients"`
-	Hosts   int    `json:"hosts"`
-	Pools   int    `json:"pools"`
-	Limit   int    `json:"limit"`
+	Door    string `json:"door,omitempty"`
+	Clients int    `json:"clients,omitempty"`
+	Hosts   int    `json:"hosts,omitempty"`
+	Pools   int    `json:"pools,omitempty"`
+	Limit   int    `json:"limit,omitempty"`
+	// Queued is how many runs are in the queue.
+	Queued int `json:"queued,omitempty"`
 
 	hold    time.Duration
 	stretch int // how much longer its rounds are
@@ -91,6 +93,13 @@ func (c Case) claim() berth.Slots {
 
 // allCases returns what there is to measure, in the order in which it is done.
 func (c *Config) allCases() []Case {
+	if c.Suite == Queue {
+		return c.queueCases()
+	}
+	return c.claimCases()
+}
+
+func (c *Config) claimCases() []Case {
 	var all []Case
 	for _, door := range []string{DoorGo, DoorHTTP} {
 		for _, kind := range []string{uncontended, contended} {

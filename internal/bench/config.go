@@ -13,16 +13,27 @@ import (
 const (
 	DefaultDuration = time.Second
 	DefaultRounds   = 5
-	// DefaultHeldClaims are those of the target.
+	// DefaultHeldClaims and DefaultQueued are those of the targets.
 	DefaultHeldClaims = 10_000
+	DefaultQueued     = 100_000
 	// defaultSettle is longer than a sidecar takes to rest and to give memory back.
 	defaultSettle = 5 * time.Second
 )
 
-// DefaultClients and DefaultHosts are the sizes of the loads.
+// Suite says what a benchmark is about. The zero value is [Claims].
+type Suite int
+
+// The suites.
+const (
+	Claims Suite = iota // slots of pools
+	Queue               // runs, and the coordinator that admits them
+)
+
+// DefaultClients, DefaultQueueClients and DefaultHosts are the sizes of the loads.
 var (
-	DefaultClients = []int{1, 16, 64, 256}
-	DefaultHosts   = []int{1, 4}
+	DefaultClients      = []int{1, 16, 64, 256}
+	DefaultQueueClients = []int{1, 16, 64}
+	DefaultHosts        = []int{1, 4}
 )
 
 // Bounds of [Config]: beyond them nothing sensible is measured.
@@ -32,10 +43,13 @@ const (
 	maxRounds   = 1000
 	maxClients  = 10_000
 	maxHosts    = 100
+	maxQueued   = 1_000_000
 )
 
 // Config says what to measure, and where.
 type Config struct {
+	// Suite is what to measure.
+	Suite Suite
 	// Etcd says where etcd is, as whom, and below which prefix; the rest of the
 	// options is not used.
 	Etcd berth.Options
@@ -43,7 +57,7 @@ type Config struct {
 	Duration time.Duration
 	// Rounds of each case.
 	Rounds int
-	// Clients and Hosts are the sizes of the loads.
+	// Clients and Hosts are the sizes of the loads; a queue has no hosts.
 	Clients, Hosts []int
 	// Cases leaves out those whose name does not match. Nil leaves out none.
 	Cases *regexp.Regexp
@@ -55,6 +69,9 @@ type Config struct {
 	// HeldClaims is how many claims a sidecar is to hold when its memory is read;
 	// 10,000 if 0.
 	HeldClaims int
+	// Queued is how many runs wait while plans and the memory of a leader are
+	// measured; 100,000 if 0.
+	Queued int
 	// Sidecars starts the sidecars. Nil leaves out the cases that need them.
 	Sidecars Sidecars
 	// Progress is called with each case before it is measured, and with its row
@@ -93,11 +110,17 @@ func (c *Config) fill() error {
 	if c.HeldClaims == 0 {
 		c.HeldClaims = DefaultHeldClaims
 	}
+	if c.Queued == 0 {
+		c.Queued = DefaultQueued
+	}
 	if c.settle == 0 {
 		c.settle = defaultSettle
 	}
 	if len(c.Clients) == 0 {
 		c.Clients = DefaultClients
+		if c.Suite == Queue {
+			c.Clients = DefaultQueueClients
+		}
 	}
 	if len(c.Hosts) == 0 {
 		c.Hosts = DefaultHosts
@@ -127,6 +150,9 @@ func (c *Config) validate() error {
 	}
 	if c.HeldClaims < 1 || c.HeldClaims > hugeLimit {
 		return problem.Field("held-claims", "%d is out of range: allowed are 1 to %d", c.HeldClaims, hugeLimit)
+	}
+	if c.Queued < 1 || c.Queued > maxQueued {
+		return problem.Field("queued", "%d is out of range: allowed are 1 to %d", c.Queued, maxQueued)
 	}
 	if c.History != 0 && c.History < minHistory {
 		return problem.Field("history", "%d claims are too few to compare: at least %d", c.History, minHistory)

@@ -6,9 +6,11 @@ import (
 	"time"
 )
 
-// cycle is one claim, in times since the load began.
+// cycle is one claim, in times since the load began. One that is kept is never
+// released.
 type cycle struct {
 	asked, granted, releasing, released time.Duration
+	kept                                bool
 }
 
 // window is the part of a load that counts.
@@ -45,9 +47,16 @@ var errNone = errors.New("no claim was granted, handed over and released in the 
 func analyze(cycles []cycle, w window, slots int) (outcome, error) {
 	var o outcome
 	var used time.Duration
+	kept := 0
 	for _, c := range cycles {
 		if w.has(c.granted) {
 			o.claim = append(o.claim, c.granted-c.asked)
+		}
+		if c.kept {
+			kept++
+			continue
+		}
+		if w.has(c.granted) {
 			o.held = append(o.held, c.releasing-c.granted)
 		}
 		if w.has(c.released) {
@@ -55,7 +64,7 @@ func analyze(cycles []cycle, w window, slots int) (outcome, error) {
 		}
 		used += w.clip(c.granted, c.releasing)
 	}
-	if len(o.claim) == 0 || len(o.release) == 0 {
+	if len(o.claim) == 0 || len(o.release) == 0 && kept == 0 {
 		return o, errNone
 	}
 	o.perSecond = float64(len(o.claim)) / w.length().Seconds()

@@ -35,6 +35,21 @@ func TestFiguresAreThoseOfTheWindow(t *testing.T) {
 	}
 }
 
+func TestWhatIsKeptIsNotReleased(t *testing.T) {
+	cycles := []cycle{{asked: ms(0), granted: ms(3), kept: true}, {asked: ms(4), granted: ms(12), kept: true}}
+	got, err := analyze(cycles, window{0, ms(10)}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := outcome{perSecond: 100, claim: []time.Duration{ms(3)}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if _, err := analyze(cycles, window{ms(20), ms(30)}, 0); !errors.Is(err, errNone) {
+		t.Errorf("nothing was granted in the window: %v", err)
+	}
+}
+
 func TestMoreGrantsThanSlotsAreNoticed(t *testing.T) {
 	cycles := []cycle{
 		{asked: ms(0), granted: ms(1), releasing: ms(9), released: ms(10)},

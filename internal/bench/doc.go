@@ -1,9 +1,10 @@
-// Package bench measures what claims cost, on the etcd it is pointed at, beside
-// what etcd itself costs in the same minute.
+// Package bench measures what claims and queued runs cost, on the etcd it is
+// pointed at, beside what etcd itself costs in the same minute.
 //
 // # Words
 //
-//   - A [Case] is one load: so many clients on so many hosts claim slots of so
+//   - A [Suite] is what a benchmark is about: claims, or the queue.
+//   - A [Case] of claims is one load: so many clients on so many hosts claim slots of so
 //     many pools in a closed loop, through one door.
 //   - A door is a way to claim: the Go API, with an instance of berth in this
 //     process for each host; HTTP, with a sidecar in a process of its own for
@@ -29,9 +30,26 @@
 // the first ones possible: both are sorted by time and paired. With one slot this
 // is exact; with more, the mean is exact, and the spread is nearly so.
 //
+// # The queue
+//
+// Runs are submitted in a closed loop. The floor is one put for each, of a key of
+// its own and as large as the record; both are deleted between rounds.
+//
+// An admission is measured out of idleness: a coordinator in this process leads and
+// has room, an executor watches all runs on a connection of its own, and a client
+// submits one run at a time, with a pause between. What counts begins with the
+// answer to the submission, and ends when the executor has seen the run admitted.
+// The put beside it is one at once after another write, as for hand-overs.
+//
+// A crowd is a long queue under many limits: nearly no two of its runs meet the same
+// ones, and all are held up. Plans are made over it in memory, as a leader makes
+// them in a tick. What a leader takes is measured with the same crowd in etcd: it
+// runs in this process, and what counts is by how much the process has grown, after
+// garbage was collected, once the reason of each run is noted.
+//
 // # What it leaves behind
 //
 // Everything is below a prefix of its own under the prefix it is given, which
-// is deleted at the end. The history of etcd has grown by what was written: on
+// is deleted at the end, with the leases of what was logged about runs. The history of etcd has grown by what was written: on
 // an etcd that nobody compacts, so has its database.
 package bench

@@ -13,10 +13,20 @@ import (
 
 // door is a way to claim. Clients are numbered from 0.
 type door interface {
-	// claim returns once the claim is granted.
+	// claim returns once the claim is granted; nil is one that is kept.
 	claim(ctx context.Context, client int) (held, error)
 	// close gives up what the door had opened.
 	close() error
+}
+
+// preparer is a door with something to do before each claim, which does not count.
+type preparer interface {
+	prepare(ctx context.Context, client int) error
+}
+
+// tidier is a door that leaves behind what would be in the next round's way.
+type tidier interface {
+	tidy(ctx context.Context) error
 }
 
 // held is a claim that was granted.
@@ -55,6 +65,15 @@ func (l load) run(ctx context.Context) (outcome, error) {
 		}
 		l.measure *= 2
 	}
+}
+
+// round runs the load, and tidies up behind it.
+func (l load) round(ctx context.Context) (outcome, error) {
+	o, err := l.run(ctx)
+	if t, ok := l.door.(tidier); ok && err == nil {
+		err = t.tidy(ctx)
+	}
+	return o, err
 }
 
 // once drives the load once. Claims under way at the end are granted and
@@ -100,8 +119,14 @@ func (l load) limit() time.Duration {
 // client claims and releases as long as there is more to do.
 func (l load) client(ctx context.Context, i int, base time.Time, more func() bool) ([]cycle, error) {
 	var cycles []cycle
+	before, _ := l.door.(preparer)
 	for more() {
 		var c cycle
+		if before != nil {
+			if err := before.prepare(ctx, i); err != nil {
+				return cycles, err
+			}
+		}
 		c.asked = time.Since(base)
 		h, err := l.door.claim(ctx, i)
 		c.granted = time.Since(base)
@@ -110,6 +135,11 @@ func (l load) client(ctx context.Context, i int, base time.Time, more func() boo
 		}
 		if l.hold > 0 {
 			time.Sleep(l.hold)
+		}
+		if h == nil {
+			c.kept = true
+			cycles = append(cycles, c)
+			continue
 		}
 		c.releasing = time.Since(base)
 		err = h.Release(ctx)

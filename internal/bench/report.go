@@ -43,6 +43,12 @@ type Row struct {
 
 	Memory  *Memory  `json:"memory,omitempty"`
 	History *History `json:"history,omitempty"`
+
+	Submissions *Submissions `json:"submissions,omitempty"`
+	Admissions  *Admissions  `json:"admissions,omitempty"`
+	// Plan is the time that a plan takes.
+	Plan   *Latency `json:"plan,omitempty"`
+	Leader *Leader  `json:"leader,omitempty"`
 	// Error is why there are no figures.
 	Error string `json:"error,omitempty"`
 }
@@ -52,7 +58,7 @@ type Reference struct {
 	What      string   `json:"what"`
 	PerSecond float64  `json:"per_second"`
 	Put       *Latency `json:"put"` // or its claims, if it is no floor
-	Delete    *Latency `json:"delete"`
+	Delete    *Latency `json:"delete,omitempty"`
 }
 
 // Memory is what a sidecar takes.
@@ -83,33 +89,54 @@ type History struct {
 	LastInUse     float64 `json:"last_database_in_use_mb"`
 }
 
+// rounds are the figures of a case by round, and the samples of all rounds.
+type rounds struct {
+	ref, own outcome
+
+	refRate, ownRate, ratio, used, claimToPut, handOverToPut []float64
+}
+
+func (a *rounds) add(p pair) {
+	put := p50(p.ref.claim)
+	a.refRate = append(a.refRate, p.ref.perSecond)
+	a.ownRate = append(a.ownRate, p.own.perSecond)
+	a.ratio = append(a.ratio, p.own.perSecond/p.ref.perSecond)
+	a.used = append(a.used, p.own.used)
+	a.claimToPut = append(a.claimToPut, p50(p.own.claim)/put)
+	a.handOverToPut = append(a.handOverToPut, p50(p.own.handOver)/put)
+	a.ref.add(p.ref)
+	a.own.add(p.own)
+}
+
 // fill computes the figures of a row from its rounds.
 func (r *Row) fill(what string, pairs []pair) {
-	var ref, own outcome
-	var refRate, ownRate, ratio, used, claimToPut, handOverToPut []float64
+	var all rounds
 	for _, p := range pairs {
-		refRate = append(refRate, p.ref.perSecond)
-		ownRate = append(ownRate, p.own.perSecond)
-		ratio = append(ratio, p.own.perSecond/p.ref.perSecond)
-		used = append(used, p.own.used)
-		put := p50(p.ref.claim)
-		claimToPut = append(claimToPut, p50(p.own.claim)/put)
-		handOverToPut = append(handOverToPut, p50(p.own.handOver)/put)
-		ref.add(p.ref)
-		own.add(p.own)
+		all.add(p)
 	}
 	r.Reference = &Reference{
-		What: what, PerSecond: median(refRate),
-		Put: summarize(ref.claim), Delete: summarize(ref.release),
+		What: what, PerSecond: median(all.refRate),
+		Put: summarize(all.ref.claim), Delete: summarize(all.ref.release),
 	}
-	r.PerSecond, r.Ratio = median(ownRate), spread(ratio)
-	r.Claim, r.Release = summarize(own.claim), summarize(own.release)
-	r.ClaimToPut = spread(claimToPut)
+	switch r.Kind {
+	case submit:
+		r.fillSubmissions(&all)
+	case admit:
+		r.fillAdmissions(&all)
+	default:
+		r.fillClaims(&all)
+	}
+}
+
+func (r *Row) fillClaims(all *rounds) {
+	r.PerSecond, r.Ratio = median(all.ownRate), spread(all.ratio)
+	r.Claim, r.Release = summarize(all.own.claim), summarize(all.own.release)
+	r.ClaimToPut = spread(all.claimToPut)
 	if r.hold > 0 {
-		r.Held = summarize(own.held)
+		r.Held = summarize(all.own.held)
 	}
 	if r.slots() > 0 {
-		r.HandOver, r.Used, r.HandOverToPut = summarize(own.handOver), spread(used), spread(handOverToPut)
+		r.HandOver, r.Used, r.HandOverToPut = summarize(all.own.handOver), spread(all.used), spread(all.handOverToPut)
 	}
 }
 

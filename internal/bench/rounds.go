@@ -30,10 +30,10 @@ func (r *runner) measureRounds(ctx context.Context, row *Row) (err error) {
 	var pairs []pair
 	for range r.cfg.Rounds {
 		var p pair
-		if p.ref, err = labeled(ctx, "reference", ref.run); err != nil {
+		if p.ref, err = labeled(ctx, "reference", ref.round); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		if p.own, err = labeled(ctx, "case", own.run); err != nil {
+		if p.own, err = labeled(ctx, "case", own.round); err != nil {
 			return err
 		}
 		pairs = append(pairs, p)
@@ -50,10 +50,7 @@ func labeled[T any](ctx context.Context, name string, do func(context.Context) (
 
 // openCase makes the load of a case.
 func (r *runner) openCase(ctx context.Context, c Case) (load, error) {
-	err := r.setPools(ctx, c.pools(), c.Limit)
-	if err == nil && c.Kind == bigLimit {
-		err = r.setPools(ctx, []string{smallPool}, ampleLimit)
-	}
+	err := r.openPools(ctx, c)
 	if err != nil {
 		return load{}, err
 	}
@@ -67,8 +64,22 @@ func (r *runner) openCase(ctx context.Context, c Case) (load, error) {
 	}, nil
 }
 
+// openPools makes the pools that a case needs, if it needs any.
+func (r *runner) openPools(ctx context.Context, c Case) error {
+	err := r.setPools(ctx, c.pools(), c.Limit)
+	if err == nil && c.Kind == bigLimit {
+		err = r.setPools(ctx, []string{smallPool}, ampleLimit)
+	}
+	return err
+}
+
 func (r *runner) openDoor(ctx context.Context, c Case) (door, error) {
-	if c.Door == DoorHTTP {
+	switch {
+	case c.Kind == submit:
+		return r.openSubmissions()
+	case c.Kind == admit:
+		return r.openAdmissions(ctx)
+	case c.Door == DoorHTTP:
 		return r.openSidecars(ctx, c.Hosts, c.claim())
 	}
 	return r.openInstances(ctx, c.Hosts, c.claim())
@@ -81,7 +92,11 @@ func (r *runner) openReference(c Case, own load) (load, string, error) {
 	switch c.Kind {
 	case bigLimit:
 		return smallLimit(own), fmt.Sprintf("limit %d", ampleLimit), nil
-	case handOver:
+	case submit:
+		d, err := r.openRecordFloor()
+		floor.door, floor.clients = d, clients
+		return floor, fmt.Sprintf("a put per run/%dc", clients), err
+	case handOver, admit:
 		// One client, which puts at once after a delete, and deletes after a hold:
 		// the one tells what a write costs, the other what it costs out of idleness.
 		clients, hosts = 1, 1

@@ -132,6 +132,7 @@ func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
 		"clients":     {Config{Clients: []int{0}}, "clients"},
 		"hosts":       {Config{Hosts: []int{1, 1000}}, "hosts"},
 		"held claims": {Config{HeldClaims: -5}, "held-claims"},
+		"queued":      {Config{Suite: Queue, Queued: -1}, "queued"},
 		"history":     {Config{History: 3}, "history"},
 		"cases":       {Config{Cases: regexp.MustCompile("nothing")}, "cases"},
 	}

@@ -121,6 +121,10 @@ func (r *runner) measure(ctx context.Context, c Case) *Row {
 		how = r.measureMemory
 	case history:
 		how = r.measureHistory
+	case planIdle, planLast, planMany:
+		how = r.measurePlans
+	case leading:
+		how = r.measureLeader
 	}
 	if err := how(ctx, row); err != nil {
 		row.Error = err.Error()
@@ -142,9 +146,15 @@ func (r *runner) setPools(ctx context.Context, names []string, limit int) error 
 func (r *runner) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_, err := r.plain.Delete(ctx, r.prefix, clientv3.WithPrefix())
-	if err != nil {
-		err = fmt.Errorf("delete what the benchmark left below %s: %w", r.prefix, err)
+	return errors.Join(r.wipe(ctx, r.prefix), r.plain.Close(), r.admin.Close())
+}
+
+// wipe deletes everything below prefixes.
+func (r *runner) wipe(ctx context.Context, prefixes ...string) error {
+	for _, p := range prefixes {
+		if _, err := r.plain.Delete(ctx, p, clientv3.WithPrefix()); err != nil {
+			return fmt.Errorf("delete what the benchmark left below %s: %w", p, err)
+		}
 	}
-	return errors.Join(err, r.plain.Close(), r.admin.Close())
+	return nil
 }

@@ -1,6 +1,9 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Target is what a figure is to reach.
 type Target struct {
@@ -21,7 +24,7 @@ type Target struct {
 type figure func(*Row) (value float64, numbers string, ok bool)
 
 // target is a row of the table of targets. All are ratios within one run, so
-// that they hold on any machine, but for the sizes in memory.
+// that they hold on any machine, but for the sizes in memory and the time of plans.
 type target struct {
 	name, of string
 	most     bool // the bound is the most that is allowed, not the least
@@ -30,8 +33,11 @@ type target struct {
 	figure   figure
 }
 
-// targets is the table.
-func targets() []target {
+// targets are those of all suites: no two have a case in common.
+func targets() []target { return slices.Concat(claimTargets(), queueTargets()) }
+
+// claimTargets is the table of claims.
+func claimTargets() []target {
 	return []target{
 		{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 1.25, "× a plain put", claimToPut},
 		{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 2.2, "× the floor", ratio},

@@ -8,16 +8,18 @@ import (
 )
 
 func TestEachTargetHasItsCase(t *testing.T) {
-	c := Config{Sidecars: fakeSidecars{}, History: minHistory}
-	if err := c.fill(); err != nil {
-		t.Fatal(err)
-	}
 	names := map[string]bool{}
-	for _, cs := range c.cases() {
-		if names[cs.Name] {
-			t.Errorf("two cases are named %s", cs.Name)
+	for _, suite := range []Suite{Claims, Queue} {
+		c := Config{Suite: suite, Sidecars: fakeSidecars{}, History: minHistory}
+		if err := c.fill(); err != nil {
+			t.Fatal(err)
 		}
-		names[cs.Name] = true
+		for _, cs := range c.cases() {
+			if names[cs.Name] {
+				t.Errorf("two cases are named %s", cs.Name)
+			}
+			names[cs.Name] = true
+		}
 	}
 	for _, target := range targets() {
 		if !names[target.of] {
@@ -37,6 +39,15 @@ func TestATargetIsJudgedByItsBound(t *testing.T) {
 		Case: newCase(bigLimit, DoorGo, 64, 1, 1, hugeLimit), PerSecond: 50,
 		Reference: &Reference{PerSecond: 100}, Ratio: &Spread{Median: 0.5, Low: 0.5, High: 0.5},
 	}
+	submissions := &Row{
+		Case: Case{Name: "submit/64c"}, Submissions: &Submissions{PerSecond: 80},
+		Reference: &Reference{PerSecond: 100}, Ratio: &Spread{Median: 0.8, Low: 0.8, High: 0.8},
+	}
+	admission := &Row{
+		Case: Case{Name: "admit/1c"}, Admissions: &Admissions{Seen: &Latency{P50: 4}, SeenToPut: &Spread{Median: 4}},
+		Reference: &Reference{Put: &Latency{P50: 1}, Delete: &Latency{P50: 2}},
+	}
+	plan := &Row{Case: Case{Name: "plan/idle/100000q"}, Plan: &Latency{Count: 9, P50: 20, P99: 50}}
 	tests := map[string]struct {
 		row     *Row
 		got     float64
@@ -46,6 +57,9 @@ func TestATargetIsJudgedByItsBound(t *testing.T) {
 		"at least, reached": {row(2.2), 2.2, true, "≥ 2.2 × the floor"},
 		"at least, missed":  {row(2.1), 2.1, false, "≥ 2.2 × the floor"},
 		"at most, missed":   {limit, 2, false, "≤ 1.5 × the time per claim"},
+		"submissions":       {submissions, 0.8, true, "≥ 0.8 × the floor"},
+		"admission":         {admission, 4, false, "≤ 3 × a plain put"},
+		"plan":              {plan, 20, true, "≤ 20 ms"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -79,6 +93,14 @@ func TestCasesAreChosen(t *testing.T) {
 		"no more hosts than clients, and a slot at least": {
 			Config{Clients: []int{2}, Hosts: []int{1, 2, 3}, Cases: regexp.MustCompile(`contended/.*/1p`)},
 			[]string{"uncontended/go/2c/1h/1p", "uncontended/go/2c/2h/1p"},
+		},
+		"of the queue": {
+			Config{Suite: Queue, Queued: 7},
+			[]string{"submit/1c", "submit/16c", "submit/64c", "admit/1c", "plan/idle/7q", "plan/last/7q", "plan/many/7q", "leader/7q"},
+		},
+		"of the queue, those with a target": {
+			Config{Suite: Queue, TargetsOnly: true},
+			[]string{"submit/64c", "admit/1c", "plan/idle/100000q", "plan/last/100000q", "plan/many/100000q"},
 		},
 		"those with a target": {
 			Config{TargetsOnly: true, Cases: regexp.MustCompile(`256c`)},

@@ -70,7 +70,7 @@ var layers = []layer{
 		"pages show records; what they show is fetched by the sidecar",
 	},
 	{
-		"internal/bench", []string{".", "pool", "lease", "sidecar", "internal/store", "internal/store/embed"},
+		"internal/bench", []string{"coordinator/...", ".", "pool", "lease", "sidecar", "internal/store", "internal/store/embed"},
 		"the benchmark drives berth from outside, and etcd for comparison",
 	},
 	{

@@ -110,7 +110,7 @@ var table = map[Code]entry{
 	ClaimCanceled:   {499, ExitFailure, "The claim was canceled"},
 	ClaimLost:       {409, ExitLost, "The claim is lost"},
 	ClaimRevoked:    {409, ExitLost, "The claim was revoked"},
-	IDInUse:         {409, ExitRefused, "The id stands for another claim"},
+	IDInUse:         {409, ExitRefused, "The id is in use"},
 	Precondition:    {409, ExitRefused, "The state has changed"},
 	NotHolder:       {403, ExitRefused, "The claim belongs to somebody else"},
 	RunNotFound:     {404, ExitFailure, "No such run"},

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+func limitsCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "limits",
+		Category:    running,
+		Usage:       "see and change what runs are admitted under",
+		Subcommands: []*cli.Command{limitsGetCommand(), limitsSetCommand()},
+	}
+}
+
+func limitsGetCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "get",
+		Usage:  "show the limits, and what is used of them",
+		Action: limitsGet,
+	}
+}
+
+func limitsGet(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	return connectRuns(c, func(s run.Store) error {
+		limits, _, err := s.Limits(c.Context)
+		if err != nil {
+			return err
+		}
+		used, err := usedOf(c, s, limits)
+		if err != nil {
+			return err
+		}
+		return p.print(limitsRecord(limits), func(out *page) { limitsTable(out, used) })
+	})
+}
+
+// usedLimit is a limit with what is used of it.
+type usedLimit struct {
+	name  string
+	limit int
+	used  int
+	value string // the fullest one, where each has a limit of its own
+}
+
+// over tells whether more is used than it allows.
+func (u usedLimit) over() bool { return u.limit != run.Unlimited && u.used > u.limit }
+
+// text says what is used.
+func (u usedLimit) text() string {
+	if u.value != "" {
+		return fmt.Sprintf("%d (%s)", u.used, u.value)
+	}
+	return strconv.Itoa(u.used)
+}
+
+const maxRuns = "max_concurrent_runs"
+
+// usedOf counts the runs in progress by what limits them.
+func usedOf(c *cli.Context, s run.Store, l run.Limits) ([]usedLimit, error) {
+	all, err := s.All(c.Context)
+	if err != nil {
+		return nil, err
+	}
+	return usedLimits(all.With(run.NotStarted, run.Running), l), nil
+}
+
+func usedLimits(runs []*run.Run, l run.Limits) []usedLimit {
+	all := []usedLimit{{name: maxRuns, limit: l.MaxConcurrentRuns, used: len(runs)}}
+	for _, t := range l.Tags {
+		u := usedLimit{name: t.Name(), limit: t.Limit}
+		byValue := map[string]int{}
+		for _, r := range runs {
+			if value, ok := r.Tags[t.Key]; ok && (t.Value == "" || t.Value == value) {
+				byValue[value]++
+			}
+		}
+		for _, value := range sortedNames(byValue) {
+			switch n := byValue[value]; {
+			case !t.PerUniqueValue:
+				u.used += n
+			case n > u.used:
+				u.used, u.value = n, value
+			}
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+func limitsTable(out *page, used []usedLimit) {
+	var rows [][]string
+	for _, u := range used {
+		rows = append(rows, []string{u.name, runLimitText(u.limit), u.text()})
+	}
+	out.table("", []string{"RUNS IN PROGRESS", "LIMIT", "USED"}, rows)
+}
+
+func limitsSetCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "set",
+		Usage: "change limits",
+		Description: `What no flag says stays as it is. A limit of a tag is about the runs in progress
+
+   env=prod=2   that have the tag env=prod
+   team=5       that have the tag team, all values together
+   tenant=*=1   that have the tag tenant, each value by itself
+
+and -1 as its number removes it. 0 admits none. A lower limit stops nobody: until
+enough runs have ended, no more are admitted.`,
+		Flags: []cli.Flag{
+			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "`N` runs at a time, -1 for no limit"},
+			&cli.StringSliceFlag{Name: "tag", Usage: "`LIMIT` of a tag, as above; may be repeated"},
+		},
+		Action: limitsSet,
+	}
+}
+
+func limitsSet(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	var change run.LimitsChange
+	if c.IsSet("max-concurrent-runs") {
+		change.MaxConcurrentRuns = new(c.Int("max-concurrent-runs"))
+	}
+	for _, text := range c.StringSlice("tag") {
+		t, err := run.ParseTagLimit(text)
+		if err != nil {
+			return err
+		}
+		change.Tags = append(change.Tags, t)
+	}
+	if change.MaxConcurrentRuns == nil && len(change.Tags) == 0 {
+		return usagef("limits set needs a limit: --max-concurrent-runs N or --tag LIMIT")
+	}
+	return connectRuns(c, func(s run.Store) error {
+		before, _, err := s.Limits(c.Context)
+		if err != nil {
+			return err
+		}
+		limits, err := s.SetLimits(c.Context, change)
+		if err != nil {
+			return err
+		}
+		used, err := usedOf(c, s, limits)
+		if err != nil {
+			return err
+		}
+		warnOfExcessRuns(c, used)
+		return p.print(limitsRecord(limits), func(out *page) {
+			if changes := limitsChanges(before, limits); len(changes) > 0 {
+				out.line("limits changed: %s", strings.Join(changes, ", "))
+			} else {
+				out.line("the limits stay as they are")
+			}
+		})
+	})
+}
+
+// warnOfExcessRuns tells which limits are below what is in progress.
+func warnOfExcessRuns(c *cli.Context, used []usedLimit) {
+	for _, u := range used {
+		if u.over() {
+			say(c, "warning: %s runs in progress count against %s, above its limit of %d; none is stopped, and none is admitted until %d have ended",
+				u.text(), u.name, u.limit, u.used-u.limit+1)
+		}
+	}
+}
+
+// runLimitText writes a limit of runs.
+func runLimitText(limit int) string {
+	if limit == run.Unlimited {
+		return "unlimited"
+	}
+	return strconv.Itoa(limit)
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/sidecar"
+)
+
+func runsCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "runs",
+		Category: running,
+		Usage:    "see the runs, wait for them, and cancel them",
+		Subcommands: []*cli.Command{
+			runsListCommand(), runsInfoCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(),
+		},
+	}
+}
+
+func runsListCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "list",
+		Usage:       "list the runs, in the order in which they were submitted",
+		Description: "Those that have ended are listed for as long as they are kept (run_retention).",
+		Flags: []cli.Flag{
+			&cli.StringSliceFlag{Name: "status", Usage: "only those that are `STATUS`: " + statusNames() + "; may be repeated"},
+			&cli.StringSliceFlag{Name: "tag", Usage: "only those with the tag `KEY=VALUE`; of several they need all"},
+		},
+		Action: runsList,
+	}
+}
+
+func statusNames() string {
+	all := make([]string, len(run.Statuses))
+	for i, s := range run.Statuses {
+		all[i] = string(s)
+	}
+	return strings.Join(all, ", ")
+}
+
+func runsList(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	var statuses []run.Status
+	for _, text := range c.StringSlice("status") {
+		s, err := run.ParseStatus(text)
+		if err != nil {
+			return usagef("--status can't be %q: it is one of %s", text, statusNames())
+		}
+		statuses = append(statuses, s)
+	}
+	tags, err := parsePairs("tag", c.StringSlice("tag"))
+	if err != nil {
+		return err
+	}
+	return connectRuns(c, func(s run.Store) error {
+		all, err := s.All(c.Context)
+		if err != nil {
+			return err
+		}
+		runs := keep(all.With(statuses...), func(r *run.Run) bool { return hasTags(r, tags) })
+		slices.SortFunc(runs, func(a, b *run.Run) int { return cmp.Compare(a.Created, b.Created) })
+		list := sidecar.RunList{Items: listOf(runs, runRecord).Items, Unreadable: unreadableRecords(all.Bad)}
+		if err := p.print(list, func(out *page) { runsTable(out, list.Items) }); err != nil {
+			return err
+		}
+		return unreadable(all.Bad)
+	})
+}
+
+func hasTags(r *run.Run, tags map[string]string) bool {
+	for key, value := range tags {
+		if got, ok := r.Tags[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func runsTable(out *page, runs []sidecar.Run) {
+	var rows [][]string
+	for _, r := range runs {
+		rows = append(rows, []string{
+			r.ID, r.Name, r.Status, strconv.Itoa(r.Priority), ago(out.now, r.QueuedAt), hostOf(r), reasonOf(r),
+		})
+	}
+	out.table("there are no runs", []string{"RUN", "NAME", "STATUS", "PRI", "QUEUED", "HOST", "REASON"}, rows)
+}
+
+// hostOf is where a run runs, or ran last.
+func hostOf(r sidecar.Run) string {
+	if r.Executor == nil {
+		return ""
+	}
+	return r.Executor.Host
+}
+
+// parsePairs reads KEY=VALUE of each flag of a name.
+func parsePairs(name string, texts []string) (map[string]string, error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	pairs := map[string]string{}
+	for _, text := range texts {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return nil, usagef("--%s can't be %q: it is KEY=VALUE", name, text)
+		}
+		if _, twice := pairs[key]; twice {
+			return nil, usagef("--%s names %q twice", name, key)
+		}
+		pairs[key] = value
+	}
+	return pairs, nil
+}
+
+// pairsText writes tags or labels: a=1, b=2.
+func pairsText(pairs map[string]string) string {
+	all := make([]string, 0, len(pairs))
+	for _, key := range sortedNames(pairs) {
+		all = append(all, key+"="+pairs[key])
+	}
+	return strings.Join(all, ", ")
+}
+
+// withValues leaves out the rows without a value.
+func withValues(rows [][]string) [][]string {
+	return keep(rows, func(row []string) bool { return row[1] != "" })
+}
+
+var reasonFlag = &cli.StringFlag{Name: "reason", Usage: "`TEXT` that is kept with the run", DefaultText: "who canceled it"}
+
+func runsCancelCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "cancel",
+		Usage:     "cancel a run, whether it is queued or running",
+		ArgsUsage: "RUN",
+		Description: "The executor of a running one is told with its next heartbeat; its room is free at\n" +
+			"once. To cancel one that is canceled already is no error.",
+		Flags:  []cli.Flag{reasonFlag},
+		Action: func(c *cli.Context) error { return onRun(c, cancelRun(c, false)) },
+	}
+}
+
+func cancelRun(c *cli.Context, onlyQueued bool) func(run.Store, *printer, string) error {
+	return func(s run.Store, p *printer, id string) error {
+		why, err := cancelReason(c)
+		if err != nil {
+			return err
+		}
+		r, err := s.Cancel(c.Context, id, why, onlyQueued)
+		if err != nil {
+			return err
+		}
+		return p.print(runRecord(r), func(out *page) {
+			told := ""
+			if r.Executor != nil && !r.StartedAt.IsZero() {
+				told = fmt.Sprintf("; its executor on host '%s' is told with its next heartbeat", r.Executor.Host)
+			}
+			out.line("run %s is canceled: %s%s", r.ID, r.Error, told)
+		})
+	}
+}
+
+// maxReason bounds why a run was canceled, in bytes, as the HTTP API does.
+const maxReason = 4096
+
+// cancelReason is what is kept with a run that is canceled.
+func cancelReason(c *cli.Context) (string, error) {
+	why := c.String(reasonFlag.Name)
+	if !c.IsSet(reasonFlag.Name) {
+		who := "an operator"
+		if u, err := user.Current(); err == nil {
+			who = u.Username
+		}
+		return "canceled by " + who, nil
+	}
+	if why == "" || len(why) > maxReason || !utf8.ValidString(why) || strings.ContainsFunc(why, unicode.IsControl) {
+		return "", usagef("--reason must be one line of 1 to %d bytes", maxReason)
+	}
+	return why, nil
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/urfave/cli/v2"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/coordinator"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+func runsWaitCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "wait",
+		Usage:     "wait until a run has ended",
+		ArgsUsage: "RUN",
+		Description: "Exits with 0 if it has succeeded, with 1 if it has failed or was canceled. How it\n" +
+			"goes is told on stderr.",
+		Action: func(c *cli.Context) error {
+			return onRun(c, func(s run.Store, p *printer, id string) error {
+				if _, err := s.Get(c.Context, id); err != nil {
+					return err
+				}
+				return awaitRun(c, s, id, func(r *run.Run) error {
+					return p.print(runRecord(r), func(out *page) {
+						if r.Status == run.Succeeded { // or it is an error
+							out.line("%s", endText(r))
+						}
+					})
+				})
+			})
+		},
+	}
+}
+
+// awaitRun waits until a run has ended, tells meanwhile how it goes, and has the
+// end printed. It is an error if the run did not succeed.
+func awaitRun(c *cli.Context, s run.Store, id string, print func(*run.Run) error) error {
+	ctx, cancel := context.WithCancel(c.Context)
+	defer cancel()
+	f := &follower{
+		store: s, key: s.Keys.Run(id), progress: newProgress(c, id),
+		feed: store.NewFeed(s.Backend, s.Keys.Run(id), hclog.NewNullLogger(), func() {}),
+	}
+	fed := inBackground(func() error { return f.feed.Run(ctx) })
+	r, err := f.follow(ctx)
+	cancel()
+	<-fed
+	f.progress.end()
+	if err != nil {
+		return err
+	}
+	if err := print(r); err != nil || r.Status == run.Succeeded {
+		return err
+	}
+	return errors.New(endText(r))
+}
+
+// endText says how a run has ended.
+func endText(r *run.Run) string {
+	text := fmt.Sprintf("run %s has %s", r.ID, r.Status)
+	if r.Status == run.Canceled {
+		text = fmt.Sprintf("run %s was canceled", r.ID)
+	}
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	return text
+}
+
+const (
+	// firstPlaceLook is when the place in the queue is first looked up: most runs
+	// are admitted sooner. It is read with all other runs, so it is done rarely, and
+	// the more rarely the longer it takes.
+	firstPlaceLook = 300 * time.Millisecond
+	placeLook      = 2 * time.Second
+	placeShare     = 20
+	// silence is how long etcd may be silent before that is told.
+	silence = 5 * time.Second
+)
+
+// follower follows one run until it has ended.
+type follower struct {
+	store    run.Store
+	feed     *store.Feed
+	key      string // of the run: the feed has those that begin so as well
+	progress *progress
+
+	now   *run.Run // nil until it is known
+	place string   // in the queue
+	heard time.Time
+}
+
+func (f *follower) follow(ctx context.Context) (*run.Run, error) {
+	look := time.NewTimer(firstPlaceLook)
+	defer look.Stop()
+	f.heard = time.Now()
+	for {
+		select {
+		case m, ok := <-f.feed.Messages():
+			if !ok {
+				return nil, context.Cause(ctx)
+			}
+			f.heard = time.Now()
+			if err := f.take(m); err != nil {
+				return nil, err
+			}
+			if f.now.Status.Ended() {
+				return f.now, nil
+			}
+		case now := <-look.C:
+			if now.Sub(f.heard) > silence {
+				f.progress.tell("etcd does not answer, waiting for it")
+				look.Reset(placeLook)
+				continue
+			}
+			f.lookUp(ctx)
+			look.Reset(max(placeLook, placeShare*time.Since(now)))
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if f.now != nil {
+			f.progress.tell(progressText(f.now, f.place))
+		}
+	}
+}
+
+// take takes what the feed delivered.
+func (f *follower) take(m store.FeedMessage) error {
+	gone := problem.New(problem.RunNotFound, "there is no run %q any more", f.key[len(f.store.Keys.Runs()):])
+	if m.Snapshot != nil {
+		found := false
+		for _, kv := range m.Snapshot.KVs {
+			if string(kv.Key) == f.key {
+				found = true
+				if err := f.decode(kv); err != nil {
+					return err
+				}
+			}
+		}
+		if !found {
+			return gone
+		}
+	}
+	for _, ev := range m.Events {
+		if string(ev.Kv.Key) != f.key {
+			continue
+		}
+		if ev.Type == mvccpb.Event_DELETE {
+			return gone
+		}
+		if err := f.decode(ev.Kv); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *follower) decode(kv *mvccpb.KeyValue) error {
+	r, err := run.Decode(f.store.Keys, kv)
+	if err != nil {
+		return store.Problem("the run can't be read", err)
+	}
+	f.now = r
+	return nil
+}
+
+// lookUp finds out where a queued run stands. What fails is tried again.
+func (f *follower) lookUp(ctx context.Context) {
+	f.place = ""
+	if f.now == nil || f.now.Status != run.Queued {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if all, err := coordinator.Candidates(ctx, f.store.Backend, f.store.Keys); err == nil && len(all) == 0 {
+		f.place = nobodyLeads
+		return
+	}
+	all, err := f.store.All(ctx)
+	if err != nil {
+		return
+	}
+	queue := all.Queue()
+	for i, r := range queue {
+		if r.ID == f.now.ID {
+			f.place = "position " + strconv.Itoa(i+1) + " of " + strconv.Itoa(len(queue))
+		}
+	}
+}
+
+// progressText says how a run goes that has not ended. Place is where it stands in
+// the queue, if that is known.
+func progressText(r *run.Run, place string) string {
+	switch {
+	case r.Status == run.NotStarted:
+		return "admitted, waiting for an executor to start it"
+	case r.Status == run.Running:
+		text := "running on host '" + r.Executor.Host + "'"
+		if r.Attempt > 1 {
+			text += ", attempt " + strconv.Itoa(r.Attempt)
+		}
+		return text
+	}
+	text := "queued"
+	if place != "" {
+		text += ", " + place
+	}
+	if r.Block != nil {
+		text += ": " + r.Block.Text
+	}
+	return text
+}

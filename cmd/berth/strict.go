@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// fileProblems is everything that is wrong with a file.
+type fileProblems struct {
+	name  string
+	lines []string // "12:5: limit: …", or "12: …" where the column is not known
+}
+
+// Error lists the problems, one a line.
+func (p *fileProblems) Error() string {
+	if len(p.lines) == 1 {
+		return p.name + ":" + p.lines[0]
+	}
+	text := fmt.Sprintf("%s: %d problems", p.name, len(p.lines))
+	for _, line := range p.lines {
+		text += "\n  " + p.name + ":" + line
+	}
+	return text
+}
+
+// Unwrap makes them one problem of the table.
+func (p *fileProblems) Unwrap() error { return problem.New(problem.Invalid, "the file is not valid") }
+
+// readInput reads the file that --file names, with - for stdin, and returns its
+// name for messages.
+func readInput(c *cli.Context, most int) (name string, data []byte, err error) {
+	name = c.String("file")
+	in, closeIn := c.App.Reader, func() error { return nil }
+	if name == "-" {
+		name = "stdin"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return name, nil, problem.New(problem.Invalid, "the file can't be read: %w", err)
+		}
+		in, closeIn = f, f.Close
+	}
+	data, err = io.ReadAll(io.LimitReader(in, int64(most)+1))
+	if closeErr := closeIn(); err == nil {
+		err = closeErr
+	}
+	switch {
+	case err != nil:
+		return name, nil, problem.New(problem.Invalid, "%s can't be read: %w", name, err)
+	case len(data) > most:
+		return name, nil, problem.New(problem.TooLarge, "%s is longer than %d KB", name, most>>10)
+	}
+	return name, data, nil
+}
+
+// strict walks through a document of YAML or JSON and notes all that is wrong
+// with it.
+type strict struct{ lines []string }
+
+// problems returns what was noted.
+func (d *strict) problems(name string) error {
+	if len(d.lines) == 0 {
+		return nil
+	}
+	return &fileProblems{name: name, lines: d.lines}
+}
+
+func (d *strict) wrong(at *yaml.Node, format string, args ...any) {
+	d.lines = append(d.lines, fmt.Sprintf("%d:%d: ", at.Line, at.Column)+fmt.Sprintf(format, args...))
+}
+
+// root returns what the document consists of, nil if it can't be read. Needs is
+// what an empty one lacks.
+func (d *strict) root(data []byte, needs string) *yaml.Node {
+	if n := jsonNode(data); n != nil {
+		return n
+	}
+	in := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	switch err := in.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		d.lines = append(d.lines, "1: the file is empty: it needs "+needs)
+		return nil
+	case err != nil:
+		d.syntax(err)
+		return nil
+	}
+	if err := in.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		d.lines = append(d.lines, "1: the file must be one YAML document")
+		return nil
+	}
+	return doc.Content[0]
+}
+
+// syntax notes what the YAML reader says: "yaml: line 3: did not find …".
+func (d *strict) syntax(err error) {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	line := 1
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		number, what, _ := strings.Cut(rest, ": ")
+		if n, err := strconv.Atoi(number); err == nil {
+			line, text = n, what
+		}
+	}
+	d.lines = append(d.lines, fmt.Sprintf("%d: %s", line, text))
+}
+
+// mapping calls do for each entry of a mapping whose key is allowed, and given
+// once. Without a list all keys are.
+func (d *strict) mapping(n *yaml.Node, what string, allowed []string, do func(path string, key, value *yaml.Node)) {
+	if n.Kind == yaml.AliasNode {
+		d.wrong(n, "%s: aliases are not allowed", what)
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		if isEmpty(n) && allowed == nil {
+			return // "pools:" with nothing below it: no pools
+		}
+		d.wrong(n, "%s must be a mapping", what)
+		return
+	}
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		first, twice := lines[key.Value]
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			d.wrong(key, "%s: a name must be a text", what)
+		case twice:
+			d.wrong(key, "%s: %q is given twice, first in line %d", what, key.Value, first)
+		case allowed != nil && !slices.Contains(allowed, key.Value):
+			d.wrong(key, "%s: there is no %q, only %s", what, key.Value, strings.Join(allowed, ", "))
+		default:
+			lines[key.Value] = key.Line
+			do(what+"."+key.Value, key, value)
+		}
+	}
+}
+
+func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// text reads a text. A number or a truth value is none: who means one writes it
+// in quotes.
+func (d *strict) text(path string, n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		d.wrong(n, "%s: aliases are not allowed", path)
+	case n.Kind != yaml.ScalarNode || isEmpty(n):
+		d.wrong(n, "%s must be a text", path)
+	case n.ShortTag() != "!!str":
+		d.wrong(n, "%s must be a text: write %q, with the quotes", path, n.Value)
+	default:
+		return n.Value
+	}
+	return ""
+}
+
+// number reads a whole number.
+func (d *strict) number(path string, n *yaml.Node) int {
+	if n.Kind == yaml.AliasNode {
+		d.wrong(n, "%s: aliases are not allowed", path)
+		return 0
+	}
+	v, err := strconv.Atoi(n.Value)
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil {
+		d.wrong(n, "%s must be a whole number", path)
+		return 0
+	}
+	return v
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// maxSubmission bounds a file, in bytes: several times the longest run.
+const maxSubmission = 256 << 10
+
+func readSubmission(c *cli.Context) (asked, error) {
+	if c.String("file") == "" {
+		return asked{}, usagef("--file needs a name, or - for stdin")
+	}
+	name, data, err := readInput(c, maxSubmission)
+	if err != nil {
+		return asked{}, err
+	}
+	return decodeSubmission(name, data)
+}
+
+// decodeSubmission reads a file that says what 'berth submit' is to submit. Its
+// error is [*fileProblems], with all that is wrong.
+func decodeSubmission(name string, data []byte) (asked, error) {
+	d := submissionReader{at: map[string]*yaml.Node{}}
+	d.read(data)
+	return d.found, d.problems(name)
+}
+
+// submissionReader reads a submission, and notes where its fields stand.
+type submissionReader struct {
+	strict
+	found asked
+	at    map[string]*yaml.Node // by field, as problems name it
+}
+
+var submissionFields = []string{"id", "name", "owner", "priority", "retries", "tags", "labels"}
+
+func (d *submissionReader) read(data []byte) {
+	root := d.root(data, "fields of a run, or {}")
+	if root == nil {
+		return
+	}
+	s := &d.found.spec
+	d.mapping(root, "the file", submissionFields, func(_ string, key, value *yaml.Node) {
+		field := key.Value
+		d.at[field] = value
+		switch field {
+		case "id":
+			d.found.id = d.text(field, value)
+			d.refuse(run.ValidateID(d.found.id), value)
+		case "name":
+			s.Name = d.text(field, value)
+		case "owner":
+			s.Owner = d.text(field, value)
+		case "priority":
+			s.Priority = d.number(field, value)
+		case "retries":
+			s.Retries = d.number(field, value)
+		case "tags":
+			s.Tags = d.pairs(field, value)
+		case "labels":
+			s.Labels = d.pairs(field, value)
+		}
+	})
+	if len(d.lines) == 0 {
+		d.refuse(s.Validate(), root)
+	}
+}
+
+// pairs reads a mapping of texts.
+func (d *submissionReader) pairs(field string, n *yaml.Node) map[string]string {
+	pairs := map[string]string{}
+	d.mapping(n, field, nil, func(path string, key, value *yaml.Node) {
+		d.at[path] = key
+		pairs[key.Value] = d.text(path, value)
+	})
+	return pairs
+}
+
+// refuse notes what a field must not be, where the field stands.
+func (d *submissionReader) refuse(err error, otherwise *yaml.Node) {
+	if err == nil {
+		return
+	}
+	field, at := fieldOf(err), otherwise
+	for name, n := range d.at {
+		// A long key is named in part.
+		if name == field || strings.HasSuffix(field, "…") && strings.HasPrefix(name, strings.TrimSuffix(field, "…")) {
+			at = n
+		}
+	}
+	d.wrong(at, "%s", problem.New(problem.Invalid, "%w", err))
+}

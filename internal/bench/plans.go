@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/berthhq/berth/coordinator"
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+const (
+	// planBlocks is how many reasons a leader changes in a tick.
+	planBlocks = 1024
+	// planAdmits is for how many more there is room where very many may go.
+	planAdmits = 1024
+)
+
+// measurePlans has plans made over and over from one snapshot: they change nothing.
+func (r *runner) measurePlans(ctx context.Context, row *Row) error {
+	s := crowdSnapshot(row.Queued)
+	admits := 0
+	switch row.Kind {
+	case planIdle:
+		settle(s)
+	case planLast:
+		settle(s)
+		admits = 1
+		s.Queue.Insert(&run.Run{ID: "open", Created: 1 << 40, Record: run.Record{Status: run.Queued}})
+	case planMany:
+		admits = min(planAdmits, row.Queued)
+		s.Limits.MaxConcurrentRuns = crowdProgress + planAdmits
+		s.Limits.Tags[len(s.Limits.Tags)-1].Limit = widely
+	}
+	reasons := 0
+	if row.Kind == planMany {
+		reasons = min(planBlocks, row.Queued-admits)
+	}
+	samples, err := labeled(ctx, "case", func(ctx context.Context) ([]time.Duration, error) {
+		var samples []time.Duration
+		end := time.Now().Add(r.cfg.Duration * time.Duration(r.cfg.Rounds))
+		for len(samples) == 0 || time.Now().Before(end) {
+			begun := time.Now()
+			p := s.Plan()
+			samples = append(samples, time.Since(begun))
+			if len(p.Admit) != admits || len(p.Blocks) != reasons {
+				return nil, fmt.Errorf("a plan admits %d runs and notes %d reasons: it should be %d and %d",
+					len(p.Admit), len(p.Blocks), admits, reasons)
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+		}
+		return samples, nil
+	})
+	row.Plan = summarize(samples)
+	return err
+}
+
+// crowdSnapshot is of a crowd with so many queued, as a leader has it: prepared for
+// its limits.
+func crowdSnapshot(queued int) *coordinator.Snapshot {
+	s := &coordinator.Snapshot{
+		Now: time.Now(), Limits: crowdLimits(), Queue: coordinator.NewQueue(), Alive: map[string]bool{},
+		StartTimeout: startTimeout, MaxBlocks: planBlocks,
+	}
+	s.Queue.Prepare(s.Limits)
+	for i := range crowdProgress {
+		r := &run.Run{ID: crowdID(run.Running, i), Created: int64(i), Record: run.Record{
+			Spec: crowdSpec(i), Status: run.Running,
+		}}
+		s.Alive[r.ID], s.InProgress = true, append(s.InProgress, r)
+	}
+	for i := range queued {
+		s.Queue.Insert(&run.Run{ID: crowdID(run.Queued, i), Created: int64(crowdProgress + i), Record: run.Record{
+			Spec: crowdSpec(crowdProgress + i), Status: run.Queued,
+		}})
+	}
+	return s
+}
+
+// settle notes with each run why it is queued, as a leader has done after a while.
+func settle(s *coordinator.Snapshot) {
+	s.MaxBlocks = s.Queue.Len()
+	for _, b := range s.Plan().Blocks {
+		b.Run.Block = &b.Block
+		s.Queue.Insert(b.Run)
+	}
+	s.MaxBlocks = planBlocks
+}

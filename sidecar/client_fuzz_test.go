@@ -1,0 +1,130 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+)
+
+// answering is a server that says always the same.
+type answering struct {
+	status int
+	body   []byte
+}
+
+// RoundTrip answers a request.
+func (a answering) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: a.status, Status: http.StatusText(a.status), Header: http.Header{},
+		Body: io.NopCloser(bytes.NewReader(a.body)),
+	}, nil
+}
+
+func clientOf(status int, body []byte) *Client {
+	return &Client{base: "http://fuzz", addr: "http://fuzz", http: &http.Client{Transport: answering{status, body}}}
+}
+
+// FuzzClientClaim reads answers of a server that may be any: whatever they say, an
+// error is a problem, and trust is bounded.
+func FuzzClientClaim(f *testing.F) {
+	for _, body := range []string{
+		`{"id":"a","state":"held","pools":{"db":1},"fence":7,"trusted_for":29400,"grace_ms":5000,"lease_duration":"30s","ttl":"30s"}`,
+		`{"id":"a","state":"waiting","pools":{"db":1},"position":1}`, `{"trusted_for":9223372036854775807,"grace_ms":9223372036854775807}`,
+		`{"trusted_for":-1,"grace_ms":-1}`, `{"trusted_for":60000,"grace_ms":-5}`, `{"trusted_for":20000000000000,"grace_ms":1}`, `{"trusted_for":1,"grace_ms":-9223372036854775808}`, `{"trusted_for":1e99}`, `{"ttl":"x"}`, `null`, `[]`, ``, `{`,
+	} {
+		f.Add(201, []byte(body))
+	}
+	for _, body := range []string{
+		`{"title":"No free slots","status":409,"code":"no_capacity","detail":"full","reason":"full","holders":[{"pool":"db"}]}`,
+		`{"status":422,"code":"invalid","detail":"x","errors":[{"field":"id","message":"x"}]}`, `{"code":"made_up"}`, `<html>`, `{}`, `null`, ``,
+	} {
+		f.Add(409, []byte(body))
+	}
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		if status < 200 || status > 599 || status/100 == 3 {
+			return
+		}
+		claim, err := clientOf(status, body).Get(t.Context(), "a")
+		if (err == nil) == (claim == nil) || err == nil && status >= 400 {
+			t.Fatalf("%d %q is %+v, %v", status, body, claim, err)
+		}
+		if err != nil {
+			var p *problem.Error
+			if !errors.As(err, &p) || p.Code == "" || p.Error() == "" && status < 400 || p.Code.Status() < 400 {
+				t.Errorf("%d %q is the error %#v", status, body, err)
+			}
+			return
+		}
+		left, grace := claim.Trust()
+		most := berth.MaxWait + pool.MaxLeaseDuration
+		if left < 0 || grace < 0 || left > most || grace > most {
+			t.Errorf("%q is trusted for %s, with a grace of %s", body, left, grace)
+		}
+		if n := claim.TrustedFor; (n == nil || *n <= 0) && left > 0 || n != nil && *n >= 0 && left > time.Duration(min(*n, most.Milliseconds()))*time.Millisecond {
+			t.Errorf("%q is trusted for %s", body, left)
+		}
+	})
+}
+
+// FuzzClientLists reads answers to what has another shape.
+func FuzzClientLists(f *testing.F) {
+	for _, body := range []string{
+		`{"items":[{"name":"db","limit":3,"lease_duration":"5m","reserve_after":"-1"}]}`, `{"items":null}`, `{"items":[null]}`, `{"items":{}}`,
+		`{"claim":{"id":"a"},"reason":{"text":"full","pools":[{"pool":"db"}]}}`, `{"name":"db","holders":[{"claim":"a"}],"waiters":[]}`, `{"items":[{}]} {}`, ``,
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, ctx := clientOf(http.StatusOK, body), t.Context()
+		_, poolsErr := c.Pools(ctx)
+		_, hostsErr := c.Hosts(ctx)
+		pool, poolErr := c.Pool(ctx, "db")
+		why, whyErr := c.Why(ctx, "a")
+		if (poolErr == nil) != (pool != nil) || (whyErr == nil) != (why != nil) {
+			t.Errorf("%q is %+v, %v and %+v, %v", body, pool, poolErr, why, whyErr)
+		}
+		for _, err := range []error{poolsErr, hostsErr, poolErr, whyErr} {
+			if err != nil && problem.CodeOf(err) != problem.Unavailable {
+				t.Errorf("%q is the error %v", body, err)
+			}
+		}
+	})
+}
+
+// FuzzClientEvents reads streams of a server that may be any.
+func FuzzClientEvents(f *testing.F) {
+	for _, body := range []string{
+		"event: hello\ndata: {\"type\":\"hello\",\"claim\":\"a\",\"state\":\"held\"}\n\n: still here\n\nid: 1\nevent: claim_ended\ndata: {\"type\":\"claim_ended\",\"claim\":\"a\",\"code\":\"claim_revoked\",\"reason\":\"x\"}\n\n",
+		"data: {\"type\":\"hello\",\"state\":\"unknown\"}\n\n", "data: {\"type\":\"claim_released\",\"claim\":\"a\"}\n\n", "data: {\"type\":\"lagged\"}\n\n",
+		"data: {\"type\":\"claim_ended\",\"claim\":\"a\"}\n", "data: {\"type\":\"claim_ended\",\"claim\":\"b\",\"code\":\"x\"}", "data: {\r\n", "data: null\n", "data:\n", "\r\r\n", "",
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c := clientOf(http.StatusOK, body)
+		n := 0
+		err := c.Events(t.Context(), "a", "", func(Event) error { n++; return nil })
+		if err != nil && problem.CodeOf(err) != problem.Unavailable {
+			t.Errorf("%q ends with %v", body, err)
+		}
+		if most := bytes.Count(body, []byte("data: ")); n > most {
+			t.Errorf("%q has %d events", body, n)
+		}
+		ended, err := c.watchOnce(context.Background(), "a", func() {})
+		code := problem.CodeOf(err)
+		switch {
+		case ended && err == nil, !ended && (err == nil || code == problem.Unavailable):
+		case ended && (code == problem.ClaimLost || code == problem.ClaimRevoked || code == problem.ClaimNotFound):
+		default:
+			t.Errorf("%q: ended %v, %v", body, ended, err)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// SubmitRun puts a run into the queue. A request without an id gets one, so that a
+// request which is sent again finds its run.
+func (c *Client) SubmitRun(ctx context.Context, r RunRequest) (*Run, error) {
+	if r.ID == "" {
+		r.ID = ulid.Make().String()
+	}
+	return c.runCall(ctx, http.MethodPost, runsPath, r)
+}
+
+// Run looks at a run.
+func (c *Client) Run(ctx context.Context, id string) (*Run, error) {
+	return c.runCall(ctx, http.MethodGet, runPath(id), nil)
+}
+
+// RunFilter says which runs to list. What is empty lets all pass.
+type RunFilter struct {
+	// Statuses of which a run has one.
+	Statuses []string
+	// Tags that a run has, all of them.
+	Tags map[string]string
+}
+
+// runPageSize is how many runs are asked for at once: as many as there can be,
+// since the server reads all of them for each page.
+const runPageSize = 10_000
+
+// Runs lists runs by id; in the order of the queue, if only queued ones are asked
+// for. It asks for as many pages as there are. Records that can't be read are told
+// beside the others.
+func (c *Client) Runs(ctx context.Context, f RunFilter) ([]Run, []Unreadable, error) {
+	query := url.Values{"limit": {strconv.Itoa(runPageSize)}}
+	if len(f.Statuses) > 0 {
+		query.Set("status", strings.Join(f.Statuses, ","))
+	}
+	for key, value := range f.Tags {
+		query.Add("tag", key+"="+value)
+	}
+	slices.Sort(query["tag"])
+	var all []Run
+	for {
+		var page RunList
+		if _, err := c.call(ctx, http.MethodGet, runsPath+"?"+query.Encode(), nil, &page); err != nil {
+			return nil, nil, err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" {
+			return all, page.Unreadable, nil
+		}
+		query.Set("after", page.Next)
+	}
+}
+
+// WhyRun tells what a run waits for.
+func (c *Client) WhyRun(ctx context.Context, id string) (*RunWhy, error) {
+	var why RunWhy
+	if _, err := c.call(ctx, http.MethodGet, runPath(id)+"/why", nil, &why); err != nil {
+		return nil, err
+	}
+	return &why, nil
+}
+
+// RunEvents returns what has happened to a run, in order.
+func (c *Client) RunEvents(ctx context.Context, id string) ([]RunEvent, error) {
+	var list List[RunEvent]
+	if _, err := c.call(ctx, http.MethodGet, runPath(id)+"/events", nil, &list); err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// CancelRun ends a run. One that was canceled already is no error.
+func (c *Client) CancelRun(ctx context.Context, id string, r RunCancel) (*Run, error) {
+	return c.runCall(ctx, http.MethodPost, runPath(id)+"/cancel", r)
+}
+
+// StartRun has the asker be the executor of a run that was admitted. A request
+// without a name for the executor gets one, so that a request which is sent again
+// finds its attempt.
+func (c *Client) StartRun(ctx context.Context, id string, r RunStart) (*StartedRun, error) {
+	if r.Executor == "" {
+		r.Executor = ulid.Make().String()
+	}
+	return c.attemptCall(ctx, runPath(id)+"/start", r)
+}
+
+// Heartbeat says that the executor of an attempt lives. An error of the codes
+// run_lost and run_ended says that the run is not its own any more.
+func (c *Client) Heartbeat(ctx context.Context, id string, fence int64) (*StartedRun, error) {
+	return c.attemptCall(ctx, runPath(id)+"/heartbeat", RunHeartbeat{Fence: fence})
+}
+
+// FinishRun tells how an attempt has ended.
+func (c *Client) FinishRun(ctx context.Context, id string, r RunFinish) (*Run, error) {
+	return c.runCall(ctx, http.MethodPost, runPath(id)+"/finish", r)
+}
+
+// Limits returns what runs are admitted under.
+func (c *Client) Limits(ctx context.Context) (*Limits, error) {
+	return c.limitsCall(ctx, http.MethodGet, nil)
+}
+
+// SetLimits changes what the change names of the limits, and returns what they are
+// then.
+func (c *Client) SetLimits(ctx context.Context, change LimitsChange) (*Limits, error) {
+	return c.limitsCall(ctx, http.MethodPut, change)
+}
+
+func (c *Client) limitsCall(ctx context.Context, method string, in any) (*Limits, error) {
+	var l Limits
+	if _, err := c.call(ctx, method, limitsPath, in, &l); err != nil {
+		return nil, err
+	}
+	return &l, nil
+}
+
+func (c *Client) runCall(ctx context.Context, method, path string, in any) (*Run, error) {
+	var r Run
+	if _, err := c.call(ctx, method, path, in, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+func (c *Client) attemptCall(ctx context.Context, path string, in any) (*StartedRun, error) {
+	var r StartedRun
+	sent, err := c.call(ctx, http.MethodPost, path, in, &r)
+	if err != nil {
+		return nil, err
+	}
+	if r.TrustedFor > 0 {
+		r.until = sent + time.Duration(r.TrustedFor)*time.Millisecond
+	}
+	return &r, nil
+}
+
+func runPath(id string) string { return runsPath + "/" + escape(id) }

@@ -1,0 +1,290 @@
+package sidecar
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
+)
+
+// runLease is the duration of the leases by which executors are seen to live: how
+// long a run stays theirs if this host dies.
+const runLease = time.Minute
+
+// executors are the runs that were started through a server, each from its start
+// until its key is gone by which the executor is seen to live.
+type executors struct {
+	clock lease.Clock
+	log   hclog.Logger
+	store run.Store
+	files bindFiles
+	// host and instance are this server's.
+	host, instance string
+	// room finds room for a key, and keeps tells whether a lease is ours.
+	room  func(context.Context) (room, error)
+	keeps func(store.LeaseID) bool
+
+	quit    context.Context // ends with leave
+	abandon context.CancelFunc
+	tasks   sync.WaitGroup // keys that are being deleted
+
+	// mu guards what follows, and the executors. It is taken before any other lock.
+	mu     sync.Mutex
+	byID   map[string]*executor
+	starts map[string]chan struct{} // that are under way; closed at the end
+	doubts []doubt
+	ended  endedLog // by id and fence
+	closed bool
+}
+
+// room is room for one key on a lease: a [berth.Room].
+type room interface {
+	Lease() store.LeaseID
+	Context() context.Context
+	Trust() (left, grace time.Duration)
+	Release()
+}
+
+// executor is who runs one attempt of a run.
+type executor struct {
+	id    string
+	fence int64
+	room  room
+	// unhook keeps the end of the room from being told.
+	unhook func() bool
+
+	// What follows is guarded by mu of executors.
+
+	run   *run.Run // as it was read last; nil if it was not yet
+	ttl   time.Duration
+	saved bool // ttl stands in a file
+	// expires is when the ttl has passed; 0 without one.
+	expires time.Duration
+	// why the attempt is lost; nil while it is not.
+	why  *problem.Error
+	gone bool // no longer among the executors
+}
+
+func newExecutors(cfg *Config, client *berth.Client) *executors {
+	backend, keys := client.Store()
+	x := &executors{
+		clock: lease.BootClock(), log: cfg.Logger, host: client.Host(), instance: client.Instance(),
+		store: run.Store{
+			Backend: backend, Keys: keys,
+			Journal: run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), cfg.RunRetention),
+		},
+		files: newFiles(cfg.Options.StateDir, cfg.Options.Instance, runFolder, cfg.Logger),
+		room: func(ctx context.Context) (room, error) {
+			r, err := client.Room(ctx, runLease)
+			if err != nil {
+				return nil, err
+			}
+			return r, nil
+		},
+		keeps: client.Keeps,
+	}
+	x.init()
+	return x
+}
+
+func (x *executors) init() {
+	x.byID, x.starts, x.ended = map[string]*executor{}, map[string]chan struct{}{}, newEndedLog()
+	x.quit, x.abandon = context.WithCancel(context.Background())
+}
+
+// add takes an attempt, or the same once more: then its room is given back.
+func (x *executors) add(e *executor) (*executor, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.addLocked(e)
+}
+
+func (x *executors) addLocked(e *executor) (*executor, error) {
+	switch old := x.byID[e.id]; {
+	case x.closed:
+		return nil, errStopping
+	case old == nil:
+	case old.fence < e.fence:
+		x.drop(old)
+	default:
+		e.room.Release()
+		if old.fence > e.fence {
+			return nil, lostAttempt(e.id, e.fence, "somebody else has the run")
+		}
+		if old.why != nil {
+			return nil, old.why
+		}
+		old.run, old.ttl = e.run, e.ttl
+		e = old
+	}
+	if x.byID[e.id] == nil {
+		x.byID[e.id] = e
+		e.unhook = context.AfterFunc(e.room.Context(), func() { x.roomEnded(e) })
+	}
+	x.extend(e)
+	x.save(e)
+	return e, nil
+}
+
+// save keeps the ttl for a later server, unless it is the one that is supposed.
+func (x *executors) save(e *executor) {
+	if e.ttl == DefaultRunTTL && !e.saved {
+		return
+	}
+	e.saved = true
+	if err := x.files.save(e.id, e.fence, binding{ttl: e.ttl}); err != nil {
+		x.log.Error("the ttl of a run can't be kept; after a restart it would be the default",
+			keyRun, e.id, keyDuration, e.ttl, keyError, err)
+	}
+}
+
+// extend begins the ttl anew.
+func (x *executors) extend(e *executor) {
+	e.expires = 0
+	if e.ttl > 0 {
+		e.expires = x.clock.Now() + e.ttl
+	}
+}
+
+// drop forgets an attempt whose key is gone.
+func (x *executors) drop(e *executor) {
+	if e.gone {
+		return
+	}
+	e.gone = true
+	e.unhook()
+	e.room.Release()
+	if x.byID[e.id] == e {
+		delete(x.byID, e.id)
+	}
+	if e.saved {
+		x.files.remove(e.id)
+	}
+	if e.why != nil {
+		x.ended.add(attempt(e.id, e.fence), e.why, x.clock.Now())
+	}
+}
+
+// attempt names an attempt of a run. Ids have no slash.
+func attempt(id string, fence int64) string { return id + "/" + strconv.FormatInt(fence, 10) }
+
+// leftUs takes that a run is not running here any more: it was finished or
+// canceled. Fence 0 is any attempt.
+func (x *executors) leftUs(id string, fence int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e := x.byID[id]; e != nil && (fence == 0 || e.fence == fence) {
+		e.why = nil // its record tells
+		x.drop(e)
+	}
+}
+
+// roomEnded takes that trust in the lease has ended, or that the server shuts
+// down: then the room is kept until the executor has stopped, which it says by
+// finishing, or its time to stop is over.
+func (x *executors) roomEnded(e *executor) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e.gone {
+		return
+	}
+	cause := context.Cause(e.room.Context())
+	if e.why == nil {
+		x.log.Warn("a run is lost to its executor", keyRun, e.id, keyFence, e.fence, keyReason, cause)
+		e.why = problem.New(problem.RunLost, "attempt %d of run %q is lost: %w", e.fence, e.id, cause)
+	}
+	if problem.CodeOf(cause) != problem.Stopping {
+		x.drop(e)
+	}
+}
+
+// answer tells an executor about its run. The request that it answers was begun
+// then: what is trusted counts from there.
+func (x *executors) answer(e *executor, begun time.Time) StartedRun {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	a := StartedRun{TTL: Duration(e.ttl)}
+	if e.run != nil {
+		a.Run = runOf(e.run)
+	}
+	left, grace := e.room.Trust()
+	if e.expires > 0 {
+		left = min(left, max(0, e.expires-x.clock.Now()))
+		grace = min(grace, lease.StopGrace(e.ttl))
+	}
+	if left <= 0 || e.why != nil || e.gone {
+		return a
+	}
+	now := time.Now()
+	a.TrustedUntil = now.Add(left)
+	a.TrustedFor = (now.Sub(begun) + left).Milliseconds()
+	a.Grace = grace.Milliseconds()
+	return a
+}
+
+// resume takes over the attempts that an earlier server left. Their ttls begin
+// anew. Their records are read with the first heartbeats.
+func (x *executors) resume(rooms []*berth.Room) {
+	held := map[string]bool{}
+	for _, r := range rooms {
+		id := strings.TrimPrefix(r.Left().Key, x.store.Keys.Active(x.host))
+		if err := run.ValidateID(id); err != nil {
+			x.log.Error("a key is none of an executor", keyRun, id, keyError, err)
+			r.Release()
+			continue
+		}
+		held[id] = true
+		e := &executor{id: id, fence: r.Left().Revision, room: r, ttl: DefaultRunTTL}
+		bind, saved := x.files.load(id, e.fence)
+		if e.saved = saved; saved {
+			e.ttl = bind.ttl
+		}
+		_, _ = x.add(e) // there is no other
+	}
+	x.files.sweep(func(id string) bool { return held[id] })
+}
+
+// follow writes what happens to claims that carry a run among the run's events,
+// from when it returns until ctx ends.
+func (x *executors) follow(ctx context.Context, source source, tasks *sync.WaitGroup) {
+	claims, err := source(ctx)
+	if err != nil {
+		return // the client has ended, and the server will
+	}
+	tasks.Go(func() {
+		_ = x.store.Journal.Follow(ctx, claims, func(n int) { // it ends with ctx
+			x.log.Warn("what happened to claims is not among the events of their runs", keyEvents, n)
+		})
+	})
+}
+
+// count is how many attempts there are.
+func (x *executors) count() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.byID)
+}
+
+// leave lets go of all attempts without ending any, and waits for what was under
+// way.
+func (x *executors) leave() {
+	x.abandon()
+	x.mu.Lock()
+	x.closed = true
+	for _, e := range x.byID {
+		e.gone = true
+		e.unhook()
+	}
+	clear(x.byID)
+	x.mu.Unlock()
+	x.tasks.Wait()
+}

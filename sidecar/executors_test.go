@@ -1,0 +1,406 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// stage is the executors of a server on a stand-in for etcd, in a bubble. Their
+// clock is that of the bubble.
+type stage struct {
+	*executors
+	t       *testing.T
+	backend *storetest.Backend
+	lease   store.LeaseID
+	begun   time.Time
+	trust   time.Duration // that rooms answer
+
+	mu    sync.Mutex
+	rooms map[*stageRoom]bool // not released
+}
+
+// Now is the time of the bubble.
+func (s *stage) Now() time.Duration { return time.Since(s.begun) + time.Hour }
+
+type stageRoom struct {
+	stage *stage
+	ctx   context.Context
+	end   context.CancelCauseFunc
+}
+
+func (r *stageRoom) Lease() store.LeaseID           { return r.stage.lease }
+func (r *stageRoom) Context() context.Context       { return r.ctx }
+func (r *stageRoom) Trust() (left, _ time.Duration) { return r.stage.trust, 10 * time.Second }
+func (r *stageRoom) Release() {
+	r.stage.mu.Lock()
+	defer r.stage.mu.Unlock()
+	delete(r.stage.rooms, r)
+}
+
+func (s *stage) newRoom() *stageRoom {
+	r := &stageRoom{stage: s}
+	r.ctx, r.end = context.WithCancelCause(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rooms[r] = true
+	return r
+}
+
+func (s *stage) roomsLeft() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.rooms)
+}
+
+// onStage runs a test in a bubble.
+func onStage(t *testing.T, f func(*stage)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := storetest.NewBackend(storetest.New(storetest.Options{}))
+		defer b.Close()
+		keys := store.NewKeys("/berth/")
+		s := &stage{t: t, backend: b, begun: time.Now(), trust: time.Hour, rooms: map[*stageRoom]bool{}}
+		var err error
+		if s.lease, _, err = b.Grant(t.Context(), 1000*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		s.executors = &executors{
+			log: hclog.NewNullLogger(), host: "one", instance: "sidecar",
+			store: run.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0)},
+			room:  func(context.Context) (room, error) { return s.newRoom(), nil },
+			keeps: func(id store.LeaseID) bool { return id == s.lease },
+		}
+		s.clock = s
+		s.init()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.run(ctx)
+		}()
+		f(s)
+		b.Inject(nil)
+		cancel()
+		<-done
+		s.leave()
+	})
+}
+
+// admitted submits a run and admits it.
+func (s *stage) admitted(id string) {
+	s.t.Helper()
+	r, _, err := s.store.Submit(s.t.Context(), id, run.Spec{Retries: 1})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	rec, _ := r.Record.Admit(time.Now())
+	s.put(id, rec)
+}
+
+func (s *stage) put(id string, rec run.Record) {
+	s.t.Helper()
+	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil, store.Put(s.store.Keys.Run(id), rec.Encode(), 0)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *stage) begin(id, name string, ttl time.Duration) *executor {
+	s.t.Helper()
+	e, err := s.start(s.t.Context(), id, name, ttl)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return e
+}
+
+// alive tells whether the key of a run is there.
+func (s *stage) alive(id string) bool {
+	s.t.Helper()
+	resp, err := s.backend.Peer().Range(s.t.Context(), &pb.RangeRequest{Key: []byte(s.store.Keys.ActiveRun("one", id))})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return len(resp.Kvs) == 1
+}
+
+func (s *stage) wantBeat(id string, fence int64, code problem.Code) {
+	s.t.Helper()
+	_, err := s.heartbeat(s.t.Context(), id, fence)
+	if code == "" && err != nil || code != "" && problem.CodeOf(err) != code {
+		s.t.Errorf("a heartbeat for %s: %v, want %q", id, err, code)
+	}
+}
+
+// pass lets time pass, and then everything come to rest.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestAnExecutorThatIsNotHeardOfWithinItsTTLIsLost(t *testing.T) {
+	onStage(t, func(s *stage) {
+		fences := map[string]int64{}
+		for id, ttl := range map[string]time.Duration{"silent": time.Minute, "beating": time.Minute, "untimed": 0, "short": MinRunTTL} {
+			s.admitted(id)
+			fences[id] = s.begin(id, "", ttl).fence
+		}
+		pass(MinRunTTL - lookEvery)
+		if !s.alive("short") {
+			t.Error("the short one is lost before its time")
+		}
+		pass(3 * lookEvery)
+		if s.alive("short") || !s.alive("silent") {
+			t.Error("the short one is alive, or another one is not")
+		}
+		pass(40 * time.Second)
+		s.wantBeat("beating", fences["beating"], "")
+		pass(40 * time.Second)
+		for id, want := range map[string]bool{"silent": false, "beating": true, "untimed": true} {
+			if s.alive(id) != want {
+				t.Errorf("%s: alive is %t", id, !want)
+			}
+		}
+		s.wantBeat("silent", fences["silent"], problem.RunLost)
+		s.wantBeat("short", fences["short"], problem.RunLost)
+		if _, err := s.start(s.t.Context(), "silent", "again", time.Minute); problem.CodeOf(err) != problem.RunTaken {
+			t.Error(err) // the coordinator has not come to it
+		}
+		pass(24 * time.Hour)
+		s.wantBeat("untimed", fences["untimed"], "")
+		s.wantBeat("beating", fences["beating"], problem.RunLost)
+		if n := s.roomsLeft(); n != 1 {
+			t.Errorf("%d rooms are taken, for one run", n)
+		}
+	})
+}
+
+func TestAKeyIsDeletedHoweverLongEtcdIsAwayAndOnlyIfItIsTheAttempts(t *testing.T) {
+	onStage(t, func(s *stage) {
+		s.admitted("a")
+		s.admitted("b")
+		a, b := s.begin("a", "x", MinRunTTL), s.begin("b", "y", MinRunTTL)
+		s.backend.Down()
+		pass(time.Minute)
+		if !s.alive("a") || s.count() != 2 {
+			t.Error("it is gone while etcd is away")
+		}
+		s.wantBeat("a", a.fence, problem.RunLost)
+		// Somebody else has b by now.
+		later := &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(s.store.Keys.ActiveRun("one", "b"), []byte(`{"v":1}`), 0)}}
+		if _, err := s.backend.Peer().Txn(s.t.Context(), later); err != nil {
+			t.Fatal(err)
+		}
+		s.backend.Up()
+		pass(time.Minute)
+		if s.alive("a") || !s.alive("b") || s.count() != 0 {
+			t.Errorf("a lives: %t, b lives: %t, of %d", s.alive("a"), s.alive("b"), s.count())
+		}
+		s.wantBeat("b", b.fence, problem.RunLost)
+	})
+}
+
+func TestWhatIsTrustedIsTheLesserOfLeaseAndTTL(t *testing.T) {
+	onStage(t, func(s *stage) {
+		s.admitted("a")
+		e := s.begin("a", "", 30*time.Second)
+		for _, tc := range []struct{ lease, want time.Duration }{{time.Hour, 30 * time.Second}, {20 * time.Second, 20 * time.Second}, {0, 0}} {
+			s.trust = tc.lease
+			got := s.answer(e, time.Now())
+			if got.TrustedFor != tc.want.Milliseconds() || got.TrustedUntil.IsZero() != (tc.want == 0) {
+				t.Errorf("%s of the lease: %d ms", tc.lease, got.TrustedFor)
+			}
+		}
+		s.trust = time.Hour
+		pass(10 * time.Second)
+		if got := s.answer(e, time.Now()); got.TrustedFor != 20_000 {
+			t.Errorf("later: %d ms", got.TrustedFor)
+		}
+		e.room.(*stageRoom).end(errors.New("trust in the lease has ended"))
+		synctest.Wait()
+		s.wantBeat("a", e.fence, problem.RunLost)
+		if got := s.answer(e, time.Now()); got.TrustedFor != 0 || !s.alive("a") {
+			t.Errorf("trusted for %d ms after the loss, or its key did not run out by itself", got.TrustedFor)
+		}
+	})
+}
+
+func TestWhileEtcdIsAwayTheLeaseDecides(t *testing.T) {
+	onStage(t, func(s *stage) {
+		s.admitted("a")
+		e := s.begin("a", "", time.Minute)
+		s.backend.Down()
+		for range 4 {
+			pass(40 * time.Second)
+			s.wantBeat("a", e.fence, "")
+		}
+		s.wantBeat("nobody", 7, problem.EtcdUnavailable)
+	})
+}
+
+// TestAStartInDoubtIsSettled loses the answer to a start, or holds the start up,
+// and looks what becomes of it.
+func TestAStartInDoubtIsSettled(t *testing.T) {
+	isStart := func(c storetest.Call) bool {
+		return c.Op == storetest.OpTxn && len(c.Txn.Success) == 3
+	}
+	for name, tc := range map[string]struct {
+		fault func(hold <-chan struct{}) storetest.Fault
+		after func(s *stage)
+		alive bool
+	}{
+		"made, and asked for again by the same executor": {
+			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
+			after: func(s *stage) {
+				e := s.begin("a", "me", time.Hour)
+				pass(MinRunTTL + 2*doubtEvery)
+				s.wantBeat("a", e.fence, "")
+			},
+			alive: true,
+		},
+		"made, and nobody asks": {
+			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
+			after: func(s *stage) { pass(MinRunTTL + 2*doubtEvery) },
+		},
+		"made, and the executor knows its fence": {
+			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
+			after: func(s *stage) {
+				r, err := s.store.Get(s.t.Context(), "a")
+				if err != nil || r.Status != run.Running {
+					s.t.Fatalf("%+v, %v", r, err)
+				}
+				s.wantBeat("a", r.Revision, "")
+			},
+			alive: true,
+		},
+		"made late": {
+			fault: func(hold <-chan struct{}) storetest.Fault { return storetest.Fault{Hold: hold} },
+			after: func(s *stage) { pass(MinRunTTL + 2*doubtEvery) },
+		},
+		"made late, for nobody: the run is canceled": {
+			fault: func(hold <-chan struct{}) storetest.Fault { return storetest.Fault{Hold: hold} },
+			after: func(s *stage) {
+				if _, err := s.store.Cancel(s.t.Context(), "a", "", false); err != nil {
+					s.t.Fatal(err)
+				}
+				pass(2 * doubtEvery)
+			},
+		},
+		"never made: the run is canceled": {
+			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{Drop: true} },
+			after: func(s *stage) {
+				pass(10 * doubtEvery)
+				if s.roomsLeft() != 1 {
+					s.t.Error("it may still come, and its room is gone")
+				}
+				if _, err := s.store.Cancel(s.t.Context(), "a", "", false); err != nil {
+					s.t.Fatal(err)
+				}
+				pass(2 * doubtEvery)
+			},
+		},
+		"never made, and somebody else starts": {
+			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{Drop: true} },
+			after: func(s *stage) {
+				s.begin("a", "you", time.Hour)
+				pass(2 * doubtEvery)
+			},
+			alive: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onStage(t, func(s *stage) {
+				s.admitted("a")
+				hold := make(chan struct{})
+				first := true
+				s.backend.Inject(func(c storetest.Call) storetest.Fault {
+					switch {
+					case isStart(c):
+						first = false
+						return tc.fault(hold)
+					case !first && c.Op == storetest.OpRange:
+						return storetest.Fault{Drop: true, Err: store.ErrUnavailable}
+					}
+					return storetest.Fault{}
+				})
+				if _, err := s.start(s.t.Context(), "a", "me", MinRunTTL); problem.CodeOf(err) != problem.EtcdUnavailable {
+					t.Fatalf("it was to be in doubt: %v", err)
+				}
+				s.backend.Inject(nil)
+				close(hold)
+				synctest.Wait()
+				tc.after(s)
+				want := 0
+				if tc.alive {
+					want = 1
+				}
+				if s.alive("a") != tc.alive || s.count() != want || s.roomsLeft() != want || len(s.doubts) != 0 {
+					t.Errorf("alive is %t, of %d; %d rooms, %d doubts", s.alive("a"), s.count(), s.roomsLeft(), len(s.doubts))
+				}
+			})
+		})
+	}
+}
+
+func TestWhatNobodyAsksAboutIsSwept(t *testing.T) {
+	onStage(t, func(s *stage) {
+		for _, id := range []string{"canceled", "kept"} {
+			s.admitted(id)
+			s.begin(id, "", 0)
+		}
+		other := store.Put(s.store.Keys.ActiveRun("one", "another"), []byte(`{"v":1}`), 0) // of an instance beside us
+		stray := store.Put(s.store.Keys.ActiveRun("one", "stray"), []byte(`{"v":1}`), s.lease)
+		if _, err := store.Commit(s.t.Context(), s.backend, nil, other, stray); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.store.Cancel(s.t.Context(), "canceled", "", false); err != nil {
+			t.Fatal(err)
+		}
+		pass(sweepEvery + lookEvery)
+		for id, want := range map[string]bool{"canceled": false, "kept": true, "another": true, "stray": false} {
+			if s.alive(id) != want {
+				t.Errorf("%s: alive is %t", id, !want)
+			}
+		}
+		if s.count() != 1 || s.roomsLeft() != 1 {
+			t.Errorf("%d are known, with %d rooms", s.count(), s.roomsLeft())
+		}
+	})
+}
+
+func TestStartsOfOneRunAreOneAfterTheOther(t *testing.T) {
+	onStage(t, func(s *stage) {
+		s.admitted("a")
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		got := map[string]int{}
+		for i := range 20 {
+			name := fmt.Sprintf("e%d", i%2)
+			wg.Go(func() {
+				e, err := s.start(s.t.Context(), "a", name, time.Hour)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					got[string(problem.CodeOf(err))]++
+				} else {
+					got[fmt.Sprint(e.fence)]++
+				}
+			})
+		}
+		wg.Wait()
+		if len(got) != 2 || got["run_taken"] != 10 || s.count() != 1 || s.roomsLeft() != 1 {
+			t.Errorf("%v, of %d with %d rooms", got, s.count(), s.roomsLeft())
+		}
+	})
+}

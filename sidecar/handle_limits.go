@@ -1,0 +1,57 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+const limitsPath = "/v1/limits"
+
+// getLimits answers GET /v1/limits.
+func (a *api) getLimits(ctx context.Context, _ *struct{}) (*output[Limits], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	l, _, err := s.runs.store.Limits(ctx)
+	return outputOf(limitsOf(l), err)
+}
+
+// putLimits answers PUT /v1/limits.
+func (a *api) putLimits(ctx context.Context, _ *withBody, c LimitsChange) (*output[Limits], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	change := run.LimitsChange{MaxConcurrentRuns: c.MaxConcurrentRuns, Replace: c.Tags != nil}
+	for _, t := range c.Tags {
+		change.Tags = append(change.Tags, run.TagLimit(t))
+	}
+	l, err := s.runs.store.SetLimits(ctx, change)
+	if err != nil {
+		return nil, err
+	}
+	a.log.Info("the limits were set", keyMaxRuns, l.MaxConcurrentRuns, keyTagLimits, len(l.Tags))
+	return outputOf(limitsOf(l), nil)
+}
+
+func limitsOf(l run.Limits) Limits {
+	limits := Limits{MaxConcurrentRuns: l.MaxConcurrentRuns, Tags: make([]TagLimit, len(l.Tags))}
+	for i, t := range l.Tags {
+		limits.Tags[i] = TagLimit(t)
+	}
+	return limits
+}
+
+// registerLimits registers the endpoints of limits.
+func (a *api) registerLimits(h huma.API) {
+	const tag = "limits"
+	handle(a, h, operation(h, "get-limits", http.MethodGet, limitsPath, tag, "Look at the limits that runs are admitted under"), a.getLimits)
+	op := operation(h, "put-limits", http.MethodPut, limitsPath, tag, "Set the limits that runs are admitted under")
+	op.Description = "What is left out stays; tags replace all that there are. Runs in progress go on, whatever the limits are."
+	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.putLimits)
+}

@@ -1,0 +1,251 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const runsPath = "/v1/runs"
+
+var runType = reflect.TypeFor[Run]()
+
+// runOutput answers with a run that may be new.
+type runOutput struct {
+	Status int
+	Body   Run
+}
+
+// submitRun answers POST /v1/runs.
+func (a *api) submitRun(ctx context.Context, _ *withBody, req RunRequest) (*runOutput, error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if req.ID == "" {
+		req.ID = ulid.Make().String()
+	}
+	r, created, err := s.runs.store.Submit(ctx, req.ID, run.Spec{
+		Name: req.Name, Tags: req.Tags, Labels: req.Labels, Owner: req.Owner,
+		Priority: req.Priority, Retries: req.Retries,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &runOutput{Status: http.StatusOK, Body: runOf(r)}
+	if created {
+		out.Status = http.StatusCreated
+	}
+	return out, nil
+}
+
+// getRun answers GET /v1/runs/{id}.
+func (a *api) getRun(ctx context.Context, in *idInput) (*output[Run], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.runs.store.Get(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(runOf(r), nil)
+}
+
+// whyRun answers GET /v1/runs/{id}/why. All runs are read only for one that is
+// queued.
+func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.runs.store.Get(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	why := run.Why{Run: r}
+	if r.Status == run.Queued {
+		all, err := s.runs.store.All(ctx)
+		if err != nil {
+			return nil, err
+		}
+		limits, _, err := s.runs.store.Limits(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if now := all.Why(in.ID, limits, time.Now()); now != nil {
+			why = *now
+		}
+	}
+	return outputOf(runWhyOf(why), nil)
+}
+
+// runEvents answers GET /v1/runs/{id}/events.
+func (a *api) runEvents(ctx context.Context, in *idInput) (*output[List[RunEvent]], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	events, err := s.runs.store.Events(ctx, in.ID)
+	if err == nil && len(events) == 0 {
+		_, err = s.runs.store.Get(ctx, in.ID) // which may be why
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := List[RunEvent]{Items: make([]RunEvent, len(events))}
+	for i, e := range events {
+		list.Items[i] = RunEvent{
+			Type: string(e.Type), At: e.At, By: e.By, Reason: e.Reason, Metadata: e.Metadata, Revision: e.Revision,
+		}
+	}
+	return outputOf(list, nil)
+}
+
+// cancelRun answers POST /v1/runs/{id}/cancel.
+func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output[Run], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.runs.store.Cancel(ctx, in.ID, tidy(req.Reason), req.QueuedOnly)
+	if err != nil {
+		return nil, err
+	}
+	s.runs.leftUs(in.ID, 0)
+	a.log.Info("a run was canceled", keyRun, in.ID, keyReason, r.Error)
+	return outputOf(runOf(r), nil)
+}
+
+// tidy makes a text of many lines fit to be kept: what is too long is cut, and
+// what can't be shown becomes blank. An executor that has failed is not refused
+// for how it says so.
+func tidy(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) > maxRunText {
+		text = strings.ToValidUTF8(text[:maxRunText-len("…")], "") + "…"
+	}
+	return text
+}
+
+// startRun answers POST /v1/runs/{id}/start.
+func (a *api) startRun(ctx context.Context, in *withID, req RunStart) (*output[StartedRun], error) {
+	begun := time.Now()
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if why := a.stopping.Load(); why != nil {
+		return nil, why
+	}
+	ttl, err := runTTLOf(req.TTL)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.runs.start(ctx, in.ID, req.Executor, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(s.runs.answer(e, begun), nil)
+}
+
+// runTTLOf returns the time to live that an executor asks for.
+func runTTLOf(asked *Duration) (time.Duration, error) {
+	if asked == nil {
+		return DefaultRunTTL, nil
+	}
+	ttl := time.Duration(*asked)
+	if ttl != 0 && (ttl < MinRunTTL || ttl > MaxRunTTL) {
+		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s for a run that is not timed", asked, MinRunTTL, MaxRunTTL)
+	}
+	return ttl, nil
+}
+
+// heartbeatRun answers POST /v1/runs/{id}/heartbeat.
+func (a *api) heartbeatRun(ctx context.Context, in *withID, req RunHeartbeat) (*output[StartedRun], error) {
+	begun := time.Now()
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := needFence(in.ID, req.Fence); err != nil {
+		return nil, err
+	}
+	e, err := s.runs.heartbeat(ctx, in.ID, req.Fence)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(s.runs.answer(e, begun), nil)
+}
+
+// finishRun answers POST /v1/runs/{id}/finish. It may be any host's.
+func (a *api) finishRun(ctx context.Context, in *withID, req RunFinish) (*output[Run], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := needFence(in.ID, req.Fence); err != nil {
+		return nil, err
+	}
+	r, err := s.runs.store.Finish(ctx, in.ID, req.Fence, run.Status(req.Status), tidy(req.Error))
+	if err != nil {
+		return nil, err
+	}
+	s.runs.leftUs(in.ID, req.Fence)
+	return outputOf(runOf(r), nil)
+}
+
+// needFence refuses what can't be about an attempt.
+func needFence(id string, fence int64) error {
+	if err := run.ValidateID(id); err != nil {
+		return err
+	}
+	if fence <= 0 {
+		return problem.Field("fence", "%d is no fence: send the one that the start was answered with", fence)
+	}
+	return nil
+}
+
+// registerRuns registers the endpoints of runs.
+func (a *api) registerRuns(h huma.API) {
+	const tag, one = "runs", runsPath + "/{id}"
+	body := func(in *withID) []byte { return in.RawBody }
+	op := operation(h, "submit-run", http.MethodPost, runsPath, tag, "Submit a run")
+	op.DefaultStatus = http.StatusCreated
+	op.Responses["200"] = &huma.Response{Description: "There was this run already", Content: map[string]*huma.MediaType{
+		"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(runType, true, "")},
+	}}
+	handleBody(a, h, op, true, func(in *withBody) []byte { return in.RawBody }, a.submitRun)
+
+	op = operation(h, "list-runs", http.MethodGet, runsPath, tag, "List runs")
+	op.Description = "By id; those that are queued, if only they are asked for, in the order of the queue. Records that can't be read are named beside the others."
+	handle(a, h, op, a.listRuns)
+	handle(a, h, operation(h, "get-run", http.MethodGet, one, tag, "Look at a run"), a.getRun)
+	handle(a, h, operation(h, "why-run", http.MethodGet, one+"/why", tag, "Ask why a run waits"), a.whyRun)
+	handle(a, h, operation(h, "list-run-events", http.MethodGet, one+"/events", tag, "List what has happened to a run"), a.runEvents)
+
+	op = operation(h, "cancel-run", http.MethodPost, one+"/cancel", tag, "Cancel a run")
+	op.Description = "Its executor, if it has one, learns of it with its next heartbeat. A run that was canceled already is no error."
+	handleBody(a, h, op, true, body, a.cancelRun)
+	op = operation(h, "start-run", http.MethodPost, one+"/start", tag, "Start a run that was admitted")
+	op.Description = "The asker is its executor from now on, and says by heartbeats to this server that it lives."
+	handleBody(a, h, op, true, body, a.startRun)
+	op = operation(h, "heartbeat-run", http.MethodPost, one+"/heartbeat", tag, "Say that the executor of a run lives")
+	handleBody(a, h, op, false, body, a.heartbeatRun)
+	op = operation(h, "finish-run", http.MethodPost, one+"/finish", tag, "Tell how a run has ended")
+	handleBody(a, h, op, false, body, a.finishRun)
+}

@@ -1,0 +1,171 @@
+package sidecar
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/lease"
+)
+
+// Bounds of what an executor of a run can ask for, and what it gets if it says
+// nothing.
+const (
+	MinRunTTL, MaxRunTTL = 5 * time.Second, 24 * time.Hour
+	DefaultRunTTL        = time.Minute
+)
+
+// maxRunText bounds why a run was canceled or has failed, in bytes.
+const maxRunText = 4096
+
+// RunRequest submits a run.
+type RunRequest struct {
+	ID       string            `json:"id,omitempty" maxLength:"128" doc:"Asking again with the same id and the same request finds the same run. Made up if left out."`
+	Name     string            `json:"name,omitempty" maxLength:"128" doc:"For people; many runs can have the same."`
+	Tags     map[string]string `json:"tags,omitempty" maxProperties:"32" doc:"What limits are about. A key has no '=', a value is not '*'."`
+	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"What else is worth knowing; no limit looks at them."`
+	Owner    string            `json:"owner,omitempty" maxLength:"128" doc:"Who it belongs to, in any words."`
+	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
+	Retries  int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"How often the run is queued again after its executor was lost."`
+}
+
+// Run is a run as it is now.
+type Run struct {
+	ID       string            `json:"id"`
+	Name     string            `json:"name,omitempty"`
+	Status   string            `json:"status" enum:"queued,not_started,running,succeeded,failed,canceled"`
+	Tags     map[string]string `json:"tags,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Owner    string            `json:"owner,omitempty"`
+	Priority int               `json:"priority"`
+	Retries  int               `json:"retries,omitempty" doc:"How often it may be queued again after its executor was lost."`
+
+	// BlockReason is why it is still queued, and BlockKind what kind of limit that
+	// is; both once the coordinator has found out.
+	BlockReason string `json:"block_reason,omitempty" doc:"Why it is still queued, once the coordinator has found out."`
+	BlockKind   string `json:"block_kind,omitempty" doc:"run_limit or tag_limit."`
+
+	QueuedAt   time.Time `json:"queued_at"`
+	AdmittedAt time.Time `json:"admitted_at,omitzero"`
+	StartedAt  time.Time `json:"started_at,omitzero"`
+	EndedAt    time.Time `json:"ended_at,omitzero"`
+
+	Attempt  int       `json:"attempt,omitempty" doc:"Counts the starts."`
+	Lost     int       `json:"lost,omitempty" doc:"Counts the executors that were lost, or never came."`
+	Executor *Executor `json:"executor,omitempty" doc:"Who has it now, or had it last."`
+	// Fence of the attempt while it is running: whoever finishes it must name it.
+	Fence int64  `json:"fence,omitempty" doc:"Of the attempt that runs now. Larger for every later one."`
+	Error string `json:"error,omitempty" doc:"Why it failed, or was canceled."`
+}
+
+// Executor is who runs a run.
+type Executor struct {
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+	Name     string `json:"name,omitempty"`
+}
+
+// RunList is a page of runs.
+type RunList struct {
+	Items []Run  `json:"items" nullable:"false"`
+	Next  string `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter after."`
+	// Unreadable are records that nobody can read: they are not among the items.
+	Unreadable []Unreadable `json:"unreadable,omitempty" nullable:"false" doc:"Records that can't be read, of all pages; at most 100."`
+}
+
+// Unreadable is a key in etcd with a value that can't be read.
+type Unreadable struct {
+	Key    string `json:"key"`
+	Reason string `json:"reason"`
+}
+
+// RunWhy tells what a run waits for.
+type RunWhy struct {
+	Run    Run    `json:"run"`
+	Reason string `json:"reason" doc:"What it waits for; of a run that is not queued, how it stands."`
+	// Of a queued run.
+	Position int      `json:"position,omitempty" doc:"In the queue, from 1 on."`
+	Line     int      `json:"line,omitempty" doc:"How many are queued in all."`
+	InTheWay []Run    `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that take what it waits for, the longest first; at most 20."`
+	Estimate Duration `json:"estimate,omitzero" doc:"When it may be admitted, judged by how long runs have taken that ended lately. Left out where none is known."`
+}
+
+// RunEvent is something that has happened to a run.
+type RunEvent struct {
+	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotReleased, StepSlotLost. There may be others later."`
+	At       time.Time         `json:"at"`
+	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
+	Reason   string            `json:"reason,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Revision int64             `json:"revision" doc:"The order of all events of all runs."`
+}
+
+// RunCancel ends a run, whoever has it.
+type RunCancel struct {
+	Reason     string `json:"reason,omitempty" doc:"Kept with the run. Cut at 4096 bytes."`
+	QueuedOnly bool   `json:"queued_only,omitempty" doc:"Refuses with run_not_queued if the run has left the queue."`
+}
+
+// RunStart says who runs a run that was admitted.
+type RunStart struct {
+	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Tells executors of one host apart: asking again with the same one finds the same attempt. Made up if left out."`
+	TTL      *Duration `json:"ttl,omitempty" doc:"The run is lost unless its executor says within this time that it lives, 5s to 24h; 0s is untimed. 1m if left out."`
+}
+
+// RunHeartbeat says that the executor of an attempt lives.
+type RunHeartbeat struct {
+	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: start has answered it."`
+}
+
+// RunFinish ends a run.
+type RunFinish struct {
+	Fence  int64  `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: start has answered it."`
+	Status string `json:"status,omitempty" enum:"succeeded,failed"`
+	Error  string `json:"error,omitempty" doc:"Why it failed. Cut at 4096 bytes."`
+}
+
+// StartedRun is a run as its executor sees it.
+type StartedRun struct {
+	Run
+	// TrustedFor is for how many milliseconds after the request was sent the run can
+	// be believed to be the executor's unless it sends a heartbeat; TrustedUntil is
+	// the same by the server's wall clock, which can be set.
+	TrustedFor   int64     `json:"trusted_for" doc:"Milliseconds from the sending of the request for which the run can be believed to be the executor's unless it sends a heartbeat; 0 if it can't."`
+	TrustedUntil time.Time `json:"trusted_until,omitzero"`
+	// Grace is how many milliseconds an executor should take to stop at most.
+	Grace int64    `json:"grace_ms,omitempty" doc:"Milliseconds that an executor should take to stop at most: it must begin that much before trust ends."`
+	TTL   Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
+
+	// until is when trust ends, on this machine's clock; set by a Client.
+	until time.Duration
+}
+
+// Trust tells for how long from now a run that a [Client] answered can be believed
+// to be its executor's, on a clock that counts through suspend, and how long the
+// executor should take to stop at most.
+func (r *StartedRun) Trust() (left, grace time.Duration) {
+	left = max(0, r.until-lease.BootClock().Now())
+	if r.until == 0 || left == 0 {
+		return 0, 0
+	}
+	return left, time.Duration(r.Grace) * time.Millisecond
+}
+
+// Limits are what runs are admitted under.
+type Limits struct {
+	MaxConcurrentRuns int        `json:"max_concurrent_runs" minimum:"-1" maximum:"1000000" doc:"Runs in progress; -1 is unlimited, 0 admits none."`
+	Tags              []TagLimit `json:"tags" nullable:"false" maxItems:"1000" doc:"Limits of runs in progress that have a tag."`
+}
+
+// TagLimit bounds the runs in progress that have a tag.
+type TagLimit struct {
+	Key            string `json:"key" maxLength:"128"`
+	Value          string `json:"value,omitempty" maxLength:"128" doc:"If it is left out, all values are meant: together, or each by itself with per_unique_value."`
+	PerUniqueValue bool   `json:"per_unique_value,omitempty" doc:"Each value of the key has the limit by itself."`
+	Limit          int    `json:"limit" minimum:"-1" maximum:"1000000" doc:"0 admits none, -1 is no limit."`
+}
+
+// LimitsChange changes the limits. What is left out stays; tags replace all that
+// there are.
+type LimitsChange struct {
+	MaxConcurrentRuns *int       `json:"max_concurrent_runs,omitempty" minimum:"-1" maximum:"1000000"`
+	Tags              []TagLimit `json:"tags,omitzero" nullable:"false" maxItems:"1000" doc:"All limits of tags; those that are not named are gone. Left out, they stay."`
+}
