@@ -29,9 +29,9 @@ func execCommand() *cli.Command {
 The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE
 and BERTH_POOLS in its environment. Signals are passed on to the group. If the
 claim can no longer be trusted, or is revoked, the group is told to stop (TERM)
-and killed before anybody else can get the slots. If exec itself is killed, so is
-the command; processes that it has started itself, or that have left its group,
-are not.
+and killed before anybody else can get the slots: as long as exec itself runs. If
+exec is killed, so is the command; processes that it has started itself, or that
+have left its group, are not.
 
 Exit codes: the command's own, 128+n if signal n has ended it; 75 if the wait was
 in vain, 76 if the claim was lost and the command stopped, 77 if the claim was
