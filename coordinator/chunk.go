@@ -11,6 +11,9 @@ import (
 // which etcd takes 128 with all that is beside them, and 64 keep a write short.
 const maxItems = 64
 
+// maxBytes bounds what a chunk puts; etcd's limit is 1.5 MiB in all.
+const maxBytes = 1 << 20
+
 // item is one change of a run, which happens or not by itself.
 type item struct {
 	old  *run.Run
@@ -18,6 +21,25 @@ type item struct {
 	gone bool       // it is deleted instead
 	cmps []*pb.Compare
 	ops  []*pb.RequestOp
+	done func() // called when it has happened
+}
+
+// bytes is how much an item puts.
+func (it *item) bytes() (n int) {
+	for _, op := range it.ops {
+		n += len(op.GetRequestPut().GetValue())
+	}
+	return n
+}
+
+// first returns how many items go into the next chunk: at least one.
+func first(items []item) (n int) {
+	for bytes := 0; n < min(len(items), maxItems); n++ {
+		if bytes += items[n].bytes(); bytes > maxBytes && n > 0 {
+			break
+		}
+	}
+	return n
 }
 
 // chunk is one write: changes that are independent of each other, under compares
@@ -52,6 +74,9 @@ func (ch *chunk) take(resp *pb.TxnResponse, s *state) (behind bool) {
 			s.gone[it.old.ID] = rev
 		default:
 			s.put(&run.Run{ID: it.old.ID, Record: it.rec, Created: it.old.Created, Revision: rev})
+		}
+		if resp.Responses[i].GetResponseTxn().Succeeded && it.done != nil {
+			it.done()
 		}
 	}
 	return behind

@@ -58,6 +58,9 @@ func (c *compaction) look(ctx context.Context, now time.Time) error {
 		return err
 	}
 	rev := resp.Header.Revision
+	if rev < c.rev {
+		c.rev = 0 // etcd was restored from a backup
+	}
 	if c.rev > 0 && now.Sub(c.since) < c.cfg.CompactInterval && rev-c.rev < compactGrowth {
 		return nil
 	}

@@ -26,6 +26,7 @@ type election struct {
 	candidates map[string]Candidate
 	rev        int64 // that candidates are known at
 	retry      *time.Timer
+	troubled   bool // the last try failed, and that was told
 }
 
 func newElection(cfg Config) *election {
@@ -89,9 +90,11 @@ func (e *election) stand(ctx context.Context) {
 	c := Candidate{Host: e.cfg.Host, Instance: e.cfg.Instance, Version: e.cfg.Version, Since: stamp(time.Now())}
 	_, err := store.Commit(ctx, e.cfg.Backend,
 		[]*pb.Compare{store.CreateEquals(key, 0)}, store.Put(key, c.encode(), e.lease))
-	if err != nil && !errors.Is(err, store.ErrChanged) {
+	failed := err != nil && !errors.Is(err, store.ErrChanged)
+	if failed && !e.troubled { // once in a row
 		e.cfg.Logger.Warn("could not stand as a candidate, trying again", "error", err)
 	}
+	e.troubled = failed
 	e.retry.Reset(standPause)
 }
 

@@ -12,6 +12,7 @@ import (
 type fence struct {
 	key   string
 	lease store.LeaseID
+	term  int64 // the revision at which the key was created
 	rev   int64
 }
 
@@ -40,7 +41,7 @@ func (f *fence) answer(resp *pb.TxnResponse) (leads bool) {
 		return true
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
-	if len(kvs) == 0 || kvs[0].Lease != int64(f.lease) {
+	if len(kvs) == 0 || kvs[0].CreateRevision != f.term || kvs[0].Lease != int64(f.lease) {
 		return false
 	}
 	f.rev = kvs[0].ModRevision

@@ -38,10 +38,11 @@ type leader struct {
 	runs, limits, active *store.Feed
 	leftovers            *leftovers
 
-	silent bool  // the door has failed already, and that was told
-	open   bool  // a write may be under way that is not known of
-	after  int64 // revision that must be known before the next plan
-	dirty  bool
+	troubled bool  // the last tick failed, and that was told
+	silent   bool  // the door has failed already, and that was told
+	open     bool  // a write may be under way that is not known of
+	after    int64 // revision that must be known before the next plan
+	dirty    bool
 	// deadline is when time alone changes the plan.
 	deadline time.Time
 	begun    time.Time // the tick under way, or the last
@@ -54,7 +55,7 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term Candidate) *le
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: term,
 		journal: journal,
-		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, rev: term.Term},
+		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, term: term.Term, rev: term.Term},
 		open:    true, // of a life before, on the same lease
 
 		leftovers: newLeftovers(cfg, m),
@@ -100,6 +101,9 @@ func (l *leader) loop(ctx context.Context) error {
 		case m, ok := <-l.active.Messages():
 			if ok {
 				l.state.activeMessage(m)
+				if len(l.state.absent) > 0 {
+					l.runs.RequestProgress() // did they end with their runs?
+				}
 				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
 			}
 		case now := <-next.C:
@@ -120,14 +124,18 @@ func (l *leader) loop(ctx context.Context) error {
 	}
 }
 
-// runsMessage takes what the feed of the records delivered. A snapshot may have been
-// read before the leader's last write: then nothing is planned until that is known
-// again, or the run that it admitted would not count.
+// runsMessage takes what the feed of the records delivered. A snapshot may be older
+// than the leader's last write: because it was read before, and then the run that was
+// admitted would not count; or because etcd was restored from a backup. The door tells
+// what revision must be known before the next plan.
 func (l *leader) runsMessage(m store.FeedMessage) {
-	if m.Snapshot != nil {
-		l.after = max(l.after, l.fence.rev)
+	if m.Snapshot != nil && m.Snapshot.Revision < l.fence.rev {
+		l.open = true
 	}
 	l.changed(l.state.runsMessage(m))
+	for _, err := range l.state.news() {
+		l.cfg.Logger.Error("leaving out what can't be read", "error", err)
+	}
 }
 
 // changed notes whether a message has brought news. While a revision is waited for,
@@ -167,13 +175,18 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	case errors.Is(err, errDeposed), ctx.Err() != nil:
 		return 0, err
 	case err != nil:
-		l.cfg.Logger.Warn("a tick was not carried out whole, trying again", "error", err)
-		l.dirty = true
+		if !l.troubled { // once in a row
+			l.cfg.Logger.Warn("a tick was not carried out whole, trying again", "error", err)
+		}
+		l.troubled, l.dirty = true, true
+		l.rest = time.Now().Add(l.cfg.TickInterval)
+		return l.cfg.TickInterval, nil
 	}
+	l.troubled = false
 	if l.open || l.after > 0 {
 		l.dirty = true
 	}
-	if l.dirty && err == nil {
+	if l.dirty {
 		return debounce, nil
 	}
 	return l.cfg.TickInterval, nil
@@ -198,6 +211,7 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 		return 0, errDeposed
 	case resp.Succeeded:
 		l.open, l.after, l.dirty, l.silent = false, resp.Header.Revision, true, false
+		l.state.restored(resp.Header.Revision)
 	}
 	return 0, nil
 }

@@ -19,7 +19,9 @@ type leftovers struct {
 	metrics *metrics
 	wake    chan struct{} // coalesces
 
-	mu   sync.Mutex
+	asked map[string]int64 // claims that were asked back, with their fences
+
+	mu   sync.Mutex       // guards what follows
 	runs map[string]int64 // claims of older fences are to go
 }
 
@@ -34,7 +36,7 @@ func (l *leftovers) add(runs map[string]int64) {
 	}
 	l.mu.Lock()
 	for id, rev := range runs {
-		l.runs[id] = rev
+		l.runs[id] = max(l.runs[id], rev)
 	}
 	l.mu.Unlock()
 	clear(runs)
@@ -56,6 +58,7 @@ func (l *leftovers) take() map[string]int64 {
 func (l *leftovers) run(ctx context.Context) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
+	troubled := false
 	for {
 		select {
 		case <-l.wake:
@@ -68,10 +71,14 @@ func (l *leftovers) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		runs := l.take()
-		if err := l.free(ctx, runs); err != nil && ctx.Err() == nil {
-			l.cfg.Logger.Warn("claims of runs that have ended could not be taken back, trying again", "error", err)
+		err := l.free(ctx, runs)
+		if err != nil && ctx.Err() == nil {
+			if !troubled { // once in a row
+				l.cfg.Logger.Warn("claims of runs that have ended could not be taken back, trying again", "error", err)
+			}
 			l.add(runs)
 		}
+		troubled = err != nil
 		pause.Reset(leftoversEvery)
 	}
 }
@@ -85,15 +92,23 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 		return err
 	}
 	held, _ := pools.Claims()
+	still := map[string]int64{}
+	for _, h := range held { // those that are not held any more are forgotten
+		if l.asked[h.Claim] == h.Fence {
+			still[h.Claim] = h.Fence
+		}
+	}
+	l.asked = still
 	registry := pool.Registry{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
 	for _, h := range held {
-		if rev, ended := runs[h.Run]; !ended || h.Fence > rev {
+		if rev, ended := runs[h.Run]; !ended || h.Fence > rev || l.asked[h.Claim] == h.Fence {
 			continue
 		}
 		l.cfg.Logger.Info("taking back a claim of a run that has ended", "run", h.Run, "claim", h.Claim, "host", h.Host)
 		if err := registry.AskBack(ctx, h.Host, h.Claim, h.Fence); err != nil {
 			return err
 		}
+		l.asked[h.Claim] = h.Fence
 		l.metrics.freed.Inc()
 	}
 	return nil

@@ -51,7 +51,7 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
 		}),
 		admitted: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_runs_admitted_total", Help: "Runs that were planned to be admitted.",
+			Name: "berth_runs_admitted_total", Help: "Runs that were admitted.",
 		}),
 		lost: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_runs_lost_total", Help: "Executors of runs that were found lost: gone, or never come (launch).",
@@ -81,12 +81,6 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 func (m *metrics) plan(begun, done time.Time, p Plan) {
 	m.ticks.Inc()
 	m.phases.WithLabelValues("plan").Observe(done.Sub(begun).Seconds())
-	m.admitted.Add(float64(len(p.Admit)))
-	m.lost.WithLabelValues("gone").Add(float64(len(p.Lost)))
-	m.lost.WithLabelValues("launch").Add(float64(len(p.Expired)))
-	for _, b := range p.Blocks {
-		m.blocked.WithLabelValues(string(b.Block.Kind)).Inc()
-	}
 	if n := len(p.Lost) + len(p.Expired) + len(p.Admit) + len(p.Blocks); n > 0 {
 		m.planSize.Observe(float64(n))
 	}

@@ -17,6 +17,9 @@ type Snapshot struct {
 	InProgress []*run.Run
 	// Alive has the ids of the runs whose executor is seen to live.
 	Alive map[string]bool
+	// WaitingSince is since when a run that is not started is known to wait for its
+	// executor; of one that is missing it is since its admission.
+	WaitingSince map[string]time.Time
 	// StartTimeout is how long an admitted run waits for an executor; 0 is for ever.
 	StartTimeout time.Duration
 	// MaxBlocks bounds how many reasons a plan changes: a full queue has as many of
@@ -92,7 +95,11 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 			}
 		case run.NotStarted:
 			if s.StartTimeout > 0 {
-				deadline := r.AdmittedAt.Add(s.StartTimeout)
+				since, ok := s.WaitingSince[r.ID]
+				if !ok {
+					since = r.AdmittedAt
+				}
+				deadline := since.Add(s.StartTimeout)
 				if !s.Now.Before(deadline) {
 					p.Expired = append(p.Expired, r)
 					continue

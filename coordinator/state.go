@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"maps"
+	"math"
 	"strings"
 	"time"
 
@@ -26,8 +28,15 @@ type state struct {
 	// left are runs that an executor had until a revision, and has no more: what they
 	// hold still is to be taken back.
 	left map[string]int64
-	// bad are keys that can't be read, with the reason.
-	bad map[string]error
+	// bad are keys that can't be read, with the reason; named are those that were told
+	// of, with the text.
+	bad   map[string]error
+	named map[string]string
+	// waiting is since when the leader itself has seen a run wait for its executor:
+	// clocks of others, and times when nobody could start anything, do not count.
+	waiting map[string]waitingSince
+	// absent are runs whose executor's key was deleted, with the revision.
+	absent map[string]int64
 
 	limits    run.Limits
 	limitsRev int64 // of the key itself: 0 if nobody has set any
@@ -38,7 +47,10 @@ type state struct {
 }
 
 func newState(keys store.Keys) *state {
-	s := &state{keys: keys, limits: run.DefaultLimits(), active: map[string]map[string]bool{}}
+	s := &state{
+		keys: keys, limits: run.DefaultLimits(), active: map[string]map[string]bool{},
+		named: map[string]string{}, absent: map[string]int64{},
+	}
 	s.clearRuns()
 	return s
 }
@@ -46,6 +58,7 @@ func newState(keys store.Keys) *state {
 func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
 	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
+	s.waiting = map[string]waitingSince{}
 }
 
 // runsMessage takes what the feed of the records delivered. It tells whether any of
@@ -64,6 +77,9 @@ func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 		case ev.Kv.ModRevision <= s.known(id):
 		case ev.Type == mvccpb.Event_DELETE:
 			news = true
+			if old := s.runs[id]; old != nil && old.Status.InProgress() {
+				s.left[id] = math.MaxInt64 // deleted by hand
+			}
 			s.remove(id)
 			delete(s.bad, string(ev.Kv.Key))
 		default:
@@ -72,12 +88,11 @@ func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 		}
 	}
 	s.rev = max(s.rev, m.Revision)
-	for id, rev := range s.gone {
-		if rev <= s.rev {
-			delete(s.gone, id)
-		}
-	}
-	return news
+	known := func(_ string, rev int64) bool { return rev <= s.rev }
+	maps.DeleteFunc(s.gone, known)
+	lagged := len(s.absent)
+	maps.DeleteFunc(s.absent, known)
+	return news || len(s.absent) < lagged
 }
 
 // known is the revision up to which a run is known.
@@ -102,9 +117,12 @@ func (s *state) decode(kv *mvccpb.KeyValue) {
 
 // put takes a run as it is now.
 func (s *state) put(r *run.Run) {
-	if r.Attempt > 0 && !r.Status.InProgress() {
-		if old := s.runs[r.ID]; old == nil || old.Status.InProgress() {
-			s.left[r.ID] = r.Revision
+	if old := s.runs[r.ID]; old == nil || old.Status != r.Status {
+		switch {
+		case r.Status.Ended():
+			s.left[r.ID] = math.MaxInt64
+		case r.Status == run.Queued && r.Lost > 0:
+			s.left[r.ID] = r.Revision // what it holds later is of the next attempt
 		}
 	}
 	s.remove(r.ID)
@@ -127,6 +145,7 @@ func (s *state) remove(id string) {
 	delete(s.runs, id)
 	delete(s.progress, id)
 	delete(s.ended, id)
+	delete(s.waiting, id)
 	if old.Status == run.Queued {
 		s.queue.Remove(old)
 	}
@@ -154,11 +173,17 @@ func (s *state) limitsMessage(m store.FeedMessage) (err error) {
 		s.limits = l
 	}
 	if m.Snapshot != nil {
-		if s.limits, s.limitsRev = run.DefaultLimits(), 0; len(m.Snapshot.KVs) > 0 {
-			s.limits.MaxConcurrentRuns = 0 // nobody knows, if they can't be read
-		}
+		before, known := s.limits, s.limitsAt > 0
+		s.limits, s.limitsRev = run.DefaultLimits(), 0
 		for _, kv := range m.Snapshot.KVs {
 			take(kv, false)
+		}
+		switch {
+		case err == nil:
+		case known:
+			s.limits = before
+		default:
+			s.limits.MaxConcurrentRuns = 0 // nobody knows
 		}
 	}
 	for _, ev := range m.Events {
@@ -170,7 +195,7 @@ func (s *state) limitsMessage(m store.FeedMessage) (err error) {
 
 // activeMessage takes what the feed of the executors delivered.
 func (s *state) activeMessage(m store.FeedMessage) {
-	take := func(key string, there bool) {
+	take := func(key string, there bool, rev int64) {
 		host, id, ok := strings.Cut(strings.TrimPrefix(key, s.keys.ActiveAll()), "/")
 		switch {
 		case !ok:
@@ -182,24 +207,67 @@ func (s *state) activeMessage(m store.FeedMessage) {
 			if delete(s.active[id], host); len(s.active[id]) == 0 {
 				delete(s.active, id)
 			}
+			s.absent[id] = rev
 		}
 	}
 	if m.Snapshot != nil {
 		clear(s.active)
 		for _, kv := range m.Snapshot.KVs {
-			take(string(kv.Key), true)
+			take(string(kv.Key), true, kv.ModRevision)
 		}
 	}
 	for _, ev := range m.Events {
-		take(string(ev.Kv.Key), ev.Type != mvccpb.Event_DELETE)
+		take(string(ev.Kv.Key), ev.Type != mvccpb.Event_DELETE, ev.Kv.ModRevision)
 	}
 	s.activeAt = m.Revision
 }
 
 // alive tells whether the executor of a run may be there: it is seen, or what is
-// known of executors is older than the run's start.
+// known of executors is older than the run's start, or what is known of the run is
+// older than the executor's end, which may be that of the run.
 func (s *state) alive(r *run.Run) bool {
-	return s.activeAt < r.Revision || r.Executor != nil && s.active[r.ID][r.Executor.Host]
+	return s.activeAt < r.Revision || s.rev < s.absent[r.ID] ||
+		r.Executor != nil && s.active[r.ID][r.Executor.Host]
+}
+
+// waitingSince is when a run was first seen to wait for its executor.
+type waitingSince struct {
+	rev int64 // of the record that was seen
+	at  time.Time
+}
+
+// waits returns since when a run waits for its executor, as far as the leader itself
+// has seen.
+func (s *state) waits(r *run.Run, now time.Time) time.Time {
+	w, ok := s.waiting[r.ID]
+	if !ok || w.rev != r.Revision {
+		w = waitingSince{r.Revision, now}
+		s.waiting[r.ID] = w
+	}
+	return w.at
+}
+
+// news returns what can't be read and was not told of before.
+func (s *state) news() []error {
+	var all []error
+	for key, err := range s.bad {
+		if s.named[key] != err.Error() {
+			s.named[key] = err.Error()
+			all = append(all, err)
+		}
+	}
+	maps.DeleteFunc(s.named, func(key, _ string) bool { return s.bad[key] == nil })
+	return all
+}
+
+// restored takes the revision of a write: if more is known than that, it was of a
+// history that is no more.
+func (s *state) restored(rev int64) {
+	for _, at := range []*int64{&s.rev, &s.limitsAt, &s.activeAt} {
+		if *at > rev {
+			*at = 0
+		}
+	}
 }
 
 // snapshot returns what a plan is made from. It is good until the state changes.
@@ -208,10 +276,13 @@ func (s *state) snapshot(now time.Time) *Snapshot {
 	sn := &Snapshot{
 		Now: now, Limits: s.limits, Queue: s.queue,
 		InProgress: make([]*run.Run, 0, len(s.progress)), Alive: map[string]bool{},
-		MaxBlocks: maxBlocks,
+		WaitingSince: map[string]time.Time{}, MaxBlocks: maxBlocks,
 	}
 	for _, r := range s.progress {
 		sn.InProgress = append(sn.InProgress, r)
+		if r.Status == run.NotStarted {
+			sn.WaitingSince[r.ID] = s.waits(r, now)
+		}
 		if s.alive(r) {
 			sn.Alive[r.ID] = true
 		}

@@ -30,7 +30,7 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	l.metrics.plan(l.begun, planned, plan)
 	l.me.Tick = &Tick{
 		At: stamp(now), Number: l.number(), Queued: l.state.queue.Len(), Progress: len(l.state.progress),
-		Admitted: len(plan.Admit), Lost: len(plan.Lost) + len(plan.Expired), Blocked: len(plan.Blocks),
+		Blocked: len(plan.Blocks),
 	}
 	err := l.apply(ctx, plan, now)
 	if err == nil && !l.open && now.Sub(l.told) >= tellEvery {
@@ -38,7 +38,15 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	}
 	l.metrics.applied(planned, time.Now())
 	l.metrics.state(l.state)
+	for _, r := range plan.Admit {
+		if r := l.state.progress[r.ID]; r != nil {
+			l.state.waits(r, now) // from now on
+		}
+	}
 	l.deadline = plan.NextDeadline
+	if own := now.Add(l.cfg.StartTimeout); len(plan.Admit) > 0 && (l.deadline.IsZero() || own.Before(l.deadline)) {
+		l.deadline = own // of those that were just admitted
+	}
 	// There may be more reasons, and what was lost may be admitted again.
 	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired) > 0
 	return err
@@ -59,6 +67,14 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		if err != nil {
 			return err
 		}
+		reason := "gone"
+		if r.Status == run.NotStarted {
+			reason = "launch"
+		}
+		it.done = func() {
+			l.metrics.lost.WithLabelValues(reason).Inc()
+			l.me.Tick.Lost++
+		}
 		if r.Executor != nil {
 			it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveRun(r.Executor.Host, r.ID), 0))
 		}
@@ -74,6 +90,10 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		if err != nil {
 			return err
 		}
+		it.done = func() {
+			l.metrics.admitted.Inc()
+			l.me.Tick.Admitted++
+		}
 		items = append(items, it)
 	}
 	limits := []*pb.Compare{store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev)}
@@ -82,11 +102,18 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 	}
 
 	items = nil
-	for _, b := range p.Blocks {
-		items = append(items, l.block(b.Run, b.Block))
-	}
 	for _, r := range l.forgettable(now) {
 		items = append(items, l.forget(r))
+	}
+	if err := l.send(ctx, nil, items); err != nil {
+		return err
+	}
+
+	items = nil
+	for _, b := range p.Blocks {
+		it := l.block(b.Run, b.Block)
+		it.done = func() { l.metrics.blocked.WithLabelValues(string(b.Block.Kind)).Inc() }
+		items = append(items, it)
 	}
 	return l.send(ctx, nil, items)
 }
@@ -94,7 +121,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 // send writes items in chunks, unless one before was not carried out.
 func (l *leader) send(ctx context.Context, cmps []*pb.Compare, items []item) error {
 	for len(items) > 0 && l.after == 0 {
-		n := min(len(items), maxItems)
+		n := first(items)
 		if err := l.write(ctx, &chunk{cmps: cmps, items: items[:n]}); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,12 +26,13 @@ const (
 type group struct {
 	mu      sync.Mutex // guards what follows
 	pending []*grouped
-	busy    bool // somebody sends what is pending
+	flying  int // transactions under way
 }
 
 // grouped is one change.
 type grouped struct {
 	txn   *pb.TxnRequest
+	keys  []string // that it puts or deletes
 	bytes int
 	done  chan groupAnswer // with room for one
 }
@@ -40,25 +42,44 @@ type groupAnswer struct {
 	err error
 }
 
-// commit is [store.Commit] in company.
+// commit is [store.Commit] in company. If ctx ends before the change was sent, it
+// never is.
 func (g *group) commit(ctx context.Context, b store.Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (int64, error) {
 	c := &grouped{txn: &pb.TxnRequest{Compare: cmps, Success: ops}, done: make(chan groupAnswer, 1)}
 	for _, op := range ops {
-		c.bytes += len(op.GetRequestPut().GetValue())
+		if put := op.GetRequestPut(); put != nil {
+			c.keys = append(c.keys, string(put.Key))
+			c.bytes += len(put.Value)
+		} else {
+			c.keys = append(c.keys, string(op.GetRequestDeleteRange().GetKey()))
+		}
 	}
 	g.mu.Lock()
 	g.pending = append(g.pending, c)
-	idle := !g.busy
-	g.busy = true
+	// One at a time makes large groups; a second goes out when it is full.
+	fly := g.flying == 0 || len(g.pending) >= groupMost
+	if fly {
+		g.flying++
+	}
 	g.mu.Unlock()
-	if idle {
+	if fly {
 		go g.drain(context.WithoutCancel(ctx), b)
 	}
 	select {
 	case a := <-c.done:
 		return a.rev, a.err
 	case <-ctx.Done():
-		return 0, context.Cause(ctx) // it may happen all the same
+		g.withdraw(c)
+		return 0, context.Cause(ctx)
+	}
+}
+
+// withdraw takes a change back if it was not sent yet.
+func (g *group) withdraw(c *grouped) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.pending, c); i >= 0 {
+		g.pending = slices.Delete(g.pending, i, i+1)
 	}
 }
 
@@ -73,42 +94,66 @@ func (g *group) drain(ctx context.Context, b store.Backend) {
 	}
 }
 
-// take returns what fits into the next transaction; nothing ends the sending.
+// take returns what goes into the next transaction, first come first; nothing ends
+// the sending. Changes that touch the same key go one after the other: etcd takes no
+// transaction that puts a key twice.
 func (g *group) take() []*grouped {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n, bytes := 0, 0
-	for n < min(len(g.pending), groupMost) && (n == 0 || bytes+g.pending[n].bytes <= groupBytes) {
-		bytes += g.pending[n].bytes
-		n++
+	var some, later []*grouped
+	bytes, touched := 0, map[string]bool{}
+	for _, c := range g.pending {
+		full := len(some) == groupMost || len(some) > 0 && bytes+c.bytes > groupBytes
+		if full || slices.ContainsFunc(c.keys, func(key string) bool { return touched[key] }) {
+			later = append(later, c)
+			continue
+		}
+		some, bytes = append(some, c), bytes+c.bytes
+		for _, key := range c.keys {
+			touched[key] = true
+		}
 	}
-	some := g.pending[:n]
-	g.pending = g.pending[n:]
-	g.busy = n > 0
+	g.pending = later
+	if len(some) == 0 {
+		g.flying--
+	}
 	return some
 }
 
 func send(ctx context.Context, b store.Backend, some []*grouped) {
-	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
-	defer cancel()
 	if len(some) == 1 {
-		rev, err := store.Commit(ctx, b, some[0].txn.Compare, some[0].txn.Success...)
-		some[0].done <- groupAnswer{rev, err}
+		some[0].alone(ctx, b)
 		return
 	}
 	t := &pb.TxnRequest{}
 	for _, c := range some {
 		t.Success = append(t.Success, store.Nest(c.txn))
 	}
-	resp, err := b.Txn(ctx, t)
-	for i, c := range some {
-		a := groupAnswer{err: err}
-		if err == nil {
-			a.rev = resp.Header.Revision
-			if !resp.Responses[i].GetResponseTxn().Succeeded {
-				a = groupAnswer{err: store.ErrChanged}
-			}
+	try, cancel := context.WithTimeout(ctx, groupTimeout)
+	defer cancel()
+	resp, err := b.Txn(try, t)
+	if err != nil && !store.InDoubt(err) { // because of one of them: find out which
+		for _, c := range some {
+			c.alone(ctx, b)
 		}
-		c.done <- a
+		return
 	}
+	for i, c := range some {
+		switch {
+		case err != nil:
+			c.done <- groupAnswer{err: err}
+		case !resp.Responses[i].GetResponseTxn().Succeeded:
+			c.done <- groupAnswer{err: store.ErrChanged}
+		default:
+			c.done <- groupAnswer{rev: resp.Header.Revision}
+		}
+	}
+}
+
+// alone sends one change by itself.
+func (c *grouped) alone(ctx context.Context, b store.Backend) {
+	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
+	defer cancel()
+	rev, err := store.Commit(ctx, b, c.txn.Compare, c.txn.Success...)
+	c.done <- groupAnswer{rev, err}
 }

@@ -33,8 +33,9 @@ type Journal struct {
 	by        string
 	retention time.Duration
 
-	written atomic.Int64
-	group   group // of the changes that its events tell of
+	written  atomic.Int64
+	granting chan struct{} // holds one while a lease is being made
+	group    group         // of the changes that its events tell of
 
 	mu    sync.Mutex // guards what follows
 	lease store.LeaseID
@@ -48,7 +49,7 @@ func NewJournal(b store.Backend, keys store.Keys, by string, retention time.Dura
 	if retention <= 0 {
 		retention = DefaultRetention
 	}
-	return &Journal{backend: b, keys: keys, by: by, retention: retention}
+	return &Journal{backend: b, keys: keys, by: by, retention: retention, granting: make(chan struct{}, 1)}
 }
 
 // Op is the write of an event of a run, to be sent with what it tells of.
@@ -67,21 +68,53 @@ func (j *Journal) Written() int64 { return j.written.Load() }
 
 // room returns a lease that has room for one more key.
 func (j *Journal) room(ctx context.Context) (store.LeaseID, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	now := time.Now()
-	if j.left == 0 || now.After(j.until) {
-		share := j.retention / leaseShare
-		ctx, cancel := context.WithTimeout(ctx, grantTimeout)
-		defer cancel()
-		id, _, err := j.backend.Grant(ctx, j.retention+share)
+	for {
+		if id, ok := j.take(time.Now()); ok {
+			return id, nil
+		}
+		select {
+		case j.granting <- struct{}{}:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		err := j.grant(ctx)
+		<-j.granting
 		if err != nil {
 			return 0, err
 		}
-		j.lease, j.left, j.until = id, keysPerLease, now.Add(share)
+	}
+}
+
+// take takes room on the present lease; false if it has none.
+func (j *Journal) take(now time.Time) (store.LeaseID, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.left == 0 || now.After(j.until) {
+		return 0, false
 	}
 	j.left--
-	return j.lease, nil
+	return j.lease, true
+}
+
+// grant makes a lease, unless somebody just has.
+func (j *Journal) grant(ctx context.Context) error {
+	now, share := time.Now(), j.retention/leaseShare
+	j.mu.Lock()
+	there := j.left > 0 && !now.After(j.until)
+	j.mu.Unlock()
+	if there {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, grantTimeout)
+	defer cancel()
+	id, _, err := j.backend.Grant(ctx, j.retention+share)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lease, j.left, j.until = id, keysPerLease, now.Add(share)
+	return nil
 }
 
 // Forget has the next event take a new lease: etcd did not know the last one.

@@ -167,6 +167,9 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (Limits, error) {
 	}
 	return store.Change(ctx, "the limits were not changed", func(ctx context.Context) (Limits, error) {
 		old, rev, err := s.limits(ctx)
+		if rev != 0 && ch.Replace && ch.MaxConcurrentRuns != nil {
+			err = nil // whatever was there is replaced, also what can't be read
+		}
 		if err != nil {
 			return Limits{}, stopAtCorrupt("the limits were not changed", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -19,6 +20,9 @@ const (
 	MaxText = 128
 	// MaxWhy bounds why a run was canceled or has failed, in bytes.
 	MaxWhy = 4096
+	// maxSpec bounds all of it as it is written, in bytes: plenty for texts that need
+	// no escapes.
+	maxSpec = 32 << 10
 	// MaxRetries bounds how often a run is queued again.
 	MaxRetries = 100
 )
@@ -63,6 +67,9 @@ func (s *Spec) Validate() error {
 	}
 	if len(s.Tags) > MaxTags {
 		return problem.Field("tags", "%d tags are too many: allowed are %d", len(s.Tags), MaxTags)
+	}
+	if size := len(store.Encode(s)); size > maxSpec {
+		return problem.New(problem.Invalid, "names, tags and labels are %d bytes long as JSON: allowed are %d", size, maxSpec)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
 		if err := ValidateTag(key, s.Tags[key]); err != nil {
