@@ -1,0 +1,168 @@
+package coordinator
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// logged has a candidate write its log somewhere.
+func logged(to *bytes.Buffer) func(*Config) {
+	return func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: to, Level: hclog.Warn}) }
+}
+
+// Runs that are as large as they may be are admitted in more chunks.
+func TestLargeRunsAreAdmitted(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(run.Unlimited)
+		want := map[string]string{"slim": "not_started"}
+		for i := range 80 {
+			id := fmt.Sprintf("fat%02d", i)
+			fl.submit(id, func(s *run.Spec) {
+				s.Tags = map[string]string{}
+				for k := range run.MaxTags {
+					s.Tags[fmt.Sprintf("%03d%s", k, strings.Repeat("\"", 110))] = strings.Repeat("\"", 110)
+				}
+			})
+			want[id] = "not_started"
+		}
+		fl.submit("slim")
+		fl.candidate("one")
+		fl.is(want)
+	})
+}
+
+// The time in which nobody could start anything does not count, nor does the clock of
+// a leader before.
+func TestStartTimeoutIsOnTheLeadersOwnClock(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		one := fl.candidate("one", func(c *Config) { c.StartTimeout = time.Minute })
+		fl.submit("a")
+		fl.is(map[string]string{"a": "not_started"})
+		one.by.Down()
+		time.Sleep(5 * time.Minute)
+		one.by.Up()
+		time.Sleep(30 * time.Second)
+		fl.is(map[string]string{"a": "not_started"})
+		time.Sleep(time.Minute)
+		fl.is(map[string]string{"a": "failed"})
+	})
+}
+
+func TestAKeyBesideTheLimitsIsNoneOfThem(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.put(fl.keys.Limits()+".bak", "{")
+		fl.submit("a")
+		fl.candidate("one")
+		fl.is(map[string]string{"a": "not_started"})
+	})
+}
+
+func TestLimitsFromBeforeHoldOnOverAResync(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(2)
+		one := fl.candidate("one")
+		fl.put(fl.keys.Limits(), "{")
+		fl.settle()
+		one.by.BreakWatches(store.ErrUnavailable)
+		fl.settle()
+		for _, id := range []string{"a", "b", "c"} {
+			fl.submit(id)
+		}
+		fl.is(map[string]string{"a": "not_started", "b": "not_started", "c": "queued: global run limit (2/2)"})
+		// All given anew repairs them.
+		three := 3
+		if _, err := fl.SetLimits(t.Context(), run.LimitsChange{MaxConcurrentRuns: &three, Replace: true}); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"c": "not_started"})
+	})
+}
+
+// What goes on going wrong is told once.
+func TestTroubleIsToldOnce(t *testing.T) {
+	for name, trouble := range map[string]func(*fleet, *candidate){
+		"a record that can't be read": func(fl *fleet, _ *candidate) {
+			fl.put(fl.keys.Run("bad"), "{")
+			for i := range 30 {
+				fl.submit(fmt.Sprint("r", i))
+			}
+		},
+		"no rights": func(fl *fleet, c *candidate) {
+			c.by.Inject(func(call storetest.Call) storetest.Fault {
+				if call.Op == storetest.OpTxn && len(call.Txn.Success) > 1 {
+					return storetest.Fault{Drop: true, Err: store.ErrDenied}
+				}
+				return storetest.Fault{}
+			})
+			for i := range 30 {
+				fl.submit(fmt.Sprint("r", i))
+				time.Sleep(time.Second)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFleet(t, func(t *testing.T, fl *fleet) {
+				var log bytes.Buffer
+				c := fl.candidate("one", logged(&log))
+				trouble(fl, c)
+				time.Sleep(5 * time.Minute)
+				c.stop()
+				if n := strings.Count(log.String(), "\n"); n != 1 {
+					t.Errorf("%d lines:\n%s", n, log.String())
+				}
+			})
+		})
+	}
+}
+
+func TestAnElectionKeyOfAnotherTermIsNotTheLeaders(t *testing.T) {
+	f := fence{key: "k", lease: 7, term: 3, rev: 3}
+	answer := func(created, lease int64) *pb.TxnResponse {
+		return &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: 20}, Responses: []*pb.ResponseOp{{
+			Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{
+				{Key: []byte("k"), CreateRevision: created, ModRevision: 12, Lease: lease},
+			}}},
+		}}}
+	}
+	if f.answer(answer(9, 7)) || f.answer(answer(3, 8)) {
+		t.Error("it leads on with a key that somebody else has made")
+	}
+	if !f.answer(answer(3, 7)) || f.rev != 12 {
+		t.Errorf("its own key is at %d", f.rev)
+	}
+}
+
+// A run that ends in the usual way is not taken for lost, although its executor's key
+// may be seen to go first.
+func TestARunThatHasFinishedIsNotLost(t *testing.T) {
+	s := newState(store.NewKeys("/b/"))
+	r := &run.Run{ID: "a", Created: 2, Revision: 5, Record: run.Record{
+		Status: run.Running, Executor: &run.Executor{Host: "x"},
+	}}
+	s.put(r)
+	s.rev = 5
+	active := &mvccpb.KeyValue{Key: []byte(s.keys.ActiveRun("x", "a")), ModRevision: 5, Value: []byte("{}")}
+	s.activeMessage(store.FeedMessage{Snapshot: &store.Snapshot{Revision: 5, KVs: []*mvccpb.KeyValue{active}}, Revision: 5})
+	if !s.alive(r) {
+		t.Error("it is seen, and not alive")
+	}
+	gone := &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: active.Key, ModRevision: 8}}
+	s.activeMessage(store.FeedMessage{Events: []*mvccpb.Event{gone}, Revision: 8})
+	if !s.alive(r) {
+		t.Error("lost, before it is known what else revision 8 has brought")
+	}
+	if news := s.runsMessage(store.FeedMessage{Revision: 8}); !news || s.alive(r) {
+		t.Errorf("news: %v, alive: %v, once that is known", news, s.alive(r))
+	}
+}
