@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator"
@@ -339,4 +340,58 @@ func TestEverythingIsRestartedAtOnce(t *testing.T) {
 	done := y.work(t.Context(), 5*time.Millisecond)
 	defer done()
 	y.ended(12)
+}
+
+// A run whose executor's host dies stays its own until the host's lease ends. Then it
+// is queued again if it may be, and has failed with the reason if not.
+func TestARunWhoseHostDiesIsLostWithTheLease(t *testing.T) {
+	t.Parallel()
+	y := newYard(t, embedtest.New(t).Endpoint())
+	y.candidate("one")
+	y.must(http.MethodPost, "/v1/runs", `{"id":"again","retries":1}`, nil)
+	y.must(http.MethodPost, "/v1/runs", `{"id":"once"}`, nil)
+	y.w.wait("both are admitted", func() bool { return y.runs.Count("not_started") == 2 })
+	var first runItem
+	y.must(http.MethodPost, "/v1/runs/again/start", `{}`, &first)
+	y.must(http.MethodPost, "/v1/runs/once/start", `{}`, nil)
+	active := keys.ActiveRun("dock", "again")
+	resp, err := y.backend.Range(t.Context(), &pb.RangeRequest{Key: []byte(active)})
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("%s: %v, %v", active, resp, err)
+	}
+
+	y.server.kill()
+	other := startSidecar(t, y.etcd, "other", shortDir(t))
+	y.server = other
+	y.must(http.MethodPost, "/v1/runs", `{"id":"later"}`, nil)
+	y.w.wait("the coordinator goes on", func() bool { return y.runs.Count("not_started") == 1 })
+	y.w.look(func(*History) {
+		if n := y.runs.Count("running"); n != 2 {
+			t.Errorf("%d of 2 are running, and their lease lives", n)
+		}
+	})
+	// The lease's end, which is a minute away.
+	if err := y.backend.Revoke(t.Context(), store.LeaseID(resp.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+	y.w.wait("one has failed, one is tried again", func() bool {
+		return y.runs.Count("failed") == 1 && y.runs.Count("not_started") == 2
+	})
+	var once struct{ Status, Error string }
+	y.must(http.MethodGet, "/v1/runs/once", "", &once)
+	if once.Status != "failed" || !strings.Contains(once.Error, "'dock'") {
+		t.Errorf("%+v", once)
+	}
+	status := y.call(t.Context(), http.MethodPost, "/v1/runs/again/finish", fmt.Sprintf(`{"fence":%d,"status":"succeeded"}`, first.Fence), nil)
+	if status != http.StatusConflict {
+		t.Errorf("the lost attempt finishes: %d", status)
+	}
+	done := y.work(t.Context(), time.Millisecond)
+	defer done()
+	y.w.wait("the others succeed", func() bool { return y.runs.Count("succeeded") == 2 })
+	y.w.look(func(*History) {
+		for _, v := range y.runs.Violations() {
+			t.Error(v)
+		}
+	})
 }
