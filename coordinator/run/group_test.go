@@ -78,8 +78,12 @@ func TestAChangeThatIsGivenUpIsNotSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(r.Journal.group.pending); n > 0 || r.Journal.group.flying > 0 {
-			t.Errorf("%d are pending still", n)
+		synctest.Wait()
+		g := &r.Journal.group
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if len(g.pending) > 0 || g.flying > 0 {
+			t.Errorf("%d are pending still, %d under way", len(g.pending), g.flying)
 		}
 		// Each that was sent before was in one of a few transactions.
 		for _, run := range all.Runs {
