@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -323,13 +324,13 @@ func TestAStartInDoubtIsSettled(t *testing.T) {
 			onStage(t, func(s *stage) {
 				s.admitted("a")
 				hold := make(chan struct{})
-				first := true
+				var asked atomic.Bool
 				s.backend.Inject(func(c storetest.Call) storetest.Fault {
 					switch {
 					case isStart(c):
-						first = false
+						asked.Store(true)
 						return tc.fault(hold)
-					case !first && c.Op == storetest.OpRange:
+					case asked.Load() && c.Op == storetest.OpRange:
 						return storetest.Fault{Drop: true, Err: store.ErrUnavailable}
 					}
 					return storetest.Fault{}

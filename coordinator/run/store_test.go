@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,13 +141,12 @@ func TestCancel(t *testing.T) {
 // A lost answer is asked for again, and comes to the same.
 func TestLostAnswersDoNoHarm(t *testing.T) {
 	r := newRig(t)
-	lose := true
+	var lost atomic.Bool
 	r.b.Inject(func(c storetest.Call) storetest.Fault {
-		if c.Op == storetest.OpTxn && lose {
-			lose = false
+		if c.Op == storetest.OpTxn && lost.CompareAndSwap(false, true) {
 			return storetest.Fault{LoseAnswer: true, Err: store.ErrUnavailable}
 		}
-		lose = true
+		lost.Store(false)
 		return storetest.Fault{}
 	})
 	r.submit("a", Spec{})
