@@ -30,5 +30,6 @@
 // A leader that stops steps down; one that dies is followed when its lease ends,
 // 10 s after its last renewal at the latest. Nothing has to be handed over: the next
 // one reads all there is. A record that can't be read is named in the log and left
-// out; limits that can't be read leave those from before in force.
+// out; if it seems to be in progress, as one of a newer version may, it counts all the
+// same. Limits that can't be read leave those from before in force.
 package coordinator

@@ -32,6 +32,9 @@ type state struct {
 	// of, with the text.
 	bad   map[string]error
 	named map[string]string
+	// opaque are runs that seem to be in progress, though their records can't be
+	// read, as those of a newer version: they count, and nothing is done about them.
+	opaque map[string]*run.Run
 	// waiting is since when the leader itself has seen a run wait for its executor:
 	// clocks of others, and times when nobody could start anything, do not count.
 	waiting map[string]waitingSince
@@ -58,7 +61,7 @@ func newState(keys store.Keys) *state {
 func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
 	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
-	s.waiting = map[string]waitingSince{}
+	s.waiting, s.opaque = map[string]waitingSince{}, map[string]*run.Run{}
 }
 
 // runsMessage takes what the feed of the records delivered. It tells whether any of
@@ -107,8 +110,12 @@ func (s *state) decode(kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	r, err := run.Decode(s.keys, kv)
 	if err != nil {
-		s.remove(strings.TrimPrefix(key, s.keys.Runs()))
+		id := strings.TrimPrefix(key, s.keys.Runs())
+		s.remove(id)
 		s.bad[key] = err
+		if tags, ok := run.Glimpse(kv.Value); ok {
+			s.opaque[id] = &run.Run{ID: id, Record: run.Record{Status: run.Running, Spec: run.Spec{Tags: tags}}}
+		}
 		return
 	}
 	delete(s.bad, key)
@@ -138,6 +145,7 @@ func (s *state) put(r *run.Run) {
 }
 
 func (s *state) remove(id string) {
+	delete(s.opaque, id)
 	old := s.runs[id]
 	if old == nil {
 		return
@@ -286,6 +294,10 @@ func (s *state) snapshot(now time.Time) *Snapshot {
 		if s.alive(r) {
 			sn.Alive[r.ID] = true
 		}
+	}
+	for id, r := range s.opaque {
+		sn.InProgress = append(sn.InProgress, r)
+		sn.Alive[id] = true
 	}
 	return sn
 }

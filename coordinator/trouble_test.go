@@ -42,6 +42,28 @@ func TestLargeRunsAreAdmitted(t *testing.T) {
 	})
 }
 
+// Of a record of a newer version nobody knows all, but that it is in progress: it
+// counts, and is left alone.
+func TestARunOfANewerVersionCounts(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.limit(2, run.TagLimit{Key: "env", Limit: 1})
+		newer := `{"v":2,"status":"not_started","tags":{"env":"prod"},"more":1}`
+		fl.put(fl.keys.Run("newer"), newer)
+		fl.candidate("one", func(c *Config) { c.StartTimeout = time.Minute })
+		fl.submit("a", tag("env", "test"))
+		fl.submit("b")
+		fl.submit("c")
+		fl.is(map[string]string{
+			"a": "queued: global run limit (2/2)", "b": "not_started", "c": "queued: global run limit (2/2)",
+		})
+		fl.limit(9)
+		fl.is(map[string]string{"a": "queued: tag limit: env (1/1)", "c": "not_started"})
+		time.Sleep(5 * time.Minute)
+		fl.put(fl.keys.Run("newer"), strings.Replace(newer, "not_started", "succeeded", 1))
+		fl.is(map[string]string{"a": "not_started"})
+	})
+}
+
 // The time in which nobody could start anything does not count, nor does the clock of
 // a leader before.
 func TestStartTimeoutIsOnTheLeadersOwnClock(t *testing.T) {

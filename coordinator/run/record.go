@@ -2,6 +2,7 @@ package run
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -81,6 +82,17 @@ func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Run, error) {
 		return nil, &store.CorruptError{Key: key, Reason: err}
 	}
 	return r, nil
+}
+
+// Glimpse looks into a record that can't be read, as one of a newer version: it is
+// true if the run seems to be in progress, and then has the tags that limits count.
+func Glimpse(data []byte) (tags map[string]string, inProgress bool) {
+	var v struct {
+		Status Status            `json:"status"`
+		Tags   map[string]string `json:"tags"`
+	}
+	err := json.Unmarshal(data, &v)
+	return v.Tags, err == nil && v.Status.InProgress()
 }
 
 func (r *Record) check() error {
