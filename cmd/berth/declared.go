@@ -81,13 +81,12 @@ func (d *decoder) document(data []byte) {
 
 // pool reads one pool.
 func (d *decoder) pool(path string, key, n *yaml.Node) {
+	before := len(d.lines)
 	if err := pool.ValidateName(key.Value); err != nil {
 		d.wrong(key, "%s", messageOf(err))
-		return
 	}
 	p := declaredPool{spec: pool.DefaultSpec()}
 	limit := false
-	before := len(d.lines)
 	values := map[string]*yaml.Node{}
 	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "paused"}, func(path string, key, value *yaml.Node) {
 		limit = limit || key.Value == "limit"
@@ -96,18 +95,32 @@ func (d *decoder) pool(path string, key, n *yaml.Node) {
 			d.wrong(value, "%s must be a single value", path)
 		} else if must := p.set(key.Value, value.Value); must != "" {
 			d.wrong(value, "%s can't be %q: it must be %s", path, value.Value, must)
+			p.reset(key.Value)
 		}
 	})
-	if len(d.lines) > before {
-		return
-	}
-	if !limit {
+	if !limit && n.Kind == yaml.MappingNode {
 		d.wrong(key, "%s needs a limit", path)
-	} else if err := p.spec.Validate(); err != nil {
-		d.wrong(values[fieldOf(err)], "%s.%s", path, err)
-		return
 	}
-	d.found.pools[key.Value] = p
+	for err := p.spec.Validate(); values[fieldOf(err)] != nil; err = p.spec.Validate() {
+		d.wrong(values[fieldOf(err)], "%s.%s", path, err)
+		p.reset(fieldOf(err)) // to see what else is wrong
+	}
+	if len(d.lines) == before {
+		d.found.pools[key.Value] = p
+	}
+}
+
+// reset makes a field what it is if nothing is said.
+func (d *declaredPool) reset(field string) {
+	s := pool.DefaultSpec()
+	switch field {
+	case "limit":
+		d.spec.Limit = s.Limit
+	case "lease_duration":
+		d.spec.LeaseDuration = s.LeaseDuration
+	case "reserve_after":
+		d.spec.ReserveAfter = s.ReserveAfter
+	}
 }
 
 // set reads one field. What it returns says what the field must be, if it can't

@@ -89,6 +89,7 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 			"    reserve_after: [1m]",
 			"  a: {limit: 1}",
 			"  g: 3",
+			"  H: {limit: -7, frob: 1, lease_duration: 2s}",
 		}, "\n"), []string{
 			`3:12: pools.a.limit can't be "three": it must be a number of slots, 0 (closed) or -1 (unlimited)`,
 			`4:5: pools.a: there is no "lease", only limit, lease_duration, reserve_after, paused`,
@@ -100,6 +101,10 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 			"14:20: pools.f.reserve_after must be a single value",
 			`15:3: pools: "a" is given twice, first in line 2`,
 			"16:6: pools.g must be a mapping",
+			`17:3: "H" is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`,
+			`17:18: pools.H: there is no "frob", only limit, lease_duration, reserve_after, paused`,
+			"17:14: pools.H.limit: -7 is out of range: allowed are 1 to 1000000, 0 (closed) and -1 (unlimited)",
+			"17:43: pools.H.lease_duration: 2s is out of range: allowed are 5s to 24h0m0s",
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
