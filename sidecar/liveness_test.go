@@ -136,12 +136,15 @@ func TestARevokedClaimsProcessIsStopped(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2, leases(6*time.Second)) // a grace of 1 s
 	for line, want := range map[string]syscall.Signal{
-		sleeper: syscall.SIGTERM,
-		"trap '' TERM; while :; do sleep 0.05; done": syscall.SIGKILL,
+		"": syscall.SIGTERM, "trap '' TERM; ": syscall.SIGKILL,
 	} {
-		p := spawn(t, line)
+		ready := filepath.Join(t.TempDir(), "ready")
+		p := spawn(t, line+": >'"+ready+"'; while :; do sleep 0.05; done")
 		c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
-		time.Sleep(100 * time.Millisecond) // for the trap to be set
+		eventually(t, "the trap is set", func() bool {
+			_, err := os.Stat(ready)
+			return err == nil
+		})
 		if _, err := r.client.Revoke(t.Context(), c.ID, false); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,8 @@ const (
 	groupMost = 100
 	// groupBytes bounds what they put; etcd's limit is 1.5 MiB in all.
 	groupBytes = 1 << 20
+	// groupFlights bounds the transactions under way.
+	groupFlights = 4
 	// groupTimeout bounds one transaction.
 	groupTimeout = 2 * time.Second
 )
@@ -56,14 +58,16 @@ func (g *group) commit(ctx context.Context, b store.Backend, cmps []*pb.Compare,
 	}
 	g.mu.Lock()
 	g.pending = append(g.pending, c)
-	// One at a time makes large groups; a second goes out when it is full.
-	fly := g.flying == 0 || len(g.pending) >= groupMost
-	if fly {
+	// One at a time makes large groups; another goes out when it is full. What it sends
+	// is taken here, so that the next change does not find it pending still.
+	var some []*grouped
+	if g.flying == 0 || g.flying < groupFlights && len(g.pending) >= groupMost {
 		g.flying++
+		some = g.take()
 	}
 	g.mu.Unlock()
-	if fly {
-		go g.drain(context.WithoutCancel(ctx), b)
+	if len(some) > 0 {
+		go g.drain(context.WithoutCancel(ctx), b, some)
 	}
 	select {
 	case a := <-c.done:
@@ -83,23 +87,22 @@ func (g *group) withdraw(c *grouped) {
 	}
 }
 
-// drain sends until nothing is pending.
-func (g *group) drain(ctx context.Context, b store.Backend) {
-	for {
-		some := g.take()
-		if len(some) == 0 {
-			return
-		}
+// drain sends, until nothing is pending.
+func (g *group) drain(ctx context.Context, b store.Backend, some []*grouped) {
+	for len(some) > 0 {
 		send(ctx, b, some)
+		g.mu.Lock()
+		if some = g.take(); len(some) == 0 {
+			g.flying--
+		}
+		g.mu.Unlock()
 	}
 }
 
-// take returns what goes into the next transaction, first come first; nothing ends
-// the sending. Changes that touch the same key go one after the other: etcd takes no
-// transaction that puts a key twice.
+// take returns what goes into the next transaction, first come first. Changes that
+// touch the same key go one after the other: etcd takes no transaction that puts a key
+// twice. The lock is held.
 func (g *group) take() []*grouped {
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	var some, later []*grouped
 	bytes, touched := 0, map[string]bool{}
 	for _, c := range g.pending {
@@ -114,9 +117,6 @@ func (g *group) take() []*grouped {
 		}
 	}
 	g.pending = later
-	if len(some) == 0 {
-		g.flying--
-	}
 	return some
 }
 

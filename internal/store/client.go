@@ -41,6 +41,8 @@ type Client struct {
 	conns   []*clientv3.Client
 	metrics *clientMetrics
 	log     hclog.Logger
+	// anonymous tells that TLS is used, and no certificate shown.
+	anonymous bool
 
 	// What each kind of work uses now, as a number to take modulo len(conns).
 	// They are apart, so that a watch that lags does not move the writes.
@@ -78,6 +80,7 @@ func NewClient(cfg Config) (*Client, error) {
 		log = hclog.NewNullLogger()
 	}
 	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store")}
+	c.anonymous = cfg.TLS != nil && len(cfg.TLS.Certificates) == 0 && cfg.TLS.GetClientCertificate == nil
 	for _, endpoint := range cfg.Endpoints {
 		conn, err := connect(cfg, endpoint)
 		if err != nil {
@@ -162,7 +165,7 @@ func (c *Client) Probe(ctx context.Context, prefix string) error {
 			return nil
 		}
 		last = err
-		tried = append(tried, fmt.Sprintf("%s: %s", strings.Join(conn.Endpoints(), ","), reason(err)))
+		tried = append(tried, fmt.Sprintf("%s: %s%s", strings.Join(conn.Endpoints(), ","), reason(err), c.hint(err)))
 		c.fail(&c.writes, at, err)
 		if ctx.Err() != nil {
 			break
@@ -178,6 +181,22 @@ func (c *Client) Probe(ctx context.Context, prefix string) error {
 		kind = ErrUnavailable
 	}
 	return fmt.Errorf("%w (%s)", kind, strings.Join(tried, "; "))
+}
+
+// hint says what may be behind a connection that was made over TLS and then broke: a
+// server that wants a certificate tells so after the client's part of the handshake,
+// and what it tells is lost if the client is writing already.
+func (c *Client) hint(err error) string {
+	text := err.Error()
+	if !c.anonymous || !errors.Is(err, ErrUnavailable) || strings.Contains(text, "certificate") {
+		return ""
+	}
+	for _, broken := range []string{"broken pipe", "connection reset", "EOF"} {
+		if strings.Contains(text, broken) {
+			return "; it may want a client certificate, and none is set"
+		}
+	}
+	return ""
 }
 
 // reason shortens an error of a probe to what its reader can use.
