@@ -17,6 +17,10 @@ build: ## Build bin/berth
 dev: build ## Run berth with an etcd of its own (ARGS="--listen 127.0.0.1:0")
 	bin/berth dev $(ARGS)
 
+.PHONY: demo
+demo: build ## Run a small pipeline on berth dev with two workers
+	examples/wordcount/demo.sh bin/berth
+
 .PHONY: test
 test: ## Run all tests
 	$(GO) test ./...

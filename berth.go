@@ -239,6 +239,7 @@ func (c *Client) start(ctx context.Context) error {
 			c.engine.LeaseLost(id, cause)
 			c.rooms.lost(id, cause)
 		},
+		OnRenewed: func(id store.LeaseID, again bool) { c.engine.LeaseRenewed(id, again) },
 	})
 	c.engine = pool.New(pool.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,

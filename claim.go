@@ -94,6 +94,20 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 	return &Claim{Claim: cl, client: c}, nil
 }
 
+// Withdraw takes a claim out of the line that waits there: see [pool.Engine.Withdraw].
+func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ctx, id) }
+
+// TakeOver makes a claim this client's that another instance holds for whoever comes
+// for it, and records that it is for a run: see [pool.Engine.TakeOver]. If ctx ends
+// first, the claim is given back if it changed hands just then.
+func (c *Client) TakeOver(ctx context.Context, h pool.Handover) (*Claim, error) {
+	cl, err := c.engine.TakeOver(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	return &Claim{Claim: cl, client: c}, nil
+}
+
 // Held returns the claims that this client holds, by id.
 func (c *Client) Held(ctx context.Context) ([]*Claim, error) {
 	all, err := c.engine.Held(ctx)

@@ -120,10 +120,11 @@ func (c *Client) fail(err error) {
 		c.err = err
 		close(c.done)
 		c.opts.Logger.Error("berth has ended on this host", "error", err)
+		ended := problem.New(problem.Stopping, "berth has ended on this host: %w", err)
 		if c.engine != nil {
-			c.engine.End(problem.New(problem.ClaimLost, "berth has ended on this host: %w", err))
+			c.engine.End(problem.New(problem.ClaimLost, "%w", ended))
 		}
-		c.rooms.endAll(problem.New(problem.Stopping, "berth has ended on this host: %w", err))
+		c.rooms.endAll(ended)
 	})
 }
 
@@ -153,7 +154,7 @@ func (c *Client) Close(ctx context.Context) error {
 	_ = c.engine.Stop(last)
 	c.rooms.refuse(errClosing)
 	c.drain(ctx)
-	c.engine.End(problem.New(problem.ClaimLost, "berth is shutting down on this host"))
+	c.engine.End(problem.New(problem.ClaimLost, "%w", errClosing))
 	c.rooms.endAll(errClosing)
 	if grace := c.longestGrace(last); grace > 0 {
 		stopping, cancel := context.WithTimeout(last, grace)

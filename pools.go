@@ -20,6 +20,10 @@ func (c *Client) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	return c.engine.Pool(ctx, name)
 }
 
+// HasPool tells whether there is a pool of that name, as far as this client has seen. It
+// is a look at memory.
+func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
+
 // SetPool creates a pool or changes what the change names of it. It holds when
 // it returns, and this client sees it.
 func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {

@@ -22,6 +22,8 @@ type item struct {
 	cmps []*pb.Compare
 	ops  []*pb.RequestOp
 	done func() // called when it has happened
+	// made takes a change that is none of a run, at its revision.
+	made func(rev int64)
 }
 
 // bytes is how much an item puts.
@@ -69,6 +71,8 @@ func (ch *chunk) take(resp *pb.TxnResponse, s *state) (behind bool) {
 		switch {
 		case !resp.Responses[i].GetResponseTxn().Succeeded:
 			behind = true
+		case it.made != nil:
+			it.made(rev)
 		case it.gone:
 			s.remove(it.old.ID)
 			s.gone[it.old.ID] = rev

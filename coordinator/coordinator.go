@@ -155,7 +155,7 @@ var errDeposed = errors.New("the leadership has ended")
 
 // lead leads for as long as the election says so. What goes wrong meanwhile begins
 // the term anew from what etcd says.
-func (c *Coordinator) lead(ctx context.Context, term Candidate) {
+func (c *Coordinator) lead(ctx context.Context, term run.Candidate) {
 	log := c.cfg.Logger.With("term", term.Term)
 	log.Info("leading")
 	c.metrics.leading.Set(1)
@@ -172,7 +172,7 @@ func (c *Coordinator) lead(ctx context.Context, term Candidate) {
 }
 
 // whileLeading follows the election until the term has ended, and returns why.
-func (c *Coordinator) whileLeading(end context.CancelCauseFunc, term Candidate, done <-chan error) error {
+func (c *Coordinator) whileLeading(end context.CancelCauseFunc, term run.Candidate, done <-chan error) error {
 	e := c.election
 	for {
 		select {

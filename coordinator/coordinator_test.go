@@ -1,11 +1,9 @@
 package coordinator
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,7 +124,7 @@ func TestTheNextLeads(t *testing.T) {
 				if one.Leading() {
 					t.Error("both lead")
 				}
-				all, err := Candidates(t.Context(), fl.root, fl.keys)
+				all, err := run.Store{Backend: fl.root, Keys: fl.keys}.Candidates(t.Context())
 				if err != nil || len(all) == 0 || all[0].Host != "two" || all[0].Tick == nil {
 					t.Errorf("candidates: %+v, %v", all, err)
 				}
@@ -260,40 +258,28 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inFleet(t, func(t *testing.T, fl *fleet) {
-				rnd := rand.New(rand.NewPCG(seed, 7))
+				rnd := newDraws(seed)
+				draw := rnd.draw
 				fl.limit(4, run.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 2})
-				var mu sync.Mutex // guards rnd and faults
-				faults := true
-				draw := func(n int64) int64 {
-					mu.Lock()
-					defer mu.Unlock()
-					return rnd.Int64N(n)
-				}
-				inject := func(storetest.Call) storetest.Fault {
-					mu.Lock()
-					defer mu.Unlock()
-					if !faults || rnd.IntN(6) > 0 {
-						return storetest.Fault{}
-					}
-					switch rnd.IntN(4) {
-					case 0:
-						return storetest.Fault{LoseAnswer: true}
-					case 1:
-						return storetest.Fault{Drop: true}
-					case 2:
-						return storetest.Fault{Delay: time.Duration(rnd.Int64N(int64(5 * time.Second)))}
-					}
-					return storetest.Fault{LoseAnswer: true, Err: store.ErrUnavailable}
-				}
+				fl.watchSlots()
+				fl.pool("db", 3)
+				fl.pool("gpu", 2)
 				var fleet []*candidate
 				for _, host := range []string{"one", "two", "three"} {
 					c := fl.candidate(host)
-					c.by.Inject(inject)
+					c.by.Inject(rnd.fault)
 					fleet = append(fleet, c)
 				}
-				x := fl.executor()
+				x := fl.starter("x")
 				for i := range 60 {
-					fl.submit(fmt.Sprintf("r%02d", i), tag("tenant", fmt.Sprint(i%3)), priority(int(draw(3))), retries(2))
+					change := []func(*run.Spec){tag("tenant", fmt.Sprint(i%3)), priority(int(draw(3))), retries(2)}
+					if i%2 == 0 {
+						change = append(change, needs("db", 1+i%3))
+					}
+					if i%4 == 0 {
+						change = append(change, needs("gpu", 1))
+					}
+					fl.submit(fmt.Sprintf("r%02d", i), change...)
 				}
 				running := map[string]*run.Run{}
 				for range 60 {
@@ -307,18 +293,16 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 						c.by.Thaw()
 						c.by.Up()
 					}
-					fl.work(x, running, draw(2) == 0)
+					x.settleRuns(running, draw(2) == 0)
 				}
-				mu.Lock()
-				faults = false
-				mu.Unlock()
+				rnd.calm()
 				for _, c := range fleet {
 					c.by.Thaw()
 					c.by.Up()
 				}
 				for range 200 {
 					time.Sleep(time.Second)
-					fl.work(x, running, true)
+					x.settleRuns(running, true)
 				}
 				synctest.Wait()
 				for id, r := range fl.referee.runs {
@@ -328,32 +312,6 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// work starts what was admitted, and finishes what runs if it is to.
-func (fl *fleet) work(x store.LeaseID, running map[string]*run.Run, finish bool) {
-	fl.t.Helper()
-	all, err := fl.All(fl.t.Context())
-	if err != nil {
-		fl.t.Fatal(err)
-	}
-	for _, r := range all.With(run.NotStarted) {
-		started, err := fl.Start(fl.t.Context(), r.ID, run.Executor{Host: "x", Instance: "sidecar"}, x)
-		if err == nil {
-			running[r.ID] = started
-		}
-	}
-	if !finish {
-		return
-	}
-	for id, r := range running {
-		_, err := fl.Finish(fl.t.Context(), id, r.Revision, run.Succeeded, "")
-		var p *problem.Error
-		if err != nil && (!errors.As(err, &p) || p.Code != problem.RunLost) {
-			fl.t.Errorf("finish %s: %v", id, err)
-		}
-		delete(running, id)
 	}
 }
 

@@ -3,7 +3,7 @@
 //
 // # Nouns
 //
-//   - A [Candidate] stands with a key on the presence lease of its instance. The one
+//   - A [run.Candidate] stands with a key on the presence lease of its instance. The one
 //     whose key was created first leads; the revision of its creation is its term.
 //   - A tick plans over one [Snapshot] of all that is known, and carries the [Plan]
 //     out in chunks. It comes when something has changed, and when time alone changes

@@ -7,6 +7,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -23,14 +24,14 @@ type election struct {
 	feed *store.Feed
 
 	lease      store.LeaseID // 0: none to stand on
-	candidates map[string]Candidate
+	candidates map[string]run.Candidate
 	rev        int64 // that candidates are known at
 	retry      *time.Timer
 	troubled   bool // the last try failed, and that was told
 }
 
 func newElection(cfg Config) *election {
-	e := &election{cfg: cfg, candidates: map[string]Candidate{}, retry: time.NewTimer(0)}
+	e := &election{cfg: cfg, candidates: map[string]run.Candidate{}, retry: time.NewTimer(0)}
 	e.feed = store.NewFeed(cfg.Backend, cfg.Keys.Coordinators(), cfg.Logger, func() {})
 	return e
 }
@@ -53,7 +54,7 @@ func (e *election) message(m store.FeedMessage) {
 	e.rev = m.Revision
 }
 
-func (e *election) put(key string, c Candidate, err error) {
+func (e *election) put(key string, c run.Candidate, err error) {
 	switch {
 	case err == nil:
 	case c.Term == 0:
@@ -67,13 +68,13 @@ func (e *election) put(key string, c Candidate, err error) {
 }
 
 // mine is the candidate on our lease, if it stands.
-func (e *election) mine() (Candidate, bool) {
+func (e *election) mine() (run.Candidate, bool) {
 	c, ok := e.candidates[e.cfg.Keys.Coordinator(e.lease)]
 	return c, ok && e.lease != 0
 }
 
 // leads tells whether we lead, and in what term.
-func (e *election) leads() (term Candidate, ok bool) {
+func (e *election) leads() (term run.Candidate, ok bool) {
 	mine, stands := e.mine()
 	leader, _ := leaderOf(e.candidates)
 	return mine, stands && leader.Term == mine.Term
@@ -87,9 +88,9 @@ func (e *election) stand(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, standTimeout)
 	defer cancel()
 	key := e.cfg.Keys.Coordinator(e.lease)
-	c := Candidate{Host: e.cfg.Host, Instance: e.cfg.Instance, Version: e.cfg.Version, Since: stamp(time.Now())}
+	c := run.Candidate{Host: e.cfg.Host, Instance: e.cfg.Instance, Version: e.cfg.Version, Since: stamp(time.Now())}
 	_, err := store.Commit(ctx, e.cfg.Backend,
-		[]*pb.Compare{store.CreateEquals(key, 0)}, store.Put(key, c.encode(), e.lease))
+		[]*pb.Compare{store.CreateEquals(key, 0)}, store.Put(key, c.Encode(), e.lease))
 	failed := err != nil && !errors.Is(err, store.ErrChanged)
 	if failed && !e.troubled { // once in a row
 		e.cfg.Logger.Warn("could not stand as a candidate, trying again", "error", err)

@@ -113,7 +113,7 @@ func (fl *fleet) executor() store.LeaseID {
 
 func (fl *fleet) start(id string, lease store.LeaseID) *run.Run {
 	fl.t.Helper()
-	r, err := fl.Start(fl.t.Context(), id, run.Executor{Host: "x", Instance: "sidecar"}, lease)
+	r, err := fl.Start(fl.t.Context(), id, run.Executor{Host: "x", Instance: "sidecar"}, run.OnLease(lease))
 	if err != nil {
 		fl.t.Fatal(err)
 	}
@@ -218,9 +218,12 @@ func (f *referee) run(rev int64, id string, ev *mvccpb.Event) (admitted bool) {
 		return false
 	}
 	legal := map[run.Status][]run.Status{
+		run.Storing:    {run.Queued, run.Canceled},
 		run.Queued:     {run.NotStarted, run.Canceled},
 		run.NotStarted: {run.Running, run.Queued, run.Failed, run.Canceled},
 		run.Running:    {run.Queued, run.Succeeded, run.Failed, run.Canceled},
+		run.Failed:     {run.Queued}, // tried again, as the next
+		run.Canceled:   {run.Queued},
 	}
 	ok := false
 	for _, s := range legal[old.Status] {

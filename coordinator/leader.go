@@ -32,11 +32,15 @@ type leader struct {
 	metrics *metrics
 	state   *state
 	journal *run.Journal
-	me      Candidate
+	me      run.Candidate
 	fence   fence
 
 	runs, limits, active *store.Feed
+	stepFeed             *store.Feed
+	steps                *stepState
 	leftovers            *leftovers
+	pools                *bridge            // nil until a run needs pools
+	spawn                func(func() error) // ends with the term
 
 	troubled bool  // the last tick failed, and that was told
 	silent   bool  // the door has failed already, and that was told
@@ -51,7 +55,7 @@ type leader struct {
 	swept    time.Time // when runs to forget were last looked for
 }
 
-func newLeader(cfg Config, m *metrics, journal *run.Journal, term Candidate) *leader {
+func newLeader(cfg Config, m *metrics, journal *run.Journal, term run.Candidate) *leader {
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: term,
 		journal: journal,
@@ -63,6 +67,8 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term Candidate) *le
 	feed := func(prefix string) *store.Feed {
 		return store.NewFeed(cfg.Backend, prefix, cfg.Logger, m.resyncs.Inc)
 	}
+	l.steps, l.stepFeed = newStepState(cfg.Keys), feed(cfg.Keys.StepsAll())
+	l.state.steps = l.steps
 	l.runs, l.limits, l.active = feed(cfg.Keys.Runs()), feed(cfg.Keys.Limits()), feed(cfg.Keys.ActiveAll())
 	return l
 }
@@ -70,12 +76,13 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term Candidate) *le
 // run leads until ctx ends, or etcd says that somebody else does.
 func (l *leader) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, f := range []*store.Feed{l.runs, l.limits, l.active} {
+	for _, f := range l.feeds() {
 		g.Go(func() error { return f.Run(ctx) })
 	}
 	g.Go(func() error { return l.leftovers.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
+	l.spawn = g.Go
 	g.Go(func() error { return l.loop(ctx) })
 	return g.Wait()
 }
@@ -98,14 +105,23 @@ func (l *leader) loop(ctx context.Context) error {
 				}
 				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
 			}
+		case m, ok := <-l.stepFeed.Messages():
+			if ok {
+				l.stepsMessage(m)
+			}
 		case m, ok := <-l.active.Messages():
 			if ok {
 				l.state.activeMessage(m)
 				if len(l.state.absent) > 0 {
 					l.runs.RequestProgress() // did they end with their runs?
 				}
+				if len(l.steps.absent) > 0 {
+					l.stepFeed.RequestProgress()
+				}
 				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
 			}
+		case <-l.poolsChanged():
+			l.changed(l.state.queue.gated > 0 || len(l.state.kept) > 0)
 		case now := <-next.C:
 			wait, err := l.step(ctx, now)
 			if err != nil {
@@ -133,9 +149,27 @@ func (l *leader) runsMessage(m store.FeedMessage) {
 		l.open = true
 	}
 	l.changed(l.state.runsMessage(m))
+	l.tellBad()
+}
+
+// stepsMessage takes what the feed of the steps delivered: see runsMessage.
+func (l *leader) stepsMessage(m store.FeedMessage) {
+	if m.Snapshot != nil && m.Snapshot.Revision < l.fence.rev {
+		l.open = true
+	}
+	l.changed(l.steps.message(m, time.Now()))
+	l.tellBad()
+}
+
+// tellBad tells what can't be read, once.
+func (l *leader) tellBad() {
 	for _, err := range l.state.news() {
 		l.cfg.Logger.Error("leaving out what can't be read", "error", err)
 	}
+}
+
+func (l *leader) feeds() []*store.Feed {
+	return []*store.Feed{l.runs, l.limits, l.active, l.stepFeed}
 }
 
 // changed notes whether a message has brought news. While a revision is waited for,
@@ -157,7 +191,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return l.closeDoor(ctx)
 	}
 	if !l.state.knownAt(l.after) {
-		for _, f := range []*store.Feed{l.runs, l.limits, l.active} {
+		for _, f := range l.feeds() {
 			f.RequestProgress()
 		}
 		l.rest = now.Add(behindPause)
@@ -168,6 +202,10 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return l.cfg.TickInterval, nil
 	}
 	l.dirty = false
+	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
+		l.pools = newBridge(l.cfg)
+		l.spawn(func() error { return l.pools.run(ctx) })
+	}
 	l.leftovers.add(l.state.left)
 	err := l.tick(ctx, now)
 	l.rest = time.Now().Add(debounce)
@@ -192,11 +230,19 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	return l.cfg.TickInterval, nil
 }
 
+// poolsChanged receives when pools that runs need may have changed.
+func (l *leader) poolsChanged() <-chan struct{} {
+	if l.pools == nil {
+		return nil
+	}
+	return l.pools.changed
+}
+
 // closeDoor settles what an earlier write of this leader, or of its key, has done.
 func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 	try, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	resp, err := l.cfg.Backend.Txn(try, l.fence.door(l.me.encode()))
+	resp, err := l.cfg.Backend.Txn(try, l.fence.door(l.me.Encode()))
 	switch {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		return 0, errDeposed
@@ -224,7 +270,7 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 	}
 	try, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	resp, err := l.cfg.Backend.Txn(try, ch.txn(&l.fence, l.me.encode()))
+	resp, err := l.cfg.Backend.Txn(try, ch.txn(&l.fence, l.me.Encode()))
 	switch {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		l.journal.Forget()

@@ -18,11 +18,11 @@ func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
 	t.Cleanup(b.Close)
 	cfg := Config{Backend: b, Keys: store.NewKeys("/b/"), Host: "one"}
 	cfg.fill()
-	l := newLeader(cfg, newMetrics(nil, nil), nil, Candidate{Lease: 1, Term: 2})
+	l := newLeader(cfg, newMetrics(nil, nil), nil, run.Candidate{Lease: 1, Term: 2})
 	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
-	admitted, _ := rec.Admit(time.Unix(2, 0))
+	admitted, _ := rec.Admit("", time.Unix(2, 0))
 	l.state.put(&run.Run{ID: "a", Record: admitted, Created: 3, Revision: 10})
-	l.state.rev, l.state.limitsAt, l.state.activeAt, l.open, l.fence.rev = 9, 20, 20, false, 10
+	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.open, l.fence.rev = 9, 20, 20, 20, false, 10
 
 	old := store.Snapshot{Revision: 9, KVs: []*mvccpb.KeyValue{
 		{Key: []byte(cfg.Keys.Run("a")), Value: rec.Encode(), CreateRevision: 3, ModRevision: 3},

@@ -2,9 +2,13 @@ package coordinator
 
 import (
 	"context"
+	"maps"
+	"math"
 	"sync"
 	"time"
 
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -35,11 +39,25 @@ func (l *leftovers) add(runs map[string]int64) {
 		return
 	}
 	l.mu.Lock()
-	for id, rev := range runs {
-		l.runs[id] = max(l.runs[id], rev)
-	}
+	maps.Copy(l.runs, runs) // what was known of a run before is out of date
 	l.mu.Unlock()
 	clear(runs)
+	l.poke()
+}
+
+// again puts back what could not be done, but for runs of which there is news.
+func (l *leftovers) again(runs map[string]int64) {
+	l.mu.Lock()
+	for id, rev := range runs {
+		if _, news := l.runs[id]; !news {
+			l.runs[id] = rev
+		}
+	}
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *leftovers) poke() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -76,7 +94,7 @@ func (l *leftovers) run(ctx context.Context) error {
 			if !troubled { // once in a row
 				l.cfg.Logger.Warn("claims of runs that have ended could not be taken back, trying again", "error", err)
 			}
-			l.add(runs)
+			l.again(runs)
 		}
 		troubled = err != nil
 		pause.Reset(leftoversEvery)
@@ -91,7 +109,7 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 	if err != nil {
 		return err
 	}
-	held, _ := pools.Claims()
+	held, waiting := pools.Claims()
 	still := map[string]int64{}
 	for _, h := range held { // those that are not held any more are forgotten
 		if l.asked[h.Claim] == h.Fence {
@@ -105,11 +123,27 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 			continue
 		}
 		l.cfg.Logger.Info("taking back a claim of a run that has ended", "run", h.Run, "claim", h.Claim, "host", h.Host)
+		if h.Bind == run.BindBridge { // nobody has to stop
+			if err := registry.Free(ctx, pools, h.Claim); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
+				return err
+			}
+			l.metrics.freed.Inc()
+			continue
+		}
 		if err := registry.AskBack(ctx, h.Host, h.Claim, h.Fence); err != nil {
 			return err
 		}
 		l.asked[h.Claim] = h.Fence
 		l.metrics.freed.Inc()
+	}
+	for _, w := range waiting {
+		if runs[w.Run] < math.MaxInt64 {
+			continue // it has not ended
+		}
+		l.cfg.Logger.Info("taking a claim out of the line whose run has ended", "run", w.Run, "claim", w.Claim, "host", w.Host)
+		if err := registry.AskOut(ctx, w.Host, w.Claim); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -11,18 +11,19 @@ import (
 
 // metrics are those of one candidate. Those of runs are right on the leader only.
 type metrics struct {
-	leading  prometheus.Gauge
-	terms    prometheus.Counter
-	ticks    prometheus.Counter
-	phases   *prometheus.HistogramVec
-	planSize prometheus.Histogram
-	admitted prometheus.Counter
-	lost     *prometheus.CounterVec
-	blocked  *prometheus.CounterVec
-	runs     *prometheus.GaugeVec
-	corrupt  prometheus.Gauge
-	resyncs  prometheus.Counter
-	freed    prometheus.Counter
+	leading   prometheus.Gauge
+	terms     prometheus.Counter
+	ticks     prometheus.Counter
+	phases    *prometheus.HistogramVec
+	planSize  prometheus.Histogram
+	published prometheus.Counter // step instances
+	admitted  prometheus.Counter
+	lost      *prometheus.CounterVec
+	blocked   *prometheus.CounterVec
+	runs      *prometheus.GaugeVec
+	corrupt   prometheus.Gauge
+	resyncs   prometheus.Counter
+	freed     prometheus.Counter
 
 	compactions prometheus.Counter
 }
@@ -49,6 +50,9 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 		planSize: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "berth_coordinator_plan_changes", Help: "Changes of a plan that had any.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
+		}),
+		published: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_steps_published_total", Help: "Step instances that were published for workers to take.",
 		}),
 		admitted: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_runs_admitted_total", Help: "Runs that were admitted.",

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/pool"
 )
 
 // Snapshot is all that a plan is made from.
@@ -20,6 +21,16 @@ type Snapshot struct {
 	// WaitingSince is since when a run that is not started is known to wait for its
 	// executor; of one that is missing it is since its admission.
 	WaitingSince map[string]time.Time
+	// Space is what there is of the pools; nil while it is not known, and then no run
+	// that needs any goes.
+	Space *pool.Space
+	// Kept has the ids of the runs that are not started and whose slots are kept for
+	// them, as far as is known.
+	Kept map[string]bool
+	// HeldSince is since when a queued run is known to be held up by pools alone.
+	HeldSince map[string]time.Time
+	// Hold has nobody admitted: what there is of the pools is about to be known.
+	Hold bool
 	// StartTimeout is how long an admitted run waits for an executor; 0 is for ever.
 	StartTimeout time.Duration
 	// MaxBlocks bounds how many reasons a plan changes: a full queue has as many of
@@ -37,13 +48,16 @@ type Plan struct {
 	// and nobody came for them. Both are in the order of the queue, which they may
 	// go back to: a later plan admits them again, never this one.
 	Lost, Expired []*run.Run
+	// Back are the runs that nobody has started and whose slots are not kept any more:
+	// they go back to the queue, in its order.
+	Back []*run.Run
 	// Admit are the runs that may go, in the order of the queue.
 	Admit []*run.Run
 	// Blocks are the runs that stay in the queue for another reason than is noted
 	// with them, in its order.
 	Blocks []Blocked
-	// NextDeadline is when the next run expires unless somebody starts it; zero if
-	// none can. Until then a snapshot that differs in its time alone has the same
+	// NextDeadline is when the next run expires unless somebody starts it, or comes to
+	// reserve slots; zero if none can. Until then a snapshot that differs in its time alone has the same
 	// plan.
 	NextDeadline time.Time
 }
@@ -56,30 +70,39 @@ type Blocked struct {
 
 // Empty tells whether there is nothing to do.
 func (p *Plan) Empty() bool {
-	return len(p.Lost)+len(p.Expired)+len(p.Admit)+len(p.Blocks) == 0
+	return len(p.Lost)+len(p.Expired)+len(p.Back)+len(p.Admit)+len(p.Blocks) == 0
 }
 
 // Plan decides what is to be done. It is pure: it reads nothing but the snapshot,
 // changes nothing, and decides the same about the same.
 //
-//  1. Reconcile. Running runs whose executor is not seen are lost, and admitted
-//     ones that nobody has started in time have expired. From here on they count
-//     against no limit.
+//  1. Reconcile. Running runs whose executor is not seen are lost, admitted ones
+//     that nobody has started in time have expired, and those whose slots are gone
+//     go back. From here on they count against no limit. While some go back, nobody
+//     else gets slots: they are in the queue when the next plan is made.
 //  2. Admit. Runs go in the order of the queue while fewer than
 //     max_concurrent_runs are in progress. One that meets a limit of a tag that is
-//     reached is passed over, and those behind it are tried. Each that goes counts
-//     at once. Nobody is stopped where more are in progress than a limit allows.
+//     reached is passed over, and those behind it are tried; so is one whose slots
+//     do not fit into its pools. Each that goes counts at once, and takes its slots.
+//     The first that is held up by some pools keeps what it needs of them together,
+//     once it has waited for as long as they say: none behind it takes that. Nobody
+//     is stopped where more are in progress than a limit allows.
 //  3. Block. Each run that is left is held up by max_concurrent_runs if that is
 //     reached now, and else by the first limit of its tags that is, in the order of
-//     the limits. The numbers are those of now: after admitting, every run with
-//     such tags reads the same.
+//     the limits, and then by its pools. The numbers are those of now: after
+//     admitting, every run with such tags reads the same.
 func (s *Snapshot) Plan() Plan {
 	var p Plan
 	q := s.Queue.under(s.Limits)
 	t := newTally(s.Limits, q.classes)
 	s.reconcile(&p, t)
-	p.Admit = t.admit(q)
-	p.Blocks = t.blocks(q, p.Admit, s.MaxBlocks)
+	g := newGate(s, q, len(p.Back) > 0)
+	if s.Hold {
+		return p
+	}
+	p.Admit = t.admit(q, g)
+	p.NextDeadline = sooner(p.NextDeadline, g.ages)
+	p.Blocks = t.blocks(q, g, p.Admit, s.MaxBlocks)
 	return p
 }
 
@@ -94,7 +117,11 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 				continue
 			}
 		case run.NotStarted:
-			if s.StartTimeout > 0 {
+			if len(r.Pools) > 0 && !s.Kept[r.ID] {
+				p.Back = append(p.Back, r)
+				continue
+			}
+			if s.StartTimeout > 0 && r.Steps == 0 {
 				since, ok := s.WaitingSince[r.ID]
 				if !ok {
 					since = r.AdmittedAt
@@ -104,9 +131,7 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 					p.Expired = append(p.Expired, r)
 					continue
 				}
-				if p.NextDeadline.IsZero() || deadline.Before(p.NextDeadline) {
-					p.NextDeadline = deadline
-				}
+				p.NextDeadline = sooner(p.NextDeadline, deadline)
 			}
 		default:
 			continue // it is not in progress
@@ -115,4 +140,13 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 	}
 	slices.SortFunc(p.Lost, (*run.Run).Compare)
 	slices.SortFunc(p.Expired, (*run.Run).Compare)
+	slices.SortFunc(p.Back, (*run.Run).Compare)
+}
+
+// sooner is the earlier of two times, of which zero is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/pool"
 )
 
 // counts tells whether a run counts against a limit, and as which value of the tag
@@ -59,12 +60,73 @@ func gone(s *Snapshot, r *run.Run) (lost, expired bool) {
 	return lost, expired
 }
 
+// back tells whether a run in progress goes back to the queue.
+func back(s *Snapshot, r *run.Run) bool {
+	return r.Status == run.NotStarted && len(r.Pools) > 0 && !s.Kept[r.ID]
+}
+
 // remaining are those in progress who really are.
 func remaining(s *Snapshot) []*run.Run {
 	return slices.DeleteFunc(slices.Clone(s.InProgress), func(r *run.Run) bool {
 		lost, expired := gone(s, r)
-		return lost || expired
+		return lost || expired || back(s, r)
 	})
+}
+
+// reference goes through the queue as the rules say, one run after the other, and
+// returns who goes, what is left of the pools then, and when the next comes to
+// reserve.
+func reference(s *Snapshot) (admitted []*run.Run, space *pool.Space, ages time.Time) {
+	going := remaining(s)
+	returning := func(r *run.Run) bool { return back(s, r) }
+	if s.Space != nil && !slices.ContainsFunc(s.InProgress, returning) {
+		space = s.Space.Clone()
+	}
+	seen := map[string]bool{} // what did not fit
+	for r := range s.Queue.All() {
+		need := run.PoolList(r.Pools)
+		switch {
+		case holdup(s.Limits, going, r) != nil:
+		case need == "" || space != nil && !seen[need] && space.Fits(r.Pools):
+			if need != "" {
+				space.Take(r.Pools)
+			}
+			going, admitted = append(going, r), append(admitted, r)
+		case space != nil && !seen[need]:
+			seen[need] = true
+			after := space.ReserveAfter(r.Pools)
+			since, known := s.HeldSince[r.ID]
+			switch at := since.Add(after); {
+			case after < 0 || after > 0 && !known:
+			case !at.After(s.Now):
+				space.Reserve(r.Pools)
+			case ages.IsZero() || at.Before(ages):
+				ages = at
+			}
+		}
+	}
+	return admitted, space, ages
+}
+
+// checkRoom: who goes fits into the pools as they are, all together.
+func checkRoom(s *Snapshot, p Plan) error {
+	taken := map[string]int{}
+	for _, r := range p.Admit {
+		for name, n := range r.Pools {
+			taken[name] += n
+			if s.Space == nil || !s.Space.Fits(map[string]int{name: taken[name]}) {
+				return fmt.Errorf("%s takes more of %s than there is", r.ID, name)
+			}
+		}
+	}
+	return nil
+}
+
+func checkReference(s *Snapshot, p Plan) error {
+	if want, _, _ := reference(s); !slices.Equal(p.Admit, want) {
+		return fmt.Errorf("%v go, want %v", ids(p.Admit), ids(want))
+	}
+	return nil
 }
 
 // A rule is what each plan of each snapshot has to keep.
@@ -77,6 +139,8 @@ var rules = []rule{
 	{"who is gone is told", checkLosses},
 	{"only queued runs are admitted, each once and in order", checkAdmitted},
 	{"no limit is exceeded", checkLimits},
+	{"no pool is overfull", checkRoom},
+	{"who goes is who goes one by one", checkReference},
 	{"nobody goes before one who may", checkOrder},
 	{"nobody is left who may go", checkLeft},
 	{"reasons are right", checkReasons},
@@ -84,8 +148,12 @@ var rules = []rule{
 }
 
 func checkLosses(s *Snapshot, p Plan) error {
-	var lost, expired []*run.Run
+	var lost, expired, returned []*run.Run
 	for _, r := range s.InProgress {
+		if back(s, r) {
+			returned = append(returned, r)
+			continue
+		}
 		l, e := gone(s, r)
 		if l {
 			lost = append(lost, r)
@@ -96,6 +164,10 @@ func checkLosses(s *Snapshot, p Plan) error {
 	}
 	slices.SortFunc(lost, (*run.Run).Compare)
 	slices.SortFunc(expired, (*run.Run).Compare)
+	slices.SortFunc(returned, (*run.Run).Compare)
+	if !slices.Equal(p.Back, returned) {
+		return fmt.Errorf("%v go back, want %v", ids(p.Back), ids(returned))
+	}
 	if !slices.Equal(p.Lost, lost) || !slices.Equal(p.Expired, expired) {
 		return fmt.Errorf("lost %v, expired %v; want %v, %v", ids(p.Lost), ids(p.Expired), ids(lost), ids(expired))
 	}
@@ -137,7 +209,7 @@ func checkOrder(s *Snapshot, p Plan) error {
 	for r := range s.Queue.All() {
 		if slices.Contains(p.Admit, r) {
 			going = append(going, r)
-		} else if holdup(s.Limits, going, r) == nil && len(going) < len(remaining(s))+len(p.Admit) {
+		} else if len(r.Pools) == 0 && holdup(s.Limits, going, r) == nil && len(going) < len(remaining(s))+len(p.Admit) {
 			return fmt.Errorf("%s was passed over", r.ID)
 		}
 	}
@@ -147,7 +219,7 @@ func checkOrder(s *Snapshot, p Plan) error {
 func checkLeft(s *Snapshot, p Plan) error {
 	going := append(remaining(s), p.Admit...)
 	for r := range s.Queue.All() {
-		if !slices.Contains(p.Admit, r) && holdup(s.Limits, going, r) == nil {
+		if len(r.Pools) == 0 && !slices.Contains(p.Admit, r) && holdup(s.Limits, going, r) == nil {
 			return fmt.Errorf("%s may go", r.ID)
 		}
 	}
@@ -156,13 +228,21 @@ func checkLeft(s *Snapshot, p Plan) error {
 
 func checkReasons(s *Snapshot, p Plan) error {
 	going := append(remaining(s), p.Admit...)
+	_, space, _ := reference(s)
 	blocks := p.Blocks
 	for r := range s.Queue.All() {
 		if slices.Contains(p.Admit, r) {
 			continue
 		}
 		want := holdup(s.Limits, going, r)
-		if want == nil {
+		if want == nil && len(r.Pools) > 0 {
+			if space == nil {
+				continue // nobody knows
+			}
+			b := run.PoolBlock(space.Why(r.Pools))
+			want = &b
+		}
+		if want == nil || want.Text == "" {
 			return fmt.Errorf("%s may go", r.ID)
 		}
 		switch right := r.Block != nil && *r.Block == *want; {
@@ -181,7 +261,7 @@ func checkReasons(s *Snapshot, p Plan) error {
 }
 
 func checkDeadline(s *Snapshot, p Plan) error {
-	var want time.Time
+	_, _, want := reference(s)
 	for _, r := range remaining(s) {
 		at := r.AdmittedAt.Add(s.StartTimeout)
 		if r.Status == run.NotStarted && s.StartTimeout > 0 && (want.IsZero() || at.Before(want)) {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/pool"
 )
 
 var planNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -43,11 +44,35 @@ var genLimits = rapid.Custom(func(t *rapid.T) run.Limits {
 	return l
 })
 
+var genPools = rapid.Custom(func(t *rapid.T) map[string]int {
+	return rapid.SampledFrom([]map[string]int{
+		nil, nil, nil, {"db": 1}, {"db": 2}, {"gpu": 1}, {"db": 1, "gpu": 1}, {"gone": 1},
+	}).Draw(t, "pools")
+})
+
+// genSpace draws the pools db and gpu, and one that was deleted; or nil.
+var genSpace = rapid.Custom(func(t *rapid.T) *pool.Space {
+	if rapid.IntRange(0, 7).Draw(t, "space") == 0 {
+		return nil
+	}
+	status := func(name string) pool.Status {
+		p := pool.Status{Name: name, Spec: pool.DefaultSpec(), Claimed: rapid.IntRange(0, 4).Draw(t, "claimed")}
+		p.Limit = rapid.IntRange(-1, 5).Draw(t, "limit")
+		p.Paused = rapid.IntRange(0, 7).Draw(t, "paused") == 0
+		p.ReserveAfter = rapid.SampledFrom([]time.Duration{0, time.Minute, pool.NeverReserve}).Draw(t, "reserve after")
+		return p
+	}
+	gone := status("gone")
+	gone.Deleted = true
+	return pool.NewSpace(status("db"), status("gpu"), gone)
+})
+
 // genSnapshot draws small snapshots in which much is full, overfull, lost, late and
 // noted wrongly.
 var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 	s := &Snapshot{
 		Now: planNow, Limits: genLimits.Draw(t, "limits"), Queue: NewQueue(), Alive: map[string]bool{},
+		Space: genSpace.Draw(t, "pools"), Kept: map[string]bool{}, HeldSince: map[string]time.Time{},
 		StartTimeout: rapid.SampledFrom([]time.Duration{0, 180 * time.Second}).Draw(t, "start timeout"),
 		MaxBlocks:    rapid.SampledFrom([]int{0, 1, 3, 100, 100}).Draw(t, "max blocks"),
 	}
@@ -57,7 +82,7 @@ var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 				ID: fmt.Sprintf("%s%d", name, i), Created: rapid.Int64Range(1, 20).Draw(t, "created"),
 				Record: run.Record{Spec: run.Spec{
 					Tags: genTags.Draw(t, "tags"), Priority: rapid.IntRange(-1, 1).Draw(t, "priority"),
-					Retries: rapid.IntRange(0, 1).Draw(t, "retries"),
+					Retries: rapid.IntRange(0, 1).Draw(t, "retries"), Pools: genPools.Draw(t, "pools"),
 				}},
 			})
 		}
@@ -68,6 +93,7 @@ var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 		r.AdmittedAt = planNow.Add(-rapid.SampledFrom([]time.Duration{
 			0, 100 * time.Second, 180*time.Second - 1, 180 * time.Second, 1000 * time.Second,
 		}).Draw(t, "admitted"))
+		s.Kept[r.ID] = rapid.IntRange(0, 2).Draw(t, "kept") > 0
 		s.InProgress = append(s.InProgress, r)
 	})
 	if rapid.Bool().Draw(t, "prepared") {
@@ -75,11 +101,19 @@ var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 	}
 	draw("q", 12, func(r *run.Run) {
 		r.Status = run.Queued
+		if rapid.Bool().Draw(t, "held") {
+			s.HeldSince[r.ID] = planNow.Add(-rapid.SampledFrom([]time.Duration{
+				0, time.Minute - 1, time.Minute, time.Hour,
+			}).Draw(t, "held since"))
+		}
 		switch rapid.IntRange(0, 2).Draw(t, "noted") {
 		case 0:
 			r.Block = holdup(s.Limits, s.InProgress, r)
 		case 1:
 			b := run.TagLimitBlock("env", "prod", 1, 1)
+			if len(r.Pools) > 0 {
+				b = run.PoolBlock("pool 'db' full (1/1 slots)")
+			}
 			r.Block = &b
 		}
 		s.Queue.Insert(r)
@@ -101,10 +135,17 @@ func TestWhatIsDoneAsPlannedNeedsNoOtherPlan(t *testing.T) {
 		s := genSnapshot.Draw(t, "snapshot")
 		s.MaxBlocks = 100
 		first := s.Plan()
+		if len(first.Back) > 0 {
+			return // the next plan is to let others at the pools
+		}
 		progress := append(remaining(s), first.Admit...)
 		for _, r := range first.Admit {
 			s.Queue.Remove(r)
 			r.Status, r.AdmittedAt = run.NotStarted, planNow
+			if len(r.Pools) > 0 {
+				s.Space.Take(r.Pools)
+				s.Kept[r.ID] = true
+			}
 		}
 		for _, b := range first.Blocks {
 			b.Run.Block = &b.Block
@@ -138,7 +179,7 @@ func written(s *Snapshot) string {
 		}
 		return string(b)
 	}
-	return fmt.Sprintf("%+v\n%s\n%s\n%v\n%+v", *s, records(s.InProgress), records(slices.Collect(s.Queue.All())),
+	return fmt.Sprintf("%+v\n%+v\n%s\n%s\n%v\n%+v", *s, s.Space, records(s.InProgress), records(slices.Collect(s.Queue.All())),
 		s.Queue.parts, *s.Queue.classes)
 }
 
@@ -215,7 +256,7 @@ func TestBrokenPlansAreCaught(t *testing.T) {
 				return false
 			}
 			kind := &p.Blocks[0].Block.Kind
-			*kind = map[run.BlockKind]run.BlockKind{run.BlockRunLimit: run.BlockTagLimit, run.BlockTagLimit: run.BlockRunLimit}[*kind]
+			*kind = map[run.BlockKind]run.BlockKind{run.BlockRunLimit: run.BlockTagLimit, run.BlockTagLimit: run.BlockRunLimit, run.BlockPool: run.BlockRunLimit}[*kind]
 			return true
 		},
 		"a reason is noted already": func(s *Snapshot, p *Plan) bool {

@@ -22,6 +22,9 @@ type Queue struct {
 	parts   [][]place
 	len     int
 	classes *classes
+	// needs are what runs need of pools, and gated is how many runs need any.
+	needs numbers[string]
+	gated int
 }
 
 // place is a run in the queue.
@@ -29,10 +32,11 @@ type place struct {
 	run   *run.Run
 	noted noted
 	class int32
+	needs int32 // number of what it needs of pools, from 1 on; 0 is nothing
 }
 
 // NewQueue returns an empty queue, prepared for no limits of tags.
-func NewQueue() *Queue { return &Queue{classes: newClasses(run.Limits{})} }
+func NewQueue() *Queue { return &Queue{classes: newClasses(run.Limits{}), needs: newNumbers[string]()} }
 
 // Prepare makes plans under these limits fast. They are right without it, but each
 // must look into all runs. Where limits differ in their numbers only, it does
@@ -55,7 +59,7 @@ func (q *Queue) under(l run.Limits) *Queue {
 	if q.classes.are(l) {
 		return q
 	}
-	other := &Queue{parts: make([][]place, len(q.parts)), len: q.len, classes: q.classes}
+	other := &Queue{parts: make([][]place, len(q.parts)), len: q.len, classes: q.classes, needs: q.needs, gated: q.gated}
 	for i, part := range q.parts {
 		other.parts[i] = slices.Clone(part)
 	}
@@ -116,10 +120,15 @@ func (q *Queue) Insert(r *run.Run) {
 	if r.Block != nil {
 		p.noted = unique.Make(*r.Block)
 	}
+	if len(r.Pools) > 0 {
+		id, _ := q.needs.use(run.PoolList(r.Pools))
+		p.needs = id + 1
+		q.gated++
+	}
 	part, at, found := q.find(r)
 	switch {
 	case found:
-		q.classes.remove(q.parts[part][at].class)
+		q.leave(&q.parts[part][at])
 		q.parts[part][at] = p
 		return
 	case len(q.parts) == 0:
@@ -140,7 +149,7 @@ func (q *Queue) Remove(r *run.Run) bool {
 	if !found {
 		return false
 	}
-	q.classes.remove(q.parts[part][at].class)
+	q.leave(&q.parts[part][at])
 	q.parts[part] = slices.Delete(q.parts[part], at, at+1)
 	q.len--
 	if len(q.parts[part]) == 0 {
@@ -150,6 +159,15 @@ func (q *Queue) Remove(r *run.Run) bool {
 		q.parts = slices.Delete(q.parts, next, next+1)
 	}
 	return true
+}
+
+// leave ends what a place takes of the queue's numbers.
+func (q *Queue) leave(p *place) {
+	q.classes.remove(p.class)
+	if p.needs > 0 {
+		q.needs.leave(p.needs - 1)
+		q.gated--
+	}
 }
 
 // split makes two of a part.

@@ -23,6 +23,8 @@ type state struct {
 	// forgotten.
 	progress map[string]*run.Run
 	ended    map[string]*run.Run
+	// storing are those whose steps are being written.
+	storing map[string]*run.Run
 	// gone are runs that a write of ours deleted ahead of the watch.
 	gone map[string]int64
 	// left are runs that an executor had until a revision, and has no more: what they
@@ -38,6 +40,10 @@ type state struct {
 	// waiting is since when the leader itself has seen a run wait for its executor:
 	// clocks of others, and times when nobody could start anything, do not count.
 	waiting map[string]waitingSince
+	// heldSince is since when the leader has seen queued runs held up by pools alone,
+	// and kept are the runs in progress that have slots of pools.
+	heldSince map[string]time.Time
+	kept      map[string]bool
 	// absent are runs whose executor's key was deleted, with the revision.
 	absent map[string]int64
 
@@ -47,12 +53,14 @@ type state struct {
 
 	active   map[string]map[string]bool // run → hosts whose executors are seen
 	activeAt int64
+	// steps are those of the runs that have any.
+	steps *stepState
 }
 
 func newState(keys store.Keys) *state {
 	s := &state{
 		keys: keys, limits: run.DefaultLimits(), active: map[string]map[string]bool{},
-		named: map[string]string{}, absent: map[string]int64{},
+		named: map[string]string{}, absent: map[string]int64{}, steps: newStepState(keys),
 	}
 	s.clearRuns()
 	return s
@@ -60,7 +68,9 @@ func newState(keys store.Keys) *state {
 
 func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
+	s.storing = map[string]*run.Run{}
 	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
+	s.heldSince, s.kept = map[string]time.Time{}, map[string]bool{}
 	s.waiting, s.opaque = map[string]waitingSince{}, map[string]*run.Run{}
 }
 
@@ -128,17 +138,29 @@ func (s *state) put(r *run.Run) {
 		switch {
 		case r.Status.Ended():
 			s.left[r.ID] = math.MaxInt64
-		case r.Status == run.Queued && r.Lost > 0:
+		case r.Status == run.Queued && (r.Lost > 0 || old != nil && old.Status.Ended()):
 			s.left[r.ID] = r.Revision // what it holds later is of the next attempt
 		}
 	}
+	since, held := s.heldSince[r.ID]
 	s.remove(r.ID)
 	s.runs[r.ID] = r
+	if r.Status == run.Queued && r.Block != nil && r.Block.Kind == run.BlockPool {
+		if !held {
+			since = time.Now()
+		}
+		s.heldSince[r.ID] = since
+	}
+	if r.Status.InProgress() && r.Claim != "" {
+		s.kept[r.ID] = true
+	}
 	switch {
 	case r.Status == run.Queued:
 		s.queue.Insert(r)
 	case r.Status.InProgress():
 		s.progress[r.ID] = r
+	case r.Status == run.Storing:
+		s.storing[r.ID] = r
 	default:
 		s.ended[r.ID] = r
 	}
@@ -153,7 +175,10 @@ func (s *state) remove(id string) {
 	delete(s.runs, id)
 	delete(s.progress, id)
 	delete(s.ended, id)
+	delete(s.storing, id)
 	delete(s.waiting, id)
+	delete(s.heldSince, id)
+	delete(s.kept, id)
 	if old.Status == run.Queued {
 		s.queue.Remove(old)
 	}
@@ -204,9 +229,12 @@ func (s *state) limitsMessage(m store.FeedMessage) (err error) {
 // activeMessage takes what the feed of the executors delivered.
 func (s *state) activeMessage(m store.FeedMessage) {
 	take := func(key string, there bool, rev int64) {
-		host, id, ok := strings.Cut(strings.TrimPrefix(key, s.keys.ActiveAll()), "/")
+		host, of, err := s.keys.ParseActive(key)
+		id := of.Run
 		switch {
-		case !ok:
+		case err != nil:
+		case of.Step != "":
+			s.steps.executor(host, of, there, rev)
 		case there && s.active[id] == nil:
 			s.active[id] = map[string]bool{host: true}
 		case there:
@@ -220,6 +248,7 @@ func (s *state) activeMessage(m store.FeedMessage) {
 	}
 	if m.Snapshot != nil {
 		clear(s.active)
+		clear(s.steps.active)
 		for _, kv := range m.Snapshot.KVs {
 			take(string(kv.Key), true, kv.ModRevision)
 		}
@@ -234,7 +263,7 @@ func (s *state) activeMessage(m store.FeedMessage) {
 // known of executors is older than the run's start, or what is known of the run is
 // older than the executor's end, which may be that of the run.
 func (s *state) alive(r *run.Run) bool {
-	return s.activeAt < r.Revision || s.rev < s.absent[r.ID] ||
+	return r.Steps > 0 || s.activeAt < r.Revision || s.rev < s.absent[r.ID] ||
 		r.Executor != nil && s.active[r.ID][r.Executor.Host]
 }
 
@@ -258,20 +287,22 @@ func (s *state) waits(r *run.Run, now time.Time) time.Time {
 // news returns what can't be read and was not told of before.
 func (s *state) news() []error {
 	var all []error
-	for key, err := range s.bad {
-		if s.named[key] != err.Error() {
-			s.named[key] = err.Error()
-			all = append(all, err)
+	for _, bad := range []map[string]error{s.bad, s.steps.bad} {
+		for key, err := range bad {
+			if s.named[key] != err.Error() {
+				s.named[key] = err.Error()
+				all = append(all, err)
+			}
 		}
 	}
-	maps.DeleteFunc(s.named, func(key, _ string) bool { return s.bad[key] == nil })
+	maps.DeleteFunc(s.named, func(key, _ string) bool { return s.bad[key] == nil && s.steps.bad[key] == nil })
 	return all
 }
 
 // restored takes the revision of a write: if more is known than that, it was of a
 // history that is no more.
 func (s *state) restored(rev int64) {
-	for _, at := range []*int64{&s.rev, &s.limitsAt, &s.activeAt} {
+	for _, at := range []*int64{&s.rev, &s.limitsAt, &s.activeAt, &s.steps.at} {
 		if *at > rev {
 			*at = 0
 		}
@@ -285,6 +316,7 @@ func (s *state) snapshot(now time.Time) *Snapshot {
 		Now: now, Limits: s.limits, Queue: s.queue,
 		InProgress: make([]*run.Run, 0, len(s.progress)), Alive: map[string]bool{},
 		WaitingSince: map[string]time.Time{}, MaxBlocks: maxBlocks,
+		HeldSince: s.heldSince, Kept: s.kept,
 	}
 	for _, r := range s.progress {
 		sn.InProgress = append(sn.InProgress, r)
@@ -304,5 +336,5 @@ func (s *state) snapshot(now time.Time) *Snapshot {
 
 // knownAt tells whether everything up to a revision is known.
 func (s *state) knownAt(rev int64) bool {
-	return s.rev >= rev && s.limitsAt >= rev && s.activeAt >= rev
+	return s.rev >= rev && s.limitsAt >= rev && s.activeAt >= rev && s.steps.at >= rev
 }

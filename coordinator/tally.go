@@ -59,7 +59,7 @@ func (t *tally) limitOf(bound int32) *run.TagLimit {
 
 // admit returns those who may go, and counts them. Counts only grow meanwhile, so
 // a class that is held up once is until the end.
-func (t *tally) admit(q *Queue) []*run.Run {
+func (t *tally) admit(q *Queue, g *gate) []*run.Run {
 	var admitted []*run.Run
 	held := make([]bool, t.classes.size())
 	for _, part := range q.parts {
@@ -71,7 +71,7 @@ func (t *tally) admit(q *Queue) []*run.Run {
 			if held[class] {
 				continue
 			}
-			if _, held[class] = t.blocking(class); held[class] {
+			if _, held[class] = t.blocking(class); held[class] || !g.pass(&part[i]) {
 				continue
 			}
 			t.runs++
@@ -89,9 +89,9 @@ type noted = unique.Handle[run.Block]
 
 // blocks returns the first of those who are left and have another reason noted than
 // holds them up now. The admitted are in the order of the queue.
-func (t *tally) blocks(q *Queue, admitted []*run.Run, most int) []Blocked {
+func (t *tally) blocks(q *Queue, g *gate, admitted []*run.Run, most int) []Blocked {
 	var blocked []Blocked
-	reason := t.reasons()
+	reason := t.reasons(g)
 	for _, part := range q.parts {
 		for i := range part {
 			if len(blocked) >= most {
@@ -102,7 +102,7 @@ func (t *tally) blocks(q *Queue, admitted []*run.Run, most int) []Blocked {
 				admitted = admitted[1:]
 				continue
 			}
-			if why := reason(p.class); why != p.noted {
+			if why := reason(p); why != p.noted && why != (noted{}) {
 				blocked = append(blocked, Blocked{p.run, why.Value()})
 			}
 		}
@@ -110,18 +110,22 @@ func (t *tally) blocks(q *Queue, admitted []*run.Run, most int) []Blocked {
 	return blocked
 }
 
-// reasons returns what tells why the runs of a class are held up. Each text is
+// reasons returns what tells why a run is held up; zero if nobody knows. Each text is
 // written once: classes share bounds, and runs share classes.
-func (t *tally) reasons() func(class int32) noted {
+func (t *tally) reasons(g *gate) func(*place) noted {
 	if t.full() {
 		why := unique.Make(run.RunLimitBlock(t.runs, t.limits.MaxConcurrentRuns))
-		return func(int32) noted { return why }
+		return func(*place) noted { return why }
 	}
 	ofClass := make([]noted, t.classes.size())
 	ofBound := make([]noted, len(t.bounds))
-	return func(class int32) noted {
+	return func(p *place) noted {
+		class := p.class
 		if ofClass[class] == (noted{}) {
-			b, _ := t.blocking(class) // there is one: its runs were not admitted
+			b, ok := t.blocking(class)
+			if !ok {
+				return g.why(p) // its runs were not admitted, and no limit has kept them
+			}
 			if ofBound[b] == (noted{}) {
 				l := t.limitOf(b)
 				value := l.Value

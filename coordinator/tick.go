@@ -16,6 +16,8 @@ const (
 	// that it deletes: the rest follows in the next.
 	maxBlocks    = 1024
 	maxForgotten = 256
+	// storingFor is how long a run may take to be submitted.
+	storingFor = time.Hour
 	// sweepEvery is how often runs to forget are looked for.
 	sweepEvery = time.Minute
 )
@@ -25,10 +27,15 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	l.begun = time.Now()
 	s := l.state.snapshot(now)
 	s.StartTimeout = l.cfg.StartTimeout
+	if l.pools != nil {
+		l.pools.look(ctx, s)
+		s.Hold = l.pools.settling(now)
+	}
+	l.deadline = time.Time{}
 	plan := s.Plan()
 	planned := time.Now()
 	l.metrics.plan(l.begun, planned, plan)
-	l.me.Tick = &Tick{
+	l.me.Tick = &run.Tick{
 		At: stamp(now), Number: l.number(), Queued: l.state.queue.Len(), Progress: len(l.state.progress),
 		Blocked: len(plan.Blocks),
 	}
@@ -43,12 +50,15 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 			l.state.waits(r, now) // from now on
 		}
 	}
-	l.deadline = plan.NextDeadline
+	l.deadline = sooner(l.deadline, plan.NextDeadline)
+	if s.Hold {
+		l.deadline = sooner(l.deadline, now.Add(l.cfg.TickInterval))
+	}
 	if own := now.Add(l.cfg.StartTimeout); len(plan.Admit) > 0 && (l.deadline.IsZero() || own.Before(l.deadline)) {
 		l.deadline = own // of those that were just admitted
 	}
 	// There may be more reasons, and what was lost may be admitted again.
-	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired) > 0
+	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired)+len(plan.Back) > 0
 	return err
 }
 
@@ -80,13 +90,22 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		}
 		items = append(items, it)
 	}
+	for _, r := range p.Back {
+		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.TakeBack(now) })
+		if err != nil {
+			return err
+		}
+		it.done = func() { l.metrics.lost.WithLabelValues("slots").Inc() }
+		items = append(items, it)
+	}
 	if err := l.send(ctx, nil, items); err != nil {
 		return err
 	}
 
 	items = nil
-	for _, r := range p.Admit {
-		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.Admit(now) })
+	plain, gated := split(p.Admit)
+	for _, r := range plain {
+		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.Admit("", now) })
 		if err != nil {
 			return err
 		}
@@ -98,6 +117,18 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 	}
 	limits := []*pb.Compare{store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev)}
 	if err := l.send(ctx, limits, items); err != nil {
+		return err
+	}
+	if len(gated) > 0 && l.after == 0 {
+		if err := l.bridge(ctx, gated, now); err != nil {
+			return err
+		}
+		if l.open {
+			return nil // what comes next waits for the door
+		}
+	}
+
+	if err := l.dispatch(ctx, now); err != nil {
 		return err
 	}
 
@@ -159,7 +190,19 @@ func (l *leader) forget(r *run.Run) item {
 	return item{
 		old: r, gone: true,
 		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
-		ops:  []*pb.RequestOp{store.Delete(key)},
+		ops:  append([]*pb.RequestOp{store.Delete(key)}, l.forgetSteps(r)...),
+	}
+}
+
+// forgetSteps deletes all that is kept of the steps of a run.
+func (l *leader) forgetSteps(r *run.Run) []*pb.RequestOp {
+	if r.Steps == 0 {
+		return nil
+	}
+	keys := l.cfg.Keys
+	return []*pb.RequestOp{
+		store.Delete(keys.Graph(r.ID)), store.DeleteAll(keys.Steps(r.ID)), store.DeleteAll(keys.Works(r.ID)),
+		store.Delete(keys.Canceled(r.ID)),
 	}
 }
 
@@ -170,6 +213,11 @@ func (l *leader) forgettable(now time.Time) []*run.Run {
 	}
 	l.swept = now
 	var all []*run.Run
+	for _, r := range l.state.storing {
+		if now.Sub(r.QueuedAt) > storingFor {
+			all = append(all, r) // whoever submitted it has gone
+		}
+	}
 	for _, r := range l.state.ended {
 		if now.Sub(r.EndedAt) <= l.cfg.Retention {
 			continue

@@ -161,7 +161,7 @@ func (r *reader) compare(t *testing.T, p page, b block, output string) {
 }
 
 // serve runs berth dev in the background, and has the reader use its addresses
-// where the page has the default ones.
+// where the page has the default ones; or a worker.
 func (r *reader) serve(t *testing.T, text string) {
 	t.Helper()
 	out, in, err := os.Pipe()
@@ -196,6 +196,9 @@ func (r *reader) serve(t *testing.T, text string) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if m := address.FindStringSubmatch(lines.Text()); m != nil {
 			at[m[1]] = m[2]
+		}
+		if strings.HasPrefix(lines.Text(), "berth worker ") {
+			return
 		}
 		if strings.HasPrefix(lines.Text(), "Ctrl-C stops it.") {
 			r.rewrite = strings.NewReplacer("127.0.0.1:7420", at["http"], "127.0.0.1:2379", at["etcd"])

@@ -77,7 +77,7 @@ var metricName = regexp.MustCompile("[\"`](berth_[a-z_]+)[\"`{]")
 
 func TestTheMetricsArePagedAsTheyAre(t *testing.T) {
 	var sources []string
-	for _, folder := range []string{"..", "../pool", "../lease", "../sidecar", "../coordinator", "../internal/store"} {
+	for _, folder := range []string{"..", "../pool", "../lease", "../sidecar", "../sidecar/worker", "../coordinator", "../internal/store"} {
 		paths, err := filepath.Glob(folder + "/*.go")
 		if err != nil {
 			t.Fatal(err)

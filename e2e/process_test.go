@@ -30,6 +30,7 @@ var roles = map[string]func(part []byte, in io.Reader, say func(report)) error{
 	"etcd": playEtcd,
 	"host": playHost,
 	"job":  playJob,
+	"idle": playIdle,
 }
 
 // play is main in a process that a test has started.

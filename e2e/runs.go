@@ -18,6 +18,9 @@ const (
 	RunWays Rule = "ways of runs"
 	// RunReasons: a run that does not wait has no reason to.
 	RunReasons Rule = "reasons of runs"
+	// RunSlots: a run holds the slots that it needs from its admission on, for as long
+	// as its executor is seen to live.
+	RunSlots Rule = "slots of runs"
 )
 
 // RunHistory is what a watch has told of runs and their limits. Like [History] it
@@ -29,6 +32,7 @@ type RunHistory struct {
 	// Admissions counts how often each run was admitted, Order is in which order.
 	Admissions map[string]int
 	Order      []string
+	slots      *slotsSeen
 	violations []Violation
 
 	rev      int64 // that is being taken
@@ -39,6 +43,8 @@ type RunHistory struct {
 type runSeen struct {
 	Status string            `json:"status"`
 	Tags   map[string]string `json:"tags"`
+	Pools  map[string]int    `json:"pools"`
+	Claim  string            `json:"claim"`
 	Block  *struct {
 		Text string `json:"text"`
 	} `json:"block"`
@@ -60,6 +66,7 @@ type runLimits struct {
 func NewRunHistory(keys store.Keys) *RunHistory {
 	return &RunHistory{
 		keys: keys, limits: runLimits{Max: 10}, runs: map[string]*runSeen{}, Admissions: map[string]int{},
+		slots: newSlotsSeen(keys),
 	}
 }
 
@@ -115,6 +122,9 @@ func (h *RunHistory) Event(ev *mvccpb.Event) {
 	if id, ok := strings.CutPrefix(key, h.keys.Runs()); ok {
 		h.admitted = h.run(id, ev) || h.admitted
 	}
+	if err := h.slots.event(ev); err != nil {
+		h.violate(Readable, "%s: %v", key, err)
+	}
 }
 
 // run takes one record, and tells whether it was admitted.
@@ -147,8 +157,10 @@ func (h *RunHistory) run(id string, ev *mvccpb.Event) (admitted bool) {
 	return false
 }
 
-// check counts what is in progress after a revision that has admitted a run.
+// check judges a revision that is whole: what is in progress after one that has
+// admitted a run, and who holds slots.
 func (h *RunHistory) check() {
+	h.checkSlots()
 	if !h.admitted {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth/coordinator"
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -57,7 +57,7 @@ func (y *yard) candidate(host string, etcd ...string) *command {
 func (y *yard) leader(not string) (host string) {
 	y.t.Helper()
 	eventually(y.t, "somebody leads", func(ctx context.Context) bool {
-		all, err := coordinator.Candidates(ctx, y.backend, keys)
+		all, err := run.Store{Backend: y.backend, Keys: keys}.Candidates(ctx)
 		if err != nil || len(all) == 0 {
 			return false
 		}
@@ -263,7 +263,7 @@ func TestTheLeaderEndsWhileRunsAreAdmitted(t *testing.T) {
 		"one": y.candidate("one"), "two": y.candidate("two"), "three": y.candidate("three"),
 	}
 	eventually(t, "all three stand", func(ctx context.Context) bool {
-		all, err := coordinator.Candidates(ctx, y.backend, keys)
+		all, err := run.Store{Backend: y.backend, Keys: keys}.Candidates(ctx)
 		return err == nil && len(all) == len(hosts)
 	})
 	hosts["four"] = y.candidate("four", gate.endpoints()[0]) // the last in turn

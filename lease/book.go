@@ -15,12 +15,20 @@ type book struct {
 	groups map[time.Duration]*group
 	lost   []loss // to be told
 	fresh  bool   // an adopted lease became trusted; to be told
+	// successes of renewals, to be told.
+	successes []success
 }
 
 // loss is the end of trust in one lease.
 type loss struct {
 	id    store.LeaseID
 	cause error
+}
+
+// success is a renewal that has succeeded; again, if it is the first after a gap.
+type success struct {
+	id    store.LeaseID
+	again bool
 }
 
 // renewal is a try to renew a lease.
@@ -39,11 +47,12 @@ type grant struct {
 
 // work is what has to be done now.
 type work struct {
-	lost   []loss
-	renew  []renewal
-	grant  []grant
-	revoke []store.LeaseID
-	ready  bool // OnReady is to be called
+	lost    []loss
+	renewed []success
+	renew   []renewal
+	grant   []grant
+	revoke  []store.LeaseID
+	ready   bool // OnReady is to be called
 }
 
 func newBook() *book {
@@ -166,6 +175,7 @@ func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recov
 		return false
 	}
 	recovered = e.failure != nil
+	b.successes = append(b.successes, success{e.id, recovered || !e.trusted})
 	b.fresh = b.fresh || !e.trusted
 	e.window, e.trusted, e.failure = w, true, nil
 	e.next = w.Sent + renewAfter(w.TTL)
@@ -211,8 +221,8 @@ func (b *book) due(now time.Duration) work {
 			b.lose(e, trustEnded(e.failure))
 		}
 	}
-	w := work{lost: b.lost, ready: b.fresh}
-	b.lost, b.fresh = nil, false
+	w := work{lost: b.lost, renewed: b.successes, ready: b.fresh}
+	b.lost, b.successes, b.fresh = nil, nil, false
 	for _, e := range b.leases {
 		if !e.renewing && e.next <= now {
 			e.renewing = true

@@ -38,10 +38,14 @@ type Config struct {
 	// OnLost is called once for each lease that trust was lost in, within 250 ms,
 	// with a cause that is [ErrTrustEnded] or [store.ErrLeaseNotFound]. By then
 	// the keeper no longer knows the lease.
-	//
-	// Neither function may block: both are called by Run itself, which does not
-	// look at the clock meanwhile. They are never called at the same time.
 	OnLost func(id store.LeaseID, cause error)
+	// OnRenewed is called after each renewal that has succeeded. Again tells that it
+	// is the first after a gap: the try before had failed, or an earlier process had
+	// the lease.
+	//
+	// None of these functions may block: all are called by Run itself, which does not
+	// look at the clock meanwhile. They are never called at the same time.
+	OnRenewed func(id store.LeaseID, again bool)
 }
 
 // Keeper keeps the leases that an instance's claims hang on.
@@ -80,6 +84,9 @@ func NewKeeper(cfg Config) *Keeper {
 	}
 	if cfg.OnLost == nil {
 		cfg.OnLost = func(store.LeaseID, error) {}
+	}
+	if cfg.OnRenewed == nil {
+		cfg.OnRenewed = func(store.LeaseID, bool) {}
 	}
 	k := &Keeper{
 		cfg:   cfg,
@@ -123,6 +130,9 @@ func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
 	k.mu.Unlock()
 	for _, l := range w.lost {
 		k.report(l)
+	}
+	for _, s := range w.renewed {
+		k.cfg.OnRenewed(s.id, s.again)
 	}
 	for _, try := range w.renew {
 		tasks.Go(func() { k.renew(ctx, try) })

@@ -34,6 +34,10 @@ type Decision struct {
 	Grants []int
 	// Fits are waiters of others that may: room is kept for them.
 	Fits []int
+	// Free is what is left of each room for those behind the line, and Reserved
+	// tells of each whether a waiter has reserved in it.
+	Free     []int
+	Reserved []bool
 }
 
 // Admit decides who in the line may take slots now. It is pure, and all
@@ -50,12 +54,11 @@ type Decision struct {
 //     pools, its slots are kept together: what is free now and what becomes so
 //     go to nobody behind it.
 func Admit(rooms []Room, line []*Waiting) Decision {
-	var d Decision
-	free := freeRoom(rooms)
+	free, reserved := freeRoom(rooms), make([]bool, len(rooms))
+	d := Decision{Free: free, Reserved: reserved}
 	if len(line) == 0 || !anyFree(free) {
 		return d
 	}
-	reserved := make([]bool, len(rooms))
 	for i, w := range line {
 		if w.Yielded || !possible(rooms, w) {
 			continue

@@ -86,7 +86,9 @@ func TestAdmit(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Admit(tc.rooms, tc.line)); diff != "" {
+			got := Admit(tc.rooms, tc.line)
+			got.Free, got.Reserved = nil, nil // see Space
+			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})

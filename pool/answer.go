@@ -204,7 +204,7 @@ func (c *core) hold(e *entry, fence int64, now time.Time) {
 // view has come up to revision after.
 func (c *core) ungrant(g *grant, after int64, now time.Time) {
 	e := g.e
-	c.leases.Release(e.lease, len(g.slots))
+	c.leases.Release(e.lease, e.leased(g.slots))
 	e.state, e.lease, e.slots = queued, 0, nil
 	e.retryAt, e.unjudged = after, true
 	c.dirty = true
@@ -243,7 +243,7 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 // lostRace counts a conflict. An entry that has lost many has others wait until
 // it has gone: see [Waiting.Exclusive].
 func (c *core) lostRace(e *entry) {
-	if e.conflicts++; e.conflicts >= exclusiveAfter && !e.exclusive {
+	if e.conflicts++; e.handed == 0 && e.conflicts >= exclusiveAfter && !e.exclusive {
 		e.exclusive, e.reserve, e.unjudged = true, true, true
 	}
 }

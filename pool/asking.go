@@ -118,6 +118,16 @@ func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Tim
 	}
 }
 
+// withdraw takes an entry out of the line, unless its slots are on their way.
+func (c *core) withdraw(id string, now time.Time) {
+	e := c.entries[id]
+	if e == nil || e.state != queued {
+		return
+	}
+	e.tell(outcome{err: problem.New(problem.ClaimCanceled, "claim %q has left the line", id)})
+	c.leave(e, now)
+}
+
 // timeout ends the wait of who asked with reply, and says what it waited for.
 func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
 	e := c.entries[id]
@@ -202,8 +212,10 @@ func (c *core) unqueue(e *entry) {
 	if e.state > claiming {
 		return
 	}
-	if i := slices.Index(c.queue, e); i >= 0 {
-		c.queue = slices.Delete(c.queue, i, i+1)
+	for _, list := range []*[]*entry{&c.queue, &c.takes} {
+		if i := slices.Index(*list, e); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -162,31 +163,36 @@ func (b *builder) grant(e *entry) grantResult {
 	if slots == nil {
 		return unfit
 	}
-	alone := len(slots) > wideKeys || b.b.shape == nested && b.c.childOps(e, slots) > maxChildOps
-	if alone {
-		if b.things() > 0 {
-			b.place.undo(slots)
-			return tooWide
+	r := b.take(e, slots, func(t *claimTxn) {
+		have := &compared{}
+		if b.b.shape == flat {
+			have = &b.have
 		}
-	}
-	lease, ok := b.c.leases.Acquire(b.c.leaseDuration(e), len(slots))
-	if !ok {
+		t.compares(b.c.view, slots, b.overfull, have)
+	})
+	if r != taken {
 		b.place.undo(slots)
+	}
+	return r
+}
+
+// take takes slots for an entry under compares.
+func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grantResult {
+	alone := len(slots) > wideKeys || b.b.shape == nested && b.c.childOps(e, slots) > maxChildOps
+	if alone && b.things() > 0 {
+		return tooWide
+	}
+	lease, ok := b.c.leases.Acquire(b.c.leaseDuration(e), e.leased(slots))
+	if !ok {
 		return unfit
 	}
 	if alone {
 		b.b.shape = wide
 	}
 	var t claimTxn
-	have := &compared{}
-	if b.b.shape == flat {
-		have = &b.have
-	}
-	t.compares(b.c.view, slots, b.overfull, have)
-	t.writes(b.c.view, e, slots, lease, b.since)
-	for _, op := range e.req.Extra.Then {
-		t.bytes += len(op.GetRequestPut().GetValue())
-	}
+	compares(&t)
+	t.writes(b.c.view, e, slots, lease, b.sinceOf(e))
+	t.extras(b.c.view, e, lease)
 	g := &grant{e: e, slots: slots, groups: t.groups, whole: t.whole}
 	var done bool
 	switch b.b.shape {
@@ -198,8 +204,7 @@ func (b *builder) grant(e *entry) grantResult {
 		done = b.grantFlat(e, &t, g)
 	}
 	if !done {
-		b.place.undo(slots)
-		b.c.leases.Release(lease, len(slots))
+		b.c.leases.Release(lease, e.leased(slots))
 		return overrun
 	}
 	e.lease = lease
@@ -216,29 +221,28 @@ func (b *builder) grant(e *entry) grantResult {
 	return taken
 }
 
-// childOps is how many operations, or compares, a child for a grant needs.
-func (c *core) childOps(e *entry, slots []placed) int {
-	return max(len(slots)+len(e.req.Extra.Then)+len(e.needs), len(slots)+len(e.needs)+len(e.req.Extra.If))
+// sinceOf is since when an entry that is granted now has its slots.
+func (b *builder) sinceOf(e *entry) stamp {
+	if e.handed != 0 {
+		return stampOf(e.record.Since)
+	}
+	return b.since
 }
 
-// extras are the operations of a grant beside its slots.
-func (b *builder) extras(e *entry) []*pb.RequestOp {
-	ops := append([]*pb.RequestOp(nil), e.req.Extra.Then...)
-	if e.inLine {
-		ops = append(ops, waiterDeletes(b.c.view, poolNames(e.req.Slots), e.order)...)
-	}
-	return ops
+// childOps is how many operations, or compares, a child for a grant needs.
+func (c *core) childOps(e *entry, slots []placed) int {
+	x := &e.req.Extra
+	return len(slots) + len(e.needs) + max(len(x.Then)+len(x.Leased), len(x.If))
 }
 
 func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
-	extras := b.extras(e)
 	var over []slotRef // given back by this batch: a put takes the place of the delete
 	for _, s := range g.slots {
-		if _, taken := b.c.view.slot(s.ref); taken {
+		if _, taken := b.c.view.slot(s.ref); taken && e.handed == 0 {
 			over = append(over, s.ref)
 		}
 	}
-	if !b.room(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(extras)-len(over), t.bytes) {
+	if !b.room(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(t.beside)-len(over), t.bytes) {
 		return false
 	}
 	for _, ref := range over {
@@ -246,7 +250,7 @@ func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 		b.slots--
 	}
 	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
-	b.ops = append(append(b.ops, t.puts...), extras...)
+	b.ops = append(append(b.ops, t.puts...), t.beside...)
 	b.bytes += t.bytes
 	return true
 }
@@ -257,7 +261,7 @@ func (b *builder) grantNested(e *entry, t *claimTxn, g *grant) bool {
 	if !b.room(0, 1, t.bytes) {
 		return false
 	}
-	then := append(t.puts, b.extras(e)...)
+	then := slices.Concat(t.puts, t.beside)
 	if len(e.req.Extra.If) == 0 {
 		g.op = b.nest(t.cmps, then, nil)
 	} else {
@@ -270,7 +274,7 @@ func (b *builder) grantNested(e *entry, t *claimTxn, g *grant) bool {
 
 func (b *builder) grantWide(e *entry, t *claimTxn) bool {
 	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
-	b.ops = children(append(t.puts, b.extras(e)...), len(b.cmps)+1) // and the guard's
+	b.ops = children(slices.Concat(t.puts, t.beside), len(b.cmps)+1) // and the guard's
 	return true
 }
 

@@ -30,13 +30,17 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 		case store.SpecKey:
 			continue
 		}
+		adds := ev.Type == mvccpb.Event_PUT
 		if old := w.model[key]; old != nil {
-			w.checkTouch(key, old, ev.Type == mvccpb.Event_DELETE)
+			adds = !w.takesOver(key, old, ev) && adds
+			if adds || ev.Type == mvccpb.Event_DELETE {
+				w.checkTouch(key, old, ev.Type == mvccpb.Event_DELETE)
+			}
 			touched[old.claim] = true
 			delete(w.model, key)
 		}
 		if ev.Type == mvccpb.Event_PUT {
-			h, _, err := owner(key, ev.Kv)
+			h, _, err := w.owner(key, ev.Kv)
 			if err != nil {
 				w.failf("I2: %v", err)
 				continue
@@ -46,7 +50,9 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 			}
 			w.model[key] = h
 			touched[h.claim] = true
-			grown[k.Pool] = true
+			if adds {
+				grown[k.Pool] = true
+			}
 		}
 	}
 	for p := range grown {
@@ -72,6 +78,16 @@ func (w *world) checkTouch(key string, old *held1, deleted bool) {
 	if !w.free[old.claim] {
 		w.failf("foreign key: %s of claim %s, which is held, was touched by %s", key, old.claim, w.sending.name)
 	}
+}
+
+// takesOver tells whether an event is of a claim that changes hands, as it was to.
+func (w *world) takesOver(key string, old *held1, ev *mvccpb.Event) bool {
+	to := w.handed[old.claim]
+	if ev.Type == mvccpb.Event_DELETE || w.sending == nil || to.to != w.sending.name || to.fence != old.rev {
+		return false
+	}
+	h, _, err := w.owner(key, ev.Kv)
+	return err == nil && h.claim == old.claim && h.n == old.n
 }
 
 func (w *world) checkWaiter(k store.PoolKey, ev *mvccpb.Event) {
@@ -130,7 +146,7 @@ func (w *world) checkWhole(id string, rev int64) {
 		ref := slotRef{k.Pool, k.Group, k.Index}
 		keys[ref] = true
 		if kvs := w.under(key); len(kvs) > 0 {
-			if _, r, _ := owner(key, kvs[0]); r != nil {
+			if _, r, _ := w.owner(key, kvs[0]); r != nil {
 				rec, main = r, ref
 			}
 		}

@@ -82,6 +82,7 @@ type core struct {
 
 	entries   map[string]*entry
 	queue     []*entry // queued and claiming, in no order
+	takes     []*entry // queued and claiming: claims to take over
 	releases  []*entry // releasing and not in flight
 	drops     []drop
 	revokes   []string         // keys of revocations that are done
@@ -97,6 +98,8 @@ type core struct {
 
 	// judged is the state of the specs that all verdicts were given under.
 	judged int // 0: none yet
+	// named is the state of the specs that the names of pools were noted of.
+	named int
 	// lineAt is when waiters are written at the latest that are written by no
 	// other batch before; zero if there are none.
 	lineAt time.Time
@@ -301,12 +304,8 @@ func (c *core) behind() bool {
 	if c.phase == settling {
 		return true
 	}
-	for _, e := range c.queue {
-		if e.retryAt > c.view.rev {
-			return true
-		}
-	}
-	return false
+	late := func(e *entry) bool { return e.retryAt > c.view.rev }
+	return slices.ContainsFunc(c.queue, late) || slices.ContainsFunc(c.takes, late)
 }
 
 // next returns the next call to etcd, nil if there is none to make now.

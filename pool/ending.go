@@ -36,8 +36,10 @@ func (c *core) done(e *entry) {
 		return
 	}
 	e.state = over
-	c.leases.Release(e.lease, len(e.slots))
-	c.publish(ClaimReleased, e, "")
+	c.leases.Release(e.lease, e.leased(e.slots))
+	if !e.req.Bridge {
+		c.publish(ClaimReleased, e, "")
+	}
 	if !e.revoked.IsZero() {
 		c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, e.req.ID))
 	}
@@ -100,10 +102,30 @@ func (c *core) revoke(id string, fence int64, now time.Time) {
 		delete(c.wanted, id)
 		return
 	}
+	e := c.entries[id]
+	if fence == waitingFence {
+		c.out(e, id)
+		return
+	}
 	c.wanted[id] = fence
-	if e := c.entries[id]; e != nil && e.state == held {
+	if e != nil && e.state == held {
 		c.obey(e, now)
 	}
+}
+
+// out takes a claim out of the line that is not wanted any more.
+func (c *core) out(e *entry, id string) {
+	c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, id))
+	if e == nil || e.state > claiming {
+		return
+	}
+	why := problem.New(problem.ClaimRevoked, "claim %q was taken out of the line: what it is for has ended", id)
+	if e.state == queued {
+		c.refuse(e, why)
+		return
+	}
+	e.tell(outcome{err: why})
+	e.dropped = true
 }
 
 // obey acts on the wish to have a held claim back, if there is one.
@@ -112,6 +134,10 @@ func (c *core) obey(e *entry, now time.Time) {
 		return
 	}
 	e.revoked = now
+	if e.req.Bridge {
+		c.giveBack(e, nil) // nobody has to stop
+		return
+	}
 	c.revoking = append(c.revoking, e)
 	if e.claim.Err() == nil {
 		c.endTrust(e, problem.New(problem.ClaimRevoked, "claim %q was revoked by an operator", e.req.ID))
@@ -133,6 +159,9 @@ func (c *core) ended(changes []change) {
 func (c *core) gone(e *entry) {
 	switch e.state {
 	case held:
+		if e.req.Bridge {
+			e.claim.end(errHandedOver)
+		}
 		if e.claim.Err() == nil {
 			c.endTrust(e, problem.New(problem.ClaimLost, "claim %q is lost: its slots were taken away (its lease expired, or an operator released it by force)", e.req.ID))
 		}

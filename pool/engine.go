@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -58,6 +59,7 @@ type Engine struct {
 	stopped chan struct{} // closed when Run returns
 	ready   chan struct{} // closed when the first view stands and older writes are settled
 	once    sync.Once
+	names   atomic.Pointer[map[string]bool] // of the pools that there are
 }
 
 type answered struct {
@@ -142,6 +144,7 @@ func (e *Engine) loop(ctx context.Context) error {
 			line.Reset(time.Until(e.core.lineAt))
 		}
 		e.signalReady()
+		e.noteNames()
 		if b := e.core.behind(); b != behind {
 			if behind = b; behind {
 				e.feed.RequestProgress()
@@ -186,6 +189,28 @@ func (e *Engine) pollPause() time.Duration {
 		return 365 * 24 * time.Hour
 	}
 	return e.cfg.PollInterval + time.Duration(rand.Int64N(int64(e.cfg.PollJitter)+1))
+}
+
+// noteNames keeps the names of the pools for those who look beside the loop.
+func (e *Engine) noteNames() {
+	if e.core.named == e.core.view.specs {
+		return
+	}
+	e.core.named = e.core.view.specs
+	names := map[string]bool{}
+	for name, p := range e.core.view.pools {
+		if p.known() {
+			names[name] = true
+		}
+	}
+	e.names.Store(&names)
+}
+
+// HasPool tells whether there is a pool of that name, as far as the engine has seen. It
+// asks nobody.
+func (e *Engine) HasPool(name string) bool {
+	names := e.names.Load()
+	return names != nil && (*names)[name]
 }
 
 func (e *Engine) signalReady() {
@@ -242,8 +267,8 @@ func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	if len(req.Extra.If) > maxExtra || len(req.Extra.Then) > maxExtra {
-		return nil, problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
+	if err := validateExtra(req.Extra); err != nil {
+		return nil, err
 	}
 	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
 	begun := time.Now()
@@ -262,9 +287,15 @@ func (e *Engine) ask(ctx context.Context, req Request) (*Claim, error) {
 	if err := e.send(ctx, func(c *core, now time.Time) { c.request(asked, reply, now) }); err != nil {
 		return nil, canceled(ctx, err)
 	}
+	return e.granted(ctx, req.ID, req.Wait, reply)
+}
+
+// granted waits for the answer to a request: as long as it says, if that is not 0,
+// and until ctx ends.
+func (e *Engine) granted(ctx context.Context, id string, wait time.Duration, reply chan outcome) (*Claim, error) {
 	var timeout <-chan time.Time
-	if req.Wait > 0 {
-		t := time.NewTimer(req.Wait)
+	if wait > 0 {
+		t := time.NewTimer(wait)
 		defer t.Stop()
 		timeout = t.C
 	}
@@ -272,19 +303,33 @@ func (e *Engine) ask(ctx context.Context, req Request) (*Claim, error) {
 	case o := <-reply:
 		return o.claim, o.err
 	case <-timeout:
-		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.timeout(req.ID, reply, now) })
+		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.timeout(id, reply, now) })
 		return e.await(reply)
 	case <-ctx.Done():
 		err := canceled(ctx, context.Cause(ctx))
-		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.cancel(req.ID, reply, err, now) })
+		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.cancel(id, reply, err, now) })
 		return nil, err
 	case <-e.stopped:
 		return nil, errStopped
 	}
 }
 
+// Withdraw takes a claim out of the line that waits there. Whoever asked for it is
+// answered that it was canceled, or that it was granted, if that was under way: so
+// nobody is left in doubt, as with the end of a context. Its place is kept for 10 s.
+func (e *Engine) Withdraw(ctx context.Context, id string) {
+	_ = e.send(ctx, func(c *core, now time.Time) { c.withdraw(id, now) }) // else the engine has ended, or will be asked again
+}
+
 // maxExtra bounds what a claim can carry along: see maxChildOps.
 const maxExtra = 16
+
+func validateExtra(x store.Extra) error {
+	if len(x.If) > maxExtra || len(x.Then)+len(x.Leased) > maxExtra {
+		return problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
+	}
+	return nil
+}
 
 func canceled(ctx context.Context, err error) error {
 	if ctx.Err() == nil {

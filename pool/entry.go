@@ -47,6 +47,10 @@ type entry struct {
 	conflicts int
 	exclusive bool
 
+	// handed is the fence of the claim that the entry takes over; 0 if it is one of
+	// its own.
+	handed int64
+
 	// retryAt is the revision that the view must reach before the next try:
 	// the one at which the last failed.
 	retryAt int64
@@ -56,6 +60,7 @@ type entry struct {
 	slots   []placed
 	claim   *Claim
 	revoked time.Time // when an operator asked for it back
+	renewed bool      // it was told that its lease was renewed: see [ClaimRenewed]
 	dropped bool      // nobody wants it any more: release it once it is settled
 	waiters []chan<- error
 }
@@ -102,6 +107,9 @@ func (e *entry) released() {
 	}
 	e.waiters = nil
 }
+
+// leased is how many keys of an entry with those slots hang on its lease.
+func (e *entry) leased(slots []placed) int { return len(slots) + len(e.req.Extra.Leased) }
 
 // fence is the revision at which the entry got its slots.
 func (e *entry) fence() int64 { return e.claim.Fence }

@@ -15,8 +15,11 @@ const (
 	// PoolChanged: a pool's spec, holders or line changed, on any host.
 	PoolChanged EventType = "pool_changed"
 	// ClaimWaiting, and what follows, are claims of this instance.
-	ClaimWaiting  EventType = "claim_waiting"
-	ClaimGranted  EventType = "claim_granted"
+	ClaimWaiting EventType = "claim_waiting"
+	ClaimGranted EventType = "claim_granted"
+	// ClaimRenewed: the lease of a claim that carries a run was renewed, for the first
+	// time, or for the first time after a gap, as its Reason says then.
+	ClaimRenewed  EventType = "claim_renewed"
 	ClaimReleased EventType = "claim_released"
 	ClaimEnded    EventType = "claim_ended" // lost or revoked: see Reason
 )
@@ -30,7 +33,7 @@ type Event struct {
 	Claim string `json:"claim,omitempty"`
 	Run   string `json:"run,omitempty"`
 	Step  string `json:"step,omitempty"`
-	// Reason why a claim waits, or ended.
+	// Reason why a claim waits, or ended, or was renewed only now.
 	Reason string `json:"reason,omitempty"`
 	// Lagged tells that events before this one were left out, because the
 	// reader was too slow: read the state again.

@@ -37,7 +37,16 @@ func (c *core) plan(now time.Time) *batch {
 		}
 	}
 
-	// 3. Let those in who fit, in order.
+	// 3. Take over what others have handed to us.
+	if c.fresh(now) {
+		c.takeOvers(b)
+	}
+	if b.b.shape == wide {
+		c.alone = nil
+		return c.sent(b.finish())
+	}
+
+	// 4. Let those in who fit, in order.
 	if c.dirty && c.fresh(now) {
 		c.dirty = false
 		if c.admit(b, now) {
@@ -46,7 +55,7 @@ func (c *core) plan(now time.Time) *batch {
 	}
 	c.alone = b.next
 
-	// 4. Put those in line who do not fit.
+	// 5. Put those in line who do not fit.
 	if b.b.shape != wide {
 		c.lineUp(b)
 	}
@@ -322,13 +331,22 @@ func (c *core) impossible(e *entry) error {
 			return c.unreadable(p)
 		case !p.known():
 			return noSuchPool(n.Pool)
-		case p.spec.Limit > 0 && n.N > p.spec.Limit:
-			err := problem.New(problem.ExceedsLimit, "%d slots can never be had of pool '%s': its limit is %d", n.N, n.Pool, p.spec.Limit)
-			err.Field = "pools." + n.Pool
+		}
+		if err := p.spec.exceeded(n); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// exceeded refuses what a pool can never give while its limit is what it is.
+func (s Spec) exceeded(n Need) error {
+	if s.Limit <= 0 || n.N <= s.Limit {
+		return nil
+	}
+	err := problem.New(problem.ExceedsLimit, "%d slots can never be had of pool '%s': its limit is %d", n.N, n.Pool, s.Limit)
+	err.Field = "pools." + n.Pool
+	return err
 }
 
 // unreadable names the key that keeps a pool from granting.

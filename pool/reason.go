@@ -37,6 +37,12 @@ type Shortage struct {
 	Holders []HolderRef `json:"holders,omitempty"`
 }
 
+// shortage is one with what else makes its text.
+type shortage struct {
+	Shortage
+	unknown, unreadable bool
+}
+
 // HolderRef names a holder in a reason.
 type HolderRef struct {
 	Claim string `json:"claim"`
@@ -74,13 +80,15 @@ func (c *core) turn(r Reason) string {
 // to so many holders of each. Its text is empty if there is room.
 func (v *view) reasonFor(slots map[string]int, holders int) Reason {
 	var r Reason
+	var all []shortage
 	for _, need := range needsOf(slots) {
 		p := v.pool(need.Pool)
-		s := Shortage{
-			Pool: p.name, Wanted: need.N, Limit: p.spec.Limit, Claimed: p.used, Paused: p.spec.Paused,
-		}
-		if p.spec.Limit != Unlimited {
-			s.Short = max(0, p.used+need.N-p.spec.Limit)
+		s := shortage{
+			Shortage: Shortage{
+				Pool: p.name, Wanted: need.N, Limit: p.spec.Limit, Claimed: p.used, Paused: p.spec.Paused,
+				Short: short(p.spec.Limit, p.used, need.N),
+			},
+			unknown: !p.known(), unreadable: p.corrupt > 0,
 		}
 		if s.Short == 0 && p.grants() {
 			continue
@@ -88,20 +96,27 @@ func (v *view) reasonFor(slots map[string]int, holders int) Reason {
 		if holders > 0 {
 			s.Holders = p.holderRefs(v, holders)
 		}
-		r.Pools = append(r.Pools, s)
+		r.Pools, all = append(r.Pools, s.Shortage), append(all, s)
 	}
-	r.Text = shortageText(r.Pools, v)
+	r.Text = shortageText(all)
 	return r
 }
 
-func shortageText(pools []Shortage, v *view) string {
+// short is how many slots of a pool are missing for so many more.
+func short(limit, used, wanted int) int {
+	if limit == Unlimited {
+		return 0
+	}
+	return max(0, used+wanted-limit)
+}
+
+func shortageText(pools []shortage) string {
 	var full []string
 	for _, s := range pools {
-		p := v.pool(s.Pool)
 		switch {
-		case !p.known():
+		case s.unknown:
 			return fmt.Sprintf("pool '%s' does not exist", s.Pool)
-		case p.corrupt > 0:
+		case s.unreadable:
 			return fmt.Sprintf("pool '%s' has a value that can't be read", s.Pool)
 		case s.Paused:
 			return fmt.Sprintf("pool '%s' is paused", s.Pool)

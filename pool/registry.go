@@ -103,6 +103,24 @@ func (r Registry) Change(ctx context.Context, name string, ch Change) (Put, erro
 	return r.Set(ctx, name, ch)
 }
 
+// Check refuses slots that can't be had as things are: of a pool that does not exist,
+// or more than its limit. Its errors are problems.
+func (r Registry) Check(ctx context.Context, slots map[string]int) error {
+	for _, n := range needsOf(slots) {
+		spec, _, rev, err := r.read(ctx, n.Pool)
+		switch {
+		case err != nil:
+			return store.Problem("the pools could not be read", err)
+		case rev == 0:
+			return noSuchPool(n.Pool)
+		}
+		if err := spec.exceeded(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Delete deletes a pool's spec. Its holders keep their slots until they release
 // them; its waiters are refused. An unknown pool is a PoolNotFound problem.
 func (r Registry) Delete(ctx context.Context, name string) (revision int64, err error) {

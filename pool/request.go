@@ -37,6 +37,9 @@ type Request struct {
 	Wait time.Duration
 	// Extra goes into the transaction of the claim.
 	Extra store.Extra
+	// Bridge has the claim kept for somebody who takes it over, or for nobody: it is
+	// no loss if its slots are gone.
+	Bridge bool
 }
 
 // Validate refuses what can't be asked for, whatever pools there are.
@@ -44,25 +47,35 @@ func (r *Request) Validate() error {
 	if err := ValidateID(r.ID); err != nil {
 		return err
 	}
+	if err := ValidateSlots(r.Slots); err != nil {
+		return err
+	}
 	switch {
-	case len(r.Slots) == 0:
-		return problem.Field("pools", "it names no pool: name at least one")
-	case len(r.Slots) > MaxPools:
-		return problem.Field("pools", "%d pools are too many for one claim: allowed are %d", len(r.Slots), MaxPools)
 	case r.Priority < MinPriority || r.Priority > MaxPriority:
 		return problem.Field("priority", "%d is out of range: allowed are %d to %d", r.Priority, MinPriority, MaxPriority)
 	case r.Wait < 0:
 		return problem.Field("wait", "%s is negative: allowed is any time from 0s (do not wait) on", r.Wait)
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Slots)) {
+	return r.Holder.validate()
+}
+
+// ValidateSlots refuses what can't be asked of pools, whatever pools there are.
+func ValidateSlots(slots map[string]int) error {
+	switch {
+	case len(slots) == 0:
+		return problem.Field("pools", "it names no pool: name at least one")
+	case len(slots) > MaxPools:
+		return problem.Field("pools", "%d pools are too many for one claim: allowed are %d", len(slots), MaxPools)
+	}
+	for _, name := range slices.Sorted(maps.Keys(slots)) {
 		if err := ValidateName(name); err != nil {
 			return err
 		}
-		if n := r.Slots[name]; n < 1 || n > MaxLimit {
+		if n := slots[name]; n < 1 || n > MaxLimit {
 			return problem.Field("pools."+name, "%d slots can't be claimed: allowed are 1 to %d", n, MaxLimit)
 		}
 	}
-	return r.Holder.validate()
+	return nil
 }
 
 func (h *Holder) validate() error {

@@ -32,14 +32,9 @@ func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation
 	if err != nil {
 		return Revocation{}, store.Problem("the claims could not be read", err)
 	}
-	v := state.core.view
-	cv := v.claims[id]
-	if cv == nil {
-		return Revocation{}, problem.New(problem.ClaimNotFound, "no claim %q is held", id)
-	}
-	rec, err := cv.full(r.Keys)
+	cv, rec, err := state.held(id)
 	if err != nil {
-		return Revocation{}, problem.New(problem.CorruptValue, "claim %q can't be taken back: %w", id, err)
+		return Revocation{}, err
 	}
 	host := rec.Holder.Host
 	done := Revocation{Claim: id, Host: host, Fence: cv.rev, Forced: force}
@@ -47,6 +42,39 @@ func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation
 		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
 	}
 	return done, r.AskBack(ctx, host, id, cv.rev)
+}
+
+// held returns a claim that is held, with its record. An unknown one is a
+// ClaimNotFound problem.
+func (r *Reader) held(id string) (*claimView, *record, error) {
+	cv := r.core.view.claims[id]
+	if cv == nil {
+		return nil, nil, problem.New(problem.ClaimNotFound, "no claim %q is held", id)
+	}
+	rec, err := cv.full(r.core.view.keys)
+	if err != nil {
+		return nil, nil, problem.New(problem.CorruptValue, "claim %q can't be taken back: %w", id, err)
+	}
+	return cv, rec, nil
+}
+
+// Free frees a claim at once that was read, if it is still the same: for one that
+// nobody relies on. Else it is a ClaimNotFound problem.
+func (r Registry) Free(ctx context.Context, in *Reader, id string) error {
+	cv, rec, err := in.held(id)
+	if err != nil {
+		return err
+	}
+	return r.free(ctx, rec.refs(cv.main), cv.rev)
+}
+
+// waitingFence is the fence in a revocation that is about a claim which waits.
+const waitingFence = -1
+
+// AskOut asks a host to take a claim out of the line. If it does not wait there, nothing
+// happens.
+func (r Registry) AskOut(ctx context.Context, host, id string) error {
+	return r.AskBack(ctx, host, id, waitingFence)
 }
 
 // AskBack asks a host to take back the claim of that id and fence. If it does not

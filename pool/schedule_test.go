@@ -106,7 +106,7 @@ func (w *world) ask(h *simHost) {
 	}
 	if n := len(h.ids); n > 0 && w.rnd.IntN(6) == 0 {
 		req.ID = h.ids[n-1-w.rnd.IntN(min(n, 4))] // an id comes again
-		if h.wanted[req.ID] != nil || h.has[req.ID] != nil {
+		if h.wanted[req.ID] != nil || h.has[req.ID] != nil || w.bridges[req.ID] {
 			return
 		}
 	}
@@ -126,6 +126,9 @@ func (w *world) ask(h *simHost) {
 		req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
 		req.Extra.Then = []*pb.RequestOp{store.Put("/b/beside/"+req.ID, []byte("x"), 0)}
 	}
+	if w.rnd.IntN(4) == 0 {
+		req.Bridge, w.bridges[req.ID] = true, true
+	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply
 	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
@@ -137,7 +140,30 @@ func (w *world) giveBack(h *simHost) {
 	if len(ids) == 0 {
 		return
 	}
-	w.release(h, ids[w.rnd.IntN(len(ids))])
+	id := ids[w.rnd.IntN(len(ids))]
+	if !w.bridges[id] || w.rnd.IntN(3) == 0 || !w.handOver(h, id) {
+		w.release(h, id)
+	}
+}
+
+// handOver has another host take a claim over, unless one does already.
+func (w *world) handOver(h *simHost, id string) bool {
+	to := w.hosts[w.rnd.IntN(len(w.hosts))]
+	if to == h || w.handed[id] != (handover{}) || to.core.entries[id] != nil {
+		return false
+	}
+	w.handed[id] = handover{to.name, h.has[id].Fence}
+	taking := newEntry(&Request{ID: id}, to.core.host, to.core.instance)
+	taking.handed = h.has[id].Fence
+	if w.rnd.IntN(6) == 0 {
+		taking.req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
+		taking.req.Extra.Leased = []*pb.RequestOp{store.Put("/b/beside/"+id, []byte("x"), 0)}
+	}
+	reply := make(chan outcome, 1)
+	to.wanted[id] = reply
+	to.core.take(taking, reply, w.now)
+	w.logf("%s is to take %s over", to.name, id)
+	return true
 }
 
 func (w *world) release(h *simHost, id string) {
@@ -306,9 +332,10 @@ func (w *world) rest() {
 	}
 }
 
-// until lets everything take its course until done, within 100 s.
+// until lets everything take its course until done, within 400 s: longer than any
+// lease lives.
 func (w *world) until(done func() bool) bool {
-	for range 1000 {
+	for range 4000 {
 		w.pass(100 * time.Millisecond)
 		for _, h := range w.hosts {
 			for h.deliver(100) {
@@ -342,7 +369,7 @@ func (w *world) busy() string {
 		}
 	}
 	for _, key := range sortedKeys(w.model) {
-		return key + " is still held"
+		return fmt.Sprintf("%s is still held: %+v", key, *w.model[key])
 	}
 	if kvs := w.under(w.keys.Pools()); len(kvs) != len(w.pools) {
 		return string(kvs[0].Key) + " is still there"

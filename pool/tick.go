@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -62,13 +63,16 @@ func (c *core) losePatience(e *entry, now time.Time) {
 	}
 }
 
-// leaseDuration of an entry: the shortest of its pools'.
+// leaseDuration of an entry: the shortest of its pools'. A claim that is taken over
+// may be of pools that were deleted meanwhile.
 func (c *core) leaseDuration(e *entry) time.Duration {
-	shortest := MaxLeaseDuration
+	shortest := time.Duration(0)
 	for _, n := range e.needs {
-		shortest = min(shortest, c.view.pool(n.Pool).spec.LeaseDuration)
+		if p := c.view.pool(n.Pool); p.known() && (shortest == 0 || p.spec.LeaseDuration < shortest) {
+			shortest = p.spec.LeaseDuration
+		}
 	}
-	return shortest
+	return cmp.Or(shortest, DefaultSpec().LeaseDuration)
 }
 
 // reserveAfter of an entry: the shortest of its pools', [NeverReserve] if none

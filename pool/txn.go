@@ -13,7 +13,8 @@ import (
 // revisions is known.
 type claimTxn struct {
 	cmps   []*pb.Compare
-	puts   []*pb.RequestOp
+	puts   []*pb.RequestOp // of slots
+	beside []*pb.RequestOp // what else happens
 	groups []groupRef
 	whole  []*poolView
 	bytes  int
@@ -89,9 +90,30 @@ func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID
 	}
 }
 
+// extras are the writes of a claim beside its slots.
+func (t *claimTxn) extras(v *view, e *entry, lease store.LeaseID) {
+	t.beside = append(t.beside, e.req.Extra.Then...)
+	for _, op := range e.req.Extra.Leased {
+		p := op.GetRequestPut()
+		t.beside = append(t.beside, store.Put(string(p.Key), p.Value, lease))
+	}
+	for _, op := range t.beside {
+		t.bytes += len(op.GetRequestPut().GetValue())
+	}
+	if e.inLine {
+		t.beside = append(t.beside, waiterDeletes(v, poolNames(e.req.Slots), e.order)...)
+	}
+}
+
 func (t *claimTxn) put(key string, value []byte, lease store.LeaseID) {
 	t.bytes += len(key) + len(value)
 	t.puts = append(t.puts, store.Put(key, value, lease))
+}
+
+// held compares that a claim with these slots is still the one of that fence.
+func (t *claimTxn) held(v *view, slots []placed, fence int64) {
+	ref := slots[0].ref
+	t.cmps = append(t.cmps, store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), fence))
 }
 
 // heldCompare holds while a claim still has its slots. One key tells for all:

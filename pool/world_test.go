@@ -42,6 +42,10 @@ type world struct {
 	// free are claims that may lose their keys by a transaction of their host:
 	// released, canceled, or ended.
 	free map[string]bool
+	// bridges are claims that are held for whoever takes them over, and handed is
+	// who may: once somebody has, the claim is its.
+	bridges map[string]bool
+	handed  map[string]handover
 	// model is what the slot keys hold, by key.
 	model  map[string]*held1
 	nextID int
@@ -55,6 +59,12 @@ type held1 struct {
 	n     int
 	rev   int64
 	host  string
+}
+
+// handover is the wish of a host to take a claim over.
+type handover struct {
+	to    string
+	fence int64
 }
 
 // message is a transaction under way.
@@ -139,6 +149,8 @@ func newWorld(seed uint64, hosts int) *world {
 		now:   time.Unix(1_000_000, 0),
 		pools: []string{"a", "b"},
 		free:  map[string]bool{},
+
+		bridges: map[string]bool{}, handed: map[string]handover{},
 		model: map[string]*held1{},
 	}
 	w.etcd.OnCommit(w.check)
@@ -283,6 +295,9 @@ func (h *simHost) collect() {
 			delete(h.wanted, id)
 			if o.claim != nil {
 				h.has[id] = o.claim
+				if h.w.bridges[id] {
+					delete(h.w.free, id) // whatever its first host thinks
+				}
 				h.w.checkFence(h, o.claim)
 			}
 		default:
@@ -290,7 +305,7 @@ func (h *simHost) collect() {
 	}
 	for id, c := range h.has {
 		if c.Context().Err() != nil {
-			h.w.free[id] = true
+			h.w.free[id] = h.w.free[id] || !h.w.bridges[id] || h.w.handed[id].to == h.name
 			delete(h.has, id)
 		}
 	}
@@ -314,13 +329,16 @@ func (w *world) must(t *pb.TxnRequest) {
 }
 
 // owner finds whose slot a value is.
-func owner(key string, kv *mvccpb.KeyValue) (*held1, *record, error) {
+func (w *world) owner(key string, kv *mvccpb.KeyValue) (*held1, *record, error) {
 	v, err := decodeSlot(key, kv.Value)
 	if err != nil {
 		return nil, nil, err
 	}
 	h := &held1{claim: v.Claim, n: v.N, rev: kv.ModRevision}
 	h.host, _, _ = strings.Cut(h.claim, "-")
+	if to := w.handed[h.claim]; to.fence > 0 && h.rev > to.fence {
+		h.host = to.to
+	}
 	if v.Record == nil {
 		return h, nil, nil
 	}

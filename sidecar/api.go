@@ -40,6 +40,12 @@ type session struct {
 	holders *holders
 	runs    *executors
 	hub     *hub
+	// runStreams holds one for each stream of a run's events that is open.
+	runStreams chan struct{}
+}
+
+func newSession(client *berth.Client, hs *holders, xs *executors, h *hub) *session {
+	return &session{client: client, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams)}
 }
 
 func newAPI(cfg *Config, m *metrics) (*api, error) {
@@ -49,7 +55,9 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	a.registerClaims(h)
 	a.registerPools(h)
 	a.registerRuns(h)
+	a.registerSteps(h)
 	a.registerLimits(h)
+	a.registerCoordinator(h)
 	a.registerHosts(h)
 	a.registerEvents(h)
 	a.registerHealth(h)

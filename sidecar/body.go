@@ -12,12 +12,14 @@ import (
 )
 
 const (
-	// maxBody is far more than any request needs but one: 32 pools and 32 labels of
+	// maxBody is far more than any request needs but two: 32 pools and 32 labels of
 	// the greatest length take 11 KB.
 	maxBody = 64 << 10
 	// maxLimitsBody is that of the limits: 1,000 limits of tags of the greatest
 	// length take 330 KB.
 	maxLimitsBody = 512 << 10
+	// maxRunBody is that of a run: 100,000 items of 160 bytes take it.
+	maxRunBody = 16 << 20
 	// bodyTimeout bounds the wait for a body.
 	bodyTimeout = 10 * time.Second
 )
@@ -40,8 +42,11 @@ func takeBody(w http.ResponseWriter, r *http.Request) *Problem {
 		return newProblem(problem.Internal, "%s", err)
 	}
 	most := int64(maxBody)
-	if r.URL.Path == limitsPath {
+	switch r.URL.Path {
+	case limitsPath:
 		most = maxLimitsBody
+	case runsPath:
+		most = maxRunBody
 	}
 	data, err := readBody(w, r, most)
 	var timeout net.Error

@@ -100,8 +100,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (se
 	return sent, nil
 }
 
-// send sends a request, and returns an answer that is none of an error.
-func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+// send sends a request, and returns an answer that is none of an error. Headers are
+// pairs of names and values; an empty value is none.
+func (c *Client) send(ctx context.Context, method, path string, in any, headers ...string) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)
@@ -122,6 +123,11 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i+1] != "" {
+			req.Header.Set(headers[i], headers[i+1])
+		}
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/oklog/ulid/v2"
 )
@@ -141,10 +140,17 @@ func (c *Client) attemptCall(ctx context.Context, path string, in any) (*Started
 	if err != nil {
 		return nil, err
 	}
-	if r.TrustedFor > 0 {
-		r.until = sent + time.Duration(r.TrustedFor)*time.Millisecond
-	}
+	r.sent(sent)
 	return &r, nil
 }
 
 func runPath(id string) string { return runsPath + "/" + escape(id) }
+
+// Coordinator tells who admits runs, and who would.
+func (c *Client) Coordinator(ctx context.Context) (*Coordinator, error) {
+	var co Coordinator
+	if _, err := c.call(ctx, http.MethodGet, coordinatorPath, nil, &co); err != nil {
+		return nil, err
+	}
+	return &co, nil
+}

@@ -1,8 +1,6 @@
 package sidecar
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,11 +16,6 @@ import (
 const (
 	// watchPause and maxWatchPause are those before a stream is opened again.
 	watchPause, maxWatchPause = 100 * time.Millisecond, 2 * time.Second
-	// maxLine bounds a line of a stream.
-	maxLine = 1 << 20
-	// silence is how long a stream may say nothing before it counts as broken: two
-	// heartbeats, and some patience.
-	silence = 2*heartbeat + 5*time.Second
 )
 
 // Watch waits until a claim of the server ends: with nil when it was released,
@@ -93,38 +86,15 @@ func (c *Client) Events(ctx context.Context, claim, pool string, f func(Event) e
 	if pool != "" {
 		query.Set("pool", pool)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	resp, err := c.send(ctx, http.MethodGet, eventsPath+"?"+query.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	quiet := time.AfterFunc(silence, func() {
-		cancel(problem.New(problem.Unavailable, "the sidecar at %s has said nothing for %s", c.addr, silence))
-	})
-	defer quiet.Stop()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		quiet.Reset(silence)
-		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-		if !ok {
-			continue
-		}
+	err := c.stream(ctx, eventsPath+"?"+query.Encode(), "", func(m streamed) error {
 		var ev Event
-		if err := json.Unmarshal(data, &ev); err != nil {
+		if err := json.Unmarshal(m.data, &ev); err != nil {
 			return c.failed(ctx, err)
 		}
-		if err := f(ev); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
+		return f(ev)
+	})
+	if errors.Is(err, io.EOF) {
+		return nil
 	}
-	if err := lines.Err(); err != nil {
-		return c.failed(ctx, err)
-	}
-	return nil
+	return err
 }

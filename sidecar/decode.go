@@ -48,6 +48,9 @@ func (d *decoder[T]) decode(body []byte) (v T, err error) {
 
 // typeProblem tells which field has a value of the wrong type.
 func typeProblem(err error) *Problem {
+	if found := (*problem.Error)(nil); errors.As(err, &found) {
+		return problemOf(found)
+	}
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
 		return newProblem(problem.Malformed, "the body can't be read: %s", err)

@@ -63,6 +63,7 @@ func claimOfHolder(h pool.HolderStatus) Claim {
 		c.Pools = Slots{}
 	}
 	c.setHolder(h.Holder)
+	c.ofRun = executes(h.Bind)
 	return c
 }
 

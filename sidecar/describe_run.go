@@ -7,10 +7,12 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 )
 
-func runOf(r *run.Run) Run {
+// RunOf is a run as the API shows it.
+func RunOf(r *run.Run) Run {
 	v := Run{
 		ID: r.ID, Name: r.Name, Status: string(r.Status), Tags: r.Tags, Labels: r.Labels, Owner: r.Owner,
-		Priority: r.Priority, Retries: r.Retries,
+		Priority: r.Priority, Retries: r.Retries, Pools: r.Pools,
+		Steps: r.Steps, MaxConcurrentSteps: r.MaxConcurrentSteps, MaxStepsPerTick: r.MaxStepsPerTick,
 		QueuedAt: r.QueuedAt, AdmittedAt: r.AdmittedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt,
 		Attempt: r.Attempt, Lost: r.Lost, Error: r.Error,
 	}
@@ -20,7 +22,10 @@ func runOf(r *run.Run) Run {
 	if e := r.Executor; e != nil {
 		v.Executor = &Executor{Host: e.Host, Instance: e.Instance, Name: e.Name}
 	}
-	if r.Status == run.Running {
+	if r.Status.InProgress() {
+		v.Claim = r.Claim
+	}
+	if r.Status == run.Running && r.Steps == 0 {
 		v.Fence = r.Revision
 	}
 	return v
@@ -28,11 +33,11 @@ func runOf(r *run.Run) Run {
 
 func runWhyOf(w run.Why) RunWhy {
 	why := RunWhy{
-		Run: runOf(w.Run), Reason: standing(w.Run),
+		Run: RunOf(w.Run), Reason: standing(w.Run),
 		Position: w.Position, Line: w.Line, Estimate: Duration(w.Estimate.Truncate(time.Millisecond)),
 	}
 	for _, r := range w.InTheWay {
-		why.InTheWay = append(why.InTheWay, runOf(r))
+		why.InTheWay = append(why.InTheWay, RunOf(r))
 	}
 	return why
 }
@@ -44,9 +49,18 @@ func standing(r *run.Run) string {
 		return r.Block.Text
 	case r.Status == run.Queued:
 		return "the coordinator has not come to it yet"
+	case r.Status == run.Storing:
+		return "it is being stored, and in no queue yet"
+	case r.Status == run.NotStarted && r.Steps > 0:
+		return "it was admitted, and its steps are about to start"
+	case r.Status == run.Running && r.Steps > 0:
+		return "its steps are in progress"
 	case r.Status == run.NotStarted:
 		return "it was admitted, and waits for an executor to start it"
 	case r.Status == run.Running && r.Executor != nil:
+		if r.Executor == nil {
+			return "workers run its steps"
+		}
 		return fmt.Sprintf("it runs on host '%s'", r.Executor.Host)
 	case r.Error != "":
 		return fmt.Sprintf("it has ended: %s, %s", r.Status, r.Error)

@@ -13,7 +13,12 @@
 //   - An executor is who runs a run that it has started through a server, and one
 //     attempt of it: it says by heartbeats that it lives. The server keeps a key in
 //     etcd for it, active/<host>/<run>, on a lease of its own; the coordinator takes
-//     a run whose key is gone from its executor.
+//     a run whose key is gone from its executor. Executors of step instances are the
+//     same with another key, active/<host>/<run>/<step>/<index>. One that is told that
+//     its run or instance was canceled keeps its slots until it has finished, or its
+//     ttl has passed.
+//   - A [HealthServer] is the same door for a process that is no sidecar, with nothing
+//     behind it but the health of the process and its metrics.
 //   - A [Problem] is what every error is answered as: problem+json with a stable
 //     code. The codes and their statuses are those of internal/problem.
 //   - A [Client] speaks to a server. Its errors are problems again.

@@ -77,7 +77,7 @@ func (d *door) settle(a *answer, panicked any, begun time.Time) {
 	if !ok {
 		method, route = noMethod, noRoute
 	}
-	d.metrics.answered(route, method, a.status, took)
+	d.metrics.answered(route, method, a.status, a.Header().Get("Content-Type") == streamType, took)
 	d.tell(a, took)
 }
 

@@ -73,8 +73,8 @@ func handleBody[T, I, O any](a *api, h huma.API, op huma.Operation, optional boo
 	d := newDecoder[T](optional)
 	op.RequestBody = &huma.RequestBody{}
 	op.SkipValidateBody = true
-	op.MaxBodyBytes = maxLimitsBody + 1 // the door has checked it
-	op.BodyReadTimeout = -1             // as well
+	op.MaxBodyBytes = maxRunBody + 1 // the door has checked it
+	op.BodyReadTimeout = -1          // as well
 	handle(a, h, op, func(ctx context.Context, in *I) (*O, error) {
 		v, err := d.decode(raw(in))
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -35,21 +36,18 @@ func (x *executors) start(ctx context.Context, id, name string, ttl time.Duratio
 		return nil, err
 	}
 	defer end()
-	waiting, cancel := context.WithTimeout(ctx, roomTimeout)
-	defer cancel()
-	on, err := x.room(waiting)
-	if err != nil {
-		return nil, err
-	}
+	home := &home{x: x, asker: ctx}
 	// Who has hung up leaves a run that ends with its ttl, and no doubt.
 	ctx = context.WithoutCancel(ctx)
-	r, err := x.store.Start(ctx, id, by, on.Lease())
+	r, err := x.store.Start(ctx, id, by, home)
+	on := home.room
 	if err != nil {
 		x.notStarted(doubt{id: id, by: by, room: on, ttl: ttl}, err)
 		return nil, err
 	}
 	if name != "" {
-		if on, err = x.found(ctx, r, on, ttl); err != nil {
+		d := doubt{id: id, by: *r.Executor, room: on, ttl: ttl}
+		if on, err = x.found(ctx, d, r.Revision); err != nil {
 			return nil, err
 		}
 	}
@@ -90,9 +88,12 @@ func (x *executors) enter(ctx context.Context, id string) (end func(), err error
 // notStarted takes that a start has failed: for certain, or so that it may still
 // be made.
 func (x *executors) notStarted(d doubt, err error) {
+	if d.room == nil {
+		return // it did not come to that
+	}
 	switch problem.CodeOf(err) {
 	case problem.Invalid, problem.RunNotFound, problem.RunNotAdmitted, problem.RunTaken, problem.RunEnded, problem.CorruptValue,
-		problem.EtcdDenied:
+		problem.EtcdDenied, problem.StepTaken:
 		d.room.Release()
 		return
 	}
@@ -101,43 +102,46 @@ func (x *executors) notStarted(d doubt, err error) {
 	x.doubts = append(x.doubts, d)
 }
 
-// found returns the room that the key of a start is on: ours, or that of an
-// earlier start by the same executor. If it is on no lease of ours, the run will
-// be lost with the lease that it is on.
-func (x *executors) found(ctx context.Context, r *run.Run, on room, ttl time.Duration) (room, error) {
-	at, err := x.leaseOf(ctx, r)
+// found returns the room that the key of a start is on: that of this one, or that of
+// an earlier start by the same executor. If it is on no lease of ours, what was started
+// will be lost with the lease that it is on.
+func (x *executors) found(ctx context.Context, this doubt, fence int64) (room, error) {
+	on := this.room
+	at, err := x.leaseOf(ctx, this.id, fence)
 	if err != nil {
-		x.notStarted(doubt{id: r.ID, by: *r.Executor, room: on, ttl: ttl}, err)
+		x.notStarted(this, err)
 		return nil, err
 	}
-	if at == on.Lease() {
+	if on != nil && at == on.Lease() {
 		return on, nil
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if e := x.byID[r.ID]; e != nil && e.fence == r.Revision {
+	if e := x.byID[this.id]; e != nil && e.fence == fence {
 		return on, nil // add gives it back
 	}
-	on.Release()
+	if on != nil {
+		on.Release()
+	}
 	for i, d := range x.doubts {
-		if d.id == r.ID && d.room.Lease() == at {
+		if d.id == this.id && d.room.Lease() == at {
 			x.doubts = slices.Delete(slices.Clone(x.doubts), i, i+1)
 			return d.room, nil
 		}
 	}
-	return nil, lostAttempt(r.ID, r.Revision, "the server that it was started through has left nothing to take over")
+	return nil, lostAttempt(this.id, fence, "the server that it was started through has left nothing to take over")
 }
 
 // leaseOf returns the lease that the key of a running attempt is on; 0 if the key
 // is gone.
-func (x *executors) leaseOf(ctx context.Context, r *run.Run) (store.LeaseID, error) {
+func (x *executors) leaseOf(ctx context.Context, id string, fence int64) (store.LeaseID, error) {
 	try, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	resp, err := x.store.Backend.Range(try, &pb.RangeRequest{Key: []byte(x.store.Keys.ActiveRun(x.host, r.ID))})
+	resp, err := x.store.Backend.Range(try, &pb.RangeRequest{Key: []byte(x.store.Keys.Active(x.host) + id)})
 	if err != nil {
-		return 0, store.Problem("the start of the run could not be seen", err)
+		return 0, store.Problem("the start could not be seen", err)
 	}
-	if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != r.Revision {
+	if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != fence {
 		return 0, nil
 	}
 	return store.LeaseID(resp.Kvs[0].Lease), nil
@@ -153,26 +157,72 @@ func (x *executors) heartbeat(ctx context.Context, id string, fence int64) (*exe
 		e, err = x.held(id, fence)
 	}
 	if err != nil {
-		return nil, err
+		return nil, x.orEnded(look, id, fence, err)
 	}
-	r, err := x.store.Get(look, id)
-	switch code := problem.CodeOf(err); {
-	case err == nil:
-		err = x.verdict(r, fence, e != nil)
+	now, unread := x.newsOf(look, id, fence, e != nil)
+	switch code := problem.CodeOf(unread); {
+	case unread == nil:
+		if now.against != nil {
+			err = now.against
+		}
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case e == nil || code == problem.RunNotFound:
+	case e == nil || code == problem.RunNotFound || code == problem.StepNotFound:
+		err = unread
 	case code == problem.EtcdUnavailable || code == problem.EtcdDenied:
-		return x.beat(e, nil, err)
+		return x.beat(e, now, unread)
 	default:
-		return nil, err
+		return nil, unread
 	}
 	if err != nil {
-		x.leftUs(id, fence)
+		if !now.stops {
+			x.leftUs(id, fence, leftAs(err))
+		}
 		return nil, err
 	}
 	x.awaitTrust(look, e)
-	return x.beat(e, r, nil)
+	return x.beat(e, now, nil)
+}
+
+// news is how it stands with an attempt, as its record says.
+type news struct {
+	run  *run.Run    // of a run
+	step *step.Taken // of a step instance
+	// against is why the attempt is not its executor's any more; nil if it is.
+	against *problem.Error
+	// stops tells that the executor has to stop, and to finish then.
+	stops bool
+}
+
+// newsOf reads how it stands with an attempt; here tells whether it is known to this
+// server.
+func (x *executors) newsOf(ctx context.Context, id string, fence int64, here bool) (news, error) {
+	if of, err := store.ParseStepID(id); err == nil {
+		return x.newsOfStep(ctx, of, fence, here)
+	}
+	r, err := x.store.Get(ctx, id)
+	if err != nil {
+		return news{}, err
+	}
+	return news{run: r, against: x.verdict(r, fence, here)}, nil
+}
+
+// orEnded tells of an attempt that is lost whether its run has ended: then its slots
+// were asked back because of that, and the executor has nothing to finish.
+func (x *executors) orEnded(ctx context.Context, id string, fence int64, lost error) error {
+	if ofStep(id) {
+		return lost // it is to be finished even so
+	}
+	r, err := x.store.Get(ctx, id)
+	if err != nil {
+		return lost
+	}
+	ended := x.verdict(r, fence, true)
+	if ended == nil || ended.Code != problem.RunEnded {
+		return lost
+	}
+	x.leftUs(id, fence, leftAs(ended))
+	return ended
 }
 
 // awaitTrust waits a moment for the first renewal of a lease that was taken over:
@@ -196,7 +246,7 @@ func (x *executors) awaitTrust(ctx context.Context, e *executor) {
 
 // beat begins the ttl of an attempt anew, with its record as it was read. If it
 // could not be read, the last one counts, if there is one.
-func (x *executors) beat(e *executor, r *run.Run, unread error) (*executor, error) {
+func (x *executors) beat(e *executor, now news, unread error) (*executor, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {
@@ -204,9 +254,10 @@ func (x *executors) beat(e *executor, r *run.Run, unread error) (*executor, erro
 		return nil, e.why
 	case e.gone:
 		return nil, lostAttempt(e.id, e.fence, "it has ended meanwhile")
-	case r != nil:
-		e.run = r
-	case e.run == nil:
+	case now.run != nil || now.step != nil:
+		e.run, e.step = now.run, now.step
+		x.bound(e)
+	case e.run == nil && e.step == nil:
 		return nil, unread
 	}
 	x.extend(e)
@@ -232,7 +283,7 @@ func (x *executors) held(id string, fence int64) (*executor, error) {
 
 // verdict tells from its record whether an attempt still has a run; here tells
 // whether it is known to this server.
-func (x *executors) verdict(r *run.Run, fence int64, here bool) error {
+func (x *executors) verdict(r *run.Run, fence int64, here bool) *problem.Error {
 	switch {
 	case r.Status == run.Canceled:
 		return problem.New(problem.RunEnded, "run %q was canceled%s", r.ID, after(r.Error))
@@ -242,10 +293,20 @@ func (x *executors) verdict(r *run.Run, fence int64, here bool) error {
 		return lostAttempt(r.ID, fence, "its executor was not heard of in time, and somebody else may have the run")
 	case here:
 		return nil
+	case r.Executor == nil:
+		return lostAttempt(r.ID, fence, "workers run its steps")
 	case r.Executor.Host != x.host || r.Executor.Instance != x.instance:
 		return problem.New(problem.NotHolder, "run %q was started through %s/%s: send its heartbeats there", r.ID, r.Executor.Host, r.Executor.Instance)
 	}
 	return lostAttempt(r.ID, fence, "this server does not know it any more")
+}
+
+// leftAs is how an attempt ends that a verdict has gone against.
+func leftAs(verdict error) string {
+	if code := problem.CodeOf(verdict); code == problem.RunLost || code == problem.StepLost {
+		return lossTaken
+	}
+	return endedElsewhere
 }
 
 func after(reason string) string {
@@ -255,6 +316,12 @@ func after(reason string) string {
 	return ": " + reason
 }
 
-func lostAttempt(id string, fence int64, why string) *problem.Error {
-	return problem.New(problem.RunLost, "attempt %d of run %q is lost: %s", fence, id, why)
+// lostAttempt is the problem of an executor that has lost its run or step instance; why
+// is formatted.
+func lostAttempt(id string, fence int64, why string, args ...any) *problem.Error {
+	if of, err := store.ParseStepID(id); err == nil {
+		args = append([]any{fence, of.Text(), of.Run}, args...)
+		return problem.New(problem.StepLost, "attempt %d of step instance %s of run %q is lost: "+why, args...)
+	}
+	return problem.New(problem.RunLost, "attempt %d of run %q is lost: "+why, append([]any{fence, id}, args...)...)
 }

@@ -3,7 +3,6 @@ package sidecar
 import (
 	"context"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -11,27 +10,36 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
 )
 
 // runLease is the duration of the leases by which executors are seen to live: how
 // long a run stays theirs if this host dies.
 const runLease = time.Minute
 
-// executors are the runs that were started through a server, each from its start
-// until its key is gone by which the executor is seen to live.
+// executors are the runs and step instances that were started through a server, each
+// from its start until its key is gone by which the executor is seen to live.
 type executors struct {
-	clock lease.Clock
-	log   hclog.Logger
-	store run.Store
-	files bindFiles
+	clock   lease.Clock
+	log     hclog.Logger
+	metrics *runMetrics // of runs
+	ofSteps *runMetrics // of step instances
+	store   run.Store
+	steps   step.Store
+	files   bindFiles
 	// host and instance are this server's.
 	host, instance string
-	// room finds room for a key, and keeps tells whether a lease is ours.
-	room  func(context.Context) (room, error)
-	keeps func(store.LeaseID) bool
+	// room finds room for a key, takeOver takes over a claim, claim makes one, hasPool
+	// tells whether there is a pool, and keeps whether a lease is ours.
+	room     func(context.Context) (room, error)
+	takeOver func(context.Context, pool.Handover) (*berth.Claim, error)
+	claim    func(context.Context, berth.Slots, ...berth.ClaimOption) (*berth.Claim, error)
+	hasPool  func(string) bool
+	keeps    func(store.LeaseID) bool
 
 	quit    context.Context // ends with leave
 	abandon context.CancelFunc
@@ -54,9 +62,9 @@ type room interface {
 	Release()
 }
 
-// executor is who runs one attempt of a run.
+// executor is who runs one attempt of a run, or of a step instance.
 type executor struct {
-	id    string
+	id    string // RUN, or RUN/STEP/INDEX: as in the key by which it is seen to live
 	fence int64
 	room  room
 	// unhook keeps the end of the room from being told.
@@ -64,24 +72,29 @@ type executor struct {
 
 	// What follows is guarded by mu of executors.
 
-	run   *run.Run // as it was read last; nil if it was not yet
+	run   *run.Run    // as it was read last; nil if it was not yet, or is none
+	step  *step.Taken // as it was read last; nil if it was not yet, or is none
 	ttl   time.Duration
 	saved bool // ttl stands in a file
 	// expires is when the ttl has passed; 0 without one.
 	expires time.Duration
-	// why the attempt is lost; nil while it is not.
-	why  *problem.Error
-	gone bool // no longer among the executors
+	// why the attempt is lost; nil while it is not. If its slots are wanted back,
+	// giveUpAt is when they are taken.
+	why      *problem.Error
+	giveUpAt time.Duration
+	// overdue is when the timeout of a step instance has passed; 0 without one.
+	overdue time.Duration
+	failed  bool // that is why it is lost
+	gone    bool // no longer among the executors
 }
 
-func newExecutors(cfg *Config, client *berth.Client) *executors {
+func newExecutors(cfg *Config, client *berth.Client, m *metrics) *executors {
 	backend, keys := client.Store()
+	journal := run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), cfg.RunRetention)
 	x := &executors{
-		clock: lease.BootClock(), log: cfg.Logger, host: client.Host(), instance: client.Instance(),
-		store: run.Store{
-			Backend: backend, Keys: keys,
-			Journal: run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), cfg.RunRetention),
-		},
+		clock: lease.BootClock(), log: cfg.Logger, metrics: m.runs, ofSteps: m.steps, host: client.Host(), instance: client.Instance(),
+		store: run.Store{Backend: backend, Keys: keys, Journal: journal},
+		steps: step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
 		files: newFiles(cfg.Options.StateDir, cfg.Options.Instance, runFolder, cfg.Logger),
 		room: func(ctx context.Context) (room, error) {
 			r, err := client.Room(ctx, runLease)
@@ -90,7 +103,7 @@ func newExecutors(cfg *Config, client *berth.Client) *executors {
 			}
 			return r, nil
 		},
-		keeps: client.Keeps,
+		takeOver: client.TakeOver, claim: client.Claim, hasPool: client.HasPool, keeps: client.Keeps,
 	}
 	x.init()
 	return x
@@ -114,20 +127,30 @@ func (x *executors) addLocked(e *executor) (*executor, error) {
 		return nil, errStopping
 	case old == nil:
 	case old.fence < e.fence:
+		if old.why == nil {
+			x.counts(old.id).lost(lossTaken)
+		}
 		x.drop(old)
 	default:
-		e.room.Release()
+		if e.room != nil {
+			e.room.Release()
+		}
 		if old.fence > e.fence {
-			return nil, lostAttempt(e.id, e.fence, "somebody else has the run")
+			return nil, lostAttempt(e.id, e.fence, "somebody else has it")
 		}
 		if old.why != nil {
 			return nil, old.why
 		}
-		old.run, old.ttl = e.run, e.ttl
+		old.run, old.step, old.ttl = e.run, e.step, e.ttl
 		e = old
 	}
 	if x.byID[e.id] == nil {
 		x.byID[e.id] = e
+		x.counts(e.id).executing.Inc()
+		if e.run != nil || e.step != nil { // or it was taken over
+			x.counts(e.id).starts.Inc()
+		}
+		x.bound(e)
 		e.unhook = context.AfterFunc(e.room.Context(), func() { x.roomEnded(e) })
 	}
 	x.extend(e)
@@ -141,8 +164,8 @@ func (x *executors) save(e *executor) {
 		return
 	}
 	e.saved = true
-	if err := x.files.save(e.id, e.fence, binding{ttl: e.ttl}); err != nil {
-		x.log.Error("the ttl of a run can't be kept; after a restart it would be the default",
+	if err := x.files.save(fileOf(e.id), e.fence, binding{ttl: e.ttl}); err != nil {
+		x.log.Error("the ttl of an executor can't be kept; after a restart it would be the default",
 			keyRun, e.id, keyDuration, e.ttl, keyError, err)
 	}
 }
@@ -161,28 +184,30 @@ func (x *executors) drop(e *executor) {
 		return
 	}
 	e.gone = true
+	x.counts(e.id).executing.Dec()
 	e.unhook()
 	e.room.Release()
 	if x.byID[e.id] == e {
 		delete(x.byID, e.id)
 	}
 	if e.saved {
-		x.files.remove(e.id)
+		x.files.remove(fileOf(e.id))
 	}
 	if e.why != nil {
 		x.ended.add(attempt(e.id, e.fence), e.why, x.clock.Now())
 	}
 }
 
-// attempt names an attempt of a run. Ids have no slash.
+// attempt names an attempt of a run or a step instance.
 func attempt(id string, fence int64) string { return id + "/" + strconv.FormatInt(fence, 10) }
 
 // leftUs takes that a run is not running here any more: it was finished or
-// canceled. Fence 0 is any attempt.
-func (x *executors) leftUs(id string, fence int64) {
+// canceled, as the status says, or the verdict on it is that. Fence 0 is any attempt.
+func (x *executors) leftUs(id string, fence int64, status string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e := x.byID[id]; e != nil && (fence == 0 || e.fence == fence) {
+		x.counts(id).finished(e, status)
 		e.why = nil // its record tells
 		x.drop(e)
 	}
@@ -200,11 +225,22 @@ func (x *executors) roomEnded(e *executor) {
 	cause := context.Cause(e.room.Context())
 	if e.why == nil {
 		x.log.Warn("a run is lost to its executor", keyRun, e.id, keyFence, e.fence, keyReason, cause)
-		e.why = problem.New(problem.RunLost, "attempt %d of run %q is lost: %w", e.fence, e.id, cause)
+		e.why = lostAttempt(e.id, e.fence, "%w", cause)
+		x.counts(e.id).lost(lossOf(cause))
 	}
-	if problem.CodeOf(cause) != problem.Stopping {
+	if shutsDown(cause) {
+		return
+	}
+	if _, holds := e.room.(*claimRoom); !holds {
 		x.drop(e)
+		return
 	}
+	// The key may live longer than the slots.
+	if problem.CodeOf(cause) == problem.ClaimRevoked {
+		e.giveUpAt = x.clock.Now() + pool.RevokeGrace
+		return
+	}
+	x.tasks.Go(func() { x.giveUp(e) })
 }
 
 // answer tells an executor about its run. The request that it answers was begun
@@ -212,43 +248,61 @@ func (x *executors) roomEnded(e *executor) {
 func (x *executors) answer(e *executor, begun time.Time) StartedRun {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	a := StartedRun{TTL: Duration(e.ttl)}
+	a := StartedRun{Trusted: x.trust(e, begun), TTL: Duration(e.ttl)}
 	if e.run != nil {
-		a.Run = runOf(e.run)
+		a.Run = RunOf(e.run)
 	}
+	return a
+}
+
+// trust tells for how long an attempt can be believed to be its executor's.
+func (x *executors) trust(e *executor, begun time.Time) (t Trusted) {
 	left, grace := e.room.Trust()
 	if e.expires > 0 {
 		left = min(left, max(0, e.expires-x.clock.Now()))
 		grace = min(grace, lease.StopGrace(e.ttl))
 	}
 	if left <= 0 || e.why != nil || e.gone {
-		return a
+		return t
 	}
 	now := time.Now()
-	a.TrustedUntil = now.Add(left)
-	a.TrustedFor = (now.Sub(begun) + left).Milliseconds()
-	a.Grace = grace.Milliseconds()
-	return a
+	t.TrustedUntil = now.Add(left)
+	t.TrustedFor = (now.Sub(begun) + left).Milliseconds()
+	t.Grace = grace.Milliseconds()
+	return t
 }
 
 // resume takes over the attempts that an earlier server left. Their ttls begin
 // anew. Their records are read with the first heartbeats.
-func (x *executors) resume(rooms []*berth.Room) {
+func (x *executors) resume(rooms []*berth.Room, claims []*berth.Claim) {
 	held := map[string]bool{}
+	claimOf := map[string]*berth.Claim{}
+	for _, c := range claims {
+		claimOf[claimFor(c)] = c
+	}
 	for _, r := range rooms {
-		id := strings.TrimPrefix(r.Left().Key, x.store.Keys.Active(x.host))
-		if err := run.ValidateID(id); err != nil {
-			x.log.Error("a key is none of an executor", keyRun, id, keyError, err)
+		_, of, err := x.store.Keys.ParseActive(r.Left().Key)
+		if err != nil {
+			x.log.Error("a key is none of an executor", keyError, err)
 			r.Release()
 			continue
 		}
-		held[id] = true
+		id, holder := idOf(of), holderOfStep(of)
+		held[fileOf(id)] = true
 		e := &executor{id: id, fence: r.Left().Revision, room: r, ttl: DefaultRunTTL}
-		bind, saved := x.files.load(id, e.fence)
+		if c := claimOf[holder]; c != nil && c.Fence() == e.fence {
+			e.room = &claimRoom{x: x, claim: c, key: r}
+			delete(claimOf, holder)
+		}
+		bind, saved := x.files.load(fileOf(id), e.fence)
 		if e.saved = saved; saved {
 			e.ttl = bind.ttl
 		}
 		_, _ = x.add(e) // there is no other
+	}
+	for id, c := range claimOf {
+		x.log.Info("giving back the slots of a run that has ended", keyRun, id, keyClaim, c.ID)
+		(&claimRoom{x: x, claim: c}).Release()
 	}
 	x.files.sweep(func(id string) bool { return held[id] })
 }
@@ -285,6 +339,8 @@ func (x *executors) leave() {
 		e.unhook()
 	}
 	clear(x.byID)
+	x.metrics.executing.Set(0)
+	x.ofSteps.executing.Set(0)
 	x.mu.Unlock()
 	x.tasks.Wait()
 }

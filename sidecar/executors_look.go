@@ -29,7 +29,10 @@ const (
 
 // doubt is a start of which nobody knows whether it was made, or still will be.
 type doubt struct {
-	id   string
+	id string
+	// published is when a step instance could be taken that was to be started so.
+	published int64
+
 	by   run.Executor
 	room room
 	ttl  time.Duration
@@ -78,11 +81,17 @@ func (x *executors) look() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, e := range x.byID {
+		if e.giveUpAt > 0 && now >= e.giveUpAt && !x.closed {
+			e.giveUpAt = 0
+			x.tasks.Go(func() { x.giveUp(e) })
+		}
+		x.lookAtTimeout(e, now)
 		if e.expires == 0 || now < e.expires || e.why != nil || x.closed {
 			continue
 		}
 		x.log.Info("the executor of a run was not heard of within its ttl", keyRun, e.id, keyFence, e.fence, keyDuration, e.ttl)
 		e.why = lostAttempt(e.id, e.fence, "no heartbeat came within its ttl of "+Duration(e.ttl).String())
+		x.counts(e.id).lost(lossTTL)
 		x.tasks.Go(func() { x.giveUp(e) })
 	}
 }
@@ -90,8 +99,10 @@ func (x *executors) look() {
 // giveUp deletes the key of an attempt, by which the coordinator knows that its
 // executor is gone.
 func (x *executors) giveUp(e *executor) {
-	if err := x.deleteKey(x.quit, e.id, e.fence); err != nil {
-		return // the next server takes it over
+	if !x.failOverdue(e) {
+		if err := x.deleteKey(x.quit, e.id, e.fence); err != nil {
+			return // the next server takes it over
+		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -101,7 +112,7 @@ func (x *executors) giveUp(e *executor) {
 // deleteKey deletes the key of an attempt, and of no later one, however long that
 // takes until ctx ends. That it is gone already is as good.
 func (x *executors) deleteKey(ctx context.Context, id string, fence int64) error {
-	key := x.store.Keys.ActiveRun(x.host, id)
+	key := x.store.Keys.Active(x.host) + id
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = firstPause, lastPause
 	_, err := backoff.Retry(ctx, func() (int64, error) {
@@ -135,18 +146,31 @@ func (x *executors) settle(ctx context.Context) bool {
 }
 
 func (x *executors) settleOne(ctx context.Context, d doubt) {
+	if d.published > 0 {
+		x.settleStep(ctx, d)
+		return
+	}
 	r, err := x.store.Get(ctx, d.id)
 	if err != nil && problem.CodeOf(err) != problem.RunNotFound || err == nil && r.Status == run.NotStarted {
 		return // it may still come
 	}
 	made := false
 	if err == nil && r.Status == run.Running && *r.Executor == d.by {
-		at, err := x.leaseOf(ctx, r)
+		at, err := x.leaseOf(ctx, r.ID, r.Revision)
 		if err != nil {
 			return
 		}
 		made = at == d.room.Lease()
 	}
+	if !made {
+		x.settled(d, nil)
+		return
+	}
+	x.settled(d, &executor{id: d.id, fence: r.Revision, room: d.room, run: r, ttl: d.ttl})
+}
+
+// settled ends a doubt: by the attempt that was made, or nil if none can be any more.
+func (x *executors) settled(d doubt, made *executor) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	i := slices.IndexFunc(x.doubts, func(o doubt) bool { return o.room == d.room })
@@ -154,12 +178,12 @@ func (x *executors) settleOne(ctx context.Context, d doubt) {
 		return // somebody else was faster
 	}
 	x.doubts = slices.Delete(slices.Clone(x.doubts), i, i+1)
-	if e := x.byID[d.id]; !made || e != nil && e.fence == r.Revision {
+	if e := x.byID[d.id]; made == nil || e != nil && e.fence == made.fence {
 		d.room.Release() // its executor has asked again
 		return
 	}
-	x.log.Info("a start was made of which the answer was lost", keyRun, d.id, keyFence, r.Revision)
-	_, _ = x.addLocked(&executor{id: d.id, fence: r.Revision, room: d.room, run: r, ttl: d.ttl})
+	x.log.Info("a start was made of which the answer was lost", keyRun, d.id, keyFence, made.fence)
+	_, _ = x.addLocked(made)
 }
 
 // sweep holds what is known here against etcd. An attempt whose key is gone has
@@ -191,13 +215,15 @@ func (x *executors) sweep(ctx context.Context) error {
 		}
 	}
 	for _, e := range known {
-		if seen[e.id] != e.fence {
+		if seen[e.id] != e.fence && !e.gone {
+			x.counts(e.id).finished(e, endedElsewhere)
 			x.drop(e)
 		}
 	}
 	x.mu.Unlock()
+	x.lookAtRuns(try, known)
 	for _, id := range strange {
-		x.log.Warn("nobody here knows the executor of a run: it is taken to be gone", keyRun, id, keyFence, seen[id])
+		x.log.Warn("nobody here knows an executor: it is taken to be gone", keyRun, id, keyFence, seen[id])
 		if err := x.deleteKey(try, id, seen[id]); err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -78,8 +79,9 @@ func onStage(t *testing.T, f func(*stage)) {
 			t.Fatal(err)
 		}
 		s.executors = &executors{
-			log: hclog.NewNullLogger(), host: "one", instance: "sidecar",
+			log: hclog.NewNullLogger(), metrics: newRunMetrics(nil), ofSteps: newStepMetrics(nil), host: "one", instance: "sidecar",
 			store: run.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0)},
+			steps: step.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0), Group: &store.Group{}},
 			room:  func(context.Context) (room, error) { return s.newRoom(), nil },
 			keeps: func(id store.LeaseID) bool { return id == s.lease },
 		}
@@ -106,7 +108,7 @@ func (s *stage) admitted(id string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	rec, _ := r.Record.Admit(time.Now())
+	rec, _ := r.Record.Admit("", time.Now())
 	s.put(id, rec)
 }
 

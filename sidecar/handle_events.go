@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -97,10 +96,7 @@ func newSSE(w http.ResponseWriter, ctx context.Context) *sse {
 
 // serve writes the first events, then those of a stream until one side ends it.
 func (e *sse) serve(s *stream, first ...Event) {
-	header := e.w.Header()
-	header.Set("Content-Type", "text/event-stream")
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no")
+	e.begin()
 	for _, ev := range first {
 		e.add(message{event: ev.Type, data: encodeEvent(ev)})
 	}
@@ -114,12 +110,23 @@ func (e *sse) serve(s *stream, first ...Event) {
 				return
 			}
 		case <-beat.C:
-			e.buf = append(e.buf, ": still here\n\n"...)
+			e.beat()
 		case <-e.done.Done():
 			return
 		}
 	}
 }
+
+// begin says what follows.
+func (e *sse) begin() {
+	header := e.w.Header()
+	header.Set("Content-Type", streamType)
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no")
+}
+
+// beat adds a heartbeat.
+func (e *sse) beat() { e.buf = append(e.buf, ": still here\n\n"...) }
 
 // addAll adds what a stream has, and tells whether that was the end.
 func (e *sse) addAll(s *stream) bool {
@@ -137,9 +144,8 @@ func (e *sse) addAll(s *stream) bool {
 }
 
 func (e *sse) add(m message) {
-	if m.seq > 0 {
-		e.buf = strconv.AppendUint(append(e.buf, "id: "...), m.seq, 10)
-		e.buf = append(e.buf, '\n')
+	if m.id != "" {
+		e.buf = append(append(append(e.buf, "id: "...), m.id...), '\n')
 	}
 	e.buf = fmt.Appendf(e.buf, "event: %s\ndata: %s\n\n", m.event, m.data)
 }
@@ -163,7 +169,7 @@ func (a *api) registerEvents(h huma.API) {
 		EventClaimReleased + ", " + EventLagged + ", " + EventStopping + "."
 	op.Responses["200"] = &huma.Response{
 		Description: "Events, each with an Event as its data.",
-		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
+		Content:     map[string]*huma.MediaType{streamType: {Schema: &huma.Schema{Type: huma.TypeString}}},
 	}
 	h.OpenAPI().Components.Schemas.Schema(eventType, true, "") // for its readers
 	handle(a, h, op, a.events)

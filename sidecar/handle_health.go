@@ -16,6 +16,8 @@ import (
 const (
 	healthPath = "/healthz"
 	readyPath  = "/readyz"
+
+	metricsPath = "/metrics"
 )
 
 const (
@@ -73,6 +75,10 @@ func (a *api) registerHealth(h huma.API) {
 	const tag = "process"
 	handle(a, h, operation(h, "health", http.MethodGet, healthPath, tag, "Tell that the process lives"), a.health)
 	huma.Register(h, operation(h, "ready", http.MethodGet, readyPath, tag, "Tell whether claims can be made"), a.readiness)
-	metrics := promhttp.HandlerFor(a.cfg.Gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
-	a.mux.Handle("GET /metrics", metrics)
+	a.mux.Handle("GET "+metricsPath, metricsHandler(a.cfg))
+}
+
+// metricsHandler answers GET /metrics. What can't be gathered does not hide the rest.
+func metricsHandler(cfg *Config) http.Handler {
+	return promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }

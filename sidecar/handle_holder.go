@@ -118,8 +118,8 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 	return outputOf(s.holders.answer(h, begun), nil)
 }
 
-// elsewhere looks for a claim that is not held here: it is not_holder if another
-// has it, or waits, and err otherwise. Own is a claim that the view shows as held
+// elsewhere looks for a claim that no client holds here: it is not_holder if another
+// has it, or waits, or a run, and err otherwise. Own is a claim that the view shows as held
 // through this server. Unless fence is 0, only a claim that has it counts.
 func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) (own bool, _ error) {
 	why, lookErr := s.why(ctx, id)
@@ -132,6 +132,9 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 	c := why.Claim
 	if fence != 0 && c.Fence != fence {
 		return false, err
+	}
+	if c.ofRun {
+		return false, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is given back when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
 	}
 	if !s.owns(c) {
 		return false, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)

@@ -5,12 +5,16 @@ import (
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/lease"
 )
 
 const hostsPath = "/v1/hosts"
 
 // listHosts answers GET /v1/hosts. An entry that can't be read is left out, and
-// told in the log.
+// told in the log. What is active is counted at another moment than hosts are listed.
 func (a *api) listHosts(ctx context.Context, _ *struct{}) (*output[List[Host]], error) {
 	s, err := a.ready()
 	if err != nil {
@@ -23,14 +27,34 @@ func (a *api) listHosts(ctx context.Context, _ *struct{}) (*output[List[Host]], 
 	if err != nil {
 		a.log.Warn("entries of hosts can't be read", keyError, err)
 	}
-	list := List[Host]{Items: make([]Host, len(all))}
+	active, err := s.runs.steps.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	candidates, err := s.runs.store.Candidates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(List[Host]{Items: HostsOf(all, active, candidates)}, nil)
+}
+
+// HostsOf tells of the instances that are seen, with what they execute. Of the
+// candidates for the coordinator's part the first leads.
+func HostsOf(all []lease.PresenceRecord, active []step.Active, candidates []run.Candidate) []Host {
+	counts := make(map[[2]string]step.Active, len(active))
+	for _, a := range active {
+		counts[[2]string{a.Host, a.Instance}] = a
+	}
+	hosts := make([]Host, len(all))
 	for i, h := range all {
-		list.Items[i] = Host{
+		n := counts[[2]string{h.Host, h.Instance}]
+		hosts[i] = Host{
 			Host: h.Host, Instance: h.Instance, Role: h.Role, Version: h.Version,
-			PID: h.PID, Capacity: h.Capacity, Since: h.Since,
+			PID: h.PID, Capacity: h.Capacity, Since: h.Since, ActiveSteps: n.Steps, ActiveRuns: n.Runs,
+			Leader: len(candidates) > 0 && candidates[0].Host == h.Host && candidates[0].Instance == h.Instance,
 		}
 	}
-	return outputOf(list, nil)
+	return hosts
 }
 
 // registerHosts registers the endpoint of hosts.

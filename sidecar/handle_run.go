@@ -26,7 +26,7 @@ type runOutput struct {
 }
 
 // submitRun answers POST /v1/runs.
-func (a *api) submitRun(ctx context.Context, _ *withBody, req RunRequest) (*runOutput, error) {
+func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*runOutput, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -34,14 +34,26 @@ func (a *api) submitRun(ctx context.Context, _ *withBody, req RunRequest) (*runO
 	if req.ID == "" {
 		req.ID = ulid.Make().String()
 	}
-	r, created, err := s.runs.store.Submit(ctx, req.ID, run.Spec{
-		Name: req.Name, Tags: req.Tags, Labels: req.Labels, Owner: req.Owner,
-		Priority: req.Priority, Retries: req.Retries,
-	})
+	graph, err := req.graph(len(in.RawBody))
 	if err != nil {
 		return nil, err
 	}
-	out := &runOutput{Status: http.StatusOK, Body: runOf(r)}
+	spec := run.Spec{
+		Name: req.Name, Tags: req.Tags, Labels: req.Labels, Owner: req.Owner,
+		Priority: req.Priority, Retries: req.Retries, Pools: req.Pools,
+		MaxConcurrentSteps: req.MaxConcurrentSteps, MaxStepsPerTick: req.MaxStepsPerTick,
+	}
+	var r *run.Run
+	var created bool
+	if graph == nil {
+		r, created, err = s.runs.store.Submit(ctx, req.ID, spec)
+	} else {
+		r, created, err = s.runs.steps.Submit(ctx, s.runs.store, req.ID, spec, graph)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &runOutput{Status: http.StatusOK, Body: RunOf(r)}
 	if created {
 		out.Status = http.StatusCreated
 	}
@@ -58,7 +70,7 @@ func (a *api) getRun(ctx context.Context, in *idInput) (*output[Run], error) {
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(runOf(r), nil)
+	return outputOf(RunOf(r), nil)
 }
 
 // whyRun answers GET /v1/runs/{id}/why. All runs are read only for one that is
@@ -89,28 +101,6 @@ func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) 
 	return outputOf(runWhyOf(why), nil)
 }
 
-// runEvents answers GET /v1/runs/{id}/events.
-func (a *api) runEvents(ctx context.Context, in *idInput) (*output[List[RunEvent]], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
-	events, err := s.runs.store.Events(ctx, in.ID)
-	if err == nil && len(events) == 0 {
-		_, err = s.runs.store.Get(ctx, in.ID) // which may be why
-	}
-	if err != nil {
-		return nil, err
-	}
-	list := List[RunEvent]{Items: make([]RunEvent, len(events))}
-	for i, e := range events {
-		list.Items[i] = RunEvent{
-			Type: string(e.Type), At: e.At, By: e.By, Reason: e.Reason, Metadata: e.Metadata, Revision: e.Revision,
-		}
-	}
-	return outputOf(list, nil)
-}
-
 // cancelRun answers POST /v1/runs/{id}/cancel.
 func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output[Run], error) {
 	s, err := a.ready()
@@ -121,9 +111,9 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 	if err != nil {
 		return nil, err
 	}
-	s.runs.leftUs(in.ID, 0)
+	s.runs.leftUs(in.ID, 0, string(run.Canceled))
 	a.log.Info("a run was canceled", keyRun, in.ID, keyReason, r.Error)
-	return outputOf(runOf(r), nil)
+	return outputOf(RunOf(r), nil)
 }
 
 // tidy makes a text of many lines fit to be kept: what is too long is cut, and
@@ -205,8 +195,8 @@ func (a *api) finishRun(ctx context.Context, in *withID, req RunFinish) (*output
 	if err != nil {
 		return nil, err
 	}
-	s.runs.leftUs(in.ID, req.Fence)
-	return outputOf(runOf(r), nil)
+	s.runs.leftUs(in.ID, req.Fence, req.Status)
+	return outputOf(RunOf(r), nil)
 }
 
 // needFence refuses what can't be about an attempt.
@@ -224,7 +214,9 @@ func needFence(id string, fence int64) error {
 func (a *api) registerRuns(h huma.API) {
 	const tag, one = "runs", runsPath + "/{id}"
 	body := func(in *withID) []byte { return in.RawBody }
+	describeSteps(h)
 	op := operation(h, "submit-run", http.MethodPost, runsPath, tag, "Submit a run")
+	op.Description = "A run with steps is whole before it is queued. Its body can be 16 MiB long."
 	op.DefaultStatus = http.StatusCreated
 	op.Responses["200"] = &huma.Response{Description: "There was this run already", Content: map[string]*huma.MediaType{
 		"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(runType, true, "")},
@@ -236,7 +228,7 @@ func (a *api) registerRuns(h huma.API) {
 	handle(a, h, op, a.listRuns)
 	handle(a, h, operation(h, "get-run", http.MethodGet, one, tag, "Look at a run"), a.getRun)
 	handle(a, h, operation(h, "why-run", http.MethodGet, one+"/why", tag, "Ask why a run waits"), a.whyRun)
-	handle(a, h, operation(h, "list-run-events", http.MethodGet, one+"/events", tag, "List what has happened to a run"), a.runEvents)
+	a.registerRunEvents(h)
 
 	op = operation(h, "cancel-run", http.MethodPost, one+"/cancel", tag, "Cancel a run")
 	op.Description = "Its executor, if it has one, learns of it with its next heartbeat. A run that was canceled already is no error."

@@ -114,7 +114,7 @@ func (f *runFilter) page(all run.All, limit int) RunList {
 			list.Next = runCursorOf(last, f.queued()).String()
 			break
 		}
-		list.Items = append(list.Items, runOf(r))
+		list.Items = append(list.Items, RunOf(r))
 		last = r
 	}
 	return list

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/berthhq/berth/pool"
@@ -18,6 +19,8 @@ type source func(ctx context.Context) (<-chan pool.Event, error)
 // its source while there are streams.
 type hub struct {
 	source source
+	// stopped is closed by stop.
+	stopped chan struct{}
 
 	// mu guards what follows. It is the last lock to be taken.
 	mu      sync.Mutex
@@ -30,7 +33,7 @@ type hub struct {
 }
 
 func newHub(src source) *hub {
-	return &hub{source: src, streams: map[*stream]struct{}{}, byClaim: map[string][]*stream{}}
+	return &hub{source: src, stopped: make(chan struct{}), streams: map[*stream]struct{}{}, byClaim: map[string][]*stream{}}
 }
 
 // subscribe opens a stream of the events from now on, to be closed with
@@ -94,7 +97,7 @@ func (h *hub) publish(ev Event) {
 		return
 	}
 	h.seq++
-	m := message{seq: h.seq, event: ev.Type}
+	m := message{id: strconv.FormatUint(h.seq, 10), event: ev.Type}
 	send := func(s *stream) {
 		if s.pool != "" && !slices.Contains(ev.Pools, s.pool) {
 			return
@@ -114,7 +117,8 @@ func (h *hub) publish(ev Event) {
 	}
 }
 
-func encodeEvent(ev Event) []byte {
+// encodeEvent writes the data of an event: plain values, which can be written.
+func encodeEvent(ev any) []byte {
 	data, err := json.Marshal(ev)
 	if err != nil {
 		panic(fmt.Sprintf("sidecar: encode an event: %v", err))
@@ -158,8 +162,10 @@ func (h *hub) relay(ctx context.Context, events <-chan pool.Event) {
 }
 
 // stop tells all streams that the server is stopping, and ends those that do not
-// follow one claim: a holder has to hear of its claim until the last.
+// follow one claim: a holder has to hear of its claim until the last. It may be
+// called once.
 func (h *hub) stop() {
+	close(h.stopped)
 	h.each(func(s *stream) {
 		s.stop()
 		if s.claim == "" {

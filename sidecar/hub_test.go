@@ -45,7 +45,7 @@ func TestAHubListensWhileThereAreStreams(t *testing.T) {
 	}
 	for what, s := range map[string]*stream{"of all": a, "of the claim": b} {
 		queue, lagged, _, ended := s.take()
-		if len(queue) == 0 || queue[0].event != EventClaimWaiting || queue[0].seq != 1 || ended {
+		if len(queue) == 0 || queue[0].event != EventClaimWaiting || queue[0].id != "1" || ended {
 			t.Errorf("%s: %+v", what, queue)
 		}
 		if !lagged {

@@ -41,7 +41,7 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 	}
 	hub := newHub(client.Subscribe)
 	hs := newHolders(&s.cfg, hub, procs, a.metrics)
-	xs := newExecutors(&s.cfg, client)
+	xs := newExecutors(&s.cfg, client, a.metrics)
 	looking, cancel := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
 	looks.Go(func() { hs.run(looking) })
@@ -51,10 +51,11 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 	if err != nil {
 		mode = Leave
 	} else {
-		hs.resume(claims)
-		xs.resume(client.LeftRooms())
+		executed, others := splitClaims(claims)
+		hs.resume(others)
+		xs.resume(client.LeftRooms(), executed)
 		xs.follow(looking, client.SubscribeRuns, &looks)
-		a.session.Store(&session{client: client, holders: hs, runs: xs, hub: hub})
+		a.session.Store(newSession(client, hs, xs, hub))
 		s.log.Info("ready", keyClaims, len(claims), keyRuns, xs.count())
 		if mode == 0 {
 			mode, err = s.serving(ctx, client, w)

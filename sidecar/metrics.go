@@ -15,11 +15,14 @@ type metrics struct {
 	waits    prometheus.Gauge
 	streams  prometheus.Gauge
 	stopped  *prometheus.CounterVec
+	runs     *runMetrics
+	steps    *runMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
 	return &metrics{
+		runs: newRunMetrics(reg), steps: newStepMetrics(reg),
 		requests: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_http_requests_total",
 			Help: "Requests that were answered, by route, method and status.",
@@ -49,10 +52,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // repeated.
 const noRoute, noMethod = "none", "none"
 
-// answered counts a request.
-func (m *metrics) answered(route, method string, status int, took time.Duration) {
+// answered counts a request; how long a stream was open is nobody's wait.
+func (m *metrics) answered(route, method string, status int, streamed bool, took time.Duration) {
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
-	if route != eventsPath {
+	if !streamed {
 		m.took.WithLabelValues(route).Observe(took.Seconds())
 	}
 }

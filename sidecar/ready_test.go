@@ -127,12 +127,19 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 	want := []string{
 		"DELETE /v1/claims/{id}", "DELETE /v1/pools/{pool}",
 		"GET /healthz", "GET /readyz", "GET /v1/claims", "GET /v1/claims/{id}", "GET /v1/claims/{id}/why",
+		"GET /v1/coordinator",
 		"GET /v1/events", "GET /v1/hosts", "GET /v1/limits", "GET /v1/pools", "GET /v1/pools/{pool}",
-		"GET /v1/runs", "GET /v1/runs/{id}", "GET /v1/runs/{id}/events", "GET /v1/runs/{id}/why",
+		"GET /v1/queues/{queue}/ready",
+		"GET /v1/runs", "GET /v1/runs/{id}", "GET /v1/runs/{id}/events",
+		"GET /v1/runs/{id}/steps", "GET /v1/runs/{id}/steps/{step}", "GET /v1/runs/{id}/steps/{step}/{index}",
+		"GET /v1/runs/{id}/steps/{step}/{index}/log", "GET /v1/runs/{id}/why",
 		"POST /v1/claims", "POST /v1/claims/{id}/renew", "POST /v1/claims/{id}/revoke",
 		"POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/resume",
 		"POST /v1/runs", "POST /v1/runs/{id}/cancel", "POST /v1/runs/{id}/finish", "POST /v1/runs/{id}/heartbeat",
-		"POST /v1/runs/{id}/start", "PUT /v1/limits", "PUT /v1/pools/{pool}",
+		"POST /v1/runs/{id}/start",
+		"POST /v1/runs/{id}/steps/{step}/{index}/finish", "POST /v1/runs/{id}/steps/{step}/{index}/heartbeat",
+		"POST /v1/runs/{id}/steps/{step}/{index}/take",
+		"PUT /v1/limits", "PUT /v1/pools/{pool}",
 	}
 	if !slices.Equal(got, want) || doc.OpenAPI != "3.1.0" {
 		t.Errorf("version %s:\n%s", doc.OpenAPI, strings.Join(got, "\n"))

@@ -69,7 +69,7 @@ func (d *dock) change(id string, f func(run.Record) run.Record) {
 func (d *dock) admit(id string) {
 	d.t.Helper()
 	d.change(id, func(r run.Record) run.Record {
-		r, _ = r.Admit(time.Now())
+		r, _ = r.Admit("", time.Now())
 		return r
 	})
 }

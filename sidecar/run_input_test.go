@@ -71,7 +71,7 @@ func TestBadInputAboutRunsIsRefusedByField(t *testing.T) {
 		code   problem.Code
 		fields string
 	}{
-		"an unknown field":             {post("", `{"pools":{}}`), problem.Invalid, "pools"},
+		"an unknown field":             {post("", `{"retry":1}`), problem.Invalid, "retry"},
 		"an id with a slash":           {post("", `{"id":"a/b"}`), problem.Invalid, "id"},
 		"a long id":                    {post("", `{"id":"`+long+`"}`), problem.Invalid, "id"},
 		"a long name":                  {post("", `{"name":"`+long+`"}`), problem.Invalid, "name"},

@@ -159,17 +159,9 @@ type web struct {
 
 // serve begins to answer.
 func (s *Server) serve(on listeners, a *api, m *metrics) *web {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
 	w := &web{
 		failed: make(chan error, 2),
-		server: &http.Server{
-			Handler:           &door{guard: newGuard(&s.cfg), mux: a.mux, metrics: m, log: s.log},
-			ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
-			ConnContext: connContext, Protocols: protocols,
-			ErrorLog: s.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
-		},
+		server: newHTTPServer(&door{guard: newGuard(&s.cfg), mux: a.mux, metrics: m, log: s.log}, s.log),
 	}
 	on.each(func(l net.Listener) {
 		w.tasks.Go(func() {

@@ -20,7 +20,7 @@ func TestAStreamShowsThatItLives(t *testing.T) {
 			newSSE(w, ctx).serve(s, Event{Type: EventHello})
 		}()
 		time.Sleep(2*heartbeat + time.Second)
-		s.push(message{seq: 7, event: EventPoolChanged, data: []byte("{}")})
+		s.push(message{id: "7", event: EventPoolChanged, data: []byte("{}")})
 		s.lag()
 		synctest.Wait()
 		hangUp()

@@ -8,7 +8,7 @@ const streamBuffer = 256
 
 // message is an event, ready to be sent.
 type message struct {
-	seq   uint64
+	id    string // what to go on from; empty for none
 	event string
 	data  []byte
 }

@@ -143,6 +143,9 @@ type Claim struct {
 
 	// until is when trust ends, on this machine's clock; set by a Client.
 	until time.Duration
+	// ofRun tells that it holds the slots of a run or a step instance, with which they
+	// are given back.
+	ofRun bool
 }
 
 // Trust tells for how long from now a claim that a [Client] answered can be

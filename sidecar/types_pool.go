@@ -74,8 +74,12 @@ type Host struct {
 	Role     string    `json:"role"`
 	Version  string    `json:"version"`
 	PID      int       `json:"pid"`
-	Capacity int       `json:"capacity"`
+	Capacity int       `json:"capacity" doc:"How many step instances it runs at a time; 0 of one that runs none."`
 	Since    time.Time `json:"since"`
+
+	ActiveSteps int  `json:"active_steps" doc:"Step instances that it runs now, or that were taken through it."`
+	ActiveRuns  int  `json:"active_runs" doc:"Runs that were started through it, and run now."`
+	Leader      bool `json:"leader,omitempty" doc:"It is the coordinator that admits runs."`
 }
 
 // List is what lists are answered as.

@@ -25,23 +25,36 @@ type RunRequest struct {
 	Owner    string            `json:"owner,omitempty" maxLength:"128" doc:"Who it belongs to, in any words."`
 	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
 	Retries  int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"How often the run is queued again after its executor was lost."`
+
+	Pools Slots `json:"pools,omitempty" doc:"Slots that it needs as a whole: it is admitted together with them, and holds them until it ends. A run with steps has none."`
+
+	Steps              RunSteps `json:"steps,omitempty" nullable:"false" maxItems:"1000" doc:"What it consists of. Workers, and executors over HTTP, do it; the run has no executor of its own then."`
+	MaxConcurrentSteps int      `json:"max_concurrent_steps,omitempty" minimum:"0" maximum:"1000000" doc:"How many instances of its steps are in flight at a time; 0 is no bound."`
+	MaxStepsPerTick    int      `json:"max_steps_per_tick,omitempty" minimum:"0" maximum:"1000000" doc:"How many of them one tick of the coordinator lets go; 0 is no bound."`
 }
 
 // Run is a run as it is now.
 type Run struct {
 	ID       string            `json:"id"`
 	Name     string            `json:"name,omitempty"`
-	Status   string            `json:"status" enum:"queued,not_started,running,succeeded,failed,canceled"`
+	Status   string            `json:"status" enum:"storing,queued,not_started,running,succeeded,failed,canceled"`
 	Tags     map[string]string `json:"tags,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Owner    string            `json:"owner,omitempty"`
 	Priority int               `json:"priority"`
 	Retries  int               `json:"retries,omitempty" doc:"How often it may be queued again after its executor was lost."`
 
+	Pools map[string]int `json:"pools,omitempty" doc:"Slots that it needs as a whole."`
+	Claim string         `json:"claim,omitempty" doc:"Under which its slots are held, while it is in progress."`
+
+	Steps              int `json:"steps,omitempty" doc:"How many instances its steps have; left out if it has no steps."`
+	MaxConcurrentSteps int `json:"max_concurrent_steps,omitempty" doc:"How many of them are in flight at a time; left out if there is no bound."`
+	MaxStepsPerTick    int `json:"max_steps_per_tick,omitempty" doc:"How many of them one tick lets go; left out if there is no bound."`
+
 	// BlockReason is why it is still queued, and BlockKind what kind of limit that
 	// is; both once the coordinator has found out.
 	BlockReason string `json:"block_reason,omitempty" doc:"Why it is still queued, once the coordinator has found out."`
-	BlockKind   string `json:"block_kind,omitempty" doc:"run_limit or tag_limit."`
+	BlockKind   string `json:"block_kind,omitempty" doc:"run_limit, tag_limit or pool."`
 
 	QueuedAt   time.Time `json:"queued_at"`
 	AdmittedAt time.Time `json:"admitted_at,omitzero"`
@@ -90,7 +103,7 @@ type RunWhy struct {
 
 // RunEvent is something that has happened to a run.
 type RunEvent struct {
-	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotReleased, StepSlotLost. There may be others later."`
+	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
 	At       time.Time         `json:"at"`
 	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
 	Reason   string            `json:"reason,omitempty"`
@@ -125,28 +138,40 @@ type RunFinish struct {
 // StartedRun is a run as its executor sees it.
 type StartedRun struct {
 	Run
-	// TrustedFor is for how many milliseconds after the request was sent the run can
-	// be believed to be the executor's unless it sends a heartbeat; TrustedUntil is
-	// the same by the server's wall clock, which can be set.
-	TrustedFor   int64     `json:"trusted_for" doc:"Milliseconds from the sending of the request for which the run can be believed to be the executor's unless it sends a heartbeat; 0 if it can't."`
+	Trusted
+	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
+}
+
+// Trusted is for how long an executor can believe that what it has is its own.
+type Trusted struct {
+	// TrustedFor is for how many milliseconds after the request was sent that is sure
+	// unless the executor sends a heartbeat; TrustedUntil is the same by the server's
+	// wall clock, which can be set.
+	TrustedFor   int64     `json:"trusted_for" doc:"Milliseconds from the sending of the request for which it can be believed to be the executor's unless that sends a heartbeat; 0 if it can't."`
 	TrustedUntil time.Time `json:"trusted_until,omitzero"`
 	// Grace is how many milliseconds an executor should take to stop at most.
-	Grace int64    `json:"grace_ms,omitempty" doc:"Milliseconds that an executor should take to stop at most: it must begin that much before trust ends."`
-	TTL   Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
+	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that an executor should take to stop at most: it must begin that much before trust ends."`
 
 	// until is when trust ends, on this machine's clock; set by a Client.
 	until time.Duration
 }
 
-// Trust tells for how long from now a run that a [Client] answered can be believed
-// to be its executor's, on a clock that counts through suspend, and how long the
-// executor should take to stop at most.
-func (r *StartedRun) Trust() (left, grace time.Duration) {
-	left = max(0, r.until-lease.BootClock().Now())
-	if r.until == 0 || left == 0 {
+// sent takes when the request was sent that was answered with this.
+func (t *Trusted) sent(at time.Duration) {
+	if t.TrustedFor > 0 {
+		t.until = at + time.Duration(t.TrustedFor)*time.Millisecond
+	}
+}
+
+// Trust tells for how long from now what a [Client] answered can be believed to be its
+// executor's, on a clock that counts through suspend, and how long the executor should
+// take to stop at most.
+func (t *Trusted) Trust() (left, grace time.Duration) {
+	left = max(0, t.until-lease.BootClock().Now())
+	if t.until == 0 || left == 0 {
 		return 0, 0
 	}
-	return left, time.Duration(r.Grace) * time.Millisecond
+	return left, time.Duration(t.Grace) * time.Millisecond
 }
 
 // Limits are what runs are admitted under.

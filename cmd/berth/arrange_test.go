@@ -71,7 +71,7 @@ func TestArrange_LosesNothingOfACommandLine(t *testing.T) {
 
 func TestComplete_OffersWhatFits(t *testing.T) {
 	for _, tc := range []struct{ line, want string }{
-		{"", "dev sidecar coordinator exec submit queue runs limits pools claims hosts apply export verify bench version completion"},
+		{"", "dev sidecar coordinator worker exec submit queue runs limits pools claims hosts apply export verify bench version completion"},
 		{"po", "pools"},
 		{"pools ", "list info set delete pause resume"},
 		{"pools s", "set"},
@@ -87,7 +87,11 @@ func TestComplete_OffersWhatFits(t *testing.T) {
 		{"exec --verb", "--verbose"},
 		{"coordinator ", "status"},
 		{"coordinator --tick", "--tick-interval"},
-		{"runs list --status s", "succeeded"},
+		{"runs list --status s", "storing succeeded"},
+		{"runs ", "list info logs events wait cancel retry"},
+		{"runs info --w", "--watch"},
+		{"submit --it", "--items"},
+		{"submit --items days.txt -- ", ""},
 		{"nonsense ", ""},
 	} {
 		t.Run(tc.line, func(t *testing.T) {

@@ -37,6 +37,7 @@ func benchCommand() *cli.Command {
 					"Do not run it on an etcd that others need now.",
 			},
 			benchQueueCommand(),
+			benchStepsCommand(),
 			benchEtcdCommand(),
 		},
 	}

@@ -23,18 +23,24 @@ const (
 	quickRounds   = 3
 )
 
-// benchFlags are those of all benchmarks, then its own. The example is a name of a
-// case.
+// benchFlags are those of benchmarks with clients, then its own. The example is a name
+// of a case.
 func benchFlags(clients []int, example string, own ...cli.Flag) []cli.Flag {
-	return append([]cli.Flag{
+	return append(append(benchRoundFlags("measure only what has a target, in 3 rounds of 500ms", "`TIME` of each load in a round", example),
+		&cli.StringFlag{Name: "clients", Value: joinInts(clients), Usage: "`NUMBERS` of clients, comma-separated"},
+	), own...)
+}
+
+// benchRoundFlags are those of all benchmarks. Quick and duration say what these flags do.
+func benchRoundFlags(quick, duration, example string) []cli.Flag {
+	return []cli.Flag{
 		&cli.BoolFlag{Name: benchEmbeddedFlag, Usage: "measure on an etcd that is started for this, in a process of its own, with fsync"},
-		&cli.BoolFlag{Name: "quick", Usage: "measure only what has a target, in 3 rounds of 500ms"},
-		&cli.DurationFlag{Name: "duration", Value: bench.DefaultDuration, Usage: "`TIME` of each load in a round"},
+		&cli.BoolFlag{Name: "quick", Usage: quick},
+		&cli.DurationFlag{Name: "duration", Value: bench.DefaultDuration, Usage: duration},
 		&cli.IntFlag{Name: "rounds", Value: bench.DefaultRounds, Usage: "`NUMBER` of rounds of each case"},
 		&cli.StringFlag{Name: "cases", Usage: "measure only cases whose name matches `REGEXP`; names are like " + example},
-		&cli.StringFlag{Name: "clients", Value: joinInts(clients), Usage: "`NUMBERS` of clients, comma-separated"},
 		&cli.PathFlag{Name: benchProfileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
-	}, own...)
+	}
 }
 
 func benchClaimsFlags() []cli.Flag {
@@ -45,9 +51,19 @@ func benchClaimsFlags() []cli.Flag {
 	)
 }
 
-// benchSizes reads what to measure, and how long, as far as all benchmarks have it.
+// benchSizes reads what to measure, and how long, as far as benchmarks with clients have it.
 func benchSizes(c *cli.Context) (bench.Config, error) {
-	for _, flag := range []string{"duration", "rounds", "held-claims", "queued"} {
+	cfg, err := benchRounds(c)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Clients, err = splitInts(c, "clients")
+	return cfg, err
+}
+
+// benchRounds is the part of it that all have.
+func benchRounds(c *cli.Context) (bench.Config, error) {
+	for _, flag := range []string{"duration", "rounds", "held-claims", "queued", "steps"} {
 		if v := c.Value(flag); c.IsSet(flag) && (v == 0 || v == time.Duration(0)) {
 			return bench.Config{}, usagef("--%s can't be 0", flag) // which would be the default
 		}
@@ -62,11 +78,8 @@ func benchSizes(c *cli.Context) (bench.Config, error) {
 	if cfg.TargetsOnly && !c.IsSet("rounds") {
 		cfg.Rounds = quickRounds
 	}
-	var err error
-	if cfg.Clients, err = splitInts(c, "clients"); err != nil {
-		return cfg, err
-	}
 	if pattern := c.String("cases"); pattern != "" {
+		var err error
 		if cfg.Cases, err = regexp.Compile(pattern); err != nil {
 			return cfg, usagef("--cases can't be %q: %v", pattern, err)
 		}

@@ -10,8 +10,11 @@ import (
 // benchPage writes a report for people: where it was measured, the cases, and
 // the targets.
 func benchPage(out *page, r *bench.Report, table func(*page, []*bench.Row)) {
-	out.line("etcd %s at %s, %s, %s, %s", r.Etcd, strings.Join(r.Endpoints, ","), r.Go, count(r.CPUs, "CPU"),
-		fmt.Sprintf("%s of %.3gs", count(r.Rounds, "round"), r.RoundSeconds))
+	rounds := count(r.Rounds, "round")
+	if r.RoundSeconds > 0 { // those of steps last until all are done
+		rounds = fmt.Sprintf("%s of %.3gs", rounds, r.RoundSeconds)
+	}
+	out.line("etcd %s at %s, %s, %s, %s", r.Etcd, strings.Join(r.Endpoints, ","), r.Go, count(r.CPUs, "CPU"), rounds)
 	out.gap()
 	table(out, r.Rows)
 	benchFailures(out, r.Rows)
@@ -84,6 +87,8 @@ func benchSummary(r *bench.Row) []string {
 		words = append(words, fmt.Sprintf("seen in %s", r.Admissions.Seen), fmt.Sprintf("%.2f × a plain put", r.Admissions.SeenToPut.Median))
 	case r.Plan != nil:
 		words = append(words, r.Plan.String())
+	case r.StepLoads != nil:
+		words = append(words, fmt.Sprintf("%.0f/s", r.StepLoads.Own.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What))
 	case r.Leader != nil:
 		words = append(words, fmt.Sprintf("%.1f MB of heap, %.1f MB resident", r.Leader.Heap, r.Leader.Resident))
 	default:

@@ -93,7 +93,7 @@ func values(f cli.Flag) []candidate {
 		"output":     {"table", "json", "yaml"},
 		"log-level":  {"trace", "debug", "info", "warn", "error"},
 		"log-format": {"text", "json"},
-		"status":     {"queued", "not_started", "running", "succeeded", "failed", "canceled"},
+		"status":     strings.Split(statusNames(), ", "),
 	}[f.Names()[0]] {
 		all = append(all, candidate{word, ""})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func coordinatorCommand() *cli.Command {
@@ -26,8 +28,11 @@ func coordinatorCommand() *cli.Command {
 seconds at most, and at once if it is stopped. Two or three in all are enough: on
 hosts of their own, or within sidecars ('berth sidecar --coordinator').
 
+With --listen it serves /healthz, /readyz and /metrics there. An address that other
+hosts can reach needs TLS and a token, as a sidecar's does.
+
 TERM or INT: steps down. A second one does not wait.`,
-		Flags:       config.Flags(config.Instance, config.Lead),
+		Flags:       coordinatorFlags(),
 		Subcommands: []*cli.Command{coordinatorStatusCommand()},
 		Action:      coordinate,
 	}
@@ -41,22 +46,41 @@ func coordinate(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Instance, config.Lead)
+	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.Lead}
+	if c.IsSet(listenFlag) {
+		groups = append(groups, config.Serve)
+	}
+	s, err := config.Load(config.FromCLI(c), groups...)
 	if err != nil {
 		return err
 	}
-	st, err := stand(s, newLogger(c.App.ErrWriter, s, hclog.Info), nil)
+	log := newLogger(c.App.ErrWriter, s, hclog.Info)
+	var reg *prometheus.Registry // what nobody can see is not kept
+	if c.IsSet(listenFlag) && s.Listen != "" {
+		reg = newRegistry()
+	}
+	st, err := stand(s, log, registererOf(reg))
 	if err != nil {
 		return err
 	}
+	health, err := serveHealth(c.Context, s, log, reg, st.candidate.Trouble)
+	if err != nil {
+		return errors.Join(err, st.stepDown())
+	}
+	return errors.Join(standUntilAsked(p, s, st, health), health.close())
+}
+
+// standUntilAsked tells when the candidate stands, and has it step down when that is
+// asked for.
+func standUntilAsked(p *printer, s config.Settings, st *standing, health *healthDoor) error {
 	asked := make(chan struct{})
 	defer stopOnSignals(func(unix.Signal) bool { close(asked); return true })()
 	for ready := st.ready(); ; {
 		select {
 		case <-ready:
 			ready = nil
-			r := standsRecord{PID: os.Getpid(), Host: s.Host, Instance: coordinator.Instance}
-			if err := p.print(r, func(out *page) { out.line("berth coordinator of host %s stands as a candidate", s.Host) }); err != nil {
+			r := standsRecord{PID: os.Getpid(), Host: s.Host, Instance: coordinator.Instance, HTTP: health.url()}
+			if err := p.print(r, func(out *page) { out.line("%s", r) }); err != nil {
 				return errors.Join(err, st.stepDown())
 			}
 		case <-st.failed():
@@ -72,6 +96,17 @@ type standsRecord struct {
 	PID      int    `json:"pid"`
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
+	// HTTP is where the health and the metrics are served.
+	HTTP string `json:"http,omitempty"`
+}
+
+// String says it for people.
+func (r standsRecord) String() string {
+	text := "berth coordinator of host " + r.Host + " stands as a candidate"
+	if r.HTTP != "" {
+		text += ", with its health and metrics at " + r.HTTP
+	}
+	return text
 }
 
 func coordinatorStatusCommand() *cli.Command {
@@ -93,11 +128,11 @@ func coordinatorStatus(c *cli.Context) error {
 		return err
 	}
 	return connectRuns(c, func(s run.Store) error {
-		all, err := coordinator.Candidates(c.Context, s.Backend, s.Keys)
+		all, err := s.Candidates(c.Context)
 		if err != nil {
 			return err
 		}
-		record := coordinatorOf(all)
+		record := sidecar.CoordinatorOf(all)
 		if err := p.print(record, func(out *page) { coordinatorText(out, record) }); err != nil {
 			return err
 		}
@@ -108,7 +143,7 @@ func coordinatorStatus(c *cli.Context) error {
 	})
 }
 
-func coordinatorText(out *page, r coordinatorRecord) {
+func coordinatorText(out *page, r sidecar.Coordinator) {
 	if r.Leader == nil {
 		out.line("%s", nobodyLeads)
 		return
@@ -130,7 +165,7 @@ func coordinatorText(out *page, r coordinatorRecord) {
 }
 
 // tickRows tell of a leader's last tick.
-func tickRows(now time.Time, t *tickRecord) [][]string {
+func tickRows(now time.Time, t *sidecar.Tick) [][]string {
 	if t == nil {
 		return [][]string{{"last tick", "none yet"}}
 	}

@@ -25,6 +25,9 @@ func execRequest(c *cli.Context, wait time.Duration) (pool.Request, error) {
 		return r, usagef("exec needs a command to run: berth exec --pool POOL=SLOTS -- COMMAND")
 	}
 	var err error
+	if len(c.StringSlice("pool")) == 0 {
+		return r, usagef("exec needs a pool: --pool POOL=SLOTS, or --pool POOL for one slot")
+	}
 	if r.Slots, err = parseSlots(c.StringSlice("pool")); err != nil {
 		return r, err
 	}
@@ -47,9 +50,6 @@ func execRequest(c *cli.Context, wait time.Duration) (pool.Request, error) {
 
 // parseSlots reads POOL=SLOTS, or POOL for one slot, each.
 func parseSlots(texts []string) (map[string]int, error) {
-	if len(texts) == 0 {
-		return nil, usagef("exec needs a pool: --pool POOL=SLOTS, or --pool POOL for one slot")
-	}
 	slots := map[string]int{}
 	for _, text := range texts {
 		name, number, given := strings.Cut(text, "=")

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func hostsCommand() *cli.Command {
@@ -18,9 +24,11 @@ func hostsCommand() *cli.Command {
 			Name:   "list",
 			Usage:  "list the instances that are seen now",
 			Action: hostsList,
-			Description: "An instance is a process of berth on a host: a sidecar, or a berth exec without\n" +
-				"one; and a candidate for the coordinator's part, alone or in a sidecar. It is\n" +
-				"seen for up to 10 seconds after it has died.",
+			Description: "An instance is a process of berth on a host: a sidecar, a worker, or a berth exec\n" +
+				"without a sidecar; and a candidate for the coordinator's part, alone or in a\n" +
+				"sidecar. It is seen for up to 10 seconds after it has died. CAPACITY is how many step\n" +
+				"instances it runs at a time, ACTIVE how many it has now, and how many runs were\n" +
+				"started through it.",
 		}},
 	}
 }
@@ -33,23 +41,74 @@ func hostsList(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error {
+	return connectRuns(c, func(s run.Store) error {
 		// What can be read is shown also if something else can't.
-		hosts, err := admin.Hosts(c.Context)
+		hosts, err := readHosts(c.Context, s)
 		if err != nil && len(hosts) == 0 {
 			return err
 		}
-		if printErr := p.print(listOf(hosts, hostRecord), func(out *page) { hostsTable(out, hosts) }); printErr != nil {
+		list := sidecar.List[sidecar.Host]{Items: hosts}
+		if printErr := p.print(list, func(out *page) { hostsTable(out, hosts) }); printErr != nil {
 			return printErr
 		}
 		return err
 	})
 }
 
-func hostsTable(out *page, hosts []lease.PresenceRecord) {
+// readHosts reads who is there, what each has, and who leads. Records that can't be
+// read are left out, and are the error. What is active is counted at another moment
+// than hosts are listed.
+func readHosts(ctx context.Context, s run.Store) ([]sidecar.Host, error) {
+	seen, err := store.ReadAll(ctx, s.Backend, s.Keys.Hosts())
+	if err != nil {
+		return nil, store.Problem("the hosts could not be read", err)
+	}
+	var all []lease.PresenceRecord
+	var bad []error
+	for _, kv := range seen.KVs {
+		r, err := lease.DecodePresence(s.Keys, string(kv.Key), kv.Value)
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b lease.PresenceRecord) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Instance, b.Instance))
+	})
+	candidates, err := s.Candidates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	active, err := stepsOf(s).Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sidecar.HostsOf(all, active, candidates), errors.Join(bad...)
+}
+
+func hostsTable(out *page, hosts []sidecar.Host) {
 	var rows [][]string
 	for _, h := range hosts {
-		rows = append(rows, []string{h.Host, h.Instance, h.Role, h.Version, strconv.Itoa(h.PID), ago(out.now, h.Since)})
+		capacity, leader := "", ""
+		if h.Capacity > 0 {
+			capacity = strconv.Itoa(h.Capacity)
+		}
+		if h.Leader {
+			leader = "leads"
+		}
+		rows = append(rows, []string{
+			h.Host, h.Instance, h.Role, capacity, activeText(h), leader, h.Version, strconv.Itoa(h.PID), ago(out.now, h.Since),
+		})
 	}
-	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "VERSION", "PID", "SINCE"}, rows)
+	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "CAPACITY", "ACTIVE", "LEADER", "VERSION", "PID", "SINCE"}, rows)
+}
+
+// activeText says what an instance has: the runs apart, which capacity is not about.
+func activeText(h sidecar.Host) string {
+	text := strconv.Itoa(h.ActiveSteps)
+	if h.ActiveRuns > 0 {
+		text += " + " + count(h.ActiveRuns, "run")
+	}
+	return text
 }

@@ -44,7 +44,7 @@ func queueList(c *cli.Context) error {
 		}
 		list := sidecar.List[queuedRun]{Items: []queuedRun{}}
 		for i, r := range all.Queue() {
-			list.Items = append(list.Items, queuedRun{runRecord(r), i + 1})
+			list.Items = append(list.Items, queuedRun{sidecar.RunOf(r), i + 1})
 		}
 		if err := p.print(list, func(out *page) { queueTable(out, list.Items) }); err != nil {
 			return err

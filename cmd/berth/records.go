@@ -88,13 +88,6 @@ func reasonRecord(r pool.Reason) *sidecar.Reason {
 	return out
 }
 
-func hostRecord(h lease.PresenceRecord) sidecar.Host {
-	return sidecar.Host{
-		Host: h.Host, Instance: h.Instance, Role: h.Role, Version: h.Version,
-		PID: h.PID, Capacity: h.Capacity, Since: h.Since,
-	}
-}
-
 // listOf makes what lists are printed as of some things; none make no null.
 func listOf[T, R any](all []T, record func(T) R) sidecar.List[R] {
 	items := make([]R, 0, len(all))

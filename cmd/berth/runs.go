@@ -20,9 +20,9 @@ func runsCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "runs",
 		Category: running,
-		Usage:    "see the runs, wait for them, and cancel them",
+		Usage:    "see the runs and what they write, wait for them, and cancel them",
 		Subcommands: []*cli.Command{
-			runsListCommand(), runsInfoCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(),
+			runsListCommand(), runsInfoCommand(), runsLogsCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(), runsRetryCommand(),
 		},
 	}
 }
@@ -75,7 +75,7 @@ func runsList(c *cli.Context) error {
 		}
 		runs := keep(all.With(statuses...), func(r *run.Run) bool { return hasTags(r, tags) })
 		slices.SortFunc(runs, func(a, b *run.Run) int { return cmp.Compare(a.Created, b.Created) })
-		list := sidecar.RunList{Items: listOf(runs, runRecord).Items, Unreadable: unreadableRecords(all.Bad)}
+		list := sidecar.RunList{Items: listOf(runs, sidecar.RunOf).Items, Unreadable: unreadableRecords(all.Bad)}
 		if err := p.print(list, func(out *page) { runsTable(out, list.Items) }); err != nil {
 			return err
 		}
@@ -148,12 +148,18 @@ var reasonFlag = &cli.StringFlag{Name: "reason", Usage: "`TEXT` that is kept wit
 func runsCancelCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "cancel",
-		Usage:     "cancel a run, whether it is queued or running",
+		Usage:     "cancel a run, whether it is queued or running, or one of its step instances",
 		ArgsUsage: "RUN",
 		Description: "The executor of a running one is told with its next heartbeat; its room is free at\n" +
-			"once. To cancel one that is canceled already is no error.",
-		Flags:  []cli.Flag{reasonFlag},
-		Action: func(c *cli.Context) error { return onRun(c, cancelRun(c, false)) },
+			"once. What workers have of it they stop. To cancel one that is canceled already is no\n" +
+			"error. A step instance that is canceled counts as one that has failed.",
+		Flags: []cli.Flag{reasonFlag, &cli.StringFlag{Name: "step", Usage: "`STEP[INDEX]` to cancel, and not the run; STEP for one without items"}},
+		Action: func(c *cli.Context) error {
+			if c.IsSet("step") {
+				return onRun(c, cancelStep(c))
+			}
+			return onRun(c, cancelRun(c, false))
+		},
 	}
 }
 
@@ -167,7 +173,7 @@ func cancelRun(c *cli.Context, onlyQueued bool) func(run.Store, *printer, string
 		if err != nil {
 			return err
 		}
-		return p.print(runRecord(r), func(out *page) {
+		return p.print(sidecar.RunOf(r), func(out *page) {
 			told := ""
 			if r.Executor != nil && !r.StartedAt.IsZero() {
 				told = fmt.Sprintf("; its executor on host '%s' is told with its next heartbeat", r.Executor.Host)

@@ -12,8 +12,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
-	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
@@ -44,6 +44,11 @@ func connectRuns(c *cli.Context, do func(run.Store) error) error {
 		Backend: backend, Keys: keys,
 		Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention),
 	})
+}
+
+// stepsOf is the store of the steps of runs, on the same connection.
+func stepsOf(s run.Store) step.Store {
+	return step.Store{Backend: s.Backend, Keys: s.Keys, Journal: s.Journal, Group: &store.Group{}}
 }
 
 // newBackend makes the connections to etcd, without waiting for it.
@@ -134,7 +139,7 @@ func unreadableRecords(bad []error) []sidecar.Unreadable {
 
 // warnOfNobody tells if nobody will ever admit what is queued.
 func warnOfNobody(c *cli.Context, s run.Store) error {
-	all, err := coordinator.Candidates(c.Context, s.Backend, s.Keys)
+	all, err := s.Candidates(c.Context)
 	if err == nil && len(all) == 0 {
 		say(c, "warning: %s", nobodyLeads)
 	}

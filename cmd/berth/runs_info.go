@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -13,19 +15,43 @@ import (
 func runsInfoCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "info",
-		Usage:     "show a run",
+		Usage:     "show a run, and how its steps go",
 		ArgsUsage: "RUN",
+		Description: `The steps are a tree: each stands below one that it needs. In the progress of a step
+'#' is what has succeeded, '!' what has failed, 'x' what was canceled and '>' what runs;
+what is not begun is left empty. Of what has failed the first are listed, all of it with
+-o json. 'berth runs logs' has the output.`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on until the run has ended, and show what changes"},
+		},
 		Action: func(c *cli.Context) error {
 			return onRun(c, func(s run.Store, p *printer, id string) error {
-				r, err := s.Get(c.Context, id)
-				if err != nil {
-					return err
+				if !c.Bool("watch") {
+					return showRun(c.Context, s, p, id)
 				}
-				record := runRecord(r)
-				return p.print(record, func(out *page) { runText(out, record) })
+				if p.format != "table" {
+					return usagef("--watch is for people: it goes with no --output but table")
+				}
+				return watchRun(c, s, p, id)
 			})
 		},
 	}
+}
+
+// showRun prints a run with its steps.
+func showRun(ctx context.Context, s run.Store, p *printer, id string) error {
+	most := failuresShown
+	if p.format != "table" {
+		most = 0 // programs get all
+	}
+	d, err := readRun(ctx, s, id, most)
+	if d == nil {
+		return err
+	}
+	if printErr := p.print(d.record(), func(out *page) { detailText(out, d) }); printErr != nil {
+		return printErr
+	}
+	return err
 }
 
 func runText(out *page, r sidecar.Run) {
@@ -38,6 +64,8 @@ func runText(out *page, r sidecar.Run) {
 	rows := [][]string{
 		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", reasonOf(r)},
 		{"owner", r.Owner}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
+		{"pools", slotsText(r.Pools)}, {"claim", r.Claim},
+		{"steps", stepsText(r)},
 		{"retries", retriesText(r)},
 		{"queued", times(r.QueuedAt)}, {"admitted", times(r.AdmittedAt)}, {"started", times(r.StartedAt)}, {"ended", times(r.EndedAt)},
 		{"executor", executorText(r)},
@@ -48,8 +76,27 @@ func runText(out *page, r sidecar.Run) {
 	out.columns(withValues(rows))
 }
 
-// retriesText says how often a run may be tried again, and has been.
+// stepsText says how many step instances a run has, and how many at a time.
+func stepsText(r sidecar.Run) string {
+	if r.Steps == 0 {
+		return ""
+	}
+	text := count(r.Steps, "instance")
+	if r.MaxConcurrentSteps > 0 {
+		text += fmt.Sprintf(", at most %d in flight", r.MaxConcurrentSteps)
+	}
+	if r.MaxStepsPerTick > 0 {
+		text += fmt.Sprintf(", at most %d published in one tick", r.MaxStepsPerTick)
+	}
+	return text
+}
+
+// retriesText says how often a run may be tried again, and has been. Of one with steps
+// it is they that are tried again.
 func retriesText(r sidecar.Run) string {
+	if r.Steps > 0 {
+		return ""
+	}
 	text := strconv.Itoa(r.Retries)
 	if r.Lost > 0 {
 		text += ", " + count(r.Lost, "executor") + " lost"
@@ -66,39 +113,4 @@ func executorText(r sidecar.Run) string {
 		text += ", " + r.Executor.Name
 	}
 	return text + ", attempt " + strconv.Itoa(r.Attempt)
-}
-
-func runsEventsCommand() *cli.Command {
-	return &cli.Command{
-		Name:        "events",
-		Usage:       "tell what has happened to a run",
-		ArgsUsage:   "RUN",
-		Description: "Events are kept for run_retention, also after the run itself is gone.",
-		Action:      func(c *cli.Context) error { return onRun(c, runsEvents(c)) },
-	}
-}
-
-func runsEvents(c *cli.Context) func(run.Store, *printer, string) error {
-	return func(s run.Store, p *printer, id string) error {
-		events, err := s.Events(c.Context, id)
-		if err != nil {
-			return err
-		}
-		if len(events) == 0 {
-			if _, err := s.Get(c.Context, id); err != nil {
-				return err
-			}
-		}
-		return p.print(listOf(events, runEventRecord), func(out *page) { runEventsTable(out, events) })
-	}
-}
-
-func runEventsTable(out *page, events []run.LoggedEvent) {
-	var rows [][]string
-	for _, e := range events {
-		rows = append(rows, []string{
-			e.At.Local().Format(time.DateTime + ".000"), string(e.Type), e.By, pairsText(e.Metadata), e.Reason,
-		})
-	}
-	out.table("its events are gone: they are kept for run_retention", []string{"AT", "EVENT", "BY", "MORE", "REASON"}, rows)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func runsWaitCommand() *cli.Command {
@@ -30,7 +30,7 @@ func runsWaitCommand() *cli.Command {
 					return err
 				}
 				return awaitRun(c, s, id, func(r *run.Run) error {
-					return p.print(runRecord(r), func(out *page) {
+					return p.print(sidecar.RunOf(r), func(out *page) {
 						if r.Status == run.Succeeded { // or it is an error
 							out.line("%s", endText(r))
 						}
@@ -83,6 +83,8 @@ const (
 	firstPlaceLook = 300 * time.Millisecond
 	placeLook      = 2 * time.Second
 	placeShare     = 20
+	// stepsLook is how often it is looked at the steps of a run that is running.
+	stepsLook = 500 * time.Millisecond
 	// silence is how long etcd may be silent before that is told.
 	silence = 5 * time.Second
 )
@@ -96,6 +98,7 @@ type follower struct {
 
 	now   *run.Run // nil until it is known
 	place string   // in the queue
+	steps string   // how they go
 	heard time.Time
 }
 
@@ -123,14 +126,26 @@ func (f *follower) follow(ctx context.Context) (*run.Run, error) {
 				continue
 			}
 			f.lookUp(ctx)
-			look.Reset(max(placeLook, placeShare*time.Since(now)))
+			least := placeLook
+			if f.now != nil && f.now.Steps > 0 && f.now.Status == run.Running {
+				least = stepsLook
+			}
+			look.Reset(max(least, placeShare*time.Since(now)))
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 		if f.now != nil {
-			f.progress.tell(progressText(f.now, f.place))
+			f.progress.tell(f.text())
 		}
 	}
+}
+
+// text says how the run goes.
+func (f *follower) text() string {
+	if f.now.Status == run.Running && f.steps != "" {
+		return f.steps
+	}
+	return progressText(f.now, f.place)
 }
 
 // take takes what the feed delivered.
@@ -173,15 +188,22 @@ func (f *follower) decode(kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// lookUp finds out where a queued run stands. What fails is tried again.
+// lookUp finds out where a queued run stands, and how the steps of one go that is
+// running. What fails is tried again.
 func (f *follower) lookUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if f.now != nil && f.now.Status == run.Running && f.now.Steps > 0 {
+		if text, err := stepsLine(ctx, f.store, f.now.ID, f.progress.line); err == nil {
+			f.steps = text
+		}
+		return
+	}
 	f.place = ""
 	if f.now == nil || f.now.Status != run.Queued {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, silence)
-	defer cancel()
-	if all, err := coordinator.Candidates(ctx, f.store.Backend, f.store.Keys); err == nil && len(all) == 0 {
+	if all, err := f.store.Candidates(ctx); err == nil && len(all) == 0 {
 		f.place = nobodyLeads
 		return
 	}
@@ -201,8 +223,14 @@ func (f *follower) lookUp(ctx context.Context) {
 // the queue, if that is known.
 func progressText(r *run.Run, place string) string {
 	switch {
+	case r.Status == run.Storing:
+		return "its steps are being stored"
+	case r.Status == run.NotStarted && r.Steps > 0:
+		return "admitted"
 	case r.Status == run.NotStarted:
 		return "admitted, waiting for an executor to start it"
+	case r.Status == run.Running && r.Executor == nil:
+		return "running, its steps are run by workers"
 	case r.Status == run.Running:
 		text := "running on host '" + r.Executor.Host + "'"
 		if r.Attempt > 1 {

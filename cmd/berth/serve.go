@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/config"
@@ -26,8 +24,7 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	if err != nil {
 		return sidecar.Config{}, err
 	}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg := newRegistry()
 	return sidecar.Config{
 		Options: o,
 		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf),

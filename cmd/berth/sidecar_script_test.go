@@ -16,12 +16,13 @@ import (
 	"github.com/berthhq/berth/sidecar"
 )
 
-// scriptServe runs a sidecar, dev, or a coordinator under a name:
+// scriptServe runs a sidecar, dev, a coordinator or a worker under a name:
 //
 //	serve NAME FLAGS…   starts it, with NAME.sock and NAME.state, waits until it
 //	                    answers, and exports its HTTP address as NAME in capitals
 //	serve NAME dev …    the same for berth dev
-//	serve NAME coordinator …  the same for berth coordinator, without addresses
+//	serve NAME coordinator …  the same for berth coordinator, with an address if it has --listen
+//	serve NAME worker …  the same for berth worker, with its state in NAME.state
 //	serve NAME stop     ends it with TERM and waits; it must exit with 0
 //	serve NAME leave    the same with HUP
 //	serve NAME ends     waits for the end that was asked for; it must exit with 0
@@ -38,6 +39,8 @@ func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
 	switch {
 	case s == nil && (verb == "dev" || verb == "coordinator"):
 		w.served[name] = startServed(ts, name, rest...)
+	case s == nil && verb == "worker":
+		w.served[name] = startServed(ts, name, append(rest, "--state-dir", ts.MkAbs(name+".state"))...)
 	case s == nil:
 		w.served[name] = startServed(ts, name, append([]string{
 			"sidecar", "--listen", "127.0.0.1:0", "--socket", ts.MkAbs(name + ".sock"), "--state-dir", ts.MkAbs(name + ".state"),
@@ -59,7 +62,7 @@ func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// served is a running sidecar, dev or coordinator.
+// served is a running sidecar, dev, coordinator or worker.
 type served struct {
 	cmd *exec.Cmd
 	at  addresses
@@ -94,10 +97,10 @@ func startServed(ts *testscript.TestScript, name string, args ...string) *served
 		text, _ := os.ReadFile(ts.MkAbs(name + ".log"))
 		ts.Fatalf("%s did not start: %v\n%s", name, err, text)
 	}
-	if s.at.Socket == "" {
-		return s // a coordinator tells when it stands
-	}
 	ts.Setenv(strings.ToUpper(name), s.at.HTTP)
+	if s.at.Socket == "" {
+		return s // coordinators and workers tell when they are there
+	}
 	if s.at.Etcd != "" {
 		ts.Setenv("BERTH_ENDPOINTS", s.at.Etcd)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 
@@ -8,7 +9,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func submitCommand() *cli.Command {
@@ -16,42 +19,65 @@ func submitCommand() *cli.Command {
 		Name:     "submit",
 		Category: running,
 		Usage:    "put a run into the queue, and print its id",
-		Description: `The coordinator admits it when the limits allow it ('berth limits'), and an executor
-starts and finishes it over HTTP. A file says the same as the flags, in YAML or
-JSON:
+		UsageText: `berth submit -f FILE [options]
+berth submit [--items FILE] [options] -- COMMAND [ARGUMENT…]
+berth submit [options]`,
+		ArgsUsage: verbatim,
+		Description: `The coordinator admits it when the limits allow it ('berth limits'). What it is to
+do then is said in one of three ways:
+
+A file names its steps, in YAML or JSON: which need which, the items that a step fans
+out over, and how many of them are done at a time. Workers run them.
 
    id: nightly-2026-01-02    # left out: a new one
    name: nightly
    owner: data team
    priority: 10              # -1000 to 1000, left out: 0
-   retries: 2                # after a lost executor, left out: 0
    tags: {env: prod}         # what limits are about
    labels: {ticket: "4711"}  # for people
+   max_concurrent_steps: 10  # in flight, of all steps
+   steps:
+     - name: extract
+       items: {from: 1, to: 20}
+       concurrency: 3
+       command: [./load.sh, "{{.item}}"]
+     - name: report
+       needs: [extract]
+       pools: {db: 1}
+       shell: ./report.sh
 
-Flags beside a file win over it; tags and labels are added to those of the file.
-To submit the same again with the same id finds the run that there is.
+A command is a run of one step. With --items it is run once for each item of a file,
+and {{.item}} in its arguments is that item; --pool, --retries and --timeout are those
+of each item then. All that follows the command is its own.
+
+A run with neither is for an executor of your own, which starts and finishes it over
+HTTP; it can have pools and retries as a whole:
+
+   retries: 2                # after a lost executor, left out: 0
+   pools: {db: 2}            # slots that it holds from its admission to its end
+
+Flags beside a file win over it; tags, labels and pools are added to those of the
+file. To submit the same again with the same id finds the run that there is.
 
 With --wait it goes on until the run has ended: 0 if it has succeeded, 1 if it
 has failed or was canceled. Ctrl-C ends the wait, not the run.`,
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
 			&cli.StringFlag{Name: "id", Usage: "`ID` of the run", DefaultText: "a new one"},
 			&cli.StringFlag{Name: "name", Usage: "`NAME` for people; many runs can have the same"},
 			&cli.StringSliceFlag{Name: "tag", Usage: "`KEY=VALUE` that limits are about; may be repeated"},
 			&cli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE` for people; may be repeated"},
+			&cli.StringSliceFlag{Name: "pool", Aliases: []string{"p"}, Usage: "`POOL=SLOTS` that it needs as a whole, or each item of a command, or POOL for one; may be repeated"},
 			&cli.StringFlag{Name: "owner", Usage: "`TEXT` that says who it belongs to"},
 			&cli.IntFlag{Name: "priority", Usage: fmt.Sprintf("`N` from %d to %d; higher goes first", pool.MinPriority, pool.MaxPriority)},
-			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("queue it again `N` times after its executor was lost, at most %d", run.MaxRetries)},
+			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("try again `N` times what has failed of a command, or a run whose executor was lost; at most %d", run.MaxRetries)},
 			&cli.BoolFlag{Name: "wait", Usage: "wait until it has ended, and tell how it goes"},
-		},
+		}, commandFlags()...),
 		Action: submit,
 	}
 }
 
 func submit(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
 	p, err := printerOf(c)
 	if err != nil {
 		return err
@@ -61,7 +87,7 @@ func submit(c *cli.Context) error {
 		return err
 	}
 	return connectRuns(c, func(s run.Store) error {
-		r, created, err := s.Submit(c.Context, asked.id, asked.spec)
+		r, created, err := asked.submit(c.Context, s)
 		if err != nil {
 			return err
 		}
@@ -69,7 +95,7 @@ func submit(c *cli.Context) error {
 			say(c, "run %s was submitted before; it is %s", r.ID, r.Status)
 		}
 		show := func(r *run.Run) error {
-			return p.print(runRecord(r), func(out *page) { out.line("%s", r.ID) })
+			return p.print(sidecar.RunOf(r), func(out *page) { out.line("%s", r.ID) })
 		}
 		if !c.Bool("wait") {
 			return show(r)
@@ -93,15 +119,67 @@ func submit(c *cli.Context) error {
 type asked struct {
 	id   string
 	spec run.Spec
+	// steps are nil in a run without any; graph is what they make.
+	steps []step.Spec
+	graph *step.Graph
 }
 
-// submission reads what the file and the flags ask for.
+// submit puts it into the queue. Created tells whether it was not there before.
+func (a *asked) submit(ctx context.Context, s run.Store) (r *run.Run, created bool, err error) {
+	if a.graph == nil {
+		return s.Submit(ctx, a.id, a.spec)
+	}
+	return stepsOf(s).Submit(ctx, s, a.id, a.spec, a.graph)
+}
+
+// submission reads what the file, the flags and the command ask for.
 func submission(c *cli.Context) (a asked, err error) {
-	if c.IsSet("file") {
-		if a, err = readSubmission(c); err != nil {
+	command := c.Args().Present()
+	if !command {
+		if err := withoutCommand(c); err != nil {
 			return a, err
 		}
 	}
+	if c.IsSet("file") {
+		if command {
+			return a, usagef("--file says what the run is to do: there is no use for the command %q beside it", c.Args().First())
+		}
+		if a, err = readSubmission(c); err != nil {
+			return a, err
+		}
+		if a.steps != nil && c.IsSet("retries") {
+			return a, usagef("--retries has no meaning beside a file with steps: they have retries of their own")
+		}
+	}
+	slots, err := a.takeFlags(c)
+	if err != nil {
+		return a, err
+	}
+	if command {
+		err = a.takeCommand(c, slots)
+	} else {
+		a.addPools(slots)
+	}
+	if err != nil {
+		return a, err
+	}
+	if a.id == "" && !c.IsSet("id") {
+		a.id = ulid.Make().String()
+	}
+	if err := run.ValidateID(a.id); err != nil {
+		return a, err
+	}
+	if err := a.checkSteps(); err != nil {
+		if command {
+			err = asFlags(err, a.steps[0].Name)
+		}
+		return a, err
+	}
+	return a, a.spec.Validate()
+}
+
+// takeFlags takes what flags say of the run, and returns the slots that they name.
+func (a *asked) takeFlags(c *cli.Context) (map[string]int, error) {
 	for name, to := range map[string]*string{"id": &a.id, "name": &a.spec.Name, "owner": &a.spec.Owner} {
 		if c.IsSet(name) {
 			*to = c.String(name)
@@ -115,7 +193,7 @@ func submission(c *cli.Context) (a asked, err error) {
 	for name, to := range map[string]*map[string]string{"tag": &a.spec.Tags, "label": &a.spec.Labels} {
 		pairs, err := parsePairs(name, c.StringSlice(name))
 		if err != nil {
-			return a, err
+			return nil, err
 		}
 		if *to == nil {
 			*to = pairs
@@ -123,11 +201,25 @@ func submission(c *cli.Context) (a asked, err error) {
 			maps.Copy(*to, pairs)
 		}
 	}
-	if a.id == "" && !c.IsSet("id") {
-		a.id = ulid.Make().String()
+	return parseSlots(c.StringSlice("pool"))
+}
+
+// takeCommand makes the one step of a run with a command.
+func (a *asked) takeCommand(c *cli.Context, slots map[string]int) error {
+	s, err := commandStep(c, a.spec.Name, slots)
+	if err != nil {
+		return err
 	}
-	if err := run.ValidateID(a.id); err != nil {
-		return a, err
+	a.spec.Retries = 0 // they are the step's
+	a.steps = []step.Spec{s}
+	return nil
+}
+
+// addPools adds slots that the run needs as a whole.
+func (a *asked) addPools(slots map[string]int) {
+	if a.spec.Pools == nil {
+		a.spec.Pools = slots
+	} else {
+		maps.Copy(a.spec.Pools, slots)
 	}
-	return a, a.spec.Validate()
 }

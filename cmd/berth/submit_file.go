@@ -8,10 +8,12 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
 )
 
-// maxSubmission bounds a file, in bytes: several times the longest run.
-const maxSubmission = 256 << 10
+// maxSubmission bounds a file, in bytes: several times the longest run without items,
+// and long lists of items have files of their own.
+const maxSubmission = 4 << 20
 
 func readSubmission(c *cli.Context) (asked, error) {
 	if c.String("file") == "" {
@@ -27,7 +29,7 @@ func readSubmission(c *cli.Context) (asked, error) {
 // decodeSubmission reads a file that says what 'berth submit' is to submit. Its
 // error is [*fileProblems], with all that is wrong.
 func decodeSubmission(name string, data []byte) (asked, error) {
-	d := submissionReader{at: map[string]*yaml.Node{}}
+	d := submissionReader{name: name, at: map[string]*yaml.Node{}}
 	d.read(data)
 	return d.found, d.problems(name)
 }
@@ -35,11 +37,12 @@ func decodeSubmission(name string, data []byte) (asked, error) {
 // submissionReader reads a submission, and notes where its fields stand.
 type submissionReader struct {
 	strict
+	name  string
 	found asked
 	at    map[string]*yaml.Node // by field, as problems name it
 }
 
-var submissionFields = []string{"id", "name", "owner", "priority", "retries", "tags", "labels"}
+var submissionFields = []string{"id", "name", "owner", "priority", "retries", "tags", "labels", "pools", "max_concurrent_steps", "max_steps_per_tick", "steps"}
 
 func (d *submissionReader) read(data []byte) {
 	root := d.root(data, "fields of a run, or {}")
@@ -66,8 +69,19 @@ func (d *submissionReader) read(data []byte) {
 			s.Tags = d.pairs(field, value)
 		case "labels":
 			s.Labels = d.pairs(field, value)
+		case "pools":
+			s.Pools = d.slots(field, value)
+		case "max_concurrent_steps":
+			s.MaxConcurrentSteps = d.number(field, value)
+		case "max_steps_per_tick":
+			s.MaxStepsPerTick = d.number(field, value)
+		case "steps":
+			d.found.steps = d.steps(value)
 		}
 	})
+	if len(d.lines) == 0 {
+		d.refuse(d.found.checkSteps(), root)
+	}
 	if len(d.lines) == 0 {
 		d.refuse(s.Validate(), root)
 	}
@@ -83,12 +97,28 @@ func (d *submissionReader) pairs(field string, n *yaml.Node) map[string]string {
 	return pairs
 }
 
+// slots reads a mapping of numbers.
+func (d *submissionReader) slots(field string, n *yaml.Node) map[string]int {
+	slots := map[string]int{}
+	d.mapping(n, field, nil, func(path string, key, value *yaml.Node) {
+		d.at[path] = key
+		if err := pool.ValidateName(key.Value); err != nil {
+			d.wrong(key, "%s: %s", field, messageOf(err))
+		}
+		slots[key.Value] = d.number(path, value)
+	})
+	return slots
+}
+
 // refuse notes what a field must not be, where the field stands.
 func (d *submissionReader) refuse(err error, otherwise *yaml.Node) {
 	if err == nil {
 		return
 	}
 	field, at := fieldOf(err), otherwise
+	if n := d.nearest(field); n != nil {
+		at = n
+	}
 	for name, n := range d.at {
 		// A long key is named in part.
 		if name == field || strings.HasSuffix(field, "…") && strings.HasPrefix(name, strings.TrimSuffix(field, "…")) {

@@ -9,6 +9,7 @@ type BlockKind string
 const (
 	BlockRunLimit BlockKind = "run_limit" // max_concurrent_runs
 	BlockTagLimit BlockKind = "tag_limit"
+	BlockPool     BlockKind = "pool" // slots that it needs
 )
 
 // Block is why a run is still queued.
@@ -22,6 +23,9 @@ type Block struct {
 func RunLimitBlock(used, limit int) Block {
 	return Block{BlockRunLimit, fmt.Sprintf("global run limit (%d/%d)", used, limit)}
 }
+
+// PoolBlock is the block by pools: why as [pool.Space.Why] says it.
+func PoolBlock(why string) Block { return Block{BlockPool, why} }
 
 // TagLimitBlock is the block by a limit of a tag. The value is the run's own, or
 // empty if the limit is about all values together.

@@ -10,6 +10,10 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
+// CanceledValue is what the mark of a run says of whose steps none starts any more:
+// which run it is, is in the key.
+var CanceledValue = store.Encode(store.Now)
+
 // Cancel ends a run, and why is kept with it. One that is canceled already is no
 // error; one that has ended otherwise is a RunEnded problem. With onlyQueued a run
 // that has left the queue is a RunNotQueued problem. The executor of a running one
@@ -29,6 +33,10 @@ func (s Store) Cancel(ctx context.Context, id, why string, onlyQueued bool) (*Ru
 		}
 		rec, event := r.Record.cancel(why, time.Now())
 		next := step{rec: rec, event: event}
+		if r.Steps > 0 {
+			next.ops = []*pb.RequestOp{store.Put(s.Keys.Canceled(id), CanceledValue, 0)}
+			return next, nil
+		}
 		if r.Executor != nil {
 			next.ops = []*pb.RequestOp{store.Delete(s.Keys.ActiveRun(r.Executor.Host, id))}
 		}

@@ -5,6 +5,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -19,6 +20,30 @@ type step struct {
 	cmps    []*pb.Compare
 	ops     []*pb.RequestOp
 	refused error
+	// over takes over the run's claim with the change, if it is not nil; leased are
+	// puts on the claim's lease.
+	over   Home
+	leased []*pb.RequestOp
+}
+
+// takeOver makes a change along with the hand-over of the run's claim.
+func (s Store) takeOver(ctx context.Context, r *Run, next step, cmps []*pb.Compare) (int64, error) {
+	logged, err := s.Journal.Op(ctx, r.ID, next.event)
+	if err != nil {
+		return 0, err
+	}
+	rev, err := next.over.TakeOver(ctx, r, store.Extra{
+		If:     cmps,
+		Then:   append([]*pb.RequestOp{store.Put(s.Keys.Run(r.ID), next.rec.Encode(), 0), logged}, next.ops...),
+		Leased: next.leased,
+	})
+	switch {
+	case err == nil:
+		return rev, nil
+	case problem.CodeOf(err) == problem.Precondition:
+		return 0, store.ErrChanged
+	}
+	return 0, store.Stop(err)
 }
 
 // change reads a run, decides, and writes under a compare of what it read. Decide
@@ -46,7 +71,12 @@ func (s Store) change(ctx context.Context, id, what string, decide func(*Run) (s
 			return nil, store.Stop(next.refused)
 		}
 		cmps := append([]*pb.Compare{store.ModEquals(s.Keys.Run(id), r.Revision)}, next.cmps...)
-		rev, err := s.commit(ctx, id, cmps, next.rec, next.event, next.ops...)
+		var rev int64
+		if next.over == nil {
+			rev, err = s.commit(ctx, id, cmps, next.rec, next.event, next.ops...)
+		} else {
+			rev, err = s.takeOver(ctx, r, next, cmps)
+		}
 		if err == store.ErrChanged {
 			tried = r.Revision
 		}

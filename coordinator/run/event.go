@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,17 +25,34 @@ const (
 	RunStarted  EventType = "RunStarted"  // an executor has it
 	// RunLaunchFailed: it was admitted, and nobody started it in time.
 	RunLaunchFailed EventType = "RunLaunchFailed"
-	RunLost         EventType = "RunLost" // its executor is gone
+	RunLost         EventType = "RunLost"     // its executor is gone
+	RunRequeued     EventType = "RunRequeued" // the slots that were kept for it are gone
 	RunSucceeded    EventType = "RunSucceeded"
 	RunFailed       EventType = "RunFailed"
 	RunCanceled     EventType = "RunCanceled"
 
 	// Of claims that carry a run, with their pools; written by [Journal.Follow].
-	StepSlotWaiting  EventType = "StepSlotWaiting"  // it does not fit yet
-	StepSlotClaimed  EventType = "StepSlotClaimed"  // it has its slots
+	StepSlotWaiting EventType = "StepSlotWaiting" // it does not fit yet
+	StepSlotClaimed EventType = "StepSlotClaimed" // it has its slots
+	// StepSlotRenewed: its lease was renewed for the first time, or after a gap.
+	StepSlotRenewed  EventType = "StepSlotRenewed"
 	StepSlotReleased EventType = "StepSlotReleased" // it gave them back
 	StepSlotLost     EventType = "StepSlotLost"     // they were lost, or taken back
+	// Step instances: the event's metadata says which.
+	StepStarted    EventType = "StepStarted"    // a worker has it
+	StepSucceeded  EventType = "StepSucceeded"  // and so on: its ends
+	StepFailed     EventType = "StepFailed"     // for good
+	StepCanceled   EventType = "StepCanceled"   // it was stopped
+	StepRetried    EventType = "StepRetried"    // it has failed, or was lost, and is tried again
+	StepHandedBack EventType = "StepHandedBack" // its worker could not begin it
 )
+
+// ofClaim tells whether a type is about a claim that carries a run.
+func (t EventType) ofClaim() bool { return strings.HasPrefix(string(t), "StepSlot") }
+
+// metaRetry says in an event of a loss which retry it leaves the run; a loss without
+// it is the run's end.
+const metaRetry = "retry"
 
 // Event is something that happened to a run. It is written in the transaction in
 // which it happens.
@@ -53,6 +71,8 @@ type Event struct {
 type LoggedEvent struct {
 	Event
 	Run string
+	// ID is the event's own, and the order of the events of one revision.
+	ID string
 	// Revision is the order of all events of all runs.
 	Revision int64
 }
@@ -67,8 +87,8 @@ type eventValue struct {
 func DecodeEvent(keys store.Keys, kv *mvccpb.KeyValue) (LoggedEvent, error) {
 	key := string(kv.Key)
 	rest, ok := strings.CutPrefix(key, keys.EventsAll())
-	id, _, more := strings.Cut(rest, "/")
-	if !ok || !more || ValidateID(id) != nil {
+	run, id, _ := strings.Cut(rest, "/")
+	if !ok || ValidateID(run) != nil || ValidateID(id) != nil {
 		return LoggedEvent{}, &store.CorruptError{Key: key, Reason: errors.New("it is no key of an event")}
 	}
 	var v eventValue
@@ -78,7 +98,7 @@ func DecodeEvent(keys store.Keys, kv *mvccpb.KeyValue) (LoggedEvent, error) {
 	if v.Type == "" {
 		return LoggedEvent{}, &store.CorruptError{Key: key, Reason: errors.New("type: it has none")}
 	}
-	return LoggedEvent{Event: v.Event, Run: id, Revision: kv.ModRevision}, nil
+	return LoggedEvent{Event: v.Event, Run: run, ID: id, Revision: kv.ModRevision}, nil
 }
 
 // Events returns the events of a run, in order. A run whose record is gone may have
@@ -100,8 +120,17 @@ func (s Store) Events(ctx context.Context, id string) ([]LoggedEvent, error) {
 		}
 		all = append(all, e)
 	}
-	slices.SortStableFunc(all, func(a, b LoggedEvent) int { return int(a.Revision - b.Revision) })
+	slices.SortFunc(all, LoggedEvent.compare)
 	return all, nil
+}
+
+// PoolList spells slots as in db=2,gpu=1.
+func PoolList(slots map[string]int) string {
+	parts := make([]string, 0, len(slots))
+	for _, name := range slices.Sorted(maps.Keys(slots)) {
+		parts = append(parts, name+"="+strconv.Itoa(slots[name]))
+	}
+	return strings.Join(parts, ",")
 }
 
 // meta returns metadata of an event without what is empty.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
@@ -29,14 +30,16 @@ const (
 var claimEvents = map[pool.EventType]EventType{
 	pool.ClaimWaiting:  StepSlotWaiting,
 	pool.ClaimGranted:  StepSlotClaimed,
+	pool.ClaimRenewed:  StepSlotRenewed,
 	pool.ClaimReleased: StepSlotReleased,
 	pool.ClaimEnded:    StepSlotLost,
 }
 
-// logged is an event that is to be written.
+// logged is an event that is to be written. It has its id before, so that it is the
+// same event however often it is tried.
 type logged struct {
-	run   string
-	event Event
+	run, id string
+	event   Event
 }
 
 // Follow writes what happens to claims that carry a run among the run's events,
@@ -102,19 +105,19 @@ func loggedOf(ev pool.Event, now time.Time) (logged, bool) {
 	if !ok || ev.Run == "" || ValidateID(ev.Run) != nil {
 		return logged{}, false
 	}
-	return logged{ev.Run, Event{
+	return logged{ev.Run, ulid.Make().String(), Event{
 		Type: t, At: now, Reason: ev.Reason,
 		Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
 	}}, true
 }
 
-// write writes some events at once.
+// write writes some events at once, those of them that are not there yet.
 func (j *Journal) write(ctx context.Context, events []logged) error {
 	ctx, cancel := context.WithTimeout(ctx, followTry)
 	defer cancel()
 	var ops []*pb.RequestOp
 	for _, l := range events {
-		op, err := j.Op(ctx, l.run, l.event)
+		op, err := j.once(ctx, l.run, l.id, l.event)
 		if err != nil {
 			return err
 		}

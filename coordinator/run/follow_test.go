@@ -26,6 +26,7 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 		synctest.Wait()
 		r.b.Down() // it goes on when etcd is back
 		claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c", Pools: []string{"db", "gpu"}}
+		claims <- pool.Event{Type: pool.ClaimRenewed, Run: "a", Claim: "c", Pools: []string{"db", "gpu"}, Reason: "its lease could be renewed again"}
 		claims <- pool.Event{Type: pool.ClaimReleased, Run: "a", Claim: "c", Pools: []string{"db", "gpu"}}
 		time.Sleep(10 * time.Second)
 		r.b.Up()
@@ -44,12 +45,67 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 		want := []string{
 			"StepSlotWaiting map[claim:c pools:db,gpu step:load] pool 'db' full (3/3 slots)",
 			"StepSlotClaimed map[claim:c pools:db,gpu] ",
+			"StepSlotRenewed map[claim:c pools:db,gpu] its lease could be renewed again",
 			"StepSlotReleased map[claim:c pools:db,gpu] ",
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
 	})
+}
+
+// A write without an answer may have been made, or be made when the next one was
+// already: each event is there once all the same, and told once.
+func TestAnEventOfAClaimIsWrittenOnceThoughAnswersAreLost(t *testing.T) {
+	for name, fault := range map[string]storetest.Fault{
+		"the answer is lost":      {LoseAnswer: true, Err: context.DeadlineExceeded},
+		"it is made after others": {Delay: followTry + 5*followPause},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.submit("a", Spec{})
+				f := r.follow("a", Place{})
+				faults, writes := 2, 0
+				r.b.Inject(func(c storetest.Call) storetest.Fault {
+					if c.Op != storetest.OpTxn {
+						return storetest.Fault{}
+					}
+					if writes++; writes > faults {
+						return storetest.Fault{}
+					}
+					return fault
+				})
+				claims := make(chan pool.Event)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { t.Errorf("%d were given up", n) }) }()
+				claims <- pool.Event{Type: pool.ClaimWaiting, Run: "a", Claim: "c"}
+				claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
+				time.Sleep(time.Minute)
+				cancel()
+				<-done
+				if writes <= faults {
+					t.Errorf("%d writes: none was tried again", writes)
+				}
+				want := []EventType{RunQueued, StepSlotWaiting, StepSlotClaimed}
+				f.wants(t, want...)
+				f.cancel()
+				<-f.done
+				events, err := r.Events(t.Context(), "a")
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []EventType
+				for _, e := range events {
+					got = append(got, e.Type)
+				}
+				if d := cmp.Diff(want, got); d != "" {
+					t.Error(d)
+				}
+			})
+		})
+	}
 }
 
 func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {

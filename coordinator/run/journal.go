@@ -35,7 +35,7 @@ type Journal struct {
 
 	written  atomic.Int64
 	granting chan struct{} // holds one while a lease is being made
-	group    group         // of the changes that its events tell of
+	group    store.Group   // of the changes that its events tell of
 
 	mu    sync.Mutex // guards what follows
 	lease store.LeaseID
@@ -54,13 +54,38 @@ func NewJournal(b store.Backend, keys store.Keys, by string, retention time.Dura
 
 // Op is the write of an event of a run, to be sent with what it tells of.
 func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, error) {
+	return j.put(ctx, run, ulid.Make().String(), e)
+}
+
+// once is the write of an event that has an id already: the write of an event of that
+// id does nothing if there was one before, of which the answer was lost.
+func (j *Journal) once(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
+	put, err := j.put(ctx, run, id, e)
+	if err != nil {
+		return nil, err
+	}
+	return store.Nest(&pb.TxnRequest{
+		Compare: []*pb.Compare{store.CreateEquals(j.keys.Event(run, id), 0)}, Success: []*pb.RequestOp{put},
+	}), nil
+}
+
+func (j *Journal) put(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
 	lease, err := j.room(ctx)
 	if err != nil {
 		return nil, err
 	}
 	j.written.Add(1)
 	e.By, e.At = j.by, e.At.UTC().Truncate(time.Millisecond)
-	return store.Put(j.keys.Event(run, ulid.Make().String()), store.Encode(eventValue{store.Now, e}), lease), nil
+	return store.Put(j.keys.Event(run, id), store.Encode(eventValue{store.Now, e}), lease), nil
+}
+
+// Keep is the write of a key that is kept as long as events are.
+func (j *Journal) Keep(ctx context.Context, key string, value []byte) (*pb.RequestOp, error) {
+	lease, err := j.room(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return store.Put(key, value, lease), nil
 }
 
 // Written is how many writes of events were made so far.

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // Executor is who runs a run.
@@ -46,6 +47,9 @@ type Record struct {
 	Executor *Executor `json:"executor,omitempty"`
 	// Error is why it failed, or who canceled it.
 	Error string `json:"error,omitempty"`
+	// Claim is the id under which its slots are held while it is in progress: from
+	// its admission on by the coordinator, and by its executor's host once it runs.
+	Claim string `json:"claim,omitempty"`
 	// EndFence is the fence that its last executor named at the end.
 	EndFence int64 `json:"end_fence,omitempty"`
 }
@@ -101,8 +105,10 @@ func (r *Record) check() error {
 		return fmt.Errorf("status: %q is none", clip(string(r.Status)))
 	case r.Attempt < 0 || r.Lost < 0:
 		return errors.New("attempt, lost: they are counts")
-	case r.Status == Running && r.Executor == nil:
+	case r.Status == Running && r.Executor == nil && r.Steps == 0:
 		return errors.New("executor: it is running, and nobody has it")
+	case r.Status.InProgress() && len(r.Pools) > 0 && pool.ValidateID(r.Claim) != nil:
+		return errors.New("claim: it is in progress, and nobody holds its slots")
 	}
 	return r.Spec.Validate()
 }

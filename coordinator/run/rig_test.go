@@ -39,7 +39,7 @@ func (r *rig) submit(id string, s Spec) *Run {
 func (r *rig) admit(id string) *Run {
 	r.t.Helper()
 	run := r.get(id)
-	rec, _ := run.Record.Admit(time.Now())
+	rec, _ := run.Record.Admit("", time.Now())
 	r.put(r.Keys.Run(id), string(rec.Encode()))
 	return r.get(id)
 }
@@ -77,7 +77,7 @@ func (r *rig) lease() store.LeaseID {
 }
 
 func (r *rig) start(id string, name string, lease store.LeaseID) (*Run, error) {
-	return r.Start(r.t.Context(), id, Executor{Host: "x", Instance: "sidecar", Name: name}, lease)
+	return r.Start(r.t.Context(), id, Executor{Host: "x", Instance: "sidecar", Name: name}, OnLease(lease))
 }
 
 func (r *rig) wants(code problem.Code, err error) {

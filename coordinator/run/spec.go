@@ -23,6 +23,8 @@ const (
 	// maxSpec bounds all of it as it is written, in bytes: plenty for texts that need
 	// no escapes.
 	maxSpec = 32 << 10
+	// MaxSteps bounds the bounds on step instances.
+	MaxSteps = 1_000_000
 	// MaxRetries bounds how often a run is queued again.
 	MaxRetries = 100
 )
@@ -41,6 +43,19 @@ type Spec struct {
 	Priority int `json:"priority,omitempty"`
 	// Retries is how often the run is queued again after its executor was lost.
 	Retries int `json:"retries,omitempty"`
+	// Pools are the slots that it needs as a whole: it is admitted together with
+	// them, and holds them until it ends.
+	Pools map[string]int `json:"pools,omitempty"`
+
+	// MaxConcurrentSteps bounds the step instances in flight, and MaxStepsPerTick those
+	// that one tick publishes; 0 is no bound.
+	MaxConcurrentSteps int `json:"max_concurrent_steps,omitempty"`
+	MaxStepsPerTick    int `json:"max_steps_per_tick,omitempty"`
+	// Steps is how many step instances it has, and Digest tells its steps from others:
+	// both are set when steps are submitted with it. A run without steps has an executor
+	// of its own.
+	Steps  int    `json:"steps,omitempty"`
+	Digest string `json:"digest,omitempty"`
 }
 
 // ValidateID refuses what can't be the id of a run: the same as for claims.
@@ -64,6 +79,19 @@ func (s *Spec) Validate() error {
 	}
 	if s.Retries < 0 || s.Retries > MaxRetries {
 		return problem.Field("retries", "%d is out of range: allowed are 0 to %d", s.Retries, MaxRetries)
+	}
+	for field, bound := range map[string]int{"max_concurrent_steps": s.MaxConcurrentSteps, "max_steps_per_tick": s.MaxStepsPerTick} {
+		if bound < 0 || bound > MaxSteps {
+			return problem.Field(field, "%d is out of range: allowed are 1 to %d, and 0 (no bound)", bound, MaxSteps)
+		}
+	}
+	if s.Steps > 0 && len(s.Pools) > 0 {
+		return problem.Field("pools", "a run with steps can't hold slots as a whole: name the pools with its steps")
+	}
+	if len(s.Pools) > 0 {
+		if err := pool.ValidateSlots(s.Pools); err != nil {
+			return err
+		}
 	}
 	if len(s.Tags) > MaxTags {
 		return problem.Field("tags", "%d tags are too many: allowed are %d", len(s.Tags), MaxTags)
@@ -145,5 +173,7 @@ func clip(s string) string {
 // sameAs tells whether two submissions ask for the same.
 func (s *Spec) sameAs(o *Spec) bool {
 	return s.Name == o.Name && s.Owner == o.Owner && s.Priority == o.Priority && s.Retries == o.Retries &&
-		maps.Equal(s.Tags, o.Tags) && maps.Equal(s.Labels, o.Labels)
+		s.MaxConcurrentSteps == o.MaxConcurrentSteps && s.MaxStepsPerTick == o.MaxStepsPerTick &&
+		s.Steps == o.Steps && s.Digest == o.Digest &&
+		maps.Equal(s.Tags, o.Tags) && maps.Equal(s.Pools, o.Pools) && maps.Equal(s.Labels, o.Labels)
 }

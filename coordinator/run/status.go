@@ -12,6 +12,8 @@ type Status string
 
 // The ways of a run.
 const (
+	// Storing: its steps are being written, and it is in no queue yet.
+	Storing Status = "storing"
 	// Queued: it waits to be admitted.
 	Queued Status = "queued"
 	// NotStarted: it was admitted, and waits for an executor.
@@ -25,7 +27,7 @@ const (
 )
 
 // Statuses are all there are, in the order in which a run has them.
-var Statuses = []Status{Queued, NotStarted, Running, Succeeded, Failed, Canceled}
+var Statuses = []Status{Storing, Queued, NotStarted, Running, Succeeded, Failed, Canceled}
 
 // InProgress tells whether a run counts against the limits.
 func (s Status) InProgress() bool { return s == NotStarted || s == Running }

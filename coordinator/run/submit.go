@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // Submit puts a run into the queue. Asking again with the same id and spec finds
@@ -21,14 +22,70 @@ func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, create
 	if err := spec.Validate(); err != nil {
 		return nil, false, err
 	}
+	if there, err := s.CheckPools(ctx, id, spec, spec.Pools); there != nil || err != nil {
+		return there, false, err
+	}
+	rec, event := queued(spec, time.Now())
+	return s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
+		rev, err := s.commit(ctx, id, absent, rec, event)
+		return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, err
+	})
+}
+
+// CheckPools refuses slots that can't be had as things are, for a run that is to be
+// submitted. If there is the same run already, it is returned instead: the pools have
+// changed since.
+func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[string]int) (*Run, error) {
+	refused := pool.Registry{Backend: s.Backend, Keys: s.Keys}.Check(ctx, slots)
+	if refused == nil {
+		return nil, nil
+	}
+	if there, err := s.read(ctx, id); err == nil && there != nil && there.Spec.sameAs(&spec) {
+		return there, nil
+	}
+	return nil, refused
+}
+
+// Begin makes a run whose steps are to be written next. If there is the same run, it
+// is returned, whatever has become of it.
+func (s Store) Begin(ctx context.Context, id string, spec Spec) (*Run, error) {
+	if err := ValidateID(id); err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	rec := Record{Spec: spec, Status: Storing, QueuedAt: stampOf(time.Now())}
+	r, _, err := s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
+		rev, err := store.Commit(ctx, s.Backend, absent, store.Put(s.Keys.Run(id), rec.Encode(), 0))
+		return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, err
+	})
+	return r, err
+}
+
+// Enqueue puts a run into the queue whose steps have been written. Queued tells whether
+// it was this call that has.
+func (s Store) Enqueue(ctx context.Context, r *Run) (_ *Run, enqueued bool, err error) {
+	now, err := s.change(ctx, r.ID, "the run was not queued", func(r *Run) (step, error) {
+		if r.Status != Storing {
+			return step{done: true}, nil // the answer was lost
+		}
+		rec, event := queued(r.Spec, time.Now())
+		enqueued = true
+		return step{rec: rec, event: event}, nil
+	})
+	return now, enqueued && err == nil, err
+}
+
+// create makes a run, or returns the same that there is.
+func (s Store) create(ctx context.Context, id string, spec Spec, write func(context.Context, []*pb.Compare) (*Run, error)) (r *Run, created bool, err error) {
 	const what = "the run was not submitted"
+	absent := []*pb.Compare{store.CreateEquals(s.Keys.Run(id), 0)}
 	r, err = store.Change(ctx, what, func(ctx context.Context) (*Run, error) {
-		rec, event := queued(spec, time.Now())
-		key := s.Keys.Run(id)
-		rev, err := s.commit(ctx, id, []*pb.Compare{store.CreateEquals(key, 0)}, rec, event)
+		r, err := write(ctx, absent)
 		if err == nil {
 			created = true
-			return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, nil
+			return r, nil
 		}
 		if !errors.Is(err, store.ErrChanged) {
 			return nil, err
@@ -54,9 +111,9 @@ func (s Store) commit(ctx context.Context, id string, cmps []*pb.Compare, rec Re
 		return 0, err
 	}
 	ops := append([]*pb.RequestOp{store.Put(s.Keys.Run(id), rec.Encode(), 0), logged}, also...)
-	rev, err := s.Journal.group.commit(ctx, s.Backend, cmps, ops...)
+	made, err := s.Journal.group.Commit(ctx, s.Backend, cmps, ops...)
 	if errors.Is(err, store.ErrLeaseNotFound) {
 		s.Journal.Forget()
 	}
-	return rev, err
+	return made.Revision, err
 }

@@ -17,11 +17,24 @@ func queued(s Spec, now time.Time) (Record, Event) {
 	return r, Event{Type: RunQueued, At: now, Metadata: meta("priority", strconv.Itoa(s.Priority))}
 }
 
-// Admit lets a queued run go.
-func (r Record) Admit(now time.Time) (Record, Event) {
-	r.Status, r.Block, r.AdmittedAt = NotStarted, nil, stampOf(now)
+// Admit lets a queued run go. Claim is the id under which the slots that it needs are
+// held from now on.
+func (r Record) Admit(claim string, now time.Time) (Record, Event) {
+	r.Status, r.Block, r.AdmittedAt, r.Claim = NotStarted, nil, stampOf(now), claim
 	r.Executor, r.StartedAt = nil, time.Time{}
-	return r, Event{Type: RunDequeued, At: now, Metadata: meta("priority", strconv.Itoa(r.Priority))}
+	e := Event{Type: RunDequeued, At: now, Metadata: meta("priority", strconv.Itoa(r.Priority))}
+	if len(r.Pools) > 0 {
+		e.Metadata["pools"] = PoolList(r.Pools)
+	}
+	return r, e
+}
+
+// TakeBack puts a run that nobody has started back into its old place in the queue:
+// the slots that were kept for it are gone.
+func (r Record) TakeBack(now time.Time) (Record, Event) {
+	r.Status, r.Block, r.Claim = Queued, nil, ""
+	r.AdmittedAt = time.Time{}
+	return r, Event{Type: RunRequeued, At: now, Reason: "the slots that were kept for it are gone"}
 }
 
 // BlockedBy notes why a queued run still waits.
@@ -37,6 +50,25 @@ func (r Record) start(by Executor, now time.Time) (Record, Event) {
 		"host", by.Host, "instance", by.Instance, "attempt", strconv.Itoa(r.Attempt))}
 }
 
+// retry puts a run into the queue once more, at its old place and with as many retries
+// as at first.
+func (r Record) retry(now time.Time) (Record, Event) {
+	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt}
+	return again, Event{Type: RunQueued, At: now, Reason: "it is tried again", Metadata: meta("priority", strconv.Itoa(r.Priority))}
+}
+
+// Begin has a run begin whose steps workers run.
+func (r Record) Begin(now time.Time) (Record, Event) {
+	r.Status, r.StartedAt = Running, stampOf(now)
+	r.Attempt++
+	return r, Event{Type: RunStarted, At: now, Metadata: meta("steps", strconv.Itoa(r.Steps))}
+}
+
+// End ends a run with its steps.
+func (r Record) End(as Status, why string, now time.Time) (Record, Event) {
+	return r.finish(as, 0, why, now)
+}
+
 // Lose takes a run from its executor, who is gone or never came. It goes back to
 // its old place in the queue if it may be tried again, and has failed else.
 func (r Record) Lose(now time.Time) (Record, Event) {
@@ -50,9 +82,9 @@ func (r Record) Lose(now time.Time) (Record, Event) {
 	}
 	r.Lost++
 	if r.Lost <= r.Retries {
-		r.Status, r.Block, r.Executor = Queued, nil, nil
+		r.Status, r.Block, r.Executor, r.Claim = Queued, nil, nil, ""
 		r.AdmittedAt, r.StartedAt = time.Time{}, time.Time{}
-		e.Metadata = meta("retry", strconv.Itoa(r.Lost)+"/"+strconv.Itoa(r.Retries))
+		e.Metadata = meta(metaRetry, strconv.Itoa(r.Lost)+"/"+strconv.Itoa(r.Retries))
 		return r, e
 	}
 	r.Status, r.EndedAt, r.Error = Failed, stampOf(now), e.Reason

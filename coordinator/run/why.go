@@ -51,10 +51,19 @@ func (a All) Why(id string, limits Limits, now time.Time) *Why {
 	return w
 }
 
-// blames tells whether a run in progress counts against what blocks a queued one.
+// blames tells whether a run in progress counts against what blocks a queued one, or
+// has slots of the pools that it waits for.
 func (l Limits) blames(queued, o *Run) bool {
-	if queued.Block == nil || queued.Block.Kind == BlockRunLimit {
+	switch {
+	case queued.Block == nil || queued.Block.Kind == BlockRunLimit:
 		return true
+	case queued.Block.Kind == BlockPool:
+		for name := range queued.Pools {
+			if o.Pools[name] > 0 {
+				return true
+			}
+		}
+		return false
 	}
 	for _, t := range l.Tags {
 		if t.covers(queued.Tags) && t.covers(o.Tags) && (!t.PerUniqueValue || queued.Tags[t.Key] == o.Tags[t.Key]) {

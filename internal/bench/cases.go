@@ -42,7 +42,7 @@ const (
 // Case is one load.
 type Case struct {
 	// Name tells kind, door, clients, hosts and pools, or what there is of them:
-	// "uncontended/go/64c/4h/1p", "submit/64c", "idle/100000q".
+	// "uncontended/go/64c/4h/1p", "submit/64c", "idle/100000q", "mixed/4w/10r".
 	Name    string `json:"case"`
 	Kind    string `json:"kind"`
 	Door    string `json:"door,omitempty"`
@@ -52,6 +52,10 @@ type Case struct {
 	Limit   int    `json:"limit,omitempty"`
 	// Queued is how many runs are in the queue.
 	Queued int `json:"queued,omitempty"`
+	// Workers run so many Steps in each load, each worker up to Room at a time.
+	Workers int `json:"workers,omitempty"`
+	Room    int `json:"concurrency,omitempty"`
+	Steps   int `json:"steps,omitempty"`
 
 	hold    time.Duration
 	stretch int // how much longer its rounds are
@@ -93,8 +97,11 @@ func (c Case) claim() berth.Slots {
 
 // allCases returns what there is to measure, in the order in which it is done.
 func (c *Config) allCases() []Case {
-	if c.Suite == Queue {
+	switch c.Suite {
+	case Queue:
 		return c.queueCases()
+	case Steps:
+		return c.stepCases()
 	}
 	return c.claimCases()
 }

@@ -1,11 +1,13 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"regexp"
 	"time"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -16,6 +18,11 @@ const (
 	// DefaultHeldClaims and DefaultQueued are those of the targets.
 	DefaultHeldClaims = 10_000
 	DefaultQueued     = 100_000
+	// DefaultSteps and DefaultHighSteps are how many steps a load has, FullHighSteps how
+	// many the highest is meant to have.
+	DefaultSteps     = 10_000
+	DefaultHighSteps = 20_000
+	FullHighSteps    = 100_000
 	// defaultSettle is longer than a sidecar takes to rest and to give memory back.
 	defaultSettle = 5 * time.Second
 )
@@ -27,6 +34,7 @@ type Suite int
 const (
 	Claims Suite = iota // slots of pools
 	Queue               // runs, and the coordinator that admits them
+	Steps               // of runs, and the workers that do them
 )
 
 // DefaultClients, DefaultQueueClients and DefaultHosts are the sizes of the loads.
@@ -44,6 +52,8 @@ const (
 	maxClients  = 10_000
 	maxHosts    = 100
 	maxQueued   = 1_000_000
+	minSteps    = mixedOf
+	maxSteps    = step.MaxItems
 )
 
 // Config says what to measure, and where.
@@ -53,7 +63,7 @@ type Config struct {
 	// Etcd says where etcd is, as whom, and below which prefix; the rest of the
 	// options is not used.
 	Etcd berth.Options
-	// Duration is how long each load of a round is measured.
+	// Duration is how long each load of a round is measured; of steps only the floor's.
 	Duration time.Duration
 	// Rounds of each case.
 	Rounds int
@@ -72,6 +82,9 @@ type Config struct {
 	// Queued is how many runs wait while plans and the memory of a leader are
 	// measured; 100,000 if 0.
 	Queued int
+	// Steps is how many steps a load has; 10,000 if 0. HighSteps is the same of the case
+	// with the most workers; 20,000 if 0.
+	Steps, HighSteps int
 	// Sidecars starts the sidecars. Nil leaves out the cases that need them.
 	Sidecars Sidecars
 	// Progress is called with each case before it is measured, and with its row
@@ -113,6 +126,7 @@ func (c *Config) fill() error {
 	if c.Queued == 0 {
 		c.Queued = DefaultQueued
 	}
+	c.Steps, c.HighSteps = cmp.Or(c.Steps, DefaultSteps), cmp.Or(c.HighSteps, DefaultHighSteps)
 	if c.settle == 0 {
 		c.settle = defaultSettle
 	}
@@ -153,6 +167,11 @@ func (c *Config) validate() error {
 	}
 	if c.Queued < 1 || c.Queued > maxQueued {
 		return problem.Field("queued", "%d is out of range: allowed are 1 to %d", c.Queued, maxQueued)
+	}
+	for field, n := range map[string]int{"steps": c.Steps, "high-steps": c.HighSteps} {
+		if n < minSteps || n > maxSteps {
+			return problem.Field(field, "%d is out of range: allowed are %d to %d", n, minSteps, maxSteps)
+		}
 	}
 	if c.History != 0 && c.History < minHistory {
 		return problem.Field("history", "%d claims are too few to compare: at least %d", c.History, minHistory)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -15,6 +17,7 @@ import (
 // through it, since what hangs on them is gone long before they end.
 type connection struct {
 	*store.Client
+	requests *prometheus.Registry // counts those that went through it
 
 	mu     sync.Mutex
 	leases []store.LeaseID
@@ -23,13 +26,14 @@ type connection struct {
 // connect opens one.
 func (r *runner) connect() (*connection, error) {
 	e := r.cfg.Etcd
+	requests := prometheus.NewRegistry()
 	c, err := store.NewClient(store.Config{
-		Endpoints: e.Endpoints, TLS: e.TLS, Username: e.Username, Password: e.Password,
+		Endpoints: e.Endpoints, TLS: e.TLS, Username: e.Username, Password: e.Password, Registerer: requests,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
 	}
-	return &connection{Client: c}, nil
+	return &connection{Client: c, requests: requests}, nil
 }
 
 // Grant makes a lease.

@@ -3,7 +3,7 @@
 //
 // # Words
 //
-//   - A [Suite] is what a benchmark is about: claims, or the queue.
+//   - A [Suite] is what a benchmark is about: claims, the queue, or steps.
 //   - A [Case] of claims is one load: so many clients on so many hosts claim slots of so
 //     many pools in a closed loop, through one door.
 //   - A door is a way to claim: the Go API, with an instance of berth in this
@@ -47,9 +47,30 @@
 // runs in this process, and what counts is by how much the process has grown, after
 // garbage was collected, once the reason of each run is noted.
 //
+// # Steps
+//
+// A load is a run whose steps do nothing, and ends when none is left and no slot is
+// held. Its time is that from the answer to the submission until the last worker knows
+// that its last step was written; what etcd was asked is counted from before the
+// submission, so that all of a step's life is in it. Part of a load is run before and
+// does not count.
+//
+// Coordinator and workers run in this process, on connections and under host names of
+// their own, and start no processes and make no folders for steps. The reference of a
+// case is the same steps without tasks, on the same workers: what is left is what limits
+// cost. That of the baseline is the floor of claims.
+//
+// The time to take a step begins with the time in its record, which is in whole
+// milliseconds: half of one is taken off. The time to complete one does not have the
+// release of its slot in it, which comes after; the slot is not free before.
+//
+// Attempts of such steps can't fail. Those that end otherwise, because an instance was
+// lost, are tried again and reported.
+//
 // # What it leaves behind
 //
 // Everything is below a prefix of its own under the prefix it is given, which
-// is deleted at the end, with the leases of what was logged about runs. The history of etcd has grown by what was written: on
-// an etcd that nobody compacts, so has its database.
+// is deleted at the end, with the leases of what was logged about runs. The history of
+// etcd has grown by what was written: on an etcd that nobody compacts, so has its
+// database.
 package bench

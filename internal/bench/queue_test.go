@@ -173,7 +173,7 @@ func TestNobodyWaitsForWhatHasEnded(t *testing.T) {
 		t.Errorf("reasons of a coordinator that is gone: %v", err)
 	}
 	a.executor.stop()
-	if err := a.executor.wait(t.Context(), "any"); err == nil || !strings.Contains(err.Error(), "executor has ended") {
+	if _, err := a.executor.wait(t.Context(), "any"); err == nil || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("an executor that is gone: %v", err)
 	}
 }

@@ -5,14 +5,15 @@ import "time"
 // Report is what was measured. Durations are in milliseconds or seconds, as the
 // names say.
 type Report struct {
-	Began        time.Time `json:"began"`
-	Seconds      float64   `json:"seconds"`
-	Etcd         string    `json:"etcd_version"`
-	Endpoints    []string  `json:"endpoints"`
-	Go           string    `json:"go_version"`
-	CPUs         int       `json:"cpus"`
-	Rounds       int       `json:"rounds"`
-	RoundSeconds float64   `json:"round_seconds"`
+	Began     time.Time `json:"began"`
+	Seconds   float64   `json:"seconds"`
+	Etcd      string    `json:"etcd_version"`
+	Endpoints []string  `json:"endpoints"`
+	Go        string    `json:"go_version"`
+	CPUs      int       `json:"cpus"`
+	Rounds    int       `json:"rounds"`
+	// RoundSeconds is how long a round lasts; of steps it is as long as they take.
+	RoundSeconds float64 `json:"round_seconds,omitempty"`
 
 	Rows    []*Row   `json:"rows"`
 	Targets []Target `json:"targets"`
@@ -49,6 +50,8 @@ type Row struct {
 	// Plan is the time that a plan takes.
 	Plan   *Latency `json:"plan,omitempty"`
 	Leader *Leader  `json:"leader,omitempty"`
+
+	StepLoads *StepLoads `json:"step_loads,omitempty"`
 	// Error is why there are no figures.
 	Error string `json:"error,omitempty"`
 }
@@ -57,7 +60,7 @@ type Row struct {
 type Reference struct {
 	What      string   `json:"what"`
 	PerSecond float64  `json:"per_second"`
-	Put       *Latency `json:"put"` // or its claims, if it is no floor
+	Put       *Latency `json:"put,omitempty"` // or its claims, if it is no floor
 	Delete    *Latency `json:"delete,omitempty"`
 }
 

@@ -134,6 +134,8 @@ func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
 		"held claims": {Config{HeldClaims: -5}, "held-claims"},
 		"queued":      {Config{Suite: Queue, Queued: -1}, "queued"},
 		"history":     {Config{History: 3}, "history"},
+		"steps":       {Config{Suite: Steps, Steps: 99}, "steps"},
+		"high steps":  {Config{Suite: Steps, HighSteps: 100_001}, "high-steps"},
 		"cases":       {Config{Cases: regexp.MustCompile("nothing")}, "cases"},
 	}
 	for name, test := range tests {

@@ -93,12 +93,16 @@ func (r *runner) newReport(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Report{
+	report := &Report{
 		Began: time.Now(), Etcd: s.Version, Endpoints: r.cfg.Etcd.Endpoints,
 		Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0),
 		RoundSeconds: r.cfg.Duration.Seconds(), Rounds: r.cfg.Rounds,
 		Rows: []*Row{}, Targets: []Target{},
-	}, nil
+	}
+	if r.cfg.Suite == Steps {
+		report.RoundSeconds = 0
+	}
+	return report, nil
 }
 
 // status asks the first endpoint about itself.
@@ -125,6 +129,9 @@ func (r *runner) measure(ctx context.Context, c Case) *Row {
 		how = r.measurePlans
 	case leading:
 		how = r.measureLeader
+	}
+	if c.Workers > 0 {
+		how = r.measureSteps
 	}
 	if err := how(ctx, row); err != nil {
 		row.Error = err.Error()

@@ -34,7 +34,7 @@ type target struct {
 }
 
 // targets are those of all suites: no two have a case in common.
-func targets() []target { return slices.Concat(claimTargets(), queueTargets()) }
+func targets() []target { return slices.Concat(claimTargets(), queueTargets(), stepTargets()) }
 
 // claimTargets is the table of claims.
 func claimTargets() []target {

@@ -9,7 +9,7 @@ import (
 
 func TestEachTargetHasItsCase(t *testing.T) {
 	names := map[string]bool{}
-	for _, suite := range []Suite{Claims, Queue} {
+	for _, suite := range []Suite{Claims, Queue, Steps} {
 		c := Config{Suite: suite, Sidecars: fakeSidecars{}, History: minHistory}
 		if err := c.fill(); err != nil {
 			t.Fatal(err)

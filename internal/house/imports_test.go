@@ -54,23 +54,35 @@ var layers = []layer{
 		"records of runs are shared by the coordinator, the workers and the doors",
 	},
 	{
-		"coordinator", []string{"coordinator/run", "pool", "lease", "internal/store"},
+		"coordinator/step", []string{"coordinator/run", "pool", "internal/store"},
+		"steps are records of runs, whoever plans and does them",
+	},
+	{
+		"coordinator", []string{"coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
 		"the coordinator admits and plans, whoever runs the steps",
 	},
 	{
-		"sidecar", []string{"sidecar/...", "coordinator/run", ".", "pool", "lease", "internal/store"},
+		"sidecar", []string{"sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
-		"sidecar/worker", []string{"coordinator/run", ".", "pool", "lease", "internal/store"},
+		"sidecar/worker", []string{"sidecar/worker/child", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"a worker takes steps by itself: it needs no door",
+	},
+	{
+		"sidecar/worker/child", []string{"lease", "internal/store"},
+		"a command is kept alive whatever it belongs to; all it needs to know is the clock of trust",
+	},
+	{
+		"sidecar/source", []string{"coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
 		"sidecar/ui", []string{"coordinator/run", ".", "pool", "lease", "internal/store"},
 		"pages show records; what they show is fetched by the sidecar",
 	},
 	{
-		"internal/bench", []string{"coordinator/...", ".", "pool", "lease", "sidecar", "internal/store", "internal/store/embed"},
+		"internal/bench", []string{"coordinator/...", ".", "pool", "lease", "sidecar", "sidecar/worker", "internal/store", "internal/store/embed"},
 		"the benchmark drives berth from outside, and etcd for comparison",
 	},
 	{

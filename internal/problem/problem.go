@@ -49,6 +49,17 @@ const (
 	RunLost Code = "run_lost"
 	// RunEnded: the run has ended already, in another way.
 	RunEnded Code = "run_ended"
+	// RunNotEnded: the run is queued or in progress still.
+	RunNotEnded Code = "run_not_ended"
+	// StepNotFound: no run has such a step instance.
+	StepNotFound Code = "step_not_found"
+	// StepTaken: the step instance is not to be had: another executor has it, or it
+	// is not its turn.
+	StepTaken Code = "step_taken"
+	// StepEnded: the step instance has ended already, in another way.
+	StepEnded Code = "step_ended"
+	// StepLost: the executor was taken to be dead, or the attempt is an older one.
+	StepLost Code = "step_lost"
 	// HostInUse: another live instance has this host's name.
 	HostInUse Code = "host_in_use"
 	// CorruptValue: a value in etcd can't be read.
@@ -116,6 +127,11 @@ var table = map[Code]entry{
 	RunNotFound:     {404, ExitFailure, "No such run"},
 	RunNotQueued:    {409, ExitFailure, "The run has left the queue"},
 	RunNotAdmitted:  {409, ExitRefused, "The run is still queued"},
+	RunNotEnded:     {409, ExitFailure, "The run has not ended"},
+	StepNotFound:    {404, ExitFailure, "No such step instance"},
+	StepTaken:       {409, ExitRefused, "The step instance is not to be had"},
+	StepEnded:       {409, ExitFailure, "The step instance has ended already"},
+	StepLost:        {409, ExitLost, "The step instance is lost to this executor"},
 	RunTaken:        {409, ExitRefused, "Another executor has the run"},
 	RunLost:         {409, ExitLost, "The run is lost to this executor"},
 	RunEnded:        {409, ExitRefused, "The run has ended"},

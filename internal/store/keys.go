@@ -107,6 +107,64 @@ func (k Keys) Active(host string) string { return k.ActiveAll() + host + "/" }
 // ActiveRun is the key by which the executor of a run is seen to live.
 func (k Keys) ActiveRun(host, run string) string { return k.Active(host) + run }
 
+// ActiveStep is the key by which the executor of a step instance is seen to live.
+func (k Keys) ActiveStep(host string, id StepID) string { return k.Active(host) + id.String() }
+
+// ParseActive takes a key under [Keys.ActiveAll] apart: that of a step instance has a
+// step, and that of a run's executor has none.
+func (k Keys) ParseActive(key string) (host string, id StepID, err error) {
+	rest, ok := strings.CutPrefix(key, k.ActiveAll())
+	host, rest, more := strings.Cut(rest, "/")
+	if !ok || !more || host == "" || rest == "" {
+		return "", StepID{}, fmt.Errorf("key %q is none of an executor", key)
+	}
+	if !strings.Contains(rest, "/") {
+		return host, StepID{Run: rest}, nil
+	}
+	id, err = ParseStepID(rest)
+	return host, id, err
+}
+
+// Works is the prefix of the work of a run's step instances.
+func (k Keys) Works(run string) string { return k.prefix + "work/" + run + "/" }
+
+// Work is the key of the work of one step instance.
+func (k Keys) Work(id StepID) string { return k.prefix + "work/" + id.String() }
+
+// StepsAll is the prefix of the graphs of all runs that have steps, and of the states
+// of their step instances: one watch sees both in their order.
+func (k Keys) StepsAll() string { return k.prefix + "steps/" }
+
+// Graph is the key of a run's graph.
+func (k Keys) Graph(run string) string { return k.StepsAll() + run }
+
+// Steps is the prefix of the states of one run.
+func (k Keys) Steps(run string) string { return k.StepsAll() + run + "/" }
+
+// Step is the key of the state of one step instance.
+func (k Keys) Step(id StepID) string { return k.StepsAll() + id.String() }
+
+// ReadyAll is the prefix of the published step instances of all queues.
+func (k Keys) ReadyAll() string { return k.prefix + "ready/" }
+
+// Ready is the prefix of those of one queue, in their order.
+func (k Keys) Ready(queue string) string { return k.ReadyAll() + queue + "/" }
+
+// CanceledAll is the prefix of the marks of runs of which nothing starts any more.
+func (k Keys) CanceledAll() string { return k.prefix + "canceled/" }
+
+// Canceled is the mark of one run.
+func (k Keys) Canceled(run string) string { return k.CanceledAll() + run }
+
+// CanceledStep is the mark of one step instance that is to be stopped.
+func (k Keys) CanceledStep(id StepID) string { return k.CanceledAll() + id.String() }
+
+// Logs is the prefix of the output of a run's step instances.
+func (k Keys) Logs(run string) string { return k.prefix + "logs/" + run + "/" }
+
+// Log is the key of the output of one step instance.
+func (k Keys) Log(id StepID) string { return k.prefix + "logs/" + id.String() }
+
 // EventsAll is the prefix of the events of all runs.
 func (k Keys) EventsAll() string { return k.prefix + "events/" }
 
@@ -124,6 +182,37 @@ func (k Keys) Coordinators() string { return k.prefix + "coordinator/" }
 func (k Keys) Coordinator(id LeaseID) string {
 	return k.Coordinators() + strconv.FormatUint(uint64(id), 16)
 }
+
+// Sources is the prefix of what is known of all sources.
+func (k Keys) Sources() string { return k.prefix + "sources/" }
+
+// Source is the prefix of what is known of one source.
+func (k Keys) Source(name string) string { return k.Sources() + name + "/" }
+
+// SourceLook is the key of the last look of a source.
+func (k Keys) SourceLook(name string) string { return k.Source(name) + "look" }
+
+// SourceLive is the prefix of who stands to run a source, and of what wakes it: one
+// watch sees both.
+func (k Keys) SourceLive(name string) string { return k.Source(name) + "live/" }
+
+// SourceWake is the key whose change has a source look at once.
+func (k Keys) SourceWake(name string) string { return k.SourceLive(name) + "wake" }
+
+// SourceCandidates is the prefix of who stands to run a source. The one that was
+// created first looks.
+func (k Keys) SourceCandidates(name string) string { return k.SourceLive(name) + "candidates/" }
+
+// SourceCandidate is the key of one of them, which hangs on that very lease.
+func (k Keys) SourceCandidate(name string, id LeaseID) string {
+	return k.SourceCandidates(name) + strconv.FormatUint(uint64(id), 16)
+}
+
+// Seen is the prefix of the marks of the items of a source that were submitted.
+func (k Keys) Seen(source string) string { return k.Source(source) + "seen/" }
+
+// SeenItem is the mark of one item.
+func (k Keys) SeenItem(source, id string) string { return k.Seen(source) + id }
 
 // PoolKeyKind tells what a key under [Keys.Pools] holds.
 type PoolKeyKind int

@@ -64,6 +64,11 @@ func TestKeysHangUnderTheirPrefixes(t *testing.T) {
 		{k.Lease("h", -1), k.Leases("h") + "ffffffffffffffff"},
 		{k.Guard("h", "i"), k.Guards("h") + "i"},
 		{k.Revocation("h", "c"), k.Revocations("h") + "c"},
+		{k.SourceLook("s"), k.Source("s") + "look"},
+		{k.SourceWake("s"), k.SourceLive("s") + "wake"},
+		{k.SourceCandidate("s", 0x1f), k.SourceLive("s") + "candidates/1f"},
+		{k.SeenItem("s", "i"), k.Seen("s") + "i"},
+		{k.SeenItem("s", "i"), k.Sources() + "s/seen/i"},
 		{k.Prefix(), "/b/"},
 	} {
 		if pair[0] != pair[1] {

@@ -7,10 +7,10 @@ import pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 type Extra struct {
 	If   []*pb.Compare
 	Then []*pb.RequestOp
+	// Leased are puts that hang on the lease of the claim, so that they end when it
+	// does.
+	Leased []*pb.RequestOp
 }
-
-// Empty tells whether there is nothing to add.
-func (e Extra) Empty() bool { return len(e.If) == 0 && len(e.Then) == 0 }
 
 // ModEquals holds if the key was last put at rev; with rev 0, if it is absent.
 func ModEquals(key string, rev int64) *pb.Compare {
@@ -65,6 +65,13 @@ func Put(key string, value []byte, lease LeaseID) *pb.RequestOp {
 func Delete(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
 		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
+	}}
+}
+
+// DeleteAll removes every key under a prefix.
+func DeleteAll(prefix string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(prefix), RangeEnd: RangeEnd(prefix)},
 	}}
 }
 

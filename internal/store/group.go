@@ -1,4 +1,4 @@
-package run
+package store
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
-	"github.com/berthhq/berth/internal/store"
 )
 
 const (
@@ -23,9 +21,9 @@ const (
 	groupTimeout = 2 * time.Second
 )
 
-// group has changes that come while a transaction is under way share the next, each
-// failing alone: etcd pays for a transaction, not for what is in it.
-type group struct {
+// Group has changes that come while a transaction is under way share the next, each
+// failing alone: etcd pays for a transaction, not for what is in it. Zero is ready.
+type Group struct {
 	mu      sync.Mutex // guards what follows
 	pending []*grouped
 	flying  int // transactions under way
@@ -40,20 +38,32 @@ type grouped struct {
 }
 
 type groupAnswer struct {
-	rev int64
+	Committed
 	err error
 }
 
-// commit is [store.Commit] in company. If ctx ends before the change was sent, it
-// never is.
-func (g *group) commit(ctx context.Context, b store.Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (int64, error) {
+// Committed is what came of a change that was made.
+type Committed struct {
+	Revision int64
+	// Responses are those to its operations, in their order.
+	Responses []*pb.ResponseOp
+}
+
+// Commit is [Commit] in company. If ctx ends before the change was sent, it never is.
+func (g *Group) Commit(ctx context.Context, b Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (Committed, error) {
+	return g.Enqueue(ctx, b, cmps, ops...)()
+}
+
+// Enqueue is [Group.Commit] in two parts: when it returns the change has its place, and
+// what is enqueued later goes with it or after it. The answer is what it returns for.
+func (g *Group) Enqueue(ctx context.Context, b Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (answer func() (Committed, error)) {
 	c := &grouped{txn: &pb.TxnRequest{Compare: cmps, Success: ops}, done: make(chan groupAnswer, 1)}
 	for _, op := range ops {
 		if put := op.GetRequestPut(); put != nil {
 			c.keys = append(c.keys, string(put.Key))
 			c.bytes += len(put.Value)
-		} else {
-			c.keys = append(c.keys, string(op.GetRequestDeleteRange().GetKey()))
+		} else if del := op.GetRequestDeleteRange(); del != nil {
+			c.keys = append(c.keys, string(del.Key))
 		}
 	}
 	g.mu.Lock()
@@ -69,17 +79,19 @@ func (g *group) commit(ctx context.Context, b store.Backend, cmps []*pb.Compare,
 	if len(some) > 0 {
 		go g.drain(context.WithoutCancel(ctx), b, some)
 	}
-	select {
-	case a := <-c.done:
-		return a.rev, a.err
-	case <-ctx.Done():
-		g.withdraw(c)
-		return 0, context.Cause(ctx)
+	return func() (Committed, error) {
+		select {
+		case a := <-c.done:
+			return a.Committed, a.err
+		case <-ctx.Done():
+			g.withdraw(c)
+			return Committed{}, context.Cause(ctx)
+		}
 	}
 }
 
 // withdraw takes a change back if it was not sent yet.
-func (g *group) withdraw(c *grouped) {
+func (g *Group) withdraw(c *grouped) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if i := slices.Index(g.pending, c); i >= 0 {
@@ -88,7 +100,7 @@ func (g *group) withdraw(c *grouped) {
 }
 
 // drain sends, until nothing is pending.
-func (g *group) drain(ctx context.Context, b store.Backend, some []*grouped) {
+func (g *Group) drain(ctx context.Context, b Backend, some []*grouped) {
 	for len(some) > 0 {
 		send(ctx, b, some)
 		g.mu.Lock()
@@ -102,7 +114,7 @@ func (g *group) drain(ctx context.Context, b store.Backend, some []*grouped) {
 // take returns what goes into the next transaction, first come first. Changes that
 // touch the same key go one after the other: etcd takes no transaction that puts a key
 // twice. The lock is held.
-func (g *group) take() []*grouped {
+func (g *Group) take() []*grouped {
 	var some, later []*grouped
 	bytes, touched := 0, map[string]bool{}
 	for _, c := range g.pending {
@@ -120,40 +132,50 @@ func (g *group) take() []*grouped {
 	return some
 }
 
-func send(ctx context.Context, b store.Backend, some []*grouped) {
+func send(ctx context.Context, b Backend, some []*grouped) {
 	if len(some) == 1 {
 		some[0].alone(ctx, b)
 		return
 	}
 	t := &pb.TxnRequest{}
 	for _, c := range some {
-		t.Success = append(t.Success, store.Nest(c.txn))
+		t.Success = append(t.Success, Nest(c.txn))
 	}
 	try, cancel := context.WithTimeout(ctx, groupTimeout)
 	defer cancel()
 	resp, err := b.Txn(try, t)
-	if err != nil && !store.InDoubt(err) { // because of one of them: find out which
+	if err != nil && !InDoubt(err) { // because of one of them: find out which
 		for _, c := range some {
 			c.alone(ctx, b)
 		}
 		return
 	}
 	for i, c := range some {
-		switch {
-		case err != nil:
+		if err != nil {
 			c.done <- groupAnswer{err: err}
-		case !resp.Responses[i].GetResponseTxn().Succeeded:
-			c.done <- groupAnswer{err: store.ErrChanged}
-		default:
-			c.done <- groupAnswer{rev: resp.Header.Revision}
+			continue
 		}
+		c.answer(resp.Header.Revision, resp.Responses[i].GetResponseTxn())
 	}
 }
 
 // alone sends one change by itself.
-func (c *grouped) alone(ctx context.Context, b store.Backend) {
+func (c *grouped) alone(ctx context.Context, b Backend) {
 	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
 	defer cancel()
-	rev, err := store.Commit(ctx, b, c.txn.Compare, c.txn.Success...)
-	c.done <- groupAnswer{rev, err}
+	resp, err := b.Txn(ctx, c.txn)
+	if err != nil {
+		c.done <- groupAnswer{err: err}
+		return
+	}
+	c.answer(resp.Header.Revision, resp)
+}
+
+// answer tells what came of a change.
+func (c *grouped) answer(rev int64, resp *pb.TxnResponse) {
+	if !resp.Succeeded {
+		c.done <- groupAnswer{err: ErrChanged}
+		return
+	}
+	c.done <- groupAnswer{Committed: Committed{rev, resp.Responses}}
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/step"
+)
+
+// leaf is a step in the tree that people see: a line of it.
+type leaf struct {
+	branch string // what stands before its name
+	number int    // in the graph
+	parent int    // the step that it stands below, -1 if there is none
+}
+
+// treeOf puts the steps of a graph into a tree, each once: below the last of those that
+// it needs. What else it needs is told beside it.
+func treeOf(steps []step.Summary) []leaf {
+	below := map[int][]int{}
+	for n := range steps {
+		parent := -1
+		if needs := steps[n].Shape.Needs; len(needs) > 0 {
+			parent = needs[len(needs)-1]
+		}
+		below[parent] = append(below[parent], n)
+	}
+	var tree []leaf
+	var grow func(parent int, before string)
+	grow = func(parent int, before string) {
+		for i, n := range below[parent] {
+			branch, deeper := before+"├─ ", before+"│  "
+			switch {
+			case parent < 0:
+				branch, deeper = "", ""
+			case i == len(below[parent])-1:
+				branch, deeper = before+"└─ ", before+"   "
+			}
+			tree = append(tree, leaf{branch, n, parent})
+			grow(n, deeper)
+		}
+	}
+	grow(-1, "")
+	return tree
+}
+
+var treeHead = []string{"STEP", "PROGRESS", "DONE", "STATUS", "TIME", "BOUNDS"}
+
+// treeTable shows the steps of a run as a tree.
+func treeTable(out *page, o *step.Overview) {
+	var rows [][]string
+	for _, l := range treeOf(o.Steps) {
+		s := &o.Steps[l.number]
+		rows = append(rows, []string{
+			l.branch + s.Shape.Name,
+			bar(s.Counts, s.Shape.Count, barWidth),
+			fmt.Sprintf("%d/%d", countEnded(s.Counts), s.Shape.Count),
+			stepText(o, s, l.parent),
+			spanText(s, out.now),
+			boundsText(&s.Shape),
+		})
+	}
+	out.table("it has no steps", treeHead, rows)
+}
+
+// stepText says how a step stands, or what it waits for.
+func stepText(o *step.Overview, s *step.Summary, parent int) string {
+	text := countsText(s.Counts)
+	for _, status := range step.Statuses { // a single word where all are alike
+		if s.Counts[status] == s.Shape.Count {
+			text = string(status)
+		}
+	}
+	if s.Counts[step.Requested] == 0 || o.Run.Status.Ended() {
+		return text
+	}
+	var waits, never []string
+	for i, n := range s.Shape.Needs {
+		before := &o.Steps[n]
+		switch {
+		case isDone(before):
+		case before.EndedAt.IsZero():
+			waits = append(waits, s.Needs[i])
+		default:
+			never = append(never, s.Needs[i])
+		}
+	}
+	switch {
+	case len(never) > 0:
+		return "does not run: not all of " + strings.Join(never, ", ") + " has succeeded"
+	case len(waits) == 1 && s.Shape.Needs[slices.Index(s.Needs, waits[0])] == parent:
+		return "waits" // the tree says for what
+	case len(waits) > 0:
+		return "waits for " + strings.Join(waits, ", ")
+	}
+	return text
+}
+
+// spanText is how long a step has taken, or has taken so far.
+func spanText(s *step.Summary, now time.Time) string {
+	switch {
+	case s.StartedAt.IsZero():
+		return ""
+	case s.EndedAt.IsZero():
+		return human(max(0, now.Sub(s.StartedAt)))
+	}
+	return human(max(0, s.EndedAt.Sub(s.StartedAt)))
+}
+
+// boundsText says what may hold the instances of a step up.
+func boundsText(s *step.Shape) string {
+	var all []string
+	if s.Concurrency > 0 {
+		all = append(all, fmt.Sprintf("%d at a time", s.Concurrency))
+	}
+	if len(s.Pools) > 0 {
+		all = append(all, slotsText(s.Pools))
+	}
+	if s.Task != "" {
+		all = append(all, "task "+s.Task)
+	}
+	if s.External {
+		all = append(all, "external")
+	}
+	if s.Queue != step.DefaultQueue {
+		all = append(all, "queue "+s.Queue)
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar/source"
+	"github.com/berthhq/berth/sidecar/worker"
+)
+
+func sourceCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "source",
+		Category:    running,
+		Usage:       "make a run of each item that a command lists",
+		Subcommands: []*cli.Command{sourceRunCommand(), sourceListCommand(), sourceWakeCommand(), sourceDeleteCommand()},
+	}
+}
+
+func sourceRunCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "run",
+		Usage: "list again and again, and submit what is new",
+		Description: `The file names the command that lists, and what each item becomes:
+
+   name: inbox
+   list: [ls, /srv/inbox]    # or shell: "…"
+   interval: 30s             # between two looks, left out: 30s
+   timeout: 1m               # of the command, left out: 1m
+   id: id                    # the field of an item that has its id, left out: id
+   forget: 24h               # an item that is listed no more, left out: 24h
+   run:                      # as for 'berth submit -f'
+     name: load {{.item}}
+     steps:
+       - name: load
+         command: [./load.sh, "/srv/inbox/{{.item}}"]
+
+The command writes a JSON array, or a line for each item: a JSON object with an id, or
+a text that is its own id. Each id becomes one run, NAME.ID, once: as long as it is
+listed, and until it has not been listed for the time in forget.
+
+The same source can be run by several processes, on several hosts: one looks, the
+others stand by. TERM or INT: ends the look under way. A second one does not wait.`,
+		Flags: slices.Concat(config.Flags(config.Instance), healthFlags(), []cli.Flag{
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
+		}),
+		Action: sourceRun,
+	}
+}
+
+func sourceRun(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	if c.String("file") == "" {
+		return usagef("berth source run needs --file, with a name or - for stdin")
+	}
+	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.Lead}
+	if c.IsSet(listenFlag) {
+		groups = append(groups, config.Serve)
+	}
+	s, err := config.Load(config.FromCLI(c), groups...)
+	if err != nil {
+		return err
+	}
+	name, data, err := readInput(c, maxSubmission)
+	if err != nil {
+		return err
+	}
+	spec, err := decodeSource(name, data)
+	if err != nil {
+		return err
+	}
+	log := newLogger(c.App.ErrWriter, s, hclog.Info)
+	var reg *prometheus.Registry // what nobody can see is not kept
+	if c.IsSet(listenFlag) && s.Listen != "" {
+		reg = newRegistry()
+	}
+	r, err := runSource(s, spec, log, registererOf(reg))
+	if err != nil {
+		return err
+	}
+	health, err := serveHealth(c.Context, s, log, reg, r.source.Trouble)
+	if err != nil {
+		return errors.Join(err, r.stop())
+	}
+	return errors.Join(sourceUntilAsked(p, r, sourcesRecord{
+		PID: os.Getpid(), Host: hostName(s), Source: spec.Name, Instance: r.source.Instance(), HTTP: health.url(),
+	}), health.close())
+}
+
+// runningSource is a source that runs in this process.
+type runningSource struct {
+	source *source.Source
+	cancel context.CancelFunc
+	// ended is closed when it runs no more, and err says why, unless it was asked to stop.
+	ended chan struct{}
+	err   error
+}
+
+// runSource runs a source. It has connections of its own, and waits for an etcd that is
+// not there yet.
+func runSource(s config.Settings, spec source.Spec, log hclog.Logger, reg prometheus.Registerer) (*runningSource, error) {
+	backend, err := newBackend(s, log)
+	if err != nil {
+		return nil, err
+	}
+	command := source.Command{
+		Argv: spec.Argv(), Env: append(worker.CleanEnv(os.Environ()), "BERTH_SOURCE="+spec.Name), Timeout: spec.Timeout,
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &runningSource{
+		cancel: cancel, ended: make(chan struct{}),
+		source: source.New(source.Config{
+			Backend: backend, Keys: store.NewKeys(s.Prefix), Spec: spec, List: command.List,
+			Host: hostName(s), Version: version(), Retention: s.RunRetention,
+			Logger: log, Registerer: reg,
+		}),
+	}
+	go func() {
+		defer close(r.ended)
+		err := r.source.Run(ctx)
+		if ctx.Err() != nil {
+			err = nil // it was asked to
+		}
+		r.err = errors.Join(err, backend.Close())
+	}()
+	return r, nil
+}
+
+// stop ends it, and returns why it had ended before, if it had.
+func (r *runningSource) stop() error {
+	r.cancel()
+	<-r.ended
+	return r.err
+}
+
+// sourceUntilAsked tells when the source stands, and stops it when that is asked for.
+func sourceUntilAsked(p *printer, r *runningSource, at sourcesRecord) error {
+	asked := make(chan struct{})
+	defer stopOnSignals(func(unix.Signal) bool { close(asked); return true })()
+	for ready := r.source.Ready(); ; {
+		select {
+		case <-ready:
+			ready = nil
+			if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
+				return errors.Join(err, r.stop())
+			}
+		case <-r.ended:
+			return r.err
+		case <-asked:
+			return r.stop()
+		}
+	}
+}
+
+// sourcesRecord is who runs a source, in JSON.
+type sourcesRecord struct {
+	PID      int    `json:"pid"`
+	Host     string `json:"host"`
+	Source   string `json:"source"`
+	Instance string `json:"instance"`
+	// HTTP is where the health and the metrics are served.
+	HTTP string `json:"http,omitempty"`
+}
+
+// String says it for people.
+func (r sourcesRecord) String() string {
+	text := "berth source " + r.Source + " stands on host " + r.Host + " as " + r.Instance
+	if r.HTTP != "" {
+		text += ", with its health and metrics at " + r.HTTP
+	}
+	return text
+}

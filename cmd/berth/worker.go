@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/worker"
+)
+
+const (
+	// maxConcurrency bounds the instances that one worker has at a time.
+	maxConcurrency = 10_000
+	// workerDrain is how long a worker waits for its instances unless it is told.
+	workerDrain = 10 * time.Minute
+)
+
+func workerCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "worker",
+		Category: serving,
+		Usage:    "take the steps of runs from queues, and run them on this host",
+		Description: `Takes published step instances, up to --concurrency at a time, together with the
+slots that they need, and runs their commands. Each has its input as JSON on stdin
+and in BERTH_INPUT, and BERTH_RUN_ID, BERTH_STEP, BERTH_INDEX, BERTH_ATTEMPT and
+BERTH_FENCE in its environment; other settings of berth are kept from it.
+
+A worker that was killed is started again under the same --name, and finds its
+commands and their results; if that takes longer than the leases live, the
+commands are stopped before, and the coordinator has the steps tried again.
+
+TERM: takes no more, waits for what runs (--drain-timeout), then stops it. A second
+one, or INT: stops what runs at once: TERM, and KILL after --stop-grace. HUP: leaves
+what runs to the next worker of this name.`,
+		Flags: append(append(config.Flags(config.Instance, config.State), healthFlags()...),
+			&cli.StringSliceFlag{Name: "queue", Aliases: []string{"q"}, Value: cli.NewStringSlice(step.DefaultQueue), Usage: "`QUEUE` to take from; several with commas, or repeated"},
+			&cli.IntFlag{Name: "concurrency", Aliases: []string{"c"}, Value: runtime.NumCPU(), Usage: "`N` instances at a time at most", DefaultText: "number of CPUs"},
+			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unlike that of any other on this host"},
+			&cli.StringFlag{Name: "work-dir", Usage: "`DIR` that commands run in", DefaultText: "the current one"},
+			&cli.DurationFlag{Name: "stop-grace", Value: lease.StopGrace(time.Minute), Usage: "`TIME` that a command gets between TERM and KILL, at most 10s"},
+			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for what runs before a stop; 0 for none"}),
+		Action: work,
+	}
+}
+
+func work(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.State}
+	if c.IsSet(listenFlag) {
+		groups = append(groups, config.Serve)
+	}
+	s, err := config.Load(config.FromCLI(c), groups...)
+	if err != nil {
+		return err
+	}
+	asked, err := workerOf(c)
+	if err != nil {
+		return err
+	}
+	log := newLogger(c.App.ErrWriter, s, hclog.Info)
+	var reg *prometheus.Registry
+	if c.IsSet(listenFlag) && s.Listen != "" {
+		reg = newRegistry()
+	}
+	o, err := options(s, log)
+	if err != nil {
+		return err
+	}
+	o.Instance, o.StateDir, o.Role, o.Capacity = asked.name, s.StateDir, worker.Role, asked.concurrency
+	o.Registerer = registererOf(reg)
+	client, err := berth.Open(c.Context, o)
+	if err != nil {
+		return err
+	}
+	w := worker.New(worker.Config{
+		Client: client, Queues: asked.queues, Concurrency: asked.concurrency,
+		Runner: &asked.commands, Dir: worker.Folder(s.StateDir, asked.name),
+		Logger: log, Registerer: registererOf(reg),
+	})
+	health, err := serveHealth(c.Context, s, log, reg, client.Err)
+	if err != nil {
+		return errors.Join(err, client.Leave())
+	}
+	at := worksRecord{
+		PID: os.Getpid(), Host: client.Host(), Name: asked.name, Queues: asked.queues, Concurrency: asked.concurrency, HTTP: health.url(),
+	}
+	if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
+		return errors.Join(err, health.close(), client.Leave())
+	}
+	return errors.Join(workUntilAsked(c.Context, w, client, asked.drain), health.close())
+}
+
+// workUntilAsked runs a worker until a signal ends it, as that says.
+func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client, drain time.Duration) error {
+	running, end := context.WithCancel(ctx)
+	defer end()
+	left := make(chan struct{}, 1)
+	terms := 0
+	defer stopOnSignals(func(sig unix.Signal) bool {
+		switch {
+		case sig == unix.SIGHUP:
+			left <- struct{}{}
+			end()
+			return true
+		case sig == unix.SIGINT || terms > 0:
+			go func() { <-stopped(running, w); end() }()
+			return true
+		}
+		terms++
+		go func() {
+			select {
+			case <-w.Drain(running):
+			case <-time.After(drain):
+				<-stopped(running, w)
+			case <-running.Done():
+			}
+			end()
+		}()
+		return false
+	})()
+	err := w.Run(running)
+	switch {
+	case len(left) > 0:
+		return client.Leave()
+	case running.Err() == nil:
+		return errors.Join(err, client.Leave())
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Millisecond)
+	defer cancel()
+	return client.Close(closing)
+}
+
+// stopped stops all that a worker has, and tells when it has none.
+func stopped(ctx context.Context, w *worker.Worker) <-chan struct{} {
+	ended := w.Drain(ctx)
+	w.Stop(ctx)
+	return ended
+}
+
+// workerAsked is what the flags of a worker say.
+type workerAsked struct {
+	name        string
+	queues      []string
+	concurrency int
+	drain       time.Duration
+	commands    worker.Commands
+}
+
+func workerOf(c *cli.Context) (a workerAsked, err error) {
+	a.name, a.concurrency, a.drain = c.String("name"), c.Int("concurrency"), max(0, c.Duration("drain-timeout"))
+	for _, text := range c.StringSlice("queue") {
+		for _, name := range strings.Split(text, ",") {
+			if pool.ValidateName(name) != nil {
+				return a, usagef("--queue can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", name)
+			}
+			if slices.Contains(a.queues, name) {
+				return a, usagef("--queue names %q twice: once is enough", name)
+			}
+			a.queues = append(a.queues, name)
+		}
+	}
+	grace := c.Duration("stop-grace")
+	switch most := lease.StopGrace(time.Minute); {
+	case pool.ValidateName(a.name) != nil:
+		return a, usagef("--name can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", a.name)
+	case a.concurrency < 1 || a.concurrency > maxConcurrency:
+		return a, usagef("--concurrency can't be %d: allowed are 1 to %d", a.concurrency, maxConcurrency)
+	case grace < 0 || grace > most:
+		return a, usagef("--stop-grace can't be %s: allowed are 0s to %s, so that a command is gone before its lease can end", grace, most)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return a, err
+	}
+	a.commands = worker.Commands{Self: self, Env: worker.CleanEnv(os.Environ()), WorkDir: c.String("work-dir"), StopGrace: grace}
+	if dir := a.commands.WorkDir; dir != "" {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return a, usagef("--work-dir can't be %q: there is no such directory", dir)
+		}
+	}
+	return a, nil
+}
+
+// worksRecord is who works, in JSON.
+type worksRecord struct {
+	PID         int      `json:"pid"`
+	Host        string   `json:"host"`
+	Name        string   `json:"name"`
+	Queues      []string `json:"queues"`
+	Concurrency int      `json:"concurrency"`
+	// HTTP is where the health and the metrics are served.
+	HTTP string `json:"http,omitempty"`
+}
+
+// String says it for people.
+func (r worksRecord) String() string {
+	text := "berth worker " + r.Name + " of host " + r.Host + " takes up to " + strconv.Itoa(r.Concurrency) + " at a time from " + strings.Join(r.Queues, ", ")
+	if r.HTTP != "" {
+		text += ", with its health and metrics at " + r.HTTP
+	}
+	return text
+}

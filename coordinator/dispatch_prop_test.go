@@ -1,0 +1,280 @@
+package coordinator
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// genFanned draws a run in progress with small steps, in any state that a history can
+// bring them to.
+func genFanned(number int) *rapid.Generator[Fanned] {
+	return rapid.Custom(func(t *rapid.T) Fanned {
+		names := []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "steps")]
+		var specs []step.Spec
+		for i, name := range names {
+			s := fan(name, rapid.IntRange(0, 6).Draw(t, "items"), rapid.IntRange(0, 3).Draw(t, "window"))
+			s.Retries = rapid.IntRange(0, 1).Draw(t, "retries")
+			s.OnFailure = rapid.SampledFrom([]step.OnFailure{step.Fail, step.Finish}).Draw(t, "on failure")
+			for _, before := range names[:i] {
+				if rapid.Bool().Draw(t, "needs") {
+					s.Needs = append(s.Needs, before)
+				}
+			}
+			specs = append(specs, s)
+		}
+		g, err := step.NewGraph(specs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := fmt.Sprintf("r%d", number)
+		f := newFanout(id, g)
+		rev := int64(10)
+		for n := range f.steps {
+			for index := range f.steps[n].cells {
+				status := rapid.SampledFrom([]step.Status{
+					"", "", "", step.Requested, step.Scheduled, step.Running, step.Succeeded, step.Succeeded, step.Failed, step.Canceled,
+				}).Draw(t, "status")
+				if status == "" {
+					continue
+				}
+				rev++
+				rec := step.Record{Status: status, Attempt: 1, Executor: &run.Executor{Host: "x"}}
+				if status == step.Requested {
+					rec.Pause = rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "pause")
+				}
+				f.take(&step.Instance{StepID: store.StepID{Run: id, Step: f.steps[n].Name, Index: index}, Record: rec, Revision: rev}, planNow.Add(-time.Minute))
+			}
+		}
+		r := &run.Run{ID: id, Created: int64(number + 1), Record: run.Record{Status: run.Running}}
+		r.MaxConcurrentSteps = rapid.SampledFrom([]int{0, 0, 1, 4}).Draw(t, "most")
+		r.MaxStepsPerTick = rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "per tick")
+		return Fanned{r, f}
+	})
+}
+
+var genSteps = rapid.Custom(func(t *rapid.T) *StepSnapshot {
+	s := &StepSnapshot{Now: planNow, Tick: time.Second, Most: rapid.SampledFrom([]int{3, 100}).Draw(t, "most")}
+	alive := map[string]bool{}
+	for n := range rapid.IntRange(1, 3).Draw(t, "runs") {
+		f := genFanned(n).Draw(t, "run")
+		s.Runs = append(s.Runs, f)
+		for i := range f.Fan.steps {
+			for index := range f.Fan.steps[i].running {
+				alive[fmt.Sprint(f.Run.ID, i, index)] = rapid.Bool().Draw(t, "alive")
+			}
+		}
+	}
+	s.Alive = func(id store.StepID, _ step.Record, _ int64) bool {
+		for _, f := range s.Runs {
+			if f.Run.ID == id.Run {
+				return alive[fmt.Sprint(id.Run, f.Fan.names[id.Step], id.Index)]
+			}
+		}
+		return false
+	}
+	return s
+})
+
+// statusIn is the status of an instance, by its cell.
+func (f Fanned) statusIn(n, index int) step.Status {
+	return step.Statuses[f.Fan.steps[n].cells[index].status]
+}
+
+// due tells whether an instance may be published, whatever limits there are.
+func (s *StepSnapshot) due(f Fanned, n, index int) bool {
+	st := &f.Fan.steps[n]
+	a, paused := st.running[index]
+	return f.statusIn(n, index) == step.Requested && (!paused || !s.Now.Before(a.seen.Add(a.rec.Pause)))
+}
+
+// doneSlow tells whether all instances of a step have succeeded.
+func (f Fanned) doneSlow(n int) bool {
+	for index := range f.Fan.steps[n].cells {
+		if f.statusIn(n, index) != step.Succeeded {
+			return false
+		}
+	}
+	return true
+}
+
+// checkDispatch holds a plan against the rules, slowly.
+func checkDispatch(s *StepSnapshot, p StepPlan) error {
+	published := map[string]bool{}
+	for _, d := range p.Publish {
+		published[fmt.Sprint(d.Run.ID, d.Step, d.Index)] = true
+	}
+	if len(p.Publish) > s.Most || len(published) != len(p.Publish) {
+		return fmt.Errorf("%d are published, %d of them different", len(p.Publish), len(published))
+	}
+	for _, f := range s.Runs {
+		ends := slices.ContainsFunc(p.End, func(e RunEnd) bool { return e.Run == f.Run })
+		inRun, ofRun := 0, 0
+		for n := range f.Fan.steps {
+			st := &f.Fan.steps[n]
+			ready := true
+			for _, need := range st.Needs {
+				ready = ready && f.doneSlow(need)
+			}
+			inStep, ofStep, passed := 0, 0, false
+			for index := range st.cells {
+				is := published[fmt.Sprint(f.Run.ID, n, index)]
+				switch {
+				case is && (!ready || ends || !s.due(f, n, index)):
+					return fmt.Errorf("%s/%s[%d] must not go", f.Run.ID, st.Name, index)
+				case is && passed:
+					return fmt.Errorf("%s/%s[%d] goes before one with a lower index", f.Run.ID, st.Name, index)
+				case is:
+					ofStep++
+				case s.due(f, n, index):
+					passed = true
+				}
+				if f.statusIn(n, index).InFlight() {
+					inStep++
+				}
+			}
+			if st.Concurrency > 0 && ofStep > 0 && inStep+ofStep > st.Concurrency {
+				return fmt.Errorf("%s/%s: %d and %d are above its window", f.Run.ID, st.Name, inStep, ofStep)
+			}
+			inRun, ofRun = inRun+inStep, ofRun+ofStep
+		}
+		if m := f.Run.MaxConcurrentSteps; m > 0 && ofRun > 0 && inRun+ofRun > m {
+			return fmt.Errorf("%s: %d and %d are above its cap", f.Run.ID, inRun, ofRun)
+		}
+		if m := f.Run.MaxStepsPerTick; m > 0 && ofRun > m {
+			return fmt.Errorf("%s: %d in a tick", f.Run.ID, ofRun)
+		}
+		if err := s.checkLeftSteps(f, p, published, ends, inRun, ofRun); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLeftSteps: nothing is left that may go, and runs end when nothing can happen to
+// them any more.
+func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string]bool, ends bool, inRun, ofRun int) error {
+	fails, anything := false, false
+	for n := range f.Fan.steps {
+		st := &f.Fan.steps[n]
+		ready, never := true, false
+		for _, need := range st.Needs {
+			ready = ready && f.doneSlow(need)
+		}
+		inStep := 0
+		for index := range st.cells {
+			status := f.statusIn(n, index)
+			if status.InFlight() || published[fmt.Sprint(f.Run.ID, n, index)] {
+				inStep++
+			}
+			if (status == step.Failed || status == step.Canceled) && st.OnFailure == step.Fail {
+				fails = true
+			}
+		}
+		never = f.never(n)
+		for index := range st.cells {
+			status := f.statusIn(n, index)
+			anything = anything || status.InFlight() || status == step.Requested && !never
+			full := len(p.Publish) == s.Most ||
+				st.Concurrency > 0 && inStep >= st.Concurrency ||
+				f.Run.MaxConcurrentSteps > 0 && inRun+ofRun >= f.Run.MaxConcurrentSteps ||
+				f.Run.MaxStepsPerTick > 0 && ofRun >= f.Run.MaxStepsPerTick
+			if !ends && ready && !full && s.due(f, n, index) && !published[fmt.Sprint(f.Run.ID, n, index)] {
+				return fmt.Errorf("%s/%s[%d] may go, and does not", f.Run.ID, st.Name, index)
+			}
+		}
+	}
+	if ends != (fails || !anything) {
+		return fmt.Errorf("%s ends: %v; one has failed that fails it: %v; something can happen: %v", f.Run.ID, ends, fails, anything)
+	}
+	return nil
+}
+
+// never tells whether a step can't go any more, because of one before it.
+func (f Fanned) never(n int) bool {
+	for _, need := range f.Fan.steps[n].Needs {
+		for index := range f.Fan.steps[need].cells {
+			if s := f.statusIn(need, index); s == step.Failed || s == step.Canceled {
+				return true
+			}
+		}
+		if f.never(need) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestEveryDispatchKeepsTheRules(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := genSteps.Draw(t, "snapshot")
+		if err := checkDispatch(s, s.Plan()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestADispatchChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := genSteps.Draw(t, "snapshot")
+		written := func() (text string) {
+			for _, f := range s.Runs {
+				text += fmt.Sprintf("%+v\n%+v\n", *f.Run, *f.Fan)
+			}
+			return text
+		}
+		before := written()
+		first := s.Plan()
+		if after := written(); after != before {
+			t.Fatalf("before:\n%s\nafter:\n%s", before, after)
+		}
+		if again := s.Plan(); !reflect.DeepEqual(first, again) {
+			t.Fatalf("again: %+v, want %+v", again, first)
+		}
+	})
+}
+
+// TestSpoiledDispatchesAreCaught proves that the rules bite.
+func TestSpoiledDispatchesAreCaught(t *testing.T) {
+	for name, spoil := range map[string]func(*StepPlan) bool{
+		"the first does not go": func(p *StepPlan) bool { return drop(&p.Publish, 0) },
+		"one goes twice":        func(p *StepPlan) bool { return twice(&p.Publish) },
+		"another index goes": func(p *StepPlan) bool {
+			for i := range p.Publish {
+				d := &p.Publish[i]
+				if d.Index+1 < len(d.Fan.steps[d.Step].cells) && i == len(p.Publish)-1 {
+					d.Index++
+					return true
+				}
+			}
+			return false
+		},
+		"a run does not end": func(p *StepPlan) bool { return drop(&p.End, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spoiled := 0
+			for seed := range 200 {
+				s := genSteps.Example(seed)
+				p := s.Plan()
+				if !spoil(&p) {
+					continue
+				}
+				spoiled++
+				if checkDispatch(s, p) == nil {
+					t.Fatalf("not noticed: %+v", p)
+				}
+			}
+			if spoiled == 0 {
+				t.Fatal("no plan could be spoiled so")
+			}
+		})
+	}
+}

@@ -1,0 +1,290 @@
+package coordinator
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
+)
+
+func TestARunIsAdmittedWithItsSlots(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 3)
+		fl.pool("gpu", 1)
+		fl.candidate("one")
+		fl.submit("a", needs("db", 2), needs("gpu", 1))
+		fl.submit("b", needs("db", 2))
+		fl.submit("c", needs("gpu", 1), needs("db", 1))
+		fl.submit("d", needs("db", 1))
+		fl.submit("e")
+		fl.is(map[string]string{
+			"a": "not_started", "d": "not_started", "e": "not_started",
+			"b": "queued: pool 'db' full (3/3 slots)", "c": "queued: pools full: 'db' (3/3 slots), 'gpu' (1/1 slots)",
+		})
+		fl.holds(map[string]string{"a": "one", "d": "one"})
+
+		x := fl.starter("x")
+		a, err := x.start("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fl.holds(map[string]string{"a": "x", "d": "one"})
+		if held := fl.claims()["a"]; held.Fence != a.Revision || held.Lease != x.lease {
+			t.Errorf("the fence is %d on lease %d, want %d and %d", held.Fence, held.Lease, a.Revision, x.lease)
+		}
+		if err := x.finish(a); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"a": "succeeded", "b": "not_started", "c": "queued: pool 'db' full (3/3 slots)"})
+		fl.holds(map[string]string{"b": "one", "d": "one"})
+
+		// A pool that grows lets the next one go.
+		fl.pool("db", 4)
+		fl.is(map[string]string{"c": "not_started"})
+	})
+}
+
+func TestSlotsOfARunThatNobodyStarts(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 2)
+		fl.candidate("one", func(c *Config) { c.StartTimeout = time.Minute })
+		for _, id := range []string{"late", "canceled", "waits"} {
+			fl.submit(id, needs("db", 1))
+		}
+		fl.is(map[string]string{"late": "not_started", "canceled": "not_started", "waits": "queued: pool 'db' full (2/2 slots)"})
+		if _, err := fl.Cancel(t.Context(), "canceled", "no need", false); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"waits": "not_started"})
+		fl.holds(map[string]string{"late": "one", "waits": "one"})
+		time.Sleep(time.Minute)
+		fl.is(map[string]string{"late": "failed", "waits": "failed"})
+		fl.settle()
+		fl.holds(nil)
+	})
+}
+
+// A run whose slots are taken from it before it starts goes back to its place.
+func TestARunWhoseSlotsAreGoneGoesBack(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 1)
+		fl.candidate("one")
+		x := fl.starter("x")
+		fl.submit("a", needs("db", 1))
+		fl.submit("b", needs("db", 1))
+		fl.is(map[string]string{"a": "not_started", "b": "queued: pool 'db' full (1/1 slots)"})
+		before, err := fl.Get(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fl.pools().Revoke(t.Context(), fl.claims()["a"].Claim, true); err != nil {
+			t.Fatal(err)
+		}
+		// Who has seen it admitted comes too late.
+		if _, err := x.TakeOver(t.Context(), before, store.Extra{}); problem.CodeOf(err) != problem.Precondition {
+			t.Errorf("a claim that is gone: %v", err)
+		}
+		fl.is(map[string]string{"a": "not_started", "b": "queued: pool 'db' full (1/1 slots)"})
+		if n := fl.referee.admits["a"]; n != 2 {
+			t.Errorf("it was admitted %d times", n)
+		}
+		if _, err := x.start("a"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a leader keeps for runs stays theirs when another one leads.
+func TestSlotsOutliveTheLeader(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 1)
+		one := fl.candidate("one")
+		fl.candidate("two")
+		x := fl.starter("x")
+		fl.submit("a", needs("db", 1))
+		fl.submit("b", needs("db", 1))
+		fl.is(map[string]string{"a": "not_started"})
+		one.stop()
+		time.Sleep(15 * time.Second)
+		fl.holds(map[string]string{"a": "one"})
+		a, err := x.start("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := x.finish(a); err != nil {
+			t.Fatal(err)
+		}
+		fl.is(map[string]string{"b": "not_started"})
+		fl.holds(map[string]string{"b": "two"})
+	})
+}
+
+// A claim that waits on behalf of a run that has ended is taken out of the line.
+func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 1)
+		fl.candidate("one")
+		x := fl.starter("x")
+		x.engine.SetLineLease(fl.executor())
+		fl.submit("r")
+		fl.is(map[string]string{"r": "not_started"})
+		claim := func(id, run string, wait time.Duration) (*pool.Claim, error) {
+			return x.engine.Claim(t.Context(), pool.Request{ID: id, Slots: map[string]int{"db": 1}, Holder: pool.Holder{Run: run}, Wait: wait})
+		}
+		if _, err := claim("holds", "", 0); err != nil {
+			t.Fatal(err)
+		}
+		outcome := make(chan error, 1)
+		go func() {
+			_, err := claim("waits", "r", time.Hour)
+			outcome <- err
+		}()
+		fl.settle()
+		if _, err := fl.Cancel(t.Context(), "r", "no need", false); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-outcome; problem.CodeOf(err) != problem.ClaimRevoked {
+			t.Errorf("the claim that waits: %v", err)
+		}
+		fl.settle()
+		fl.root.Do(func(e *storetest.Etcd) {
+			for kv := range e.All(fl.keys.Revocations("x")) {
+				t.Errorf("%s is left", kv.Key)
+			}
+		})
+	})
+}
+
+// The one that needs most is not passed for ever.
+func TestAWideRunComesToReserve(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 2, reserveAfter(30*time.Second))
+		fl.candidate("one")
+		x := fl.starter("x")
+		fl.submit("first", needs("db", 1))
+		fl.submit("wide", needs("db", 2))
+		fl.submit("slim0", needs("db", 1))
+		running, slim := []string{"first", "slim0"}, 1
+		admitted := false
+		for range 20 { // there is always one that runs, so never room for two
+			fl.settle()
+			r, err := x.start(running[0])
+			if err != nil {
+				break // none was let in
+			}
+			running = running[1:]
+			id := fmt.Sprintf("slim%d", slim)
+			slim++
+			fl.submit(id, needs("db", 1))
+			running = append(running, id)
+			time.Sleep(5 * time.Second)
+			if err := x.finish(r); err != nil {
+				t.Fatal(err)
+			}
+			fl.settle()
+			if wide, err := fl.Get(t.Context(), "wide"); err == nil && wide.Status == run.NotStarted {
+				admitted = true
+				break
+			}
+		}
+		if !admitted || slim < 6 {
+			t.Errorf("admitted: %v, after %d others", admitted, slim)
+		}
+	})
+}
+
+func TestWhatCanNeverFitIsRefused(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.pool("db", 2)
+		submit := func(id string, change func(*run.Spec)) error {
+			var s run.Spec
+			change(&s)
+			_, _, err := fl.Submit(t.Context(), id, s)
+			return err
+		}
+		for want, err := range map[problem.Code]error{
+			problem.PoolNotFound: submit("a", needs("nowhere", 1)),
+			problem.ExceedsLimit: submit("b", needs("db", 3)),
+			problem.Invalid:      submit("c", needs("db", 0)),
+		} {
+			if problem.CodeOf(err) != want {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+		// What was submitted waits while its pool is gone, and says so.
+		fl.submit("d", needs("db", 2))
+		if _, err := fl.pools().Delete(t.Context(), "db"); err != nil {
+			t.Fatal(err)
+		}
+		fl.candidate("one")
+		fl.is(map[string]string{"d": "queued: pool 'db' does not exist"})
+		fl.submit("d", needs("db", 2)) // again
+		fl.pool("db", 1)
+		fl.is(map[string]string{"d": "queued: pool 'db' has too little room (0/1 slots, 2 wanted)"})
+		fl.pool("db", 2)
+		fl.is(map[string]string{"d": "not_started"})
+	})
+}
+
+// An admission whose write comes late must not happen any more: somebody else may have
+// been admitted meanwhile.
+func TestAnAdmissionThatComesLateIsNone(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		fl.watchSlots()
+		fl.limit(1)
+		fl.pool("db", 1)
+		one := fl.candidate("one")
+		late := make(chan struct{}, 1)
+		fl.submit("first")
+		fl.submit("a", needs("db", 1))
+		fl.is(map[string]string{"first": "not_started", "a": "queued: global run limit (1/1)"})
+		first := fl.start("first", fl.executor())
+		begun := time.Now()
+		one.by.Inject(func(call storetest.Call) storetest.Fault {
+			switch {
+			case call.Op != storetest.OpTxn || time.Since(begun) > 15*time.Second:
+			case puts(call.Txn, fl.keys.Slots("db")):
+				select {
+				case late <- struct{}{}:
+					return storetest.Fault{Delay: 10 * time.Second}
+				default:
+				}
+			case len(late) > 0 && puts(call.Txn, fl.keys.Guard("one", Instance)):
+				return storetest.Fault{Drop: true} // so that the engine can't settle it
+			}
+			return storetest.Fault{}
+		})
+		fl.finish(first)
+		fl.settle()
+		fl.submit("b", priority(1)) // what is noted of a stays as it is
+		time.Sleep(3 * time.Second)
+		fl.is(map[string]string{"a": "queued: global run limit (1/1)", "b": "not_started"})
+		time.Sleep(20 * time.Second)
+		fl.is(map[string]string{"a": "queued: global run limit (1/1)", "b": "not_started"})
+		fl.holds(nil)
+		if len(late) == 0 {
+			t.Error("nothing was late")
+		}
+	})
+}
+
+// puts tells whether a transaction may put a key with a prefix.
+func puts(t *pb.TxnRequest, prefix string) bool {
+	for _, op := range t.Success {
+		if nested := op.GetRequestTxn(); nested != nil && puts(nested, prefix) {
+			return true
+		}
+		if strings.HasPrefix(string(op.GetRequestPut().GetKey()), prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,80 @@
+package step
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Cancel ends one step instance of a run in progress. One that is running is stopped by
+// its worker, and ends when that has been done. One that has ended is a StepEnded
+// problem, unless it was canceled before.
+func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*Instance, error) {
+	const what = "the step instance was not canceled"
+	r, err := runs.Get(ctx, id.Run)
+	if err != nil {
+		return nil, err
+	}
+	if r.Status.Ended() {
+		return nil, problem.New(problem.RunEnded, "run %q has ended already: its status is %s", id.Run, r.Status)
+	}
+	if _, err := s.Get(ctx, id); err != nil {
+		return nil, err
+	}
+	return store.Change(ctx, what, func(ctx context.Context) (*Instance, error) {
+		i, err := s.read(ctx, id)
+		if err != nil {
+			return nil, stopAtCorrupt(what, err)
+		}
+		ops := []*pb.RequestOp{}
+		switch {
+		case i.Status == Canceled:
+			return i, nil
+		case i.Status.Ended():
+			return nil, store.Stop(problem.New(problem.StepEnded, "step instance %s of run %q has ended already: its status is %s", id.Text(), id.Run, i.Status))
+		case i.Status == Running:
+			ops = append(ops, store.Put(s.Keys.CanceledStep(id), run.CanceledValue, 0))
+		default:
+			if i.Status == Scheduled {
+				key, err := s.readyKey(ctx, r, id)
+				if err != nil {
+					return nil, err
+				}
+				ops = append(ops, store.Delete(key))
+			}
+			i.Record = i.Cancel(time.Now())
+			ops = append(ops, store.Put(s.Keys.Step(id), i.Encode(), 0))
+		}
+		rev, err := store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(s.Keys.Step(id), i.Revision)}, ops...)
+		if err == nil && i.Status == Canceled {
+			i.Revision = rev
+		}
+		return i, err
+	})
+}
+
+// readyKey is where an instance of a run stands that was published.
+func (s Store) readyKey(ctx context.Context, r *run.Run, id store.StepID) (string, error) {
+	key := s.Keys.Graph(id.Run)
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+	if err != nil {
+		return "", err
+	}
+	if len(resp.Kvs) == 0 {
+		return "", store.Stop(notFound(id))
+	}
+	g, err := DecodeGraph(key, resp.Kvs[0].Value)
+	if err != nil {
+		return "", store.Stop(store.Problem("the steps of the run can't be read", err))
+	}
+	n := g.Number(id.Step)
+	if n < 0 {
+		return "", store.Stop(notFound(id))
+	}
+	return s.Keys.Ready(g.Shapes()[n].Queue) + OrderOf(r.Priority, r.Created, n, id.Index, r.ID), nil
+}

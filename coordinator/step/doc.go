@@ -1,0 +1,25 @@
+// Package step is the work inside a run: steps that need each other, and that fan out
+// into one instance per item.
+//
+// A [Spec] is what somebody submits of one step. [NewGraph] holds all of a run's
+// specs against each other and makes their [Graph]: a [Shape] per step, every step
+// behind those that it needs. A shape has no items; [Graph.Work] renders what one
+// instance is to do, once, when the run is submitted, and that is written down
+// and never rendered again.
+//
+// What always holds:
+//
+//   - A graph that can be had, made or read back, has no cycles, and no step in it
+//     needs one behind it.
+//   - An instance is a step's number in the graph and the index of its item. A step
+//     without items is one instance, of index 0.
+//   - Rendering depends on nothing but the spec, the item and what [About] says: no
+//     clock, no environment. It comes to an end: templates can't loop, and what they
+//     write is bounded.
+//   - Every refusal names the field, as in steps.extract.needs.
+//
+// To read along: spec.go and items.go (what is submitted), template.go (what may
+// stand between {{ and }}), graph.go and order.go (how steps stand to each other),
+// shape.go (what is kept of a step), work.go and recipe.go (what an instance is to
+// do), backoff.go (how long a retry waits).
+package step

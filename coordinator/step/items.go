@@ -1,0 +1,146 @@
+package step
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Items are what a step fans out over: a list of any JSON values, or a range of
+// numbers. In JSON they are an array, or {"from": 1, "to": 20, "by": 1}.
+type Items struct {
+	List  []json.RawMessage
+	Range *Range
+}
+
+// Range is the whole numbers from From to To, both included, By apart. It goes down
+// if By is negative.
+type Range struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	// By is not 0. Where it is left out in JSON it is 1.
+	By int64 `json:"by"`
+}
+
+// maxNumber bounds the numbers of a range: beyond it JSON readers lose digits.
+const maxNumber = 1<<53 - 1
+
+// Count is how many items there are.
+func (it *Items) Count() int {
+	if it.Range == nil {
+		return len(it.List)
+	}
+	return it.Range.count()
+}
+
+// At is the item of an index from 0 to [Items.Count] less 1, as JSON.
+func (it *Items) At(index int) json.RawMessage {
+	if it.Range == nil {
+		return it.List[index]
+	}
+	return strconv.AppendInt(nil, it.Range.From+int64(index)*it.Range.By, 10)
+}
+
+// count is right for ranges whose numbers are within their bounds.
+func (r *Range) count() int {
+	if r.By > 0 && r.From <= r.To || r.By < 0 && r.From >= r.To {
+		return int((r.To-r.From)/r.By) + 1
+	}
+	return 0
+}
+
+// Validate refuses what can't be fanned out over, and names the field.
+func (it *Items) Validate() error {
+	if it.Range != nil {
+		if it.List != nil {
+			return problem.Field("items", "they are a list and a range: allowed is one of the two")
+		}
+		if err := it.Range.validate(); err != nil {
+			return err
+		}
+	}
+	switch n := it.Count(); {
+	case n == 0 && it.Range != nil:
+		return problem.Field("items", "there is none from %d to %d by %d: at least one is needed", it.Range.From, it.Range.To, it.Range.By)
+	case n == 0:
+		return problem.Field("items", "there is none: at least one is needed")
+	case n > MaxItems:
+		return problem.Field("items", "%d are too many: allowed are %d", n, MaxItems)
+	}
+	for i, item := range it.List {
+		field := fmt.Sprintf("items[%d]", i)
+		switch {
+		case len(item) > MaxWork:
+			return problem.Field(field, "it is %d bytes long: allowed are %d", len(item), MaxWork)
+		case !validJSON(item):
+			return problem.Field(field, "%s", jsonRule)
+		}
+	}
+	return nil
+}
+
+func (r *Range) validate() error {
+	for _, n := range []struct {
+		field string
+		value int64
+	}{{"from", r.From}, {"to", r.To}, {"by", r.By}} {
+		if n.value < -maxNumber || n.value > maxNumber {
+			return problem.Field("items."+n.field, "%d is out of range: allowed are %d to %d", n.value, -maxNumber, maxNumber)
+		}
+	}
+	if r.By == 0 {
+		return problem.Field("items.by", "0 leads nowhere: allowed is any other whole number")
+	}
+	return nil
+}
+
+// MarshalJSON writes an array, or the range.
+func (it Items) MarshalJSON() ([]byte, error) {
+	if it.Range != nil {
+		return json.Marshal(it.Range)
+	}
+	if it.List == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal(it.List)
+}
+
+// UnmarshalJSON reads an array, or a range with no other fields than its own.
+func (it *Items) UnmarshalJSON(data []byte) error {
+	const how = `allowed are an array, and a range as {"from": 1, "to": 20, "by": 1}`
+	*it = Items{}
+	data = bytes.TrimSpace(data)
+	if bytes.HasPrefix(data, []byte("[")) {
+		it.List = []json.RawMessage{}
+		return json.Unmarshal(data, &it.List)
+	}
+	if !bytes.HasPrefix(data, []byte("{")) {
+		return fmt.Errorf("items: %s", how)
+	}
+	var r struct {
+		From *int64 `json:"from"`
+		To   *int64 `json:"to"`
+		By   *int64 `json:"by"`
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return fmt.Errorf("items: %w: %s", err, how)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("items: there is something behind their end: %s", how)
+	}
+	if r.From == nil || r.To == nil {
+		return fmt.Errorf("items: a range needs from and to: %s", how)
+	}
+	it.Range = &Range{From: *r.From, To: *r.To, By: 1}
+	if r.By != nil {
+		it.Range.By = *r.By
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package step
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Page says which instances of a step to list.
+type Page struct {
+	// From is the index of the first.
+	From int
+	// Limit is how many there are at most, from 1 on.
+	Limit int
+	// Statuses of which an instance has one; without any, all are listed.
+	Statuses []Status
+}
+
+// Instances are some instances of a step at one revision, by index.
+type Instances struct {
+	Items []*Instance
+	// Next is where the next page begins; 0 if there is none.
+	Next int
+	// Bad are states that can't be read: each names its key.
+	Bad []error
+}
+
+// Instances lists the instances of a step of a run as they are to be seen: one without
+// a state is requested, and one that has not ended when its run has is canceled. An
+// unknown run is a RunNotFound problem, an unknown step a StepNotFound one.
+func (s Store) Instances(ctx context.Context, id, name string, p Page) (*Instances, error) {
+	v, err := s.view(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	number, err := v.step(name)
+	if err != nil {
+		return nil, err
+	}
+	c := &collector{view: &v, page: p, count: v.graph.Shapes()[number].Count, at: store.StepID{Run: id, Step: name, Index: p.From}}
+	first := s.Keys.Step(store.StepID{Run: id, Step: name})
+	prefix := first[:strings.LastIndexByte(first, '/')+1]
+	err = s.states(ctx, prefix, s.Keys.Step(c.at), v.revision, func(kv *mvccpb.KeyValue) bool { return c.take(s.Keys, kv) })
+	if err != nil {
+		return nil, err
+	}
+	c.absent(c.count)
+	return &c.list, nil
+}
+
+// collector gathers a page. The instances before at are done.
+type collector struct {
+	view  *view
+	page  Page
+	count int
+	at    store.StepID
+	list  Instances
+	full  bool
+}
+
+// take takes the next state; false if the page is full.
+func (c *collector) take(keys store.Keys, kv *mvccpb.KeyValue) bool {
+	key := string(kv.Key)
+	id, err := store.ParseStepID(strings.TrimPrefix(key, keys.StepsAll()))
+	switch {
+	case err != nil:
+		c.list.Bad = append(c.list.Bad, &store.CorruptError{Key: key, Reason: err})
+		return true
+	case id.Index >= c.count:
+		c.list.Bad = append(c.list.Bad, &store.CorruptError{Key: key, Reason: errNoInstance})
+		return true
+	}
+	c.absent(id.Index)
+	if c.full {
+		return false
+	}
+	i, err := Decode(keys, kv)
+	if err != nil {
+		c.list.Bad = append(c.list.Bad, err)
+		c.at.Index++
+		return true
+	}
+	c.add(i)
+	return !c.full
+}
+
+// absent adds those before an index that have no state.
+func (c *collector) absent(before int) {
+	for c.at.Index < before && !c.full {
+		c.add(&Instance{StepID: c.at, Record: Record{Status: Requested}})
+	}
+}
+
+// add adds the next instance, if it is one of those that are asked for, and there is
+// room.
+func (c *collector) add(i *Instance) {
+	i = c.view.shown(i)
+	if len(c.page.Statuses) > 0 && !slices.Contains(c.page.Statuses, i.Status) {
+		c.at.Index++
+		return
+	}
+	if len(c.list.Items) == c.page.Limit {
+		c.full, c.list.Next = true, c.at.Index
+		return
+	}
+	c.list.Items = append(c.list.Items, i)
+	c.at.Index++
+}
+
+// Detail is one instance as it is to be seen, with all that is known of it.
+type Detail struct {
+	Instance
+	Run   *run.Run
+	Shape Shape
+	// Number of the instance among all of its run, from 0 on.
+	Number int
+	Work   Work
+}
+
+// Detail reads one instance. An unknown run is a RunNotFound problem, an unknown
+// instance a StepNotFound one.
+func (s Store) Detail(ctx context.Context, id store.StepID) (*Detail, error) {
+	v, d, err := s.detail(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	d.Instance = *v.shown(&d.Instance)
+	return d, nil
+}
+
+// detail reads one instance as its record says.
+func (s Store) detail(ctx context.Context, id store.StepID) (view, *Detail, error) {
+	v, err := s.view(ctx, id.Run)
+	if err != nil {
+		return view{}, nil, err
+	}
+	number, err := v.step(id.Step)
+	if err != nil {
+		return view{}, nil, err
+	}
+	d := &Detail{Run: v.run, Shape: v.graph.Shapes()[number], Number: id.Index}
+	if id.Index < 0 || id.Index >= d.Shape.Count {
+		return view{}, nil, problem.New(problem.StepNotFound, "step %q of run %q has no instance %d: it has %d, from 0 on", id.Step, id.Run, id.Index, d.Shape.Count)
+	}
+	for _, before := range v.graph.Shapes()[:number] {
+		d.Number += before.Count
+	}
+	d.Instance = Instance{StepID: id, Record: Record{Status: Requested}}
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Step(id)), Revision: v.revision})
+	if err == nil && len(resp.Kvs) > 0 {
+		var i *Instance
+		if i, err = Decode(s.Keys, resp.Kvs[0]); err == nil {
+			d.Instance = *i
+		}
+	}
+	if err != nil {
+		return view{}, nil, store.Problem("the step instance could not be read", err)
+	}
+	d.Work, err = s.Work(ctx, id)
+	return v, d, err
+}
+
+// Taken is the attempt that an instance is in, as whoever has taken it knows it: so
+// others can finish it, too. It is nil if the instance does not run.
+func (d *Detail) Taken() *Taken {
+	if d.Status != Running {
+		return nil
+	}
+	r := Ready{
+		Run: d.Instance.Run, Step: d.Step, Index: d.Index, Number: d.Number, Priority: d.Run.Priority,
+		Attempt: d.Attempt - 1, Pools: d.Shape.Pools, Task: d.Shape.Task, External: d.Shape.External,
+		Retries: d.Shape.Retries, Backoff: time.Duration(d.Shape.Backoff), ScheduledAt: d.ScheduledAt,
+	}
+	return &Taken{Instance: d.Instance, Work: d.Work, Ready: Published{Ready: r, Queue: d.Shape.Queue}}
+}
+
+// Log returns the end of what the last attempt of an instance has written. If nothing
+// is kept of it, that is a NotFound problem.
+func (s Store) Log(ctx context.Context, id store.StepID) ([]byte, error) {
+	if _, _, err := s.detail(ctx, id); err != nil {
+		return nil, err
+	}
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Log(id))})
+	switch {
+	case err != nil:
+		return nil, store.Problem("the output could not be read", err)
+	case len(resp.Kvs) == 0:
+		return nil, problem.New(problem.NotFound, "no output is kept of step instance %s of run %q: none was written yet, or it was longer ago than events are kept", id.Text(), id.Run)
+	}
+	return resp.Kvs[0].Value, nil
+}

@@ -1,0 +1,114 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// Taken is an instance that an executor has, with what it is to do.
+type Taken struct {
+	Instance
+	Work Work
+	// What is known of it from its publication.
+	Ready Published
+}
+
+// workTimeout bounds the second try to read what an instance is to do.
+const workTimeout = 3 * time.Second
+
+// Policy is what becomes of the attempt if it fails.
+func (t *Taken) Policy() Policy { return Policy{t.Ready.Retries, t.Ready.Backoff} }
+
+// activeValue is what the key of a living executor holds: what it has is in the key.
+var activeValue = store.Encode(store.Now)
+
+// taking is the transition by which a published instance is taken, and what must hold
+// for it: that it is still what was published, and that its run was not canceled.
+func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Taken, store.Extra, error) {
+	now, id := time.Now(), p.ID()
+	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt}
+	t := &Taken{Instance: Instance{StepID: id, Record: scheduled.take(by, now)}, Ready: *p}
+	then, err := s.logged(ctx, []*pb.RequestOp{
+		store.Put(s.Keys.Step(id), t.Encode(), 0), store.Delete(p.Key(s.Keys)),
+	}, id, p.Number, t.event(now))
+	return t, store.Extra{
+		If: []*pb.Compare{
+			store.ModEquals(p.Key(s.Keys), p.Revision), store.ModEquals(s.Keys.Step(id), p.Revision),
+			store.CreateEquals(s.Keys.Canceled(id.Run), 0),
+		},
+		Then:   then,
+		Leased: []*pb.RequestOp{store.Put(s.Keys.ActiveStep(by.Host, id), activeValue, 0)},
+	}, err
+}
+
+// Take gives a published instance that needs no slots to an executor, who is seen to
+// live for as long as the lease does. One that somebody else has taken, or whose run
+// was canceled, is a StepTaken problem. If the error is that etcd did not answer, it
+// may be taken all the same, now or later.
+func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease store.LeaseID) (*Taken, error) {
+	t, x, err := s.taking(ctx, p, by)
+	if err != nil {
+		return nil, store.Problem("the step instance was not taken", err)
+	}
+	work := s.Keys.Work(t.StepID)
+	active := x.Leased[0].GetRequestPut()
+	ops := append([]*pb.RequestOp{store.Get(work), store.Put(string(active.Key), active.Value, lease)}, x.Then...)
+	made, err := s.Group.Commit(ctx, s.Backend, x.If, ops...)
+	switch {
+	case errors.Is(err, store.ErrChanged):
+		return nil, taken(t.StepID)
+	case err != nil:
+		s.suspect(err)
+		return nil, store.Problem("the step instance was not taken", err)
+	}
+	t.Revision = made.Revision
+	t.Work, err = s.work(work, made.Responses[0].GetResponseRange())
+	return t, err
+}
+
+// suspect has the journal take another lease if it may be the one that etcd did not
+// know.
+func (s Store) suspect(err error) {
+	if errors.Is(err, store.ErrLeaseNotFound) {
+		s.Journal.Forget()
+	}
+}
+
+func taken(id store.StepID) error {
+	return problem.New(problem.StepTaken, "step instance %s of run %q is not to be had: somebody else has taken it, or its run was canceled", id.Text(), id.Run)
+}
+
+// TakeWith is [Store.Take] for an instance that needs slots: claim claims them with
+// what is handed to it, and returns their fence. Its error is passed on, but that a
+// condition does not hold is a StepTaken problem.
+func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, claim func(store.Extra) (int64, error)) (*Taken, error) {
+	t, x, err := s.taking(ctx, p, by)
+	if err != nil {
+		return nil, store.Problem("the step instance was not taken", err)
+	}
+	var unread error
+	var reading sync.WaitGroup
+	reading.Go(func() { t.Work, unread = s.Work(ctx, t.StepID) })
+	t.Revision, err = claim(x)
+	reading.Wait()
+	switch {
+	case problem.CodeOf(err) == problem.Precondition:
+		return nil, taken(t.StepID)
+	case err != nil:
+		return nil, err
+	}
+	if unread != nil { // once more: it is taken now
+		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
+		defer cancel()
+		t.Work, unread = s.Work(again, t.StepID)
+	}
+	return t, unread
+}

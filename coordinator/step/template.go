@@ -1,0 +1,249 @@
+package step
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/template"
+	"text/template/parse"
+)
+
+// words is what a template can say, and what comes behind each word: nothing if it is
+// a text or a number, some words if it is one of these, and anything if it is nil.
+var words = map[string]map[string]bool{
+	wordItem: nil, "index": {}, "step": {},
+	"run": {"id": true, "name": true, "tags": true, "labels": true},
+}
+
+const wordItem = "item"
+
+// The functions of templates. Only the first is for those who write them; the others
+// are put in behind what stands between the braces.
+const (
+	funcJSON  = "json"
+	funcText  = "text"
+	funcTruth = "truth"
+)
+
+var (
+	writable  = map[string]any{funcJSON: toJSON}
+	functions = template.FuncMap{funcJSON: toJSON, funcText: toText, funcTruth: truth}
+)
+
+// stencil is a string that is rendered once per instance.
+type stencil struct {
+	field    string // as users spell it
+	constant string // if there is no template
+	template *template.Template
+}
+
+// newStencil parses a string. It refuses all but text, fields, json, if and else:
+// without loops, and templates in templates, rendering ends after one look at each
+// part.
+func (s *Spec) newStencil(field, text string) (stencil, error) {
+	st := stencil{field: field, constant: text}
+	if !strings.Contains(text, "{{") {
+		return st, nil
+	}
+	const name = "template"
+	found := map[string]*parse.Tree{}
+	tree, err := parse.New(name).Parse(text, "", "", found, writable)
+	if err != nil {
+		return stencil{}, s.wrong(field, "the template can't be read: %s", strings.TrimPrefix(err.Error(), "template: "+name+":"))
+	}
+	for _, other := range found {
+		if other != tree {
+			return stencil{}, s.wrong(field, "the template can't define others: %s", allowedParts)
+		}
+	}
+	if err := checkList(tree.Root, s.Items != nil); err != nil {
+		return stencil{}, s.wrong(field, "the template %w", err)
+	}
+	st.template, err = template.New(name).Option("missingkey=error").Funcs(functions).AddParseTree(name, tree)
+	if err != nil {
+		return stencil{}, s.wrong(field, "the template can't be read: %w", err)
+	}
+	return st, nil
+}
+
+const allowedParts = "allowed are fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
+
+// checkList refuses all parts but those that are known to end, and puts the functions
+// in that write values and judge them.
+func checkList(list *parse.ListNode, items bool) error {
+	if list == nil {
+		return nil
+	}
+	for _, n := range list.Nodes {
+		var err error
+		switch n := n.(type) {
+		case *parse.TextNode:
+		case *parse.ActionNode:
+			if err = checkPipe(n.Pipe, items); err == nil {
+				pipeInto(n.Pipe, funcText)
+			}
+		case *parse.IfNode:
+			if err = checkPipe(n.Pipe, items); err == nil {
+				pipeInto(n.Pipe, funcTruth)
+				err = cmp.Or(checkList(n.List, items), checkList(n.ElseList, items))
+			}
+		default:
+			err = notAllowed(n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPipe takes {{.a.b}}, {{json .a.b}}, {{.a.b | json}} and quoted texts.
+func checkPipe(p *parse.PipeNode, items bool) error {
+	if len(p.Decl) > 0 {
+		return notAllowed(p)
+	}
+	for i, c := range p.Cmds {
+		args := c.Args
+		if call, ok := args[0].(*parse.IdentifierNode); ok && call.Ident == funcJSON {
+			// What is piped into it is its argument.
+			if args = args[1:]; (len(args) == 1) == (i > 0) {
+				return fmt.Errorf("calls json in %s with another number of values than one: %s", clip(p.String()), allowedParts)
+			}
+		} else if i > 0 {
+			return notAllowed(c)
+		}
+		if len(args) > 1 {
+			return notAllowed(c)
+		}
+		for _, arg := range args {
+			if err := checkArg(arg, items); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkArg(n parse.Node, items bool) error {
+	switch n := n.(type) {
+	case *parse.StringNode:
+		return nil
+	case *parse.FieldNode:
+		return checkField(n, items)
+	}
+	return notAllowed(n)
+}
+
+// checkField refuses words that there are not, so that a slip of the pen is seen at
+// once and not where an instance comes to it.
+func checkField(n *parse.FieldNode, items bool) error {
+	next, known := words[n.Ident[0]]
+	switch {
+	case !known:
+		return fmt.Errorf("has no .%s: allowed are %s", clip(n.Ident[0]), listed(words))
+	case n.Ident[0] == wordItem && !items:
+		return errors.New("has no .item: the step has no items")
+	case next == nil || len(n.Ident) == 1:
+		return nil
+	case !next[n.Ident[1]] && len(next) == 0:
+		return fmt.Errorf("asks for something in .%s, which is one value", n.Ident[0])
+	case !next[n.Ident[1]]:
+		return fmt.Errorf("has no .%s.%s: allowed behind .%s are %s", n.Ident[0], clip(n.Ident[1]), n.Ident[0], listed(next))
+	}
+	return nil
+}
+
+// listed spells words as in .item, .run.
+func listed[V any](of map[string]V) string {
+	return "." + strings.Join(slices.Sorted(maps.Keys(of)), ", .")
+}
+
+func notAllowed(n parse.Node) error {
+	return fmt.Errorf("can't have %s: %s", clip(n.String()), allowedParts)
+}
+
+// pipeInto ends a pipeline with a function.
+func pipeInto(p *parse.PipeNode, function string) {
+	p.Cmds = append(p.Cmds, &parse.CommandNode{
+		NodeType: parse.NodeCommand, Pos: p.Pos,
+		Args: []parse.Node{parse.NewIdentifier(function).SetPos(p.Pos)},
+	})
+}
+
+// render writes a stencil. What it writes is taken off the room.
+func (s *stencil) render(values map[string]any, room *int) (string, error) {
+	if s.template == nil {
+		if *room -= len(s.constant); *room < 0 {
+			return "", errTooLong
+		}
+		return s.constant, nil
+	}
+	out := bounded{room: room}
+	if err := s.template.Execute(&out, values); err != nil {
+		if errors.Is(err, errTooLong) {
+			return "", errTooLong
+		}
+		_, what, _ := strings.Cut(err.Error(), "executing ") // as in executing "template" at <.item.day>: …
+		if _, at, ok := strings.Cut(what, " at "); ok {
+			what = at
+		}
+		return "", errors.New(what)
+	}
+	return out.String(), nil
+}
+
+var errTooLong = fmt.Errorf("command, env and input are longer than %d bytes as they are rendered", MaxWork)
+
+// bounded refuses what has no room any more.
+type bounded struct {
+	bytes.Buffer
+	room *int
+}
+
+var _ io.Writer = (*bounded)(nil)
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if *b.room -= len(p); *b.room < 0 {
+		return 0, errTooLong
+	}
+	return b.Buffer.Write(p)
+}
+
+// toJSON writes a value as JSON, without the escapes that are for web pages.
+func toJSON(v any) (string, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return strings.TrimSuffix(out.String(), "\n"), err
+}
+
+// toText writes a value that has one plain spelling.
+func toText(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case json.Number, bool, int:
+		return fmt.Sprint(v), nil
+	case nil:
+		return "", errors.New("it is null: only json writes that")
+	}
+	return "", errors.New("it is more than one value: json writes it, or one of its fields is meant")
+}
+
+// truth is what counts as yes: all but null, false, numbers that are 0, and what is
+// empty.
+func truth(v any) bool {
+	if n, ok := v.(json.Number); ok {
+		f, err := n.Float64()
+		return err != nil || f != 0
+	}
+	yes, _ := template.IsTrue(v)
+	return yes
+}

@@ -1,0 +1,109 @@
+package step
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// The transitions of an instance are pure: each returns the record as it is then. Who
+// may ask for which is decided where they are called.
+
+// stampOf is the precision of all times in records.
+func stampOf(now time.Time) time.Time { return now.UTC().Truncate(time.Millisecond) }
+
+// Publish lets workers take a requested instance.
+func (r Record) Publish(now time.Time) Record {
+	r.Status, r.ScheduledAt, r.Pause = Scheduled, stampOf(now), 0
+	return r
+}
+
+// take gives a scheduled instance to an executor.
+func (r Record) take(by run.Executor, now time.Time) Record {
+	r.Status, r.StartedAt, r.Executor = Running, stampOf(now), &by
+	r.EndedAt, r.Error, r.ExitCode = time.Time{}, "", 0
+	r.Attempt++
+	return r
+}
+
+// Outcome is how an attempt has ended.
+type Outcome struct {
+	// Status is [Succeeded], [Failed] or [Canceled].
+	Status   Status
+	ExitCode int
+	Error    string
+	// Output is the end of what its command has written, at most [MaxOutput] bytes.
+	Output []byte
+}
+
+// Policy says what becomes of an attempt that has failed, or was lost.
+type Policy struct {
+	Retries int
+	Backoff time.Duration
+}
+
+// finish ends the attempt of a fence. One that has failed is requested again, after a
+// pause, if it may be.
+func (r Record) finish(o Outcome, fence int64, p Policy, now time.Time) Record {
+	r.EndedAt, r.ExitCode, r.Error, r.EndFence = stampOf(now), o.ExitCode, o.Error, fence
+	r.Status = o.Status
+	if o.Status == Failed {
+		r = r.again(p)
+	}
+	return r
+}
+
+// Lose takes an instance from its executor, who is gone.
+func (r Record) Lose(p Policy, now time.Time) Record {
+	r.Status, r.EndedAt, r.Error, r.ExitCode = Failed, stampOf(now), "its worker is gone", 0
+	if r.Executor != nil {
+		r.Error = "its worker on host '" + r.Executor.Host + "' is gone"
+	}
+	return r.again(p)
+}
+
+// again has a failed instance requested once more, if it may be tried again.
+func (r Record) again(p Policy) Record {
+	if r.Attempt <= p.Retries {
+		r.Status, r.Pause = Requested, Pause(p.Backoff, r.Attempt+1)
+	}
+	return r
+}
+
+// Cancel ends an instance that nobody has begun.
+func (r Record) Cancel(now time.Time) Record {
+	r.Status, r.EndedAt, r.Pause = Canceled, stampOf(now), 0
+	return r
+}
+
+// handBack puts an instance back that was not begun: the start does not count.
+func (r Record) handBack(now time.Time) Record {
+	r.Attempt--
+	r.Executor, r.StartedAt = nil, time.Time{}
+	return r.Publish(now)
+}
+
+// event tells of a transition to a record's status.
+func (i *Instance) event(now time.Time) run.Event {
+	e := run.Event{At: now, Reason: i.Error, Metadata: map[string]string{"step": i.Text()}}
+	switch i.Status {
+	case Running:
+		e.Type = run.StepStarted
+	case Succeeded:
+		e.Type = run.StepSucceeded
+	case Failed:
+		e.Type = run.StepFailed
+	case Canceled:
+		e.Type = run.StepCanceled
+	case Requested:
+		e.Type = run.StepRetried
+	case Scheduled:
+		e.Type = run.StepHandedBack
+	}
+	if i.Executor != nil {
+		e.Metadata["host"], e.Metadata["instance"] = i.Executor.Host, i.Executor.Instance
+		e.Metadata["attempt"] = strconv.Itoa(i.Attempt)
+	}
+	return e
+}

@@ -1,0 +1,252 @@
+package bench
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+func TestEachCaseOfStepsIsMeasured(t *testing.T) {
+	srv := embedtest.New(t)
+	cfg := tiny(t, srv)
+	cfg.Suite, cfg.Steps, cfg.HighSteps = Steps, 100, 200
+	report, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range report.Rows {
+		if row.Error != "" {
+			t.Errorf("%s: %s", row.Name, row.Error)
+			continue
+		}
+		l := row.StepLoads
+		loads := map[string]*StepLoad{"own": l.Own}
+		if row.Kind == baseline {
+			if l.Unlimited != nil || row.Reference.Put == nil || l.TakeAdded != nil {
+				t.Errorf("the baseline is compared with %+v", row.Reference)
+			}
+		} else {
+			loads["unlimited"] = l.Unlimited
+			if l.Unlimited.SlotClaims != 0 || l.TakeAdded == nil || l.CompleteAdded == nil {
+				t.Errorf("%s without limits: %+v", row.Name, l.Unlimited)
+			}
+		}
+		for name, load := range loads {
+			done := row.Case.Steps * report.Rounds
+			if load.PerSecond <= 0 || load.Take.Count != done || load.Complete.Count != done || len(load.ByWorker) != row.Workers {
+				t.Errorf("%s, %s: %+v of %d steps", row.Name, name, load, done)
+			}
+			if c := load.Cost; c.Transactions <= 0 || c.Entries <= 0 || c.Operations == nil || c.Operations.Puts < 4 || c.Operations.Deletes < 2 {
+				t.Errorf("%s, %s: a step costs %+v", row.Name, name, c)
+			}
+		}
+		want := map[string]int{limited: row.Case.Steps, binding: row.Case.Steps, high: row.Case.Steps, mixed: row.Case.Steps / 100}[row.Kind]
+		if l.Own.SlotClaims < want || want == 0 && l.Own.SlotClaims > 0 || l.Own.SlotReleases != l.Own.SlotClaims {
+			t.Errorf("%s claims %d slots and gives %d back, for %d steps", row.Name, l.Own.SlotClaims, l.Own.SlotReleases, want)
+		}
+		if l.Database <= 0 || l.InUse <= 0 || l.Peak <= 0 {
+			t.Errorf("%s has no sizes: %+v", row.Name, l)
+		}
+	}
+	if len(report.Rows) != 7 || len(report.Targets) != len(stepTargets()) {
+		t.Errorf("%d cases, %d verdicts", len(report.Rows), len(report.Targets))
+	}
+	for _, v := range report.Targets {
+		if v.Case == "unlimited/4w/10r" && !v.Reached {
+			t.Errorf("tasks without a limit are not free: %+v", v)
+		}
+	}
+	if _, err := json.Marshal(report); err != nil {
+		t.Errorf("the report is no JSON: %v", err)
+	}
+	nothingIsLeft(t, srv)
+	noLeaseIsLeft(t, srv)
+}
+
+func TestStepsOfACase(t *testing.T) {
+	tests := map[string]struct {
+		kind          string
+		n             int
+		limited, free int
+		steps         int
+	}{
+		"baseline":               {baseline, 200, 0, 0, 1},
+		"without a limit":        {unlimited, 200, 0, 200, 1},
+		"all limited":            {limited, 200, 200, 0, 1},
+		"1 of 100":               {mixed, 10_000, 100, 9_900, 200},
+		"1 of 100, some left":    {mixed, 250, 2, 248, 4},
+		"1 of 100, of very many": {mixed, 100_000, 1_000, 99_000, 1_000},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			specs := stepSpecs(test.kind, test.n)
+			g, err := step.NewGraph(specs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := map[string]int{}
+			for _, sh := range g.Shapes() {
+				of[sh.Task] += sh.Count
+			}
+			if g.Total() != test.n || of[limitedTask] != test.limited || of[freeTask] != test.free || len(specs) != test.steps {
+				t.Errorf("%d instances of %d steps: %v", g.Total(), len(specs), of)
+			}
+			for _, s := range plainSpecs(test.kind, test.n) {
+				if s.Task != "" {
+					t.Errorf("step %s has a task in the reference", s.Name)
+				}
+			}
+		})
+	}
+}
+
+// The limits that are not to bind are not below what can be in flight, with what gives
+// its slots back still.
+func TestWhichLimitsBind(t *testing.T) {
+	c := Config{Suite: Steps}
+	if err := c.fill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, cs := range c.cases() {
+		binds := cs.Limit > 0 && cs.Limit < 2*cs.Workers*cs.Room
+		if want := cs.Kind == binding || cs.Kind == mixed; binds != want { // of mixed 1 of 100 is in question
+			t.Errorf("%s has limit %d", cs.Name, cs.Limit)
+		}
+	}
+}
+
+func TestARunThatFailsIsNoFigure(t *testing.T) {
+	srv := embedtest.New(t)
+	cfg := tiny(t, srv)
+	cfg.Suite, cfg.Steps = Steps, 100
+	if err := cfg.fill(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRunner(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	f, err := r.openFleet(t.Context(), stepCase(baseline, 1, 2, 100, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	specs := stepSpecs(baseline, 10)
+	specs[0].Queue = "nobody"
+	go func() {
+		all, _ := f.runs.All(t.Context())
+		for len(all.With("running")) == 0 && t.Context().Err() == nil {
+			all, _ = f.runs.All(t.Context())
+		}
+		_, _ = f.runs.Cancel(t.Context(), all.With("running")[0].ID, "no need", false)
+	}()
+	if _, err := f.once(t.Context(), specs); err == nil || !strings.Contains(err.Error(), "the run is canceled") {
+		t.Errorf("a canceled run: %v", err)
+	}
+	if err := f.sum(&stepOutcome{}, time.Now(), 10); err == nil || !strings.Contains(err.Error(), "0 steps were begun") {
+		t.Errorf("steps that nobody did: %v", err)
+	}
+	f.workers[0].stop()
+	f.pool = "none.such"
+	if err := f.rest(t.Context()); err == nil || !strings.Contains(err.Error(), "a worker has ended") {
+		t.Errorf("a worker that is gone: %v", err)
+	}
+}
+
+func TestEtcdNeedNotTellItsMetrics(t *testing.T) {
+	answers := map[string]struct {
+		status int
+		body   string
+		want   *operations
+	}{
+		"all":          {200, "# HELP\netcd_mvcc_put_total 7\netcd_mvcc_delete_total 3\netcd_mvcc_range_total 1e+02\n", &operations{7, 3, 100}},
+		"others":       {200, "go_goroutines 3\n", nil},
+		"not found":    {404, "etcd_mvcc_put_total 7\n", nil},
+		"not its port": {200, "<html>", nil},
+	}
+	for name, test := range answers {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(test.status)
+				_, _ = w.Write([]byte(test.body))
+			}))
+			defer srv.Close()
+			r := &runner{cfg: Config{Etcd: berth.Options{Endpoints: []string{srv.URL}}}}
+			if got := r.operations(t.Context()); !cmp.Equal(got, test.want, cmp.AllowUnexported(operations{})) {
+				t.Errorf("%+v, want %+v", got, test.want)
+			}
+		})
+	}
+	r := &runner{cfg: Config{Etcd: berth.Options{Endpoints: []string{"unix:///nowhere"}}}}
+	if got := r.operations(t.Context()); got != nil {
+		t.Errorf("from a socket: %+v", got)
+	}
+}
+
+func TestFiguresOfSteps(t *testing.T) {
+	ms := time.Millisecond
+	outcome := func(perSecond float64, take, complete time.Duration, claims int) stepOutcome {
+		return stepOutcome{
+			perSecond: perSecond, perWorker: []float64{perSecond / 4, 3 * perSecond / 4},
+			take: []time.Duration{take}, complete: []time.Duration{complete}, released: claims,
+			counts: stepCounts{
+				transactions: 40, reads: 20, entries: 50, claims: float64(claims), claimBatches: 5,
+				etcd: &operations{500, 200, 100},
+			},
+		}
+	}
+	row := &Row{Case: stepCase(limited, 2, 1, 100, 10)}
+	row.fillSteps([]stepPair{
+		{ref: outcome(1000, 2*ms, 3*ms, 0), own: outcome(800, 4*ms, 3*ms, 100)},
+		{ref: outcome(1000, 2*ms, 3*ms, 0), own: outcome(900, 3*ms, 4*ms, 100)},
+	})
+	l := row.StepLoads
+	if math.Abs(row.Ratio.Median-0.85) > 1e-9 || l.TakeAdded.Median != 1.5 || l.CompleteAdded.High != 1 {
+		t.Errorf("%+v, %+v, %+v", row.Ratio, l.TakeAdded, l.CompleteAdded)
+	}
+	want := StepCost{Transactions: 0.4, Reads: 0.2, Entries: 0.5, Operations: &KeyOperations{5, 2, 1}}
+	if diff := cmp.Diff(want, l.Own.Cost); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if l.Own.SlotClaims != 200 || l.Own.SlotReleases != 200 || l.Own.SlotTransactions != 10 || l.Own.ByWorker[1] != 637.5 {
+		t.Errorf("%+v", l.Own)
+	}
+
+	// Where etcd did not tell once, it is not known.
+	silent := outcome(1000, ms, ms, 0)
+	silent.counts.etcd = nil
+	row = &Row{Case: stepCase(unlimited, 2, 1, 100, 10)}
+	row.fillSteps([]stepPair{{ref: silent, own: outcome(1, ms, ms, 0)}, {ref: outcome(1, ms, ms, 0), own: outcome(1, ms, ms, 0)}})
+	if row.StepLoads.Unlimited.Cost.Operations != nil {
+		t.Error("operations that etcd did not tell")
+	}
+	if _, _, ok := stepWrites(row); ok {
+		t.Error("a verdict on them")
+	}
+}
+
+func TestStepsAreChosen(t *testing.T) {
+	c := Config{Suite: Steps, TargetsOnly: true, Cases: regexp.MustCompile("^(enabled|binding)")}
+	if err := c.fill(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, cs := range c.cases() {
+		got = append(got, cs.Name)
+	}
+	if diff := cmp.Diff([]string{"enabled/4w/10r", "enabled/1w/1r"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -1,0 +1,180 @@
+package pool
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Space is the room of some pools as one sees it who has work that needs slots and
+// does not stand in line with it: what is left behind the line. It is a value to
+// plan with: taking of it takes nothing of the pools.
+type Space struct {
+	rooms map[string]spaceRoom
+}
+
+// spaceRoom is one pool.
+type spaceRoom struct {
+	limit, used int
+	// free is what those in line leave; below 0 while more is kept than there is.
+	free     int
+	reserved bool
+	// reserveAfter is the pool's.
+	reserveAfter                time.Duration
+	open, known, paused, broken bool
+}
+
+// NewSpace returns the space of pools without lines.
+func NewSpace(pools ...Status) *Space {
+	s := &Space{rooms: map[string]spaceRoom{}}
+	for _, p := range pools {
+		room := Room{Limit: p.Limit, Used: p.Claimed}
+		s.rooms[p.Name] = spaceRoom{
+			limit: p.Limit, used: p.Claimed, free: freeRoom([]Room{room})[0], reserveAfter: p.ReserveAfter,
+			open: !p.Paused && p.Limit != Closed && !p.Deleted && p.Problem == "", known: !p.Deleted,
+			paused: p.Paused, broken: p.Problem != "",
+		}
+	}
+	return s
+}
+
+// Clone returns a space of its own.
+func (s *Space) Clone() *Space { return &Space{rooms: maps.Clone(s.rooms)} }
+
+// Fits tells whether there is room for a claim now.
+func (s *Space) Fits(slots map[string]int) bool {
+	for name, n := range slots {
+		if r := s.rooms[name]; !r.open || r.free < n {
+			return false
+		}
+	}
+	return true
+}
+
+// Take takes the slots of a claim.
+func (s *Space) Take(slots map[string]int) { s.add(slots, true) }
+
+// Reserve keeps what a claim needs that does not fit: what is free now goes to
+// nobody behind it. Only the first in a pool reserves, and only what can be had; else
+// it is false. These are the rules of [Admit].
+func (s *Space) Reserve(slots map[string]int) bool {
+	for name, n := range slots {
+		if r := s.rooms[name]; r.reserved || !r.open || r.limit != Unlimited && n > r.limit {
+			return false
+		}
+	}
+	s.add(slots, false)
+	return true
+}
+
+func (s *Space) add(slots map[string]int, used bool) {
+	for name, n := range slots {
+		r := s.rooms[name]
+		r.free -= n
+		if used {
+			r.used += n
+		} else {
+			r.reserved = true
+		}
+		s.rooms[name] = r
+	}
+}
+
+// ReserveAfter is from what age on a claim reserves: the shortest of its pools',
+// [NeverReserve] if none has one.
+func (s *Space) ReserveAfter(slots map[string]int) time.Duration {
+	shortest := NeverReserve
+	for name := range slots {
+		if d := s.rooms[name].reserveAfter; d >= 0 && (shortest < 0 || d < shortest) {
+			shortest = d
+		}
+	}
+	return shortest
+}
+
+// Why says what keeps a claim of these slots from its room, in the words of
+// [Reason].
+func (s *Space) Why(slots map[string]int) string {
+	var pools []shortage
+	behind := ""
+	for _, need := range needsOf(slots) {
+		r := s.rooms[need.Pool]
+		missing := short(r.limit, r.used, need.N)
+		switch {
+		case missing > 0 || !r.open:
+			pools = append(pools, shortage{
+				Shortage: Shortage{
+					Pool: need.Pool, Wanted: need.N, Limit: r.limit, Claimed: r.used, Paused: r.paused, Short: missing,
+				},
+				unknown: !r.known, unreadable: r.broken,
+			})
+		case r.free < need.N && behind == "":
+			behind = need.Pool
+		}
+	}
+	if text := shortageText(pools); text != "" || behind == "" {
+		return text
+	}
+	return "others wait for pool '" + behind + "' before it"
+}
+
+// Space returns the space of all pools as the engine sees them, and which of some
+// claims it sees held, on any host, with their fences. What is newer than the revision
+// it does not know.
+func (e *Engine) Space(ctx context.Context, claims []string) (s *Space, held map[string]int64, revision int64, err error) {
+	type answer struct {
+		space    *Space
+		held     map[string]int64
+		revision int64
+		err      error
+	}
+	reply := make(chan answer, 1)
+	if err := e.send(ctx, func(c *core, now time.Time) {
+		a := answer{held: map[string]int64{}, revision: c.view.rev, err: c.trouble(now)}
+		if a.err == nil {
+			a.space = c.space()
+		}
+		for _, id := range claims {
+			if cv := c.view.claims[id]; cv != nil {
+				a.held[id] = cv.rev
+			}
+		}
+		reply <- a
+	}); err != nil {
+		return nil, nil, 0, err
+	}
+	select {
+	case a := <-reply:
+		return a.space, a.held, a.revision, a.err
+	case <-ctx.Done():
+		return nil, nil, 0, problem.New(problem.EtcdUnavailable, "the pools can't be seen: %w", context.Cause(ctx))
+	case <-e.stopped:
+		return nil, nil, 0, errStopped
+	}
+}
+
+// space is what the line leaves of all pools.
+func (c *core) space() *Space {
+	all := c.view.statuses()
+	s := NewSpace(all...)
+	rooms := c.view.rooms()
+	line := c.candidates()
+	waiting := make([]*Waiting, 0, len(line))
+	for _, cd := range line {
+		if cd.e != nil {
+			waiting = append(waiting, cd.e.waiting)
+		} else {
+			waiting = append(waiting, cd.w.waiting)
+		}
+	}
+	d := Admit(rooms, waiting)
+	for name, r := range s.rooms {
+		p := c.view.pools[name]
+		r.open = rooms[p.number].Open && r.limit != Closed
+		r.free, r.reserved = d.Free[p.number], d.Reserved[p.number]
+		s.rooms[name] = r
+	}
+	return s
+}

@@ -1,0 +1,212 @@
+package pool
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// spacePools are those that the properties below are about.
+var spacePools = []string{"a", "b", "c"}
+
+func drawSlots(t *rapid.T) map[string]int {
+	return rapid.MapOfN(rapid.SampledFrom(spacePools), rapid.IntRange(1, 4), 1, 3).Draw(t, "slots")
+}
+
+// spaceWorld is a rig in a random state: pools of all kinds, with holders and lines,
+// and a host that does not take what it could.
+func spaceWorld(t *testing.T, rt *rapid.T) (r *rig, looks *rigHost) {
+	r = newRig(t, "one", "two", "three")
+	for _, name := range spacePools {
+		reserve := rapid.SampledFrom([]time.Duration{0, time.Second, NeverReserve}).Draw(rt, "reserve "+name)
+		r.pool(name, rapid.SampledFrom([]int{Unlimited, 1, 3, 5, 8}).Draw(rt, "limit "+name), func(s *Spec) { s.ReserveAfter = reserve })
+	}
+	one, two := r.hosts[0], r.hosts[1]
+	for i := range rapid.IntRange(0, 12).Draw(rt, "claims") {
+		h := rapid.SampledFrom([]*rigHost{one, two}).Draw(rt, "host")
+		h.ask(fmt.Sprint("c", i), 1, func(req *Request) {
+			req.Slots, req.Priority = drawSlots(rt), rapid.IntRange(-1, 1).Draw(rt, "priority")
+		})
+	}
+	r.pass(2 * time.Second)
+	two.wedged = rapid.Bool().Draw(rt, "wedged")
+	for _, id := range slices.Sorted(maps.Keys(one.entries)) {
+		if one.entries[id].state == held && rapid.Bool().Draw(rt, "end "+id) {
+			one.giveBack(id)
+		}
+	}
+	for _, name := range spacePools {
+		change := rapid.SampledFrom([]string{"", "", "", "pause", "close", "lower"}).Draw(rt, "then "+name)
+		p := one.view.pools[name].spec
+		switch change {
+		case "pause":
+			r.pool(name, p.Limit, func(s *Spec) { s.Paused = true })
+		case "close":
+			r.pool(name, Closed)
+		case "lower":
+			r.pool(name, 1)
+		}
+	}
+	return r, r.hosts[2]
+}
+
+// admits is what [Admit] grants to newcomers that come behind the line that a host
+// sees.
+func (h *rigHost) admits(newcomers ...*Waiting) Decision {
+	var line []*Waiting
+	for _, cd := range h.candidates() {
+		line = append(line, cd.w.waiting)
+	}
+	d := Admit(h.view.rooms(), append(line, newcomers...))
+	first := len(line)
+	d.Grants = slices.DeleteFunc(d.Grants, func(i int) bool { return i < first })
+	for i := range d.Grants {
+		d.Grants[i] -= first
+	}
+	return d
+}
+
+// What fits into the space is what Admit grants to who comes behind the line, one
+// after the other, with the room that some of them reserve.
+func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		_, h := spaceWorld(t, rt)
+		space := h.space()
+		var newcomers []*Waiting
+		var fits []int
+		for i := range rapid.IntRange(1, 6).Draw(rt, "newcomers") {
+			slots := drawSlots(rt)
+			w := &Waiting{Needs: h.view.roomNeeds(slots), Mine: true, Reserve: rapid.Bool().Draw(rt, "reserves")}
+			newcomers = append(newcomers, w)
+			before := space.Clone()
+			switch {
+			case space.Fits(slots):
+				fits = append(fits, i)
+				space.Take(slots)
+				if why := before.Why(slots); why != "" {
+					rt.Fatalf("%v fits, and has a reason: %s", slots, why)
+				}
+			default:
+				if why := space.Why(slots); why == "" {
+					rt.Fatalf("%v does not fit, and has no reason", slots)
+				}
+				if w.Reserve {
+					space.Reserve(slots)
+				}
+			}
+		}
+		if got := h.admits(newcomers...).Grants; !slices.Equal(got, fits) {
+			rt.Fatalf("Admit grants %v, of the space are %v", got, fits)
+		}
+	})
+}
+
+// What fits is granted to a claim that comes, and what does not is refused.
+func TestAClaimThatFitsIntoTheSpaceIsGranted(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		_, h := spaceWorld(t, rt)
+		slots := drawSlots(rt)
+		fits := h.space().Fits(slots)
+		a := h.ask("new", 1, noWait, func(r *Request) { r.Slots, r.Priority = slots, MinPriority })
+		if len(a.reply) != 1 {
+			rt.Fatal("it is not answered")
+		}
+		if o := <-a.reply; (o.err == nil) != fits {
+			rt.Fatalf("%v fits: %t, and it is answered %v", slots, fits, o.err)
+		}
+	})
+}
+
+func dbSlots(n int) map[string]int { return map[string]int{"db": n} }
+
+func TestASpaceSaysWhyAClaimDoesNotFit(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 4)
+	r.pool("full", 1)
+	r.pool("closed", Closed)
+	r.pool("paused", 5, func(s *Spec) { s.Paused = true })
+	r.pool("many", Unlimited)
+	one.ask("a", 1, func(r *Request) { r.Slots["full"] = 1 }).got()
+	text := func(s *Space, slots map[string]int, want string) {
+		t.Helper()
+		if got := s.Why(slots); got != want || s.Fits(slots) != (want == "") {
+			t.Errorf("%v: %q, it fits: %t; want %q", slots, got, s.Fits(slots), want)
+		}
+	}
+	s := two.space()
+	for want, slots := range map[string]map[string]int{
+		"":                             {"db": 3, "many": 1000},
+		"pool 'full' full (1/1 slots)": {"full": 1, "db": 1},
+		"pool 'db' has too little room (1/4 slots, 4 wanted)": {"db": 4},
+		"pools full: 'db' (1/4 slots), 'full' (1/1 slots)":    {"db": 4, "full": 1},
+		"pool 'closed' is closed":                             {"closed": 1, "full": 1},
+		"pool 'paused' is paused":                             {"paused": 1},
+		"pool 'nowhere' does not exist":                       {"db": 1, "nowhere": 1},
+	} {
+		text(s, slots, want)
+	}
+
+	// What one takes is counted; what one reserves is not, and still keeps others out.
+	taken := s.Clone()
+	taken.Take(map[string]int{"db": 2})
+	text(taken, dbSlots(2), "pool 'db' has too little room (3/4 slots, 2 wanted)")
+	text(s, dbSlots(3), "") // the other is one of its own
+	if s.Reserve(map[string]int{"db": 5}) || s.Reserve(map[string]int{"closed": 1}) || s.Reserve(map[string]int{"nowhere": 1}) {
+		t.Error("what can't be had is reserved")
+	}
+	if !s.Reserve(dbSlots(4)) || s.Reserve(dbSlots(1)) {
+		t.Error("the first reserves, and no other")
+	}
+	text(s, dbSlots(1), "others wait for pool 'db' before it")
+
+	// Nor is there room for who comes behind a claim that reserves in line.
+	r.pool("db", 4, func(s *Spec) { s.ReserveAfter = 0 })
+	one.ask("wide", 4).waits()
+	text(two.space(), dbSlots(1), "others wait for pool 'db' before it")
+
+	r.txn(store.Put(r.keys.Slot("many", 0, 0), []byte("{"), 0))
+	r.settle()
+	text(two.space(), map[string]int{"many": 1}, "pool 'many' has a value that can't be read")
+}
+
+func TestTheAgeAtWhichAClaimReservesIsTheShortestOfItsPools(t *testing.T) {
+	pool := func(name string, d time.Duration) Status {
+		return Status{Name: name, Spec: Spec{Limit: 1, ReserveAfter: d}}
+	}
+	s := NewSpace(pool("never", NeverReserve), pool("soon", time.Second), pool("later", time.Minute), pool("at-once", 0))
+	for want, names := range map[time.Duration][]string{
+		NeverReserve: {"never"}, time.Second: {"never", "later", "soon"}, time.Minute: {"later"}, 0: {"at-once", "soon"},
+	} {
+		slots := map[string]int{}
+		for _, name := range names {
+			slots[name] = 1
+		}
+		if got := s.ReserveAfter(slots); got != want {
+			t.Errorf("%v: %s, want %s", names, got, want)
+		}
+	}
+}
+
+// A space made of what is shown of pools is that of pools without a line.
+func TestASpaceOfStatuses(t *testing.T) {
+	s := NewSpace(
+		Status{Name: "db", Spec: Spec{Limit: 3}, Claimed: 1}, Status{Name: "over", Spec: Spec{Limit: 1}, Claimed: 2},
+		Status{Name: "many", Spec: Spec{Limit: Unlimited}, Claimed: 5}, Status{Name: "gone", Spec: Spec{Limit: 3}, Deleted: true},
+		Status{Name: "bad", Spec: Spec{Limit: 3}, Problem: "broken"}, Status{Name: "paused", Spec: Spec{Limit: 3, Paused: true}},
+	)
+	for name, want := range map[string]string{
+		"db": "", "many": "", "over": "pool 'over' full (2/1 slots)", "gone": "pool 'gone' does not exist",
+		"bad": "pool 'bad' has a value that can't be read", "paused": "pool 'paused' is paused", "nowhere": "pool 'nowhere' does not exist",
+	} {
+		if slots := map[string]int{name: 1}; s.Why(slots) != want || s.Fits(slots) != (want == "") {
+			t.Errorf("%s: %q, it fits: %t; want %q", name, s.Why(slots), s.Fits(slots), want)
+		}
+	}
+}

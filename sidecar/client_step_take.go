@@ -1,0 +1,59 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// ReadySteps lists the step instances that an executor can take of a queue, in order.
+// If there is none, it waits for some, for as long as it is told.
+func (c *Client) ReadySteps(ctx context.Context, queue string, wait time.Duration) ([]ReadyStep, error) {
+	path := queuesPath + "/" + escape(queue) + "/ready"
+	if wait > 0 {
+		path += "?" + url.Values{"wait": {Duration(wait).String()}}.Encode()
+	}
+	var list ReadyList
+	if _, err := c.call(ctx, http.MethodGet, path, nil, &list); err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// TakeStep has the asker be the executor of a step instance. A request without a name
+// for the executor gets one, so that a request which is sent again finds its attempt.
+func (c *Client) TakeStep(ctx context.Context, run, step string, index int, r StepTake) (*TakenStep, error) {
+	if r.Executor == "" {
+		r.Executor = ulid.Make().String()
+	}
+	return c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "take"), r)
+}
+
+// HeartbeatStep says that the executor of an attempt lives. An error of the codes
+// step_lost and run_ended says that it has to stop.
+func (c *Client) HeartbeatStep(ctx context.Context, run, step string, index int, fence int64) (*TakenStep, error) {
+	return c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "heartbeat"), StepHeartbeat{Fence: fence})
+}
+
+// FinishStep tells how an attempt has ended.
+func (c *Client) FinishStep(ctx context.Context, run, step string, index int, r StepFinish) (*StepInstance, error) {
+	var i StepInstance
+	if _, err := c.call(ctx, http.MethodPost, stepPath(run, step, strconv.Itoa(index), "finish"), r, &i); err != nil {
+		return nil, err
+	}
+	return &i, nil
+}
+
+func (c *Client) takenCall(ctx context.Context, path string, in any) (*TakenStep, error) {
+	var t TakenStep
+	sent, err := c.call(ctx, http.MethodPost, path, in, &t)
+	if err != nil {
+		return nil, err
+	}
+	t.sent(sent)
+	return &t, nil
+}

@@ -1,0 +1,159 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const stepsPath = runsPath + "/{id}/steps"
+
+// stepInput is the input of an endpoint of one step instance.
+type stepInput struct {
+	ID    string `path:"id"`
+	Step  string `path:"step"`
+	Index int    `path:"index" minimum:"0"`
+}
+
+func (in *stepInput) id() store.StepID {
+	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
+}
+
+// stepListInput is the input of GET /v1/runs/{id}/steps/{step}.
+type stepListInput struct {
+	ID     string   `path:"id"`
+	Step   string   `path:"step"`
+	Status []string `query:"status" doc:"Only instances of these statuses, separated by commas."`
+	Limit  int      `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many to answer at most."`
+	After  string   `query:"after" maxLength:"16" doc:"Where to begin: next of the page before."`
+}
+
+// listSteps answers GET /v1/runs/{id}/steps.
+func (a *api) listSteps(ctx context.Context, in *idInput) (*output[StepList], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.runs.steps.Overview(ctx, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(StepsOf(o), nil)
+}
+
+// listInstances answers GET /v1/runs/{id}/steps/{step}.
+func (a *api) listInstances(ctx context.Context, in *stepListInput) (*output[StepInstanceList], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	page := step.Page{Limit: in.Limit}
+	if page.From, err = parseStepCursor(in.After); err != nil {
+		return nil, err
+	}
+	for _, text := range in.Status {
+		status, err := parseStepStatus(text)
+		if err != nil {
+			return nil, err
+		}
+		page.Statuses = append(page.Statuses, status)
+	}
+	found, err := s.runs.steps.Instances(ctx, in.ID, in.Step, page)
+	if err != nil {
+		return nil, err
+	}
+	list := StepInstanceList{Items: make([]StepInstance, len(found.Items)), Unreadable: unreadablesOf(found.Bad)}
+	for n, i := range found.Items {
+		list.Items[n] = StepInstanceOf(i)
+	}
+	if found.Next > 0 {
+		list.Next = strconv.Itoa(found.Next)
+	}
+	return outputOf(list, nil)
+}
+
+// parseStepCursor reads where a page begins: the index of its first instance.
+func parseStepCursor(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > step.MaxItems || strconv.Itoa(n) != text {
+		return 0, problem.Field("after", "%s is none that was answered as next", quote(text))
+	}
+	return n, nil
+}
+
+func parseStepStatus(text string) (step.Status, error) {
+	if s := step.Status(text); slices.Contains(step.Statuses, s) {
+		return s, nil
+	}
+	names := make([]string, len(step.Statuses))
+	for i, s := range step.Statuses {
+		names[i] = string(s)
+	}
+	return "", problem.Field("status", "%s is none: allowed are %s", quote(text), strings.Join(names, ", "))
+}
+
+// getInstance answers GET /v1/runs/{id}/steps/{step}/{index}.
+func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.runs.steps.Detail(ctx, in.id())
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(stepWorkOf(d), nil)
+}
+
+// textOutput answers with what a command has written: bytes of any kind, which no
+// reader should take for a page.
+type textOutput struct {
+	ContentType string `header:"Content-Type"`
+	Sniff       string `header:"X-Content-Type-Options"`
+	Body        []byte
+}
+
+const textType = "text/plain"
+
+// getStepLog answers GET /v1/runs/{id}/steps/{step}/{index}/log.
+func (a *api) getStepLog(ctx context.Context, in *stepInput) (*textOutput, error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	text, err := s.runs.steps.Log(ctx, in.id())
+	if err != nil {
+		return nil, err
+	}
+	return &textOutput{ContentType: textType + "; charset=utf-8", Sniff: "nosniff", Body: text}, nil
+}
+
+// registerSteps registers the endpoints of steps.
+func (a *api) registerSteps(h huma.API) {
+	const tag, one = "steps", stepsPath + "/{step}"
+	op := operation(h, "list-steps", http.MethodGet, stepsPath, tag, "Look at the steps of a run")
+	op.Description = "In the order in which they can run, all at one revision. A run without steps has none, and so has one that is still being stored."
+	handle(a, h, op, a.listSteps)
+	op = operation(h, "list-step-instances", http.MethodGet, one, tag, "List the instances of a step")
+	op.Description = "By index."
+	handle(a, h, op, a.listInstances)
+	handle(a, h, operation(h, "get-step-instance", http.MethodGet, one+"/{index}", tag, "Look at an instance of a step, and at what it is to do"), a.getInstance)
+	op = operation(h, "get-step-log", http.MethodGet, one+"/{index}/log", tag, "Read the end of what an instance's last attempt has written")
+	op.Description = "At most 16 KiB. If nothing is kept, that is not_found."
+	op.Responses["200"] = &huma.Response{Description: "The text", Content: map[string]*huma.MediaType{
+		textType: {Schema: &huma.Schema{Type: huma.TypeString}},
+	}}
+	handle(a, h, op, a.getStepLog)
+	a.registerTaking(h)
+}

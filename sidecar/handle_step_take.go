@@ -1,0 +1,204 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/oklog/ulid/v2"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+const queuesPath = "/v1/queues"
+
+// maxReadyWait bounds the wait for something to take.
+const maxReadyWait = 5 * time.Minute
+
+// readyInput is the input of GET /v1/queues/{queue}/ready.
+type readyInput struct {
+	Queue string `path:"queue"`
+	Wait  string `query:"wait" example:"30s" doc:"How long to wait for something to take, 0s to 5m; not at all if left out."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many to answer at most."`
+}
+
+// listReady answers GET /v1/queues/{queue}/ready.
+func (a *api) listReady(ctx context.Context, in *readyInput) (*output[ReadyList], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if pool.ValidateName(in.Queue) != nil {
+		return nil, problem.Field("queue", "%s is no name of a queue: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", quote(in.Queue))
+	}
+	var wait time.Duration
+	if in.Wait != "" {
+		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxReadyWait {
+			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 30s", quote(in.Wait), Duration(maxReadyWait))
+		}
+	}
+	found, bad, err := s.runs.readyFor(ctx, in.Queue, in.Limit)
+	if err == nil && len(found) == 0 && wait > 0 {
+		found, bad, err = a.awaitReady(ctx, s, in, wait)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list := ReadyList{Items: make([]ReadyStep, len(found)), Unreadable: unreadablesOf(bad)}
+	for i, p := range found {
+		list.Items[i] = readyStepOf(p)
+	}
+	return outputOf(list, nil)
+}
+
+// awaitReady waits for something to take: until there is, or a stop of the server.
+func (a *api) awaitReady(ctx context.Context, s *session, in *readyInput, wait time.Duration) ([]*step.Published, []error, error) {
+	select {
+	case s.runStreams <- struct{}{}: // each has a watch
+		defer func() { <-s.runStreams }()
+	default:
+		return nil, nil, problem.New(problem.Unavailable, "%d streams of events of runs and waits for queues are open already: close some, or ask without wait", cap(s.runStreams))
+	}
+	ctx, one, err := a.waits.enter(ctx, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer a.waits.leave(one)
+	found, bad, err := s.runs.awaitReady(ctx, in.Queue, in.Limit, wait)
+	if ended := a.waits.ended(one); ended != nil {
+		return nil, nil, ended
+	}
+	return found, bad, err
+}
+
+// stepBodyInput is the input of an endpoint of one step instance with a body.
+type stepBodyInput struct {
+	ID      string `path:"id"`
+	Step    string `path:"step"`
+	Index   int    `path:"index" minimum:"0"`
+	RawBody []byte `contentType:"application/json"`
+}
+
+func (in *stepBodyInput) id() store.StepID {
+	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
+}
+
+// takeStep answers POST /v1/runs/{id}/steps/{step}/{index}/take.
+func (a *api) takeStep(ctx context.Context, in *stepBodyInput, req StepTake) (*output[TakenStep], error) {
+	begun := time.Now()
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if why := a.stopping.Load(); why != nil {
+		return nil, why
+	}
+	ttl, err := runTTLOf(req.TTL)
+	if err != nil {
+		return nil, err
+	}
+	stand := line{id: ulid.Make().String()}
+	if req.Wait != nil {
+		wait := time.Duration(*req.Wait)
+		if err := berth.ValidateWait(wait); err != nil {
+			return nil, err
+		}
+		stand.wait = &wait
+	}
+	ctx, wait, err := a.waits.enter(ctx, stand.id)
+	if err != nil {
+		return nil, err
+	}
+	defer a.waits.leave(wait)
+	e, err := s.runs.take(ctx, in.id(), req.Executor, ttl, stand)
+	if err != nil {
+		if ended := a.waits.ended(wait); ended != nil {
+			return nil, ended
+		}
+		return nil, err
+	}
+	return outputOf(s.runs.answerStep(e, begun), nil)
+}
+
+// answerStep tells an executor about its step instance. The request that it answers was
+// begun then.
+func (x *executors) answerStep(e *executor, begun time.Time) TakenStep {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	a := TakenStep{Trusted: x.trust(e, begun), TTL: Duration(e.ttl)}
+	if e.step != nil {
+		a.StepWork = stepWorkOfTaken(e.step)
+	}
+	return a
+}
+
+// heartbeatStep answers POST /v1/runs/{id}/steps/{step}/{index}/heartbeat.
+func (a *api) heartbeatStep(ctx context.Context, in *stepBodyInput, req StepHeartbeat) (*output[TakenStep], error) {
+	begun := time.Now()
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := needFence(in.ID, req.Fence); err != nil {
+		return nil, err
+	}
+	e, err := s.runs.heartbeat(ctx, in.id().String(), req.Fence)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(s.runs.answerStep(e, begun), nil)
+}
+
+// finishStep answers POST /v1/runs/{id}/steps/{step}/{index}/finish. It may be any
+// host's.
+func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish) (*output[StepInstance], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := needFence(in.ID, req.Fence); err != nil {
+		return nil, err
+	}
+	as := step.Status(req.Status)
+	if as != step.Succeeded && as != step.Failed && as != step.Canceled {
+		return nil, problem.Field("status", "a step instance can't finish as %s: allowed are %s, %s and %s", quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
+	}
+	r, err := s.runs.steps.Raw(ctx, in.id())
+	switch {
+	case err != nil:
+		return nil, err
+	case !r.Shape.External:
+		return nil, problem.New(problem.StepTaken, "step %q of run %q is no external one: the worker finishes it that runs it", in.Step, in.ID)
+	case as == step.Canceled && !r.RunEnded && !r.Canceled && r.Status == step.Running:
+		return nil, problem.Field("status", "%s is for step instances that were canceled, or whose runs were or have failed: allowed are %s and %s", as, step.Succeeded, step.Failed)
+	}
+	i, err := s.runs.steps.FinishAttempt(ctx, r, req.Fence, step.Outcome{
+		Status: as, ExitCode: req.ExitCode, Error: tidy(req.Error), Output: []byte(req.Output),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.runs.leftUs(in.id().String(), req.Fence, req.Status)
+	return outputOf(StepInstanceOf(i), nil)
+}
+
+// registerTaking registers the endpoints of executors of step instances.
+func (a *api) registerTaking(h huma.API) {
+	const tag, one = "steps", stepsPath + "/{step}/{index}"
+	body := func(in *stepBodyInput) []byte { return in.RawBody }
+	op := operation(h, "list-ready", http.MethodGet, queuesPath+"/{queue}/ready", tag, "List what executors can take of a queue")
+	op.Description = "Step instances that are external and can be taken now, in order. What workers take is not among them."
+	handle(a, h, op, a.listReady)
+	op = operation(h, "take-step", http.MethodPost, one+"/take", tag, "Take a step instance that can be taken")
+	op.Description = "With its slots, for which it may wait: hanging up withdraws it. The asker is its executor from now on, and says by heartbeats to this server that it lives."
+	handleBody(a, h, op, true, body, a.takeStep)
+	op = operation(h, "heartbeat-step", http.MethodPost, one+"/heartbeat", tag, "Say that the executor of a step instance lives")
+	handleBody(a, h, op, false, body, a.heartbeatStep)
+	op = operation(h, "finish-step", http.MethodPost, one+"/finish", tag, "Tell how the attempt of a step instance has ended")
+	handleBody(a, h, op, false, body, a.finishStep)
+}

@@ -1,0 +1,38 @@
+package sidecar_test
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/sidecar"
+)
+
+// What happens to a claim that carries a run is among the run's events, from the
+// grant over the first renewal of its lease to the release.
+func TestTheFirstRenewalOfAClaimIsAmongTheEventsOfItsRun(t *testing.T) {
+	d := newDock(t)
+	d.submit(sidecar.RunRequest{ID: "a"})
+	d.pool("db", 1, leases(5*time.Second))
+	d.claim(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 1}, RunID: "a", StepKey: "load", TTL: sidecar.DurationOf(0)})
+	var told []string
+	err := d.client.FollowRunEvents(t.Context(), "a", func(ev sidecar.RunEvent) error {
+		told = append(told, ev.Type)
+		switch ev.Type {
+		case "StepSlotRenewed":
+			if ev.Metadata["claim"] != "c" || ev.Metadata["step"] != "load" || ev.Metadata["pools"] != "db" || ev.Reason != "" {
+				t.Errorf("%+v", ev)
+			}
+			return d.client.Release(t.Context(), "c")
+		case "StepSlotReleased":
+			return io.EOF
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(told) != 4 || told[1] != "StepSlotClaimed" || told[2] != "StepSlotRenewed" {
+		t.Errorf("%v were told", told)
+	}
+}

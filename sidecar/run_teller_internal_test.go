@@ -1,0 +1,62 @@
+package sidecar
+
+import (
+	"context"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+func TestAStreamOfARunShowsThatItLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := httptest.NewRecorder()
+		teller := &runTeller{sse: newSSE(w, t.Context()), stopped: make(chan struct{})}
+		teller.serve(func(_ context.Context, tell func([]run.LoggedEvent) error) error {
+			time.Sleep(2*heartbeat + time.Second)
+			at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+			return tell([]run.LoggedEvent{
+				{Revision: 7, ID: "x", Event: run.Event{Type: run.RunStarted, At: at}},
+				{Revision: 7, ID: "y", Event: run.Event{Type: run.RunSucceeded, At: at}},
+			})
+		})
+		want := ": still here\n\n: still here\n\n" +
+			"id: 7-x\nevent: RunStarted\ndata: {\"type\":\"RunStarted\",\"at\":\"2026-01-02T03:04:05Z\",\"revision\":7}\n\n" +
+			"id: 7-y\nevent: RunSucceeded\ndata: {\"type\":\"RunSucceeded\",\"at\":\"2026-01-02T03:04:05Z\",\"revision\":7}\n\n" +
+			"event: end\ndata: {\"type\":\"end\"}\n\n"
+		if got := w.Body.String(); got != want {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// A reader that hangs up ends the following, and is told nothing.
+func TestAReaderThatHangsUpEndsTheFollowing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, hangUp := context.WithCancel(t.Context())
+		w := httptest.NewRecorder()
+		teller := &runTeller{sse: newSSE(w, ctx), stopped: make(chan struct{})}
+		time.AfterFunc(time.Second, hangUp)
+		teller.serve(func(ctx context.Context, _ func([]run.LoggedEvent) error) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if got := w.Body.String(); got != "" {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+func TestStreamsOfRunsAreBounded(t *testing.T) {
+	a := &api{}
+	s := &session{runStreams: make(chan struct{}, 1)}
+	if _, err := a.streamRunEvents(s, "a", run.Place{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.streamRunEvents(s, "a", run.Place{}); problem.CodeOf(err) != problem.Unavailable {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,106 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func shell(text string) *Command {
+	return &Command{Argv: []string{"/bin/sh", "-c", text}, Env: []string{"PATH=" + os.Getenv("PATH"), "X=y"}, Timeout: time.Minute}
+}
+
+func TestACommandLists(t *testing.T) {
+	c := shell("pwd; env; cat; echo noise >&2")
+	c.Dir = t.TempDir()
+	t.Setenv("BERTH_PASSWORD", "secret")
+	out, err := c.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch name {
+		case "X", "PATH", "PWD", "OLDPWD", "SHLVL", "_", c.Dir:
+		default:
+			t.Errorf("it sees %q", line)
+		}
+	}
+	if !strings.HasPrefix(string(out), c.Dir+"\n") || !strings.Contains(string(out), "\nX=y\n") {
+		t.Errorf("it has written %q", out)
+	}
+}
+
+func TestCommandsThatFail(t *testing.T) {
+	late := shell("sleep 1000")
+	late.Timeout = time.Millisecond
+	for want, c := range map[string]*Command{
+		"the list command has ended with exit status 3":                                    shell("echo a; exit 3"),
+		"the list command has ended with exit status 1: no such queue":                     shell("echo one >&2; echo ' no such queue ' >&2; exit 1"),
+		"the list command has ended with signal: killed":                                   shell("kill -9 $$"),
+		"the list command can't be run: exec: \"no-such\": executable file":                {Argv: []string{"no-such"}, Timeout: time.Minute},
+		"the list command has not ended within 1ms":                                        late,
+		"the list command has written more than 4 MiB":                                     shell("yes"),
+		"the list command has ended with exit status 2: " + strings.Repeat("x", 256) + "…": shell("head -c 10000 /dev/zero | tr '\\0' x >&2; exit 2"),
+	} {
+		out, err := c.List(t.Context())
+		if err == nil || !strings.HasPrefix(err.Error(), want) || out != nil {
+			t.Errorf("%q, %v, want %s", out, err, want)
+		}
+	}
+}
+
+// A stop ends the command, and what it has started: told first, and then killed.
+func TestAStopEndsTheCommand(t *testing.T) {
+	stopped := errors.New("stopped by the test")
+	dir := t.TempDir()
+	// Both processes hold the pipe; its end is seen when both are gone.
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := shell("exec 9>fifo; trap 'echo told > told; exit 0' TERM; sleep 1000 & echo $! > pid; echo begun >&9; wait")
+	c.Dir = dir
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		out, err := c.List(ctx)
+		if len(out) > 0 {
+			err = errors.New("it has listed something")
+		}
+		ended <- err
+	}()
+	held, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	begun := make([]byte, 6)
+	if _, err := held.Read(begun); err != nil {
+		t.Fatal(err)
+	}
+	cancel(stopped)
+	if err := <-ended; !errors.Is(err, stopped) {
+		t.Errorf("it has ended with %v", err)
+	}
+	if n, _ := held.Read(begun); n != 0 {
+		t.Error("somebody has the pipe still")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "told")); err != nil {
+		t.Errorf("it was not told: %v", err)
+	}
+	pid, err := os.ReadFile(filepath.Join(dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(pid))); err != nil || n <= 0 {
+		t.Errorf("pid %q: %v", pid, err)
+	}
+}

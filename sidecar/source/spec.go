@@ -1,0 +1,151 @@
+package source
+
+import (
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Defaults of a [Spec].
+const (
+	DefaultInterval = 30 * time.Second
+	DefaultTimeout  = time.Minute
+	DefaultForget   = 24 * time.Hour
+	// DefaultID is the field of an item that has its id.
+	DefaultID = "id"
+)
+
+// Bounds of what a source can be.
+const (
+	MinInterval, MaxInterval = time.Second, 24 * time.Hour
+	MinTimeout, MaxTimeout   = time.Second, time.Hour
+	MinForget, MaxForget     = time.Minute, 365 * 24 * time.Hour
+	// MaxOutput bounds what the command of a look writes, in bytes.
+	MaxOutput = 4 << 20
+	// MaxItems bounds what one look lists.
+	MaxItems = 10_000
+	// maxName bounds a name, so that ids of runs have room for those of items.
+	maxName = 40
+)
+
+// The labels that every run of a source has.
+const (
+	LabelSource = "source"
+	LabelItem   = "item"
+)
+
+// Spec is what a source is.
+type Spec struct {
+	Name string
+	// List is the program that lists, and its arguments; Shell is a text for /bin/sh -c.
+	// A source has one of the two.
+	List  []string
+	Shell string
+	// Interval is the pause between two looks. Timeout bounds the command of one.
+	Interval, Timeout time.Duration
+	// ID is the field of an item that has its id.
+	ID string
+	// Forget is how long an item is remembered that is listed no more.
+	Forget time.Duration
+	// Run is what each item becomes. Its name, and the values of its tags and labels, can
+	// be templates over the item.
+	Run run.Spec
+	// Steps are those of the run. One without items of its own is over the listed item.
+	Steps []step.Spec
+}
+
+// Argv is what is run to list.
+func (s *Spec) Argv() []string {
+	if s.Shell != "" {
+		return []string{"/bin/sh", "-c", s.Shell}
+	}
+	return s.List
+}
+
+// RunID is the id of the run of an item. Names of sources have no dot, so no two items
+// of two sources have the same.
+func (s *Spec) RunID(item string) string { return s.Name + "." + item }
+
+// ValidateName refuses what can't be the name of a source.
+func ValidateName(name string) error {
+	legal := func(r rune) bool { return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_' }
+	if name == "" || len(name) > maxName || strings.Trim(name[:1], "-_") == "" ||
+		strings.ContainsFunc(name, func(r rune) bool { return !legal(r) }) {
+		return problem.Field("name", "%q is no name of a source: allowed are 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", clip(name), maxName)
+	}
+	return nil
+}
+
+// Validate refuses what can't be a source, and names the field.
+func (s *Spec) Validate() error {
+	if err := ValidateName(s.Name); err != nil {
+		return err
+	}
+	switch {
+	case len(s.List) == 0 && s.Shell == "":
+		return problem.Field("list", "there is nothing that lists items: one of list and shell is needed")
+	case len(s.List) > 0 && s.Shell != "":
+		return problem.Field("shell", "it is given beside list: allowed is one of the two")
+	case s.Shell == "" && s.List[0] == "":
+		return problem.Field("list[0]", "it is empty: it must name a program")
+	case strings.ContainsRune(strings.Join(s.Argv(), ""), 0):
+		return problem.Field("list", "it has a NUL byte, which no argument can have")
+	case s.ID == "":
+		return problem.Field("id", "it is empty: it must name the field of an item that has its id")
+	}
+	for _, d := range []struct {
+		field           string
+		value, min, max time.Duration
+	}{
+		{"interval", s.Interval, MinInterval, MaxInterval},
+		{"timeout", s.Timeout, MinTimeout, MaxTimeout},
+		{"forget", s.Forget, MinForget, MaxForget},
+	} {
+		if d.value < d.min || d.value > d.max {
+			return problem.Field(d.field, "%s is out of range: allowed are %s to %s", d.value, d.min, d.max)
+		}
+	}
+	return s.validateRun()
+}
+
+// validateRun looks at the run as far as can be told without an item.
+func (s *Spec) validateRun() error {
+	for _, label := range []string{LabelSource, LabelItem} {
+		if _, ok := s.Run.Labels[label]; ok {
+			return problem.Field("run.labels."+label, "it is set by the source: use another name")
+		}
+	}
+	if err := s.Run.Validate(); err != nil {
+		return withinRun(err)
+	}
+	if _, err := s.head(anyItem); err != nil {
+		return withinRun(err)
+	}
+	if s.Steps == nil {
+		return nil
+	}
+	g, err := step.NewGraph(s.stepsOver(anyItem))
+	if err != nil {
+		return withinRun(err)
+	}
+	spec := s.Run
+	spec.Steps = g.Total()
+	if err := spec.Validate(); err != nil {
+		return withinRun(err)
+	}
+	return nil
+}
+
+// clip keeps a message readable that quotes what somebody sent.
+func clip(s string) string { return cut(s, 64) }
+
+// cut ends a text that is longer than so many bytes.
+func cut(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

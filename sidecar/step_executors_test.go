@@ -1,0 +1,334 @@
+package sidecar
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
+)
+
+// published submits a run with one step of one instance, and publishes it as the
+// coordinator would.
+func (s *stage) published(runID string, change ...func(*step.Spec)) store.StepID {
+	s.t.Helper()
+	spec := step.Spec{Name: "x", External: true}
+	for _, f := range change {
+		f(&spec)
+	}
+	g, err := step.NewGraph([]step.Spec{spec})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r, _, err := s.steps.Submit(s.t.Context(), s.store, runID, run.Spec{}, g)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	id := store.StepID{Run: runID, Step: "x"}
+	rec := step.Record{Status: step.Requested}.Publish(time.Now())
+	ready := step.Ready{Run: runID, Step: "x", External: spec.External, Task: spec.Task, ScheduledAt: rec.ScheduledAt}
+	key := s.store.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, r.Created, 0, 0, runID)
+	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil,
+		store.Put(s.store.Keys.Step(id), rec.Encode(), 0), store.Put(key, ready.Encode(), 0)); err != nil {
+		s.t.Fatal(err)
+	}
+	return id
+}
+
+func (s *stage) takeOne(id store.StepID, name string, ttl time.Duration) *executor {
+	s.t.Helper()
+	e, err := s.take(s.t.Context(), id, name, ttl, line{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return e
+}
+
+// now is an instance as its record says.
+func (s *stage) now(id store.StepID) *step.Instance {
+	s.t.Helper()
+	i, err := step.Store{Backend: s.backend.Peer(), Keys: s.store.Keys}.Get(s.t.Context(), id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return i
+}
+
+func (s *stage) cancelRun(id string) {
+	s.t.Helper()
+	if _, err := s.store.Cancel(s.t.Context(), id, "", false); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestAStepInstanceIsLostWithItsTTL(t *testing.T) {
+	onStage(t, func(s *stage) {
+		silent, beating := s.published("a"), s.published("b")
+		lost, kept := s.takeOne(silent, "", MinRunTTL), s.takeOne(beating, "", MinRunTTL)
+		pass(MinRunTTL - lookEvery)
+		s.wantBeat(beating.String(), kept.fence, "")
+		pass(3 * lookEvery)
+		s.wantBeat(silent.String(), lost.fence, problem.StepLost)
+		s.wantBeat(beating.String(), kept.fence, "")
+		if s.alive(silent.String()) || !s.alive(beating.String()) || s.roomsLeft() != 1 {
+			t.Errorf("the silent one lives: %t, the other: %t, with %d rooms", s.alive(silent.String()), s.alive(beating.String()), s.roomsLeft())
+		}
+		if i := s.now(silent); i.Status != step.Running {
+			t.Errorf("%+v: it is the coordinator's to take it", i)
+		}
+	})
+}
+
+func TestAnAttemptThatTakesTooLongHasFailed(t *testing.T) {
+	onStage(t, func(s *stage) {
+		id := s.published("a", func(sp *step.Spec) { sp.Timeout = step.Duration(time.Minute) })
+		e := s.takeOne(id, "", 0)
+		pass(time.Minute - lookEvery)
+		s.wantBeat(id.String(), e.fence, "")
+		pass(3 * lookEvery)
+		s.wantBeat(id.String(), e.fence, problem.StepLost)
+		if i := s.now(id); i.Status != step.Running {
+			t.Errorf("%+v before its executor could stop", i)
+		}
+		pass(pool.RevokeGrace + lookEvery)
+		if i := s.now(id); i.Status != step.Failed || i.Error != "it took longer than 1m0s" || s.alive(id.String()) || s.roomsLeft() != 0 {
+			t.Errorf("%+v, %d rooms", i, s.roomsLeft())
+		}
+	})
+}
+
+func TestAFinishCountsWhileTheExecutorIsToStop(t *testing.T) {
+	onStage(t, func(s *stage) {
+		id := s.published("a", func(sp *step.Spec) { sp.Timeout = step.Duration(time.Minute) })
+		e := s.takeOne(id, "", 0)
+		pass(time.Minute + lookEvery)
+		r, err := s.steps.Raw(s.t.Context(), id)
+		if err == nil {
+			_, err = s.steps.FinishAttempt(s.t.Context(), r, e.fence, step.Outcome{Status: step.Succeeded})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(pool.RevokeGrace + lookEvery)
+		if i := s.now(id); i.Status != step.Succeeded || s.count() != 0 || s.roomsLeft() != 0 {
+			t.Errorf("%+v, %d executors", i, s.count())
+		}
+	})
+}
+
+func TestExecutorsOfACanceledRunHaveToStop(t *testing.T) {
+	onStage(t, func(s *stage) {
+		timed, untimed := s.published("a"), s.published("b")
+		e, silent := s.takeOne(timed, "", time.Minute), s.takeOne(untimed, "", 0)
+		s.cancelRun("a")
+		s.cancelRun("b")
+		s.wantBeat(timed.String(), e.fence, problem.RunEnded)
+		pass(40 * time.Second)
+		s.wantBeat(timed.String(), e.fence, problem.RunEnded)
+		if !s.alive(timed.String()) {
+			t.Error("it had no time to stop")
+		}
+		if s.alive(untimed.String()) {
+			t.Error("the untimed one lives")
+		}
+		s.wantBeat(untimed.String(), silent.fence, problem.RunEnded)
+		pass(21 * time.Second) // a heartbeat does not give it more time
+		if s.alive(timed.String()) || s.roomsLeft() != 0 {
+			t.Errorf("it lives still, with %d rooms", s.roomsLeft())
+		}
+	})
+}
+
+func TestAnInstanceThatIsCanceledByItselfHasToStop(t *testing.T) {
+	onStage(t, func(s *stage) {
+		id, other := s.published("a"), s.published("b")
+		e, kept := s.takeOne(id, "", time.Minute), s.takeOne(other, "", time.Minute)
+		if _, err := s.steps.Cancel(s.t.Context(), s.store, id); err != nil {
+			t.Fatal(err)
+		}
+		s.wantBeat(id.String(), e.fence, problem.StepEnded)
+		s.wantBeat(other.String(), kept.fence, "")
+		if !s.alive(id.String()) {
+			t.Error("it had no time to stop")
+		}
+		r, err := s.steps.Raw(s.t.Context(), id)
+		if err == nil {
+			_, err = s.steps.FinishAttempt(s.t.Context(), r, e.fence, step.Outcome{Status: step.Canceled})
+		}
+		if i := s.now(id); err != nil || i.Status != step.Canceled {
+			t.Errorf("%+v, %v", i, err)
+		}
+		s.wantBeat(id.String(), e.fence, problem.StepEnded)
+		if s.count() != 1 || s.roomsLeft() != 1 {
+			t.Errorf("%d executors, %d rooms", s.count(), s.roomsLeft())
+		}
+	})
+}
+
+// A claim can be granted in the moment in which who waits for it hangs up.
+func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
+	onStage(t, func(s *stage) {
+		id := s.published("a", func(sp *step.Spec) { sp.Task = "resize" })
+		s.hasPool = func(name string) bool { return name == "task.resize" }
+		s.claim = func(ctx context.Context, slots berth.Slots, opts ...berth.ClaimOption) (*berth.Claim, error) {
+			var r pool.Request
+			for _, o := range opts {
+				o(&r)
+			}
+			if slots["task.resize"] != 1 || r.Holder.Bind != bindStep || r.Holder.Step != "x[0]" {
+				t.Errorf("%v for %+v", slots, r.Holder)
+			}
+			ops := r.Extra.Then
+			for _, op := range r.Extra.Leased {
+				put := op.GetRequestPut()
+				ops = append(ops, store.Put(string(put.Key), put.Value, s.lease))
+			}
+			if _, err := store.Commit(ctx, s.backend, r.Extra.If, ops...); err != nil {
+				t.Error(err)
+			}
+			return nil, problem.New(problem.ClaimCanceled, "it was withdrawn")
+		}
+		if _, err := s.take(s.t.Context(), id, "me", time.Minute, line{}); problem.CodeOf(err) != problem.ClaimCanceled {
+			t.Fatal(err)
+		}
+		r, err := s.steps.Raw(s.t.Context(), id)
+		if err != nil || r.Status != step.Scheduled || r.Published == nil || r.Attempt != 0 || s.alive(id.String()) || s.count() != 0 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		s.hasPool = func(string) bool { return false }
+		if e := s.takeOne(id, "you", time.Minute); e.step.Attempt != 1 {
+			t.Errorf("%+v", e.step)
+		}
+	})
+}
+
+// TestATakeInDoubtIsSettled loses the answer to a take, or the take, and looks what
+// becomes of it.
+func TestATakeInDoubtIsSettled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault storetest.Fault
+		after func(s *stage, id store.StepID)
+		alive bool
+	}{
+		"made, and asked for again by the same executor": {
+			fault: storetest.Fault{LoseAnswer: true},
+			after: func(s *stage, id store.StepID) {
+				e := s.takeOne(id, "me", time.Hour)
+				pass(MinRunTTL + 2*doubtEvery)
+				s.wantBeat(id.String(), e.fence, "")
+			},
+			alive: true,
+		},
+		"made, and the executor knows its fence": {
+			fault: storetest.Fault{LoseAnswer: true},
+			after: func(s *stage, id store.StepID) { s.wantBeat(id.String(), s.now(id).Revision, "") },
+			alive: true,
+		},
+		"made, and nobody asks": {
+			fault: storetest.Fault{LoseAnswer: true},
+			after: func(*stage, store.StepID) { pass(MinRunTTL + 2*doubtEvery) },
+		},
+		"never made, and somebody else takes it": {
+			fault: storetest.Fault{Drop: true},
+			after: func(s *stage, id store.StepID) {
+				pass(10 * doubtEvery)
+				if s.roomsLeft() != 1 {
+					s.t.Error("it may still come, and its room is gone")
+				}
+				s.takeOne(id, "you", time.Hour)
+				pass(2 * doubtEvery)
+			},
+			alive: true,
+		},
+		"never made: the run is canceled": {
+			fault: storetest.Fault{Drop: true},
+			after: func(s *stage, id store.StepID) {
+				s.cancelRun(id.Run)
+				pass(2 * doubtEvery)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onStage(t, func(s *stage) {
+				id := s.published("a")
+				var met atomic.Bool
+				s.backend.Inject(func(c storetest.Call) storetest.Fault {
+					if c.Op == storetest.OpTxn && writes(c.Txn, s.store.Keys.ActiveAll()) && met.CompareAndSwap(false, true) {
+						return tc.fault
+					}
+					return storetest.Fault{}
+				})
+				if _, err := s.take(s.t.Context(), id, "me", MinRunTTL, line{}); problem.CodeOf(err) != problem.EtcdUnavailable {
+					t.Fatal(err)
+				}
+				tc.after(s, id)
+				want := 0
+				if tc.alive {
+					want = 1
+				}
+				s.executors.mu.Lock()
+				doubts := len(s.doubts)
+				s.executors.mu.Unlock()
+				if s.alive(id.String()) != tc.alive || s.count() != want || s.roomsLeft() != want || doubts != 0 {
+					t.Errorf("alive is %t, with %d executors and %d rooms, %d in doubt", s.alive(id.String()), s.count(), s.roomsLeft(), doubts)
+				}
+			})
+		})
+	}
+}
+
+// writes tells whether a transaction puts a key under a prefix.
+func writes(txn *pb.TxnRequest, prefix string) bool {
+	for _, op := range txn.Success {
+		if put := op.GetRequestPut(); put != nil && strings.HasPrefix(string(put.Key), prefix) {
+			return true
+		}
+		if nested := op.GetRequestTxn(); nested != nil && writes(nested, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func FuzzDecodeSteps(f *testing.F) {
+	for _, body := range []string{
+		`{}`, `{"steps":null}`, `{"steps":[]}`, `{"steps":[{"name":"a","shell":"x"}],"max_concurrent_steps":3}`,
+		`{"steps":[{"name":"a","items":{"from":1,"to":3},"external":true,"needs":["b"]},{"name":"b","items":[1,"x",{"y":[]}],"command":["a"]}]}`,
+		`{"steps":[{"name":"a","backoff":"1s","timeout":7,"input":{"a":null}}]}`, `{"steps":[{"name":7}]}`, `{"steps":[null,[]]}`,
+	} {
+		f.Add([]byte(body))
+	}
+	d := newDecoder[RunRequest](false)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, err := d.decode(body)
+		if err == nil {
+			_, err = req.graph(len(body))
+		}
+		if err != nil {
+			if p := problemOf(err); p.Status < 400 || p.Status > 422 || p.Detail == "" {
+				t.Errorf("%q is refused with %+v", body, p)
+			}
+		}
+	})
+}
+
+func FuzzParseStepCursor(f *testing.F) {
+	for _, text := range []string{"", "0", "7", "07", "-1", "100001", "x"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if n, err := parseStepCursor(text); err == nil && (n < 0 || n > step.MaxItems) {
+			t.Errorf("%q is %d", text, n)
+		}
+	})
+}

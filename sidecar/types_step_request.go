@@ -1,0 +1,122 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+)
+
+// RunSteps are the steps of a run that is submitted.
+type RunSteps []step.Spec
+
+// UnmarshalJSON reads steps. Its error names the step and the field.
+func (s *RunSteps) UnmarshalJSON(data []byte) error {
+	var each []json.RawMessage
+	if err := json.Unmarshal(data, &each); err != nil {
+		return &json.UnmarshalTypeError{Value: kindOf(data), Type: reflect.TypeFor[RunSteps]()}
+	}
+	if each == nil {
+		return nil
+	}
+	*s = make(RunSteps, len(each))
+	for i, one := range each {
+		if err := json.Unmarshal(one, &(*s)[i]); err != nil {
+			return unreadStep(i, one, err)
+		}
+	}
+	return nil
+}
+
+// unreadStep tells which field of a step can't be read.
+func unreadStep(number int, data []byte, err error) *problem.Error {
+	field := fmt.Sprintf("steps[%d]", number)
+	var named struct {
+		Name json.RawMessage `json:"name"`
+	}
+	var name string
+	if json.Unmarshal(data, &named) == nil && json.Unmarshal(named.Name, &name) == nil && pool.ValidateName(name) == nil {
+		field = "steps." + name
+	}
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		t := wrong.Type
+		if t == reflect.TypeFor[step.Duration]() {
+			t = durationType
+		}
+		if wrong.Field != "" {
+			field += "." + wrong.Field
+		}
+		return problem.Field(clip(field), "%s is no %s", wrong.Value, takes(t))
+	}
+	if message, ok := strings.CutPrefix(err.Error(), "items: "); ok {
+		return problem.Field(field+".items", "%s", message)
+	}
+	return problem.Field(field, "%s", err)
+}
+
+// stepSpec describes a [step.Spec] in the OpenAPI document.
+type stepSpec struct {
+	Name        string            `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique in the run."`
+	Needs       []string          `json:"needs,omitempty" nullable:"false" doc:"Names of steps that must have succeeded before."`
+	Items       stepItems         `json:"items,omitempty"`
+	Concurrency int               `json:"concurrency,omitempty" minimum:"0" maximum:"100000" doc:"The window: how many of its instances are in flight at a time; 0 is no window."`
+	Pools       Slots             `json:"pools,omitempty" doc:"Slots that each instance takes."`
+	Task        string            `json:"task,omitempty" pattern:"^[a-z0-9][a-z0-9._-]*$" maxLength:"58" doc:"Its limit holds over all runs and workers, and is that of pool task.NAME. Without such a pool there is none."`
+	Queue       string            `json:"queue,omitempty" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Which workers take it; default if left out."`
+	Command     []string          `json:"command,omitempty" nullable:"false" doc:"A program and its arguments, without a shell. Exactly one of command, shell and external is needed. Texts of command, shell, env and input are templates, rendered once when the run is submitted."`
+	Shell       string            `json:"shell,omitempty" doc:"A text for /bin/sh -c."`
+	External    bool              `json:"external,omitempty" doc:"It is for an executor that takes it over HTTP."`
+	Env         map[string]string `json:"env,omitempty" doc:"Added to the environment."`
+	Input       json.RawMessage   `json:"input,omitempty" doc:"Any JSON value; the item if left out."`
+	Retries     int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"Attempts after the first, of an instance that has failed or was lost."`
+	Backoff     Duration          `json:"backoff,omitempty" doc:"Before the first retry, and doubled for each that follows, at most 5m."`
+	Timeout     Duration          `json:"timeout,omitempty" doc:"Of one attempt; 0s is none."`
+	OnFailure   string            `json:"on_failure,omitempty" enum:"fail,finish" doc:"fail, the default, ends the run at once if an instance has failed for good; with finish the others go on, and the run fails at its end."`
+}
+
+// stepItems describes [step.Items].
+type stepItems struct{}
+
+// Schema describes a list, or a range of numbers.
+func (stepItems) Schema(huma.Registry) *huma.Schema {
+	number, closed := &huma.Schema{Type: huma.TypeInteger, Format: "int64"}, false
+	return &huma.Schema{
+		Description: "An instance for each: a list of any JSON values, or a range of numbers, both ends included.",
+		OneOf: []*huma.Schema{
+			{Type: huma.TypeArray, Items: &huma.Schema{}},
+			{
+				Type: huma.TypeObject, AdditionalProperties: closed, Required: []string{"from", "to"},
+				Properties: map[string]*huma.Schema{"from": number, "to": number, "by": number},
+			},
+		},
+	}
+}
+
+// describeSteps has the document describe steps as they are written.
+func describeSteps(h huma.API) {
+	h.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[step.Spec](), reflect.TypeFor[stepSpec]())
+}
+
+// graph is that of the steps; nil without any. The body was of that size.
+func (r *RunRequest) graph(size int) (*step.Graph, error) {
+	switch {
+	case r.Steps != nil:
+	case size > maxBody: // only steps need the room
+		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", maxBody)
+	case r.MaxConcurrentSteps != 0:
+		return nil, problem.Field("max_concurrent_steps", "it bounds steps, and the run has none")
+	case r.MaxStepsPerTick != 0:
+		return nil, problem.Field("max_steps_per_tick", "it bounds steps, and the run has none")
+	default:
+		return nil, nil
+	}
+	return step.NewGraph(r.Steps)
+}

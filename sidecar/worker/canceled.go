@@ -1,0 +1,52 @@
+package worker
+
+import (
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// canceled are the runs of which nothing is started any more, and the step instances that
+// are to be stopped: both by what their marks are named.
+type canceled struct {
+	keys store.Keys
+	feed *store.Feed
+	runs map[string]bool
+}
+
+func newCanceled(keys store.Keys) *canceled { return &canceled{keys: keys, runs: map[string]bool{}} }
+
+// cancels takes what the feed of canceled runs delivered, and stops what the worker has
+// of them.
+func (w *Worker) cancels(m store.FeedMessage) {
+	c := w.canceled
+	id := func(key []byte) string { return strings.TrimPrefix(string(key), c.keys.CanceledAll()) }
+	if m.Snapshot != nil {
+		clear(c.runs)
+		for _, kv := range m.Snapshot.KVs {
+			c.runs[id(kv.Key)] = true
+		}
+	}
+	for _, ev := range m.Events {
+		if ev.Type == mvccpb.Event_DELETE {
+			delete(c.runs, id(ev.Kv.Key))
+		} else {
+			c.runs[id(ev.Kv.Key)] = true
+		}
+	}
+	for step, e := range w.active {
+		switch {
+		case c.runs[step.Run]:
+			e.stop(byRun, "its run was canceled or has failed")
+		case c.runs[step.String()]:
+			e.stop(byRun, "it was canceled")
+		}
+	}
+	for step, l := range w.inLine {
+		if c.runs[step.Run] {
+			w.leaveLine(l.claim)
+		}
+	}
+}

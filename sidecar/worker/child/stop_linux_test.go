@@ -1,0 +1,254 @@
+package child
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sleeper writes its pid and runs until it is stopped.
+const sleeper = "trap - TERM; echo $$ > pid.new; mv pid.new pid; exec sleep 1000"
+
+func TestACommandIsStopped(t *testing.T) {
+	t.Parallel()
+	c := shell(sleeper)
+	c.StopGrace = time.Hour
+	r := begin(t, c)
+	r.appears("pid")
+	for _, reason := range []string{"the run was\ncanceled", "again"} {
+		if err := r.Stop(reason); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if res := r.end(); res.ExitCode != 143 || res.Signal != "SIGTERM" || res.Stopped != ByWorker || res.Reason != "the run was canceled" {
+		t.Errorf("its result is %+v", res)
+	}
+}
+
+func TestACommandIsStoppedWhoeverHasItNow(t *testing.T) {
+	t.Parallel()
+	r := begin(t, shell(sleeper))
+	r.appears("pid")
+	r.again()
+	if err := r.Stop("drain"); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.end(); res.Stopped != ByWorker || res.Reason != "drain" {
+		t.Errorf("its result is %+v", res)
+	}
+}
+
+func TestACommandMayEndWellWhenItIsStopped(t *testing.T) {
+	t.Parallel()
+	c := shell("trap 'echo bye; exit 0' TERM; : > ready; while :; do sleep 0.01; done")
+	c.StopGrace = time.Hour
+	r := begin(t, c)
+	r.appears("ready")
+	if err := r.Stop(""); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.end(); res.ExitCode != 0 || res.Stopped != ByWorker || !strings.HasSuffix(r.output(), "bye\n") {
+		t.Errorf("%+v, %q", res, r.output())
+	}
+}
+
+func TestACommandThatDoesNotStopIsKilledAfterTheGrace(t *testing.T) {
+	t.Parallel()
+	r := begin(t, Command{Argv: []string{executable(t), "job", "stubborn", "pid"}, StopGrace: 300 * time.Millisecond})
+	pid := r.pid("pid")
+	told := now()
+	if err := r.Stop("now"); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.end(); res.ExitCode != 137 || res.Signal != "SIGKILL" || res.Stopped != ByWorker {
+		t.Errorf("its result is %+v", res)
+	}
+	if took := now() - told; took < 300*time.Millisecond {
+		t.Errorf("it was killed after %s", took)
+	}
+	r.gone("the command", pid)
+}
+
+func TestACommandThatHasBeenStoppedByASignalCanBeStopped(t *testing.T) {
+	t.Parallel()
+	c := shell(sleeper)
+	c.StopGrace = time.Hour
+	r := begin(t, c)
+	r.signal(r.pid("pid"), unix.SIGSTOP)
+	if err := r.Stop("now"); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.end(); res.Signal != "SIGTERM" {
+		t.Errorf("its result is %+v", res)
+	}
+}
+
+// slow is a shell that takes until there is a file go to stop.
+const slow = `sh -c 'trap ": > told; until [ -e go ]; do sleep 0.01; done; echo bye; exit 0" TERM; : > ready; while :; do sleep 0.01; done' & `
+
+func TestEveryoneInTheGroupHasTheGrace(t *testing.T) {
+	t.Parallel()
+	c := shell(slow + "wait") // ends of the signal at once
+	c.StopGrace = time.Hour
+	r := begin(t, c)
+	r.appears("ready")
+	if err := r.Stop("now"); err != nil {
+		t.Fatal(err)
+	}
+	r.appears("told")
+	r.make("go")
+	if res := r.end(); res.Signal != "SIGTERM" || res.Stopped != ByWorker || !strings.HasSuffix(r.output(), "bye\n") {
+		t.Errorf("%+v, %q", res, r.output())
+	}
+}
+
+func TestWhatACommandLeavesBehindHasTheGrace(t *testing.T) {
+	t.Parallel()
+	c := shell(slow + "until [ -e ready ]; do sleep 0.01; done; exit 7")
+	c.StopGrace = time.Hour
+	r := begin(t, c)
+	r.appears("told")
+	r.make("go")
+	if res := r.end(); res.ExitCode != 7 || res.Stopped != NotStopped || !strings.HasSuffix(r.output(), "bye\n") {
+		t.Errorf("%+v, %q", res, r.output())
+	}
+}
+
+func TestNothingThatACommandLeavesBehindOutlivesIt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]Command{
+		"in its group":         shell(tell("$$", "leader") + `sleep 1000 & ` + tell("$!", "pid") + "exit 7"),
+		"of a child of its":    shell(`(sleep 1000 & ` + tell("$!", "pid") + "); exit 7"),
+		"in another session":   {Argv: []string{"sh", "-c", executable(t) + " job daemon pid; exit 7"}},
+		"that does not listen": {Argv: []string{"sh", "-c", executable(t) + " job stubborn pid & until [ -e pid ]; do sleep 0.01; done; exit 7"}, StopGrace: 10 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := begin(t, c)
+			if res := r.end(); res.ExitCode != 7 || res.Stopped != NotStopped || res.Reason != "" {
+				t.Errorf("its result is %+v; its output is %q", res, r.output())
+			}
+			r.gone("what it has left", r.pid("pid"))
+		})
+	}
+}
+
+func TestOrphansOfALongCommandAreReaped(t *testing.T) {
+	t.Parallel()
+	c := shell("for i in 1 2 3; do (true & echo $! >> pids); done; : > ready; until [ -e go ]; do sleep 0.01; done")
+	r := begin(t, c)
+	r.appears("ready")
+	supervisor := r.supervisor()
+	err := waitFor("its orphans are never reaped", func() bool {
+		all, err := processes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		zombies := 0
+		for _, p := range all {
+			if p.parent == supervisor && p.ended() {
+				zombies++
+			}
+		}
+		return zombies == 0
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	r.make("go")
+	if res := r.end(); res.ExitCode != 0 {
+		t.Errorf("its result is %+v", res)
+	}
+}
+
+func TestACommandHasATimeout(t *testing.T) {
+	t.Parallel()
+	c := shell("trap '' TERM; while :; do sleep 0.01; done")
+	c.Timeout, c.StopGrace = 50*time.Millisecond, 50*time.Millisecond
+	r := begin(t, c)
+	if res := r.end(); res.Signal != "SIGKILL" || res.Stopped != ByTimeout || res.Took < 100*time.Millisecond {
+		t.Errorf("its result is %+v", res)
+	}
+}
+
+func TestACommandIsStoppedBeforeTrustEnds(t *testing.T) {
+	t.Parallel()
+	c := shell(sleeper)
+	c.StopGrace = time.Hour
+	r := beginUntil(t, c, now()+3*time.Hour)
+	pid := r.pid("pid")
+	// There is an hour left; so it is told and not killed.
+	if err := r.Trust(now() + time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.end(); res.Signal != "SIGTERM" || res.Stopped != ByTrust {
+		t.Errorf("its result is %+v", res)
+	}
+	r.gone("the command", pid)
+}
+
+func TestACommandOfADeadWorkerIsKilledWhenTrustEnds(t *testing.T) {
+	t.Parallel()
+	r := beginUntil(t, Command{Argv: []string{executable(t), "job", "stubborn", "pid"}, StopGrace: 50 * time.Millisecond}, now()+time.Hour)
+	pid := r.pid("pid")
+	if err := r.Trust(now() + 500*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	r.again() // nobody puts it off any more
+	if res := r.end(); res.Signal != "SIGKILL" || res.Stopped != ByTrust {
+		t.Errorf("its result is %+v", res)
+	}
+	r.gone("the command", pid)
+}
+
+func TestACommandIsNotStartedWithTooLittleTrust(t *testing.T) {
+	t.Parallel()
+	c := shell(": > started")
+	c.StopGrace = time.Hour
+	r := beginUntil(t, c, now()+time.Hour)
+	if res := r.end(); res.ExitCode != 126 || res.Stopped != ByTrust || !strings.HasPrefix(res.Error, "it was not started") {
+		t.Errorf("its result is %+v", res)
+	}
+	if exists(r.path("started")) {
+		t.Error("it was started")
+	}
+}
+
+func TestTrustThatIsHalfWrittenCountsForNothing(t *testing.T) {
+	dir := t.TempDir()
+	if err := createTrust(dir, 5*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	s := &supervisor{dir: dir}
+	s.look()
+	if s.until != 5*time.Hour {
+		t.Fatalf("it is trusted until %s", s.until)
+	}
+	torn := append(encodeTrust(900 * time.Hour)[:12], encodeTrust(5 * time.Hour)[12:]...)
+	if err := writeWhole(dir, trustName, torn); err != nil {
+		t.Fatal(err)
+	}
+	if s.look(); s.until != 5*time.Hour {
+		t.Errorf("it is trusted until %s by half a write", s.until)
+	}
+	if err := putTrust(dir, 6*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if s.look(); s.until != 6*time.Hour {
+		t.Errorf("it is trusted until %s by the next one", s.until)
+	}
+}
+
+func TestASupervisorThatIsToldToStopStopsItsCommand(t *testing.T) {
+	t.Parallel()
+	c := shell(sleeper)
+	c.StopGrace = time.Hour
+	r := begin(t, c)
+	r.appears("pid")
+	r.signal(r.supervisor(), unix.SIGTERM)
+	if res := r.end(); res.Signal != "SIGTERM" || res.Stopped != BySignal || res.Reason != "SIGTERM" {
+		t.Errorf("its result is %+v", res)
+	}
+}

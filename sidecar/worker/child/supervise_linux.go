@@ -1,0 +1,282 @@
+package child
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
+)
+
+// Supervise runs the command of a folder that [Start] has made, until nothing of it
+// is left and its result is on disk. It is all that the process of a supervisor
+// does, and is for that alone: it closes files that it knows nothing of, changes the
+// directory and the environment, and adopts orphans.
+func Supervise(dir string) error {
+	control, err := takeControl(dir)
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+	if err := closeInherited(); err != nil {
+		return err
+	}
+	s := &supervisor{
+		dir: dir, control: control, clock: lease.BootClock(),
+		orders: make(chan string, 1), signals: make(chan os.Signal, 8), ended: make(chan os.Signal, 1),
+	}
+	signal.Notify(s.signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
+	signal.Notify(s.ended, unix.SIGCHLD)
+	return s.save(s.perform())
+}
+
+// supervisor is the process beside one command. One goroutine does it all, but for
+// reading the pipes.
+type supervisor struct {
+	dir     string
+	clock   lease.Clock
+	control *os.File
+
+	orders  chan string // reasons of Stop
+	signals chan os.Signal
+	ended   chan os.Signal // some child has
+
+	command Command
+	guard   guard
+	leader  *leader
+	until   time.Duration // trust, as it was last read
+	orphans bool          // some of the adopted may have ended
+	result  Result
+}
+
+// perform runs the command and returns how it has ended.
+func (s *supervisor) perform() Result {
+	began := s.clock.Now()
+	s.result.StartedAt = time.Now()
+	if err := s.run(began); err != nil {
+		var start *startError
+		s.result.ExitCode, s.result.Error = exitNotExecutable, err.Error()
+		if errors.As(err, &start) {
+			s.result.ExitCode = start.code
+		}
+	}
+	s.result.EndedAt, s.result.Took = time.Now(), s.clock.Now()-began
+	return s.result
+}
+
+// run runs the command. An error tells that it was not started.
+func (s *supervisor) run(began time.Duration) error {
+	hasStdin, err := s.prepare(began)
+	if err != nil {
+		return err
+	}
+	out, err := openOutput(s.dir, s.command.OutputLimit)
+	if err != nil {
+		return err
+	}
+	s.leader, err = startLeader(s.command, stdinOf(s.dir, hasStdin), out.end)
+	out.started()
+	if err == nil {
+		go s.listen()
+		s.await()
+	}
+	s.result.OutputCut = out.finish()
+	return err
+}
+
+// prepare reads what is to be run, and does what must be done before.
+func (s *supervisor) prepare(began time.Duration) (hasStdin bool, err error) {
+	data, err := os.ReadFile(filepath.Join(s.dir, commandName))
+	if err != nil {
+		return false, err
+	}
+	if s.command, hasStdin, err = decodeCommand(data); err != nil {
+		return false, err
+	}
+	if s.until, err = readTrust(s.dir); err != nil {
+		return false, err
+	}
+	s.guard.grace = s.command.StopGrace
+	if s.command.Timeout > 0 {
+		s.guard.timeoutAt = began + s.command.Timeout
+	}
+	if s.guard.look(s.clock.Now(), s.until) != carryOn {
+		s.result.Stopped = s.guard.why
+		return false, errors.New("it was not started: there is not enough time left to stop it again")
+	}
+	if err := adopt(); err != nil {
+		return false, fmt.Errorf("adopt orphans: %w", err)
+	}
+	me, err := self()
+	if err != nil {
+		return false, err
+	}
+	return hasStdin, writeWhole(s.dir, runningName, store.Encode(me))
+}
+
+// listen reads orders from the pipe as long as it is open.
+func (s *supervisor) listen() {
+	for lines := bufio.NewScanner(s.control); lines.Scan(); {
+		if reason, ok := decodeStop(lines.Text()); ok {
+			select {
+			case s.orders <- reason:
+			default: // there is one already
+			}
+		}
+	}
+}
+
+// await waits until nothing of the command is left, and sees to that in time.
+func (s *supervisor) await() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.ended:
+			s.orphans = true
+		case reason := <-s.orders:
+			s.stop(ByWorker, reason)
+		case got := <-s.signals:
+			s.stop(BySignal, unix.SignalName(got.(unix.Signal)))
+		case <-timer.C:
+			if s.orphans && !s.leader.hasEnded() {
+				s.orphans = false
+				reapOrphans(s.leader)
+			}
+		}
+		now := s.clock.Now()
+		s.look()
+		if s.step(now) {
+			return
+		}
+		timer.Reset(s.guard.next(now, s.until))
+	}
+}
+
+// look reads until when the command may run on. What can't be read, since it is
+// being written perhaps, is read again the next time.
+func (s *supervisor) look() {
+	if until, err := readTrust(s.dir); err == nil {
+		s.until = until
+	}
+}
+
+func (s *supervisor) stop(why Stop, reason string) {
+	if !s.guard.stopping {
+		s.result.Reason = reason
+	}
+	s.guard.stop(s.clock.Now(), s.until, why)
+}
+
+// step does what is to be done now, and tells whether nothing of the command is
+// left.
+func (s *supervisor) step(now time.Duration) (over bool) {
+	if !s.leader.reaped && s.leader.hasEnded() {
+		s.bury()
+	}
+	if s.leader.reaped {
+		if !reapAll() {
+			return true
+		}
+		s.guard.stop(now, s.until, NotStopped)
+	}
+	switch s.guard.look(now, s.until) {
+	case terminate:
+		s.leader.terminate()
+	case kill:
+		s.leader.signal(unix.SIGKILL)
+		if s.leader.reaped && !killChildren() {
+			return true
+		}
+	}
+	return false
+}
+
+// bury takes leave of a leader that has ended. What it leaves in its group is told
+// to stop, if it was not.
+func (s *supervisor) bury() {
+	if s.guard.told {
+		s.result.Stopped = s.guard.why
+	} else {
+		s.guard.told, s.result.Reason = true, "" // nobody can have stopped it
+		s.leader.terminate()
+	}
+	s.leader.reap()
+	s.result.ExitCode, s.result.Signal = s.leader.exit()
+}
+
+// save puts the result on disk. While that fails it is tried again, as long as the
+// worker may wait for it.
+func (s *supervisor) save(r Result) error {
+	for {
+		err := writeDurably(s.dir, resultName, encodeResult(r))
+		if err == nil {
+			return nil
+		}
+		if s.look(); s.clock.Now() >= s.until {
+			return fmt.Errorf("the result can't be kept: %w", err)
+		}
+		<-time.After(lookEvery)
+	}
+}
+
+// drainTimeout is how long the rest of the output may take once nothing of the
+// command is left. Only if somebody else got hold of the pipe does it take any time.
+const drainTimeout = 2 * time.Second
+
+// outputPipe brings what the command writes into the file.
+type outputPipe struct {
+	end  int // for the command
+	from *os.File
+	file *os.File
+	to   *output
+	done sync.WaitGroup
+}
+
+func openOutput(dir string, limit int64) (*outputPipe, error) {
+	file, err := os.OpenFile(filepath.Join(dir, outputName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	// Only this end: the command's must block, as programs expect it.
+	if err := unix.SetNonblock(ends[0], true); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	p := &outputPipe{end: ends[1], from: os.NewFile(uintptr(ends[0]), outputName), file: file, to: &output{to: file, limit: limit}}
+	p.done.Go(p.copy)
+	return p, nil
+}
+
+func (p *outputPipe) copy() {
+	for buffer := make([]byte, 32<<10); ; {
+		n, err := p.from.Read(buffer)
+		_, _ = p.to.Write(buffer[:n]) // it takes everything
+		if err != nil {
+			return
+		}
+	}
+}
+
+// started closes the command's end here.
+func (p *outputPipe) started() { _ = unix.Close(p.end) }
+
+// finish waits for the rest, and returns how much was not kept.
+func (p *outputPipe) finish() int64 {
+	_ = p.from.SetReadDeadline(time.Now().Add(drainTimeout)) // it is a pipe, and has deadlines
+	p.done.Wait()
+	cut := p.to.finish()
+	_ = errors.Join(p.from.Close(), p.file.Close()) // what could not be written was told
+	return cut
+}

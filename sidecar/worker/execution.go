@@ -1,0 +1,251 @@
+package worker
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// stopCause is why an execution was told to stop.
+type stopCause int
+
+const (
+	notStopped stopCause = iota
+	byRun                // its run was canceled, or has failed
+	byWorker             // the worker was told to stop
+	byTrust              // the instance is lost to the worker
+)
+
+// finishPause is the pause between tries to tell how an instance has ended.
+const finishPause = time.Second
+
+// execution is an instance that the worker has, from its taking to its end. All but t,
+// dir and place is the loop's.
+type execution struct {
+	w     *Worker
+	t     *step.Taken
+	dir   string
+	place place
+	give  func() // gives back what it hangs on
+
+	job     Job
+	cause   stopCause
+	reason  string
+	ending  bool
+	gone    bool // left to the next process, or dropped
+	dropped bool
+	freed   bool // it takes no room any more: its end is on its way
+	unhook  func() bool
+	shown   []byte // of its output, that was written to etcd last
+}
+
+// start runs the instance.
+func (e *execution) start() {
+	e.hook()
+	trusted, grace := e.trusted()
+	e.w.beside(func() {
+		job, err := e.w.cfg.Runner.Start(filepath.Join(e.dir, jobFolder), e.t, trusted, grace)
+		e.w.tell(func() {
+			if err != nil {
+				e.fail(err)
+				return
+			}
+			e.began(job)
+		})
+	})
+}
+
+// hook has the loop told when trust in the instance ends.
+func (e *execution) hook() {
+	e.unhook = context.AfterFunc(e.place.Context(), func() {
+		e.w.beside(func() { e.w.tell(e.lost) })
+	})
+}
+
+// began takes the attempt that was started, or found.
+func (e *execution) began(job Job) {
+	e.job = job
+	if e.gone { // the worker has ended meanwhile, and leaves it
+		job.Close()
+		return
+	}
+	if e.cause != notStopped {
+		job.Stop(e.reason)
+	}
+	e.w.beside(func() {
+		select {
+		case <-job.Done():
+			e.w.tell(e.ended)
+		case <-e.w.left:
+		}
+	})
+}
+
+// trusted is until when it may run, on the boot clock, and how long it may take to
+// stop before.
+func (e *execution) trusted() (until, grace time.Duration) {
+	left, grace := e.place.Trust()
+	return e.w.clock.Now() + left, grace
+}
+
+// look puts the end of its trust off, as its lease was renewed.
+func (e *execution) look() {
+	if e.job == nil || e.ending || e.place.Context().Err() != nil {
+		return
+	}
+	// Nobody knows of a lease that was taken over before it is renewed: until then it
+	// stays as the process before has left it.
+	if left, _ := e.place.Trust(); left > 0 {
+		e.job.Trust(e.w.clock.Now() + left)
+	}
+}
+
+// stop tells it to stop. The first cause counts.
+func (e *execution) stop(cause stopCause, reason string) {
+	if e.cause != notStopped || e.ending {
+		return
+	}
+	e.cause, e.reason = cause, reason
+	if e.job != nil {
+		e.job.Stop(reason)
+	}
+}
+
+// lost takes that the instance is somebody else's, or soon will be.
+func (e *execution) lost() {
+	if e.gone || problem.CodeOf(context.Cause(e.place.Context())) == problem.Stopping {
+		return // the client is on its way out: what is left is for the next process
+	}
+	e.w.log.Warn("a step instance is lost to its worker", "run", e.t.Run, "step", e.t.Text(), "reason", context.Cause(e.place.Context()))
+	e.stop(byTrust, "it is lost to its worker")
+}
+
+// ended takes that nothing of the attempt runs any more.
+func (e *execution) ended() {
+	o := e.job.Outcome()
+	switch {
+	case e.cause == byTrust:
+		e.w.metrics.ended("lost")
+		e.w.drop(e)
+		return
+	case e.cause == byRun && o.Status != step.Succeeded:
+		o.Status, o.Error = step.Canceled, e.reason
+	case e.cause == byWorker && o.Status != step.Succeeded:
+		o.Error = e.reason
+		if o.Status = step.Failed; e.t.Attempt > e.t.Ready.Retries {
+			o.Status = step.Canceled
+		}
+	}
+	e.finish(o)
+}
+
+// fail ends an instance that could not be begun.
+func (e *execution) fail(why error) {
+	e.w.log.Error("a step instance could not be begun", "run", e.t.Run, "step", e.t.Text(), "error", why)
+	e.finish(step.Outcome{Status: step.Failed, Error: why.Error()})
+}
+
+// finish tells etcd how the instance has ended, until that is known or the instance is
+// lost.
+func (e *execution) finish(o step.Outcome) {
+	e.ending = true
+	if e.job != nil {
+		o.Output = e.job.Output(step.MaxOutput)
+	}
+	e.w.metrics.ended(string(o.Status))
+	e.w.metrics.duration(time.Since(e.t.StartedAt))
+	free := func() {
+		e.w.tell(func() { e.w.free(e) })
+	}
+	e.end(func(ctx context.Context) error {
+		begun := time.Now()
+		_, err := e.w.steps.Finish(ctx, e.t, o, free)
+		e.w.metrics.finished(time.Since(begun))
+		return err
+	})
+}
+
+// handBack puts the instance back into its queue: it was not begun.
+func (e *execution) handBack() {
+	e.ending = true
+	e.w.metrics.ended("handed_back")
+	e.end(func(ctx context.Context) error {
+		_, err := e.w.steps.HandBack(ctx, e.t)
+		return err
+	})
+}
+
+// end does the last write of an execution.
+func (e *execution) end(write func(context.Context) error) {
+	e.w.beside(func() {
+		for {
+			err := write(context.Background())
+			code := problem.CodeOf(err)
+			if err == nil || code == problem.StepLost || e.place.Context().Err() != nil {
+				if err != nil {
+					e.w.log.Warn("how a step instance has ended is not known to etcd", "run", e.t.Run, "step", e.t.Text(), "error", err)
+				}
+				e.w.tell(func() { e.w.drop(e) })
+				return
+			}
+			select {
+			case <-time.After(finishPause):
+			case <-e.w.left: // the next process tells, by the result in its folder
+				return
+			}
+		}
+	})
+}
+
+// drop forgets an execution that has ended.
+func (w *Worker) drop(e *execution) {
+	if e.dropped {
+		return
+	}
+	e.dropped = true
+	e.leave()
+	e.give()
+	w.folders.remove(e.dir)
+	w.free(e)
+	w.freed--
+	if w.active[e.t.StepID] == e {
+		delete(w.active, e.t.StepID)
+	}
+	w.metrics.count.Store(int64(len(w.active)))
+	w.dirty = true
+}
+
+// free takes that nothing of an execution runs any more and that its end is about to be
+// written: what is taken from now on is taken with that, or after it.
+func (w *Worker) free(e *execution) {
+	if !e.freed {
+		e.freed = true
+		w.freed++
+		w.dirty = true
+	}
+}
+
+// leave lets go of an execution, without stopping it.
+func (e *execution) leave() {
+	if e.gone {
+		return
+	}
+	e.gone = true
+	if e.unhook != nil {
+		e.unhook()
+	}
+	if e.job != nil {
+		e.job.Close()
+	}
+}
+
+// look puts off the end of trust in all that the worker has.
+func (w *Worker) look() {
+	for _, e := range w.active {
+		e.look()
+	}
+	w.dirty = true // also what was not to be had for a reason that has passed
+}

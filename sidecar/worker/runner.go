@@ -1,0 +1,34 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/coordinator/step"
+)
+
+// Runner runs what instances are to do.
+type Runner interface {
+	// Start begins an attempt. The folder is its own, and is there. It may run until
+	// a time on the boot clock, unless that is put off, and gets no more than a grace
+	// to stop before.
+	Start(dir string, t *step.Taken, trusted, grace time.Duration) (Job, error)
+	// Open finds an attempt that an earlier process has started in a folder; nil if
+	// none was.
+	Open(dir string, t *step.Taken) (Job, error)
+}
+
+// Job is an attempt that was started.
+type Job interface {
+	// Done is closed when nothing of it runs any more.
+	Done() <-chan struct{}
+	// Outcome is how it has ended. It is to be asked after Done.
+	Outcome() step.Outcome
+	// Output is the end of what it has written so far, of so many bytes at most.
+	Output(most int) []byte
+	// Stop tells it to stop, and has it killed after its grace. It does not wait.
+	Stop(reason string)
+	// Trust lets it run until a time on the boot clock.
+	Trust(until time.Duration)
+	// Close lets go of it, without stopping it.
+	Close()
+}

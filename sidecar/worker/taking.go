@@ -1,0 +1,265 @@
+package worker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// stepBind marks the claims of step instances.
+const stepBind = "step"
+
+// maxInLine bounds how many stand in line for one set of slots, and in all: what is
+// granted at once has to be handed back where there is no room for it.
+const maxInLine = 256
+
+// take takes what there is and what there is room for.
+func (w *Worker) take(ctx context.Context) {
+	if !w.dirty || w.drained {
+		return
+	}
+	w.dirty = false
+	free := w.room()
+	if free == 0 {
+		w.leaveLines() // what is granted now would have to be given back
+		return
+	}
+	lines := map[string]int{}
+	for _, l := range w.inLine {
+		lines[l.class]++
+	}
+	plain, slotted := pick(choice{
+		queues: w.queues, free: free, lines: lines, spread: w.spread, by: w.by.Host + "/" + w.by.Instance,
+		skip: w.skips, slots: w.slotsOf, rests: func(c *class) bool { return time.Now().Before(w.resting[c.name].until) },
+	})
+	for _, p := range plain {
+		w.begin(p)
+		w.beside(func() { w.takePlain(ctx, p) })
+	}
+	for _, p := range slotted[:min(len(slotted), max(0, maxInLine-len(w.inLine)))] {
+		claim := w.claimID(p.Published)
+		w.begin(p.Published)
+		w.inLine[p.ID()] = inLine{claim, p.class}
+		w.beside(func() { w.takeSlotted(ctx, p, claim) })
+	}
+}
+
+// inLine is a claim for an instance that stands in line, or is about to be granted.
+type inLine struct{ claim, class string }
+
+// claimID is the id under which an instance's slots are claimed: always the same for one
+// publication, so that its place in line is kept when the line is left for a moment.
+func (w *Worker) claimID(p *step.Published) string {
+	sum := sha256.Sum256([]byte(w.by.Host + "/" + w.by.Instance + "/" + p.ID().String() + "/" + strconv.FormatInt(p.Revision, 10)))
+	return "step-" + hex.EncodeToString(sum[:16])
+}
+
+// skips tells whether an instance is not to be taken.
+func (w *Worker) skips(p *step.Published) bool {
+	id := p.ID()
+	_, taking := w.taking[id]
+	return taking || w.doubted(id) || w.active[id] != nil || w.passed[id] >= p.Revision || w.canceled.runs[p.Run]
+}
+
+// slotsOf are what the instances of a class take of pools: their own, and one of their
+// task's if that has a limit.
+func (w *Worker) slotsOf(c *class) map[string]int {
+	if c.task == "" {
+		return c.pools
+	}
+	name := step.TaskPool(c.task)
+	if !w.cfg.Client.HasPool(name) {
+		return c.pools
+	}
+	slots := map[string]int{name: 1}
+	maps.Copy(slots, c.pools)
+	return slots
+}
+
+func (w *Worker) begin(p *step.Published) { w.taking[p.ID()] = p.Revision }
+
+// leaveLines has all that stand in line leave it. They keep their places for a moment.
+func (w *Worker) leaveLines() {
+	for _, l := range w.inLine {
+		w.leaveLine(l.claim)
+	}
+}
+
+// leaveLine has one leave it. What becomes of it is told to whoever claims: it may have
+// been granted just then.
+func (w *Worker) leaveLine(claim string) {
+	w.beside(func() { w.cfg.Client.Withdraw(context.Background(), claim) })
+}
+
+// place is what an instance that is run hangs on: room for a key, or a claim.
+type place interface {
+	Context() context.Context
+	Trust() (left, grace time.Duration)
+}
+
+// takePlain takes an instance that needs no slots.
+func (w *Worker) takePlain(ctx context.Context, p *step.Published) {
+	begun := time.Now()
+	room, err := w.cfg.Client.Room(ctx, stepLease)
+	if err != nil {
+		w.tell(func() { w.notTaken(p, err) })
+		return
+	}
+	dir, err := w.folders.make(p)
+	if err != nil {
+		room.Release()
+		w.tell(func() { w.notTaken(p, err) })
+		return
+	}
+	t, err := w.steps.Take(context.WithoutCancel(ctx), p, w.by, room.Lease())
+	if t == nil {
+		w.tell(func() {
+			if !notTaken(err) && store.InDoubt(err) {
+				w.doubts = append(w.doubts, &doubt{p: p, dir: dir, room: room})
+			} else {
+				room.Release()
+				w.folders.remove(dir)
+			}
+			w.notTaken(p, err)
+		})
+		return
+	}
+	w.taken(&execution{w: w, t: t, dir: dir, place: room, give: room.Release}, begun, err)
+}
+
+// takeSlotted takes an instance with its slots, for which it may stand in line.
+func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string) {
+	p := want.Published
+	begun := time.Now()
+	dir, err := w.folders.make(p)
+	if err != nil {
+		w.tell(func() { w.notTaken(p, err) })
+		return
+	}
+	var claim *berth.Claim
+	// Only the line is left when ctx ends: what was granted is taken.
+	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (int64, error) {
+		cl, err := w.cfg.Client.Claim(ctx, want.slots, berth.WithID(id), berth.WithPriority(p.Priority),
+			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(berth.MaxWait), berth.WithExtra(x))
+		if err != nil {
+			return 0, err
+		}
+		claim = cl
+		return cl.Fence(), nil
+	})
+	if claim == nil {
+		w.tell(func() {
+			if ctx.Err() == nil { // else the next process looks what has become of it
+				w.folders.remove(dir)
+			}
+			w.rest(want.class, err)
+			w.notTaken(p, err)
+		})
+		return
+	}
+	w.taken(&execution{w: w, t: t, dir: dir, place: claim, give: func() { w.release(claim) }}, begun, err)
+}
+
+// release gives a claim back, beside the loop. It is released all the same if the worker
+// ends meanwhile.
+func (w *Worker) release(claim *berth.Claim) {
+	w.beside(func() { _ = claim.Release(w.quit) })
+}
+
+// rested is how long a class is not to be tried that was refused.
+type rested struct {
+	until time.Time
+	pause time.Duration
+}
+
+// firstRest and lastRest bound the pauses after which a class is tried again that was
+// refused for a reason that has nothing to do with room, such as a pool that was deleted.
+const firstRest, lastRest = time.Second, time.Minute
+
+// rest notes what became of a try of a class.
+func (w *Worker) rest(class string, err error) {
+	switch {
+	case err == nil || notTaken(err) || isCanceled(err) || problem.CodeOf(err) == problem.Stopping:
+		delete(w.resting, class)
+		return
+	case time.Now().Before(w.resting[class].until):
+		return // one of many
+	}
+	pause := min(lastRest, max(firstRest, 2*w.resting[class].pause))
+	w.resting[class] = rested{time.Now().Add(pause), pause}
+	w.log.Warn("instances that need slots can't be taken, trying again", "slots", class, "pause", pause, "error", err)
+}
+
+// taken hands what was taken to the loop. If nobody can read what it is to do, it has
+// failed; if etcd did not answer, it is handed back.
+func (w *Worker) taken(e *execution, begun time.Time, unread error) {
+	_, slotted := e.place.(*berth.Claim)
+	w.metrics.took(time.Since(begun), slotted)
+	w.tell(func() {
+		id := e.t.StepID
+		w.endTaking(id)
+		over := w.has() >= w.cfg.Concurrency
+		w.active[id] = e
+		w.metrics.count.Store(int64(len(w.active)))
+		w.spread = max(1, w.spread-1)
+		w.dirty = true
+		switch {
+		case isCorrupt(unread):
+			e.fail(unread)
+		case unread != nil || over || w.drained:
+			e.handBack() // it may have come from a line, when there was no room any more
+		default:
+			e.start()
+		}
+	})
+}
+
+func (w *Worker) endTaking(id store.StepID) {
+	delete(w.taking, id)
+	delete(w.inLine, id)
+}
+
+// notTaken takes that an instance was not to be had.
+func (w *Worker) notTaken(p *step.Published, err error) {
+	id := p.ID()
+	_, slotted := w.inLine[id] // told of for its class
+	w.endTaking(id)
+	switch {
+	case notTaken(err):
+		w.metrics.conflicts.Inc()
+		w.passed[id] = p.Revision // the queue will tell what has become of it
+		w.spread = min(maxSpread, 2*w.spread)
+		w.dirty = true
+	case err != nil && !isCanceled(err) && problem.CodeOf(err) != problem.Stopping && !slotted:
+		w.log.Warn("an instance could not be taken, trying again", "run", id.Run, "step", id.Text(), "error", err)
+	}
+	// Whatever it was, it is looked at again with the next tick.
+	w.forgetPassed()
+}
+
+// isCorrupt tells that a value is there and can't be read.
+func isCorrupt(err error) bool {
+	var corrupt *store.CorruptError
+	return errors.As(err, &corrupt)
+}
+
+// isCanceled tells that whoever stood in line has left it.
+func isCanceled(err error) bool { return problem.CodeOf(err) == problem.ClaimCanceled }
+
+// maxPassed bounds what is noted of instances that were not to be had.
+const maxPassed = 4096
+
+func (w *Worker) forgetPassed() {
+	if len(w.passed) > maxPassed {
+		clear(w.passed)
+	}
+}
