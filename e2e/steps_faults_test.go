@@ -83,6 +83,34 @@ steps:
 	})
 }
 
+// Instances that were taken together, in one transaction and so with one fence, are each
+// found again with the slots of their own.
+func TestAKilledWorkerFindsEachWithItsSlots(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, embedtest.New(t).Endpoint())
+	s.do("pools", "set", "db", "4")
+	s.coordinators("lead")
+	s.submit("r", `
+steps:
+  - name: m
+    items: [1, 2, 3, 4, 5, 6, 7, 8]
+    pools: {db: 1}
+    shell: echo $BERTH_INDEX >> began; until [ -e go ]; do sleep 0.02; done
+`)
+	s.until("r", "m", "scheduled", 8)
+	w := s.worker("a", "worker", 4)
+	s.awaitLines("began", 4)
+	w.kill()
+	s.worker("a", "worker", 4)
+	s.write("go")
+	s.ends("r", "succeeded")
+	s.wasRight(map[string]int{"r": 8})
+	s.startedOnce("r")
+	if n := len(s.lines("began")); n != 8 {
+		t.Errorf("%d commands were begun for 8 items", n)
+	}
+}
+
 // A worker that is killed and does not come back: its command is stopped before its
 // lease ends, and the step is run on another host then.
 func TestWhatAKilledWorkerHadIsRunElsewhere(t *testing.T) {

@@ -197,6 +197,9 @@ func (c *core) hold(e *entry, fence int64, now time.Time) {
 	case lost:
 		c.endTrust(e, lostError(e, l.cause))
 	}
+	if e.unwanted {
+		c.wanted[e.req.ID] = fence
+	}
 	c.obey(e, now)
 }
 

@@ -115,17 +115,15 @@ func (c *core) revoke(id string, fence int64, now time.Time) {
 
 // out takes a claim out of the line that is not wanted any more.
 func (c *core) out(e *entry, id string) {
-	c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, id))
 	if e == nil || e.state > claiming {
+		return // it is another instance's, or its end is on its way
+	}
+	if e.state == claiming {
+		e.unwanted = true // its slots may be taken already
 		return
 	}
-	why := problem.New(problem.ClaimRevoked, "claim %q was taken out of the line: what it is for has ended", id)
-	if e.state == queued {
-		c.refuse(e, why)
-		return
-	}
-	e.tell(outcome{err: why})
-	e.dropped = true
+	c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, id))
+	c.refuse(e, problem.New(problem.ClaimRevoked, "claim %q was taken out of the line: what it is for has ended", id))
 }
 
 // obey acts on the wish to have a held claim back, if there is one.

@@ -62,7 +62,9 @@ type entry struct {
 	revoked time.Time // when an operator asked for it back
 	renewed bool      // it was told that its lease was renewed: see [ClaimRenewed]
 	dropped bool      // nobody wants it any more: release it once it is settled
-	waiters []chan<- error
+	// unwanted: what it is for has ended, so it is asked back once it is settled.
+	unwanted bool
+	waiters  []chan<- error
 }
 
 // newEntry makes an entry of a request to an instance. It is made where the claim

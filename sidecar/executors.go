@@ -300,8 +300,8 @@ func (x *executors) resume(rooms []*berth.Room, claims []*berth.Claim) {
 		}
 		_, _ = x.add(e) // there is no other
 	}
-	for id, c := range claimOf {
-		x.log.Info("giving back the slots of a run that has ended", keyRun, id, keyClaim, c.ID)
+	for _, c := range claimOf {
+		x.log.Info("giving back the slots of a run that has ended", keyRun, c.Holder.Run, keyClaim, c.ID)
 		(&claimRoom{x: x, claim: c}).Release()
 	}
 	x.files.sweep(func(id string) bool { return held[id] })

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -47,6 +48,11 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // or each command ends a second later under the race detector
+			root, err := filepath.Abs("../..")
+			if err != nil {
+				return err
+			}
+			env.Setenv("CHECKOUT", root)
 			env.Values[worldKey{}] = &world{tb: env.T().(testing.TB), served: map[string]*served{}}
 			return nil
 		},

@@ -11,13 +11,16 @@ berth=${1:-$root/bin/berth}
 work=$(mktemp -d)
 pids=
 
+# The workers go first: they give back what they have.
 cleanup() {
-  for pid in $pids; do kill -INT "$pid" 2>/dev/null || true; done
-  for pid in $pids; do wait "$pid" 2>/dev/null || true; done
+  for pid in $pids; do
+    kill -TERM "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+  done
   rm -rf "$work"
 }
 trap cleanup EXIT
-trap 'exit 1' INT TERM
+trap 'exit 1' HUP INT PIPE TERM
 
 # started waits for the first line of a server's output.
 started() {
@@ -37,7 +40,7 @@ BERTH_ENDPOINTS=$(tr -d ' \n' < "$work/dev" | sed 's/.*"etcd":"\([^"]*\)".*/\1/'
 export BERTH_ENDPOINTS OUT="$work"
 for name in one two; do
   "$berth" worker --name "$name" --state-dir "$work/state" --concurrency 3 > "$work/$name" 2> "$work/$name.err" &
-  pids="$pids $!"
+  pids="$! $pids"
   started "$work/$name"
   cat "$work/$name"
 done

@@ -193,8 +193,8 @@ func TestTheNextTakesOver(t *testing.T) {
 				if err != nil || len(o.Candidates) != 2 || o.Candidates[0].Host != "one" || o.Seen != 1 {
 					t.Errorf("%+v, %v", o, err)
 				}
+				r.lists("a\nb", nil) // before: the next looks at once
 				end(one)
-				r.lists("a\nb", nil)
 				r.wait(15 * time.Second)
 				if looks := r.looked(); !slices.ContainsFunc(looks, func(l string) bool { return strings.HasPrefix(l, "two") }) {
 					t.Errorf("looks %q", looks)

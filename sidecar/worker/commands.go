@@ -49,8 +49,21 @@ func (c *Commands) Open(dir string, _ *step.Taken) (Job, error) {
 	case err != nil:
 		return nil, err
 	}
+	// A worker that was killed as it started the supervisor has left a folder and
+	// nothing else, and that is seen at once.
+	select {
+	case <-ch.Done():
+		if _, err := ch.Result(); errors.Is(err, child.ErrNotBegun) {
+			return nil, ch.Remove()
+		}
+	case <-time.After(openLook):
+	}
 	return &command{ch}, nil
 }
+
+// openLook is how long a command that is found again may take to show that it has
+// ended.
+const openLook = 50 * time.Millisecond
 
 // environment is what a command knows of its instance.
 func environment(t *step.Taken) []string {

@@ -50,8 +50,9 @@ func (w *Worker) resume(ctx context.Context) error {
 			room.Release()
 			continue
 		}
-		if cl := claims[room.Left().Revision]; cl != nil {
-			delete(claims, room.Left().Revision)
+		of := claimOf{room.Left().Revision, id.Run, id.Text()}
+		if cl := claims[of]; cl != nil {
+			delete(claims, of)
 			e.place, e.give = cl, func() {
 				w.release(cl)
 				room.Release()
@@ -72,16 +73,23 @@ func (w *Worker) resume(ctx context.Context) error {
 	return nil
 }
 
-// claimsLeft are the claims of instances that were taken over, by their fences.
-func (w *Worker) claimsLeft(ctx context.Context) (map[int64]*berth.Claim, error) {
+// claimOf names the claim of an attempt. The fence alone does not: instances that are
+// taken together have the same.
+type claimOf struct {
+	fence     int64
+	run, step string
+}
+
+// claimsLeft are the claims of instances that were taken over.
+func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*berth.Claim, error) {
 	held, err := w.cfg.Client.Held(ctx)
 	if err != nil {
 		return nil, err
 	}
-	claims := map[int64]*berth.Claim{}
+	claims := map[claimOf]*berth.Claim{}
 	for _, cl := range held {
 		if cl.Bind() == stepBind {
-			claims[cl.Fence()] = cl
+			claims[claimOf{cl.Fence(), cl.Holder.Run, cl.Holder.Step}] = cl
 		}
 	}
 	return claims, nil

@@ -11,4 +11,6 @@ var (
 	// ErrVanished tells that nobody will ever know how a child has ended: its
 	// supervisor was killed, or was never started.
 	ErrVanished = errors.New("the command has vanished: its supervisor was killed before it could write down a result")
+	// ErrNotBegun tells of a child that has vanished that its command was never begun.
+	ErrNotBegun = errors.New("the command was never begun")
 )

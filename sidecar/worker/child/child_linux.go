@@ -192,6 +192,9 @@ func (c *Child) watch() {
 		}
 		if errors.Is(c.err, fs.ErrNotExist) {
 			c.err = ErrVanished
+			if !begun(c.dir) {
+				c.err = fmt.Errorf("%w: %w", ErrVanished, ErrNotBegun)
+			}
 		} else {
 			c.err = fmt.Errorf("%w: %w", ErrVanished, c.err)
 		}
@@ -200,6 +203,12 @@ func (c *Child) watch() {
 		_, _ = c.process.Wait() // the result tells all there is to know
 	}
 	close(c.done)
+}
+
+// begun tells whether a command may have been begun: its supervisor has said who it is.
+func begun(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, runningName))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // waitForReader waits until nobody has the pipe open for reading. It is false if

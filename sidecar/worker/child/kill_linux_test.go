@@ -290,6 +290,10 @@ func TestFoldersThatAreNotWhole(t *testing.T) {
 		if told := errors.As(err, &wrong) && wrong.Name == resultName; told != exists(filepath.Join(dir, resultName)) {
 			t.Errorf("%s: %v", name, err)
 		}
+		never := !exists(filepath.Join(dir, runningName)) && !exists(filepath.Join(dir, resultName))
+		if errors.Is(err, ErrNotBegun) != never {
+			t.Errorf("%s: %v, was it begun: %v", name, err, !never)
+		}
 		r.clear()
 	}
 }
