@@ -22,8 +22,8 @@ type item struct {
 	cmps []*pb.Compare
 	ops  []*pb.RequestOp
 	done func() // called when it has happened
-	// made takes a change that is none of a run, at its revision.
-	made func(rev int64)
+	// made takes a change that is none of a run, at its revision, with the answer to it.
+	made func(rev int64, answer *pb.TxnResponse)
 }
 
 // bytes is how much an item puts.
@@ -72,7 +72,7 @@ func (ch *chunk) take(resp *pb.TxnResponse, s *state) (behind bool) {
 		case !resp.Responses[i].GetResponseTxn().Succeeded:
 			behind = true
 		case it.made != nil:
-			it.made(rev)
+			it.made(rev, resp.Responses[i].GetResponseTxn())
 		case it.gone:
 			s.remove(it.old.ID)
 			s.gone[it.old.ID] = rev

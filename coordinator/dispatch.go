@@ -9,9 +9,14 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// maxPublish bounds the step instances that one plan publishes: the rest follows in
-// the next, so that no tick takes long.
-const maxPublish = 1024
+const (
+	// maxPublish bounds the step instances that one plan publishes, and those that it
+	// withdraws: the rest follows in the next, so that no tick takes long.
+	maxPublish = 1024
+	// graphWait is how long the steps of a run in progress may not be there. They are
+	// written before it is queued, so that only hands in etcd can bring them back.
+	graphWait = time.Minute
+)
 
 // StepSnapshot is all that the dispatch of steps is planned from.
 type StepSnapshot struct {
@@ -19,12 +24,25 @@ type StepSnapshot struct {
 	// Runs have steps, and are in progress, in the order of the queue; each with its
 	// instances.
 	Runs []Fanned
+	// Ended are runs that have ended while some of their instances were in flight.
+	Ended []Fanned
+	// Blind are runs in progress whose steps nobody knows.
+	Blind []Blind
 	// Alive tells whether the executor of a running instance may be there.
 	Alive func(id store.StepID, rec step.Record, revision int64) bool
 	// Tick is the time for which max_steps_per_tick counts.
 	Tick time.Duration
-	// Most is how many instances the plan publishes at most.
+	// Most is how many instances the plan publishes at most, and withdraws.
 	Most int
+}
+
+// Blind is a run whose steps nobody knows.
+type Blind struct {
+	Run *run.Run
+	// Unreadable is why they can't be read; nil if they are not there.
+	Unreadable error
+	// Since is when that was first seen.
+	Since time.Time
 }
 
 // Fanned is a run with its step instances.
@@ -37,16 +55,21 @@ type Fanned struct {
 type StepPlan struct {
 	// Lost are running instances whose executor is gone.
 	Lost []Dispatch
+	// Stopped are running instances of ended runs whose executor is gone.
+	Stopped []Dispatch
+	// Withdraw are published instances of ended runs: nobody takes them any more.
+	Withdraw []Dispatch
 	// Publish are the instances that workers may take from now on, in order.
 	Publish []Dispatch
 	// Begin are admitted runs that begin to run.
 	Begin []*run.Run
 	// End are runs that have come to their end.
 	End []RunEnd
-	// More tells that there was more to publish than a plan does.
+	// More tells that there was more to publish or to withdraw than a plan does.
 	More bool
 	// NextDeadline is when the next retry is due, or a run may publish again that has
-	// published as much as it may in a tick; zero if there is none.
+	// published as much as it may in a tick, or a run fails whose steps are not there;
+	// zero if there is none.
 	NextDeadline time.Time
 }
 
@@ -81,10 +104,14 @@ func (d *Dispatch) ID() store.StepID {
 //     instances with the lowest index, as many as its window leaves (concurrency less
 //     those in flight), as the run's max_concurrent_steps leaves, and no more than its
 //     max_steps_per_tick.
+//
+// Of a run that has ended nothing goes: what was published is withdrawn, and what runs
+// has ended when its worker says so, or is gone. A run whose steps nobody knows fails: at
+// once if they can't be read, after a while if they are not there.
 func (s *StepSnapshot) Plan() StepPlan {
 	var p StepPlan
 	for _, f := range s.Runs {
-		s.lost(&p, f)
+		p.Lost = append(p.Lost, s.gone(f)...)
 		if end, ended := f.end(); ended {
 			p.End = append(p.End, end)
 			continue
@@ -94,23 +121,76 @@ func (s *StepSnapshot) Plan() StepPlan {
 		}
 		s.publish(&p, f)
 	}
+	for _, f := range s.Ended {
+		p.Stopped = append(p.Stopped, s.gone(f)...)
+		s.withdraw(&p, f)
+	}
+	for _, b := range s.Blind {
+		s.blind(&p, b)
+	}
 	return p
 }
 
-func (s *StepSnapshot) lost(p *StepPlan, f Fanned) {
+// gone are the running instances of a run whose executors are gone.
+func (s *StepSnapshot) gone(f Fanned) (all []Dispatch) {
 	for n := range f.Fan.steps {
 		st := &f.Fan.steps[n]
 		for _, index := range st.runningInOrder() {
 			d := Dispatch{Fanned: f, Step: n, Index: index, Rec: st.running[index].rec, Revision: st.cells[index].rev}
 			if !s.Alive(d.ID(), d.Rec, d.Revision) {
-				p.Lost = append(p.Lost, d)
+				all = append(all, d)
 			}
 		}
+	}
+	return all
+}
+
+func (s *StepSnapshot) withdraw(p *StepPlan, f Fanned) {
+	for n := range f.Fan.steps {
+		st := &f.Fan.steps[n]
+		left := st.scheduled
+		for index := 0; left > 0; index++ {
+			c := st.cells[index]
+			switch {
+			case !c.is(step.Scheduled):
+				continue
+			case len(p.Withdraw) == s.Most:
+				p.More = true
+				return
+			}
+			left--
+			p.Withdraw = append(p.Withdraw, Dispatch{
+				Fanned: f, Step: n, Index: index, Revision: c.rev,
+				Rec: step.Record{Status: step.Scheduled, Attempt: int(c.attempt)},
+			})
+		}
+	}
+}
+
+func (s *StepSnapshot) blind(p *StepPlan, b Blind) {
+	switch at := b.Since.Add(graphWait); {
+	case b.Unreadable != nil:
+		p.End = append(p.End, RunEnd{b.Run, run.Failed, fmt.Sprintf("its steps can't be read: %v", b.Unreadable)})
+	case !s.Now.Before(at):
+		p.End = append(p.End, RunEnd{b.Run, run.Failed, "its steps are gone: nobody knows what it was to do"})
+	default:
+		p.NextDeadline = sooner(p.NextDeadline, at)
 	}
 }
 
 // end tells whether a run has ended, and how.
 func (f Fanned) end() (RunEnd, bool) {
+	switch {
+	case f.Fan.hopeless > 0:
+		return f.endFailing()
+	case f.Fan.open > 0:
+		return RunEnd{}, false
+	}
+	return RunEnd{f.Run, run.Succeeded, ""}, true
+}
+
+// endFailing is end for a run of which a step never comes to be done.
+func (f Fanned) endFailing() (RunEnd, bool) {
 	var failed *fanStep
 	ended, blocked := true, make([]bool, len(f.Fan.steps))
 	for n := range f.Fan.steps {
@@ -129,13 +209,10 @@ func (f Fanned) end() (RunEnd, bool) {
 		}
 		ended = ended && (st.ended() || blocked[n] && st.inFlight == 0)
 	}
-	switch {
-	case !ended:
+	if !ended {
 		return RunEnd{}, false
-	case failed != nil:
-		return RunEnd{f.Run, run.Failed, failed.failure()}, true
 	}
-	return RunEnd{f.Run, run.Succeeded, ""}, true
+	return RunEnd{f.Run, run.Failed, failed.failure()}, true
 }
 
 // failure says what has failed of a step.
@@ -146,16 +223,6 @@ func (s *fanStep) failure() string {
 	default:
 		return fmt.Sprintf("step '%s' has failed: %d of %d", s.Name, n, s.Count)
 	}
-}
-
-// ready tells whether all that a step needs has succeeded.
-func (f Fanned) ready(n int) bool {
-	for _, need := range f.Fan.steps[n].Needs {
-		if !f.Fan.steps[need].done() {
-			return false
-		}
-	}
-	return true
 }
 
 // free is what a bound leaves, if it is one.
@@ -176,7 +243,7 @@ func (s *StepSnapshot) publish(p *StepPlan, f Fanned) {
 	}
 	for n := range f.Fan.steps {
 		st := &f.Fan.steps[n]
-		if !f.ready(n) {
+		if st.missing > 0 {
 			continue
 		}
 		window := free(st.Concurrency, st.inFlight, left)

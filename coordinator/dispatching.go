@@ -14,12 +14,15 @@ import (
 // dispatch is the part of a tick that is about steps: it plans, and carries the plan
 // out in chunks.
 func (l *leader) dispatch(ctx context.Context, now time.Time) error {
-	fanned := l.steps.fanned(l.state.progress)
-	ended := l.unpublished()
-	if len(fanned)+len(ended) == 0 {
+	fanned, blind := l.steps.fanned(l.state, now)
+	ended := l.steps.stopping(l.state.ended)
+	if len(fanned)+len(blind)+len(ended) == 0 {
 		return nil
 	}
-	sn := StepSnapshot{Now: now, Runs: fanned, Alive: l.steps.alive(l.state.activeAt), Tick: l.cfg.TickInterval, Most: maxPublish}
+	sn := StepSnapshot{
+		Now: now, Runs: fanned, Ended: ended, Blind: blind,
+		Alive: l.steps.alive(l.state.activeAt), Tick: l.cfg.TickInterval, Most: maxPublish,
+	}
 	plan := sn.Plan()
 	var items []item
 	for i := range plan.Lost {
@@ -45,8 +48,11 @@ func (l *leader) dispatch(ctx context.Context, now time.Time) error {
 	for i := range plan.Publish {
 		items = append(items, l.published(&plan.Publish[i], now))
 	}
-	for i := range ended {
-		items = append(items, l.withdrawn(&ended[i], now))
+	for i := range plan.Stopped {
+		items = append(items, l.stopped(&plan.Stopped[i], now))
+	}
+	for i := range plan.Withdraw {
+		items = append(items, l.withdrawn(&plan.Withdraw[i], now))
 	}
 	l.deadline = sooner(l.deadline, plan.NextDeadline)
 	// What was lost may be published again, and what has ended is to be withdrawn.
@@ -56,17 +62,22 @@ func (l *leader) dispatch(ctx context.Context, now time.Time) error {
 
 // stepItem writes the state of an instance under a compare of the one before.
 func (l *leader) stepItem(d *Dispatch, rec step.Record, metric func()) item {
-	id, key := d.ID(), l.cfg.Keys.Step(d.ID())
+	key := l.cfg.Keys.Step(d.ID())
 	return item{
 		cmps: []*pb.Compare{store.ModEquals(key, d.Revision)},
 		ops:  []*pb.RequestOp{store.Put(key, rec.Encode(), 0)},
-		made: func(rev int64) {
-			d.Fan.take(&step.Instance{StepID: id, Record: rec, Revision: rev}, time.Now())
+		made: func(rev int64, _ *pb.TxnResponse) {
+			d.take(rec, rev)
 			if metric != nil {
 				metric()
 			}
 		},
 	}
+}
+
+// take takes the instance as it is now.
+func (d *Dispatch) take(rec step.Record, rev int64) {
+	d.Fan.take(&step.Instance{StepID: d.ID(), Record: rec, Revision: rev}, time.Now())
 }
 
 // published lets workers take an instance.
@@ -93,48 +104,46 @@ func (l *leader) readyKey(d *Dispatch) string {
 	return l.cfg.Keys.Ready(d.Fan.steps[d.Step].Queue) + step.OrderOf(r.Priority, r.Created, d.Step, d.Index, r.ID)
 }
 
-// lostStep takes an instance from an executor who is gone.
+// lostStep takes an instance from an executor who is gone. One that may be tried again
+// is canceled instead if it has a mark; in any case its mark goes with it.
 func (l *leader) lostStep(d *Dispatch, now time.Time) item {
-	st := &d.Fan.steps[d.Step]
-	rec := d.Rec.Lose(st.policy(), now)
-	it := l.stepItem(d, rec, func() { l.metrics.lost.WithLabelValues("step").Inc() })
-	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveStep(d.Rec.Executor.Host, d.ID()), 0))
+	id, key, mark := d.ID(), l.cfg.Keys.Step(d.ID()), l.cfg.Keys.CanceledStep(d.ID())
+	lost := func() { l.metrics.lost.WithLabelValues("step").Inc() }
+	rec := d.Rec.Lose(d.Fan.steps[d.Step].policy(), now)
+	it := l.stepItem(d, rec, lost)
+	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveStep(d.Rec.Executor.Host, id), 0))
+	if rec.Status.Ended() {
+		it.ops = append(it.ops, store.Delete(mark))
+		return it
+	}
+	canceled := rec.Cancel(now)
+	it.ops = []*pb.RequestOp{store.Nest(&pb.TxnRequest{
+		Compare: []*pb.Compare{store.Present(mark)},
+		Success: []*pb.RequestOp{store.Put(key, canceled.Encode(), 0), store.Delete(mark)},
+		Failure: []*pb.RequestOp{store.Put(key, rec.Encode(), 0)},
+	})}
+	it.made = func(rev int64, answer *pb.TxnResponse) {
+		if answer.Responses[0].GetResponseTxn().Succeeded {
+			d.take(canceled, rev)
+		} else {
+			d.take(rec, rev)
+		}
+		lost()
+	}
 	return it
 }
 
-// unpublished are the instances that are published still though their runs have ended:
-// no worker takes them any more.
-func (l *leader) unpublished() []Dispatch {
-	var all []Dispatch
-	for id, f := range l.steps.fans {
-		r := l.state.ended[id]
-		if r == nil {
-			continue
-		}
-		if f.inFlight == 0 {
-			if r.Status == run.Succeeded {
-				delete(l.steps.fans, id) // nothing more happens to it; others may be retried
-			}
-			continue
-		}
-		for n := range f.steps {
-			st := &f.steps[n]
-			for index := range st.cells {
-				if c := st.cells[index]; c.is(step.Scheduled) {
-					all = append(all, Dispatch{
-						Fanned: Fanned{r, f}, Step: n, Index: index, Revision: c.rev,
-						Rec: step.Record{Status: step.Scheduled, Attempt: int(c.attempt)},
-					})
-				}
-			}
-		}
-	}
-	return all
+// stopped ends an instance of an ended run whose executor is gone.
+func (l *leader) stopped(d *Dispatch, now time.Time) item {
+	it := l.stepItem(d, d.Rec.Lose(step.Policy{}, now).Cancel(now), func() { l.metrics.lost.WithLabelValues("step").Inc() })
+	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveStep(d.Rec.Executor.Host, d.ID()), 0))
+	it.ops = append(it.ops, store.Delete(l.cfg.Keys.CanceledStep(d.ID())))
+	return it
 }
 
 // withdrawn takes an instance out of its queue that nobody may take any more.
 func (l *leader) withdrawn(d *Dispatch, now time.Time) item {
 	it := l.stepItem(d, d.Rec.Cancel(now), nil)
-	it.ops = append(it.ops, store.Delete(l.readyKey(d)))
+	it.ops = append(it.ops, store.Delete(l.readyKey(d)), store.Delete(l.cfg.Keys.CanceledStep(d.ID())))
 	return it
 }

@@ -17,6 +17,9 @@ type fanout struct {
 	// inFlight are the instances that are scheduled or running.
 	inFlight int
 	names    map[string]int // of steps, to their numbers
+	// open are the steps that have not ended, and hopeless those that never come to be
+	// done.
+	open, hopeless int
 
 	// tickFrom is when the first of those was published that count against
 	// max_steps_per_tick now, and tickCount how many they are.
@@ -37,7 +40,12 @@ type fanStep struct {
 	// running are those that a worker has.
 	running map[int]attempt
 
-	inFlight, succeeded, failed, canceled int
+	inFlight, scheduled, succeeded, failed, canceled int
+
+	// missing is how many of its needs are not done, and neededBy are the steps that
+	// need it.
+	missing  int
+	neededBy []int
 }
 
 // cell is one instance: small, since there may be a hundred thousand.
@@ -60,6 +68,19 @@ func newFanout(id string, g *step.Graph) *fanout {
 		f.steps = append(f.steps, fanStep{Shape: sh, first: first, cells: make([]cell, sh.Count), running: map[int]attempt{}})
 		f.names[sh.Name] = i
 		first += sh.Count
+	}
+	for i := range f.steps {
+		st := &f.steps[i]
+		for _, need := range st.Needs {
+			before := &f.steps[need]
+			before.neededBy = append(before.neededBy, i)
+			if !before.done() {
+				st.missing++
+			}
+		}
+		if !st.ended() {
+			f.open++
+		}
 	}
 	return f
 }
@@ -125,18 +146,41 @@ func (s *fanStep) leave(index int) {
 	}
 }
 
+// count moves one instance into a status, or out of it.
 func (f *fanout) count(s *fanStep, status step.Status, by int) {
-	switch {
-	case status.InFlight():
+	ended, done, hopeless := s.ended(), s.done(), s.hopeless()
+	if status.InFlight() {
 		f.inFlight += by
 		s.inFlight += by
-	case status == step.Succeeded:
+	}
+	switch status {
+	case step.Scheduled:
+		s.scheduled += by
+	case step.Succeeded:
 		s.succeeded += by
-	case status == step.Failed:
+	case step.Failed:
 		s.failed += by
-	case status == step.Canceled:
+	case step.Canceled:
 		s.canceled += by
 	}
+	f.open -= moved(ended, s.ended())
+	f.hopeless += moved(hopeless, s.hopeless())
+	if n := moved(done, s.done()); n != 0 {
+		for _, i := range s.neededBy {
+			f.steps[i].missing -= n
+		}
+	}
+}
+
+// moved is how the count of those of which something holds changes with one of them.
+func moved(before, after bool) int {
+	switch {
+	case before == after:
+		return 0
+	case after:
+		return 1
+	}
+	return -1
 }
 
 // ended tells whether nothing more will happen to any instance of a step.

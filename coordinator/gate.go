@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"slices"
 	"time"
 	"unique"
 
@@ -15,7 +16,12 @@ type gate struct {
 	s     *Snapshot
 	space *pool.Space // of the plan; nil of a gate that is closed
 	held  []bool      // by number of what is needed
-	whys  []noted     // by the same
+	whys  [][]noted   // by the same: all that is true, what is to be noted first
+	// fresh are the runs that are held up, and it is not noted yet, in order; no more
+	// than can be noted.
+	fresh []*run.Run
+	// first are the runs that reserve.
+	first map[*run.Run]bool
 	// ages is when the next run that is held up comes to reserve.
 	ages time.Time
 }
@@ -23,10 +29,10 @@ type gate struct {
 // newGate returns the gate of a plan. A closed one lets nobody through who needs slots,
 // and tells no reasons.
 func newGate(s *Snapshot, q *Queue, closed bool) *gate {
-	g := &gate{s: s}
+	g := &gate{s: s, first: map[*run.Run]bool{}}
 	if q.gated > 0 && s.Space != nil && !closed {
 		g.space = s.Space.Clone()
-		g.held, g.whys = make([]bool, q.needs.size()+1), make([]noted, q.needs.size()+1)
+		g.held, g.whys = make([]bool, q.needs.size()+1), make([][]noted, q.needs.size()+1)
 	}
 	return g
 }
@@ -36,40 +42,59 @@ func (g *gate) pass(p *place) bool {
 	switch {
 	case p.needs == 0:
 		return true
-	case g.space == nil || g.held[p.needs]:
+	case g.space == nil:
 		return false
 	}
-	need := p.run.Pools
-	if g.space.Fits(need) {
-		g.space.Take(need)
-		return true
+	need, fresh := p.run.Pools, !p.held
+	if !g.held[p.needs] {
+		if g.space.Fits(need) {
+			g.space.Take(need)
+			return true
+		}
+		g.held[p.needs] = true
+		g.reserve(p.run)
+		fresh = fresh || p.run.HeldSince.After(g.s.Now) // by another clock
 	}
-	g.held[p.needs] = true
-	g.reserve(p.run)
+	if fresh && len(g.fresh) < g.s.MaxBlocks {
+		g.fresh = append(g.fresh, p.run)
+	}
 	return false
 }
 
 // reserve keeps together what a run needs that has waited long enough.
 func (g *gate) reserve(r *run.Run) {
 	after := g.space.ReserveAfter(r.Pools)
-	since, ok := g.s.HeldSince[r.ID]
-	if after < 0 || !ok && after > 0 {
+	if after < 0 || after > 0 && r.HeldSince.IsZero() {
 		return
 	}
-	if at := since.Add(after); g.s.Now.Before(at) {
+	if at := r.HeldSince.Add(after); g.s.Now.Before(at) {
 		g.ages = sooner(g.ages, at)
 		return
 	}
-	g.space.Reserve(r.Pools)
+	g.first[r] = g.space.Reserve(r.Pools)
 }
 
-// why is what keeps a run out; zero if that is not known.
-func (g *gate) why(p *place) noted {
+// note returns what is to be noted of a run that its pools keep out: what is noted if
+// that is true still; zero if nothing is known.
+func (g *gate) note(p *place) noted {
 	if g.space == nil {
 		return noted{}
 	}
-	if g.whys[p.needs] == (noted{}) {
-		g.whys[p.needs] = unique.Make(run.PoolBlock(g.space.Why(p.run.Pools)))
+	whys := g.whys[p.needs]
+	if whys == nil || g.first[p.run] {
+		whys = nil
+		for _, text := range g.space.Notes(p.run.Pools, g.first[p.run]) {
+			whys = append(whys, unique.Make(run.PoolBlock(text)))
+		}
+		if !g.first[p.run] {
+			g.whys[p.needs] = whys
+		}
 	}
-	return g.whys[p.needs]
+	switch {
+	case len(whys) == 0:
+		return noted{}
+	case slices.Contains(whys, p.noted):
+		return p.noted
+	}
+	return whys[0]
 }

@@ -39,6 +39,7 @@ type leader struct {
 	stepFeed             *store.Feed
 	steps                *stepState
 	leftovers            *leftovers
+	forgotten            *forgotten
 	pools                *bridge            // nil until a run needs pools
 	spawn                func(func() error) // ends with the term
 
@@ -62,7 +63,7 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term run.Candidate)
 		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, term: term.Term, rev: term.Term},
 		open:    true, // of a life before, on the same lease
 
-		leftovers: newLeftovers(cfg, m),
+		leftovers: newLeftovers(cfg, m), forgotten: newForgotten(cfg),
 	}
 	feed := func(prefix string) *store.Feed {
 		return store.NewFeed(cfg.Backend, prefix, cfg.Logger, m.resyncs.Inc)
@@ -80,6 +81,7 @@ func (l *leader) run(ctx context.Context) error {
 		g.Go(func() error { return f.Run(ctx) })
 	}
 	g.Go(func() error { return l.leftovers.run(ctx) })
+	g.Go(func() error { return l.forgotten.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
 	l.spawn = g.Go

@@ -27,8 +27,6 @@ type Snapshot struct {
 	// Kept has the ids of the runs that are not started and whose slots are kept for
 	// them, as far as is known.
 	Kept map[string]bool
-	// HeldSince is since when a queued run is known to be held up by pools alone.
-	HeldSince map[string]time.Time
 	// Hold has nobody admitted: what there is of the pools is about to be known.
 	Hold bool
 	// StartTimeout is how long an admitted run waits for an executor; 0 is for ever.
@@ -54,7 +52,7 @@ type Plan struct {
 	// Admit are the runs that may go, in the order of the queue.
 	Admit []*run.Run
 	// Blocks are the runs that stay in the queue for another reason than is noted
-	// with them, in its order.
+	// with them, or of which it is not noted yet that pools hold them up, in its order.
 	Blocks []Blocked
 	// NextDeadline is when the next run expires unless somebody starts it, or comes to
 	// reserve slots; zero if none can. Until then a snapshot that differs in its time alone has the same
@@ -66,6 +64,8 @@ type Plan struct {
 type Blocked struct {
 	Run   *run.Run
 	Block run.Block
+	// Held tells that pools hold it up from now on.
+	Held bool
 }
 
 // Empty tells whether there is nothing to do.
@@ -90,7 +90,10 @@ func (p *Plan) Empty() bool {
 //  3. Block. Each run that is left is held up by max_concurrent_runs if that is
 //     reached now, and else by the first limit of its tags that is, in the order of
 //     the limits, and then by its pools. The numbers are those of now: after
-//     admitting, every run with such tags reads the same.
+//     admitting, every run with such tags reads the same. What is noted of pools stays
+//     while it is true, or each slot would have the whole queue written anew. A run that
+//     was passed over because of its pools ages from then on, even if others reach a
+//     limit later in the plan.
 func (s *Snapshot) Plan() Plan {
 	var p Plan
 	q := s.Queue.under(s.Limits)

@@ -73,39 +73,56 @@ func remaining(s *Snapshot) []*run.Run {
 	})
 }
 
-// reference goes through the queue as the rules say, one run after the other, and
-// returns who goes, what is left of the pools then, and when the next comes to
-// reserve.
-func reference(s *Snapshot) (admitted []*run.Run, space *pool.Space, ages time.Time) {
+// outcome is what the rules say of a snapshot.
+type outcome struct {
+	admitted []*run.Run
+	space    *pool.Space // what is left then
+	// held are the runs of which it is to be noted that pools hold them up, and first
+	// those that reserve.
+	held, first map[*run.Run]bool
+	ages        time.Time // when the next comes to reserve
+}
+
+// reference goes through the queue as the rules say, one run after the other.
+func reference(s *Snapshot) outcome {
+	o := outcome{held: map[*run.Run]bool{}, first: map[*run.Run]bool{}}
 	going := remaining(s)
 	returning := func(r *run.Run) bool { return back(s, r) }
 	if s.Space != nil && !slices.ContainsFunc(s.InProgress, returning) {
-		space = s.Space.Clone()
+		o.space = s.Space.Clone()
 	}
 	seen := map[string]bool{} // what did not fit
 	for r := range s.Queue.All() {
 		need := run.PoolList(r.Pools)
 		switch {
 		case holdup(s.Limits, going, r) != nil:
-		case need == "" || space != nil && !seen[need] && space.Fits(r.Pools):
+		case need == "" || o.space != nil && !seen[need] && o.space.Fits(r.Pools):
 			if need != "" {
-				space.Take(r.Pools)
+				o.space.Take(r.Pools)
 			}
-			going, admitted = append(going, r), append(admitted, r)
-		case space != nil && !seen[need]:
+			going, o.admitted = append(going, r), append(o.admitted, r)
+		case o.space != nil:
+			if r.HeldSince.IsZero() || !seen[need] && r.HeldSince.After(s.Now) {
+				o.held[r] = true
+			}
+			if !seen[need] {
+				o.reserve(s, r)
+			}
 			seen[need] = true
-			after := space.ReserveAfter(r.Pools)
-			since, known := s.HeldSince[r.ID]
-			switch at := since.Add(after); {
-			case after < 0 || after > 0 && !known:
-			case !at.After(s.Now):
-				space.Reserve(r.Pools)
-			case ages.IsZero() || at.Before(ages):
-				ages = at
-			}
 		}
 	}
-	return admitted, space, ages
+	return o
+}
+
+func (o *outcome) reserve(s *Snapshot, r *run.Run) {
+	after := o.space.ReserveAfter(r.Pools)
+	switch at := r.HeldSince.Add(after); {
+	case after < 0 || after > 0 && r.HeldSince.IsZero():
+	case !at.After(s.Now):
+		o.first[r] = o.space.Reserve(r.Pools)
+	case o.ages.IsZero() || at.Before(o.ages):
+		o.ages = at
+	}
 }
 
 // checkRoom: who goes fits into the pools as they are, all together.
@@ -123,7 +140,7 @@ func checkRoom(s *Snapshot, p Plan) error {
 }
 
 func checkReference(s *Snapshot, p Plan) error {
-	if want, _, _ := reference(s); !slices.Equal(p.Admit, want) {
+	if want := reference(s).admitted; !slices.Equal(p.Admit, want) {
 		return fmt.Errorf("%v go, want %v", ids(p.Admit), ids(want))
 	}
 	return nil
@@ -228,26 +245,32 @@ func checkLeft(s *Snapshot, p Plan) error {
 
 func checkReasons(s *Snapshot, p Plan) error {
 	going := append(remaining(s), p.Admit...)
-	_, space, _ := reference(s)
+	o := reference(s)
 	blocks := p.Blocks
 	for r := range s.Queue.All() {
 		if slices.Contains(p.Admit, r) {
 			continue
 		}
 		want := holdup(s.Limits, going, r)
+		right := want != nil && r.Block != nil && *r.Block == *want
 		if want == nil && len(r.Pools) > 0 {
-			if space == nil {
+			if o.space == nil {
 				continue // nobody knows
 			}
-			b := run.PoolBlock(space.Why(r.Pools))
+			notes := o.space.Notes(r.Pools, o.first[r])
+			b := run.PoolBlock(notes[0])
+			if right = r.Block != nil && r.Block.Kind == run.BlockPool && slices.Contains(notes, r.Block.Text); right {
+				b = *r.Block
+			}
 			want = &b
 		}
 		if want == nil || want.Text == "" {
 			return fmt.Errorf("%s may go", r.ID)
 		}
-		switch right := r.Block != nil && *r.Block == *want; {
-		case len(blocks) > 0 && blocks[0].Run == r && (right || blocks[0].Block != *want):
-			return fmt.Errorf("%s is to read %v, has %v, want %v", r.ID, blocks[0].Block, r.Block, want)
+		right = right && !o.held[r]
+		switch {
+		case len(blocks) > 0 && blocks[0].Run == r && (right || blocks[0].Block != *want || blocks[0].Held != o.held[r]):
+			return fmt.Errorf("%s is to read %v, has %v, want %v", r.ID, blocks[0], r.Block, want)
 		case len(blocks) > 0 && blocks[0].Run == r:
 			blocks = blocks[1:]
 		case !right && len(p.Blocks) < s.MaxBlocks, !right && len(blocks) > 0:
@@ -261,7 +284,7 @@ func checkReasons(s *Snapshot, p Plan) error {
 }
 
 func checkDeadline(s *Snapshot, p Plan) error {
-	_, _, want := reference(s)
+	want := reference(s).ages
 	for _, r := range remaining(s) {
 		at := r.AdmittedAt.Add(s.StartTimeout)
 		if r.Status == run.NotStarted && s.StartTimeout > 0 && (want.IsZero() || at.Before(want)) {

@@ -33,6 +33,7 @@ type place struct {
 	noted noted
 	class int32
 	needs int32 // number of what it needs of pools, from 1 on; 0 is nothing
+	held  bool  // it is noted that pools hold it up
 }
 
 // NewQueue returns an empty queue, prepared for no limits of tags.
@@ -116,7 +117,7 @@ func (q *Queue) Position(r *run.Run) int {
 // goes by has changed, which only hands in etcd can do, the old one must be removed
 // first.
 func (q *Queue) Insert(r *run.Run) {
-	p := place{run: r, class: q.classes.add(r.Tags)}
+	p := place{run: r, class: q.classes.add(r.Tags), held: !r.HeldSince.IsZero()}
 	if r.Block != nil {
 		p.noted = unique.Make(*r.Block)
 	}

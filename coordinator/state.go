@@ -40,10 +40,8 @@ type state struct {
 	// waiting is since when the leader itself has seen a run wait for its executor:
 	// clocks of others, and times when nobody could start anything, do not count.
 	waiting map[string]waitingSince
-	// heldSince is since when the leader has seen queued runs held up by pools alone,
-	// and kept are the runs in progress that have slots of pools.
-	heldSince map[string]time.Time
-	kept      map[string]bool
+	// kept are the runs in progress that have slots of pools.
+	kept map[string]bool
 	// absent are runs whose executor's key was deleted, with the revision.
 	absent map[string]int64
 
@@ -70,7 +68,7 @@ func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
 	s.storing = map[string]*run.Run{}
 	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
-	s.heldSince, s.kept = map[string]time.Time{}, map[string]bool{}
+	s.kept = map[string]bool{}
 	s.waiting, s.opaque = map[string]waitingSince{}, map[string]*run.Run{}
 }
 
@@ -142,15 +140,8 @@ func (s *state) put(r *run.Run) {
 			s.left[r.ID] = r.Revision // what it holds later is of the next attempt
 		}
 	}
-	since, held := s.heldSince[r.ID]
 	s.remove(r.ID)
 	s.runs[r.ID] = r
-	if r.Status == run.Queued && r.Block != nil && r.Block.Kind == run.BlockPool {
-		if !held {
-			since = time.Now()
-		}
-		s.heldSince[r.ID] = since
-	}
 	if r.Status.InProgress() && r.Claim != "" {
 		s.kept[r.ID] = true
 	}
@@ -163,6 +154,9 @@ func (s *state) put(r *run.Run) {
 		s.storing[r.ID] = r
 	default:
 		s.ended[r.ID] = r
+		if r.Steps > 0 {
+			s.steps.touched[r.ID] = true
+		}
 	}
 }
 
@@ -177,7 +171,6 @@ func (s *state) remove(id string) {
 	delete(s.ended, id)
 	delete(s.storing, id)
 	delete(s.waiting, id)
-	delete(s.heldSince, id)
 	delete(s.kept, id)
 	if old.Status == run.Queued {
 		s.queue.Remove(old)
@@ -316,7 +309,7 @@ func (s *state) snapshot(now time.Time) *Snapshot {
 		Now: now, Limits: s.limits, Queue: s.queue,
 		InProgress: make([]*run.Run, 0, len(s.progress)), Alive: map[string]bool{},
 		WaitingSince: map[string]time.Time{}, MaxBlocks: maxBlocks,
-		HeldSince: s.heldSince, Kept: s.kept,
+		Kept: s.kept,
 	}
 	for _, r := range s.progress {
 		sn.InProgress = append(sn.InProgress, r)

@@ -88,9 +88,11 @@ func (t *tally) admit(q *Queue, g *gate) []*run.Run {
 type noted = unique.Handle[run.Block]
 
 // blocks returns the first of those who are left and have another reason noted than
-// holds them up now. The admitted are in the order of the queue.
+// holds them up now, or are held up by pools and that is not noted. The admitted are in
+// the order of the queue.
 func (t *tally) blocks(q *Queue, g *gate, admitted []*run.Run, most int) []Blocked {
 	var blocked []Blocked
+	fresh := g.fresh
 	reason := t.reasons(g)
 	for _, part := range q.parts {
 		for i := range part {
@@ -102,8 +104,12 @@ func (t *tally) blocks(q *Queue, g *gate, admitted []*run.Run, most int) []Block
 				admitted = admitted[1:]
 				continue
 			}
-			if why := reason(p); why != p.noted && why != (noted{}) {
-				blocked = append(blocked, Blocked{p.run, why.Value()})
+			held := len(fresh) > 0 && fresh[0] == p.run
+			if held {
+				fresh = fresh[1:]
+			}
+			if why := reason(p); why != (noted{}) && (held || why != p.noted) {
+				blocked = append(blocked, Blocked{p.run, why.Value(), held})
 			}
 		}
 	}
@@ -124,7 +130,7 @@ func (t *tally) reasons(g *gate) func(*place) noted {
 		if ofClass[class] == (noted{}) {
 			b, ok := t.blocking(class)
 			if !ok {
-				return g.why(p) // its runs were not admitted, and no limit has kept them
+				return g.note(p) // its runs were not admitted, and no limit has kept them
 			}
 			if ofBound[b] == (noted{}) {
 				l := t.limitOf(b)

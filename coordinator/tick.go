@@ -119,6 +119,10 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 	if err := l.send(ctx, limits, items); err != nil {
 		return err
 	}
+	// Steps come first: they wait for nobody's slots, and for no trouble with them.
+	if err := l.dispatch(ctx, now); err != nil {
+		return err
+	}
 	if len(gated) > 0 && l.after == 0 {
 		if err := l.bridge(ctx, gated, now); err != nil {
 			return err
@@ -126,10 +130,6 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		if l.open {
 			return nil // what comes next waits for the door
 		}
-	}
-
-	if err := l.dispatch(ctx, now); err != nil {
-		return err
 	}
 
 	items = nil
@@ -142,7 +142,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 
 	items = nil
 	for _, b := range p.Blocks {
-		it := l.block(b.Run, b.Block)
+		it := l.block(b, now)
 		it.done = func() { l.metrics.blocked.WithLabelValues(string(b.Block.Kind)).Inc() }
 		items = append(items, it)
 	}
@@ -183,27 +183,29 @@ func (l *leader) record(r *run.Run, rec run.Record) item {
 	}
 }
 
-func (l *leader) block(r *run.Run, b run.Block) item { return l.record(r, r.Record.BlockedBy(b)) }
-
-func (l *leader) forget(r *run.Run) item {
-	key := l.cfg.Keys.Run(r.ID)
-	return item{
-		old: r, gone: true,
-		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
-		ops:  append([]*pb.RequestOp{store.Delete(key)}, l.forgetSteps(r)...),
+func (l *leader) block(b Blocked, now time.Time) item {
+	rec := b.Run.BlockedBy(b.Block)
+	if b.Held {
+		rec = rec.HeldUp(now)
 	}
+	return l.record(b.Run, rec)
 }
 
-// forgetSteps deletes all that is kept of the steps of a run.
-func (l *leader) forgetSteps(r *run.Run) []*pb.RequestOp {
-	if r.Steps == 0 {
-		return nil
-	}
+// forget deletes the record of a run. What is kept of its steps goes beside the ticks:
+// its graph tells that there is some. Of a run that was not even stored there may be no
+// graph, and then there is little else.
+func (l *leader) forget(r *run.Run) item {
 	keys := l.cfg.Keys
-	return []*pb.RequestOp{
-		store.Delete(keys.Graph(r.ID)), store.DeleteAll(keys.Steps(r.ID)), store.DeleteAll(keys.Works(r.ID)),
-		store.Delete(keys.Canceled(r.ID)),
+	key := keys.Run(r.ID)
+	it := item{
+		old: r, gone: true,
+		cmps: []*pb.Compare{store.ModEquals(key, r.Revision)},
+		ops:  []*pb.RequestOp{store.Delete(key)},
 	}
+	if r.Steps > 0 {
+		it.done = func() { l.forgotten.add(r.ID) }
+	}
+	return it
 }
 
 // forgettable returns runs that have ended so long ago that nobody asks for them.
@@ -212,6 +214,11 @@ func (l *leader) forgettable(now time.Time) []*run.Run {
 		return nil
 	}
 	l.swept = now
+	for id := range l.steps.graphs {
+		if l.state.runs[id] == nil {
+			l.forgotten.add(id) // if it has no record indeed
+		}
+	}
 	var all []*run.Run
 	for _, r := range l.state.storing {
 		if now.Sub(r.QueuedAt) > storingFor {

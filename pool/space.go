@@ -2,7 +2,10 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -120,6 +123,67 @@ func (s *Space) Why(slots map[string]int) string {
 	return "others wait for pool '" + behind + "' before it"
 }
 
+// Notes are the texts that are true of what keeps a claim of these slots from its room,
+// the one that tells most first. None has a number that changes while the same pools are
+// short, so who has noted one need not note another while it is among them. First is a
+// claim that has reserved what it needs.
+func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
+	var pools []shortage
+	var behind []string
+	closed, full := false, true // one of them; all of those that are short
+	for _, need := range needsOf(slots) {
+		r := s.rooms[need.Pool]
+		if first {
+			r.free += need.N
+		}
+		missing := short(r.limit, r.used, need.N)
+		if missing > 0 || !r.open {
+			pools = append(pools, shortage{
+				Shortage: Shortage{
+					Pool: need.Pool, Wanted: need.N, Limit: r.limit, Claimed: r.limit, Paused: r.paused, Short: missing,
+				},
+				unknown: !r.known, unreadable: r.broken,
+			})
+			closed, full = closed || !r.open, full && r.used >= r.limit
+		}
+		if r.limit != Unlimited && r.free < min(need.N, r.limit-r.used) {
+			behind = append(behind, "others wait for pool '"+need.Pool+"' before it")
+		}
+	}
+	if len(pools) > 0 {
+		if closed || full {
+			texts = append(texts, shortageText(pools))
+		}
+		if closed {
+			return texts
+		}
+		if narrow := narrowText(pools); !slices.Contains(texts, narrow) {
+			texts = append(texts, narrow)
+		}
+	}
+	return append(texts, behind...)
+}
+
+// narrowText tells of pools that have too little room, whatever is taken of them. One of
+// which a single slot is wanted is full.
+func narrowText(pools []shortage) string {
+	var all []string
+	for _, s := range pools {
+		text := fmt.Sprintf("(%d slots, %d wanted)", s.Limit, s.Wanted)
+		if s.Wanted == 1 {
+			text = fmt.Sprintf("(%d/%d slots)", s.Limit, s.Limit)
+		}
+		all = append(all, fmt.Sprintf("'%s' %s", s.Pool, text))
+	}
+	switch {
+	case len(all) > 1:
+		return "pools full: " + strings.Join(all, ", ")
+	case pools[0].Wanted == 1:
+		return shortageText(pools)
+	}
+	return fmt.Sprintf("pool '%s' has too little room (%d slots, %d wanted)", pools[0].Pool, pools[0].Limit, pools[0].Wanted)
+}
+
 // Space returns the space of all pools as the engine sees them, and which of some
 // claims it sees held, on any host, with their fences. What is newer than the revision
 // it does not know.
@@ -154,6 +218,9 @@ func (e *Engine) Space(ctx context.Context, claims []string) (s *Space, held map
 		return nil, nil, 0, errStopped
 	}
 }
+
+// Space returns the space of all pools.
+func (r *Reader) Space() *Space { return r.core.space() }
 
 // space is what the line leaves of all pools.
 func (c *core) space() *Space {

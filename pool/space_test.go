@@ -89,12 +89,12 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 			case space.Fits(slots):
 				fits = append(fits, i)
 				space.Take(slots)
-				if why := before.Why(slots); why != "" {
-					rt.Fatalf("%v fits, and has a reason: %s", slots, why)
+				if why := before.Why(slots); why != "" || len(before.Notes(slots, false)) > 0 {
+					rt.Fatalf("%v fits, and has a reason: %s, %q", slots, why, before.Notes(slots, false))
 				}
 			default:
-				if why := space.Why(slots); why == "" {
-					rt.Fatalf("%v does not fit, and has no reason", slots)
+				if why := space.Why(slots); why == "" || len(space.Notes(slots, false)) == 0 {
+					rt.Fatalf("%v does not fit, and has no reason: %q, %q", slots, why, space.Notes(slots, false))
 				}
 				if w.Reserve {
 					space.Reserve(slots)
@@ -209,4 +209,42 @@ func TestASpaceOfStatuses(t *testing.T) {
 			t.Errorf("%s: %q, it fits: %t; want %q", name, s.Why(slots), s.Fits(slots), want)
 		}
 	}
+}
+
+// The notes of a space are true of it, and stay so while the same pools are short.
+func TestNotesChangeWithNoSlot(t *testing.T) {
+	space := func(used int) *Space {
+		return NewSpace(
+			Status{Name: "db", Spec: Spec{Limit: 4}, Claimed: used}, Status{Name: "gpu", Spec: Spec{Limit: 1}, Claimed: 1},
+			Status{Name: "shut", Spec: Spec{Limit: 1, Paused: true}},
+		)
+	}
+	const narrow = "pool 'db' has too little room (4 slots, 3 wanted)"
+	both := map[string]int{"db": 3, "gpu": 1}
+	notes := func(s *Space, slots map[string]int, first bool, want ...string) {
+		t.Helper()
+		if got := s.Notes(slots, first); !slices.Equal(got, want) {
+			t.Errorf("%v: %q, want %q", slots, got, want)
+		}
+	}
+	notes(space(1), dbSlots(3), false)
+	notes(space(2), dbSlots(3), false, narrow)
+	notes(space(3), dbSlots(3), false, narrow)
+	notes(space(4), dbSlots(3), false, "pool 'db' full (4/4 slots)", narrow)
+	notes(space(6), dbSlots(3), false, "pool 'db' full (4/4 slots)", narrow)
+	notes(space(6), map[string]int{"db": 3, "shut": 1}, false, "pool 'shut' is paused")
+	notes(space(4), both, false,
+		"pools full: 'db' (4/4 slots), 'gpu' (1/1 slots)", "pools full: 'db' (4 slots, 3 wanted), 'gpu' (1/1 slots)")
+	notes(space(2), both, false, "pools full: 'db' (4 slots, 3 wanted), 'gpu' (1/1 slots)")
+
+	// What others have reserved is in the way, what one has reserved oneself is not.
+	reserved := space(2)
+	reserved.Reserve(dbSlots(3))
+	const behind = "others wait for pool 'db' before it"
+	notes(reserved, dbSlots(2), false, behind)
+	notes(reserved, dbSlots(3), false, narrow, behind)
+	notes(reserved, dbSlots(3), true, narrow)
+	full := space(4)
+	full.Reserve(dbSlots(3))
+	notes(full, dbSlots(1), false, "pool 'db' full (4/4 slots)", behind)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 const runsPath = "/v1/runs"
@@ -94,7 +96,11 @@ func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) 
 		if err != nil {
 			return nil, err
 		}
-		if now := all.Why(in.ID, limits, time.Now()); now != nil {
+		pools, err := pool.Read(ctx, s.runs.store.Backend, s.runs.store.Keys)
+		if err != nil {
+			return nil, store.Problem("the pools could not be read", err)
+		}
+		if now := all.Why(in.ID, limits, pools.Space(), time.Now()); now != nil {
 			why = *now
 		}
 	}

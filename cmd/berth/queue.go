@@ -8,6 +8,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -104,7 +106,11 @@ func whyOf(ctx context.Context, s run.Store, id string) (*run.Why, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w := all.Why(id, limits, time.Now()); w != nil {
+	pools, err := pool.Read(ctx, s.Backend, s.Keys)
+	if err != nil {
+		return nil, store.Problem("the pools could not be read", err)
+	}
+	if w := all.Why(id, limits, pools.Space(), time.Now()); w != nil {
 		return w, nil
 	}
 	_, err = s.Get(ctx, id) // it is gone, since

@@ -33,6 +33,9 @@ type Record struct {
 	Status Status `json:"status"`
 	// Block is why it is still queued, once the coordinator has found out.
 	Block *Block `json:"block,omitempty"`
+	// HeldSince is since when pools have held it up that no limit has, if they have: from
+	// then on its age counts that it takes to reserve slots, whatever holds it up besides.
+	HeldSince time.Time `json:"held_since,omitzero"`
 	// QueuedAt is when it was submitted. The other times are when it was last
 	// admitted and started, and when it ended.
 	QueuedAt   time.Time `json:"queued_at"`

@@ -34,6 +34,10 @@ func (s Store) Retry(ctx context.Context, id string, revision int64) (*Run, erro
 			return step{}, err
 		}
 		rec, event := r.Record.retry(time.Now())
-		return step{rec: rec, event: event, ops: []*pb.RequestOp{store.Delete(s.Keys.Canceled(id))}}, nil
+		next := step{rec: rec, event: event, ops: []*pb.RequestOp{store.Delete(s.Keys.Canceled(id))}}
+		if r.Steps > 0 { // nothing of it runs any more that could be stopped
+			next.ops = append(next.ops, store.DeleteAll(s.Keys.CanceledSteps(id)))
+		}
+		return next, nil
 	})
 }

@@ -196,11 +196,11 @@ func TestAllTellsOfWhatCanNotBeRead(t *testing.T) {
 	r.wants(problem.CorruptValue, err)
 
 	limits := Limits{MaxConcurrentRuns: 1}
-	why := all.Why("a", limits, time.Now())
+	why := all.Why("a", limits, nil, time.Now())
 	if why.Position != 2 || why.Line != 2 || len(why.InTheWay) != 1 || why.InTheWay[0].ID != "c" || why.Estimate != 0 {
 		t.Errorf("why: %+v", why)
 	}
-	if all.Why("x", limits, time.Now()) != nil || all.Why("c", limits, time.Now()).Position != 0 {
+	if all.Why("x", limits, nil, time.Now()) != nil || all.Why("c", limits, nil, time.Now()).Position != 0 {
 		t.Error("of others")
 	}
 }
@@ -213,7 +213,7 @@ func TestWhyEstimatesFromWhatRunsTook(t *testing.T) {
 		{ID: "c", Record: Record{Status: Running, Spec: Spec{Tags: map[string]string{"t": "x"}}}},
 		{ID: "d", Record: Record{Status: Running, Spec: Spec{Tags: map[string]string{"t": "y"}}}},
 	}}
-	w := all.Why("a", Limits{Tags: []TagLimit{{Key: "t", PerUniqueValue: true, Limit: 1}}}, now)
+	w := all.Why("a", Limits{Tags: []TagLimit{{Key: "t", PerUniqueValue: true, Limit: 1}}}, nil, now)
 	if len(w.InTheWay) != 1 || w.InTheWay[0].ID != "c" || w.Estimate != time.Minute {
 		t.Errorf("%+v", w)
 	}

@@ -21,6 +21,7 @@ func queued(s Spec, now time.Time) (Record, Event) {
 // held from now on.
 func (r Record) Admit(claim string, now time.Time) (Record, Event) {
 	r.Status, r.Block, r.AdmittedAt, r.Claim = NotStarted, nil, stampOf(now), claim
+	r.HeldSince = time.Time{}
 	r.Executor, r.StartedAt = nil, time.Time{}
 	e := Event{Type: RunDequeued, At: now, Metadata: meta("priority", strconv.Itoa(r.Priority))}
 	if len(r.Pools) > 0 {
@@ -40,6 +41,12 @@ func (r Record) TakeBack(now time.Time) (Record, Event) {
 // BlockedBy notes why a queued run still waits.
 func (r Record) BlockedBy(b Block) Record {
 	r.Block = &b
+	return r
+}
+
+// HeldUp notes that pools hold a queued run up, from now on.
+func (r Record) HeldUp(now time.Time) Record {
+	r.HeldSince = stampOf(now)
 	return r
 }
 
@@ -102,5 +109,6 @@ func (r Record) finish(as Status, fence int64, why string, now time.Time) (Recor
 
 func (r Record) cancel(why string, now time.Time) (Record, Event) {
 	r.Status, r.Block, r.EndedAt, r.Error = Canceled, nil, stampOf(now), why
+	r.HeldSince = time.Time{}
 	return r, Event{Type: RunCanceled, At: now, Reason: why}
 }

@@ -3,10 +3,14 @@ package run
 import (
 	"slices"
 	"time"
+
+	"github.com/berthhq/berth/pool"
 )
 
 // Why tells what a queued run waits for.
 type Why struct {
+	// Run is the run. What it says of pools that hold it up has the numbers of now,
+	// while its record's is no newer than it must be to be true.
 	Run *Run
 	// Position in the queue from 1 on, and its length; 0 of a run that is not queued.
 	Position, Line int
@@ -25,13 +29,14 @@ const (
 	durationsOf = 100
 )
 
-// Why tells about a run; nil if there is none of that id.
-func (a All) Why(id string, limits Limits, now time.Time) *Why {
+// Why tells about a run; nil if there is none of that id. Pools may be nil, and then it
+// says of them what is noted.
+func (a All) Why(id string, limits Limits, pools *pool.Space, now time.Time) *Why {
 	r := a.Get(id)
 	if r == nil {
 		return nil
 	}
-	w := &Why{Run: r}
+	w := &Why{Run: r.withNumbers(pools)}
 	if r.Status != Queued {
 		return w
 	}
@@ -49,6 +54,20 @@ func (a All) Why(id string, limits Limits, now time.Time) *Why {
 		w.InTheWay = w.InTheWay[:min(n, maxInTheWay)]
 	}
 	return w
+}
+
+// withNumbers is a run whose reason has the numbers of now, if it is one of pools.
+func (r *Run) withNumbers(pools *pool.Space) *Run {
+	if pools == nil || r.Status != Queued || r.Block == nil || r.Block.Kind != BlockPool {
+		return r
+	}
+	text := pools.Why(r.Pools)
+	if text == "" {
+		return r // there is room, and the coordinator has not come to it
+	}
+	exact, block := *r, PoolBlock(text)
+	exact.Block = &block
+	return &exact
 }
 
 // blames tells whether a run in progress counts against what blocks a queued one, or

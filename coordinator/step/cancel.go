@@ -48,7 +48,7 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 				ops = append(ops, store.Delete(key))
 			}
 			i.Record = i.Cancel(time.Now())
-			ops = append(ops, store.Put(s.Keys.Step(id), i.Encode(), 0))
+			ops = append(ops, store.Put(s.Keys.Step(id), i.Encode(), 0), store.Delete(s.Keys.CanceledStep(id)))
 		}
 		rev, err := store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(s.Keys.Step(id), i.Revision)}, ops...)
 		if err == nil && i.Status == Canceled {

@@ -20,7 +20,7 @@ const MaxError = run.MaxWhy
 const MaxOutput = 16 << 10
 
 // Finish ends an attempt, and returns the instance as it is then: it may be requested
-// again. Asking again for the same is no error. If the attempt is not the instance's
+// again, unless it is to be canceled. Asking again for the same is no error. If the attempt is not the instance's
 // any more, because its executor was taken to be dead, that is a StepLost problem.
 //
 // Queued, if it is not nil, is called once the write has its place in the store's
@@ -42,27 +42,33 @@ func (s Store) HandBack(ctx context.Context, t *Taken) (*Instance, error) {
 	})
 }
 
-// end takes an instance from its executor.
+// end takes an instance from its executor. One that is to be canceled does not come to
+// be tried again: its mark goes with it.
 func (s Store) end(ctx context.Context, t *Taken, output []byte, queued func(), what string, next func(time.Time) Record) (*Instance, error) {
 	now := time.Now()
 	then := &Instance{StepID: t.StepID, Record: next(now)}
-	key, active := s.Keys.Step(t.StepID), s.Keys.ActiveStep(t.Executor.Host, t.StepID)
+	key, active, mark := s.Keys.Step(t.StepID), s.Keys.ActiveStep(t.Executor.Host, t.StepID), s.Keys.CanceledStep(t.StepID)
 	tried := false
 	return store.Change(ctx, what, func(ctx context.Context) (*Instance, error) {
 		if tried { // what has become of the try before
-			there, err := s.read(ctx, t.StepID)
+			there, marked, err := s.attempt(ctx, t)
 			switch {
 			case err != nil:
 				return nil, stopAtCorrupt(what, err)
-			case there.EndFence == t.Revision && there.Status == then.Status:
+			case there.EndFence == t.Revision && (there.Status == then.Status || !then.Status.Ended()):
 				return there, nil
 			case there.Revision != t.Revision:
 				return nil, store.Stop(lost(t))
+			case marked && !then.Status.Ended():
+				then.Record = then.Cancel(now)
 			}
 		}
+		cmps := []*pb.Compare{store.ModEquals(key, t.Revision), store.Present(active)}
 		ops := []*pb.RequestOp{store.Put(key, then.Encode(), 0), store.Delete(active)}
-		if then.Status == Canceled {
-			ops = append(ops, store.Delete(s.Keys.CanceledStep(t.StepID)))
+		if then.Status.Ended() {
+			ops = append(ops, store.Delete(mark))
+		} else {
+			cmps = append(cmps, store.CreateEquals(mark, 0))
 		}
 		if then.Status == Scheduled {
 			again := t.Ready.Ready
@@ -80,7 +86,7 @@ func (s Store) end(ctx context.Context, t *Taken, output []byte, queued func(), 
 		if err != nil {
 			return nil, err
 		}
-		answer := s.Group.Enqueue(ctx, s.Backend, []*pb.Compare{store.ModEquals(key, t.Revision), store.Present(active)}, ops...)
+		answer := s.Group.Enqueue(ctx, s.Backend, cmps, ops...)
 		if queued != nil {
 			queued()
 			queued = nil
@@ -91,12 +97,32 @@ func (s Store) end(ctx context.Context, t *Taken, output []byte, queued func(), 
 			return then, nil
 		}
 		s.suspect(err)
-		if err == store.ErrChanged && tried {
-			return nil, store.Stop(lost(t)) // its record is as it was: its key is gone
-		}
 		tried = true
 		return nil, err
 	})
+}
+
+// attempt reads the record of an instance, and whether it is to be canceled, at one
+// revision. If the record is that of the attempt but its executor is not seen any more,
+// the error is that it is lost.
+func (s Store) attempt(ctx context.Context, t *Taken) (there *Instance, marked bool, err error) {
+	resp, err := s.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
+		store.Get(s.Keys.Step(t.StepID)), store.Get(s.Keys.ActiveStep(t.Executor.Host, t.StepID)), store.Get(s.Keys.CanceledStep(t.StepID)),
+	}})
+	if err != nil {
+		return nil, false, err
+	}
+	seen := func(n int) bool { return len(resp.Responses[n].GetResponseRange().Kvs) > 0 }
+	if !seen(0) {
+		return nil, false, store.Stop(lost(t))
+	}
+	if there, err = Decode(s.Keys, resp.Responses[0].GetResponseRange().Kvs[0]); err != nil {
+		return nil, false, err
+	}
+	if there.Revision == t.Revision && !seen(1) {
+		return nil, false, store.Stop(lost(t))
+	}
+	return there, seen(2), nil
 }
 
 // stopAtCorrupt ends a change that meets a value that can't be read.

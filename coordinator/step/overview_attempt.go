@@ -63,8 +63,8 @@ func (s Store) FinishAttempt(ctx context.Context, r *Raw, fence int64, o Outcome
 	switch {
 	case t != nil && t.Revision == fence:
 		return s.Finish(ctx, t, o, nil)
-	case r.EndFence == fence && (o.Status == r.Status || o.Status == Failed && !r.Status.Ended()):
-		return &r.Instance, nil // one that has failed may be on its way again
+	case r.EndFence == fence && (o.Status == r.Status || o.Status == Failed && r.Status != Succeeded):
+		return &r.Instance, nil // one that has failed may be on its way again, or canceled by now
 	case r.EndFence == fence:
 		return nil, problem.New(problem.StepEnded, "attempt %d of step instance %s of run %q was finished already: the status of the instance is %s", fence, r.Text(), r.Instance.Run, r.Status)
 	}

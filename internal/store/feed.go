@@ -17,8 +17,6 @@ const (
 	// StaleAfter is the age from which a view is too old to grant from: two
 	// requests for progress went unanswered.
 	StaleAfter = 2 * time.Second
-	// snapshotTimeout bounds one read of everything under the prefix.
-	snapshotTimeout = 10 * time.Second
 )
 
 // FeedMessage is either a snapshot, which replaces all that was known, or
@@ -92,9 +90,7 @@ func (f *Feed) Run(ctx context.Context) error {
 
 // follow reads a snapshot and the watch behind it until the watch fails.
 func (f *Feed) follow(ctx context.Context, healthy func()) error {
-	read, cancelRead := context.WithTimeout(ctx, snapshotTimeout)
-	snapshot, err := ReadAll(read, f.backend, f.prefix)
-	cancelRead()
+	snapshot, err := ReadAll(ctx, f.backend, f.prefix)
 	if err != nil {
 		return err
 	}

@@ -156,6 +156,9 @@ func (k Keys) CanceledAll() string { return k.prefix + "canceled/" }
 // Canceled is the mark of one run.
 func (k Keys) Canceled(run string) string { return k.CanceledAll() + run }
 
+// CanceledSteps is the prefix of the marks of a run's step instances.
+func (k Keys) CanceledSteps(run string) string { return k.Canceled(run) + "/" }
+
 // CanceledStep is the mark of one step instance that is to be stopped.
 func (k Keys) CanceledStep(id StepID) string { return k.CanceledAll() + id.String() }
 

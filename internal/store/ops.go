@@ -75,6 +75,13 @@ func DeleteAll(prefix string) *pb.RequestOp {
 	}}
 }
 
+// DeleteUpTo removes every key under a prefix up to a last one, which goes too.
+func DeleteUpTo(prefix, last string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(prefix), RangeEnd: append([]byte(last), 0)},
+	}}
+}
+
 // Get reads a key inside a transaction.
 func Get(key string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
