@@ -316,7 +316,7 @@ func (x *executors) follow(ctx context.Context, source source, tasks *sync.WaitG
 	}
 	tasks.Go(func() {
 		_ = x.store.Journal.Follow(ctx, claims, func(n int) { // it ends with ctx
-			x.log.Warn("what happened to claims is not among the events of their runs", keyEvents, n)
+			x.log.Debug("what happened to claims is not among the events of their runs", keyEvents, n)
 		})
 	})
 }

@@ -15,7 +15,7 @@ func TestParseSlots_ReadsPoolsWithAndWithoutANumber(t *testing.T) {
 		{[]string{"a=2", "b"}, map[string]int{"a": 2, "b": 1}},
 		{[]string{"a=-2"}, map[string]int{"a": -2}}, // read here, refused with its range later
 		{[]string{"=3"}, map[string]int{"": 3}},
-		{nil, nil},
+		{nil, map[string]int{}},
 		{[]string{"a="}, nil},
 		{[]string{"a=x"}, nil},
 		{[]string{"a=1.5"}, nil},

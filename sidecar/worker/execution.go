@@ -39,7 +39,6 @@ type execution struct {
 	dropped bool
 	freed   bool // it takes no room any more: its end is on its way
 	unhook  func() bool
-	shown   []byte // of its output, that was written to etcd last
 }
 
 // start runs the instance.
@@ -244,6 +243,7 @@ func (e *execution) leave() {
 
 // look puts off the end of trust in all that the worker has.
 func (w *Worker) look() {
+	w.forgetPassed()
 	for _, e := range w.active {
 		e.look()
 	}

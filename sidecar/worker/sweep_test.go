@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 )
@@ -53,4 +55,34 @@ func published(q *queue) (all []*step.Published) {
 		all = append(all, c.all...)
 	}
 	return all
+}
+
+// A queue may tell of an instance still when it has ended: it is not taken again, nor is
+// its claim asked for again, which may be just on its way back.
+func TestAPublicationIsTakenOnce(t *testing.T) {
+	y, s := newYard(t), newStage()
+	var taken step.Published
+	s.onRun = func(t *step.Taken) { taken = t.Ready }
+	s.auto = true
+	y.pool("db", 1)
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	y.submit("r", fan("m", 0, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }))
+	y.is("r", run.Succeeded)
+	skipped := make(chan bool, 1)
+	w.ask(t.Context(), func() {
+		q := w.queues[0]
+		if err := q.put(&mvccpb.KeyValue{Key: []byte(taken.Key(w.keys)), Value: taken.Encode(), ModRevision: taken.Revision}); err != nil {
+			t.Error(err)
+		}
+		w.forgetPassed()
+		skipped <- w.skips(&taken)
+		q.remove(taken.Key(w.keys))
+		if w.forgetPassed(); len(w.passed) > 0 {
+			t.Errorf("%v are kept in mind", w.passed)
+		}
+	})
+	if !<-skipped {
+		t.Error("it would be taken again")
+	}
 }

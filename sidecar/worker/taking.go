@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -67,7 +68,7 @@ func (w *Worker) claimID(p *step.Published) string {
 func (w *Worker) skips(p *step.Published) bool {
 	id := p.ID()
 	_, taking := w.taking[id]
-	return taking || w.doubted(id) || w.active[id] != nil || w.passed[id] >= p.Revision || w.canceled.runs[p.Run]
+	return taking || w.doubted(id) || w.active[id] != nil || w.passed[p.Order] >= p.Revision || w.canceled.runs[p.Run]
 }
 
 // slotsOf are what the instances of a class take of pools: their own, and one of their
@@ -207,6 +208,8 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 	w.tell(func() {
 		id := e.t.StepID
 		w.endTaking(id)
+		// The queue may tell of it still when it has ended.
+		w.passed[e.t.Ready.Order] = e.t.Ready.Revision
 		over := w.has() >= w.cfg.Concurrency
 		w.active[id] = e
 		w.metrics.count.Store(int64(len(w.active)))
@@ -236,14 +239,13 @@ func (w *Worker) notTaken(p *step.Published, err error) {
 	switch {
 	case notTaken(err):
 		w.metrics.conflicts.Inc()
-		w.passed[id] = p.Revision // the queue will tell what has become of it
+		w.passed[p.Order] = p.Revision // the queue will tell what has become of it
 		w.spread = min(maxSpread, 2*w.spread)
 		w.dirty = true
 	case err != nil && !isCanceled(err) && problem.CodeOf(err) != problem.Stopping && !slotted:
 		w.log.Warn("an instance could not be taken, trying again", "run", id.Run, "step", id.Text(), "error", err)
 	}
 	// Whatever it was, it is looked at again with the next tick.
-	w.forgetPassed()
 }
 
 // isCorrupt tells that a value is there and can't be read.
@@ -255,11 +257,11 @@ func isCorrupt(err error) bool {
 // isCanceled tells that whoever stood in line has left it.
 func isCanceled(err error) bool { return problem.CodeOf(err) == problem.ClaimCanceled }
 
-// maxPassed bounds what is noted of instances that were not to be had.
-const maxPassed = 4096
-
+// forgetPassed forgets the publications that the queues do not tell of any more.
 func (w *Worker) forgetPassed() {
-	if len(w.passed) > maxPassed {
-		clear(w.passed)
+	for order := range w.passed {
+		if !slices.ContainsFunc(w.queues, func(q *queue) bool { return q.of[order] != nil }) {
+			delete(w.passed, order)
+		}
 	}
 }

@@ -77,9 +77,9 @@ type Worker struct {
 	inLine map[store.StepID]inLine
 	// resting are classes that were refused, by name.
 	resting map[string]rested
-	// passed are instances that were not to be had, with the revision at which they
-	// were published: until the queue tells what became of them.
-	passed   map[store.StepID]int64
+	// passed are publications that were taken, here or by somebody else, by their order:
+	// until the queues tell that they are gone.
+	passed   map[string]int64
 	doubts   []*doubt
 	sweeping bool
 	spread   int
@@ -109,7 +109,7 @@ func New(cfg Config) *Worker {
 		folders: folders{root: cfg.Dir},
 		told:    make(chan func(), 64),
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
-		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, passed: map[store.StepID]int64{},
+		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, passed: map[string]int64{},
 		spread: 1, ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
 		canceled: newCanceled(keys),
 	}
@@ -186,7 +186,7 @@ func (w *Worker) follow(ctx context.Context, tasks *sync.WaitGroup) error {
 	}
 	tasks.Go(func() {
 		_ = w.steps.Journal.Follow(ctx, claims, func(n int) { // it ends with ctx
-			w.log.Warn("what happened to slots is not among the events of their runs", "events", n)
+			w.log.Debug("what happened to slots is not among the events of their runs", "events", n)
 		})
 	})
 	return nil
