@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -44,7 +45,7 @@ func claimsWhy(c *cli.Context) func(*berth.Admin, *printer, string) error {
 
 func heldText(out *page, r sidecar.Claim, expires time.Duration) {
 	rows := [][]string{
-		{"claim", r.ID}, {"state", r.State}, {"since", ago(out.now, r.ClaimedAt)}, {"slots", slotsText(r.Pools)},
+		{"claim", r.ID}, {"state", r.State}, {"since", ago(out.now, r.ClaimedAt)}, {"slots", run.PoolList(r.Pools)},
 		{"holder", holderText(r)}, {"fence", strconv.FormatInt(r.Fence, 10)},
 	}
 	if expires > 0 {
@@ -57,7 +58,7 @@ func heldText(out *page, r sidecar.Claim, expires time.Duration) {
 func waitsText(out *page, w sidecar.Why) {
 	r := w.Claim
 	out.columns([][]string{
-		{"claim", r.ID}, {"state", r.State}, {"since", ago(out.now, r.QueuedAt)}, {"slots", slotsText(r.Pools)},
+		{"claim", r.ID}, {"state", r.State}, {"since", ago(out.now, r.QueuedAt)}, {"slots", run.PoolList(r.Pools)},
 		{"holder", holderText(r)}, {"reason", w.Reason.Text},
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Line)},
 		{"priority", strconv.Itoa(r.Priority)},

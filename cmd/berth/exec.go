@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -175,7 +176,7 @@ func (s *session) environment() []string {
 	return append(os.Environ(),
 		"BERTH_CLAIM_ID="+s.request.ID,
 		fmt.Sprintf("BERTH_FENCE=%d", s.held.fence()),
-		"BERTH_POOLS="+slotsText(s.request.Slots),
+		"BERTH_POOLS="+run.PoolList(s.request.Slots),
 	)
 }
 

@@ -64,7 +64,7 @@ func runText(out *page, r sidecar.Run) {
 	rows := [][]string{
 		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", reasonOf(r)},
 		{"owner", r.Owner}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
-		{"pools", slotsText(r.Pools)}, {"claim", r.Claim},
+		{"pools", run.PoolList(r.Pools)}, {"claim", r.Claim},
 		{"steps", stepsText(r)},
 		{"retries", retriesText(r)},
 		{"queued", times(r.QueuedAt)}, {"admitted", times(r.AdmittedAt)}, {"started", times(r.StartedAt)}, {"ended", times(r.EndedAt)},

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 )
 
@@ -116,7 +117,7 @@ func boundsText(s *step.Shape) string {
 		all = append(all, fmt.Sprintf("%d at a time", s.Concurrency))
 	}
 	if len(s.Pools) > 0 {
-		all = append(all, slotsText(s.Pools))
+		all = append(all, run.PoolList(s.Pools))
 	}
 	if s.Task != "" {
 		all = append(all, "task "+s.Task)

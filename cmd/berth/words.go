@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/berthhq/berth/pool"
@@ -83,15 +82,6 @@ func reserveText(d time.Duration) string {
 		return "at once"
 	}
 	return "after " + human(d)
-}
-
-// slotsText writes how many slots of each pool a claim takes: a=2,b=1.
-func slotsText(slots map[string]int) string {
-	all := make([]string, 0, len(slots))
-	for _, name := range sortedNames(slots) {
-		all = append(all, fmt.Sprintf("%s=%d", name, slots[name]))
-	}
-	return strings.Join(all, ",")
 }
 
 // count writes a number with its noun: 1 slot, 2 slots.
