@@ -45,7 +45,8 @@ func (g *gate) pass(p *place) bool {
 	case g.space == nil:
 		return false
 	}
-	need, fresh := p.run.Pools, !p.held
+	need := p.run.Pools
+	fresh := !p.held || p.run.HeldSince.After(g.s.Now) // by another clock
 	if !g.held[p.needs] {
 		if g.space.Fits(need) {
 			g.space.Take(need)
@@ -53,7 +54,6 @@ func (g *gate) pass(p *place) bool {
 		}
 		g.held[p.needs] = true
 		g.reserve(p.run)
-		fresh = fresh || p.run.HeldSince.After(g.s.Now) // by another clock
 	}
 	if fresh && len(g.fresh) < g.s.MaxBlocks {
 		g.fresh = append(g.fresh, p.run)

@@ -102,7 +102,7 @@ func reference(s *Snapshot) outcome {
 			}
 			going, o.admitted = append(going, r), append(o.admitted, r)
 		case o.space != nil:
-			if r.HeldSince.IsZero() || !seen[need] && r.HeldSince.After(s.Now) {
+			if r.HeldSince.IsZero() || r.HeldSince.After(s.Now) {
 				o.held[r] = true
 			}
 			if !seen[need] {

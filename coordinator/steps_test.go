@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -198,10 +199,10 @@ func TestARunWhoseStepsWereNotAllStored(t *testing.T) {
 		}
 		broken := fl.root.Peer()
 		defer broken.Close()
-		writes := 0
+		var writes atomic.Int64
 		broken.Inject(func(c storetest.Call) storetest.Fault {
 			if c.Op == storetest.OpTxn {
-				if writes++; writes > 2 {
+				if writes.Add(1) > 2 {
 					return storetest.Fault{Drop: true, Err: store.ErrDenied}
 				}
 			}
@@ -212,7 +213,7 @@ func TestARunWhoseStepsWereNotAllStored(t *testing.T) {
 		runs := fl.Store
 		runs.Backend = broken
 		for _, id := range []string{"again", "left"} {
-			writes = 0
+			writes.Store(0)
 			if _, _, err := bad.Submit(t.Context(), runs, id, run.Spec{}, g); err == nil {
 				t.Error("it was submitted")
 			}
@@ -241,6 +242,9 @@ func TestNoFaultLosesAnItem(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inFleet(t, func(t *testing.T, fl *fleet) {
 				ref := fl.watchSteps()
+				for i := range 4 {
+					ref.most[fmt.Sprintf("r%d", i)] = 4
+				}
 				rnd := newDraws(seed)
 				var fleet []*candidate
 				for _, host := range []string{"one", "two"} {
@@ -250,7 +254,6 @@ func TestNoFaultLosesAnItem(t *testing.T) {
 				}
 				for i := range 4 {
 					id := fmt.Sprintf("r%d", i)
-					ref.most[id] = 4
 					fl.submitSteps(id, []step.Spec{
 						fan("a", 7, 3, tries(20)), fan("b", 5, 2, tries(20)), fan("c", 3, 0, after("a", "b"), tries(20)),
 					}, caps(4, 0))

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,8 +67,13 @@ func TestExecutorsAreCounted(t *testing.T) {
 		s.leftUs("finished", 0, string(run.Succeeded)) // again: it is known no more
 		s.leftUs("failed", 0, string(run.Failed))
 		s.leftUs("canceled", 0, string(run.Canceled))
-		s.byID["lease"].room.(*stageRoom).end(problem.New(problem.ClaimLost, "the lease is gone"))
-		s.byID["revoked"].room.(*stageRoom).end(problem.New(problem.ClaimRevoked, "an operator"))
+		for id, why := range map[string]error{
+			"lease":   problem.New(problem.ClaimLost, "the lease is gone"),
+			"revoked": problem.New(problem.ClaimRevoked, "an operator"),
+		} {
+			s.byID[id].room.(*stageRoom).end(why)
+			synctest.Wait() // it is told beside us
+		}
 		for _, id := range []string{"told", "taken"} {
 			fence := s.byID[id].fence
 			r, err := s.store.Get(t.Context(), id)
