@@ -86,7 +86,7 @@ func TestLeavingTheLineFailsNothing(t *testing.T) {
 	y.pool("gate", 1)
 	reading := make(chan struct{}, 16)
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
-		if strings.Contains(string(r.Key), "/work/r/slotted") {
+		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")+"slotted") {
 			reading <- struct{}{}
 			<-time.After(50 * time.Millisecond) // a slow etcd
 			if ctx.Err() != nil {
@@ -112,7 +112,7 @@ func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 1)
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
-		if strings.Contains(string(r.Key), "/work/") {
+		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")) {
 			<-time.After(50 * time.Millisecond) // a slow etcd
 			return ctx.Err()
 		}
@@ -141,7 +141,7 @@ func TestAReadWithoutAnAnswerFailsNothing(t *testing.T) {
 	y.pool("db", 1)
 	var n atomic.Int32
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
-		if strings.Contains(string(r.Key), "/work/") && n.Add(1) == 1 {
+		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")) && n.Add(1) == 1 {
 			return fmt.Errorf("range: %w", store.ErrUnavailable)
 		}
 		return nil
