@@ -254,7 +254,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 }
 

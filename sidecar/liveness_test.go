@@ -124,7 +124,13 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 	}
 	_, err := r.client.Renew(t.Context(), "short", sidecar.RenewRequest{})
 	wantCode(t, err, problem.ClaimLost)
-	time.Sleep(sidecar.MinTTL + 500*time.Millisecond) // longer than the ttl it had
+	// One that was claimed later with the ttl that it had ends, and it does not.
+	r.pool("db", 3)
+	r.claim(sidecar.ClaimRequest{ID: "later", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL)})
+	eventually(t, "the later one has ended", func() bool {
+		_, err := r.client.Get(t.Context(), "later")
+		return err != nil
+	})
 	for _, id := range []string{"kept", "renewed"} {
 		if _, err := r.client.Get(t.Context(), id); err != nil {
 			t.Errorf("%s: %v", id, err)

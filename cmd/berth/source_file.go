@@ -76,28 +76,11 @@ func (d *sourceReader) run(n *yaml.Node) {
 	s := &d.spec.Run
 	d.mapping(n, "run", sourceRunFields, func(field string, key, value *yaml.Node) {
 		d.at[field] = value
-		switch key.Value {
-		case "name":
-			s.Name = d.text(field, value)
-		case "owner":
-			s.Owner = d.text(field, value)
-		case "priority":
-			s.Priority = d.number(field, value)
-		case "retries":
-			s.Retries = d.number(field, value)
-		case "tags":
-			s.Tags = d.pairs(field, value)
-		case "labels":
-			s.Labels = d.pairs(field, value)
-		case "pools":
-			s.Pools = d.slots(field, value)
-		case "max_concurrent_steps":
-			s.MaxConcurrentSteps = d.number(field, value)
-		case "max_steps_per_tick":
-			s.MaxStepsPerTick = d.number(field, value)
-		case "steps":
+		if key.Value == "steps" {
 			d.spec.Steps = d.steps(value)
+			return
 		}
+		d.specField(s, key.Value, field, value)
 	})
 	// Steps are read, and so named, as those of a submission; problems have the run before.
 	for field, at := range maps.Clone(d.at) {

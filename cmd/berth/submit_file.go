@@ -57,26 +57,10 @@ func (d *submissionReader) read(data []byte) {
 		case "id":
 			d.found.id = d.text(field, value)
 			d.refuse(run.ValidateID(d.found.id), value)
-		case "name":
-			s.Name = d.text(field, value)
-		case "owner":
-			s.Owner = d.text(field, value)
-		case "priority":
-			s.Priority = d.number(field, value)
-		case "retries":
-			s.Retries = d.number(field, value)
-		case "tags":
-			s.Tags = d.pairs(field, value)
-		case "labels":
-			s.Labels = d.pairs(field, value)
-		case "pools":
-			s.Pools = d.slots(field, value)
-		case "max_concurrent_steps":
-			s.MaxConcurrentSteps = d.number(field, value)
-		case "max_steps_per_tick":
-			s.MaxStepsPerTick = d.number(field, value)
 		case "steps":
 			d.found.steps = d.steps(value)
+		default:
+			d.specField(s, field, field, value)
 		}
 	})
 	if len(d.lines) == 0 {
@@ -84,6 +68,30 @@ func (d *submissionReader) read(data []byte) {
 	}
 	if len(d.lines) == 0 {
 		d.refuse(s.Validate(), root)
+	}
+}
+
+// specField reads a field of a run, wherever it stands: path is its name in problems.
+func (d *submissionReader) specField(s *run.Spec, name, path string, value *yaml.Node) {
+	switch name {
+	case "name":
+		s.Name = d.text(path, value)
+	case "owner":
+		s.Owner = d.text(path, value)
+	case "priority":
+		s.Priority = d.number(path, value)
+	case "retries":
+		s.Retries = d.number(path, value)
+	case "tags":
+		s.Tags = d.pairs(path, value)
+	case "labels":
+		s.Labels = d.pairs(path, value)
+	case "pools":
+		s.Pools = d.slots(path, value)
+	case "max_concurrent_steps":
+		s.MaxConcurrentSteps = d.number(path, value)
+	case "max_steps_per_tick":
+		s.MaxStepsPerTick = d.number(path, value)
 	}
 }
 
