@@ -79,9 +79,10 @@ type Options struct {
 	// within the leases takes over the claims of the one before. It needs a fixed
 	// Instance, and is locked while in use.
 	StateDir string
-	// Role, Version and Capacity are shown in lists of hosts.
+	// Role, Version, Capacity and Queues are shown in lists of hosts.
 	Role, Version string
 	Capacity      int
+	Queues        []string
 
 	// ClaimTimeout bounds the wait of claims that say nothing else; 10m if 0, and
 	// no wait if negative.
@@ -224,7 +225,7 @@ func (c *Client) start(ctx context.Context) error {
 	}
 	c.presence = lease.NewPresence(lease.PresenceConfig{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
-		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Logger: o.Logger,
+		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Queues: o.Queues, Logger: o.Logger,
 		OnChange:  func(id store.LeaseID) { c.engine.SetLineLease(id) },
 		OnTrouble: c.waitsFor,
 	})

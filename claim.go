@@ -170,6 +170,12 @@ func (cl *Claim) Release(ctx context.Context) error {
 	return cl.client.engine.Release(ctx, cl.Claim)
 }
 
+// ReleaseWith is [Claim.Release] with something else that is written then, or not at
+// all: see [pool.Engine.ReleaseWith].
+func (cl *Claim) ReleaseWith(ctx context.Context, x store.Extra, asked func()) (revision int64, err error) {
+	return cl.client.engine.ReleaseWith(ctx, cl.Claim, x, asked)
+}
+
 // String names the claim and what it holds.
 func (cl *Claim) String() string { return fmt.Sprintf("claim %s %v", cl.ID, cl.Slots) }
 

@@ -106,7 +106,7 @@ func (fl *fleet) revoke(h *hand) {
 }
 
 func (fl *fleet) handBack(h *hand) {
-	if _, err := fl.instances().HandBack(fl.t.Context(), h.has[0]); err != nil {
+	if _, err := fl.instances().HandBack(fl.t.Context(), h.has[0], nil); err != nil {
 		fl.t.Fatal(err)
 	}
 }

@@ -175,7 +175,7 @@ func TestAnInstanceThatIsHandedBack(t *testing.T) {
 		fl.submitSteps("r", []step.Spec{fan("a", 0, 0)})
 		fl.settle()
 		h.take(1)
-		if _, err := fl.instances().HandBack(t.Context(), h.has[0]); err != nil {
+		if _, err := fl.instances().HandBack(t.Context(), h.has[0], nil); err != nil {
 			t.Fatal(err)
 		}
 		h.has = nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,11 +26,12 @@ type PresenceConfig struct {
 	// Token is what tells that a key of this name is the instance's own, left by
 	// an earlier process. Empty makes a new one.
 	Token string
-	// Role, Version, PID and Capacity are shown; see [PresenceRecord].
+	// Role, Version, PID, Capacity and Queues are shown; see [PresenceRecord].
 	Role     string
 	Version  string
 	PID      int
 	Capacity int
+	Queues   []string
 	// Logger is silent if nil.
 	Logger hclog.Logger
 
@@ -84,8 +86,9 @@ func NewPresence(cfg PresenceConfig) *Presence {
 		record: PresenceRecord{
 			Host: cfg.Host, Instance: cfg.Instance,
 			Role: cfg.Role, Version: cfg.Version, PID: cfg.PID, Capacity: cfg.Capacity,
-			Since: time.Now().UTC().Truncate(time.Millisecond),
-			Token: cmp.Or(cfg.Token, newToken()),
+			Queues: slices.Clone(cfg.Queues),
+			Since:  time.Now().UTC().Truncate(time.Millisecond),
+			Token:  cmp.Or(cfg.Token, newToken()),
 		},
 	}
 }

@@ -23,6 +23,8 @@ type PresenceRecord struct {
 	// Capacity is how many steps the instance runs at a time; 0 for one that
 	// runs none.
 	Capacity int `json:"capacity"`
+	// Queues are those that the instance takes steps from; none of one that runs none.
+	Queues []string `json:"queues,omitempty"`
 	// Since is when the process took its name, by its host's wall clock.
 	Since time.Time `json:"since"`
 	// Token tells whose the key is when its name is taken again.

@@ -32,7 +32,7 @@ func newSeen(t *testing.T, etcd *fakeEtcd, token string) *seen {
 	s := &seen{t: t, etcd: etcd}
 	s.Presence = NewPresence(PresenceConfig{
 		Backend: etcd, Keys: testKeys, Host: testHost, Instance: testInst, Token: token,
-		Role: "sidecar", Version: "1.2.3", PID: 4711, Capacity: 8,
+		Role: "sidecar", Version: "1.2.3", PID: 4711, Capacity: 8, Queues: []string{"gpu", "default"},
 		OnChange: func(id store.LeaseID) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func TestAnInstanceIsSeenForAsLongAsItRuns(t *testing.T) {
 		got, err := DecodePresence(testKeys, s.key, s.etcd.get(s.key).Value)
 		want := PresenceRecord{
 			Host: testHost, Instance: testInst, Role: "sidecar", Version: "1.2.3", PID: 4711, Capacity: 8,
-			Since: s.record.Since, Token: testToken,
+			Queues: []string{"gpu", "default"}, Since: s.record.Since, Token: testToken,
 		}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("record (-want +got): %s%v", diff, err)

@@ -62,7 +62,7 @@ func (c *core) takeOver(id string, slots []placed, lease store.LeaseID, rev int6
 		c.refuse(early, c.elsewhere(id)) // asked for before anybody could know
 	}
 	c.entries[id] = e
-	c.hold(e, rev, c.heard)
+	c.hold(e, nil, rev, c.heard)
 	if !ours {
 		c.log.Warn("giving back slots on a lease of this host that belong to no claim of it", "claim", id, "error", err)
 		c.giveBack(e, nil)

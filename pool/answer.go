@@ -77,18 +77,23 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	c.metrics.batch(b)
 	conflicts := 0
 	for _, g := range b.releases {
-		if b.shape != nested || b.result(resp, g.op).Succeeded {
+		switch givenOf(b, g, resp) {
+		case granted:
 			for _, s := range g.e.slots {
 				c.view.committedDelete(s.ref, rev)
 			}
+			g.e.parted(rev, nil)
+			c.done(g.e)
+		case precondition:
+			c.stay(g.e, store.ErrChanged, now)
+		case conflict: // the keys are no longer the claim's: it is over too
+			c.done(g.e)
 		}
-		// Where it failed, the keys are no longer the claim's: it is over too.
-		c.done(g.e)
 	}
 	for _, g := range b.grants {
 		switch outcomeOf(b, g, resp) {
 		case granted:
-			c.grant(g, rev, now)
+			c.grant(g, extrasOf(b, g, resp), rev, now)
 		case conflict:
 			conflicts++
 			c.lostRace(g.e)
@@ -128,12 +133,25 @@ const (
 	precondition
 )
 
+// givenOf is what a committed batch did for one release.
+func givenOf(b *batch, g giving, resp *pb.TxnResponse) grantOutcome {
+	if b.shape != nested {
+		return granted
+	}
+	return nestedOutcome(b.result(resp, g.op), g.e.parting != nil && len(g.e.parting.extra.If) > 0)
+}
+
 func outcomeOf(b *batch, g *grant, resp *pb.TxnResponse) grantOutcome {
 	if b.shape != nested {
 		return granted
 	}
-	child := b.result(resp, g.op)
-	if len(g.e.req.Extra.If) > 0 {
+	return nestedOutcome(b.result(resp, g.op), len(g.e.req.Extra.If) > 0)
+}
+
+// nestedOutcome reads the answer to a child, in which what else must hold goes around
+// the claim's own compares.
+func nestedOutcome(child *pb.TxnResponse, conditions bool) grantOutcome {
+	if conditions {
 		if !child.Succeeded {
 			return precondition
 		}
@@ -145,8 +163,24 @@ func outcomeOf(b *batch, g *grant, resp *pb.TxnResponse) grantOutcome {
 	return granted
 }
 
+// extrasOf are the answers to what a grant carried along.
+func extrasOf(b *batch, g *grant, resp *pb.TxnResponse) []*pb.ResponseOp {
+	all, n := resp.Responses, len(g.e.req.Extra.Then)
+	switch {
+	case n == 0 || b.shape == wide: // it may be in several children
+		return nil
+	case b.shape == nested:
+		child := b.result(resp, g.op)
+		if len(g.e.req.Extra.If) > 0 {
+			child = child.Responses[0].GetResponseTxn()
+		}
+		all = child.Responses
+	}
+	return all[g.extraAt : g.extraAt+n]
+}
+
 // grant makes a claim of an entry whose slots were put at rev.
-func (c *core) grant(g *grant, rev int64, now time.Time) {
+func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time) {
 	e := g.e
 	for _, s := range g.slots {
 		rec := e.record
@@ -166,7 +200,7 @@ func (c *core) grant(g *grant, rev int64, now time.Time) {
 		c.view.committedLeave(e.order, rev)
 	}
 	c.metrics.granted(now.Sub(e.arrived))
-	c.hold(e, rev, now)
+	c.hold(e, extra, rev, now)
 	// The watch may be ahead of this answer, and have seen the end already.
 	if s, ok := c.view.slot(g.slots[0].ref); !ok || s.claim != e.req.ID {
 		c.gone(e)
@@ -174,7 +208,7 @@ func (c *core) grant(g *grant, rev int64, now time.Time) {
 }
 
 // hold makes an entry the holder of its slots.
-func (c *core) hold(e *entry, fence int64, now time.Time) {
+func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time) {
 	c.unqueue(e)
 	e.state = held
 	e.inLine, e.written = false, false
@@ -182,7 +216,7 @@ func (c *core) hold(e *entry, fence int64, now time.Time) {
 	e.claim = &Claim{
 		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
 		Holder: e.req.Holder, Priority: e.req.Priority,
-		ClaimedAt: e.record.Since, Keys: len(e.slots),
+		ClaimedAt: e.record.Since, Keys: len(e.slots), Extra: extra,
 		ctx: ctx, cancel: cancel,
 	}
 	if e.dropped {
@@ -191,14 +225,19 @@ func (c *core) hold(e *entry, fence int64, now time.Time) {
 	}
 	e.tell(outcome{claim: e.claim})
 	c.publish(ClaimGranted, e, "")
+	if e.unwanted {
+		c.wanted[e.req.ID] = fence
+	}
+	c.reconsider(e, now)
+}
+
+// reconsider ends trust in a claim that is held, if it has ended meanwhile.
+func (c *core) reconsider(e *entry, now time.Time) {
 	switch l, lost := c.lost[e.lease]; {
 	case c.endCause != nil:
 		c.endTrust(e, c.endCause)
 	case lost:
 		c.endTrust(e, lostError(e, l.cause))
-	}
-	if e.unwanted {
-		c.wanted[e.req.ID] = fence
 	}
 	c.obey(e, now)
 }
@@ -263,6 +302,7 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 	c.requeue(b, now)
 	switch {
 	case errors.Is(err, store.ErrLeaseNotFound):
+		c.leaseless(b, err, now)
 		c.leases.Suspect(b.leases...)
 		if len(b.puts) > 0 {
 			c.leases.Suspect(c.lineLease)
@@ -281,6 +321,17 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 	c.refusedAlone(b, err, now)
 }
 
+// leaseless refuses what can't be written as it is if the lease that is gone is not one
+// of the claims'.
+func (c *core) leaseless(b *batch, err error, now time.Time) {
+	for _, g := range b.grants {
+		if c.entries[g.e.req.ID] == g.e && onForeignLeases(&g.e.req.Extra) {
+			c.refuse(g.e, store.Problem("what claim %s was to happen with can't be written", err))
+		}
+	}
+	c.stayAll(&c.releases, err, now, func(p *parting) bool { return onForeignLeases(&p.extra) })
+}
+
 // refusedAlone takes a batch of one thing that etcd refused. What can't be given
 // up is put aside for a while, so that it does not spoil every batch.
 func (c *core) refusedAlone(b *batch, err error, now time.Time) {
@@ -294,8 +345,10 @@ func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	}
 	c.shelf.until = now.Add(shelfTime)
 	n := len(b.releases)
-	c.shelf.releases = append(c.shelf.releases, c.releases[:n]...)
+	given := c.releases[:n]
 	c.releases = c.releases[n:]
+	c.stayAll(&given, err, now, anyParting)
+	c.shelf.releases = append(c.shelf.releases, given...)
 	n = len(b.drops)
 	c.shelf.drops = append(c.shelf.drops, c.drops[:min(n, len(c.drops))]...)
 	c.drops = c.drops[min(n, len(c.drops)):]
@@ -340,14 +393,15 @@ func (c *core) settle(b *batch) {
 	for _, g := range b.releases {
 		if c.stands(g.e, g.e.fence()) {
 			c.releases = append(c.releases, g.e)
-		} else {
-			c.done(g.e)
+			continue
 		}
+		g.e.parted(0, errInDoubt)
+		c.done(g.e)
 	}
 	for _, g := range b.grants {
 		if s, ok := c.view.slot(g.slots[0].ref); ok && s.claim == g.e.req.ID && s.lease == g.e.lease {
 			c.metrics.granted(now.Sub(g.e.arrived))
-			c.hold(g.e, s.rev, now)
+			c.hold(g.e, nil, s.rev, now)
 		} else {
 			c.ungrant(g, 0, now)
 		}

@@ -64,6 +64,9 @@ type grant struct {
 	groups []groupRef  // compared
 	whole  []*poolView // compared as a whole
 	op     int         // its operation in a nested batch
+	// extraAt is the first operation of what it carries along, in the batch or in the
+	// nested one.
+	extraAt int
 }
 
 // giving is an entry that gives its slots back.

@@ -16,6 +16,7 @@ type builder struct {
 	b     *batch
 	place *placer
 	since stamp
+	now   time.Time
 
 	cmps  []*pb.Compare
 	ops   []*pb.RequestOp // at the root
@@ -32,7 +33,7 @@ type builder struct {
 
 func (c *core) newBuilder(s shape, now time.Time) *builder {
 	return &builder{
-		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}}, place: newPlacer(c.view), since: stampOf(now),
+		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}}, place: newPlacer(c.view), since: stampOf(now), now: now,
 		overwritten: map[slotRef]bool{}, over: map[*poolView]bool{},
 		granted: map[*entry]bool{},
 	}
@@ -56,22 +57,28 @@ func (b *builder) things() int { return b.b.size() + len(b.b.revokes) }
 
 // release gives the slots of an entry back.
 func (b *builder) release(e *entry) bool {
-	ops := len(e.slots)
+	var x store.Extra
+	if e.parting != nil {
+		x = e.parting.extra
+	}
+	ops, cmps, bytes := len(e.slots)+len(x.Then), 1+grantCompares+len(x.If), bytesOf(x.Then)
 	if b.b.shape == nested {
-		ops = 1
+		ops, cmps = 1, 0
 	}
 	if len(e.slots) > maxChildOps && b.b.shape != freeing {
 		// Too many keys for one level: alone, and in children.
 		return b.releaseWide(e)
 	}
-	if b.b.shape != freeing && !b.room(1+grantCompares, ops, 0) {
+	if b.b.shape != freeing && !b.room(cmps, ops, bytes) {
 		return false
 	}
 	g := giving{e: e}
 	if b.b.shape == nested {
-		g.op = b.nest([]*pb.Compare{heldCompare(b.c.view, e)}, slotDeletes(b.c.view.keys, e.slots, nil), nil)
+		then := append(slotDeletes(b.c.view.keys, e.slots, nil), x.Then...)
+		g.op = b.nestUnder(x.If, []*pb.Compare{heldCompare(b.c.view, e)}, then)
 	} else {
-		b.cmps = append(b.cmps, heldCompare(b.c.view, e))
+		b.cmps = append(append(b.cmps, heldCompare(b.c.view, e)), x.If...)
+		b.ops = append(b.ops, x.Then...)
 		b.slots += len(e.slots)
 		if b.b.shape == flat {
 			for _, s := range e.slots {
@@ -79,6 +86,7 @@ func (b *builder) release(e *entry) bool {
 			}
 		}
 	}
+	b.bytes += bytes
 	b.b.releases = append(b.b.releases, g)
 	return true
 }
@@ -96,8 +104,8 @@ func (b *builder) releaseWide(e *entry) bool {
 }
 
 // nest adds a child and returns its index among the operations of the root.
-func (b *builder) nest(cmps []*pb.Compare, then, otherwise []*pb.RequestOp) int {
-	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{Compare: cmps, Success: then, Failure: otherwise}))
+func (b *builder) nest(cmps []*pb.Compare, then []*pb.RequestOp) int {
+	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{Compare: cmps, Success: then}))
 	return len(b.ops) - 1
 }
 
@@ -189,6 +197,9 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	if alone {
 		b.b.shape = wide
 	}
+	if stamp := e.req.Extra.Stamp; stamp != nil {
+		stamp(b.now)
+	}
 	var t claimTxn
 	compares(&t)
 	t.writes(b.c.view, e, slots, lease, b.sinceOf(e))
@@ -250,26 +261,31 @@ func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 		b.slots--
 	}
 	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
+	g.extraAt = len(b.ops) + len(t.puts)
 	b.ops = append(append(b.ops, t.puts...), t.beside...)
 	b.bytes += t.bytes
 	return true
 }
 
-// grantNested makes a child of a grant. What else must hold goes around it, so
-// that the answer tells the one failure from the other.
+// grantNested makes a child of a grant.
 func (b *builder) grantNested(e *entry, t *claimTxn, g *grant) bool {
 	if !b.room(0, 1, t.bytes) {
 		return false
 	}
 	then := slices.Concat(t.puts, t.beside)
-	if len(e.req.Extra.If) == 0 {
-		g.op = b.nest(t.cmps, then, nil)
-	} else {
-		inner := store.Nest(&pb.TxnRequest{Compare: t.cmps, Success: then})
-		g.op = b.nest(e.req.Extra.If, []*pb.RequestOp{inner}, nil)
-	}
+	g.op = b.nestUnder(e.req.Extra.If, t.cmps, then)
+	g.extraAt = len(t.puts)
 	b.bytes += t.bytes
 	return true
+}
+
+// nestUnder is [builder.nest] where other conditions must hold, too: they go around it,
+// so that the answer tells the one failure from the other.
+func (b *builder) nestUnder(conditions, cmps []*pb.Compare, then []*pb.RequestOp) int {
+	if len(conditions) == 0 {
+		return b.nest(cmps, then)
+	}
+	return b.nest(conditions, []*pb.RequestOp{store.Nest(&pb.TxnRequest{Compare: cmps, Success: then})})
 }
 
 func (b *builder) grantWide(e *entry, t *claimTxn) bool {

@@ -55,6 +55,7 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 			}
 		}
 	}
+	w.checkParted(rev, events)
 	for p := range grown {
 		w.checkCapacity(p, rev)
 	}

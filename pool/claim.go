@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -22,6 +24,9 @@ type Claim struct {
 	ClaimedAt time.Time
 	// Keys is how many keys hang on the lease.
 	Keys int
+	// Extra are the answers to what the claim carried along ([store.Extra.Then]): nil
+	// if the answer was lost, or the claim was too wide for company.
+	Extra []*pb.ResponseOp
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc

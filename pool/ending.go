@@ -36,6 +36,7 @@ func (c *core) done(e *entry) {
 		return
 	}
 	e.state = over
+	e.claim.end(nil) // one that parted is trusted until then
 	c.leases.Release(e.lease, e.leased(e.slots))
 	if !e.req.Bridge {
 		c.publish(ClaimReleased, e, "")
@@ -43,6 +44,7 @@ func (c *core) done(e *entry) {
 	if !e.revoked.IsZero() {
 		c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, e.req.ID))
 	}
+	e.parted(0, ErrApart)
 	e.released()
 	c.forget(e)
 }
@@ -87,7 +89,7 @@ func (c *core) abandon(cause error) {
 	c.endCause = cause
 	c.stop()
 	for _, e := range c.sorted() {
-		if e.state == held && e.claim.Err() == nil {
+		if (e.state == held || e.parting != nil) && e.claim.Err() == nil {
 			e.claim.end(cause)
 			c.publish(ClaimEnded, e, cause.Error())
 		}

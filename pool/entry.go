@@ -65,6 +65,8 @@ type entry struct {
 	// unwanted: what it is for has ended, so it is asked back once it is settled.
 	unwanted bool
 	waiters  []chan<- error
+	// parting is what its slots are given back with, while they are.
+	parting *parting
 }
 
 // newEntry makes an entry of a request to an instance. It is made where the claim

@@ -82,6 +82,7 @@ func (c *core) lineWaits(b *builder, now time.Time) bool {
 // planFreeing gives back one claim, without the guard: one that failed would
 // hold up the others.
 func (c *core) planFreeing(now time.Time) *batch {
+	c.stayAll(&c.releases, c.trouble(now), now, anyParting)
 	if len(c.releases) == 0 {
 		return nil
 	}

@@ -125,6 +125,9 @@ func (w *world) ask(h *simHost) {
 	if w.rnd.IntN(12) == 0 {
 		req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
 		req.Extra.Then = []*pb.RequestOp{store.Put("/b/beside/"+req.ID, []byte("x"), 0)}
+		if w.rnd.IntN(6) == 0 {
+			req.Extra.Then[0].GetRequestPut().Lease = goneLease
+		}
 	}
 	if w.rnd.IntN(4) == 0 {
 		req.Bridge, w.bridges[req.ID] = true, true
@@ -141,6 +144,10 @@ func (w *world) giveBack(h *simHost) {
 		return
 	}
 	id := ids[w.rnd.IntN(len(ids))]
+	if !w.bridges[id] && w.rnd.IntN(3) == 0 {
+		w.part(h, id)
+		return
+	}
 	if !w.bridges[id] || w.rnd.IntN(3) == 0 || !w.handOver(h, id) {
 		w.release(h, id)
 	}
@@ -261,6 +268,7 @@ func (w *world) restart(h *simHost) {
 }
 
 func (w *world) collect() {
+	w.collectParted()
 	for _, h := range w.hosts {
 		h.collect()
 		for _, c := range h.core.adopted[h.counted:] {

@@ -97,12 +97,18 @@ func (t *claimTxn) extras(v *view, e *entry, lease store.LeaseID) {
 		p := op.GetRequestPut()
 		t.beside = append(t.beside, store.Put(string(p.Key), p.Value, lease))
 	}
-	for _, op := range t.beside {
-		t.bytes += len(op.GetRequestPut().GetValue())
-	}
+	t.bytes += bytesOf(t.beside)
 	if e.inLine {
 		t.beside = append(t.beside, waiterDeletes(v, poolNames(e.req.Slots), e.order)...)
 	}
+}
+
+// bytesOf is how much writes put.
+func bytesOf(ops []*pb.RequestOp) (n int) {
+	for _, op := range ops {
+		n += len(op.GetRequestPut().GetValue())
+	}
+	return n
 }
 
 func (t *claimTxn) put(key string, value []byte, lease store.LeaseID) {

@@ -46,6 +46,7 @@ type world struct {
 	// who may: once somebody has, the claim is its.
 	bridges map[string]bool
 	handed  map[string]handover
+	parts   farewells
 	// model is what the slot keys hold, by key.
 	model  map[string]*held1
 	nextID int
@@ -151,7 +152,7 @@ func newWorld(seed uint64, hosts int) *world {
 		free:  map[string]bool{},
 
 		bridges: map[string]bool{}, handed: map[string]handover{},
-		model: map[string]*held1{},
+		model: map[string]*held1{}, parts: farewells{claim: map[string]string{}, at: map[string]int64{}},
 	}
 	w.etcd.OnCommit(w.check)
 	for _, p := range w.pools {

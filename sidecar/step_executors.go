@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
@@ -135,13 +136,13 @@ func (x *executors) takeWith(ctx context.Context, p *step.Published, by run.Exec
 		opts = append(opts, berth.WithWait(*in.wait))
 	}
 	var claim *berth.Claim
-	t, err := x.steps.TakeWith(ctx, p, by, func(extra store.Extra) (int64, error) {
+	t, err := x.steps.TakeWith(ctx, p, by, func(extra store.Extra) (int64, []*pb.ResponseOp, error) {
 		c, err := x.claim(ctx, slots, append(opts, berth.WithExtra(extra))...)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		claim = c
-		return c.Fence(), nil
+		return c.Fence(), c.Extra, nil
 	})
 	if claim == nil {
 		if problem.CodeOf(err) == problem.ClaimCanceled {
@@ -174,7 +175,7 @@ func (x *executors) untake(p *step.Published, by run.Executor) {
 	}
 	t := r.Taken()
 	t.Ready = *p
-	if _, err := x.steps.HandBack(ctx, t); err != nil {
+	if _, err := x.steps.HandBack(ctx, t, nil); err != nil {
 		x.log.Debug("a step instance could not be put back", keyRun, p.ID().String(), keyError, err)
 	}
 }

@@ -87,7 +87,8 @@ func work(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	o.Instance, o.StateDir, o.Role, o.Capacity = asked.name, s.StateDir, worker.Role, asked.concurrency
+	o.Instance, o.StateDir, o.Role = asked.name, s.StateDir, worker.Role
+	o.Capacity, o.Queues = asked.concurrency, asked.queues
 	o.Registerer = registererOf(reg)
 	client, err := berth.Open(c.Context, o)
 	if err != nil {
@@ -102,17 +103,21 @@ func work(c *cli.Context) error {
 	if err != nil {
 		return errors.Join(err, client.Leave())
 	}
+	told := log.Named(worker.Role)
+	told.Info("started", "host", client.Host(), "name", asked.name, "queues", asked.queues, "concurrency", asked.concurrency)
 	at := worksRecord{
 		PID: os.Getpid(), Host: client.Host(), Name: asked.name, Queues: asked.queues, Concurrency: asked.concurrency, HTTP: health.url(),
 	}
 	if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
 		return errors.Join(err, health.close(), client.Leave())
 	}
-	return errors.Join(workUntilAsked(c.Context, w, client, asked.drain), health.close())
+	err = workUntilAsked(c.Context, w, client, asked.drain, told)
+	told.Info("stopped", "left", w.Active())
+	return errors.Join(err, health.close())
 }
 
 // workUntilAsked runs a worker until a signal ends it, as that says.
-func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client, drain time.Duration) error {
+func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client, drain time.Duration, log hclog.Logger) error {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	left := make(chan struct{}, 1)
@@ -124,15 +129,16 @@ func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client,
 			end()
 			return true
 		case sig == unix.SIGINT || terms > 0:
-			go func() { <-stopped(running, w); end() }()
+			go func() { <-stopped(running, w, log); end() }()
 			return true
 		}
 		terms++
+		log.Info("draining", "active", w.Active(), "within", drain)
 		go func() {
 			select {
 			case <-w.Drain(running):
 			case <-time.After(drain):
-				<-stopped(running, w)
+				<-stopped(running, w, log)
 			case <-running.Done():
 			}
 			end()
@@ -152,7 +158,8 @@ func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client,
 }
 
 // stopped stops all that a worker has, and tells when it has none.
-func stopped(ctx context.Context, w *worker.Worker) <-chan struct{} {
+func stopped(ctx context.Context, w *worker.Worker, log hclog.Logger) <-chan struct{} {
+	log.Info("stopping", "active", w.Active())
 	ended := w.Drain(ctx)
 	w.Stop(ctx)
 	return ended

@@ -57,6 +57,15 @@ func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, e
 	return j.put(ctx, run, ulid.Make().String(), e)
 }
 
+// Stamp has the write of an event tell another time, and what else of it has changed.
+func (j *Journal) Stamp(op *pb.RequestOp, e Event) { op.GetRequestPut().Value = j.value(e) }
+
+// value is what stands in etcd of an event.
+func (j *Journal) value(e Event) []byte {
+	e.By, e.At = j.by, e.At.UTC().Truncate(time.Millisecond)
+	return store.Encode(eventValue{store.Now, e})
+}
+
 // once is the write of an event that has an id already: the write of an event of that
 // id does nothing if there was one before, of which the answer was lost.
 func (j *Journal) once(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
@@ -75,8 +84,7 @@ func (j *Journal) put(ctx context.Context, run, id string, e Event) (*pb.Request
 		return nil, err
 	}
 	j.written.Add(1)
-	e.By, e.At = j.by, e.At.UTC().Truncate(time.Millisecond)
-	return store.Put(j.keys.Event(run, id), store.Encode(eventValue{store.Now, e}), lease), nil
+	return store.Put(j.keys.Event(run, id), j.value(e), lease), nil
 }
 
 // Keep is the write of a key that is kept as long as events are.

@@ -20,31 +20,51 @@ const MaxError = run.MaxWhy
 const MaxOutput = 16 << 10
 
 // Finish ends an attempt, and returns the instance as it is then: it may be requested
-// again, unless it is to be canceled. Asking again for the same is no error. If the attempt is not the instance's
-// any more, because its executor was taken to be dead, that is a StepLost problem.
-//
-// Queued, if it is not nil, is called once the write has its place in the store's
-// group: what is written through that later happens with it, or after it.
-func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, queued func()) (*Instance, error) {
+// again, unless it is to be canceled. Asking again for the same is no error. If the
+// attempt is not the instance's any more, because its executor was taken to be dead,
+// that is a StepLost problem. It is written in the way that is given, or in the store's
+// group if that is nil.
+func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Instance, error) {
 	o.Error = clipError(o.Error)
-	return s.end(ctx, t, o.Output, queued, "the step instance was not finished", func(now time.Time) Record {
+	return s.end(ctx, t, o.Output, way, "the step instance was not finished", func(now time.Time) Record {
 		return t.Record.finish(o, t.Revision, t.Policy(), now)
 	})
 }
 
 // HandBack puts an instance back into its queue that was taken and not begun: the
-// attempt does not count.
-func (s Store) HandBack(ctx context.Context, t *Taken) (*Instance, error) {
-	return s.end(ctx, t, nil, nil, "the step instance was not handed back", func(now time.Time) Record {
+// attempt does not count. The way is as for [Store.Finish].
+func (s Store) HandBack(ctx context.Context, t *Taken, way Way) (*Instance, error) {
+	return s.end(ctx, t, nil, way, "the step instance was not handed back", func(now time.Time) Record {
 		rec := t.handBack(now)
 		rec.EndFence = t.Revision
 		return rec
 	})
 }
 
+// Way is how the end of an attempt is written: under conditions, all or nothing. If one
+// does not hold, that is [store.ErrChanged].
+type Way func(context.Context, store.Extra) (revision int64, err error)
+
+// InGroup is the way through the store's group. Queued, if it is not nil, is called once
+// the write has its place there: what is written through the group later happens with
+// it, or after it.
+func (s Store) InGroup(queued func()) Way {
+	return func(ctx context.Context, x store.Extra) (int64, error) {
+		answer := s.Group.Enqueue(ctx, s.Backend, x.If, x.Then...)
+		if queued != nil {
+			queued()
+		}
+		made, err := answer()
+		return made.Revision, err
+	}
+}
+
 // end takes an instance from its executor. One that is to be canceled does not come to
 // be tried again: its mark goes with it.
-func (s Store) end(ctx context.Context, t *Taken, output []byte, queued func(), what string, next func(time.Time) Record) (*Instance, error) {
+func (s Store) end(ctx context.Context, t *Taken, output []byte, way Way, what string, next func(time.Time) Record) (*Instance, error) {
+	if way == nil {
+		way = s.InGroup(nil)
+	}
 	now := time.Now()
 	then := &Instance{StepID: t.StepID, Record: next(now)}
 	key, active, mark := s.Keys.Step(t.StepID), s.Keys.ActiveStep(t.Executor.Host, t.StepID), s.Keys.CanceledStep(t.StepID)
@@ -86,14 +106,8 @@ func (s Store) end(ctx context.Context, t *Taken, output []byte, queued func(), 
 		if err != nil {
 			return nil, err
 		}
-		answer := s.Group.Enqueue(ctx, s.Backend, cmps, ops...)
-		if queued != nil {
-			queued()
-			queued = nil
-		}
-		made, err := answer()
+		then.Revision, err = way(ctx, store.Extra{If: cmps, Then: ops})
 		if err == nil {
-			then.Revision = made.Revision
 			return then, nil
 		}
 		s.suspect(err)

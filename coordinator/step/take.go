@@ -3,7 +3,6 @@ package step
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -21,7 +20,7 @@ type Taken struct {
 	Ready Published
 }
 
-// workTimeout bounds the second try to read what an instance is to do.
+// workTimeout bounds the wait to read what an instance is to do that is taken.
 const workTimeout = 3 * time.Second
 
 // Policy is what becomes of the attempt if it fails.
@@ -33,20 +32,31 @@ var activeValue = store.Encode(store.Now)
 // taking is the transition by which a published instance is taken, and what must hold
 // for it: that it is still what was published, and that its run was not canceled.
 func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Taken, store.Extra, error) {
-	now, id := time.Now(), p.ID()
+	id := p.ID()
 	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt}
-	t := &Taken{Instance: Instance{StepID: id, Record: scheduled.take(by, now)}, Ready: *p}
-	then, err := s.logged(ctx, []*pb.RequestOp{
-		store.Put(s.Keys.Step(id), t.Encode(), 0), store.Delete(p.Key(s.Keys)),
-	}, id, p.Number, t.event(now))
+	t := &Taken{Instance: Instance{StepID: id, Record: scheduled}, Ready: *p}
+	record := store.Put(s.Keys.Step(id), nil, 0)
+	then, err := s.logged(ctx, []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}, id, p.Number, t.event(time.Now()))
+	if err != nil {
+		return nil, store.Extra{}, err
+	}
+	stamp := func(now time.Time) {
+		t.Record = scheduled.take(by, now)
+		record.GetRequestPut().Value = t.Encode()
+		for _, event := range then[2:] {
+			s.Journal.Stamp(event, t.event(now))
+		}
+	}
+	stamp(time.Now())
 	return t, store.Extra{
+		Stamp: stamp,
 		If: []*pb.Compare{
 			store.ModEquals(p.Key(s.Keys), p.Revision), store.ModEquals(s.Keys.Step(id), p.Revision),
 			store.CreateEquals(s.Keys.Canceled(id.Run), 0),
 		},
 		Then:   then,
 		Leased: []*pb.RequestOp{store.Put(s.Keys.ActiveStep(by.Host, id), activeValue, 0)},
-	}, err
+	}, nil
 }
 
 // Take gives a published instance that needs no slots to an executor, who is seen to
@@ -87,28 +97,31 @@ func taken(id store.StepID) error {
 }
 
 // TakeWith is [Store.Take] for an instance that needs slots: claim claims them with
-// what is handed to it, and returns their fence. Its error is passed on, but that a
-// condition does not hold is a StepTaken problem.
-func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, claim func(store.Extra) (int64, error)) (*Taken, error) {
+// what is handed to it, and returns their fence and the answers to what it carried along,
+// if they are known. Its error is passed on, but that a condition does not hold is a
+// StepTaken problem.
+func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, claim func(store.Extra) (int64, []*pb.ResponseOp, error)) (*Taken, error) {
 	t, x, err := s.taking(ctx, p, by)
 	if err != nil {
 		return nil, store.Problem("the step instance was not taken", err)
 	}
-	var unread error
-	var reading sync.WaitGroup
-	reading.Go(func() { t.Work, unread = s.Work(ctx, t.StepID) })
-	t.Revision, err = claim(x)
-	reading.Wait()
+	work := s.Keys.Work(t.StepID)
+	x.Then = append([]*pb.RequestOp{store.Get(work)}, x.Then...)
+	fence, answers, err := claim(x)
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		return nil, taken(t.StepID)
 	case err != nil:
+		s.suspect(err)
 		return nil, err
 	}
-	if unread != nil { // once more: it is taken now
-		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
-		defer cancel()
-		t.Work, unread = s.Work(again, t.StepID)
+	t.Revision = fence
+	if len(answers) > 0 {
+		t.Work, err = s.work(work, answers[0].GetResponseRange())
+		return t, err
 	}
-	return t, unread
+	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
+	defer cancel()
+	t.Work, err = s.Work(again, t.StepID)
+	return t, err
 }

@@ -86,7 +86,7 @@ func (f *fleet) hire(ctx context.Context, i, room int) error {
 	reg := prometheus.NewRegistry()
 	o := f.r.options()
 	o.Host, o.Instance, o.Role = fmt.Sprintf("bench-%d", i+1), worker.Role, worker.Role
-	o.Capacity, o.Registerer = room, reg
+	o.Capacity, o.Queues, o.Registerer = room, []string{step.DefaultQueue}, reg
 	client, err := berth.Open(ctx, o)
 	if err != nil {
 		return err

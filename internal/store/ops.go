@@ -1,6 +1,10 @@
 package store
 
-import pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+import (
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
 
 // Extra is what another transaction adds to a claim: conditions that must hold
 // and writes that must happen with it, in the same revision or not at all.
@@ -10,6 +14,10 @@ type Extra struct {
 	// Leased are puts that hang on the lease of the claim, so that they end when it
 	// does.
 	Leased []*pb.RequestOp
+	// Stamp, if it is not nil, is called with the time before each try: a claim may have
+	// waited for long, and what is written may tell when it was granted. It may change the
+	// values of Then.
+	Stamp func(now time.Time)
 }
 
 // ModEquals holds if the key was last put at rev; with rev 0, if it is absent.

@@ -18,6 +18,17 @@ type canceled struct {
 
 func newCanceled(keys store.Keys) *canceled { return &canceled{keys: keys, runs: map[string]bool{}} }
 
+// why is why an instance is to be stopped, empty if it is not.
+func (c *canceled) why(id store.StepID) string {
+	switch {
+	case c.runs[id.Run]:
+		return "its run was canceled or has failed"
+	case c.runs[id.String()]:
+		return "it was canceled"
+	}
+	return ""
+}
+
 // cancels takes what the feed of canceled runs delivered, and stops what the worker has
 // of them.
 func (w *Worker) cancels(m store.FeedMessage) {
@@ -36,12 +47,9 @@ func (w *Worker) cancels(m store.FeedMessage) {
 			c.runs[id(ev.Kv.Key)] = true
 		}
 	}
-	for step, e := range w.active {
-		switch {
-		case c.runs[step.Run]:
-			e.stop(byRun, "its run was canceled or has failed")
-		case c.runs[step.String()]:
-			e.stop(byRun, "it was canceled")
+	for id, e := range w.active {
+		if why := c.why(id); why != "" {
+			e.stop(byRun, why)
 		}
 	}
 	for step, l := range w.inLine {

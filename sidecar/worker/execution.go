@@ -2,11 +2,16 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"sync"
 	"time"
 
+	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // stopCause is why an execution was told to stop.
@@ -37,7 +42,8 @@ type execution struct {
 	ending  bool
 	gone    bool // left to the next process, or dropped
 	dropped bool
-	freed   bool // it takes no room any more: its end is on its way
+	freed   bool          // it takes no room any more: its end is on its way
+	wrote   time.Duration // what it took to write how it has ended
 	unhook  func() bool
 }
 
@@ -156,13 +162,12 @@ func (e *execution) finish(o step.Outcome) {
 	}
 	e.w.metrics.ended(string(o.Status))
 	e.w.metrics.duration(time.Since(e.t.StartedAt))
-	free := func() {
-		e.w.tell(func() { e.w.free(e) })
-	}
+	way := e.way()
 	e.end(func(ctx context.Context) error {
 		begun := time.Now()
-		_, err := e.w.steps.Finish(ctx, e.t, o, free)
-		e.w.metrics.finished(time.Since(begun))
+		_, err := e.w.steps.Finish(ctx, e.t, o, way)
+		e.wrote = time.Since(begun)
+		e.w.metrics.finished(e.wrote)
 		return err
 	})
 }
@@ -171,14 +176,39 @@ func (e *execution) finish(o step.Outcome) {
 func (e *execution) handBack() {
 	e.ending = true
 	e.w.metrics.ended("handed_back")
+	way := e.way()
 	e.end(func(ctx context.Context) error {
-		_, err := e.w.steps.HandBack(ctx, e.t)
+		_, err := e.w.steps.HandBack(ctx, e.t, way)
 		return err
 	})
 }
 
+// way is how the end is written: in one transaction with the release of its slots, if it
+// has a claim, and with what is taken next.
+func (e *execution) way() step.Way {
+	var once sync.Once
+	free := func() {
+		once.Do(func() { e.w.tell(func() { e.w.free(e) }) })
+	}
+	group := e.w.steps.InGroup(free)
+	claim, ok := e.place.(*berth.Claim)
+	if !ok {
+		return group
+	}
+	return func(ctx context.Context, x store.Extra) (int64, error) {
+		rev, err := claim.ReleaseWith(ctx, x, free)
+		if errors.Is(err, pool.ErrApart) || problem.CodeOf(err) == problem.Stopping {
+			return group(ctx, x)
+		}
+		return rev, err
+	}
+}
+
 // end does the last write of an execution.
 func (e *execution) end(write func(context.Context) error) {
+	if e.unhook != nil {
+		e.unhook() // nothing runs any more that would have to stop
+	}
 	e.w.beside(func() {
 		for {
 			err := write(context.Background())
@@ -214,6 +244,7 @@ func (w *Worker) drop(e *execution) {
 		delete(w.active, e.t.StepID)
 	}
 	w.metrics.count.Store(int64(len(w.active)))
+	w.pace += (e.wrote - w.pace) / 8
 	w.dirty = true
 }
 

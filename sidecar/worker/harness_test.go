@@ -226,7 +226,7 @@ type crew struct {
 // the same worker.
 func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 	y.t.Helper()
-	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency}
+	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
 	folder := ""
 	if dir != "" {
 		o.StateDir, folder = dir, filepath.Join(dir, "steps")

@@ -17,6 +17,8 @@ type metrics struct {
 	ends      *prometheus.CounterVec
 	conflicts prometheus.Counter
 	resyncs   prometheus.Counter
+	wakes     prometheus.Counter
+	looks     *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, concurrency int) *metrics {
@@ -43,6 +45,12 @@ func newMetrics(reg prometheus.Registerer, concurrency int) *metrics {
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_worker_resyncs_total", Help: "Times that the queues were read again from etcd.",
 		}),
+		wakes: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_worker_wakes_total", Help: "Messages of etcd by which the worker has heard that something was put into its queues.",
+		}),
+		looks: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_worker_looks_total", Help: "Looks for what to take, by what they came to: some, none, or full if there was no room.",
+		}, []string{"found"}),
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "berth_worker_active", Help: "Step instances that the worker has.",
@@ -59,6 +67,18 @@ func (m *metrics) took(d time.Duration, slots bool) {
 		label = "yes"
 	}
 	m.taken.WithLabelValues(label).Observe(d.Seconds())
+}
+
+// looked notes a look for what to take: for how many there was room, and how many it found.
+func (m *metrics) looked(room, found int) {
+	what := "some"
+	switch {
+	case room == 0:
+		what = "full"
+	case found == 0:
+		what = "none"
+	}
+	m.looks.WithLabelValues(what).Inc()
 }
 
 func (m *metrics) finished(d time.Duration) { m.finish.Observe(d.Seconds()) }

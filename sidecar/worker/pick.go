@@ -2,29 +2,32 @@ package worker
 
 import (
 	"cmp"
-	"hash/fnv"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/berthhq/berth/coordinator/step"
+	"time"
 )
+
+// lookAhead is how far down the order a worker looks for instances that it comes first
+// for, in multiples of what the workers of the queue would take together if each had as
+// much room: it misses all of them once in a hundred times or less.
+const lookAhead = 4
 
 // choice is what [pick] is asked.
 type choice struct {
+	now    time.Time
 	queues []*queue
+	peers  *peers
+	// turn is how long an instance is left to the worker that comes first for it.
+	turn time.Duration
 	// free is how many instances the worker can take now.
 	free int
 	// lines is how many of a class stand in line for slots already, by its name.
 	lines map[string]int
-	// spread is how far down the order the worker looks, in multiples of free: workers
-	// that take the same ones take each other's time.
-	spread int
-	// by is the worker's name, by which workers look at different ones first.
-	by string
 	// skip tells which are not to be taken: they are the worker's own already, were
 	// taken by somebody else, or their runs were canceled.
-	skip func(*step.Published) bool
+	skip func(*offer) bool
 	// slots tells what slots the instances of a class need, and rests which are not to
 	// be tried now.
 	slots func(*class) map[string]int
@@ -33,21 +36,30 @@ type choice struct {
 
 // wanted is an instance with the slots that it needs.
 type wanted struct {
-	*step.Published
+	*offer
 	class string
 	slots map[string]int
+}
+
+// picked is what [pick] decides.
+type picked struct {
+	plain   []*offer
+	slotted []wanted
+	// again tells that there are others, which another worker comes first for until
+	// their turn has passed.
+	again bool
 }
 
 // pick decides which instances a worker takes: of those that need no slots the first, as
 // many as it has room for, and of each class that needs some as many as may stand in
 // line, if they come before those. It is pure. A worker that is alone keeps the order;
-// where several take from one queue each takes a share of those in front.
-func pick(c choice) (plain []*step.Published, slotted []wanted) {
+// where several take from one queue each takes first what it comes first for, among those
+// of one priority.
+func pick(c choice) (p picked) {
 	if c.free <= 0 {
-		return nil, nil
+		return p
 	}
-	spread := max(1, c.spread)
-	var lists [][]*step.Published
+	var lists [][]*offer
 	var classes []wanted // with all that is the same in a class
 	var slottedOf []*class
 	for _, q := range c.queues {
@@ -60,60 +72,99 @@ func pick(c choice) (plain []*step.Published, slotted []wanted) {
 			}
 		}
 	}
-	for p := range merged(lists) {
-		if len(plain) == c.free*spread {
+	plain := c.share(merged(lists), c.free)
+	p.plain, p.again = plain.taken, plain.again
+	for i, cl := range slottedOf {
+		// What comes behind those that fill the worker has no room left.
+		some := c.share(before(cl.all, plain.last), c.free-c.lines[cl.name])
+		for _, o := range some.taken {
+			w := classes[i]
+			w.offer = o
+			p.slotted = append(p.slotted, w)
+		}
+		p.again = p.again || some.again
+	}
+	return p
+}
+
+// shared is a worker's share of a list.
+type shared struct {
+	taken []*offer
+	again bool
+	// last is the place of the one that would fill the worker if it were alone; empty if
+	// none would.
+	last string
+}
+
+// share decides what a worker takes of a list in order, at most so many.
+func (c *choice) share(in iter.Seq[*offer], most int) (s shared) {
+	if most <= 0 {
+		return s
+	}
+	var some []*offer // that it may take
+	own, looked, first := 0, 0, 0
+	for o := range in {
+		mine := c.peers.mine(o)
+		late := c.now.Sub(o.seen) >= c.turn
+		if (mine || late) && c.skip(o) {
+			continue
+		}
+		if looked > 0 && o.Priority != first && len(some) >= most || own == most || looked == most*lookAhead*c.peers.count(o.Queue) {
 			break
 		}
-		if !c.skip(p) {
-			plain = append(plain, p)
+		first = o.Priority
+		if looked++; looked == most {
+			s.last = o.Order
+		}
+		switch {
+		case mine:
+			own++
+			some = append(some, o)
+		case late:
+			some = append(some, o)
+		default:
+			s.again = true
 		}
 	}
-	// What comes behind those that fill the worker has no room left.
-	last := ""
-	if len(plain) >= c.free {
-		last = plain[c.free-1].Order
+	if own < len(some) {
+		slices.SortStableFunc(some, c.compare)
 	}
-	for i, cl := range slottedOf {
-		most := c.free - c.lines[cl.name]
-		var some []*step.Published
-		for _, p := range cl.all {
-			if len(some) >= most*spread || last != "" && p.Order > last {
-				break
-			}
-			if !c.skip(p) {
-				some = append(some, p)
-			}
-		}
-		for _, p := range c.share(some, most) {
-			w := classes[i]
-			w.Published = p
-			slotted = append(slotted, w)
-		}
-	}
-	return c.share(plain, c.free), slotted
+	s.taken = some[:min(len(some), most)]
+	s.again = s.again && len(s.taken) < most
+	return s
 }
 
-// share is what a worker takes of those that it may.
-func (c *choice) share(of []*step.Published, most int) []*step.Published {
-	if len(of) > max(0, most) {
-		slices.SortStableFunc(of, func(a, b *step.Published) int { return cmp.Compare(c.rank(a), c.rank(b)) })
-		of = of[:max(0, most)]
+// compare puts those first that the worker comes first for, in their order, among those
+// of one priority; the others in an order of its own, so that it meets nobody there.
+func (c *choice) compare(a, b *offer) int {
+	if a.Priority != b.Priority {
+		return cmp.Compare(b.Priority, a.Priority)
 	}
-	return of
+	switch mine, theirs := c.peers.mine(a), c.peers.mine(b); {
+	case mine && theirs:
+		return strings.Compare(a.Order, b.Order)
+	case mine:
+		return -1
+	case theirs:
+		return 1
+	}
+	return cmp.Compare(c.peers.rank(a), c.peers.rank(b))
 }
 
-// rank is where a worker has an instance among those that it may take.
-func (c *choice) rank(p *step.Published) uint32 {
-	h := fnv.New32a()
-	for _, part := range []string{c.by, p.Order} {
-		_, _ = h.Write([]byte(part)) // it never fails
+// before goes through a list up to a place; through all of it if that is empty.
+func before(list []*offer, last string) iter.Seq[*offer] {
+	return func(yield func(*offer) bool) {
+		for _, o := range list {
+			if last != "" && o.Order > last || !yield(o) {
+				return
+			}
+		}
 	}
-	return h.Sum32()
 }
 
 // merged goes through lists that are in order in one order.
-func merged(lists [][]*step.Published) func(func(*step.Published) bool) {
-	return func(yield func(*step.Published) bool) {
+func merged(lists [][]*offer) iter.Seq[*offer] {
+	return func(yield func(*offer) bool) {
 		at := make([]int, len(lists))
 		for {
 			first := -1

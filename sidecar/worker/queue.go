@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -27,7 +28,17 @@ type class struct {
 	name  string
 	pools map[string]int
 	task  string
-	all   []*step.Published
+	all   []*offer
+}
+
+// offer is an instance that is published, and when this worker came to see it.
+type offer struct {
+	*step.Published
+	seen   time.Time
+	number uint64 // of its order: see [number]
+	// mine is what [peers.mine] has said, at the change that asked tells.
+	mine  bool
+	asked int
 }
 
 // classOf names what an instance needs.
@@ -44,11 +55,11 @@ func (q *queue) clear() {
 }
 
 // message takes what the queue's feed delivered, and returns what can't be read of it.
-func (q *queue) message(m store.FeedMessage) (bad []error) {
+func (q *queue) message(m store.FeedMessage, now time.Time) (bad []error) {
 	if m.Snapshot != nil {
 		q.clear()
 		for _, kv := range m.Snapshot.KVs {
-			if err := q.put(kv); err != nil {
+			if err := q.put(kv, now); err != nil {
 				bad = append(bad, err)
 			}
 		}
@@ -58,14 +69,14 @@ func (q *queue) message(m store.FeedMessage) (bad []error) {
 			q.remove(string(ev.Kv.Key))
 			continue
 		}
-		if err := q.put(ev.Kv); err != nil {
+		if err := q.put(ev.Kv, now); err != nil {
 			bad = append(bad, err)
 		}
 	}
 	return bad
 }
 
-func (q *queue) put(kv *mvccpb.KeyValue) error {
+func (q *queue) put(kv *mvccpb.KeyValue, now time.Time) error {
 	key := string(kv.Key)
 	q.remove(key)
 	p, err := step.DecodeReady(q.keys, kv)
@@ -83,7 +94,7 @@ func (q *queue) put(kv *mvccpb.KeyValue) error {
 		q.classes[name] = c
 	}
 	at, _ := c.find(p.Order)
-	c.all = slices.Insert(c.all, at, p)
+	c.all = slices.Insert(c.all, at, &offer{Published: p, seen: now, number: number(p.Order)})
 	q.of[p.Order] = c
 	return nil
 }
@@ -105,5 +116,5 @@ func (q *queue) remove(key string) {
 }
 
 func (c *class) find(order string) (int, bool) {
-	return slices.BinarySearchFunc(c.all, order, func(p *step.Published, order string) int { return strings.Compare(p.Order, order) })
+	return slices.BinarySearchFunc(c.all, order, func(p *offer, order string) int { return strings.Compare(p.Order, order) })
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -52,7 +53,9 @@ func TestWhatIsInDoubtAndNeverCameIsTakenAgain(t *testing.T) {
 // published is all that there is in a queue.
 func published(q *queue) (all []*step.Published) {
 	for _, c := range q.classes {
-		all = append(all, c.all...)
+		for _, o := range c.all {
+			all = append(all, o.Published)
+		}
 	}
 	return all
 }
@@ -72,11 +75,11 @@ func TestAPublicationIsTakenOnce(t *testing.T) {
 	skipped := make(chan bool, 1)
 	w.ask(t.Context(), func() {
 		q := w.queues[0]
-		if err := q.put(&mvccpb.KeyValue{Key: []byte(taken.Key(w.keys)), Value: taken.Encode(), ModRevision: taken.Revision}); err != nil {
+		if err := q.put(&mvccpb.KeyValue{Key: []byte(taken.Key(w.keys)), Value: taken.Encode(), ModRevision: taken.Revision}, time.Now()); err != nil {
 			t.Error(err)
 		}
 		w.forgetPassed()
-		skipped <- w.skips(&taken)
+		skipped <- w.skips(&offer{Published: &taken})
 		q.remove(taken.Key(w.keys))
 		if w.forgetPassed(); len(w.passed) > 0 {
 			t.Errorf("%v are kept in mind", w.passed)

@@ -5,10 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
@@ -31,6 +34,7 @@ func (w *Worker) take(ctx context.Context) {
 	w.dirty = false
 	free := w.room()
 	if free == 0 {
+		w.metrics.looked(0, 0)
 		w.leaveLines() // what is granted now would have to be given back
 		return
 	}
@@ -38,37 +42,56 @@ func (w *Worker) take(ctx context.Context) {
 	for _, l := range w.inLine {
 		lines[l.class]++
 	}
-	plain, slotted := pick(choice{
-		queues: w.queues, free: free, lines: lines, spread: w.spread, by: w.by.Host + "/" + w.by.Instance,
-		skip: w.skips, slots: w.slotsOf, rests: func(c *class) bool { return time.Now().Before(w.resting[c.name].until) },
+	now := time.Now()
+	p := pick(choice{
+		now: now, queues: w.queues, peers: w.peers, turn: w.turn(), free: free, lines: lines,
+		skip: w.skips, slots: w.slotsOf, rests: func(c *class) bool { return now.Before(w.resting[c.name].until) },
 	})
-	for _, p := range plain {
-		w.begin(p)
-		w.beside(func() { w.takePlain(ctx, p) })
+	w.metrics.looked(free, len(p.plain)+len(p.slotted))
+	if p.again {
+		w.again.Reset(w.turn())
 	}
-	for _, p := range slotted[:min(len(slotted), max(0, maxInLine-len(w.inLine)))] {
+	for _, o := range p.plain {
+		w.begin(o.Published)
+		w.beside(func() { w.takePlain(ctx, o.Published) })
+	}
+	for _, p := range p.slotted[:min(len(p.slotted), max(0, maxInLine-len(w.inLine)))] {
 		claim := w.claimID(p.Published)
 		w.begin(p.Published)
-		w.inLine[p.ID()] = inLine{claim, p.class}
+		w.inLine[p.ID()] = inLine{claim: claim, class: p.class, queue: p.Queue, order: p.Order}
 		w.beside(func() { w.takeSlotted(ctx, p, claim) })
 	}
 }
 
+// The bounds of a turn: see [Worker.turn].
+const shortTurn, longTurn = 50 * time.Millisecond, time.Second
+
+// turn is how long an instance is left to the worker that comes first for it: one that
+// has room takes it in the time that this one needs for a write, or not much more.
+func (w *Worker) turn() time.Duration { return min(longTurn, max(shortTurn, 4*w.pace)) }
+
 // inLine is a claim for an instance that stands in line, or is about to be granted.
-type inLine struct{ claim, class string }
+type inLine struct {
+	claim, class string
+	// queue and order are where it is published.
+	queue, order string
+	// left tells that it was told to leave the line.
+	left bool
+}
 
 // claimID is the id under which an instance's slots are claimed: always the same for one
-// publication, so that its place in line is kept when the line is left for a moment.
+// publication, so that its place in line is kept when the line is left for a moment; and
+// in the order of the run's instances, as those stand that come to wait together.
 func (w *Worker) claimID(p *step.Published) string {
 	sum := sha256.Sum256([]byte(w.by.Host + "/" + w.by.Instance + "/" + p.ID().String() + "/" + strconv.FormatInt(p.Revision, 10)))
-	return "step-" + hex.EncodeToString(sum[:16])
+	return fmt.Sprintf("step-%07d-%s", p.Number, hex.EncodeToString(sum[:16]))
 }
 
 // skips tells whether an instance is not to be taken.
-func (w *Worker) skips(p *step.Published) bool {
+func (w *Worker) skips(p *offer) bool {
 	id := p.ID()
 	_, taking := w.taking[id]
-	return taking || w.doubted(id) || w.active[id] != nil || w.passed[p.Order] >= p.Revision || w.canceled.runs[p.Run]
+	return taking || w.passed[p.Order] >= p.Revision || w.active[id] != nil || w.doubted(id) || w.canceled.runs[p.Run]
 }
 
 // slotsOf are what the instances of a class take of pools: their own, and one of their
@@ -92,6 +115,18 @@ func (w *Worker) begin(p *step.Published) { w.taking[p.ID()] = p.Revision }
 func (w *Worker) leaveLines() {
 	for _, l := range w.inLine {
 		w.leaveLine(l.claim)
+	}
+}
+
+// leaveGone has those leave the line that are not published any more: they were canceled,
+// or somebody else has them.
+func (w *Worker) leaveGone(q *queue) {
+	for id, l := range w.inLine {
+		if !l.left && l.queue == q.name && q.of[l.order] == nil {
+			l.left = true
+			w.inLine[id] = l
+			w.leaveLine(l.claim)
+		}
 	}
 }
 
@@ -148,14 +183,14 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string) {
 	}
 	var claim *berth.Claim
 	// Only the line is left when ctx ends: what was granted is taken.
-	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (int64, error) {
+	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (int64, []*pb.ResponseOp, error) {
 		cl, err := w.cfg.Client.Claim(ctx, want.slots, berth.WithID(id), berth.WithPriority(p.Priority),
 			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(berth.MaxWait), berth.WithExtra(x))
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		claim = cl
-		return cl.Fence(), nil
+		return cl.Fence(), cl.Extra, nil
 	})
 	if claim == nil {
 		w.tell(func() {
@@ -170,9 +205,12 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string) {
 	w.taken(&execution{w: w, t: t, dir: dir, place: claim, give: func() { w.release(claim) }}, begun, err)
 }
 
-// release gives a claim back, beside the loop. It is released all the same if the worker
-// ends meanwhile.
+// release gives a claim back that is held still, beside the loop. It is released all the
+// same if the worker ends meanwhile.
 func (w *Worker) release(claim *berth.Claim) {
+	if claim.Context().Err() != nil && claim.Err() == nil {
+		return // with the end of its instance
+	}
 	w.beside(func() { _ = claim.Release(w.quit) })
 }
 
@@ -213,11 +251,12 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 		over := w.has() >= w.cfg.Concurrency
 		w.active[id] = e
 		w.metrics.count.Store(int64(len(w.active)))
-		w.spread = max(1, w.spread-1)
 		w.dirty = true
 		switch {
 		case isCorrupt(unread):
 			e.fail(unread)
+		case w.canceled.why(id) != "":
+			e.finish(step.Outcome{Status: step.Canceled, Error: w.canceled.why(id)})
 		case unread != nil || over || w.drained:
 			e.handBack() // it may have come from a line, when there was no room any more
 		default:
@@ -240,7 +279,6 @@ func (w *Worker) notTaken(p *step.Published, err error) {
 	case notTaken(err):
 		w.metrics.conflicts.Inc()
 		w.passed[p.Order] = p.Revision // the queue will tell what has become of it
-		w.spread = min(maxSpread, 2*w.spread)
 		w.dirty = true
 	case err != nil && !isCanceled(err) && problem.CodeOf(err) != problem.Stopping && !slotted:
 		w.log.Warn("an instance could not be taken, trying again", "run", id.Run, "step", id.Text(), "error", err)

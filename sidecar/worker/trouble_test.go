@@ -42,9 +42,13 @@ func (f *faulty) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespon
 	return f.Backend.Range(ctx, r)
 }
 
+// wide is how many slots a claim takes that is of too many keys to carry anything along:
+// so what its instance is to do is read by itself, and its end is written by itself.
+const wide = 5000
+
 func (y *yard) faultyWorker(host, dir string, concurrency int, r Runner, f *faulty) *crew {
 	y.t.Helper()
-	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency}
+	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
 	client, err := berth.Open(y.t.Context(), o)
 	if err != nil {
 		y.t.Fatal(err)
@@ -82,8 +86,7 @@ func TestALostTakeIsTriedAgain(t *testing.T) {
 // standing in line is ended just when the slots were granted: the instance FAILS.
 func TestLeavingTheLineFailsNothing(t *testing.T) {
 	y, s := newYard(t), newStage()
-	y.pool("db", 1)
-	y.pool("gate", 1)
+	y.pool("db", wide)
 	reading := make(chan struct{}, 16)
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
 		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")+"slotted") {
@@ -97,7 +100,7 @@ func TestLeavingTheLineFailsNothing(t *testing.T) {
 	}}
 	w := y.faultyWorker("a", "", 1, s, f)
 	defer w.close(t)
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }))
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }))
 	<-reading // its slots are taken, what it is to do is being read
 	_ = w.Drain(t.Context())
 	eventually(t, "it is no more running", func() bool { return y.status("r/slotted/000000") != step.Running })
@@ -110,7 +113,7 @@ func TestLeavingTheLineFailsNothing(t *testing.T) {
 // F2b: the same without a drain: a plain instance that fills the worker.
 func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 	y, s := newYard(t), newStage()
-	y.pool("db", 1)
+	y.pool("db", wide)
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
 		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")) {
 			<-time.After(50 * time.Millisecond) // a slow etcd
@@ -120,7 +123,7 @@ func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 	}}
 	w := y.faultyWorker("a", "", 1, s, f)
 	defer w.close(t)
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }), fan("plain", 1, 0))
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }), fan("plain", 1, 0))
 	eventually(t, "plain runs", func() bool { return len(s.running()) > 0 || y.status("r/slotted/000000") == step.Failed })
 	eventually(t, "slotted moved on", func() bool {
 		for _, id := range s.running() {
@@ -138,7 +141,7 @@ func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 func TestAReadWithoutAnAnswerFailsNothing(t *testing.T) {
 	y, s := newYard(t), newStage()
 	s.auto = true
-	y.pool("db", 1)
+	y.pool("db", wide)
 	var n atomic.Int32
 	f := &faulty{rng: func(ctx context.Context, r *pb.RangeRequest) error {
 		if strings.HasPrefix(string(r.Key), y.runs.Keys.Works("r")) && n.Add(1) == 1 {
@@ -148,7 +151,7 @@ func TestAReadWithoutAnAnswerFailsNothing(t *testing.T) {
 	}}
 	w := y.faultyWorker("a", "", 1, s, f)
 	defer w.close(t)
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }))
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }))
 	eventually(t, "it has ended", func() bool { return y.status("r/slotted/000000").Ended() })
 	if i, _ := y.step.Get(t.Context(), idOf(t, "r/slotted/000000")); i.Status == step.Failed {
 		t.Fatalf("failed: %s", i.Error)
@@ -198,7 +201,7 @@ func TestADeletedPoolHoldsUpNoOther(t *testing.T) {
 // etcd goes away while a claim is given back; the worker is told to end.
 func TestAWorkerEndsWhileEtcdIsAway(t *testing.T) {
 	y, s := newYard(t), newStage()
-	y.pool("db", 1)
+	y.pool("db", wide)
 	finished := make(chan struct{})
 	var once atomic.Bool
 	f := &faulty{}
@@ -210,7 +213,7 @@ func TestAWorkerEndsWhileEtcdIsAway(t *testing.T) {
 			close(finished)
 		}
 	}}
-	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": 1} }))
+	y.submit("r", fan("slotted", 1, 0, func(s *step.Spec) { s.Pools = map[string]int{"db": wide} }))
 	s.runs(t, "r/slotted/000000")
 	s.end("r/slotted/000000", succeeded)
 	<-finished

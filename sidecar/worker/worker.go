@@ -2,11 +2,13 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
@@ -22,8 +24,6 @@ const (
 	stepLease = time.Minute
 	// tickEvery is how often trust is put off, and what has ended is looked for.
 	tickEvery = 500 * time.Millisecond
-	// maxSpread bounds how far down the order a worker looks: see [choice].
-	maxSpread = 8
 )
 
 // Role is what workers are among the instances of a host.
@@ -62,6 +62,7 @@ type Worker struct {
 	queues   []*queue
 	feeds    []*store.Feed
 	canceled *canceled
+	peers    *peers
 
 	// told are what goroutines beside the loop want it to do.
 	told  chan func()
@@ -82,9 +83,10 @@ type Worker struct {
 	passed   map[string]int64
 	doubts   []*doubt
 	sweeping bool
-	spread   int
 	drained  bool // it takes no more
 	dirty    bool
+	pace     time.Duration   // what a write takes, lately
+	again    *time.Timer     // when instances are to be had whose turn has passed
 	ended    chan struct{}   // closed when it drains and has none
 	left     chan struct{}   // closed when Run is on its way out
 	quit     context.Context // ends with that
@@ -110,8 +112,9 @@ func New(cfg Config) *Worker {
 		told:    make(chan func(), 64),
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
 		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, passed: map[string]int64{},
-		spread: 1, ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
+		ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
 		canceled: newCanceled(keys),
+		peers:    newPeers(keys, cfg.Client.Host(), cfg.Client.Instance(), cfg.Logger),
 	}
 	w.quit, w.leave = context.WithCancel(context.Background())
 	w.metrics = newMetrics(cfg.Registerer, cfg.Concurrency)
@@ -121,6 +124,7 @@ func New(cfg Config) *Worker {
 		w.feeds = append(w.feeds, feed(keys.Ready(name)))
 	}
 	w.canceled.feed = feed(keys.CanceledAll())
+	w.peers.feed = feed(keys.Hosts())
 	return w
 }
 
@@ -136,6 +140,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	feeds.Go(func() { _ = w.canceled.feed.Run(inner) })
 	feeds.Go(func() { pass(inner, w.canceled.feed, messages, w.cancels) })
+	feeds.Go(func() { _ = w.peers.feed.Run(inner) })
+	feeds.Go(func() { pass(inner, w.peers.feed, messages, w.peers.message) })
 	defer func() {
 		cancel()
 		close(w.left)
@@ -156,6 +162,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer tick.Stop()
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
+	w.again = time.NewTimer(shortTurn)
+	defer w.again.Stop()
 	for {
 		w.take(inner)
 		w.tellEnd()
@@ -168,6 +176,8 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.look()
 		case <-sweep.C:
 			w.sweep(inner)
+		case <-w.again.C:
+			w.dirty = true
 		case <-w.cfg.Client.Done():
 			return w.cfg.Client.Err()
 		case <-ctx.Done():
@@ -258,10 +268,14 @@ func (w *Worker) await() {
 
 // message takes what the feed of a queue delivered.
 func (w *Worker) message(q *queue, m store.FeedMessage) {
-	for _, err := range q.message(m) {
+	for _, err := range q.message(m, time.Now()) {
 		w.log.Error("leaving out what can't be read", "error", err)
 	}
 	w.dirty = w.dirty || m.Snapshot != nil || len(m.Events) > 0
+	if slices.ContainsFunc(m.Events, func(e *mvccpb.Event) bool { return e.Type == mvccpb.Event_PUT }) {
+		w.metrics.wakes.Inc()
+	}
+	w.leaveGone(q)
 }
 
 // room is how many instances more it can have.

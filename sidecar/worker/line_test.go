@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
+)
+
+// line is who waits for a pool, in order.
+func (y *yard) line(name string) (steps []string) {
+	y.t.Helper()
+	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	d, err := state.Pool(name)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	for _, w := range d.Waiters {
+		steps = append(steps, w.Step)
+	}
+	return steps
+}
+
+// An instance is started when it has its slots: the time in line is none of its own.
+func TestAnInstanceIsStartedWhenItHasItsSlots(t *testing.T) {
+	y, s := newYard(t), newStage()
+	s.auto = true
+	y.pool("db", 0)
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	y.submit("r", fan("m", 1, 0, from("db", 1)))
+	eventually(t, "it stands in line", func() bool { return len(y.line("db")) == 1 })
+	opened := time.Now().Truncate(time.Millisecond)
+	y.pool("db", 1)
+	y.is("r", run.Succeeded)
+	i, err := y.step.Get(t.Context(), idOf(t, "r/m/000000"))
+	if err != nil || i.StartedAt.Before(opened) {
+		t.Errorf("it was started %s before there was a slot (%v)", opened.Sub(i.StartedAt), err)
+	}
+	events, err := y.runs.Events(t.Context(), "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		if e.Type == run.StepStarted && !e.At.Equal(i.StartedAt) {
+			t.Errorf("the event says %s, and the record %s", e.At, i.StartedAt)
+		}
+	}
+}
+
+// What comes to wait together waits in the order of the run.
+func TestInstancesWaitInTheirOrder(t *testing.T) {
+	y, s := newYard(t), newStage()
+	y.pool("db", 0)
+	w := y.worker("a", "", 8, s)
+	defer w.close(t)
+	y.submit("r", fan("m", 8, 0, from("db", 1)))
+	eventually(t, "all stand in line", func() bool { return len(y.line("db")) == 8 })
+	if got, want := strings.Join(y.line("db"), " "), "m[0] m[1] m[2] m[3] m[4] m[5] m[6] m[7]"; got != want {
+		t.Errorf("the line is %s", got)
+	}
+}
+
+// An instance that is canceled while it waits for slots leaves the line, and another
+// comes to its place.
+func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
+	y, s := newYard(t), newStage()
+	y.pool("db", 0)
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	y.submit("r", fan("m", 3, 0, from("db", 1), others))
+	eventually(t, "the first stands in line", func() bool { return strings.Join(y.line("db"), " ") == "m[0]" })
+	if _, err := y.step.Cancel(t.Context(), y.runs, store.StepID{Run: "r", Step: "m", Index: 0}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the second stands there instead", func() bool { return strings.Join(y.line("db"), " ") == "m[1]" })
+}
+
+// Of several workers that stand in line for one instance, those leave that do not get it.
+func TestWhoDoesNotGetAnInstanceLeavesTheLine(t *testing.T) {
+	y, s := newYard(t), newStage()
+	y.pool("db", 0)
+	for _, host := range []string{"a", "b"} {
+		w := y.worker(host, "", 1, s)
+		defer w.close(t)
+	}
+	y.submit("r", fan("m", 1, 0, from("db", 1)))
+	eventually(t, "both stand in line", func() bool { return len(y.line("db")) == 2 })
+	y.pool("db", 1)
+	s.runs(t, "r/m/000000")
+	eventually(t, "nobody stands in line", func() bool { return len(y.line("db")) == 0 })
+	s.end("r/m/000000", succeeded)
+	y.is("r", run.Succeeded)
+	if y.status("r/m/000000") != step.Succeeded {
+		t.Error("it has not succeeded")
+	}
+}

@@ -1,0 +1,185 @@
+package worker
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+)
+
+var pickKeys = store.NewKeys("/b/")
+
+// queueOf is a queue with what is published in it: RUN, or RUN:POOL with a slot, or
+// RUN!PRIORITY.
+func queueOf(t interface{ Fatal(...any) }, name string, texts ...string) *queue {
+	q := newQueue(pickKeys, name)
+	for i, text := range texts {
+		text, priority := cutNumber(text)
+		id, pool, _ := strings.Cut(text, ":")
+		r := step.Ready{Run: id, Step: "m", Index: i, Priority: priority}
+		if pool != "" {
+			r.Pools = map[string]int{pool: 1}
+		}
+		order := step.OrderOf(priority, int64(id[0]), 0, i, id)
+		if err := q.put(&mvccpb.KeyValue{Key: []byte(pickKeys.Ready(name) + order), Value: r.Encode(), ModRevision: int64(i + 1)}, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return q
+}
+
+func cutNumber(text string) (rest string, n int) {
+	rest, number, ok := strings.Cut(text, "!")
+	if ok {
+		_, _ = fmt.Sscan(number, &n)
+	}
+	return rest, n
+}
+
+// asked is a choice of a worker that knows of all pools but those named none.
+func asked(free int, queues ...*queue) choice {
+	return choice{
+		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, lines: map[string]int{},
+		skip: func(*offer) bool { return false },
+		slots: func(c *class) map[string]int {
+			if c.pools["none"] > 0 {
+				return nil
+			}
+			return c.pools
+		},
+		rests: func(*class) bool { return false },
+	}
+}
+
+// whatIsPicked tells what was picked: those without slots, then a |, then those with some.
+func whatIsPicked(c choice) string {
+	picked := pick(c)
+	var all []string
+	for _, p := range picked.plain {
+		all = append(all, p.Run)
+	}
+	all = append(all, "|")
+	for _, w := range picked.slotted {
+		all = append(all, w.Run)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestWhatAWorkerPicks(t *testing.T) {
+	for name, c := range map[string]struct {
+		choice choice
+		want   string
+	}{
+		"no room":                          {asked(0, queueOf(t, "q", "a", "b:db")), "|"},
+		"less than no room":                {asked(-1, queueOf(t, "q", "a")), "|"},
+		"nothing there":                    {asked(3, queueOf(t, "q")), "|"},
+		"as many as there is room for":     {asked(2, queueOf(t, "q", "a", "b", "c")), "a b |"},
+		"the oldest run first":             {asked(2, queueOf(t, "q", "c", "b", "a")), "a b |"},
+		"a higher priority first":          {asked(2, queueOf(t, "q", "a", "b!5", "c!9")), "c b |"},
+		"of all queues in one order":       {asked(3, queueOf(t, "q", "a", "d"), queueOf(t, "p", "b", "c!1")), "c a b |"},
+		"what needs slots besides":         {asked(3, queueOf(t, "q", "a:db", "b", "c")), "b c | a"},
+		"a full pool holds up no other":    {asked(2, queueOf(t, "q", "a:db", "b:db", "c:db", "d:gpu", "e")), "e | a b d"},
+		"not what comes behind the last":   {asked(2, queueOf(t, "q", "a", "b", "c:db")), "a b |"},
+		"but what comes before it":         {asked(2, queueOf(t, "q", "a", "b:db", "c", "d")), "a c | b"},
+		"a task without a limit is plain":  {asked(2, queueOf(t, "q", "a:none", "b:none", "c:none")), "a b |"},
+		"of two pools each by itself":      {asked(1, queueOf(t, "q", "a:db", "b:gpu", "c:db")), "| a b"},
+		"external ones are somebody's own": {asked(2, external(t, queueOf(t, "q", "a"))), "a |"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := whatIsPicked(c.choice); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// external adds one that is for an executor over HTTP.
+func external(t *testing.T, q *queue) *queue {
+	r := step.Ready{Run: "x", Step: "m", External: true}
+	if err := q.put(&mvccpb.KeyValue{Key: []byte(pickKeys.Ready(q.name) + "0"), Value: r.Encode(), ModRevision: 9}, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func TestWhatAWorkerLeavesOut(t *testing.T) {
+	c := asked(2, queueOf(t, "q", "a", "b", "c", "d:db", "e:gpu"))
+	c.skip = func(p *offer) bool { return p.Run == "a" || p.Run == "d" }
+	if got := whatIsPicked(c); got != "b c |" {
+		t.Errorf("skipped ones: %q", got)
+	}
+	c = asked(3, queueOf(t, "q", "a", "b:db", "c:gpu"))
+	c.rests = func(cl *class) bool { return cl.pools["db"] > 0 }
+	if got := whatIsPicked(c); got != "a | c" {
+		t.Errorf("a class that rests: %q", got)
+	}
+	c = asked(2, queueOf(t, "q", "a:db", "b:db", "c:db"))
+	c.lines = map[string]int{"/db=1": 1} // one stands in line already
+	c.skip = func(p *offer) bool { return p.Run == "a" }
+	if got := whatIsPicked(c); got != "| b" {
+		t.Errorf("beside one in line: %q", got)
+	}
+}
+
+// Whatever there is, nobody gets more than there is room for, nothing twice and nothing
+// that is to be skipped; a worker that is alone keeps the order.
+func TestEveryPickKeepsTheRules(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var queues []*queue
+		for q := range rapid.IntRange(1, 3).Draw(t, "queues") {
+			var texts []string
+			for range rapid.IntRange(0, 12).Draw(t, "published") {
+				texts = append(texts, fmt.Sprintf("%c%s!%d", 'a'+rapid.IntRange(0, 5).Draw(t, "run"),
+					rapid.SampledFrom([]string{"", "", ":db", ":gpu", ":none"}).Draw(t, "pool"), rapid.IntRange(-1, 1).Draw(t, "priority")))
+			}
+			queues = append(queues, queueOf(t, fmt.Sprint("q", q), texts...))
+		}
+		c := asked(rapid.IntRange(0, 5).Draw(t, "free"), queues...)
+		gone := rapid.SampledFrom([]string{"", "a", "c"}).Draw(t, "gone")
+		c.skip = func(p *offer) bool { return p.Run == gone }
+		c.lines = map[string]int{"/db=1": rapid.IntRange(0, 2).Draw(t, "in line")}
+		picked := pick(c)
+		plain, slotted := picked.plain, picked.slotted
+		if len(plain) > max(0, c.free) {
+			t.Fatalf("%d for %d places", len(plain), c.free)
+		}
+		seen, perClass := map[*offer]bool{}, map[string]int{}
+		for _, p := range plain {
+			if seen[p] || c.skip(p) || p.Pools["db"]+p.Pools["gpu"] > 0 {
+				t.Fatalf("%+v is not to be picked so", p)
+			}
+			seen[p] = true
+		}
+		for _, w := range slotted {
+			perClass[w.Queue+w.class]++
+			if seen[w.offer] || c.skip(w.offer) || len(w.slots) == 0 || perClass[w.Queue+w.class] > c.free-c.lines[w.class] {
+				t.Fatalf("%+v is not to be picked so", w)
+			}
+			seen[w.offer] = true
+		}
+		// None that needs no slots is passed.
+		var all []*offer
+		for _, q := range queues {
+			for _, cl := range q.classes {
+				if len(c.slots(cl)) == 0 {
+					all = append(all, cl.all...)
+				}
+			}
+		}
+		all = slices.DeleteFunc(all, c.skip)
+		slices.SortStableFunc(all, func(a, b *offer) int { return strings.Compare(a.Order, b.Order) })
+		for i, p := range all[:min(len(all), max(0, c.free))] {
+			if plain[i].Order != p.Order {
+				t.Fatalf("place %d is %s, want %s", i, plain[i].Order, p.Order)
+			}
+		}
+	})
+}
