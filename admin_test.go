@@ -1,6 +1,7 @@
 package berth_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -97,7 +98,7 @@ func TestAnOperatorSeesWhoIsThereAndForHowLong(t *testing.T) {
 	a := connect(t, srv)
 	ctx := t.Context()
 	c := open(t, srv, func(o *berth.Options) {
-		o.Instance, o.Role, o.Version, o.Capacity = "w1", "worker", "1.2.3", 8
+		o.Instance, o.Role, o.Version, o.Capacity, o.Queues = "w1", "worker", "1.2.3", 8, []string{"gpu", "default"}
 	})
 	defer closed(t, c)
 	for who, hosts := range map[string]func() (int, string){
@@ -106,17 +107,17 @@ func TestAnOperatorSeesWhoIsThereAndForHowLong(t *testing.T) {
 			if err != nil || len(h) != 1 {
 				t.Fatal(h, err)
 			}
-			return h[0].Capacity, h[0].Host + "/" + h[0].Instance + " " + h[0].Role + " " + h[0].Version
+			return h[0].Capacity, h[0].Host + "/" + h[0].Instance + " " + h[0].Role + " " + h[0].Version + " " + strings.Join(h[0].Queues, ",")
 		},
 		"client": func() (int, string) {
 			h, err := c.Hosts(ctx)
 			if err != nil || len(h) != 1 {
 				t.Fatal(h, err)
 			}
-			return h[0].Capacity, h[0].Host + "/" + h[0].Instance + " " + h[0].Role + " " + h[0].Version
+			return h[0].Capacity, h[0].Host + "/" + h[0].Instance + " " + h[0].Role + " " + h[0].Version + " " + strings.Join(h[0].Queues, ",")
 		},
 	} {
-		if capacity, text := hosts(); capacity != 8 || text != "one/w1 worker 1.2.3" {
+		if capacity, text := hosts(); capacity != 8 || text != "one/w1 worker 1.2.3 gpu,default" {
 			t.Errorf("the %s sees %q with a capacity of %d", who, text, capacity)
 		}
 	}

@@ -21,6 +21,8 @@ const (
 // StepSnapshot is all that the dispatch of steps is planned from.
 type StepSnapshot struct {
 	Now time.Time
+	// At is the revision that steps are known at.
+	At int64
 	// Runs have steps, and are in progress, in the order of the queue; each with its
 	// instances.
 	Runs []Fanned
@@ -65,6 +67,9 @@ type StepPlan struct {
 	Begin []*run.Run
 	// End are runs that have come to their end.
 	End []RunEnd
+	// Behind is the revision that steps must be known at to tell whether a run has come
+	// to its end; 0 if they are.
+	Behind int64
 	// More tells that there was more to publish or to withdraw than a plan does.
 	More bool
 	// NextDeadline is when the next retry is due, or a run may publish again that has
@@ -99,11 +104,15 @@ func (d *Dispatch) ID() store.StepID {
 //
 // For each run, in order:
 //  1. If an instance of a step has failed for good that fails its run, the run has
-//     failed. If no instance can go any more and none is in flight, it has ended.
+//     failed. If no instance can go any more and none is in flight, it has ended. One
+//     that was just admitted begins before it ends.
 //  2. Steps go whose needs have succeeded, in the order of the graph: of each the
 //     instances with the lowest index, as many as its window leaves (concurrency less
 //     those in flight), as the run's max_concurrent_steps leaves, and no more than its
 //     max_steps_per_tick.
+//
+// A run that seems to have come to its end, and whose record is newer than what is known of
+// its steps, stays as it is: what has failed of it may be requested again by now.
 //
 // Of a run that has ended nothing goes: what was published is withdrawn, and what runs
 // has ended when its worker says so, or is gone. A run whose steps nobody knows fails: at
@@ -112,12 +121,18 @@ func (s *StepSnapshot) Plan() StepPlan {
 	var p StepPlan
 	for _, f := range s.Runs {
 		p.Lost = append(p.Lost, s.gone(f)...)
-		if end, ended := f.end(); ended {
+		switch end, ended := f.end(); {
+		case ended && f.Run.Revision > s.At:
+			p.Behind = max(p.Behind, f.Run.Revision)
+			continue
+		case f.Run.Status == run.NotStarted:
+			p.Begin = append(p.Begin, f.Run)
+			if ended { // and ends in the next plan
+				continue
+			}
+		case ended:
 			p.End = append(p.End, end)
 			continue
-		}
-		if f.Run.Status == run.NotStarted {
-			p.Begin = append(p.Begin, f.Run)
 		}
 		s.publish(&p, f)
 	}

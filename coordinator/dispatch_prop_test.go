@@ -40,29 +40,51 @@ func genFanned(number int) *rapid.Generator[Fanned] {
 		rev := int64(10)
 		for n := range f.steps {
 			for index := range f.steps[n].cells {
-				status := rapid.SampledFrom([]step.Status{
-					"", "", "", step.Requested, step.Scheduled, step.Running, step.Succeeded, step.Succeeded, step.Failed, step.Canceled,
-				}).Draw(t, "status")
-				if status == "" {
-					continue
+				for _, rec := range genHistory.Draw(t, "history") {
+					rev++
+					seen := planNow.Add(rapid.SampledFrom([]time.Duration{-time.Minute, -time.Minute, time.Millisecond}).Draw(t, "seen"))
+					f.take(&step.Instance{StepID: store.StepID{Run: id, Step: f.steps[n].Name, Index: index}, Record: rec, Revision: rev}, seen)
 				}
-				rev++
-				rec := step.Record{Status: status, Attempt: 1, Executor: &run.Executor{Host: "x"}}
-				if status == step.Requested {
-					rec.Pause = rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "pause")
-				}
-				f.take(&step.Instance{StepID: store.StepID{Run: id, Step: f.steps[n].Name, Index: index}, Record: rec, Revision: rev}, planNow.Add(-time.Minute))
 			}
 		}
-		r := &run.Run{ID: id, Created: int64(number + 1), Record: run.Record{Status: run.Running}}
+		r := &run.Run{ID: id, Created: int64(number + 1)}
+		r.Status = rapid.SampledFrom([]run.Status{run.Running, run.Running, run.NotStarted}).Draw(t, "run")
+		r.Revision = rapid.SampledFrom([]int64{1, 1, 1, stepsKnownAt, stepsKnownAt + 1}).Draw(t, "revision")
 		r.MaxConcurrentSteps = rapid.SampledFrom([]int{0, 0, 1, 4}).Draw(t, "most")
 		r.MaxStepsPerTick = rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "per tick")
 		return Fanned{r, f}
 	})
 }
 
+// stepsKnownAt is what drawn snapshots know steps at.
+const stepsKnownAt = 1000
+
+// genHistory draws what an instance goes through: none that was never published. One that
+// has failed or was canceled may be requested again, and go all of it once more.
+var genHistory = rapid.Custom(func(t *rapid.T) (all []step.Record) {
+	rec := func(status step.Status) step.Record {
+		return step.Record{Status: status, Attempt: 1, Executor: &run.Executor{Host: "x"}}
+	}
+	for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "retries") {
+		bad := rapid.SampledFrom([]step.Status{step.Failed, step.Canceled}).Draw(t, "ended")
+		all = append(all, rec(bad), step.Record{Status: step.Requested})
+	}
+	switch status := rapid.SampledFrom([]step.Status{
+		"", "", "", step.Requested, step.Scheduled, step.Running, step.Succeeded, step.Succeeded, step.Failed, step.Canceled,
+	}).Draw(t, "status"); status {
+	case "":
+	case step.Requested:
+		last := rec(status)
+		last.Pause = rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "pause")
+		all = append(all, last)
+	default:
+		all = append(all, rec(status))
+	}
+	return all
+})
+
 var genSteps = rapid.Custom(func(t *rapid.T) *StepSnapshot {
-	s := &StepSnapshot{Now: planNow, Tick: time.Second, Most: rapid.SampledFrom([]int{3, 100}).Draw(t, "most")}
+	s := &StepSnapshot{Now: planNow, At: stepsKnownAt, Tick: time.Second, Most: rapid.SampledFrom([]int{3, 100}).Draw(t, "most")}
 	alive := map[string]bool{}
 	for n := range rapid.IntRange(1, 3).Draw(t, "runs") {
 		f := genFanned(n).Draw(t, "run")
@@ -92,8 +114,9 @@ func (f Fanned) statusIn(n, index int) step.Status {
 // due tells whether an instance may be published, whatever limits there are.
 func (s *StepSnapshot) due(f Fanned, n, index int) bool {
 	st := &f.Fan.steps[n]
-	a, paused := st.running[index]
-	return f.statusIn(n, index) == step.Requested && (!paused || !s.Now.Before(a.seen.Add(a.rec.Pause)))
+	a, again := st.running[index]
+	paused := again && a.rec.Pause > 0 && s.Now.Before(a.seen.Add(a.rec.Pause))
+	return f.statusIn(n, index) == step.Requested && !paused
 }
 
 // doneSlow tells whether all instances of a step have succeeded.
@@ -128,7 +151,7 @@ func checkDispatch(s *StepSnapshot, p StepPlan) error {
 			for index := range st.cells {
 				is := published[fmt.Sprint(f.Run.ID, n, index)]
 				switch {
-				case is && (!ready || ends || !s.due(f, n, index)):
+				case is && (!ready || ends || f.over() || !s.due(f, n, index)):
 					return fmt.Errorf("%s/%s[%d] must not go", f.Run.ID, st.Name, index)
 				case is && passed:
 					return fmt.Errorf("%s/%s[%d] goes before one with a lower index", f.Run.ID, st.Name, index)
@@ -160,42 +183,59 @@ func checkDispatch(s *StepSnapshot, p StepPlan) error {
 }
 
 // checkLeftSteps: nothing is left that may go, and runs end when nothing can happen to
-// them any more.
+// them any more, if that is known.
 func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string]bool, ends bool, inRun, ofRun int) error {
-	fails, anything := false, false
+	over, known := f.over(), f.Run.Revision <= s.At
+	begins := slices.Contains(p.Begin, f.Run)
+	switch {
+	case ends != (known && over && f.Run.Status == run.Running):
+		return fmt.Errorf("%s ends: %v; nothing can happen to it: %v; its steps are known: %v", f.Run.ID, ends, over, known)
+	case begins != (f.Run.Status == run.NotStarted && (known || !over)):
+		return fmt.Errorf("%s, which is %s, begins: %v", f.Run.ID, f.Run.Status, begins)
+	case over && !known && p.Behind < f.Run.Revision:
+		return fmt.Errorf("%s may have ended, and is not looked at again", f.Run.ID)
+	case over:
+		return nil
+	}
 	for n := range f.Fan.steps {
 		st := &f.Fan.steps[n]
-		ready, never := true, false
+		ready := true
 		for _, need := range st.Needs {
 			ready = ready && f.doneSlow(need)
 		}
 		inStep := 0
 		for index := range st.cells {
-			status := f.statusIn(n, index)
-			if status.InFlight() || published[fmt.Sprint(f.Run.ID, n, index)] {
+			if f.statusIn(n, index).InFlight() || published[fmt.Sprint(f.Run.ID, n, index)] {
 				inStep++
 			}
-			if (status == step.Failed || status == step.Canceled) && st.OnFailure == step.Fail {
-				fails = true
-			}
 		}
-		never = f.never(n)
 		for index := range st.cells {
-			status := f.statusIn(n, index)
-			anything = anything || status.InFlight() || status == step.Requested && !never
 			full := len(p.Publish) == s.Most ||
 				st.Concurrency > 0 && inStep >= st.Concurrency ||
 				f.Run.MaxConcurrentSteps > 0 && inRun+ofRun >= f.Run.MaxConcurrentSteps ||
 				f.Run.MaxStepsPerTick > 0 && ofRun >= f.Run.MaxStepsPerTick
-			if !ends && ready && !full && s.due(f, n, index) && !published[fmt.Sprint(f.Run.ID, n, index)] {
+			if ready && !full && s.due(f, n, index) && !published[fmt.Sprint(f.Run.ID, n, index)] {
 				return fmt.Errorf("%s/%s[%d] may go, and does not", f.Run.ID, st.Name, index)
 			}
 		}
 	}
-	if ends != (fails || !anything) {
-		return fmt.Errorf("%s ends: %v; one has failed that fails it: %v; something can happen: %v", f.Run.ID, ends, fails, anything)
-	}
 	return nil
+}
+
+// over tells whether one has failed that fails the run, or nothing can happen any more.
+func (f Fanned) over() bool {
+	fails, anything := false, false
+	for n := range f.Fan.steps {
+		st, never := &f.Fan.steps[n], f.never(n)
+		for index := range st.cells {
+			status := f.statusIn(n, index)
+			anything = anything || status.InFlight() || status == step.Requested && !never
+			if (status == step.Failed || status == step.Canceled) && st.OnFailure == step.Fail {
+				fails = true
+			}
+		}
+	}
+	return fails || !anything
 }
 
 // never tells whether a step can't go any more, because of one before it.
@@ -277,4 +317,35 @@ func TestSpoiledDispatchesAreCaught(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What the leader counts as it goes is what it would count anew.
+func TestAFanoutCountsWhatItHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := genFanned(0).Draw(t, "run").Fan
+		anew := newFanout(f.id, f.graph)
+		for n := range f.steps {
+			for index, c := range f.steps[n].cells {
+				if c.rev == 0 {
+					continue
+				}
+				id := store.StepID{Run: f.id, Step: f.steps[n].Name, Index: index}
+				a, ok := f.steps[n].running[index]
+				if !ok {
+					a.rec = step.Record{Status: step.Statuses[c.status], Attempt: int(c.attempt)}
+				}
+				anew.take(&step.Instance{StepID: id, Record: a.rec, Revision: c.rev}, a.seen)
+			}
+		}
+		for n := range f.steps { // a list without anything is none
+			for _, st := range []*fanStep{&f.steps[n], &anew.steps[n]} {
+				if len(st.again) == 0 {
+					st.again = nil
+				}
+			}
+		}
+		if !reflect.DeepEqual(f, anew) {
+			t.Fatalf("counted as it went:\n%+v\nanew:\n%+v", f, anew)
+		}
+	})
 }

@@ -20,7 +20,7 @@ func (l *leader) dispatch(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	sn := StepSnapshot{
-		Now: now, Runs: fanned, Ended: ended, Blind: blind,
+		Now: now, At: l.steps.at, Runs: fanned, Ended: ended, Blind: blind,
 		Alive: l.steps.alive(l.state.activeAt), Tick: l.cfg.TickInterval, Most: maxPublish,
 	}
 	plan := sn.Plan()
@@ -57,7 +57,11 @@ func (l *leader) dispatch(ctx context.Context, now time.Time) error {
 	l.deadline = sooner(l.deadline, plan.NextDeadline)
 	// What was lost may be published again, and what has ended is to be withdrawn.
 	l.dirty = l.dirty || plan.More || len(plan.Lost)+len(plan.End)+len(plan.Begin) > 0
-	return l.send(ctx, nil, items)
+	if err := l.send(ctx, nil, items); err != nil {
+		return err
+	}
+	l.after = max(l.after, plan.Behind)
+	return nil
 }
 
 // stepItem writes the state of an instance under a compare of the one before.

@@ -217,7 +217,9 @@ func (s *fanStep) requested(now time.Time, each func(index int, rec step.Record)
 		index := again[0]
 		again = again[1:]
 		a := s.running[index]
-		if at := a.seen.Add(a.rec.Pause); now.Before(at) {
+		// A plan is of the time when its tick was due, which may be before the news came
+		// that is in it: who has no pause waits for nothing.
+		if at := a.seen.Add(a.rec.Pause); a.rec.Pause > 0 && now.Before(at) {
 			due = sooner(due, at)
 		} else if !each(index, a.rec) {
 			return due

@@ -53,7 +53,7 @@ func TestAnInstanceOfAnEndedRunWhoseWorkerDies(t *testing.T) {
 				for index, want := range []step.Status{step.Canceled, step.Canceled, step.Requested} {
 					fl.stepIs(fmt.Sprintf("r/m/%06d", index), want)
 				}
-				if _, err := fl.instances().Retry(t.Context(), fl.Store, "r"); err != nil {
+				if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); err != nil {
 					t.Fatal(err)
 				}
 				fl.settle()
@@ -122,7 +122,7 @@ func TestARunThatIsTriedAgainHasNoMarks(t *testing.T) {
 		h.finish(step.Failed)
 		fl.put(fl.keys.CanceledStep(store.StepID{Run: "r", Step: "m"}), string(run.CanceledValue))
 		fl.is(map[string]string{"r": "failed"})
-		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r"); err != nil {
+		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); err != nil {
 			t.Fatal(err)
 		}
 		fl.nothingLeft(fl.keys.CanceledAll())

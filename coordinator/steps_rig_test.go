@@ -61,6 +61,7 @@ type hand struct {
 	name  string
 	lease store.LeaseID
 	has   []*step.Taken
+	sure  bool // that nothing fails any more
 }
 
 func (fl *fleet) hand(name string) *hand { return &hand{fl: fl, name: name, lease: fl.executor()} }
@@ -132,13 +133,14 @@ func (fl *fleet) stepIs(text string, want step.Status) {
 }
 
 // stepReferee checks, at every revision, the windows, the caps, and the order of
-// statuses.
+// statuses; and that no run has failed of which nothing has.
 type stepReferee struct {
 	fl     *fleet
 	status map[store.StepID]step.Status
 	runs   map[store.StepID]int // successes
 	window map[string]int       // by RUN/STEP
 	most   map[string]int       // by run
+	byHand bool                 // somebody cancels instances, and has them tried again
 }
 
 func (fl *fleet) watchSteps() *stepReferee {
@@ -156,7 +158,7 @@ func (f *stepReferee) committed(rev int64, events []*mvccpb.Event) {
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		if ev.Type == mvccpb.Event_DELETE || !strings.HasPrefix(key, f.fl.keys.StepsAll()) {
-			continue
+			continue // runs are looked at below, when all of the revision is known
 		}
 		id, err := store.ParseStepID(strings.TrimPrefix(key, f.fl.keys.StepsAll()))
 		if err != nil {
@@ -177,6 +179,24 @@ func (f *stepReferee) committed(rev int64, events []*mvccpb.Event) {
 		}
 		f.step(rev, id, i)
 	}
+	for _, ev := range events {
+		if ev.Type == mvccpb.Event_PUT && strings.HasPrefix(string(ev.Kv.Key), f.fl.keys.Runs()) {
+			f.run(rev, ev.Kv)
+		}
+	}
+}
+
+func (f *stepReferee) run(rev int64, kv *mvccpb.KeyValue) {
+	r, err := run.Decode(f.fl.keys, kv)
+	if err != nil || r.Status != run.Failed || r.Steps == 0 {
+		return
+	}
+	for id, s := range f.status {
+		if id.Run == r.ID && (s == step.Failed || s == step.Canceled) {
+			return
+		}
+	}
+	f.fl.t.Errorf("revision %d: run %s has failed (%s), and nothing of it has", rev, r.ID, r.Error)
 }
 
 func (f *stepReferee) step(rev int64, id store.StepID, i *step.Instance) {
@@ -188,6 +208,11 @@ func (f *stepReferee) step(rev int64, id store.StepID, i *step.Instance) {
 		step.Requested: {step.Scheduled},
 		step.Scheduled: {step.Running, step.Canceled},
 		step.Running:   {step.Succeeded, step.Failed, step.Canceled, step.Requested, step.Scheduled},
+	}
+	if f.byHand {
+		legal[step.Failed] = []step.Status{step.Requested}
+		legal[step.Canceled] = []step.Status{step.Requested}
+		legal[step.Requested] = append(legal[step.Requested], step.Canceled)
 	}
 	if !slices.Contains(legal[old], i.Status) {
 		f.fl.t.Errorf("revision %d: %s went from %s to %s", rev, id, old, i.Status)
@@ -240,7 +265,7 @@ func (h *hand) work(rnd *draws) {
 		t := h.has[0]
 		h.has = h.has[1:]
 		as := step.Succeeded
-		if rnd.draw(4) == 0 {
+		if !h.sure && rnd.draw(4) == 0 {
 			as = step.Failed
 		}
 		if _, err := s.Finish(ctx, t, step.Outcome{Status: as}, nil); err != nil && problem.CodeOf(err) != problem.StepLost {

@@ -311,12 +311,12 @@ func TestAFailedRunIsTriedAgain(t *testing.T) {
 		h.finish(step.Succeeded)
 		h.finish(step.Failed)
 		fl.settle()
-		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r"); problem.CodeOf(err) != problem.RunNotEnded {
+		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); problem.CodeOf(err) != problem.RunNotEnded {
 			t.Errorf("while one is being stopped: %v", err)
 		}
 		h.finish(step.Canceled)
 		fl.is(map[string]string{"r": "failed"})
-		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r"); err != nil {
+		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); err != nil {
 			t.Fatal(err)
 		}
 		fl.is(map[string]string{"r": "running"})
@@ -330,7 +330,7 @@ func TestAFailedRunIsTriedAgain(t *testing.T) {
 		h.take(1)
 		h.finish(step.Succeeded)
 		fl.is(map[string]string{"r": "succeeded"})
-		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r"); problem.CodeOf(err) != problem.RunEnded {
+		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); problem.CodeOf(err) != problem.RunEnded {
 			t.Errorf("one that has succeeded: %v", err)
 		}
 	})

@@ -59,6 +59,7 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	a.registerLimits(h)
 	a.registerCoordinator(h)
 	a.registerHosts(h)
+	a.registerSources(h)
 	a.registerEvents(h)
 	a.registerHealth(h)
 	// The type of errors that huma would use is none that is ever answered.

@@ -86,6 +86,12 @@ func (c *Client) CancelRun(ctx context.Context, id string, r RunCancel) (*Run, e
 	return c.runCall(ctx, http.MethodPost, runPath(id)+"/cancel", r)
 }
 
+// RetryRun has a run tried again that has failed or was canceled, or some of its step
+// instances. To ask again for what is on its way already is no error.
+func (c *Client) RetryRun(ctx context.Context, id string, r RunRetry) (*Run, error) {
+	return c.runCall(ctx, http.MethodPost, runPath(id)+"/retry", r)
+}
+
 // StartRun has the asker be the executor of a run that was admitted. A request
 // without a name for the executor gets one, so that a request which is sent again
 // finds its attempt.

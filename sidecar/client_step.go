@@ -68,6 +68,26 @@ func (c *Client) StepLog(ctx context.Context, run, step string, index int) ([]by
 	return text, nil
 }
 
+// RetryStep has an instance of a step tried again that has failed or was canceled. One
+// that has not ended is no error.
+func (c *Client) RetryStep(ctx context.Context, run, step string, index int, r StepRetry) (*StepInstance, error) {
+	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "retry"), r)
+}
+
+// CancelStep ends an instance of a step. One that runs is stopped, and stays running
+// until it was. One that was canceled already is no error.
+func (c *Client) CancelStep(ctx context.Context, run, step string, index int) (*StepInstance, error) {
+	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "cancel"), nil)
+}
+
+func (c *Client) stepCall(ctx context.Context, path string, in any) (*StepInstance, error) {
+	var i StepInstance
+	if _, err := c.call(ctx, http.MethodPost, path, in, &i); err != nil {
+		return nil, err
+	}
+	return &i, nil
+}
+
 // stepPath is the path of a run's steps, or of what the names lead to below them.
 func stepPath(run string, names ...string) string {
 	path := runPath(run) + "/steps"

@@ -41,11 +41,7 @@ func (c *Client) HeartbeatStep(ctx context.Context, run, step string, index int,
 
 // FinishStep tells how an attempt has ended.
 func (c *Client) FinishStep(ctx context.Context, run, step string, index int, r StepFinish) (*StepInstance, error) {
-	var i StepInstance
-	if _, err := c.call(ctx, http.MethodPost, stepPath(run, step, strconv.Itoa(index), "finish"), r, &i); err != nil {
-		return nil, err
-	}
-	return &i, nil
+	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "finish"), r)
 }
 
 func (c *Client) takenCall(ctx context.Context, path string, in any) (*TakenStep, error) {

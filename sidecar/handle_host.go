@@ -50,7 +50,8 @@ func HostsOf(all []lease.PresenceRecord, active []step.Active, candidates []run.
 		n := counts[[2]string{h.Host, h.Instance}]
 		hosts[i] = Host{
 			Host: h.Host, Instance: h.Instance, Role: h.Role, Version: h.Version,
-			PID: h.PID, Capacity: h.Capacity, Since: h.Since, ActiveSteps: n.Steps, ActiveRuns: n.Runs,
+			PID: h.PID, Capacity: h.Capacity, Queues: h.Queues, Since: h.Since,
+			ActiveSteps: n.Steps, ActiveRuns: n.Runs,
 			Leader: len(candidates) > 0 && candidates[0].Host == h.Host && candidates[0].Instance == h.Instance,
 		}
 	}

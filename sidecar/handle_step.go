@@ -156,4 +156,5 @@ func (a *api) registerSteps(h huma.API) {
 	}}
 	handle(a, h, op, a.getStepLog)
 	a.registerTaking(h)
+	a.registerRetrying(h)
 }

@@ -75,6 +75,7 @@ type Host struct {
 	Version  string    `json:"version"`
 	PID      int       `json:"pid"`
 	Capacity int       `json:"capacity" doc:"How many step instances it runs at a time; 0 of one that runs none."`
+	Queues   []string  `json:"queues,omitempty" nullable:"false" doc:"Queues that it takes step instances from; left out of one that takes none by itself."`
 	Since    time.Time `json:"since"`
 
 	ActiveSteps int  `json:"active_steps" doc:"Step instances that it runs now, or that were taken through it."`

@@ -103,7 +103,7 @@ type RunWhy struct {
 
 // RunEvent is something that has happened to a run.
 type RunEvent struct {
-	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
+	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
 	At       time.Time         `json:"at"`
 	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
 	Reason   string            `json:"reason,omitempty"`
@@ -115,6 +115,13 @@ type RunEvent struct {
 type RunCancel struct {
 	Reason     string `json:"reason,omitempty" doc:"Kept with the run. Cut at 4096 bytes."`
 	QueuedOnly bool   `json:"queued_only,omitempty" doc:"Refuses with run_not_queued if the run has left the queue."`
+}
+
+// RunRetry has a run tried again that has failed or was canceled, or some of its step
+// instances.
+type RunRetry struct {
+	Steps  []string `json:"steps,omitzero" nullable:"false" minItems:"1" maxItems:"100" doc:"What to try again of it, and nothing else that has failed: names of steps, of which all is tried again that has failed or was canceled, and of instances, as in extract[3]. Left out, all that has not succeeded."`
+	Reason string   `json:"reason,omitempty" doc:"Told with the event. Cut at 4096 bytes."`
 }
 
 // RunStart says who runs a run that was admitted.

@@ -122,6 +122,11 @@ type StepFinish struct {
 	Output   string `json:"output,omitempty" doc:"What it has written. The last 16 KiB are kept."`
 }
 
+// StepRetry has a step instance tried again that has failed or was canceled.
+type StepRetry struct {
+	Reason string `json:"reason,omitempty" doc:"Told with the event. Cut at 4096 bytes."`
+}
+
 // TakenStep is a step instance as its executor sees it.
 type TakenStep struct {
 	StepWork

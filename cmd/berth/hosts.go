@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -28,7 +29,7 @@ func hostsCommand() *cli.Command {
 				"without a sidecar; and a candidate for the coordinator's part, alone or in a\n" +
 				"sidecar. It is seen for up to 10 seconds after it has died. CAPACITY is how many step\n" +
 				"instances it runs at a time, ACTIVE how many it has now, and how many runs were\n" +
-				"started through it.",
+				"started through it. QUEUES are those that a worker takes them from.",
 		}},
 	}
 }
@@ -98,10 +99,10 @@ func hostsTable(out *page, hosts []sidecar.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, capacity, activeText(h), leader, h.Version, strconv.Itoa(h.PID), ago(out.now, h.Since),
+			h.Host, h.Instance, h.Role, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, strconv.Itoa(h.PID), ago(out.now, h.Since),
 		})
 	}
-	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "CAPACITY", "ACTIVE", "LEADER", "VERSION", "PID", "SINCE"}, rows)
+	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE"}, rows)
 }
 
 // activeText says what an instance has: the runs apart, which capacity is not about.

@@ -165,7 +165,7 @@ func runsCancelCommand() *cli.Command {
 
 func cancelRun(c *cli.Context, onlyQueued bool) func(run.Store, *printer, string) error {
 	return func(s run.Store, p *printer, id string) error {
-		why, err := cancelReason(c)
+		why, err := reasonOrBy(c, "canceled")
 		if err != nil {
 			return err
 		}
@@ -183,18 +183,18 @@ func cancelRun(c *cli.Context, onlyQueued bool) func(run.Store, *printer, string
 	}
 }
 
-// maxReason bounds why a run was canceled, in bytes, as the HTTP API does.
+// maxReason bounds why a run was canceled or retried, in bytes, as the HTTP API does.
 const maxReason = 4096
 
-// cancelReason is what is kept with a run that is canceled.
-func cancelReason(c *cli.Context) (string, error) {
+// reasonOrBy is why something was done: the reason that was given, or else by whom.
+func reasonOrBy(c *cli.Context, done string) (string, error) {
 	why := c.String(reasonFlag.Name)
 	if !c.IsSet(reasonFlag.Name) {
 		who := "an operator"
 		if u, err := user.Current(); err == nil {
 			who = u.Username
 		}
-		return "canceled by " + who, nil
+		return done + " by " + who, nil
 	}
 	if why == "" || len(why) > maxReason || !utf8.ValidString(why) || strings.ContainsFunc(why, unicode.IsControl) {
 		return "", usagef("--reason must be one line of 1 to %d bytes", maxReason)

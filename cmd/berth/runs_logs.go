@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -72,16 +71,8 @@ type whose struct {
 
 // parseWhose reads STEP or STEP[INDEX].
 func parseWhose(text string) (whose, error) {
-	name, rest, indexed := strings.Cut(text, "[")
-	if !indexed {
-		return whose{name, -1}, nil
-	}
-	number, end, closed := strings.Cut(rest, "]")
-	index, err := strconv.Atoi(number)
-	if name == "" || !closed || end != "" || err != nil || index < 0 {
-		return whose{}, usagef("%q names no step instance: it is STEP or STEP[INDEX], as in 'extract[3]'", text)
-	}
-	return whose{name, index}, nil
+	w, err := parseWhich(text)
+	return whose{w.Step, w.Index}, err
 }
 
 // loggedInstance is an instance with what is kept of its output.

@@ -85,6 +85,7 @@ func sourceRun(c *cli.Context) error {
 		return err
 	}
 	log := newLogger(c.App.ErrWriter, s, hclog.Info)
+	log.Named(source.Role).Info("loaded", "source", spec.Name, "file", name, "interval", spec.Interval, "steps", len(spec.Steps))
 	var reg *prometheus.Registry // what nobody can see is not kept
 	if c.IsSet(listenFlag) && s.Listen != "" {
 		reg = newRegistry()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -38,10 +37,10 @@ func sourceList(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		list := sidecar.List[sourceRecord]{Items: []sourceRecord{}}
+		list := sidecar.List[sidecar.Source]{Items: []sidecar.Source{}}
 		var bad []error
 		for _, o := range all {
-			list.Items = append(list.Items, sourceRecordOf(o))
+			list.Items = append(list.Items, sidecar.SourceOf(o))
 			bad = append(bad, o.Bad...)
 		}
 		if err := p.print(list, func(out *page) { sourceTable(out, list.Items) }); err != nil || len(bad) == 0 {
@@ -54,52 +53,7 @@ func sourceList(c *cli.Context) error {
 // sourcesOf is the store of sources, on the same connection.
 func sourcesOf(s run.Store) source.Store { return source.Store{Backend: s.Backend, Keys: s.Keys} }
 
-// sourceRecord is a source, in JSON.
-type sourceRecord struct {
-	Name string `json:"name"`
-	// Candidates run it: the first looks, the others stand by.
-	Candidates []source.Candidate `json:"candidates"`
-	// Known is how many ids are remembered.
-	Known    int         `json:"known"`
-	LastLook *lookRecord `json:"last_look"`
-}
-
-// lookRecord is a look, in JSON.
-type lookRecord struct {
-	By        string           `json:"by"`
-	Interval  sidecar.Duration `json:"interval"`
-	At        time.Time        `json:"at"`
-	Took      sidecar.Duration `json:"took"`
-	Listed    int              `json:"listed"`
-	Submitted int              `json:"submitted"`
-	Refused   int              `json:"refused"`
-	Refusal   string           `json:"refusal,omitempty"`
-	Error     string           `json:"error,omitempty"`
-	Failures  int              `json:"failures,omitempty"`
-	LastGood  time.Time        `json:"last_good,omitzero"`
-}
-
-func sourceRecordOf(o source.Overview) sourceRecord {
-	r := sourceRecord{Name: o.Name, Candidates: o.Candidates, Known: o.Seen}
-	if r.Candidates == nil {
-		r.Candidates = []source.Candidate{}
-	}
-	if o.Last != nil {
-		l := lookRecordOf(*o.Last)
-		r.LastLook = &l
-	}
-	return r
-}
-
-func lookRecordOf(l source.Look) lookRecord {
-	return lookRecord{
-		By: l.By, Interval: sidecar.Duration(l.Interval), At: l.At, Took: sidecar.Duration(l.Took),
-		Listed: l.Listed, Submitted: l.Submitted, Refused: l.Refused, Refusal: l.Refusal,
-		Error: l.Error, Failures: l.Failures, LastGood: l.LastGood,
-	}
-}
-
-func sourceTable(out *page, all []sourceRecord) {
+func sourceTable(out *page, all []sidecar.Source) {
 	var rows [][]string
 	for _, r := range all {
 		row := []string{r.Name, "nobody", "0", "", "", "", "", strconv.Itoa(r.Known), "it was never looked at"}
@@ -108,7 +62,10 @@ func sourceTable(out *page, all []sourceRecord) {
 		}
 		if l := r.LastLook; l != nil {
 			row[3], row[4] = ago(out.now, l.At), strconv.Itoa(l.Listed)
-			row[5], row[6], row[8] = strconv.Itoa(l.Submitted), strconv.Itoa(l.Refused), l.text()
+			row[5], row[6], row[8] = strconv.Itoa(l.Submitted), strconv.Itoa(l.Refused), lookText(l)
+		}
+		if r.Problem != "" {
+			row[8] = "what is known of it can't all be read"
 		}
 		rows = append(rows, row)
 	}
@@ -116,8 +73,8 @@ func sourceTable(out *page, all []sourceRecord) {
 		[]string{"SOURCE", "RUN BY", "STANDBY", "LAST LOOK", "LISTED", "NEW", "REFUSED", "KNOWN", "STATUS"}, rows)
 }
 
-// text says what came of a look.
-func (l *lookRecord) text() string {
+// lookText says what came of a look.
+func lookText(l *sidecar.SourceLook) string {
 	switch {
 	case l.Failures > 1:
 		return fmt.Sprintf("failed %d times: %s", l.Failures, l.Error)
@@ -152,27 +109,21 @@ func sourceWake(c *cli.Context) error {
 	}
 	name := given[0]
 	return connectRuns(c, func(s run.Store) error {
-		o, wish, err := sourcesOf(s).Wake(c.Context, name)
-		if err != nil {
+		wish, err := sourcesOf(s).Wake(c.Context, name)
+		if err != nil || !c.Bool("wait") {
 			return err
-		}
-		if len(o.Candidates) == 0 {
-			return problem.New(problem.Precondition, "nobody runs source %q: 'berth source run -f FILE' does, and looks at once", name)
-		}
-		if !c.Bool("wait") {
-			return nil
 		}
 		look, err := sourcesOf(s).Await(c.Context, name, wish)
 		if err != nil {
 			return err
 		}
-		record := lookRecordOf(look)
+		record := sidecar.SourceLookOf(look)
 		if err := p.print(record, func(out *page) {
 			if look.Error != "" {
-				out.line("%s", record.text())
+				out.line("%s", lookText(&record))
 				return
 			}
-			out.line("%d listed, %d new, %d refused; %s", look.Listed, look.Submitted, look.Refused, record.text())
+			out.line("%d listed, %d new, %d refused; %s", look.Listed, look.Submitted, look.Refused, lookText(&record))
 		}); err != nil {
 			return err
 		}

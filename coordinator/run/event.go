@@ -43,7 +43,7 @@ const (
 	StepSucceeded  EventType = "StepSucceeded"  // and so on: its ends
 	StepFailed     EventType = "StepFailed"     // for good
 	StepCanceled   EventType = "StepCanceled"   // it was stopped
-	StepRetried    EventType = "StepRetried"    // it has failed, or was lost, and is tried again
+	StepRetried    EventType = "StepRetried"    // it has failed, or was lost, and is tried again; or somebody has asked for that
 	StepHandedBack EventType = "StepHandedBack" // its worker could not begin it
 )
 

@@ -22,18 +22,22 @@ func (r *Run) Retriable() error {
 	return nil
 }
 
-// Retry puts a run that has failed or was canceled into the queue once more. The
-// revision is that of the record which was looked at: if it is no longer that, the
-// error is [Run.Retriable]'s.
-func (s Store) Retry(ctx context.Context, id string, revision int64) (*Run, error) {
+// Retry puts a run that has failed or was canceled into the queue once more, and why is
+// told with it. The revision is that of the end that was looked at. A run that has
+// another by now was queued again since, and is returned as it is: nothing else leads on
+// from an end, and the answer may have been lost.
+func (s Store) Retry(ctx context.Context, id, why string, revision int64) (*Run, error) {
+	if err := validateWhy("reason", why); err != nil {
+		return nil, err
+	}
 	return s.change(ctx, id, "the run was not queued again", func(r *Run) (step, error) {
-		if r.Status == Queued && r.Revision > revision {
-			return step{done: true}, nil // the answer was lost
+		if r.Revision != revision {
+			return step{done: true}, nil
 		}
 		if err := r.Retriable(); err != nil {
 			return step{}, err
 		}
-		rec, event := r.Record.retry(time.Now())
+		rec, event := r.Record.retry(why, time.Now())
 		next := step{rec: rec, event: event, ops: []*pb.RequestOp{store.Delete(s.Keys.Canceled(id))}}
 		if r.Steps > 0 { // nothing of it runs any more that could be stopped
 			next.ops = append(next.ops, store.DeleteAll(s.Keys.CanceledSteps(id)))

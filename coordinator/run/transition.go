@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 )
@@ -59,9 +60,11 @@ func (r Record) start(by Executor, now time.Time) (Record, Event) {
 
 // retry puts a run into the queue once more, at its old place and with as many retries
 // as at first.
-func (r Record) retry(now time.Time) (Record, Event) {
+func (r Record) retry(why string, now time.Time) (Record, Event) {
 	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt}
-	return again, Event{Type: RunQueued, At: now, Reason: "it is tried again", Metadata: meta("priority", strconv.Itoa(r.Priority))}
+	e := Event{Type: RunQueued, At: now, Reason: cmp.Or(why, "it is tried again")}
+	e.Metadata = meta("priority", strconv.Itoa(r.Priority))
+	return again, e
 }
 
 // Begin has a run begin whose steps workers run.

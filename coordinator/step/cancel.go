@@ -13,7 +13,8 @@ import (
 
 // Cancel ends one step instance of a run in progress. One that is running is stopped by
 // its worker, and ends when that has been done. One that has ended is a StepEnded
-// problem, unless it was canceled before.
+// problem, unless it was canceled before: then it is no error, and neither is it if that
+// was the end of its run.
 func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*Instance, error) {
 	const what = "the step instance was not canceled"
 	r, err := runs.Get(ctx, id.Run)
@@ -21,6 +22,9 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 		return nil, err
 	}
 	if r.Status.Ended() {
+		if i, err := s.read(ctx, id); err == nil && i.Status == Canceled {
+			return i, nil
+		}
 		return nil, problem.New(problem.RunEnded, "run %q has ended already: its status is %s", id.Run, r.Status)
 	}
 	if _, err := s.Get(ctx, id); err != nil {

@@ -17,9 +17,14 @@
 //     clock, no environment. It comes to an end: templates can't loop, and what they
 //     write is bounded.
 //   - Every refusal names the field, as in steps.extract.needs.
+//   - The revision at which an instance was taken is the fence of its attempt, and every
+//     end of the attempt compares it. An instance comes to be requested again only when it
+//     has ended, or was lost: so no two executors have it at once, and fences grow.
+//   - Nothing but [Store.Retry] leads on from the end of an instance, or of its run.
 //
 // To read along: spec.go and items.go (what is submitted), template.go (what may
 // stand between {{ and }}), graph.go and order.go (how steps stand to each other),
 // shape.go (what is kept of a step), work.go and recipe.go (what an instance is to
-// do), backoff.go (how long a retry waits).
+// do), backoff.go (how long a retry waits), retrial.go and retry.go (what is tried again
+// because somebody asks for it).
 package step

@@ -148,7 +148,7 @@ func (s Store) detail(ctx context.Context, id store.StepID) (view, *Detail, erro
 	}
 	d := &Detail{Run: v.run, Shape: v.graph.Shapes()[number], Number: id.Index}
 	if id.Index < 0 || id.Index >= d.Shape.Count {
-		return view{}, nil, problem.New(problem.StepNotFound, "step %q of run %q has no instance %d: it has %d, from 0 on", id.Step, id.Run, id.Index, d.Shape.Count)
+		return view{}, nil, noInstance(id.Run, &d.Shape, id.Index)
 	}
 	for _, before := range v.graph.Shapes()[:number] {
 		d.Number += before.Count

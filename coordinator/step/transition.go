@@ -77,6 +77,10 @@ func (r Record) Cancel(now time.Time) Record {
 	return r
 }
 
+// request has an instance that has ended requested again, with as many attempts as at
+// first. Whoever has ended the last one may ask for that end once more.
+func (r Record) request() Record { return Record{Status: Requested, EndFence: r.EndFence} }
+
 // handBack puts an instance back that was not begun: the start does not count.
 func (r Record) handBack(now time.Time) Record {
 	r.Attempt--

@@ -15,6 +15,7 @@ type metrics struct {
 	listed    prometheus.Gauge
 	refused   prometheus.Gauge
 	submitted prometheus.Counter
+	wakes     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, source string) *metrics {
@@ -41,6 +42,9 @@ func newMetrics(reg prometheus.Registerer, source string) *metrics {
 		}),
 		submitted: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_source_items_submitted_total", Help: "Items that became runs.",
+		}),
+		wakes: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_source_wakes_total", Help: "Wishes to look at once that this process has heard of in its turn; those that come together count as one.",
 		}),
 	}
 }

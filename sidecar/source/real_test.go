@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -89,10 +90,13 @@ func TestARealEtcdAndARealCommand(t *testing.T) {
 	if err != nil || len(o.Candidates) != 1 || o.Seen != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if _, _, err := all.Wake(t.Context(), "inbox"); err != nil {
+	if _, err := all.Wake(t.Context(), "inbox"); err != nil {
 		t.Error(err)
 	}
 	two()
+	if _, err := all.Wake(t.Context(), "inbox"); problem.CodeOf(err) != problem.Precondition {
+		t.Errorf("nobody runs it: %v", err)
+	}
 	made, err := runs.All(t.Context())
 	if err != nil || len(made.Runs) != 2 || made.Runs[0].ID != "inbox.a" || made.Runs[1].ID != "inbox.d" || made.Runs[1].Status != run.Queued {
 		t.Errorf("%+v, %v", made.Runs, err)

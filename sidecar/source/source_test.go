@@ -107,9 +107,9 @@ func TestLooksThatFail(t *testing.T) {
 		}
 		// A wish does not wait.
 		r.lists("b", nil)
-		o, rev, err := r.Wake(t.Context(), "inbox")
-		if err != nil || len(o.Candidates) != 1 {
-			t.Fatal(o, err)
+		rev, err := r.Wake(t.Context(), "inbox")
+		if err != nil {
+			t.Fatal(err)
 		}
 		l, err := r.Await(t.Context(), "inbox", rev)
 		if err != nil || l.Error != "" || l.Failures != 0 || l.Submitted != 1 {
@@ -253,8 +253,8 @@ func TestAWishDuringALook(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		r.hang = make(chan struct{})
 		r.lists("a", nil)
-		r.source("x")
-		_, rev, err := r.Wake(t.Context(), "inbox")
+		s := r.source("x")
+		rev, err := r.Wake(t.Context(), "inbox")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,6 +265,9 @@ func TestAWishDuringALook(t *testing.T) {
 		}
 		r.wait(time.Second)
 		r.wantLooks("x0s", "x2s")
+		if n := s.metric("berth_source_wakes_total"); n != 1 {
+			t.Errorf("%v were counted", n)
+		}
 		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := r.Await(short, "inbox", rev+1000); !errors.Is(err, context.DeadlineExceeded) {
@@ -374,6 +377,14 @@ func TestSourcesAreListedAndDeleted(t *testing.T) {
 				t.Errorf("a source that runs: %v", err)
 			}
 			s.stop()
+			if _, err := r.Wake(t.Context(), name); problem.CodeOf(err) != problem.Precondition {
+				t.Errorf("wake what nobody runs: %v", err)
+			}
+			r.root.Do(func(e *storetest.Etcd) {
+				for kv := range e.All(r.keys.SourceWake(name)) {
+					t.Errorf("it was woken all the same: %s", kv.Key)
+				}
+			})
 		}
 		all, err := r.All(t.Context())
 		if err != nil {
@@ -399,7 +410,7 @@ func TestSourcesAreListedAndDeleted(t *testing.T) {
 			if err := r.Delete(t.Context(), name); problem.CodeOf(err) != code {
 				t.Errorf("delete %s: %v", name, err)
 			}
-			if _, _, err := r.Wake(t.Context(), name); problem.CodeOf(err) != code {
+			if _, err := r.Wake(t.Context(), name); problem.CodeOf(err) != code {
 				t.Errorf("wake %s: %v", name, err)
 			}
 		}

@@ -104,8 +104,8 @@ func (o *Overview) known() bool {
 	return len(o.Candidates) > 0 || o.Last != nil || o.Seen > 0 || len(o.Bad) > 0
 }
 
-// find is [Store.Get] of a source that there is.
-func (s Store) find(ctx context.Context, name string) (Overview, error) {
+// Find is [Store.Get] of a source that there is.
+func (s Store) Find(ctx context.Context, name string) (Overview, error) {
 	if err := ValidateName(name); err != nil {
 		return Overview{}, err
 	}
@@ -116,17 +116,32 @@ func (s Store) find(ctx context.Context, name string) (Overview, error) {
 	return o, err
 }
 
-// Wake asks a source to look at once, or once more if a look is under way. It returns
-// the revision of the wish, and what was known before.
-func (s Store) Wake(ctx context.Context, name string) (Overview, int64, error) {
-	o, err := s.find(ctx, name)
-	if err != nil {
-		return o, 0, err
+// Wake asks whoever runs a source to look at once, or once more if a look is under way.
+// It returns the revision of the wish. If nobody runs the source, who looks at once when
+// it does, that is a Precondition problem.
+func (s Store) Wake(ctx context.Context, name string) (int64, error) {
+	if err := ValidateName(name); err != nil {
+		return 0, err
 	}
-	rev, err := store.Change(ctx, "the source was not woken", func(ctx context.Context) (int64, error) {
-		return store.Commit(ctx, s.Backend, nil, store.Put(s.Keys.SourceWake(name), wish{stamp(time.Now())}.encode(), 0))
+	return store.Change(ctx, "the source was not woken", func(ctx context.Context) (int64, error) {
+		put := store.Put(s.Keys.SourceWake(name), wish{stamp(time.Now())}.encode(), 0)
+		rev, err := store.Commit(ctx, s.Backend, []*pb.Compare{s.somebody(name)}, put)
+		if !errors.Is(err, store.ErrChanged) {
+			return rev, err
+		}
+		if _, err := s.Find(ctx, name); err != nil {
+			return 0, store.Stop(err)
+		}
+		return 0, store.Stop(problem.New(problem.Precondition, "nobody runs source %q: 'berth source run -f FILE' does, and looks at once", name))
 	})
-	return o, rev, err
+}
+
+// somebody holds if anybody stands to run a source: of a range without keys nothing is
+// greater than zero.
+func (s Store) somebody(name string) *pb.Compare {
+	c := store.Present(s.Keys.SourceCandidates(name))
+	c.RangeEnd = store.RangeEnd(s.Keys.SourceCandidates(name))
+	return c
 }
 
 // Await waits for a look that had heard of a wish when it began.
@@ -173,7 +188,7 @@ func puts(m store.FeedMessage) []*mvccpb.KeyValue {
 
 // Delete forgets all of a source that nobody runs, and what it has seen.
 func (s Store) Delete(ctx context.Context, name string) error {
-	if _, err := s.find(ctx, name); err != nil {
+	if _, err := s.Find(ctx, name); err != nil {
 		return err
 	}
 	_, err := store.Change(ctx, "the source was not deleted", func(ctx context.Context) (int64, error) {

@@ -58,6 +58,7 @@ func (t *term) stop() {
 // wake tells of the last wish.
 func (t *term) wake(wish int64) {
 	if t.wished.Swap(wish) < wish {
+		t.metrics.wakes.Inc()
 		select {
 		case t.woken <- struct{}{}:
 		default:

@@ -1,0 +1,70 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	// eventName is the name of an event, as the constants of its type have it.
+	eventName = regexp.MustCompile(`(?m)EventType = "([A-Za-z]+)"`)
+	// logLine is what a process logs of itself: the part, and the message.
+	logLine = regexp.MustCompile(`^(source|worker): ([a-z ]+)$`)
+	quoted  = regexp.MustCompile("`([^`]+)`")
+)
+
+// The table of what is told, and where, names nothing that there is not, and leaves out
+// no event of a step.
+func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
+	page := read(t, "workers.md")
+	_, rest, _ := strings.Cut(page, "<!-- told -->\n")
+	table, _, ended := strings.Cut(rest, "<!-- end of told -->")
+	if !ended {
+		t.Fatal("workers.md has no such table")
+	}
+	var events []string
+	for _, m := range eventName.FindAllStringSubmatch(read(t, "../coordinator/run/event.go"), -1) {
+		events = append(events, m[1])
+	}
+	sources, err := filepath.Glob("../sidecar/source/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := append(metricNames(t, "metrics.md"), metricNames(t, sources...)...)
+	var told []string
+	for _, m := range quoted.FindAllStringSubmatch(table, -1) {
+		name := m[1]
+		told = append(told, name)
+		switch line := logLine.FindStringSubmatch(name); {
+		case strings.HasPrefix(name, "berth_"):
+			if !slices.Contains(metrics, name) {
+				t.Errorf("there is no metric %s", name)
+			}
+		case strings.HasPrefix(name, "berth "): // a command
+		case line != nil:
+			if !strings.Contains(read(t, "../cmd/berth/"+line[1]+".go"), `.Info("`+line[2]+`", `) {
+				t.Errorf("nobody logs %q", name)
+			}
+		case !slices.Contains(events, name):
+			t.Errorf("there is no event %s", name)
+		}
+	}
+	for _, name := range events {
+		if strings.HasPrefix(name, "Step") && !slices.Contains(told, name) {
+			t.Errorf("nothing is said of event %s", name)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

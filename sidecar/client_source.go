@@ -1,0 +1,43 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Sources returns all sources, by name.
+func (c *Client) Sources(ctx context.Context) ([]Source, error) {
+	var list List[Source]
+	if _, err := c.call(ctx, http.MethodGet, sourcesPath, nil, &list); err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// Source looks at a source.
+func (c *Client) Source(ctx context.Context, name string) (*Source, error) {
+	var s Source
+	if _, err := c.call(ctx, http.MethodGet, sourcePath(name), nil, &s); err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+// WakeSource has a source look at once, on whatever host it is run, or once more if a
+// look is under way. It waits for the look for as long as it is told, and returns what
+// it came to: nil if it was not over in time, or not waited for. If nobody runs the
+// source, that is a precondition_failed problem.
+func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration) (*SourceLook, error) {
+	var req SourceWake
+	if wait != 0 {
+		req.Wait = DurationOf(wait)
+	}
+	var woken SourceWoken
+	if _, err := c.call(ctx, http.MethodPost, sourcePath(name)+"/wake", req, &woken); err != nil {
+		return nil, err
+	}
+	return woken.Look, nil
+}
+
+func sourcePath(name string) string { return sourcesPath + "/" + escape(name) }

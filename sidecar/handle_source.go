@@ -1,0 +1,138 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/internal/problem"
+	sources "github.com/berthhq/berth/sidecar/source"
+)
+
+const sourcesPath = "/v1/sources"
+
+// maxWakeWait bounds the wait for the look of a source: its command may take that long.
+const maxWakeWait = sources.MaxTimeout
+
+// sourceInput is the input of an endpoint of one source.
+type sourceInput struct {
+	Name string `path:"name"`
+}
+
+// sourceBody is sourceInput with a body.
+type sourceBody struct {
+	Name    string `path:"name"`
+	RawBody []byte `contentType:"application/json"`
+}
+
+// sources is what others see of sources, on the same connection.
+func (s *session) sources() sources.Store {
+	return sources.Store{Backend: s.runs.store.Backend, Keys: s.runs.store.Keys}
+}
+
+// listSources answers GET /v1/sources.
+func (a *api) listSources(ctx context.Context, _ *struct{}) (*output[List[Source]], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.sources().All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := List[Source]{Items: make([]Source, len(all))}
+	for i, o := range all {
+		list.Items[i] = SourceOf(o)
+	}
+	return outputOf(list, nil)
+}
+
+// getSource answers GET /v1/sources/{name}.
+func (a *api) getSource(ctx context.Context, in *sourceInput) (*output[Source], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.sources().Find(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(SourceOf(o), nil)
+}
+
+// wakeSource answers POST /v1/sources/{name}/wake. Whoever runs the source hears of it
+// from etcd, wherever that is.
+func (a *api) wakeSource(ctx context.Context, in *sourceBody, req SourceWake) (*output[SourceWoken], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	var wait time.Duration
+	if req.Wait != nil {
+		wait = time.Duration(*req.Wait)
+	}
+	if wait < 0 || wait > maxWakeWait {
+		return nil, problem.Field("wait", "%s is out of range: allowed are 0s to %s", req.Wait, Duration(maxWakeWait))
+	}
+	if wait == 0 {
+		_, err := s.sources().Wake(ctx, in.Name)
+		return outputOf(SourceWoken{}, err)
+	}
+	look, err := a.wakeAndAwait(ctx, s, in.Name, wait)
+	return outputOf(SourceWoken{Look: look}, err)
+}
+
+// wakeAndAwait wakes a source, and waits for the look: until it is over, or a stop of the
+// server. There is none if it was not over in time. What can't be waited for is refused
+// before the source is woken.
+func (a *api) wakeAndAwait(ctx context.Context, s *session, name string, wait time.Duration) (*SourceLook, error) {
+	select {
+	case s.runStreams <- struct{}{}: // each has a watch
+		defer func() { <-s.runStreams }()
+	default:
+		return nil, problem.New(problem.Unavailable, "%d streams of events of runs and waits for queues or sources are open already: close some, or ask without wait", cap(s.runStreams))
+	}
+	ctx, one, err := a.waits.enter(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	defer a.waits.leave(one)
+	look, err := awaitLook(ctx, s.sources(), name, wait)
+	if ended := a.waits.ended(one); ended != nil {
+		return nil, ended
+	}
+	return look, err
+}
+
+// awaitLook wakes a source, and waits for the look for a while.
+func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Duration) (*SourceLook, error) {
+	wish, err := all.Wake(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	l, err := all.Await(waiting, name, wish)
+	switch {
+	case err == nil:
+		look := SourceLookOf(l)
+		return &look, nil
+	case waiting.Err() != nil:
+		return nil, context.Cause(ctx) // nil if it is only the wait that is over
+	}
+	return nil, err
+}
+
+// registerSources registers the endpoints of sources.
+func (a *api) registerSources(h huma.API) {
+	const tag, one = "sources", sourcesPath + "/{name}"
+	op := operation(h, "list-sources", http.MethodGet, sourcesPath, tag, "List sources, who runs them, and what their last look came to")
+	op.Description = "By name. A look that changes nothing is told of every 10 seconds."
+	handle(a, h, op, a.listSources)
+	handle(a, h, operation(h, "get-source", http.MethodGet, one, tag, "Look at a source"), a.getSource)
+	op = operation(h, "wake-source", http.MethodPost, one+"/wake", tag, "Have a source look at once")
+	op.Description = "Whoever runs it, on whatever host, runs its list command at once, or once more if that is under way. Wishes that come together are granted by one look. If nobody runs it, that is precondition_failed."
+	handleBody(a, h, op, true, func(in *sourceBody) []byte { return in.RawBody }, a.wakeSource)
+}

@@ -1,0 +1,111 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// keyStep names step instances in the log.
+const keyStep = "step"
+
+// retryRun answers POST /v1/runs/{id}/retry.
+func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[Run], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	which, err := req.which()
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.runs.steps.Retry(ctx, s.runs.store, in.ID, tidy(req.Reason), which...)
+	if err != nil {
+		return nil, err
+	}
+	a.tellRetried(done, req.Reason, which...)
+	return outputOf(RunOf(done.Run), nil)
+}
+
+// which are the step instances that are named; none is the whole run.
+func (r *RunRetry) which() ([]step.Which, error) {
+	if r.Steps != nil && len(r.Steps) == 0 {
+		return nil, problem.Field("steps", "there is none: leave it out to retry the whole run")
+	}
+	which := make([]step.Which, len(r.Steps))
+	for n, text := range r.Steps {
+		var err error
+		if which[n], err = step.ParseWhich(text); err != nil {
+			return nil, problem.Field(fmt.Sprintf("steps[%d]", n), "%s", err)
+		}
+	}
+	return which, nil
+}
+
+// tellRetried logs what is tried again, if anything is.
+func (a *api) tellRetried(done *step.Retried, reason string, which ...step.Which) {
+	if !done.Queued && done.Requested == 0 {
+		return
+	}
+	names := make([]string, len(which))
+	for n, w := range which {
+		names[n] = w.String()
+	}
+	a.log.Info("a run is tried again", keyRun, done.Run.ID, keyStep, strings.Join(names, ", "), keyReason, reason)
+}
+
+// retryStep answers POST /v1/runs/{id}/steps/{step}/{index}/retry.
+func (a *api) retryStep(ctx context.Context, in *stepBodyInput, req StepRetry) (*output[StepInstance], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	which := step.Which{Step: in.Step, Index: in.Index}
+	done, err := s.runs.steps.Retry(ctx, s.runs.store, in.ID, tidy(req.Reason), which)
+	if err != nil {
+		return nil, err
+	}
+	a.tellRetried(done, req.Reason, which)
+	return outputOfStep(s.runs.steps.Get(ctx, in.id()))
+}
+
+// cancelStep answers POST /v1/runs/{id}/steps/{step}/{index}/cancel.
+func (a *api) cancelStep(ctx context.Context, in *stepInput) (*output[StepInstance], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	i, err := s.runs.steps.Cancel(ctx, s.runs.store, in.id())
+	if err == nil {
+		a.log.Info("a step instance was canceled", keyRun, in.ID, keyStep, i.Text())
+	}
+	return outputOfStep(i, err)
+}
+
+// outputOfStep answers with an instance, or with an error.
+func outputOfStep(i *step.Instance, err error) (*output[StepInstance], error) {
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(StepInstanceOf(i), nil)
+}
+
+// registerRetrying registers the endpoints that try something again, or end it.
+func (a *api) registerRetrying(h huma.API) {
+	const one = stepsPath + "/{step}/{index}"
+	op := operation(h, "retry-run", http.MethodPost, runsPath+"/{id}/retry", "runs", "Queue a run once more, or try some of its step instances again")
+	op.Description = "Of a run that has failed or was canceled, all is done again that has not succeeded. With steps it is those; what else has failed stays so, and a run in progress goes on meanwhile. To ask again for what is on its way already is no error, and changes nothing."
+	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.retryRun)
+	op = operation(h, "retry-step", http.MethodPost, one+"/retry", "steps", "Try a step instance again that has failed or was canceled")
+	op.Description = "Its run goes on, or is queued once more if it has ended. If the instance has not ended, that is no error, and changes nothing."
+	handleBody(a, h, op, true, func(in *stepBodyInput) []byte { return in.RawBody }, a.retryStep)
+	op = operation(h, "cancel-step", http.MethodPost, one+"/cancel", "steps", "Cancel a step instance")
+	op.Description = "It counts as one that has failed, and is not tried again by itself. One that runs stays so until it was stopped. One that was canceled already is no error."
+	handle(a, h, op, a.cancelStep)
+}
