@@ -173,6 +173,7 @@ func (l *leader) bridgedAll(all []*bridged, now time.Time) error {
 		switch code := problem.CodeOf(b.err); {
 		case b.err == nil:
 			l.state.put(&run.Run{ID: b.old.ID, Record: b.rec, Created: b.old.Created, Revision: b.claim.Fence})
+			l.bridgedAt = max(l.bridgedAt, b.claim.Fence)
 			l.metrics.admitted.Inc()
 			l.me.Tick.Admitted++
 		case code == problem.NoCapacity, code == problem.PoolNotFound, code == problem.ExceedsLimit:

@@ -47,7 +47,10 @@ type leader struct {
 	silent   bool  // the door has failed already, and that was told
 	open     bool  // a write may be under way that is not known of
 	after    int64 // revision that must be known before the next plan
-	dirty    bool
+	// bridgedAt is the revision of the last admission of a run with its slots since the
+	// door was closed: such writes do not put the leader's key.
+	bridgedAt int64
+	dirty     bool
 	// deadline is when time alone changes the plan.
 	deadline time.Time
 	begun    time.Time // the tick under way, or the last
@@ -147,16 +150,19 @@ func (l *leader) loop(ctx context.Context) error {
 // admitted would not count; or because etcd was restored from a backup. The door tells
 // what revision must be known before the next plan.
 func (l *leader) runsMessage(m store.FeedMessage) {
-	if m.Snapshot != nil && m.Snapshot.Revision < l.fence.rev {
+	if m.Snapshot != nil && m.Snapshot.Revision < l.wrote() {
 		l.open = true
 	}
 	l.changed(l.state.runsMessage(m))
 	l.tellBad()
 }
 
+// wrote is the revision of the leader's last write, as far as it knows.
+func (l *leader) wrote() int64 { return max(l.fence.rev, l.bridgedAt) }
+
 // stepsMessage takes what the feed of the steps delivered: see runsMessage.
 func (l *leader) stepsMessage(m store.FeedMessage) {
-	if m.Snapshot != nil && m.Snapshot.Revision < l.fence.rev {
+	if m.Snapshot != nil && m.Snapshot.Revision < l.wrote() {
 		l.open = true
 	}
 	l.changed(l.steps.message(m, time.Now()))
@@ -259,6 +265,7 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 		return 0, errDeposed
 	case resp.Succeeded:
 		l.open, l.after, l.dirty, l.silent = false, resp.Header.Revision, true, false
+		l.bridgedAt = 0
 		l.state.restored(resp.Header.Revision)
 	}
 	return 0, nil

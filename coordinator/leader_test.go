@@ -9,11 +9,31 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
 )
 
 // A feed that reads everything again may have done so just before the leader
-// admitted a run: until the view has come up to that, there is no plan.
+// admitted a run: until the view has come up to that, there is no plan. A run that is
+// admitted with its slots is no write of the leader's key, and one all the same.
 func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
+	for name, admit := range map[string]func(l *leader, r *run.Run){
+		"by itself": func(l *leader, r *run.Run) {
+			l.state.put(r)
+			l.fence.rev = r.Revision
+		},
+		"with its slots": func(l *leader, r *run.Run) {
+			l.fence.rev = 5
+			done := &bridged{old: &run.Run{ID: r.ID, Created: r.Created}, rec: r.Record, claim: &pool.Claim{Fence: r.Revision}}
+			if err := l.bridgedAll([]*bridged{done}, time.Unix(2, 0)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { snapshotFromBefore(t, admit) })
+	}
+}
+
+func snapshotFromBefore(t *testing.T, admit func(*leader, *run.Run)) {
 	b := storetest.NewBackend(storetest.New(storetest.Options{}))
 	t.Cleanup(b.Close)
 	cfg := Config{Backend: b, Keys: store.NewKeys("/b/"), Host: "one"}
@@ -21,8 +41,9 @@ func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
 	l := newLeader(cfg, newMetrics(nil, nil), nil, run.Candidate{Lease: 1, Term: 2})
 	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
 	admitted, _ := rec.Admit("", time.Unix(2, 0))
-	l.state.put(&run.Run{ID: "a", Record: admitted, Created: 3, Revision: 10})
-	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.open, l.fence.rev = 9, 20, 20, 20, false, 10
+	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.open = 9, 20, 20, 20, false
+	l.me.Tick = &run.Tick{}
+	admit(l, &run.Run{ID: "a", Record: admitted, Created: 3, Revision: 10})
 
 	old := store.Snapshot{Revision: 9, KVs: []*mvccpb.KeyValue{
 		{Key: []byte(cfg.Keys.Run("a")), Value: rec.Encode(), CreateRevision: 3, ModRevision: 3},

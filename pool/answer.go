@@ -402,8 +402,13 @@ func (c *core) settle(b *batch) {
 		if s, ok := c.view.slot(g.slots[0].ref); ok && s.claim == g.e.req.ID && s.lease == g.e.lease {
 			c.metrics.granted(now.Sub(g.e.arrived))
 			c.hold(g.e, nil, s.rev, now)
-		} else {
-			c.ungrant(g, 0, now)
+			continue
+		}
+		c.ungrant(g, 0, now)
+		if g.e.req.Bridge && c.entries[g.e.req.ID] == g.e {
+			// Somebody may have taken it over already. To say that there was no room
+			// would be to say that it never was.
+			c.refuse(g.e, errInDoubt)
 		}
 	}
 	// Waiters and drops are the same when they are done twice.

@@ -46,6 +46,9 @@ func NewSpace(pools ...Status) *Space {
 // Clone returns a space of its own.
 func (s *Space) Clone() *Space { return &Space{rooms: maps.Clone(s.rooms)} }
 
+// Has tells whether there is a pool of that name.
+func (s *Space) Has(name string) bool { return s.rooms[name].known }
+
 // Fits tells whether there is room for a claim now.
 func (s *Space) Fits(slots map[string]int) bool {
 	for name, n := range slots {
