@@ -24,6 +24,12 @@ func (c *Client) Pool(ctx context.Context, name string) (pool.Detail, error) {
 // is a look at memory.
 func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
 
+// Space returns what the lines leave of all pools, as far as this client has seen.
+func (c *Client) Space(ctx context.Context) (*pool.Space, error) {
+	s, _, _, err := c.engine.Space(ctx, nil)
+	return s, err
+}
+
 // SetPool creates a pool or changes what the change names of it. It holds when
 // it returns, and this client sees it.
 func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {

@@ -194,6 +194,33 @@ func TestADoublePublicationStartsNothing(t *testing.T) {
 	})
 }
 
+// Who is not seen to live any more ends nothing, also before anybody has taken the
+// instance from it.
+func TestAnExecutorThatIsNotSeenEndsNothing(t *testing.T) {
+	g := newGround(t)
+	stop := g.leader("one")
+	g.submit("r", []step.Spec{fan("a", 2, 0, tries(1))})
+	g.ready("a[0] a[1]")
+	late := g.takeAll(2)
+	stop() // nobody leads
+	g.unsee("a[0]")
+	g.unsee("a[1]")
+	for i, end := range []func(*step.Taken) (*step.Instance, error){
+		func(t *step.Taken) (*step.Instance, error) {
+			return g.steps.Finish(g.t.Context(), t, step.Outcome{Status: step.Succeeded}, nil)
+		},
+		func(t *step.Taken) (*step.Instance, error) { return g.steps.HandBack(g.t.Context(), t, nil) },
+	} {
+		if _, err := end(late[i]); problem.CodeOf(err) != problem.StepLost {
+			t.Errorf("%s is ended: %v", late[i].Text(), err)
+		}
+	}
+	g.leader("two")
+	g.ready("a[0] a[1]")
+	g.work("r")
+	g.ended("r", run.Succeeded)
+}
+
 // Caps are a run's own, and there are none unless they are asked for.
 func TestCapsAreOfEachRun(t *testing.T) {
 	g := newGround(t)

@@ -168,6 +168,7 @@ func (c *Coordinator) lead(ctx context.Context, term run.Candidate) {
 	cancel(nil)
 	c.leading.Store(false)
 	c.metrics.leading.Set(0)
+	c.metrics.steps.newest.Store(nil)
 	log.Info("no longer leading", "reason", err)
 }
 

@@ -26,7 +26,11 @@ func (l *leader) dispatch(ctx context.Context, now time.Time) error {
 	plan := sn.Plan()
 	var items []item
 	for i := range plan.Lost {
-		items = append(items, l.lostStep(&plan.Lost[i], now))
+		it, err := l.lostStep(ctx, &plan.Lost[i], now)
+		if err != nil {
+			return err
+		}
+		items = append(items, it)
 	}
 	for _, e := range plan.End {
 		it, err := l.change(ctx, e.Run, func(rec run.Record) (run.Record, run.Event) { return rec.End(e.Status, e.Why, now) })
@@ -49,7 +53,11 @@ func (l *leader) dispatch(ctx context.Context, now time.Time) error {
 		items = append(items, l.published(&plan.Publish[i], now))
 	}
 	for i := range plan.Stopped {
-		items = append(items, l.stopped(&plan.Stopped[i], now))
+		it, err := l.stopped(ctx, &plan.Stopped[i], now)
+		if err != nil {
+			return err
+		}
+		items = append(items, it)
 	}
 	for i := range plan.Withdraw {
 		items = append(items, l.withdrawn(&plan.Withdraw[i], now))
@@ -110,21 +118,29 @@ func (l *leader) readyKey(d *Dispatch) string {
 
 // lostStep takes an instance from an executor who is gone. One that may be tried again
 // is canceled instead if it has a mark; in any case its mark goes with it.
-func (l *leader) lostStep(d *Dispatch, now time.Time) item {
+func (l *leader) lostStep(ctx context.Context, d *Dispatch, now time.Time) (item, error) {
 	id, key, mark := d.ID(), l.cfg.Keys.Step(d.ID()), l.cfg.Keys.CanceledStep(d.ID())
 	lost := func() { l.metrics.lost.WithLabelValues("step").Inc() }
 	rec := d.Rec.Lose(d.Fan.steps[d.Step].policy(), now)
 	it := l.stepItem(d, rec, lost)
 	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveStep(d.Rec.Executor.Host, id), 0))
+	event, err := l.stepEvent(ctx, d, rec, now)
+	if err != nil {
+		return item{}, err
+	}
 	if rec.Status.Ended() {
-		it.ops = append(it.ops, store.Delete(mark))
-		return it
+		it.ops = append(append(it.ops, store.Delete(mark)), event...)
+		return it, nil
 	}
 	canceled := rec.Cancel(now)
+	canceledEvent, err := l.stepEvent(ctx, d, canceled, now)
+	if err != nil {
+		return item{}, err
+	}
 	it.ops = []*pb.RequestOp{store.Nest(&pb.TxnRequest{
 		Compare: []*pb.Compare{store.Present(mark)},
-		Success: []*pb.RequestOp{store.Put(key, canceled.Encode(), 0), store.Delete(mark)},
-		Failure: []*pb.RequestOp{store.Put(key, rec.Encode(), 0)},
+		Success: append([]*pb.RequestOp{store.Put(key, canceled.Encode(), 0), store.Delete(mark)}, canceledEvent...),
+		Failure: append([]*pb.RequestOp{store.Put(key, rec.Encode(), 0)}, event...),
 	})}
 	it.made = func(rev int64, answer *pb.TxnResponse) {
 		if answer.Responses[0].GetResponseTxn().Succeeded {
@@ -134,18 +150,32 @@ func (l *leader) lostStep(d *Dispatch, now time.Time) item {
 		}
 		lost()
 	}
-	return it
+	return it, nil
+}
+
+// stepEvent is the write of the event that an instance is as a record says, if it is one
+// of those that have events.
+func (l *leader) stepEvent(ctx context.Context, d *Dispatch, rec step.Record, now time.Time) ([]*pb.RequestOp, error) {
+	if !step.HasEvents(d.Fan.steps[d.Step].first + d.Index) {
+		return nil, nil
+	}
+	i := step.Instance{StepID: d.ID(), Record: rec}
+	op, err := l.journal.Op(ctx, d.Run.ID, i.Event(now))
+	return []*pb.RequestOp{op}, err
 }
 
 // stopped ends an instance of an ended run whose executor is gone.
-func (l *leader) stopped(d *Dispatch, now time.Time) item {
-	it := l.stepItem(d, d.Rec.Lose(step.Policy{}, now).Cancel(now), func() { l.metrics.lost.WithLabelValues("step").Inc() })
+func (l *leader) stopped(ctx context.Context, d *Dispatch, now time.Time) (item, error) {
+	rec := d.Rec.Lose(step.Policy{}, now).Cancel(now)
+	event, err := l.stepEvent(ctx, d, rec, now)
+	it := l.stepItem(d, rec, func() { l.metrics.lost.WithLabelValues("step").Inc() })
 	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.ActiveStep(d.Rec.Executor.Host, d.ID()), 0))
-	it.ops = append(it.ops, store.Delete(l.cfg.Keys.CanceledStep(d.ID())))
-	return it
+	it.ops = append(append(it.ops, store.Delete(l.cfg.Keys.CanceledStep(d.ID()))), event...)
+	return it, err
 }
 
-// withdrawn takes an instance out of its queue that nobody may take any more.
+// withdrawn takes an instance out of its queue that nobody may take any more. It has no
+// event of its own: that of its run says it of all.
 func (l *leader) withdrawn(d *Dispatch, now time.Time) item {
 	it := l.stepItem(d, d.Rec.Cancel(now), nil)
 	it.ops = append(it.ops, store.Delete(l.readyKey(d)), store.Delete(l.cfg.Keys.CanceledStep(d.ID())))

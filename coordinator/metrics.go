@@ -24,6 +24,7 @@ type metrics struct {
 	corrupt   prometheus.Gauge
 	resyncs   prometheus.Counter
 	freed     prometheus.Counter
+	steps     *stepCollector
 
 	compactions prometheus.Counter
 }
@@ -33,7 +34,12 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Name: "berth_coordinator_events_total", Help: "Events of runs that the coordinator has written.",
 	}, func() float64 { return float64(journal.Written()) })
+	steps := &stepCollector{}
+	if reg != nil {
+		reg.MustRegister(steps)
+	}
 	return &metrics{
+		steps: steps,
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_coordinator_leading", Help: "1 while this process is the coordinator.",
 		}),
@@ -94,7 +100,7 @@ func (m *metrics) applied(begun, done time.Time) {
 	m.phases.WithLabelValues("apply").Observe(done.Sub(begun).Seconds())
 }
 
-// state notes how many runs there are.
+// state notes how many runs there are, and how their steps stand.
 func (m *metrics) state(s *state) {
 	running := 0
 	for _, r := range s.progress {
@@ -107,4 +113,5 @@ func (m *metrics) state(s *state) {
 	m.runs.WithLabelValues(string(run.Running)).Set(float64(running))
 	m.runs.WithLabelValues("ended").Set(float64(len(s.ended)))
 	m.corrupt.Set(float64(len(s.bad)))
+	m.steps.newest.Store(s.stepFigures())
 }

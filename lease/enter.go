@@ -40,7 +40,7 @@ func (t *taken) refusal() *problem.Error {
 	}
 	o := t.owner
 	return problem.New(problem.HostInUse,
-		"the name \"%s/%s\" is in use by process %d on that host, since %s: stop that process, or use another host name",
+		"the name \"%s/%s\" is in use by process %d on that host, since %s: stop that process, or use another name (--name of a worker, else --host)",
 		o.Host, o.Instance, o.PID, o.Since.Format(time.RFC3339)).
 		WithDetail(InUse{Host: o.Host, Instance: o.Instance, PID: o.PID, Since: o.Since})
 }

@@ -67,7 +67,7 @@ func takeLock(dir string) (*os.File, error) {
 	if err := lockExclusively(f); err != nil {
 		if errors.Is(err, errLocked) {
 			err = problem.New(problem.HostInUse,
-				"state directory %s is in use by process %s: stop that one, or give this one another directory and host name", dir, lockOwner(f))
+				"state directory %s is in use by process %s: stop that one, or give this one another name (--name of a worker, else --host and --state-dir)", dir, lockOwner(f))
 		} else {
 			err = fmt.Errorf("lock %s: %w", path, err)
 		}

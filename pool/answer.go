@@ -277,7 +277,9 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 	c.metrics.conflicts.Inc()
 	c.nested = calmBatches
 	for _, g := range b.grants {
-		c.lostRace(g.e)
+		if !b.conditional() { // else the next, which is nested, tells whose fault it was
+			c.lostRace(g.e)
+		}
 		g.e.retryAt = resp.Header.Revision
 	}
 }

@@ -65,7 +65,7 @@ func (c *core) elsewhere(id string) error {
 	return problem.New(problem.IDInUse, "claim id %q is held already%s: use another id", id, by)
 }
 
-func noSuchPool(name string) error {
+func noSuchPool(name string) *problem.Error {
 	return problem.New(problem.PoolNotFound, "there is no pool %q: create it with 'berth pools set %s LIMIT'", name, name)
 }
 

@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"slices"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
@@ -87,4 +89,10 @@ func (b *batch) size() int { return len(b.grants) + len(b.releases) + len(b.puts
 // result tells how the operation with that index of a nested batch ended.
 func (b *batch) result(resp *pb.TxnResponse, op int) *pb.TxnResponse {
 	return resp.Responses[op].GetResponseTxn()
+}
+
+// conditional tells whether something else must hold for what is in the batch.
+func (b *batch) conditional() bool {
+	return slices.ContainsFunc(b.releases, func(g giving) bool { return g.e.parting != nil && len(g.e.parting.extra.If) > 0 }) ||
+		slices.ContainsFunc(b.grants, func(g *grant) bool { return len(g.e.req.Extra.If) > 0 })
 }

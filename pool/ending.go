@@ -66,6 +66,9 @@ func lostError(e *entry, cause error) error {
 
 // endTrust tells a claim's holder that it must stop.
 func (c *core) endTrust(e *entry, cause error) {
+	if e.claim.Err() != nil {
+		return // it was told before
+	}
 	c.metrics.lost(problem.CodeOf(cause))
 	c.log.Warn("claim lost", "claim", e.req.ID, "pools", e.req.Slots, "reason", cause)
 	e.claim.end(cause)

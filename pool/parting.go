@@ -37,6 +37,9 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, aske
 	if err := validateExtra(x); err != nil {
 		return 0, err
 	}
+	if len(x.Leased) > 0 || x.Stamp != nil {
+		return 0, problem.New(problem.Internal, "a release has no lease to write on, and is never tried long after it was asked for")
+	}
 	reply := make(chan parted, 1)
 	if err := e.send(ctx, func(c *core, now time.Time) { c.part(cl, &parting{x, reply}, now) }); err != nil {
 		return 0, err

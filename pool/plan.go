@@ -346,9 +346,12 @@ func (s Spec) exceeded(n Need) error {
 		return nil
 	}
 	err := problem.New(problem.ExceedsLimit, "%d slots can never be had of pool '%s': its limit is %d", n.N, n.Pool, s.Limit)
-	err.Field = "pools." + n.Pool
+	err.Field = poolField(n.Pool)
 	return err
 }
+
+// poolField is the field of what is asked of a pool.
+func poolField(name string) string { return "pools." + name }
 
 // unreadable names the key that keeps a pool from granting.
 func (c *core) unreadable(p *poolView) error {

@@ -112,7 +112,9 @@ func (r Registry) Check(ctx context.Context, slots map[string]int) error {
 		case err != nil:
 			return store.Problem("the pools could not be read", err)
 		case rev == 0:
-			return noSuchPool(n.Pool)
+			err := noSuchPool(n.Pool)
+			err.Field = poolField(n.Pool)
+			return err
 		}
 		if err := spec.exceeded(n); err != nil {
 			return err

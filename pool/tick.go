@@ -34,8 +34,8 @@ func (c *core) tick(now time.Time) {
 		}
 	}
 	c.revoking = slices.DeleteFunc(c.revoking, func(e *entry) bool {
-		if e.state == held && now.Sub(e.revoked) < RevokeGrace {
-			return false
+		if e.parting != nil || e.state == held && now.Sub(e.revoked) < RevokeGrace {
+			return false // one that parts may come to stay
 		}
 		if e.state == held {
 			c.giveBack(e, nil)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/ui"
 )
 
 // api is what is behind the door: the endpoints.
@@ -30,6 +31,7 @@ type api struct {
 	// stopping is why the server ends; nil while it does not.
 	stopping atomic.Pointer[problem.Error]
 
+	pages      *ui.Pages
 	mux        *http.ServeMux
 	yaml, json []byte // the OpenAPI document
 }
@@ -40,12 +42,16 @@ type session struct {
 	holders *holders
 	runs    *executors
 	hub     *hub
+	shown   *ui.Session // what the pages show
 	// runStreams holds one for each stream of a run's events that is open.
 	runStreams chan struct{}
 }
 
 func newSession(client *berth.Client, hs *holders, xs *executors, h *hub) *session {
-	return &session{client: client, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams)}
+	return &session{
+		client: client, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
+		shown: &ui.Session{Client: client, Runs: xs.store, Steps: xs.steps},
+	}
 }
 
 func newAPI(cfg *Config, m *metrics) (*api, error) {
@@ -73,6 +79,8 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 		return nil, err
 	}
 	a.registerDocument()
+	a.pages = a.newPages()
+	a.pages.Register(a.mux)
 	return a, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/ui"
 )
 
 const (
@@ -24,6 +25,9 @@ const (
 	bodyTimeout = 10 * time.Second
 )
 
+// formType is what forms are sent as, and whatever curl is told to send.
+const formType = "application/x-www-form-urlencoded"
+
 // memoryBody is a body that was read already.
 type memoryBody struct{ bytes.Reader }
 
@@ -33,7 +37,7 @@ func (*memoryBody) Close() error { return nil }
 // takeBody reads the body of a request into memory, or refuses it. The body has
 // arrived in whole when it returns nil, so that from then on a connection that
 // is read from can only be one that the client has closed.
-func takeBody(w http.ResponseWriter, r *http.Request) *Problem {
+func takeBody(w http.ResponseWriter, r *http.Request, pages *ui.Pages) *Problem {
 	if r.ContentLength == 0 {
 		return nil
 	}
@@ -58,7 +62,7 @@ func takeBody(w http.ResponseWriter, r *http.Request) *Problem {
 		return newProblem(problem.SlowRequest, "the body did not arrive within %s", bodyTimeout)
 	case err != nil:
 		return newProblem(problem.Malformed, "the body could not be read: %s", err)
-	case len(data) > 0 && !isJSON(r, data):
+	case len(data) > 0 && !isJSON(r, data) && !isForm(r, pages):
 		return newProblem(problem.MediaType, "the body is %s: send JSON, as Content-Type: application/json", quote(r.Header.Get("Content-Type")))
 	}
 	if err := ctl.SetReadDeadline(time.Time{}); err != nil {
@@ -87,6 +91,12 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	return nil, &http.MaxBytesError{Limit: most}
 }
 
+// isForm tells whether a body is that of a form, sent to one of the pages.
+func isForm(r *http.Request, pages *ui.Pages) bool {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && kind == formType && pages != nil && pages.Owns(r)
+}
+
 // isJSON tells whether a body is meant to be JSON. What curl sends says that it
 // is a form, or nothing; a form of a browser never begins with a brace then, so
 // that a page of another site can't pass one off as JSON.
@@ -97,7 +107,7 @@ func isJSON(r *http.Request, data []byte) bool {
 		return true
 	}
 	kind, _, err := mime.ParseMediaType(got)
-	if (got == "" || kind == "application/x-www-form-urlencoded") && bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+	if (got == "" || kind == formType) && bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		r.Header.Set("Content-Type", want)
 		return true
 	}

@@ -38,6 +38,9 @@ type Config struct {
 	// Token is what a request over TCP has to show as a Bearer token. Empty asks
 	// for none.
 	Token string
+	// Dev has the pages offer actions to whoever looks, if there is no Token to ask
+	// for: as on a machine of one's own.
+	Dev bool
 	// Names are the names, beyond localhost and the addresses, under which the
 	// server is reached: what a Host header may say. One that begins with "*."
 	// stands for any first label, as in certificates.

@@ -2,9 +2,11 @@ package sidecar
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 )
 
 // RunOf is a run as the API shows it.
@@ -31,7 +33,7 @@ func RunOf(r *run.Run) Run {
 	return v
 }
 
-func runWhyOf(w run.Why) RunWhy {
+func runWhyOf(w run.Why, holds []step.Hold) RunWhy {
 	why := RunWhy{
 		Run: RunOf(w.Run), Reason: standing(w.Run),
 		Position: w.Position, Line: w.Line, Estimate: Duration(w.Estimate.Truncate(time.Millisecond)),
@@ -39,7 +41,29 @@ func runWhyOf(w run.Why) RunWhy {
 	for _, r := range w.InTheWay {
 		why.InTheWay = append(why.InTheWay, RunOf(r))
 	}
+	why.Steps = StepHoldsOf(holds)
+	why.Reason += HoldsText(holds)
 	return why
+}
+
+// maxHolds bounds what a reason tells of what is in the way of steps.
+const maxHolds = 3
+
+// HoldsText says what is in the way of steps, behind how their run stands; it is empty if
+// nothing is.
+func HoldsText(holds []step.Hold) string {
+	if len(holds) == 0 {
+		return ""
+	}
+	var all []string
+	for _, h := range holds[:min(len(holds), maxHolds)] {
+		all = append(all, h.String())
+	}
+	text := "; what waits of " + strings.Join(all, "; of ")
+	if more := len(holds) - maxHolds; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
 }
 
 // standing says what a run waits for, or how it stands.

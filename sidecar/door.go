@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/ui"
 )
 
 const (
@@ -26,6 +27,7 @@ const (
 // door is what every request goes through.
 type door struct {
 	guard   *guard
+	pages   *ui.Pages // nil: there are none
 	mux     *http.ServeMux
 	metrics *metrics
 	log     hclog.Logger
@@ -36,7 +38,7 @@ type door struct {
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
 	a := answers.Get().(*answer)
-	*a = answer{ResponseWriter: w, r: r}
+	*a = answer{ResponseWriter: w, r: r, pages: d.pages}
 	defer func() {
 		d.settle(a, recover(), begun)
 		*a = answer{}
@@ -44,7 +46,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	p := d.guard.check(r)
 	if p == nil {
-		p = takeBody(w, r)
+		p = takeBody(w, r, d.pages)
 	}
 	if p != nil {
 		if r.ContentLength != 0 {
@@ -111,6 +113,7 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 type answer struct {
 	http.ResponseWriter
 	r       *http.Request
+	pages   *ui.Pages
 	status  int  // 0 before the header is written
 	replace bool // what is written now is not ours
 }
@@ -180,7 +183,12 @@ const answerTimeout = 30 * time.Second
 
 // refuse answers with a problem.
 func (a *answer) refuse(p *Problem) {
-	if a.status == 0 {
+	switch {
+	case a.status != 0:
+	case a.forPeople():
+		a.status = p.Status
+		a.show(p)
+	default:
 		a.status = p.Status
 		p.write(a.ResponseWriter)
 	}

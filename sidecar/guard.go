@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/ui"
 )
 
 // guard decides who may come in.
@@ -19,6 +20,7 @@ type guard struct {
 	names map[string]bool    // of hosts, lower case
 	wild  *x509.Certificate  // matches names as certificates do: *.example.com
 	tls   bool
+	pages *ui.Pages // nil: there are none
 }
 
 func newGuard(cfg *Config) *guard {
@@ -51,7 +53,7 @@ func (g *guard) check(r *http.Request) *Problem {
 	if p := g.checkOrigin(r, local); p != nil {
 		return p
 	}
-	if local || g.token == nil || r.URL.Path == healthPath || r.URL.Path == readyPath || g.authorized(r) {
+	if local || g.token == nil || r.URL.Path == healthPath || r.URL.Path == readyPath || g.authorized(r) || g.looks(r) {
 		return nil
 	}
 	return newProblem(problem.Unauthorized, "a token is needed: send it as Authorization: Bearer …")
@@ -104,7 +106,19 @@ func (g *guard) checkOrigin(r *http.Request, local bool) *Problem {
 }
 
 func errCrossSite() *Problem {
-	return newProblem(problem.Forbidden, "requests from pages of other sites are refused")
+	p := newProblem(problem.Forbidden, "requests from pages of other sites are refused")
+	p.crossSite = true
+	return p
+}
+
+// looks tells whether a request is for a page, of somebody who has signed in or wants to. It opens
+// nothing else: what signs in a browser is no token.
+func (g *guard) looks(r *http.Request) bool {
+	if g.pages == nil || !g.pages.Owns(r) {
+		return false
+	}
+	_, in := g.pages.SignedIn(r)
+	return in || g.pages.Open(r)
 }
 
 // authorized compares the token in a time that says nothing about it.

@@ -35,16 +35,17 @@ func (a *api) listHosts(ctx context.Context, _ *struct{}) (*output[List[Host]], 
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(List[Host]{Items: HostsOf(all, active, candidates)}, nil)
+	hosts, err := HostsWithGone(ctx, s.runs.store.Backend, s.runs.store.Keys, all, active, candidates)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(List[Host]{Items: hosts}, nil)
 }
 
 // HostsOf tells of the instances that are seen, with what they execute. Of the
 // candidates for the coordinator's part the first leads.
 func HostsOf(all []lease.PresenceRecord, active []step.Active, candidates []run.Candidate) []Host {
-	counts := make(map[[2]string]step.Active, len(active))
-	for _, a := range active {
-		counts[[2]string{a.Host, a.Instance}] = a
-	}
+	counts := activeByName(active)
 	hosts := make([]Host, len(all))
 	for i, h := range all {
 		n := counts[[2]string{h.Host, h.Instance}]
@@ -60,5 +61,7 @@ func HostsOf(all []lease.PresenceRecord, active []step.Active, candidates []run.
 
 // registerHosts registers the endpoint of hosts.
 func (a *api) registerHosts(h huma.API) {
-	handle(a, h, operation(h, "list-hosts", http.MethodGet, hostsPath, "hosts", "List the instances that are seen now"), a.listHosts)
+	op := operation(h, "list-hosts", http.MethodGet, hostsPath, "hosts", "List the instances that are seen now")
+	op.Description = "And those that are gone and have something that is their own still."
+	handle(a, h, op, a.listHosts)
 }

@@ -104,7 +104,11 @@ func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) 
 			why = *now
 		}
 	}
-	return outputOf(runWhyOf(why), nil)
+	holds, err := s.holds(ctx, why.Run)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(runWhyOf(why, holds), nil)
 }
 
 // cancelRun answers POST /v1/runs/{id}/cancel.
@@ -166,7 +170,7 @@ func runTTLOf(asked *Duration) (time.Duration, error) {
 	}
 	ttl := time.Duration(*asked)
 	if ttl != 0 && (ttl < MinRunTTL || ttl > MaxRunTTL) {
-		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s for a run that is not timed", asked, MinRunTTL, MaxRunTTL)
+		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s if no heartbeat is needed", asked, MinRunTTL, MaxRunTTL)
 	}
 	return ttl, nil
 }

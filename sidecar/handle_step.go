@@ -46,7 +46,11 @@ func (a *api) listSteps(ctx context.Context, in *idInput) (*output[StepList], er
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(StepsOf(o), nil)
+	waits, err := s.waits(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(StepsWaiting(o, waits), nil)
 }
 
 // listInstances answers GET /v1/runs/{id}/steps/{step}.
@@ -113,30 +117,16 @@ func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork]
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(stepWorkOf(d), nil)
-}
-
-// textOutput answers with what a command has written: bytes of any kind, which no
-// reader should take for a page.
-type textOutput struct {
-	ContentType string `header:"Content-Type"`
-	Sniff       string `header:"X-Content-Type-Options"`
-	Body        []byte
-}
-
-const textType = "text/plain"
-
-// getStepLog answers GET /v1/runs/{id}/steps/{step}/{index}/log.
-func (a *api) getStepLog(ctx context.Context, in *stepInput) (*textOutput, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
+	w := stepWorkOf(d)
+	if d.Status == step.Scheduled {
+		a, err := s.around(ctx, func(of step.Status) bool { return of == step.Scheduled })
+		if err != nil {
+			return nil, err
+		}
+		wait := d.Shape.Wait(a)
+		w.BlockReason, w.BlockKind = wait.Text, string(wait.Kind)
 	}
-	text, err := s.runs.steps.Log(ctx, in.id())
-	if err != nil {
-		return nil, err
-	}
-	return &textOutput{ContentType: textType + "; charset=utf-8", Sniff: "nosniff", Body: text}, nil
+	return outputOf(w, nil)
 }
 
 // registerSteps registers the endpoints of steps.
@@ -149,12 +139,7 @@ func (a *api) registerSteps(h huma.API) {
 	op.Description = "By index."
 	handle(a, h, op, a.listInstances)
 	handle(a, h, operation(h, "get-step-instance", http.MethodGet, one+"/{index}", tag, "Look at an instance of a step, and at what it is to do"), a.getInstance)
-	op = operation(h, "get-step-log", http.MethodGet, one+"/{index}/log", tag, "Read the end of what an instance's last attempt has written")
-	op.Description = "At most 16 KiB. If nothing is kept, that is not_found."
-	op.Responses["200"] = &huma.Response{Description: "The text", Content: map[string]*huma.MediaType{
-		textType: {Schema: &huma.Schema{Type: huma.TypeString}},
-	}}
-	handle(a, h, op, a.getStepLog)
+	a.registerLog(h)
 	a.registerTaking(h)
 	a.registerRetrying(h)
 }

@@ -56,6 +56,7 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 		xs.resume(client.LeftRooms(), executed)
 		xs.follow(looking, client.SubscribeRuns, &looks)
 		a.session.Store(newSession(client, hs, xs, hub))
+		looks.Go(func() { a.pages.Run(looking) })
 		s.log.Info("ready", keyClaims, len(claims), keyRuns, xs.count())
 		if mode == 0 {
 			mode, err = s.serving(ctx, client, w)

@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		streams: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_http_event_streams",
-			Help: "Streams of events that are open.",
+			Help: "Streams of events and of pages that are open.",
 		}),
 		stopped: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_holder_signals_total",

@@ -36,6 +36,9 @@ type Problem struct {
 
 	// NotReady is what is missing, of a /readyz that says no.
 	NotReady []string `json:"not_ready,omitempty" nullable:"false"`
+
+	// crossSite tells that the page of another site had a browser ask.
+	crossSite bool
 }
 
 // FieldError is one field of the input that is at fault.

@@ -159,9 +159,11 @@ type web struct {
 
 // serve begins to answer.
 func (s *Server) serve(on listeners, a *api, m *metrics) *web {
+	g := newGuard(&s.cfg)
+	g.pages = a.pages
 	w := &web{
 		failed: make(chan error, 2),
-		server: newHTTPServer(&door{guard: newGuard(&s.cfg), mux: a.mux, metrics: m, log: s.log}, s.log),
+		server: newHTTPServer(&door{guard: g, pages: a.pages, mux: a.mux, metrics: m, log: s.log}, s.log),
 	}
 	on.each(func(l net.Listener) {
 		w.tasks.Go(func() {
@@ -184,6 +186,7 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 // close ends the HTTP server: what is being answered gets a moment for it.
 func (w *web) close(a *api) error {
 	a.waits.stop(errStopping)
+	a.pages.Close()
 	if s := a.session.Load(); s != nil {
 		s.hub.close()
 	}

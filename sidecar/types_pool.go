@@ -71,16 +71,19 @@ type PoolChange struct {
 type Host struct {
 	Host     string    `json:"host"`
 	Instance string    `json:"instance"`
-	Role     string    `json:"role"`
-	Version  string    `json:"version"`
-	PID      int       `json:"pid"`
+	Role     string    `json:"role,omitempty"`
+	Version  string    `json:"version,omitempty"`
+	PID      int       `json:"pid,omitempty"`
 	Capacity int       `json:"capacity" doc:"How many step instances it runs at a time; 0 of one that runs none."`
 	Queues   []string  `json:"queues,omitempty" nullable:"false" doc:"Queues that it takes step instances from; left out of one that takes none by itself."`
-	Since    time.Time `json:"since"`
+	Since    time.Time `json:"since,omitzero" doc:"When it took its name."`
 
 	ActiveSteps int  `json:"active_steps" doc:"Step instances that it runs now, or that were taken through it."`
 	ActiveRuns  int  `json:"active_runs" doc:"Runs that were started through it, and run now."`
 	Leader      bool `json:"leader,omitempty" doc:"It is the coordinator that admits runs."`
+
+	Gone     bool     `json:"gone,omitempty" doc:"It is not seen any more, and has something that is its own still. Nothing else is known of it."`
+	WorkLeft Duration `json:"work_left,omitzero" doc:"Of one that is gone: how long that stays its own unless it comes back. Then it is lost, and tried again where there are retries left."`
 }
 
 // List is what lists are answered as.

@@ -99,11 +99,13 @@ type RunWhy struct {
 	Line     int      `json:"line,omitempty" doc:"How many are queued in all."`
 	InTheWay []Run    `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that take what it waits for, the longest first; at most 20."`
 	Estimate Duration `json:"estimate,omitzero" doc:"When it may be admitted, judged by how long runs have taken that ended lately. Left out where none is known."`
+	// Of a run in progress that has steps.
+	Steps []StepHold `json:"steps,omitempty" nullable:"false" doc:"What is in the way of its steps, other than their needs and windows."`
 }
 
 // RunEvent is something that has happened to a run.
 type RunEvent struct {
-	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
+	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack, and of later ones StepFailed, 20 by each process; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
 	At       time.Time         `json:"at"`
 	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
 	Reason   string            `json:"reason,omitempty"`

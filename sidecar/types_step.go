@@ -22,6 +22,16 @@ type Step struct {
 	Counts      StepCounts `json:"counts"`
 	StartedAt   time.Time  `json:"started_at,omitzero" doc:"When the first of its instances was started."`
 	EndedAt     time.Time  `json:"ended_at,omitzero" doc:"When the last of them has ended; left out while one has not."`
+	BlockReason string     `json:"block_reason,omitempty" doc:"What its scheduled instances wait for, or else the requested ones; left out if none is either."`
+	BlockKind   string     `json:"block_kind,omitempty" doc:"What kind of thing that is. Of scheduled ones: pool (slots, also of a task's limit), no_worker (none takes from the queue), worker (a place), executor (somebody who takes it over HTTP). Of requested ones: run, needs, never, window, run_window, retry, coordinator. There may be others later."`
+}
+
+// StepHold is what is in the way of some steps of a run.
+type StepHold struct {
+	Steps       []string `json:"steps" nullable:"false" doc:"Names of the steps."`
+	Instances   int      `json:"instances" doc:"How many instances of them wait for it."`
+	BlockReason string   `json:"block_reason"`
+	BlockKind   string   `json:"block_kind" doc:"As that of a step."`
 }
 
 // StepCounts counts the instances of a step by status.
@@ -81,6 +91,9 @@ type StepWork struct {
 	Input    json.RawMessage   `json:"input,omitempty" doc:"Any JSON value."`
 	Timeout  Duration          `json:"timeout,omitzero" doc:"Of one attempt."`
 	Retries  int               `json:"retries,omitempty" doc:"Attempts that may follow the first."`
+
+	BlockReason string `json:"block_reason,omitempty" doc:"What it waits for while it is scheduled."`
+	BlockKind   string `json:"block_kind,omitempty" doc:"As that of a step."`
 }
 
 // ReadyStep is a step instance that an executor can take.

@@ -111,10 +111,6 @@ func (r *RunRequest) graph(size int) (*step.Graph, error) {
 	case r.Steps != nil:
 	case size > maxBody: // only steps need the room
 		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", maxBody)
-	case r.MaxConcurrentSteps != 0:
-		return nil, problem.Field("max_concurrent_steps", "it bounds steps, and the run has none")
-	case r.MaxStepsPerTick != 0:
-		return nil, problem.Field("max_steps_per_tick", "it bounds steps, and the run has none")
 	default:
 		return nil, nil
 	}

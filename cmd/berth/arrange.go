@@ -22,6 +22,9 @@ func arrange(app *cli.App, line []string) []string {
 		words = words[1:]
 		switch {
 		case word == "--":
+			if len(a.rest)+len(words) == 0 {
+				app.Metadata = map[string]any{metaNothing: true}
+			}
 			a.rest = append(a.rest, words...)
 			words = nil
 		case isFlag(word):
@@ -37,6 +40,10 @@ func arrange(app *cli.App, line []string) []string {
 	}
 	return a.line(line[0])
 }
+
+// metaNothing marks in an app's metadata a command line that ends with its "--", which
+// cli does not tell: the command that was to stand behind is empty.
+const metaNothing = "nothing behind --"
 
 // verbatim marks a command whose arguments are another command line.
 const verbatim = "COMMAND [ARGUMENT…]"

@@ -45,6 +45,18 @@ func TestArrange_PutsFlagsInFrontOfArguments(t *testing.T) {
 	}
 }
 
+func TestArrange_TellsThatNothingIsBehindTheDashes(t *testing.T) {
+	for line, want := range map[string]bool{
+		"submit --": true, "submit --name x --": true, "submit": false, "submit --name --": false, "submit -- x": false, "exec --pool a -- --": false,
+	} {
+		app := newApp(io.Discard, io.Discard)
+		arrange(app, append([]string{"berth"}, strings.Fields(line)...))
+		if got := app.Metadata[metaNothing] == true; got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+}
+
 func TestArrange_LosesNothingOfACommandLine(t *testing.T) {
 	word := rapid.SampledFrom([]string{
 		"pools", "set", "exec", "list", "db", "-1", "-", "--pool", "a=1", "-o", "json", "--wrong", "--prefix=/x/", "x",

@@ -20,7 +20,7 @@ func devCommand() *cli.Command {
 		Name:     "dev",
 		Category: serving,
 		Usage:    "run everything in this process, on an etcd of its own",
-		Description: `To try berth, and for one machine: a sidecar, and a coordinator that admits runs.
+		Description: `To try berth, and for one machine: a sidecar with its pages, from which one may act, and a coordinator that admits runs.
 Pools, claims and runs are kept in --data-dir. Other commands find it by themselves at the default addresses, and otherwise by what it
 prints (-o json for programs). Stops on INT and TERM; a second one does not wait.`,
 		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
@@ -105,7 +105,11 @@ func parsePools(texts []string) (map[string]int, error) {
 func banner(out *page, at addresses) {
 	out.line("berth is running on an etcd of its own")
 	out.gap()
-	rows := [][]string{{"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}}
+	var pages string
+	if at.HTTP != "" {
+		pages = at.HTTP + "/pools"
+	}
+	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}}
 	out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
 	out.gap()
 	out.line("Try, in another terminal:")

@@ -30,6 +30,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	if err != nil {
 		return err
 	}
+	cfg.Dev = true
 	cfg.Options.StateDir = filepath.Join(s.DataDir, "state")
 	server := sidecar.New(cfg)
 	if err := server.Listen(ctx); err != nil {

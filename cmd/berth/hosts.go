@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -23,13 +24,16 @@ func hostsCommand() *cli.Command {
 		Usage:    "see the hosts",
 		Subcommands: []*cli.Command{{
 			Name:   "list",
-			Usage:  "list the instances that are seen now",
+			Usage:  "list the instances that are seen now, and those that are missed",
 			Action: hostsList,
 			Description: "An instance is a process of berth on a host: a sidecar, a worker, or a berth exec\n" +
 				"without a sidecar; and a candidate for the coordinator's part, alone or in a\n" +
 				"sidecar. It is seen for up to 10 seconds after it has died. CAPACITY is how many step\n" +
 				"instances it runs at a time, ACTIVE how many it has now, and how many runs were\n" +
-				"started through it. QUEUES are those that a worker takes them from.",
+				"started through it. QUEUES are those that a worker takes them from.\n\n" +
+				"One that is gone is listed while something is its own: it may come back to that until\n" +
+				"the leases have ended. What it has is lost then, and tried again if it may be.\n" +
+				"'berth worker status' tells what the workers do.",
 		}},
 	}
 }
@@ -85,7 +89,11 @@ func readHosts(ctx context.Context, s run.Store) ([]sidecar.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sidecar.HostsOf(all, active, candidates), errors.Join(bad...)
+	hosts, err := sidecar.HostsWithGone(ctx, s.Backend, s.Keys, all, active, candidates)
+	if err != nil {
+		return nil, err
+	}
+	return hosts, errors.Join(bad...)
 }
 
 func hostsTable(out *page, hosts []sidecar.Host) {
@@ -99,10 +107,26 @@ func hostsTable(out *page, hosts []sidecar.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, strconv.Itoa(h.PID), ago(out.now, h.Since),
+			h.Host, h.Instance, h.Role, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), ago(out.now, h.Since), seenText(h),
 		})
 	}
-	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE"}, rows)
+	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
+}
+
+// seenText says when an instance was last seen, or what becomes of one that is gone.
+func seenText(h sidecar.Host) string {
+	if !h.Gone {
+		return "now"
+	}
+	return "gone; what it has is its own for " + about(time.Duration(h.WorkLeft))
+}
+
+// pidText is empty where none is known.
+func pidText(pid int) string {
+	if pid == 0 {
+		return ""
+	}
+	return strconv.Itoa(pid)
 }
 
 // activeText says what an instance has: the runs apart, which capacity is not about.

@@ -99,8 +99,9 @@ func setPool(c *cli.Context, admin *berth.Admin, p *printer, name string, change
 // warnOfExcess tells if more is claimed than the limit allows.
 func warnOfExcess(c *cli.Context, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
-		say(c, "warning: %s of '%s' are claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d are given back",
-			count(p.Claimed, "slot"), p.Name, p.Limit, p.Claimed-p.Limit)
+		more := p.Claimed - p.Limit
+		say(c, "warning: %s of '%s' %s claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d %s given back",
+			count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
 	}
 }
 

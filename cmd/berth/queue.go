@@ -85,7 +85,11 @@ func queueWhy(c *cli.Context) func(run.Store, *printer, string) error {
 		if err != nil {
 			return err
 		}
-		record := runWhyRecord(w)
+		holds, err := holdsOf(c.Context, s, w.Run)
+		if err != nil {
+			return err
+		}
+		record := runWhyRecord(w, holds)
 		if err := p.print(record, func(out *page) { runWhyText(out, record) }); err != nil || w.Position == 0 {
 			return err
 		}

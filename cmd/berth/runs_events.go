@@ -15,7 +15,9 @@ func runsEventsCommand() *cli.Command {
 		Name:      "events",
 		Usage:     "tell what has happened to a run",
 		ArgsUsage: "RUN",
-		Description: "Events are kept for run_retention, also after the run itself is gone. With --follow\n" +
+		Description: "Events are kept for run_retention, also after the run itself is gone. Of step instances\n" +
+			"all that happens to the first 150 of a run is told, and of the others that they have\n" +
+			"failed for good, 20 by each worker: 'berth runs info' counts all. With --follow\n" +
 			"each is told as it comes, until a second after all of a run that has ended were told;\n" +
 			"JSON then is one event a line, and YAML one a document.",
 		Flags: []cli.Flag{

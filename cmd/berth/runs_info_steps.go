@@ -6,11 +6,12 @@ import (
 	"strconv"
 	"strings"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -26,8 +27,8 @@ type runView struct {
 	run      *run.Run
 	overview *step.Overview // nil of a run without steps
 	failed   []*step.Instance
-	// nobody tells that no worker is seen, and that some of it waits for one.
-	nobody bool
+	waits    []*step.Wait // what each step waits for; nil for one that does not
+	logged   bool         // there is output of it
 }
 
 // readRun reads a run with its steps, and the first of its instances that have failed:
@@ -50,10 +51,23 @@ func readRun(ctx context.Context, s run.Store, id string, most int) (*runView, e
 	if v.failed, err = failures(ctx, s, o, most); err != nil {
 		return v, err
 	}
-	if v.nobody, err = lacksWorkers(ctx, s, o); err != nil {
+	if v.waits, err = readWaits(ctx, s, o); err != nil {
+		return v, err
+	}
+	if v.logged, err = hasLogs(ctx, s, id); err != nil {
 		return v, err
 	}
 	return v, unreadableStates(o.Bad)
+}
+
+// hasLogs tells whether any output is kept of a run.
+func hasLogs(ctx context.Context, s run.Store, id string) (bool, error) {
+	prefix := s.Keys.Logs(id)
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix), Limit: 1, KeysOnly: true})
+	if err != nil {
+		return false, store.Problem("the output could not be read", err)
+	}
+	return len(resp.Kvs) > 0, nil
 }
 
 // failures reads the instances that have failed, in the order of their steps.
@@ -79,28 +93,6 @@ func failures(ctx context.Context, s run.Store, o *step.Overview, most int) ([]*
 	return all, nil
 }
 
-// lacksWorkers tells whether instances wait for a worker, and there is none at all.
-func lacksWorkers(ctx context.Context, s run.Store, o *step.Overview) (bool, error) {
-	waits := false
-	for _, sum := range o.Steps {
-		waits = waits || !sum.Shape.External && sum.Counts[step.Scheduled] > 0
-	}
-	if !waits || o.Run.Status.Ended() {
-		return false, nil
-	}
-	seen, err := store.ReadAll(ctx, s.Backend, s.Keys.Hosts())
-	if err != nil {
-		return false, store.Problem("the hosts could not be read", err)
-	}
-	for _, kv := range seen.KVs {
-		// One that can't be read may be a worker of a newer version.
-		if h, err := lease.DecodePresence(s.Keys, string(kv.Key), kv.Value); err != nil || h.Capacity > 0 {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
 // unreadableStates is the error about states of instances that can't be read, after
 // the others were shown.
 func unreadableStates(bad []error) error {
@@ -119,9 +111,9 @@ func detailText(out *page, v *runView) {
 	}
 	out.gap()
 	treeTable(out, o)
-	if v.nobody {
+	if holds := o.Holds(v.waits); len(holds) > 0 {
 		out.gap()
-		out.line("%s", noWorker)
+		holdsTable(out, holds)
 	}
 	if len(v.failed) > 0 {
 		out.gap()
@@ -133,7 +125,11 @@ func detailText(out *page, v *runView) {
 	}
 	if o.Run.Status == run.Failed {
 		out.gap()
-		out.line("'berth runs logs %s' has the output, 'berth runs retry %s' runs again what has not succeeded", o.Run.ID, o.Run.ID)
+		where := ""
+		if v.logged {
+			where = fmt.Sprintf("'berth runs logs %s' has the output, ", o.Run.ID)
+		}
+		out.line("%s'berth runs retry %s' runs again what has not succeeded", where, o.Run.ID)
 	}
 }
 
@@ -180,7 +176,7 @@ func (v *runView) record() any {
 	if v.overview == nil {
 		return r
 	}
-	list := sidecar.StepsOf(v.overview)
+	list := sidecar.StepsWaiting(v.overview, v.waits)
 	return runDetail{
 		Run: r, ByStep: list.Items, Unreadable: list.Unreadable,
 		FailedInstances: listOf(v.failed, sidecar.StepInstanceOf).Items,
@@ -192,11 +188,7 @@ func (v *runView) progressLine(fine bool) string {
 	if v.overview == nil || v.run.Status != run.Running {
 		return standText(v.run)
 	}
-	text := stepsProgress(v.overview.Steps, fine)
-	if v.nobody {
-		text += fmt.Sprintf(" (%s)", noWorker)
-	}
-	return text
+	return stepsProgress(v.overview.Steps, fine) + v.holdText(fine)
 }
 
 // stepsLine reads how the steps of a run go, and says it in one line.
@@ -206,8 +198,6 @@ func stepsLine(ctx context.Context, s run.Store, id string, fine bool) (string, 
 		return "", err
 	}
 	v := &runView{run: o.Run, overview: o}
-	v.nobody, err = lacksWorkers(ctx, s, o)
+	v.waits, err = readWaits(ctx, s, o)
 	return v.progressLine(fine), err
 }
-
-const noWorker = "no worker is seen: start 'berth worker'"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 )
 
 func TestBar_ShowsEachStatus(t *testing.T) {
@@ -167,59 +165,6 @@ func TestScreen_WritesOverWhatFits(t *testing.T) {
 		"\r\x1b[4A\x1b[J1\n2\n3\n4\nnothing is cut\n"
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Errorf("-want +got\n%s", d)
-	}
-}
-
-func TestParseWhose(t *testing.T) {
-	for text, want := range map[string]whose{
-		"extract": {"extract", -1}, "extract[0]": {"extract", 0}, "a.b[99999]": {"a.b", 99999},
-	} {
-		if got, err := parseWhose(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"a[", "a[]", "a[-1]", "a[1]b", "[1]", "a[1", "a[1]]", "a[1.5]"} {
-		if got, err := parseWhose(text); !errors.As(err, new(*usageError)) {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
-	}
-}
-
-func TestLogWriter_KeepsATerminalFromHarm(t *testing.T) {
-	i := &step.Instance{StepID: store.StepID{Run: "r", Step: "s", Index: 1}, Record: step.Record{Status: step.Failed, Error: "no\nluck\x1b[2J"}}
-	const output = "a\tb\r\n\x1b[31mred\x07"
-	for clean, want := range map[bool]string{
-		true:  "==> s[1]: failed: no … <==\na\tb\n?[31mred?\n\n==> s[1]: failed: no … <==\n\n",
-		false: "==> s[1]: failed: no … <==\na\tb\r\n\x1b[31mred\x07\n\n==> s[1]: failed: no … <==\n\n",
-	} {
-		var b bytes.Buffer
-		w := &logWriter{out: &b, clean: clean}
-		for _, text := range []string{output, ""} {
-			if err := w.write(i, []byte(text)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if d := cmp.Diff(want, b.String()); d != "" {
-			t.Errorf("-want +got\n%s", d)
-		}
-	}
-}
-
-func TestLogHead_SaysWhichAttemptHasWritten(t *testing.T) {
-	now := time.Now()
-	begun := step.Record{Status: step.Running, Attempt: 2, Executor: &run.Executor{Host: "h"}, StartedAt: now.Add(-time.Minute)}
-	again := step.Record{Status: step.Requested, Attempt: 1, Executor: &run.Executor{Host: "h"}, StartedAt: now.Add(-time.Minute), EndedAt: now, ExitCode: 3}
-	for _, tc := range []struct {
-		record step.Record
-		want   string
-	}{
-		{step.Record{}, "its state can't be read"},
-		{begun, "running on host 'h' after 1m, attempt 2 (this is the attempt before)"},
-		{again, "requested on host 'h' after 1m, exit code 3 (it is tried again)"},
-	} {
-		if got := logHead(&step.Instance{Record: tc.record}, now); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
 	}
 }
 

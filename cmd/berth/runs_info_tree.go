@@ -14,8 +14,12 @@ import (
 type leaf struct {
 	branch string // what stands before its name
 	number int    // in the graph
-	parent int    // the step that it stands below, -1 if there is none
+	parent int    // the step that it is seen to stand below, -1 if there is none
 }
+
+// treeDepth is how deep a tree is drawn. What is deeper stands as deep as that, and is told
+// beside it what it needs: each line would be as long as a chain of steps else.
+const treeDepth = 12
 
 // treeOf puts the steps of a graph into a tree, each once: below the last of those that
 // it needs. What else it needs is told beside it.
@@ -29,21 +33,23 @@ func treeOf(steps []step.Summary) []leaf {
 		below[parent] = append(below[parent], n)
 	}
 	var tree []leaf
-	var grow func(parent int, before string)
-	grow = func(parent int, before string) {
+	var grow func(parent, depth int, before string)
+	grow = func(parent, depth int, before string) {
 		for i, n := range below[parent] {
-			branch, deeper := before+"├─ ", before+"│  "
+			branch, deeper, shown := before+"├─ ", before+"│  ", parent
 			switch {
 			case parent < 0:
 				branch, deeper = "", ""
+			case depth > treeDepth:
+				branch, deeper, shown = before+"… ", before, -1
 			case i == len(below[parent])-1:
 				branch, deeper = before+"└─ ", before+"   "
 			}
-			tree = append(tree, leaf{branch, n, parent})
-			grow(n, deeper)
+			tree = append(tree, leaf{branch, n, shown})
+			grow(n, depth+1, deeper)
 		}
 	}
-	grow(-1, "")
+	grow(-1, 0, "")
 	return tree
 }
 
@@ -90,11 +96,11 @@ func stepText(o *step.Overview, s *step.Summary, parent int) string {
 	}
 	switch {
 	case len(never) > 0:
-		return "does not run: not all of " + strings.Join(never, ", ") + " has succeeded"
+		return "does not run: not all of " + strings.Join(few(never, mostNames), ", ") + " has succeeded"
 	case len(waits) == 1 && s.Shape.Needs[slices.Index(s.Needs, waits[0])] == parent:
 		return "waits" // the tree says for what
 	case len(waits) > 0:
-		return "waits for " + strings.Join(waits, ", ")
+		return "waits for " + strings.Join(few(waits, mostNames), ", ")
 	}
 	return text
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -23,13 +24,14 @@ type queuedRun struct {
 	Position int `json:"position"`
 }
 
-func runWhyRecord(w *run.Why) sidecar.RunWhy {
+func runWhyRecord(w *run.Why, holds []step.Hold) sidecar.RunWhy {
 	record := sidecar.RunWhy{
 		Run: sidecar.RunOf(w.Run), Position: w.Position, Line: w.Line,
 		InTheWay: listOf(w.InTheWay, sidecar.RunOf).Items, Estimate: sidecar.Duration(w.Estimate),
+		Steps: sidecar.StepHoldsOf(holds),
 	}
 	if record.Reason = reasonOf(record.Run); w.Run.Status != run.Queued {
-		record.Reason = standText(w.Run)
+		record.Reason = standText(w.Run) + sidecar.HoldsText(holds)
 	}
 	return record
 }

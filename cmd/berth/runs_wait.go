@@ -61,7 +61,26 @@ func awaitRun(c *cli.Context, s run.Store, id string, print func(*run.Run) error
 	if err := print(r); err != nil || r.Status == run.Succeeded {
 		return err
 	}
-	return errors.New(endText(r))
+	return errors.New(endText(r) + failureText(c.Context, s, r))
+}
+
+// failureText says behind the end of a run what has failed of it first, and where its output
+// is, as far as that can be read.
+func failureText(ctx context.Context, s run.Store, r *run.Run) (text string) {
+	if r.Steps == 0 || r.Status != run.Failed {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if o, err := stepsOf(s).Overview(ctx, r.ID); err == nil {
+		if failed, err := failures(ctx, s, o, 1); err == nil && len(failed) > 0 {
+			text = "; " + failed[0].Text() + ": " + clean(firstLine(failed[0].Error))
+		}
+	}
+	if logged, err := hasLogs(ctx, s, r.ID); err == nil && logged {
+		text += fmt.Sprintf("; 'berth runs logs %s' has the output", r.ID)
+	}
+	return text
 }
 
 // endText says how a run has ended.

@@ -122,19 +122,29 @@ type asked struct {
 	// steps are nil in a run without any; graph is what they make.
 	steps []step.Spec
 	graph *step.Graph
+	// placed says of a problem where what it is about was asked for.
+	placed func(error) error
 }
 
 // submit puts it into the queue. Created tells whether it was not there before.
 func (a *asked) submit(ctx context.Context, s run.Store) (r *run.Run, created bool, err error) {
 	if a.graph == nil {
-		return s.Submit(ctx, a.id, a.spec)
+		r, created, err = s.Submit(ctx, a.id, a.spec)
+	} else {
+		r, created, err = stepsOf(s).Submit(ctx, s, a.id, a.spec, a.graph)
 	}
-	return stepsOf(s).Submit(ctx, s, a.id, a.spec, a.graph)
+	if err != nil && a.placed != nil {
+		err = a.placed(err)
+	}
+	return r, created, err
 }
 
 // submission reads what the file, the flags and the command ask for.
 func submission(c *cli.Context) (a asked, err error) {
 	command := c.Args().Present()
+	if c.App.Metadata[metaNothing] == true {
+		return a, usagef("there is no command behind the --; leave it out, too, for a run with an executor of your own")
+	}
 	if !command {
 		if err := withoutCommand(c); err != nil {
 			return a, err
@@ -175,7 +185,7 @@ func submission(c *cli.Context) (a asked, err error) {
 		}
 		return a, err
 	}
-	return a, a.spec.Validate()
+	return a, a.spec.ValidateNew()
 }
 
 // takeFlags takes what flags say of the run, and returns the slots that they name.
@@ -212,6 +222,7 @@ func (a *asked) takeCommand(c *cli.Context, slots map[string]int) error {
 	}
 	a.spec.Retries = 0 // they are the step's
 	a.steps = []step.Spec{s}
+	a.placed = func(err error) error { return asFlags(err, s.Name) }
 	return nil
 }
 

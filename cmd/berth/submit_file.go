@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -31,7 +32,16 @@ func readSubmission(c *cli.Context) (asked, error) {
 func decodeSubmission(name string, data []byte) (asked, error) {
 	d := submissionReader{name: name, at: map[string]*yaml.Node{}}
 	d.read(data)
+	d.found.placed = d.placed
 	return d.found, d.problems(name)
+}
+
+// placed says of a problem with a field that was read where in the file that stands.
+func (d *submissionReader) placed(err error) error {
+	if at := d.at[fieldOf(err)]; at != nil {
+		return fmt.Errorf("%s:%d:%d: %w", d.name, at.Line, at.Column, err)
+	}
+	return err
 }
 
 // submissionReader reads a submission, and notes where its fields stand.
@@ -67,7 +77,7 @@ func (d *submissionReader) read(data []byte) {
 		d.refuse(d.found.checkSteps(), root)
 	}
 	if len(d.lines) == 0 {
-		d.refuse(s.Validate(), root)
+		d.refuse(s.ValidateNew(), root)
 	}
 }
 

@@ -28,6 +28,8 @@ const (
 	maxConcurrency = 10_000
 	// workerDrain is how long a worker waits for its instances unless it is told.
 	workerDrain = 10 * time.Minute
+	// workerKeep is how much output a worker keeps as files unless it is told.
+	workerKeep = "1GiB"
 )
 
 func workerCommand() *cli.Command {
@@ -53,8 +55,10 @@ what runs to the next worker of this name.`,
 			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unlike that of any other on this host"},
 			&cli.StringFlag{Name: "work-dir", Usage: "`DIR` that commands run in", DefaultText: "the current one"},
 			&cli.DurationFlag{Name: "stop-grace", Value: lease.StopGrace(time.Minute), Usage: "`TIME` that a command gets between TERM and KILL, at most 10s"},
-			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for what runs before a stop; 0 for none"}),
-		Action: work,
+			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for what runs before a stop; 0 for none"},
+			&cli.StringFlag{Name: "keep-output", Value: workerKeep, Usage: "`SIZE` of the output of steps that is kept as files below --state-dir, for a day; 0 for none"}),
+		Action:      work,
+		Subcommands: []*cli.Command{workerStatusCommand()},
 	}
 }
 
@@ -66,7 +70,7 @@ func work(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.State}
+	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.State, config.Lead}
 	if c.IsSet(listenFlag) {
 		groups = append(groups, config.Serve)
 	}
@@ -97,7 +101,9 @@ func work(c *cli.Context) error {
 	w := worker.New(worker.Config{
 		Client: client, Queues: asked.queues, Concurrency: asked.concurrency,
 		Runner: &asked.commands, Dir: worker.Folder(s.StateDir, asked.name),
-		Logger: log, Registerer: registererOf(reg),
+		OutputDir: worker.OutputFolder(s.StateDir, asked.name), KeepOutput: asked.keep,
+		Retention: s.RunRetention,
+		Logger:    log, Registerer: registererOf(reg),
 	})
 	health, err := serveHealth(c.Context, s, log, reg, client.Err)
 	if err != nil {
@@ -111,13 +117,13 @@ func work(c *cli.Context) error {
 	if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
 		return errors.Join(err, health.close(), client.Leave())
 	}
-	err = workUntilAsked(c.Context, w, client, asked.drain, told)
+	err = workUntilAsked(c.Context, w, client, asked.drain, asked.commands.StopGrace, told)
 	told.Info("stopped", "left", w.Active())
 	return errors.Join(err, health.close())
 }
 
 // workUntilAsked runs a worker until a signal ends it, as that says.
-func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client, drain time.Duration, log hclog.Logger) error {
+func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client, drain, grace time.Duration, log hclog.Logger) error {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	left := make(chan struct{}, 1)
@@ -129,16 +135,16 @@ func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client,
 			end()
 			return true
 		case sig == unix.SIGINT || terms > 0:
-			go func() { <-stopped(running, w, log); end() }()
+			go func() { <-stopped(running, w, grace, log); end() }()
 			return true
 		}
 		terms++
-		log.Info("draining", "active", w.Active(), "within", drain)
+		log.Info("draining", "active", w.Active(), "within", drain, "sooner", "another TERM, or ^C")
 		go func() {
 			select {
 			case <-w.Drain(running):
 			case <-time.After(drain):
-				<-stopped(running, w, log)
+				<-stopped(running, w, grace, log)
 			case <-running.Done():
 			}
 			end()
@@ -158,8 +164,8 @@ func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client,
 }
 
 // stopped stops all that a worker has, and tells when it has none.
-func stopped(ctx context.Context, w *worker.Worker, log hclog.Logger) <-chan struct{} {
-	log.Info("stopping", "active", w.Active())
+func stopped(ctx context.Context, w *worker.Worker, grace time.Duration, log hclog.Logger) <-chan struct{} {
+	log.Info("stopping", "active", w.Active(), "grace", grace)
 	ended := w.Drain(ctx)
 	w.Stop(ctx)
 	return ended
@@ -171,6 +177,7 @@ type workerAsked struct {
 	queues      []string
 	concurrency int
 	drain       time.Duration
+	keep        int64 // bytes of output
 	commands    worker.Commands
 }
 
@@ -187,12 +194,16 @@ func workerOf(c *cli.Context) (a workerAsked, err error) {
 			a.queues = append(a.queues, name)
 		}
 	}
+	keep, sized := parseSize(c.String("keep-output"))
+	a.keep = keep
 	grace := c.Duration("stop-grace")
 	switch most := lease.StopGrace(time.Minute); {
 	case pool.ValidateName(a.name) != nil:
 		return a, usagef("--name can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", a.name)
 	case a.concurrency < 1 || a.concurrency > maxConcurrency:
 		return a, usagef("--concurrency can't be %d: allowed are 1 to %d", a.concurrency, maxConcurrency)
+	case !sized:
+		return a, usagef("--keep-output can't be %q: it must be 0, or a size such as 500MiB or 1GiB", c.String("keep-output"))
 	case grace < 0 || grace > most:
 		return a, usagef("--stop-grace can't be %s: allowed are 0s to %s, so that a command is gone before its lease can end", grace, most)
 	}

@@ -36,6 +36,7 @@ type Journal struct {
 	written  atomic.Int64
 	granting chan struct{} // holds one while a lease is being made
 	group    store.Group   // of the changes that its events tell of
+	spares   spares
 
 	mu    sync.Mutex // guards what follows
 	lease store.LeaseID

@@ -120,6 +120,23 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
+// ValidateNew is [Spec.Validate] for what is submitted now: besides, it refuses what has
+// no meaning. Records that were written before may have it.
+func (s *Spec) ValidateNew() error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case s.Steps > 0 && s.Retries > 0:
+		return problem.Field("retries", "a run with steps is not tried again as a whole: its steps have retries of their own")
+	case s.Steps == 0 && s.MaxConcurrentSteps != 0:
+		return problem.Field("max_concurrent_steps", "it bounds steps, and the run has none")
+	case s.Steps == 0 && s.MaxStepsPerTick != 0:
+		return problem.Field("max_steps_per_tick", "it bounds steps, and the run has none")
+	}
+	return nil
+}
+
 // ValidateTag refuses what can't be a tag. A key has no '=', so that tags and
 // limits can be written as KEY=VALUE; a value is not '*', which stands for each.
 func ValidateTag(key, value string) error {

@@ -19,7 +19,7 @@ func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, create
 	if err := ValidateID(id); err != nil {
 		return nil, false, err
 	}
-	if err := spec.Validate(); err != nil {
+	if err := spec.ValidateNew(); err != nil {
 		return nil, false, err
 	}
 	if there, err := s.CheckPools(ctx, id, spec, spec.Pools); there != nil || err != nil {
@@ -52,7 +52,7 @@ func (s Store) Begin(ctx context.Context, id string, spec Spec) (*Run, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
 	}
-	if err := spec.Validate(); err != nil {
+	if err := spec.ValidateNew(); err != nil {
 		return nil, err
 	}
 	rec := Record{Spec: spec, Status: Storing, QueuedAt: stampOf(time.Now())}

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -44,15 +45,21 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 		case i.Status == Running:
 			ops = append(ops, store.Put(s.Keys.CanceledStep(id), run.CanceledValue, 0))
 		default:
-			if i.Status == Scheduled {
-				key, err := s.readyKey(ctx, r, id)
-				if err != nil {
-					return nil, err
-				}
-				ops = append(ops, store.Delete(key))
+			ready, number, err := s.place(ctx, r, id)
+			if err != nil {
+				return nil, err
 			}
-			i.Record = i.Cancel(time.Now())
+			if i.Status == Scheduled {
+				ops = append(ops, store.Delete(ready))
+			}
+			now := time.Now()
+			i.Record = i.Cancel(now)
 			ops = append(ops, store.Put(s.Keys.Step(id), i.Encode(), 0), store.Delete(s.Keys.CanceledStep(id)))
+			event := i.Event(now)
+			event.Reason = cmp.Or(event.Reason, "it was canceled")
+			if ops, err = s.logged(ctx, ops, id, number, event); err != nil {
+				return nil, err
+			}
 		}
 		rev, err := store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(s.Keys.Step(id), i.Revision)}, ops...)
 		if err == nil && i.Status == Canceled {
@@ -62,23 +69,27 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 	})
 }
 
-// readyKey is where an instance of a run stands that was published.
-func (s Store) readyKey(ctx context.Context, r *run.Run, id store.StepID) (string, error) {
+// place is where an instance of a run stands once it is published, and its number among
+// all of the run.
+func (s Store) place(ctx context.Context, r *run.Run, id store.StepID) (ready string, number int, err error) {
 	key := s.Keys.Graph(id.Run)
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	if len(resp.Kvs) == 0 {
-		return "", store.Stop(notFound(id))
+		return "", 0, store.Stop(notFound(id))
 	}
 	g, err := DecodeGraph(key, resp.Kvs[0].Value)
 	if err != nil {
-		return "", store.Stop(store.Problem("the steps of the run can't be read", err))
+		return "", 0, store.Stop(store.Problem("the steps of the run can't be read", err))
 	}
 	n := g.Number(id.Step)
 	if n < 0 {
-		return "", store.Stop(notFound(id))
+		return "", 0, store.Stop(notFound(id))
 	}
-	return s.Keys.Ready(g.Shapes()[n].Queue) + OrderOf(r.Priority, r.Created, n, id.Index, r.ID), nil
+	for _, before := range g.Shapes()[:n] {
+		number += before.Count
+	}
+	return s.Keys.Ready(g.Shapes()[n].Queue) + OrderOf(r.Priority, r.Created, n, id.Index, r.ID), number + id.Index, nil
 }

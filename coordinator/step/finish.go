@@ -15,10 +15,6 @@ import (
 // MaxError bounds why an attempt has failed, in bytes.
 const MaxError = run.MaxWhy
 
-// MaxOutput bounds what is kept of an attempt's output, in bytes: it goes to etcd, so
-// that it can be read on every host.
-const MaxOutput = 16 << 10
-
 // Finish ends an attempt, and returns the instance as it is then: it may be requested
 // again, unless it is to be canceled. Asking again for the same is no error. If the
 // attempt is not the instance's any more, because its executor was taken to be dead,
@@ -26,7 +22,11 @@ const MaxOutput = 16 << 10
 // group if that is nil.
 func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Instance, error) {
 	o.Error = clipError(o.Error)
-	return s.end(ctx, t, o.Output, way, "the step instance was not finished", func(now time.Time) Record {
+	var kept *Shown
+	if len(o.Output) > 0 {
+		kept = &Shown{Text: o.Output, Before: o.Before, File: o.File}
+	}
+	return s.end(ctx, t, kept, way, "the step instance was not finished", func(now time.Time) Record {
 		return t.Record.finish(o, t.Revision, t.Policy(), now)
 	})
 }
@@ -59,9 +59,9 @@ func (s Store) InGroup(queued func()) Way {
 	}
 }
 
-// end takes an instance from its executor. One that is to be canceled does not come to
-// be tried again: its mark goes with it.
-func (s Store) end(ctx context.Context, t *Taken, output []byte, way Way, what string, next func(time.Time) Record) (*Instance, error) {
+// end takes an instance from its executor, and keeps what it has written, if that is not
+// nil. One that is to be canceled does not come to be tried again: its mark goes with it.
+func (s Store) end(ctx context.Context, t *Taken, output *Shown, way Way, what string, next func(time.Time) Record) (*Instance, error) {
 	if way == nil {
 		way = s.InGroup(nil)
 	}
@@ -95,14 +95,16 @@ func (s Store) end(ctx context.Context, t *Taken, output []byte, way Way, what s
 			again.ScheduledAt = then.ScheduledAt
 			ops = append(ops, store.Put(t.Ready.Key(s.Keys), again.Encode(), 0))
 		}
-		if len(output) > 0 {
-			op, err := s.Journal.Keep(ctx, s.Keys.Log(t.StepID), output[max(0, len(output)-MaxOutput):])
+		if output != nil {
+			l := output.log(t, then.EndedAt)
+			l.Ended = true
+			op, err := s.Journal.Keep(ctx, s.Keys.Log(t.StepID), l.Encode())
 			if err != nil {
 				return nil, err
 			}
 			ops = append(ops, op)
 		}
-		ops, err := s.logged(ctx, ops, t.StepID, t.Ready.Number, then.event(now))
+		ops, err := s.logged(ctx, ops, t.StepID, t.Ready.Number, then.Event(now))
 		if err != nil {
 			return nil, err
 		}

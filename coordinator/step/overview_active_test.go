@@ -45,6 +45,13 @@ func TestWhatIsExecutedIsCountedForWhoHasIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		some, err := s.Executed(t.Context(), "two")
+		if err != nil || len(some) != 1 || some[0].String() != "a/x/000004" {
+			t.Errorf("on one host: %v, %v", some, err)
+		}
+		if all, err := s.Executed(t.Context(), ""); err != nil || len(all) != n-3 || all[0].Executor.Instance != "sidecar" || all[1].Index != 0 {
+			t.Errorf("on all: %d, %v", len(all), err)
+		}
 		want := []Active{
 			{Host: "one", Instance: "sidecar", Steps: 1}, {Host: "one", Instance: "worker", Steps: n - 5},
 			{Host: "two", Instance: "sidecar", Runs: 1}, {Host: "two", Instance: "worker", Steps: 1},

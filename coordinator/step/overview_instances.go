@@ -10,7 +10,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -180,20 +179,4 @@ func (d *Detail) Taken() *Taken {
 		Retries: d.Shape.Retries, Backoff: time.Duration(d.Shape.Backoff), ScheduledAt: d.ScheduledAt,
 	}
 	return &Taken{Instance: d.Instance, Work: d.Work, Ready: Published{Ready: r, Queue: d.Shape.Queue}}
-}
-
-// Log returns the end of what the last attempt of an instance has written. If nothing
-// is kept of it, that is a NotFound problem.
-func (s Store) Log(ctx context.Context, id store.StepID) ([]byte, error) {
-	if _, _, err := s.detail(ctx, id); err != nil {
-		return nil, err
-	}
-	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Log(id))})
-	switch {
-	case err != nil:
-		return nil, store.Problem("the output could not be read", err)
-	case len(resp.Kvs) == 0:
-		return nil, problem.New(problem.NotFound, "no output is kept of step instance %s of run %q: none was written yet, or it was longer ago than events are kept", id.Text(), id.Run)
-	}
-	return resp.Kvs[0].Value, nil
 }

@@ -287,8 +287,8 @@ func TestAnAttemptThatWasReadCanBeFinished(t *testing.T) {
 		if err != nil || i.Status != Requested || i.Pause != time.Minute || i.ExitCode != 3 {
 			t.Errorf("%+v, %v", i, err)
 		}
-		if log, err := s.Log(t.Context(), id); string(log) != "so it goes\n" {
-			t.Errorf("%q, %v", log, err)
+		if log, err := s.Log(t.Context(), id); err != nil || string(log.Text) != "so it goes\n" || !log.Ended || log.Attempt != 1 || log.Standing(i) != OfLast {
+			t.Errorf("%+v, %v", log, err)
 		}
 	})
 }

@@ -26,6 +26,16 @@ type Store struct {
 // keeps to some 500 however many instances it has.
 const eventsOf = 150
 
+// HasEvents tells whether the instance of that number, among all of its run, has events.
+func HasEvents(number int) bool { return number < eventsOf }
+
+// IsTold tells whether an event of the instance of that number is written: of the first of
+// a run all are, of the others it is told that they have failed for good, as long as a
+// journal has room for that.
+func IsTold(j *run.Journal, id string, number int, e run.Event) bool {
+	return HasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
+}
+
 // Get returns an instance. An unknown one is a StepNotFound problem.
 func (s Store) Get(ctx context.Context, id store.StepID) (*Instance, error) {
 	i, err := s.read(ctx, id)
@@ -83,9 +93,9 @@ func (s Store) Work(ctx context.Context, id store.StepID) (Work, error) {
 	return w, nil
 }
 
-// logged appends the write of an event, if the instance has events.
+// logged appends the write of an event, if it is told.
 func (s Store) logged(ctx context.Context, ops []*pb.RequestOp, id store.StepID, number int, e run.Event) ([]*pb.RequestOp, error) {
-	if number >= eventsOf {
+	if !IsTold(s.Journal, id.Run, number, e) {
 		return ops, nil
 	}
 	op, err := s.Journal.Op(ctx, id.Run, e)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
@@ -34,7 +36,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 	}
 	spec.Steps, spec.Digest = g.Total(), digest
 	if there, err := runs.CheckPools(ctx, id, spec, g.slots()); there != nil || err != nil {
-		return there, false, err
+		return there, false, g.ofStep(err)
 	}
 	r, err = runs.Begin(ctx, id, spec)
 	if err != nil || r.Status != run.Storing {
@@ -55,6 +57,28 @@ func (g *Graph) slots() map[string]int {
 		}
 	}
 	return most
+}
+
+// ofStep has a problem with what is asked of a pool name the step that asks the most of
+// it.
+func (g *Graph) ofStep(err error) error {
+	var p *problem.Error
+	if !errors.As(err, &p) {
+		return err
+	}
+	name, ok := strings.CutPrefix(p.Field, "pools.")
+	if !ok {
+		return err
+	}
+	most := g.slots()[name]
+	for _, sh := range g.Shapes() {
+		if most > 0 && sh.Pools[name] == most {
+			of := *p
+			of.Field = "steps." + sh.Name + "." + p.Field
+			return &of
+		}
+	}
+	return err
 }
 
 // stored is the work of an instance as it is written.

@@ -36,7 +36,7 @@ func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Take
 	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt}
 	t := &Taken{Instance: Instance{StepID: id, Record: scheduled}, Ready: *p}
 	record := store.Put(s.Keys.Step(id), nil, 0)
-	then, err := s.logged(ctx, []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}, id, p.Number, t.event(time.Now()))
+	then, err := s.logged(ctx, []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}, id, p.Number, t.Event(time.Now()))
 	if err != nil {
 		return nil, store.Extra{}, err
 	}
@@ -44,7 +44,7 @@ func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Take
 		t.Record = scheduled.take(by, now)
 		record.GetRequestPut().Value = t.Encode()
 		for _, event := range then[2:] {
-			s.Journal.Stamp(event, t.event(now))
+			s.Journal.Stamp(event, t.Event(now))
 		}
 	}
 	stamp(time.Now())

@@ -189,11 +189,7 @@ func (s *stencil) render(values map[string]any, room *int) (string, error) {
 		if errors.Is(err, errTooLong) {
 			return "", errTooLong
 		}
-		_, what, _ := strings.Cut(err.Error(), "executing ") // as in executing "template" at <.item.day>: …
-		if _, at, ok := strings.Cut(what, " at "); ok {
-			what = at
-		}
-		return "", errors.New(what)
+		return "", s.explain(err, values)
 	}
 	return out.String(), nil
 }

@@ -33,8 +33,24 @@ type Outcome struct {
 	Status   Status
 	ExitCode int
 	Error    string
-	// Output is the end of what its command has written, at most [MaxOutput] bytes.
+	// EndedAt is when its command has ended, by the clock of the executor's host, which may
+	// be long before that is told; zero: now.
+	EndedAt time.Time
+	// Output is the end of what its command has written, of which the last [MaxOutput]
+	// bytes are kept, and Before is how many bytes come before it.
 	Output []byte
+	Before int64
+	// File has all of it, on the host of the executor; empty: none does.
+	File string
+}
+
+// endOf is when an attempt has ended that was started then. A time that can't be, since a
+// clock was set, is not believed.
+func (o *Outcome) endOf(started, now time.Time) time.Time {
+	if o.EndedAt.IsZero() || o.EndedAt.Before(started) || o.EndedAt.After(now) {
+		return now
+	}
+	return o.EndedAt
 }
 
 // Policy says what becomes of an attempt that has failed, or was lost.
@@ -46,7 +62,7 @@ type Policy struct {
 // finish ends the attempt of a fence. One that has failed is requested again, after a
 // pause, if it may be.
 func (r Record) finish(o Outcome, fence int64, p Policy, now time.Time) Record {
-	r.EndedAt, r.ExitCode, r.Error, r.EndFence = stampOf(now), o.ExitCode, o.Error, fence
+	r.EndedAt, r.ExitCode, r.Error, r.EndFence = stampOf(o.endOf(r.StartedAt, now)), o.ExitCode, o.Error, fence
 	r.Status = o.Status
 	if o.Status == Failed {
 		r = r.again(p)
@@ -88,8 +104,11 @@ func (r Record) handBack(now time.Time) Record {
 	return r.Publish(now)
 }
 
-// event tells of a transition to a record's status.
-func (i *Instance) event(now time.Time) run.Event {
+// toldLate is how long after its end an attempt may be told of without the event saying so.
+const toldLate = time.Second
+
+// Event tells of a transition to a record's status.
+func (i *Instance) Event(now time.Time) run.Event {
 	e := run.Event{At: now, Reason: i.Error, Metadata: map[string]string{"step": i.Text()}}
 	switch i.Status {
 	case Running:
@@ -108,6 +127,9 @@ func (i *Instance) event(now time.Time) run.Event {
 	if i.Executor != nil {
 		e.Metadata["host"], e.Metadata["instance"] = i.Executor.Host, i.Executor.Instance
 		e.Metadata["attempt"] = strconv.Itoa(i.Attempt)
+	}
+	if !i.EndedAt.IsZero() && now.Sub(i.EndedAt) > toldLate {
+		e.Metadata["ended_at"] = i.EndedAt.Format(time.RFC3339Nano)
 	}
 	return e
 }

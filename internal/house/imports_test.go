@@ -78,8 +78,8 @@ var layers = []layer{
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
-		"sidecar/ui", []string{"coordinator/run", ".", "pool", "lease", "internal/store"},
-		"pages show records; what they show is fetched by the sidecar",
+		"sidecar/ui", []string{"coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
 		"internal/bench", []string{"coordinator/...", ".", "pool", "lease", "sidecar", "sidecar/worker", "internal/store", "internal/store/embed"},
@@ -97,7 +97,7 @@ var layers = []layer{
 
 // testHelpers are folders that only tests may import.
 var testHelpers = []string{
-	"internal/store/embed/embedtest", "internal/store/storetest", "internal/testcert", "internal/house", "e2e",
+	"internal/store/embed/embedtest", "internal/store/storetest", "internal/testcert", "internal/browser", "internal/house", "e2e",
 }
 
 // wrongImports returns the imports that the tables do not allow.
@@ -180,6 +180,7 @@ var barred = []struct {
 			"testing", "go.uber.org/goleak", "pgregory.net/rapid",
 			"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal/testscript",
 			module + "/internal/store/embed/embedtest", module + "/internal/store/storetest", module + "/internal/testcert",
+			module + "/internal/browser", "github.com/chromedp/...",
 		},
 		"it is for tests only",
 	},

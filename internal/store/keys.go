@@ -168,6 +168,12 @@ func (k Keys) Logs(run string) string { return k.prefix + "logs/" + run + "/" }
 // Log is the key of the output of one step instance.
 func (k Keys) Log(id StepID) string { return k.prefix + "logs/" + id.String() }
 
+// Looks is the prefix of the marks of step instances whose output somebody looks at.
+func (k Keys) Looks() string { return k.prefix + "looks/" }
+
+// Look is the mark of one step instance, on a lease as short as the look.
+func (k Keys) Look(id StepID) string { return k.Looks() + id.String() }
+
 // EventsAll is the prefix of the events of all runs.
 func (k Keys) EventsAll() string { return k.prefix + "events/" }
 
@@ -216,6 +222,12 @@ func (k Keys) Seen(source string) string { return k.Source(source) + "seen/" }
 
 // SeenItem is the mark of one item.
 func (k Keys) SeenItem(source, id string) string { return k.Seen(source) + id }
+
+// Actions is the prefix of what operators asked for on the pages, in order of time.
+func (k Keys) Actions() string { return k.prefix + "actions/" }
+
+// Action is the key of one of them; ids grow with time.
+func (k Keys) Action(id string) string { return k.Actions() + id }
 
 // PoolKeyKind tells what a key under [Keys.Pools] holds.
 type PoolKeyKind int

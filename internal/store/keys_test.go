@@ -69,6 +69,8 @@ func TestKeysHangUnderTheirPrefixes(t *testing.T) {
 		{k.SourceCandidate("s", 0x1f), k.SourceLive("s") + "candidates/1f"},
 		{k.SeenItem("s", "i"), k.Seen("s") + "i"},
 		{k.SeenItem("s", "i"), k.Sources() + "s/seen/i"},
+		{k.Action("01H"), k.Actions() + "01H"},
+		{k.Look(store.StepID{Run: "r", Step: "s", Index: 3}), k.Looks() + "r/s/000003"},
 		{k.Prefix(), "/b/"},
 	} {
 		if pair[0] != pair[1] {

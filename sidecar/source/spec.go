@@ -124,16 +124,15 @@ func (s *Spec) validateRun() error {
 	if _, err := s.head(anyItem); err != nil {
 		return withinRun(err)
 	}
-	if s.Steps == nil {
-		return nil
-	}
-	g, err := step.NewGraph(s.stepsOver(anyItem))
-	if err != nil {
-		return withinRun(err)
-	}
 	spec := s.Run
-	spec.Steps = g.Total()
-	if err := spec.Validate(); err != nil {
+	if s.Steps != nil {
+		g, err := step.NewGraph(s.stepsOver(anyItem))
+		if err != nil {
+			return withinRun(err)
+		}
+		spec.Steps = g.Total()
+	}
+	if err := spec.ValidateNew(); err != nil {
 		return withinRun(err)
 	}
 	return nil

@@ -95,7 +95,7 @@ func TestTheRunOfAnItem(t *testing.T) {
 		t.Error("the source was changed")
 	}
 	_, err = s.submission(Item{ID: "b", Value: json.RawMessage(`{"tenant": "x", "n": 1}`)})
-	wantField(t, err, "name", `<.item.day>: map has no entry for key "day"`)
+	wantField(t, err, "name", `{{.item.day}}: .item has no field 'day': it has n, tenant`)
 }
 
 func TestARunWithoutSteps(t *testing.T) {

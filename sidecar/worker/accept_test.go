@@ -11,7 +11,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
@@ -341,7 +340,8 @@ func TestSlotsComeBackHoweverAnInstanceEnds(t *testing.T) {
 			y.pool("db", 3)
 			w := y.worker("a", "", 2, s)
 			defer w.close(t)
-			y.submit("r", fan("m", 1, 0, from("db", 2)))
+			// The run goes on, so that nobody else gives them back.
+			y.submit("r", fan("m", 1, 0, from("db", 2), others), fan("stays", 0, 0, func(s *step.Spec) { s.Queue = "nobodys" }))
 			s.runs(t, "r/m/000000")
 			if n := y.claimed("db"); n != 2 {
 				t.Errorf("%d slots are claimed while it runs", n)
@@ -427,14 +427,7 @@ func TestAnInstanceThatWaitsForSlotsSaysWhy(t *testing.T) {
 	y.pool("db", 1)
 	w := y.worker("a", "", 3, s)
 	defer w.close(t)
-	other, err := berth.Open(t.Context(), berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: "other", Instance: "sidecar"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	claim, err := other.Claim(t.Context(), map[string]int{"db": 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	release := y.holder(map[string]int{"db": 1})
 	y.submit("r", fan("m", 1, 0, from("db", 1)))
 	waiting := func() (n int, reason string) {
 		for _, e := range y.events("r") {
@@ -451,15 +444,10 @@ func TestAnInstanceThatWaitsForSlotsSaysWhy(t *testing.T) {
 	if n, reason := waiting(); n != 1 || reason != "pool 'db' full (1/1 slots)" {
 		t.Errorf("told %d times: %s", n, reason)
 	}
-	if err := claim.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	s.runs(t, "r/m/000000")
 	s.end("r/m/000000", succeeded)
 	y.is("r", run.Succeeded)
-	if err := other.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
 }
 
 // A task without a limit, and no task at all, write nothing beneath the pools, and the

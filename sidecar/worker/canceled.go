@@ -13,17 +13,18 @@ import (
 type canceled struct {
 	keys store.Keys
 	feed *store.Feed
-	runs map[string]bool
+	runs map[string]int64 // the revisions of the marks
 }
 
-func newCanceled(keys store.Keys) *canceled { return &canceled{keys: keys, runs: map[string]bool{}} }
+func newCanceled(keys store.Keys) *canceled { return &canceled{keys: keys, runs: map[string]int64{}} }
 
-// why is why an instance is to be stopped, empty if it is not.
-func (c *canceled) why(id store.StepID) string {
+// why is why an attempt is to be stopped that was taken then, empty if it is not. A mark
+// from before is about an attempt before: that it is gone may not be known yet.
+func (c *canceled) why(id store.StepID, since int64) string {
 	switch {
-	case c.runs[id.Run]:
+	case c.runs[id.Run] > since:
 		return "its run was canceled or has failed"
-	case c.runs[id.String()]:
+	case c.runs[id.String()] > since:
 		return "it was canceled"
 	}
 	return ""
@@ -37,23 +38,23 @@ func (w *Worker) cancels(m store.FeedMessage) {
 	if m.Snapshot != nil {
 		clear(c.runs)
 		for _, kv := range m.Snapshot.KVs {
-			c.runs[id(kv.Key)] = true
+			c.runs[id(kv.Key)] = kv.ModRevision
 		}
 	}
 	for _, ev := range m.Events {
 		if ev.Type == mvccpb.Event_DELETE {
 			delete(c.runs, id(ev.Kv.Key))
 		} else {
-			c.runs[id(ev.Kv.Key)] = true
+			c.runs[id(ev.Kv.Key)] = ev.Kv.ModRevision
 		}
 	}
 	for id, e := range w.active {
-		if why := c.why(id); why != "" {
+		if why := c.why(id, e.t.Revision); why != "" {
 			e.stop(byRun, why)
 		}
 	}
 	for step, l := range w.inLine {
-		if c.runs[step.Run] {
+		if c.runs[step.Run] > w.taking[step] {
 			w.leaveLine(l.claim)
 		}
 	}

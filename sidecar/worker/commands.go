@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -87,11 +86,11 @@ func (c *command) Outcome() step.Outcome {
 	case err != nil:
 		return step.Outcome{Status: step.Failed, ExitCode: -1, Error: err.Error()}
 	case r.Error != "":
-		return step.Outcome{Status: step.Failed, ExitCode: r.ExitCode, Error: r.Error}
+		return step.Outcome{Status: step.Failed, ExitCode: r.ExitCode, Error: r.Error, EndedAt: r.EndedAt}
 	case r.ExitCode == 0 && r.Stopped == child.NotStopped:
-		return step.Outcome{Status: step.Succeeded}
+		return step.Outcome{Status: step.Succeeded, EndedAt: r.EndedAt}
 	}
-	o := step.Outcome{Status: step.Failed, ExitCode: r.ExitCode}
+	o := step.Outcome{Status: step.Failed, ExitCode: r.ExitCode, EndedAt: r.EndedAt}
 	switch {
 	case r.Stopped == child.ByTimeout:
 		o.Error = "it has run for longer than its timeout"
@@ -109,20 +108,15 @@ func (c *command) Outcome() step.Outcome {
 
 // Output is the end of what it has written.
 func (c *command) Output(most int) []byte {
-	f, err := os.Open(c.Child.Output())
+	text, _, err := endOfFile(c.File(), most)
 	if err != nil {
-		return nil
+		return nil // what can't be read is not shown
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil
-	}
-	from := max(0, info.Size()-int64(most))
-	out := make([]byte, info.Size()-from)
-	n, _ := f.ReadAt(out, from) // what can't be read is not shown
-	return out[:n]
+	return text
 }
+
+// File is where all of that is.
+func (c *command) File() string { return c.Child.Output() }
 
 // Stop tells it to stop. One that can't be told ends with its trust.
 func (c *command) Stop(reason string) { _ = c.Child.Stop(reason) }

@@ -19,6 +19,10 @@
 // package child). If no process comes in time, the commands are stopped before their
 // leases can end, and the coordinator has the instances tried again elsewhere.
 //
+// What commands write goes to files, which are kept for a while when they have ended; the
+// end of it is put into etcd then. Before, it is put there only while somebody looks: see
+// [looks].
+//
 // The folder of the worker holds one folder for each instance that it has, written
 // before it is taken: what it finds there tells the next process what to do.
 package worker

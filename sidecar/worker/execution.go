@@ -44,6 +44,7 @@ type execution struct {
 	dropped bool
 	freed   bool          // it takes no room any more: its end is on its way
 	wrote   time.Duration // what it took to write how it has ended
+	tail    tail
 	unhook  func() bool
 }
 
@@ -134,7 +135,12 @@ func (e *execution) ended() {
 	switch {
 	case e.cause == byTrust:
 		e.w.metrics.ended("lost")
-		e.w.drop(e)
+		e.ending = true
+		job := e.job
+		e.w.beside(func() {
+			e.w.keepOutput(&e.t.Ready, job)
+			e.w.tell(func() { e.w.drop(e) })
+		})
 		return
 	case e.cause == byRun && o.Status != step.Succeeded:
 		o.Status, o.Error = step.Canceled, e.reason
@@ -157,19 +163,40 @@ func (e *execution) fail(why error) {
 // lost.
 func (e *execution) finish(o step.Outcome) {
 	e.ending = true
-	if e.job != nil {
-		o.Output = e.job.Output(step.MaxOutput)
-	}
 	e.w.metrics.ended(string(o.Status))
-	e.w.metrics.duration(time.Since(e.t.StartedAt))
+	e.w.metrics.duration(tookOf(&o, e.t.StartedAt))
 	way := e.way()
+	whole := sync.OnceValue(e.reported(o))
 	e.end(func(ctx context.Context) error {
 		begun := time.Now()
-		_, err := e.w.steps.Finish(ctx, e.t, o, way)
+		_, err := e.w.steps.Finish(ctx, e.t, whole(), way)
 		e.wrote = time.Since(begun)
 		e.w.metrics.finished(e.wrote)
 		return err
 	})
+}
+
+// reported returns an outcome with what the attempt has written, which is kept.
+func (e *execution) reported(o step.Outcome) func() step.Outcome {
+	job := e.job
+	return func() step.Outcome {
+		if job == nil {
+			return o
+		}
+		if out, err := written(job); err == nil { // what can't be read is not kept
+			o.Output, o.Before = out.Text, out.Before
+		}
+		o.File = e.w.keepOutput(&e.t.Ready, job)
+		return o
+	}
+}
+
+// tookOf is how long an attempt has taken that was started then.
+func tookOf(o *step.Outcome, started time.Time) time.Duration {
+	if o.EndedAt.IsZero() {
+		return time.Since(started)
+	}
+	return max(0, o.EndedAt.Sub(started))
 }
 
 // handBack puts the instance back into its queue: it was not begun.
@@ -244,7 +271,7 @@ func (w *Worker) drop(e *execution) {
 		delete(w.active, e.t.StepID)
 	}
 	w.metrics.count.Store(int64(len(w.active)))
-	w.pace += (e.wrote - w.pace) / 8
+	w.pace += (min(e.wrote, longTurn/4) - w.pace) / 8
 	w.dirty = true
 }
 
@@ -274,9 +301,11 @@ func (e *execution) leave() {
 
 // look puts off the end of trust in all that the worker has.
 func (w *Worker) look() {
+	w.leaveAgain()
 	w.forgetPassed()
 	for _, e := range w.active {
 		e.look()
 	}
+	w.showLooked()
 	w.dirty = true // also what was not to be had for a reason that has passed
 }

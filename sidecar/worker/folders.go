@@ -29,6 +29,14 @@ type publishedValue struct {
 	Order    string     `json:"order"`
 	Revision int64      `json:"revision"`
 	Ready    step.Ready `json:"ready"`
+	// Slots tells that it was to be taken with slots.
+	Slots bool `json:"slots,omitempty"`
+}
+
+// leftover is an instance of an earlier process, as that was about to take it.
+type leftover struct {
+	*step.Published
+	slots bool
 }
 
 // name of an instance's folder. An attempt has one of its own: the command of the one
@@ -38,8 +46,8 @@ func (f folders) name(p *step.Published) string {
 	return filepath.Join(f.root, hex.EncodeToString(sum[:12])+"-"+strconv.FormatInt(p.Revision, 10))
 }
 
-// make makes the folder of an instance that is about to be taken.
-func (f folders) make(p *step.Published) (string, error) {
+// make makes the folder of an instance that is about to be taken, with slots or without.
+func (f folders) make(p *step.Published, slots bool) (string, error) {
 	if f.root == "" {
 		return "", nil // nothing is to outlive the worker
 	}
@@ -47,7 +55,7 @@ func (f folders) make(p *step.Published) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("the folder of a step instance can't be made: %w", err)
 	}
-	value := store.Encode(publishedValue{V: store.Now, Queue: p.Queue, Order: p.Order, Revision: p.Revision, Ready: p.Ready})
+	value := store.Encode(publishedValue{V: store.Now, Queue: p.Queue, Order: p.Order, Revision: p.Revision, Ready: p.Ready, Slots: slots})
 	if err := os.WriteFile(filepath.Join(dir, publishedFile), value, 0o600); err != nil {
 		return "", errors.Join(fmt.Errorf("the folder of a step instance can't be written: %w", err), os.RemoveAll(dir))
 	}
@@ -63,7 +71,7 @@ func (f folders) remove(dir string) {
 
 // left are the folders that an earlier process has left, each with what it is for. One
 // that can't be read is removed: nothing was begun in it.
-func (f folders) left() (map[string]*step.Published, error) {
+func (f folders) left() (map[string]leftover, error) {
 	if f.root == "" {
 		return nil, nil
 	}
@@ -71,7 +79,7 @@ func (f folders) left() (map[string]*step.Published, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("the folders of the worker can't be read: %w", err)
 	}
-	all := map[string]*step.Published{}
+	all := map[string]leftover{}
 	for _, e := range entries {
 		dir := filepath.Join(f.root, e.Name())
 		p, err := readPublished(filepath.Join(dir, publishedFile))
@@ -84,14 +92,14 @@ func (f folders) left() (map[string]*step.Published, error) {
 	return all, nil
 }
 
-func readPublished(name string) (*step.Published, error) {
+func readPublished(name string) (leftover, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return nil, err
+		return leftover{}, err
 	}
 	var v publishedValue
 	if err := store.Decode(name, data, &v); err != nil {
-		return nil, err
+		return leftover{}, err
 	}
-	return &step.Published{Ready: v.Ready, Queue: v.Queue, Order: v.Order, Revision: v.Revision}, nil
+	return leftover{&step.Published{Ready: v.Ready, Queue: v.Queue, Order: v.Order, Revision: v.Revision}, v.Slots}, nil
 }

@@ -133,6 +133,8 @@ type stage struct {
 	most  int      // that ran at a time
 	gone  map[string]bool
 	onRun func(*step.Taken)
+	// files, if it is not empty, is where the jobs write.
+	files string
 }
 
 func newStage() *stage { return &stage{jobs: map[string]*job{}, gone: map[string]bool{}} }
@@ -150,6 +152,11 @@ func (s *stage) Start(_ string, t *step.Taken, _, _ time.Duration) (Job, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	j := &job{s: s, name: t.StepID.String(), done: make(chan struct{})}
+	if s.files != "" {
+		s.jobs[j.name] = j
+		s.seen = append(s.seen, j.name)
+		return &filer{j}, nil
+	}
 	s.seen = append(s.seen, j.name)
 	if s.onRun != nil {
 		s.onRun(t)
@@ -169,6 +176,9 @@ func (s *stage) Open(_ string, t *step.Taken) (Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.jobs[t.StepID.String()]; j != nil {
+		if s.files != "" {
+			return &filer{j}, nil
+		}
 		return j, nil
 	}
 	return nil, nil
@@ -179,6 +189,16 @@ func (j *job) Outcome() step.Outcome { return j.outcome }
 func (j *job) Output(int) []byte     { return []byte("output of " + j.name + "\n") }
 func (j *job) Trust(time.Duration)   {}
 func (j *job) Close()                {}
+
+// filer is a job whose output is a file.
+type filer struct{ *job }
+
+func (j *filer) File() string { return j.s.file(j.name) }
+
+// file is where a job of a name writes.
+func (s *stage) file(name string) string {
+	return filepath.Join(s.files, strings.ReplaceAll(name, "/", "-"))
+}
 
 // Stop ends a job as a command does that obeys.
 func (j *job) Stop(reason string) {
@@ -236,7 +256,11 @@ func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 		y.t.Fatal(err)
 	}
 	c := &crew{client: client, done: make(chan struct{})}
-	c.Worker = New(Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder})
+	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder}
+	if dir != "" {
+		cfg.OutputDir, cfg.KeepOutput = OutputFolder(dir, "worker"), 1<<20
+	}
+	c.Worker = New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
 	go func() {

@@ -103,13 +103,20 @@ func (c *choice) share(in iter.Seq[*offer], most int) (s shared) {
 	}
 	var some []*offer // that it may take
 	own, looked, first := 0, 0, 0
+	room, others := most, 0 // what is left to those of one priority, and to others above
 	for o := range in {
 		mine := c.peers.mine(o)
 		late := c.now.Sub(o.seen) >= c.turn
 		if (mine || late) && c.skip(o) {
 			continue
 		}
-		if looked > 0 && o.Priority != first && len(some) >= most || own == most || looked == most*lookAhead*c.peers.count(o.Queue) {
+		if looked > 0 && o.Priority != first {
+			// Those above that are others' may be had in a moment: room is kept for them.
+			if room = most - others; len(some) >= room {
+				break
+			}
+		}
+		if room < most && len(some) >= room || own == most || looked == most*lookAhead*c.peers.count(o.Queue) {
 			break
 		}
 		first = o.Priority
@@ -122,7 +129,8 @@ func (c *choice) share(in iter.Seq[*offer], most int) (s shared) {
 			some = append(some, o)
 		case late:
 			some = append(some, o)
-		default:
+		case !c.skip(o):
+			others++
 			s.again = true
 		}
 	}

@@ -115,6 +115,16 @@ func (q *queue) remove(key string) {
 	}
 }
 
+// has tells whether an instance is published there as it was at that revision.
+func (q *queue) has(order string, revision int64) bool {
+	c := q.of[order]
+	if c == nil {
+		return false
+	}
+	at, ok := c.find(order)
+	return ok && c.all[at].Revision == revision
+}
+
 func (c *class) find(order string) (int, bool) {
 	return slices.BinarySearchFunc(c.all, order, func(p *offer, order string) int { return strings.Compare(p.Order, order) })
 }

@@ -42,7 +42,7 @@ func (w *Worker) resume(ctx context.Context) error {
 			continue
 		}
 		dir := byID[id]
-		e, err := w.resumeOne(ctx, id, room, dir, left[dir])
+		e, err := w.resumeOne(ctx, id, room, dir, left[dir].Published)
 		switch {
 		case err != nil:
 			return err
@@ -58,17 +58,18 @@ func (w *Worker) resume(ctx context.Context) error {
 				room.Release()
 			}
 		}
+		slots := left[dir].slots
 		delete(left, dir)
 		w.active[id] = e
 		_, holds := e.place.(*berth.Claim)
-		w.reopen(e, !holds && w.needsSlots(&e.t.Ready))
+		w.reopen(e, slots && !holds)
 	}
 	w.metrics.count.Store(int64(len(w.active)))
 	for _, cl := range claims {
 		w.release(cl)
 	}
 	for dir, p := range left {
-		w.clear(dir, p)
+		w.clear(dir, p.Published)
 	}
 	return nil
 }
@@ -115,11 +116,6 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *berth.Roo
 	return &execution{
 		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: room, give: room.Release,
 	}, nil
-}
-
-// needsSlots tells whether an instance is not to be run without a claim.
-func (w *Worker) needsSlots(p *step.Published) bool {
-	return len(w.slotsOf(&class{pools: p.Pools, task: p.Task})) > 0
 }
 
 // reopen finds the command of an instance that was taken over, or begins it if it was
@@ -186,6 +182,7 @@ func (w *Worker) clear(dir string, p *step.Published) {
 				return
 			}
 			job.Close()
+			w.keepOutput(p, job)
 		}
 		w.folders.remove(dir)
 	})

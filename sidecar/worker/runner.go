@@ -17,6 +17,14 @@ type Runner interface {
 	Open(dir string, t *step.Taken) (Job, error)
 }
 
+// Filer is a [Job] whose output goes to a file, so that all of it can be kept.
+type Filer interface {
+	Job
+	// File is the path of that file, from the root. The file is there until the folder of
+	// the attempt is removed.
+	File() string
+}
+
 // Job is an attempt that was started.
 type Job interface {
 	// Done is closed when nothing of it runs any more.

@@ -91,7 +91,7 @@ func (w *Worker) claimID(p *step.Published) string {
 func (w *Worker) skips(p *offer) bool {
 	id := p.ID()
 	_, taking := w.taking[id]
-	return taking || w.passed[p.Order] >= p.Revision || w.active[id] != nil || w.doubted(id) || w.canceled.runs[p.Run]
+	return taking || w.passed[p.Order] >= p.Revision || w.active[id] != nil || w.doubted(id) || w.canceled.runs[p.Run] > p.Revision
 }
 
 // slotsOf are what the instances of a class take of pools: their own, and one of their
@@ -122,9 +122,19 @@ func (w *Worker) leaveLines() {
 // or somebody else has them.
 func (w *Worker) leaveGone(q *queue) {
 	for id, l := range w.inLine {
-		if !l.left && l.queue == q.name && q.of[l.order] == nil {
+		if !l.left && l.queue == q.name && !q.has(l.order, w.taking[id]) {
 			l.left = true
 			w.inLine[id] = l
+			w.leaveLine(l.claim)
+		}
+	}
+}
+
+// leaveAgain has those leave the line once more that were to leave it: some may not have
+// stood there yet when they were told.
+func (w *Worker) leaveAgain() {
+	for _, l := range w.inLine {
+		if l.left || w.drained {
 			w.leaveLine(l.claim)
 		}
 	}
@@ -150,7 +160,7 @@ func (w *Worker) takePlain(ctx context.Context, p *step.Published) {
 		w.tell(func() { w.notTaken(p, err) })
 		return
 	}
-	dir, err := w.folders.make(p)
+	dir, err := w.folders.make(p, false)
 	if err != nil {
 		room.Release()
 		w.tell(func() { w.notTaken(p, err) })
@@ -176,7 +186,7 @@ func (w *Worker) takePlain(ctx context.Context, p *step.Published) {
 func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string) {
 	p := want.Published
 	begun := time.Now()
-	dir, err := w.folders.make(p)
+	dir, err := w.folders.make(p, true)
 	if err != nil {
 		w.tell(func() { w.notTaken(p, err) })
 		return
@@ -246,6 +256,9 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 	w.tell(func() {
 		id := e.t.StepID
 		w.endTaking(id)
+		if slotted && len(w.resting) > 0 {
+			delete(w.resting, classOf(&e.t.Ready))
+		}
 		// The queue may tell of it still when it has ended.
 		w.passed[e.t.Ready.Order] = e.t.Ready.Revision
 		over := w.has() >= w.cfg.Concurrency
@@ -255,8 +268,8 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 		switch {
 		case isCorrupt(unread):
 			e.fail(unread)
-		case w.canceled.why(id) != "":
-			e.finish(step.Outcome{Status: step.Canceled, Error: w.canceled.why(id)})
+		case w.canceled.why(id, e.t.Revision) != "":
+			e.finish(step.Outcome{Status: step.Canceled, Error: w.canceled.why(id, e.t.Revision)})
 		case unread != nil || over || w.drained:
 			e.handBack() // it may have come from a line, when there was no room any more
 		default:

@@ -110,7 +110,7 @@ func TestLeavingTheLineFailsNothing(t *testing.T) {
 	}
 }
 
-// F2b: the same without a drain: a plain instance that fills the worker.
+// the same without a drain: a plain instance that fills the worker.
 func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", wide)
@@ -137,7 +137,7 @@ func TestAPlainInstanceFailsNoSlottedOne(t *testing.T) {
 	}
 }
 
-// F2c: one read without an answer fails an item for good.
+// one read without an answer fails an item for good.
 func TestAReadWithoutAnAnswerFailsNothing(t *testing.T) {
 	y, s := newYard(t), newStage()
 	s.auto = true
@@ -182,7 +182,7 @@ func TestAFullPoolHoldsUpNoOther(t *testing.T) {
 	s.runs(t, "two/m/000000")
 }
 
-// F4b: instances of a pool that was deleted hold up all others with slots.
+// instances of a pool that was deleted hold up all others with slots.
 func TestADeletedPoolHoldsUpNoOther(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("gone", 1)

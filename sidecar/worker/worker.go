@@ -41,6 +41,10 @@ type Config struct {
 	Runner Runner
 	// Dir is where the folders of its instances are.
 	Dir string
+	// OutputDir is where files are kept of what attempts have written, up to KeepOutput
+	// bytes of them, for a day; empty: none are.
+	OutputDir  string
+	KeepOutput int64
 	// Retention is how long events and output are kept.
 	Retention time.Duration
 
@@ -63,6 +67,8 @@ type Worker struct {
 	feeds    []*store.Feed
 	canceled *canceled
 	peers    *peers
+	looks    *looks
+	outputs  *outputs
 
 	// told are what goroutines beside the loop want it to do.
 	told  chan func()
@@ -113,8 +119,8 @@ func New(cfg Config) *Worker {
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
 		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, passed: map[string]int64{},
 		ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
-		canceled: newCanceled(keys),
-		peers:    newPeers(keys, cfg.Client.Host(), cfg.Client.Instance(), cfg.Logger),
+		canceled: newCanceled(keys), looks: newLooks(keys),
+		peers: newPeers(keys, cfg.Client.Host(), cfg.Client.Instance(), cfg.Logger),
 	}
 	w.quit, w.leave = context.WithCancel(context.Background())
 	w.metrics = newMetrics(cfg.Registerer, cfg.Concurrency)
@@ -125,6 +131,8 @@ func New(cfg Config) *Worker {
 	}
 	w.canceled.feed = feed(keys.CanceledAll())
 	w.peers.feed = feed(keys.Hosts())
+	w.looks.feed = feed(keys.Looks())
+	w.outputs = newOutputs(cfg.OutputDir, cfg.KeepOutput, w.log)
 	return w
 }
 
@@ -142,6 +150,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	feeds.Go(func() { pass(inner, w.canceled.feed, messages, w.cancels) })
 	feeds.Go(func() { _ = w.peers.feed.Run(inner) })
 	feeds.Go(func() { pass(inner, w.peers.feed, messages, w.peers.message) })
+	feeds.Go(func() { _ = w.looks.feed.Run(inner) })
+	feeds.Go(func() { pass(inner, w.looks.feed, messages, w.looked) })
 	defer func() {
 		cancel()
 		close(w.left)
@@ -176,6 +186,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.look()
 		case <-sweep.C:
 			w.sweep(inner)
+			w.sweepOutputs()
 		case <-w.again.C:
 			w.dirty = true
 		case <-w.cfg.Client.Done():

@@ -1,0 +1,19 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestDevTellsWhereItsPagesAre(t *testing.T) {
+	var b strings.Builder
+	banner(&page{out: &b}, addresses{HTTP: "http://127.0.0.1:7420", Etcd: "http://127.0.0.1:2379", DataDir: "/data", PID: 7})
+	if !strings.Contains(b.String(), "\n  pages  http://127.0.0.1:7420/pools\n") {
+		t.Errorf("%s", b.String())
+	}
+	b.Reset()
+	banner(&page{out: &b}, addresses{Socket: "unix:///data/berth.sock", Etcd: "http://127.0.0.1:2379", DataDir: "/data", PID: 7})
+	if strings.Contains(b.String(), "pages") {
+		t.Errorf("a browser can't go there: %s", b.String())
+	}
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/urfave/cli/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// logsLook is how often it is looked at what runs, and whether all has ended: more
+	// rarely if that takes long.
+	logsLook = time.Second
+	// logsSilence is how long etcd may say nothing before all is read again: it is asked
+	// for a sign of life with every look.
+	logsSilence = 10 * time.Second
+	// logsPause is how long to wait before that.
+	logsPause = time.Second
+)
+
+// logFollower shows output as it comes, until all that is asked for has ended.
+type logFollower struct {
+	*logReader
+	c   *cli.Context
+	out *logTail
+	// told is up to where output was told, by instance.
+	told map[store.StepID]toldLog
+	// looked is when it was last looked at what runs, and at what that was. More of it
+	// runs than is looked at if crowd is not 0.
+	looked time.Time
+	at     []store.StepID
+	crowd  int
+	// blind tells that workers can't be asked, and quiet that it was told why nothing is
+	// there.
+	blind, quiet bool
+	bad          []error
+}
+
+// toldLog is up to where the output of an attempt was told.
+type toldLog struct {
+	fence, end int64
+	ended      bool
+}
+
+func followLogs(c *cli.Context, l *logReader, p *printer) error {
+	f := &logFollower{
+		logReader: l, c: c, told: map[store.StepID]toldLog{},
+		out: &logTail{printer: p, clean: isatty.IsTerminal(os.Stdout.Fd())},
+	}
+	if l.overview.Run.Steps == 0 {
+		return sayWhyNone(c, l)
+	}
+	away := false
+	for {
+		err := f.follow(c.Context)
+		switch {
+		case err == nil:
+			f.out.end()
+			return errors.Join(f.sayEnd(), unreadableLogs(f.bad))
+		case problem.CodeOf(err) != problem.EtcdUnavailable:
+			return err
+		case !away:
+			say(c, "etcd does not answer, waiting for it")
+		}
+		away = true
+		if err := pause(c.Context, logsPause); err != nil {
+			return err
+		}
+	}
+}
+
+// follow tells what there is and what comes, until all has ended; its error is that etcd
+// does not answer if it is to be called again.
+func (f *logFollower) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := f.look(ctx, true); err != nil {
+		return err
+	}
+	known, err := f.each(ctx, func(l *logged) error {
+		if l.bad != nil {
+			f.bad = append(f.bad, l.bad)
+			return nil
+		}
+		return f.tell(ctx, l.StepID, l.log)
+	})
+	if err != nil {
+		return err
+	}
+	watch := f.runs.Backend.Watch(ctx, f.prefix(), known+1)
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	silence := time.NewTimer(logsSilence)
+	defer silence.Stop()
+	over := int64(0) // the revision at which all had ended, if it has
+	for over == 0 || known < over {
+		select {
+		case m, ok := <-watch.Messages():
+			if !ok || m.Err != nil {
+				return problem.New(problem.EtcdUnavailable, "the output can't be followed: %w", errors.Join(store.ErrUnavailable, m.Err))
+			}
+			silence.Reset(logsSilence)
+			known = max(known, m.Revision)
+			if err := f.take(ctx, m.Events); err != nil {
+				return err
+			}
+		case <-tick.C:
+			begun := time.Now()
+			if over == 0 {
+				if over, err = f.tick(ctx); err != nil {
+					return err
+				}
+			}
+			watch.RequestProgress()
+			tick.Reset(max(logsLook, watchShare*time.Since(begun)))
+		case <-silence.C:
+			watch.Abandon()
+			return problem.New(problem.EtcdUnavailable, "the output can't be followed: %w", store.ErrUnavailable)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// tick looks whether all has ended, and else at what runs.
+func (f *logFollower) tick(ctx context.Context) (over int64, err error) {
+	if over, err = f.ended(ctx); err != nil || over > 0 {
+		return over, err
+	}
+	if err := f.look(ctx, false); err != nil {
+		return 0, err
+	}
+	if len(f.told) == 0 && len(f.at) == 0 && !f.quiet {
+		f.quiet = true
+		return 0, sayWhyNone(f.c, f.logReader)
+	}
+	return 0, nil
+}
+
+// look asks workers to go on showing what runs: what was looked at before, and what has
+// begun since.
+func (f *logFollower) look(ctx context.Context, fresh bool) error {
+	if f.blind {
+		return nil
+	}
+	all, err := f.running(ctx)
+	if err != nil {
+		return err
+	}
+	at, more := lookAt(f.at, all)
+	if more > 0 && f.crowd == 0 {
+		say(f.c, "of %d instances that run %d are followed at a time: of the others the output comes when they have ended", len(all), step.MaxLooks)
+	}
+	f.crowd = more
+	due := fresh || time.Since(f.looked) >= step.LookAgain
+	if len(at) > 0 && (due || !slices.Equal(at, f.at)) {
+		if _, err := f.steps.Look(ctx, fresh, at...); problem.CodeOf(err) == problem.EtcdUnavailable {
+			return err
+		} else if err != nil {
+			f.blind = true
+			say(f.c, "output is shown when its attempt has ended: %v", err)
+		}
+		f.looked = time.Now()
+	}
+	f.at = at
+	return nil
+}
+
+// lookAt chooses what to look at of what runs: what was looked at before, and then the
+// first of the others, as far as there is room.
+func lookAt(before, running []store.StepID) (at []store.StepID, more int) {
+	for _, id := range before {
+		if slices.Contains(running, id) {
+			at = append(at, id)
+		}
+	}
+	for _, id := range running {
+		if !slices.Contains(at, id) && len(at) < step.MaxLooks {
+			at = append(at, id)
+		}
+	}
+	return at, len(running) - len(at)
+}
+
+// ended returns a revision at which all that is asked for had ended, 0 if it has not.
+func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
+	if f.want.Step == "" {
+		r, err := f.runs.Get(ctx, f.id)
+		if err != nil && problem.CodeOf(err) != problem.RunNotFound || err == nil && !r.Status.Ended() {
+			return 0, err
+		}
+	} else if over, err := f.stepEnded(ctx); err != nil || !over {
+		return 0, err
+	}
+	// When a run ends, what runs of it is stopped: what that writes then comes as well.
+	for id, l := range f.told {
+		if l.ended {
+			continue
+		}
+		i, err := f.steps.Get(ctx, id)
+		if err == nil && i.Status == step.Running && i.Revision == l.fence || err != nil && problem.CodeOf(err) != problem.StepNotFound {
+			return 0, err
+		}
+	}
+	// All that was written before is told before this.
+	resp, err := f.runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.runs.Keys.Run(f.id)), KeysOnly: true})
+	if err != nil {
+		return 0, store.Problem("the run could not be read", err)
+	}
+	return resp.Header.Revision, nil
+}
+
+// stepEnded tells whether a step has ended, or one of its instances.
+func (f *logFollower) stepEnded(ctx context.Context) (bool, error) {
+	if f.want.Index != step.Every {
+		d, err := f.steps.Detail(ctx, f.one())
+		if problem.CodeOf(err) == problem.RunNotFound {
+			return true, nil
+		}
+		return err == nil && d.Status.Ended(), err
+	}
+	o, err := f.steps.Overview(ctx, f.id)
+	if problem.CodeOf(err) == problem.RunNotFound {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	at := slices.IndexFunc(o.Steps, func(s step.Summary) bool { return s.Shape.Name == f.want.Step })
+	return at < 0 || !o.Steps[at].EndedAt.IsZero() || o.Run.Status.Ended(), nil
+}
+
+// take tells what a watch has delivered.
+func (f *logFollower) take(ctx context.Context, events []*mvccpb.Event) error {
+	for _, ev := range events {
+		if ev.Type != mvccpb.Event_PUT {
+			continue
+		}
+		id, err := f.idOf(ev.Kv.Key)
+		if err != nil {
+			return err
+		}
+		if f.place(id) < 0 {
+			continue
+		}
+		l, err := step.DecodeLog(ev.Kv)
+		if err != nil {
+			f.bad = append(f.bad, err)
+			continue
+		}
+		if err := f.tell(ctx, id, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell tells what is new of an output.
+func (f *logFollower) tell(ctx context.Context, id store.StepID, l *step.Log) error {
+	before := f.told[id]
+	switch {
+	case l.Fence < before.fence: // it was read before what was told
+		return nil
+	case l.Fence > before.fence:
+		before = toldLog{fence: l.Fence}
+	}
+	text, missing := l.Since(before.end)
+	f.told[id] = toldLog{l.Fence, max(before.end, l.End()), before.ended || l.Ended}
+	ends := l.Ended && !before.ended
+	if len(text) == 0 && !ends {
+		return nil
+	}
+	part := &logPart{id: id, log: l, text: text, missing: missing, joined: before.end == 0, ends: ends}
+	if ends {
+		// How it has ended is told as well, if that is known still.
+		i, err := f.steps.Get(ctx, id)
+		if problem.CodeOf(err) == problem.EtcdUnavailable {
+			return err
+		}
+		if err == nil {
+			part.instance = i
+		}
+	}
+	return f.out.write(part)
+}
+
+// sayEnd tells how what was followed has ended.
+func (f *logFollower) sayEnd() error {
+	o, err := f.steps.Overview(f.c.Context, f.id)
+	switch {
+	case problem.CodeOf(err) == problem.RunNotFound:
+		say(f.c, "there is no run %q any more", f.id)
+		return nil
+	case err != nil:
+		return err
+	case f.want.Step == "":
+		say(f.c, "%s", endText(o.Run))
+		return nil
+	case f.want.Index == step.Every:
+		steps, err := stepsNamed(o, f.want)
+		if err == nil {
+			say(f.c, "step %s of run %s: %s", f.want, f.id, countsText(steps[0].Counts))
+		}
+		return err
+	}
+	d, err := f.steps.Detail(f.c.Context, f.one())
+	if err == nil {
+		say(f.c, "%s of run %s: %s", f.want, f.id, instanceText(&d.Instance, time.Now()))
+	}
+	return err
+}

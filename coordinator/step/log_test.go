@@ -1,0 +1,203 @@
+package step
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+func FuzzDecodeLog(f *testing.F) {
+	l := Log{Attempt: 2, Fence: 9, At: noon, Ended: true, Before: 7, Host: "one", File: "/var/lib/x.log", Text: []byte("so\nit goes\xff")}
+	f.Add(l.Encode())
+	f.Add([]byte(`{"v":1,"attempt":1,"fence":3,"at":"1999-12-31T12:00:00Z"}` + "\n"))
+	f.Add([]byte("what older versions have written\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l, err := DecodeLog(&mvccpb.KeyValue{Key: []byte("k"), Value: data, ModRevision: 5})
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		again, err := DecodeLog(&mvccpb.KeyValue{Key: []byte("k"), Value: l.Encode(), ModRevision: 5})
+		if err != nil || !bytes.Equal(again.Text, l.Text) || again.Before != l.Before || again.Fence != l.Fence {
+			t.Errorf("reads back as %+v, %v", again, err)
+		}
+	})
+}
+
+func TestALogReadsBack(t *testing.T) {
+	want := &Log{Attempt: 2, Fence: 9, At: noon, Ended: true, Before: 7, Host: "one", File: "/var/lib/x.log", Text: []byte("so\nit goes\xff"), Revision: 5}
+	got, err := DecodeLog(&mvccpb.KeyValue{Key: []byte("k"), Value: want.Encode(), ModRevision: 5})
+	if d := cmp.Diff(want, got); err != nil || d != "" {
+		t.Errorf("%v\n%s", err, d)
+	}
+}
+
+// Whoever reads now and then what an attempt writes has all of it, or knows what is
+// missing and where.
+func TestWhatIsNewOfALog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var written, read []byte
+		const keep = 8
+		for range rapid.IntRange(1, 20).Draw(t, "looks") {
+			written = append(written, rapid.SliceOfN(rapid.Byte(), 0, 2*keep).Draw(t, "more")...)
+			from := max(0, len(written)-keep)
+			l := Log{Before: int64(from), Text: written[from:]}
+			text, missing := l.Since(int64(len(read)))
+			read = append(append(read, written[len(read):len(read)+int(missing)]...), text...)
+			if !bytes.Equal(read, written) || missing > 0 && len(text) != keep {
+				t.Fatalf("%q was read of %q: %d are missing before %q", read, written, missing, text)
+			}
+			if again, missing := l.Since(int64(len(read))); len(again) > 0 || missing > 0 {
+				t.Fatalf("%q is new, and %d are missing", again, missing)
+			}
+		}
+	})
+}
+
+func TestHowALogStandsToItsInstance(t *testing.T) {
+	running := func(fence int64) *Instance {
+		return &Instance{Record: Record{Status: Running, Attempt: 2, EndFence: 5}, Revision: fence}
+	}
+	ended := func(last int64) *Instance {
+		return &Instance{Record: Record{Status: Failed, Attempt: 2, EndFence: last}, Revision: last + 1}
+	}
+	for name, c := range map[string]struct {
+		log  Log
+		of   *Instance
+		want Standing
+	}{
+		"of the attempt that runs":                {Log{Fence: 9}, running(9), SoFar},
+		"of the one before":                       {Log{Fence: 5, Ended: true}, running(9), OfEarlier},
+		"the one before had written nothing":      {Log{Fence: 5}, running(9), OfEarlier},
+		"the one before was lost":                 {Log{Fence: 7}, running(9), OfLost},
+		"of the last":                             {Log{Fence: 9, Ended: true}, ended(9), OfLast},
+		"the last has written nothing to its end": {Log{Fence: 9}, ended(9), OfLast},
+		"the last has written nothing":            {Log{Fence: 5, Ended: true}, ended(9), OfEarlier},
+		"the last was lost":                       {Log{Fence: 9}, ended(5), OfLost},
+		"the last was lost unseen":                {Log{Fence: 5, Ended: true}, ended(5), OfLast}, // nobody knows better
+	} {
+		if got := c.log.Standing(c.of); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// starts puts an instance into the hands of a worker, and returns the attempt.
+func (s *shelf) starts(id store.StepID) *Taken {
+	s.t.Helper()
+	s.is(id.String(), Record{Status: Running, Attempt: 1, StartedAt: time.Now(), Executor: by("one")})
+	s.commit(store.Put(s.Keys.ActiveStep("one", id), activeValue, 0))
+	d, err := s.Detail(s.t.Context(), id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d.Taken()
+}
+
+// commands is a step of commands, with so many items.
+func commands(name string, items int64) Spec {
+	s := external(name, items)
+	s.External, s.Command = false, []string{"true"}
+	return s
+}
+
+func TestOutputThatIsCutSaysSo(t *testing.T) {
+	onShelf(t, func(t *testing.T, s *shelf) {
+		s.submit("a", commands("x", 1))
+		id := store.StepID{Run: "a", Step: "x"}
+		taken := s.starts(id)
+		text := []byte(strings.Repeat("x", 100) + strings.Repeat("y", MaxOutput))
+		if _, err := s.Finish(t.Context(), taken, Outcome{Status: Succeeded, Output: text, Before: 1000, File: "/kept"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		l, err := s.Log(t.Context(), id)
+		if err != nil || l.Before != 1100 || string(l.Text) != strings.Repeat("y", MaxOutput) || !l.Ended || l.Host != "one" || l.File != "/kept" || l.Fence != taken.Revision {
+			t.Errorf("%v, %d bytes before, ended %t, host %s, file %s", err, l.Before, l.Ended, l.Host, l.File)
+		}
+	})
+}
+
+// What ended while nobody could tell has ended when its command has; the event of it says
+// both. What a clock says that was set is not believed.
+func TestTheEndIsThatOfTheCommand(t *testing.T) {
+	for name, c := range map[string]struct{ told, want, late time.Duration }{
+		"told late":           {8 * time.Second, 8 * time.Second, 22 * time.Second},
+		"told at once":        {30 * time.Second, 30 * time.Second, 0},
+		"not known":           {-1, 30 * time.Second, 0},
+		"before the start":    {-time.Minute, 30 * time.Second, 0},
+		"after it was told":   {time.Minute, 30 * time.Second, 0},
+		"the very start":      {0, 0, 30 * time.Second},
+		"a bit before told":   {29500 * time.Millisecond, 29500 * time.Millisecond, 0},
+		"more than that":      {28 * time.Second, 28 * time.Second, 2 * time.Second},
+		"a moment too late":   {30*time.Second + 1, 30 * time.Second, 0},
+		"a moment too early":  {-2, 30 * time.Second, 0},
+		"a second after that": {time.Second, time.Second, 29 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onShelf(t, func(t *testing.T, s *shelf) {
+				s.submit("a", commands("x", 1))
+				taken := s.starts(store.StepID{Run: "a", Step: "x"})
+				o := Outcome{Status: Succeeded, EndedAt: taken.StartedAt.Add(c.told)}
+				if c.told == -1 {
+					o.EndedAt = time.Time{}
+				}
+				time.Sleep(30 * time.Second)
+				i, err := s.Finish(t.Context(), taken, o, nil)
+				if err != nil || !i.EndedAt.Equal(taken.StartedAt.Add(c.want)) {
+					t.Errorf("it took %s, want %s, %v", i.EndedAt.Sub(i.StartedAt), c.want, err)
+				}
+				events, err := s.runs.Events(t.Context(), "a")
+				if err != nil || len(events) == 0 {
+					t.Fatalf("%+v, %v", events, err)
+				}
+				last := events[len(events)-1]
+				want := ""
+				if c.late > 0 {
+					want = i.EndedAt.Format(time.RFC3339Nano)
+				}
+				if got := last.Metadata["ended_at"]; got != want || !last.At.Equal(taken.StartedAt.Add(30*time.Second)) {
+					t.Errorf("the event of %s says %q, want %q", last.At, got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestALogThatCantBeReadIsNamed(t *testing.T) {
+	onShelf(t, func(t *testing.T, s *shelf) {
+		s.submit("a", commands("x", 1))
+		id := store.StepID{Run: "a", Step: "x"}
+		s.commit(store.Put(s.Keys.Log(id), []byte("so it goes\n"), 0))
+		if _, err := s.Log(t.Context(), id); problem.CodeOf(err) != problem.CorruptValue || !strings.Contains(err.Error(), s.Keys.Log(id)) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLeftOutSaysHowMuchAndWhereItIs(t *testing.T) {
+	for want, l := range map[string]Log{
+		"":                                  {Ended: true, Host: "one", File: "/kept"},
+		"28.6 MiB before this are left out": {Before: 29983616, Ended: true},
+		"1 KiB before this are left out: all of it is on host 'one' for a day, in /kept":           {Before: 1024, Ended: true, Host: "one", File: "/kept"},
+		"900 bytes before this are left out: all of it is on host 'one' while it runs, in /as/yet": {Before: 900, Host: "one", File: "/as/yet"},
+	} {
+		if got := l.LeftOut(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	for n, want := range map[int64]string{
+		0: "0 bytes", 1: "1 byte", 1023: "1023 bytes", 1024: "1 KiB", 1536: "1.5 KiB", 29983616: "28.6 MiB", 1 << 30: "1 GiB", 5 << 40: "5 TiB",
+	} {
+		if got := BytesText(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

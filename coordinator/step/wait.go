@@ -1,0 +1,297 @@
+package step
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/pool"
+)
+
+// WaitKind is what kind of thing instances wait for.
+type WaitKind string
+
+// The kinds. Those from [WaitPool] on are of instances that are scheduled.
+const (
+	WaitRun         WaitKind = "run"         // their run is not in progress yet
+	WaitNeeds       WaitKind = "needs"       // steps that the step needs
+	WaitNever       WaitKind = "never"       // they do not run any more: what the step needs has failed
+	WaitWindow      WaitKind = "window"      // the step's concurrency
+	WaitRunWindow   WaitKind = "run_window"  // the run's max_concurrent_steps
+	WaitRetry       WaitKind = "retry"       // the pause before a retry
+	WaitCoordinator WaitKind = "coordinator" // to be let go
+	WaitPool        WaitKind = "pool"        // slots, of pools or of a task's limit
+	WaitNoWorker    WaitKind = "no_worker"   // a worker where none takes from the queue
+	WaitWorker      WaitKind = "worker"      // a place of a worker
+	WaitExecutor    WaitKind = "executor"    // somebody who takes them over HTTP
+)
+
+// Wait is what instances wait for.
+type Wait struct {
+	Kind WaitKind
+	// Text says it in words that are the same wherever it is shown: pool 'db' full (3/3
+	// slots).
+	Text string
+	// Count is how many instances wait so.
+	Count int
+	// Soon tells that nothing is in the way.
+	Soon bool
+}
+
+// Around is what the waits of instances depend on beside their run. The zero value is
+// that nothing of it is known.
+type Around struct {
+	// Space is what the lines leave of all pools; nil if that is not known.
+	Space *pool.Space
+	// Workers are those that are seen. Blind tells that there may be others.
+	Workers []Worker
+	Blind   bool
+	// Leaderless tells that nobody coordinates.
+	Leaderless bool
+}
+
+// Worker is one that is seen.
+type Worker struct {
+	// Queues that it takes from; none of one that has not said so, and may take from any.
+	Queues []string
+	// Capacity is how many instances it can have, and Active how many it has.
+	Capacity, Active int
+}
+
+// slots are what an instance takes: its pools', and one of its task's if that has a limit.
+func (s *Shape) slots(space *pool.Space) map[string]int {
+	task := TaskPool(s.Task)
+	if s.Task == "" || !space.Has(task) {
+		return s.Pools
+	}
+	slots := map[string]int{task: 1}
+	maps.Copy(slots, s.Pools)
+	return slots
+}
+
+// Wait tells what the scheduled instances of a step wait for. It is pure.
+//
+//  1. If no worker takes from the queue, none of them goes, whatever else there is.
+//  2. If there is no room for their slots, it is that.
+//  3. Else it is a place of a worker, or whoever takes them over HTTP.
+func (s *Shape) Wait(a Around) Wait {
+	full, nobody := "", ""
+	if a.Space != nil {
+		full = a.Space.Why(s.slots(a.Space))
+	}
+	if !s.External {
+		nobody = a.nobody(s.Queue)
+	}
+	switch {
+	case full != "" && nobody != "":
+		return Wait{Kind: WaitNoWorker, Text: full + "; and " + nobody}
+	case nobody != "":
+		return Wait{Kind: WaitNoWorker, Text: nobody}
+	case full != "":
+		return Wait{Kind: WaitPool, Text: full}
+	case s.External:
+		return Wait{Kind: WaitExecutor, Text: fmt.Sprintf("nobody has taken it over HTTP yet, from queue '%s'", s.Queue)}
+	}
+	return a.places(s.Queue)
+}
+
+// takers are the workers that may take from a queue.
+func (a *Around) takers(queue string) (all []Worker) {
+	for _, w := range a.Workers {
+		if len(w.Queues) == 0 || slices.Contains(w.Queues, queue) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// nobody says that no worker takes from a queue; empty if one may.
+func (a *Around) nobody(queue string) string {
+	start := "start 'berth worker'"
+	if queue != DefaultQueue {
+		start = "start 'berth worker --queue " + queue + "'"
+	}
+	switch {
+	case a.Blind || len(a.takers(queue)) > 0:
+		return ""
+	case len(a.Workers) == 0:
+		return "no worker is seen: " + start
+	}
+	return fmt.Sprintf("no worker takes from queue '%s': %s", queue, start)
+}
+
+// places says whether the workers that take from a queue have places left.
+func (a *Around) places(queue string) Wait {
+	takers := a.takers(queue)
+	capacity, active := 0, 0
+	for _, w := range takers {
+		capacity, active = capacity+w.Capacity, active+min(w.Active, w.Capacity)
+	}
+	who := "worker"
+	if len(takers) != 1 {
+		who = fmt.Sprintf("%d workers", len(takers))
+	}
+	switch {
+	case a.Blind:
+		return Wait{Kind: WaitWorker, Text: fmt.Sprintf("a worker has to take it from queue '%s', and not all that are seen can be read", queue)}
+	case active == capacity && capacity > 0:
+		return Wait{Kind: WaitWorker, Text: fmt.Sprintf("the %s of queue '%s' can take no more (%d/%d in progress)", who, queue, active, capacity)}
+	}
+	return Wait{Kind: WaitWorker, Soon: true, Text: fmt.Sprintf("the %s of queue '%s' can take it (%d/%d in progress)", who, queue, active, capacity)}
+}
+
+// Has tells whether any instance of a run in progress has a status.
+func (o *Overview) Has(status Status) bool {
+	return o.Run.Status.InProgress() && slices.ContainsFunc(o.Steps, func(s Summary) bool { return s.Counts[status] > 0 })
+}
+
+// Wait tells what the instances of one of the steps wait for: those that are scheduled, or
+// else those that are requested. It is nil if none is either. It is pure.
+func (o *Overview) Wait(n int, a Around) *Wait {
+	s := &o.Steps[n]
+	if o.Run.Status.Ended() {
+		return nil
+	}
+	if count := s.Counts[Scheduled]; count > 0 {
+		w := s.Shape.Wait(a)
+		w.Count = count
+		return &w
+	}
+	count := s.Counts[Requested]
+	if count == 0 {
+		return nil
+	}
+	w := o.requested(s, a)
+	w.Count = count
+	return &w
+}
+
+// Waits are what the steps wait for: nil for one that does not.
+func (o *Overview) Waits(a Around) []*Wait {
+	all := make([]*Wait, len(o.Steps))
+	for n := range o.Steps {
+		all[n] = o.Wait(n, a)
+	}
+	return all
+}
+
+// Held tells whether something is in the way that is not the run's own order and windows.
+func (w *Wait) Held() bool {
+	switch {
+	case w == nil || w.Soon:
+		return false
+	case w.Kind == WaitCoordinator, w.Kind == WaitPool, w.Kind == WaitNoWorker, w.Kind == WaitWorker, w.Kind == WaitExecutor:
+		return true
+	}
+	return false
+}
+
+// Hold is what is in the way of some steps.
+type Hold struct {
+	Wait  // Count is of all of them
+	Steps []string
+}
+
+// Holds are what is in the way of the steps of a run, as their waits tell: what no time
+// cures first, and else in the order of the steps.
+func (o *Overview) Holds(waits []*Wait) []Hold {
+	var all []Hold
+	at := map[string]int{}
+	for n, w := range waits {
+		if !w.Held() {
+			continue
+		}
+		i, known := at[w.Text]
+		if !known {
+			i, at[w.Text] = len(all), len(all)
+			all = append(all, Hold{Wait: Wait{Kind: w.Kind, Text: w.Text}})
+		}
+		all[i].Count += w.Count
+		all[i].Steps = append(all[i].Steps, o.Steps[n].Shape.Name)
+	}
+	nobody := func(h Hold) int {
+		if h.Kind == WaitNoWorker || h.Kind == WaitCoordinator {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b Hold) int { return nobody(a) - nobody(b) })
+	return all
+}
+
+// String says it of the steps by name.
+func (h Hold) String() string { return names(h.Steps) + ": " + h.Text }
+
+// WaitOf is [Overview.Wait] for one instance of the step.
+func (o *Overview) WaitOf(n int, i *Instance, a Around) *Wait {
+	s := &o.Steps[n]
+	var w Wait
+	switch {
+	case o.Run.Status.Ended():
+		return nil
+	case i.Status == Scheduled:
+		w = s.Shape.Wait(a)
+	case i.Status != Requested:
+		return nil
+	case i.Pause > 0:
+		w = Wait{Kind: WaitRetry, Text: fmt.Sprintf("it is tried again %s after its last attempt has ended", i.Pause)}
+	default:
+		w = o.requested(s, a)
+	}
+	w.Count = 1
+	return &w
+}
+
+// requested tells what the instances of a step wait for that were not let go yet, in the
+// order in which the coordinator asks.
+func (o *Overview) requested(s *Summary, a Around) Wait {
+	if st := o.Run.Status; st == run.Storing || st == run.Queued {
+		return Wait{Kind: WaitRun, Text: "its run is " + string(st)}
+	}
+	var waits, never []string
+	for i, need := range s.Shape.Needs {
+		before := &o.Steps[need]
+		switch {
+		case before.Counts[Succeeded] == before.Shape.Count:
+		case before.EndedAt.IsZero():
+			waits = append(waits, s.Needs[i])
+		default:
+			never = append(never, s.Needs[i])
+		}
+	}
+	inFlight, all := s.inFlight(), 0
+	for i := range o.Steps {
+		all += o.Steps[i].inFlight()
+	}
+	switch window, most := s.Shape.Concurrency, o.Run.MaxConcurrentSteps; {
+	case len(never) > 0:
+		return Wait{Kind: WaitNever, Text: "it does not run: not all of " + names(never) + " has succeeded"}
+	case len(waits) > 0:
+		return Wait{Kind: WaitNeeds, Text: "it needs " + names(waits)}
+	case a.Leaderless:
+		return Wait{Kind: WaitCoordinator, Text: "nobody coordinates, so nothing is let go"}
+	case window > 0 && inFlight >= window:
+		return Wait{Kind: WaitWindow, Text: fmt.Sprintf("the window of its step is full (%d/%d in flight)", inFlight, window)}
+	case most > 0 && all >= most:
+		return Wait{Kind: WaitRunWindow, Text: fmt.Sprintf("the window of its run is full (%d/%d in flight)", all, most)}
+	case s.Shape.Backoff > 0 && !s.StartedAt.IsZero():
+		return Wait{Kind: WaitRetry, Soon: true, Text: "it is let go at once, or after the pause before a retry"}
+	}
+	return Wait{Kind: WaitCoordinator, Soon: true, Text: "it is about to be let go"}
+}
+
+// inFlight is how many instances of a step count against windows.
+func (s *Summary) inFlight() int { return s.Counts[Scheduled] + s.Counts[Running] }
+
+// mostNames bounds the names of steps in a text.
+const mostNames = 10
+
+// names lists steps, and not too many of them.
+func names(all []string) string {
+	if more := len(all) - mostNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNames], ", "), more)
+	}
+	return strings.Join(all, ", ")
+}

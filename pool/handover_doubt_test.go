@@ -1,0 +1,69 @@
+package pool
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// A claim of which the answer was lost, and that was taken over before that could be
+// settled, is in doubt: whoever counts what it let in must not believe that it never was.
+func TestABridgeThatWasTakenOverBeforeItWasSettledIsInDoubt(t *testing.T) {
+	w := newWorld(1, 2)
+	w.setPool("a", 1, false)
+	leader, host := w.hosts[0], w.hosts[1]
+	for _, h := range w.hosts {
+		if !w.until(func() bool { return h.core.phase == normal }) {
+			t.Fatal("a host does not come up")
+		}
+	}
+	id := leader.name + "-bridge"
+	req := &Request{ID: id, Slots: map[string]int{"a": 1}, Bridge: true}
+	asked := make(chan outcome, 1)
+	w.bridges[id] = true
+	leader.core.request(newEntry(req, leader.core.host, leader.core.instance), asked, w.now)
+	for leader.pending == nil {
+		leader.deliver(10)
+		leader.send()
+	}
+	for len(w.network) > 0 {
+		w.arrive(0)
+	}
+	leader.answer(true)
+	fence := int64(0)
+	for _, m := range w.model {
+		fence = m.rev
+	}
+	if fence == 0 {
+		t.Fatal("nothing was granted", w.errs)
+	}
+
+	taking := newEntry(&Request{ID: id}, host.core.host, host.core.instance)
+	taking.handed = fence
+	w.handed[id] = handover{host.name, fence}
+	taken := make(chan outcome, 1)
+	host.core.take(taking, taken, w.now)
+	for len(taken) == 0 {
+		for host.deliver(10) {
+		}
+		host.send()
+		for len(w.network) > 0 {
+			w.arrive(0)
+		}
+		host.answer(false)
+	}
+	if o := <-taken; o.err != nil {
+		t.Fatal("it was not taken over:", o.err)
+	}
+
+	if !w.until(func() bool { return len(asked) > 0 }) {
+		t.Fatal("no answer")
+	}
+	if o := <-asked; o.claim != nil || !store.InDoubt(o.err) || !errors.Is(o.err, store.ErrUnavailable) {
+		t.Errorf("the answer is %+v", o)
+	}
+	for _, err := range w.errs {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,131 @@
+package ui_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
+)
+
+func TestAClaimIsReleasedFromThePages(t *testing.T) {
+	d := newDockside(t)
+	d.pool("db", 3)
+	two := d.joins(berth.Options{Host: "two", Role: "exec"})
+	held, err := two.Claim(t.Context(), berth.Slots{"db": 2}, berth.WithID("c"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	go func() {
+		<-held.Context().Done()
+		released <- held.Release(t.Context())
+	}()
+	const at = "/actions/release?claim=c"
+	d.eventually("the claim is seen", func() bool { return d.get(at).status == http.StatusOK })
+	page := d.page(at)
+	page.says("Release claim c?", "db=2", "two", "Host two is asked to take it back", "Its 2 slots are free when the holder has stopped, after 10s at most")
+	if got := page.fact("Fence"); got != fmt.Sprint(held.Fence()) {
+		t.Errorf("its fence is %q", got)
+	}
+	page, path, message := d.follow(d.confirm(at))
+	if path != "/pools" || message != "Claim c was given back by host two." {
+		t.Errorf("came to %s: %q", path, message)
+	}
+	if err := <-released; err != nil && problem.CodeOf(err) != problem.ClaimRevoked {
+		t.Errorf("the holder: %v", err)
+	}
+	if got := text(page.must("pool-db")); !strings.Contains(got, "0/3") {
+		t.Errorf("the pool: %q", got)
+	}
+	d.wantActions(fmt.Sprintf("dev: release c (fence %d) done: Claim c was given back by host two.", held.Fence()))
+	d.refused(d.get(at), problem.ClaimNotFound, `"c"`)
+	d.refused(d.post("/actions/release", url.Values{"claim": {"c"}, "fence": {"7"}}), problem.ClaimNotFound, `"c"`)
+}
+
+func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
+	d := newDockside(t)
+	d.pool("db", 3)
+	d.hold(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}})
+	_, _, message := d.follow(d.confirm("/actions/release?claim=c"))
+	if !strings.HasPrefix(message, "Claim c was asked back from host one. Its slots are free when the holder has stopped") {
+		t.Errorf("%q", message)
+	}
+	if _, err := d.client.Renew(t.Context(), "c", sidecar.RenewRequest{}); problem.CodeOf(err) != problem.ClaimRevoked {
+		t.Errorf("its host has not told the holder: %v", err)
+	}
+	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Claimed != 2 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+func TestSlotsAreFreedByForceOnlyBySayingSo(t *testing.T) {
+	d := newDockside(t)
+	d.pool("db", 3)
+	c := d.hold(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}})
+	other := d.page("/actions/release?claim=c&back=/queue").must("other")
+	at := attr(other, "href")
+	page := d.page(at)
+	page.says("Free the slots of claim c by force?", "The old holder may still run", fmt.Sprintf("its fence, %d", c.Fence), "I know that the old holder may still run.")
+	if !has(page.must("sure"), "required") {
+		t.Error("one can go on without saying that one knows")
+	}
+	d.refused(d.confirm(at), problem.Invalid, "say that you know")
+	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Claimed != 2 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	_, path, message := d.follow(d.confirm(at, "sure", "yes"))
+	if want := fmt.Sprintf("The slots of claim c are free. Its old holder on host one may still run; its fence is %d.", c.Fence); path != "/queue" || message != want {
+		t.Errorf("came to %s: %q", path, message)
+	}
+	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Claimed != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	d.wantActions(fmt.Sprintf("dev: release c (fence %d, by force) done: %s", c.Fence, message))
+}
+
+func TestALaterClaimOfTheSameIDIsNotReleased(t *testing.T) {
+	d := newDockside(t)
+	d.pool("db", 3)
+	req := sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}}
+	first := d.hold(req)
+	if err := d.client.Release(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	later := d.hold(req)
+	form := url.Values{"claim": {"c"}, "fence": {fmt.Sprint(first.Fence)}}
+	for range 2 {
+		page, path, message := d.follow(d.post("/actions/release", form))
+		if path != "/actions/release" || message != "Nothing was done: claim c was given back, and claimed again" {
+			t.Errorf("came to %s: %q", path, message)
+		}
+		if got := page.fact("Fence"); got != fmt.Sprint(later.Fence) {
+			t.Errorf("it is asked for again with the fence %q", got)
+		}
+		form.Set("force", "yes")
+		form.Set("sure", "yes")
+	}
+	if got, err := d.client.Get(t.Context(), "c"); err != nil || got.Fence != later.Fence {
+		t.Errorf("the later claim: %+v, %v", got, err)
+	}
+}
+
+func TestAClaimThatWaitsIsNotReleased(t *testing.T) {
+	d := newDockside(t)
+	d.pool("db", 1)
+	c := d.hold(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 1}})
+	d.wait(sidecar.ClaimRequest{ID: "waits", Pools: sidecar.Slots{"db": 1}})
+	page := d.page("/actions/release?claim=waits")
+	page.says("It holds nothing, it waits in line. To take it out, stop whoever waits on host one.")
+	if page.id("confirm") != nil {
+		t.Error("it can be released")
+	}
+	_, _, message := d.follow(d.post("/actions/release", url.Values{"claim": {"waits"}, "fence": {fmt.Sprint(c.Fence)}}))
+	if message != "Nothing was done: claim waits holds nothing any more" {
+		t.Errorf("%q", message)
+	}
+}

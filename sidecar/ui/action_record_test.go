@@ -1,0 +1,119 @@
+package ui
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+var actionKeys = store.NewKeys("/b/")
+
+const actionID = "01KJ5Z7D8XQ4M2N6P0R3S5T7V9"
+
+// asked is an action that was asked for.
+func asked(change ...func(*Action)) Action {
+	a := Action{
+		Who: "ann", From: "127.0.0.1:4711", At: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+		Action: "limit", Object: "db", Detail: "from 3 to 5", Outcome: Asked,
+	}
+	for _, f := range change {
+		f(&a)
+	}
+	return a
+}
+
+func decodeAction(key string, value []byte) (LoggedAction, error) {
+	return DecodeAction(actionKeys, &mvccpb.KeyValue{Key: []byte(key), Value: value})
+}
+
+func TestActionsReadBack(t *testing.T) {
+	for name, a := range map[string]Action{
+		"asked": asked(),
+		"done": asked(func(a *Action) {
+			a.Outcome, a.Result, a.EndedAt = Done, "it is so", a.At.Add(time.Second)
+		}),
+		"failed": asked(func(a *Action) { a.Outcome, a.Result, a.EndedAt = Failed, "no", a.At }),
+		"bare":   asked(func(a *Action) { a.From, a.Detail = "", "" }),
+	} {
+		got, err := decodeAction(actionKeys.Action(actionID), a.Encode())
+		if d := cmp.Diff(LoggedAction{Action: a, ID: actionID}, got); err != nil || d != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, d)
+		}
+	}
+}
+
+func TestTextsOfActionsAreCutToWhatIsAllowed(t *testing.T) {
+	long := strings.Repeat("ä", maxActionText)
+	a := asked(func(a *Action) { a.Who, a.From, a.Object, a.Detail = long, long, long+"\xff", "\xffbroken" })
+	got, err := decodeAction(actionKeys.Action(actionID), a.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{got.Who, got.From, got.Object} {
+		if len(text) > maxActionText || len(text) < maxActionText-8 || !strings.HasSuffix(text, "ä…") {
+			t.Errorf("%d bytes: …%q", len(text), text[len(text)-8:])
+		}
+	}
+	if got.Detail != "\uFFFDbroken" {
+		t.Errorf("%q", got.Detail)
+	}
+}
+
+func TestActionsThatAreNoneAreRefused(t *testing.T) {
+	good := actionKeys.Action(actionID)
+	for _, c := range []struct {
+		why, key string
+		value    []byte
+	}{
+		{"no key of an action", actionKeys.Actions(), asked().Encode()},
+		{"no key of an action", actionKeys.Action("1"), asked().Encode()},
+		{"no key of an action", actionKeys.Action(strings.ToLower(actionID)), asked().Encode()},
+		{"no key of an action", good + "/x", asked().Encode()},
+		{"no key of an action", "/b/runs/r", asked().Encode()},
+		{"version 2", good, []byte(`{"v":2,"more":1}`)},
+		{"unknown field", good, []byte(`{"v":1,"more":1}`)},
+		{"who", good, asked(func(a *Action) { a.Who = "" }).Encode()},
+		{"at", good, asked(func(a *Action) { a.At = time.Time{} }).Encode()},
+		{"action, object", good, asked(func(a *Action) { a.Action = "" }).Encode()},
+		{"action, object", good, asked(func(a *Action) { a.Object = "" }).Encode()},
+		{`outcome: "maybe"`, good, asked(func(a *Action) { a.Outcome = "maybe" }).Encode()},
+		{"ended_at", good, asked(func(a *Action) { a.EndedAt = a.At }).Encode()},
+		{"ended_at", good, asked(func(a *Action) { a.Outcome = Done }).Encode()},
+		{"allowed are 1024", good, store.Encode(actionValue{store.Now, asked(func(a *Action) { a.Detail = strings.Repeat("x", 1025) })})},
+	} {
+		_, err := decodeAction(c.key, c.value)
+		var corrupt *store.CorruptError
+		if !errors.As(err, &corrupt) || corrupt.Key != c.key || !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%s %.60s: %v, want %q", c.key, c.value, err, c.why)
+		}
+	}
+}
+
+func FuzzDecodeAction(f *testing.F) {
+	f.Add(actionKeys.Action(actionID), asked().Encode())
+	f.Add(actionKeys.Action(actionID), []byte(`{"v":1,"who":"a","at":"2026-01-01T00:00:00Z","action":"x","object":"y","outcome":"done","ended_at":"2026-01-01T00:00:00Z"}`))
+	f.Add(actionKeys.Action("x"), []byte(`null`))
+	f.Fuzz(func(t *testing.T, key string, data []byte) {
+		a, err := decodeAction(key, data)
+		if err != nil {
+			var corrupt *store.CorruptError
+			if !errors.As(err, &corrupt) || corrupt.Key != key {
+				t.Fatalf("key %q: %v", key, err)
+			}
+			return
+		}
+		if actionKeys.Action(a.ID) != key {
+			t.Fatalf("key %q was read as %q", key, a.ID)
+		}
+		again, err := decodeAction(key, a.Encode())
+		if err != nil || !cmp.Equal(a, again) {
+			t.Fatalf("%+v became %+v, %v", a, again, err)
+		}
+	})
+}

@@ -1,0 +1,241 @@
+package ui_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/testcert"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// reachable are the elements of a page that a keyboard has to reach, in their order.
+const reachable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")]
+  .filter(e => e.checkVisibility({checkVisibilityCSS: true}) && !e.disabled).length`
+
+// With a keyboard alone one reaches all there is, in its order, and sees where one is.
+func TestEveryPageIsWalkedByKeyboard(t *testing.T) {
+	s := newScene(t)
+	for _, path := range paths {
+		s.to(path)
+		tour := s.Tour()
+		if want := s.Eval(reachable); fmt.Sprint(len(tour)) != fmt.Sprint(want) {
+			t.Errorf("%s: the keyboard reaches %d of %v, the last %+v", path, len(tour), want, tour[len(tour)-1])
+		}
+		if first := tour[0]; first.Href != "#main" {
+			t.Errorf("%s: first is %v", path, first)
+		}
+		for i, f := range tour {
+			if !f.Marked || f.Name == "" {
+				t.Errorf("%s: where the focus is can't be seen, or heard: %+v", path, f)
+			}
+			if i > 0 && f.At < tour[i-1].At {
+				t.Errorf("%s: %q comes after %q, and stands before it", path, f.Name, tour[i-1].Name)
+			}
+		}
+	}
+	s.Key("Tab")
+	if f := s.Focus(); f.Href != "#main" {
+		t.Errorf("behind the last comes %+v", f)
+	}
+	s.Key("Enter")
+	s.WaitFor("the main part has the focus", `document.activeElement.id === "main"`)
+}
+
+// press goes on by Tab to what has a name, and presses a key there.
+func (h *harbour) press(name, key string) {
+	h.t.Helper()
+	var seen []string
+	for range 200 {
+		h.Key("Tab")
+		f := h.Focus()
+		if f.Name == name {
+			h.Key(key)
+			return
+		}
+		seen = append(seen, f.Name)
+	}
+	h.t.Fatalf("the keyboard does not come to %q; it was at %q", name, seen)
+}
+
+func TestARunIsCanceledByKeyboard(t *testing.T) {
+	h := newHarbour(t)
+	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly"})
+	h.to("/pools")
+	h.Loads(func() { h.press("Queue", "Enter") })
+	h.Loads(func() { h.press("r1", "Enter") })
+	h.Loads(func() { h.press("Cancel this run…", "Enter") })
+	h.press("Reason", "ArrowRight")
+	h.Loads(func() { h.press("Cancel the run", " ") })
+	h.WaitText("#run-status", "canceled")
+	if r, err := h.store.Get(t.Context(), "r1"); err != nil || r.Status != run.Canceled {
+		t.Errorf("the run is %v, %v", r.Status, err)
+	}
+}
+
+func TestAPoolIsExpandedByKeyboard(t *testing.T) {
+	h := newHarbour(t)
+	h.pool("db", 2)
+	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}})
+	h.to("/pools")
+	for h.Focus().ID != "open-db" {
+		h.Key("Tab")
+	}
+	h.Key("Enter")
+	h.WaitShown("#holds-db-c1")
+	if f := h.Focus(); f.ID != "open-db" {
+		t.Errorf("the focus has gone to %+v", f)
+	}
+	if v, _ := h.Attr("#open-db", "aria-expanded"); v != "true" {
+		t.Errorf("it says that it is expanded: %q", v)
+	}
+	h.Key("Tab")
+	h.Key("Shift+Tab")
+	h.Key("Enter")
+	h.WaitGone("#holds-db-c1")
+}
+
+// Without scripts everything works; what changes is seen when it is asked for again.
+func TestEverythingWorksWithoutScripts(t *testing.T) {
+	h := newHarbour(t)
+	h.NoScript(true)
+	h.pool("db", 4)
+	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly", Steps: sidecar.RunSteps{{Name: "load", Command: []string{"true"}, Items: items(3)}}})
+	h.submit(sidecar.RunRequest{ID: "r2", Name: "Other"})
+	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 2}})
+	h.to("/pools")
+	h.wantText("#pool-db", "2/4")
+	if times := h.Texts("#pool-db time, #as-of"); len(times) == 0 || times[0] == "" {
+		t.Errorf("times are %q", times)
+	}
+	h.Follow("#open-db")
+	h.wantText("#holds-db-c1", "c1", "one")
+	h.claim(sidecar.ClaimRequest{ID: "c2", Pools: sidecar.Slots{"db": 1}})
+	h.Follow("footer a")
+	h.wantText("#pool-db", "3/4", "c2")
+	h.Follow(`#holds-db-c1 a[href*="/actions/release"]`)
+	h.Follow("#do")
+	h.wantText("#message", "c1")
+	h.to("/queue")
+	h.Type("#filter-q", "nightly")
+	h.Follow("form.filter button")
+	if ids := h.Texts("#waiting tbody th"); !slices.Equal(ids, []string{"r1"}) {
+		t.Errorf("named like that are %q", ids)
+	}
+	h.Follow("#run-r1 th a")
+	h.Follow("#step-load th a")
+	h.wantText("#instance-2", "requested")
+	for _, tab := range []string{"timeline", "concurrency", "logs", "events", "steps"} {
+		h.Follow("#tab-" + tab)
+		if h.Count("#of-"+tab) != 1 {
+			t.Errorf("the tab %s does not show it", tab)
+		}
+	}
+	h.Follow("#cancel-run")
+	h.Type("#reason", "not needed")
+	h.Follow("#do")
+	h.wantText("#run-status", "canceled")
+	h.wantText("#run-error", "not needed")
+	for _, path := range []string{"/runs", "/hosts", "/actions"} {
+		h.to(path)
+		h.WantNoFindings()
+	}
+}
+
+// One signs in, on loopback or over TLS.
+func TestOneSignsInBeforeAnythingIsSeen(t *testing.T) {
+	t.Run("on loopback", func(t *testing.T) {
+		signsIn(t, newHarbour(t, withToken))
+	})
+	t.Run("over TLS", func(t *testing.T) {
+		pair := testcert.New(t).Server(t)
+		cert, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newHarbour(t, withToken, func(c *sidecar.Config) { c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}} })
+		h.base = strings.Replace(h.base, "http:", "https:", 1)
+		h.AnyCertificate()
+		signsIn(t, h)
+	})
+}
+
+func signsIn(t *testing.T, h *harbour) {
+	t.Helper()
+	h.pool("db", 4)
+	h.Go(h.base + "/pools?open=db")
+	if !strings.Contains(h.URL(), "/signin") || h.Count("#pool-db") > 0 {
+		t.Fatalf("without a token one comes to %s: %s", h.URL(), h.Text("body"))
+	}
+	for _, dark := range []bool{true, false} {
+		h.Dark(dark)
+		h.WantNoFindings()
+	}
+	h.Type("#name", "ana")
+	h.Type("#token", "a guess")
+	h.Follow("main button")
+	h.wantText("#signin-problem", "not the token")
+	h.WantNoFindings()
+	h.Type("#name", "ana")
+	h.Type("#token", token)
+	h.Follow("main button")
+	if want := h.base + "/pools?open=db"; h.URL() != want {
+		t.Errorf("one comes to %s, and not to %s", h.URL(), want)
+	}
+	h.wantText("header", "Signed in as ana")
+	if got := h.Eval("document.cookie"); got != "" {
+		t.Errorf("scripts can read the cookie: %v", got)
+	}
+	same := h.stays()
+	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 2}})
+	h.WaitText("#pool-db .use-text", "2/4") // live, too
+	same()
+	h.Follow(`#pool-db a[href*="/actions/pause"]`)
+	h.wantText("main", "ana has asked for it")
+	h.Follow("#do")
+	h.WaitText("#pool-db", "paused")
+	h.wantActions("ana | pause | db | done")
+	h.Follow("header form button")
+	h.Go(h.base + "/pools")
+	if !strings.Contains(h.URL(), "/signin") {
+		t.Errorf("signed out, one comes to %s", h.URL())
+	}
+	for _, c := range h.Complaints() { // the wrong token is told with a status of its own
+		if !strings.Contains(c, "/signin: status 401") && !strings.Contains(c, "DocumentCookie") {
+			t.Errorf("in the browser: %s", c)
+		}
+	}
+}
+
+// A page of somebody else gets nothing, whether it reads, frames or sends.
+func TestPagesOfOtherSitesGetNothing(t *testing.T) {
+	h := newHarbour(t)
+	h.pool("secret", 4)
+	other := newHarbour(t) // any other site; one with no policy of its own would do as well
+	port := h.base[strings.LastIndex(h.base, ":"):]
+	h.Go("http://evil.test" + port + "/pools") // a name that leads here, and is not ours
+	if h.Status() != 403 || strings.Contains(h.Text("body"), "secret") {
+		t.Errorf("by another name: %d %s", h.Status(), h.Text("body"))
+	}
+	h.WantNoFindings("landmarks") // there is nowhere to go
+	h.Expect("evil.test"+port+"/pools: status 403", "Cross-Origin-Opener-Policy", "favicon.ico: status 403")
+	h.Allow(h.base)
+	h.Go(other.base + "/signin")
+	h.Eval(`(() => {
+  const f = document.createElement("form");
+  f.action = "` + h.base + `/actions/pause?pool=secret"; f.method = "get"; f.id = "evil";
+  const b = document.createElement("button"); b.textContent = "Go"; f.append(b);
+  const a = document.createElement("a"); a.href = "` + h.base + `/pools"; a.id = "link"; a.textContent = "Link";
+  document.querySelector("main").prepend(a, f) })()`)
+	h.Follow("#link")
+	if h.Status() != 403 || h.Count("#pool-secret") != 0 {
+		t.Errorf("by a link of another site: %d %s", h.Status(), h.Text("body"))
+	}
+	h.WantNoFindings("landmarks")
+	h.Follow("main a") // one's own click on our page goes on
+	h.WaitShown("#pool-secret")
+	h.Expect("/pools: status 403")
+}

@@ -1,0 +1,194 @@
+package ui_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// wantActions wants the newest actions to be recorded like this: who, what, with what, and
+// the outcome.
+func (h *harbour) wantActions(want ...string) {
+	h.t.Helper()
+	h.to("/actions")
+	h.WaitCount("#list tbody tr", len(want))
+	for i, w := range want {
+		row := fmt.Sprintf("#list tbody tr:nth-child(%d)", i+1)
+		h.wantText(row, strings.Split(w, " | ")...)
+		if from := h.Text(row + " td.mono"); !strings.HasPrefix(from, "127.0.0.1") {
+			h.t.Errorf("%s came from %q", w, from)
+		}
+	}
+}
+
+// A run is canceled from its page: one is told what will happen, says so, and its worker
+// stops what runs of it.
+func TestARunIsCanceledFromItsPage(t *testing.T) {
+	h := newHarbour(t)
+	h.pool("db", 2)
+	h.leads("one")
+	w := h.works("two", 2)
+	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly", Steps: sidecar.RunSteps{
+		{Name: "load", Command: []string{"true"}, Items: items(3), Pools: sidecar.Slots{"db": 1}},
+	}})
+	h.eventually("two instances run", func() bool { return w.runs("r1/load/0") != nil && w.runs("r1/load/1") != nil })
+	h.to("/runs/r1")
+	h.WaitText("#run-status", "running")
+	h.Follow("#cancel-run")
+	h.wantText("h1", "Cancel run r1?")
+	h.wantText("main", "Nightly", "None of its step instances starts any more.", "2 step instances run now", "2 slots", "It is recorded that dev has asked for it")
+	h.WantNoFindings()
+	h.Follow("#back")
+	if r, err := h.store.Get(t.Context(), "r1"); err != nil || r.Status != run.Running {
+		t.Fatalf("looking at what would happen has changed the run: %v, %v", r.Status, err)
+	}
+
+	h.Follow("#cancel-run")
+	h.Type("#reason", `the data is "wrong" <b>`)
+	h.Follow("#do")
+	if !strings.HasPrefix(h.URL(), h.base+"/runs/r1") {
+		t.Errorf("it goes on at %s", h.URL())
+	}
+	h.WaitText("#message", "r1")
+	h.WaitText("#run-status", "canceled")
+	h.wantText("#run-error", `the data is "wrong" <b>`)
+	if h.Count("#cancel-run") != 0 {
+		t.Error("it can be canceled again")
+	}
+	if strings.Contains(h.URL(), "said=") {
+		t.Errorf("the message would be told again: %s", h.URL())
+	}
+	h.eventually("both were stopped", func() bool {
+		stopped := 0
+		for i := range 2 {
+			select {
+			case <-w.runs(fmt.Sprintf("r1/load/%d", i)).Done():
+				stopped++
+			default:
+			}
+		}
+		return stopped == 2
+	})
+	h.to("/pools")
+	h.WaitText("#pool-db .use-text", "0/2")
+	h.wantActions("dev | cancel | r1 | done")
+}
+
+func TestAPoolIsChangedFromThePage(t *testing.T) {
+	h := newHarbour(t)
+	h.pool("db", 4)
+	h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 3}, berth.WithPID(11))
+	pool := func() *sidecar.PoolDetail {
+		t.Helper()
+		p, err := h.client.Pool(t.Context(), "db")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	h.to("/pools")
+	h.Follow(`#pool-db a[href*="/actions/pause"]`)
+	h.wantText("h1", "Pause pool db?")
+	h.wantText("main", "3 slots by 1 claim", "Nobody is stopped")
+	h.Follow("#do")
+	h.WaitText("#message", "db")
+	h.WaitText("#pool-db", "paused")
+	if !pool().Paused {
+		t.Error("it says that it is paused, and it is not")
+	}
+	h.Follow(`#pool-db a[href*="/actions/resume"]`)
+	h.Follow("#do")
+	h.WaitFor("it is not paused", `!document.querySelector("#pool-db .marks").innerText.includes("paused")`)
+	if pool().Paused {
+		t.Error("it says that it is resumed, and it is paused")
+	}
+
+	h.Follow(`#pool-db a[href*="/actions/limit"]`)
+	h.Type("#limit", "2")
+	h.Follow("#choose button.main")
+	h.wantText("main", "2", "3 slots by 1 claim")
+	h.WantNoFindings()
+	h.Follow("#do")
+	h.WaitText("#pool-db .use-text", "3/2")
+	h.WaitCount("#pool-db .use.is-full", 1)
+	if p := pool(); p.Limit != 2 || p.Claimed != 3 {
+		t.Errorf("the limit is %d, and %d are held", p.Limit, p.Claimed)
+	}
+	h.wantActions("dev | limit | db | 2 | done", "dev | resume | db | done", "dev | pause | db | done")
+}
+
+func TestASlotIsReleasedFromThePage(t *testing.T) {
+	h := newHarbour(t)
+	h.pool("db", 2)
+	c := h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 2}, berth.WithRun("r-1", "load"), berth.WithPID(4711))
+	h.to("/pools?open=db")
+	h.Follow(`#holds-db-c1 a[href*="/actions/release"]`)
+	h.wantText("main", "c1", "etl-1", "r-1", "load", "4711", "db")
+	if h.Count("#other") != 1 {
+		t.Error("there is no way to take it by force")
+	}
+	h.WantNoFindings()
+	released := make(chan error, 1)
+	go func() {
+		<-c.Context().Done() // it is told to stop, and does
+		released <- c.Release(context.Background())
+	}()
+	h.Follow("#do")
+	h.WaitText("#message", "c1")
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	if code := problem.CodeOf(c.Err()); code != problem.ClaimRevoked {
+		t.Errorf("the holder is told %v", c.Err())
+	}
+	h.WaitCount("#holds-db-c1", 0)
+	h.WaitText("#pool-db .use-text", "0/2")
+	h.wantActions("dev | release | c1 | done")
+}
+
+// What was confirmed and is not so any more is not done: one is told.
+func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
+	h := newHarbour(t)
+	h.submit(sidecar.RunRequest{ID: "r1"})
+	h.to("/actions/cancel?run=r1")
+	if _, err := h.client.CancelRun(t.Context(), "r1", sidecar.RunCancel{Reason: "by somebody else"}); err != nil {
+		t.Fatal(err)
+	}
+	h.Follow("#do")
+	h.wantText("#message", "canceled already: by somebody else")
+	for _, path := range []string{"/actions/cancel?run=nobody", "/actions/pause?pool=none", "/actions/release?claim=none", "/actions/nothing"} {
+		h.Go(h.base + path)
+		if h.Status() != 404 {
+			t.Errorf("%s: status %d", path, h.Status())
+		}
+		h.WantNoFindings()
+	}
+	h.Expect("status 404")
+}
+
+func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
+	h := newHarbour(t, func(c *sidecar.Config) { c.Dev = false })
+	h.pool("db", 4)
+	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}})
+	h.submit(sidecar.RunRequest{ID: "r1"})
+	for _, path := range []string{"/pools?open=db", "/queue", "/runs", "/runs/r1", "/hosts", "/actions"} {
+		h.to(path)
+		if links := h.Attrs(`main a[href*="/actions/"], main form[method=post]`, "href"); len(links) > 0 {
+			t.Errorf("%s leads to %q", path, links)
+		}
+	}
+	for _, path := range []string{"/actions/cancel?run=r1", "/actions/pause?pool=db"} {
+		h.Go(h.base + path)
+		if h.Status() != 403 {
+			t.Errorf("%s: status %d: %s", path, h.Status(), h.Text("main"))
+		}
+		h.WantNoFindings()
+	}
+	h.Expect("status 403")
+}

@@ -1,0 +1,248 @@
+package ui
+
+import (
+	"fmt"
+	"html/template"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// funcs are the functions of the templates. Live ones write exact times, which the script makes
+// relative.
+func funcs(live bool) template.FuncMap {
+	return template.FuncMap{
+		"ago":        func(t any) template.HTML { return timeHTML(timeOf(t), "ago", live) },
+		"in":         func(t any) template.HTML { return timeHTML(timeOf(t), "in", live) },
+		"dur":        formatDuration,
+		"plural":     plural,
+		"count":      func(n any) string { return formatCount(intOf(n)) },
+		"status":     statusHTML,
+		"bar":        func(used, limit any) template.HTML { return barHTML(intOf(used), intOf(limit)) },
+		"query":      setQuery,
+		"queryAdd":   addQuery,
+		"queryDrop":  dropQuery,
+		"visible":    visible,
+		"pairs":      pairsOf,
+		"arg":        func(f *frame, v any) with { return with{f, v} },
+		"pathEscape": url.PathEscape,
+		"asset":      func(name string) string { return assets.url(name) },
+	}
+}
+
+// with is a value for a part of a page, beside the frame.
+type with struct {
+	Frame *frame
+	Value any
+}
+
+// timeOf takes a time or a pointer to one.
+func timeOf(v any) time.Time {
+	switch t := v.(type) {
+	case time.Time:
+		return t
+	case *time.Time:
+		if t != nil {
+			return *t
+		}
+	}
+	return time.Time{}
+}
+
+// exactTime is how a time is written out.
+const exactTime = "2006-01-02 15:04:05 UTC"
+
+// timeHTML is a time: how far away it is, and exactly when it is looked at closely.
+func timeHTML(t time.Time, way string, live bool) template.HTML {
+	if t.IsZero() {
+		return "–"
+	}
+	exact := t.UTC().Format(exactTime)
+	text := exact
+	if !live {
+		text = relative(t, time.Now(), way == "in")
+	}
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s" data-time="%s">%s</time>`,
+		t.UTC().Format(time.RFC3339), exact, way, template.HTMLEscapeString(text)))
+}
+
+// relative says how far away a time is, as the script does. What is to come and has passed is
+// told as that.
+func relative(t, now time.Time, future bool) string {
+	d := now.Sub(t)
+	switch {
+	case future && d > 0:
+		return coarse(d) + " ago"
+	case future:
+		return "in " + coarse(-d)
+	case d < time.Second:
+		return "just now"
+	}
+	return coarse(d) + " ago"
+}
+
+// coarse says a duration in its greatest unit.
+func coarse(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch d = d.Truncate(time.Second); {
+	case d < time.Minute:
+		return strconv.Itoa(int(d/time.Second)) + " s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d/time.Minute)) + " min"
+	case d < 2*day:
+		return strconv.Itoa(int(d/time.Hour)) + " h"
+	}
+	return strconv.Itoa(int(d/day)) + " d"
+}
+
+// formatDuration writes a duration as the settings spell it, to the unit that matters.
+func formatDuration(d time.Duration) string {
+	switch {
+	case d <= -time.Minute || d >= time.Minute:
+		d = d.Round(time.Second)
+	case d <= -time.Second || d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	default:
+		d = d.Round(time.Millisecond)
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// intOf takes any integer.
+func intOf(v any) int64 {
+	r := reflect.ValueOf(v)
+	switch {
+	case r.CanInt():
+		return r.Int()
+	case r.CanUint():
+		return int64(r.Uint())
+	}
+	return 0
+}
+
+// plural is a count with its noun.
+func plural(n any, one, many string) string {
+	if i := intOf(n); i != 1 {
+		return formatCount(i) + " " + many
+	}
+	return "1 " + one
+}
+
+// formatCount writes 12345 as 12,345.
+func formatCount(n int64) string {
+	if n < 0 {
+		return "-" + formatCount(-n)
+	}
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// shapes are the shapes of statuses, which tell them apart without colours.
+var shapes = map[string]string{
+	"storing": "…", "queued": "◷", "waiting": "◷", "pending": "◷", "requested": "◷", "blocked": "◷",
+	"not_started": "▷", "admitted": "▷",
+	"running": "▶", "started": "▶", "active": "▶", "leader": "★", "candidate": "☆",
+	"succeeded": "✓", "ok": "✓", "failed": "✕", "lost": "✕", "canceled": "⊘", "skipped": "↷",
+	"paused": "‖", "closed": "⊘", "deleted": "⊘", "reserve": "◆", "urgent": "▲", "problem": "!",
+}
+
+// statusHTML is a badge: a status in words, with a shape of its own.
+func statusHTML(status any) template.HTML {
+	s := fmt.Sprint(status)
+	class, shape := "other", "•"
+	if known, ok := shapes[s]; ok {
+		class, shape = s, known
+	}
+	return template.HTML(fmt.Sprintf(`<span class="badge is-%s"><span aria-hidden="true">%s</span> %s</span>`,
+		class, shape, template.HTMLEscapeString(strings.ReplaceAll(s, "_", " "))))
+}
+
+// level is how full something is: ok below 60 %, busy to 85 %, full above. Without a limit it
+// is never full.
+func level(used, limit int64) string {
+	switch {
+	case limit < 0:
+		return "ok"
+	case limit == 0 && used == 0:
+		return "none"
+	case used*100 < limit*60:
+		return "ok"
+	case used*100 <= limit*85:
+		return "busy"
+	}
+	return "full"
+}
+
+// barHTML is a bar of what is used of a limit, with the numbers beside it. A limit below 0 is
+// none.
+func barHTML(used, limit int64) template.HTML {
+	most := "unlimited"
+	var width float64
+	switch {
+	case limit == 0 && used > 0:
+		width = 100
+	case limit > 0:
+		width = min(100, float64(used)*100/float64(limit))
+	}
+	if limit >= 0 {
+		most = formatCount(limit)
+	}
+	return template.HTML(fmt.Sprintf(`<span class="use is-%s"><svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" focusable="false">`+
+		`<rect class="bar-all" width="100" height="10"/><rect class="bar-used" width="%.4g" height="10"/></svg>`+
+		`<span class="use-text">%s/%s</span></span>`, level(used, limit), width, formatCount(used), most))
+}
+
+// setQuery is the address of this page with values of its query set, and those that are set to
+// nothing left out.
+func setQuery(f *frame, pairs ...any) string {
+	q := copyQuery(f)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		key, value := fmt.Sprint(pairs[i]), fmt.Sprint(pairs[i+1])
+		q.Del(key)
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	return addressOf(f.path, q)
+}
+
+// addQuery is the address of this page with one more value of a key.
+func addQuery(f *frame, key string, value any) string {
+	q := copyQuery(f)
+	if v := fmt.Sprint(value); !slices.Contains(q[key], v) {
+		q.Add(key, v)
+	}
+	return addressOf(f.path, q)
+}
+
+// dropQuery is the address of this page without one of the values of a key.
+func dropQuery(f *frame, key string, value any) string {
+	q := copyQuery(f)
+	v := fmt.Sprint(value)
+	q[key] = slices.DeleteFunc(q[key], func(s string) bool { return s == v })
+	if len(q[key]) == 0 {
+		q.Del(key)
+	}
+	return addressOf(f.path, q)
+}
+
+func copyQuery(f *frame) url.Values {
+	q := make(url.Values, len(f.query))
+	for k, v := range f.query {
+		q[k] = slices.Clone(v)
+	}
+	return q
+}

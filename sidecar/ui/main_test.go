@@ -1,0 +1,10 @@
+package ui_test
+
+import (
+	"testing"
+
+	"github.com/berthhq/berth/internal/browser"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+func TestMain(m *testing.M) { embedtest.VerifyTestMain(browser.Closing(m)) }

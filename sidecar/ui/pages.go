@@ -1,0 +1,206 @@
+package ui
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+)
+
+// Config is what the pages need.
+type Config struct {
+	// Ready returns what the pages show, or a problem why there is nothing yet. It
+	// returns the same session each time.
+	Ready func() (*Session, error)
+	// Token is what the API asks for; empty: none.
+	Token string
+	// Dev allows actions without a token, where none is asked for.
+	Dev bool
+	// Secure has cookies sent over TLS alone.
+	Secure bool
+	// Logger is silent if nil.
+	Logger hclog.Logger
+	// Streams counts the live streams that are open; nil counts nothing.
+	Streams Gauge
+}
+
+// Gauge goes up and down.
+type Gauge interface {
+	Inc()
+	Dec()
+}
+
+// Session is the fleet as pages reach it.
+type Session struct {
+	Client *berth.Client
+	Runs   run.Store
+	Steps  step.Store
+}
+
+// Pages serves the pages.
+type Pages struct {
+	cfg     Config
+	log     hclog.Logger
+	key     []byte // of cookies
+	seal    []byte // of messages
+	all     []page
+	posts   []form
+	sets    *templates
+	routes  *http.ServeMux // what Owns looks at
+	streams chan struct{}  // holds one for each live stream that is open
+	trouble trouble
+	// old tells whether etcd has not been heard of: see [tooOld].
+	old     func(context.Context, *Session) error
+	history *history
+	ends    *expiries
+	board   *board // of the runs
+
+	// done is closed by Close.
+	done  chan struct{}
+	close sync.Once
+
+	// mu guards what follows: the context of Run while it runs, and its goroutines.
+	mu    sync.Mutex
+	alive context.Context
+	tasks sync.WaitGroup
+}
+
+// page is one page: where it is, its template, and how what it shows is read.
+type page struct {
+	pattern string // "GET /pools"
+	name    string // templates/<name>.html, which defines "main"
+	nav     string // what the navigation calls it; empty: it is not there
+	under   string // the page that the navigation shows as the current one; empty: itself
+	// every is how often what it shows is looked at again while it is live; 0 is
+	// never.
+	every time.Duration
+	// act tells that it is for those alone who may act.
+	act bool
+	// view reads what the page shows.
+	view func(ctx context.Context, s *Session, r *http.Request) (*view, error)
+}
+
+// view is what a page shows now.
+type view struct {
+	Title string
+	Data  any
+}
+
+// form is what is done by a POST, by those alone who may act: see [mayOf] and [whoOf].
+type form struct {
+	pattern string // "POST /actions/cancel"
+	// do does it, and returns the page to show then; [Pages.tell] adds a message to
+	// its address.
+	do func(ctx context.Context, s *Session, r *http.Request) (to string, err error)
+}
+
+// everySecond is how often most pages look.
+const everySecond = time.Second
+
+// pages is the one list of pages.
+func (p *Pages) pages() []page {
+	return []page{
+		{pattern: "GET /pools", name: "pools", nav: "Pools", every: everySecond, view: p.viewPools},
+		{pattern: "GET /queue", name: "queue", nav: "Queue", every: everySecond, view: p.viewQueue},
+		{pattern: "GET /runs", name: "runs", nav: "Runs", every: everySecond, view: p.viewRuns},
+		p.runPage(),
+		{pattern: "GET /hosts", name: "hosts", nav: "Hosts", every: hostsEvery, view: newHostsLook().view},
+		{pattern: "GET " + actionsPath, name: "actions", nav: "Actions", every: actionsEvery, view: p.viewActions},
+		{pattern: "GET " + actionsPath + "/{deed}", name: "action", under: "actions", act: true, view: p.viewAction},
+	}
+}
+
+// forms is the one list of what is done by a POST, signing in and out aside.
+func (p *Pages) forms() []form {
+	return []form{
+		{pattern: "POST " + actionsPath + "/{deed}", do: p.act},
+	}
+}
+
+// maxStreams bounds the live streams: each renders its page every second.
+const maxStreams = 256
+
+// New returns the pages. They do nothing until they are registered.
+func New(cfg Config) *Pages {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	p := &Pages{
+		cfg: cfg, log: cfg.Logger.Named("pages"), key: cookieKey(cfg.Token), seal: newSeal(),
+		routes: http.NewServeMux(), streams: make(chan struct{}, maxStreams), old: tooOld,
+		history: newHistory(), ends: newExpiries(), done: make(chan struct{}),
+	}
+	p.board = newBoard(p.log, p.background)
+	p.trouble.born = time.Now()
+	p.all, p.posts = p.pages(), p.forms()
+	p.sets = newTemplates()
+	p.register(p.routes)
+	return p
+}
+
+// Register registers the pages, what they load, and what they send.
+func (p *Pages) Register(mux *http.ServeMux) { p.register(mux) }
+
+func (p *Pages) register(mux *http.ServeMux) {
+	handle := func(pattern string, h http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			secure(w.Header())
+			h(w, r)
+		})
+	}
+	handle("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, home, http.StatusSeeOther) })
+	handle("GET "+assetsPath+"{version}/{file}", p.asset)
+	handle("GET "+signinPath, p.askToSignIn)
+	handle("POST "+signinPath, p.signIn)
+	handle("POST "+signoutPath, p.signOut)
+	for i := range p.all {
+		handle(p.all[i].pattern, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, &p.all[i]) })
+	}
+	for _, f := range p.posts {
+		handle(f.pattern, func(w http.ResponseWriter, r *http.Request) { p.take(w, r, f) })
+	}
+}
+
+// home is the page that one comes to first.
+const home = "/pools"
+
+// Owns tells whether a request is for one of the pages, or for what belongs to them.
+func (p *Pages) Owns(r *http.Request) bool {
+	_, pattern := p.routes.Handler(r)
+	return pattern != ""
+}
+
+// Run samples the use of pools and keeps watched copies, until ctx ends. It is called
+// while there is a session.
+func (p *Pages) Run(ctx context.Context) {
+	p.mu.Lock()
+	p.alive = ctx
+	p.mu.Unlock()
+	p.sample(ctx)
+	p.mu.Lock()
+	p.alive = nil
+	p.mu.Unlock()
+	p.tasks.Wait()
+}
+
+// background has f run beside Run, whose end ends its context, and tells whether Run
+// runs. Run waits for it.
+func (p *Pages) background(f func(ctx context.Context)) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.alive == nil || p.alive.Err() != nil {
+		return false
+	}
+	ctx := p.alive
+	p.tasks.Go(func() { f(ctx) })
+	return true
+}
+
+// Close ends the live streams. Pages are still answered.
+func (p *Pages) Close() { p.close.Do(func() { close(p.done) }) }

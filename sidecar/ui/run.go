@@ -1,0 +1,246 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
+)
+
+// runEvery is how often a run is looked at again: its steps are many keys.
+const runEvery = 2 * time.Second
+
+// runPage is the page of one run.
+func (p *Pages) runPage() page {
+	l := &runReader{pages: p}
+	return page{pattern: "GET /runs/{id}", name: "run", under: "runs", every: runEvery, view: l.view}
+}
+
+// runView is what the page of a run shows.
+type runView struct {
+	runHead
+	Tab  string
+	Tabs []runTab
+	// One of them is there, the one of the tab.
+	Steps       *stepsTab
+	Timeline    *timelineTab
+	Concurrency *concurrencyTab
+	Logs        *logsTab
+	Events      *eventsTab
+	// Problem is why the tab can't be shown.
+	Problem string
+}
+
+// runTab is a tab as a link.
+type runTab struct {
+	Name, Title, Href string
+	Now               bool
+}
+
+// runTitles are what tabs are called.
+var runTitles = map[string]string{
+	tabSteps: "Steps", tabTimeline: "Timeline", tabConcurrency: "Concurrency", tabLogs: "Logs", tabEvents: "Events",
+}
+
+// runReader reads what the pages of runs show.
+type runReader struct {
+	pages     *Pages
+	overviews glance[*step.Overview]
+	instances glance[*step.Instances]
+	events    glance[[]run.LoggedEvent]
+	all       glance[run.All]
+	nobody    glance[bool]
+	outputs   step.Viewer
+}
+
+// seenRun is what was read of a run, whatever the tab.
+type seenRun struct {
+	run *run.Run
+	why *run.Why
+	// overview is nil if the run has no steps, or they can't be read.
+	overview *step.Overview
+	// trouble is why the steps can't be read.
+	trouble error
+	// leaderless tells that nobody admits runs, and workerless that no worker is seen.
+	leaderless, workerless bool
+}
+
+func (l *runReader) view(ctx context.Context, s *Session, r *http.Request) (*view, error) {
+	id := r.PathValue("id")
+	q, err := runQueryOf(id, r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	seen, err := l.look(ctx, s, id)
+	if err != nil {
+		return nil, err
+	}
+	if q.tab == "" {
+		q.tab = tabTimeline
+		if seen.run.Steps > 0 {
+			q.tab = tabSteps
+		}
+	}
+	now := time.Now()
+	v := &runView{runHead: headOf(seen), Tab: q.tab}
+	for _, name := range runTabs {
+		v.Tabs = append(v.Tabs, runTab{name, runTitles[name], onTab(id, name).href(), name == q.tab})
+	}
+	if err := l.fill(ctx, s, v, seen, q, now); err != nil {
+		if code := problem.CodeOf(err); code != problem.CorruptValue {
+			return nil, err
+		}
+		v.Problem = err.Error()
+	}
+	return &view{Title: v.Title(), Data: v}, nil
+}
+
+// fill reads what the tab shows.
+func (l *runReader) fill(ctx context.Context, s *Session, v *runView, seen *seenRun, q runQuery, now time.Time) error {
+	id := seen.run.ID
+	switch q.tab {
+	case tabSteps, tabTimeline:
+		list, err := l.page(ctx, s, seen, q)
+		if err != nil {
+			return err
+		}
+		if q.tab == tabSteps {
+			v.Steps = stepsTabOf(seen, list, q)
+		} else {
+			v.Timeline = timelineOf(seen, list, q, now)
+		}
+		return seen.trouble
+	case tabLogs:
+		t, err := logsOf(ctx, s, &l.outputs, seen, q)
+		v.Logs = t
+		return err
+	}
+	events, err := l.events.get(ctx, seen.key(), func(ctx context.Context) ([]run.LoggedEvent, error) { return s.Runs.Events(ctx, id) })
+	if err != nil {
+		return err
+	}
+	if q.tab == tabConcurrency {
+		v.Concurrency = concurrencyOf(events)
+	} else {
+		v.Events = eventsTabOf(events, q)
+	}
+	return nil
+}
+
+// key names what was read of a run since its record changed.
+func (s *seenRun) key() string { return fmt.Sprintf("%s@%d", s.run.ID, s.run.Revision) }
+
+// look reads a run, and what is known of it whatever the tab.
+func (l *runReader) look(ctx context.Context, s *Session, id string) (*seenRun, error) {
+	r, err := s.Runs.Get(ctx, id)
+	switch code := problem.CodeOf(err); {
+	case err == nil:
+	case code == problem.RunNotFound, code == problem.Invalid:
+		return nil, noSuchRun(id)
+	default:
+		return nil, err
+	}
+	seen := &seenRun{run: r, why: &run.Why{Run: r}}
+	if r.Status == run.Queued {
+		if err := l.waits(ctx, s, seen); err != nil {
+			return nil, err
+		}
+	}
+	if r.Steps == 0 || r.Status == run.Storing {
+		return seen, nil
+	}
+	o, err := l.overviews.get(ctx, seen.key(), func(ctx context.Context) (*step.Overview, error) { return s.Steps.Overview(ctx, id) })
+	switch code := problem.CodeOf(err); {
+	case err == nil:
+		seen.overview = o
+	case code == problem.RunNotFound:
+		return nil, noSuchRun(id)
+	case code == problem.CorruptValue:
+		seen.trouble = err
+		return seen, nil
+	default:
+		return nil, err
+	}
+	seen.workerless, err = l.lacksWorkers(ctx, s, seen)
+	return seen, err
+}
+
+// noSuchRun says what to do about an address that leads to no run.
+func noSuchRun(id string) error {
+	if run.ValidateID(id) != nil {
+		return problem.New(problem.RunNotFound, "there is no run %.100q: no run can have that id. /runs lists the runs that there are", id)
+	}
+	return problem.New(problem.RunNotFound, "there is no run %q: its id may be misspelled, or it ended longer ago than runs are kept (run_retention, 24h unless the settings say otherwise). "+
+		"/runs lists the runs that there are, and 'berth runs events %s' may still tell what happened to it", id, id)
+}
+
+// waits reads what a queued run waits for.
+func (l *runReader) waits(ctx context.Context, s *Session, seen *seenRun) error {
+	around, err := l.pages.board.around.look(ctx, s)
+	if err != nil {
+		return err
+	}
+	all, err := l.all.get(ctx, "", func(ctx context.Context) (run.All, error) { return l.copy(ctx, s) })
+	if err != nil {
+		return err
+	}
+	// The copy may be a moment behind: then it is told what the record says.
+	if why := all.Why(seen.run.ID, around.limits, pool.NewSpace(around.pools...), time.Now()); why != nil && why.Position > 0 {
+		seen.why = why
+	}
+	seen.leaderless = len(around.candidates) == 0
+	return nil
+}
+
+// copy takes all runs from the copy that the pages watch.
+func (l *runReader) copy(ctx context.Context, s *Session) (all run.All, err error) {
+	err = l.pages.board.look(ctx, s.Runs, func(set *runSet) {
+		all.Runs = make([]*run.Run, 0, len(set.newest.all))
+		for _, r := range set.newest.all {
+			all.Runs = append(all.Runs, r.Run)
+		}
+	})
+	slices.SortFunc(all.Runs, func(a, b *run.Run) int { return strings.Compare(a.ID, b.ID) })
+	return all, err
+}
+
+// lacksWorkers tells whether instances wait for a worker, and there is none at all.
+func (l *runReader) lacksWorkers(ctx context.Context, s *Session, seen *seenRun) (bool, error) {
+	if seen.run.Status.Ended() || !waitsForWorker(seen.overview) {
+		return false, nil
+	}
+	return l.nobody.get(ctx, "", func(ctx context.Context) (bool, error) {
+		hosts, err := s.Client.Hosts(ctx)
+		if err != nil {
+			return false, nil // one that can't be read may be a worker
+		}
+		for _, h := range hosts {
+			if h.Capacity > 0 {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// page reads the instances of the step that is expanded, if one is.
+func (l *runReader) page(ctx context.Context, s *Session, seen *seenRun, q runQuery) (*step.Instances, error) {
+	if q.step == "" || seen.overview == nil {
+		return nil, nil
+	}
+	p := step.Page{From: q.after + 1, Limit: instancesShown}
+	if q.status != "" && q.tab == tabSteps {
+		p.Statuses = []step.Status{q.status}
+	}
+	key := fmt.Sprintf("%s/%s/%v/%d", seen.key(), q.step, p.Statuses, p.From)
+	return l.instances.get(ctx, key, func(ctx context.Context) (*step.Instances, error) {
+		return s.Steps.Instances(ctx, seen.run.ID, q.step, p)
+	})
+}

@@ -1,0 +1,151 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// slotGroup is what the claims of one step came to.
+type slotGroup struct {
+	// Step is its name; empty of claims that name none.
+	Step string
+	// Claims is how many there are, and Waiting how many of them had to wait.
+	Claims, Waiting int
+	// Pools are those that were asked for, the first few.
+	Pools  []string
+	Events []slotEvent
+
+	// waited and held are the times of all of them together, as far as both ends are
+	// known.
+	waited, held time.Duration
+}
+
+// slotEvent is an event of a claim.
+type slotEvent struct {
+	Type run.EventType
+	// What it means, in a word.
+	What, Claim string
+	// For is the instance, if it is one.
+	For, Pools, Reason, By string
+	At                     time.Time
+	// After is what the claim has done until then, since the event before: waited 3s.
+	After string
+	// First tells that no event of the same claim stands above.
+	First bool
+
+	number, begun int // of the event, and of the first of its claim
+}
+
+// slotWords are what events of claims mean.
+var slotWords = map[run.EventType]string{
+	run.StepSlotWaiting: "waiting", run.StepSlotClaimed: "claimed", run.StepSlotRenewed: "renewed",
+	run.StepSlotReleased: "released", run.StepSlotLost: "lost",
+}
+
+// poolsNamed bounds the pools that are named of a group.
+const poolsNamed = 10
+
+// slotClaim is a claim as its events tell of it.
+type slotClaim struct {
+	group, begun int
+	// since is when it began to wait, or got its slots.
+	since   time.Time
+	waiting bool
+}
+
+// slotGroupsOf puts the events of claims into groups, which stand in the order in which
+// they begin; those of a claim stand together. All is how many events there are.
+func slotGroupsOf(events []run.LoggedEvent) (groups []slotGroup, all int) {
+	byStep := map[string]int{}
+	claims := map[[2]string]*slotClaim{}
+	for _, e := range events {
+		what, ok := slotWords[e.Type]
+		if !ok {
+			continue
+		}
+		text, id := e.Metadata["step"], e.Metadata["claim"]
+		name, instance := stepOf(text)
+		at, known := byStep[name]
+		if !known {
+			at = len(groups)
+			byStep[name] = at
+			groups = append(groups, slotGroup{Step: visible(name)})
+		}
+		g, key := &groups[at], [2]string{text, id}
+		c := claims[key]
+		if c == nil {
+			c = &slotClaim{group: at, begun: all}
+			claims[key] = c
+			g.Claims++
+		}
+		s := slotEvent{
+			Type: e.Type, What: what, Claim: visible(id), For: visible(instance), At: e.At, Reason: visible(cutText(e.Reason, reasonShown)), By: visible(e.By),
+			Pools: visible(strings.ReplaceAll(e.Metadata["pools"], ",", ", ")), number: all, begun: c.begun,
+		}
+		s.After = g.tell(c, e)
+		if s.Pools != "" && !slices.Contains(g.Pools, s.Pools) && len(g.Pools) < poolsNamed {
+			g.Pools = append(g.Pools, s.Pools)
+		}
+		g.Events = append(g.Events, s)
+		all++
+	}
+	for n := range groups {
+		slices.SortStableFunc(groups[n].Events, func(a, b slotEvent) int { return cmp.Compare(a.begun, b.begun) })
+	}
+	return groups, all
+}
+
+// tell takes the next event of a claim, and says what the claim has done until then.
+func (g *slotGroup) tell(c *slotClaim, e run.LoggedEvent) string {
+	before, waited := c.since, c.waiting
+	d := max(0, e.At.Sub(before))
+	switch e.Type {
+	case run.StepSlotWaiting:
+		g.Waiting++
+		c.since, c.waiting = e.At, true
+		return ""
+	case run.StepSlotRenewed:
+		if before.IsZero() || waited {
+			return "" // events before it are missing
+		}
+		return "held for " + formatDuration(d) + " so far"
+	case run.StepSlotClaimed:
+		c.since, c.waiting = e.At, false
+		if before.IsZero() || !waited {
+			return ""
+		}
+		g.waited += d
+		return "waited " + formatDuration(d)
+	}
+	c.since, c.waiting = time.Time{}, false
+	switch {
+	case before.IsZero():
+		return ""
+	case waited:
+		g.waited += d
+		return "waited " + formatDuration(d)
+	}
+	g.held += d
+	return "held for " + formatDuration(d)
+}
+
+// Summary says what the claims of a group came to.
+func (g *slotGroup) Summary() string {
+	parts := []string{plural(g.Claims, "claim", "claims")}
+	if g.Waiting > 0 {
+		text := fmt.Sprintf("%d had to wait", g.Waiting)
+		if g.waited > 0 {
+			text += ", " + formatDuration(g.waited) + " in all"
+		}
+		parts = append(parts, text)
+	}
+	if g.held > 0 {
+		parts = append(parts, "slots held for "+formatDuration(g.held)+" in all")
+	}
+	return strings.Join(parts, "; ")
+}

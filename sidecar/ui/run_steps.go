@@ -1,0 +1,334 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+)
+
+const (
+	// stepsShown is how many steps are on a page, of the tree and of the timeline.
+	stepsShown = 100
+	// instancesShown is how many instances of a step are.
+	instancesShown = 50
+	// briefly bounds what a table shows of a text that is shown whole elsewhere, and
+	// reasonShown of one that is not, in bytes.
+	briefly, reasonShown = 240, 1000
+	// deepest is how far a step is moved to the right at most.
+	deepest = 8
+)
+
+// stepsTab is the tree of a run's steps.
+type stepsTab struct {
+	// None says why there is nothing to see.
+	None string
+	Rows []stepRow
+	// Pages leads to the steps that are not on this page.
+	Pages stepPages
+	// Bad are states of instances that can't be read, and are in no count.
+	BadCount int
+	Bad      []string
+}
+
+// stepPages says which of the steps are shown, and where the others are.
+type stepPages struct {
+	First, Last, Of int
+	Previous, Next  string // empty: there is none
+}
+
+// stepRow is a step of the tree.
+type stepRow struct {
+	Name string
+	// Deep is how far it stands to the right, and Below the step that it stands below.
+	Deep  int
+	Below string
+	Needs string
+	*progress
+	Chips []statusChip
+	// Says is what it waits for, or why it does not run.
+	Says              string
+	Bounds            string
+	StartedAt, EndsAt time.Time
+	Took              string
+	// Href expands it, or folds it again.
+	Href string
+	Open *openStep
+}
+
+// statusChip is how many instances have a status, and the way to them.
+type statusChip struct {
+	Status step.Status
+	Count  int
+	Href   string
+	Now    bool
+}
+
+// openStep is a step that is expanded to its instances.
+type openStep struct {
+	Name  string
+	Chips []statusChip
+	// All leads to all of them, whatever their status; First to the first of these.
+	All, First, Next string
+	// After and Last are the numbers that a search by number begins with, and ends at.
+	After, Last int
+	Status      step.Status
+	Rows        []instanceRow
+	None        string
+	BadCount    int
+	Bad         []string
+}
+
+// instanceRow is an instance of a step.
+type instanceRow struct {
+	Index     int
+	Status    step.Status
+	Attempt   int
+	Host      string
+	StartedAt time.Time
+	Took      string
+	ExitCode  int
+	HasExit   bool
+	// Error is why the last attempt has failed, and Brief the beginning of it.
+	Error, Brief string
+	Log          string
+}
+
+// treeStep is a step of the tree: its number in the graph, how deep it stands, and the
+// number of the step that it stands below, -1 if there is none.
+type treeStep struct{ number, deep, below int }
+
+// stepTree puts the steps of a graph into a tree, each once: below the last of those
+// that it needs.
+func stepTree(steps []step.Summary) []treeStep {
+	under := map[int][]int{}
+	for n := range steps {
+		below := -1
+		if needs := steps[n].Shape.Needs; len(needs) > 0 {
+			below = needs[len(needs)-1]
+		}
+		under[below] = append(under[below], n)
+	}
+	tree := make([]treeStep, 0, len(steps))
+	var grow func(below, deep int)
+	grow = func(below, deep int) {
+		for _, n := range under[below] {
+			tree = append(tree, treeStep{n, deep, below})
+			grow(n, deep+1)
+		}
+	}
+	grow(-1, 0)
+	return tree
+}
+
+// stepsTabOf makes the tab. The list has the instances of the step that is expanded.
+func stepsTabOf(seen *seenRun, list *step.Instances, q runQuery) *stepsTab {
+	t := &stepsTab{None: noSteps(seen)}
+	if t.None != "" {
+		return t
+	}
+	o := seen.overview
+	t.BadCount, t.Bad = len(o.Bad), fewBad(o.Bad)
+	var tree []treeStep
+	tree, t.Pages = pageOfSteps(o, q)
+	q = t.Pages.stay(q)
+	for _, l := range tree {
+		row := stepRowOf(seen, l, q)
+		if s := &o.Steps[l.number]; s.Shape.Name == q.step && list != nil {
+			row.Open = openStepOf(s, list, q)
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// noSteps says why there are no steps to be seen, if there are none.
+func noSteps(seen *seenRun) string {
+	switch r := seen.run; {
+	case r.Steps == 0:
+		return "This run has no steps: whoever starts it runs it as a whole."
+	case r.Status == run.Storing:
+		return fmt.Sprintf("The steps are being written: %s in all. They can be seen once the run is queued.", plural(r.Steps, "instance", "instances"))
+	case seen.overview == nil || len(seen.overview.Steps) == 0:
+		return "The steps can't be read."
+	}
+	return ""
+}
+
+// pageOfSteps returns the part of the tree that is asked for: with the expanded step, if
+// it does not say which.
+func pageOfSteps(o *step.Overview, q runQuery) ([]treeStep, stepPages) {
+	tree := stepTree(o.Steps)
+	from := max(0, q.from)
+	if q.from < 0 && q.step != "" {
+		at := slices.IndexFunc(tree, func(l treeStep) bool { return o.Steps[l.number].Shape.Name == q.step })
+		from = max(0, at)
+	}
+	from = min(from, len(tree)-1) / stepsShown * stepsShown
+	to := min(from+stepsShown, len(tree))
+	p := stepPages{First: from + 1, Last: to, Of: len(tree)}
+	where := onTab(q.run, q.tab)
+	if from > 0 {
+		where.from = from - stepsShown
+		p.Previous = where.href()
+	}
+	if to < len(tree) {
+		where.from = to
+		p.Next = where.href()
+	}
+	return tree[from:to], p
+}
+
+// stay has links lead to the same part of the steps.
+func (p *stepPages) stay(q runQuery) runQuery {
+	if p.First > 1 {
+		q.from = p.First - 1
+	}
+	return q
+}
+
+func stepRowOf(seen *seenRun, l treeStep, q runQuery) stepRow {
+	o := seen.overview
+	s := &o.Steps[l.number]
+	row := stepRow{
+		Name: s.Shape.Name, Deep: min(l.deep, deepest), Needs: fewNames(s.Needs), progress: progressOf(s.Counts, s.Shape.Count),
+		Chips: chipsOf(s, q), Says: saysOf(o, l.number), Bounds: boundsOf(&s.Shape),
+		StartedAt: s.StartedAt, EndsAt: s.EndedAt, Took: took(s.StartedAt, s.EndedAt),
+	}
+	if l.below >= 0 {
+		row.Below = o.Steps[l.below].Shape.Name
+	}
+	to := onTab(q.run, tabSteps)
+	to.from = q.from
+	if s.Shape.Name != q.step {
+		to = to.in(s.Shape.Name)
+	}
+	row.Href = to.href()
+	return row
+}
+
+// chipsOf leads to the instances of each status that there are.
+func chipsOf(s *step.Summary, q runQuery) []statusChip {
+	var all []statusChip
+	for _, status := range step.Statuses {
+		n := s.Counts[status]
+		now := s.Shape.Name == q.step && status == q.status
+		if n == 0 && !now {
+			continue
+		}
+		to := onTab(q.run, tabSteps).in(s.Shape.Name)
+		to.from, to.status = q.from, status
+		all = append(all, statusChip{status, n, to.href(), now})
+	}
+	return all
+}
+
+// saysOf says what a step waits for, or why it does not run; empty if neither is so.
+func saysOf(o *step.Overview, number int) string {
+	s := &o.Steps[number]
+	if s.Counts[step.Requested] == 0 || o.Run.Status.Ended() {
+		return ""
+	}
+	var waits, never []string
+	for i, n := range s.Shape.Needs {
+		switch before := &o.Steps[n]; {
+		case before.Counts[step.Succeeded] == before.Shape.Count:
+		case before.EndedAt.IsZero():
+			waits = append(waits, s.Needs[i])
+		default:
+			never = append(never, s.Needs[i])
+		}
+	}
+	switch {
+	case len(never) > 0:
+		return "does not run: not all of " + fewNames(never) + " has succeeded"
+	case len(waits) > 0:
+		return "waits for " + fewNames(waits)
+	}
+	return ""
+}
+
+// fewNames names the first, and says how many there are besides.
+func fewNames(names []string) string {
+	const most = 10
+	if more := len(names) - most; more > 0 {
+		names = append(names[:most:most], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// boundsOf says what may hold the instances of a step up.
+func boundsOf(s *step.Shape) string {
+	var all []string
+	if s.Concurrency > 0 {
+		all = append(all, fmt.Sprintf("%d at a time", s.Concurrency))
+	}
+	if len(s.Pools) > 0 {
+		all = append(all, run.PoolList(s.Pools))
+	}
+	if s.Task != "" {
+		all = append(all, "task "+s.Task)
+	}
+	if s.External {
+		all = append(all, "external")
+	}
+	if s.Queue != step.DefaultQueue {
+		all = append(all, "queue "+s.Queue)
+	}
+	return strings.Join(all, ", ")
+}
+
+// waitsForWorker tells whether something is published that workers are to take.
+func waitsForWorker(o *step.Overview) bool {
+	return slices.ContainsFunc(o.Steps, func(s step.Summary) bool { return !s.Shape.External && s.Counts[step.Scheduled] > 0 })
+}
+
+// openStepOf makes the instances of a step.
+func openStepOf(s *step.Summary, list *step.Instances, q runQuery) *openStep {
+	here := onTab(q.run, tabSteps).in(s.Shape.Name)
+	here.from = q.from
+	open := &openStep{
+		Name: s.Shape.Name, Chips: chipsOf(s, q), All: here.href(), After: max(0, q.after), Last: s.Shape.Count - 1, Status: q.status,
+		BadCount: len(list.Bad), Bad: fewBad(list.Bad),
+	}
+	here.status = q.status
+	if q.after >= 0 {
+		open.First = here.href()
+	}
+	if list.Next > 0 {
+		here.after = list.Next - 1
+		open.Next = here.href()
+	}
+	for _, i := range list.Items {
+		open.Rows = append(open.Rows, instanceRowOf(i))
+	}
+	switch {
+	case len(open.Rows) > 0:
+	case q.status != "" && q.after >= 0:
+		open.None = fmt.Sprintf("No instance after %d is %s.", q.after, q.status)
+	case q.status != "":
+		open.None = fmt.Sprintf("No instance is %s.", q.status)
+	default:
+		open.None = fmt.Sprintf("There is no instance after %d: the last is %d.", q.after, s.Shape.Count-1)
+	}
+	return open
+}
+
+func instanceRowOf(i *step.Instance) instanceRow {
+	row := instanceRow{
+		Index: i.Index, Status: i.Status, Attempt: i.Attempt, StartedAt: i.StartedAt, ExitCode: i.ExitCode,
+		Error: visible(i.Error), Log: logOf(i.StepID),
+	}
+	if i.Executor != nil {
+		row.Host = visible(i.Executor.Host)
+	}
+	if i.Status != step.Running {
+		row.Took = took(i.StartedAt, i.EndedAt)
+	}
+	row.Brief = visible(cutText(i.Error, briefly))
+	row.HasExit = !i.StartedAt.IsZero() && !i.EndedAt.IsZero() && i.Status != step.Running && i.Status != step.Scheduled
+	return row
+}

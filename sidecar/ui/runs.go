@@ -1,0 +1,159 @@
+package ui
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+)
+
+// runsPage is what the page of all runs shows.
+type runsPage struct {
+	// Total is how many runs there are, whatever is filtered by.
+	Total      int
+	Statuses   []statusLink
+	Filter     filterForm
+	Rows       []runRow
+	Pager      listPager
+	Unreadable unreadableRuns
+}
+
+// statusLink leads to the runs of a status. The first leads to those of any, and has none.
+type statusLink struct {
+	Status run.Status
+	// Count is how many of the runs have it that the filter lets through.
+	Count   int
+	Href    string
+	Current bool
+}
+
+// runRow is a run.
+type runRow struct {
+	ID, Name, Owner string
+	Status          run.Status
+	Priority        int
+	Tags            tagList
+	// Submitted is when it came, and Since when it was started, or admitted, while it is
+	// in progress.
+	Submitted, Since time.Time
+	// Took is from its last start to its end; 0 if it has not both.
+	Took time.Duration
+	// Steps is how far its step instances have come.
+	Steps   stepsDone
+	Host    string // of its executor
+	Attempt int
+	// Text is why it waits, has failed, or was canceled.
+	Text string
+}
+
+// runsLook is what the page takes of the runs, while nobody changes them.
+type runsLook struct {
+	stretch    stretch
+	total      int
+	counts     map[run.Status]int
+	unreadable unreadableRuns
+}
+
+func lookAtRuns(set *runSet, f *runFilter, statuses []run.Status, after listPlace) runsLook {
+	l := runsLook{total: len(set.byID), counts: map[run.Status]int{}, unreadable: set.unreadable()}
+	if f.Wrong != "" {
+		return l
+	}
+	those := set.newest.only(f)
+	if those == &set.newest {
+		maps.Copy(l.counts, set.counts) // they change
+	} else {
+		for _, r := range those.all {
+			l.counts[r.Status]++
+		}
+	}
+	if len(statuses) > 0 {
+		those = those.where(func(r *listed) bool { return slices.Contains(statuses, r.Status) })
+	}
+	l.stretch = those.stretchBehind(after, rowsPerPage)
+	return l
+}
+
+// viewRuns reads the page of all runs.
+func (p *Pages) viewRuns(ctx context.Context, s *Session, r *http.Request) (*view, error) {
+	at := listAddressOf(r, "q", "tag", "status", "after")
+	f := parseRunFilter(at.query)
+	statuses := parseStatuses(at.query, &f)
+	after, err := afterOf(at.query)
+	if err != nil {
+		return nil, err
+	}
+	var l runsLook
+	if err := p.board.look(ctx, s.Runs, func(set *runSet) { l = lookAtRuns(set, &f, statuses, after) }); err != nil {
+		return nil, err
+	}
+	done, err := p.board.progress.look(ctx, s.Steps, l.stretch.rows)
+	if err != nil {
+		return nil, err
+	}
+	return &view{Title: "Runs", Data: runsOf(l, done, f, statuses, at)}, nil
+}
+
+// parseStatuses reads the statuses to filter by: none are all.
+func parseStatuses(query url.Values, f *runFilter) (statuses []run.Status) {
+	for _, text := range query["status"] {
+		if text == "" {
+			continue
+		}
+		s, err := run.ParseStatus(cutText(text, run.MaxText))
+		if err != nil {
+			f.Wrong = "The " + visible(err.Error()) + "."
+			return nil
+		}
+		statuses = append(statuses, s)
+	}
+	return statuses
+}
+
+// runsOf makes the page.
+func runsOf(l runsLook, done map[submitted]stepsDone, f runFilter, statuses []run.Status, at listAddress) runsPage {
+	page := runsPage{
+		Total: l.total, Filter: f.form(at, "status"), Pager: pagerOf(l.stretch, at), Unreadable: l.unreadable,
+	}
+	all := statusLink{Href: at.with("status", ""), Current: len(statuses) == 0 && f.Wrong == ""}
+	page.Statuses = []statusLink{all}
+	for _, status := range run.Statuses {
+		page.Statuses[0].Count += l.counts[status]
+		page.Statuses = append(page.Statuses, statusLink{
+			status, l.counts[status], at.with("status", string(status)), slices.Contains(statuses, status),
+		})
+	}
+	for _, r := range l.stretch.rows {
+		page.Rows = append(page.Rows, runRowOf(r.Run, done[submittedOf(r.Run)], at))
+	}
+	return page
+}
+
+// textShown bounds what a list shows of why a run has ended; the run's own page has all.
+const textShown = 240
+
+func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
+	row := runRow{
+		ID: r.ID, Name: visible(r.Name), Owner: visible(r.Owner), Status: r.Status, Priority: r.Priority, Tags: at.tags(r.Tags),
+		Submitted: r.QueuedAt, Steps: done, Attempt: r.Attempt, Text: r.Error,
+	}
+	switch {
+	case r.Status == run.Running:
+		row.Since = r.StartedAt
+	case r.Status == run.NotStarted:
+		row.Since = r.AdmittedAt
+	case r.Status.Ended() && !r.StartedAt.IsZero():
+		row.Took = max(0, r.EndedAt.Sub(r.StartedAt))
+	case r.Status == run.Queued && r.Block != nil:
+		row.Text = r.Block.Text
+	}
+	if r.Executor != nil && (r.Status == run.Running || r.Status.Ended()) {
+		row.Host = visible(r.Executor.Host)
+	}
+	row.Text = visible(cutText(row.Text, textShown))
+	return row
+}

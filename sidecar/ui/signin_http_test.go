@@ -1,0 +1,232 @@
+package ui_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/berthhq/berth/sidecar"
+)
+
+const token = "correct horse"
+
+func withToken(c *sidecar.Config) { c.Token = token }
+
+// cookieOf is the cookie that an answer sets.
+func cookieOf(t testing.TB, got answer) *http.Cookie {
+	t.Helper()
+	all := (&http.Response{Header: got.header}).Cookies()
+	if len(all) != 1 {
+		t.Fatalf("%d cookies are set by %d %s", len(all), got.status, got.body)
+	}
+	return all[0]
+}
+
+// signIn signs in, as a browser.
+func (s *site) signIn(name string) {
+	s.t.Helper()
+	got := s.post("/signin", url.Values{"name": {name}, "token": {token}})
+	if got.status != http.StatusSeeOther {
+		s.t.Fatalf("%d %s", got.status, got.body)
+	}
+	s.cookie = cookieOf(s.t, got)
+}
+
+func TestWhoHasNotSignedInSeesNothing(t *testing.T) {
+	s := newSite(t, withToken)
+	s.pool("secret-pool", 1)
+	got := s.get("/pools?open=secret-pool")
+	if got.status != http.StatusSeeOther || got.header.Get("Location") != "/signin?to=%2Fpools%3Fopen%3Dsecret-pool" {
+		t.Errorf("%d to %s", got.status, got.header.Get("Location"))
+	}
+	for what, got := range map[string]answer{
+		"a program": s.get("/pools", header("Accept", "*/*")),
+		"a stream":  s.get("/pools", header("Accept", "text/event-stream")),
+		"the API":   s.get("/v1/pools"),
+		"the API, by a path that is spelled otherwise": s.get("//v1/pools"),
+		"a form":       s.post("/signout", url.Values{}),
+		"no such page": s.get("/nothing"),
+	} {
+		if got.status != http.StatusUnauthorized || strings.Contains(got.body, "secret-pool") {
+			t.Errorf("%s gets %d %s", what, got.status, got.body)
+		}
+	}
+	d := s.page("/signin?to=%2Fpools%3Fopen%3Dsecret-pool")
+	form := d.tags("form")
+	if len(form) != 1 || attr(form[0], "method") != "post" || attr(form[0], "action") != "/signin" {
+		t.Fatalf("forms: %d", len(form))
+	}
+	inputs := map[string]*html.Node{}
+	for _, n := range d.tags("input") {
+		inputs[attr(n, "name")] = n
+		if attr(n, "type") != "hidden" && !labeled(d, n) {
+			t.Errorf("%s has no label", attr(n, "name"))
+		}
+	}
+	if attr(inputs["to"], "value") != "/pools?open=secret-pool" || attr(inputs["token"], "type") != "password" || inputs["name"] == nil {
+		t.Errorf("inputs: %v", inputs)
+	}
+	if got := text(d.root); strings.Contains(got, "Signed in") || strings.Contains(got, "Sign out") {
+		t.Errorf("%s", got)
+	}
+}
+
+func labeled(d *document, n *html.Node) bool {
+	return len(d.all(func(l *html.Node) bool { return l.Data == "label" && attr(l, "for") == attr(n, "id") })) == 1
+}
+
+func TestOneSignsInWithTheToken(t *testing.T) {
+	s := newSite(t, withToken)
+	s.pool("db", 1)
+	got := s.post("/signin", url.Values{"name": {"  Ada <b>  "}, "token": {token}, "to": {"/pools?open=db"}})
+	if got.status != http.StatusSeeOther || got.header.Get("Location") != "/pools?open=db" {
+		t.Fatalf("%d to %q: %s", got.status, got.header.Get("Location"), got.body)
+	}
+	checkHeaders(t, "/signin", got)
+	c := cookieOf(t, got)
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.MaxAge != 12*60*60 || c.Domain != "" || c.Secure {
+		t.Errorf("the cookie is %+v", c)
+	}
+	if strings.Contains(c.Value, token) {
+		t.Error("the cookie tells the token")
+	}
+	s.cookie = c
+	d := s.page("/pools")
+	if got := text(d.root); !strings.Contains(got, "Signed in as Ada <b> Sign out") || !strings.Contains(got, "Pause…") {
+		t.Errorf("%s", got)
+	}
+	// A cookie opens pages and nothing else: what a browser sends by itself is no token.
+	for _, path := range []string{"/v1/pools", "/metrics", "/openapi.yaml"} {
+		if got := s.get(path, header("Accept", "*/*")); got.status != http.StatusUnauthorized {
+			t.Errorf("a cookie opens %s: %d", path, got.status)
+		}
+	}
+	if got := s.get("/signin?to=//evil.example"); !strings.Contains(got.body, `value="/pools"`) || strings.Contains(got.body, `"//evil`) {
+		t.Errorf("signing in leads elsewhere: %s", got.body)
+	}
+
+	got = s.post("/signout", url.Values{})
+	if out := cookieOf(t, got); got.status != http.StatusSeeOther || got.header.Get("Location") != "/signin" || out.MaxAge >= 0 || out.Value != "" {
+		t.Errorf("signing out: %d, %+v", got.status, out)
+	}
+	if log := s.log.String(); strings.Contains(log, "horse") {
+		t.Error("the log tells the token")
+	}
+}
+
+func TestAWrongTokenOrNameSignsNobodyIn(t *testing.T) {
+	s := newSite(t, withToken)
+	for what, test := range map[string]struct {
+		form   url.Values
+		change func(*http.Request)
+		status int
+		says   string
+	}{
+		"a wrong token":     {url.Values{"name": {"Ada"}, "token": {"wrong"}}, nil, 401, "not the token"},
+		"no token":          {url.Values{"name": {"Ada"}}, nil, 401, "not the token"},
+		"a token in vain":   {url.Values{"token": {token}}, nil, 422, "Say a name"},
+		"a name of spaces":  {url.Values{"name": {"  "}, "token": {token}}, nil, 422, "Say a name"},
+		"a long name":       {url.Values{"name": {strings.Repeat("x", 65)}, "token": {token}}, nil, 422, "64 bytes"},
+		"a hidden name":     {url.Values{"name": {"a\x00b"}, "token": {token}}, nil, 422, "Say a name"},
+		"another site":      {url.Values{"name": {"Ada"}, "token": {token}}, header("Origin", "http://evil.example"), 403, "other sites"},
+		"a sister site":     {url.Values{"name": {"Ada"}, "token": {token}}, header("Sec-Fetch-Site", "same-site"), 403, "other sites"},
+		"nobody knows whom": {url.Values{"name": {"Ada"}, "token": {token}}, func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") }, 403, "other sites"},
+		"JSON":              {url.Values{"name": {"Ada"}, "token": {token}}, header("Content-Type", "text/plain"), 415, "text/plain"},
+	} {
+		change := test.change
+		if change == nil {
+			change = func(*http.Request) {}
+		}
+		got := s.post("/signin", test.form, change)
+		if got.status != test.status || !strings.Contains(got.body, test.says) || len(got.header.Values("Set-Cookie")) != 0 {
+			t.Errorf("%s: %d, %v, %s", what, got.status, got.header, got.body)
+		}
+		if strings.Contains(got.body, token) {
+			t.Errorf("%s: it tells the token", what)
+		}
+		checkPage(t, "/signin, "+what, got)
+	}
+	// The token in the address, where logs and histories keep it, is none.
+	if got := s.post("/signin?token="+url.QueryEscape(token)+"&name=Ada", nil); got.status != 401 {
+		t.Errorf("%d", got.status)
+	}
+}
+
+func TestAForgedOrEndedCookieIsNone(t *testing.T) {
+	s := newSite(t, withToken)
+	s.signIn("Ada")
+	good := *s.cookie
+	if got := s.get("/pools"); got.status != 200 {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	parts := strings.Split(good.Value, ".")
+	for what, value := range map[string]string{
+		"another name": "RXZl." + parts[1] + "." + parts[2],
+		"a later end":  parts[0] + ".9999999999." + parts[2],
+		"nothing":      "",
+		"no signature": parts[0] + "." + parts[1] + ".",
+	} {
+		s.cookie = &http.Cookie{Name: good.Name, Value: value}
+		if got := s.get("/pools"); got.status != http.StatusSeeOther {
+			t.Errorf("%s: %d", what, got.status)
+		}
+	}
+	other := newSite(t, func(c *sidecar.Config) { c.Token = "another" })
+	other.cookie = &good
+	if got := other.get("/pools"); got.status != http.StatusSeeOther {
+		t.Errorf("where another token is asked for: %d", got.status)
+	}
+}
+
+func TestAProgramReadsPagesWithTheToken(t *testing.T) {
+	s := newSite(t, withToken)
+	s.pool("db", 1)
+	got := s.get("/pools", header("Authorization", "Bearer "+token), header("Accept", "*/*"))
+	if got.status != 200 || !strings.Contains(got.body, "pool-db") {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	if strings.Contains(got.body, "Pause…") {
+		t.Error("who has no name may act")
+	}
+}
+
+func TestWithoutATokenPagesAreReadOnlyButOnDev(t *testing.T) {
+	for dev, want := range map[bool]bool{true: true, false: false} {
+		s := newSite(t, func(c *sidecar.Config) { c.Dev = dev })
+		s.pool("db", 1)
+		d := s.page("/pools?open=db")
+		if got := strings.Contains(text(d.root), "Pause…"); got != want {
+			t.Errorf("dev %v: actions are offered: %v", dev, got)
+		}
+		if got := strings.Contains(text(d.root), "Acting as dev"); got != want {
+			t.Errorf("dev %v: it is told who acts: %v", dev, got)
+		}
+		if strings.Contains(text(d.root), "Sign") {
+			t.Error("there is nothing to sign in with")
+		}
+		if got := text(s.page("/signin").must("main")); !strings.Contains(got, "asks for no token") {
+			t.Errorf("%s", got)
+		}
+		if got := s.post("/signin", url.Values{"name": {"Ada"}, "token": {""}}); got.status != 303 || len(got.header.Values("Set-Cookie")) != 0 {
+			t.Errorf("an empty token signs in: %d", got.status)
+		}
+		s.cookie = &http.Cookie{Name: "berth", Value: "QWRh.9999999999.x"}
+		if got := strings.Contains(s.get("/pools").body, "QWRh"); got {
+			t.Error("a cookie is believed")
+		}
+	}
+}
+
+func TestOnDevWithATokenOneSignsIn(t *testing.T) {
+	s := newSite(t, withToken, func(c *sidecar.Config) { c.Dev = true })
+	if got := s.get("/pools"); got.status != http.StatusSeeOther {
+		t.Errorf("%d", got.status)
+	}
+	s.signIn("Ada")
+	if got := text(s.page("/pools").root); !strings.Contains(got, "Signed in as Ada") {
+		t.Errorf("%s", got)
+	}
+}

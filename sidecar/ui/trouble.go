@@ -1,0 +1,176 @@
+package ui
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Refusal is why there is no page.
+type Refusal struct {
+	Status int
+	Code   string
+	Title  string // what the code means
+	Detail string // what happened
+	Todo   string // what to do
+	// Since is when the trouble began, zero if it is not one that lasts.
+	Since time.Time
+	// Link leads on, if there is a way.
+	Link, LinkText string
+	// Plain tells that whoever asks is refused everything else, too.
+	Plain bool
+}
+
+// refusalOf is the refusal of a code.
+func refusalOf(code problem.Code, detail string) Refusal {
+	return Refusal{Status: code.Status(), Code: string(code), Title: code.Title(), Detail: detail, Todo: todos[code]}
+}
+
+// todos say what to do about problems whose own words do not.
+var todos = map[problem.Code]string{
+	problem.EtcdUnavailable: "Look whether etcd runs and can be reached from this host. What is held stays held while its leases last. This page tries again by itself.",
+	problem.EtcdFull:        "Give etcd room: raise its quota, or compact and defragment it, then disarm the alarm. This page tries again by itself.",
+	problem.EtcdDenied:      "Give berth's user of etcd the rights on the prefix. This page tries again by itself.",
+	problem.Unavailable:     "This page tries again by itself.",
+	problem.Stopping:        "This page tries again by itself: it shows something as soon as the server has been started again.",
+}
+
+func notFound(r *http.Request) Refusal {
+	f := refusalOf(problem.NotFound, "There is nothing at "+clip(r.URL.Path)+".")
+	f.Link, f.LinkText = home, "Go to the pools"
+	return f
+}
+
+func crossSite() Refusal {
+	return refusalOf(problem.Forbidden, "Forms that pages of other sites send are refused.")
+}
+
+// mayNot is why somebody may not act.
+func (p *Pages) mayNot() Refusal {
+	f := refusalOf(problem.Forbidden, "Nobody may act here: the pages are read-only, since the server was started without a token.")
+	f.Todo = "Use the berth command, or start the server with a token and sign in with it."
+	if p.cfg.Token != "" {
+		f.Detail, f.Todo = "To act, one has to be signed in.", "Sign in with the token, then try again."
+		f.Link, f.LinkText = signinPath, "Sign in"
+	}
+	return f
+}
+
+// clip keeps a message readable that repeats what somebody sent.
+func clip(s string) string {
+	const most = 64
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// refuse answers with why there is no page.
+func (p *Pages) refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
+	if accepts(r, streamType) {
+		writeProblem(w, why)
+		return
+	}
+	body, status := p.renderProblem(p.frameOf(r, "error", false), why)
+	p.write(w, status, body)
+}
+
+// Refuse answers a browser with why it gets nothing, in words of its own. It is not shown who is
+// signed in, nor what else there is: nobody knows who asks.
+func (p *Pages) Refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
+	secure(w.Header())
+	f := &frame{Now: time.Now(), Sheets: assets.sheets("error"), Script: assets.url("berth.js"), Icon: assets.url("icon.svg"), Plain: why.Plain, path: r.URL.Path}
+	body, status := p.renderProblem(f, why)
+	p.write(w, status, body)
+}
+
+// renderProblem renders why there is no page.
+func (p *Pages) renderProblem(f *frame, why Refusal) ([]byte, int) {
+	f.Title, f.Data = why.Title, why
+	body, err := p.sets.render("error", f)
+	if err != nil {
+		p.log.Error("the page of an error can't be rendered", "error", err)
+		return []byte(http.StatusText(why.Status)), why.Status
+	}
+	return body, why.Status
+}
+
+// problemOf makes a refusal of an error, and tells of faults in the log.
+func (p *Pages) problemOf(r *http.Request, err error) Refusal {
+	code := problem.CodeOf(err)
+	why := refusalOf(code, err.Error())
+	switch {
+	case r.Context().Err() != nil: // nobody looks any more, and that is why
+	case code == problem.Internal:
+		if p.trouble.loud() {
+			p.log.Error("a page can't be shown", "path", clip(r.URL.Path), "error", err)
+		}
+		why.Detail = "A fault of berth: its log says more."
+	case why.Status >= http.StatusInternalServerError:
+		since := time.Now()
+		if old := (*oldError)(nil); errors.As(err, &old) {
+			since = old.since
+		}
+		why.Since = p.trouble.since(code, since)
+	}
+	return why
+}
+
+// trouble is what keeps pages from being shown, whichever they are.
+type trouble struct {
+	mu    sync.Mutex // guards what follows
+	code  problem.Code
+	begun time.Time
+	// born is when the server began; zero once a page could be shown.
+	born time.Time
+	told time.Time // when the log was last told of a fault
+}
+
+// since tells since when it is this: now, if it was not.
+func (t *trouble) since(code problem.Code, now time.Time) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.code != code {
+		t.code, t.begun = code, now
+		if !t.born.IsZero() {
+			t.begun = t.born // nothing was ever there
+		}
+	}
+	return t.begun
+}
+
+// over notes that there is none.
+func (t *trouble) over() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.code, t.born = "", time.Time{}
+}
+
+// loudEvery is how often the log is told of faults: a page with one is looked at every second.
+const loudEvery = 10 * time.Second
+
+func (t *trouble) loud() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.told) < loudEvery {
+		return false
+	}
+	t.told = time.Now()
+	return true
+}
+
+// writeProblem answers a program.
+func writeProblem(w http.ResponseWriter, why Refusal) {
+	body, err := json.Marshal(map[string]any{"title": why.Title, "status": why.Status, "code": why.Code, "detail": why.Detail})
+	if err != nil {
+		body = nil // texts and a number can be written
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(why.Status)
+	_, _ = w.Write(append(body, '\n'))
+}

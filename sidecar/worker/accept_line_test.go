@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/pool"
+)
+
+// holder is somebody else who has all slots of a pool.
+func (y *yard) holder(slots map[string]int) (release func()) {
+	y.t.Helper()
+	other, err := berth.Open(y.t.Context(), berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: "other", Instance: "sidecar"})
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	claim, err := other.Claim(y.t.Context(), slots)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	return func() {
+		y.t.Helper()
+		if err := claim.Release(y.t.Context()); err != nil {
+			y.t.Error(err)
+		}
+		if err := other.Close(y.t.Context()); err != nil {
+			y.t.Error(err)
+		}
+	}
+}
+
+// waiting is how many stand in a pool's line.
+func (y *yard) waiting(name string) int {
+	y.t.Helper()
+	all, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	for _, p := range all.Pools() {
+		if p.Name == name {
+			return p.Waiting
+		}
+	}
+	return 0
+}
+
+// A worker that is full stands in no line: what it was granted then, it would have to
+// give back. It stands there again when it has room.
+func TestAFullWorkerStandsInNoLine(t *testing.T) {
+	y, s := newYard(t), newStage()
+	y.pool("db", 1)
+	release := y.holder(map[string]int{"db": 1})
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	y.submit("slotted", fan("m", 1, 0, from("db", 1)))
+	eventually(t, "it stands in line", func() bool { return y.waiting("db") == 1 })
+	y.submit("plain", fan("m", 1, 0))
+	s.runs(t, "plain/m/000000")
+	eventually(t, "the line is left", func() bool { return y.waiting("db") == 0 })
+	release()
+	w.nudge(t)
+	if n := y.claimed("db"); n > 0 || y.status("slotted/m/000000") != step.Scheduled {
+		t.Errorf("%d slots are claimed of a full worker", n)
+	}
+	s.end("plain/m/000000", succeeded)
+	s.runs(t, "slotted/m/000000")
+	s.end("slotted/m/000000", succeeded)
+	y.is("slotted", run.Succeeded)
+	for _, e := range y.events("slotted") {
+		if e.Type == run.StepHandedBack {
+			t.Errorf("it was handed back: %+v", e)
+		}
+	}
+}
+
+// When nothing is left of an execution, its publication is not taken again, though the
+// queue may tell of it still.
+func TestAPublicationThatHasEndedIsNotTakenAgain(t *testing.T) {
+	y, s := newYard(t), newStage()
+	var taken step.Published
+	s.onRun = func(t *step.Taken) { taken = t.Ready }
+	s.auto = true
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	y.submit("r", fan("m", 0, 0))
+	y.is("r", run.Succeeded)
+	eventually(t, "nothing is left of it", func() bool { return w.Active() == 0 })
+	skipped := make(chan bool, 1)
+	w.ask(t.Context(), func() {
+		q := w.queues[0]
+		if err := q.put(&mvccpb.KeyValue{Key: []byte(taken.Key(w.keys)), Value: taken.Encode(), ModRevision: taken.Revision}, time.Now()); err != nil {
+			t.Error(err)
+		}
+		skipped <- w.skips(&offer{Published: &taken})
+		q.remove(taken.Key(w.keys))
+	})
+	if !<-skipped {
+		t.Error("it would be taken again")
+	}
+}
