@@ -67,7 +67,7 @@ func TestASecondProcessIsRefusedAStateDirectory(t *testing.T) {
 	if problem.CodeOf(err) != problem.HostInUse {
 		t.Fatalf("error %v", err)
 	}
-	for _, part := range []string{dir, "process " + strconv.Itoa(os.Getpid()), "another directory"} {
+	for _, part := range []string{dir, "process " + strconv.Itoa(os.Getpid()), "another name"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the message %q does not tell %q", err, part)
 		}

@@ -456,7 +456,7 @@ func TestARunThatAsksForWhatThereCantBeIsRefused(t *testing.T) {
 		code  problem.Code
 		field string
 	}{
-		`{"pools":{"nowhere":1}}`:         {problem.PoolNotFound, ""},
+		`{"pools":{"nowhere":1}}`:         {problem.PoolNotFound, "pools.nowhere"},
 		`{"pools":{"db":3}}`:              {problem.ExceedsLimit, "pools.db"},
 		`{"pools":{"db":0}}`:              {problem.Invalid, "pools.db"},
 		`{"pools":{"db":-1}}`:             {problem.Invalid, "pools.db"},

@@ -43,10 +43,12 @@ func TestARunIsSubmittedWithItsSteps(t *testing.T) {
 		{
 			Name: "extract", Needs: []string{}, Count: 3, Concurrency: 2, Queue: "default", Retries: 1,
 			Backoff: sidecar.Duration(time.Second), OnFailure: "finish", Counts: sidecar.StepCounts{Requested: 3},
+			BlockReason: "its run is queued", BlockKind: "run",
 		},
 		{
 			Name: "load", Needs: []string{"extract"}, Count: 1, Queue: "big", Task: "load",
 			Timeout: sidecar.Duration(10 * time.Minute), OnFailure: "fail", Counts: sidecar.StepCounts{Requested: 1},
+			BlockReason: "its run is queued", BlockKind: "run",
 		},
 	}
 	if diff := cmp.Diff(want, list.Items); diff != "" {
@@ -92,6 +94,7 @@ func TestBadStepsAreRefusedByField(t *testing.T) {
 		`{"steps":[{"name":"a","shell":"x"}],"max_concurrent_steps":-1}`:               "max_concurrent_steps",
 		`{"max_concurrent_steps":1}`:                                                   "max_concurrent_steps",
 		`{"max_steps_per_tick":1}`:                                                     "max_steps_per_tick",
+		`{"steps":[{"name":"a","shell":"x"}],"retries":2}`:                             "retries",
 		`{"steps":[{"name":"a","shell":"x"}],"pools":{"db":1}}`:                        "pools",
 		`{"steps":[{"name":"a","shell":"x","input":{"a":1,"a":2}}]}`:                   "steps[0].input.a",
 		`{"steps":[{"name":"a","name":"b","shell":"x"}]}`:                              "steps[0].name",
@@ -103,9 +106,9 @@ func TestBadStepsAreRefusedByField(t *testing.T) {
 			t.Errorf("%s: %+v, want a refusal of %s", body, p, field)
 		}
 	}
-	d.wantRefused(d.post("/v1/runs", `{"steps":[{"name":"a","shell":"x","pools":{"none":1}}]}`), problem.PoolNotFound)
+	d.wantRefused(d.post("/v1/runs", `{"steps":[{"name":"a","shell":"x","pools":{"none":1}}]}`), problem.PoolNotFound, "steps.a.pools.none")
 	d.pool("db", 1)
-	d.wantRefused(d.post("/v1/runs", `{"steps":[{"name":"a","shell":"x","pools":{"db":2}}]}`), problem.ExceedsLimit, "pools.db")
+	d.wantRefused(d.post("/v1/runs", `{"steps":[{"name":"a","shell":"x","pools":{"db":2}}]}`), problem.ExceedsLimit, "steps.a.pools.db")
 }
 
 func TestOnlyStepsMakeABodyLong(t *testing.T) {
@@ -132,7 +135,7 @@ func TestStepsAreReadAsTheyGo(t *testing.T) {
 	d.published(instance(2))
 	d.ends(zero, step.Outcome{Status: step.Failed, ExitCode: 3, Error: "no such day", Output: []byte("reading\n\xff\n")})
 	d.published(instance(3))
-	if standing := d.why("a"); standing != "its steps are in progress" {
+	if standing := d.why("a"); standing != "its steps are in progress; what waits of x: nobody has taken it over HTTP yet, from queue 'default'" {
 		t.Error(standing)
 	}
 	steps, bad, err := d.client.Steps(t.Context(), "a")
@@ -268,8 +271,14 @@ func TestHostsTellWhatTheyExecuteAndWhoLeads(t *testing.T) {
 	for _, h := range list.Items {
 		got[h.Host+"/"+h.Instance] = fmt.Sprint(h.Role, " ", h.ActiveSteps, " ", h.ActiveRuns, " ", h.Leader)
 	}
-	want := map[string]string{"lead/coordinator": "coordinator 0 0 true", "one/sidecar": "sidecar 0 1 false"}
+	want := map[string]string{"lead/coordinator": "coordinator 0 0 true", "one/sidecar": "sidecar 0 1 false", "two/worker": " 1 0 false"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	// The worker is not seen, and what it has is its own as long as the lease lives.
+	for _, h := range list.Items {
+		if gone := h.Host == "two"; h.Gone != gone || (h.WorkLeft > sidecar.Duration(59*time.Minute)) != gone || h.Since.IsZero() != gone {
+			t.Errorf("%+v", h)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 )
 
 func TestProgress_IsOneLineOnATerminalAndLinesElsewhere(t *testing.T) {
@@ -93,4 +94,41 @@ func FuzzDecodeSubmission(f *testing.F) {
 			t.Fatalf("%+v was taken", a)
 		}
 	})
+}
+
+// A line that stays is written when something stands still, or when nobody will take it:
+// what comes and goes while others run is told where the line can be written over.
+func TestProgressLine_SaysWhatIsInTheWay(t *testing.T) {
+	steps := summariesOf(t, "a:", "b:")
+	v := &runView{run: &run.Run{ID: "r", Record: run.Record{Status: run.Running}}}
+	v.overview = &step.Overview{Run: v.run, Steps: steps}
+	full := &step.Wait{Kind: step.WaitPool, Text: "pool 'db' full (1/1 slots)", Count: 1}
+	nobody := &step.Wait{Kind: step.WaitNoWorker, Text: "no worker is seen", Count: 1}
+	soon := &step.Wait{Kind: step.WaitWorker, Text: "it is taken", Soon: true, Count: 1}
+	const line, fine = "running, 0 of 2 steps done, in progress: a, b", "[....................] 0/2, 2 scheduled: a, b"
+	const goesOn, fineGoesOn = line, "[>>>>>>>>>>..........] 0/2, 1 running, 1 scheduled: a, b"
+	for _, tc := range []struct {
+		running    bool
+		waits      []*step.Wait
+		line, fine string
+	}{
+		{false, nil, line, fine},
+		{false, []*step.Wait{soon, soon}, line, fine},
+		{false, []*step.Wait{full, soon}, line + " (pool 'db' full (1/1 slots))", fine + " (pool 'db' full (1/1 slots))"},
+		{true, []*step.Wait{nil, full}, goesOn, fineGoesOn + " (pool 'db' full (1/1 slots))"},
+		{true, []*step.Wait{nil, nobody}, goesOn + " (no worker is seen)", fineGoesOn + " (no worker is seen)"},
+		{false, []*step.Wait{full, nobody}, line + " (no worker is seen)", fine + " (no worker is seen)"},
+	} {
+		steps[0].Counts, steps[1].Counts = map[step.Status]int{step.Scheduled: 1}, map[step.Status]int{step.Scheduled: 1}
+		if tc.running {
+			steps[0].Counts = map[step.Status]int{step.Running: 1}
+		}
+		v.waits = tc.waits
+		if got := v.progressLine(false); got != tc.line {
+			t.Errorf("got %q, want %q", got, tc.line)
+		}
+		if got := v.progressLine(true); got != tc.fine {
+			t.Errorf("got %q, want %q", got, tc.fine)
+		}
+	}
 }

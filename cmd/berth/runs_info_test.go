@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -98,6 +99,33 @@ func TestTreeOf_ShowsEachStepOnce(t *testing.T) {
 	want := []string{"a", "├─ b", "└─ c", "   └─ d", "      └─ e", "x", "└─ y"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got\n%s", d)
+	}
+}
+
+// A chain is drawn no wider however long it is: what stands too deep says what it waits for.
+func TestTreeOf_GoesNoDeeperThanCanBeRead(t *testing.T) {
+	var lines []string
+	for i := range 1000 {
+		need := ""
+		if i > 0 {
+			need = fmt.Sprintf(" s%d", i-1)
+		}
+		lines = append(lines, fmt.Sprintf("s%d:%s", i, need))
+	}
+	steps := summariesOf(t, lines...)
+	tree := treeOf(steps)
+	for i, l := range tree {
+		if l.number != i || utf8.RuneCountInString(l.branch) > 3*(treeDepth+1) {
+			t.Fatalf("line %d: %+v", i, l)
+		}
+	}
+	if got := tree[treeDepth].branch; !strings.HasSuffix(got, "└─ ") || tree[treeDepth].parent != treeDepth-1 {
+		t.Errorf("the deepest: %+v", tree[treeDepth])
+	}
+	var b bytes.Buffer
+	treeTable(&page{out: &b, now: time.Now()}, &step.Overview{Run: &run.Run{Record: run.Record{Status: run.Running}}, Steps: steps})
+	if b.Len() > 150_000 || !strings.Contains(b.String(), "… s900 ") || !strings.Contains(b.String(), "waits for s899") {
+		t.Errorf("%d bytes", b.Len())
 	}
 }
 

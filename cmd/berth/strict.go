@@ -137,6 +137,8 @@ func (d *strict) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 		switch {
 		case key.Kind != yaml.ScalarNode:
 			d.wrong(key, "%s: a name must be a text", what)
+		case key.ShortTag() == "!!merge":
+			d.wrong(key, "%s: merge keys (<<) are not allowed: write out what they stand for", what)
 		case twice:
 			d.wrong(key, "%s: %q is given twice, first in line %d", what, key.Value, first)
 		case allowed != nil && !slices.Contains(allowed, key.Value):

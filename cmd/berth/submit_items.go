@@ -169,10 +169,6 @@ func (d *submissionReader) value(path string, n *yaml.Node) (v any, ok bool) {
 	case yaml.MappingNode:
 		object := map[string]any{}
 		d.mapping(n, path, []string(nil), func(field string, key, value *yaml.Node) {
-			if key.ShortTag() == "!!merge" {
-				d.wrong(key, "%s: merges are not allowed", path)
-				return
-			}
 			d.at[field] = value
 			object[key.Value], _ = d.value(field, value)
 		})

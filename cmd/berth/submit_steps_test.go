@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +29,7 @@ steps:
     queue: big
     command: [./load.sh, "{{.item}}"]
     env: {DAY: "{{.item}}"}
-    input: {day: "{{.item}}", n: [1, 2.50, ~, yes, 2026-01-02, 0x1F, "<"]}
+    input: {day: "{{.item}}", n: [1, 2.50, ~, yes, 2026-01-02, +31, "<"]}
     retries: 2
     backoff: 0
     timeout: 10m
@@ -67,6 +68,42 @@ steps:
 		if a.spec.Steps != 10 || a.graph.Total() != 10 || a.spec.MaxConcurrentSteps != 10 || a.spec.MaxStepsPerTick != 5 {
 			t.Errorf("%s: %+v", name, a.spec)
 		}
+	}
+}
+
+// An id with zeros in front would be another number, and one in hexadecimal digits would
+// be lost: neither is taken for what it was not meant to be.
+func TestNumbersThatCanBeReadInSeveralWaysAreRefused(t *testing.T) {
+	const how = `%s can be read in several ways: write %q, with the quotes, if it is a text, or the number in plain digits`
+	for _, odd := range []string{"010", "007", "-010", "0x10", "0o17", "0b11", "1_000", "01.5"} {
+		for _, field := range []string{"items", "input"} {
+			text := "steps:\n- {name: a, external: true, " + field + ": [" + odd + "]}\n"
+			_, err := decodeSubmission("f", []byte(text))
+			if err == nil || !strings.HasSuffix(err.Error(), "steps.a."+field+"[0]: "+fmt.Sprintf(how, odd, odd)) {
+				t.Errorf("%s of %s: %v", odd, field, err)
+			}
+		}
+	}
+	a, err := decodeSubmission("f", []byte("steps:\n- {name: a, external: true, items: [0, -0, +5, 10, 1.50, 1e3, .5, '010', \"0x10\", 0.1]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := fmt.Sprintf("%s", a.steps[0].Items.List), `[0 -0 5 10 1.50 1e3 0.5 "010" "0x10" 0.1]`
+	if got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestMergesAndAliasesAreRefused(t *testing.T) {
+	const file = "steps:\n- &one {name: a, shell: x}\n- {<<: *one, name: b, env: {<<: {A: c}, '<<': d}, input: {<<: {b: c}}}\n- *one\n"
+	_, err := decodeSubmission("f", []byte(file))
+	const want = "f: 4 problems\n" +
+		"  f:3:4: steps.b: merge keys (<<) are not allowed: write out what they stand for\n" +
+		"  f:3:29: steps.b.env: merge keys (<<) are not allowed: write out what they stand for\n" +
+		"  f:3:59: steps.b.input: merge keys (<<) are not allowed: write out what they stand for\n" +
+		"  f:4:3: steps[2]: aliases are not allowed"
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }
 

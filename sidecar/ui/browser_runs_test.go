@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/sidecar"
 )
 
-func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
+func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
 	s := newScene(t)
 	s.to("/queue")
 	if ids, want := s.Texts("#waiting tbody th"), []string{"audit-3", "nightly-2026-11-23", "export-41", "export-42", "mail-8", "tidy-1"}; !slices.Equal(ids, want) {
