@@ -209,6 +209,9 @@ func TestASpaceOfStatuses(t *testing.T) {
 			t.Errorf("%s: %q, it fits: %t; want %q", name, s.Why(slots), s.Fits(slots), want)
 		}
 	}
+	if !s.Has("over") || s.Has("gone") || s.Has("nowhere") {
+		t.Error("a pool that was deleted is none, though it holds slots still")
+	}
 }
 
 // The notes of a space are true of it, and stay so while the same pools are short.
