@@ -156,11 +156,12 @@ func (l *leader) lostStep(ctx context.Context, d *Dispatch, now time.Time) (item
 // stepEvent is the write of the event that an instance is as a record says, if it is one
 // of those that have events.
 func (l *leader) stepEvent(ctx context.Context, d *Dispatch, rec step.Record, now time.Time) ([]*pb.RequestOp, error) {
-	if !step.HasEvents(d.Fan.steps[d.Step].first + d.Index) {
+	i := step.Instance{StepID: d.ID(), Record: rec}
+	event := i.Event(now)
+	if !step.IsTold(l.journal, d.Run.ID, d.Fan.steps[d.Step].first+d.Index, event) {
 		return nil, nil
 	}
-	i := step.Instance{StepID: d.ID(), Record: rec}
-	op, err := l.journal.Op(ctx, d.Run.ID, i.Event(now))
+	op, err := l.journal.Op(ctx, d.Run.ID, event)
 	return []*pb.RequestOp{op}, err
 }
 

@@ -1,0 +1,61 @@
+package sidecar
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/lease"
+)
+
+func TestWhoIsNotSeenAndHasSomethingIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := storetest.NewBackend(storetest.New(storetest.Options{}))
+		defer b.Close()
+		keys := store.NewKeys("/b/")
+		grant := func(ttl time.Duration) store.LeaseID {
+			id, _, err := b.Grant(t.Context(), ttl)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		short, long := grant(10*time.Second), grant(time.Minute)
+		// One that has come since the list was read, or can't be read, is there.
+		if _, err := store.Commit(t.Context(), b, nil, store.Put(keys.Presence("m", "new"), []byte("?"), 0)); err != nil {
+			t.Fatal(err)
+		}
+		seen := []lease.PresenceRecord{{Host: "b", Instance: "worker", Capacity: 2, Since: time.Unix(1, 0)}, {Host: "z", Instance: "worker"}}
+		active := []step.Active{
+			{Host: "a", Instance: "worker", Steps: 2, Leases: []store.LeaseID{short, long}},
+			{Host: "b", Instance: "old", Runs: 1, Leases: []store.LeaseID{short}},
+			{Host: "b", Instance: "worker", Steps: 1, Leases: []store.LeaseID{long}},
+			{Host: "m", Instance: "new", Steps: 1, Leases: []store.LeaseID{long}},
+			{Host: "n", Instance: "over", Steps: 1, Leases: []store.LeaseID{4711}},
+		}
+		check := func(want ...string) {
+			t.Helper()
+			hosts, err := HostsWithGone(t.Context(), b, keys, seen, active, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, h := range hosts {
+				got = append(got, fmt.Sprintf("%s/%s %d+%d gone=%v %s", h.Host, h.Instance, h.ActiveSteps, h.ActiveRuns, h.Gone, h.WorkLeft))
+			}
+			if d := cmp.Diff(want, got); d != "" {
+				t.Errorf("-want +got\n%s", d)
+			}
+		}
+		check("a/worker 2+0 gone=true 1m0s", "b/old 0+1 gone=true 10s", "b/worker 1+0 gone=false 0s", "z/worker 0+0 gone=false 0s")
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		check("a/worker 2+0 gone=true 40s", "b/worker 1+0 gone=false 0s", "z/worker 0+0 gone=false 0s")
+	})
+}
