@@ -26,14 +26,14 @@ type Store struct {
 // keeps to some 500 however many instances it has.
 const eventsOf = 150
 
-// HasEvents tells whether the instance of that number, among all of its run, has events.
-func HasEvents(number int) bool { return number < eventsOf }
+// hasEvents tells whether the instance of that number, among all of its run, has events.
+func hasEvents(number int) bool { return number < eventsOf }
 
 // IsTold tells whether an event of the instance of that number is written: of the first of
 // a run all are, of the others it is told that they have failed for good, as long as a
 // journal has room for that.
 func IsTold(j *run.Journal, id string, number int, e run.Event) bool {
-	return HasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
+	return hasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
 }
 
 // Get returns an instance. An unknown one is a StepNotFound problem.
