@@ -54,6 +54,16 @@ const changing = "the pool was not changed"
 // Set creates a pool or changes it. A new pool needs a limit. Its errors are
 // problems.
 func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) {
+	return r.set(ctx, name, ch, true)
+}
+
+// Change changes a pool that exists; an unknown one is a PoolNotFound problem.
+func (r Registry) Change(ctx context.Context, name string, ch Change) (Put, error) {
+	return r.set(ctx, name, ch, false)
+}
+
+// set changes a pool, and may create it.
+func (r Registry) set(ctx context.Context, name string, ch Change, create bool) (Put, error) {
 	if err := ValidateName(name); err != nil {
 		return Put{}, err
 	}
@@ -63,10 +73,12 @@ func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) 
 			return Put{}, err
 		}
 		created := rev == 0
-		if created {
-			if ch.Limit == nil {
-				return Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
-			}
+		switch {
+		case created && !create:
+			return Put{}, store.Stop(noPool(name))
+		case created && ch.Limit == nil:
+			return Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
+		case created:
 			old = DefaultSpec()
 		}
 		spec := ch.apply(old)
@@ -84,23 +96,6 @@ func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) 
 			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, encodeSpec(spec, since), 0))
 		return Put{Spec: spec, Created: created, Revision: at}, err
 	})
-}
-
-// Change changes a pool that exists; an unknown one is a PoolNotFound problem.
-func (r Registry) Change(ctx context.Context, name string, ch Change) (Put, error) {
-	if err := ValidateName(name); err != nil {
-		return Put{}, err
-	}
-	if _, err := store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
-		_, _, rev, err := r.read(ctx, name)
-		if err == nil && rev == 0 {
-			err = store.Stop(noPool(name))
-		}
-		return Put{}, err
-	}); err != nil {
-		return Put{}, err
-	}
-	return r.Set(ctx, name, ch)
 }
 
 // Check refuses slots that can't be had as things are: of a pool that does not exist,
