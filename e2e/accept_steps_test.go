@@ -39,7 +39,6 @@ func (s *shop) stopped(run string, began int) {
 	s.w.wait("nothing runs any more", func() bool {
 		return s.steps.Count(run, "", "running")+s.steps.Count(run, "", "scheduled") == 0
 	})
-	s.w.now()
 	s.look(func(h *StepHistory) {
 		for _, v := range h.Violations() {
 			s.t.Error(v)

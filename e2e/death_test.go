@@ -51,7 +51,6 @@ func TestTheSlotsOfAKilledHostComeBackAfterItsLeaseAndNotBefore(t *testing.T) {
 	if _, err := backend.TimeToLive(t.Context(), store.LeaseID(was.Lease)); !errors.Is(err, store.ErrLeaseNotFound) {
 		t.Errorf("the slot is free and the lease is not gone: %v", err)
 	}
-	w.now()
 	w.look(func(h *History) {
 		if x := h.Hold("killed"); x.To == 0 || x.To >= got.Fence() {
 			t.Errorf("the old claim ended at %d, the new one began at %d", x.To, got.Fence())
@@ -119,7 +118,6 @@ func TestAReleaseThatComesTooLateHarmsNobody(t *testing.T) {
 	for i := range claims {
 		still.hear("released", fmt.Sprintf("old%d", i))
 	}
-	w.now()
 	w.look(func(h *History) {
 		if h.Used("db") != claims {
 			t.Errorf("%d of %d slots are left to their holders", h.Used("db"), claims)

@@ -67,7 +67,6 @@ func TestALoweredLimitDrainsBeforeItAdmits(t *testing.T) {
 	for i := range 3 {
 		release(t, held[i])
 	}
-	w.now()
 	w.look(func(h *History) {
 		if h.Used("db") != 2 || len(h.Waiting()) != 12 {
 			t.Errorf("%d slots are used and %d claims wait", h.Used("db"), len(h.Waiting()))
@@ -102,7 +101,6 @@ func TestAClosedAPausedAndADeletedPoolAdmitNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec(t, hosts, "db", 1)
-	w.now()
 	w.look(func(h *History) {
 		if len(h.Waiting()) != 2 || h.Held() != 0 {
 			t.Errorf("%d wait and %d hold", len(h.Waiting()), h.Held())

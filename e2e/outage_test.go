@@ -70,7 +70,7 @@ func (s *scene) servedInOrder() {
 	s.t.Helper()
 	defer func() {
 		if s.t.Failed() {
-			s.w.look(func(h *History) {
+			s.w.glance(func(h *History) {
 				s.t.Logf("line %v want %v\nholds %+v\nwaits %+v", h.Waiting(), s.order, h.Holds(), h.Waits())
 			})
 		}

@@ -168,11 +168,11 @@ func (c *chaos) atRest(a *berth.Admin) {
 	}
 }
 
-// pools returns the claims that are held, in an order that does not depend on
+// held returns the claims that are held, in an order that does not depend on
 // anything else.
 func (c *chaos) held() []string {
 	var ids []string
-	c.w.look(func(h *History) {
+	c.w.glance(func(h *History) {
 		for id := range h.holding {
 			ids = append(ids, id)
 		}

@@ -48,7 +48,6 @@ func TestAProcessRestartedWithinTheLeaseKeepsItsClaims(t *testing.T) {
 	release(t, next.granted())
 	first.tell(order{Do: "release", ID: "two"})
 	first.hear("released", "two")
-	w.now()
 	w.look(func(h *History) {
 		if n := len(h.Holds()); n != 3 || h.Held() != 0 {
 			t.Errorf("%d claims were made, %d are held", n, h.Held())

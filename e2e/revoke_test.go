@@ -76,7 +76,6 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 		t.Errorf("the slot was free after %s", took)
 	}
 	release(t, cl) // late, and nobody's harm
-	w.now()
 	w.look(func(h *History) {
 		if h.Hold("next").To != 0 {
 			t.Error("a late release has taken the next holder's slot")
@@ -109,7 +108,6 @@ func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsTold(t *testing.T) {
 		t.Errorf("the old holder was told %s: %v", code, cl.Err())
 	}
 	release(t, cl)
-	w.now()
 	w.look(func(h *History) {
 		if h.Hold("next").To != 0 {
 			t.Error("the old holder's release has taken the next one's slot")

@@ -164,7 +164,6 @@ func (y *yard) execute(ctx context.Context, id string, hold time.Duration) {
 func (y *yard) ended(n int) {
 	y.t.Helper()
 	y.w.wait(fmt.Sprintf("%d runs have succeeded", n), func() bool { return y.runs.Count("succeeded") >= n })
-	y.w.now()
 	y.w.look(func(*History) {
 		for _, v := range y.runs.Violations() {
 			y.t.Error(v)

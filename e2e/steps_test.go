@@ -112,10 +112,13 @@ func (s *shop) submit(id, text string) {
 // until waits until so many instances of a step have a status.
 func (s *shop) until(run, step, status string, n int) {
 	s.t.Helper()
-	enough := func() bool { return s.steps.Count(run, step, status) >= n }
-	s.w.wait(fmt.Sprintf("%d of %s/%s are %s", n, run, step, status), func() bool { return enough() || s.steps.Ended(run) })
+	enough := false
+	s.w.wait(fmt.Sprintf("%d of %s/%s are %s", n, run, step, status), func() bool {
+		enough = s.steps.Count(run, step, status) >= n
+		return enough || s.steps.Ended(run)
+	})
 	s.look(func(h *StepHistory) {
-		if !enough() {
+		if !enough {
 			s.t.Fatalf("run %s is %s, and %d of its step %s are %s: %v", run, h.Status(run), h.Count(run, step, status), step, status, h.failures(run))
 		}
 	})
@@ -142,7 +145,7 @@ func (s *shop) ends(run, status string) {
 	})
 }
 
-// look reads what was seen so far.
+// look reads what there is to see by now.
 func (s *shop) look(f func(*StepHistory)) { s.w.look(func(*History) { f(s.steps) }) }
 
 // wasRight waits until nothing is taken any more, and checks all that was seen: each of
@@ -150,7 +153,6 @@ func (s *shop) look(f func(*StepHistory)) { s.w.look(func(*History) { f(s.steps)
 func (s *shop) wasRight(instances map[string]int) {
 	s.t.Helper()
 	s.w.until("all slots are given back", func(h *History) bool { return h.Held() == 0 })
-	s.w.now()
 	s.look(func(h *StepHistory) {
 		for _, v := range h.Violations() {
 			s.t.Error(v)

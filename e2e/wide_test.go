@@ -115,7 +115,6 @@ func TestStrictOrderIsKeptOverHosts(t *testing.T) {
 	for _, p := range line {
 		release(t, p.granted())
 	}
-	w.now()
 	w.look(func(h *History) {
 		last := int64(0)
 		for i := range line {

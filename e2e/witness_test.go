@@ -131,8 +131,16 @@ func (w *witness) deliver(m store.WatchMessage) {
 	w.changed = make(chan struct{})
 }
 
-// look reads the history.
+// look reads the history once it has come up to now: what a caller was told before
+// is in it.
 func (w *witness) look(f func(*History)) {
+	w.t.Helper()
+	w.now()
+	w.glance(f)
+}
+
+// glance reads the history as far as it is known, also while etcd does not answer.
+func (w *witness) glance(f func(*History)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f(w.history)
