@@ -31,6 +31,12 @@ type PresenceRecord struct {
 	Token string `json:"token"`
 }
 
+// Works tells which instance it is, from which queues it takes steps, and how many it runs
+// at a time: what there is to know of a worker.
+func (r PresenceRecord) Works() (host, instance string, queues []string, capacity int) {
+	return r.Host, r.Instance, r.Queues, r.Capacity
+}
+
 // presenceValue is a record as it is written.
 type presenceValue struct {
 	store.V

@@ -45,7 +45,7 @@ func (a *api) listHosts(ctx context.Context, _ *struct{}) (*output[List[Host]], 
 // HostsOf tells of the instances that are seen, with what they execute. Of the
 // candidates for the coordinator's part the first leads.
 func HostsOf(all []lease.PresenceRecord, active []step.Active, candidates []run.Candidate) []Host {
-	counts := activeByName(active)
+	counts := step.ActiveByName(active)
 	hosts := make([]Host, len(all))
 	for i, h := range all {
 		n := counts[[2]string{h.Host, h.Instance}]

@@ -119,7 +119,7 @@ func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork]
 	}
 	w := stepWorkOf(d)
 	if d.Status == step.Scheduled {
-		a, err := s.around(ctx, func(of step.Status) bool { return of == step.Scheduled })
+		a, err := s.outlook().Around(ctx, func(of step.Status) bool { return of == step.Scheduled })
 		if err != nil {
 			return nil, err
 		}

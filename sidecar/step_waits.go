@@ -5,58 +5,27 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
-	"github.com/berthhq/berth/lease"
 )
 
-// WorkersOf are the workers among the instances that are seen, with what they execute.
-func WorkersOf(seen []lease.PresenceRecord, active []step.Active) (workers []step.Worker) {
-	counts := activeByName(active)
-	for _, h := range seen {
-		if h.Capacity > 0 {
-			workers = append(workers, step.Worker{Queues: h.Queues, Capacity: h.Capacity, Active: counts[[2]string{h.Host, h.Instance}].Steps})
-		}
-	}
-	return workers
+// outlook is how this session sees what the waits of instances depend on.
+func (s *session) outlook() *step.Outlook {
+	return &step.Outlook{Candidates: s.runs.store.Candidates, Workers: s.workers, Space: step.SpaceOf(s.client)}
 }
 
-func activeByName(active []step.Active) map[[2]string]step.Active {
-	counts := make(map[[2]string]step.Active, len(active))
-	for _, a := range active {
-		counts[[2]string{a.Host, a.Instance}] = a
-	}
-	return counts
-}
-
-// around is what the waits of a run's instances depend on, as far as it can be had and
-// they have any of the statuses.
-func (s *session) around(ctx context.Context, has func(step.Status) bool) (a step.Around, err error) {
-	if has(step.Requested) {
-		candidates, err := s.runs.store.Candidates(ctx)
-		if err != nil {
-			return a, err
-		}
-		a.Leaderless = len(candidates) == 0
-	}
-	if !has(step.Scheduled) {
-		return a, nil
-	}
+// workers are those that are seen, and whether there may be others.
+func (s *session) workers(ctx context.Context) (workers []step.Worker, blind bool, err error) {
 	seen, err := s.client.Hosts(ctx)
 	if err != nil && len(seen) == 0 {
-		return a, err
+		return nil, false, err
 	}
-	a.Blind = err != nil // one that can't be read may be a worker
+	blind = err != nil // one that can't be read may be a worker
 	active, err := s.runs.steps.Active(ctx)
-	if err != nil {
-		return a, err
-	}
-	a.Workers = WorkersOf(seen, active)
-	a.Space, err = s.client.Space(ctx)
-	return a, err
+	return step.WorkersOf(seen, active), blind, err
 }
 
 // waits are what the steps of a run wait for.
 func (s *session) waits(ctx context.Context, o *step.Overview) ([]*step.Wait, error) {
-	a, err := s.around(ctx, o.Has)
+	a, err := s.outlook().Around(ctx, o.Has)
 	if err != nil {
 		return nil, err
 	}

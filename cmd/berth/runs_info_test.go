@@ -91,12 +91,12 @@ func summariesOf(t *testing.T, lines ...string) []step.Summary {
 }
 
 func TestTreeOf_ShowsEachStepOnce(t *testing.T) {
-	steps := summariesOf(t, "a:", "b: a", "c: a", "d: b c", "e: d", "x:", "y: x")
+	steps := summariesOf(t, "a:", "b: a", "c: a", "d: b c", "e: d", "x:", "y: x", "z: y", "w: x")
 	var got []string
 	for _, l := range treeOf(steps) {
 		got = append(got, l.branch+steps[l.number].Shape.Name)
 	}
-	want := []string{"a", "├─ b", "└─ c", "   └─ d", "      └─ e", "x", "└─ y"}
+	want := []string{"a", "├─ b", "└─ c", "   └─ d", "      └─ e", "x", "├─ y", "│  └─ z", "└─ w"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}

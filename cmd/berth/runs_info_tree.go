@@ -10,6 +10,10 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 )
 
+// treeDepth is how deep a tree is drawn. What is deeper stands as deep as that, and is told
+// beside it what it needs: each line would be as long as a chain of steps else.
+const treeDepth = 12
+
 // leaf is a step in the tree that people see: a line of it.
 type leaf struct {
 	branch string // what stands before its name
@@ -17,40 +21,28 @@ type leaf struct {
 	parent int    // the step that it is seen to stand below, -1 if there is none
 }
 
-// treeDepth is how deep a tree is drawn. What is deeper stands as deep as that, and is told
-// beside it what it needs: each line would be as long as a chain of steps else.
-const treeDepth = 12
-
-// treeOf puts the steps of a graph into a tree, each once: below the last of those that
-// it needs. What else it needs is told beside it.
+// treeOf draws the tree of the steps of a graph.
 func treeOf(steps []step.Summary) []leaf {
-	below := map[int][]int{}
-	for n := range steps {
-		parent := -1
-		if needs := steps[n].Shape.Needs; len(needs) > 0 {
-			parent = needs[len(needs)-1]
+	var lines []leaf
+	before := make([]string, treeDepth+2) // what stands before the branches at each depth
+	for _, l := range step.Tree(steps) {
+		at := before[min(l.Depth, treeDepth+1)]
+		line, deeper := leaf{number: l.Number, parent: l.Parent}, ""
+		switch {
+		case l.Depth == 0:
+		case l.Depth > treeDepth:
+			line.branch, line.parent = at+"… ", -1
+		case l.Last:
+			line.branch, deeper = at+"└─ ", at+"   "
+		default:
+			line.branch, deeper = at+"├─ ", at+"│  "
 		}
-		below[parent] = append(below[parent], n)
-	}
-	var tree []leaf
-	var grow func(parent, depth int, before string)
-	grow = func(parent, depth int, before string) {
-		for i, n := range below[parent] {
-			branch, deeper, shown := before+"├─ ", before+"│  ", parent
-			switch {
-			case parent < 0:
-				branch, deeper = "", ""
-			case depth > treeDepth:
-				branch, deeper, shown = before+"… ", before, -1
-			case i == len(below[parent])-1:
-				branch, deeper = before+"└─ ", before+"   "
-			}
-			tree = append(tree, leaf{branch, n, shown})
-			grow(n, depth+1, deeper)
+		if l.Depth <= treeDepth {
+			before[l.Depth+1] = deeper
 		}
+		lines = append(lines, line)
 	}
-	grow(-1, 0, "")
-	return tree
+	return lines
 }
 
 var treeHead = []string{"STEP", "PROGRESS", "DONE", "STATUS", "TIME", "BOUNDS"}
@@ -83,17 +75,7 @@ func stepText(o *step.Overview, s *step.Summary, parent int) string {
 	if s.Counts[step.Requested] == 0 || o.Run.Status.Ended() {
 		return text
 	}
-	var waits, never []string
-	for i, n := range s.Shape.Needs {
-		before := &o.Steps[n]
-		switch {
-		case isDone(before):
-		case before.EndedAt.IsZero():
-			waits = append(waits, s.Needs[i])
-		default:
-			never = append(never, s.Needs[i])
-		}
-	}
+	waits, never := o.Unmet(s)
 	switch {
 	case len(never) > 0:
 		return "does not run: not all of " + strings.Join(few(never, mostNames), ", ") + " has succeeded"

@@ -10,51 +10,46 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 )
 
-// aroundSteps reads what the waits of a run's instances depend on beside the run, as far
-// as any of them waits for it.
-func aroundSteps(ctx context.Context, s run.Store, o *step.Overview) (a step.Around, err error) {
-	if o.Has(step.Requested) {
-		candidates, err := s.Candidates(ctx)
-		if err != nil {
-			return a, err
-		}
-		a.Leaderless = len(candidates) == 0
+// outlookOf is how the commands see what the waits of instances depend on: all of it is read
+// from etcd.
+func outlookOf(s run.Store) *step.Outlook {
+	return &step.Outlook{
+		Candidates: s.Candidates,
+		Workers:    func(ctx context.Context) ([]step.Worker, bool, error) { return seenWorkers(ctx, s) },
+		Space: func(ctx context.Context) (*pool.Space, error) {
+			pools, err := pool.Read(ctx, s.Backend, s.Keys)
+			if err != nil {
+				return nil, store.Problem("the pools could not be read", err)
+			}
+			return pools.Space(), nil
+		},
 	}
-	if !o.Has(step.Scheduled) {
-		return a, nil
-	}
+}
+
+// seenWorkers reads which workers are seen, and whether there may be others.
+func seenWorkers(ctx context.Context, s run.Store) (workers []step.Worker, blind bool, err error) {
 	found, err := store.ReadAll(ctx, s.Backend, s.Keys.Hosts())
 	if err != nil {
-		return a, store.Problem("the hosts could not be read", err)
+		return nil, false, store.Problem("the hosts could not be read", err)
 	}
 	var seen []lease.PresenceRecord
 	for _, kv := range found.KVs {
 		h, err := lease.DecodePresence(s.Keys, string(kv.Key), kv.Value)
 		if err != nil { // it may be a worker of a newer version
-			a.Blind = true
+			blind = true
 			continue
 		}
 		seen = append(seen, h)
 	}
 	active, err := stepsOf(s).Active(ctx)
-	if err != nil {
-		return a, err
-	}
-	a.Workers = sidecar.WorkersOf(seen, active)
-	pools, err := pool.Read(ctx, s.Backend, s.Keys)
-	if err != nil {
-		return a, store.Problem("the pools could not be read", err)
-	}
-	a.Space = pools.Space()
-	return a, nil
+	return step.WorkersOf(seen, active), blind, err
 }
 
 // readWaits reads what the steps of a run wait for.
 func readWaits(ctx context.Context, s run.Store, o *step.Overview) ([]*step.Wait, error) {
-	a, err := aroundSteps(ctx, s, o)
+	a, err := outlookOf(s).Around(ctx, o.Has)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +71,7 @@ func holdsOf(ctx context.Context, s run.Store, r *run.Run) ([]step.Hold, error) 
 
 // instanceWait says what an instance waits for, empty if it does not wait.
 func instanceWait(ctx context.Context, s run.Store, o *step.Overview, i *step.Instance) (string, error) {
-	a, err := aroundSteps(ctx, s, o)
+	a, err := outlookOf(s).Around(ctx, o.Has)
 	if err != nil {
 		return "", err
 	}

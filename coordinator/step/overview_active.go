@@ -21,6 +21,15 @@ type Active struct {
 	Leases []store.LeaseID
 }
 
+// ActiveByName finds what an instance of berth executes by its host and its name.
+func ActiveByName(active []Active) map[[2]string]Active {
+	counts := make(map[[2]string]Active, len(active))
+	for _, a := range active {
+		counts[[2]string{a.Host, a.Instance}] = a
+	}
+	return counts
+}
+
 // activeReads is how many records are read at a time; etcd takes 128 operations.
 const activeReads = 100
 

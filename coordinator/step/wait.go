@@ -40,26 +40,6 @@ type Wait struct {
 	Soon bool
 }
 
-// Around is what the waits of instances depend on beside their run. The zero value is
-// that nothing of it is known.
-type Around struct {
-	// Space is what the lines leave of all pools; nil if that is not known.
-	Space *pool.Space
-	// Workers are those that are seen. Blind tells that there may be others.
-	Workers []Worker
-	Blind   bool
-	// Leaderless tells that nobody coordinates.
-	Leaderless bool
-}
-
-// Worker is one that is seen.
-type Worker struct {
-	// Queues that it takes from; none of one that has not said so, and may take from any.
-	Queues []string
-	// Capacity is how many instances it can have, and Active how many it has.
-	Capacity, Active int
-}
-
 // slots are what an instance takes: its pools', and one of its task's if that has a limit.
 func (s *Shape) slots(space *pool.Space) map[string]int {
 	task := TaskPool(s.Task)
@@ -149,8 +129,9 @@ func (o *Overview) Has(status Status) bool {
 
 // Wait tells what the instances of one of the steps wait for: those that are scheduled, or
 // else those that are requested. It is nil if none is either. It is pure.
-func (o *Overview) Wait(n int, a Around) *Wait {
-	s := &o.Steps[n]
+func (o *Overview) Wait(n int, a Around) *Wait { return o.wait(&o.Steps[n], a, o.inFlight()) }
+
+func (o *Overview) wait(s *Summary, a Around, inFlight int) *Wait {
 	if o.Run.Status.Ended() {
 		return nil
 	}
@@ -163,7 +144,7 @@ func (o *Overview) Wait(n int, a Around) *Wait {
 	if count == 0 {
 		return nil
 	}
-	w := o.requested(s, a)
+	w := o.requested(s, a, inFlight)
 	w.Count = count
 	return &w
 }
@@ -171,8 +152,9 @@ func (o *Overview) Wait(n int, a Around) *Wait {
 // Waits are what the steps wait for: nil for one that does not.
 func (o *Overview) Waits(a Around) []*Wait {
 	all := make([]*Wait, len(o.Steps))
+	inFlight := o.inFlight() // once: there can be many steps
 	for n := range o.Steps {
-		all[n] = o.Wait(n, a)
+		all[n] = o.wait(&o.Steps[n], a, inFlight)
 	}
 	return all
 }
@@ -238,19 +220,15 @@ func (o *Overview) WaitOf(n int, i *Instance, a Around) *Wait {
 	case i.Pause > 0:
 		w = Wait{Kind: WaitRetry, Text: fmt.Sprintf("it is tried again %s after its last attempt has ended", i.Pause)}
 	default:
-		w = o.requested(s, a)
+		w = o.requested(s, a, o.inFlight())
 	}
 	w.Count = 1
 	return &w
 }
 
-// requested tells what the instances of a step wait for that were not let go yet, in the
-// order in which the coordinator asks.
-func (o *Overview) requested(s *Summary, a Around) Wait {
-	if st := o.Run.Status; st == run.Storing || st == run.Queued {
-		return Wait{Kind: WaitRun, Text: "its run is " + string(st)}
-	}
-	var waits, never []string
+// Unmet are the steps that one needs and that have not succeeded: those that it waits
+// for, and those for which it waits in vain, since not all of them has succeeded.
+func (o *Overview) Unmet(s *Summary) (waits, never []string) {
 	for i, need := range s.Shape.Needs {
 		before := &o.Steps[need]
 		switch {
@@ -261,10 +239,17 @@ func (o *Overview) requested(s *Summary, a Around) Wait {
 			never = append(never, s.Needs[i])
 		}
 	}
-	inFlight, all := s.inFlight(), 0
-	for i := range o.Steps {
-		all += o.Steps[i].inFlight()
+	return waits, never
+}
+
+// requested tells what the instances of a step wait for that were not let go yet, in the
+// order in which the coordinator asks. All is what is in flight of the run.
+func (o *Overview) requested(s *Summary, a Around, all int) Wait {
+	if st := o.Run.Status; st == run.Storing || st == run.Queued {
+		return Wait{Kind: WaitRun, Text: "its run is " + string(st)}
 	}
+	waits, never := o.Unmet(s)
+	inFlight := s.inFlight()
 	switch window, most := s.Shape.Concurrency, o.Run.MaxConcurrentSteps; {
 	case len(never) > 0:
 		return Wait{Kind: WaitNever, Text: "it does not run: not all of " + names(never) + " has succeeded"}
@@ -280,6 +265,14 @@ func (o *Overview) requested(s *Summary, a Around) Wait {
 		return Wait{Kind: WaitRetry, Soon: true, Text: "it is let go at once, or after the pause before a retry"}
 	}
 	return Wait{Kind: WaitCoordinator, Soon: true, Text: "it is about to be let go"}
+}
+
+// inFlight is how many instances of all steps count against the window of the run.
+func (o *Overview) inFlight() (all int) {
+	for n := range o.Steps {
+		all += o.Steps[n].inFlight()
+	}
+	return all
 }
 
 // inFlight is how many instances of a step count against windows.

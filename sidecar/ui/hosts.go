@@ -105,10 +105,7 @@ func hostsOf(f fleet, text string, now time.Time) hostsPage {
 	p.Leader, p.Candidates = candidatesOf(f, now)
 	p.Standing = max(0, len(f.candidates)-1)
 
-	active := make(map[[2]string]step.Active, len(f.active))
-	for _, a := range f.active {
-		active[[2]string{a.Host, a.Instance}] = a
-	}
+	active := step.ActiveByName(f.active)
 	hosts := map[string]bool{}
 	for _, h := range f.seen {
 		name := [2]string{h.Host, h.Instance}

@@ -59,7 +59,8 @@ type Pages struct {
 	old     func(context.Context, *Session) error
 	history *history
 	ends    *expiries
-	board   *board // of the runs
+	board   *board     // of the runs
+	fleet   *hostsLook // at who is there
 
 	// done is closed by Close.
 	done  chan struct{}
@@ -110,7 +111,7 @@ func (p *Pages) pages() []page {
 		{pattern: "GET /queue", name: "queue", nav: "Queue", every: everySecond, view: p.viewQueue},
 		{pattern: "GET /runs", name: "runs", nav: "Runs", every: everySecond, view: p.viewRuns},
 		p.runPage(),
-		{pattern: "GET /hosts", name: "hosts", nav: "Hosts", every: hostsEvery, view: newHostsLook().view},
+		{pattern: "GET /hosts", name: "hosts", nav: "Hosts", every: hostsEvery, view: p.fleet.view},
 		{pattern: "GET " + actionsPath, name: "actions", nav: "Actions", every: actionsEvery, view: p.viewActions},
 		{pattern: "GET " + actionsPath + "/{deed}", name: "action", under: "actions", act: true, view: p.viewAction},
 	}
@@ -136,7 +137,7 @@ func New(cfg Config) *Pages {
 		routes: http.NewServeMux(), streams: make(chan struct{}, maxStreams), old: tooOld,
 		history: newHistory(), ends: newExpiries(), done: make(chan struct{}),
 	}
-	p.board = newBoard(p.log, p.background)
+	p.board, p.fleet = newBoard(p.log, p.background), newHostsLook()
 	p.trouble.born = time.Now()
 	p.all, p.posts = p.pages(), p.forms()
 	p.sets = newTemplates()

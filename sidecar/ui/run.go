@@ -56,7 +56,7 @@ type runReader struct {
 	instances glance[*step.Instances]
 	events    glance[[]run.LoggedEvent]
 	all       glance[run.All]
-	nobody    glance[bool]
+	space     glance[*pool.Space]
 	outputs   step.Viewer
 }
 
@@ -68,8 +68,11 @@ type seenRun struct {
 	overview *step.Overview
 	// trouble is why the steps can't be read.
 	trouble error
-	// leaderless tells that nobody admits runs, and workerless that no worker is seen.
-	leaderless, workerless bool
+	// leaderless tells that nobody admits runs, which it waits for.
+	leaderless bool
+	// around is what its instances wait by, and waits what those of each step wait for.
+	around step.Around
+	waits  []*step.Wait
 }
 
 func (l *runReader) view(ctx context.Context, s *Session, r *http.Request) (*view, error) {
@@ -168,8 +171,11 @@ func (l *runReader) look(ctx context.Context, s *Session, id string) (*seenRun, 
 	default:
 		return nil, err
 	}
-	seen.workerless, err = l.lacksWorkers(ctx, s, seen)
-	return seen, err
+	if seen.around, err = l.outlook(s).Around(ctx, o.Has); err != nil {
+		return nil, err
+	}
+	seen.waits = o.Waits(seen.around)
+	return seen, nil
 }
 
 // noSuchRun says what to do about an address that leads to no run.
@@ -209,25 +215,6 @@ func (l *runReader) copy(ctx context.Context, s *Session) (all run.All, err erro
 	})
 	slices.SortFunc(all.Runs, func(a, b *run.Run) int { return strings.Compare(a.ID, b.ID) })
 	return all, err
-}
-
-// lacksWorkers tells whether instances wait for a worker, and there is none at all.
-func (l *runReader) lacksWorkers(ctx context.Context, s *Session, seen *seenRun) (bool, error) {
-	if seen.run.Status.Ended() || !waitsForWorker(seen.overview) {
-		return false, nil
-	}
-	return l.nobody.get(ctx, "", func(ctx context.Context) (bool, error) {
-		hosts, err := s.Client.Hosts(ctx)
-		if err != nil {
-			return false, nil // one that can't be read may be a worker
-		}
-		for _, h := range hosts {
-			if h.Capacity > 0 {
-				return false, nil
-			}
-		}
-		return true, nil
-	})
 }
 
 // page reads the instances of the step that is expanded, if one is.

@@ -98,9 +98,7 @@ func headOf(seen *seenRun) runHead {
 	if seen.leaderless {
 		h.Notes = append(h.Notes, "Nobody coordinates, so queued runs wait: start 'berth coordinator', 'berth sidecar --coordinator' or 'berth dev'.")
 	}
-	if seen.workerless {
-		h.Notes = append(h.Notes, "No worker is seen, and instances wait for one: start 'berth worker'.")
-	}
+	h.Notes = append(h.Notes, stuckOf(seen)...)
 	if o := seen.overview; o != nil {
 		counts, total := totalOf(o.Steps)
 		h.Progress = progressOf(counts, total)

@@ -66,6 +66,7 @@ func logsOf(ctx context.Context, s *Session, v *step.Viewer, seen *seenRun, q ru
 		return nil, err
 	}
 	t.Log = instanceLogOf(out)
+	t.Log.Waits = waitOf(seen, &out.Instance)
 	return t, nil
 }
 
@@ -79,10 +80,10 @@ func logChoices(seen *seenRun, q runQuery) *logsTab {
 	case t.None != "":
 		return t
 	}
-	tree := stepTree(seen.overview.Steps)
+	tree := step.Tree(seen.overview.Steps)
 	t.More = max(0, len(tree)-stepsChosen)
 	for _, l := range tree[:min(len(tree), stepsChosen)] {
-		s := &seen.overview.Steps[l.number]
+		s := &seen.overview.Steps[l.Number]
 		c := logChoice{Name: s.Shape.Name, Count: s.Shape.Count, Chosen: s.Shape.Name == q.step, Counts: countsText(s.Counts), Href: logOf(store.StepID{Run: q.run, Step: s.Shape.Name})}
 		if s.Shape.Count > 1 && s.Counts[step.Failed] > 0 {
 			failed := onTab(q.run, tabSteps).in(s.Shape.Name)
@@ -162,12 +163,8 @@ func whyNoOutput(d *step.Seen) string {
 		return "It runs, and its executor hands its output in at its end."
 	case d.Status == step.Running:
 		return "It runs, and its worker has not shown its output yet."
-	case d.Status == step.Scheduled && d.Attempt == 0 && (len(d.Shape.Pools) > 0 || d.Shape.Task != ""):
-		return fmt.Sprintf("It has not been begun: it waits for its slots, or for a worker of queue %q.", d.Shape.Queue)
-	case d.Status == step.Scheduled && d.Attempt == 0:
-		return fmt.Sprintf("It has not been begun: it waits for a worker of queue %q.", d.Shape.Queue)
-	case d.Status == step.Requested && d.Attempt == 0:
-		return "It has not been begun: it waits for what it needs, or for its window."
+	case d.Attempt == 0 && (d.Status == step.Scheduled || d.Status == step.Requested):
+		return "It has not been begun."
 	case d.Status == step.Canceled && d.StartedAt.IsZero():
 		return "It was canceled before it was begun."
 	case d.Shape.External:

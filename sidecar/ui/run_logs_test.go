@@ -31,9 +31,8 @@ func TestWhereThereIsNoOutputItIsSaidWhy(t *testing.T) {
 	}{
 		{detailOf(step.Record{Status: step.Running, Attempt: 1}), "It runs, and its worker has not shown its output yet."},
 		{detailOf(step.Record{Status: step.Running, Attempt: 1}, func(d *step.Detail) { d.Shape.External = true }), "its executor hands its output in at its end"},
-		{detailOf(step.Record{Status: step.Scheduled}), `it waits for a worker of queue "big"`},
-		{detailOf(step.Record{Status: step.Scheduled}, func(d *step.Detail) { d.Shape.Task = "load" }), `it waits for its slots, or for a worker of queue "big"`},
-		{detailOf(step.Record{Status: step.Requested}), "it waits for what it needs, or for its window"},
+		{detailOf(step.Record{Status: step.Scheduled}), "It has not been begun."},
+		{detailOf(step.Record{Status: step.Requested}), "It has not been begun."},
 		{detailOf(step.Record{Status: step.Canceled}), "It was canceled before it was begun."},
 		{detailOf(step.Record{Status: step.Succeeded, StartedAt: afterNoon(1)}), "It has written nothing, or that was longer ago than output is kept"},
 		{

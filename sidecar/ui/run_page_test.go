@@ -31,7 +31,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 		},
 	})
 	page := d.until("/runs/r1", "the run has begun, and no worker is seen", func(p *document) bool {
-		return strings.Contains(text(p.root), "No worker is seen") && p.fact("started") != ""
+		return strings.Contains(text(p.root), "What waits of extract: no worker is seen: start 'berth worker'") && p.fact("started") != ""
 	})
 	page.shows(wicked, "label"+wicked+" = "+wicked)
 	if got := text(page.must("run-status")); got != "▶ running its steps are in progress" {
@@ -48,7 +48,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	page = d.until("/runs/r1?step=extract", "one has succeeded", func(p *document) bool {
 		return strings.Contains(text(p.must("step-extract")), "✓ succeeded 1")
 	})
-	if got := page.line("step-extract"); got[0] != "extract" || got[1] != "1/3" || !strings.HasSuffix(got[2], "scheduled 1 ▶ running 1 ✓ succeeded 1") {
+	if got := page.line("step-extract"); got[0] != "extract" || got[1] != "1/3 1 waits: no worker is seen: start 'berth worker'" || !strings.HasSuffix(got[2], "scheduled 1 ▶ running 1 ✓ succeeded 1") {
 		t.Errorf("%q", got)
 	}
 	if got := page.line("step-load"); got[0] != "└ load needs extract" || got[1] != "0/1 waits for extract" {

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // nasty is text that a page must show, and never interpret.
@@ -32,6 +33,9 @@ func nastyViews(t *testing.T, now time.Time) []*runView {
 	seen.why.Position, seen.why.Line, seen.why.InTheWay = 1, 2, []*run.Run{{ID: "o", Record: run.Record{Status: run.Running, AdmittedAt: begun, Executor: by, Spec: run.Spec{Name: nasty, Tags: labels}}}}
 	a := &seen.overview.Steps[0]
 	a.Counts, a.StartedAt = map[step.Status]int{step.Running: 1}, begun
+	x := &seen.overview.Steps[2]
+	x.Counts, x.Shape.External, x.Shape.Queue, x.Shape.Pools = map[step.Status]int{step.Scheduled: 1}, false, nasty, map[string]int{nasty: 1}
+	seen.among(step.Around{Space: pool.NewSpace()})
 	seen.overview.Bad = []error{fmt.Errorf("%s", nasty)}
 	list := &step.Instances{Bad: seen.overview.Bad, Items: []*step.Instance{{
 		StepID: store.StepID{Run: "r", Step: "a"}, Record: step.Record{Status: step.Running, Attempt: 2, ScheduledAt: begun, StartedAt: begun, Executor: by, Error: nasty},

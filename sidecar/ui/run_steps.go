@@ -50,7 +50,7 @@ type stepRow struct {
 	*progress
 	Chips []statusChip
 	// Says is what it waits for, or why it does not run.
-	Says              string
+	Says              saying
 	Bounds            string
 	StartedAt, EndsAt time.Time
 	Took              string
@@ -76,10 +76,12 @@ type openStep struct {
 	// After and Last are the numbers that a search by number begins with, and ends at.
 	After, Last int
 	Status      step.Status
-	Rows        []instanceRow
-	None        string
-	BadCount    int
-	Bad         []string
+	// Waits are what those of each status wait for.
+	Waits    []string
+	Rows     []instanceRow
+	None     string
+	BadCount int
+	Bad      []string
 }
 
 // instanceRow is an instance of a step.
@@ -94,34 +96,9 @@ type instanceRow struct {
 	HasExit   bool
 	// Error is why the last attempt has failed, and Brief the beginning of it.
 	Error, Brief string
-	Log          string
-}
-
-// treeStep is a step of the tree: its number in the graph, how deep it stands, and the
-// number of the step that it stands below, -1 if there is none.
-type treeStep struct{ number, deep, below int }
-
-// stepTree puts the steps of a graph into a tree, each once: below the last of those
-// that it needs.
-func stepTree(steps []step.Summary) []treeStep {
-	under := map[int][]int{}
-	for n := range steps {
-		below := -1
-		if needs := steps[n].Shape.Needs; len(needs) > 0 {
-			below = needs[len(needs)-1]
-		}
-		under[below] = append(under[below], n)
-	}
-	tree := make([]treeStep, 0, len(steps))
-	var grow func(below, deep int)
-	grow = func(below, deep int) {
-		for _, n := range under[below] {
-			tree = append(tree, treeStep{n, deep, below})
-			grow(n, deep+1)
-		}
-	}
-	grow(-1, 0)
-	return tree
+	// Waits is what it waits for.
+	Waits string
+	Log   string
 }
 
 // stepsTabOf makes the tab. The list has the instances of the step that is expanded.
@@ -132,13 +109,13 @@ func stepsTabOf(seen *seenRun, list *step.Instances, q runQuery) *stepsTab {
 	}
 	o := seen.overview
 	t.BadCount, t.Bad = len(o.Bad), fewBad(o.Bad)
-	var tree []treeStep
+	var tree []step.Leaf
 	tree, t.Pages = pageOfSteps(o, q)
 	q = t.Pages.stay(q)
 	for _, l := range tree {
 		row := stepRowOf(seen, l, q)
-		if s := &o.Steps[l.number]; s.Shape.Name == q.step && list != nil {
-			row.Open = openStepOf(s, list, q)
+		if s := &o.Steps[l.Number]; s.Shape.Name == q.step && list != nil {
+			row.Open = openStepOf(seen, l.Number, list, q)
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -160,11 +137,11 @@ func noSteps(seen *seenRun) string {
 
 // pageOfSteps returns the part of the tree that is asked for: with the expanded step, if
 // it does not say which.
-func pageOfSteps(o *step.Overview, q runQuery) ([]treeStep, stepPages) {
-	tree := stepTree(o.Steps)
+func pageOfSteps(o *step.Overview, q runQuery) ([]step.Leaf, stepPages) {
+	tree := step.Tree(o.Steps)
 	from := max(0, q.from)
 	if q.from < 0 && q.step != "" {
-		at := slices.IndexFunc(tree, func(l treeStep) bool { return o.Steps[l.number].Shape.Name == q.step })
+		at := slices.IndexFunc(tree, func(l step.Leaf) bool { return o.Steps[l.Number].Shape.Name == q.step })
 		from = max(0, at)
 	}
 	from = min(from, len(tree)-1) / stepsShown * stepsShown
@@ -190,16 +167,16 @@ func (p *stepPages) stay(q runQuery) runQuery {
 	return q
 }
 
-func stepRowOf(seen *seenRun, l treeStep, q runQuery) stepRow {
+func stepRowOf(seen *seenRun, l step.Leaf, q runQuery) stepRow {
 	o := seen.overview
-	s := &o.Steps[l.number]
+	s := &o.Steps[l.Number]
 	row := stepRow{
-		Name: s.Shape.Name, Deep: min(l.deep, deepest), Needs: fewNames(s.Needs), progress: progressOf(s.Counts, s.Shape.Count),
-		Chips: chipsOf(s, q), Says: saysOf(o, l.number), Bounds: boundsOf(&s.Shape),
+		Name: s.Shape.Name, Deep: min(l.Depth, deepest), Needs: fewNames(s.Needs), progress: progressOf(s.Counts, s.Shape.Count),
+		Chips: chipsOf(s, q), Says: saysOf(seen, l.Number), Bounds: boundsOf(&s.Shape),
 		StartedAt: s.StartedAt, EndsAt: s.EndedAt, Took: took(s.StartedAt, s.EndedAt),
 	}
-	if l.below >= 0 {
-		row.Below = o.Steps[l.below].Shape.Name
+	if l.Parent >= 0 {
+		row.Below = o.Steps[l.Parent].Shape.Name
 	}
 	to := onTab(q.run, tabSteps)
 	to.from = q.from
@@ -224,31 +201,6 @@ func chipsOf(s *step.Summary, q runQuery) []statusChip {
 		all = append(all, statusChip{status, n, to.href(), now})
 	}
 	return all
-}
-
-// saysOf says what a step waits for, or why it does not run; empty if neither is so.
-func saysOf(o *step.Overview, number int) string {
-	s := &o.Steps[number]
-	if s.Counts[step.Requested] == 0 || o.Run.Status.Ended() {
-		return ""
-	}
-	var waits, never []string
-	for i, n := range s.Shape.Needs {
-		switch before := &o.Steps[n]; {
-		case before.Counts[step.Succeeded] == before.Shape.Count:
-		case before.EndedAt.IsZero():
-			waits = append(waits, s.Needs[i])
-		default:
-			never = append(never, s.Needs[i])
-		}
-	}
-	switch {
-	case len(never) > 0:
-		return "does not run: not all of " + fewNames(never) + " has succeeded"
-	case len(waits) > 0:
-		return "waits for " + fewNames(waits)
-	}
-	return ""
 }
 
 // fewNames names the first, and says how many there are besides.
@@ -281,18 +233,14 @@ func boundsOf(s *step.Shape) string {
 	return strings.Join(all, ", ")
 }
 
-// waitsForWorker tells whether something is published that workers are to take.
-func waitsForWorker(o *step.Overview) bool {
-	return slices.ContainsFunc(o.Steps, func(s step.Summary) bool { return !s.Shape.External && s.Counts[step.Scheduled] > 0 })
-}
-
 // openStepOf makes the instances of a step.
-func openStepOf(s *step.Summary, list *step.Instances, q runQuery) *openStep {
+func openStepOf(seen *seenRun, number int, list *step.Instances, q runQuery) *openStep {
+	s := &seen.overview.Steps[number]
 	here := onTab(q.run, tabSteps).in(s.Shape.Name)
 	here.from = q.from
 	open := &openStep{
 		Name: s.Shape.Name, Chips: chipsOf(s, q), All: here.href(), After: max(0, q.after), Last: s.Shape.Count - 1, Status: q.status,
-		BadCount: len(list.Bad), Bad: fewBad(list.Bad),
+		Waits: waitsByStatus(seen, number), BadCount: len(list.Bad), Bad: fewBad(list.Bad),
 	}
 	here.status = q.status
 	if q.after >= 0 {
@@ -303,7 +251,11 @@ func openStepOf(s *step.Summary, list *step.Instances, q runQuery) *openStep {
 		open.Next = here.href()
 	}
 	for _, i := range list.Items {
-		open.Rows = append(open.Rows, instanceRowOf(i))
+		row := instanceRowOf(i)
+		if i.Pause > 0 { // else it is as all of its status
+			row.Waits = waitOf(seen, i)
+		}
+		open.Rows = append(open.Rows, row)
 	}
 	switch {
 	case len(open.Rows) > 0:

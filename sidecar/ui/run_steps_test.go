@@ -37,8 +37,13 @@ func seenOf(t *testing.T, lines ...string) *seenRun {
 		}
 		o.Steps = append(o.Steps, s)
 	}
-	return &seenRun{run: r, why: &run.Why{Run: r}, overview: o}
+	seen := &seenRun{run: r, why: &run.Why{Run: r}, overview: o}
+	seen.among(step.Around{})
+	return seen
 }
+
+// among has the waits of a run judged by what is around.
+func (s *seenRun) among(a step.Around) { s.around, s.waits = a, s.overview.Waits(a) }
 
 // afterNoon is a time, so many minutes after noon.
 func afterNoon(n int) time.Time {
@@ -49,17 +54,6 @@ func afterNoon(n int) time.Time {
 func (s *seenRun) ended(number int, status step.Status, from, to time.Time) {
 	sum := &s.overview.Steps[number]
 	sum.Counts, sum.StartedAt, sum.EndedAt = map[step.Status]int{status: sum.Shape.Count}, from, to
-}
-
-func TestTheTreeShowsEachStepOnceBelowTheLastThatItNeeds(t *testing.T) {
-	seen := seenOf(t, "a:", "b: a", "c: a", "d: b c", "e: d", "x:", "y: x")
-	var got []string
-	for _, l := range stepTree(seen.overview.Steps) {
-		got = append(got, strings.Repeat("-", l.deep)+seen.overview.Steps[l.number].Shape.Name)
-	}
-	if d := cmp.Diff([]string{"a", "-b", "-c", "--d", "---e", "x", "-y"}, got); d != "" {
-		t.Errorf("-want +got\n%s", d)
-	}
 }
 
 // Whatever the graph and whichever page: the pages together show each step once, each
@@ -170,33 +164,6 @@ func TestABarNeverLies(t *testing.T) {
 	})
 }
 
-func TestAStepSaysWhatItWaitsFor(t *testing.T) {
-	seen := seenOf(t, "a:", "b:", "c: a b")
-	says := func() string { return saysOf(seen.overview, 2) }
-	for _, tc := range []struct {
-		change func()
-		want   string
-	}{
-		{func() {}, "waits for a, b"},
-		{func() { seen.ended(0, step.Succeeded, afterNoon(1), afterNoon(2)) }, "waits for b"},
-		{func() { seen.ended(1, step.Failed, afterNoon(1), afterNoon(2)) }, "does not run: not all of b has succeeded"},
-		{func() { seen.ended(1, step.Succeeded, afterNoon(1), afterNoon(2)) }, ""},
-		{func() { seen.ended(2, step.Scheduled, time.Time{}, time.Time{}) }, ""},
-		{func() {
-			seen.ended(0, step.Requested, time.Time{}, time.Time{})
-			seen.run.Status = run.Canceled
-		}, ""},
-	} {
-		tc.change()
-		if got := says(); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
-	}
-	if got, want := fewNames(strings.Fields("a b c d e f g h i j k l")), "a, b, c, d, e, f, g, h, i, j, 2 more"; got != want {
-		t.Errorf("%s", got)
-	}
-}
-
 func TestAnExpandedStepLeadsToAllOfItsInstances(t *testing.T) {
 	seen := seenOf(t, "x:")
 	sum := &seen.overview.Steps[0]
@@ -233,7 +200,7 @@ func TestAnExpandedStepLeadsToAllOfItsInstances(t *testing.T) {
 		{"", 20_000, "There is no instance after 20000: the last is 9999."},
 	} {
 		q.status, q.after = tc.status, tc.after
-		if got := openStepOf(sum, &step.Instances{}, q).None; got != tc.want {
+		if got := openStepOf(seen, 0, &step.Instances{}, q).None; got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}
 	}

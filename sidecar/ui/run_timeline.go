@@ -67,11 +67,11 @@ func timelineOf(seen *seenRun, list *step.Instances, q runQuery, now time.Time) 
 	}
 	add(timelineRow{Name: "the run", Status: string(seen.run.Status)}, timeOfRun(seen.run, now))
 	if t.None == "" {
-		var tree []treeStep
+		var tree []step.Leaf
 		tree, t.Pages = pageOfSteps(seen.overview, q)
 		q = t.Pages.stay(q)
 		for _, l := range tree {
-			row, some := timelineStep(seen.overview, l.number, q, now)
+			row, some := timelineStep(seen, l.Number, q, now)
 			add(row, some)
 			if row.Open && list != nil {
 				for _, i := range list.Items {
@@ -97,7 +97,8 @@ func timelineOf(seen *seenRun, list *step.Instances, q runQuery, now time.Time) 
 }
 
 // timelineStep is the row of a step, and what it has done.
-func timelineStep(o *step.Overview, number int, q runQuery, now time.Time) (timelineRow, []stretchOfTime) {
+func timelineStep(seen *seenRun, number int, q runQuery, now time.Time) (timelineRow, []stretchOfTime) {
+	o := seen.overview
 	s := &o.Steps[number]
 	row := timelineRow{Name: s.Shape.Name, Level: 1, Open: s.Shape.Name == q.step, Status: outcomeOf(s)}
 	to := onTab(q.run, tabTimeline)
@@ -108,7 +109,7 @@ func timelineStep(o *step.Overview, number int, q runQuery, now time.Time) (time
 	row.Href = to.href()
 	some := timeOfStep(o, number, now)
 	if len(some) == 0 {
-		row.Note = saysOf(o, number)
+		row.Note = saysOf(seen, number).Text
 	}
 	return row, some
 }
