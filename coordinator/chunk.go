@@ -7,9 +7,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// maxItems bounds the changes of one chunk: each is a child of its transaction, of
-// which etcd takes 128 with all that is beside them, and 64 keep a write short.
-const maxItems = 64
+// maxItems bounds the changes of one chunk: etcd takes 128 operations in a transaction,
+// and a change has two, or is one child. One is the leader's own.
+const maxItems = 63
 
 // maxBytes bounds what a chunk puts; etcd's limit is 1.5 MiB in all.
 const maxBytes = 1 << 20
@@ -51,35 +51,35 @@ type chunk struct {
 	items []item
 }
 
-func (ch *chunk) txn(f *fence, me []byte) *pb.TxnRequest {
-	t := &pb.TxnRequest{
+// join makes the transaction of a chunk.
+func (ch *chunk) join(f *fence, me []byte, flat bool) *store.Joined {
+	parts := make([]store.Part, len(ch.items))
+	for i, it := range ch.items {
+		parts[i] = store.Part{If: it.cmps, Then: it.ops}
+	}
+	return store.Join(&pb.TxnRequest{
 		Compare: append([]*pb.Compare{f.compare()}, ch.cmps...),
+		Success: []*pb.RequestOp{f.put(me)},
 		Failure: []*pb.RequestOp{f.get()},
-	}
-	for _, it := range ch.items {
-		t.Success = append(t.Success, store.Nest(&pb.TxnRequest{Compare: it.cmps, Success: it.ops}))
-	}
-	t.Success = append(t.Success, f.put(me))
-	return t
+	}, parts, flat)
 }
 
-// take takes the answer into the state. It tells whether a change was not made,
+// take takes the answer, by item, into the state. It tells whether a change was not made,
 // because the run has changed meanwhile: the watch will tell how.
-func (ch *chunk) take(resp *pb.TxnResponse, s *state) (behind bool) {
-	rev := resp.Header.Revision
+func (ch *chunk) take(rev int64, answers []*pb.TxnResponse, s *state) (behind bool) {
 	for i, it := range ch.items {
 		switch {
-		case !resp.Responses[i].GetResponseTxn().Succeeded:
+		case !answers[i].Succeeded:
 			behind = true
 		case it.made != nil:
-			it.made(rev, resp.Responses[i].GetResponseTxn())
+			it.made(rev, answers[i])
 		case it.gone:
 			s.remove(it.old.ID)
 			s.gone[it.old.ID] = rev
 		default:
 			s.put(&run.Run{ID: it.old.ID, Record: it.rec, Created: it.old.Created, Revision: rev})
 		}
-		if resp.Responses[i].GetResponseTxn().Succeeded && it.done != nil {
+		if answers[i].Succeeded && it.done != nil {
 			it.done()
 		}
 	}

@@ -67,7 +67,11 @@ func (g *gate) reserve(r *run.Run) {
 	if after < 0 || after > 0 && r.HeldSince.IsZero() {
 		return
 	}
-	if at := r.HeldSince.Add(after); g.s.Now.Before(at) {
+	since := r.HeldSince
+	if since.After(g.s.Now) { // by another clock: it is noted anew, as of now
+		since = g.s.Now
+	}
+	if at := since.Add(after); g.s.Now.Before(at) {
 		g.ages = sooner(g.ages, at)
 		return
 	}

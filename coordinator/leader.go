@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
@@ -46,6 +47,7 @@ type leader struct {
 	troubled bool  // the last tick failed, and that was told
 	silent   bool  // the door has failed already, and that was told
 	open     bool  // a write may be under way that is not known of
+	wary     bool  // a change of the last chunk has failed: see [store.Joined]
 	after    int64 // revision that must be known before the next plan
 	// bridgedAt is the revision of the last admission of a run with its slots since the
 	// door was closed: such writes do not put the leader's key.
@@ -277,9 +279,7 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 	if l.me.Tick != nil {
 		l.me.Tick.Took = time.Since(l.begun)
 	}
-	try, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	resp, err := l.cfg.Backend.Txn(try, ch.txn(&l.fence, l.me.Encode()))
+	joined, resp, err := l.try(ctx, ch)
 	switch {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		l.journal.Forget()
@@ -305,8 +305,26 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 	}
 	l.fence.answer(resp)
 	l.told = time.Now()
-	if behind := ch.take(resp, l.state); behind {
+	l.wary = ch.take(resp.Header.Revision, joined.Answers(resp), l.state)
+	if l.wary {
 		l.after = resp.Header.Revision
 	}
 	return nil
+}
+
+// try sends a chunk: flat, unless a change has failed lately, and again if one fails.
+func (l *leader) try(ctx context.Context, ch *chunk) (*store.Joined, *pb.TxnResponse, error) {
+	send := func() (*store.Joined, *pb.TxnResponse, error) {
+		try, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		joined := ch.join(&l.fence, l.me.Encode(), !l.wary)
+		resp, err := l.cfg.Backend.Txn(try, joined.Txn)
+		return joined, resp, err
+	}
+	joined, resp, err := send()
+	if joined.Flat && err == nil && !resp.Succeeded {
+		l.wary = true
+		return send()
+	}
+	return joined, resp, err
 }

@@ -116,7 +116,11 @@ func reference(s *Snapshot) outcome {
 
 func (o *outcome) reserve(s *Snapshot, r *run.Run) {
 	after := o.space.ReserveAfter(r.Pools)
-	switch at := r.HeldSince.Add(after); {
+	since := r.HeldSince
+	if since.After(s.Now) {
+		since = s.Now
+	}
+	switch at := since.Add(after); {
 	case after < 0 || after > 0 && r.HeldSince.IsZero():
 	case !at.After(s.Now):
 		o.first[r] = o.space.Reserve(r.Pools)

@@ -140,27 +140,47 @@ func TestWhatIsDoneAsPlannedNeedsNoOtherPlan(t *testing.T) {
 		if len(first.Back) > 0 {
 			return // the next plan is to let others at the pools
 		}
-		progress := append(remaining(s), first.Admit...)
-		for _, r := range first.Admit {
-			s.Queue.Remove(r)
-			r.Status, r.AdmittedAt = run.NotStarted, planNow
-			if len(r.Pools) > 0 {
-				s.Space.Take(r.Pools)
-				s.Kept[r.ID] = true
+		// A run that has reserved slots may be held up by a tag since, of which others had
+		// the last places: the next plan sees that it reserves no more.
+		rounds := 1
+		if len(s.Limits.Tags) > 0 && reserves(s.Space) {
+			rounds = 1 + s.Queue.Len()
+		}
+		var next Plan
+		for plan := first; rounds > 0; rounds, plan = rounds-1, next {
+			carryOut(s, plan)
+			if next = s.Plan(); next.Empty() {
+				return
 			}
 		}
-		for _, b := range first.Blocks {
-			b.Run.Block = &b.Block
-			if b.Held {
-				b.Run.HeldSince = planNow
-			}
-			s.Queue.Insert(b.Run)
-		}
-		s.InProgress = progress
-		if second := s.Plan(); !second.Empty() {
-			t.Fatalf("after %+v: %+v", first, second)
-		}
+		t.Fatalf("after %+v: %+v", first, next)
 	})
+}
+
+// reserves tells whether anybody may reserve slots.
+func reserves(s *pool.Space) bool {
+	return s != nil && s.ReserveAfter(map[string]int{"db": 1, "gpu": 1, "gone": 1}) != pool.NeverReserve
+}
+
+// carryOut does what a plan says to the snapshot that it is of.
+func carryOut(s *Snapshot, p Plan) {
+	progress := append(remaining(s), p.Admit...)
+	for _, r := range p.Admit {
+		s.Queue.Remove(r)
+		r.Status, r.AdmittedAt = run.NotStarted, planNow
+		if len(r.Pools) > 0 {
+			s.Space.Take(r.Pools)
+			s.Kept[r.ID] = true
+		}
+	}
+	for _, b := range p.Blocks {
+		b.Run.Block = &b.Block
+		if b.Held {
+			b.Run.HeldSince = planNow
+		}
+		s.Queue.Insert(b.Run)
+	}
+	s.InProgress = progress
 }
 
 func TestAPlanChangesNothing(t *testing.T) {

@@ -75,7 +75,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		c.guard.Committed(rev)
 	}
 	c.metrics.batch(b)
-	conflicts := 0
+	conflicts, refused := 0, 0
 	for _, g := range b.releases {
 		switch givenOf(b, g, resp) {
 		case granted:
@@ -85,6 +85,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			g.e.parted(rev, nil)
 			c.done(g.e)
 		case precondition:
+			refused++
 			c.stay(g.e, store.ErrChanged, now)
 		case conflict: // the keys are no longer the claim's: it is over too
 			c.done(g.e)
@@ -99,6 +100,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			c.lostRace(g.e)
 			c.ungrant(g, rev, now)
 		case precondition:
+			refused++
 			c.ungrant(g, 0, now)
 			c.refusePrecondition(g.e)
 		}
@@ -109,17 +111,21 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	for _, d := range b.drops {
 		c.view.committedLeave(d.order, rev)
 	}
-	c.calm(b, conflicts)
+	c.calm(b, conflicts, refused)
 	c.isolate = max(0, c.isolate-1)
 	c.dirty = c.dirty || len(c.queue) > 0
 }
 
-// calm counts the batches without a conflict.
-func (c *core) calm(b *batch, conflicts int) {
-	if conflicts > 0 {
+// calm counts the batches without a conflict. One that has told whose condition did not
+// hold tells, too, that no other host is in the way.
+func (c *core) calm(b *batch, conflicts, refused int) {
+	switch {
+	case conflicts > 0:
 		c.metrics.conflicts.Add(float64(conflicts))
 		c.nested = calmBatches
-	} else if b.shape == nested {
+	case b.shape == nested && refused > 0:
+		c.nested = 0
+	case b.shape == nested:
 		c.nested--
 	}
 }
@@ -277,7 +283,7 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 	c.metrics.conflicts.Inc()
 	c.nested = calmBatches
 	for _, g := range b.grants {
-		if !b.conditional() { // else the next, which is nested, tells whose fault it was
+		if !b.conditional() { // else the next, which are nested, tell whose fault it was
 			c.lostRace(g.e)
 		}
 		g.e.retryAt = resp.Header.Revision

@@ -21,6 +21,7 @@ type builder struct {
 	cmps  []*pb.Compare
 	ops   []*pb.RequestOp // at the root
 	slots int             // operations that deletes of slots will need
+	kept  int             // operations that are kept for what is granted
 	bytes int
 
 	have compared // by the root of a flat batch
@@ -49,7 +50,7 @@ func (b *builder) room(cmps, ops, bytes int) bool {
 	if b.b.shape == nested {
 		most = maxChildren
 	}
-	return len(b.cmps)+cmps < maxOps && len(b.ops)+b.slots+ops < most && b.bytes+bytes <= maxBytes
+	return len(b.cmps)+cmps < maxOps && len(b.ops)+b.slots+b.kept+ops < most && b.bytes+bytes <= maxBytes
 }
 
 // things is how much there is in the batch.

@@ -15,15 +15,20 @@ func (c *core) plan(now time.Time) *batch {
 	}
 	b := c.newBuilder(c.shape(), now)
 	if c.alone == nil {
-		// 1. Give back what is to be given back.
+		// 1. Give back what is to be given back. Half of the room is for those who wait
+		// for it: they take it in place.
 		for _, e := range c.releases {
 			if !b.release(e) || b.b.shape == wide {
 				break
+			}
+			if b.b.shape == flat && len(c.queue) > 0 {
+				b.kept = maxOps / 2
 			}
 		}
 		if b.b.shape == wide {
 			return c.sent(b.finish())
 		}
+		b.kept = 0
 		// 2. Take those out of the line who left, and revocations that are done.
 		for _, d := range c.drops {
 			if !b.drop(d) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -126,6 +127,96 @@ func TestBatchesAreNestedUntilThereIsPeace(t *testing.T) {
 	}
 	if i := slices.Index(s, flat); i != calmBatches {
 		t.Errorf("the first flat one after the conflict is batch %d", i)
+	}
+}
+
+// Once it is found out what else had to hold and does not, batches are flat again: no other
+// host was in the way.
+func TestAConditionThatFailsIsNoConflict(t *testing.T) {
+	r := newRig(t, "one")
+	one := r.hosts[0]
+	r.pool("db", 4)
+	one.shapes()
+	var a, b asked
+	one.together(func() {
+		a = one.ask("a", 1, extra(store.CreateEquals("/side/no", 0), "/side/a"))
+		b = one.ask("b", 1, extra(store.Present("/side/no"), "/side/b"))
+	})
+	a.got()
+	b.refused(problem.Precondition)
+	one.ask("c", 1).got()
+	if got, want := one.shapes(), []shape{flat, nested, flat}; !slices.Equal(got, want) {
+		t.Errorf("the batches were of shapes %v, want %v", got, want)
+	}
+}
+
+// A claim whose condition does not hold is to be refused soon, however busy its host is
+// with others and though the watch is a batch behind.
+func TestAFailedConditionIsRefusedOnABusyHost(t *testing.T) {
+	r := newRig(t, "one")
+	one := r.hosts[0]
+	r.pool("db", 100)
+	one.shapes()
+	one.wedged = true // driven by hand from here on
+	bad := one.ask("bad", 1, extra(store.Present("/side/no"), "/side/b"))
+	rounds, spoiled := 0, 0
+	for ; rounds < 200 && len(bad.reply) == 0; rounds++ {
+		// Something else in etcd is written meanwhile: the view is behind the revision
+		// at which the batch fails until it is told of progress.
+		if _, err := r.etcd.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put("/side/other", []byte(fmt.Sprint(rounds)), 0)}}); err != nil {
+			t.Fatal(err)
+		}
+		one.ask(fmt.Sprint("a", rounds), 1) // one more each round, before
+		one.act()
+		one.ask(fmt.Sprint("b", rounds), 1) // and while the view is behind
+		one.act()
+		one.listen()
+		for _, id := range []string{fmt.Sprint("a", rounds), fmt.Sprint("b", rounds)} {
+			if e := one.core.entries[id]; e != nil && e.state == held {
+				one.core.release(e.claim, make(chan error, 1))
+			}
+		}
+	}
+	for _, c := range one.calls {
+		if c.batch != nil && c.batch.shape == flat && c.batch.conditional() {
+			spoiled++
+		}
+	}
+	if rounds > 10 {
+		t.Errorf("after %d rounds it is not refused: it has spoiled %d flat batches of others", rounds, spoiled)
+	}
+}
+
+// However much is given back at once, those who wait for it take it in place.
+func TestThoseWhoWaitTakeInPlaceWhatManyGiveBack(t *testing.T) {
+	const claims = 50
+	r := newRig(t, "one")
+	one := r.hosts[0]
+	r.pool("db", claims)
+	for i := range claims {
+		one.ask(fmt.Sprint("old", i), 1).got()
+	}
+	deleted := 0
+	r.etcd.OnCommit(func(_ int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
+		for _, ev := range events {
+			if k, err := r.keys.ParsePoolKey(string(ev.Kv.Key)); err == nil && k.Kind == store.SlotKey && ev.Type == mvccpb.Event_DELETE {
+				deleted++
+			}
+		}
+	})
+	var next []asked
+	one.together(func() {
+		for i := range claims {
+			with := store.Extra{Then: []*pb.RequestOp{store.Put(fmt.Sprint("/side/", i), nil, 0), store.Delete("/side/a"), store.Delete("/side/b")}}
+			one.part(one.entries[fmt.Sprint("old", i)].claim, &parting{with, make(chan parted, 1)}, r.now)
+			next = append(next, one.ask(fmt.Sprint("new", i), 1))
+		}
+	})
+	for _, n := range next {
+		n.got()
+	}
+	if deleted > 0 {
+		t.Errorf("%d of %d slots were deleted, and put anew", deleted, claims)
 	}
 }
 

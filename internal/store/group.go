@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// groupMost bounds the changes that share a transaction: each is a child of it, and
-	// etcd takes 128.
+	// groupMost bounds the changes that share a transaction: each may be a child of it,
+	// and etcd takes 128.
 	groupMost = 100
 	// groupBytes bounds what they put; etcd's limit is 1.5 MiB in all.
 	groupBytes = 1 << 20
@@ -19,19 +19,40 @@ const (
 	groupFlights = 4
 	// groupTimeout bounds one transaction.
 	groupTimeout = 2 * time.Second
+	// groupWait bounds the wait for company; it is no longer than a quarter of what the
+	// last transaction took.
+	groupWait = time.Millisecond
 )
 
 // Group has changes that come while a transaction is under way share the next, each
 // failing alone: etcd pays for a transaction, not for what is in it. Zero is ready.
+//
+// Those whom a transaction answered have their next change ready in a moment. If it was
+// of several, the next waits for as many, but not for long: else half of them would miss
+// it, and each half would wait for the other's.
 type Group struct {
 	mu      sync.Mutex // guards what follows
 	pending []*grouped
 	flying  int // transactions under way
+	// waits is the transaction that waits for company, if one does.
+	waits *waiting
+	// wary tells that a change has failed in the last transaction: see [Joined].
+	wary bool
+	// flat tells that one is under way that may have to be sent again: no other may
+	// overtake it.
+	flat bool
+}
+
+// waiting is a transaction that goes when so many changes are pending, or at a time.
+type waiting struct {
+	want int
+	late *time.Timer
+	send func([]*grouped)
 }
 
 // grouped is one change.
 type grouped struct {
-	txn   *pb.TxnRequest
+	Part
 	keys  []string // that it puts or deletes
 	bytes int
 	done  chan groupAnswer // with room for one
@@ -57,7 +78,7 @@ func (g *Group) Commit(ctx context.Context, b Backend, cmps []*pb.Compare, ops .
 // Enqueue is [Group.Commit] in two parts: when it returns the change has its place, and
 // what is enqueued later goes with it or after it. The answer is what it returns for.
 func (g *Group) Enqueue(ctx context.Context, b Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (answer func() (Committed, error)) {
-	c := &grouped{txn: &pb.TxnRequest{Compare: cmps, Success: ops}, done: make(chan groupAnswer, 1)}
+	c := &grouped{Part: Part{If: cmps, Then: ops}, done: make(chan groupAnswer, 1)}
 	for _, op := range ops {
 		if put := op.GetRequestPut(); put != nil {
 			c.keys = append(c.keys, string(put.Key))
@@ -71,13 +92,17 @@ func (g *Group) Enqueue(ctx context.Context, b Backend, cmps []*pb.Compare, ops 
 	// One at a time makes large groups; another goes out when it is full. What it sends
 	// is taken here, so that the next change does not find it pending still.
 	var some []*grouped
-	if g.flying == 0 || g.flying < groupFlights && len(g.pending) >= groupMost {
+	send := func(some []*grouped) { g.drain(context.WithoutCancel(ctx), b, some) }
+	switch {
+	case g.waits != nil && len(g.pending) >= g.waits.want:
+		some, send = g.depart()
+	case g.flying == 0 || g.flying < groupFlights && len(g.pending) >= groupMost && !g.flat:
 		g.flying++
 		some = g.take()
 	}
 	g.mu.Unlock()
 	if len(some) > 0 {
-		go g.drain(context.WithoutCancel(ctx), b, some)
+		go send(some)
 	}
 	return func() (Committed, error) {
 		select {
@@ -99,16 +124,48 @@ func (g *Group) withdraw(c *grouped) {
 	}
 }
 
-// drain sends, until nothing is pending.
+// drain sends, until nothing is pending or the next waits for company.
 func (g *Group) drain(ctx context.Context, b Backend, some []*grouped) {
 	for len(some) > 0 {
-		send(ctx, b, some)
+		begun := time.Now()
+		g.send(ctx, b, some)
+		most := min(groupWait, time.Since(begun)/4)
 		g.mu.Lock()
-		if some = g.take(); len(some) == 0 {
+		if last := len(some); last > 1 && len(g.pending) < groupMost && g.waits == nil {
+			g.wait(min(groupMost, len(g.pending)+last), most, func(some []*grouped) { g.drain(ctx, b, some) })
+			some = nil
+		} else if some = g.take(); len(some) == 0 {
 			g.flying--
 		}
 		g.mu.Unlock()
 	}
+}
+
+// wait has the next transaction wait for company. The lock is held.
+func (g *Group) wait(want int, most time.Duration, send func([]*grouped)) {
+	w := &waiting{want: want, send: send}
+	g.waits = w
+	w.late = time.AfterFunc(most, func() {
+		g.mu.Lock()
+		if g.waits != w {
+			g.mu.Unlock()
+			return
+		}
+		some, send := g.depart()
+		g.mu.Unlock()
+		send(some)
+	})
+}
+
+// depart ends the wait for company, and returns what is to be sent. The lock is held.
+func (g *Group) depart() (some []*grouped, send func([]*grouped)) {
+	w := g.waits
+	w.late.Stop()
+	g.waits = nil
+	if some = g.take(); len(some) == 0 {
+		g.flying--
+	}
+	return some, w.send
 }
 
 // take returns what goes into the next transaction, first come first. Changes that
@@ -132,38 +189,70 @@ func (g *Group) take() []*grouped {
 	return some
 }
 
-func send(ctx context.Context, b Backend, some []*grouped) {
+// send sends some changes, and answers them.
+func (g *Group) send(ctx context.Context, b Backend, some []*grouped) {
 	if len(some) == 1 {
 		some[0].alone(ctx, b)
 		return
 	}
-	t := &pb.TxnRequest{}
-	for _, c := range some {
-		t.Success = append(t.Success, Nest(c.txn))
-	}
-	try, cancel := context.WithTimeout(ctx, groupTimeout)
-	defer cancel()
-	resp, err := b.Txn(try, t)
-	if err != nil && !InDoubt(err) { // because of one of them: find out which
+	joined, resp, err := g.try(ctx, b, some)
+	switch {
+	case err != nil && !InDoubt(err): // because of one of them: find out which
 		for _, c := range some {
 			c.alone(ctx, b)
 		}
 		return
-	}
-	for i, c := range some {
-		if err != nil {
+	case err != nil:
+		for _, c := range some {
 			c.done <- groupAnswer{err: err}
-			continue
 		}
-		c.answer(resp.Header.Revision, resp.Responses[i].GetResponseTxn())
+		return
 	}
+	failed := false
+	for i, a := range joined.Answers(resp) {
+		some[i].answer(resp.Header.Revision, a)
+		failed = failed || !a.Succeeded
+	}
+	g.mu.Lock()
+	g.wary = failed
+	g.mu.Unlock()
+}
+
+// try sends some changes in one transaction: flat, unless one has failed lately or others
+// are under way, and again if one fails.
+func (g *Group) try(ctx context.Context, b Backend, some []*grouped) (*Joined, *pb.TxnResponse, error) {
+	parts := make([]Part, len(some))
+	for i, c := range some {
+		parts[i] = c.Part
+	}
+	g.mu.Lock()
+	joined := Join(&pb.TxnRequest{}, parts, !g.wary && g.flying == 1)
+	g.flat = joined.Flat
+	g.mu.Unlock()
+	resp, err := once(ctx, b, joined.Txn)
+	if joined.Flat && err == nil && !resp.Succeeded {
+		joined = Join(&pb.TxnRequest{}, parts, false)
+		g.mu.Lock()
+		g.wary = true
+		g.mu.Unlock()
+		resp, err = once(ctx, b, joined.Txn)
+	}
+	g.mu.Lock()
+	g.flat = false
+	g.mu.Unlock()
+	return joined, resp, err
+}
+
+// once sends a transaction, and waits for as long as one may take.
+func once(ctx context.Context, b Backend, t *pb.TxnRequest) (*pb.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
+	defer cancel()
+	return b.Txn(ctx, t)
 }
 
 // alone sends one change by itself.
 func (c *grouped) alone(ctx context.Context, b Backend) {
-	ctx, cancel := context.WithTimeout(ctx, groupTimeout)
-	defer cancel()
-	resp, err := b.Txn(ctx, c.txn)
+	resp, err := once(ctx, b, &pb.TxnRequest{Compare: c.If, Success: c.Then})
 	if err != nil {
 		c.done <- groupAnswer{err: err}
 		return

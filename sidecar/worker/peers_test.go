@@ -42,7 +42,7 @@ func lookers(t *rapid.T) (all []looking, offers []*offer) {
 		l := looking{skipped: map[string]bool{}}
 		own := make([]*offer, len(offers))
 		for k, o := range offers {
-			own[k] = &offer{Published: o.Published, number: number(o.Order), seen: time.UnixMilli(int64(rapid.SampledFrom([]int{0, 900, 1000}).Draw(t, "seen")))}
+			own[k] = &offer{Published: o.Published, number: number(o.Order), seen: time.UnixMilli(int64(rapid.SampledFrom([]int{-5000, 0, 900, 1000}).Draw(t, "seen")))}
 			l.skipped[o.Order] = rapid.IntRange(0, 5).Draw(t, "skip") == 0
 		}
 		peers := newPeers(pickKeys, host(i), Role, hclog.NewNullLogger())
@@ -54,6 +54,7 @@ func lookers(t *rapid.T) (all []looking, offers []*offer) {
 			skip:   func(o *offer) bool { return l.skipped[o.Order] },
 			slots:  func(*class) map[string]int { return nil },
 		}
+		l.room = l.free + rapid.IntRange(0, 3).Draw(t, "has")
 		all = append(all, l)
 	}
 	return all, offers
@@ -85,8 +86,14 @@ func TestWhatAWorkerPicksIsItsToTake(t *testing.T) {
 				t.Fatalf("%d are taken where there is room for %d", len(taken), l.free)
 			}
 			left := 0
+			var first *offer // of its own
 			for _, o := range l.queues[0].classes[""].all {
-				may := l.peers.mine(o) || l.now.Sub(o.seen) >= l.turn
+				if first == nil && l.peers.mine(o) && !l.skipped[o.Order] {
+					first = o
+				}
+			}
+			for _, o := range l.queues[0].classes[""].all {
+				may := l.peers.mine(o) || l.now.Sub(o.seen) >= l.turn || first != nil && first.seen.Sub(o.seen) > longTurn
 				if taken[o.Order] != nil && !may {
 					t.Fatalf("%s is taken before its turn", o.Order)
 				}
@@ -108,6 +115,26 @@ func TestWhatAWorkerPicksIsItsToTake(t *testing.T) {
 			}
 			if left > 0 && l.free > 0 && len(taken) == 0 && !p.again {
 				t.Fatalf("nothing is taken of %d, and nobody will look again", left)
+			}
+		}
+	})
+}
+
+// Who has enough of its own leaves theirs to others, unless it is much older.
+func TestAWorkerLeavesOthersTheirsWhileItHasItsOwn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all, _ := lookers(t)
+		l := all[0]
+		own := 0
+		for _, o := range l.queues[0].classes[""].all {
+			o.seen = time.UnixMilli(900)
+			if o.Priority = 0; l.peers.mine(o) && !l.skipped[o.Order] {
+				own++
+			}
+		}
+		for _, o := range pick(l.choice).plain {
+			if !l.peers.mine(o) && own >= l.free {
+				t.Fatalf("%s is taken of others, and %d are its own for %d places", o.Order, own, l.free)
 			}
 		}
 	})
@@ -142,6 +169,9 @@ func TestWorkersDoNotMeetAtWhatIsNew(t *testing.T) {
 		by := map[string]int{}
 		for i, l := range all {
 			clear(l.skipped)
+			for _, o := range l.queues[0].classes[""].all {
+				o.seen = l.now
+			}
 			l.turn, l.free = time.Hour, len(offers)
 			for _, o := range pick(l.choice).plain {
 				if other, twice := by[o.Order]; twice {

@@ -10,8 +10,8 @@ import (
 )
 
 // lookAhead is how far down the order a worker looks for instances that it comes first
-// for, in multiples of what the workers of the queue would take together if each had as
-// much room: it misses all of them once in a hundred times or less.
+// for, in multiples of what the workers of the queue have together if each has as much
+// room: so that it finds its own behind those of workers that are slower.
 const lookAhead = 4
 
 // choice is what [pick] is asked.
@@ -21,8 +21,8 @@ type choice struct {
 	peers  *peers
 	// turn is how long an instance is left to the worker that comes first for it.
 	turn time.Duration
-	// free is how many instances the worker can take now.
-	free int
+	// room is how many instances the worker can have, and free how many it can take now.
+	room, free int
 	// lines is how many of a class stand in line for slots already, by its name.
 	lines map[string]int
 	// skip tells which are not to be taken: they are the worker's own already, were
@@ -101,62 +101,118 @@ func (c *choice) share(in iter.Seq[*offer], most int) (s shared) {
 	if most <= 0 {
 		return s
 	}
-	var some []*offer // that it may take
-	own, looked, first := 0, 0, 0
+	g := c.grounds(in, most)
+	var some, tardy []*offer // that it may take; the late ones are asked for when they count
+	due, looked, first := 0, 0, 0
 	room, others := most, 0 // what is left to those of one priority, and to others above
+	settle := func() {
+		some = append(some, slices.DeleteFunc(tardy, c.skip)...)
+		tardy = nil
+	}
 	for o := range in {
-		mine := c.peers.mine(o)
-		late := c.now.Sub(o.seen) >= c.turn
-		if (mine || late) && c.skip(o) {
+		why := g.of(o)
+		if why <= own && c.skip(o) {
 			continue
 		}
 		if looked > 0 && o.Priority != first {
 			// Those above that are others' may be had in a moment: room is kept for them.
-			if room = most - others; len(some) >= room {
+			if settle(); len(some) >= most-others {
 				break
 			}
+			room = most - others
 		}
-		if room < most && len(some) >= room || own == most || looked == most*lookAhead*c.peers.count(o.Queue) {
+		if room < most && len(some) >= room || due == most || looked == g.reach {
 			break
 		}
 		first = o.Priority
 		if looked++; looked == most {
 			s.last = o.Order
 		}
-		switch {
-		case mine:
-			own++
-			some = append(some, o)
-		case late:
-			some = append(some, o)
-		case !c.skip(o):
+		switch why {
+		case theirs: // one that is gone counts for a moment
 			others++
-			s.again = true
+		case late:
+			tardy = append(tardy, o)
+		default:
+			some = append(some, o)
+			due++
 		}
 	}
-	if own < len(some) {
-		slices.SortStableFunc(some, c.compare)
+	if due < most {
+		settle()
 	}
-	s.taken = some[:min(len(some), most)]
-	s.again = s.again && len(s.taken) < most
+	slices.SortStableFunc(some, g.compare)
+	s.taken = some[:min(len(some), room)]
+	s.again = others > 0 && len(s.taken) < most
 	return s
 }
 
-// compare puts those first that the worker comes first for, in their order, among those
-// of one priority; the others in an order of its own, so that it meets nobody there.
-func (c *choice) compare(a, b *offer) int {
+// ground is why a worker may take an instance, the strongest first.
+type ground int
+
+const (
+	// overdue: another worker comes first for it, and has left it for so long that what
+	// is the worker's own was published [longTurn] later.
+	overdue ground = iota
+	// own: the worker comes first for it.
+	own
+	// late: another worker comes first for it, and its turn has passed.
+	late
+	// theirs: another worker comes first for it.
+	theirs
+)
+
+// grounds are those on which a worker takes of a list.
+type grounds struct {
+	*choice
+	reach int    // how many it looks at
+	first *offer // of its own, nil if there is none
+}
+
+func (c *choice) grounds(in iter.Seq[*offer], most int) *grounds {
+	g := &grounds{choice: c}
+	for _, q := range c.queues {
+		g.reach = max(g.reach, max(most, c.room)*lookAhead*c.peers.count(q.name))
+	}
+	looked := 0
+	for o := range in {
+		if looked++; looked > g.reach {
+			break
+		}
+		if c.peers.mine(o) && !c.skip(o) {
+			g.first = o
+			break
+		}
+	}
+	return g
+}
+
+func (g *grounds) of(o *offer) ground {
+	switch {
+	case g.peers.mine(o):
+		return own
+	case g.first != nil && g.first.seen.Sub(o.seen) > longTurn:
+		return overdue
+	case g.now.Sub(o.seen) >= g.turn:
+		return late
+	}
+	return theirs
+}
+
+// compare puts what is due in order, and what is late in an order that each worker has
+// for itself, so that it meets nobody there: among those of one priority.
+func (g *grounds) compare(a, b *offer) int {
 	if a.Priority != b.Priority {
 		return cmp.Compare(b.Priority, a.Priority)
 	}
-	switch mine, theirs := c.peers.mine(a), c.peers.mine(b); {
-	case mine && theirs:
-		return strings.Compare(a.Order, b.Order)
-	case mine:
-		return -1
-	case theirs:
-		return 1
+	why, other := g.of(a), g.of(b)
+	switch {
+	case why != other:
+		return cmp.Compare(why, other)
+	case why == late:
+		return cmp.Compare(g.peers.rank(a), g.peers.rank(b))
 	}
-	return cmp.Compare(c.peers.rank(a), c.peers.rank(b))
+	return strings.Compare(a.Order, b.Order)
 }
 
 // before goes through a list up to a place; through all of it if that is empty.
@@ -172,6 +228,9 @@ func before(list []*offer, last string) iter.Seq[*offer] {
 
 // merged goes through lists that are in order in one order.
 func merged(lists [][]*offer) iter.Seq[*offer] {
+	if len(lists) == 1 {
+		return slices.Values(lists[0])
+	}
 	return func(yield func(*offer) bool) {
 		at := make([]int, len(lists))
 		for {

@@ -108,7 +108,7 @@ func (q *queue) remove(key string) {
 	}
 	delete(q.of, order)
 	if at, ok := c.find(order); ok {
-		c.all = slices.Delete(c.all, at, at+1)
+		c.removeAt(at)
 	}
 	if len(c.all) == 0 {
 		delete(q.classes, c.name)
@@ -127,4 +127,16 @@ func (q *queue) has(order string, revision int64) bool {
 
 func (c *class) find(order string) (int, bool) {
 	return slices.BinarySearchFunc(c.all, order, func(p *offer, order string) int { return strings.Compare(p.Order, order) })
+}
+
+// removeAt takes one out. They go from the front, mostly, and there may be very many: so
+// what is moved is the shorter side.
+func (c *class) removeAt(at int) {
+	if at > len(c.all)/2 {
+		c.all = slices.Delete(c.all, at, at+1)
+		return
+	}
+	copy(c.all[1:], c.all[:at])
+	c.all[0] = nil
+	c.all = c.all[1:]
 }

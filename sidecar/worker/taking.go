@@ -44,7 +44,8 @@ func (w *Worker) take(ctx context.Context) {
 	}
 	now := time.Now()
 	p := pick(choice{
-		now: now, queues: w.queues, peers: w.peers, turn: w.turn(), free: free, lines: lines,
+		now: now, queues: w.queues, peers: w.peers, turn: w.turn(),
+		room: w.cfg.Concurrency, free: free, lines: lines,
 		skip: w.skips, slots: w.slotsOf, rests: func(c *class) bool { return now.Before(w.resting[c.name].until) },
 	})
 	w.metrics.looked(free, len(p.plain)+len(p.slotted))

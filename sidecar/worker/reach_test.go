@@ -1,0 +1,99 @@
+package worker
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
+)
+
+// crowd makes the peers of some hosts, as the first of them sees them.
+func crowd(names ...string) *peers {
+	var seen store.Snapshot
+	for _, name := range names {
+		p := lease.PresenceRecord{Role: Role, Queues: []string{"q"}}
+		seen.KVs = append(seen.KVs, &mvccpb.KeyValue{Key: []byte(pickKeys.Presence(name, Role)), Value: presence(p)})
+	}
+	p := newPeers(pickKeys, names[0], Role, hclog.NewNullLogger())
+	p.message(store.FeedMessage{Snapshot: &seen})
+	return p
+}
+
+func manyOffers(n int, seen time.Time) (all []*offer) {
+	for i := range n {
+		r := step.Ready{Run: "r", Step: "s", Index: i}
+		o := step.OrderOf(0, 1, 0, i, r.Run)
+		all = append(all, &offer{Published: &step.Published{Ready: r, Queue: "q", Order: o, Revision: 1}, number: number(o), seen: seen})
+	}
+	slices.SortFunc(all, func(a, b *offer) int { return strings.Compare(a.Order, b.Order) })
+	return all
+}
+
+// Another worker is full for long. All has been published an hour ago, half of it is the
+// worker's own, and the worker has room: it goes on with its own, or with what is late,
+// each time that it looks, and does not stop with nothing.
+func TestAWorkerWithRoomAndItsOwnDoesNotStandStill(t *testing.T) {
+	now := time.Unix(10_000, 0)
+	all := manyOffers(400, now.Add(-time.Hour))
+	peers := crowd("a", "b")
+	for look := 0; len(all) > 0; look++ {
+		now = now.Add(time.Millisecond) // the time of an instance
+		c := choice{
+			now: now, turn: shortTurn, peers: peers, room: 4, free: 4,
+			queues: []*queue{{name: "q", classes: map[string]*class{"": {all: all}}}},
+			skip:   func(*offer) bool { return false },
+			slots:  func(*class) map[string]int { return nil },
+		}
+		p := pick(c)
+		if len(p.plain) == 0 {
+			own, first := 0, -1
+			for i, o := range all {
+				if peers.mine(o) {
+					if own++; first < 0 {
+						first = i
+					}
+				}
+			}
+			if own > 0 {
+				t.Fatalf("look %d: nothing is taken with 4 places free: %d are left, %d are its own, the first of them in place %d", look, len(all), own, first)
+			}
+			return
+		}
+		all = slices.DeleteFunc(all, func(o *offer) bool { return slices.Contains(p.plain, o) })
+	}
+}
+
+// One urgent instance, published an hour ago, comes first for a worker that is full. The
+// other worker has one place free at a time, and plenty of its own: it takes the urgent one
+// or one of its own, and does not leave the place empty.
+func TestAPlaceIsNotKeptForWhatIsLate(t *testing.T) {
+	now := time.Unix(10_000, 0)
+	peers := crowd("a", "b")
+	all := manyOffers(200, now.Add(-time.Hour))
+	for i := range 100 {
+		r := step.Ready{Run: "urgent", Step: "s", Index: i, Priority: 5}
+		o := step.OrderOf(5, 1, 0, i, r.Run)
+		u := &offer{Published: &step.Published{Ready: r, Queue: "q", Order: o, Revision: 1}, number: number(o), seen: now.Add(-time.Hour)}
+		if !peers.mine(u) {
+			all = append(all, u)
+			break
+		}
+	}
+	slices.SortFunc(all, func(a, b *offer) int { return strings.Compare(a.Order, b.Order) })
+	p := pick(choice{
+		now: now, turn: longTurn, peers: peers, room: 4, free: 1,
+		queues: []*queue{{name: "q", classes: map[string]*class{"": {all: all}}}},
+		skip:   func(*offer) bool { return false },
+		slots:  func(*class) map[string]int { return nil },
+	})
+	if len(p.plain) == 0 {
+		t.Errorf("nothing is taken with a place free: the first of %d is urgent: %v, and has been there for an hour", len(all), all[0].Priority == 5)
+	}
+}
