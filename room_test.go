@@ -29,6 +29,7 @@ func room(t *testing.T, c *berth.Client, run string) *berth.Room {
 }
 
 func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
+	t.Parallel()
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	defer c.Leave()

@@ -20,6 +20,7 @@ import (
 // explains what everybody saw. When it is calm again nothing is left, and
 // everything can be had.
 func TestARandomHistoryUnderFaultsKeepsItsPromises(t *testing.T) {
+	t.Parallel()
 	steps, users := 40, 4
 	if os.Getenv("BERTH_LONG") != "" {
 		steps = 400

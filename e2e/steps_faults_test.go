@@ -262,7 +262,6 @@ func TestWorkersComeAndGo(t *testing.T) {
 
 // Ten commands end at the same moment, on two workers, and ten more are in line.
 func TestTenCompletionsAtOnce(t *testing.T) {
-	t.Parallel()
 	s := newShop(t, embedtest.New(t).Endpoint())
 	s.do("pools", "set", "db", "10")
 	s.coordinators("lead")

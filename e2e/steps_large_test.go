@@ -94,7 +94,6 @@ func memoryPeak(t testing.TB, pid int) int64 {
 // Many items go through a window on four workers, and neither the processes nor the
 // database grow without bound.
 func TestManyItemsThroughAWindow(t *testing.T) {
-	t.Parallel()
 	items, mostMemory, mostData := 2_000, int64(256<<20), int64(64<<20)
 	if os.Getenv("BERTH_LONG") != "" {
 		items, mostData = 10_000, 256<<20

@@ -199,7 +199,6 @@ func (s *shop) write(name string) {
 // Windows, a cap, a pool and a task's limit hold at every revision, over two runs and
 // four workers on three hosts.
 func TestWindowsCapsAndPoolsHoldAtEveryRevision(t *testing.T) {
-	t.Parallel()
 	s := newShop(t, embedtest.New(t).Endpoint())
 	s.do("pools", "set", "db", "2")
 	s.do("pools", "set", "task.resize", "1")

@@ -196,6 +196,7 @@ func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
 }
 
 func TestAReleaseWhoseClientHangsUpIsNoFault(t *testing.T) {
+	t.Parallel()
 	etcd := embedtest.Cluster(t, 1)
 	r := start(t, config(t, etcd.Endpoints()[0]))
 	r.pool("db", 1)

@@ -108,6 +108,7 @@ func TestTheEndOfAProcessEndsTheWaitOfItsClaim(t *testing.T) {
 }
 
 func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
+	t.Parallel()
 	r := single(t)
 	r.pool("db", 2)
 	c := r.claim(sidecar.ClaimRequest{ID: "short", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL)})
@@ -139,6 +140,7 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 }
 
 func TestARevokedClaimsProcessIsStopped(t *testing.T) {
+	t.Parallel()
 	r := single(t)
 	r.pool("db", 2, leases(6*time.Second)) // a grace of 1 s
 	for line, want := range map[string]syscall.Signal{
@@ -168,6 +170,7 @@ func TestARevokedClaimsProcessIsStopped(t *testing.T) {
 // TestAProcessThatItsHolderTellsIsOnlyKilled ends processes that would have ended
 // by SIGTERM, had they got one.
 func TestAProcessThatItsHolderTellsIsOnlyKilled(t *testing.T) {
+	t.Parallel()
 	r := single(t)
 	r.pool("db", 2, leases(6*time.Second)) // a grace of 1 s
 	asked, renewed := spawn(t, sleeper), spawn(t, sleeper)
@@ -269,6 +272,7 @@ func TestTheContextOfRunEndsItWithADrain(t *testing.T) {
 }
 
 func TestARestartedServerKeepsItsClaims(t *testing.T) {
+	t.Parallel()
 	r := single(t)
 	r.pool("db", 9)
 	lives, ends := spawn(t, sleeper), spawn(t, sleeper)

@@ -6,4 +6,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-func TestMain(m *testing.M) { embedtest.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	embedtest.ManyAtOnce(8, 4)
+	embedtest.VerifyTestMain(m)
+}

@@ -49,6 +49,7 @@ func TestBeforeEtcdAnswersTheServerSaysSo(t *testing.T) {
 }
 
 func TestEtcdThatComesLateIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	etcd := embedtest.Cluster(t, 1)
 	etcd.Stop(0)
 	r := launch(t, config(t, etcd.Endpoints()[0]))
@@ -70,6 +71,7 @@ func TestASecondServerOfAHostIsRefused(t *testing.T) {
 }
 
 func TestASecondServerOfAHostSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
 	first := single(t)
 	cfg := config(t, first.cfg.Options.Endpoints[0])
 	second := launch(t, cfg)

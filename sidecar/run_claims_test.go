@@ -11,6 +11,7 @@ import (
 // What happens to a claim that carries a run is among the run's events, from the
 // grant over the first renewal of its lease to the release.
 func TestTheFirstRenewalOfAClaimIsAmongTheEventsOfItsRun(t *testing.T) {
+	t.Parallel()
 	d := newDock(t)
 	d.submit(sidecar.RunRequest{ID: "a"})
 	d.pool("db", 1, leases(5*time.Second))

@@ -63,6 +63,7 @@ func (d *dock) openStream(id, last string) (next func() frame, end func()) {
 }
 
 func TestTheEventsOfARunAreStreamedUntilItHasEnded(t *testing.T) {
+	t.Parallel()
 	d := newDock(t)
 	d.submit(sidecar.RunRequest{ID: "a"})
 	next, end := d.openStream("a", "")
@@ -156,6 +157,7 @@ func TestAStreamTellsWhatCantBeRead(t *testing.T) {
 // A client follows on over a restart of the sidecar, and over a compaction of what
 // happened meanwhile.
 func TestAClientIsToldEachEventOnce(t *testing.T) {
+	t.Parallel()
 	d := newDock(t)
 	d.submit(sidecar.RunRequest{ID: "a"})
 	told, done := make(chan string, 16), make(chan error, 1)

@@ -154,6 +154,7 @@ func TestAStartWithSlotsThatIsAskedAgainFindsTheSameAttempt(t *testing.T) {
 }
 
 func TestOnlyOneOfTwoHostsTakesTheSlotsOfARun(t *testing.T) {
+	t.Parallel()
 	d := led(t, 1)
 	two := d.another("two")
 	d.gated("job", 1)
@@ -186,6 +187,7 @@ func TestOnlyOneOfTwoHostsTakesTheSlotsOfARun(t *testing.T) {
 }
 
 func TestARestartedServerKeepsTheSlotsOfItsRuns(t *testing.T) {
+	t.Parallel()
 	d := led(t, 4)
 	for _, id := range []string{"stays", "finished", "canceled"} {
 		d.gated(id, 1)

@@ -17,6 +17,7 @@ import (
 )
 
 func TestARestartedServerKeepsItsRuns(t *testing.T) {
+	t.Parallel()
 	d := newDock(t)
 	d.pool("db", 1)
 	d.claim(sidecar.ClaimRequest{ID: "beside", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
@@ -68,6 +69,7 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 // TestARunOfAServerWithoutItsStateIsNotTakenOver starts a server again that does
 // not know the leases of the one before.
 func TestARunOfAServerWithoutItsStateIsNotTakenOver(t *testing.T) {
+	t.Parallel()
 	d := newDock(t, func(c *sidecar.Config) { c.Options.StateDir = "" })
 	s := d.started("job", sidecar.RunStart{Executor: "me"})
 	d.running = d.restarted()
@@ -147,6 +149,7 @@ func TestAStopLosesRunsThatDoNotFinish(t *testing.T) {
 }
 
 func TestRunsGoOnWhileEtcdIsAwayForAMoment(t *testing.T) {
+	t.Parallel()
 	etcd := embedtest.Cluster(t, 1)
 	d := &dock{running: start(t, config(t, etcd.Endpoints()[0]))}
 	d.store = run.Store{Backend: etcd.Client(t), Keys: store.NewKeys(store.DefaultPrefix)}

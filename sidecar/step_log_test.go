@@ -66,6 +66,7 @@ func TestTheOutputOfWhatRunsIsReadAndOfWhatHasEnded(t *testing.T) {
 }
 
 func TestAClientReadsTheOutputOfAnAttempt(t *testing.T) {
+	t.Parallel()
 	d := led(t, 1)
 	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 1, worked)}})
 	id := store.StepID{Run: "a", Step: "x"}

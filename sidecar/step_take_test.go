@@ -171,6 +171,7 @@ func TestATaskThatHasALimitTakesASlot(t *testing.T) {
 }
 
 func TestWhoHangsUpInLineTakesNothing(t *testing.T) {
+	t.Parallel()
 	d := led(t, 1)
 	d.fanned("a", fan("x", 2, needs(map[string]int{"db": 1})))
 	first := d.take("a", 0, sidecar.StepTake{})
@@ -197,6 +198,7 @@ func TestWhoHangsUpInLineTakesNothing(t *testing.T) {
 }
 
 func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
+	t.Parallel()
 	for name, slots := range map[string]map[string]int{"plain": nil, "with slots": {"db": 1}} {
 		t.Run(name, func(t *testing.T) {
 			d := led(t, 1)

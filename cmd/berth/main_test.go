@@ -11,7 +11,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
+
+// raceVar is what the race detector is told by, and raceOptions that commands end as
+// soon as they have: whatever runs beside them then is not asked for.
+const raceVar, raceOptions = "GORACE", "atexit_sleep_ms=0"
 
 // The test binary is berth and its helper too, when it is called by their names.
 func TestMain(m *testing.M) {
@@ -22,6 +28,12 @@ func TestMain(m *testing.M) {
 type leakChecked struct{ *testing.M }
 
 func (m leakChecked) Run() int {
+	embedtest.ManyAtOnce(8, 2)
+	// Under the race detector each command would end a second later.
+	if err := os.Setenv(raceVar, raceOptions); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	// A hang-up that nohup has the tests ignore would be ignored by all that they
 	// start: what is caught here is as usual there.
 	hangup := make(chan os.Signal, 1)

@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 		Dir:                "testdata/script",
 		RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("GORACE", "atexit_sleep_ms=0") // or each command ends a second later under the race detector
+			env.Setenv(raceVar, raceOptions)
 			root, err := filepath.Abs("../..")
 			if err != nil {
 				return err

@@ -79,6 +79,7 @@ func startServed(ts *testscript.TestScript, name string, args ...string) *served
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = []string{
 		"BERTH_ENDPOINTS=" + ts.Getenv("BERTH_ENDPOINTS"), "PATH=" + ts.Getenv("PATH"), "HOME=" + ts.MkAbs("."),
+		raceVar + "=" + raceOptions,
 	}
 	cmd.Stdout, cmd.Stderr = in, log
 	ts.Check(cmd.Start())

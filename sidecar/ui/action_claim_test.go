@@ -48,6 +48,7 @@ func TestAClaimIsReleasedFromThePages(t *testing.T) {
 }
 
 func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t)
 	d.pool("db", 3)
 	d.hold(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}})

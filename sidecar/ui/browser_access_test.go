@@ -18,6 +18,8 @@ const reachable = `[...document.querySelectorAll("a[href], button, input:not([ty
 
 // With a keyboard alone one reaches all there is, in its order, and sees where one is.
 func TestEveryPageIsWalkedByKeyboard(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	s := newScene(t)
 	for _, path := range paths {
 		s.to(path)
@@ -62,6 +64,8 @@ func (h *harbour) press(name, key string) {
 }
 
 func TestARunIsCanceledByKeyboard(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly"})
 	h.to("/pools")
@@ -77,6 +81,8 @@ func TestARunIsCanceledByKeyboard(t *testing.T) {
 }
 
 func TestAPoolIsExpandedByKeyboard(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2)
 	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}})
@@ -100,6 +106,8 @@ func TestAPoolIsExpandedByKeyboard(t *testing.T) {
 
 // Without scripts everything works; what changes is seen when it is asked for again.
 func TestEverythingWorksWithoutScripts(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.NoScript(true)
 	h.pool("db", 4)
@@ -147,6 +155,8 @@ func TestEverythingWorksWithoutScripts(t *testing.T) {
 
 // One signs in, on loopback or over TLS.
 func TestOneSignsInBeforeAnythingIsSeen(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	t.Run("on loopback", func(t *testing.T) {
 		signsIn(t, newHarbour(t, withToken))
 	})
@@ -212,6 +222,8 @@ func signsIn(t *testing.T, h *harbour) {
 
 // A page of somebody else gets nothing, whether it reads, frames or sends.
 func TestPagesOfOtherSitesGetNothing(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("secret", 4)
 	other := newHarbour(t) // any other site; one with no policy of its own would do as well

@@ -30,6 +30,7 @@ func (h *harbour) wantActions(want ...string) {
 // A run is canceled from its page: one is told what will happen, says so, and its worker
 // stops what runs of it.
 func TestARunIsCanceledFromItsPage(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2)
 	h.leads("one")
@@ -81,6 +82,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 }
 
 func TestAPoolIsChangedFromThePage(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 4)
 	h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 3}, berth.WithPID(11))
@@ -124,6 +126,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 }
 
 func TestASlotIsReleasedFromThePage(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2)
 	c := h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 2}, berth.WithRun("r-1", "load"), berth.WithPID(4711))
@@ -154,6 +157,8 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 
 // What was confirmed and is not so any more is not done: one is told.
 func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.submit(sidecar.RunRequest{ID: "r1"})
 	h.to("/actions/cancel?run=r1")
@@ -173,6 +178,8 @@ func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 }
 
 func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t, func(c *sidecar.Config) { c.Dev = false })
 	h.pool("db", 4)
 	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}})

@@ -15,6 +15,8 @@ const maxPage, maxParts = 250_000, 6000
 
 // 500 pools and 10,000 queued runs: pages stay as small as they are with few.
 func TestPagesStaySmallInACrowd(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	for i := range 500 {
 		h.pool(fmt.Sprintf("pool-%03d", i), 1+i%40)

@@ -17,6 +17,7 @@ import (
 const disconnected = "Disconnected, trying again"
 
 func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 4)
 	wire := browser.NewWire(t, h.base)
@@ -38,9 +39,11 @@ func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
 	h.WaitFor("it is told no more", `document.querySelector("#connection").textContent === ""`)
 	same()
 	h.Expect("failed: net::ERR_")
+	h.Go("about:blank") // before the wire ends
 }
 
 func TestAPageWithoutANetworkSaysSo(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 4)
 	h.to("/pools")
@@ -57,6 +60,7 @@ func TestAPageWithoutANetworkSaysSo(t *testing.T) {
 
 // Something in between refuses streams: then the page is asked for again and again.
 func TestWithoutAStreamThePageIsAskedFor(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 4)
 	to, err := url.Parse(h.base)
@@ -89,6 +93,7 @@ func TestWithoutAStreamThePageIsAskedFor(t *testing.T) {
 
 // What somebody does on a page is not undone by what comes in.
 func TestWhatComesInDisturbsNobody(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.Viewport(390, 600)
 	s.to("/pools?open=gpu&open=warehouse")
@@ -117,6 +122,7 @@ func TestWhatComesInDisturbsNobody(t *testing.T) {
 
 // Without etcd the page says what is wrong and what to do, and goes on when it is back.
 func TestWithoutEtcdThePageSaysSoAndGoesOn(t *testing.T) {
+	t.Parallel()
 	b := browser.Open(t)
 	etcd := embedtest.Cluster(t, 1)
 	s := launch(t, etcd.Endpoints()[0])

@@ -22,6 +22,16 @@ type harbour struct {
 	t *testing.T
 }
 
+// inFull skips a test in the short run, which is for the race detector: what is told
+// apart there is what the server does at a time, and the tests of handlers and those of
+// live pages have it do all that this test would.
+func inFull(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it looks at what the browser does; in a short run those of live pages do")
+	}
+}
+
 func newHarbour(t *testing.T, change ...func(*sidecar.Config)) *harbour {
 	t.Helper()
 	b := browser.Open(t) // first: without one there is nothing to start

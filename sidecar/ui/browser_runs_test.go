@@ -13,6 +13,7 @@ import (
 )
 
 func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.to("/queue")
 	if ids, want := s.Texts("#waiting tbody th"), []string{"audit-3", "nightly-2026-11-23", "export-41", "export-42", "mail-8", "tidy-1"}; !slices.Equal(ids, want) {
@@ -50,6 +51,7 @@ func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
 }
 
 func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.submit(sidecar.RunRequest{ID: "r1"})
 	h.to("/queue")
@@ -65,6 +67,8 @@ func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
 }
 
 func TestTheListOfRunsIsFiltered(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	s := newScene(t)
 	s.to("/runs")
 	if first := s.Text("#runs tbody tr:first-child th"); first != "tidy-1" {
@@ -83,6 +87,7 @@ func TestTheListOfRunsIsFiltered(t *testing.T) {
 
 // The page of a run, of a real coordinator and a real worker.
 func TestTheRunPageShowsEachOfItsSides(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	const base = "/runs/nightly-2026-11-22"
 	s.to(base)
@@ -127,6 +132,8 @@ func TestTheRunPageShowsEachOfItsSides(t *testing.T) {
 	s.to("/runs/train-vit?tab=concurrency")
 	s.WaitText("#of-concurrency", "StepSlotWaiting")
 	s.wantText("#of-concurrency", "train", "pool 'gpu' full (4/4 slots)")
+	s.to("/runs/train-vit")
+	s.wantText("#step-train", "waits: pool 'gpu' full (4/4 slots)")
 
 	s.to(base + "?tab=logs")
 	s.Click("#log-of-extract a")
@@ -155,6 +162,7 @@ func TestTheRunPageShowsEachOfItsSides(t *testing.T) {
 }
 
 func TestHostsShowsWhoIsThere(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.to("/hosts")
 	s.WaitText("#sums", "5 / 12")
@@ -184,6 +192,7 @@ func TestHostsShowsWhoIsThere(t *testing.T) {
 }
 
 func TestWithoutALeaderHostsSaysSo(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	h.to("/hosts")
 	h.wantText("#no-leader", "Nobody leads.")
@@ -195,6 +204,8 @@ func TestWithoutALeaderHostsSaysSo(t *testing.T) {
 
 // What people can write is read on every page as it is, and makes nothing of the page.
 func TestHostileTextIsReadAndNeverRun(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 1)
 	h.leads("one")

@@ -5,16 +5,15 @@ import "testing"
 // Every page, wide and on a phone, light and dark: nothing goes wrong in the browser,
 // nothing shuts people out, and nobody has to scroll sideways.
 func TestEveryPageIsFitForEverybody(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	s := newScene(t)
 	for _, path := range paths {
 		for _, width := range []int{1280, 390} {
+			s.Viewport(width, 900)
+			s.to(path)
 			for _, dark := range []bool{false, true} {
-				if testing.Short() && dark == (width > 1000) {
-					continue // light and wide, or dark and narrow
-				}
-				s.Viewport(width, 900)
 				s.Dark(dark)
-				s.to(path)
 				s.WantNoFindings()
 				if by, which := s.Wider(); by > 0 {
 					t.Errorf("%s is wider than %d pixels by %d: %s", path, width, by, which)

@@ -28,6 +28,7 @@ func (s *site) joins(o berth.Options) *berth.Client {
 }
 
 func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t, func(c *sidecar.Config) { c.Options.Version = "1.2.0" })
 	d.joins(berth.Options{Host: "two", Instance: "worker", Role: "worker", Version: "1.2.0", Capacity: 4})
 	d.joins(berth.Options{Host: "three", Instance: "p1", Role: "exec", Version: "1.2.0"})

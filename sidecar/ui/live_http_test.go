@@ -82,6 +82,7 @@ func (s *stream) until(what string, is func(*document) bool) *document {
 }
 
 func TestALivePageTellsOfChanges(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.pool("db", 2)
 	live := s.look("/pools?open=db")
@@ -172,6 +173,7 @@ func TestWithoutEtcdAPageSaysSoAndGoesOnTrying(t *testing.T) {
 }
 
 func TestWhenEtcdGoesAwayTheLastStateIsNotShownAsTheState(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.pool("db", 1)
 	live := s.look("/pools")

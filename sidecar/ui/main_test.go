@@ -7,4 +7,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-func TestMain(m *testing.M) { embedtest.VerifyTestMain(browser.Closing(m)) }
+func TestMain(m *testing.M) {
+	embedtest.ManyAtOnce(4, 4) // a browser is busy with that many pages
+	embedtest.VerifyTestMain(browser.Closing(m))
+}

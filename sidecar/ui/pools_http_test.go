@@ -276,6 +276,7 @@ func (s *site) another(host string) *berth.Client {
 }
 
 func TestAHolderThatDiedTurnsNearItsEndAndGoes(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.pool("db", 1, lasting(5*time.Second))
 	dead := s.another("two")

@@ -101,6 +101,7 @@ func TestAQueueThatIsOnlyToBeReadHasNoActions(t *testing.T) {
 }
 
 func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
+	t.Parallel()
 	d := newRoadstead(t)
 	page := d.page("/queue")
 	if got := text(page.must("nobody")); !strings.Contains(got, "Nobody admits runs") || !strings.Contains(got, "berth coordinator") {
@@ -249,6 +250,7 @@ func TestLimitsThatCantBeReadAreToldOf(t *testing.T) {
 
 // What happens is told to who looks on.
 func TestTheQueueIsKeptNew(t *testing.T) {
+	t.Parallel()
 	d := newRoadstead(t)
 	req, err := http.NewRequestWithContext(t.Context(), "GET", d.base+"/queue", nil)
 	if err != nil {

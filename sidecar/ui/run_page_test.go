@@ -20,6 +20,7 @@ func items(n int64) *step.Items { return &step.Items{Range: &step.Range{From: 1,
 
 // A run on a real coordinator, whose instances are taken and finished as workers do.
 func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t)
 	d.leads("lead")
 	d.submit(sidecar.RunRequest{
@@ -113,6 +114,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 }
 
 func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t)
 	d.limit(1)
 	d.submit(sidecar.RunRequest{ID: "first", Name: "First " + wicked, Tags: map[string]string{"k": wicked}})
@@ -146,6 +148,7 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 
 // Claims of the sidecar's own, whose events the sidecar writes.
 func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t)
 	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "load", External: true, Items: items(2)}}})
 	limit := 1
@@ -185,7 +188,8 @@ func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 	claim("c3", wicked)
 	d.tells("r", run.Event{Type: run.StepSlotLost, At: time.Now(), Reason: "lost: " + wicked, By: wicked, Metadata: map[string]string{"claim": "c9", "step": "load[0]", "pools": "db"}})
 	page = d.until(path, "all are told", func(p *document) bool {
-		return strings.Contains(text(p.root), wicked) && strings.Count(text(p.root), "StepSlotReleased") == 1
+		all := text(p.root)
+		return strings.Contains(all, "lost: "+wicked) && strings.Count(all, "StepSlotReleased") == 1 && strings.Count(all, "StepSlotClaimed") == 3
 	})
 	page.shows(wicked, "lost: "+wicked)
 	groups := page.all(func(n *html.Node) bool { return classed(n, "slots") })
@@ -333,6 +337,7 @@ func TestARunOfTenThousandInstancesIsPaged(t *testing.T) {
 
 // Whoever looks on is told what changes.
 func TestARunIsKeptNew(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t)
 	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "x", External: true, Items: items(3)}}})
 	d.begin("r")

@@ -28,6 +28,7 @@ func (d *document) saysOf(name string) string { return d.line("step-" + name)[1]
 
 // What steps wait for is told in the words of the commands, and kept new.
 func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
+	t.Parallel()
 	d := newDockside(t)
 	stop := d.leads("lead")
 	d.pool("db", 0)

@@ -9,6 +9,7 @@ import (
 // What the script changes is what differs: whoever reads, types or goes by keyboard is not
 // disturbed.
 func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
+	t.Parallel()
 	h := newHarbour(t)
 	for _, name := range []string{"a", "b", "c"} {
 		h.pool(name, 4)
@@ -53,6 +54,8 @@ func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 }
 
 func TestAChangeLeavesMarkedWhatIsMarked(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("a", 4)
 	h.pool("b", 4)
@@ -66,6 +69,8 @@ func TestAChangeLeavesMarkedWhatIsMarked(t *testing.T) {
 }
 
 func TestWhatExpandsIsInTheAddressAndIsNotLoadedAnew(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("a", 2)
 	h.pool("b", 2)
@@ -96,6 +101,8 @@ func TestWhatExpandsIsInTheAddressAndIsNotLoadedAnew(t *testing.T) {
 }
 
 func TestAMessageIsToldOnce(t *testing.T) {
+	inFull(t)
+	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2)
 	h.to("/actions/pause?pool=db")

@@ -318,6 +318,7 @@ func TestEachInstanceHasAClaimOfItsOwn(t *testing.T) {
 
 // However an instance ends, its slots are given back.
 func TestSlotsComeBackHoweverAnInstanceEnds(t *testing.T) {
+	t.Parallel()
 	for name, ends := range map[string]func(t *testing.T, y *yard, s *stage, w *crew){
 		"it has succeeded": func(_ *testing.T, _ *yard, s *stage, _ *crew) { s.end("r/m/000000", succeeded) },
 		"it has failed": func(_ *testing.T, _ *yard, s *stage, _ *crew) {

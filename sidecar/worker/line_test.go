@@ -71,6 +71,7 @@ func TestInstancesWaitInTheirOrder(t *testing.T) {
 // An instance that is canceled while it waits for slots leaves the line, and another
 // comes to its place.
 func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
+	t.Parallel()
 	y, s := newYard(t), newStage()
 	y.pool("db", 0)
 	w := y.worker("a", "", 1, s)

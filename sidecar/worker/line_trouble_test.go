@@ -75,6 +75,7 @@ func (y *yard) markOf(t *testing.T, key string) *mvccpb.KeyValue {
 
 // a mark of an attempt before, which the worker hears of late.
 func TestAnOldMarkStopsNoNewAttempt(t *testing.T) {
+	t.Parallel()
 	for _, before := range []bool{true, false} {
 		t.Run(fmt.Sprint("heard before the take: ", before), func(t *testing.T) {
 			y, s := newYard(t), newStage()
@@ -155,6 +156,7 @@ func (y *yard) slow(t *testing.T) (w *crew, s *stage, goOn func()) {
 
 // a wish to leave that comes before the wish to stand there.
 func TestWhatLeavesTheLineBeforeItStandsThereLeavesIt(t *testing.T) {
+	t.Parallel()
 	y := newYard(t)
 	w, _, goOn := y.slow(t)
 	defer w.close(t)
@@ -181,6 +183,7 @@ func TestWhatLeavesTheLineBeforeItStandsThereLeavesIt(t *testing.T) {
 
 // the same with a drain: it hangs for as long as there are no slots.
 func TestADrainEndsWhatDoesNotStandInLineYet(t *testing.T) {
+	t.Parallel()
 	y := newYard(t)
 	w, _, goOn := y.slow(t)
 	defer func() { w.Stop(t.Context()); w.close(t) }()
@@ -228,6 +231,7 @@ func TestALowerPriorityLeavesRoomForAHigherOne(t *testing.T) {
 
 // the pause of a class is not forgotten when it was had.
 func TestThePauseOfAClassIsForgottenOnceItIsHad(t *testing.T) {
+	t.Parallel()
 	y, s := newYard(t), newStage()
 	y.pool("db", 0)
 	y.submit("r", fan("m", 1, 0, from("db", 1), others))
@@ -309,6 +313,7 @@ var _ = errors.New
 
 // a limit that a task gets while an instance of it runs that was taken without.
 func TestARestartAfterATaskGotALimitStopsNothing(t *testing.T) {
+	t.Parallel()
 	y, s, dir := newYard(t), newStage(), t.TempDir()
 	first := y.worker("a", dir, 1, s)
 	y.submit("r", fan("m", 1, 0, ofTask("t"), others))
@@ -336,6 +341,7 @@ func TestARestartAfterATaskGotALimitStopsNothing(t *testing.T) {
 
 // canceled while nobody knew whether it was taken: it is started all the same.
 func TestWhatIsCanceledWhileItsTakeIsInDoubt(t *testing.T) {
+	t.Parallel()
 	y, s := newYard(t), newStage()
 	var lost atomic.Int32
 	f := &faulty{}

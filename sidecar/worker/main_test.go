@@ -3,7 +3,10 @@ package worker
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	embedtest.ManyAtOnce(8, 4)
+	embedtest.VerifyTestMain(m)
+}

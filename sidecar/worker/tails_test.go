@@ -88,6 +88,7 @@ func (y *yard) shows(id store.StepID, want string) *step.Seen {
 // Nothing is written of output before the end of an attempt while nobody looks; while
 // somebody does, what is new is.
 func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
+	t.Parallel()
 	y, s := newYard(t), newFiles(t)
 	w := y.worker("a", "", 2, s)
 	defer w.close(t)

@@ -68,6 +68,7 @@ func (y *yard) faultyWorker(host, dir string, concurrency int, r Runner, f *faul
 
 // one take that never reached etcd leaves the instance untaken for ever.
 func TestALostTakeIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	y, s := newYard(t), newStage()
 	s.auto = true
 	var lost atomic.Int32
@@ -200,6 +201,7 @@ func TestADeletedPoolHoldsUpNoOther(t *testing.T) {
 
 // etcd goes away while a claim is given back; the worker is told to end.
 func TestAWorkerEndsWhileEtcdIsAway(t *testing.T) {
+	t.Parallel()
 	y, s := newYard(t), newStage()
 	y.pool("db", wide)
 	finished := make(chan struct{})

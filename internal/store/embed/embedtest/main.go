@@ -1,8 +1,11 @@
 package embedtest
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"time"
 
 	"go.uber.org/goleak"
@@ -24,6 +27,21 @@ func VerifyTestMain(m goleak.TestingM, opts ...goleak.Option) {
 		}
 	}
 	os.Exit(code)
+}
+
+// ManyAtOnce has n parallel tests run at a time, also where there are fewer
+// processors, for packages whose parallel tests wait nearly all of their time, mostly
+// for leases to end: two processors would be idle with one test each. Under the race
+// detector, where each does several times the work, it is so many as racing says. It
+// is called before the tests are run; -parallel says otherwise.
+func ManyAtOnce(n, racing int) {
+	if raceDetector {
+		n = racing
+	}
+	n = max(n, runtime.GOMAXPROCS(0))
+	if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+		panic(fmt.Sprintf("embedtest: %v", err)) // it is testing's own
+	}
 }
 
 // left waits for goroutines to end, and returns those that do not. One look of
