@@ -27,3 +27,7 @@ func lockExclusively(f *os.File) error {
 		}
 	}
 }
+
+// unlock gives the lock up at once. Closing the file would do it too, but not while a
+// child is being forked: until that has come to exec, it has the file as well.
+func unlock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }

@@ -53,7 +53,7 @@ func OpenState(dir string) (*State, error) {
 func (s *State) Token() string { return s.token }
 
 // Close gives the directory up.
-func (s *State) Close() error { return s.lock.Close() }
+func (s *State) Close() error { return errors.Join(unlock(s.lock), s.lock.Close()) }
 
 // takeLock locks the directory, and leaves the process' id in it for whoever
 // comes second. The file stays for ever: a lock on a removed file would lock
