@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -102,4 +103,32 @@ func TestAPublicationThatHasEndedIsNotTakenAgain(t *testing.T) {
 	if !<-skipped {
 		t.Error("it would be taken again")
 	}
+}
+
+// A more urgent instance takes the place in line of one that is less so, and goes first. The
+// other comes back when there is room.
+func TestAMoreUrgentInstanceGoesFirstOfThoseThatWaitForSlots(t *testing.T) {
+	t.Parallel()
+	y, s := newYard(t), newStage()
+	y.pool("db", 1)
+	release := y.holder(map[string]int{"db": 1})
+	w := y.worker("a", "", 1, s)
+	defer w.close(t)
+	y.submit("low", fan("m", 1, 0, from("db", 1)))
+	eventually(t, "it stands in line", func() bool { return slices.Equal(y.line("db"), []string{"m[0]"}) })
+	g, err := step.NewGraph([]step.Spec{fan("urgent", 1, 0, from("db", 1))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := y.step.Submit(t.Context(), y.runs, "high", run.Spec{Priority: 9}, g); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the urgent one stands there in its place", func() bool { return slices.Equal(y.line("db"), []string{"urgent[0]"}) })
+	release()
+	s.runs(t, "high/urgent/000000")
+	s.end("high/urgent/000000", succeeded)
+	s.runs(t, "low/m/000000")
+	s.end("low/m/000000", succeeded)
+	y.is("high", run.Succeeded)
+	y.is("low", run.Succeeded)
 }

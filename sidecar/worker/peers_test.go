@@ -125,6 +125,7 @@ func TestAWorkerLeavesOthersTheirsWhileItHasItsOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, _ := lookers(t)
 		l := all[0]
+		l.room = 60 // it sees all of them
 		own := 0
 		for _, o := range l.queues[0].classes[""].all {
 			o.seen = time.UnixMilli(900)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // lookAhead is how far down the order a worker looks for instances that it comes first
@@ -23,8 +25,9 @@ type choice struct {
 	turn time.Duration
 	// room is how many instances the worker can have, and free how many it can take now.
 	room, free int
-	// lines is how many of a class stand in line for slots already, by its name.
-	lines map[string]int
+	// lines are those of a class that stand in line for slots already, by its name; the
+	// least urgent first.
+	lines map[string][]standing
 	// skip tells which are not to be taken: they are the worker's own already, were
 	// taken by somebody else, or their runs were canceled.
 	skip func(*offer) bool
@@ -32,6 +35,12 @@ type choice struct {
 	// be tried now.
 	slots func(*class) map[string]int
 	rests func(*class) bool
+}
+
+// standing is an instance that stands in line.
+type standing struct {
+	id       store.StepID
+	priority int
 }
 
 // wanted is an instance with the slots that it needs.
@@ -45,6 +54,8 @@ type wanted struct {
 type picked struct {
 	plain   []*offer
 	slotted []wanted
+	// yields are those that are to leave the line: more urgent ones come in their place.
+	yields []store.StepID
 	// again tells that there are others, which another worker comes first for until
 	// their turn has passed.
 	again bool
@@ -52,7 +63,8 @@ type picked struct {
 
 // pick decides which instances a worker takes: of those that need no slots the first, as
 // many as it has room for, and of each class that needs some as many as may stand in
-// line, if they come before those. It is pure. A worker that is alone keeps the order;
+// line, if they come before those, and those that are more urgent than some that stand
+// there. It is pure. A worker that is alone keeps the order;
 // where several take from one queue each takes first what it comes first for, among those
 // of one priority.
 func pick(c choice) (p picked) {
@@ -75,9 +87,21 @@ func pick(c choice) (p picked) {
 	plain := c.share(merged(lists), c.free)
 	p.plain, p.again = plain.taken, plain.again
 	for i, cl := range slottedOf {
+		stand := c.lines[cl.name]
+		if len(stand) >= c.free && stand[0].priority >= cl.all[0].Priority {
+			continue // nobody comes before those that stand there
+		}
 		// What comes behind those that fill the worker has no room left.
-		some := c.share(before(cl.all, plain.last), c.free-c.lines[cl.name])
+		some := c.share(before(cl.all, plain.last), c.free)
+		free := c.free - len(stand)
 		for _, o := range some.taken {
+			if free <= 0 {
+				if len(stand) == 0 || stand[0].priority >= o.Priority {
+					break
+				}
+				p.yields, stand = append(p.yields, stand[0].id), stand[1:]
+			}
+			free--
 			w := classes[i]
 			w.offer = o
 			p.slotted = append(p.slotted, w)

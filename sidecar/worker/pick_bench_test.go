@@ -46,7 +46,7 @@ func BenchmarkPickOf(b *testing.B) {
 			b.Run(fmt.Sprintf("%d/%s", n, tc.name), func(b *testing.B) {
 				c := choice{
 					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, room: room, free: room,
-					lines: map[string]int{}, skip: func(*offer) bool { return false },
+					lines: map[string][]standing{}, skip: func(*offer) bool { return false },
 					slots: func(cl *class) map[string]int {
 						if tc.limited(cl.task) {
 							return map[string]int{step.TaskPool(cl.task): 1}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,7 +48,7 @@ func cutNumber(text string) (rest string, n int) {
 // asked is a choice of a worker that knows of all pools but those named none.
 func asked(free int, queues ...*queue) choice {
 	return choice{
-		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, lines: map[string]int{},
+		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, lines: map[string][]standing{},
 		skip: func(*offer) bool { return false },
 		slots: func(c *class) map[string]int {
 			if c.pools["none"] > 0 {
@@ -122,10 +123,39 @@ func TestWhatAWorkerLeavesOut(t *testing.T) {
 		t.Errorf("a class that rests: %q", got)
 	}
 	c = asked(2, queueOf(t, "q", "a:db", "b:db", "c:db"))
-	c.lines = map[string]int{"/db=1": 1} // one stands in line already
+	c.lines = map[string][]standing{"/db=1": {{}}} // one stands in line already
 	c.skip = func(p *offer) bool { return p.Run == "a" }
 	if got := whatIsPicked(c); got != "| b" {
 		t.Errorf("beside one in line: %q", got)
+	}
+}
+
+// What is more urgent comes to stand in line in the place of what is less so.
+func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
+	low, high := store.StepID{Run: "low"}, store.StepID{Run: "high"}
+	line := []standing{{low, 0}, {high, 5}}
+	for name, c := range map[string]struct {
+		queue []string
+		free  int
+		want  string
+		yield []store.StepID
+	}{
+		"of one that is less so":      {[]string{"a:db!3", "b:db"}, 2, "| a", []store.StepID{low}},
+		"of all that are less so":     {[]string{"a:db!9", "b:db!8", "c:db!7"}, 2, "| a b", []store.StepID{low, high}},
+		"of none that is as urgent":   {[]string{"a:db"}, 2, "|", nil},
+		"of none while there is room": {[]string{"a:db!9"}, 3, "| a", nil},
+		"and in what room there is":   {[]string{"a:db!9", "b:db!3", "c:db"}, 3, "| a b", []store.StepID{low}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			choice := asked(c.free, queueOf(t, "q", c.queue...))
+			choice.lines = map[string][]standing{"/db=1": line}
+			if got := whatIsPicked(choice); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if got := pick(choice).yields; !slices.Equal(got, c.yield) {
+				t.Errorf("%v yield, want %v", got, c.yield)
+			}
+		})
 	}
 }
 
@@ -145,7 +175,10 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 		c := asked(rapid.IntRange(0, 5).Draw(t, "free"), queues...)
 		gone := rapid.SampledFrom([]string{"", "a", "c"}).Draw(t, "gone")
 		c.skip = func(p *offer) bool { return p.Run == gone }
-		c.lines = map[string]int{"/db=1": rapid.IntRange(0, 2).Draw(t, "in line")}
+		for range rapid.IntRange(0, 2).Draw(t, "in line") {
+			c.lines["/db=1"] = append(c.lines["/db=1"], standing{priority: rapid.IntRange(-1, 1).Draw(t, "its priority")})
+		}
+		slices.SortFunc(c.lines["/db=1"], func(a, b standing) int { return cmp.Compare(a.priority, b.priority) })
 		picked := pick(c)
 		plain, slotted := picked.plain, picked.slotted
 		if len(plain) > max(0, c.free) {
@@ -160,10 +193,17 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 		}
 		for _, w := range slotted {
 			perClass[w.Queue+w.class]++
-			if seen[w.offer] || c.skip(w.offer) || len(w.slots) == 0 || perClass[w.Queue+w.class] > c.free-c.lines[w.class] {
+			if seen[w.offer] || c.skip(w.offer) || len(w.slots) == 0 || perClass[w.Queue+w.class] > c.free {
 				t.Fatalf("%+v is not to be picked so", w)
 			}
 			seen[w.offer] = true
+		}
+		// There is no more in line than there is room for, or was before.
+		for _, q := range queues {
+			stand := len(c.lines["/db=1"])
+			if n := stand + perClass[q.name+"/db=1"] - len(picked.yields); n > max(c.free, stand) && len(queues) == 1 {
+				t.Fatalf("%d would stand in line for %d places", n, c.free)
+			}
 		}
 		// None that needs no slots is passed.
 		var all []*offer

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -38,14 +40,10 @@ func (w *Worker) take(ctx context.Context) {
 		w.leaveLines() // what is granted now would have to be given back
 		return
 	}
-	lines := map[string]int{}
-	for _, l := range w.inLine {
-		lines[l.class]++
-	}
 	now := time.Now()
 	p := pick(choice{
 		now: now, queues: w.queues, peers: w.peers, turn: w.turn(),
-		room: w.cfg.Concurrency, free: free, lines: lines,
+		room: w.cfg.Concurrency, free: free, lines: w.lines(),
 		skip: w.skips, slots: w.slotsOf, rests: func(c *class) bool { return now.Before(w.resting[c.name].until) },
 	})
 	w.metrics.looked(free, len(p.plain)+len(p.slotted))
@@ -56,10 +54,13 @@ func (w *Worker) take(ctx context.Context) {
 		w.begin(o.Published)
 		w.beside(func() { w.takePlain(ctx, o.Published) })
 	}
+	for _, id := range p.yields {
+		w.yield(id)
+	}
 	for _, p := range p.slotted[:min(len(p.slotted), max(0, maxInLine-len(w.inLine)))] {
 		claim := w.claimID(p.Published)
 		w.begin(p.Published)
-		w.inLine[p.ID()] = inLine{claim: claim, class: p.class, queue: p.Queue, order: p.Order}
+		w.inLine[p.ID()] = inLine{claim: claim, class: p.class, queue: p.Queue, order: p.Order, priority: p.Priority}
 		w.beside(func() { w.takeSlotted(ctx, p, claim) })
 	}
 }
@@ -76,8 +77,34 @@ type inLine struct {
 	claim, class string
 	// queue and order are where it is published.
 	queue, order string
+	priority     int
 	// left tells that it was told to leave the line.
 	left bool
+}
+
+// lines are those that stand in line and have not been told to leave it, by class, the
+// least urgent first.
+func (w *Worker) lines() map[string][]standing {
+	lines := map[string][]standing{}
+	for id, l := range w.inLine {
+		if !l.left {
+			lines[l.class] = append(lines[l.class], standing{id, l.priority})
+		}
+	}
+	for _, stand := range lines {
+		slices.SortFunc(stand, func(a, b standing) int {
+			return cmp.Or(cmp.Compare(a.priority, b.priority), strings.Compare(w.inLine[b.id].order, w.inLine[a.id].order))
+		})
+	}
+	return lines
+}
+
+// yield has an instance leave the line. It comes back when there is room in it.
+func (w *Worker) yield(id store.StepID) {
+	l := w.inLine[id]
+	l.left = true
+	w.inLine[id] = l
+	w.leaveLine(l.claim)
 }
 
 // claimID is the id under which an instance's slots are claimed: always the same for one
@@ -124,9 +151,7 @@ func (w *Worker) leaveLines() {
 func (w *Worker) leaveGone(q *queue) {
 	for id, l := range w.inLine {
 		if !l.left && l.queue == q.name && !q.has(l.order, w.taking[id]) {
-			l.left = true
-			w.inLine[id] = l
-			w.leaveLine(l.claim)
+			w.yield(id)
 		}
 	}
 }
