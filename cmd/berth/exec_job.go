@@ -139,9 +139,11 @@ func (j *job) stopped(by unix.Signal) {
 		return // nobody could put it into the foreground again
 	}
 	// Go can't put back what the signal does by default, so the others of the
-	// group get it, and exec stops by force.
+	// group get it, and exec stops by force. exec itself ignores it: a handler,
+	// even of a signal that is reset, may run as late as when exec goes on and
+	// listens again, and exec would stop the child once more.
 	j.suspended = true
-	signal.Reset(unix.SIGTSTP)
+	signal.Ignore(unix.SIGTSTP)
 	_ = unix.Kill(0, unix.SIGTSTP)
 	_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)
 	// What comes next, also if it comes here first, is the signal to go on.
@@ -151,7 +153,7 @@ func (j *job) stopped(by unix.Signal) {
 // meanwhile has not run, and must not any more.
 func (j *job) resume() {
 	if j.suspended {
-		catch(j.signals, unix.SIGTSTP)
+		signal.Notify(j.signals, unix.SIGTSTP) // not catch: exec ignores it by itself
 		j.held.refresh(context.Background())
 		j.suspended = false
 	}

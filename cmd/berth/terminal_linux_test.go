@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -232,6 +233,35 @@ func TestTerminal_CtrlZStopsTheJobAndFgGoesOn(t *testing.T) {
 	d.says("log", "stopped\nstopped\nexited 0\n")
 }
 
+// A signal that exec only disregards can be handled late, and then stops the job
+// that was just continued. Which of them a process ignores, the system knows.
+func TestTerminal_AStoppedExecIgnoresTheSignalItSendsAndPassesItOnAgainAfterFg(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.exec("signals", d.file("started"), d.file("got"))
+	pid := parentOf(d.jobPID())
+	d.press(ctrlZ)
+	d.says("log", "stopped\n")
+	if !ignoresSignal(t, pid, unix.SIGTSTP) {
+		t.Error("exec handles the signal that it sends its own group, perhaps when it goes on")
+	}
+	d.make("fg1")
+	d.says("got", "continued\n")
+	if err := unix.Kill(pid, unix.SIGTSTP); err != nil {
+		t.Fatal(err)
+	}
+	d.says("log", "stopped\nstopped\n")
+	if state := processState(t, d.jobPID()); state != "T" {
+		t.Errorf("the command is in state %s, not stopped", state)
+	}
+	d.make("fg2")
+	d.says("got", "continued\ncontinued\n")
+	if err := syscall.Kill(d.jobPID(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	d.says("log", "stopped\nstopped\nexited 0\n")
+}
+
 func TestTerminal_AJobStoppedForLongerThanItsLeaseNeverRunsAgain(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -308,4 +338,20 @@ func processState(t *testing.T, pid int) string {
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	return rest[:1]
+}
+
+// ignoresSignal tells whether a process ignores a signal.
+func ignoresSignal(t *testing.T, pid int, s unix.Signal) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nSigIgn:\t")
+	line, _, _ := strings.Cut(rest, "\n")
+	mask, err := strconv.ParseUint(line, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mask&(1<<(s-1)) != 0
 }
