@@ -63,10 +63,9 @@ type picked struct {
 
 // pick decides which instances a worker takes: of those that need no slots the first, as
 // many as it has room for, and of each class that needs some as many as may stand in
-// line, if they come before those, and those that are more urgent than some that stand
-// there. It is pure. A worker that is alone keeps the order;
-// where several take from one queue each takes first what it comes first for, among those
-// of one priority.
+// line, if they come before those, or if they are more urgent than some that stand there.
+// It is pure. A worker that is alone keeps the order; where several take from one queue
+// each takes first what it comes first for, among those of one priority.
 func pick(c choice) (p picked) {
 	if c.free <= 0 {
 		return p
