@@ -23,6 +23,8 @@ const (
 	// segmentBytes is how much of its log etcd puts on disk in advance, twice per
 	// server: instead of 64 MB, for the sake of tests with many servers.
 	segmentBytes = 4 << 20
+	// passwordCost is the least: under the race detector etcd's own takes seconds.
+	passwordCost = 4
 )
 
 func init() { wal.SegmentSizeBytes = segmentBytes }
@@ -39,6 +41,7 @@ func New(t testing.TB, opts ...Option) *embed.Server {
 		Tick:          10 * time.Millisecond,
 		Election:      100 * time.Millisecond,
 		UnsafeNoFsync: true,
+		PasswordCost:  passwordCost,
 	}
 	for _, o := range opts {
 		o(&cfg)
