@@ -64,7 +64,8 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 	busy := d.takes(store.StepID{Run: "w", Step: "busy"})
 	for {
 		now := s.main()
-		if !strings.Contains(now.saysOf("busy"), "(1/1 in progress)") {
+		// The steps and the workers are read one after the other, and may be of different moments.
+		if got := now.saysOf("busy"); !strings.Contains(got, "2 wait") || !strings.Contains(got, "(1/1 in progress)") {
 			continue
 		}
 		for name, want := range map[string]string{

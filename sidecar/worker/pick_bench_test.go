@@ -5,12 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/step"
-	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/lease"
 )
 
 // What a worker takes of a million instances that are published, if none has a limit, one
@@ -27,13 +24,7 @@ func BenchmarkPickOf(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		peers := newPeers(pickKeys, "h0", Role, hclog.NewNullLogger())
-		var seen store.Snapshot
-		for i := range 4 {
-			p := lease.PresenceRecord{Role: Role, Queues: []string{"q"}}
-			seen.KVs = append(seen.KVs, &mvccpb.KeyValue{Key: []byte(pickKeys.Presence(fmt.Sprint("h", i), Role)), Value: presence(p)})
-		}
-		peers.message(store.FeedMessage{Snapshot: &seen})
+		peers := crowd("h0", "h1", "h2", "h3")
 		for _, tc := range []struct {
 			name           string
 			limited        func(task string) bool
