@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -75,7 +76,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		c.guard.Committed(rev)
 	}
 	c.metrics.batch(b)
-	conflicts, refused := 0, 0
+	conflicts := 0
 	for _, g := range b.releases {
 		switch givenOf(b, g, resp) {
 		case granted:
@@ -85,7 +86,6 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			g.e.parted(rev, nil)
 			c.done(g.e)
 		case precondition:
-			refused++
 			c.stay(g.e, store.ErrChanged, now)
 		case conflict: // the keys are no longer the claim's: it is over too
 			c.done(g.e)
@@ -100,7 +100,6 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			c.lostRace(g.e)
 			c.ungrant(g, rev, now)
 		case precondition:
-			refused++
 			c.ungrant(g, 0, now)
 			c.refusePrecondition(g.e)
 		}
@@ -111,20 +110,24 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	for _, d := range b.drops {
 		c.view.committedLeave(d.order, rev)
 	}
-	c.calm(b, conflicts, refused)
+	c.calm(b, conflicts)
 	c.isolate = max(0, c.isolate-1)
 	c.dirty = c.dirty || len(c.queue) > 0
 }
 
-// calm counts the batches without a conflict. One that has told whose condition did not
-// hold tells, too, that no other host is in the way.
-func (c *core) calm(b *batch, conflicts, refused int) {
+// calm counts the batches without a conflict. Where something else had to hold, they are
+// flat again as soon as those had their turn who may have been in the way.
+func (c *core) calm(b *batch, conflicts int) {
+	maps.DeleteFunc(c.suspects, func(e *entry, _ bool) bool { return c.entries[e.req.ID] != e || e.state != queued })
 	switch {
 	case conflicts > 0:
 		c.metrics.conflicts.Add(float64(conflicts))
-		c.nested = calmBatches
-	case b.shape == nested && refused > 0:
-		c.nested = 0
+		c.nested, c.suspects = calmBatches, nil
+		if b.conditional() {
+			c.nested = 1 // what it gives back is to be taken in place again
+		}
+	case b.shape == nested && c.suspects != nil && len(c.suspects) == 0:
+		c.nested, c.suspects = 0, nil
 	case b.shape == nested:
 		c.nested--
 	}
@@ -281,9 +284,14 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 		return
 	}
 	c.metrics.conflicts.Inc()
-	c.nested = calmBatches
+	c.nested, c.suspects = calmBatches, nil
+	if b.conditional() {
+		c.suspects = map[*entry]bool{}
+	}
 	for _, g := range b.grants {
-		if !b.conditional() { // else the next, which are nested, tell whose fault it was
+		if b.conditional() { // the next, which are nested, tell whose fault it was
+			c.suspects[g.e] = true
+		} else {
 			c.lostRace(g.e)
 		}
 		g.e.retryAt = resp.Header.Revision

@@ -116,6 +116,9 @@ type core struct {
 	// isolate counts the batches that carry one thing only, so that what etcd
 	// refuses does no harm to others.
 	isolate int
+	// suspects are those of whom one may have spoiled the last flat batch, because of
+	// what else had to hold; nil if that is not why batches are nested.
+	suspects map[*entry]bool
 	// nested counts the batches until the next flat one; doorAt is when to try
 	// again to close the door, sendAt when to send again after a refusal, and
 	// fullUntil when to write again after etcd said that it is full.

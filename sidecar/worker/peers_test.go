@@ -49,12 +49,16 @@ func lookers(t *rapid.T) (all []looking, offers []*offer) {
 		peers.message(store.FeedMessage{Snapshot: &seen})
 		l.choice = choice{
 			now: time.UnixMilli(1000), turn: 100 * time.Millisecond, peers: peers,
+			help:   newHelp(),
 			queues: []*queue{{name: "q", classes: map[string]*class{"": {all: own}}}},
 			free:   rapid.IntRange(0, 12).Draw(t, "free"),
 			skip:   func(o *offer) bool { return l.skipped[o.Order] },
 			slots:  func(*class) map[string]int { return nil },
 		}
 		l.room = l.free + rapid.IntRange(0, 3).Draw(t, "has")
+		if rapid.Bool().Draw(t, "helps") {
+			l.help.until[""] = l.now.Add(1)
+		}
 		all = append(all, l)
 	}
 	return all, offers
@@ -93,7 +97,8 @@ func TestWhatAWorkerPicksIsItsToTake(t *testing.T) {
 				}
 			}
 			for _, o := range l.queues[0].classes[""].all {
-				may := l.peers.mine(o) || l.now.Sub(o.seen) >= l.turn || first != nil && first.seen.Sub(o.seen) > longTurn
+				helps := l.help.gives("", l.now, l.turn) || first != nil && o.Priority > first.Priority
+				may := l.peers.mine(o) || helps && l.now.Sub(o.seen) >= l.turn || first != nil && first.seen.Sub(o.seen) > longTurn
 				if taken[o.Order] != nil && !may {
 					t.Fatalf("%s is taken before its turn", o.Order)
 				}

@@ -23,6 +23,8 @@ type choice struct {
 	peers  *peers
 	// turn is how long an instance is left to the worker that comes first for it.
 	turn time.Duration
+	// help tells in which lists the worker takes of others.
+	help *help
 	// room is how many instances the worker can have, and free how many it can take now.
 	room, free int
 	// lines are those of a class that stand in line for slots already, by its name; the
@@ -59,6 +61,8 @@ type picked struct {
 	// again tells that there are others, which another worker comes first for until
 	// their turn has passed.
 	again bool
+	// short are the lists that had too little of the worker's own.
+	short map[string]bool
 }
 
 // pick decides which instances a worker takes: of those that need no slots the first, as
@@ -83,15 +87,16 @@ func pick(c choice) (p picked) {
 			}
 		}
 	}
-	plain := c.share(merged(lists), c.free)
-	p.plain, p.again = plain.taken, plain.again
+	p.short = map[string]bool{}
+	plain := c.share("", merged(lists), c.free)
+	p.plain, p.again, p.short[""] = plain.taken, plain.again, plain.short
 	for i, cl := range slottedOf {
 		stand := c.lines[cl.name]
 		if len(stand) >= c.free && stand[0].priority >= cl.all[0].Priority {
 			continue // nobody comes before those that stand there
 		}
 		// What comes behind those that fill the worker has no room left.
-		some := c.share(before(cl.all, plain.last), c.free)
+		some := c.share(cl.name, before(cl.all, plain.last), c.free)
 		free := c.free - len(stand)
 		for _, o := range some.taken {
 			if free <= 0 {
@@ -105,26 +110,28 @@ func pick(c choice) (p picked) {
 			w.offer = o
 			p.slotted = append(p.slotted, w)
 		}
-		p.again = p.again || some.again
+		p.again, p.short[cl.name] = p.again || some.again, p.short[cl.name] || some.short
 	}
+	maps.DeleteFunc(p.short, func(_ string, short bool) bool { return !short })
 	return p
 }
 
 // shared is a worker's share of a list.
 type shared struct {
 	taken []*offer
-	again bool
+	// again tells that there are others', and short that there is too little of its own.
+	again, short bool
 	// last is the place of the one that would fill the worker if it were alone; empty if
 	// none would.
 	last string
 }
 
 // share decides what a worker takes of a list in order, at most so many.
-func (c *choice) share(in iter.Seq[*offer], most int) (s shared) {
+func (c *choice) share(list string, in iter.Seq[*offer], most int) (s shared) {
 	if most <= 0 {
 		return s
 	}
-	g := c.grounds(in, most)
+	g := c.grounds(list, in, most)
 	var some, tardy []*offer // that it may take; the late ones are asked for when they count
 	due, looked, first := 0, 0, 0
 	room, others := most, 0 // what is left to those of one priority, and to others above
@@ -166,7 +173,7 @@ func (c *choice) share(in iter.Seq[*offer], most int) (s shared) {
 	}
 	slices.SortStableFunc(some, g.compare)
 	s.taken = some[:min(len(some), room)]
-	s.again = others > 0 && len(s.taken) < most
+	s.again, s.short = others > 0 && len(s.taken) < most, due < most
 	return s
 }
 
@@ -179,7 +186,8 @@ const (
 	overdue ground = iota
 	// own: the worker comes first for it.
 	own
-	// late: another worker comes first for it, and its turn has passed.
+	// late: another worker comes first for it, and its turn has passed. The worker helps,
+	// or has only what is less urgent.
 	late
 	// theirs: another worker comes first for it.
 	theirs
@@ -188,12 +196,13 @@ const (
 // grounds are those on which a worker takes of a list.
 type grounds struct {
 	*choice
+	helps bool
 	reach int    // how many it looks at
 	first *offer // of its own, nil if there is none
 }
 
-func (c *choice) grounds(in iter.Seq[*offer], most int) *grounds {
-	g := &grounds{choice: c}
+func (c *choice) grounds(list string, in iter.Seq[*offer], most int) *grounds {
+	g := &grounds{choice: c, helps: c.help.gives(list, c.now, c.turn)}
 	for _, q := range c.queues {
 		g.reach = max(g.reach, max(most, c.room)*lookAhead*c.peers.count(q.name))
 	}
@@ -216,7 +225,7 @@ func (g *grounds) of(o *offer) ground {
 		return own
 	case g.first != nil && g.first.seen.Sub(o.seen) > longTurn:
 		return overdue
-	case g.now.Sub(o.seen) >= g.turn:
+	case g.now.Sub(o.seen) >= g.turn && (g.helps || g.first != nil && o.Priority > g.first.Priority):
 		return late
 	}
 	return theirs

@@ -36,7 +36,7 @@ func BenchmarkPickOf(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("%d/%s", n, tc.name), func(b *testing.B) {
 				c := choice{
-					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, room: room, free: room,
+					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, room: room, free: room, help: newHelp(),
 					lines: map[string][]standing{}, skip: func(*offer) bool { return false },
 					slots: func(cl *class) map[string]int {
 						if tc.limited(cl.task) {

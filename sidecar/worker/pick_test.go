@@ -48,7 +48,7 @@ func cutNumber(text string) (rest string, n int) {
 // asked is a choice of a worker that knows of all pools but those named none.
 func asked(free int, queues ...*queue) choice {
 	return choice{
-		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, lines: map[string][]standing{},
+		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, help: newHelp(), lines: map[string][]standing{},
 		skip: func(*offer) bool { return false },
 		slots: func(c *class) map[string]int {
 			if c.pools["none"] > 0 {

@@ -37,36 +37,30 @@ func manyOffers(n int, seen time.Time) (all []*offer) {
 }
 
 // Another worker is full for long. All has been published an hour ago, half of it is the
-// worker's own, and the worker has room: it goes on with its own, or with what is late,
-// each time that it looks, and does not stop with nothing.
+// worker's own, and the worker has room: it waits for the other for a turn at most, and goes
+// on with its own, or with what is late.
 func TestAWorkerWithRoomAndItsOwnDoesNotStandStill(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	all := manyOffers(400, now.Add(-time.Hour))
-	peers := crowd("a", "b")
-	for look := 0; len(all) > 0; look++ {
+	peers, help := crowd("a", "b"), newHelp()
+	still := 0
+	for len(all) > 0 {
 		now = now.Add(time.Millisecond) // the time of an instance
 		c := choice{
-			now: now, turn: shortTurn, peers: peers, room: 4, free: 4,
+			now: now, turn: shortTurn, peers: peers, help: help, room: 4, free: 4,
 			queues: []*queue{{name: "q", classes: map[string]*class{"": {all: all}}}},
 			skip:   func(*offer) bool { return false },
 			slots:  func(*class) map[string]int { return nil },
 		}
 		p := pick(c)
+		help.note(p.short, now, shortTurn)
 		if len(p.plain) == 0 {
-			own, first := 0, -1
-			for i, o := range all {
-				if peers.mine(o) {
-					if own++; first < 0 {
-						first = i
-					}
-				}
-			}
-			if own > 0 {
-				t.Fatalf("look %d: nothing is taken with 4 places free: %d are left, %d are its own, the first of them in place %d", look, len(all), own, first)
-			}
-			return
+			still++
 		}
 		all = slices.DeleteFunc(all, func(o *offer) bool { return slices.Contains(p.plain, o) })
+	}
+	if most := int(shortTurn/time.Millisecond) + 1; still > most {
+		t.Errorf("it stood still for %d ms, and %d are a turn", still, most)
 	}
 }
 
@@ -88,7 +82,7 @@ func TestAPlaceIsNotKeptForWhatIsLate(t *testing.T) {
 	}
 	slices.SortFunc(all, func(a, b *offer) int { return strings.Compare(a.Order, b.Order) })
 	p := pick(choice{
-		now: now, turn: longTurn, peers: peers, room: 4, free: 1,
+		now: now, turn: longTurn, peers: peers, help: newHelp(), room: 4, free: 1,
 		queues: []*queue{{name: "q", classes: map[string]*class{"": {all: all}}}},
 		skip:   func(*offer) bool { return false },
 		slots:  func(*class) map[string]int { return nil },

@@ -42,11 +42,12 @@ func (w *Worker) take(ctx context.Context) {
 	}
 	now := time.Now()
 	p := pick(choice{
-		now: now, queues: w.queues, peers: w.peers, turn: w.turn(),
+		now: now, queues: w.queues, peers: w.peers, turn: w.turn(), help: w.help,
 		room: w.cfg.Concurrency, free: free, lines: w.lines(),
 		skip: w.skips, slots: w.slotsOf, rests: func(c *class) bool { return now.Before(w.resting[c.name].until) },
 	})
 	w.metrics.looked(free, len(p.plain)+len(p.slotted))
+	w.help.note(p.short, now, w.turn())
 	if p.again {
 		w.again.Reset(w.turn())
 	}

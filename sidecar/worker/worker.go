@@ -84,6 +84,7 @@ type Worker struct {
 	inLine map[store.StepID]inLine
 	// resting are classes that were refused, by name.
 	resting map[string]rested
+	help    *help
 	// passed are publications that were taken, here or by somebody else, by their order:
 	// until the queues tell that they are gone.
 	passed   map[string]int64
@@ -117,7 +118,7 @@ func New(cfg Config) *Worker {
 		folders: folders{root: cfg.Dir},
 		told:    make(chan func(), 64),
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
-		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, passed: map[string]int64{},
+		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{},
 		ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
 		canceled: newCanceled(keys), looks: newLooks(keys),
 		peers: newPeers(keys, cfg.Client.Host(), cfg.Client.Instance(), cfg.Logger),
