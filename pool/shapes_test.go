@@ -209,7 +209,7 @@ func TestThoseWhoWaitTakeInPlaceWhatManyGiveBack(t *testing.T) {
 		for i := range claims {
 			with := store.Extra{Then: []*pb.RequestOp{store.Put(fmt.Sprint("/side/", i), nil, 0), store.Delete("/side/a"), store.Delete("/side/b")}}
 			one.part(one.entries[fmt.Sprint("old", i)].claim, &parting{with, make(chan parted, 1)}, r.now)
-			next = append(next, one.ask(fmt.Sprint("new", i), 1))
+			next = append(next, one.ask(fmt.Sprint("new", i), 1, extra(nil, fmt.Sprint("/side/new", i))))
 		}
 	})
 	for _, n := range next {
