@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 )
 
@@ -58,7 +57,7 @@ func treeTable(out *page, o *step.Overview) {
 			fmt.Sprintf("%d/%d", countEnded(s.Counts), s.Shape.Count),
 			stepText(o, s, l.parent),
 			spanText(s, out.now),
-			boundsText(&s.Shape),
+			s.Shape.Bounds(),
 		})
 	}
 	out.table("it has no steps", treeHead, rows)
@@ -96,25 +95,4 @@ func spanText(s *step.Summary, now time.Time) string {
 		return human(max(0, now.Sub(s.StartedAt)))
 	}
 	return human(max(0, s.EndedAt.Sub(s.StartedAt)))
-}
-
-// boundsText says what may hold the instances of a step up.
-func boundsText(s *step.Shape) string {
-	var all []string
-	if s.Concurrency > 0 {
-		all = append(all, fmt.Sprintf("%d at a time", s.Concurrency))
-	}
-	if len(s.Pools) > 0 {
-		all = append(all, run.PoolList(s.Pools))
-	}
-	if s.Task != "" {
-		all = append(all, "task "+s.Task)
-	}
-	if s.External {
-		all = append(all, "external")
-	}
-	if s.Queue != step.DefaultQueue {
-		all = append(all, "queue "+s.Queue)
-	}
-	return strings.Join(all, ", ")
 }

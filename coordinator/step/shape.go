@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -79,4 +81,25 @@ func (s *Shape) check(number int) error {
 		Retries: s.Retries, Backoff: s.Backoff, Timeout: s.Timeout, OnFailure: s.OnFailure,
 	}
 	return errors.Join(spec.validateItems(), spec.validateWhere(), spec.validateRetries())
+}
+
+// Bounds says what may hold the instances of a step up, for people.
+func (s *Shape) Bounds() string {
+	var all []string
+	if s.Concurrency > 0 {
+		all = append(all, fmt.Sprintf("%d at a time", s.Concurrency))
+	}
+	if len(s.Pools) > 0 {
+		all = append(all, run.PoolList(s.Pools))
+	}
+	if s.Task != "" {
+		all = append(all, "task "+s.Task)
+	}
+	if s.External {
+		all = append(all, "external")
+	}
+	if s.Queue != DefaultQueue {
+		all = append(all, "queue "+s.Queue)
+	}
+	return strings.Join(all, ", ")
 }

@@ -172,7 +172,7 @@ func stepRowOf(seen *seenRun, l step.Leaf, q runQuery) stepRow {
 	s := &o.Steps[l.Number]
 	row := stepRow{
 		Name: s.Shape.Name, Deep: min(l.Depth, deepest), Needs: fewNames(s.Needs), progress: progressOf(s.Counts, s.Shape.Count),
-		Chips: chipsOf(s, q), Says: saysOf(seen, l.Number), Bounds: boundsOf(&s.Shape),
+		Chips: chipsOf(s, q), Says: saysOf(seen, l.Number), Bounds: s.Shape.Bounds(),
 		StartedAt: s.StartedAt, EndsAt: s.EndedAt, Took: took(s.StartedAt, s.EndedAt),
 	}
 	if l.Parent >= 0 {
@@ -210,27 +210,6 @@ func fewNames(names []string) string {
 		names = append(names[:most:most], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")
-}
-
-// boundsOf says what may hold the instances of a step up.
-func boundsOf(s *step.Shape) string {
-	var all []string
-	if s.Concurrency > 0 {
-		all = append(all, fmt.Sprintf("%d at a time", s.Concurrency))
-	}
-	if len(s.Pools) > 0 {
-		all = append(all, run.PoolList(s.Pools))
-	}
-	if s.Task != "" {
-		all = append(all, "task "+s.Task)
-	}
-	if s.External {
-		all = append(all, "external")
-	}
-	if s.Queue != step.DefaultQueue {
-		all = append(all, "queue "+s.Queue)
-	}
-	return strings.Join(all, ", ")
 }
 
 // openStepOf makes the instances of a step.
