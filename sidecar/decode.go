@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
 )
@@ -58,24 +59,50 @@ func typeProblem(err error) *Problem {
 	if wrong.Field == "" {
 		return newProblem(problem.Malformed, "the body is no JSON object, but %s", wrong.Value)
 	}
-	return fieldProblem(FieldError{Field: clip(wrong.Field), Message: fmt.Sprintf("%s is no %s", wrong.Value, takes(wrong.Type))})
+	return fieldProblem(FieldError{Field: clip(wrong.Field), Message: typeMessage(wrong, wrong.Type)})
 }
 
-// takes names what a field of a type takes.
+// typeMessage says what a field of type t takes, and what it was given.
+func typeMessage(wrong *json.UnmarshalTypeError, t reflect.Type) string {
+	if t.Kind() == reflect.Pointer { // a field that may be left out
+		t = t.Elem()
+	}
+	what := takes(t)
+	if name := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]; t == durationType && name == reserveAfterName {
+		what += `, or "-1" for never`
+	}
+	given := wrong.Value
+	switch given {
+	case "number", "string":
+		given = "a " + given
+	case "array", "object":
+		given = "an " + given
+	case "bool":
+		given = "a truth value"
+	}
+	return fmt.Sprintf("must be %s, not %s", what, given)
+}
+
+// reserveAfterName is the one duration that can be -1.
+const reserveAfterName = "reserve_after"
+
+// takes says what a field of a type takes.
 func takes(t reflect.Type) string {
 	switch {
 	case t == durationType:
-		return "duration: write 30s, 5m or 1h30m"
+		return `a duration such as "30s", "5m" or "1h30m"`
 	case t == slotsType:
-		return `set of slots: write {"pool": 1}`
+		return `an object with a number of slots for each pool, as {"pool": 1}`
+	case t.Kind() == reflect.String:
+		return "a string"
 	case t.Kind() == reflect.Int, t.Kind() == reflect.Int64:
-		return "whole number that can be used here"
+		return "a whole number that can be used here"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	case t.Kind() == reflect.Map, t.Kind() == reflect.Struct:
-		return "object"
+		return "an object"
 	case t.Kind() == reflect.Slice:
-		return "list"
+		return "an array"
 	}
-	return t.Kind().String()
+	return "a value of type " + t.String()
 }

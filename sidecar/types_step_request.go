@@ -54,7 +54,7 @@ func unreadStep(number int, data []byte, err error) *problem.Error {
 		if wrong.Field != "" {
 			field += "." + wrong.Field
 		}
-		return problem.Field(clip(field), "%s is no %s", wrong.Value, takes(t))
+		return problem.Field(clip(field), "%s", typeMessage(wrong, t))
 	}
 	if message, ok := strings.CutPrefix(err.Error(), "items: "); ok {
 		return problem.Field(field+".items", "%s", message)

@@ -1,0 +1,72 @@
+package sidecar
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestADurationThatIsANumberIsRefusedWithItsFieldAndTheFormThatIsAllowed(t *testing.T) {
+	refusals := map[string]func(body string) (field, message string){
+		"ClaimRequest": refusalOf[ClaimRequest], "RenewRequest": refusalOf[RenewRequest],
+		"PoolChange": refusalOf[PoolChange], "RunStart": refusalOf[RunStart],
+		"SourceWake": refusalOf[SourceWake], "StepTake": refusalOf[StepTake],
+	}
+	fields := map[string][]string{
+		"ClaimRequest": durationFields[ClaimRequest](), "RenewRequest": durationFields[RenewRequest](),
+		"PoolChange": durationFields[PoolChange](), "RunStart": durationFields[RunStart](),
+		"SourceWake": durationFields[SourceWake](), "StepTake": durationFields[StepTake](),
+	}
+	for kind, names := range fields {
+		if len(names) == 0 {
+			t.Errorf("%s has no duration", kind)
+		}
+		for _, name := range names {
+			for value, want := range map[string]string{
+				"30": "not a number", "-1": "not a number", "true": "not a truth value", `"soon"`: `not "soon"`, `{"s":1}`: "not an object", "[1]": "not an array",
+			} {
+				field, message := refusals[kind](fmt.Sprintf(`{%q:%s}`, name, value))
+				if field != name || !strings.HasPrefix(message, `must be a duration such as "30s", "5m" or "1h30m", `) || !strings.HasSuffix(message, want) {
+					t.Errorf("%s.%s: %s is refused with %q: %s", kind, name, value, field, message)
+				}
+				if never := `or "-1" for never`; strings.Contains(message, never) != (name == "reserve_after") {
+					t.Errorf("%s.%s: %s is refused with %s", kind, name, value, message)
+				}
+			}
+		}
+	}
+	for _, name := range []string{"backoff", "timeout"} {
+		field, message := refusalOf[RunRequest](fmt.Sprintf(`{"steps":[{"name":"a",%q:7}]}`, name))
+		if want := `must be a duration such as "30s", "5m" or "1h30m", not a number`; field != "steps.a."+name || message != want {
+			t.Errorf("%s of a step is refused with %q: %s", name, field, message)
+		}
+	}
+}
+
+// refusalOf is what is said of a body: the field and the message.
+func refusalOf[T any](body string) (field, message string) {
+	d := newDecoder[T](false)
+	_, err := d.decode([]byte(body))
+	if err == nil {
+		return "", "taken"
+	}
+	p := problemOf(err)
+	if len(p.Errors) != 1 {
+		return "", p.Detail
+	}
+	return p.Errors[0].Field, p.Errors[0].Message
+}
+
+// durationFields are the names of the fields of a request that are durations.
+func durationFields[T any]() []string {
+	var all []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		if slices.Contains([]reflect.Type{durationType, reflect.PointerTo(durationType)}, f.Type) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			all = append(all, name)
+		}
+	}
+	return all
+}
