@@ -71,6 +71,7 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	// The type of errors that huma would use is none that is ever answered.
 	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorModel")
 	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorDetail")
+	openAnswers(h.OpenAPI())
 	var err error
 	if a.yaml, err = h.OpenAPI().YAML(); err != nil {
 		return nil, err
@@ -83,6 +84,9 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	a.pages.Register(a.mux)
 	return a, nil
 }
+
+// schemaPrefix begins references to schemas of the document.
+const schemaPrefix = "#/components/schemas/"
 
 // apiConfig is huma without what it adds by itself: pages that load from other
 // hosts, links to schemas, and errors that are not ours.
@@ -106,7 +110,7 @@ func apiConfig(version string) huma.Config {
 				Description: "Claims slots of named pools, all or none, and gives them back. Queues runs, which are admitted under limits, and keeps watch over their executors.",
 			},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				Schemas: huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer),
 			},
 		},
 		Formats:                      map[string]huma.Format{"application/json": format, "json": format},

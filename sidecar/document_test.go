@@ -59,3 +59,65 @@ func (d *document) check(t testing.TB, req *http.Request, resp *http.Response, b
 	}
 	d.checked[route.Operation.OperationID+" "+resp.Status] = true
 }
+
+func TestAnAnswerMayGetANewFieldAndARequestIsRefusedForAnUnknownOne(t *testing.T) {
+	r := single(t)
+	doc, err := openapi3.NewLoader().LoadFromData(r.raw(request{method: "GET", path: "/openapi.json"}).body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, requests := map[string]bool{}, map[string]bool{}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			if op.RequestBody != nil {
+				for _, content := range op.RequestBody.Value.Content {
+					objects(content.Schema, "the body of "+method+" "+path, requests)
+				}
+			}
+			for status, response := range op.Responses.Map() {
+				for _, content := range response.Value.Content {
+					objects(content.Schema, method+" "+path+" "+status, answers)
+				}
+			}
+		}
+	}
+	for what, closed := range answers {
+		if closed {
+			t.Errorf("%s: no field can be added to it", what)
+		}
+	}
+	for what, closed := range requests {
+		if !closed {
+			t.Errorf("%s: an unknown field is not refused", what)
+		}
+	}
+	if len(answers) < 100 || len(requests) < 10 {
+		t.Errorf("only %d objects in answers and %d in requests were looked at", len(answers), len(requests))
+	}
+}
+
+// objects finds the objects with names of their own in a schema, by where they are,
+// and whether they are closed to others.
+func objects(s *openapi3.SchemaRef, at string, into map[string]bool) {
+	if s == nil || s.Value == nil {
+		return
+	}
+	if s.Ref != "" {
+		at += " " + s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]
+	}
+	v := s.Value
+	if _, seen := into[at]; seen {
+		return
+	}
+	if v.Type.Is("object") && len(v.Properties) > 0 {
+		into[at] = v.AdditionalProperties.Has != nil && !*v.AdditionalProperties.Has
+	}
+	for name, p := range v.Properties {
+		objects(p, at+"."+name, into)
+	}
+	objects(v.Items, at+"[]", into)
+	objects(v.AdditionalProperties.Schema, at+".*", into)
+	for _, one := range append(append(v.OneOf, v.AnyOf...), v.AllOf...) {
+		objects(one, at, into)
+	}
+}
