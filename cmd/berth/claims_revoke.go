@@ -29,7 +29,7 @@ func claimsRevokeCommand() *cli.Command {
 			"still run then, and what it writes can only be told by its fence.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, whatever the holder does"},
-			&cli.DurationFlag{Name: "wait", Value: revokeWait, Usage: "wait so long until it is gone; 0 for not at all"},
+			&cli.DurationFlag{Name: "wait", Value: revokeWait, Usage: "longest `TIME` to wait until it is gone; 0 for not at all"},
 		},
 		Action: func(c *cli.Context) error { return onClaim(c, claimsRevoke(c)) },
 	}

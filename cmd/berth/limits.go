@@ -44,7 +44,7 @@ func limitsGet(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		return p.print(limitsRecord(limits), func(out *page) { limitsTable(out, used) })
+		return p.print(limitsRecordOf(limits, used), func(out *page) { limitsTable(out, used) })
 	})
 }
 
@@ -109,6 +109,9 @@ func limitsTable(out *page, used []usedLimit) {
 	out.table("", []string{"RUNS IN PROGRESS", "LIMIT", "USED"}, rows)
 }
 
+// unchanged is the default of what a command leaves alone.
+const unchanged = "unchanged"
+
 func limitsSetCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "set",
@@ -122,7 +125,7 @@ func limitsSetCommand() *cli.Command {
 and -1 as its number removes it. 0 admits none. A lower limit stops nobody: until
 enough runs have ended, no more are admitted.`,
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "`N` runs at a time, -1 for no limit"},
+			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "`N` runs at a time, -1 for no limit", DefaultText: unchanged},
 			&cli.StringSliceFlag{Name: "tag", Usage: "`LIMIT` of a tag, as above; may be repeated"},
 		},
 		Action: limitsSet,
@@ -165,7 +168,7 @@ func limitsSet(c *cli.Context) error {
 			return err
 		}
 		warnOfExcessRuns(c, used)
-		return p.print(limitsRecord(limits), func(out *page) {
+		return p.print(limitsRecordOf(limits, used), func(out *page) {
 			if changes := limitsChanges(before, limits); len(changes) > 0 {
 				out.line("limits changed: %s", strings.Join(changes, ", "))
 			} else {

@@ -21,8 +21,8 @@ func poolsSetCommand() *cli.Command {
 			"What no flag says stays as it is. A lower limit stops nobody: until enough\n" +
 			"slots are given back, no more are granted.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: human(pool.DefaultLeaseDuration) + " in a new pool"},
-			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: human(pool.DefaultReserveAfter) + " in a new pool"},
+			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: unchanged + ", " + human(pool.DefaultLeaseDuration) + " in a new pool"},
+			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: unchanged + ", " + human(pool.DefaultReserveAfter) + " in a new pool"},
 		},
 		Action: poolsSet,
 	}

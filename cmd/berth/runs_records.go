@@ -50,10 +50,32 @@ func runEventRecord(e run.LoggedEvent) sidecar.RunEvent {
 	}
 }
 
-func limitsRecord(l run.Limits) sidecar.Limits {
-	out := sidecar.Limits{MaxConcurrentRuns: l.MaxConcurrentRuns, Tags: []sidecar.TagLimit{}}
-	for _, t := range l.Tags {
-		out.Tags = append(out.Tags, sidecar.TagLimit(t))
+// limitsRecord is what limits are printed as: as in the file of export, with what is
+// used of them.
+type limitsRecord struct {
+	exportedLimits
+	Used usedRecord `json:"used"`
+}
+
+// usedRecord is what is used of limits, by their names in [exportedLimits]. Fullest is the
+// value that Tags has the use of, where each value has a limit of its own.
+type usedRecord struct {
+	exportedLimits
+	Fullest map[string]string `json:"fullest,omitempty"`
+}
+
+func limitsRecordOf(l run.Limits, used []usedLimit) limitsRecord {
+	r := limitsRecord{exportedLimits: exportLimits(l)}
+	r.Used.Tags, r.Used.Fullest = map[string]int{}, map[string]string{}
+	for _, u := range used {
+		if u.name == maxRuns {
+			r.Used.MaxConcurrentRuns = u.used
+			continue
+		}
+		r.Used.Tags[u.name] = u.used
+		if u.value != "" {
+			r.Used.Fullest[u.name] = u.value
+		}
 	}
-	return out
+	return r
 }
