@@ -210,8 +210,9 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 	}
 	c.metrics.granted(now.Sub(e.arrived))
 	c.hold(e, extra, rev, now)
-	// The watch may be ahead of this answer, and have seen the end already.
-	if s, ok := c.view.slot(g.slots[0].ref); !ok || s.claim != e.req.ID {
+	// The watch may be ahead of this answer and have shown the end already: the keys are
+	// gone, or another instance has put them again under the same id.
+	if !c.stands(e, rev) {
 		c.gone(e)
 	}
 }

@@ -67,3 +67,37 @@ func TestABridgeThatWasTakenOverBeforeItWasSettledIsInDoubt(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The watch may be ahead of the answer to a claim by more than the claim itself: it can
+// show already that another instance has taken the claim over, under the same id.
+func TestABridgeThatWasTakenOverBeforeItsAnswerArrivedIsOver(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	keys := one.count()
+	one.wedged = true
+	one.ask("a", 1, bridged)
+	call := one.next(r.now)
+	resp, err := r.etcd.Txn(call.txn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.listen()
+	taken := two.takeOver("a", resp.Header.Revision).got()
+
+	one.listen()
+	one.answer(call, resp, nil, r.now)
+	one.wedged = false
+	r.settle()
+	if e := one.entries["a"]; e != nil {
+		t.Errorf("its first host still counts it in state %d", e.state)
+	}
+	if len(keys.keys) != 0 {
+		t.Errorf("its first host still counts keys on its leases: %v", keys.keys)
+	}
+	two.giveBack("a")
+	if taken.Err() != nil {
+		t.Error(taken.Err())
+	}
+	r.clean()
+}
