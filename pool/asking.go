@@ -77,8 +77,7 @@ func (c *core) again(e *entry, req *Request, reply chan<- outcome, now time.Time
 	case e.state == held && e.claim.Err() != nil:
 		reply <- outcome{err: e.claim.Err()}
 	case e.state == held:
-		e.told = append(e.told, reply)
-		reply <- outcome{claim: e.claim}
+		e.grantTo(reply)
 	case e.state == releasing || e.dropped:
 		reply <- outcome{err: problem.New(problem.IDInUse, "claim %q is just being released: ask again in a moment", req.ID)}
 	default:
@@ -98,7 +97,7 @@ func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Tim
 	}
 	if i := slices.Index(e.told, reply); i >= 0 {
 		e.told = slices.Delete(e.told, i, i+1)
-		if len(e.told) == 0 && e.state == held {
+		if len(e.told) == 0 && !e.received && e.state == held {
 			c.giveBack(e, nil)
 		}
 		return

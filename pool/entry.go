@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -28,8 +29,11 @@ type entry struct {
 
 	state     state
 	arrived   time.Time
-	listeners []listener       // who waits for the grant
-	told      []chan<- outcome // who was told of it
+	listeners []listener // who waits for the grant
+	// told are the answers that may not have been received yet: their requests can still
+	// be canceled. Received: the answer to some other request has been.
+	told     []chan<- outcome
+	received bool
 	// unjudged entries have a verdict to come: they are new, or asked for anew.
 	unjudged bool
 
@@ -96,12 +100,24 @@ type listener struct {
 // tell answers all who wait for the grant.
 func (e *entry) tell(o outcome) {
 	for _, l := range e.listeners {
-		l.reply <- o
 		if o.claim != nil {
-			e.told = append(e.told, l.reply)
+			e.grantTo(l.reply)
+		} else {
+			l.reply <- o
 		}
 	}
 	e.listeners = nil
+}
+
+// grantTo answers one request with the claim.
+func (e *entry) grantTo(reply chan<- outcome) {
+	e.told = slices.DeleteFunc(e.told, func(earlier chan<- outcome) bool {
+		received := len(earlier) == 0
+		e.received = e.received || received
+		return received
+	})
+	reply <- outcome{claim: e.claim}
+	e.told = append(e.told, reply)
 }
 
 // released answers all who wait for the release.

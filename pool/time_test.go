@@ -267,3 +267,25 @@ func TestStrictOrderReservesAtOnce(t *testing.T) {
 	h.giveBack("wide")
 	narrow.got()
 }
+
+func TestARequestThatIsRepeatedForALongTimeTakesNoMemory(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	cl := h.ask("a", 1).got()
+	for range 1000 {
+		if h.ask("a", 1).got() != cl {
+			t.Fatal("it is another claim")
+		}
+	}
+	if n := len(h.entries["a"].told); n > 1 {
+		t.Errorf("the claim keeps %d answers that were received long ago", n)
+	}
+	// Nobody else has been notified of the claim, but somebody has received it.
+	h.ask("a", 1).cancel()
+	if cl.Err() != nil {
+		t.Error("the claim was given back under its holder")
+	}
+	h.giveBack("a")
+	r.clean()
+}
