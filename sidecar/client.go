@@ -24,6 +24,9 @@ const (
 	clientIdle = 90 * time.Second
 	// dialTimeout bounds one try to connect.
 	dialTimeout = 5 * time.Second
+	// longCall is from when on an answer says too little of how long it is valid: what
+	// was waited for it counts for less than it was. See [validFor].
+	longCall = time.Second
 	// maxAnswer bounds what is read of an answer.
 	maxAnswer = 64 << 20
 )
@@ -99,6 +102,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (se
 	}
 	return sent, nil
 }
+
+// isLong reports whether a request that was sent then, and is answered now, took long.
+func isLong(sent time.Duration) bool { return lease.BootClock().Now()-sent >= longCall }
 
 // send sends a request, and returns an answer that is none of an error. Headers are
 // pairs of names and values; an empty value is none.

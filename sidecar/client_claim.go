@@ -15,35 +15,45 @@ import (
 
 // Claim claims slots, and returns when they are granted or refused. If ctx ends
 // first, nothing is taken. A request without an id gets one, so that a request
-// which is sent again finds its claim.
+// which is sent again finds its claim. After a long wait the claim is renewed at once,
+// to learn how long it is valid.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) (*Claim, error) {
 	if r.ID == "" {
 		r.ID = ulid.Make().String()
 	}
-	return c.claimCall(ctx, http.MethodPost, claimsPath, r)
+	claim, sent, err := c.claimCall(ctx, http.MethodPost, claimsPath, r)
+	if err != nil || !isLong(sent) {
+		return claim, err
+	}
+	if again, err := c.Renew(ctx, claim.ID, RenewRequest{Fence: claim.Fence}); err == nil {
+		claim.until = max(claim.until, again.until)
+	} // else its holder is told when it renews
+	return claim, nil
 }
 
 // Renew tells that a claim's holder lives, and may change how that is known.
 func (c *Client) Renew(ctx context.Context, id string, r RenewRequest) (*Claim, error) {
-	return c.claimCall(ctx, http.MethodPost, claimPath(id)+"/renew", r)
+	claim, _, err := c.claimCall(ctx, http.MethodPost, claimPath(id)+"/renew", r)
+	return claim, err
 }
 
 // Get looks at a claim of any host. One of the server that has ended is a
 // problem: claim_lost or claim_revoked.
 func (c *Client) Get(ctx context.Context, id string) (*Claim, error) {
-	return c.claimCall(ctx, http.MethodGet, claimPath(id), nil)
+	claim, _, err := c.claimCall(ctx, http.MethodGet, claimPath(id), nil)
+	return claim, err
 }
 
-func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*Claim, error) {
+func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*Claim, time.Duration, error) {
 	var claim Claim
 	sent, err := c.call(ctx, method, path, in, &claim)
 	if err != nil {
-		return nil, err
+		return nil, sent, err
 	}
 	if claim.TrustedFor != nil && *claim.TrustedFor > 0 {
 		claim.until = sent + milliseconds(*claim.TrustedFor)
 	}
-	return &claim, nil
+	return &claim, sent, nil
 }
 
 // milliseconds makes a time of what was answered, whatever that is: none of less

@@ -30,13 +30,21 @@ func (c *Client) TakeStep(ctx context.Context, run, step string, index int, r St
 	if r.Executor == "" {
 		r.Executor = ulid.Make().String()
 	}
-	return c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "take"), r)
+	t, sent, err := c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "take"), r)
+	if err != nil || !isLong(sent) {
+		return t, err
+	}
+	if again, err := c.HeartbeatStep(ctx, run, step, index, t.Fence); err == nil {
+		t.until = max(t.until, again.until)
+	} // else its executor is told with its next heartbeat
+	return t, nil
 }
 
 // HeartbeatStep says that the executor of an attempt lives. An error of the codes
 // step_lost and run_ended says that it has to stop.
 func (c *Client) HeartbeatStep(ctx context.Context, run, step string, index int, fence int64) (*TakenStep, error) {
-	return c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "heartbeat"), StepHeartbeat{Fence: fence})
+	t, _, err := c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "heartbeat"), StepHeartbeat{Fence: fence})
+	return t, err
 }
 
 // FinishStep tells how an attempt has ended.
@@ -44,12 +52,12 @@ func (c *Client) FinishStep(ctx context.Context, run, step string, index int, r 
 	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "finish"), r)
 }
 
-func (c *Client) takenCall(ctx context.Context, path string, in any) (*TakenStep, error) {
+func (c *Client) takenCall(ctx context.Context, path string, in any) (*TakenStep, time.Duration, error) {
 	var t TakenStep
 	sent, err := c.call(ctx, http.MethodPost, path, in, &t)
 	if err != nil {
-		return nil, err
+		return nil, sent, err
 	}
 	t.sent(sent)
-	return &t, nil
+	return &t, sent, nil
 }

@@ -12,9 +12,22 @@ import (
 // poolsOf names the pools of a claim.
 func poolsOf(slots map[string]int) []string { return slices.Sorted(maps.Keys(slots)) }
 
+// clockError is the part of a time by which two clocks may differ that measure it: see
+// docs/guarantees.md.
+const clockError = 50
+
+// validFor returns for how many milliseconds from the sending of a request its sender
+// may rely on what is valid for some time from now on. The request was begun then, so
+// what was waited since counts, less what the sender's clock may have missed of it.
+func validFor(begun, now time.Time, left time.Duration) int64 {
+	waited := max(0, now.Sub(begun))
+	return (waited - waited/clockError + left).Milliseconds()
+}
+
 // answer tells a holder about its claim. The request that it answers was begun
-// then: what is trusted counts from there.
+// then: what is valid counts from there.
 func (hs *holders) answer(h *holder, begun time.Time) Claim {
+	now := time.Now() // before what is left from then on: this process may stand still between
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	c := Claim{
@@ -40,9 +53,8 @@ func (hs *holders) answer(h *holder, begun time.Time) Claim {
 	if ttl > 0 {
 		grace = min(grace, lease.StopGrace(ttl)) // or it would have to stop as soon as it holds
 	}
-	now := time.Now()
 	c.TrustedUntil = now.Add(left)
-	*c.TrustedFor = (now.Sub(begun) + left).Milliseconds()
+	*c.TrustedFor = validFor(begun, now, left)
 	c.Grace = grace.Milliseconds()
 	return c
 }

@@ -28,7 +28,8 @@
 //   - Before etcd has answered, /healthz says that the process lives, /readyz
 //     says what is missing, and everything under /v1 is refused with 503.
 //   - trusted_for counts from the sending of the request that it answers, and
-//     never lasts longer than the lease, nor than the ttl. Whoever has stopped by
+//     never lasts longer than the lease, nor than the ttl, by any clock that is at
+//     most 2 % wrong, however long the request has waited. Whoever has stopped by
 //     then has stopped before anybody else can have the slots. Whoever renews each
 //     third of the ttl never comes near the grace.
 //   - A request for a claim is among the waits until its claim is among the holders:

@@ -257,6 +257,7 @@ func (x *executors) answer(e *executor, begun time.Time) StartedRun {
 
 // trust tells for how long an attempt can be believed to be its executor's.
 func (x *executors) trust(e *executor, begun time.Time) (t Trusted) {
+	now := time.Now() // before what is left from then on
 	left, grace := e.room.Trust()
 	if e.expires > 0 {
 		left = min(left, max(0, e.expires-x.clock.Now()))
@@ -265,9 +266,8 @@ func (x *executors) trust(e *executor, begun time.Time) (t Trusted) {
 	if left <= 0 || e.why != nil || e.gone {
 		return t
 	}
-	now := time.Now()
 	t.TrustedUntil = now.Add(left)
-	t.TrustedFor = (now.Sub(begun) + left).Milliseconds()
+	t.TrustedFor = validFor(begun, now, left)
 	t.Grace = grace.Milliseconds()
 	return t
 }

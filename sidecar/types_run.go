@@ -168,7 +168,7 @@ type Trusted struct {
 // sent takes when the request was sent that was answered with this.
 func (t *Trusted) sent(at time.Duration) {
 	if t.TrustedFor > 0 {
-		t.until = at + time.Duration(t.TrustedFor)*time.Millisecond
+		t.until = at + milliseconds(t.TrustedFor)
 	}
 }
 
