@@ -35,7 +35,7 @@ type State struct {
 // goes with the process, however that ends.
 func OpenState(dir string) (*State, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return nil, unwritable(err)
 	}
 	lock, err := takeLock(dir)
 	if err != nil {
@@ -73,9 +73,7 @@ func takeLock(dir string) (*os.File, error) {
 		}
 		return nil, errors.Join(err, f.Close())
 	}
-	if err := writeOwner(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("state directory: %w", err), f.Close())
-	}
+	_ = writeOwner(f) // a full disk keeps nobody from the directory: the second is told less then
 	return f, nil
 }
 
@@ -118,16 +116,22 @@ func loadToken(dir string) (string, error) {
 func makeToken(dir string) (string, error) {
 	token := newToken()
 	path := filepath.Join(dir, tokenFile)
-	if err := writeFile(path+".new", token+"\n"); err != nil {
-		return "", fmt.Errorf("make the token: %w", err)
+	err := writeFile(path+".new", token+"\n")
+	if err == nil {
+		err = os.Rename(path+".new", path)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return "", fmt.Errorf("make the token: %w", err)
+	if err == nil {
+		err = syncDir(dir)
 	}
-	if err := syncDir(dir); err != nil {
-		return "", fmt.Errorf("make the token: %w", err)
+	if err != nil {
+		return "", unwritable(err)
 	}
 	return token, nil
+}
+
+// unwritable makes a problem of why a directory can't be made an instance's.
+func unwritable(err error) error {
+	return problem.New(problem.StateUnwritable, "state directory: %w: give it room, or name another with --state-dir", err)
 }
 
 func writeFile(path, text string) error {

@@ -123,7 +123,7 @@ func TestAStateDirectoryThatCannotBeMadeIsTold(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenState(filepath.Join(file, "state")); err == nil || !strings.Contains(err.Error(), "state directory") {
+	if _, err := OpenState(filepath.Join(file, "state")); problem.CodeOf(err) != problem.StateUnwritable || !strings.Contains(err.Error(), "state directory") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -56,6 +57,30 @@ func newFiles(stateDir, instance, folder string, log hclog.Logger) bindFiles {
 // path of a claim's file. Ids of claims hold nothing that a file's name can't.
 func (f bindFiles) path(id string) string { return filepath.Join(f.dir, id+".json") }
 
+// writable reports why no file can be written now; nil if one can be.
+func (f bindFiles) writable() error {
+	if f.dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return unwritable(err)
+	}
+	probe, err := os.CreateTemp(f.dir, ".new-*")
+	if err != nil {
+		return unwritable(err)
+	}
+	_, err = probe.WriteString("berth\n") // a file without anything in it may need no room
+	return unwritable(errors.Join(err, probe.Close(), os.Remove(probe.Name())))
+}
+
+// unwritable makes a problem of an error of the state directory.
+func unwritable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return problem.New(problem.StateUnwritable, "the state directory can't be written (%w): give it room, or its rights back", err)
+}
+
 // save writes a claim's binding such that a crash of this process leaves the old
 // file or the new. A crash of the machine may leave neither, and no process that
 // could be bound to.
@@ -64,13 +89,10 @@ func (f bindFiles) save(id string, fence int64, b binding) error {
 		return nil
 	}
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
-		return fmt.Errorf("keep the binding: %w", err)
+		return unwritable(err)
 	}
 	data := store.Encode(bindFileValue{V: store.Now, Claim: id, Fence: fence, Bind: b.encode()})
-	if err := writeWhole(f.path(id), data); err != nil {
-		return fmt.Errorf("keep the binding: %w", err)
-	}
-	return nil
+	return unwritable(writeWhole(f.path(id), data))
 }
 
 func writeWhole(path string, data []byte) error {

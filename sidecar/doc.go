@@ -43,7 +43,8 @@
 //     the same request, of which the asker is a part; a renewal or a release that
 //     names the fence never touches a later claim of the id.
 //   - A binding survives the server: it is recorded with the claim in etcd, and
-//     later changes of it in the state directory.
+//     later changes of it in the state directory. One that can't be kept there is
+//     refused, and what was in force before stays.
 //   - A heartbeat is answered from the run's record as it is then: a run that was
 //     canceled, or that somebody else has, is told so at once. While etcd does not
 //     answer, trust in the lease decides.

@@ -30,6 +30,8 @@ const (
 // Health is the answer of /healthz and /readyz.
 type Health struct {
 	Status string `json:"status"`
+	// Warnings say what does not work although claims can be made.
+	Warnings []string `json:"warnings,omitempty" nullable:"false" doc:"What needs a person although claims can be made, as a state directory that can't be written."`
 }
 
 // health answers GET /healthz: the process lives.
@@ -51,7 +53,11 @@ func (a *api) readiness(ctx context.Context, _ *struct{}) (*output[Health], erro
 		missing = append(missing, fmt.Sprintf("view: nothing was heard from etcd for %s", old.Truncate(100*time.Millisecond)))
 	}
 	if len(missing) == 0 {
-		return outputOf(Health{Status: "ready"}, nil)
+		h := Health{Status: "ready"}
+		if err := a.session.Load().holders.files.writable(); err != nil {
+			h.Warnings = append(h.Warnings, fmt.Sprintf("state: %s", err))
+		}
+		return outputOf(h, nil)
 	}
 	p := newProblem(code, "not ready: %s", strings.Join(missing, "; "))
 	p.NotReady = missing

@@ -40,6 +40,7 @@ func newHolders(cfg *Config, hub *hub, procs *watcher, m *metrics) *holders {
 		files: newBindFiles(cfg.Options.StateDir, cfg.Options.Instance, cfg.Logger),
 		byID:  map[string]*holder{}, ended: newEndedLog(),
 	}
+	m.stateWritable(func() bool { return hs.files.writable() == nil })
 	hs.quit, hs.abandon = context.WithCancel(context.Background())
 	return hs
 }

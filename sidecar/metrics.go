@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,11 +18,16 @@ type metrics struct {
 	stopped  *prometheus.CounterVec
 	runs     *runMetrics
 	steps    *runMetrics
+	// writable is asked whether the state directory can be written.
+	writable atomic.Pointer[func() bool]
 }
+
+// stateWritable sets what is asked.
+func (m *metrics) stateWritable(ask func() bool) { m.writable.Store(&ask) }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
-	return &metrics{
+	m := &metrics{
 		runs: newRunMetrics(reg), steps: newStepMetrics(reg),
 		requests: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_http_requests_total",
@@ -46,6 +52,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Signals sent to processes whose claims had ended or were about to, by signal.",
 		}, []string{"signal"}),
 	}
+	with.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_state_writable",
+		Help: "1 while the state directory can be written; 0 while changes of what claims are bound to are refused, as on a full disk.",
+	}, func() float64 {
+		if ask := m.writable.Load(); ask != nil && !(*ask)() {
+			return 0
+		}
+		return 1
+	})
+	return m
 }
 
 // Labels of requests that matched no route: what their clients made up is not

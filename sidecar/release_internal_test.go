@@ -2,6 +2,8 @@ package sidecar
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -113,6 +115,34 @@ func TestALateReleaseDoesNotWaitForALaterClaim(t *testing.T) {
 	}
 	if why := a.waits.ended(wait); why != nil {
 		t.Errorf("the later one was ended: %v", why)
+	}
+}
+
+// A holder that is heard of lives, also if what it says beside that can't be kept.
+func TestARenewalThatCannotBeKeptIsOneAllTheSame(t *testing.T) {
+	a, s := behindTheDoor(t)
+	limit := 1
+	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.holders.files.dir = filepath.Join(file, "binds")
+	if _, err := a.claim(t.Context(), nil, ClaimRequest{ID: "mine", Pools: Slots{"db": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.holders.find("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := h.expires
+	if _, err := s.holders.renew("mine", RenewRequest{TTL: DurationOf(time.Hour)}, nil); problem.CodeOf(err) != problem.StateUnwritable {
+		t.Error(err)
+	}
+	if h.expires <= was || h.bind != byLease {
+		t.Errorf("it ends at %s, as before, bound as %+v", h.expires, h.bind)
 	}
 }
 

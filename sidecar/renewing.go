@@ -14,15 +14,18 @@ func (hs *holders) renew(id string, r RenewRequest, proc *process) (h *holder, e
 	if err == nil {
 		err = hs.rebind(h, r, proc)
 	}
+	if err == nil || problem.CodeOf(err) == problem.StateUnwritable {
+		hs.extend(h) // its holder lives, whatever else becomes of the renewal
+	}
 	if err != nil {
 		proc.close()
 		return nil, err
 	}
-	hs.extend(h)
 	return h, nil
 }
 
-// rebind changes a binding, if the renewal changes it.
+// rebind changes a binding, if the renewal changes it. What can't be kept is refused:
+// a later server would go by what was in force before, and so does this one.
 func (hs *holders) rebind(h *holder, r RenewRequest, proc *process) error {
 	bind, err := h.bind.renewed(r)
 	if err != nil {
@@ -36,7 +39,7 @@ func (hs *holders) rebind(h *holder, r RenewRequest, proc *process) error {
 		return nil
 	}
 	if err := hs.files.save(h.claim.ID, h.claim.Fence(), bind); err != nil {
-		return problem.New(problem.Internal, "%w", err)
+		return problem.New(problem.StateUnwritable, "what claim %q is bound to stays as it was: %w", h.claim.ID, err)
 	}
 	h.saved = true
 	h.bind = bind

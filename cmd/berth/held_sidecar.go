@@ -175,13 +175,19 @@ func (c *sidecarHeld) bind(ctx context.Context, pid int) error {
 	if !c.holder.local {
 		return nil
 	}
-	for {
+	for pause := awayPause; ; {
 		err := c.renew(ctx, sidecar.RenewRequest{PID: pid, OnlyKill: true})
-		if err == nil || !isAway(err) {
+		switch {
+		case problem.CodeOf(err) == problem.StateUnwritable:
+			if pause == awayPause { // once
+				c.holder.log.Warn("the claim stays tied to exec, and is tied to the command when the sidecar can write that down", "claim", c.id, "error", err)
+			}
+			pause = maxRenewAge
+		case err == nil, !isAway(err):
 			return err
 		}
 		select {
-		case <-time.After(awayPause):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -70,6 +70,8 @@ const (
 	EtcdDenied Code = "etcd_denied"
 	// EtcdFull: etcd takes deletes only until it has been given room.
 	EtcdFull Code = "etcd_full"
+	// StateUnwritable: the state directory takes no files, as on a full disk.
+	StateUnwritable Code = "state_unwritable"
 	// Stopping: this process is on its way out.
 	Stopping Code = "stopping"
 	// Unauthorized: the token is missing or wrong.
@@ -140,6 +142,7 @@ var table = map[Code]entry{
 	EtcdUnavailable: {503, ExitFailure, "etcd is unavailable"},
 	EtcdDenied:      {503, ExitRefused, "etcd refused"},
 	EtcdFull:        {503, ExitFailure, "etcd is full"},
+	StateUnwritable: {503, ExitFailure, "The state directory can't be written"},
 	Stopping:        {503, ExitFailure, "Shutting down"},
 	Unauthorized:    {401, ExitRefused, "The token is missing or wrong"},
 	Forbidden:       {403, ExitRefused, "Not allowed"},
