@@ -230,6 +230,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 		ctx: ctx, cancel: cancel,
 	}
 	if e.dropped {
+		c.keepPlace(e, now)
 		c.giveBack(e, nil)
 		return
 	}

@@ -12,7 +12,7 @@ import (
 func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 	req := e.req
 	if older := c.entries[req.ID]; older != nil {
-		c.again(older, req, reply, now)
+		c.again(older, e, reply, now)
 		return
 	}
 	if err := c.unwelcome(req, now); err != nil {
@@ -70,27 +70,81 @@ func noSuchPool(name string) *problem.Error {
 }
 
 // again takes a request whose id is known.
-func (c *core) again(e *entry, req *Request, reply chan<- outcome, now time.Time) {
+func (c *core) again(older, e *entry, reply chan<- outcome, now time.Time) {
+	same := older.req.sameAs(e.req)
 	switch {
-	case !e.req.sameAs(req):
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q stands for another claim: send the same request again, or use another id", req.ID)}
-	case e.state == held && e.claim.Err() != nil:
-		reply <- outcome{err: e.claim.Err()}
-	case e.state == held:
-		e.grantTo(reply)
-	case e.state == releasing || e.dropped:
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim %q is just being released: ask again in a moment", req.ID)}
+	case older.state == claiming && older.dropped && same && !c.stopping:
+		older.dropped = false // who has left is back in time
+		older.listeners = append(older.listeners, listener{reply, e.req.Wait})
+	case older.state == releasing || older.dropped:
+		older.successors = append(older.successors, successor{e, reply, now})
+	case !same:
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q stands for another claim: send the same request again, or use another id", e.req.ID)}
+	case older.state == held && older.claim.Err() != nil:
+		reply <- outcome{err: older.claim.Err()}
+	case older.state == held:
+		older.grantTo(reply)
 	default:
-		e.listeners = append(e.listeners, listener{reply, req.Wait})
-		e.unjudged = true
+		older.listeners = append(older.listeners, listener{reply, e.req.Wait})
+		older.unjudged = true
 		c.dirty = true
 	}
 }
 
+// succeed takes the requests whose ids are free now.
+func (c *core) succeed(now time.Time) {
+	free := c.successors
+	c.successors = nil
+	for _, s := range free {
+		c.request(s.e, s.reply, now)
+	}
+}
+
+// unsucceed takes back the request of a successor, and tells whether there was one.
+func (c *core) unsucceed(id string, reply chan<- outcome) bool {
+	lists := []*[]successor{&c.successors}
+	if e := c.entries[id]; e != nil {
+		lists = append(lists, &e.successors)
+	}
+	for _, list := range lists {
+		if i := slices.IndexFunc(*list, func(s successor) bool { return s.reply == reply }); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+			return true
+		}
+	}
+	return false
+}
+
+// loseSuccessors refuses those who are not to wait for an entry that takes long to be
+// given back.
+func (c *core) loseSuccessors(e *entry, now time.Time) {
+	e.successors = slices.DeleteFunc(e.successors, func(s successor) bool {
+		if s.e.req.Wait > 0 || now.Sub(s.asked) < patience {
+			return false
+		}
+		err := c.notReleased(s.e.req.ID, now)
+		c.metrics.refused(problem.CodeOf(err))
+		s.reply <- outcome{err: err}
+		return true
+	})
+}
+
+// notReleased is why an id can't be used for a while.
+func (c *core) notReleased(id string, now time.Time) error {
+	if err := c.trouble(now); err != nil {
+		return err
+	}
+	return problem.New(problem.IDInUse, "claim id %q stands for a claim that is still being released: ask again later, or use another id", id)
+}
+
 // cancel withdraws who asked with reply, and answers cause unless there was an
-// answer already. If nobody else wants the claim, it leaves the line and keeps
+// answer already. If nobody else wants the claim, it leaves the wait queue and keeps
 // its place for a while; if it was granted meanwhile, it is given back.
 func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Time) {
+	if c.unsucceed(id, reply) {
+		reply <- outcome{err: cause}
+		return
+	}
 	e := c.entries[id]
 	if e == nil {
 		return
@@ -98,6 +152,7 @@ func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Tim
 	if i := slices.Index(e.told, reply); i >= 0 {
 		e.told = slices.Delete(e.told, i, i+1)
 		if len(e.told) == 0 && !e.received && e.state == held {
+			c.keepPlace(e, now)
 			c.giveBack(e, nil)
 		}
 		return
@@ -129,6 +184,10 @@ func (c *core) withdraw(id string, now time.Time) {
 
 // timeout ends the wait of who asked with reply, and says what it waited for.
 func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
+	if c.unsucceed(id, reply) {
+		reply <- outcome{err: c.notReleased(id, now)}
+		return
+	}
 	e := c.entries[id]
 	if e == nil {
 		return
@@ -168,13 +227,18 @@ func (c *core) refuseAtOnce(e *entry, err func() error) {
 
 // leave takes a queued entry out of the line.
 func (c *core) leave(e *entry, now time.Time) {
+	c.keepPlace(e, now)
+	c.leaveLine(e)
+	c.forget(e)
+}
+
+// keepPlace keeps the place of an entry that has waited, for who asks again.
+func (c *core) keepPlace(e *entry, now time.Time) {
 	if e.order.Since > 0 {
 		c.places[e.req.ID] = place{
 			req: e.req, since: e.order.Since, waited: e.waited, reserve: e.reserve, until: now.Add(keepPlace),
 		}
 	}
-	c.leaveLine(e)
-	c.forget(e)
 }
 
 // leaveLine sees to it that a waiter's keys go, if it may have any.
@@ -203,6 +267,8 @@ func (c *core) forget(e *entry) {
 		delete(c.entries, e.req.ID)
 	}
 	c.unqueue(e)
+	c.successors = append(c.successors, e.successors...)
+	e.successors = nil
 	c.dirty = true
 }
 

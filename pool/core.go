@@ -80,21 +80,22 @@ type core struct {
 	heard    time.Time
 	dirty    bool // something happened that could let somebody in
 
-	entries   map[string]*entry
-	queue     []*entry // queued and claiming, in no order
-	takes     []*entry // queued and claiming: claims to take over
-	releases  []*entry // releasing and not in flight
-	drops     []drop
-	revokes   []string         // keys of revocations that are done
-	revoking  []*entry         // asked back and not released yet
-	places    map[string]place // left by those who went away
-	lineLease store.LeaseID    // 0: waiters can't be written now
-	lost      map[store.LeaseID]lostLease
-	wanted    map[string]int64 // claims that operators want back, with their fences
-	endCause  error            // why no claim can be trusted any more, nil if it can
-	doorErr   error            // why the door could not be closed lately
-	alone     *entry           // to be tried next, with nobody beside it
-	stopping  bool
+	entries    map[string]*entry
+	queue      []*entry // queued and claiming, in no order
+	takes      []*entry // queued and claiming: claims to take over
+	releases   []*entry // releasing and not in flight
+	drops      []drop
+	revokes    []string         // keys of revocations that are done
+	revoking   []*entry         // asked back and not released yet
+	places     map[string]place // left by those who went away
+	successors []successor      // whose ids are free: they are taken next
+	lineLease  store.LeaseID    // 0: waiters can't be written now
+	lost       map[store.LeaseID]lostLease
+	wanted     map[string]int64 // claims that operators want back, with their fences
+	endCause   error            // why no claim can be trusted any more, nil if it can
+	doorErr    error            // why the door could not be closed lately
+	alone      *entry           // to be tried next, with nobody beside it
+	stopping   bool
 
 	// judged is the state of the specs that all verdicts were given under.
 	judged int // 0: none yet
@@ -313,6 +314,7 @@ func (c *core) behind() bool {
 
 // next returns the next call to etcd, nil if there is none to make now.
 func (c *core) next(now time.Time) *call {
+	c.succeed(now)
 	if c.phase == normal && !c.guard.Placed() && !c.full(now) {
 		c.phase = opening // the door that a full etcd took has deleted the guard
 	}

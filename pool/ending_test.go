@@ -286,6 +286,112 @@ func TestAGrantIsGivenBackWhenAllWhoAskedHaveLeft(t *testing.T) {
 	r.clean()
 }
 
+// Who asks again for what is just being given back waits for that moment, whatever it
+// asks for.
+func TestARequestWhoseIDIsJustBeingReleasedIsGrantedAfterThat(t *testing.T) {
+	other := func(r *Request) { r.Priority = 7 }
+	for name, begin := range map[string]func(r *rig, h *rigHost){
+		"its holder has released it": func(_ *rig, h *rigHost) {
+			a := h.ask("a", 2)
+			h.wedged = false
+			h.r.settle()
+			h.wedged = true
+			h.core.release(a.got(), make(chan error, 1))
+		},
+		"who asked has hung up as it was granted": func(r *rig, h *rigHost) {
+			a := h.ask("a", 2)
+			h.wedged = false
+			r.settle()
+			h.wedged = true
+			h.core.cancel("a", a.reply, errStopped, r.now)
+		},
+		"who asked has hung up while it was being claimed": func(r *rig, h *rigHost) {
+			a := h.ask("a", 2)
+			call := h.next(r.now)
+			h.core.cancel("a", a.reply, errStopped, r.now)
+			resp, err := r.etcd.Txn(call.txn)
+			h.answer(call, resp, err, r.now)
+		},
+		"and the answer is lost": func(r *rig, h *rigHost) {
+			a := h.ask("a", 2)
+			call := h.next(r.now)
+			h.core.cancel("a", a.reply, errStopped, r.now)
+			_, _ = r.etcd.Txn(call.txn)
+			h.answer(call, nil, store.ErrUnavailable, r.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "one")
+			h := r.hosts[0]
+			r.pool("db", 2)
+			h.wedged = true
+			begin(r, h)
+			same, hasty, another, gone := h.ask("a", 2), h.ask("a", 2, noWait), h.ask("a", 2, other), h.ask("a", 2)
+			h.core.cancel("a", gone.reply, errStopped, r.now)
+			gone.refused(problem.Stopping)
+			h.wedged = false
+			r.settle()
+			if same.got() != hasty.got() {
+				t.Error("one request has got two claims")
+			}
+			another.refused(problem.IDInUse) // it is somebody else's by now
+			h.giveBack("a")
+			r.clean()
+		})
+	}
+}
+
+// Nobody waits for ever for a release that etcd does not take.
+func TestARequestWhoseIDIsNotReleasedIsRefusedInTheEnd(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 2)
+	a := h.ask("a", 2)
+	h.off, h.wedged = true, true
+	h.core.release(a.got(), make(chan error, 1))
+	patient, hasty := h.ask("a", 2), h.ask("a", 2, noWait)
+	h.wedged = false
+	r.pass(patience + 2*tickEvery)
+	hasty.refused(problem.EtcdUnavailable)
+	patient.waits()
+	h.core.timeout("a", patient.reply, r.now)
+	patient.refused(problem.EtcdUnavailable)
+	late := h.ask("a", 2)
+	h.core.stop()
+	h.off = false
+	r.pass(tickEvery)
+	late.refused(problem.Stopping)
+	r.clean()
+}
+
+// A claim that is granted to somebody who has just left keeps its place for who asks
+// again, as one that waits does.
+func TestWhoHangsUpAsItIsGrantedKeepsItsPlace(t *testing.T) {
+	r := newRig(t, "one", "two")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	first := h.ask("first", 1)
+	a := h.ask("a", 1)
+	b, c := r.hosts[1].ask("b", 1), r.hosts[1].ask("c", 1)
+	r.wantLine("a", "b", "c")
+	first.got()
+	h.giveBack("first")
+	if len(a.reply) != 1 {
+		t.Fatal("a is not granted")
+	}
+	h.core.cancel("a", a.reply, errStopped, r.now) // before the answer is taken
+	again := h.ask("a", 1)
+	b.got()
+	again.waits()
+	r.wantLine("a", "c")
+	r.hosts[1].giveBack("b")
+	again.got()
+	h.giveBack("a")
+	c.got()
+	r.hosts[1].giveBack("c")
+	r.clean()
+}
+
 // TestOneIDOnTwoHostsAtTheSameMomentHarmsNeither has both hosts claim before
 // either has seen the other: then there are two claims, and each is whole.
 func TestOneIDOnTwoHostsAtTheSameMomentHarmsNeither(t *testing.T) {

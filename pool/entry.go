@@ -69,6 +69,9 @@ type entry struct {
 	// unwanted: what it is for has ended, so it is asked back once it is settled.
 	unwanted bool
 	waiters  []chan<- error
+	// successors ask with the id of an entry that is being given back: they are taken
+	// when it is over.
+	successors []successor
 	// parting is what its slots are given back with, while they are.
 	parting *parting
 }
@@ -95,6 +98,13 @@ type outcome struct {
 type listener struct {
 	reply chan<- outcome // with room for one
 	wait  time.Duration
+}
+
+// successor is a request whose id is still an earlier entry's.
+type successor struct {
+	e     *entry
+	reply chan<- outcome // with room for one
+	asked time.Time
 }
 
 // tell answers all who wait for the grant.

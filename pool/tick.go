@@ -28,6 +28,11 @@ func (c *core) tick(now time.Time) {
 		c.age(e, now)
 		c.losePatience(e, now)
 	}
+	for _, e := range c.entries {
+		if len(e.successors) > 0 {
+			c.loseSuccessors(e, now)
+		}
+	}
 	for _, e := range slices.Clone(c.takes) {
 		if err := c.trouble(now); err != nil && e.state == queued && now.Sub(e.arrived) >= patience {
 			c.refuse(e, err)
