@@ -60,6 +60,15 @@ func WithLabels(labels map[string]string) ClaimOption {
 // lives; it finds them in [Claim.Bind] after a restart.
 func WithBind(bind string) ClaimOption { return func(r *pool.Request) { r.Holder.Bind = bind } }
 
+// WithSole has the claim wait in the queue only while no other claim of the same run, step
+// and bind does, of any instance, and in the place of what has waited since a revision.
+func WithSole(since int64) ClaimOption {
+	return func(r *pool.Request) { r.Sole, r.Since = true, since }
+}
+
+// WithPlace has the claim granted only when there is a place to use it: see [pool.Place].
+func WithPlace(p *pool.Place) ClaimOption { return func(r *pool.Request) { r.Place = p } }
+
 // WithExtra adds conditions and writes to the claim's transaction. If a
 // condition does not hold, the claim is refused with precondition_failed.
 func WithExtra(x store.Extra) ClaimOption { return func(r *pool.Request) { r.Extra = x } }
@@ -93,6 +102,12 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 	}
 	return &Claim{Claim: cl, client: c}, nil
 }
+
+// Reconsider has the claims looked at that wait: a place was given back.
+func (c *Client) Reconsider() { c.engine.Reconsider() }
+
+// ClaimTimeout bounds the wait of claims that say nothing else.
+func (c *Client) ClaimTimeout() time.Duration { return c.opts.ClaimTimeout }
 
 // Withdraw takes a claim out of the line that waits there: see [pool.Engine.Withdraw].
 func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ctx, id) }
@@ -172,8 +187,8 @@ func (cl *Claim) Release(ctx context.Context) error {
 
 // ReleaseWith is [Claim.Release] with something else that is written then, or not at
 // all: see [pool.Engine.ReleaseWith].
-func (cl *Claim) ReleaseWith(ctx context.Context, x store.Extra, asked func()) (revision int64, err error) {
-	return cl.client.engine.ReleaseWith(ctx, cl.Claim, x, asked)
+func (cl *Claim) ReleaseWith(ctx context.Context, x store.Extra, place *pool.Place, asked func()) (revision int64, err error) {
+	return cl.client.engine.ReleaseWith(ctx, cl.Claim, x, place, asked)
 }
 
 // String names the claim and what it holds.

@@ -221,7 +221,7 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time) {
 	c.unqueue(e)
 	e.state = held
-	e.inLine, e.written = false, false
+	e.inLine, e.written, e.seatOf = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e.claim = &Claim{
 		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
@@ -259,6 +259,7 @@ func (c *core) ungrant(g *grant, after int64, now time.Time) {
 	e := g.e
 	c.leases.Release(e.lease, e.leased(g.slots))
 	e.state, e.lease, e.slots = queued, 0, nil
+	e.unseat()
 	e.retryAt, e.unjudged = after, true
 	c.dirty = true
 	if e.dropped {

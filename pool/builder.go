@@ -166,6 +166,32 @@ const (
 	overrun                    // the batch is full
 )
 
+// seat takes the place of an entry that needs one: one that is free, or that of a claim
+// which the batch gives back, if that happens only together.
+func (b *builder) seat(e *entry) bool {
+	if e.req.Place.Take() {
+		return true
+	}
+	if b.b.shape != flat {
+		return false
+	}
+	for _, g := range b.b.releases {
+		if p := g.e.parting; p != nil && p.place.Pass(e.req.Place) {
+			e.seatOf = g.e
+			return true
+		}
+	}
+	return false
+}
+
+// unseat undoes it for an entry that is not granted. One that is tried again at once keeps
+// its place, unless that is another's still.
+func (b *builder) unseat(e *entry, give bool) {
+	if give || e.seatOf != nil {
+		e.unseat()
+	}
+}
+
 // grant takes the slots of an entry.
 func (b *builder) grant(e *entry) grantResult {
 	slots := b.place.place(e.needs, b.c.start)

@@ -375,6 +375,12 @@ func (e *Engine) LeasesReady() {
 	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
 }
 
+// Reconsider has the engine look at the claims that wait: a place was given back (see
+// [Request.Place]).
+func (e *Engine) Reconsider() {
+	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
+}
+
 // LeaseLost tells that a lease can't be trusted any more: its claims are lost.
 func (e *Engine) LeaseLost(id store.LeaseID, cause error) {
 	e.urgent.add(func(c *core, now time.Time) { c.leaseLost(id, cause, now) })

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -50,6 +51,11 @@ type entry struct {
 	// it has gone.
 	conflicts int
 	exclusive bool
+	// deferred tells that another claim has waited in the queue for the same thing: see
+	// [Request.Sole].
+	deferred bool
+	// seatOf is the entry whose place it has taken in the batch in flight.
+	seatOf *entry
 
 	// handed is the fence of the claim that the entry takes over; 0 if it is one of
 	// its own.
@@ -136,6 +142,22 @@ func (e *entry) released() {
 		w <- nil
 	}
 	e.waiters = nil
+}
+
+// since is the entry's place in the wait queue if it comes to wait there at a revision.
+func (e *entry) since(rev int64) int64 {
+	return cmp.Or(e.req.Since, rev)
+}
+
+// unseat gives back the place of an entry that was not granted: to the claim that had it
+// before, if that is held still.
+func (e *entry) unseat() {
+	from := e.seatOf
+	e.seatOf = nil
+	if from != nil && from.parting != nil && e.req.Place.Pass(from.parting.place) {
+		return
+	}
+	e.req.Place.Give()
 }
 
 // leased is how many keys of an entry with those slots hang on its lease.

@@ -16,6 +16,8 @@ var ErrApart = errors.New("pool: the claim can't be given back together with som
 // parting is what is to happen with the release of a claim, or not at all.
 type parting struct {
 	extra store.Extra
+	// place is given back with the claim, nil if it has none.
+	place *Place
 	reply chan<- parted // with room for one
 }
 
@@ -32,8 +34,9 @@ type parted struct {
 // the claim is held still. So it is after [ErrApart] and errors that are not in doubt
 // (see [store.InDoubt]); after the others x may have been written, and the claim given
 // back with it. Asked, if it is not nil, is called once the wish has its place: a claim
-// that is asked for then is granted with what is given back, or later.
-func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, asked func()) (revision int64, err error) {
+// that is asked for then is granted with what is given back, or later. So is place, if it
+// is not nil: it is free for another claim in the same revision.
+func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, place *Place, asked func()) (revision int64, err error) {
 	if err := validateExtra(x); err != nil {
 		return 0, err
 	}
@@ -41,7 +44,7 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, aske
 		return 0, problem.New(problem.Internal, "a release has no lease to write on, and is never tried long after it was asked for")
 	}
 	reply := make(chan parted, 1)
-	if err := e.send(ctx, func(c *core, now time.Time) { c.part(cl, &parting{x, reply}, now) }); err != nil {
+	if err := e.send(ctx, func(c *core, now time.Time) { c.part(cl, &parting{x, place, reply}, now) }); err != nil {
 		return 0, err
 	}
 	if asked != nil {
@@ -113,6 +116,9 @@ func anyParting(*parting) bool { return true }
 // parted answers who gave the claim back with something else, if somebody did.
 func (e *entry) parted(revision int64, err error) {
 	if e.parting != nil {
+		if err == nil || err == errInDoubt {
+			e.parting.place.Give() // unless it was passed on
+		}
 		e.parting.reply <- parted{revision, err}
 		e.parting = nil
 	}

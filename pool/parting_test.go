@@ -51,7 +51,7 @@ func (w *world) part(h *simHost, id string) {
 	w.parts.open = append(w.parts.open, f)
 	w.parts.claim[f.key] = id
 	w.free[id] = true
-	h.core.part(h.has[id], &parting{x, f.reply}, w.now)
+	h.core.part(h.has[id], &parting{extra: x, place: h.seats[id], reply: f.reply}, w.now)
 	w.logf("%s gives back %s with %s", h.name, id, f.key)
 }
 
@@ -166,7 +166,7 @@ func TestAClaimIsGivenBackWithSomethingElseOrNotAtAll(t *testing.T) {
 			w.space = c.space
 			w.etcd.SetSpace(c.space)
 			reply := make(chan parted, 1)
-			h.core.part(cl, &parting{c.x, reply}, w.now)
+			h.core.part(cl, &parting{extra: c.x, reply: reply}, w.now)
 			p := settled(t, w, reply)
 			if !c.is(p.err) {
 				t.Fatalf("the answer is %v", p.err)
@@ -190,7 +190,7 @@ func TestAClaimThatIsOverIsGivenBackWithNothing(t *testing.T) {
 	w, h, cl := withClaim(t)
 	w.release(h, "h0-c")
 	reply := make(chan parted, 1)
-	h.core.part(cl, &parting{store.Extra{Then: []*pb.RequestOp{store.Put(partedPrefix+"x", nil, 0)}}, reply}, w.now)
+	h.core.part(cl, &parting{extra: store.Extra{Then: []*pb.RequestOp{store.Put(partedPrefix+"x", nil, 0)}}, reply: reply}, w.now)
 	if p := settled(t, w, reply); !errors.Is(p.err, ErrApart) {
 		t.Errorf("the answer is %v", p.err)
 	}
@@ -203,7 +203,7 @@ func TestAClaimThatIsOverIsGivenBackWithNothing(t *testing.T) {
 func TestAReleaseOfAClaimThatStaysIsARelease(t *testing.T) {
 	w, h, cl := withClaim(t)
 	reply, released := make(chan parted, 1), make(chan error, 1)
-	h.core.part(cl, &parting{store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}, reply}, w.now)
+	h.core.part(cl, &parting{extra: store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}, reply: reply}, w.now)
 	h.core.release(cl, released)
 	if p := settled(t, w, reply); !errors.Is(p.err, store.ErrChanged) {
 		t.Errorf("the answer is %v", p.err)
@@ -216,7 +216,7 @@ func TestAReleaseOfAClaimThatStaysIsARelease(t *testing.T) {
 // An instance that ends has all its claims ended, those on their way out included.
 func TestAnEngineThatIsLeftEndsTheClaimsThatPart(t *testing.T) {
 	_, h, cl := withClaim(t)
-	h.core.part(cl, &parting{store.Extra{}, make(chan parted, 1)}, h.w.now)
+	h.core.part(cl, &parting{extra: store.Extra{}, reply: make(chan parted, 1)}, h.w.now)
 	h.core.abandon(errStopped)
 	if !errors.Is(cl.Err(), errStopped) {
 		t.Errorf("the claim has ended with %v", cl.Err())

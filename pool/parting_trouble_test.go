@@ -25,7 +25,7 @@ func TestARevokedClaimThatPartsAndStaysIsFreed(t *testing.T) {
 	h.askBack("a", c.Fence)
 	wantRevoked(t, c)
 	reply := make(chan parted, 1)
-	h.part(c, &parting{never(), reply}, r.now)
+	h.part(c, &parting{extra: never(), reply: reply}, r.now)
 	h.core.tick(r.now) // while the batch is under way, or etcd is slow
 	r.settle()
 	if p := <-reply; p.err != store.ErrChanged {
@@ -51,7 +51,7 @@ func TestALostClaimThatStaysIsLostOnce(t *testing.T) {
 	h.broker.add(&subscriber{events: s})
 	h.leaseLost(h.leases[DefaultLeaseDuration], errStopped, r.now)
 	reply := make(chan parted, 1)
-	h.part(c, &parting{never(), reply}, r.now)
+	h.part(c, &parting{extra: never(), reply: reply}, r.now)
 	r.settle()
 	<-reply
 	for len(s) > 0 {
@@ -139,7 +139,7 @@ func TestTheRoomOfAClaimThatPartsIsGivenBackOnce(t *testing.T) {
 		}},
 		"released meanwhile": {x: never(), also: func(h *rigHost, c *Claim) { h.release(c, make(chan error, 1)) }},
 		"resync meanwhile":   {x: always, also: func(h *rigHost, c *Claim) { h.resync() }},
-		"parts twice":        {x: never(), also: func(h *rigHost, c *Claim) { h.part(c, &parting{always, make(chan parted, 1)}, h.r.now) }},
+		"parts twice":        {x: never(), also: func(h *rigHost, c *Claim) { h.part(c, &parting{extra: always, reply: make(chan parted, 1)}, h.r.now) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, shape := range []int{0, 4} {
@@ -155,7 +155,7 @@ func TestTheRoomOfAClaimThatPartsIsGivenBackOnce(t *testing.T) {
 				if c.refuse != nil {
 					h.refuse = c.refuse(r)
 				}
-				h.part(cl, &parting{c.x, reply}, r.now)
+				h.part(cl, &parting{extra: c.x, reply: reply}, r.now)
 				if c.also != nil {
 					c.also(h, cl)
 				}
@@ -190,7 +190,7 @@ func TestAClaimThatStaysIsNoLostRace(t *testing.T) {
 	h.ask("b", 2).waits()
 	for range exclusiveAfter {
 		reply := make(chan parted, 1)
-		h.part(cl, &parting{never(), reply}, r.now)
+		h.part(cl, &parting{extra: never(), reply: reply}, r.now)
 		r.settle()
 		if p := <-reply; p.err != store.ErrChanged {
 			t.Fatal(p.err)

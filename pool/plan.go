@@ -13,6 +13,7 @@ func (c *core) plan(now time.Time) *batch {
 	if c.full(now) {
 		return c.planFreeing(now)
 	}
+	c.deferSole()
 	b := c.newBuilder(c.shape(), now)
 	if c.alone == nil {
 		// 1. Give back what is to be given back. Half of the room is for those who wait
@@ -68,6 +69,37 @@ func (c *core) plan(now time.Time) *batch {
 		return nil
 	}
 	return c.sent(b.finish())
+}
+
+// deferSole takes those of the sole entries out of the wait queue for which another claim
+// waits there before them. They come back to their place when it has left.
+func (c *core) deferSole() {
+	if len(c.view.byWork) == 0 {
+		return
+	}
+	for _, e := range c.queue {
+		if !c.defers(e) {
+			continue
+		}
+		e.deferred = true
+		e.req.Place.Give()
+		if e.order.Since != 0 {
+			c.leaveLine(e)
+			e.order.Since, e.unjudged = 0, true
+		}
+	}
+}
+
+// defers reports whether another claim waits for what an entry is for, before it or while
+// the entry is not in the wait queue. A waiter whose host does not take its slots counts
+// for nothing.
+func (c *core) defers(e *entry) bool {
+	if !e.req.Sole || e.state != queued {
+		return false
+	}
+	return slices.ContainsFunc(c.view.byWork[workOf(&e.req.Holder)], func(w *waiter) bool {
+		return w.order.Claim != e.req.ID && !w.waiting.Yielded && (!e.inLine || w.order.Compare(e.order) < 0)
+	})
 }
 
 // lineWaits tells whether a batch that only writes waiters is better not sent
@@ -185,15 +217,22 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 			refused = append(refused, refusal{cd.e, err})
 			continue
 		}
+		if !b.seat(cd.e) {
+			continue // nobody could use its slots now
+		}
 		switch b.grant(cd.e) {
 		case overrun:
+			b.unseat(cd.e, false)
 			stop, again = true, true
 		case tooWide:
+			b.unseat(cd.e, false)
 			again = true
 			if b.next == nil {
 				b.next = cd.e
 			}
-		case unfit, taken:
+		case unfit:
+			b.unseat(cd.e, true)
+		case taken:
 		}
 		stop = stop || b.b.shape == wide
 	}
@@ -226,7 +265,7 @@ func (c *core) hopeless(rooms []Room, now time.Time) bool {
 	}
 	free := freeRoom(rooms)
 	for _, e := range c.queue {
-		if e.state == queued && (e.unjudged || fits(free, e.waiting)) {
+		if e.state == queued && (e.unjudged || fits(free, e.waiting)) && !c.defers(e) {
 			return false
 		}
 	}
@@ -238,12 +277,12 @@ func (c *core) hopeless(rooms []Room, now time.Time) bool {
 func (c *core) candidates() []candidate {
 	own := c.scratch.own[:0]
 	for _, e := range c.queue {
-		if e.state != queued {
+		if e.state != queued || c.defers(e) {
 			continue
 		}
 		o := e.order
 		if o.Since == 0 {
-			o.Since = c.view.rev
+			o.Since = e.since(c.view.rev)
 		}
 		own = append(own, candidate{order: o, e: e})
 	}
@@ -318,11 +357,12 @@ func (c *core) verdict(e *entry, now time.Time) {
 			return problem.New(problem.NoCapacity, "%s", r.Text).WithDetail(r)
 		})
 	}
+	e.req.Place.Give() // it has to wait
 	if e.order.Since == 0 && len(e.listeners) > 0 {
-		e.order.Since = c.view.rev
+		e.order.Since = e.since(c.view.rev)
 		e.waited = now
 		e.reserve = e.reserve || c.reserveAfter(e) == 0
-		if c.broker.wants(e) {
+		if !e.deferred && c.broker.wants(e) {
 			c.publish(ClaimWaiting, e, c.reason(e).Text)
 		}
 	}
@@ -376,7 +416,7 @@ func (c *core) lineUp(b *builder) {
 	}
 	for _, e := range c.queue {
 		if e.exclusive && e.order.Since == 0 {
-			e.order.Since = c.view.rev // it fits, and yet must be seen
+			e.order.Since = e.since(c.view.rev) // it fits, and yet must be seen
 		}
 		if e.state != queued || e.order.Since == 0 || b.granted[e] || e.unwritable {
 			continue

@@ -40,6 +40,15 @@ type Request struct {
 	// Bridge has the claim kept for somebody who takes it over, or for nobody: it is
 	// no loss if its slots are gone.
 	Bridge bool
+	// Sole has the claim wait in the queue only while no other claim of the same run, step
+	// and bind does, of any instance: they are for one thing, and only one of them can get
+	// it. Since, if it is not 0, is the revision from which such a thing has waited: its
+	// place in the queue is the same whichever claim waits for it.
+	Sole  bool
+	Since int64
+	// Place, if it is not nil, is taken before slots are, and given back when it turns out
+	// that the claim has to wait. Who asks gives it back at the end.
+	Place *Place
 }
 
 // Validate refuses what can't be asked for, whatever pools there are.

@@ -363,3 +363,12 @@ func (r *rig) clean() {
 		}
 	}
 }
+
+// snapshot is all below the pools.
+func (r *rig) snapshot() store.Snapshot {
+	s := store.Snapshot{Revision: r.etcd.Revision()}
+	for kv := range r.etcd.All(r.keys.Pools()) {
+		s.KVs = append(s.KVs, kv)
+	}
+	return s
+}

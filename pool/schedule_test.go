@@ -132,6 +132,17 @@ func (w *world) ask(h *simHost) {
 	if w.rnd.IntN(4) == 0 {
 		req.Bridge, w.bridges[req.ID] = true, true
 	}
+	if w.rnd.IntN(6) == 0 { // for one of a few things, as others
+		req.Sole, req.Since = true, int64(1+w.rnd.IntN(3))
+		req.Holder = Holder{Run: "r", Step: fmt.Sprint(w.rnd.IntN(2)), Bind: "step"}
+	}
+	if w.rnd.IntN(4) == 0 {
+		req.Place = h.places.New()
+		h.seats[req.ID] = req.Place
+		if w.rnd.IntN(2) == 0 {
+			req.Place.Take()
+		}
+	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply
 	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
@@ -177,6 +188,7 @@ func (w *world) release(h *simHost, id string) {
 	w.free[id] = true
 	cl := h.has[id]
 	delete(h.has, id)
+	h.unseat(id)
 	h.core.release(cl, make(chan error, 1))
 	w.logf("%s releases %s", h.name, id)
 }
@@ -194,6 +206,7 @@ func (w *world) cancel(h *simHost) {
 	w.free[id] = true
 	h.core.cancel(id, reply, errStopped, w.now)
 	delete(h.wanted, id)
+	h.unseat(id)
 	w.logf("%s cancels %s", h.name, id)
 }
 
@@ -307,6 +320,9 @@ func (w *world) rest() {
 	}
 	for _, h := range w.hosts {
 		for h.deliver(100) {
+		}
+		if n := h.places.Free(); n != 2 {
+			w.failf("%s has %d places free of 2, and nothing", h.name, n)
 		}
 	}
 	w.checkViews()

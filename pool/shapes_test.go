@@ -208,7 +208,7 @@ func TestThoseWhoWaitTakeInPlaceWhatManyGiveBack(t *testing.T) {
 	one.together(func() {
 		for i := range claims {
 			with := store.Extra{Then: []*pb.RequestOp{store.Put(fmt.Sprint("/side/", i), nil, 0), store.Delete("/side/a"), store.Delete("/side/b")}}
-			one.part(one.entries[fmt.Sprint("old", i)].claim, &parting{with, make(chan parted, 1)}, r.now)
+			one.part(one.entries[fmt.Sprint("old", i)].claim, &parting{extra: with, reply: make(chan parted, 1)}, r.now)
 			next = append(next, one.ask(fmt.Sprint("new", i), 1, extra(nil, fmt.Sprint("/side/new", i))))
 		}
 	})

@@ -21,6 +21,8 @@ type view struct {
 	pools map[string]*poolView
 	order []*poolView // by number
 	line  []*waiter   // in order
+	// byWork are those that say what they are for.
+	byWork map[work][]*waiter
 	// claims that hold slots, by id.
 	claims map[string]*claimView
 	// gone are slots that a commit of ours deleted ahead of the watch, with the
@@ -64,7 +66,7 @@ func newView(keys store.Keys) *view {
 
 // clear forgets everything but the pools' numbers, which waiters refer to.
 func (v *view) clear() {
-	v.line = nil
+	v.line, v.byWork = nil, map[work][]*waiter{}
 	v.specs++
 	v.claims = map[string]*claimView{}
 	v.gone = map[slotRef]int64{}

@@ -13,6 +13,7 @@ import (
 type waiter struct {
 	order   Order
 	value   waiterValue
+	work    work
 	in      []*poolView // whose lines it was seen in
 	rev     int64       // when one of its keys was last put
 	waiting *Waiting
@@ -20,6 +21,14 @@ type waiter struct {
 	// host; zero while it does not fit.
 	fitsSince time.Time
 }
+
+// work is what sole claims are for: see [Request.Sole].
+type work struct{ run, step, bind string }
+
+func workOf(h *Holder) work { return work{h.Run, h.Step, h.Bind} }
+
+// known reports whether it says what a claim is for.
+func (w work) known() bool { return w.run != "" && w.step != "" }
 
 func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 	o, err := ParseOrder(text)
@@ -42,6 +51,7 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 		w.in = append(w.in, p)
 		p.waiting++
 	}
+	v.setWork(w, workOf(&val.Holder))
 	w.value, w.rev, w.fitsSince = val, kv.ModRevision, time.Time{}
 	w.waiting = &Waiting{Needs: v.roomNeeds(val.Pools), Reserve: val.Reserve, Exclusive: val.Exclusive}
 	return nil
@@ -62,7 +72,30 @@ func (v *view) removeWaiter(p *poolView, text string) {
 		p.waiting--
 	}
 	if len(w.in) == 0 {
-		v.line = slices.Delete(v.line, i, i+1)
+		v.endWaiter(i)
+	}
+}
+
+// endWaiter forgets a waiter.
+func (v *view) endWaiter(i int) {
+	w := v.line[i]
+	v.line = slices.Delete(v.line, i, i+1)
+	v.setWork(w, work{})
+}
+
+// setWork notes what a waiter is for.
+func (v *view) setWork(w *waiter, now work) {
+	if w.work == now {
+		return
+	}
+	if w.work.known() {
+		rest := slices.DeleteFunc(v.byWork[w.work], func(o *waiter) bool { return o == w })
+		if v.byWork[w.work] = rest; len(rest) == 0 {
+			delete(v.byWork, w.work)
+		}
+	}
+	if w.work = now; now.known() {
+		v.byWork[now] = append(v.byWork[now], w)
 	}
 }
 
@@ -76,7 +109,7 @@ func (v *view) committedLeave(o Order, rev int64) {
 		for _, p := range v.line[i].in {
 			p.waiting--
 		}
-		v.line = slices.Delete(v.line, i, i+1)
+		v.endWaiter(i)
 	}
 }
 

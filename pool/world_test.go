@@ -99,6 +99,9 @@ type simHost struct {
 	counted int
 	// has are the claims that were granted and not released.
 	has map[string]*Claim
+	// places are what some of its claims need beside their slots, and seats theirs.
+	places *Places
+	seats  map[string]*Place
 }
 
 // simLeases grants at once, or says that it will.
@@ -187,6 +190,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	}
 	h.pending, h.answered, h.counted = nil, false, 0
 	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
+	h.places, h.seats = NewPlaces(2), map[string]*Place{}
 	h.cut, h.line = false, 0
 	h.newLine()
 	h.resync()
@@ -300,6 +304,8 @@ func (h *simHost) collect() {
 					delete(h.w.free, id) // whatever its first host thinks
 				}
 				h.w.checkFence(h, o.claim)
+			} else {
+				h.unseat(id)
 			}
 		default:
 		}
@@ -308,8 +314,16 @@ func (h *simHost) collect() {
 		if c.Context().Err() != nil {
 			h.w.free[id] = h.w.free[id] || !h.w.bridges[id] || h.w.handed[id].to == h.name
 			delete(h.has, id)
+			h.unseat(id)
 		}
 	}
+}
+
+// unseat gives back the place of what is not held any more, or never was.
+func (h *simHost) unseat(id string) {
+	h.seats[id].Give()
+	delete(h.seats, id)
+	h.core.dirty = true
 }
 
 func (w *world) setPool(name string, limit int, paused bool) {

@@ -131,6 +131,7 @@ func (x *executors) takePlain(ctx context.Context, p *step.Published, d doubt) (
 func (x *executors) takeWith(ctx context.Context, p *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, in line) (*executor, error) {
 	opts := []berth.ClaimOption{
 		berth.WithID(in.id), berth.WithPriority(p.Priority), berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(bindStep),
+		berth.WithSole(p.Revision),
 	}
 	if in.wait != nil {
 		opts = append(opts, berth.WithWait(*in.wait))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type execution struct {
 	dir   string
 	place place
 	give  func() // gives back what it hangs on
+	seat  *pool.Place
 
 	job     Job
 	cause   stopCause
@@ -213,17 +215,17 @@ func (e *execution) handBack() {
 // way is how the end is written: in one transaction with the release of its slots, if it
 // has a claim, and with what is taken next.
 func (e *execution) way() step.Way {
+	claim, ok := e.place.(*berth.Claim)
 	var once sync.Once
 	free := func() {
-		once.Do(func() { e.w.tell(func() { e.w.free(e) }) })
+		once.Do(func() { e.w.tell(func() { e.w.free(e, !ok) }) })
 	}
 	group := e.w.steps.InGroup(free)
-	claim, ok := e.place.(*berth.Claim)
 	if !ok {
 		return group
 	}
 	return func(ctx context.Context, x store.Extra) (int64, error) {
-		rev, err := claim.ReleaseWith(ctx, x, free)
+		rev, err := claim.ReleaseWith(ctx, x, e.seat, free)
 		if errors.Is(err, pool.ErrApart) || problem.CodeOf(err) == problem.Stopping {
 			return group(ctx, x)
 		}
@@ -265,8 +267,10 @@ func (w *Worker) drop(e *execution) {
 	e.leave()
 	e.give()
 	w.folders.remove(e.dir)
-	w.free(e)
+	w.free(e, false)
 	w.freed--
+	w.early = slices.DeleteFunc(w.early, func(o *execution) bool { return o == e })
+	e.seat.Give() // unless another has it already
 	if w.active[e.t.StepID] == e {
 		delete(w.active, e.t.StepID)
 	}
@@ -276,12 +280,17 @@ func (w *Worker) drop(e *execution) {
 }
 
 // free takes that nothing of an execution runs any more and that its end is about to be
-// written: what is taken from now on is taken with that, or after it.
-func (w *Worker) free(e *execution) {
-	if !e.freed {
-		e.freed = true
-		w.freed++
-		w.dirty = true
+// written: what is taken from now on in the same way, through the group or with the claims,
+// is taken with that or after it, in the place of the execution.
+func (w *Worker) free(e *execution, inGroup bool) {
+	if e.freed {
+		return
+	}
+	e.freed = true
+	w.freed++
+	w.dirty = true
+	if inGroup {
+		w.early = append(w.early, e)
 	}
 }
 

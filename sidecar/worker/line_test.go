@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -84,8 +83,51 @@ func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
 	eventually(t, "the second stands there instead", func() bool { return strings.Join(y.line("db"), " ") == "m[1]" })
 }
 
-// Of several workers that stand in line for one instance, those leave that do not get it.
-func TestWhoDoesNotGetAnInstanceLeavesTheLine(t *testing.T) {
+// waiter is who waits for a pool; nobody, if it is not just one.
+func (y *yard) waiter(name string) (host string) {
+	y.t.Helper()
+	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	d, err := state.Pool(name)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	if len(d.Waiters) != 1 {
+		return ""
+	}
+	return d.Waiters[0].Host
+}
+
+// An instance for which two workers have a place has the waiter of one. It is the other's
+// when the first drains, and so is the instance.
+func TestAWorkerThatDrainsLeavesItsWaitersToOthers(t *testing.T) {
+	y, s := newYard(t), newStage()
+	y.pool("db", 0)
+	crews := map[string]*crew{}
+	for _, host := range []string{"a", "b"} {
+		crews[host] = y.worker(host, "", 1, s)
+		defer crews[host].close(t)
+	}
+	y.submit("r", fan("m", 1, 0, from("db", 1)))
+	for _, w := range crews {
+		w.asks(t, 1)
+	}
+	var first string
+	eventually(t, "one of them waits", func() bool { first = y.waiter("db"); return first != "" })
+	<-crews[first].Drain(t.Context())
+	other := map[string]string{"a": "b", "b": "a"}[first]
+	eventually(t, "the other waits", func() bool { return y.waiter("db") == other })
+	y.pool("db", 1)
+	s.runs(t, "r/m/000000")
+	eventually(t, "nobody waits", func() bool { return len(y.line("db")) == 0 })
+	s.end("r/m/000000", succeeded)
+	y.is("r", run.Succeeded)
+}
+
+// So it is when the first has no place left.
+func TestAWorkerThatIsFullLeavesItsWaitersToOthers(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 0)
 	for _, host := range []string{"a", "b"} {
@@ -93,13 +135,17 @@ func TestWhoDoesNotGetAnInstanceLeavesTheLine(t *testing.T) {
 		defer w.close(t)
 	}
 	y.submit("r", fan("m", 1, 0, from("db", 1)))
-	eventually(t, "both stand in line", func() bool { return len(y.line("db")) == 2 })
-	y.pool("db", 1)
-	s.runs(t, "r/m/000000")
-	eventually(t, "nobody stands in line", func() bool { return len(y.line("db")) == 0 })
-	s.end("r/m/000000", succeeded)
-	y.is("r", run.Succeeded)
-	if y.status("r/m/000000") != step.Succeeded {
-		t.Error("it has not succeeded")
+	eventually(t, "one of them waits", func() bool { return y.waiter("db") != "" })
+	y.submit("plain", fan("m", 1, 0))
+	s.runs(t, "plain/m/000000")
+	i, err := y.step.Get(t.Context(), idOf(t, "plain/m/000000"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	eventually(t, "the one waits that has a place", func() bool {
+		host := y.waiter("db")
+		return host != "" && host != i.Executor.Host
+	})
+	y.pool("db", 1)
+	s.runs(t, "plain/m/000000", "r/m/000000")
 }

@@ -113,8 +113,10 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *berth.Roo
 	if err != nil {
 		return nil, err
 	}
+	seat := w.places.New()
+	seat.Force()
 	return &execution{
-		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: room, give: room.Release,
+		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: room, give: room.Release, seat: seat,
 	}, nil
 }
 

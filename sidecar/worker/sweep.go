@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -27,6 +28,8 @@ type doubt struct {
 	dir string
 	// room is what the key of its executor would be on.
 	room *berth.Room
+	// seat is the place that it has while that is so.
+	seat *pool.Place
 }
 
 func (w *Worker) doubted(id store.StepID) bool {
@@ -90,17 +93,18 @@ func (w *Worker) settle(ctx context.Context, d *doubt) {
 		w.doubts = slices.Delete(w.doubts, at, at+1)
 		if t == nil {
 			d.room.Release()
+			d.seat.Give()
 			w.folders.remove(d.dir)
 			return
 		}
 		w.log.Info("an instance was taken of which the answer was lost", "run", t.Run, "step", t.Text())
-		e := &execution{w: w, t: t, dir: d.dir, place: d.room, give: d.room.Release}
+		e := &execution{w: w, t: t, dir: d.dir, place: d.room, give: d.room.Release, seat: d.seat}
 		w.active[t.StepID] = e
 		w.metrics.count.Store(int64(len(w.active)))
 		switch {
 		case problem.CodeOf(unread) == problem.CorruptValue:
 			e.fail(unread)
-		case unread != nil || w.drained || w.has() > w.cfg.Concurrency:
+		case unread != nil || w.drained:
 			e.handBack()
 		default:
 			e.start()

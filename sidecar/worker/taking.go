@@ -19,13 +19,13 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // stepBind marks the claims of step instances.
 const stepBind = "step"
 
-// maxInLine bounds how many stand in line for one set of slots, and in all: what is
-// granted at once has to be handed back where there is no room for it.
+// maxInLine bounds how many wait in the queues of pools.
 const maxInLine = 256
 
 // take takes what there is and what there is room for.
@@ -51,19 +51,53 @@ func (w *Worker) take(ctx context.Context) {
 	if p.again {
 		w.again.Reset(w.turn())
 	}
-	for _, o := range p.plain {
-		w.begin(o.Published)
-		w.beside(func() { w.takePlain(ctx, o.Published) })
-	}
 	for _, id := range p.yields {
 		w.yield(id)
 	}
-	for _, p := range p.slotted[:min(len(p.slotted), max(0, maxInLine-len(w.inLine)))] {
-		claim := w.claimID(p.Published)
-		w.begin(p.Published)
-		w.inLine[p.ID()] = inLine{claim: claim, class: p.class, queue: p.Queue, order: p.Order, priority: p.Priority}
-		w.beside(func() { w.takeSlotted(ctx, p, claim) })
+	// The places go to the first, whether they need slots or not. Those that turn out to
+	// wait for slots give theirs back.
+	plain, slotted := p.plain, p.slotted[:min(len(p.slotted), max(0, maxInLine-len(w.inLine)))]
+	slices.SortStableFunc(slotted, func(a, b wanted) int { return strings.Compare(a.Order, b.Order) })
+	for len(plain)+len(slotted) > 0 {
+		if len(plain) == 0 || len(slotted) > 0 && slotted[0].Order < plain[0].Order {
+			w.claimFor(ctx, slotted[0])
+			slotted = slotted[1:]
+			continue
+		}
+		w.takeNow(ctx, plain[0].Published)
+		plain = plain[1:]
 	}
+}
+
+// takeNow has an instance taken that needs no slots, if there is a place for it.
+func (w *Worker) takeNow(ctx context.Context, p *step.Published) {
+	seat := w.places.New()
+	if !seat.Take() && !w.takeEarly(seat) {
+		return // it is looked at again when a place is given back
+	}
+	w.begin(p)
+	w.beside(func() { w.takePlain(ctx, p, seat) })
+}
+
+// takeEarly takes the place of an execution whose end goes before.
+func (w *Worker) takeEarly(seat *pool.Place) bool {
+	for n, e := range w.early {
+		if e.seat.Pass(seat) {
+			w.early = slices.Delete(w.early, n, n+1)
+			return true
+		}
+	}
+	return false
+}
+
+// claimFor has the slots of an instance claimed. It is granted when there is a place for it
+// as well.
+func (w *Worker) claimFor(ctx context.Context, p wanted) {
+	claim, seat := w.claimID(p.Published), w.places.New()
+	seat.Take()
+	w.begin(p.Published)
+	w.inLine[p.ID()] = inLine{claim: claim, class: p.class, queue: p.Queue, order: p.Order, priority: p.Priority}
+	w.beside(func() { w.takeSlotted(ctx, p, claim, seat) })
 }
 
 // The bounds of a turn: see [Worker.turn].
@@ -180,49 +214,51 @@ type place interface {
 }
 
 // takePlain takes an instance that needs no slots.
-func (w *Worker) takePlain(ctx context.Context, p *step.Published) {
+func (w *Worker) takePlain(ctx context.Context, p *step.Published, seat *pool.Place) {
 	begun := time.Now()
 	room, err := w.cfg.Client.Room(ctx, stepLease)
 	if err != nil {
-		w.tell(func() { w.notTaken(p, err) })
+		w.tell(func() { w.notTaken(p, seat, err) })
 		return
 	}
 	dir, err := w.folders.make(p, false)
 	if err != nil {
 		room.Release()
-		w.tell(func() { w.notTaken(p, err) })
+		w.tell(func() { w.notTaken(p, seat, err) })
 		return
 	}
 	t, err := w.steps.Take(context.WithoutCancel(ctx), p, w.by, room.Lease())
 	if t == nil {
 		w.tell(func() {
 			if !notTaken(err) && store.InDoubt(err) {
-				w.doubts = append(w.doubts, &doubt{p: p, dir: dir, room: room})
+				w.doubts = append(w.doubts, &doubt{p: p, dir: dir, room: room, seat: seat})
+				seat = nil
 			} else {
 				room.Release()
 				w.folders.remove(dir)
 			}
-			w.notTaken(p, err)
+			w.notTaken(p, seat, err)
 		})
 		return
 	}
-	w.taken(&execution{w: w, t: t, dir: dir, place: room, give: room.Release}, begun, err)
+	w.taken(&execution{w: w, t: t, dir: dir, place: room, give: room.Release, seat: seat}, begun, err)
 }
 
 // takeSlotted takes an instance with its slots, for which it may stand in line.
-func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string) {
+func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, seat *pool.Place) {
 	p := want.Published
 	begun := time.Now()
 	dir, err := w.folders.make(p, true)
 	if err != nil {
-		w.tell(func() { w.notTaken(p, err) })
+		w.tell(func() { w.notTaken(p, seat, err) })
 		return
 	}
 	var claim *berth.Claim
 	// Only the line is left when ctx ends: what was granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (int64, []*pb.ResponseOp, error) {
 		cl, err := w.cfg.Client.Claim(ctx, want.slots, berth.WithID(id), berth.WithPriority(p.Priority),
-			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(berth.MaxWait), berth.WithExtra(x))
+			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(berth.MaxWait),
+			berth.WithSole(p.Revision), berth.WithPlace(seat), berth.WithExtra(x))
 		if err != nil {
 			return 0, nil, err
 		}
@@ -235,11 +271,11 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string) {
 				w.folders.remove(dir)
 			}
 			w.rest(want.class, err)
-			w.notTaken(p, err)
+			w.notTaken(p, seat, err)
 		})
 		return
 	}
-	w.taken(&execution{w: w, t: t, dir: dir, place: claim, give: func() { w.release(claim) }}, begun, err)
+	w.taken(&execution{w: w, t: t, dir: dir, place: claim, give: func() { w.release(claim) }, seat: seat}, begun, err)
 }
 
 // release gives a claim back that is held still, beside the loop. It is released all the
@@ -288,7 +324,6 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 		}
 		// The queue may tell of it still when it has ended.
 		w.passed[e.t.Ready.Order] = e.t.Ready.Revision
-		over := w.has() >= w.cfg.Concurrency
 		w.active[id] = e
 		w.metrics.count.Store(int64(len(w.active)))
 		w.dirty = true
@@ -297,8 +332,8 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 			e.fail(unread)
 		case w.canceled.why(id, e.t.Revision) != "":
 			e.finish(step.Outcome{Status: step.Canceled, Error: w.canceled.why(id, e.t.Revision)})
-		case unread != nil || over || w.drained:
-			e.handBack() // it may have come from a line, when there was no room any more
+		case unread != nil || w.drained:
+			e.handBack()
 		default:
 			e.start()
 		}
@@ -310,8 +345,9 @@ func (w *Worker) endTaking(id store.StepID) {
 	delete(w.inLine, id)
 }
 
-// notTaken takes that an instance was not to be had.
-func (w *Worker) notTaken(p *step.Published, err error) {
+// notTaken takes that an instance was not to be had, and gives its place back.
+func (w *Worker) notTaken(p *step.Published, seat *pool.Place, err error) {
+	seat.Give()
 	id := p.ID()
 	_, slotted := w.inLine[id] // told of for its class
 	w.endTaking(id)

@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -78,6 +79,11 @@ type Worker struct {
 
 	active map[store.StepID]*execution
 	freed  int // of them, that take no room any more
+	// places are what it has to run instances in: each that is about to be taken, or was,
+	// has one. Early are executions whose places are free for what is taken through the
+	// group, since their ends go before it.
+	places *pool.Places
+	early  []*execution
 	// taking are those on their way to be taken, with the revision at which they were
 	// published; inLine are the ones of them that stand in line for slots.
 	taking map[store.StepID]int64
@@ -117,6 +123,7 @@ func New(cfg Config) *Worker {
 		by:      run.Executor{Host: cfg.Client.Host(), Instance: cfg.Client.Instance()},
 		folders: folders{root: cfg.Dir},
 		told:    make(chan func(), 64),
+		places:  pool.NewPlaces(cfg.Concurrency),
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
 		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{},
 		ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
@@ -190,6 +197,11 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.sweepOutputs()
 		case <-w.again.C:
 			w.dirty = true
+		case <-w.places.Given():
+			w.dirty = true
+			if len(w.inLine) > 0 {
+				w.cfg.Client.Reconsider()
+			}
 		case <-w.cfg.Client.Done():
 			return w.cfg.Client.Err()
 		case <-ctx.Done():

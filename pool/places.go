@@ -1,0 +1,92 @@
+package pool
+
+import "sync"
+
+// Places are how many claims somebody can use at a time, whatever pools they are of: those
+// of a worker, say. A claim that has a [Place] is granted only when the place is taken, so
+// no slots are taken that nobody can use.
+type Places struct {
+	mu    sync.Mutex // guards free, and which places are taken
+	free  int        // below 0 while more are taken by force than there are
+	given chan struct{}
+}
+
+// Place is what one claim, or anything else that is to be counted with claims, takes of
+// places. A nil Place is no bound.
+type Place struct {
+	of    *Places
+	taken bool
+}
+
+// NewPlaces returns places of which so many are free.
+func NewPlaces(n int) *Places { return &Places{free: n, given: make(chan struct{}, 1)} }
+
+// Free is how many are free, never below 0.
+func (p *Places) Free() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(0, p.free)
+}
+
+// Given has a message after a place was given back.
+func (p *Places) Given() <-chan struct{} { return p.given }
+
+// New returns a place that is not taken yet.
+func (p *Places) New() *Place { return &Place{of: p} }
+
+// Take takes the place, and reports whether it is taken: by this call or one before.
+func (p *Place) Take() bool {
+	if p == nil {
+		return true
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if !p.taken && p.of.free > 0 {
+		p.taken = true
+		p.of.free--
+	}
+	return p.taken
+}
+
+// Force takes the place even if none is free: for what is there already.
+func (p *Place) Force() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if !p.taken {
+		p.taken = true
+		p.of.free--
+	}
+}
+
+// Give gives the place back, if it is taken.
+func (p *Place) Give() {
+	if p == nil {
+		return
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if !p.taken {
+		return
+	}
+	p.taken = false
+	p.of.free++
+	select {
+	case p.of.given <- struct{}{}:
+	default: // there is a message already
+	}
+}
+
+// Pass gives the place to another one, which is not taken. It reports whether it was taken,
+// and so is passed on.
+func (p *Place) Pass(to *Place) bool {
+	if p == nil || to == nil || p.of != to.of {
+		return false
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if !p.taken || to.taken {
+		return false
+	}
+	p.taken, to.taken = false, true
+	return true
+}

@@ -1,0 +1,208 @@
+package pool
+
+import (
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// sole asks for one thing that waits since a revision.
+func sole(since int64) func(*Request) {
+	return func(r *Request) {
+		r.Sole, r.Since = true, since
+		r.Holder.Run, r.Holder.Step, r.Holder.Bind = "r", "m[0]", "step"
+		// Only one of them can get it.
+		r.Extra.If = []*pb.Compare{store.CreateEquals("/b/m", 0)}
+		r.Extra.Then = []*pb.RequestOp{store.Put("/b/m", nil, 0)}
+	}
+}
+
+// Whoever asks for one thing, it is one waiter, and what it needs is counted once.
+func TestWhatSeveralClaimsAreForIsOneWaiter(t *testing.T) {
+	r := newRig(t, "one", "two", "three")
+	r.pool("db", 4, func(s *Spec) { s.ReserveAfter = 0 })
+	one, two, three := r.hosts[0], r.hosts[1], r.hosts[2]
+	holder := one.ask("holder", 4)
+	holder.got()
+	a := one.ask("a", 2, sole(1))
+	b := two.ask("b", 2, sole(1))
+	c := three.ask("c", 2, sole(1))
+	exec := three.ask("exec", 2)
+	r.wantLine("a reserves", "exec reserves")
+	d, err := newReader(r.snapshot(), r.keys).Pool("db")
+	if err != nil || d.Waiting != 2 || len(d.Waiters) != 2 {
+		t.Errorf("%d wait: %+v (%v)", d.Waiting, d.Waiters, err)
+	}
+	if why := three.why("exec"); why.Reason.Position != 2 || why.Reason.Line != 2 {
+		t.Errorf("the claim behind is at position %d of %d", why.Reason.Position, why.Reason.Line)
+	}
+	one.giveBack("holder")
+	a.got()
+	exec.got() // nothing is reserved for those who ask for the same
+	b.refused(problem.Precondition)
+	c.refused(problem.Precondition)
+	r.wantUsed(4)
+	r.sound()
+}
+
+// Who has waited for it leaves it to another, in the same place: because it has no use
+// for it any more, or because its host is gone.
+func TestAnotherClaimWaitsInThePlaceOfOneThatHasLeft(t *testing.T) {
+	for name, leave := range map[string]func(*rig, asked){
+		"withdrawn": func(r *rig, a asked) { a.h.withdraw("a", r.now); r.settle() },
+		"canceled":  func(_ *rig, a asked) { a.cancel() },
+		"its lease has ended": func(r *rig, a asked) {
+			a.h.wedged = true
+			r.etcd.Revoke(a.h.line)
+			r.settle()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "one", "two")
+			r.pool("db", 1)
+			one, two := r.hosts[0], r.hosts[1]
+			two.ask("holder", 1).got()
+			a := one.ask("a", 1, sole(1))
+			b := two.ask("b", 1, sole(1))
+			exec := two.ask("exec", 1)
+			r.wantLine("a", "exec")
+			leave(r, a)
+			r.wantLine("b", "exec")
+			two.giveBack("holder")
+			b.got()
+			exec.waits()
+		})
+	}
+}
+
+// A host that does not take what it waits for keeps it from another for no longer than it
+// keeps others in the queue.
+func TestAHungHostKeepsWhatItWaitsForFromNobody(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 1)
+	one, two := r.hosts[0], r.hosts[1]
+	two.ask("holder", 1).got()
+	one.ask("a", 1, sole(1))
+	b := two.ask("b", 1, sole(1))
+	one.wedged = true
+	two.giveBack("holder")
+	b.waits()
+	r.pass(yieldAfter + time.Second)
+	b.got()
+}
+
+// Two that come to wait at the same time see each other, and one leaves.
+func TestOfTwoThatComeToWaitForOneThingOneLeaves(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 1)
+	one, two := r.hosts[0], r.hosts[1]
+	one.ask("holder", 1).got()
+	one.wedged, two.wedged = true, true
+	b := one.ask("b", 1, sole(1))
+	a := two.ask("a", 1, sole(1))
+	for one.act() || two.act() { // neither hears of the other
+	}
+	r.wantLine("a", "b")
+	one.wedged, two.wedged = false, false
+	r.settle()
+	r.wantLine("a")
+	one.giveBack("holder")
+	a.got()
+	b.waits()
+	two.giveBack("a")
+	b.refused(problem.Precondition)
+}
+
+// A claim is granted only when there is a place to use it; one that waits has none.
+func TestAClaimIsGrantedWhenThereIsAPlaceForIt(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 3)
+	h := r.hosts[0]
+	places := NewPlaces(1)
+	in := func(p *Place) func(*Request) { return func(r *Request) { r.Place = p } }
+	first, second, wide := places.New(), places.New(), places.New()
+	h.ask("first", 1, in(first)).got()
+	b := h.ask("second", 1, in(second))
+	b.waits()
+	r.wantLine() // it would fit
+	h.ask("other", 2).got()
+	first.Give()
+	wide.Take()
+	h.ask("wide", 2, in(wide)).waits()
+	if places.Free() != 1 {
+		t.Errorf("a claim that waits for slots keeps the place: %d are free", places.Free())
+	}
+	h.dirty = true
+	r.settle()
+	b.waits() // there is a place, and no slot
+	h.giveBack("other")
+	b.got()
+	if places.Free() != 0 {
+		t.Errorf("%d places are free", places.Free())
+	}
+	second.Give()
+	h.giveBack("first")
+	if places.Free() != 0 {
+		t.Error("the place is not taken by the next")
+	}
+}
+
+// The place of a claim that is given back with something else goes to the next in the same
+// transaction, and with none else; if that does not happen, it is not free.
+func TestAPlaceIsPassedOnInTheTransactionThatFreesIt(t *testing.T) {
+	for _, happens := range []bool{true, false} {
+		r := newRig(t, "one")
+		r.pool("db", 2)
+		h := r.hosts[0]
+		places := NewPlaces(1)
+		first, second := places.New(), places.New()
+		cl := h.ask("first", 1, func(r *Request) { r.Place = first }).got()
+		h.ask("other", 1).got()
+		second.Take()
+		next := h.ask("second", 1, func(r *Request) { r.Place = second })
+		next.waits()
+		x := store.Extra{Then: []*pb.RequestOp{store.Put("/b/end", nil, 0)}}
+		if !happens {
+			x.If = []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}
+		}
+		reply := make(chan parted, 1)
+		before := len(h.calls)
+		h.part(cl, &parting{extra: x, place: first, reply: reply}, r.now)
+		r.settle()
+		if p := <-reply; (p.err == nil) != happens {
+			t.Fatalf("it ends: %v", p.err)
+		}
+		if happens {
+			next.got()
+			if n := len(h.calls) - before; n != 1 {
+				t.Errorf("it takes %d transactions", n)
+			}
+			first.Give() // again: the place is another's
+		} else {
+			next.waits()
+		}
+		if places.Free() != 0 {
+			t.Errorf("happens %v: %d places are free, and somebody has the only one", happens, places.Free())
+		}
+	}
+}
+
+// A refused claim, or one that leaves, has no place.
+func TestAPlaceIsGivenBackByWhatIsNotGranted(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 1)
+	h := r.hosts[0]
+	places := NewPlaces(1)
+	p := places.New()
+	a := h.ask("a", 1, func(r *Request) {
+		r.Place, r.Extra = p, store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}
+	})
+	a.refused(problem.Precondition)
+	if places.Free() != 1 {
+		t.Errorf("%d places are free", places.Free())
+	}
+}
