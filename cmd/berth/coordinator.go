@@ -74,7 +74,7 @@ func coordinate(c *cli.Context) error {
 // asked for.
 func standUntilAsked(p *printer, s config.Settings, st *standing, health *healthDoor) error {
 	asked := make(chan struct{})
-	defer stopOnSignals(func(unix.Signal) bool { close(asked); return true })()
+	defer stopOnSignals(false, func(unix.Signal) bool { close(asked); return true })()
 	for ready := st.ready(); ; {
 		select {
 		case <-ready:

@@ -51,7 +51,7 @@ func dev(c *cli.Context) error {
 	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
 	ctx, cancel := context.WithCancelCause(c.Context)
 	defer cancel(nil)
-	defer stopOnSignals(func(unix.Signal) bool { cancel(errStopped); return true })()
+	defer stopOnSignals(false, func(unix.Signal) bool { cancel(errStopped); return true })()
 
 	etcd, err := startEtcd(ctx, s, log)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -95,20 +96,40 @@ func reachable(addr net.Addr) string {
 	return addr.String()
 }
 
-// stopOnSignals passes each signal to do, until the function that it returns is
-// called. After the last that do wants, signals do what they do by default:
-// they end the process.
-func stopOnSignals(do func(unix.Signal) (last bool)) (end func()) {
+// stopOnSignals passes INT, TERM and HUP to do, until the function that it returns is
+// called. After the last that do wants, signals end the process.
+//
+// INT and TERM count also if this process was started to ignore them, as shells do with
+// INT for what scripts run in the background. HUP counts then only if it means something
+// of its own here, which is what upgrade says: under nohup it stays ignored otherwise.
+func stopOnSignals(upgrade bool, do func(unix.Signal) (last bool)) (end func()) {
 	signals, done, ended := make(chan os.Signal, 8), make(chan struct{}), make(chan struct{})
-	catch(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	wanted := []os.Signal{unix.SIGINT, unix.SIGTERM}
+	if upgrade || !signal.Ignored(unix.SIGHUP) {
+		wanted = append(wanted, unix.SIGHUP)
+	}
+	ignored := slices.DeleteFunc(slices.Clone(wanted), func(s os.Signal) bool { return !signal.Ignored(s) })
+	signal.Notify(signals, wanted...)
 	go func() {
 		defer close(ended)
 		defer signal.Stop(signals)
+		last := false
 		for {
 			select {
 			case s := <-signals:
-				if do(s.(unix.Signal)) {
+				if last {
+					os.Exit(exitSignal + int(s.(unix.Signal)))
+				}
+				if last = do(s.(unix.Signal)); !last {
+					continue
+				}
+				if len(ignored) == 0 {
 					return
+				}
+				for _, s := range wanted { // without a handler, the others would be ignored again
+					if !slices.Contains(ignored, s) {
+						signal.Reset(s)
+					}
 				}
 			case <-done:
 				return

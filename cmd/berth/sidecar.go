@@ -66,7 +66,7 @@ func serveSidecar(c *cli.Context) error {
 		}
 	}
 	asked := false
-	defer stopOnSignals(func(sig unix.Signal) bool {
+	defer stopOnSignals(true, func(sig unix.Signal) bool {
 		// Somebody else leads at once then, however long the claims take.
 		_ = st.stepDown()
 		switch {

@@ -152,7 +152,7 @@ func (r *runningSource) stop() error {
 // sourceUntilAsked tells when the source stands, and stops it when that is asked for.
 func sourceUntilAsked(p *printer, r *runningSource, at sourcesRecord) error {
 	asked := make(chan struct{})
-	defer stopOnSignals(func(unix.Signal) bool { close(asked); return true })()
+	defer stopOnSignals(false, func(unix.Signal) bool { close(asked); return true })()
 	for ready := r.source.Ready(); ; {
 		select {
 		case <-ready:

@@ -128,7 +128,7 @@ func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client,
 	defer end()
 	left := make(chan struct{}, 1)
 	terms := 0
-	defer stopOnSignals(func(sig unix.Signal) bool {
+	defer stopOnSignals(true, func(sig unix.Signal) bool {
 		switch {
 		case sig == unix.SIGHUP:
 			left <- struct{}{}
