@@ -2,6 +2,9 @@
 
 GO   ?= go
 ARGS ?=
+BIN  ?= bin/berth
+# What "berth version" and "berth hosts list" show. Without git it is what Go knows.
+VERSION ?= $(shell git describe --tags --always --abbrev=12 --dirty=+dirty 2>/dev/null)
 
 .DEFAULT_GOAL := help
 
@@ -11,7 +14,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build bin/berth
-	$(GO) build -trimpath -o bin/berth ./cmd/berth
+	$(GO) build -trimpath $(if $(VERSION),-ldflags "-X main.release=$(VERSION)") -o $(BIN) ./cmd/berth
 
 .PHONY: dev
 dev: build ## Run berth with an etcd of its own (ARGS="--listen 127.0.0.1:0")

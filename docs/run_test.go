@@ -62,6 +62,56 @@ var built struct {
 	err error
 }
 
+// builtVersion is what that binary is told that it is.
+const builtVersion = "v0.0.0-of-the-docs"
+
+func TestWhatMakeBuildsTellsItsVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs the binary of the pages")
+	}
+	out, err := exec.Command(filepath.Join(build(t), "berth"), "version").Output()
+	if err != nil || !strings.HasPrefix(string(out), "berth "+builtVersion+" ") {
+		t.Errorf("berth version prints %q, %v", out, err)
+	}
+}
+
+func TestMakeBuildTakesTheVersionFromTheCheckout(t *testing.T) {
+	dir := t.TempDir()
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), makefile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run("make", "-n", "build"); strings.Contains(got, "ldflags") {
+		t.Errorf("without a checkout, make build runs %s", got)
+	}
+	run("git", "init", "-q")
+	run("git", "add", "Makefile")
+	run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "x")
+	revision := run("git", "rev-parse", "--short=12", "HEAD")
+	if got, want := run("make", "-n", "build"), `-ldflags "-X main.release=`+revision+`"`; !strings.Contains(got, want) {
+		t.Errorf("make build runs %s, without %s", got, want)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), append(makefile, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := run("make", "-n", "build"), `-ldflags "-X main.release=`+revision+`+dirty"`; !strings.Contains(got, want) {
+		t.Errorf("after a change, make build runs %s, without %s", got, want)
+	}
+}
+
 // build builds the binary once, and returns its folder.
 func build(t *testing.T) string {
 	t.Helper()
@@ -69,7 +119,8 @@ func build(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "berth-docs"); built.err != nil {
 			return
 		}
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(built.dir, "berth"), "../cmd/berth")
+		cmd := exec.Command("make", "-C", "..", "build", "BIN="+filepath.Join(built.dir, "berth"), "VERSION="+builtVersion)
+		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false") // the checkout may be somebody else's
 		cmd.Stderr = os.Stderr
 		built.err = cmd.Run()
 	})

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/urfave/cli/v2"
 )
 
-// release is set by release builds: -ldflags "-X main.release=v1.2.3".
+// release is set by make build, to what git says of the checkout: -ldflags "-X main.release=v1.2.3".
 var release string
 
 func versionCommand() *cli.Command {
@@ -37,14 +38,38 @@ type versionRecord struct {
 	Platform string `json:"platform"`
 }
 
-// version is the release, or what the build knows about its source.
+// version is that of this build.
 func version() string {
-	if release != "" {
-		return release
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "(devel)"
-	}
-	return info.Main.Version
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(release, info)
 }
+
+// unknownVersion is what Go calls the version of a build that it knows nothing of.
+const unknownVersion = "(devel)"
+
+// versionOf is the release; or the version of the module, which Go derives from the
+// revision in a checkout; or the revision, if it has not.
+func versionOf(release string, info *debug.BuildInfo) string {
+	if release != "" || info == nil {
+		return cmp.Or(release, unknownVersion)
+	}
+	if v := info.Main.Version; v != "" && v != unknownVersion {
+		return v
+	}
+	revision, suffix := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(len(s.Value), revisionLen)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			suffix = "+dirty"
+		}
+	}
+	if revision == "" {
+		return unknownVersion
+	}
+	return revision + suffix
+}
+
+// revisionLen is how much of a revision Go's own versions have.
+const revisionLen = 12
