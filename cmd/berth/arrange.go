@@ -30,7 +30,9 @@ func arrange(app *cli.App, line []string) []string {
 		case isFlag(word):
 			words = a.flag(word, words)
 		case a.descend(word):
+			a.stray = false
 		default:
+			a.unknown = a.unknown || len(a.rest) == 0 && len(a.subcommands) > 0 && !a.stray
 			a.rest = append(a.rest, word)
 			if a.verbatim {
 				a.rest = append(a.rest, words...)
@@ -55,7 +57,10 @@ type arranger struct {
 
 	globals, path, flags, rest []string
 	help, version              bool
-	incomplete                 []string // a line without more than a flag that lacks its value
+	// unknown tells that the first of the rest was meant as a command, and is none;
+	// stray that the word before may be a flag whose value it is.
+	unknown, stray bool
+	incomplete     []string // a line without more than a flag that lacks its value
 }
 
 // descend takes a word that is no flag for a command, if it can be one.
@@ -85,9 +90,10 @@ func (a *arranger) flag(word string, next []string) []string {
 	if global {
 		to = &a.globals
 	}
+	a.stray = f == nil && !strings.Contains(word, "=")
 	a.version = a.version || word == "--version" && len(a.path) == 0
-	*to = append(*to, word)
 	if f == nil || strings.Contains(word, "=") || !takesValue(f) {
+		*to = append(*to, word)
 		return next
 	}
 	if len(next) == 0 {
@@ -97,7 +103,7 @@ func (a *arranger) flag(word string, next []string) []string {
 		}
 		return nil
 	}
-	*to = append(*to, next[0])
+	*to = append(*to, word, next[0])
 	return next[1:]
 }
 
@@ -112,6 +118,11 @@ func (a *arranger) find(word string) (f cli.Flag, global bool) {
 }
 
 func (a *arranger) line(name string) []string {
+	if a.unknown { // that is to be said first: what flags there are depends on the command
+		strange := func(flag string) bool { return findFlag(a.own, flag) == nil && !isHelp(flag) }
+		a.rest = append(a.rest, keep(a.flags, strange)...)
+		a.flags, a.incomplete = slices.DeleteFunc(a.flags, strange), nil
+	}
 	if a.incomplete != nil { // nothing must be taken for its value
 		return append([]string{name}, a.incomplete...)
 	}
@@ -133,6 +144,8 @@ func (a *arranger) line(name string) []string {
 func isFlag(word string) bool {
 	return len(word) > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9')
 }
+
+func isHelp(word string) bool { return word == "--help" || word == "-h" }
 
 func findFlag(flags []cli.Flag, name string) cli.Flag {
 	for _, f := range flags {
