@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/berthhq/berth/internal/strict"
 )
 
 // entry is a value in the settings file.
@@ -108,6 +110,8 @@ func text(field Field, value *yaml.Node, seen map[string]entry) (text string, gi
 	switch {
 	case isNull(value):
 		return "", false, nil
+	case strict.Ambiguous(value) != "":
+		return "", false, errors.New(strict.Ambiguous(value))
 	case value.Kind == yaml.ScalarNode:
 		return value.Value, true, nil
 	case value.Kind == yaml.SequenceNode && field.isList():
@@ -123,6 +127,9 @@ func list(field Field, value *yaml.Node) (string, bool, error) {
 	for _, item := range value.Content {
 		if item.Kind != yaml.ScalarNode || isNull(item) {
 			return "", false, errors.New("must be a text or a list of texts")
+		}
+		if what := strict.Ambiguous(item); what != "" {
+			return "", false, errors.New(what)
 		}
 		items = append(items, item.Value)
 	}

@@ -17,6 +17,7 @@ func TestWhatAFileMayHold(t *testing.T) {
 		"null":                 {"~", nil},
 		"an empty mapping":     {"{}", map[string]string{}},
 		"texts":                {"prefix: /a/\nhost: 'b'\n", map[string]string{"prefix": "/a/", "host": "b"}},
+		"digits in quotes":     {"password: '010'", map[string]string{"password": "010"}},
 		"a number for a text":  {"host: 1.50", map[string]string{"host": "1.50"}},
 		"a list":               {"endpoints: [a:1, b:2]", map[string]string{"endpoints": "a:1,b:2"}},
 		"a list as one text":   {"endpoints: a:1,b:2", map[string]string{"endpoints": "a:1,b:2"}},
@@ -59,6 +60,10 @@ func TestWhatAFileMayNotHold(t *testing.T) {
 		"a list in a list":      {"endpoints: [[a:1]]", "must be a text or a list of texts"},
 		"a hole in a list":      {"endpoints: [a:1, ~]", "must be a text or a list of texts"},
 		"an empty list":         {"endpoints: []", "is an empty list"},
+		"an octal number":       {"host: 010", `host (f:1): 010 can be read in several ways: write "010", with the quotes`},
+		"a hexadecimal number":  {"password: 0x10", "password (f:1): 0x10 can be read in several ways"},
+		"an odd zero":           {"compact_interval: 00", "compact_interval (f:1): 00 can be read in several ways"},
+		"an octal among others": {"endpoints: [a:1, 010]", "endpoints (f:1): 010 can be read in several ways"},
 		"a reference":           {"prefix: &p /a/\nhost: *p", "host (f:2): must be a single value"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -93,6 +93,8 @@ func (d *decoder) pool(path string, key, n *yaml.Node) {
 		values[key.Value] = value
 		if value.Kind != yaml.ScalarNode || isEmpty(value) {
 			d.wrong(value, "%s must be a single value", path)
+		} else if !d.plain(path, value) {
+			return
 		} else if must := p.set(key.Value, value.Value); must != "" {
 			d.wrong(value, "%s can't be %q: it must be %s", path, value.Value, must)
 			p.reset(key.Value)

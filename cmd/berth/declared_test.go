@@ -159,6 +159,26 @@ func exportOf(t *rapid.T, pools []pool.Status) declared {
 	return d
 }
 
+func TestDecodeDeclared_RefusesNumbersThatCanBeReadInSeveralWays(t *testing.T) {
+	for _, odd := range []string{"010", "-010", "0o10", "0x10", "1_000", "00"} {
+		for path, text := range map[string]string{
+			"limits.max_concurrent_runs: ": "limits: {max_concurrent_runs: %s}",
+			"limits.tags.env=prod: ":       "limits: {tags: {env=prod: %s}}",
+			"limits.tags: ":                "limits: {tags: {%s: 1}}",
+			"pools.db.limit: ":             "pools: {db: {limit: %s}}",
+			"pools.db.lease_duration: ":    "pools: {db: {limit: 1, lease_duration: %s}}",
+			"pools.db.reserve_after: ":     "pools: {db: {limit: 1, reserve_after: %s}}",
+		} {
+			text = strings.Replace(text, "%s", odd, 1)
+			_, err := decodeDeclared("f", []byte(text))
+			want := path + odd + " can be read in several ways: write "
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "problems") {
+				t.Errorf("%s\n%v, want %q", text, err, want)
+			}
+		}
+	}
+}
+
 func TestPlanPools_AnExportChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pools := anyPools(t)

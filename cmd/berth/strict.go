@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/internal/problem"
+	rules "github.com/berthhq/berth/internal/strict"
 )
 
 // fileProblems is everything that is wrong with a file.
@@ -139,6 +140,7 @@ func (d *strict) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 			d.wrong(key, "%s: a name must be a text", what)
 		case key.ShortTag() == "!!merge":
 			d.wrong(key, "%s: merge keys (<<) are not allowed: write out what they stand for", what)
+		case !d.plain(what, key):
 		case twice:
 			d.wrong(key, "%s: %q is given twice, first in line %d", what, key.Value, first)
 		case allowed != nil && !slices.Contains(allowed, key.Value):
@@ -174,10 +176,23 @@ func (d *strict) number(path string, n *yaml.Node) int {
 		d.wrong(n, "%s: aliases are not allowed", path)
 		return 0
 	}
+	if !d.plain(path, n) {
+		return 0
+	}
 	v, err := strconv.Atoi(n.Value)
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil {
 		d.wrong(n, "%s must be a whole number", path)
 		return 0
 	}
 	return v
+}
+
+// plain notes it if a node is a number that can be read in several ways, and reports
+// whether it is none.
+func (d *strict) plain(path string, n *yaml.Node) bool {
+	what := rules.Ambiguous(n)
+	if what != "" {
+		d.wrong(n, "%s: %s", path, what)
+	}
+	return what == ""
 }

@@ -10,13 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	rules "github.com/berthhq/berth/internal/strict"
 )
 
 // maxItemsFile bounds a file of items, in bytes: some 600 for each of the most there
@@ -182,8 +182,7 @@ func (d *submissionReader) value(path string, n *yaml.Node) (v any, ok bool) {
 		}
 		return list, len(d.lines) == before
 	case yaml.ScalarNode:
-		if isNumber(n) && !isPlain(n.Value) {
-			d.wrong(n, "%s: %s can be read in several ways: write %q, with the quotes, if it is a text, or the number in plain digits", path, n.Value, n.Value)
+		if !d.plain(path, n) {
 			return nil, false
 		}
 		if v, ok := scalar(n); ok {
@@ -196,23 +195,10 @@ func (d *submissionReader) value(path string, n *yaml.Node) (v any, ok bool) {
 	return nil, false
 }
 
-func isNumber(n *yaml.Node) bool {
-	tag := n.ShortTag()
-	return tag == "!!int" || tag == "!!float"
-}
-
-// isPlain tells whether a number means the same to everybody. With zeros in front it is
-// an octal one in older YAML, and most often an id; letters and '_' are lost in JSON.
-func isPlain(number string) bool {
-	digits := strings.TrimLeft(number, "+-")
-	return !strings.Contains(digits, "_") &&
-		!(len(digits) > 1 && digits[0] == '0' && (digits[1] >= '0' && digits[1] <= '9' || strings.IndexByte("xXoObB", digits[1]) >= 0))
-}
-
 // scalar reads a single value. Numbers keep their digits where JSON writes them so, too;
 // dates are texts.
 func scalar(n *yaml.Node) (v any, ok bool) {
-	if isNumber(n) && json.Valid([]byte(n.Value)) {
+	if rules.IsNumber(n) && json.Valid([]byte(n.Value)) {
 		return json.Number(n.Value), true
 	}
 	tag := n.ShortTag()

@@ -122,6 +122,9 @@ func (d *submissionReader) truth(path string, n *yaml.Node) bool {
 
 // duration reads a time span.
 func (d *submissionReader) duration(path string, n *yaml.Node) step.Duration {
+	if !d.plain(path, n) {
+		return 0
+	}
 	v, err := time.ParseDuration(n.Value)
 	if n.Kind != yaml.ScalarNode || err != nil {
 		d.wrong(n, "%s must be a duration such as 30s, 5m or 1h30m", path)

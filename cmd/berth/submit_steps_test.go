@@ -84,6 +84,21 @@ func TestNumbersThatCanBeReadInSeveralWaysAreRefused(t *testing.T) {
 			}
 		}
 	}
+	for path, text := range map[string]string{
+		"priority":           "priority: 010",
+		"max_steps_per_tick": "max_steps_per_tick: 010\nsteps: [{name: a, external: true}]",
+		"pools.db":           "pools: {db: 010}",
+		"tags":               "tags: {010: a}",
+		"steps.a.retries":    "steps: [{name: a, external: true, retries: 010}]",
+		"steps.a.timeout":    "steps: [{name: a, external: true, timeout: 010}]",
+		"steps.a.items.from": "steps: [{name: a, external: true, items: {from: 010, to: 20}}]",
+		"steps.a.input":      "steps: [{name: a, external: true, input: {010: a}}]",
+	} {
+		_, err := decodeSubmission("f", []byte(text))
+		if err == nil || !strings.HasSuffix(err.Error(), " "+path+": "+fmt.Sprintf(how, "010", "010")) {
+			t.Errorf("%s\n%v", text, err)
+		}
+	}
 	a, err := decodeSubmission("f", []byte("steps:\n- {name: a, external: true, items: [0, -0, +5, 10, 1.50, 1e3, .5, '010', \"0x10\", 0.1]}\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,11 @@ var layers = []layer{
 		"it is the table of what can go wrong, and everything else uses it",
 	},
 	{
-		"config", nil,
+		"internal/strict", nil,
+		"what files may not leave open depends on nothing that they are about",
+	},
+	{
+		"config", []string{"internal/strict"},
 		"settings are texts and numbers: what they are for is glued in cmd",
 	},
 	{
@@ -89,7 +93,7 @@ var layers = []layer{
 		"cmd/berth",
 		[]string{
 			"sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
-			"internal/bench", "internal/store", "internal/store/embed",
+			"internal/bench", "internal/store", "internal/store/embed", "internal/strict",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",
 	},
