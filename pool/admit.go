@@ -18,12 +18,15 @@ type Waiting struct {
 	Needs []RoomNeed
 	// Mine waiters are granted here; the others keep their place.
 	Mine bool
+	// By tells instances apart: 0 is this one.
+	By int
 	// Reserve keeps together what the waiter needs while it does not fit.
 	Reserve bool
 	// Exclusive waiters have lost one race after the other: while one fits and
 	// has not gone, nobody behind it gets into its pools.
 	Exclusive bool
-	// Yielded waiters fitted for too long without being granted by their host.
+	// Yielded waiters are of an instance that kept slots from others and was silent: see
+	// [otherInstance].
 	Yielded bool
 }
 
@@ -34,6 +37,8 @@ type Decision struct {
 	Grants []int
 	// Fits are waiters of others that may: room is kept for them.
 	Fits []int
+	// Keeps are waiters of others that do not fit and have what they need reserved.
+	Keeps []int
 	// Free is what is left of each room for those behind the line, and Reserved
 	// tells of each whether a waiter has reserved in it.
 	Free     []int
@@ -77,15 +82,72 @@ func Admit(rooms []Room, line []*Waiting) Decision {
 			if !anyFree(free) {
 				return d // nobody behind fits
 			}
-		case w.Reserve && !anyReserved(reserved, w):
+		case w.Reserve && !anyOf(reserved, w):
 			take(free, w)
 			for _, n := range w.Needs {
 				reserved[n.Room] = true
+			}
+			if !w.Mine {
+				d.Keeps = append(d.Keeps, i)
 			}
 		}
 	}
 	return d
 }
+
+// blocker is a waiter for which slots are kept that would do for one of another instance
+// behind it.
+type blocker struct {
+	index int
+	ours  bool // it is one of this instance that they would do for
+}
+
+// blockers returns the waiters of other instances that keep slots from waiters that are
+// not of their own, last to first.
+func (d Decision) blockers(rooms []Room, line []*Waiting) (blockers []blocker) {
+	kept := merge(d.Fits, d.Keeps)
+	if len(kept) == 0 {
+		return nil
+	}
+	free, wanted := freeRoom(rooms), make([]wanting, len(rooms))
+	grants := d.Grants
+	for i := len(line) - 1; len(kept) > 0; i-- {
+		w := line[i]
+		switch {
+		case i == kept[len(kept)-1]:
+			kept = kept[:len(kept)-1]
+			others, ours := false, false
+			for _, n := range w.Needs {
+				others = others || wanted[n.Room].other(w.By)
+				ours = ours || wanted[n.Room].ours
+			}
+			if others {
+				blockers = append(blockers, blocker{i, ours})
+			}
+		case len(grants) > 0 && i == grants[len(grants)-1]:
+			grants = grants[:len(grants)-1]
+		case !w.Yielded && possible(rooms, w) && fits(free, w):
+			for _, n := range w.Needs {
+				wanted[n.Room].add(w)
+			}
+		}
+	}
+	return blockers
+}
+
+// wanting is which instances have waiters that would fit into a room.
+type wanting struct {
+	any, several, ours bool
+	by                 int
+}
+
+func (n *wanting) add(w *Waiting) {
+	n.several = n.several || n.any && n.by != w.By
+	n.any, n.by, n.ours = true, w.By, n.ours || w.Mine
+}
+
+// other reports whether an instance other than that has any.
+func (n *wanting) other(by int) bool { return n.several || n.any && n.by != by }
 
 // freeRoom is what each room has left; below 0 after a limit was lowered.
 func freeRoom(rooms []Room) []int {
@@ -142,9 +204,10 @@ func closeRooms(free []int, w *Waiting) {
 	}
 }
 
-func anyReserved(reserved []bool, w *Waiting) bool {
+// anyOf reports whether one of the rooms that a waiter needs is among those.
+func anyOf(rooms []bool, w *Waiting) bool {
 	for _, n := range w.Needs {
-		if reserved[n.Room] {
+		if rooms[n.Room] {
 			return true
 		}
 	}

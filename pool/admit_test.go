@@ -114,6 +114,9 @@ func drawLine(t *rapid.T, rooms int) []*Waiting {
 
 			Exclusive: rapid.IntRange(0, 4).Draw(t, "exclusive") == 0,
 		}
+		if !w.Mine {
+			w.By = rapid.IntRange(1, 3).Draw(t, "by")
+		}
 		for r := range rooms {
 			if rapid.Bool().Draw(t, "in") {
 				w.Needs = append(w.Needs, RoomNeed{Room: r, N: rapid.IntRange(1, 6).Draw(t, "n")})

@@ -105,7 +105,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		}
 	}
 	for _, l := range b.puts {
-		l.e.written, l.e.writtenReserve, l.e.writtenExclusive = true, l.reserve, l.exclusive
+		l.e.written, l.e.writtenReserve, l.e.writtenExclusive, l.e.writtenAt = true, l.reserve, l.exclusive, rev
 	}
 	for _, d := range b.drops {
 		c.view.committedLeave(d.order, rev)

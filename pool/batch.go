@@ -54,6 +54,7 @@ type batch struct {
 	releases []giving
 	puts     []lining
 	drops    []drop
+	probes   int // how many waiters of other instances are probed
 	revokes  []string
 	leases   []store.LeaseID
 	sent     map[slotRef]sentSlot
@@ -84,7 +85,9 @@ type lining struct {
 }
 
 // size is how many entries a batch is about.
-func (b *batch) size() int { return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops) }
+func (b *batch) size() int {
+	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops) + b.probes
+}
 
 // result tells how the operation with that index of a nested batch ended.
 func (b *batch) result(resp *pb.TxnResponse, op int) *pb.TxnResponse {

@@ -40,8 +40,9 @@ const (
 	patience = 5 * time.Second
 	// keepPlace is how long a claim that went away keeps its place in line.
 	keepPlace = 10 * time.Second
-	// yieldAfter is how long a waiter of another host may fit without being
-	// granted before others pass it: its host is wedged.
+	// yieldAfter is how long an instance may keep slots from others without a sign of
+	// life before all its waiters are passed. After the first half it is probed, and
+	// the second half is for the answer.
 	yieldAfter = 2 * time.Second
 	// RevokeGrace is how long a holder has to stop after an operator asked for
 	// its claim back; then its slots are freed.
@@ -104,9 +105,11 @@ type core struct {
 	// lineAt is when waiters are written at the latest that are written by no
 	// other batch before; zero if there are none.
 	lineAt time.Time
-	// yieldsNoted is when the waiters of others were looked at last.
-	yieldsNoted time.Time
-	scratch     scratch
+	// watched is when the other instances were last watched for signs of life; probes
+	// are waiters to probe in the next batch.
+	watched time.Time
+	probes  []*waiter
+	scratch scratch
 
 	// adopt are the leases of an earlier life whose claims are taken over.
 	adopt   map[store.LeaseID]bool

@@ -47,6 +47,10 @@ type entry struct {
 	// out of the line: etcd does not take its keys.
 	written, writtenReserve, writtenExclusive bool
 	inLine, unwritable                        bool
+	// writtenAt is the revision of the last write that was answered.
+	writtenAt int64
+	// due: it fits, and this instance has to take its slots.
+	due bool
 	// conflicts is how often others were faster; exclusive has others wait until
 	// it has gone.
 	conflicts int

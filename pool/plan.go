@@ -61,9 +61,11 @@ func (c *core) plan(now time.Time) *batch {
 	}
 	c.alone = b.next
 
-	// 5. Put those in line who do not fit.
+	// 5. Put those in line who do not fit, and probe who keeps slots from ours in silence.
 	if b.b.shape != wide {
+		c.answerProbes(now)
 		c.lineUp(b)
+		c.probe(b, now)
 	}
 	if c.lineWaits(b, now) {
 		return nil
@@ -81,7 +83,7 @@ func (c *core) deferSole() {
 		if !c.defers(e) {
 			continue
 		}
-		e.deferred = true
+		e.deferred, e.due = true, false
 		e.req.Place.Give()
 		if e.order.Since != 0 {
 			c.leaveLine(e)
@@ -98,7 +100,7 @@ func (c *core) defers(e *entry) bool {
 		return false
 	}
 	return slices.ContainsFunc(c.view.byWork[workOf(&e.req.Holder)], func(w *waiter) bool {
-		return w.order.Claim != e.req.ID && !w.waiting.Yielded && (!e.inLine || w.order.Compare(e.order) < 0)
+		return w.order.Claim != e.req.ID && !w.by.yielded && (!e.inLine || w.order.Compare(e.order) < 0)
 	})
 }
 
@@ -182,10 +184,12 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 	if c.hopeless(rooms, now) {
 		return false
 	}
+	c.watch(now)
 	line := c.candidates()
 	waiting := c.scratch.waiting[:0]
 	for _, cd := range line {
 		if cd.e != nil {
+			cd.e.due = false
 			cd.e.waiting.Reserve, cd.e.waiting.Exclusive = cd.e.writtenReserve, cd.e.writtenExclusive
 			waiting = append(waiting, cd.e.waiting)
 		} else {
@@ -193,9 +197,14 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 			waiting = append(waiting, cd.w.waiting)
 		}
 	}
-	c.scratch.waiting = waiting
 	d := Admit(rooms, waiting)
-	c.noteYields(line, d.Fits, now)
+	for _, e := range c.queue {
+		if c.defers(e) { // it would wait behind them if it were not for one of them
+			waiting = append(waiting, e.waiting)
+		}
+	}
+	c.scratch.waiting = waiting
+	c.noteBlockers(line, d.blockers(rooms, waiting), now)
 
 	// Waiters of others take their place among the groups as well: hosts that
 	// see the same then pick different slots.
@@ -208,7 +217,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 			b.place.place(needsOf(cd.w.value.Pools), hash(cd.w.value.Holder.Host))
 			continue
 		}
-		passed[cd.e] = true
+		passed[cd.e], cd.e.due = true, true
 		if stop || cd.e.retryAt > c.view.rev || c.alone != nil && c.alone != cd.e {
 			again = again || stop || c.alone != nil
 			continue
@@ -260,8 +269,8 @@ func (c *core) hopeless(rooms []Room, now time.Time) bool {
 		c.judged = c.view.specs
 		return false
 	}
-	if len(c.view.line) > 0 && now.Sub(c.yieldsNoted) >= tickEvery {
-		return false // somebody else may come to yield
+	if len(c.view.line) > 0 && now.Sub(c.watched) >= tickEvery {
+		return false // another instance may come to yield
 	}
 	free := freeRoom(rooms)
 	for _, e := range c.queue {
@@ -298,6 +307,7 @@ func (c *core) candidates() []candidate {
 		for len(own) > 0 && own[0].order.Compare(w.order) < 0 {
 			line, own = append(line, own[0]), own[1:]
 		}
+		w.waiting.Yielded = w.by.yielded
 		line = append(line, candidate{order: w.order, w: w})
 	}
 	line = append(line, own...)
@@ -308,32 +318,6 @@ func (c *core) candidates() []candidate {
 // ours tells whether a waiter is one of this instance.
 func (c *core) ours(w *waiter) bool {
 	return w.value.Holder.Host == c.host && w.value.Holder.Instance == c.instance
-}
-
-// noteYields keeps the time for which waiters of others fit without being
-// granted. It is the only rule that depends on this host's clock: it costs
-// order, never safety.
-func (c *core) noteYields(line []candidate, fits []int, now time.Time) {
-	// Without a look for some time, nobody can tell how long they have fitted.
-	gap := now.Sub(c.yieldsNoted) > yieldAfter/2
-	c.yieldsNoted = now
-	fit := map[int]bool{}
-	for _, i := range fits {
-		fit[i] = true
-	}
-	for i, cd := range line {
-		switch {
-		case cd.w == nil || cd.w.waiting.Yielded:
-		case !fit[i]:
-			cd.w.fitsSince = time.Time{}
-		case cd.w.fitsSince.IsZero() || gap:
-			cd.w.fitsSince = now
-		case now.Sub(cd.w.fitsSince) > yieldAfter:
-			c.log.Info("passing a waiter whose host does not take its slots",
-				"claim", cd.order.Claim, "host", cd.w.value.Holder.Host)
-			cd.w.waiting.Yielded = true
-		}
-	}
 }
 
 // merge returns two sorted lists as one.

@@ -32,7 +32,9 @@ type rigHost struct {
 	wedged bool
 	off    bool // etcd can't be reached
 	leases map[time.Duration]store.LeaseID
-	line   store.LeaseID
+	// noLeases is why it gets no leases for claims, if it does not.
+	noLeases error
+	line     store.LeaseID
 	// refuse is asked before each call: an error keeps it from etcd.
 	refuse func(*pb.TxnRequest) error
 	calls  []*call
@@ -42,6 +44,9 @@ type rigHost struct {
 type rigLeases struct{ h *rigHost }
 
 func (l rigLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
+	if l.h.noLeases != nil {
+		return 0, false
+	}
 	if _, ok := l.h.leases[d]; !ok {
 		id, _, err := l.h.r.etcd.Grant(d)
 		if err != nil {
@@ -53,7 +58,7 @@ func (l rigLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
 }
 func (l rigLeases) Release(store.LeaseID, int) {}
 func (l rigLeases) Suspect(...store.LeaseID)   {}
-func (l rigLeases) Trouble() error             { return nil }
+func (l rigLeases) Trouble() error             { return l.h.noLeases }
 
 func newRig(t *testing.T, hosts ...string) *rig {
 	t.Helper()

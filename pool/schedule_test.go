@@ -216,7 +216,9 @@ func (w *world) pass(d time.Duration) {
 	w.etcd.Advance(d)
 	for _, h := range w.hosts {
 		h.renew()
-		h.core.tick(w.now)
+		if !h.hung {
+			h.core.tick(w.now)
+		}
 	}
 }
 
@@ -405,14 +407,24 @@ func (w *world) busy() string {
 func run(seed uint64, mutate func(*pb.TxnRequest)) *world {
 	w := newWorld(seed, 3)
 	w.mutate = mutate
+	w.run()
+	return w
+}
+
+// run runs a schedule, until something goes wrong.
+func (w *world) run() {
 	for range stepsPerSchedule {
 		w.step()
 		if len(w.errs) > 0 {
-			return w
+			return
 		}
 	}
-	w.rest()
-	return w
+	if w.rnd.IntN(3) == 0 {
+		w.hang()
+	}
+	if len(w.errs) == 0 {
+		w.rest()
+	}
 }
 
 func TestNoScheduleBreaksAnInvariant(t *testing.T) {

@@ -146,6 +146,9 @@ type waiterValue struct {
 	// Exclusive: see [Waiting.Exclusive].
 	Exclusive bool      `json:"exclusive,omitempty"`
 	Queued    time.Time `json:"queued"`
+	// Probed: another instance, which the waiter keeps from slots, asks for a sign of life.
+	// The owner answers by writing the waiter again.
+	Probed bool `json:"probed,omitempty"`
 }
 
 func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {

@@ -23,6 +23,9 @@ type view struct {
 	line  []*waiter   // in order
 	// byWork are those that say what they are for.
 	byWork map[work][]*waiter
+	// instances are those that have waiters in it.
+	instances map[instanceName]*otherInstance
+	numbered  int // instances so far
 	// claims that hold slots, by id.
 	claims map[string]*claimView
 	// gone are slots that a commit of ours deleted ahead of the watch, with the
@@ -67,6 +70,7 @@ func newView(keys store.Keys) *view {
 // clear forgets everything but the pools' numbers, which waiters refer to.
 func (v *view) clear() {
 	v.line, v.byWork = nil, map[work][]*waiter{}
+	v.instances = map[instanceName]*otherInstance{}
 	v.specs++
 	v.claims = map[string]*claimView{}
 	v.gone = map[slotRef]int64{}

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"slices"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -16,10 +15,9 @@ type waiter struct {
 	work    work
 	in      []*poolView // whose lines it was seen in
 	rev     int64       // when one of its keys was last put
+	lease   store.LeaseID
 	waiting *Waiting
-	// fitsSince is when it was first seen to fit without being granted by its
-	// host; zero while it does not fit.
-	fitsSince time.Time
+	by      *otherInstance // whose it is; this one included
 }
 
 // work is what sole claims are for: see [Request.Sole].
@@ -52,8 +50,9 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 		p.waiting++
 	}
 	v.setWork(w, workOf(&val.Holder))
-	w.value, w.rev, w.fitsSince = val, kv.ModRevision, time.Time{}
-	w.waiting = &Waiting{Needs: v.roomNeeds(val.Pools), Reserve: val.Reserve, Exclusive: val.Exclusive}
+	v.noteWrite(w, val)
+	w.value, w.rev, w.lease = val, kv.ModRevision, store.LeaseID(kv.Lease)
+	w.waiting = &Waiting{Needs: v.roomNeeds(val.Pools), By: w.by.number, Reserve: val.Reserve, Exclusive: val.Exclusive}
 	return nil
 }
 
@@ -81,6 +80,7 @@ func (v *view) endWaiter(i int) {
 	w := v.line[i]
 	v.line = slices.Delete(v.line, i, i+1)
 	v.setWork(w, work{})
+	v.noteGone(w)
 }
 
 // setWork notes what a waiter is for.

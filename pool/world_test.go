@@ -48,10 +48,12 @@ type world struct {
 	handed  map[string]handover
 	parts   farewells
 	// model is what the slot keys hold, by key.
-	model  map[string]*held1
-	nextID int
-	errs   []string
-	trace  []string
+	model map[string]*held1
+	// waiters are the waiter keys.
+	waiters map[string]*mvccpb.KeyValue
+	nextID  int
+	errs    []string
+	trace   []string
 }
 
 // held1 is one slot key of the model.
@@ -85,6 +87,7 @@ type simHost struct {
 	watch  *storetest.Follower
 	life   int
 	cut    bool // renews nothing
+	hung   bool // does nothing, though its leases are renewed
 	line   store.LeaseID
 
 	// The answer to the call under way, once there is one.
@@ -155,7 +158,7 @@ func newWorld(seed uint64, hosts int) *world {
 		free:  map[string]bool{},
 
 		bridges: map[string]bool{}, handed: map[string]handover{},
-		model: map[string]*held1{}, parts: farewells{claim: map[string]string{}, at: map[string]int64{}},
+		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, parts: farewells{claim: map[string]string{}, at: map[string]int64{}},
 	}
 	w.etcd.OnCommit(w.check)
 	for _, p := range w.pools {

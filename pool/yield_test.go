@@ -1,0 +1,489 @@
+package pool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+)
+
+// slack is by how much a yield may come later than [yieldAfter]: both of its halves are
+// noticed by a tick.
+const slack = 2 * tickEvery
+
+func TestAWaiterOfAHungInstanceIsPassedAfterTwoSeconds(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	held := one.ask("held", 1)
+	held.got()
+	hung := two.ask("first", 1)
+	next := one.ask("second", 1)
+	r.wantLine("first", "second")
+
+	two.wedged = true
+	one.giveBack("held")
+	next.waits() // its turn is after the first's
+	r.pass(yieldAfter - 2*tickEvery)
+	next.waits()
+	r.pass(2*tickEvery + slack)
+	next.got()
+	one.giveBack("second")
+
+	two.wedged = false // and takes its place again
+	r.pass(tickEvery)
+	hung.got()
+	two.giveBack("first")
+	r.clean()
+}
+
+func TestAYieldEndsWhenItsInstanceActsAgain(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	first := two.ask("first", 1)
+	one.ask("claim-0", 1)
+	two.wedged = true
+	one.giveBack("held")
+	r.pass(yieldAfter + slack) // claim 0 passes it
+	two.wedged = false
+	r.settle()
+	// Each claim is taken by the next of the same host in the transaction that gives it
+	// back: the first waiter never sees a free slot.
+	for n := range 10 {
+		one.ask(fmt.Sprintf("claim-%d", n+1), 1)
+		one.giveBack(fmt.Sprintf("claim-%d", n))
+		if len(first.reply) > 0 {
+			first.got()
+			return
+		}
+	}
+	t.Errorf("the first waiter was passed by ten claims; in the queue are %q", r.inLine())
+}
+
+// A batch of which the answer is lost takes as long as a yield: with the instance's guard
+// being written meanwhile, it must not cost more than that.
+func TestALostAnswerCostsNoTurnForGood(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("claim-0", 1).got()
+	first := two.ask("first", 1)
+	one.ask("claim-1", 1)
+	two.wedged = true
+	one.giveBack("claim-0")
+	two.listen()
+	lost := two.next(r.now)
+	if lost == nil {
+		t.Fatal("it does not claim its slot")
+	}
+	r.pass(batchTimeout + slack) // and claim 1 passes it
+	two.answer(lost, nil, store.ErrUnavailable, r.now)
+	two.wedged = false
+	r.settle()
+	for n := 1; n < 10; n++ {
+		one.ask(fmt.Sprintf("claim-%d", n+1), 1)
+		if one.giveBack(fmt.Sprintf("claim-%d", n)); len(first.reply) > 0 {
+			return
+		}
+	}
+	t.Error("the first waiter is passed for ever")
+}
+
+func TestAllWaitersOfAHungInstanceYieldTogether(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	for n := range 100 {
+		two.ask(fmt.Sprintf("hung-%d", n), 1)
+	}
+	two.wedged = true
+	one.giveBack("held")
+	begun := r.now
+	for n := range 5 { // as newcomers, one after the other
+		id := fmt.Sprintf("claim-%d", n)
+		for a := one.ask(id, 1); len(a.reply) == 0; r.pass(tickEvery) {
+			if r.now.Sub(begun) > 10*time.Minute {
+				t.Fatalf("%s waits", id)
+			}
+		}
+		one.giveBack(id)
+	}
+	if took := r.now.Sub(begun); took > yieldAfter+slack {
+		t.Errorf("a hung instance has delayed five claims by %s in all, want at most %s", took, yieldAfter+slack)
+	}
+}
+
+func TestAnInstanceThatKeepsSlotsNowAndThenYieldsAllTheSame(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	two.ask("first", 1)
+	second := one.ask("second", 1)
+	two.wedged = true
+	one.giveBack("held")
+	kept := time.Duration(0)
+	for ; len(second.reply) == 0 && kept < time.Minute; kept += yieldAfter / 4 {
+		r.pass(yieldAfter / 4)
+		r.pool("db", 1, func(s *Spec) { s.Paused = true })
+		r.pass(tickEvery)
+		r.pool("db", 1)
+	}
+	if kept > yieldAfter+slack {
+		t.Errorf("it has kept the slot from others for %s", kept)
+	}
+	second.got()
+}
+
+func TestAReservationOfAHungInstanceEnds(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	strict := func(s *Spec) { s.ReserveAfter = 0 }
+	r.pool("db", 3, strict)
+	one.ask("held", 1).got()
+	wide := two.ask("wide", 3)
+	r.wantLine("wide reserves")
+	narrow := one.ask("narrow", 1)
+	r.pass(time.Minute) // its owner lives
+	narrow.waits()
+
+	two.wedged = true
+	r.pass(yieldAfter + slack)
+	narrow.got()
+	late := one.ask("late", 1)
+	late.got()
+
+	two.wedged = false
+	r.settle()
+	one.giveBack("narrow")
+	again := one.ask("again", 1)
+	r.pass(time.Minute)
+	again.waits() // the wide one reserves again
+	one.giveBack("late")
+	one.giveBack("held")
+	wide.got()
+	two.giveBack("wide")
+	again.got()
+	one.giveBack("again")
+	r.clean()
+}
+
+// An instance that lives but gets no leases must not have others wait for it each time.
+func TestAnInstanceThatCanNotTakeItsSlotsYields(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("claim-0", 1).got()
+	first := two.ask("first", 1)
+	two.noLeases = errors.New("no leases today")
+	begun := r.now
+	for n := range 5 {
+		id := fmt.Sprintf("claim-%d", n+1)
+		next := one.ask(id, 1)
+		for one.giveBack(fmt.Sprintf("claim-%d", n)); len(next.reply) == 0; r.pass(tickEvery) {
+			if r.now.Sub(begun) > time.Minute {
+				t.Fatalf("%s waits", id)
+			}
+		}
+		r.pass(tickEvery)
+	}
+	if took := r.now.Sub(begun); took > yieldAfter+slack+5*tickEvery {
+		t.Errorf("five claims have waited %s in all for a host that could not claim", took)
+	}
+	two.noLeases = nil
+	r.pass(tickEvery)
+	one.giveBack("claim-5")
+	r.settle()
+	first.got()
+}
+
+// A waiter in etcd that its instance knows nothing of, as an earlier life may leave it,
+// must not make the live waiters of that instance yield.
+func TestAnOrphanedWaiterOfALiveInstanceIsDeletedOnceItIsProbed(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	two.ask("orphan", 1)
+	e := two.entries["orphan"]
+	e.inLine = false
+	two.forget(e)
+	live, next := two.ask("live", 1), one.ask("next", 1)
+	r.wantLine("orphan", "live", "next")
+	one.giveBack("held")
+	live.got()
+	two.giveBack("live")
+	r.pass(yieldAfter / 2)
+	next.got()
+	r.wantLine()
+}
+
+func TestWhoLivesIsProbedSeldomAndNobodyIsWhileNobodyIsKeptFromSlots(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 3, func(s *Spec) { s.ReserveAfter = 0 })
+	one.ask("held", 1).got()
+	two.ask("wide", 3)
+	before := r.etcd.Revision()
+	r.pass(10 * time.Second)
+	if n := r.etcd.Revision() - before; n != 0 {
+		t.Errorf("with nobody behind it, %d writes", n)
+	}
+	one.ask("narrow", 1)
+	before = r.etcd.Revision()
+	r.pass(10 * time.Second)
+	if n := r.etcd.Revision() - before; n < 2 || n > 30 {
+		t.Errorf("%d writes in 10 s, want a probe and an answer each second at most", n)
+	}
+}
+
+// TestNobodyOfOursIsBlockedOnceAllBlockersYield is what makes a bounded number of yields
+// enough: with those that [Decision.blockers] names out of the way, whatever of ours still
+// does not get slots that are free waits for another of ours.
+func TestNobodyOfOursIsBlockedOnceAllBlockersYield(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rooms := drawRooms(t)
+		line := drawLine(t, len(rooms))
+		for _, w := range line {
+			w.Yielded = w.Yielded && !w.Mine
+		}
+		for range len(line) + 1 {
+			d := Admit(rooms, line)
+			blockers := slices.DeleteFunc(d.blockers(rooms, line), func(b blocker) bool { return !b.ours })
+			if len(blockers) == 0 {
+				wantNotBlocked(t, rooms, line)
+				return
+			}
+			for _, b := range blockers {
+				if w := line[b.index]; w.Mine || w.Yielded {
+					t.Fatalf("waiter %d is said to be in the way: %+v", b.index, *w)
+				}
+				line[b.index].Yielded = true
+			}
+		}
+		t.Fatal("there are blockers still")
+	})
+}
+
+// wantNotBlocked checks that with all waiters of others out of the way, none of ours gets
+// slots that does not get them now, unless only because another of ours does not then.
+func wantNotBlocked(t *rapid.T, rooms []Room, line []*Waiting) {
+	var ours []*Waiting
+	now := map[*Waiting]bool{}
+	for _, i := range Admit(rooms, line).Grants {
+		now[line[i]] = true
+	}
+	for _, w := range line {
+		if w.Mine {
+			ours = append(ours, w)
+		}
+	}
+	for _, i := range Admit(rooms, ours).Grants {
+		if w := ours[i]; !now[w] {
+			t.Fatalf("%+v gets its slots only without the others", *w)
+		}
+	}
+}
+
+func TestAProbeIsReadAndWrittenLikeAnyWaiter(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	r.pool("other", 5)
+	one.ask("held", 1).got()
+	both := func(req *Request) { req.Slots["other"], req.Priority = 2, 7 }
+	two.ask("first", 1, both)
+	one.ask("second", 1, func(req *Request) { req.Slots["other"] = 1 })
+	two.wedged = true
+	one.giveBack("held")
+	r.pass(yieldAfter/2 + tickEvery)
+	probed := 0
+	for kv := range r.etcd.All(r.keys.Pools()) {
+		k, err := r.keys.ParsePoolKey(string(kv.Key))
+		if err != nil || k.Kind != store.WaiterKey || !strings.HasSuffix(k.Order, "first") {
+			continue
+		}
+		o, err := ParseOrder(k.Order)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := decodeWaiter(string(kv.Key), kv.Value, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Probed && v.Holder.Host == "two" && kv.Lease == int64(two.line) {
+			probed++
+		}
+	}
+	if probed != 2 {
+		t.Errorf("%d of 2 keys of the waiter are marked, on the lease that they were on", probed)
+	}
+	r.sound()
+}
+
+// calm ends all trouble and gives the pools a few slots.
+func (w *world) calm() {
+	w.space, w.denying = storetest.SpaceFree, false
+	for _, p := range w.pools {
+		w.setPool(p, 1+w.rnd.IntN(4), false)
+	}
+	for _, h := range w.hosts {
+		h.cut = false
+	}
+}
+
+// live lets the hosts that do not hang do all there is to do, with as much time as is
+// given.
+func (w *world) live(d time.Duration) {
+	w.pass(d)
+	for _, h := range w.hosts {
+		if h.core.lineLease == 0 && !h.hung {
+			h.newLine() // after a suspicion
+		}
+	}
+	for range 3 { // a lease that is not ready is asked for again
+		for busy := true; busy; {
+			busy = false
+			for _, h := range w.hosts {
+				if !h.hung {
+					busy = h.deliver(100) || busy
+					busy = h.send() || busy
+				}
+			}
+			for len(w.network) > 0 {
+				w.arrive(0)
+			}
+			for _, h := range w.hosts {
+				if !h.hung {
+					busy = h.answer(!h.answered) || busy // what the network has swallowed times out
+				}
+			}
+			w.collect()
+		}
+	}
+}
+
+// hang has one host hang for some time, though its leases are renewed. Meanwhile the others
+// claim and release, and it may delay them by [yieldAfter] in all. Afterwards it does not
+// yield for any longer.
+func (w *world) hang() {
+	w.calm()
+	h := w.hosts[w.rnd.IntN(len(w.hosts))]
+	for range 10 {
+		w.live(time.Second)
+		w.ask(w.hosts[w.rnd.IntN(len(w.hosts))])
+		w.ask(h)
+	}
+	const step = 100 * time.Millisecond
+	h.hung = true
+	w.logf("%s hangs", h.name)
+	blocked := time.Duration(0)
+	for range 80 {
+		if other := w.hosts[w.rnd.IntN(len(w.hosts))]; !other.hung {
+			if w.rnd.IntN(3) == 0 {
+				w.ask(other)
+			}
+			if w.rnd.IntN(2) == 0 {
+				w.giveBack(other)
+			}
+		}
+		w.live(step)
+		if len(w.errs) > 0 {
+			return
+		}
+		if who := w.blockedBy(h); who != "" {
+			// Each of several short times is noticed a tick late.
+			if blocked += step; blocked > yieldAfter+4*tickEvery {
+				w.failf("a hung host has blocked others for %s, and blocks %s still", blocked, who)
+				return
+			}
+		}
+	}
+	h.hung = false
+	w.logf("%s goes on", h.name)
+	w.live(step)
+	w.live(tickEvery)
+	for _, other := range w.hosts {
+		if o := other.core.view.instances[h.core.name()]; other != h && o != nil && o.yielded {
+			w.failf("%s passes the waiters of %s, which acts again", other.name, h.name)
+		}
+	}
+}
+
+// blockedBy returns a waiter of a live host that is granted as soon as all those of a hung
+// one are out of the way.
+func (w *world) blockedBy(hung *simHost) string {
+	for _, h := range w.hosts {
+		c := h.core
+		if h.hung || c.phase != normal || h.pending != nil || c.alone != nil {
+			continue
+		}
+		line := c.candidates()
+		all := make([]*Waiting, len(line))
+		for i, cd := range line {
+			if cd.e != nil {
+				all[i] = cd.e.waiting
+				continue
+			}
+			out := *cd.w.waiting
+			out.Yielded = out.Yielded || cd.w.by.name == hung.core.name()
+			all[i] = &out
+		}
+		for _, i := range Admit(c.view.rooms(), all).Grants {
+			if e := line[i].e; e.retryAt <= c.view.rev && e.req.Place == nil {
+				return e.req.ID
+			}
+		}
+	}
+	return ""
+}
+
+// TestEveryPartOfAYieldIsNeeded takes one part of the probes from every schedule, and
+// expects the checks to notice.
+func TestEveryPartOfAYieldIsNeeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it can take some schedules to notice")
+	}
+	isProbe := func(op *pb.RequestOp) bool {
+		n := op.GetRequestTxn()
+		return n != nil && len(n.Success) > 0 && bytes.Contains(n.Success[0].GetRequestPut().GetValue(), []byte(`"probed":true`))
+	}
+	keys := store.NewKeys("/b/")
+	for name, mutate := range map[string]func(*world, *pb.TxnRequest){
+		"the probe": func(_ *world, txn *pb.TxnRequest) {
+			txn.Success = slices.DeleteFunc(txn.Success, isProbe)
+		},
+		"the answer": func(w *world, txn *pb.TxnRequest) {
+			txn.Success = slices.DeleteFunc(txn.Success, func(op *pb.RequestOp) bool {
+				key := string(op.GetRequestPut().GetKey())
+				return strings.HasPrefix(key, keys.Pools()) && strings.Contains(key, "/line/") && w.waiters[key] != nil &&
+					bytes.Contains(w.waiters[key].Value, []byte(`"probed":true`))
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i := range 5 * *schedules {
+				w := newWorld(*firstSeed+uint64(i), 3)
+				w.mutate = func(txn *pb.TxnRequest) { mutate(w, txn) }
+				if w.run(); len(w.errs) > 0 {
+					t.Logf("caught by schedule %d: %s", i+1, w.errs[0])
+					return
+				}
+			}
+			t.Errorf("nothing noticed that %s is missing", name)
+		})
+	}
+}
