@@ -54,11 +54,6 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 func prepare(c *cli.Command) {
 	c.HideHelpCommand = true // "help X Y" is arranged to "X Y --help"
 	c.OnUsageError = onUsageError
-	for _, f := range c.Flags {
-		if number, ok := f.(*cli.IntFlag); ok {
-			number.Base = 10 // 010 is ten, as an argument, and not eight
-		}
-	}
 	if len(c.Subcommands) == 0 {
 		c.CustomHelpTemplate = cli.CommandHelpTemplate + "\nThe global options can be given too: see berth --help.\n"
 		return
