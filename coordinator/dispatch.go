@@ -72,7 +72,7 @@ type StepPlan struct {
 	Behind int64
 	// More tells that there was more to publish or to withdraw than a plan does.
 	More bool
-	// NextDeadline is when the next retry is due, or a run may publish again that has
+	// NextDeadline is when the next retry or step is due, or a run may publish again that has
 	// published as much as it may in a tick, or a run fails whose steps are not there;
 	// zero if there is none.
 	NextDeadline time.Time
@@ -109,7 +109,9 @@ func (d *Dispatch) ID() store.StepID {
 //  2. Steps go whose needs have succeeded, in the order of the graph: of each the
 //     instances with the lowest index, as many as its window leaves (concurrency less
 //     those in flight), as the run's max_concurrent_steps leaves, and no more than its
-//     max_steps_per_tick.
+//     max_steps_per_tick. Those of a step that is to wait for a time go when that has come,
+//     and take no place in any window before. In their queue they stand where a run would
+//     that was submitted then.
 //
 // A run that seems to have come to its end, and whose record is newer than what is known of
 // its steps, stays as it is: what has failed of it may be requested again by now.
@@ -176,7 +178,7 @@ func (s *StepSnapshot) withdraw(p *StepPlan, f Fanned) {
 			left--
 			p.Withdraw = append(p.Withdraw, Dispatch{
 				Fanned: f, Step: n, Index: index, Revision: c.rev,
-				Rec: step.Record{Status: step.Scheduled, Attempt: int(c.attempt)},
+				Rec: step.Record{Status: step.Scheduled, Attempt: int(c.attempt), Place: st.places[index]},
 			})
 		}
 	}
@@ -261,6 +263,13 @@ func (s *StepSnapshot) publish(p *StepPlan, f Fanned) {
 		if st.missing > 0 {
 			continue
 		}
+		if st.NotBefore.After(s.Now) {
+			if !st.ended() {
+				p.NextDeadline = sooner(p.NextDeadline, st.NotBefore.Time)
+			}
+			continue
+		}
+		place := s.placeAt(f.Run, st.NotBefore)
 		window := free(st.Concurrency, st.inFlight, left)
 		due := st.requested(s.Now, func(index int, rec step.Record) bool {
 			if window == 0 {
@@ -270,11 +279,26 @@ func (s *StepSnapshot) publish(p *StepPlan, f Fanned) {
 				}
 				return false
 			}
-			p.Publish = append(p.Publish, Dispatch{Fanned: f, Step: n, Index: index, Rec: rec, Revision: st.cells[index].rev})
+			p.Publish = append(p.Publish, Dispatch{Fanned: f, Step: n, Index: index, Rec: rec.At(place), Revision: st.cells[index].rev})
 			window--
 			left--
 			return true
 		})
 		p.NextDeadline = sooner(p.NextDeadline, due)
 	}
+}
+
+// placeAt is the place in their queue of instances that come to be due at a time: behind
+// the runs that were submitted before. It is 0 of those that have no such time.
+func (s *StepSnapshot) placeAt(r *run.Run, due run.Instant) int64 {
+	if due.IsZero() {
+		return 0
+	}
+	place := r.Place()
+	for _, f := range s.Runs {
+		if !f.Run.JoinedAt().After(due.Time) {
+			place = max(place, f.Run.Place())
+		}
+	}
+	return place
 }

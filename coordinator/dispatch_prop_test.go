@@ -22,6 +22,9 @@ func genFanned(number int) *rapid.Generator[Fanned] {
 		var specs []step.Spec
 		for i, name := range names {
 			s := fan(name, rapid.IntRange(0, 6).Draw(t, "items"), rapid.IntRange(0, 3).Draw(t, "window"))
+			if at := rapid.SampledFrom([]int{0, 0, 0, -2, -1, 0, 1}).Draw(t, "not before"); at != 0 {
+				s.NotBefore = run.InstantOf(planNow.Add(time.Duration(at) * time.Minute))
+			}
 			s.Retries = rapid.IntRange(0, 1).Draw(t, "retries")
 			s.OnFailure = rapid.SampledFrom([]step.OnFailure{step.Fail, step.Finish}).Draw(t, "on failure")
 			for _, before := range names[:i] {
@@ -48,6 +51,7 @@ func genFanned(number int) *rapid.Generator[Fanned] {
 			}
 		}
 		r := &run.Run{ID: id, Created: int64(number + 1)}
+		r.QueuedAt = planNow.Add(time.Duration(number-3) * time.Minute)
 		r.Status = rapid.SampledFrom([]run.Status{run.Running, run.Running, run.NotStarted}).Draw(t, "run")
 		r.Revision = rapid.SampledFrom([]int64{1, 1, 1, stepsKnownAt, stepsKnownAt + 1}).Draw(t, "revision")
 		r.MaxConcurrentSteps = rapid.SampledFrom([]int{0, 0, 1, 4}).Draw(t, "most")
@@ -116,7 +120,7 @@ func (s *StepSnapshot) due(f Fanned, n, index int) bool {
 	st := &f.Fan.steps[n]
 	a, again := st.running[index]
 	paused := again && a.rec.Pause > 0 && s.Now.Before(a.seen.Add(a.rec.Pause))
-	return f.statusIn(n, index) == step.Requested && !paused
+	return f.statusIn(n, index) == step.Requested && !paused && !st.NotBefore.After(s.Now)
 }
 
 // doneSlow tells whether all instances of a step have succeeded.
@@ -157,6 +161,9 @@ func checkDispatch(s *StepSnapshot, p StepPlan) error {
 					return fmt.Errorf("%s/%s[%d] goes before one with a lower index", f.Run.ID, st.Name, index)
 				case is:
 					ofStep++
+					if err := s.checkPlace(f, n, index, p); err != nil {
+						return err
+					}
 				case s.due(f, n, index):
 					passed = true
 				}
@@ -182,6 +189,36 @@ func checkDispatch(s *StepSnapshot, p StepPlan) error {
 	return nil
 }
 
+// checkPlace: an instance that had to wait for a time stands behind the runs that were there
+// by then, and any other where its run does.
+func (s *StepSnapshot) checkPlace(f Fanned, n, index int, p StepPlan) error {
+	want := int64(0)
+	if at := f.Fan.steps[n].NotBefore; !at.IsZero() {
+		want = f.Run.Created
+		for _, o := range s.Runs {
+			if !o.Run.QueuedAt.After(at.Time) {
+				want = max(want, o.Run.Created)
+			}
+		}
+	}
+	for _, d := range p.Publish {
+		if d.Run == f.Run && d.Step == n && d.Index == index && d.Rec.Place != want {
+			return fmt.Errorf("%s/%d[%d] is published in place %d, want %d", f.Run.ID, n, index, d.Rec.Place, want)
+		}
+	}
+	return nil
+}
+
+// ended tells whether nothing more happens to any instance of a step.
+func (f Fanned) ended(n int) bool {
+	for index := range f.Fan.steps[n].cells {
+		if !f.statusIn(n, index).Ended() {
+			return false
+		}
+	}
+	return true
+}
+
 // checkLeftSteps: nothing is left that may go, and runs end when nothing can happen to
 // them any more, if that is known.
 func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string]bool, ends bool, inRun, ofRun int) error {
@@ -202,6 +239,9 @@ func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string
 		ready := true
 		for _, need := range st.Needs {
 			ready = ready && f.doneSlow(need)
+		}
+		if late := st.NotBefore.After(s.Now) && !f.ended(n); ready && late && (p.NextDeadline.IsZero() || p.NextDeadline.After(st.NotBefore.Time)) {
+			return fmt.Errorf("%s/%s is due at %s, and nobody looks before %s", f.Run.ID, st.Name, st.NotBefore, p.NextDeadline)
 		}
 		inStep := 0
 		for index := range st.cells {
@@ -296,6 +336,12 @@ func TestSpoiledDispatchesAreCaught(t *testing.T) {
 				}
 			}
 			return false
+		},
+		"one stands in another place": func(p *StepPlan) bool {
+			if len(p.Publish) > 0 {
+				p.Publish[0].Rec.Place++
+			}
+			return len(p.Publish) > 0
 		},
 		"a run does not end": func(p *StepPlan) bool { return drop(&p.End, 0) },
 	} {

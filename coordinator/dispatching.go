@@ -103,7 +103,7 @@ func (l *leader) published(d *Dispatch, now time.Time) item {
 	ready := step.Ready{
 		Run: r.ID, Step: st.Name, Index: d.Index, Number: st.first + d.Index, Priority: r.Priority,
 		Attempt: rec.Attempt, Pools: st.Pools, Task: st.Task, External: st.External,
-		Retries: st.Retries, Backoff: time.Duration(st.Backoff), ScheduledAt: rec.ScheduledAt,
+		Retries: st.Retries, Backoff: time.Duration(st.Backoff), ScheduledAt: rec.ScheduledAt, Place: rec.Place,
 	}
 	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.Canceled(r.ID), 0))
 	it.ops = append(it.ops, store.Put(l.readyKey(d), ready.Encode(), 0))
@@ -112,8 +112,7 @@ func (l *leader) published(d *Dispatch, now time.Time) item {
 
 // readyKey is where an instance stands once it is published.
 func (l *leader) readyKey(d *Dispatch) string {
-	r := d.Run
-	return l.cfg.Keys.Ready(d.Fan.steps[d.Step].Queue) + step.OrderOf(r.Priority, r.Created, d.Step, d.Index, r.ID)
+	return l.cfg.Keys.Ready(d.Fan.steps[d.Step].Queue) + step.OrderIn(d.Run, d.Rec.Place, d.Step, d.Index)
 }
 
 // lostStep takes an instance from an executor who is gone. One that may be tried again

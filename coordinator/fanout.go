@@ -37,6 +37,8 @@ type fanStep struct {
 	// and are requested once more, by index.
 	next  int
 	again []int
+	// places are those of scheduled instances that are not in the place of their run.
+	places map[int]int64
 	// running are those that a worker has.
 	running map[int]attempt
 
@@ -125,6 +127,13 @@ func (f *fanout) take(i *step.Instance, now time.Time) (news bool) {
 	*c = cell{rev: i.Revision, attempt: int32(i.Attempt), status: statusOf(i.Status)}
 	f.count(s, i.Status, 1)
 	switch i.Status {
+	case step.Scheduled:
+		if i.Place > 0 {
+			if s.places == nil {
+				s.places = map[int]int64{}
+			}
+			s.places[i.Index] = i.Place
+		}
 	case step.Running:
 		s.running[i.Index] = attempt{i.Record, now}
 	case step.Requested:
@@ -141,6 +150,7 @@ func (f *fanout) take(i *step.Instance, now time.Time) (news bool) {
 // leave takes an instance off the lists that its status has put it on.
 func (s *fanStep) leave(index int) {
 	delete(s.running, index)
+	delete(s.places, index)
 	if at, ok := slices.BinarySearch(s.again, index); ok {
 		s.again = slices.Delete(s.again, at, at+1)
 	}

@@ -209,7 +209,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	}
 	l.after = 0
 	if !l.dirty && (l.deadline.IsZero() || now.Before(l.deadline)) && now.Sub(l.told) < tellEvery {
-		return l.cfg.TickInterval, nil
+		return l.idle(now), nil
 	}
 	l.dirty = false
 	if l.pools == nil && (l.state.queue.gated > 0 || len(l.state.kept) > 0) {
@@ -237,7 +237,15 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	if l.dirty {
 		return debounce, nil
 	}
-	return l.cfg.TickInterval, nil
+	return l.idle(time.Now()), nil
+}
+
+// idle is how long there is nothing to do: a tick, or less if something is due before.
+func (l *leader) idle(now time.Time) time.Duration {
+	if l.deadline.IsZero() {
+		return l.cfg.TickInterval
+	}
+	return max(debounce, min(l.cfg.TickInterval, l.deadline.Sub(now)))
 }
 
 // poolsChanged receives when pools that runs need may have changed.

@@ -109,6 +109,7 @@ func (m *metrics) state(s *state) {
 		}
 	}
 	m.runs.WithLabelValues(string(run.Queued)).Set(float64(s.queue.Len()))
+	m.runs.WithLabelValues("deferred").Set(float64(s.deferred.Len()))
 	m.runs.WithLabelValues(string(run.NotStarted)).Set(float64(len(s.progress) - running))
 	m.runs.WithLabelValues(string(run.Running)).Set(float64(running))
 	m.runs.WithLabelValues("ended").Set(float64(len(s.ended)))

@@ -12,8 +12,9 @@ import (
 type Snapshot struct {
 	Now    time.Time
 	Limits run.Limits
-	// Queue has the queued runs.
-	Queue *Queue
+	// Queue has the queued runs, and Deferred those that are to join it later: the next
+	// first; nil is none.
+	Queue, Deferred *Queue
 	// InProgress are the runs that are not started or running, in any order.
 	InProgress []*run.Run
 	// Alive has the ids of the runs whose executor is seen to live.
@@ -31,6 +32,8 @@ type Snapshot struct {
 	Hold bool
 	// StartTimeout is how long an admitted run waits for an executor; 0 is for ever.
 	StartTimeout time.Duration
+	// MaxDue bounds how many runs join the queue in one plan.
+	MaxDue int
 	// MaxBlocks bounds how many reasons a plan changes: a full queue has as many of
 	// them as runs.
 	MaxBlocks int
@@ -49,15 +52,25 @@ type Plan struct {
 	// Back are the runs that nobody has started and whose slots are not kept any more:
 	// they go back to the queue, in its order.
 	Back []*run.Run
+	// Due are the runs whose time has come, the earliest first. They join the queue: a later
+	// plan admits them.
+	Due []Joining
 	// Admit are the runs that may go, in the order of the queue.
 	Admit []*run.Run
 	// Blocks are the runs that stay in the queue for another reason than is noted
 	// with them, or of which it is not noted yet that pools hold them up, in its order.
 	Blocks []Blocked
-	// NextDeadline is when the next run expires unless somebody starts it, or comes to
-	// reserve slots; zero if none can. Until then a snapshot that differs in its time alone has the same
+	// NextDeadline is when the next run expires unless somebody starts it, comes to
+	// reserve slots, or is due; zero if there is none. Until then a snapshot that differs in its time alone has the same
 	// plan.
 	NextDeadline time.Time
+}
+
+// Joining is a run that joins the queue, behind those that were submitted up to a
+// revision.
+type Joining struct {
+	Run    *run.Run
+	Behind int64
 }
 
 // Blocked is a run with the reason for which it is still queued.
@@ -70,7 +83,7 @@ type Blocked struct {
 
 // Empty tells whether there is nothing to do.
 func (p *Plan) Empty() bool {
-	return len(p.Lost)+len(p.Expired)+len(p.Back)+len(p.Admit)+len(p.Blocks) == 0
+	return len(p.Lost)+len(p.Expired)+len(p.Back)+len(p.Due)+len(p.Admit)+len(p.Blocks) == 0
 }
 
 // Plan decides what is to be done. It is pure: it reads nothing but the snapshot,
@@ -80,14 +93,16 @@ func (p *Plan) Empty() bool {
 //     that nobody has started in time have expired, and those whose slots are gone
 //     go back. From here on they count against no limit. While some go back, nobody
 //     else gets slots: they are in the queue when the next plan is made.
-//  2. Admit. Runs go in the order of the queue while fewer than
+//  2. Join. Deferred runs whose time has come join the queue, in the place that they would
+//     have if they had been submitted then. They are in it when the next plan is made.
+//  3. Admit. Runs go in the order of the queue while fewer than
 //     max_concurrent_runs are in progress. One that meets a limit of a tag that is
 //     reached is passed over, and those behind it are tried; so is one whose slots
 //     do not fit into its pools. Each that goes counts at once, and takes its slots.
 //     The first that is held up by some pools keeps what it needs of them together,
 //     once it has waited for as long as they say: none behind it takes that. Nobody
 //     is stopped where more are in progress than a limit allows.
-//  3. Block. Each run that is left is held up by max_concurrent_runs if that is
+//  4. Block. Each run that is left is held up by max_concurrent_runs if that is
 //     reached now, and else by the first limit of its tags that is, in the order of
 //     the limits, and then by its pools. The numbers are those of now: after
 //     admitting, every run with such tags reads the same. What is noted of pools stays
@@ -99,6 +114,7 @@ func (s *Snapshot) Plan() Plan {
 	q := s.Queue.under(s.Limits)
 	t := newTally(s.Limits, q.classes)
 	s.reconcile(&p, t)
+	s.join(&p)
 	g := newGate(s, q, len(p.Back) > 0)
 	if s.Hold {
 		return p
@@ -144,6 +160,40 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 	slices.SortFunc(p.Lost, (*run.Run).Compare)
 	slices.SortFunc(p.Expired, (*run.Run).Compare)
 	slices.SortFunc(p.Back, (*run.Run).Compare)
+}
+
+// join finds the deferred runs whose time has come.
+func (s *Snapshot) join(p *Plan) {
+	for r := range s.Deferred.All() {
+		if r.NotBefore.After(s.Now) {
+			p.NextDeadline = sooner(p.NextDeadline, r.NotBefore.Time)
+			break
+		}
+		if len(p.Due) < s.MaxDue {
+			p.Due = append(p.Due, Joining{r, r.Created})
+		}
+	}
+	if len(p.Due) == 0 {
+		return
+	}
+	// Of those that were there before its time came, each is found with the first that
+	// stands behind it.
+	stand := func(r *run.Run) {
+		at := r.JoinedAt()
+		i, _ := slices.BinarySearchFunc(p.Due, at, func(j Joining, at time.Time) int { return j.Run.NotBefore.Compare(at) })
+		if i < len(p.Due) {
+			p.Due[i].Behind = max(p.Due[i].Behind, r.Place())
+		}
+	}
+	for r := range s.Queue.All() {
+		stand(r)
+	}
+	for _, r := range s.InProgress {
+		stand(r)
+	}
+	for i := 1; i < len(p.Due); i++ {
+		p.Due[i].Behind = max(p.Due[i].Behind, p.Due[i-1].Behind)
+	}
 }
 
 // sooner is the earlier of two times, of which zero is never.

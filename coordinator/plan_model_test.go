@@ -165,6 +165,7 @@ var rules = []rule{
 	{"nobody goes before one who may", checkOrder},
 	{"nobody is left who may go", checkLeft},
 	{"reasons are right", checkReasons},
+	{"who is due joins behind those who came before", checkDue},
 	{"the deadline is that of the next to expire", checkDeadline},
 }
 
@@ -287,8 +288,49 @@ func checkReasons(s *Snapshot, p Plan) error {
 	return nil
 }
 
+// checkDue: all whose time has come join the queue, the earliest first, behind everybody who
+// was in it by then.
+func checkDue(s *Snapshot, p Plan) error {
+	var due []*run.Run
+	for r := range s.Deferred.All() {
+		if !r.NotBefore.After(s.Now) && len(due) < s.MaxDue {
+			due = append(due, r)
+		}
+	}
+	if len(due) != len(p.Due) {
+		return fmt.Errorf("%d join, want %d", len(p.Due), len(due))
+	}
+	stood := slices.Concat(slices.Collect(s.Queue.All()), s.InProgress)
+	for i, r := range due {
+		behind := r.Created
+		for _, o := range stood {
+			if o.Joined == 0 && !o.QueuedAt.After(r.NotBefore.Time) {
+				behind = max(behind, o.Created)
+			}
+			if o.Joined != 0 && !o.NotBefore.After(r.NotBefore.Time) && !o.QueuedAt.After(r.NotBefore.Time) {
+				behind = max(behind, o.Joined)
+			}
+		}
+		if i > 0 {
+			behind = max(behind, p.Due[i-1].Behind)
+		}
+		if p.Due[i] != (Joining{r, behind}) {
+			return fmt.Errorf("%v joins, want %s behind %d", p.Due[i], r.ID, behind)
+		}
+	}
+	return nil
+}
+
 func checkDeadline(s *Snapshot, p Plan) error {
 	want := reference(s).ages
+	for r := range s.Deferred.All() {
+		if r.NotBefore.After(s.Now) {
+			if want.IsZero() || r.NotBefore.Before(want) {
+				want = r.NotBefore.Time
+			}
+			break
+		}
+	}
 	for _, r := range remaining(s) {
 		at := r.AdmittedAt.Add(s.StartTimeout)
 		if r.Status == run.NotStarted && s.StartTimeout > 0 && (want.IsZero() || at.Before(want)) {

@@ -71,7 +71,7 @@ var genSpace = rapid.Custom(func(t *rapid.T) *pool.Space {
 // noted wrongly.
 var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 	s := &Snapshot{
-		Now: planNow, Limits: genLimits.Draw(t, "limits"), Queue: NewQueue(), Alive: map[string]bool{},
+		Now: planNow, Limits: genLimits.Draw(t, "limits"), Queue: NewQueue(), Deferred: NewQueue(), Alive: map[string]bool{},
 		Space: genSpace.Draw(t, "pools"), Kept: map[string]bool{},
 		StartTimeout: rapid.SampledFrom([]time.Duration{0, 180 * time.Second}).Draw(t, "start timeout"),
 		MaxBlocks:    rapid.SampledFrom([]int{0, 1, 3, 100, 100}).Draw(t, "max blocks"),
@@ -87,8 +87,24 @@ var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 			})
 		}
 	}
+	s.MaxDue = rapid.SampledFrom([]int{0, 1, 100, 100}).Draw(t, "max due")
+	// Some had to wait for a time, which came before theirs or after it.
+	waited := func(r *run.Run) {
+		r.QueuedAt = planNow.Add(time.Duration(r.Created-20) * time.Second)
+		if rapid.IntRange(0, 3).Draw(t, "waited") == 0 {
+			r.NotBefore = run.InstantOf(planNow.Add(time.Duration(rapid.IntRange(-20, 0).Draw(t, "joined at")) * time.Second))
+			r.Joined = r.Created + rapid.Int64Range(0, 5).Draw(t, "joined")
+		}
+	}
+	draw("d", 5, func(r *run.Run) {
+		r.Status = run.Queued
+		r.QueuedAt = planNow.Add(time.Duration(r.Created-20) * time.Second)
+		r.NotBefore = run.InstantOf(planNow.Add(time.Duration(rapid.IntRange(-20, 3).Draw(t, "not before")) * time.Second))
+		s.Deferred.Insert(r)
+	})
 	draw("p", 8, func(r *run.Run) {
 		r.Status = rapid.SampledFrom([]run.Status{run.Running, run.NotStarted}).Draw(t, "status")
+		waited(r)
 		s.Alive[r.ID] = rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "alive")
 		r.AdmittedAt = planNow.Add(-rapid.SampledFrom([]time.Duration{
 			0, 100 * time.Second, 180*time.Second - 1, 180 * time.Second, 1000 * time.Second,
@@ -101,6 +117,7 @@ var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 	}
 	draw("q", 12, func(r *run.Run) {
 		r.Status = run.Queued
+		waited(r)
 		if rapid.Bool().Draw(t, "held") {
 			r.HeldSince = planNow.Add(-rapid.SampledFrom([]time.Duration{
 				-time.Minute, 0, time.Minute - 1, time.Minute, time.Hour,
@@ -135,7 +152,10 @@ func TestEveryPlanKeepsTheRules(t *testing.T) {
 func TestWhatIsDoneAsPlannedNeedsNoOtherPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSnapshot.Draw(t, "snapshot")
-		s.MaxBlocks = 100
+		s.MaxBlocks, s.MaxDue = 100, 100
+		for due := s.Plan().Due; len(due) > 0; due = s.Plan().Due { // what joins is another plan's
+			carryOut(s, Plan{Due: due})
+		}
 		first := s.Plan()
 		if len(first.Back) > 0 {
 			return // the next plan is to let others at the pools
@@ -165,6 +185,11 @@ func reserves(s *pool.Space) bool {
 // carryOut does what a plan says to the snapshot that it is of.
 func carryOut(s *Snapshot, p Plan) {
 	progress := append(remaining(s), p.Admit...)
+	for _, d := range p.Due {
+		s.Deferred.Remove(d.Run)
+		d.Run.Joined = d.Behind
+		s.Queue.Insert(d.Run)
+	}
 	for _, r := range p.Admit {
 		s.Queue.Remove(r)
 		r.Status, r.AdmittedAt = run.NotStarted, planNow
@@ -220,6 +245,10 @@ func TestTheSamePlanIsMadeOfTheSame(t *testing.T) {
 		other := *s
 		other.InProgress = rapid.Permutation(s.InProgress).Draw(t, "in progress")
 		other.Queue = NewQueue()
+		other.Deferred = NewQueue()
+		for _, r := range rapid.Permutation(slices.Collect(s.Deferred.All())).Draw(t, "deferred") {
+			other.Deferred.Insert(r)
+		}
 		other.Queue.Prepare(rapid.OneOf(rapid.Just(s.Limits), genLimits).Draw(t, "limits before"))
 		queue := rapid.Permutation(slices.Collect(s.Queue.All())).Draw(t, "queue")
 		for _, r := range queue {
@@ -303,6 +332,30 @@ func TestBrokenPlansAreCaught(t *testing.T) {
 		"one that goes has a reason": func(_ *Snapshot, p *Plan) bool {
 			for _, r := range p.Admit {
 				p.Blocks = append(p.Blocks, Blocked{Run: r, Block: run.RunLimitBlock(1, 1)})
+				return true
+			}
+			return false
+		},
+		"one whose time has come stays away": func(_ *Snapshot, p *Plan) bool { return drop(&p.Due, 0) },
+		"one joins twice":                    func(_ *Snapshot, p *Plan) bool { return twice(&p.Due) },
+		"one joins too early": func(s *Snapshot, p *Plan) bool {
+			for r := range s.Deferred.All() {
+				if r.NotBefore.After(s.Now) {
+					p.Due = append(p.Due, Joining{r, r.Created})
+					return true
+				}
+			}
+			return false
+		},
+		"one joins before its turn": func(_ *Snapshot, p *Plan) bool {
+			if len(p.Due) > 0 {
+				p.Due[0].Behind--
+			}
+			return len(p.Due) > 0
+		},
+		"one goes whose time has not come": func(s *Snapshot, p *Plan) bool {
+			for r := range s.Deferred.All() {
+				p.Admit = append(p.Admit, r)
 				return true
 			}
 			return false

@@ -71,9 +71,12 @@ func (q *Queue) under(l run.Limits) *Queue {
 // Len is how many are queued.
 func (q *Queue) Len() int { return q.len }
 
-// All returns the runs in order.
+// All returns the runs in order: none of a nil queue.
 func (q *Queue) All() iter.Seq[*run.Run] {
 	return func(yield func(*run.Run) bool) {
+		if q == nil {
+			return
+		}
 		for _, part := range q.parts {
 			for i := range part {
 				if !yield(part[i].run) {

@@ -19,6 +19,9 @@ type state struct {
 	rev   int64 // that the runs are known at
 	runs  map[string]*run.Run
 	queue *Queue
+	// deferred are the queued runs whose time has not come: they are in no place of the
+	// queue.
+	deferred *Queue
 	// progress are the runs in progress, and ended those that only wait to be
 	// forgotten.
 	progress map[string]*run.Run
@@ -67,6 +70,7 @@ func newState(keys store.Keys) *state {
 func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
 	s.storing = map[string]*run.Run{}
+	s.deferred = NewQueue()
 	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
 	s.kept = map[string]bool{}
 	s.waiting, s.opaque = map[string]waitingSince{}, map[string]*run.Run{}
@@ -146,6 +150,8 @@ func (s *state) put(r *run.Run) {
 		s.kept[r.ID] = true
 	}
 	switch {
+	case r.Deferred():
+		s.deferred.Insert(r)
 	case r.Status == run.Queued:
 		s.queue.Insert(r)
 	case r.Status.InProgress():
@@ -172,7 +178,10 @@ func (s *state) remove(id string) {
 	delete(s.storing, id)
 	delete(s.waiting, id)
 	delete(s.kept, id)
-	if old.Status == run.Queued {
+	switch {
+	case old.Deferred():
+		s.deferred.Remove(old)
+	case old.Status == run.Queued:
 		s.queue.Remove(old)
 	}
 }
@@ -306,7 +315,7 @@ func (s *state) restored(rev int64) {
 func (s *state) snapshot(now time.Time) *Snapshot {
 	s.queue.Prepare(s.limits)
 	sn := &Snapshot{
-		Now: now, Limits: s.limits, Queue: s.queue,
+		Now: now, Limits: s.limits, Queue: s.queue, Deferred: s.deferred, MaxDue: maxDue,
 		InProgress: make([]*run.Run, 0, len(s.progress)), Alive: map[string]bool{},
 		WaitingSince: map[string]time.Time{}, MaxBlocks: maxBlocks,
 		Kept: s.kept,

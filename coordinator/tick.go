@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// maxBlocks bounds the reasons that one tick writes, and maxForgotten the runs
-	// that it deletes: the rest follows in the next.
+	// maxBlocks bounds the reasons that one tick writes, maxDue the runs that join the
+	// queue, and maxForgotten the runs that it deletes: the rest follows in the next.
 	maxBlocks    = 1024
+	maxDue       = 1024
 	maxForgotten = 256
 	// storingFor is how long a run may take to be submitted.
 	storingFor = time.Hour
@@ -57,8 +58,8 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	if own := now.Add(l.cfg.StartTimeout); len(plan.Admit) > 0 && (l.deadline.IsZero() || own.Before(l.deadline)) {
 		l.deadline = own // of those that were just admitted
 	}
-	// There may be more reasons, and what was lost may be admitted again.
-	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired)+len(plan.Back) > 0
+	// There may be more reasons, and what was lost or has joined the queue may be admitted.
+	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired)+len(plan.Back)+len(plan.Due) > 0
 	return err
 }
 
@@ -96,6 +97,13 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 			return err
 		}
 		it.done = func() { l.metrics.lost.WithLabelValues("slots").Inc() }
+		items = append(items, it)
+	}
+	for _, d := range p.Due {
+		it, err := l.change(ctx, d.Run, func(rec run.Record) (run.Record, run.Event) { return rec.Join(d.Behind, now) })
+		if err != nil {
+			return err
+		}
 		items = append(items, it)
 	}
 	if err := l.send(ctx, nil, items); err != nil {

@@ -8,8 +8,11 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 )
+
+var instantType = reflect.TypeFor[run.Instant]()
 
 // decoder reads a body strictly: what is no JSON object, a field that is not
 // known, in just this spelling, and a name that is given twice are refused.
@@ -91,6 +94,8 @@ func takes(t reflect.Type) string {
 	switch {
 	case t == durationType:
 		return `a duration such as "30s", "5m" or "1h30m"`
+	case t == instantType:
+		return "a " + run.Instant{}.TypeName()
 	case t == slotsType:
 		return `an object with a number of slots for each pool, as {"pool": 1}`
 	case t.Kind() == reflect.String:

@@ -13,13 +13,13 @@ import (
 func RunOf(r *run.Run) Run {
 	v := Run{
 		ID: r.ID, Name: r.Name, Status: string(r.Status), Tags: r.Tags, Labels: r.Labels, Owner: r.Owner,
-		Priority: r.Priority, Retries: r.Retries, Pools: r.Pools,
+		Priority: r.Priority, Retries: r.Retries, Pools: r.Pools, NotBefore: r.NotBefore.Time, Delay: Duration(r.Delay),
 		Steps: r.Steps, MaxConcurrentSteps: r.MaxConcurrentSteps, MaxStepsPerTick: r.MaxStepsPerTick,
 		QueuedAt: r.QueuedAt, AdmittedAt: r.AdmittedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt,
 		Attempt: r.Attempt, Lost: r.Lost, Error: r.Error,
 	}
-	if r.Block != nil {
-		v.BlockReason, v.BlockKind = r.Block.Text, string(r.Block.Kind)
+	if b := r.BlockAt(time.Now()); b != nil {
+		v.BlockReason, v.BlockKind = b.Text, string(b.Kind)
 	}
 	if e := r.Executor; e != nil {
 		v.Executor = &Executor{Host: e.Host, Instance: e.Instance, Name: e.Name}
@@ -69,9 +69,10 @@ func HoldsText(holds []step.Hold) string {
 // standing says what a run waits for, or how it stands.
 func standing(r *run.Run) string {
 	switch {
-	case r.Status == run.Queued && r.Block != nil:
-		return r.Block.Text
 	case r.Status == run.Queued:
+		if b := r.BlockAt(time.Now()); b != nil {
+			return b.Text
+		}
 		return "the coordinator has not come to it yet"
 	case r.Status == run.Storing:
 		return "it is being stored, and in no queue yet"

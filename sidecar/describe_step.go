@@ -23,7 +23,7 @@ func stepOf(s step.Summary) Step {
 			Requested: s.Counts[step.Requested], Scheduled: s.Counts[step.Scheduled], Running: s.Counts[step.Running],
 			Succeeded: s.Counts[step.Succeeded], Failed: s.Counts[step.Failed], Canceled: s.Counts[step.Canceled],
 		},
-		StartedAt: s.StartedAt, EndedAt: s.EndedAt,
+		NotBefore: sh.NotBefore.Time, StartedAt: s.StartedAt, EndedAt: s.EndedAt,
 	}
 }
 

@@ -43,6 +43,7 @@ func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*run
 	spec := run.Spec{
 		Name: req.Name, Tags: req.Tags, Labels: req.Labels, Owner: req.Owner,
 		Priority: req.Priority, Retries: req.Retries, Pools: req.Pools,
+		NotBefore: req.NotBefore, Delay: time.Duration(req.Delay),
 		MaxConcurrentSteps: req.MaxConcurrentSteps, MaxStepsPerTick: req.MaxStepsPerTick,
 	}
 	var r *run.Run

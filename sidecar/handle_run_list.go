@@ -123,17 +123,22 @@ func (f *runFilter) page(all run.All, limit int) RunList {
 // runCursor is a place in a list of runs: by id, or in the order of the queue. It
 // stays good while runs come and go.
 type runCursor struct {
-	Queue    bool   `json:"q,omitempty"`
-	Priority int    `json:"p,omitempty"`
-	Created  int64  `json:"c,omitempty"`
-	ID       string `json:"i"`
+	Queue    bool  `json:"q,omitempty"`
+	Priority int   `json:"p,omitempty"`
+	Created  int64 `json:"c,omitempty"`
+	// Joined and NotBefore are of runs that had to wait for a time, or do.
+	Joined    int64       `json:"j,omitempty"`
+	NotBefore run.Instant `json:"n,omitzero"`
+	ID        string      `json:"i"`
 }
 
 func runCursorOf(r *run.Run, queue bool) runCursor {
 	if !queue {
 		return runCursor{ID: r.ID}
 	}
-	return runCursor{Queue: true, Priority: r.Priority, Created: r.Created, ID: r.ID}
+	return runCursor{
+		Queue: true, Priority: r.Priority, Created: r.Created, Joined: r.Joined, NotBefore: r.NotBefore, ID: r.ID,
+	}
 }
 
 // before tells whether a place comes before a run.
@@ -142,7 +147,7 @@ func (c runCursor) before(r *run.Run) bool {
 		return c.ID < r.ID
 	}
 	at := run.Run{ID: c.ID, Created: c.Created}
-	at.Priority = c.Priority
+	at.Status, at.Priority, at.Joined, at.NotBefore = run.Queued, c.Priority, c.Joined, c.NotBefore
 	return at.Compare(r) < 0
 }
 

@@ -87,6 +87,8 @@ func TestBadStepsAreRefusedByField(t *testing.T) {
 		`{"steps":[{"name":"a","shell":"x","items":{"file":"x"}}]}`:                    "steps.a.items",
 		`{"steps":[{"name":"a","shell":"x","items":7}]}`:                               "steps.a.items",
 		`{"steps":[{"name":"a","shell":"x","retries":"7"}]}`:                           "steps.a.retries",
+		`{"steps":[{"name":"a","shell":"x","not_before":"noon"}]}`:                     "steps.a.not_before",
+		`{"steps":[{"name":"a","shell":"x","not_before":7}]}`:                          "steps.a.not_before",
 		`{"steps":[{"name":"a","shell":"x","backoff":7}]}`:                             "steps.a.backoff",
 		`{"steps":[{"name":"a","shell":"x","timeout":"soon"}]}`:                        "steps.a.timeout",
 		`{"steps":[{"name":"a","command":"x"}]}`:                                       "steps.a.command",

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"time"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/lease"
 )
 
@@ -26,6 +27,9 @@ type RunRequest struct {
 	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
 	Retries  int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"How often the run is queued again after its executor was lost."`
 
+	NotBefore run.Instant `json:"not_before,omitzero" doc:"When it joins the queue, as if it were submitted then; at once if left out."`
+	Delay     Duration    `json:"delay,omitzero" doc:"How long after the submission it joins the queue, by the clock of the sidecar that is asked: instead of not_before."`
+
 	Pools Slots `json:"pools,omitempty" doc:"Slots that it needs as a whole: it is admitted together with them, and holds them until it ends. A run with steps has none."`
 
 	Steps              RunSteps `json:"steps,omitempty" nullable:"false" maxItems:"1000" doc:"What it consists of. Workers, and executors over HTTP, do it; the run has no executor of its own then."`
@@ -44,6 +48,9 @@ type Run struct {
 	Priority int               `json:"priority"`
 	Retries  int               `json:"retries,omitempty" doc:"How often it may be queued again after its executor was lost."`
 
+	NotBefore time.Time `json:"not_before,omitzero" doc:"When it joins the queue, or has; also of one that was submitted with a delay."`
+	Delay     Duration  `json:"delay,omitzero" doc:"As it was submitted."`
+
 	Pools map[string]int `json:"pools,omitempty" doc:"Slots that it needs as a whole."`
 	Claim string         `json:"claim,omitempty" doc:"Under which its slots are held, while it is in progress."`
 
@@ -54,7 +61,7 @@ type Run struct {
 	// BlockReason is why it is still queued, and BlockKind what kind of limit that
 	// is; both once the coordinator has found out.
 	BlockReason string `json:"block_reason,omitempty" doc:"Why it is still queued, once the coordinator has found out."`
-	BlockKind   string `json:"block_kind,omitempty" doc:"run_limit, tag_limit or pool."`
+	BlockKind   string `json:"block_kind,omitempty" doc:"run_limit, tag_limit, pool, or not_before: its time has not come. There may be others later."`
 
 	QueuedAt   time.Time `json:"queued_at"`
 	AdmittedAt time.Time `json:"admitted_at,omitzero"`
@@ -95,7 +102,7 @@ type RunWhy struct {
 	Run    Run    `json:"run"`
 	Reason string `json:"reason" doc:"What it waits for; of a run that is not queued, how it stands."`
 	// Of a queued run.
-	Position int      `json:"position,omitempty" doc:"In the queue, from 1 on."`
+	Position int      `json:"position,omitempty" doc:"In the queue, from 1 on; left out of one whose time has not come."`
 	Line     int      `json:"line,omitempty" doc:"How many are queued in all."`
 	InTheWay []Run    `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that take what it waits for, the longest first; at most 20."`
 	Estimate Duration `json:"estimate,omitzero" doc:"When it may be admitted, judged by how long runs have taken that ended lately. Left out where none is known."`
@@ -105,7 +112,7 @@ type RunWhy struct {
 
 // RunEvent is something that has happened to a run.
 type RunEvent struct {
-	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack, and of later ones StepFailed, 20 by each process; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
+	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDue, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack, and of later ones StepFailed, 20 by each process; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
 	At       time.Time         `json:"at"`
 	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
 	Reason   string            `json:"reason,omitempty"`

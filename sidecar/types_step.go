@@ -20,10 +20,11 @@ type Step struct {
 	Timeout     Duration   `json:"timeout,omitzero"`
 	OnFailure   string     `json:"on_failure" enum:"fail,finish"`
 	Counts      StepCounts `json:"counts"`
+	NotBefore   time.Time  `json:"not_before,omitzero" doc:"None of its instances goes before."`
 	StartedAt   time.Time  `json:"started_at,omitzero" doc:"When the first of its instances was started."`
 	EndedAt     time.Time  `json:"ended_at,omitzero" doc:"When the last of them has ended; left out while one has not."`
 	BlockReason string     `json:"block_reason,omitempty" doc:"What its scheduled instances wait for, or else the requested ones; left out if none is either."`
-	BlockKind   string     `json:"block_kind,omitempty" doc:"What kind of thing that is. Of scheduled ones: pool (slots, also of a task's limit), no_worker (none takes from the queue), worker (a place), executor (somebody who takes it over HTTP). Of requested ones: run, needs, never, window, run_window, retry, coordinator. There may be others later."`
+	BlockKind   string     `json:"block_kind,omitempty" doc:"What kind of thing that is. Of scheduled ones: pool (slots, also of a task's limit), no_worker (none takes from the queue), worker (a place), executor (somebody who takes it over HTTP). Of requested ones: run, needs, never, not_before, window, run_window, retry, coordinator. There may be others later."`
 }
 
 // StepHold is what is in the way of some steps of a run.

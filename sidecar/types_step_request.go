@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -66,6 +67,7 @@ func unreadStep(number int, data []byte, err error) *problem.Error {
 type stepSpec struct {
 	Name        string            `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Unique in the run."`
 	Needs       []string          `json:"needs,omitempty" nullable:"false" doc:"Names of steps that must have succeeded before."`
+	NotBefore   time.Time         `json:"not_before,omitzero" doc:"None of its instances goes before, though all that it needs has succeeded."`
 	Items       stepItems         `json:"items,omitempty"`
 	Concurrency int               `json:"concurrency,omitempty" minimum:"0" maximum:"100000" doc:"The window: how many of its instances are in flight at a time; 0 is no window."`
 	Pools       Slots             `json:"pools,omitempty" doc:"Slots that each instance takes."`
@@ -103,6 +105,7 @@ func (stepItems) Schema(huma.Registry) *huma.Schema {
 // describeSteps has the document describe steps as they are written.
 func describeSteps(h huma.API) {
 	h.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[step.Spec](), reflect.TypeFor[stepSpec]())
+	h.OpenAPI().Components.Schemas.RegisterTypeAlias(instantType, reflect.TypeFor[time.Time]())
 }
 
 // graph is that of the steps; nil without any. The body was of that size.

@@ -24,10 +24,13 @@ func queueCommand() *cli.Command {
 
 func queueListCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "list",
-		Usage:       "list the runs in the queue, in its order",
-		Description: "Higher priorities come first, and in one priority who was submitted first. A run\nthat is held up by the limit of a tag is passed by those behind it.",
-		Action:      queueList,
+		Name:  "list",
+		Usage: "list the runs in the queue, in its order",
+		Description: `Higher priorities come first, and in one priority who was submitted first. A run
+that is held up by the limit of a tag is passed by those behind it. Runs whose time has
+not come ('berth submit --not-before') come last, in the order of their times, and have
+no position until then.`,
+		Action: queueList,
 	}
 }
 
@@ -46,7 +49,11 @@ func queueList(c *cli.Context) error {
 		}
 		list := sidecar.List[queuedRun]{Items: []queuedRun{}}
 		for i, r := range all.Queue() {
-			list.Items = append(list.Items, queuedRun{sidecar.RunOf(r), i + 1})
+			position := i + 1
+			if r.Deferred() { // they come last
+				position = 0
+			}
+			list.Items = append(list.Items, queuedRun{sidecar.RunOf(r), position})
 		}
 		if err := p.print(list, func(out *page) { queueTable(out, list.Items) }); err != nil {
 			return err
@@ -64,10 +71,18 @@ func queueTable(out *page, queue []queuedRun) {
 	var rows [][]string
 	for _, r := range queue {
 		rows = append(rows, []string{
-			strconv.Itoa(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), ago(out.now, r.QueuedAt), reasonOf(r.Run),
+			positionText(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), ago(out.now, r.QueuedAt), reasonOf(r.Run),
 		})
 	}
 	out.table("the queue is empty", []string{"POS", "RUN", "NAME", "PRI", "QUEUED", "REASON"}, rows)
+}
+
+// positionText is a place in the queue; empty of a run whose time has not come.
+func positionText(position int) string {
+	if position == 0 {
+		return ""
+	}
+	return strconv.Itoa(position)
 }
 
 func queueWhyCommand() *cli.Command {

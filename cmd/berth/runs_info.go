@@ -66,7 +66,7 @@ func runText(out *page, r sidecar.Run) {
 		{"owner", r.Owner}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
 		{"pools", run.PoolList(r.Pools)}, {"claim", r.Claim},
 		{"steps", stepsText(r)},
-		{"retries", retriesText(r)},
+		{"retries", retriesText(r)}, {"not before", timeText(r.NotBefore)},
 		{"queued", times(r.QueuedAt)}, {"admitted", times(r.AdmittedAt)}, {"started", times(r.StartedAt)}, {"ended", times(r.EndedAt)},
 		{"executor", executorText(r)},
 	}
@@ -74,6 +74,14 @@ func runText(out *page, r sidecar.Run) {
 		rows = append(rows, []string{"fence", strconv.FormatInt(r.Fence, 10)})
 	}
 	out.columns(withValues(rows))
+}
+
+// timeText is a time as it can be given; empty if there is none.
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
 }
 
 // stepsText says how many step instances a run has, and how many at a time.

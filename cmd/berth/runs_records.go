@@ -18,7 +18,7 @@ func reasonOf(r sidecar.Run) string {
 	return r.Error
 }
 
-// queuedRun is a run with its place in the queue.
+// queuedRun is a run with its place in the queue; 0 is none.
 type queuedRun struct {
 	sidecar.Run
 	Position int `json:"position"`

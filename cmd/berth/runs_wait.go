@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -230,7 +231,7 @@ func (f *follower) lookUp(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	queue := all.Queue()
+	queue := slices.DeleteFunc(all.Queue(), (*run.Run).Deferred)
 	for i, r := range queue {
 		if r.ID == f.now.ID {
 			f.place = "position " + strconv.Itoa(i+1) + " of " + strconv.Itoa(len(queue))
@@ -261,8 +262,9 @@ func progressText(r *run.Run, place string) string {
 	if place != "" {
 		text += ", " + place
 	}
-	if r.Block != nil {
-		text += ": " + r.Block.Text
+	// Without how long that is: it would be told anew each second.
+	if b := r.BlockAt(time.Time{}); b != nil {
+		text += ": " + b.Text
 	}
 	return text
 }

@@ -57,6 +57,7 @@ run:
 func TestTheRunOfASourceHasAllFieldsOfASubmission(t *testing.T) {
 	values := map[string]string{
 		"name": `"x"`, "owner": `"x"`, "priority": "1", "retries": "1", "tags": `{"a": "b"}`, "labels": `{"a": "b"}`, "pools": `{"db": 1}`,
+		"not_before": `"2026-11-22T15:00:00Z"`, "delay": `"10m"`,
 		"max_concurrent_steps": "1", "max_steps_per_tick": "1", "steps": `[{"name": "a", "external": true}]`,
 	}
 	for _, field := range submissionFields {

@@ -113,5 +113,9 @@ func (v *runView) holdText(fine bool) string {
 	if !fine && counts[step.Running] > 0 && first.Kind != step.WaitNoWorker && first.Kind != step.WaitCoordinator {
 		return ""
 	}
-	return " (" + first.Text + ")"
+	text, _, _ := strings.Cut(first.Text, " (in ") // which would be told anew each second
+	if first.Kind != step.WaitNotBefore {
+		text = first.Text
+	}
+	return " (" + text + ")"
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -35,6 +37,7 @@ out over, and how many of them are done at a time. Workers run them.
    priority: 10              # -1000 to 1000, left out: 0
    tags: {env: prod}         # what limits are about
    labels: {ticket: "4711"}  # for people
+   not_before: 2026-11-22T15:00:00Z   # or delay: 10m; left out: at once
    max_concurrent_steps: 10  # in flight, of all steps
    steps:
      - name: extract
@@ -70,6 +73,8 @@ has failed or was canceled. Ctrl-C ends the wait, not the run.`,
 			&cli.StringSliceFlag{Name: "pool", Aliases: []string{"p"}, Usage: "`POOL=SLOTS` that it needs as a whole, or each item of a command, or POOL for one; may be repeated"},
 			&cli.StringFlag{Name: "owner", Usage: "`TEXT` that says who it belongs to"},
 			&cli.IntFlag{Name: "priority", Usage: fmt.Sprintf("`N` from %d to %d; higher goes first", pool.MinPriority, pool.MaxPriority)},
+			&cli.StringFlag{Name: "not-before", Usage: "join the queue at `TIME`, such as 2026-11-22T15:00:00Z, and not before", DefaultText: "at once"},
+			&cli.StringFlag{Name: "delay", Usage: "join the queue `TIME` after it was submitted, such as 10m", DefaultText: "none"},
 			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("try again `N` times what has failed of a command, or a run whose executor was lost; at most %d", run.MaxRetries)},
 			&cli.BoolFlag{Name: "wait", Usage: "wait until it has ended, and tell how it goes"},
 		}, commandFlags()...),
@@ -200,6 +205,9 @@ func (a *asked) takeFlags(c *cli.Context) (map[string]int, error) {
 			*to = c.Int(name)
 		}
 	}
+	if err := a.takeTimes(c); err != nil {
+		return nil, err
+	}
 	for name, to := range map[string]*map[string]string{"tag": &a.spec.Tags, "label": &a.spec.Labels} {
 		pairs, err := parsePairs(name, c.StringSlice(name))
 		if err != nil {
@@ -212,6 +220,26 @@ func (a *asked) takeFlags(c *cli.Context) (map[string]int, error) {
 		}
 	}
 	return parseSlots(c.StringSlice("pool"))
+}
+
+// takeTimes takes when the run is to join the queue: one flag stands in for both fields.
+func (a *asked) takeTimes(c *cli.Context) (err error) {
+	at, delay := c.IsSet("not-before"), c.IsSet("delay")
+	switch {
+	case at && delay:
+		return usagef("--delay goes with no --not-before: give one of the two")
+	case at:
+		a.spec.Delay = 0
+		if a.spec.NotBefore, err = run.ParseInstant("not-before", c.String("not-before")); err != nil {
+			return usagef("--%s", problem.New(problem.Invalid, "%w", err))
+		}
+	case delay:
+		a.spec.NotBefore = run.Instant{}
+		if a.spec.Delay, err = time.ParseDuration(c.String("delay")); err != nil || a.spec.Delay <= 0 {
+			return usagef("--delay can't be %q: it is a duration above 0 such as 30s, 10m or 1h30m", c.String("delay"))
+		}
+	}
+	return nil
 }
 
 // takeCommand makes the one step of a run with a command.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
@@ -52,7 +53,7 @@ type submissionReader struct {
 	at    map[string]*yaml.Node // by field, as problems name it
 }
 
-var submissionFields = []string{"id", "name", "owner", "priority", "retries", "tags", "labels", "pools", "max_concurrent_steps", "max_steps_per_tick", "steps"}
+var submissionFields = []string{"id", "name", "owner", "priority", "retries", "tags", "labels", "pools", "not_before", "delay", "max_concurrent_steps", "max_steps_per_tick", "steps"}
 
 func (d *submissionReader) read(data []byte) {
 	root := d.root(data, "fields of a run, or {}")
@@ -98,6 +99,12 @@ func (d *submissionReader) specField(s *run.Spec, name, path string, value *yaml
 		s.Labels = d.pairs(path, value)
 	case "pools":
 		s.Pools = d.slots(path, value)
+	case "not_before":
+		s.NotBefore = d.instant(path, value)
+	case "delay":
+		if s.Delay = time.Duration(d.duration(path, value)); s.Delay < 0 {
+			d.wrong(value, "%s: %s is out of range: allowed are 0s (none) to %s", path, s.Delay, run.MaxDelay)
+		}
 	case "max_concurrent_steps":
 		s.MaxConcurrentSteps = d.number(path, value)
 	case "max_steps_per_tick":
@@ -113,6 +120,19 @@ func (d *submissionReader) pairs(field string, n *yaml.Node) map[string]string {
 		pairs[key.Value] = d.text(path, value)
 	})
 	return pairs
+}
+
+// instant reads a point in time.
+func (d *submissionReader) instant(path string, n *yaml.Node) run.Instant {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" && n.ShortTag() != "!!timestamp" {
+		d.wrong(n, "%s must be a %s", path, run.Instant{}.TypeName())
+		return run.Instant{}
+	}
+	t, err := run.ParseInstant(path, n.Value)
+	if err != nil {
+		d.wrong(n, "%s", problem.New(problem.Invalid, "%w", err))
+	}
+	return t
 }
 
 // slots reads a mapping of numbers.

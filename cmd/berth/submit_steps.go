@@ -25,7 +25,7 @@ func (a *asked) checkSteps() (err error) {
 }
 
 var stepFields = []string{
-	"name", "needs", "items", "concurrency", "pools", "task", "queue", "command", "shell", "external",
+	"name", "needs", "not_before", "items", "concurrency", "pools", "task", "queue", "command", "shell", "external",
 	"env", "input", "retries", "backoff", "timeout", "on_failure",
 }
 
@@ -63,6 +63,8 @@ func (d *submissionReader) step(number int, n *yaml.Node) (s step.Spec) {
 			s.Name = d.text(field, value)
 		case "needs":
 			s.Needs = d.texts(field, value)
+		case "not_before":
+			s.NotBefore = d.instant(field, value)
 		case "items":
 			s.Items = d.items(field, value)
 		case "concurrency":

@@ -10,6 +10,8 @@ const (
 	BlockRunLimit BlockKind = "run_limit" // max_concurrent_runs
 	BlockTagLimit BlockKind = "tag_limit"
 	BlockPool     BlockKind = "pool" // slots that it needs
+	// BlockNotBefore is never noted: the run says it itself.
+	BlockNotBefore BlockKind = "not_before"
 )
 
 // Block is why a run is still queued.

@@ -13,7 +13,7 @@
 //
 // To read along: status.go, spec.go and record.go (what a run is), limits.go and
 // tag_limit.go (what is allowed), store.go (one change at a time), submit.go,
-// cancel.go, execute.go (the ways of a run), event.go (what has happened),
-// follow_events.go (what happens), follow.go (what happens to claims of runs),
-// candidate.go (who coordinates).
+// cancel.go, execute.go (the ways of a run), due.go (when it joins the queue), event.go
+// (what has happened), follow_events.go (what happens), follow.go (what happens to claims
+// of runs), candidate.go (who coordinates).
 package run

@@ -21,6 +21,7 @@ type EventType string
 // The types.
 const (
 	RunQueued   EventType = "RunQueued"   // it was submitted, or came back to the queue
+	RunDue      EventType = "RunDue"      // its time has come, and it joined the queue
 	RunDequeued EventType = "RunDequeued" // it was admitted
 	RunStarted  EventType = "RunStarted"  // an executor has it
 	// RunLaunchFailed: it was admitted, and nobody started it in time.

@@ -75,10 +75,10 @@ func (s Store) Start(ctx context.Context, id string, by Executor, at Home) (*Run
 
 // why says what a queued run waits for.
 func (r *Run) why() string {
-	if r.Block == nil {
-		return "the coordinator has not come to it yet"
+	if b := r.BlockAt(time.Now()); b != nil {
+		return b.Text
 	}
-	return r.Block.Text
+	return "the coordinator has not come to it yet"
 }
 
 // Finish ends a run that the attempt with that fence has run, and why is kept with

@@ -33,6 +33,9 @@ type Record struct {
 	Status Status `json:"status"`
 	// Block is why it is still queued, once the coordinator has found out.
 	Block *Block `json:"block,omitempty"`
+	// Joined is the revision behind which it joined the queue when its time came; 0 while
+	// that has not come, and of a run that never had to wait for one.
+	Joined int64 `json:"joined,omitempty"`
 	// HeldSince is since when pools have held it up that no limit has, if they have: from
 	// then on its age counts that it takes to reserve slots, whatever holds it up besides.
 	HeldSince time.Time `json:"held_since,omitzero"`
@@ -68,10 +71,38 @@ type Run struct {
 	Revision int64
 }
 
-// Compare is the order of the queue: higher priority first, then who came first.
-// Runs that came with one write are in the order of their ids.
+// Compare is the order of the queue: higher priority first, then who joined it first. A
+// run whose time has come stands behind those that were submitted before that time; those
+// whose time has not come follow in the order of their times. Runs that came with one
+// write are in the order of their ids.
 func (r *Run) Compare(o *Run) int {
-	return cmp.Or(cmp.Compare(o.Priority, r.Priority), cmp.Compare(r.Created, o.Created), cmp.Compare(r.ID, o.ID))
+	deferred := r.Deferred()
+	if deferred != o.Deferred() {
+		return order(o.Deferred())
+	}
+	if deferred {
+		return cmp.Or(r.NotBefore.Compare(o.NotBefore.Time), cmp.Compare(o.Priority, r.Priority),
+			cmp.Compare(r.Created, o.Created), cmp.Compare(r.ID, o.ID))
+	}
+	if by := cmp.Or(cmp.Compare(o.Priority, r.Priority), cmp.Compare(r.Place(), o.Place())); by != 0 {
+		return by
+	}
+	if joined := r.Joined != 0; joined != (o.Joined != 0) {
+		return order(!joined)
+	} else if joined {
+		if by := r.NotBefore.Compare(o.NotBefore.Time); by != 0 {
+			return by
+		}
+	}
+	return cmp.Or(cmp.Compare(r.Created, o.Created), cmp.Compare(r.ID, o.ID))
+}
+
+// order compares two runs of which one comes first.
+func order(first bool) int {
+	if first {
+		return -1
+	}
+	return 1
 }
 
 // Decode reads the run of a key.
@@ -108,6 +139,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("status: %q is none", clip(string(r.Status)))
 	case r.Attempt < 0 || r.Lost < 0:
 		return errors.New("attempt, lost: they are counts")
+	case r.Joined < 0:
+		return errors.New("joined: it is a revision")
 	case r.Status == Running && r.Executor == nil && r.Steps == 0:
 		return errors.New("executor: it is running, and nobody has it")
 	case r.Status.InProgress() && len(r.Pools) > 0 && pool.ValidateID(r.Claim) != nil:

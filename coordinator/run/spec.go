@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -43,6 +44,11 @@ type Spec struct {
 	Priority int `json:"priority,omitempty"`
 	// Retries is how often the run is queued again after its executor was lost.
 	Retries int `json:"retries,omitempty"`
+	// NotBefore is when it joins the queue; zero is at once. Delay is how long that is after
+	// the submission, if it was asked for so: whoever writes the record turns it into a time,
+	// by its own clock. Asking again for the same delay is asking for the same.
+	NotBefore Instant       `json:"not_before,omitzero"`
+	Delay     time.Duration `json:"delay,omitempty"`
 	// Pools are the slots that it needs as a whole: it is admitted together with
 	// them, and holds them until it ends.
 	Pools map[string]int `json:"pools,omitempty"`
@@ -79,6 +85,9 @@ func (s *Spec) Validate() error {
 	}
 	if s.Retries < 0 || s.Retries > MaxRetries {
 		return problem.Field("retries", "%d is out of range: allowed are 0 to %d", s.Retries, MaxRetries)
+	}
+	if s.Delay < 0 || s.Delay > MaxDelay {
+		return problem.Field("delay", "%s is out of range: allowed are 0s (none) to %s", s.Delay, MaxDelay)
 	}
 	for field, bound := range map[string]int{"max_concurrent_steps": s.MaxConcurrentSteps, "max_steps_per_tick": s.MaxStepsPerTick} {
 		if bound < 0 || bound > MaxSteps {
@@ -127,6 +136,8 @@ func (s *Spec) ValidateNew() error {
 		return err
 	}
 	switch {
+	case s.Delay > 0 && !s.NotBefore.IsZero():
+		return problem.Field("delay", "it is given beside not_before: allowed is one of the two")
 	case s.Steps > 0 && s.Retries > 0:
 		return problem.Field("retries", "a run with steps is not tried again as a whole: its steps have retries of their own")
 	case s.Steps == 0 && s.MaxConcurrentSteps != 0:
@@ -191,6 +202,7 @@ func clip(s string) string {
 func (s *Spec) sameAs(o *Spec) bool {
 	return s.Name == o.Name && s.Owner == o.Owner && s.Priority == o.Priority && s.Retries == o.Retries &&
 		s.MaxConcurrentSteps == o.MaxConcurrentSteps && s.MaxStepsPerTick == o.MaxStepsPerTick &&
-		s.Steps == o.Steps && s.Digest == o.Digest &&
+		s.Steps == o.Steps && s.Digest == o.Digest && s.Delay == o.Delay &&
+		(s.Delay > 0 || s.NotBefore.Equal(o.NotBefore.Time)) &&
 		maps.Equal(s.Tags, o.Tags) && maps.Equal(s.Pools, o.Pools) && maps.Equal(s.Labels, o.Labels)
 }

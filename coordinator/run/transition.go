@@ -14,8 +14,22 @@ import (
 func stampOf(now time.Time) time.Time { return now.UTC().Truncate(time.Millisecond) }
 
 func queued(s Spec, now time.Time) (Record, Event) {
+	if s.Delay > 0 {
+		s.NotBefore = InstantOf(now.Add(s.Delay))
+	}
 	r := Record{Spec: s, Status: Queued, QueuedAt: stampOf(now)}
-	return r, Event{Type: RunQueued, At: now, Metadata: meta("priority", strconv.Itoa(s.Priority))}
+	e := Event{Type: RunQueued, At: now, Metadata: meta("priority", strconv.Itoa(s.Priority))}
+	if !s.NotBefore.IsZero() {
+		e.Metadata["not_before"] = s.NotBefore.Format(time.RFC3339Nano)
+	}
+	return r, e
+}
+
+// Join has a run whose time has come join the queue, behind what was submitted up to a
+// revision.
+func (r Record) Join(behind int64, now time.Time) (Record, Event) {
+	r.Joined = behind
+	return r, Event{Type: RunDue, At: now, Metadata: meta("priority", strconv.Itoa(r.Priority))}
 }
 
 // Admit lets a queued run go. Claim is the id under which the slots that it needs are
@@ -61,7 +75,7 @@ func (r Record) start(by Executor, now time.Time) (Record, Event) {
 // retry puts a run into the queue once more, at its old place and with as many retries
 // as at first.
 func (r Record) retry(why string, now time.Time) (Record, Event) {
-	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt}
+	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt, Joined: r.Joined}
 	e := Event{Type: RunQueued, At: now, Reason: cmp.Or(why, "it is tried again")}
 	e.Metadata = meta("priority", strconv.Itoa(r.Priority))
 	return again, e

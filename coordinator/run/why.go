@@ -12,7 +12,8 @@ type Why struct {
 	// Run is the run. What it says of pools that hold it up has the numbers of now,
 	// while its record's is no newer than it must be to be true.
 	Run *Run
-	// Position in the queue from 1 on, and its length; 0 of a run that is not queued.
+	// Position in the queue from 1 on, and its length; 0 of a run that is not queued, or
+	// whose time has not come.
 	Position, Line int
 	// InTheWay are the runs in progress that take what it waits for: those that
 	// count against the limit that blocks it, the longest first.
@@ -37,10 +38,10 @@ func (a All) Why(id string, limits Limits, pools *pool.Space, now time.Time) *Wh
 		return nil
 	}
 	w := &Why{Run: r.withNumbers(pools)}
-	if r.Status != Queued {
+	if r.Status != Queued || r.Deferred() {
 		return w
 	}
-	queue := a.Queue()
+	queue := slices.DeleteFunc(a.Queue(), (*Run).Deferred)
 	w.Line, w.Position = len(queue), slices.Index(queue, r)+1
 	progress := a.With(NotStarted, Running)
 	for _, o := range progress {

@@ -2,6 +2,7 @@ package step
 
 import (
 	"context"
+	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/pool"
@@ -17,6 +18,8 @@ type Around struct {
 	Blind   bool
 	// Leaderless tells that nobody coordinates.
 	Leaderless bool
+	// Now is what times are seen from; zero is that it is not known.
+	Now time.Time
 }
 
 // Worker is one that is seen.
@@ -79,6 +82,7 @@ func SpaceOf(p Pools) func(context.Context) (*pool.Space, error) {
 // Around reads what the waits of instances depend on that have any of the statuses, and
 // nothing else.
 func (l *Outlook) Around(ctx context.Context, has func(Status) bool) (a Around, err error) {
+	a.Now = time.Now()
 	if has(Requested) {
 		candidates, err := l.Candidates(ctx)
 		if err != nil {

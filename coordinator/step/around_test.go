@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -81,6 +82,10 @@ func TestOnlyThatIsReadWhichSomethingWaitsFor(t *testing.T) {
 		if d := cmp.Diff(c.reads, reads); d != "" {
 			t.Errorf("%s: read %s", name, d)
 		}
+		if got.Now.IsZero() {
+			t.Errorf("%s: it is not told when that is", name)
+		}
+		got.Now = time.Time{}
 		same := cmp.Comparer(func(a, b *pool.Space) bool { return a == b })
 		if d := cmp.Diff(c.want, got, cmpopts.EquateEmpty(), same); !failed && d != "" {
 			t.Errorf("%s: -want +got\n%s", name, d)

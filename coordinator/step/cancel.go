@@ -45,7 +45,7 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 		case i.Status == Running:
 			ops = append(ops, store.Put(s.Keys.CanceledStep(id), run.CanceledValue, 0))
 		default:
-			ready, number, err := s.place(ctx, r, id)
+			ready, number, err := s.place(ctx, r, id, i.Place)
 			if err != nil {
 				return nil, err
 			}
@@ -71,7 +71,7 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 
 // place is where an instance of a run stands once it is published, and its number among
 // all of the run.
-func (s Store) place(ctx context.Context, r *run.Run, id store.StepID) (ready string, number int, err error) {
+func (s Store) place(ctx context.Context, r *run.Run, id store.StepID, place int64) (ready string, number int, err error) {
 	key := s.Keys.Graph(id.Run)
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 	if err != nil {
@@ -91,5 +91,5 @@ func (s Store) place(ctx context.Context, r *run.Run, id store.StepID) (ready st
 	for _, before := range g.Shapes()[:n] {
 		number += before.Count
 	}
-	return s.Keys.Ready(g.Shapes()[n].Queue) + OrderOf(r.Priority, r.Created, n, id.Index, r.ID), number + id.Index, nil
+	return s.Keys.Ready(g.Shapes()[n].Queue) + OrderIn(r, place, n, id.Index), number + id.Index, nil
 }

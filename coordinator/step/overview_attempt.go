@@ -29,7 +29,7 @@ func (s Store) Raw(ctx context.Context, id store.StepID) (*Raw, error) {
 	}
 	r := &Raw{Detail: *d}
 	number := v.graph.Number(id.Step)
-	ready := s.Keys.Ready(d.Shape.Queue) + OrderOf(v.run.Priority, v.run.Created, number, id.Index, id.Run)
+	ready := s.Keys.Ready(d.Shape.Queue) + OrderIn(v.run, d.Place, number, id.Index)
 	resp, err := s.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
 		store.Get(s.Keys.Step(id)), store.Get(ready), store.Get(s.Keys.Canceled(id.Run)), store.Get(s.Keys.CanceledStep(id)),
 	}})

@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -31,6 +32,8 @@ type Ready struct {
 	External bool          `json:"external,omitempty"`
 	Retries  int           `json:"retries,omitempty"`
 	Backoff  time.Duration `json:"backoff,omitempty"`
+	// Place is as that of its [Record].
+	Place int64 `json:"place,omitempty"`
 	// Scheduled is when it was published.
 	ScheduledAt time.Time `json:"scheduled_at"`
 }
@@ -48,10 +51,16 @@ type Published struct {
 // ID names the instance.
 func (r *Ready) ID() store.StepID { return store.StepID{Run: r.Run, Step: r.Step, Index: r.Index} }
 
+// OrderIn is the place of an instance of a run in its queue. The place is that of its
+// [Record].
+func OrderIn(r *run.Run, place int64, step, index int) string {
+	return OrderOf(r.Priority, max(place, r.Place()), step, index, r.ID)
+}
+
 // OrderOf is the place of an instance in its queue: higher priority first, then the
 // run that came first, then the steps of the run in their order, lowest index first.
-func OrderOf(priority int, created int64, step, index int, run string) string {
-	return fmt.Sprintf("%04d-%016x-%04d-%06d-%s", pool.MaxPriority-priority, created, step, index, run)
+func OrderOf(priority int, created int64, step, index int, id string) string {
+	return fmt.Sprintf("%04d-%016x-%04d-%06d-%s", pool.MaxPriority-priority, created, step, index, id)
 }
 
 // DecodeReady reads the instance of a key under [store.Keys.ReadyAll].

@@ -31,6 +31,9 @@ type Record struct {
 	// Pause is how long a requested instance waits before it is published again, from
 	// when it came to be so.
 	Pause time.Duration `json:"pause,omitempty"`
+	// Place is the revision that counts in the order of its queue, of an instance of a step
+	// that had to wait for a time; 0 is that of its run.
+	Place int64 `json:"place,omitempty"`
 	// EndFence is the fence that its last executor named at the end.
 	EndFence int64 `json:"end_fence,omitempty"`
 }
@@ -65,8 +68,8 @@ func (r *Record) check() error {
 	switch {
 	case !slices.Contains(Statuses, r.Status):
 		return fmt.Errorf("status: %q is none", string(r.Status))
-	case r.Attempt < 0 || r.Pause < 0:
-		return errors.New("attempt, pause: they are not below 0")
+	case r.Attempt < 0 || r.Pause < 0 || r.Place < 0:
+		return errors.New("attempt, pause, place: they are not below 0")
 	case r.Status == Running && r.Executor == nil:
 		return errors.New("executor: it is running, and nobody has it")
 	}

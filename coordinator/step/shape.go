@@ -31,6 +31,8 @@ type Shape struct {
 	Backoff     Duration       `json:"backoff,omitempty"`
 	Timeout     Duration       `json:"timeout,omitempty"`
 	OnFailure   OnFailure      `json:"on_failure"`
+	// NotBefore is the time before which no instance is published; zero is at once.
+	NotBefore run.Instant `json:"not_before,omitzero"`
 }
 
 // Pause is how long an instance waits before an attempt, of which the first is 1.
@@ -42,6 +44,7 @@ func shapeOf(s *Spec, needs []int) Shape {
 		Name: s.Name, Needs: needs, Count: 1, Concurrency: s.Concurrency,
 		Task: s.Task, Queue: s.Queue, External: s.External,
 		Retries: s.Retries, Backoff: s.Backoff, Timeout: s.Timeout, OnFailure: s.OnFailure,
+		NotBefore: s.NotBefore,
 	}
 	if s.Items != nil {
 		sh.Count = s.Items.Count()

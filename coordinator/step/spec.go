@@ -58,6 +58,9 @@ type Spec struct {
 	Name string `json:"name"`
 	// Needs are the names of the steps that must have succeeded before.
 	Needs []string `json:"needs,omitempty"`
+	// NotBefore is the time before which none of its instances is published, though all
+	// that it needs has succeeded; zero is at once.
+	NotBefore run.Instant `json:"not_before,omitzero"`
 	// Items make an instance each; without any the step is one instance.
 	Items *Items `json:"items,omitempty"`
 	// Concurrency is the window: how many instances are in flight at a time, and 0 is

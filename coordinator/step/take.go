@@ -33,7 +33,7 @@ var activeValue = store.Encode(store.Now)
 // for it: that it is still what was published, and that its run was not canceled.
 func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Taken, store.Extra, error) {
 	id := p.ID()
-	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt}
+	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt, Place: p.Place}
 	t := &Taken{Instance: Instance{StepID: id, Record: scheduled}, Ready: *p}
 	record := store.Put(s.Keys.Step(id), nil, 0)
 	then, err := s.logged(ctx, []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}, id, p.Number, t.Event(time.Now()))

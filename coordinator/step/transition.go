@@ -19,6 +19,14 @@ func (r Record) Publish(now time.Time) Record {
 	return r
 }
 
+// At puts a scheduled instance into a place of its queue. One that has a place keeps it.
+func (r Record) At(place int64) Record {
+	if r.Place == 0 {
+		r.Place = place
+	}
+	return r
+}
+
 // take gives a scheduled instance to an executor.
 func (r Record) take(by run.Executor, now time.Time) Record {
 	r.Status, r.StartedAt, r.Executor = Running, stampOf(now), &by

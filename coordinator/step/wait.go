@@ -19,6 +19,7 @@ const (
 	WaitNeeds       WaitKind = "needs"       // steps that the step needs
 	WaitNever       WaitKind = "never"       // they do not run any more: what the step needs has failed
 	WaitWindow      WaitKind = "window"      // the step's concurrency
+	WaitNotBefore   WaitKind = "not_before"  // the step's time
 	WaitRunWindow   WaitKind = "run_window"  // the run's max_concurrent_steps
 	WaitRetry       WaitKind = "retry"       // the pause before a retry
 	WaitCoordinator WaitKind = "coordinator" // to be let go
@@ -164,7 +165,7 @@ func (w *Wait) Held() bool {
 	switch {
 	case w == nil || w.Soon:
 		return false
-	case w.Kind == WaitCoordinator, w.Kind == WaitPool, w.Kind == WaitNoWorker, w.Kind == WaitWorker, w.Kind == WaitExecutor:
+	case w.Kind == WaitCoordinator, w.Kind == WaitPool, w.Kind == WaitNoWorker, w.Kind == WaitWorker, w.Kind == WaitExecutor, w.Kind == WaitNotBefore:
 		return true
 	}
 	return false
@@ -257,6 +258,8 @@ func (o *Overview) requested(s *Summary, a Around, all int) Wait {
 		return Wait{Kind: WaitNeeds, Text: "it needs " + names(waits)}
 	case a.Leaderless:
 		return Wait{Kind: WaitCoordinator, Text: "nobody coordinates, so nothing is let go"}
+	case s.Shape.NotBefore.After(a.Now):
+		return Wait{Kind: WaitNotBefore, Text: s.Shape.NotBefore.Until(a.Now)}
 	case window > 0 && inFlight >= window:
 		return Wait{Kind: WaitWindow, Text: fmt.Sprintf("the window of its step is full (%d/%d in flight)", inFlight, window)}
 	case most > 0 && all >= most:

@@ -150,7 +150,7 @@ const many = 10_000
 // crowdPages are pages of many runs.
 var crowdPages = map[string]string{
 	"queue":          "/queue",
-	"queue deep":     "/queue?after=2~1~run-05000",
+	"queue deep":     "/queue?after=2~1~0~0~run-05000",
 	"queue by words": "/queue?q=job+0777",
 	"queue by tag":   "/queue?tag=team%3Dt7",
 	"runs":           "/runs",

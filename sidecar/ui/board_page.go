@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
 )
@@ -17,29 +18,47 @@ const rowsPerPage = 50
 type listPlace struct {
 	priority int
 	created  int64
-	id       string
+	// joined and due are of runs that had to wait for a time, or do: it is in milliseconds.
+	joined, due int64
+	id          string
 }
 
-func placeOf(r *run.Run) listPlace { return listPlace{r.Priority, r.Created, r.ID} }
+func placeOf(r *run.Run) listPlace {
+	p := listPlace{priority: r.Priority, created: r.Created, joined: r.Joined, id: r.ID}
+	if !r.NotBefore.IsZero() {
+		p.due = r.NotBefore.UnixMilli()
+	}
+	return p
+}
 
 // run is one that stands at the place.
 func (p listPlace) run() *run.Run {
 	r := &run.Run{ID: p.id, Created: p.created}
-	r.Priority = p.priority
+	r.Status, r.Priority, r.Joined = run.Queued, p.priority, p.joined
+	if p.due != 0 {
+		r.NotBefore = run.InstantOf(time.UnixMilli(p.due))
+	}
 	return r
 }
 
 // String spells a place as [parsePlace] reads it.
-func (p listPlace) String() string { return fmt.Sprintf("%d~%d~%s", p.priority, p.created, p.id) }
+func (p listPlace) String() string {
+	return fmt.Sprintf("%d~%d~%d~%d~%s", p.priority, p.created, p.joined, p.due, p.id)
+}
 
 func parsePlace(text string) (p listPlace, ok bool) {
-	parts := strings.SplitN(text, "~", 3)
-	if len(parts) < 3 || run.ValidateID(parts[2]) != nil {
+	parts := strings.SplitN(text, "~", 5)
+	if len(parts) < 5 || run.ValidateID(parts[4]) != nil {
 		return listPlace{}, false
 	}
-	priority, badPriority := strconv.Atoi(parts[0])
-	created, badCreated := strconv.ParseInt(parts[1], 10, 64)
-	return listPlace{priority, created, parts[2]}, badPriority == nil && badCreated == nil
+	var numbers [4]int64
+	for i := range numbers {
+		var err error
+		if numbers[i], err = strconv.ParseInt(parts[i], 10, 64); err != nil {
+			return listPlace{}, false
+		}
+	}
+	return listPlace{int(numbers[0]), numbers[1], numbers[2], numbers[3], parts[4]}, true
 }
 
 // stretch is the part of a list that a page shows.

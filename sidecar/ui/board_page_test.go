@@ -152,12 +152,12 @@ func TestAPageDoesNotChangeWithItsList(t *testing.T) {
 
 func TestPlacesAreReadAsTheyAreSpelled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := listPlace{rapid.IntRange(-1000, 1000).Draw(t, "priority"), rapid.Int64().Draw(t, "created"), rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._-]{0,30}`).Draw(t, "id")}
+		p := listPlace{rapid.IntRange(-1000, 1000).Draw(t, "priority"), rapid.Int64().Draw(t, "created"), rapid.Int64().Draw(t, "joined"), rapid.Int64().Draw(t, "due"), rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._-]{0,30}`).Draw(t, "id")}
 		if got, ok := parsePlace(p.String()); !ok || got != p {
 			t.Fatalf("%s is read as %v, %v", p, got, ok)
 		}
 	})
-	for _, text := range []string{"", "1", "1~2", "1~2~", "1~2~a/b", "x~2~a", "1~y~a", "1~2~<b>", "9999999999999999999~2~a"} {
+	for _, text := range []string{"", "1", "1~2", "1~2~a", "1~2~0~0~", "1~2~0~0~a/b", "x~2~0~0~a", "1~y~0~0~a", "1~2~x~0~a", "1~2~0~y~a", "1~2~0~0~<b>", "9999999999999999999~2~0~0~a"} {
 		if p, ok := parsePlace(text); ok {
 			t.Errorf("%q is read as %v", text, p)
 		}

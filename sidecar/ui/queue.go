@@ -25,7 +25,7 @@ type queuePage struct {
 
 // queueRow is a queued run.
 type queueRow struct {
-	Position        int
+	Position        int // 0 of one whose time has not come
 	ID, Name, Owner string
 	Priority        int
 	Since           time.Time
@@ -64,6 +64,9 @@ func lookAtQueue(set *runSet, f *runFilter, after listPlace) queueLook {
 	l.stretch = set.queue.only(f).stretchBehind(after, rowsPerPage)
 	for _, r := range l.stretch.rows {
 		at, _ := set.queue.find(r.Run)
+		if r.Deferred() { // they come last
+			at = -1
+		}
 		l.positions = append(l.positions, at+1)
 	}
 	return l
@@ -117,16 +120,17 @@ func queueOf(l queueLook, around surroundings, steps map[submitted]stepChips, f 
 // reasonOf says why a run still waits. Of pools it has the numbers of now, while what is
 // noted is no newer than it must be to be true.
 func reasonOf(r *run.Run, space *pool.Space) (string, run.BlockKind) {
-	if r.Block == nil {
+	b := r.BlockAt(time.Now())
+	if b == nil {
 		return "", ""
 	}
-	text := r.Block.Text
-	if r.Block.Kind == run.BlockPool {
+	text := b.Text
+	if b.Kind == run.BlockPool {
 		if exact := space.Why(r.Pools); exact != "" {
 			text = exact
 		}
 	}
-	return visible(text), r.Block.Kind
+	return visible(text), b.Kind
 }
 
 // leaderOf names who admits runs.

@@ -33,6 +33,9 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 		block := run.PoolBlock("noted")
 		r.Block = &block
 	})
+	shore.put("later", record(run.Queued, func(r *run.Record) {
+		r.QueuedAt, r.Priority, r.NotBefore = since, 99, run.InstantOf(time.Now().Add(time.Hour+time.Minute/2))
+	}), false)
 	put("new", func(r *run.Record) { r.Priority = -3 })
 	shore.put("running", record(run.Running), false)
 	set := shore.set()
@@ -44,11 +47,18 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 		pools:      []pool.Status{{Name: "db", Spec: pool.Spec{Limit: 3}, Claimed: 2}, {Name: "gpu", Spec: pool.Spec{Limit: 4}}},
 	}
 	got := queueOf(lookAtQueue(set, &runFilter{}, listPlace{}), around, steps, runFilter{}, atQueue)
+	// One whose time has not come is the last, and in no place.
+	if n := len(got.Rows) - 1; n < 0 || got.Rows[n].ID != "later" || got.Rows[n].Position != 0 ||
+		got.Rows[n].Kind != run.BlockNotBefore || !strings.Contains(got.Rows[n].Reason, "Z (in 1h0m") {
+		t.Errorf("the last is %+v", got.Rows[n])
+	} else {
+		got.Rows = got.Rows[:n]
+	}
 	want := queuePage{
-		Waiting: 3, InProgress: 1, Leader: "one/coordinator",
+		Waiting: 4, InProgress: 1, Leader: "one/coordinator",
 		Limits: limitsView{Rows: []limitRow{{Used: 1, Limit: 10}}},
 		Filter: filterForm{Action: "/queue"},
-		Pager:  listPager{First: 1, Last: 3, Of: 3},
+		Pager:  listPager{First: 1, Last: 4, Of: 4},
 		Rows: []queueRow{
 			{
 				Position: 1, ID: "urgent", Priority: 9, Since: since, Attempt: 1,

@@ -125,8 +125,8 @@ func queuedHeadOf(w *run.Why) *queuedHead {
 func standing(r *run.Run) string {
 	switch r.Status {
 	case run.Queued:
-		if r.Block != nil {
-			return r.Block.Text
+		if b := r.BlockAt(time.Now()); b != nil {
+			return b.Text
 		}
 		return "waiting for the coordinator's first look"
 	case run.Storing:
@@ -198,7 +198,11 @@ func needsOf(slots map[string]int) []poolNeed {
 func timesOf(r *run.Run) []runTime {
 	var all []runTime
 	before := time.Time{}
-	for _, t := range []runTime{{What: "queued", At: r.QueuedAt}, {What: "admitted", At: r.AdmittedAt}, {What: "started", At: r.StartedAt}, {What: "ended", At: r.EndedAt}} {
+	due := time.Time{}
+	if r.Joined != 0 && r.NotBefore.After(r.QueuedAt) {
+		due = r.NotBefore.Time
+	}
+	for _, t := range []runTime{{What: "queued", At: r.QueuedAt}, {What: "due", At: due}, {What: "admitted", At: r.AdmittedAt}, {What: "started", At: r.StartedAt}, {What: "ended", At: r.EndedAt}} {
 		if t.At.IsZero() {
 			continue
 		}

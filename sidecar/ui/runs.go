@@ -148,8 +148,10 @@ func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 		row.Since = r.AdmittedAt
 	case r.Status.Ended() && !r.StartedAt.IsZero():
 		row.Took = max(0, r.EndedAt.Sub(r.StartedAt))
-	case r.Status == run.Queued && r.Block != nil:
-		row.Text = r.Block.Text
+	case r.Status == run.Queued:
+		if b := r.BlockAt(time.Now()); b != nil {
+			row.Text = b.Text
+		}
 	}
 	if r.Executor != nil && (r.Status == run.Running || r.Status.Ended()) {
 		row.Host = visible(r.Executor.Host)

@@ -81,7 +81,7 @@ func TestAFilterThatIsNoneIsToldOf(t *testing.T) {
 }
 
 func TestLinksChangeWhatTheySayAndKeepTheRest(t *testing.T) {
-	r := httptest.NewRequest("GET", "/runs?q=a%26b&tag=env%3Dprod&tag=x%3D1&status=queued&after=1~2~z&other=3", nil)
+	r := httptest.NewRequest("GET", "/runs?q=a%26b&tag=env%3Dprod&tag=x%3D1&status=queued&after=1~2~0~0~z&other=3", nil)
 	at := listAddressOf(r, "q", "tag", "status", "after")
 	for _, c := range []struct{ what, got, want string }{
 		{"another status", at.with("status", "running"), "/runs?q=a%26b&status=running&tag=env%3Dprod&tag=x%3D1"},
@@ -105,9 +105,9 @@ func TestLinksChangeWhatTheySayAndKeepTheRest(t *testing.T) {
 	if form := (runFilter{}).form(listAddress{"/runs", url.Values{}}); form.Clear != "" || form.Kept != nil {
 		t.Errorf("%+v", form)
 	}
-	p := pagerOf(stretch{first: 51, of: 120, rows: make([]*listed, 50), hasPrevious: true, hasNext: true, next: listPlace{-1, 7, "n"}}, at)
+	p := pagerOf(stretch{first: 51, of: 120, rows: make([]*listed, 50), hasPrevious: true, hasNext: true, next: listPlace{priority: -1, created: 7, id: "n"}}, at)
 	rest := "q=a%26b&status=queued&tag=env%3Dprod&tag=x%3D1"
-	want := listPager{First: 51, Last: 100, Of: 120, Begin: "/runs?" + rest, Previous: "/runs?" + rest, Next: "/runs?after=-1~7~n&" + rest}
+	want := listPager{First: 51, Last: 100, Of: 120, Begin: "/runs?" + rest, Previous: "/runs?" + rest, Next: "/runs?after=-1~7~0~0~n&" + rest}
 	if d := cmp.Diff(want, p); d != "" {
 		t.Error(d)
 	}
