@@ -40,7 +40,7 @@ const (
 	StepSlotReleased EventType = "StepSlotReleased" // it gave them back
 	StepSlotLost     EventType = "StepSlotLost"     // they were lost, or taken back
 	// Step instances: the event's metadata says which.
-	StepStarted    EventType = "StepStarted"    // a worker has it
+	StepStarted    EventType = "StepStarted"    // its command was started
 	StepSucceeded  EventType = "StepSucceeded"  // and so on: its ends
 	StepFailed     EventType = "StepFailed"     // for good
 	StepCanceled   EventType = "StepCanceled"   // it was stopped

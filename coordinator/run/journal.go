@@ -58,6 +58,12 @@ func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, e
 	return j.put(ctx, run, ulid.Make().String(), e)
 }
 
+// OpAs is [Journal.Op] for an event that has an id already. Ids are the order of the events
+// of one revision; those of others begin with the time.
+func (j *Journal) OpAs(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
+	return j.put(ctx, run, id, e)
+}
+
 // Stamp has the write of an event tell another time, and what else of it has changed.
 func (j *Journal) Stamp(op *pb.RequestOp, e Event) { op.GetRequestPut().Value = j.value(e) }
 

@@ -26,7 +26,7 @@ func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Insta
 	if len(o.Output) > 0 {
 		kept = &Shown{Text: o.Output, Before: o.Before, File: o.File}
 	}
-	return s.end(ctx, t, kept, way, "the step instance was not finished", func(now time.Time) Record {
+	return s.end(ctx, t, o.StartedAt, kept, way, "the step instance was not finished", func(now time.Time) Record {
 		return t.Record.finish(o, t.Revision, t.Policy(), now)
 	})
 }
@@ -34,7 +34,7 @@ func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Insta
 // HandBack puts an instance back into its queue that was taken and not begun: the
 // attempt does not count. The way is as for [Store.Finish].
 func (s Store) HandBack(ctx context.Context, t *Taken, way Way) (*Instance, error) {
-	return s.end(ctx, t, nil, way, "the step instance was not handed back", func(now time.Time) Record {
+	return s.end(ctx, t, time.Time{}, nil, way, "the step instance was not handed back", func(now time.Time) Record {
 		rec := t.handBack(now)
 		rec.EndFence = t.Revision
 		return rec
@@ -59,9 +59,9 @@ func (s Store) InGroup(queued func()) Way {
 	}
 }
 
-// end takes an instance from its executor, and keeps what it has written, if that is not
-// nil. One that is to be canceled does not come to be tried again: its mark goes with it.
-func (s Store) end(ctx context.Context, t *Taken, output *Shown, way Way, what string, next func(time.Time) Record) (*Instance, error) {
+// end takes an instance from its executor, tells that it was started, if that is not zero,
+// and keeps what it has written, if that is not nil. One that is to be canceled does not come to be tried again: its mark goes with it.
+func (s Store) end(ctx context.Context, t *Taken, started time.Time, output *Shown, way Way, what string, next func(time.Time) Record) (*Instance, error) {
 	if way == nil {
 		way = s.InGroup(nil)
 	}
@@ -103,6 +103,15 @@ func (s Store) end(ctx context.Context, t *Taken, output *Shown, way Way, what s
 				return nil, err
 			}
 			ops = append(ops, op)
+		}
+		if !started.IsZero() {
+			op, err := s.started(ctx, t, started)
+			if err != nil {
+				return nil, err
+			}
+			if op != nil {
+				ops = append(ops, op)
+			}
 		}
 		ops, err := s.logged(ctx, ops, t.StepID, t.Ready.Number, then.Event(now))
 		if err != nil {

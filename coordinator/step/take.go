@@ -3,6 +3,7 @@ package step
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -36,9 +37,12 @@ func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Take
 	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt, Place: p.Place}
 	t := &Taken{Instance: Instance{StepID: id, Record: scheduled}, Ready: *p}
 	record := store.Put(s.Keys.Step(id), nil, 0)
-	then, err := s.logged(ctx, []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}, id, p.Number, t.Event(time.Now()))
-	if err != nil {
-		return nil, store.Extra{}, err
+	then := []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}
+	if p.External { // its executor begins when it is told; a worker tells when it has: see [Store.Started]
+		var err error
+		if then, err = s.logged(ctx, then, id, p.Number, t.Event(time.Now())); err != nil {
+			return nil, store.Extra{}, err
+		}
 	}
 	stamp := func(now time.Time) {
 		t.Record = scheduled.take(by, now)
@@ -82,6 +86,36 @@ func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease st
 	t.Revision = made.Revision
 	t.Work, err = s.work(work, made.Responses[0].GetResponseRange())
 	return t, err
+}
+
+// Started writes that the command of an attempt was started, and when, unless that was
+// written before. That the attempt has ended meanwhile is no error: its end says so as well,
+// if it is asked to.
+func (s Store) Started(ctx context.Context, t *Taken, at time.Time) error {
+	op, err := s.started(ctx, t, at)
+	if err != nil || op == nil {
+		return err
+	}
+	_, err = s.Group.Commit(ctx, s.Backend, []*pb.Compare{
+		store.ModEquals(s.Keys.Step(t.StepID), t.Revision), store.CreateEquals(string(op.GetRequestPut().Key), 0),
+	}, op)
+	if errors.Is(err, store.ErrChanged) {
+		return nil
+	}
+	s.suspect(err)
+	return err
+}
+
+// started is the write of the event that a command was started; nil if there is none of its
+// instance. It comes before all others of its revision.
+func (s Store) started(ctx context.Context, t *Taken, at time.Time) (*pb.RequestOp, error) {
+	i := t.Instance
+	i.Status = Running
+	e := i.Event(at)
+	if !IsTold(s.Journal, t.Run, t.Ready.Number, e) {
+		return nil, nil
+	}
+	return s.Journal.OpAs(ctx, t.Run, fmt.Sprintf("0-%d-%x", t.Ready.Number, t.Revision), e)
 }
 
 // suspect has the journal take another lease if it may be the one that etcd did not

@@ -44,6 +44,9 @@ type Outcome struct {
 	// EndedAt is when its command has ended, by the clock of the executor's host, which may
 	// be long before that is told; zero: now.
 	EndedAt time.Time
+	// StartedAt is when its command was started, if that is still to be told: see
+	// [Store.Started]. Zero: it was told, or nothing was started.
+	StartedAt time.Time
 	// Output is the end of what its command has written, of which the last [MaxOutput]
 	// bytes are kept, and Before is how many bytes come before it.
 	Output []byte

@@ -25,6 +25,9 @@ const (
 	byTrust              // the instance is lost to the worker
 )
 
+// shortCommand is how long a command runs at least whose start is told before its end.
+const shortCommand = 20 * time.Millisecond
+
 // finishPause is the pause between tries to tell how an instance has ended.
 const finishPause = time.Second
 
@@ -47,7 +50,16 @@ type execution struct {
 	freed   bool          // it takes no room any more: its end is on its way
 	wrote   time.Duration // what it took to write how it has ended
 	tail    tail
+	begun   begun
 	unhook  func() bool
+}
+
+// begun is what is known of the start of a command, and of the event that tells of it.
+type begun struct {
+	at      time.Time     // zero if none was started
+	telling chan struct{} // closed when that is done; nil while nobody tells
+	// told tells that nothing is left to tell. It is read after telling is closed.
+	told bool
 }
 
 // start runs the instance.
@@ -61,7 +73,9 @@ func (e *execution) start() {
 				e.fail(err)
 				return
 			}
+			e.begun.at = time.Now()
 			e.began(job)
+			e.tellStartSoon(job)
 		})
 	})
 }
@@ -90,6 +104,60 @@ func (e *execution) began(job Job) {
 		case <-e.w.left:
 		}
 	})
+}
+
+// tellStartSoon has it told that the command was started, unless it ends at once: then its
+// end tells, and no write is needed for it.
+func (e *execution) tellStartSoon(job Job) {
+	e.w.beside(func() {
+		soon := time.NewTimer(shortCommand)
+		defer soon.Stop()
+		select {
+		case <-soon.C:
+			e.w.tell(e.tellStart)
+		case <-job.Done():
+		case <-e.w.left:
+		}
+	})
+}
+
+// tellStart has it told that the command was started, until that is written or the attempt
+// has ended.
+func (e *execution) tellStart() {
+	if e.ending || e.gone {
+		return
+	}
+	done := make(chan struct{})
+	e.begun.telling = done
+	job, at := e.job, e.begun.at
+	e.w.beside(func() {
+		defer close(done)
+		for {
+			err := e.w.steps.Started(e.w.quit, e.t, at)
+			if err == nil {
+				e.begun.told = true
+				return
+			}
+			e.w.log.Debug("the start of a step instance is not among the events of its run yet", "run", e.t.Run, "step", e.t.Text(), "error", err)
+			select {
+			case <-time.After(finishPause):
+			case <-job.Done():
+				return
+			case <-e.w.left:
+				return
+			}
+		}
+	})
+}
+
+// untold is when the command was started, if the end of the attempt has to tell.
+func (e *execution) untold() time.Time {
+	if e.begun.telling != nil {
+		if <-e.begun.telling; e.begun.told {
+			return time.Time{}
+		}
+	}
+	return e.begun.at
 }
 
 // trusted is until when it may run, on the boot clock, and how long it may take to
@@ -185,6 +253,7 @@ func (e *execution) reported(o step.Outcome) func() step.Outcome {
 		if job == nil {
 			return o
 		}
+		o.StartedAt = e.untold()
 		if out, err := written(job); err == nil { // what can't be read is not kept
 			o.Output, o.Before = out.Text, out.Before
 		}

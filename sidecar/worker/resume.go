@@ -161,7 +161,9 @@ func (w *Worker) found(e *execution, job Job, bare bool) {
 		return
 	}
 	w.log.Info("found a step instance again", "run", e.t.Run, "step", e.t.Text())
+	e.begun.at = e.t.StartedAt
 	e.began(job)
+	e.tellStart() // the process before may not have come to it
 	e.look()
 }
 

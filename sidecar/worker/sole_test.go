@@ -2,11 +2,14 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth"
@@ -136,4 +139,72 @@ func TestAWorkerNeverTakesMoreThanItHasPlacesFor(t *testing.T) {
 			t.Errorf("it was taken and handed back: %v", e.Metadata)
 		}
 	}
+}
+
+// broken is a runner that starts nothing.
+type broken struct{ *stage }
+
+func (b broken) Start(string, *step.Taken, time.Duration, time.Duration) (Job, error) {
+	return nil, errors.New("no more processes")
+}
+
+// types are the events of a run that are about its step instances.
+func (y *yard) stepEvents(id string) (types []string) {
+	y.t.Helper()
+	for _, e := range y.events(id) {
+		if text := string(e.Type); strings.HasPrefix(text, "Step") && !strings.HasPrefix(text, "StepSlot") {
+			types = append(types, text)
+		}
+	}
+	return types
+}
+
+func TestOnlyACommandThatWasStartedIsReportedAsStarted(t *testing.T) {
+	t.Run("none could be started", func(t *testing.T) {
+		y := newYard(t)
+		w := y.worker("a", "", 1, broken{newStage()})
+		defer w.close(t)
+		y.submit("r", fan("m", 0, 0))
+		y.is("r", run.Failed)
+		if got := fmt.Sprint(y.stepEvents("r")); got != "[StepFailed]" {
+			t.Errorf("events are %s", got)
+		}
+	})
+	t.Run("its worker has come to drain", func(t *testing.T) {
+		y, s := newYard(t), newStage()
+		taking, goOn := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		f := &faulty{txn: func(_ context.Context, r *pb.TxnRequest) error {
+			if strings.Contains(r.String(), "/ready/") {
+				once.Do(func() { close(taking); <-goOn })
+			}
+			return nil
+		}}
+		w := y.faultyWorker("a", "", 1, s, f)
+		defer w.close(t)
+		y.submit("r", fan("m", 0, 0))
+		<-taking
+		ended := w.Drain(t.Context())
+		close(goOn)
+		<-ended
+		if got := fmt.Sprint(y.stepEvents("r")); got != "[StepHandedBack]" {
+			t.Errorf("events are %s", got)
+		}
+	})
+	t.Run("it ends at once, or runs", func(t *testing.T) {
+		y, s := newYard(t), newStage()
+		w := y.worker("a", "", 1, s)
+		defer w.close(t)
+		y.submit("r", fan("m", 2, 0))
+		s.runs(t, "r/m/000000")
+		eventually(t, "it is told while it runs", func() bool { return fmt.Sprint(y.stepEvents("r")) == "[StepStarted]" })
+		s.mu.Lock()
+		s.auto = true
+		s.mu.Unlock()
+		s.end("r/m/000000", succeeded)
+		y.is("r", run.Succeeded)
+		if got := fmt.Sprint(y.stepEvents("r")); got != "[StepStarted StepSucceeded StepStarted StepSucceeded]" {
+			t.Errorf("events are %s", got)
+		}
+	})
 }
