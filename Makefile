@@ -10,7 +10,7 @@ VERSION ?= $(shell git describe --tags --always --abbrev=12 --dirty=+dirty 2>/de
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/berth
@@ -37,6 +37,14 @@ lint: ## Check the format, and run go vet and staticcheck
 	@unformatted="$$(gofmt -l .)"; test -z "$$unformatted" || { echo "make fmt would change:"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+
+DURATION ?= 5m
+SEED     ?= 0
+
+.PHONY: campaign
+campaign: build ## Break all that can break, and judge what berth does (DURATION=8h SEED=7)
+	$(GO) build -trimpath -o bin/campaign ./e2e/campaign
+	bin/campaign -berth bin/berth -duration $(DURATION) -seed $(SEED) $(ARGS)
 
 .PHONY: bench
 bench: build ## Measure claims on the etcd at BERTH_ENDPOINTS (ARGS="-o json")

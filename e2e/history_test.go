@@ -194,3 +194,34 @@ func TestWhatIsIgnoredIsNotJudged(t *testing.T) {
 		t.Errorf("violations: %v", v)
 	}
 }
+
+func TestAHistoryGoesOnAfterARestore(t *testing.T) {
+	h := newTape()
+	h.at(limit("a", 2)).at(claimed("a", 0, "kept", 1)).at(limit("a", 1)) // the snapshot
+	had := []*mvccpb.KeyValue{limit("a", 1).Kv, claimed("a", 0, "kept", 1).Kv}
+	had[0].ModRevision, had[1].ModRevision = 4, 3
+	h.at(claimed("b", 0, "lost", 1)) // in a pool that there is not, before the restore
+	n := &tape{History: h.Restored(1000, had), rev: 1000}
+	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
+		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
+	}
+	n.Told("kept", 3, map[string]int{"a": 1})
+	n.at(claimed("a", 1, "more", 1))
+	n.rev = 4
+	n.at(claimed("b", 0, "late", 1)) // with the fencing token of "lost"
+	var rules []Rule
+	for _, v := range n.Violations() {
+		rules = append(rules, v.Rule)
+	}
+	if want := []Rule{Capacity, Ordered, Fence, Capacity}; !slices.Equal(rules, want) {
+		t.Errorf("it has found %v, want %v", rules, want)
+	}
+	if ended := n.Forget(); ended != 0 {
+		t.Errorf("%d of those that are held have ended", ended)
+	}
+	n.rev = 1002
+	n.at(del(keys.Slot("a", 0, 0)))
+	if ended := n.Forget(); ended != 1 || n.Hold("kept") != nil {
+		t.Errorf("%d have ended, and kept is %v", ended, n.Hold("kept"))
+	}
+}

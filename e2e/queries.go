@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -27,6 +28,15 @@ func (h *History) Hold(claim string) *Hold {
 
 // Held returns how many claims are held.
 func (h *History) Held() int { return len(h.holding) }
+
+// Holding returns the claims that are held, by id.
+func (h *History) Holding() []Hold {
+	var all []Hold
+	for _, id := range slices.Sorted(maps.Keys(h.holding)) {
+		all = append(all, *h.holding[id])
+	}
+	return all
+}
 
 // Waits returns all stays in line, first come first.
 func (h *History) Waits() []Wait {

@@ -56,6 +56,9 @@ type Config struct {
 	// by name. Without them the member is alone and listens to no peers. They
 	// count at the first start; later the data directory knows them.
 	Members map[string]string
+	// Joins says that the cluster of Members exists, and that this member was added to
+	// it. It counts at the first start.
+	Joins bool
 
 	// Tick is how often a leader shows that it lives, Election the time after
 	// which a silent one is replaced: at least five ticks, at most 50 s. Leases
@@ -161,6 +164,9 @@ func (c *Config) peers(ec *etcd.Config) error {
 		}
 		self = "http://" + own
 		ec.InitialCluster = initialCluster(c.Members)
+	}
+	if c.Joins {
+		ec.ClusterState = etcd.ClusterStateFlagExisting
 	}
 	u, err := url.Parse(self)
 	if err != nil {

@@ -1,0 +1,124 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// token is what the sidecars ask of clients over TCP.
+const token = "campaign-token-0123456789"
+
+// sidecarPort is where a sidecar serves on its host's loopback address.
+const sidecarPort = 7420
+
+// host is one machine: its processes share a node of the network and a folder.
+type host struct {
+	name, dir   string
+	node        *settings
+	sidecar     *process
+	worker      *process
+	coordinator *process
+	load        *process
+	ownDisk     bool // its state is on a disk of its own
+}
+
+// settings are what commands of berth on a host need in their environment.
+type settings struct {
+	berth string
+	env   []string
+	net   network
+}
+
+// diskBytes is the size of the disk that a host keeps its state on.
+const diskBytes = 16 << 20
+
+func hostName(i int) string { return fmt.Sprintf("h%d", i) }
+
+func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int, seed uint64, rate float64, mounts bool) (*host, error) {
+	h := &host{name: hostName(i), dir: filepath.Join(dir, hostName(i))}
+	state := filepath.Join(h.dir, "state")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, err
+	}
+	if mounts {
+		err := syscall.Mount("tmpfs", state, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", diskBytes))
+		h.ownDisk = err == nil
+	}
+	tokenFile := filepath.Join(h.dir, "token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		return nil, err
+	}
+	h.node = &settings{berth: berth, net: ps.net, env: []string{
+		"BERTH_ENDPOINTS=" + c.endpoints(h.name), "BERTH_HOST=" + h.name, "BERTH_RUN_RETENTION=5m",
+		"BERTH_COMPACT_INTERVAL=1m", "BERTH_CLAIM_TIMEOUT=1h",
+	}}
+	add := func(name string, args ...string) *process {
+		p := ps.add(h.name, h.name+" "+name, filepath.Join(h.dir, name+".log"), args...)
+		p.env = h.node.env
+		p.want(true)
+		return p
+	}
+	socket, listen := filepath.Join(h.dir, "berth.sock"), ps.net.local(h.name, sidecarPort)
+	h.sidecar = add("sidecar", berth, "sidecar", "--listen", listen, "--socket", socket, "--state-dir", state)
+	h.sidecar.env = append(h.sidecar.env, "BERTH_TOKEN_FILE="+tokenFile)
+	h.worker = add("worker", berth, "worker", "--concurrency", "3", "--state-dir", state, "--keep-output", "0",
+		"--work-dir", h.dir, "--stop-grace", "1s")
+	h.coordinator = add("coordinator", berth, "coordinator")
+	h.load = add("load", self, "load", "-host", h.name, "-berth", berth, "-socket", socket, "-tcp", "http://"+listen,
+		"-referee", referee, "-state", state, "-seed", fmt.Sprint(seed), "-rate", fmt.Sprint(rate))
+	return h, nil
+}
+
+// berth runs a command of an operator on the host.
+func (h *host) berth(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, h.node.berth, args...)
+	cmd.Env = append(os.Environ(), h.node.env...)
+	out := &limited{}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := h.node.net.start(h.name, cmd); err != nil {
+		return "", err
+	}
+	err := cmd.Wait()
+	if err != nil {
+		err = fmt.Errorf("berth %v on %s: %w: %s", args, h.name, err, out)
+	}
+	return out.String(), err
+}
+
+// limited keeps the beginning of what is written to it.
+type limited struct{ text []byte }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := 8<<10 - len(l.text); room > 0 {
+		l.text = append(l.text, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}
+
+func (l *limited) String() string { return string(l.text) }
+
+// fill takes all that is left of the host's disk. What it returns gives it back.
+func (h *host) fill() (func(), error) {
+	path := filepath.Join(h.dir, "state", "filler")
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for block := make([]byte, 64<<10); len(block) > 0; {
+		if _, err := f.Write(block); err != nil {
+			block = block[:len(block)/2] // up to the last byte
+		}
+	}
+	return func() { _ = os.Remove(path) }, nil
+}

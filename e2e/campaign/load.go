@@ -1,0 +1,332 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+)
+
+// poolSpec is a pool of the campaign. Leases are short, so that faults outlast them.
+type poolSpec struct {
+	limit int
+	lease time.Duration
+}
+
+// specs are all pools. That of "one" never changes: its holders follow each other.
+var specs = map[string]poolSpec{
+	"db": {6, 5 * time.Second}, "api": {12, 5 * time.Second}, "one": {1, 5 * time.Second},
+	"tmp": {5, 5 * time.Second}, "gpu": {3, 10 * time.Second}, "cpu": {5, 10 * time.Second},
+}
+
+// load is what the jobs of one host ask for, from one process.
+type load struct {
+	*witness
+	berth, socket, tcp, state, referee string
+	id                                 string // of this process
+	rate                               float64
+	seed                               uint64
+	log                                hclog.Logger
+
+	mu     sync.Mutex // guards what follows
+	rests  bool
+	active int
+	moved  chan struct{} // closed and replaced when one of them changes
+	n      int
+}
+
+// loops is how many of each kind ask at a time.
+var loops = []struct {
+	via string
+	n   int
+}{{"go", 6}, {"http", 3}, {"tcp", 3}, {"exec", 1}, {"direct", 1}, {"step", 1}}
+
+func logger(name string) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Info, Output: os.Stderr})
+}
+
+func playLoad(args []string) error {
+	l := &load{moved: make(chan struct{}), rests: true, log: logger("load")}
+	f := flag.NewFlagSet("load", flag.ContinueOnError)
+	host := f.String("host", "", "name of the host")
+	f.StringVar(&l.berth, "berth", "", "the binary of berth")
+	f.StringVar(&l.socket, "socket", "", "socket of the sidecar")
+	f.StringVar(&l.tcp, "tcp", "", "address of the sidecar")
+	f.StringVar(&l.referee, "referee", "", "socket of the referee")
+	f.StringVar(&l.state, "state", "", "state directory")
+	f.Uint64Var(&l.seed, "seed", 0, "seed")
+	f.Float64Var(&l.rate, "rate", 30, "claims a second while nothing fails")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	var err error
+	if l.witness, err = newWitness(l.referee, *host); err != nil {
+		return err
+	}
+	l.id = fmt.Sprintf("%s-%x", *host, now()/1e6)
+	l.tell(record{What: "hello"})
+	go l.obey()
+	go l.announce()
+	var all sync.WaitGroup
+	cheap := 0
+	for _, k := range loops {
+		if k.via == "go" || k.via == "http" || k.via == "tcp" {
+			cheap += k.n
+		}
+	}
+	client := make(chan *berth.Client)
+	go l.open(client)
+	for part, k := range loops {
+		for i := range k.n {
+			r := rand.New(rand.NewPCG(l.seed, uint64(now())+uint64(100*part+i)))
+			all.Go(func() { l.loop(k.via, r, time.Duration(float64(cheap)/l.rate*float64(time.Second)), client) })
+		}
+	}
+	all.Wait()
+	return nil
+}
+
+// open connects the Go API, again whenever the client can't go on.
+func (l *load) open(clients chan<- *berth.Client) {
+	for {
+		c, err := berth.Open(context.Background(), berth.Options{
+			Endpoints: strings.Split(os.Getenv("BERTH_ENDPOINTS"), ","), Host: l.host, Instance: "load", StateDir: l.state,
+			Role: "load", Logger: l.log,
+		})
+		if err != nil {
+			l.log.Warn("the Go API is not open", "error", err)
+			pause(context.Background(), 200*time.Millisecond)
+			continue
+		}
+		// Those of the process before have nobody who would release them.
+		if held, err := c.Held(context.Background()); err == nil {
+			for _, cl := range held {
+				go func() { _ = cl.Release(context.Background()) }()
+			}
+		}
+		for open := true; open; {
+			select {
+			case clients <- c:
+			case <-c.Done():
+				l.log.Warn("the client has ended", "error", c.Err())
+				open = false
+			}
+		}
+	}
+}
+
+// obey follows the referee: it says when the load rests. Without it there is nothing to do.
+func (l *load) obey() {
+	for lines := bufio.NewScanner(l.conn); lines.Scan(); {
+		l.change(func() { l.rests = lines.Text() == "rest" })
+	}
+	os.Exit(0)
+}
+
+func (l *load) change(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+	close(l.moved)
+	l.moved = make(chan struct{})
+}
+
+// announce tells the referee whenever the load rests and has nothing under way.
+func (l *load) announce() {
+	for was := false; ; {
+		l.mu.Lock()
+		idle, moved := l.rests && l.active == 0, l.moved
+		l.mu.Unlock()
+		if idle && !was {
+			l.tell(record{What: "idle"})
+		}
+		was = idle
+		<-moved
+	}
+}
+
+// begin waits while the load rests, and returns the id of another claim.
+func (l *load) begin(via string) string {
+	for {
+		l.mu.Lock()
+		rests, moved := l.rests, l.moved
+		if !rests {
+			l.active++
+			l.n++
+			id := fmt.Sprintf("%s-%s-%d", l.id, via, l.n)
+			l.mu.Unlock()
+			return id
+		}
+		l.mu.Unlock()
+		<-moved
+	}
+}
+
+// loop asks for one claim after the other.
+func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-chan *berth.Client) {
+	ctx := context.Background()
+	for {
+		pause(ctx, time.Duration(r.Int64N(int64(2*think)+1)))
+		var client *berth.Client
+		if via == "go" {
+			client = <-clients
+		}
+		id := l.begin(via)
+		switch via {
+		case "go":
+			l.useGo(ctx, client, r, id)
+		case "http":
+			l.useHTTP(ctx, r, id, via, overSocket(l.socket), "http://berth")
+		case "tcp":
+			l.useHTTP(ctx, r, id, via, overTCP, l.tcp)
+		case "exec", "direct":
+			l.useExec(r, id, via)
+		case "step":
+			l.useSteps(ctx, r, id)
+		}
+		l.change(func() { l.active-- })
+	}
+}
+
+// wish is what one claim asks for.
+type wish struct {
+	slots    map[string]int
+	wait     time.Duration
+	hold     time.Duration
+	priority int
+}
+
+func newWish(r *rand.Rand) wish {
+	w := wish{slots: map[string]int{}, wait: time.Hour, hold: time.Duration(1+r.IntN(25)) * time.Millisecond, priority: r.IntN(3)}
+	for _, pool := range [][]string{{"db"}, {"api"}, {"db", "api"}, {"one"}, {"tmp"}, {"api"}, {"gpu"}, {"api", "one"}}[r.IntN(8)] {
+		w.slots[pool] = 1
+		if pool == "db" || pool == "api" {
+			w.slots[pool] += r.IntN(2)
+		}
+	}
+	switch n := r.IntN(100); {
+	case n < 5:
+		w.wait = 0
+	case n < 15:
+		w.wait = time.Duration(r.IntN(2000)) * time.Millisecond
+	}
+	if r.IntN(100) < 2 { // long enough for leases to be renewed, and operators to revoke
+		w.hold = time.Duration(1000+r.IntN(5000)) * time.Millisecond
+	}
+	return w
+}
+
+// told is what a claim may be answered in times like these.
+var told = []string{
+	"no_capacity", "claim_timeout", "claim_canceled", "claim_lost", "claim_revoked", "etcd_unavailable", "etcd_full",
+	"stopping", "unavailable", "pool_not_found", "exceeds_limit", "state_unwritable", "slow_request",
+}
+
+func (l *load) answered(id, code string, err any) {
+	if !slices.Contains(told, code) {
+		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("answer %s: %v", code, err)})
+	}
+}
+
+// hold reports a claim until its time is over, or valid says that it has ended: it is
+// asked after the clock was read, so that what is reported was so.
+func (l *load) hold(rec record, lasts time.Duration, ended <-chan struct{}, valid func() bool) {
+	at := now()
+	if !valid() {
+		return
+	}
+	rec.What, rec.At = "begin", at
+	l.tell(rec)
+	last := at
+	for end := time.After(lasts); ; {
+		over := false
+		select {
+		case <-end:
+			over = true
+		case <-ended:
+			over = true
+		case <-time.After(beatEach):
+		}
+		at := now()
+		if !valid() {
+			over = true
+		} else {
+			last = at
+		}
+		if over {
+			l.tell(record{What: "end", Job: rec.Job, At: last})
+			return
+		}
+		l.tell(record{What: "beat", Job: rec.Job, At: last})
+	}
+}
+
+// useGo claims through the Go API.
+func (l *load) useGo(ctx context.Context, c *berth.Client, r *rand.Rand, id string) {
+	w := newWish(r)
+	if r.IntN(50) == 0 { // hangs up
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(30))*time.Millisecond)
+		defer cancel()
+	}
+	asked := now()
+	cl, err := c.Claim(ctx, w.slots, berth.WithID(id), berth.WithWait(w.wait), berth.WithPriority(w.priority))
+	if err != nil {
+		l.answered(id, berth.ErrorCode(err), err)
+		pause(context.Background(), 50*time.Millisecond)
+		return
+	}
+	l.hold(record{Job: id, Via: "go", Fence: cl.Fence(), Slots: w.slots, Asked: asked}, w.hold, cl.Context().Done(), func() bool {
+		left, _ := cl.Trust()
+		return left > 0
+	})
+	if err := cl.Release(context.Background()); err != nil {
+		l.answered(id, berth.ErrorCode(err), err)
+	}
+}
+
+// useExec runs a job by berth exec, through the sidecar or straight on etcd.
+func (l *load) useExec(r *rand.Rand, id, via string) {
+	pool := []string{"gpu", "cpu"}[r.IntN(2)]
+	args := []string{"exec", "--pool", pool, "--id", id}
+	if via == "exec" {
+		args = append(args, "--sidecar", "unix://"+l.socket)
+	}
+	lasts := time.Duration(20+r.IntN(200)) * time.Millisecond
+	if r.IntN(5) == 0 {
+		lasts = time.Duration(1+r.IntN(8)) * time.Second
+	}
+	self, err := os.Executable()
+	if err != nil {
+		l.tell(record{What: "wrong", Job: id, Text: err.Error()})
+		return
+	}
+	args = append(args, "--", self, "job", "-via", via, "-host", l.host, "-referee", l.referee, "-for", lasts.String())
+	cmd := exec.Command(l.berth, args...)
+	out := &limited{}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Minute
+	err = cmd.Run()
+	switch code := cmd.ProcessState.ExitCode(); code {
+	// It was done; killed, by whoever it was; without etcd or a sidecar; lost or revoked.
+	case 0, -1, 128 + 9, 1, 75, 76:
+	default:
+		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("berth exec ended with %d: %v: %s", code, err, out)})
+	}
+	pause(context.Background(), time.Duration(300+r.IntN(1500))*time.Millisecond)
+}

@@ -1,0 +1,486 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// options say what a campaign does.
+type options struct {
+	berth, dir string
+	seed       uint64
+	duration   time.Duration
+	rate       float64
+	loopback   bool
+	settle     time.Duration
+	phase      time.Duration
+	only       string
+	without    string
+}
+
+// campaign is one in progress.
+type campaign struct {
+	options
+	begun   time.Time
+	net     network
+	cluster *cluster
+	hosts   []*host
+	referee *referee
+
+	mu       sync.Mutex // guards what follows
+	weather  map[string]map[int]weather
+	spoiled  int
+	injected map[kind]int
+	served   []time.Duration // how long each phase took to be served
+	changes  *os.File
+}
+
+// hostCount is how many hosts there are, beside three members of etcd.
+const hostCount = 4
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// roles are the parts that processes of this program play.
+var roles = map[string]func([]string) error{
+	"member": func(args []string) error { return playMember(args[0]) },
+	"load":   playLoad,
+	"job":    playJob,
+}
+
+func run(args []string) int {
+	if len(args) > 0 && roles[args[0]] != nil {
+		if err := roles[args[0]](args[1:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", args[0], err)
+			return 3
+		}
+		return 0
+	}
+	if len(args) > 0 && (args[0] == "init" || args[0] == "inside") {
+		return inside(args[0], args[1:])
+	}
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "campaign:", err)
+		return 2
+	}
+	if !o.loopback {
+		code, err := enclose(args)
+		if err == nil {
+			return code
+		}
+		fmt.Fprintf(os.Stderr, "campaign: namespaces are not permitted (%v): hosts reach etcd through relays on loopback\n", err)
+	}
+	o.loopback = true
+	return fight(o)
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("campaign", flag.ContinueOnError)
+	f.StringVar(&o.berth, "berth", "bin/berth", "the binary of berth")
+	f.StringVar(&o.dir, "dir", "", "directory for logs and what the referee saw; a new one if empty")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of the plan; by chance if 0")
+	f.DurationVar(&o.duration, "duration", 5*time.Minute, "time after which no further phase begins")
+	f.DurationVar(&o.phase, "phase", usualPhase, "time for the faults of a phase")
+	f.DurationVar(&o.settle, "settle", 90*time.Second, "time within which everything must be served after a phase")
+	f.Float64Var(&o.rate, "rate", 60, "claims a second that the cheap clients of a host make at most")
+	f.BoolVar(&o.loopback, "loopback", false, "use no namespaces")
+	f.StringVar(&o.only, "only", "", "kinds of faults, comma-separated; all if empty")
+	f.StringVar(&o.without, "without", "", "kinds of faults that are left out, comma-separated")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("%q is not understood", f.Args())
+	}
+	var err error
+	o.berth, err = filepath.Abs(o.berth)
+	if err == nil {
+		_, err = os.Stat(o.berth)
+	}
+	if err != nil {
+		return o, fmt.Errorf("-berth: %w: make build makes it", err)
+	}
+	return o, nil
+}
+
+// enclose runs the campaign in namespaces of its own for processes and mounts: when it
+// ends, however it does, the kernel ends all that it has started.
+func enclose(args []string) (int, error) {
+	if err := permitted(); err != nil {
+		return 0, err
+	}
+	cmd := itself(append([]string{"init"}, args...), true)
+	defer passOnSignals(cmd)()
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	_ = cmd.Wait() // the exit code tells
+	if code := cmd.ProcessState.ExitCode(); code >= 0 {
+		return code, nil
+	}
+	return 1, nil // a signal has ended it
+}
+
+// passOnSignals has a process that is about to start told to end when this one is. What
+// it returns ends that.
+func passOnSignals(cmd *exec.Cmd) (stop func()) {
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		for s := range ends {
+			if cmd.Process != nil {
+				_ = cmd.Process.Signal(s)
+			}
+		}
+	}()
+	return func() { signal.Stop(ends); close(ends) }
+}
+
+// permitted tries out what enclose and its network need.
+func permitted() error {
+	cmd := itself([]string{"inside", "try"}, true)
+	out := &limited{}
+	cmd.Stderr = out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}
+
+// itself is this program in namespaces of its own. Who is not root becomes so in a
+// namespace of users.
+func itself(args []string, own bool) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if !own {
+		return cmd
+	}
+	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	return cmd
+}
+
+// inside is this program in namespaces of its own. The first process of a namespace takes
+// in those whose parents have died, and does nothing else; its child is the campaign.
+func inside(role string, args []string) int {
+	if role == "inside" && len(args) > 0 && args[0] != "try" {
+		o, err := parse(args)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "campaign:", err)
+			return 2
+		}
+		return fight(o)
+	}
+	err := errors.Join(
+		syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""),
+		syscall.Mount("proc", "/proc", "proc", 0, ""),
+	)
+	if role == "inside" { // a try
+		if err == nil {
+			var n *switched
+			if n, err = newSwitched([]string{"try"}, 0); err == nil {
+				n.close()
+			}
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
+	child := itself(append([]string{"inside"}, args...), false)
+	defer passOnSignals(child)()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "campaign:", err)
+		return 1
+	}
+	for {
+		var status syscall.WaitStatus
+		switch pid, err := syscall.Wait4(-1, &status, 0, nil); {
+		case err != nil && !errors.Is(err, syscall.EINTR):
+			return 1
+		case pid == child.Process.Pid && status.Exited():
+			return status.ExitStatus()
+		case pid == child.Process.Pid && status.Signaled():
+			return 1
+		}
+	}
+}
+
+// fight runs the campaign.
+func fight(o options) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// Outside of namespaces, what dead processes leave behind is this one's to end.
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	if o.seed == 0 {
+		o.seed = uint64(rand.Uint32())
+	}
+	c := &campaign{options: o, begun: time.Now(), weather: map[string]map[int]weather{}, injected: map[kind]int{}}
+	processes := &processes{}
+	var end context.CancelFunc
+	processes.ctx, end = context.WithCancel(context.Background())
+	err := c.prepare(ctx, processes)
+	if err == nil {
+		err = c.fight(ctx)
+	}
+	if c.referee != nil {
+		if err != nil && ctx.Err() == nil {
+			c.referee.note("campaign", err.Error())
+		}
+		c.report(os.Stdout, ctx.Err() != nil)
+	} else if err != nil {
+		fmt.Fprintln(os.Stderr, "campaign:", err)
+	}
+	end()
+	processes.wg.Wait()
+	if c.net != nil {
+		c.net.close()
+	}
+	if o.loopback {
+		sweep()
+	}
+	if err != nil || c.referee == nil || len(c.referee.violations) > 0 {
+		return 1
+	}
+	return 0
+}
+
+// sweep ends the processes that others have left to this one.
+func sweep() {
+	for {
+		tasks, _ := filepath.Glob("/proc/self/task/*/children")
+		var pids []string
+		for _, path := range tasks {
+			text, _ := os.ReadFile(path)
+			pids = append(pids, strings.Fields(string(text))...)
+		}
+		if len(pids) == 0 {
+			return
+		}
+		for _, text := range pids {
+			var pid int
+			if _, err := fmt.Sscan(text, &pid); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				_, _ = syscall.Wait4(pid, nil, 0, nil)
+			}
+		}
+	}
+}
+
+// prepare starts everything.
+func (c *campaign) prepare(ctx context.Context, ps *processes) (err error) {
+	if c.dir == "" {
+		if c.dir, err = os.MkdirTemp("", "campaign-"); err != nil {
+			return err
+		}
+	}
+	if c.dir, err = filepath.Abs(c.dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	where := "network namespaces"
+	if c.loopback {
+		where = "relays on loopback"
+	}
+	fmt.Fprintf(os.Stderr, "campaign: SEED=%d for %s through %s; logs and what the referee sees are in %s\n", c.seed, c.duration, where, c.dir)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i := range 3 {
+		names = append(names, memberName(i))
+	}
+	for i := range hostCount {
+		names = append(names, hostName(i))
+	}
+	if c.loopback {
+		c.net = newRelayed()
+	} else if c.net, err = newSwitched(names, c.seed); err != nil {
+		return err
+	}
+	ps.net = c.net
+	if c.cluster, err = newCluster(ps, self, c.dir, 3); err != nil {
+		return err
+	}
+	c.referee = newReferee(c.cluster, c.dir)
+	socket := filepath.Join(c.dir, "referee.sock")
+	if _, err := c.referee.listen(socket); err != nil {
+		return err
+	}
+	if c.changes, err = os.Create(filepath.Join(c.dir, "faults.log")); err != nil {
+		return err
+	}
+	if err := c.referee.begin(0); err != nil {
+		return err
+	}
+	go c.referee.watch(ps.ctx)
+	for i := range hostCount {
+		h, err := newHost(ps, c.cluster, self, c.berth, c.dir, socket, i, c.seed, c.rate, !c.loopback)
+		if err != nil {
+			return err
+		}
+		c.hosts = append(c.hosts, h)
+	}
+	for name := range specs {
+		if err := c.setPool(ctx, name); err != nil {
+			return err
+		}
+	}
+	_, err = c.operate(ctx, "limits", "set", "--max-concurrent-runs", "20")
+	return err
+}
+
+// fight has one phase after the other.
+func (c *campaign) fight(ctx context.Context) error {
+	can := func(t trait) bool {
+		listed := func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), string(t.kind)) }
+		return (t.needs == nothing || !c.loopback && (t.needs == namespaces || c.hosts[0].ownDisk)) &&
+			(c.only == "" || listed(c.only)) && !listed(c.without)
+	}
+	for i, p := range plan(c.seed, 1+int(c.duration/c.phase), hostCount, 3, can) {
+		if i > 0 && time.Since(c.begun) >= c.duration {
+			break
+		}
+		if err := c.referee.begin(i + 1); err != nil {
+			return err
+		}
+		c.referee.rest(false)
+		c.have(ctx, i+1, p)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := c.settled(ctx, i+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// have has the faults of a phase, and heals them all.
+func (c *campaign) have(ctx context.Context, n int, p phase) {
+	over, cancel := context.WithTimeout(ctx, c.phase)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, f := range p {
+		scale := float64(c.phase) / float64(usualPhase)
+		f.At, f.For = time.Duration(scale*float64(f.At)), time.Duration(scale*float64(f.For))
+		all.Go(func() {
+			pause(over, f.At)
+			heal, err := c.inject(over, f)
+			c.tell("phase %d: %s for %s on %s, %s: %v", n, f.Kind, f.For.Round(time.Millisecond), hostName(f.Host), memberName(f.Member), problem(err))
+			if err == nil {
+				c.mu.Lock()
+				c.injected[f.Kind]++
+				c.mu.Unlock()
+			}
+			if heal == nil {
+				return
+			}
+			pause(over, f.For)
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+			defer cancel()
+			if err := heal(within); err != nil && ctx.Err() == nil {
+				c.tell("phase %d: %s is not over: %v", n, f.Kind, err)
+				if !errors.Is(err, syscall.ESRCH) {
+					c.referee.note("campaign", fmt.Sprintf("%s is not over: %v", f.Kind, err))
+				}
+			}
+			c.tell("phase %d: %s is over", n, f.Kind)
+		})
+	}
+	all.Wait()
+	<-over.Done()
+}
+
+func problem(err error) string {
+	if err == nil {
+		return "begun"
+	}
+	return "not begun: " + err.Error()
+}
+
+// tell writes a line to the log of faults.
+func (c *campaign) tell(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Fprintf(c.changes, "%s %s\n", time.Since(c.begun).Round(time.Millisecond), fmt.Sprintf(format, args...))
+}
+
+// settled has the load rest, and checks that all is served and nothing is left.
+func (c *campaign) settled(ctx context.Context, n int) error {
+	begun := time.Now()
+	c.referee.rest(true)
+	within, cancel := context.WithTimeout(ctx, c.settle)
+	defer cancel()
+	var left []string
+	ok := until(within, 100*time.Millisecond, func() bool {
+		left = c.referee.unserved(hostCount)
+		return len(left) == 0 && c.referee.caughtUp(within) == nil && len(c.referee.unserved(hostCount)) == 0
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	c.referee.collect()
+	if !ok {
+		c.evidence(ctx)
+		return fmt.Errorf("not served %s after all faults were healed: %s", c.settle, strings.Join(left, "; "))
+	}
+	if out, err := c.operate(ctx, "verify"); err != nil {
+		c.evidence(ctx)
+		c.referee.note("verify", err.Error()+out)
+	}
+	c.mu.Lock()
+	c.served = append(c.served, time.Since(begun))
+	c.mu.Unlock()
+	c.progress(n)
+	return nil
+}
+
+// evidence writes down what berth says of a state that should not be.
+func (c *campaign) evidence(ctx context.Context) {
+	for _, args := range [][]string{{"claims", "list"}, {"pools", "list"}, {"runs", "list"}, {"hosts", "list"}, {"coordinator", "status"}, {"verify"}} {
+		out, err := c.hosts[0].berth(ctx, args...)
+		c.tell("berth %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	for _, h := range c.hosts { // their logs get the stacks of all goroutines
+		for _, p := range []*process{h.load, h.sidecar, h.worker, h.coordinator} {
+			p.mu.Lock()
+			p.wanted = false
+			p.mu.Unlock()
+			p.signal(syscall.SIGQUIT)
+			p.gone(ctx)
+		}
+	}
+}

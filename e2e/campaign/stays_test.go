@@ -1,0 +1,110 @@
+//go:build linux
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// began is a job that begins, with one slot of a pool unless it says otherwise.
+func began(at int64, job, pool string, fence int64) record {
+	return record{At: at, What: "begin", Job: job, Via: "go", Fence: fence, Slots: map[string]int{pool: 1}, Asked: at - 1}
+}
+
+func beats(at int64, job string) record { return record{At: at, What: "beat", Job: job} }
+func ends(at int64, job string) record  { return record{At: at, What: "end", Job: job} }
+
+func TestJobsAreJudgedByWhatTheyReport(t *testing.T) {
+	two := func(s *stays) { s.limit("db", 0, 2) }
+	one := func(s *stays) { s.limit("db", 0, 1) }
+	for name, c := range map[string]struct {
+		limits  func(*stays)
+		records []record
+		want    []string // the rules that are broken, in order
+	}{
+		"as many as the limit": {two, []record{
+			began(10, "a", "db", 1), began(20, "b", "db", 2), ends(30, "a"), began(40, "c", "db", 3), ends(50, "b"), ends(60, "c"),
+		}, nil},
+		"one too many": {two, []record{
+			began(10, "a", "db", 1), began(20, "b", "db", 2), began(30, "c", "db", 3), ends(40, "a"), ends(50, "b"), ends(60, "c"),
+		}, []string{"overlap"}},
+		"one too many, with beats": {two, []record{
+			began(10, "a", "db", 1), began(20, "b", "db", 2), began(30, "c", "db", 3), beats(35, "a"), beats(36, "b"),
+			beats(37, "c"), ends(40, "a"), ends(50, "b"), ends(60, "c"),
+		}, []string{"overlap"}},
+		"reports that come late": {one, []record{
+			began(10, "a", "db", 1), began(30, "b", "db", 2), ends(40, "b"), ends(35, "a"),
+		}, []string{"overlap"}},
+		"reports that come late, of what was in time": {one, []record{
+			began(10, "a", "db", 1), began(30, "b", "db", 2), ends(40, "b"), ends(25, "a"),
+		}, nil},
+		"who died is not there any longer": {one, []record{
+			began(10, "a", "db", 1), beats(20, "a"), began(30, "b", "db", 2), beats(40, "b"), ends(50, "b"),
+		}, nil},
+		"a fencing token that does not grow": {one, []record{
+			began(10, "a", "db", 7), ends(20, "a"), began(30, "b", "db", 7), ends(40, "b"),
+		}, []string{"fence"}},
+		"tokens of different slots are not compared": {two, []record{
+			began(10, "a", "db", 7), ends(20, "a"), began(30, "b", "db", 6), ends(40, "b"),
+		}, nil},
+		"a lower limit stops nobody": {
+			func(s *stays) { two(s); s.limit("db", 25, 1) },
+			[]record{began(10, "a", "db", 1), began(20, "b", "db", 2), beats(50, "a"), beats(50, "b"), ends(60, "a"), ends(60, "b")},
+			nil,
+		},
+		"a lower limit counts for who comes after": {
+			func(s *stays) { two(s); s.limit("db", 5, 1) },
+			[]record{began(10, "a", "db", 1), began(20, "b", "db", 2), ends(30, "a"), ends(30, "b")},
+			[]string{"overlap"},
+		},
+		"two attempts of one step instance": {two, []record{
+			{At: 10, What: "begin", Job: "r/s/0#5", Item: "r/s/0", Fence: 5}, {At: 20, What: "begin", Job: "r/s/0#9", Item: "r/s/0", Fence: 9},
+			ends(30, "r/s/0#5"), ends(40, "r/s/0#9"),
+		}, []string{"overlap"}},
+		"one that begins twice": {two, []record{began(10, "a", "db", 1), began(20, "a", "db", 1)}, []string{"begin"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			s := newStays(func(rule, text string) { t.Log(text); got = append(got, rule) })
+			c.limits(s)
+			for _, r := range c.records {
+				s.take(r)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("found %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotPromisedIsExcused(t *testing.T) {
+	for name, excuse := range map[string]func(*stays){
+		"a claim that was revoked by force":            func(s *stays) { s.excuse("a") },
+		"a claim that a restore of etcd has forgotten": func(s *stays) { s.restored(4, 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStays(func(rule, text string) { t.Errorf("%s: %s", rule, text) })
+			s.limit("db", 0, 1)
+			s.take(began(10, "a", "db", 5))
+			excuse(s)
+			s.take(began(20, "b", "db", 11))
+			s.take(ends(30, "a"))
+			s.take(ends(40, "b"))
+		})
+	}
+	t.Run("a claim from before the snapshot is not", func(t *testing.T) {
+		var got []string
+		s := newStays(func(_, text string) { got = append(got, text) })
+		s.limit("db", 0, 1)
+		s.take(began(10, "a", "db", 4))
+		s.restored(4, 10)
+		s.take(began(20, "b", "db", 11))
+		s.take(ends(30, "a"))
+		s.take(ends(40, "b"))
+		if len(got) != 1 || !strings.Contains(got[0], "2 slots of db") {
+			t.Errorf("found %q", got)
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// A restore of etcd takes its history back to the revision of a snapshot, and lets
+// revisions go on from a larger one. What is judged after it is a history of its own: it
+// begins with the keys that there are, which were judged when they were put.
+
+// Restored returns the history that follows a restore, from the keys that there are at
+// a revision. Fencing tokens go on growing from those before it.
+func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
+	n := NewHistory(h.keys)
+	n.ignored = h.ignored
+	n.claims, n.grown, n.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, kv := range all {
+		n.event(&mvccpb.Event{Kv: kv})
+	}
+	n.rev = rev
+	for id := range n.byClaim {
+		n.checkClaim(id)
+	}
+	for key, fence := range h.fences {
+		n.fences[key] = max(n.fences[key], fence)
+	}
+	n.violations = nil
+	return n
+}
+
+// Restored returns the history that follows a restore, from the keys that there are.
+func (h *RunHistory) Restored(all []*mvccpb.KeyValue) *RunHistory {
+	n := NewRunHistory(h.keys)
+	for _, kv := range inOrder(all) {
+		n.Event(&mvccpb.Event{Kv: kv})
+	}
+	n.check()
+	n.violations, n.Order = nil, nil
+	clear(n.Admissions)
+	return n
+}
+
+// Restored returns the history that follows a restore, from the keys that there are.
+func (h *StepHistory) Restored(all []*mvccpb.KeyValue) *StepHistory {
+	n := NewStepHistory(h.keys)
+	graphs := func(kv *mvccpb.KeyValue) bool {
+		rest, ok := strings.CutPrefix(string(kv.Key), h.keys.StepsAll())
+		return ok && !strings.Contains(rest, "/")
+	}
+	for _, first := range []bool{true, false} {
+		for _, kv := range inOrder(all) {
+			if graphs(kv) == first {
+				n.Event(&mvccpb.Event{Kv: kv})
+			}
+		}
+	}
+	n.settle()
+	for _, t := range n.turns {
+		for pool := range t.took {
+			t.limits[pool] = Unlimited // they were judged when they were taken
+		}
+	}
+	n.violations = nil
+	return n
+}
+
+// inOrder returns keys in the order in which they were put.
+func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
+	return slices.SortedStableFunc(slices.Values(all), func(a, b *mvccpb.KeyValue) int {
+		return cmp.Compare(a.ModRevision, b.ModRevision)
+	})
+}
+
+// Forget drops the holds and waits that have ended, and returns how many holds those
+// were. What a holder was told must be judged before.
+func (h *History) Forget() (ended int) {
+	before := len(h.holds)
+	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })
+	h.waits = slices.DeleteFunc(h.waits, func(w *Wait) bool { return w.To != 0 })
+	return before - len(h.holds)
+}
+
+// Forget drops the executions that have ended. They must have been judged before.
+func (h *StepHistory) Forget() {
+	h.turns = slices.DeleteFunc(h.turns, func(t *turn) bool { return t.to != 0 })
+}
