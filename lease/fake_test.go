@@ -262,6 +262,8 @@ func (f *fakeEtcd) Watch(context.Context, string, int64) store.Watch {
 	panic("this package watches nothing")
 }
 
+func (f *fakeEtcd) History() uint64 { return 0 }
+
 // put puts a key as another process would.
 func (f *fakeEtcd) put(key string, value []byte, id store.LeaseID) {
 	f.mu.Lock()

@@ -25,11 +25,8 @@ const (
 // answer takes the answer to a call.
 func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time) {
 	c.calling = false
-	switch {
-	case errors.Is(err, store.ErrNoSpace):
+	if errors.Is(err, store.ErrNoSpace) {
 		c.fullUntil = now.Add(fullPause)
-	case errors.Is(err, store.ErrRestored):
-		c.loaded = false // the view is of another history: wait for the next
 	}
 	switch {
 	case call.batch == nil:

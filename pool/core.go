@@ -78,6 +78,7 @@ type core struct {
 	doubt    *batch // in doubt, nil if there is none
 	calling  bool   // a call is under way
 	loaded   bool   // the view has something
+	history  uint64 // the history of etcd that the view is of
 	heard    time.Time
 	dirty    bool // something happened that could let somebody in
 
@@ -250,7 +251,7 @@ func (c *core) publishPools(m store.FeedMessage) {
 func (c *core) snapshot(s store.Snapshot) {
 	restored := s.Revision < c.view.rev
 	c.view.load(s)
-	c.loaded = true
+	c.loaded, c.history = true, s.History
 	for _, e := range c.sorted() {
 		if e.state == queued {
 			e.waiting.Needs = c.view.roomNeeds(e.req.Slots)
@@ -263,6 +264,10 @@ func (c *core) snapshot(s store.Snapshot) {
 		}
 	}
 }
+
+// present takes the history that etcd is at. A view of another one is good for nothing:
+// the feed reads everything again.
+func (c *core) present(history uint64) { c.loaded = c.loaded && c.history == history }
 
 // stands tells whether an entry has its slots in the view since that revision.
 func (c *core) stands(e *entry, fence int64) bool {

@@ -137,6 +137,7 @@ func (e *Engine) loop(ctx context.Context) error {
 	behind := false
 	for {
 		e.gather.all(e.core)
+		e.core.present(e.cfg.Backend.History())
 		if call := e.core.next(time.Now()); call != nil {
 			e.gather.sent(call.batch)
 			e.calls <- call

@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,9 +18,12 @@ type plainLeases struct {
 	b  store.Backend
 	mu sync.Mutex
 	by map[time.Duration]store.LeaseID
+	// slow is how long the engine is held up each time it asks for a lease.
+	slow atomic.Int64
 }
 
 func (l *plainLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
+	time.Sleep(time.Duration(l.slow.Load()))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, ok := l.by[d]

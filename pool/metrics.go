@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "berth_claim_batches_in_doubt_total", Help: "Transactions without an answer that had to be settled.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_watch_resyncs_total", Help: "Times that the pools had to be read again because the watch failed.",
+			Name: "berth_watch_resyncs_total", Help: "Times that the pools had to be read again in full, since a watch could not go on where it ended.",
 		}),
 		batches: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_claim_batches_total", Help: "Transactions of claims and releases, by shape.",

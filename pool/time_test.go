@@ -100,6 +100,22 @@ func TestWhoDoesNotWaitIsPatientWithEtcdForFiveSeconds(t *testing.T) {
 	r.clean()
 }
 
+func TestAViewOfAnotherHistoryGrantsNothing(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	h.core.present(1) // etcd was restored, and the view is of history 0
+	waiting := h.ask("waiting", 1)
+	r.pass(time.Second)
+	waiting.waits()
+	h.resync() // it was read in another again
+	h.core.present(0)
+	r.pass(time.Second)
+	waiting.got()
+	h.giveBack("waiting")
+	r.clean()
+}
+
 func TestATimeoutWhileEtcdIsAwayDoesNotGuess(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]

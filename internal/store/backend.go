@@ -33,6 +33,10 @@ type Backend interface {
 	Revoke(ctx context.Context, id LeaseID) error
 	// TimeToLive returns what is left of a lease, or [ErrLeaseNotFound].
 	TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error)
+	// History counts how often etcd was found at an earlier revision than before,
+	// restored from a backup. What was read or watched at a lower count is of a
+	// history that is no more.
+	History() uint64
 }
 
 // Watch is a running watch.

@@ -49,10 +49,11 @@ type Client struct {
 	writes, watches, leases atomic.Uint32
 	watched                 atomic.Uint64 // watches so far
 
-	// cluster is the id of the cluster that answered first, and seen the highest
-	// revision of any answer.
+	// cluster is the id of the cluster that answered first, seen the highest revision
+	// of any answer or watch, and history how often an answer had a lower one.
 	cluster atomic.Uint64
 	seen    atomic.Int64
+	history atomic.Uint64
 }
 
 var _ Backend = (*Client)(nil)
@@ -242,23 +243,40 @@ func (c *Client) rangeVia(ctx context.Context, conn *clientv3.Client, req *pb.Ra
 
 // check looks at the header of an answer to a request that was sent when
 // revision seen was known. Every such answer is at least as new, unless etcd was
-// restored from a backup. Then the new count is taken from there on, and the
-// error has the feeds read everything again.
+// restored from a backup. Then the new count is taken from there on, and
+// [Client.History] has the feeds read everything again.
 func (c *Client) check(h *pb.ResponseHeader, seen int64) error {
-	if !c.cluster.CompareAndSwap(0, h.ClusterId) && c.cluster.Load() != h.ClusterId {
-		return fmt.Errorf("%w: cluster %x answered instead of %x", ErrOtherCluster, h.ClusterId, c.cluster.Load())
+	if err := c.checkCluster(h.ClusterId); err != nil {
+		return err
 	}
 	if h.Revision < seen {
 		c.seen.Store(h.Revision)
+		c.history.Add(1)
 		return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, h.Revision, seen)
 	}
+	c.note(h.Revision)
+	return nil
+}
+
+func (c *Client) checkCluster(id uint64) error {
+	if !c.cluster.CompareAndSwap(0, id) && c.cluster.Load() != id {
+		return fmt.Errorf("%w: cluster %x answered instead of %x", ErrOtherCluster, id, c.cluster.Load())
+	}
+	return nil
+}
+
+// note takes a revision that etcd has come to.
+func (c *Client) note(rev int64) {
 	for {
 		now := c.seen.Load()
-		if now >= h.Revision || c.seen.CompareAndSwap(now, h.Revision) {
-			return nil
+		if now >= rev || c.seen.CompareAndSwap(now, rev) {
+			return
 		}
 	}
 }
+
+// History counts the answers with a lower revision than one before.
+func (c *Client) History() uint64 { return c.history.Load() }
 
 // Grant makes a lease. Its time to live is rounded up to whole seconds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error) {

@@ -36,6 +36,9 @@ var (
 	// ErrRestored: etcd is at an earlier revision than it was. It was restored
 	// from a backup, and what it has forgotten can't be trusted any more.
 	ErrRestored = errors.New("etcd was restored to an earlier revision")
+	// ErrBehind: so much was written since a watch has ended that reading
+	// everything again costs etcd less than going on from there.
+	ErrBehind = errors.New("the watch is too far behind")
 	// ErrTokenExpired: the login of the connection was renewed; the request did
 	// nothing and can be sent again.
 	ErrTokenExpired = errors.New("etcd login expired")

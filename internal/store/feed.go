@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -12,16 +15,28 @@ import (
 )
 
 const (
-	// progressEvery is how often a feed asks how far its watch has come.
+	// progressEvery is how long a watch may be silent before the feed asks how far it
+	// has come. It has as long to answer, and is asked once more in between: etcd leaves
+	// out an answer while the watch lags.
 	progressEvery = time.Second
+	askAgain      = progressEvery / 2
 	// StaleAfter is the age from which a view is too old to grant from: two
 	// requests for progress went unanswered.
-	StaleAfter = 2 * time.Second
+	StaleAfter = 2 * progressEvery
+	// maxBehind is how many revisions a watch may go back: for each watch that does,
+	// etcd scans them all while writes wait.
+	maxBehind = 10_000
+	// readJitter spreads what many instances read in full for one reason, since it
+	// befalls all of them at once.
+	readJitter = time.Second
+	// presentTimeout bounds one try to find out the present revision.
+	presentTimeout = 2 * time.Second
 )
 
 // FeedMessage is either a snapshot, which replaces all that was known, or
 // events on top of it. A message with neither is progress: nothing else
-// happened up to Revision.
+// happened up to Revision. A snapshot that is not a feed's first one tells why it
+// is there: see [Snapshot.NewHistory].
 type FeedMessage struct {
 	Snapshot *Snapshot
 	Events   []*mvccpb.Event
@@ -29,8 +44,9 @@ type FeedMessage struct {
 }
 
 // Feed reads a prefix at one revision and follows it from the next, for as long
-// as it runs: over compactions, silent watches and dead endpoints, each of
-// which ends in a new snapshot.
+// as it runs. A watch that breaks or falls silent is resumed after the last revision
+// that was delivered, through another endpoint. Only if the events in between can't be
+// had, or may be of another history, does the feed read everything again.
 type Feed struct {
 	backend  Backend
 	prefix   string
@@ -39,10 +55,15 @@ type Feed struct {
 
 	messages chan FeedMessage
 	progress chan struct{} // coalesces: one pending request is enough
+
+	// Owned by Run.
+	at      int64  // up to which everything was delivered; 0: nothing was
+	history uint64 // the [Backend.History] that it is of
+	reason  error  // why everything is to be read again; nil: it is not
 }
 
 // NewFeed returns a feed of everything under prefix. Function resynced is called
-// each time the feed had to read everything again, the first time excepted.
+// each time the feed has read everything again, the first time excepted.
 func NewFeed(b Backend, prefix string, log hclog.Logger, resynced func()) *Feed {
 	return &Feed{
 		backend:  b,
@@ -71,41 +92,90 @@ func (f *Feed) Run(ctx context.Context) error {
 	defer close(f.messages)
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
-	for first := true; ; first = false {
-		if !first {
-			f.resynced()
+	for {
+		err := f.start(ctx)
+		if err == nil {
+			err = f.follow(ctx, pause.Reset)
 		}
-		err := f.follow(ctx, pause.Reset)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		wait := pause.NextBackOff()
+		if lost := f.lost(err); lost != nil && f.reason == nil {
+			f.log.Info("reading everything again from etcd", "prefix", f.prefix, "reason", err)
+			f.reason, wait = lost, rand.N(readJitter)
+		} else {
+			f.log.Debug("trying again to follow etcd", "prefix", f.prefix, "reason", err)
 		}
-		f.log.Debug("reading again from etcd", "prefix", f.prefix, "reason", err)
 		select {
-		case <-time.After(pause.NextBackOff()):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// follow reads a snapshot and the watch behind it until the watch fails.
-func (f *Feed) follow(ctx context.Context, healthy func()) error {
+// lost returns why a feed that ended with err can't go on from where it was, nil if
+// it can.
+func (f *Feed) lost(err error) error {
+	if f.at == 0 {
+		return nil // it has nothing yet
+	}
+	for _, reason := range []error{ErrRestored, ErrCompacted, ErrBehind} {
+		if errors.Is(err, reason) {
+			return reason
+		}
+	}
+	return nil
+}
+
+// start reads everything, or else makes sure that the feed can go on from where it is.
+func (f *Feed) start(ctx context.Context) error {
+	if f.at > 0 && f.reason == nil {
+		rev, err := f.present(ctx, presentTimeout)
+		if err == nil && rev-f.at > maxBehind {
+			err = fmt.Errorf("%w: at revision %d of %d", ErrBehind, f.at, rev)
+		}
+		return err
+	}
 	snapshot, err := ReadAll(ctx, f.backend, f.prefix)
 	if err != nil {
 		return err
 	}
-	if err := f.send(ctx, FeedMessage{Snapshot: &snapshot, Revision: snapshot.Revision}); err != nil {
-		return err
+	if snapshot.Reason = f.reason; f.reason != nil {
+		f.resynced()
 	}
+	f.at, f.history, f.reason = snapshot.Revision, snapshot.History, nil
+	return f.send(ctx, FeedMessage{Snapshot: &snapshot, Revision: snapshot.Revision})
+}
 
+// present asks for the present revision. [ErrRestored] is one of another history.
+func (f *Feed) present(ctx context.Context, timeout time.Duration) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp, err := f.backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.prefix), KeysOnly: true})
+	if err != nil {
+		return 0, err
+	}
+	if resp.Header.Revision < f.at {
+		return 0, fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, resp.Header.Revision, f.at)
+	}
+	return resp.Header.Revision, f.sameHistory()
+}
+
+// sameHistory fails if etcd was restored since the feed has read everything.
+func (f *Feed) sameHistory() error {
+	if f.backend.History() != f.history {
+		return ErrRestored
+	}
+	return nil
+}
+
+// follow watches from where the feed is until the watch fails.
+func (f *Feed) follow(ctx context.Context, healthy func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch := f.backend.Watch(ctx, f.prefix, snapshot.Revision+1)
-	ask := time.NewTicker(progressEvery)
-	defer ask.Stop()
-	stale := time.NewTimer(StaleAfter)
-	defer stale.Stop()
-	quiet := true // the watch has told nothing yet
+	watch := f.backend.Watch(ctx, f.prefix, f.at+1)
+	quiet := true // the watch has delivered nothing yet
+	s := newSilence()
+	defer s.timer.Stop()
 	for {
 		select {
 		case m, ok := <-watch.Messages():
@@ -117,36 +187,54 @@ func (f *Feed) follow(ctx context.Context, healthy func()) error {
 			}
 			healthy()
 			quiet = false
-			if err := f.send(ctx, FeedMessage{Events: m.Events, Revision: m.Revision}); err != nil {
+			if err := f.deliver(ctx, m); err != nil {
 				return err
 			}
-			stale.Reset(StaleAfter)
-		case <-ask.C:
+			s.broken()
+		case <-s.timer.C:
+			switch s.next() {
+			case listen:
+				continue
+			case giveUp:
+				watch.Abandon()
+				return errors.New("the watch fell silent")
+			}
 			watch.RequestProgress()
-			if quiet && f.unchanged(ctx, snapshot.Revision) {
-				if err := f.send(ctx, FeedMessage{Revision: snapshot.Revision}); err != nil {
+			if !quiet {
+				continue
+			}
+			// Until the first write after it, a watch from the next revision on tells
+			// no progress.
+			rev, err := f.present(ctx, askAgain)
+			if errors.Is(err, ErrRestored) {
+				return err
+			}
+			if err == nil && rev == f.at {
+				if err := f.send(ctx, FeedMessage{Revision: rev}); err != nil {
 					return err
 				}
-				stale.Reset(StaleAfter)
+				s.broken()
 			}
 		case <-f.progress:
 			watch.RequestProgress()
-		case <-stale.C:
-			watch.Abandon()
-			return errors.New("the watch fell silent")
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// unchanged tells whether etcd is still at the revision of the snapshot. Until
-// the first write after it, a watch from the next revision on tells no progress.
-func (f *Feed) unchanged(ctx context.Context, rev int64) bool {
-	ctx, cancel := context.WithTimeout(ctx, progressEvery/2)
-	defer cancel()
-	resp, err := f.backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.prefix), KeysOnly: true})
-	return err == nil && resp.Header.Revision == rev
+// deliver passes on what a watch has delivered beyond where the feed is. A member that
+// lags may begin with what is known already.
+func (f *Feed) deliver(ctx context.Context, m WatchMessage) error {
+	if err := f.sameHistory(); err != nil {
+		return err
+	}
+	known := func(e *mvccpb.Event) bool { return e.Kv.ModRevision <= f.at }
+	if slices.ContainsFunc(m.Events, known) {
+		m.Events = slices.DeleteFunc(slices.Clone(m.Events), known)
+	}
+	f.at = max(f.at, m.Revision)
+	return f.send(ctx, FeedMessage{Events: m.Events, Revision: f.at})
 }
 
 func (f *Feed) send(ctx context.Context, m FeedMessage) error {
@@ -156,4 +244,53 @@ func (f *Feed) send(ctx context.Context, m FeedMessage) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// silence judges how long a watch has delivered nothing. It counts requests that etcd
+// had the time to answer, since time alone says nothing about etcd: the reader of the
+// feed may be slow, or the whole process.
+type silence struct {
+	timer *time.Timer
+	due   time.Time // when the timer fires
+	asked int       // requests for progress since the last message
+}
+
+// What a feed does about a watch that is silent.
+type aboutSilence int
+
+const (
+	listen aboutSilence = iota
+	ask
+	giveUp
+)
+
+func newSilence() *silence {
+	return &silence{timer: time.NewTimer(progressEvery), due: time.Now().Add(progressEvery)}
+}
+
+func (s *silence) wait(d time.Duration) {
+	s.timer.Reset(d)
+	s.due = time.Now().Add(d)
+}
+
+// broken begins again: a message was delivered.
+func (s *silence) broken() {
+	s.asked = 0
+	s.wait(progressEvery)
+}
+
+// next returns what to do now that the timer has fired. If it fires late, whatever held
+// it up may have held up an answer too.
+func (s *silence) next() aboutSilence {
+	late := time.Since(s.due) > askAgain/2
+	s.wait(askAgain)
+	switch {
+	case late:
+		s.asked = 0
+		return listen
+	case s.asked == 2:
+		return giveUp
+	}
+	s.asked++
+	return ask
 }

@@ -24,6 +24,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
 		"berth-watch", strconv.FormatUint(c.watched.Add(1), 10))
 	ctx, cancel := context.WithCancel(ctx)
 	w := &clientWatch{
+		client:   c,
 		conn:     conn,
 		ctx:      ctx,
 		cancel:   cancel,
@@ -37,6 +38,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
 }
 
 type clientWatch struct {
+	client   *Client
 	conn     *clientv3.Client
 	ctx      context.Context // the watch's own, for requests on its stream
 	cancel   context.CancelFunc
@@ -86,6 +88,9 @@ func (w *clientWatch) run(prefix string, from int64) {
 		clientv3.WithRev(from))
 	for r := range events {
 		m := WatchMessage{Err: classify("watch", r.Err())}
+		if m.Err == nil {
+			m.Err = w.client.checkCluster(r.Header.ClusterId)
+		}
 		switch {
 		case m.Err != nil:
 			w.failed(m.Err)
@@ -100,6 +105,7 @@ func (w *clientWatch) run(prefix string, from int64) {
 		default:
 			continue
 		}
+		w.client.note(m.Revision)
 		if !w.send(m) || m.Err != nil {
 			return
 		}
@@ -134,11 +140,22 @@ const (
 type Snapshot struct {
 	KVs      []*mvccpb.KeyValue
 	Revision int64
+	// History is the [Backend.History] that it is of.
+	History uint64
+	// Reason is why a [Feed] has read everything again: [ErrCompacted],
+	// [ErrRestored] or [ErrBehind]. Nil is a feed's first snapshot, and one that no
+	// feed has read.
+	Reason error
 }
+
+// NewHistory reports whether what was known before may be of another history than
+// the snapshot: a feed could not go on from there. Etcd may have been restored from a
+// backup, and a restore that raises the revision looks like a compaction.
+func (s *Snapshot) NewHistory() bool { return s.Reason != nil }
 
 // ReadAll reads everything under prefix at one revision, in pages.
 func ReadAll(ctx context.Context, b Backend, prefix string) (Snapshot, error) {
-	var s Snapshot
+	s := Snapshot{History: b.History()}
 	key, limit := []byte(prefix), pageSize
 	for {
 		resp, err := readPage(ctx, b, &pb.RangeRequest{

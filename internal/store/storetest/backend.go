@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ type Backend struct {
 	down, frozen bool
 	closed       bool
 	watches      map[*watch]struct{}
+	restored     bool // etcd was, and no answer has told so yet
+	history      uint64
 }
 
 var _ store.Backend = (*Backend)(nil)
@@ -74,6 +77,57 @@ func (b *Backend) BreakWatches(err error) {
 			w.broken = err
 		}
 	})
+}
+
+// Restore replaces the etcd behind all clients by e, which then must be used through
+// [Backend.Do] alone: as a restore from a backup does. Watches go on in e after what
+// they have delivered. If e is at an earlier revision, the next answer that carries
+// one is [store.ErrRestored] to each client.
+func (b *Backend) Restore(e *Etcd) {
+	h := b.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.clients {
+		c.restored = c.restored || e.Revision() < h.etcd.Revision()
+		for w := range c.watches {
+			w.follower = e.Follow(string(w.follower.prefix), w.follower.next)
+		}
+	}
+	h.etcd, h.told, h.clock = e, e.Revision(), time.Now()
+	for c := range h.clients {
+		c.wake()
+	}
+}
+
+// History counts the answers that told of a restore.
+func (b *Backend) History() uint64 {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	return b.history
+}
+
+// check tells of a restore, once.
+func (b *Backend) check(op Op) error {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	if !b.restored {
+		return nil
+	}
+	b.restored = false
+	b.history++
+	return fmt.Errorf("%s: %w", op, store.ErrRestored)
+}
+
+// checked is an answer that carries a revision.
+func checked[T any](b *Backend, op Op, answer T, err error) (T, error) {
+	if err == nil {
+		err = b.check(op)
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return answer, nil
 }
 
 // set changes what watches depend on and has them look.
@@ -141,16 +195,18 @@ func (b *Backend) later(f Fault, do func(*Etcd)) {
 
 // Txn sends one transaction.
 func (b *Backend) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	return call(ctx, b, Call{Op: OpTxn, Txn: req}, func(e *Etcd, c Call) (*pb.TxnResponse, error) {
+	resp, err := call(ctx, b, Call{Op: OpTxn, Txn: req}, func(e *Etcd, c Call) (*pb.TxnResponse, error) {
 		return e.Txn(c.Txn)
 	})
+	return checked(b, OpTxn, resp, err)
 }
 
 // Range reads keys.
 func (b *Backend) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	return call(ctx, b, Call{Op: OpRange, Range: req}, func(e *Etcd, c Call) (*pb.RangeResponse, error) {
+	resp, err := call(ctx, b, Call{Op: OpRange, Range: req}, func(e *Etcd, c Call) (*pb.RangeResponse, error) {
 		return e.Range(c.Range)
 	})
+	return checked(b, OpRange, resp, err)
 }
 
 // Grant makes a lease.
