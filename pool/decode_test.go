@@ -231,3 +231,37 @@ func TestRequestsOutOfRangeNameTheField(t *testing.T) {
 		})
 	}
 }
+
+// garbling texts do something to a terminal, or to the order in which a line is read.
+var garbling = []string{"a\x1b[2Jb", "a\nb", "a\x00", "a\u009bb", "a\u202eb", "\u2066a", "a\u200f", "a\u061cb", "a\u2028b", "a\xffb"}
+
+func TestTextsThatWouldGarbleAListAreRefused(t *testing.T) {
+	for _, text := range garbling {
+		for field, holder := range map[string]Holder{
+			"run_id": {Run: text}, "step_key": {Step: text}, "labels": {Labels: map[string]string{text: "x"}}, "labels.team": {Labels: map[string]string{"team": text}},
+		} {
+			r := Request{ID: "c", Slots: map[string]int{"db": 1}, Holder: holder}
+			var p *problem.Error
+			if err := r.Validate(); !errors.As(err, &p) || p.Field != field || strings.ContainsAny(p.Message, "\x1b\n\x00\u202e") {
+				t.Errorf("%q as %s: %v", text, field, err)
+			}
+		}
+	}
+	for _, text := range []string{"", "nightly 7", "größe", "東京　駅", "می\u200cخواهم", "👩\u200d👧", "שלום", "a\u00a0b"} {
+		r := Request{ID: "c", Slots: map[string]int{"db": 1}, Holder: Holder{Run: text, Labels: map[string]string{"team": text}}}
+		if err := r.Validate(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// An upgrade must not close a pool because of what an older berth has let in.
+func TestClaimsWithTextsThatAreRefusedNowCanBeRead(t *testing.T) {
+	holder := `{"host":"h","instance":"i","run":"a\u001b[2J\u202e","labels":{"a\n":"b\u0007"}}`
+	if _, err := decodeWaiter("k", []byte(`{"v":1,"pools":{"a":2},"holder":`+holder+`,"queued":"2026-01-01T00:00:00Z"}`), Order{Claim: "c"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := decodeRecord("k", "c", []byte(`{"pools":{"a":2},"holder":`+holder+`,"since":"2026-01-01T00:00:00Z"}`)); err != nil {
+		t.Error(err)
+	}
+}

@@ -2,6 +2,8 @@ package pool
 
 import (
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/berthhq/berth/internal/problem"
 )
@@ -58,6 +60,23 @@ func isWord(s string) bool {
 		}
 	}
 	return s != ""
+}
+
+// IsLine reports whether a text can be shown in a line of a list, on a terminal too: it is
+// UTF-8, without control characters, line separators, and characters that change the
+// direction in which the text around them is shown.
+func IsLine(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+	})
+}
+
+// ValidateLine refuses a text that is not [IsLine].
+func ValidateLine(field, s string) error {
+	if !IsLine(s) {
+		return problem.Field(field, "%q can't be shown in a line: allowed is text without control characters, line breaks and characters that change its direction", clip(s))
+	}
+	return nil
 }
 
 func validateText(field, s string) error {

@@ -53,6 +53,15 @@ type Request struct {
 
 // Validate refuses what can't be asked for, whatever pools there are.
 func (r *Request) Validate() error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	return r.Holder.validateLines()
+}
+
+// validate refuses what no claim can be. Records of claims that were made before may have
+// texts that are refused now: they are read as they are, or their pools would stand still.
+func (r *Request) validate() error {
 	if err := ValidateID(r.ID); err != nil {
 		return err
 	}
@@ -108,6 +117,25 @@ func (h *Holder) validate() error {
 			return err
 		}
 		if err := validateText("labels."+k, h.Labels[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validateLines refuses texts that would garble the lists in which holders are shown.
+func (h *Holder) validateLines() error {
+	if err := ValidateLine("run_id", h.Run); err != nil {
+		return err
+	}
+	if err := ValidateLine("step_key", h.Step); err != nil {
+		return err
+	}
+	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+		if err := ValidateLine("labels", k); err != nil {
+			return err
+		}
+		if err := ValidateLine("labels."+k, h.Labels[k]); err != nil {
 			return err
 		}
 	}

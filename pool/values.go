@@ -110,7 +110,7 @@ func decodeRecord(key, claim string, data []byte) (*record, error) {
 
 func (r *record) check(claim string) error {
 	req := Request{ID: claim, Slots: r.Pools, Priority: r.Priority, Holder: r.Holder}
-	if err := req.Validate(); err != nil {
+	if err := req.validate(); err != nil {
 		return err
 	}
 	if len(r.Keys) > MaxKeys {
@@ -157,7 +157,7 @@ func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {
 		return waiterValue{}, err
 	}
 	req := Request{ID: o.Claim, Slots: v.Pools, Priority: o.Priority, Holder: v.Holder}
-	if err := req.Validate(); err != nil {
+	if err := req.validate(); err != nil {
 		return waiterValue{}, &store.CorruptError{Key: key, Reason: err}
 	}
 	return v, nil

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/oklog/ulid/v2"
@@ -132,7 +131,7 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 // for how it says so.
 func tidy(text string) string {
 	text = strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+		if r != '\n' && r != '\t' && !pool.IsLine(string(r)) {
 			return ' '
 		}
 		return r

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -38,7 +36,7 @@ func fileOf(id string) string { return strings.ReplaceAll(id, "/", "~") }
 
 // fitsLine tells whether a name can be kept: see [run.MaxText].
 func fitsLine(name string) bool {
-	return len(name) <= run.MaxText && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
+	return len(name) <= run.MaxText && pool.IsLine(name)
 }
 
 // counts are the metrics of what has an id.

@@ -7,12 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -196,8 +195,8 @@ func reasonOrBy(c *cli.Context, done string) (string, error) {
 		}
 		return done + " by " + who, nil
 	}
-	if why == "" || len(why) > maxReason || !utf8.ValidString(why) || strings.ContainsFunc(why, unicode.IsControl) {
-		return "", usagef("--reason must be one line of 1 to %d bytes", maxReason)
+	if why == "" || len(why) > maxReason || !pool.IsLine(why) {
+		return "", usagef("--reason must be one line of 1 to %d bytes, without characters that change its direction", maxReason)
 	}
 	return why, nil
 }

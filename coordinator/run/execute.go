@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // activeValue is what the key of a living executor holds: which run it has is in
@@ -40,6 +41,9 @@ func (l OnLease) TakeOver(_ context.Context, r *Run, _ store.Extra) (int64, erro
 // problem, one that somebody else has a RunTaken one.
 func (s Store) Start(ctx context.Context, id string, by Executor, at Home) (*Run, error) {
 	if err := validateText("executor", by.Name); err != nil {
+		return nil, err
+	}
+	if err := pool.ValidateLine("executor", by.Name); err != nil {
 		return nil, err
 	}
 	return s.change(ctx, id, "the run was not started", func(r *Run) (step, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -114,6 +115,14 @@ func (ch LimitsChange) validate() error {
 	max := DefaultMaxRuns
 	if ch.MaxConcurrentRuns != nil {
 		max = *ch.MaxConcurrentRuns
+	}
+	for i, t := range ch.Tags {
+		if t.Limit == Unlimited {
+			continue // it can be removed, whatever it is
+		}
+		if err := pool.ValidateLine(fmt.Sprintf("tags[%d]", i), t.Name()); err != nil {
+			return err
+		}
 	}
 	return Limits{MaxConcurrentRuns: max, Tags: ch.Tags}.Validate()
 }

@@ -135,6 +135,9 @@ func (s *Spec) ValidateNew() error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	if err := s.validateLines(); err != nil {
+		return err
+	}
 	switch {
 	case s.Delay > 0 && !s.NotBefore.IsZero():
 		return problem.Field("delay", "it is given beside not_before: allowed is one of the two")
@@ -144,6 +147,27 @@ func (s *Spec) ValidateNew() error {
 		return problem.Field("max_concurrent_steps", "it bounds steps, and the run has none")
 	case s.Steps == 0 && s.MaxStepsPerTick != 0:
 		return problem.Field("max_steps_per_tick", "it bounds steps, and the run has none")
+	}
+	return nil
+}
+
+// validateLines refuses texts that would garble the lists in which runs are shown.
+func (s *Spec) validateLines() error {
+	if err := pool.ValidateLine("name", s.Name); err != nil {
+		return err
+	}
+	if err := pool.ValidateLine("owner", s.Owner); err != nil {
+		return err
+	}
+	for what, pairs := range map[string]map[string]string{"tags": s.Tags, "labels": s.Labels} {
+		for _, key := range slices.Sorted(maps.Keys(pairs)) {
+			if err := pool.ValidateLine(what, key); err != nil {
+				return err
+			}
+			if err := pool.ValidateLine(what+"."+clip(key), pairs[key]); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
