@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -116,6 +117,40 @@ func (r Registry) Check(ctx context.Context, slots map[string]int) error {
 		}
 	}
 	return nil
+}
+
+// OtherLimitError is that a pool has another limit than the one that was declared.
+type OtherLimitError struct {
+	Pool            string
+	Declared, Limit int
+}
+
+func (e *OtherLimitError) Error() string {
+	return fmt.Sprintf("pool '%s' has the limit %d, and not %d", e.Pool, e.Limit, e.Declared)
+}
+
+// Declare returns what makes a pool have a limit: the condition that it is as it was read,
+// and if there is none the operation that creates it. If it has another limit, that is an
+// [*OtherLimitError].
+func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Compare, *pb.RequestOp, error) {
+	old, _, rev, err := r.read(ctx, name)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case rev != 0 && old.Limit != limit:
+		return nil, nil, &OtherLimitError{name, limit, old.Limit}
+	}
+	key := r.Keys.Spec(name)
+	same := store.ModEquals(key, rev)
+	if rev != 0 {
+		return same, nil, nil
+	}
+	spec := DefaultSpec()
+	spec.Limit = limit
+	if err := spec.Validate(); err != nil {
+		return nil, nil, err
+	}
+	return same, store.Put(key, encodeSpec(spec, 0), 0), nil
 }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release

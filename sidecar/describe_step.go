@@ -16,7 +16,7 @@ func StepsOf(o *step.Overview) StepList {
 func stepOf(s step.Summary) Step {
 	sh := s.Shape
 	return Step{
-		Name: sh.Name, Needs: s.Needs, Count: sh.Count, Concurrency: sh.Concurrency, Queue: sh.Queue, Task: sh.Task,
+		Name: sh.Name, Needs: s.Needs, Count: sh.Count, Concurrency: sh.Concurrency, Queue: sh.Queue, Task: sh.Task, TaskLimit: sh.TaskLimit,
 		Pools: sh.Pools, External: sh.External, Retries: sh.Retries, Backoff: Duration(sh.Backoff),
 		Timeout: Duration(sh.Timeout), OnFailure: string(sh.OnFailure),
 		Counts: StepCounts{

@@ -36,7 +36,7 @@ func (s *stage) published(runID string, change ...func(*step.Spec)) store.StepID
 	}
 	id := store.StepID{Run: runID, Step: "x"}
 	rec := step.Record{Status: step.Requested}.Publish(time.Now())
-	ready := step.Ready{Run: runID, Step: "x", External: spec.External, Task: spec.Task, ScheduledAt: rec.ScheduledAt}
+	ready := step.Ready{Run: runID, Step: "x", External: spec.External, Task: spec.Task.Name, ScheduledAt: rec.ScheduledAt}
 	key := s.store.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, r.Created, 0, 0, runID)
 	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil,
 		store.Put(s.store.Keys.Step(id), rec.Encode(), 0), store.Put(key, ready.Encode(), 0)); err != nil {
@@ -178,7 +178,7 @@ func TestAnInstanceThatIsCanceledByItselfHasToStop(t *testing.T) {
 // A claim can be granted in the moment in which who waits for it hangs up.
 func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
 	onStage(t, func(s *stage) {
-		id := s.published("a", func(sp *step.Spec) { sp.Task = "resize" })
+		id := s.published("a", func(sp *step.Spec) { sp.Task.Name = "resize" })
 		s.hasPool = func(name string) bool { return name == "task.resize" }
 		s.claim = func(ctx context.Context, slots berth.Slots, opts ...berth.ClaimOption) (*berth.Claim, error) {
 			var r pool.Request

@@ -156,7 +156,7 @@ func TestAnInstanceIsTakenWithItsSlots(t *testing.T) {
 // The limit of a task is that of a pool; without one there is none, and no slot.
 func TestATaskThatHasALimitTakesASlot(t *testing.T) {
 	d := led(t, 1)
-	task := func(s *step.Spec) { s.Task = "resize" }
+	task := func(s *step.Spec) { s.Task.Name = "resize" }
 	d.fanned("free", fan("x", 1, task))
 	d.finish(d.take("free", 0, sidecar.StepTake{}), sidecar.StepFinish{Status: "succeeded"})
 	if held := d.slots(); len(held) != 0 {

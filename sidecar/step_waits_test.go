@@ -37,7 +37,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 	d.pool("task.z", 0)
 	d.works(1, "default")
 	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{
-		{Name: "limited", Shell: "x", Task: "z", Items: &step.Items{Range: &step.Range{From: 1, To: 2, By: 1}}},
+		{Name: "limited", Shell: "x", Task: step.Task{Name: "z"}, Items: &step.Items{Range: &step.Range{From: 1, To: 2, By: 1}}},
 		{Name: "gpu", Shell: "x", Queue: "gpu"},
 		{Name: "busy", Shell: "x", Items: &step.Items{Range: &step.Range{From: 1, To: 3, By: 1}}, Concurrency: 2},
 		{Name: "outside", External: true},

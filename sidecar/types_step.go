@@ -13,6 +13,7 @@ type Step struct {
 	Concurrency int        `json:"concurrency,omitempty" doc:"How many of them are in flight at a time at most; left out if there is no such window."`
 	Queue       string     `json:"queue"`
 	Task        string     `json:"task,omitempty"`
+	TaskLimit   *int       `json:"task_limit,omitempty" doc:"Of the task, as it was declared with the step. What holds is the limit of the pool."`
 	Pools       Slots      `json:"pools,omitempty" doc:"Slots that each instance takes."`
 	External    bool       `json:"external,omitempty" doc:"It is for executors over HTTP."`
 	Retries     int        `json:"retries,omitempty"`

@@ -57,8 +57,10 @@ func unreadStep(number int, data []byte, err error) *problem.Error {
 		}
 		return problem.Field(clip(field), "%s", typeMessage(wrong, t))
 	}
-	if message, ok := strings.CutPrefix(err.Error(), "items: "); ok {
-		return problem.Field(field+".items", "%s", message)
+	for _, of := range []string{"items", "task"} {
+		if message, ok := strings.CutPrefix(err.Error(), of+": "); ok {
+			return problem.Field(field+"."+of, "%s", message)
+		}
 	}
 	return problem.Field(field, "%s", err)
 }
@@ -71,7 +73,7 @@ type stepSpec struct {
 	Items       stepItems         `json:"items,omitempty"`
 	Concurrency int               `json:"concurrency,omitempty" minimum:"0" maximum:"100000" doc:"The window: how many of its instances are in flight at a time; 0 is no window."`
 	Pools       Slots             `json:"pools,omitempty" doc:"Slots that each instance takes."`
-	Task        string            `json:"task,omitempty" pattern:"^[a-z0-9][a-z0-9._-]*$" maxLength:"58" doc:"Its limit holds over all runs and workers, and is that of pool task.NAME. Without such a pool there is none."`
+	Task        stepTask          `json:"task,omitempty"`
 	Queue       string            `json:"queue,omitempty" pattern:"^[a-z0-9][a-z0-9._-]{0,62}$" doc:"Which workers take it; default if left out."`
 	Command     []string          `json:"command,omitempty" nullable:"false" doc:"A program and its arguments, without a shell. Exactly one of command, shell and external is needed. Texts of command, shell, env and input are templates, rendered once when the run is submitted."`
 	Shell       string            `json:"shell,omitempty" doc:"A text for /bin/sh -c."`
@@ -97,6 +99,27 @@ func (stepItems) Schema(huma.Registry) *huma.Schema {
 			{
 				Type: huma.TypeObject, AdditionalProperties: closed, Required: []string{"from", "to"},
 				Properties: map[string]*huma.Schema{"from": number, "to": number, "by": number},
+			},
+		},
+	}
+}
+
+// stepTask describes [step.Task].
+type stepTask struct{}
+
+// Schema describes a name, or an object with the limit.
+func (stepTask) Schema(huma.Registry) *huma.Schema {
+	longest, least, most, closed := 58, float64(pool.Unlimited), float64(pool.MaxLimit), false
+	name := &huma.Schema{Type: huma.TypeString, Pattern: "^[a-z0-9][a-z0-9._-]*$", MaxLength: &longest}
+	return &huma.Schema{
+		Description: "Its limit holds over all runs and workers, and is that of pool task.NAME. With a limit here, the pool is created if there is none, and the run is refused if it has another one. Without such a pool there is no limit.",
+		OneOf: []*huma.Schema{
+			name,
+			{
+				Type: huma.TypeObject, AdditionalProperties: closed, Required: []string{"name", "limit"},
+				Properties: map[string]*huma.Schema{
+					"name": name, "limit": {Type: huma.TypeInteger, Minimum: &least, Maximum: &most, Description: "0 is closed, -1 unlimited."},
+				},
 			},
 		},
 	}

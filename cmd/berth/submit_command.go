@@ -35,7 +35,7 @@ const mainStep = "main"
 func commandStep(c *cli.Context, run string, slots map[string]int) (step.Spec, error) {
 	s := step.Spec{
 		Name: mainStep, Command: c.Args().Slice(), Pools: slots,
-		Concurrency: c.Int("concurrency"), Queue: c.String("queue"), Task: c.String("task"), Retries: c.Int("retries"),
+		Concurrency: c.Int("concurrency"), Queue: c.String("queue"), Task: step.Task{Name: c.String("task")}, Retries: c.Int("retries"),
 	}
 	if pool.ValidateName(run) == nil {
 		s.Name = run

@@ -72,7 +72,7 @@ func (d *submissionReader) step(number int, n *yaml.Node) (s step.Spec) {
 		case "pools":
 			s.Pools = d.slots(field, value)
 		case "task":
-			s.Task = d.text(field, value)
+			s.Task = d.task(field, value)
 		case "queue":
 			s.Queue = d.text(field, value)
 		case "command":
@@ -96,6 +96,26 @@ func (d *submissionReader) step(number int, n *yaml.Node) (s step.Spec) {
 		}
 	})
 	return s
+}
+
+// task reads the name of a task, or a mapping of its name and its limit.
+func (d *submissionReader) task(path string, n *yaml.Node) (t step.Task) {
+	if n.Kind != yaml.MappingNode {
+		return step.Task{Name: d.text(path, n)}
+	}
+	d.mapping(n, path, []string{"name", "limit"}, func(field string, key, value *yaml.Node) {
+		d.at[field] = value
+		if key.Value == "name" {
+			t.Name = d.text(field, value)
+			return
+		}
+		limit := d.number(field, value)
+		t.Limit = &limit
+	})
+	if t.Name == "" || t.Limit == nil {
+		d.wrong(n, "%s: a mapping needs name and limit, as in {name: resize, limit: 4}", path)
+	}
+	return t
 }
 
 // texts reads a list of texts.

@@ -49,7 +49,7 @@ steps:
 	want := []step.Spec{
 		{
 			Name: "load", Needs: []string{"extract"}, Items: &step.Items{Range: &step.Range{From: 1, To: 20, By: 3}}, Concurrency: 3,
-			Pools: map[string]int{"db": 1}, Task: "resize", Queue: "big", Command: []string{"./load.sh", "{{.item}}"},
+			Pools: map[string]int{"db": 1}, Task: step.Task{Name: "resize"}, Queue: "big", Command: []string{"./load.sh", "{{.item}}"},
 			Env: map[string]string{"DAY": "{{.item}}"}, Input: json.RawMessage(`{"day":"{{.item}}","n":[1,2.50,null,true,"2026-01-02",31,"<"]}`),
 			Retries: 2, Timeout: step.Duration(10 * time.Minute), OnFailure: step.Finish,
 		},

@@ -46,9 +46,10 @@ func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[s
 	return nil, refused
 }
 
-// Begin makes a run whose steps are to be written next. If there is the same run, it
-// is returned, whatever has become of it.
-func (s Store) Begin(ctx context.Context, id string, spec Spec) (*Run, error) {
+// Begin makes a run whose steps are to be written next, along with what function with
+// returns; that is asked for each try. If there is the same run, it is returned, whatever
+// has become of it, and whatever with refuses.
+func (s Store) Begin(ctx context.Context, id string, spec Spec, with func(context.Context) (store.Extra, error)) (*Run, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
 	}
@@ -57,7 +58,22 @@ func (s Store) Begin(ctx context.Context, id string, spec Spec) (*Run, error) {
 	}
 	rec := Record{Spec: spec, Status: Storing, QueuedAt: stampOf(time.Now())}
 	r, _, err := s.create(ctx, id, spec, func(ctx context.Context, absent []*pb.Compare) (*Run, error) {
-		rev, err := store.Commit(ctx, s.Backend, absent, store.Put(s.Keys.Run(id), rec.Encode(), 0))
+		x := store.Extra{}
+		var err error
+		if with != nil {
+			x, err = with(ctx)
+		}
+		if refused := (*problem.Error)(nil); errors.As(err, &refused) {
+			if there, err := s.read(ctx, id); err == nil && there != nil && there.Spec.sameAs(&spec) {
+				return there, nil
+			}
+			return nil, store.Stop(err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		rev, err := store.Commit(ctx, s.Backend, append(x.If, absent...),
+			append(x.Then, store.Put(s.Keys.Run(id), rec.Encode(), 0))...)
 		return &Run{ID: id, Record: rec, Created: rev, Revision: rev}, err
 	})
 	return r, err

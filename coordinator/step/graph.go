@@ -68,6 +68,9 @@ func NewGraph(specs []Spec) (*Graph, error) {
 	if g.total > MaxInstances {
 		return nil, problem.Field("steps", "they have %d instances together: allowed are %d", g.total, MaxInstances)
 	}
+	if err := g.checkDeclared(); err != nil {
+		return nil, err
+	}
 	if size := len(g.Encode()); size > maxGraph {
 		return nil, problem.Field("steps", "names, needs and pools are %d bytes long as JSON: allowed are %d", size, maxGraph)
 	}

@@ -14,7 +14,7 @@ func TestAGraphHasTheShapesOfItsSteps(t *testing.T) {
 		Spec{Name: "report", Needs: []string{"load", "extract"}, Shell: "true"},
 		Spec{
 			Name: "load", Needs: []string{"extract"}, Items: &Items{Range: &Range{1, 20, 1}}, Concurrency: 3,
-			Pools: map[string]int{"db": 2}, Task: "resize", Queue: "big", External: true,
+			Pools: map[string]int{"db": 2}, Task: Task{Name: "resize"}, Queue: "big", External: true,
 			Retries: 2, Backoff: Duration(time.Second), Timeout: Duration(time.Minute), OnFailure: Finish,
 		},
 		Spec{Name: "extract", Items: itemsOf("1", "2"), Command: []string{"true"}},

@@ -25,12 +25,14 @@ type Shape struct {
 	Concurrency int            `json:"concurrency,omitempty"`
 	Pools       map[string]int `json:"pools,omitempty"`
 	Task        string         `json:"task,omitempty"`
-	Queue       string         `json:"queue"`
-	External    bool           `json:"external,omitempty"`
-	Retries     int            `json:"retries,omitempty"`
-	Backoff     Duration       `json:"backoff,omitempty"`
-	Timeout     Duration       `json:"timeout,omitempty"`
-	OnFailure   OnFailure      `json:"on_failure"`
+	// TaskLimit is the limit of the task that was declared with the step; nil is none.
+	TaskLimit *int      `json:"task_limit,omitempty"`
+	Queue     string    `json:"queue"`
+	External  bool      `json:"external,omitempty"`
+	Retries   int       `json:"retries,omitempty"`
+	Backoff   Duration  `json:"backoff,omitempty"`
+	Timeout   Duration  `json:"timeout,omitempty"`
+	OnFailure OnFailure `json:"on_failure"`
 	// NotBefore is the time before which no instance is published; zero is at once.
 	NotBefore run.Instant `json:"not_before,omitzero"`
 }
@@ -42,7 +44,7 @@ func (s *Shape) Pause(attempt int) time.Duration { return Pause(time.Duration(s.
 func shapeOf(s *Spec, needs []int) Shape {
 	sh := Shape{
 		Name: s.Name, Needs: needs, Count: 1, Concurrency: s.Concurrency,
-		Task: s.Task, Queue: s.Queue, External: s.External,
+		Task: s.Task.Name, TaskLimit: s.Task.Limit, Queue: s.Queue, External: s.External,
 		Retries: s.Retries, Backoff: s.Backoff, Timeout: s.Timeout, OnFailure: s.OnFailure,
 		NotBefore: s.NotBefore,
 	}
@@ -80,7 +82,7 @@ func (s *Shape) check(number int) error {
 	}
 	// What is left is as in the spec.
 	spec := Spec{
-		Name: s.Name, Concurrency: s.Concurrency, Pools: s.Pools, Task: s.Task, Queue: s.Queue,
+		Name: s.Name, Concurrency: s.Concurrency, Pools: s.Pools, Task: Task{s.Task, s.TaskLimit}, Queue: s.Queue,
 		Retries: s.Retries, Backoff: s.Backoff, Timeout: s.Timeout, OnFailure: s.OnFailure,
 	}
 	return errors.Join(spec.validateItems(), spec.validateWhere(), spec.validateRetries())

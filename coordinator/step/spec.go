@@ -68,8 +68,8 @@ type Spec struct {
 	Concurrency int `json:"concurrency,omitempty"`
 	// Pools are slots that each instance takes.
 	Pools map[string]int `json:"pools,omitempty"`
-	// Task is a name whose limit holds over all runs and workers.
-	Task string `json:"task,omitempty"`
+	// Task is whose limit holds over all runs and workers.
+	Task Task `json:"task,omitzero"`
 	// Queue says which workers take it: [DefaultQueue] if it is empty.
 	Queue string `json:"queue,omitempty"`
 
@@ -173,16 +173,16 @@ func (s *Spec) validateWhere() error {
 	if s.Queue != "" && pool.ValidateName(s.Queue) != nil {
 		return s.wrong("queue", "%q is no name of a queue: allowed are %s", clip(s.Queue), nameRule)
 	}
-	if s.Task == "" {
-		return nil
+	if err := s.validateTask(); err != nil || s.Task.Name == "" {
+		return err
 	}
 	// It has to begin as a pool's name does, too.
-	if pool.ValidateName(TaskPool(s.Task)) != nil || pool.ValidateName(s.Task) != nil {
+	if pool.ValidateName(TaskPool(s.Task.Name)) != nil || pool.ValidateName(s.Task.Name) != nil {
 		return s.wrong("task", "%q is no name of a task: allowed are 1 to %d of a-z, 0-9, '.', '_' and '-', the first a letter or digit",
-			clip(s.Task), 63-len(taskPools))
+			clip(s.Task.Name), 63-len(taskPools))
 	}
-	if _, both := s.Pools[TaskPool(s.Task)]; both {
-		return s.wrong("pools."+TaskPool(s.Task), "it is the pool of task %q, which takes its slot already: one of the two has to go", s.Task)
+	if _, both := s.Pools[TaskPool(s.Task.Name)]; both {
+		return s.wrong("pools."+TaskPool(s.Task.Name), "it is the pool of task %q, which takes its slot already: one of the two has to go", s.Task.Name)
 	}
 	if len(s.Pools)+1 > pool.MaxPools {
 		return s.wrong("pools", "%d pools are too many for one instance, with that of its task: allowed are %d", len(s.Pools)+1, pool.MaxPools)

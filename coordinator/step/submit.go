@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -27,7 +28,8 @@ const (
 )
 
 // Submit puts a run with steps into the queue: first all that its instances are to do
-// is written, then it is queued. Asking again with the same id finds the same run, and
+// is written, then it is queued. The pools of tasks that declare a limit are created in the
+// transaction that makes its record, so that what is refused leaves none. Asking again with the same id finds the same run, and
 // goes on where an earlier try has ended.
 func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.Spec, g *Graph) (r *run.Run, created bool, err error) {
 	works, digest, err := g.works(id, &spec)
@@ -38,7 +40,8 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 	if there, err := runs.CheckPools(ctx, id, spec, g.slots()); there != nil || err != nil {
 		return there, false, g.ofStep(err)
 	}
-	r, err = runs.Begin(ctx, id, spec)
+	pools := pool.Registry{Backend: s.Backend, Keys: s.Keys}
+	r, err = runs.Begin(ctx, id, spec, func(ctx context.Context) (store.Extra, error) { return g.declare(ctx, pools) })
 	if err != nil || r.Status != run.Storing {
 		return r, false, err
 	}

@@ -81,7 +81,7 @@ func stepSpecs(kind string, n int) []step.Spec {
 func plainSpecs(kind string, n int) []step.Spec {
 	specs := stepSpecs(kind, n)
 	for i := range specs {
-		specs[i].Task = ""
+		specs[i].Task = step.Task{}
 	}
 	return specs
 }
@@ -103,7 +103,7 @@ func mixedSpecs(n int) []step.Spec {
 
 func fanOf(name string, n int, task string) step.Spec {
 	return step.Spec{
-		Name: name, Task: task, Command: []string{"true"}, Retries: stepRetries,
+		Name: name, Task: step.Task{Name: task}, Command: []string{"true"}, Retries: stepRetries,
 		Items: &step.Items{Range: &step.Range{From: 1, To: int64(n), By: 1}},
 	}
 }

@@ -38,7 +38,7 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 		{Name: "gpu", Command: []string{"true"}, Queue: "gpu"},
 		{Name: "busy", Command: []string{"true"}, Items: items(3)},
 		{Name: "outside", External: true},
-		{Name: "late", Command: []string{"true"}, Items: items(4), Task: "z"},
+		{Name: "late", Command: []string{"true"}, Items: items(4), Task: step.Task{Name: "z"}},
 		{Name: "then", Command: []string{"true"}, Needs: []string{"gpu"}},
 	}})
 	page := d.until("/runs/w", "it is known that there is no worker", func(p *document) bool {

@@ -19,7 +19,7 @@ import (
 
 // What is promised of workers, of tasks with limits and of slots of instances.
 
-func ofTask(name string) func(*step.Spec) { return func(s *step.Spec) { s.Task = name } }
+func ofTask(name string) func(*step.Spec) { return func(s *step.Spec) { s.Task.Name = name } }
 func from(name string, n int) func(*step.Spec) {
 	return func(s *step.Spec) { s.Pools = map[string]int{name: n} }
 }

@@ -239,7 +239,7 @@ func TestATasksLimit(t *testing.T) {
 		w := y.worker(host, "", 4, s)
 		defer w.close(t)
 	}
-	task := func(s *step.Spec) { s.Task = "resize" }
+	task := func(s *step.Spec) { s.Task.Name = "resize" }
 	y.submit("one", fan("m", 3, 0, task))
 	y.submit("two", fan("m", 3, 0, task))
 	eventually(t, "one runs", func() bool { return len(s.running()) == 1 })
