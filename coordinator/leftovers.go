@@ -23,10 +23,16 @@ type leftovers struct {
 	metrics *metrics
 	wake    chan struct{} // coalesces
 
-	asked map[string]int64 // claims that were asked back, with their fences
+	asked map[claim]bool // claims that were revoked
 
 	mu   sync.Mutex       // guards what follows
 	runs map[string]int64 // claims of older fences are to go
+}
+
+// claim names one claim: more than one instance may hold its id.
+type claim struct {
+	id    string
+	fence int64
 }
 
 func newLeftovers(cfg Config, m *metrics) *leftovers {
@@ -110,21 +116,21 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 		return err
 	}
 	held, waiting := pools.Claims()
-	still := map[string]int64{}
+	still := map[claim]bool{}
 	for _, h := range held { // those that are not held any more are forgotten
-		if l.asked[h.Claim] == h.Fence {
-			still[h.Claim] = h.Fence
+		if c := (claim{h.Claim, h.Fence}); l.asked[c] {
+			still[c] = true
 		}
 	}
 	l.asked = still
 	registry := pool.Registry{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
 	for _, h := range held {
-		if rev, ended := runs[h.Run]; !ended || h.Fence > rev || l.asked[h.Claim] == h.Fence {
+		if rev, ended := runs[h.Run]; !ended || h.Fence > rev || l.asked[claim{h.Claim, h.Fence}] {
 			continue
 		}
 		l.cfg.Logger.Info("taking back a claim of a run that has ended", "run", h.Run, "claim", h.Claim, "host", h.Host)
 		if h.Bind == run.BindBridge { // nobody has to stop
-			if err := registry.Free(ctx, pools, h.Claim); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
+			if err := registry.Free(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
 				return err
 			}
 			l.metrics.freed.Inc()
@@ -133,7 +139,7 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 		if err := registry.AskBack(ctx, h.Host, h.Claim, h.Fence); err != nil {
 			return err
 		}
-		l.asked[h.Claim] = h.Fence
+		l.asked[claim{h.Claim, h.Fence}] = true
 		l.metrics.freed.Inc()
 	}
 	for _, w := range waiting {

@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"cmp"
+	"context"
 	"slices"
 
 	"github.com/berthhq/berth/internal/store"
@@ -14,59 +16,101 @@ func (c *core) adoptClaims() {
 	if c.adopt == nil {
 		return
 	}
-	found := map[string][]placed{}
-	lease := map[string]store.LeaseID{}
-	rev := map[string]int64{}
-	for _, p := range c.view.order {
+	leases := c.adopt
+	c.adopt = nil
+	for _, part := range c.view.on(func(id store.LeaseID) bool { return leases[id] }) {
+		if !c.takeOver(part) {
+			c.giveBackOrphaned(part)
+		}
+	}
+}
+
+// part is what some leases have of one claim: all its slots, unless it is torn.
+type part struct {
+	claim *claimView
+	rev   int64
+	lease store.LeaseID
+	slots []placed
+}
+
+// on returns the claims that have slots on some leases, by id and with the newest of
+// an id first. The slots of a claim that were put at several revisions, or are on
+// several leases, are parts of their own.
+func (v *view) on(lease func(store.LeaseID) bool) []part {
+	type one struct {
+		claim claimKey
+		rev   int64
+		lease store.LeaseID
+	}
+	found := map[one][]placed{}
+	for _, p := range v.order {
 		for g, gv := range p.groups {
 			for i, s := range gv.slots {
-				if c.adopt[s.lease] {
-					found[s.claim] = append(found[s.claim], placed{ref: slotRef{p.name, g, i}, n: s.n})
-					lease[s.claim], rev[s.claim] = s.lease, s.rev
+				if lease(s.lease) {
+					key := one{s.claim, s.rev, s.lease}
+					found[key] = append(found[key], placed{ref: slotRef{p.name, g, i}, n: s.n})
 				}
 			}
 		}
 	}
-	c.adopt = nil
-	for _, id := range sortedKeys(found) {
-		c.takeOver(id, found[id], lease[id], rev[id])
+	all := make([]part, 0, len(found))
+	for key, slots := range found {
+		// The main key first, as everywhere.
+		slices.SortFunc(slots, func(a, b placed) int {
+			switch {
+			case a.ref == key.claim.main:
+				return -1
+			case b.ref == key.claim.main:
+				return 1
+			}
+			return a.ref.compare(b.ref)
+		})
+		all = append(all, part{claim: v.claim(key.claim), rev: key.rev, lease: key.lease, slots: slots})
 	}
+	slices.SortFunc(all, func(a, b part) int {
+		return cmp.Or(cmp.Compare(a.claim.id, b.claim.id), cmp.Compare(b.rev, a.rev), a.slots[0].ref.compare(b.slots[0].ref))
+	})
+	return all
 }
 
-func (c *core) takeOver(id string, slots []placed, lease store.LeaseID, rev int64) {
-	cv := c.view.claims[id]
-	rec, err := cv.full(c.view.keys)
-	ours := err == nil && cv.keys == len(slots) &&
-		rec.Holder.Host == c.host && rec.Holder.Instance == c.instance
-	if !ours {
-		rec, lease = &record{}, 0 // nobody counts its keys on the lease
+// takeOver makes a claim that an earlier life holds one of this life's, and tells
+// whether it could: not if it is torn, somebody else's, or older than another of
+// its id.
+func (c *core) takeOver(p part) bool {
+	rec, err := p.claim.full(c.view.keys)
+	early := c.entries[p.claim.id]
+	switch {
+	case err != nil || p.claim.keys != len(p.slots) || !p.claim.isOf(c.view.keys, c.host, c.instance):
+		return false
+	case early != nil && early.state != queued:
+		return false
+	case early != nil:
+		c.refuse(early, c.elsewhere(p.claim.id)) // asked for before anybody could know
 	}
-	// The main key first, as everywhere.
-	slices.SortFunc(slots, func(a, b placed) int {
-		switch {
-		case a.ref == cv.main:
-			return -1
-		case b.ref == cv.main:
-			return 1
-		}
-		return 0
-	})
 	e := &entry{
 		req: &Request{
-			ID: id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
+			ID: p.claim.id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
 		},
 		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
-		lease: lease, slots: slots, order: Order{Priority: rec.Priority, Claim: id},
+		lease: p.lease, slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id},
 	}
-	if early := c.entries[id]; early != nil {
-		c.refuse(early, c.elsewhere(id)) // asked for before anybody could know
-	}
-	c.entries[id] = e
-	c.hold(e, nil, rev, c.heard)
-	if !ours {
-		c.log.Warn("giving back slots on a lease of this host that belong to no claim of it", "claim", id, "error", err)
-		c.giveBack(e, nil)
-		return
-	}
+	c.entries[e.req.ID] = e
+	c.hold(e, nil, p.rev, c.heard)
 	c.adopted = append(c.adopted, e.claim)
+	return true
+}
+
+// giveBackOrphaned frees slots on a lease of this instance that no claim of it has.
+// They are no entry's: another claim of that id may be.
+func (c *core) giveBackOrphaned(p part) *entry {
+	c.log.Warn("giving back slots on a lease of this instance that no claim of it has",
+		"claim", p.claim.id, "fence", p.rev, "keys", len(p.slots))
+	ctx, cancel := context.WithCancelCause(context.Background())
+	e := &entry{
+		req:   &Request{ID: p.claim.id, Bridge: true}, // nobody has to stop, or is told
+		slots: p.slots, waiting: &Waiting{Mine: true},
+		claim: &Claim{ID: p.claim.id, Fence: p.rev, ctx: ctx, cancel: cancel},
+	}
+	c.giveBack(e, nil)
+	return e
 }

@@ -193,7 +193,7 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 		if s != g.slots[0] {
 			rec = nil
 		}
-		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.req.ID, rev: rev, lease: e.lease}, rec)
+		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.key(), rev: rev, lease: e.lease}, rec)
 	}
 	for _, gr := range g.groups {
 		gv := gr.pool.group(gr.group)
@@ -206,11 +206,29 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 		c.view.committedLeave(e.order, rev)
 	}
 	c.metrics.granted(now.Sub(e.arrived))
+	c.refuseSecond(e, rev)
 	c.hold(e, extra, rev, now)
 	// The watch may be ahead of this answer and have shown the end already: the keys are
 	// gone, or another instance has put them again under the same id.
 	if !c.stands(e, rev) {
 		c.gone(e)
+	}
+}
+
+// refuseSecond refuses an entry that was granted an id at rev which another instance
+// was granted a moment before: its slots are given back. What was written with it has
+// happened, so then both stand.
+func (c *core) refuseSecond(e *entry, rev int64) {
+	x := &e.req.Extra
+	if e.handed != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
+		return
+	}
+	for _, cv := range c.view.claimsOf(e.req.ID) {
+		if cv.rev < rev && !cv.isOf(c.view.keys, c.host, c.instance) {
+			e.tell(outcome{err: c.elsewhere(e.req.ID)})
+			e.dropped = true
+			return
+		}
 	}
 }
 
@@ -415,7 +433,7 @@ func (c *core) settle(b *batch) {
 		c.done(g.e)
 	}
 	for _, g := range b.grants {
-		if s, ok := c.view.slot(g.slots[0].ref); ok && s.claim == g.e.req.ID && s.lease == g.e.lease {
+		if s, ok := c.view.slot(g.slots[0].ref); ok && s.claim == g.e.key() && s.lease == g.e.lease {
 			c.metrics.granted(now.Sub(g.e.arrived))
 			c.hold(g.e, nil, s.rev, now)
 			continue

@@ -54,12 +54,12 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 
 // elsewhere refuses an id that stands for a claim of somebody else.
 func (c *core) elsewhere(id string) error {
-	seen := c.view.claims[id]
-	if seen == nil {
+	seen := c.view.claimsOf(id)
+	if len(seen) == 0 {
 		return nil
 	}
 	by := ""
-	if r, err := seen.full(c.view.keys); err == nil {
+	if r, err := seen[0].full(c.view.keys); err == nil {
 		by = " by " + r.Holder.Host + "/" + r.Holder.Instance
 	}
 	return problem.New(problem.IDInUse, "claim id %q is held already%s: use another id", id, by)

@@ -248,7 +248,7 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	e.lease = lease
 	b.granted[e] = true
 	for i, s := range slots {
-		own := sentSlot{value: t.puts[i].GetRequestPut().Value, n: s.n, claim: e.req.ID}
+		own := sentSlot{value: t.puts[i].GetRequestPut().Value, n: s.n, claim: claimKey{e.req.ID, slots[0].ref}}
 		if i == 0 {
 			own.record = e.record
 		}

@@ -104,7 +104,7 @@ func (w *world) checkWaiter(k store.PoolKey, ev *mvccpb.Event) {
 	if ev.Type == mvccpb.Event_PUT {
 		w.waiters[key] = ev.Kv
 	}
-	if w.sending != nil && !strings.HasPrefix(o.Claim, w.sending.name+"-") && !isProbe(o, old, ev) {
+	if w.sending != nil && !shared(o.Claim) && !strings.HasPrefix(o.Claim, w.sending.name+"-") && !isProbe(o, old, ev) {
 		w.failf("foreign key: waiter %s was touched by %s", o.Claim, w.sending.name)
 	}
 }
@@ -192,9 +192,17 @@ func (w *world) checkWhole(id string, rev int64) {
 // told is the revision of its keys, for as long as they are there.
 func (w *world) checkFence(h *simHost, c *Claim) {
 	for key, m := range w.model {
-		if m.claim == c.ID && m.rev != c.Fence {
+		if m.claim == named(c.ID, h.name) && m.rev != c.Fence {
 			w.failf("I4: %s was told fence %d of claim %s, whose key %s has %d", h.name, c.Fence, c.ID, key, m.rev)
 		}
+	}
+}
+
+// verify has what an operator would be told judge the store.
+func (w *world) verify() {
+	s := store.Snapshot{KVs: w.under(w.keys.Pools()), Revision: w.etcd.Revision()}
+	for _, v := range newReader(s, w.keys).Verify() {
+		w.failf("verify: %s: %s", v.Key, v.Problem)
 	}
 }
 

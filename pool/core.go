@@ -272,7 +272,7 @@ func (c *core) present(history uint64) { c.loaded = c.loaded && c.history == his
 // stands tells whether an entry has its slots in the view since that revision.
 func (c *core) stands(e *entry, fence int64) bool {
 	s, ok := c.view.slot(e.slots[0].ref)
-	return ok && s.claim == e.req.ID && s.rev == fence
+	return ok && s.claim == e.key() && s.rev == fence
 }
 
 // trouble is why nothing can be claimed now, whatever room there is.

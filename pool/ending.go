@@ -150,8 +150,8 @@ func (c *core) obey(e *entry, now time.Time) {
 // ended takes the slots that were taken from their claims.
 func (c *core) ended(changes []change) {
 	for _, ch := range changes {
-		e := c.entries[ch.claim]
-		if e != nil && e.claim != nil && (e.state == held || e.state == releasing) && ch.rev == e.fence() {
+		e := c.entries[ch.claim.id]
+		if e != nil && e.claim != nil && (e.state == held || e.state == releasing) && ch.claim == e.key() && ch.rev == e.fence() {
 			c.gone(e)
 		}
 	}

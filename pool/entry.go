@@ -167,6 +167,9 @@ func (e *entry) unseat() {
 // leased is how many keys of an entry with those slots hang on its lease.
 func (e *entry) leased(slots []placed) int { return len(slots) + len(e.req.Extra.Leased) }
 
+// key names the claim that an entry with slots has.
+func (e *entry) key() claimKey { return claimKey{e.req.ID, e.slots[0].ref} }
+
 // fence is the revision at which the entry got its slots.
 func (e *entry) fence() int64 { return e.claim.Fence }
 

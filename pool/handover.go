@@ -98,8 +98,8 @@ func (c *core) takeOvers(b *builder) {
 // handed returns the slots of a claim that is to be taken over, and makes its record
 // the entry's; false if it is not there any more.
 func (c *core) handed(e *entry) ([]placed, bool) {
-	cv := c.view.claims[e.req.ID]
-	if cv == nil || cv.rev != e.handed {
+	cv := c.view.fenced(e.req.ID, e.handed)
+	if cv == nil {
 		return nil, false
 	}
 	rec, err := cv.full(c.view.keys)
@@ -110,7 +110,7 @@ func (c *core) handed(e *entry) ([]placed, bool) {
 	var slots []placed
 	for _, ref := range rec.refs(cv.main) {
 		s, ok := c.view.slot(ref)
-		if !ok || s.claim != e.req.ID || s.rev != e.handed {
+		if !ok || s.claim != cv.claimKey || s.rev != e.handed {
 			return nil, false
 		}
 		slots = append(slots, placed{ref: ref, n: s.n})

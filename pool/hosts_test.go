@@ -116,7 +116,7 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 	a := c.claim(one, "a", db(1))
 	w := c.wait(two, "b", db(1))
 	r, err := c.reg.Revoke(c.ctx(), "a", false)
-	if want := (pool.Revocation{Claim: "a", Host: "one", Fence: a.Fence}); err != nil || r != want {
+	if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence}); err != nil || r != want {
 		t.Errorf("revoked: %+v, %v, want %+v", r, err, want)
 	}
 	<-a.Context().Done()
@@ -155,7 +155,7 @@ func TestByForceTheSlotsAreFreeAtOnce(t *testing.T) {
 			a := c.claim(one, "a", slots)
 			w := c.wait(two, "b", slots)
 			r, err := c.reg.Revoke(c.ctx(), "a", true)
-			if want := (pool.Revocation{Claim: "a", Host: "one", Fence: a.Fence, Forced: true}); err != nil || r != want {
+			if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: true}); err != nil || r != want {
 				t.Errorf("revoked: %+v, %v, want %+v", r, err, want)
 			}
 			b := w.got() // whatever the old holder does

@@ -42,6 +42,15 @@ func ValidateID(id string) error {
 	return nil
 }
 
+// ValidateClaim refuses what can't name a claim: an id is wanted, or HOST/INSTANCE/ID.
+func ValidateClaim(claim string) error {
+	by, id, named := cutInstance(claim)
+	if named && (!isPoolName(by.Host) || !isPoolName(by.Instance)) || strings.Contains(id, "/") {
+		return problem.Field("id", "%q names no claim: allowed is an id, or HOST/INSTANCE/ID", clip(claim))
+	}
+	return ValidateID(id)
+}
+
 func isPoolName(s string) bool {
 	return len(s) <= maxPoolName && isWord(s) && strings.ToLower(s) == s
 }

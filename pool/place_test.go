@@ -25,7 +25,7 @@ func drawView(t *rapid.T) *view {
 		p.layout = layoutOf(p.spec.Limit)
 		for i := range rapid.IntRange(0, 30).Draw(t, "slots") {
 			ref := slotRef{name, rapid.IntRange(0, min(p.layout.groups+1, MaxGroups-1)).Draw(t, "group"), rapid.IntRange(0, 8).Draw(t, "index")}
-			v.setSlot(ref, slot{n: rapid.IntRange(1, 4).Draw(t, "n"), claim: fmt.Sprint(name, i), rev: 2}, nil, nil)
+			v.setSlot(ref, slot{n: rapid.IntRange(1, 4).Draw(t, "n"), claim: claimKey{id: fmt.Sprint(name, i)}, rev: 2}, nil, nil)
 		}
 	}
 	return v
@@ -182,7 +182,7 @@ func TestWhatABatchGivesBackIsTakenInPlace(t *testing.T) {
 	p.spec, p.specRev, p.layout = DefaultSpec(), 1, layoutOf(200)
 	p.spec.Limit = 200
 	ref := slotRef{"db", 31, 2}
-	v.setSlot(ref, slot{n: 1, claim: "c", rev: 2}, nil, nil)
+	v.setSlot(ref, slot{n: 1, claim: claimKey{id: "c"}, rev: 2}, nil, nil)
 	pl := newPlacer(v)
 	pl.free(placed{ref, 1})
 	if got := pl.place([]Need{{"db", 1}}, 0); len(got) != 1 || got[0].ref != ref {

@@ -95,13 +95,28 @@ func (e *Engine) Claims(ctx context.Context) ([]HolderStatus, []WaiterStatus, er
 
 // Why tells about one claim, of any host: what it holds, or why it waits.
 type Why struct {
-	Claim  string
-	Held   *HolderStatus
+	Claim string
+	Held  *HolderStatus
+	// All has every claim of that id that is held, Held included, the oldest first.
+	// More than one instance holds one only if they were granted it at the same
+	// moment. Held is then that of the instance that was asked, or else the oldest.
+	All    []HolderStatus
 	Waiter *WaiterStatus
 	Reason Reason // of a waiter
 }
 
-// Why tells about one claim. An unknown one is a ClaimNotFound problem.
+// Fenced returns the claim that is held with a fence, nil if there is none.
+func (w Why) Fenced(fence int64) *HolderStatus {
+	for i := range w.All {
+		if w.All[i].Fence == fence {
+			return &w.All[i]
+		}
+	}
+	return nil
+}
+
+// Why tells about one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
+// a ClaimNotFound problem.
 func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
 	w, err := query(ctx, e, func(c *core) *Why { return c.why(id) })
 	if err != nil {
@@ -110,16 +125,32 @@ func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
 	return known(w, id)
 }
 
-func (c *core) why(id string) *Why {
-	if _, ok := c.view.claims[id]; ok {
-		h := c.view.holder(id)
-		return &Why{Claim: id, Held: &h}
+func (c *core) why(claim string) *Why {
+	by, id, named := cutInstance(claim)
+	if held := c.view.claimsOf(id); len(held) > 0 {
+		w := &Why{Claim: id}
+		for _, cv := range held {
+			h := c.view.holder(cv)
+			if named && (h.Host != by.Host || h.Instance != by.Instance) {
+				continue
+			}
+			w.All = append(w.All, h)
+			if w.Held == nil || cv.isOf(c.view.keys, c.host, c.instance) {
+				w.Held = &h
+			}
+		}
+		if w.Held != nil {
+			return w
+		}
 	}
 	for _, cd := range c.candidates() {
 		if cd.order.Claim != id {
 			continue
 		}
 		w := cd.status(c.view)
+		if named && (w.Host != by.Host || w.Instance != by.Instance) {
+			continue
+		}
 		r := c.view.reasonFor(w.Pools, maxReasonHolders)
 		r.Since = w.Since
 		r.Position, r.Line = c.position(cd.order, w.Pools)

@@ -44,7 +44,8 @@ func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) {
 	return r.core.view.allHolders(), r.core.waiters(nil)
 }
 
-// Why tells about one claim. An unknown one is a ClaimNotFound problem.
+// Why tells about one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
+// a ClaimNotFound problem.
 func (r *Reader) Why(id string) (Why, error) { return known(r.core.why(id), id) }
 
 // detail returns one pool, nil if there is none.

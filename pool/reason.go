@@ -144,7 +144,7 @@ func (p *poolView) holderRefs(v *view, most int) []HolderRef {
 	for _, g := range p.groups {
 		for _, s := range g.slots {
 			i, _ := slices.BinarySearchFunc(first, s, func(a, b slot) int {
-				return cmp.Or(cmp.Compare(a.rev, b.rev), cmp.Compare(a.claim, b.claim))
+				return cmp.Or(cmp.Compare(a.rev, b.rev), cmp.Compare(a.claim.id, b.claim.id), a.claim.main.compare(b.claim.main))
 			})
 			if i >= most || slices.ContainsFunc(first, func(o slot) bool { return o.claim == s.claim }) {
 				continue
@@ -155,7 +155,7 @@ func (p *poolView) holderRefs(v *view, most int) []HolderRef {
 	}
 	var refs []HolderRef
 	for _, s := range first {
-		h := v.holder(s.claim)
+		h := v.holder(v.claim(s.claim))
 		refs = append(refs, HolderRef{Claim: h.Claim, Host: h.Host, Run: h.Run, Step: h.Step, Slots: h.Pools[p.name]})
 	}
 	return refs

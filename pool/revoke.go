@@ -2,6 +2,8 @@ package pool
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -16,9 +18,10 @@ const revocationTTL = 10 * time.Minute
 
 // Revocation is what became of the wish to have a claim back.
 type Revocation struct {
-	Claim string
-	Host  string
-	Fence int64
+	Claim    string
+	Host     string
+	Instance string
+	Fence    int64
 	// Forced tells that the slots are free although the holder may still run.
 	Forced bool
 }
@@ -27,43 +30,76 @@ type Revocation struct {
 // the claim, has the holder stop, and releases it within [RevokeGrace]. By force
 // the slots are freed at once, and whatever the old holder still does can only
 // be told by its fence. An unknown claim is a ClaimNotFound problem.
-func (r Registry) Revoke(ctx context.Context, id string, force bool) (Revocation, error) {
+//
+// The claim is an id, or HOST/INSTANCE/ID where several instances hold claims of one
+// id: then the id alone is refused as Invalid.
+func (r Registry) Revoke(ctx context.Context, claim string, force bool) (Revocation, error) {
 	state, err := Read(ctx, r.Backend, r.Keys)
 	if err != nil {
 		return Revocation{}, store.Problem("the claims could not be read", err)
 	}
-	cv, rec, err := state.held(id)
+	cv, rec, err := state.held(claim)
 	if err != nil {
 		return Revocation{}, err
 	}
-	host := rec.Holder.Host
-	done := Revocation{Claim: id, Host: host, Fence: cv.rev, Forced: force}
+	by := rec.Holder
+	done := Revocation{Claim: cv.id, Host: by.Host, Instance: by.Instance, Fence: cv.rev, Forced: force}
 	if force {
 		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
 	}
-	return done, r.AskBack(ctx, host, id, cv.rev)
+	return done, r.AskBack(ctx, by.Host, cv.id, cv.rev)
 }
 
-// held returns a claim that is held, with its record. An unknown one is a
-// ClaimNotFound problem.
-func (r *Reader) held(id string) (*claimView, *record, error) {
-	cv := r.core.view.claims[id]
+// held returns the claim that is held under an id, or HOST/INSTANCE/ID, with its
+// record. An unknown one is a ClaimNotFound problem, and an id that several instances
+// hold an Invalid one.
+func (r *Reader) held(claim string) (*claimView, *record, error) {
+	keys := r.core.view.keys
+	by, id, hasInstance := cutInstance(claim)
+	all := r.core.view.claimsOf(id)
+	if hasInstance {
+		all = slices.DeleteFunc(all, func(cv *claimView) bool { return !cv.isOf(keys, by.Host, by.Instance) })
+	}
+	switch len(all) {
+	case 0:
+		return nil, nil, problem.New(problem.ClaimNotFound, "no claim %q is held", claim)
+	case 1:
+	default:
+		var names []string
+		for _, cv := range all {
+			h := r.core.view.holder(cv)
+			names = append(names, h.Host+"/"+h.Instance+"/"+id)
+		}
+		return nil, nil, problem.Field("id", "claim %q is held by %d instances: name one of them, as in %s", id, len(all), strings.Join(names, " or "))
+	}
+	rec, err := all[0].full(keys)
+	if err != nil {
+		return nil, nil, problem.New(problem.CorruptValue, "claim %q can't be revoked: %w", claim, err)
+	}
+	return all[0], rec, nil
+}
+
+// cutInstance takes HOST/INSTANCE/ID apart, and is false for an id alone, in which no
+// slash can be.
+func cutInstance(claim string) (by Holder, id string, ok bool) {
+	host, rest, _ := strings.Cut(claim, "/")
+	instance, id, ok := strings.Cut(rest, "/")
+	if !ok {
+		return Holder{}, claim, false
+	}
+	return Holder{Host: host, Instance: instance}, id, true
+}
+
+// Free frees the claim of an id and a fence at once that was read, if it is still the
+// same: for one that nobody relies on. Else it is a ClaimNotFound problem.
+func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) error {
+	cv := in.core.view.fenced(id, fence)
 	if cv == nil {
-		return nil, nil, problem.New(problem.ClaimNotFound, "no claim %q is held", id)
+		return problem.New(problem.ClaimNotFound, "no claim %q with fence %d is held", id, fence)
 	}
-	rec, err := cv.full(r.core.view.keys)
+	rec, err := cv.full(in.core.view.keys)
 	if err != nil {
-		return nil, nil, problem.New(problem.CorruptValue, "claim %q can't be taken back: %w", id, err)
-	}
-	return cv, rec, nil
-}
-
-// Free frees a claim at once that was read, if it is still the same: for one that
-// nobody relies on. Else it is a ClaimNotFound problem.
-func (r Registry) Free(ctx context.Context, in *Reader, id string) error {
-	cv, rec, err := in.held(id)
-	if err != nil {
-		return err
+		return problem.New(problem.CorruptValue, "claim %q can't be freed: %w", id, err)
 	}
 	return r.free(ctx, rec.refs(cv.main), cv.rev)
 }

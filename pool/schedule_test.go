@@ -110,6 +110,12 @@ func (w *world) ask(h *simHost) {
 			return
 		}
 	}
+	if w.rnd.IntN(5) == 0 {
+		req.ID = sharedID + string(rune('a'+w.rnd.IntN(3)))
+		if h.wanted[req.ID] != nil || h.has[req.ID] != nil {
+			return
+		}
+	}
 	h.ids = append(h.ids, req.ID)
 	for _, p := range w.pools {
 		if w.rnd.IntN(2) == 0 {
@@ -129,7 +135,7 @@ func (w *world) ask(h *simHost) {
 			req.Extra.Then[0].GetRequestPut().Lease = goneLease
 		}
 	}
-	if w.rnd.IntN(4) == 0 {
+	if w.rnd.IntN(4) == 0 && !shared(req.ID) {
 		req.Bridge, w.bridges[req.ID] = true, true
 	}
 	if w.rnd.IntN(6) == 0 { // for one of a few things, as others
@@ -155,7 +161,7 @@ func (w *world) giveBack(h *simHost) {
 		return
 	}
 	id := ids[w.rnd.IntN(len(ids))]
-	if !w.bridges[id] && w.rnd.IntN(3) == 0 {
+	if !w.bridges[id] && !shared(id) && w.rnd.IntN(3) == 0 {
 		w.part(h, id)
 		return
 	}
@@ -185,7 +191,7 @@ func (w *world) handOver(h *simHost, id string) bool {
 }
 
 func (w *world) release(h *simHost, id string) {
-	w.free[id] = true
+	w.free[named(id, h.name)] = true
 	cl := h.has[id]
 	delete(h.has, id)
 	h.unseat(id)
@@ -203,7 +209,7 @@ func (w *world) cancel(h *simHost) {
 	if len(reply) > 0 {
 		return // answered already
 	}
-	w.free[id] = true
+	w.free[named(id, h.name)] = true
 	h.core.cancel(id, reply, errStopped, w.now)
 	delete(h.wanted, id)
 	h.unseat(id)
@@ -259,7 +265,7 @@ func (w *world) revokeOne(h *simHost) {
 	ids := slices.Sorted(maps.Keys(h.has))
 	if len(ids) > 0 {
 		id := ids[w.rnd.IntN(len(ids))]
-		w.free[id] = true
+		w.free[named(id, h.name)] = true
 		h.core.revoke(id, h.has[id].Fence, w.now)
 	}
 }

@@ -204,7 +204,7 @@ func (e *Engine) Space(ctx context.Context, claims []string) (s *Space, held map
 			a.space = c.space()
 		}
 		for _, id := range claims {
-			if cv := c.view.claims[id]; cv != nil {
+			for _, cv := range c.view.claimsOf(id) {
 				a.held[id] = cv.rev
 			}
 		}

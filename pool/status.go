@@ -83,15 +83,15 @@ func (v *view) statuses() []Status {
 
 // holders returns who holds slots of a pool, first come first.
 func (v *view) holders(p *poolView) []HolderStatus {
-	slots := map[string]int{}
+	slots := map[claimKey]int{}
 	for _, g := range p.groups {
 		for _, s := range g.slots {
 			slots[s.claim] += s.n
 		}
 	}
 	all := make([]HolderStatus, 0, len(slots))
-	for id, n := range slots {
-		h := v.holder(id)
+	for claim, n := range slots {
+		h := v.holder(v.claim(claim))
 		h.Slots = n
 		all = append(all, h)
 	}
@@ -106,9 +106,8 @@ func sortHolders(all []HolderStatus) {
 }
 
 // holder returns a claim that holds slots.
-func (v *view) holder(id string) HolderStatus {
-	cv := v.claims[id]
-	h := HolderStatus{Claim: id, Fence: cv.rev, Lease: cv.lease}
+func (v *view) holder(cv *claimView) HolderStatus {
+	h := HolderStatus{Claim: cv.id, Fence: cv.rev, Lease: cv.lease}
 	if r, err := cv.full(v.keys); err == nil {
 		h.Holder, h.Pools, h.Priority, h.Since = r.Holder, r.Pools, r.Priority, r.Since
 		for _, n := range r.Pools {
@@ -121,8 +120,10 @@ func (v *view) holder(id string) HolderStatus {
 // allHolders returns all claims that hold slots, first come first.
 func (v *view) allHolders() []HolderStatus {
 	all := make([]HolderStatus, 0, len(v.claims))
-	for id := range v.claims {
-		all = append(all, v.holder(id))
+	for _, cv := range v.claims {
+		for ; cv != nil; cv = cv.next {
+			all = append(all, v.holder(cv))
+		}
 	}
 	sortHolders(all)
 	return all

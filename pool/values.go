@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,11 @@ type slotRef struct {
 // String is the form in which a claim lists its keys.
 func (r slotRef) String() string {
 	return r.pool + "/" + strconv.Itoa(r.group) + "/" + strconv.Itoa(r.index)
+}
+
+// compare ranks two slots by pool, group and index.
+func (r slotRef) compare(o slotRef) int {
+	return cmp.Or(cmp.Compare(r.pool, o.pool), cmp.Compare(r.group, o.group), cmp.Compare(r.index, o.index))
 }
 
 func parseSlotRef(s string) (slotRef, error) {

@@ -35,8 +35,8 @@ func (r *Reader) Verify() []Violation {
 	for _, name := range sortedKeys(v.pools) {
 		v.verifyCapacity(v.pools[name], report)
 	}
-	for _, id := range sortedKeys(v.claims) {
-		v.verifyClaim(id, report)
+	for _, cv := range v.allClaims() {
+		v.verifyClaim(cv, report)
 	}
 	for _, w := range v.line {
 		if len(w.in) != len(w.value.Pools) {
@@ -77,8 +77,8 @@ func (v *view) verifyCapacity(p *poolView, report func(key, format string, args 
 	}
 }
 
-func (v *view) verifyClaim(id string, report func(key, format string, args ...any)) {
-	cv := v.claims[id]
+func (v *view) verifyClaim(cv *claimView, report func(key, format string, args ...any)) {
+	id := cv.id
 	rec, err := cv.full(v.keys)
 	if err != nil {
 		report(v.keys.Pools(), "%v", err)
@@ -93,7 +93,7 @@ func (v *view) verifyClaim(id string, report func(key, format string, args ...an
 	for _, ref := range refs {
 		s, ok := v.slot(ref)
 		switch {
-		case !ok || s.claim != id:
+		case !ok || s.claim != cv.claimKey:
 			report(v.keys.Slot(ref.pool, ref.group, ref.index), "claim %q lists it, and it is not that claim's", id)
 		case s.rev != cv.rev || s.lease != cv.lease:
 			report(v.keys.Slot(ref.pool, ref.group, ref.index), "claim %q is torn: its keys have several revisions or leases", id)

@@ -26,7 +26,7 @@ type view struct {
 	// instances are those that have waiters in it.
 	instances map[instanceName]*otherInstance
 	numbered  int // instances so far
-	// claims that hold slots, by id.
+	// claims that hold slots, by id: of each the first, see [claimView.next].
 	claims map[string]*claimView
 	// gone are slots that a commit of ours deleted ahead of the watch, with the
 	// revision: older events of the same key must not bring them back.

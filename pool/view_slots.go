@@ -2,7 +2,9 @@ package pool
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -23,25 +25,33 @@ type groupView struct {
 // slot is one slot key.
 type slot struct {
 	n     int
-	claim string
+	claim claimKey
 	rev   int64
 	lease store.LeaseID
+}
+
+// claimKey names one claim that holds slots. Its id alone does not: two instances
+// can be granted the same id at the same moment, and hold it under main keys of
+// their own.
+type claimKey struct {
+	id   string
+	main slotRef
 }
 
 // sentSlot is one slot that the batch in flight puts.
 type sentSlot struct {
 	value  []byte
 	n      int
-	claim  string
+	claim  claimKey
 	record *record // in the main key
 }
 
 // claimView is a claim as its keys show it.
 type claimView struct {
-	id   string
-	main slotRef
-	rev  int64 // of its keys: the fence
-	keys int   // how many of them are seen
+	claimKey
+	next *claimView // another claim of the same id; nil nearly always
+	rev  int64      // of its keys: the fence
+	keys int        // how many of them are seen
 	// lease that they hang on.
 	lease store.LeaseID
 	// record is nil until it is asked for, and raw until the main key was seen.
@@ -69,9 +79,9 @@ func (c *claimView) full(keys store.Keys) (*record, error) {
 // change tells what an event did to a slot, if it was one.
 type change struct {
 	ref   slotRef
-	claim string // whose slot it was
-	rev   int64  // its revision then
-	at    int64  // of the event
+	claim claimKey // whose slot it was
+	rev   int64    // its revision then
+	at    int64    // of the event
 }
 
 func (v *view) putSlotValue(ref slotRef, kv *mvccpb.KeyValue) error {
@@ -87,7 +97,11 @@ func (v *view) putSlotValue(ref slotRef, kv *mvccpb.KeyValue) error {
 		v.removeSlot(ref)
 		return err
 	}
-	v.setSlot(ref, slot{n: val.N, claim: val.Claim, rev: kv.ModRevision, lease: store.LeaseID(kv.Lease)}, nil, val.Record)
+	claim := claimKey{val.Claim, ref}
+	if val.Record == nil {
+		claim.main, _ = parseSlotRef(val.Main) // checked when it was decoded
+	}
+	v.setSlot(ref, slot{n: val.N, claim: claim, rev: kv.ModRevision, lease: store.LeaseID(kv.Lease)}, nil, val.Record)
 	return nil
 }
 
@@ -102,15 +116,15 @@ func (v *view) setSlot(ref slotRef, s slot, rec *record, raw []byte) {
 	g.taken.set(ref.index)
 	g.used += s.n
 	p.used += s.n
-	c := v.claims[s.claim]
+	c := v.claim(s.claim)
 	if c == nil {
-		c = &claimView{id: s.claim}
-		v.claims[s.claim] = c
+		c = &claimView{claimKey: s.claim, next: v.claims[s.claim.id]}
+		v.claims[s.claim.id] = c
 	}
 	c.keys++
 	c.rev, c.lease = max(c.rev, s.rev), s.lease
 	if rec != nil || raw != nil {
-		c.record, c.raw, c.main = rec, raw, ref
+		c.record, c.raw = rec, raw
 	}
 }
 
@@ -126,11 +140,75 @@ func (v *view) removeSlot(ref slotRef) {
 	g.taken.clear(ref.index)
 	g.used -= s.n
 	p.used -= s.n
-	if c := v.claims[s.claim]; c != nil {
+	if c := v.claim(s.claim); c != nil {
 		if c.keys--; c.keys == 0 {
-			delete(v.claims, s.claim)
+			v.forgetClaim(c)
 		}
 	}
+}
+
+// claim returns a claim that holds slots, nil if there is none.
+func (v *view) claim(key claimKey) *claimView {
+	c := v.claims[key.id]
+	for c != nil && c.main != key.main {
+		c = c.next
+	}
+	return c
+}
+
+// forgetClaim takes a claim out that holds no slots any more.
+func (v *view) forgetClaim(gone *claimView) {
+	first := v.claims[gone.id]
+	switch {
+	case first != gone:
+		for first.next != gone {
+			first = first.next
+		}
+		first.next = gone.next
+	case gone.next == nil:
+		delete(v.claims, gone.id)
+	default:
+		v.claims[gone.id] = gone.next
+	}
+}
+
+// fenced returns the claim of an id and a fence, nil if there is none.
+func (v *view) fenced(id string, fence int64) *claimView {
+	c := v.claims[id]
+	for c != nil && c.rev != fence {
+		c = c.next
+	}
+	return c
+}
+
+// claimsOf returns the claims of an id that hold slots, the oldest first: one, if
+// there is any, unless several instances were granted it at the same moment.
+func (v *view) claimsOf(id string) []*claimView {
+	var all []*claimView
+	for c := v.claims[id]; c != nil; c = c.next {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *claimView) int { return cmp.Compare(a.rev, b.rev) })
+	return all
+}
+
+// allClaims returns all claims that hold slots, by id, and the oldest first.
+func (v *view) allClaims() []*claimView {
+	all := make([]*claimView, 0, len(v.claims))
+	for _, id := range sortedKeys(v.claims) {
+		if one := v.claims[id]; one.next == nil {
+			all = append(all, one)
+		} else {
+			all = append(all, v.claimsOf(id)...)
+		}
+	}
+	return all
+}
+
+// isOf tells whether an instance holds a claim, as far as its record can be read.
+func (c *claimView) isOf(keys store.Keys, host, instance string) bool {
+	rec, err := c.full(keys)
+	return err == nil && rec.Holder.Host == host && rec.Holder.Instance == instance
 }
 
 // committedSlot takes a slot that a commit of ours put at rev.

@@ -40,7 +40,7 @@ type world struct {
 	mutate func(*pb.TxnRequest)
 
 	// free are claims that may lose their keys by a transaction of their host:
-	// released, canceled, or ended.
+	// released, canceled, or ended. Claims are named by [named].
 	free map[string]bool
 	// bridges are claims that are held for whoever takes them over, and handed is
 	// who may: once somebody has, the claim is its.
@@ -146,6 +146,19 @@ func (l *simLeases) Suspect(ids ...store.LeaseID) {
 	for _, id := range ids {
 		l.suspect[id] = true
 	}
+}
+
+// sharedID begins the ids that every host may ask for.
+const sharedID = "shared-"
+
+func shared(id string) bool { return strings.HasPrefix(id, sharedID) }
+
+// named is what the books call a claim of a host: two hosts can hold one shared id.
+func named(id, host string) string {
+	if shared(id) {
+		return id + "@" + host
+	}
+	return id
 }
 
 func newWorld(seed uint64, hosts int) *world {
@@ -301,8 +314,14 @@ func (h *simHost) collect() {
 		select {
 		case o := <-h.wanted[id]:
 			delete(h.wanted, id)
+			if o.err != nil && shared(id) {
+				h.w.free[named(id, h.name)] = true // it may have been granted a moment too late
+			}
 			if o.claim != nil {
 				h.has[id] = o.claim
+				if shared(id) {
+					delete(h.w.free, named(id, h.name))
+				}
 				if h.w.bridges[id] {
 					delete(h.w.free, id) // whatever its first host thinks
 				}
@@ -315,7 +334,8 @@ func (h *simHost) collect() {
 	}
 	for id, c := range h.has {
 		if c.Context().Err() != nil {
-			h.w.free[id] = h.w.free[id] || !h.w.bridges[id] || h.w.handed[id].to == h.name
+			name := named(id, h.name)
+			h.w.free[name] = h.w.free[name] || !h.w.bridges[id] || h.w.handed[id].to == h.name
 			delete(h.has, id)
 			h.unseat(id)
 		}
@@ -352,15 +372,26 @@ func (w *world) owner(key string, kv *mvccpb.KeyValue) (*held1, *record, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	h := &held1{claim: v.Claim, n: v.N, rev: kv.ModRevision}
-	h.host, _, _ = strings.Cut(h.claim, "-")
-	if to := w.handed[h.claim]; to.fence > 0 && h.rev > to.fence {
+	h := &held1{n: v.N, rev: kv.ModRevision}
+	h.host, _, _ = strings.Cut(v.Claim, "-")
+	if to := w.handed[v.Claim]; to.fence > 0 && h.rev > to.fence {
 		h.host = to.to
 	}
 	if v.Record == nil {
+		if shared(v.Claim) {
+			main, _ := parseSlotRef(v.Main)
+			if m := w.model[w.keys.Slot(main.pool, main.group, main.index)]; m != nil {
+				h.host = m.host // the main key comes first
+			}
+		}
+		h.claim = named(v.Claim, h.host)
 		return h, nil, nil
 	}
 	rec, err := decodeRecord(key, v.Claim, v.Record)
+	if err == nil && shared(v.Claim) {
+		h.host = rec.Holder.Host
+	}
+	h.claim = named(v.Claim, h.host)
 	if err == nil && rec.Holder.Host != h.host {
 		err = fmt.Errorf("claim %s of %s is written by %s", v.Claim, h.host, rec.Holder.Host)
 	}

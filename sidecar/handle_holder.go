@@ -151,12 +151,19 @@ func (a *api) revokeClaim(ctx context.Context, in *withID, r RevokeRequest) (*ou
 	if err := pool.ValidateID(in.ID); err != nil {
 		return nil, err
 	}
-	done, err := s.client.Revoke(ctx, in.ID, r.Force)
+	claim := in.ID
+	if r.Host != "" || r.Instance != "" {
+		claim = r.Host + "/" + r.Instance + "/" + in.ID
+		if err := pool.ValidateClaim(claim); err != nil {
+			return nil, err
+		}
+	}
+	done, err := s.client.Revoke(ctx, claim, r.Force)
 	if err != nil {
 		return nil, err
 	}
 	a.log.Info("a claim is taken back", keyClaim, in.ID, keyHost, done.Host, keyForce, r.Force)
-	answer := Revocation{ID: done.Claim, Host: done.Host, Fence: done.Fence, Forced: done.Forced}
+	answer := Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
 	if answer.Detail = "its host has its holder stop, and frees the slots within " + pool.RevokeGrace.String(); r.Force {
 		answer.Detail = "the slots are free; the old holder may still run, and can be told by its fence"
 	}

@@ -91,6 +91,9 @@ type RenewRequest struct {
 // RevokeRequest takes a claim of any host back.
 type RevokeRequest struct {
 	Force bool `json:"force,omitempty" doc:"Frees the slots at once, although the holder may still run."`
+	// Host and Instance say which claim is meant where several instances hold one id.
+	Host     string `json:"host,omitempty" doc:"The host of the claim, with instance: needed only where several instances hold claims of this id."`
+	Instance string `json:"instance,omitempty" doc:"The instance of the claim on its host."`
 }
 
 // States of a claim.
@@ -162,11 +165,12 @@ func (c *Claim) Trust() (left, grace time.Duration) {
 
 // Revocation is what became of the wish to have a claim back.
 type Revocation struct {
-	ID     string `json:"id"`
-	Host   string `json:"host"`
-	Fence  int64  `json:"fence"`
-	Forced bool   `json:"forced"`
-	Detail string `json:"detail" doc:"What to expect now."`
+	ID       string `json:"id"`
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+	Fence    int64  `json:"fence"`
+	Forced   bool   `json:"forced"`
+	Detail   string `json:"detail" doc:"What to expect now."`
 }
 
 // Why tells what a claim of any host holds, or why it waits.

@@ -22,7 +22,7 @@ func onClaim(c *cli.Context, do func(admin *berth.Admin, p *printer, id string) 
 	if err != nil {
 		return err
 	}
-	if err := pool.ValidateID(given[0]); err != nil {
+	if err := pool.ValidateClaim(given[0]); err != nil {
 		return err
 	}
 	p, err := printerOf(c)

@@ -26,7 +26,8 @@ func claimsRevokeCommand() *cli.Command {
 		ArgsUsage: "CLAIM",
 		Description: "Asks the claim's host to stop the holder and to give the slots back, and waits\n" +
 			"until that is done. With --force the slots are free at once; the old holder may\n" +
-			"still run then, and what it writes can only be told by its fence.",
+			"still run then, and what it writes can only be told by its fence.\n" +
+			"CLAIM is an id, or HOST/INSTANCE/ID where several instances hold one id.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, whatever the holder does"},
 			&cli.DurationFlag{Name: "wait", Value: revokeWait, Usage: "longest `TIME` to wait until it is gone; 0 for not at all"},
@@ -54,7 +55,7 @@ func claimsRevoke(c *cli.Context) func(*berth.Admin, *printer, string) error {
 			}
 		}
 		r := sidecar.Revocation{
-			ID: done.Claim, Host: done.Host, Fence: done.Fence, Forced: done.Forced, Detail: revokedText(done, gone),
+			ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced, Detail: revokedText(done, gone),
 		}
 		return p.print(r, func(out *page) { out.line("claim %s: %s", r.ID, r.Detail) })
 	}
@@ -95,7 +96,7 @@ func waitGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wai
 		if err != nil {
 			return false, err
 		}
-		if w, err := r.Why(done.Claim); err != nil || w.Held == nil || w.Held.Fence != done.Fence {
+		if w, err := r.Why(done.Claim); err != nil || w.Fenced(done.Fence) == nil {
 			return true, nil
 		}
 		select {

@@ -165,7 +165,7 @@ func askBack(ctx context.Context, s *Session, id string, fence int64) (string, e
 	if err != nil {
 		return "", err
 	}
-	host := w.Held.Host
+	host := w.Fenced(fence).Host
 	pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
 	if err := pools.AskBack(ctx, host, id, fence); err != nil {
 		return "", err
@@ -189,13 +189,13 @@ func freeByForce(ctx context.Context, s *Session, id string, fence int64) (strin
 		err = sameClaim(w, id, fence)
 	}
 	if err == nil {
-		err = pools.Free(ctx, now, id)
+		err = pools.Free(ctx, now, id, fence)
 	}
 	if err != nil {
 		return "", err
 	}
 	untilGone(ctx, s, id, fence)
-	return "The slots of claim " + id + " are free. Its old holder on host " + w.Held.Host + " may still run; its fence is " +
+	return "The slots of claim " + id + " are free. Its old holder on host " + w.Fenced(fence).Host + " may still run; its fence is " +
 		strconv.FormatInt(fence, 10) + ".", nil
 }
 
@@ -204,7 +204,7 @@ func sameClaim(w pool.Why, id string, fence int64) error {
 	switch {
 	case w.Held == nil:
 		return stale("claim %s holds nothing any more", id)
-	case w.Held.Fence != fence:
+	case w.Fenced(fence) == nil:
 		return stale("claim %s was given back, and claimed again", id)
 	}
 	return nil
@@ -214,6 +214,6 @@ func sameClaim(w pool.Why, id string, fence int64) error {
 func untilGone(ctx context.Context, s *Session, id string, fence int64) bool {
 	return untilSeen(ctx, seeReleased, func() bool {
 		w, err := s.Client.Why(ctx, id)
-		return problem.CodeOf(err) == problem.ClaimNotFound || err == nil && (w.Held == nil || w.Held.Fence != fence)
+		return problem.CodeOf(err) == problem.ClaimNotFound || err == nil && w.Fenced(fence) == nil
 	})
 }
