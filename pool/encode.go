@@ -31,13 +31,16 @@ func stampOf(now time.Time) stamp {
 	return stamp{at: at, text: at.AppendFormat(make([]byte, 0, 32), `"`+time.RFC3339Nano+`"`)}
 }
 
-func appendRecord(b []byte, claim spelled, priority int, since stamp, keys []string) []byte {
+func appendRecord(b []byte, claim spelled, priority int, since stamp, admitted int64, keys []string) []byte {
 	b = append(append(b, `{"pools":`...), claim.pools...)
 	if priority != 0 {
 		b = strconv.AppendInt(append(b, `,"priority":`...), int64(priority), 10)
 	}
 	b = append(append(b, `,"holder":`...), claim.holder...)
 	b = append(append(b, `,"since":`...), since.text...)
+	if admitted != 0 {
+		b = strconv.AppendInt(append(b, `,"admitted":`...), admitted, 10)
+	}
 	for i, key := range keys {
 		if i == 0 {
 			b = append(b, `,"keys":["`...)
@@ -62,10 +65,10 @@ func appendSlot(b []byte, n int, id string) []byte {
 }
 
 // encodeMain is the value of a claim's main key.
-func encodeMain(n int, id string, claim spelled, priority int, since stamp, keys []string) []byte {
+func encodeMain(n int, id string, claim spelled, priority int, since stamp, admitted int64, keys []string) []byte {
 	b := make([]byte, 0, len(slotPrefix)+len(id)+len(claim.pools)+len(claim.holder)+128+32*len(keys))
 	b = append(appendSlot(b, n, id), `,"record":`...)
-	return append(appendRecord(b, claim, priority, since, keys), '}')
+	return append(appendRecord(b, claim, priority, since, admitted, keys), '}')
 }
 
 // encodeOther is the value of a claim's other keys.

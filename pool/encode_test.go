@@ -25,7 +25,8 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 				Host: "one", Instance: text.Draw(t, "instance"), Run: text.Draw(t, "run"), Bind: text.Draw(t, "bind"),
 				PID: rapid.IntRange(0, 3).Draw(t, "pid"), Labels: rapid.MapOf(text, text).Draw(t, "labels"),
 			},
-			Keys: rapid.SliceOf(ref).Draw(t, "keys"),
+			Admitted: rapid.Int64Range(0, 1<<60).Draw(t, "admitted"),
+			Keys:     rapid.SliceOf(ref).Draw(t, "keys"),
 		}
 		since := stampOf(time.UnixMicro(rapid.Int64Range(0, 1<<52).Draw(t, "since")))
 		r.Since = since.at
@@ -33,7 +34,7 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 
 		claim := spell(&Request{Slots: r.Pools, Holder: r.Holder})
 		want := store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Record: store.Encode(&r)})
-		got := encodeMain(n, "a.b-c_1", claim, r.Priority, since, r.Keys)
+		got := encodeMain(n, "a.b-c_1", claim, r.Priority, since, r.Admitted, r.Keys)
 		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Fatalf("main key (-json +by hand):\n%s", d)
 		}

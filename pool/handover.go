@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -117,6 +118,6 @@ func (c *core) handed(e *entry) ([]placed, bool) {
 	}
 	e.req.Slots, e.req.Priority = rec.Pools, rec.Priority
 	e.needs, e.spelled = needsOf(rec.Pools), spell(e.req)
-	e.record = &record{Pools: rec.Pools, Priority: rec.Priority, Holder: e.req.Holder, Since: rec.Since}
+	e.record = &record{Pools: rec.Pools, Priority: rec.Priority, Holder: e.req.Holder, Since: rec.Since, Admitted: cmp.Or(rec.Admitted, cv.rev)}
 	return slots, true
 }

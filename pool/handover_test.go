@@ -461,3 +461,18 @@ func TestWhatIsTakenOverIsChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestATakeOverAfterALimitWasLoweredIsNoViolation(t *testing.T) {
+	for name, slots := range map[string]int{"one group": 1, "several groups": 3} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "one", "two", "three")
+			r.pool("db", 4)
+			old := r.hosts[0].ask("a", slots, bridged).got()
+			r.pool("db", 0)
+			taken := r.hosts[1].takeOver("a", old.Fence).got()
+			r.sound()
+			r.hosts[2].takeOver("a", taken.Fence).got() // once more
+			r.sound()
+		})
+	}
+}

@@ -59,6 +59,9 @@ func (w *world) step() {
 		w.trouble(h)
 	}
 	w.collect()
+	if w.rnd.IntN(20) == 0 {
+		w.verify()
+	}
 }
 
 // trouble is what happens seldom.
@@ -396,7 +399,7 @@ func (w *world) busy() string {
 			return fmt.Sprintf("%s still has %s in state %d (phase %d, pending %v, retry at %d, view at %d, wants %v, pools %+v)",
 				h.name, e.req.ID, e.state, h.core.phase, h.pending != nil, e.retryAt, h.core.view.rev, e.req.Slots, h.core.view.statuses())
 		}
-		if len(h.core.drops)+len(h.core.releases)+len(h.core.shelf.drops)+len(h.core.shelf.releases) > 0 || h.pending != nil || h.core.phase != normal {
+		if len(h.core.successors)+len(h.core.drops)+len(h.core.releases)+len(h.core.shelf.drops)+len(h.core.shelf.releases) > 0 || h.pending != nil || h.core.phase != normal {
 			return h.name + " is still at work"
 		}
 	}

@@ -82,7 +82,7 @@ func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID
 	for i, s := range slots {
 		var val []byte
 		if i == 0 {
-			val = encodeMain(s.n, e.req.ID, e.spelled, e.req.Priority, since, rec.Keys)
+			val = encodeMain(s.n, e.req.ID, e.spelled, e.req.Priority, since, rec.Admitted, rec.Keys)
 		} else {
 			val = encodeOther(s.n, e.req.ID, rec.Keys[0])
 		}

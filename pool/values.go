@@ -50,6 +50,9 @@ type record struct {
 	Priority int            `json:"priority,omitempty"`
 	Holder   Holder         `json:"holder"`
 	Since    time.Time      `json:"since"`
+	// Admitted is the revision at which the slots were taken, if they were taken over
+	// since: then the keys were put again.
+	Admitted int64 `json:"admitted,omitempty"`
 	// Keys lists all keys of the claim if it has more than one.
 	Keys []string `json:"keys,omitempty"`
 }
@@ -118,6 +121,9 @@ func (r *record) check(claim string) error {
 	req := Request{ID: claim, Slots: r.Pools, Priority: r.Priority, Holder: r.Holder}
 	if err := req.validate(); err != nil {
 		return err
+	}
+	if r.Admitted < 0 {
+		return fmt.Errorf("admitted: %d is no revision", r.Admitted)
 	}
 	if len(r.Keys) > MaxKeys {
 		return fmt.Errorf("keys: a claim has no more than %d", MaxKeys)

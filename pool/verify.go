@@ -63,7 +63,7 @@ func (v *view) verifyCapacity(p *poolView, report func(key, format string, args 
 	for g, gv := range p.groups {
 		var newestHere int64
 		for _, s := range gv.slots {
-			newestHere = max(newestHere, s.rev)
+			newestHere = max(newestHere, v.admittedAt(s))
 		}
 		newest = max(newest, newestHere)
 		if gv.used > p.layout.capacity(g) && newestHere > p.limitSince {
@@ -75,6 +75,17 @@ func (v *view) verifyCapacity(p *poolView, report func(key, format string, args 
 		report(v.keys.Slots(p.name), "%d slots are held of a limit of %d, one of them admitted at revision %d, after the limit was set at %d",
 			p.used, p.spec.Limit, newest, p.limitSince)
 	}
+}
+
+// admittedAt is the revision at which a slot was taken. A claim that was taken over has
+// it in its record: its keys were put again since, and the pool holds no more for that.
+func (v *view) admittedAt(s slot) int64 {
+	if cv := v.claim(s.claim); cv != nil {
+		if rec, err := cv.full(v.keys); err == nil && rec.Admitted > 0 && rec.Admitted < s.rev {
+			return rec.Admitted
+		}
+	}
+	return s.rev
 }
 
 func (v *view) verifyClaim(cv *claimView, report func(key, format string, args ...any)) {
