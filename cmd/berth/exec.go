@@ -39,7 +39,7 @@ in vain, 76 if the claim was lost and the command stopped, 77 if the claim was
 refused; 126 or 127 if there is no such command, before anything is claimed.`,
 		Flags: append([]cli.Flag{
 			&cli.StringSliceFlag{Name: "pool", Usage: "take slots of a pool, `POOL=SLOTS`, or one slot; may be repeated"},
-			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` in line, 0 for none", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
+			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` to wait for the slots, and for an etcd that is unavailable; 0 for none", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
 			&cli.IntFlag{Name: "priority", Usage: "`NUMBER` from -1000 to 1000; higher goes first"},
 			&cli.StringFlag{Name: "run", Usage: "`NAME` of the run that this is for"},
 			&cli.StringFlag{Name: "step", Usage: "`NAME` of the step that this is for"},
@@ -69,13 +69,15 @@ func execAction(c *cli.Context) error {
 		return err
 	}
 	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
+	tell := func(format string, args ...any) { say(c, format, args...) }
 	run := &session{
 		request: r,
+		say:     tell,
 		open:    func(ctx context.Context) (holder, error) { return openHolder(ctx, s, log) },
 		waits:   waitTeller(c),
 		log:     log,
 	}
-	return run.exec(cmd, func(format string, args ...any) { say(c, format, args...) })
+	return run.exec(cmd)
 }
 
 // openHolder goes through the sidecar if the settings name one.
@@ -98,6 +100,7 @@ const giveBackTimeout = 5 * time.Second
 type session struct {
 	request pool.Request
 	open    func(context.Context) (holder, error)
+	say     func(string, ...any)
 	waits   func(pool.Reason) // tells why it waits; nil for nobody
 	log     hclog.Logger
 
@@ -110,7 +113,7 @@ var endings = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, 
 
 // exec takes the slots, runs the command, and gives the slots back. Its error is
 // the status to exit with.
-func (s *session) exec(cmd command, say func(string, ...any)) error {
+func (s *session) exec(cmd command) error {
 	signals := make(chan os.Signal, 32)
 	catch(signals, endings...)
 	defer signal.Stop(signals)
@@ -119,7 +122,7 @@ func (s *session) exec(cmd command, say func(string, ...any)) error {
 		s.giveBack(signals)
 		return err
 	}
-	j := &job{held: s.held, clock: lease.BootClock(), signals: signals, say: say}
+	j := &job{held: s.held, clock: lease.BootClock(), signals: signals, say: s.say}
 	result, err := j.run(cmd, s.environment())
 	s.giveBack(signals)
 	if err != nil {
@@ -131,10 +134,7 @@ func (s *session) exec(cmd command, say func(string, ...any)) error {
 // take opens the holder and takes the slots. What it got before an error is
 // given back by the caller.
 func (s *session) take(ctx context.Context) (err error) {
-	if s.holder, err = s.open(ctx); err != nil {
-		return err
-	}
-	if err := checkLeases(ctx, s.holder, s.request.Slots); err != nil {
+	if err := s.reach(ctx); err != nil {
 		return err
 	}
 	watching, stop := context.WithCancel(ctx)
@@ -149,6 +149,46 @@ func (s *session) take(ctx context.Context) (err error) {
 	stop()
 	<-watched
 	return err
+}
+
+// reach opens the holder and sees whether it suits. An etcd that is unavailable is waited
+// for as slots are; what that takes is no part of the wait for slots any more.
+func (s *session) reach(ctx context.Context) error {
+	wait, begun, told := s.request.Wait, time.Now(), false
+	for {
+		left := restOf(wait, begun)
+		err := s.tryReach(ctx, max(left, sidecarTimeout))
+		away := problem.CodeOf(err) == problem.EtcdUnavailable || told && err != nil && isAway(err)
+		if told {
+			s.request.Wait = restOf(wait, begun)
+		}
+		switch {
+		case !away, wait == 0, ctx.Err() != nil:
+			return err
+		case restOf(wait, begun) == 0:
+			return problem.New(problem.ClaimTimeout, "etcd did not answer within %s: %s", human(wait), explain(err))
+		case !told:
+			s.say("waiting for etcd, up to %s: %s", human(wait), clean(err.Error()))
+			told = true
+		}
+		select {
+		case <-time.After(min(awayPause, restOf(wait, begun))):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tryReach is one try, which lasts that long at most.
+func (s *session) tryReach(ctx context.Context, most time.Duration) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	if s.holder == nil {
+		if s.holder, err = s.open(ctx); err != nil {
+			return err
+		}
+	}
+	return checkLeases(ctx, s.holder, s.request.Slots)
 }
 
 // giveBack releases the slots and closes the holder. A signal cuts it short.
