@@ -34,6 +34,9 @@
 //     third of the ttl never comes near the grace.
 //   - A request for a claim is among the waits until its claim is among the holders:
 //     so a release finds it at any time.
+//   - A claim is held while somebody may know of it: one whose client was gone before it
+//     had read the answer is given back, at once or, if the request had an id, unless
+//     somebody asks again within 10 s.
 //   - A claim whose trust has ended keeps its slots until its holder says that it
 //     has stopped (DELETE), its process is gone, its ttl has passed, or etcd ends
 //     its lease. For some minutes after that it is answered with why.

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
@@ -37,6 +38,38 @@ func (hs *holders) distrust(h *holder, why *problem.Error) {
 		// with it goes what is remembered of it.
 		h.expires = hs.clock.Now() + max(h.lease, pool.MinLeaseDuration)
 	}
+}
+
+// keepUnheard is how long a claim is kept of which nobody may know, for who asks again:
+// as long as a waiter's place is.
+const keepUnheard = 10 * time.Second
+
+// reported counts an answer that says that a claim is held.
+func (hs *holders) reported(h *holder) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h.reports++
+	h.unheardAt = 0
+}
+
+// unheard takes that such an answer did not come to its client. If no other did, the
+// claim is given back: at once, or if nobody asks again for a claim that has a name.
+func (hs *holders) unheard(h *holder, named bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h.reports--; h.reports > 0 || h.heard || h.gone || h.releasing {
+		return
+	}
+	if named {
+		h.unheardAt = hs.clock.Now() + keepUnheard
+		return
+	}
+	hs.giveBackUnheard(h)
+}
+
+func (hs *holders) giveBackUnheard(h *holder) {
+	hs.log.Info("a claim is given back, since its client was gone before it was answered", keyClaim, h.claim.ID)
+	hs.giveBack(h)
 }
 
 // processEnded takes that the process has ended that a claim was bound to.

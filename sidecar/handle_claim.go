@@ -32,6 +32,7 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 	if err != nil {
 		return nil, err
 	}
+	asking := ctx
 	ctx, wait, err := a.waits.enter(ctx, w.ID)
 	if err != nil {
 		w.proc.close()
@@ -51,6 +52,8 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 		}
 		return nil, problem.New(problem.ClaimCanceled, "claim %q was released as soon as it was granted", w.ID)
 	}
+	s.holders.reported(h)
+	ifUnread(asking, func() { s.holders.unheard(h, req.ID != "") })
 	return outputOf(s.holders.answer(h, begun), nil)
 }
 
@@ -68,6 +71,9 @@ func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
 	var err error
 	if w.bind, err = bindingOf(req); err != nil {
 		return nil, err
+	}
+	if req.ID == "" && req.PID == 0 && !w.bind.lease && w.bind.ttl == 0 {
+		return nil, problem.Field("ttl", "0s needs an id: if the answer were lost, nobody could find the claim again to release it. Choose an id, or a ttl of %s to %s", MinTTL, MaxTTL)
 	}
 	if w.proc, err = s.openProcess(ctx, req.PID); err != nil {
 		return nil, err
@@ -135,7 +141,7 @@ func (w *wanted) options() []berth.ClaimOption {
 func (a *api) registerClaims(h huma.API) {
 	const tag = "claims"
 	op := operation(h, "claim", http.MethodPost, claimsPath, tag, "Claim slots")
-	op.Description = "Answers when the claim is granted, or refused. Hanging up withdraws it; asking again with its id within 10 s keeps its place in line."
+	op.Description = "Answers when the claim is granted, or refused. Hanging up before the answer is read withdraws it; asking again with its id within 10 s keeps its place in the wait queue, or the claim."
 	op.DefaultStatus = http.StatusCreated
 	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.claim)
 

@@ -66,6 +66,13 @@ type holder struct {
 	// killAt is when its process is killed, once it was told to stop.
 	killAt time.Duration
 	gone   bool // no longer among the holders
+
+	// reports are the answers that say that it holds, less those that are known not to
+	// have come to their clients; heard tells that its holder was heard of since.
+	reports int
+	heard   bool
+	// unheardAt is when it is given back, since nobody may know of it; 0 if somebody does.
+	unheardAt time.Duration
 }
 
 // is tells whether a holder's claim is the one with a fence. 0 is any.

@@ -88,6 +88,9 @@ func checkFree(ctx context.Context, path string) error {
 	return nil
 }
 
+// Accept returns the next connection.
+func (s *socket) Accept() (net.Conn, error) { return asClient(s.UnixListener.Accept()) }
+
 // Addr is the socket under the name that it is found by.
 func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
 
@@ -114,10 +117,10 @@ func listen(ctx context.Context, cfg *Config) (l listeners, err error) {
 		if err != nil {
 			return l, problem.Field("listen", "%w", err)
 		}
-		if l.tcp = tcp; cfg.TLS != nil {
+		if l.tcp = (clientListener{tcp}); cfg.TLS != nil {
 			conf := cfg.TLS.Clone()
 			conf.NextProtos = []string{"h2", "http/1.1"}
-			l.tcp = tls.NewListener(tcp, conf)
+			l.tcp = tls.NewListener(l.tcp, conf)
 		}
 	}
 	if cfg.Socket != "" {

@@ -41,7 +41,9 @@ func (hs *holders) run(ctx context.Context) {
 //  1. A lease of which the duration was not known, since it was taken over, may
 //     be known now; the ttl that depends on it begins.
 //  2. A ttl that has passed ends its claim and gives the slots back.
-//  3. A process is told to stop when its claim can't be trusted for much longer
+//  3. A claim is given back of which nobody may know, and for which nobody has asked
+//     again.
+//  4. A process is told to stop when its claim can't be trusted for much longer
 //     than it may take to stop, and killed when it has taken longer.
 func (hs *holders) look() {
 	now := hs.clock.Now()
@@ -50,6 +52,9 @@ func (hs *holders) look() {
 	for _, h := range hs.byID {
 		if h.lease == 0 && h.why == nil {
 			hs.extend(h)
+		}
+		if h.unheardAt > 0 && now >= h.unheardAt && !h.releasing {
+			hs.giveBackUnheard(h)
 		}
 		if h.expires > 0 && now >= h.expires && !h.releasing {
 			hs.expire(h)
@@ -144,7 +149,7 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 	h := hs.add(c, bind, proc)
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	h.saved = saved
+	h.saved, h.heard = saved, true
 	if ended {
 		hs.giveBack(h)
 	}

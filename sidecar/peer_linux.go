@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,4 +20,22 @@ func peerAt(c *net.UnixConn) peer {
 		}
 	})
 	return p
+}
+
+// wasReset tells whether a connection has been reset, as far as that was not told yet.
+func wasReset(c net.Conn) bool {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	reset := false
+	_ = raw.Control(func(fd uintptr) { // closed: it was asked before
+		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		reset = err == nil && code != 0
+	})
+	return reset
 }

@@ -16,6 +16,7 @@ func (hs *holders) renew(id string, r RenewRequest, proc *process) (h *holder, e
 	}
 	if err == nil || problem.CodeOf(err) == problem.StateUnwritable {
 		hs.extend(h) // its holder lives, whatever else becomes of the renewal
+		h.heard, h.unheardAt = true, 0
 	}
 	if err != nil {
 		proc.close()

@@ -175,14 +175,6 @@ func (s *Server) serve(on listeners, a *api, m *metrics) *web {
 	return w
 }
 
-// connContext notes who is at the other end of the unix socket.
-func connContext(ctx context.Context, c net.Conn) context.Context {
-	if unix, ok := c.(*net.UnixConn); ok {
-		return context.WithValue(ctx, peerKey{}, peerAt(unix))
-	}
-	return ctx
-}
-
 // close ends the HTTP server: what is being answered gets a moment for it.
 func (w *web) close(a *api) error {
 	a.waits.stop(errStopping)

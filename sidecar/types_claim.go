@@ -67,7 +67,7 @@ type ClaimRequest struct {
 	Pools    Slots             `json:"pools" doc:"Slots wanted of each pool, all or none."`
 	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
 	Wait     *Duration         `json:"wait,omitempty" doc:"Bounds the time in line, at most 8760h (a year); 0s refuses at once what does not fit now. The server's claim timeout if left out."`
-	TTL      *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed. The lease duration if left out, or untimed if a pid is named."`
+	TTL      *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed, and needs an id unless a pid is named. The lease duration if left out, or untimed if a pid is named."`
 	PID      int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the asking user."`
 	OnlyKill bool              `json:"only_kill,omitempty" doc:"The process is not told to stop (SIGTERM), since the asker does that itself when it hears that the claim has ended; it is only killed if it still runs when the grace is over. Beside a pid only."`
 	Asker    string            `json:"asker,omitempty" maxLength:"128" doc:"Tells two apart that ask for the same with one id: who has another asker is refused with id_in_use. A random text that stays the same when asking again."`
