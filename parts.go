@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -147,8 +148,8 @@ const closeTimeout = 5 * time.Second
 
 // Close stops the client: it takes no new claims, waits until those it holds are
 // released or ctx ends, renewing all the while, then tells the holders that are
-// left to stop, gives them [lease.StopGrace], and revokes all leases. With rooms it
-// does the same. It may be called once.
+// left to stop, gives them [lease.StopGrace] and a moment more for those that are killed
+// then, and revokes all leases. With rooms it does the same. It may be called once.
 func (c *Client) Close(ctx context.Context) error {
 	last := context.WithoutCancel(ctx)
 	_ = c.engine.Stop(last)
@@ -156,8 +157,8 @@ func (c *Client) Close(ctx context.Context) error {
 	c.drain(ctx)
 	c.engine.End(problem.New(problem.ClaimLost, "%w", errClosing))
 	c.rooms.endAll(errClosing)
-	if grace := c.longestGrace(last); grace > 0 {
-		stopping, cancel := context.WithTimeout(last, grace)
+	if stop := c.longestGrace(last); stop > 0 {
+		stopping, cancel := context.WithTimeout(last, stop+grace.Kill)
 		c.drain(stopping)
 		cancel()
 	}

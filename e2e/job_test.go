@@ -135,6 +135,8 @@ type jobPart struct {
 	// For is how long it works; until its stop file is there if 0.
 	For  time.Duration
 	Stop string
+	// Stubborn goes on when it is told to stop.
+	Stubborn bool
 }
 
 // env is the environment in which the test binary is that job.
@@ -170,7 +172,9 @@ func playJob(part []byte, _ io.Reader, _ func(report)) error {
 				return err
 			}
 		case <-term:
-			return fmt.Errorf("told to stop: %w", j.write(p.Name, "term"))
+			if err := j.write(p.Name, "term"); err != nil || !p.Stubborn {
+				return fmt.Errorf("told to stop: %w", err)
+			}
 		}
 	}
 	return j.write(p.Name, "end")

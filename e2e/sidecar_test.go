@@ -400,3 +400,51 @@ func (q *quay) overSocket(socket, method, path, body string) (status int, answer
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	return q.do(client, method, "http://localhost"+path, body)
 }
+
+// A job that does not stop when it is told to is gone before another has its slot, whatever
+// watches it.
+func TestARevokedClaimIsNotFreedBeforeItsStubbornJobIsKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes the longest grace")
+	}
+	t.Parallel()
+	const limit = 6
+	q := quayOn(t, embedtest.New(t).Endpoint(), limit, time.Minute) // a grace of 10 s
+	s := startSidecar(t, q.etcd, "one", shortDir(t))
+	never := filepath.Join(t.TempDir(), "never")
+	jobs := map[string]*command{}
+	for i := range limit / 3 {
+		for way, at := range map[string]string{"direct": "", "socket": s.Socket, "http": s.HTTP} {
+			name := fmt.Sprintf("%s-%d", way, i)
+			jobs[name] = q.run(at, name, jobPart{Stop: never, Stubborn: true})
+		}
+	}
+	for name := range jobs {
+		q.journal.wait(t, name, "start")
+	}
+	var next []*command
+	for i := range limit {
+		next = append(next, q.run(s.Socket, fmt.Sprintf("next-%d", i), jobPart{For: time.Second}))
+	}
+	q.w.until("all others wait", func(h *History) bool { return len(h.Waiting()) == limit })
+	for name := range jobs {
+		berthCommand(t, q.etcd, nil, "claims", "revoke", name, "--wait", "0").succeeds()
+	}
+	for name, c := range jobs {
+		if code := c.code(); code != 76 {
+			t.Errorf("%s: exit code %d", name, code)
+		}
+	}
+	for _, c := range next {
+		c.succeeds()
+	}
+	stays := q.journal.stays(t)
+	for name := range jobs {
+		if s := stays[name]; !s.told || s.ended || s.to-s.from < 9*time.Second {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	if n := together(stays); n > limit {
+		t.Errorf("%d jobs were there at one time, of %d", n, limit)
+	}
+}

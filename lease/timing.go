@@ -1,11 +1,15 @@
 package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/grace"
+)
 
 const (
 	// tickEvery is how often the clock is looked at: for trust that has ended
 	// and for renewals that are due.
-	tickEvery = 250 * time.Millisecond
+	tickEvery = grace.Look
 	// renewals is how many fit into a time to live: one each third of it.
 	renewals = 3
 	// minTry and maxTry bound the wait for one answer. An answer of a healthy

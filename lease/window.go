@@ -1,17 +1,17 @@
 package lease
 
-import "time"
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/grace"
+)
 
 const (
 	// minMargin and marginPart make the margin of a window: 2 % covers clocks
 	// that run at different speeds, 500 ms what is fixed: two looks at the
 	// clock, [tickEvery] apart, or one look and the end of a killed process.
-	minMargin  = 500 * time.Millisecond
+	minMargin  = grace.Kill
 	marginPart = 50
-
-	// maxStopGrace bounds what a long lease gives its holders to stop: more
-	// would cost more of the absence of etcd that is survived than it is worth.
-	maxStopGrace = 10 * time.Second
 )
 
 // Window is how long trust in a lease lasts unless it is renewed again. It is
@@ -54,7 +54,7 @@ func (w Window) Trusted(now time.Duration) bool { return now < w.Until() }
 
 // StopGrace is how long a holder gets between being told to stop and being
 // killed: a sixth of the lease's time to live, at most 10 s.
-func StopGrace(ttl time.Duration) time.Duration { return min(ttl/6, maxStopGrace) }
+func StopGrace(ttl time.Duration) time.Duration { return min(ttl/6, grace.Stop) }
 
 // Survives is about how long etcd may be away without a holder being stopped
 // that needs grace to stop (0 for one that stops at once).

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -44,9 +45,9 @@ const (
 	// life before all its waiters are passed. After the first half it is probed, and
 	// the second half is for the answer.
 	yieldAfter = 2 * time.Second
-	// RevokeGrace is how long a holder has to stop after an operator asked for
-	// its claim back; then its slots are freed.
-	RevokeGrace = 10 * time.Second
+	// RevokeGrace is how long after an operator asked for a claim back its slots are
+	// kept for its holder to stop.
+	RevokeGrace = grace.Revoke
 	// fullPause is how long a core waits before it tries to write again after
 	// etcd said that it is full.
 	fullPause = 5 * time.Second

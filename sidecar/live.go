@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/lease"
-	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -170,7 +169,7 @@ func (s *Server) stopHolders(hs *holders, why *problem.Error) {
 	hs.distrustAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
 	look := time.NewTicker(drainLook)
 	defer look.Stop()
-	late := time.After(lease.StopGrace(pool.MaxLeaseDuration))
+	late := time.After(grace.Stop + grace.Kill)
 	for hs.countProcesses() > 0 {
 		select {
 		case <-look.C:

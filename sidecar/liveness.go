@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -14,10 +15,10 @@ import (
 const (
 	// lookEvery is how often ttls and the trust in claims of processes are looked
 	// at. A lease's margin is two looks.
-	lookEvery = 250 * time.Millisecond
+	lookEvery = grace.Look
 	// killAhead is how long before the end of its grace a process is killed whose
 	// claim has ended, so that a look that comes late is still in time.
-	killAhead = 2 * lookEvery
+	killAhead = grace.Kill
 	// killAgain is the pause after a kill that has not worked yet.
 	killAgain = time.Second
 )
@@ -96,11 +97,7 @@ func (hs *holders) watchTrust(h *holder, now time.Duration) {
 // that its holder tells itself is only killed when the grace is over.
 func (hs *holders) tellToStop(h *holder) {
 	if h.killAt == 0 {
-		grace := lease.StopGrace(max(h.lease, pool.MinLeaseDuration))
-		if h.why.Code == problem.ClaimRevoked {
-			grace = min(grace, pool.RevokeGrace) // when the engine frees the slots
-		}
-		h.killAt = hs.clock.Now() + grace - killAhead
+		h.killAt = hs.clock.Now() + lease.StopGrace(max(h.lease, pool.MinLeaseDuration)) - killAhead
 	}
 	hs.log.Warn("a claim has ended, stopping its process", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyReason, h.why)
 	if !h.bind.onlyKill {

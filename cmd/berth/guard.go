@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -20,9 +21,8 @@ type guard struct {
 	until, grace time.Duration
 }
 
-// lookEvery is how often the clock is looked at. Timers stand still while the
-// machine is suspended; the first look afterwards sees how long that was.
-const lookEvery = 250 * time.Millisecond
+// lookEvery is how often the clock is looked at.
+const lookEvery = grace.Look
 
 // order is what a guard wants done.
 type order int

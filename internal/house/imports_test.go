@@ -15,8 +15,8 @@ type layer struct {
 	why    string
 }
 
-// everywhere may be imported by every layer but those that say otherwise.
-const everywhere = "internal/problem"
+// everywhere may be imported by every layer but each other.
+var everywhere = []string{"internal/problem", "internal/grace"}
 
 // layers are the directions of imports. Folders that are for tests only are
 // not in the table: see testHelpers.
@@ -28,6 +28,10 @@ var layers = []layer{
 	{
 		"internal/strict", nil,
 		"what files may not leave open depends on nothing that they are about",
+	},
+	{
+		"internal/grace", nil,
+		"the times that holders get to stop hang together, and whoever stops one uses them",
 	},
 	{
 		"config", []string{"internal/strict"},
@@ -127,7 +131,7 @@ func wrongImports(files []file, layers []layer) []string {
 }
 
 func (l layer) allows(folder string) bool {
-	return folder == everywhere || slices.ContainsFunc(l.may, func(pattern string) bool {
+	return slices.Contains(everywhere, folder) && !slices.Contains(everywhere, l.folder) || slices.ContainsFunc(l.may, func(pattern string) bool {
 		return matches(pattern, folder)
 	})
 }

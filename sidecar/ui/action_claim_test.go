@@ -28,7 +28,7 @@ func TestAClaimIsReleasedFromThePages(t *testing.T) {
 	const at = "/actions/release?claim=c"
 	d.eventually("the claim is seen", func() bool { return d.get(at).status == http.StatusOK })
 	page := d.page(at)
-	page.says("Release claim c?", "db=2", "two", "Host two is asked to take it back", "Its 2 slots are free when the holder has stopped, after 10s at most")
+	page.says("Release claim c?", "db=2", "two", "Host two is asked to take it back", "Its 2 slots are free when the holder has stopped, after 15s at most")
 	if got := page.fact("Fence"); got != fmt.Sprint(held.Fence()) {
 		t.Errorf("its fence is %q", got)
 	}

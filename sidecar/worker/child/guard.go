@@ -1,10 +1,13 @@
 package child
 
-import "time"
+import (
+	"time"
 
-// lookEvery is how often the clock and the trust are looked at. Timers stand still
-// while the machine is suspended; the first look afterwards sees how long that was.
-const lookEvery = 250 * time.Millisecond
+	"github.com/berthhq/berth/internal/grace"
+)
+
+// lookEvery is how often the clock and the trust are looked at.
+const lookEvery = grace.Look
 
 // guard decides when a command must be told to stop and when it must be killed, so
 // that it is gone when trust ends. It keeps no clock: times are the boot clock's.
