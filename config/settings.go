@@ -41,7 +41,7 @@ type Settings struct {
 	// TLSCert and TLSKey name PEM files: see [Settings.ServerTLS].
 	TLSCert, TLSKey string
 
-	// ClaimTimeout bounds the wait of claims that say nothing else.
+	// ClaimTimeout bounds the wait of claims that say nothing else, and of step instances.
 	ClaimTimeout time.Duration
 	// ClaimPollInterval and ClaimPollJitter are how often a waiting claim is
 	// looked at although nothing was heard; 0 is never, and no jitter.

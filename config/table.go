@@ -93,7 +93,7 @@ var fields = []Field{
 
 	{
 		Name: "claim_timeout", Group: Claims, Default: "10m",
-		Usage: "longest `TIME` that a claim waits for slots; what workers take waits as long as it takes",
+		Usage: "longest `TIME` that a claim waits for slots, or a step instance that a worker has a place for",
 		Must:  aDuration,
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimTimeout }, parseDuration},
 	},

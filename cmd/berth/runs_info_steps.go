@@ -136,12 +136,15 @@ func detailText(out *page, v *runView) {
 func failuresTable(out *page, failed []*step.Instance) {
 	var rows [][]string
 	for _, i := range failed {
-		host := ""
+		host, code := "", strconv.Itoa(i.ExitCode)
+		if i.StartedAt.IsZero() {
+			code = "" // nothing was started
+		}
 		if i.Executor != nil {
 			host = i.Executor.Host
 		}
 		rows = append(rows, []string{
-			i.Text(), strconv.Itoa(i.ExitCode), strconv.Itoa(i.Attempt), host, tookText(i, out.now), ago(out.now, i.EndedAt), firstLine(i.Error),
+			i.Text(), code, strconv.Itoa(i.Attempt), host, tookText(i, out.now), ago(out.now, i.EndedAt), firstLine(i.Error),
 		})
 	}
 	out.table("nothing has failed", []string{"FAILED", "EXIT", "ATTEMPT", "HOST", "TOOK", "ENDED", "ERROR"}, rows)

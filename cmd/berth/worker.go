@@ -49,7 +49,7 @@ commands are stopped before, and the coordinator has the steps tried again.
 TERM: takes no more, waits for what runs (--drain-timeout), then stops it. A second
 one, or INT: stops what runs at once: TERM, and KILL after --stop-grace. HUP: leaves
 what runs to the next worker of this name.`,
-		Flags: append(append(config.Flags(config.Instance, config.State), healthFlags()...),
+		Flags: append(append(config.Flags(config.Instance, config.State, config.Claims), healthFlags()...),
 			&cli.StringSliceFlag{Name: "queue", Aliases: []string{"q"}, Value: cli.NewStringSlice(step.DefaultQueue), Usage: "`QUEUE` to take from; several with commas, or repeated"},
 			&cli.IntFlag{Name: "concurrency", Aliases: []string{"c"}, Value: runtime.NumCPU(), Usage: "`N` instances at a time at most", DefaultText: "number of CPUs"},
 			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unlike that of any other on this host"},
@@ -70,7 +70,7 @@ func work(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.State, config.Lead}
+	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.State, config.Lead, config.Claims}
 	if c.IsSet(listenFlag) {
 		groups = append(groups, config.Serve)
 	}

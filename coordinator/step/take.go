@@ -130,6 +130,30 @@ func taken(id store.StepID) error {
 	return problem.New(problem.StepTaken, "step instance %s of run %q is not to be had: somebody else has taken it, or its run was canceled", id.Text(), id.Run)
 }
 
+// GiveUp ends the attempt of a published instance that was not taken, as its slots were not
+// to be had in time: it has failed, and is requested again if it may be. One that is no
+// longer to be had is a StepTaken problem.
+func (s Store) GiveUp(ctx context.Context, p *Published, by run.Executor, why string) error {
+	id, now := p.ID(), time.Now()
+	i := &Instance{StepID: id, Record: Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt, Place: p.Place}}
+	i.Record = i.giveUp(by, clipError(why), Policy{p.Retries, p.Backoff}, now)
+	ops, err := s.logged(ctx, []*pb.RequestOp{store.Put(s.Keys.Step(id), i.Encode(), 0), store.Delete(p.Key(s.Keys))}, id, p.Number, i.Event(now))
+	if err == nil {
+		_, err = s.Group.Commit(ctx, s.Backend, []*pb.Compare{
+			store.ModEquals(p.Key(s.Keys), p.Revision), store.ModEquals(s.Keys.Step(id), p.Revision),
+			store.CreateEquals(s.Keys.Canceled(id.Run), 0),
+		}, ops...)
+	}
+	switch {
+	case errors.Is(err, store.ErrChanged):
+		return taken(id)
+	case err != nil:
+		s.suspect(err)
+		return store.Problem("the step instance was not given up", err)
+	}
+	return nil
+}
+
 // TakeWith is [Store.Take] for an instance that needs slots: claim claims them with
 // what is handed to it, and returns their fence and the answers to what it carried along,
 // if they are known. Its error is passed on, but that a condition does not hold is a

@@ -98,6 +98,14 @@ func (r Record) again(p Policy) Record {
 	return r
 }
 
+// giveUp ends an attempt that nobody has begun, for whom the executor has tried. It counts
+// as one that has failed.
+func (r Record) giveUp(by run.Executor, why string, p Policy, now time.Time) Record {
+	r = r.take(by, now)
+	r.Status, r.StartedAt, r.EndedAt, r.Error = Failed, time.Time{}, stampOf(now), why
+	return r.again(p)
+}
+
 // Cancel ends an instance that nobody has begun.
 func (r Record) Cancel(now time.Time) Record {
 	r.Status, r.EndedAt, r.Pause = Canceled, stampOf(now), 0

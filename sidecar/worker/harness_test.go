@@ -30,6 +30,8 @@ type yard struct {
 	etcd *embed.Server
 	runs run.Store
 	step step.Store
+	// timeout, if it is not 0, bounds how long workers wait for slots.
+	timeout time.Duration
 }
 
 func newYard(t *testing.T) *yard {
@@ -247,6 +249,7 @@ type crew struct {
 func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 	y.t.Helper()
 	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
+	o.ClaimTimeout = y.timeout
 	folder := ""
 	if dir != "" {
 		o.StateDir, folder = dir, filepath.Join(dir, "steps")

@@ -37,7 +37,7 @@ func newMetrics(reg prometheus.Registerer, concurrency int) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.01, 5, 9),
 		}),
 		ends: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_worker_steps_total", Help: "Step instances that have ended here, by how: succeeded, failed, canceled, lost, handed_back.",
+			Name: "berth_worker_steps_total", Help: "Step instances that have ended here, by how: succeeded, failed, canceled, lost, handed_back, timed_out.",
 		}, []string{"end"}),
 		conflicts: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_worker_take_conflicts_total", Help: "Step instances that somebody else was faster to take.",

@@ -97,7 +97,8 @@ func (w *Worker) claimFor(ctx context.Context, p wanted) {
 	seat.Take()
 	w.begin(p.Published)
 	w.inLine[p.ID()] = inLine{claim: claim, class: p.class, queue: p.Queue, order: p.Order, priority: p.Priority}
-	w.beside(func() { w.takeSlotted(ctx, p, claim, seat) })
+	wait := w.waitLeft(p.Published, w.cfg.Client.ClaimTimeout())
+	w.beside(func() { w.takeSlotted(ctx, p, claim, wait, seat) })
 }
 
 // The bounds of a turn: see [Worker.turn].
@@ -244,8 +245,59 @@ func (w *Worker) takePlain(ctx context.Context, p *step.Published, seat *pool.Pl
 	w.taken(&execution{w: w, t: t, dir: dir, place: room, give: room.Release, seat: seat}, begun, err)
 }
 
+// waited is how long a publication has waited for its slots here.
+type waited struct {
+	revision int64
+	total    time.Duration
+}
+
+// waitLeft is how long a publication may wait for its slots still, of so long in all.
+func (w *Worker) waitLeft(p *step.Published, most time.Duration) time.Duration {
+	if before := w.waited[p.Order]; before.revision == p.Revision {
+		most -= before.total
+	}
+	return max(0, most)
+}
+
+// noteWaited adds to how long a publication has waited.
+func (w *Worker) noteWaited(p *step.Published, since, until time.Time) {
+	before := w.waited[p.Order]
+	if before.revision != p.Revision {
+		before = waited{revision: p.Revision}
+	}
+	before.total += until.Sub(since)
+	w.waited[p.Order] = before
+}
+
+// giveUp ends the attempt of an instance that has waited for its slots for as long as it
+// may, and tells whether that was why it was not taken.
+func (w *Worker) giveUp(ctx context.Context, p *step.Published, seat *pool.Place, err error) bool {
+	var refused *problem.Error
+	if code := problem.CodeOf(err); code != problem.ClaimTimeout && code != problem.NoCapacity || !errors.As(err, &refused) {
+		return false
+	}
+	why := refused.Message
+	if r, ok := refused.Detail.(pool.Reason); ok {
+		why = fmt.Sprintf("timed out after %s: %s", w.cfg.Client.ClaimTimeout(), r.Text)
+	}
+	seat.Give()
+	err = w.steps.GiveUp(ctx, p, w.by, why)
+	w.tell(func() {
+		if err != nil {
+			w.notTaken(p, seat, err)
+			return
+		}
+		w.log.Info("a step instance has waited too long for its slots", "run", p.Run, "step", p.ID().Text(), "reason", why)
+		w.metrics.ended("timed_out")
+		w.endTaking(p.ID())
+		w.passed[p.Order] = p.Revision // the queue will tell
+		w.dirty = true
+	})
+	return true
+}
+
 // takeSlotted takes an instance with its slots, for which it may stand in line.
-func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, seat *pool.Place) {
+func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait time.Duration, seat *pool.Place) {
 	p := want.Published
 	begun := time.Now()
 	dir, err := w.folders.make(p, true)
@@ -257,7 +309,7 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, seat *
 	// Only the line is left when ctx ends: what was granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (int64, []*pb.ResponseOp, error) {
 		cl, err := w.cfg.Client.Claim(ctx, want.slots, berth.WithID(id), berth.WithPriority(p.Priority),
-			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(berth.MaxWait),
+			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(wait),
 			berth.WithSole(p.Revision), berth.WithPlace(seat), berth.WithExtra(x))
 		if err != nil {
 			return 0, nil, err
@@ -265,12 +317,17 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, seat *
 		claim = cl
 		return cl.Fence(), cl.Extra, nil
 	})
+	if claim == nil && w.giveUp(context.WithoutCancel(ctx), p, seat, err) {
+		w.folders.remove(dir)
+		return
+	}
 	if claim == nil {
 		w.tell(func() {
 			if ctx.Err() == nil { // else the next process looks what has become of it
 				w.folders.remove(dir)
 			}
 			w.rest(want.class, err)
+			w.noteWaited(p, begun, time.Now())
 			w.notTaken(p, seat, err)
 		})
 		return
@@ -371,11 +428,16 @@ func isCorrupt(err error) bool {
 // isCanceled tells that whoever stood in line has left it.
 func isCanceled(err error) bool { return problem.CodeOf(err) == problem.ClaimCanceled }
 
-// forgetPassed forgets the publications that the queues do not tell of any more.
+// forgetPassed forgets the publications that are not in the queues any more.
 func (w *Worker) forgetPassed() {
 	for order := range w.passed {
 		if !slices.ContainsFunc(w.queues, func(q *queue) bool { return q.of[order] != nil }) {
 			delete(w.passed, order)
+		}
+	}
+	for order, before := range w.waited {
+		if !slices.ContainsFunc(w.queues, func(q *queue) bool { return q.has(order, before.revision) }) {
+			delete(w.waited, order)
 		}
 	}
 }

@@ -93,7 +93,9 @@ type Worker struct {
 	help    *help
 	// passed are publications that were taken, here or by somebody else, by their order:
 	// until the queues tell that they are gone.
-	passed   map[string]int64
+	passed map[string]int64
+	// waited is how long publications have waited for slots, by their order.
+	waited   map[string]waited
 	doubts   []*doubt
 	sweeping bool
 	drained  bool // it takes no more
@@ -125,7 +127,7 @@ func New(cfg Config) *Worker {
 		told:    make(chan func(), 64),
 		places:  pool.NewPlaces(cfg.Concurrency),
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
-		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{},
+		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{}, waited: map[string]waited{},
 		ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
 		canceled: newCanceled(keys), looks: newLooks(keys),
 		peers: newPeers(keys, cfg.Client.Host(), cfg.Client.Instance(), cfg.Logger),
