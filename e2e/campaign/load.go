@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -29,7 +30,7 @@ type poolSpec struct {
 
 // specs are all pools. That of "one" never changes: its holders follow each other.
 var specs = map[string]poolSpec{
-	"db": {6, 5 * time.Second}, "api": {12, 5 * time.Second}, "one": {1, 5 * time.Second},
+	"db": {6, 5 * time.Second}, "api": {12, 5 * time.Second}, "bulk": {80, 5 * time.Second}, "one": {1, 5 * time.Second},
 	"tmp": {5, 5 * time.Second}, "gpu": {3, 10 * time.Second}, "cpu": {5, 10 * time.Second},
 }
 
@@ -41,6 +42,7 @@ type load struct {
 	rate                               float64
 	seed                               uint64
 	log                                hclog.Logger
+	overSocket, overTCP                *http.Client
 
 	mu     sync.Mutex // guards what follows
 	rests  bool
@@ -53,7 +55,7 @@ type load struct {
 var loops = []struct {
 	via string
 	n   int
-}{{"go", 6}, {"http", 3}, {"tcp", 3}, {"exec", 1}, {"direct", 1}, {"step", 1}}
+}{{"go", 24}, {"http", 4}, {"tcp", 4}, {"exec", 1}, {"direct", 1}, {"step", 1}}
 
 func logger(name string) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Info, Output: os.Stderr})
@@ -78,6 +80,7 @@ func playLoad(args []string) error {
 		return err
 	}
 	l.id = fmt.Sprintf("%s-%x", *host, now()/1e6)
+	l.overSocket, l.overTCP = overSocket(l.socket), &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
 	l.tell(record{What: "hello"})
 	go l.obey()
 	go l.announce()
@@ -190,9 +193,9 @@ func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-cha
 		case "go":
 			l.useGo(ctx, client, r, id)
 		case "http":
-			l.useHTTP(ctx, r, id, via, overSocket(l.socket), "http://berth")
+			l.useHTTP(ctx, r, id, via, l.overSocket, "http://berth")
 		case "tcp":
-			l.useHTTP(ctx, r, id, via, overTCP, l.tcp)
+			l.useHTTP(ctx, r, id, via, l.overTCP, l.tcp)
 		case "exec", "direct":
 			l.useExec(r, id, via)
 		case "step":
@@ -212,7 +215,7 @@ type wish struct {
 
 func newWish(r *rand.Rand) wish {
 	w := wish{slots: map[string]int{}, wait: time.Hour, hold: time.Duration(1+r.IntN(25)) * time.Millisecond, priority: r.IntN(3)}
-	for _, pool := range [][]string{{"db"}, {"api"}, {"db", "api"}, {"one"}, {"tmp"}, {"api"}, {"gpu"}, {"api", "one"}}[r.IntN(8)] {
+	for _, pool := range [][]string{{"db"}, {"api"}, {"db", "api"}, {"one"}, {"tmp"}, {"api"}, {"gpu"}, {"api", "one"}, {"bulk"}}[min(r.IntN(20), 8)] {
 		w.slots[pool] = 1
 		if pool == "db" || pool == "api" {
 			w.slots[pool] += r.IntN(2)
@@ -328,5 +331,5 @@ func (l *load) useExec(r *rand.Rand, id, via string) {
 	default:
 		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("berth exec ended with %d: %v: %s", code, err, out)})
 	}
-	pause(context.Background(), time.Duration(300+r.IntN(1500))*time.Millisecond)
+	pause(context.Background(), time.Duration(500+r.IntN(4000))*time.Millisecond) // processes are dear
 }

@@ -57,7 +57,8 @@ type referee struct {
 	loads      map[string]*loadState
 	rests      bool
 	phase      int
-	journal    *os.File
+	journal    *bufio.Writer
+	file       *os.File // of the journal
 	watching   context.CancelFunc
 	held       chan struct{} // not nil while nothing is watched
 	claims     int           // that were granted, as etcd's history shows them
@@ -117,15 +118,26 @@ func (r *referee) begin(phase int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.phase = phase
-	if r.journal != nil {
-		r.journal.Close()
+	if err := r.flush(); err != nil {
+		return err
 	}
 	name := func(n int) string { return filepath.Join(r.dir, fmt.Sprintf("journal-%04d.jsonl", n)) }
 	if len(r.violations) == 0 {
 		_ = os.Remove(name(phase - keepJournals))
 	}
 	var err error
-	r.journal, err = os.Create(name(phase))
+	r.file, err = os.Create(name(phase))
+	r.journal = bufio.NewWriterSize(r.file, 1<<16)
+	return err
+}
+
+// flush ends the journal.
+func (r *referee) flush() error {
+	if r.journal == nil {
+		return nil
+	}
+	err := errors.Join(r.journal.Flush(), r.file.Close())
+	r.journal = nil
 	return err
 }
 

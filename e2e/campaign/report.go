@@ -32,6 +32,9 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 	r.collect()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.flush(); err != nil {
+		r.wrong("campaign", err.Error())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)

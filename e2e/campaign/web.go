@@ -16,13 +16,10 @@ import (
 	"time"
 )
 
-// overTCP is a client of a sidecar's address.
-var overTCP = &http.Client{}
-
 // overSocket is a client of a sidecar's socket.
 func overSocket(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
+		MaxIdleConnsPerHost: 8,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		},
@@ -173,7 +170,7 @@ func (l *load) useSteps(ctx context.Context, r *rand.Rand, id string) {
 			"command": job("gpu=1,db=1", time.Duration(20+r.IntN(3000))*time.Millisecond),
 		},
 	}}
-	c, known := overSocket(l.socket), false
+	c, known := l.overSocket, false
 	until(ctx, time.Second, func() bool {
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -195,5 +192,5 @@ func (l *load) useSteps(ctx context.Context, r *rand.Rand, id string) {
 		}
 		return a.Status == "succeeded"
 	})
-	pause(ctx, time.Duration(500+r.IntN(1500))*time.Millisecond)
+	pause(ctx, time.Duration(1000+r.IntN(6000))*time.Millisecond)
 }
