@@ -58,7 +58,7 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 			row("fault "+string(t.kind), n)
 		}
 	}
-	row("faults", fmt.Sprintf("%d of %d kinds", faults, kinds))
+	row("faults", fmt.Sprintf("%d, of %d kinds", faults, kinds))
 	row("violations", len(r.violations))
 	for _, v := range r.violations[:min(len(r.violations), 20)] {
 		fmt.Fprintf(w, "  %s\n", v)
