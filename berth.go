@@ -149,13 +149,14 @@ type Client struct {
 	state    *lease.State // nil unless resumable
 	clock    lease.Clock
 	keeper   *lease.Keeper
+	waiters  *lease.Keeper // of the leases that waiters hang on
 	presence *lease.Presence
 	engine   *pool.Engine
 	registry pool.Registry
 	rooms    rooms
 	metrics  *registrations // nil without a registry
 
-	presencePart, enginePart, keeperPart *part
+	presencePart, enginePart, keeperPart, waitersPart *part
 
 	opened atomic.Bool   // Open has returned
 	done   chan struct{} // closed when a part has ended
@@ -226,7 +227,6 @@ func (c *Client) start(ctx context.Context) error {
 	c.presence = lease.NewPresence(lease.PresenceConfig{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Queues: o.Queues, Logger: o.Logger,
-		OnChange:  func(id store.LeaseID) { c.engine.SetLineLease(id) },
 		OnTrouble: c.waitsFor,
 	})
 	c.keeper = lease.NewKeeper(lease.Config{
@@ -242,9 +242,16 @@ func (c *Client) start(ctx context.Context) error {
 		},
 		OnRenewed: func(id store.LeaseID, again bool) { c.engine.LeaseRenewed(id, again) },
 	})
+	// Waiters are not resumed: without a token, their leases end with this process.
+	c.waiters = lease.NewKeeper(lease.Config{
+		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,
+		Clock: c.clock, Logger: o.Logger.Named("waiters"),
+		OnReady: func() { c.engine.LeasesReady() },
+		OnLost:  func(id store.LeaseID, cause error) { c.engine.LeaseLost(id, cause) },
+	})
 	c.engine = pool.New(pool.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,
-		Leases:       leases{c.keeper, c.presence},
+		Leases: c.keeper, WaiterLeases: c.waiters,
 		PollInterval: o.PollInterval, PollJitter: o.PollJitter,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
@@ -254,18 +261,4 @@ func (c *Client) start(ctx context.Context) error {
 		}
 	}
 	return c.startParts(ctx, token)
-}
-
-// leases makes the keeper and the presence the engine's one source of leases.
-type leases struct {
-	*lease.Keeper
-	presence *lease.Presence
-}
-
-// Suspect passes the suspicion on to whoever has the lease.
-func (l leases) Suspect(ids ...store.LeaseID) {
-	l.Keeper.Suspect(ids...)
-	for _, id := range ids {
-		l.presence.Suspect(id)
-	}
 }

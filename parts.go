@@ -73,6 +73,7 @@ func (c *Client) startParts(ctx context.Context, token string) error {
 		return err
 	}
 	c.keeperPart = c.spawn("keeper", c.keeper.Run)
+	c.waitersPart = c.spawn("keeper of waiters", c.waiters.Run)
 	return nil
 }
 
@@ -164,11 +165,13 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	c.enginePart.stop()
 	c.keeperPart.stop()
+	c.waitersPart.stop()
 	c.presencePart.stop()
 	end, cancel := context.WithTimeout(last, closeTimeout)
 	defer cancel()
 	err := errors.Join(
 		c.keeper.RevokeAll(end),
+		c.waiters.RevokeAll(end),
 		c.presence.Revoke(end),
 		c.engine.RemoveGuard(end),
 	)
@@ -182,6 +185,7 @@ func (c *Client) Close(ctx context.Context) error {
 func (c *Client) Leave() error {
 	c.enginePart.stop()
 	c.keeperPart.stop()
+	c.waitersPart.stop()
 	c.presencePart.stop()
 	c.engine.Abandon(problem.New(problem.ClaimLost, "the claim was left to the next process of this instance"))
 	c.rooms.refuse(errClosed)
@@ -238,6 +242,7 @@ func (c *Client) longestGrace(ctx context.Context) time.Duration {
 func (c *Client) abort() {
 	c.enginePart.stop()
 	c.keeperPart.stop()
+	c.waitersPart.stop()
 	c.presencePart.stop()
 	if c.presence != nil {
 		end, cancel := context.WithTimeout(context.Background(), closeTimeout)

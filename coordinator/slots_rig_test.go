@@ -87,7 +87,7 @@ type starter struct {
 
 func (fl *fleet) starter(host string) *starter {
 	s := &starter{fl: fl, by: fl.root.Peer(), lease: fl.executor(), claims: map[string]*pool.Claim{}}
-	s.engine = pool.New(pool.Config{Backend: s.by, Keys: fl.keys, Host: host, Instance: "sidecar", Leases: s})
+	s.engine = pool.New(pool.Config{Backend: s.by, Keys: fl.keys, Host: host, Instance: "sidecar", Leases: s, WaiterLeases: s})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

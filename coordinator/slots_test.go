@@ -133,7 +133,6 @@ func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 		fl.pool("db", 1)
 		fl.candidate("one")
 		x := fl.starter("x")
-		x.engine.SetLineLease(fl.executor())
 		fl.submit("r")
 		fl.is(map[string]string{"r": "not_started"})
 		claim := func(id, run string, wait time.Duration) (*pool.Claim, error) {

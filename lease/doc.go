@@ -3,12 +3,12 @@
 //
 // # Nouns
 //
-//   - A [Keeper] owns the leases that claims hang on: one per duration, and one
-//     more for each [KeysPerLease] keys. It grants, renews, judges and revokes.
+//   - A [Keeper] owns the leases that claims hang on, or waiters: one per duration, and
+//     one more for each [KeysPerLease] keys. It grants, renews, judges and revokes.
 //   - A [Window] is how long trust in a lease lasts without another renewal. It
 //     is a pure value on a [Clock] that counts through suspend.
 //   - A [Presence] is the instance's entry among the hosts, on a lease of its
-//     own. The instance's waiters hang on that lease as well.
+//     own.
 //   - A [State] is the directory that makes an instance resumable: a lock, so
 //     that one process at a time owns it, and a token, which marks its leases.
 //
@@ -54,6 +54,5 @@
 // that was longer than the window everything is lost at the first look at the
 // clock. Grants that fail are tried again with growing pauses; nobody waits for
 // one, an [Keeper.Acquire] that can't be served is told so and called back.
-// Losing the presence lease costs being seen, and the places of waiters until
-// they are put again; no claim is harmed.
+// Losing the presence lease costs being seen; no claim is harmed.
 package lease

@@ -93,7 +93,7 @@ func (p *Presence) noteFailure(before int, err error) {
 
 // enterOnce tries to take the name. A try without an answer may yet succeed;
 // then the next one finds our own token. The lease of an earlier process ends
-// with its place, so that those who waited there don't stand in line any more.
+// with its place.
 func (p *Presence) enterOnce(ctx context.Context) (store.LeaseID, time.Duration, error) {
 	rev, old, err := p.look(ctx)
 	if err != nil {

@@ -35,10 +35,9 @@ type PresenceConfig struct {
 	// Logger is silent if nil.
 	Logger hclog.Logger
 
-	// OnChange is called with a presence lease to put waiters on: each time a new
-	// one is in place, which those on the one before must be put on again, and
-	// when a suspected one has proved to be there. It must not block: Run calls
-	// it, and renews nothing meanwhile.
+	// OnChange is called with the presence lease each time a new one is in place. What
+	// hangs on the one before must be put on it again. It must not block: Run calls it,
+	// and renews nothing meanwhile.
 	OnChange func(id store.LeaseID)
 	// OnTrouble, if not nil, is told what [Presence.Trouble] tells whenever a try to
 	// take the name has failed for a new reason. It must not block.
@@ -46,7 +45,7 @@ type PresenceConfig struct {
 }
 
 // Presence shows an instance among the hosts, and makes it the only one of its
-// name. Its lease carries the instance's waiters too.
+// name.
 //
 // All methods may be called by many goroutines. Losing the lease costs being
 // seen, and nothing else: it is made and put again.
@@ -58,14 +57,11 @@ type Presence struct {
 
 	ran   atomic.Bool
 	ready chan struct{}
-	wake  chan struct{} // coalesces: renew at once
 
 	mu      sync.Mutex // guards what follows
 	id      store.LeaseID
-	present bool   // id is in place
-	trouble error  // why the last try to take the name failed; nil after a success
-	doubts  uint64 // how often id was suspected
-	cleared uint64 // those raised before the last good renewal was sent
+	present bool  // id is in place
+	trouble error // why the last try to take the name failed; nil after a success
 }
 
 // NewPresence returns the presence of an instance that is not seen yet. It does
@@ -82,7 +78,6 @@ func NewPresence(cfg PresenceConfig) *Presence {
 		key:   cfg.Keys.Presence(cfg.Host, cfg.Instance),
 		log:   cfg.Logger.Named("presence"),
 		ready: make(chan struct{}),
-		wake:  make(chan struct{}, 1),
 		record: PresenceRecord{
 			Host: cfg.Host, Instance: cfg.Instance,
 			Role: cfg.Role, Version: cfg.Version, PID: cfg.PID, Capacity: cfg.Capacity,
@@ -126,36 +121,15 @@ func (p *Presence) Run(ctx context.Context) error {
 // is known to be the only one of its name.
 func (p *Presence) Ready() <-chan struct{} { return p.ready }
 
-// Lease returns the presence lease. It is false while there is none, or while it
-// is suspect; OnChange will be called.
+// Lease returns the presence lease. It is false while there is none; OnChange will be
+// called.
 func (p *Presence) Lease() (store.LeaseID, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.present || p.doubts != p.cleared {
-		return 0, false
-	}
-	return p.id, true
+	return p.id, p.present
 }
 
-// Suspect tells that a transaction was refused because this lease may be gone.
-// It is renewed at once, which tells.
-func (p *Presence) Suspect(id store.LeaseID) {
-	p.mu.Lock()
-	known := p.present && p.id == id
-	if known {
-		p.doubts++
-	}
-	p.mu.Unlock()
-	if known {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// Revoke ends the lease at once, and with it the instance's waiters. It is for a
-// graceful stop, after Run has returned. What it can't reach ends within 10 s.
+// Revoke ends the lease at once. It is for a graceful stop, after Run has returned. What it can't reach ends within 10 s.
 func (p *Presence) Revoke(ctx context.Context) error {
 	p.mu.Lock()
 	id, present := p.id, p.present
@@ -170,7 +144,7 @@ func (p *Presence) Revoke(ctx context.Context) error {
 func (p *Presence) entered(id store.LeaseID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.id, p.present, p.cleared, p.trouble = id, true, p.doubts, nil
+	p.id, p.present, p.trouble = id, true, nil
 }
 
 // Trouble tells why the instance is not seen, nil if nothing has failed: etcd is
@@ -204,7 +178,6 @@ func (p *Presence) hold(ctx context.Context, id store.LeaseID, ttl time.Duration
 	for {
 		select {
 		case <-next.C:
-		case <-p.wake:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -224,23 +197,9 @@ func (p *Presence) hold(ctx context.Context, id store.LeaseID, ttl time.Duration
 	}
 }
 
-// renew tries once. A success clears the doubts that were raised before it.
+// renew tries once.
 func (p *Presence) renew(ctx context.Context, id store.LeaseID, ttl time.Duration) (time.Duration, error) {
-	p.mu.Lock()
-	doubts, cleared := p.doubts, p.cleared
-	p.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, tryTimeout(ttl))
 	defer cancel()
-	ttl, err := p.cfg.Backend.Renew(limited, id)
-	if err != nil || doubts == cleared {
-		return ttl, err
-	}
-	p.mu.Lock()
-	p.cleared = doubts
-	proved := p.doubts == doubts
-	p.mu.Unlock()
-	if proved {
-		p.cfg.OnChange(id)
-	}
-	return ttl, nil
+	return p.cfg.Backend.Renew(limited, id)
 }

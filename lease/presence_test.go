@@ -230,58 +230,6 @@ func TestAPresenceLeaseThatEtcdKeptIsKept(t *testing.T) {
 	})
 }
 
-func TestASuspectPresenceLeaseIsLookedAtAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		etcd := newFakeEtcd(newFakeClock())
-		s := newSeen(t, etcd, testToken)
-		s.run()
-		id := s.wantLease()
-		s.Suspect(id + 1) // another one
-		s.Suspect(id)
-		if _, ok := s.Lease(); ok {
-			t.Error("a suspect lease was handed out")
-		}
-		synctest.Wait()
-		if s.wantLease() != id || !cmp.Equal(s.changed(), []store.LeaseID{id, id}) {
-			t.Errorf("changes %v, want the cleared lease once more", s.changed())
-		}
-
-		etcd.kill(id)
-		s.Suspect(id)
-		synctest.Wait()
-		if again := s.wantLease(); again == id {
-			t.Error("a dead lease was cleared")
-		}
-	})
-}
-
-func TestARenewalSentBeforeTheSuspicionDoesNotClearPresence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		etcd := newFakeEtcd(newFakeClock())
-		s := newSeen(t, etcd, testToken)
-		s.run()
-		id := s.wantLease()
-		slow := hook(func(_ context.Context, op string, _ store.LeaseID) error {
-			if op == "renew" {
-				time.Sleep(time.Second)
-			}
-			return nil
-		})
-		etcd.late.Store(&slow)
-		s.Suspect(id) // a renewal is under way
-		synctest.Wait()
-		s.Suspect(id)
-		settle(1500 * time.Millisecond) // the first is answered, the second is not
-		if _, ok := s.Lease(); ok {
-			t.Error("cleared by a renewal from before the second suspicion")
-		}
-		settle(time.Second)
-		if s.wantLease() != id {
-			t.Error("another lease")
-		}
-	})
-}
-
 func TestTwoProcessesThatStartTogetherDoNotShareTheName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := newFakeEtcd(newFakeClock())

@@ -58,7 +58,10 @@ func (b *bubble) engine(host string, prepare ...func(*storetest.Backend)) *guest
 		f(by)
 	}
 	leases := &plainLeases{t: b.t, b: b.root, by: map[time.Duration]store.LeaseID{}}
-	e := pool.New(pool.Config{Backend: by, Keys: b.keys, Host: host, Instance: "test", Leases: leases})
+	e := pool.New(pool.Config{
+		Backend: by, Keys: b.keys, Host: host, Instance: "test",
+		Leases: leases, WaiterLeases: forWaiters(b.t, b.root),
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -66,11 +69,6 @@ func (b *bubble) engine(host string, prepare ...func(*storetest.Backend)) *guest
 		_ = e.Run(ctx)
 	}()
 	b.t.Cleanup(func() { cancel(); <-done; by.Close() })
-	line, _, err := b.root.Grant(b.t.Context(), 24*time.Hour)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	e.SetLineLease(line)
 	synctest.Wait()
 	return &guest{e, b, by, leases}
 }

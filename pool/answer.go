@@ -102,10 +102,12 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		}
 	}
 	for _, l := range b.puts {
-		l.e.written, l.e.writtenReserve, l.e.writtenExclusive, l.e.writtenAt = true, l.reserve, l.exclusive, rev
+		l.e.written = l.e.waiterLease == l.lease // else that lease was lost meanwhile
+		l.e.writtenReserve, l.e.writtenExclusive, l.e.writtenAt = l.reserve, l.exclusive, rev
 	}
 	for _, d := range b.drops {
 		c.view.committedLeave(d.order, rev)
+		c.releaseDropped(d)
 	}
 	c.calm(b, conflicts)
 	c.isolate = max(0, c.isolate-1)
@@ -235,6 +237,7 @@ func (c *core) refuseSecond(e *entry, rev int64) {
 // hold makes an entry the holder of its slots.
 func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time) {
 	c.unqueue(e)
+	c.releaseWaiterKeys(e) // they go with the grant
 	e.state = held
 	e.inLine, e.written, e.seatOf = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -338,9 +341,9 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		c.leaseless(b, err, now)
 		c.leases.Suspect(b.leases...)
-		if len(b.puts) > 0 {
-			c.leases.Suspect(c.lineLease)
-			c.setLineLease(0)
+		for _, l := range b.puts {
+			c.waiterLeases.Suspect(l.e.waiterLease)
+			c.releaseWaiterKeys(l.e)
 		}
 		return
 	case errors.Is(err, store.ErrTokenExpired):

@@ -244,8 +244,37 @@ func (c *core) keepPlace(e *entry, now time.Time) {
 // leaveLine sees to it that a waiter's keys go, if it may have any.
 func (c *core) leaveLine(e *entry) {
 	if e.inLine {
-		c.drops = append(c.drops, drop{pools: poolNames(e.req.Slots), order: e.order})
-		e.written, e.inLine = false, false
+		c.drops = append(c.drops, drop{pools: poolNames(e.req.Slots), order: e.order, lease: e.waiterLease})
+		e.written, e.inLine, e.waiterLease = false, false, 0
+	}
+	c.releaseWaiterKeys(e)
+}
+
+// reserveWaiterKeys reports whether there is room for the keys of an entry's waiter on a
+// lease, and reserves it if there was none yet. Waiters have leases of their own with few
+// keys on each: where etcd checks rights, a put costs time in proportion to the keys on its
+// lease.
+func (c *core) reserveWaiterKeys(e *entry) (ok bool) {
+	if e.waiterLease == 0 {
+		e.waiterLease, ok = c.waiterLeases.Acquire(WaiterTTL, len(e.needs))
+		return ok
+	}
+	return true
+}
+
+// releaseWaiterKeys gives the room back, of keys that are gone or go elsewhere.
+func (c *core) releaseWaiterKeys(e *entry) {
+	if e.waiterLease != 0 {
+		c.waiterLeases.Release(e.waiterLease, len(e.needs))
+		e.waiterLease = 0
+	}
+}
+
+// releaseDropped gives the room back of a waiter that was deleted, or whose claim has come
+// back to its place and reserves anew.
+func (c *core) releaseDropped(d drop) {
+	if d.lease != 0 {
+		c.waiterLeases.Release(d.lease, len(d.pools))
 	}
 }
 
@@ -255,6 +284,7 @@ func (c *core) redrop(drops []drop) {
 	for _, d := range drops {
 		if e := c.entries[d.order.Claim]; e != nil && e.order == d.order && e.state <= claiming {
 			e.written, e.inLine = false, true
+			c.releaseDropped(d)
 			continue
 		}
 		c.drops = append(c.drops, d)

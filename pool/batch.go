@@ -82,6 +82,7 @@ type giving struct {
 type lining struct {
 	e                  *entry
 	reserve, exclusive bool
+	lease              store.LeaseID
 }
 
 // size is how many entries a batch is about.

@@ -135,14 +135,14 @@ func (b *builder) line(e *entry) bool {
 	if b.dropping(e.order) {
 		return true // its keys are on their way out: the next batch writes them
 	}
-	ops := waiterPuts(b.c.view, e, b.c.lineLease)
+	ops := waiterPuts(b.c.view, e, e.waiterLease)
 	bytes := len(ops) * len(ops[0].GetRequestPut().Value)
 	if !b.room(0, len(ops), bytes) {
 		return false
 	}
 	b.ops = append(b.ops, ops...)
 	b.bytes += bytes
-	b.b.puts = append(b.b.puts, lining{e: e, reserve: e.reserve, exclusive: e.exclusive})
+	b.b.puts = append(b.b.puts, lining{e: e, reserve: e.reserve, exclusive: e.exclusive, lease: e.waiterLease})
 	return true
 }
 

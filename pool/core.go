@@ -39,6 +39,8 @@ const (
 	// patience is how long a request that is not to wait does so all the same
 	// while the view is too old to tell anything.
 	patience = 5 * time.Second
+	// WaiterTTL is how long the waiters of an instance outlive it.
+	WaiterTTL = 10 * time.Second
 	// keepPlace is how long a claim that went away keeps its place in line.
 	keepPlace = 10 * time.Second
 	// yieldAfter is how long an instance may keep slots from others without a sign of
@@ -66,6 +68,7 @@ type core struct {
 	host, instance string
 	start          uint32 // where this host begins to look for room
 	leases         Leases
+	waiterLeases   Leases // nil: waiters can't be written
 	log            hclog.Logger
 	metrics        *metrics
 	broker         *broker
@@ -92,7 +95,6 @@ type core struct {
 	revoking   []*entry         // asked back and not released yet
 	places     map[string]place // left by those who went away
 	successors []successor      // whose ids are free: they are taken next
-	lineLease  store.LeaseID    // 0: waiters can't be written now
 	lost       map[store.LeaseID]lostLease
 	wanted     map[string]int64 // claims that operators want back, with their fences
 	endCause   error            // why no claim can be trusted any more, nil if it can
@@ -163,7 +165,7 @@ type lostLease struct {
 func newCore(cfg Config) *core {
 	return &core{
 		host: cfg.Host, instance: cfg.Instance, start: hash(cfg.Host),
-		leases: cfg.Leases, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), broker: &broker{},
+		leases: cfg.Leases, waiterLeases: cfg.WaiterLeases, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), broker: &broker{},
 		view:    newView(cfg.Keys),
 		guard:   store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance)),
 		entries: map[string]*entry{},
@@ -196,19 +198,6 @@ func (c *core) sorted() []*entry {
 		return 1
 	})
 	return all
-}
-
-// setLineLease takes the lease that waiters hang on from now on. Waiters of ours
-// that hang on another are written again, in the same place.
-func (c *core) setLineLease(id store.LeaseID) {
-	if c.lineLease == id {
-		return
-	}
-	c.lineLease = id
-	for _, e := range c.queue {
-		e.written = false
-	}
-	c.dirty = true
 }
 
 // message takes what the feed of all pools delivered.
@@ -303,6 +292,7 @@ func (c *core) progress() {
 		c.settle(b)
 	}
 	c.adoptClaims()
+	c.dropOrphans()
 	c.dirty = true
 }
 

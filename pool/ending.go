@@ -53,6 +53,12 @@ func (c *core) done(e *entry) {
 // keys stay: they go with the lease, or when the holder says that it has stopped.
 func (c *core) leaseLost(id store.LeaseID, cause error, now time.Time) {
 	c.lost[id] = lostLease{cause, now}
+	for _, e := range c.queue {
+		if e.waiterLease == id {
+			c.releaseWaiterKeys(e)
+			e.written, c.dirty = false, true
+		}
+	}
 	for _, e := range c.sorted() {
 		if e.state == held && e.lease == id && e.claim.Err() == nil {
 			c.endTrust(e, lostError(e, cause))

@@ -36,6 +36,10 @@ type Config struct {
 	// Host and Instance name this engine. No two run under one name.
 	Host, Instance string
 	Leases         Leases
+	// WaiterLeases is where the engine gets the leases that waiters hang on: of
+	// [WaiterTTL], and with few keys on each. Without them no claim waits in the queue
+	// but on this host.
+	WaiterLeases Leases
 	// PollInterval and PollJitter are how often waiting claims are looked at
 	// without being woken: a fallback. 0 is never.
 	PollInterval, PollJitter time.Duration
@@ -382,14 +386,10 @@ func (e *Engine) Reconsider() {
 	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
 }
 
-// LeaseLost tells that a lease can't be trusted any more: its claims are lost.
+// LeaseLost notes that a lease has lost its validity: its claims are lost, and its waiters
+// are written again, on another one.
 func (e *Engine) LeaseLost(id store.LeaseID, cause error) {
 	e.urgent.add(func(c *core, now time.Time) { c.leaseLost(id, cause, now) })
-}
-
-// SetLineLease tells what lease waiters are to hang on; 0 is none now.
-func (e *Engine) SetLineLease(id store.LeaseID) {
-	e.urgent.add(func(c *core, _ time.Time) { c.setLineLease(id) })
 }
 
 // End ends trust in all claims, those that are granted later included, and

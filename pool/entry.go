@@ -47,6 +47,8 @@ type entry struct {
 	// out of the line: etcd does not take its keys.
 	written, writtenReserve, writtenExclusive bool
 	inLine, unwritable                        bool
+	// waiterLease is the lease on which there is room for its waiter, 0 if there is none.
+	waiterLease store.LeaseID
 	// writtenAt is the revision of the last write that was answered.
 	writtenAt int64
 	// due: it fits, and this instance has to take its slots.
@@ -177,4 +179,6 @@ func (e *entry) fence() int64 { return e.claim.Fence }
 type drop struct {
 	pools []string
 	order Order
+	// lease is the one that has room for the keys, 0 if none is to be given back.
+	lease store.LeaseID
 }

@@ -14,18 +14,26 @@ import (
 
 // plainLeases grants leases that nobody renews: long enough for a test.
 type plainLeases struct {
-	t  testing.TB
-	b  store.Backend
-	mu sync.Mutex
-	by map[time.Duration]store.LeaseID
+	t testing.TB
+	b store.Backend
+	// atLeast is how long a lease lives, whatever is asked for.
+	atLeast time.Duration
+	mu      sync.Mutex
+	by      map[time.Duration]store.LeaseID
 	// slow is how long the engine is held up each time it asks for a lease.
 	slow atomic.Int64
+}
+
+// forWaiters returns such leases for waiters.
+func forWaiters(t testing.TB, b store.Backend) *plainLeases {
+	return &plainLeases{t: t, b: b, by: map[time.Duration]store.LeaseID{}, atLeast: 24 * time.Hour}
 }
 
 func (l *plainLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
 	time.Sleep(time.Duration(l.slow.Load()))
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	d = max(d, l.atLeast)
 	id, ok := l.by[d]
 	if !ok {
 		var err error
@@ -79,7 +87,8 @@ func (c *cluster) stoppable(host string, change ...func(*pool.Config)) stoppable
 	c.t.Helper()
 	cfg := pool.Config{
 		Backend: c.client, Keys: c.keys, Host: host, Instance: "test",
-		Leases: &plainLeases{t: c.t, b: c.client, by: map[time.Duration]store.LeaseID{}},
+		Leases:       &plainLeases{t: c.t, b: c.client, by: map[time.Duration]store.LeaseID{}},
+		WaiterLeases: forWaiters(c.t, c.client),
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -98,11 +107,6 @@ func (c *cluster) stoppable(host string, change ...func(*pool.Config)) stoppable
 	if err := e.Ready(c.ctx()); err != nil {
 		c.t.Fatal(err)
 	}
-	line, _, err := c.client.Grant(c.ctx(), time.Minute)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	e.SetLineLease(line)
 	c.engines = append(c.engines, e)
 	return stoppable{e, cfg.Leases, stop}
 }

@@ -395,7 +395,7 @@ func (c *core) unreadable(p *poolView) error {
 // lineUp writes the waiters that are not in the line yet, and those that have
 // come of age.
 func (c *core) lineUp(b *builder) {
-	if c.lineLease == 0 {
+	if c.waiterLeases == nil {
 		return
 	}
 	for _, e := range c.queue {
@@ -408,7 +408,7 @@ func (c *core) lineUp(b *builder) {
 		if e.written && e.reserve == e.writtenReserve && e.exclusive == e.writtenExclusive {
 			continue
 		}
-		if !b.line(e) {
+		if !c.reserveWaiterKeys(e) || !b.line(e) {
 			return
 		}
 	}

@@ -32,9 +32,11 @@ type rigHost struct {
 	wedged bool
 	off    bool // etcd can't be reached
 	leases map[time.Duration]store.LeaseID
+	// line is the lease of all its waiters; there is none while it is suspect.
+	line    store.LeaseID
+	suspect bool
 	// noLeases is why it gets no leases for claims, if it does not.
 	noLeases error
-	line     store.LeaseID
 	// refuse is asked before each call: an error keeps it from etcd.
 	refuse func(*pb.TxnRequest) error
 	calls  []*call
@@ -60,6 +62,16 @@ func (l rigLeases) Release(store.LeaseID, int) {}
 func (l rigLeases) Suspect(...store.LeaseID)   {}
 func (l rigLeases) Trouble() error             { return l.h.noLeases }
 
+// rigWaiters has one lease for all waiters of a host, which never ends.
+type rigWaiters struct{ h *rigHost }
+
+func (l rigWaiters) Acquire(time.Duration, int) (store.LeaseID, bool) {
+	return l.h.line, l.h.line != 0 && !l.h.suspect
+}
+func (l rigWaiters) Release(store.LeaseID, int) {}
+func (l rigWaiters) Suspect(...store.LeaseID)   { l.h.suspect = true }
+func (l rigWaiters) Trouble() error             { return nil }
+
 func newRig(t *testing.T, hosts ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, etcd: storetest.New(storetest.Options{}), keys: store.NewKeys("/b/"), now: time.Unix(1_000_000, 0)}
@@ -74,7 +86,7 @@ func newRig(t *testing.T, hosts ...string) *rig {
 func (r *rig) host(name string, adopt ...store.LeaseID) *rigHost {
 	r.t.Helper()
 	h := &rigHost{r: r, name: name, leases: map[time.Duration]store.LeaseID{}}
-	h.core = newCore(Config{Keys: r.keys, Host: name, Instance: "i", Leases: rigLeases{h}, Logger: quiet})
+	h.core = newCore(Config{Keys: r.keys, Host: name, Instance: "i", Leases: rigLeases{h}, WaiterLeases: rigWaiters{h}, Logger: quiet})
 	if len(adopt) > 0 {
 		h.adopt = map[store.LeaseID]bool{}
 		for _, id := range adopt {
@@ -85,7 +97,6 @@ func (r *rig) host(name string, adopt ...store.LeaseID) *rigHost {
 	if h.line, _, err = r.etcd.Grant(time.Hour); err != nil {
 		r.t.Fatal(err)
 	}
-	h.setLineLease(h.line)
 	h.resync()
 	r.hosts = append(r.hosts, h)
 	return h

@@ -82,7 +82,7 @@ func (w *world) trouble(h *simHost) {
 	case 6:
 		w.restart(h)
 	case 7:
-		h.newLine()
+		h.loseWaiterLeases()
 	case 8:
 		w.revokeOne(h)
 	case 9:
@@ -235,14 +235,13 @@ func (h *simHost) renew() {
 	if h.cut {
 		return
 	}
-	for d, id := range h.leases.by {
-		if _, err := h.w.etcd.Renew(id); err != nil {
-			delete(h.leases.by, d)
-			h.core.leaseLost(id, store.ErrLeaseNotFound, h.w.now)
+	for _, l := range []*simLeases{h.leases, h.waiters} {
+		for d, id := range l.by {
+			if _, err := h.w.etcd.Renew(id); err != nil {
+				delete(l.by, d)
+				h.core.leaseLost(id, store.ErrLeaseNotFound, h.w.now)
+			}
 		}
-	}
-	if _, err := h.w.etcd.Renew(h.line); err != nil {
-		h.newLine()
 	}
 }
 
@@ -359,9 +358,11 @@ func (w *world) rest() {
 		w.failf("stuck at the end: %s", w.busy())
 	}
 	for _, h := range w.hosts {
-		for id, n := range h.leases.keys {
-			if n != 0 {
-				w.failf("%s counts %d keys on lease %d, and there is none", h.name, n, id)
+		for _, l := range []*simLeases{h.leases, h.waiters} {
+			for id, n := range l.keys {
+				if n != 0 {
+					w.failf("%s counts %d keys on lease %d, and there is none", h.name, n, id)
+				}
 			}
 		}
 	}

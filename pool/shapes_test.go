@@ -328,7 +328,7 @@ func TestALeaseThatIsGoneIsSuspectedAndAnotherIsUsed(t *testing.T) {
 	}
 	b := h.ask("b", 1)
 	r.wantLine()
-	h.setLineLease(h.line)
+	h.suspect = false
 	r.settle()
 	r.wantLine("b")
 	h.giveBack("a")

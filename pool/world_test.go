@@ -84,11 +84,12 @@ type simHost struct {
 	name   string
 	core   *core
 	leases *simLeases
-	watch  *storetest.Follower
-	life   int
-	cut    bool // renews nothing
-	hung   bool // does nothing, though its leases are renewed
-	line   store.LeaseID
+	// waiters are the leases of its waiters.
+	waiters *simLeases
+	watch   *storetest.Follower
+	life    int
+	cut     bool // renews nothing
+	hung    bool // does nothing, though its leases are renewed
 
 	// The answer to the call under way, once there is one.
 	pending  *call
@@ -113,6 +114,10 @@ type simLeases struct {
 	by      map[time.Duration]store.LeaseID
 	suspect map[store.LeaseID]bool
 	keys    map[store.LeaseID]int // by lease, as the core counts them
+}
+
+func newSimLeases(h *simHost) *simLeases {
+	return &simLeases{h: h, by: map[time.Duration]store.LeaseID{}, suspect: map[store.LeaseID]bool{}, keys: map[store.LeaseID]int{}}
 }
 
 func (l *simLeases) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
@@ -196,8 +201,9 @@ func (w *world) failf(format string, args ...any) {
 // start begins a life of a host.
 func (h *simHost) start(adopt []store.LeaseID) {
 	h.life++
-	h.leases = &simLeases{h: h, by: map[time.Duration]store.LeaseID{}, suspect: map[store.LeaseID]bool{}, keys: map[store.LeaseID]int{}}
-	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, Logger: quiet})
+	h.leases = newSimLeases(h)
+	h.waiters = newSimLeases(h)
+	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, WaiterLeases: h.waiters, Logger: quiet})
 	if adopt != nil {
 		h.core.adopt = map[store.LeaseID]bool{}
 		for _, id := range adopt {
@@ -207,16 +213,15 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	h.pending, h.answered, h.counted = nil, false, 0
 	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
 	h.places, h.seats = NewPlaces(2), map[string]*Place{}
-	h.cut, h.line = false, 0
-	h.newLine()
+	h.cut = false
 	h.resync()
 }
 
-// newLine gives the host another presence lease.
-func (h *simHost) newLine() {
-	if id, _, err := h.w.etcd.Grant(10 * time.Second); err == nil {
-		h.line = id
-		h.core.setLineLease(id)
+// loseWaiterLeases has the host lose the leases of its waiters, though they live on.
+func (h *simHost) loseWaiterLeases() {
+	for d, id := range h.waiters.by {
+		delete(h.waiters.by, d)
+		h.core.leaseLost(id, store.ErrLeaseNotFound, h.w.now)
 	}
 }
 

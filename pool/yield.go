@@ -175,10 +175,26 @@ func (c *core) answerProbes(now time.Time) {
 		switch {
 		case e != nil && e.order == w.order && e.state <= claiming:
 			e.written = e.written && e.writtenAt > w.rev
-		case !c.dropping(w.order): // of a request that nobody knows any more
-			c.drops = append(c.drops, drop{pools: poolNames(w.value.Pools), order: w.order})
-			c.dirty = true
+		default:
+			c.dropOrphan(w)
 		}
+	}
+}
+
+// dropOrphans has the waiters of this instance deleted that belong to no request, as an
+// earlier life leaves them.
+func (c *core) dropOrphans() {
+	for _, w := range c.view.line {
+		if e := c.entries[w.order.Claim]; c.ours(w) && (e == nil || e.order != w.order || e.state > claiming) {
+			c.dropOrphan(w)
+		}
+	}
+}
+
+func (c *core) dropOrphan(w *waiter) {
+	if !c.dropping(w.order) {
+		c.drops = append(c.drops, drop{pools: poolNames(w.value.Pools), order: w.order})
+		c.dirty = true
 	}
 }
 

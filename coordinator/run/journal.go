@@ -16,9 +16,10 @@ const (
 	// DefaultRetention is how long events are kept unless the settings say
 	// otherwise.
 	DefaultRetention = 24 * time.Hour
-	// keysPerLease bounds the events on one lease: when it ends, etcd deletes all
-	// of them at once.
-	keysPerLease = 500
+	// keysPerLease bounds the events on one lease: where etcd checks rights, a put costs
+	// time in proportion to the keys on its lease, and when the lease ends, etcd deletes
+	// all of them at once.
+	keysPerLease = 300
 	// leaseShare is the part of the retention for which one lease takes events.
 	leaseShare = 24
 	// grantTimeout bounds one try to get a lease.

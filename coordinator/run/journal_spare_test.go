@@ -3,6 +3,9 @@ package run
 import (
 	"fmt"
 	"testing"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 )
 
 func TestSparesAreCountedByRunAndForNotTooMany(t *testing.T) {
@@ -22,5 +25,24 @@ func TestSparesAreCountedByRunAndForNotTooMany(t *testing.T) {
 	}
 	if n := len(j.spares.used); n > spareRuns {
 		t.Errorf("%d runs are counted, allowed are %d", n, spareRuns)
+	}
+}
+
+func TestNoLeaseCarriesMoreThan300Events(t *testing.T) {
+	b := storetest.NewBackend(storetest.New(storetest.Options{}))
+	defer b.Close()
+	j := NewJournal(b, store.NewKeys(store.DefaultPrefix), "one/test", 0)
+	events := map[int64]int{}
+	for range 1000 {
+		op, err := j.Op(t.Context(), "r", Event{Type: RunQueued})
+		if err != nil {
+			t.Fatal(err)
+		}
+		events[op.GetRequestPut().Lease]++
+	}
+	for id, n := range events {
+		if n > 300 {
+			t.Errorf("lease %x carries %d events, allowed are 300", id, n)
+		}
 	}
 }

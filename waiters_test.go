@@ -1,0 +1,88 @@
+package berth_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/lease"
+)
+
+// waiterKeys returns how many keys of waiters hang on each lease.
+func waiterKeys(t *testing.T, srv *embed.Server) (byLease map[int64]int, all int) {
+	t.Helper()
+	keys := store.NewKeys(store.DefaultPrefix)
+	s, err := store.ReadAll(t.Context(), embedtest.Client(t, srv), keys.Pools())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byLease = map[int64]int{}
+	for _, kv := range s.KVs {
+		if k, err := keys.ParsePoolKey(string(kv.Key)); err == nil && k.Kind == store.WaiterKey {
+			byLease[kv.Lease]++
+			all++
+		}
+	}
+	return byLease, all
+}
+
+// waitIn has claims of both pools wait until it is canceled.
+func waitIn(t *testing.T, c *berth.Client, n int) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			_, _ = c.Claim(ctx, berth.Slots{"db": 1, "api": 1}, berth.WithID(fmt.Sprint("w", i)), berth.WithWait(berth.MaxWait))
+		})
+	}
+	return func() { cancel(); all.Wait() }
+}
+
+// until waits until something is so.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	late := time.After(time.Minute)
+	for !is() {
+		select {
+		case <-again.C:
+		case <-late:
+			t.Fatalf("in vain waited until %s", what)
+		}
+	}
+}
+
+func TestNoLeaseCarriesMoreThan300KeysOfWaiters(t *testing.T) {
+	srv := embedtest.New(t)
+	c := open(t, srv)
+	setPool(t, c, "db", 0, time.Minute)
+	setPool(t, c, "api", 0, time.Minute)
+	const waiters = 400
+	cancel := waitIn(t, c, waiters)
+	var byLease map[int64]int
+	until(t, "all waiters are written", func() bool {
+		var all int
+		byLease, all = waiterKeys(t, srv)
+		return all == 2*waiters
+	})
+	for id, n := range byLease {
+		if n > lease.KeysPerLease {
+			t.Errorf("lease %x carries %d keys of waiters, allowed are %d", id, n, lease.KeysPerLease)
+		}
+	}
+	cancel()
+	until(t, "none is left", func() bool { _, all := waiterKeys(t, srv); return all == 0 })
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if keys := left(t, srv); len(keys) != 0 {
+		t.Errorf("left are %q", keys)
+	}
+}
