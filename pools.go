@@ -85,6 +85,10 @@ func (c *Client) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.Waiter
 // Why tells what a claim of any host holds, or why it waits.
 func (c *Client) Why(ctx context.Context, id string) (pool.Why, error) { return c.engine.Why(ctx, id) }
 
+// Reconcile frees what hangs on the leases of this client and is no claim of it, as it
+// does by itself from time to time: see [pool.Engine.Reconcile].
+func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcile(ctx) }
+
 // Revoke takes a claim of any host back: see [pool.Registry.Revoke].
 func (c *Client) Revoke(ctx context.Context, id string, force bool) (pool.Revocation, error) {
 	return c.registry.Revoke(ctx, id, force)

@@ -60,6 +60,9 @@ func (l *bridgeLeases) Acquire(_ time.Duration, keys int) (store.LeaseID, bool) 
 // Release does nothing: room that was given back is not worth the lease's time.
 func (l *bridgeLeases) Release(store.LeaseID, int) {}
 
+// Keeps is false: nobody renews these leases, so that what they hold ends by itself.
+func (l *bridgeLeases) Keeps(store.LeaseID) bool { return false }
+
 // Suspect has the next claim take another lease.
 func (l *bridgeLeases) Suspect(ids ...store.LeaseID) {
 	l.mu.Lock()

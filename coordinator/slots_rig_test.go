@@ -103,6 +103,7 @@ func (fl *fleet) starter(host string) *starter {
 
 func (s *starter) Acquire(time.Duration, int) (store.LeaseID, bool) { return s.lease, true }
 func (s *starter) Release(store.LeaseID, int)                       {}
+func (s *starter) Keeps(store.LeaseID) bool                         { return false }
 func (s *starter) Suspect(...store.LeaseID)                         {}
 func (s *starter) Trouble() error                                   { return nil }
 

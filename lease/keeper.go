@@ -223,6 +223,13 @@ func (k *Keeper) Trust(id store.LeaseID) (Window, bool) {
 	return k.book.trust(now, id)
 }
 
+// Keeps tells whether a lease is one that the keeper renews.
+func (k *Keeper) Keeps(id store.LeaseID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.book.leases[id] != nil
+}
+
 // Adopt takes over a lease of duration d, with so many keys on it, that an
 // earlier process of the instance left; [Resume] finds them. It is renewed at
 // once, and not trusted before that has succeeded, of which OnReady tells. If it

@@ -388,6 +388,7 @@ type noLeases struct{}
 
 var errNoLease = errors.New("grants are not what they were")
 
+func (noLeases) Keeps(store.LeaseID) bool                         { return false }
 func (noLeases) Acquire(time.Duration, int) (store.LeaseID, bool) { return 0, false }
 func (noLeases) Release(store.LeaseID, int)                       {}
 func (noLeases) Suspect(...store.LeaseID)                         {}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -113,4 +114,106 @@ func (c *core) giveBackOrphaned(p part) *entry {
 	}
 	c.giveBack(e, nil)
 	return e
+}
+
+// reconcileEvery is how often an instance compares what hangs on its leases with what
+// it holds. It does so at once after everything was read again, as after a restore of
+// etcd, which brings back claims that have ended since the snapshot.
+const reconcileEvery = time.Minute
+
+// reconciles tells whether that is due and can be judged: nothing is under way, and the
+// view shows whatever this instance has written.
+func (c *core) reconciles(now time.Time) bool {
+	return c.phase == normal && !c.calling && c.doubt == nil && c.fresh(now) && !now.Before(c.reconcileAt)
+}
+
+// reconcile frees the slots on this instance's leases that no claim of it has, takes
+// waiters of its own out of the wait queue that no request stands for, and has those
+// written again that are missing there.
+func (c *core) reconcile(now time.Time) {
+	c.reconcileAt = now.Add(reconcileEvery)
+	type one struct {
+		claimKey
+		fence int64
+	}
+	known := map[one]bool{}
+	note := func(e *entry) {
+		if e.claim != nil && (e.state == held || e.state == releasing) {
+			known[one{e.key(), e.fence()}] = true
+		}
+	}
+	for _, e := range c.entries {
+		note(e)
+	}
+	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
+		note(e) // those that are orphaned are no entries
+	}
+	var freed []<-chan error
+	for _, p := range c.view.on(c.leases.Keeps) {
+		if known[one{p.claim.claimKey, p.rev}] {
+			continue
+		}
+		e := c.giveBackOrphaned(p)
+		if c.wanted[p.claim.id] == p.rev {
+			e.revoked = now
+		}
+		reply := make(chan error, 1)
+		e.waiters = append(e.waiters, reply)
+		freed = append(freed, reply)
+	}
+	for _, r := range c.reconciling {
+		r <- freed
+	}
+	c.reconciling = nil
+	c.reconcileWaiters()
+}
+
+func (c *core) reconcileWaiters() {
+	stands, dropping := map[Order]bool{}, map[Order]bool{}
+	for _, e := range c.queue {
+		stands[e.order] = true
+		if i, found := c.view.findWaiter(e.order); e.written && e.writtenAt <= c.view.rev && (!found || len(c.view.line[i].in) < len(e.needs)) {
+			e.written = false
+			c.dirty = true
+		}
+	}
+	for _, d := range slices.Concat(c.drops, c.shelf.drops) {
+		dropping[d.order] = true
+	}
+	for _, w := range c.view.line {
+		if c.ours(w) && !stands[w.order] && !dropping[w.order] {
+			c.log.Warn("taking a waiter out of the wait queue that no request of this instance stands for", "claim", w.order.Claim)
+			c.drops = append(c.drops, drop{pools: poolNames(w.value.Pools), order: w.order})
+		}
+	}
+}
+
+// Reconcile frees what hangs on this instance's leases and is no claim of it, as it
+// does by itself from time to time, and returns when that is done.
+func (e *Engine) Reconcile(ctx context.Context) error {
+	reply := make(chan []<-chan error, 1)
+	if err := e.send(ctx, func(c *core, _ time.Time) {
+		c.reconcileAt = time.Time{}
+		c.reconciling = append(c.reconciling, reply)
+	}); err != nil {
+		return err
+	}
+	var freed []<-chan error
+	select {
+	case freed = <-reply:
+	case <-ctx.Done():
+		return unavailable(ctx, context.Cause(ctx))
+	case <-e.stopped:
+		return errStopped
+	}
+	for _, f := range freed {
+		select {
+		case <-f:
+		case <-ctx.Done():
+			return unavailable(ctx, context.Cause(ctx))
+		case <-e.stopped:
+			return errStopped
+		}
+	}
+	return nil
 }

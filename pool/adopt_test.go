@@ -2,8 +2,10 @@ package pool
 
 import (
 	"testing"
+	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 )
 
 // Two hosts that claim one id at the same moment see it when the watch of the later
@@ -31,4 +33,94 @@ func TestTheSecondGrantOfAnIDIsRefusedIfTheFirstIsSeenBeforeTheAnswer(t *testing
 	}
 	one.giveBack("a")
 	r.clean()
+}
+
+// orphan puts what a restore brings back: a slot of a claim that its host released after
+// the snapshot, on a lease that the host renews for another, and a waiter.
+func (r *rig) orphan(h *rigHost, lease store.LeaseID) {
+	r.t.Helper()
+	holder := Holder{Host: h.name, Instance: h.instance}
+	rec := record{Pools: map[string]int{"db": 1}, Holder: holder, Since: r.now}
+	value := store.Encode(slotValue{V: store.Now, N: 1, Claim: "old", Record: store.Encode(&rec)})
+	for g := 0; ; g++ {
+		if _, held := h.view.slot(slotRef{"db", g, 0}); !held {
+			r.txn(store.Put(r.keys.Slot("db", g, 0), value, lease))
+			break
+		}
+	}
+	order := Order{Since: 1, Claim: "gone"}
+	waits := store.Encode(waiterValue{V: store.Now, Pools: map[string]int{"db": 9}, Holder: holder, Queued: r.now})
+	r.txn(store.Put(r.keys.Waiter("db", order.String()), waits, h.line))
+}
+
+func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
+	for name, wake := range map[string]func(*rig, *rigHost){
+		"when everything was read again": func(r *rig, h *rigHost) { h.resync(); r.settle() },
+		"after a while":                  func(r *rig, _ *rigHost) { r.pass(reconcileEvery + tickEvery) },
+		"when it is revoked": func(r *rig, h *rigHost) {
+			h.listen()
+			fence := h.view.claims["old"].rev
+			h.revoke("old", fence, r.now)
+			h.tick(r.now)
+			r.settle()
+			if want := []string{r.keys.Revocation("one", "old")}; len(h.calls) == 0 || h.wanted["old"] != fence {
+				r.t.Errorf("the revocation %v is forgotten before it is done", want)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "one", "two")
+			r.pool("db", 10)
+			one := r.hosts[0]
+			kept := one.ask("kept", 1).got()
+			waiter := one.ask("waits", 10)
+			r.orphan(one, kept.Lease)
+			r.settle()
+			r.wantUsed(2)
+			wake(r, one)
+			r.wantUsed(1)
+			if name != "when it is revoked" {
+				r.wantLine("waits")
+			}
+			if kept.Context().Err() != nil {
+				t.Errorf("the claim that is held has ended: %v", kept.Err())
+			}
+			waiter.cancel()
+			one.giveBack("kept")
+			r.pass(reconcileEvery)
+			r.clean()
+		})
+	}
+}
+
+// What hangs on a lease that is not this instance's to renew ends with that lease: an
+// earlier life's holders may run still.
+func TestSlotsOnALeaseThatNobodyRenewsAreLeftToIt(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 10)
+	other, _, err := r.etcd.Grant(time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.orphan(r.hosts[0], other)
+	r.hosts[0].resync()
+	r.pass(2 * reconcileEvery)
+	r.wantUsed(1)
+}
+
+// A waiter that a restore has taken out of the line is put there again.
+func TestAWaiterThatARestoreHasForgottenIsWrittenAgain(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 1)
+	one := r.hosts[0]
+	one.ask("held", 1).got()
+	one.ask("waits", 1).waits()
+	var key string
+	for kv := range r.etcd.All(r.keys.Line("db")) {
+		key = string(kv.Key)
+	}
+	r.txn(store.Delete(key))
+	one.resync()
+	r.settle()
+	r.wantLine("waits")
 }

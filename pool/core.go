@@ -20,6 +20,9 @@ type Leases interface {
 	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
 	// Release gives the room back.
 	Release(id store.LeaseID, keys int)
+	// Keeps tells whether this instance renews a lease, so that what hangs on it and is
+	// no claim of the instance would never end.
+	Keeps(id store.LeaseID) bool
 	// Suspect tells that etcd did not know one of these leases.
 	Suspect(ids ...store.LeaseID)
 	// Trouble is why no lease could be made lately, nil if there is no reason.
@@ -114,6 +117,11 @@ type core struct {
 	watched time.Time
 	probes  []*waiter
 	scratch scratch
+
+	// reconcileAt is when what hangs on this instance's leases is compared with what it
+	// holds; reconciling are told what was given back by that.
+	reconcileAt time.Time
+	reconciling []chan<- []<-chan error
 
 	// adopt are the leases of an earlier life whose claims are taken over.
 	adopt   map[store.LeaseID]bool
@@ -242,6 +250,7 @@ func (c *core) snapshot(s store.Snapshot) {
 	restored := s.Revision < c.view.rev
 	c.view.load(s)
 	c.loaded, c.history = true, s.History
+	c.reconcileAt = time.Time{} // etcd may have been restored
 	for _, e := range c.sorted() {
 		if e.state == queued {
 			e.waiting.Needs = c.view.roomNeeds(e.req.Slots)
@@ -326,6 +335,9 @@ func (c *core) next(now time.Time) *call {
 		}
 		c.calling = true
 		return &call{txn: c.door(now)}
+	}
+	if c.reconciles(now) {
+		c.reconcile(now)
 	}
 	b := c.plan(now)
 	if b == nil {

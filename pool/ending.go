@@ -122,6 +122,9 @@ func (c *core) revoke(id string, fence int64, now time.Time) {
 	if e != nil && e.state == held {
 		c.obey(e, now)
 	}
+	if cv := c.view.fenced(id, fence); cv != nil && c.leases.Keeps(cv.lease) && (e == nil || e.claim == nil || e.fence() != fence) {
+		c.reconcileAt = time.Time{} // it may be orphaned
+	}
 }
 
 // out takes a claim out of the line that is not wanted any more.

@@ -2,6 +2,8 @@ package pool_test
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,6 +46,12 @@ func (l *plainLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
 		l.by[d] = id
 	}
 	return id, true
+}
+
+func (l *plainLeases) Keeps(id store.LeaseID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(slices.Collect(maps.Values(l.by)), id)
 }
 
 func (l *plainLeases) Trouble() error               { return nil }

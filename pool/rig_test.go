@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -58,6 +59,9 @@ func (l rigLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
 	}
 	return l.h.leases[d], true
 }
+func (l rigLeases) Keeps(id store.LeaseID) bool {
+	return slices.Contains(slices.Collect(maps.Values(l.h.leases)), id)
+}
 func (l rigLeases) Release(store.LeaseID, int) {}
 func (l rigLeases) Suspect(...store.LeaseID)   {}
 func (l rigLeases) Trouble() error             { return l.h.noLeases }
@@ -68,9 +72,10 @@ type rigWaiters struct{ h *rigHost }
 func (l rigWaiters) Acquire(time.Duration, int) (store.LeaseID, bool) {
 	return l.h.line, l.h.line != 0 && !l.h.suspect
 }
-func (l rigWaiters) Release(store.LeaseID, int) {}
-func (l rigWaiters) Suspect(...store.LeaseID)   { l.h.suspect = true }
-func (l rigWaiters) Trouble() error             { return nil }
+func (l rigWaiters) Keeps(id store.LeaseID) bool { return id == l.h.line }
+func (l rigWaiters) Release(store.LeaseID, int)  {}
+func (l rigWaiters) Suspect(...store.LeaseID)    { l.h.suspect = true }
+func (l rigWaiters) Trouble() error              { return nil }
 
 func newRig(t *testing.T, hosts ...string) *rig {
 	t.Helper()

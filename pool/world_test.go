@@ -146,6 +146,10 @@ func (l *simLeases) Release(id store.LeaseID, keys int) {
 	}
 }
 
+func (l *simLeases) Keeps(id store.LeaseID) bool {
+	return slices.Contains(slices.Collect(maps.Values(l.by)), id)
+}
+
 func (l *simLeases) Trouble() error { return nil }
 func (l *simLeases) Suspect(ids ...store.LeaseID) {
 	for _, id := range ids {

@@ -180,6 +180,24 @@ type releaseInput struct {
 // has its holder.
 const releaseLook = 10 * time.Millisecond
 
+// reconcileTimeout bounds the wait until a claim is freed that no client holds.
+const reconcileTimeout = 5 * time.Second
+
+// releaseOrphaned frees a claim that the pools show as held through this server and that
+// no client of it holds, as after a restore of etcd. If it stays held, that is an error.
+func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	if err := s.client.Reconcile(ctx); err != nil {
+		return err
+	}
+	own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
+	if err == nil && own {
+		err = problem.New(problem.NotHolder, "claim %q is held by this instance, and by no client of this server: revoke it", in.ID)
+	}
+	return err
+}
+
 // releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
 func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, error) {
 	s, err := a.ready()
@@ -198,8 +216,14 @@ func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, er
 			return nil, err
 		}
 		own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
-		if err != nil || !own || in.Fence == 0 || len(a.waits.of(in.ID)) == 0 {
+		if err != nil || !own {
 			return nil, err
+		}
+		if len(a.waits.of(in.ID)) == 0 {
+			return nil, s.releaseOrphaned(ctx, in)
+		}
+		if in.Fence == 0 {
+			return nil, nil // its request was ended just now
 		}
 		// The claim with that fence is released already, and the view does not show
 		// it yet; or it was granted just now, and has no holder yet.

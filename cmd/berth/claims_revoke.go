@@ -51,7 +51,7 @@ func claimsRevoke(c *cli.Context) func(*berth.Admin, *printer, string) error {
 				return err
 			}
 			if !gone {
-				return notGone(done, wait)
+				return notGone(c.Context, admin, done, wait)
 			}
 		}
 		r := sidecar.Revocation{
@@ -109,8 +109,27 @@ func waitGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wai
 	}
 }
 
-func notGone(done pool.Revocation, wait time.Duration) error {
-	return problem.New(problem.ClaimTimeout,
-		"claim %q is still held after %s: its host %s does not act on it, perhaps because it is down; the slots are free when the lease ends, or at once with --force",
-		done.Claim, human(wait), done.Host)
+// notGone says what can be expected of a claim that is still held: if its instance is
+// not seen, nobody renews its lease.
+func notGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait time.Duration) error {
+	name := done.Host + "/" + done.Instance
+	expect := "its instance " + name + " is seen, and has not released it: its log may say why; --force frees the slots at once"
+	seen, err := seenInstances(ctx, admin)
+	switch {
+	case err != nil:
+		expect = "its instance " + name + " has not released it; --force frees the slots at once"
+	case !seen[name]:
+		expect = "its instance " + name + " is not seen; the slots are free when the lease ends, or at once with --force"
+	}
+	return problem.New(problem.ClaimTimeout, "claim %q is still held after %s: %s", done.Claim, human(wait), expect)
+}
+
+// seenInstances returns the instances that are up, as HOST/INSTANCE.
+func seenInstances(ctx context.Context, admin *berth.Admin) (map[string]bool, error) {
+	hosts, err := admin.Hosts(ctx)
+	seen := map[string]bool{}
+	for _, h := range hosts {
+		seen[h.Host+"/"+h.Instance] = true
+	}
+	return seen, err
 }
