@@ -32,7 +32,8 @@
 //     one.
 //   - When Done is closed nothing of the command runs any more, but for the limits
 //     below. When the command itself has ended, its group is told to stop, and what is
-//     left after the grace is killed, in the group or outside of it.
+//     left after the grace is killed, in the group or outside of it. What has left the
+//     session is told as well, and has a second for it.
 //   - A command is stopped before the trust in its step ends, whether its worker
 //     lives or not: it gets SIGTERM the grace before, and SIGKILL at that time. The
 //     worker puts it off with [Child.Trust] as its lease is renewed. The clock is

@@ -178,6 +178,15 @@ func killChildren() bool {
 	return some
 }
 
+// signalOutside sends a signal to the children of this process that have left its session.
+func signalOutside(s unix.Signal) {
+	for _, p := range children() { // they can't be reaped by anybody else meanwhile
+		if p.session != os.Getpid() {
+			_ = unix.Kill(p.pid, s) // it may be another user's
+		}
+	}
+}
+
 // stdinOf is the file that a command reads.
 func stdinOf(dir string, has bool) string {
 	if has {

@@ -135,6 +135,27 @@ func TestNothingThatACommandLeavesBehindOutlivesIt(t *testing.T) {
 	}
 }
 
+// A process that has left the session, and holds the output open, does not have the grace of
+// the command, which has ended.
+func TestABackgroundProcessOutsideTheSessionDoesNotDelayTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, line := range map[string]string{
+		"that listens":         `setsid sh -c '` + tell("$$", "pid") + `exec sleep 1000' & until [ -e pid ]; do sleep 0.01; done; echo done`,
+		"that does not listen": executable(t) + " job daemon pid; echo done",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := shell(line)
+			c.StopGrace = time.Hour
+			r := begin(t, c)
+			if res := r.end(); res.ExitCode != 0 || res.Stopped != NotStopped || r.output() != "done\n" {
+				t.Errorf("its result is %+v; its output is %q", res, r.output())
+			}
+			r.gone("what it has left", r.pid("pid"))
+		})
+	}
+}
+
 func TestOrphansOfALongCommandAreReaped(t *testing.T) {
 	t.Parallel()
 	c := shell("for i in 1 2 3; do (true & echo $! >> pids); done; : > ready; until [ -e go ]; do sleep 0.01; done")

@@ -55,7 +55,14 @@ type supervisor struct {
 	until   time.Duration // trust, as it was last read
 	orphans bool          // some of the adopted may have ended
 	result  Result
+	// outsideUntil is until when what the command has left outside of the session may stop.
+	outsideUntil time.Duration
 }
+
+// outsideGrace is how long what has left the session may take to stop once the command has
+// ended. It has no part in the grace of the command: whatever the command needs to succeed
+// it waits for.
+const outsideGrace = time.Second
 
 // perform runs the command and returns how it has ended.
 func (s *supervisor) perform() Result {
@@ -180,13 +187,16 @@ func (s *supervisor) stop(why Stop, reason string) {
 // left.
 func (s *supervisor) step(now time.Duration) (over bool) {
 	if !s.leader.reaped && s.leader.hasEnded() {
-		s.bury()
+		s.bury(now)
 	}
 	if s.leader.reaped {
 		if !reapAll() {
 			return true
 		}
 		s.guard.stop(now, s.until, NotStopped)
+		if now >= s.outsideUntil {
+			signalOutside(unix.SIGKILL)
+		}
 	}
 	switch s.guard.look(now, s.until) {
 	case terminate:
@@ -201,8 +211,8 @@ func (s *supervisor) step(now time.Duration) (over bool) {
 }
 
 // bury takes leave of a leader that has ended. What it leaves in its group is told
-// to stop, if it was not.
-func (s *supervisor) bury() {
+// to stop, if it was not, and what it leaves outside of the session.
+func (s *supervisor) bury(now time.Duration) {
 	if s.guard.told {
 		s.result.Stopped = s.guard.why
 	} else {
@@ -211,6 +221,9 @@ func (s *supervisor) bury() {
 	}
 	s.leader.reap()
 	s.result.ExitCode, s.result.Signal = s.leader.exit()
+	s.outsideUntil = now + outsideGrace
+	signalOutside(unix.SIGTERM)
+	signalOutside(unix.SIGCONT)
 }
 
 // save puts the result on disk. While that fails it is tried again, as long as the
