@@ -81,6 +81,7 @@ func TestBadStepsAreRefusedByField(t *testing.T) {
 		`{"steps":["x"]}`: "steps[0]",
 		`{"steps":[{}]}`:  "steps[0].name",
 		`{"steps":[{"name":"a","shell":"x","when":"now"}]}`:                            "steps[0].when",
+		`{"steps":[{"name":"a","shell":"x","env":{"BERTH_RUN_ID":"x"}}]}`:              "steps.a.env.BERTH_RUN_ID",
 		`{"steps":[{"name":"a"}]}`:                                                     "steps.a",
 		`{"steps":[{"name":"a","shell":"x","needs":["b"]}]}`:                           "steps.a.needs",
 		`{"steps":[{"name":"a","shell":"x","items":[]}]}`:                              "steps.a.items",

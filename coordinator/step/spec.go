@@ -221,9 +221,16 @@ func (s *Spec) validateEnv() error {
 		if !isVariable(name) {
 			return s.wrong("env", "%q is no name of a variable: allowed are A-Z, a-z, 0-9 and '_', the first no digit", clip(name))
 		}
+		if strings.HasPrefix(name, ownVariables) {
+			return s.wrong("env."+clip(name), "variables that begin with %s are set by berth: give it another name", ownVariables)
+		}
 	}
 	return nil
 }
+
+// ownVariables is how the names of variables begin that berth itself sets for a command, now
+// or later.
+const ownVariables = "BERTH_"
 
 func isVariable(s string) bool {
 	for i := range len(s) {

@@ -48,6 +48,8 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"steps.a.env", `"1A" is no name of a variable: allowed are A-Z, a-z, 0-9 and '_', the first no digit`, func(s *Spec) { s.Env = map[string]string{"1A": ""} }},
 		{"steps.a.env", "", func(s *Spec) { s.Env = map[string]string{"": ""} }},
 		{"steps.a.env", "", func(s *Spec) { s.Env = map[string]string{"A=B": ""} }},
+		{"steps.a.env.BERTH_FENCE", "variables that begin with BERTH_ are set by berth: give it another name", func(s *Spec) { s.Env = map[string]string{"A": "", "BERTH_FENCE": "1"} }},
+		{"steps.a.env.BERTH_", "", func(s *Spec) { s.Env = map[string]string{"BERTH_": ""} }},
 		{"steps.a.env.A", "", func(s *Spec) { s.Env = map[string]string{"A": "\x00"} }},
 		{"steps.a.input", "it can't be read: allowed is any JSON value in UTF-8, nested at most 100 deep", func(s *Spec) { s.Input = json.RawMessage("{") }},
 		{"steps.a.input", "", func(s *Spec) { s.Input = json.RawMessage("\"\xff\"") }},

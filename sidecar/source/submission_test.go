@@ -45,6 +45,9 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"run.tags.env", "", func(s *Spec) { s.Run.Tags = map[string]string{"env": "{{.item"} }},
 		{"run.steps", "there is none: at least one is needed", func(s *Spec) { s.Steps = []step.Spec{} }},
 		{"run.steps.a.shell", "", func(s *Spec) { s.Steps = []step.Spec{{Name: "a", Shell: "{{.itme}}"}} }},
+		{"run.steps.a.env.BERTH_SOURCE", "", func(s *Spec) {
+			s.Steps = []step.Spec{{Name: "a", Shell: "x", Env: map[string]string{"BERTH_SOURCE": "x"}}}
+		}},
 		{"run.pools", "a run with steps can't hold slots as a whole: name the pools with its steps", func(s *Spec) {
 			s.Steps, s.Run.Pools = []step.Spec{{Name: "a", Shell: "x"}}, map[string]int{"db": 1}
 		}},
