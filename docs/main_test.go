@@ -5,22 +5,31 @@ package docs_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	if tool := etcdTools[filepath.Base(os.Args[0])]; tool != nil {
+		if err := tool(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	embedtest.VerifyTestMain(cleanedUp{m})
+}
+
+// cleanedUp removes what the tests have built.
+type cleanedUp struct{ *testing.M }
+
+func (m cleanedUp) Run() int {
+	code := m.M.Run()
 	if err := removeBuilt(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	return code
 }
