@@ -129,7 +129,7 @@ func (w *world) checkCapacity(pool string, rev int64) {
 		w.failf("I1: revision %d adds a holder to pool %s, which does not exist", rev, pool)
 		return
 	}
-	spec, _, err := decodeSpec(w.keys.Spec(pool), resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
+	spec, _, _, err := decodeSpec(w.keys.Spec(pool), resp.Kvs[0].Value, resp.Kvs[0].ModRevision)
 	if err != nil {
 		w.failf("I1: %v", err)
 		return

@@ -2,13 +2,17 @@ package pool
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 )
 
 // wantCorrupt checks that an error of a decoder names the key.
@@ -21,11 +25,12 @@ func wantCorrupt(t *testing.T, key string, err error) {
 }
 
 func FuzzDecodeSpec(f *testing.F) {
-	f.Add(encodeSpec(DefaultSpec(), 0), int64(7))
-	f.Add(encodeSpec(Spec{Limit: Unlimited, LeaseDuration: time.Minute, ReserveAfter: NeverReserve, Paused: true}, 3), int64(9))
+	f.Add(encodeSpec(DefaultSpec(), layoutOf(0), 0), int64(7))
+	f.Add(encodeSpec(Spec{Limit: Unlimited, LeaseDuration: time.Minute, ReserveAfter: NeverReserve, Paused: true}, layoutOf(Unlimited), 3), int64(9))
+	f.Add(encodeSpec(Spec{Limit: 60, LeaseDuration: time.Minute}, spreadOver(60, 50), 3), int64(9))
 	f.Add([]byte(`{"v":2}`), int64(1))
 	f.Fuzz(func(t *testing.T, data []byte, rev int64) {
-		s, since, err := decodeSpec("k", data, rev)
+		s, l, since, err := decodeSpec("k", data, rev)
 		if err != nil {
 			wantCorrupt(t, "k", err)
 			return
@@ -33,8 +38,8 @@ func FuzzDecodeSpec(f *testing.F) {
 		if err := s.Validate(); err != nil {
 			t.Errorf("decoded a spec that is not valid: %v", err)
 		}
-		again, sinceAgain, err := decodeSpec("k", encodeSpec(s, since), rev)
-		if err != nil || again != s || sinceAgain != since {
+		again, layoutAgain, sinceAgain, err := decodeSpec("k", encodeSpec(s, l, since), rev)
+		if err != nil || again != s || layoutAgain != l || sinceAgain != since {
 			t.Errorf("%+v since %d reads back as %+v since %d, %v", s, since, again, sinceAgain, err)
 		}
 	})
@@ -157,6 +162,84 @@ func TestLayoutsShareALimitOut(t *testing.T) {
 	if l := layoutOf(Unlimited); l.groups != MaxGroups || l.capacity(0) != unlimitedCapacity {
 		t.Errorf("unlimited: %+v", l)
 	}
+}
+
+func TestALimitThatIsRaisedTakesNothingFromAnyGroup(t *testing.T) {
+	for _, tc := range []struct{ from, to, groups int }{
+		{40, 60, 50}, {60, 40, 30}, {1, 2, 2}, {100, 101, 50}, {100, 150, 50}, {500, 600, 50}, {40, Unlimited, 50}, {Unlimited, 40, 40}, {Closed, 60, 30}, {60, Closed, 0},
+	} {
+		if l := layoutOf(tc.from).change(tc.to); l.groups != tc.groups {
+			t.Errorf("from %d to %d there are %d groups, want %d", tc.from, tc.to, l.groups, tc.groups)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		limits := rapid.OneOf(rapid.IntRange(1, 300), rapid.IntRange(1, 3000), rapid.IntRange(1, MaxLimit))
+		l := layoutOf(limits.Draw(t, "limit"))
+		for range 6 {
+			limit := limits.Draw(t, "limit")
+			next := l.change(limit)
+			sum := 0
+			for g := range next.groups {
+				if c := next.capacity(g); c < 1 {
+					t.Fatalf("group %d of %+v has a capacity of %d", g, next, c)
+				}
+				sum += next.capacity(g)
+			}
+			if sum != limit || next.groups > MaxGroups || next.capacity(next.groups) != 0 {
+				t.Fatalf("limit %d is shared out over %d groups as %d", limit, next.groups, sum)
+			}
+			if taken := l.taken(next); taken != max(0, l.limit-limit) {
+				t.Fatalf("from %+v to %+v, groups lose %d slots", l, next, taken)
+			}
+			value := encodeSpec(Spec{Limit: limit, LeaseDuration: time.Minute}, next, 0)
+			if _, read, _, err := decodeSpec("k", value, 1); err != nil || read != next {
+				t.Fatalf("%s reads as %+v, %v, and was %+v", value, read, err, next)
+			}
+			l = next
+		}
+	})
+}
+
+func TestALimitThatCanNotBeSpreadIsRefused(t *testing.T) {
+	for _, value := range []string{`"limit":60,"groups":51`, `"limit":4,"groups":5`, `"limit":60,"groups":-1`, `"limit":-1,"groups":50`, `"limit":0,"groups":1`} {
+		_, _, _, err := decodeSpec("k", []byte(`{"v":1,`+value+`,"lease_duration":"1m","reserve_after":"0s"}`), 1)
+		wantCorrupt(t, "k", err)
+	}
+}
+
+// A group above its capacity has every claim compare the whole pool, so that claims of
+// different hosts conflict, until it has drained.
+func TestAfterALimitWasRaisedClaimsCompareGroupsStill(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	backend := storetest.NewBackend(r.etcd)
+	defer backend.Close()
+	limit := func(n int) {
+		t.Helper()
+		if _, err := (Registry{Backend: backend, Keys: r.keys}).Set(t.Context(), "db", Change{Limit: &n}); err != nil {
+			t.Fatal(err)
+		}
+		r.settle()
+	}
+	limit(40)
+	for n := range 40 {
+		h.ask(fmt.Sprint("a", n), 1).got()
+	}
+	limit(60)
+	h.calls = nil
+	for n := range 20 {
+		h.ask(fmt.Sprint("b", n), 1).got()
+	}
+	for _, c := range h.calls {
+		for _, cmp := range c.txn.Compare {
+			if string(cmp.Key) == r.keys.Slots("db") {
+				t.Fatal("a claim compares the whole pool")
+			}
+		}
+	}
+	r.wantUsed(60)
+	r.sound()
+	h.ask("late", 1, noWait).refused(problem.NoCapacity)
 }
 
 func TestSpecsOutOfRangeNameTheField(t *testing.T) {

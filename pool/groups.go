@@ -9,9 +9,12 @@ type layout struct {
 	groups   int
 	perGroup int // 0: without a capacity
 	limit    int
+	// spread: the limit is spread evenly. The first groups have one slot more than
+	// perGroup, as many as it takes. Else the last group has the rest.
+	spread bool
 }
 
-// layoutOf returns the layout of a limit. A closed pool has no groups.
+// layoutOf returns the layout of a new pool with a limit. A closed pool has no groups.
 func layoutOf(limit int) layout {
 	switch {
 	case limit == Unlimited:
@@ -21,6 +24,38 @@ func layoutOf(limit int) layout {
 	}
 	per := (limit + MaxGroups - 1) / MaxGroups
 	return layout{groups: (limit + per - 1) / per, perGroup: per, limit: limit}
+}
+
+// spreadOver returns the layout that spreads a limit over so many groups, of which each
+// gets at least one slot.
+func spreadOver(limit, groups int) layout {
+	return layout{groups: groups, perGroup: limit / groups, limit: limit, spread: true}
+}
+
+// change returns the layout of a pool with this layout whose limit changes. It takes as
+// little as possible from the groups that there are: a group that holds more than its
+// capacity has every claim compare the whole pool until it has drained. So a limit that is
+// raised closes no group. Where several layouts take as little, it is that of a new pool.
+func (l layout) change(limit int) layout {
+	best := layoutOf(limit)
+	if l.perGroup == 0 || best.perGroup == 0 {
+		return best // one of them has no capacities
+	}
+	least := l.taken(best)
+	for n := min(MaxGroups, limit); n > 0 && least > max(0, l.limit-limit); n-- {
+		if next := spreadOver(limit, n); l.taken(next) < least {
+			best, least = next, l.taken(next)
+		}
+	}
+	return best
+}
+
+// taken is how many slots the groups lose in all if another layout comes after this one.
+func (l layout) taken(next layout) (slots int) {
+	for g := range l.groups {
+		slots += max(0, l.capacity(g)-next.capacity(g))
+	}
+	return slots
 }
 
 // unlimitedCapacity stands for no capacity: more than can ever be held.
@@ -33,7 +68,9 @@ func (l layout) capacity(group int) int {
 		return 0
 	case l.perGroup == 0:
 		return unlimitedCapacity
-	case group == l.groups-1:
+	case l.spread && group < l.limit%l.groups:
+		return l.perGroup + 1
+	case !l.spread && group == l.groups-1:
 		return l.limit - l.perGroup*(l.groups-1)
 	}
 	return l.perGroup

@@ -69,7 +69,7 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 		return Put{}, err
 	}
 	return store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
-		old, since, rev, err := r.read(ctx, name)
+		old, groups, since, rev, err := r.read(ctx, name)
 		if err != nil {
 			return Put{}, err
 		}
@@ -89,12 +89,15 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 		if !created && spec == old {
 			return Put{Spec: spec, Revision: rev}, nil
 		}
-		if created || spec.Limit != old.Limit {
-			since = 0
+		switch {
+		case created:
+			groups, since = layoutOf(spec.Limit), 0
+		case spec.Limit != old.Limit:
+			groups, since = groups.change(spec.Limit), 0
 		}
 		key := r.Keys.Spec(name)
 		at, err := store.Commit(ctx, r.Backend,
-			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, encodeSpec(spec, since), 0))
+			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, encodeSpec(spec, groups, since), 0))
 		return Put{Spec: spec, Created: created, Revision: at}, err
 	})
 }
@@ -103,7 +106,7 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 // or more than its limit. Its errors are problems.
 func (r Registry) Check(ctx context.Context, slots map[string]int) error {
 	for _, n := range needsOf(slots) {
-		spec, _, rev, err := r.read(ctx, n.Pool)
+		spec, _, _, rev, err := r.read(ctx, n.Pool)
 		switch {
 		case err != nil:
 			return store.Problem("the pools could not be read", err)
@@ -133,7 +136,7 @@ func (e *OtherLimitError) Error() string {
 // and if there is none the operation that creates it. If it has another limit, that is an
 // [*OtherLimitError].
 func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Compare, *pb.RequestOp, error) {
-	old, _, rev, err := r.read(ctx, name)
+	old, _, _, rev, err := r.read(ctx, name)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -150,7 +153,7 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 	if err := spec.Validate(); err != nil {
 		return nil, nil, err
 	}
-	return same, store.Put(key, encodeSpec(spec, 0), 0), nil
+	return same, store.Put(key, encodeSpec(spec, layoutOf(limit), 0), 0), nil
 }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release
@@ -179,18 +182,18 @@ func noPool(name string) error {
 	return problem.New(problem.PoolNotFound, "there is no pool %q", name)
 }
 
-// read returns a spec with the revision since which its limit holds and its own
+// read returns a spec with its layout, the revision since which its limit holds and its own
 // revision, 0 if there is none.
-func (r Registry) read(ctx context.Context, name string) (s Spec, since, rev int64, err error) {
+func (r Registry) read(ctx context.Context, name string) (s Spec, l layout, since, rev int64, err error) {
 	key := r.Keys.Spec(name)
 	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 	if err != nil || len(resp.Kvs) == 0 {
-		return Spec{}, 0, 0, err
+		return Spec{}, layout{}, 0, 0, err
 	}
 	kv := resp.Kvs[0]
-	s, since, err = decodeSpec(key, kv.Value, kv.ModRevision)
+	s, l, since, err = decodeSpec(key, kv.Value, kv.ModRevision)
 	if err != nil {
-		return Spec{}, 0, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
+		return Spec{}, layout{}, 0, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
 	}
-	return s, since, kv.ModRevision, nil
+	return s, l, since, kv.ModRevision, nil
 }

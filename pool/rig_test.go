@@ -210,7 +210,7 @@ func (r *rig) pool(name string, limit int, change ...func(*Spec)) {
 	for _, f := range change {
 		f(&s)
 	}
-	r.txn(store.Put(r.keys.Spec(name), encodeSpec(s, 0), 0))
+	r.txn(store.Put(r.keys.Spec(name), encodeSpec(s, layoutOf(s.Limit), 0), 0))
 	r.settle()
 }
 

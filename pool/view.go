@@ -151,11 +151,11 @@ func (v *view) readable(p *poolView, k store.PoolKey, key string) {
 func (v *view) putSpec(p *poolView, kv *mvccpb.KeyValue) error {
 	v.specs++
 	p.specRev = kv.ModRevision
-	spec, since, err := decodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
+	spec, l, since, err := decodeSpec(string(kv.Key), kv.Value, kv.ModRevision)
 	if err != nil {
 		return err
 	}
-	p.spec, p.limitSince, p.layout = spec, since, layoutOf(spec.Limit)
+	p.spec, p.limitSince, p.layout = spec, since, l
 	return nil
 }
 

@@ -25,7 +25,9 @@ type world struct {
 	now   time.Time
 	hosts []*simHost
 	pools []string
-	space storetest.Space
+	// layouts are those of the pools.
+	layouts map[string]layout
+	space   storetest.Space
 
 	// network holds transactions that were sent and not carried out yet.
 	network []*message
@@ -178,6 +180,8 @@ func newWorld(seed uint64, hosts int) *world {
 		now:   time.Unix(1_000_000, 0),
 		pools: []string{"a", "b"},
 		free:  map[string]bool{},
+
+		layouts: map[string]layout{},
 
 		bridges: map[string]bool{}, handed: map[string]handover{},
 		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, parts: farewells{claim: map[string]string{}, at: map[string]int64{}},
@@ -363,7 +367,10 @@ func (w *world) setPool(name string, limit int, paused bool) {
 	spec := DefaultSpec()
 	spec.Limit, spec.Paused, spec.LeaseDuration = limit, paused, 30*time.Second
 	spec.ReserveAfter = []time.Duration{0, 5 * time.Second, NeverReserve}[w.rnd.IntN(3)]
-	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, encodeSpec(spec, 0), 0)}})
+	if w.layouts[name].limit != limit {
+		w.layouts[name] = w.layouts[name].change(limit)
+	}
+	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, encodeSpec(spec, w.layouts[name], 0), 0)}})
 }
 
 // must has an operator do something, for which there is always room.
