@@ -233,14 +233,14 @@ func newWish(r *rand.Rand) wish {
 	return w
 }
 
-// told is what a claim may be answered in times like these.
-var told = []string{
+// expected are the refusals of a claim in times like these.
+var expected = []string{
 	"no_capacity", "claim_timeout", "claim_canceled", "claim_lost", "claim_revoked", "etcd_unavailable", "etcd_full",
 	"stopping", "unavailable", "pool_not_found", "exceeds_limit", "state_unwritable", "slow_request",
 }
 
 func (l *load) answered(id, code string, err any) {
-	if !slices.Contains(told, code) {
+	if !slices.Contains(expected, code) {
 		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("answer %s: %v", code, err)})
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -59,6 +60,9 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 		}
 	}
 	row("faults", fmt.Sprintf("%d, of %d kinds", faults, kinds))
+	for _, kind := range slices.Sorted(maps.Keys(c.keys)) {
+		row("keys left of "+kind, c.keys[kind])
+	}
 	row("violations", len(r.violations))
 	for _, v := range r.violations[:min(len(r.violations), 20)] {
 		fmt.Fprintf(w, "  %s\n", v)

@@ -47,3 +47,14 @@ func TestAClusterOfOneComesBackAtItsAddress(t *testing.T) {
 		t.Errorf("after a restart the key holds %q, want %q", got, "kept")
 	}
 }
+
+func TestAMemberWithoutItsDataJoinsTheClusterAgain(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	put(t, m.Client(t), "k", "kept")
+	m.Kill(2)
+	m.Replace(2)
+	if got := get(t, embedtest.Client(t, m.Server(2)), "k"); got != "kept" {
+		t.Errorf("the member that has joined knows %q, want %q", got, "kept")
+	}
+}

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 )
@@ -145,6 +149,46 @@ func (m *Members) Restart(members ...int) {
 	if err := m.start(members); err != nil {
 		m.t.Fatal(err)
 	}
+}
+
+// Replace has a member that is stopped come back without its data: it is taken out of the
+// cluster, added, and joins.
+func (m *Members) Replace(i int) {
+	m.t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: m.Endpoints(), Logger: zap.NewNop()})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(m.t.Context(), startTimeout)
+	defer cancel()
+	cfg := &m.configs[i]
+	healthy := func(change func() error) {
+		m.t.Helper()
+		for err = change(); errors.Is(err, rpctypes.ErrUnhealthy); err = change() {
+			// The others have not known each other for long enough.
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+		if err != nil {
+			m.t.Fatalf("replace member %d: %v", i, err)
+		}
+	}
+	list, err := c.MemberList(ctx)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, one := range list.Members {
+		if one.Name == cfg.Name {
+			healthy(func() error { _, err := c.MemberRemove(ctx, one.ID); return err })
+		}
+	}
+	healthy(func() error { _, err := c.MemberAdd(ctx, []string{"http://" + cfg.Members[cfg.Name]}); return err })
+	cfg.DataDir += "-again"
+	cfg.Joins = true
+	m.Restart(i)
 }
 
 func (m *Members) start(members []int) error {
