@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,11 +54,18 @@ type command struct {
 // berthCommand starts berth on an etcd. It is killed with the test at last.
 func berthCommand(t testing.TB, etcd string, env []string, args ...string) *command {
 	t.Helper()
+	return berthCommandIn(t, nil, etcd, env, args...)
+}
+
+// berthCommandIn is berthCommand with a program and its arguments that start berth.
+func berthCommandIn(t testing.TB, by []string, etcd string, env []string, args ...string) *command {
+	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &command{t: t, name: strings.Join(args, " "), cmd: exec.Command(path, args...), done: make(chan struct{})}
+	line := append(append(slices.Clone(by), path), args...)
+	c := &command{t: t, name: strings.Join(args, " "), cmd: exec.Command(line[0], line[1:]...), done: make(chan struct{})}
 	c.cmd.Env = append(append(os.Environ(), env...), "BERTH_ENDPOINTS="+etcd)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.err
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -129,6 +137,12 @@ type server struct {
 // can claim.
 func startSidecar(t testing.TB, etcd, host, dir string) *server {
 	t.Helper()
+	return startSidecarIn(t, nil, etcd, host, dir)
+}
+
+// startSidecarIn is startSidecar with a program and its arguments that start it.
+func startSidecarIn(t testing.TB, by []string, etcd, host, dir string) *server {
+	t.Helper()
 	socket := filepath.Join(dir, "berth.sock")
 	s := &server{}
 	ready := filepath.Join(dir, "address.json")
@@ -141,8 +155,9 @@ func startSidecar(t testing.TB, etcd, host, dir string) *server {
 		t.Fatal(err)
 	}
 	c := &command{t: t, name: "sidecar " + host, done: make(chan struct{})}
-	c.cmd = exec.Command(path, "sidecar", "--host", host, "--listen", "127.0.0.1:0", "--socket", socket,
+	line := append(slices.Clone(by), path, "sidecar", "--host", host, "--listen", "127.0.0.1:0", "--socket", socket,
 		"--state-dir", filepath.Join(dir, "state"), "-o", "json")
+	c.cmd = exec.Command(line[0], line[1:]...)
 	c.cmd.Env = append(os.Environ(), "BERTH_ENDPOINTS="+etcd)
 	c.cmd.Stdout, c.cmd.Stderr = out, &c.err
 	if err := errors.Join(c.cmd.Start(), out.Close()); err != nil {

@@ -30,8 +30,16 @@ type binding struct {
 // with the same number has another start, or another boot.
 type processID struct {
 	pid   int
-	start uint64 // in clock ticks since the boot
+	start uint64 // in clock ticks since the machine's boot: see [lease.BootTicks]
 	boot  string
+	space uint64 // the pid namespace in which that is its number
+}
+
+// is reports whether two processes are the same. Each was looked at in a time namespace
+// of its own perhaps, so their starts may differ by a tick.
+func (id processID) is(other processID) bool {
+	return id.pid == other.pid && id.boot == other.boot && id.space == other.space &&
+		id.start <= other.start+1 && other.start <= id.start+1
 }
 
 // byLease is the binding of a claim that says nothing.
@@ -45,6 +53,13 @@ func (b binding) ttlOf(lease time.Duration) time.Duration {
 	return b.ttl
 }
 
+// unwatched returns the binding without its process, which may live and can't be watched.
+func (b binding) unwatched() binding {
+	b.proc, b.onlyKill = processID{}, false
+	b.lease = b.ttl == 0
+	return b
+}
+
 // bindingValue is how a binding stands in etcd and in files.
 type bindingValue struct {
 	store.V
@@ -52,6 +67,7 @@ type bindingValue struct {
 	PID   int    `json:"pid,omitempty"`
 	Start uint64 `json:"start,omitempty"`
 	Boot  string `json:"boot,omitempty"`
+	Space uint64 `json:"pid_namespace,omitempty"`
 
 	OnlyKill bool   `json:"only_kill,omitempty"`
 	Asker    string `json:"asker,omitempty"`
@@ -69,7 +85,7 @@ func (b binding) encode() string {
 		return byLeaseText
 	}
 	v := bindingValue{
-		V: store.Now, PID: b.proc.pid, Start: b.proc.start, Boot: b.proc.boot,
+		V: store.Now, PID: b.proc.pid, Start: b.proc.start, Boot: b.proc.boot, Space: b.proc.space,
 		OnlyKill: b.onlyKill, Asker: b.asker,
 	}
 	switch {
@@ -95,10 +111,10 @@ func decodeBinding(text string) (binding, error) {
 		}
 		b.ttl = d
 	}
-	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.OnlyKill) {
+	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.Space != 0 || v.OnlyKill) {
 		return binding{}, errors.New("the binding can't be read: it names no process")
 	}
-	b.proc = processID{pid: v.PID, start: v.Start, boot: v.Boot}
+	b.proc = processID{pid: v.PID, start: v.Start, boot: v.Boot, space: v.Space}
 	return b, nil
 }
 

@@ -41,7 +41,9 @@
 //     has stopped (DELETE), its process is gone, its ttl has passed, or etcd ends
 //     its lease. For some minutes after that it is answered with why.
 //   - A process that a claim is bound to is the very process that was named:
-//     what is watched is a pidfd, and what is remembered is the time of its start.
+//     what is watched is a pidfd, and what is remembered is the time of its start on
+//     the machine's own clock, and its pid namespace. Only one that is sure to have
+//     ended frees its slots after a restart.
 //   - A claim is its id and its fence. Who asks with the id again finds it only by
 //     the same request, of which the asker is a part; a renewal or a release that
 //     names the fence never touches a later claim of the id.

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"time"
 
@@ -136,11 +137,15 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 	ended := false
 	if bind.proc.pid != 0 {
 		var err error
-		proc, err = hs.procs.open(bind.proc.pid)
-		if ended = err != nil || proc.id != bind.proc; ended {
+		proc, err = hs.procs.find(bind.proc)
+		switch {
+		case errors.Is(err, errNoProcess):
+			ended = true
 			hs.log.Info("the process of a claim that was taken over is gone", keyClaim, c.ID, keyPID, bind.proc.pid, keyError, err)
-			proc.close()
-			proc = nil
+		case err != nil:
+			hs.log.Error("the process of a claim that was taken over can't be watched; the claim must be renewed within its ttl or lease duration",
+				keyClaim, c.ID, keyPID, bind.proc.pid, keyError, err)
+			bind = bind.unwatched()
 		}
 	}
 	h := hs.add(c, bind, proc)

@@ -417,38 +417,62 @@ func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 	r.free("db")
 }
 
-func TestAProcessWithAnotherStartIsAnother(t *testing.T) {
-	r := single(t)
-	r.pool("db", 1)
-	p := spawn(t, sleeper)
-	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
-	if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{PID: p.pid()}); err != nil {
-		t.Fatal(err)
-	}
-	r.server.Stop(sidecar.Leave)
-	if err := r.wait(); err != nil {
-		t.Fatal(err)
-	}
-	// As if the number had come to another process meanwhile.
+// rebound changes what a claim's file says of its process, while no server runs.
+func rebound(t *testing.T, r *running, field string, by int) {
+	t.Helper()
 	file := filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "mine.json")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(data), `start\":`)
-	began, _, _ := strings.Cut(rest, ",")
-	n, err := strconv.Atoi(began)
+	_, rest, _ := strings.Cut(string(data), field+`\":`)
+	was := rest[:strings.IndexAny(rest, ",}")]
+	n, err := strconv.Atoi(was)
 	if err != nil {
 		t.Fatalf("%v in %s", err, data)
 	}
-	other := strings.Replace(string(data), began, strconv.Itoa(n-1), 1)
+	other := strings.Replace(string(data), field+`\":`+was, field+`\":`+strconv.Itoa(n+by), 1)
 	if err := os.WriteFile(file, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.cfg.Logger = nil
-	r = start(t, r.cfg)
-	r.free("db")
-	if !p.lives() {
-		t.Error("somebody else's process was stopped")
+}
+
+func TestAProcessIsFoundAgainByMoreThanItsNumber(t *testing.T) {
+	for name, tc := range map[string]struct {
+		field string
+		by    int
+		gone  bool
+	}{
+		"its number has come to another process": {field: "start", by: -100, gone: true},
+		"its start was told a tick later":        {field: "start", by: -1},
+		"its number is of another pid namespace": {field: "pid_namespace", by: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := single(t)
+			r.pool("db", 1)
+			p := spawn(t, sleeper)
+			r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+			if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+				t.Fatal(err)
+			}
+			r.server.Stop(sidecar.Leave)
+			if err := r.wait(); err != nil {
+				t.Fatal(err)
+			}
+			rebound(t, r, tc.field, tc.by)
+			r.cfg.Logger = nil
+			r = start(t, r.cfg)
+			if tc.gone {
+				r.free("db")
+			} else {
+				c, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{})
+				if err != nil || (c.PID == 0) != (tc.field != "start") {
+					t.Errorf("%+v, %v", c, err)
+				}
+			}
+			if !p.lives() {
+				t.Error("the process was stopped")
+			}
+		})
 	}
 }

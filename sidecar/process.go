@@ -15,6 +15,9 @@ import (
 // process' by now.
 var errNoProcess = errors.New("there is no such process")
 
+// errOtherSpace tells that the number of a process means nothing here.
+var errOtherSpace = errors.New("this sidecar runs in another pid namespace than the one that was told the number")
+
 // peer is who is at the other end of a unix socket, as the kernel says. Nothing
 // of it is known where the kernel does not.
 type peer struct {

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/lease"
 )
 
 // process is a process that is watched. It is named by a pidfd, so it is this
@@ -35,7 +37,7 @@ func (w *watcher) open(pid int) (*process, error) {
 	case err != nil:
 		return nil, fmt.Errorf("pidfd_open: %w", err)
 	}
-	p := &process{fd: fd, by: w, id: processID{pid: pid, boot: w.boot}}
+	p := &process{fd: fd, by: w, id: processID{pid: pid, boot: w.boot, space: w.space}}
 	if err := p.look(); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
@@ -43,6 +45,23 @@ func (w *watcher) open(pid int) (*process, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return p, nil
+}
+
+// find begins to watch a process that an earlier watcher knew. That it is gone is
+// errNoProcess; with another error it may live.
+func (w *watcher) find(id processID) (*process, error) {
+	switch {
+	case id.boot != w.boot:
+		return nil, fmt.Errorf("the machine was started again: %w", errNoProcess)
+	case id.space != w.space:
+		return nil, errOtherSpace
+	}
+	p, err := w.open(id.pid)
+	if err == nil && !p.id.is(id) {
+		p.close()
+		return nil, fmt.Errorf("its number is another process': %w", errNoProcess)
+	}
+	return p, err
 }
 
 // look reads when the process was started, and by whom. That it lives
@@ -59,9 +78,11 @@ func (p *process) look() error {
 	if err != nil {
 		return err
 	}
-	if p.id.start, err = parseStart(stat); err != nil {
+	start, err := parseStart(stat)
+	if err != nil {
 		return err
 	}
+	p.id.start = lease.BootTicks(start)
 	status, err := read("status")
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ func (*process) close()                      {}
 // watcher watches no processes.
 type watcher struct{}
 
-func newWatcher() (*watcher, error)             { return &watcher{}, nil }
-func (*watcher) open(pid int) (*process, error) { return nil, errUnsupported }
-func (*watcher) close() error                   { return nil }
+func newWatcher() (*watcher, error)               { return &watcher{}, nil }
+func (*watcher) open(pid int) (*process, error)   { return nil, errUnsupported }
+func (*watcher) find(processID) (*process, error) { return nil, errUnsupported }
+func (*watcher) close() error                     { return nil }

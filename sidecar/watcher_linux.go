@@ -12,10 +12,11 @@ import (
 // watcher waits for the end of many processes in one goroutine: pidfds are in
 // an epoll instance, which is itself waited for by Go's poller.
 type watcher struct {
-	boot string
-	file *os.File // the epoll instance
-	fd   int
-	done chan struct{}
+	boot  string
+	space uint64   // the pid namespace, as processID has it
+	file  *os.File // the epoll instance
+	fd    int
+	done  chan struct{}
 
 	// mu guards what follows.
 	mu     sync.Mutex
@@ -30,6 +31,10 @@ func newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
+	var space unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &space); err != nil {
+		return nil, fmt.Errorf("the pid namespace: %w", err)
+	}
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
@@ -38,7 +43,7 @@ func newWatcher() (*watcher, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	w := &watcher{
-		boot: parseBoot(boot), fd: fd, file: os.NewFile(uintptr(fd), "epoll"),
+		boot: parseBoot(boot), space: space.Ino, fd: fd, file: os.NewFile(uintptr(fd), "epoll"),
 		done: make(chan struct{}), procs: map[int32]*process{},
 	}
 	conn, err := w.file.SyscallConn()

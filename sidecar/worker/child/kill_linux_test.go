@@ -221,11 +221,13 @@ func TestAVanishedSupervisorsNumberMayBeAnothersByNow(t *testing.T) {
 		{pid: 101, state: 'S', session: 100, start: 50}, {pid: 102, state: 'R', session: 100, start: 60},
 	}
 	others := []stat{
-		{pid: 1, state: 'S', session: 1, start: 1}, {pid: 103, state: 'S', session: 100, start: 49},
+		{pid: 1, state: 'S', session: 1, start: 1}, {pid: 103, state: 'S', session: 100, start: 40},
 		{pid: 104, state: 'Z', session: 100, start: 60}, {pid: 105, state: 'S', session: 200, start: 60},
 	}
 	all := append(append([]stat{}, others...), ours...)
-	for name, leader := range map[string][]stat{"is gone": nil, "is not reaped": {{pid: 100, state: 'Z', session: 100, start: 50}}} {
+	for name, leader := range map[string][]stat{"is gone": nil, "is not reaped": {{pid: 100, state: 'Z', session: 100, start: 50}},
+		"is read in another time namespace": {{pid: 100, state: 'Z', session: 100, start: 51}},
+	} {
 		if left := r.leftOf(append(leader, all...)); fmt.Sprint(left) != fmt.Sprint(ours) {
 			t.Errorf("the supervisor %s: left are %v", name, left)
 		}

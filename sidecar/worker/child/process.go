@@ -15,7 +15,7 @@ type stat struct {
 	state   byte
 	parent  int
 	session int
-	start   uint64 // in clock ticks since the boot
+	start   uint64 // in clock ticks since the machine's boot: see [lease.BootTicks]
 }
 
 // ended tells whether the process has ended, and waits to be reaped perhaps.
@@ -71,10 +71,11 @@ func decodeRunning(data []byte) (running, error) {
 func (r running) leftOf(all []stat) []stat {
 	var left []stat
 	for _, p := range all {
-		if p.pid == r.PID && p.start != r.Start {
+		// A start that was read in another time namespace may differ by a tick.
+		if p.pid == r.PID && (p.start > r.Start+1 || p.start+1 < r.Start) {
 			return nil
 		}
-		if p.session == r.PID && p.pid != r.PID && p.start >= r.Start && !p.ended() {
+		if p.session == r.PID && p.pid != r.PID && p.start+1 >= r.Start && !p.ended() {
 			left = append(left, p)
 		}
 	}

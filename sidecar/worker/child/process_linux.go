@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
 )
 
 // processes reads the stats of all processes that can be seen.
@@ -40,7 +41,9 @@ func statOf(pid int) (stat, error) {
 	if err != nil {
 		return stat{}, err
 	}
-	return parseStat(text)
+	s, err := parseStat(text)
+	s.start = lease.BootTicks(s.start)
+	return s, err
 }
 
 // self is what running.json says of this process.
