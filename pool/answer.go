@@ -348,6 +348,9 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 		return
 	case errors.Is(err, store.ErrTokenExpired):
 		return
+	case errors.Is(err, store.ErrNoLogin):
+		c.sendAt = now.Add(refusedPause)
+		return
 	}
 	c.log.Error("etcd refused a write", "error", err)
 	if b.size()+len(b.revokes) > 1 {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -97,6 +99,26 @@ func TestWhoDoesNotWaitIsPatientWithEtcdForFiveSeconds(t *testing.T) {
 	waiting.got()
 	other.refused(problem.NoCapacity)
 	h.giveBack("waiting")
+	r.clean()
+}
+
+func TestWithoutALoginABatchIsNotTriedWithoutPause(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	tried := 0
+	h.refuse = func(*pb.TxnRequest) error { tried++; return store.ErrNoLogin }
+	a := h.ask("a", 1)
+	for range 100 {
+		h.act()
+	}
+	if tried != 1 {
+		t.Errorf("it was tried %d times at once", tried)
+	}
+	h.refuse = nil
+	r.pass(time.Second)
+	a.got()
+	h.giveBack("a")
 	r.clean()
 }
 

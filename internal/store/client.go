@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -38,7 +37,8 @@ type Config struct {
 // member never holds up a request for longer than its deadline. Each kind of
 // work stays with an endpoint until that one fails, and goes on with the next.
 type Client struct {
-	conns   []*clientv3.Client
+	conns   []*endpoint
+	login   *login // nil without a user
 	metrics *clientMetrics
 	log     hclog.Logger
 	// anonymous tells that TLS is used, and no certificate shown.
@@ -46,8 +46,8 @@ type Client struct {
 
 	// What each kind of work uses now, as a number to take modulo len(conns).
 	// They are apart, so that a watch that lags does not move the writes.
-	writes, watches, leases atomic.Uint32
-	watched                 atomic.Uint64 // watches so far
+	writes, watches, leases, logins atomic.Uint32
+	watched                         atomic.Uint64 // watches so far
 
 	// cluster is the id of the cluster that answered first, seen the highest revision
 	// of any answer or watch, and history how often an answer had a lower one.
@@ -58,13 +58,17 @@ type Client struct {
 
 var _ Backend = (*Client)(nil)
 
+// endpoint is the connection to one of them.
+type endpoint struct {
+	*clientv3.Client
+	renewals renewals
+}
+
 const (
 	// dialKeepAlive and dialKeepAliveTimeout make a vanished host known within
 	// 13 s; requests do not wait for that, they have deadlines of their own.
 	dialKeepAlive        = 10 * time.Second
 	dialKeepAliveTimeout = 3 * time.Second
-	// dialTimeout bounds one try at the login, which costs etcd about 100 ms.
-	dialTimeout = 5 * time.Second
 	// maxAnswer bounds an answer, as etcd's own client does: a page of keys with
 	// all that holders may say of themselves is larger than the 4 MB of gRPC.
 	maxAnswer = math.MaxInt32
@@ -82,49 +86,44 @@ func NewClient(cfg Config) (*Client, error) {
 	}
 	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store")}
 	c.anonymous = cfg.TLS != nil && len(cfg.TLS.Certificates) == 0 && cfg.TLS.GetClientCertificate == nil
-	for _, endpoint := range cfg.Endpoints {
-		conn, err := connect(cfg, endpoint)
+	if cfg.Username != "" && cfg.Password != "" {
+		c.login = newLogin(func(ctx context.Context) (string, error) { return c.logIn(ctx, cfg.Username, cfg.Password) })
+	}
+	for _, address := range cfg.Endpoints {
+		conn, err := connect(cfg, c.login, address)
 		if err != nil {
-			err = fmt.Errorf("etcd endpoint %q: %w", endpoint, err)
+			err = fmt.Errorf("etcd endpoint %q: %w", address, err)
 			return nil, errors.Join(err, c.Close())
 		}
-		c.conns = append(c.conns, conn)
+		c.conns = append(c.conns, &endpoint{Client: conn, renewals: renewals{conn: conn}})
 	}
 	return c, nil
 }
 
-// notLoggedIn is no token of etcd's: whoever shows it is told to log in.
-const notLoggedIn = "none"
-
-// connect makes the connection to one endpoint. With a user, etcd's own client
-// would log in now, and fail where the endpoint is dead although others are not.
-// So it begins with a token that is none, and logs in with its first request,
-// which ends with [ErrTokenExpired].
-func connect(cfg Config, endpoint string) (*clientv3.Client, error) {
-	users := cfg.Username != "" && cfg.Password != ""
-	ec := clientv3.Config{
-		Endpoints:            []string{endpoint},
+// connect makes the connection to one endpoint. Etcd's own client does not know the
+// user: it would log in for each stream, and for each endpoint.
+func connect(cfg Config, login *login, address string) (*clientv3.Client, error) {
+	options := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))}
+	if login != nil {
+		options = append(options, grpc.WithPerRPCCredentials(login))
+	}
+	return clientv3.New(clientv3.Config{
+		Endpoints:            []string{address},
 		TLS:                  cfg.TLS,
-		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    dialKeepAlive,
 		DialKeepAliveTimeout: dialKeepAliveTimeout,
 		// One try: a repeated write could be carried out twice.
 		MaxUnaryRetries: 1,
-		DialOptions:     []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))},
+		DialOptions:     options,
 		Logger:          zap.NewNop(),
-	}
-	if users {
-		ec.Token = notLoggedIn
-	}
-	conn, err := clientv3.New(ec)
-	if err == nil && users {
-		conn.Token, conn.Username, conn.Password = "", cfg.Username, cfg.Password
-	}
-	return conn, err
+	})
 }
 
 // Close ends all connections, and so all watches. It waits for nothing.
 func (c *Client) Close() error {
+	if c.login != nil {
+		c.login.end()
+	}
 	var errs []error
 	for _, conn := range c.conns {
 		if err := conn.Close(); err != nil && !errors.Is(err, context.Canceled) {
@@ -151,14 +150,13 @@ const probeTry = 3 * time.Second
 func (c *Client) Probe(ctx context.Context, prefix string) error {
 	var tried []string
 	var last error
+	if _, err := c.login.get(ctx); err != nil {
+		return err // it has tried all endpoints
+	}
 	for range c.conns {
 		conn, at := c.pick(&c.writes)
 		try, cancel := context.WithTimeout(ctx, probeTry)
-		req := &pb.RangeRequest{Key: []byte(prefix), RangeEnd: RangeEnd(prefix), CountOnly: true}
-		_, err := c.rangeVia(try, conn, req)
-		if errors.Is(err, ErrTokenExpired) { // logged in now
-			_, err = c.rangeVia(try, conn, req)
-		}
+		_, err := c.Range(try, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: RangeEnd(prefix), CountOnly: true})
 		cancel()
 		if err == nil {
 			c.watches.Store(c.writes.Load())
@@ -208,35 +206,27 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Txn sends one transaction, once.
+// Txn sends one transaction, once: again only if etcd has refused to look at it, since it
+// did not know the login.
 func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	conn, at := c.pick(&c.writes)
-	begin := time.Now()
 	seen := c.seen.Load()
-	resp, err := pb.NewKVClient(conn.ActiveConnection()).Txn(ctx, req)
-	c.metrics.observe("txn", begin, err)
-	c.fail(&c.writes, at, err)
+	resp, err := do(ctx, c, &c.writes, "txn", func(ctx context.Context, at *endpoint, _ string) (*pb.TxnResponse, error) {
+		return pb.NewKVClient(at.ActiveConnection()).Txn(ctx, req)
+	})
 	if err != nil {
-		return nil, classify("txn", err)
+		return nil, err
 	}
 	return resp, c.check(resp.Header, seen)
 }
 
 // Range reads keys.
 func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	conn, at := c.pick(&c.writes)
-	resp, err := c.rangeVia(ctx, conn, req)
-	c.fail(&c.writes, at, err)
-	return resp, err
-}
-
-func (c *Client) rangeVia(ctx context.Context, conn *clientv3.Client, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	begin := time.Now()
 	seen := c.seen.Load()
-	resp, err := pb.NewKVClient(conn.ActiveConnection()).Range(ctx, req)
-	c.metrics.observe("range", begin, err)
+	resp, err := do(ctx, c, &c.writes, "range", func(ctx context.Context, at *endpoint, _ string) (*pb.RangeResponse, error) {
+		return pb.NewKVClient(at.ActiveConnection()).Range(ctx, req)
+	})
 	if err != nil {
-		return nil, classify("range", err)
+		return nil, err
 	}
 	return resp, c.check(resp.Header, seen)
 }
@@ -280,80 +270,49 @@ func (c *Client) History() uint64 { return c.history.Load() }
 
 // Grant makes a lease. Its time to live is rounded up to whole seconds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error) {
-	conn, at := c.pick(&c.leases)
-	begin := time.Now()
-	resp, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(ttl)})
-	c.metrics.observe("grant", begin, err)
-	c.fail(&c.leases, at, err)
+	resp, err := do(ctx, c, &c.leases, "grant", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseGrantResponse, error) {
+		return pb.NewLeaseClient(at.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(ttl)})
+	})
 	if err != nil {
-		return 0, 0, classify("grant lease", err)
+		return 0, 0, err
 	}
 	return LeaseID(resp.ID), time.Duration(resp.TTL) * time.Second, nil
 }
 
 // Renew restarts a lease.
 func (c *Client) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
-	conn, at := c.pick(&c.leases)
-	begin := time.Now()
-	ttl, err := renewVia(ctx, conn, id)
-	c.metrics.observe("renew", begin, err)
-	c.fail(&c.leases, at, err)
-	return ttl, err
-}
-
-// renewVia renews on a stream of its own, which etcd's client would open only
-// when the endpoint is there: here a dead one fails at once.
-func renewVia(ctx context.Context, conn *clientv3.Client, id LeaseID) (time.Duration, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the stream
-	stream, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err == nil {
-		err = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
-	}
-	var resp *pb.LeaseKeepAliveResponse
-	if err == nil || errors.Is(err, io.EOF) { // at EOF, Recv tells the reason
-		resp, err = stream.Recv()
-	}
-	switch {
-	case err != nil:
-		return 0, classify("renew lease", err)
-	case resp.TTL <= 0:
-		return 0, fmt.Errorf("renew lease: %w", ErrLeaseNotFound)
-	}
-	return time.Duration(resp.TTL) * time.Second, nil
+	return do(ctx, c, &c.leases, "renew", func(ctx context.Context, at *endpoint, token string) (time.Duration, error) {
+		return at.renewals.renew(ctx, id, token)
+	})
 }
 
 // Revoke ends a lease.
 func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
-	conn, at := c.pick(&c.leases)
-	begin := time.Now()
-	_, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
-	c.metrics.observe("revoke", begin, err)
-	c.fail(&c.leases, at, err)
-	if err := classify("revoke lease", err); err != nil && !errors.Is(err, ErrLeaseNotFound) {
-		return err
+	_, err := do(ctx, c, &c.leases, "revoke", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseRevokeResponse, error) {
+		return pb.NewLeaseClient(at.ActiveConnection()).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
+	})
+	if errors.Is(err, ErrLeaseNotFound) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // TimeToLive returns what is left of a lease.
 func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error) {
-	conn, at := c.pick(&c.leases)
-	begin := time.Now()
-	resp, err := pb.NewLeaseClient(conn.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})
-	c.metrics.observe("time_to_live", begin, err)
-	c.fail(&c.leases, at, err)
-	if err != nil {
-		return 0, classify("read lease", err)
-	}
-	if resp.TTL < 0 {
-		return 0, fmt.Errorf("read lease: %w", ErrLeaseNotFound)
+	resp, err := do(ctx, c, &c.leases, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
+		return pb.NewLeaseClient(at.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case resp.TTL < 0:
+		return 0, fmt.Errorf("%s: %w", operations["time_to_live"], ErrLeaseNotFound)
 	}
 	return time.Duration(resp.TTL) * time.Second, nil
 }
 
 // pick returns the connection that a kind of work uses now, and its number.
-func (c *Client) pick(role *atomic.Uint32) (*clientv3.Client, uint32) {
+func (c *Client) pick(role *atomic.Uint32) (*endpoint, uint32) {
 	at := role.Load()
 	return c.conns[int(at)%len(c.conns)], at
 }

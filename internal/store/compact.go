@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
@@ -19,13 +18,11 @@ var _ Compacter = (*Client)(nil)
 
 // Compact forgets what was before a revision, for all who use that etcd.
 func (c *Client) Compact(ctx context.Context, rev int64) error {
-	conn, at := c.pick(&c.writes)
-	begin := time.Now()
-	_, err := pb.NewKVClient(conn.ActiveConnection()).Compact(ctx, &pb.CompactionRequest{Revision: rev})
-	c.metrics.observe("compact", begin, err)
-	c.fail(&c.writes, at, err)
-	if err := classify("compact", err); err != nil && !errors.Is(err, ErrCompacted) {
-		return err
+	_, err := do(ctx, c, &c.writes, "compact", func(ctx context.Context, at *endpoint, _ string) (*pb.CompactionResponse, error) {
+		return pb.NewKVClient(at.ActiveConnection()).Compact(ctx, &pb.CompactionRequest{Revision: rev})
+	})
+	if errors.Is(err, ErrCompacted) {
+		return nil
 	}
-	return nil
+	return err
 }

@@ -1,7 +1,8 @@
 // Package store is berth's plumbing to etcd, in one place: the client with its
 // endpoints, the spelling of every key, the pieces transactions are made of,
 // the codec of every value, the feed that turns a prefix into a view, and the
-// guard that settles writes whose answer was lost.
+// guard that settles writes whose answer was lost. With a user, a client logs in
+// once for all of its requests and endpoints.
 //
 // Nothing here decides anything. The packages above build requests from the
 // pieces, hand them to a [Backend], and read the answers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -39,9 +40,11 @@ var (
 	// ErrBehind: so much was written since a watch has ended that reading
 	// everything again costs etcd less than going on from there.
 	ErrBehind = errors.New("the watch is too far behind")
-	// ErrTokenExpired: the login of the connection was renewed; the request did
-	// nothing and can be sent again.
+	// ErrTokenExpired: etcd did not know the login; the request did nothing and can
+	// be sent again.
 	ErrTokenExpired = errors.New("etcd login expired")
+	// ErrNoLogin: etcd gave no login; the request was not sent. The error says why.
+	ErrNoLogin = errors.New("no login to etcd")
 )
 
 // InDoubt tells whether a write that ended with err may have been carried out,
@@ -54,7 +57,8 @@ func InDoubt(err error) bool {
 		errors.Is(err, ErrCompacted),
 		errors.Is(err, ErrTooLarge),
 		errors.Is(err, ErrInvalid),
-		errors.Is(err, ErrTokenExpired):
+		errors.Is(err, ErrTokenExpired),
+		errors.Is(err, ErrNoLogin):
 		return false
 	}
 	return true
@@ -74,7 +78,11 @@ func classify(op string, err error) error {
 
 // kindOf finds the error of ours that an error of etcd's client means, or nil.
 func kindOf(err error) error {
-	switch rpctypes.ErrorDesc(err) {
+	desc := rpctypes.ErrorDesc(err)
+	if _, of, ok := strings.Cut(desc, " desc = "); ok {
+		desc = of // a watch that etcd refuses has it as text
+	}
+	switch desc {
 	case rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace):
 		return ErrNoSpace
 	case rpctypes.ErrorDesc(rpctypes.ErrGRPCLeaseNotFound):

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -25,7 +26,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from int64) Watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &clientWatch{
 		client:   c,
-		conn:     conn,
+		conn:     conn.Client,
 		ctx:      ctx,
 		cancel:   cancel,
 		failed:   func(err error) { c.fail(&c.watches, at, err) },
@@ -83,6 +84,11 @@ func (w *clientWatch) Abandon() {
 func (w *clientWatch) run(prefix string, from int64) {
 	defer close(w.messages)
 	defer w.cancel()
+	token, err := w.client.login.get(w.ctx)
+	if err != nil {
+		w.send(WatchMessage{Err: fmt.Errorf("watch: %w", err)})
+		return
+	}
 	events := w.conn.Watch(w.ctx, prefix,
 		clientv3.WithRange(string(RangeEnd(prefix))),
 		clientv3.WithRev(from))
@@ -94,6 +100,9 @@ func (w *clientWatch) run(prefix string, from int64) {
 		switch {
 		case m.Err != nil:
 			w.failed(m.Err)
+			if w.client.login != nil && expiredBy(m.Err) {
+				w.client.login.expired(token)
+			}
 		case len(r.Events) > 0:
 			m.Events = make([]*mvccpb.Event, len(r.Events))
 			for i, e := range r.Events {
