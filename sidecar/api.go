@@ -65,6 +65,7 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	a.registerLimits(h)
 	a.registerCoordinator(h)
 	a.registerHosts(h)
+	a.registerWorkers(h)
 	a.registerSources(h)
 	a.registerEvents(h)
 	a.registerHealth(h)

@@ -135,7 +135,7 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 		"GET /v1/runs", "GET /v1/runs/{id}", "GET /v1/runs/{id}/events",
 		"GET /v1/runs/{id}/steps", "GET /v1/runs/{id}/steps/{step}", "GET /v1/runs/{id}/steps/{step}/{index}",
 		"GET /v1/runs/{id}/steps/{step}/{index}/log", "GET /v1/runs/{id}/why",
-		"GET /v1/sources", "GET /v1/sources/{name}",
+		"GET /v1/sources", "GET /v1/sources/{name}", "GET /v1/workers",
 		"POST /v1/claims", "POST /v1/claims/{id}/renew", "POST /v1/claims/{id}/revoke",
 		"POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/resume",
 		"POST /v1/runs", "POST /v1/runs/{id}/cancel", "POST /v1/runs/{id}/finish", "POST /v1/runs/{id}/heartbeat",
@@ -144,6 +144,7 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 		"POST /v1/runs/{id}/steps/{step}/{index}/finish", "POST /v1/runs/{id}/steps/{step}/{index}/heartbeat",
 		"POST /v1/runs/{id}/steps/{step}/{index}/retry", "POST /v1/runs/{id}/steps/{step}/{index}/take",
 		"POST /v1/sources/{name}/wake",
+		"POST /v1/workers/{host}/{instance}/drain", "POST /v1/workers/{host}/{instance}/resume", "POST /v1/workers/{host}/{instance}/stop",
 		"PUT /v1/limits", "PUT /v1/pools/{pool}",
 	}
 	if !slices.Equal(got, want) || doc.OpenAPI != "3.1.0" {

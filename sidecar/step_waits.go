@@ -20,7 +20,11 @@ func (s *session) workers(ctx context.Context) (workers []step.Worker, blind boo
 	}
 	blind = err != nil // one that can't be read may be a worker
 	active, err := s.runs.steps.Active(ctx)
-	return step.WorkersOf(seen, active), blind, err
+	if err != nil {
+		return nil, false, err
+	}
+	states, _, err := s.runs.steps.WorkerStates(ctx)
+	return step.WorkersOf(seen, active, states), blind, err
 }
 
 // waits are what the steps of a run wait for.

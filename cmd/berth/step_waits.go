@@ -44,7 +44,11 @@ func seenWorkers(ctx context.Context, s run.Store) (workers []step.Worker, blind
 		seen = append(seen, h)
 	}
 	active, err := stepsOf(s).Active(ctx)
-	return step.WorkersOf(seen, active), blind, err
+	if err != nil {
+		return nil, false, err
+	}
+	states, _, err := stepsOf(s).WorkerStates(ctx)
+	return step.WorkersOf(seen, active, states), blind, err
 }
 
 // readWaits reads what the steps of a run wait for.

@@ -24,10 +24,13 @@ type Around struct {
 
 // Worker is one that is seen.
 type Worker struct {
+	ID WorkerID
 	// Queues that it takes from; none of one that has not said so, and may take from any.
 	Queues []string
 	// Capacity is how many instances it can have, and Active how many it has.
 	Capacity, Active int
+	// Idle tells that an operator has drained or stopped it.
+	Idle bool
 }
 
 // Presence is an instance of berth that is seen, whoever tells of it: steps know no leases.
@@ -37,12 +40,15 @@ type Presence interface {
 	Works() (host, instance string, queues []string, capacity int)
 }
 
-// WorkersOf are the workers among the instances that are seen, with what they have.
-func WorkersOf[P Presence](seen []P, active []Active) (workers []Worker) {
+// WorkersOf are the workers among the instances that are seen, with what they have, and
+// with what is kept of their modes.
+func WorkersOf[P Presence](seen []P, active []Active, states map[WorkerID]WorkerState) (workers []Worker) {
 	counts := ActiveByName(active)
 	for _, one := range seen {
 		if host, instance, queues, capacity := one.Works(); capacity > 0 {
-			workers = append(workers, Worker{Queues: queues, Capacity: capacity, Active: counts[[2]string{host, instance}].Steps})
+			id := WorkerID{host, instance}
+			_, idle := states[id]
+			workers = append(workers, Worker{ID: id, Queues: queues, Capacity: capacity, Active: counts[id].Steps, Idle: idle})
 		}
 	}
 	return workers

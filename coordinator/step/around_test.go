@@ -33,8 +33,13 @@ func TestWorkersAreThoseThatRunSteps(t *testing.T) {
 			{"b", "worker", nil, 2}, {"b", "other", []string{"gpu"}, 1},
 		},
 		[]Active{{Host: "a", Instance: "worker", Steps: 3, Runs: 1}, {Host: "a", Instance: "sidecar", Runs: 2}, {Host: "b", Instance: "other", Steps: 1}, {Host: "gone", Instance: "worker", Steps: 9}},
+		map[WorkerID]WorkerState{{"b", "worker"}: {Mode: Drained}, {"b", "elsewhere"}: {Mode: Drained}},
 	)
-	want := []Worker{{Queues: []string{DefaultQueue, "gpu"}, Capacity: 4, Active: 3}, {Capacity: 2}, {Queues: []string{"gpu"}, Capacity: 1, Active: 1}}
+	want := []Worker{
+		{ID: WorkerID{"a", "worker"}, Queues: []string{DefaultQueue, "gpu"}, Capacity: 4, Active: 3},
+		{ID: WorkerID{"b", "worker"}, Capacity: 2, Idle: true},
+		{ID: WorkerID{"b", "other"}, Queues: []string{"gpu"}, Capacity: 1, Active: 1},
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}

@@ -81,6 +81,9 @@ func (s *Shape) Wait(a Around) Wait {
 // takers are the workers that may take from a queue.
 func (a *Around) takers(queue string) (all []Worker) {
 	for _, w := range a.Workers {
+		if w.Idle {
+			continue
+		}
 		if len(w.Queues) == 0 || slices.Contains(w.Queues, queue) {
 			all = append(all, w)
 		}
@@ -99,6 +102,11 @@ func (a *Around) nobody(queue string) string {
 		return ""
 	case len(a.Workers) == 0:
 		return "no worker is seen: " + start
+	}
+	for _, w := range a.Workers {
+		if w.Idle && (len(w.Queues) == 0 || slices.Contains(w.Queues, queue)) {
+			return fmt.Sprintf("no worker takes from queue '%s', since %s is drained or stopped: 'berth worker resume %s'", queue, w.ID, w.ID)
+		}
 	}
 	return fmt.Sprintf("no worker takes from queue '%s': %s", queue, start)
 }

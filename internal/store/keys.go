@@ -223,6 +223,12 @@ func (k Keys) Seen(source string) string { return k.Source(source) + "seen/" }
 // SeenItem is the mark of one item.
 func (k Keys) SeenItem(source, id string) string { return k.Seen(source) + id }
 
+// Workers is the prefix of the modes that operators want workers to have.
+func (k Keys) Workers() string { return k.prefix + "workers/" }
+
+// Worker is the key of the mode of one worker; there is none while it works.
+func (k Keys) Worker(host, instance string) string { return k.Workers() + host + "/" + instance }
+
 // Actions is the prefix of what operators asked for on the pages, in order of time.
 func (k Keys) Actions() string { return k.prefix + "actions/" }
 

@@ -32,6 +32,7 @@ type actionRow struct {
 var deedWords = map[string]string{
 	"cancel": "cancel a run", "pause": "pause a pool", "resume": "resume a pool",
 	"limit": "change a limit", "release": "release a claim",
+	"worker-drain": "drain a worker", "worker-stop": "stop a worker", "worker-resume": "resume a worker",
 }
 
 // viewActions shows what was asked for on the pages.

@@ -8,6 +8,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -29,6 +30,14 @@ func keepAction(ctx context.Context, s *Session, id string, a Action) error {
 		return rev, err
 	})
 	return err
+}
+
+// ActionOp is what records an action that is done by the transaction that it goes with, for
+// operators who act from elsewhere than the pages.
+func ActionOp(ctx context.Context, s run.Store, a Action) (*pb.RequestOp, error) {
+	a.At = a.At.UTC().Truncate(time.Millisecond)
+	a.EndedAt, a.Outcome = a.At, Done
+	return s.Journal.Keep(ctx, s.Keys.Action(newActionID()), a.Encode())
 }
 
 // newActionID returns an id that is larger than those before.

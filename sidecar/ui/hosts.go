@@ -34,6 +34,8 @@ const (
 
 // fleet is who is there, as it is read.
 type fleet struct {
+	// states are the modes of workers that do not work.
+	states     map[step.WorkerID]step.WorkerState
 	seen       []lease.PresenceRecord
 	unreadable []string // entries
 	active     []step.Active
@@ -244,6 +246,9 @@ func readFleet(ctx context.Context, s *Session) (f fleet, err error) {
 		return fleet{}, err
 	}
 	if f.candidates, err = s.Runs.Candidates(ctx); err != nil {
+		return fleet{}, err
+	}
+	if f.states, _, err = s.Steps.WorkerStates(ctx); err != nil {
 		return fleet{}, err
 	}
 	return f, nil

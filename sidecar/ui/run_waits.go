@@ -22,7 +22,7 @@ func (l *runReader) outlook(s *Session) *step.Outlook {
 		},
 		Workers: func(ctx context.Context) ([]step.Worker, bool, error) {
 			f, err := l.pages.fleet.read(ctx, s)
-			return step.WorkersOf(f.seen, f.active), len(f.unreadable) > 0, err
+			return step.WorkersOf(f.seen, f.active, f.states), len(f.unreadable) > 0, err
 		},
 		Space: func(ctx context.Context) (*pool.Space, error) {
 			return l.space.get(ctx, "", step.SpaceOf(s.Client)) // it goes through all lines

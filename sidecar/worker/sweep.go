@@ -104,7 +104,7 @@ func (w *Worker) settle(ctx context.Context, d *doubt) {
 		switch {
 		case problem.CodeOf(unread) == problem.CorruptValue:
 			e.fail(unread)
-		case unread != nil || w.drained:
+		case unread != nil || w.idle():
 			e.handBack()
 		default:
 			e.start()

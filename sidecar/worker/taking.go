@@ -30,7 +30,7 @@ const maxInLine = 256
 
 // take takes what there is and what there is room for.
 func (w *Worker) take(ctx context.Context) {
-	if !w.dirty || w.drained {
+	if !w.dirty || w.idle() {
 		return
 	}
 	w.dirty = false
@@ -196,7 +196,7 @@ func (w *Worker) leaveGone(q *queue) {
 // stood there yet when they were told.
 func (w *Worker) leaveAgain() {
 	for _, l := range w.inLine {
-		if l.left || w.drained {
+		if l.left || w.idle() {
 			w.leaveLine(l.claim)
 		}
 	}
@@ -389,7 +389,7 @@ func (w *Worker) taken(e *execution, begun time.Time, unread error) {
 			e.fail(unread)
 		case w.canceled.why(id, e.t.Revision) != "":
 			e.finish(step.Outcome{Status: step.Canceled, Error: w.canceled.why(id, e.t.Revision)})
-		case unread != nil || w.drained:
+		case unread != nil || w.idle():
 			e.handBack()
 		default:
 			e.start()

@@ -70,6 +70,7 @@ type Worker struct {
 	peers    *peers
 	looks    *looks
 	outputs  *outputs
+	mode     *mode
 
 	// told are what goroutines beside the loop want it to do.
 	told  chan func()
@@ -142,6 +143,8 @@ func New(cfg Config) *Worker {
 	w.canceled.feed = feed(keys.CanceledAll())
 	w.peers.feed = feed(keys.Hosts())
 	w.looks.feed = feed(keys.Looks())
+	key := keys.Worker(w.by.Host, w.by.Instance)
+	w.mode = &mode{key: key, feed: feed(key)}
 	w.outputs = newOutputs(cfg.OutputDir, cfg.KeepOutput, w.log)
 	return w
 }
@@ -156,6 +159,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		feeds.Go(func() { _ = f.Run(inner) })
 		feeds.Go(func() { pass(inner, f, messages, func(m store.FeedMessage) { w.message(w.queues[i], m) }) })
 	}
+	feeds.Go(func() { _ = w.mode.feed.Run(inner) })
+	feeds.Go(func() { pass(inner, w.mode.feed, messages, w.asked) })
 	feeds.Go(func() { _ = w.canceled.feed.Run(inner) })
 	feeds.Go(func() { pass(inner, w.canceled.feed, messages, w.cancels) })
 	feeds.Go(func() { _ = w.peers.feed.Run(inner) })

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
+)
+
+func workerListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "list the workers, and whether they work",
+		Description: `STATE is working; draining or drained of one that takes nothing new; stopping or stopped
+of one of which everything was stopped besides. One that is gone is listed while something
+is its own still, or while it is not to work when it comes back. 'berth worker status' has
+what each is doing.`,
+		Action: workerList,
+	}
+}
+
+func workerList(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	return connectRuns(c, func(s run.Store) error {
+		hosts, bad := readHosts(c.Context, s)
+		if bad != nil && len(hosts) == 0 {
+			return bad
+		}
+		states, unread, err := stepsOf(s).WorkerStates(c.Context)
+		if err != nil {
+			return err
+		}
+		list := sidecar.List[sidecar.Worker]{Items: sidecar.Workers(hosts, states)}
+		if err := p.print(list, func(out *page) { workerTable(out, list.Items) }); err != nil {
+			return err
+		}
+		if len(unread) > 0 {
+			return problem.New(problem.CorruptValue, "the modes of %s can't be read, and they take nothing: the first is %w", count(len(unread), "worker"), unread[0])
+		}
+		return bad
+	})
+}
+
+func workerTable(out *page, workers []sidecar.Worker) {
+	var rows [][]string
+	for _, w := range workers {
+		active := strconv.Itoa(w.Active)
+		if w.Concurrency > 0 {
+			active += " of " + strconv.Itoa(w.Concurrency)
+		}
+		state := w.State
+		if w.Gone {
+			state += ", gone"
+		}
+		by := w.ChangedBy
+		if by != "" {
+			by += " " + ago(out.now, w.ChangedAt)
+		}
+		rows = append(rows, []string{w.Host + "/" + w.Instance, state, active, strings.Join(w.Queues, ","), ago(out.now, w.Since), by, w.Reason})
+	}
+	out.table("no worker is seen: start 'berth worker'", []string{"WORKER", "STATE", "ACTIVE", "QUEUES", "SINCE", "CHANGED BY", "REASON"}, rows)
+}
+
+// workerControlCommands are drain, stop and resume.
+func workerControlCommands() []*cli.Command {
+	const stays = " It stays so, also when it\nrestarts, until 'berth worker resume'. The worker sees that in etcd, whatever host it is on;\n" +
+		"who has asked is kept among the actions, which the page /actions lists."
+	reason := &cli.StringFlag{Name: "reason", Usage: "`TEXT` that says why, kept with the worker"}
+	command := func(verb, usage, description string) *cli.Command {
+		return &cli.Command{
+			Name: verb, Usage: usage, ArgsUsage: "HOST/INSTANCE", Description: description,
+			Flags:  []cli.Flag{reason},
+			Action: func(c *cli.Context) error { return workerControl(c, verb) },
+		}
+	}
+	return []*cli.Command{
+		command("drain", "have a worker take nothing new", "What it has goes on."+stays),
+		command("stop", "have a worker take nothing new, and stop what it has",
+			"Its commands get TERM, and KILL after its grace. What has retries left is tried by\nother workers, the rest is canceled. Its process goes on, and takes nothing."+stays),
+		command("resume", "have a worker take steps again", "Undoes drain and stop, also of a worker that is not there now."),
+	}
+}
+
+func workerControl(c *cli.Context, verb string) error {
+	given, err := args(c, "a worker")
+	if err != nil {
+		return err
+	}
+	id, err := step.ParseWorkerID(given[0])
+	if err != nil {
+		return usagef("%s", problem.New(problem.Invalid, "%w", err))
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	by := step.WorkerState{By: "an operator", Reason: c.String("reason")}
+	if u, err := user.Current(); err == nil {
+		by.By = u.Username
+	}
+	by.From, _ = os.Hostname()
+	return connectRuns(c, func(s run.Store) error {
+		hosts := func(ctx context.Context) ([]sidecar.Host, error) { return readHosts(ctx, s) }
+		w, changed, err := sidecar.ControlWorker(c.Context, s, stepsOf(s), hosts, verb, id, by)
+		if err != nil {
+			return err
+		}
+		return p.print(w, func(out *page) {
+			text := "worker " + id.String() + " is " + w.State
+			if !changed {
+				text += " already"
+			}
+			if w.Active > 0 && w.State != string(step.Working) {
+				text += ", with " + count(w.Active, "step instance")
+			}
+			if w.Gone {
+				text += "; it is not seen now"
+			}
+			out.line("%s", text)
+		})
+	})
+}
