@@ -156,8 +156,8 @@ func (cl *Claim) Fence() int64 { return cl.Claim.Fence }
 // Trust tells how long the claim can be believed to be held unless its lease is
 // renewed again, and how long its holder should take to stop at most: whoever
 // needs that long must begin that much earlier. Both are 0 if it can't be
-// believed now: it has ended, or the lease of a claim that was taken over has not
-// been renewed yet.
+// believed now. Of a claim that was taken over it counts from when etcd was asked
+// how long its lease lives.
 func (cl *Claim) Trust() (left, grace time.Duration) {
 	w, ok := cl.client.keeper.Trust(cl.Lease)
 	if !ok || cl.Context().Err() != nil {

@@ -56,7 +56,7 @@ func (c *Client) startParts(ctx context.Context, token string) error {
 	var left []lease.Resumable
 	if token != "" && c.state != nil {
 		var err error
-		if left, err = lease.Resume(ctx, c.backend, c.keys, c.opts.Host, c.opts.Instance, token); err != nil {
+		if left, err = lease.Resume(ctx, c.backend, c.clock, c.keys, c.opts.Host, c.opts.Instance, token); err != nil {
 			return etcdProblem(err)
 		}
 		ids := make([]store.LeaseID, len(left))
@@ -92,7 +92,7 @@ func (c *Client) adopt(ctx context.Context, left []lease.Resumable) error {
 		keys[cl.Lease] += cl.Keys
 	}
 	for _, l := range left {
-		c.keeper.Adopt(l.ID, l.Duration, keys[l.ID]+c.rooms.keysOn(l.ID))
+		c.keeper.Adopt(l, keys[l.ID]+c.rooms.keysOn(l.ID))
 	}
 	if others := len(c.rooms.left); len(claims)+others > 0 {
 		c.opts.Logger.Info("took over what the process before held", "claims", len(claims), "executors", others, "leases", len(left))

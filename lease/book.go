@@ -14,7 +14,7 @@ type book struct {
 	leases map[store.LeaseID]*entry
 	groups map[time.Duration]*group
 	lost   []loss // to be told
-	fresh  bool   // an adopted lease became trusted; to be told
+	fresh  bool   // an adopted lease was renewed; to be told
 	// successes of renewals, to be told.
 	successes []success
 }
@@ -125,14 +125,14 @@ func (b *book) suspect(now time.Duration, ids []store.LeaseID) {
 }
 
 // adopt takes over a lease that an earlier process left, to be renewed at once.
-// If that does not succeed within its window from now, it is lost.
-func (b *book) adopt(now time.Duration, id store.LeaseID, d time.Duration, keys int) {
-	if b.leases[id] != nil {
+// If that does not succeed within its window, it is lost.
+func (b *book) adopt(now time.Duration, l Resumable, keys int) {
+	if b.leases[l.ID] != nil {
 		return
 	}
 	b.add(&entry{
-		id: id, duration: d, keys: keys, emptySince: now,
-		window: NewWindow(now, d), next: now,
+		id: l.ID, duration: l.Duration, keys: keys, emptySince: now,
+		window: l.Window, adopted: true, next: now,
 	})
 }
 
@@ -156,7 +156,7 @@ func (b *book) granted(now time.Duration, job grant, id store.LeaseID, w Window)
 	}
 	b.add(&entry{
 		id: id, duration: job.duration, wide: job.wide, emptySince: now,
-		window: w, trusted: true, next: w.Sent + renewAfter(w.TTL),
+		window: w, next: w.Sent + renewAfter(w.TTL),
 	})
 }
 
@@ -175,9 +175,9 @@ func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recov
 		return false
 	}
 	recovered = e.failure != nil
-	b.successes = append(b.successes, success{e.id, recovered || !e.trusted})
-	b.fresh = b.fresh || !e.trusted
-	e.window, e.trusted, e.failure = w, true, nil
+	b.successes = append(b.successes, success{e.id, recovered || e.adopted})
+	b.fresh = b.fresh || e.adopted
+	e.window, e.adopted, e.failure = w, false, nil
 	e.next = w.Sent + renewAfter(w.TTL)
 	e.cleared = try.doubts
 	if e.doubts != e.cleared {
@@ -214,7 +214,7 @@ func (b *book) gone(id store.LeaseID, cause error) {
 //  4. Leases that are wanted are granted.
 //
 // Ready is set if a set that was refused has room now, or if an adopted lease
-// has become trusted.
+// was renewed.
 func (b *book) due(now time.Duration) work {
 	for _, e := range b.leases {
 		if !e.window.Trusted(now) {
@@ -257,10 +257,10 @@ func (b *book) dueIn(now, d time.Duration, g *group, w *work) {
 	}
 }
 
-// trust returns the window of a lease, unless trust has ended or not begun.
+// trust returns the window of a lease, unless it has ended.
 func (b *book) trust(now time.Duration, id store.LeaseID) (Window, bool) {
 	e := b.leases[id]
-	if e == nil || !e.trusted || !e.window.Trusted(now) {
+	if e == nil || !e.window.Trusted(now) {
 		return Window{}, false
 	}
 	return e.window, true

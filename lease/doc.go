@@ -25,14 +25,15 @@
 //	(none) ───────────▶ trusted ─────────────────────────▶ lost (reported once)
 //	Adopt │               ▲  │ ▲                             ▲
 //	      ▼  first renewal│  │ │ a renewal sent later        │
-//	  untrusted ──────────┘  ▼ │                             │
+//	   adopted ───────────┘  ▼ │                             │
 //	      │               suspect ───────────────────────────┤
 //	      └──────────────────────────────────────────────────┘
 //	trusted, without keys for a while ─▶ revoked
 //
-// An untrusted lease is one that an earlier process of the instance left; it
-// counts for nothing until this process has renewed it. A suspect lease is
-// still trusted, but takes no new keys.
+// An adopted lease is one that an earlier process of the instance left. It is valid for
+// as long as etcd says that it lives, counted from when it was asked, and takes no new
+// keys until this process has renewed it. A suspect lease is still valid, but takes no
+// new keys.
 //
 // # Invariants
 //

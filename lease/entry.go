@@ -33,7 +33,7 @@ type entry struct {
 	wide     bool          // made for a set of keys larger than [KeysPerLease]
 
 	window  Window
-	trusted bool // false: adopted, and not renewed by this process yet
+	adopted bool // not renewed by this process yet
 
 	keys       int           // reserved
 	emptySince time.Duration // since when keys is 0
@@ -47,10 +47,10 @@ type entry struct {
 	failure  error         // what the last try said; nil after a success
 }
 
-// usable tells whether new keys may be put on the lease: it is trusted, not
-// suspect, and its holders need not stop yet.
+// usable tells whether new keys may be put on the lease: this process has renewed or
+// made it, it is not suspect, and its holders need not stop yet.
 func (e *entry) usable(now time.Duration) bool {
-	return e.trusted && e.doubts == e.cleared && now < e.window.StopAt()
+	return !e.adopted && e.doubts == e.cleared && now < e.window.StopAt()
 }
 
 // room is how many keys of ordinary sets the lease still takes.

@@ -148,3 +148,8 @@ func (h *harness) wantTrust(id store.LeaseID) Window {
 	}
 	return w
 }
+
+// left is a lease that an earlier process renewed just now.
+func (h *harness) left(id store.LeaseID, d time.Duration) Resumable {
+	return Resumable{ID: id, Duration: d, Window: NewWindow(h.clock.Now(), d)}
+}

@@ -214,8 +214,8 @@ func (k *Keeper) Suspect(ids ...store.LeaseID) {
 	k.poke()
 }
 
-// Trust returns how long a lease may be trusted. It is false for a lease that is
-// not known, that is lost, or that was adopted and not renewed since.
+// Trust returns how long a lease is valid. It is false for a lease that is not known or
+// lost.
 func (k *Keeper) Trust(id store.LeaseID) (Window, bool) {
 	now := k.clock.Now()
 	k.mu.Lock()
@@ -230,15 +230,15 @@ func (k *Keeper) Keeps(id store.LeaseID) bool {
 	return k.book.leases[id] != nil
 }
 
-// Adopt takes over a lease of duration d, with so many keys on it, that an
-// earlier process of the instance left; [Resume] finds them. It is renewed at
-// once, and not trusted before that has succeeded, of which OnReady tells. If it
-// does not succeed for as long as a window lasts, the lease is lost.
-func (k *Keeper) Adopt(id store.LeaseID, d time.Duration, keys int) {
+// Adopt takes over a lease with so many keys on it that an earlier process of the
+// instance left; [Resume] finds them. It is valid for as long as etcd said then, and
+// renewed at once; until that has succeeded, of which OnReady tells, it takes no new
+// keys. If it does not succeed within the window, the lease is lost.
+func (k *Keeper) Adopt(l Resumable, keys int) {
 	now := k.clock.Now()
 	k.mu.Lock()
 	if !k.closed {
-		k.book.adopt(now, id, d, keys)
+		k.book.adopt(now, l, keys)
 	}
 	k.mu.Unlock()
 	k.poke()

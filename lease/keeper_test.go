@@ -155,18 +155,16 @@ func TestDurationsDoNotShareLeases(t *testing.T) {
 	})
 }
 
-func TestAnAdoptedLeaseIsTrustedOnlyOnceRenewed(t *testing.T) {
+func TestAnAdoptedLeaseTakesNewKeysOnlyOnceRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
 		id := h.etcd.lease(time.Minute)
 		h.etcd.fault.Store(failing(store.ErrUnavailable))
-		h.Adopt(id, time.Minute, 250)
-		h.Adopt(id, time.Minute, 250)
+		h.Adopt(h.left(id, time.Minute), 250)
+		h.Adopt(h.left(id, time.Minute), 250)
 		h.run()
 		h.wait(5 * time.Second)
-		if _, ok := h.Trust(id); ok {
-			t.Fatal("trusted before it was renewed")
-		}
+		h.wantTrust(id) // etcd has said that it lives
 		if got, ok := h.Acquire(time.Minute, 1); ok {
 			t.Fatalf("key on lease %s before it was renewed", name(got))
 		}
@@ -188,7 +186,7 @@ func TestAnAdoptedLeaseIsTrustedOnlyOnceRenewed(t *testing.T) {
 func TestTheFirstRenewalOfAnAdoptedLeaseIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
-		h.Adopt(h.etcd.lease(time.Minute), time.Minute, 1)
+		h.Adopt(h.left(h.etcd.lease(time.Minute), time.Minute), 1)
 		h.run()
 		if h.readies() != 1 {
 			t.Errorf("told %d times, want once", h.readies())
@@ -234,7 +232,7 @@ func TestRoomThatIsGivenBackIsCalledBack(t *testing.T) {
 func TestAnAdoptedLeaseThatIsGoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
-		h.Adopt(7, time.Minute, 1)
+		h.Adopt(h.left(7, time.Minute), 1)
 		h.run()
 		h.wantLost(store.ErrLeaseNotFound, 7)
 	})
@@ -245,7 +243,7 @@ func TestAnAdoptedLeaseThatIsNeverAnsweredIsLost(t *testing.T) {
 		h := newHarness(t)
 		id := h.etcd.lease(time.Minute)
 		h.etcd.fault.Store(hanging())
-		h.Adopt(id, time.Minute, 1)
+		h.Adopt(h.left(id, time.Minute), 1)
 		h.run()
 		h.wait(time.Minute)
 		h.wantLost(ErrTrustEnded, id)

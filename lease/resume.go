@@ -16,6 +16,9 @@ import (
 type Resumable struct {
 	ID       store.LeaseID
 	Duration time.Duration
+	// Window is how long the lease is valid by what etcd said of it, counted from
+	// when it was asked: that process may have renewed it long ago.
+	Window Window
 }
 
 // Resume lists the leases that an earlier process of the instance left, for
@@ -30,8 +33,9 @@ type Resumable struct {
 // them, which the error tells the time of, and then Resume succeeds: wait, or
 // take another name. There is no way to override it.
 //
-// An entry that can't be read refuses with [problem.CorruptValue].
-func Resume(ctx context.Context, b store.Backend, keys store.Keys, host, instance, token string) ([]Resumable, error) {
+// An entry that can't be read refuses with [problem.CorruptValue]. A lease that has
+// ended meanwhile is left out.
+func Resume(ctx context.Context, b store.Backend, clock Clock, keys store.Keys, host, instance, token string) ([]Resumable, error) {
 	all, err := store.ReadAll(ctx, b, keys.Leases(host))
 	if err != nil {
 		return nil, fmt.Errorf("list the leases of host %q: %w", host, err)
@@ -54,7 +58,26 @@ func Resume(ctx context.Context, b store.Backend, keys store.Keys, host, instanc
 	if err := refuseForeign(ctx, b, host, instance, foreign); err != nil {
 		return nil, err
 	}
-	return own, nil
+	return readWindows(ctx, b, clock, own)
+}
+
+// readWindows asks etcd how long the leases still live.
+func readWindows(ctx context.Context, b store.Backend, clock Clock, all []Resumable) ([]Resumable, error) {
+	alive := all[:0]
+	for _, l := range all {
+		sent := clock.Now()
+		left, err := b.TimeToLive(ctx, l.ID)
+		switch {
+		case errors.Is(err, store.ErrLeaseNotFound):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read lease %s: %w", name(l.ID), err)
+		}
+		// As if the last renewal had been sent so much earlier.
+		l.Window = NewWindow(sent-max(0, l.Duration-left), l.Duration)
+		alive = append(alive, l)
+	}
+	return alive, nil
 }
 
 // readListing decodes an entry and checks that it hangs on the lease it names.

@@ -29,8 +29,8 @@ func TestResumeFindsTheInstancesOwnLeases(t *testing.T) {
 		leave(etcd, testHost, "worker", testToken, time.Minute)
 		leave(etcd, "quay-2", testInst, "other", time.Minute)
 		leave(etcd, testHost+"0", testInst, "other", time.Minute)
-		got, err := Resume(t.Context(), etcd, testKeys, testHost, testInst, testToken)
-		want := []Resumable{{a, time.Minute}, {b, time.Hour}}
+		got, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
+		want := []Resumable{{a, time.Minute, NewWindow(etcd.clock.Now(), time.Minute)}, {b, time.Hour, NewWindow(etcd.clock.Now(), time.Hour)}}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("(-want +got) %s%v", diff, err)
 		}
@@ -44,14 +44,14 @@ func TestALeaseThatAKeeperLeftIsResumedByTheNext(t *testing.T) {
 		id := h.acquire(time.Minute, 3)
 		h.stop()
 		time.Sleep(30 * time.Second)
-		found, err := Resume(t.Context(), h.etcd, testKeys, testHost, testInst, testToken)
+		found, err := Resume(t.Context(), h.etcd, h.clock, testKeys, testHost, testInst, testToken)
 		if err != nil || len(found) != 1 || found[0].ID != id {
 			t.Fatalf("found %v, %v", found, err)
 		}
 		cfg := h.cfg
 		cfg.Registerer = nil
 		h.Keeper = NewKeeper(cfg)
-		h.Adopt(found[0].ID, found[0].Duration, 3)
+		h.Adopt(found[0], 3)
 		h.run()
 		h.wantTrust(id)
 		h.wait(5 * time.Minute)
@@ -66,7 +66,7 @@ func TestForeignLeasesOfTheNameRefuseUntilTheyEnd(t *testing.T) {
 		leave(etcd, testHost, testInst, "other", 5*time.Minute)
 		leave(etcd, testHost, testInst, testToken, time.Hour)
 		time.Sleep(10 * time.Second)
-		_, err := Resume(t.Context(), etcd, testKeys, testHost, testInst, testToken)
+		_, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
 		if problem.CodeOf(err) != problem.HostInUse {
 			t.Fatalf("error %v", err)
 		}
@@ -81,7 +81,7 @@ func TestForeignLeasesOfTheNameRefuseUntilTheyEnd(t *testing.T) {
 			t.Errorf("detail %+v", p.Detail)
 		}
 		time.Sleep(4*time.Minute + 51*time.Second)
-		if found, err := Resume(t.Context(), etcd, testKeys, testHost, testInst, testToken); err != nil || len(found) != 1 {
+		if found, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken); err != nil || len(found) != 1 {
 			t.Errorf("after their end: %v, %v", found, err)
 		}
 	})
@@ -101,7 +101,7 @@ func TestResumeGuessesNothing(t *testing.T) {
 				id := etcd.lease(time.Minute)
 				key := testKeys.Lease(testHost, id)
 				etcd.put(key, []byte(value), id)
-				_, err := Resume(t.Context(), etcd, testKeys, testHost, testInst, testToken)
+				_, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
 				if problem.CodeOf(err) != problem.CorruptValue || !strings.Contains(err.Error(), key) {
 					t.Errorf("error %v", err)
 				}
@@ -119,7 +119,7 @@ func TestAnEntryOnAnotherLeaseIsCorrupt(t *testing.T) {
 		etcd := newFakeEtcd(newFakeClock())
 		id := etcd.lease(time.Minute)
 		etcd.put(testKeys.Lease(testHost, id+1), encodeListing(listing{testToken, testInst, span(time.Minute)}), id)
-		_, err := Resume(t.Context(), etcd, testKeys, testHost, testInst, testToken)
+		_, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
 		if problem.CodeOf(err) != problem.CorruptValue {
 			t.Errorf("error %v", err)
 		}
@@ -132,10 +132,39 @@ func TestResumeTellsThatEtcdIsAway(t *testing.T) {
 		leave(etcd, testHost, testInst, "other", time.Minute)
 		for _, op := range []string{"range", "ttl"} {
 			etcd.fault.Store(failing(store.ErrUnavailable, op))
-			_, err := Resume(t.Context(), etcd, testKeys, testHost, testInst, testToken)
+			_, err := Resume(t.Context(), etcd, etcd.clock, testKeys, testHost, testInst, testToken)
 			if !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("%s: %v", op, err)
 			}
+		}
+	})
+}
+
+// Etcd is cut off right after the start of a process: what it has taken over is valid
+// for no longer than from the last renewal of the process before.
+func TestAnAdoptedLeaseIsLostBeforeItCanEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t)
+		leave(h.etcd, testHost, testInst, testToken, 5*time.Minute)
+		gone := leave(h.etcd, testHost, testInst, testToken, time.Minute)
+		time.Sleep(4 * time.Minute)
+		began := h.clock.Now()
+		found, err := Resume(t.Context(), h.etcd, h.clock, testKeys, testHost, testInst, testToken)
+		if err != nil || len(found) != 1 || found[0].ID == gone {
+			t.Fatalf("found %v, %v", found, err)
+		}
+		id := found[0].ID
+		h.etcd.fault.Store(hanging())
+		h.Adopt(found[0], 1)
+		w, ok := h.Trust(id)
+		if left := w.Left(began); !ok || left > time.Minute-w.Margin {
+			t.Errorf("it is valid for %s, and ends in a minute", left)
+		}
+		h.run()
+		h.wait(2 * time.Minute)
+		h.wantLost(ErrTrustEnded, id)
+		if after := h.at[0] - began; after > time.Minute-w.Margin+tickEvery {
+			t.Errorf("it was lost %s after the start, and could end after a minute", after)
 		}
 	})
 }

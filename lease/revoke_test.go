@@ -68,7 +68,7 @@ func TestRevokeAllEndsEveryLease(t *testing.T) {
 			t.Error("a lease after the end")
 		}
 		h.Warm(time.Minute)
-		h.Adopt(5, time.Minute, 1)
+		h.Adopt(h.left(5, time.Minute), 1)
 		h.wait(time.Hour)
 		h.wantLost(nil)
 		if left := h.etcd.alive(); len(left) > 0 {

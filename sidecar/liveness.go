@@ -152,6 +152,9 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.saved, h.heard = saved, true
+	if left, _ := c.Trust(); left == 0 {
+		h.killAt = hs.clock.Now() // the time to stop has passed while no sidecar ran
+	}
 	if ended {
 		hs.giveBack(h)
 	}
