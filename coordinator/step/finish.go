@@ -24,7 +24,7 @@ func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Insta
 	o.Error = clipError(o.Error)
 	var kept *Shown
 	if len(o.Output) > 0 {
-		kept = &Shown{Text: o.Output, Before: o.Before, File: o.File}
+		kept = &Shown{Text: o.Output, Before: o.Before, File: o.File, Cut: o.Cut}
 	}
 	return s.end(ctx, t, o.StartedAt, kept, way, "the step instance was not finished", func(now time.Time) Record {
 		return t.Record.finish(o, t.Revision, t.Policy(), now)

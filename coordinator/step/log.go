@@ -32,8 +32,10 @@ type Log struct {
 	Ended bool
 	// Before is how many bytes the attempt has written before Text.
 	Before int64
-	// Host and File are where a file is that has all of it; empty if none is kept.
+	// Host and File are where a file is that has all of it, or its beginning and its end if it
+	// is Cut; empty if none is kept.
 	Host, File string
+	Cut        bool
 	// Text is what was written, bytes of any kind.
 	Text []byte
 	// Revision is that of the key.
@@ -51,11 +53,12 @@ type logHead struct {
 	Before  int64     `json:"before,omitempty"`
 	Host    string    `json:"host,omitempty"`
 	File    string    `json:"file,omitempty"`
+	Cut     bool      `json:"cut,omitempty"`
 }
 
 // Encode writes a log.
 func (l *Log) Encode() []byte {
-	head := store.Encode(logHead{store.Now, l.Attempt, l.Fence, stampOf(l.At), l.Ended, l.Before, l.Host, l.File})
+	head := store.Encode(logHead{store.Now, l.Attempt, l.Fence, stampOf(l.At), l.Ended, l.Before, l.Host, l.File, l.Cut})
 	value := make([]byte, 0, len(head)+1+len(l.Text))
 	return append(append(append(value, head...), '\n'), l.Text...)
 }
@@ -72,7 +75,7 @@ func DecodeLog(kv *mvccpb.KeyValue) (*Log, error) {
 		return nil, &store.CorruptError{Key: key, Reason: errors.New("attempt, fence, before: they are not what they can be, or there is nothing behind them")}
 	}
 	return &Log{
-		Attempt: h.Attempt, Fence: h.Fence, At: h.At, Ended: h.Ended, Before: h.Before, Host: h.Host, File: h.File,
+		Attempt: h.Attempt, Fence: h.Fence, At: h.At, Ended: h.Ended, Before: h.Before, Host: h.Host, File: h.File, Cut: h.Cut,
 		Text: text, Revision: kv.ModRevision,
 	}, nil
 }
@@ -95,15 +98,19 @@ func (l *Log) Since(offset int64) (text []byte, missing int64) {
 // LeftOut tells how much comes before the text, and where that is; empty if nothing does.
 func (l *Log) LeftOut() string {
 	text := BytesText(l.Before) + " before this are left out"
+	what := "all of it is"
+	if l.Cut {
+		what = "its beginning and its end are"
+	}
 	switch {
 	case l.Before == 0:
 		return ""
 	case l.File == "":
 		return text
 	case l.Ended:
-		return fmt.Sprintf("%s: all of it is on host '%s' for a day, in %s", text, l.Host, l.File)
+		return fmt.Sprintf("%s: %s on host '%s' for a day, in %s", text, what, l.Host, l.File)
 	}
-	return fmt.Sprintf("%s: all of it is on host '%s' while it runs, in %s", text, l.Host, l.File)
+	return fmt.Sprintf("%s: %s on host '%s' while it runs, in %s", text, what, l.Host, l.File)
 }
 
 // BytesText writes a number of bytes as people do: 1 byte, 900 bytes, 28.6 MiB.

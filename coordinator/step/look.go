@@ -109,8 +109,10 @@ type Shown struct {
 	// how many bytes come before.
 	Text   []byte
 	Before int64
-	// File has all of it, on the host of the attempt's executor; empty: none does.
+	// File has all of it, on the host of the attempt's executor, or its beginning and its end
+	// if it is Cut; empty: none does.
 	File string
+	Cut  bool
 }
 
 // Show lets everybody read what an attempt has written so far. If the attempt is its
@@ -135,7 +137,7 @@ func (s Store) Show(ctx context.Context, t *Taken, now Shown) error {
 // log is what is kept of it.
 func (o Shown) log(t *Taken, now time.Time) *Log {
 	cut := max(0, len(o.Text)-MaxOutput)
-	l := &Log{Attempt: t.Attempt, Fence: t.Revision, At: now, Before: o.Before + int64(cut), File: o.File, Text: o.Text[cut:]}
+	l := &Log{Attempt: t.Attempt, Fence: t.Revision, At: now, Before: o.Before + int64(cut), File: o.File, Cut: o.Cut, Text: o.Text[cut:]}
 	if o.File != "" && t.Executor != nil {
 		l.Host = t.Executor.Host
 	}

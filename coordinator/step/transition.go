@@ -51,8 +51,10 @@ type Outcome struct {
 	// bytes are kept, and Before is how many bytes come before it.
 	Output []byte
 	Before int64
-	// File has all of it, on the host of the executor; empty: none does.
+	// File has all of it, on the host of the executor, or its beginning and its end if it is
+	// Cut; empty: none does.
 	File string
+	Cut  bool
 }
 
 // endOf is when an attempt has ended that was started then. A time that can't be, since a

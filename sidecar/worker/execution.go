@@ -255,7 +255,7 @@ func (e *execution) reported(o step.Outcome) func() step.Outcome {
 		}
 		o.StartedAt = e.untold()
 		if out, err := written(job); err == nil { // what can't be read is not kept
-			o.Output, o.Before = out.Text, out.Before
+			o.Output, o.Before, o.Cut = out.Text, out.Before, out.Cut
 		}
 		o.File = e.w.keepOutput(&e.t.Ready, job)
 		return o

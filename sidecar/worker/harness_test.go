@@ -196,6 +196,7 @@ func (j *job) Close()                {}
 type filer struct{ *job }
 
 func (j *filer) File() string { return j.s.file(j.name) }
+func (j *filer) Shift() int64 { return 0 }
 
 // file is where a job of a name writes.
 func (s *stage) file(name string) string {

@@ -20,6 +20,9 @@ type Runner interface {
 // Filer is a [Job] whose output goes to a file, so that all of it can be kept.
 type Filer interface {
 	Job
+	// Shift is what is to be added to a place in the end of that file to get the place in
+	// all that was written: 0, unless something is left out in the middle.
+	Shift() int64
 	// File is the path of that file, from the root. The file is there until the folder of
 	// the attempt is removed.
 	File() string

@@ -132,8 +132,14 @@ func written(job Job) (step.Shown, error) {
 	if !ok {
 		return step.Shown{Text: job.Output(step.MaxOutput)}, nil
 	}
-	text, before, err := endOfFile(f.File(), step.MaxOutput)
-	return step.Shown{Text: text, Before: before, File: f.File()}, err
+	for {
+		shift := f.Shift()
+		text, before, err := endOfFile(f.File(), step.MaxOutput)
+		if err == nil && f.Shift() != shift {
+			continue // the file was cut short meanwhile
+		}
+		return step.Shown{Text: text, Before: max(0, before+shift), File: f.File(), Cut: shift > 0}, err
+	}
 }
 
 // endOfFile is the end of a file, and how many bytes come before it.

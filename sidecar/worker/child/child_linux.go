@@ -272,8 +272,13 @@ func (c *Child) killLeft() bool {
 func (c *Child) Dir() string { return c.dir }
 
 // Output is the path of the file that the command's output goes to, stdout and
-// stderr in their order. Lines are added to it as they come.
+// stderr in their order. Lines are added to it as they come; of more than the limit it has
+// the beginning and the end: see [Child.Shift].
 func (c *Child) Output() string { return filepath.Join(c.dir, outputName) }
+
+// Shift is what is to be added to a place in the end of that file to get the place in all
+// that the command has written: what is left out before it.
+func (c *Child) Shift() int64 { return readShift(c.dir) }
 
 // Done is closed when the command has ended or vanished, and nothing of it is left.
 func (c *Child) Done() <-chan struct{} { return c.done }

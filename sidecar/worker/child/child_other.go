@@ -30,6 +30,9 @@ func (*Child) Dir() string { return "" }
 // Output is the path of the command's output.
 func (*Child) Output() string { return "" }
 
+// Shift is 0.
+func (*Child) Shift() int64 { return 0 }
+
 // Done is never closed.
 func (*Child) Done() <-chan struct{} { return nil }
 

@@ -20,7 +20,9 @@
 //	trust          until when the command may run
 //	control        a named pipe, open as long as the supervisor lives; takes the order to stop
 //	running.json   which process the supervisor is; written before the command starts
-//	output         what the command has written, on stdout and stderr in their order
+//	output         what the command has written, on stdout and stderr in their order: of
+//	               much the beginning and the end
+//	shift          how much less of it the file has, up to its end; absent if that is nothing
 //	result.json    how it has ended; written last, whole and on disk
 //
 // # Invariants

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -17,8 +18,23 @@ const (
 	controlName = "control"
 	runningName = "running.json"
 	outputName  = "output"
+	shiftName   = "shift"
 	resultName  = "result.json"
 )
+
+// readShift is what is to be added to a place in the end of the output's file to get the
+// place in all that was written; 0 while nothing is left out of it.
+func readShift(dir string) int64 {
+	text, err := os.ReadFile(filepath.Join(dir, shiftName))
+	if err != nil {
+		return 0
+	}
+	by, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return by
+}
 
 // FileError tells that a file of a child's folder can't be read. Nothing is guessed
 // about what it held.

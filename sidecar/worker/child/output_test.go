@@ -2,85 +2,115 @@ package child
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 )
 
-func TestOutputWithinItsLimitIsKeptAsItIs(t *testing.T) {
-	var to strings.Builder
-	o := &output{to: &to, limit: 6}
-	for _, text := range []string{"", "ab", "\ncde"} {
-		if n, err := o.Write([]byte(text)); n != len(text) || err != nil {
-			t.Errorf("%q: %d, %v", text, n, err)
-		}
-	}
-	if cut := o.finish(); cut != 0 || to.String() != "ab\ncde" {
-		t.Errorf("%d bytes were cut, and %q is kept", cut, to.String())
-	}
-}
-
-func TestWhatIsCutIsCounted(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var to, all strings.Builder
-		o := &output{to: &to, limit: rapid.Int64Range(0, 50).Draw(t, "limit")}
-		for _, text := range rapid.SliceOf(rapid.StringMatching(`[a-c\n]{0,20}`)).Draw(t, "texts") {
-			all.WriteString(text)
-			if n, err := o.Write([]byte(text)); n != len(text) || err != nil {
-				t.Fatalf("%d, %v", n, err)
-			}
-		}
-		cut := o.finish()
-		if want := max(0, int64(all.Len())-o.limit); cut != want {
-			t.Errorf("%d bytes were cut, want %d", cut, want)
-		}
-		kept, rest, told := strings.Cut(to.String(), "berth: ")
-		if told != (cut > 0) || told && strings.Count(rest, "\n") != 2 {
-			t.Errorf("it says %q", to.String())
-		}
-		if told {
-			kept = all.String()[:o.limit]
-		}
-		if !strings.HasPrefix(to.String(), kept) || !strings.HasPrefix(all.String(), kept) || len(kept) > int(o.limit) {
-			t.Errorf("%q is kept of %q", to.String(), all.String())
-		}
-	})
-}
-
-// full takes a few bytes, as a disk does.
-type full struct {
-	strings.Builder
-	room int
+// memory is a file in memory, on a disk with so much room.
+type memory struct {
+	data []byte
+	room int // 0: no bound
 }
 
 var errFull = errors.New("no space left")
 
-func (f *full) Write(p []byte) (int, error) {
-	n := min(len(p), f.room)
-	f.room -= n
-	f.Builder.Write(p[:n])
+func (m *memory) ReadAt(p []byte, at int64) (int, error) {
+	n := copy(p, m.data[min(at, int64(len(m.data))):])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (m *memory) WriteAt(p []byte, at int64) (int, error) {
+	n := len(p)
+	if m.room > 0 {
+		n = max(0, min(n, m.room-int(at)))
+	}
+	if more := int(at) + n - len(m.data); more > 0 {
+		m.data = append(m.data, make([]byte, more)...)
+	}
+	copy(m.data[at:], p[:n])
 	if n < len(p) {
 		return n, errFull
 	}
 	return n, nil
 }
 
-func (f *full) WriteString(s string) (int, error) { return f.Write([]byte(s)) }
+func (m *memory) Truncate(size int64) error {
+	m.data = m.data[:size]
+	return nil
+}
+
+func TestOutputWithinItsLimitIsKeptAsItIs(t *testing.T) {
+	to := &memory{}
+	o := &output{to: to, limit: 6}
+	for _, text := range []string{"", "ab", "\ncde"} {
+		if n, err := o.Write([]byte(text)); n != len(text) || err != nil {
+			t.Errorf("%q: %d, %v", text, n, err)
+		}
+	}
+	if cut := o.finish(); cut != 0 || string(to.data) != "ab\ncde" {
+		t.Errorf("%d bytes were cut, and %q is kept", cut, to.data)
+	}
+}
+
+func TestOfLongOutputTheBeginningAndTheEndAreKept(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var all strings.Builder
+		to := &memory{}
+		shift := int64(0)
+		o := &output{to: to, limit: rapid.Int64Range(4, 400).Draw(t, "limit"), shifted: func(n int64) { shift = n }}
+		for _, text := range rapid.SliceOf(rapid.StringMatching(`[a-c\n]{0,90}`)).Draw(t, "texts") {
+			all.WriteString(text)
+			if n, err := o.Write([]byte(text)); n != len(text) || err != nil {
+				t.Fatalf("%d, %v", n, err)
+			}
+			// At any time the end of the file is the end of the output, and its place is known.
+			end := min(int64(all.Len()), o.limit/4)
+			if int64(len(to.data))+shift != int64(all.Len()) || !strings.HasSuffix(string(to.data), all.String()[int64(all.Len())-end:]) {
+				t.Fatalf("%q, moved by %d, is kept of %q", to.data, shift, all.String())
+			}
+		}
+		cut := o.finish()
+		if cut == 0 {
+			if string(to.data) != all.String() {
+				t.Fatalf("%q is kept of %q", to.data, all.String())
+			}
+			return
+		}
+		begin, end, ok := strings.Cut(string(to.data), markOf(cut))
+		if !ok || int64(len(begin)) != o.limit/2 || int64(len(end)) < o.limit/4 || int64(len(begin)+len(end)) > o.limit {
+			t.Fatalf("%q is kept at a limit of %d, and %d bytes are missing", to.data, o.limit, cut)
+		}
+		if want := begin + all.String()[len(begin):len(begin)+int(cut)] + end; want != all.String() {
+			t.Fatalf("%q and %q are kept of %q", begin, end, all.String())
+		}
+	})
+}
+
+func TestNothingIsKeptWithALimitOfNothing(t *testing.T) {
+	to := &memory{}
+	o := &output{to: to}
+	_, _ = o.Write([]byte("abc"))
+	if cut := o.finish(); cut != 3 {
+		t.Errorf("%d bytes were cut", cut)
+	}
+}
 
 func TestAFullDiskIsALimitToo(t *testing.T) {
-	to := &full{room: 3}
+	to := &memory{room: 3}
 	o := &output{to: to, limit: 100}
 	for range 2 {
 		if n, err := o.Write([]byte("12345")); n != 5 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	}
-	to.room = 100 // somebody has made room
-	if cut := o.finish(); cut != 7 || to.String() != "123berth: 7 bytes of output were cut\n" {
-		t.Errorf("%d bytes were cut, and %q is kept", cut, to.String())
-	}
-	if why := o.why(); !strings.Contains(why, errFull.Error()) {
-		t.Errorf("it says %q", why)
+	to.room = 0 // somebody has made room
+	if cut := o.finish(); cut != 7 || string(to.data) != "123\nberth: 7 bytes of output were cut at the end: no space left\n" {
+		t.Errorf("%d bytes were cut, and %q is kept", cut, to.data)
 	}
 }

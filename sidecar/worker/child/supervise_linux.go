@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -255,10 +256,13 @@ type outputPipe struct {
 }
 
 func openOutput(dir string, limit int64) (*outputPipe, error) {
-	file, err := os.OpenFile(filepath.Join(dir, outputName), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(filepath.Join(dir, outputName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
+	to := &output{to: file, limit: limit, shifted: func(by int64) {
+		_ = writeWhole(dir, shiftName, []byte(strconv.FormatInt(by, 10))) // else places are told that are too small
+	}}
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -267,7 +271,7 @@ func openOutput(dir string, limit int64) (*outputPipe, error) {
 	if err := unix.SetNonblock(ends[0], true); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	p := &outputPipe{end: ends[1], from: os.NewFile(uintptr(ends[0]), outputName), file: file, to: &output{to: file, limit: limit}}
+	p := &outputPipe{end: ends[1], from: os.NewFile(uintptr(ends[0]), outputName), file: file, to: to}
 	p.done.Go(p.copy)
 	return p, nil
 }
