@@ -60,9 +60,7 @@ func (h *StepHistory) Restored(all []*mvccpb.KeyValue) *StepHistory {
 	}
 	n.settle()
 	for _, t := range n.turns {
-		for pool := range t.took {
-			t.limits[pool] = Unlimited // they were judged when they were taken
-		}
+		t.unused = true // nobody may run it any more, and then its slots are free before its record says so
 	}
 	n.violations = nil
 	return n

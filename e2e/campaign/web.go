@@ -11,8 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -33,7 +31,7 @@ type answer struct {
 	Detail     string `json:"detail"`
 	Fence      int64  `json:"fence"`
 	TrustedFor int64  `json:"trusted_for"` // milliseconds
-	Status     string `json:"status"`      // of a run
+	Status     any    `json:"status"`      // of a run; of a problem it is the number
 	Error      string `json:"error"`       // of a run
 }
 
@@ -186,8 +184,8 @@ func (l *load) useSteps(ctx context.Context, r *rand.Rand, id string) {
 		switch {
 		case a.status == http.StatusNotFound:
 			known = false // a restore has undone it
-		case slices.Contains([]string{"failed", "canceled"}, a.Status):
-			l.tell(record{What: "wrong", Job: id, Text: "the run has " + a.Status + ": " + strings.TrimSpace(a.Error)})
+		case a.Status == "failed" || a.Status == "canceled":
+			l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("the run is %s: %s", a.Status, a.Error)})
 			return true
 		}
 		return a.Status == "succeeded"
