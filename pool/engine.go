@@ -27,6 +27,10 @@ const (
 	// catchUpEvery is how often progress is asked for while something waits for
 	// the view.
 	catchUpEvery = 20 * time.Millisecond
+	// sweepAfter and sweepEvery are when guards of instances that are gone are deleted:
+	// not by an instance that ends at once, and not by all at the same time.
+	sweepAfter = time.Minute
+	sweepEvery = time.Hour
 )
 
 // Config is what an [Engine] needs.
@@ -111,7 +115,29 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.revoke.Run(ctx) })
 	g.Go(func() error { return e.caller(ctx) })
 	g.Go(func() error { return e.loop(ctx) })
+	g.Go(func() error { return e.sweep(ctx) })
 	return g.Wait()
+}
+
+// sweep deletes the guards of instances that are gone. What fails is done by another
+// instance, or later.
+func (e *Engine) sweep(ctx context.Context) error {
+	next := time.NewTimer(sweepAfter + rand.N(sweepAfter))
+	defer next.Stop()
+	for {
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		try, cancel := context.WithTimeout(ctx, sweepAfter)
+		n, err := store.SweepGuards(try, e.cfg.Backend, e.cfg.Keys)
+		cancel()
+		if err != nil || n > 0 {
+			e.cfg.Logger.Debug("swept the guards of instances that are gone", "guards", n, "error", err)
+		}
+		next.Reset(sweepEvery + rand.N(sweepAfter))
+	}
 }
 
 // caller sends one transaction after the other.

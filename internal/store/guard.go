@@ -1,6 +1,14 @@
 package store
 
-import pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
 
 // Guard is an instance's commit guard. Every write that could end in doubt
 // compares the guard and puts it, so each one makes all older ones impossible.
@@ -9,13 +17,16 @@ import pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 // [Guard.Door] until one answer succeeds. From that revision on, what the lost
 // write did is settled, and a read at or above it tells.
 type Guard struct {
-	key string
-	rev int64
+	key   string
+	rev   int64
+	value []byte
 }
 
 // NewGuard returns the guard at key. It is not known yet which revision it has:
 // close the door before the first write.
-func NewGuard(key string) Guard { return Guard{key: key} }
+func NewGuard(key string) Guard {
+	return Guard{key: key, value: Encode(guardValue{V: Now, Since: time.Now().UTC().Truncate(time.Second)})}
+}
 
 // Placed tells whether the guard is known to be in etcd. Only then may writes be
 // sent: one that compares that there is no guard could happen much later, after
@@ -26,7 +37,7 @@ func (g *Guard) Placed() bool { return g.rev != 0 }
 func (g *Guard) Compare() *pb.Compare { return ModEquals(g.key, g.rev) }
 
 // Put marks a write, and so ends all older ones.
-func (g *Guard) Put() *pb.RequestOp { return Put(g.key, guardValue, 0) }
+func (g *Guard) Put() *pb.RequestOp { return Put(g.key, g.value, 0) }
 
 // Get reads the guard, for [Guard.Foreign] to judge.
 func (g *Guard) Get() *pb.RequestOp { return Get(g.key) }
@@ -87,5 +98,83 @@ func read(resp *pb.TxnResponse) int64 {
 	return 0
 }
 
-// guardValue is all that a guard holds: its revision is what counts.
-var guardValue = []byte(`{"v":1}`)
+// guardValue is what a guard holds. Its revision is what counts for writes.
+type guardValue struct {
+	V
+	// Since is when the process began, by its own clock: see [SweepGuards].
+	Since time.Time `json:"since,omitzero"`
+}
+
+const (
+	// guardAge is how old the process of a guard must be for the guard to be swept: one
+	// that has just begun may not be seen yet.
+	guardAge = time.Hour
+	// maxSwept bounds what one sweep deletes.
+	maxSwept = 1000
+)
+
+// SweepGuards deletes the guards of instances that are gone: older than an hour, not
+// seen, and without a lease to resume. It returns how many it has deleted.
+//
+// No write can happen for want of a guard that it could not have happened with: each
+// compares a revision that the guard had, and an absent one compares as 0. An instance
+// that lives all the same finds its next write refused, and puts its guard again. So the
+// age, and the clocks that it is of, decide about a round trip, never about safety.
+func SweepGuards(ctx context.Context, b Backend, keys Keys) (swept int, err error) {
+	guards, err := ReadAll(ctx, b, keys.GuardsAll())
+	if err != nil {
+		return 0, err
+	}
+	live, err := liveInstances(ctx, b, keys)
+	if err != nil {
+		return 0, err
+	}
+	for _, kv := range guards.KVs {
+		key := string(kv.Key)
+		if live[strings.TrimPrefix(key, keys.GuardsAll())] || !oldGuard(kv.Value) {
+			continue
+		}
+		_, err := Commit(ctx, b, []*pb.Compare{ModEquals(key, kv.ModRevision)}, Delete(key))
+		switch {
+		case errors.Is(err, ErrChanged): // it is in use, or was swept by another instance
+		case err != nil:
+			return swept, err
+		default:
+			swept++
+		}
+		if swept == maxSwept {
+			break
+		}
+	}
+	return swept, nil
+}
+
+// oldGuard reports whether a guard is old enough. One that does not tell is.
+func oldGuard(value []byte) bool {
+	var v guardValue
+	_ = json.Unmarshal(value, &v) // what can't be read was written by another version
+	return time.Since(v.Since) > guardAge
+}
+
+// liveInstances are those that are seen, or have a lease to resume, as host/instance.
+func liveInstances(ctx context.Context, b Backend, keys Keys) (map[string]bool, error) {
+	seen, err := ReadAll(ctx, b, keys.Hosts())
+	if err != nil {
+		return nil, err
+	}
+	leases, err := ReadAll(ctx, b, keys.LeasesAll())
+	if err != nil {
+		return nil, err
+	}
+	live := map[string]bool{}
+	for _, kv := range seen.KVs {
+		live[strings.TrimPrefix(string(kv.Key), keys.Hosts())] = true
+	}
+	for _, kv := range leases.KVs {
+		var of struct{ Instance string }
+		_ = json.Unmarshal(kv.Value, &of) // without a name, it is nobody's
+		host, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), keys.LeasesAll()), "/")
+		live[host+"/"+of.Instance] = true
+	}
+	return live, nil
+}

@@ -77,6 +77,12 @@ func (k Keys) Lease(host string, id LeaseID) string {
 	return k.Leases(host) + strconv.FormatUint(uint64(id), 16)
 }
 
+// LeasesAll is the prefix of the leases that any host can resume.
+func (k Keys) LeasesAll() string { return k.prefix + "leases/" }
+
+// GuardsAll is the prefix of the guards of all instances.
+func (k Keys) GuardsAll() string { return k.prefix + "guards/" }
+
 // Guards is the prefix of the guards of a host's instances.
 func (k Keys) Guards(host string) string { return k.prefix + "guards/" + host + "/" }
 
