@@ -94,6 +94,7 @@ func (c *core) takeOver(p part) bool {
 		},
 		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
 		lease: p.lease, slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id},
+		received: true, // by its holder, whoever else asks for it and hangs up
 	}
 	c.entries[e.req.ID] = e
 	c.hold(e, nil, p.rev, c.heard)

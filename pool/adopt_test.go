@@ -124,3 +124,23 @@ func TestAWaiterThatARestoreHasForgottenIsWrittenAgain(t *testing.T) {
 	r.settle()
 	r.wantLine("waits")
 }
+
+// A claim of an earlier life has its holder, who was answered then: it is not given back
+// because somebody who asks for it once more hangs up.
+func TestAClaimThatWasTakenOverIsHeldThoughWhoAsksForItAgainHangsUp(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 2)
+	one := r.hosts[0]
+	cl := one.ask("a", 1).got()
+	one.wedged = true
+	next := r.host("one", cl.Lease)
+	r.settle()
+	again := asked{next, "a", make(chan outcome, 1)}
+	req := &Request{ID: "a", Slots: map[string]int{"db": 1}, Wait: time.Hour}
+	next.request(newEntry(req, "one", "i"), again.reply, r.now)
+	again.cancel()
+	if len(next.adopted) != 1 || next.adopted[0].Context().Err() != nil {
+		t.Error("the claim was released while its holder has it")
+	}
+	r.wantUsed(1)
+}

@@ -73,8 +73,9 @@ func noSuchPool(name string) *problem.Error {
 func (c *core) again(older, e *entry, reply chan<- outcome, now time.Time) {
 	same := older.req.sameAs(e.req)
 	switch {
-	case older.state == claiming && older.dropped && same && !c.stopping:
-		older.dropped = false // who has left is back in time
+	case older.state == claiming && older.dropped && same && !c.stopping && e.req.Place.Take():
+		// Who has left is back in time. It has given its place back, and has another.
+		older.dropped, older.req.Place = false, e.req.Place
 		older.listeners = append(older.listeners, listener{reply, e.req.Wait})
 	case older.state == releasing || older.dropped:
 		older.successors = append(older.successors, successor{e, reply, now})

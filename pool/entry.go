@@ -160,7 +160,7 @@ func (e *entry) since(rev int64) int64 {
 func (e *entry) unseat() {
 	from := e.seatOf
 	e.seatOf = nil
-	if from != nil && from.parting != nil && e.req.Place.Pass(from.parting.place) {
+	if from != nil && from.parting != nil && e.req.Place.Return(from.parting.place) {
 		return
 	}
 	e.req.Place.Give()

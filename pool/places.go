@@ -16,6 +16,8 @@ type Places struct {
 type Place struct {
 	of    *Places
 	taken bool
+	// lent: it was passed on, and was not given back since.
+	lent bool
 }
 
 // NewPlaces returns places of which so many are free.
@@ -65,6 +67,7 @@ func (p *Place) Give() {
 	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
+	p.lent = false
 	if !p.taken {
 		return
 	}
@@ -88,5 +91,22 @@ func (p *Place) Pass(to *Place) bool {
 		return false
 	}
 	p.taken, to.taken = false, true
+	p.lent = true
+	return true
+}
+
+// Return passes a place back to the one that it was passed on from. It is false if that was
+// given back meanwhile: nobody would give it back again.
+func (p *Place) Return(to *Place) bool {
+	if p == nil || to == nil || p.of != to.of {
+		return false
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if !p.taken || !to.lent || to.taken {
+		return false
+	}
+	p.taken, p.lent = false, false
+	to.taken, to.lent = true, false
 	return true
 }

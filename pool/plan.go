@@ -13,7 +13,7 @@ func (c *core) plan(now time.Time) *batch {
 	if c.full(now) {
 		return c.planFreeing(now)
 	}
-	c.deferSole()
+	c.deferSole(now)
 	b := c.newBuilder(c.shape(), now)
 	if c.alone == nil {
 		// 1. Give back what is to be given back. Half of the room is for those who wait
@@ -74,12 +74,13 @@ func (c *core) plan(now time.Time) *batch {
 }
 
 // deferSole takes those of the sole entries out of the wait queue for which another claim
-// waits there before them. They come back to their place when it has left.
-func (c *core) deferSole() {
+// waits there before them. They come back to their place when it has left. Those that are
+// not to wait are refused.
+func (c *core) deferSole(now time.Time) {
 	if len(c.view.byWork) == 0 {
 		return
 	}
-	for _, e := range c.queue {
+	for _, e := range slices.Clone(c.queue) {
 		if !c.defers(e) {
 			continue
 		}
@@ -88,6 +89,9 @@ func (c *core) deferSole() {
 		if e.order.Since != 0 {
 			c.leaveLine(e)
 			e.order.Since, e.unjudged = 0, true
+		}
+		if c.fresh(now) && slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait <= 0 }) {
+			c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
 		}
 	}
 }
@@ -336,10 +340,7 @@ func (c *core) verdict(e *entry, now time.Time) {
 	}
 	if e.unjudged {
 		e.unjudged = false
-		c.refuseAtOnce(e, func() error {
-			r := c.reason(e)
-			return problem.New(problem.NoCapacity, "%s", r.Text).WithDetail(r)
-		})
+		c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
 	}
 	e.req.Place.Give() // it has to wait
 	if e.order.Since == 0 && len(e.listeners) > 0 {
@@ -350,6 +351,12 @@ func (c *core) verdict(e *entry, now time.Time) {
 			c.publish(ClaimWaiting, e, c.reason(e).Text)
 		}
 	}
+}
+
+// noCapacity refuses an entry that may not go now.
+func (c *core) noCapacity(e *entry) error {
+	r := c.reason(e)
+	return problem.New(problem.NoCapacity, "%s", r.Text).WithDetail(r)
 }
 
 // impossible returns why an entry can never be granted as things are.
@@ -399,7 +406,7 @@ func (c *core) lineUp(b *builder) {
 		return
 	}
 	for _, e := range c.queue {
-		if e.exclusive && e.order.Since == 0 {
+		if e.exclusive && e.order.Since == 0 && !c.defers(e) {
 			e.order.Since = e.since(c.view.rev) // it fits, and yet must be seen
 		}
 		if e.state != queued || e.order.Since == 0 || b.granted[e] || e.unwritable {

@@ -206,3 +206,90 @@ func TestAPlaceIsGivenBackByWhatIsNotGranted(t *testing.T) {
 		t.Errorf("%d places are free", places.Free())
 	}
 }
+
+// Nobody who is not to wait is left without an answer until another has what it asks for.
+func TestASoleClaimThatIsNotToWaitIsRefusedWhileAnotherWaits(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 1)
+	one, two := r.hosts[0], r.hosts[1]
+	one.ask("holder", 1).got()
+	one.ask("a", 1, sole(1)).waits()
+	b := two.ask("b", 1, sole(1), noWait)
+	if err := b.refused(problem.NoCapacity); err.Error() != "pool 'db' full (1/1 slots)" {
+		t.Errorf("it is refused with: %v", err)
+	}
+	r.wantLine("a")
+}
+
+// A claim that others were faster than is written into the wait queue though it fits, but
+// not while another waits for the same: it would come and go without end.
+func TestASoleClaimThatHasLostRacesStaysOutOfTheQueueWhileAnotherWaits(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 1)
+	one, two := r.hosts[0], r.hosts[1]
+	one.ask("holder", 1).got()
+	one.ask("a", 1, sole(1)).waits()
+	two.ask("b", 1, sole(1)).waits()
+	two.entries["b"].exclusive = true
+	before := len(two.calls)
+	r.pass(time.Second)
+	r.wantLine("a")
+	if n := len(two.calls) - before; n != 0 {
+		t.Errorf("%d transactions are sent, and nothing happens", n)
+	}
+}
+
+// Who has left while its claim was on its way has given its place back. If it comes back in
+// time, the claim needs a place again.
+func TestAClaimThatIsAskedForAgainNeedsAPlaceAgain(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 2)
+	h := r.hosts[0]
+	places := NewPlaces(1)
+	first, second, other := places.New(), places.New(), places.New()
+	in := func(p *Place) func(*Request) { return func(r *Request) { r.Place = p } }
+	h.wedged = true
+	a := h.ask("a", 1, in(first))
+	call := h.next(r.now)
+	h.cancel("a", a.reply, errStopped, r.now)
+	first.Give()
+	other.Take()
+	again := h.ask("a", 1, in(second))
+	resp, err := r.etcd.Txn(call.txn)
+	h.answer(call, resp, err, r.now)
+	h.wedged = false
+	r.settle()
+	again.waits()
+	other.Give()
+	h.dirty = true
+	r.settle()
+	again.got()
+	if places.Free() != 0 {
+		t.Errorf("%d places are free", places.Free())
+	}
+}
+
+// A place that is passed on before it is known whether that happens is not passed back to
+// somebody who has given it back meanwhile: nobody would give it back again.
+func TestAPlaceThatIsGivenBackWhileItIsPassedOnIsFree(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 1)
+	h := r.hosts[0]
+	places := NewPlaces(1)
+	first, second := places.New(), places.New()
+	cl := h.ask("first", 1, func(r *Request) { r.Place = first }).got()
+	next := h.ask("second", 1, func(r *Request) { r.Place = second })
+	h.wedged = true
+	h.part(cl, &parting{place: first, reply: make(chan parted, 1)}, r.now)
+	call := h.next(r.now)
+	if places.Free() != 0 || first.lent == false {
+		t.Fatal("the place is not passed on")
+	}
+	first.Give()
+	h.answer(call, nil, store.ErrDenied, r.now)
+	next.cancel()
+	second.Give()
+	if places.Free() != 1 {
+		t.Errorf("%d places are free, and nobody has the only one", places.Free())
+	}
+}
