@@ -62,7 +62,7 @@ func both(id string) []*mvccpb.Event {
 func waits(id string, reserve bool, pools ...string) []*mvccpb.Event {
 	var all []*mvccpb.Event
 	for _, p := range pools {
-		all = append(all, put(keys.Waiter(p, "1000-0000000000000002-"+id), 8,
+		all = append(all, put(keys.Waiter(p, "1000-0000000000000002-"+id+"+0000000a"), 8,
 			`{"v":1,"pools":{"a":1,"b":1},"holder":{"host":"h"},"reserve":%t}`, reserve))
 	}
 	return all
@@ -95,7 +95,7 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	if diff := cmp.Diff(want, h.Holds()); diff != "" {
 		t.Errorf("holds (-want +got):\n%s", diff)
 	}
-	wait := []Wait{{Claim: "three", Host: "h", Order: "1000-0000000000000002-three", From: 6, Reserved: 7, To: 10}}
+	wait := []Wait{{Claim: "three", Host: "h", Order: "1000-0000000000000002-three+0000000a", From: 6, Reserved: 7, To: 10}}
 	if diff := cmp.Diff(wait, h.Waits()); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)
 	}
@@ -106,7 +106,7 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 
 func gone(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
-		del(keys.Waiter("a", "1000-0000000000000002-"+id)), del(keys.Waiter("b", "1000-0000000000000002-"+id)),
+		del(keys.Waiter("a", "1000-0000000000000002-"+id+"+0000000a")), del(keys.Waiter("b", "1000-0000000000000002-"+id+"+0000000a")),
 	}
 }
 

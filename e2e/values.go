@@ -86,9 +86,10 @@ func readWaiter(data []byte) (waiterValue, error) {
 // claimOf is the claim that an order names: what is behind its priority and its
 // revision.
 func claimOf(order string) (string, error) {
-	parts := strings.SplitN(order, "-", 3)
-	if len(parts) != 3 || parts[2] == "" {
-		return "", fmt.Errorf("%q is no place in a line", order)
+	place, instance, named := strings.Cut(order, "+")
+	parts := strings.SplitN(place, "-", 3)
+	if len(parts) != 3 || parts[2] == "" || !named || instance == "" {
+		return "", fmt.Errorf("%q is no place in a wait queue", order)
 	}
 	return parts[2], nil
 }

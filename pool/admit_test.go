@@ -281,6 +281,7 @@ func TestOrderSortsAsItsTextDoes(t *testing.T) {
 			Priority: rapid.IntRange(MinPriority, MaxPriority).Draw(t, "priority"),
 			Since:    rapid.Int64Range(0, 1<<62).Draw(t, "since"),
 			Claim:    rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._-]{0,20}`).Draw(t, "claim"),
+			By:       rapid.Uint32().Draw(t, "by"),
 		}
 	})
 	rapid.Check(t, func(t *rapid.T) {

@@ -93,7 +93,7 @@ func (c *core) takeOver(p part) bool {
 			ID: p.claim.id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
 		},
 		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
-		lease: p.lease, slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id},
+		lease: p.lease, slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id, By: hash(c.host + "/" + c.instance)},
 		received: true, // by its holder, whoever else asks for it and hangs up
 	}
 	c.entries[e.req.ID] = e

@@ -144,3 +144,19 @@ func TestAClaimThatWasTakenOverIsHeldThoughWhoAsksForItAgainHangsUp(t *testing.T
 	}
 	r.wantUsed(1)
 }
+
+// Two instances that wait with one id, since one revision, are two waiters: the key of one
+// does not overwrite that of the other.
+func TestClaimsOfOneIDThatWaitOnTwoInstancesAreTwoWaiters(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 1)
+	one, two := r.hosts[0], r.hosts[1]
+	one.ask("held", 1).got()
+	since := func(r *Request) { r.Since = 1 }
+	one.ask("same", 1, since).waits()
+	two.ask("same", 1, since).waits()
+	if n := one.view.pool("db").waiting; n != 2 {
+		t.Errorf("%d wait, want 2", n)
+	}
+	r.sound()
+}

@@ -99,9 +99,9 @@ func FuzzDecodeRecord(f *testing.F) {
 }
 
 func FuzzParseOrder(f *testing.F) {
-	f.Add("1000-0000000000000007-c")
-	f.Add("1000-000000000000000g-c")
-	f.Add("1000-;000000000000000-c")
+	f.Add("1000-0000000000000007-c+0000000a")
+	f.Add("1000-000000000000000g-c+0000000a")
+	f.Add("1000-;000000000000000-c+0000000a")
 	f.Fuzz(func(t *testing.T, s string) {
 		if o, err := ParseOrder(s); err == nil && o.String() != s {
 			t.Errorf("%q reads as that of %q", s, o)
@@ -110,7 +110,7 @@ func FuzzParseOrder(f *testing.F) {
 }
 
 func FuzzDecodeWaiter(f *testing.F) {
-	f.Add([]byte(`{"v":1,"pools":{"a":2},"holder":{"host":"h","instance":"i"},"queued":"2026-01-01T00:00:00Z"}`), "1000-0000000000000007-c")
+	f.Add([]byte(`{"v":1,"pools":{"a":2},"holder":{"host":"h","instance":"i"},"queued":"2026-01-01T00:00:00Z"}`), "1000-0000000000000007-c+0000000a")
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
 		o, err := ParseOrder(text)
 		if err != nil {

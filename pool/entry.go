@@ -94,7 +94,7 @@ func newEntry(req *Request, host, instance string) *entry {
 	req.Holder.Host, req.Holder.Instance = host, instance
 	return &entry{
 		req: req, needs: needsOf(req.Slots), unjudged: true,
-		order:   Order{Priority: req.Priority, Claim: req.ID},
+		order:   Order{Priority: req.Priority, Claim: req.ID, By: hash(host + "/" + instance)},
 		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
 		spelled: spell(req),
 	}

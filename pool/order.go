@@ -13,17 +13,21 @@ type Order struct {
 	Priority int
 	// Since is the revision at which the claim was found not to fit.
 	Since int64
-	// Claim is the claim's id, so that no two orders are the same.
+	// Claim is the claim's id.
 	Claim string
+	// By tells instances apart, so that claims of one id that wait on two of them are two
+	// waiters: a hash of the instance's name.
+	By uint32
 }
 
 // Compare ranks two orders by, in this order: higher priority, earlier
-// revision, claim id.
+// revision, claim id, instance.
 func (o Order) Compare(p Order) int {
 	return cmp.Or(
 		cmp.Compare(p.Priority, o.Priority),
 		cmp.Compare(o.Since, p.Since),
 		cmp.Compare(o.Claim, p.Claim),
+		cmp.Compare(o.By, p.By),
 	)
 }
 
@@ -32,12 +36,16 @@ const (
 	priorityWidth = 4  // of MaxPriority - priority: 0000 to 2000
 	sinceWidth    = 16 // of the revision in hexadecimal
 	orderWidth    = priorityWidth + 1 + sinceWidth + 1
+	byWidth       = 8 // of the instance in hexadecimal
 )
+
+// byMark ends the claim's id: it ranks before all that an id can go on with.
+const byMark = '+'
 
 // String is the last part of the waiter's key: sorted as text it ranks as
 // Compare does.
 func (o Order) String() string {
-	return fmt.Sprintf("%0*d-%0*x-%s", priorityWidth, MaxPriority-o.Priority, sinceWidth, uint64(o.Since), o.Claim)
+	return fmt.Sprintf("%0*d-%0*x-%s%c%0*x", priorityWidth, MaxPriority-o.Priority, sinceWidth, uint64(o.Since), o.Claim, byMark, byWidth, o.By)
 }
 
 // ParseOrder reads what String wrote, and nothing else.
@@ -49,13 +57,15 @@ func ParseOrder(s string) (Order, error) {
 }
 
 func parseOrder(s string) (Order, bool) {
-	if len(s) <= orderWidth || s[priorityWidth] != '-' || s[orderWidth-1] != '-' {
+	end := len(s) - byWidth - 1 // of the claim's id
+	if end <= orderWidth || s[priorityWidth] != '-' || s[orderWidth-1] != '-' || s[end] != byMark {
 		return Order{}, false
 	}
 	inverted, okP := parseDigits(s[:priorityWidth], 10)
 	since, okS := parseDigits(s[priorityWidth+1:orderWidth-1], 16)
-	o := Order{Priority: MaxPriority - int(inverted), Since: since, Claim: s[orderWidth:]}
-	return o, okP && okS && since >= 0 && o.Priority >= MinPriority && isClaimID(o.Claim)
+	by, okB := parseDigits(s[end+1:], 16)
+	o := Order{Priority: MaxPriority - int(inverted), Since: since, Claim: s[orderWidth:end], By: uint32(by)}
+	return o, okP && okS && okB && since >= 0 && o.Priority >= MinPriority && isClaimID(o.Claim)
 }
 
 // parseDigits reads a number of digits and lower-case letters only.

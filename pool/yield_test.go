@@ -326,7 +326,7 @@ func TestAProbeIsReadAndWrittenLikeAnyWaiter(t *testing.T) {
 	probed := 0
 	for kv := range r.etcd.All(r.keys.Pools()) {
 		k, err := r.keys.ParsePoolKey(string(kv.Key))
-		if err != nil || k.Kind != store.WaiterKey || !strings.HasSuffix(k.Order, "first") {
+		if err != nil || k.Kind != store.WaiterKey || !strings.Contains(k.Order, "-first+") {
 			continue
 		}
 		o, err := ParseOrder(k.Order)
