@@ -51,7 +51,11 @@ func (w *world) part(h *simHost, id string) {
 	w.parts.open = append(w.parts.open, f)
 	w.parts.claim[f.key] = id
 	w.free[id] = true
-	h.core.part(h.has[id], &parting{extra: x, place: h.seats[id], reply: f.reply}, w.now)
+	var place *Place
+	if e := h.core.entries[id]; e != nil {
+		place = e.req.Place // a request that was repeated has others, which count for nothing
+	}
+	h.core.part(h.has[id], &parting{extra: x, place: place, reply: f.reply}, w.now)
 	w.logf("%s gives back %s with %s", h.name, id, f.key)
 }
 

@@ -147,7 +147,7 @@ func (w *world) ask(h *simHost) {
 	}
 	if w.rnd.IntN(4) == 0 {
 		req.Place = h.places.New()
-		h.seats[req.ID] = req.Place
+		h.seats[req.ID] = append(h.seats[req.ID], req.Place)
 		if w.rnd.IntN(2) == 0 {
 			req.Place.Take()
 		}

@@ -107,7 +107,7 @@ type simHost struct {
 	has map[string]*Claim
 	// places are what some of its claims need beside their slots, and seats theirs.
 	places *Places
-	seats  map[string]*Place
+	seats  map[string][]*Place
 }
 
 // simLeases grants at once, or says that it will.
@@ -220,7 +220,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	}
 	h.pending, h.answered, h.counted = nil, false, 0
 	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
-	h.places, h.seats = NewPlaces(2), map[string]*Place{}
+	h.places, h.seats = NewPlaces(2), map[string][]*Place{}
 	h.cut = false
 	h.resync()
 }
@@ -357,7 +357,9 @@ func (h *simHost) collect() {
 
 // unseat gives back the place of what is not held any more, or never was.
 func (h *simHost) unseat(id string) {
-	h.seats[id].Give()
+	for _, p := range h.seats[id] {
+		p.Give()
+	}
 	delete(h.seats, id)
 	h.core.dirty = true
 }
