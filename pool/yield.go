@@ -153,6 +153,7 @@ func (b *builder) probe(w *waiter) bool {
 	unchanged := store.ModEquals(string(puts[0].GetRequestPut().Key), w.rev)
 	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{Compare: []*pb.Compare{unchanged}, Success: puts}))
 	b.bytes += len(puts) * len(data)
+	b.kept = max(b.kept, len(puts)) // by what comes after it, too
 	b.b.probes++
 	return true
 }

@@ -346,3 +346,30 @@ func TestAProbeIsReadAndWrittenLikeAnyWaiter(t *testing.T) {
 	}
 	r.sound()
 }
+
+// Whatever else is in a batch, etcd takes it with its probes: each is a child, which may have
+// as many operations as the root leaves.
+func TestABatchWithSeveralProbesIsNoLargerThanEtcdTakes(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	wide := &waiter{order: Order{Since: 1, Claim: "wide"}, value: waiterValue{V: store.Now, Pools: map[string]int{}}, by: &otherInstance{}}
+	for n := range 8 {
+		wide.value.Pools[fmt.Sprint("p", n)] = 1
+	}
+	narrow := &waiter{order: Order{Since: 2, Claim: "narrow"}, value: waiterValue{V: store.Now, Pools: map[string]int{"db": 1}}, by: &otherInstance{}}
+	for others := 100; others < maxOps; others++ {
+		b := h.newBuilder(flat, r.now)
+		for n := range others {
+			b.revocation(fmt.Sprint("/b/revoke/one/", n))
+		}
+		b.probe(wide)
+		for b.probe(narrow) {
+			narrow.order.Since++
+		}
+		batch := b.finish()
+		if _, err := r.etcd.Txn(batch.txn); err != nil {
+			t.Fatalf("%d probes beside %d other operations: %v", batch.probes, others, err)
+		}
+		r.settle()
+	}
+}
