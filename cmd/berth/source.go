@@ -38,6 +38,7 @@ func sourceRunCommand() *cli.Command {
    timeout: 1m               # of the command, left out: 1m
    id: id                    # the field of an item that has its id, left out: id
    forget: 24h               # an item that is listed no more, left out: 24h
+   vars: {env: dev}          # fields of an item and their defaults, left out: any fields
    run:                      # as for 'berth submit -f'
      name: load {{.item}}
      steps:

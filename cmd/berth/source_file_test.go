@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,84 @@ run:
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(d, err)
 	}
+}
+
+func TestVarsAreReadInEachForm(t *testing.T) {
+	pattern, err := source.NewPattern("[a-z]+")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameText := cmp.Comparer(func(a, b *regexp.Regexp) bool { return a == b || a != nil && b != nil && a.String() == b.String() })
+	for text, want := range map[string]map[string]source.Var{
+		"{}":           {},
+		"[]":           {},
+		"[title, a]":   {"title": {Required: true}, "a": {Required: true}},
+		"{a: , b: {}}": {"a": {}, "b": {}},
+		"{a: x, b: 1.50, c: true, d: '010', e: 2026-01-01, f: ''}": {
+			"a": {Default: []byte(`"x"`)}, "b": {Default: []byte("1.50")}, "c": {Default: []byte("true")}, "d": {Default: []byte(`"010"`)},
+			"e": {Default: []byte(`"2026-01-01"`)}, "f": {Default: []byte(`""`)},
+		},
+		"{a: {required: true, pattern: '[a-z]+'}, b: {default: {x: [<1>]}, required: false}, c: {values: [1, 2.50, x, true, 2026-01-01], default: 1}}": {
+			"a": {Required: true, Pattern: pattern}, "b": {Default: []byte(`{"x":["<1>"]}`)},
+			"c": {Values: []string{"1", "2.50", "x", "true", "2026-01-01"}, Default: []byte("1")},
+		},
+	} {
+		got, err := decodeSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
+		if d := cmp.Diff(want, got.Vars, sameText); err != nil || d != "" {
+			t.Errorf("%s: %s %v", text, d, err)
+		}
+	}
+}
+
+func TestVarsThatAreRefusedNameTheirField(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  "4:6: vars must be a mapping, or a list of names",
+		"x":                                 "4:7: vars must be a mapping, or a list of names",
+		"[a, 1]":                            `4:11: vars[1] must be a text: write "1", with the quotes`,
+		"[a, b, a]":                         `4:14: vars: "a" is given twice, first in line 4`,
+		"{a: [x]}":                          "4:11: vars.a must be its default (a text, a number, true or false), or a mapping",
+		"{a: 010}":                          "4:11: vars.a: 010 can be read in several ways: ",
+		"{a: {defualt: x}}":                 `4:12: vars.a: there is no "defualt", only default, required, pattern, values`,
+		"{a: {required: yes}}":              "4:22: vars.a.required must be true or false",
+		"{a: {pattern: '('}}":               "4:21: vars.a.pattern: it is no regular expression as RE2 has them: error parsing regexp: missing closing ): `(`",
+		"{a: {pattern: 5}}":                 `4:21: vars.a.pattern must be a text: write "5", with the quotes`,
+		"{a: {values: x}}":                  "4:20: vars.a.values must be a list",
+		"{a: {values: []}}":                 "4:20: vars.a.values: there is none: at least one is needed",
+		"{a: {values: [x, ~]}}":             "4:24: vars.a.values[1] must be a text, a number, true or false",
+		"{a: {values: [x, [y]]}}":           "4:24: vars.a.values[1] must be a text, a number, true or false",
+		"{a: {values: [x], default: y}}":    `4:34: vars.a.default: "y" is not allowed by the var itself: allowed are "x"`,
+		"{a: {values: [x], pattern: x}}":    "4:20: vars.a.values: it is given together with pattern: allowed is one of the two",
+		"{a: {default: x, required: true}}": "4:21: vars.a.default: the var is required, so the default is never used: allowed is one of the two",
+		"{a-b: x}":                          `4:8: vars.a-b: "a-b" is no name that templates can use: `,
+		"[id]":                              "4:8: vars.id: it is the id of an item, which every item has: use another name, or another field",
+	} {
+		_, err := decodeSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
+		if err == nil || !strings.HasPrefix(err.Error(), "x.yaml:"+want) {
+			t.Errorf("%s:\ngot  %v\nwant x.yaml:%s", text, err, want)
+		}
+	}
+}
+
+// Whatever the file: it is refused with all that is wrong, or is a source.
+func FuzzDecodeSource(f *testing.F) {
+	f.Add([]byte("name: inbox\nlist: [ls]\nrun: {name: '{{.item.a}}'}\nvars: {a: x, b: {values: [1, x], default: 1}, c: {pattern: '[a-z]+', required: true}}\n"))
+	f.Add([]byte("name: inbox\nshell: ls\nrun: {}\nvars: [a, b]\n"))
+	f.Add([]byte("vars: {a: &x {default: {b: [~]}}, c: *x, ? [d] : e, f: !!binary aGk=}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if strings.Contains(string(data), "file") {
+			t.Skip() // it would read what there happens to be
+		}
+		s, err := decodeSource("f", data)
+		if err != nil {
+			if p, ok := err.(*fileProblems); !ok || len(p.lines) == 0 {
+				t.Fatalf("error %v", err)
+			}
+			return
+		}
+		if err := s.Validate(); err != nil {
+			t.Fatalf("%+v was taken: %v", s, err)
+		}
+	})
 }
 
 // What a run can have, that of a source can have: each field that a submission knows is

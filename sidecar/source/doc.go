@@ -6,6 +6,8 @@
 //     the run that is made of each item.
 //   - An [Item] is one of what was listed. Its id tells it from the others, for as long
 //     as it is listed.
+//   - A [Var] declares a field that items can have besides their id. A source that
+//     declares none takes any.
 //   - A look is one run of the command and all that follows from it: items that were not
 //     listed before are submitted, in their order, each as one run.
 //   - A mark says that an item was submitted. It stays while the item is listed, also
@@ -32,7 +34,7 @@
 // on. While etcd is away looks fail, and the place is lost with the lease it hangs on.
 //
 // To read along: spec.go (what is asked for), item.go (what is listed), submission.go
-// (the run of an item), mark.go (which items are new), command.go (how the command is
+// (the run of an item), vars.go (which fields an item has), mark.go (which items are new), command.go (how the command is
 // run), look.go and term.go (what one process does while it is its turn), election.go
 // and source.go (whose turn it is), record.go and store.go (what others see of it).
 package source

@@ -9,8 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/coordinator/step"
-	"github.com/berthhq/berth/internal/problem"
 )
 
 // Item is one of what a look lists.
@@ -144,9 +142,8 @@ func (d *decoder) add(where, id string, value json.RawMessage) {
 		d.refuse(where, fmt.Sprintf("%q is listed twice, first in %s", id, first))
 		return
 	}
-	var p *problem.Error
-	if errors.As((&step.Items{List: []json.RawMessage{value}}).Validate(), &p) {
-		d.refuse(where, fmt.Sprintf("%q: %s", id, p.Message))
+	if why := unusable(value); why != "" {
+		d.refuse(where, fmt.Sprintf("%q: %s", id, why))
 		return
 	}
 	d.at[id] = where
@@ -157,13 +154,13 @@ func (d *decoder) refuse(where, why string) {
 	d.refused = append(d.refused, Refusal{where, why})
 }
 
-// encode writes a text as JSON, without the escapes that are for web pages.
-func encode(text string) json.RawMessage {
+// encode writes JSON, without the escapes that are for web pages.
+func encode(v any) json.RawMessage {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(text); err != nil {
-		panic(fmt.Sprintf("source: encode a text: %v", err)) // a fault of the program
+	if err := e.Encode(v); err != nil {
+		panic(fmt.Sprintf("source: encode %T: %v", v, err)) // a fault of the program
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }

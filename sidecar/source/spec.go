@@ -50,6 +50,9 @@ type Spec struct {
 	ID string
 	// Forget is how long an item is remembered that is listed no more.
 	Forget time.Duration
+	// Vars are the fields that an item can have besides its id, by name. Nil declares
+	// none and allows any.
+	Vars map[string]Var
 	// Run is what each item becomes. Its name, and the values of its tags and labels, can
 	// be templates over the item.
 	Run run.Spec
@@ -107,6 +110,9 @@ func (s *Spec) Validate() error {
 		if d.value < d.min || d.value > d.max {
 			return problem.Field(d.field, "%s is out of range: allowed are %s to %s", d.value, d.min, d.max)
 		}
+	}
+	if err := s.validateVars(); err != nil {
+		return err
 	}
 	return s.validateRun()
 }

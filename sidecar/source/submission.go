@@ -25,7 +25,11 @@ var anyItem = json.RawMessage("null")
 // submission makes the run of an item. Its error is a problem that names the field.
 func (s *Spec) submission(it Item) (submission, error) {
 	id := s.RunID(it.ID)
-	g, err := s.head(it.Value)
+	value, err := s.withVars(it)
+	if err != nil {
+		return submission{}, err
+	}
+	g, err := s.head(value)
 	if err != nil {
 		return submission{}, err
 	}
@@ -40,7 +44,7 @@ func (s *Spec) submission(it Item) (submission, error) {
 	spec.Labels[LabelSource], spec.Labels[LabelItem] = s.Name, it.ID
 	sub := submission{id: id, spec: spec}
 	if s.Steps != nil {
-		if sub.graph, err = step.NewGraph(s.stepsOver(it.Value)); err != nil {
+		if sub.graph, err = step.NewGraph(s.stepsOver(value)); err != nil {
 			return submission{}, err
 		}
 	}

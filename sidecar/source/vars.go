@@ -1,0 +1,172 @@
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Bounds of what a source can declare.
+const (
+	maxVars    = 100
+	maxPattern = 1 << 10
+	// maxAllowed bounds what an error says of what is allowed, in bytes.
+	maxAllowed = 256
+)
+
+// Var declares a field that an item can have besides its id.
+type Var struct {
+	// Required refuses items without the var. Null counts as missing.
+	Required bool
+	// Default is the value of the var in an item without it. It is null where it is nil.
+	Default json.RawMessage
+	// Pattern, which [NewPattern] makes, matches the values that are allowed, and Values
+	// lists them, both as a template writes them. A var has at most one of the two.
+	Pattern *regexp.Regexp
+	Values  []string
+}
+
+// NewPattern returns the pattern of a [Var].
+func NewPattern(text string) (*regexp.Regexp, error) {
+	if len(text) > maxPattern {
+		return nil, fmt.Errorf("it is %d bytes long: allowed are %d", len(text), maxPattern)
+	}
+	p, err := regexp.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("it is no regular expression as RE2 has them: %w", err)
+	}
+	p.Longest() // a match from the first byte to the last is found if there is one
+	return p, nil
+}
+
+// varName is what a template can name as .item.NAME.
+var varName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// validateVars refuses what can't be declared.
+func (s *Spec) validateVars() error {
+	if len(s.Vars) > maxVars {
+		return problem.Field("vars", "%d are too many: allowed are %d", len(s.Vars), maxVars)
+	}
+	defaults := map[string]json.RawMessage{}
+	for _, name := range slices.Sorted(maps.Keys(s.Vars)) {
+		v, field := s.Vars[name], "vars."+name
+		switch {
+		case !varName.MatchString(name):
+			return problem.Field("vars."+clip(name), "%q is no name that templates can use: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first no digit", clip(name))
+		case name == s.ID:
+			return problem.Field(field, "it is the id of an item, which every item has: use another name, or another field as the id")
+		case v.Required && v.Default != nil:
+			return problem.Field(field+".default", "the var is required, so the default is never used: allowed is one of the two")
+		case v.Pattern != nil && v.Values != nil:
+			return problem.Field(field+".values", "it is given together with pattern: allowed is one of the two")
+		case v.Values != nil && len(v.Values) == 0:
+			return problem.Field(field+".values", "there is none: at least one is needed")
+		}
+		if given(v.Default) {
+			defaults[name] = v.Default
+			if !v.allows(v.Default) {
+				return problem.Field(field+".default", "%s is not allowed by the var itself: allowed %s", clip(string(v.Default)), v.allowed())
+			}
+		}
+	}
+	if why := unusable(encode(defaults)); why != "" {
+		return problem.Field("vars", "an item of all defaults can't be used: %s", why)
+	}
+	return nil
+}
+
+// withVars returns the value of an item: as it was listed, or, if the source declares
+// vars, an object with its id and every var.
+func (s *Spec) withVars(it Item) (json.RawMessage, error) {
+	if s.Vars == nil {
+		return it.Value, nil
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(it.Value, &fields) != nil { // a text, which has only an id
+		fields = map[string]json.RawMessage{s.ID: it.Value}
+	}
+	names := slices.Sorted(maps.Keys(s.Vars))
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if _, declared := s.Vars[name]; !declared && name != s.ID {
+			return nil, problem.Field("item", "it has %q, which source %q does not declare: allowed are %s",
+				clip(name), s.Name, listed(append([]string{s.ID}, names...)))
+		}
+	}
+	for _, name := range names {
+		v, value := s.Vars[name], fields[name]
+		switch {
+		case given(value):
+			if !v.allows(value) {
+				return nil, problem.Field("item."+name, "%s is not allowed by source %q: allowed %s", clip(string(value)), s.Name, v.allowed())
+			}
+		case v.Required:
+			return nil, problem.Field("item."+name, "it is missing, and source %q requires it: allowed %s", s.Name, v.allowed())
+		case v.Default != nil:
+			fields[name] = v.Default
+		default:
+			fields[name] = json.RawMessage("null")
+		}
+	}
+	whole := encode(fields)
+	if why := unusable(whole); why != "" {
+		return nil, problem.Field("item", "with the defaults of source %q, %s", s.Name, why)
+	}
+	return whole, nil
+}
+
+// given reports whether there is a value.
+func given(value json.RawMessage) bool { return value != nil && string(value) != "null" }
+
+// allows reports whether a value that is given may be that of the var.
+func (v *Var) allows(value json.RawMessage) bool {
+	if v.Pattern == nil && v.Values == nil {
+		return true
+	}
+	text := string(value)
+	switch {
+	case strings.ContainsRune("[{", rune(value[0])):
+		return false // templates write it only as JSON
+	case value[0] == '"' && json.Unmarshal(value, &text) != nil:
+		return false
+	case v.Values != nil:
+		return slices.Contains(v.Values, text)
+	}
+	at := v.Pattern.FindStringIndex(text)
+	return at != nil && at[0] == 0 && at[1] == len(text)
+}
+
+// allowed completes a sentence that begins with "allowed".
+func (v *Var) allowed() string {
+	switch {
+	case v.Values != nil:
+		return "are " + listed(v.Values)
+	case v.Pattern != nil:
+		return "is a text, a number, true or false that matches " + cut(v.Pattern.String(), maxAllowed)
+	}
+	return "is any value but null"
+}
+
+// listed quotes texts for an error.
+func listed(all []string) string {
+	quoted := make([]string, len(all))
+	for i, text := range all {
+		quoted[i] = fmt.Sprintf("%q", text)
+	}
+	return cut(strings.Join(quoted, ", "), maxAllowed)
+}
+
+// unusable says why a step can't be over an item; it is empty if one can.
+func unusable(value json.RawMessage) string {
+	var p *problem.Error
+	if errors.As((&step.Items{List: []json.RawMessage{value}}).Validate(), &p) {
+		return p.Message
+	}
+	return ""
+}
