@@ -134,3 +134,13 @@ func (d *dock) wantRefused(a answer, code problem.Code, fields ...string) {
 		d.t.Errorf("%s, want %s of %q", a.body, code, fields)
 	}
 }
+
+// drains begins a drain, in which an admitted run is not started. Stop returns before the
+// drain has begun, and /readyz reports when it has: until then a start is rightly accepted.
+func (d *dock) drains(id string) {
+	d.t.Helper()
+	d.server.Stop(sidecar.Drain)
+	eventually(d.t, "the drain has begun", func() bool { return problem.CodeOf(d.client.Ready(d.t.Context())) == problem.Stopping })
+	_, err := d.client.StartRun(d.t.Context(), id, sidecar.RunStart{})
+	wantCode(d.t, err, problem.Stopping)
+}

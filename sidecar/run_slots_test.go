@@ -391,14 +391,7 @@ func TestADrainWaitsForRunsWithSlots(t *testing.T) {
 		r, err := d.client.Run(t.Context(), "late")
 		return err == nil && r.Status == "not_started"
 	})
-	d.server.Stop(sidecar.Drain)
-	eventually(t, "it starts no more", func() bool {
-		_, err := d.client.StartRun(t.Context(), "late", sidecar.RunStart{})
-		if err == nil {
-			t.Fatal("it was started")
-		}
-		return problem.CodeOf(err) == problem.Stopping
-	})
+	d.drains("late")
 	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.TrustedFor == 0 {
 		t.Errorf("a heartbeat in the drain: %+v, %v", beat, err)
 	}

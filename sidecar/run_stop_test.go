@@ -90,14 +90,7 @@ func TestADrainWaitsForRunsAndStartsNone(t *testing.T) {
 	s := d.started("job", sidecar.RunStart{})
 	d.submit(sidecar.RunRequest{ID: "late"})
 	d.admit("late")
-	d.server.Stop(sidecar.Drain)
-	eventually(t, "it starts no more", func() bool {
-		_, err := d.client.StartRun(t.Context(), "late", sidecar.RunStart{})
-		if err == nil {
-			t.Fatal("it was started")
-		}
-		return problem.CodeOf(err) == problem.Stopping
-	})
+	d.drains("late")
 	if s, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || s.TrustedFor == 0 {
 		t.Errorf("a heartbeat in the drain: %+v, %v", s, err)
 	}
