@@ -181,7 +181,9 @@ func (l *logReader) eachOf(ctx context.Context, first store.StepID, end int, tak
 		}
 		for n, kv := range resp.Kvs {
 			one := &logged{Instance: instances[n]}
-			one.log, one.bad = step.DecodeLog(kv)
+			if one.log, one.bad = step.DecodeLog(kv); one.bad == nil {
+				one.log.DropLostFile(one.Instance)
+			}
 			if err := take(one); err != nil {
 				return 0, err
 			}

@@ -33,7 +33,7 @@ type Log struct {
 	// Before is how many bytes the attempt has written before Text.
 	Before int64
 	// Host and File are where a file is that has all of it, or its beginning and its end if it
-	// is Cut; empty if none is kept.
+	// is Cut; empty if none is kept, or not any more.
 	Host, File string
 	Cut        bool
 	// Text is what was written, bytes of any kind.
@@ -159,17 +159,66 @@ func (l *Log) Standing(i *Instance) Standing {
 // Log returns the end of what an attempt of an instance has written: the last one that has
 // ended, or was looked at. If nothing is kept, that is a NotFound problem.
 func (s Store) Log(ctx context.Context, id store.StepID) (*Log, error) {
-	if _, _, err := s.detail(ctx, id); err != nil {
-		return nil, err
-	}
-	l, err := s.log(ctx, id)
+	seen, err := s.See(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
-	case l == nil:
+	case seen.Log == nil:
 		return nil, NoLog(id)
 	}
-	return l, nil
+	return seen.Log, nil
+}
+
+// DropLostFile drops the name of the file of an attempt whose end was never reported and
+// that does not run: the worker removes that file with the folder of the attempt.
+func (l *Log) DropLostFile(i *Instance) {
+	if !l.Ended && l.Standing(i) != SoFar {
+		l.dropFile()
+	}
+}
+
+func (l *Log) dropFile() { l.Host, l.File, l.Cut = "", "", false }
+
+// MaxFilesDropped bounds the files of one [Store.DropFiles]: the logs of all are in one
+// request.
+const MaxFilesDropped = 32
+
+// DropFiles drops the names of files of a host from the logs of instances, before the files
+// are removed. A log that names no file, or another one, stays as it is.
+func (s Store) DropFiles(ctx context.Context, host string, files map[string]store.StepID) error {
+	var reads []*pb.RequestOp
+	for _, id := range files {
+		reads = append(reads, store.Get(s.Keys.Log(id)))
+	}
+	_, err := store.Change(ctx, "the names of files with output could not be dropped", func(ctx context.Context) (struct{}, error) {
+		var none struct{}
+		resp, err := s.Backend.Txn(ctx, &pb.TxnRequest{Success: reads})
+		if err != nil {
+			return none, err
+		}
+		var cmps []*pb.Compare
+		var puts []*pb.RequestOp
+		done := map[string]bool{} // several files may be of attempts of one instance
+		for _, r := range resp.Responses {
+			for _, kv := range r.GetResponseRange().Kvs {
+				key := string(kv.Key)
+				l, err := DecodeLog(kv)
+				if err != nil || done[key] || l.Host != host || l.File == "" || s.Keys.Log(files[l.File]) != key {
+					continue // of one that can't be read nobody learns the name
+				}
+				l.dropFile()
+				done[key] = true
+				cmps = append(cmps, store.ModEquals(key, kv.ModRevision))
+				puts = append(puts, store.Put(key, l.Encode(), store.LeaseID(kv.Lease)))
+			}
+		}
+		if len(puts) == 0 {
+			return none, nil
+		}
+		_, err = store.Commit(ctx, s.Backend, cmps, puts...)
+		return none, err
+	})
+	return err
 }
 
 // NoLog tells that no output of an instance is kept.

@@ -2,6 +2,7 @@ package step
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +179,71 @@ func TestALogThatCantBeReadIsNamed(t *testing.T) {
 		s.commit(store.Put(s.Keys.Log(id), []byte("so it goes\n"), 0))
 		if _, err := s.Log(t.Context(), id); problem.CodeOf(err) != problem.CorruptValue || !strings.Contains(err.Error(), s.Keys.Log(id)) {
 			t.Error(err)
+		}
+	})
+}
+
+// An attempt that was lost leaves what was shown of it, and its file ends with its folder.
+func TestTheLogOfALostAttemptNamesNoFile(t *testing.T) {
+	onShelf(t, func(t *testing.T, s *shelf) {
+		s.submit("a", commands("x", 1))
+		id := store.StepID{Run: "a", Step: "x"}
+		taken := s.starts(id)
+		if err := s.Show(t.Context(), taken, Shown{Text: []byte("one\n"), Before: 900, File: "/as/yet"}); err != nil {
+			t.Fatal(err)
+		}
+		named := func(want string) {
+			t.Helper()
+			seen, err := s.See(t.Context(), id)
+			if err != nil || seen.Log.LeftOut() != want {
+				t.Errorf("got %q, want %q, %v", seen.Log.LeftOut(), want, err)
+			}
+		}
+		named("900 bytes before this are left out: all of it is on host 'one' while it runs, in /as/yet")
+		s.is(id.String(), Record{Status: Failed, Attempt: 1, Executor: by("one"), EndedAt: time.Now(), Error: "its worker was lost"})
+		named("900 bytes before this are left out")
+	})
+}
+
+func TestNoLogNamesAFileWhoseNameWasDropped(t *testing.T) {
+	onShelf(t, func(t *testing.T, s *shelf) {
+		lease, _, err := s.Backend.Grant(t.Context(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(index int, host, file string) (key string) {
+			key = s.Keys.Log(store.StepID{Run: "a", Step: "x", Index: index})
+			l := Log{Attempt: 1, Fence: 9, At: time.Now(), Ended: true, Before: 7, Host: host, File: file, Cut: true, Text: []byte("so\n")}
+			s.commit(store.Put(key, l.Encode(), lease))
+			return key
+		}
+		removed, later, another, kept := put(0, "one", "/0-1"), put(1, "one", "/1-2"), put(2, "two", "/2-1"), put(3, "one", "/3-1")
+		broken := s.Keys.Log(store.StepID{Run: "a", Step: "x", Index: 4})
+		s.commit(store.Put(broken, []byte("so it goes\n"), lease))
+		files := map[string]store.StepID{"/0-0": {Run: "a", Step: "x"}, "/gone": {Run: "b", Step: "x"}}
+		for i := range 5 {
+			files[fmt.Sprintf("/%d-1", i)] = store.StepID{Run: "a", Step: "x", Index: i}
+		}
+		delete(files, "/3-1")
+		for range 2 { // the second finds nothing to drop
+			if err := s.DropFiles(t.Context(), "one", files); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := store.ReadAll(t.Context(), s.Backend, s.Keys.Logs("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range []struct{ key, host, file string }{{removed, "", ""}, {later, "one", "/1-2"}, {another, "two", "/2-1"}, {kept, "one", "/3-1"}} {
+			kv := all.KVs[n]
+			l, err := DecodeLog(kv)
+			if err != nil || string(kv.Key) != want.key || l.Host != want.host || l.File != want.file || l.Cut != (want.file != "") ||
+				store.LeaseID(kv.Lease) != lease || string(l.Text) != "so\n" || l.Before != 7 || !l.Ended {
+				t.Errorf("%s: %+v on lease %d, %v", want.key, l, kv.Lease, err)
+			}
+			if want.file == "" && kv.Version != 2 || want.file != "" && kv.Version != 1 {
+				t.Errorf("%s was written %d times", want.key, kv.Version)
+			}
 		}
 	})
 }

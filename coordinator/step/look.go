@@ -164,6 +164,9 @@ func (s Store) See(ctx context.Context, id store.StepID) (*Seen, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l != nil {
+		l.DropLostFile(&d.Instance)
+	}
 	return &Seen{Detail: d, Log: l}, nil
 }
 

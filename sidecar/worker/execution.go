@@ -257,6 +257,7 @@ func (e *execution) reported(o step.Outcome) func() step.Outcome {
 		if out, err := written(job); err == nil { // what can't be read is not kept
 			o.Output, o.Before, o.Cut = out.Text, out.Before, out.Cut
 		}
+		e.w.outputs.reports(&e.t.Ready)
 		o.File = e.w.keepOutput(&e.t.Ready, job)
 		return o
 	}
@@ -315,6 +316,7 @@ func (e *execution) end(write func(context.Context) error) {
 				if err != nil {
 					e.w.log.Warn("how a step instance has ended is not known to etcd", "run", e.t.Run, "step", e.t.Text(), "error", err)
 				}
+				e.w.outputs.reported(&e.t.Ready)
 				e.w.tell(func() { e.w.drop(e) })
 				return
 			}

@@ -9,12 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
 )
 
 const (
@@ -35,8 +38,12 @@ type outputs struct {
 	root string // empty: none are kept
 	most int64
 	log  hclog.Logger
+	// dropNames has no log name these files any more, which are about to be removed.
+	dropNames func(ctx context.Context, files map[string]store.StepID) error
 
 	mu sync.Mutex // guards what follows, and that no folder is removed that is just made
+	// unreported are files that a log is about to name: they are not removed before it does.
+	unreported map[string]bool
 	// total is what there is, at most; since the last sweep nothing was taken from it.
 	total    int64
 	next     time.Time // when it is to be swept for age
@@ -51,7 +58,7 @@ func newOutputs(root string, most int64, log hclog.Logger) *outputs {
 	if whole, err := filepath.Abs(root); err == nil { // else there is no current folder, and the name is as good
 		root = whole
 	}
-	return &outputs{root: root, most: most, log: log}
+	return &outputs{root: root, most: most, log: log, unreported: map[string]bool{}}
 }
 
 // path is where the output of an attempt at what was published is kept: names of steps
@@ -59,6 +66,20 @@ func newOutputs(root string, most int64, log hclog.Logger) *outputs {
 // its attempts anew.
 func (o *outputs) path(p *step.Published) string {
 	return filepath.Join(o.root, p.Run, fmt.Sprintf("%s-%d-%d-%d.log", p.Step, p.Index, p.Attempt+1, p.Revision))
+}
+
+// idOf reads whose output a file has, the inverse of path. Only the step's name may contain
+// the separator.
+func (o *outputs) idOf(path string) (store.StepID, bool) {
+	folder, name := filepath.Split(path)
+	parts := strings.Split(strings.TrimSuffix(name, ".log"), "-")
+	if filepath.Dir(filepath.Clean(folder)) != o.root || len(parts) < 4 {
+		return store.StepID{}, false
+	}
+	last := len(parts) - 3
+	index, err := strconv.Atoi(parts[last])
+	id := store.StepID{Run: filepath.Base(folder), Step: strings.Join(parts[:last], "-"), Index: index}
+	return id, err == nil && index >= 0 && id.Step != ""
 }
 
 // keep keeps the output of an attempt that has ended, and returns where; empty if it is
@@ -91,6 +112,24 @@ func (o *outputs) keep(p *step.Published, file string) string {
 	return path
 }
 
+// reports has the file of an attempt stay until its end is reported: a log that is written
+// after a sweep would name what the sweep has removed.
+func (o *outputs) reports(p *step.Published) {
+	if o.root == "" {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.unreported[o.path(p)] = true
+}
+
+// reported takes that the log of an attempt names its file, or never will.
+func (o *outputs) reported(p *step.Published) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.unreported, o.path(p))
+}
+
 // due tells whether it is time for a sweep, and that whoever asks is the one to do it.
 func (o *outputs) due(now time.Time) bool {
 	o.mu.Lock()
@@ -119,17 +158,53 @@ func (o *outputs) sweep(ctx context.Context, now time.Time) {
 	if err != nil && ctx.Err() == nil {
 		o.log.Warn("the output that is kept can't be looked at", "folder", o.root, "error", err)
 	}
+	err = nil // what was listed is judged
 	gone, total := tooMuch(all, o.most, now)
-	for _, path := range gone {
-		if ctx.Err() != nil {
-			break
+	gone = slices.DeleteFunc(gone, func(f keptFile) bool {
+		unreported := o.isUnreported(f.path)
+		if unreported {
+			total += f.cost
 		}
-		o.remove(path)
+		return unreported
+	})
+	for batch := range slices.Chunk(gone, step.MaxFilesDropped) {
+		if err == nil {
+			err = o.dropped(ctx, batch)
+		}
+		for _, f := range batch {
+			if err != nil || !o.remove(f.path) {
+				total += f.cost
+			}
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		o.log.Warn("output that is too old or too much is not removed yet", "folder", o.root, "error", err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.total += total - before // and what has come meanwhile
 	o.sweeping = false
+}
+
+func (o *outputs) isUnreported(path string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.unreported[path]
+}
+
+// dropped has no log name files that are about to be removed. If etcd does not answer, they
+// stay: few come meanwhile, since an attempt keeps its place until etcd knows its end.
+func (o *outputs) dropped(ctx context.Context, batch []keptFile) error {
+	files := map[string]store.StepID{}
+	for _, f := range batch {
+		if id, ok := o.idOf(f.path); ok {
+			files[f.path] = id
+		}
+	}
+	if err := context.Cause(ctx); err != nil || len(files) == 0 {
+		return err
+	}
+	return o.dropNames(ctx, files)
 }
 
 // list is all that is kept.
@@ -154,7 +229,7 @@ func (o *outputs) list(ctx context.Context) (all []keptFile, err error) {
 }
 
 // tooMuch chooses what is to be removed, the oldest first, and returns what the rest costs.
-func tooMuch(all []keptFile, most int64, now time.Time) (gone []string, total int64) {
+func tooMuch(all []keptFile, most int64, now time.Time) (gone []keptFile, total int64) {
 	slices.SortFunc(all, func(a, b keptFile) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path)) })
 	for _, f := range all {
 		total += f.cost
@@ -167,19 +242,26 @@ func tooMuch(all []keptFile, most int64, now time.Time) (gone []string, total in
 		if total <= fit && now.Sub(f.at) <= outputAge {
 			break
 		}
-		gone = append(gone, f.path)
+		gone = append(gone, f)
 		total -= f.cost
 	}
 	return gone, total
 }
 
-// remove removes a file, and its folder if that is empty then.
-func (o *outputs) remove(path string) {
+// remove removes a file, and its folder if that is empty then, and reports whether the file
+// is gone. One that a log is about to name stays.
+func (o *outputs) remove(path string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
-		_ = os.Remove(filepath.Dir(path)) // it is not, most of the time
+	if o.unreported[path] {
+		return false
 	}
+	err := os.Remove(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	_ = os.Remove(filepath.Dir(path)) // it is not, most of the time
+	return true
 }
 
 // costOf is what a file counts as.

@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
 )
 
 func TestTheOldestOfWhatIsTooMuchGoes(t *testing.T) {
@@ -33,7 +36,7 @@ func TestTheOldestOfWhatIsTooMuchGoes(t *testing.T) {
 		oldest, youngest := now, now.Add(-100*time.Hour)
 		for _, f := range all {
 			switch {
-			case !slices.Contains(gone, f.path):
+			case !slices.Contains(gone, f):
 				kept += f.cost
 				if f.at.Before(oldest) {
 					oldest = f.at
@@ -64,7 +67,16 @@ type cabinet struct {
 }
 
 func newCabinet(t *testing.T, most int64) *cabinet {
-	return &cabinet{outputs: newOutputs(filepath.Join(t.TempDir(), "output"), most, hclog.NewNullLogger()), t: t}
+	c := &cabinet{outputs: newOutputs(filepath.Join(t.TempDir(), "output"), most, hclog.NewNullLogger()), t: t}
+	c.dropNames = func(context.Context, map[string]store.StepID) error { return nil }
+	return c
+}
+
+// next is what the next process has of it.
+func (c *cabinet) next(most int64) *cabinet {
+	o := newOutputs(c.root, most, hclog.NewNullLogger())
+	o.dropNames = c.dropNames
+	return &cabinet{outputs: o, t: c.t}
 }
 
 // file makes one of so many bytes.
@@ -177,13 +189,13 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 
 	// The next process counts what there is; one that keeps none removes it.
-	next := &cabinet{outputs: newOutputs(c.root, 10*outputBlock, hclog.NewNullLogger()), t: t}
+	next := c.next(10 * outputBlock)
 	next.due(now)
 	next.sweep(t.Context(), now)
 	if got := next.there(); got != "4 5 6" || next.total != 7*outputBlock {
 		t.Errorf("%s are kept, %d bytes", got, next.total)
 	}
-	none := &cabinet{outputs: newOutputs(c.root, 0, hclog.NewNullLogger()), t: t}
+	none := c.next(0)
 	none.due(now)
 	none.sweep(t.Context(), now)
 	if got := none.there(); got != "" || none.total != 0 {
@@ -210,5 +222,58 @@ func TestASweepThatIsCutOff(t *testing.T) {
 	c.sweep(t.Context(), time.Now())
 	if got := c.there(); got != "" {
 		t.Errorf("%s are kept", got)
+	}
+}
+
+func TestAFileIsNotRemovedWhileLogsNameIt(t *testing.T) {
+	c := newCabinet(t, 10*outputBlock)
+	p := c.published("r")
+	path, now := c.keep(p, c.file(1)), time.Now()
+	away := errors.New("etcd is away")
+	var dropped []map[string]store.StepID
+	c.dropNames = func(_ context.Context, files map[string]store.StepID) error {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("it is removed before its name is dropped: %v", err)
+		}
+		dropped = append(dropped, files)
+		return away
+	}
+	foreign := filepath.Join(c.root, "r", "of-somebody-else")
+	if err := os.WriteFile(foreign, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sweep := func(want string, cost int64, asked int) {
+		t.Helper()
+		c.sweep(t.Context(), now.Add(outputAge+time.Minute))
+		if got := c.there(); got != want || c.total != cost || len(dropped) != asked {
+			t.Errorf("%q are kept, %d bytes, and etcd was asked %d times", got, c.total, len(dropped))
+		}
+	}
+	sweep("1 else", 2*outputBlock, 1)
+	if want := map[string]store.StepID{path: {Run: "r", Step: "m", Index: 3}}; !maps.Equal(dropped[0], want) {
+		t.Errorf("%v were named, want %v", dropped[0], want)
+	}
+	// The end of the attempt is on its way to etcd, with the name of the file.
+	away = nil
+	c.reports(p)
+	sweep("1", outputBlock, 1)
+	c.reported(p)
+	sweep("", 0, 2)
+}
+
+func TestTheNameOfAFileTellsWhoseItIs(t *testing.T) {
+	o := newOutputs(filepath.Join(t.TempDir(), "output"), 1, hclog.NewNullLogger())
+	rapid.Check(t, func(t *rapid.T) {
+		p := &step.Published{Revision: rapid.Int64Range(1, 1<<62).Draw(t, "revision")}
+		p.Run, p.Step = rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,9}`).Draw(t, "run"), rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,9}`).Draw(t, "step")
+		p.Index, p.Attempt = rapid.IntRange(0, 1<<20).Draw(t, "index"), rapid.IntRange(0, 100).Draw(t, "attempt")
+		if id, ok := o.idOf(o.path(p)); !ok || id != p.ID() {
+			t.Errorf("%s is taken for that of %s", o.path(p), id)
+		}
+	})
+	for _, name := range []string{"", "m-0-1-2.log", "r/m.log", "r/0-1-2.log", "r/-0-1-2.log", "r/m-x-1-2.log", "r/s/m-0-1-2.log", "../r/m-0-1-2.log"} {
+		if id, ok := o.idOf(filepath.Join(o.root, name)); ok {
+			t.Errorf("%s is taken for that of %s", name, id)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -270,6 +271,48 @@ func (y *yard) kept(dir, name, want string) {
 	if text, err := os.ReadFile(l.File); err != nil || string(text) != want {
 		y.t.Errorf("it has %d bytes, want %d, %v", len(text), len(want), err)
 	}
+}
+
+// A log never names a file that is not there: the later attempt's file stays, and so does
+// all else that its log says.
+func TestNoLogNamesAFileThatWasRemoved(t *testing.T) {
+	t.Parallel()
+	y, s, dir := newYard(t), newFiles(t), t.TempDir()
+	w := y.worker("a", dir, 2, s)
+	defer w.close(t)
+	y.submit("r", fan("m", 2, 0))
+	s.runs(t, "r/m/000000", "r/m/000001")
+	long := strings.Repeat("0123456789", step.MaxOutput)
+	for _, name := range s.running() {
+		s.writes(t, name, long)
+		s.end(name, succeeded)
+	}
+	y.is("r", run.Succeeded)
+	y.kept(dir, "r/m/000000", long)
+	y.kept(dir, "r/m/000001", long)
+	eventually(t, "both are dropped", func() bool { return w.Active() == 0 })
+	before, err := y.step.Log(t.Context(), idOf(t, "r/m/000000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := time.Now().Add(-outputAge - time.Minute)
+	if err := os.Chtimes(before.File, early, early); err != nil {
+		t.Fatal(err)
+	}
+	w.outputs.sweep(t.Context(), time.Now())
+	if _, err := os.Stat(before.File); !os.IsNotExist(err) {
+		t.Errorf("the file is not removed: %v", err)
+	}
+	after, err := y.step.Log(t.Context(), idOf(t, "r/m/000000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := *before
+	want.Host, want.File, want.Revision = "", "", after.Revision
+	if !reflect.DeepEqual(after, &want) {
+		t.Errorf("the log is of %d bytes, and names %q on %q", after.End(), after.File, after.Host)
+	}
+	y.kept(dir, "r/m/000001", long)
 }
 
 // What can't be read of looks does no harm.

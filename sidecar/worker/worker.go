@@ -146,6 +146,9 @@ func New(cfg Config) *Worker {
 	key := keys.Worker(w.by.Host, w.by.Instance)
 	w.mode = &mode{key: key, feed: feed(key)}
 	w.outputs = newOutputs(cfg.OutputDir, cfg.KeepOutput, w.log)
+	w.outputs.dropNames = func(ctx context.Context, files map[string]store.StepID) error {
+		return w.steps.DropFiles(ctx, w.by.Host, files)
+	}
 	return w
 }
 
