@@ -351,7 +351,7 @@ func (h *simHost) collect() {
 			h.w.free[name] = h.w.free[name] || !h.w.bridges[id] || h.w.handed[id].to == h.name
 			delete(h.has, id)
 			h.unseat(id)
-		} else if p := h.seats[id]; p != nil && !p.taken && !p.lent {
+		} else if seats := h.seats[id]; len(seats) > 0 && !slices.ContainsFunc(seats, func(p *Place) bool { return p.taken || p.lent }) {
 			h.w.failf("%s has %s without a place", h.name, id)
 		}
 	}
