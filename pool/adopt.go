@@ -155,7 +155,7 @@ func (c *core) reconcile(now time.Time) {
 			continue
 		}
 		e := c.giveBackOrphaned(p)
-		if c.wanted[p.claim.id] == p.rev {
+		if c.wanted[p.claim.id].fence == p.rev {
 			e.revoked = now
 		}
 		reply := make(chan error, 1)

@@ -60,10 +60,10 @@ func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 		"when it is revoked": func(r *rig, h *rigHost) {
 			h.listen()
 			fence := h.view.claims["old"].rev
-			h.revoke("old", fence, r.now)
+			h.revoke("old", fence, 0, r.now)
 			h.tick(r.now)
 			r.settle()
-			if want := []string{r.keys.Revocation("one", "old")}; len(h.calls) == 0 || h.wanted["old"] != fence {
+			if want := []string{r.keys.Revocation("one", "old")}; len(h.calls) == 0 || h.wanted["old"].fence != fence {
 				r.t.Errorf("the revocation %v is forgotten before it is done", want)
 			}
 		},

@@ -255,7 +255,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 	e.tell(outcome{claim: e.claim})
 	c.publish(ClaimGranted, e, "")
 	if e.unwanted {
-		c.wanted[e.req.ID] = fence
+		c.wanted[e.req.ID] = wanted{fence: fence}
 	}
 	c.reconsider(e, now)
 }

@@ -99,10 +99,10 @@ type core struct {
 	places     map[string]place // left by those who went away
 	successors []successor      // whose ids are free: they are taken next
 	lost       map[store.LeaseID]lostLease
-	wanted     map[string]int64 // claims that operators want back, with their fences
-	endCause   error            // why no claim can be trusted any more, nil if it can
-	doorErr    error            // why the door could not be closed lately
-	alone      *entry           // to be tried next, with nobody beside it
+	wanted     map[string]wanted // claims that are to be revoked, by id
+	endCause   error             // why no claim can be trusted any more, nil if it can
+	doorErr    error             // why the door could not be closed lately
+	alone      *entry            // to be tried next, with nobody beside it
 	stopping   bool
 
 	// judged is the state of the specs that all verdicts were given under.
@@ -179,7 +179,7 @@ func newCore(cfg Config) *core {
 		entries: map[string]*entry{},
 		places:  map[string]place{},
 		lost:    map[store.LeaseID]lostLease{},
-		wanted:  map[string]int64{},
+		wanted:  map[string]wanted{},
 	}
 }
 

@@ -105,26 +105,55 @@ func (c *core) abandon(cause error) {
 	}
 }
 
+// wanted is a claim that is to be revoked: its fence, and the revision of the key that says
+// so, 0 if there is none.
+type wanted struct{ fence, rev int64 }
+
 // revoke takes the wish of an operator to have a claim back: the one of that
 // fence, which may not have been granted to the engine's knowledge yet. It is
 // withdrawn when the fence is 0.
-func (c *core) revoke(id string, fence int64, now time.Time) {
+func (c *core) revoke(id string, fence, rev int64, now time.Time) {
 	if fence == 0 {
 		delete(c.wanted, id)
 		return
 	}
 	e := c.entries[id]
+	c.wanted[id] = wanted{fence, rev}
 	if fence == waitingFence {
 		c.out(e, id)
 		return
 	}
-	c.wanted[id] = fence
 	if e != nil && e.state == held {
 		c.obey(e, now)
 	}
 	if cv := c.view.fenced(id, fence); cv != nil && c.leases.Keeps(cv.lease) && (e == nil || e.claim == nil || e.fence() != fence) {
 		c.reconcileAt = time.Time{} // it may be orphaned
 	}
+}
+
+// endRevocations deletes the keys of revocations whose claims are gone without them: one was
+// released, or ended with its lease, before any instance of the host had learned of the
+// revocation. No instance would do it otherwise.
+func (c *core) endRevocations(now time.Time) {
+	if c.phase != normal || !c.fresh(now) {
+		return
+	}
+	for _, id := range sortedKeys(c.wanted) {
+		w := c.wanted[id]
+		if w.rev == 0 || w.rev > c.view.rev || c.entries[id] != nil || c.view.fenced(id, w.fence) != nil ||
+			w.fence == waitingFence && c.waits(id) {
+			continue
+		}
+		delete(c.wanted, id)
+		c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, id))
+	}
+}
+
+// waits reports whether a claim of that id waits on any instance of this host.
+func (c *core) waits(id string) bool {
+	return slices.ContainsFunc(c.view.line, func(w *waiter) bool {
+		return w.order.Claim == id && w.value.Holder.Host == c.host
+	})
 }
 
 // out takes a claim out of the line that is not wanted any more.
@@ -142,7 +171,7 @@ func (c *core) out(e *entry, id string) {
 
 // obey acts on the wish to have a held claim back, if there is one.
 func (c *core) obey(e *entry, now time.Time) {
-	if c.wanted[e.req.ID] != e.fence() || !e.revoked.IsZero() {
+	if c.wanted[e.req.ID].fence != e.fence() || !e.revoked.IsZero() {
 		return
 	}
 	e.revoked = now

@@ -13,7 +13,7 @@ import (
 func (h *rigHost) askBack(id string, fence int64) {
 	h.r.t.Helper()
 	h.r.txn(store.Put(h.r.keys.Revocation(h.name, id), store.Encode(revocationValue{V: store.Now, Fence: fence}), 0))
-	h.revoke(id, fence, h.r.now)
+	h.revoke(id, fence, h.r.etcd.Revision(), h.r.now)
 	h.r.settle()
 }
 
@@ -90,7 +90,7 @@ func TestARevocationIsAboutOneGrantOnly(t *testing.T) {
 	if again.Context().Err() != nil {
 		t.Errorf("a later claim of the same id is told %v", again.Err())
 	}
-	h.revoke("a", 0, r.now) // withdrawn
+	h.revoke("a", 0, 0, r.now) // withdrawn
 	h.askBack("a", again.Fence)
 	wantRevoked(t, again)
 }
@@ -104,7 +104,7 @@ func TestARevocationThatIsHeardBeforeTheGrantIsObeyed(t *testing.T) {
 	lease := h.leases[DefaultLeaseDuration]
 	h.wedged = true // it dies, and is asked back meanwhile
 	next := r.host("one", lease)
-	next.revoke("a", c.Fence, r.now)
+	next.revoke("a", c.Fence, r.etcd.Revision(), r.now)
 	r.settle()
 	if len(next.adopted) != 1 {
 		t.Fatalf("%d claims were taken over", len(next.adopted))
@@ -421,4 +421,22 @@ func TestOneIDOnTwoHostsAtTheSameMomentHarmsNeither(t *testing.T) {
 	}
 	two.giveBack("same")
 	r.clean()
+}
+
+// A revocation of which its host learns when the claim is gone ends all the same.
+func TestARevocationThatComesTooLateLeavesNoKey(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 1)
+	h := r.hosts[0]
+	c := h.ask("a", 1).got()
+	h.giveBack("a")
+	h.askBack("a", c.Fence)
+	h.askBack("b", waitingFence)
+	if h.revocations() != 2 {
+		t.Fatal("there is nothing to delete")
+	}
+	r.pass(tickEvery)
+	if n := h.revocations(); n != 0 {
+		t.Errorf("%d revocations are left", n)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -256,24 +257,25 @@ func (e *Engine) revocations(m store.FeedMessage) {
 	if m.Snapshot != nil {
 		clear(e.core.wanted)
 		for _, kv := range m.Snapshot.KVs {
-			e.revocation(string(kv.Key), kv.Value, now)
+			e.revocation(kv, now)
 		}
 	}
 	for _, ev := range m.Events {
-		e.revocation(string(ev.Kv.Key), ev.Kv.Value, now)
+		e.revocation(ev.Kv, now)
 	}
 }
 
 // revocation takes one; with no value it is withdrawn, or done.
-func (e *Engine) revocation(key string, value []byte, now time.Time) {
+func (e *Engine) revocation(kv *mvccpb.KeyValue, now time.Time) {
+	key := string(kv.Key)
 	var v revocationValue
-	if len(value) > 0 {
-		if err := store.Decode(key, value, &v); err != nil {
+	if len(kv.Value) > 0 {
+		if err := store.Decode(key, kv.Value, &v); err != nil {
 			e.cfg.Logger.Error("ignoring a revocation", "error", err)
 			return
 		}
 	}
-	e.core.revoke(strings.TrimPrefix(key, e.cfg.Keys.Revocations(e.cfg.Host)), v.Fence, now)
+	e.core.revoke(strings.TrimPrefix(key, e.cfg.Keys.Revocations(e.cfg.Host)), v.Fence, kv.ModRevision, now)
 }
 
 // send has the loop do something.

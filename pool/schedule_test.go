@@ -268,7 +268,7 @@ func (w *world) revokeOne(h *simHost) {
 	if len(ids) > 0 {
 		id := ids[w.rnd.IntN(len(ids))]
 		w.free[named(id, h.name)] = true
-		h.core.revoke(id, h.has[id].Fence, w.now)
+		h.core.revoke(id, h.has[id].Fence, 0, w.now)
 	}
 }
 

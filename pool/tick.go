@@ -14,6 +14,7 @@ const forgetLost = 10 * time.Minute
 func (c *core) tick(now time.Time) {
 	c.view.prune()
 	c.unshelve(now)
+	c.endRevocations(now)
 	for id, p := range c.places {
 		if now.After(p.until) {
 			delete(c.places, id)

@@ -207,7 +207,7 @@ func (c *campaign) restore(ctx context.Context) (heal, error) {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		c.referee.hold()
+		c.referee.hold(rev)
 		err := c.cluster.restore(ctx, path)
 		c.cluster.up()
 		if err == nil {

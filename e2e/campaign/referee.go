@@ -412,10 +412,13 @@ func brief(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// hold stops watching: etcd is about to be restored.
-func (r *referee) hold() {
+// hold stops watching: etcd is about to be restored from a snapshot. From then on nobody
+// is blamed for jobs whose grants it does not have: others can have their slots as soon as
+// its members are up.
+func (r *referee) hold(snapshot int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.stays.restored(snapshot, snapshot+revisionBump)
 	r.held = make(chan struct{})
 	if r.watching != nil {
 		r.watching()
@@ -443,7 +446,6 @@ func (r *referee) restored(ctx context.Context, snapshot int64) error {
 	r.history, r.runs, r.steps = r.history.Restored(base, had), r.runs.Restored(had), r.steps.Restored(had)
 	r.counted = [3]int{}
 	r.pending = nil
-	r.stays.restored(snapshot, base)
 	r.at = base
 	r.write(map[string]any{"restored": snapshot, "at": now()})
 	close(r.held)
