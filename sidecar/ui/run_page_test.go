@@ -45,7 +45,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	}
 
 	first := d.takes(store.StepID{Run: "r1", Step: "extract", Index: 0})
-	d.ends(d.takes(store.StepID{Run: "r1", Step: "extract", Index: 2}), step.Outcome{Status: step.Succeeded, Output: []byte("ok " + wicked + "\n\x1b[31mred\n")})
+	d.ends(d.takes(store.StepID{Run: "r1", Step: "extract", Index: 2}), step.Outcome{Status: step.Succeeded, StartedAt: time.Now(), Output: []byte("ok " + wicked + "\n\x1b[31mred\n")})
 	page = d.until("/runs/r1?step=extract", "one has succeeded", func(p *document) bool {
 		return strings.Contains(text(p.must("step-extract")), "✓ succeeded 1")
 	})
