@@ -159,20 +159,27 @@ func (cl *Claim) Fence() int64 { return cl.Claim.Fence }
 // believed now. Of a claim that was taken over it counts from when etcd was asked
 // how long its lease lives.
 func (cl *Claim) Trust() (left, grace time.Duration) {
-	w, ok := cl.client.keeper.Trust(cl.Lease)
-	if !ok || cl.Context().Err() != nil {
+	w, ok := cl.Validity()
+	if !ok {
 		return 0, 0
 	}
 	return w.Left(cl.client.clock.Now()), lease.StopGrace(w.TTL)
 }
 
+// Validity returns the window in which the claim is valid unless its lease is renewed
+// again, in times of [lease.BootClock]. It is false if the claim is not valid now.
+func (cl *Claim) Validity() (lease.Window, bool) {
+	w, ok := cl.client.keeper.Trust(cl.Lease)
+	if !ok || cl.Context().Err() != nil {
+		return lease.Window{}, false
+	}
+	return w, true
+}
+
 // LeaseDuration is how long the claim's slots stay taken if this program dies:
 // the time to live of its lease. It is 0 while [Claim.Trust] is.
 func (cl *Claim) LeaseDuration() time.Duration {
-	w, ok := cl.client.keeper.Trust(cl.Lease)
-	if !ok || cl.Context().Err() != nil {
-		return 0
-	}
+	w, _ := cl.Validity()
 	return w.TTL
 }
 

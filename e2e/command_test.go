@@ -143,10 +143,30 @@ func startSidecar(t testing.TB, etcd, host, dir string) *server {
 // startSidecarIn is startSidecar with a program and its arguments that start it.
 func startSidecarIn(t testing.TB, by []string, etcd, host, dir string) *server {
 	t.Helper()
-	socket := filepath.Join(dir, "berth.sock")
-	s := &server{}
-	ready := filepath.Join(dir, "address.json")
-	out, err := os.Create(ready)
+	s := launchSidecar(t, by, etcd, host, dir)
+	for begin := time.Now(); ; pause(t.Context(), 10*time.Millisecond) {
+		text, err := os.ReadFile(filepath.Join(dir, addressFile))
+		if err == nil && json.Unmarshal(text, s) == nil && isReady(s.HTTP) {
+			return s
+		}
+		select {
+		case <-s.done:
+			t.Fatalf("%s has ended: %s", s.name, s.err.String())
+		default:
+		}
+		if time.Since(begin) > deadline {
+			t.Fatalf("%s does not serve after %s", s.name, deadline)
+		}
+	}
+}
+
+// addressFile is where a sidecar writes its addresses.
+const addressFile = "address.json"
+
+// launchSidecar starts a sidecar and does not wait until it can claim.
+func launchSidecar(t testing.TB, by []string, etcd, host, dir string) *server {
+	t.Helper()
+	out, err := os.Create(filepath.Join(dir, addressFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,15 +175,14 @@ func startSidecarIn(t testing.TB, by []string, etcd, host, dir string) *server {
 		t.Fatal(err)
 	}
 	c := &command{t: t, name: "sidecar " + host, done: make(chan struct{})}
-	line := append(slices.Clone(by), path, "sidecar", "--host", host, "--listen", "127.0.0.1:0", "--socket", socket,
-		"--state-dir", filepath.Join(dir, "state"), "-o", "json")
+	line := append(slices.Clone(by), path, "sidecar", "--host", host, "--listen", "127.0.0.1:0",
+		"--socket", filepath.Join(dir, "berth.sock"), "--state-dir", filepath.Join(dir, "state"), "-o", "json")
 	c.cmd = exec.Command(line[0], line[1:]...)
 	c.cmd.Env = append(os.Environ(), "BERTH_ENDPOINTS="+etcd)
 	c.cmd.Stdout, c.cmd.Stderr = out, &c.err
 	if err := errors.Join(c.cmd.Start(), out.Close()); err != nil {
 		t.Fatal(err)
 	}
-	s.command = c
 	go func() {
 		defer close(c.done)
 		_ = c.cmd.Wait()
@@ -174,20 +193,7 @@ func startSidecarIn(t testing.TB, by []string, etcd, host, dir string) *server {
 			t.Logf("%s: %s", c.name, c.err.String())
 		}
 	})
-	for begin := time.Now(); ; pause(t.Context(), 10*time.Millisecond) {
-		text, err := os.ReadFile(ready)
-		if err == nil && json.Unmarshal(text, s) == nil && isReady(s.HTTP) {
-			return s
-		}
-		select {
-		case <-c.done:
-			t.Fatalf("%s has ended: %s", c.name, c.err.String())
-		default:
-		}
-		if time.Since(begin) > deadline {
-			t.Fatalf("%s does not serve after %s", c.name, deadline)
-		}
-	}
+	return &server{command: c}
 }
 
 // isReady asks a sidecar whether it can claim.

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -171,4 +173,42 @@ func TestAClaimThatIsCanceledLeavesTheLine(t *testing.T) {
 	release(t, next.granted()) // the one that has gone keeps nothing of pool b
 	release(t, first)
 	w.until("nothing is left", func(h *History) bool { return len(h.Waiting()) == 0 && h.Held() == 0 })
+}
+
+// A sidecar that is started while etcd is away can't take any claim over. It stops what
+// the sidecar before it has recorded.
+func TestASidecarStartedWithoutEtcdStopsABoundProcessBeforeItsLeaseEnds(t *testing.T) {
+	t.Parallel()
+	q := quayOn(t, embedtest.New(t).Endpoint(), 1, 6*time.Second)
+	p := through(t, q.etcd)
+	dir := shortDir(t)
+	s := startSidecar(t, p.endpoints()[0], "one", dir)
+	job := exec.Command("sh", "-c", `trap "" TERM; while :; do sleep 0.05; done`)
+	if err := job.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = job.Wait() // that it has ended is what counts
+	}()
+	t.Cleanup(func() {
+		_ = job.Process.Kill()
+		<-ended
+	})
+	status, body := q.overSocket(s.Socket, http.MethodPost, "/v1/claims",
+		fmt.Sprintf(`{"id":"bound","pools":{"db":1},"pid":%d}`, job.Process.Pid))
+	if status != http.StatusCreated {
+		t.Fatalf("%d: %s", status, body)
+	}
+	q.hold("bound")
+
+	s.kill()
+	p.sever()
+	launchSidecar(t, nil, p.endpoints()[0], "one", dir)
+	select {
+	case <-ended:
+	case <-q.end.at:
+		t.Error("the process still runs when its lease has ended")
+	}
 }

@@ -14,9 +14,10 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// bindFiles keeps the bindings that were changed after the grant, one file for
-// each such claim, so that they survive the process. What was bound at the grant
-// stands in etcd. It keeps those of started runs as well, in a folder of their own.
+// bindFiles keeps the bindings of claims that are bound to a process, and those that
+// were changed after the grant, one file for each such claim, so that they survive this
+// process. All others are in etcd only. It keeps those of started runs as well, in a
+// folder of their own.
 type bindFiles struct {
 	dir string // empty: nothing is kept
 	log hclog.Logger
@@ -40,6 +41,15 @@ type bindFileValue struct {
 	Claim string `json:"claim"`
 	Fence int64  `json:"fence"`
 	Bind  string `json:"bind"`
+	// The validity when the file was written, of a claim that is bound to a process.
+	validity
+}
+
+// boundClaim is what a file says of a claim.
+type boundClaim struct {
+	fence int64
+	bind  binding
+	valid validity
 }
 
 func newBindFiles(stateDir, instance string, log hclog.Logger) bindFiles {
@@ -84,14 +94,14 @@ func unwritable(err error) error {
 // save writes a claim's binding such that a crash of this process leaves the old
 // file or the new. A crash of the machine may leave neither, and no process that
 // could be bound to.
-func (f bindFiles) save(id string, fence int64, b binding) error {
+func (f bindFiles) save(id string, fence int64, b binding, valid validity) error {
 	if f.dir == "" {
 		return nil
 	}
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return unwritable(err)
 	}
-	data := store.Encode(bindFileValue{V: store.Now, Claim: id, Fence: fence, Bind: b.encode()})
+	data := store.Encode(bindFileValue{V: store.Now, Claim: id, Fence: fence, Bind: b.encode(), validity: valid})
 	return unwritable(writeWhole(f.path(id), data))
 }
 
@@ -110,53 +120,60 @@ func writeWhole(path string, data []byte) error {
 	return err
 }
 
-// load returns the binding of a claim that was changed. There is none unless ok;
+// load returns the binding of a claim that was saved. There is none unless ok;
 // a file that can't be read is told, and counts for nothing.
 func (f bindFiles) load(id string, fence int64) (b binding, ok bool) {
 	if f.dir == "" {
 		return binding{}, false
 	}
-	b, err := readBindFile(f.path(id), id, fence)
+	c, err := f.read(id)
 	switch {
-	case err == nil:
-		return b, true
-	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errOtherClaim):
+	case err == nil && c.fence == fence:
+		return c.bind, true
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		f.log.Error("a state file can't be read; what the claim was bound to when it was granted counts",
 			keyFile, f.path(id), keyClaim, id, keyError, err)
 	}
 	return binding{}, false
 }
 
-var errOtherClaim = errors.New("it is of an earlier claim with this id")
+// read reads the file of a claim.
+func (f bindFiles) read(id string) (boundClaim, error) {
+	data, err := readSmall(f.path(id), maxBindFile)
+	if err != nil {
+		return boundClaim{}, err
+	}
+	return decodeBindFile(data, id)
+}
 
-func readBindFile(path, id string, fence int64) (binding, error) {
+// readSmall reads a file that holds no more than so many bytes.
+func readSmall(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return binding{}, err
+		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxBindFile {
-		return binding{}, fmt.Errorf("it is no file of %d bytes at most", maxBindFile)
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("it is no file of %d bytes at most", limit)
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return binding{}, err
-	}
-	return decodeBindFile(data, id, fence)
+	return os.ReadFile(path)
 }
 
 // decodeBindFile reads what save wrote for a claim.
-func decodeBindFile(data []byte, id string, fence int64) (binding, error) {
+func decodeBindFile(data []byte, id string) (boundClaim, error) {
 	var v bindFileValue
 	if err := decodeStrict(string(data), &v); err != nil {
-		return binding{}, err
+		return boundClaim{}, err
 	}
 	if v.Claim != id {
-		return binding{}, fmt.Errorf("it is of claim %s", quote(v.Claim))
+		return boundClaim{}, fmt.Errorf("it is of claim %s", quote(v.Claim))
 	}
-	if v.Fence != fence {
-		return binding{}, errOtherClaim
+	if v.validity != (validity{}) {
+		if err := v.check(); err != nil {
+			return boundClaim{}, err
+		}
 	}
-	return decodeBinding(v.Bind)
+	b, err := decodeBinding(v.Bind)
+	return boundClaim{fence: v.Fence, bind: b, valid: v.validity}, err
 }
 
 // remove forgets a claim's binding.
@@ -179,7 +196,7 @@ func (f bindFiles) sweep(held func(id string) bool) {
 		f.log.Warn("state files can't be listed", keyFile, f.dir, keyError, err)
 	}
 	for _, file := range files {
-		if id, ok := strings.CutSuffix(file.Name(), ".json"); ok && held(id) {
+		if id, ok := strings.CutSuffix(file.Name(), ".json"); ok && held(id) || file.Name() == leasesFile {
 			continue
 		}
 		if err := os.Remove(filepath.Join(f.dir, file.Name())); err != nil {

@@ -117,10 +117,10 @@ func TestWhatProcSaysIsRead(t *testing.T) {
 func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 	f := newBindFiles(t.TempDir(), "sidecar", nil)
 	b := binding{ttl: time.Minute}
-	if err := f.save("mine", 7, b); err != nil {
+	if err := f.save("mine", 7, b, validity{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.save("mine", 8, byLease); err != nil { // replaces it
+	if err := f.save("mine", 8, byLease, validity{}); err != nil { // replaces it
 		t.Fatal(err)
 	}
 	if _, ok := f.load("mine", 7); ok {
@@ -132,7 +132,7 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 	if _, ok := f.load("other", 8); ok {
 		t.Error("there is one for another claim")
 	}
-	if err := f.save("kept", 1, b); err != nil {
+	if err := f.save("kept", 1, b, validity{}); err != nil {
 		t.Fatal(err)
 	}
 	f.sweep(func(id string) bool { return id == "kept" })
@@ -146,7 +146,7 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 		t.Error("a removed one is there")
 	}
 	none := newBindFiles("", "sidecar", nil)
-	if err := none.save("mine", 1, b); err != nil {
+	if err := none.save("mine", 1, b, validity{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -50,6 +50,10 @@
 //   - A binding survives the server: it is recorded with the claim in etcd, and
 //     later changes of it in the state directory. One that can't be kept there is
 //     refused, and what was in force before stays.
+//   - The binding of a claim with a process is in the state directory before the claim
+//     is answered, with how long it is valid; so are renewals of its lease. A server that
+//     is started again stops the process by that until it has taken the claim over. What
+//     is recorded late ends early, so a full disk never lets a process run for too long.
 //   - A heartbeat is answered from the run's record as it is then: a run that was
 //     canceled, or that somebody else has, is told so at once. While etcd does not
 //     answer, trust in the lease decides.

@@ -164,7 +164,7 @@ func (x *executors) save(e *executor) {
 		return
 	}
 	e.saved = true
-	if err := x.files.save(fileOf(e.id), e.fence, binding{ttl: e.ttl}); err != nil {
+	if err := x.files.save(fileOf(e.id), e.fence, binding{ttl: e.ttl}, validity{}); err != nil {
 		x.log.Error("the ttl of an executor can't be kept; after a restart it would be the default",
 			keyRun, e.id, keyDuration, e.ttl, keyError, err)
 	}

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
 )
 
 func FuzzDecodeBinding(f *testing.F) {
@@ -41,11 +45,44 @@ func FuzzDecodeBindFile(f *testing.F) {
 	f.Add([]byte(`{"v":1,"claim":"mine","fence":8,"bind":"{\"v\":1}"}`))
 	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":""}`))
 	f.Add([]byte(`{"v":1,"claim":"mi`))
+	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":"{\"v\":1}","lease":9,"sent":12,"ttl":5000000000}`))
+	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":"{\"v\":1}","lease":9}`))
 	f.Add([]byte(``))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		b, err := decodeBindFile(data, "mine", 7)
-		if err == nil && !bytes.Contains(data, []byte("7")) {
-			t.Errorf("%q is taken as %+v", data, b)
+		c, err := decodeBindFile(data, "mine")
+		if err != nil {
+			return
+		}
+		if !bytes.Contains(data, []byte("mine")) && !bytes.Contains(data, []byte(`\u`)) {
+			t.Errorf("%q is taken as %+v", data, c)
+		}
+		if c.valid != (validity{}) && c.valid.check() != nil {
+			t.Errorf("%q is valid as %+v", data, c.valid)
+		}
+	})
+}
+
+func FuzzDecodeLeases(f *testing.F) {
+	f.Add([]byte(`{"v":1,"boot":"abcdef01","leases":[{"lease":7,"sent":12,"ttl":5000000000},{"lease":-8,"sent":-3,"ttl":1000000000}]}`))
+	f.Add([]byte(`{"v":2,"boot":"abcdef01","windows":{}}`))
+	f.Add([]byte(`{"v":1,"boot":"abcdef01","leases":[{"lease":7,"sent":9223372036854775807,"ttl":1}]}`))
+	f.Add([]byte(`{"v":1,"boot":"abcdef01","leases":[{"lease":7,"ttl":0}]} {}`))
+	f.Add([]byte(`{"v":1,"leases":[{}]}`))
+	f.Add([]byte(`{"v":1,"boot":"ab`))
+	f.Add([]byte(``))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := decodeLeases(data)
+		if err != nil {
+			return
+		}
+		for _, l := range v.Leases {
+			w := lease.NewWindow(l.Sent, l.TTL)
+			if l.Lease == 0 || w.Until() < w.Sent || w.StopAt() > w.Until() {
+				t.Errorf("%q is taken as %+v", data, l)
+			}
+		}
+		if again, err := decodeLeases(store.Encode(v)); err != nil || again.Boot != v.Boot || !slices.Equal(again.Leases, v.Leases) {
+			t.Errorf("%q is %+v, and that is %+v, %v", data, v, again, err)
 		}
 	})
 }

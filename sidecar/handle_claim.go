@@ -46,6 +46,9 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 		return nil, err
 	}
 	h := s.holders.add(claim, w.bind, w.proc)
+	if err := s.holders.record(h); err != nil {
+		return nil, err
+	}
 	if claim.Context().Err() != nil { // lost, revoked or released at once
 		if err := claim.Err(); err != nil {
 			return nil, err

@@ -25,25 +25,27 @@ const (
 
 // live is the life of a server, once it answers:
 //
-//  1. etcd is reached.
+//  1. etcd is reached. Meanwhile the processes are stopped in time that an earlier
+//     server has bound claims to.
 //  2. The claims and the runs that an earlier server left are taken over.
 //  3. Claims are made and runs started, until a stop.
 //  4. The stop, as its mode says.
 func (s *Server) live(ctx context.Context, a *api, w *web) error {
-	client, mode, err := s.connect(ctx, a, w)
-	if client == nil {
-		return err
-	}
 	procs, err := newWatcher()
 	if err != nil {
-		return errors.Join(fmt.Errorf("sidecar: watch processes: %w", err), client.Leave())
+		return fmt.Errorf("sidecar: watch processes: %w", err)
+	}
+	before := watchOrphans(&s.cfg, procs, a.metrics)
+	client, mode, err := s.connect(ctx, a, w)
+	if client == nil {
+		before.stop()
+		return errors.Join(err, procs.close())
 	}
 	hub := newHub(client.Subscribe)
 	hs := newHolders(&s.cfg, hub, procs, a.metrics)
 	xs := newExecutors(&s.cfg, client, a.metrics)
 	looking, cancel := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
-	looks.Go(func() { hs.run(looking) })
 	looks.Go(func() { xs.run(looking) })
 
 	claims, err := client.Held(context.WithoutCancel(ctx))
@@ -52,6 +54,9 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 	} else {
 		executed, others := splitClaims(claims)
 		hs.resume(others)
+		looks.Go(func() { hs.run(looking) })
+		looks.Go(func() { hs.recordLeases(looking) })
+		before.stop()
 		xs.resume(client.LeftRooms(), executed)
 		xs.follow(looking, client.SubscribeRuns, &looks)
 		a.session.Store(newSession(client, hs, xs, hub))
@@ -61,6 +66,7 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 			mode, err = s.serving(ctx, client, w)
 		}
 	}
+	before.stop()
 	a.stopping.Store(errStopping)
 	a.waits.stop(errStopping)
 	hub.stop()

@@ -152,6 +152,11 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.saved, h.heard = saved, true
+	if _, ok := c.Validity(); ok && proc != nil {
+		if err := hs.save(h, bind); err != nil {
+			hs.log.Warn("the validity of a claim that was taken over can't be recorded", keyClaim, c.ID, keyError, err)
+		}
+	}
 	if left, _ := c.Trust(); left == 0 {
 		h.killAt = hs.clock.Now() // the time to stop has passed while no sidecar ran
 	}

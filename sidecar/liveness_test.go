@@ -339,7 +339,7 @@ func TestARestartedServerKeepsItsClaims(t *testing.T) {
 		}
 	}
 	r.free("db")
-	if left, err := filepath.Glob(filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "*.json")); err != nil || len(left) > 0 {
 		t.Errorf("files are left: %v, %v", left, err)
 	}
 }

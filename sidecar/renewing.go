@@ -39,10 +39,9 @@ func (hs *holders) rebind(h *holder, r RenewRequest, proc *process) error {
 		proc.close()
 		return nil
 	}
-	if err := hs.files.save(h.claim.ID, h.claim.Fence(), bind); err != nil {
+	if err := hs.save(h, bind); err != nil {
 		return problem.New(problem.StateUnwritable, "what claim %q is bound to stays as it was: %w", h.claim.ID, err)
 	}
-	h.saved = true
 	h.bind = bind
 	if proc != nil {
 		h.proc.close()

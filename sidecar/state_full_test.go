@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -82,5 +83,60 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 	eventually(t, "what the second held is free", func() bool { return r.claimed("db") == 1 })
 	if !first.lives() {
 		t.Error("the first was stopped")
+	}
+}
+
+// A process that could not be stopped by the next sidecar is not taken on, unless its
+// holder stops it itself.
+func TestAClaimWhoseProcessCannotBeRecordedIsRefused(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	p := spawn(t, sleeper)
+	room := fullDisk(t, r)
+	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	wantCode(t, err, problem.StateUnwritable)
+	r.free("db")
+	c := r.claim(sidecar.ClaimRequest{ID: "own", Pools: sidecar.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
+	if err := r.client.ReleaseFence(t.Context(), "own", c.Fence); err != nil {
+		t.Fatal(err)
+	}
+	room()
+	r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	if !p.lives() {
+		t.Error("the process was stopped")
+	}
+}
+
+// What is recorded of a renewal is left to the next sidecar.
+func TestEachRenewalOfABoundClaimIsRecorded(t *testing.T) {
+	t.Parallel()
+	r := single(t)
+	r.pool("db", 1, leases(5*time.Second))
+	p := spawn(t, sleeper)
+	begun := lease.BootClock().Now()
+	r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	type recorded struct {
+		Leases []struct{ Lease, Sent, TTL int64 }
+	}
+	read := func() (v recorded) {
+		data, err := os.ReadFile(filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "leases"))
+		if err == nil {
+			err = json.Unmarshal(data, &v)
+		}
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return v
+	}
+	eventually(t, "a renewal is recorded", func() bool {
+		v := read()
+		return len(v.Leases) == 1 && time.Duration(v.Leases[0].TTL) == 5*time.Second && time.Duration(v.Leases[0].Sent) > begun+time.Second
+	})
+	r.server.Stop(sidecar.Leave)
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if v := read(); len(v.Leases) != 1 {
+		t.Errorf("what is left to the next sidecar: %+v", v)
 	}
 }

@@ -1,0 +1,320 @@
+package sidecar
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+// validity records how long a lease is valid unless it is renewed: what its
+// [lease.Window] is made of. An older one is always safe, since it ends earlier.
+type validity struct {
+	Lease store.LeaseID `json:"lease,omitempty"`
+	Sent  time.Duration `json:"sent,omitempty"` // of [lease.BootClock], in nanoseconds
+	TTL   time.Duration `json:"ttl,omitempty"`  // in nanoseconds
+}
+
+// validityOf returns the validity of a claim; that of no lease if it is not valid now.
+func validityOf(c *berth.Claim) validity {
+	w, ok := c.Validity()
+	if !ok {
+		return validity{}
+	}
+	return validity{Lease: c.Lease, Sent: w.Sent, TTL: w.TTL}
+}
+
+// maxSent bounds times of the boot clock such that sums of them do not overflow.
+const maxSent = 1 << 61
+
+// check refuses what no lease has.
+func (v validity) check() error {
+	switch {
+	case v.Lease == 0:
+		return errors.New("a validity names no lease")
+	case v.Sent < -maxSent || v.Sent > maxSent:
+		return fmt.Errorf("sent is %d: no boot clock tells that", v.Sent)
+	case v.TTL < time.Second || v.TTL > pool.MaxLeaseDuration:
+		return fmt.Errorf("ttl is %s: allowed are 1s to %s", v.TTL, pool.MaxLeaseDuration)
+	}
+	return nil
+}
+
+// leasesFile is the file next to the bindings that holds the validity of their leases.
+// The files of claims end in .json, so it is none of them.
+const leasesFile = "leases"
+
+// maxLeasesFile is far more than the leases of one host take.
+const maxLeasesFile = 4 << 20
+
+// leasesValue is what that file holds. Times of the boot clock mean nothing after the
+// boot in which they were written.
+type leasesValue struct {
+	store.V
+	Boot   string     `json:"boot"`
+	Leases []validity `json:"leases"`
+}
+
+// decodeLeases reads the file.
+func decodeLeases(data []byte) (leasesValue, error) {
+	var v leasesValue
+	if err := decodeStrict(string(data), &v); err != nil {
+		return leasesValue{}, err
+	}
+	for _, l := range v.Leases {
+		if err := l.check(); err != nil {
+			return leasesValue{}, err
+		}
+	}
+	return v, nil
+}
+
+// saveLeases replaces the file.
+func (f bindFiles) saveLeases(boot string, all []validity) error {
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return err
+	}
+	return writeWhole(filepath.Join(f.dir, leasesFile), store.Encode(leasesValue{V: store.Now, Boot: boot, Leases: all}))
+}
+
+// save records a holder's binding, and how long its claim is valid.
+func (hs *holders) save(h *holder, bind binding) error {
+	valid := validity{}
+	if bind.proc.pid != 0 {
+		valid = validityOf(h.claim)
+	}
+	if err := hs.files.save(h.claim.ID, h.claim.Fence(), bind, valid); err != nil {
+		return err
+	}
+	h.saved = true
+	return nil
+}
+
+// record records the binding of a claim that was granted, if it is bound to a process:
+// before anybody is told of the claim, so that the next server can stop the process. If
+// that fails the claim is given back, unless its holder stops the process itself.
+func (hs *holders) record(h *holder) error {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h.proc == nil || h.saved || h.gone || h.releasing {
+		return nil
+	}
+	err := hs.save(h, h.bind)
+	switch {
+	case err == nil:
+		return nil
+	case h.bind.onlyKill:
+		hs.log.Warn("the validity of a claim can't be recorded; its holder alone stops its process if this server is killed", keyClaim, h.claim.ID, keyError, err)
+		return nil
+	}
+	hs.giveBack(h)
+	return problem.New(problem.StateUnwritable, "claim %q is released: the process that it is bound to could not be recorded: %w", h.claim.ID, err)
+}
+
+// recordLeases keeps the file of the leases of processes up to date until ctx ends. It has
+// a goroutine of its own, so that a slow disk keeps nobody from stopping processes. While
+// it fails, the next server goes by what was recorded last.
+func (hs *holders) recordLeases(ctx context.Context) {
+	if hs.files.dir == "" {
+		return
+	}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var recorded []validity
+	failed := false
+	for {
+		boot, all, ok := hs.leases()
+		if ok && !slices.Equal(all, recorded) {
+			err := hs.files.saveLeases(boot, all)
+			if err == nil {
+				recorded = all
+			} else if !failed {
+				hs.log.Warn("the validity of claims can't be recorded, trying again", keyFile, filepath.Join(hs.files.dir, leasesFile), keyError, err)
+			}
+			failed = err != nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// leases returns the validity of the leases that claims with a process are on, in the
+// order of their ids, and the boot of these processes. It is false once the claims are
+// left to the next server.
+func (hs *holders) leases() (boot string, all []validity, ok bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	for _, h := range hs.byID {
+		if h.proc == nil {
+			continue
+		}
+		if v := validityOf(h.claim); v.Lease != 0 {
+			boot, all = h.bind.proc.boot, append(all, v)
+		}
+	}
+	slices.SortFunc(all, func(a, b validity) int {
+		return cmp.Or(cmp.Compare(a.Lease, b.Lease), cmp.Compare(b.Sent, a.Sent))
+	})
+	all = slices.CompactFunc(all, func(a, b validity) bool { return a.Lease == b.Lease })
+	return boot, all, !hs.closed
+}
+
+// orphans are the processes that an earlier server has bound claims to. They are stopped
+// by the validity that it has recorded, until this server has taken the claims over.
+type orphans struct {
+	clock   lease.Clock
+	log     hclog.Logger
+	files   bindFiles
+	procs   *watcher
+	metrics *metrics
+
+	end  context.CancelFunc
+	task sync.WaitGroup
+
+	// What follows belongs to the task.
+	stopped  map[string]bool   // told to stop, by claim and fence
+	reported map[string]string // errors, by file
+}
+
+// watchOrphans checks the orphans once, and then until stop is called.
+func watchOrphans(cfg *Config, procs *watcher, m *metrics) *orphans {
+	o := newOrphans(cfg, lease.BootClock(), procs, m)
+	ctx, cancel := context.WithCancel(context.Background())
+	o.end = cancel
+	o.check()
+	o.task.Go(func() {
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				o.check()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return o
+}
+
+func newOrphans(cfg *Config, clock lease.Clock, procs *watcher, m *metrics) *orphans {
+	return &orphans{
+		clock: clock, log: cfg.Logger, procs: procs, metrics: m,
+		files:   newBindFiles(cfg.Options.StateDir, cfg.Options.Instance, cfg.Logger),
+		stopped: map[string]bool{}, reported: map[string]string{},
+	}
+}
+
+// stop ends the checks. It may be called more than once.
+func (o *orphans) stop() {
+	o.end()
+	o.task.Wait()
+}
+
+// check stops the processes whose time has come. It reads all files anew: should another
+// process have the state directory by now, its renewals count.
+func (o *orphans) check() {
+	if o.files.dir == "" {
+		return
+	}
+	entries, err := os.ReadDir(o.files.dir)
+	if err != nil {
+		o.report(o.files.dir, err)
+		return
+	}
+	leases := o.leases()
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok {
+			continue
+		}
+		c, err := o.files.read(id)
+		if err != nil {
+			o.report(o.files.path(id), err)
+			continue
+		}
+		if c.bind.proc.pid == 0 || c.valid.Lease == 0 {
+			continue
+		}
+		for _, l := range leases.Leases {
+			if l.Lease == c.valid.Lease && leases.Boot == c.bind.proc.boot && l.Sent > c.valid.Sent {
+				c.valid = l
+			}
+		}
+		o.judge(id, c)
+	}
+}
+
+// leases reads the file of the leases. Without it, what was valid when the bindings were
+// recorded counts.
+func (o *orphans) leases() leasesValue {
+	path := filepath.Join(o.files.dir, leasesFile)
+	data, err := readSmall(path, maxLeasesFile)
+	var v leasesValue
+	if err == nil {
+		v, err = decodeLeases(data)
+	}
+	if err != nil {
+		o.report(path, err)
+	}
+	return v
+}
+
+// report logs an error once that is about a file. That there is no file is no error.
+func (o *orphans) report(path string, err error) {
+	if errors.Is(err, fs.ErrNotExist) || o.reported[path] == err.Error() {
+		return
+	}
+	o.reported[path] = err.Error()
+	o.log.Error("until etcd is reached, processes that a state file is about may be stopped too early, or not at all",
+		keyFile, path, keyError, err)
+}
+
+// judge stops the process of a claim if its time has come: once with SIGTERM, and then
+// with SIGKILL until it is gone.
+func (o *orphans) judge(id string, c boundClaim) {
+	now, w := o.clock.Now(), lease.NewWindow(c.valid.Sent, c.valid.TTL)
+	claim := fmt.Sprintf("%s %d", id, c.fence)
+	sig := syscall.SIGKILL
+	if w.Trusted(now) {
+		sig = syscall.SIGTERM
+	}
+	if now < w.StopAt() || sig == syscall.SIGTERM && (c.bind.onlyKill || o.stopped[claim]) {
+		return
+	}
+	proc, err := o.procs.find(c.bind.proc)
+	if errors.Is(err, errNoProcess) {
+		return
+	}
+	if err == nil {
+		defer proc.close()
+		if !o.stopped[claim] {
+			o.log.Warn("a claim has not been taken over in time, stopping its process", keyClaim, id, keyPID, c.bind.proc.pid)
+		}
+		o.stopped[claim] = true
+		o.metrics.stopped.WithLabelValues(sig.String()).Inc()
+		err = proc.signal(sig)
+	}
+	if err != nil {
+		o.report(o.files.path(id), fmt.Errorf("process %d could not be stopped: %w", c.bind.proc.pid, err))
+	}
+}

@@ -1,0 +1,204 @@
+//go:build linux
+
+package sidecar
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/lease"
+)
+
+// setClock is a clock that is set.
+type setClock struct{ now time.Duration }
+
+func (c *setClock) Now() time.Duration { return c.now }
+
+// orphanage has orphans on a clock that is set.
+type orphanage struct {
+	*orphans
+	t     *testing.T
+	clock *setClock
+	log   *bytes.Buffer
+}
+
+func newOrphanage(t *testing.T) *orphanage {
+	t.Helper()
+	procs, err := newWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := procs.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	log := new(bytes.Buffer)
+	cfg := &Config{
+		Logger:  hclog.New(&hclog.LoggerOptions{Output: log}),
+		Options: berth.Options{StateDir: t.TempDir(), Instance: Instance},
+	}
+	clock := &setClock{}
+	return &orphanage{orphans: newOrphans(cfg, clock, procs, newMetrics(nil)), t: t, clock: clock, log: log}
+}
+
+// orphan is a process that a claim was bound to.
+type orphan struct {
+	t   *testing.T
+	cmd *exec.Cmd
+}
+
+// bind starts a process and records a claim that is bound to it.
+func (o *orphanage) bind(id string, valid validity, change func(*binding)) *orphan {
+	o.t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		o.t.Fatal(err)
+	}
+	x := &orphan{t: o.t, cmd: cmd}
+	o.t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	proc, err := o.procs.open(cmd.Process.Pid)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	b := binding{proc: proc.id}
+	proc.close()
+	if change != nil {
+		change(&b)
+	}
+	if err := o.files.save(id, 7, b, valid); err != nil {
+		o.t.Fatal(err)
+	}
+	return x
+}
+
+// endedBy waits for the end and wants a signal to have brought it.
+func (x *orphan) endedBy(sig syscall.Signal) {
+	x.t.Helper()
+	_ = x.cmd.Wait() // the state tells
+	if got := x.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != sig {
+		x.t.Errorf("ended by %s, want %s", got, sig)
+	}
+}
+
+// unharmed wants a process that no signal was sent to: the one that ends it is the test's.
+func (x *orphan) unharmed() {
+	x.t.Helper()
+	if err := x.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		x.t.Error(err)
+	}
+	x.endedBy(syscall.SIGUSR1)
+}
+
+// boot is that of processes here.
+func (o *orphanage) boot() string { return o.procs.boot }
+
+const orphanTTL = time.Minute
+
+func validFrom(sent time.Duration) validity {
+	return validity{Lease: 9, Sent: sent, TTL: orphanTTL}
+}
+
+func TestAnOrphanIsToldToStopAndKilledInTime(t *testing.T) {
+	o := newOrphanage(t)
+	w := lease.NewWindow(0, orphanTTL)
+	stubborn := o.bind("stubborn", validFrom(0), func(b *binding) { b.onlyKill = true })
+	plain := o.bind("plain", validFrom(0), nil)
+	o.clock.now = w.StopAt() - 1
+	o.check()
+	if len(o.stopped) > 0 {
+		t.Errorf("stopped too early: %v", o.stopped)
+	}
+	o.clock.now = w.StopAt()
+	o.check()
+	plain.endedBy(syscall.SIGTERM)
+	o.clock.now = w.Until() - 1
+	o.check()
+	if len(o.stopped) != 1 {
+		t.Errorf("stopped: %v", o.stopped)
+	}
+	o.clock.now = w.Until()
+	o.check()
+	stubborn.endedBy(syscall.SIGKILL)
+	o.check() // both are gone
+	if o.log.Len() == 0 || strings.Contains(o.log.String(), "[ERROR]") {
+		t.Errorf("log: %s", o.log)
+	}
+}
+
+func TestNoProcessIsStoppedThatNoClaimIsKnownToBeBoundTo(t *testing.T) {
+	o := newOrphanage(t)
+	all := []*orphan{
+		o.bind("later", validFrom(0), func(b *binding) { b.proc.start -= 100 }),
+		o.bind("boot", validFrom(0), func(b *binding) { b.proc.boot = "earlier" }),
+		o.bind("space", validFrom(0), func(b *binding) { b.proc.space++ }),
+		o.bind("unknown", validity{}, nil), // of a sidecar that recorded no validity
+	}
+	released := o.bind("released", validFrom(0), nil)
+	o.files.remove("released")
+	o.clock.now = time.Hour
+	o.check()
+	for _, x := range append(all, released) {
+		x.unharmed()
+	}
+}
+
+func TestTheLastRecordedRenewalOfALeaseCounts(t *testing.T) {
+	o := newOrphanage(t)
+	x := o.bind("mine", validFrom(0), nil)
+	if err := o.files.saveLeases(o.boot(), []validity{validFrom(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	o.clock.now = time.Hour
+	o.check()
+	if len(o.stopped) > 0 {
+		t.Error("the renewal was passed over")
+	}
+	o.clock.now += orphanTTL
+	o.check()
+	x.endedBy(syscall.SIGKILL)
+
+	late := o.bind("late", validFrom(0), nil)
+	if err := o.files.saveLeases("earlier", []validity{validFrom(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	o.clock.now = time.Hour
+	o.check()
+	late.endedBy(syscall.SIGKILL) // that of an earlier boot tells nothing
+}
+
+func TestAStateFileOfAnotherVersionIsNamedOnceAndTheBindingsCount(t *testing.T) {
+	o := newOrphanage(t)
+	x := o.bind("mine", validFrom(0), nil)
+	path := filepath.Join(o.files.dir, leasesFile)
+	other := filepath.Join(o.files.dir, "other.json")
+	for _, name := range []string{path, other} {
+		if err := os.WriteFile(name, []byte(`{"v":2,"news":1}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.check()
+	o.check()
+	for _, name := range []string{path, other} {
+		if log := o.log.String(); strings.Count(log, name) != 1 || !strings.Contains(log, "it has version 2") {
+			t.Errorf("log: %s", log)
+		}
+	}
+	o.clock.now = orphanTTL
+	o.check()
+	x.endedBy(syscall.SIGKILL)
+}
