@@ -47,6 +47,12 @@ func TestAWorkerThatIsDrainedTakesNothingNewAlsoAfterARestartUntilItIsResumed(t 
 
 	w = y.worker("a", dir, 2, s)
 	w.is(t, step.Drained)
+	eventually(t, "it has found its command", func() bool { // which a stage forgets when it ends
+		found := make(chan bool, 1)
+		id := store.StepID{Run: "r", Step: "m"}
+		w.tell(func() { found <- w.active[id] != nil && w.active[id].job != nil })
+		return <-found
+	})
 	for range 3 {
 		w.nudge(t)
 	}
