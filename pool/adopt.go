@@ -169,24 +169,16 @@ func (c *core) reconcile(now time.Time) {
 	c.reconcileWaiters()
 }
 
+// reconcileWaiters has waiters written again that are missing in the wait queue, and
+// orphaned ones deleted.
 func (c *core) reconcileWaiters() {
-	stands, dropping := map[Order]bool{}, map[Order]bool{}
 	for _, e := range c.queue {
-		stands[e.order] = true
 		if i, found := c.view.findWaiter(e.order); e.written && e.writtenAt <= c.view.rev && (!found || len(c.view.line[i].in) < len(e.needs)) {
 			e.written = false
 			c.dirty = true
 		}
 	}
-	for _, d := range slices.Concat(c.drops, c.shelf.drops) {
-		dropping[d.order] = true
-	}
-	for _, w := range c.view.line {
-		if c.ours(w) && !stands[w.order] && !dropping[w.order] {
-			c.log.Warn("taking a waiter out of the wait queue that no request of this instance stands for", "claim", w.order.Claim)
-			c.drops = append(c.drops, drop{pools: poolNames(w.value.Pools), order: w.order})
-		}
-	}
+	c.dropOrphans()
 }
 
 // Reconcile frees what hangs on this instance's leases and is no claim of it, as it

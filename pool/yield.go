@@ -183,7 +183,7 @@ func (c *core) answerProbes(now time.Time) {
 }
 
 // dropOrphans has the waiters of this instance deleted that belong to no request, as an
-// earlier life leaves them.
+// earlier life leaves them, or a restore of etcd brings them back.
 func (c *core) dropOrphans() {
 	for _, w := range c.view.line {
 		if e := c.entries[w.order.Claim]; c.ours(w) && (e == nil || e.order != w.order || e.state > claiming) {
@@ -194,6 +194,7 @@ func (c *core) dropOrphans() {
 
 func (c *core) dropOrphan(w *waiter) {
 	if !c.dropping(w.order) {
+		c.log.Warn("deleting an orphaned waiter of this instance", "claim", w.order.Claim)
 		c.drops = append(c.drops, drop{pools: poolNames(w.value.Pools), order: w.order})
 		c.dirty = true
 	}
