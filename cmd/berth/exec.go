@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -134,6 +135,7 @@ func (s *session) exec(cmd command) error {
 // take opens the holder and takes the slots. What it got before an error is
 // given back by the caller.
 func (s *session) take(ctx context.Context) (err error) {
+	wait := s.request.Wait
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
@@ -145,7 +147,7 @@ func (s *session) take(ctx context.Context) (err error) {
 			watchWait(watching, s.holder, s.request.ID, s.waits)
 		}
 	}()
-	s.held, err = s.holder.claim(ctx, s.request)
+	s.held, err = s.claim(ctx, wait)
 	stop()
 	<-watched
 	return err
@@ -177,6 +179,50 @@ func (s *session) reach(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// claim waits for the slots, and asks again for the same while etcd or the sidecar is away.
+// Wait is all that exec may wait, and the request says what is left of it for slots.
+func (s *session) claim(ctx context.Context, wait time.Duration) (held, error) {
+	r, begun := s.request, time.Now()
+	for {
+		c, err := s.holder.claim(ctx, r)
+		r.Wait = restOf(s.request.Wait, begun)
+		switch {
+		case err == nil:
+			return c, nil
+		case !isAway(err), wait == 0, ctx.Err() != nil:
+			return nil, err
+		case r.Wait == 0:
+			return nil, problem.New(problem.ClaimTimeout, "timed out after %s: %s", human(wait), explain(err))
+		}
+		select {
+		case <-time.After(min(awayPause, r.Wait)):
+			r.Wait = restOf(s.request.Wait, begun)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// awayPause is the pause before an etcd or a sidecar that is away is asked again.
+const awayPause = 200 * time.Millisecond
+
+// restOf is what is left of a wait that was begun then, in whole milliseconds: it
+// is told to people. Only one that is over is 0.
+func restOf(wait time.Duration, begun time.Time) time.Duration {
+	const unit = time.Millisecond
+	left := max(0, wait-time.Since(begun))
+	return min(wait, (left + unit - 1).Truncate(unit))
+}
+
+// isAway tells whether an error says that etcd or a sidecar is not there now.
+func isAway(err error) bool {
+	switch problem.CodeOf(err) {
+	case problem.Unavailable, problem.Stopping, problem.EtcdUnavailable:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded) // that of a try
 }
 
 // tryReach is one try, which lasts that long at most.

@@ -13,7 +13,8 @@ type holder interface {
 	// lease is how long the leases of a pool's claims live.
 	lease(ctx context.Context, pool string) (time.Duration, error)
 	// claim takes the slots, waiting as long as the request says. If ctx ends
-	// first, nothing is taken and nothing waits.
+	// first, nothing is taken and nothing waits. After an error of [isAway] the same
+	// request finds its claim, or its place in the wait queue.
 	claim(ctx context.Context, r pool.Request) (held, error)
 	// why tells why a claim waits. An unknown claim is a problem.
 	why(ctx context.Context, id string) (pool.Reason, error)

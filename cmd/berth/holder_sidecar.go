@@ -73,52 +73,19 @@ func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, 
 	return time.Duration(p.LeaseDuration), nil
 }
 
-// awayPause is the pause before a sidecar that is away is asked again.
-const awayPause = 200 * time.Millisecond
-
-// claim asks, and asks again for the same while the sidecar is away: it then finds
-// its claim, or its place in line.
 func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
-	begun := time.Now()
-	for {
-		request := sidecar.ClaimRequest{
-			ID: r.ID, Pools: r.Slots, Priority: r.Priority,
-			Wait:  sidecar.DurationOf(restOf(r.Wait, begun)),
-			RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.asker,
-		}
-		if h.local { // until the command runs
-			request.PID, request.OnlyKill = os.Getpid(), true
-		}
-		claim, err := h.client.Claim(ctx, request)
-		switch {
-		case err == nil:
-			return watchClaim(h, claim), nil
-		case !isAway(err) || time.Since(begun) >= r.Wait:
-			return nil, err
-		}
-		select {
-		case <-time.After(awayPause):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	request := sidecar.ClaimRequest{
+		ID: r.ID, Pools: r.Slots, Priority: r.Priority, Wait: sidecar.DurationOf(r.Wait),
+		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.asker,
 	}
-}
-
-// restOf is what is left of a wait that was begun then, in whole milliseconds: it
-// is told to people. Only one that is over is 0.
-func restOf(wait time.Duration, begun time.Time) time.Duration {
-	const unit = time.Millisecond
-	left := max(0, wait-time.Since(begun))
-	return min(wait, (left + unit - 1).Truncate(unit))
-}
-
-// isAway tells whether an error says that a sidecar is not there now.
-func isAway(err error) bool {
-	switch problem.CodeOf(err) {
-	case problem.Unavailable, problem.Stopping, problem.EtcdUnavailable:
-		return true
+	if h.local { // until the command runs
+		request.PID, request.OnlyKill = os.Getpid(), true
 	}
-	return errors.Is(err, context.DeadlineExceeded) // that of a try
+	claim, err := h.client.Claim(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return watchClaim(h, claim), nil
 }
 
 func (h *sidecarHolder) why(ctx context.Context, id string) (pool.Reason, error) {
