@@ -86,6 +86,9 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	return a, nil
 }
 
+// tokenScheme names the bearer token in the document.
+const tokenScheme = "token"
+
 // schemaPrefix begins references to schemas of the document.
 const schemaPrefix = "#/components/schemas/"
 
@@ -112,7 +115,12 @@ func apiConfig(version string) huma.Config {
 			},
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {
+					Type: "http", Scheme: "bearer",
+					Description: "The token of the server's settings. The unix socket needs none.",
+				}},
 			},
+			Security: []map[string][]string{{tokenScheme: {}}},
 		},
 		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
 		DefaultFormat:                "application/json",

@@ -79,8 +79,12 @@ func (s *session) viewAge(ctx context.Context) time.Duration {
 // registerHealth registers what is asked about the process itself.
 func (a *api) registerHealth(h huma.API) {
 	const tag = "process"
-	handle(a, h, operation(h, "health", http.MethodGet, healthPath, tag, "Tell that the process lives"), a.health)
-	huma.Register(h, operation(h, "ready", http.MethodGet, readyPath, tag, "Tell whether claims can be made"), a.readiness)
+	health := operation(h, "health", http.MethodGet, healthPath, tag, "Report that the process is alive")
+	health.Security = []map[string][]string{} // probes have no token
+	handle(a, h, health, a.health)
+	ready := operation(h, "ready", http.MethodGet, readyPath, tag, "Report whether claims can be granted")
+	ready.Security = health.Security
+	huma.Register(h, ready, a.readiness)
 	a.mux.Handle("GET "+metricsPath, metricsHandler(a.cfg))
 }
 

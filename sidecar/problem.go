@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ const problemType = "application/problem+json"
 type Problem struct {
 	Title  string       `json:"title" doc:"What the code means."`
 	Status int          `json:"status"`
-	Code   string       `json:"code" doc:"Stable."`
+	Code   string       `json:"code" doc:"What went wrong, for programs. Codes are stable; new ones may be added."`
 	Detail string       `json:"detail" doc:"What happened and what to do, for a person."`
 	Errors []FieldError `json:"errors,omitempty" nullable:"false" doc:"The fields of the input that are at fault."`
 
@@ -39,6 +40,14 @@ type Problem struct {
 
 	// crossSite tells that the page of another site had a browser ask.
 	crossSite bool
+}
+
+// TransformSchema lists the codes in the OpenAPI document.
+func (*Problem) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	for _, c := range slices.Sorted(slices.Values(problem.Codes())) {
+		s.Properties["code"].Enum = append(s.Properties["code"].Enum, string(c))
+	}
+	return s
 }
 
 // FieldError is one field of the input that is at fault.

@@ -1,0 +1,31 @@
+package sidecar
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The committed document is what clients are generated from without a running
+// sidecar. BERTH_UPDATE=1 writes it.
+func TestTheCommittedDocumentIsCurrent(t *testing.T) {
+	const path = "../docs/openapi.yaml"
+	a, err := newAPI(&Config{}, newMetrics(prometheus.NewRegistry()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv("BERTH_UPDATE") != "" {
+		if err := os.WriteFile(path, a.yaml, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	committed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(committed), string(a.yaml)); diff != "" {
+		t.Errorf("%s is not current (-committed +served), BERTH_UPDATE=1 writes it:\n%s", path, diff)
+	}
+}
