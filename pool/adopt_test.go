@@ -1,11 +1,13 @@
 package pool
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 )
 
 // Two hosts that claim one id at the same moment see it when the watch of the later
@@ -159,4 +161,112 @@ func TestClaimsOfOneIDThatWaitOnTwoInstancesAreTwoWaiters(t *testing.T) {
 		t.Errorf("%d wait, want 2", n)
 	}
 	r.sound()
+}
+
+// restore has etcd go back to an earlier revision, as a restore without --bump-revision
+// does. There is a pool, and its slot is held by another host if it is taken.
+func (r *rig) restore(taken bool) {
+	r.t.Helper()
+	r.etcd = storetest.New(storetest.Options{})
+	grant := func() store.LeaseID {
+		id, _, err := r.etcd.Grant(time.Hour)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return id
+	}
+	spec := DefaultSpec()
+	spec.Limit, spec.ReserveAfter = 1, NeverReserve
+	r.txn(store.Put(r.keys.Spec("db"), encodeSpec(spec, layoutOf(1), 0), 0))
+	if taken {
+		rec := record{Pools: map[string]int{"db": 1}, Holder: Holder{Host: "other", Instance: "i"}, Since: r.now}
+		r.txn(store.Put(r.keys.Slot("db", 0, 0), store.Encode(slotValue{V: store.Now, N: 1, Claim: "theirs", Record: store.Encode(&rec)}), grant()))
+	}
+	for _, h := range r.hosts {
+		clear(h.leases)
+		h.line = grant()
+		h.resync(store.ErrRestored)
+	}
+}
+
+// An instance goes on after a restore that has taken revisions back: whatever waits for one
+// of before would wait until etcd has come to it again.
+func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
+	// answered has etcd answer the next call. The instance gets the answer later.
+	answered := func(r *rig, h *rigHost) (late func()) {
+		call := h.next(r.now)
+		if call == nil {
+			r.t.Fatal("there is no call")
+		}
+		resp, err := r.etcd.Txn(call.txn)
+		if err != nil || !resp.Succeeded {
+			r.t.Fatal(resp, err)
+		}
+		return func() { h.answer(call, resp, err, r.now) }
+	}
+	for name, before := range map[string]func(r *rig, h *rigHost) (late func()){
+		"its guard is put, and its view behind": func(r *rig, h *rigHost) func() {
+			h.phase = opening
+			answered(r, h)()
+			return nil
+		},
+		"its guard is put, and the answer late": func(r *rig, h *rigHost) func() {
+			h.phase = opening
+			return answered(r, h)
+		},
+		"its claim is granted, and the answer late": func(r *rig, h *rigHost) func() {
+			h.wedged = true
+			h.ask("a", 1)
+			h.wedged = false
+			return answered(r, h)
+		},
+		"its claim is granted, and its view behind": func(r *rig, h *rigHost) func() {
+			h.wedged = true
+			h.ask("a", 1)
+			h.wedged = false
+			answered(r, h)()
+			h.view.rev = 1
+			return nil
+		},
+		"it waits to try again": func(r *rig, h *rigHost) func() {
+			h.ask("held", 1).got()
+			h.ask("a", 1).waits()
+			h.entries["a"].retryAt = r.etcd.Revision()
+			return nil
+		},
+	} {
+		for _, taken := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, taken %t", name, taken), func(t *testing.T) {
+				r := newRig(t, "one")
+				h := r.hosts[0]
+				r.pool("db", 1)
+				for range 100 {
+					r.txn(store.Put("/b/else", nil, 0))
+				}
+				r.settle()
+				late := before(r, h)
+				r.restore(taken)
+				if late != nil {
+					late()
+				}
+				r.pass(time.Second)
+				if h.phase != normal {
+					t.Fatalf("it is in phase %d until revision %d, and etcd is at %d", h.phase, h.settleAt, r.etcd.Revision())
+				}
+				etcd := newReader(r.snapshot(), r.keys).core.view
+				for id, e := range h.entries {
+					if cv := etcd.claims[id]; e.state == held && (cv == nil || cv.rev != e.fence()) {
+						t.Errorf("%s is held, and etcd does not have it", id)
+					}
+					if e.state == queued {
+						r.wantLine(id)
+					}
+				}
+				if e := h.entries["a"]; e != nil && !taken && e.state != held {
+					t.Error("a waits, and there is a slot for it")
+				}
+				r.sound()
+			})
+		}
+	}
 }

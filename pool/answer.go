@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -25,6 +26,9 @@ const (
 // answer takes the answer to a call.
 func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time) {
 	c.calling = false
+	if err == nil && call.restores != c.restores {
+		err = fmt.Errorf("the answer was on its way: %w", store.ErrRestored)
+	}
 	if errors.Is(err, store.ErrNoSpace) {
 		c.fullUntil = now.Add(fullPause)
 	}

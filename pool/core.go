@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -86,6 +87,7 @@ type core struct {
 	calling  bool   // a call is under way
 	loaded   bool   // the view has something
 	history  uint64 // the history of etcd that the view is of
+	restores int    // how often etcd's revisions went back
 	heard    time.Time
 	dirty    bool // something happened that could let somebody in
 
@@ -247,9 +249,12 @@ func (c *core) publishPools(m store.FeedMessage) {
 // snapshot replaces the view. Claims of ours that it should show and does not
 // are lost.
 func (c *core) snapshot(s store.Snapshot) {
-	restored := s.Revision < c.view.rev
+	restored := s.Revision < c.view.rev || errors.Is(s.Reason, store.ErrRestored)
 	c.view.load(s)
 	c.loaded, c.history = true, s.History
+	if restored {
+		c.wentBack()
+	}
 	c.reconcileAt = time.Time{} // etcd may have been restored
 	for _, e := range c.sorted() {
 		if e.state == queued {
@@ -261,6 +266,17 @@ func (c *core) snapshot(s store.Snapshot) {
 		if !c.stands(e, e.fence()) {
 			c.gone(e)
 		}
+	}
+}
+
+// wentBack takes that etcd's revisions went back: it may not come to those that the instance
+// knew for a long time, and an answer that is on its way may be of the history before.
+func (c *core) wentBack() {
+	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.view.rev)
+	c.restores++
+	c.phase = opening
+	for _, e := range c.entries {
+		e.retryAt, e.writtenAt = 0, 0
 	}
 }
 
@@ -307,8 +323,9 @@ func (c *core) progress() {
 
 // call is what the core wants of etcd next. With no batch, it closes the door.
 type call struct {
-	txn   *pb.TxnRequest
-	batch *batch
+	txn      *pb.TxnRequest
+	batch    *batch
+	restores int // of the core, when it was made
 }
 
 // behind tells whether something waits for the view to come up to a revision.
@@ -334,7 +351,7 @@ func (c *core) next(now time.Time) *call {
 			return nil
 		}
 		c.calling = true
-		return &call{txn: c.door(now)}
+		return &call{txn: c.door(now), restores: c.restores}
 	}
 	if c.reconciles(now) {
 		c.reconcile(now)
@@ -344,7 +361,7 @@ func (c *core) next(now time.Time) *call {
 		return nil
 	}
 	c.calling = true
-	return &call{txn: b.txn, batch: b}
+	return &call{txn: b.txn, batch: b, restores: c.restores}
 }
 
 // door is the transaction that closes the door. A full etcd takes deletes only:

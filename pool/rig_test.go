@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -107,8 +108,9 @@ func (r *rig) host(name string, adopt ...store.LeaseID) *rigHost {
 	return h
 }
 
-func (h *rigHost) resync() {
-	s := store.Snapshot{Revision: h.r.etcd.Revision()}
+// resync has the feed of a host read everything, and again if there is a reason.
+func (h *rigHost) resync(reason ...error) {
+	s := store.Snapshot{Revision: h.r.etcd.Revision(), Reason: errors.Join(reason...)}
 	for kv := range h.r.etcd.All(h.r.keys.Pools()) {
 		s.KVs = append(s.KVs, kv)
 	}
