@@ -100,8 +100,8 @@ func (w *world) hang() {
 	}
 }
 
-// blockedBy returns a waiter of a live host that is granted as soon as all those of a hung
-// one are out of the way.
+// blockedBy returns a waiter of a live host that lacks only what those of a hung one keep: it
+// fits as soon as that is free, and is granted with them out of the way.
 func (w *world) blockedBy(hung *simHost) string {
 	for _, h := range w.hosts {
 		c := h.core
@@ -109,23 +109,53 @@ func (w *world) blockedBy(hung *simHost) string {
 			continue
 		}
 		line := c.candidates()
-		all := make([]*Waiting, len(line))
+		now, without := make([]*Waiting, len(line)), make([]*Waiting, len(line))
 		for i, cd := range line {
 			if cd.e != nil {
-				all[i] = cd.e.waiting
+				now[i], without[i] = cd.e.waiting, cd.e.waiting
 				continue
 			}
 			out := *cd.w.waiting
 			out.Yielded = out.Yielded || cd.w.by.name == hung.core.name()
-			all[i] = &out
+			now[i], without[i] = cd.w.waiting, &out
 		}
-		for _, i := range Admit(c.view.rooms(), all).Grants {
-			if e := line[i].e; e.retryAt <= c.view.rev && e.req.Place == nil {
+		for _, i := range Admit(c.view.rooms(), without).Grants {
+			e := line[i].e
+			if e.retryAt > c.view.rev || e.req.Place != nil {
+				continue
+			}
+			// A live waiter may reserve only because the hung one's reservation stops another
+			// from doing so. What it keeps is not kept by the hung one.
+			if fits(freeWithout(c.view.rooms(), now, without, i), e.waiting) {
 				return e.req.ID
 			}
 		}
 	}
 	return ""
+}
+
+// freeWithout returns what is left for the waiter with that index if all before it keep what
+// they keep now, except for those that yield in without.
+func freeWithout(rooms []Room, line, without []*Waiting, behind int) []int {
+	all := make([]*Waiting, len(line))
+	for i, w := range line {
+		other := *w
+		other.Mine = false // so that the decision names all that reserve
+		all[i] = &other
+	}
+	free := freeRoom(rooms)
+	// One room that stays free has the decision go on to the end.
+	d := Admit(append(rooms, Room{Limit: 1}), all)
+	for _, i := range merge(d.Fits, d.Keeps) {
+		if i >= behind || without[i].Yielded {
+			continue
+		}
+		take(free, all[i])
+		if all[i].Exclusive && slices.Contains(d.Fits, i) {
+			closeRooms(free, all[i])
+		}
+	}
+	return free
 }
 
 // TestEveryPartOfAYieldIsNeeded takes one part of the probes from every schedule, and

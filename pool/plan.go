@@ -186,6 +186,9 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 		rooms[p.number].Used += o.used // what this batch gives back
 	}
 	if c.hopeless(rooms, now) {
+		for _, e := range c.queue {
+			e.due = false // others have taken those slots
+		}
 		return false
 	}
 	c.watch(now)

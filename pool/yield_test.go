@@ -206,6 +206,27 @@ func TestAnInstanceThatCanNotTakeItsSlotsYields(t *testing.T) {
 	first.got()
 }
 
+// An instance without a place for what it is due does not answer a probe. It does so as soon
+// as others have taken those slots, and not a tick later.
+func TestAnInstanceAnswersOnceOthersHaveTakenWhatItWasDue(t *testing.T) {
+	r := newRig(t, "two", "one") // two sees what it is due in each tick before one takes it
+	two, one := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	one.ask("held", 1).got()
+	places := NewPlaces(1)
+	places.New().Force()
+	two.ask("first", 1, func(req *Request) { req.Place = places.New() })
+	next := one.ask("next", 1)
+	one.giveBack("held")
+	for begun := r.now; len(next.reply) == 0 && r.now.Sub(begun) < time.Minute; {
+		r.pass(tickEvery)
+	}
+	next.got()
+	if by := one.view.instances[two.core.name()]; by.yielded || by.probed > 0 {
+		t.Errorf("it has not answered: %+v", *by)
+	}
+}
+
 // A waiter in etcd that its instance knows nothing of, as an earlier life may leave it,
 // must not make the live waiters of that instance yield.
 func TestAnOrphanedWaiterOfALiveInstanceIsDeletedOnceItIsProbed(t *testing.T) {
