@@ -91,9 +91,24 @@ func (hs *holders) giveBack(h *holder) {
 	if h.gone || hs.closed {
 		return
 	}
+	hs.beginRelease(h)
+	hs.tasks.Go(func() { _ = hs.finish(hs.quit, h) }) // an error is the end of the server
+}
+
+// beginRelease begins to give a claim back. Its binding is forgotten first: the next server
+// would take a claim that was released for one that was lost.
+func (hs *holders) beginRelease(h *holder) {
 	h.releasing = true
 	h.unhook()
-	hs.tasks.Go(func() { _ = hs.finish(hs.quit, h) }) // an error is the end of the server
+	hs.forget(h)
+}
+
+// forget removes the file of a holder.
+func (hs *holders) forget(h *holder) {
+	if h.saved {
+		h.saved = false
+		hs.files.remove(h.claim.ID)
+	}
 }
 
 // finish releases a claim, and forgets it if that came to an end.
@@ -118,8 +133,7 @@ func (hs *holders) release(ctx context.Context, id string, fence int64) (bool, e
 		return false, nil
 	}
 	first := !h.releasing
-	h.releasing = true
-	h.unhook()
+	hs.beginRelease(h)
 	hs.mu.Unlock()
 	err := hs.finish(ctx, h)
 	if err != nil && first {

@@ -125,9 +125,7 @@ func (hs *holders) drop(h *holder) {
 	if hs.byID[h.claim.ID] == h {
 		delete(hs.byID, h.claim.ID)
 	}
-	if h.saved {
-		hs.files.remove(h.claim.ID)
-	}
+	hs.forget(h)
 	if h.why != nil {
 		hs.ended.add(h.claim.ID, h.why, hs.clock.Now())
 	}

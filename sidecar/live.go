@@ -55,8 +55,8 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 		executed, others := splitClaims(claims)
 		hs.resume(others)
 		looks.Go(func() { hs.run(looking) })
+		before.takenOver(others)
 		looks.Go(func() { hs.recordLeases(looking) })
-		before.stop()
 		xs.resume(client.LeftRooms(), executed)
 		xs.follow(looking, client.SubscribeRuns, &looks)
 		a.session.Store(newSession(client, hs, xs, hub))
@@ -66,12 +66,12 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 			mode, err = s.serving(ctx, client, w)
 		}
 	}
-	before.stop()
 	a.stopping.Store(errStopping)
 	a.waits.stop(errStopping)
 	hub.stop()
 	err = errors.Join(err, s.end(mode, client, hs, xs, w, a))
 
+	before.stop()
 	cancel()
 	looks.Wait()
 	hs.leave()

@@ -116,12 +116,9 @@ func (hs *holders) signal(h *holder, sig syscall.Signal) {
 // resume takes over the claims that an earlier process left, each with the
 // binding that was recorded last.
 func (hs *holders) resume(claims []*berth.Claim) {
-	held := map[string]bool{}
 	for _, c := range claims {
-		held[c.ID] = true
 		hs.resumeOne(c)
 	}
-	hs.files.sweep(func(id string) bool { return held[id] })
 }
 
 func (hs *holders) resumeOne(c *berth.Claim) {

@@ -3,10 +3,14 @@ package sidecar_test
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
@@ -53,5 +57,79 @@ func TestADeleteThatAnswers204HasFreedTheSlots(t *testing.T) {
 	}
 	if len(after.KVs) == 0 {
 		t.Error("the claim that is held is gone, too")
+	}
+}
+
+// bindFilesOf are the names of the files that record what claims are bound to.
+func bindFilesOf(r *running) (names []string) {
+	r.t.Helper()
+	all, err := filepath.Glob(filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "*.json"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, path := range all {
+		names = append(names, filepath.Base(path))
+	}
+	return names
+}
+
+func TestTheProcessOfAClaimThatWasRevokedWhileNoServerRanIsStopped(t *testing.T) {
+	t.Parallel()
+	r := single(t)
+	r.pool("db", 3)
+	procs := map[string]*child{}
+	for _, id := range []string{"revoked", "kept", "released"} {
+		procs[id] = spawn(t, sleeper)
+		r.claim(sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}, PID: procs[id].pid()})
+	}
+	if err := r.client.Release(t.Context(), "released"); err != nil {
+		t.Fatal(err)
+	}
+	r.server.Stop(sidecar.Leave)
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := berth.Connect(t.Context(), berth.Options{Endpoints: r.cfg.Options.Endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.Revoke(t.Context(), "revoked", true); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Logger = nil
+	r = start(t, r.cfg)
+	if got := procs["revoked"].endedBy(); got != syscall.SIGTERM {
+		t.Errorf("the process ended by %s", got)
+	}
+	eventually(t, "the binding is forgotten", func() bool { return slices.Equal(bindFilesOf(r), []string{"kept.json"}) })
+	for _, id := range []string{"kept", "released"} {
+		if !procs[id].lives() {
+			t.Errorf("the process of %s was stopped", id)
+		}
+	}
+	if n := r.claimed("db"); n != 1 {
+		t.Errorf("%d slots are held", n)
+	}
+}
+
+// The next server must not take a claim that was released for one that was lost.
+func TestTheBindingOfAClaimIsForgottenBeforeItsSlotsAreFree(t *testing.T) {
+	etcd := embedtest.Cluster(t, 1)
+	r := start(t, config(t, etcd.Endpoints()[0]))
+	r.pool("db", 1)
+	p := spawn(t, sleeper)
+	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	etcd.Stop(0)
+	released := make(chan error, 1)
+	go func() { released <- r.client.Release(t.Context(), "mine") }()
+	eventually(t, "the binding is forgotten", func() bool { return len(bindFilesOf(r)) == 0 })
+	etcd.Restart(0)
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	r.free("db")
+	if !p.lives() {
+		t.Error("the process was stopped")
 	}
 }

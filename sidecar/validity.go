@@ -179,7 +179,8 @@ func (hs *holders) leases() (boot string, all []validity, ok bool) {
 }
 
 // orphans are the processes that an earlier server has bound claims to. They are stopped
-// by the validity that it has recorded, until this server has taken the claims over.
+// by the validity that it has recorded, until this server has taken the claims over; and
+// from then on those whose claims are lost.
 type orphans struct {
 	clock   lease.Clock
 	log     hclog.Logger
@@ -193,27 +194,33 @@ type orphans struct {
 	// What follows belongs to the task.
 	stopped  map[string]bool   // told to stop, by claim and fence
 	reported map[string]string // errors, by file
+	lost     map[string]boundClaim
 }
 
 // watchOrphans checks the orphans once, and then until stop is called.
 func watchOrphans(cfg *Config, procs *watcher, m *metrics) *orphans {
 	o := newOrphans(cfg, lease.BootClock(), procs, m)
+	o.watch(o.check)
+	return o
+}
+
+// watch calls check, and goes on with it until stop is called.
+func (o *orphans) watch(check func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.end = cancel
-	o.check()
+	check()
 	o.task.Go(func() {
 		tick := time.NewTicker(lookEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				o.check()
+				check()
 			case <-ctx.Done():
 				return
 			}
 		}
 	})
-	return o
 }
 
 func newOrphans(cfg *Config, clock lease.Clock, procs *watcher, m *metrics) *orphans {
@@ -228,6 +235,57 @@ func newOrphans(cfg *Config, clock lease.Clock, procs *watcher, m *metrics) *orp
 func (o *orphans) stop() {
 	o.end()
 	o.task.Wait()
+}
+
+// takenOver takes that this server has the claims that are held. What else there are files
+// of was lost while no server ran: such a process is stopped as that of any lost claim, and
+// its file stays until it is gone.
+func (o *orphans) takenOver(claims []*berth.Claim) {
+	o.stop()
+	if o.files.dir == "" {
+		return
+	}
+	now := o.clock.Now()
+	held := map[string]bool{}
+	for _, c := range claims {
+		held[c.ID] = true
+	}
+	o.lost = map[string]boundClaim{}
+	leases := o.leases()
+	o.files.sweep(func(id string) bool {
+		if held[id] {
+			return true
+		}
+		c, err := o.files.read(id)
+		if err != nil || c.bind.proc.pid == 0 {
+			return false
+		}
+		c.valid = renewed(c, leases)
+		c.valid.TTL = max(c.valid.TTL, pool.MinLeaseDuration)
+		sent := now - lease.NewWindow(0, c.valid.TTL).StopAt() // such that the time to stop is now
+		if c.valid.Lease == 0 || c.valid.Sent > sent {
+			c.valid.Sent = sent
+		}
+		o.lost[id] = c
+		return true
+	})
+	if len(o.lost) > 0 {
+		o.watch(o.checkLost)
+	}
+}
+
+// checkLost stops the processes of lost claims, and forgets those that are gone. The file may
+// be that of a later claim by then.
+func (o *orphans) checkLost() {
+	for id, c := range o.lost {
+		if !o.judge(id, c, "a claim was lost while no sidecar ran, stopping its process") {
+			continue
+		}
+		delete(o.lost, id)
+		if f, err := o.files.read(id); err == nil && f.fence == c.fence {
+			o.files.remove(id)
+		}
+	}
 }
 
 // check stops the processes whose time has come. It reads all files anew: should another
@@ -255,13 +313,20 @@ func (o *orphans) check() {
 		if c.bind.proc.pid == 0 || c.valid.Lease == 0 {
 			continue
 		}
-		for _, l := range leases.Leases {
-			if l.Lease == c.valid.Lease && leases.Boot == c.bind.proc.boot && l.Sent > c.valid.Sent {
-				c.valid = l
-			}
-		}
-		o.judge(id, c)
+		c.valid = renewed(c, leases)
+		o.judge(id, c, "a claim has not been taken over in time, stopping its process")
 	}
+}
+
+// renewed returns the validity of a claim after the last renewal that was recorded.
+func renewed(c boundClaim, leases leasesValue) validity {
+	valid := c.valid
+	for _, l := range leases.Leases {
+		if l.Lease == valid.Lease && leases.Boot == c.bind.proc.boot && l.Sent > valid.Sent {
+			valid = l
+		}
+	}
+	return valid
 }
 
 // leases reads the file of the leases. Without it, what was valid when the bindings were
@@ -285,30 +350,34 @@ func (o *orphans) report(path string, err error) {
 		return
 	}
 	o.reported[path] = err.Error()
-	o.log.Error("until etcd is reached, processes that a state file is about may be stopped too early, or not at all",
+	o.log.Error("processes that a state file is about may be stopped too early, or not at all",
 		keyFile, path, keyError, err)
 }
 
 // judge stops the process of a claim if its time has come: once with SIGTERM, and then
-// with SIGKILL until it is gone.
-func (o *orphans) judge(id string, c boundClaim) {
+// with SIGKILL. It returns true once nothing is left to stop here. Why is logged when the
+// process is told to stop.
+func (o *orphans) judge(id string, c boundClaim, why string) (gone bool) {
 	now, w := o.clock.Now(), lease.NewWindow(c.valid.Sent, c.valid.TTL)
 	claim := fmt.Sprintf("%s %d", id, c.fence)
 	sig := syscall.SIGKILL
 	if w.Trusted(now) {
 		sig = syscall.SIGTERM
 	}
-	if now < w.StopAt() || sig == syscall.SIGTERM && (c.bind.onlyKill || o.stopped[claim]) {
-		return
+	if now < w.StopAt() {
+		return false
 	}
 	proc, err := o.procs.find(c.bind.proc)
 	if errors.Is(err, errNoProcess) {
-		return
+		return true
 	}
 	if err == nil {
 		defer proc.close()
+		if sig == syscall.SIGTERM && (c.bind.onlyKill || o.stopped[claim]) {
+			return false
+		}
 		if !o.stopped[claim] {
-			o.log.Warn("a claim has not been taken over in time, stopping its process", keyClaim, id, keyPID, c.bind.proc.pid)
+			o.log.Warn(why, keyClaim, id, keyPID, c.bind.proc.pid)
 		}
 		o.stopped[claim] = true
 		o.metrics.stopped.WithLabelValues(sig.String()).Inc()
@@ -317,4 +386,5 @@ func (o *orphans) judge(id string, c boundClaim) {
 	if err != nil {
 		o.report(o.files.path(id), fmt.Errorf("process %d could not be stopped: %w", c.bind.proc.pid, err))
 	}
+	return errors.Is(err, errOtherSpace)
 }

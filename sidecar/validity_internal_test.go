@@ -4,6 +4,7 @@ package sidecar
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
 )
 
 // setClock is a clock that is set.
@@ -138,6 +140,42 @@ func TestAnOrphanIsToldToStopAndKilledInTime(t *testing.T) {
 	if o.log.Len() == 0 || strings.Contains(o.log.String(), "[ERROR]") {
 		t.Errorf("log: %s", o.log)
 	}
+}
+
+func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
+	o := newOrphanage(t)
+	plain := o.bind("plain", validFrom(0), nil)
+	stubborn := o.bind("stubborn", validFrom(0), func(b *binding) { b.onlyKill = true })
+	unknown := o.bind("unknown", validity{}, nil) // of a sidecar that recorded no validity
+	expired := o.bind("expired", validFrom(-time.Hour), nil)
+	elsewhere := o.bind("elsewhere", validFrom(0), func(b *binding) { b.proc.space++ })
+	held := o.bind("held", validFrom(0), nil)
+	o.end = func() {}
+	o.takenOver([]*berth.Claim{{Claim: &pool.Claim{ID: "held"}}})
+	defer o.stop()
+	plain.endedBy(syscall.SIGTERM)
+	unknown.endedBy(syscall.SIGTERM)
+	expired.endedBy(syscall.SIGKILL)
+	o.stop() // the clock is set here
+	o.clock.now = lease.StopGrace(orphanTTL) - 1
+	o.checkLost()
+	if err := stubborn.cmd.Process.Signal(syscall.Signal(0)); err != nil || len(o.lost) != 1 {
+		t.Errorf("the one that is only killed: %v; lost: %v", err, o.lost)
+	}
+	o.clock.now++
+	o.checkLost()
+	stubborn.endedBy(syscall.SIGKILL)
+	if err := o.files.save("stubborn", 8, byLease, validity{}); err != nil { // a later claim
+		t.Fatal(err)
+	}
+	o.checkLost()
+	left := map[string]bool{}
+	o.files.sweep(func(id string) bool { left[id] = true; return true })
+	if want := map[string]bool{"held": true, "stubborn": true}; !maps.Equal(left, want) || len(o.lost) > 0 {
+		t.Errorf("files of %v are left, want %v; lost: %v", left, want, o.lost)
+	}
+	held.unharmed()
+	elsewhere.unharmed()
 }
 
 func TestNoProcessIsStoppedThatNoClaimIsKnownToBeBoundTo(t *testing.T) {
