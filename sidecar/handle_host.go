@@ -39,7 +39,11 @@ func (a *api) listHosts(ctx context.Context, _ *struct{}) (*output[List[Host]], 
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(List[Host]{Items: hosts}, nil)
+	states, err := a.workerStates(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(List[Host]{Items: WithStates(hosts, states)}, nil)
 }
 
 // HostsOf tells of the instances that are seen, with what they execute. Of the

@@ -32,6 +32,7 @@ type Worker struct {
 	Version     string    `json:"version,omitempty"`
 	Since       time.Time `json:"since,omitzero" doc:"When it took its name."`
 	Gone        bool      `json:"gone,omitempty" doc:"It is not seen. It is listed while something is its own still, or while it is not to work when it comes back."`
+	WorkLeft    Duration  `json:"work_left,omitzero" doc:"Of one that is gone: how long what it has stays its own unless it comes back."`
 
 	ChangedAt time.Time `json:"changed_at,omitzero" doc:"When it was drained or stopped."`
 	ChangedBy string    `json:"changed_by,omitempty" doc:"Who has done that, and from where."`
@@ -49,15 +50,11 @@ func Workers(hosts []Host, states map[step.WorkerID]step.WorkerState) []Worker {
 	all, known := []Worker{}, map[step.WorkerID]bool{}
 	add := func(id step.WorkerID, w Worker) {
 		known[id] = true
-		w.Host, w.Instance, w.State = id[0], id[1], string(step.Working)
-		if s, ok := states[id]; ok {
-			w.State, w.ChangedAt, w.ChangedBy, w.Reason = string(s.Mode), s.At, s.By, s.Reason
-			if s.From != "" {
-				w.ChangedBy += " from " + s.From
-			}
-			if w.Active > 0 {
-				w.State = map[step.WorkerMode]string{step.Drained: "draining", step.Stopped: "stopping"}[s.Mode]
-			}
+		s := states[id]
+		w.Host, w.Instance, w.State = id[0], id[1], s.Name(w.Active)
+		w.ChangedAt, w.ChangedBy, w.Reason = s.At, s.By, s.Reason
+		if s.From != "" {
+			w.ChangedBy += " from " + s.From
 		}
 		all = append(all, w)
 	}
@@ -65,7 +62,8 @@ func Workers(hosts []Host, states map[step.WorkerID]step.WorkerState) []Worker {
 		id := step.WorkerID{h.Host, h.Instance}
 		if _, kept := states[id]; h.Capacity > 0 || h.Gone && (h.ActiveSteps > 0 || kept) {
 			add(id, Worker{
-				Queues: h.Queues, Concurrency: h.Capacity, Active: h.ActiveSteps, Version: h.Version, Since: h.Since, Gone: h.Gone,
+				Queues: h.Queues, Concurrency: h.Capacity, Active: h.ActiveSteps, Version: h.Version, Since: h.Since,
+				Gone: h.Gone, WorkLeft: h.WorkLeft,
 			})
 		}
 	}
@@ -76,6 +74,19 @@ func Workers(hosts []Host, states map[step.WorkerID]step.WorkerState) []Worker {
 	}
 	slices.SortFunc(all, func(a, b Worker) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Instance, b.Instance)) })
 	return all
+}
+
+// WithStates has hosts say whether the workers among them work. Of one that is gone that is
+// known only if it is not to work when it comes back.
+func WithStates(hosts []Host, states map[step.WorkerID]step.WorkerState) []Host {
+	for i := range hosts {
+		h := &hosts[i]
+		s, kept := states[step.WorkerID{h.Host, h.Instance}]
+		if h.Capacity > 0 || kept {
+			h.State = s.Name(h.ActiveSteps)
+		}
+	}
+	return hosts
 }
 
 // WorkerVerbs are what operators can ask of workers, by the mode that it leads to.
@@ -160,14 +171,20 @@ func (a *api) listWorkers(ctx context.Context, _ *struct{}) (*output[List[Worker
 	if err != nil {
 		return nil, err
 	}
-	states, unread, err := s.runs.steps.WorkerStates(ctx)
+	states, err := a.workerStates(ctx, s)
 	if err != nil {
 		return nil, err
 	}
+	return outputOf(List[Worker]{Items: Workers(hosts, states)}, nil)
+}
+
+// workerStates reads what is kept of workers. What can't be read is left out, and in the log.
+func (a *api) workerStates(ctx context.Context, s *session) (map[step.WorkerID]step.WorkerState, error) {
+	states, unread, err := s.runs.steps.WorkerStates(ctx)
 	for _, err := range unread {
 		a.log.Warn("the mode of a worker can't be read", keyError, err)
 	}
-	return outputOf(List[Worker]{Items: Workers(hosts, states)}, nil)
+	return states, err
 }
 
 // workerBody is the input of an endpoint that changes a worker.

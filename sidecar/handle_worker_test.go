@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -27,6 +28,10 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 		a := d.post("/v1/workers/two/worker/"+step.verb, step.body)
 		if decode(t, a, &w); a.status != 200 || w.State != step.state || w.Host != "two" || w.Instance != "worker" {
 			t.Errorf("%s: %d %s", step.verb, a.status, a.body)
+		}
+		var hosts sidecar.List[sidecar.Host]
+		if decode(t, d.get("/v1/hosts"), &hosts); !slices.ContainsFunc(hosts.Items, func(h sidecar.Host) bool { return h.Host == "two" && h.State == step.state }) {
+			t.Errorf("after %s hosts say %+v", step.verb, hosts.Items)
 		}
 		if l := list(); l.Items[0].State != step.state || (l.Items[0].ChangedBy == "") != (step.state == "working") {
 			t.Errorf("after %s: %+v", step.verb, l)

@@ -74,6 +74,7 @@ type Host struct {
 	Role     string    `json:"role,omitempty"`
 	Version  string    `json:"version,omitempty"`
 	PID      int       `json:"pid,omitempty"`
+	State    string    `json:"state,omitempty" enum:"working,draining,drained,stopping,stopped" doc:"Of a worker: whether it works; draining and stopping while it has something still."`
 	Capacity int       `json:"capacity" doc:"How many step instances it runs at a time; 0 of one that runs none."`
 	Queues   []string  `json:"queues,omitempty" nullable:"false" doc:"Queues that it takes step instances from; left out of one that takes none by itself."`
 	Since    time.Time `json:"since,omitzero" doc:"When it took its name."`

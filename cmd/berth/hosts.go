@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -30,10 +29,11 @@ func hostsCommand() *cli.Command {
 				"without a sidecar; and a candidate for the coordinator's part, alone or in a\n" +
 				"sidecar. It is seen for up to 10 seconds after it has died. CAPACITY is how many step\n" +
 				"instances it runs at a time, ACTIVE how many it has now, and how many runs were\n" +
-				"started through it. QUEUES are those that a worker takes them from.\n\n" +
+				"started through it. QUEUES are those that a worker takes them from. STATE is whether a\n" +
+				"worker works, is draining or drained, or is stopping or stopped.\n\n" +
 				"One that is gone is listed while something is its own: it may come back to that until\n" +
 				"the leases have ended. What it has is lost then, and tried again if it may be.\n" +
-				"'berth worker status' tells what the workers do.",
+				"'berth worker list' has more of the workers.",
 		}},
 	}
 }
@@ -52,6 +52,12 @@ func hostsList(c *cli.Context) error {
 		if err != nil && len(hosts) == 0 {
 			return err
 		}
+		states, unread, statesErr := stepsOf(s).WorkerStates(c.Context)
+		if statesErr != nil {
+			return statesErr
+		}
+		err = errors.Join(append(unread, err)...)
+		hosts = sidecar.WithStates(hosts, states)
 		list := sidecar.List[sidecar.Host]{Items: hosts}
 		if printErr := p.print(list, func(out *page) { hostsTable(out, hosts) }); printErr != nil {
 			return printErr
@@ -107,18 +113,10 @@ func hostsTable(out *page, hosts []sidecar.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), ago(out.now, h.Since), seenText(h),
+			h.Host, h.Instance, h.Role, h.State, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), ago(out.now, h.Since), seenText(h.Gone, h.WorkLeft),
 		})
 	}
-	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
-}
-
-// seenText says when an instance was last seen, or what becomes of one that is gone.
-func seenText(h sidecar.Host) string {
-	if !h.Gone {
-		return "now"
-	}
-	return "gone; what it has is its own for " + about(time.Duration(h.WorkLeft))
+	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
 }
 
 // pidText is empty where none is known.

@@ -58,7 +58,7 @@ what runs to the next worker of this name.`,
 			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for what runs before a stop; 0 for none"},
 			&cli.StringFlag{Name: "keep-output", Value: workerKeep, Usage: "`SIZE` of the output of steps that is kept as files below --state-dir, for a day; 0 for none"}),
 		Action:      work,
-		Subcommands: append([]*cli.Command{workerStatusCommand(), workerListCommand()}, workerControlCommands()...),
+		Subcommands: append([]*cli.Command{workerListCommand()}, workerControlCommands()...),
 	}
 }
 

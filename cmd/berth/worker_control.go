@@ -4,8 +4,6 @@ import (
 	"context"
 	"os"
 	"os/user"
-	"strconv"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -14,66 +12,6 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
 )
-
-func workerListCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "list",
-		Usage: "list the workers, and whether they work",
-		Description: `STATE is working; draining or drained of one that takes nothing new; stopping or stopped
-of one of which everything was stopped besides. One that is gone is listed while something
-is its own still, or while it is not to work when it comes back. 'berth worker status' has
-what each is doing.`,
-		Action: workerList,
-	}
-}
-
-func workerList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connectRuns(c, func(s run.Store) error {
-		hosts, bad := readHosts(c.Context, s)
-		if bad != nil && len(hosts) == 0 {
-			return bad
-		}
-		states, unread, err := stepsOf(s).WorkerStates(c.Context)
-		if err != nil {
-			return err
-		}
-		list := sidecar.List[sidecar.Worker]{Items: sidecar.Workers(hosts, states)}
-		if err := p.print(list, func(out *page) { workerTable(out, list.Items) }); err != nil {
-			return err
-		}
-		if len(unread) > 0 {
-			return problem.New(problem.CorruptValue, "the modes of %s can't be read, and they take nothing: the first is %w", count(len(unread), "worker"), unread[0])
-		}
-		return bad
-	})
-}
-
-func workerTable(out *page, workers []sidecar.Worker) {
-	var rows [][]string
-	for _, w := range workers {
-		active := strconv.Itoa(w.Active)
-		if w.Concurrency > 0 {
-			active += " of " + strconv.Itoa(w.Concurrency)
-		}
-		state := w.State
-		if w.Gone {
-			state += ", gone"
-		}
-		by := w.ChangedBy
-		if by != "" {
-			by += " " + ago(out.now, w.ChangedAt)
-		}
-		rows = append(rows, []string{w.Host + "/" + w.Instance, state, active, strings.Join(w.Queues, ","), ago(out.now, w.Since), by, w.Reason})
-	}
-	out.table("no worker is seen: start 'berth worker'", []string{"WORKER", "STATE", "ACTIVE", "QUEUES", "SINCE", "CHANGED BY", "REASON"}, rows)
-}
 
 // workerControlCommands are drain, stop and resume.
 func workerControlCommands() []*cli.Command {

@@ -60,6 +60,20 @@ type WorkerState struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// Name is what users see of the state of a worker that has so many step instances: it is
+// draining or stopping while it has any.
+func (s WorkerState) Name(active int) string {
+	switch {
+	case s.Mode == Drained && active > 0:
+		return "draining"
+	case s.Mode == Stopped && active > 0:
+		return "stopping"
+	case s.Mode == "":
+		return string(Working)
+	}
+	return string(s.Mode)
+}
+
 // maxWorkerText bounds each text of a state, in bytes.
 const maxWorkerText = 1024
 

@@ -154,8 +154,9 @@ func formatCount(n int64) string {
 var shapes = map[string]string{
 	"storing": "…", "queued": "◷", "waiting": "◷", "pending": "◷", "requested": "◷", "blocked": "◷",
 	"not_started": "▷", "admitted": "▷",
-	"running": "▶", "started": "▶", "active": "▶", "leader": "★", "candidate": "☆",
+	"running": "▶", "started": "▶", "active": "▶", "working": "▶", "leader": "★", "candidate": "☆",
 	"succeeded": "✓", "ok": "✓", "failed": "✕", "lost": "✕", "canceled": "⊘", "skipped": "↷",
+	"draining": "‖", "drained": "‖", "stopping": "⊘", "stopped": "⊘",
 	"paused": "‖", "closed": "⊘", "deleted": "⊘", "reserve": "◆", "urgent": "▲", "problem": "!",
 }
 

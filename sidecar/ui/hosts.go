@@ -36,6 +36,7 @@ const (
 type fleet struct {
 	// states are the modes of workers that do not work.
 	states     map[step.WorkerID]step.WorkerState
+	unread     []string // modes: their workers take nothing
 	seen       []lease.PresenceRecord
 	unreadable []string // entries
 	active     []step.Active
@@ -81,6 +82,9 @@ type hostTable struct {
 type hostRow struct {
 	lease.PresenceRecord
 	Steps, Runs int
+	// State is whether a worker works, and Why it does not. Of others State is empty, and of
+	// one that is gone unless it is not to work when it comes back.
+	State, Why string
 }
 
 // ID names a row.
@@ -102,8 +106,9 @@ func (c candidateRow) Unreadable() bool { return c.Host == "" }
 // hostsOf is the page of hosts.
 func hostsOf(f fleet, text string, now time.Time) hostsPage {
 	p := hostsPage{Text: text, Instances: len(f.seen), Versions: versionsOf(f.seen)}
-	p.Unreadable = f.unreadable[:min(len(f.unreadable), hostsUnreadable)]
-	p.UnreadableLeftOut = len(f.unreadable) - len(p.Unreadable)
+	all := slices.Concat(f.unreadable, f.unread)
+	p.Unreadable = all[:min(len(all), hostsUnreadable)]
+	p.UnreadableLeftOut = len(all) - len(p.Unreadable)
 	p.Leader, p.Candidates = candidatesOf(f, now)
 	p.Standing = max(0, len(f.candidates)-1)
 
@@ -120,6 +125,8 @@ func hostsOf(f fleet, text string, now time.Time) hostsPage {
 		case roleWorker:
 			p.Active, p.Capacity, p.WorkerCount = p.Active+a.Steps, p.Capacity+h.Capacity, p.WorkerCount+1
 			table = &p.Workers
+			s := f.states[name]
+			row.State, row.Why = s.Name(a.Steps), s.Reason
 		case roleSidecar:
 			table = &p.Sidecars
 		case roleCoordinator:
@@ -129,8 +136,13 @@ func hostsOf(f fleet, text string, now time.Time) hostsPage {
 	}
 	p.Hosts = len(hosts)
 	for _, a := range f.active { // in their order
-		if _, gone := active[[2]string{a.Host, a.Instance}]; gone {
-			p.Gone.add(hostRow{PresenceRecord: lease.PresenceRecord{Host: a.Host, Instance: a.Instance}, Steps: a.Steps, Runs: a.Runs}, text)
+		name := [2]string{a.Host, a.Instance}
+		if _, gone := active[name]; gone {
+			row := hostRow{PresenceRecord: lease.PresenceRecord{Host: a.Host, Instance: a.Instance}, Steps: a.Steps, Runs: a.Runs}
+			if s, kept := f.states[name]; kept {
+				row.State, row.Why = s.Name(a.Steps), s.Reason
+			}
+			p.Gone.add(row, text)
 		}
 	}
 	return p
@@ -248,8 +260,12 @@ func readFleet(ctx context.Context, s *Session) (f fleet, err error) {
 	if f.candidates, err = s.Runs.Candidates(ctx); err != nil {
 		return fleet{}, err
 	}
-	if f.states, _, err = s.Steps.WorkerStates(ctx); err != nil {
+	var unread []error
+	if f.states, unread, err = s.Steps.WorkerStates(ctx); err != nil {
 		return fleet{}, err
+	}
+	for _, err := range unread {
+		f.unread = append(f.unread, err.Error())
 	}
 	return f, nil
 }

@@ -43,6 +43,10 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	if row := text(page.must("worker-two/worker")); !strings.Contains(row, "0/4") || !strings.Contains(row, "1.2.0") {
 		t.Errorf("the worker: %q", row)
 	}
+	d.put(store.Put(d.store.Keys.Worker("two", "worker"), step.WorkerState{Mode: step.Drained, At: time.Now(), By: "ann", Reason: "new disk"}.Encode(), 0))
+	page = d.until("/hosts", "the worker is drained", func(p *document) bool {
+		return strings.Contains(text(p.must("worker-two/worker")), "drained new disk")
+	})
 	if row := text(page.must("other-three/p1")); !strings.Contains(row, "exec") {
 		t.Errorf("the other: %q", row)
 	}
@@ -104,8 +108,9 @@ func TestWhatHostsTellOfThemselvesIsShownAndNeverInterpreted(t *testing.T) {
 	d.joins(berth.Options{Host: "two", Instance: "p1", Role: "role " + evil, Version: "version " + evil})
 	d.put(store.Put(d.store.Keys.Coordinator(0x4711), []byte(evil), 0))
 	d.put(store.Put(d.store.Keys.Presence("three", "x"), []byte(`{"v":1,"`+`bad":"<img src=x>"}`), 0))
+	d.put(store.Put(d.store.Keys.Worker("four", "w"), []byte(`{"v":1,"worse":"<img src=x>"}`), 0))
 	page := d.until("/hosts", "it is seen", func(p *document) bool { return p.id("other-two/p1") != nil })
-	page.shows("role "+evil, "version "+evil, "Entries of hosts that can't be read", `unknown field "bad"`)
+	page.shows("role "+evil, "version "+evil, "Entries of hosts that can't be read", `unknown field "bad"`, `unknown field "worse"`)
 	page = d.page("/hosts?q=" + "%3Cscript%3E")
 	if got := attr(page.must("q"), "value"); got != "<script>" || len(page.cells()) != 0 && page.id("other-two/p1") == nil {
 		t.Errorf("looked for %q", got)

@@ -49,8 +49,22 @@ func TestInstancesAreShownByTheirPartWithWhatTheyHave(t *testing.T) {
 			{Host: "c", Instance: "worker", Steps: 5},
 		},
 		candidates: []run.Candidate{{Host: "a", Instance: "coordinator", Term: 9, Since: hostsNow}},
+		states: map[step.WorkerID]step.WorkerState{
+			{"a", "worker"}: {Mode: step.Drained, Reason: "new disk"}, {"c", "worker"}: {Mode: step.Stopped}, {"d", "worker"}: {Mode: step.Drained},
+		},
 	}
 	p := hostsOf(f, "", hostsNow)
+	states := map[string]string{}
+	for _, table := range []hostTable{p.Workers, p.Sidecars, p.Others, p.Gone} {
+		for _, r := range table.Rows {
+			states[r.ID()] = r.State + " " + r.Why
+		}
+	}
+	if d := cmp.Diff(map[string]string{
+		"a/worker": "draining new disk", "b/gpu": "working ", "c/worker": "stopping ", "a/sidecar": " ", "b/p1": " ", "b/mine": " ",
+	}, states); d != "" {
+		t.Errorf("states (-want +got):\n%s", d)
+	}
 	for _, c := range []struct {
 		what      string
 		got, want any
