@@ -131,7 +131,7 @@ type Focused struct {
 	// Tag is the element's name in small letters; "body" is nothing in particular.
 	Tag string
 	ID  string
-	// Name is what it is called to those who listen.
+	// Name is the accessible name of the element, as the browser computes it.
 	Name string
 	// Href is the address of a link, as it is written.
 	Href string
@@ -143,13 +143,13 @@ type Focused struct {
 // Focus returns what has the focus.
 func (b *Browser) Focus() Focused {
 	b.t.Helper()
-	return ask[Focused](b, `() => {`+library+`
+	return ask[Focused](b, `() => {
   const e = document.activeElement || document.body;
   const look = () => { const s = getComputedStyle(e);
     return [s.outlineStyle === "none" ? "" : s.outline, s.boxShadow, s.backgroundColor, s.color, s.borderColor, s.textDecoration].join() };
   const with_ = look();
   const sheet = e === document.body ? with_ : unfocused(e, look);
-  return {At: [...document.querySelectorAll("*")].indexOf(e), Tag: e.localName, ID: e.id, Name: nameOf(e), Href: e.getAttribute("href") || "", Marked: with_ !== sheet};
+  return {At: [...document.querySelectorAll("*")].indexOf(e), Tag: e.localName, ID: e.id, Name: e.computedName, Href: e.getAttribute("href") || "", Marked: with_ !== sheet};
   function unfocused(e, look) {
     const x = scrollX, y = scrollY;
     e.blur();

@@ -1,121 +1,91 @@
 package browser
 
 import (
-	"embed"
+	"errors"
 	"fmt"
-	"maps"
+	"io/fs"
 	"os"
-	"slices"
+	"path/filepath"
 	"strings"
-
-	"github.com/chromedp/cdproto/emulation"
+	"sync"
 )
 
-// AxeVar names the variable with the path of an axe-core script, by which pages
-// are judged too.
-const AxeVar = "BERTH_AXE"
+// axeFile is the script of axe-core, from the folder of the module. package.json
+// has its version, and npm installs it.
+const axeFile = "internal/browser/node_modules/axe-core/axe.min.js"
 
-//go:embed js
-var scripts embed.FS
-
-// library are the functions that tell roles and names; rulebook is all of the audit.
-var (
-	library  = source("names.js")
-	rulebook = source("names.js", "aria.js", "colours.js", "rules_page.js", "rules_parts.js", "rules_colour.js", "audit.js")
-)
-
-func source(names ...string) string {
-	var all strings.Builder
-	for _, name := range names {
-		text, err := scripts.ReadFile("js/" + name)
-		if err != nil {
-			panic(fmt.Sprintf("browser: %v", err)) // it is embedded
-		}
-		all.Write(text)
+// axe returns the script of axe-core.
+var axe = sync.OnceValues(func() (string, error) {
+	folder, err := os.Getwd() // of the package under test
+	if err != nil {
+		return "", err
 	}
-	return all.String()
+	return readAxe(folder)
+})
+
+// readAxe reads the script of axe-core in the module that contains a folder.
+func readAxe(folder string) (string, error) {
+	for {
+		_, err := os.Stat(filepath.Join(folder, "go.mod"))
+		if err == nil {
+			break
+		}
+		parent := filepath.Dir(folder)
+		if !errors.Is(err, fs.ErrNotExist) || parent == folder {
+			return "", fmt.Errorf("the folder of the module: %w", err)
+		}
+		folder = parent
+	}
+	text, err := os.ReadFile(filepath.Join(folder, axeFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("axe-core is %w: run `npm ci` in internal/browser", errMissing)
+	}
+	return string(text), err
 }
 
-// Finding is something by which a page shuts people out.
+// Finding is a rule of axe-core that a page violates.
 type Finding struct {
-	// Rule that the page breaks. Those of axe-core begin with "axe ".
-	Rule string `json:"rule"`
-	// Message says what is wrong.
-	Message string `json:"message"`
-	// Element is where, and its markup.
-	Element string `json:"element"`
+	// Rule is the ID of the rule, and Help the URL that explains it.
+	Rule, Help string
+	// Elements are the elements that violate it: the selector of each, the beginning
+	// of its markup, and what to fix.
+	Elements []string
 }
 
-// String is the finding on a line.
-func (f Finding) String() string { return f.Rule + ": " + f.Message + "\n    " + f.Element }
+// String returns the rule, its URL and the first elements, on several lines.
+func (f Finding) String() string {
+	const most = 3
+	first := strings.Join(f.Elements[:min(most, len(f.Elements))], "\n  ")
+	return fmt.Sprintf("%d violations of %s (%s):\n  %s", len(f.Elements), f.Rule, f.Help, first)
+}
 
-// Audit returns by what the page shuts people out who listen to it, who have only
-// a keyboard, or who can't see well. It looks at the page as it is now, in its
-// colour scheme and at its width, all of it at once.
+// Audit returns the violations that axe-core finds in the page: the rules of WCAG
+// 2 at levels A and AA, and best practices. It checks the whole page in its
+// present state, width and colour scheme. If axe-core is not installed, the test
+// is skipped, or fails if [RequiredVar] is "true".
 func (b *Browser) Audit() []Finding {
 	b.t.Helper()
-	b.whole(true)
-	defer b.whole(false)
-	found := ask[[]Finding](b, `() => { `+rulebook+`; return audit() }`)
-	if path := os.Getenv(AxeVar); path != "" && b.scripts { // it needs timers
-		found = append(found, b.axe(path)...)
-	}
-	return found
-}
-
-// whole makes the viewport as high as the page, so that the script can see at
-// each point what lies over what.
-func (b *Browser) whole(on bool) {
-	b.t.Helper()
-	height := b.height
-	if on {
-		const most = 20000
-		height = min(max(height, ask[int](b, `() => document.documentElement.scrollHeight`)), most)
-	}
-	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
-		Width: int64(b.width), Height: int64(height), DeviceScaleFactor: 1, Mobile: b.width <= phone,
-	})
-	if on {
-		ask[bool](b, `() => { scrollTo(0, 0); return true }`)
-	}
-}
-
-// optional are rules of axe-core that it leaves out by itself.
-const optional = `["target-size", "td-has-header", "label-content-name-mismatch", "css-orientation-lock"]`
-
-// axe judges the page by axe-core, with its rules for WCAG and its best practices.
-func (b *Browser) axe(path string) []Finding {
-	b.t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		b.t.Fatalf("%s: %v", AxeVar, err)
+	script, err := axe()
+	need(b.t, err)
+	if !b.scripts { // axe-core needs timers; the page is loaded, so its own scripts stay out
+		b.NoScript(false)
+		defer b.NoScript(true)
 	}
 	if !ask[bool](b, `() => typeof axe === "object"`) {
-		ask[bool](b, `() => { `+string(text)+"\n"+`; return true }`)
+		ask[bool](b, `() => { `+script+"\n"+`; return true }`)
 	}
-	found := ask[[]Finding](b, `async () => (await axe.run(document, {
-  resultTypes: ["violations"], rules: Object.fromEntries(`+optional+`.map(r => [r, {enabled: true}]))})).violations.flatMap(v => v.nodes.map(n => ({
-  rule: "axe " + v.id, message: n.failureSummary.replace(/\s+/g, " "), element: n.target.join(" ") + "  " + n.html.slice(0, 160)})))`)
-	slices.SortStableFunc(found, func(a, b Finding) int { return strings.Compare(a.Rule, b.Rule) })
-	return found
+	return ask[[]Finding](b, `async () => (await axe.run(document, {
+  resultTypes: ["violations"], rules: Object.fromEntries(`+optional+`.map(id => [id, {enabled: true}]))})).violations.map(v => ({
+  Rule: v.id, Help: v.helpUrl, Elements: v.nodes.map(n => n.target.join(" ") + "  " + n.html.slice(0, 160) + "\n    " + n.failureSummary.replace(/\s+/g, " "))}))`)
 }
 
-// WantNoFindings fails the test for each rule that the page breaks by [Browser.Audit],
-// with the first three that break it. Some rules can be left out.
-func (b *Browser) WantNoFindings(but ...string) {
+// optional are rules of WCAG 2 that axe-core does not check by default.
+const optional = `["target-size", "td-has-header", "label-content-name-mismatch", "css-orientation-lock"]`
+
+// WantNoFindings fails the test for each finding of [Browser.Audit].
+func (b *Browser) WantNoFindings() {
 	b.t.Helper()
-	byRule := map[string][]Finding{}
 	for _, f := range b.Audit() {
-		if !slices.Contains(but, f.Rule) {
-			byRule[f.Rule] = append(byRule[f.Rule], f)
-		}
-	}
-	for _, rule := range slices.Sorted(maps.Keys(byRule)) {
-		all := byRule[rule]
-		var text strings.Builder
-		for _, f := range all[:min(3, len(all))] {
-			fmt.Fprintf(&text, "\n  %s\n    %s", f.Message, f.Element)
-		}
-		b.t.Errorf("%s, %d wide, dark %v: %s is broken by %d:%s", b.URL(), b.width, b.dark, rule, len(all), text.String())
+		b.t.Errorf("%s, %d pixels wide, dark %v: %s", b.URL(), b.width, b.dark, f)
 	}
 }

@@ -20,11 +20,12 @@ import (
 )
 
 const (
-	// Var names the browser to use: a path, or [Required]. Empty looks for one.
+	// Var is the environment variable with the path of the browser. If it is empty,
+	// [Open] searches PATH.
 	Var = "BERTH_BROWSER"
-	// Required as the value of [Var] makes tests fail where there is no browser,
-	// instead of being skipped.
-	Required = "required"
+	// RequiredVar is the environment variable that CI systems set to "true". Then
+	// tests fail if the browser or axe-core is missing, instead of being skipped.
+	RequiredVar = "CI"
 
 	// patience bounds every wait, also on a busy machine.
 	patience = 60 * time.Second
@@ -39,26 +40,20 @@ type Browser struct {
 	seen    *witness
 	scripts bool // the page's scripts run
 	width   int  // of the viewport
-	height  int
 	dark    bool
 }
 
-// Open opens a tab for a test, which ends with it. Where there is no browser, the
-// test is skipped, or fails if [Var] is [Required].
+// Open opens a tab for a test, which ends with it. If there is no browser, the
+// test is skipped, or fails if [RequiredVar] is "true".
 func Open(t testing.TB) *Browser {
 	t.Helper()
 	path, err := find(os.Getenv(Var), exec.LookPath)
-	switch {
-	case errors.Is(err, errSkip):
-		t.Skip(err)
-	case err != nil:
-		t.Fatal(err)
-	}
+	need(t, err)
 	parent, err := shared.start(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Browser{t: t, seen: newWitness(), scripts: true, width: 1280, height: 900}
+	b := &Browser{t: t, seen: newWitness(), scripts: true}
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.seen.see))
 	b.ctx = ctx
 	t.Cleanup(func() {
@@ -83,20 +78,31 @@ func (b *Browser) prepare() {
 	call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: violationScript})
 	// A page in a tab that is not in front has no focus otherwise.
 	call(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
-	b.Viewport(b.width, b.height)
+	b.Viewport(1280, 900)
 	b.Dark(false)
 }
 
-// errSkip is that there is no browser, and nobody said that there must be.
-var errSkip = errors.New("there is no browser: install Chromium (Debian: apt-get install chromium), or set " +
-	Var + " to the path of one; with " + Var + "=" + Required + " this would be a failure")
+// errMissing reports that something that a test needs is not installed.
+var errMissing = errors.New("not installed")
+
+// need ends the test if there is an error. If something is not installed, it skips
+// the test, or fails it if [RequiredVar] is "true".
+func need(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case errors.Is(err, errMissing) && os.Getenv(RequiredVar) != "true":
+		t.Skip(err.Error() + "; with " + RequiredVar + "=true the test would fail")
+	case err != nil:
+		t.Fatal(err)
+	}
+}
 
 // names of the browsers to look for.
 var names = []string{"chromium", "chromium-browser", "google-chrome-stable", "google-chrome"}
 
-// find returns the path of the browser that a setting means.
+// find returns the path of the browser. setting is the value of [Var].
 func find(setting string, look func(string) (string, error)) (string, error) {
-	if setting != "" && setting != Required {
+	if setting != "" {
 		path, err := look(setting)
 		if err != nil {
 			return "", fmt.Errorf("%s=%s is no browser: %w", Var, setting, err)
@@ -108,10 +114,7 @@ func find(setting string, look func(string) (string, error)) (string, error) {
 			return path, nil
 		}
 	}
-	if setting == Required {
-		return "", fmt.Errorf("%s=%s, and there is none of %q: install Chromium (Debian: apt-get install chromium)", Var, Required, names)
-	}
-	return "", errSkip
+	return "", fmt.Errorf("a browser is %w: run `apt-get install chromium` (Debian), or set %s to the path of a browser", errMissing, Var)
 }
 
 // Closing wraps the tests of a package so that the browser ends after them.
@@ -185,7 +188,9 @@ func (p *process) close() error {
 // flags are those of the browser. It runs without its sandbox as root, which is
 // what chromedp sees to.
 func flags() []chromedp.ExecAllocatorOption {
-	all := []chromedp.ExecAllocatorOption{chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.DisableGPU, chromedp.Flag("enable-blink-features", "ComputedAccessibilityInfo")}
+	all := []chromedp.ExecAllocatorOption{chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.DisableGPU,
+		chromedp.Flag("enable-blink-features", "ComputedAccessibilityInfo"), // the computedName of elements, see Focus
+	}
 	for _, name := range []string{
 		"disable-quic", "disable-background-networking", "disable-component-update", "disable-sync",
 		"disable-default-apps", "disable-extensions", "disable-breakpad", "disable-dev-shm-usage",

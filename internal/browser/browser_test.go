@@ -56,18 +56,42 @@ func TestABrowserIsFound(t *testing.T) {
 		says    string
 	}{
 		{setting: "", look: has("google-chrome", "chromium"), want: "/bin/chromium"},
-		{setting: Required, look: has("google-chrome"), want: "/bin/google-chrome"},
+		{setting: "", look: has("google-chrome"), want: "/bin/google-chrome"},
 		{setting: "mine", look: has("mine", "chromium"), want: "/bin/mine"},
 		{setting: "", look: has(), skips: true, says: "apt-get install chromium"},
-		{setting: Required, look: has(), says: "BERTH_BROWSER=required"},
 		{setting: "mine", look: has("chromium"), says: "BERTH_BROWSER=mine"},
 	} {
 		got, err := find(c.setting, c.look)
-		if got != c.want || (err == nil) != (c.want != "") || errors.Is(err, errSkip) != c.skips {
+		if got != c.want || (err == nil) != (c.want != "") || errors.Is(err, errMissing) != c.skips {
 			t.Errorf("%q: %q, %v", c.setting, got, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q: error %v", c.setting, err)
+		}
+	}
+}
+
+// verdict is a test that records how it ends.
+type verdict struct {
+	testing.TB
+	end string
+}
+
+func (*verdict) Helper()        {}
+func (v *verdict) Skip(...any)  { v.end = "skipped" }
+func (v *verdict) Fatal(...any) { v.end = "failed" }
+
+func TestWhatIsMissingIsAFailureInCI(t *testing.T) {
+	missing := fmt.Errorf("it is %w", errMissing)
+	for _, c := range []struct {
+		ci   string
+		err  error
+		want string
+	}{{"", nil, ""}, {"", missing, "skipped"}, {"false", missing, "skipped"}, {"true", missing, "failed"}, {"", errors.New("other"), "failed"}} {
+		t.Setenv(RequiredVar, c.ci)
+		v := &verdict{TB: t}
+		if need(v, c.err); v.end != c.want {
+			t.Errorf("CI=%s, %v: %q, want %q", c.ci, c.err, v.end, c.want)
 		}
 	}
 }

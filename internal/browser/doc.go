@@ -17,6 +17,6 @@
 // Waiting is by events. [Browser.WaitFor] and what is built on it look when the
 // page has changed, and give up after a time that no machine should need.
 //
-// [Browser.Audit] judges accessibility by rules of our own, which audit.js has,
-// and by axe-core too where BERTH_AXE says where that is.
+// [Browser.Audit] checks accessibility with axe-core. package.json pins its
+// version, and `npm ci` in this folder installs it.
 package browser

@@ -17,7 +17,7 @@ const phone = 600
 // of its viewport counts there.
 func (b *Browser) Viewport(width, height int) {
 	b.t.Helper()
-	b.width, b.height = width, height
+	b.width = width
 	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: int64(width), Height: int64(height), DeviceScaleFactor: 1, Mobile: width <= phone,
 	})

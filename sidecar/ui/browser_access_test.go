@@ -232,7 +232,7 @@ func TestPagesOfOtherSitesGetNothing(t *testing.T) {
 	if h.Status() != 403 || strings.Contains(h.Text("body"), "secret") {
 		t.Errorf("by another name: %d %s", h.Status(), h.Text("body"))
 	}
-	h.WantNoFindings("landmarks") // there is nowhere to go
+	h.WantNoFindings()
 	h.Expect("evil.test"+port+"/pools: status 403", "Cross-Origin-Opener-Policy", "favicon.ico: status 403")
 	h.Allow(h.base)
 	h.Go(other.base + "/signin")
@@ -246,7 +246,7 @@ func TestPagesOfOtherSitesGetNothing(t *testing.T) {
 	if h.Status() != 403 || h.Count("#pool-secret") != 0 {
 		t.Errorf("by a link of another site: %d %s", h.Status(), h.Text("body"))
 	}
-	h.WantNoFindings("landmarks")
+	h.WantNoFindings()
 	h.Follow("main a") // one's own click on our page goes on
 	h.WaitShown("#pool-secret")
 	h.Expect("/pools: status 403")

@@ -124,6 +124,7 @@ func checkPage(t testing.TB, path string, got answer) {
 		}
 	}
 	count(1, "h1", func(n *html.Node) bool { return n.Data == "h1" })
+	count(1, "viewports", func(n *html.Node) bool { return n.Data == "meta" && attr(n, "name") == "viewport" })
 	count(1, "main", func(n *html.Node) bool { return n.Data == "main" })
 	count(0, "inline scripts", func(n *html.Node) bool { return n.Data == "script" && attr(n, "src") == "" })
 	count(0, "inline styles", func(n *html.Node) bool { return n.Data == "style" || has(n, "style") })
