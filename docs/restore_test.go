@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
@@ -25,6 +24,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
+	"github.com/berthhq/berth/e2e"
 	"github.com/berthhq/berth/internal/store/embed"
 )
 
@@ -46,17 +46,7 @@ func etcdctl(args []string) error {
 		return err
 	}
 	defer c.Close()
-	from, err := c.Snapshot(context.Background())
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	to, err := os.Create(flags.Arg(2))
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(to, from)
-	return errors.Join(err, to.Close())
+	return e2e.SaveSnapshot(context.Background(), c, flags.Arg(2))
 }
 
 // etcdutl is etcdutl snapshot restore FILE FLAGS.

@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
+	"github.com/berthhq/berth/e2e"
 	"github.com/berthhq/berth/internal/store/embed"
 )
 
@@ -26,9 +27,6 @@ const (
 	peerPort   = 2380
 	// quotaBytes is small, so that a full etcd is soon had.
 	quotaBytes = 160 << 20
-	// revisionBump is what a restore adds to the revision of its snapshot: far more than
-	// is written between the two.
-	revisionBump = 1_000_000_000
 )
 
 // cluster is three members of etcd, each a process of its own on its own node. This
@@ -160,17 +158,7 @@ func (c *cluster) revision(ctx context.Context) (rev int64, err error) {
 // save writes a snapshot to a file, and returns its revision.
 func (c *cluster) save(ctx context.Context, path string) (int64, error) {
 	err := c.do(ctx, func(ctx context.Context, e *clientv3.Client) error {
-		from, err := e.Snapshot(ctx)
-		if err != nil {
-			return err
-		}
-		defer from.Close()
-		to, err := os.Create(path)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(to, from)
-		return errors.Join(err, to.Close())
+		return e2e.SaveSnapshot(ctx, e, path)
 	})
 	if err != nil {
 		return 0, err
@@ -197,7 +185,7 @@ func (c *cluster) restore(ctx context.Context, path string) error {
 		err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 			SnapshotPath: path, Name: m.name, OutputDataDir: c.data(i), PeerURLs: []string{"http://" + c.peers()[m.name]},
 			InitialCluster: strings.Join(initial, ","), InitialClusterToken: "etcd-cluster",
-			RevisionBump: revisionBump, MarkCompacted: true,
+			RevisionBump: e2e.RevisionBump, MarkCompacted: true,
 		})
 		if err == nil {
 			err = c.configure(i, false)

@@ -418,7 +418,7 @@ func brief(names []string) string {
 func (r *referee) hold(snapshot int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stays.restored(snapshot, snapshot+revisionBump)
+	r.stays.restored(snapshot, snapshot+e2e.RevisionBump)
 	r.held = make(chan struct{})
 	if r.watching != nil {
 		r.watching()
@@ -428,7 +428,7 @@ func (r *referee) hold(snapshot int64) {
 // restored goes on from a restored etcd: first from what it had at the revision that
 // follows its snapshot's, and then with each revision after that.
 func (r *referee) restored(ctx context.Context, snapshot int64) error {
-	base := snapshot + revisionBump
+	base := snapshot + e2e.RevisionBump
 	var had []*mvccpb.KeyValue
 	err := r.cluster.do(ctx, func(ctx context.Context, e *clientv3.Client) error {
 		resp, err := e.Get(ctx, r.keys.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(base))
