@@ -29,7 +29,7 @@ const (
 // ValidateName refuses what can't be the name of a pool.
 func ValidateName(name string) error {
 	if !isPoolName(name) {
-		return problem.Field("pool", "%q is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", clip(name))
+		return problem.Field("pool", "%q is no pool name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(name))
 	}
 	return nil
 }
@@ -37,7 +37,7 @@ func ValidateName(name string) error {
 // ValidateID refuses what can't be the id of a claim.
 func ValidateID(id string) error {
 	if !isClaimID(id) {
-		return problem.Field("id", "%q is no claim id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", clip(id), MaxText)
+		return problem.Field("id", "%q is no claim id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), MaxText)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func ValidateID(id string) error {
 func ValidateClaim(claim string) error {
 	by, id, named := cutInstance(claim)
 	if named && (!isPoolName(by.Host) || !isPoolName(by.Instance)) || strings.Contains(id, "/") {
-		return problem.Field("id", "%q names no claim: allowed is an id, or HOST/INSTANCE/ID", clip(claim))
+		return problem.Field("id", "%q names no claim: allowed is an id, or HOST/INSTANCE/ID", problem.Clip(claim))
 	}
 	return ValidateID(id)
 }
@@ -83,23 +83,14 @@ func IsLine(s string) bool {
 // ValidateLine refuses a text that is not [IsLine].
 func ValidateLine(field, s string) error {
 	if !IsLine(s) {
-		return problem.Field(field, "%q can't be shown in a line: allowed is text without control characters, line breaks and characters that change its direction", clip(s))
+		return problem.Field(field, "%q can't be shown in a line: allowed is text without control characters, line breaks and characters that change its direction", problem.Clip(s))
 	}
 	return nil
 }
 
 func validateText(field, s string) error {
 	if len(s) > MaxText {
-		return problem.Field(field, "%q is %d bytes long: allowed are %d", clip(s), len(s), MaxText)
+		return problem.Field(field, "%q is %d bytes long: allowed are %d", problem.Clip(s), len(s), MaxText)
 	}
 	return nil
-}
-
-// clip keeps a message readable that quotes what somebody sent.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
 }

@@ -3,6 +3,8 @@ package pool
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // Order is a waiter's place in line. It is the same in every pool of its claim,
@@ -53,7 +55,7 @@ func ParseOrder(s string) (Order, error) {
 	if o, ok := parseOrder(s); ok {
 		return o, nil
 	}
-	return Order{}, fmt.Errorf("%q is no place in a line", clip(s))
+	return Order{}, fmt.Errorf("%q is no place in a line", problem.Clip(s))
 }
 
 func parseOrder(s string) (Order, bool) {

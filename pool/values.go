@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -41,7 +42,7 @@ func parseSlotRef(s string) (slotRef, error) {
 			return r, nil
 		}
 	}
-	return slotRef{}, fmt.Errorf("%q names no slot", clip(s))
+	return slotRef{}, fmt.Errorf("%q names no slot", problem.Clip(s))
 }
 
 // record is the whole of a claim, as it stands in its main key.

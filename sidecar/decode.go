@@ -62,7 +62,7 @@ func typeProblem(err error) *Problem {
 	if wrong.Field == "" {
 		return newProblem(problem.Malformed, "the body is no JSON object, but %s", wrong.Value)
 	}
-	return fieldProblem(FieldError{Field: clip(wrong.Field), Message: typeMessage(wrong, wrong.Type)})
+	return fieldProblem(FieldError{Field: problem.Clip(wrong.Field), Message: typeMessage(wrong, wrong.Type)})
 }
 
 // typeMessage says what a field of type t takes, and what it was given.

@@ -67,7 +67,7 @@ func (d *door) settle(a *answer, panicked any, begun time.Time) {
 		if err, ok := panicked.(error); ok && errors.Is(err, http.ErrAbortHandler) || a.r.Context().Err() != nil {
 			panic(http.ErrAbortHandler) // the client is gone
 		}
-		d.log.Error("a request failed", keyMethod, a.r.Method, keyPath, clip(a.r.URL.Path),
+		d.log.Error("a request failed", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
 			keyError, fmt.Sprint(panicked), keyStack, string(debug.Stack()))
 		if a.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer must not look like one
@@ -94,7 +94,7 @@ func (d *door) tell(a *answer, took time.Duration) {
 	if level < d.log.GetLevel() {
 		return
 	}
-	d.log.Log(level, "request", keyMethod, a.r.Method, keyPath, clip(a.r.URL.Path), keyStatus, a.status,
+	d.log.Log(level, "request", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
 		keyTook, took.Round(time.Microsecond), keyFrom, from(a.r))
 }
 
@@ -145,7 +145,7 @@ func unrouted(r *http.Request, status int) *Problem {
 	case http.StatusNotFound:
 		return newProblem(problem.NotFound, "there is nothing at %s: /openapi.yaml tells what there is", quote(r.URL.Path))
 	case http.StatusMethodNotAllowed:
-		return newProblem(problem.NotAllowed, "%s is not possible at %s", clip(r.Method), quote(r.URL.Path))
+		return newProblem(problem.NotAllowed, "%s is not possible at %s", problem.Clip(r.Method), quote(r.URL.Path))
 	}
 	p := newProblem(problem.Malformed, "the request can't be read")
 	p.Status = status

@@ -57,7 +57,7 @@ func garbledProblem(body []byte) *Problem {
 	s.value(nil)
 	var faults []FieldError
 	for _, field := range s.garbled[:min(len(s.garbled), maxFaults)] {
-		faults = append(faults, FieldError{Field: clip(field), Message: "it is no text in UTF-8"})
+		faults = append(faults, FieldError{Field: problem.Clip(field), Message: "it is no text in UTF-8"})
 	}
 	p := fieldProblem(faults...)
 	p.Title, p.Status, p.Code = problem.Malformed.Title(), problem.Malformed.Status(), string(problem.Malformed)

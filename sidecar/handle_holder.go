@@ -206,7 +206,7 @@ func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, er
 	}
 	waited := false
 	if in.Fence == 0 {
-		released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", clip(in.ID))
+		released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", problem.Clip(in.ID))
 		if waited, err = a.waits.endID(ctx, in.ID, released); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -129,17 +130,14 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 // tidy makes a text of many lines fit to be kept: what is too long is cut, and
 // what can't be shown becomes blank. An executor that has failed is not refused
 // for how it says so.
-func tidy(text string) string {
-	text = strings.Map(func(r rune) rune {
+func tidy(s string) string {
+	line := strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && !pool.IsLine(string(r)) {
 			return ' '
 		}
 		return r
-	}, text)
-	if len(text) > maxRunText {
-		text = strings.ToValidUTF8(text[:maxRunText-len("…")], "") + "…"
-	}
-	return text
+	}, s)
+	return text.CutWithin(line, maxRunText)
 }
 
 // startRun answers POST /v1/runs/{id}/start.

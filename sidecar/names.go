@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // maxFaults bounds how many names are told to be wrong.
@@ -68,7 +70,7 @@ func (s *nameScan) fault(name, format string, args ...any) {
 		return
 	}
 	field := strings.Join(append(slices.Clone(s.path), name), ".")
-	s.faults = append(s.faults, FieldError{Field: clip(field), Message: fmt.Sprintf(format, args...)})
+	s.faults = append(s.faults, FieldError{Field: problem.Clip(field), Message: fmt.Sprintf(format, args...)})
 }
 
 // next returns the next byte that is no white space, and stays there.

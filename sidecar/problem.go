@@ -163,7 +163,7 @@ func parameterProblem(details []*huma.ErrorDetail) *Problem {
 		if !ok {
 			field = d.Location
 		}
-		fields = append(fields, FieldError{Field: clip(field), Message: d.Message})
+		fields = append(fields, FieldError{Field: problem.Clip(field), Message: d.Message})
 	}
 	return fieldProblem(fields...)
 }

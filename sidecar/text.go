@@ -1,18 +1,13 @@
 package sidecar
 
-import "strconv"
+import (
+	"strconv"
 
-// clip keeps a message readable that repeats what somebody sent.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
-}
+	"github.com/berthhq/berth/internal/problem"
+)
 
-// quote is clip in quotes.
-func quote(s string) string { return strconv.Quote(clip(s)) }
+// quote quotes input in a message, shortened.
+func quote(s string) string { return strconv.Quote(problem.Clip(s)) }
 
 // kindOf names what a JSON value is.
 func kindOf(data []byte) string {
@@ -25,11 +20,11 @@ func kindOf(data []byte) string {
 		case '[':
 			return "an array"
 		case '"':
-			return "the string " + clip(string(data))
+			return "the string " + problem.Clip(string(data))
 		case 'n':
 			return "null"
 		}
 		break
 	}
-	return clip(string(data))
+	return problem.Clip(string(data))
 }

@@ -55,7 +55,7 @@ func unreadStep(number int, data []byte, err error) *problem.Error {
 		if wrong.Field != "" {
 			field += "." + wrong.Field
 		}
-		return problem.Field(clip(field), "%s", typeMessage(wrong, t))
+		return problem.Field(problem.Clip(field), "%s", typeMessage(wrong, t))
 	}
 	for _, of := range []string{"items", "task"} {
 		if message, ok := strings.CutPrefix(err.Error(), of+": "); ok {

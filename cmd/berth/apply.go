@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -148,7 +149,7 @@ func carryOut(ctx context.Context, admin *berth.Admin, s run.Store, record apply
 			err = admin.DeletePool(ctx, p.Name)
 		}
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
-			done := fmt.Sprintf("%s of %d done", count(i, "pool"), len(record.Pools))
+			done := fmt.Sprintf("%s of %d done", text.Count(i, "pool"), len(record.Pools))
 			if record.Limits != nil {
 				done = "the limits and " + done
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/text"
 )
 
 func benchCommand() *cli.Command {
@@ -146,7 +147,7 @@ func benchProgress(c *cli.Context, cases int) func(bench.Case, *bench.Row) {
 		case row.Error != "":
 			say(c, "%d/%d %s failed: %s", begun, cases, cs.Name, row.Error)
 		default:
-			say(c, "%d/%d %s: %s (%s)", begun, cases, cs.Name, strings.Join(benchSummary(row), ", "), human(time.Since(since)))
+			say(c, "%d/%d %s: %s (%s)", begun, cases, cs.Name, strings.Join(benchSummary(row), ", "), text.Duration(time.Since(since)))
 		}
 	}
 }

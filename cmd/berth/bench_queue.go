@@ -6,6 +6,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/text"
 )
 
 func benchQueueCommand() *cli.Command {
@@ -64,7 +65,7 @@ func benchQueueTable(out *page, rows []*bench.Row) {
 	for _, r := range rows {
 		if l := r.Leader; l != nil {
 			out.line("%s: %s queued, %d in progress, %s of tags: %.1f MB of Go's heap, %.1f MB resident and %.1f MB at the peak, beside %.1f MB of the benchmark; all reasons noted after %.1fs",
-				r.Name, count(l.Queued, "run"), l.InProgress, count(l.TagLimits, "limit"), l.Heap, l.Resident, l.Peak, l.Before, l.Seconds)
+				r.Name, text.Count(l.Queued, "run"), l.InProgress, text.Count(l.TagLimits, "limit"), l.Heap, l.Resident, l.Peak, l.Before, l.Seconds)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // What --quick makes of the numbers of steps that are not given.
@@ -88,9 +89,9 @@ func benchStepsTable(out *page, rows []*bench.Row) {
 	for _, r := range rows {
 		if l := r.StepLoads; l != nil {
 			out.line("%s: %s a load, %.1f MB of Go's heap left, %.1f MB resident at the peak beside %.1f MB before; etcd's database %.1f MB, %.1f MB of it in use",
-				r.Name, count(r.Steps, "step"), l.Heap, l.Peak, l.Before, l.Database, l.InUse)
+				r.Name, text.Count(r.Steps, "step"), l.Heap, l.Peak, l.Before, l.Database, l.InUse)
 			if l.Own.InVain > 0 {
-				out.line("%s: %s in vain, of steps that can't fail: they were tried again", r.Name, count(l.Own.InVain, "attempt"))
+				out.line("%s: %s in vain, of steps that can't fail: they were tried again", r.Name, text.Count(l.Own.InVain, "attempt"))
 			}
 		}
 	}

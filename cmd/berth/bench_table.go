@@ -5,16 +5,17 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // benchPage writes a report for people: where it was measured, the cases, and
 // the targets.
 func benchPage(out *page, r *bench.Report, table func(*page, []*bench.Row)) {
-	rounds := count(r.Rounds, "round")
+	rounds := text.Count(r.Rounds, "round")
 	if r.RoundSeconds > 0 { // those of steps last until all are done
 		rounds = fmt.Sprintf("%s of %.3gs", rounds, r.RoundSeconds)
 	}
-	out.line("etcd %s at %s, %s, %s, %s", r.Etcd, strings.Join(r.Endpoints, ","), r.Go, count(r.CPUs, "CPU"), rounds)
+	out.line("etcd %s at %s, %s, %s, %s", r.Etcd, strings.Join(r.Endpoints, ","), r.Go, text.Count(r.CPUs, "CPU"), rounds)
 	out.gap()
 	table(out, r.Rows)
 	benchFailures(out, r.Rows)
@@ -78,7 +79,7 @@ func benchSummary(r *bench.Row) []string {
 	var words []string
 	switch {
 	case r.Memory != nil:
-		words = append(words, fmt.Sprintf("%.1f MB idle, %.1f MB with %s", r.Memory.Idle, r.Memory.Holding, count(r.Memory.Claims, "claim")))
+		words = append(words, fmt.Sprintf("%.1f MB idle, %.1f MB with %s", r.Memory.Idle, r.Memory.Holding, text.Count(r.Memory.Claims, "claim")))
 	case r.History != nil:
 		words = append(words, fmt.Sprintf("%.0f/s at first, %.0f/s at last", r.History.First, r.History.Last))
 	case r.Submissions != nil:

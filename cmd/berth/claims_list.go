@@ -5,6 +5,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -72,7 +73,7 @@ func claimsTable(out *page, all []sidecar.Claim) {
 		if c.State == sidecar.StateWaiting {
 			since = c.QueuedAt
 		}
-		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.State, c.RunID, c.StepKey, c.Host, ago(out.now, since), c.Reason})
+		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.State, c.RunID, c.StepKey, c.Host, text.Ago(out.now, since), c.Reason})
 	}
 	out.table("there are no claims", []string{"CLAIM", "SLOTS", "STATE", "RUN", "STEP", "HOST", "SINCE", "REASON"}, rows)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -121,7 +122,7 @@ func notGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait
 	case !seen[name]:
 		expect = "its instance " + name + " is not seen; the slots are free when the lease ends, or at once with --force"
 	}
-	return problem.New(problem.ClaimTimeout, "claim %q is still held after %s: %s", done.Claim, human(wait), expect)
+	return problem.New(problem.ClaimTimeout, "claim %q is still held after %s: %s", done.Claim, text.Duration(wait), expect)
 }
 
 // seenInstances returns the instances that are up, as HOST/INSTANCE.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -45,11 +46,11 @@ func claimsWhy(c *cli.Context) func(*berth.Admin, *printer, string) error {
 
 func heldText(out *page, r sidecar.Claim, expires time.Duration) {
 	rows := [][]string{
-		{"claim", r.ID}, {"state", r.State}, {"since", ago(out.now, r.ClaimedAt)}, {"slots", run.PoolList(r.Pools)},
+		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.ClaimedAt)}, {"slots", run.PoolList(r.Pools)},
 		{"holder", holderText(r)}, {"fence", strconv.FormatInt(r.Fence, 10)},
 	}
 	if expires > 0 {
-		rows = append(rows, []string{"expires", "in " + about(expires) + ", unless renewed"})
+		rows = append(rows, []string{"expires", "in " + text.About(expires) + ", unless renewed"})
 	}
 	out.columns(rows)
 }
@@ -58,7 +59,7 @@ func heldText(out *page, r sidecar.Claim, expires time.Duration) {
 func waitsText(out *page, w sidecar.Why) {
 	r := w.Claim
 	out.columns([][]string{
-		{"claim", r.ID}, {"state", r.State}, {"since", ago(out.now, r.QueuedAt)}, {"slots", run.PoolList(r.Pools)},
+		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.QueuedAt)}, {"slots", run.PoolList(r.Pools)},
 		{"holder", holderText(r)}, {"reason", w.Reason.Text},
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Line)},
 		{"priority", strconv.Itoa(r.Priority)},

@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -150,7 +151,7 @@ func coordinatorText(out *page, r sidecar.Coordinator) {
 	}
 	rows := [][]string{
 		{"leader", r.Leader.Host}, {"instance", r.Leader.Instance}, {"version", r.Leader.Version},
-		{"term", strconv.FormatInt(r.Leader.Term, 10)}, {"stands since", ago(out.now, r.Leader.Since)},
+		{"term", strconv.FormatInt(r.Leader.Term, 10)}, {"stands since", text.Ago(out.now, r.Leader.Since)},
 	}
 	out.columns(withValues(append(rows, tickRows(out.now, r.Leader.Tick)...)))
 	if len(r.Others) == 0 {
@@ -159,7 +160,7 @@ func coordinatorText(out *page, r sidecar.Coordinator) {
 	out.gap()
 	var others [][]string
 	for _, o := range r.Others {
-		others = append(others, []string{o.Host, o.Instance, o.Version, ago(out.now, o.Since)})
+		others = append(others, []string{o.Host, o.Instance, o.Version, text.Ago(out.now, o.Since)})
 	}
 	out.table("", []string{"CANDIDATE", "INSTANCE", "VERSION", "SINCE"}, others)
 }
@@ -169,9 +170,9 @@ func tickRows(now time.Time, t *sidecar.Tick) [][]string {
 	if t == nil {
 		return [][]string{{"last tick", "none yet"}}
 	}
-	when := fmt.Sprintf("number %d, %s", t.Number, ago(now, t.At))
+	when := fmt.Sprintf("number %d, %s", t.Number, text.Ago(now, t.At))
 	if t.Took > 0 {
-		when += ", took " + human(time.Duration(t.Took))
+		when += ", took " + text.Duration(time.Duration(t.Took))
 	}
 	return [][]string{
 		{"last tick", when},

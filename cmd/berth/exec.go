@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -168,9 +169,9 @@ func (s *session) reach(ctx context.Context) error {
 		case !away, wait == 0, ctx.Err() != nil:
 			return err
 		case restOf(wait, begun) == 0:
-			return problem.New(problem.ClaimTimeout, "etcd did not answer within %s: %s", human(wait), explain(err))
+			return problem.New(problem.ClaimTimeout, "etcd did not answer within %s: %s", text.Duration(wait), explain(err))
 		case !told:
-			s.say("waiting for etcd, up to %s: %s", human(wait), clean(err.Error()))
+			s.say("waiting for etcd, up to %s: %s", text.Duration(wait), clean(err.Error()))
 			told = true
 		}
 		select {
@@ -194,7 +195,7 @@ func (s *session) claim(ctx context.Context, wait time.Duration) (held, error) {
 		case !isAway(err), wait == 0, ctx.Err() != nil:
 			return nil, err
 		case r.Wait == 0:
-			return nil, problem.New(problem.ClaimTimeout, "timed out after %s: %s", human(wait), explain(err))
+			return nil, problem.New(problem.ClaimTimeout, "timed out after %s: %s", text.Duration(wait), explain(err))
 		}
 		select {
 		case <-time.After(min(awayPause, r.Wait)):

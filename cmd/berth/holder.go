@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -59,7 +60,7 @@ func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
 		case d < minExecLease:
 			return problem.New(problem.Invalid,
 				"pool '%s' has leases of %s, and exec needs %s to stop its command in time; 'berth pools set %s --lease-duration %s' changes that",
-				name, human(d), human(minExecLease), name, human(minExecLease))
+				name, text.Duration(d), text.Duration(minExecLease), name, text.Duration(minExecLease))
 		}
 	}
 	return nil

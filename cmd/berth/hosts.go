@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -113,7 +114,7 @@ func hostsTable(out *page, hosts []sidecar.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, h.State, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), ago(out.now, h.Since), seenText(h.Gone, h.WorkLeft),
+			h.Host, h.Instance, h.Role, h.State, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), seenText(h.Gone, h.WorkLeft),
 		})
 	}
 	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
@@ -129,9 +130,9 @@ func pidText(pid int) string {
 
 // activeText says what an instance has: the runs apart, which capacity is not about.
 func activeText(h sidecar.Host) string {
-	text := strconv.Itoa(h.ActiveSteps)
+	s := strconv.Itoa(h.ActiveSteps)
 	if h.ActiveRuns > 0 {
-		text += " + " + count(h.ActiveRuns, "run")
+		s += " + " + text.Count(h.ActiveRuns, "run")
 	}
-	return text
+	return s
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -79,7 +80,7 @@ func (p poolPlan) line() string {
 		return "~ " + p.Name + ": " + strings.Join(p.Changes, ", ")
 	case deletes:
 		if p.Claimed > 0 {
-			return "- " + p.Name + " (" + count(p.Claimed, "slot") + " still held)"
+			return "- " + p.Name + " (" + text.Count(p.Claimed, "slot") + " still held)"
 		}
 		return "- " + p.Name
 	}

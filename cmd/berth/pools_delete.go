@@ -4,6 +4,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/text"
 )
 
 func poolsDeleteCommand() *cli.Command {
@@ -36,10 +37,10 @@ func poolsDelete(c *cli.Context) func(*berth.Admin, *printer, string) error {
 		return p.print(r, func(out *page) {
 			out.line("pool '%s' deleted", name)
 			if r.Holders > 0 {
-				out.line("%s still held by %s, until given back or expired", count(r.Claimed, "slot"), count(r.Holders, "claim"))
+				out.line("%s still held by %s, until given back or expired", text.Count(r.Claimed, "slot"), text.Count(r.Holders, "claim"))
 			}
 			if r.Waiters > 0 {
-				out.line("%s in line refused", count(r.Waiters, "claim"))
+				out.line("%s in line refused", text.Count(r.Waiters, "claim"))
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -75,12 +76,12 @@ func poolText(out *page, p pool.Status) {
 
 // leaseText tells a lease duration and what it is good for.
 func leaseText(d time.Duration) string {
-	return fmt.Sprintf("%s (%s)", human(d), survivesText(d))
+	return fmt.Sprintf("%s (%s)", text.Duration(d), survivesText(d))
 }
 
 // survivesText tells how long etcd can be away without harm.
 func survivesText(d time.Duration) string {
-	return "survives an etcd outage of about " + about(survives(d))
+	return "survives an etcd outage of about " + text.About(survives(d))
 }
 
 func holdersTable(out *page, holders []sidecar.Holder) {
@@ -88,9 +89,9 @@ func holdersTable(out *page, holders []sidecar.Holder) {
 	for _, h := range holders {
 		expires := ""
 		if h.ExpiresIn > 0 {
-			expires = "in " + about(time.Duration(h.ExpiresIn))
+			expires = "in " + text.About(time.Duration(h.ExpiresIn))
 		}
-		rows = append(rows, []string{h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots), ago(out.now, h.Since), expires})
+		rows = append(rows, []string{h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots), text.Ago(out.now, h.Since), expires})
 	}
 	out.table("nobody holds slots", []string{"CLAIM", "RUN", "STEP", "HOST", "SLOTS", "SINCE", "EXPIRES"}, rows)
 }
@@ -100,7 +101,7 @@ func lineTable(out *page, waiters []sidecar.Waiter) {
 	for _, w := range waiters {
 		rows = append(rows, []string{
 			strconv.Itoa(w.Position), w.Claim, w.RunID, w.StepKey, w.Host,
-			strconv.Itoa(w.Slots), strconv.Itoa(w.Priority), ago(out.now, w.Since), w.Reason,
+			strconv.Itoa(w.Slots), strconv.Itoa(w.Priority), text.Ago(out.now, w.Since), w.Reason,
 		})
 	}
 	out.table("nobody waits", []string{"POS", "WAITING", "RUN", "STEP", "HOST", "SLOTS", "PRI", "SINCE", "REASON"}, rows)

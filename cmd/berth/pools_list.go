@@ -6,6 +6,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -42,7 +43,7 @@ func poolsTable(out *page, pools []pool.Status) {
 		if state := stateText(p); state != "open" && state != "closed" {
 			name += " (" + state + ")"
 		}
-		limit, lease := limitText(p.Limit), human(p.LeaseDuration)
+		limit, lease := limitText(p.Limit), text.Duration(p.LeaseDuration)
 		if p.Deleted || p.Problem != "" {
 			limit, lease = "", ""
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -21,8 +22,8 @@ func poolsSetCommand() *cli.Command {
 			"What no flag says stays as it is. A lower limit stops nobody: until enough\n" +
 			"slots are given back, no more are granted.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: unchanged + ", " + human(pool.DefaultLeaseDuration) + " in a new pool"},
-			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: unchanged + ", " + human(pool.DefaultReserveAfter) + " in a new pool"},
+			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
+			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		},
 		Action: poolsSet,
 	}
@@ -92,7 +93,7 @@ func setPool(c *cli.Context, admin *berth.Admin, p *printer, name string, change
 		default:
 			out.line("pool '%s' changed: %s", name, strings.Join(specChanges(before.Spec, put.Spec), ", "))
 		}
-		out.line("its claims have leases of %s: %s", human(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
+		out.line("its claims have leases of %s: %s", text.Duration(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
 	})
 }
 
@@ -101,13 +102,13 @@ func warnOfExcess(c *cli.Context, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
 		more := p.Claimed - p.Limit
 		say(c, "warning: %s of '%s' %s claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d %s given back",
-			count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
+			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
 	}
 }
 
 // specText says what a pool is like.
 func specText(s pool.Spec) string {
-	parts := []string{"limit " + limitText(s.Limit), "lease " + human(s.LeaseDuration), "reserve " + reserveText(s.ReserveAfter)}
+	parts := []string{"limit " + limitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + reserveText(s.ReserveAfter)}
 	if s.Paused {
 		parts = append(parts, "paused")
 	}
@@ -123,7 +124,7 @@ func specChanges(old, new pool.Spec) []string {
 		}
 	}
 	differs("limit", limitText(old.Limit), limitText(new.Limit))
-	differs("lease", human(old.LeaseDuration), human(new.LeaseDuration))
+	differs("lease", text.Duration(old.LeaseDuration), text.Duration(new.LeaseDuration))
 	differs("reserve", reserveText(old.ReserveAfter), reserveText(new.ReserveAfter))
 	switch {
 	case new.Paused && !old.Paused:

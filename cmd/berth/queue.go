@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -71,7 +72,7 @@ func queueTable(out *page, queue []queuedRun) {
 	var rows [][]string
 	for _, r := range queue {
 		rows = append(rows, []string{
-			positionText(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), ago(out.now, r.QueuedAt), reasonOf(r.Run),
+			positionText(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), reasonOf(r.Run),
 		})
 	}
 	out.table("the queue is empty", []string{"POS", "RUN", "NAME", "PRI", "QUEUED", "REASON"}, rows)
@@ -143,9 +144,9 @@ func runWhyText(out *page, w sidecar.RunWhy) {
 		rows = append(rows, []string{"position", strconv.Itoa(w.Position) + " of " + strconv.Itoa(w.Line)})
 	}
 	rows = append(rows,
-		[]string{"priority", strconv.Itoa(r.Priority)}, []string{"tags", pairsText(r.Tags)}, []string{"queued", ago(out.now, r.QueuedAt)})
+		[]string{"priority", strconv.Itoa(r.Priority)}, []string{"tags", pairsText(r.Tags)}, []string{"queued", text.Ago(out.now, r.QueuedAt)})
 	if w.Estimate > 0 {
-		rows = append(rows, []string{"estimate", "in about " + about(time.Duration(w.Estimate)) + ", by how long runs took lately"})
+		rows = append(rows, []string{"estimate", "in about " + text.About(time.Duration(w.Estimate)) + ", by how long runs took lately"})
 	}
 	out.columns(withValues(rows))
 	if len(w.InTheWay) > 0 {
@@ -157,7 +158,7 @@ func runWhyText(out *page, w sidecar.RunWhy) {
 func runsInTheWay(out *page, runs []sidecar.Run) {
 	var rows [][]string
 	for _, r := range runs {
-		rows = append(rows, []string{r.ID, r.Name, r.Status, hostOf(r), pairsText(r.Tags), ago(out.now, r.AdmittedAt)})
+		rows = append(rows, []string{r.ID, r.Name, r.Status, hostOf(r), pairsText(r.Tags), text.Ago(out.now, r.AdmittedAt)})
 	}
 	out.table("", []string{"IN THE WAY", "NAME", "STATUS", "HOST", "TAGS", "ADMITTED"}, rows)
 }

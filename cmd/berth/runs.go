@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -95,7 +96,7 @@ func runsTable(out *page, runs []sidecar.Run) {
 	var rows [][]string
 	for _, r := range runs {
 		rows = append(rows, []string{
-			r.ID, r.Name, r.Status, strconv.Itoa(r.Priority), ago(out.now, r.QueuedAt), hostOf(r), reasonOf(r),
+			r.ID, r.Name, r.Status, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), hostOf(r), reasonOf(r),
 		})
 	}
 	out.table("there are no runs", []string{"RUN", "NAME", "STATUS", "PRI", "QUEUED", "HOST", "REASON"}, rows)

@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -121,7 +122,7 @@ func unreadable(bad []error) error {
 	if len(bad) > most {
 		texts = append(texts, fmt.Sprintf("and %d more", len(bad)-most))
 	}
-	return problem.New(problem.CorruptValue, "%s can't be read: %s", count(len(bad), "run"), strings.Join(texts, "; "))
+	return problem.New(problem.CorruptValue, "%s can't be read: %s", text.Count(len(bad), "run"), strings.Join(texts, "; "))
 }
 
 // unreadableRecords tells the same to programs.

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -59,7 +60,7 @@ func runText(out *page, r sidecar.Run) {
 		if t.IsZero() {
 			return ""
 		}
-		return ago(out.now, t) + " (" + t.Local().Format(time.DateTime) + ")"
+		return text.Ago(out.now, t) + " (" + t.Local().Format(time.DateTime) + ")"
 	}
 	rows := [][]string{
 		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", reasonOf(r)},
@@ -89,14 +90,14 @@ func stepsText(r sidecar.Run) string {
 	if r.Steps == 0 {
 		return ""
 	}
-	text := count(r.Steps, "instance")
+	s := text.Count(r.Steps, "instance")
 	if r.MaxConcurrentSteps > 0 {
-		text += fmt.Sprintf(", at most %d in flight", r.MaxConcurrentSteps)
+		s += fmt.Sprintf(", at most %d in flight", r.MaxConcurrentSteps)
 	}
 	if r.MaxStepsPerTick > 0 {
-		text += fmt.Sprintf(", at most %d published in one tick", r.MaxStepsPerTick)
+		s += fmt.Sprintf(", at most %d published in one tick", r.MaxStepsPerTick)
 	}
-	return text
+	return s
 }
 
 // retriesText says how often a run may be tried again, and has been. Of one with steps
@@ -105,11 +106,11 @@ func retriesText(r sidecar.Run) string {
 	if r.Steps > 0 {
 		return ""
 	}
-	text := strconv.Itoa(r.Retries)
+	s := strconv.Itoa(r.Retries)
 	if r.Lost > 0 {
-		text += ", " + count(r.Lost, "executor") + " lost"
+		s += ", " + text.Count(r.Lost, "executor") + " lost"
 	}
-	return text
+	return s
 }
 
 func executorText(r sidecar.Run) string {

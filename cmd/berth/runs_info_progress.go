@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // barWidth is how many characters a progress bar has between its brackets.
@@ -119,22 +120,22 @@ func stepsProgress(steps []step.Summary, fine bool) string {
 	}
 	names := few(stepsInProgress(steps), mostNames)
 	if !fine {
-		text := fmt.Sprintf("running, %d of %s done", done, count(len(steps), "step"))
+		line := fmt.Sprintf("running, %d of %s done", done, text.Count(len(steps), "step"))
 		if len(names) > 0 {
-			text += ", in progress: " + strings.Join(names, ", ")
+			line += ", in progress: " + strings.Join(names, ", ")
 		}
-		return text
+		return line
 	}
-	text := fmt.Sprintf("%s %d/%d", bar(counts, instances, barWidth), countEnded(counts), instances)
+	line := fmt.Sprintf("%s %d/%d", bar(counts, instances, barWidth), countEnded(counts), instances)
 	for _, s := range []step.Status{step.Failed, step.Running, step.Scheduled} {
 		if n := counts[s]; n > 0 {
-			text += fmt.Sprintf(", %d %s", n, s)
+			line += fmt.Sprintf(", %d %s", n, s)
 		}
 	}
 	if len(names) > 0 {
-		text += ": " + strings.Join(names, ", ")
+		line += ": " + strings.Join(names, ", ")
 	}
-	return text
+	return line
 }
 
 // instanceText says how an instance stands: failed on host 'a' after 12s, exit code 3,
@@ -165,9 +166,9 @@ func tookText(i *step.Instance, now time.Time) string {
 	case i.StartedAt.IsZero():
 		return ""
 	case i.Status == step.Running:
-		return human(max(0, now.Sub(i.StartedAt)))
+		return text.Duration(max(0, now.Sub(i.StartedAt)))
 	case i.EndedAt.IsZero():
 		return ""
 	}
-	return human(max(0, i.EndedAt.Sub(i.StartedAt)))
+	return text.Duration(max(0, i.EndedAt.Sub(i.StartedAt)))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -99,7 +100,7 @@ func unreadableStates(bad []error) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	return problem.New(problem.CorruptValue, "%s can't be read, and in no count: the first is %w", count(len(bad), "step instance"), bad[0])
+	return problem.New(problem.CorruptValue, "%s can't be read, and in no count: the first is %w", text.Count(len(bad), "step instance"), bad[0])
 }
 
 // detailText shows a run to people.
@@ -144,23 +145,20 @@ func failuresTable(out *page, failed []*step.Instance) {
 			host = i.Executor.Host
 		}
 		rows = append(rows, []string{
-			i.Text(), code, strconv.Itoa(i.Attempt), host, tookText(i, out.now), ago(out.now, i.EndedAt), firstLine(i.Error),
+			i.Text(), code, strconv.Itoa(i.Attempt), host, tookText(i, out.now), text.Ago(out.now, i.EndedAt), firstLine(i.Error),
 		})
 	}
 	out.table("nothing has failed", []string{"FAILED", "EXIT", "ATTEMPT", "HOST", "TOOK", "ENDED", "ERROR"}, rows)
 }
 
 // firstLine keeps a table readable, whatever an error consists of.
-func firstLine(text string) string {
+func firstLine(s string) string {
 	const most = 200
-	text, rest, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
+	first, rest, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	if rest != "" && len(first) <= most {
+		return first + " …"
 	}
-	if rest != "" {
-		return text + " …"
-	}
-	return text
+	return text.Cut(first, most)
 }
 
 // runDetail is what programs get of a run with steps.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // treeDepth is how deep a tree is drawn. What is deeper stands as deep as that, and is told
@@ -92,7 +93,7 @@ func spanText(s *step.Summary, now time.Time) string {
 	case s.StartedAt.IsZero():
 		return ""
 	case s.EndedAt.IsZero():
-		return human(max(0, now.Sub(s.StartedAt)))
+		return text.Duration(max(0, now.Sub(s.StartedAt)))
 	}
-	return human(max(0, s.EndedAt.Sub(s.StartedAt)))
+	return text.Duration(max(0, s.EndedAt.Sub(s.StartedAt)))
 }

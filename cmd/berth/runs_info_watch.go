@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 )
 
 const (
@@ -118,15 +119,15 @@ func (s *screen) replace(text string) {
 
 // fit cuts a text so that it can be written over: no line may wrap, and none may leave
 // the screen at its top.
-func fit(text string, size func() (width, height int)) string {
+func fit(s string, size func() (width, height int)) string {
 	width, height := size()
-	lines := strings.SplitAfter(text, "\n")
+	lines := strings.SplitAfter(s, "\n")
 	if lines[len(lines)-1] == "" {
 		lines = lines[:len(lines)-1]
 	}
 	if most := height - 1; most > 1 && len(lines) > most {
 		more := len(lines) - most + 1
-		lines = append(lines[:most-1], fmt.Sprintf("… %s more: the window is too low\n", count(more, "line")))
+		lines = append(lines[:most-1], fmt.Sprintf("… %s more: the window is too low\n", text.Count(more, "line")))
 	}
 	for i, line := range lines {
 		line = strings.TrimSuffix(line, "\n")

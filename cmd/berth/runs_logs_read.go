@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // logsPage is how many outputs are read at a time: a page stays below a megabyte.
@@ -242,5 +243,5 @@ func unreadableLogs(bad []error) error {
 	for _, err := range bad {
 		texts = append(texts, err.Error())
 	}
-	return problem.New(problem.CorruptValue, "%s can't be read: %w", count(len(bad), "output"), errors.New(strings.Join(few(texts, 5), "; ")))
+	return problem.New(problem.CorruptValue, "%s can't be read: %w", text.Count(len(bad), "output"), errors.New(strings.Join(few(texts, 5), "; ")))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -66,7 +67,7 @@ func printRetried(p *printer, which []step.Which, done *step.Retried) error {
 	return p.print(record, func(out *page) {
 		of := strings.Join(record.Steps, ", ")
 		if len(which) > 1 || which[0].Index == step.Every {
-			of = fmt.Sprintf("%s of %s", count(record.Instances, "instance"), of)
+			of = fmt.Sprintf("%s of %s", text.Count(record.Instances, "instance"), of)
 		}
 		switch {
 		case record.Instances == 0 && record.Queued:

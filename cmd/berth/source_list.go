@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/source"
 )
@@ -61,7 +62,7 @@ func sourceTable(out *page, all []sidecar.Source) {
 			row[1], row[2] = r.Candidates[0].Host, strconv.Itoa(len(r.Candidates)-1)
 		}
 		if l := r.LastLook; l != nil {
-			row[3], row[4] = ago(out.now, l.At), strconv.Itoa(l.Listed)
+			row[3], row[4] = text.Ago(out.now, l.At), strconv.Itoa(l.Listed)
 			row[5], row[6], row[8] = strconv.Itoa(l.Submitted), strconv.Itoa(l.Refused), lookText(l)
 		}
 		if r.Problem != "" {

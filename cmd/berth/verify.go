@@ -6,6 +6,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -65,7 +66,7 @@ func orphanedOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus,
 		for _, h := range held {
 			r := orphanedRecord{Claim: h.Claim, State: sidecar.StateHeld, Host: h.Host, Instance: h.Instance}
 			if left := ends[h.Lease]; left > 0 {
-				r.Expires = about(left)
+				r.Expires = text.About(left)
 			}
 			all = append(all, r)
 		}
@@ -111,7 +112,7 @@ func verify(c *cli.Context) error {
 }
 
 func verifyText(out *page, r verifyRecord) {
-	out.line("checked %s, %s and %d waiting at revision %d", count(r.Pools, "pool"), count(r.Claims, "claim"), r.Waiting, r.Revision)
+	out.line("checked %s, %s and %d waiting at revision %d", text.Count(r.Pools, "pool"), text.Count(r.Claims, "claim"), r.Waiting, r.Revision)
 	for _, o := range r.Orphaned {
 		what := "is held by " + o.Host + "/" + o.Instance + ", which is not seen: its slots are free when its lease ends"
 		switch {
@@ -126,7 +127,7 @@ func verifyText(out *page, r verifyRecord) {
 		out.line("all invariants hold")
 		return
 	}
-	out.line("%s:", count(len(r.Violations), "violation"))
+	out.line("%s:", text.Count(len(r.Violations), "violation"))
 	for _, v := range r.Violations {
 		out.line("  %s: %s", v.Key, v.Problem)
 	}

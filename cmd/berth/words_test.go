@@ -3,41 +3,11 @@ package main
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/pool"
 )
-
-func TestHuman_WritesDurationsInTwoUnits(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 1500 * time.Microsecond: "2ms", 250 * time.Millisecond: "250ms",
-		time.Second: "1s", 90 * time.Second: "1m30s", 5 * time.Minute: "5m",
-		90 * time.Minute: "1h30m", time.Hour + time.Second: "1h", 26 * time.Hour: "1d2h",
-		-5 * time.Second: "-5s", 24 * time.Hour: "1d",
-	} {
-		if got := human(d); got != want {
-			t.Errorf("human(%s) = %q, want %q", d, got, want)
-		}
-	}
-}
-
-func TestAgo_CountsFromNow(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for d, want := range map[time.Duration]string{
-		0: "now", -time.Hour: "now", 999 * time.Millisecond: "now", 3 * time.Second: "3s ago",
-		3*time.Minute + 4*time.Second: "3m4s ago", 12*time.Minute + 4*time.Second: "12m ago",
-		50 * time.Hour: "2d2h ago", 49*time.Hour + 40*time.Minute: "2d2h ago",
-	} {
-		if got := ago(now, now.Add(-d)); got != want {
-			t.Errorf("ago(%s) = %q, want %q", d, got, want)
-		}
-	}
-	if got := ago(now, time.Time{}); got != "" {
-		t.Errorf("no time at all is %q", got)
-	}
-}
 
 func TestPage_LinesUpColumnsAndShowsNoControlCharacters(t *testing.T) {
 	var b bytes.Buffer

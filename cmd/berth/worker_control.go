@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -58,17 +59,17 @@ func workerControl(c *cli.Context, verb string) error {
 			return err
 		}
 		return p.print(w, func(out *page) {
-			text := "worker " + id.String() + " is " + w.State
+			line := "worker " + id.String() + " is " + w.State
 			if !changed {
-				text += " already"
+				line += " already"
 			}
 			if w.Active > 0 && w.State != string(step.Working) {
-				text += ", with " + count(w.Active, "step instance")
+				line += ", with " + text.Count(w.Active, "step instance")
 			}
 			if w.Gone {
-				text += "; it is not seen now"
+				line += "; it is not seen now"
 			}
-			out.line("%s", text)
+			out.line("%s", line)
 		})
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -84,7 +85,7 @@ func workerList(c *cli.Context) error {
 			return err
 		}
 		if len(unread) > 0 {
-			return problem.New(problem.CorruptValue, "the modes of %s can't be read, and they take nothing: the first is %w", count(len(unread), "worker"), unread[0])
+			return problem.New(problem.CorruptValue, "the modes of %s can't be read, and they take nothing: the first is %w", text.Count(len(unread), "worker"), unread[0])
 		}
 		return bad
 	})
@@ -124,14 +125,14 @@ func workersText(out *page, workers []listedWorker) {
 		}
 		by := w.ChangedBy
 		if by != "" {
-			by += " " + ago(out.now, w.ChangedAt)
+			by += " " + text.Ago(out.now, w.ChangedAt)
 		}
 		id := w.Host + "/" + w.Instance
 		rows = append(rows, []string{
-			id, state, active, strings.Join(w.Queues, ","), w.Version, ago(out.now, w.Since), seenText(w.Gone, w.WorkLeft), by, w.Reason,
+			id, state, active, strings.Join(w.Queues, ","), w.Version, text.Ago(out.now, w.Since), seenText(w.Gone, w.WorkLeft), by, w.Reason,
 		})
 		for _, i := range w.Instances[:min(len(w.Instances), executedShown)] {
-			executed = append(executed, []string{id, i.RunID, instanceName(i), strconv.Itoa(i.Attempt), human(max(0, out.now.Sub(i.StartedAt)))})
+			executed = append(executed, []string{id, i.RunID, instanceName(i), strconv.Itoa(i.Attempt), text.Duration(max(0, out.now.Sub(i.StartedAt)))})
 		}
 		if more := len(w.Instances) - executedShown; more > 0 {
 			executed = append(executed, []string{id, "… and " + strconv.Itoa(more) + " more", "", "", ""})
@@ -152,7 +153,7 @@ func seenText(gone bool, left sidecar.Duration) string {
 	case left == 0:
 		return "gone"
 	}
-	return "gone; what it has is its own for " + about(time.Duration(left))
+	return "gone; what it has is its own for " + text.About(time.Duration(left))
 }
 
 // instanceName names an instance in its run.

@@ -24,7 +24,7 @@ func InstantOf(t time.Time) Instant { return Instant{stampOf(t)} }
 func ParseInstant(field, text string) (Instant, error) {
 	t, err := time.Parse(time.RFC3339, text)
 	if year := t.UTC().Year(); err != nil || year < 1 || year > 9999 {
-		return Instant{}, problem.Field(field, "%q is not a %s", clip(text), timeForm)
+		return Instant{}, problem.Field(field, "%q is not a %s", problem.Clip(text), timeForm)
 	}
 	return InstantOf(t), nil
 }
@@ -41,7 +41,7 @@ func (i *Instant) UnmarshalJSON(data []byte) error {
 			return nil
 		}
 	}
-	return &json.UnmarshalTypeError{Value: clip(string(data)), Type: reflect.TypeFor[Instant]()}
+	return &json.UnmarshalTypeError{Value: problem.Clip(string(data)), Type: reflect.TypeFor[Instant]()}
 }
 
 // TypeName says what an Instant takes, for errors about values of another type.

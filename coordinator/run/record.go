@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -136,7 +137,7 @@ func Glimpse(data []byte) (tags map[string]string, inProgress bool) {
 func (r *Record) check() error {
 	switch {
 	case !slices.Contains(Statuses, r.Status):
-		return fmt.Errorf("status: %q is none", clip(string(r.Status)))
+		return fmt.Errorf("status: %q is none", problem.Clip(string(r.Status)))
 	case r.Attempt < 0 || r.Lost < 0:
 		return errors.New("attempt, lost: they are counts")
 	case r.Joined < 0:

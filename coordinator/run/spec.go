@@ -67,7 +67,7 @@ type Spec struct {
 // ValidateID refuses what can't be the id of a run: the same as for claims.
 func ValidateID(id string) error {
 	if pool.ValidateID(id) != nil {
-		return problem.Field("id", "%q is no id of a run: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", clip(id), pool.MaxText)
+		return problem.Field("id", "%q is no id of a run: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxText)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (s *Spec) Validate() error {
 			return problem.Field("labels", "a label has no name")
 		}
 		for _, text := range []string{key, s.Labels[key]} {
-			if err := validateText("labels."+clip(key), text); err != nil {
+			if err := validateText("labels."+problem.Clip(key), text); err != nil {
 				return err
 			}
 		}
@@ -164,7 +164,7 @@ func (s *Spec) validateLines() error {
 			if err := pool.ValidateLine(what, key); err != nil {
 				return err
 			}
-			if err := pool.ValidateLine(what+"."+clip(key), pairs[key]); err != nil {
+			if err := pool.ValidateLine(what+"."+problem.Clip(key), pairs[key]); err != nil {
 				return err
 			}
 		}
@@ -175,7 +175,7 @@ func (s *Spec) validateLines() error {
 // ValidateTag refuses what can't be a tag. A key has no '=', so that tags and
 // limits can be written as KEY=VALUE; a value is not '*', which stands for each.
 func ValidateTag(key, value string) error {
-	field := "tags." + clip(key)
+	field := "tags." + problem.Clip(key)
 	switch {
 	case key == "":
 		return problem.Field("tags", "a tag has no key")
@@ -198,9 +198,9 @@ func ValidateTag(key, value string) error {
 func validateText(field, s string) error {
 	switch {
 	case len(s) > MaxText:
-		return problem.Field(field, "%q is %d bytes long: allowed are %d", clip(s), len(s), MaxText)
+		return problem.Field(field, "%q is %d bytes long: allowed are %d", problem.Clip(s), len(s), MaxText)
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
-		return problem.Field(field, "%q has characters that can't be shown: allowed is text of one line", clip(s))
+		return problem.Field(field, "%q has characters that can't be shown: allowed is text of one line", problem.Clip(s))
 	}
 	return nil
 }
@@ -211,15 +211,6 @@ func validateWhy(field, why string) error {
 		return problem.Field(field, "it is %d bytes long: allowed are %d", len(why), MaxWhy)
 	}
 	return nil
-}
-
-// clip keeps a message readable that quotes what somebody sent.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }
 
 // sameAs tells whether two submissions ask for the same.

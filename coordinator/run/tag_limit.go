@@ -27,18 +27,18 @@ func ParseTagLimit(text string) (TagLimit, error) {
 	const how = "%q is no limit of a tag: write KEY=VALUE=N, KEY=N for all values together, or KEY=*=N for each value by itself"
 	at := strings.LastIndexByte(text, '=')
 	if at < 0 {
-		return TagLimit{}, problem.Field("tag", how, clip(text))
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
 	}
 	n, err := strconv.Atoi(text[at+1:])
 	if err != nil {
-		return TagLimit{}, problem.Field("tag", how, clip(text))
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
 	}
 	key, value, hasValue := strings.Cut(text[:at], "=")
 	t := TagLimit{Key: key, Value: value, Limit: n}
 	if value == "*" {
 		t.Value, t.PerUniqueValue = "", true
 	} else if hasValue && value == "" {
-		return TagLimit{}, problem.Field("tag", how, clip(text))
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
 	}
 	return t, t.validate("tag")
 }
@@ -69,7 +69,7 @@ func (t TagLimit) compare(o TagLimit) int {
 
 func (t TagLimit) validate(field string) error {
 	if t.PerUniqueValue && t.Value != "" {
-		return problem.Field(field+".per_unique_value", "'%s' is one value: a limit is about one value or about each, not both", clip(t.Value))
+		return problem.Field(field+".per_unique_value", "'%s' is one value: a limit is about one value or about each, not both", problem.Clip(t.Value))
 	}
 	value := t.Value
 	if value == "" {

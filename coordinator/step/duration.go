@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strconv"
 	"time"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // Duration is a time span that is written as text, such as "1m30s".
@@ -21,7 +23,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return &json.UnmarshalTypeError{Value: strconv.Quote(clip(string(text))), Type: reflect.TypeFor[Duration]()}
+		return &json.UnmarshalTypeError{Value: strconv.Quote(problem.Clip(string(text))), Type: reflect.TypeFor[Duration]()}
 	}
 	*d = Duration(v)
 	return nil

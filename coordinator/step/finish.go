@@ -2,7 +2,6 @@ package step
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -10,6 +9,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // MaxError bounds why an attempt has failed, in bytes.
@@ -21,7 +21,7 @@ const MaxError = run.MaxWhy
 // that is a StepLost problem. It is written in the way that is given, or in the store's
 // group if that is nil.
 func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Instance, error) {
-	o.Error = clipError(o.Error)
+	o.Error = text.CutWithin(o.Error, MaxError)
 	var kept *Shown
 	if len(o.Output) > 0 {
 		kept = &Shown{Text: o.Output, Before: o.Before, File: o.File, Cut: o.Cut}
@@ -160,12 +160,4 @@ func stopAtCorrupt(what string, err error) error {
 
 func lost(t *Taken) error {
 	return problem.New(problem.StepLost, "attempt %d of step instance %s of run %q is lost: its executor was not heard of in time, and somebody else may have it", t.Revision, t.Text(), t.Run)
-}
-
-// clipError keeps what may be kept of an error.
-func clipError(text string) string {
-	if len(text) > MaxError {
-		return strings.ToValidUTF8(text[:MaxError-len("…")], "") + "…"
-	}
-	return text
 }

@@ -30,7 +30,7 @@ func needsOf(specs []Spec) ([][]int, error) {
 			at, known := places[name]
 			switch {
 			case !known:
-				return nil, s.wrong("needs", "there is no step %q: allowed are the names of the run's other steps", clip(name))
+				return nil, s.wrong("needs", "there is no step %q: allowed are the names of the run's other steps", problem.Clip(name))
 			case at == i:
 				return nil, s.wrong("needs", "a step can't need itself")
 			case neededLast[at] == i+1:

@@ -90,7 +90,7 @@ func (v *view) step(name string) (int, error) {
 			return n, nil
 		}
 	}
-	return -1, problem.New(problem.StepNotFound, "run %q has no step %q", v.run.ID, clip(name))
+	return -1, problem.New(problem.StepNotFound, "run %q has no step %q", v.run.ID, problem.Clip(name))
 }
 
 // shown is an instance as it is to be seen: once its run has ended, nothing more

@@ -93,7 +93,7 @@ func (s *Spec) stencils(field string, value any) (_ any, err error) {
 		}
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if v[name], err = s.stencils(field+"."+clip(name), v[name]); err != nil {
+			if v[name], err = s.stencils(field+"."+problem.Clip(name), v[name]); err != nil {
 				return nil, err
 			}
 		}

@@ -122,7 +122,7 @@ func (s *Spec) recipe(number int) (*recipe, error) {
 
 func validateName(name string, number int) error {
 	if pool.ValidateName(name) != nil {
-		return problem.Field(numbered(number)+".name", "%q is no name of a step: allowed are %s", clip(name), nameRule)
+		return problem.Field(numbered(number)+".name", "%q is no name of a step: allowed are %s", problem.Clip(name), nameRule)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (s *Spec) validateWhere() error {
 		}
 	}
 	if s.Queue != "" && pool.ValidateName(s.Queue) != nil {
-		return s.wrong("queue", "%q is no name of a queue: allowed are %s", clip(s.Queue), nameRule)
+		return s.wrong("queue", "%q is no name of a queue: allowed are %s", problem.Clip(s.Queue), nameRule)
 	}
 	if err := s.validateTask(); err != nil || s.Task.Name == "" {
 		return err
@@ -179,7 +179,7 @@ func (s *Spec) validateWhere() error {
 	// It has to begin as a pool's name does, too.
 	if pool.ValidateName(TaskPool(s.Task.Name)) != nil || pool.ValidateName(s.Task.Name) != nil {
 		return s.wrong("task", "%q is no name of a task: allowed are 1 to %d of a-z, 0-9, '.', '_' and '-', the first a letter or digit",
-			clip(s.Task.Name), 63-len(taskPools))
+			problem.Clip(s.Task.Name), 63-len(taskPools))
 	}
 	if _, both := s.Pools[TaskPool(s.Task.Name)]; both {
 		return s.wrong("pools."+TaskPool(s.Task.Name), "it is the pool of task %q, which takes its slot already: one of the two has to go", s.Task.Name)
@@ -219,10 +219,10 @@ func (s *Spec) validateWhat() error {
 func (s *Spec) validateEnv() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		if !isVariable(name) {
-			return s.wrong("env", "%q is no name of a variable: allowed are A-Z, a-z, 0-9 and '_', the first no digit", clip(name))
+			return s.wrong("env", "%q is no name of a variable: allowed are A-Z, a-z, 0-9 and '_', the first no digit", problem.Clip(name))
 		}
 		if strings.HasPrefix(name, ownVariables) {
-			return s.wrong("env."+clip(name), "variables that begin with %s are set by berth: give it another name", ownVariables)
+			return s.wrong("env."+problem.Clip(name), "variables that begin with %s are set by berth: give it another name", ownVariables)
 		}
 	}
 	return nil
@@ -260,7 +260,7 @@ func (s *Spec) validateRetries() error {
 	case s.Timeout < 0 || s.Timeout > Duration(MaxTimeout):
 		return s.wrong("timeout", "%s is out of range: allowed is any time up to %s, and 0s (none)", s.Timeout, MaxTimeout)
 	case s.OnFailure != "" && !s.OnFailure.valid():
-		return s.wrong("on_failure", "%q is none: allowed are %s and %s", clip(string(s.OnFailure)), Fail, Finish)
+		return s.wrong("on_failure", "%q is none: allowed are %s and %s", problem.Clip(string(s.OnFailure)), Fail, Finish)
 	}
 	return nil
 }
@@ -296,13 +296,4 @@ func depth(data []byte) int {
 		}
 	}
 	return deepest
-}
-
-// clip keeps a message readable that quotes what somebody sent.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

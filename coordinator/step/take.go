@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Taken is an instance that an executor has, with what it is to do.
@@ -136,7 +137,7 @@ func taken(id store.StepID) error {
 func (s Store) GiveUp(ctx context.Context, p *Published, by run.Executor, why string) error {
 	id, now := p.ID(), time.Now()
 	i := &Instance{StepID: id, Record: Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt, Place: p.Place}}
-	i.Record = i.giveUp(by, clipError(why), Policy{p.Retries, p.Backoff}, now)
+	i.Record = i.giveUp(by, text.CutWithin(why, MaxError), Policy{p.Retries, p.Backoff}, now)
 	ops, err := s.logged(ctx, []*pb.RequestOp{store.Put(s.Keys.Step(id), i.Encode(), 0), store.Delete(p.Key(s.Keys))}, id, p.Number, i.Event(now))
 	if err == nil {
 		_, err = s.Group.Commit(ctx, s.Backend, []*pb.Compare{

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"text/template"
 	"text/template/parse"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // words is what a template can say, and what comes behind each word: nothing if it is
@@ -113,7 +115,7 @@ func checkPipe(p *parse.PipeNode, items bool) error {
 		if call, ok := args[0].(*parse.IdentifierNode); ok && call.Ident == funcJSON {
 			// What is piped into it is its argument.
 			if args = args[1:]; (len(args) == 1) == (i > 0) {
-				return fmt.Errorf("calls json in %s with another number of values than one: %s", clip(p.String()), allowedParts)
+				return fmt.Errorf("calls json in %s with another number of values than one: %s", problem.Clip(p.String()), allowedParts)
 			}
 		} else if i > 0 {
 			return notAllowed(c)
@@ -146,7 +148,7 @@ func checkField(n *parse.FieldNode, items bool) error {
 	next, known := words[n.Ident[0]]
 	switch {
 	case !known:
-		return fmt.Errorf("has no .%s: allowed are %s", clip(n.Ident[0]), listed(words))
+		return fmt.Errorf("has no .%s: allowed are %s", problem.Clip(n.Ident[0]), listed(words))
 	case n.Ident[0] == wordItem && !items:
 		return errors.New("has no .item: the step has no items")
 	case next == nil || len(n.Ident) == 1:
@@ -154,7 +156,7 @@ func checkField(n *parse.FieldNode, items bool) error {
 	case !next[n.Ident[1]] && len(next) == 0:
 		return fmt.Errorf("asks for something in .%s, which is one value", n.Ident[0])
 	case !next[n.Ident[1]]:
-		return fmt.Errorf("has no .%s.%s: allowed behind .%s are %s", n.Ident[0], clip(n.Ident[1]), n.Ident[0], listed(next))
+		return fmt.Errorf("has no .%s.%s: allowed behind .%s are %s", n.Ident[0], problem.Clip(n.Ident[1]), n.Ident[0], listed(next))
 	}
 	return nil
 }
@@ -165,7 +167,7 @@ func listed[V any](of map[string]V) string {
 }
 
 func notAllowed(n parse.Node) error {
-	return fmt.Errorf("can't have %s: %s", clip(n.String()), allowedParts)
+	return fmt.Errorf("can't have %s: %s", problem.Clip(n.String()), allowedParts)
 }
 
 // pipeInto ends a pipeline with a function.

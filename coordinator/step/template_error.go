@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/template/parse"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // explain says in the words of templates why one could not be rendered: the error is
@@ -22,7 +24,7 @@ func (s *stencil) explain(err error, values map[string]any) error {
 		return err
 	case strings.HasPrefix(at, "."):
 		if why := missing(values, strings.Split(at[1:], ".")); why != "" {
-			return fmt.Errorf("{{%s}}: %s", clip(at), why)
+			return fmt.Errorf("{{%s}}: %s", problem.Clip(at), why)
 		}
 	case at == funcText:
 		if unwrapped := errors.Unwrap(errors.Unwrap(err)); unwrapped != nil {
@@ -30,7 +32,7 @@ func (s *stencil) explain(err error, values map[string]any) error {
 		}
 		at = s.pipeAt(strings.TrimPrefix(where, "template: "))
 	}
-	return fmt.Errorf("{{%s}}: %s", clip(at), what)
+	return fmt.Errorf("{{%s}}: %s", problem.Clip(at), what)
 }
 
 // missing says what there is not of a path of fields; empty if there is all of it.
@@ -48,19 +50,19 @@ func missing(value any, path []string) string {
 			fields = keysOf(v)
 			next, found = v[name]
 		case nil:
-			return fmt.Sprintf("%s is null, and has no field '%s'", at, clip(name))
+			return fmt.Sprintf("%s is null, and has no field '%s'", at, problem.Clip(name))
 		case []any:
-			return fmt.Sprintf("%s is a list, and has no field '%s'", at, clip(name))
+			return fmt.Sprintf("%s is a list, and has no field '%s'", at, problem.Clip(name))
 		default:
 			text, _ := json.Marshal(v)
-			return fmt.Sprintf("%s is the single value %s, and has no field '%s'", at, clip(string(text)), clip(name))
+			return fmt.Sprintf("%s is the single value %s, and has no field '%s'", at, problem.Clip(string(text)), problem.Clip(name))
 		}
 		switch {
 		case found:
 		case len(fields) == 0:
-			return fmt.Sprintf("%s has no field '%s': it is empty", at, clip(name))
+			return fmt.Sprintf("%s has no field '%s': it is empty", at, problem.Clip(name))
 		default:
-			return fmt.Sprintf("%s has no field '%s': it has %s", at, clip(name), names(fields))
+			return fmt.Sprintf("%s has no field '%s': it has %s", at, problem.Clip(name), names(fields))
 		}
 		value, at = next, at+"."+name
 	}
@@ -71,7 +73,7 @@ func missing(value any, path []string) string {
 func keysOf[V any](of map[string]V) []string {
 	all := make([]string, 0, len(of))
 	for name := range of {
-		all = append(all, clip(name))
+		all = append(all, problem.Clip(name))
 	}
 	slices.Sort(all)
 	return all

@@ -29,7 +29,7 @@ func ParseWhich(text string) (Which, error) {
 	number, end, closed := strings.Cut(rest, "]")
 	index, err := strconv.Atoi(number)
 	if name == "" || !closed || end != "" || err != nil || index < 0 || strconv.Itoa(index) != number {
-		return Which{}, fmt.Errorf("%q names no step instance: it is STEP or STEP[INDEX], as in 'extract[3]'", clip(text))
+		return Which{}, fmt.Errorf("%q names no step instance: it is STEP or STEP[INDEX], as in 'extract[3]'", problem.Clip(text))
 	}
 	return Which{name, index}, nil
 }

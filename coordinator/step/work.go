@@ -87,7 +87,7 @@ func (w *Work) check() error {
 	}
 	for name, value := range w.Env {
 		if !isVariable(name) || strings.ContainsRune(value, 0) {
-			return fmt.Errorf("env: %q can't be set", clip(name))
+			return fmt.Errorf("env: %q can't be set", problem.Clip(name))
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func (id WorkerID) String() string { return id[0] + "/" + id[1] }
 func ParseWorkerID(text string) (WorkerID, error) {
 	host, instance, ok := strings.Cut(text, "/")
 	if !ok || host == "" || instance == "" || strings.Contains(instance, "/") || len(text) > maxWorkerID {
-		return WorkerID{}, problem.Field("worker", "%q is no worker: it is HOST/INSTANCE, as 'berth worker list' has them", clip(text))
+		return WorkerID{}, problem.Field("worker", "%q is no worker: it is HOST/INSTANCE, as 'berth worker list' has them", problem.Clip(text))
 	}
 	return WorkerID{host, instance}, nil
 }
@@ -103,7 +103,7 @@ func DecodeWorkerState(keys store.Keys, key string, data []byte) (id WorkerID, s
 func (s *WorkerState) check() error {
 	switch {
 	case s.Mode != Drained && s.Mode != Stopped:
-		return fmt.Errorf("mode: %q is none that is kept: allowed are %s and %s", clip(string(s.Mode)), Drained, Stopped)
+		return fmt.Errorf("mode: %q is none that is kept: allowed are %s and %s", problem.Clip(string(s.Mode)), Drained, Stopped)
 	case s.At.IsZero():
 		return errors.New("at: it is missing")
 	case s.By == "":
@@ -142,7 +142,7 @@ func (s Store) WorkerStates(ctx context.Context) (states map[WorkerID]WorkerStat
 func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState, record func(ctx context.Context, before WorkerMode) (*pb.RequestOp, error)) (changed bool, err error) {
 	const what = "the mode of the worker was not changed"
 	if !slices.Contains(WorkerModes, to.Mode) {
-		return false, problem.Field("mode", "%q is none: allowed are %s, %s and %s", clip(string(to.Mode)), Working, Drained, Stopped)
+		return false, problem.Field("mode", "%q is none: allowed are %s, %s and %s", problem.Clip(string(to.Mode)), Working, Drained, Stopped)
 	}
 	for field, text := range map[string]string{"by": to.By, "from": to.From, "reason": to.Reason} {
 		if len(text) > maxWorkerText {

@@ -16,14 +16,18 @@ type layer struct {
 }
 
 // everywhere may be imported by every layer but each other.
-var everywhere = []string{"internal/problem", "internal/grace"}
+var everywhere = []string{"internal/text", "internal/problem", "internal/grace"}
 
 // layers are the directions of imports. Folders that are for tests only are
 // not in the table: see testHelpers.
 var layers = []layer{
 	{
-		"internal/problem", nil,
-		"it is the table of what can go wrong, and everything else uses it",
+		"internal/text", nil,
+		"it writes values for people and knows none of berth's types",
+	},
+	{
+		"internal/problem", []string{"internal/text"},
+		"it is the table of errors, and every package uses it",
 	},
 	{
 		"internal/strict", nil,

@@ -6,6 +6,8 @@ package problem
 import (
 	"errors"
 	"fmt"
+
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Code names a problem. Codes are stable: programs branch on them.
@@ -232,6 +234,12 @@ func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Code == e.Code && t.Message == ""
 }
+
+// maxClip bounds the input that a message quotes, in bytes.
+const maxClip = 64
+
+// Clip shortens input that a message quotes.
+func Clip(input string) string { return text.Cut(input, maxClip) }
 
 // CodeOf returns the code of an error: of the first problem in its chain, or
 // [Internal].

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/text"
 )
 
 const (
@@ -112,5 +114,5 @@ func (t *tail) last() string {
 	if line == "" {
 		return ""
 	}
-	return ": " + cut(line, most)
+	return ": " + text.Cut(line, most)
 }

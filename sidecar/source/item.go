@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // Item is one of what a look lists.
@@ -116,11 +117,11 @@ func (d *decoder) value(where string, value json.RawMessage) {
 	id, ok := fields[field]
 	switch {
 	case !ok:
-		d.refuse(where, fmt.Sprintf("it has no field %q, which is to be its id", clip(field)))
+		d.refuse(where, fmt.Sprintf("it has no field %q, which is to be its id", problem.Clip(field)))
 	case isWhole(id):
 		d.add(where, string(id), value)
 	case id[0] != '"' || json.Unmarshal(id, &text) != nil:
-		d.refuse(where, fmt.Sprintf("its %q is %s: allowed are a text and a whole number from 0 on", clip(field), clip(string(id))))
+		d.refuse(where, fmt.Sprintf("its %q is %s: allowed are a text and a whole number from 0 on", problem.Clip(field), problem.Clip(string(id))))
 	default:
 		d.add(where, text, value)
 	}
@@ -135,7 +136,7 @@ func (d *decoder) add(where, id string, value json.RawMessage) {
 	// The names of sources have no characters that ids can't have.
 	if id == "" || run.ValidateID(d.spec.RunID(id)) != nil {
 		d.refuse(where, fmt.Sprintf("%q is no id of an item: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'",
-			clip(id), run.MaxText-len(d.spec.RunID(""))))
+			problem.Clip(id), run.MaxText-len(d.spec.RunID(""))))
 		return
 	}
 	if first, twice := d.at[id]; twice {

@@ -9,6 +9,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 const (
@@ -32,11 +33,11 @@ func (t *term) look(ctx context.Context, wished int64) error {
 	l.Took = time.Since(begun).Truncate(time.Millisecond)
 	l.Refused = len(refused)
 	if len(refused) > 0 {
-		l.Refusal = cut(refused[0].String(), maxTold)
+		l.Refusal = text.Cut(refused[0].String(), maxTold)
 	}
 	switch {
 	case err != nil:
-		l.Error, l.Failures = cut(err.Error(), maxTold), t.last.Failures+1
+		l.Error, l.Failures = text.Cut(err.Error(), maxTold), t.last.Failures+1
 		if l.Failures == 1 { // once in a row
 			t.cfg.Logger.Warn("the look failed, trying again", "error", err)
 		}

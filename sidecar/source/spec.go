@@ -77,7 +77,7 @@ func ValidateName(name string) error {
 	legal := func(r rune) bool { return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_' }
 	if name == "" || len(name) > maxName || strings.Trim(name[:1], "-_") == "" ||
 		strings.ContainsFunc(name, func(r rune) bool { return !legal(r) }) {
-		return problem.Field("name", "%q is no name of a source: allowed are 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", clip(name), maxName)
+		return problem.Field("name", "%q is no name of a source: allowed are 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", problem.Clip(name), maxName)
 	}
 	return nil
 }
@@ -142,15 +142,4 @@ func (s *Spec) validateRun() error {
 		return withinRun(err)
 	}
 	return nil
-}
-
-// clip keeps a message readable that quotes what somebody sent.
-func clip(s string) string { return cut(s, 64) }
-
-// cut ends a text that is longer than so many bytes.
-func cut(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Bounds of what a source can declare.
@@ -59,7 +60,7 @@ func (s *Spec) validateVars() error {
 		v, field := s.Vars[name], "vars."+name
 		switch {
 		case !varName.MatchString(name):
-			return problem.Field("vars."+clip(name), "%q is no name that templates can use: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first no digit", clip(name))
+			return problem.Field("vars."+problem.Clip(name), "%q is no name that templates can use: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first no digit", problem.Clip(name))
 		case name == s.ID:
 			return problem.Field(field, "it is the id of an item, which every item has: use another name, or another field as the id")
 		case v.Required && v.Default != nil:
@@ -72,7 +73,7 @@ func (s *Spec) validateVars() error {
 		if given(v.Default) {
 			defaults[name] = v.Default
 			if !v.allows(v.Default) {
-				return problem.Field(field+".default", "%s is not allowed by the var itself: allowed %s", clip(string(v.Default)), v.allowed())
+				return problem.Field(field+".default", "%s is not allowed by the var itself: allowed %s", problem.Clip(string(v.Default)), v.allowed())
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func (s *Spec) withVars(it Item) (json.RawMessage, error) {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if _, declared := s.Vars[name]; !declared && name != s.ID {
 			return nil, problem.Field("item", "it has %q, which source %q does not declare: allowed are %s",
-				clip(name), s.Name, listed(append([]string{s.ID}, names...)))
+				problem.Clip(name), s.Name, listed(append([]string{s.ID}, names...)))
 		}
 	}
 	for _, name := range names {
@@ -104,7 +105,7 @@ func (s *Spec) withVars(it Item) (json.RawMessage, error) {
 		switch {
 		case given(value):
 			if !v.allows(value) {
-				return nil, problem.Field("item."+name, "%s is not allowed by source %q: allowed %s", clip(string(value)), s.Name, v.allowed())
+				return nil, problem.Field("item."+name, "%s is not allowed by source %q: allowed %s", problem.Clip(string(value)), s.Name, v.allowed())
 			}
 		case v.Required:
 			return nil, problem.Field("item."+name, "it is missing, and source %q requires it: allowed %s", s.Name, v.allowed())
@@ -148,7 +149,7 @@ func (v *Var) allowed() string {
 	case v.Values != nil:
 		return "are " + listed(v.Values)
 	case v.Pattern != nil:
-		return "is a text, a number, true or false that matches " + cut(v.Pattern.String(), maxAllowed)
+		return "is a text, a number, true or false that matches " + text.Cut(v.Pattern.String(), maxAllowed)
 	}
 	return "is any value but null"
 }
@@ -156,10 +157,10 @@ func (v *Var) allowed() string {
 // listed quotes texts for an error.
 func listed(all []string) string {
 	quoted := make([]string, len(all))
-	for i, text := range all {
-		quoted[i] = fmt.Sprintf("%q", text)
+	for i, s := range all {
+		quoted[i] = fmt.Sprintf("%q", s)
 	}
-	return cut(strings.Join(quoted, ", "), maxAllowed)
+	return text.Cut(strings.Join(quoted, ", "), maxAllowed)
 }
 
 // unusable says why a step can't be over an item; it is empty if one can.

@@ -50,7 +50,7 @@ func deedOf(r *http.Request) (deed, error) {
 			return d, nil
 		}
 	}
-	return deed{}, problem.New(problem.NotFound, "there is no action %q", clip(name))
+	return deed{}, problem.New(problem.NotFound, "there is no action %q", problem.Clip(name))
 }
 
 // confirmation says what will happen if an action is taken.
@@ -165,7 +165,7 @@ func (p *Pages) carryOut(ctx context.Context, s *Session, name string, t task) (
 		Who: whoOf(ctx), From: fromOf(ctx), At: time.Now().UTC().Truncate(time.Millisecond),
 		Action: name, Object: t.object, Detail: t.detail, Outcome: Asked,
 	}
-	log := p.log.With("action", name, "object", clip(t.object), "who", a.Who, "from", a.From)
+	log := p.log.With("action", name, "object", problem.Clip(t.object), "who", a.Who, "from", a.From)
 	if err := keepAction(ctx, s, id, a); err != nil {
 		log.Warn("an action was not taken, since it could not be recorded", "error", err)
 		return "", err

@@ -9,6 +9,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -66,7 +67,7 @@ func releaseOf(w pool.Why, force bool) *confirmation {
 		c.Effects = []string{
 			"Host " + h.Host + " is asked to take it back: it ends trust in the claim, and has the holder stop.",
 			stopText(h),
-			slots + " free when the holder has stopped, after " + formatDuration(pool.RevokeGrace) + " at most if its host lives, and else when its lease ends.",
+			slots + " free when the holder has stopped, after " + text.Duration(pool.RevokeGrace) + " at most if its host lives, and else when its lease ends.",
 		}
 		way.Set("force", yes)
 		c.Other, c.OtherText = addressOf(actionPath("release"), way), "Free the slots by force instead…"
@@ -136,7 +137,7 @@ func releaseTask(_ string, form url.Values) (task, error) {
 	}
 	fence, err := strconv.ParseInt(form.Get("fence"), 10, 64)
 	if err != nil || fence <= 0 {
-		return task{}, problem.Field("fence", "%q is not the fence that was shown", clip(form.Get("fence")))
+		return task{}, problem.Field("fence", "%q is not the fence that was shown", problem.Clip(form.Get("fence")))
 	}
 	t := task{object: id, detail: "fence " + form.Get("fence"), query: url.Values{"claim": {id}}, back: home}
 	if !force {
@@ -174,7 +175,7 @@ func askBack(ctx context.Context, s *Session, id string, fence int64) (string, e
 		return "Claim " + id + " was given back by host " + host + ".", nil
 	}
 	return "Claim " + id + " was asked back from host " + host + ". Its slots are free when the holder has stopped, after " +
-		formatDuration(pool.RevokeGrace) + " at most if the host lives.", nil
+		text.Duration(pool.RevokeGrace) + " at most if the host lives.", nil
 }
 
 // freeByForce frees a claim's slots at once.

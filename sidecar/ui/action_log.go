@@ -59,7 +59,7 @@ func readActions(ctx context.Context, s *Session, before string) (actionList, er
 	end := store.RangeEnd(prefix)
 	if before != "" {
 		if !isActionID(before) {
-			return actionList{}, problem.Field("before", "%q is no id of an action", clip(before))
+			return actionList{}, problem.Field("before", "%q is no id of an action", problem.Clip(before))
 		}
 		end = []byte(s.Runs.Keys.Action(before))
 	}

@@ -178,7 +178,7 @@ func limitOf(d pool.Detail, text string) *confirmation {
 func parseLimit(text string) (int, error) {
 	limit, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, problem.Field("limit", "%q is no number: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", clip(text), pool.MaxLimit)
+		return 0, problem.Field("limit", "%q is no number: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", problem.Clip(text), pool.MaxLimit)
 	}
 	spec := pool.DefaultSpec()
 	spec.Limit = limit
@@ -230,7 +230,7 @@ func limitTask(_ string, form url.Values) (task, error) {
 	}
 	from, err := strconv.Atoi(form.Get("from"))
 	if err != nil {
-		return task{}, problem.Field("from", "%q is not the limit that was shown", clip(form.Get("from")))
+		return task{}, problem.Field("from", "%q is not the limit that was shown", problem.Clip(form.Get("from")))
 	}
 	t := task{
 		object: name, detail: "from " + limitText(from) + " to " + limitText(limit),

@@ -10,7 +10,9 @@ import (
 	"github.com/oklog/ulid/v2"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Action is what somebody has asked for on the pages, as it is kept in etcd. It is written before
@@ -62,10 +64,8 @@ type actionValue struct {
 
 // Encode writes an action. Texts that are too long are cut.
 func (a Action) Encode() []byte {
-	for _, text := range []*string{&a.Who, &a.From, &a.Action, &a.Object, &a.Detail, &a.Result} {
-		if *text = strings.ToValidUTF8(*text, "\uFFFD"); len(*text) > maxActionText {
-			*text = strings.ToValidUTF8((*text)[:maxActionText-len("…")], "") + "…"
-		}
+	for _, s := range []*string{&a.Who, &a.From, &a.Action, &a.Object, &a.Detail, &a.Result} {
+		*s = text.CutWithin(strings.ToValidUTF8(*s, "\uFFFD"), maxActionText)
 	}
 	return store.Encode(actionValue{store.Now, a})
 }
@@ -108,7 +108,7 @@ func (a Action) check() error {
 	case a.Action == "" || a.Object == "":
 		return errors.New("action, object: they are not said")
 	case !slices.Contains(outcomes, a.Outcome):
-		return fmt.Errorf("outcome: %q is none", clip(string(a.Outcome)))
+		return fmt.Errorf("outcome: %q is none", problem.Clip(string(a.Outcome)))
 	case (a.Outcome == Asked) != a.EndedAt.IsZero():
 		return errors.New("ended_at: it does not go with the outcome")
 	}

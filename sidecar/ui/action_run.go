@@ -8,6 +8,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -154,7 +155,7 @@ func cancelTask(who string, form url.Values) (task, error) {
 	if len(reason) > maxReason {
 		return task{}, problem.Field("reason", "it is %d bytes long: allowed are %d", len(reason), maxReason)
 	}
-	reason = visible(reason)
+	reason = text.Visible(reason)
 	why := "canceled by " + who
 	if reason != "" {
 		why += ": " + reason

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berthhq/berth/internal/text"
 )
 
 // funcs are the functions of the templates. Live ones write exact times, which the script makes
@@ -17,7 +19,7 @@ func funcs(live bool) template.FuncMap {
 	return template.FuncMap{
 		"ago":        func(t any) template.HTML { return timeHTML(timeOf(t), "ago", live) },
 		"in":         func(t any) template.HTML { return timeHTML(timeOf(t), "in", live) },
-		"dur":        formatDuration,
+		"dur":        text.Duration,
 		"plural":     plural,
 		"count":      func(n any) string { return formatCount(intOf(n)) },
 		"status":     statusHTML,
@@ -25,7 +27,7 @@ func funcs(live bool) template.FuncMap {
 		"query":      setQuery,
 		"queryAdd":   addQuery,
 		"queryDrop":  dropQuery,
-		"visible":    visible,
+		"visible":    text.Visible,
 		"pairs":      pairsOf,
 		"arg":        func(f *frame, v any) with { return with{f, v} },
 		"pathEscape": url.PathEscape,
@@ -96,26 +98,6 @@ func coarse(d time.Duration) string {
 		return strconv.Itoa(int(d/time.Hour)) + " h"
 	}
 	return strconv.Itoa(int(d/day)) + " d"
-}
-
-// formatDuration writes a duration as the settings spell it, to the unit that matters.
-func formatDuration(d time.Duration) string {
-	switch {
-	case d <= -time.Minute || d >= time.Minute:
-		d = d.Round(time.Second)
-	case d <= -time.Second || d >= time.Second:
-		d = d.Round(100 * time.Millisecond)
-	default:
-		d = d.Round(time.Millisecond)
-	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // intOf takes any integer.

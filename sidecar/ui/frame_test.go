@@ -95,15 +95,7 @@ func TestTimesAreToldAsFarAwayAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestNumbersAndDurationsAreWrittenForPeople(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		5 * time.Minute: "5m", time.Hour: "1h", 90 * time.Minute: "1h30m", 30 * time.Second: "30s", 61*time.Second + time.Millisecond: "1m1s",
-		1234 * time.Millisecond: "1.2s", 1234 * time.Microsecond: "1ms", 0: "0s", time.Hour + time.Second: "1h0m1s", -time.Minute: "-1m",
-	} {
-		if got := formatDuration(d); got != want {
-			t.Errorf("%s is %q, want %q", d, got, want)
-		}
-	}
+func TestNumbersAreWrittenForPeople(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567", -1000: "-1,000"} {
 		if got := formatCount(n); got != want {
 			t.Errorf("%d is %q, want %q", n, got, want)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -105,7 +106,7 @@ func queueOf(l queueLook, around surroundings, steps map[submitted]stepChips, f 
 	space := pool.NewSpace(around.pools...)
 	for i, r := range l.stretch.rows {
 		row := queueRow{
-			Position: l.positions[i], ID: r.ID, Name: visible(r.Name), Owner: visible(r.Owner), Priority: r.Priority, Since: r.QueuedAt,
+			Position: l.positions[i], ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), Priority: r.Priority, Since: r.QueuedAt,
 			Steps: steps[submittedOf(r.Run)], Tags: at.tags(r.Tags), Attempt: r.Attempt,
 		}
 		for name, slots := range sortedPools(r.Pools) {
@@ -124,13 +125,13 @@ func reasonOf(r *run.Run, space *pool.Space) (string, run.BlockKind) {
 	if b == nil {
 		return "", ""
 	}
-	text := b.Text
+	s := b.Text
 	if b.Kind == run.BlockPool {
 		if exact := space.Why(r.Pools); exact != "" {
-			text = exact
+			s = exact
 		}
 	}
-	return visible(text), b.Kind
+	return text.Visible(s), b.Kind
 }
 
 // leaderOf names who admits runs.
@@ -141,5 +142,5 @@ func leaderOf(candidates []run.Candidate) string {
 	case candidates[0].Host == "":
 		return "a coordinator of another version"
 	}
-	return visible(candidates[0].Host + "/" + candidates[0].Instance)
+	return text.Visible(candidates[0].Host + "/" + candidates[0].Instance)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 const (
@@ -73,7 +74,7 @@ func (l limitRow) fullness() float64 {
 // first.
 func limitsOf(around surroundings, use tagUse, at listAddress) limitsView {
 	if around.limitsWrong != nil {
-		return limitsView{Wrong: visible(around.limitsWrong.Error())}
+		return limitsView{Wrong: text.Visible(around.limitsWrong.Error())}
 	}
 	var tags []limitRow
 	for _, t := range around.limits.Tags {
@@ -95,22 +96,22 @@ func limitsOf(around surroundings, use tagUse, at listAddress) limitsView {
 func limitRows(t run.TagLimit, values map[string]int) []limitRow {
 	switch {
 	case !t.PerUniqueValue && t.Value != "":
-		return []limitRow{{Name: visible(t.Name()), Used: values[t.Value], Limit: t.Limit}}
+		return []limitRow{{Name: text.Visible(t.Name()), Used: values[t.Value], Limit: t.Limit}}
 	case !t.PerUniqueValue:
-		row := limitRow{Name: visible(t.Name()), Limit: t.Limit}
+		row := limitRow{Name: text.Visible(t.Name()), Limit: t.Limit}
 		for _, n := range values {
 			row.Used += n
 		}
 		return []limitRow{row}
 	case len(values) == 0:
-		return []limitRow{{Name: visible(t.Name()), Each: visible(t.Name()), Limit: t.Limit}}
+		return []limitRow{{Name: text.Visible(t.Name()), Each: text.Visible(t.Name()), Limit: t.Limit}}
 	}
 	fullest := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
 		return cmp.Or(cmp.Compare(values[b], values[a]), cmp.Compare(a, b))
 	})
 	var rows []limitRow
 	for _, value := range fullest[:min(len(fullest), valuesShown)] {
-		rows = append(rows, limitRow{Name: visible(t.Key + "=" + value), Each: visible(t.Name()), Used: values[value], Limit: t.Limit})
+		rows = append(rows, limitRow{Name: text.Visible(t.Key + "=" + value), Each: text.Visible(t.Name()), Used: values[value], Limit: t.Limit})
 	}
 	rows[len(rows)-1].Hidden = len(fullest) - len(rows)
 	return rows

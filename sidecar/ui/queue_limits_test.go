@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 var atQueue = listAddress{"/queue", url.Values{}}
@@ -96,7 +97,7 @@ func TestManyLimitsAreBounded(t *testing.T) {
 
 func TestLimitsThatCantBeReadAreNotGuessed(t *testing.T) {
 	v := limitsOf(surroundings{limits: run.DefaultLimits(), limitsWrong: errors.New("no \x00 limits")}, inUse("prod"), atQueue)
-	if d := cmp.Diff(limitsView{Wrong: visible("no \x00 limits")}, v); d != "" {
+	if d := cmp.Diff(limitsView{Wrong: text.Visible("no \x00 limits")}, v); d != "" {
 		t.Error(d)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -120,9 +121,9 @@ func TestAReasonOfPoolsHasTheNumbersOfNow(t *testing.T) {
 
 func TestWhoLeadsIsNamed(t *testing.T) {
 	for want, all := range map[string][]run.Candidate{
-		"":                                 nil,
-		"a coordinator of another version": {{Term: 7}},
-		visible("o\u202ene/coordinator"):   {{Host: "o\u202ene", Instance: "coordinator"}},
+		"":                                    nil,
+		"a coordinator of another version":    {{Term: 7}},
+		text.Visible("o\u202ene/coordinator"): {{Host: "o\u202ene", Instance: "coordinator"}},
 	} {
 		if got := leaderOf(all); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 const (
@@ -90,7 +91,7 @@ func (a *timeAxis) mark(open bool) {
 	}
 	a.To = a.From.Add(length)
 	for d := time.Duration(0); d <= length; d += step {
-		a.Marks = append(a.Marks, axisMark{a.at(a.From.Add(d)), "+" + formatDuration(d)})
+		a.Marks = append(a.Marks, axisMark{a.at(a.From.Add(d)), "+" + text.Duration(d)})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // concurrencyTab is what a run and its claims have waited for.
@@ -45,7 +46,7 @@ func concurrencyOf(events []run.LoggedEvent) *concurrencyTab {
 // since when it is there, if it is.
 func queueEventsOf(events []run.LoggedEvent) (all []queueEvent, since time.Time) {
 	for _, e := range events {
-		q := queueEvent{Type: e.Type, At: e.At, Reason: visible(cutText(e.Reason, reasonShown)), More: pairsOf(e.Metadata), By: visible(e.By)}
+		q := queueEvent{Type: e.Type, At: e.At, Reason: text.Visible(text.Cut(e.Reason, reasonShown)), More: pairsOf(e.Metadata), By: text.Visible(e.By)}
 		switch e.Type {
 		case run.RunQueued, run.RunRequeued:
 			since = e.At

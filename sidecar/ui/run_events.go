@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // eventsShown is how many events are on a page.
@@ -42,7 +43,7 @@ func eventsTabOf(events []run.LoggedEvent, q runQuery) *eventsTab {
 	}
 	begin := max(0, end-eventsShown)
 	for _, e := range slices.Backward(events[begin:end]) {
-		t.Rows = append(t.Rows, eventRow{e.Type, e.At, visible(e.By), visible(cutText(e.Reason, reasonShown)), pairsOf(e.Metadata)})
+		t.Rows = append(t.Rows, eventRow{e.Type, e.At, text.Visible(e.By), text.Visible(text.Cut(e.Reason, reasonShown)), pairsOf(e.Metadata)})
 	}
 	if begin > 0 {
 		older := onTab(q.run, tabEvents)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // runHead is what stands above the tabs of a run.
@@ -81,8 +82,8 @@ func (h *runHead) Title() string {
 func headOf(seen *seenRun) runHead {
 	r := seen.why.Run // its reason has the numbers of now
 	h := runHead{
-		ID: r.ID, Name: visible(r.Name), Status: r.Status, Standing: visible(standing(r)), Error: visible(r.Error), Open: !r.Status.Ended(),
-		Owner: visible(r.Owner), Instances: instancesText(r), Retries: retriesText(r), Executor: executorText(r.Executor),
+		ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Standing: text.Visible(standing(r)), Error: text.Visible(r.Error), Open: !r.Status.Ended(),
+		Owner: text.Visible(r.Owner), Instances: instancesText(r), Retries: retriesText(r), Executor: executorText(r.Executor),
 		Priority: r.Priority, Attempt: r.Attempt, Tags: pairsOf(r.Tags), Labels: pairsOf(r.Labels), Pools: needsOf(r.Pools),
 		Times: timesOf(r),
 	}
@@ -109,14 +110,14 @@ func headOf(seen *seenRun) runHead {
 func queuedHeadOf(w *run.Why) *queuedHead {
 	q := &queuedHead{Position: w.Position, Line: w.Line}
 	for _, r := range w.InTheWay {
-		row := wayRow{ID: r.ID, Name: visible(r.Name), Status: r.Status, Tags: pairsOf(r.Tags), Since: r.AdmittedAt}
+		row := wayRow{ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Tags: pairsOf(r.Tags), Since: r.AdmittedAt}
 		if r.Executor != nil {
-			row.Host = visible(r.Executor.Host)
+			row.Host = text.Visible(r.Executor.Host)
 		}
 		q.InTheWay = append(q.InTheWay, row)
 	}
 	if w.Estimate > 0 {
-		q.Estimate = "in about " + formatDuration(w.Estimate.Round(time.Second)) + ", by how long runs took lately"
+		q.Estimate = "in about " + text.Duration(w.Estimate.Round(time.Second)) + ", by how long runs took lately"
 	}
 	return q
 }
@@ -177,11 +178,11 @@ func executorText(e *run.Executor) string {
 	if e == nil {
 		return ""
 	}
-	text := e.Host + "/" + e.Instance
+	s := e.Host + "/" + e.Instance
 	if e.Name != "" {
-		text += ", " + e.Name
+		s += ", " + e.Name
 	}
-	return visible(text)
+	return text.Visible(s)
 }
 
 // needsOf are slots by pool.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // logsTab is the output of an instance, or the choice of one.
@@ -101,7 +102,7 @@ func instanceLogOf(d *step.Seen) *instanceLog {
 		instanceRow: instanceRowOf(&d.Instance), Name: d.Text(), Step: d.Step, Last: d.Shape.Count - 1, EndedAt: d.EndedAt,
 	}
 	for _, arg := range d.Work.Command {
-		l.Command = append(l.Command, visible(arg))
+		l.Command = append(l.Command, text.Visible(arg))
 	}
 	beside := d.StepID
 	if beside.Index = d.Index - 1; beside.Index >= 0 {
@@ -111,7 +112,7 @@ func instanceLogOf(d *step.Seen) *instanceLog {
 		l.Next = logOf(beside)
 	}
 	if d.Unasked != nil {
-		l.Notes = append(l.Notes, visible(fmt.Sprintf("What it has written so far can't be shown: %v.", d.Unasked)))
+		l.Notes = append(l.Notes, text.Visible(fmt.Sprintf("What it has written so far can't be shown: %v.", d.Unasked)))
 	}
 	if d.Log == nil {
 		l.None = whyNoOutput(d)
@@ -125,12 +126,12 @@ func instanceLogOf(d *step.Seen) *instanceLog {
 		}
 		return l
 	}
-	l.Text = visible(string(d.Log.Text))
+	l.Text = text.Visible(string(d.Log.Text))
 	if note := standingNote(d, standing); note != "" {
 		l.Notes = append(l.Notes, note)
 	}
 	if left := d.Log.LeftOut(); left != "" {
-		l.Notes = append(l.Notes, visible(left)+".")
+		l.Notes = append(l.Notes, text.Visible(left)+".")
 	}
 	return l
 }

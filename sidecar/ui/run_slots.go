@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // slotGroup is what the claims of one step came to.
@@ -68,15 +69,15 @@ func slotGroupsOf(events []run.LoggedEvent) (groups []slotGroup, all int) {
 		if !ok {
 			continue
 		}
-		text, id := e.Metadata["step"], e.Metadata["claim"]
-		name, instance := stepOf(text)
+		line, id := e.Metadata["step"], e.Metadata["claim"]
+		name, instance := stepOf(line)
 		at, known := byStep[name]
 		if !known {
 			at = len(groups)
 			byStep[name] = at
-			groups = append(groups, slotGroup{Step: visible(name)})
+			groups = append(groups, slotGroup{Step: text.Visible(name)})
 		}
-		g, key := &groups[at], [2]string{text, id}
+		g, key := &groups[at], [2]string{line, id}
 		c := claims[key]
 		if c == nil {
 			c = &slotClaim{group: at, begun: all}
@@ -84,8 +85,8 @@ func slotGroupsOf(events []run.LoggedEvent) (groups []slotGroup, all int) {
 			g.Claims++
 		}
 		s := slotEvent{
-			Type: e.Type, What: what, Claim: visible(id), For: visible(instance), At: e.At, Reason: visible(cutText(e.Reason, reasonShown)), By: visible(e.By),
-			Pools: visible(strings.ReplaceAll(e.Metadata["pools"], ",", ", ")), number: all, begun: c.begun,
+			Type: e.Type, What: what, Claim: text.Visible(id), For: text.Visible(instance), At: e.At, Reason: text.Visible(text.Cut(e.Reason, reasonShown)), By: text.Visible(e.By),
+			Pools: text.Visible(strings.ReplaceAll(e.Metadata["pools"], ",", ", ")), number: all, begun: c.begun,
 		}
 		s.After = g.tell(c, e)
 		if s.Pools != "" && !slices.Contains(g.Pools, s.Pools) && len(g.Pools) < poolsNamed {
@@ -113,14 +114,14 @@ func (g *slotGroup) tell(c *slotClaim, e run.LoggedEvent) string {
 		if before.IsZero() || waited {
 			return "" // events before it are missing
 		}
-		return "held for " + formatDuration(d) + " so far"
+		return "held for " + text.Duration(d) + " so far"
 	case run.StepSlotClaimed:
 		c.since, c.waiting = e.At, false
 		if before.IsZero() || !waited {
 			return ""
 		}
 		g.waited += d
-		return "waited " + formatDuration(d)
+		return "waited " + text.Duration(d)
 	}
 	c.since, c.waiting = time.Time{}, false
 	switch {
@@ -128,24 +129,24 @@ func (g *slotGroup) tell(c *slotClaim, e run.LoggedEvent) string {
 		return ""
 	case waited:
 		g.waited += d
-		return "waited " + formatDuration(d)
+		return "waited " + text.Duration(d)
 	}
 	g.held += d
-	return "held for " + formatDuration(d)
+	return "held for " + text.Duration(d)
 }
 
 // Summary says what the claims of a group came to.
 func (g *slotGroup) Summary() string {
 	parts := []string{plural(g.Claims, "claim", "claims")}
 	if g.Waiting > 0 {
-		text := fmt.Sprintf("%d had to wait", g.Waiting)
+		s := fmt.Sprintf("%d had to wait", g.Waiting)
 		if g.waited > 0 {
-			text += ", " + formatDuration(g.waited) + " in all"
+			s += ", " + text.Duration(g.waited) + " in all"
 		}
-		parts = append(parts, text)
+		parts = append(parts, s)
 	}
 	if g.held > 0 {
-		parts = append(parts, "slots held for "+formatDuration(g.held)+" in all")
+		parts = append(parts, "slots held for "+text.Duration(g.held)+" in all")
 	}
 	return strings.Join(parts, "; ")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 )
 
 const (
@@ -251,15 +252,15 @@ func openStepOf(seen *seenRun, number int, list *step.Instances, q runQuery) *op
 func instanceRowOf(i *step.Instance) instanceRow {
 	row := instanceRow{
 		Index: i.Index, Status: i.Status, Attempt: i.Attempt, StartedAt: i.StartedAt, ExitCode: i.ExitCode,
-		Error: visible(i.Error), Log: logOf(i.StepID),
+		Error: text.Visible(i.Error), Log: logOf(i.StepID),
 	}
 	if i.Executor != nil {
-		row.Host = visible(i.Executor.Host)
+		row.Host = text.Visible(i.Executor.Host)
 	}
 	if i.Status != step.Running {
 		row.Took = took(i.StartedAt, i.EndedAt)
 	}
-	row.Brief = visible(cutText(i.Error, briefly))
+	row.Brief = text.Visible(text.Cut(i.Error, briefly))
 	row.HasExit = !i.StartedAt.IsZero() && !i.EndedAt.IsZero() && i.Status != step.Running && i.Status != step.Scheduled
 	return row
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -69,7 +70,7 @@ func inOrder(w *step.Wait) bool {
 }
 
 // waitText is the text of a wait, which names pools and queues.
-func waitText(w *step.Wait) string { return visible(cutText(w.Text, reasonShown)) }
+func waitText(w *step.Wait) string { return text.Visible(text.Cut(w.Text, reasonShown)) }
 
 // waitsByStatus says what the instances of a step wait for that have a status, unless
 // they wait for other steps, or for their run.
@@ -115,7 +116,7 @@ func stuckOf(seen *seenRun) (notes []string) {
 		case len(notes) == stuckShown:
 			more++
 		default:
-			notes = append(notes, "What waits of "+visible(cutText(h.String(), reasonShown)))
+			notes = append(notes, "What waits of "+text.Visible(text.Cut(h.String(), reasonShown)))
 		}
 	}
 	if more > 0 {

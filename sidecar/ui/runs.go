@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // runsPage is what the page of all runs shows.
@@ -100,13 +101,13 @@ func (p *Pages) viewRuns(ctx context.Context, s *Session, r *http.Request) (*vie
 
 // parseStatuses reads the statuses to filter by: none are all.
 func parseStatuses(query url.Values, f *runFilter) (statuses []run.Status) {
-	for _, text := range query["status"] {
-		if text == "" {
+	for _, line := range query["status"] {
+		if line == "" {
 			continue
 		}
-		s, err := run.ParseStatus(cutText(text, run.MaxText))
+		s, err := run.ParseStatus(text.Cut(line, run.MaxText))
 		if err != nil {
-			f.Wrong = "The " + visible(err.Error()) + "."
+			f.Wrong = "The " + text.Visible(err.Error()) + "."
 			return nil
 		}
 		statuses = append(statuses, s)
@@ -138,7 +139,7 @@ const textShown = 240
 
 func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 	row := runRow{
-		ID: r.ID, Name: visible(r.Name), Owner: visible(r.Owner), Status: r.Status, Priority: r.Priority, Tags: at.tags(r.Tags),
+		ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), Status: r.Status, Priority: r.Priority, Tags: at.tags(r.Tags),
 		Submitted: r.QueuedAt, Steps: done, Attempt: r.Attempt, Text: r.Error,
 	}
 	switch {
@@ -154,8 +155,8 @@ func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 		}
 	}
 	if r.Executor != nil && (r.Status == run.Running || r.Status.Ended()) {
-		row.Host = visible(r.Executor.Host)
+		row.Host = text.Visible(r.Executor.Host)
 	}
-	row.Text = visible(cutText(row.Text, textShown))
+	row.Text = text.Visible(text.Cut(row.Text, textShown))
 	return row
 }

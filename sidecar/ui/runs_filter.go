@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // runFilter says which runs a page is about.
@@ -48,14 +49,14 @@ func parseRunFilter(query url.Values) runFilter {
 		f.Wrong = fmt.Sprintf("What is looked for is %d bytes long: ids and names have %d at most.", len(f.Words), run.MaxText)
 		return f
 	}
-	for _, text := range query["tag"] {
-		if text = strings.TrimSpace(text); text == "" {
+	for _, s := range query["tag"] {
+		if s = strings.TrimSpace(s); s == "" {
 			continue // of a form that was left empty
 		}
-		key, value, _ := strings.Cut(text, "=")
+		key, value, _ := strings.Cut(s, "=")
 		tag := tagPair{key, value}
 		if err := run.ValidateTag(key, value); err != nil {
-			f.Wrong = fmt.Sprintf("%q is no tag that a run can have: write KEY=VALUE, as in env=prod.", cutText(text, run.MaxText))
+			f.Wrong = fmt.Sprintf("%q is no tag that a run can have: write KEY=VALUE, as in env=prod.", text.Cut(s, run.MaxText))
 			return f
 		}
 		if slices.ContainsFunc(f.Tags, func(t tagPair) bool { return t.Key == key && t.Value != value }) {
@@ -153,7 +154,7 @@ func (a listAddress) tags(tags map[string]string) tagList {
 	all := tagsOf(tags)
 	list := tagList{More: max(0, len(all)-tagsShown)}
 	for _, t := range all[:len(all)-list.More] {
-		list.Links = append(list.Links, listLink{visible(t.String()), a.more(t)})
+		list.Links = append(list.Links, listLink{text.Visible(t.String()), a.more(t)})
 	}
 	return list
 }
@@ -185,7 +186,7 @@ func (f runFilter) form(a listAddress, others ...string) filterForm {
 	}
 	for _, t := range f.Tags {
 		form.Kept = append(form.Kept, keptField{"tag", t.String()})
-		form.Drop = append(form.Drop, listLink{visible(t.String()), a.less(t)})
+		form.Drop = append(form.Drop, listLink{text.Visible(t.String()), a.less(t)})
 	}
 	if !f.all() || f.Wrong != "" {
 		query := maps.Clone(a.query)
@@ -225,21 +226,13 @@ func pagerOf(s stretch, a listAddress) listPager {
 
 // afterOf reads where a page begins.
 func afterOf(query url.Values) (listPlace, error) {
-	text := query.Get("after")
-	if text == "" {
+	s := query.Get("after")
+	if s == "" {
 		return listPlace{}, nil
 	}
-	p, ok := parsePlace(text)
+	p, ok := parsePlace(s)
 	if !ok {
-		return listPlace{}, problem.Field("after", "%q is no place in this list: begin at its first page", cutText(text, run.MaxText))
+		return listPlace{}, problem.Field("after", "%q is no place in this list: begin at its first page", text.Cut(s, run.MaxText))
 	}
 	return p, nil
-}
-
-// cut keeps a text readable that may be long.
-func cutText(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 func valuesOf(t *testing.T, text string) url.Values {
@@ -126,7 +127,7 @@ func TestTagsAreShownUpToABound(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	// A mark that turns the direction of writing is seen, and not followed.
-	if list := atQueue.tags(map[string]string{"k": "a\u202eb"}); list.Links[0].Text != visible("k=a\u202eb") || !strings.Contains(list.Links[0].Href, "%E2%80%AE") {
+	if list := atQueue.tags(map[string]string{"k": "a\u202eb"}); list.Links[0].Text != text.Visible("k=a\u202eb") || !strings.Contains(list.Links[0].Href, "%E2%80%AE") {
 		t.Errorf("%+v", list)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/text"
 )
 
 func minute(n int) time.Time { return time.Date(2024, 5, 6, 7, n, 0, 0, time.UTC) }
@@ -27,7 +28,7 @@ func TestRunsAreShownAsTheyStand(t *testing.T) {
 		{"admitted", run.Record{Status: run.NotStarted, AdmittedAt: minute(2)}, runRow{Since: minute(2)}},
 		{"running", run.Record{Status: run.Running, AdmittedAt: minute(2), StartedAt: minute(3), Executor: by, Attempt: 2}, runRow{Since: minute(3), Host: "one", Attempt: 2}},
 		{"succeeded", run.Record{Status: run.Succeeded, StartedAt: minute(3), EndedAt: minute(7), Executor: by}, runRow{Took: 4 * time.Minute, Host: "one"}},
-		{"failed", run.Record{Status: run.Failed, StartedAt: minute(3), EndedAt: minute(4), Error: "no\x1b[2J"}, runRow{Took: time.Minute, Text: visible("no\x1b[2J")}},
+		{"failed", run.Record{Status: run.Failed, StartedAt: minute(3), EndedAt: minute(4), Error: "no\x1b[2J"}, runRow{Took: time.Minute, Text: text.Visible("no\x1b[2J")}},
 		{"canceled before it was started", run.Record{Status: run.Canceled, EndedAt: minute(4), Error: "by ann"}, runRow{Text: "by ann"}},
 		{"by clocks that differ", run.Record{Status: run.Succeeded, StartedAt: minute(4), EndedAt: minute(3)}, runRow{}},
 		{"a long error", run.Record{Status: run.Failed, Error: strings.Repeat("é", 200)}, runRow{Text: strings.Repeat("é", 120) + "…"}},

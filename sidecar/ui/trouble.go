@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,7 +40,7 @@ var todos = map[problem.Code]string{
 }
 
 func notFound(r *http.Request) Refusal {
-	f := refusalOf(problem.NotFound, "There is nothing at "+clip(r.URL.Path)+".")
+	f := refusalOf(problem.NotFound, "There is nothing at "+problem.Clip(r.URL.Path)+".")
 	f.Link, f.LinkText = home, "Go to the pools"
 	return f
 }
@@ -59,15 +58,6 @@ func (p *Pages) mayNot() Refusal {
 		f.Link, f.LinkText = signinPath, "Sign in"
 	}
 	return f
-}
-
-// clip keeps a message readable that repeats what somebody sent.
-func clip(s string) string {
-	const most = 64
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }
 
 // refuse answers with why there is no page.
@@ -108,7 +98,7 @@ func (p *Pages) problemOf(r *http.Request, err error) Refusal {
 	case r.Context().Err() != nil: // nobody looks any more, and that is why
 	case code == problem.Internal:
 		if p.trouble.loud() {
-			p.log.Error("a page can't be shown", "path", clip(r.URL.Path), "error", err)
+			p.log.Error("a page can't be shown", "path", problem.Clip(r.URL.Path), "error", err)
 		}
 		why.Detail = "A fault of berth: its log says more."
 	case why.Status >= http.StatusInternalServerError:

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Exit codes of a command that can't be run, as shells have them.
@@ -67,18 +68,15 @@ type Result struct {
 // maxText bounds the texts in a result.
 const maxText = 1 << 10
 
-// clip makes one line of a text, and no long one.
-func clip(text string) string {
-	text = strings.Map(func(r rune) rune {
+// clip makes one line of s, of at most maxText bytes.
+func clip(s string) string {
+	line := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText-len("…")], "") + "…"
-	}
-	return text
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	return text.CutWithin(line, maxText)
 }
 
 type resultFile struct {
