@@ -92,6 +92,33 @@ func (a *Admin) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.L
 	return leaseEnds(ctx, a.backend, ids)
 }
 
+// Stuck returns the keys on some of these leases that nothing would ever delete, since etcd
+// does not have the lease.
+func (a *Admin) Stuck(ctx context.Context, ids []store.LeaseID) ([]pool.Violation, error) {
+	return stuck(ctx, a.backend, a.keys, ids)
+}
+
+// stuck asks about the leases before it reads the keys: those of a lease that has ended are
+// gone by then.
+func stuck(ctx context.Context, b store.Backend, keys store.Keys, ids []store.LeaseID) ([]pool.Violation, error) {
+	gone := map[store.LeaseID]bool{}
+	for _, id := range ids {
+		_, err := b.TimeToLive(ctx, id)
+		if err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
+			return nil, etcdProblem(err)
+		}
+		gone[id] = err != nil
+	}
+	if len(gone) == 0 {
+		return nil, nil
+	}
+	r, err := pool.Read(ctx, b, keys)
+	if err != nil {
+		return nil, etcdProblem(err)
+	}
+	return r.OnLeases(gone), nil
+}
+
 // Hosts returns all instances that are seen now, by host and name.
 func (a *Admin) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
 	return hosts(ctx, a.backend, a.keys)

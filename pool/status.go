@@ -51,6 +51,7 @@ type WaiterStatus struct {
 	Since    time.Time
 	Reserve  bool
 	Reason   string
+	Lease    store.LeaseID // 0 while it is not in etcd
 }
 
 func (v *view) status(p *poolView) Status {
@@ -136,6 +137,9 @@ func (cd candidate) status(v *view) WaiterStatus {
 		w.Holder, w.Pools, w.Since, w.Reserve = cd.e.req.Holder, cd.e.req.Slots, cd.e.arrived, cd.e.reserve
 	} else {
 		w.Holder, w.Pools, w.Since, w.Reserve = cd.w.value.Holder, cd.w.value.Pools, cd.w.value.Queued, cd.w.value.Reserve
+	}
+	if cd.w != nil {
+		w.Lease = cd.w.lease
 	}
 	if w.Reason = v.reasonFor(w.Pools, 0).Text; w.Reason == "" {
 		w.Reason = "waiting its turn"

@@ -55,6 +55,18 @@ func (r *Reader) Verify() []Violation {
 	return all
 }
 
+// OnLeases returns the keys that hang on some leases, of which etcd has none: nothing would
+// ever delete them.
+func (r *Reader) OnLeases(gone map[store.LeaseID]bool) []Violation {
+	var all []Violation
+	for _, kv := range r.snapshot.KVs {
+		if gone[store.LeaseID(kv.Lease)] {
+			all = append(all, Violation{Key: string(kv.Key), Problem: fmt.Sprintf("it hangs on lease %x, which etcd does not have, and would never end", kv.Lease)})
+		}
+	}
+	return all
+}
+
 func (v *view) verifyCapacity(p *poolView, report func(key, format string, args ...any)) {
 	if !p.known() || p.spec.Limit == Unlimited {
 		return

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
@@ -18,8 +21,9 @@ func verifyCommand() *cli.Command {
 		Usage:    "check what is in etcd against berth's invariants",
 		Description: "No pool holds more than its limit if one of its holders came after the limit\n" +
 			"was set; every claim is whole; everything that is held ends with a lease; every\n" +
-			"value can be read. Claims of instances that are not seen are listed: they end with\n" +
-			"their leases. Exits with 1 if something is not so. Changes nothing.",
+			"value can be read. Claims and waiters of instances that are not seen are listed:\n" +
+			"they end with their leases, and only one whose lease etcd does not have is a\n" +
+			"violation. Exits with 1 if something is not so. Changes nothing.",
 		Action: verify,
 	}
 }
@@ -32,7 +36,8 @@ type verifyRecord struct {
 	Waiting    int              `json:"waiting"`
 	Violations []pool.Violation `json:"violations"`
 	// Orphaned are the claims and waiters of instances that are not seen. They end
-	// with their leases, which nobody renews.
+	// with their leases, which nobody renews; those on a lease that etcd does not have
+	// are among the violations.
 	Orphaned []orphanedRecord `json:"orphaned"`
 }
 
@@ -45,38 +50,46 @@ type orphanedRecord struct {
 	Expires string `json:"expires,omitempty"`
 }
 
-// orphanedOf finds what no instance owns that is seen.
-func orphanedOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus, waiters []pool.WaiterStatus) ([]orphanedRecord, error) {
+// orphanedOf finds what no instance owns that is seen, and what of that would never end.
+func orphanedOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus, waiters []pool.WaiterStatus) ([]orphanedRecord, []pool.Violation, error) {
 	seen, err := seenInstances(c.Context, admin)
 	if err != nil {
 		say(c, "warning: %v", err)
 	}
 	all := []orphanedRecord{}
-	var held []pool.HolderStatus
+	var leases []store.LeaseID
 	for _, h := range holders {
 		if !seen[h.Host+"/"+h.Instance] && h.Host != "" && h.Bind != run.BindBridge {
-			held = append(held, h)
-		}
-	}
-	if len(held) > 0 {
-		ends, err := leaseEndsOf(c, admin, held)
-		if err != nil {
-			return nil, err
-		}
-		for _, h := range held {
-			r := orphanedRecord{Claim: h.Claim, State: sidecar.StateHeld, Host: h.Host, Instance: h.Instance}
-			if left := ends[h.Lease]; left > 0 {
-				r.Expires = text.About(left)
-			}
-			all = append(all, r)
+			all = append(all, orphanedRecord{Claim: h.Claim, State: sidecar.StateHeld, Host: h.Host, Instance: h.Instance})
+			leases = append(leases, h.Lease)
 		}
 	}
 	for _, w := range waiters {
 		if !seen[w.Host+"/"+w.Instance] {
 			all = append(all, orphanedRecord{Claim: w.Claim, State: sidecar.StateWaiting, Host: w.Host, Instance: w.Instance})
+			leases = append(leases, w.Lease)
 		}
 	}
-	return all, nil
+	if len(leases) == 0 {
+		return all, nil, nil
+	}
+	ends, err := admin.LeaseEnds(c.Context, leases)
+	if err != nil {
+		return nil, nil, err
+	}
+	var ended []store.LeaseID
+	for i, id := range leases {
+		left, known := ends[id]
+		switch {
+		case left > 0 && all[i].State == sidecar.StateHeld:
+			all[i].Expires = text.About(left)
+		case known && left == 0 && id != 0: // on no lease it is a violation anyway
+			ended = append(ended, id)
+		}
+	}
+	slices.Sort(ended)
+	stuck, err := admin.Stuck(c.Context, slices.Compact(ended))
+	return all, stuck, err
 }
 
 func verify(c *cli.Context) error {
@@ -93,13 +106,13 @@ func verify(c *cli.Context) error {
 			return err
 		}
 		holders, waiters := r.Claims()
-		orphaned, err := orphanedOf(c, admin, holders, waiters)
+		orphaned, stuck, err := orphanedOf(c, admin, holders, waiters)
 		if err != nil {
 			return err
 		}
 		found := verifyRecord{
 			Revision: r.Revision(), Pools: len(r.Pools()), Claims: len(holders), Waiting: len(waiters),
-			Violations: append([]pool.Violation{}, r.Verify()...), Orphaned: orphaned,
+			Violations: append(append([]pool.Violation{}, r.Verify()...), stuck...), Orphaned: orphaned,
 		}
 		if err := p.print(found, func(out *page) { verifyText(out, found) }); err != nil {
 			return err
