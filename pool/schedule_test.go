@@ -67,7 +67,7 @@ func (w *world) step() {
 // trouble is what happens seldom.
 func (w *world) trouble(h *simHost) {
 	p := w.pools[w.rnd.IntN(len(w.pools))]
-	switch w.rnd.IntN(12) {
+	switch w.rnd.IntN(13) {
 	case 0, 1, 2:
 		limit := []int{9, 2, 9, 1, 4, 100, Unlimited, Closed}[w.rnd.IntN(8)]
 		w.logf("pool %s gets limit %d", p, limit)
@@ -96,6 +96,8 @@ func (w *world) trouble(h *simHost) {
 		w.denying = w.rnd.IntN(3) == 0
 		w.space = storetest.SpaceFree
 		w.etcd.SetSpace(w.space)
+	case 12:
+		w.restore()
 	}
 }
 

@@ -35,6 +35,9 @@ type world struct {
 	// or an operator.
 	sending *simHost
 
+	// saved is a snapshot of etcd that it may be restored from.
+	saved *saved
+
 	// denying has etcd refuse some transactions.
 	denying bool
 
@@ -64,6 +67,12 @@ type held1 struct {
 	n     int
 	rev   int64
 	host  string
+}
+
+// saved is a snapshot of etcd, and of what goes with it.
+type saved struct {
+	etcd    *storetest.Saved
+	layouts map[string]layout
 }
 
 // handover is the wish of a host to take a claim over.
@@ -239,6 +248,72 @@ func (h *simHost) resync() {
 	s.KVs = h.w.under(h.w.keys.Pools())
 	h.watch = h.w.etcd.Follow(h.w.keys.Pools(), s.Revision+1)
 	h.core.message(store.FeedMessage{Snapshot: &s, Revision: s.Revision}, h.w.now)
+}
+
+// restore restores etcd from a snapshot that was taken before, if one was, and takes one
+// otherwise. What was under way is lost, and the hosts read everything before they go on:
+// the guarantees hold for no host that writes before it knows.
+func (w *world) restore() {
+	s := w.saved
+	if s == nil {
+		w.saved = &saved{w.etcd.Save(), maps.Clone(w.layouts)}
+		return
+	}
+	w.saved, w.network = nil, nil
+	for _, h := range w.hosts {
+		h.answer(w.rnd.IntN(2) == 0)
+	}
+	w.collect()
+	w.etcd.Restore(s.etcd, 1000)
+	w.logf("etcd is restored from revision %d", s.etcd.Revision())
+	w.layouts = s.layouts
+	maps.DeleteFunc(w.parts.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
+	w.reload()
+	for _, h := range w.hosts {
+		h.deliver(1)
+	}
+	w.collect()
+	kept := map[string]int64{} // fences, by claim
+	for _, m := range w.model {
+		kept[m.claim] = m.rev
+	}
+	for _, h := range w.hosts {
+		for id, c := range h.has {
+			if e := h.core.entries[id]; kept[named(id, h.name)] != c.Fence && e != nil && e.state == held {
+				w.failf("%s was not told that %s is gone with the restore", h.name, id)
+			}
+		}
+	}
+	for _, m := range w.model {
+		id, _, _ := strings.Cut(m.claim, "@")
+		h := w.hosts[slices.IndexFunc(w.hosts, func(h *simHost) bool { return h.name == m.host })]
+		if c := h.has[id]; c == nil || c.Fence != m.rev {
+			w.free[m.claim] = true // it is over, and came back
+		}
+	}
+}
+
+// reload takes the keys as they are after a restore.
+func (w *world) reload() {
+	clear(w.model)
+	clear(w.waiters)
+	for range 2 { // the main key of a claim may come after others
+		for _, kv := range w.under(w.keys.Pools()) {
+			key := string(kv.Key)
+			switch k, err := w.keys.ParsePoolKey(key); {
+			case err != nil || k.Kind == store.SpecKey:
+			case k.Kind == store.WaiterKey:
+				w.waiters[key] = kv
+			default:
+				h, _, err := w.owner(key, kv)
+				if err != nil {
+					w.failf("restored: %v", err)
+					continue
+				}
+				w.model[key] = h
+			}
+		}
+	}
 }
 
 func (w *world) under(prefix string) []*mvccpb.KeyValue {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"iter"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -128,4 +129,38 @@ func (e *Etcd) committed(req *pb.TxnRequest) {
 	}
 	last := e.log[len(e.log)-1]
 	e.onCommit(last.Rev, last.Events, req)
+}
+
+// Saved is what a snapshot of an [Etcd] has.
+type Saved struct {
+	rev    int64
+	keys   index
+	leases map[store.LeaseID]time.Duration
+}
+
+// Save takes a snapshot, for [Etcd.Restore].
+func (e *Etcd) Save() *Saved {
+	s := &Saved{rev: e.rev, keys: slices.Clone(e.keys), leases: make(map[store.LeaseID]time.Duration)}
+	for id, l := range e.leases {
+		s.leases[id] = l.ttl
+	}
+	return s
+}
+
+// Revision is the one of the snapshot.
+func (s *Saved) Revision() int64 { return s.rev }
+
+// Restore goes back to a snapshot as etcdutl does with --bump-revision and --mark-compacted:
+// keys keep their revisions, leases have their full time, and the store is at a revision
+// that is later by bump than the last one, with all before it compacted and forgotten.
+func (e *Etcd) Restore(s *Saved, bump int64) {
+	e.rev += bump
+	e.opts.Revision, e.compacted, e.log = e.rev, e.rev, nil
+	e.keys = slices.Clone(s.keys)
+	e.leases, e.earliest = make(map[store.LeaseID]*lease), never
+	for id, ttl := range s.leases {
+		l := &lease{ttl: ttl, end: later(e.now, ttl)}
+		e.leases[id] = l
+		e.earliest = min(e.earliest, later(l.end, e.opts.ExpiryLag))
+	}
 }

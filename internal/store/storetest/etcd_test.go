@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -39,5 +41,47 @@ func TestCornerCases(t *testing.T) {
 				t.Errorf("header has revision %d, the store %d", resp.Header.Revision, e.Revision())
 			}
 		})
+	}
+}
+
+func TestARestoreBringsBackKeysAndLeasesAtALaterRevision(t *testing.T) {
+	e := New(Options{})
+	id, _, err := e.Grant(10 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	txn := func(ops ...*pb.RequestOp) {
+		t.Helper()
+		if _, err := e.Txn(&pb.TxnRequest{Success: ops}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn(store.Put("/kept", []byte("1"), id)) // at revision 2
+	e.Advance(9 * time.Second)
+	s := e.Save()
+	f := e.Follow("/", 2)
+	f.Next(1)
+	if err := e.Revoke(id); err != nil {
+		t.Fatal(err)
+	}
+	txn(store.Put("/later", nil, 0))
+	e.Restore(s, 100)
+
+	if m, ok := f.Next(1); !ok || m.Err == nil {
+		t.Errorf("the watch goes on: %v, %v", m, ok)
+	}
+	after := e.Follow("/", e.Revision()+1)
+	if m, ok := after.Next(1); ok {
+		t.Errorf("a new watch begins with %v", m)
+	}
+	if resp, err := e.Range(&pb.RangeRequest{Key: []byte("/"), RangeEnd: store.RangeEnd("/")}); err != nil || len(resp.Kvs) != 1 ||
+		resp.Kvs[0].ModRevision != 2 || resp.Header.Revision != 104 {
+		t.Errorf("it has %v, %v; want the key kept of revision 2, at 104", resp, err)
+	}
+	e.Advance(9 * time.Second) // its time began again
+	txn(store.Put("/new", nil, id))
+	e.Advance(2 * time.Second)
+	if m, ok := after.Next(2); !ok || m.Revision != 106 || len(m.Events) != 3 {
+		t.Errorf("the new watch delivers %v, %v", m, ok)
 	}
 }

@@ -76,6 +76,9 @@ func (f *Follower) Lag() int64 {
 // pending tells whether events, or an error, wait to be read. It moves next to
 // the first revision that touches the prefix.
 func (f *Follower) pending() bool {
+	if f.next < min(f.etcd.opts.Revision, f.etcd.compacted) {
+		f.behind = true // the store was restored
+	}
 	if f.failed || f.behind {
 		return f.behind && !f.failed
 	}
