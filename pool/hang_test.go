@@ -90,6 +90,7 @@ func (w *world) hang() {
 	w.logf("%s goes on", h.name)
 	w.live(step)
 	w.live(tickEvery)
+	w.live(lineDelay) // a batch of nothing but an answer is held back for that long
 	if slices.ContainsFunc(h.core.queue, func(e *entry) bool { return e.due && e.req.Place != nil }) {
 		return // it is due slots that it has no place to use: others are to have them
 	}
