@@ -1,12 +1,20 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/urfave/cli/v2"
 
+	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
 )
 
@@ -110,3 +118,132 @@ func args(c *cli.Context, names ...string) ([]string, error) {
 func say(c *cli.Context, format string, args ...any) {
 	fmt.Fprintf(c.App.ErrWriter, "berth: "+format+"\n", args...)
 }
+
+func main() { os.Exit(perform(context.Background(), os.Args, os.Stdout, os.Stderr)) }
+
+// perform carries out a command line and returns the exit code.
+func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	app := newApp(stdout, stderr)
+	if len(args) > 1 && args[1] == completeVerb {
+		return printCandidates(stdout, app, args[2:])
+	}
+	return report(stderr, app.RunContext(ctx, arrange(app, args)))
+}
+
+// connect reaches etcd for an operator's command, and hands it on.
+func connect(c *cli.Context, do func(*berth.Admin) error) error {
+	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd)
+	if err != nil {
+		return err
+	}
+	o, err := options(s, newLogger(c.App.ErrWriter, s, hclog.Warn))
+	if err != nil {
+		return err
+	}
+	admin, err := berth.Connect(c.Context, o)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	return do(admin)
+}
+
+// options are the settings in the words of the Go API: where etcd is, who this
+// host is, and how claims wait.
+func options(s config.Settings, log hclog.Logger) (berth.Options, error) {
+	tls, err := s.ClientTLS()
+	return berth.Options{
+		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
+		Host: s.Host, Version: version(),
+		ClaimTimeout: none(s.ClaimTimeout),
+		PollInterval: none(s.ClaimPollInterval), PollJitter: none(s.ClaimPollJitter),
+		Logger: log,
+	}, err
+}
+
+// newLogger logs to stderr at the level of the settings, or at a higher one
+// where less is wanted unless somebody asks for more than the default.
+func newLogger(w io.Writer, s config.Settings, quiet hclog.Level) hclog.Logger {
+	level := hclog.LevelFromString(s.LogLevel)
+	if level == hclog.Info {
+		level = max(level, quiet)
+	}
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "berth", Level: level, Output: w, JSONFormat: s.LogFormat == "json",
+	})
+}
+
+// none makes a time of settings, where 0 is none, one of the Go API, where it is
+// the default.
+func none(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// release is set by make build, to what git says of the checkout: -ldflags "-X main.release=v1.2.3".
+var release string
+
+func versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "version",
+		Category: helping,
+		Usage:    "tell which berth this is",
+		Action: func(c *cli.Context) error {
+			if _, err := args(c); err != nil {
+				return err
+			}
+			p, err := printerOf(c)
+			if err != nil {
+				return err
+			}
+			r := versionRecord{Version: version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			return p.print(r, func(out *page) {
+				out.line("berth %s (%s, %s)", r.Version, r.Go, r.Platform)
+			})
+		},
+	}
+}
+
+type versionRecord struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// version is that of this build.
+func version() string {
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(release, info)
+}
+
+// unknownVersion is what Go calls the version of a build that it knows nothing of.
+const unknownVersion = "(devel)"
+
+// versionOf is the release; or the version of the module, which Go derives from the
+// revision in a checkout; or the revision, if it has not.
+func versionOf(release string, info *debug.BuildInfo) string {
+	if release != "" || info == nil {
+		return cmp.Or(release, unknownVersion)
+	}
+	if v := info.Main.Version; v != "" && v != unknownVersion {
+		return v
+	}
+	revision, suffix := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(len(s.Value), revisionLen)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			suffix = "+dirty"
+		}
+	}
+	if revision == "" {
+		return unknownVersion
+	}
+	return revision + suffix
+}
+
+// revisionLen is how much of a revision Go's own versions have.
+const revisionLen = 12

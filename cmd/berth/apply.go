@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
@@ -195,4 +197,185 @@ func applyText(out *page, r applyRecord, want declared) {
 	if len(others) > 0 {
 		out.line("not in the file, left alone (--prune deletes): %s", strings.Join(others, ", "))
 	}
+}
+
+// poolPlan is what has to be done to one pool to make it as declared.
+type poolPlan struct {
+	Name   string `json:"name"`
+	Action action `json:"action"`
+	// Changes in words, of a pool that changes or is made.
+	Changes []string `json:"changes,omitempty"`
+	// Claimed slots of a pool that is deleted, or left alone.
+	Claimed int `json:"claimed,omitempty"`
+
+	change pool.Change
+}
+
+// action is what is done to a pool.
+type action string
+
+const (
+	creates action = "create"
+	changes action = "change"
+	keeps   action = "keep"
+	deletes action = "delete"
+	ignores action = "ignore" // not in the file, and not to be deleted
+)
+
+// planPools compares what is declared with what is. Pools that are not declared
+// are deleted with prune, and left alone without. The order is that in which it
+// is to be carried out: what deletes comes last.
+func planPools(is []pool.Status, want declared, prune bool) []poolPlan {
+	now := map[string]pool.Status{}
+	for _, p := range is {
+		if !p.Deleted {
+			now[p.Name] = p
+		}
+	}
+	var plans []poolPlan
+	for _, name := range sortedNames(want.pools) {
+		d := want.pools[name]
+		p, exists := now[name]
+		plan := poolPlan{Name: name, Action: keeps, change: d.change()}
+		spec := d.spec
+		spec.Paused = p.Paused
+		if d.paused != nil {
+			spec.Paused = *d.paused
+		}
+		switch {
+		case !exists:
+			plan.Action, plan.Changes = creates, []string{specText(spec)}
+		case spec != p.Spec:
+			plan.Action, plan.Changes = changes, specChanges(p.Spec, spec)
+		}
+		plans = append(plans, plan)
+	}
+	for _, name := range sortedNames(now) {
+		if _, declared := want.pools[name]; declared {
+			continue
+		}
+		plan := poolPlan{Name: name, Action: ignores, Claimed: now[name].Claimed}
+		if prune {
+			plan.Action = deletes
+		}
+		plans = append(plans, plan)
+	}
+	return plans
+}
+
+// line writes one line of the difference; empty for what stays.
+func (p poolPlan) line() string {
+	switch p.Action {
+	case creates:
+		return "+ " + p.Name + ": " + strings.Join(p.Changes, ", ")
+	case changes:
+		return "~ " + p.Name + ": " + strings.Join(p.Changes, ", ")
+	case deletes:
+		if p.Claimed > 0 {
+			return "- " + p.Name + " (" + text.Count(p.Claimed, "slot") + " still held)"
+		}
+		return "- " + p.Name
+	}
+	return ""
+}
+
+func exportCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "export",
+		Category: operating,
+		Usage:    "write all pools and limits as a file for 'berth apply'",
+		Action:   export,
+	}
+}
+
+// exported is a file for apply. What it does not say of a pool is not said on
+// purpose: see [declaredPool].
+type exported struct {
+	Pools  map[string]exportedPool `json:"pools" yaml:"pools"`
+	Limits exportedLimits          `json:"limits" yaml:"limits"`
+}
+
+type exportedPool struct {
+	Limit         int    `json:"limit" yaml:"limit"`
+	LeaseDuration string `json:"lease_duration" yaml:"lease_duration"`
+	ReserveAfter  string `json:"reserve_after" yaml:"reserve_after"`
+	Paused        bool   `json:"paused,omitempty" yaml:"paused,omitempty"`
+}
+
+type exportedLimits struct {
+	MaxConcurrentRuns int            `json:"max_concurrent_runs" yaml:"max_concurrent_runs"`
+	Tags              map[string]int `json:"tags" yaml:"tags"`
+}
+
+func export(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	out := exported{}
+	if err := connect(c, func(admin *berth.Admin) error {
+		r, err := admin.Read(c.Context)
+		if err == nil {
+			out.Pools, err = exportPools(r.Pools())
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := connectRuns(c, func(s run.Store) error {
+		limits, _, err := s.Limits(c.Context)
+		out.Limits = exportLimits(limits)
+		return err
+	}); err != nil {
+		return err
+	}
+	if p.format == "json" {
+		return p.print(out, nil)
+	}
+	text, err := exportText(out)
+	if err != nil {
+		return err
+	}
+	_, err = p.out.Write(text)
+	return err
+}
+
+func exportLimits(l run.Limits) exportedLimits {
+	out := exportedLimits{MaxConcurrentRuns: l.MaxConcurrentRuns, Tags: map[string]int{}}
+	for _, t := range l.Tags {
+		out.Tags[t.Name()] = t.Limit
+	}
+	return out
+}
+
+func exportPools(pools []pool.Status) (map[string]exportedPool, error) {
+	out := map[string]exportedPool{}
+	for _, p := range pools {
+		switch {
+		case p.Deleted:
+			continue
+		case p.Problem != "":
+			return nil, problem.New(problem.CorruptValue, "pool '%s' can't be exported: %s", p.Name, p.Problem)
+		}
+		out[p.Name] = exportedPool{
+			Limit: p.Limit, Paused: p.Paused,
+			LeaseDuration: p.LeaseDuration.String(), ReserveAfter: pool.FormatReserveAfter(p.ReserveAfter),
+		}
+	}
+	return out, nil
+}
+
+// exportText writes the file, in YAML.
+func exportText(out exported) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintln(&b, "# The pools and limits of berth. 'berth apply --file FILE' makes them so again.")
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(out); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), e.Close()
 }

@@ -1,10 +1,19 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func claimsCommand() *cli.Command {
@@ -30,4 +39,272 @@ func onClaim(c *cli.Context, do func(admin *berth.Admin, p *printer, id string) 
 		return err
 	}
 	return connect(c, func(admin *berth.Admin) error { return do(admin, p, given[0]) })
+}
+
+func claimsListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "list the claims that hold slots, and those that wait",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "pool", Usage: "only those of a `POOL`"},
+			&cli.StringFlag{Name: "host", Usage: "only those of a `HOST`"},
+		},
+		Action: claimsList,
+	}
+}
+
+func claimsList(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	return connect(c, func(admin *berth.Admin) error {
+		r, err := admin.Read(c.Context)
+		if err != nil {
+			return err
+		}
+		if name := c.String("pool"); name != "" {
+			if _, err := r.Pool(name); err != nil {
+				return err
+			}
+		}
+		holders, waiters := r.Claims()
+		holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(c, h.Pools, h.Host) })
+		waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(c, w.Pools, w.Host) })
+		all := listOf(holders, heldClaim)
+		all.Items = append(all.Items, listOf(waiters, waitingClaim).Items...)
+		return p.print(all, func(out *page) { claimsTable(out, all.Items) })
+	})
+}
+
+// wanted tells whether a claim is to be listed.
+func wanted(c *cli.Context, pools map[string]int, host string) bool {
+	name := c.String("pool")
+	_, ok := pools[name]
+	return (name == "" || ok) && (c.String("host") == "" || host == c.String("host"))
+}
+
+func keep[T any](all []T, f func(T) bool) []T {
+	var kept []T
+	for _, v := range all {
+		if f(v) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+func claimsTable(out *page, all []sidecar.Claim) {
+	var rows [][]string
+	for _, c := range all {
+		since := c.ClaimedAt
+		if c.State == sidecar.StateWaiting {
+			since = c.QueuedAt
+		}
+		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.State, c.RunID, c.StepKey, c.Host, text.Ago(out.now, since), c.Reason})
+	}
+	out.table("there are no claims", []string{"CLAIM", "SLOTS", "STATE", "RUN", "STEP", "HOST", "SINCE", "REASON"}, rows)
+}
+
+// revokeWait is what a host has to stop a holder, and a while for the way.
+const revokeWait = pool.RevokeGrace + 5*time.Second
+
+// revokeLook is how often it is looked at meanwhile.
+const revokeLook = 200 * time.Millisecond
+
+func claimsRevokeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "revoke",
+		Usage:     "take a claim back",
+		ArgsUsage: "CLAIM",
+		Description: "Asks the claim's host to stop the holder and to give the slots back, and waits\n" +
+			"until that is done. With --force the slots are free at once; the old holder may\n" +
+			"still run then, and what it writes can only be told by its fence.\n" +
+			"CLAIM is an id, or HOST/INSTANCE/ID where several instances hold one id.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, whatever the holder does"},
+			&cli.DurationFlag{Name: "wait", Value: revokeWait, Usage: "longest `TIME` to wait until it is gone; 0 for not at all"},
+		},
+		Action: func(c *cli.Context) error { return onClaim(c, claimsRevoke(c)) },
+	}
+}
+
+func claimsRevoke(c *cli.Context) func(*berth.Admin, *printer, string) error {
+	return func(admin *berth.Admin, p *printer, id string) error {
+		if err := refuseWaiter(c, admin, id); err != nil {
+			return err
+		}
+		done, err := admin.Revoke(c.Context, id, c.Bool("force"))
+		if err != nil {
+			return err
+		}
+		gone := done.Forced
+		if wait := c.Duration("wait"); !gone && wait > 0 {
+			if gone, err = waitGone(c.Context, admin, done, wait); err != nil {
+				return err
+			}
+			if !gone {
+				return notGone(c.Context, admin, done, wait)
+			}
+		}
+		r := sidecar.Revocation{
+			ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced, Detail: revokedText(done, gone),
+		}
+		return p.print(r, func(out *page) { out.line("claim %s: %s", r.ID, r.Detail) })
+	}
+}
+
+func revokedText(r pool.Revocation, gone bool) string {
+	switch {
+	case r.Forced:
+		return fmt.Sprintf("its slots are free; the old holder on %s may still run; fence %d", r.Host, r.Fence)
+	case gone:
+		return "given back by " + r.Host
+	}
+	return "asked back from " + r.Host
+}
+
+// refuseWaiter explains that a claim in line can't be revoked: nothing is held.
+func refuseWaiter(c *cli.Context, admin *berth.Admin, id string) error {
+	r, err := admin.Read(c.Context)
+	if err != nil {
+		return err
+	}
+	w, err := r.Why(id)
+	if err == nil && w.Waiter != nil {
+		return problem.New(problem.Invalid, "claim %q holds nothing, it waits: stop whoever waits on %s to take it out of line", id, w.Waiter.Host)
+	}
+	return err
+}
+
+// waitGone waits until a claim is held no more, and tells whether that came
+// about in time.
+func waitGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait time.Duration) (bool, error) {
+	timeout := time.NewTimer(wait)
+	defer timeout.Stop()
+	tick := time.NewTicker(revokeLook)
+	defer tick.Stop()
+	for {
+		r, err := admin.Read(ctx)
+		if err != nil {
+			return false, err
+		}
+		if w, err := r.Why(done.Claim); err != nil || w.Fenced(done.Fence) == nil {
+			return true, nil
+		}
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+// notGone says what can be expected of a claim that is still held: if its instance is
+// not seen, nobody renews its lease.
+func notGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait time.Duration) error {
+	name := done.Host + "/" + done.Instance
+	expect := "its instance " + name + " is seen, and has not released it: its log may say why; --force frees the slots at once"
+	seen, err := seenInstances(ctx, admin)
+	switch {
+	case err != nil:
+		expect = "its instance " + name + " has not released it; --force frees the slots at once"
+	case !seen[name]:
+		expect = "its instance " + name + " is not seen; the slots are free when the lease ends, or at once with --force"
+	}
+	return problem.New(problem.ClaimTimeout, "claim %q is still held after %s: %s", done.Claim, text.Duration(wait), expect)
+}
+
+// seenInstances returns the instances that are up, as HOST/INSTANCE.
+func seenInstances(ctx context.Context, admin *berth.Admin) (map[string]bool, error) {
+	hosts, err := admin.Hosts(ctx)
+	seen := map[string]bool{}
+	for _, h := range hosts {
+		seen[h.Host+"/"+h.Instance] = true
+	}
+	return seen, err
+}
+
+func claimsWhyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "why",
+		Usage:     "tell what a claim holds, or why it waits",
+		ArgsUsage: "CLAIM",
+		Action:    func(c *cli.Context) error { return onClaim(c, claimsWhy(c)) },
+	}
+}
+
+func claimsWhy(c *cli.Context) func(*berth.Admin, *printer, string) error {
+	return func(admin *berth.Admin, p *printer, id string) error {
+		r, err := admin.Read(c.Context)
+		if err != nil {
+			return err
+		}
+		w, err := r.Why(id)
+		if err != nil {
+			return err
+		}
+		record := whyRecord(w)
+		if w.Held == nil {
+			return p.print(record, func(out *page) { waitsText(out, record) })
+		}
+		ends, err := leaseEndsOf(c, admin, []pool.HolderStatus{*w.Held})
+		if err != nil {
+			return err
+		}
+		return p.print(record, func(out *page) { heldText(out, record.Claim, ends[w.Held.Lease]) })
+	}
+}
+
+func heldText(out *page, r sidecar.Claim, expires time.Duration) {
+	rows := [][]string{
+		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.ClaimedAt)}, {"slots", run.PoolList(r.Pools)},
+		{"holder", holderText(r)}, {"fence", strconv.FormatInt(r.Fence, 10)},
+	}
+	if expires > 0 {
+		rows = append(rows, []string{"expires", "in " + text.About(expires) + ", unless renewed"})
+	}
+	out.columns(rows)
+}
+
+// waitsText says why a claim waits, and who is in its way.
+func waitsText(out *page, w sidecar.Why) {
+	r := w.Claim
+	out.columns([][]string{
+		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.QueuedAt)}, {"slots", run.PoolList(r.Pools)},
+		{"holder", holderText(r)}, {"reason", w.Reason.Text},
+		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Line)},
+		{"priority", strconv.Itoa(r.Priority)},
+	})
+	var holders [][]string
+	for _, h := range w.Reason.Holders {
+		holders = append(holders, []string{h.Pool, h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots)})
+	}
+	if len(holders) > 0 {
+		out.gap()
+		out.table("", []string{"POOL", "HELD BY", "RUN", "STEP", "HOST", "SLOTS"}, holders)
+	}
+}
+
+// holderText says who a claim belongs to.
+func holderText(r sidecar.Claim) string {
+	text := r.Host + "/" + r.Instance
+	if r.PID != 0 {
+		text += ", pid " + strconv.Itoa(r.PID)
+	}
+	if r.RunID != "" {
+		text += ", run " + r.RunID
+	}
+	if r.StepKey != "" {
+		text += ", step " + r.StepKey
+	}
+	for _, key := range sortedNames(r.Labels) {
+		text += ", " + key + "=" + r.Labels[key]
+	}
+	return text
 }

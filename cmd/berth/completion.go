@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 )
@@ -69,4 +72,95 @@ function __berth_complete
 end
 complete -c berth -a '(__berth_complete)'
 `,
+}
+
+// candidate is what a word of a command line could become.
+type candidate struct{ word, about string }
+
+// printCandidates writes the candidates for the last word of a line.
+func printCandidates(w io.Writer, app *cli.App, words []string) int {
+	for _, c := range complete(app, words) {
+		fmt.Fprintf(w, "%s\t%s\n", c.word, c.about)
+	}
+	return 0
+}
+
+// complete finds what the last of the words could become.
+func complete(app *cli.App, words []string) []candidate {
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	last := words[len(words)-1]
+	a := arranger{root: app.Flags, subcommands: app.Commands}
+	for before := words[:len(words)-1]; len(before) > 0; {
+		word := before[0]
+		before = before[1:]
+		switch {
+		case word == "--":
+			return nil
+		case isFlag(word):
+			if f, _ := a.find(word); f != nil && takesValue(f) && !strings.Contains(word, "=") && len(before) == 0 {
+				return starting(values(f), last)
+			}
+			before = a.flag(word, before)
+		case a.descend(word):
+		default:
+			a.rest = append(a.rest, word)
+			if a.verbatim {
+				return nil
+			}
+		}
+	}
+	switch {
+	case strings.HasPrefix(last, "-"):
+		return starting(flagCandidates(slices.Concat(a.own, a.root)), last)
+	case len(a.rest) == 0:
+		return starting(commandCandidates(a.subcommands), last)
+	}
+	return nil
+}
+
+func starting(all []candidate, with string) []candidate {
+	return slices.DeleteFunc(all, func(c candidate) bool { return !strings.HasPrefix(c.word, with) })
+}
+
+func commandCandidates(commands []*cli.Command) []candidate {
+	var all []candidate
+	for _, c := range commands {
+		if !c.Hidden {
+			all = append(all, candidate{c.Name, c.Usage})
+		}
+	}
+	return all
+}
+
+// flagCandidates are the long names: they are what a reader of the line
+// understands.
+func flagCandidates(flags []cli.Flag) []candidate {
+	all := []candidate{{"--help", "show help"}}
+	for _, f := range flags {
+		if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
+			continue
+		}
+		about := ""
+		if d, ok := f.(cli.DocGenerationFlag); ok {
+			about = strings.ReplaceAll(d.GetUsage(), "`", "")
+		}
+		all = append(all, candidate{"--" + f.Names()[0], about})
+	}
+	return all
+}
+
+// values are what the value of a flag can be, where there are few.
+func values(f cli.Flag) []candidate {
+	var all []candidate
+	for _, word := range map[string][]string{
+		"output":     {"table", "json", "yaml"},
+		"log-level":  {"trace", "debug", "info", "warn", "error"},
+		"log-format": {"text", "json"},
+		"status":     strings.Split(statusNames(), ", "),
+	}[f.Names()[0]] {
+		all = append(all, candidate{word, ""})
+	}
+	return all
 }

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -179,4 +183,145 @@ func tickRows(now time.Time, t *sidecar.Tick) [][]string {
 		{"it saw", fmt.Sprintf("%d queued, %d in progress", t.Queued, t.InProgress)},
 		{"it did", fmt.Sprintf("%d admitted, %d lost, %d given a reason", t.Admitted, t.Lost, t.Blocked)},
 	}
+}
+
+// listenFlag is the flag of the address that a server serves at.
+const listenFlag = "listen"
+
+// coordinatorFlags are those of a candidate by itself.
+func coordinatorFlags() []cli.Flag {
+	return slices.Concat(config.Flags(config.Instance, config.Lead), healthFlags())
+}
+
+// healthFlags say where a process that is no sidecar serves its health and metrics. That
+// is said by the flag alone: the setting is the address of the host's sidecar, which
+// would be taken.
+func healthFlags() []cli.Flag {
+	door := slices.DeleteFunc(config.Flags(config.Serve), func(f cli.Flag) bool {
+		return f.Names()[0] == listenFlag || f.Names()[0] == "socket"
+	})
+	return append(door,
+		&cli.StringFlag{Name: listenFlag, Usage: "HTTP `ADDRESS` to serve health and metrics at, such as 127.0.0.1:7421; port 0 chooses one", DefaultText: "none"},
+	)
+}
+
+// newRegistry returns a registry with the metrics of Go and of the process.
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// registererOf returns a registry as an interface that is nil if the registry is.
+func registererOf(reg *prometheus.Registry) prometheus.Registerer {
+	if reg == nil {
+		return nil
+	}
+	return reg
+}
+
+// healthDoor serves the health and the metrics of a process that is no sidecar. A nil one serves
+// nothing.
+type healthDoor struct {
+	server *sidecar.HealthServer
+	scheme string
+}
+
+// serveHealth serves what is in a registry, and whether there is no trouble; nothing
+// without a registry.
+func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *prometheus.Registry, trouble func() error) (*healthDoor, error) {
+	if reg == nil {
+		return nil, nil
+	}
+	conf, err := s.ServerTLS()
+	if err != nil {
+		return nil, err
+	}
+	d := &healthDoor{scheme: "http://"}
+	if conf != nil {
+		d.scheme = "https://"
+	}
+	d.server, err = sidecar.ServeHealth(ctx, sidecar.Config{
+		Listen: s.Listen, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf), Logger: log, Gatherer: reg,
+	}, trouble)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// url is where it is reached, empty for nowhere.
+func (d *healthDoor) url() string {
+	if d == nil {
+		return ""
+	}
+	return d.scheme + reachable(d.server.Addr())
+}
+
+func (d *healthDoor) close() error {
+	if d == nil {
+		return nil
+	}
+	return d.server.Close()
+}
+
+// standing is a candidate for the coordinator's part that runs in this process. A
+// nil one is none.
+type standing struct {
+	candidate *coordinator.Coordinator
+	cancel    context.CancelFunc
+	// ended is closed when it stands no more, and err says why, unless it was asked
+	// to step down.
+	ended chan struct{}
+	err   error
+}
+
+// stand runs a candidate. It has connections of its own, and waits for an etcd that
+// is not there yet.
+func stand(s config.Settings, log hclog.Logger, reg prometheus.Registerer) (*standing, error) {
+	backend, err := newBackend(s, log)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	st := &standing{
+		cancel: cancel, ended: make(chan struct{}),
+		candidate: coordinator.New(coordinator.Config{
+			Backend: backend, Keys: store.NewKeys(s.Prefix), Host: hostName(s), Version: version(),
+			TickInterval: s.TickInterval, StartTimeout: s.StartTimeout, Retention: s.RunRetention,
+			CompactInterval: none(s.CompactInterval),
+			Logger:          log, Registerer: reg,
+		}),
+	}
+	go func() {
+		defer close(st.ended)
+		err := st.candidate.Run(ctx)
+		if ctx.Err() != nil {
+			err = nil // it was asked to
+		}
+		st.err = errors.Join(err, backend.Close())
+	}()
+	return st, nil
+}
+
+// ready is closed when it is seen among the hosts.
+func (st *standing) ready() <-chan struct{} { return st.candidate.Ready() }
+
+// failed is closed when it can't stand any more.
+func (st *standing) failed() <-chan struct{} {
+	if st == nil {
+		return nil
+	}
+	return st.ended
+}
+
+// stepDown ends the candidate, so that the next one leads at once, and returns why
+// it had ended before, if it had. It may be called again.
+func (st *standing) stepDown() error {
+	if st == nil {
+		return nil
+	}
+	st.cancel()
+	<-st.ended
+	return st.err
 }

@@ -1,10 +1,9 @@
 // Command berth allots slots of named pools to jobs on many hosts, and queues runs.
 //
-// One file holds one verb. What verbs share is beside them: the flags
-// (app.go, arrange.go), the ways to etcd (connect.go, runs_connect.go), files that
-// are read strictly (strict.go), what is printed (output.go, table.go, words.go,
-// records.go, runs_records.go), a candidate for the coordinator's part in this
-// process (stand.go), and how a command ends (errors.go). main only prints and exits.
+// Each file holds the commands of one noun. Shared by all are app.go (flags and
+// connections), arrange.go (flags behind arguments), declared.go and strict.go
+// (files), output.go and records.go (what is printed), child.go and terminal.go (the
+// processes that berth starts), and errors.go (exit codes).
 //
 // # How a command ends
 //

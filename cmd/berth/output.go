@@ -3,11 +3,26 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/mattn/go-isatty"
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
 )
 
 var outputFlag = &cli.StringFlag{
@@ -98,4 +113,163 @@ func needsQuotes(n *yaml.Node) bool {
 	}
 	text, err := yaml.Marshal(n.Value)
 	return err != nil || bytes.HasPrefix(text, []byte(`"`))
+}
+
+// page is what people read: lines and tables. Writing it can't fail, since it
+// goes to memory first.
+type page struct {
+	out io.Writer
+	now time.Time
+}
+
+// line writes one line.
+func (p *page) line(format string, args ...any) {
+	fmt.Fprintln(p.out, clean(fmt.Sprintf(format, args...)))
+}
+
+// gap writes an empty line.
+func (p *page) gap() { fmt.Fprintln(p.out) }
+
+// table writes a head and rows in columns that line up. Without rows it says so
+// with the line none.
+func (p *page) table(none string, head []string, rows [][]string) {
+	if len(rows) == 0 {
+		p.line("%s", none)
+		return
+	}
+	p.columns(append([][]string{head}, rows...))
+}
+
+// columns writes rows in columns that line up.
+func (p *page) columns(rows [][]string) {
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			if cells[i] = clean(cell); cell == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush()
+}
+
+// clean takes out what would do something to a terminal: runs, steps and labels
+// are whatever somebody has sent.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// progress tells people how something goes: in one line that changes on a
+// terminal, in a line each elsewhere. The same is not told twice.
+type progress struct {
+	out   io.Writer
+	what  string // that goes
+	line  bool   // it is a terminal
+	width func() int
+	last  string
+}
+
+// newProgress tells of a run.
+func newProgress(c *cli.Context, id string) *progress {
+	return &progress{
+		out: c.App.ErrWriter, what: "berth: run " + id + ": ",
+		line: isatty.IsTerminal(os.Stderr.Fd()) && os.Getenv("TERM") != "dumb", width: terminalWidth,
+	}
+}
+
+func (p *progress) tell(text string) {
+	if text == p.last {
+		return
+	}
+	p.last = text
+	text = clean(p.what + text)
+	if !p.line {
+		fmt.Fprintln(p.out, text)
+		return
+	}
+	// A line that wraps could not be written over.
+	if most := p.width() - 1; most > 1 && utf8.RuneCountInString(text) > most {
+		text = string([]rune(text)[:most-1]) + "…"
+	}
+	fmt.Fprint(p.out, "\r\x1b[K"+text)
+}
+
+// end leaves the terminal to others.
+func (p *progress) end() {
+	if p.line && p.last != "" {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}
+
+// terminalWidth is that of stderr in columns, 0 if it is not known.
+func terminalWidth() int {
+	size, err := unix.IoctlGetWinsize(int(os.Stderr.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}
+
+// limitText writes a limit.
+func limitText(limit int) string {
+	switch limit {
+	case pool.Unlimited:
+		return "unlimited"
+	case pool.Closed:
+		return "0 (closed)"
+	}
+	return strconv.Itoa(limit)
+}
+
+// reserveText writes a pool's reserve_after.
+func reserveText(d time.Duration) string {
+	switch d {
+	case pool.NeverReserve:
+		return "never"
+	case 0:
+		return "at once"
+	}
+	return "after " + text.Duration(d)
+}
+
+// are is the verb of so many.
+func are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// sortedNames returns the keys of a map in order.
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// sizeUnits are those of sizes, the largest first.
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// parseSize reads a number of bytes: 0, 500MiB, 1.5GiB. It is false for what is none.
+func parseSize(text string) (bytes int64, ok bool) {
+	unit := int64(1)
+	for _, u := range sizeUnits {
+		if number, found := strings.CutSuffix(text, u.name); found {
+			text, unit = number, u.bytes
+		}
+	}
+	if strings.Trim(text, "0123456789.") != "" { // neither signs, nor exponents, nor blanks
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if size := n * float64(unit); err == nil && size < math.MaxInt64 && size == math.Trunc(size) {
+		return int64(size), true
+	}
+	return 0, false
 }

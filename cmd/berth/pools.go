@@ -1,10 +1,20 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func poolsCommand() *cli.Command {
@@ -57,4 +67,336 @@ func stateText(p pool.Status) string {
 		return "closed"
 	}
 	return "open"
+}
+
+func poolsListCommand() *cli.Command {
+	return &cli.Command{
+		Name:   "list",
+		Usage:  "list all pools",
+		Action: poolsList,
+	}
+}
+
+func poolsList(c *cli.Context) error {
+	if _, err := args(c); err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	return connect(c, func(admin *berth.Admin) error {
+		r, err := admin.Read(c.Context)
+		if err != nil {
+			return err
+		}
+		pools := r.Pools()
+		return p.print(listOf(pools, poolRecord), func(out *page) { poolsTable(out, pools) })
+	})
+}
+
+func poolsTable(out *page, pools []pool.Status) {
+	var rows [][]string
+	for _, p := range pools {
+		name := p.Name
+		if state := stateText(p); state != "open" && state != "closed" {
+			name += " (" + state + ")"
+		}
+		limit, lease := limitText(p.Limit), text.Duration(p.LeaseDuration)
+		if p.Deleted || p.Problem != "" {
+			limit, lease = "", ""
+		}
+		rows = append(rows, []string{name, limit, strconv.Itoa(p.Claimed), strconv.Itoa(p.Waiting), lease})
+	}
+	out.table("there are no pools; 'berth pools set NAME LIMIT' makes one",
+		[]string{"POOL", "LIMIT", "CLAIMED", "WAITING", "LEASE"}, rows)
+}
+
+func poolsInfoCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "info",
+		Usage:     "show a pool, who holds its slots, and who waits",
+		ArgsUsage: "POOL",
+		Action:    func(c *cli.Context) error { return onPool(c, poolsInfo(c)) },
+	}
+}
+
+func poolsInfo(c *cli.Context) func(*berth.Admin, *printer, string) error {
+	return func(admin *berth.Admin, p *printer, name string) error {
+		d, err := readPool(c, admin, name)
+		if err != nil {
+			return err
+		}
+		ends, err := leaseEndsOf(c, admin, d.Holders)
+		if err != nil {
+			return err
+		}
+		detail := poolDetail(d, ends)
+		return p.print(detail, func(out *page) {
+			poolText(out, d.Status)
+			out.gap()
+			holdersTable(out, detail.Holders)
+			if n := detail.ExpiriesUnknown; n > 0 {
+				out.line("(when %d of these leases end, etcd did not tell in time)", n)
+			}
+			if len(detail.Waiters) > 0 {
+				out.gap()
+				lineTable(out, detail.Waiters)
+			}
+		})
+	}
+}
+
+// leaseEndsOf tells how long the leases of holders still live.
+func leaseEndsOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus) (leaseEnds, error) {
+	ids := make([]store.LeaseID, len(holders))
+	for i, h := range holders {
+		ids[i] = h.Lease
+	}
+	return admin.LeaseEnds(c.Context, ids)
+}
+
+func poolText(out *page, p pool.Status) {
+	rows := [][]string{{"pool", p.Name}, {"state", stateText(p)}}
+	if p.Problem != "" {
+		rows = append(rows, []string{"problem", p.Problem})
+	}
+	if !p.Deleted && p.Problem == "" {
+		rows = append(rows,
+			[]string{"limit", limitText(p.Limit)},
+			[]string{"lease", leaseText(p.LeaseDuration)},
+			[]string{"reserve", reserveText(p.ReserveAfter)})
+	}
+	out.columns(append(rows,
+		[]string{"claimed", strconv.Itoa(p.Claimed)},
+		[]string{"waiting", strconv.Itoa(p.Waiting)}))
+}
+
+// leaseText tells a lease duration and what it is good for.
+func leaseText(d time.Duration) string {
+	return fmt.Sprintf("%s (%s)", text.Duration(d), survivesText(d))
+}
+
+// survivesText tells how long etcd can be away without harm.
+func survivesText(d time.Duration) string {
+	return "survives an etcd outage of about " + text.About(survives(d))
+}
+
+func holdersTable(out *page, holders []sidecar.Holder) {
+	var rows [][]string
+	for _, h := range holders {
+		expires := ""
+		if h.ExpiresIn > 0 {
+			expires = "in " + text.About(time.Duration(h.ExpiresIn))
+		}
+		rows = append(rows, []string{h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots), text.Ago(out.now, h.Since), expires})
+	}
+	out.table("nobody holds slots", []string{"CLAIM", "RUN", "STEP", "HOST", "SLOTS", "SINCE", "EXPIRES"}, rows)
+}
+
+func lineTable(out *page, waiters []sidecar.Waiter) {
+	var rows [][]string
+	for _, w := range waiters {
+		rows = append(rows, []string{
+			strconv.Itoa(w.Position), w.Claim, w.RunID, w.StepKey, w.Host,
+			strconv.Itoa(w.Slots), strconv.Itoa(w.Priority), text.Ago(out.now, w.Since), w.Reason,
+		})
+	}
+	out.table("nobody waits", []string{"POS", "WAITING", "RUN", "STEP", "HOST", "SLOTS", "PRI", "SINCE", "REASON"}, rows)
+}
+
+func poolsSetCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "set",
+		Usage:     "make a pool, or change one",
+		ArgsUsage: "POOL LIMIT",
+		Description: "LIMIT is a number of slots, 0 to close the pool, or -1 for no limit.\n" +
+			"What no flag says stays as it is. A lower limit stops nobody: until enough\n" +
+			"slots are given back, no more are granted.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
+			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
+		},
+		Action: poolsSet,
+	}
+}
+
+func poolsSet(c *cli.Context) error {
+	given, err := args(c, "the name of a pool", "a limit")
+	if err != nil {
+		return err
+	}
+	change, err := poolChange(c, given[1])
+	if err != nil {
+		return err
+	}
+	p, err := printerOf(c)
+	if err != nil {
+		return err
+	}
+	return connect(c, func(admin *berth.Admin) error { return setPool(c, admin, p, given[0], change) })
+}
+
+// poolChange reads what the command line says of a pool.
+func poolChange(c *cli.Context, limit string) (pool.Change, error) {
+	var change pool.Change
+	n, err := strconv.Atoi(limit)
+	if err != nil {
+		return change, usagef("%q is no limit: it is a number of slots, 0 (closed) or -1 (unlimited)", limit)
+	}
+	change.Limit = &n
+	if c.IsSet("lease-duration") {
+		d, err := time.ParseDuration(c.String("lease-duration"))
+		if err != nil {
+			return change, usagef("--lease-duration can't be %q: it is a duration such as 30s, 5m or 1h30m", c.String("lease-duration"))
+		}
+		change.LeaseDuration = &d
+	}
+	if c.IsSet("reserve-after") {
+		d, err := pool.ParseReserveAfter(c.String("reserve-after"))
+		if err != nil {
+			return change, usagef("--reserve-after can't be %q: it is a duration such as 30s or 5m, 0 or -1", c.String("reserve-after"))
+		}
+		change.ReserveAfter = &d
+	}
+	return change, nil
+}
+
+func setPool(c *cli.Context, admin *berth.Admin, p *printer, name string, change pool.Change) error {
+	before, err := readPool(c, admin, name)
+	if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
+		return err
+	}
+	put, err := admin.SetPool(c.Context, name, change)
+	if err != nil {
+		return err
+	}
+	after, err := readPool(c, admin, name)
+	if err != nil {
+		return err
+	}
+	warnOfExcess(c, after.Status)
+	return p.print(poolRecord(after.Status), func(out *page) {
+		switch {
+		case put.Created:
+			out.line("pool '%s' made: %s", name, specText(put.Spec))
+		case put.Spec == before.Spec || before.SpecRevision == 0:
+			out.line("pool '%s' stays as it is: %s", name, specText(put.Spec))
+		default:
+			out.line("pool '%s' changed: %s", name, strings.Join(specChanges(before.Spec, put.Spec), ", "))
+		}
+		out.line("its claims have leases of %s: %s", text.Duration(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
+	})
+}
+
+// warnOfExcess tells if more is claimed than the limit allows.
+func warnOfExcess(c *cli.Context, p pool.Status) {
+	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
+		more := p.Claimed - p.Limit
+		say(c, "warning: %s of '%s' %s claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d %s given back",
+			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
+	}
+}
+
+// specText says what a pool is like.
+func specText(s pool.Spec) string {
+	parts := []string{"limit " + limitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + reserveText(s.ReserveAfter)}
+	if s.Paused {
+		parts = append(parts, "paused")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// specChanges says what differs between two specs of a pool.
+func specChanges(old, new pool.Spec) []string {
+	var all []string
+	differs := func(what, a, b string) {
+		if a != b {
+			all = append(all, what+" "+a+" → "+b)
+		}
+	}
+	differs("limit", limitText(old.Limit), limitText(new.Limit))
+	differs("lease", text.Duration(old.LeaseDuration), text.Duration(new.LeaseDuration))
+	differs("reserve", reserveText(old.ReserveAfter), reserveText(new.ReserveAfter))
+	switch {
+	case new.Paused && !old.Paused:
+		all = append(all, "paused")
+	case old.Paused && !new.Paused:
+		all = append(all, "resumed")
+	}
+	return all
+}
+
+func poolsPauseCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "pause",
+		Usage:     "grant nothing more of a pool; its holders and its line stay",
+		ArgsUsage: "POOL",
+		Action: func(c *cli.Context) error {
+			return setPaused(c, (*berth.Admin).PausePool, "is paused: its holders go on, its line waits")
+		},
+	}
+}
+
+func poolsResumeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "resume",
+		Usage:     "end a pause",
+		ArgsUsage: "POOL",
+		Action: func(c *cli.Context) error {
+			return setPaused(c, (*berth.Admin).ResumePool, "grants slots")
+		},
+	}
+}
+
+func setPaused(c *cli.Context, set func(*berth.Admin, context.Context, string) error, now string) error {
+	return onPool(c, func(admin *berth.Admin, p *printer, name string) error {
+		if err := set(admin, c.Context, name); err != nil {
+			return err
+		}
+		d, err := readPool(c, admin, name)
+		if err != nil {
+			return err
+		}
+		return p.print(poolRecord(d.Status), func(out *page) { out.line("pool '%s' %s", name, now) })
+	})
+}
+
+func poolsDeleteCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "delete",
+		Usage:     "delete a pool; its holders keep their slots, its line is refused",
+		ArgsUsage: "POOL",
+		Action:    func(c *cli.Context) error { return onPool(c, poolsDelete(c)) },
+	}
+}
+
+// deletedRecord is a deleted pool in JSON.
+type deletedRecord struct {
+	Name    string `json:"name"`
+	Claimed int    `json:"claimed"` // slots still held
+	Holders int    `json:"holders"`
+	Waiters int    `json:"waiters"` // refused
+}
+
+func poolsDelete(c *cli.Context) func(*berth.Admin, *printer, string) error {
+	return func(admin *berth.Admin, p *printer, name string) error {
+		d, err := readPool(c, admin, name)
+		if err != nil {
+			return err
+		}
+		if err := admin.DeletePool(c.Context, name); err != nil {
+			return err
+		}
+		r := deletedRecord{Name: name, Claimed: d.Claimed, Holders: len(d.Holders), Waiters: len(d.Waiters)}
+		return p.print(r, func(out *page) {
+			out.line("pool '%s' deleted", name)
+			if r.Holders > 0 {
+				out.line("%s still held by %s, until given back or expired", text.Count(r.Claimed, "slot"), text.Count(r.Holders, "claim"))
+			}
+			if r.Waiters > 0 {
+				out.line("%s in line refused", text.Count(r.Waiters, "claim"))
+			}
+		})
+	}
 }

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -122,4 +125,256 @@ func executorText(r sidecar.Run) string {
 		text += ", " + r.Executor.Name
 	}
 	return text + ", attempt " + strconv.Itoa(r.Attempt)
+}
+
+// barWidth is how many characters a progress bar has between its brackets.
+const barWidth = 20
+
+// barMarks are how instances look in a bar, in the order in which they stand there.
+// What is left of it is not begun.
+var barMarks = []struct {
+	status step.Status
+	mark   string
+}{{step.Succeeded, "#"}, {step.Failed, "!"}, {step.Canceled, "x"}, {step.Running, ">"}}
+
+// bar draws how far instances are: [######!!>>..........]. No status that there is
+// goes unseen, however few have it, and the bar is full only if all were begun.
+func bar(counts map[step.Status]int, total, width int) string {
+	cells := make([]int, len(barMarks))
+	used, begun := 0, 0
+	for i, m := range barMarks {
+		if n := counts[m.status]; n > 0 {
+			begun += n
+			cells[i] = max(1, n*width/total)
+			used += cells[i]
+		}
+	}
+	// Rounding has taken some from all, or the few have got more than their share: the
+	// longest part pays for it.
+	longest := 0
+	for i := range cells {
+		if cells[i] > cells[longest] {
+			longest = i
+		}
+	}
+	switch most := width; {
+	case begun == total:
+		cells[longest] += width - used
+	case used >= most:
+		cells[longest] -= used - most + 1
+	}
+	var b strings.Builder
+	for i, m := range barMarks {
+		b.WriteString(strings.Repeat(m.mark, max(0, cells[i])))
+	}
+	return "[" + b.String() + strings.Repeat(".", max(0, width-b.Len())) + "]"
+}
+
+// countEnded is how many instances have ended.
+func countEnded(counts map[step.Status]int) int {
+	return counts[step.Succeeded] + counts[step.Failed] + counts[step.Canceled]
+}
+
+// countsText writes how many instances there are of each status: what has ended
+// first, and nothing of which there is none.
+func countsText(counts map[step.Status]int) string {
+	var all []string
+	for _, s := range []step.Status{step.Failed, step.Canceled, step.Running, step.Scheduled, step.Requested, step.Succeeded} {
+		if n := counts[s]; n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// total adds the counts of all steps up.
+func total(steps []step.Summary) (counts map[step.Status]int, instances int) {
+	counts = map[step.Status]int{}
+	for _, s := range steps {
+		instances += s.Shape.Count
+		for status, n := range s.Counts {
+			counts[status] += n
+		}
+	}
+	return counts, instances
+}
+
+// isDone tells whether all of a step has succeeded, so that others can go on.
+func isDone(s *step.Summary) bool { return s.Counts[step.Succeeded] == s.Shape.Count }
+
+// stepsInProgress are the names of the steps of which something was begun and not all
+// has ended.
+func stepsInProgress(steps []step.Summary) []string {
+	var names []string
+	for i := range steps {
+		s := &steps[i]
+		if n := countEnded(s.Counts); n < s.Shape.Count && (n > 0 || s.Counts[step.Running]+s.Counts[step.Scheduled] > 0) {
+			names = append(names, s.Shape.Name)
+		}
+	}
+	return names
+}
+
+// few keeps the first so many names, and says how many there are besides.
+func few(names []string, most int) []string {
+	if more := len(names) - most; more > 0 {
+		return append(names[:most:most], fmt.Sprintf("%d more", more))
+	}
+	return names
+}
+
+// mostNames bounds the names in a line of progress.
+const mostNames = 3
+
+// stepsProgress says in one line how the steps of a run go. Where each line stays,
+// only what changes rarely is told: which steps are done, and which go on.
+func stepsProgress(steps []step.Summary, fine bool) string {
+	counts, instances := total(steps)
+	done := 0
+	for i := range steps {
+		if isDone(&steps[i]) {
+			done++
+		}
+	}
+	names := few(stepsInProgress(steps), mostNames)
+	if !fine {
+		line := fmt.Sprintf("running, %d of %s done", done, text.Count(len(steps), "step"))
+		if len(names) > 0 {
+			line += ", in progress: " + strings.Join(names, ", ")
+		}
+		return line
+	}
+	line := fmt.Sprintf("%s %d/%d", bar(counts, instances, barWidth), countEnded(counts), instances)
+	for _, s := range []step.Status{step.Failed, step.Running, step.Scheduled} {
+		if n := counts[s]; n > 0 {
+			line += fmt.Sprintf(", %d %s", n, s)
+		}
+	}
+	if len(names) > 0 {
+		line += ": " + strings.Join(names, ", ")
+	}
+	return line
+}
+
+// instanceText says how an instance stands: failed on host 'a' after 12s, exit code 3,
+// attempt 2: no such file.
+func instanceText(i *step.Instance, now time.Time) string {
+	text := string(i.Status)
+	if i.Executor != nil {
+		text += " on host '" + i.Executor.Host + "'"
+	}
+	if took := tookText(i, now); took != "" {
+		text += " after " + took
+	}
+	if i.ExitCode != 0 && !strings.Contains(i.Error, fmt.Sprintf("exit code %d", i.ExitCode)) {
+		text += fmt.Sprintf(", exit code %d", i.ExitCode)
+	}
+	if i.Attempt > 1 {
+		text += fmt.Sprintf(", attempt %d", i.Attempt)
+	}
+	if i.Error != "" {
+		text += ": " + i.Error
+	}
+	return text
+}
+
+// tookText is how long an attempt has taken that has ended, or has taken so far.
+func tookText(i *step.Instance, now time.Time) string {
+	switch {
+	case i.StartedAt.IsZero():
+		return ""
+	case i.Status == step.Running:
+		return text.Duration(max(0, now.Sub(i.StartedAt)))
+	case i.EndedAt.IsZero():
+		return ""
+	}
+	return text.Duration(max(0, i.EndedAt.Sub(i.StartedAt)))
+}
+
+// treeDepth is how deep a tree is drawn. What is deeper stands as deep as that, and is told
+// beside it what it needs: each line would be as long as a chain of steps else.
+const treeDepth = 12
+
+// leaf is a step in the tree that people see: a line of it.
+type leaf struct {
+	branch string // what stands before its name
+	number int    // in the graph
+	parent int    // the step that it is seen to stand below, -1 if there is none
+}
+
+// treeOf draws the tree of the steps of a graph.
+func treeOf(steps []step.Summary) []leaf {
+	var lines []leaf
+	before := make([]string, treeDepth+2) // what stands before the branches at each depth
+	for _, l := range step.Tree(steps) {
+		at := before[min(l.Depth, treeDepth+1)]
+		line, deeper := leaf{number: l.Number, parent: l.Parent}, ""
+		switch {
+		case l.Depth == 0:
+		case l.Depth > treeDepth:
+			line.branch, line.parent = at+"… ", -1
+		case l.Last:
+			line.branch, deeper = at+"└─ ", at+"   "
+		default:
+			line.branch, deeper = at+"├─ ", at+"│  "
+		}
+		if l.Depth <= treeDepth {
+			before[l.Depth+1] = deeper
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+var treeHead = []string{"STEP", "PROGRESS", "DONE", "STATUS", "TIME", "BOUNDS"}
+
+// treeTable shows the steps of a run as a tree.
+func treeTable(out *page, o *step.Overview) {
+	var rows [][]string
+	for _, l := range treeOf(o.Steps) {
+		s := &o.Steps[l.number]
+		rows = append(rows, []string{
+			l.branch + s.Shape.Name,
+			bar(s.Counts, s.Shape.Count, barWidth),
+			fmt.Sprintf("%d/%d", countEnded(s.Counts), s.Shape.Count),
+			stepText(o, s, l.parent),
+			spanText(s, out.now),
+			s.Shape.Bounds(),
+		})
+	}
+	out.table("it has no steps", treeHead, rows)
+}
+
+// stepText says how a step stands, or what it waits for.
+func stepText(o *step.Overview, s *step.Summary, parent int) string {
+	text := countsText(s.Counts)
+	for _, status := range step.Statuses { // a single word where all are alike
+		if s.Counts[status] == s.Shape.Count {
+			text = string(status)
+		}
+	}
+	if s.Counts[step.Requested] == 0 || o.Run.Status.Ended() {
+		return text
+	}
+	waits, never := o.Unmet(s)
+	switch {
+	case len(never) > 0:
+		return "does not run: not all of " + strings.Join(few(never, mostNames), ", ") + " has succeeded"
+	case len(waits) == 1 && s.Shape.Needs[slices.Index(s.Needs, waits[0])] == parent:
+		return "waits" // the tree says for what
+	case len(waits) > 0:
+		return "waits for " + strings.Join(few(waits, mostNames), ", ")
+	}
+	return text
+}
+
+// spanText is how long a step has taken, or has taken so far.
+func spanText(s *step.Summary, now time.Time) string {
+	switch {
+	case s.StartedAt.IsZero():
+		return ""
+	case s.EndedAt.IsZero():
+		return text.Duration(max(0, now.Sub(s.StartedAt)))
+	}
+	return text.Duration(max(0, s.EndedAt.Sub(s.StartedAt)))
 }

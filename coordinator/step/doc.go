@@ -22,9 +22,10 @@
 //     has ended, or was lost: so no two executors have it at once, and fences grow.
 //   - Nothing but [Store.Retry] leads on from the end of an instance, or of its run.
 //
-// To read along: spec.go and items.go (what is submitted), template.go (what may
-// stand between {{ and }}), graph.go and order.go (how steps stand to each other),
-// shape.go (what is kept of a step), work.go and recipe.go (what an instance is to
-// do), backoff.go (how long a retry waits), retrial.go and retry.go (what is tried again
-// because somebody asks for it).
+// Files: spec.go and items.go (what is submitted), template.go and recipe.go
+// (rendering), graph.go (the steps and their order), record.go and store.go (what is
+// kept in etcd), work.go (what an instance is to do), take.go and finish.go (an
+// attempt), retry.go and cancel.go, worker.go (the workers and their modes), wait.go
+// (why an instance waits), overview.go and instances.go (what is shown), log.go and
+// look.go (output).
 package step

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -296,4 +298,40 @@ func depth(data []byte) int {
 		}
 	}
 	return deepest
+}
+
+// Pause is how long an instance waits before an attempt, of which the first is 1:
+// not at all before the first, backoff before the second, and twice as long before
+// each that follows, at most [MaxBackoff].
+func Pause(backoff time.Duration, attempt int) time.Duration {
+	if attempt < 2 || backoff <= 0 {
+		return 0
+	}
+	pause := min(backoff, MaxBackoff)
+	for range attempt - 2 {
+		if pause = 2 * pause; pause >= MaxBackoff {
+			return MaxBackoff
+		}
+	}
+	return pause
+}
+
+// Duration is a time span that is written as text, such as "1m30s".
+type Duration time.Duration
+
+// String writes the duration.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText writes the duration.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads the duration. Its error is one to which package json adds
+// the field.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: strconv.Quote(problem.Clip(string(text))), Type: reflect.TypeFor[Duration]()}
+	}
+	*d = Duration(v)
+	return nil
 }

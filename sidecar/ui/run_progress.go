@@ -1,9 +1,13 @@
 package ui
 
 import (
+	"context"
 	"fmt"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
 )
 
 // progress is how far instances are, as a bar and in words.
@@ -85,4 +89,119 @@ func barParts(counts map[step.Status]int, total int) []barPart {
 		parts[i].X, x = x, x+parts[i].Width
 	}
 	return parts
+}
+
+// stuckShown is how many reasons are shown above the tabs why what waits does not go.
+const stuckShown = 3
+
+// outlook is how pages see what the waits of instances depend on: all of it is read for all
+// who look, whatever run they look at.
+func (l *runReader) outlook(s *Session) *step.Outlook {
+	return &step.Outlook{
+		Candidates: func(ctx context.Context) ([]run.Candidate, error) {
+			around, err := l.pages.board.around.look(ctx, s)
+			return around.candidates, err
+		},
+		Workers: func(ctx context.Context) ([]step.Worker, bool, error) {
+			f, err := l.pages.fleet.read(ctx, s)
+			return step.WorkersOf(f.seen, f.active, f.states), len(f.unreadable) > 0, err
+		},
+		Space: func(ctx context.Context) (*pool.Space, error) {
+			return l.space.get(ctx, "", step.SpaceOf(s.Client)) // it goes through all lines
+		},
+	}
+}
+
+// saying is what a row of the tree says of a step that waits.
+type saying struct {
+	Text string
+	// Soon tells that nothing is in the way.
+	Soon bool
+}
+
+// saysOf says what a step waits for, or why it does not run; nothing if neither is so.
+func saysOf(seen *seenRun, number int) saying {
+	w := seen.waits[number]
+	if w == nil {
+		return saying{}
+	}
+	s := &seen.overview.Steps[number]
+	if inOrder(w) { // the tree says it by the names of steps
+		switch waits, never := seen.overview.Unmet(s); {
+		case len(never) > 0:
+			return saying{Text: "does not run: not all of " + fewNames(never) + " has succeeded"}
+		case len(waits) > 0:
+			return saying{Text: "waits for " + fewNames(waits)}
+		}
+		return saying{} // the head says that its run waits
+	}
+	text := "waits: "
+	switch {
+	case s.Shape.Count > 1 && w.Count == 1:
+		text = "1 waits: "
+	case s.Shape.Count > 1:
+		text = formatCount(int64(w.Count)) + " wait: "
+	}
+	return saying{Text: text + waitText(w), Soon: w.Soon}
+}
+
+// inOrder tells whether something waits for its run, or for other steps of it.
+func inOrder(w *step.Wait) bool {
+	return w.Kind == step.WaitRun || w.Kind == step.WaitNeeds || w.Kind == step.WaitNever
+}
+
+// waitText is the text of a wait, which names pools and queues.
+func waitText(w *step.Wait) string { return text.Visible(text.Cut(w.Text, reasonShown)) }
+
+// waitsByStatus says what the instances of a step wait for that have a status, unless
+// they wait for other steps, or for their run.
+func waitsByStatus(seen *seenRun, number int) (all []string) {
+	o := seen.overview
+	for _, status := range []step.Status{step.Scheduled, step.Requested} {
+		n := o.Steps[number].Counts[status]
+		if n == 0 {
+			continue
+		}
+		w := o.WaitOf(number, &step.Instance{Record: step.Record{Status: status}}, seen.around)
+		if w != nil && !inOrder(w) {
+			all = append(all, fmt.Sprintf("%s %s: %s", formatCount(int64(n)), status, waitText(w)))
+		}
+	}
+	return all
+}
+
+// waitOf says what an instance waits for; nothing if it does not, or if that is not known
+// because it has come to wait since the steps were read.
+func waitOf(seen *seenRun, i *step.Instance) string {
+	o := seen.overview
+	for n := range o.Steps {
+		if o.Steps[n].Shape.Name != i.Step || o.Steps[n].Counts[i.Status] == 0 {
+			continue
+		}
+		if w := o.WaitOf(n, i, seen.around); w != nil {
+			return waitText(w)
+		}
+	}
+	return ""
+}
+
+// stuckOf says what will not go, however long it waits, unless somebody starts something.
+func stuckOf(seen *seenRun) (notes []string) {
+	if seen.overview == nil {
+		return nil
+	}
+	more := 0
+	for _, h := range seen.overview.Holds(seen.waits) {
+		switch {
+		case h.Kind != step.WaitNoWorker && h.Kind != step.WaitCoordinator:
+		case len(notes) == stuckShown:
+			more++
+		default:
+			notes = append(notes, "What waits of "+text.Visible(text.Cut(h.String(), reasonShown)))
+		}
+	}
+	if more > 0 {
+		notes = append(notes, fmt.Sprintf("And %s why something waits: the tab Steps has them.", plural(more, "more reason", "more reasons")))
+	}
+	return notes
 }

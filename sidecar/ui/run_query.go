@@ -1,15 +1,21 @@
 package ui
 
 import (
+	"context"
+	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // The tabs of the page of a run.
@@ -116,4 +122,136 @@ func wordsOf[T ~string](all []T) []string {
 		some[i] = string(s)
 	}
 	return some
+}
+
+// took is the time between two that are known, by clocks that may differ a little;
+// empty if one is not known.
+func took(from, to time.Time) string {
+	if from.IsZero() || to.IsZero() {
+		return ""
+	}
+	return text.Duration(max(0, to.Sub(from)))
+}
+
+// pair is a name with what it is set to.
+type pair struct{ Key, Value string }
+
+// pairsOf are tags, labels or the like by name, to be looked at.
+func pairsOf(m map[string]string) []pair {
+	all := make([]pair, 0, len(m))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, pair{text.Visible(key), text.Visible(m[key])})
+	}
+	return all
+}
+
+// countsText says how many instances there are of each status: what has ended badly
+// first, and nothing of which there is none.
+func countsText(counts map[step.Status]int) string {
+	var all []string
+	for _, s := range countsOrder {
+		if n := counts[s]; n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+var countsOrder = []step.Status{step.Failed, step.Canceled, step.Running, step.Scheduled, step.Requested, step.Succeeded}
+
+// fewBad are the first of values that can't be read.
+func fewBad(bad []error) []string {
+	const most = 5
+	var all []string
+	for _, err := range bad[:min(most, len(bad))] {
+		all = append(all, text.Visible(err.Error()))
+	}
+	if more := len(bad) - most; more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return all
+}
+
+const (
+	// glanceShare is how many times as long as a reading took it serves those who look
+	// after it, up to glanceMost: so looking at a run of many instances takes a tenth of
+	// what one reader could take, however many look.
+	glanceShare = 9
+	glanceMost  = 4 * time.Second
+	// glances bounds the readings that are kept.
+	glances = 64
+)
+
+// glance shares what was read among those who look at the same at the same time. What
+// is shared is not to be changed.
+type glance[T any] struct {
+	mu   sync.Mutex
+	some map[string]*glanced[T]
+}
+
+// glanced is one reading.
+type glanced[T any] struct {
+	turn  chan struct{} // holds one while somebody reads
+	value T
+	until time.Time // when it is too old; zero before the first
+}
+
+// get returns what was read under a key lately, or reads it. An error is everyone's own.
+func (g *glance[T]) get(ctx context.Context, key string, read func(context.Context) (T, error)) (T, error) {
+	var none T
+	one := g.of(key)
+	select {
+	case one.turn <- struct{}{}:
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+	defer func() { <-one.turn }()
+	begun := time.Now()
+	if g.fresh(one, begun) {
+		return one.value, nil
+	}
+	value, err := read(ctx)
+	if err != nil {
+		return none, err
+	}
+	now := time.Now()
+	one.value = value
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one.until = now.Add(min(glanceShare*now.Sub(begun), glanceMost))
+	return value, nil
+}
+
+func (g *glance[T]) fresh(one *glanced[T], now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return now.Before(one.until)
+}
+
+// of returns the reading of a key, and forgets old ones where there are too many.
+func (g *glance[T]) of(key string) *glanced[T] {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.some[key]
+	if one != nil {
+		return one
+	}
+	if g.some == nil {
+		g.some = map[string]*glanced[T]{}
+	}
+	now := time.Now()
+	for other, o := range g.some {
+		if len(g.some) < glances {
+			break
+		}
+		if !now.Before(o.until) {
+			delete(g.some, other)
+		}
+	}
+	if len(g.some) >= glances {
+		clear(g.some)
+	}
+	one = &glanced[T]{turn: make(chan struct{}, 1)}
+	g.some[key] = one
+	return one
 }
