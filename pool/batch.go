@@ -1,7 +1,11 @@
 package pool
 
 import (
+	"math/bits"
+	"runtime"
 	"slices"
+	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -99,4 +103,297 @@ func (b *batch) result(resp *pb.TxnResponse, op int) *pb.TxnResponse {
 func (b *batch) conditional() bool {
 	return slices.ContainsFunc(b.releases, func(g giving) bool { return g.e.parting != nil && len(g.e.parting.extra.If) > 0 }) ||
 		slices.ContainsFunc(b.grants, func(g *grant) bool { return len(g.e.req.Extra.If) > 0 })
+}
+
+const (
+	// gatherRoom is how much can be asked for before whoever asks has to wait.
+	gatherRoom = 256
+	// gatherQuiet is after how many turns of everybody else without a new wish a
+	// batch of several is sent: some 20 µs where nothing else runs, against the
+	// 300 µs or more that a batch takes.
+	gatherQuiet = 128
+	// gatherMost bounds the time that a batch waits for company.
+	gatherMost = 150 * time.Microsecond
+)
+
+// gather collects what is asked of a core, so that it shares one transaction.
+//
+// Those whom the last batch answered have their next wish ready in a moment. If
+// that batch was of several, the next waits while they keep coming: else half of
+// them would miss it, and each half would wait for the other's. A batch of one is
+// not followed by any wait, so a lone client never has one.
+type gather struct {
+	ops    chan func(*core, time.Time)
+	urgent *urgent
+
+	asked   bool // something was asked since the last batch was sent
+	company bool // that batch was of several
+}
+
+// all takes what there is, and waits for company if it is worth it.
+func (g *gather) all(c *core) {
+	g.take(c)
+	if !g.asked || !g.company || c.calling {
+		return
+	}
+	end := time.Now().Add(gatherMost)
+	for quiet := 0; quiet < gatherQuiet && time.Now().Before(end); quiet++ {
+		runtime.Gosched()
+		if g.take(c) {
+			quiet = 0
+		}
+	}
+}
+
+// take takes what is there now, and tells whether there was anything.
+func (g *gather) take(c *core) (any bool) {
+	for range gatherRoom {
+		g.urgent.run(c)
+		select {
+		case op := <-g.ops:
+			g.do(c, op)
+			any = true
+		default:
+			return any
+		}
+	}
+	return any
+}
+
+// do does one thing that was asked.
+func (g *gather) do(c *core, op func(*core, time.Time)) {
+	g.asked = true
+	op(c, time.Now())
+}
+
+// sent notes what became of all that was gathered; b is nil if the door is being
+// closed.
+func (g *gather) sent(b *batch) {
+	g.asked = false
+	g.company = b != nil && b.size() > 1
+}
+
+// urgent is what must not wait behind claims and reads: tidings of leases. To
+// add never blocks, so the keeper of the leases can go on renewing.
+type urgent struct {
+	wake chan struct{} // coalesces
+
+	mu  sync.Mutex
+	ops []func(*core, time.Time)
+}
+
+func (u *urgent) add(op func(*core, time.Time)) {
+	u.mu.Lock()
+	u.ops = append(u.ops, op)
+	u.mu.Unlock()
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run does all that was added, in order.
+func (u *urgent) run(c *core) {
+	u.mu.Lock()
+	ops := u.ops
+	u.ops = nil
+	u.mu.Unlock()
+	for _, op := range ops {
+		op(c, time.Now())
+	}
+}
+
+// bitset is a set of small numbers, made to find the lowest one that is free.
+type bitset []uint64
+
+func (b *bitset) set(i int) {
+	for i/64 >= len(*b) {
+		*b = append(*b, 0)
+	}
+	(*b)[i/64] |= 1 << (i % 64)
+}
+
+func (b bitset) clear(i int) {
+	if i/64 < len(b) {
+		b[i/64] &^= 1 << (i % 64)
+	}
+}
+
+// free returns the lowest number from from on that is not in the set.
+func (b bitset) free(from int) int {
+	for w := from / 64; w < len(b); w++ {
+		open := ^b[w]
+		if w == from/64 {
+			open &= ^uint64(0) << (from % 64)
+		}
+		if open != 0 {
+			return w*64 + bits.TrailingZeros64(open)
+		}
+	}
+	return max(from, len(b)*64)
+}
+
+// claimTxn is the transaction of one claim, taken apart: the rule of the house
+// in one place. It is built from a view in which every put up to the compared
+// revisions is known.
+type claimTxn struct {
+	cmps   []*pb.Compare
+	puts   []*pb.RequestOp // of slots
+	beside []*pb.RequestOp // what else happens
+	groups []groupRef
+	whole  []*poolView
+	bytes  int
+}
+
+// compares returns what must hold for slots to be taken:
+//
+//   - The spec of each pool is the one that the view has.
+//   - No key that exists was put into a group that is touched, beyond what the
+//     view has of it. So the group has the room that the view says, or more.
+//   - In a pool with a group over its capacity, the same of the whole pool: then
+//     only the sum counts.
+//
+// What has been compared already, by another claim under the same root, is left
+// out.
+func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bool, have *compared) {
+	for _, s := range slots {
+		p := v.pool(s.ref.pool)
+		if !slices.Contains(have.pools, p) {
+			have.pools = append(have.pools, p)
+			t.cmps = append(t.cmps, store.ModEquals(v.keys.Spec(p.name), p.specRev))
+			if overfull(p) {
+				t.whole = append(t.whole, p)
+				t.cmps = append(t.cmps, wholeCompare(v, p))
+			}
+		}
+		g := groupRef{p, s.ref.group}
+		if slices.Contains(have.groups, g) || overfull(p) {
+			continue
+		}
+		have.groups = append(have.groups, g)
+		t.groups = append(t.groups, g)
+		t.cmps = append(t.cmps, groupCompare(v, g))
+	}
+}
+
+// compared is what some compares are about. They are few: a search is faster than
+// a map.
+type compared struct {
+	pools  []*poolView
+	groups []groupRef
+}
+
+func groupCompare(v *view, g groupRef) *pb.Compare {
+	return store.NonePutSince(v.keys.Group(g.pool.name, g.group), g.pool.groupPutsKnown(v, g.group))
+}
+
+func wholeCompare(v *view, p *poolView) *pb.Compare {
+	return store.NonePutSince(v.keys.Slots(p.name), p.putsKnown(v))
+}
+
+// writes returns the keys of a claim: the first carries the record, the others
+// point to it.
+func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID, since stamp) {
+	rec := *e.record
+	rec.Since = since.at
+	rec.Keys = nil // of an earlier try
+	if len(slots) > 1 {
+		rec.Keys = make([]string, len(slots))
+		for i, s := range slots {
+			rec.Keys[i] = s.ref.String()
+		}
+	}
+	e.record = &rec
+	for i, s := range slots {
+		var val []byte
+		if i == 0 {
+			val = encodeMain(s.n, e.req.ID, e.spelled, e.req.Priority, since, rec.Admitted, rec.Keys)
+		} else {
+			val = encodeOther(s.n, e.req.ID, rec.Keys[0])
+		}
+		t.put(v.keys.Slot(s.ref.pool, s.ref.group, s.ref.index), val, lease)
+	}
+}
+
+// extras are the writes of a claim beside its slots.
+func (t *claimTxn) extras(v *view, e *entry, lease store.LeaseID) {
+	t.beside = append(t.beside, e.req.Extra.Then...)
+	for _, op := range e.req.Extra.Leased {
+		p := op.GetRequestPut()
+		t.beside = append(t.beside, store.Put(string(p.Key), p.Value, lease))
+	}
+	t.bytes += bytesOf(t.beside)
+	if e.inLine {
+		t.beside = append(t.beside, waiterDeletes(v, poolNames(e.req.Slots), e.order)...)
+	}
+}
+
+// bytesOf is how much writes put.
+func bytesOf(ops []*pb.RequestOp) (n int) {
+	for _, op := range ops {
+		n += len(op.GetRequestPut().GetValue())
+	}
+	return n
+}
+
+func (t *claimTxn) put(key string, value []byte, lease store.LeaseID) {
+	t.bytes += len(key) + len(value)
+	t.puts = append(t.puts, store.Put(key, value, lease))
+}
+
+// held compares that a claim with these slots is still the one of that fence.
+func (t *claimTxn) held(v *view, slots []placed, fence int64) {
+	ref := slots[0].ref
+	t.cmps = append(t.cmps, store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), fence))
+}
+
+// heldCompare holds while a claim still has its slots. One key tells for all:
+// they share a revision and a lease, and whoever deletes one deletes all.
+func heldCompare(v *view, e *entry) *pb.Compare {
+	ref := e.slots[0].ref
+	return store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), e.fence())
+}
+
+// slotDeletes deletes all keys of a claim but those that are overwritten in the
+// same transaction.
+func slotDeletes(keys store.Keys, slots []placed, overwritten map[slotRef]bool) []*pb.RequestOp {
+	ops := make([]*pb.RequestOp, 0, len(slots))
+	for _, s := range slots {
+		if !overwritten[s.ref] {
+			ops = append(ops, store.Delete(keys.Slot(s.ref.pool, s.ref.group, s.ref.index)))
+		}
+	}
+	return ops
+}
+
+// waiterPuts writes an entry into the line of each of its pools.
+func waiterPuts(v *view, e *entry, lease store.LeaseID) []*pb.RequestOp {
+	val := encodeWaiter(e.spelled, e.reserve, e.exclusive, stampOf(e.arrived))
+	ops := make([]*pb.RequestOp, 0, len(e.needs))
+	for _, n := range e.needs {
+		ops = append(ops, store.Put(v.keys.Waiter(n.Pool, e.order.String()), val, lease))
+	}
+	return ops
+}
+
+// waiterDeletes takes a claim out of the line of each of its pools.
+func waiterDeletes(v *view, pools []string, order Order) []*pb.RequestOp {
+	ops := make([]*pb.RequestOp, 0, len(pools))
+	for _, p := range pools {
+		ops = append(ops, store.Delete(v.keys.Waiter(p, order.String())))
+	}
+	return ops
+}
+
+// children cuts operations into nested transactions without compares, each with
+// no more than so many compares of their parent leave to it.
+func children(ops []*pb.RequestOp, compares int) []*pb.RequestOp {
+	most := min(maxChildOps, maxOps-compares)
+	var all []*pb.RequestOp
+	for len(ops) > 0 {
+		n := min(len(ops), most)
+		all = append(all, store.Nest(&pb.TxnRequest{Success: ops[:n]}))
+		ops = ops[n:]
+	}
+	return all
 }

@@ -3,10 +3,13 @@ package pool
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -45,3 +48,205 @@ func (c *Claim) Err() error {
 
 // end closes the claim; only the first end counts. A nil error is a release.
 func (c *Claim) end(err error) { c.cancel(err) }
+
+// Holder is who a claim belongs to.
+type Holder struct {
+	Host     string            `json:"host"`
+	Instance string            `json:"instance"`
+	Run      string            `json:"run,omitempty"`
+	Step     string            `json:"step,omitempty"`
+	PID      int               `json:"pid,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	// Bind says in the words of the instance how it knows that the holder
+	// lives, so that it still knows after a restart.
+	Bind string `json:"bind,omitempty"`
+}
+
+// Request asks for a claim.
+type Request struct {
+	// ID of the claim: asking twice with one id makes one claim.
+	ID string
+	// Slots wanted of each pool, all or none. At least one pool, at most
+	// [MaxPools]; each from 1 slot on.
+	Slots map[string]int
+	// Priority from [MinPriority] to [MaxPriority]; higher goes first.
+	Priority int
+	// Holder to record. Host and Instance are filled in by the engine.
+	Holder Holder
+	// Wait bounds the time in line; 0 refuses at once what does not fit now.
+	Wait time.Duration
+	// Extra goes into the transaction of the claim.
+	Extra store.Extra
+	// Bridge has the claim kept for somebody who takes it over, or for nobody: it is
+	// no loss if its slots are gone.
+	Bridge bool
+	// Sole has the claim wait in the queue only while no other claim of the same run, step
+	// and bind does, of any instance: they are for one thing, and only one of them can get
+	// it. Since, if it is not 0, is the revision from which such a thing has waited: its
+	// place in the queue is the same whichever claim waits for it.
+	Sole  bool
+	Since int64
+	// Place, if it is not nil, is taken before slots are, and given back when it turns out
+	// that the claim has to wait. Who asks gives it back at the end.
+	Place *Place
+}
+
+// Validate refuses what can't be asked for, whatever pools there are.
+func (r *Request) Validate() error {
+	if err := r.validate(); err != nil {
+		return err
+	}
+	return r.Holder.validateLines()
+}
+
+// validate refuses what no claim can be. Records of claims that were made before may have
+// texts that are refused now: they are read as they are, or their pools would stand still.
+func (r *Request) validate() error {
+	if err := ValidateID(r.ID); err != nil {
+		return err
+	}
+	if err := ValidateSlots(r.Slots); err != nil {
+		return err
+	}
+	switch {
+	case r.Priority < MinPriority || r.Priority > MaxPriority:
+		return problem.Field("priority", "%d is out of range: allowed are %d to %d", r.Priority, MinPriority, MaxPriority)
+	case r.Wait < 0:
+		return problem.Field("wait", "%s is negative: allowed is any time from 0s (do not wait) on", r.Wait)
+	}
+	return r.Holder.validate()
+}
+
+// ValidateSlots refuses what can't be asked of pools, whatever pools there are.
+func ValidateSlots(slots map[string]int) error {
+	switch {
+	case len(slots) == 0:
+		return problem.Field("pools", "it names no pool: name at least one")
+	case len(slots) > MaxPools:
+		return problem.Field("pools", "%d pools are too many for one claim: allowed are %d", len(slots), MaxPools)
+	}
+	for _, name := range slices.Sorted(maps.Keys(slots)) {
+		if err := ValidateName(name); err != nil {
+			return err
+		}
+		if n := slots[name]; n < 1 || n > MaxLimit {
+			return problem.Field("pools."+name, "%d slots can't be claimed: allowed are 1 to %d", n, MaxLimit)
+		}
+	}
+	return nil
+}
+
+func (h *Holder) validate() error {
+	if err := validateText("run_id", h.Run); err != nil {
+		return err
+	}
+	if err := validateText("step_key", h.Step); err != nil {
+		return err
+	}
+	if h.PID < 0 {
+		return problem.Field("pid", "%d is no process", h.PID)
+	}
+	if len(h.Labels) > MaxLabels {
+		return problem.Field("labels", "%d labels are too many: allowed are %d", len(h.Labels), MaxLabels)
+	}
+	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+		if k == "" {
+			return problem.Field("labels", "a label has no name")
+		}
+		if err := validateText("labels", k); err != nil {
+			return err
+		}
+		if err := validateText("labels."+k, h.Labels[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validateLines refuses texts that would garble the lists in which holders are shown.
+func (h *Holder) validateLines() error {
+	if err := ValidateLine("run_id", h.Run); err != nil {
+		return err
+	}
+	if err := ValidateLine("step_key", h.Step); err != nil {
+		return err
+	}
+	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+		if err := ValidateLine("labels", k); err != nil {
+			return err
+		}
+		if err := ValidateLine("labels."+k, h.Labels[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameAs tells whether two requests of one id ask for the same claim.
+func (r *Request) sameAs(o *Request) bool {
+	return maps.Equal(r.Slots, o.Slots) && r.Priority == o.Priority && r.Holder.sameAs(&o.Holder)
+}
+
+func (h *Holder) sameAs(o *Holder) bool {
+	return h.Run == o.Run && h.Step == o.Step && h.PID == o.PID &&
+		h.Bind == o.Bind && maps.Equal(h.Labels, o.Labels)
+}
+
+// Need is how many slots of one pool a claim takes.
+type Need struct {
+	Pool string
+	N    int
+}
+
+// needsOf returns what slots asks for, by the pools' names.
+func needsOf(slots map[string]int) []Need {
+	needs := make([]Need, 0, len(slots))
+	for name, n := range slots {
+		needs = append(needs, Need{Pool: name, N: n})
+	}
+	slices.SortFunc(needs, func(a, b Need) int {
+		if a.Pool < b.Pool {
+			return -1
+		}
+		return 1
+	})
+	return needs
+}
+
+// Held returns the claims that this instance holds, by id; also those whose
+// trust has ended and whose holder has not released them yet.
+func (e *Engine) Held(ctx context.Context) ([]*Claim, error) {
+	return query(ctx, e, func(c *core) []*Claim {
+		var all []*Claim
+		for _, en := range c.sorted() {
+			if en.state == held {
+				all = append(all, en.claim)
+			}
+		}
+		return all
+	})
+}
+
+// Lookup returns a claim that this instance holds, nil if it holds none of that
+// id.
+func (e *Engine) Lookup(ctx context.Context, id string) (*Claim, error) {
+	return query(ctx, e, func(c *core) *Claim {
+		if en := c.entries[id]; en != nil && en.state == held {
+			return en.claim
+		}
+		return nil
+	})
+}
+
+// Unfinished returns how many claims of this instance have slots, or may have
+// some: those that are being granted or released included.
+func (e *Engine) Unfinished(ctx context.Context) (int, error) {
+	return query(ctx, e, func(c *core) (n int) {
+		for _, en := range c.entries {
+			if en.state != queued {
+				n++
+			}
+		}
+		return n
+	})
+}

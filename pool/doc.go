@@ -21,10 +21,10 @@
 // commits under compares that fail if anything was put into what it touched
 // since its view. So the view may be old: that costs a retry, never a slot.
 //
-// To read along: engine.go (the loop), core.go (what happens, as a state
-// machine), plan.go (what to send next), admit.go (who may go), place.go (with
-// which keys), txn.go (the compares), builder.go (one transaction of many),
-// answer.go (what became of it), view.go (what is known).
+// Files, in the order of a claim: engine.go (the loop), core.go (the state machine),
+// plan.go (what to send next), admit.go (which waiters may be granted), placer.go (on
+// which keys), batch.go and builder.go (one transaction of many), answer.go (its
+// outcome), view.go (what is known).
 //
 // # Invariants
 //

@@ -1,8 +1,11 @@
 package pool
 
 import (
+	"context"
 	"fmt"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -151,4 +154,191 @@ func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSinc
 		limitSince = rev
 	}
 	return s, l, limitSince, nil
+}
+
+// Change is what an operator wants of a pool. What is nil stays as it is, or
+// gets its default in a new pool.
+type Change struct {
+	Limit                       *int
+	LeaseDuration, ReserveAfter *time.Duration
+	Paused                      *bool
+}
+
+func (ch Change) apply(s Spec) Spec {
+	if ch.Limit != nil {
+		s.Limit = *ch.Limit
+	}
+	if ch.LeaseDuration != nil {
+		s.LeaseDuration = *ch.LeaseDuration
+	}
+	if ch.ReserveAfter != nil {
+		s.ReserveAfter = *ch.ReserveAfter
+	}
+	if ch.Paused != nil {
+		s.Paused = *ch.Paused
+	}
+	return s
+}
+
+// Registry changes the specs of pools. Each change compares the spec that it was
+// made from, so no two operators undo each other.
+type Registry struct {
+	Backend store.Backend
+	Keys    store.Keys
+}
+
+// Put is a change that was made.
+type Put struct {
+	Spec     Spec
+	Created  bool
+	Revision int64 // at which the change holds
+}
+
+// changing is what all this does, in words for errors.
+const changing = "the pool was not changed"
+
+// Set creates a pool or changes it. A new pool needs a limit. Its errors are
+// problems.
+func (r Registry) Set(ctx context.Context, name string, ch Change) (Put, error) {
+	return r.set(ctx, name, ch, true)
+}
+
+// Change changes a pool that exists; an unknown one is a PoolNotFound problem.
+func (r Registry) Change(ctx context.Context, name string, ch Change) (Put, error) {
+	return r.set(ctx, name, ch, false)
+}
+
+// set changes a pool, and may create it.
+func (r Registry) set(ctx context.Context, name string, ch Change, create bool) (Put, error) {
+	if err := ValidateName(name); err != nil {
+		return Put{}, err
+	}
+	return store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
+		old, groups, since, rev, err := r.read(ctx, name)
+		if err != nil {
+			return Put{}, err
+		}
+		created := rev == 0
+		switch {
+		case created && !create:
+			return Put{}, store.Stop(noPool(name))
+		case created && ch.Limit == nil:
+			return Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
+		case created:
+			old = DefaultSpec()
+		}
+		spec := ch.apply(old)
+		if err := spec.Validate(); err != nil {
+			return Put{}, store.Stop(err)
+		}
+		if !created && spec == old {
+			return Put{Spec: spec, Revision: rev}, nil
+		}
+		switch {
+		case created:
+			groups, since = layoutOf(spec.Limit), 0
+		case spec.Limit != old.Limit:
+			groups, since = groups.change(spec.Limit), 0
+		}
+		key := r.Keys.Spec(name)
+		at, err := store.Commit(ctx, r.Backend,
+			[]*pb.Compare{store.ModEquals(key, rev)}, store.Put(key, encodeSpec(spec, groups, since), 0))
+		return Put{Spec: spec, Created: created, Revision: at}, err
+	})
+}
+
+// Check refuses slots that can't be had as things are: of a pool that does not exist,
+// or more than its limit. Its errors are problems.
+func (r Registry) Check(ctx context.Context, slots map[string]int) error {
+	for _, n := range needsOf(slots) {
+		spec, _, _, rev, err := r.read(ctx, n.Pool)
+		switch {
+		case err != nil:
+			return store.Problem("the pools could not be read", err)
+		case rev == 0:
+			err := noSuchPool(n.Pool)
+			err.Field = poolField(n.Pool)
+			return err
+		}
+		if err := spec.exceeded(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OtherLimitError is that a pool has another limit than the one that was declared.
+type OtherLimitError struct {
+	Pool            string
+	Declared, Limit int
+}
+
+func (e *OtherLimitError) Error() string {
+	return fmt.Sprintf("pool '%s' has the limit %d, and not %d", e.Pool, e.Limit, e.Declared)
+}
+
+// Declare returns what makes a pool have a limit: the condition that it is as it was read,
+// and if there is none the operation that creates it. If it has another limit, that is an
+// [*OtherLimitError].
+func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Compare, *pb.RequestOp, error) {
+	old, _, _, rev, err := r.read(ctx, name)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case rev != 0 && old.Limit != limit:
+		return nil, nil, &OtherLimitError{name, limit, old.Limit}
+	}
+	key := r.Keys.Spec(name)
+	same := store.ModEquals(key, rev)
+	if rev != 0 {
+		return same, nil, nil
+	}
+	spec := DefaultSpec()
+	spec.Limit = limit
+	if err := spec.Validate(); err != nil {
+		return nil, nil, err
+	}
+	return same, store.Put(key, encodeSpec(spec, layoutOf(limit), 0), 0), nil
+}
+
+// Delete deletes a pool's spec. Its holders keep their slots until they release
+// them; its waiters are refused. An unknown pool is a PoolNotFound problem.
+func (r Registry) Delete(ctx context.Context, name string) (revision int64, err error) {
+	if err := ValidateName(name); err != nil {
+		return 0, err
+	}
+	put, err := store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
+		key := r.Keys.Spec(name)
+		resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+		if err != nil {
+			return Put{}, err
+		}
+		if len(resp.Kvs) == 0 {
+			return Put{}, store.Stop(noPool(name))
+		}
+		at, err := store.Commit(ctx, r.Backend,
+			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, store.Delete(key))
+		return Put{Revision: at}, err
+	})
+	return put.Revision, err
+}
+
+func noPool(name string) error {
+	return problem.New(problem.PoolNotFound, "there is no pool %q", name)
+}
+
+// read returns a spec with its layout, the revision since which its limit holds and its own
+// revision, 0 if there is none.
+func (r Registry) read(ctx context.Context, name string) (s Spec, l layout, since, rev int64, err error) {
+	key := r.Keys.Spec(name)
+	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+	if err != nil || len(resp.Kvs) == 0 {
+		return Spec{}, layout{}, 0, 0, err
+	}
+	kv := resp.Kvs[0]
+	s, l, since, err = decodeSpec(key, kv.Value, kv.ModRevision)
+	if err != nil {
+		return Spec{}, layout{}, 0, 0, store.Stop(problem.New(problem.CorruptValue, "%w", err))
+	}
+	return s, l, since, kv.ModRevision, nil
 }
