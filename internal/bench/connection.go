@@ -8,8 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -65,4 +69,115 @@ func (c *connection) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(c.revoke(ctx), c.Close())
+}
+
+// part runs beside a load until it is stopped.
+type part struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it has ended
+	err    error         // then, why
+}
+
+// start runs a part. It outlives the context, and is named in profiles as that is.
+func start(ctx context.Context, run func(context.Context) error) *part {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p := &part{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = run(ctx)
+	}()
+	return p
+}
+
+// stop ends a part, and waits for that.
+func (p *part) stop() {
+	p.cancel()
+	<-p.done
+}
+
+// runWatch sees what becomes of runs, by one watch over all of them, on a connection of
+// its own.
+type runWatch struct {
+	keys  store.Keys
+	conn  *connection
+	feed  *store.Feed
+	wants func(run.Status) bool
+	// seen are runs with a status that is wanted. One can come again after the watch
+	// was interrupted.
+	seen chan *run.Run
+	*part
+}
+
+// watchRuns sees the runs that come to have a status that is wanted.
+func (r *runner) watchRuns(ctx context.Context, wants func(run.Status) bool) (*runWatch, error) {
+	conn, err := r.connect()
+	if err != nil {
+		return nil, err
+	}
+	w := &runWatch{keys: r.keys(), conn: conn, wants: wants, seen: make(chan *run.Run)}
+	w.feed = store.NewFeed(conn, w.keys.Runs(), hclog.NewNullLogger(), func() {})
+	w.part = start(ctx, func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return w.feed.Run(ctx) })
+		g.Go(func() error { return w.read(ctx) })
+		return g.Wait()
+	})
+	return w, nil
+}
+
+// read takes what the watch delivers.
+func (w *runWatch) read(ctx context.Context) error {
+	for m := range w.feed.Messages() {
+		if m.Snapshot != nil {
+			for _, kv := range m.Snapshot.KVs {
+				if err := w.take(ctx, kv); err != nil {
+					return err
+				}
+			}
+		}
+		for _, ev := range m.Events {
+			if ev.Type == mvccpb.Event_DELETE {
+				continue
+			}
+			if err := w.take(ctx, ev.Kv); err != nil {
+				return err
+			}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// take passes a run on if it is wanted.
+func (w *runWatch) take(ctx context.Context, kv *mvccpb.KeyValue) error {
+	r, err := run.Decode(w.keys, kv)
+	if err != nil || !w.wants(r.Status) {
+		return err
+	}
+	select {
+	case w.seen <- r:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// wait returns a run once it was seen as it is wanted.
+func (w *runWatch) wait(ctx context.Context, id string) (*run.Run, error) {
+	for {
+		select {
+		case r := <-w.seen:
+			if r.ID == id {
+				return r, nil
+			}
+		case <-w.done:
+			return nil, fmt.Errorf("the watch over the runs has ended: %w", w.err)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("run %s was not seen: %w", id, context.Cause(ctx))
+		}
+	}
+}
+
+func (w *runWatch) close() error {
+	w.stop()
+	return w.conn.close()
 }
