@@ -47,8 +47,9 @@ campaign: build ## Break all that can break, and judge what berth does (DURATION
 	bin/campaign -berth bin/berth -duration $(DURATION) -seed $(SEED) $(ARGS)
 
 .PHONY: bench
-bench: build ## Measure claims on the etcd at BERTH_ENDPOINTS (ARGS="-o json")
-	bin/berth bench claims $(ARGS)
+bench: build ## Measure claims, the queue or steps against targets (ARGS="steps --embedded --quick")
+	$(GO) build -trimpath -o bin/bench ./e2e/bench
+	bin/bench $(ARGS)
 
 .PHONY: fmt
 fmt: ## Format all Go files

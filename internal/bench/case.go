@@ -2,18 +2,20 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
 )
 
-// The doors that a case can go through.
+// The APIs that a case can use.
 const (
-	DoorGo   = "go"
-	DoorHTTP = "http"
+	GoAPI   = "go"
+	HTTPAPI = "http"
 )
 
-// The kinds of load of claims.
+// The kinds of load.
 const (
 	uncontended = "uncontended" // slots for all
 	contended   = "contended"   // slots for an eighth of the clients, and no hold
@@ -34,42 +36,38 @@ const (
 	// fullHold and handOverHold are the holds of the cases of those kinds.
 	fullHold     = 5 * time.Millisecond
 	handOverHold = 20 * time.Millisecond
-	// handOverStretch makes the rounds of a hand-over longer: there are only 50
-	// in a second.
-	handOverStretch = 4
+	// handOverFactor makes the rounds of a hand-over longer: there are only 50
+	// hand-overs in a second.
+	handOverFactor = 4
 )
 
 // Case is one load.
 type Case struct {
-	// Name tells kind, door, clients, hosts and pools, or what there is of them:
-	// "uncontended/go/64c/4h/1p", "submit/64c", "idle/100000q", "mixed/4w/10r".
+	// Name states kind, API, clients, hosts and pools: "uncontended/go/64c/4h/1p".
 	Name    string `json:"case"`
 	Kind    string `json:"kind"`
-	Door    string `json:"door,omitempty"`
+	API     string `json:"door,omitempty"`
 	Clients int    `json:"clients,omitempty"`
 	Hosts   int    `json:"hosts,omitempty"`
 	Pools   int    `json:"pools,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
-	// Queued is how many runs are in the queue.
-	Queued int `json:"queued,omitempty"`
-	// Workers run so many Steps in each load, each worker up to Room at a time.
-	Workers int `json:"workers,omitempty"`
-	Room    int `json:"concurrency,omitempty"`
-	Steps   int `json:"steps,omitempty"`
 
-	hold    time.Duration
-	stretch int // how much longer its rounds are
+	// Hold is how long each claim is held.
+	Hold time.Duration `json:"-"`
+	// factor is how many times longer than usual its rounds are.
+	factor int
 }
 
-func newCase(kind, door string, clients, hosts, pools, limit int) Case {
+func newCase(kind, api string, clients, hosts, pools, limit int) Case {
 	return Case{
-		Name: fmt.Sprintf("%s/%s/%dc/%dh/%dp", kind, door, clients, hosts, pools),
-		Kind: kind, Door: door, Clients: clients, Hosts: hosts, Pools: pools, Limit: limit,
-		stretch: 1,
+		Name: fmt.Sprintf("%s/%s/%dc/%dh/%dp", kind, api, clients, hosts, pools),
+		Kind: kind, API: api, Clients: clients, Hosts: hosts, Pools: pools, Limit: limit,
+		factor: 1,
 	}
 }
 
-// slots are those that the clients fight for; 0 if there are enough.
+// slots is the number of slots of a pool that is full, 0 of one with a slot for each
+// client.
 func (c Case) slots() int {
 	if c.Limit < c.Clients {
 		return c.Limit
@@ -95,39 +93,59 @@ func (c Case) claim() berth.Slots {
 	return slots
 }
 
-// allCases returns what there is to measure, in the order in which it is done.
-func (c *Config) allCases() []Case {
-	switch c.Suite {
-	case Queue:
-		return c.queueCases()
-	case Steps:
-		return c.stepCases()
-	}
-	return c.claimCases()
+// mainCases are those that [Config].Quick measures: one for each figure that
+// e2e/bench has a target for.
+var mainCases = []string{
+	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p",
+	"contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "uncontended/http/64c/1h/1p",
+	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "handover/go/8c/1h/1p", "handover/go/8c/4h/1p",
+	"limit/go/64c/1h/1p", "memory/http/64c/1h/1p", "history/go/256c/1h/1p",
 }
 
-func (c *Config) claimCases() []Case {
+// Rows returns a row without figures for each case of claims that the configuration
+// selects, in the order in which they are measured. It is an error if there are none.
+func (c *Config) Rows() ([]*Row, error) {
+	if err := c.Fill(); err != nil {
+		return nil, err
+	}
+	var rows []*Row
+	for _, cs := range c.cases() {
+		if c.Selects(cs.Name) && (!c.Quick || slices.Contains(mainCases, cs.Name)) && (c.Sidecars != nil || cs.API != HTTPAPI) {
+			rows = append(rows, &Row{Case: cs})
+		}
+	}
+	if len(rows) == 0 {
+		return nil, ErrNoCase
+	}
+	return rows, nil
+}
+
+// ErrNoCase means that a configuration selects no case.
+var ErrNoCase = problem.Field("cases", "no case has a name that matches")
+
+// cases returns all cases of claims.
+func (c *Config) cases() []Case {
 	var all []Case
-	for _, door := range []string{DoorGo, DoorHTTP} {
+	for _, api := range []string{GoAPI, HTTPAPI} {
 		for _, kind := range []string{uncontended, contended} {
-			all = append(all, c.matrix(kind, door)...)
+			all = append(all, c.matrix(kind, api)...)
 		}
 	}
 	all = append(all,
 		fullCase(64), fullCase(256),
 		handOverCase(1), handOverCase(4),
-		newCase(bigLimit, DoorGo, 64, 1, 1, hugeLimit),
-		newCase(memory, DoorHTTP, 64, 1, 1, hugeLimit),
+		newCase(bigLimit, GoAPI, 64, 1, 1, hugeLimit),
+		newCase(memory, HTTPAPI, 64, 1, 1, hugeLimit),
 	)
 	if c.History > 0 {
-		all = append(all, newCase(history, DoorGo, 256, 1, 1, ampleLimit))
+		all = append(all, newCase(history, GoAPI, 256, 1, 1, ampleLimit))
 	}
 	return all
 }
 
-// matrix returns the cases of a kind for all numbers of clients, hosts and
-// pools, as far as each host has a client, and each slot enough.
-func (c *Config) matrix(kind, door string) []Case {
+// matrix returns the cases of a kind for all numbers of clients, hosts and pools, as
+// far as each host has a client, and the pool a slot.
+func (c *Config) matrix(kind, api string) []Case {
 	var all []Case
 	for _, clients := range c.Clients {
 		for _, hosts := range c.Hosts {
@@ -139,7 +157,7 @@ func (c *Config) matrix(kind, door string) []Case {
 				continue
 			}
 			for pools := 1; pools <= 2; pools++ {
-				all = append(all, newCase(kind, door, clients, hosts, pools, limit))
+				all = append(all, newCase(kind, api, clients, hosts, pools, limit))
 			}
 		}
 	}
@@ -147,35 +165,13 @@ func (c *Config) matrix(kind, door string) []Case {
 }
 
 func fullCase(clients int) Case {
-	c := newCase(full, DoorGo, clients, 1, 1, clients/clientsPerSlot)
-	c.hold = fullHold
+	c := newCase(full, GoAPI, clients, 1, 1, clients/clientsPerSlot)
+	c.Hold = fullHold
 	return c
 }
 
 func handOverCase(hosts int) Case {
-	c := newCase(handOver, DoorGo, 8, hosts, 1, 1)
-	c.hold, c.stretch = handOverHold, handOverStretch
+	c := newCase(handOver, GoAPI, 8, hosts, 1, 1)
+	c.Hold, c.factor = handOverHold, handOverFactor
 	return c
-}
-
-// Plan returns the cases that a configuration chooses, in order, or what is
-// wrong with it.
-func Plan(cfg Config) ([]Case, error) {
-	err := cfg.fill()
-	return cfg.cases(), err
-}
-
-// cases returns those that are to be measured.
-func (c *Config) cases() []Case {
-	var chosen []Case
-	for _, cs := range c.allCases() {
-		switch {
-		case c.Cases != nil && !c.Cases.MatchString(cs.Name):
-		case c.TargetsOnly && !hasTarget(cs.Name) && cs.Kind != history:
-		case c.Sidecars == nil && cs.Door == DoorHTTP:
-		default:
-			chosen = append(chosen, cs)
-		}
-	}
-	return chosen
 }

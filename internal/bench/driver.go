@@ -12,12 +12,74 @@ import (
 	"github.com/berthhq/berth"
 )
 
-// plainBytes is the size of the floor's values: about that of a slot key's.
-const plainBytes = 128
+// Driver carries out the operations of a load: claims through the Go API or over
+// HTTP, or plain writes to etcd. Clients are numbered from 0.
+type Driver interface {
+	// Claim returns when the claim is granted. Nil is a claim that is never released.
+	Claim(ctx context.Context, client int) (Held, error)
+	// Close closes what the driver has opened.
+	Close() error
+}
 
-// plain opens a connection with etcd's own client, and nothing of berth's: the
-// floor is what everybody can have.
-func (c *Config) plain() (*clientv3.Client, error) {
+// Preparer is a driver with something to do before each claim, which does not count.
+type Preparer interface {
+	Prepare(ctx context.Context, client int) error
+}
+
+// Tidier is a driver that leaves something behind which would disturb the next round.
+type Tidier interface {
+	Tidy(ctx context.Context) error
+}
+
+// Held is a claim that was granted.
+type Held interface {
+	// Release returns when the slots are free.
+	Release(ctx context.Context) error
+}
+
+// instances is the driver of the Go API: an instance of berth for each host.
+type instances struct {
+	clients []*berth.Client
+	slots   berth.Slots
+}
+
+// openInstances opens an instance for each host, all in this process.
+func (r *Runner) openInstances(ctx context.Context, hosts int, slots berth.Slots) (*instances, error) {
+	d := &instances{slots: slots}
+	for i := range hosts {
+		o := r.Options()
+		o.Host = fmt.Sprintf("bench-%d", i+1)
+		c, err := berth.Open(ctx, o)
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		d.clients = append(d.clients, c)
+	}
+	return d, nil
+}
+
+// Claim claims through the client's instance.
+func (d *instances) Claim(ctx context.Context, client int) (Held, error) {
+	cl, err := d.clients[client%len(d.clients)].Claim(ctx, d.slots)
+	if err != nil {
+		return nil, err // and no claim, not even a nil one
+	}
+	return cl, nil
+}
+
+// Close closes the instances.
+func (d *instances) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
+	defer cancel()
+	var errs []error
+	for _, c := range d.clients {
+		errs = append(errs, c.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// PlainClient opens a connection with etcd's own client.
+func (c *Config) PlainClient() (*clientv3.Client, error) {
 	conn, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Etcd.Endpoints,
 		TLS:       c.Etcd.TLS,
@@ -31,42 +93,56 @@ func (c *Config) plain() (*clientv3.Client, error) {
 	return conn, nil
 }
 
-// floorDoor puts a key in place of a claim, and deletes it in place of a
-// release.
-type floorDoor struct {
+// floor is a driver that puts a key for a claim, and deletes it for a release.
+type floor struct {
 	conns []*clientv3.Client
 	keys  []plainKey // by client
 }
 
-// plainKey is a key of one client of the floor, put or not.
+// plainKey is the key of one client of the floor.
 type plainKey struct {
 	conn *clientv3.Client
 	name string
 }
 
-// plainValue is what the floor puts.
-var plainValue = strings.Repeat("v", plainBytes)
+// plainValue is what the floor puts: about as large as the value of a slot key.
+var plainValue = strings.Repeat("v", 128)
 
-// openFloor connects as many hosts as a case has.
-func (r *runner) openFloor(clients, hosts int) (*floorDoor, error) {
-	f := &floorDoor{}
+// Floor returns the floor for clients on hosts, each of which has a connection of its
+// own.
+func (r *Runner) Floor(clients, hosts int) (Load, error) {
+	d, err := Labeled(context.Background(), "reference", func(context.Context) (Driver, error) {
+		return r.openFloor(clients, hosts)
+	})
+	return Load{Driver: d, Clients: clients, Duration: r.Duration}, err
+}
+
+func (r *Runner) openFloor(clients, hosts int) (*floor, error) {
+	f := &floor{}
 	for range hosts {
-		conn, err := r.cfg.plain()
+		conn, err := r.PlainClient()
 		if err != nil {
-			return nil, errors.Join(err, f.close())
+			return nil, errors.Join(err, f.Close())
 		}
 		f.conns = append(f.conns, conn)
 	}
 	for i := range clients {
-		f.keys = append(f.keys, plainKey{
-			conn: f.conns[i%hosts],
-			name: fmt.Sprintf("%sfloor/%05d", r.prefix, i),
-		})
+		f.keys = append(f.keys, plainKey{conn: f.conns[i%hosts], name: fmt.Sprintf("%sfloor/%05d", r.Prefix, i)})
 	}
 	return f, nil
 }
 
-func (f *floorDoor) claim(ctx context.Context, client int) (held, error) {
+// SlowFloor returns a floor of one client that holds as long as another load does. It
+// puts right after a delete, and deletes after the hold: the put takes as long as any
+// write, and the delete as long as a write on an idle etcd.
+func (r *Runner) SlowFloor(like Load) (Load, error) {
+	l, err := r.Floor(1, 1)
+	l.Hold, l.Duration = like.Hold, like.Duration
+	return l, err
+}
+
+// Claim puts the client's key.
+func (f *floor) Claim(ctx context.Context, client int) (Held, error) {
 	k := &f.keys[client]
 	_, err := k.conn.Put(ctx, k.name, plainValue)
 	return k, err
@@ -78,49 +154,11 @@ func (k *plainKey) Release(ctx context.Context) error {
 	return err
 }
 
-func (f *floorDoor) close() error {
+// Close closes the connections.
+func (f *floor) Close() error {
 	var errs []error
 	for _, conn := range f.conns {
 		errs = append(errs, conn.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// instances is the door of the Go API: an instance of berth for each host.
-type instances struct {
-	clients []*berth.Client
-	slots   berth.Slots
-}
-
-// openInstances opens one instance for each host, all in this process.
-func (r *runner) openInstances(ctx context.Context, hosts int, slots berth.Slots) (*instances, error) {
-	d := &instances{slots: slots}
-	for i := range hosts {
-		o := r.options()
-		o.Host = fmt.Sprintf("bench-%d", i+1)
-		c, err := berth.Open(ctx, o)
-		if err != nil {
-			return nil, errors.Join(err, d.close())
-		}
-		d.clients = append(d.clients, c)
-	}
-	return d, nil
-}
-
-func (d *instances) claim(ctx context.Context, client int) (held, error) {
-	cl, err := d.clients[client%len(d.clients)].Claim(ctx, d.slots)
-	if err != nil {
-		return nil, err // and no claim, not even a nil one
-	}
-	return cl, nil
-}
-
-func (d *instances) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	var errs []error
-	for _, c := range d.clients {
-		errs = append(errs, c.Close(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -6,32 +6,41 @@ import (
 	"fmt"
 )
 
-const (
-	// historySample is how many claims are measured at either end of a history.
-	historySample = 50_000
-	// minHistory makes the two ends worth comparing.
-	minHistory = 100
-)
+// historySample is how many claims are measured at either end of a history.
+const historySample = 50_000
 
-// measureHistory compares the throughput after very many claims with that of
-// the first.
-func (r *runner) measureHistory(ctx context.Context, row *Row) (err error) {
-	own, err := r.openCase(ctx, row.Case)
+// History compares the throughput after many claims with that at the beginning.
+type History struct {
+	Claims int `json:"claims"`
+	// Sample is how many claims were measured at either end.
+	Sample int `json:"sample"`
+	// First and Last are claims per second, FirstFloor and LastFloor what the
+	// floor did just before.
+	First      float64 `json:"first_per_second"`
+	Last       float64 `json:"last_per_second"`
+	FirstFloor float64 `json:"first_floor_per_second"`
+	LastFloor  float64 `json:"last_floor_per_second"`
+	// The size of the database, and how much of it is not free pages, in
+	// megabytes.
+	FirstDatabase float64 `json:"first_database_mb"`
+	LastDatabase  float64 `json:"last_database_mb"`
+	LastInUse     float64 `json:"last_database_in_use_mb"`
+}
+
+// measureHistory compares the throughput after very many claims with that of the
+// first.
+func (r *Runner) measureHistory(ctx context.Context, row *Row) (err error) {
+	own, ref, _, err := r.openLoads(ctx, row.Case)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, own.door.close()) }()
-	ref, _, err := r.openReference(row.Case, own)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ref.door.close()) }()
+	defer func() { err = errors.Join(err, ref.Driver.Close(), own.Driver.Close()) }()
 
-	h := &History{Claims: r.cfg.History, Sample: min(historySample, r.cfg.History/10)}
+	h := &History{Claims: r.Config.History, Sample: min(historySample, r.Config.History/10)}
 	if h.First, h.FirstFloor, err = sample(ctx, own, ref, h.Sample); err != nil {
 		return err
 	}
-	if h.FirstDatabase, _, err = r.database(ctx); err != nil {
+	if h.FirstDatabase, _, err = r.Database(ctx); err != nil {
 		return err
 	}
 	own.count = h.Claims - h.Sample
@@ -41,30 +50,20 @@ func (r *runner) measureHistory(ctx context.Context, row *Row) (err error) {
 	if h.Last, h.LastFloor, err = sample(ctx, own, ref, h.Sample); err != nil {
 		return err
 	}
-	if h.LastDatabase, h.LastInUse, err = r.database(ctx); err != nil {
+	if h.LastDatabase, h.LastInUse, err = r.Database(ctx); err != nil {
 		return err
 	}
 	row.History = h
 	return nil
 }
 
-// sample measures the floor and then so many claims.
-func sample(ctx context.Context, own, ref load, claims int) (perSecond, floor float64, err error) {
+// sample measures the floor, and then claims until there are so many.
+func sample(ctx context.Context, own, ref Load, claims int) (perSecond, floor float64, err error) {
 	f, err := ref.run(ctx)
 	if err != nil {
 		return 0, 0, fmt.Errorf("floor: %w", err)
 	}
 	own.count = claims
 	o, err := own.run(ctx)
-	return o.perSecond, f.perSecond, err
-}
-
-// database returns the size of the first endpoint's database in megabytes, and
-// how much of that is in use.
-func (r *runner) database(ctx context.Context) (size, inUse float64, err error) {
-	s, err := r.status(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
-	return float64(s.DbSize) / (1 << 20), float64(s.DbSizeInUse) / (1 << 20), nil
+	return o.PerSecond, f.PerSecond, err
 }

@@ -11,95 +11,71 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// door is a way to claim. Clients are numbered from 0.
-type door interface {
-	// claim returns once the claim is granted; nil is one that is kept.
-	claim(ctx context.Context, client int) (held, error)
-	// close gives up what the door had opened.
-	close() error
-}
-
-// preparer is a door with something to do before each claim, which does not count.
-type preparer interface {
-	prepare(ctx context.Context, client int) error
-}
-
-// tidier is a door that leaves behind what would be in the next round's way.
-type tidier interface {
-	tidy(ctx context.Context) error
-}
-
-// held is a claim that was granted.
-type held interface {
-	// Release returns once the slots are free.
-	Release(ctx context.Context) error
-}
-
 const (
 	// warmShare is the part of a load's measured time that it runs before.
 	warmShare = 4
 	// patience is how much longer than planned a load may take, patienceEach how
-	// long a claim of one that is counted.
+	// long a claim of a load that is counted.
 	patience     = time.Minute
 	patienceEach = 10 * time.Millisecond
 )
 
-// load is clients that claim and release in a closed loop.
-type load struct {
-	door    door
-	clients int
-	hold    time.Duration
-	slots   int // of a pool that is full, else 0
-	// measure is how long, or count how many claims: then all of them count.
-	measure time.Duration
-	count   int
+// Load is clients that claim and release in a closed loop.
+type Load struct {
+	Driver  Driver
+	Clients int
+	Hold    time.Duration
+	// Duration is how long the load is measured.
+	Duration time.Duration
+
+	slots int // of a pool that is full, else 0
+	count int // of claims that are measured instead of the duration
 }
 
-// run drives the load and returns what it came to. If nothing got done in the
-// time to measure, it tries for longer.
-func (l load) run(ctx context.Context) (outcome, error) {
-	for {
-		o, err := l.once(ctx)
-		if !errors.Is(err, errNone) || l.measure > patience {
-			return o, err
-		}
-		l.measure *= 2
-	}
-}
-
-// round runs the load, and tidies up behind it.
-func (l load) round(ctx context.Context) (outcome, error) {
+// Round drives the load, and tidies up after it.
+func (l Load) Round(ctx context.Context) (Outcome, error) {
 	o, err := l.run(ctx)
-	if t, ok := l.door.(tidier); ok && err == nil {
-		err = t.tidy(ctx)
+	if t, ok := l.Driver.(Tidier); ok && err == nil {
+		err = t.Tidy(ctx)
 	}
 	return o, err
 }
 
-// once drives the load once. Claims under way at the end are granted and
-// released, so that nothing is left.
-func (l load) once(ctx context.Context) (outcome, error) {
+// run drives the load and returns its outcome. If nothing was done in the time to
+// measure, it tries for longer.
+func (l Load) run(ctx context.Context) (Outcome, error) {
+	for {
+		o, err := l.once(ctx)
+		if !errors.Is(err, errNone) || l.Duration > patience {
+			return o, err
+		}
+		l.Duration *= 2
+	}
+}
+
+// once drives the load once. Claims in progress at the end are granted and released.
+func (l Load) once(ctx context.Context) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.limit())
 	defer cancel()
-	w := window{begin: l.measure / warmShare}
-	w.end = w.begin + l.measure
+	w := window{begin: l.Duration / warmShare}
+	w.end = w.begin + l.Duration
 
 	g, ctx := errgroup.WithContext(ctx)
-	done := make([][]cycle, l.clients)
+	done := make([][]cycle, l.Clients)
 	var begun atomic.Int64 // claims, if they are counted
 	base := time.Now()
 	more := func() bool { return time.Since(base) < w.end }
 	if l.count > 0 {
 		more = func() bool { return begun.Add(1) <= int64(l.count) }
 	}
-	for i := range l.clients {
+	for i := range l.Clients {
 		g.Go(func() (err error) {
 			done[i], err = l.client(ctx, i, base, more)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return outcome{}, err
+		return Outcome{}, err
 	}
 	if l.count > 0 {
 		w = window{end: time.Since(base)}
@@ -112,29 +88,29 @@ func (l load) once(ctx context.Context) (outcome, error) {
 }
 
 // limit bounds the time that the load may take.
-func (l load) limit() time.Duration {
-	return 2*l.measure + patience + time.Duration(l.count)*patienceEach
+func (l Load) limit() time.Duration {
+	return 2*l.Duration + patience + time.Duration(l.count)*patienceEach
 }
 
 // client claims and releases as long as there is more to do.
-func (l load) client(ctx context.Context, i int, base time.Time, more func() bool) ([]cycle, error) {
+func (l Load) client(ctx context.Context, i int, base time.Time, more func() bool) ([]cycle, error) {
 	var cycles []cycle
-	before, _ := l.door.(preparer)
+	before, _ := l.Driver.(Preparer)
 	for more() {
 		var c cycle
 		if before != nil {
-			if err := before.prepare(ctx, i); err != nil {
+			if err := before.Prepare(ctx, i); err != nil {
 				return cycles, err
 			}
 		}
-		c.asked = time.Since(base)
-		h, err := l.door.claim(ctx, i)
+		c.requested = time.Since(base)
+		h, err := l.Driver.Claim(ctx, i)
 		c.granted = time.Since(base)
 		if err != nil {
 			return cycles, fmt.Errorf("claim: %w", err)
 		}
-		if l.hold > 0 {
-			time.Sleep(l.hold)
+		if l.Hold > 0 {
+			time.Sleep(l.Hold)
 		}
 		if h == nil {
 			c.kept = true
@@ -155,8 +131,8 @@ func (l load) client(ctx context.Context, i int, base time.Time, more func() boo
 // cycle is one claim, in times since the load began. One that is kept is never
 // released.
 type cycle struct {
-	asked, granted, releasing, released time.Duration
-	kept                                bool
+	requested, granted, releasing, released time.Duration
+	kept                                    bool
 }
 
 // window is the part of a load that counts.
@@ -166,23 +142,23 @@ func (w window) has(t time.Duration) bool { return t >= w.begin && t < w.end }
 
 func (w window) length() time.Duration { return w.end - w.begin }
 
-// clip returns how much of a span lies in the window.
-func (w window) clip(from, to time.Duration) time.Duration {
+// overlap returns how much of a span lies in the window.
+func (w window) overlap(from, to time.Duration) time.Duration {
 	return max(0, min(to, w.end)-max(from, w.begin))
 }
 
-// outcome is what one load came to.
-type outcome struct {
-	perSecond float64
-	claim     []time.Duration // from the asking to the grant
-	release   []time.Duration
+// Outcome is what was measured of one load.
+type Outcome struct {
+	PerSecond float64
+	Claim     []time.Duration // from the request to the grant
+	Release   []time.Duration
 	held      []time.Duration
 	handOver  []time.Duration // only of a pool that was full
 	used      float64         // share of the slots' time; 0 of a pool that was not full
 }
 
 // errOverfull means that more was granted than there were slots. It is checked
-// for because the figures would mean nothing.
+// because the figures would mean nothing.
 var errOverfull = errors.New("more claims were granted at a time than there are slots")
 
 // errNone means that there is nothing to compute figures from.
@@ -190,13 +166,13 @@ var errNone = errors.New("no claim was granted, handed over and released in the 
 
 // analyze computes the figures of a load from its cycles. With slots above 0 the
 // pool was full: there were always more clients than slots.
-func analyze(cycles []cycle, w window, slots int) (outcome, error) {
-	var o outcome
+func analyze(cycles []cycle, w window, slots int) (Outcome, error) {
+	var o Outcome
 	var used time.Duration
 	kept := 0
 	for _, c := range cycles {
 		if w.has(c.granted) {
-			o.claim = append(o.claim, c.granted-c.asked)
+			o.Claim = append(o.Claim, c.granted-c.requested)
 		}
 		if c.kept {
 			kept++
@@ -206,14 +182,14 @@ func analyze(cycles []cycle, w window, slots int) (outcome, error) {
 			o.held = append(o.held, c.releasing-c.granted)
 		}
 		if w.has(c.released) {
-			o.release = append(o.release, c.released-c.releasing)
+			o.Release = append(o.Release, c.released-c.releasing)
 		}
-		used += w.clip(c.granted, c.releasing)
+		used += w.overlap(c.granted, c.releasing)
 	}
-	if len(o.claim) == 0 || len(o.release) == 0 && kept == 0 {
+	if len(o.Claim) == 0 || len(o.Release) == 0 && kept == 0 {
 		return o, errNone
 	}
-	o.perSecond = float64(len(o.claim)) / w.length().Seconds()
+	o.PerSecond = float64(len(o.Claim)) / w.length().Seconds()
 	if slots == 0 {
 		return o, nil
 	}

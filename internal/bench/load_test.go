@@ -14,35 +14,35 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func TestFiguresAreThoseOfTheWindow(t *testing.T) {
 	cycles := []cycle{
-		{asked: ms(0), granted: ms(5), releasing: ms(12), released: ms(13)},   // granted too early
-		{asked: ms(8), granted: ms(14), releasing: ms(20), released: ms(21)},  // all within
-		{asked: ms(21), granted: ms(25), releasing: ms(40), released: ms(42)}, // released too late
+		{requested: ms(0), granted: ms(5), releasing: ms(12), released: ms(13)},   // granted too early
+		{requested: ms(8), granted: ms(14), releasing: ms(20), released: ms(21)},  // all within
+		{requested: ms(21), granted: ms(25), releasing: ms(40), released: ms(42)}, // released too late
 	}
 	got, err := analyze(cycles, window{ms(10), ms(30)}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := outcome{
-		perSecond: 100,
-		claim:     []time.Duration{ms(6), ms(4)},
-		release:   []time.Duration{ms(1), ms(1)},
+	want := Outcome{
+		PerSecond: 100,
+		Claim:     []time.Duration{ms(6), ms(4)},
+		Release:   []time.Duration{ms(1), ms(1)},
 		held:      []time.Duration{ms(6), ms(15)},
 		handOver:  []time.Duration{ms(2), ms(5)},
 		used:      (2 + 6 + 5) / 20.0,
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
 func TestWhatIsKeptIsNotReleased(t *testing.T) {
-	cycles := []cycle{{asked: ms(0), granted: ms(3), kept: true}, {asked: ms(4), granted: ms(12), kept: true}}
+	cycles := []cycle{{requested: ms(0), granted: ms(3), kept: true}, {requested: ms(4), granted: ms(12), kept: true}}
 	got, err := analyze(cycles, window{0, ms(10)}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := outcome{perSecond: 100, claim: []time.Duration{ms(3)}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
+	want := Outcome{PerSecond: 100, Claim: []time.Duration{ms(3)}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := analyze(cycles, window{ms(20), ms(30)}, 0); !errors.Is(err, errNone) {
@@ -52,8 +52,8 @@ func TestWhatIsKeptIsNotReleased(t *testing.T) {
 
 func TestMoreGrantsThanSlotsAreNoticed(t *testing.T) {
 	cycles := []cycle{
-		{asked: ms(0), granted: ms(1), releasing: ms(9), released: ms(10)},
-		{asked: ms(0), granted: ms(8), releasing: ms(12), released: ms(13)},
+		{requested: ms(0), granted: ms(1), releasing: ms(9), released: ms(10)},
+		{requested: ms(0), granted: ms(8), releasing: ms(12), released: ms(13)},
 	}
 	if _, err := analyze(cycles, window{0, ms(20)}, 1); !errors.Is(err, errOverfull) {
 		t.Errorf("two claims of one slot: %v", err)
@@ -69,7 +69,7 @@ func simulated(t *rapid.T, slots int) (cycles []cycle, delays []time.Duration) {
 	for slot := range slots {
 		at := ms(slot)
 		for range rapid.IntRange(1, 20).Draw(t, "claims") {
-			c := cycle{asked: 0, granted: at, releasing: at + ms(rapid.IntRange(0, 9).Draw(t, "hold"))}
+			c := cycle{requested: 0, granted: at, releasing: at + ms(rapid.IntRange(0, 9).Draw(t, "hold"))}
 			c.released = c.releasing + ms(1)
 			delay := ms(rapid.IntRange(0, 9).Draw(t, "delay"))
 			at = c.releasing + delay

@@ -13,19 +13,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// measureMemory has a sidecar hold many claims.
-func (r *runner) measureMemory(ctx context.Context, row *Row) (err error) {
-	if err := r.setPools(ctx, row.pools(), row.Limit); err != nil {
+// Memory is what a sidecar takes.
+type Memory struct {
+	Claims int `json:"claims"`
+	// Idle and Holding are resident megabytes (of 2^20 bytes) without a claim and with
+	// all of them; Peak is the most that there ever was.
+	Idle    float64 `json:"idle_mb"`
+	Holding float64 `json:"holding_mb"`
+	Peak    float64 `json:"peak_mb"`
+}
+
+// measureMemory measures the memory of a sidecar that holds many claims.
+func (r *Runner) measureMemory(ctx context.Context, row *Row) (err error) {
+	if err := r.SetPools(ctx, row.pools(), row.Limit); err != nil {
 		return err
 	}
 	d, err := r.openSidecars(ctx, row.Hosts, row.claim())
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.close()) }()
+	defer func() { err = errors.Join(err, d.Close()) }()
 	pid := d.sidecars[0].PID()
 
-	m := &Memory{Claims: r.cfg.HeldClaims}
+	m := &Memory{Claims: r.HeldClaims}
 	if m.Idle, _, err = r.rest(ctx, pid); err != nil {
 		return err
 	}
@@ -40,11 +50,11 @@ func (r *runner) measureMemory(ctx context.Context, row *Row) (err error) {
 }
 
 // rest waits a while and then reads the memory of a process.
-func (r *runner) rest(ctx context.Context, pid int) (now, peak float64, err error) {
-	if err := sleep(ctx, r.cfg.settle); err != nil {
+func (r *Runner) rest(ctx context.Context, pid int) (now, peak float64, err error) {
+	if err := sleep(ctx, r.settle); err != nil {
 		return 0, 0, err
 	}
-	return resident(pid)
+	return Resident(pid)
 }
 
 // sleep waits for d, or until ctx ends.
@@ -60,12 +70,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // claimMany claims n times, with so many clients, and releases nothing.
-func claimMany(ctx context.Context, d door, clients, n int) error {
+func claimMany(ctx context.Context, d Driver, clients, n int) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range clients {
 		g.Go(func() error {
-			for range share(n, clients, i) {
-				if _, err := d.claim(ctx, i); err != nil {
+			for range Share(n, clients, i) {
+				if _, err := d.Claim(ctx, i); err != nil {
 					return fmt.Errorf("claim: %w", err)
 				}
 			}
@@ -75,8 +85,8 @@ func claimMany(ctx context.Context, d door, clients, n int) error {
 	return g.Wait()
 }
 
-// share is how many of n fall to the i-th of several.
-func share(n, of, i int) int {
+// Share returns how many of n fall to the i-th of several.
+func Share(n, of, i int) int {
 	s := n / of
 	if i < n%of {
 		s++
@@ -84,9 +94,9 @@ func share(n, of, i int) int {
 	return s
 }
 
-// resident returns the resident memory of a process, now and at its peak, in
+// Resident returns the resident memory of a process, now and at its peak, in
 // megabytes. It is known on Linux only.
-func resident(pid int) (now, peak float64, err error) {
+func Resident(pid int) (now, peak float64, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, fmt.Errorf("memory of process %d: %w", pid, err)
@@ -102,7 +112,7 @@ func resident(pid int) (now, peak float64, err error) {
 	}
 	now, peak = values["VmRSS"], values["VmHWM"]
 	if now == 0 {
-		return 0, 0, fmt.Errorf("memory of process %d: the system does not tell", pid)
+		return 0, 0, fmt.Errorf("memory of process %d: the system does not report it", pid)
 	}
 	return now, peak, nil
 }

@@ -2,14 +2,26 @@ package bench
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
+
+	"github.com/berthhq/berth/internal/text"
 )
 
-// Report is what was measured. Durations are in milliseconds or seconds, as the
-// names say.
-type Report struct {
+// Result is a row of a report: [Row], or what embeds it.
+type Result interface {
+	row() *Row
+	// Summary returns the figures in a few words.
+	Summary() []string
+}
+
+// Report is what was measured. Durations are in milliseconds or seconds, as the names
+// say.
+type Report[R Result] struct {
 	Began     time.Time `json:"began"`
 	Seconds   float64   `json:"seconds"`
 	Etcd      string    `json:"etcd_version"`
@@ -17,11 +29,9 @@ type Report struct {
 	Go        string    `json:"go_version"`
 	CPUs      int       `json:"cpus"`
 	Rounds    int       `json:"rounds"`
-	// RoundSeconds is how long a round lasts; of steps it is as long as they take.
+	// RoundSeconds is how long a round lasts, if that is fixed.
 	RoundSeconds float64 `json:"round_seconds,omitempty"`
-
-	Rows    []*Row   `json:"rows"`
-	Targets []Target `json:"targets"`
+	Rows         []R     `json:"rows"`
 }
 
 // Row is what was measured of one case. What does not apply to it is missing.
@@ -33,7 +43,7 @@ type Row struct {
 	PerSecond float64 `json:"claims_per_second,omitempty"`
 	// Ratio is PerSecond as a multiple of the reference.
 	Ratio *Spread `json:"ratio,omitempty"`
-	// Claim is the time from the asking to the grant, HandOver that from the
+	// Claim is the time from the request to the grant, HandOver that from the
 	// call of a release to the grant that it made possible.
 	Claim    *Latency `json:"claim,omitempty"`
 	Release  *Latency `json:"release,omitempty"`
@@ -50,13 +60,6 @@ type Row struct {
 	Memory  *Memory  `json:"memory,omitempty"`
 	History *History `json:"history,omitempty"`
 
-	Submissions *Submissions `json:"submissions,omitempty"`
-	Admissions  *Admissions  `json:"admissions,omitempty"`
-	// Plan is the time that a plan takes.
-	Plan   *Latency `json:"plan,omitempty"`
-	Leader *Leader  `json:"leader,omitempty"`
-
-	StepLoads *StepLoads `json:"step_loads,omitempty"`
 	// Error is why there are no figures.
 	Error string `json:"error,omitempty"`
 }
@@ -69,91 +72,86 @@ type Reference struct {
 	Delete    *Latency `json:"delete,omitempty"`
 }
 
-// Memory is what a sidecar takes.
-type Memory struct {
-	Claims int `json:"claims"`
-	// Idle and Holding are resident megabytes (of 2^20 bytes) without a claim
-	// and with all of them; Peak is the most that there ever was.
-	Idle    float64 `json:"idle_mb"`
-	Holding float64 `json:"holding_mb"`
-	Peak    float64 `json:"peak_mb"`
-}
+func (r *Row) row() *Row { return r }
 
-// History compares the throughput after many claims with that at the beginning.
-type History struct {
-	Claims int `json:"claims"`
-	// Sample is how many claims were measured at either end.
-	Sample int `json:"sample"`
-	// First and Last are claims per second, FirstFloor and LastFloor what the
-	// floor did just before.
-	First      float64 `json:"first_per_second"`
-	Last       float64 `json:"last_per_second"`
-	FirstFloor float64 `json:"first_floor_per_second"`
-	LastFloor  float64 `json:"last_floor_per_second"`
-	// The size of the database, and how much of it is not free pages, in
-	// megabytes.
-	FirstDatabase float64 `json:"first_database_mb"`
-	LastDatabase  float64 `json:"last_database_mb"`
-	LastInUse     float64 `json:"last_database_in_use_mb"`
-}
-
-// rounds are the figures of a case by round, and the samples of all rounds.
-type rounds struct {
-	ref, own outcome
-
-	refRate, ownRate, ratio, used, claimToPut, handOverToPut []float64
-}
-
-func (a *rounds) add(p pair) {
-	put := p50(p.ref.claim)
-	a.refRate = append(a.refRate, p.ref.perSecond)
-	a.ownRate = append(a.ownRate, p.own.perSecond)
-	a.ratio = append(a.ratio, p.own.perSecond/p.ref.perSecond)
-	a.used = append(a.used, p.own.used)
-	a.claimToPut = append(a.claimToPut, p50(p.own.claim)/put)
-	a.handOverToPut = append(a.handOverToPut, p50(p.own.handOver)/put)
-	a.ref.add(p.ref)
-	a.own.add(p.own)
-}
-
-// fill computes the figures of a row from its rounds.
-func (r *Row) fill(what string, pairs []pair) {
-	var all rounds
-	for _, p := range pairs {
-		all.add(p)
+// Summary returns the figures in a few words.
+func (r *Row) Summary() []string {
+	switch {
+	case r.Memory != nil:
+		return []string{fmt.Sprintf("%.1f MB idle, %.1f MB with %s", r.Memory.Idle, r.Memory.Holding, text.Count(r.Memory.Claims, "claim"))}
+	case r.History != nil:
+		return []string{fmt.Sprintf("%.0f/s at first, %.0f/s at last", r.History.First, r.History.Last)}
 	}
-	r.Reference = &Reference{
-		What: what, PerSecond: median(all.refRate),
-		Put: summarize(all.ref.claim), Delete: summarize(all.ref.release),
+	words := []string{fmt.Sprintf("%.0f/s", r.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What)}
+	if r.Used != nil && r.Held != nil {
+		words = append(words, fmt.Sprintf("%.1f%% of slot time used", 100*r.Used.Median))
 	}
-	switch r.Kind {
-	case submit:
-		r.fillSubmissions(&all)
-	case admit:
-		r.fillAdmissions(&all)
-	default:
-		r.fillClaims(&all)
-	}
+	return words
 }
 
-func (r *Row) fillClaims(all *rounds) {
-	r.PerSecond, r.Ratio = median(all.ownRate), spread(all.ratio)
-	r.Claim, r.Release = summarize(all.own.claim), summarize(all.own.release)
-	r.ClaimToPut = spread(all.claimToPut)
-	if r.hold > 0 {
-		r.Held = summarize(all.own.held)
+// WriteTable writes a report for people: where it was measured, and the figures.
+func (r *Report[R]) WriteTable(w io.Writer) {
+	r.WriteHead(w)
+	var cells [][]string
+	var lines []string
+	for _, each := range r.Rows {
+		switch r := each.row(); {
+		case r.Claim != nil:
+			cells = append(cells, []string{
+				r.Name,
+				fmt.Sprintf("%.0f", r.Reference.PerSecond), fmt.Sprintf("%.0f", r.PerSecond),
+				fmt.Sprintf("%.2f", r.Ratio.Median), fmt.Sprintf("%.2f-%.2f", r.Ratio.Low, r.Ratio.High),
+				r.Reference.Put.Cell(), r.Claim.Cell(), r.Release.Cell(), r.HandOver.Cell(),
+			})
+		case r.Memory != nil, r.History != nil:
+			lines = append(lines, r.Name+": "+strings.Join(r.Summary(), ", "))
+		}
 	}
-	if r.slots() > 0 {
-		r.HandOver, r.Used, r.HandOverToPut = summarize(all.own.handOver), spread(all.used), spread(all.handOverToPut)
+	if len(cells) > 0 {
+		Columns(w, []string{
+			"CASE", "FLOOR/S", "CLAIMS/S", "RATIO", "ROUNDS", "PUT MS", "CLAIM MS", "RELEASE MS", "HAND-OVER MS",
+		}, cells)
+		fmt.Fprintln(w, "RATIO is the median of the rounds; times in ms are p50/p99.")
+	} else if len(lines) == 0 {
+		fmt.Fprintln(w, "no case was measured")
+	}
+	for _, line := range lines {
+		fmt.Fprintln(w, line)
+	}
+	r.WriteFailures(w)
+}
+
+// WriteHead writes where and how it was measured.
+func (r *Report[R]) WriteHead(w io.Writer) {
+	rounds := text.Count(r.Rounds, "round")
+	if r.RoundSeconds > 0 {
+		rounds = fmt.Sprintf("%s of %.3gs", rounds, r.RoundSeconds)
+	}
+	fmt.Fprintf(w, "etcd %s at %s, %s, %s, %s\n\n", r.Etcd, strings.Join(r.Endpoints, ","), r.Go, text.Count(r.CPUs, "CPU"), rounds)
+}
+
+// WriteFailures writes which cases failed.
+func (r *Report[R]) WriteFailures(w io.Writer) {
+	for _, each := range r.Rows {
+		if r := each.row(); r.Error != "" {
+			fmt.Fprintf(w, "%s failed: %s\n", r.Name, strings.ReplaceAll(r.Error, "\n", "; "))
+		}
 	}
 }
 
-// add puts the samples of two loads together.
-func (o *outcome) add(other outcome) {
-	o.claim = append(o.claim, other.claim...)
-	o.release = append(o.release, other.release...)
-	o.held = append(o.held, other.held...)
-	o.handOver = append(o.handOver, other.handOver...)
+// Columns writes a head and rows in columns. An empty cell is a dash.
+func Columns(w io.Writer, head []string, rows [][]string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{head}, rows...) {
+		cells := slices.Clone(row)
+		for i, cell := range cells {
+			if cell == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	_ = t.Flush() // w keeps its error
 }
 
 // Latency sums up how long something took, in milliseconds.
@@ -164,7 +162,7 @@ type Latency struct {
 	Max   float64 `json:"max_ms"`
 }
 
-// String tells the two usual figures; of no samples, a dash.
+// String returns the two usual figures; of no samples, a dash.
 func (l *Latency) String() string {
 	if l == nil {
 		return "-"
@@ -172,21 +170,30 @@ func (l *Latency) String() string {
 	return fmt.Sprintf("%.3f ms (p99 %.3f ms)", l.P50, l.P99)
 }
 
-// summarize sorts the samples and sums them up; of none it is nil.
-func summarize(samples []time.Duration) *Latency {
+// Cell returns the same for a table, without units; of no samples, nothing.
+func (l *Latency) Cell() string {
+	if l == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.3g/%.3g", l.P50, l.P99)
+}
+
+// Summarize sorts the samples and sums them up; of none it is nil.
+func Summarize(samples []time.Duration) *Latency {
 	if len(samples) == 0 {
 		return nil
 	}
 	slices.Sort(samples)
 	return &Latency{
 		Count: len(samples),
-		P50:   millis(quantile(samples, 0.50)),
-		P99:   millis(quantile(samples, 0.99)),
-		Max:   millis(samples[len(samples)-1]),
+		P50:   Millis(quantile(samples, 0.50)),
+		P99:   Millis(quantile(samples, 0.99)),
+		Max:   Millis(samples[len(samples)-1]),
 	}
 }
 
-func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+// Millis returns a duration in milliseconds.
+func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // quantile returns the smallest of sorted samples that a share q of them does
 // not exceed; of none it is 0.
@@ -198,9 +205,9 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(max(at, 1), len(sorted))-1]
 }
 
-// median of values, the mean of the middle two if their number is even; of none
+// Median returns the median of values, the mean of the middle two if their number is even; of none
 // it is 0.
-func median(values []float64) float64 {
+func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
@@ -219,16 +226,16 @@ type Spread struct {
 	High   float64 `json:"high"`
 }
 
-// spread sums up a figure of each round; of none it is nil.
-func spread(values []float64) *Spread {
+// SpreadOf sums up a figure of each round; of none it is nil.
+func SpreadOf(values []float64) *Spread {
 	if len(values) == 0 {
 		return nil
 	}
-	return &Spread{Median: median(values), Low: slices.Min(values), High: slices.Max(values)}
+	return &Spread{Median: Median(values), Low: slices.Min(values), High: slices.Max(values)}
 }
 
-// p50 returns the median of samples in milliseconds, which are sorted by it.
-func p50(samples []time.Duration) float64 {
+// P50 returns the median of samples in milliseconds, which are sorted by it.
+func P50(samples []time.Duration) float64 {
 	slices.Sort(samples)
-	return millis(quantile(samples, 0.50))
+	return Millis(quantile(samples, 0.50))
 }

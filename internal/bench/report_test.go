@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"bytes"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +52,7 @@ func TestSamplesAreSummarized(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, summarize(test.samples)); diff != "" {
+			if diff := cmp.Diff(test.want, Summarize(test.samples)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -68,9 +70,40 @@ func TestRoundsAreSummarizedByTheirMedian(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, spread(test.values)); diff != "" {
+			if diff := cmp.Diff(test.want, SpreadOf(test.values)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAReportOfClaimsIsReadable(t *testing.T) {
+	report := &Report[*Row]{
+		Etcd: "3.7.3", Endpoints: []string{"127.0.0.1:2379"}, Go: "go1.26", CPUs: 2, Rounds: 1, RoundSeconds: 0.5,
+		Rows: []*Row{
+			{
+				Case:      Case{Name: "uncontended/go/64c/1h/1p"},
+				Reference: &Reference{What: "floor/64c/1h", PerSecond: 9300, Put: &Latency{P50: 2.5, P99: 8}},
+				PerSecond: 20460, Ratio: &Spread{Median: 2.2, Low: 2.1, High: 2.3},
+				Claim: &Latency{P50: 1.25, P99: 4}, Release: &Latency{P50: 1.5, P99: 4},
+			},
+			{Case: Case{Name: "contended/go/64c/1h/1p"}, Error: "etcd went away"},
+			{Case: Case{Name: "memory/http/64c/1h/1p"}, Memory: &Memory{Claims: 10000, Idle: 38, Holding: 100}},
+		},
+	}
+	var out bytes.Buffer
+	report.WriteTable(&out)
+	want := strings.Join([]string{
+		"etcd 3.7.3 at 127.0.0.1:2379, go1.26, 2 CPUs, 1 round of 0.5s",
+		"",
+		"CASE                      FLOOR/S  CLAIMS/S  RATIO  ROUNDS     PUT MS  CLAIM MS  RELEASE MS  HAND-OVER MS",
+		"uncontended/go/64c/1h/1p  9300     20460     2.20   2.10-2.30  2.5/8   1.25/4    1.5/4       -",
+		"RATIO is the median of the rounds; times in ms are p50/p99.",
+		"memory/http/64c/1h/1p: 38.0 MB idle, 100.0 MB with 10000 claims",
+		"contended/go/64c/1h/1p failed: etcd went away",
+		"",
+	}, "\n")
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -8,120 +8,167 @@ import (
 	"time"
 )
 
-// pair is a round: the reference of a case, and the case.
-type pair struct{ ref, own outcome }
-
-// profileLabel tells in a CPU profile what is the floor's and what is berth's.
+// profileLabel states in a CPU profile what is berth's part ("case") and what that of
+// its reference ("reference").
 const profileLabel = "load"
 
-// measureRounds measures a case in alternation with its reference.
-func (r *runner) measureRounds(ctx context.Context, row *Row) (err error) {
-	own, err := r.openCase(ctx, row.Case)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, own.door.close()) }()
-	ref, what, err := r.openReference(row.Case, own)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ref.door.close()) }()
-
-	var pairs []pair
-	for range r.cfg.Rounds {
-		var p pair
-		if p.ref, err = labeled(ctx, "reference", ref.round); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		if p.own, err = labeled(ctx, "case", own.round); err != nil {
-			return err
-		}
-		pairs = append(pairs, p)
-	}
-	row.fill(what, pairs)
-	return nil
-}
-
-// labeled does something, and names it in profiles.
-func labeled[T any](ctx context.Context, name string, do func(context.Context) (T, error)) (result T, err error) {
+// Labeled calls a function under a label in profiles.
+func Labeled[T any](ctx context.Context, name string, do func(context.Context) (T, error)) (result T, err error) {
 	pprof.Do(ctx, pprof.Labels(profileLabel, name), func(ctx context.Context) { result, err = do(ctx) })
 	return result, err
 }
 
-// openCase makes the load of a case.
-func (r *runner) openCase(ctx context.Context, c Case) (load, error) {
-	err := r.openPools(ctx, c)
-	if err != nil {
-		return load{}, err
+// Rounds are the outcomes of a load and of its reference, by round.
+type Rounds struct{ Reference, Own []Outcome }
+
+// Alternate measures a load in alternation with its reference, which what names.
+func Alternate(ctx context.Context, rounds int, own, reference Load, what string) (all Rounds, err error) {
+	for range rounds {
+		o, err := Labeled(ctx, "reference", reference.Round)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", what, err)
+		}
+		all.Reference = append(all.Reference, o)
+		if o, err = Labeled(ctx, "case", own.Round); err != nil {
+			return all, err
+		}
+		all.Own = append(all.Own, o)
 	}
-	d, err := labeled(ctx, "case", func(ctx context.Context) (door, error) { return r.openDoor(ctx, c) })
-	if err != nil {
-		return load{}, err
-	}
-	return load{
-		door: d, clients: c.Clients, hold: c.hold, slots: c.slots(),
-		measure: r.cfg.Duration * time.Duration(c.stretch),
-	}, nil
+	return all, nil
 }
 
-// openPools makes the pools that a case needs, if it needs any.
-func (r *runner) openPools(ctx context.Context, c Case) error {
-	err := r.setPools(ctx, c.pools(), c.Limit)
-	if err == nil && c.Kind == bigLimit {
-		err = r.setPools(ctx, []string{smallPool}, ampleLimit)
+// Ratio is the throughput as a multiple of the reference's.
+func (a Rounds) Ratio() *Spread {
+	return a.compare(func(ref, own Outcome) float64 { return own.PerSecond / ref.PerSecond })
+}
+
+// ClaimToPut is the p50 of claims as a multiple of that of the reference's.
+func (a Rounds) ClaimToPut() *Spread {
+	return a.compare(func(ref, own Outcome) float64 { return P50(own.Claim) / P50(ref.Claim) })
+}
+
+func (a Rounds) handOverToPut() *Spread {
+	return a.compare(func(ref, own Outcome) float64 { return P50(own.handOver) / P50(ref.Claim) })
+}
+
+func (a Rounds) used() *Spread {
+	return a.compare(func(_, own Outcome) float64 { return own.used })
+}
+
+func (a Rounds) compare(figure func(ref, own Outcome) float64) *Spread {
+	var values []float64
+	for i, own := range a.Own {
+		values = append(values, figure(a.Reference[i], own))
+	}
+	return SpreadOf(values)
+}
+
+// Combine returns the median throughput of loads and the samples of all.
+func Combine(all []Outcome) Outcome {
+	var o Outcome
+	var rates []float64
+	for _, each := range all {
+		rates = append(rates, each.PerSecond)
+		o.Claim = append(o.Claim, each.Claim...)
+		o.Release = append(o.Release, each.Release...)
+		o.held = append(o.held, each.held...)
+		o.handOver = append(o.handOver, each.handOver...)
+	}
+	o.PerSecond = Median(rates)
+	return o
+}
+
+// ReferenceOf returns the figures of a reference from its rounds.
+func ReferenceOf(what string, rounds []Outcome) *Reference {
+	o := Combine(rounds)
+	return &Reference{What: what, PerSecond: o.PerSecond, Put: Summarize(o.Claim), Delete: Summarize(o.Release)}
+}
+
+// measureRounds measures a case in alternation with its reference.
+func (r *Runner) measureRounds(ctx context.Context, row *Row) (err error) {
+	own, ref, what, err := r.openLoads(ctx, row.Case)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ref.Driver.Close(), own.Driver.Close()) }()
+	all, err := Alternate(ctx, r.Rounds, own, ref, what)
+	if err == nil {
+		row.fill(what, all)
 	}
 	return err
 }
 
-func (r *runner) openDoor(ctx context.Context, c Case) (door, error) {
-	switch {
-	case c.Kind == submit:
-		return r.openSubmissions()
-	case c.Kind == admit:
-		return r.openAdmissions(ctx)
-	case c.Door == DoorHTTP:
-		return r.openSidecars(ctx, c.Hosts, c.claim())
+// fill computes the figures of a row from its rounds.
+func (r *Row) fill(what string, all Rounds) {
+	own := Combine(all.Own)
+	r.Reference = ReferenceOf(what, all.Reference)
+	r.PerSecond, r.Ratio = own.PerSecond, all.Ratio()
+	r.Claim, r.Release = Summarize(own.Claim), Summarize(own.Release)
+	r.ClaimToPut = all.ClaimToPut()
+	if r.Hold > 0 {
+		r.Held = Summarize(own.held)
 	}
-	return r.openInstances(ctx, c.Hosts, c.claim())
+	if r.slots() > 0 {
+		r.HandOver, r.Used, r.HandOverToPut = Summarize(own.handOver), all.used(), all.handOverToPut()
+	}
 }
 
-// openReference makes the load that a case is compared with, and says what it is.
-func (r *runner) openReference(c Case, own load) (load, string, error) {
-	clients, hosts := c.Clients, c.Hosts
-	floor := load{measure: r.cfg.Duration}
+// openLoads makes the load of a case and the load that it is compared with, and names
+// the latter.
+func (r *Runner) openLoads(ctx context.Context, c Case) (own, ref Load, what string, err error) {
+	if err := r.openPools(ctx, c); err != nil {
+		return own, ref, "", err
+	}
+	own = Load{Clients: c.Clients, Hold: c.Hold, slots: c.slots(), Duration: r.Duration * time.Duration(c.factor)}
+	own.Driver, err = Labeled(ctx, "case", func(ctx context.Context) (Driver, error) {
+		if c.API == HTTPAPI {
+			return r.openSidecars(ctx, c.Hosts, c.claim())
+		}
+		return r.openInstances(ctx, c.Hosts, c.claim())
+	})
+	if err != nil {
+		return own, ref, "", err
+	}
 	switch c.Kind {
 	case bigLimit:
-		return smallLimit(own), fmt.Sprintf("limit %d", ampleLimit), nil
-	case submit:
-		d, err := r.openRecordFloor()
-		floor.door, floor.clients = d, clients
-		return floor, fmt.Sprintf("a put per run/%dc", clients), err
-	case handOver, admit:
-		// One client, which puts at once after a delete, and deletes after a hold:
-		// the one tells what a write costs, the other what it costs out of idleness.
-		clients, hosts = 1, 1
-		floor.hold, floor.measure = c.hold, own.measure
+		return own, smallLimit(own), fmt.Sprintf("limit %d", ampleLimit), nil
+	case handOver:
+		what = "floor/1c/1h"
+		ref, err = r.SlowFloor(own)
+	default:
+		what = fmt.Sprintf("floor/%dc/%dh", c.Clients, c.Hosts)
+		ref, err = r.Floor(c.Clients, c.Hosts)
 	}
-	d, err := labeled(context.Background(), "reference", func(context.Context) (door, error) { return r.openFloor(clients, hosts) })
-	what := fmt.Sprintf("floor/%dc/%dh", clients, hosts)
-	floor.door, floor.clients = d, clients
-	return floor, what, err
+	if err != nil {
+		err = errors.Join(err, own.Driver.Close())
+	}
+	return own, ref, what, err
+}
+
+// openPools creates the pools that a case needs.
+func (r *Runner) openPools(ctx context.Context, c Case) error {
+	err := r.SetPools(ctx, c.pools(), c.Limit)
+	if err == nil && c.Kind == bigLimit {
+		err = r.SetPools(ctx, []string{smallPool}, ampleLimit)
+	}
+	return err
 }
 
 // smallPool is the pool that one with a huge limit is compared with.
 const smallPool = "bench-small"
 
-// smallLimit is the same load on that pool, through the same instances: others
-// would have to follow both.
-func smallLimit(own load) load {
-	own.door = &shared{instances{
-		clients: own.door.(*instances).clients,
+// smallLimit returns the same load on that pool, through the same instances: others
+// would have to follow both pools.
+func smallLimit(own Load) Load {
+	own.Driver = &borrowed{instances{
+		clients: own.Driver.(*instances).clients,
 		slots:   map[string]int{smallPool: 1},
 	}}
 	return own
 }
 
-// shared are instances that somebody else closes.
-type shared struct{ instances }
+// borrowed are instances that belong to another driver, which closes them.
+type borrowed struct{ instances }
 
-func (*shared) close() error { return nil }
+// Close does nothing.
+func (*borrowed) Close() error { return nil }

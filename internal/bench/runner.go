@@ -13,134 +13,101 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
-// closeTimeout bounds what is done after a case or after all of them.
-const closeTimeout = 10 * time.Second
+// CloseTimeout bounds what is done after a case or after all of them.
+const CloseTimeout = 10 * time.Second
 
-// runner is one run of the benchmark.
-type runner struct {
-	cfg    Config
-	prefix string // of everything that is written
-	plain  *clientv3.Client
-	admin  *berth.Admin
+// Runner measures on one etcd.
+type Runner struct {
+	Config
+	// Prefix is that of all keys that are written.
+	Prefix string
+
+	plain *clientv3.Client
+	admin *berth.Admin
 }
 
-// Run measures and returns what was measured; with an error, what was until
-// then. A case that fails is a row with an error, and the others go on.
-func Run(ctx context.Context, cfg Config) (*Report, error) {
-	if err := cfg.fill(); err != nil {
+// NewRunner connects to etcd.
+func NewRunner(ctx context.Context, cfg Config) (*Runner, error) {
+	if err := cfg.Fill(); err != nil {
 		return nil, err
 	}
-	r, err := newRunner(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	report, err := r.run(ctx)
-	return report, errors.Join(err, r.close())
-}
-
-func newRunner(ctx context.Context, cfg Config) (*runner, error) {
-	r := &runner{cfg: cfg}
+	r := &Runner{Config: cfg}
 	base := cfg.Etcd.Prefix
 	if base == "" {
 		base = store.DefaultPrefix
 	}
-	r.prefix = store.NewKeys(base).Prefix() + "bench/" + strings.ToLower(ulid.Make().String()) + "/"
+	r.Prefix = store.NewKeys(base).Prefix() + "bench/" + strings.ToLower(ulid.Make().String()) + "/"
 	var err error
-	if r.admin, err = berth.Connect(ctx, r.options()); err != nil {
+	if r.admin, err = berth.Connect(ctx, r.Options()); err != nil {
 		return nil, err
 	}
-	if r.plain, err = cfg.plain(); err != nil {
+	if r.plain, err = r.PlainClient(); err != nil {
 		return nil, errors.Join(err, r.admin.Close())
 	}
 	return r, nil
 }
 
-// options are those of an instance for this run.
-func (r *runner) options() berth.Options {
-	e := r.cfg.Etcd
+// Options are those of an instance that takes part in the benchmark.
+func (r *Runner) Options() berth.Options {
+	e := r.Etcd
 	return berth.Options{
 		Endpoints: e.Endpoints, TLS: e.TLS, Username: e.Username, Password: e.Password,
-		Prefix: r.prefix, Role: "bench",
+		Prefix: r.Prefix, Role: "bench",
 	}
 }
 
-func (r *runner) run(ctx context.Context) (*Report, error) {
-	report, err := r.newReport(ctx)
+// Measure measures rows with a function, one after another, until ctx ends: then the
+// report holds those measured before, and there is an error. A case that fails is a
+// row with an error, and the others are measured.
+func Measure[R Result](ctx context.Context, r *Runner, rows []R, measure func(context.Context, R) error) (*Report[R], error) {
+	s, err := r.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range r.cfg.cases() {
-		r.cfg.Progress(c, nil)
-		row := r.measure(ctx, c)
+	report := &Report[R]{
+		Began: time.Now(), Etcd: s.Version, Endpoints: r.Etcd.Endpoints,
+		Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0),
+		RoundSeconds: r.Duration.Seconds(), Rounds: r.Rounds,
+		Rows: []R{},
+	}
+	for i, row := range rows {
+		began := time.Now()
+		err := measure(ctx, row)
 		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-			break
+			report.Seconds = time.Since(report.Began).Seconds()
+			return report, context.Cause(ctx)
+		}
+		line := fmt.Sprintf("%d/%d %s", i+1, len(rows), row.row().Name)
+		if err != nil {
+			row.row().Error = err.Error()
+			line += " failed: " + row.row().Error
+		} else {
+			line += fmt.Sprintf(": %s (%s)", strings.Join(row.Summary(), ", "), text.Duration(time.Since(began)))
 		}
 		report.Rows = append(report.Rows, row)
-		r.cfg.Progress(c, row)
+		r.Progress(line)
 	}
-	report.Targets = judge(report.Rows)
 	report.Seconds = time.Since(report.Began).Seconds()
-	return report, err
-}
-
-// newReport says where and when.
-func (r *runner) newReport(ctx context.Context) (*Report, error) {
-	s, err := r.status(ctx)
-	if err != nil {
-		return nil, err
-	}
-	report := &Report{
-		Began: time.Now(), Etcd: s.Version, Endpoints: r.cfg.Etcd.Endpoints,
-		Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0),
-		RoundSeconds: r.cfg.Duration.Seconds(), Rounds: r.cfg.Rounds,
-		Rows: []*Row{}, Targets: []Target{},
-	}
-	if r.cfg.Suite == Steps {
-		report.RoundSeconds = 0
-	}
 	return report, nil
 }
 
-// status asks the first endpoint about itself.
-func (r *runner) status(ctx context.Context) (*clientv3.StatusResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
-	defer cancel()
-	s, err := r.plain.Status(ctx, r.cfg.Etcd.Endpoints[0])
-	if err != nil {
-		return nil, fmt.Errorf("ask etcd for its status: %w", err)
-	}
-	return s, nil
-}
-
-// measure returns the row of a case, with what went wrong if something did.
-func (r *runner) measure(ctx context.Context, c Case) *Row {
-	row := &Row{Case: c}
-	how := r.measureRounds
-	switch c.Kind {
+// MeasureClaims measures a case of claims.
+func (r *Runner) MeasureClaims(ctx context.Context, row *Row) error {
+	switch row.Kind {
 	case memory:
-		how = r.measureMemory
+		return r.measureMemory(ctx, row)
 	case history:
-		how = r.measureHistory
-	case planIdle, planLast, planMany:
-		how = r.measurePlans
-	case leading:
-		how = r.measureLeader
+		return r.measureHistory(ctx, row)
 	}
-	if c.Workers > 0 {
-		how = r.measureSteps
-	}
-	if err := how(ctx, row); err != nil {
-		row.Error = err.Error()
-	}
-	return row
+	return r.measureRounds(ctx, row)
 }
 
-// setPools makes the pools of a case what it needs.
-func (r *runner) setPools(ctx context.Context, names []string, limit int) error {
+// SetPools creates pools with a limit, or sets it.
+func (r *Runner) SetPools(ctx context.Context, names []string, limit int) error {
 	for _, name := range names {
 		if _, err := r.admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
 			return fmt.Errorf("set pool %s: %w", name, err)
@@ -149,19 +116,40 @@ func (r *runner) setPools(ctx context.Context, names []string, limit int) error 
 	return nil
 }
 
-// close deletes what the run has written.
-func (r *runner) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+// Status returns the status of the first endpoint.
+func (r *Runner) Status(ctx context.Context) (*clientv3.StatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, CloseTimeout)
 	defer cancel()
-	return errors.Join(r.wipe(ctx, r.prefix), r.plain.Close(), r.admin.Close())
+	s, err := r.plain.Status(ctx, r.Etcd.Endpoints[0])
+	if err != nil {
+		return nil, fmt.Errorf("get the status of etcd: %w", err)
+	}
+	return s, nil
 }
 
-// wipe deletes everything below prefixes.
-func (r *runner) wipe(ctx context.Context, prefixes ...string) error {
+// Database returns the size of the first endpoint's database in megabytes, and how
+// much of that is in use.
+func (r *Runner) Database(ctx context.Context) (size, inUse float64, err error) {
+	s, err := r.Status(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	return float64(s.DbSize) / (1 << 20), float64(s.DbSizeInUse) / (1 << 20), nil
+}
+
+// Wipe deletes all keys below prefixes.
+func (r *Runner) Wipe(ctx context.Context, prefixes ...string) error {
 	for _, p := range prefixes {
 		if _, err := r.plain.Delete(ctx, p, clientv3.WithPrefix()); err != nil {
-			return fmt.Errorf("delete what the benchmark left below %s: %w", p, err)
+			return fmt.Errorf("delete the benchmark's keys below %s: %w", p, err)
 		}
 	}
 	return nil
+}
+
+// Close deletes everything that was written, and closes the connections.
+func (r *Runner) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), CloseTimeout)
+	defer cancel()
+	return errors.Join(r.Wipe(ctx, r.Prefix), r.plain.Close(), r.admin.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -30,18 +31,26 @@ func tiny(t *testing.T, srv *embed.Server) Config {
 	}
 }
 
+// measureClaims measures all cases that a configuration selects.
+func measureClaims(ctx context.Context, cfg Config) (*Report[*Row], error) {
+	rows, err := cfg.Rows()
+	if err != nil {
+		return nil, err
+	}
+	r, err := NewRunner(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	report, err := Measure(ctx, r, rows, r.MeasureClaims)
+	return report, errors.Join(err, r.Close())
+}
+
 func TestEachCaseIsMeasured(t *testing.T) {
 	srv := embedtest.New(t)
-	var begun, ended []string
+	var lines []string
 	cfg := tiny(t, srv)
-	cfg.Progress = func(c Case, row *Row) {
-		if row == nil {
-			begun = append(begun, c.Name)
-		} else {
-			ended = append(ended, c.Name)
-		}
-	}
-	report, err := Run(t.Context(), cfg)
+	cfg.Progress = func(line string) { lines = append(lines, line) }
+	report, err := measureClaims(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,11 +67,10 @@ func TestEachCaseIsMeasured(t *testing.T) {
 			t.Errorf("%s has %d slots and hand-overs: %v", row.Name, row.slots(), row.HandOver)
 		}
 	}
-	if len(begun) != len(ended) || len(ended) != len(report.Rows) {
-		t.Errorf("%d cases begun, %d ended, %d reported", len(begun), len(ended), len(report.Rows))
-	}
-	if len(report.Targets) == 0 {
-		t.Error("no verdicts")
+	for i, row := range report.Rows {
+		if want := fmt.Sprintf("%d/%d %s: ", i+1, len(lines), row.Name); !strings.HasPrefix(lines[i], want) {
+			t.Errorf("line %q does not begin with %q", lines[i], want)
+		}
 	}
 	if _, err := json.Marshal(report); err != nil {
 		t.Errorf("the report is no JSON: %v", err)
@@ -92,12 +100,12 @@ func TestACaseThatFailsLeavesTheOthers(t *testing.T) {
 	cfg := tiny(t, embedtest.New(t))
 	cfg.Cases = regexp.MustCompile("contended/.*/16c/1h/1p")
 	cfg.Sidecars = brokenSidecars{}
-	report, err := Run(t.Context(), cfg)
+	report, err := measureClaims(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, row := range report.Rows {
-		if failed := strings.Contains(row.Error, errBroken.Error()); failed != (row.Door == DoorHTTP) {
+		if failed := strings.Contains(row.Error, errBroken.Error()); failed != (row.API == HTTPAPI) {
 			t.Errorf("%s: %q", row.Name, row.Error)
 		}
 	}
@@ -115,12 +123,8 @@ func (brokenSidecars) Start(context.Context, berth.Options) (Sidecar, error) { r
 func TestAnInterruptedRunReportsWhatItHas(t *testing.T) {
 	cfg := tiny(t, embedtest.New(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	cfg.Progress = func(_ Case, row *Row) {
-		if row != nil {
-			cancel()
-		}
-	}
-	report, err := Run(ctx, cfg)
+	cfg.Progress = func(string) { cancel() }
+	report, err := measureClaims(ctx, cfg)
 	if !errors.Is(err, context.Canceled) || report == nil || len(report.Rows) != 1 {
 		t.Errorf("report %+v, %v", report, err)
 	}
@@ -136,15 +140,12 @@ func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
 		"clients":     {Config{Clients: []int{0}}, "clients"},
 		"hosts":       {Config{Hosts: []int{1, 1000}}, "hosts"},
 		"held claims": {Config{HeldClaims: -5}, "held-claims"},
-		"queued":      {Config{Suite: Queue, Queued: -1}, "queued"},
 		"history":     {Config{History: 3}, "history"},
-		"steps":       {Config{Suite: Steps, Steps: 99}, "steps"},
-		"high steps":  {Config{Suite: Steps, HighSteps: 100_001}, "high-steps"},
 		"cases":       {Config{Cases: regexp.MustCompile("nothing")}, "cases"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := Run(t.Context(), test.config)
+			_, err := test.config.Rows()
 			var p *problem.Error
 			if !errors.As(err, &p) || p.Field != test.field {
 				t.Errorf("error: %v", err)
@@ -156,7 +157,7 @@ func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
 func TestAnEtcdThatIsNotThereIsAProblem(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err := Run(ctx, Config{Etcd: berth.Options{Endpoints: []string{"127.0.0.1:1"}}})
+	_, err := NewRunner(ctx, Config{Etcd: berth.Options{Endpoints: []string{"127.0.0.1:1"}}})
 	if berth.ErrorCode(err) != string(problem.EtcdUnavailable) {
 		t.Errorf("error: %v", err)
 	}

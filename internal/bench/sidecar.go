@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth"
 )
 
-// sidecars is the door of HTTP: a sidecar for each host, each behind a unix
+// sidecars is the driver of the HTTP API: a sidecar for each host, each behind a unix
 // socket of its own.
 type sidecars struct {
 	sidecars []Sidecar
@@ -22,18 +22,18 @@ type sidecars struct {
 }
 
 // openSidecars starts one sidecar for each host.
-func (r *runner) openSidecars(ctx context.Context, hosts int, slots berth.Slots) (*sidecars, error) {
+func (r *Runner) openSidecars(ctx context.Context, hosts int, slots berth.Slots) (*sidecars, error) {
 	body, err := json.Marshal(map[string]any{"pools": slots, "wait": "10m"})
 	if err != nil {
 		return nil, fmt.Errorf("encode a claim: %w", err)
 	}
 	d := &sidecars{body: body}
 	for i := range hosts {
-		o := r.options()
+		o := r.Options()
 		o.Host = fmt.Sprintf("bench-%d", i+1)
-		s, err := r.cfg.Sidecars.Start(ctx, o)
+		s, err := r.Sidecars.Start(ctx, o)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("start a sidecar: %w", err), d.close())
+			return nil, errors.Join(fmt.Errorf("start a sidecar: %w", err), d.Close())
 		}
 		d.sidecars = append(d.sidecars, s)
 		d.clients = append(d.clients, unixClient(s.Socket()))
@@ -59,20 +59,21 @@ type heldOverHTTP struct {
 	id     string
 }
 
-// claimsURL is where claims are; the host stands for the socket.
+// claimsURL is the URL of claims; the connection is to the socket, whatever the host.
 const claimsURL = "http://localhost/v1/claims"
 
-func (d *sidecars) claim(ctx context.Context, client int) (held, error) {
+// Claim claims through the client's sidecar.
+func (d *sidecars) Claim(ctx context.Context, client int) (Held, error) {
 	c := d.clients[client%len(d.clients)]
-	answer, err := call(ctx, c, http.MethodPost, claimsURL, d.body, http.StatusCreated)
+	response, err := call(ctx, c, http.MethodPost, claimsURL, d.body, http.StatusCreated)
 	if err != nil {
 		return nil, err
 	}
 	var claim struct {
 		ID string `json:"id"`
 	}
-	if err := json.Unmarshal(answer, &claim); err != nil {
-		return nil, fmt.Errorf("read the answer to a claim: %w", err)
+	if err := json.Unmarshal(response, &claim); err != nil {
+		return nil, fmt.Errorf("read the response to a claim: %w", err)
 	}
 	return &heldOverHTTP{client: c, id: claim.ID}, nil
 }
@@ -83,7 +84,7 @@ func (h *heldOverHTTP) Release(ctx context.Context) error {
 	return err
 }
 
-// call sends a request and returns the body of the answer, which must have the
+// call sends a request and returns the body of the response, which must have the
 // wanted status.
 func call(ctx context.Context, c *http.Client, method, url string, body []byte, want int) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
@@ -98,14 +99,15 @@ func call(ctx context.Context, c *http.Client, method, url string, body []byte, 
 		return nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	response, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != want {
-		err = fmt.Errorf("%s %s: status %d: %s", method, url, resp.StatusCode, bytes.TrimSpace(answer))
+		err = fmt.Errorf("%s %s: status %d: %s", method, url, resp.StatusCode, bytes.TrimSpace(response))
 	}
-	return answer, err
+	return response, err
 }
 
-func (d *sidecars) close() error {
+// Close stops the sidecars.
+func (d *sidecars) Close() error {
 	var errs []error
 	for i, s := range d.sidecars {
 		d.clients[i].CloseIdleConnections()

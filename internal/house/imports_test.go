@@ -94,8 +94,12 @@ var layers = []layer{
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
-		"internal/bench", []string{"coordinator/...", ".", "pool", "lease", "sidecar", "sidecar/worker", "internal/store", "internal/store/embed"},
-		"the benchmark drives berth from outside, and etcd for comparison",
+		"internal/bench", []string{".", "config", "pool", "internal/store"},
+		"it measures claims as users make them, and what that needs to be started by a command; what the queue and steps need is in e2e/bench",
+	},
+	{
+		"e2e/bench", []string{"internal/bench", "config", "coordinator/...", ".", "sidecar/worker", "internal/store"},
+		"the project's own measurements drive coordinator and workers in one process",
 	},
 	{
 		"cmd/berth",

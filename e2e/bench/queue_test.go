@@ -1,43 +1,95 @@
-package bench
+//go:build linux
+
+package main
 
 import (
 	"context"
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/bench"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// tinyQueue is enough to see that everything works, and nothing more.
-func tinyQueue(t *testing.T, srv *embed.Server) Config {
-	cfg := tiny(t, srv)
-	cfg.Suite, cfg.Rounds, cfg.Queued = Queue, 2, 150
-	return cfg
+// tiny is enough to see that everything works, and nothing more.
+func tiny(srv *embed.Server) bench.Config {
+	return bench.Config{
+		Etcd:     berth.Options{Endpoints: []string{srv.Endpoint()}},
+		Duration: 40 * time.Millisecond, Rounds: 2, Clients: []int{1, 16},
+	}
 }
 
-func TestEachCaseOfTheQueueIsMeasured(t *testing.T) {
+// newRunner returns a runner on an etcd of its own, which is empty at the end.
+func newRunner(t *testing.T) (*runner, *embed.Server) {
+	t.Helper()
 	srv := embedtest.New(t)
-	report, err := Run(t.Context(), tinyQueue(t, srv))
+	r, err := bench.NewRunner(t.Context(), tiny(srv))
 	if err != nil {
 		t.Fatal(err)
 	}
-	figures := map[string]func(*Row) bool{
-		submit: func(r *Row) bool {
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		nothingIsLeft(t, srv)
+	})
+	return &runner{r}, srv
+}
+
+// nothingIsLeft checks that an etcd has no keys and no leases.
+func nothingIsLeft(t *testing.T, srv *embed.Server) {
+	t.Helper()
+	conn, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx := context.WithoutCancel(t.Context())
+	keys, err := conn.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range keys.Kvs {
+		t.Errorf("%s is left", kv.Key)
+	}
+	leases, err := conn.Leases(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leases.Leases) > 0 {
+		t.Errorf("%d leases are left", len(leases.Leases))
+	}
+}
+
+func TestEachCaseOfTheQueueIsMeasured(t *testing.T) {
+	r, _ := newRunner(t)
+	rows, err := queueRows(&r.Config, 150)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := measure(t.Context(), r, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures := map[string]func(*row) bool{
+		submit: func(r *row) bool {
 			return r.Submissions != nil && r.Submissions.PerSecond > 0 && r.Submissions.Submit.P50 > 0 &&
 				r.Ratio != nil && r.Reference.PerSecond > 0 && r.Reference.Put != nil && r.Reference.Delete == nil
 		},
-		admit: func(r *Row) bool {
+		admit: func(r *row) bool {
 			return r.Admissions != nil && r.Admissions.Seen.P50 > 0 && r.Admissions.SeenToPut.Median > 0 && r.Reference.Put != nil
 		},
-		planIdle: func(r *Row) bool { return r.Plan != nil && r.Plan.P50 > 0 },
-		planLast: func(r *Row) bool { return r.Plan != nil && r.Plan.P50 > 0 },
-		planMany: func(r *Row) bool { return r.Plan != nil && r.Plan.P50 > 0 },
-		leading: func(r *Row) bool {
+		planIdle: func(r *row) bool { return r.Plan != nil && r.Plan.P50 > 0 },
+		planLast: func(r *row) bool { return r.Plan != nil && r.Plan.P50 > 0 },
+		planMany: func(r *row) bool { return r.Plan != nil && r.Plan.P50 > 0 },
+		leading: func(r *row) bool {
 			return r.Leader != nil && r.Leader.Queued == 150 && r.Leader.TagLimits == 50 && r.Leader.Before > 0 && r.Leader.Seconds > 0
 		},
 	}
@@ -66,62 +118,24 @@ func TestEachCaseOfTheQueueIsMeasured(t *testing.T) {
 			t.Errorf("the report has %s, which says nothing about the queue", field)
 		}
 	}
-	nothingIsLeft(t, srv)
-	noLeaseIsLeft(t, srv)
-}
-
-func noLeaseIsLeft(t *testing.T, srv *embed.Server) {
-	t.Helper()
-	conn, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	resp, err := conn.Leases(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(resp.Leases) > 0 {
-		t.Errorf("%d leases are left", len(resp.Leases))
-	}
-}
-
-// newQueueRunner is a run that has not begun.
-func newQueueRunner(t *testing.T) (*runner, *embed.Server) {
-	t.Helper()
-	srv := embedtest.New(t)
-	cfg := tinyQueue(t, srv)
-	if err := cfg.fill(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRunner(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return r, srv
 }
 
 func TestARoundFindsNothingOfTheOneBefore(t *testing.T) {
-	r, srv := newQueueRunner(t)
+	r, srv := newRunner(t)
 	s, err := r.openSubmissions()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	f, err := r.openRecordFloor()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.close()
+	defer f.Close()
 	for range 2 {
-		for _, d := range []door{s, f} {
+		for _, d := range []bench.Driver{s, f} {
 			for client := range 3 {
-				if h, err := d.claim(t.Context(), client); err != nil || h != nil {
+				if h, err := d.Claim(t.Context(), client); err != nil || h != nil {
 					t.Fatalf("held %v, %v", h, err)
 				}
 			}
@@ -133,18 +147,17 @@ func TestARoundFindsNothingOfTheOneBefore(t *testing.T) {
 		if n := len(all.With(run.Queued)); n != 3 {
 			t.Errorf("%d runs are queued, 3 were submitted", n)
 		}
-		for _, d := range []tidier{s, f} {
-			if err := d.tidy(t.Context()); err != nil {
+		for _, d := range []bench.Tidier{s, f} {
+			if err := d.Tidy(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		nothingIsLeft(t, srv)
-		noLeaseIsLeft(t, srv)
 	}
 }
 
 func TestACoordinatorThatCantLeadFailsItsCase(t *testing.T) {
-	r, _ := newQueueRunner(t)
+	r, _ := newRunner(t)
 	l, err := r.lead(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -157,33 +170,33 @@ func TestACoordinatorThatCantLeadFailsItsCase(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForWhatHasEnded(t *testing.T) {
-	r, _ := newQueueRunner(t)
+func TestNothingWaitsForWhatHasEnded(t *testing.T) {
+	r, _ := newRunner(t)
 	a, err := r.openAdmissions(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.close()
-	if err := writeCrowd(t.Context(), a.store, 1); err != nil {
+	defer a.Close()
+	if err := writeBacklog(t.Context(), a.store, 1); err != nil {
 		t.Fatal(err)
 	}
 	a.leader.stop()
-	if err := noted(t.Context(), a.store, a.leader, 1); err == nil || !strings.Contains(err.Error(), "coordinator has ended") {
-		// Where there is room for all, no run has a reason noted.
-		t.Errorf("reasons of a coordinator that is gone: %v", err)
+	if err := recorded(t.Context(), a.store, a.leader, 1); err == nil || !strings.Contains(err.Error(), "coordinator has ended") {
+		// Without limits, no run has a reason.
+		t.Errorf("reasons of a coordinator that has ended: %v", err)
 	}
 	a.executor.stop()
 	if _, err := a.executor.wait(t.Context(), "any"); err == nil || !strings.Contains(err.Error(), "has ended") {
-		t.Errorf("an executor that is gone: %v", err)
+		t.Errorf("an executor that has ended: %v", err)
 	}
 }
 
-func TestACrowdIsHeldUpByItsTenants(t *testing.T) {
-	l := crowdLimits()
+func TestABacklogIsBlockedByItsTenants(t *testing.T) {
+	l := backlogLimits()
 	if err := l.Validate(); err != nil || len(l.Tags) != 50 {
 		t.Fatalf("%d limits: %v", len(l.Tags), err)
 	}
-	s := crowdSnapshot(700)
+	s := backlogSnapshot(700)
 	for r := range s.Queue.All() {
 		if err := r.Validate(); err != nil || len(r.Tags) != 5 {
 			t.Fatalf("%v: %v", r.Tags, err)
@@ -191,14 +204,14 @@ func TestACrowdIsHeldUpByItsTenants(t *testing.T) {
 	}
 	p := s.Plan()
 	if len(p.Admit) != 0 || len(p.Lost) != 0 || len(p.Blocks) != 700 {
-		t.Fatalf("%d admitted, %d lost, %d held up", len(p.Admit), len(p.Lost), len(p.Blocks))
+		t.Fatalf("%d admitted, %d lost, %d blocked", len(p.Admit), len(p.Lost), len(p.Blocks))
 	}
 	for _, b := range p.Blocks {
 		if b.Block.Kind != run.BlockTagLimit || !strings.Contains(b.Block.Text, "tenant="+b.Run.Tags["tenant"]+" (2/2)") {
 			t.Fatalf("%s: %s", b.Run.ID, b.Block.Text)
 		}
 	}
-	if settle(s); len(s.Plan().Blocks) > 0 || s.MaxBlocks != planBlocks {
-		t.Error("it does not settle")
+	if recordAll(s); len(s.Plan().Blocks) > 0 || s.MaxBlocks != planBlocks {
+		t.Error("the reasons are not recorded")
 	}
 }

@@ -1,4 +1,6 @@
-package bench
+//go:build linux
+
+package main
 
 import (
 	"context"
@@ -12,32 +14,32 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/bench"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/worker"
 )
 
 const (
-	// fleetLook is how often it is looked whether workers have come to rest.
-	fleetLook = 2 * time.Millisecond
-	// eventsKept is how long the workers' events are kept at the least; nobody reads
-	// them.
+	// fleetPoll is how often it is checked whether workers are idle.
+	fleetPoll = 2 * time.Millisecond
+	// eventsKept is how long the workers' events are kept at least; nothing reads them.
 	eventsKept = 10 * time.Minute
 )
 
-// fleet is all that runs steps, in this process: a coordinator that leads, and workers
-// on hosts of their own names, each part on connections of its own.
+// fleet is everything that runs steps, in this process: a coordinator that leads, and
+// workers under host names of their own, each part on connections of its own.
 type fleet struct {
 	r       *runner
 	leader  *leader
-	conn    *connection // of who submits
+	conn    *connection // of the submitting client
 	runs    run.Store
 	steps   step.Store
 	ends    *runWatch
 	workers []*stepWorker
-	pool    string // that was made for it, if one was
-	// registries count what the parts do.
+	pool    string // that was created for it, if any
+	// registries count the requests of the parts.
 	registries []prometheus.Gatherer
-	// logged are the leases of what was logged.
+	// logged are the leases of events.
 	logged map[store.LeaseID]bool
 }
 
@@ -49,8 +51,8 @@ type stepWorker struct {
 	*part
 }
 
-// openFleet starts all that a case needs.
-func (r *runner) openFleet(ctx context.Context, c Case) (_ *fleet, err error) {
+// openFleet starts what a case needs.
+func (r *runner) openFleet(ctx context.Context, c *row) (_ *fleet, err error) {
 	f := &fleet{r: r, logged: map[store.LeaseID]bool{}}
 	defer func() {
 		if err != nil {
@@ -58,7 +60,7 @@ func (r *runner) openFleet(ctx context.Context, c Case) (_ *fleet, err error) {
 		}
 	}()
 	if f.pool = c.stepPool(); f.pool != "" {
-		if err := r.setPools(ctx, []string{f.pool}, c.Limit); err != nil {
+		if err := r.SetPools(ctx, []string{f.pool}, c.Limit); err != nil {
 			return nil, err
 		}
 	}
@@ -75,26 +77,26 @@ func (r *runner) openFleet(ctx context.Context, c Case) (_ *fleet, err error) {
 	}
 	f.registries = append(f.registries, f.conn.requests, f.leader.conn.requests)
 	for i := range c.Workers {
-		if err := f.hire(ctx, i, c.Room); err != nil {
+		if err := f.addWorker(ctx, i, c.Concurrency); err != nil {
 			return nil, err
 		}
 	}
 	return f, nil
 }
 
-// hire starts a worker that has so many instances at a time.
-func (f *fleet) hire(ctx context.Context, i, room int) error {
+// addWorker starts a worker that has so many instances at a time.
+func (f *fleet) addWorker(ctx context.Context, i, concurrency int) error {
 	reg := prometheus.NewRegistry()
-	o := f.r.options()
+	o := f.r.Options()
 	o.Host, o.Instance, o.Role = fmt.Sprintf("bench-%d", i+1), worker.Role, worker.Role
-	o.Capacity, o.Queues, o.Registerer = room, []string{step.DefaultQueue}, reg
+	o.Capacity, o.Queues, o.Registerer = concurrency, []string{step.DefaultQueue}, reg
 	client, err := berth.Open(ctx, o)
 	if err != nil {
 		return err
 	}
 	w := &stepWorker{client: client, jobs: newNoops()}
 	w.Worker = worker.New(worker.Config{
-		Client: client, Queues: []string{step.DefaultQueue}, Concurrency: room, Runner: w.jobs,
+		Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: w.jobs,
 		Retention: eventsKept, Registerer: reg,
 	})
 	w.part = start(ctx, w.Run)
@@ -102,31 +104,30 @@ func (f *fleet) hire(ctx context.Context, i, room int) error {
 	return nil
 }
 
-// rest waits until no worker has anything, slots included, and all have seen which
-// pools there are.
-func (f *fleet) rest(ctx context.Context) error {
+// settle waits until no worker has an instance or a slot, and all have seen the pool.
+func (f *fleet) settle(ctx context.Context) error {
 	for _, w := range f.workers {
 		for {
-			rests, err := w.rests(ctx)
+			idle, err := w.idle(ctx)
 			if err != nil {
 				return err
 			}
-			if rests && (f.pool == "" || w.client.HasPool(f.pool)) {
+			if idle && (f.pool == "" || w.client.HasPool(f.pool)) {
 				break
 			}
 			select {
-			case <-time.After(fleetLook):
+			case <-time.After(fleetPoll):
 			case <-w.done:
 				return fmt.Errorf("a worker has ended: %w", w.err)
 			case <-ctx.Done():
-				return fmt.Errorf("a worker has not come to rest: %w", context.Cause(ctx))
+				return fmt.Errorf("a worker is not idle: %w", context.Cause(ctx))
 			}
 		}
 	}
 	return nil
 }
 
-func (w *stepWorker) rests(ctx context.Context) (bool, error) {
+func (w *stepWorker) idle(ctx context.Context) (bool, error) {
 	if w.Active() > 0 {
 		return false, nil
 	}
@@ -134,9 +135,9 @@ func (w *stepWorker) rests(ctx context.Context) (bool, error) {
 	return len(held) == 0, err
 }
 
-// close ends everything, and deletes what there is.
+// close stops everything, and deletes all keys.
 func (f *fleet) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), bench.CloseTimeout)
 	defer cancel()
 	var errs []error
 	for _, w := range f.workers {
@@ -148,7 +149,7 @@ func (f *fleet) close() error {
 	if f.leader != nil {
 		errs = append(errs, f.leader.close())
 	}
-	errs = append(errs, f.noteLogged(ctx), f.r.wipe(ctx, f.r.prefix))
+	errs = append(errs, f.keepLogged(ctx), f.r.Wipe(ctx, f.r.Prefix))
 	if f.conn != nil {
 		for id := range f.logged {
 			if err := f.conn.Revoke(ctx, id); err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
@@ -174,8 +175,8 @@ func (w *stepWorker) close(ctx context.Context) error {
 	return w.client.Close(now)
 }
 
-// noteLogged notes the leases of the events that are there.
-func (f *fleet) noteLogged(ctx context.Context) error {
+// keepLogged adds the leases of the events that exist.
+func (f *fleet) keepLogged(ctx context.Context) error {
 	if f.conn == nil {
 		return nil
 	}
@@ -191,21 +192,21 @@ func (f *fleet) noteLogged(ctx context.Context) error {
 	return nil
 }
 
-// tidy deletes a run, as if it had never been.
+// tidy deletes a run with everything that belongs to it.
 func (f *fleet) tidy(ctx context.Context, id string) error {
-	if err := f.noteLogged(ctx); err != nil {
+	if err := f.keepLogged(ctx); err != nil {
 		return err
 	}
 	k := f.r.keys()
-	return f.r.wipe(ctx, k.Run(id), k.Graph(id), k.Works(id), k.Events(id), k.Canceled(id))
+	return f.r.Wipe(ctx, k.Run(id), k.Graph(id), k.Works(id), k.Events(id), k.Canceled(id))
 }
 
-// stampError is what is taken off the times since a record's: they are whole
-// milliseconds, and so half of one early.
+// stampError is subtracted from times since that in a record: those are in whole
+// milliseconds, and so half of one too early on average.
 const stampError = time.Millisecond / 2
 
 // noops is the runner of one worker, whose jobs have ended when they begin: no process,
-// no folder. It takes the worker's times.
+// no folder. It records the worker's times.
 type noops struct {
 	over chan struct{} // closed: all jobs have ended
 
@@ -219,10 +220,10 @@ func newNoops() *noops {
 	return r
 }
 
-// stepTimes are those of the instances that a worker has had.
+// stepTimes are the times of the instances that a worker has had.
 type stepTimes struct {
-	// take is from the decision to take an instance until it was begun, and complete
-	// from its end until that was known to be written.
+	// take is the time from the decision to take an instance until it was begun, and
+	// complete that from its end until the worker knew that this was written.
 	take, complete []time.Duration
 	// last is when the last one was complete.
 	last time.Time
@@ -237,10 +238,10 @@ func (r *noops) Start(_ string, t *step.Taken, _, _ time.Duration) (worker.Job, 
 	return &noop{r: r}, nil
 }
 
-// Open finds none: nothing outlives the worker.
+// Open returns nil: no job outlives the worker.
 func (r *noops) Open(string, *step.Taken) (worker.Job, error) { return nil, nil }
 
-// times returns what was taken so far, and begins anew.
+// times returns the times so far, and forgets them.
 func (r *noops) times() stepTimes {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,8 +250,8 @@ func (r *noops) times() stepTimes {
 	return t
 }
 
-// noop is one job. The worker asks for its output when it begins to write how it has
-// ended, and lets go of it when that was written.
+// noop is one job. The worker reads its output when it begins to write how the job has
+// ended, and closes it when that was written.
 type noop struct {
 	r      *noops
 	ending time.Time
@@ -261,13 +262,13 @@ func (j *noop) Outcome() step.Outcome { return step.Outcome{Status: step.Succeed
 func (j *noop) Stop(string)           {}
 func (j *noop) Trust(time.Duration)   {}
 
-// Output is none.
+// Output returns nothing, and records when it was called.
 func (j *noop) Output(int) []byte {
 	j.ending = time.Now()
 	return nil
 }
 
-// Close tells that the end is known.
+// Close records that the end was written.
 func (j *noop) Close() {
 	if j.ending.IsZero() {
 		return

@@ -1,4 +1,6 @@
-package bench
+//go:build linux
+
+package main
 
 import (
 	"context"
@@ -14,22 +16,23 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/bench"
 	"github.com/berthhq/berth/internal/store"
 )
 
-// connection is one of berth's to etcd. It knows the leases that were granted
-// through it, since what hangs on them is gone long before they end.
+// connection is a connection of berth to etcd. It keeps the leases that were granted
+// through it, to revoke them at the end: their keys are deleted long before they expire.
 type connection struct {
 	*store.Client
-	requests *prometheus.Registry // counts those that went through it
+	requests *prometheus.Registry // counts its requests
 
 	mu     sync.Mutex
 	leases []store.LeaseID
 }
 
-// connect opens one.
+// connect opens a connection.
 func (r *runner) connect() (*connection, error) {
-	e := r.cfg.Etcd
+	e := r.Etcd
 	requests := prometheus.NewRegistry()
 	c, err := store.NewClient(store.Config{
 		Endpoints: e.Endpoints, TLS: e.TLS, Username: e.Username, Password: e.Password, Registerer: requests,
@@ -40,7 +43,7 @@ func (r *runner) connect() (*connection, error) {
 	return &connection{Client: c, requests: requests}, nil
 }
 
-// Grant makes a lease.
+// Grant grants a lease.
 func (c *connection) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, time.Duration, error) {
 	id, granted, err := c.Client.Grant(ctx, ttl)
 	if err == nil {
@@ -51,7 +54,7 @@ func (c *connection) Grant(ctx context.Context, ttl time.Duration) (store.LeaseI
 	return id, granted, err
 }
 
-// revoke ends the leases so far.
+// revoke revokes the leases so far.
 func (c *connection) revoke(ctx context.Context) error {
 	c.mu.Lock()
 	ids := slices.Clone(c.leases)
@@ -64,21 +67,21 @@ func (c *connection) revoke(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// close ends the leases, and the connection.
+// close revokes the leases, and closes the connection.
 func (c *connection) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), bench.CloseTimeout)
 	defer cancel()
 	return errors.Join(c.revoke(ctx), c.Close())
 }
 
-// part runs beside a load until it is stopped.
+// part runs asynchronously until it is stopped.
 type part struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended
-	err    error         // then, why
+	err    error         // why, when it has ended
 }
 
-// start runs a part. It outlives the context, and is named in profiles as that is.
+// start runs a part. It outlives the context, and has the labels of that in profiles.
 func start(ctx context.Context, run func(context.Context) error) *part {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &part{cancel: cancel, done: make(chan struct{})}
@@ -89,26 +92,25 @@ func start(ctx context.Context, run func(context.Context) error) *part {
 	return p
 }
 
-// stop ends a part, and waits for that.
+// stop stops a part, and waits for its end.
 func (p *part) stop() {
 	p.cancel()
 	<-p.done
 }
 
-// runWatch sees what becomes of runs, by one watch over all of them, on a connection of
-// its own.
+// runWatch watches all runs, on a connection of its own.
 type runWatch struct {
 	keys  store.Keys
 	conn  *connection
 	feed  *store.Feed
 	wants func(run.Status) bool
-	// seen are runs with a status that is wanted. One can come again after the watch
-	// was interrupted.
+	// seen delivers the runs with a status that is wanted. A run can be delivered twice
+	// after the watch was interrupted.
 	seen chan *run.Run
 	*part
 }
 
-// watchRuns sees the runs that come to have a status that is wanted.
+// watchRuns watches for runs with a status that is wanted.
 func (r *runner) watchRuns(ctx context.Context, wants func(run.Status) bool) (*runWatch, error) {
 	conn, err := r.connect()
 	if err != nil {
@@ -125,7 +127,7 @@ func (r *runner) watchRuns(ctx context.Context, wants func(run.Status) bool) (*r
 	return w, nil
 }
 
-// read takes what the watch delivers.
+// read reads what the watch delivers.
 func (w *runWatch) read(ctx context.Context) error {
 	for m := range w.feed.Messages() {
 		if m.Snapshot != nil {
@@ -147,7 +149,7 @@ func (w *runWatch) read(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// take passes a run on if it is wanted.
+// take delivers a run if it is wanted.
 func (w *runWatch) take(ctx context.Context, kv *mvccpb.KeyValue) error {
 	r, err := run.Decode(w.keys, kv)
 	if err != nil || !w.wants(r.Status) {
@@ -161,7 +163,7 @@ func (w *runWatch) take(ctx context.Context, kv *mvccpb.KeyValue) error {
 	}
 }
 
-// wait returns a run once it was seen as it is wanted.
+// wait returns a run when its status is wanted.
 func (w *runWatch) wait(ctx context.Context, id string) (*run.Run, error) {
 	for {
 		select {

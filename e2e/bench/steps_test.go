@@ -1,11 +1,13 @@
-package bench
+//go:build linux
+
+package main
 
 import (
 	"encoding/json"
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,14 +16,17 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
-	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/bench"
 )
 
 func TestEachCaseOfStepsIsMeasured(t *testing.T) {
-	srv := embedtest.New(t)
-	cfg := tiny(t, srv)
-	cfg.Suite, cfg.Steps, cfg.HighSteps = Steps, 100, 200
-	report, err := Run(t.Context(), cfg)
+	r, _ := newRunner(t)
+	r.Rounds = 1
+	rows, err := stepRows(&r.Config, 100, 200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := measure(t.Context(), r, rows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +36,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 			continue
 		}
 		l := row.StepLoads
-		loads := map[string]*StepLoad{"own": l.Own}
+		loads := map[string]*stepLoad{"own": l.Own}
 		if row.Kind == baseline {
 			if l.Unlimited != nil || row.Reference.Put == nil || l.TakeAdded != nil {
 				t.Errorf("the baseline is compared with %+v", row.Reference)
@@ -43,7 +48,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 			}
 		}
 		for name, load := range loads {
-			done := row.Case.Steps * report.Rounds
+			done := row.Steps * report.Rounds
 			if load.PerSecond <= 0 || load.Take.Count != done || load.Complete.Count != done || len(load.ByWorker) != row.Workers {
 				t.Errorf("%s, %s: %+v of %d steps", row.Name, name, load, done)
 			}
@@ -51,7 +56,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 				t.Errorf("%s, %s: a step costs %+v", row.Name, name, c)
 			}
 		}
-		want := map[string]int{limited: row.Case.Steps, binding: row.Case.Steps, high: row.Case.Steps, mixed: row.Case.Steps / 100}[row.Kind]
+		want := map[string]int{limited: row.Steps, binding: row.Steps, highest: row.Steps, mixed: row.Steps / 100}[row.Kind]
 		if l.Own.SlotClaims < want || want == 0 && l.Own.SlotClaims > 0 || l.Own.SlotReleases != l.Own.SlotClaims {
 			t.Errorf("%s claims %d slots and gives %d back, for %d steps", row.Name, l.Own.SlotClaims, l.Own.SlotReleases, want)
 		}
@@ -59,7 +64,13 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 			t.Errorf("%s has no sizes: %+v", row.Name, l)
 		}
 	}
-	if len(report.Rows) != 7 || len(report.Targets) != len(stepTargets()) {
+	verdicts := 0
+	for _, target := range targets {
+		if slices.ContainsFunc(rows, func(r *row) bool { return r.Name == target.of }) {
+			verdicts++
+		}
+	}
+	if len(report.Rows) != 7 || len(report.Targets) != verdicts {
 		t.Errorf("%d cases, %d verdicts", len(report.Rows), len(report.Targets))
 	}
 	for _, v := range report.Targets {
@@ -70,8 +81,6 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 	if _, err := json.Marshal(report); err != nil {
 		t.Errorf("the report is no JSON: %v", err)
 	}
-	nothingIsLeft(t, srv)
-	noLeaseIsLeft(t, srv)
 }
 
 func TestStepsOfACase(t *testing.T) {
@@ -111,34 +120,24 @@ func TestStepsOfACase(t *testing.T) {
 	}
 }
 
-// The limits that are not to bind are not below what can be in flight, with what gives
-// its slots back still.
+// The limits that must not bind are not below what can be in flight, with the instances
+// that still release their slots.
 func TestWhichLimitsBind(t *testing.T) {
-	c := Config{Suite: Steps}
-	if err := c.fill(); err != nil {
+	rows, err := stepRows(&bench.Config{}, defaultSteps, defaultHighSteps)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cs := range c.cases() {
-		binds := cs.Limit > 0 && cs.Limit < 2*cs.Workers*cs.Room
-		if want := cs.Kind == binding || cs.Kind == mixed; binds != want { // of mixed 1 of 100 is in question
-			t.Errorf("%s has limit %d", cs.Name, cs.Limit)
+	for _, r := range rows {
+		binds := r.Limit > 0 && r.Limit < 2*r.Workers*r.Concurrency
+		if want := r.Kind == binding || r.Kind == mixed; binds != want { // of mixed 1 of 100 is in question
+			t.Errorf("%s has limit %d", r.Name, r.Limit)
 		}
 	}
 }
 
 func TestARunThatFailsIsNoFigure(t *testing.T) {
-	srv := embedtest.New(t)
-	cfg := tiny(t, srv)
-	cfg.Suite, cfg.Steps = Steps, 100
-	if err := cfg.fill(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRunner(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.close()
-	f, err := r.openFleet(t.Context(), stepCase(baseline, 1, 2, 100, 0))
+	r, _ := newRunner(t)
+	f, err := r.openFleet(t.Context(), stepRow(baseline, 1, 2, 100, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,18 +159,18 @@ func TestARunThatFailsIsNoFigure(t *testing.T) {
 	}
 	f.workers[0].stop()
 	f.pool = "none.such"
-	if err := f.rest(t.Context()); err == nil || !strings.Contains(err.Error(), "a worker has ended") {
+	if err := f.settle(t.Context()); err == nil || !strings.Contains(err.Error(), "a worker has ended") {
 		t.Errorf("a worker that is gone: %v", err)
 	}
 }
 
-func TestEtcdNeedNotTellItsMetrics(t *testing.T) {
+func TestEtcdNeedNotServeItsMetrics(t *testing.T) {
 	answers := map[string]struct {
 		status int
 		body   string
-		want   *operations
+		want   *keyOperations
 	}{
-		"all":          {200, "# HELP\netcd_mvcc_put_total 7\netcd_mvcc_delete_total 3\netcd_mvcc_range_total 1e+02\n", &operations{7, 3, 100}},
+		"all":          {200, "# HELP\netcd_mvcc_put_total 7\netcd_mvcc_delete_total 3\netcd_mvcc_range_total 1e+02\n", &keyOperations{7, 3, 100}},
 		"others":       {200, "go_goroutines 3\n", nil},
 		"not found":    {404, "etcd_mvcc_put_total 7\n", nil},
 		"not its port": {200, "<html>", nil},
@@ -183,13 +182,13 @@ func TestEtcdNeedNotTellItsMetrics(t *testing.T) {
 				_, _ = w.Write([]byte(test.body))
 			}))
 			defer srv.Close()
-			r := &runner{cfg: Config{Etcd: berth.Options{Endpoints: []string{srv.URL}}}}
-			if got := r.operations(t.Context()); !cmp.Equal(got, test.want, cmp.AllowUnexported(operations{})) {
+			r := &runner{&bench.Runner{Config: bench.Config{Etcd: berth.Options{Endpoints: []string{srv.URL}}}}}
+			if got := r.operations(t.Context()); !cmp.Equal(got, test.want) {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
 		})
 	}
-	r := &runner{cfg: Config{Etcd: berth.Options{Endpoints: []string{"unix:///nowhere"}}}}
+	r := &runner{&bench.Runner{Config: bench.Config{Etcd: berth.Options{Endpoints: []string{"unix:///nowhere"}}}}}
 	if got := r.operations(t.Context()); got != nil {
 		t.Errorf("from a socket: %+v", got)
 	}
@@ -203,12 +202,12 @@ func TestFiguresOfSteps(t *testing.T) {
 			take: []time.Duration{take}, complete: []time.Duration{complete}, released: claims,
 			counts: stepCounts{
 				transactions: 40, reads: 20, entries: 50, claims: float64(claims), claimBatches: 5,
-				etcd: &operations{500, 200, 100},
+				etcd: &keyOperations{500, 200, 100},
 			},
 		}
 	}
-	row := &Row{Case: stepCase(limited, 2, 1, 100, 10)}
-	row.fillSteps([]stepPair{
+	row := stepRow(limited, 2, 1, 100, 10)
+	row.fillSteps([]stepRound{
 		{ref: outcome(1000, 2*ms, 3*ms, 0), own: outcome(800, 4*ms, 3*ms, 100)},
 		{ref: outcome(1000, 2*ms, 3*ms, 0), own: outcome(900, 3*ms, 4*ms, 100)},
 	})
@@ -216,7 +215,7 @@ func TestFiguresOfSteps(t *testing.T) {
 	if math.Abs(row.Ratio.Median-0.85) > 1e-9 || l.TakeAdded.Median != 1.5 || l.CompleteAdded.High != 1 {
 		t.Errorf("%+v, %+v, %+v", row.Ratio, l.TakeAdded, l.CompleteAdded)
 	}
-	want := StepCost{Transactions: 0.4, Reads: 0.2, Entries: 0.5, Operations: &KeyOperations{5, 2, 1}}
+	want := stepCost{Transactions: 0.4, Reads: 0.2, Entries: 0.5, Operations: &keyOperations{5, 2, 1}}
 	if diff := cmp.Diff(want, l.Own.Cost); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -224,29 +223,15 @@ func TestFiguresOfSteps(t *testing.T) {
 		t.Errorf("%+v", l.Own)
 	}
 
-	// Where etcd did not tell once, it is not known.
+	// Where etcd did not report them once, they are not known.
 	silent := outcome(1000, ms, ms, 0)
 	silent.counts.etcd = nil
-	row = &Row{Case: stepCase(unlimited, 2, 1, 100, 10)}
-	row.fillSteps([]stepPair{{ref: silent, own: outcome(1, ms, ms, 0)}, {ref: outcome(1, ms, ms, 0), own: outcome(1, ms, ms, 0)}})
+	row = stepRow(unlimited, 2, 1, 100, 10)
+	row.fillSteps([]stepRound{{ref: silent, own: outcome(1, ms, ms, 0)}, {ref: outcome(1, ms, ms, 0), own: outcome(1, ms, ms, 0)}})
 	if row.StepLoads.Unlimited.Cost.Operations != nil {
-		t.Error("operations that etcd did not tell")
+		t.Error("operations that etcd did not report")
 	}
-	if _, _, ok := stepWrites(row); ok {
+	if _, numbers := stepWrites(row); numbers != "" {
 		t.Error("a verdict on them")
-	}
-}
-
-func TestStepsAreChosen(t *testing.T) {
-	c := Config{Suite: Steps, TargetsOnly: true, Cases: regexp.MustCompile("^(enabled|binding)")}
-	if err := c.fill(); err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, cs := range c.cases() {
-		got = append(got, cs.Name)
-	}
-	if diff := cmp.Diff([]string{"enabled/4w/10r", "enabled/1w/1r"}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
 	}
 }

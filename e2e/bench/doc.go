@@ -1,0 +1,56 @@
+//go:build linux
+
+// Bench measures claims, the queue and steps on an etcd, compared with plain writes in
+// the same minute, and judges the figures against the project's targets. `make bench`
+// starts it. Users measure claims with `berth bench claims`, which shares internal/bench
+// with it.
+//
+// # Words
+//
+//   - Case, floor, round, reference and driver are as in internal/bench.
+//   - A [row] is what was measured of a case. It is planned with its case, and its
+//     figures are filled in when that is measured.
+//   - A [target] is a bound for a figure, and a [verdict] says whether it was reached.
+//   - A backlog is a long queue of runs that all wait.
+//
+// # The queue
+//
+// Runs are submitted in a closed loop. The floor is one put for each, of a key of its
+// own and as large as the record; both are deleted between rounds.
+//
+// An admission is measured on an idle system: a coordinator in this process leads and
+// its limits allow more runs, an executor watches all runs on a connection of its own,
+// and a client submits one run at a time, with a pause between. The time begins with
+// the response to the submission, and ends when the executor has seen the run admitted.
+// The put of the reference is one right after another write, as for hand-overs.
+//
+// Nearly no two runs of a backlog meet the same limits, and all are blocked. Plans are
+// made over it in memory, as a leader makes them in a tick. The memory of a leader is
+// measured with the same backlog in etcd: the leader runs in this process, and the
+// figure is by how much the process has grown, after garbage collection, when the
+// reason of each run is recorded.
+//
+// # Steps
+//
+// A load is a run whose steps do nothing, and ends when no step is left and no slot is
+// held. Its time is that from the response to the submission until the last worker
+// knows that its last step was written; requests to etcd are counted from before the
+// submission, so that all of a step's life is included. Part of a load runs before and
+// does not count.
+//
+// Coordinator and workers run in this process, on connections and under host names of
+// their own, and start no processes and make no folders for steps. The reference of a
+// case is the same steps without tasks, on the same workers: the difference is the cost
+// of limits. That of the baseline is the floor of claims.
+//
+// The time to take a step begins with the time in its record, which is in whole
+// milliseconds: half of one is subtracted. The time to complete one does not include
+// the release of its slot, which comes after; the slot is not free before.
+//
+// Attempts of such steps can't fail. Those that end otherwise, because an instance was
+// lost, are tried again and reported.
+//
+// # What it leaves behind
+//
+// As internal/bench, and the leases of events are revoked.
+package main

@@ -1,0 +1,148 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+func TestMain(m *testing.M) { embedtest.VerifyTestMain(m) }
+
+// smoke makes a benchmark as short as it can be.
+const smoke = " --duration 50ms --rounds 1"
+
+// runBench carries out a command line, and returns what it prints. Its stderr is a file,
+// since the processes that it starts write there too.
+func runBench(t *testing.T, line string) (stdout, stderr string, code int) {
+	t.Helper()
+	diag, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer diag.Close()
+	var out bytes.Buffer
+	code = perform(t.Context(), append([]string{"bench"}, strings.Fields(line)...), &out, diag)
+	text, err := os.ReadFile(diag.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), string(text), code
+}
+
+func TestEachSuiteMeasuresOnAnEtcdOfItsOwn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs the binary of berth")
+	}
+	t.Setenv("BERTH_ENDPOINTS", "127.0.0.1:1") // does not count
+	berth := filepath.Join(t.TempDir(), "berth")
+	if out, err := exec.Command("go", "build", "-o", berth, "../../cmd/berth").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	tests := map[string]struct {
+		fields []string
+		target string
+	}{
+		"claims --cases ^uncontended/http/64c/1h/1p": {
+			[]string{`"door": "http"`, `"claims_per_second": `, `"claim": {`, `"reference": {`}, "64 clients over HTTP, uncontended",
+		},
+		"queue --queued 20 --cases ^(submit/1c|admit|leader)": {
+			[]string{`"case": "submit/1c"`, `"runs_per_second": `, `"heap_mb": `, `"queued": 20`}, "admission p50, where there is room",
+		},
+		"steps --steps 100 --cases ^mixed": {
+			[]string{
+				`"case": "mixed/4w/10r"`, `"concurrency": 10`, `"steps_per_second": `, `"slot_claims": `, `"slot_releases": `,
+				`"etcd_transactions": `, `"puts": `,
+			}, "1 of 100 limited",
+		},
+	}
+	for line, test := range tests {
+		t.Run(line, func(t *testing.T) {
+			out, diag, code := runBench(t, line+smoke+" --embedded -o json --berth "+berth)
+			var report struct {
+				RoundSeconds *float64 `json:"round_seconds"`
+				Rows         []struct{ Error string }
+				Targets      []struct{ Target string }
+			}
+			if err := json.Unmarshal([]byte(out), &report); err != nil || code != 0 {
+				t.Fatalf("exit code %d, %v: %s%s", code, err, out, diag)
+			}
+			for _, r := range report.Rows {
+				if r.Error != "" {
+					t.Errorf("a case failed: %s", r.Error)
+				}
+			}
+			for _, field := range test.fields {
+				if !strings.Contains(out, field) {
+					t.Errorf("%s is missing", field)
+				}
+			}
+			if len(report.Targets) != 1 || report.Targets[0].Target != test.target {
+				t.Errorf("verdicts: %+v", report.Targets)
+			}
+			if strings.HasPrefix(line, "steps") != (report.RoundSeconds == nil) {
+				t.Error("rounds of all suites but steps have a length")
+			}
+			if !strings.Contains(diag, "bench: 1/") {
+				t.Errorf("no progress: %s", diag)
+			}
+			if t.Failed() {
+				t.Log(out, diag)
+			}
+		})
+	}
+}
+
+func TestASuiteLeavesNothingBehind(t *testing.T) {
+	srv := embedtest.New(t)
+	t.Setenv("BERTH_ENDPOINTS", srv.Endpoint())
+	out, diag, code := runBench(t, "steps --steps 100 --cases ^(baseline|unlimited)"+smoke)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, diag)
+	}
+	for _, want := range []string{
+		"\nthe floor of claims ", "\nbaseline/4w/10r ", "\nunlimited/4w/10r without ", "\nTARGET ", "\ntasks without a limit where others have one ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+	nothingIsLeft(t, srv)
+}
+
+func TestWhatCantBeMeasuredIsRefusedBeforeAnythingIsStarted(t *testing.T) {
+	tests := map[string]struct {
+		code int
+		want string
+	}{
+		"queue --clients many":        {2, `--clients can't be "many"`},
+		"queue --queued 0":            {2, "--queued can't be 0"},
+		"queue --queued 2000000":      {1, "queued: 2000000 is out of range: allowed are 1 to 1000000"},
+		"queue --cases ^uncontended":  {1, "no case has a name that matches"},
+		"queue --hosts 4":             {2, "hosts"},
+		"steps --steps 0":             {2, "--steps can't be 0"},
+		"steps --steps 99":            {1, "steps: 99 is out of range: allowed are 100 to 100000"},
+		"steps --cases ^submit":       {1, "no case has a name that matches"},
+		"steps --cases (":             {2, `--cases can't be "("`},
+		"steps --clients 4":           {2, "clients"},
+		"steps --duration 0s":         {2, "--duration can't be 0"},
+		"steps -o yaml":               {2, `--output can't be "yaml"`},
+		"steps more":                  {2, `unknown argument "more"`},
+		"claims --rounds -1":          {1, "rounds: -1 is out of range"},
+		"steps --embedded --berth /x": {1, "/x"},
+	}
+	for line, test := range tests {
+		t.Run(line, func(t *testing.T) {
+			if _, diag, code := runBench(t, line); code != test.code || !strings.Contains(diag, test.want) {
+				t.Errorf("exit code %d, want %d and %q: %s", code, test.code, test.want, diag)
+			}
+		})
+	}
+}

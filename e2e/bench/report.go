@@ -1,0 +1,66 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/berthhq/berth/internal/bench"
+)
+
+// report is what was measured, and the verdicts on it.
+type report struct {
+	*bench.Report[*row]
+	Targets []verdict `json:"targets"`
+}
+
+// row is what was measured of one case. What does not apply to it is missing.
+type row struct {
+	bench.Row
+	// Queued is the number of runs in the queue.
+	Queued int `json:"queued,omitempty"`
+	// Workers run so many Steps in each load, each worker up to Concurrency at a time.
+	Workers     int `json:"workers,omitempty"`
+	Concurrency int `json:"concurrency,omitempty"`
+	Steps       int `json:"steps,omitempty"`
+
+	Submissions *submissionFigures `json:"submissions,omitempty"`
+	Admissions  *admissionFigures  `json:"admissions,omitempty"`
+	// Plan is the time that a plan takes.
+	Plan   *bench.Latency `json:"plan,omitempty"`
+	Leader *leaderFigures `json:"leader,omitempty"`
+
+	StepLoads *stepLoads `json:"step_loads,omitempty"`
+}
+
+// selected returns the rows that the configuration selects. It is an error if there are
+// none.
+func selected(cfg *bench.Config, rows []*row) ([]*row, error) {
+	var some []*row
+	for _, r := range rows {
+		if cfg.Selects(r.Name) && (!cfg.Quick || hasTarget(r.Name)) {
+			some = append(some, r)
+		}
+	}
+	if len(some) == 0 {
+		return nil, bench.ErrNoCase
+	}
+	return some, nil
+}
+
+// Summary returns the figures in a few words.
+func (r *row) Summary() []string {
+	switch {
+	case r.Submissions != nil:
+		return []string{fmt.Sprintf("%.0f/s", r.Submissions.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What)}
+	case r.Admissions != nil:
+		return []string{fmt.Sprintf("seen in %s", r.Admissions.Seen), fmt.Sprintf("%.2f × a plain put", r.Admissions.SeenToPut.Median)}
+	case r.Plan != nil:
+		return []string{r.Plan.String()}
+	case r.Leader != nil:
+		return []string{fmt.Sprintf("%.1f MB of heap, %.1f MB resident", r.Leader.Heap, r.Leader.Resident)}
+	case r.StepLoads != nil:
+		return []string{fmt.Sprintf("%.0f/s", r.StepLoads.Own.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What)}
+	}
+	return r.Row.Summary()
+}

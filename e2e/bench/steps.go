@@ -1,0 +1,377 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/store"
+)
+
+// The kinds of load of steps. What each is compared with is in brackets.
+const (
+	baseline  = "baseline"  // no limit exists (the floor of claims)
+	unlimited = "unlimited" // steps name a task that has no limit, others have one (no task)
+	limited   = "enabled"   // all are of one task, whose limit does not bind (no task)
+	mixed     = "mixed"     // one of a hundred is of such a task (no task)
+	binding   = "binding"   // all are of one task, whose limit binds (no task)
+	highest   = "high"      // as enabled, with more workers, steps and slots (no task)
+)
+
+const (
+	// stepWorkers × stepConcurrency is the usual size: so many workers, each with so
+	// many instances at a time.
+	stepWorkers, stepConcurrency = 4, 10
+	// highWorkers × highConcurrency is in flight at most under highLimit, which is more
+	// than twice that, so that it does not bind.
+	highWorkers, highConcurrency, highLimit = 8, 30, 500
+	// looseLimit is twice what is in flight at the usual size, and does not bind: an
+	// instance that has ended releases its slot while the next is being taken.
+	looseLimit = 2 * stepWorkers * stepConcurrency
+	// tightLimit is a quarter of what would be in flight.
+	tightLimit = 10
+	// mixedOf is how many steps there are for one that is limited.
+	mixedOf = 100
+	// floorClients is how many clients the floor has that the baseline is compared
+	// with.
+	floorClients = 64
+	// stepRetries let a load end well in which an attempt is lost: how many were is
+	// reported.
+	stepRetries = 3
+	// singleShare is the part of the usual steps that a worker does with one at a time.
+	singleShare = 10
+)
+
+// limitedTask is the task that has a limit, and freeTask one that has none.
+const limitedTask, freeTask = "limited", "free"
+
+// Bounds and defaults of the number of steps in a load. The case with the most workers
+// has more: fullHighSteps with --full, quickHighSteps with --quick.
+const (
+	minSteps         = mixedOf
+	maxSteps         = step.MaxItems
+	defaultSteps     = 10_000
+	quickSteps       = 2_000
+	defaultHighSteps = 20_000
+	quickHighSteps   = 4_000
+	fullHighSteps    = 100_000
+)
+
+// stepsSuite measures steps.
+func stepsSuite() suite {
+	return suite{
+		name: "steps", usage: "measure steps and workers, without limits of tasks and with them",
+		description: "Runs of steps that do nothing: no process is started for them. Each case runs in\n" +
+			"alternation with the same steps without a task on the same workers; the baseline,\n" +
+			"for which no limit exists, with the floor of claims at 64 clients.\n\n" +
+			"  baseline   4 workers, 10 at a time (4w/10r); no pool exists\n" +
+			"  unlimited  the steps name a task that has no limit, where another one has\n" +
+			"  enabled    all are of one task with limit 80: twice what is in flight, since a\n" +
+			"             slot is released while the next is taken. It does not bind\n" +
+			"  mixed      1 of 100 is of a task with limit 10, evenly among the others\n" +
+			"  binding    all are of one task with limit 10, a quarter of what could run\n" +
+			"  1w/1r      enabled, one at a time: what a slot adds where nothing is shared\n" +
+			"  high       8 workers, 30 at a time, one task with limit 500, which does not bind\n\n" +
+			"Workers and the coordinator run in this process, each on connections and under a\n" +
+			"host name of its own. All writes of the etcd are counted, also those of others.",
+		flags: append(
+			bench.Flags("measure only what has a target, in 3 rounds of 2,000 steps, and 4,000 for 8 workers",
+				"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r"),
+			&cli.IntFlag{Name: "steps", Value: defaultSteps, Usage: "`NUMBER` of steps in each load of 4 workers, 100 to 100000"},
+			&cli.BoolFlag{Name: "full", Usage: fmt.Sprintf("give 8 workers %d steps, not %d", fullHighSteps, defaultHighSteps)},
+		),
+		plan: func(c *cli.Context, cfg *bench.Config) ([]*row, error) {
+			steps, high := stepNumbers(c)
+			return stepRows(cfg, steps, high)
+		},
+		table: writeSteps,
+	}
+}
+
+// stepNumbers returns how many steps a load has, and how many that of the case with the
+// most workers.
+func stepNumbers(c *cli.Context) (steps, high int) {
+	steps, high = c.Int("steps"), defaultHighSteps
+	if c.Bool("quick") {
+		high = quickHighSteps
+		if !c.IsSet("steps") {
+			steps = quickSteps
+		}
+	}
+	if c.Bool("full") {
+		high = fullHighSteps
+	}
+	return steps, high
+}
+
+// stepRows returns the rows of steps that the configuration selects.
+func stepRows(cfg *bench.Config, steps, high int) ([]*row, error) {
+	if err := errors.Join(cfg.Fill(), bench.InRange("steps", steps, minSteps, maxSteps)); err != nil {
+		return nil, err
+	}
+	usual := func(kind string, limit int) *row { return stepRow(kind, stepWorkers, stepConcurrency, steps, limit) }
+	return selected(cfg, []*row{
+		usual(baseline, 0),
+		usual(unlimited, looseLimit),
+		usual(limited, looseLimit),
+		usual(mixed, tightLimit),
+		usual(binding, tightLimit),
+		stepRow(limited, 1, 1, max(minSteps, steps/singleShare), looseLimit),
+		stepRow(highest, highWorkers, highConcurrency, high, highLimit),
+	})
+}
+
+func stepRow(kind string, workers, concurrency, steps, limit int) *row {
+	return &row{
+		Row: bench.Row{Case: bench.Case{
+			Name: fmt.Sprintf("%s/%dw/%dr", kind, workers, concurrency), Kind: kind, Limit: limit,
+		}},
+		Workers: workers, Concurrency: concurrency, Steps: steps,
+	}
+}
+
+// stepSpecs are the steps of a run of n instances that do nothing.
+func stepSpecs(kind string, n int) []step.Spec {
+	switch kind {
+	case unlimited:
+		return []step.Spec{fanOf("steps", n, freeTask)}
+	case limited, binding, highest:
+		return []step.Spec{fanOf("steps", n, limitedTask)}
+	case mixed:
+		return mixedSpecs(n)
+	}
+	return []step.Spec{fanOf("steps", n, "")}
+}
+
+// plainSpecs are the same without tasks.
+func plainSpecs(kind string, n int) []step.Spec {
+	specs := stepSpecs(kind, n)
+	for i := range specs {
+		specs[i].Task = step.Task{}
+	}
+	return specs
+}
+
+// mixedSpecs returns steps of which one of a hundred is limited, evenly among the
+// others: a run's steps are taken in their order, so each hundred are two steps.
+func mixedSpecs(n int) []step.Spec {
+	var specs []step.Spec
+	pieces := min(max(1, n/mixedOf), step.MaxSteps/2)
+	for i := range pieces {
+		size := bench.Share(n, pieces, i)
+		some := max(1, size/mixedOf)
+		specs = append(specs,
+			fanOf(fmt.Sprintf("free-%d", i), size-some, freeTask),
+			fanOf(fmt.Sprintf("limited-%d", i), some, limitedTask))
+	}
+	return specs
+}
+
+func fanOf(name string, n int, task string) step.Spec {
+	return step.Spec{
+		Name: name, Task: step.Task{Name: task}, Command: []string{"true"}, Retries: stepRetries,
+		Items: &step.Items{Range: &step.Range{From: 1, To: int64(n), By: 1}},
+	}
+}
+
+// stepPool returns the pool of a case, that of the limited task. Without a limit there
+// is none.
+func (r *row) stepPool() string {
+	if r.Limit == 0 {
+		return ""
+	}
+	return step.TaskPool(limitedTask)
+}
+
+// stepRound is a round of steps: the reference, which for the baseline is the floor, and
+// the case.
+type stepRound struct {
+	floor    bench.Outcome
+	ref, own stepOutcome
+}
+
+// measureSteps measures a case in alternation with the same without limits, on the same
+// workers; the baseline with the floor.
+func (r *runner) measureSteps(ctx context.Context, row *row) (err error) {
+	f, err := bench.Labeled(ctx, "case", func(ctx context.Context) (*fleet, error) { return r.openFleet(ctx, row) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	var floor bench.Load
+	if row.Kind == baseline {
+		if floor, err = r.Floor(floorClients, 1); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, floor.Driver.Close()) }()
+	}
+	before, err := ownMemory()
+	if err != nil {
+		before = memoryUse{} // not known on this system
+	}
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // resets the peak
+	var rounds []stepRound
+	for range r.Rounds {
+		p, err := r.measureRound(ctx, row, f, floor)
+		if err != nil {
+			return err
+		}
+		rounds = append(rounds, p)
+	}
+	row.fillSteps(rounds)
+	return r.fillSizes(ctx, row.StepLoads, before)
+}
+
+func (r *runner) measureRound(ctx context.Context, row *row, f *fleet, floor bench.Load) (p stepRound, err error) {
+	if row.Kind == baseline {
+		if p.floor, err = bench.Labeled(ctx, "reference", floor.Round); err != nil {
+			return p, fmt.Errorf("floor: %w", err)
+		}
+	} else {
+		p.ref, err = bench.Labeled(ctx, "reference", func(ctx context.Context) (stepOutcome, error) {
+			return f.load(ctx, row.Kind, row.Steps, plainSpecs)
+		})
+		if err != nil {
+			return p, fmt.Errorf("without limits: %w", err)
+		}
+	}
+	p.own, err = bench.Labeled(ctx, "case", func(ctx context.Context) (stepOutcome, error) {
+		return f.load(ctx, row.Kind, row.Steps, stepSpecs)
+	})
+	return p, err
+}
+
+const (
+	// stepPatience is how long a load may take, and stepPatienceEach how long for each
+	// step.
+	stepPatience     = time.Minute
+	stepPatienceEach = 10 * time.Millisecond
+	// warmSteps is the part of a load that is run before it, and does not count: then
+	// the work of the load before is finished, and leases exist.
+	warmSteps = 10
+)
+
+// stepOutcome is what was measured of one load.
+type stepOutcome struct {
+	perSecond      float64
+	perWorker      []float64
+	take, complete []time.Duration
+	counts         stepCounts // from the submission to the last release
+	released       int        // claims of slots that were released
+	inVain         int        // attempts that did not end well
+}
+
+// load runs n steps in a run, after some that do not count.
+func (f *fleet) load(ctx context.Context, kind string, n int, specs func(kind string, n int) []step.Spec) (stepOutcome, error) {
+	if _, err := f.once(ctx, specs(kind, max(minSteps, n/warmSteps))); err != nil {
+		return stepOutcome{}, err
+	}
+	return f.once(ctx, specs(kind, n))
+}
+
+// once runs steps, and waits until none of them is left.
+func (f *fleet) once(ctx context.Context, specs []step.Spec) (o stepOutcome, err error) {
+	g, err := step.NewGraph(specs)
+	if err != nil {
+		return o, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stepPatience+time.Duration(g.Total())*stepPatienceEach)
+	defer cancel()
+	if err := f.settle(ctx); err != nil {
+		return o, err
+	}
+	before, err := f.count(ctx)
+	if err != nil {
+		return o, err
+	}
+	for _, w := range f.workers {
+		w.jobs.times()
+	}
+	id := newID()
+	if _, _, err := f.steps.Submit(ctx, f.runs, id, run.Spec{}, g); err != nil {
+		return o, err
+	}
+	begun := time.Now()
+	r, err := f.ends.wait(ctx, id)
+	switch {
+	case err != nil:
+		return o, err
+	case r.Status != run.Succeeded:
+		_, why := f.attempts(ctx, id)
+		return o, errors.Join(fmt.Errorf("the run is %s: %s", r.Status, r.Error), why)
+	}
+	if err := f.settle(ctx); err != nil {
+		return o, err
+	}
+	after, err := f.count(ctx)
+	if err != nil {
+		return o, err
+	}
+	o.counts = after.plus(before, -1)
+	o.released = int(o.counts.claims) // nothing is held any more
+	if err := f.sum(&o, begun, g.Total()); err != nil {
+		return o, err
+	}
+	attempts, err := f.attempts(ctx, id)
+	if err != nil {
+		return o, err
+	}
+	o.inVain = attempts - g.Total()
+	return o, f.tidy(ctx, id)
+}
+
+// sum adds the workers' times. If a step was done twice or never, they mean nothing.
+func (f *fleet) sum(o *stepOutcome, begun time.Time, n int) error {
+	var last time.Time
+	var counts []int
+	for _, w := range f.workers {
+		t := w.jobs.times()
+		o.take, o.complete = append(o.take, t.take...), append(o.complete, t.complete...)
+		counts = append(counts, len(t.complete))
+		if t.last.After(last) {
+			last = t.last
+		}
+	}
+	if len(o.take) != n || len(o.complete) != n {
+		return fmt.Errorf("%d steps were begun and %d have ended, of %d", len(o.take), len(o.complete), n)
+	}
+	seconds := last.Sub(begun).Seconds()
+	if seconds <= 0 {
+		return fmt.Errorf("%d steps have ended before they were all submitted: too few to measure", n)
+	}
+	o.perSecond = float64(n) / seconds
+	for _, c := range counts {
+		o.perWorker = append(o.perWorker, float64(c)/seconds)
+	}
+	slices.Sort(o.perWorker)
+	return nil
+}
+
+// attempts counts the attempts of a run's steps. A step that has failed is an error.
+func (f *fleet) attempts(ctx context.Context, id string) (n int, err error) {
+	all, err := store.ReadAll(ctx, f.conn, f.steps.Keys.Steps(id))
+	if err != nil {
+		return 0, err
+	}
+	for _, kv := range all.KVs {
+		i, err := step.Decode(f.steps.Keys, kv)
+		switch {
+		case err != nil:
+			return 0, err
+		case i.Status == step.Failed:
+			return 0, fmt.Errorf("attempt %d of %s on %s: %s", i.Attempt, i.Text(), i.Executor.Host, i.Error)
+		}
+		n += i.Attempt
+	}
+	return n, nil
+}

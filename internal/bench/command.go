@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/config"
+)
+
+// Flags of all benchmarks that [Run] reads.
+const (
+	embeddedFlag = "embedded"
+	profileFlag  = "cpuprofile"
+)
+
+// What --quick sets for durations and rounds that are not given.
+const (
+	quickDuration = 500 * time.Millisecond
+	quickRounds   = 3
+)
+
+// Flags are those of all benchmarks. Quick and duration are the usages of these flags,
+// the example is a name of a case.
+func Flags(quick, duration, example string) []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: embeddedFlag, Usage: "measure on an etcd that is started for this, in a process of its own, with fsync"},
+		&cli.BoolFlag{Name: "quick", Usage: quick},
+		&cli.DurationFlag{Name: "duration", Value: DefaultDuration, Usage: duration},
+		&cli.IntFlag{Name: "rounds", Value: DefaultRounds, Usage: "`NUMBER` of rounds of each case"},
+		&cli.StringFlag{Name: "cases", Usage: "measure only cases whose name matches `REGEXP`; names are like " + example},
+		&cli.PathFlag{Name: profileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
+	}
+}
+
+// DurationUsage is the usage of --duration where all loads last as long.
+const DurationUsage = "`TIME` of each load in a round"
+
+// ClientsFlag is that of benchmarks with loads of several sizes.
+func ClientsFlag(sizes []int) cli.Flag {
+	return &cli.StringFlag{Name: "clients", Value: joinInts(sizes), Usage: "`NUMBERS` of clients, comma-separated"}
+}
+
+// ClaimsFlags are those of benchmarks of claims. Quick is the usage of that flag.
+func ClaimsFlags(quick string) []cli.Flag {
+	return append(Flags(quick, DurationUsage, "uncontended/go/64c/1h/1p"),
+		ClientsFlag(DefaultClients),
+		&cli.StringFlag{Name: "hosts", Value: joinInts(DefaultHosts), Usage: "`NUMBERS` of hosts, comma-separated"},
+		&cli.IntFlag{Name: "history", Usage: "compare the throughput after this `NUMBER` of claims with that of the first; 0 leaves that out"},
+		&cli.IntFlag{Name: "held-claims", Value: DefaultHeldClaims, Usage: "`NUMBER` of claims that a sidecar holds while its memory is read"},
+	)
+}
+
+// FromFlags returns what to measure, as far as the flags of a command state it. Its
+// errors are about the command line. The other flags that are given can't be 0, which
+// would be the default.
+func FromFlags(c *cli.Context, others ...string) (Config, error) {
+	for _, flag := range append(others, "duration", "rounds", "held-claims") {
+		if v := c.Value(flag); c.IsSet(flag) && (v == 0 || v == time.Duration(0)) {
+			return Config{}, fmt.Errorf("--%s can't be 0", flag)
+		}
+	}
+	cfg := Config{
+		Duration: c.Duration("duration"), Rounds: c.Int("rounds"), Quick: c.Bool("quick"),
+		History: c.Int("history"), HeldClaims: c.Int("held-claims"),
+	}
+	if cfg.Quick && !c.IsSet("duration") {
+		cfg.Duration = quickDuration
+	}
+	if cfg.Quick && !c.IsSet("rounds") {
+		cfg.Rounds = quickRounds
+	}
+	var err error
+	if pattern := c.String("cases"); pattern != "" {
+		if cfg.Cases, err = regexp.Compile(pattern); err != nil {
+			return cfg, fmt.Errorf("--cases can't be %q: %w", pattern, err)
+		}
+	}
+	if cfg.Clients, err = splitInts(c, "clients"); err != nil {
+		return cfg, err
+	}
+	cfg.Hosts, err = splitInts(c, "hosts")
+	return cfg, err
+}
+
+func joinInts(numbers []int) string {
+	all := make([]string, len(numbers))
+	for i, n := range numbers {
+		all[i] = strconv.Itoa(n)
+	}
+	return strings.Join(all, ",")
+}
+
+// splitInts returns the numbers of a flag, none if the command does not have it.
+func splitInts(c *cli.Context, flag string) ([]int, error) {
+	text, ok := c.Value(flag).(string)
+	if !ok {
+		return nil, nil
+	}
+	var all []int
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("--%s can't be %q: it must be numbers such as 1,16,64", flag, text)
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// Run connects to the etcd of a command's settings, or starts one if that is wanted,
+// and measures with a function until the process is interrupted. The configuration is
+// checked by then: starting an etcd takes a while.
+func Run(c *cli.Context, program *Program, cfg Config, measure func(context.Context, *Runner) error) (err error) {
+	ctx, stop := signal.NotifyContext(c.Context, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if program.settings, err = config.Load(config.FromCLI(c), config.Common, config.Etcd); err != nil {
+		return err
+	}
+	s := program.settings
+	tls, err := s.ClientTLS()
+	if err != nil {
+		return err
+	}
+	cfg.Etcd = berth.Options{
+		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
+	}
+	if c.Bool(embeddedFlag) {
+		etcd, endpoint, failed := program.startEtcd(ctx)
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, etcd.Stop()) }()
+		cfg.Etcd = berth.Options{Endpoints: []string{endpoint}, Prefix: s.Prefix}
+		program.settings = config.Settings{}
+	}
+	return interrupted(ctx, profiled(c.Path(profileFlag), func() error {
+		r, err := NewRunner(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return errors.Join(measure(ctx, r), r.Close())
+	}))
+}
+
+// interrupted returns an error about the interruption in place of what that led to.
+func interrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return errors.New("interrupted: what is printed was measured before")
+	}
+	return err
+}
+
+// profiled writes a CPU profile of a function to a file, if it has a name. In it, the
+// label "load" separates berth's part ("case") from that of the floor ("reference").
+func profiled(path string, do func() error) error {
+	if path == "" {
+		return do()
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	err = do()
+	pprof.StopCPUProfile()
+	return errors.Join(err, f.Close())
+}
