@@ -154,7 +154,7 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 	l := newEndedLog()
 	why := problem.New(problem.ClaimLost, "lost")
-	l.add("a", why, 0)
+	l.add("a", 1, why, 0)
 	if got := l.why("a", keepEnded-1); got != why {
 		t.Errorf("%v", got)
 	}
@@ -162,7 +162,7 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 		t.Errorf("for ever: %v", got)
 	}
 	for i := range maxEnded + 100 {
-		l.add(strconv.Itoa(i), why, time.Duration(i))
+		l.add(strconv.Itoa(i), 1, why, time.Duration(i))
 	}
 	if len(l.byID) != maxEnded || len(l.order) != maxEnded || l.why("99", 200) != nil || l.why("100", 200) == nil {
 		t.Errorf("%d are kept, in a list of %d", len(l.byID), len(l.order))
@@ -171,7 +171,7 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 	if l.why("100", 200) != nil {
 		t.Error("what was forgotten is there")
 	}
-	l.add("late", why, 2*keepEnded)
+	l.add("late", 1, why, 2*keepEnded)
 	if len(l.byID) != 1 {
 		t.Errorf("%d are kept that nobody asks for", len(l.byID))
 	}

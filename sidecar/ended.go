@@ -23,6 +23,7 @@ type endedLog struct {
 }
 
 type endedClaim struct {
+	fence int64
 	why   *problem.Error
 	until time.Duration
 }
@@ -30,8 +31,8 @@ type endedClaim struct {
 func newEndedLog() endedLog { return endedLog{byID: map[string]endedClaim{}} }
 
 // add remembers a claim.
-func (l *endedLog) add(id string, why *problem.Error, now time.Duration) {
-	l.byID[id] = endedClaim{why: why, until: now + keepEnded}
+func (l *endedLog) add(id string, fence int64, why *problem.Error, now time.Duration) {
+	l.byID[id] = endedClaim{fence: fence, why: why, until: now + keepEnded}
 	l.order = append(l.order, id)
 	for len(l.order) > maxEnded || len(l.order) > 0 && l.stale(l.order[0], now) {
 		delete(l.byID, l.order[0])
@@ -50,6 +51,11 @@ func (l *endedLog) why(id string, now time.Duration) *problem.Error {
 		return nil
 	}
 	return l.byID[id].why
+}
+
+// has reports whether the claim with a fence is known to have ended.
+func (l *endedLog) has(id string, fence int64, now time.Duration) bool {
+	return !l.stale(id, now) && l.byID[id].fence == fence
 }
 
 // forget forgets a claim whose id is used again.

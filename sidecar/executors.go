@@ -194,7 +194,7 @@ func (x *executors) drop(e *executor) {
 		x.files.remove(fileOf(e.id))
 	}
 	if e.why != nil {
-		x.ended.add(attempt(e.id, e.fence), e.why, x.clock.Now())
+		x.ended.add(attempt(e.id, e.fence), e.fence, e.why, x.clock.Now())
 	}
 }
 

@@ -119,27 +119,31 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 }
 
 // elsewhere looks for a claim that no client holds here: it is not_holder if another
-// has it, or waits, or a run, and err otherwise. Own is a claim that the view shows as held
-// through this server. Unless fence is 0, only a claim that has it counts.
-func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) (own bool, _ error) {
+// has it, or waits, or a run, and err otherwise. Own is the fence of a claim that the view
+// shows as held through this server, and 0 if there is none. Unless fence is 0, only a
+// claim that has it counts.
+func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) (own int64, _ error) {
 	why, lookErr := s.why(ctx, id)
 	switch {
 	case problem.CodeOf(lookErr) == problem.ClaimNotFound:
-		return false, err
+		return 0, err
 	case lookErr != nil:
-		return false, lookErr
+		return 0, lookErr
 	}
 	c := why.Claim
 	if fence != 0 && c.Fence != fence {
-		return false, err
+		return 0, err
 	}
 	if c.ofRun {
-		return false, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is given back when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
+		return 0, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is given back when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
 	}
 	if !s.owns(c) {
-		return false, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
+		return 0, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
 	}
-	return c.State == StateHeld, err
+	if c.State != StateHeld {
+		return 0, err
+	}
+	return c.Fence, err
 }
 
 // revokeClaim answers POST /v1/claims/{id}/revoke.
@@ -192,7 +196,7 @@ func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
 		return err
 	}
 	own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
-	if err == nil && own {
+	if err == nil && own != 0 {
 		err = problem.New(problem.NotHolder, "claim %q is held by this instance, and by no client of this server: revoke it", in.ID)
 	}
 	return err
@@ -216,7 +220,7 @@ func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, er
 			return nil, err
 		}
 		own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
-		if err != nil || !own {
+		if err != nil || own == 0 || s.holders.hasEnded(in.ID, own) { // its slots are freed with its lease
 			return nil, err
 		}
 		if len(a.waits.of(in.ID)) == 0 {

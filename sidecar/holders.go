@@ -127,7 +127,7 @@ func (hs *holders) drop(h *holder) {
 	}
 	hs.forget(h)
 	if h.why != nil {
-		hs.ended.add(h.claim.ID, h.why, hs.clock.Now())
+		hs.ended.add(h.claim.ID, h.claim.Fence(), h.why, hs.clock.Now())
 	}
 	hs.publish(EventClaimReleased, h)
 }
@@ -162,6 +162,13 @@ func (hs *holders) held(id string) (*holder, error) {
 		return nil, problem.New(problem.ClaimNotFound, "claim %s is being released", quote(id))
 	}
 	return h, nil
+}
+
+// hasEnded reports whether the claim with a fence was held here and was lost, or revoked.
+func (hs *holders) hasEnded(id string, fence int64) bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.ended.has(id, fence, hs.clock.Now())
 }
 
 // problemError returns the problem in an error.

@@ -164,3 +164,29 @@ func seen(t *testing.T, s *session, id string) {
 		}
 	}
 }
+
+// The server finds out by its own clock that a claim is lost. Until etcd has ended the
+// lease, or cannot be asked, the pools still show the claim as held.
+func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T) {
+	a, s := behindTheDoor(t)
+	limit := 1
+	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.claim(t.Context(), nil, ClaimRequest{ID: "mine", Pools: Slots{"db": 1}}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := s.holders.find("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.holders.mu.Lock()
+	h.why = problem.New(problem.ClaimLost, "the lease has ended")
+	s.holders.drop(h)
+	s.holders.mu.Unlock()
+	for _, fence := range []int64{0, h.claim.Fence()} {
+		if _, err := a.releaseClaim(t.Context(), &releaseInput{ID: "mine", Fence: fence}); err != nil {
+			t.Errorf("fence %d: %v", fence, err)
+		}
+	}
+}
