@@ -196,7 +196,7 @@ var barred = []struct {
 			"testing", "go.uber.org/goleak", "pgregory.net/rapid",
 			"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal/testscript",
 			module + "/internal/store/embed/embedtest", module + "/internal/store/storetest", module + "/internal/testcert",
-			module + "/internal/browser", "github.com/chromedp/...",
+			module + "/internal/browser", "github.com/chromedp/...", "github.com/prometheus/prometheus/...",
 		},
 		"it is for tests only",
 	},
