@@ -120,10 +120,10 @@ func (c *Client) Instance() string { return c.opts.Instance }
 // that are gone. It asks etcd, for 2 s at most: what that has not told by then is
 // missing. With an error comes what is known without it.
 func (c *Client) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
-	return leaseEnds(ctx, c.backend, ids)
+	return lease.Ends(ctx, c.backend, ids)
 }
 
 // Hosts returns all instances that are seen now, by host and name.
 func (c *Client) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
-	return hosts(ctx, c.backend, c.keys)
+	return lease.Instances(ctx, c.backend, c.keys)
 }

@@ -1,8 +1,13 @@
 package lease
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -49,4 +54,47 @@ func decodeListing(key string, data []byte) (listing, error) {
 		return listing{}, &store.CorruptError{Key: key, Reason: errors.New("it lacks a token, an instance or a duration")}
 	}
 	return l, nil
+}
+
+const (
+	// leaseReads is how many leases etcd is asked about at once: so that 10,000 are
+	// a matter of a second, and etcd has time for others.
+	leaseReads = 32
+	// leaseReadTime bounds the time for all of them.
+	leaseReadTime = 2 * time.Second
+)
+
+// Ends returns how long leases live unless they are renewed; 0 if a lease has ended.
+// Leases about which etcd does not answer within [leaseReadTime] are left out.
+func Ends(ctx context.Context, b store.Backend, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // claims share leases
+	limited, cancel := context.WithTimeout(ctx, leaseReadTime)
+	defer cancel()
+	asking, all := errgroup.WithContext(limited)
+	asking.SetLimit(leaseReads)
+	var mu sync.Mutex // guards ends
+	ends := make(map[store.LeaseID]time.Duration, len(ids))
+	for _, id := range ids {
+		if all.Err() != nil {
+			break
+		}
+		asking.Go(func() error {
+			left, err := b.TimeToLive(all, id)
+			if err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ends[id] = left // 0 if it is gone
+			return nil
+		})
+	}
+	err := asking.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ends, context.Cause(ctx)
+	case err != nil && limited.Err() == nil:
+		return ends, store.Problem("the leases could not be read", err)
+	}
+	return ends, nil
 }

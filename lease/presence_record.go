@@ -1,7 +1,11 @@
 package lease
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,4 +65,28 @@ func DecodePresence(keys store.Keys, key string, value []byte) (PresenceRecord, 
 	}
 	v.Host, v.Instance = host, instance
 	return v.PresenceRecord, nil
+}
+
+// Instances returns the instances that have a presence key, by host and name. Keys that
+// can't be read are left out of the list; the error joins a [*store.CorruptError] for
+// each.
+func Instances(ctx context.Context, b store.Backend, keys store.Keys) ([]PresenceRecord, error) {
+	s, err := store.ReadAll(ctx, b, keys.Hosts())
+	if err != nil {
+		return nil, store.Problem("the hosts could not be read", err)
+	}
+	var all []PresenceRecord
+	var errs []error
+	for _, kv := range s.KVs {
+		r, err := DecodePresence(keys, string(kv.Key), kv.Value)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b PresenceRecord) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Instance, b.Instance))
+	})
+	return all, errors.Join(errs...)
 }

@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -126,4 +128,26 @@ func (v *view) verifyClaim(cv *claimView, report func(key, format string, args .
 	if !maps.Equal(sum, rec.Pools) {
 		report(main, "claim %q claimed %v and holds %v", id, rec.Pools, sum)
 	}
+}
+
+// Stuck returns the keys on some leases that nothing would ever delete, because etcd does
+// not have the lease.
+func (r Registry) Stuck(ctx context.Context, ids []store.LeaseID) ([]Violation, error) {
+	// The leases are read before the keys: the keys of a lease that has ended are deleted.
+	gone := map[store.LeaseID]bool{}
+	for _, id := range ids {
+		_, err := r.Backend.TimeToLive(ctx, id)
+		if err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
+			return nil, store.Problem("the leases could not be read", err)
+		}
+		gone[id] = err != nil
+	}
+	if len(gone) == 0 {
+		return nil, nil
+	}
+	all, err := Read(ctx, r.Backend, r.Keys)
+	if err != nil {
+		return nil, store.Problem("the pools could not be read", err)
+	}
+	return all.OnLeases(gone), nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/ui"
 )
@@ -39,6 +40,7 @@ type api struct {
 // session is what there is once etcd has answered.
 type session struct {
 	client  *berth.Client
+	reader  *inspect.Reader
 	holders *holders
 	runs    *executors
 	hub     *hub
@@ -49,7 +51,7 @@ type session struct {
 
 func newSession(client *berth.Client, hs *holders, xs *executors, h *hub) *session {
 	return &session{
-		client: client, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
+		client: client, reader: &inspect.Reader{Source: client, Runs: xs.store, Steps: xs.steps}, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
 		shown: &ui.Session{Client: client, Runs: xs.store, Steps: xs.steps},
 	}
 }
@@ -72,6 +74,7 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	// The type of errors that huma would use is none that is ever answered.
 	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorModel")
 	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorDetail")
+	leaderMayBeNull(h.OpenAPI())
 	openAnswers(h.OpenAPI())
 	var err error
 	if a.yaml, err = h.OpenAPI().YAML(); err != nil {
@@ -114,7 +117,7 @@ func apiConfig(version string) huma.Config {
 				Description: "Claims slots of named pools, all or none, and gives them back. Queues runs, which are admitted under limits, and keeps watch over their executors.",
 			},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer),
+				Schemas: newSchemas(),
 				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {
 					Type: "http", Scheme: "bearer",
 					Description: "The token of the server's settings. The unix socket needs none.",

@@ -9,8 +9,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/berthhq/berth"
-	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/internal/inspect"
 )
 
 // Claim claims slots, and returns when they are granted or refused. If ctx ends
@@ -26,7 +25,7 @@ func (c *Client) Claim(ctx context.Context, r ClaimRequest) (*Claim, error) {
 		return claim, err
 	}
 	if again, err := c.Renew(ctx, claim.ID, RenewRequest{Fence: claim.Fence}); err == nil {
-		claim.until = max(claim.until, again.until)
+		claim.Deadline = max(claim.Deadline, again.Deadline)
 	} // else its holder is told when it renews
 	return claim, nil
 }
@@ -51,16 +50,9 @@ func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*C
 		return nil, sent, err
 	}
 	if claim.TrustedFor != nil && *claim.TrustedFor > 0 {
-		claim.until = sent + milliseconds(*claim.TrustedFor)
+		claim.Deadline = sent + inspect.Milliseconds(*claim.TrustedFor)
 	}
 	return &claim, sent, nil
-}
-
-// milliseconds makes a time of what was answered, whatever that is: none of less
-// than 0, and none that is longer than a claim can be trusted at all.
-func milliseconds(n int64) time.Duration {
-	const most = berth.MaxWait + pool.MaxLeaseDuration
-	return time.Duration(min(max(0, n), most.Milliseconds())) * time.Millisecond
 }
 
 func claimPath(id string) string { return claimsPath + "/" + escape(id) }

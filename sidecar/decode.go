@@ -71,7 +71,7 @@ func typeMessage(wrong *json.UnmarshalTypeError, t reflect.Type) string {
 		t = t.Elem()
 	}
 	what := takes(t)
-	if name := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]; t == durationType && name == reserveAfterName {
+	if name := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]; t == reflect.TypeFor[Duration]() && name == reserveAfterName {
 		what += `, or "-1" for never`
 	}
 	given := wrong.Value
@@ -92,11 +92,11 @@ const reserveAfterName = "reserve_after"
 // takes says what a field of a type takes.
 func takes(t reflect.Type) string {
 	switch {
-	case t == durationType:
+	case t == reflect.TypeFor[Duration]():
 		return `a duration such as "30s", "5m" or "1h30m"`
 	case t == instantType:
 		return "a " + run.Instant{}.TypeName()
-	case t == slotsType:
+	case t == reflect.TypeFor[Slots]():
 		return `an object with a number of slots for each pool, as {"pool": 1}`
 	case t.Kind() == reflect.String:
 		return "a string"

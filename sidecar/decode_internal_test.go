@@ -63,7 +63,7 @@ func refusalOf[T any](body string) (field, message string) {
 func durationFields[T any]() []string {
 	var all []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
-		if slices.Contains([]reflect.Type{durationType, reflect.PointerTo(durationType)}, f.Type) {
+		if slices.Contains([]reflect.Type{reflect.TypeFor[Duration](), reflect.PointerTo(reflect.TypeFor[Duration]())}, f.Type) {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			all = append(all, name)
 		}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/lease"
-	"github.com/berthhq/berth/pool"
 )
 
 // poolsOf names the pools of a claim.
@@ -34,7 +33,7 @@ func (hs *holders) answer(h *holder, begun time.Time) Claim {
 		ID: h.claim.ID, State: StateHeld, Pools: h.claim.Slots, Priority: h.claim.Priority,
 		Fence: h.claim.Fence(), ClaimedAt: h.claim.ClaimedAt, LeaseDuration: Duration(h.lease),
 	}
-	c.setHolder(h.claim.Holder)
+	c.SetHolder(h.claim.Holder)
 	c.PID = h.bind.proc.pid
 	if h.releasing {
 		c.State = StateReleasing
@@ -57,64 +56,4 @@ func (hs *holders) answer(h *holder, begun time.Time) Claim {
 	*c.TrustedFor = validFor(begun, now, left)
 	c.Grace = grace.Milliseconds()
 	return c
-}
-
-// setHolder tells who holds a claim, or waits for it.
-func (c *Claim) setHolder(h pool.Holder) {
-	c.Host, c.Instance = h.Host, h.Instance
-	c.RunID, c.StepKey, c.PID, c.Labels = h.Run, h.Step, h.PID, h.Labels
-}
-
-// claimOfHolder tells of a claim that is held anywhere.
-func claimOfHolder(h pool.HolderStatus) Claim {
-	c := Claim{
-		ID: h.Claim, State: StateHeld, Pools: h.Pools, Priority: h.Priority,
-		Fence: h.Fence, ClaimedAt: h.Since,
-	}
-	if c.Pools == nil { // its main key can't be read
-		c.Pools = Slots{}
-	}
-	c.setHolder(h.Holder)
-	c.ofRun = executes(h.Bind)
-	return c
-}
-
-// claimOfWaiter tells of a claim that waits anywhere.
-func claimOfWaiter(w pool.WaiterStatus) Claim {
-	c := Claim{
-		ID: w.Claim, State: StateWaiting, Pools: w.Pools, Priority: w.Priority,
-		QueuedAt: w.Since, Position: w.Position, Reason: w.Reason,
-	}
-	c.setHolder(w.Holder)
-	return c
-}
-
-func poolOf(s pool.Status) Pool {
-	return Pool{
-		Name: s.Name, Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
-		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter), Paused: s.Paused,
-		Survives: survives(s.LeaseDuration), Deleted: s.Deleted, Problem: s.Problem,
-	}
-}
-
-// survives is about how long etcd may be away without a holder being stopped.
-func survives(leaseDuration time.Duration) Duration {
-	return Duration(lease.Survives(leaseDuration, lease.StopGrace(leaseDuration)).Truncate(time.Millisecond))
-}
-
-// holderOf tells of a holder of a pool. What is left of its lease is told by
-// another.
-func holderOf(h pool.HolderStatus) Holder {
-	return Holder{
-		Claim: h.Claim, Host: h.Host, Instance: h.Instance, RunID: h.Run, StepKey: h.Step,
-		PID: h.PID, Labels: h.Labels, Slots: h.Slots, Since: h.Since, Fence: h.Fence,
-	}
-}
-
-func waiterOf(w pool.WaiterStatus) Waiter {
-	return Waiter{
-		Claim: w.Claim, Host: w.Host, Instance: w.Instance, RunID: w.Run, StepKey: w.Step,
-		PID: w.PID, Labels: w.Labels, Slots: w.Slots, Position: w.Position, Priority: w.Priority,
-		Since: w.Since, Reason: w.Reason,
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -250,7 +251,7 @@ func (x *executors) answer(e *executor, begun time.Time) StartedRun {
 	defer x.mu.Unlock()
 	a := StartedRun{Trusted: x.trust(e, begun), TTL: Duration(e.ttl)}
 	if e.run != nil {
-		a.Run = RunOf(e.run)
+		a.Run = inspect.RunOf(e.run)
 	}
 	return a
 }

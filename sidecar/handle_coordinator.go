@@ -5,6 +5,8 @@ import (
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/berthhq/berth/internal/inspect"
 )
 
 const coordinatorPath = "/v1/coordinator"
@@ -19,7 +21,7 @@ func (a *api) getCoordinator(ctx context.Context, _ *struct{}) (*output[Coordina
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(CoordinatorOf(all), nil)
+	return outputOf(inspect.CoordinatorOf(all), nil)
 }
 
 // registerCoordinator registers the endpoint of the coordinator.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -82,16 +83,10 @@ func (s *session) why(ctx context.Context, id string) (Why, error) {
 		return Why{}, err
 	}
 	w, err := s.client.Why(ctx, id)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Why{}, err
-	case w.Held != nil:
-		return Why{Claim: claimOfHolder(*w.Held)}, nil
 	}
-	reason := reasonOf(w.Reason)
-	why := Why{Claim: claimOfWaiter(*w.Waiter), Reason: &reason}
-	why.Claim.Reason = reason.Text
-	return why, nil
+	return inspect.WhyOf(w), nil
 }
 
 // renewClaim answers POST /v1/claims/{id}/renew.
@@ -134,7 +129,7 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 	if fence != 0 && c.Fence != fence {
 		return 0, err
 	}
-	if c.ofRun {
+	if executes(c.Bind) {
 		return 0, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is given back when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
 	}
 	if !s.owns(c) {

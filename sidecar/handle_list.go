@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -37,10 +38,10 @@ func (a *api) listClaims(ctx context.Context, in *listInput) (*output[List[Claim
 	}
 	var page claimPage
 	for _, h := range holders {
-		page.add(in, after, claimOfHolder(h))
+		page.add(in, after, inspect.HeldClaimOf(h))
 	}
 	for _, w := range waiters {
-		page.add(in, after, claimOfWaiter(w))
+		page.add(in, after, inspect.WaitingClaimOf(w))
 	}
 	list := page.cut(in.Limit)
 	for i, c := range list.Items {

@@ -8,17 +8,13 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/pool"
 )
 
 const poolsPath = "/v1/pools"
 
 var poolType = reflect.TypeFor[Pool]()
-
-// maxListed bounds the holders and the waiters that a pool is shown with; the
-// list of claims has them all.
-const maxListed = 1000
 
 // poolInput is the input of an endpoint of one pool.
 type poolInput struct {
@@ -41,11 +37,7 @@ func (a *api) listPools(ctx context.Context, _ *struct{}) (*output[List[Pool]], 
 	if err != nil {
 		return nil, err
 	}
-	list := List[Pool]{Items: make([]Pool, len(all))}
-	for i, p := range all {
-		list.Items[i] = poolOf(p)
-	}
-	return outputOf(list, nil)
+	return outputOf(inspect.ListOf(all, inspect.PoolOf), nil)
 }
 
 // getPool answers GET /v1/pools/{pool}.
@@ -57,48 +49,7 @@ func (a *api) getPool(ctx context.Context, in *poolInput) (*output[PoolDetail], 
 	if err := pool.ValidateName(in.Pool); err != nil {
 		return nil, err
 	}
-	p, err := s.client.Pool(ctx, in.Pool)
-	if err != nil {
-		return nil, err
-	}
-	holders := p.Holders[:min(len(p.Holders), maxListed)]
-	return outputOf(poolDetailOf(p, s.expiries(ctx, holders)), nil)
-}
-
-// leaseEnds tells how long leases still live, as far as that is known.
-type leaseEnds map[store.LeaseID]time.Duration
-
-// expiries asks etcd when the leases of holders end. They are worth showing, and
-// no reason to fail.
-func (s *session) expiries(ctx context.Context, holders []pool.HolderStatus) leaseEnds {
-	ids := make([]store.LeaseID, len(holders))
-	for i, h := range holders {
-		ids[i] = h.Lease
-	}
-	ends, _ := s.client.LeaseEnds(ctx, ids) // what is missing is told
-	return ends
-}
-
-// poolDetailOf tells of a pool, and what it leaves out.
-func poolDetailOf(p pool.Detail, ends leaseEnds) PoolDetail {
-	holders, waiters := p.Holders[:min(len(p.Holders), maxListed)], p.Waiters[:min(len(p.Waiters), maxListed)]
-	d := PoolDetail{
-		Pool:    poolOf(p.Status),
-		Holders: make([]Holder, len(holders)), HoldersLeftOut: len(p.Holders) - len(holders),
-		Waiters: make([]Waiter, len(waiters)), WaitersLeftOut: len(p.Waiters) - len(waiters),
-	}
-	for i, h := range holders {
-		left, known := ends[h.Lease]
-		if !known {
-			d.ExpiriesUnknown++
-		}
-		d.Holders[i] = holderOf(h)
-		d.Holders[i].ExpiresIn = Duration(left)
-	}
-	for i, w := range waiters {
-		d.Waiters[i] = waiterOf(w)
-	}
-	return d
+	return outputOf(s.reader.Detail(ctx, in.Pool))
 }
 
 // putPool answers PUT /v1/pools/{pool}.
@@ -137,7 +88,7 @@ func (s *session) poolAfter(ctx context.Context, name string, spec pool.Spec) Po
 		d = pool.Detail{} // new, or etcd is slow: nothing is known to be claimed
 	}
 	d.Name, d.Spec, d.Deleted = name, spec, false
-	return poolOf(d.Status)
+	return inspect.PoolOf(d.Status)
 }
 
 // deletePool answers DELETE /v1/pools/{pool}.
@@ -181,7 +132,7 @@ func (a *api) changePaused(ctx context.Context, name string, paused bool) (*outp
 		return nil, err
 	}
 	d.Paused = paused
-	return outputOf(poolOf(d.Status), nil)
+	return outputOf(inspect.PoolOf(d.Status), nil)
 }
 
 // registerPools registers the endpoints of pools.

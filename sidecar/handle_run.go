@@ -11,8 +11,8 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
@@ -56,7 +56,7 @@ func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*run
 	if err != nil {
 		return nil, err
 	}
-	out := &runOutput{Status: http.StatusOK, Body: RunOf(r)}
+	out := &runOutput{Status: http.StatusOK, Body: inspect.RunOf(r)}
 	if created {
 		out.Status = http.StatusCreated
 	}
@@ -73,7 +73,7 @@ func (a *api) getRun(ctx context.Context, in *idInput) (*output[Run], error) {
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(RunOf(r), nil)
+	return outputOf(inspect.RunOf(r), nil)
 }
 
 // whyRun answers GET /v1/runs/{id}/why. All runs are read only for one that is
@@ -83,33 +83,7 @@ func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) 
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.runs.store.Get(ctx, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	why := run.Why{Run: r}
-	if r.Status == run.Queued {
-		all, err := s.runs.store.All(ctx)
-		if err != nil {
-			return nil, err
-		}
-		limits, _, err := s.runs.store.Limits(ctx)
-		if err != nil {
-			return nil, err
-		}
-		pools, err := pool.Read(ctx, s.runs.store.Backend, s.runs.store.Keys)
-		if err != nil {
-			return nil, store.Problem("the pools could not be read", err)
-		}
-		if now := all.Why(in.ID, limits, pools.Space(), time.Now()); now != nil {
-			why = *now
-		}
-	}
-	holds, err := s.holds(ctx, why.Run)
-	if err != nil {
-		return nil, err
-	}
-	return outputOf(runWhyOf(why, holds), nil)
+	return outputOf(s.reader.WhyRun(ctx, in.ID))
 }
 
 // cancelRun answers POST /v1/runs/{id}/cancel.
@@ -124,7 +98,7 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 	}
 	s.runs.leftUs(in.ID, 0, string(run.Canceled))
 	a.log.Info("a run was canceled", keyRun, in.ID, keyReason, r.Error)
-	return outputOf(RunOf(r), nil)
+	return outputOf(inspect.RunOf(r), nil)
 }
 
 // tidy makes a text of many lines fit to be kept: what is too long is cut, and
@@ -204,7 +178,7 @@ func (a *api) finishRun(ctx context.Context, in *withID, req RunFinish) (*output
 		return nil, err
 	}
 	s.runs.leftUs(in.ID, req.Fence, req.Status)
-	return outputOf(RunOf(r), nil)
+	return outputOf(inspect.RunOf(r), nil)
 }
 
 // needFence refuses what can't be about an attempt.

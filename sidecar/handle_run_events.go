@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -81,7 +82,7 @@ func (a *api) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamRe
 	}
 	list := List[RunEvent]{Items: make([]RunEvent, len(events))}
 	for i, e := range events {
-		list.Items[i] = runEventOf(e)
+		list.Items[i] = inspect.RunEventOf(e)
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		_, w := humago.Unwrap(ctx)
@@ -91,12 +92,6 @@ func (a *api) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamRe
 		enc.SetEscapeHTML(false)
 		_ = enc.Encode(list) // the client may be gone
 	}}, nil
-}
-
-func runEventOf(e run.LoggedEvent) RunEvent {
-	return RunEvent{
-		Type: string(e.Type), At: e.At, By: e.By, Reason: e.Reason, Metadata: e.Metadata, Revision: e.Revision,
-	}
 }
 
 // streamRunEvents answers with a stream. What there is was just read once: so an
@@ -192,7 +187,7 @@ func (t *runTeller) last(err error) message {
 
 // addRun adds an event of a run.
 func (e *sse) addRun(ev run.LoggedEvent) {
-	e.add(message{id: ev.Place().String(), event: string(ev.Type), data: encodeEvent(runEventOf(ev))})
+	e.add(message{id: ev.Place().String(), event: string(ev.Type), data: encodeEvent(inspect.RunEventOf(ev))})
 }
 
 // registerRunEvents registers the events of a run.

@@ -4,17 +4,13 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 )
-
-// maxUnreadable bounds the records that a page names as unreadable.
-const maxUnreadable = 100
 
 // runListInput is the input of GET /v1/runs.
 type runListInput struct {
@@ -39,18 +35,8 @@ func (a *api) listRuns(ctx context.Context, in *runListInput) (*output[RunList],
 		return nil, err
 	}
 	list := filter.page(all, in.Limit)
-	for _, bad := range all.Bad[:min(len(all.Bad), maxUnreadable)] {
-		list.Unreadable = append(list.Unreadable, unreadableOf(bad))
-	}
+	list.Unreadable = inspect.UnreadableOf(all.Bad)
 	return outputOf(list, nil)
-}
-
-func unreadableOf(err error) Unreadable {
-	var corrupt *store.CorruptError
-	if errors.As(err, &corrupt) {
-		return Unreadable{Key: corrupt.Key, Reason: corrupt.Reason.Error()}
-	}
-	return Unreadable{Reason: err.Error()}
 }
 
 // runFilter says which runs are on a page, and in what order.
@@ -114,7 +100,7 @@ func (f *runFilter) page(all run.All, limit int) RunList {
 			list.Next = runCursorOf(last, f.queued()).String()
 			break
 		}
-		list.Items = append(list.Items, RunOf(r))
+		list.Items = append(list.Items, inspect.RunOf(r))
 		last = r
 	}
 	return list

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -46,11 +47,11 @@ func (a *api) listSteps(ctx context.Context, in *idInput) (*output[StepList], er
 	if err != nil {
 		return nil, err
 	}
-	waits, err := s.waits(ctx, o)
+	waits, err := s.reader.Waits(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(StepsWaiting(o, waits), nil)
+	return outputOf(inspect.StepsWaitingOf(o, waits), nil)
 }
 
 // listInstances answers GET /v1/runs/{id}/steps/{step}.
@@ -74,9 +75,9 @@ func (a *api) listInstances(ctx context.Context, in *stepListInput) (*output[Ste
 	if err != nil {
 		return nil, err
 	}
-	list := StepInstanceList{Items: make([]StepInstance, len(found.Items)), Unreadable: unreadablesOf(found.Bad)}
+	list := StepInstanceList{Items: make([]StepInstance, len(found.Items)), Unreadable: inspect.UnreadableOf(found.Bad)}
 	for n, i := range found.Items {
-		list.Items[n] = StepInstanceOf(i)
+		list.Items[n] = inspect.StepInstanceOf(i)
 	}
 	if found.Next > 0 {
 		list.Next = strconv.Itoa(found.Next)
@@ -117,9 +118,9 @@ func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork]
 	if err != nil {
 		return nil, err
 	}
-	w := stepWorkOf(d)
+	w := inspect.StepWorkOf(d)
 	if d.Status == step.Scheduled {
-		a, err := s.outlook().Around(ctx, func(of step.Status) bool { return of == step.Scheduled })
+		a, err := s.reader.Outlook().Around(ctx, func(of step.Status) bool { return of == step.Scheduled })
 		if err != nil {
 			return nil, err
 		}

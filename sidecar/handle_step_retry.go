@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -30,7 +31,7 @@ func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[R
 		return nil, err
 	}
 	a.tellRetried(done, req.Reason, which...)
-	return outputOf(RunOf(done.Run), nil)
+	return outputOf(inspect.RunOf(done.Run), nil)
 }
 
 // which are the step instances that are named; none is the whole run.
@@ -93,7 +94,7 @@ func outputOfStep(i *step.Instance, err error) (*output[StepInstance], error) {
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(StepInstanceOf(i), nil)
+	return outputOf(inspect.StepInstanceOf(i), nil)
 }
 
 // registerRetrying registers the endpoints that try something again, or end it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -49,9 +50,9 @@ func (a *api) listReady(ctx context.Context, in *readyInput) (*output[ReadyList]
 	if err != nil {
 		return nil, err
 	}
-	list := ReadyList{Items: make([]ReadyStep, len(found)), Unreadable: unreadablesOf(bad)}
+	list := ReadyList{Items: make([]ReadyStep, len(found)), Unreadable: inspect.UnreadableOf(bad)}
 	for i, p := range found {
-		list.Items[i] = readyStepOf(p)
+		list.Items[i] = inspect.ReadyStepOf(p)
 	}
 	return outputOf(list, nil)
 }
@@ -132,7 +133,7 @@ func (x *executors) answerStep(e *executor, begun time.Time) TakenStep {
 	defer x.mu.Unlock()
 	a := TakenStep{Trusted: x.trust(e, begun), TTL: Duration(e.ttl)}
 	if e.step != nil {
-		a.StepWork = stepWorkOfTaken(e.step)
+		a.StepWork = inspect.TakenWorkOf(e.step)
 	}
 	return a
 }
@@ -184,7 +185,7 @@ func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish)
 		return nil, err
 	}
 	s.runs.leftUs(in.id().String(), req.Fence, req.Status)
-	return outputOf(StepInstanceOf(i), nil)
+	return outputOf(inspect.StepInstanceOf(i), nil)
 }
 
 // registerTaking registers the endpoints of executors of step instances.

@@ -174,7 +174,7 @@ func TestAPoolIsSetChangedPausedAndDeleted(t *testing.T) {
 	got := r.raw(request{method: "PUT", path: "/v1/pools/db", body: `{"limit":4}`})
 	decode(t, got, &p)
 	want := sidecar.Pool{
-		Name: "db", Limit: 4, LeaseDuration: sidecar.Duration(5 * time.Minute), ReserveAfter: sidecar.Duration(time.Minute),
+		Name: "db", State: "open", Limit: 4, LeaseDuration: sidecar.Duration(5 * time.Minute), ReserveAfter: sidecar.Duration(time.Minute),
 		Survives: sidecar.Duration(200*time.Second - 10*time.Second - 6*time.Second),
 	}
 	if got.status != http.StatusCreated || p != want {
@@ -183,7 +183,7 @@ func TestAPoolIsSetChangedPausedAndDeleted(t *testing.T) {
 	got = r.raw(request{method: "PUT", path: "/v1/pools/db", body: `{"lease_duration":"30s","reserve_after":"-1"}`})
 	decode(t, got, &p)
 	want.LeaseDuration, want.ReserveAfter = sidecar.Duration(30*time.Second), -1
-	want.Survives = sidecar.Duration(20*time.Second - 5*time.Second - 600*time.Millisecond)
+	want.Survives = sidecar.Duration(14 * time.Second) // 14.4 s, rounded
 	if got.status != http.StatusOK || p != want {
 		t.Errorf("%d %+v", got.status, p)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -99,7 +100,7 @@ func problemOf(err error) *Problem {
 		p.Errors = []FieldError{{Field: e.Field, Message: e.Message}}
 	}
 	if r, ok := e.Detail.(pool.Reason); ok {
-		why := reasonOf(r)
+		why := inspect.ReasonOf(r)
 		p.Reason, p.Position, p.Line, p.Since = why.Text, why.Position, why.Line, why.Since
 		p.Pools, p.Holders = why.Pools, why.Holders
 	}
@@ -119,22 +120,6 @@ func (p *Problem) err() *problem.Error {
 		}
 	}
 	return e
-}
-
-// reasonOf makes a reason for JSON.
-func reasonOf(r pool.Reason) Reason {
-	why := Reason{Text: r.Text, Position: r.Position, Line: r.Line, Since: r.Since}
-	for _, s := range r.Pools {
-		why.Pools = append(why.Pools, Shortage{
-			Pool: s.Pool, Wanted: s.Wanted, Limit: s.Limit, Claimed: s.Claimed, Short: s.Short, Paused: s.Paused,
-		})
-		for _, h := range s.Holders {
-			why.Holders = append(why.Holders, HolderRef{
-				Pool: s.Pool, Claim: h.Claim, Host: h.Host, RunID: h.Run, StepKey: h.Step, Slots: h.Slots,
-			})
-		}
-	}
-	return why
 }
 
 // transformError makes a [Problem] of what huma says of a request by itself:

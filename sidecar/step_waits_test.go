@@ -75,8 +75,8 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 	if diff := cmp.Diff([]string{"[gpu] 1 " + want["gpu"], "[limited] 2 " + want["limited"], "[busy] 1 " + want["busy"], "[outside] 1 " + want["outside"]}, holds); diff != "" {
 		t.Errorf("why: %s", diff)
 	}
-	if want := "its steps are in progress; what waits of gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'; of limited: pool 'task.z' is closed; " +
-		"of busy: the worker of queue 'default' can take no more (1/1 in progress); and 1 more"; why.Reason != want {
+	if want := "running its steps; waiting: gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'; limited: pool 'task.z' is closed; " +
+		"busy: the worker of queue 'default' can take no more (1/1 in progress); and 1 more"; why.Reason != want {
 		t.Errorf("%s, want %s", why.Reason, want)
 	}
 
@@ -96,7 +96,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 	if err != nil || steps[0].BlockReason != "the worker of queue 'default' can take it (0/1 in progress)" {
 		t.Errorf("%+v, %v", steps[0], err)
 	}
-	if why := d.why("a"); why != "its steps are in progress; what waits of gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'; of outside: nobody has taken it over HTTP yet, from queue 'default'" {
+	if why := d.why("a"); why != "running its steps; waiting: gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'; outside: nobody has taken it over HTTP yet, from queue 'default'" {
 		t.Error(why)
 	}
 	for _, op := range []string{"list-steps 200 OK", "get-step-instance 200 OK"} {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/lease"
 )
 
@@ -35,89 +36,6 @@ type RunRequest struct {
 	Steps              RunSteps `json:"steps,omitempty" nullable:"false" maxItems:"1000" doc:"What it consists of. Workers, and executors over HTTP, do it; the run has no executor of its own then."`
 	MaxConcurrentSteps int      `json:"max_concurrent_steps,omitempty" minimum:"0" maximum:"1000000" doc:"How many instances of its steps are in flight at a time; 0 is no bound."`
 	MaxStepsPerTick    int      `json:"max_steps_per_tick,omitempty" minimum:"0" maximum:"1000000" doc:"How many of them one tick of the coordinator lets go; 0 is no bound."`
-}
-
-// Run is a run as it is now.
-type Run struct {
-	ID       string            `json:"id"`
-	Name     string            `json:"name,omitempty"`
-	Status   string            `json:"status" enum:"storing,queued,not_started,running,succeeded,failed,canceled"`
-	Tags     map[string]string `json:"tags,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	Owner    string            `json:"owner,omitempty"`
-	Priority int               `json:"priority"`
-	Retries  int               `json:"retries,omitempty" doc:"How often it may be queued again after its executor was lost."`
-
-	NotBefore time.Time `json:"not_before,omitzero" doc:"When it joins the queue, or has; also of one that was submitted with a delay."`
-	Delay     Duration  `json:"delay,omitzero" doc:"As it was submitted."`
-
-	Pools map[string]int `json:"pools,omitempty" doc:"Slots that it needs as a whole."`
-	Claim string         `json:"claim,omitempty" doc:"Under which its slots are held, while it is in progress."`
-
-	Steps              int `json:"steps,omitempty" doc:"How many instances its steps have; left out if it has no steps."`
-	MaxConcurrentSteps int `json:"max_concurrent_steps,omitempty" doc:"How many of them are in flight at a time; left out if there is no bound."`
-	MaxStepsPerTick    int `json:"max_steps_per_tick,omitempty" doc:"How many of them one tick lets go; left out if there is no bound."`
-
-	// BlockReason is why it is still queued, and BlockKind what kind of limit that
-	// is; both once the coordinator has found out.
-	BlockReason string `json:"block_reason,omitempty" doc:"Why it is still queued, once the coordinator has found out."`
-	BlockKind   string `json:"block_kind,omitempty" doc:"run_limit, tag_limit, pool, or not_before: its time has not come. There may be others later."`
-
-	QueuedAt   time.Time `json:"queued_at"`
-	AdmittedAt time.Time `json:"admitted_at,omitzero"`
-	StartedAt  time.Time `json:"started_at,omitzero"`
-	EndedAt    time.Time `json:"ended_at,omitzero"`
-
-	Attempt  int       `json:"attempt,omitempty" doc:"Counts the starts."`
-	Lost     int       `json:"lost,omitempty" doc:"Counts the executors that were lost, or never came."`
-	Executor *Executor `json:"executor,omitempty" doc:"Who has it now, or had it last."`
-	// Fence of the attempt while it is running: whoever finishes it must name it.
-	Fence int64  `json:"fence,omitempty" doc:"Of the attempt that runs now. Larger for every later one."`
-	Error string `json:"error,omitempty" doc:"Why it failed, or was canceled."`
-}
-
-// Executor is who runs a run.
-type Executor struct {
-	Host     string `json:"host"`
-	Instance string `json:"instance"`
-	Name     string `json:"name,omitempty"`
-}
-
-// RunList is a page of runs.
-type RunList struct {
-	Items []Run  `json:"items" nullable:"false"`
-	Next  string `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter after."`
-	// Unreadable are records that nobody can read: they are not among the items.
-	Unreadable []Unreadable `json:"unreadable,omitempty" nullable:"false" doc:"Records that can't be read, of all pages; at most 100."`
-}
-
-// Unreadable is a key in etcd with a value that can't be read.
-type Unreadable struct {
-	Key    string `json:"key"`
-	Reason string `json:"reason"`
-}
-
-// RunWhy tells what a run waits for.
-type RunWhy struct {
-	Run    Run    `json:"run"`
-	Reason string `json:"reason" doc:"What it waits for; of a run that is not queued, how it stands."`
-	// Of a queued run.
-	Position int      `json:"position,omitempty" doc:"In the queue, from 1 on; left out of one whose time has not come."`
-	Line     int      `json:"line,omitempty" doc:"How many are queued in all."`
-	InTheWay []Run    `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that take what it waits for, the longest first; at most 20."`
-	Estimate Duration `json:"estimate,omitzero" doc:"When it may be admitted, judged by how long runs have taken that ended lately. Left out where none is known."`
-	// Of a run in progress that has steps.
-	Steps []StepHold `json:"steps,omitempty" nullable:"false" doc:"What is in the way of its steps, other than their needs and windows."`
-}
-
-// RunEvent is something that has happened to a run.
-type RunEvent struct {
-	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDue, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack, and of later ones StepFailed, 20 by each process; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
-	At       time.Time         `json:"at"`
-	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
-	Reason   string            `json:"reason,omitempty"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-	Revision int64             `json:"revision" doc:"The order of all events of all runs."`
 }
 
 // RunCancel ends a run, whoever has it.
@@ -175,7 +93,7 @@ type Trusted struct {
 // sent takes when the request was sent that was answered with this.
 func (t *Trusted) sent(at time.Duration) {
 	if t.TrustedFor > 0 {
-		t.until = at + milliseconds(t.TrustedFor)
+		t.until = at + inspect.Milliseconds(t.TrustedFor)
 	}
 }
 

@@ -50,7 +50,7 @@ func unreadStep(number int, data []byte, err error) *problem.Error {
 	if errors.As(err, &wrong) {
 		t := wrong.Type
 		if t == reflect.TypeFor[step.Duration]() {
-			t = durationType
+			t = reflect.TypeFor[Duration]()
 		}
 		if wrong.Field != "" {
 			field += "." + wrong.Field

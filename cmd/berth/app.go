@@ -16,6 +16,10 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // Categories of the commands. The help sorts them by name.
@@ -130,22 +134,49 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return report(stderr, app.RunContext(ctx, arrange(app, args)))
 }
 
-// connect reaches etcd for an operator's command, and hands it on.
-func connect(c *cli.Context, do func(*berth.Admin) error) error {
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd)
+// operator is the connection of an operator's command: what reads and changes the state
+// of berth.
+type operator struct {
+	*inspect.Reader
+	pool.Registry
+}
+
+// read reads all pools at one revision.
+func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
+	r, err := pool.Read(ctx, o.Backend, o.Keys)
+	if err != nil {
+		return nil, store.Problem("the pools could not be read", err)
+	}
+	return r, nil
+}
+
+// probeTimeout bounds how long a command waits for etcd at its start.
+const probeTimeout = 30 * time.Second
+
+// connect connects a command to etcd, and calls do.
+func connect(c *cli.Context, do func(*operator) error) error {
+	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Lead)
 	if err != nil {
 		return err
 	}
-	o, err := options(s, newLogger(c.App.ErrWriter, s, hclog.Warn))
+	backend, err := newBackend(s, newLogger(c.App.ErrWriter, s, hclog.Warn))
 	if err != nil {
 		return err
 	}
-	admin, err := berth.Connect(c.Context, o)
-	if err != nil {
-		return err
+	defer backend.Close()
+	keys := store.NewKeys(s.Prefix)
+	ctx, cancel := context.WithTimeout(c.Context, probeTimeout)
+	defer cancel()
+	if err := backend.Probe(ctx, keys.Prefix()); err != nil {
+		return etcdProblem(err)
 	}
-	defer admin.Close()
-	return do(admin)
+	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention)}
+	return do(&operator{inspect.NewSnapshot(runs), pool.Registry{Backend: backend, Keys: keys}})
+}
+
+// connectRuns is [connect] for commands that need the runs only.
+func connectRuns(c *cli.Context, do func(run.Store) error) error {
+	return connect(c, func(o *operator) error { return do(o.Runs) })
 }
 
 // options are the settings in the words of the Go API: where etcd is, who this

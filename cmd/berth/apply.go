@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
@@ -69,19 +68,19 @@ func apply(c *cli.Context) error {
 		return err
 	}
 	if want.limits == nil {
-		return connect(c, func(admin *berth.Admin) error { return applyTo(c, p, want, admin, run.Store{}) })
+		return connect(c, func(o *operator) error { return applyTo(c, p, want, o, run.Store{}) })
 	}
-	return connect(c, func(admin *berth.Admin) error {
-		return connectRuns(c, func(s run.Store) error { return applyTo(c, p, want, admin, s) })
+	return connect(c, func(o *operator) error {
+		return connectRuns(c, func(s run.Store) error { return applyTo(c, p, want, o, s) })
 	})
 }
 
 // applyTo makes everything as declared. All that can be wrong is found out before
 // anything is changed.
-func applyTo(c *cli.Context, p *printer, want declared, admin *berth.Admin, s run.Store) error {
+func applyTo(c *cli.Context, p *printer, want declared, o *operator, s run.Store) error {
 	record := applyRecord{DryRun: c.Bool("dry-run"), Pools: []poolPlan{}}
 	if want.pools != nil {
-		r, err := admin.Read(c.Context)
+		r, err := o.read(c.Context)
 		if err != nil {
 			return err
 		}
@@ -102,7 +101,7 @@ func applyTo(c *cli.Context, p *printer, want declared, admin *berth.Admin, s ru
 		record.Limits = &plan
 	}
 	if !record.DryRun {
-		if err := carryOut(c.Context, admin, s, record); err != nil {
+		if err := carryOut(c.Context, o, s, record); err != nil {
 			return err
 		}
 	}
@@ -136,7 +135,7 @@ func readable(is []pool.Status, want declared) error {
 
 // carryOut makes the changes one by one, and tells how many came through if one
 // does not.
-func carryOut(ctx context.Context, admin *berth.Admin, s run.Store, record applyRecord) error {
+func carryOut(ctx context.Context, o *operator, s run.Store, record applyRecord) error {
 	if l := record.Limits; l != nil && l.Action == changes {
 		if _, err := s.SetLimits(ctx, l.change); err != nil {
 			return fmt.Errorf("limits: %w (nothing is changed)", err)
@@ -146,9 +145,9 @@ func carryOut(ctx context.Context, admin *berth.Admin, s run.Store, record apply
 		var err error
 		switch p.Action {
 		case creates, changes:
-			_, err = admin.SetPool(ctx, p.Name, p.change)
+			_, err = o.Set(ctx, p.Name, p.change)
 		case deletes:
-			err = admin.DeletePool(ctx, p.Name)
+			_, err = o.Delete(ctx, p.Name)
 		}
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 			done := fmt.Sprintf("%s of %d done", text.Count(i, "pool"), len(record.Pools))
@@ -316,8 +315,8 @@ func export(c *cli.Context) error {
 		return err
 	}
 	out := exported{}
-	if err := connect(c, func(admin *berth.Admin) error {
-		r, err := admin.Read(c.Context)
+	if err := connect(c, func(o *operator) error {
+		r, err := o.read(c.Context)
 		if err == nil {
 			out.Pools, err = exportPools(r.Pools())
 		}

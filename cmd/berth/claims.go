@@ -8,9 +8,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
@@ -26,7 +27,7 @@ func claimsCommand() *cli.Command {
 }
 
 // onClaim runs a command whose one argument is a claim.
-func onClaim(c *cli.Context, do func(admin *berth.Admin, p *printer, id string) error) error {
+func onClaim(c *cli.Context, do func(o *operator, p *printer, id string) error) error {
 	given, err := args(c, "the id of a claim")
 	if err != nil {
 		return err
@@ -38,7 +39,7 @@ func onClaim(c *cli.Context, do func(admin *berth.Admin, p *printer, id string) 
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error { return do(admin, p, given[0]) })
+	return connect(c, func(o *operator) error { return do(o, p, given[0]) })
 }
 
 func claimsListCommand() *cli.Command {
@@ -61,8 +62,8 @@ func claimsList(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error {
-		r, err := admin.Read(c.Context)
+	return connect(c, func(o *operator) error {
+		r, err := o.read(c.Context)
 		if err != nil {
 			return err
 		}
@@ -74,8 +75,8 @@ func claimsList(c *cli.Context) error {
 		holders, waiters := r.Claims()
 		holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(c, h.Pools, h.Host) })
 		waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(c, w.Pools, w.Host) })
-		all := listOf(holders, heldClaim)
-		all.Items = append(all.Items, listOf(waiters, waitingClaim).Items...)
+		all := inspect.ListOf(holders, inspect.HeldClaimOf)
+		all.Items = append(all.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
 		return p.print(all, func(out *page) { claimsTable(out, all.Items) })
 	})
 }
@@ -132,22 +133,22 @@ func claimsRevokeCommand() *cli.Command {
 	}
 }
 
-func claimsRevoke(c *cli.Context) func(*berth.Admin, *printer, string) error {
-	return func(admin *berth.Admin, p *printer, id string) error {
-		if err := refuseWaiter(c, admin, id); err != nil {
+func claimsRevoke(c *cli.Context) func(*operator, *printer, string) error {
+	return func(o *operator, p *printer, id string) error {
+		if err := refuseWaiter(c, o, id); err != nil {
 			return err
 		}
-		done, err := admin.Revoke(c.Context, id, c.Bool("force"))
+		done, err := o.Revoke(c.Context, id, c.Bool("force"))
 		if err != nil {
 			return err
 		}
 		gone := done.Forced
 		if wait := c.Duration("wait"); !gone && wait > 0 {
-			if gone, err = waitGone(c.Context, admin, done, wait); err != nil {
+			if gone, err = waitGone(c.Context, o, done, wait); err != nil {
 				return err
 			}
 			if !gone {
-				return notGone(c.Context, admin, done, wait)
+				return notGone(c.Context, o, done, wait)
 			}
 		}
 		r := sidecar.Revocation{
@@ -168,8 +169,8 @@ func revokedText(r pool.Revocation, gone bool) string {
 }
 
 // refuseWaiter explains that a claim in line can't be revoked: nothing is held.
-func refuseWaiter(c *cli.Context, admin *berth.Admin, id string) error {
-	r, err := admin.Read(c.Context)
+func refuseWaiter(c *cli.Context, o *operator, id string) error {
+	r, err := o.read(c.Context)
 	if err != nil {
 		return err
 	}
@@ -182,13 +183,13 @@ func refuseWaiter(c *cli.Context, admin *berth.Admin, id string) error {
 
 // waitGone waits until a claim is held no more, and tells whether that came
 // about in time.
-func waitGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait time.Duration) (bool, error) {
+func waitGone(ctx context.Context, o *operator, done pool.Revocation, wait time.Duration) (bool, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	tick := time.NewTicker(revokeLook)
 	defer tick.Stop()
 	for {
-		r, err := admin.Read(ctx)
+		r, err := o.read(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -207,10 +208,10 @@ func waitGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wai
 
 // notGone says what can be expected of a claim that is still held: if its instance is
 // not seen, nobody renews its lease.
-func notGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait time.Duration) error {
+func notGone(ctx context.Context, o *operator, done pool.Revocation, wait time.Duration) error {
 	name := done.Host + "/" + done.Instance
 	expect := "its instance " + name + " is seen, and has not released it: its log may say why; --force frees the slots at once"
-	seen, err := seenInstances(ctx, admin)
+	seen, err := seenInstances(ctx, o)
 	switch {
 	case err != nil:
 		expect = "its instance " + name + " has not released it; --force frees the slots at once"
@@ -221,8 +222,8 @@ func notGone(ctx context.Context, admin *berth.Admin, done pool.Revocation, wait
 }
 
 // seenInstances returns the instances that are up, as HOST/INSTANCE.
-func seenInstances(ctx context.Context, admin *berth.Admin) (map[string]bool, error) {
-	hosts, err := admin.Hosts(ctx)
+func seenInstances(ctx context.Context, o *operator) (map[string]bool, error) {
+	hosts, err := o.Hosts(ctx)
 	seen := map[string]bool{}
 	for _, h := range hosts {
 		seen[h.Host+"/"+h.Instance] = true
@@ -239,9 +240,9 @@ func claimsWhyCommand() *cli.Command {
 	}
 }
 
-func claimsWhy(c *cli.Context) func(*berth.Admin, *printer, string) error {
-	return func(admin *berth.Admin, p *printer, id string) error {
-		r, err := admin.Read(c.Context)
+func claimsWhy(c *cli.Context) func(*operator, *printer, string) error {
+	return func(o *operator, p *printer, id string) error {
+		r, err := o.read(c.Context)
 		if err != nil {
 			return err
 		}
@@ -249,11 +250,11 @@ func claimsWhy(c *cli.Context) func(*berth.Admin, *printer, string) error {
 		if err != nil {
 			return err
 		}
-		record := whyRecord(w)
+		record := inspect.WhyOf(w)
 		if w.Held == nil {
 			return p.print(record, func(out *page) { waitsText(out, record) })
 		}
-		ends, err := leaseEndsOf(c, admin, []pool.HolderStatus{*w.Held})
+		ends, err := o.LeaseEnds(c.Context, []store.LeaseID{w.Held.Lease})
 		if err != nil {
 			return err
 		}

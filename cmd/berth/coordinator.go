@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -137,7 +138,7 @@ func coordinatorStatus(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		record := sidecar.CoordinatorOf(all)
+		record := inspect.CoordinatorOf(all)
 		if err := p.print(record, func(out *page) { coordinatorText(out, record) }); err != nil {
 			return err
 		}
@@ -150,7 +151,7 @@ func coordinatorStatus(c *cli.Context) error {
 
 func coordinatorText(out *page, r sidecar.Coordinator) {
 	if r.Leader == nil {
-		out.line("%s", nobodyLeads)
+		out.line("%s", inspect.NoLeader)
 		return
 	}
 	rows := [][]string{

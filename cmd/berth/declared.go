@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -296,7 +297,7 @@ func tagsByName(tags []run.TagLimit) map[string]run.TagLimit {
 // limitsChanges says what differs between two sets of limits.
 func limitsChanges(old, new run.Limits) []string {
 	var all []string
-	if a, b := runLimitText(old.MaxConcurrentRuns), runLimitText(new.MaxConcurrentRuns); a != b {
+	if a, b := inspect.LimitText(old.MaxConcurrentRuns), inspect.LimitText(new.MaxConcurrentRuns); a != b {
 		all = append(all, "max_concurrent_runs "+a+" → "+b)
 	}
 	before, after := tagsByName(old.Tags), tagsByName(new.Tags)

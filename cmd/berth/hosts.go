@@ -1,19 +1,16 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -48,59 +45,24 @@ func hostsList(c *cli.Context) error {
 		return err
 	}
 	return connectRuns(c, func(s run.Store) error {
-		// What can be read is shown also if something else can't.
-		hosts, err := readHosts(c.Context, s)
-		if err != nil && len(hosts) == 0 {
+		f, err := inspect.NewSnapshot(s).Fleet(c.Context)
+		if err != nil {
 			return err
 		}
-		states, unread, statesErr := stepsOf(s).WorkerStates(c.Context)
-		if statesErr != nil {
-			return statesErr
+		if err := p.print(inspect.List[inspect.Host]{Items: f.Hosts}, func(out *page) { hostsTable(out, f.Hosts) }); err != nil {
+			return err
 		}
-		err = errors.Join(append(unread, err)...)
-		hosts = sidecar.WithStates(hosts, states)
-		list := sidecar.List[sidecar.Host]{Items: hosts}
-		if printErr := p.print(list, func(out *page) { hostsTable(out, hosts) }); printErr != nil {
-			return printErr
-		}
-		return err
+		return unreadableFleet(f)
 	})
 }
 
-// readHosts reads who is there, what each has, and who leads. Records that can't be
-// read are left out, and are the error. What is active is counted at another moment
-// than hosts are listed.
-func readHosts(ctx context.Context, s run.Store) ([]sidecar.Host, error) {
-	seen, err := store.ReadAll(ctx, s.Backend, s.Keys.Hosts())
-	if err != nil {
-		return nil, store.Problem("the hosts could not be read", err)
+// unreadableFleet is the error about instances that can't be read, after the others
+// were printed; nil if there are none.
+func unreadableFleet(f *inspect.Fleet) error {
+	if len(f.Bad) == 0 {
+		return nil
 	}
-	var all []lease.PresenceRecord
-	var bad []error
-	for _, kv := range seen.KVs {
-		r, err := lease.DecodePresence(s.Keys, string(kv.Key), kv.Value)
-		if err != nil {
-			bad = append(bad, err)
-			continue
-		}
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b lease.PresenceRecord) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Instance, b.Instance))
-	})
-	candidates, err := s.Candidates(ctx)
-	if err != nil {
-		return nil, err
-	}
-	active, err := stepsOf(s).Active(ctx)
-	if err != nil {
-		return nil, err
-	}
-	hosts, err := sidecar.HostsWithGone(ctx, s.Backend, s.Keys, all, active, candidates)
-	if err != nil {
-		return nil, err
-	}
-	return hosts, errors.Join(bad...)
+	return problem.New(problem.CorruptValue, "%s of instances can't be read: %w", text.Count(len(f.Bad), "key"), errors.Join(f.Bad...))
 }
 
 func hostsTable(out *page, hosts []sidecar.Host) {
@@ -114,7 +76,7 @@ func hostsTable(out *page, hosts []sidecar.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, h.State, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), seenText(h.Gone, h.WorkLeft),
+			h.Host, h.Instance, h.Role, h.State, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), inspect.SeenText(h.Gone, h.WorkLeft),
 		})
 	}
 	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)

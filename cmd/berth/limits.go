@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 )
 
 func limitsCommand() *cli.Command {
@@ -104,7 +105,7 @@ func usedLimits(runs []*run.Run, l run.Limits) []usedLimit {
 func limitsTable(out *page, used []usedLimit) {
 	var rows [][]string
 	for _, u := range used {
-		rows = append(rows, []string{u.name, runLimitText(u.limit), u.text()})
+		rows = append(rows, []string{u.name, inspect.LimitText(u.limit), u.text()})
 	}
 	out.table("", []string{"RUNS IN PROGRESS", "LIMIT", "USED"}, rows)
 }
@@ -186,12 +187,4 @@ func warnOfExcessRuns(c *cli.Context, used []usedLimit) {
 				u.text(), u.name, u.limit, u.used-u.limit+1)
 		}
 	}
-}
-
-// runLimitText writes a limit of runs.
-func runLimitText(limit int) string {
-	if limit == run.Unlimited {
-		return "unlimited"
-	}
-	return strconv.Itoa(limit)
 }

@@ -20,9 +20,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
-
-	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/pool"
 )
 
 var outputFlag = &cli.StringFlag{
@@ -215,28 +212,6 @@ func terminalWidth() int {
 		return 0
 	}
 	return int(size.Col)
-}
-
-// limitText writes a limit.
-func limitText(limit int) string {
-	switch limit {
-	case pool.Unlimited:
-		return "unlimited"
-	case pool.Closed:
-		return "0 (closed)"
-	}
-	return strconv.Itoa(limit)
-}
-
-// reserveText writes a pool's reserve_after.
-func reserveText(d time.Duration) string {
-	switch d {
-	case pool.NeverReserve:
-		return "never"
-	case 0:
-		return "at once"
-	}
-	return "after " + text.Duration(d)
 }
 
 // are is the verb of so many.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,9 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
@@ -30,7 +28,7 @@ func poolsCommand() *cli.Command {
 }
 
 // onPool runs a command whose one argument is a pool.
-func onPool(c *cli.Context, do func(admin *berth.Admin, p *printer, name string) error) error {
+func onPool(c *cli.Context, do func(o *operator, p *printer, name string) error) error {
 	given, err := args(c, "the name of a pool")
 	if err != nil {
 		return err
@@ -42,31 +40,12 @@ func onPool(c *cli.Context, do func(admin *berth.Admin, p *printer, name string)
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error { return do(admin, p, given[0]) })
+	return connect(c, func(o *operator) error { return do(o, p, given[0]) })
 }
 
 // readPool returns a pool as it is now.
-func readPool(c *cli.Context, admin *berth.Admin, name string) (pool.Detail, error) {
-	r, err := admin.Read(c.Context)
-	if err != nil {
-		return pool.Detail{}, err
-	}
-	return r.Pool(name)
-}
-
-// stateText says in a word what a pool does with claims.
-func stateText(p pool.Status) string {
-	switch {
-	case p.Problem != "":
-		return "unreadable"
-	case p.Deleted:
-		return "deleted"
-	case p.Paused:
-		return "paused"
-	case p.Limit == pool.Closed:
-		return "closed"
-	}
-	return "open"
+func readPool(c *cli.Context, o *operator, name string) (pool.Detail, error) {
+	return o.Pool(c.Context, name)
 }
 
 func poolsListCommand() *cli.Command {
@@ -85,26 +64,27 @@ func poolsList(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error {
-		r, err := admin.Read(c.Context)
+	return connect(c, func(o *operator) error {
+		r, err := o.read(c.Context)
 		if err != nil {
 			return err
 		}
-		pools := r.Pools()
-		return p.print(listOf(pools, poolRecord), func(out *page) { poolsTable(out, pools) })
+		list := inspect.ListOf(r.Pools(), inspect.PoolOf)
+		return p.print(list, func(out *page) { poolsTable(out, list.Items) })
 	})
 }
 
-func poolsTable(out *page, pools []pool.Status) {
+func poolsTable(out *page, pools []inspect.Pool) {
 	var rows [][]string
 	for _, p := range pools {
 		name := p.Name
-		if state := stateText(p); state != "open" && state != "closed" {
-			name += " (" + state + ")"
-		}
-		limit, lease := limitText(p.Limit), text.Duration(p.LeaseDuration)
-		if p.Deleted || p.Problem != "" {
+		limit, lease := inspect.LimitText(p.Limit), text.Duration(time.Duration(p.LeaseDuration))
+		switch p.State {
+		case inspect.PoolDeleted, inspect.PoolUnreadable:
 			limit, lease = "", ""
+			fallthrough
+		case inspect.PoolPaused:
+			name += " (" + p.State + ")"
 		}
 		rows = append(rows, []string{name, limit, strconv.Itoa(p.Claimed), strconv.Itoa(p.Waiting), lease})
 	}
@@ -121,23 +101,18 @@ func poolsInfoCommand() *cli.Command {
 	}
 }
 
-func poolsInfo(c *cli.Context) func(*berth.Admin, *printer, string) error {
-	return func(admin *berth.Admin, p *printer, name string) error {
-		d, err := readPool(c, admin, name)
+func poolsInfo(c *cli.Context) func(*operator, *printer, string) error {
+	return func(o *operator, p *printer, name string) error {
+		detail, err := o.Detail(c.Context, name)
 		if err != nil {
 			return err
 		}
-		ends, err := leaseEndsOf(c, admin, d.Holders)
-		if err != nil {
-			return err
-		}
-		detail := poolDetail(d, ends)
 		return p.print(detail, func(out *page) {
-			poolText(out, d.Status)
+			poolText(out, detail.Pool)
 			out.gap()
 			holdersTable(out, detail.Holders)
 			if n := detail.ExpiriesUnknown; n > 0 {
-				out.line("(when %d of these leases end, etcd did not tell in time)", n)
+				out.line("(etcd did not report in time when the leases of %s end)", text.Count(n, "holder"))
 			}
 			if len(detail.Waiters) > 0 {
 				out.gap()
@@ -147,25 +122,16 @@ func poolsInfo(c *cli.Context) func(*berth.Admin, *printer, string) error {
 	}
 }
 
-// leaseEndsOf tells how long the leases of holders still live.
-func leaseEndsOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus) (leaseEnds, error) {
-	ids := make([]store.LeaseID, len(holders))
-	for i, h := range holders {
-		ids[i] = h.Lease
-	}
-	return admin.LeaseEnds(c.Context, ids)
-}
-
-func poolText(out *page, p pool.Status) {
-	rows := [][]string{{"pool", p.Name}, {"state", stateText(p)}}
+func poolText(out *page, p inspect.Pool) {
+	rows := [][]string{{"pool", p.Name}, {"state", p.State}}
 	if p.Problem != "" {
 		rows = append(rows, []string{"problem", p.Problem})
 	}
 	if !p.Deleted && p.Problem == "" {
 		rows = append(rows,
-			[]string{"limit", limitText(p.Limit)},
-			[]string{"lease", leaseText(p.LeaseDuration)},
-			[]string{"reserve", reserveText(p.ReserveAfter)})
+			[]string{"limit", inspect.LimitText(p.Limit)},
+			[]string{"lease", leaseText(time.Duration(p.LeaseDuration))},
+			[]string{"reserve", inspect.ReserveText(time.Duration(p.ReserveAfter))})
 	}
 	out.columns(append(rows,
 		[]string{"claimed", strconv.Itoa(p.Claimed)},
@@ -179,7 +145,7 @@ func leaseText(d time.Duration) string {
 
 // survivesText tells how long etcd can be away without harm.
 func survivesText(d time.Duration) string {
-	return "survives an etcd outage of about " + text.About(survives(d))
+	return "survives an etcd outage of about " + text.About(inspect.Survives(d))
 }
 
 func holdersTable(out *page, holders []sidecar.Holder) {
@@ -234,7 +200,7 @@ func poolsSet(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error { return setPool(c, admin, p, given[0], change) })
+	return connect(c, func(o *operator) error { return setPool(c, o, p, given[0], change) })
 }
 
 // poolChange reads what the command line says of a pool.
@@ -262,21 +228,21 @@ func poolChange(c *cli.Context, limit string) (pool.Change, error) {
 	return change, nil
 }
 
-func setPool(c *cli.Context, admin *berth.Admin, p *printer, name string, change pool.Change) error {
-	before, err := readPool(c, admin, name)
+func setPool(c *cli.Context, o *operator, p *printer, name string, change pool.Change) error {
+	before, err := readPool(c, o, name)
 	if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 		return err
 	}
-	put, err := admin.SetPool(c.Context, name, change)
+	put, err := o.Set(c.Context, name, change)
 	if err != nil {
 		return err
 	}
-	after, err := readPool(c, admin, name)
+	after, err := readPool(c, o, name)
 	if err != nil {
 		return err
 	}
 	warnOfExcess(c, after.Status)
-	return p.print(poolRecord(after.Status), func(out *page) {
+	return p.print(inspect.PoolOf(after.Status), func(out *page) {
 		switch {
 		case put.Created:
 			out.line("pool '%s' made: %s", name, specText(put.Spec))
@@ -300,7 +266,7 @@ func warnOfExcess(c *cli.Context, p pool.Status) {
 
 // specText says what a pool is like.
 func specText(s pool.Spec) string {
-	parts := []string{"limit " + limitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + reserveText(s.ReserveAfter)}
+	parts := []string{"limit " + inspect.LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + inspect.ReserveText(s.ReserveAfter)}
 	if s.Paused {
 		parts = append(parts, "paused")
 	}
@@ -315,9 +281,9 @@ func specChanges(old, new pool.Spec) []string {
 			all = append(all, what+" "+a+" → "+b)
 		}
 	}
-	differs("limit", limitText(old.Limit), limitText(new.Limit))
+	differs("limit", inspect.LimitText(old.Limit), inspect.LimitText(new.Limit))
 	differs("lease", text.Duration(old.LeaseDuration), text.Duration(new.LeaseDuration))
-	differs("reserve", reserveText(old.ReserveAfter), reserveText(new.ReserveAfter))
+	differs("reserve", inspect.ReserveText(old.ReserveAfter), inspect.ReserveText(new.ReserveAfter))
 	switch {
 	case new.Paused && !old.Paused:
 		all = append(all, "paused")
@@ -333,7 +299,7 @@ func poolsPauseCommand() *cli.Command {
 		Usage:     "grant nothing more of a pool; its holders and its line stay",
 		ArgsUsage: "POOL",
 		Action: func(c *cli.Context) error {
-			return setPaused(c, (*berth.Admin).PausePool, "is paused: its holders go on, its line waits")
+			return setPaused(c, true, "is paused: its holders go on, its line waits")
 		},
 	}
 }
@@ -344,21 +310,21 @@ func poolsResumeCommand() *cli.Command {
 		Usage:     "end a pause",
 		ArgsUsage: "POOL",
 		Action: func(c *cli.Context) error {
-			return setPaused(c, (*berth.Admin).ResumePool, "grants slots")
+			return setPaused(c, false, "grants slots")
 		},
 	}
 }
 
-func setPaused(c *cli.Context, set func(*berth.Admin, context.Context, string) error, now string) error {
-	return onPool(c, func(admin *berth.Admin, p *printer, name string) error {
-		if err := set(admin, c.Context, name); err != nil {
+func setPaused(c *cli.Context, paused bool, now string) error {
+	return onPool(c, func(o *operator, p *printer, name string) error {
+		if _, err := o.Change(c.Context, name, pool.Change{Paused: &paused}); err != nil {
 			return err
 		}
-		d, err := readPool(c, admin, name)
+		d, err := readPool(c, o, name)
 		if err != nil {
 			return err
 		}
-		return p.print(poolRecord(d.Status), func(out *page) { out.line("pool '%s' %s", name, now) })
+		return p.print(inspect.PoolOf(d.Status), func(out *page) { out.line("pool '%s' %s", name, now) })
 	})
 }
 
@@ -379,13 +345,13 @@ type deletedRecord struct {
 	Waiters int    `json:"waiters"` // refused
 }
 
-func poolsDelete(c *cli.Context) func(*berth.Admin, *printer, string) error {
-	return func(admin *berth.Admin, p *printer, name string) error {
-		d, err := readPool(c, admin, name)
+func poolsDelete(c *cli.Context) func(*operator, *printer, string) error {
+	return func(o *operator, p *printer, name string) error {
+		d, err := readPool(c, o, name)
 		if err != nil {
 			return err
 		}
-		if err := admin.DeletePool(c.Context, name); err != nil {
+		if _, err := o.Delete(c.Context, name); err != nil {
 			return err
 		}
 		r := deletedRecord{Name: name, Claimed: d.Claimed, Holders: len(d.Holders), Waiters: len(d.Waiters)}

@@ -4,16 +4,13 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
-	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/lease"
-	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 )
 
@@ -57,7 +54,7 @@ func queueList(c *cli.Context) error {
 			if r.Deferred() { // they come last
 				position = 0
 			}
-			list.Items = append(list.Items, queuedRun{sidecar.RunOf(r), position})
+			list.Items = append(list.Items, queuedRun{inspect.RunOf(r), position})
 		}
 		if err := p.print(list, func(out *page) { queueTable(out, list.Items) }); err != nil {
 			return err
@@ -75,7 +72,7 @@ func queueTable(out *page, queue []queuedRun) {
 	var rows [][]string
 	for _, r := range queue {
 		rows = append(rows, []string{
-			positionText(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), reasonOf(r.Run),
+			positionText(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), r.Reason(),
 		})
 	}
 	out.table("the queue is empty", []string{"POS", "RUN", "NAME", "PRI", "QUEUED", "REASON"}, rows)
@@ -100,44 +97,15 @@ func queueWhyCommand() *cli.Command {
 
 func queueWhy(c *cli.Context) func(run.Store, *printer, string) error {
 	return func(s run.Store, p *printer, id string) error {
-		w, err := whyOf(c.Context, s, id)
+		record, err := inspect.NewSnapshot(s).WhyRun(c.Context, id)
 		if err != nil {
 			return err
 		}
-		holds, err := holdsOf(c.Context, s, w.Run)
-		if err != nil {
-			return err
-		}
-		record := runWhyRecord(w, holds)
-		if err := p.print(record, func(out *page) { runWhyText(out, record) }); err != nil || w.Position == 0 {
+		if err := p.print(record, func(out *page) { runWhyText(out, record) }); err != nil || record.Position == 0 {
 			return err
 		}
 		return warnOfNobody(c, s)
 	}
-}
-
-// whyOf tells what a run waits for.
-func whyOf(ctx context.Context, s run.Store, id string) (*run.Why, error) {
-	if _, err := s.Get(ctx, id); err != nil {
-		return nil, err // that it can't be read, too
-	}
-	limits, _, err := s.Limits(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := s.All(ctx)
-	if err != nil {
-		return nil, err
-	}
-	pools, err := pool.Read(ctx, s.Backend, s.Keys)
-	if err != nil {
-		return nil, store.Problem("the pools could not be read", err)
-	}
-	if w := all.Why(id, limits, pools.Space(), time.Now()); w != nil {
-		return w, nil
-	}
-	_, err = s.Get(ctx, id) // it is gone, since
-	return nil, err
 }
 
 func runWhyText(out *page, w sidecar.RunWhy) {
@@ -148,9 +116,7 @@ func runWhyText(out *page, w sidecar.RunWhy) {
 	}
 	rows = append(rows,
 		[]string{"priority", strconv.Itoa(r.Priority)}, []string{"tags", pairsText(r.Tags)}, []string{"queued", text.Ago(out.now, r.QueuedAt)})
-	if w.Estimate > 0 {
-		rows = append(rows, []string{"estimate", "in about " + text.About(time.Duration(w.Estimate)) + ", by how long runs took lately"})
-	}
+	rows = append(rows, []string{"estimate", w.EstimateText()})
 	out.columns(withValues(rows))
 	if len(w.InTheWay) > 0 {
 		out.gap()
@@ -177,70 +143,9 @@ func queueCancelCommand() *cli.Command {
 	}
 }
 
-// outlookOf is how the commands see what the waits of instances depend on: all of it is read
-// from etcd.
-func outlookOf(s run.Store) *step.Outlook {
-	return &step.Outlook{
-		Candidates: s.Candidates,
-		Workers:    func(ctx context.Context) ([]step.Worker, bool, error) { return seenWorkers(ctx, s) },
-		Space: func(ctx context.Context) (*pool.Space, error) {
-			pools, err := pool.Read(ctx, s.Backend, s.Keys)
-			if err != nil {
-				return nil, store.Problem("the pools could not be read", err)
-			}
-			return pools.Space(), nil
-		},
-	}
-}
-
-// seenWorkers reads which workers are seen, and whether there may be others.
-func seenWorkers(ctx context.Context, s run.Store) (workers []step.Worker, blind bool, err error) {
-	found, err := store.ReadAll(ctx, s.Backend, s.Keys.Hosts())
-	if err != nil {
-		return nil, false, store.Problem("the hosts could not be read", err)
-	}
-	var seen []lease.PresenceRecord
-	for _, kv := range found.KVs {
-		h, err := lease.DecodePresence(s.Keys, string(kv.Key), kv.Value)
-		if err != nil { // it may be a worker of a newer version
-			blind = true
-			continue
-		}
-		seen = append(seen, h)
-	}
-	active, err := stepsOf(s).Active(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	states, _, err := stepsOf(s).WorkerStates(ctx)
-	return step.WorkersOf(seen, active, states), blind, err
-}
-
-// readWaits reads what the steps of a run wait for.
-func readWaits(ctx context.Context, s run.Store, o *step.Overview) ([]*step.Wait, error) {
-	a, err := outlookOf(s).Around(ctx, o.Has)
-	if err != nil {
-		return nil, err
-	}
-	return o.Waits(a), nil
-}
-
-// holdsOf reads what is in the way of the steps of a run in progress.
-func holdsOf(ctx context.Context, s run.Store, r *run.Run) ([]step.Hold, error) {
-	if r.Steps == 0 || !r.Status.InProgress() {
-		return nil, nil
-	}
-	o, err := stepsOf(s).Overview(ctx, r.ID)
-	if err != nil {
-		return nil, err
-	}
-	waits, err := readWaits(ctx, s, o)
-	return o.Holds(waits), err
-}
-
 // instanceWait says what an instance waits for, empty if it does not wait.
 func instanceWait(ctx context.Context, s run.Store, o *step.Overview, i *step.Instance) (string, error) {
-	a, err := outlookOf(s).Around(ctx, o.Has)
+	a, err := inspect.NewSnapshot(s).Outlook().Around(ctx, o.Has)
 	if err != nil {
 		return "", err
 	}

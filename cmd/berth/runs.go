@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,14 +9,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -84,7 +82,7 @@ func runsList(c *cli.Context) error {
 		}
 		runs := keep(all.With(statuses...), func(r *run.Run) bool { return hasTags(r, tags) })
 		slices.SortFunc(runs, func(a, b *run.Run) int { return cmp.Compare(a.Created, b.Created) })
-		list := sidecar.RunList{Items: listOf(runs, sidecar.RunOf).Items, Unreadable: unreadableRecords(all.Bad)}
+		list := sidecar.RunList{Items: inspect.ListOf(runs, inspect.RunOf).Items, Unreadable: inspect.UnreadableOf(all.Bad)}
 		if err := p.print(list, func(out *page) { runsTable(out, list.Items) }); err != nil {
 			return err
 		}
@@ -105,7 +103,7 @@ func runsTable(out *page, runs []sidecar.Run) {
 	var rows [][]string
 	for _, r := range runs {
 		rows = append(rows, []string{
-			r.ID, r.Name, r.Status, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), hostOf(r), reasonOf(r),
+			r.ID, r.Name, r.Status, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), hostOf(r), r.Reason(),
 		})
 	}
 	out.table("there are no runs", []string{"RUN", "NAME", "STATUS", "PRI", "QUEUED", "HOST", "REASON"}, rows)
@@ -182,7 +180,7 @@ func cancelRun(c *cli.Context, onlyQueued bool) func(run.Store, *printer, string
 		if err != nil {
 			return err
 		}
-		return p.print(sidecar.RunOf(r), func(out *page) {
+		return p.print(inspect.RunOf(r), func(out *page) {
 			told := ""
 			if r.Executor != nil && !r.StartedAt.IsZero() {
 				told = fmt.Sprintf("; its executor on host '%s' is told with its next heartbeat", r.Executor.Host)
@@ -209,38 +207,6 @@ func reasonOrBy(c *cli.Context, done string) (string, error) {
 		return "", usagef("--reason must be one line of 1 to %d bytes, without characters that change its direction", maxReason)
 	}
 	return why, nil
-}
-
-// probeTimeout bounds the wait for etcd of a command.
-const probeTimeout = 30 * time.Second
-
-// connectRuns reaches etcd for a command about runs, and hands it on.
-func connectRuns(c *cli.Context, do func(run.Store) error) error {
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Lead)
-	if err != nil {
-		return err
-	}
-	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
-	backend, err := newBackend(s, log)
-	if err != nil {
-		return err
-	}
-	defer backend.Close()
-	keys := store.NewKeys(s.Prefix)
-	ctx, cancel := context.WithTimeout(c.Context, probeTimeout)
-	defer cancel()
-	if err := backend.Probe(ctx, keys.Prefix()); err != nil {
-		return etcdProblem(err)
-	}
-	return do(run.Store{
-		Backend: backend, Keys: keys,
-		Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention),
-	})
-}
-
-// stepsOf is the store of the steps of runs, on the same connection.
-func stepsOf(s run.Store) step.Store {
-	return step.Store{Backend: s.Backend, Keys: s.Keys, Journal: s.Journal, Group: &store.Group{}}
 }
 
 // newBackend makes the connections to etcd, without waiting for it.
@@ -316,26 +282,11 @@ func unreadable(bad []error) error {
 	return problem.New(problem.CorruptValue, "%s can't be read: %s", text.Count(len(bad), "run"), strings.Join(texts, "; "))
 }
 
-// unreadableRecords tells the same to programs.
-func unreadableRecords(bad []error) []sidecar.Unreadable {
-	var all []sidecar.Unreadable
-	for _, err := range bad {
-		u := sidecar.Unreadable{Reason: err.Error()}
-		if corrupt := (*store.CorruptError)(nil); errors.As(err, &corrupt) {
-			u = sidecar.Unreadable{Key: corrupt.Key, Reason: corrupt.Reason.Error()}
-		}
-		all = append(all, u)
-	}
-	return all
-}
-
 // warnOfNobody tells if nobody will ever admit what is queued.
 func warnOfNobody(c *cli.Context, s run.Store) error {
 	all, err := s.Candidates(c.Context)
 	if err == nil && len(all) == 0 {
-		say(c, "warning: %s", nobodyLeads)
+		say(c, "warning: %s", inspect.NoLeader)
 	}
 	return err
 }
-
-const nobodyLeads = "nobody coordinates, so queued runs wait: start 'berth coordinator', 'berth sidecar --coordinator' or 'berth dev'"

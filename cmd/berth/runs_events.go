@@ -11,8 +11,8 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func runsEventsCommand() *cli.Command {
@@ -44,7 +44,7 @@ func runsEvents(c *cli.Context) func(run.Store, *printer, string) error {
 			}
 		}
 		if !c.Bool("follow") {
-			return p.print(listOf(events, runEventRecord), func(out *page) { runEventsTable(out, events) })
+			return p.print(inspect.ListOf(events, inspect.RunEventOf), func(out *page) { runEventsTable(out, events) })
 		}
 		t := &eventTail{printer: p}
 		return s.FollowEvents(c.Context, id, run.Place{}, t.tell)
@@ -89,10 +89,10 @@ func (t *eventTail) add(b *bytes.Buffer, e run.LoggedEvent) error {
 	case "json":
 		enc := json.NewEncoder(b)
 		enc.SetEscapeHTML(false)
-		return enc.Encode(runEventRecord(e))
+		return enc.Encode(inspect.RunEventOf(e))
 	case "yaml":
 		b.WriteString("---\n")
-		return writeYAML(b, runEventRecord(e))
+		return writeYAML(b, inspect.RunEventOf(e))
 	}
 	out := &page{out: b, now: t.now}
 	rows := [][]string{runEventRow(e)}
@@ -144,7 +144,7 @@ func retryRun(c *cli.Context) func(run.Store, *printer, string) error {
 		if err != nil {
 			return err
 		}
-		done, err := stepsOf(s).Retry(c.Context, s, id, why, which...)
+		done, err := inspect.NewSnapshot(s).Steps.Retry(c.Context, s, id, why, which...)
 		switch {
 		case err != nil:
 			return err
@@ -153,7 +153,7 @@ func retryRun(c *cli.Context) func(run.Store, *printer, string) error {
 		case !done.Queued:
 			return done.Run.Retriable() // nobody has lost an answer
 		}
-		return p.print(sidecar.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
+		return p.print(inspect.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
 	}
 }
 
@@ -218,11 +218,11 @@ func cancelStep(c *cli.Context) func(run.Store, *printer, string) error {
 		if err != nil {
 			return err
 		}
-		one, err := stepsOf(s).One(c.Context, id, which)
+		one, err := inspect.NewSnapshot(s).Steps.One(c.Context, id, which)
 		if err != nil {
 			return err
 		}
-		i, err := stepsOf(s).Cancel(c.Context, s, one)
+		i, err := inspect.NewSnapshot(s).Steps.Cancel(c.Context, s, one)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -66,11 +67,11 @@ func runText(out *page, r sidecar.Run) {
 		return text.Ago(out.now, t) + " (" + t.Local().Format(time.DateTime) + ")"
 	}
 	rows := [][]string{
-		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", reasonOf(r)},
+		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", r.Reason()},
 		{"owner", r.Owner}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
 		{"pools", run.PoolList(r.Pools)}, {"claim", r.Claim},
-		{"steps", stepsText(r)},
-		{"retries", retriesText(r)}, {"not before", timeText(r.NotBefore)},
+		{"steps", r.InstancesText()},
+		{"retries", r.RetriesText()}, {"not before", timeText(r.NotBefore)},
 		{"queued", times(r.QueuedAt)}, {"admitted", times(r.AdmittedAt)}, {"started", times(r.StartedAt)}, {"ended", times(r.EndedAt)},
 		{"executor", executorText(r)},
 	}
@@ -88,43 +89,12 @@ func timeText(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// stepsText says how many step instances a run has, and how many at a time.
-func stepsText(r sidecar.Run) string {
-	if r.Steps == 0 {
-		return ""
-	}
-	s := text.Count(r.Steps, "instance")
-	if r.MaxConcurrentSteps > 0 {
-		s += fmt.Sprintf(", at most %d in flight", r.MaxConcurrentSteps)
-	}
-	if r.MaxStepsPerTick > 0 {
-		s += fmt.Sprintf(", at most %d published in one tick", r.MaxStepsPerTick)
-	}
-	return s
-}
-
-// retriesText says how often a run may be tried again, and has been. Of one with steps
-// it is they that are tried again.
-func retriesText(r sidecar.Run) string {
-	if r.Steps > 0 {
-		return ""
-	}
-	s := strconv.Itoa(r.Retries)
-	if r.Lost > 0 {
-		s += ", " + text.Count(r.Lost, "executor") + " lost"
-	}
-	return s
-}
-
-func executorText(r sidecar.Run) string {
+// executorText names the executor of a run, with the attempt.
+func executorText(r inspect.Run) string {
 	if r.Executor == nil {
 		return ""
 	}
-	text := r.Executor.Host + "/" + r.Executor.Instance
-	if r.Executor.Name != "" {
-		text += ", " + r.Executor.Name
-	}
-	return text + ", attempt " + strconv.Itoa(r.Attempt)
+	return r.ExecutorText() + ", attempt " + strconv.Itoa(r.Attempt)
 }
 
 // barWidth is how many characters a progress bar has between its brackets.

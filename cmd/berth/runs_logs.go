@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -94,7 +95,7 @@ type loggedInstance struct {
 
 func loggedInstanceOf(l *logged) loggedInstance {
 	return loggedInstance{
-		StepInstance:  sidecar.StepInstanceOf(l.Instance),
+		StepInstance:  inspect.StepInstanceOf(l.Instance),
 		OutputAttempt: l.log.Attempt, OutputRunning: l.standing() == step.SoFar, LeftOut: l.log.Before,
 		FileHost: l.log.Host, File: l.log.File, Output: string(l.log.Text),
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -33,7 +34,7 @@ type logReader struct {
 
 // newLogReader reads what there is of a run: all of it if no step is named.
 func newLogReader(ctx context.Context, s run.Store, id string, want step.Which) (*logReader, error) {
-	l := &logReader{runs: s, steps: stepsOf(s), id: id, want: want}
+	l := &logReader{runs: s, steps: inspect.NewSnapshot(s).Steps, id: id, want: want}
 	var err error
 	if l.overview, err = l.steps.Overview(ctx, id); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -52,7 +53,7 @@ func readRun(ctx context.Context, s run.Store, id string, most int) (*runView, e
 		return &runView{run: r}, nil
 	}
 	v := &runView{run: r}
-	o, err := stepsOf(s).Overview(ctx, id)
+	o, err := inspect.NewSnapshot(s).Steps.Overview(ctx, id)
 	if err != nil {
 		return v, err
 	}
@@ -60,7 +61,7 @@ func readRun(ctx context.Context, s run.Store, id string, most int) (*runView, e
 	if v.failed, err = failures(ctx, s, o, most); err != nil {
 		return v, err
 	}
-	if v.waits, err = readWaits(ctx, s, o); err != nil {
+	if v.waits, err = inspect.NewSnapshot(s).Waits(ctx, o); err != nil {
 		return v, err
 	}
 	if v.logged, err = hasLogs(ctx, s, id); err != nil {
@@ -91,7 +92,7 @@ func failures(ctx context.Context, s run.Store, o *step.Overview, most int) ([]*
 			if p.Limit = failuresPage; most > 0 {
 				p.Limit = most - len(all)
 			}
-			found, err := stepsOf(s).Instances(ctx, o.Run.ID, sum.Shape.Name, p)
+			found, err := inspect.NewSnapshot(s).Steps.Instances(ctx, o.Run.ID, sum.Shape.Name, p)
 			if err != nil {
 				return all, err
 			}
@@ -113,7 +114,7 @@ func unreadableStates(bad []error) error {
 
 // detailText shows a run to people.
 func detailText(out *page, v *runView) {
-	runText(out, sidecar.RunOf(v.run))
+	runText(out, inspect.RunOf(v.run))
 	o := v.overview
 	if o == nil || len(o.Steps) == 0 {
 		return
@@ -181,33 +182,33 @@ type runDetail struct {
 }
 
 func (v *runView) record() any {
-	r := sidecar.RunOf(v.run)
+	r := inspect.RunOf(v.run)
 	if v.overview == nil {
 		return r
 	}
-	list := sidecar.StepsWaiting(v.overview, v.waits)
+	list := inspect.StepsWaitingOf(v.overview, v.waits)
 	return runDetail{
 		Run: r, ByStep: list.Items, Unreadable: list.Unreadable,
-		FailedInstances: listOf(v.failed, sidecar.StepInstanceOf).Items,
+		FailedInstances: inspect.ListOf(v.failed, inspect.StepInstanceOf).Items,
 	}
 }
 
 // progressLine says in one line how a run with steps goes.
 func (v *runView) progressLine(fine bool) string {
 	if v.overview == nil || v.run.Status != run.Running {
-		return standText(v.run)
+		return statusLine(v.run)
 	}
 	return stepsProgress(v.overview.Steps, fine) + v.holdText(fine)
 }
 
 // stepsLine reads how the steps of a run go, and says it in one line.
 func stepsLine(ctx context.Context, s run.Store, id string, fine bool) (string, error) {
-	o, err := stepsOf(s).Overview(ctx, id)
+	o, err := inspect.NewSnapshot(s).Steps.Overview(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	v := &runView{run: o.Run, overview: o}
-	v.waits, err = readWaits(ctx, s, o)
+	v.waits, err = inspect.NewSnapshot(s).Waits(ctx, o)
 	return v.progressLine(fine), err
 }
 

@@ -13,9 +13,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func runsWaitCommand() *cli.Command {
@@ -31,7 +31,7 @@ func runsWaitCommand() *cli.Command {
 					return err
 				}
 				return awaitRun(c, s, id, func(r *run.Run) error {
-					return p.print(sidecar.RunOf(r), func(out *page) {
+					return p.print(inspect.RunOf(r), func(out *page) {
 						if r.Status == run.Succeeded { // or it is an error
 							out.line("%s", endText(r))
 						}
@@ -73,7 +73,7 @@ func failureText(ctx context.Context, s run.Store, r *run.Run) (text string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
-	if o, err := stepsOf(s).Overview(ctx, r.ID); err == nil {
+	if o, err := inspect.NewSnapshot(s).Steps.Overview(ctx, r.ID); err == nil {
 		if failed, err := failures(ctx, s, o, 1); err == nil && len(failed) > 0 {
 			text = "; " + failed[0].Text() + ": " + clean(firstLine(failed[0].Error))
 		}
@@ -224,7 +224,7 @@ func (f *follower) lookUp(ctx context.Context) {
 		return
 	}
 	if all, err := f.store.Candidates(ctx); err == nil && len(all) == 0 {
-		f.place = nobodyLeads
+		f.place = inspect.NoLeader
 		return
 	}
 	all, err := f.store.All(ctx)
@@ -242,21 +242,9 @@ func (f *follower) lookUp(ctx context.Context) {
 // progressText says how a run goes that has not ended. Place is where it stands in
 // the queue, if that is known.
 func progressText(r *run.Run, place string) string {
-	switch {
-	case r.Status == run.Storing:
-		return "its steps are being stored"
-	case r.Status == run.NotStarted && r.Steps > 0:
-		return "admitted"
-	case r.Status == run.NotStarted:
-		return "admitted, waiting for an executor to start it"
-	case r.Status == run.Running && r.Executor == nil:
-		return "running, its steps are run by workers"
-	case r.Status == run.Running:
-		text := "running on host '" + r.Executor.Host + "'"
-		if r.Attempt > 1 {
-			text += ", attempt " + strconv.Itoa(r.Attempt)
-		}
-		return text
+	if r.Status != run.Queued {
+		record := inspect.RunOf(r)
+		return record.StatusText()
 	}
 	text := "queued"
 	if place != "" {
@@ -267,4 +255,12 @@ func progressText(r *run.Run, place string) string {
 		text += ": " + b.Text
 	}
 	return text
+}
+
+// statusLine says in a line how a run goes, or how it ended.
+func statusLine(r *run.Run) string {
+	if r.Status.Ended() {
+		return endText(r)
+	}
+	return progressText(r, "")
 }

@@ -15,9 +15,9 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func submitCommand() *cli.Command {
@@ -104,7 +104,7 @@ func submit(c *cli.Context) error {
 			say(c, "run %s was submitted before; it is %s", r.ID, r.Status)
 		}
 		show := func(r *run.Run) error {
-			return p.print(sidecar.RunOf(r), func(out *page) { out.line("%s", r.ID) })
+			return p.print(inspect.RunOf(r), func(out *page) { out.line("%s", r.ID) })
 		}
 		if !c.Bool("wait") {
 			return show(r)
@@ -140,7 +140,7 @@ func (a *asked) submit(ctx context.Context, s run.Store) (r *run.Run, created bo
 	if a.graph == nil {
 		r, created, err = s.Submit(ctx, a.id, a.spec)
 	} else {
-		r, created, err = stepsOf(s).Submit(ctx, s, a.id, a.spec, a.graph)
+		r, created, err = inspect.NewSnapshot(s).Steps.Submit(ctx, s, a.id, a.spec, a.graph)
 	}
 	if err != nil && a.placed != nil {
 		err = a.placed(err)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -51,8 +50,8 @@ type orphanedRecord struct {
 }
 
 // orphanedOf finds what no instance owns that is seen, and what of that would never end.
-func orphanedOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus, waiters []pool.WaiterStatus) ([]orphanedRecord, []pool.Violation, error) {
-	seen, err := seenInstances(c.Context, admin)
+func orphanedOf(c *cli.Context, o *operator, holders []pool.HolderStatus, waiters []pool.WaiterStatus) ([]orphanedRecord, []pool.Violation, error) {
+	seen, err := seenInstances(c.Context, o)
 	if err != nil {
 		say(c, "warning: %v", err)
 	}
@@ -73,7 +72,7 @@ func orphanedOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus,
 	if len(leases) == 0 {
 		return all, nil, nil
 	}
-	ends, err := admin.LeaseEnds(c.Context, leases)
+	ends, err := o.LeaseEnds(c.Context, leases)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +87,7 @@ func orphanedOf(c *cli.Context, admin *berth.Admin, holders []pool.HolderStatus,
 		}
 	}
 	slices.Sort(ended)
-	stuck, err := admin.Stuck(c.Context, slices.Compact(ended))
+	stuck, err := o.Stuck(c.Context, slices.Compact(ended))
 	return all, stuck, err
 }
 
@@ -100,13 +99,13 @@ func verify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return connect(c, func(admin *berth.Admin) error {
-		r, err := admin.Read(c.Context)
+	return connect(c, func(o *operator) error {
+		r, err := o.read(c.Context)
 		if err != nil {
 			return err
 		}
 		holders, waiters := r.Claims()
-		orphaned, stuck, err := orphanedOf(c, admin, holders, waiters)
+		orphaned, stuck, err := orphanedOf(c, o, holders, waiters)
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
@@ -284,8 +285,7 @@ func workerControl(c *cli.Context, verb string) error {
 	}
 	by.From, _ = os.Hostname()
 	return connectRuns(c, func(s run.Store) error {
-		hosts := func(ctx context.Context) ([]sidecar.Host, error) { return readHosts(ctx, s) }
-		w, changed, err := sidecar.ControlWorker(c.Context, s, stepsOf(s), hosts, verb, id, by)
+		w, changed, err := sidecar.ControlWorker(c.Context, inspect.NewSnapshot(s), verb, id, by)
 		if err != nil {
 			return err
 		}
@@ -349,23 +349,19 @@ func workerList(c *cli.Context) error {
 		return err
 	}
 	return connectRuns(c, func(s run.Store) error {
-		hosts, bad := readHosts(c.Context, s)
-		if bad != nil && len(hosts) == 0 {
-			return bad
-		}
-		states, unread, err := stepsOf(s).WorkerStates(c.Context)
+		f, err := inspect.NewSnapshot(s).Fleet(c.Context)
 		if err != nil {
 			return err
 		}
 		workers := []listedWorker{}
-		for _, w := range sidecar.Workers(hosts, states) {
+		for _, w := range f.Workers {
 			if (host == "" || w.Host == host) && (instance == "" || w.Instance == instance) {
 				workers = append(workers, listedWorker{Worker: w})
 			}
 		}
 		if which != "" {
-			if len(workers) == 0 && len(unread) == 0 && bad == nil {
-				return problem.New(problem.NotFound, "there is no worker %s: 'berth worker list' shows those that are seen", which)
+			if len(workers) == 0 && len(f.Bad) == 0 {
+				return problem.New(problem.NotFound, "there is no worker %s: 'berth worker list' lists the workers", which)
 			}
 			if err := addExecuted(c.Context, s, host, workers); err != nil {
 				return err
@@ -374,16 +370,13 @@ func workerList(c *cli.Context) error {
 		if err := p.print(sidecar.List[listedWorker]{Items: workers}, func(out *page) { workersText(out, workers) }); err != nil {
 			return err
 		}
-		if len(unread) > 0 {
-			return problem.New(problem.CorruptValue, "the modes of %s can't be read, and they take nothing: the first is %w", text.Count(len(unread), "worker"), unread[0])
-		}
-		return bad
+		return unreadableFleet(f)
 	})
 }
 
 // addExecuted adds what the workers of a host have now.
 func addExecuted(ctx context.Context, s run.Store, host string, workers []listedWorker) error {
-	executed, err := stepsOf(s).Executed(ctx, host)
+	executed, err := inspect.NewSnapshot(s).Steps.Executed(ctx, host)
 	if err != nil {
 		return err
 	}
@@ -394,7 +387,7 @@ func addExecuted(ctx context.Context, s run.Store, host string, workers []listed
 	}
 	for i := range workers {
 		w := &workers[i]
-		w.Instances = listOf(has[step.WorkerID{w.Host, w.Worker.Instance}], sidecar.StepInstanceOf).Items
+		w.Instances = inspect.ListOf(has[step.WorkerID{w.Host, w.Worker.Instance}], inspect.StepInstanceOf).Items
 	}
 	return nil
 }
@@ -419,7 +412,7 @@ func workersText(out *page, workers []listedWorker) {
 		}
 		id := w.Host + "/" + w.Instance
 		rows = append(rows, []string{
-			id, state, active, strings.Join(w.Queues, ","), w.Version, text.Ago(out.now, w.Since), seenText(w.Gone, w.WorkLeft), by, w.Reason,
+			id, state, active, strings.Join(w.Queues, ","), w.Version, text.Ago(out.now, w.Since), inspect.SeenText(w.Gone, w.WorkLeft), by, w.Reason,
 		})
 		for _, i := range w.Instances[:min(len(w.Instances), executedShown)] {
 			executed = append(executed, []string{id, i.RunID, instanceName(i), strconv.Itoa(i.Attempt), text.Duration(max(0, out.now.Sub(i.StartedAt)))})
@@ -433,17 +426,6 @@ func workersText(out *page, workers []listedWorker) {
 		out.gap()
 		out.table("", []string{"WORKER", "RUN", "STEP", "ATTEMPT", "TIME"}, executed)
 	}
-}
-
-// seenText says when an instance was last seen, or what becomes of what one has that is gone.
-func seenText(gone bool, left sidecar.Duration) string {
-	switch {
-	case !gone:
-		return "now"
-	case left == 0:
-		return "gone"
-	}
-	return "gone; what it has is its own for " + text.About(time.Duration(left))
 }
 
 // instanceName names an instance in its run.

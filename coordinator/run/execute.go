@@ -77,12 +77,15 @@ func (s Store) Start(ctx context.Context, id string, by Executor, at Home) (*Run
 	})
 }
 
+// NotChecked is the reason of a queued run that the coordinator has not checked yet.
+const NotChecked = "the coordinator has not checked it yet"
+
 // why says what a queued run waits for.
 func (r *Run) why() string {
 	if b := r.BlockAt(time.Now()); b != nil {
 		return b.Text
 	}
-	return "the coordinator has not come to it yet"
+	return NotChecked
 }
 
 // Finish ends a run that the attempt with that fence has run, and why is kept with

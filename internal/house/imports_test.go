@@ -74,7 +74,11 @@ var layers = []layer{
 		"the coordinator admits and plans, whoever runs the steps",
 	},
 	{
-		"sidecar", []string{"sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"internal/inspect", []string{"coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"the read model reads records and the state of the pools, and does not know who shows them",
+	},
+	{
+		"sidecar", []string{"internal/inspect", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
@@ -90,7 +94,7 @@ var layers = []layer{
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
-		"sidecar/ui", []string{"coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar/ui", []string{"internal/inspect", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
@@ -104,7 +108,7 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
+			"internal/inspect", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
 			"internal/bench", "internal/store", "internal/store/embed", "internal/strict",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",

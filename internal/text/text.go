@@ -68,13 +68,25 @@ func Ago(now, t time.Time) string {
 	return About(d) + " ago"
 }
 
+// Number writes an integer with commas: 12,345.
+func Number(n int64) string {
+	if n < 0 {
+		return "-" + Number(-n)
+	}
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
 // Count writes a number with its noun, in the plural if it is not 1: 1 slot,
 // 2 slots.
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return Number(int64(n)) + " " + noun + "s"
 }
 
 // Cut returns s, or its first bytes and an ellipsis if it is longer than most

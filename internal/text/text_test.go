@@ -86,3 +86,11 @@ func TestCut_KeepsWholeRunes(t *testing.T) {
 		}
 	}
 }
+
+func TestNumber_HasCommas(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567", -1000: "-1,000"} {
+		if got := Number(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}

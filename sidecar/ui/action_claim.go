@@ -59,7 +59,7 @@ func releaseOf(w pool.Why, force bool) *confirmation {
 	}
 	slots := "Its slot is"
 	if h.Slots != 1 {
-		slots = "Its " + formatCount(int64(h.Slots)) + " slots are"
+		slots = "Its " + text.Number(int64(h.Slots)) + " slots are"
 	}
 	way := url.Values{"claim": {w.Claim}}
 	if !force {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -31,7 +32,7 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 		Question: question, Button: button, Back: poolLink(d.Name), Hidden: []pair{{"pool", d.Name}},
 		Facts: []fact{
 			{Name: "Pool", Value: d.Name, Link: poolLink(d.Name)},
-			{Name: "Limit", Value: limitText(d.Limit)},
+			{Name: "Limit", Value: inspect.LimitText(d.Limit)},
 			{Name: "Held", Value: plural(d.Claimed, "slot", "slots") + " by " + plural(len(d.Holders), "claim", "claims")},
 			{Name: "In line", Value: plural(len(d.Waiters), "claim", "claims")},
 		},
@@ -40,17 +41,6 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 		c.Facts = append(c.Facts, fact{Name: "Paused", Value: "yes"})
 	}
 	return c
-}
-
-// limitText spells a limit.
-func limitText(limit int) string {
-	switch limit {
-	case pool.Unlimited:
-		return "unlimited"
-	case pool.Closed:
-		return "0, closed"
-	}
-	return formatCount(int64(limit))
 }
 
 func confirmPause(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
@@ -167,7 +157,7 @@ func limitOf(d pool.Detail, text string) *confirmation {
 		ask.Limit.Problem = "limit: that is its limit now"
 		return ask
 	}
-	c := poolConfirmation(d, "Set the limit of pool "+d.Name+" to "+limitText(limit)+"?", "Set the limit")
+	c := poolConfirmation(d, "Set the limit of pool "+d.Name+" to "+inspect.LimitText(limit)+"?", "Set the limit")
 	c.Hidden = append(c.Hidden, pair{"limit", strconv.Itoa(limit)}, pair{"from", strconv.Itoa(d.Limit)})
 	c.Effects = limitEffects(d, limit)
 	c.Other, c.OtherText = addressOf(actionPath("limit"), url.Values{"pool": {d.Name}}), "Choose another limit"
@@ -187,7 +177,7 @@ func parseLimit(text string) (int, error) {
 
 // limitEffects says what another limit comes to.
 func limitEffects(d pool.Detail, limit int) []string {
-	say := []string{"Its limit goes from " + limitText(d.Limit) + " to " + limitText(limit) + "."}
+	say := []string{"Its limit goes from " + inspect.LimitText(d.Limit) + " to " + inspect.LimitText(limit) + "."}
 	over := d.Claimed - limit
 	switch {
 	case limit != pool.Unlimited && over > 0:
@@ -233,7 +223,7 @@ func limitTask(_ string, form url.Values) (task, error) {
 		return task{}, problem.Field("from", "%q is not the limit that was shown", problem.Clip(form.Get("from")))
 	}
 	t := task{
-		object: name, detail: "from " + limitText(from) + " to " + limitText(limit),
+		object: name, detail: "from " + inspect.LimitText(from) + " to " + inspect.LimitText(limit),
 		query: url.Values{"pool": {name}, "limit": {strconv.Itoa(limit)}}, back: poolLink(name),
 	}
 	t.do = func(ctx context.Context, s *Session) (string, error) {
@@ -242,9 +232,9 @@ func limitTask(_ string, form url.Values) (task, error) {
 		case err != nil:
 			return "", err
 		case !d.Deleted && d.Limit == limit:
-			return "The limit of pool " + name + " was " + limitText(limit) + " already.", nil
+			return "The limit of pool " + name + " was " + inspect.LimitText(limit) + " already.", nil
 		case !d.Deleted && d.Limit != from:
-			return "", stale("somebody has set the limit of pool %s to %s meanwhile; it was %s", name, limitText(d.Limit), limitText(from))
+			return "", stale("somebody has set the limit of pool %s to %s meanwhile; it was %s", name, inspect.LimitText(d.Limit), inspect.LimitText(from))
 		}
 		pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
 		if _, err := pools.Change(ctx, name, pool.Change{Limit: &limit}); err != nil {
@@ -254,7 +244,7 @@ func limitTask(_ string, form url.Values) (task, error) {
 			d, err := s.Client.Pool(ctx, name)
 			return err != nil || d.Limit == limit
 		})
-		return "The limit of pool " + name + " is " + limitText(limit) + " now; it was " + limitText(from) + ".", nil
+		return "The limit of pool " + name + " is " + inspect.LimitText(limit) + " now; it was " + inspect.LimitText(from) + ".", nil
 	}
 	return t, nil
 }

@@ -101,7 +101,7 @@ func cancelEffects(r *run.Run, steps []step.Summary, has runClaims) []string {
 		case active == 1:
 			say = append(say, "1 step instance runs now. Its worker stops it: its command gets TERM, and KILL after a grace.")
 		case active > 1:
-			say = append(say, formatCount(int64(active))+" step instances run now. Their workers stop them: their commands get TERM, and KILL after a grace.")
+			say = append(say, text.Number(int64(active))+" step instances run now. Their workers stop them: their commands get TERM, and KILL after a grace.")
 		}
 	}
 	if has.kept > 0 {

@@ -56,7 +56,7 @@ func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
 	h.submit(sidecar.RunRequest{ID: "r1"})
 	h.to("/queue")
 	h.wantText("#nobody", "Nobody admits runs", "berth coordinator")
-	h.wantText("#run-r1", "waiting for its first look")
+	h.wantText("#run-r1", "the coordinator has not checked it yet")
 	h.WantNoFindings()
 	stop := h.leads("one")
 	h.WaitGone("#nobody")

@@ -21,7 +21,7 @@ func funcs(live bool) template.FuncMap {
 		"in":         func(t any) template.HTML { return timeHTML(timeOf(t), "in", live) },
 		"dur":        text.Duration,
 		"plural":     plural,
-		"count":      func(n any) string { return formatCount(intOf(n)) },
+		"count":      func(n any) string { return text.Number(intOf(n)) },
 		"status":     statusHTML,
 		"bar":        func(used, limit any) template.HTML { return barHTML(intOf(used), intOf(limit)) },
 		"query":      setQuery,
@@ -115,21 +115,9 @@ func intOf(v any) int64 {
 // plural is a count with its noun.
 func plural(n any, one, many string) string {
 	if i := intOf(n); i != 1 {
-		return formatCount(i) + " " + many
+		return text.Number(i) + " " + many
 	}
 	return "1 " + one
-}
-
-// formatCount writes 12345 as 12,345.
-func formatCount(n int64) string {
-	if n < 0 {
-		return "-" + formatCount(-n)
-	}
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }
 
 // shapes are the shapes of statuses, which tell them apart without colours.
@@ -181,11 +169,11 @@ func barHTML(used, limit int64) template.HTML {
 		width = min(100, float64(used)*100/float64(limit))
 	}
 	if limit >= 0 {
-		most = formatCount(limit)
+		most = text.Number(limit)
 	}
 	return template.HTML(fmt.Sprintf(`<span class="use is-%s"><svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" focusable="false">`+
 		`<rect class="bar-all" width="100" height="10"/><rect class="bar-used" width="%.4g" height="10"/></svg>`+
-		`<span class="use-text">%s/%s</span></span>`, level(used, limit), width, formatCount(used), most))
+		`<span class="use-text">%s/%s</span></span>`, level(used, limit), width, text.Number(used), most))
 }
 
 // setQuery is the address of this page with values of its query set, and those that are set to

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -151,7 +152,7 @@ func fromTo(least, most int) string {
 	if least == most {
 		return plural(most, "slot", "slots") + " all the time"
 	}
-	return fmt.Sprintf("%s to %s", formatCount(int64(least)), plural(most, "slot", "slots"))
+	return fmt.Sprintf("%s to %s", text.Number(int64(least)), plural(most, "slot", "slots"))
 }
 
 // short writes a coordinate: a tenth is less than can be seen.

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -99,16 +99,8 @@ func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
 // Closed tells whether the pool grants nothing because of its limit.
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }
 
-// Reserve says from when on room is kept together.
-func (c poolCard) Reserve() string {
-	switch c.ReserveAfter {
-	case pool.NeverReserve:
-		return "never"
-	case 0:
-		return "at once"
-	}
-	return "after " + text.Duration(c.ReserveAfter)
-}
+// Reserve says when free slots are reserved for a waiting claim.
+func (c poolCard) Reserve() string { return inspect.ReserveText(c.ReserveAfter) }
 
 // poolDetail is who holds a pool's slots, and who waits.
 type poolDetail struct {

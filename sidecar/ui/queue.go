@@ -132,7 +132,7 @@ func queueOf(l queueLook, around surroundings, steps map[submitted]stepChips, f 
 func reasonOf(r *run.Run, space *pool.Space) (string, run.BlockKind) {
 	b := r.BlockAt(time.Now())
 	if b == nil {
-		return "", ""
+		return run.NotChecked, ""
 	}
 	s := b.Text
 	if b.Kind == run.BlockPool {

@@ -40,8 +40,8 @@ func TestTheQueueIsShownAsItIs(t *testing.T) {
 
 	page := d.until("/queue", "all reasons are known", func(page *document) bool {
 		cells, _ := page.rows()
-		return len(cells) == 3 && cells["tagged"][5] != "waiting for its first look" &&
-			cells["pooled"][5] != "waiting for its first look" && cells["urgent"][5] != "waiting for its first look"
+		return len(cells) == 3 && cells["tagged"][5] != "the coordinator has not checked it yet" &&
+			cells["pooled"][5] != "the coordinator has not checked it yet" && cells["urgent"][5] != "the coordinator has not checked it yet"
 	})
 	cells, order := page.rows()
 	if want := []string{"urgent", "tagged", "pooled"}; !slices.Equal(order, want) {
@@ -112,7 +112,7 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 	}
 	d.submit(sidecar.RunRequest{ID: "a"})
 	page = d.until("/queue", "the run is shown", listing("a"))
-	if cells, _ := page.rows(); cells["a"][5] != "waiting for its first look" {
+	if cells, _ := page.rows(); cells["a"][5] != "the coordinator has not checked it yet" {
 		t.Errorf("%q", cells["a"])
 	}
 	stop := d.leads("two")

@@ -69,7 +69,7 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 				Position: 2, ID: "first", Name: "Load", Since: since, Reason: "global run limit (10/10)", Kind: run.BlockRunLimit,
 				Steps: stepChips{Steps: []stepChip{{"extract", 20}, {"load", 1}}}, Tags: tagList{Links: []listLink{{"env=prod", "/queue?tag=env%3Dprod"}}},
 			},
-			{Position: 3, ID: "new", Priority: -3, Since: since},
+			{Position: 3, ID: "new", Priority: -3, Since: since, Reason: run.NotChecked},
 		},
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -7,12 +7,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
@@ -304,9 +304,10 @@ func (h *runHead) Title() string {
 // headOf makes the head of a run.
 func headOf(seen *seenRun) runHead {
 	r := seen.why.Run // its reason has the numbers of now
+	record := inspect.RunOf(r)
 	h := runHead{
-		ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Standing: text.Visible(standing(r)), Error: text.Visible(r.Error), Open: !r.Status.Ended(),
-		Owner: text.Visible(r.Owner), Instances: instancesText(r), Retries: retriesText(r), Executor: executorText(r.Executor),
+		ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Standing: text.Visible(explained(record)), Error: text.Visible(r.Error), Open: !r.Status.Ended(),
+		Owner: text.Visible(r.Owner), Instances: record.InstancesText(), Retries: record.RetriesText(), Executor: text.Visible(record.ExecutorText()),
 		Priority: r.Priority, Attempt: r.Attempt, Tags: pairsOf(r.Tags), Labels: pairsOf(r.Labels), Pools: needsOf(r.Pools),
 		Times: timesOf(r),
 	}
@@ -320,7 +321,7 @@ func headOf(seen *seenRun) runHead {
 		h.Queued = queuedHeadOf(seen.why)
 	}
 	if seen.leaderless {
-		h.Notes = append(h.Notes, "Nobody coordinates, so queued runs wait: start 'berth coordinator', 'berth sidecar --coordinator' or 'berth dev'.")
+		h.Notes = append(h.Notes, strings.ToUpper(inspect.NoLeader[:1])+inspect.NoLeader[1:]+".")
 	}
 	h.Notes = append(h.Notes, stuckOf(seen)...)
 	if o := seen.overview; o != nil {
@@ -328,6 +329,15 @@ func headOf(seen *seenRun) runHead {
 		h.Progress = progressOf(counts, total)
 	}
 	return h
+}
+
+// explained is what follows the status of a run on its page: the badge says the status,
+// and the error of a run that has ended is shown apart.
+func explained(r inspect.Run) string {
+	if run.Status(r.Status).Ended() {
+		return ""
+	}
+	return strings.TrimPrefix(r.StatusText(), r.Status+" ")
 }
 
 func queuedHeadOf(w *run.Why) *queuedHead {
@@ -339,73 +349,9 @@ func queuedHeadOf(w *run.Why) *queuedHead {
 		}
 		q.InTheWay = append(q.InTheWay, row)
 	}
-	if w.Estimate > 0 {
-		q.Estimate = "in about " + text.Duration(w.Estimate.Round(time.Second)) + ", by how long runs took lately"
-	}
+	record := inspect.RunWhyOf(w, nil)
+	q.Estimate = record.EstimateText()
 	return q
-}
-
-// standing says what a run waits for, or how it stands.
-func standing(r *run.Run) string {
-	switch r.Status {
-	case run.Queued:
-		if b := r.BlockAt(time.Now()); b != nil {
-			return b.Text
-		}
-		return "waiting for the coordinator's first look"
-	case run.Storing:
-		return "it is being stored, and in no queue yet"
-	case run.NotStarted:
-		if r.Steps > 0 {
-			return "it was admitted, and its steps are about to start"
-		}
-		return "it was admitted, and waits for an executor to start it"
-	case run.Running:
-		if r.Executor != nil {
-			return fmt.Sprintf("it runs on host '%s'", r.Executor.Host)
-		}
-		return "its steps are in progress"
-	}
-	return ""
-}
-
-// instancesText says how many step instances a run has, and how many at a time.
-func instancesText(r *run.Run) string {
-	if r.Steps == 0 {
-		return ""
-	}
-	text := plural(r.Steps, "instance", "instances")
-	if r.MaxConcurrentSteps > 0 {
-		text += fmt.Sprintf(", at most %d in flight", r.MaxConcurrentSteps)
-	}
-	if r.MaxStepsPerTick > 0 {
-		text += fmt.Sprintf(", at most %d published in one tick", r.MaxStepsPerTick)
-	}
-	return text
-}
-
-// retriesText says how often a run may be queued again, and how often its executor was
-// lost. Of one with steps it is they that are tried again.
-func retriesText(r *run.Run) string {
-	if r.Steps > 0 {
-		return ""
-	}
-	text := strconv.Itoa(r.Retries)
-	if r.Lost > 0 {
-		text += ", " + plural(r.Lost, "executor", "executors") + " lost"
-	}
-	return text
-}
-
-func executorText(e *run.Executor) string {
-	if e == nil {
-		return ""
-	}
-	s := e.Host + "/" + e.Instance
-	if e.Name != "" {
-		s += ", " + e.Name
-	}
-	return text.Visible(s)
 }
 
 // needsOf are slots by pool.

@@ -28,14 +28,14 @@ func TestTheHeadOfAQueuedRunSaysWhyItWaits(t *testing.T) {
 	want := runHead{
 		ID: "r", Name: `night\u202eload`, Status: run.Queued, Standing: "global run limit (10/10)", Open: true,
 		Queued: &queuedHead{
-			Position: 3, Line: 17, Estimate: "in about 1m30s, by how long runs took lately",
+			Position: 3, Line: 17, Estimate: "in about 1m30s, judged by how long recent runs took",
 			InTheWay: []wayRow{{ID: "o", Name: "other", Host: "two", Status: run.Running, Tags: []pair{{"env", "prod"}}, Since: afterNoon(-5)}},
 		},
 		Owner: "ops", Retries: "2, 1 executor lost", Priority: 7, Attempt: 1,
 		Tags: []pair{{"a", "<b>"}, {"env", "prod"}}, Labels: []pair{{"k", "v"}},
 		Pools: []poolNeed{{"db", "/pools?open=db&q=db", 2}, {"gpu", "/pools?open=gpu&q=gpu", 1}},
 		Times: []runTime{{What: "queued", At: afterNoon(1)}},
-		Notes: []string{"Nobody coordinates, so queued runs wait: start 'berth coordinator', 'berth sidecar --coordinator' or 'berth dev'."},
+		Notes: []string{"No coordinator is running, so queued runs wait: start 'berth coordinator', 'berth sidecar --coordinator' or 'berth dev'."},
 	}
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("-want +got\n%s", d)
@@ -53,29 +53,29 @@ func TestTheHeadSaysHowARunStands(t *testing.T) {
 		want   runHead
 	}{
 		{
-			"before the first look", run.Record{Status: run.Queued},
-			runHead{Standing: "waiting for the coordinator's first look", Queued: &queuedHead{}, Open: true, Retries: "0"},
+			"not checked", run.Record{Status: run.Queued},
+			runHead{Standing: "the coordinator has not checked it yet", Queued: &queuedHead{}, Open: true, Retries: "0"},
 		},
 		{
 			"storing", run.Record{Status: run.Storing, Spec: run.Spec{Steps: 1}},
-			runHead{Standing: "it is being stored, and in no queue yet", Open: true, Instances: "1 instance"},
+			runHead{Standing: "its steps are being stored", Open: true, Instances: "1 instance"},
 		},
 		{
 			"admitted", run.Record{Status: run.NotStarted, Claim: "c", Spec: run.Spec{Pools: map[string]int{"db": 1}}},
-			runHead{Standing: "it was admitted, and waits for an executor to start it", Open: true, Retries: "0", Claim: "c", Pools: []poolNeed{{"db", "/pools?open=db&q=db", 1}}},
+			runHead{Standing: "admitted, waiting for an executor to start it", Open: true, Retries: "0", Claim: "c", Pools: []poolNeed{{"db", "/pools?open=db&q=db", 1}}},
 		},
 		{
 			"admitted with steps", run.Record{Status: run.NotStarted, Spec: run.Spec{Steps: 3, MaxConcurrentSteps: 2, MaxStepsPerTick: 1}},
-			runHead{Standing: "it was admitted, and its steps are about to start", Open: true, Instances: "3 instances, at most 2 in flight, at most 1 published in one tick"},
+			runHead{Standing: "admitted, its steps are about to start", Open: true, Instances: "3 instances, at most 2 in flight, at most 1 published in one tick"},
 		},
 		{
 			"running", run.Record{Status: run.Running, Executor: by, Attempt: 2, QueuedAt: afterNoon(1), AdmittedAt: afterNoon(2), StartedAt: afterNoon(4)},
 			runHead{
-				Standing: "it runs on host 'two'", Open: true, Retries: "0", Attempt: 2, Executor: "two/sidecar, x\ny", Fence: 77,
+				Standing: "on host 'two', attempt 2", Open: true, Retries: "0", Attempt: 2, Executor: "two/sidecar, x\ny", Fence: 77,
 				Times: []runTime{{"queued", afterNoon(1), ""}, {"admitted", afterNoon(2), "1m"}, {"started", afterNoon(4), "2m"}},
 			},
 		},
-		{"with steps", run.Record{Status: run.Running, Spec: run.Spec{Steps: 3}}, runHead{Standing: "its steps are in progress", Open: true, Instances: "3 instances"}},
+		{"with steps", run.Record{Status: run.Running, Spec: run.Spec{Steps: 3}}, runHead{Standing: "its steps", Open: true, Instances: "3 instances"}},
 		{
 			"failed", run.Record{Status: run.Failed, Error: "<script>\nno", Executor: by, Claim: "c", QueuedAt: afterNoon(1), EndedAt: afterNoon(5)},
 			runHead{

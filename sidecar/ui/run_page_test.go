@@ -35,7 +35,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 		return strings.Contains(text(p.root), "What waits of extract: no worker is seen: start 'berth worker'") && p.fact("started") != ""
 	})
 	page.shows(wicked, "label"+wicked+" = "+wicked)
-	if got := text(page.must("run-status")); got != "▶ running its steps are in progress" {
+	if got := text(page.must("run-status")); got != "▶ running its steps" {
 		t.Error(got)
 	}
 	for name, want := range map[string]string{"priority": "▲ 5", "steps": "5 instances", "attempt": "1", "owner": wicked, "run": "r1"} {
@@ -120,15 +120,15 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 	d.submit(sidecar.RunRequest{ID: "first", Name: "First " + wicked, Tags: map[string]string{"k": wicked}})
 	d.submit(sidecar.RunRequest{ID: "second"})
 	d.submit(sidecar.RunRequest{ID: "third", Priority: 9})
-	page := d.until("/runs/second", "it is known that nobody leads", func(p *document) bool { return strings.Contains(text(p.root), "Nobody coordinates") })
+	page := d.until("/runs/second", "it is known that nobody leads", func(p *document) bool { return strings.Contains(text(p.root), "No coordinator is running") })
 	if got := text(page.must("run-why")); got != "Position 3 of 3 in the queue ." {
 		t.Error(got)
 	}
-	page.says("queued waiting for the coordinator's first look")
+	page.says("queued the coordinator has not checked it yet")
 	d.change("first", func(r *run.Record) { *r, _ = r.Admit("c", time.Now()) })
 	d.leads("lead")
 	page = d.until("/runs/second", "it is held up", func(p *document) bool {
-		return text(p.must("run-standing")) == "global run limit (1/1)" && !strings.Contains(text(p.root), "Nobody coordinates")
+		return text(p.must("run-standing")) == "global run limit (1/1)" && !strings.Contains(text(p.root), "No coordinator is running")
 	})
 	page.shows("First " + wicked)
 	if got := text(page.must("run-why")); !strings.HasPrefix(got, "Position 2 of 2 in the queue") {
@@ -257,7 +257,7 @@ func TestARunThatIsBeingStoredSaysSo(t *testing.T) {
 		"steps": "The steps are being written: 12 instances in all", "timeline": "The steps are being written", "logs": "The steps are being written",
 		"concurrency": "No events are kept", "events": "No events are kept",
 	} {
-		d.page("/runs/r?tab="+tab).says("… storing it is being stored, and in no queue yet", want)
+		d.page("/runs/r?tab="+tab).says("… storing its steps are being stored", want)
 	}
 }
 

@@ -36,9 +36,9 @@ var barOrder = []step.Status{step.Succeeded, step.Failed, step.Canceled, step.Ru
 // progressOf makes a progress of counts.
 func progressOf(counts map[step.Status]int, total int) *progress {
 	p := &progress{Ended: endedOf(counts), Count: total, Parts: barParts(counts, total)}
-	p.Text = fmt.Sprintf("%s of %s ended", formatCount(int64(p.Ended)), formatCount(int64(total)))
-	if text := countsText(counts); text != "" {
-		p.Text += ": " + text
+	p.Text = fmt.Sprintf("%s of %s ended", text.Number(int64(p.Ended)), text.Number(int64(total)))
+	if s := countsText(counts); s != "" {
+		p.Text += ": " + s
 	}
 	return p
 }
@@ -135,14 +135,14 @@ func saysOf(seen *seenRun, number int) saying {
 		}
 		return saying{} // the head says that its run waits
 	}
-	text := "waits: "
+	line := "waits: "
 	switch {
 	case s.Shape.Count > 1 && w.Count == 1:
-		text = "1 waits: "
+		line = "1 waits: "
 	case s.Shape.Count > 1:
-		text = formatCount(int64(w.Count)) + " wait: "
+		line = text.Number(int64(w.Count)) + " wait: "
 	}
-	return saying{Text: text + waitText(w), Soon: w.Soon}
+	return saying{Text: line + waitText(w), Soon: w.Soon}
 }
 
 // inOrder tells whether something waits for its run, or for other steps of it.
@@ -164,7 +164,7 @@ func waitsByStatus(seen *seenRun, number int) (all []string) {
 		}
 		w := o.WaitOf(number, &step.Instance{Record: step.Record{Status: status}}, seen.around)
 		if w != nil && !inOrder(w) {
-			all = append(all, fmt.Sprintf("%s %s: %s", formatCount(int64(n)), status, waitText(w)))
+			all = append(all, fmt.Sprintf("%s %s: %s", text.Number(int64(n)), status, waitText(w)))
 		}
 	}
 	return all

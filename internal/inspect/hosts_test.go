@@ -1,4 +1,4 @@
-package sidecar
+package inspect
 
 import (
 	"fmt"
@@ -8,13 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/lease"
 )
 
-func TestWhoIsNotSeenAndHasSomethingIsGone(t *testing.T) {
+func TestAnInstanceThatHasWorkAndNoPresenceIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := storetest.NewBackend(storetest.New(storetest.Options{}))
 		defer b.Close()
@@ -27,7 +28,7 @@ func TestWhoIsNotSeenAndHasSomethingIsGone(t *testing.T) {
 			return id
 		}
 		short, long := grant(10*time.Second), grant(time.Minute)
-		// One that has come since the list was read, or can't be read, is there.
+		// An instance that started after the list was read, or can't be read, is not gone.
 		if _, err := store.Commit(t.Context(), b, nil, store.Put(keys.Presence("m", "new"), []byte("?"), 0)); err != nil {
 			t.Fatal(err)
 		}
@@ -41,12 +42,14 @@ func TestWhoIsNotSeenAndHasSomethingIsGone(t *testing.T) {
 		}
 		check := func(want ...string) {
 			t.Helper()
-			hosts, err := HostsWithGone(t.Context(), b, keys, seen, active, nil)
-			if err != nil {
+			f := &Fleet{seen: seen, active: active}
+			f.setHosts()
+			r := Reader{Runs: run.Store{Backend: b, Keys: keys}}
+			if err := r.addGone(t.Context(), f); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, h := range hosts {
+			for _, h := range f.Hosts {
 				got = append(got, fmt.Sprintf("%s/%s %d+%d gone=%v %s", h.Host, h.Instance, h.ActiveSteps, h.ActiveRuns, h.Gone, h.WorkLeft))
 			}
 			if d := cmp.Diff(want, got); d != "" {

@@ -1,9 +1,8 @@
-package berth
+package lease
 
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/internal/store/storetest"
 )
 
 // leaseReader answers for leases, and for nothing else.
@@ -60,7 +58,7 @@ func TestTheEndsOfManyLeasesAreReadOnceAndTogether(t *testing.T) {
 			ids = append(ids, store.LeaseID(i%leases))
 		}
 		begun := time.Now()
-		ends, err := leaseEnds(t.Context(), r, ids)
+		ends, err := Ends(t.Context(), r, ids)
 		if err != nil || len(ends) != leases || ends[7] != time.Minute {
 			t.Errorf("%d are known, %v", len(ends), err)
 		}
@@ -83,14 +81,14 @@ func TestAnEtcdThatTellsNothingIsNotWaitedForForEver(t *testing.T) {
 			return 0, store.ErrUnavailable
 		}}
 		begun := time.Now()
-		ends, err := leaseEnds(t.Context(), r, []store.LeaseID{1, 2, 4, 5})
+		ends, err := Ends(t.Context(), r, []store.LeaseID{1, 2, 4, 5})
 		if err != nil || len(ends) != 2 || ends[2] != time.Minute || time.Since(begun) != leaseReadTime {
 			t.Errorf("%v, %v after %s", ends, err, time.Since(begun))
 		}
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(gone)
-		if _, err := leaseEnds(ctx, r, []store.LeaseID{1}); err != gone {
+		if _, err := Ends(ctx, r, []store.LeaseID{1}); err != gone {
 			t.Errorf("of a caller who is gone: %v", err)
 		}
 	})
@@ -103,44 +101,7 @@ func TestARefusalOfEtcdIsToldWithWhatIsKnown(t *testing.T) {
 		}
 		return time.Minute, nil
 	}}
-	if _, err := leaseEnds(t.Context(), r, []store.LeaseID{1, 9}); problem.CodeOf(err) != problem.EtcdDenied {
+	if _, err := Ends(t.Context(), r, []store.LeaseID{1, 9}); problem.CodeOf(err) != problem.EtcdDenied {
 		t.Errorf("%v", err)
-	}
-}
-
-// leaseless is an etcd that does not know a lease which keys hang on.
-type leaseless struct {
-	store.Backend
-	gone store.LeaseID
-}
-
-func (b leaseless) TimeToLive(ctx context.Context, id store.LeaseID) (time.Duration, error) {
-	if id == b.gone {
-		return 0, store.ErrLeaseNotFound
-	}
-	return b.Backend.TimeToLive(ctx, id)
-}
-
-func TestKeysOnALeaseThatEtcdDoesNotHaveAreStuck(t *testing.T) {
-	b := storetest.NewManualBackend(storetest.New(storetest.Options{}))
-	t.Cleanup(b.Close)
-	keys := store.NewKeys("/b/")
-	var ids []store.LeaseID
-	for i := range 3 {
-		id, _, err := b.Grant(t.Context(), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Commit(t.Context(), b, nil, store.Put(keys.Slot("db", i, 0), []byte("x"), id)); err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, id)
-	}
-	if err := b.Revoke(t.Context(), ids[2]); err != nil { // it has ended, and its key with it
-		t.Fatal(err)
-	}
-	found, err := stuck(t.Context(), leaseless{b, ids[1]}, keys, ids)
-	if err != nil || len(found) != 1 || found[0].Key != keys.Slot("db", 1, 0) || !strings.Contains(found[0].Problem, "would never end") {
-		t.Errorf("stuck are %v, %v", found, err)
 	}
 }

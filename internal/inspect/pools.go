@@ -1,0 +1,161 @@
+package inspect
+
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+// Pool is a pool as it is now.
+type Pool struct {
+	Name          string   `json:"name"`
+	State         string   `json:"state" enum:"open,closed,paused,deleted,unreadable" doc:"open grants claims. closed has limit 0. deleted has no spec while slots of it are held. unreadable has a value in etcd that can't be read, and grants nothing."`
+	Limit         int      `json:"limit" doc:"Slots; -1 is unlimited, 0 closed."`
+	Claimed       int      `json:"claimed" doc:"Slots that are held. Can be above the limit after the limit was lowered."`
+	Waiting       int      `json:"waiting" doc:"Claims that wait."`
+	LeaseDuration Duration `json:"lease_duration" doc:"How long the slots of a holder that died stay taken."`
+	ReserveAfter  Duration `json:"reserve_after" doc:"How long a claim waits until free slots are reserved for it; 0s is at once, -1 never."`
+	Paused        bool     `json:"paused"`
+	Survives      Duration `json:"survives" doc:"About how long etcd may be unavailable before holders are stopped, in whole seconds."`
+	Deleted       bool     `json:"deleted,omitempty" doc:"The pool was deleted while slots of it were held."`
+	Problem       string   `json:"problem,omitempty" doc:"Why the pool grants nothing, if a value of it can't be read."`
+}
+
+// PoolOf returns the record of a pool.
+func PoolOf(s pool.Status) Pool {
+	return Pool{
+		Name: s.Name, State: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
+		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter),
+		Paused: s.Paused, Survives: Duration(Survives(s.LeaseDuration)), Deleted: s.Deleted, Problem: s.Problem,
+	}
+}
+
+// States of a pool, in the order in which they hide each other.
+const (
+	PoolUnreadable = "unreadable"
+	PoolDeleted    = "deleted"
+	PoolPaused     = "paused"
+	PoolClosed     = "closed"
+	PoolOpen       = "open"
+)
+
+func poolState(s pool.Status) string {
+	switch {
+	case s.Problem != "":
+		return PoolUnreadable
+	case s.Deleted:
+		return PoolDeleted
+	case s.Paused:
+		return PoolPaused
+	case s.Limit == pool.Closed:
+		return PoolClosed
+	}
+	return PoolOpen
+}
+
+// Survives returns about how long etcd may be unavailable, with leases of a
+// duration, before holders are stopped.
+func Survives(leaseDuration time.Duration) time.Duration {
+	return lease.Survives(leaseDuration, lease.StopGrace(leaseDuration)).Round(time.Second)
+}
+
+// LimitText writes a limit of a pool, or of runs.
+func LimitText(limit int) string {
+	switch limit {
+	case pool.Unlimited:
+		return "unlimited"
+	case pool.Closed:
+		return "0 (closed)"
+	}
+	return text.Number(int64(limit))
+}
+
+// ReserveText writes when free slots of a pool are reserved for a waiting claim.
+func ReserveText(d time.Duration) string {
+	switch d {
+	case pool.NeverReserve:
+		return "never"
+	case 0:
+		return "at once"
+	}
+	return "after " + text.Duration(d)
+}
+
+// PoolDetail is a pool with its holders and waiters.
+type PoolDetail struct {
+	Pool
+	Holders []Holder `json:"holders" nullable:"false" doc:"The earliest grant first; at most 1000."`
+	Waiters []Waiter `json:"waiters" nullable:"false" doc:"In the order in which they wait; at most 1000."`
+
+	HoldersLeftOut  int `json:"holders_left_out,omitempty" doc:"How many holders are not listed. GET /v1/claims?pool= lists all."`
+	WaitersLeftOut  int `json:"waiters_left_out,omitempty" doc:"How many waiters are not listed."`
+	ExpiriesUnknown int `json:"expiries_unknown,omitempty" doc:"For how many of the listed holders etcd did not report in time when their lease ends."`
+}
+
+// Holder is a claim that holds slots of a pool.
+type Holder struct {
+	Claim     string            `json:"claim"`
+	Host      string            `json:"host"`
+	Instance  string            `json:"instance"`
+	RunID     string            `json:"run_id,omitempty"`
+	StepKey   string            `json:"step_key,omitempty"`
+	PID       int               `json:"pid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Slots     int               `json:"slots" doc:"Of this pool."`
+	Since     time.Time         `json:"since"`
+	ExpiresIn Duration          `json:"expires_in,omitzero" doc:"When its lease ends unless it is renewed. Left out if the lease has ended, or if that is not known: expiries_unknown counts those."`
+	Fence     int64             `json:"fence"`
+}
+
+// Waiter is a claim that waits for slots of a pool.
+type Waiter struct {
+	Claim    string            `json:"claim"`
+	Host     string            `json:"host"`
+	Instance string            `json:"instance"`
+	RunID    string            `json:"run_id,omitempty"`
+	StepKey  string            `json:"step_key,omitempty"`
+	PID      int               `json:"pid,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Slots    int               `json:"slots" doc:"Of this pool."`
+	Position int               `json:"position"`
+	Priority int               `json:"priority"`
+	Since    time.Time         `json:"since"`
+	Reason   string            `json:"reason"`
+}
+
+// MaxListed bounds the holders, and the waiters, that a pool is shown with.
+const MaxListed = 1000
+
+// LeaseEnds is how long leases live unless they are renewed, as far as it is known.
+type LeaseEnds map[store.LeaseID]time.Duration
+
+// PoolDetailOf returns the record of a pool with its first [MaxListed] holders and
+// waiters.
+func PoolDetailOf(p pool.Detail, ends LeaseEnds) PoolDetail {
+	holders, waiters := p.Holders[:min(len(p.Holders), MaxListed)], p.Waiters[:min(len(p.Waiters), MaxListed)]
+	d := PoolDetail{
+		Pool:    PoolOf(p.Status),
+		Holders: make([]Holder, len(holders)), HoldersLeftOut: len(p.Holders) - len(holders),
+		Waiters: make([]Waiter, len(waiters)), WaitersLeftOut: len(p.Waiters) - len(waiters),
+	}
+	for i, h := range holders {
+		left, known := ends[h.Lease]
+		if !known {
+			d.ExpiriesUnknown++
+		}
+		d.Holders[i] = Holder{
+			Claim: h.Claim, Host: h.Host, Instance: h.Instance, RunID: h.Run, StepKey: h.Step, PID: h.PID,
+			Labels: h.Labels, Slots: h.Slots, Since: h.Since, ExpiresIn: Duration(left), Fence: h.Fence,
+		}
+	}
+	for i, w := range waiters {
+		d.Waiters[i] = Waiter{
+			Claim: w.Claim, Host: w.Host, Instance: w.Instance, RunID: w.Run, StepKey: w.Step, PID: w.PID,
+			Labels: w.Labels, Slots: w.Slots, Position: w.Position, Priority: w.Priority, Since: w.Since, Reason: w.Reason,
+		}
+	}
+	return d
+}

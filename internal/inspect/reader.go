@@ -1,0 +1,216 @@
+package inspect
+
+import (
+	"context"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+// Reader reads the state of berth. Its parts are read one after another, so what it
+// returns of two of them can differ by what happened between.
+type Reader struct {
+	Source
+	Runs  run.Store
+	Steps step.Store
+}
+
+// Source is where a [Reader] reads pools and instances: a client of berth has them in
+// memory, and a [Snapshot] reads them from etcd.
+type Source interface {
+	Pools(context.Context) ([]pool.Status, error)
+	Pool(ctx context.Context, name string) (pool.Detail, error)
+	Claims(context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error)
+	Why(ctx context.Context, claim string) (pool.Why, error)
+	Space(context.Context) (*pool.Space, error)
+	// Hosts returns the instances that have a presence key. The error is also about
+	// keys that can't be read: they are left out of the list, which is not empty then.
+	Hosts(context.Context) ([]lease.PresenceRecord, error)
+	LeaseEnds(context.Context, []store.LeaseID) (map[store.LeaseID]time.Duration, error)
+}
+
+// Snapshot is the [Source] of processes that are no instance: each method reads etcd.
+type Snapshot struct {
+	Backend store.Backend
+	Keys    store.Keys
+}
+
+// read reads all pools at one revision.
+func (s Snapshot) read(ctx context.Context) (*pool.Reader, error) {
+	r, err := pool.Read(ctx, s.Backend, s.Keys)
+	if err != nil {
+		return nil, store.Problem("the pools could not be read", err)
+	}
+	return r, nil
+}
+
+// Pools implements [Source].
+func (s Snapshot) Pools(ctx context.Context) ([]pool.Status, error) {
+	r, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Pools(), nil
+}
+
+// Pool implements [Source].
+func (s Snapshot) Pool(ctx context.Context, name string) (pool.Detail, error) {
+	r, err := s.read(ctx)
+	if err != nil {
+		return pool.Detail{}, err
+	}
+	return r.Pool(name)
+}
+
+// Claims implements [Source].
+func (s Snapshot) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error) {
+	r, err := s.read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	holders, waiters := r.Claims()
+	return holders, waiters, nil
+}
+
+// Why implements [Source].
+func (s Snapshot) Why(ctx context.Context, claim string) (pool.Why, error) {
+	r, err := s.read(ctx)
+	if err != nil {
+		return pool.Why{}, err
+	}
+	return r.Why(claim)
+}
+
+// Space implements [Source].
+func (s Snapshot) Space(ctx context.Context) (*pool.Space, error) {
+	r, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Space(), nil
+}
+
+// Hosts implements [Source].
+func (s Snapshot) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
+	return lease.Instances(ctx, s.Backend, s.Keys)
+}
+
+// LeaseEnds implements [Source].
+func (s Snapshot) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
+	return lease.Ends(ctx, s.Backend, ids)
+}
+
+// NewSnapshot returns a [Reader] that reads etcd. Its stores write with the journal.
+func NewSnapshot(runs run.Store) *Reader {
+	return &Reader{
+		Source: Snapshot{runs.Backend, runs.Keys}, Runs: runs,
+		Steps: step.Store{Backend: runs.Backend, Keys: runs.Keys, Journal: runs.Journal, Group: &store.Group{}},
+	}
+}
+
+// Detail returns a pool with its holders and waiters. When the leases of holders end
+// is left out as far as etcd does not report it in time.
+func (r *Reader) Detail(ctx context.Context, name string) (PoolDetail, error) {
+	p, err := r.Pool(ctx, name)
+	if err != nil {
+		return PoolDetail{}, err
+	}
+	shown := p.Holders[:min(len(p.Holders), MaxListed)]
+	ids := make([]store.LeaseID, len(shown))
+	for i, h := range shown {
+		ids[i] = h.Lease
+	}
+	ends, _ := r.LeaseEnds(ctx, ids) // the record counts what is missing
+	return PoolDetailOf(p, ends), nil
+}
+
+// WhyRun explains what a run waits for. An unknown run is a RunNotFound problem.
+func (r *Reader) WhyRun(ctx context.Context, id string) (RunWhy, error) {
+	one, err := r.Runs.Get(ctx, id)
+	if err != nil {
+		return RunWhy{}, err
+	}
+	w := &run.Why{Run: one}
+	if one.Status == run.Queued {
+		if w, err = r.whyQueued(ctx, one); err != nil {
+			return RunWhy{}, err
+		}
+	}
+	holds, err := r.holds(ctx, w.Run)
+	return RunWhyOf(w, holds), err
+}
+
+func (r *Reader) whyQueued(ctx context.Context, one *run.Run) (*run.Why, error) {
+	limits, _, err := r.Runs.Limits(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.Runs.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	space, err := r.freeSpace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if w := all.Why(one.ID, limits, space, time.Now()); w != nil {
+		return w, nil
+	}
+	one, err = r.Runs.Get(ctx, one.ID) // it was deleted, or can't be read any more
+	return &run.Why{Run: one}, err
+}
+
+// freeSpace returns what the waiting claims leave of all pools. An instance that can't
+// write to etcd, because etcd is full for example, does not know that: then waiting
+// claims are left out.
+func (r *Reader) freeSpace(ctx context.Context) (*pool.Space, error) {
+	if space, err := r.Space(ctx); err == nil {
+		return space, nil
+	}
+	all, err := r.Pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pool.NewSpace(all...), nil
+}
+
+// Outlook returns how the reader sees what the waits of step instances depend on.
+func (r *Reader) Outlook() *step.Outlook {
+	return &step.Outlook{
+		Candidates: r.Runs.Candidates,
+		Workers: func(ctx context.Context) ([]step.Worker, bool, error) {
+			f, err := r.fleet(ctx)
+			if err != nil {
+				return nil, false, err
+			}
+			return step.WorkersOf(f.seen, f.active, f.states), len(f.Bad) > 0, nil
+		},
+		Space: r.freeSpace,
+	}
+}
+
+// Waits returns what the steps of a run wait for: nil for a step that does not wait.
+func (r *Reader) Waits(ctx context.Context, o *step.Overview) ([]*step.Wait, error) {
+	a, err := r.Outlook().Around(ctx, o.Has)
+	if err != nil {
+		return nil, err
+	}
+	return o.Waits(a), nil
+}
+
+// holds returns what the steps of a run in progress wait for.
+func (r *Reader) holds(ctx context.Context, one *run.Run) ([]step.Hold, error) {
+	if one.Steps == 0 || !one.Status.InProgress() {
+		return nil, nil
+	}
+	o, err := r.Steps.Overview(ctx, one.ID)
+	if err != nil {
+		return nil, err
+	}
+	waits, err := r.Waits(ctx, o)
+	return o.Holds(waits), err
+}
