@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
 
@@ -25,6 +27,9 @@ type api struct {
 	metrics *metrics
 	waits   *waits
 	loud    atomic.Int64 // unix second of the last warning about a failed request
+
+	// ifUnread is [server.IfUnread].
+	ifUnread func(ctx context.Context, f func())
 
 	// session is nil until the instance is open; missing says what for that waits.
 	session atomic.Pointer[session]
@@ -43,13 +48,13 @@ type session struct {
 	reader  *inspect.Reader
 	holders *holders
 	runs    *executors
-	hub     *hub
+	hub     *server.Hub
 	shown   *ui.Session // what the pages show
 	// runStreams holds one for each stream of a run's events that is open.
 	runStreams chan struct{}
 }
 
-func newSession(client *berth.Client, hs *holders, xs *executors, h *hub) *session {
+func newSession(client *berth.Client, hs *holders, xs *executors, h *server.Hub) *session {
 	return &session{
 		client: client, reader: &inspect.Reader{Source: client, Runs: xs.store, Steps: xs.steps}, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
 		shown: &ui.Session{Client: client, Runs: xs.store, Steps: xs.steps},
@@ -57,7 +62,7 @@ func newSession(client *berth.Client, hs *holders, xs *executors, h *hub) *sessi
 }
 
 func newAPI(cfg *Config, m *metrics) (*api, error) {
-	a := &api{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(), mux: http.NewServeMux()}
+	a := &api{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(), ifUnread: server.IfUnread, mux: http.NewServeMux()}
 	a.missing.Store(problem.New(problem.EtcdUnavailable, "etcd has not answered yet"))
 	h := humago.New(a.mux, apiConfig(cfg.Options.Version))
 	a.registerClaims(h)

@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"context"
 	"os"
 	"strconv"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 func TestABindingIsWrittenAndRead(t *testing.T) {
@@ -71,21 +71,21 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 }
 
 func TestAProcessIsBoundByItsOwnUserOnly(t *testing.T) {
-	over := func(p peer) context.Context { return context.WithValue(t.Context(), peerKey{}, p) }
 	for what, test := range map[string]struct {
-		ctx   context.Context
+		who   server.Peer
+		tcp   bool
 		owner uint32
 		want  problem.Code
 	}{
-		"its own user":         {over(peer{known: true, uid: 1000}), 1000, ""},
-		"root":                 {over(peer{known: true}), 1000, ""},
-		"another user":         {over(peer{known: true, uid: 1001}), 1000, problem.Forbidden},
-		"a user for root's":    {over(peer{known: true, uid: 1001}), 0, problem.Forbidden},
-		"nobody knows":         {over(peer{}), 1000, problem.Invalid},
-		"nobody knows, root's": {over(peer{}), 0, problem.Invalid},
-		"over TCP":             {t.Context(), 1000, problem.Invalid},
+		"its own user":         {server.Peer{Known: true, UID: 1000}, false, 1000, ""},
+		"root":                 {server.Peer{Known: true}, false, 1000, ""},
+		"another user":         {server.Peer{Known: true, UID: 1001}, false, 1000, problem.Forbidden},
+		"a user for root's":    {server.Peer{Known: true, UID: 1001}, false, 0, problem.Forbidden},
+		"nobody knows":         {server.Peer{}, false, 1000, problem.Invalid},
+		"nobody knows, root's": {server.Peer{}, false, 0, problem.Invalid},
+		"over TCP":             {server.Peer{}, true, 1000, problem.Invalid},
 	} {
-		err := checkOwner(test.ctx, 12345, test.owner)
+		err := checkOwner(test.who, !test.tcp, 12345, test.owner)
 		if (err == nil) != (test.want == "") || err != nil && problem.CodeOf(err) != test.want {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const (
@@ -171,7 +172,7 @@ func (c *Client) refusal(resp *http.Response) error {
 
 // drop reads what is left of a body, so that its connection can be used again.
 func drop(body io.ReadCloser) {
-	_, _ = io.Copy(io.Discard, io.LimitReader(body, maxBody)) // it is closed anyway
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, server.MaxBody)) // it is closed anyway
 	_ = body.Close()
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	maxLine = 1 << 20
 	// silence is how long a stream may say nothing before it counts as broken: two
 	// heartbeats, and some patience.
-	silence = 2*heartbeat + 5*time.Second
+	silence = 2*server.Heartbeat + 5*time.Second
 )
 
 // streamed is a server-sent event as it has come.
@@ -29,7 +30,7 @@ type streamed struct {
 func (c *Client) stream(ctx context.Context, path, last string, f func(streamed) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	resp, err := c.send(ctx, http.MethodGet, path, nil, "Accept", streamType, "Last-Event-ID", last)
+	resp, err := c.send(ctx, http.MethodGet, path, nil, "Accept", server.StreamType, "Last-Event-ID", last)
 	if err != nil {
 		return err
 	}

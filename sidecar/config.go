@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"crypto/tls"
-	"net"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -10,7 +9,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const (
@@ -89,20 +88,7 @@ func (c *Config) fill() {
 	}
 }
 
-// validate refuses a door that would stand open. It looks names up.
-func (c *Config) validate() error {
-	if c.Listen == "" && c.Socket == "" {
-		return problem.Field("listen", "there is neither an address nor a socket to listen on")
-	}
-	if c.Listen == "" || c.TLS != nil && c.Token != "" {
-		return nil
-	}
-	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
-	if err != nil {
-		return problem.Field("listen", "%q is no address to listen on: %w", c.Listen, err)
-	}
-	if !addr.IP.IsLoopback() {
-		return problem.Field("listen", "%s can be reached from other hosts, and needs TLS and a token for that; 127.0.0.1 and the unix socket do not", c.Listen)
-	}
-	return nil
+// http is the part of the configuration that is about HTTP.
+func (c *Config) http() server.Config {
+	return server.Config{Listen: c.Listen, Socket: c.Socket, TLS: c.TLS, Token: c.Token, Names: c.Names}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const claimsPath = "/v1/claims"
@@ -56,7 +57,7 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 		return nil, problem.New(problem.ClaimCanceled, "claim %q was released as soon as it was granted", w.ID)
 	}
 	s.holders.reported(h)
-	ifUnread(asking, func() { s.holders.unheard(h, req.ID != "") })
+	a.ifUnread(asking, func() { s.holders.unheard(h, req.ID != "") })
 	return outputOf(s.holders.answer(h, begun), nil)
 }
 
@@ -95,14 +96,15 @@ func (s *session) openProcess(ctx context.Context, pid int) (*process, error) {
 	if err := checkPID(pid); err != nil {
 		return nil, err
 	}
-	if _, ok := peerOf(ctx); !ok {
-		return nil, checkOwner(ctx, pid, 0)
+	who, local := server.PeerOf(ctx)
+	if !local {
+		return nil, checkOwner(who, local, pid, 0)
 	}
 	p, err := s.holders.procs.open(pid)
 	if err != nil {
 		return nil, noProcess(pid, err)
 	}
-	if err := checkOwner(ctx, pid, p.owner); err != nil {
+	if err := checkOwner(who, local, pid, p.owner); err != nil {
 		p.close()
 		return nil, err
 	}

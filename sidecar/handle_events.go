@@ -2,29 +2,20 @@ package sidecar
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const eventsPath = "/v1/events"
 
 var eventType = reflect.TypeFor[Event]()
-
-const (
-	// heartbeat keeps a stream from looking dead to whoever is in between.
-	heartbeat = 15 * time.Second
-	// writeTimeout bounds the wait for a reader that takes nothing.
-	writeTimeout = 10 * time.Second
-)
 
 // eventsInput is the input of GET /v1/events.
 type eventsInput struct {
@@ -53,11 +44,15 @@ func (a *api) events(_ context.Context, in *eventsInput) (*huma.StreamResponse, 
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		r, w := humago.Unwrap(ctx)
-		a.metrics.streams.Inc()
-		defer a.metrics.streams.Dec()
-		stream := s.hub.subscribe(in.Claim, in.Pool)
-		defer s.hub.unsubscribe(stream)
-		newSSE(w, r.Context()).serve(stream, s.hello(in)...)
+		a.metrics.http.Streams.Inc()
+		defer a.metrics.http.Streams.Dec()
+		events := s.hub.Subscribe(in.Claim, in.Pool)
+		defer s.hub.Unsubscribe(events)
+		stream := server.NewStream(r.Context(), w)
+		for _, ev := range s.hello(in) {
+			stream.Add(messageOf(ev))
+		}
+		server.Follow(stream, events.Wake(), func(struct{}) bool { return addAll(stream, events, in.Claim) })
 	}}, nil
 }
 
@@ -82,82 +77,60 @@ func (s *session) hello(in *eventsInput) []Event {
 	return []Event{hello}
 }
 
-// sse writes a stream of server-sent events.
-type sse struct {
-	w    http.ResponseWriter
-	ctl  *http.ResponseController
-	done context.Context
-	buf  []byte
-}
-
-func newSSE(w http.ResponseWriter, ctx context.Context) *sse {
-	return &sse{w: w, ctl: http.NewResponseController(w), done: ctx}
-}
-
-// serve writes the first events, then those of a stream until one side ends it.
-func (e *sse) serve(s *stream, first ...Event) {
-	e.begin()
-	for _, ev := range first {
-		e.add(message{event: ev.Type, data: encodeEvent(ev)})
-	}
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	for e.flush() == nil {
-		select {
-		case <-s.wake:
-			if e.addAll(s) {
-				_ = e.flush() // it is the last
-				return
-			}
-		case <-beat.C:
-			e.beat()
-		case <-e.done.Done():
-			return
-		}
-	}
-}
-
-// begin says what follows.
-func (e *sse) begin() {
-	header := e.w.Header()
-	header.Set("Content-Type", streamType)
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no")
-}
-
-// beat adds a heartbeat.
-func (e *sse) beat() { e.buf = append(e.buf, ": still here\n\n"...) }
-
-// addAll adds what a stream has, and tells whether that was the end.
-func (e *sse) addAll(s *stream) bool {
-	queue, lagged, stopping, ended := s.take()
+// addAll adds what a subscription has, and tells whether that was the end.
+func addAll(to *server.Stream, s *server.Subscription, claim string) (last bool) {
+	queue, lagged, stopping, ended := s.Take()
 	for _, m := range queue {
-		e.add(m)
+		to.Add(m)
 	}
 	if lagged {
-		e.add(message{event: EventLagged, data: encodeEvent(Event{Type: EventLagged, Claim: s.claim})})
+		to.Add(messageOf(Event{Type: EventLagged, Claim: claim}))
 	}
 	if stopping {
-		e.add(message{event: EventStopping, data: encodeEvent(Event{Type: EventStopping})})
+		to.Add(messageOf(Event{Type: EventStopping}))
 	}
 	return ended
 }
 
-func (e *sse) add(m message) {
-	if m.id != "" {
-		e.buf = append(append(append(e.buf, "id: "...), m.id...), '\n')
-	}
-	e.buf = fmt.Appendf(e.buf, "event: %s\ndata: %s\n\n", m.event, m.data)
+// messageOf writes an event that has no id: a stream does not resume there.
+func messageOf(ev Event) server.Message {
+	return server.Message{Event: ev.Type, Data: server.Encode(ev)}
 }
 
-// flush sends what was added.
-func (e *sse) flush() error {
-	if err := e.ctl.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+// source is where the events of pools and of claims that wait come from. Its channel is
+// never closed.
+type source func(ctx context.Context) (<-chan pool.Event, error)
+
+// relay hands events to a hub. What becomes of claims after they have waited is published
+// by their [holders].
+func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error) {
+	events, err := subscribe(ctx)
+	if err != nil {
+		return nil, err
 	}
-	_, err := e.w.Write(e.buf)
-	e.buf = e.buf[:0]
-	return errors.Join(err, e.ctl.Flush())
+	return func() {
+		for {
+			select {
+			case ev := <-events:
+				if ev.Lagged {
+					h.Lag()
+				}
+				switch ev.Type {
+				case pool.PoolChanged:
+					h.Publish(noticeOf(Event{Type: EventPoolChanged, Pools: ev.Pools}))
+				case pool.ClaimWaiting:
+					h.Publish(noticeOf(Event{Type: EventClaimWaiting, Pools: ev.Pools, Claim: ev.Claim, Reason: ev.Reason}))
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}, nil
+}
+
+// noticeOf is an event for the streams of its claim and of its pools.
+func noticeOf(ev Event) server.Notice {
+	return server.Notice{Event: ev.Type, Topic: ev.Claim, Tags: ev.Pools, Data: ev}
 }
 
 // registerEvents registers the stream of events.
@@ -169,7 +142,7 @@ func (a *api) registerEvents(h huma.API) {
 		EventClaimReleased + ", " + EventLagged + ", " + EventStopping + "."
 	op.Responses["200"] = &huma.Response{
 		Description: "Events, each with an Event as its data.",
-		Content:     map[string]*huma.MediaType{streamType: {Schema: &huma.Schema{Type: huma.TypeString}}},
+		Content:     map[string]*huma.MediaType{server.StreamType: {Schema: &huma.Schema{Type: huma.TypeString}}},
 	}
 	h.OpenAPI().Components.Schemas.Schema(eventType, true, "") // for its readers
 	handle(a, h, op, a.events)

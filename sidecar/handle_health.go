@@ -20,6 +20,9 @@ const (
 	metricsPath = "/metrics"
 )
 
+// probes are the paths that need no token.
+var probes = []string{healthPath, readyPath}
+
 const (
 	// maxViewAge is from when on nothing is granted.
 	maxViewAge = 2 * time.Second

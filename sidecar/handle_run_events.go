@@ -3,11 +3,10 @@ package sidecar
 import (
 	"context"
 	"encoding/json"
-	"mime"
+	"errors"
 	"net/http"
 	"reflect"
-	"strings"
-	"time"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -15,14 +14,11 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
-const (
-	// streamType is what a stream of events is asked for by, and answered as.
-	streamType = "text/event-stream"
-	// maxRunStreams bounds the streams of events of runs: each has a watch in etcd.
-	maxRunStreams = 256
-)
+// maxRunStreams bounds the streams of events of runs: each has a watch in etcd.
+const maxRunStreams = 256
 
 // Events that a stream of a run's events ends with, beside [EventStopping].
 const (
@@ -44,20 +40,8 @@ type runEventsInput struct {
 // Resolve finds out which of the two is asked for. The document says so by the types
 // of the answer: it may not have Accept among the parameters.
 func (in *runEventsInput) Resolve(ctx huma.Context) []error {
-	in.stream = accepts(ctx.Header("Accept"), streamType)
+	in.stream = server.Accepts(ctx.Header("Accept"), server.StreamType)
 	return nil
-}
-
-// accepts tells whether a type is named among those that a client takes.
-func accepts(header, kind string) bool {
-	for part := range strings.SplitSeq(header, ",") {
-		got, params, err := mime.ParseMediaType(part)
-		q, weighed := params["q"]
-		if err == nil && got == kind && (!weighed || strings.Trim(q, "0.") != "") { // q=0 is not at all
-			return true
-		}
-	}
-	return false
 }
 
 // runEvents answers GET /v1/runs/{id}/events, with a list or with a stream.
@@ -108,92 +92,91 @@ func (a *api) streamRunEvents(s *session, id string, after run.Place) (*huma.Str
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		defer func() { <-s.runStreams }()
 		r, w := humago.Unwrap(ctx)
-		a.metrics.streams.Inc()
-		defer a.metrics.streams.Dec()
-		t := &runTeller{
-			sse: newSSE(w, r.Context()), stopped: s.hub.stopped,
+		a.metrics.http.Streams.Inc()
+		defer a.metrics.http.Streams.Dec()
+		f := &runFollower{
+			to: server.NewStream(r.Context(), w), stopped: s.hub.Stopped(),
 			failed: func(err error) *Problem { return a.fail("list-run-events", err) },
 		}
-		t.serve(func(ctx context.Context, tell func([]run.LoggedEvent) error) error {
+		f.serve(r.Context(), func(ctx context.Context, tell func([]run.LoggedEvent) error) error {
 			return s.runs.store.FollowEvents(ctx, id, after, tell)
 		})
 	}}, nil
 }
 
-// runTeller writes the events of a run to one reader. A reader that is slow is waited
-// for, since all that it missed is in etcd; one that takes nothing is left.
-type runTeller struct {
-	sse     *sse
+// runFollower streams the events of a run to one reader. A reader that is slow is waited
+// for, since all that it missed is in etcd.
+type runFollower struct {
+	to      *server.Stream
 	stopped <-chan struct{} // the server is stopping
-	// failed makes a problem of why the events can't be told.
+	// failed makes a problem of why the events can't be read.
 	failed func(error) *Problem
 }
 
-// serve tells what follow does, until that ends or one side has enough.
-func (t *runTeller) serve(follow func(context.Context, func([]run.LoggedEvent) error) error) {
-	ctx, cancel := context.WithCancel(t.sse.done)
-	events, end := make(chan []run.LoggedEvent), make(chan error, 1)
-	go func() {
-		end <- follow(ctx, func(some []run.LoggedEvent) error {
-			select {
-			case events <- some:
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		})
-		close(end)
-	}()
-	defer func() {
-		cancel()
-		for range end { // it has ended
-		}
-	}()
-	t.sse.begin()
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
-	for t.sse.flush() == nil {
+// serve streams what follow reads, until that ends, the server stops or the reader, whose
+// context ctx is, has left.
+func (f *runFollower) serve(ctx context.Context, follow func(context.Context, func([]run.LoggedEvent) error) error) {
+	ctx, leave := context.WithCancel(ctx)
+	reading, stop := context.WithCancelCause(ctx)
+	messages := make(chan []server.Message)
+	send := func(ctx context.Context, some []server.Message) error {
 		select {
-		case some := <-events:
-			for _, e := range some {
-				t.sse.addRun(e)
-			}
-		case err := <-end:
-			if ctx.Err() != nil {
-				return // the client is gone
-			}
-			t.sse.add(t.last(err))
-			_ = t.sse.flush()
-			return
-		case <-t.stopped:
-			t.sse.add(message{event: EventStopping, data: encodeEvent(Event{Type: EventStopping})})
-			_ = t.sse.flush()
-			return
-		case <-beat.C:
-			t.sse.beat()
+		case messages <- some:
+			return nil
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		}
 	}
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		defer close(messages)
+		err := follow(reading, func(some []run.LoggedEvent) error { return send(reading, runMessages(some)) })
+		if ctx.Err() == nil {
+			_ = send(ctx, []server.Message{f.last(reading, err)}) // the reader may leave
+		}
+	})
+	tasks.Go(func() {
+		select {
+		case <-f.stopped:
+			stop(errStopping)
+		case <-ctx.Done():
+		}
+	})
+	server.Follow(f.to, messages, func(some []server.Message) bool {
+		for _, m := range some {
+			f.to.Add(m)
+		}
+		return false
+	})
+	leave()
+	tasks.Wait()
+	stop(nil)
 }
 
-// last is the last event: that there are no more, or why no more can be told.
-func (t *runTeller) last(err error) message {
-	if err == nil {
-		return message{event: EventRunEnd, data: encodeEvent(Event{Type: EventRunEnd})}
+// last is the last message: that there are no more events, or why no more can be read.
+func (f *runFollower) last(reading context.Context, err error) server.Message {
+	switch {
+	case err == nil:
+		return messageOf(Event{Type: EventRunEnd})
+	case errors.Is(context.Cause(reading), errStopping):
+		return messageOf(Event{Type: EventStopping})
 	}
-	return message{event: EventRunFailed, data: encodeEvent(t.failed(err))}
+	return server.Message{Event: EventRunFailed, Data: server.Encode(f.failed(err))}
 }
 
-// addRun adds an event of a run.
-func (e *sse) addRun(ev run.LoggedEvent) {
-	e.add(message{id: ev.Place().String(), event: string(ev.Type), data: encodeEvent(inspect.RunEventOf(ev))})
+// runMessages writes events of a run. A later stream can resume after each.
+func runMessages(events []run.LoggedEvent) []server.Message {
+	all := make([]server.Message, len(events))
+	for i, ev := range events {
+		all[i] = server.Message{ID: ev.Place().String(), Event: string(ev.Type), Data: server.Encode(inspect.RunEventOf(ev))}
+	}
+	return all
 }
 
 // registerRunEvents registers the events of a run.
 func (a *api) registerRunEvents(h huma.API) {
 	op := operation(h, "list-run-events", http.MethodGet, runsPath+"/{id}/events", "runs", "List or follow what has happened to a run")
-	op.Description = "A list, or with Accept: " + streamType + " server-sent events: those that there are, and then each as it comes. " +
+	op.Description = "A list, or with Accept: " + server.StreamType + " server-sent events: those that there are, and then each as it comes. " +
 		"Each has the type of a RunEvent, which is its data, and an id, from which a later stream goes on (Last-Event-ID). " +
 		"The last is " + EventRunEnd + ", a second after all of a run that has ended were told; " +
 		EventRunFailed + ", with a problem as its data; or " + EventStopping + "."
@@ -202,7 +185,7 @@ func (a *api) registerRunEvents(h huma.API) {
 		Description: "What has happened, in order.",
 		Content: map[string]*huma.MediaType{
 			"application/json": {Schema: schemas.Schema(reflect.TypeFor[List[RunEvent]](), true, "")},
-			streamType:         {Schema: &huma.Schema{Type: huma.TypeString}},
+			server.StreamType:  {Schema: &huma.Schema{Type: huma.TypeString}},
 		},
 	}
 	handle(a, h, op, a.runEvents)

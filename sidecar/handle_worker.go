@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
 
@@ -110,8 +111,8 @@ func (a *api) controlWorker(verb string) func(context.Context, *workerBody, Work
 			return nil, err
 		}
 		by := step.WorkerState{By: "HTTP", From: in.from, Reason: req.Reason}
-		if p, ok := peerOf(ctx); ok && p.known {
-			by.By, by.From = fmt.Sprintf("uid %d", p.uid), s.client.Host()
+		if p, ok := server.PeerOf(ctx); ok && p.Known {
+			by.By, by.From = fmt.Sprintf("uid %d", p.UID), s.client.Host()
 		}
 		w, changed, err := ControlWorker(ctx, s.reader, verb, id, by)
 		if err == nil && changed {

@@ -3,25 +3,22 @@ package sidecar
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"sync"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // HealthServer serves /healthz, /readyz and /metrics of a process that is no sidecar,
 // behind the same door: of its configuration count Listen, TLS, Token, Names, Logger
 // and Gatherer.
 type HealthServer struct {
-	on     listeners
-	server *http.Server
-	log    hclog.Logger
+	on     *server.Listeners
+	server *server.Server
 	task   sync.WaitGroup
-	failed error // that of a listener which ended by itself; known after task
+	failed error // of a listener that ended by itself; known after task
 }
 
 // ServeHealth begins to serve. Function missing says why the process is not ready, nil
@@ -29,21 +26,21 @@ type HealthServer struct {
 func ServeHealth(ctx context.Context, cfg Config, missing func() error) (*HealthServer, error) {
 	cfg.fill()
 	cfg.Socket = ""
-	if err := cfg.validate(); err != nil {
+	web := cfg.http()
+	if err := web.Validate(); err != nil {
 		return nil, err
 	}
-	on, err := listen(ctx, &cfg)
+	on, err := server.Listen(ctx, &web)
 	if err != nil {
 		return nil, err
 	}
 	log := cfg.Logger.Named("health")
-	h := &HealthServer{on: on, log: log, server: newHTTPServer(&door{
-		guard: newGuard(&cfg), mux: healthMux(&cfg, missing), metrics: newMetrics(nil), log: log,
-	}, log)}
+	h := &HealthServer{on: on, server: server.Serve(on, server.NewHandler(server.Handler{
+		Config: web, Open: probes, Routes: healthMux(&cfg, missing), Refuse: refuse, Metrics: server.NewMetrics(nil), Log: log,
+	}))}
 	log.Info("listening", keyAddress, h.Addr().String())
 	h.task.Go(func() {
-		if err := h.server.Serve(on.tcp); !errors.Is(err, http.ErrServerClosed) {
-			h.failed = fmt.Errorf("listening on %s ended: %w", on.tcp.Addr(), err)
+		for h.failed = range h.server.Failed() {
 			log.Error("nobody can ask for the health any more", keyError, h.failed)
 		}
 	})
@@ -51,19 +48,14 @@ func ServeHealth(ctx context.Context, cfg Config, missing func() error) (*Health
 }
 
 // Addr is the address that the server listens on.
-func (h *HealthServer) Addr() net.Addr { return h.on.tcp.Addr() }
+func (h *HealthServer) Addr() net.Addr { return h.on.Addr() }
 
 // Close ends the server, and returns why it had ended before, if it had. What is being
 // answered gets a moment.
 func (h *HealthServer) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	err := h.server.Shutdown(ctx)
-	if err != nil {
-		err = h.server.Close()
-	}
+	err := h.server.Close()
 	h.task.Wait()
-	return errors.Join(err, h.failed, h.on.close())
+	return errors.Join(err, h.failed, h.on.Close())
 }
 
 // healthMux answers what is asked about a process.
@@ -90,18 +82,5 @@ func healthMux(cfg *Config, missing func() error) *http.ServeMux {
 
 func writeHealth(w http.ResponseWriter, status string) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(encodeEvent(Health{Status: status}), '\n')) // the client may be gone
-}
-
-// newHTTPServer returns a server that bounds what can be sent to it.
-func newHTTPServer(handler http.Handler, log hclog.Logger) *http.Server {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	return &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
-		ConnContext: connContext, Protocols: protocols,
-		ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
-	}
+	_, _ = w.Write(append(server.Encode(Health{Status: status}), '\n')) // the client may be gone
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // holders are the claims that were made through a server, each with its binding,
@@ -17,7 +18,7 @@ import (
 type holders struct {
 	clock   lease.Clock
 	log     hclog.Logger
-	hub     *hub
+	hub     *server.Hub
 	files   bindFiles
 	procs   *watcher
 	metrics *metrics
@@ -34,7 +35,7 @@ type holders struct {
 	closed bool
 }
 
-func newHolders(cfg *Config, hub *hub, procs *watcher, m *metrics) *holders {
+func newHolders(cfg *Config, hub *server.Hub, procs *watcher, m *metrics) *holders {
 	hs := &holders{
 		clock: lease.BootClock(), log: cfg.Logger, hub: hub, procs: procs, metrics: m,
 		files: newBindFiles(cfg.Options.StateDir, cfg.Options.Instance, cfg.Logger),
@@ -138,7 +139,7 @@ func (hs *holders) publish(event string, h *holder) {
 	if event == EventClaimEnded {
 		ev.Code, ev.Reason = string(h.why.Code), h.why.Error()
 	}
-	hs.hub.publish(ev)
+	hs.hub.Publish(noticeOf(ev))
 }
 
 // held returns a holder whose claim is held. An error says why it is not;

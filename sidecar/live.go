@@ -10,12 +10,10 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const (
-	// shutdownTimeout bounds the wait for answers that are under way at the end. A
-	// connection on which nothing was asked yet can take all of it.
-	shutdownTimeout = time.Second
 	// drainLook is how often a drain looks whether claims are left.
 	drainLook = 50 * time.Millisecond
 	// closeDrain is the least time for an instance to drain that has drained
@@ -30,18 +28,18 @@ const (
 //  2. The claims and the runs that an earlier server left are taken over.
 //  3. Claims are made and runs started, until a stop.
 //  4. The stop, as its mode says.
-func (s *Server) live(ctx context.Context, a *api, w *web) error {
+func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
 	procs, err := newWatcher()
 	if err != nil {
 		return fmt.Errorf("sidecar: watch processes: %w", err)
 	}
 	before := watchOrphans(&s.cfg, procs, a.metrics)
-	client, mode, err := s.connect(ctx, a, w)
+	client, mode, err := s.connect(ctx, a, web)
 	if client == nil {
 		before.stop()
 		return errors.Join(err, procs.close())
 	}
-	hub := newHub(client.Subscribe)
+	hub := server.NewHub(source(client.Subscribe).relay)
 	hs := newHolders(&s.cfg, hub, procs, a.metrics)
 	xs := newExecutors(&s.cfg, client, a.metrics)
 	looking, cancel := context.WithCancel(context.Background())
@@ -63,13 +61,13 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 		looks.Go(func() { a.pages.Run(looking) })
 		s.log.Info("ready", keyClaims, len(claims), keyRuns, xs.count())
 		if mode == 0 {
-			mode, err = s.serving(ctx, client, w)
+			mode, err = s.serving(ctx, client, web)
 		}
 	}
 	a.stopping.Store(errStopping)
 	a.waits.stop(errStopping)
-	hub.stop()
-	err = errors.Join(err, s.end(mode, client, hs, xs, w, a))
+	hub.Stop()
+	err = errors.Join(err, s.end(mode, client, hs, xs, web, a))
 
 	before.stop()
 	cancel()
@@ -81,7 +79,7 @@ func (s *Server) live(ctx context.Context, a *api, w *web) error {
 
 // connect reaches etcd. There is no client if the server was stopped before, or
 // can't go on.
-func (s *Server) connect(ctx context.Context, a *api, w *web) (client *berth.Client, mode StopMode, err error) {
+func (s *Server) connect(ctx context.Context, a *api, web *server.Server) (client *berth.Client, mode StopMode, err error) {
 	opening, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var task sync.WaitGroup
@@ -96,7 +94,7 @@ func (s *Server) connect(ctx context.Context, a *api, w *web) (client *berth.Cli
 	case <-done:
 	case mode = <-s.stops:
 		cancel()
-	case failed = <-w.failed:
+	case failed = <-web.Failed():
 		mode = Leave
 		cancel()
 	}
@@ -111,13 +109,13 @@ func (s *Server) connect(ctx context.Context, a *api, w *web) (client *berth.Cli
 }
 
 // serving waits for a stop.
-func (s *Server) serving(ctx context.Context, client *berth.Client, w *web) (StopMode, error) {
+func (s *Server) serving(ctx context.Context, client *berth.Client, web *server.Server) (StopMode, error) {
 	select {
 	case <-ctx.Done():
 		return Drain, nil
 	case mode := <-s.stops:
 		return mode, nil
-	case err := <-w.failed:
+	case err := <-web.Failed():
 		return Leave, err
 	case <-client.Done():
 		return Revoke, fmt.Errorf("sidecar: berth has ended on this host: %w", client.Err())
@@ -125,14 +123,14 @@ func (s *Server) serving(ctx context.Context, client *berth.Client, w *web) (Sto
 }
 
 // end ends the instance.
-func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, xs *executors, w *web, a *api) error {
+func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, xs *executors, web *server.Server, a *api) error {
 	if mode == Drain {
 		mode = s.drain(client, hs, xs)
 	}
 	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.count(), keyRuns, xs.count())
 	if mode == Leave {
 		// What is being answered is answered while the instance still can.
-		err := w.close(a)
+		err := a.close(web)
 		hs.leave()
 		xs.leave()
 		return errors.Join(err, client.Leave())

@@ -1,23 +1,21 @@
 package sidecar
 
 import (
-	"strconv"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/berthhq/berth/sidecar/server"
 )
 
-// metrics of the door. Claims, pools and leases have their own.
+// metrics of a sidecar. Claims, pools and leases have their own.
 type metrics struct {
-	requests *prometheus.CounterVec
-	took     *prometheus.HistogramVec
-	waits    prometheus.Gauge
-	streams  prometheus.Gauge
-	stopped  *prometheus.CounterVec
-	runs     *runMetrics
-	steps    *runMetrics
+	http    *server.Metrics
+	waits   prometheus.Gauge
+	stopped *prometheus.CounterVec
+	runs    *runMetrics
+	steps   *runMetrics
 	// writable is asked whether the state directory can be written.
 	writable atomic.Pointer[func() bool]
 }
@@ -29,23 +27,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
 	m := &metrics{
 		runs: newRunMetrics(reg), steps: newStepMetrics(reg),
-		requests: with.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_http_requests_total",
-			Help: "Requests that were answered, by route, method and status.",
-		}, []string{"route", "method", "code"}),
-		took: with.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_http_request_duration_seconds",
-			Help: "Time to the end of the answer by route, the wait of claims included, streams left out.",
-			// From a local read to the longest default wait.
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 600},
-		}, []string{"route"}),
+		http: server.NewMetrics(reg),
 		waits: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_http_waits_in_flight",
 			Help: "Requests for a claim that are not answered yet.",
-		}),
-		streams: with.NewGauge(prometheus.GaugeOpts{
-			Name: "berth_http_event_streams",
-			Help: "Streams of events and of pages that are open.",
 		}),
 		stopped: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_holder_signals_total",
@@ -62,18 +47,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return 1
 	})
 	return m
-}
-
-// Labels of requests that matched no route: what their clients made up is not
-// repeated.
-const noRoute, noMethod = "none", "none"
-
-// answered counts a request; how long a stream was open is nobody's wait.
-func (m *metrics) answered(route, method string, status int, streamed bool, took time.Duration) {
-	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
-	if !streamed {
-		m.took.WithLabelValues(route).Observe(took.Seconds())
-	}
 }
 
 // scope registers for a time: what it was given is taken back by close, so that

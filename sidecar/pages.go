@@ -1,10 +1,12 @@
 package sidecar
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
 
@@ -19,36 +21,60 @@ func (a *api) newPages() *ui.Pages {
 			return s.shown, nil
 		},
 		Token: a.cfg.Token, Dev: a.cfg.Dev, Secure: a.cfg.TLS != nil,
-		Logger: a.log, Streams: a.metrics.streams,
+		Logger: a.log, Streams: a.metrics.http.Streams,
 	})
 }
 
-// forPeople tells whether a browser asks that shows somebody the answer: then a refusal is a page. What
-// is asked of the API is answered as the API answers.
-func (a *answer) forPeople() bool {
-	return a.pages != nil && !strings.HasPrefix(a.r.URL.Path, "/v1/") && a.pages.Wanted(a.r)
+// handler is what a server does with requests to the API and the pages.
+func (a *api) handler() *server.Handler {
+	return server.NewHandler(server.Handler{
+		Config: a.cfg.http(), Open: probes, Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
+		Bodies: map[string]int64{limitsPath: maxLimitsBody, runsPath: maxRunBody},
+		Refuse: a.refuse,
+	})
 }
 
-// show answers a browser with a problem, as a page. Who has to sign in is asked to.
-func (a *answer) show(p *Problem) {
-	read := a.r.Method == http.MethodGet
-	if p.Status == http.StatusUnauthorized && read && a.pages.Owns(a.r) {
-		a.status = http.StatusSeeOther
-		a.pages.AskToSignIn(a.ResponseWriter, a.r)
-		return
+const (
+	// maxLimitsBody bounds the limits: 1,000 limits of tags of the greatest length take
+	// 330 KB.
+	maxLimitsBody = 512 << 10
+	// maxRunBody bounds a run: 100,000 items of 160 bytes take it.
+	maxRunBody = 16 << 20
+)
+
+// refuse answers a request with a problem.
+func refuse(w http.ResponseWriter, _ *http.Request, err error) (status int) {
+	p := problemOf(err)
+	p.write(w)
+	return p.Status
+}
+
+// refuse answers a request with a problem; a browser that shows somebody the answer gets
+// it as a page, unless it asks the API.
+func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) (status int) {
+	if strings.HasPrefix(r.URL.Path, "/v1/") || !a.pages.Wanted(r) {
+		return refuse(w, r, err)
 	}
+	p := problemOf(err)
+	read := r.Method == http.MethodGet
+	if p.Status == http.StatusUnauthorized && read && a.pages.Owns(r) {
+		a.pages.AskToSignIn(w, r)
+		return http.StatusSeeOther
+	}
+	crossSite := errors.Is(err, server.ErrCrossSite)
 	why := ui.Refusal{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail}
 	switch {
 	case p.Status == http.StatusUnauthorized:
 		why.Todo = "Sign in first."
 		why.Link, why.LinkText = "/signin", "Sign in"
-	case p.crossSite && read && a.pages.Owns(a.r):
+	case crossSite && read && a.pages.Owns(r):
 		why.Todo = "You have come by a link of another site, or of another port. If you want to look at berth, go on from here."
-		why.Link, why.LinkText = a.r.URL.RequestURI(), "Open the page"
+		why.Link, why.LinkText = r.URL.RequestURI(), "Open the page"
 	case p.Status == http.StatusForbidden:
-		why.Plain = !p.crossSite
+		why.Plain = !crossSite
 	case p.Code == string(problem.NotFound):
 		why.Link, why.LinkText = "/pools", "Go to the pools"
 	}
-	a.pages.Refuse(a.ResponseWriter, a.r, why)
+	a.pages.Refuse(w, r, why)
+	return p.Status
 }

@@ -38,9 +38,6 @@ type Problem struct {
 
 	// NotReady is what is missing, of a /readyz that says no.
 	NotReady []string `json:"not_ready,omitempty" nullable:"false"`
-
-	// crossSite tells that the page of another site had a browser ask.
-	crossSite bool
 }
 
 // TransformSchema lists the codes in the OpenAPI document.

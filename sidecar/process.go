@@ -2,13 +2,13 @@ package sidecar
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // errNoProcess tells that a process is gone, or that its number is another
@@ -18,30 +18,14 @@ var errNoProcess = errors.New("there is no such process")
 // errOtherSpace tells that the number of a process means nothing here.
 var errOtherSpace = errors.New("this sidecar runs in another pid namespace than the one that was told the number")
 
-// peer is who is at the other end of a unix socket, as the kernel says. Nothing
-// of it is known where the kernel does not.
-type peer struct {
-	known bool
-	uid   uint32
-}
-
-type peerKey struct{}
-
-// peerOf returns who sent a request over the unix socket; false over TCP.
-func peerOf(ctx context.Context) (peer, bool) {
-	p, ok := ctx.Value(peerKey{}).(peer)
-	return p, ok
-}
-
 // checkOwner refuses to bind to a process that is none of the asking user's.
-func checkOwner(ctx context.Context, pid int, owner uint32) error {
-	p, ok := peerOf(ctx)
+func checkOwner(who server.Peer, local bool, pid int, owner uint32) error {
 	switch {
-	case !ok:
+	case !local:
 		return problem.Field("pid", "a process can be named over the unix socket only, where the system tells who asks")
-	case !p.known:
+	case !who.Known:
 		return problem.Field("pid", "this system does not tell who asks")
-	case p.uid != 0 && p.uid != owner:
+	case who.UID != 0 && who.UID != owner:
 		e := problem.New(problem.Forbidden, "process %d belongs to another user", pid)
 		e.Field = "pid"
 		return e

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // behindTheDoor is what a server has there, without a server.
@@ -36,11 +37,11 @@ func behindTheDoor(t *testing.T) (*api, *session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hub := newHub(client.Subscribe)
+	hub := server.NewHub(source(client.Subscribe).relay)
 	s := &session{client: client, holders: newHolders(cfg, hub, procs, m), hub: hub}
 	a.session.Store(s)
 	t.Cleanup(func() {
-		hub.close()
+		hub.Close()
 		s.holders.leave()
 		if err := procs.close(); err != nil {
 			t.Error(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"path/filepath"
 	"sync"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // StopMode says what becomes of the claims when a server stops, and of the runs that
@@ -55,8 +55,7 @@ type Server struct {
 
 	// mu guards what follows.
 	mu  sync.Mutex
-	on  listeners
-	up  bool // the listeners are open
+	on  *server.Listeners // nil before Listen
 	ran bool
 }
 
@@ -72,21 +71,22 @@ func New(cfg Config) *Server {
 func (s *Server) Listen(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.up {
+	if s.on != nil {
 		return nil
 	}
-	if err := s.cfg.validate(); err != nil {
+	web := s.cfg.http()
+	if err := web.Validate(); err != nil {
 		return err
 	}
 	if err := s.lookAtState(); err != nil {
 		return err
 	}
-	var err error
-	if s.on, err = listen(ctx, &s.cfg); err != nil {
+	on, err := server.Listen(ctx, &web)
+	if err != nil {
 		return err
 	}
-	s.up = true
-	s.on.each(func(l net.Listener) { s.log.Info("listening", keyAddress, l.Addr().String()) })
+	s.on = on
+	s.on.Each(func(l net.Listener) { s.log.Info("listening", keyAddress, l.Addr().String()) })
 	return nil
 }
 
@@ -109,10 +109,10 @@ func (s *Server) lookAtState() error {
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.on.tcp == nil {
+	if s.on == nil {
 		return nil
 	}
-	return s.on.tcp.Addr()
+	return s.on.Addr()
 }
 
 // Stop ends Run. It does not wait for that, and may be called more than once.
@@ -144,52 +144,20 @@ func (s *Server) Run(ctx context.Context) error {
 	m := newMetrics(reg.registerer())
 	a, err := newAPI(&s.cfg, m)
 	if err != nil {
-		return errors.Join(fmt.Errorf("sidecar: the OpenAPI document: %w", err), on.close())
+		return errors.Join(fmt.Errorf("sidecar: the OpenAPI document: %w", err), on.Close())
 	}
-	web := s.serve(on, a, m)
-	return errors.Join(s.live(ctx, a, web), web.close(a), on.close())
-}
-
-// web is the HTTP server and its goroutines.
-type web struct {
-	server *http.Server
-	failed chan error // that of a listener which ended by itself
-	tasks  sync.WaitGroup
-}
-
-// serve begins to answer.
-func (s *Server) serve(on listeners, a *api, m *metrics) *web {
-	g := newGuard(&s.cfg)
-	g.pages = a.pages
-	w := &web{
-		failed: make(chan error, 2),
-		server: newHTTPServer(&door{guard: g, pages: a.pages, mux: a.mux, metrics: m, log: s.log}, s.log),
-	}
-	on.each(func(l net.Listener) {
-		w.tasks.Go(func() {
-			if err := w.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				w.failed <- fmt.Errorf("listening on %s ended: %w", l.Addr(), err)
-			}
-		})
-	})
-	return w
+	web := server.Serve(on, a.handler())
+	return errors.Join(s.live(ctx, a, web), a.close(web), on.Close())
 }
 
 // close ends the HTTP server: what is being answered gets a moment for it.
-func (w *web) close(a *api) error {
+func (a *api) close(web *server.Server) error {
 	a.waits.stop(errStopping)
 	a.pages.Close()
 	if s := a.session.Load(); s != nil {
-		s.hub.close()
+		s.hub.Close()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	err := w.server.Shutdown(ctx)
-	if err != nil {
-		err = w.server.Close()
-	}
-	w.tasks.Wait()
-	return err
+	return web.Close()
 }
 
 var errStopping = problem.New(problem.Stopping, "the sidecar is stopping")

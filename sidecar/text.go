@@ -1,13 +1,8 @@
 package sidecar
 
 import (
-	"strconv"
-
 	"github.com/berthhq/berth/internal/problem"
 )
-
-// quote quotes input in a message, shortened.
-func quote(s string) string { return strconv.Quote(problem.Clip(s)) }
 
 // kindOf names what a JSON value is.
 func kindOf(data []byte) string {
@@ -28,3 +23,6 @@ func kindOf(data []byte) string {
 	}
 	return problem.Clip(string(data))
 }
+
+// quote quotes input in a message, shortened.
+func quote(s string) string { return problem.Quote(s) }

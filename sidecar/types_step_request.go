@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // RunSteps are the steps of a run that is submitted.
@@ -135,8 +136,8 @@ func describeSteps(h huma.API) {
 func (r *RunRequest) graph(size int) (*step.Graph, error) {
 	switch {
 	case r.Steps != nil:
-	case size > maxBody: // only steps need the room
-		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", maxBody)
+	case size > server.MaxBody: // only steps need the room
+		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", server.MaxBody)
 	default:
 		return nil, nil
 	}

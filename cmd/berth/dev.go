@@ -19,6 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 func devCommand() *cli.Command {
@@ -194,7 +195,7 @@ func devSettings(s config.Settings, etcd *embed.Server) (config.Settings, error)
 	}
 	s.DataDir = dir
 	// Where the data directory is too deep for a socket, dev does without one.
-	if socket := filepath.Join(dir, "berth.sock"); s.Socket == "" && len(socket) <= sidecar.MaxSocketPath {
+	if socket := filepath.Join(dir, "berth.sock"); s.Socket == "" && len(socket) <= server.MaxSocketPath {
 		s.Socket = socket
 	}
 	return s, nil

@@ -82,6 +82,10 @@ var layers = []layer{
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
+		"sidecar/server", nil,
+		"how HTTP is served is no matter of what is served: wire types and endpoints are its owner's",
+	},
+	{
 		"sidecar/worker", []string{"sidecar/worker/child", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"a worker takes steps by itself: it needs no door",
 	},
@@ -94,7 +98,7 @@ var layers = []layer{
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
-		"sidecar/ui", []string{"internal/inspect", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar/ui", []string{"internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{

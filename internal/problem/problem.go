@@ -6,6 +6,7 @@ package problem
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/berthhq/berth/internal/text"
 )
@@ -240,6 +241,9 @@ const maxClip = 64
 
 // Clip shortens input that a message quotes.
 func Clip(input string) string { return text.Cut(input, maxClip) }
+
+// Quote quotes input in a message, shortened.
+func Quote(input string) string { return strconv.Quote(Clip(input)) }
 
 // CodeOf returns the code of an error: of the first problem in its chain, or
 // [Internal].

@@ -3,10 +3,8 @@ package ui
 import (
 	"context"
 	"errors"
-	"mime"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // Config is what the pages need.
@@ -67,9 +66,8 @@ type Pages struct {
 	board   *board     // of the runs
 	fleet   *hostsLook // at who is there
 
-	// done is closed by Close.
-	done  chan struct{}
-	close sync.Once
+	closed context.Context // ended by close
+	close  context.CancelFunc
 
 	// mu guards what follows: the context of Run while it runs, and its goroutines.
 	mu    sync.Mutex
@@ -140,8 +138,9 @@ func New(cfg Config) *Pages {
 	p := &Pages{
 		cfg: cfg, log: cfg.Logger.Named("pages"), key: cookieKey(cfg.Token), seal: newSeal(),
 		routes: http.NewServeMux(), streams: make(chan struct{}, maxStreams), old: tooOld,
-		history: newHistory(), ends: newExpiries(), done: make(chan struct{}),
+		history: newHistory(), ends: newExpiries(),
 	}
+	p.closed, p.close = context.WithCancel(context.Background())
 	p.board, p.fleet = newBoard(p.log, p.background), newHostsLook()
 	p.trouble.born = time.Now()
 	p.all, p.posts = p.pages(), p.forms()
@@ -209,7 +208,7 @@ func (p *Pages) background(f func(ctx context.Context)) bool {
 }
 
 // Close ends the live streams. Pages are still answered.
-func (p *Pages) Close() { p.close.Do(func() { close(p.done) }) }
+func (p *Pages) Close() { p.close() }
 
 // viewTimeout bounds the reading of what a page shows.
 const viewTimeout = 10 * time.Second
@@ -228,7 +227,7 @@ func secure(h http.Header) {
 
 const (
 	htmlType   = "text/html"
-	streamType = "text/event-stream"
+	streamType = server.StreamType
 )
 
 // serve answers with a page, or with a stream of what it shows.
@@ -349,13 +348,4 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 }
 
 // accepts tells whether a type is named among those that a client takes.
-func accepts(r *http.Request, kind string) bool {
-	for part := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
-		got, params, err := mime.ParseMediaType(part)
-		q, weighed := params["q"]
-		if err == nil && got == kind && (!weighed || strings.Trim(q, "0.") != "") { // q=0 is not at all
-			return true
-		}
-	}
-	return false
-}
+func accepts(r *http.Request, kind string) bool { return server.Accepts(r.Header.Get("Accept"), kind) }

@@ -1,4 +1,4 @@
-package sidecar
+package server
 
 import (
 	"crypto/sha256"
@@ -8,10 +8,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar/ui"
 )
 
 // guard decides who may come in.
@@ -20,11 +20,14 @@ type guard struct {
 	names map[string]bool    // of hosts, lower case
 	wild  *x509.Certificate  // matches names as certificates do: *.example.com
 	tls   bool
-	pages *ui.Pages // nil: there are none
+	open  []string // paths that need no token
+	pages Pages    // nil if there are none
 }
 
-func newGuard(cfg *Config) *guard {
-	g := &guard{names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
+// newGuard returns the guard of a server. Requests for the open paths need no token.
+// Pages is nil if there are none.
+func newGuard(cfg *Config, open []string, pages Pages) *guard {
+	g := &guard{open: open, pages: pages, names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
 	g.wild = &x509.Certificate{}
 	for _, name := range cfg.Names {
 		if strings.HasPrefix(name, "*.") {
@@ -45,18 +48,18 @@ func newGuard(cfg *Config) *guard {
 
 // check refuses a request, or returns nil. Over the unix socket only browsers
 // are refused, of which none gets there by itself.
-func (g *guard) check(r *http.Request) *Problem {
-	_, local := peerOf(r.Context())
+func (g *guard) check(r *http.Request) error {
+	_, local := PeerOf(r.Context())
 	if !local && !g.knows(r) {
-		return newProblem(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", quote(r.Host))
+		return problem.New(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", problem.Quote(r.Host))
 	}
-	if p := g.checkOrigin(r, local); p != nil {
-		return p
+	if err := g.checkOrigin(r, local); err != nil {
+		return err
 	}
-	if local || g.token == nil || r.URL.Path == healthPath || r.URL.Path == readyPath || g.authorized(r) || g.looks(r) {
+	if local || g.token == nil || slices.Contains(g.open, r.URL.Path) || g.authorized(r) || g.looks(r) {
 		return nil
 	}
-	return newProblem(problem.Unauthorized, "a token is needed: send it as Authorization: Bearer …")
+	return problem.New(problem.Unauthorized, "a token is needed: send it as Authorization: Bearer …")
 }
 
 // knows tells whether the Host header names this server. Another name is that of
@@ -84,11 +87,11 @@ func (g *guard) knows(r *http.Request) bool {
 }
 
 // checkOrigin refuses what the page of another site has a browser ask.
-func (g *guard) checkOrigin(r *http.Request, local bool) *Problem {
+func (g *guard) checkOrigin(r *http.Request, local bool) error {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":
 	default:
-		return errCrossSite()
+		return ErrCrossSite
 	}
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -100,16 +103,13 @@ func (g *guard) checkOrigin(r *http.Request, local bool) *Problem {
 	}
 	u, err := url.Parse(origin)
 	if local || err != nil || u.Scheme != scheme || !strings.EqualFold(u.Host, r.Host) {
-		return errCrossSite()
+		return ErrCrossSite
 	}
 	return nil
 }
 
-func errCrossSite() *Problem {
-	p := newProblem(problem.Forbidden, "requests from pages of other sites are refused")
-	p.crossSite = true
-	return p
-}
+// ErrCrossSite refuses a request that the page of another site had a browser send.
+var ErrCrossSite = problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 
 // looks tells whether a request is for a page, of somebody who has signed in or wants to. It opens
 // nothing else: what signs in a browser is no token.

@@ -1,4 +1,4 @@
-package sidecar
+package server
 
 import (
 	"context"
@@ -31,7 +31,23 @@ type clientConn struct {
 // answer was not read: enough for a client to notice that its own time is over.
 const resetWindow = 100 * time.Millisecond
 
-type connKey struct{}
+// Peer is who is at the other end of a unix socket, as the kernel says. Nothing of it is
+// known where the kernel does not say.
+type Peer struct {
+	Known bool
+	UID   uint32
+}
+
+type (
+	peerKey struct{}
+	connKey struct{}
+)
+
+// PeerOf returns who sent a request over the unix socket; false over TCP.
+func PeerOf(ctx context.Context) (Peer, bool) {
+	p, ok := ctx.Value(peerKey{}).(Peer)
+	return p, ok
+}
 
 // connContext notes who is at the other end of a connection.
 func connContext(ctx context.Context, c net.Conn) context.Context {
@@ -48,9 +64,9 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, client)
 }
 
-// ifUnread has f called, once, if the client whose request has that context does not
+// IfUnread has f called, once, if the client whose request has that context does not
 // come to read the answer that is about to be written: at once if it is known already.
-func ifUnread(ctx context.Context, f func()) {
+func IfUnread(ctx context.Context, f func()) {
 	c, _ := ctx.Value(connKey{}).(*clientConn)
 	over := ctx.Err() != nil
 	if c != nil {

@@ -1,7 +1,8 @@
-package sidecar
+package server
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"mime"
 	"net"
@@ -9,18 +10,12 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar/ui"
 )
 
 const (
-	// maxBody is far more than any request needs but two: 32 pools and 32 labels of
-	// the greatest length take 11 KB.
-	maxBody = 64 << 10
-	// maxLimitsBody is that of the limits: 1,000 limits of tags of the greatest
-	// length take 330 KB.
-	maxLimitsBody = 512 << 10
-	// maxRunBody is that of a run: 100,000 items of 160 bytes take it.
-	maxRunBody = 16 << 20
+	// MaxBody bounds the bodies of requests in bytes, unless [Handler.Bodies] says
+	// otherwise.
+	MaxBody = 64 << 10
 	// bodyTimeout bounds the wait for a body.
 	bodyTimeout = 10 * time.Second
 )
@@ -37,36 +32,30 @@ func (*memoryBody) Close() error { return nil }
 // takeBody reads the body of a request into memory, or refuses it. The body has
 // arrived in whole when it returns nil, so that from then on a connection that
 // is read from can only be one that the client has closed.
-func takeBody(w http.ResponseWriter, r *http.Request, pages *ui.Pages) *Problem {
+func (h *Handler) takeBody(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
 	}
 	ctl := http.NewResponseController(w)
 	if err := ctl.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil {
-		return newProblem(problem.Internal, "%s", err)
+		return problem.New(problem.Internal, "%w", err)
 	}
-	most := int64(maxBody)
-	switch r.URL.Path {
-	case limitsPath:
-		most = maxLimitsBody
-	case runsPath:
-		most = maxRunBody
-	}
+	most := cmp.Or(h.Bodies[r.URL.Path], MaxBody)
 	data, err := readBody(w, r, most)
 	var timeout net.Error
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		return newProblem(problem.TooLarge, "the body is too large: allowed are %d bytes", most)
+		return problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes", most)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return newProblem(problem.SlowRequest, "the body did not arrive within %s", bodyTimeout)
+		return problem.New(problem.SlowRequest, "the body did not arrive within %s", bodyTimeout)
 	case err != nil:
-		return newProblem(problem.Malformed, "the body could not be read: %s", err)
-	case len(data) > 0 && !isJSON(r, data) && !isForm(r, pages):
-		return newProblem(problem.MediaType, "the body is %s: send JSON, as Content-Type: application/json", quote(r.Header.Get("Content-Type")))
+		return problem.New(problem.Malformed, "the body could not be read: %w", err)
+	case len(data) > 0 && !isJSON(r, data) && !isForm(r, h.Pages):
+		return problem.New(problem.MediaType, "the body is %s: send JSON, as Content-Type: application/json", problem.Quote(r.Header.Get("Content-Type")))
 	}
 	if err := ctl.SetReadDeadline(time.Time{}); err != nil {
-		return newProblem(problem.Internal, "%s", err)
+		return problem.New(problem.Internal, "%w", err)
 	}
 	body := &memoryBody{}
 	body.Reset(data)
@@ -92,7 +81,7 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 }
 
 // isForm tells whether a body is that of a form, sent to one of the pages.
-func isForm(r *http.Request, pages *ui.Pages) bool {
+func isForm(r *http.Request, pages Pages) bool {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return err == nil && kind == formType && pages != nil && pages.Owns(r)
 }

@@ -1,4 +1,4 @@
-package sidecar
+package server
 
 import (
 	"context"
@@ -103,19 +103,21 @@ func (s *socket) Close() error {
 	return err
 }
 
-// listeners are what a server listens on.
-type listeners struct {
+// Listeners are what a server listens on.
+type Listeners struct {
 	tcp  net.Listener // nil for none
 	unix *socket      // nil for none
 }
 
-// listen opens what a configuration asks for.
-func listen(ctx context.Context, cfg *Config) (l listeners, err error) {
+// Listen opens what a configuration asks for. Its errors are problems of the fields
+// listen and socket.
+func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
+	l := &Listeners{}
 	if cfg.Listen != "" {
 		var lc net.ListenConfig
 		tcp, err := lc.Listen(ctx, "tcp", cfg.Listen)
 		if err != nil {
-			return l, problem.Field("listen", "%w", err)
+			return nil, problem.Field("listen", "%w", err)
 		}
 		if l.tcp = (clientListener{tcp}); cfg.TLS != nil {
 			conf := cfg.TLS.Clone()
@@ -125,14 +127,22 @@ func listen(ctx context.Context, cfg *Config) (l listeners, err error) {
 	}
 	if cfg.Socket != "" {
 		if l.unix, err = listenSocket(ctx, cfg.Socket); err != nil {
-			return listeners{}, errors.Join(err, l.close())
+			return nil, errors.Join(err, l.Close())
 		}
 	}
 	return l, nil
 }
 
-// each calls f with each listener.
-func (l *listeners) each(f func(net.Listener)) {
+// Addr returns the TCP address, nil if there is none.
+func (l *Listeners) Addr() net.Addr {
+	if l.tcp == nil {
+		return nil
+	}
+	return l.tcp.Addr()
+}
+
+// Each calls f with each listener.
+func (l *Listeners) Each(f func(net.Listener)) {
 	if l.tcp != nil {
 		f(l.tcp)
 	}
@@ -141,9 +151,10 @@ func (l *listeners) each(f func(net.Listener)) {
 	}
 }
 
-func (l *listeners) close() error {
+// Close ends listening.
+func (l *Listeners) Close() error {
 	var errs []error
-	l.each(func(one net.Listener) {
+	l.Each(func(one net.Listener) {
 		if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}

@@ -1,11 +1,11 @@
 //go:build !linux
 
-package sidecar
+package server
 
 import "net"
 
 // peerAt knows nobody on this system.
-func peerAt(*net.UnixConn) peer { return peer{} }
+func peerAt(*net.UnixConn) Peer { return Peer{} }
 
 // wasReset does not know.
 func wasReset(net.Conn) bool { return false }

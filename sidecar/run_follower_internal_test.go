@@ -9,14 +9,15 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 func TestAStreamOfARunShowsThatItLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := httptest.NewRecorder()
-		teller := &runTeller{sse: newSSE(w, t.Context()), stopped: make(chan struct{})}
-		teller.serve(func(_ context.Context, tell func([]run.LoggedEvent) error) error {
-			time.Sleep(2*heartbeat + time.Second)
+		f := &runFollower{to: server.NewStream(t.Context(), w), stopped: make(chan struct{})}
+		f.serve(t.Context(), func(_ context.Context, tell func([]run.LoggedEvent) error) error {
+			time.Sleep(2*server.Heartbeat + time.Second)
 			at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			return tell([]run.LoggedEvent{
 				{Revision: 7, ID: "x", Event: run.Event{Type: run.RunStarted, At: at}},
@@ -38,9 +39,9 @@ func TestAReaderThatHangsUpEndsTheFollowing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		w := httptest.NewRecorder()
-		teller := &runTeller{sse: newSSE(w, ctx), stopped: make(chan struct{})}
+		f := &runFollower{to: server.NewStream(ctx, w), stopped: make(chan struct{})}
 		time.AfterFunc(time.Second, hangUp)
-		teller.serve(func(ctx context.Context, _ func([]run.LoggedEvent) error) error {
+		f.serve(ctx, func(ctx context.Context, _ func([]run.LoggedEvent) error) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})

@@ -1,4 +1,4 @@
-package sidecar
+package server
 
 import (
 	"net"
@@ -8,15 +8,15 @@ import (
 )
 
 // peerAt asks the kernel who opened a connection.
-func peerAt(c *net.UnixConn) peer {
+func peerAt(c *net.UnixConn) Peer {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return peer{}
+		return Peer{}
 	}
-	var p peer
+	var p Peer
 	_ = raw.Control(func(fd uintptr) { // closed: nobody will ask
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			p = peer{known: true, uid: cred.Uid}
+			p = Peer{Known: true, UID: cred.Uid}
 		}
 	})
 	return p

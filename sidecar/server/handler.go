@@ -1,4 +1,4 @@
-package sidecar
+package server
 
 import (
 	"errors"
@@ -12,96 +12,113 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar/ui"
 )
 
-const (
-	// maxHeaders bounds the header of a request to 16 KB: the server adds 4 KB to
-	// what it is told.
-	maxHeaders = 12 << 10
-	// headerTimeout bounds the wait for a header, idleTimeout for the next request
-	// on a connection.
-	headerTimeout, idleTimeout = 10 * time.Second, 2 * time.Minute
-)
-
-// door is what every request goes through.
-type door struct {
-	guard   *guard
-	pages   *ui.Pages // nil: there are none
-	mux     *http.ServeMux
-	metrics *metrics
-	log     hclog.Logger
+// Pages are what a server shows to browsers, beside its endpoints.
+type Pages interface {
+	// Owns reports whether a request is for a page, or for what belongs to the pages.
+	Owns(r *http.Request) bool
+	// SignedIn returns the name under which the sender of a request has signed in.
+	SignedIn(r *http.Request) (name string, ok bool)
+	// Open reports whether a request needs no token: it is for signing in.
+	Open(r *http.Request) bool
 }
 
-// ServeHTTP lets a request in, answers what nobody behind the door answers, and
-// keeps count.
-func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// Handler checks every request before the endpoints get it. What they do not answer it
+// refuses, and it logs and counts all answers. Its fields are set before it is used.
+type Handler struct {
+	// Config says who may use the server.
+	Config Config
+	// Open are the paths that need no token: those of probes.
+	Open []string
+	// Bodies are the limits of bodies by path, in bytes; [MaxBody] for other paths.
+	Bodies map[string]int64
+	// Pages are nil if there are none.
+	Pages Pages
+	// Routes are the endpoints.
+	Routes *http.ServeMux
+	// Refuse answers a request with an error, and returns the status.
+	Refuse  func(w http.ResponseWriter, r *http.Request, err error) (status int)
+	Metrics *Metrics
+	Log     hclog.Logger
+
+	guard *guard
+}
+
+// NewHandler completes a handler.
+func NewHandler(h Handler) *Handler {
+	h.guard = newGuard(&h.Config, h.Open, h.Pages)
+	return &h
+}
+
+// ServeHTTP answers a request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
 	a := answers.Get().(*answer)
-	*a = answer{ResponseWriter: w, r: r, pages: d.pages}
+	*a = answer{ResponseWriter: w, r: r, refuse: h.Refuse}
 	defer func() {
-		d.settle(a, recover(), begun)
+		h.settle(a, recover(), begun)
 		*a = answer{}
 		answers.Put(a)
 	}()
-	p := d.guard.check(r)
-	if p == nil {
-		p = takeBody(w, r, d.pages)
+	err := h.guard.check(r)
+	if err == nil {
+		err = h.takeBody(w, r)
 	}
-	if p != nil {
+	if err != nil {
 		if r.ContentLength != 0 {
 			w.Header().Set("Connection", "close") // what was not read is not waited for
 		}
-		if p.Status == http.StatusUnauthorized {
+		if problem.CodeOf(err) == problem.Unauthorized {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="berth"`)
 		}
-		a.refuse(p)
+		a.fail(err)
 		return
 	}
-	d.mux.ServeHTTP(a, r)
+	h.Routes.ServeHTTP(a, r)
 }
 
 // settle ends a request, be it with a panic.
-func (d *door) settle(a *answer, panicked any, begun time.Time) {
+func (h *Handler) settle(a *answer, panicked any, begun time.Time) {
 	if panicked != nil {
 		if err, ok := panicked.(error); ok && errors.Is(err, http.ErrAbortHandler) || a.r.Context().Err() != nil {
 			panic(http.ErrAbortHandler) // the client is gone
 		}
-		d.log.Error("a request failed", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
+		h.Log.Error("a request failed", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
 			keyError, fmt.Sprint(panicked), keyStack, string(debug.Stack()))
 		if a.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer must not look like one
 		}
-		a.refuse(newProblem(problem.Internal, "a fault of berth: its log says more"))
+		a.fail(problem.New(problem.Internal, "a fault of berth: its log says more"))
 	}
 	took := time.Since(begun)
 	method, route, ok := strings.Cut(a.r.Pattern, " ")
 	if !ok {
 		method, route = noMethod, noRoute
 	}
-	d.metrics.answered(route, method, a.status, a.Header().Get("Content-Type") == streamType, took)
-	d.tell(a, took)
+	h.Metrics.answered(route, method, a.status, a.Header().Get("Content-Type") == StreamType, took)
+	h.report(a, took)
 }
 
-// tell logs a request: what the door refused for who asked it, and how, is worth
-// an operator's look.
-func (d *door) tell(a *answer, took time.Duration) {
+// report logs a request: one that was refused for who has sent it, and how, is worth
+// an operator's attention.
+func (h *Handler) report(a *answer, took time.Duration) {
 	level := hclog.Debug
 	switch a.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge:
 		level = hclog.Info
 	}
-	if level < d.log.GetLevel() {
+	if level < h.Log.GetLevel() {
 		return
 	}
-	d.log.Log(level, "request", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
+	h.Log.Log(level, "request", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
 		keyTook, took.Round(time.Microsecond), keyFrom, from(a.r))
 }
 
 // from is where a request came from.
 func from(r *http.Request) string {
-	if p, ok := peerOf(r.Context()); ok && p.known {
-		return fmt.Sprintf("uid %d", p.uid)
+	if p, ok := PeerOf(r.Context()); ok && p.Known {
+		return fmt.Sprintf("uid %d", p.UID)
 	}
 	return r.RemoteAddr
 }
@@ -113,7 +130,7 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 type answer struct {
 	http.ResponseWriter
 	r       *http.Request
-	pages   *ui.Pages
+	refuse  func(http.ResponseWriter, *http.Request, error) int
 	status  int  // 0 before the header is written
 	replace bool // what is written now is not ours
 }
@@ -132,7 +149,7 @@ func (a *answer) WriteHeader(status int) {
 	}
 	if a.r.Pattern == "" && status >= http.StatusBadRequest {
 		a.replace = true
-		a.refuse(unrouted(a.r, status))
+		a.fail(unrouted(a.r, status))
 		return
 	}
 	a.status = status
@@ -140,16 +157,14 @@ func (a *answer) WriteHeader(status int) {
 }
 
 // unrouted is the problem of a request that no endpoint takes.
-func unrouted(r *http.Request, status int) *Problem {
+func unrouted(r *http.Request, status int) error {
 	switch status {
 	case http.StatusNotFound:
-		return newProblem(problem.NotFound, "there is nothing at %s: /openapi.yaml tells what there is", quote(r.URL.Path))
+		return problem.New(problem.NotFound, "there is nothing at %s: /openapi.yaml tells what there is", problem.Quote(r.URL.Path))
 	case http.StatusMethodNotAllowed:
-		return newProblem(problem.NotAllowed, "%s is not possible at %s", problem.Clip(r.Method), quote(r.URL.Path))
+		return problem.New(problem.NotAllowed, "%s is not possible at %s", problem.Clip(r.Method), problem.Quote(r.URL.Path))
 	}
-	p := newProblem(problem.Malformed, "the request can't be read")
-	p.Status = status
-	return p
+	return problem.New(problem.Malformed, "the request can't be read")
 }
 
 // longAnswer is from what size on an answer may not fit into the buffers on the
@@ -181,15 +196,9 @@ func (a *answer) Write(p []byte) (int, error) {
 // answerTimeout bounds the wait for a reader of a long answer.
 const answerTimeout = 30 * time.Second
 
-// refuse answers with a problem.
-func (a *answer) refuse(p *Problem) {
-	switch {
-	case a.status != 0:
-	case a.forPeople():
-		a.status = p.Status
-		a.show(p)
-	default:
-		a.status = p.Status
-		p.write(a.ResponseWriter)
+// fail answers with an error, unless there is an answer already.
+func (a *answer) fail(err error) {
+	if a.status == 0 {
+		a.status = a.refuse(a.ResponseWriter, a.r, err)
 	}
 }

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// serve serves an endpoint of the test.
+func serve(t *testing.T, log *strings.Builder, pattern string, f http.HandlerFunc) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc(pattern, f)
+	srv := httptest.NewServer(NewHandler(Handler{
+		Routes: mux, Metrics: NewMetrics(nil), Log: hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Info}),
+		Refuse: func(w http.ResponseWriter, _ *http.Request, err error) int {
+			http.Error(w, err.Error(), problem.CodeOf(err).Status())
+			return problem.CodeOf(err).Status()
+		},
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func TestAFaultIsAProblemAndIsTold(t *testing.T) {
+	var log strings.Builder
+	url := serve(t, &log, "GET /fault", func(http.ResponseWriter, *http.Request) { panic("by design") })
+	resp, err := http.Get(url + "/fault")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 500 || strings.Contains(string(body), "by design") {
+		t.Errorf("%s %s, %v", resp.Status, body, err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if got := log.String(); !strings.Contains(got, "by design") || !strings.Contains(got, "handler_test.go") {
+		t.Errorf("the log:\n%s", got)
+	}
+}
+
+func TestHalfAnAnswerIsCutOff(t *testing.T) {
+	var log strings.Builder
+	url := serve(t, &log, "GET /half", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(strings.Repeat("x", longAnswer)))
+		panic("by design")
+	})
+	resp, err := http.Get(url + "/half")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var nothing any
+	if err := json.NewDecoder(resp.Body).Decode(&nothing); err == nil {
+		t.Error("half of it looks whole")
+	}
+}

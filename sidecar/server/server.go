@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+const (
+	// maxHeaders bounds the header of a request to 16 KB: the server adds 4 KB to
+	// what it is told.
+	maxHeaders = 12 << 10
+	// headerTimeout bounds the wait for a header, idleTimeout for the next request
+	// on a connection.
+	headerTimeout, idleTimeout = 10 * time.Second, 2 * time.Minute
+	// shutdownTimeout bounds the wait for answers that are under way at the end. A
+	// connection on which nothing was asked yet can take all of it.
+	shutdownTimeout = time.Second
+)
+
+// Config says where a server listens and who may use it.
+type Config struct {
+	// Listen is the TCP address, host:port, empty for none; port 0 is any free one.
+	// Addresses other than loopback need TLS and Token.
+	Listen string
+	// Socket is the path of the unix socket, empty for none. Its folder is made, for the
+	// user alone, if there is none.
+	Socket string
+	// TLS for TCP; nil is plain text.
+	TLS *tls.Config
+	// Token is what a request over TCP has to show as a Bearer token. Empty asks for
+	// none.
+	Token string
+	// Names are the names, beyond localhost and the addresses, under which the server is
+	// reached: the allowed values of Host headers. One that begins with "*." matches any
+	// first label, as in certificates.
+	Names []string
+}
+
+// Validate refuses a server that anybody could use. It resolves the address.
+func (c *Config) Validate() error {
+	if c.Listen == "" && c.Socket == "" {
+		return problem.Field("listen", "there is neither an address nor a socket to listen on")
+	}
+	if c.Listen == "" || c.TLS != nil && c.Token != "" {
+		return nil
+	}
+	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
+	if err != nil {
+		return problem.Field("listen", "%q is no address to listen on: %w", c.Listen, err)
+	}
+	if !addr.IP.IsLoopback() {
+		return problem.Field("listen", "%s can be reached from other hosts, and needs TLS and a token for that; 127.0.0.1 and the unix socket do not", c.Listen)
+	}
+	return nil
+}
+
+// Server is an HTTP server on some listeners.
+type Server struct {
+	server *http.Server
+	failed chan error // of listeners that ended by themselves
+	tasks  sync.WaitGroup
+	ended  sync.Once
+}
+
+// Serve begins to answer on listeners.
+func Serve(on *Listeners, h *Handler) *Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	s := &Server{
+		failed: make(chan error, 2),
+		server: &http.Server{
+			Handler:           h,
+			ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
+			ConnContext: connContext, Protocols: protocols,
+			ErrorLog: h.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+		},
+	}
+	on.Each(func(l net.Listener) {
+		s.tasks.Go(func() {
+			if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				s.failed <- fmt.Errorf("listening on %s ended: %w", l.Addr(), err)
+			}
+		})
+	})
+	return s
+}
+
+// Failed returns the errors of listeners that ended by themselves. [Server.Close] closes
+// the channel.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Close ends the server: requests that are being answered get a moment to end. It may be
+// called more than once. The listeners are still to be closed.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		err = s.server.Close()
+	}
+	s.tasks.Wait()
+	s.ended.Do(func() { close(s.failed) })
+	return err
+}
