@@ -36,7 +36,7 @@ func (a *api) listRuns(ctx context.Context, in *runListInput) (*output[RunList],
 	}
 	list := filter.page(all, in.Limit)
 	list.Unreadable = inspect.UnreadableOf(all.Bad)
-	return outputOf(list, nil)
+	return outputOf(list, s.reader.Explain(ctx, list.Items))
 }
 
 // runFilter says which runs are on a page, and in what order.

@@ -282,14 +282,7 @@ func waitsText(out *page, w sidecar.Why) {
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Line)},
 		{"priority", strconv.Itoa(r.Priority)},
 	})
-	var holders [][]string
-	for _, h := range w.Reason.Holders {
-		holders = append(holders, []string{h.Pool, h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots)})
-	}
-	if len(holders) > 0 {
-		out.gap()
-		out.table("", []string{"POOL", "HELD BY", "RUN", "STEP", "HOST", "SLOTS"}, holders)
-	}
+	holdersInTheWay(out, w.Reason.Holders)
 }
 
 // holderText says who a claim belongs to.

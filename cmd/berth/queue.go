@@ -122,6 +122,20 @@ func runWhyText(out *page, w sidecar.RunWhy) {
 		out.gap()
 		runsInTheWay(out, w.InTheWay)
 	}
+	holdersInTheWay(out, w.Holders)
+}
+
+// holdersInTheWay shows the holders of slots that are short.
+func holdersInTheWay(out *page, holders []inspect.HolderRef) {
+	if len(holders) == 0 {
+		return
+	}
+	var rows [][]string
+	for _, h := range holders {
+		rows = append(rows, []string{h.Pool, h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots)})
+	}
+	out.gap()
+	out.table("", []string{"POOL", "HELD BY", "RUN", "STEP", "HOST", "SLOTS"}, rows)
 }
 
 func runsInTheWay(out *page, runs []sidecar.Run) {

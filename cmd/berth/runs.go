@@ -83,6 +83,9 @@ func runsList(c *cli.Context) error {
 		runs := keep(all.With(statuses...), func(r *run.Run) bool { return hasTags(r, tags) })
 		slices.SortFunc(runs, func(a, b *run.Run) int { return cmp.Compare(a.Created, b.Created) })
 		list := sidecar.RunList{Items: inspect.ListOf(runs, inspect.RunOf).Items, Unreadable: inspect.UnreadableOf(all.Bad)}
+		if err := inspect.NewSnapshot(s).Explain(c.Context, list.Items); err != nil {
+			return err
+		}
 		if err := p.print(list, func(out *page) { runsTable(out, list.Items) }); err != nil {
 			return err
 		}

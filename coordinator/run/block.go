@@ -17,17 +17,20 @@ const (
 // Block is why a run is still queued.
 type Block struct {
 	Kind BlockKind `json:"kind"`
-	// Text says it to people: "global run limit (10/10)".
+	// Text explains it to people: "global run limit (10/10)".
 	Text string `json:"text"`
+	// Tag is what a [BlockTagLimit] limits: KEY=VALUE, or KEY if all values count
+	// together.
+	Tag string `json:"tag,omitempty"`
 }
 
 // RunLimitBlock is the block by max_concurrent_runs.
 func RunLimitBlock(used, limit int) Block {
-	return Block{BlockRunLimit, fmt.Sprintf("global run limit (%d/%d)", used, limit)}
+	return Block{Kind: BlockRunLimit, Text: fmt.Sprintf("global run limit (%d/%d)", used, limit)}
 }
 
 // PoolBlock is the block by pools: why as [pool.Space.Why] says it.
-func PoolBlock(why string) Block { return Block{BlockPool, why} }
+func PoolBlock(why string) Block { return Block{Kind: BlockPool, Text: why} }
 
 // TagLimitBlock is the block by a limit of a tag. The value is the run's own, or
 // empty if the limit is about all values together.
@@ -35,5 +38,5 @@ func TagLimitBlock(key, value string, used, limit int) Block {
 	if value != "" {
 		key += "=" + value
 	}
-	return Block{BlockTagLimit, fmt.Sprintf("tag limit: %s (%d/%d)", key, used, limit)}
+	return Block{Kind: BlockTagLimit, Text: fmt.Sprintf("tag limit: %s (%d/%d)", key, used, limit), Tag: key}
 }

@@ -81,7 +81,7 @@ func (r *Run) JoinedAt() time.Time {
 // BlockAt returns why a run is still queued, as of now; nil if that is not known.
 func (r *Run) BlockAt(now time.Time) *Block {
 	if r.Deferred() {
-		return &Block{BlockNotBefore, r.NotBefore.Until(now)}
+		return &Block{Kind: BlockNotBefore, Text: r.NotBefore.Until(now)}
 	}
 	return r.Block
 }

@@ -195,26 +195,11 @@ func TestAllTellsOfWhatCanNotBeRead(t *testing.T) {
 	_, err = r.Cancel(t.Context(), "d", "", false)
 	r.wants(problem.CorruptValue, err)
 
-	limits := Limits{MaxConcurrentRuns: 1}
-	why := all.Why("a", limits, nil, time.Now())
-	if why.Position != 2 || why.Line != 2 || len(why.InTheWay) != 1 || why.InTheWay[0].ID != "c" || why.Estimate != 0 {
+	why := all.Why("a", nil, time.Now())
+	if why.Position != 2 || why.Line != 2 || len(why.InTheWay) != 0 || why.Estimate.In != 0 {
 		t.Errorf("why: %+v", why)
 	}
-	if all.Why("x", limits, nil, time.Now()) != nil || all.Why("c", limits, nil, time.Now()).Position != 0 {
+	if all.Why("x", nil, time.Now()) != nil || all.Why("c", nil, time.Now()).Position != 0 {
 		t.Error("of others")
-	}
-}
-
-func TestWhyEstimatesFromWhatRunsTook(t *testing.T) {
-	now := time.Unix(1000, 0)
-	all := All{Runs: []*Run{
-		{ID: "a", Created: 2, Record: Record{Status: Queued, Block: &Block{Kind: BlockTagLimit}, Spec: Spec{Tags: map[string]string{"t": "x"}}}},
-		{ID: "b", Record: Record{Status: Succeeded, AdmittedAt: now.Add(-time.Minute), StartedAt: now.Add(-50 * time.Second), EndedAt: now}},
-		{ID: "c", Record: Record{Status: Running, Spec: Spec{Tags: map[string]string{"t": "x"}}}},
-		{ID: "d", Record: Record{Status: Running, Spec: Spec{Tags: map[string]string{"t": "y"}}}},
-	}}
-	w := all.Why("a", Limits{Tags: []TagLimit{{Key: "t", PerUniqueValue: true, Limit: 1}}}, nil, now)
-	if len(w.InTheWay) != 1 || w.InTheWay[0].ID != "c" || w.Estimate != time.Minute {
-		t.Errorf("%+v", w)
 	}
 }

@@ -1,38 +1,47 @@
 package run
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
 
-// Why tells what a queued run waits for.
+// Why explains what a queued run waits for.
 type Why struct {
-	// Run is the run. What it says of pools that hold it up has the numbers of now,
-	// while its record's is no newer than it must be to be true.
+	// Run is the run. A block reason that names pools has the numbers of now; in the
+	// record it is as old as it can be and still true.
 	Run *Run
-	// Position in the queue from 1 on, and its length; 0 of a run that is not queued, or
-	// whose time has not come.
+	// Position in the queue from 1, and the number of queued runs; 0 if the run is not
+	// queued, or its time has not come.
 	Position, Line int
-	// InTheWay are the runs in progress that take what it waits for: those that
-	// count against the limit that blocks it, the longest first.
+	// InTheWay are the runs in progress that count against the limit that blocks the
+	// run, or have slots of the pools that it waits for: the earliest admitted first.
 	InTheWay []*Run
-	// Estimate is when it may be admitted: from how long runs have taken that
-	// ended lately. It is 0 where none is known.
-	Estimate time.Duration
+	Estimate Estimate
+}
+
+// Estimate is when a queued run may be admitted.
+type Estimate struct {
+	// In is how long from now that is; 0 if it is not known.
+	In time.Duration
+	// Basis states what the estimate is judged by.
+	Basis string
 }
 
 const (
 	// maxInTheWay bounds the runs that are named as in the way.
 	maxInTheWay = 20
-	// durationsOf is how many runs that ended last an estimate rests on.
-	durationsOf = 100
+	// maxHistory bounds the ended runs of one name that an estimate is judged by.
+	maxHistory = 100
 )
 
-// Why tells about a run; nil if there is none of that id. Pools may be nil, and then it
-// says of them what is noted.
-func (a All) Why(id string, limits Limits, pools *pool.Space, now time.Time) *Why {
+// Why explains a run; nil if there is none of that id. Without pools the block reason is
+// as it was recorded.
+func (a All) Why(id string, pools *pool.Space, now time.Time) *Why {
 	r := a.Get(id)
 	if r == nil {
 		return nil
@@ -43,76 +52,116 @@ func (a All) Why(id string, limits Limits, pools *pool.Space, now time.Time) *Wh
 	}
 	queue := slices.DeleteFunc(a.Queue(), (*Run).Deferred)
 	w.Line, w.Position = len(queue), slices.Index(queue, r)+1
-	progress := a.With(NotStarted, Running)
-	for _, o := range progress {
-		if limits.blames(r, o) {
+	for _, o := range a.With(NotStarted, Running) {
+		if r.blames(o) {
 			w.InTheWay = append(w.InTheWay, o)
 		}
 	}
 	slices.SortFunc(w.InTheWay, func(a, b *Run) int { return a.AdmittedAt.Compare(b.AdmittedAt) })
-	if n := len(w.InTheWay); n > 0 {
-		w.Estimate = estimate(a, w.Position, n)
-		w.InTheWay = w.InTheWay[:min(n, maxInTheWay)]
-	}
+	w.Estimate = a.estimate(r, queue[:w.Position], w.InTheWay, now)
+	w.InTheWay = w.InTheWay[:min(len(w.InTheWay), maxInTheWay)]
 	return w
 }
 
-// withNumbers is a run whose reason has the numbers of now, if it is one of pools.
+// withNumbers returns a run whose block reason has the numbers of now, if it names pools.
 func (r *Run) withNumbers(pools *pool.Space) *Run {
 	if pools == nil || r.Status != Queued || r.Block == nil || r.Block.Kind != BlockPool {
 		return r
 	}
-	text := pools.Why(r.Pools)
-	if text == "" {
-		return r // there is room, and the coordinator has not come to it
+	why := pools.Why(r.Pools)
+	if why == "" {
+		return r // there are free slots, and the coordinator has not checked it since
 	}
-	exact, block := *r, PoolBlock(text)
+	exact, block := *r, PoolBlock(why)
 	exact.Block = &block
 	return &exact
 }
 
-// blames tells whether a run in progress counts against what blocks a queued one, or
-// has slots of the pools that it waits for.
-func (l Limits) blames(queued, o *Run) bool {
-	switch {
-	case queued.Block == nil || queued.Block.Kind == BlockRunLimit:
+// blames reports whether a run in progress counts against what blocks a queued run, or
+// has slots of the pools that it waits for. A run that was not checked yet blames none.
+func (r *Run) blames(o *Run) bool {
+	if r.Block == nil {
+		return false
+	}
+	switch r.Block.Kind {
+	case BlockRunLimit:
 		return true
-	case queued.Block.Kind == BlockPool:
-		for name := range queued.Pools {
+	case BlockPool:
+		for name := range r.Pools {
 			if o.Pools[name] > 0 {
 				return true
 			}
 		}
-		return false
-	}
-	for _, t := range l.Tags {
-		if t.covers(queued.Tags) && t.covers(o.Tags) && (!t.PerUniqueValue || queued.Tags[t.Key] == o.Tags[t.Key]) {
-			return true
-		}
+	case BlockTagLimit:
+		key, value, one := strings.Cut(r.Block.Tag, "=")
+		got, has := o.Tags[key]
+		return has && (!one || got == value)
 	}
 	return false
 }
 
-// covers tells whether a limit is about a run with those tags.
-func (t TagLimit) covers(tags map[string]string) bool {
-	v, ok := tags[t.Key]
-	return ok && (t.Value == "" || t.Value == v)
+// estimate returns when a run that a limit blocks may be admitted: when as many of the
+// runs in the way have ended as there are queued runs up to it that wait for the same
+// limit, if each takes as long as the median of the ended runs of its name. It is not
+// known if one of those runs has not started, is of a name without ended runs, or takes
+// longer already; and of runs that wait for slots, which claims hold as well.
+func (a All) estimate(r *Run, ahead, inTheWay []*Run, now time.Time) Estimate {
+	if r.Block == nil || r.Block.Kind != BlockRunLimit && r.Block.Kind != BlockTagLimit {
+		return Estimate{}
+	}
+	places := 0
+	for _, o := range ahead {
+		if o == r || o.Block == nil || o.Block.Kind == r.Block.Kind && o.Block.Tag == r.Block.Tag {
+			places++
+		}
+	}
+	if places > len(inTheWay) {
+		return Estimate{}
+	}
+	medians, count := map[string]time.Duration{}, 0
+	left := make([]time.Duration, 0, len(inTheWay))
+	for _, o := range inTheWay {
+		median, known := medians[o.Name]
+		if !known {
+			took := a.history(o.Name)
+			if len(took) > 0 {
+				median = took[len(took)/2]
+			}
+			medians[o.Name], count = median, count+len(took)
+		}
+		remaining := median - now.Sub(o.StartedAt)
+		if o.StartedAt.IsZero() || median == 0 || remaining <= 0 {
+			return Estimate{}
+		}
+		left = append(left, remaining)
+	}
+	slices.Sort(left)
+	basis := "judged by the last " + text.Count(count, "run")
+	if len(medians) == 1 {
+		for name, median := range medians {
+			if name != "" {
+				basis += fmt.Sprintf(" named '%s'", name)
+			} else {
+				basis += " without a name"
+			}
+			basis += ", of which half took less than " + text.Duration(median.Round(time.Second))
+		}
+	} else {
+		basis += " of the same names"
+	}
+	return Estimate{In: left[places-1], Basis: basis}
 }
 
-// estimate is the median time of the runs that ended last, for as many rounds as it
-// takes until so many places have been free, with so many at a time.
-func estimate(a All, position, at int) time.Duration {
-	ended := slices.DeleteFunc(a.With(Succeeded, Failed), func(r *Run) bool { return r.StartedAt.IsZero() })
-	if len(ended) == 0 {
-		return 0
-	}
+// history returns how long the last ended runs of a name took from their start, the
+// shortest first.
+func (a All) history(name string) []time.Duration {
+	ended := slices.DeleteFunc(a.With(Succeeded, Failed), func(r *Run) bool { return r.Name != name || r.StartedAt.IsZero() })
 	slices.SortFunc(ended, func(a, b *Run) int { return b.EndedAt.Compare(a.EndedAt) })
-	ended = ended[:min(len(ended), durationsOf)]
+	ended = ended[:min(len(ended), maxHistory)]
 	took := make([]time.Duration, len(ended))
 	for i, r := range ended {
-		took[i] = r.EndedAt.Sub(r.AdmittedAt)
+		took[i] = r.EndedAt.Sub(r.StartedAt)
 	}
 	slices.Sort(took)
-	rounds := (position + at - 1) / at
-	return took[len(took)/2] * time.Duration(rounds)
+	return took
 }

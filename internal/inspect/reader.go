@@ -2,10 +2,13 @@ package inspect
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -141,14 +144,39 @@ func (r *Reader) WhyRun(ctx context.Context, id string) (RunWhy, error) {
 		}
 	}
 	holds, err := r.holds(ctx, w.Run)
-	return RunWhyOf(w, holds), err
+	if err != nil {
+		return RunWhy{}, err
+	}
+	why := RunWhyOf(w, holds)
+	if b := w.Run.Block; one.Status == run.Queued && b != nil && b.Kind == run.BlockPool {
+		why.Holders, err = r.holders(ctx, w.Run.Pools)
+	}
+	return why, err
+}
+
+// maxHolders bounds the holders that are named of one pool.
+const maxHolders = 10
+
+// holders returns the holders of pools that have too few free slots for a claim.
+func (r *Reader) holders(ctx context.Context, slots map[string]int) (all []HolderRef, err error) {
+	for _, name := range slices.Sorted(maps.Keys(slots)) {
+		p, err := r.Pool(ctx, name)
+		switch {
+		case problem.CodeOf(err) == problem.PoolNotFound:
+			continue
+		case err != nil:
+			return nil, err
+		case p.Limit == pool.Unlimited || p.Claimed+slots[name] <= p.Limit:
+			continue
+		}
+		for _, h := range p.Holders[:min(len(p.Holders), maxHolders)] {
+			all = append(all, HolderRef{Pool: name, Claim: h.Claim, Host: h.Host, RunID: h.Run, StepKey: h.Step, Slots: h.Slots})
+		}
+	}
+	return all, nil
 }
 
 func (r *Reader) whyQueued(ctx context.Context, one *run.Run) (*run.Why, error) {
-	limits, _, err := r.Runs.Limits(ctx)
-	if err != nil {
-		return nil, err
-	}
 	all, err := r.Runs.All(ctx)
 	if err != nil {
 		return nil, err
@@ -157,7 +185,7 @@ func (r *Reader) whyQueued(ctx context.Context, one *run.Run) (*run.Why, error) 
 	if err != nil {
 		return nil, err
 	}
-	if w := all.Why(one.ID, limits, space, time.Now()); w != nil {
+	if w := all.Why(one.ID, space, time.Now()); w != nil {
 		return w, nil
 	}
 	one, err = r.Runs.Get(ctx, one.ID) // it was deleted, or can't be read any more
@@ -213,4 +241,40 @@ func (r *Reader) holds(ctx context.Context, one *run.Run) ([]step.Hold, error) {
 	}
 	waits, err := r.Waits(ctx, o)
 	return o.Holds(waits), err
+}
+
+const (
+	// maxExplained bounds the runs of a list whose steps are read, and maxExplainedSteps
+	// the step instances of such a run: all of their states are read.
+	maxExplained, maxExplainedSteps = 20, 1000
+)
+
+// Explain adds to the runs of a list what their steps wait for. It reads the first
+// [maxExplained] of them that are in progress and small enough.
+func (r *Reader) Explain(ctx context.Context, runs []Run) error {
+	var around *step.Around
+	explained := 0
+	for i := range runs {
+		one := &runs[i]
+		if one.Steps == 0 || one.Steps > maxExplainedSteps || !run.Status(one.Status).InProgress() || explained == maxExplained {
+			continue
+		}
+		explained++
+		if around == nil {
+			a, err := r.Outlook().Around(ctx, func(step.Status) bool { return true })
+			if err != nil {
+				return err
+			}
+			around = &a
+		}
+		o, err := r.Steps.Overview(ctx, one.ID)
+		switch {
+		case problem.CodeOf(err) == problem.RunNotFound, problem.CodeOf(err) == problem.CorruptValue:
+			continue // it was deleted since, or its own page says what can't be read
+		case err != nil:
+			return err
+		}
+		one.SetHolds(o.Holds(o.Waits(*around)))
+	}
+	return nil
 }

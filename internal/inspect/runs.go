@@ -168,7 +168,7 @@ func (w *RunWhy) EstimateText() string {
 	if w.Estimate == 0 {
 		return ""
 	}
-	return "in about " + text.About(time.Duration(w.Estimate)) + ", judged by how long recent runs took"
+	return "in about " + text.About(time.Duration(w.Estimate)) + ", " + w.EstimateBasis
 }
 
 // NoLeader is the warning that no coordinator admits queued runs.
@@ -186,11 +186,13 @@ type RunList struct {
 type RunWhy struct {
 	Run    Run    `json:"run"`
 	Reason string `json:"reason" doc:"What it waits for; of a run that is not queued, its status in a sentence."`
-	// Position, Line, InTheWay and Estimate are of a queued run.
-	Position int      `json:"position,omitempty" doc:"In the queue, from 1; left out if its time has not come."`
-	Line     int      `json:"line,omitempty" doc:"How many runs are queued."`
-	InTheWay []Run    `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that use what it waits for, the longest first; at most 20."`
-	Estimate Duration `json:"estimate,omitzero" doc:"When it may be admitted, judged by how long runs have taken that ended lately. Left out where none is known."`
+	// Position, Line, InTheWay, Holders and Estimate are of a queued run.
+	Position      int         `json:"position,omitempty" doc:"In the queue, from 1; left out if its time has not come."`
+	Line          int         `json:"line,omitempty" doc:"How many runs are queued."`
+	InTheWay      []Run       `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that count against the limit that blocks it, or have slots of the pools that it waits for; the earliest admitted first, at most 20."`
+	Holders       []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
+	Estimate      Duration    `json:"estimate,omitzero" doc:"When it may be admitted. Left out where it is not known: if a run in the way has not started, or no run of its name has ended."`
+	EstimateBasis string      `json:"estimate_basis,omitempty" doc:"What the estimate is judged by."`
 	// Steps are of a run in progress that has steps.
 	Steps []StepHold `json:"steps,omitempty" nullable:"false" doc:"What its steps wait for, other than their needs and windows."`
 }
@@ -201,7 +203,7 @@ func RunWhyOf(w *run.Why, holds []step.Hold) RunWhy {
 	r := RunOf(w.Run)
 	return RunWhy{
 		Run: r, Reason: r.StatusText() + holdsText(holds), Position: w.Position, Line: w.Line,
-		InTheWay: ListOf(w.InTheWay, RunOf).Items, Estimate: Duration(w.Estimate.Truncate(time.Millisecond)),
+		InTheWay: ListOf(w.InTheWay, RunOf).Items, Estimate: Duration(w.Estimate.In.Round(time.Second)), EstimateBasis: w.Estimate.Basis,
 		Steps: StepHoldsOf(holds),
 	}
 }
@@ -212,18 +214,30 @@ const maxHolds = 3
 // holdsText follows the status of a run with what its steps wait for; it is empty if
 // they wait for nothing.
 func holdsText(holds []step.Hold) string {
-	if len(holds) == 0 {
-		return ""
+	if s := HoldsSummary(holds); s != "" {
+		return "; waiting: " + s
 	}
+	return ""
+}
+
+// HoldsSummary names what steps wait for, and not too much of it.
+func HoldsSummary(holds []step.Hold) string {
 	var all []string
 	for _, h := range holds[:min(len(holds), maxHolds)] {
 		all = append(all, h.String())
 	}
-	s := "; waiting: " + strings.Join(all, "; ")
+	s := strings.Join(all, "; ")
 	if more := len(holds) - maxHolds; more > 0 {
 		s += fmt.Sprintf("; and %d more", more)
 	}
 	return s
+}
+
+// SetHolds sets what the steps of a run wait for as its reason.
+func (r *Run) SetHolds(holds []step.Hold) {
+	if len(holds) > 0 {
+		r.BlockReason, r.BlockKind = HoldsSummary(holds), string(holds[0].Kind)
+	}
 }
 
 // RunEvent is an event of a run.

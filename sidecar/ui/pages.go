@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -45,6 +46,11 @@ type Session struct {
 	Client *berth.Client
 	Runs   run.Store
 	Steps  step.Store
+}
+
+// reader reads what a session shows.
+func (s *Session) reader() *inspect.Reader {
+	return &inspect.Reader{Source: s.Client, Runs: s.Runs, Steps: s.Steps}
 }
 
 // Pages serves the pages.

@@ -202,7 +202,7 @@ func (l *runReader) waits(ctx context.Context, s *Session, seen *seenRun) error 
 		return err
 	}
 	// The copy may be a moment behind: then it is told what the record says.
-	if why := all.Why(seen.run.ID, around.limits, pool.NewSpace(around.pools...), time.Now()); why != nil && why.Position > 0 {
+	if why := all.Why(seen.run.ID, pool.NewSpace(around.pools...), time.Now()); why != nil && why.Position > 0 {
 		seen.why = why
 	}
 	seen.leaderless = len(around.candidates) == 0

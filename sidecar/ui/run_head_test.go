@@ -24,11 +24,11 @@ func TestTheHeadOfAQueuedRunSaysWhyItWaits(t *testing.T) {
 		Status: run.Running, AdmittedAt: afterNoon(-5), Spec: run.Spec{Name: "other", Tags: map[string]string{"env": "prod"}},
 		Executor: &run.Executor{Host: "two", Instance: "sidecar"},
 	}}
-	got := headOf(&seenRun{run: r, why: &run.Why{Run: r, Position: 3, Line: 17, InTheWay: []*run.Run{other}, Estimate: 90*time.Second + 7}, leaderless: true})
+	got := headOf(&seenRun{run: r, why: &run.Why{Run: r, Position: 3, Line: 17, InTheWay: []*run.Run{other}, Estimate: run.Estimate{In: 90*time.Second + 7, Basis: "judged by the last 3 runs"}}, leaderless: true})
 	want := runHead{
 		ID: "r", Name: `night\u202eload`, Status: run.Queued, Standing: "global run limit (10/10)", Open: true,
 		Queued: &queuedHead{
-			Position: 3, Line: 17, Estimate: "in about 1m30s, judged by how long recent runs took",
+			Position: 3, Line: 17, Estimate: "in about 1m30s, judged by the last 3 runs",
 			InTheWay: []wayRow{{ID: "o", Name: "other", Host: "two", Status: run.Running, Tags: []pair{{"env", "prod"}}, Since: afterNoon(-5)}},
 		},
 		Owner: "ops", Retries: "2, 1 executor lost", Priority: 7, Attempt: 1,

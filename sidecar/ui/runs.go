@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 )
@@ -95,7 +96,7 @@ func (p *Pages) viewRuns(ctx context.Context, s *Session, r *http.Request) (*vie
 	if err := p.board.look(ctx, s.Runs, func(set *runSet) { l = lookAtRuns(set, &f, statuses, after) }); err != nil {
 		return nil, err
 	}
-	done, err := p.board.progress.look(ctx, s.Steps, l.stretch.rows)
+	done, err := p.board.progress.look(ctx, s.reader(), l.stretch.rows)
 	if err != nil {
 		return nil, err
 	}
@@ -160,6 +161,9 @@ func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 	if r.Executor != nil && (r.Status == run.Running || r.Status.Ended()) {
 		row.Host = text.Visible(r.Executor.Host)
 	}
+	if row.Text == "" {
+		row.Text = done.Waits
+	}
 	row.Text = text.Visible(text.Cut(row.Text, textShown))
 	return row
 }
@@ -180,6 +184,8 @@ type stepsDone struct {
 	Done, Failed, Of int
 	// Known tells whether it was counted.
 	Known bool
+	// Waits is what the steps wait for; empty if they wait for nothing.
+	Waits string
 }
 
 // Percent is how much has ended, rounded down: only all of it is 100.
@@ -198,7 +204,7 @@ type doneNote struct {
 
 // look returns the progress of those of some runs that have steps. It is counted where
 // that is cheap.
-func (n *doneNotes) look(ctx context.Context, s step.Store, runs []*listed) (map[submitted]stepsDone, error) {
+func (n *doneNotes) look(ctx context.Context, r *inspect.Reader, runs []*listed) (map[submitted]stepsDone, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.now == nil || len(n.now) > progressKept {
@@ -206,6 +212,7 @@ func (n *doneNotes) look(ctx context.Context, s step.Store, runs []*listed) (map
 	}
 	found := map[submitted]stepsDone{}
 	counted := 0
+	var around *step.Around // read once, if at all
 	for _, l := range runs {
 		p := stepsDone{Of: l.Steps}
 		switch id := submittedOf(l.Run); {
@@ -218,7 +225,7 @@ func (n *doneNotes) look(ctx context.Context, s step.Store, runs []*listed) (map
 			note, ok := n.now[id]
 			if !ok || time.Since(note.at) >= progressAge {
 				var err error
-				if note, err = readProgress(ctx, s, l); err != nil {
+				if note, err = readProgress(ctx, r, &around, l); err != nil {
 					return nil, err
 				}
 				n.now[id] = note
@@ -236,12 +243,13 @@ func (n *doneNotes) forget() {
 	n.now = nil
 }
 
-// readProgress counts what has ended. If that can't be read, it is not known.
-func readProgress(ctx context.Context, s step.Store, l *listed) (doneNote, error) {
+// readProgress counts what has ended, and what the steps wait for. If that can't be read,
+// it is not known.
+func readProgress(ctx context.Context, r *inspect.Reader, around **step.Around, l *listed) (doneNote, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aroundTimeout)
 	defer cancel()
 	note := doneNote{stepsDone: stepsDone{Of: l.Steps}, at: time.Now()}
-	o, err := s.Overview(ctx, l.ID)
+	o, err := r.Steps.Overview(ctx, l.ID)
 	switch {
 	case err == nil:
 	case problem.CodeOf(err).Status() == problem.EtcdUnavailable.Status():
@@ -250,6 +258,14 @@ func readProgress(ctx context.Context, s step.Store, l *listed) (doneNote, error
 		return note, nil // the run is gone, or its steps can't be read
 	}
 	note.Known = true
+	if *around == nil {
+		a, err := r.Outlook().Around(ctx, func(step.Status) bool { return true })
+		if err != nil {
+			return note, err
+		}
+		*around = &a
+	}
+	note.Waits = inspect.HoldsSummary(o.Holds(o.Waits(**around)))
 	for _, sum := range o.Steps {
 		note.Failed += sum.Counts[step.Failed]
 		note.Done += sum.Counts[step.Succeeded] + sum.Counts[step.Failed] + sum.Counts[step.Canceled]

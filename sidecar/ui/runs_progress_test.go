@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -117,6 +118,9 @@ func TestTheStepsOfARunAreReadOnce(t *testing.T) {
 	})
 }
 
+// waitsForExecutor is why a published instance of an external step waits.
+const waitsForExecutor = "nobody has taken it over HTTP yet, from queue 'default'"
+
 func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 	onSteps(t, func(t *testing.T, r *stepsRig) {
 		done := r.put("done", run.Succeeded, 3)
@@ -130,10 +134,12 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 		state(0, step.Succeeded)
 		state(1, step.Failed)
 		state(2, step.Scheduled)
+		// A run costs three requests, and what the waits depend on five, once.
+		const perRun, around = 3, 5
 		var n doneNotes
 		look := func(runs ...*listed) map[submitted]stepsDone {
 			t.Helper()
-			found, err := n.look(t.Context(), r.steps, runs)
+			found, err := n.look(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: boardKeys}), runs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,9 +149,9 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 		first := r.asked(func() { got = look(done, failed, huge, some, plain) })
 		want := map[submitted]stepsDone{
 			submittedOf(done.Run): {Done: 3, Of: 3, Known: true}, submittedOf(failed.Run): {Of: 3}, submittedOf(huge.Run): {Of: progressSteps + 1},
-			submittedOf(some.Run): {Done: 2, Failed: 1, Of: 4, Known: true},
+			submittedOf(some.Run): {Done: 2, Failed: 1, Of: 4, Known: true, Waits: "x: " + waitsForExecutor},
 		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(submitted{})); d != "" || first != 3 {
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(submitted{})); d != "" || first != perRun+around {
 			t.Errorf("%d requests: %s", first, d)
 		}
 
@@ -163,7 +169,7 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 		for i := range progressRuns + 5 {
 			many = append(many, r.put(fmt.Sprint("r", i), run.Running, 2))
 		}
-		if n := r.asked(func() { got = look(many...) }); n != progressRuns*first || got[submittedOf(many[progressRuns].Run)].Known {
+		if n := r.asked(func() { got = look(many...) }); n != progressRuns*perRun+around || got[submittedOf(many[progressRuns].Run)].Known {
 			t.Errorf("%d requests", n)
 		}
 	})
@@ -174,13 +180,13 @@ func TestProgressThatCantBeCountedIsNotGuessed(t *testing.T) {
 		gone, odd := r.put("gone", run.Running, 4), r.put("odd", run.Running, 4)
 		r.commit(store.Delete(boardKeys.Run("gone")), store.Put(boardKeys.Graph("odd"), []byte("?"), 0))
 		var n doneNotes
-		found, err := n.look(t.Context(), r.steps, []*listed{gone, odd})
+		found, err := n.look(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: boardKeys}), []*listed{gone, odd})
 		if err != nil || found[submittedOf(gone.Run)] != (stepsDone{Of: 4}) || found[submittedOf(odd.Run)] != (stepsDone{Of: 4}) {
 			t.Errorf("%+v, %v", found, err)
 		}
 		n.forget()
 		r.b.Down()
-		if _, err := n.look(t.Context(), r.steps, []*listed{odd}); problem.CodeOf(err) != problem.EtcdUnavailable {
+		if _, err := n.look(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: boardKeys}), []*listed{odd}); problem.CodeOf(err) != problem.EtcdUnavailable {
 			t.Error(err)
 		}
 	})
