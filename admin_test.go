@@ -143,7 +143,7 @@ func TestAnOperatorSeesWhoIsThereAndForHowLong(t *testing.T) {
 	if err := claim.Release(ctx); err != nil {
 		t.Error(err)
 	}
-	if left, grace := claim.Trust(); left != 0 || grace != 0 || claim.LeaseDuration() != 0 {
+	if left, grace := claim.ValidFor(); left != 0 || grace != 0 || claim.LeaseDuration() != 0 {
 		t.Errorf("a released claim is trusted for %s", left)
 	}
 }

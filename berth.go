@@ -1,10 +1,9 @@
-// Package berth claims slots of named pools from Go programs, on an etcd that
-// all programs share.
+// Package berth claims slots of named pools from Go programs. All programs that use the
+// same etcd and key prefix share the pools.
 //
-// [Open] connects an instance, [Client.Claim] takes slots of one or several
-// pools, all or none, and [Claim.Release] gives them back. What a program holds
-// hangs on leases that the client renews: if the program dies, its slots are
-// free when its lease ends.
+// [Open] connects an instance, [Client.Claim] takes slots of one or several pools, all
+// or none, and [Claim.Release] frees them. The keys of a claim are attached to leases
+// that the client renews: if the program dies, its slots are free when its lease ends.
 //
 //	c, err := berth.Open(ctx, berth.Options{Endpoints: []string{"127.0.0.1:2379"}})
 //	…
@@ -13,14 +12,14 @@
 //	defer claim.Release(ctx)
 //	work(claim.Context())
 //
-// # What is guaranteed, and what is not
+// # Guarantees and limits
 //
-// No revision of etcd shows more slots taken than a pool had when they were
-// granted, nor a part of a claim. A program that is cut off from etcd is told by
-// [Claim.Context] before its lease can end. A program that does not listen, or
-// that was stopped (SIGSTOP, a frozen machine), can still run when its slots
-// have a new holder: what it writes can be told by [Claim.Fence], which is
-// larger for every later holder.
+// At no revision of etcd are more slots of a pool taken than it had when they were
+// granted, and no revision shows a part of a claim. [Claim.Context] ends before the
+// lease of a program that is cut off from etcd can end. A program that ignores the
+// context, or that was stopped (SIGSTOP, a frozen machine), can still run when its slots
+// have a new holder. A resource can reject its writes by [Claim.Fence], which is larger
+// for every later holder.
 package berth
 
 import (
@@ -49,34 +48,35 @@ import (
 const (
 	// DefaultClaimTimeout bounds the wait of a claim.
 	DefaultClaimTimeout = 10 * time.Minute
-	// DefaultPollInterval and DefaultPollJitter are how often a waiting claim is
-	// looked at without being woken.
+	// DefaultPollInterval and DefaultPollJitter set how often a waiting claim is checked
+	// without an event.
 	DefaultPollInterval = time.Second
 	DefaultPollJitter   = 500 * time.Millisecond
-	// openTimeout bounds the wait for etcd in Open, and for the end of an
-	// instance that had the same name.
+	// openTimeout limits how long Open waits for etcd and for the end of an earlier
+	// instance with the same name.
 	openTimeout = 30 * time.Second
 )
 
-// Options say where etcd is and who this instance is. Only Endpoints is needed.
+// Options configure a [Client]: where etcd is and how this instance is named. Only
+// Endpoints is required.
 type Options struct {
 	// Endpoints are the client addresses of etcd's members.
 	Endpoints []string
-	// TLS for the connections; nil is plain text.
+	// TLS configures the connections to etcd; nil means plain text.
 	TLS *tls.Config
-	// Username and Password for an etcd that asks for them.
+	// Username and Password authenticate the client to etcd, if it requires it.
 	Username, Password string
-	// Prefix of all keys; "/berth/" if empty.
+	// Prefix starts all keys; the default is "/berth/".
 	Prefix string
 
-	// Host is the name under which this machine's claims are seen; the machine's
-	// own name if empty.
+	// Host is the name that is shown for this machine's claims; the default is the host
+	// name of the machine.
 	Host string
-	// Instance names this process on its host. If empty it is made up, new for
-	// each process. A fixed one is refused while another process has it.
+	// Instance names this process on its host. The default is a name that is unique to
+	// the process. Open refuses a name that another process uses.
 	Instance string
-	// StateDir makes the instance resumable: a process that opens it again
-	// within the leases takes over the claims of the one before. It needs a fixed
+	// StateDir makes the instance resumable: a process that opens the same directory
+	// before the leases end takes over the claims of the previous process. It requires
 	// Instance, and is locked while in use.
 	StateDir string
 	// Role, Version, Capacity and Queues are shown in lists of hosts.
@@ -84,20 +84,21 @@ type Options struct {
 	Capacity      int
 	Queues        []string
 
-	// ClaimTimeout bounds the wait of claims that say nothing else; 10m if 0, and
-	// no wait if negative.
+	// ClaimTimeout limits the wait of claims without [WithWait]. The default is 10
+	// minutes; a negative value means no wait.
 	ClaimTimeout time.Duration
-	// PollInterval and PollJitter: see [DefaultPollInterval]. Negative is never.
+	// PollInterval and PollJitter default to [DefaultPollInterval] and
+	// [DefaultPollJitter]. A negative value disables polling or jitter.
 	PollInterval, PollJitter time.Duration
 
-	// OnWait, if not nil, is told what [Open] waits for, whenever that changes: a
-	// problem, such as host_in_use while another process has the name. It must not
+	// OnWait, if not nil, is called with the problem that [Open] waits for whenever it
+	// changes, for example host_in_use while another process has the name. It must not
 	// block.
 	OnWait func(why error)
 
-	// Logger takes what is worth knowing; nil is silent.
+	// Logger receives the log; nil discards it.
 	Logger hclog.Logger
-	// Registerer takes the metrics; nil keeps none.
+	// Registerer receives the metrics; nil disables them.
 	Registerer prometheus.Registerer
 }
 
@@ -136,45 +137,44 @@ func (o *Options) fill() error {
 	defaults(&o.PollInterval, DefaultPollInterval)
 	defaults(&o.PollJitter, DefaultPollJitter)
 	for _, d := range []*time.Duration{&o.ClaimTimeout, &o.PollInterval, &o.PollJitter} {
-		*d = max(0, *d) // 0 is taken, by the default
+		*d = max(0, *d) // the default was applied above, so 0 now means none
 	}
 	return nil
 }
 
-// Client is one instance of berth. Its methods may be called by many goroutines.
+// Client is one instance of berth. Its methods are safe for concurrent use.
 type Client struct {
-	opts     Options
-	keys     store.Keys
-	backend  *store.Client
-	state    *lease.State // nil unless resumable
-	clock    lease.Clock
-	keeper   *lease.Keeper
-	waiters  *lease.Keeper // of the leases that waiters hang on
-	presence *lease.Presence
-	engine   *pool.Engine
-	registry pool.Registry
-	rooms    rooms
-	metrics  *registrations // nil without a registry
+	opts         Options
+	keys         store.Keys
+	backend      *store.Client
+	state        *lease.State // nil unless resumable
+	clock        lease.Clock
+	keeper       *lease.Keeper
+	waiters      *lease.Keeper // renews the leases of waiters
+	presence     *lease.Presence
+	engine       *pool.Engine
+	registry     pool.Registry
+	reservations reservations
+	metrics      *registrations // nil without a Registerer
 
 	presencePart, enginePart, keeperPart, waitersPart *part
 
-	opened atomic.Bool   // Open has returned
+	opened atomic.Bool   // set when Open has returned
 	done   chan struct{} // closed when a part has ended
 	end    sync.Once
-	err    error // why, before done is closed
+	err    error // the cause; set before done is closed
 }
 
-// Open connects to etcd and returns when claims can be made. With a state
-// directory it has taken over what the process before it held: see
-// [Client.Held]. Its errors are problems: etcd_unavailable, etcd_denied,
-// host_in_use, invalid.
+// Open connects to etcd and returns when the client can claim. With a state directory it
+// first takes over the claims of the previous process: see [Client.Held]. The codes of
+// its errors are etcd_unavailable, etcd_denied, host_in_use and invalid.
 func Open(ctx context.Context, o Options) (*Client, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	c := &Client{opts: o, keys: store.NewKeys(o.Prefix), clock: lease.BootClock(), rooms: newRooms(), done: make(chan struct{})}
+	c := &Client{opts: o, keys: store.NewKeys(o.Prefix), clock: lease.BootClock(), reservations: newReservations(), done: make(chan struct{})}
 	if o.Registerer != nil {
 		c.metrics = &registrations{Registerer: o.Registerer}
 		c.opts.Registerer = c.metrics
@@ -190,7 +190,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// connect takes the state directory and reaches etcd.
+// connect connects to etcd and locks the state directory.
 func (c *Client) connect(ctx context.Context) (err error) {
 	if c.backend, err = dial(ctx, c.opts); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (c *Client) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// dial reaches etcd.
+// dial returns a connection to etcd after a successful probe.
 func dial(ctx context.Context, o Options) (*store.Client, error) {
 	backend, err := store.NewClient(store.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
@@ -217,7 +217,7 @@ func dial(ctx context.Context, o Options) (*store.Client, error) {
 	return backend, nil
 }
 
-// start makes the parts and runs them.
+// start creates the parts and runs them.
 func (c *Client) start(ctx context.Context) error {
 	o := c.opts
 	token := ""
@@ -227,22 +227,22 @@ func (c *Client) start(ctx context.Context) error {
 	c.presence = lease.NewPresence(lease.PresenceConfig{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Queues: o.Queues, Logger: o.Logger,
-		OnTrouble: c.waitsFor,
+		OnTrouble: c.notifyWait,
 	})
 	c.keeper = lease.NewKeeper(lease.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Clock: c.clock, Logger: o.Logger, Registerer: o.Registerer,
 		OnReady: func() {
 			c.engine.LeasesReady()
-			c.rooms.wake()
+			c.reservations.wake()
 		},
 		OnLost: func(id store.LeaseID, cause error) {
 			c.engine.LeaseLost(id, cause)
-			c.rooms.lost(id, cause)
+			c.reservations.lost(id, cause)
 		},
 		OnRenewed: func(id store.LeaseID, again bool) { c.engine.LeaseRenewed(id, again) },
 	})
-	// Waiters are not resumed: without a token, their leases end with this process.
+	// Leases of waiters are not resumed: without a token they end with this process.
 	c.waiters = lease.NewKeeper(lease.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,
 		Clock: c.clock, Logger: o.Logger.Named("waiters"),

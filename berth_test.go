@@ -40,7 +40,7 @@ func TestAClaimIsHeldAndReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, grace := claim.Trust(); left < 50*time.Second || grace != 10*time.Second {
+	if left, grace := claim.ValidFor(); left < 50*time.Second || grace != 10*time.Second {
 		t.Errorf("trust is %s with a grace of %s", left, grace)
 	}
 	if _, err := c.Claim(t.Context(), berth.Slots{"db": 2}, berth.WithWait(0)); berth.ErrorCode(err) != "no_capacity" {

@@ -70,7 +70,7 @@ func TestCloseWaitsForTheHolders(t *testing.T) {
 	if claim.Context().Err() != nil || len(done) != 0 {
 		t.Errorf("its holder is told %v, or it is closed", claim.Err())
 	}
-	if trust, _ := claim.Trust(); trust == 0 {
+	if trust, _ := claim.ValidFor(); trust == 0 {
 		t.Error("its lease is not trusted while it drains")
 	}
 	if err := claim.Release(t.Context()); err != nil {

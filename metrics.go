@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// registrations remembers what a client registers, so that a closed client, or
-// one that could not be opened, leaves nothing behind in the caller's registry.
+// registrations remembers the collectors that a client registers, so that a closed
+// client, or one that failed to open, leaves none in the caller's registry.
 type registrations struct {
 	prometheus.Registerer
 
@@ -26,8 +26,8 @@ func (r *registrations) Register(c prometheus.Collector) error {
 	return err
 }
 
-// MustRegister is Register for several, and panics where one fails: two clients
-// with one registry need to be told apart by prometheus.WrapRegistererWith.
+// MustRegister is Register for several collectors, and panics on the first error. Two
+// clients with one registry need prometheus.WrapRegistererWith to distinguish them.
 func (r *registrations) MustRegister(cs ...prometheus.Collector) {
 	for _, c := range cs {
 		if err := r.Register(c); err != nil {
@@ -36,7 +36,7 @@ func (r *registrations) MustRegister(cs ...prometheus.Collector) {
 	}
 }
 
-// end takes everything out of the registry again. A nil one has nothing.
+// end unregisters all collectors. It does nothing on a nil receiver.
 func (r *registrations) end() {
 	if r == nil {
 		return

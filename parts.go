@@ -13,13 +13,14 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// part is something that runs in a goroutine of its own until it is stopped.
+// part is a component that runs in its own goroutine until it is stopped.
 type part struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// stop ends a part and waits for it. A part that never started is stopped.
+// stop stops a part and waits for it to return. It does nothing for a part that never
+// started.
 func (p *part) stop() {
 	if p != nil {
 		p.cancel()
@@ -27,7 +28,7 @@ func (p *part) stop() {
 	}
 }
 
-// spawn runs a part. If it ends without being stopped, so does the client.
+// spawn runs a part. If it returns without being stopped, the client ends too.
 func (c *Client) spawn(name string, run func(context.Context) error) *part {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &part{cancel: cancel, done: make(chan struct{})}
@@ -40,9 +41,9 @@ func (c *Client) spawn(name string, run func(context.Context) error) *part {
 	return p
 }
 
-// startParts runs the parts in the order in which they need each other: first
-// to be the only one of the name, then to find what the process before has left,
-// then to settle its writes and take over its claims, then to renew their leases.
+// startParts starts the parts in the order of their dependencies: the presence key makes
+// this process the only one of its name, then the leases of the previous process are
+// listed, its pending writes resolved, its claims adopted, and its leases renewed.
 func (c *Client) startParts(ctx context.Context, token string) error {
 	c.presencePart = c.spawn("presence", c.presence.Run)
 	select {
@@ -52,7 +53,7 @@ func (c *Client) startParts(ctx context.Context, token string) error {
 	case <-ctx.Done():
 		return c.tooLate("the host could not be announced", c.presence.Trouble())
 	}
-	c.waitsFor(problem.New(problem.EtcdUnavailable, "the pools have not been read yet"))
+	c.notifyWait(problem.New(problem.EtcdUnavailable, "the pools have not been read yet"))
 	var left []lease.Resumable
 	if token != "" && c.state != nil {
 		var err error
@@ -77,14 +78,14 @@ func (c *Client) startParts(ctx context.Context, token string) error {
 	return nil
 }
 
-// adopt has the keeper renew the leases that were left, with as many keys on
-// each as were found on it: those of claims, and others.
+// adopt makes the keeper renew the leases of the previous process. Each counts the keys
+// that were found on it: those of claims, and key reservations.
 func (c *Client) adopt(ctx context.Context, left []lease.Resumable) error {
 	claims, err := c.engine.Adopted(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.adoptRooms(ctx, left); err != nil {
+	if err := c.adoptReservations(ctx, left); err != nil {
 		return err
 	}
 	keys := map[store.LeaseID]int{}
@@ -92,15 +93,15 @@ func (c *Client) adopt(ctx context.Context, left []lease.Resumable) error {
 		keys[cl.Lease] += cl.Keys
 	}
 	for _, l := range left {
-		c.keeper.Adopt(l, keys[l.ID]+c.rooms.keysOn(l.ID))
+		c.keeper.Adopt(l, keys[l.ID]+c.reservations.keysOn(l.ID))
 	}
-	if others := len(c.rooms.left); len(claims)+others > 0 {
-		c.opts.Logger.Info("took over what the process before held", "claims", len(claims), "executors", others, "leases", len(left))
+	if others := len(c.reservations.adopted); len(claims)+others > 0 {
+		c.opts.Logger.Info("took over the claims of the previous process", "claims", len(claims), "executors", others, "leases", len(left))
 	}
 	return nil
 }
 
-// tooLate says why Open has given up, as far as it is known.
+// tooLate returns the error of a wait that timed out, with its cause if that is known.
 func (c *Client) tooLate(what string, cause error) error {
 	if err := etcdProblem(cause); err != cause {
 		return fmt.Errorf("%s in time: %w", what, err)
@@ -108,15 +109,15 @@ func (c *Client) tooLate(what string, cause error) error {
 	return problem.New(problem.EtcdUnavailable, "%s in time: is etcd healthy?", what)
 }
 
-// waitsFor tells whoever opens the client what for that takes so long.
-func (c *Client) waitsFor(why error) {
+// notifyWait calls OnWait with the reason why Open does not return yet.
+func (c *Client) notifyWait(why error) {
 	if c.opts.OnWait == nil || c.opened.Load() {
 		return
 	}
 	c.opts.OnWait(etcdProblem(why))
 }
 
-// fail ends the client because of an error: no claim can be trusted any more.
+// fail ends the client because of an error. All claims lose their validity.
 func (c *Client) fail(err error) {
 	c.end.Do(func() {
 		c.err = err
@@ -126,15 +127,15 @@ func (c *Client) fail(err error) {
 		if c.engine != nil {
 			c.engine.End(problem.New(problem.ClaimLost, "%w", ended))
 		}
-		c.rooms.endAll(ended)
+		c.reservations.endAll(ended)
 	})
 }
 
-// Done is closed when the client can't go on by itself, or was closed; Err then
-// says why.
+// Done returns a channel that is closed when the client has failed or was closed.
+// [Client.Err] then returns the cause.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err says why the client has ended.
+// Err returns why the client has ended, or nil while it runs.
 func (c *Client) Err() error {
 	select {
 	case <-c.done:
@@ -144,20 +145,21 @@ func (c *Client) Err() error {
 	}
 }
 
-// closeTimeout bounds what Close does after the holders are gone.
+// closeTimeout limits what Close does after all holders have stopped.
 const closeTimeout = 5 * time.Second
 
-// Close stops the client: it takes no new claims, waits until those it holds are
-// released or ctx ends, renewing all the while, then tells the holders that are
-// left to stop, gives them [lease.StopGrace] and a moment more for those that are killed
-// then, and revokes all leases. With rooms it does the same. It may be called once.
+// Close stops the client. It refuses new claims and waits until those it holds are
+// released or ctx ends, and renews leases all the while. Then it cancels the contexts of
+// the remaining claims, waits for [lease.StopGrace] and for processes that are killed
+// after it, and revokes all leases. It treats key reservations the same way. It may be
+// called once.
 func (c *Client) Close(ctx context.Context) error {
 	last := context.WithoutCancel(ctx)
 	_ = c.engine.Stop(last)
-	c.rooms.refuse(errClosing)
+	c.reservations.refuse(errClosing)
 	c.drain(ctx)
 	c.engine.End(problem.New(problem.ClaimLost, "%w", errClosing))
-	c.rooms.endAll(errClosing)
+	c.reservations.endAll(errClosing)
 	if stop := c.longestGrace(last); stop > 0 {
 		stopping, cancel := context.WithTimeout(last, stop+grace.Kill)
 		c.drain(stopping)
@@ -179,17 +181,17 @@ func (c *Client) Close(ctx context.Context) error {
 	return errors.Join(err, c.disconnect())
 }
 
-// Leave stops the client at once and leaves its claims to the next process that
-// opens its state directory within their leases. Here their contexts end: this
-// process can't tell any more whether they are held.
+// Leave stops the client at once. Its claims stay for the next process that opens the
+// state directory before their leases end. The contexts of the claims end, because this
+// process can no longer tell whether they are held.
 func (c *Client) Leave() error {
 	c.enginePart.stop()
 	c.keeperPart.stop()
 	c.waitersPart.stop()
 	c.presencePart.stop()
-	c.engine.Abandon(problem.New(problem.ClaimLost, "the claim was left to the next process of this instance"))
-	c.rooms.refuse(errClosed)
-	c.rooms.endAll(errClosed)
+	c.engine.Abandon(problem.New(problem.ClaimLost, "the client has left the claim to the next process of this instance"))
+	c.reservations.refuse(errClosed)
+	c.reservations.endAll(errClosed)
 	c.end.Do(func() { c.err = errClosed; close(c.done) })
 	return c.disconnect()
 }
@@ -199,25 +201,25 @@ var (
 	errClosed  = problem.New(problem.Stopping, "the client is closed")
 )
 
-// drainLook is how often Close looks whether claims are held still.
-const drainLook = 20 * time.Millisecond
+// drainPoll is how often Close checks whether claims are still held.
+const drainPoll = 20 * time.Millisecond
 
 // drain waits until nothing is held, or ctx ends.
 func (c *Client) drain(ctx context.Context) {
 	for {
-		if n, err := c.engine.Unfinished(ctx); err != nil || n+c.rooms.len() == 0 {
+		if n, err := c.engine.Unfinished(ctx); err != nil || n+c.reservations.len() == 0 {
 			return
 		}
 		select {
-		case <-time.After(drainLook):
+		case <-time.After(drainPoll):
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// longestGrace is what the holders that are left get to stop, 0 if there are
-// none.
+// longestGrace returns the longest time that one of the remaining holders may take to
+// stop, 0 if there are none.
 func (c *Client) longestGrace(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
@@ -225,20 +227,20 @@ func (c *Client) longestGrace(ctx context.Context) time.Duration {
 	if err != nil {
 		return 0
 	}
-	on := c.rooms.leases()
+	on := c.reservations.leases()
 	for _, cl := range held {
 		on = append(on, cl.Lease)
 	}
 	var longest time.Duration
 	for _, id := range on {
-		if w, ok := c.keeper.Trust(id); ok {
+		if w, ok := c.keeper.Validity(id); ok {
 			longest = max(longest, lease.StopGrace(w.TTL))
 		}
 	}
 	return longest
 }
 
-// abort ends what Open had started.
+// abort stops the parts that Open has started.
 func (c *Client) abort() {
 	c.enginePart.stop()
 	c.keeperPart.stop()
@@ -251,7 +253,7 @@ func (c *Client) abort() {
 	}
 }
 
-// disconnect gives up the connections and the state directory.
+// disconnect closes the connections and the state directory.
 func (c *Client) disconnect() error {
 	var err error
 	c.metrics.end()
@@ -264,7 +266,8 @@ func (c *Client) disconnect() error {
 	return err
 }
 
-// etcdProblem makes a problem of an error of etcd, and leaves others alone.
+// etcdProblem adds the problem code to an error of etcd, and returns other errors
+// unchanged.
 func etcdProblem(err error) error {
 	for kind, code := range map[error]problem.Code{
 		store.ErrDenied:      problem.EtcdDenied,

@@ -119,7 +119,7 @@ func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 	if l == nil || l.claim == nil || c.gone[l.client] || c.force[s.claim] > 0 || l.released > 0 {
 		return
 	}
-	if left, _ := l.claim.Trust(); left > 0 {
+	if left, _ := l.claim.ValidFor(); left > 0 {
 		c.t.Errorf("claim %s has lost its slots and its holder trusts in it for %s still", s.claim, left)
 	}
 }

@@ -35,7 +35,7 @@ func (b *believers) observe(h *History, ev *mvccpb.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if cl := b.claims[s.claim]; cl != nil {
-		if left, _ := cl.Trust(); left > 0 {
+		if left, _ := cl.ValidFor(); left > 0 {
 			b.t.Errorf("%s has lost its slots and trusts in them for %s still", cl, left)
 		}
 	}
@@ -70,7 +70,7 @@ func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
 	proxies[3].sever()
 	for _, cl := range held {
 		closedWithin(t, cl.ID+" is told", cl.Context().Done())
-		if left, _ := cl.Trust(); left != 0 {
+		if left, _ := cl.ValidFor(); left != 0 {
 			t.Errorf("%s was told, and is trusted for %s", cl, left)
 		}
 		if err := cl.Err(); berth.ErrorCode(err) != "claim_lost" || !errors.Is(err, lease.ErrTrustEnded) && !errors.Is(err, store.ErrLeaseNotFound) {

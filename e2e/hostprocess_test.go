@@ -87,7 +87,7 @@ func (h *host) obey(o order) {
 		h.say(report{Event: "released", ID: o.ID})
 	case "act":
 		// As everyone should who was away: look before acting.
-		if left, _ := h.claims[o.ID].Trust(); left > 0 {
+		if left, _ := h.claims[o.ID].ValidFor(); left > 0 {
 			h.say(report{Event: "acted", ID: o.ID})
 		} else {
 			h.say(report{Event: "not acted", ID: o.ID})

@@ -43,7 +43,7 @@ func TestARevokedClaimIsFreedWhenItsHolderHasStopped(t *testing.T) {
 	if code := berth.ErrorCode(cl.Err()); code != "claim_revoked" {
 		t.Errorf("the holder was told %s: %v", code, cl.Err())
 	}
-	if left, _ := cl.Trust(); left != 0 {
+	if left, _ := cl.ValidFor(); left != 0 {
 		t.Errorf("a revoked claim is trusted for %s", left)
 	}
 	before := w.now()

@@ -134,7 +134,7 @@ func (h *harness) wantLost(cause error, ids ...store.LeaseID) {
 		if !seen[id] {
 			h.t.Errorf("the loss of lease %s was not told", name(id))
 		}
-		if _, ok := h.Trust(id); ok {
+		if _, ok := h.Validity(id); ok {
 			h.t.Errorf("lease %s is lost and still trusted", name(id))
 		}
 	}
@@ -142,7 +142,7 @@ func (h *harness) wantLost(cause error, ids ...store.LeaseID) {
 
 func (h *harness) wantTrust(id store.LeaseID) Window {
 	h.t.Helper()
-	w, ok := h.Trust(id)
+	w, ok := h.Validity(id)
 	if !ok {
 		h.t.Fatalf("lease %s is not trusted; losses: %v", name(id), h.losses())
 	}

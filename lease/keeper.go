@@ -216,7 +216,7 @@ func (k *Keeper) Suspect(ids ...store.LeaseID) {
 
 // Trust returns how long a lease is valid. It is false for a lease that is not known or
 // lost.
-func (k *Keeper) Trust(id store.LeaseID) (Window, bool) {
+func (k *Keeper) Validity(id store.LeaseID) (Window, bool) {
 	now := k.clock.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()

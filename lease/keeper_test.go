@@ -292,7 +292,7 @@ func TestManyAcquireAtOnce(t *testing.T) {
 						time.Sleep(time.Millisecond)
 						continue
 					}
-					h.Trust(id)
+					h.Validity(id)
 					if i%3 == 0 {
 						h.Release(id, keys)
 						continue

@@ -67,7 +67,7 @@ func TestTrustEndsInTimeWhenEtcdIsAway(t *testing.T) {
 					h.wait(w.Until() - 1 - h.clock.Now())
 					h.wantTrust(id)
 					h.wait(1)
-					if _, ok := h.Trust(id); ok {
+					if _, ok := h.Validity(id); ok {
 						t.Error("trusted at its end")
 					}
 					h.wait(tickEvery)
@@ -117,7 +117,7 @@ func TestASuspendLongerThanTheWindowLosesAll(t *testing.T) {
 		short, long := h.acquire(10*time.Second, 1), h.acquire(5*time.Minute, 1)
 		h.wait(time.Second)
 		h.clock.jump(20 * time.Second)
-		if _, ok := h.Trust(short); ok {
+		if _, ok := h.Validity(short); ok {
 			t.Error("trusted after a suspend")
 		}
 		h.wait(tickEvery)

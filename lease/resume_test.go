@@ -156,7 +156,7 @@ func TestAnAdoptedLeaseIsLostBeforeItCanEnd(t *testing.T) {
 		id := found[0].ID
 		h.etcd.fault.Store(hanging())
 		h.Adopt(found[0], 1)
-		w, ok := h.Trust(id)
+		w, ok := h.Validity(id)
 		if left := w.Left(began); !ok || left > time.Minute-w.Margin {
 			t.Errorf("it is valid for %s, and ends in a minute", left)
 		}

@@ -42,7 +42,7 @@ func (hs *holders) answer(h *holder, begun time.Time) Claim {
 	if ttl > 0 || !h.bind.lease {
 		c.TTL = DurationOf(ttl)
 	}
-	left, grace := h.claim.Trust()
+	left, grace := h.claim.ValidFor()
 	if h.expires > 0 {
 		left = min(left, max(0, h.expires-hs.clock.Now()))
 	}

@@ -231,7 +231,7 @@ func (x *executors) awaitTrust(ctx context.Context, e *executor) {
 	tick := time.NewTicker(trustLook)
 	defer tick.Stop()
 	for {
-		if left, _ := e.room.Trust(); left > 0 {
+		if left, _ := e.room.ValidFor(); left > 0 {
 			return
 		}
 		select {

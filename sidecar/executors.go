@@ -59,7 +59,7 @@ type executors struct {
 type room interface {
 	Lease() store.LeaseID
 	Context() context.Context
-	Trust() (left, grace time.Duration)
+	ValidFor() (left, grace time.Duration)
 	Release()
 }
 
@@ -98,13 +98,13 @@ func newExecutors(cfg *Config, client *berth.Client, m *metrics) *executors {
 		steps: step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
 		files: newFiles(cfg.Options.StateDir, cfg.Options.Instance, runFolder, cfg.Logger),
 		room: func(ctx context.Context) (room, error) {
-			r, err := client.Room(ctx, runLease)
+			r, err := client.ReserveKey(ctx, runLease)
 			if err != nil {
 				return nil, err
 			}
 			return r, nil
 		},
-		takeOver: client.TakeOver, claim: client.Claim, hasPool: client.HasPool, keeps: client.Keeps,
+		takeOver: client.TakeOver, claim: client.Claim, hasPool: client.HasPool, keeps: client.Renews,
 	}
 	x.init()
 	return x
@@ -259,7 +259,7 @@ func (x *executors) answer(e *executor, begun time.Time) StartedRun {
 // trust tells for how long an attempt can be believed to be its executor's.
 func (x *executors) trust(e *executor, begun time.Time) (t Trusted) {
 	now := time.Now() // before what is left from then on
-	left, grace := e.room.Trust()
+	left, grace := e.room.ValidFor()
 	if e.expires > 0 {
 		left = min(left, max(0, e.expires-x.clock.Now()))
 		grace = min(grace, lease.StopGrace(e.ttl))
@@ -275,14 +275,14 @@ func (x *executors) trust(e *executor, begun time.Time) (t Trusted) {
 
 // resume takes over the attempts that an earlier server left. Their ttls begin
 // anew. Their records are read with the first heartbeats.
-func (x *executors) resume(rooms []*berth.Room, claims []*berth.Claim) {
+func (x *executors) resume(rooms []*berth.KeyReservation, claims []*berth.Claim) {
 	held := map[string]bool{}
 	claimOf := map[string]*berth.Claim{}
 	for _, c := range claims {
 		claimOf[claimFor(c)] = c
 	}
 	for _, r := range rooms {
-		_, of, err := x.store.Keys.ParseActive(r.Left().Key)
+		_, of, err := x.store.Keys.ParseActive(r.Adopted().Key)
 		if err != nil {
 			x.log.Error("a key is none of an executor", keyError, err)
 			r.Release()
@@ -290,7 +290,7 @@ func (x *executors) resume(rooms []*berth.Room, claims []*berth.Claim) {
 		}
 		id, holder := idOf(of), holderOfStep(of)
 		held[fileOf(id)] = true
-		e := &executor{id: id, fence: r.Left().Revision, room: r, ttl: DefaultRunTTL}
+		e := &executor{id: id, fence: r.Adopted().Revision, room: r, ttl: DefaultRunTTL}
 		if c := claimOf[holder]; c != nil && c.Fence() == e.fence {
 			e.room = &claimRoom{x: x, claim: c, key: r}
 			delete(claimOf, holder)

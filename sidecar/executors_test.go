@@ -43,9 +43,9 @@ type stageRoom struct {
 	end   context.CancelCauseFunc
 }
 
-func (r *stageRoom) Lease() store.LeaseID           { return r.stage.lease }
-func (r *stageRoom) Context() context.Context       { return r.ctx }
-func (r *stageRoom) Trust() (left, _ time.Duration) { return r.stage.trust, 10 * time.Second }
+func (r *stageRoom) Lease() store.LeaseID              { return r.stage.lease }
+func (r *stageRoom) Context() context.Context          { return r.ctx }
+func (r *stageRoom) ValidFor() (left, _ time.Duration) { return r.stage.trust, 10 * time.Second }
 func (r *stageRoom) Release() {
 	r.stage.mu.Lock()
 	defer r.stage.mu.Unlock()

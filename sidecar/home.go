@@ -66,7 +66,7 @@ func (r *claimRoom) Lease() store.LeaseID { return r.claim.Claim.Lease }
 func (r *claimRoom) Context() context.Context { return r.claim.Context() }
 
 // Trust is the claim's.
-func (r *claimRoom) Trust() (left, grace time.Duration) { return r.claim.Trust() }
+func (r *claimRoom) ValidFor() (left, grace time.Duration) { return r.claim.ValidFor() }
 
 // Release gives the claim back, and does not wait for that.
 func (r *claimRoom) Release() {

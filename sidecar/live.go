@@ -55,7 +55,7 @@ func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
 		looks.Go(func() { hs.run(looking) })
 		before.takenOver(others)
 		looks.Go(func() { hs.recordLeases(looking) })
-		xs.resume(client.LeftRooms(), executed)
+		xs.resume(client.AdoptedKeys(), executed)
 		xs.follow(looking, client.SubscribeRuns, &looks)
 		a.session.Store(newSession(client, hs, xs, hub))
 		looks.Go(func() { a.pages.Run(looking) })

@@ -84,7 +84,7 @@ func (hs *holders) expire(h *holder) {
 // be renewed after all.
 func (hs *holders) watchTrust(h *holder, now time.Duration) {
 	if h.why == nil {
-		if left, grace := h.claim.Trust(); grace > 0 && left <= grace {
+		if left, grace := h.claim.ValidFor(); grace > 0 && left <= grace {
 			h.killAt = now + left
 			hs.distrust(h, problem.New(problem.ClaimLost, "claim %q is lost: its lease could not be renewed in time for its process to stop", h.claim.ID))
 		}
@@ -154,7 +154,7 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 			hs.log.Warn("the validity of a claim that was taken over can't be recorded", keyClaim, c.ID, keyError, err)
 		}
 	}
-	if left, _ := c.Trust(); left == 0 {
+	if left, _ := c.ValidFor(); left == 0 {
 		h.killAt = hs.clock.Now() // the time to stop has passed while no sidecar ran
 	}
 	if ended {

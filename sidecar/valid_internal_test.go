@@ -40,7 +40,7 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, _ := h.claim.Trust()
+	left, _ := h.claim.ValidFor()
 	answer := s.holders.answer(h, time.Now().Add(-waited))
 	check("a claim", left, *answer.TrustedFor)
 

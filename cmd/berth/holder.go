@@ -126,7 +126,7 @@ func (h *directHolder) close() error {
 type directHeld struct{ *berth.Claim }
 
 func (c *directHeld) fence() int64                       { return c.Fence() }
-func (c *directHeld) trust() (left, grace time.Duration) { return c.Trust() }
+func (c *directHeld) trust() (left, grace time.Duration) { return c.ValidFor() }
 
 // refresh has nothing to learn: whoever renews the claim stood still as well.
 func (c *directHeld) refresh(context.Context) {}

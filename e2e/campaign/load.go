@@ -294,7 +294,7 @@ func (l *load) useGo(ctx context.Context, c *berth.Client, r *rand.Rand, id stri
 		return
 	}
 	l.hold(record{Job: id, Via: "go", Fence: cl.Fence(), Slots: w.slots, Asked: asked}, w.hold, cl.Context().Done(), func() bool {
-		left, _ := cl.Trust()
+		left, _ := cl.ValidFor()
 		return left > 0
 	})
 	if err := cl.Release(context.Background()); err != nil {

@@ -163,7 +163,7 @@ func (e *execution) untold() time.Time {
 // trusted is until when it may run, on the boot clock, and how long it may take to
 // stop before.
 func (e *execution) trusted() (until, grace time.Duration) {
-	left, grace := e.place.Trust()
+	left, grace := e.place.ValidFor()
 	return e.w.clock.Now() + left, grace
 }
 
@@ -174,7 +174,7 @@ func (e *execution) look() {
 	}
 	// Nobody knows of a lease that was taken over before it is renewed: until then it
 	// stays as the process before has left it.
-	if left, _ := e.place.Trust(); left > 0 {
+	if left, _ := e.place.ValidFor(); left > 0 {
 		e.job.Trust(e.w.clock.Now() + left)
 	}
 }

@@ -35,8 +35,8 @@ func (w *Worker) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, room := range w.cfg.Client.LeftRooms() {
-		_, id, err := w.keys.ParseActive(room.Left().Key)
+	for _, room := range w.cfg.Client.AdoptedKeys() {
+		_, id, err := w.keys.ParseActive(room.Adopted().Key)
 		if err != nil {
 			room.Release()
 			continue
@@ -50,7 +50,7 @@ func (w *Worker) resume(ctx context.Context) error {
 			room.Release()
 			continue
 		}
-		of := claimOf{room.Left().Revision, id.Run, id.Text()}
+		of := claimOf{room.Adopted().Revision, id.Run, id.Text()}
 		if cl := claims[of]; cl != nil {
 			delete(claims, of)
 			e.place, e.give = cl, func() {
@@ -98,7 +98,7 @@ func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*berth.Claim, erro
 
 // resumeOne takes over one instance; nil if it is no longer this worker's, or nobody
 // knows what it was published as.
-func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *berth.Room, dir string, p *step.Published) (*execution, error) {
+func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *berth.KeyReservation, dir string, p *step.Published) (*execution, error) {
 	i, err := w.steps.Get(ctx, id)
 	if err != nil {
 		if code := problem.CodeOf(err); code == problem.StepNotFound || code == problem.CorruptValue {
@@ -106,7 +106,7 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *berth.Roo
 		}
 		return nil, err
 	}
-	if p == nil || i.Status != step.Running || i.Revision != room.Left().Revision || !mine(i, w.by) {
+	if p == nil || i.Status != step.Running || i.Revision != room.Adopted().Revision || !mine(i, w.by) {
 		return nil, nil
 	}
 	work, err := w.steps.Work(ctx, id)

@@ -27,7 +27,7 @@ type doubt struct {
 	p   *step.Published
 	dir string
 	// room is what the key of its executor would be on.
-	room *berth.Room
+	room *berth.KeyReservation
 	// seat is the place that it has while that is so.
 	seat *pool.Place
 }
@@ -123,7 +123,7 @@ func (w *Worker) strange(ctx context.Context, known map[store.StepID]bool) {
 	w.strangers = map[store.StepID]int64{}
 	for _, kv := range all.KVs {
 		_, id, err := w.keys.ParseActive(string(kv.Key))
-		if err != nil || id.Step == "" || known[id] || !w.cfg.Client.Keeps(store.LeaseID(kv.Lease)) {
+		if err != nil || id.Step == "" || known[id] || !w.cfg.Client.Renews(store.LeaseID(kv.Lease)) {
 			continue
 		}
 		i, err := w.steps.Get(ctx, id)

@@ -20,7 +20,7 @@ func TestWhatIsInDoubtAndNeverCameIsTakenAgain(t *testing.T) {
 	y.submit("r", fan("m", 2, 0))
 	s.runs(t, "r/m/000000")
 	eventually(t, "the next is published", func() bool { return y.status("r/m/000001") == step.Scheduled })
-	room, err := w.client.Room(t.Context(), stepLease)
+	room, err := w.client.ReserveKey(t.Context(), stepLease)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -211,13 +211,13 @@ func (w *Worker) leaveLine(claim string) {
 // place is what an instance that is run hangs on: room for a key, or a claim.
 type place interface {
 	Context() context.Context
-	Trust() (left, grace time.Duration)
+	ValidFor() (left, grace time.Duration)
 }
 
 // takePlain takes an instance that needs no slots.
 func (w *Worker) takePlain(ctx context.Context, p *step.Published, seat *pool.Place) {
 	begun := time.Now()
-	room, err := w.cfg.Client.Room(ctx, stepLease)
+	room, err := w.cfg.Client.ReserveKey(ctx, stepLease)
 	if err != nil {
 		w.tell(func() { w.notTaken(p, seat, err) })
 		return

@@ -15,9 +15,9 @@ import (
 )
 
 // room gets room, and puts the key of a run on its lease.
-func room(t *testing.T, c *berth.Client, run string) *berth.Room {
+func room(t *testing.T, c *berth.Client, run string) *berth.KeyReservation {
 	t.Helper()
-	r, err := c.Room(t.Context(), time.Minute)
+	r, err := c.ReserveKey(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +34,12 @@ func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
 	c := open(t, srv)
 	defer c.Leave()
 	r, released := room(t, c, "a"), room(t, c, "b")
-	if left, grace := r.Trust(); left <= 0 || left > time.Minute || grace != 10*time.Second || !c.Keeps(r.Lease()) {
+	if left, grace := r.ValidFor(); left <= 0 || left > time.Minute || grace != 10*time.Second || !c.Renews(r.Lease()) {
 		t.Errorf("trusted for %s, with a grace of %s", left, grace)
 	}
 	released.Release()
 	released.Release()
-	if left, _ := released.Trust(); left != 0 || released.Context().Err() == nil {
+	if left, _ := released.ValidFor(); left != 0 || released.Context().Err() == nil {
 		t.Errorf("released, and trusted for %s", left)
 	}
 	if r.Context().Err() != nil || r.Lease() != released.Lease() {
@@ -56,7 +56,7 @@ func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
 	if err := context.Cause(r.Context()); !errors.Is(err, store.ErrLeaseNotFound) && !errors.Is(err, lease.ErrTrustEnded) {
 		t.Error(err)
 	}
-	if left, _ := r.Trust(); left != 0 || c.Keeps(r.Lease()) {
+	if left, _ := r.ValidFor(); left != 0 || c.Renews(r.Lease()) {
 		t.Errorf("lost, and trusted for %s", left)
 	}
 	r.Release()
@@ -75,21 +75,21 @@ func TestRoomsAreTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, context.Cause(first.Context()), "stopping")
-	_, err := c.Room(t.Context(), time.Minute)
+	_, err := c.ReserveKey(t.Context(), time.Minute)
 	wantCode(t, err, "stopping")
 
 	c = open(t, srv, opts)
-	rooms := c.LeftRooms()
-	if len(rooms) != 1 || rooms[0].Lease() != first.Lease() || rooms[0].Left().Revision == 0 ||
-		rooms[0].Left().Key != store.NewKeys(store.DefaultPrefix).ActiveRun("one", "a") {
+	rooms := c.AdoptedKeys()
+	if len(rooms) != 1 || rooms[0].Lease() != first.Lease() || rooms[0].Adopted().Revision == 0 ||
+		rooms[0].Adopted().Key != store.NewKeys(store.DefaultPrefix).ActiveRun("one", "a") {
 		t.Fatalf("%+v", rooms)
 	}
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
-	for !c.Keeps(first.Lease()) {
+	for !c.Renews(first.Lease()) {
 		<-look.C
 	}
-	if left, _ := rooms[0].Trust(); left <= 0 {
+	if left, _ := rooms[0].ValidFor(); left <= 0 {
 		t.Error("its lease is renewed, and it is not trusted")
 	}
 	rooms[0].Release()
@@ -137,7 +137,7 @@ func TestRoomIsWaitedForWithinItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("nobody wants it any more")
 	cancel(why)
-	if _, err := c.Room(ctx, time.Hour); !errors.Is(err, why) { // it has no lease of 1h yet
+	if _, err := c.ReserveKey(ctx, time.Hour); !errors.Is(err, why) { // it has no lease of 1h yet
 		t.Error(err)
 	}
 }
