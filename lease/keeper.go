@@ -214,8 +214,8 @@ func (k *Keeper) Suspect(ids ...store.LeaseID) {
 	k.poke()
 }
 
-// Trust returns how long a lease is valid. It is false for a lease that is not known or
-// lost.
+// Validity returns how long a lease is valid. It is false for a lease that is not known
+// or lost.
 func (k *Keeper) Validity(id store.LeaseID) (Window, bool) {
 	now := k.clock.Now()
 	k.mu.Lock()
