@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -105,20 +107,77 @@ func names(commands []*cli.Command) []string {
 	return all
 }
 
-// args returns the arguments of a command, exactly as many as it has names for
-// them.
-func args(c *cli.Context, names ...string) ([]string, error) {
-	given := c.Args().Slice()
-	switch {
-	case len(given) < len(names):
-		return nil, usagef("%s needs %s", c.Command.HelpName, names[len(given)])
-	case len(given) > len(names):
-		return nil, usagef("%s has no use for %q", c.Command.HelpName, given[len(names)])
-	}
-	return given, nil
+// argument is a positional argument of a command.
+type argument struct {
+	name     string // in messages
+	check    func(string) error
+	optional bool
 }
 
-// say writes a line for people beside what the command was asked for.
+var (
+	poolArgument   = argument{name: "the name of a pool", check: pool.ValidateName}
+	claimArgument  = argument{name: "the id of a claim", check: pool.ValidateClaim}
+	runArgument    = argument{name: "the id of a run", check: run.ValidateID}
+	sourceArgument = argument{name: "the name of a source"}
+)
+
+// request is one call of a command: its flags, its arguments and its output.
+type request struct {
+	*cli.Context
+	args []string
+	*printer
+	// operator is nil until [request.connect] sets it.
+	*operator
+}
+
+// handle returns the action of a command with these arguments. It checks the arguments
+// and the output format before it calls do.
+func handle(do func(*request) error, arguments ...argument) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		r := &request{Context: c, args: c.Args().Slice()}
+		err := r.check(arguments)
+		if err == nil {
+			r.printer, err = printerOf(c)
+		}
+		if err == nil {
+			err = do(r)
+		}
+		return err
+	}
+}
+
+// onEtcd is [handle] for commands that work on etcd: it connects before it calls do.
+func onEtcd(do func(*request) error, arguments ...argument) cli.ActionFunc {
+	return handle(func(r *request) error {
+		return r.connect(func() error { return do(r) })
+	}, arguments...)
+}
+
+// check checks the arguments.
+func (r *request) check(arguments []argument) error {
+	for i, a := range arguments {
+		switch {
+		case i < len(r.args) && a.check != nil:
+			if err := a.check(r.args[i]); err != nil {
+				return err
+			}
+		case i >= len(r.args) && !a.optional:
+			return usagef("%s needs %s", r.Command.HelpName, a.name)
+		}
+	}
+	if len(r.args) > len(arguments) {
+		return usagef("%s has no use for %q", r.Command.HelpName, r.args[len(arguments)])
+	}
+	return nil
+}
+
+// ctx returns the context of the command.
+func (r *request) ctx() context.Context { return r.Context.Context }
+
+// say writes a message to stderr.
+func (r *request) say(format string, args ...any) { say(r.Context, format, args...) }
+
+// say writes a message to stderr.
 func say(c *cli.Context, format string, args ...any) {
 	fmt.Fprintf(c.App.ErrWriter, "berth: "+format+"\n", args...)
 }
@@ -153,30 +212,26 @@ func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
 // probeTimeout bounds how long a command waits for etcd at its start.
 const probeTimeout = 30 * time.Second
 
-// connect connects a command to etcd, and calls do.
-func connect(c *cli.Context, do func(*operator) error) error {
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Lead)
+// connect connects to etcd, sets the operator, and calls do.
+func (r *request) connect(do func() error) error {
+	s, err := config.Load(config.FromCLI(r.Context), config.Common, config.Etcd, config.Lead)
 	if err != nil {
 		return err
 	}
-	backend, err := newBackend(s, newLogger(c.App.ErrWriter, s, hclog.Warn))
+	backend, err := newBackend(s, newLogger(r.App.ErrWriter, s, hclog.Warn))
 	if err != nil {
 		return err
 	}
 	defer backend.Close()
 	keys := store.NewKeys(s.Prefix)
-	ctx, cancel := context.WithTimeout(c.Context, probeTimeout)
+	ctx, cancel := context.WithTimeout(r.ctx(), probeTimeout)
 	defer cancel()
 	if err := backend.Probe(ctx, keys.Prefix()); err != nil {
 		return etcdProblem(err)
 	}
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention)}
-	return do(&operator{inspect.NewSnapshot(runs), pool.Registry{Backend: backend, Keys: keys}})
-}
-
-// connectRuns is [connect] for commands that need the runs only.
-func connectRuns(c *cli.Context, do func(run.Store) error) error {
-	return connect(c, func(o *operator) error { return do(o.Runs) })
+	r.operator = &operator{inspect.NewSnapshot(runs), pool.Registry{Backend: backend, Keys: keys}}
+	return do()
 }
 
 // options are the settings in the words of the Go API: where etcd is, who this
@@ -190,6 +245,46 @@ func options(s config.Settings, log hclog.Logger) (berth.Options, error) {
 		PollInterval: none(s.ClaimPollInterval), PollJitter: none(s.ClaimPollJitter),
 		Logger: log,
 	}, err
+}
+
+// newBackend makes the connections to etcd, without waiting for it.
+func newBackend(s config.Settings, log hclog.Logger) (*store.Client, error) {
+	tls, err := s.ClientTLS()
+	if err != nil {
+		return nil, err
+	}
+	backend, err := store.NewClient(store.Config{
+		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log,
+	})
+	if err != nil {
+		return nil, problem.Field("endpoints", "%w", err)
+	}
+	return backend, nil
+}
+
+// etcdProblem makes a problem of what etcd says to the first request.
+func etcdProblem(err error) error {
+	code := problem.EtcdUnavailable
+	if errors.Is(err, store.ErrDenied) {
+		code = problem.EtcdDenied
+	}
+	return problem.New(code, "%w", err)
+}
+
+// operatorName is who an event is by that a command has caused. A command is no
+// instance, so nobody else has the name.
+func operatorName(s config.Settings) string { return hostName(s) + "/operator" }
+
+// hostName is the name of this machine where none has to be set.
+func hostName(s config.Settings) string {
+	if s.Host != "" {
+		return s.Host
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.ToLower(name)
 }
 
 // newLogger logs to stderr at the level of the settings, or at a higher one
@@ -221,19 +316,10 @@ func versionCommand() *cli.Command {
 		Name:     "version",
 		Category: helping,
 		Usage:    "tell which berth this is",
-		Action: func(c *cli.Context) error {
-			if _, err := args(c); err != nil {
-				return err
-			}
-			p, err := printerOf(c)
-			if err != nil {
-				return err
-			}
-			r := versionRecord{Version: version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			return p.print(r, func(out *page) {
-				out.line("berth %s (%s, %s)", r.Version, r.Go, r.Platform)
-			})
-		},
+		Action: handle(func(r *request) error {
+			v := versionRecord{Version: version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			return r.print(v, func(out *page) { out.line("berth %s (%s, %s)", v.Version, v.Go, v.Platform) })
+		}),
 	}
 }
 

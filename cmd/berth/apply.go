@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"strings"
 
@@ -43,7 +42,7 @@ Pools and limits of tags that it does not name are left alone, or deleted with
 			&cli.BoolFlag{Name: "dry-run", Usage: "only tell what would change"},
 			&cli.BoolFlag{Name: "prune", Usage: "delete the pools, and the limits of tags, that are not in the file"},
 		},
-		Action: apply,
+		Action: handle(apply),
 	}
 }
 
@@ -55,57 +54,45 @@ type applyRecord struct {
 	Limits *limitsPlan `json:"limits,omitempty"`
 }
 
-func apply(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func apply(r *request) error {
+	want, err := readDeclared(r.Context)
 	if err != nil {
 		return err
 	}
-	want, err := readDeclared(c)
-	if err != nil {
-		return err
-	}
-	if want.limits == nil {
-		return connect(c, func(o *operator) error { return applyTo(c, p, want, o, run.Store{}) })
-	}
-	return connect(c, func(o *operator) error {
-		return connectRuns(c, func(s run.Store) error { return applyTo(c, p, want, o, s) })
-	})
+	return r.connect(func() error { return applyTo(r, want) })
 }
 
 // applyTo makes everything as declared. All that can be wrong is found out before
 // anything is changed.
-func applyTo(c *cli.Context, p *printer, want declared, o *operator, s run.Store) error {
-	record := applyRecord{DryRun: c.Bool("dry-run"), Pools: []poolPlan{}}
+func applyTo(r *request, want declared) error {
+	record := applyRecord{DryRun: r.Bool("dry-run"), Pools: []poolPlan{}}
 	if want.pools != nil {
-		r, err := o.read(c.Context)
+		pools, err := r.Pools(r.ctx())
 		if err != nil {
 			return err
 		}
-		if err := readable(r.Pools(), want); err != nil {
+		if err := readable(pools, want); err != nil {
 			return err
 		}
-		record.Pools = append(record.Pools, planPools(r.Pools(), want, c.Bool("prune"))...)
+		record.Pools = append(record.Pools, planPools(pools, want, r.Bool("prune"))...)
 	}
 	if want.limits != nil {
-		limits, _, err := s.Limits(c.Context)
+		limits, _, err := r.Runs.Limits(r.ctx())
 		if err != nil {
 			return err
 		}
-		plan := planLimits(limits, *want.limits, c.Bool("prune"))
+		plan := planLimits(limits, *want.limits, r.Bool("prune"))
 		if err := plan.then.Validate(); err != nil {
 			return fmt.Errorf("limits: %w", err)
 		}
 		record.Limits = &plan
 	}
 	if !record.DryRun {
-		if err := carryOut(c.Context, o, s, record); err != nil {
+		if err := carryOut(r, record); err != nil {
 			return err
 		}
 	}
-	return p.print(record, func(out *page) { applyText(out, record, want) })
+	return r.print(record, func(out *page) { applyText(out, record, want) })
 }
 
 // maxDeclared bounds a file, in bytes: far more than all pools that an etcd can
@@ -135,9 +122,9 @@ func readable(is []pool.Status, want declared) error {
 
 // carryOut makes the changes one by one, and tells how many came through if one
 // does not.
-func carryOut(ctx context.Context, o *operator, s run.Store, record applyRecord) error {
+func carryOut(r *request, record applyRecord) error {
 	if l := record.Limits; l != nil && l.Action == changes {
-		if _, err := s.SetLimits(ctx, l.change); err != nil {
+		if _, err := r.Runs.SetLimits(r.ctx(), l.change); err != nil {
 			return fmt.Errorf("limits: %w (nothing is changed)", err)
 		}
 	}
@@ -145,9 +132,9 @@ func carryOut(ctx context.Context, o *operator, s run.Store, record applyRecord)
 		var err error
 		switch p.Action {
 		case creates, changes:
-			_, err = o.Set(ctx, p.Name, p.change)
+			_, err = r.Registry.Set(r.ctx(), p.Name, p.change)
 		case deletes:
-			_, err = o.Delete(ctx, p.Name)
+			_, err = r.Delete(r.ctx(), p.Name)
 		}
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 			done := fmt.Sprintf("%s of %d done", text.Count(i, "pool"), len(record.Pools))
@@ -283,7 +270,7 @@ func exportCommand() *cli.Command {
 		Name:     "export",
 		Category: operating,
 		Usage:    "write all pools and limits as a file for 'berth apply'",
-		Action:   export,
+		Action:   onEtcd(export),
 	}
 }
 
@@ -306,39 +293,28 @@ type exportedLimits struct {
 	Tags              map[string]int `json:"tags" yaml:"tags"`
 }
 
-func export(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func export(r *request) error {
+	pools, err := r.Pools(r.ctx())
 	if err != nil {
 		return err
 	}
 	out := exported{}
-	if err := connect(c, func(o *operator) error {
-		r, err := o.read(c.Context)
-		if err == nil {
-			out.Pools, err = exportPools(r.Pools())
-		}
-		return err
-	}); err != nil {
+	if out.Pools, err = exportPools(pools); err != nil {
 		return err
 	}
-	if err := connectRuns(c, func(s run.Store) error {
-		limits, _, err := s.Limits(c.Context)
-		out.Limits = exportLimits(limits)
-		return err
-	}); err != nil {
+	limits, _, err := r.Runs.Limits(r.ctx())
+	if err != nil {
 		return err
 	}
-	if p.format == "json" {
-		return p.print(out, nil)
+	out.Limits = exportLimits(limits)
+	if r.format == "json" {
+		return r.print(out, nil)
 	}
 	text, err := exportText(out)
 	if err != nil {
 		return err
 	}
-	_, err = p.out.Write(text)
+	_, err = r.out.Write(text)
 	return err
 }
 

@@ -25,7 +25,7 @@ func benchCommand() *cli.Command {
 				Name:   "claims",
 				Usage:  "measure claims, compared with plain writes to etcd",
 				Flags:  bench.ClaimsFlags("measure only the main cases, in 3 rounds of 500ms"),
-				Action: benchClaims,
+				Action: handle(benchClaims),
 				Description: "Clients claim and release in a closed loop, through the Go API and over HTTP\n" +
 					"on a unix socket. Each case runs in alternation with the floor: plain puts and\n" +
 					"deletes of as many clients, one of each for a claim and its release. What counts\n" +
@@ -45,14 +45,8 @@ func benchCommand() *cli.Command {
 	}
 }
 
-func benchClaims(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
+func benchClaims(q *request) error {
+	c := q.Context
 	cfg, err := bench.FromFlags(c)
 	if err != nil {
 		return usagef("%v", err)
@@ -76,7 +70,7 @@ func benchClaims(c *cli.Context) error {
 	if report == nil {
 		return err
 	}
-	return errors.Join(err, p.print(report, func(out *page) { report.WriteTable(out.out) }))
+	return errors.Join(err, q.print(report, func(out *page) { report.WriteTable(out.out) }))
 }
 
 // benchEtcd serves etcd for a benchmark, in a process of its own.

@@ -155,13 +155,8 @@ func superviseCommand() *cli.Command {
 		Hidden:    true,
 		Usage:     "run the command of a step beside a worker, which starts this by itself",
 		ArgsUsage: "DIR",
-		Action: func(c *cli.Context) error {
-			given, err := args(c, "the folder that a worker has made for a command")
-			if err != nil {
-				return err
-			}
-			return workerchild.Supervise(given[0])
-		},
+		Action: handle(func(r *request) error { return workerchild.Supervise(r.args[0]) },
+			argument{name: "the folder that a worker has made for a command"}),
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func claimsCommand() *cli.Command {
@@ -26,22 +25,6 @@ func claimsCommand() *cli.Command {
 	}
 }
 
-// onClaim runs a command whose one argument is a claim.
-func onClaim(c *cli.Context, do func(o *operator, p *printer, id string) error) error {
-	given, err := args(c, "the id of a claim")
-	if err != nil {
-		return err
-	}
-	if err := pool.ValidateClaim(given[0]); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connect(c, func(o *operator) error { return do(o, p, given[0]) })
-}
-
 func claimsListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
@@ -50,42 +33,33 @@ func claimsListCommand() *cli.Command {
 			&cli.StringFlag{Name: "pool", Usage: "only those of a `POOL`"},
 			&cli.StringFlag{Name: "host", Usage: "only those of a `HOST`"},
 		},
-		Action: claimsList,
+		Action: onEtcd(claimsList),
 	}
 }
 
-func claimsList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func claimsList(r *request) error {
+	all, err := r.read(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connect(c, func(o *operator) error {
-		r, err := o.read(c.Context)
-		if err != nil {
+	if name := r.String("pool"); name != "" {
+		if _, err := all.Pool(name); err != nil {
 			return err
 		}
-		if name := c.String("pool"); name != "" {
-			if _, err := r.Pool(name); err != nil {
-				return err
-			}
-		}
-		holders, waiters := r.Claims()
-		holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(c, h.Pools, h.Host) })
-		waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(c, w.Pools, w.Host) })
-		all := inspect.ListOf(holders, inspect.HeldClaimOf)
-		all.Items = append(all.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
-		return p.print(all, func(out *page) { claimsTable(out, all.Items) })
-	})
+	}
+	holders, waiters := all.Claims()
+	holders = keep(holders, func(h pool.HolderStatus) bool { return wanted(r, h.Pools, h.Host) })
+	waiters = keep(waiters, func(w pool.WaiterStatus) bool { return wanted(r, w.Pools, w.Host) })
+	list := inspect.ListOf(holders, inspect.HeldClaimOf)
+	list.Items = append(list.Items, inspect.ListOf(waiters, inspect.WaitingClaimOf).Items...)
+	return r.print(list, func(out *page) { claimsTable(out, list.Items) })
 }
 
 // wanted tells whether a claim is to be listed.
-func wanted(c *cli.Context, pools map[string]int, host string) bool {
-	name := c.String("pool")
+func wanted(r *request, pools map[string]int, host string) bool {
+	name := r.String("pool")
 	_, ok := pools[name]
-	return (name == "" || ok) && (c.String("host") == "" || host == c.String("host"))
+	return (name == "" || ok) && (r.String("host") == "" || host == r.String("host"))
 }
 
 func keep[T any](all []T, f func(T) bool) []T {
@@ -98,11 +72,11 @@ func keep[T any](all []T, f func(T) bool) []T {
 	return kept
 }
 
-func claimsTable(out *page, all []sidecar.Claim) {
+func claimsTable(out *page, all []inspect.Claim) {
 	var rows [][]string
 	for _, c := range all {
 		since := c.ClaimedAt
-		if c.State == sidecar.StateWaiting {
+		if c.State == inspect.ClaimWaiting {
 			since = c.QueuedAt
 		}
 		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.State, c.RunID, c.StepKey, c.Host, text.Ago(out.now, since), c.Reason})
@@ -129,33 +103,32 @@ func claimsRevokeCommand() *cli.Command {
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, whatever the holder does"},
 			&cli.DurationFlag{Name: "wait", Value: revokeWait, Usage: "longest `TIME` to wait until it is gone; 0 for not at all"},
 		},
-		Action: func(c *cli.Context) error { return onClaim(c, claimsRevoke(c)) },
+		Action: onEtcd(claimsRevoke, claimArgument),
 	}
 }
 
-func claimsRevoke(c *cli.Context) func(*operator, *printer, string) error {
-	return func(o *operator, p *printer, id string) error {
-		if err := refuseWaiter(c, o, id); err != nil {
-			return err
-		}
-		done, err := o.Revoke(c.Context, id, c.Bool("force"))
-		if err != nil {
-			return err
-		}
-		gone := done.Forced
-		if wait := c.Duration("wait"); !gone && wait > 0 {
-			if gone, err = waitGone(c.Context, o, done, wait); err != nil {
-				return err
-			}
-			if !gone {
-				return notGone(c.Context, o, done, wait)
-			}
-		}
-		r := sidecar.Revocation{
-			ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced, Detail: revokedText(done, gone),
-		}
-		return p.print(r, func(out *page) { out.line("claim %s: %s", r.ID, r.Detail) })
+func claimsRevoke(r *request) error {
+	id := r.args[0]
+	if err := refuseWaiter(r, id); err != nil {
+		return err
 	}
+	done, err := r.Revoke(r.ctx(), id, r.Bool("force"))
+	if err != nil {
+		return err
+	}
+	gone := done.Forced
+	if wait := r.Duration("wait"); !gone && wait > 0 {
+		if gone, err = waitGone(r, done, wait); err != nil {
+			return err
+		}
+		if !gone {
+			return notGone(r, done, wait)
+		}
+	}
+	record := inspect.Revocation{
+		ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced, Detail: revokedText(done, gone),
+	}
+	return r.print(record, func(out *page) { out.line("claim %s: %s", record.ID, record.Detail) })
 }
 
 func revokedText(r pool.Revocation, gone bool) string {
@@ -169,12 +142,8 @@ func revokedText(r pool.Revocation, gone bool) string {
 }
 
 // refuseWaiter explains that a claim in line can't be revoked: nothing is held.
-func refuseWaiter(c *cli.Context, o *operator, id string) error {
-	r, err := o.read(c.Context)
-	if err != nil {
-		return err
-	}
-	w, err := r.Why(id)
+func refuseWaiter(r *request, id string) error {
+	w, err := r.Why(r.ctx(), id)
 	if err == nil && w.Waiter != nil {
 		return problem.New(problem.Invalid, "claim %q holds nothing, it waits: stop whoever waits on %s to take it out of line", id, w.Waiter.Host)
 	}
@@ -183,35 +152,35 @@ func refuseWaiter(c *cli.Context, o *operator, id string) error {
 
 // waitGone waits until a claim is held no more, and tells whether that came
 // about in time.
-func waitGone(ctx context.Context, o *operator, done pool.Revocation, wait time.Duration) (bool, error) {
+func waitGone(r *request, done pool.Revocation, wait time.Duration) (bool, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	tick := time.NewTicker(revokeLook)
 	defer tick.Stop()
 	for {
-		r, err := o.read(ctx)
+		all, err := r.read(r.ctx())
 		if err != nil {
 			return false, err
 		}
-		if w, err := r.Why(done.Claim); err != nil || w.Fenced(done.Fence) == nil {
+		if w, err := all.Why(done.Claim); err != nil || w.Fenced(done.Fence) == nil {
 			return true, nil
 		}
 		select {
 		case <-tick.C:
 		case <-timeout.C:
 			return false, nil
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
+		case <-r.ctx().Done():
+			return false, context.Cause(r.ctx())
 		}
 	}
 }
 
 // notGone says what can be expected of a claim that is still held: if its instance is
 // not seen, nobody renews its lease.
-func notGone(ctx context.Context, o *operator, done pool.Revocation, wait time.Duration) error {
+func notGone(r *request, done pool.Revocation, wait time.Duration) error {
 	name := done.Host + "/" + done.Instance
 	expect := "its instance " + name + " is seen, and has not released it: its log may say why; --force frees the slots at once"
-	seen, err := seenInstances(ctx, o)
+	seen, err := seenInstances(r)
 	switch {
 	case err != nil:
 		expect = "its instance " + name + " has not released it; --force frees the slots at once"
@@ -222,8 +191,8 @@ func notGone(ctx context.Context, o *operator, done pool.Revocation, wait time.D
 }
 
 // seenInstances returns the instances that are up, as HOST/INSTANCE.
-func seenInstances(ctx context.Context, o *operator) (map[string]bool, error) {
-	hosts, err := o.Hosts(ctx)
+func seenInstances(r *request) (map[string]bool, error) {
+	hosts, err := r.Hosts(r.ctx())
 	seen := map[string]bool{}
 	for _, h := range hosts {
 		seen[h.Host+"/"+h.Instance] = true
@@ -236,33 +205,27 @@ func claimsWhyCommand() *cli.Command {
 		Name:      "why",
 		Usage:     "tell what a claim holds, or why it waits",
 		ArgsUsage: "CLAIM",
-		Action:    func(c *cli.Context) error { return onClaim(c, claimsWhy(c)) },
+		Action:    onEtcd(claimsWhy, claimArgument),
 	}
 }
 
-func claimsWhy(c *cli.Context) func(*operator, *printer, string) error {
-	return func(o *operator, p *printer, id string) error {
-		r, err := o.read(c.Context)
-		if err != nil {
-			return err
-		}
-		w, err := r.Why(id)
-		if err != nil {
-			return err
-		}
-		record := inspect.WhyOf(w)
-		if w.Held == nil {
-			return p.print(record, func(out *page) { waitsText(out, record) })
-		}
-		ends, err := o.LeaseEnds(c.Context, []store.LeaseID{w.Held.Lease})
-		if err != nil {
-			return err
-		}
-		return p.print(record, func(out *page) { heldText(out, record.Claim, ends[w.Held.Lease]) })
+func claimsWhy(r *request) error {
+	w, err := r.Why(r.ctx(), r.args[0])
+	if err != nil {
+		return err
 	}
+	record := inspect.WhyOf(w)
+	if w.Held == nil {
+		return r.print(record, func(out *page) { waitsText(out, record) })
+	}
+	ends, err := r.LeaseEnds(r.ctx(), []store.LeaseID{w.Held.Lease})
+	if err != nil {
+		return err
+	}
+	return r.print(record, func(out *page) { heldText(out, record.Claim, ends[w.Held.Lease]) })
 }
 
-func heldText(out *page, r sidecar.Claim, expires time.Duration) {
+func heldText(out *page, r inspect.Claim, expires time.Duration) {
 	rows := [][]string{
 		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.ClaimedAt)}, {"slots", run.PoolList(r.Pools)},
 		{"holder", holderText(r)}, {"fence", strconv.FormatInt(r.Fence, 10)},
@@ -274,7 +237,7 @@ func heldText(out *page, r sidecar.Claim, expires time.Duration) {
 }
 
 // waitsText says why a claim waits, and who is in its way.
-func waitsText(out *page, w sidecar.Why) {
+func waitsText(out *page, w inspect.Why) {
 	r := w.Claim
 	out.columns([][]string{
 		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.QueuedAt)}, {"slots", run.PoolList(r.Pools)},
@@ -286,7 +249,7 @@ func waitsText(out *page, w sidecar.Why) {
 }
 
 // holderText says who a claim belongs to.
-func holderText(r sidecar.Claim) string {
+func holderText(r inspect.Claim) string {
 	text := r.Host + "/" + r.Instance
 	if r.PID != 0 {
 		text += ", pid " + strconv.Itoa(r.PID)

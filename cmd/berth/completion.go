@@ -20,18 +20,14 @@ zsh:  berth completion zsh > "${fpath[1]}/_berth"
 fish: berth completion fish > ~/.config/fish/completions/berth.fish
 
 A new shell has it then; for the one that runs: source <(berth completion bash)`,
-		Action: func(c *cli.Context) error {
-			given, err := args(c, "a shell: bash, zsh or fish")
-			if err != nil {
-				return err
-			}
-			script, ok := completionScripts[given[0]]
+		Action: handle(func(r *request) error {
+			script, ok := completionScripts[r.args[0]]
 			if !ok {
-				return usagef("there is no completion for %q, only for bash, zsh and fish", given[0])
+				return usagef("there is no completion for %q, only for bash, zsh and fish", r.args[0])
 			}
-			_, err = fmt.Fprint(c.App.Writer, script)
+			_, err := fmt.Fprint(r.out, script)
 			return err
-		},
+		}, argument{name: "a shell: bash, zsh or fish"}),
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator"
-	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -45,7 +44,7 @@ TERM or INT: steps down. A second one does not wait.`,
 }
 
 func coordinate(c *cli.Context) error {
-	if _, err := args(c); err != nil {
+	if c.Args().Present() {
 		return group(c) // it has commands, too
 	}
 	p, err := printerOf(c)
@@ -121,35 +120,26 @@ func coordinatorStatusCommand() *cli.Command {
 		Usage: "tell who leads, what it does, and who would take over",
 		Description: "Exits with 1 if nobody leads. A leader with nothing to do tells of its ticks every\n" +
 			"10 seconds.",
-		Action: coordinatorStatus,
+		Action: onEtcd(coordinatorStatus),
 	}
 }
 
-func coordinatorStatus(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func coordinatorStatus(r *request) error {
+	all, err := r.Runs.Candidates(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		all, err := s.Candidates(c.Context)
-		if err != nil {
-			return err
-		}
-		record := inspect.CoordinatorOf(all)
-		if err := p.print(record, func(out *page) { coordinatorText(out, record) }); err != nil {
-			return err
-		}
-		if record.Leader == nil {
-			return status(problem.ExitFailure)
-		}
-		return nil
-	})
+	record := inspect.CoordinatorOf(all)
+	if err := r.print(record, func(out *page) { coordinatorText(out, record) }); err != nil {
+		return err
+	}
+	if record.Leader == nil {
+		return status(problem.ExitFailure)
+	}
+	return nil
 }
 
-func coordinatorText(out *page, r sidecar.Coordinator) {
+func coordinatorText(out *page, r inspect.Coordinator) {
 	if r.Leader == nil {
 		out.line("%s", inspect.NoLeader)
 		return
@@ -171,7 +161,7 @@ func coordinatorText(out *page, r sidecar.Coordinator) {
 }
 
 // tickRows tell of a leader's last tick.
-func tickRows(now time.Time, t *sidecar.Tick) [][]string {
+func tickRows(now time.Time, t *inspect.Tick) [][]string {
 	if t == nil {
 		return [][]string{{"last tick", "none yet"}}
 	}

@@ -32,21 +32,15 @@ Pools, claims and runs are kept in --data-dir. Other commands find it by themsel
 prints (-o json for programs). Stops on INT and TERM; a second one does not wait.`,
 		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
 			&cli.StringSliceFlag{Name: "pool", Usage: "make a pool unless it exists, `POOL=LIMIT`; may be repeated"}),
-		Action: dev,
+		Action: handle(dev),
 	}
 }
 
 // devStart bounds the start, also on a slow disk.
 const devStart = 60 * time.Second
 
-func dev(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
+func dev(r *request) error {
+	c := r.Context
 	s, err := config.Load(config.FromCLI(c), config.Common, config.Dev, config.Serve, config.Lead, config.Claims)
 	if err != nil {
 		return err
@@ -65,7 +59,7 @@ func dev(c *cli.Context) error {
 		return ended(ctx, err)
 	}
 	err = serveDev(ctx, s, etcd, pools, log, func(at addresses) error {
-		return p.print(at, func(out *page) { banner(out, at) })
+		return r.print(at, func(out *page) { banner(out, at) })
 	})
 	return ended(ctx, errors.Join(err, etcd.Close()))
 }

@@ -2,7 +2,7 @@
 //
 // Each file holds the commands of one noun. Shared by all are app.go (flags and
 // connections), arrange.go (flags behind arguments), declared.go and strict.go
-// (files), output.go and records.go (what is printed), child.go and terminal.go (the
+// (files), output.go (what is printed), child.go and terminal.go (the
 // processes that berth starts), and errors.go (exit codes).
 //
 // # How a command ends

@@ -7,11 +7,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func hostsCommand() *cli.Command {
@@ -22,7 +20,7 @@ func hostsCommand() *cli.Command {
 		Subcommands: []*cli.Command{{
 			Name:   "list",
 			Usage:  "list the instances that are seen now, and those that are missed",
-			Action: hostsList,
+			Action: onEtcd(hostsList),
 			Description: "An instance is a process of berth on a host: a sidecar, a worker, or a berth exec\n" +
 				"without a sidecar; and a candidate for the coordinator's part, alone or in a\n" +
 				"sidecar. It is seen for up to 10 seconds after it has died. CAPACITY is how many step\n" +
@@ -36,24 +34,15 @@ func hostsCommand() *cli.Command {
 	}
 }
 
-func hostsList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func hostsList(r *request) error {
+	f, err := r.Fleet(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		f, err := inspect.NewSnapshot(s).Fleet(c.Context)
-		if err != nil {
-			return err
-		}
-		if err := p.print(inspect.List[inspect.Host]{Items: f.Hosts}, func(out *page) { hostsTable(out, f.Hosts) }); err != nil {
-			return err
-		}
-		return unreadableFleet(f)
-	})
+	if err := r.print(inspect.List[inspect.Host]{Items: f.Hosts}, func(out *page) { hostsTable(out, f.Hosts) }); err != nil {
+		return err
+	}
+	return unreadableFleet(f)
 }
 
 // unreadableFleet is the error about instances that can't be read, after the others
@@ -65,7 +54,7 @@ func unreadableFleet(f *inspect.Fleet) error {
 	return problem.New(problem.CorruptValue, "%s of instances can't be read: %w", text.Count(len(f.Bad), "key"), errors.Join(f.Bad...))
 }
 
-func hostsTable(out *page, hosts []sidecar.Host) {
+func hostsTable(out *page, hosts []inspect.Host) {
 	var rows [][]string
 	for _, h := range hosts {
 		capacity, leader := "", ""
@@ -91,7 +80,7 @@ func pidText(pid int) string {
 }
 
 // activeText says what an instance has: the runs apart, which capacity is not about.
-func activeText(h sidecar.Host) string {
+func activeText(h inspect.Host) string {
 	s := strconv.Itoa(h.ActiveSteps)
 	if h.ActiveRuns > 0 {
 		s += " + " + text.Count(h.ActiveRuns, "run")

@@ -24,29 +24,50 @@ func limitsGetCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "get",
 		Usage:  "show the limits, and what is used of them",
-		Action: limitsGet,
+		Action: onEtcd(limitsGet),
 	}
 }
 
-func limitsGet(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func limitsGet(r *request) error {
+	limits, _, err := r.Runs.Limits(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		limits, _, err := s.Limits(c.Context)
-		if err != nil {
-			return err
+	used, err := usedOf(r, limits)
+	if err != nil {
+		return err
+	}
+	return r.print(limitsRecordOf(limits, used), func(out *page) { limitsTable(out, used) })
+}
+
+// limitsRecord is what limits are printed as: as in the file of export, with what is
+// used of them.
+type limitsRecord struct {
+	exportedLimits
+	Used usedRecord `json:"used"`
+}
+
+// usedRecord is what is used of limits, by their names in [exportedLimits]. Fullest is the
+// value that Tags has the use of, where each value has a limit of its own.
+type usedRecord struct {
+	exportedLimits
+	Fullest map[string]string `json:"fullest,omitempty"`
+}
+
+func limitsRecordOf(l run.Limits, used []usedLimit) limitsRecord {
+	r := limitsRecord{exportedLimits: exportLimits(l)}
+	r.Used.Tags, r.Used.Fullest = map[string]int{}, map[string]string{}
+	for _, u := range used {
+		if u.name == maxRuns {
+			r.Used.MaxConcurrentRuns = u.used
+			continue
 		}
-		used, err := usedOf(c, s, limits)
-		if err != nil {
-			return err
+		r.Used.Tags[u.name] = u.used
+		if u.value != "" {
+			r.Used.Fullest[u.name] = u.value
 		}
-		return p.print(limitsRecordOf(limits, used), func(out *page) { limitsTable(out, used) })
-	})
+	}
+	return r
 }
 
 // usedLimit is a limit with what is used of it.
@@ -71,8 +92,8 @@ func (u usedLimit) text() string {
 const maxRuns = "max_concurrent_runs"
 
 // usedOf counts the runs in progress by what limits them.
-func usedOf(c *cli.Context, s run.Store, l run.Limits) ([]usedLimit, error) {
-	all, err := s.All(c.Context)
+func usedOf(r *request, l run.Limits) ([]usedLimit, error) {
+	all, err := r.Runs.All(r.ctx())
 	if err != nil {
 		return nil, err
 	}
@@ -129,23 +150,16 @@ enough runs have ended, no more are admitted.`,
 			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "`N` runs at a time, -1 for no limit", DefaultText: unchanged},
 			&cli.StringSliceFlag{Name: "tag", Usage: "`LIMIT` of a tag, as above; may be repeated"},
 		},
-		Action: limitsSet,
+		Action: handle(limitsSet),
 	}
 }
 
-func limitsSet(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
+func limitsSet(r *request) error {
 	var change run.LimitsChange
-	if c.IsSet("max-concurrent-runs") {
-		change.MaxConcurrentRuns = new(c.Int("max-concurrent-runs"))
+	if r.IsSet("max-concurrent-runs") {
+		change.MaxConcurrentRuns = new(r.Int("max-concurrent-runs"))
 	}
-	for _, text := range c.StringSlice("tag") {
+	for _, text := range r.StringSlice("tag") {
 		t, err := run.ParseTagLimit(text)
 		if err != nil {
 			return err
@@ -155,35 +169,37 @@ func limitsSet(c *cli.Context) error {
 	if change.MaxConcurrentRuns == nil && len(change.Tags) == 0 {
 		return usagef("limits set needs a limit: --max-concurrent-runs N or --tag LIMIT")
 	}
-	return connectRuns(c, func(s run.Store) error {
-		before, _, err := s.Limits(c.Context)
-		if err != nil {
-			return err
+	return r.connect(func() error { return setLimits(r, change) })
+}
+
+func setLimits(r *request, change run.LimitsChange) error {
+	before, _, err := r.Runs.Limits(r.ctx())
+	if err != nil {
+		return err
+	}
+	limits, err := r.Runs.SetLimits(r.ctx(), change)
+	if err != nil {
+		return err
+	}
+	used, err := usedOf(r, limits)
+	if err != nil {
+		return err
+	}
+	warnOfExcessRuns(r, used)
+	return r.print(limitsRecordOf(limits, used), func(out *page) {
+		if changes := limitsChanges(before, limits); len(changes) > 0 {
+			out.line("limits changed: %s", strings.Join(changes, ", "))
+		} else {
+			out.line("the limits stay as they are")
 		}
-		limits, err := s.SetLimits(c.Context, change)
-		if err != nil {
-			return err
-		}
-		used, err := usedOf(c, s, limits)
-		if err != nil {
-			return err
-		}
-		warnOfExcessRuns(c, used)
-		return p.print(limitsRecordOf(limits, used), func(out *page) {
-			if changes := limitsChanges(before, limits); len(changes) > 0 {
-				out.line("limits changed: %s", strings.Join(changes, ", "))
-			} else {
-				out.line("the limits stay as they are")
-			}
-		})
 	})
 }
 
-// warnOfExcessRuns tells which limits are below what is in progress.
-func warnOfExcessRuns(c *cli.Context, used []usedLimit) {
+// warnOfExcessRuns warns of the limits that are below the number of runs in progress.
+func warnOfExcessRuns(r *request, used []usedLimit) {
 	for _, u := range used {
 		if u.over() {
-			say(c, "warning: %s runs in progress count against %s, above its limit of %d; none is stopped, and none is admitted until %d have ended",
+			r.say("warning: %s runs in progress count against %s, above its limit of %d; none is stopped, and none is admitted until %d have ended",
 				u.text(), u.name, u.limit, u.used-u.limit+1)
 		}
 	}

@@ -27,51 +27,21 @@ func poolsCommand() *cli.Command {
 	}
 }
 
-// onPool runs a command whose one argument is a pool.
-func onPool(c *cli.Context, do func(o *operator, p *printer, name string) error) error {
-	given, err := args(c, "the name of a pool")
-	if err != nil {
-		return err
-	}
-	if err := pool.ValidateName(given[0]); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connect(c, func(o *operator) error { return do(o, p, given[0]) })
-}
-
-// readPool returns a pool as it is now.
-func readPool(c *cli.Context, o *operator, name string) (pool.Detail, error) {
-	return o.Pool(c.Context, name)
-}
-
 func poolsListCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "list",
 		Usage:  "list all pools",
-		Action: poolsList,
+		Action: onEtcd(poolsList),
 	}
 }
 
-func poolsList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func poolsList(r *request) error {
+	all, err := r.Pools(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connect(c, func(o *operator) error {
-		r, err := o.read(c.Context)
-		if err != nil {
-			return err
-		}
-		list := inspect.ListOf(r.Pools(), inspect.PoolOf)
-		return p.print(list, func(out *page) { poolsTable(out, list.Items) })
-	})
+	list := inspect.ListOf(all, inspect.PoolOf)
+	return r.print(list, func(out *page) { poolsTable(out, list.Items) })
 }
 
 func poolsTable(out *page, pools []inspect.Pool) {
@@ -97,29 +67,27 @@ func poolsInfoCommand() *cli.Command {
 		Name:      "info",
 		Usage:     "show a pool, who holds its slots, and who waits",
 		ArgsUsage: "POOL",
-		Action:    func(c *cli.Context) error { return onPool(c, poolsInfo(c)) },
+		Action:    onEtcd(poolsInfo, poolArgument),
 	}
 }
 
-func poolsInfo(c *cli.Context) func(*operator, *printer, string) error {
-	return func(o *operator, p *printer, name string) error {
-		detail, err := o.Detail(c.Context, name)
-		if err != nil {
-			return err
-		}
-		return p.print(detail, func(out *page) {
-			poolText(out, detail.Pool)
-			out.gap()
-			holdersTable(out, detail.Holders)
-			if n := detail.ExpiriesUnknown; n > 0 {
-				out.line("(etcd did not report in time when the leases of %s end)", text.Count(n, "holder"))
-			}
-			if len(detail.Waiters) > 0 {
-				out.gap()
-				lineTable(out, detail.Waiters)
-			}
-		})
+func poolsInfo(r *request) error {
+	detail, err := r.Detail(r.ctx(), r.args[0])
+	if err != nil {
+		return err
 	}
+	return r.print(detail, func(out *page) {
+		poolText(out, detail.Pool)
+		out.gap()
+		holdersTable(out, detail.Holders)
+		if n := detail.ExpiriesUnknown; n > 0 {
+			out.line("(etcd did not report in time when the leases of %s end)", text.Count(n, "holder"))
+		}
+		if len(detail.Waiters) > 0 {
+			out.gap()
+			waitersTable(out, detail.Waiters)
+		}
+	})
 }
 
 func poolText(out *page, p inspect.Pool) {
@@ -160,7 +128,7 @@ func holdersTable(out *page, holders []sidecar.Holder) {
 	out.table("nobody holds slots", []string{"CLAIM", "RUN", "STEP", "HOST", "SLOTS", "SINCE", "EXPIRES"}, rows)
 }
 
-func lineTable(out *page, waiters []sidecar.Waiter) {
+func waitersTable(out *page, waiters []sidecar.Waiter) {
 	var rows [][]string
 	for _, w := range waiters {
 		rows = append(rows, []string{
@@ -183,24 +151,16 @@ func poolsSetCommand() *cli.Command {
 			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
 			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		},
-		Action: poolsSet,
+		Action: handle(poolsSet, poolArgument, argument{name: "a limit"}),
 	}
 }
 
-func poolsSet(c *cli.Context) error {
-	given, err := args(c, "the name of a pool", "a limit")
+func poolsSet(r *request) error {
+	change, err := poolChange(r.Context, r.args[1])
 	if err != nil {
 		return err
 	}
-	change, err := poolChange(c, given[1])
-	if err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connect(c, func(o *operator) error { return setPool(c, o, p, given[0], change) })
+	return r.connect(func() error { return setPool(r, r.args[0], change) })
 }
 
 // poolChange reads what the command line says of a pool.
@@ -228,21 +188,21 @@ func poolChange(c *cli.Context, limit string) (pool.Change, error) {
 	return change, nil
 }
 
-func setPool(c *cli.Context, o *operator, p *printer, name string, change pool.Change) error {
-	before, err := readPool(c, o, name)
+func setPool(r *request, name string, change pool.Change) error {
+	before, err := r.Pool(r.ctx(), name)
 	if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 		return err
 	}
-	put, err := o.Set(c.Context, name, change)
+	put, err := r.Registry.Set(r.ctx(), name, change)
 	if err != nil {
 		return err
 	}
-	after, err := readPool(c, o, name)
+	after, err := r.Pool(r.ctx(), name)
 	if err != nil {
 		return err
 	}
-	warnOfExcess(c, after.Status)
-	return p.print(inspect.PoolOf(after.Status), func(out *page) {
+	warnOfExcess(r, after.Status)
+	return r.print(inspect.PoolOf(after.Status), func(out *page) {
 		switch {
 		case put.Created:
 			out.line("pool '%s' made: %s", name, specText(put.Spec))
@@ -256,10 +216,10 @@ func setPool(c *cli.Context, o *operator, p *printer, name string, change pool.C
 }
 
 // warnOfExcess tells if more is claimed than the limit allows.
-func warnOfExcess(c *cli.Context, p pool.Status) {
+func warnOfExcess(r *request, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
 		more := p.Claimed - p.Limit
-		say(c, "warning: %s of '%s' %s claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d %s given back",
+		r.say("warning: %s of '%s' %s claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d %s given back",
 			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
 	}
 }
@@ -298,9 +258,7 @@ func poolsPauseCommand() *cli.Command {
 		Name:      "pause",
 		Usage:     "grant nothing more of a pool; its holders and its line stay",
 		ArgsUsage: "POOL",
-		Action: func(c *cli.Context) error {
-			return setPaused(c, true, "is paused: its holders go on, its line waits")
-		},
+		Action:    onEtcd(func(r *request) error { return setPaused(r, true, "is paused: its holders go on, its line waits") }, poolArgument),
 	}
 }
 
@@ -309,23 +267,20 @@ func poolsResumeCommand() *cli.Command {
 		Name:      "resume",
 		Usage:     "end a pause",
 		ArgsUsage: "POOL",
-		Action: func(c *cli.Context) error {
-			return setPaused(c, false, "grants slots")
-		},
+		Action:    onEtcd(func(r *request) error { return setPaused(r, false, "grants slots") }, poolArgument),
 	}
 }
 
-func setPaused(c *cli.Context, paused bool, now string) error {
-	return onPool(c, func(o *operator, p *printer, name string) error {
-		if _, err := o.Change(c.Context, name, pool.Change{Paused: &paused}); err != nil {
-			return err
-		}
-		d, err := readPool(c, o, name)
-		if err != nil {
-			return err
-		}
-		return p.print(inspect.PoolOf(d.Status), func(out *page) { out.line("pool '%s' %s", name, now) })
-	})
+func setPaused(r *request, paused bool, now string) error {
+	name := r.args[0]
+	if _, err := r.Change(r.ctx(), name, pool.Change{Paused: &paused}); err != nil {
+		return err
+	}
+	d, err := r.Pool(r.ctx(), name)
+	if err != nil {
+		return err
+	}
+	return r.print(inspect.PoolOf(d.Status), func(out *page) { out.line("pool '%s' %s", name, now) })
 }
 
 func poolsDeleteCommand() *cli.Command {
@@ -333,7 +288,7 @@ func poolsDeleteCommand() *cli.Command {
 		Name:      "delete",
 		Usage:     "delete a pool; its holders keep their slots, its line is refused",
 		ArgsUsage: "POOL",
-		Action:    func(c *cli.Context) error { return onPool(c, poolsDelete(c)) },
+		Action:    onEtcd(poolsDelete, poolArgument),
 	}
 }
 
@@ -345,24 +300,23 @@ type deletedRecord struct {
 	Waiters int    `json:"waiters"` // refused
 }
 
-func poolsDelete(c *cli.Context) func(*operator, *printer, string) error {
-	return func(o *operator, p *printer, name string) error {
-		d, err := readPool(c, o, name)
-		if err != nil {
-			return err
-		}
-		if _, err := o.Delete(c.Context, name); err != nil {
-			return err
-		}
-		r := deletedRecord{Name: name, Claimed: d.Claimed, Holders: len(d.Holders), Waiters: len(d.Waiters)}
-		return p.print(r, func(out *page) {
-			out.line("pool '%s' deleted", name)
-			if r.Holders > 0 {
-				out.line("%s still held by %s, until given back or expired", text.Count(r.Claimed, "slot"), text.Count(r.Holders, "claim"))
-			}
-			if r.Waiters > 0 {
-				out.line("%s in line refused", text.Count(r.Waiters, "claim"))
-			}
-		})
+func poolsDelete(r *request) error {
+	name := r.args[0]
+	d, err := r.Pool(r.ctx(), name)
+	if err != nil {
+		return err
 	}
+	if _, err := r.Delete(r.ctx(), name); err != nil {
+		return err
+	}
+	record := deletedRecord{Name: name, Claimed: d.Claimed, Holders: len(d.Holders), Waiters: len(d.Waiters)}
+	return r.print(record, func(out *page) {
+		out.line("pool '%s' deleted", name)
+		if record.Holders > 0 {
+			out.line("%s still held by %s, until given back or expired", text.Count(record.Claimed, "slot"), text.Count(record.Holders, "claim"))
+		}
+		if record.Waiters > 0 {
+			out.line("%s in line refused", text.Count(record.Waiters, "claim"))
+		}
+	})
 }

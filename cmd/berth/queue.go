@@ -7,11 +7,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func queueCommand() *cli.Command {
@@ -31,41 +29,38 @@ func queueListCommand() *cli.Command {
 that is held up by the limit of a tag is passed by those behind it. Runs whose time has
 not come ('berth submit --not-before') come last, in the order of their times, and have
 no position until then.`,
-		Action: queueList,
+		Action: onEtcd(queueList),
 	}
 }
 
-func queueList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func queueList(r *request) error {
+	all, err := r.Runs.All(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		all, err := s.All(c.Context)
-		if err != nil {
+	list := inspect.List[queuedRun]{Items: []queuedRun{}}
+	for i, one := range all.Queue() {
+		position := i + 1
+		if one.Deferred() { // they come last
+			position = 0
+		}
+		list.Items = append(list.Items, queuedRun{inspect.RunOf(one), position})
+	}
+	if err := r.print(list, func(out *page) { queueTable(out, list.Items) }); err != nil {
+		return err
+	}
+	if len(list.Items) > 0 {
+		if err := warnOfNobody(r); err != nil {
 			return err
 		}
-		list := sidecar.List[queuedRun]{Items: []queuedRun{}}
-		for i, r := range all.Queue() {
-			position := i + 1
-			if r.Deferred() { // they come last
-				position = 0
-			}
-			list.Items = append(list.Items, queuedRun{inspect.RunOf(r), position})
-		}
-		if err := p.print(list, func(out *page) { queueTable(out, list.Items) }); err != nil {
-			return err
-		}
-		if len(list.Items) > 0 {
-			if err := warnOfNobody(c, s); err != nil {
-				return err
-			}
-		}
-		return unreadable(all.Bad)
-	})
+	}
+	return unreadable(all.Bad)
+}
+
+// queuedRun is a run with its place in the queue; 0 is none.
+type queuedRun struct {
+	inspect.Run
+	Position int `json:"position"`
 }
 
 func queueTable(out *page, queue []queuedRun) {
@@ -91,24 +86,22 @@ func queueWhyCommand() *cli.Command {
 		Name:      "why",
 		Usage:     "tell what a run waits for, and who is in its way",
 		ArgsUsage: "RUN",
-		Action:    func(c *cli.Context) error { return onRun(c, queueWhy(c)) },
+		Action:    onEtcd(queueWhy, runArgument),
 	}
 }
 
-func queueWhy(c *cli.Context) func(run.Store, *printer, string) error {
-	return func(s run.Store, p *printer, id string) error {
-		record, err := inspect.NewSnapshot(s).WhyRun(c.Context, id)
-		if err != nil {
-			return err
-		}
-		if err := p.print(record, func(out *page) { runWhyText(out, record) }); err != nil || record.Position == 0 {
-			return err
-		}
-		return warnOfNobody(c, s)
+func queueWhy(r *request) error {
+	record, err := r.WhyRun(r.ctx(), r.args[0])
+	if err != nil {
+		return err
 	}
+	if err := r.print(record, func(out *page) { runWhyText(out, record) }); err != nil || record.Position == 0 {
+		return err
+	}
+	return warnOfNobody(r)
 }
 
-func runWhyText(out *page, w sidecar.RunWhy) {
+func runWhyText(out *page, w inspect.RunWhy) {
 	r := w.Run
 	rows := [][]string{{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", w.Reason}}
 	if w.Position > 0 {
@@ -138,7 +131,7 @@ func holdersInTheWay(out *page, holders []inspect.HolderRef) {
 	out.table("", []string{"POOL", "HELD BY", "RUN", "STEP", "HOST", "SLOTS"}, rows)
 }
 
-func runsInTheWay(out *page, runs []sidecar.Run) {
+func runsInTheWay(out *page, runs []inspect.Run) {
 	var rows [][]string
 	for _, r := range runs {
 		rows = append(rows, []string{r.ID, r.Name, r.Status, hostOf(r), pairsText(r.Tags), text.Ago(out.now, r.AdmittedAt)})
@@ -153,13 +146,13 @@ func queueCancelCommand() *cli.Command {
 		ArgsUsage:   "RUN",
 		Description: "Fails with 1 if the run has left the queue: 'berth runs cancel' stops that, too.",
 		Flags:       []cli.Flag{reasonFlag},
-		Action:      func(c *cli.Context) error { return onRun(c, cancelRun(c, true)) },
+		Action:      onEtcd(func(r *request) error { return cancelRun(r, true) }, runArgument),
 	}
 }
 
 // instanceWait says what an instance waits for, empty if it does not wait.
-func instanceWait(ctx context.Context, s run.Store, o *step.Overview, i *step.Instance) (string, error) {
-	a, err := inspect.NewSnapshot(s).Outlook().Around(ctx, o.Has)
+func instanceWait(ctx context.Context, in *inspect.Reader, o *step.Overview, i *step.Instance) (string, error) {
+	a, err := in.Outlook().Around(ctx, o.Has)
 	if err != nil {
 		return "", err
 	}

@@ -2,25 +2,19 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"os"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func runsCommand() *cli.Command {
@@ -43,7 +37,7 @@ func runsListCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "status", Usage: "only those that are `STATUS`: " + statusNames() + "; may be repeated"},
 			&cli.StringSliceFlag{Name: "tag", Usage: "only those with the tag `KEY=VALUE`; of several they need all"},
 		},
-		Action: runsList,
+		Action: handle(runsList),
 	}
 }
 
@@ -55,42 +49,37 @@ func statusNames() string {
 	return strings.Join(all, ", ")
 }
 
-func runsList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
+func runsList(r *request) error {
 	var statuses []run.Status
-	for _, text := range c.StringSlice("status") {
+	for _, text := range r.StringSlice("status") {
 		s, err := run.ParseStatus(text)
 		if err != nil {
 			return usagef("--status can't be %q: it is one of %s", text, statusNames())
 		}
 		statuses = append(statuses, s)
 	}
-	tags, err := parsePairs("tag", c.StringSlice("tag"))
+	tags, err := parsePairs("tag", r.StringSlice("tag"))
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		all, err := s.All(c.Context)
-		if err != nil {
-			return err
-		}
-		runs := keep(all.With(statuses...), func(r *run.Run) bool { return hasTags(r, tags) })
-		slices.SortFunc(runs, func(a, b *run.Run) int { return cmp.Compare(a.Created, b.Created) })
-		list := sidecar.RunList{Items: inspect.ListOf(runs, inspect.RunOf).Items, Unreadable: inspect.UnreadableOf(all.Bad)}
-		if err := inspect.NewSnapshot(s).Explain(c.Context, list.Items); err != nil {
-			return err
-		}
-		if err := p.print(list, func(out *page) { runsTable(out, list.Items) }); err != nil {
-			return err
-		}
-		return unreadable(all.Bad)
-	})
+	return r.connect(func() error { return listRuns(r, statuses, tags) })
+}
+
+func listRuns(r *request, statuses []run.Status, tags map[string]string) error {
+	all, err := r.Runs.All(r.ctx())
+	if err != nil {
+		return err
+	}
+	runs := keep(all.With(statuses...), func(one *run.Run) bool { return hasTags(one, tags) })
+	slices.SortFunc(runs, func(a, b *run.Run) int { return cmp.Compare(a.Created, b.Created) })
+	list := inspect.RunList{Items: inspect.ListOf(runs, inspect.RunOf).Items, Unreadable: inspect.UnreadableOf(all.Bad)}
+	if err := r.Explain(r.ctx(), list.Items); err != nil {
+		return err
+	}
+	if err := r.print(list, func(out *page) { runsTable(out, list.Items) }); err != nil {
+		return err
+	}
+	return unreadable(all.Bad)
 }
 
 func hasTags(r *run.Run, tags map[string]string) bool {
@@ -102,7 +91,7 @@ func hasTags(r *run.Run, tags map[string]string) bool {
 	return true
 }
 
-func runsTable(out *page, runs []sidecar.Run) {
+func runsTable(out *page, runs []inspect.Run) {
 	var rows [][]string
 	for _, r := range runs {
 		rows = append(rows, []string{
@@ -113,7 +102,7 @@ func runsTable(out *page, runs []sidecar.Run) {
 }
 
 // hostOf is where a run runs, or ran last.
-func hostOf(r sidecar.Run) string {
+func hostOf(r inspect.Run) string {
 	if r.Executor == nil {
 		return ""
 	}
@@ -164,33 +153,31 @@ func runsCancelCommand() *cli.Command {
 			"once. What workers have of it they stop. To cancel one that is canceled already is no\n" +
 			"error. A step instance that is canceled counts as one that has failed.",
 		Flags: []cli.Flag{reasonFlag, &cli.StringFlag{Name: "step", Usage: "`STEP[INDEX]` to cancel, and not the run; STEP for one without items"}},
-		Action: func(c *cli.Context) error {
-			if c.IsSet("step") {
-				return onRun(c, cancelStep(c))
+		Action: onEtcd(func(r *request) error {
+			if r.IsSet("step") {
+				return cancelStep(r)
 			}
-			return onRun(c, cancelRun(c, false))
-		},
+			return cancelRun(r, false)
+		}, runArgument),
 	}
 }
 
-func cancelRun(c *cli.Context, onlyQueued bool) func(run.Store, *printer, string) error {
-	return func(s run.Store, p *printer, id string) error {
-		why, err := reasonOrBy(c, "canceled")
-		if err != nil {
-			return err
-		}
-		r, err := s.Cancel(c.Context, id, why, onlyQueued)
-		if err != nil {
-			return err
-		}
-		return p.print(inspect.RunOf(r), func(out *page) {
-			told := ""
-			if r.Executor != nil && !r.StartedAt.IsZero() {
-				told = fmt.Sprintf("; its executor on host '%s' is told with its next heartbeat", r.Executor.Host)
-			}
-			out.line("run %s is canceled: %s%s", r.ID, r.Error, told)
-		})
+func cancelRun(r *request, onlyQueued bool) error {
+	why, err := reasonOrBy(r.Context, "canceled")
+	if err != nil {
+		return err
 	}
+	canceled, err := r.Runs.Cancel(r.ctx(), r.args[0], why, onlyQueued)
+	if err != nil {
+		return err
+	}
+	return r.print(inspect.RunOf(canceled), func(out *page) {
+		told := ""
+		if canceled.Executor != nil && !canceled.StartedAt.IsZero() {
+			told = fmt.Sprintf("; its executor on host '%s' is told with its next heartbeat", canceled.Executor.Host)
+		}
+		out.line("run %s is canceled: %s%s", canceled.ID, canceled.Error, told)
+	})
 }
 
 // maxReason bounds why a run was canceled or retried, in bytes, as the HTTP API does.
@@ -212,62 +199,6 @@ func reasonOrBy(c *cli.Context, done string) (string, error) {
 	return why, nil
 }
 
-// newBackend makes the connections to etcd, without waiting for it.
-func newBackend(s config.Settings, log hclog.Logger) (*store.Client, error) {
-	tls, err := s.ClientTLS()
-	if err != nil {
-		return nil, err
-	}
-	backend, err := store.NewClient(store.Config{
-		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log,
-	})
-	if err != nil {
-		return nil, problem.Field("endpoints", "%w", err)
-	}
-	return backend, nil
-}
-
-// etcdProblem makes a problem of what etcd says to the first request.
-func etcdProblem(err error) error {
-	code := problem.EtcdUnavailable
-	if errors.Is(err, store.ErrDenied) {
-		code = problem.EtcdDenied
-	}
-	return problem.New(code, "%w", err)
-}
-
-// operatorName is who an event is by that a command has caused. A command is no
-// instance, so nobody else has the name.
-func operatorName(s config.Settings) string { return hostName(s) + "/operator" }
-
-// hostName is the name of this machine where none has to be set.
-func hostName(s config.Settings) string {
-	if s.Host != "" {
-		return s.Host
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.ToLower(name)
-}
-
-// onRun runs a command whose one argument is a run.
-func onRun(c *cli.Context, do func(s run.Store, p *printer, id string) error) error {
-	given, err := args(c, "the id of a run")
-	if err != nil {
-		return err
-	}
-	if err := run.ValidateID(given[0]); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connectRuns(c, func(s run.Store) error { return do(s, p, given[0]) })
-}
-
 // unreadable is the error about records that can't be read, after those that can
 // were shown; nil if there are none.
 func unreadable(bad []error) error {
@@ -285,11 +216,11 @@ func unreadable(bad []error) error {
 	return problem.New(problem.CorruptValue, "%s can't be read: %s", text.Count(len(bad), "run"), strings.Join(texts, "; "))
 }
 
-// warnOfNobody tells if nobody will ever admit what is queued.
-func warnOfNobody(c *cli.Context, s run.Store) error {
-	all, err := s.Candidates(c.Context)
+// warnOfNobody warns if no coordinator runs, so that nothing queued is admitted.
+func warnOfNobody(r *request) error {
+	all, err := r.Runs.Candidates(r.ctx())
 	if err == nil && len(all) == 0 {
-		say(c, "warning: %s", inspect.NoLeader)
+		r.say("warning: %s", inspect.NoLeader)
 	}
 	return err
 }

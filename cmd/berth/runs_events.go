@@ -28,27 +28,26 @@ func runsEventsCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until the run has ended"},
 		},
-		Action: func(c *cli.Context) error { return onRun(c, runsEvents(c)) },
+		Action: onEtcd(runsEvents, runArgument),
 	}
 }
 
-func runsEvents(c *cli.Context) func(run.Store, *printer, string) error {
-	return func(s run.Store, p *printer, id string) error {
-		events, err := s.Events(c.Context, id)
-		if err != nil {
+func runsEvents(r *request) error {
+	id := r.args[0]
+	events, err := r.Runs.Events(r.ctx(), id)
+	if err != nil {
+		return err
+	}
+	if len(events) == 0 {
+		if _, err := r.Runs.Get(r.ctx(), id); err != nil {
 			return err
 		}
-		if len(events) == 0 {
-			if _, err := s.Get(c.Context, id); err != nil {
-				return err
-			}
-		}
-		if !c.Bool("follow") {
-			return p.print(inspect.ListOf(events, inspect.RunEventOf), func(out *page) { runEventsTable(out, events) })
-		}
-		t := &eventTail{printer: p}
-		return s.FollowEvents(c.Context, id, run.Place{}, t.tell)
 	}
+	if !r.Bool("follow") {
+		return r.print(inspect.ListOf(events, inspect.RunEventOf), func(out *page) { runEventsTable(out, events) })
+	}
+	t := &eventTail{printer: r.printer}
+	return r.Runs.FollowEvents(r.ctx(), id, run.Place{}, t.tell)
 }
 
 var runEventsHead = []string{"AT", "EVENT", "BY", "MORE", "REASON"}
@@ -125,36 +124,35 @@ func runsRetryCommand() *cli.Command {
 			&cli.StringFlag{Name: reasonFlag.Name, Usage: "`TEXT` that is kept with the event", DefaultText: "who retried it"},
 			&cli.StringSliceFlag{Name: "step", Usage: "`STEP[INDEX]` to try again, or STEP for all of it; may be repeated"},
 		},
-		Action: func(c *cli.Context) error { return onRun(c, retryRun(c)) },
+		Action: onEtcd(retryRun, runArgument),
 	}
 }
 
 // retryRun has a run tried again, or some of its step instances.
-func retryRun(c *cli.Context) func(run.Store, *printer, string) error {
-	return func(s run.Store, p *printer, id string) error {
-		var which []step.Which
-		for _, text := range c.StringSlice("step") {
-			w, err := parseWhich(text)
-			if err != nil {
-				return err
-			}
-			which = append(which, w)
-		}
-		why, err := reasonOrBy(c, "retried")
+func retryRun(r *request) error {
+	id := r.args[0]
+	var which []step.Which
+	for _, text := range r.StringSlice("step") {
+		w, err := parseWhich(text)
 		if err != nil {
 			return err
 		}
-		done, err := inspect.NewSnapshot(s).Steps.Retry(c.Context, s, id, why, which...)
-		switch {
-		case err != nil:
-			return err
-		case len(which) > 0:
-			return printRetried(p, which, done)
-		case !done.Queued:
-			return done.Run.Retriable() // nobody has lost an answer
-		}
-		return p.print(inspect.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
+		which = append(which, w)
 	}
+	why, err := reasonOrBy(r.Context, "retried")
+	if err != nil {
+		return err
+	}
+	done, err := r.Steps.Retry(r.ctx(), r.Runs, id, why, which...)
+	switch {
+	case err != nil:
+		return err
+	case len(which) > 0:
+		return printRetried(r.printer, which, done)
+	case !done.Queued:
+		return done.Run.Retriable() // nobody has lost an answer
+	}
+	return r.print(inspect.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
 }
 
 // printRetried tells which step instances are tried again.
@@ -209,32 +207,30 @@ func parseWhich(text string) (step.Which, error) {
 }
 
 // cancelStep cancels one step instance of a run.
-func cancelStep(c *cli.Context) func(run.Store, *printer, string) error {
-	return func(s run.Store, p *printer, id string) error {
-		if c.IsSet(reasonFlag.Name) {
-			return usagef("--reason is kept with a run, and --step cancels none: one of the two has to go")
-		}
-		which, err := parseWhich(c.String("step"))
-		if err != nil {
-			return err
-		}
-		one, err := inspect.NewSnapshot(s).Steps.One(c.Context, id, which)
-		if err != nil {
-			return err
-		}
-		i, err := inspect.NewSnapshot(s).Steps.Cancel(c.Context, s, one)
-		if err != nil {
-			return err
-		}
-		record := canceledStep{Run: i.Run, Step: i.Step, Index: i.Index, Status: string(i.Status)}
-		return p.print(record, func(out *page) {
-			if i.Status == step.Running {
-				out.line("step %s of run %s is being stopped by its worker", i.Text(), i.Run)
-				return
-			}
-			out.line("step %s of run %s is canceled", i.Text(), i.Run)
-		})
+func cancelStep(r *request) error {
+	if r.IsSet(reasonFlag.Name) {
+		return usagef("--reason is kept with a run, and --step cancels none: one of the two has to go")
 	}
+	which, err := parseWhich(r.String("step"))
+	if err != nil {
+		return err
+	}
+	one, err := r.Steps.One(r.ctx(), r.args[0], which)
+	if err != nil {
+		return err
+	}
+	i, err := r.Steps.Cancel(r.ctx(), r.Runs, one)
+	if err != nil {
+		return err
+	}
+	record := canceledStep{Run: i.Run, Step: i.Step, Index: i.Index, Status: string(i.Status)}
+	return r.print(record, func(out *page) {
+		if i.Status == step.Running {
+			out.line("step %s of run %s is being stopped by its worker", i.Text(), i.Run)
+			return
+		}
+		out.line("step %s of run %s is canceled", i.Text(), i.Run)
+	})
 }
 
 // canceledStep is a step instance that was canceled, in JSON. One that is running still

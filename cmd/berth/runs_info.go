@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func runsInfoCommand() *cli.Command {
@@ -29,37 +27,38 @@ what is not begun is left empty. Of what has failed the first are listed, all of
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on until the run has ended, and show what changes"},
 		},
-		Action: func(c *cli.Context) error {
-			return onRun(c, func(s run.Store, p *printer, id string) error {
-				if !c.Bool("watch") {
-					return showRun(c.Context, s, p, id)
-				}
-				if p.format != "table" {
-					return usagef("--watch is for people: it goes with no --output but table")
-				}
-				return watchRun(c, s, p, id)
-			})
-		},
+		Action: onEtcd(runsInfo, runArgument),
 	}
 }
 
+func runsInfo(r *request) error {
+	id := r.args[0]
+	if !r.Bool("watch") {
+		return showRun(r, id)
+	}
+	if r.format != "table" {
+		return usagef("--watch is for people: it goes with no --output but table")
+	}
+	return watchRun(r, id)
+}
+
 // showRun prints a run with its steps.
-func showRun(ctx context.Context, s run.Store, p *printer, id string) error {
+func showRun(r *request, id string) error {
 	most := failuresShown
-	if p.format != "table" {
+	if r.format != "table" {
 		most = 0 // programs get all
 	}
-	d, err := readRun(ctx, s, id, most)
+	d, err := readRun(r.ctx(), r.Reader, id, most)
 	if d == nil {
 		return err
 	}
-	if printErr := p.print(d.record(), func(out *page) { detailText(out, d) }); printErr != nil {
+	if printErr := r.print(d.record(), func(out *page) { detailText(out, d) }); printErr != nil {
 		return printErr
 	}
 	return err
 }
 
-func runText(out *page, r sidecar.Run) {
+func runText(out *page, r inspect.Run) {
 	times := func(t time.Time) string {
 		if t.IsZero() {
 			return ""

@@ -17,7 +17,6 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func runsLogsCommand() *cli.Command {
@@ -36,52 +35,38 @@ object a line, and YAML one a document.`, step.MaxOutput>>10, step.MaxLooks),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until it has ended"},
 		},
-		Action: runsLogs,
+		Action: handle(runsLogs, runArgument, argument{name: "a step", optional: true}),
 	}
 }
 
-func runsLogs(c *cli.Context) error {
-	given := c.Args().Slice()
-	if len(given) != 2 {
-		var err error
-		if given, err = args(c, "the id of a run"); err != nil {
-			return err
-		}
-	}
-	if err := run.ValidateID(given[0]); err != nil {
-		return err
-	}
+func runsLogs(r *request) error {
 	want := step.Which{Index: step.Every}
-	if len(given) == 2 {
+	if len(r.args) == 2 {
 		var err error
-		if want, err = parseWhich(given[1]); err != nil {
+		if want, err = parseWhich(r.args[1]); err != nil {
 			return err
 		}
 	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connectRuns(c, func(s run.Store) error {
-		l, err := newLogReader(c.Context, s, given[0], want)
-		for err == nil && c.Bool("follow") && l.overview.Run.Status == run.Storing {
-			if err = pause(c.Context, logsLook); err == nil {
-				l, err = newLogReader(c.Context, s, given[0], want)
+	return r.connect(func() error {
+		l, err := newLogReader(r.ctx(), r.Reader, r.args[0], want)
+		for err == nil && r.Bool("follow") && l.overview.Run.Status == run.Storing {
+			if err = pause(r.ctx(), logsLook); err == nil {
+				l, err = newLogReader(r.ctx(), r.Reader, r.args[0], want)
 			}
 		}
 		switch {
 		case err != nil:
 			return err
-		case c.Bool("follow"):
-			return followLogs(c, l, p)
+		case r.Bool("follow"):
+			return followLogs(r.Context, l, r.printer)
 		}
-		return showLogs(c, l, p)
+		return showLogs(r.Context, l, r.printer)
 	})
 }
 
 // loggedInstance is an instance with what is kept of its output, in JSON.
 type loggedInstance struct {
-	sidecar.StepInstance
+	inspect.StepInstance
 	// OutputAttempt is the attempt that has written it, and OutputRunning that it runs still.
 	OutputAttempt int  `json:"output_attempt"`
 	OutputRunning bool `json:"output_running,omitempty"`
@@ -107,7 +92,7 @@ func showLogs(c *cli.Context, l *logReader, p *printer) error {
 	if err != nil {
 		return err
 	}
-	list := sidecar.List[loggedInstance]{Items: []loggedInstance{}}
+	list := inspect.List[loggedInstance]{Items: []loggedInstance{}}
 	w := &logWriter{out: c.App.Writer, now: p.now, clean: isatty.IsTerminal(os.Stdout.Fd())}
 	found := 0
 	var bad []error
@@ -273,7 +258,7 @@ func whyNone(c *cli.Context, l *logReader) (string, error) {
 			return "", err
 		}
 		if d.Status == step.Scheduled || d.Status == step.Requested {
-			wait, err := instanceWait(c.Context, l.runs, l.overview, &d.Instance)
+			wait, err := instanceWait(c.Context, l.in, l.overview, &d.Instance)
 			if err != nil || wait != "" {
 				return fmt.Sprintf("it is %s: %s", d.Status, wait), err
 			}

@@ -22,6 +22,7 @@ const logsPage = 50
 
 // logReader reads the output of some instances of a run.
 type logReader struct {
+	in    *inspect.Reader
 	runs  run.Store
 	steps step.Store
 	id    string
@@ -33,8 +34,8 @@ type logReader struct {
 }
 
 // newLogReader reads what there is of a run: all of it if no step is named.
-func newLogReader(ctx context.Context, s run.Store, id string, want step.Which) (*logReader, error) {
-	l := &logReader{runs: s, steps: inspect.NewSnapshot(s).Steps, id: id, want: want}
+func newLogReader(ctx context.Context, in *inspect.Reader, id string, want step.Which) (*logReader, error) {
+	l := &logReader{in: in, runs: in.Runs, steps: in.Steps, id: id, want: want}
 	var err error
 	if l.overview, err = l.steps.Overview(ctx, id); err != nil {
 		return nil, err

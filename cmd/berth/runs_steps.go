@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/mattn/go-isatty"
-	"github.com/urfave/cli/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sys/unix"
 
@@ -22,7 +21,6 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/sidecar"
 )
 
 const (
@@ -44,8 +42,8 @@ type runView struct {
 // readRun reads a run with its steps, and the first of its instances that have failed:
 // so many, or all of them if it is 0. If steps can't be read, what can is returned
 // with the error.
-func readRun(ctx context.Context, s run.Store, id string, most int) (*runView, error) {
-	r, err := s.Get(ctx, id)
+func readRun(ctx context.Context, in *inspect.Reader, id string, most int) (*runView, error) {
+	r, err := in.Runs.Get(ctx, id)
 	if err != nil || r.Steps == 0 {
 		if err != nil {
 			return nil, err
@@ -53,27 +51,27 @@ func readRun(ctx context.Context, s run.Store, id string, most int) (*runView, e
 		return &runView{run: r}, nil
 	}
 	v := &runView{run: r}
-	o, err := inspect.NewSnapshot(s).Steps.Overview(ctx, id)
+	o, err := in.Steps.Overview(ctx, id)
 	if err != nil {
 		return v, err
 	}
 	v.run, v.overview = o.Run, o
-	if v.failed, err = failures(ctx, s, o, most); err != nil {
+	if v.failed, err = failures(ctx, in, o, most); err != nil {
 		return v, err
 	}
-	if v.waits, err = inspect.NewSnapshot(s).Waits(ctx, o); err != nil {
+	if v.waits, err = in.Waits(ctx, o); err != nil {
 		return v, err
 	}
-	if v.logged, err = hasLogs(ctx, s, id); err != nil {
+	if v.logged, err = hasLogs(ctx, in, id); err != nil {
 		return v, err
 	}
 	return v, unreadableStates(o.Bad)
 }
 
 // hasLogs tells whether any output is kept of a run.
-func hasLogs(ctx context.Context, s run.Store, id string) (bool, error) {
-	prefix := s.Keys.Logs(id)
-	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix), Limit: 1, KeysOnly: true})
+func hasLogs(ctx context.Context, in *inspect.Reader, id string) (bool, error) {
+	prefix := in.Runs.Keys.Logs(id)
+	resp, err := in.Runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix), Limit: 1, KeysOnly: true})
 	if err != nil {
 		return false, store.Problem("the output could not be read", err)
 	}
@@ -81,7 +79,7 @@ func hasLogs(ctx context.Context, s run.Store, id string) (bool, error) {
 }
 
 // failures reads the instances that have failed, in the order of their steps.
-func failures(ctx context.Context, s run.Store, o *step.Overview, most int) ([]*step.Instance, error) {
+func failures(ctx context.Context, in *inspect.Reader, o *step.Overview, most int) ([]*step.Instance, error) {
 	var all []*step.Instance
 	for _, sum := range o.Steps {
 		if sum.Counts[step.Failed] == 0 {
@@ -92,7 +90,7 @@ func failures(ctx context.Context, s run.Store, o *step.Overview, most int) ([]*
 			if p.Limit = failuresPage; most > 0 {
 				p.Limit = most - len(all)
 			}
-			found, err := inspect.NewSnapshot(s).Steps.Instances(ctx, o.Run.ID, sum.Shape.Name, p)
+			found, err := in.Steps.Instances(ctx, o.Run.ID, sum.Shape.Name, p)
 			if err != nil {
 				return all, err
 			}
@@ -172,13 +170,13 @@ func firstLine(s string) string {
 
 // runDetail is what programs get of a run with steps.
 type runDetail struct {
-	sidecar.Run
+	inspect.Run
 	// ByStep is how each step stands, every one behind those that it needs.
-	ByStep []sidecar.Step `json:"by_step"`
+	ByStep []inspect.Step `json:"by_step"`
 	// FailedInstances are all that have failed for good.
-	FailedInstances []sidecar.StepInstance `json:"failed_instances"`
+	FailedInstances []inspect.StepInstance `json:"failed_instances"`
 	// Unreadable are states of instances that are in no count.
-	Unreadable []sidecar.Unreadable `json:"unreadable,omitempty"`
+	Unreadable []inspect.Unreadable `json:"unreadable,omitempty"`
 }
 
 func (v *runView) record() any {
@@ -202,13 +200,13 @@ func (v *runView) progressLine(fine bool) string {
 }
 
 // stepsLine reads how the steps of a run go, and says it in one line.
-func stepsLine(ctx context.Context, s run.Store, id string, fine bool) (string, error) {
-	o, err := inspect.NewSnapshot(s).Steps.Overview(ctx, id)
+func stepsLine(ctx context.Context, in *inspect.Reader, id string, fine bool) (string, error) {
+	o, err := in.Steps.Overview(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	v := &runView{run: o.Run, overview: o}
-	v.waits, err = inspect.NewSnapshot(s).Waits(ctx, o)
+	v.waits, err = in.Waits(ctx, o)
 	return v.progressLine(fine), err
 }
 
@@ -221,12 +219,12 @@ const (
 
 // watchRun shows a run again and again until it has ended: in place on a terminal, in
 // a line each time elsewhere, and as a whole at its end.
-func watchRun(c *cli.Context, s run.Store, p *printer, id string) error {
-	lines := progress{out: c.App.Writer}
-	sc := newScreen(c.App.Writer)
+func watchRun(r *request, id string) error {
+	lines := progress{out: r.App.Writer}
+	sc := newScreen(r.App.Writer)
 	for {
 		begun := time.Now()
-		v, err := readRun(c.Context, s, id, failuresShown)
+		v, err := readRun(r.ctx(), r.Reader, id, failuresShown)
 		away := problem.CodeOf(err) == problem.EtcdUnavailable
 		switch {
 		case err != nil && !away:
@@ -234,22 +232,22 @@ func watchRun(c *cli.Context, s run.Store, p *printer, id string) error {
 		case sc != nil && away:
 			sc.add("etcd does not answer, waiting for it")
 		case sc != nil:
-			p.now = time.Now()
+			r.now = time.Now()
 			var b bytes.Buffer
-			detailText(&page{out: &b, now: p.now}, v)
+			detailText(&page{out: &b, now: r.now}, v)
 			sc.draw(b.String(), v.run.Status.Ended())
 		case away:
 			lines.tell("etcd does not answer, waiting for it")
 		case v.run.Status.Ended():
-			p.now = time.Now()
-			return p.print(v.record(), func(out *page) { detailText(out, v) })
+			r.now = time.Now()
+			return r.print(v.record(), func(out *page) { detailText(out, v) })
 		default:
 			lines.tell(v.progressLine(false))
 		}
 		if !away && v.run.Status.Ended() {
 			return nil
 		}
-		if err := pause(c.Context, max(watchLook, watchShare*time.Since(begun))); err != nil {
+		if err := pause(r.ctx(), max(watchLook, watchShare*time.Since(begun))); err != nil {
 			return err
 		}
 	}

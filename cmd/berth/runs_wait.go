@@ -25,60 +25,62 @@ func runsWaitCommand() *cli.Command {
 		ArgsUsage: "RUN",
 		Description: "Exits with 0 if it has succeeded, with 1 if it has failed or was canceled. How it\n" +
 			"goes is told on stderr.",
-		Action: func(c *cli.Context) error {
-			return onRun(c, func(s run.Store, p *printer, id string) error {
-				if _, err := s.Get(c.Context, id); err != nil {
-					return err
-				}
-				return awaitRun(c, s, id, func(r *run.Run) error {
-					return p.print(inspect.RunOf(r), func(out *page) {
-						if r.Status == run.Succeeded { // or it is an error
-							out.line("%s", endText(r))
-						}
-					})
-				})
-			})
-		},
+		Action: onEtcd(runsWait, runArgument),
 	}
+}
+
+func runsWait(r *request) error {
+	id := r.args[0]
+	if _, err := r.Runs.Get(r.ctx(), id); err != nil {
+		return err
+	}
+	return awaitRun(r, id, func(one *run.Run) error {
+		return r.print(inspect.RunOf(one), func(out *page) {
+			if one.Status == run.Succeeded { // or it is an error
+				out.line("%s", endText(one))
+			}
+		})
+	})
 }
 
 // awaitRun waits until a run has ended, tells meanwhile how it goes, and has the
 // end printed. It is an error if the run did not succeed.
-func awaitRun(c *cli.Context, s run.Store, id string, print func(*run.Run) error) error {
-	ctx, cancel := context.WithCancel(c.Context)
+func awaitRun(r *request, id string, print func(*run.Run) error) error {
+	ctx, cancel := context.WithCancel(r.ctx())
 	defer cancel()
+	key := r.Runs.Keys.Run(id)
 	f := &follower{
-		store: s, key: s.Keys.Run(id), progress: newProgress(c, id),
-		feed: store.NewFeed(s.Backend, s.Keys.Run(id), hclog.NewNullLogger(), func() {}),
+		Reader: r.Reader, key: key, progress: newProgress(r.Context, id),
+		feed: store.NewFeed(r.Runs.Backend, key, hclog.NewNullLogger(), func() {}),
 	}
 	fed := inBackground(func() error { return f.feed.Run(ctx) })
-	r, err := f.follow(ctx)
+	ended, err := f.follow(ctx)
 	cancel()
 	<-fed
 	f.progress.end()
 	if err != nil {
 		return err
 	}
-	if err := print(r); err != nil || r.Status == run.Succeeded {
+	if err := print(ended); err != nil || ended.Status == run.Succeeded {
 		return err
 	}
-	return errors.New(endText(r) + failureText(c.Context, s, r))
+	return errors.New(endText(ended) + failureText(r.ctx(), r.Reader, ended))
 }
 
 // failureText says behind the end of a run what has failed of it first, and where its output
 // is, as far as that can be read.
-func failureText(ctx context.Context, s run.Store, r *run.Run) (text string) {
+func failureText(ctx context.Context, in *inspect.Reader, r *run.Run) (text string) {
 	if r.Steps == 0 || r.Status != run.Failed {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
-	if o, err := inspect.NewSnapshot(s).Steps.Overview(ctx, r.ID); err == nil {
-		if failed, err := failures(ctx, s, o, 1); err == nil && len(failed) > 0 {
+	if o, err := in.Steps.Overview(ctx, r.ID); err == nil {
+		if failed, err := failures(ctx, in, o, 1); err == nil && len(failed) > 0 {
 			text = "; " + failed[0].Text() + ": " + clean(firstLine(failed[0].Error))
 		}
 	}
-	if logged, err := hasLogs(ctx, s, r.ID); err == nil && logged {
+	if logged, err := hasLogs(ctx, in, r.ID); err == nil && logged {
 		text += fmt.Sprintf("; 'berth runs logs %s' has the output", r.ID)
 	}
 	return text
@@ -111,7 +113,7 @@ const (
 
 // follower follows one run until it has ended.
 type follower struct {
-	store    run.Store
+	*inspect.Reader
 	feed     *store.Feed
 	key      string // of the run: the feed has those that begin so as well
 	progress *progress
@@ -170,7 +172,7 @@ func (f *follower) text() string {
 
 // take takes what the feed delivered.
 func (f *follower) take(m store.FeedMessage) error {
-	gone := problem.New(problem.RunNotFound, "there is no run %q any more", f.key[len(f.store.Keys.Runs()):])
+	gone := problem.New(problem.RunNotFound, "there is no run %q any more", f.key[len(f.Runs.Keys.Runs()):])
 	if m.Snapshot != nil {
 		found := false
 		for _, kv := range m.Snapshot.KVs {
@@ -200,7 +202,7 @@ func (f *follower) take(m store.FeedMessage) error {
 }
 
 func (f *follower) decode(kv *mvccpb.KeyValue) error {
-	r, err := run.Decode(f.store.Keys, kv)
+	r, err := run.Decode(f.Runs.Keys, kv)
 	if err != nil {
 		return store.Problem("the run can't be read", err)
 	}
@@ -214,7 +216,7 @@ func (f *follower) lookUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	if f.now != nil && f.now.Status == run.Running && f.now.Steps > 0 {
-		if text, err := stepsLine(ctx, f.store, f.now.ID, f.progress.line); err == nil {
+		if text, err := stepsLine(ctx, f.Reader, f.now.ID, f.progress.line); err == nil {
 			f.steps = text
 		}
 		return
@@ -223,11 +225,11 @@ func (f *follower) lookUp(ctx context.Context) {
 	if f.now == nil || f.now.Status != run.Queued {
 		return
 	}
-	if all, err := f.store.Candidates(ctx); err == nil && len(all) == 0 {
+	if all, err := f.Runs.Candidates(ctx); err == nil && len(all) == 0 {
 		f.place = inspect.NoLeader
 		return
 	}
-	all, err := f.store.All(ctx)
+	all, err := f.Runs.All(ctx)
 	if err != nil {
 		return
 	}

@@ -34,18 +34,12 @@ With --coordinator it stands for the coordinator's part, too ('berth help
 coordinator'), and steps down before anything else when it stops.`,
 		Flags: append(config.Flags(config.Instance, config.State, config.Serve, config.Stand, config.Lead, config.Claims),
 			&cli.DurationFlag{Name: "drain-timeout", Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before a stop; 0 for none"}),
-		Action: serveSidecar,
+		Action: handle(serveSidecar),
 	}
 }
 
-func serveSidecar(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
+func serveSidecar(r *request) error {
+	c := r.Context
 	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Claims,
 		config.Instance, config.State, config.Serve, config.Stand, config.Lead)
 	if err != nil {
@@ -62,7 +56,7 @@ func serveSidecar(c *cli.Context) error {
 		return err
 	}
 	at := addressesOf(s, server)
-	if err := p.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
+	if err := r.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
 		return err
 	}
 	var st *standing

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/config"
-	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -60,18 +60,12 @@ others stand by. TERM or INT: ends the look under way. A second one does not wai
 		Flags: slices.Concat(config.Flags(config.Instance), healthFlags(), []cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
 		}),
-		Action: sourceRun,
+		Action: handle(sourceRun),
 	}
 }
 
-func sourceRun(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
+func sourceRun(q *request) error {
+	c := q.Context
 	if c.String("file") == "" {
 		return usagef("berth source run needs --file, with a name or - for stdin")
 	}
@@ -105,7 +99,7 @@ func sourceRun(c *cli.Context) error {
 	if err != nil {
 		return errors.Join(err, r.stop())
 	}
-	return errors.Join(sourceUntilAsked(p, r, sourcesRecord{
+	return errors.Join(sourceUntilAsked(q.printer, r, sourcesRecord{
 		PID: os.Getpid(), Host: hostName(s), Source: spec.Name, Instance: r.source.Instance(), HTTP: health.url(),
 	}), health.close())
 }
@@ -201,38 +195,31 @@ func sourceListCommand() *cli.Command {
 		Description: "LISTED is how many items there were, NEW how many of them became runs, and REFUSED how\n" +
 			"many can't. KNOWN is how many ids are remembered. A look that changes nothing is told\n" +
 			"of every 10 seconds.",
-		Action: sourceList,
+		Action: onEtcd(sourceList),
 	}
 }
 
-func sourceList(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func sourceList(r *request) error {
+	all, err := sourcesOf(r).All(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		all, err := sourcesOf(s).All(c.Context)
-		if err != nil {
-			return err
-		}
-		list := sidecar.List[sidecar.Source]{Items: []sidecar.Source{}}
-		var bad []error
-		for _, o := range all {
-			list.Items = append(list.Items, sidecar.SourceOf(o))
-			bad = append(bad, o.Bad...)
-		}
-		if err := p.print(list, func(out *page) { sourceTable(out, list.Items) }); err != nil || len(bad) == 0 {
-			return err
-		}
-		return problem.New(problem.CorruptValue, "what is known of sources can't all be read: %w", errors.Join(bad...))
-	})
+	list := inspect.List[sidecar.Source]{Items: []sidecar.Source{}}
+	var bad []error
+	for _, o := range all {
+		list.Items = append(list.Items, sidecar.SourceOf(o))
+		bad = append(bad, o.Bad...)
+	}
+	if err := r.print(list, func(out *page) { sourceTable(out, list.Items) }); err != nil || len(bad) == 0 {
+		return err
+	}
+	return problem.New(problem.CorruptValue, "what is known of sources can't all be read: %w", errors.Join(bad...))
 }
 
 // sourcesOf is the store of sources, on the same connection.
-func sourcesOf(s run.Store) source.Store { return source.Store{Backend: s.Backend, Keys: s.Keys} }
+func sourcesOf(r *request) source.Store {
+	return source.Store{Backend: r.Runs.Backend, Keys: r.Runs.Keys}
+}
 
 func sourceTable(out *page, all []sidecar.Source) {
 	var rows [][]string
@@ -275,44 +262,34 @@ func sourceWakeCommand() *cli.Command {
 		Description: "If a look is under way, another one follows it. With --wait it tells what the look\n" +
 			"came to, and exits with 1 if it has failed.",
 		Flags:  []cli.Flag{&cli.BoolFlag{Name: "wait", Usage: "wait until it has looked"}},
-		Action: sourceWake,
+		Action: onEtcd(sourceWake, sourceArgument),
 	}
 }
 
-func sourceWake(c *cli.Context) error {
-	given, err := args(c, "the name of a source")
+func sourceWake(r *request) error {
+	name := r.args[0]
+	wish, err := sourcesOf(r).Wake(r.ctx(), name)
+	if err != nil || !r.Bool("wait") {
+		return err
+	}
+	look, err := sourcesOf(r).Await(r.ctx(), name, wish)
 	if err != nil {
 		return err
 	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	name := given[0]
-	return connectRuns(c, func(s run.Store) error {
-		wish, err := sourcesOf(s).Wake(c.Context, name)
-		if err != nil || !c.Bool("wait") {
-			return err
-		}
-		look, err := sourcesOf(s).Await(c.Context, name, wish)
-		if err != nil {
-			return err
-		}
-		record := sidecar.SourceLookOf(look)
-		if err := p.print(record, func(out *page) {
-			if look.Error != "" {
-				out.line("%s", lookText(&record))
-				return
-			}
-			out.line("%d listed, %d new, %d refused; %s", look.Listed, look.Submitted, look.Refused, lookText(&record))
-		}); err != nil {
-			return err
-		}
+	record := sidecar.SourceLookOf(look)
+	if err := r.print(record, func(out *page) {
 		if look.Error != "" {
-			return status(problem.ExitFailure)
+			out.line("%s", lookText(&record))
+			return
 		}
-		return nil
-	})
+		out.line("%d listed, %d new, %d refused; %s", look.Listed, look.Submitted, look.Refused, lookText(&record))
+	}); err != nil {
+		return err
+	}
+	if look.Error != "" {
+		return status(problem.ExitFailure)
+	}
+	return nil
 }
 
 func sourceDeleteCommand() *cli.Command {
@@ -322,12 +299,6 @@ func sourceDeleteCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: "Its runs stay. If it is run again, what is listed then is submitted; an item whose run\n" +
 			"is still there gets no other.",
-		Action: func(c *cli.Context) error {
-			given, err := args(c, "the name of a source")
-			if err != nil {
-				return err
-			}
-			return connectRuns(c, func(s run.Store) error { return sourcesOf(s).Delete(c.Context, given[0]) })
-		},
+		Action: onEtcd(func(r *request) error { return sourcesOf(r).Delete(r.ctx(), r.args[0]) }, sourceArgument),
 	}
 }

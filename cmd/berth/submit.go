@@ -95,33 +95,37 @@ func submit(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return connectRuns(c, func(s run.Store) error {
-		r, created, err := asked.submit(c.Context, s)
-		if err != nil {
+	r := &request{Context: c, printer: p}
+	return r.connect(func() error { return asked.queue(r) })
+}
+
+// queue puts the run into the queue, prints its id, and waits for it if that is wanted.
+func (a *asked) queue(r *request) error {
+	one, created, err := a.submit(r.ctx(), r.Reader)
+	if err != nil {
+		return err
+	}
+	if !created {
+		r.say("run %s was submitted before; it is %s", one.ID, one.Status)
+	}
+	show := func(one *run.Run) error {
+		return r.print(inspect.RunOf(one), func(out *page) { out.line("%s", one.ID) })
+	}
+	if !r.Bool("wait") {
+		return show(one)
+	}
+	if r.format == "table" { // the id is of use while it runs
+		if err := show(one); err != nil {
 			return err
 		}
-		if !created {
-			say(c, "run %s was submitted before; it is %s", r.ID, r.Status)
-		}
-		show := func(r *run.Run) error {
-			return p.print(inspect.RunOf(r), func(out *page) { out.line("%s", r.ID) })
-		}
-		if !c.Bool("wait") {
-			return show(r)
-		}
-		if p.format == "table" { // the id is of use while it runs
-			if err := show(r); err != nil {
-				return err
+		show = func(one *run.Run) error {
+			if one.Status == run.Succeeded { // or it is an error
+				r.say("%s", endText(one))
 			}
-			show = func(r *run.Run) error {
-				if r.Status == run.Succeeded { // or it is an error
-					say(c, "%s", endText(r))
-				}
-				return nil
-			}
+			return nil
 		}
-		return awaitRun(c, s, r.ID, show)
-	})
+	}
+	return awaitRun(r, one.ID, show)
 }
 
 // asked is what is submitted.
@@ -136,11 +140,11 @@ type asked struct {
 }
 
 // submit puts it into the queue. Created tells whether it was not there before.
-func (a *asked) submit(ctx context.Context, s run.Store) (r *run.Run, created bool, err error) {
+func (a *asked) submit(ctx context.Context, in *inspect.Reader) (r *run.Run, created bool, err error) {
 	if a.graph == nil {
-		r, created, err = s.Submit(ctx, a.id, a.spec)
+		r, created, err = in.Runs.Submit(ctx, a.id, a.spec)
 	} else {
-		r, created, err = inspect.NewSnapshot(s).Steps.Submit(ctx, s, a.id, a.spec, a.graph)
+		r, created, err = in.Steps.Submit(ctx, in.Runs, a.id, a.spec, a.graph)
 	}
 	if err != nil && a.placed != nil {
 		err = a.placed(err)

@@ -6,11 +6,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func verifyCommand() *cli.Command {
@@ -23,7 +23,7 @@ func verifyCommand() *cli.Command {
 			"value can be read. Claims and waiters of instances that are not seen are listed:\n" +
 			"they end with their leases, and only one whose lease etcd does not have is a\n" +
 			"violation. Exits with 1 if something is not so. Changes nothing.",
-		Action: verify,
+		Action: onEtcd(verify),
 	}
 }
 
@@ -50,29 +50,29 @@ type orphanedRecord struct {
 }
 
 // orphanedOf finds what no instance owns that is seen, and what of that would never end.
-func orphanedOf(c *cli.Context, o *operator, holders []pool.HolderStatus, waiters []pool.WaiterStatus) ([]orphanedRecord, []pool.Violation, error) {
-	seen, err := seenInstances(c.Context, o)
+func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterStatus) ([]orphanedRecord, []pool.Violation, error) {
+	seen, err := seenInstances(r)
 	if err != nil {
-		say(c, "warning: %v", err)
+		r.say("warning: %v", err)
 	}
 	all := []orphanedRecord{}
 	var leases []store.LeaseID
 	for _, h := range holders {
 		if !seen[h.Host+"/"+h.Instance] && h.Host != "" && h.Bind != run.BindBridge {
-			all = append(all, orphanedRecord{Claim: h.Claim, State: sidecar.StateHeld, Host: h.Host, Instance: h.Instance})
+			all = append(all, orphanedRecord{Claim: h.Claim, State: inspect.ClaimHeld, Host: h.Host, Instance: h.Instance})
 			leases = append(leases, h.Lease)
 		}
 	}
 	for _, w := range waiters {
 		if !seen[w.Host+"/"+w.Instance] {
-			all = append(all, orphanedRecord{Claim: w.Claim, State: sidecar.StateWaiting, Host: w.Host, Instance: w.Instance})
+			all = append(all, orphanedRecord{Claim: w.Claim, State: inspect.ClaimWaiting, Host: w.Host, Instance: w.Instance})
 			leases = append(leases, w.Lease)
 		}
 	}
 	if len(leases) == 0 {
 		return all, nil, nil
 	}
-	ends, err := o.LeaseEnds(c.Context, leases)
+	ends, err := r.LeaseEnds(r.ctx(), leases)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,47 +80,38 @@ func orphanedOf(c *cli.Context, o *operator, holders []pool.HolderStatus, waiter
 	for i, id := range leases {
 		left, known := ends[id]
 		switch {
-		case left > 0 && all[i].State == sidecar.StateHeld:
+		case left > 0 && all[i].State == inspect.ClaimHeld:
 			all[i].Expires = text.About(left)
 		case known && left == 0 && id != 0: // on no lease it is a violation anyway
 			ended = append(ended, id)
 		}
 	}
 	slices.Sort(ended)
-	stuck, err := o.Stuck(c.Context, slices.Compact(ended))
+	stuck, err := r.Stuck(r.ctx(), slices.Compact(ended))
 	return all, stuck, err
 }
 
-func verify(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
-	}
-	p, err := printerOf(c)
+func verify(r *request) error {
+	all, err := r.read(r.ctx())
 	if err != nil {
 		return err
 	}
-	return connect(c, func(o *operator) error {
-		r, err := o.read(c.Context)
-		if err != nil {
-			return err
-		}
-		holders, waiters := r.Claims()
-		orphaned, stuck, err := orphanedOf(c, o, holders, waiters)
-		if err != nil {
-			return err
-		}
-		found := verifyRecord{
-			Revision: r.Revision(), Pools: len(r.Pools()), Claims: len(holders), Waiting: len(waiters),
-			Violations: append(append([]pool.Violation{}, r.Verify()...), stuck...), Orphaned: orphaned,
-		}
-		if err := p.print(found, func(out *page) { verifyText(out, found) }); err != nil {
-			return err
-		}
-		if len(found.Violations) > 0 {
-			return status(problem.ExitFailure)
-		}
-		return nil
-	})
+	holders, waiters := all.Claims()
+	orphaned, stuck, err := orphanedOf(r, holders, waiters)
+	if err != nil {
+		return err
+	}
+	found := verifyRecord{
+		Revision: all.Revision(), Pools: len(all.Pools()), Claims: len(holders), Waiting: len(waiters),
+		Violations: append(append([]pool.Violation{}, all.Verify()...), stuck...), Orphaned: orphaned,
+	}
+	if err := r.print(found, func(out *page) { verifyText(out, found) }); err != nil {
+		return err
+	}
+	if len(found.Violations) > 0 {
+		return status(problem.ExitFailure)
+	}
+	return nil
 }
 
 func verifyText(out *page, r verifyRecord) {
@@ -128,7 +119,7 @@ func verifyText(out *page, r verifyRecord) {
 	for _, o := range r.Orphaned {
 		what := "is held by " + o.Host + "/" + o.Instance + ", which is not seen: its slots are free when its lease ends"
 		switch {
-		case o.State == sidecar.StateWaiting:
+		case o.State == inspect.ClaimWaiting:
 			what = "waits for " + o.Host + "/" + o.Instance + ", which is not seen"
 		case o.Expires != "":
 			what += ", in " + o.Expires

@@ -18,7 +18,6 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
-	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
@@ -69,8 +68,8 @@ what runs to the next worker of this name.`,
 }
 
 func work(c *cli.Context) error {
-	if _, err := args(c); err != nil {
-		return err
+	if c.Args().Present() {
+		return group(c) // it has commands, too
 	}
 	p, err := printerOf(c)
 	if err != nil {
@@ -255,7 +254,7 @@ func workerControlCommands() []*cli.Command {
 		return &cli.Command{
 			Name: verb, Usage: usage, ArgsUsage: "HOST/INSTANCE", Description: description,
 			Flags:  []cli.Flag{reason},
-			Action: func(c *cli.Context) error { return workerControl(c, verb) },
+			Action: handle(func(r *request) error { return workerControl(r, verb) }, argument{name: "a worker"}),
 		}
 	}
 	return []*cli.Command{
@@ -266,30 +265,22 @@ func workerControlCommands() []*cli.Command {
 	}
 }
 
-func workerControl(c *cli.Context, verb string) error {
-	given, err := args(c, "a worker")
-	if err != nil {
-		return err
-	}
-	id, err := step.ParseWorkerID(given[0])
+func workerControl(r *request, verb string) error {
+	id, err := step.ParseWorkerID(r.args[0])
 	if err != nil {
 		return usagef("%s", problem.New(problem.Invalid, "%w", err))
 	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	by := step.WorkerState{By: "an operator", Reason: c.String("reason")}
+	by := step.WorkerState{By: "an operator", Reason: r.String("reason")}
 	if u, err := user.Current(); err == nil {
 		by.By = u.Username
 	}
 	by.From, _ = os.Hostname()
-	return connectRuns(c, func(s run.Store) error {
-		w, changed, err := sidecar.ControlWorker(c.Context, inspect.NewSnapshot(s), verb, id, by)
+	return r.connect(func() error {
+		w, changed, err := sidecar.ControlWorker(r.ctx(), r.Reader, verb, id, by)
 		if err != nil {
 			return err
 		}
-		return p.print(w, func(out *page) {
+		return r.print(w, func(out *page) {
 			line := "worker " + id.String() + " is " + w.State
 			if !changed {
 				line += " already"
@@ -321,35 +312,27 @@ of one of which everything was stopped besides. ACTIVE is how many step instance
 those that it can have at a time. One that is gone is listed while something is its own
 still, since a worker of the same host and name that starts by then finds it again; or while
 it is not to work when it comes back.`,
-		Action: workerList,
+		Action: handle(workerList, argument{name: "a worker", optional: true}),
 	}
 }
 
 // listedWorker is a worker, with what it has if that was asked for.
 type listedWorker struct {
-	sidecar.Worker
-	Instances []sidecar.StepInstance `json:"instances,omitempty"`
+	inspect.Worker
+	Instances []inspect.StepInstance `json:"instances,omitempty"`
 }
 
-func workerList(c *cli.Context) error {
+func workerList(r *request) error {
 	which := ""
-	if c.Args().Present() {
-		given, err := args(c, "a worker")
-		if err != nil {
-			return err
-		}
-		which = given[0]
+	if len(r.args) > 0 {
+		which = r.args[0]
 	}
 	host, instance, one := strings.Cut(which, "/")
 	if which != "" && host == "" || one && instance == "" || strings.Contains(instance, "/") {
 		return usagef("%q is no worker: it is HOST or HOST/INSTANCE, as 'berth worker list' has them", which)
 	}
-	p, err := printerOf(c)
-	if err != nil {
-		return err
-	}
-	return connectRuns(c, func(s run.Store) error {
-		f, err := inspect.NewSnapshot(s).Fleet(c.Context)
+	return r.connect(func() error {
+		f, err := r.Fleet(r.ctx())
 		if err != nil {
 			return err
 		}
@@ -363,11 +346,11 @@ func workerList(c *cli.Context) error {
 			if len(workers) == 0 && len(f.Bad) == 0 {
 				return problem.New(problem.NotFound, "there is no worker %s: 'berth worker list' lists the workers", which)
 			}
-			if err := addExecuted(c.Context, s, host, workers); err != nil {
+			if err := addExecuted(r, host, workers); err != nil {
 				return err
 			}
 		}
-		if err := p.print(sidecar.List[listedWorker]{Items: workers}, func(out *page) { workersText(out, workers) }); err != nil {
+		if err := r.print(inspect.List[listedWorker]{Items: workers}, func(out *page) { workersText(out, workers) }); err != nil {
 			return err
 		}
 		return unreadableFleet(f)
@@ -375,8 +358,8 @@ func workerList(c *cli.Context) error {
 }
 
 // addExecuted adds what the workers of a host have now.
-func addExecuted(ctx context.Context, s run.Store, host string, workers []listedWorker) error {
-	executed, err := inspect.NewSnapshot(s).Steps.Executed(ctx, host)
+func addExecuted(r *request, host string, workers []listedWorker) error {
+	executed, err := r.Steps.Executed(r.ctx(), host)
 	if err != nil {
 		return err
 	}
@@ -429,4 +412,4 @@ func workersText(out *page, workers []listedWorker) {
 }
 
 // instanceName names an instance in its run.
-func instanceName(i sidecar.StepInstance) string { return i.Step + "[" + strconv.Itoa(i.Index) + "]" }
+func instanceName(i inspect.StepInstance) string { return i.Step + "[" + strconv.Itoa(i.Index) + "]" }
