@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
@@ -46,17 +47,20 @@ type api struct {
 type session struct {
 	client  *berth.Client
 	reader  *inspect.Reader
-	holders *holders
-	runs    *executors
-	hub     *server.Hub
-	shown   *ui.Session // what the pages show
+	holders *claims.Holders
+	procs   *claims.Watcher
+	// hasEnded is [claims.Holders.HasEnded].
+	hasEnded func(id string, fence int64) bool
+	runs     *executors
+	hub      *server.Hub
+	shown    *ui.Session // what the pages show
 	// runStreams holds one for each stream of a run's events that is open.
 	runStreams chan struct{}
 }
 
-func newSession(client *berth.Client, hs *holders, xs *executors, h *server.Hub) *session {
+func newSession(client *berth.Client, hs *claims.Holders, procs *claims.Watcher, xs *executors, h *server.Hub) *session {
 	return &session{
-		client: client, reader: &inspect.Reader{Source: client, Runs: xs.store, Steps: xs.steps}, holders: hs, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
+		client: client, reader: &inspect.Reader{Source: client, Runs: xs.store, Steps: xs.steps}, holders: hs, procs: procs, hasEnded: hs.HasEnded, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
 		shown: &ui.Session{Client: client, Runs: xs.store, Steps: xs.steps},
 	}
 }

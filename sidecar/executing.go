@@ -275,7 +275,7 @@ func (x *executors) held(id string, fence int64) (*executor, error) {
 		}
 		return e, nil
 	}
-	if why := x.ended.why(attempt(id, fence), x.clock.Now()); why != nil {
+	if why := x.ended.Why(attempt(id, fence), x.clock.Now()); why != nil {
 		return nil, why
 	}
 	return nil, nil

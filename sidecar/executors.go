@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/claims"
 )
 
 // runLease is the duration of the leases by which executors are seen to live: how
@@ -31,7 +32,7 @@ type executors struct {
 	ofSteps *runMetrics // of step instances
 	store   run.Store
 	steps   step.Store
-	files   bindFiles
+	files   claims.Files
 	// host and instance are this server's.
 	host, instance string
 	// room finds room for a key, takeOver takes over a claim, claim makes one, hasPool
@@ -51,7 +52,7 @@ type executors struct {
 	byID   map[string]*executor
 	starts map[string]chan struct{} // that are under way; closed at the end
 	doubts []doubt
-	ended  endedLog // by id and fence
+	ended  claims.EndedLog // by id and fence
 	closed bool
 }
 
@@ -96,7 +97,7 @@ func newExecutors(cfg *Config, client *berth.Client, m *metrics) *executors {
 		clock: lease.BootClock(), log: cfg.Logger, metrics: m.runs, ofSteps: m.steps, host: client.Host(), instance: client.Instance(),
 		store: run.Store{Backend: backend, Keys: keys, Journal: journal},
 		steps: step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
-		files: newFiles(cfg.Options.StateDir, cfg.Options.Instance, runFolder, cfg.Logger),
+		files: claims.NewFiles(cfg.Options.StateDir, cfg.Options.Instance, "runs", cfg.Logger),
 		room: func(ctx context.Context) (room, error) {
 			r, err := client.ReserveKey(ctx, runLease)
 			if err != nil {
@@ -111,7 +112,7 @@ func newExecutors(cfg *Config, client *berth.Client, m *metrics) *executors {
 }
 
 func (x *executors) init() {
-	x.byID, x.starts, x.ended = map[string]*executor{}, map[string]chan struct{}{}, newEndedLog()
+	x.byID, x.starts, x.ended = map[string]*executor{}, map[string]chan struct{}{}, claims.NewEndedLog()
 	x.quit, x.abandon = context.WithCancel(context.Background())
 }
 
@@ -165,7 +166,7 @@ func (x *executors) save(e *executor) {
 		return
 	}
 	e.saved = true
-	if err := x.files.save(fileOf(e.id), e.fence, binding{ttl: e.ttl}, validity{}); err != nil {
+	if err := x.files.SaveTTL(fileOf(e.id), e.fence, e.ttl); err != nil {
 		x.log.Error("the ttl of an executor can't be kept; after a restart it would be the default",
 			keyRun, e.id, keyDuration, e.ttl, keyError, err)
 	}
@@ -192,10 +193,10 @@ func (x *executors) drop(e *executor) {
 		delete(x.byID, e.id)
 	}
 	if e.saved {
-		x.files.remove(fileOf(e.id))
+		x.files.Remove(fileOf(e.id))
 	}
 	if e.why != nil {
-		x.ended.add(attempt(e.id, e.fence), e.fence, e.why, x.clock.Now())
+		x.ended.Add(attempt(e.id, e.fence), e.fence, e.why, x.clock.Now())
 	}
 }
 
@@ -295,9 +296,9 @@ func (x *executors) resume(rooms []*berth.KeyReservation, claims []*berth.Claim)
 			e.room = &claimRoom{x: x, claim: c, key: r}
 			delete(claimOf, holder)
 		}
-		bind, saved := x.files.load(fileOf(id), e.fence)
+		ttl, saved := x.files.LoadTTL(fileOf(id), e.fence)
 		if e.saved = saved; saved {
-			e.ttl = bind.ttl
+			e.ttl = ttl
 		}
 		_, _ = x.add(e) // there is no other
 	}
@@ -305,7 +306,7 @@ func (x *executors) resume(rooms []*berth.KeyReservation, claims []*berth.Claim)
 		x.log.Info("giving back the slots of a run that has ended", keyRun, c.Holder.Run, keyClaim, c.ID)
 		(&claimRoom{x: x, claim: c}).Release()
 	}
-	x.files.sweep(func(id string) bool { return held[id] })
+	x.files.Sweep(func(id string) bool { return held[id] })
 }
 
 // follow writes what happens to claims that carry a run among the run's events,

@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -44,7 +45,7 @@ func (x *executors) run(ctx context.Context) {
 	var apart sync.WaitGroup
 	defer apart.Wait()
 	apart.Go(func() { x.compare(ctx) })
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(grace.Look)
 	defer tick.Stop()
 	for {
 		select {

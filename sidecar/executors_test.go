@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -159,11 +160,11 @@ func TestAnExecutorThatIsNotHeardOfWithinItsTTLIsLost(t *testing.T) {
 			s.admitted(id)
 			fences[id] = s.begin(id, "", ttl).fence
 		}
-		pass(MinRunTTL - lookEvery)
+		pass(MinRunTTL - grace.Look)
 		if !s.alive("short") {
 			t.Error("the short one is lost before its time")
 		}
-		pass(3 * lookEvery)
+		pass(3 * grace.Look)
 		if s.alive("short") || !s.alive("silent") {
 			t.Error("the short one is alive, or another one is not")
 		}
@@ -370,7 +371,7 @@ func TestWhatNobodyAsksAboutIsSwept(t *testing.T) {
 		if _, err := s.store.Cancel(s.t.Context(), "canceled", "", false); err != nil {
 			t.Fatal(err)
 		}
-		pass(sweepEvery + lookEvery)
+		pass(sweepEvery + grace.Look)
 		for id, want := range map[string]bool{"canceled": false, "kept": true, "another": true, "stray": false} {
 			if s.alive(id) != want {
 				t.Errorf("%s: alive is %t", id, !want)

@@ -4,88 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-	"slices"
-	"strings"
 	"testing"
-	"time"
-
-	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/lease"
 )
-
-func FuzzDecodeBinding(f *testing.F) {
-	for _, b := range []binding{
-		{}, byLease, {ttl: time.Minute}, {proc: processID{pid: 7, start: 12, boot: "abcdef01"}},
-		{ttl: MaxTTL, proc: processID{pid: 1, boot: "x"}}, {lease: true, proc: processID{pid: 1, start: 1, boot: "x"}},
-		{lease: true, asker: "me"}, {proc: processID{pid: 1, boot: "x"}, onlyKill: true, asker: "<\u2028>"},
-	} {
-		f.Add(b.encode())
-	}
-	f.Add(`{"v":2}`)
-	f.Add(`{"v":1,"ttl":"1ms"}`)
-	f.Add(`{"v":1,"pid":1}`)
-	f.Add(`{"v":1} {}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		b, err := decodeBinding(text)
-		if err != nil {
-			return
-		}
-		again, err := decodeBinding(b.encode())
-		if err != nil || again != b {
-			t.Errorf("%q is %+v, and that is %+v, %v", text, b, again, err)
-		}
-		if b.ttl != 0 && (b.ttl < MinTTL || b.ttl > MaxTTL) || b.proc.pid < 0 {
-			t.Errorf("%q is taken as %+v", text, b)
-		}
-	})
-}
-
-func FuzzDecodeBindFile(f *testing.F) {
-	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":"{\"v\":1,\"ttl\":\"lease\"}"}`))
-	f.Add([]byte(`{"v":1,"claim":"mine","fence":8,"bind":"{\"v\":1}"}`))
-	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":""}`))
-	f.Add([]byte(`{"v":1,"claim":"mi`))
-	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":"{\"v\":1}","lease":9,"sent":12,"ttl":5000000000}`))
-	f.Add([]byte(`{"v":1,"claim":"mine","fence":7,"bind":"{\"v\":1}","lease":9}`))
-	f.Add([]byte(``))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := decodeBindFile(data, "mine")
-		if err != nil {
-			return
-		}
-		if !bytes.Contains(data, []byte("mine")) && !bytes.Contains(data, []byte(`\u`)) {
-			t.Errorf("%q is taken as %+v", data, c)
-		}
-		if c.valid != (validity{}) && c.valid.check() != nil {
-			t.Errorf("%q is valid as %+v", data, c.valid)
-		}
-	})
-}
-
-func FuzzDecodeLeases(f *testing.F) {
-	f.Add([]byte(`{"v":1,"boot":"abcdef01","leases":[{"lease":7,"sent":12,"ttl":5000000000},{"lease":-8,"sent":-3,"ttl":1000000000}]}`))
-	f.Add([]byte(`{"v":2,"boot":"abcdef01","windows":{}}`))
-	f.Add([]byte(`{"v":1,"boot":"abcdef01","leases":[{"lease":7,"sent":9223372036854775807,"ttl":1}]}`))
-	f.Add([]byte(`{"v":1,"boot":"abcdef01","leases":[{"lease":7,"ttl":0}]} {}`))
-	f.Add([]byte(`{"v":1,"leases":[{}]}`))
-	f.Add([]byte(`{"v":1,"boot":"ab`))
-	f.Add([]byte(``))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		v, err := decodeLeases(data)
-		if err != nil {
-			return
-		}
-		for _, l := range v.Leases {
-			w := lease.NewWindow(l.Sent, l.TTL)
-			if l.Lease == 0 || w.Until() < w.Sent || w.StopAt() > w.Until() {
-				t.Errorf("%q is taken as %+v", data, l)
-			}
-		}
-		if again, err := decodeLeases(store.Encode(v)); err != nil || again.Boot != v.Boot || !slices.Equal(again.Leases, v.Leases) {
-			t.Errorf("%q is %+v, and that is %+v, %v", data, v, again, err)
-		}
-	})
-}
 
 // FuzzDecodeBody holds the decoder of bodies against package json: what it takes,
 // json takes as well and reads the same, and json read back is taken again.
@@ -190,23 +110,6 @@ func FuzzDecodeLimits(f *testing.F) {
 		strict.DisallowUnknownFields()
 		if err := strict.Decode(&want); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q is %+v, for json it is %+v, %v", body, got, want, err)
-		}
-	})
-}
-
-func FuzzParseProc(f *testing.F) {
-	f.Add([]byte("1 (a) b) c) S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0"))
-	f.Add([]byte("Name:\tx\nUid:\t1000\t0\t0\t0\n"))
-	f.Add([]byte(")"))
-	f.Add([]byte("Uid:"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		_, startErr := parseStart(data)
-		_, uidErr := parseUID(data)
-		if startErr == nil && !bytes.Contains(data, []byte(")")) || uidErr == nil && !bytes.Contains(data, []byte("Uid:")) {
-			t.Errorf("%q is taken", data)
-		}
-		if boot := parseBoot(data); len(boot) > 8 || strings.Contains(boot, "\n") && len(strings.TrimSpace(boot)) == 0 {
-			t.Errorf("a boot called %q", boot)
 		}
 	})
 }

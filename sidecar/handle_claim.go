@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -18,8 +20,13 @@ const claimsPath = "/v1/claims"
 // wanted is a request for a claim, checked, with what it is to be bound to.
 type wanted struct {
 	ClaimRequest
-	bind binding
-	proc *process
+	bind claims.Binding
+	proc *claims.Process
+}
+
+// life is how the holder says that it lives.
+func (r *ClaimRequest) life() claims.Life {
+	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill, Asker: r.Asker}
 }
 
 // claim answers POST /v1/claims.
@@ -36,18 +43,18 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 	asking := ctx
 	ctx, wait, err := a.waits.enter(ctx, w.ID)
 	if err != nil {
-		w.proc.close()
+		w.proc.Close()
 		return nil, err
 	}
 	// Who releases the claim finds the wait, or its holder.
 	defer a.waits.leave(wait)
 	claim, err := a.take(ctx, s, w, wait)
 	if err != nil {
-		w.proc.close()
+		w.proc.Close()
 		return nil, err
 	}
-	h := s.holders.add(claim, w.bind, w.proc)
-	if err := s.holders.record(h); err != nil {
+	h := s.holders.Add(claim, w.bind, w.proc)
+	if err := s.holders.Record(h); err != nil {
 		return nil, err
 	}
 	if claim.Context().Err() != nil { // lost, revoked or released at once
@@ -56,9 +63,9 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 		}
 		return nil, problem.New(problem.ClaimCanceled, "claim %q was released as soon as it was granted", w.ID)
 	}
-	s.holders.reported(h)
-	a.ifUnread(asking, func() { s.holders.unheard(h, req.ID != "") })
-	return outputOf(s.holders.answer(h, begun), nil)
+	s.holders.Reported(h)
+	a.ifUnread(asking, func() { s.holders.Unread(h, req.ID != "") })
+	return outputOf(heldClaim(s.holders.View(h), begun), nil)
 }
 
 // want checks a request, and finds the process that it names.
@@ -73,39 +80,37 @@ func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
 		}
 	}
 	var err error
-	if w.bind, err = bindingOf(req); err != nil {
+	if w.bind, err = claims.BindingOf(req.life()); err != nil {
 		return nil, err
 	}
-	if req.ID == "" && req.PID == 0 && !w.bind.lease && w.bind.ttl == 0 {
-		return nil, problem.Field("ttl", "0s needs an id: if the answer were lost, nobody could find the claim again to release it. Choose an id, or a ttl of %s to %s", MinTTL, MaxTTL)
+	if req.ID == "" && req.PID == 0 && w.bind.Untimed() {
+		return nil, problem.Field("ttl", "0s needs an id: if the answer were lost, nobody could find the claim again to release it. Choose an id, or a ttl of %s to %s", claims.MinTTL, claims.MaxTTL)
 	}
 	if w.proc, err = s.openProcess(ctx, req.PID); err != nil {
 		return nil, err
 	}
-	if w.proc != nil {
-		w.bind.proc = w.proc.id
-	}
+	w.bind = w.bind.To(w.proc)
 	return w, nil
 }
 
 // openProcess finds the process that a request names, if it names one.
-func (s *session) openProcess(ctx context.Context, pid int) (*process, error) {
+func (s *session) openProcess(ctx context.Context, pid int) (*claims.Process, error) {
 	if pid == 0 {
 		return nil, nil
 	}
-	if err := checkPID(pid); err != nil {
+	if err := claims.CheckPID(pid); err != nil {
 		return nil, err
 	}
 	who, local := server.PeerOf(ctx)
 	if !local {
 		return nil, checkOwner(who, local, pid, 0)
 	}
-	p, err := s.holders.procs.open(pid)
+	p, err := s.procs.Open(pid)
 	if err != nil {
 		return nil, noProcess(pid, err)
 	}
-	if err := checkOwner(who, local, pid, p.owner); err != nil {
-		p.close()
+	if err := checkOwner(who, local, pid, p.Owner()); err != nil {
+		p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -117,7 +122,7 @@ func (a *api) take(ctx context.Context, s *session, w *wanted, wait *wait) (*ber
 	a.metrics.waits.Inc()
 	defer a.metrics.waits.Dec()
 	if w.proc != nil {
-		w.proc.notify(func() {
+		w.proc.Notify(func() {
 			a.waits.end(wait, problem.Field("pid", "process %d has ended while its claim waited", w.PID))
 		})
 	}
@@ -134,7 +139,7 @@ func (a *api) take(ctx context.Context, s *session, w *wanted, wait *wait) (*ber
 func (w *wanted) options() []berth.ClaimOption {
 	opts := []berth.ClaimOption{
 		berth.WithID(w.ID), berth.WithPriority(w.Priority), berth.WithRun(w.RunID, w.StepKey),
-		berth.WithPID(w.PID), berth.WithLabels(w.Labels), berth.WithBind(w.bind.encode()),
+		berth.WithPID(w.PID), berth.WithLabels(w.Labels), berth.WithBind(w.bind.Encode()),
 	}
 	if w.Wait != nil {
 		opts = append(opts, berth.WithWait(time.Duration(*w.Wait)))
@@ -162,4 +167,68 @@ func (a *api) registerClaims(h huma.API) {
 	op = operation(h, "release-claim", http.MethodDelete, claimsPath+"/{id}", tag, "Release a claim")
 	op.Description = "Answers when the slots are free. A claim that there is not is released already."
 	handle(a, h, op, a.releaseClaim)
+}
+
+// checkFence refuses what no claim has.
+func checkFence(fence int64) error {
+	if fence < 0 {
+		return problem.Field("fence", "%d is no fence: send the one that the claim was answered with", fence)
+	}
+	return nil
+}
+
+// checkOwner refuses to bind to a process that is none of the asking user's.
+func checkOwner(who server.Peer, local bool, pid int, owner uint32) error {
+	switch {
+	case !local:
+		return problem.Field("pid", "a process can be named over the unix socket only, where the system tells who asks")
+	case !who.Known:
+		return problem.Field("pid", "this system does not tell who asks")
+	case who.UID != 0 && who.UID != owner:
+		e := problem.New(problem.Forbidden, "process %d belongs to another user", pid)
+		e.Field = "pid"
+		return e
+	}
+	return nil
+}
+
+// noProcess is the problem of a pid that nobody has.
+func noProcess(pid int, err error) error {
+	if errors.Is(err, claims.ErrNoProcess) {
+		return problem.Field("pid", "there is no process %d", pid)
+	}
+	return problem.Field("pid", "process %d can't be watched: %w", pid, err)
+}
+
+// clockError is the part of a time by which two clocks may differ that measure it: see
+// docs/guarantees.md.
+const clockError = 50
+
+// validFor returns for how many milliseconds from the sending of a request its sender
+// may rely on what is valid for some time from now on. The request was begun then, so
+// what was waited since counts, less what the sender's clock may have missed of it.
+func validFor(begun, now time.Time, left time.Duration) int64 {
+	waited := max(0, now.Sub(begun))
+	return (waited - waited/clockError + left).Milliseconds()
+}
+
+// heldClaim is a claim as its holder is told about it. The request that it answers was
+// begun then: what is valid counts from there.
+func heldClaim(v claims.View, begun time.Time) Claim {
+	c := Claim{
+		ID: v.Claim.ID, State: StateHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
+		Fence: v.Claim.Fence(), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: Duration(v.Lease),
+		TTL: (*Duration)(v.TTL), TrustedFor: new(int64),
+	}
+	c.SetHolder(v.Claim.Holder)
+	c.PID = v.PID
+	if v.Releasing {
+		c.State = StateReleasing
+	}
+	if v.Left > 0 {
+		c.TrustedUntil = v.At.Add(v.Left)
+		*c.TrustedFor = validFor(begun, v.At, v.Left)
+		c.Grace = v.Grace.Milliseconds()
+	}
+	return c
 }

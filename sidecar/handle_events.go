@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -63,10 +64,10 @@ func (s *session) hello(in *eventsInput) []Event {
 	if in.Claim == "" {
 		return []Event{hello}
 	}
-	h, err := s.holders.find(in.Claim)
+	h, err := s.holders.Find(in.Claim)
 	switch {
 	case err != nil:
-		why := problemError(err)
+		why := problem.Of(err)
 		hello.State = "ended"
 		return []Event{hello, {Type: EventClaimEnded, Claim: in.Claim, Code: string(why.Code), Reason: why.Error()}}
 	case h != nil:
@@ -102,7 +103,7 @@ func messageOf(ev Event) server.Message {
 type source func(ctx context.Context) (<-chan pool.Event, error)
 
 // relay hands events to a hub. What becomes of claims after they have waited is published
-// by their [holders].
+// by their [claims.Holders].
 func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error) {
 	events, err := subscribe(ctx)
 	if err != nil {
@@ -131,6 +132,22 @@ func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error
 // noticeOf is an event for the streams of its claim and of its pools.
 func noticeOf(ev Event) server.Notice {
 	return server.Notice{Event: ev.Type, Topic: ev.Claim, Tags: ev.Pools, Data: ev}
+}
+
+// publish makes a function that publishes what happens to claims.
+func publish(h *server.Hub) func(claims.Change) {
+	return func(c claims.Change) {
+		ev := Event{Claim: c.Claim, Pools: c.Pools}
+		switch c.Kind {
+		case claims.Granted:
+			ev.Type = EventClaimGranted
+		case claims.Ended:
+			ev.Type, ev.Code, ev.Reason = EventClaimEnded, string(c.Why.Code), c.Why.Error()
+		case claims.Released:
+			ev.Type = EventClaimReleased
+		}
+		h.Publish(noticeOf(ev))
+	}
 }
 
 // registerEvents registers the stream of events.

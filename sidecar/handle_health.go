@@ -57,7 +57,7 @@ func (a *api) readiness(ctx context.Context, _ *struct{}) (*output[Health], erro
 	}
 	if len(missing) == 0 {
 		h := Health{Status: "ready"}
-		if err := a.session.Load().holders.files.writable(); err != nil {
+		if err := a.session.Load().holders.Writable(); err != nil {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("state: %s", err))
 		}
 		return outputOf(h, nil)

@@ -7,6 +7,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/claims"
 )
 
 // idInput is the input of an endpoint of one claim.
@@ -21,31 +22,15 @@ func (a *api) getClaim(ctx context.Context, in *idInput) (*output[Claim], error)
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.holders.find(in.ID)
+	h, err := s.holders.Find(in.ID)
 	if err != nil {
 		return nil, err
 	}
 	if h != nil {
-		return outputOf(s.holders.answer(h, begun), nil)
+		return outputOf(heldClaim(s.holders.View(h), begun), nil)
 	}
 	why, err := s.why(ctx, in.ID)
 	return outputOf(why.Claim, err)
-}
-
-// find returns a holder, nil if there is none; an error says why its claim has
-// ended.
-func (hs *holders) find(id string) (*holder, error) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	h := hs.byID[id]
-	if h != nil && h.releasing {
-		return h, nil
-	}
-	_, err := hs.held(id)
-	if h == nil && problem.CodeOf(err) == problem.ClaimNotFound {
-		return nil, nil
-	}
-	return h, err
 }
 
 // whyClaim answers GET /v1/claims/{id}/why.
@@ -66,8 +51,8 @@ func (s *session) known(c Claim, begun time.Time) Claim {
 	if c.State != StateHeld || !s.owns(c) {
 		return c
 	}
-	if h, err := s.holders.find(c.ID); err == nil && h != nil && h.is(c.Fence) {
-		return s.holders.answer(h, begun)
+	if h, err := s.holders.Find(c.ID); err == nil && h != nil && h.Is(c.Fence) {
+		return heldClaim(s.holders.View(h), begun)
 	}
 	return c
 }
@@ -89,6 +74,11 @@ func (s *session) why(ctx context.Context, id string) (Why, error) {
 	return inspect.WhyOf(w), nil
 }
 
+// life is how the holder says that it lives.
+func (r *RenewRequest) life() claims.Life {
+	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill}
+}
+
 // renewClaim answers POST /v1/claims/{id}/renew.
 func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*output[Claim], error) {
 	begun := time.Now()
@@ -103,14 +93,14 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.holders.renew(in.ID, r, proc)
+	h, err := s.holders.Renew(in.ID, r.Fence, r.life(), proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
 		_, err = s.elsewhere(ctx, in.ID, r.Fence, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(s.holders.answer(h, begun), nil)
+	return outputOf(heldClaim(s.holders.View(h), begun), nil)
 }
 
 // elsewhere looks for a claim that no client holds here: it is not_holder if another
@@ -211,11 +201,11 @@ func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, er
 		}
 	}
 	for {
-		if found, err := s.holders.release(ctx, in.ID, in.Fence); found || waited {
+		if found, err := s.holders.Release(ctx, in.ID, in.Fence); found || waited {
 			return nil, err
 		}
 		own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
-		if err != nil || own == 0 || s.holders.hasEnded(in.ID, own) { // its slots are freed with its lease
+		if err != nil || own == 0 || s.hasEnded(in.ID, own) { // its slots are freed with its lease
 			return nil, err
 		}
 		if len(a.waits.of(in.ID)) == 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/claims"
 )
 
 // overTCP returns a client that the server knows nothing of.
@@ -86,7 +87,7 @@ func TestAFenceMeansOneClaim(t *testing.T) {
 	p := spawn(t, sleeper)
 	for what, renewal := range map[string]sidecar.RenewRequest{
 		"a renewal":   {Fence: early.Fence},
-		"a new ttl":   {Fence: early.Fence, TTL: sidecar.DurationOf(sidecar.MinTTL)},
+		"a new ttl":   {Fence: early.Fence, TTL: sidecar.DurationOf(claims.MinTTL)},
 		"a new bind":  {Fence: early.Fence, PID: p.pid()},
 		"of no claim": {Fence: late.Fence + 1},
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -29,37 +30,42 @@ const (
 //  3. Claims are made and runs started, until a stop.
 //  4. The stop, as its mode says.
 func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
-	procs, err := newWatcher()
+	procs, err := claims.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("sidecar: watch processes: %w", err)
 	}
-	before := watchOrphans(&s.cfg, procs, a.metrics)
+	kept := claims.Config{
+		StateDir: s.cfg.Options.StateDir, Instance: s.cfg.Options.Instance,
+		Log: s.cfg.Logger, Procs: procs, Metrics: a.metrics.claims,
+	}
+	before := claims.WatchOrphans(kept)
 	client, mode, err := s.connect(ctx, a, web)
 	if client == nil {
-		before.stop()
-		return errors.Join(err, procs.close())
+		before.Stop()
+		return errors.Join(err, procs.Close())
 	}
 	hub := server.NewHub(source(client.Subscribe).relay)
-	hs := newHolders(&s.cfg, hub, procs, a.metrics)
+	kept.Notify = publish(hub)
+	hs := claims.New(kept)
 	xs := newExecutors(&s.cfg, client, a.metrics)
 	looking, cancel := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
 	looks.Go(func() { xs.run(looking) })
 
-	claims, err := client.Held(context.WithoutCancel(ctx))
+	held, err := client.Held(context.WithoutCancel(ctx))
 	if err != nil {
 		mode = Leave
 	} else {
-		executed, others := splitClaims(claims)
-		hs.resume(others)
-		looks.Go(func() { hs.run(looking) })
-		before.takenOver(others)
-		looks.Go(func() { hs.recordLeases(looking) })
+		executed, others := splitClaims(held)
+		hs.Resume(others)
+		looks.Go(func() { hs.Run(looking) })
+		before.TakenOver(others)
+		looks.Go(func() { hs.RecordLeases(looking) })
 		xs.resume(client.AdoptedKeys(), executed)
 		xs.follow(looking, client.SubscribeRuns, &looks)
-		a.session.Store(newSession(client, hs, xs, hub))
+		a.session.Store(newSession(client, hs, procs, xs, hub))
 		looks.Go(func() { a.pages.Run(looking) })
-		s.log.Info("ready", keyClaims, len(claims), keyRuns, xs.count())
+		s.log.Info("ready", keyClaims, len(held), keyRuns, xs.count())
 		if mode == 0 {
 			mode, err = s.serving(ctx, client, web)
 		}
@@ -69,12 +75,12 @@ func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
 	hub.Stop()
 	err = errors.Join(err, s.end(mode, client, hs, xs, web, a))
 
-	before.stop()
+	before.Stop()
 	cancel()
 	looks.Wait()
-	hs.leave()
+	hs.Leave()
 	xs.leave()
-	return errors.Join(err, procs.close())
+	return errors.Join(err, procs.Close())
 }
 
 // connect reaches etcd. There is no client if the server was stopped before, or
@@ -123,20 +129,20 @@ func (s *Server) serving(ctx context.Context, client *berth.Client, web *server.
 }
 
 // end ends the instance.
-func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, xs *executors, web *server.Server, a *api) error {
+func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs *executors, web *server.Server, a *api) error {
 	if mode == Drain {
 		mode = s.drain(client, hs, xs)
 	}
-	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.count(), keyRuns, xs.count())
+	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.Count(), keyRuns, xs.count())
 	if mode == Leave {
 		// What is being answered is answered while the instance still can.
 		err := a.close(web)
-		hs.leave()
+		hs.Leave()
 		xs.leave()
 		return errors.Join(err, client.Leave())
 	}
 	if client.Err() != nil {
-		s.stopHolders(hs, problemError(client.Err()))
+		s.stopHolders(hs, problem.Of(client.Err()))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeDrain)
 	defer cancel()
@@ -145,13 +151,13 @@ func (s *Server) end(mode StopMode, client *berth.Client, hs *holders, xs *execu
 
 // drain waits until no claims and no runs are left, for the drain timeout at most,
 // and returns how to go on.
-func (s *Server) drain(client *berth.Client, hs *holders, xs *executors) StopMode {
-	s.log.Info("draining", keyClaims, hs.count(), keyRuns, xs.count(), keyDuration, s.cfg.DrainTimeout)
+func (s *Server) drain(client *berth.Client, hs *claims.Holders, xs *executors) StopMode {
+	s.log.Info("draining", keyClaims, hs.Count(), keyRuns, xs.count(), keyDuration, s.cfg.DrainTimeout)
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	timeout := time.NewTimer(max(0, s.cfg.DrainTimeout))
 	defer timeout.Stop()
-	for hs.count()+xs.count() > 0 {
+	for hs.Count()+xs.count() > 0 {
 		select {
 		case <-tick.C:
 		case <-timeout.C:
@@ -169,12 +175,12 @@ func (s *Server) drain(client *berth.Client, hs *holders, xs *executors) StopMod
 
 // stopHolders has the holders stop of an instance that can't go on: it may not
 // be able to tell them itself. Processes get the time that they may take.
-func (s *Server) stopHolders(hs *holders, why *problem.Error) {
-	hs.distrustAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
+func (s *Server) stopHolders(hs *claims.Holders, why *problem.Error) {
+	hs.DistrustAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
 	look := time.NewTicker(drainLook)
 	defer look.Stop()
 	late := time.After(grace.Stop + grace.Kill)
-	for hs.countProcesses() > 0 {
+	for hs.CountProcesses() > 0 {
 		select {
 		case <-look.C:
 		case <-late:

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/claims"
 )
 
 // child is a process that lives until it is told otherwise.
@@ -111,12 +112,12 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 	t.Parallel()
 	r := single(t)
 	r.pool("db", 2)
-	c := r.claim(sidecar.ClaimRequest{ID: "short", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL)})
-	if left, _ := c.Trust(); left > sidecar.MinTTL {
+	c := r.claim(sidecar.ClaimRequest{ID: "short", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(claims.MinTTL)})
+	if left, _ := c.Trust(); left > claims.MinTTL {
 		t.Errorf("trusted for %s", left)
 	}
 	r.claim(sidecar.ClaimRequest{ID: "kept", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
-	renewed := r.claim(sidecar.ClaimRequest{ID: "renewed", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL), Wait: sidecar.DurationOf(time.Minute)})
+	renewed := r.claim(sidecar.ClaimRequest{ID: "renewed", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(claims.MinTTL), Wait: sidecar.DurationOf(time.Minute)})
 	if renewed.Fence <= c.Fence {
 		t.Error("it was granted beside the first")
 	}
@@ -127,7 +128,7 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 	wantCode(t, err, problem.ClaimLost)
 	// One that was claimed later with the ttl that it had ends, and it does not.
 	r.pool("db", 3)
-	r.claim(sidecar.ClaimRequest{ID: "later", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(sidecar.MinTTL)})
+	r.claim(sidecar.ClaimRequest{ID: "later", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(claims.MinTTL)})
 	eventually(t, "the later one has ended", func() bool {
 		_, err := r.client.Get(t.Context(), "later")
 		return err != nil

@@ -1,51 +1,32 @@
 package sidecar
 
 import (
-	"sync/atomic"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
 // metrics of a sidecar. Claims, pools and leases have their own.
 type metrics struct {
-	http    *server.Metrics
-	waits   prometheus.Gauge
-	stopped *prometheus.CounterVec
-	runs    *runMetrics
-	steps   *runMetrics
-	// writable is asked whether the state directory can be written.
-	writable atomic.Pointer[func() bool]
+	http   *server.Metrics
+	waits  prometheus.Gauge
+	claims *claims.Metrics
+	runs   *runMetrics
+	steps  *runMetrics
 }
-
-// stateWritable sets what is asked.
-func (m *metrics) stateWritable(ask func() bool) { m.writable.Store(&ask) }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
 	m := &metrics{
 		runs: newRunMetrics(reg), steps: newStepMetrics(reg),
-		http: server.NewMetrics(reg),
+		http: server.NewMetrics(reg), claims: claims.NewMetrics(reg),
 		waits: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_http_waits_in_flight",
 			Help: "Requests for a claim that are not answered yet.",
 		}),
-		stopped: with.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_holder_signals_total",
-			Help: "Signals sent to processes whose claims had ended or were about to, by signal.",
-		}, []string{"signal"}),
 	}
-	with.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "berth_state_writable",
-		Help: "1 while the state directory can be written; 0 while changes of what claims are bound to are refused, as on a full disk.",
-	}, func() float64 {
-		if ask := m.writable.Load(); ask != nil && !(*ask)() {
-			return 0
-		}
-		return 1
-	})
 	return m
 }
 

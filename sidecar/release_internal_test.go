@@ -2,8 +2,6 @@ package sidecar
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -28,7 +27,7 @@ func behindTheDoor(t *testing.T) (*api, *session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	procs, err := newWatcher()
+	procs, err := claims.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,12 +37,14 @@ func behindTheDoor(t *testing.T) (*api, *session) {
 		t.Fatal(err)
 	}
 	hub := server.NewHub(source(client.Subscribe).relay)
-	s := &session{client: client, holders: newHolders(cfg, hub, procs, m), hub: hub}
+	hs := claims.New(claims.Config{Instance: Instance, Log: cfg.Logger, Procs: procs, Metrics: m.claims, Notify: publish(hub)})
+	s := newSession(client, hs, procs, newExecutors(cfg, client, m), hub)
 	a.session.Store(s)
 	t.Cleanup(func() {
 		hub.Close()
-		s.holders.leave()
-		if err := procs.close(); err != nil {
+		s.holders.Leave()
+		s.runs.leave()
+		if err := procs.Close(); err != nil {
 			t.Error(err)
 		}
 		if err := client.Leave(); err != nil {
@@ -90,7 +91,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 				_, err := a.releaseClaim(t.Context(), in)
 				done <- err
 			}()
-			s.holders.add(claim, w.bind, nil)
+			s.holders.Add(claim, w.bind, nil)
 			a.waits.leave(wait)
 			if err := <-done; err != nil {
 				t.Errorf("the release: %v", err)
@@ -116,34 +117,6 @@ func TestALateReleaseDoesNotWaitForALaterClaim(t *testing.T) {
 	}
 	if why := a.waits.ended(wait); why != nil {
 		t.Errorf("the later one was ended: %v", why)
-	}
-}
-
-// A holder that is heard of lives, also if what it says beside that can't be kept.
-func TestARenewalThatCannotBeKeptIsOneAllTheSame(t *testing.T) {
-	a, s := behindTheDoor(t)
-	limit := 1
-	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.holders.files.dir = filepath.Join(file, "binds")
-	if _, err := a.claim(t.Context(), nil, ClaimRequest{ID: "mine", Pools: Slots{"db": 1}}); err != nil {
-		t.Fatal(err)
-	}
-	h, err := s.holders.find("mine")
-	if err != nil {
-		t.Fatal(err)
-	}
-	was := h.expires
-	if _, err := s.holders.renew("mine", RenewRequest{TTL: DurationOf(time.Hour)}, nil); problem.CodeOf(err) != problem.StateUnwritable {
-		t.Error(err)
-	}
-	if h.expires <= was || h.bind != byLease {
-		t.Errorf("it ends at %s, as before, bound as %+v", h.expires, h.bind)
 	}
 }
 
@@ -174,20 +147,37 @@ func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.claim(t.Context(), nil, ClaimRequest{ID: "mine", Pools: Slots{"db": 1}}); err != nil {
-		t.Fatal(err)
-	}
-	h, err := s.holders.find("mine")
+	claim, err := s.client.Claim(t.Context(), berth.Slots{"db": 1}, berth.WithID("mine")) // of no holder any more
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.holders.mu.Lock()
-	h.why = problem.New(problem.ClaimLost, "the lease has ended")
-	s.holders.drop(h)
-	s.holders.mu.Unlock()
-	for _, fence := range []int64{0, h.claim.Fence()} {
+	seen(t, s, "mine")
+	s.hasEnded = func(id string, fence int64) bool { return id == "mine" && fence == claim.Fence() }
+	for _, fence := range []int64{0, claim.Fence()} {
 		if _, err := a.releaseClaim(t.Context(), &releaseInput{ID: "mine", Fence: fence}); err != nil {
 			t.Errorf("fence %d: %v", fence, err)
+		}
+	}
+}
+
+func TestAProcessIsBoundByItsOwnUserOnly(t *testing.T) {
+	for what, test := range map[string]struct {
+		who   server.Peer
+		tcp   bool
+		owner uint32
+		want  problem.Code
+	}{
+		"its own user":         {server.Peer{Known: true, UID: 1000}, false, 1000, ""},
+		"root":                 {server.Peer{Known: true}, false, 1000, ""},
+		"another user":         {server.Peer{Known: true, UID: 1001}, false, 1000, problem.Forbidden},
+		"a user for root's":    {server.Peer{Known: true, UID: 1001}, false, 0, problem.Forbidden},
+		"nobody knows":         {server.Peer{}, false, 1000, problem.Invalid},
+		"nobody knows, root's": {server.Peer{}, false, 0, problem.Invalid},
+		"over TCP":             {server.Peer{}, true, 1000, problem.Invalid},
+	} {
+		err := checkOwner(test.who, !test.tcp, 12345, test.owner)
+		if (err == nil) != (test.want == "") || err != nil && problem.CodeOf(err) != test.want {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

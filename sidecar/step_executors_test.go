@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -75,9 +76,9 @@ func TestAStepInstanceIsLostWithItsTTL(t *testing.T) {
 	onStage(t, func(s *stage) {
 		silent, beating := s.published("a"), s.published("b")
 		lost, kept := s.takeOne(silent, "", MinRunTTL), s.takeOne(beating, "", MinRunTTL)
-		pass(MinRunTTL - lookEvery)
+		pass(MinRunTTL - grace.Look)
 		s.wantBeat(beating.String(), kept.fence, "")
-		pass(3 * lookEvery)
+		pass(3 * grace.Look)
 		s.wantBeat(silent.String(), lost.fence, problem.StepLost)
 		s.wantBeat(beating.String(), kept.fence, "")
 		if s.alive(silent.String()) || !s.alive(beating.String()) || s.roomsLeft() != 1 {
@@ -93,14 +94,14 @@ func TestAnAttemptThatTakesTooLongHasFailed(t *testing.T) {
 	onStage(t, func(s *stage) {
 		id := s.published("a", func(sp *step.Spec) { sp.Timeout = step.Duration(time.Minute) })
 		e := s.takeOne(id, "", 0)
-		pass(time.Minute - lookEvery)
+		pass(time.Minute - grace.Look)
 		s.wantBeat(id.String(), e.fence, "")
-		pass(3 * lookEvery)
+		pass(3 * grace.Look)
 		s.wantBeat(id.String(), e.fence, problem.StepLost)
 		if i := s.now(id); i.Status != step.Running {
 			t.Errorf("%+v before its executor could stop", i)
 		}
-		pass(pool.RevokeGrace + lookEvery)
+		pass(pool.RevokeGrace + grace.Look)
 		if i := s.now(id); i.Status != step.Failed || i.Error != "it took longer than 1m0s" || s.alive(id.String()) || s.roomsLeft() != 0 {
 			t.Errorf("%+v, %d rooms", i, s.roomsLeft())
 		}
@@ -111,7 +112,7 @@ func TestAFinishCountsWhileTheExecutorIsToStop(t *testing.T) {
 	onStage(t, func(s *stage) {
 		id := s.published("a", func(sp *step.Spec) { sp.Timeout = step.Duration(time.Minute) })
 		e := s.takeOne(id, "", 0)
-		pass(time.Minute + lookEvery)
+		pass(time.Minute + grace.Look)
 		r, err := s.steps.Raw(s.t.Context(), id)
 		if err == nil {
 			_, err = s.steps.FinishAttempt(s.t.Context(), r, e.fence, step.Outcome{Status: step.Succeeded})
@@ -119,7 +120,7 @@ func TestAFinishCountsWhileTheExecutorIsToStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pass(pool.RevokeGrace + lookEvery)
+		pass(pool.RevokeGrace + grace.Look)
 		if i := s.now(id); i.Status != step.Succeeded || s.count() != 0 || s.roomsLeft() != 0 {
 			t.Errorf("%+v, %d executors", i, s.count())
 		}

@@ -1,18 +1,5 @@
 package sidecar
 
-import (
-	"time"
-)
-
-// Bounds of what a claim over HTTP can ask for.
-const (
-	// MinTTL leaves time for a renewal to be tried twice.
-	MinTTL = time.Second
-	// MaxTTL bounds how long a dead holder that names no process can block
-	// others.
-	MaxTTL = 24 * time.Hour
-)
-
 // ClaimRequest asks for a claim.
 type ClaimRequest struct {
 	ID       string            `json:"id,omitempty" maxLength:"128" doc:"Asking again with the same id and the same request finds the same claim. Made up if left out."`

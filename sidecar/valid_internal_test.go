@@ -36,13 +36,12 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	if _, err := a.claim(t.Context(), nil, ClaimRequest{ID: "mine", Pools: Slots{"db": 1}}); err != nil {
 		t.Fatal(err)
 	}
-	h, err := s.holders.find("mine")
+	h, err := s.holders.Find("mine")
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, _ := h.claim.ValidFor()
-	answer := s.holders.answer(h, time.Now().Add(-waited))
-	check("a claim", left, *answer.TrustedFor)
+	v := s.holders.View(h)
+	check("a claim", v.Left, *heldClaim(v, v.At.Add(-waited)).TrustedFor)
 
 	onStage(t, func(s *stage) {
 		e := &executor{room: s.newRoom()}

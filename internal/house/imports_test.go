@@ -82,6 +82,10 @@ var layers = []layer{
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
+		"sidecar/claims", []string{".", "pool", "lease", "internal/store"},
+		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
+	},
+	{
 		"sidecar/server", nil,
 		"how HTTP is served is no matter of what is served: wire types and endpoints are its owner's",
 	},

@@ -245,6 +245,14 @@ func Clip(input string) string { return text.Cut(input, maxClip) }
 // Quote quotes input in a message, shortened.
 func Quote(input string) string { return strconv.Quote(Clip(input)) }
 
+// Of returns an error as a problem.
+func Of(err error) *Error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	return New(CodeOf(err), "%w", err)
+}
+
 // CodeOf returns the code of an error: of the first problem in its chain, or
 // [Internal].
 func CodeOf(err error) Code {

@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"time"
@@ -15,9 +15,9 @@ const (
 	maxEnded = 4096
 )
 
-// endedLog remembers for a while why claims have ended that are no longer held.
+// EndedLog remembers for a while why claims have ended that are no longer held.
 // Its owner locks it.
-type endedLog struct {
+type EndedLog struct {
 	byID  map[string]endedClaim
 	order []string // oldest first; an id can be there more than once
 }
@@ -28,10 +28,11 @@ type endedClaim struct {
 	until time.Duration
 }
 
-func newEndedLog() endedLog { return endedLog{byID: map[string]endedClaim{}} }
+// NewEndedLog returns an empty log.
+func NewEndedLog() EndedLog { return EndedLog{byID: map[string]endedClaim{}} }
 
-// add remembers a claim.
-func (l *endedLog) add(id string, fence int64, why *problem.Error, now time.Duration) {
+// Add remembers a claim.
+func (l *EndedLog) Add(id string, fence int64, why *problem.Error, now time.Duration) {
 	l.byID[id] = endedClaim{fence: fence, why: why, until: now + keepEnded}
 	l.order = append(l.order, id)
 	for len(l.order) > maxEnded || len(l.order) > 0 && l.stale(l.order[0], now) {
@@ -40,13 +41,13 @@ func (l *endedLog) add(id string, fence int64, why *problem.Error, now time.Dura
 	}
 }
 
-func (l *endedLog) stale(id string, now time.Duration) bool {
+func (l *EndedLog) stale(id string, now time.Duration) bool {
 	c, ok := l.byID[id]
 	return !ok || now >= c.until
 }
 
-// why returns why a claim has ended, nil if that is not known (any more).
-func (l *endedLog) why(id string, now time.Duration) *problem.Error {
+// Why returns why a claim has ended, nil if that is not known (any more).
+func (l *EndedLog) Why(id string, now time.Duration) *problem.Error {
 	if l.stale(id, now) {
 		return nil
 	}
@@ -54,9 +55,9 @@ func (l *endedLog) why(id string, now time.Duration) *problem.Error {
 }
 
 // has reports whether the claim with a fence is known to have ended.
-func (l *endedLog) has(id string, fence int64, now time.Duration) bool {
+func (l *EndedLog) has(id string, fence int64, now time.Duration) bool {
 	return !l.stale(id, now) && l.byID[id].fence == fence
 }
 
-// forget forgets a claim whose id is used again.
-func (l *endedLog) forget(id string) { delete(l.byID, id) }
+// Forget forgets a claim whose id is used again.
+func (l *EndedLog) Forget(id string) { delete(l.byID, id) }

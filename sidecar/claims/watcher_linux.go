@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher waits for the end of many processes in one goroutine: pidfds are in
+// Watcher waits for the end of many processes in one goroutine: pidfds are in
 // an epoll instance, which is itself waited for by Go's poller.
-type watcher struct {
+type Watcher struct {
 	boot  string
 	space uint64   // the pid namespace, as processID has it
 	file  *os.File // the epoll instance
@@ -20,13 +20,13 @@ type watcher struct {
 
 	// mu guards what follows.
 	mu     sync.Mutex
-	procs  map[int32]*process // by a number of ours: those of files come again
+	procs  map[int32]*Process // by a number of ours: those of files come again
 	next   int32
 	closed bool
 }
 
-// newWatcher starts a watcher, which runs until it is closed.
-func newWatcher() (*watcher, error) {
+// NewWatcher starts a watcher, which runs until it is closed.
+func NewWatcher() (*Watcher, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, err
@@ -42,9 +42,9 @@ func newWatcher() (*watcher, error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // for Go's poller to take it
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	w := &watcher{
+	w := &Watcher{
 		boot: parseBoot(boot), space: space.Ino, fd: fd, file: os.NewFile(uintptr(fd), "epoll"),
-		done: make(chan struct{}), procs: map[int32]*process{},
+		done: make(chan struct{}), procs: map[int32]*Process{},
 	}
 	conn, err := w.file.SyscallConn()
 	if err != nil {
@@ -59,7 +59,7 @@ func newWatcher() (*watcher, error) {
 }
 
 // wait tells of the processes that have ended, and whether there were any.
-func (w *watcher) wait(fd uintptr) bool {
+func (w *Watcher) wait(fd uintptr) bool {
 	var events [64]unix.EpollEvent
 	n, err := unix.EpollWait(int(fd), events[:], 0)
 	if errors.Is(err, unix.EINTR) {
@@ -77,7 +77,7 @@ func (w *watcher) wait(fd uintptr) bool {
 }
 
 // add watches a process: its end is told once.
-func (w *watcher) add(p *process) error {
+func (w *Watcher) add(p *Process) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -95,7 +95,7 @@ func (w *watcher) add(p *process) error {
 }
 
 // remove ends the watch of a process whose pidfd is still open.
-func (w *watcher) remove(p *process) {
+func (w *Watcher) remove(p *Process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.procs[p.number] != p {
@@ -107,8 +107,8 @@ func (w *watcher) remove(p *process) {
 	}
 }
 
-// close ends the watcher. The processes are still to be closed.
-func (w *watcher) close() error {
+// Close ends the watcher. The processes are still to be closed.
+func (w *Watcher) Close() error {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()

@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"context"
@@ -24,8 +24,8 @@ const (
 	killAgain = time.Second
 )
 
-// run looks at the holders until ctx ends.
-func (hs *holders) run(ctx context.Context) {
+// Run looks at the holders until ctx ends.
+func (hs *Holders) Run(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -47,7 +47,7 @@ func (hs *holders) run(ctx context.Context) {
 //     again.
 //  4. A process is told to stop when its claim can't be trusted for much longer
 //     than it may take to stop, and killed when it has taken longer.
-func (hs *holders) look() {
+func (hs *Holders) look() {
 	now := hs.clock.Now()
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -68,7 +68,7 @@ func (hs *holders) look() {
 }
 
 // expire takes that a holder has not renewed in time.
-func (hs *holders) expire(h *holder) {
+func (hs *Holders) expire(h *Holder) {
 	if h.why == nil {
 		ttl := h.bind.ttlOf(h.lease)
 		hs.log.Info("a claim was not renewed within its ttl", keyClaim, h.claim.ID, keyDuration, ttl)
@@ -82,7 +82,7 @@ func (hs *holders) expire(h *holder) {
 // watchTrust stops the process of a claim in time: so that it is gone before the
 // lease can end. From then on the claim counts as lost, even if its lease should
 // be renewed after all.
-func (hs *holders) watchTrust(h *holder, now time.Duration) {
+func (hs *Holders) watchTrust(h *Holder, now time.Duration) {
 	if h.why == nil {
 		if left, grace := h.claim.ValidFor(); grace > 0 && left <= grace {
 			h.killAt = now + left
@@ -96,7 +96,7 @@ func (hs *holders) watchTrust(h *holder, now time.Duration) {
 
 // tellToStop stops the process of a claim that has ended, or is about to. One
 // that its holder tells itself is only killed when the grace is over.
-func (hs *holders) tellToStop(h *holder) {
+func (hs *Holders) tellToStop(h *Holder) {
 	if h.killAt == 0 {
 		h.killAt = hs.clock.Now() + lease.StopGrace(max(h.lease, pool.MinLeaseDuration)) - killAhead
 	}
@@ -106,22 +106,22 @@ func (hs *holders) tellToStop(h *holder) {
 	}
 }
 
-func (hs *holders) signal(h *holder, sig syscall.Signal) {
+func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
 	hs.metrics.stopped.WithLabelValues(sig.String()).Inc()
 	if err := h.proc.signal(sig); err != nil {
 		hs.log.Error("a process whose claim has ended could not be stopped", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyError, err)
 	}
 }
 
-// resume takes over the claims that an earlier process left, each with the
+// Resume takes over the claims that an earlier process left, each with the
 // binding that was recorded last.
-func (hs *holders) resume(claims []*berth.Claim) {
+func (hs *Holders) Resume(claims []*berth.Claim) {
 	for _, c := range claims {
 		hs.resumeOne(c)
 	}
 }
 
-func (hs *holders) resumeOne(c *berth.Claim) {
+func (hs *Holders) resumeOne(c *berth.Claim) {
 	bind, saved := hs.files.load(c.ID, c.Fence())
 	if !saved {
 		var err error
@@ -130,13 +130,13 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 			bind = byLease
 		}
 	}
-	var proc *process
+	var proc *Process
 	ended := false
 	if bind.proc.pid != 0 {
 		var err error
 		proc, err = hs.procs.find(bind.proc)
 		switch {
-		case errors.Is(err, errNoProcess):
+		case errors.Is(err, ErrNoProcess):
 			ended = true
 			hs.log.Info("the process of a claim that was taken over is gone", keyClaim, c.ID, keyPID, bind.proc.pid, keyError, err)
 		case err != nil:
@@ -145,7 +145,7 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 			bind = bind.unwatched()
 		}
 	}
-	h := hs.add(c, bind, proc)
+	h := hs.Add(c, bind, proc)
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.saved, h.heard = saved, true
@@ -162,15 +162,15 @@ func (hs *holders) resumeOne(c *berth.Claim) {
 	}
 }
 
-// count is how many claims there are.
-func (hs *holders) count() int {
+// Count is how many claims there are.
+func (hs *Holders) Count() int {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return len(hs.byID)
 }
 
-// countProcesses is how many of them have a process.
-func (hs *holders) countProcesses() int {
+// CountProcesses is how many of them have a process.
+func (hs *Holders) CountProcesses() int {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	n := 0
@@ -182,8 +182,8 @@ func (hs *holders) countProcesses() int {
 	return n
 }
 
-// distrustAll ends trust in all claims.
-func (hs *holders) distrustAll(why *problem.Error) {
+// DistrustAll ends trust in all claims.
+func (hs *Holders) DistrustAll(why *problem.Error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	for _, h := range hs.byID {
@@ -191,16 +191,16 @@ func (hs *holders) distrustAll(why *problem.Error) {
 	}
 }
 
-// leave lets go of all claims without giving any back, and waits for what was
+// Leave lets go of all claims without giving any back, and waits for what was
 // under way.
-func (hs *holders) leave() {
+func (hs *Holders) Leave() {
 	hs.abandon()
 	hs.mu.Lock()
 	hs.closed = true
 	for _, h := range hs.byID {
 		h.gone = true
 		h.unhook()
-		h.proc.close()
+		h.proc.Close()
 	}
 	clear(hs.byID)
 	hs.mu.Unlock()

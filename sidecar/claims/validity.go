@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"cmp"
@@ -86,7 +86,7 @@ func decodeLeases(data []byte) (leasesValue, error) {
 }
 
 // saveLeases replaces the file.
-func (f bindFiles) saveLeases(boot string, all []validity) error {
+func (f Files) saveLeases(boot string, all []validity) error {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (f bindFiles) saveLeases(boot string, all []validity) error {
 }
 
 // save records a holder's binding, and how long its claim is valid.
-func (hs *holders) save(h *holder, bind binding) error {
+func (hs *Holders) save(h *Holder, bind Binding) error {
 	valid := validity{}
 	if bind.proc.pid != 0 {
 		valid = validityOf(h.claim)
@@ -106,10 +106,10 @@ func (hs *holders) save(h *holder, bind binding) error {
 	return nil
 }
 
-// record records the binding of a claim that was granted, if it is bound to a process:
+// Record records the binding of a claim that was granted, if it is bound to a process:
 // before anybody is told of the claim, so that the next server can stop the process. If
 // that fails the claim is given back, unless its holder stops the process itself.
-func (hs *holders) record(h *holder) error {
+func (hs *Holders) Record(h *Holder) error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h.proc == nil || h.saved || h.gone || h.releasing {
@@ -127,10 +127,10 @@ func (hs *holders) record(h *holder) error {
 	return problem.New(problem.StateUnwritable, "claim %q is released: the process that it is bound to could not be recorded: %w", h.claim.ID, err)
 }
 
-// recordLeases keeps the file of the leases of processes up to date until ctx ends. It has
+// RecordLeases keeps the file of the leases of processes up to date until ctx ends. It has
 // a goroutine of its own, so that a slow disk keeps nobody from stopping processes. While
 // it fails, the next server goes by what was recorded last.
-func (hs *holders) recordLeases(ctx context.Context) {
+func (hs *Holders) RecordLeases(ctx context.Context) {
 	if hs.files.dir == "" {
 		return
 	}
@@ -160,7 +160,7 @@ func (hs *holders) recordLeases(ctx context.Context) {
 // leases returns the validity of the leases that claims with a process are on, in the
 // order of their ids, and the boot of these processes. It is false once the claims are
 // left to the next server.
-func (hs *holders) leases() (boot string, all []validity, ok bool) {
+func (hs *Holders) leases() (boot string, all []validity, ok bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	for _, h := range hs.byID {
@@ -178,15 +178,15 @@ func (hs *holders) leases() (boot string, all []validity, ok bool) {
 	return boot, all, !hs.closed
 }
 
-// orphans are the processes that an earlier server has bound claims to. They are stopped
+// Orphans are the processes that an earlier server has bound claims to. They are stopped
 // by the validity that it has recorded, until this server has taken the claims over; and
 // from then on those whose claims are lost.
-type orphans struct {
+type Orphans struct {
 	clock   lease.Clock
 	log     hclog.Logger
-	files   bindFiles
-	procs   *watcher
-	metrics *metrics
+	files   Files
+	procs   *Watcher
+	metrics *Metrics
 
 	end  context.CancelFunc
 	task sync.WaitGroup
@@ -197,15 +197,15 @@ type orphans struct {
 	lost     map[string]boundClaim
 }
 
-// watchOrphans checks the orphans once, and then until stop is called.
-func watchOrphans(cfg *Config, procs *watcher, m *metrics) *orphans {
-	o := newOrphans(cfg, lease.BootClock(), procs, m)
+// WatchOrphans checks the orphans once, and then until stop is called.
+func WatchOrphans(cfg Config) *Orphans {
+	o := newOrphans(cfg, lease.BootClock())
 	o.watch(o.check)
 	return o
 }
 
 // watch calls check, and goes on with it until stop is called.
-func (o *orphans) watch(check func()) {
+func (o *Orphans) watch(check func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.end = cancel
 	check()
@@ -223,25 +223,24 @@ func (o *orphans) watch(check func()) {
 	})
 }
 
-func newOrphans(cfg *Config, clock lease.Clock, procs *watcher, m *metrics) *orphans {
-	return &orphans{
-		clock: clock, log: cfg.Logger, procs: procs, metrics: m,
-		files:   newBindFiles(cfg.Options.StateDir, cfg.Options.Instance, cfg.Logger),
+func newOrphans(cfg Config, clock lease.Clock) *Orphans {
+	return &Orphans{
+		clock: clock, log: cfg.Log, files: cfg.files(), procs: cfg.Procs, metrics: cfg.Metrics,
 		stopped: map[string]bool{}, reported: map[string]string{},
 	}
 }
 
-// stop ends the checks. It may be called more than once.
-func (o *orphans) stop() {
+// Stop ends the checks. It may be called more than once.
+func (o *Orphans) Stop() {
 	o.end()
 	o.task.Wait()
 }
 
-// takenOver takes that this server has the claims that are held. What else there are files
+// TakenOver takes that this server has the claims that are held. What else there are files
 // of was lost while no server ran: such a process is stopped as that of any lost claim, and
 // its file stays until it is gone.
-func (o *orphans) takenOver(claims []*berth.Claim) {
-	o.stop()
+func (o *Orphans) TakenOver(claims []*berth.Claim) {
+	o.Stop()
 	if o.files.dir == "" {
 		return
 	}
@@ -252,7 +251,7 @@ func (o *orphans) takenOver(claims []*berth.Claim) {
 	}
 	o.lost = map[string]boundClaim{}
 	leases := o.leases()
-	o.files.sweep(func(id string) bool {
+	o.files.Sweep(func(id string) bool {
 		if held[id] {
 			return true
 		}
@@ -276,21 +275,21 @@ func (o *orphans) takenOver(claims []*berth.Claim) {
 
 // checkLost stops the processes of lost claims, and forgets those that are gone. The file may
 // be that of a later claim by then.
-func (o *orphans) checkLost() {
+func (o *Orphans) checkLost() {
 	for id, c := range o.lost {
 		if !o.judge(id, c, "a claim was lost while no sidecar ran, stopping its process") {
 			continue
 		}
 		delete(o.lost, id)
 		if f, err := o.files.read(id); err == nil && f.fence == c.fence {
-			o.files.remove(id)
+			o.files.Remove(id)
 		}
 	}
 }
 
 // check stops the processes whose time has come. It reads all files anew: should another
 // process have the state directory by now, its renewals count.
-func (o *orphans) check() {
+func (o *Orphans) check() {
 	if o.files.dir == "" {
 		return
 	}
@@ -331,7 +330,7 @@ func renewed(c boundClaim, leases leasesValue) validity {
 
 // leases reads the file of the leases. Without it, what was valid when the bindings were
 // recorded counts.
-func (o *orphans) leases() leasesValue {
+func (o *Orphans) leases() leasesValue {
 	path := filepath.Join(o.files.dir, leasesFile)
 	data, err := readSmall(path, maxLeasesFile)
 	var v leasesValue
@@ -345,7 +344,7 @@ func (o *orphans) leases() leasesValue {
 }
 
 // report logs an error once that is about a file. That there is no file is no error.
-func (o *orphans) report(path string, err error) {
+func (o *Orphans) report(path string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || o.reported[path] == err.Error() {
 		return
 	}
@@ -357,7 +356,7 @@ func (o *orphans) report(path string, err error) {
 // judge stops the process of a claim if its time has come: once with SIGTERM, and then
 // with SIGKILL. It returns true once nothing is left to stop here. Why is logged when the
 // process is told to stop.
-func (o *orphans) judge(id string, c boundClaim, why string) (gone bool) {
+func (o *Orphans) judge(id string, c boundClaim, why string) (gone bool) {
 	now, w := o.clock.Now(), lease.NewWindow(c.valid.Sent, c.valid.TTL)
 	claim := fmt.Sprintf("%s %d", id, c.fence)
 	sig := syscall.SIGKILL
@@ -368,11 +367,11 @@ func (o *orphans) judge(id string, c boundClaim, why string) (gone bool) {
 		return false
 	}
 	proc, err := o.procs.find(c.bind.proc)
-	if errors.Is(err, errNoProcess) {
+	if errors.Is(err, ErrNoProcess) {
 		return true
 	}
 	if err == nil {
-		defer proc.close()
+		defer proc.Close()
 		if sig == syscall.SIGTERM && (c.bind.onlyKill || o.stopped[claim]) {
 			return false
 		}

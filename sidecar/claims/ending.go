@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 )
 
 // claimEnded takes that a claim has ended by itself.
-func (hs *holders) claimEnded(h *holder) {
+func (hs *Holders) claimEnded(h *Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h.gone {
 		return
 	}
 	if err := h.claim.Err(); err != nil {
-		hs.distrust(h, problemError(err))
+		hs.distrust(h, problem.Of(err))
 	} else if !h.releasing {
 		hs.drop(h)
 	}
@@ -24,12 +24,12 @@ func (hs *holders) claimEnded(h *holder) {
 
 // distrust ends trust in a claim: its holder is told to stop. Its slots stay
 // taken until it has.
-func (hs *holders) distrust(h *holder, why *problem.Error) {
+func (hs *Holders) distrust(h *Holder, why *problem.Error) {
 	if h.gone || h.releasing || h.why != nil {
 		return
 	}
 	h.why = why
-	hs.publish(EventClaimEnded, h)
+	hs.publish(Ended, h)
 	switch {
 	case h.proc != nil:
 		hs.tellToStop(h)
@@ -44,17 +44,17 @@ func (hs *holders) distrust(h *holder, why *problem.Error) {
 // as long as a waiter's place is.
 const keepUnheard = 10 * time.Second
 
-// reported counts an answer that says that a claim is held.
-func (hs *holders) reported(h *holder) {
+// Reported counts an answer that says that a claim is held.
+func (hs *Holders) Reported(h *Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.reports++
 	h.unheardAt = 0
 }
 
-// unheard takes that such an answer did not come to its client. If no other did, the
+// Unread takes that such an answer did not come to its client. If no other did, the
 // claim is given back: at once, or if nobody asks again for a claim that has a name.
-func (hs *holders) unheard(h *holder, named bool) {
+func (hs *Holders) Unread(h *Holder, named bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h.reports--; h.reports > 0 || h.heard || h.gone || h.releasing {
@@ -67,13 +67,13 @@ func (hs *holders) unheard(h *holder, named bool) {
 	hs.giveBackUnheard(h)
 }
 
-func (hs *holders) giveBackUnheard(h *holder) {
+func (hs *Holders) giveBackUnheard(h *Holder) {
 	hs.log.Info("a claim is given back, since its client was gone before it was answered", keyClaim, h.claim.ID)
 	hs.giveBack(h)
 }
 
 // processEnded takes that the process has ended that a claim was bound to.
-func (hs *holders) processEnded(h *holder, proc *process) {
+func (hs *Holders) processEnded(h *Holder, proc *Process) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h.proc != proc || h.gone {
@@ -87,7 +87,7 @@ func (hs *holders) processEnded(h *holder, proc *process) {
 
 // giveBack releases a claim that nobody asks to be released, or goes on with a
 // release whose asker has gone away.
-func (hs *holders) giveBack(h *holder) {
+func (hs *Holders) giveBack(h *Holder) {
 	if h.gone || hs.closed {
 		return
 	}
@@ -97,22 +97,22 @@ func (hs *holders) giveBack(h *holder) {
 
 // beginRelease begins to give a claim back. Its binding is forgotten first: the next server
 // would take a claim that was released for one that was lost.
-func (hs *holders) beginRelease(h *holder) {
+func (hs *Holders) beginRelease(h *Holder) {
 	h.releasing = true
 	h.unhook()
 	hs.forget(h)
 }
 
 // forget removes the file of a holder.
-func (hs *holders) forget(h *holder) {
+func (hs *Holders) forget(h *Holder) {
 	if h.saved {
 		h.saved = false
-		hs.files.remove(h.claim.ID)
+		hs.files.Remove(h.claim.ID)
 	}
 }
 
 // finish releases a claim, and forgets it if that came to an end.
-func (hs *holders) finish(ctx context.Context, h *holder) error {
+func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 	err := h.claim.Release(ctx)
 	if err == nil {
 		hs.mu.Lock()
@@ -122,13 +122,13 @@ func (hs *holders) finish(ctx context.Context, h *holder) error {
 	return err
 }
 
-// release gives a claim back as its holder asks, and returns when its slots are
+// Release gives a claim back as its holder asks, and returns when its slots are
 // free. It is false if there is no such claim here: none with that fence, unless
 // it is 0.
-func (hs *holders) release(ctx context.Context, id string, fence int64) (bool, error) {
+func (hs *Holders) Release(ctx context.Context, id string, fence int64) (bool, error) {
 	hs.mu.Lock()
 	h := hs.byID[id]
-	if h == nil || !h.is(fence) {
+	if h == nil || !h.Is(fence) {
 		hs.mu.Unlock()
 		return false, nil
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package sidecar
+package claims
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ func (c *setClock) Now() time.Duration { return c.now }
 
 // orphanage has orphans on a clock that is set.
 type orphanage struct {
-	*orphans
+	*Orphans
 	t     *testing.T
 	clock *setClock
 	log   *bytes.Buffer
@@ -35,22 +35,22 @@ type orphanage struct {
 
 func newOrphanage(t *testing.T) *orphanage {
 	t.Helper()
-	procs, err := newWatcher()
+	procs, err := NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := procs.close(); err != nil {
+		if err := procs.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	log := new(bytes.Buffer)
-	cfg := &Config{
-		Logger:  hclog.New(&hclog.LoggerOptions{Output: log}),
-		Options: berth.Options{StateDir: t.TempDir(), Instance: Instance},
+	cfg := Config{
+		Log: hclog.New(&hclog.LoggerOptions{Output: log}), StateDir: t.TempDir(), Instance: "sidecar",
+		Procs: procs, Metrics: NewMetrics(nil),
 	}
 	clock := &setClock{}
-	return &orphanage{orphans: newOrphans(cfg, clock, procs, newMetrics(nil)), t: t, clock: clock, log: log}
+	return &orphanage{Orphans: newOrphans(cfg, clock), t: t, clock: clock, log: log}
 }
 
 // orphan is a process that a claim was bound to.
@@ -60,7 +60,7 @@ type orphan struct {
 }
 
 // bind starts a process and records a claim that is bound to it.
-func (o *orphanage) bind(id string, valid validity, change func(*binding)) *orphan {
+func (o *orphanage) bind(id string, valid validity, change func(*Binding)) *orphan {
 	o.t.Helper()
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -73,12 +73,12 @@ func (o *orphanage) bind(id string, valid validity, change func(*binding)) *orph
 			_ = cmd.Wait()
 		}
 	})
-	proc, err := o.procs.open(cmd.Process.Pid)
+	proc, err := o.procs.Open(cmd.Process.Pid)
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	b := binding{proc: proc.id}
-	proc.close()
+	b := Binding{proc: proc.id}
+	proc.Close()
 	if change != nil {
 		change(&b)
 	}
@@ -118,7 +118,7 @@ func validFrom(sent time.Duration) validity {
 func TestAnOrphanIsToldToStopAndKilledInTime(t *testing.T) {
 	o := newOrphanage(t)
 	w := lease.NewWindow(0, orphanTTL)
-	stubborn := o.bind("stubborn", validFrom(0), func(b *binding) { b.onlyKill = true })
+	stubborn := o.bind("stubborn", validFrom(0), func(b *Binding) { b.onlyKill = true })
 	plain := o.bind("plain", validFrom(0), nil)
 	o.clock.now = w.StopAt() - 1
 	o.check()
@@ -145,18 +145,18 @@ func TestAnOrphanIsToldToStopAndKilledInTime(t *testing.T) {
 func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
 	o := newOrphanage(t)
 	plain := o.bind("plain", validFrom(0), nil)
-	stubborn := o.bind("stubborn", validFrom(0), func(b *binding) { b.onlyKill = true })
+	stubborn := o.bind("stubborn", validFrom(0), func(b *Binding) { b.onlyKill = true })
 	unknown := o.bind("unknown", validity{}, nil) // of a sidecar that recorded no validity
 	expired := o.bind("expired", validFrom(-time.Hour), nil)
-	elsewhere := o.bind("elsewhere", validFrom(0), func(b *binding) { b.proc.space++ })
+	elsewhere := o.bind("elsewhere", validFrom(0), func(b *Binding) { b.proc.space++ })
 	held := o.bind("held", validFrom(0), nil)
 	o.end = func() {}
-	o.takenOver([]*berth.Claim{{Claim: &pool.Claim{ID: "held"}}})
-	defer o.stop()
+	o.TakenOver([]*berth.Claim{{Claim: &pool.Claim{ID: "held"}}})
+	defer o.Stop()
 	plain.endedBy(syscall.SIGTERM)
 	unknown.endedBy(syscall.SIGTERM)
 	expired.endedBy(syscall.SIGKILL)
-	o.stop() // the clock is set here
+	o.Stop() // the clock is set here
 	o.clock.now = lease.StopGrace(orphanTTL) - 1
 	o.checkLost()
 	if err := stubborn.cmd.Process.Signal(syscall.Signal(0)); err != nil || len(o.lost) != 1 {
@@ -170,7 +170,7 @@ func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
 	}
 	o.checkLost()
 	left := map[string]bool{}
-	o.files.sweep(func(id string) bool { left[id] = true; return true })
+	o.files.Sweep(func(id string) bool { left[id] = true; return true })
 	if want := map[string]bool{"held": true, "stubborn": true}; !maps.Equal(left, want) || len(o.lost) > 0 {
 		t.Errorf("files of %v are left, want %v; lost: %v", left, want, o.lost)
 	}
@@ -181,13 +181,13 @@ func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
 func TestNoProcessIsStoppedThatNoClaimIsKnownToBeBoundTo(t *testing.T) {
 	o := newOrphanage(t)
 	all := []*orphan{
-		o.bind("later", validFrom(0), func(b *binding) { b.proc.start -= 100 }),
-		o.bind("boot", validFrom(0), func(b *binding) { b.proc.boot = "earlier" }),
-		o.bind("space", validFrom(0), func(b *binding) { b.proc.space++ }),
+		o.bind("later", validFrom(0), func(b *Binding) { b.proc.start -= 100 }),
+		o.bind("boot", validFrom(0), func(b *Binding) { b.proc.boot = "earlier" }),
+		o.bind("space", validFrom(0), func(b *Binding) { b.proc.space++ }),
 		o.bind("unknown", validity{}, nil), // of a sidecar that recorded no validity
 	}
 	released := o.bind("released", validFrom(0), nil)
-	o.files.remove("released")
+	o.files.Remove("released")
 	o.clock.now = time.Hour
 	o.check()
 	for _, x := range append(all, released) {

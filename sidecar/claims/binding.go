@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// binding says how a server knows that a holder lives.
-type binding struct {
+// Binding says how a server knows that a holder lives.
+type Binding struct {
 	// ttl within which the holder renews; 0 is none. With lease it is the lease
 	// duration, which is not known before the claim is granted.
 	ttl   time.Duration
@@ -43,10 +43,10 @@ func (id processID) is(other processID) bool {
 }
 
 // byLease is the binding of a claim that says nothing.
-var byLease = binding{lease: true}
+var byLease = Binding{lease: true}
 
 // ttlOf is the time to live on a lease of some duration.
-func (b binding) ttlOf(lease time.Duration) time.Duration {
+func (b Binding) ttlOf(lease time.Duration) time.Duration {
 	if b.lease {
 		return lease
 	}
@@ -54,7 +54,7 @@ func (b binding) ttlOf(lease time.Duration) time.Duration {
 }
 
 // unwatched returns the binding without its process, which may live and can't be watched.
-func (b binding) unwatched() binding {
+func (b Binding) unwatched() Binding {
 	b.proc, b.onlyKill = processID{}, false
 	b.lease = b.ttl == 0
 	return b
@@ -79,8 +79,8 @@ const ttlLease = "lease"
 // byLeaseText is what most claims record.
 var byLeaseText = string(store.Encode(bindingValue{V: store.Now, TTL: ttlLease}))
 
-// encode writes a binding. The same binding is always written the same.
-func (b binding) encode() string {
+// Encode writes a binding. The same binding is always written the same.
+func (b Binding) Encode() string {
 	if b == byLease {
 		return byLeaseText
 	}
@@ -98,21 +98,21 @@ func (b binding) encode() string {
 }
 
 // decodeBinding reads what encode wrote.
-func decodeBinding(text string) (binding, error) {
+func decodeBinding(text string) (Binding, error) {
 	var v bindingValue
 	if err := decodeStrict(text, &v); err != nil {
-		return binding{}, fmt.Errorf("the binding can't be read: %w", err)
+		return Binding{}, fmt.Errorf("the binding can't be read: %w", err)
 	}
-	b := binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, asker: v.Asker}
+	b := Binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, asker: v.Asker}
 	if v.TTL != "" && !b.lease {
 		d, err := time.ParseDuration(v.TTL)
 		if err != nil || d < MinTTL || d > MaxTTL {
-			return binding{}, fmt.Errorf("the binding can't be read: its ttl is %s", quote(v.TTL))
+			return Binding{}, fmt.Errorf("the binding can't be read: its ttl is %s", problem.Quote(v.TTL))
 		}
 		b.ttl = d
 	}
 	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.Space != 0 || v.OnlyKill) {
-		return binding{}, errors.New("the binding can't be read: it names no process")
+		return Binding{}, errors.New("the binding can't be read: it names no process")
 	}
 	b.proc = processID{pid: v.PID, start: v.Start, boot: v.Boot, space: v.Space}
 	return b, nil
@@ -129,46 +129,72 @@ func decodeStrict(text string, v store.Versioned) error {
 	return err
 }
 
-// bindingOf returns the binding that a new claim asks for. Its process is still
-// to be looked at.
-func bindingOf(r ClaimRequest) (binding, error) {
-	b := binding{proc: processID{pid: r.PID}, onlyKill: r.OnlyKill, asker: r.Asker}
-	if err := checkOnlyKill(r.OnlyKill, r.PID); err != nil {
+// Bounds of the time to live of a claim.
+const (
+	// MinTTL leaves time for a renewal to be tried twice.
+	MinTTL = time.Second
+	// MaxTTL bounds how long a dead holder that names no process can block others.
+	MaxTTL = 24 * time.Hour
+)
+
+// Life is what the holder of a claim says about how the server is to know that it lives.
+type Life struct {
+	TTL      *time.Duration // 0 is none, nil says nothing
+	PID      int            // 0 names no process
+	OnlyKill bool
+	Asker    string
+}
+
+// BindingOf returns the binding that a new claim asks for. Its process is still to be
+// opened: see [Binding.To].
+func BindingOf(l Life) (Binding, error) {
+	b := Binding{proc: processID{pid: l.PID}, onlyKill: l.OnlyKill, asker: l.Asker}
+	if err := checkOnlyKill(l.OnlyKill, l.PID); err != nil {
 		return b, err
 	}
-	if err := checkAsker(r.Asker); err != nil {
+	if err := checkAsker(l.Asker); err != nil {
 		return b, err
 	}
-	if r.TTL == nil {
-		b.lease = r.PID == 0
+	if l.TTL == nil {
+		b.lease = l.PID == 0
 		return b, nil
 	}
 	var err error
-	b.ttl, err = checkTTL(*r.TTL)
+	b.ttl, err = checkTTL(*l.TTL)
 	return b, err
 }
 
+// To returns the binding to a process that was opened; nil leaves it as it is.
+func (b Binding) To(proc *Process) Binding {
+	if proc != nil {
+		b.proc = proc.id
+	}
+	return b
+}
+
+// Untimed reports whether no time to live ends the claim.
+func (b Binding) Untimed() bool { return !b.lease && b.ttl == 0 }
+
 // renewed returns the binding after a renewal.
-func (b binding) renewed(r RenewRequest) (binding, error) {
-	if err := checkOnlyKill(r.OnlyKill, r.PID); err != nil {
+func (b Binding) renewed(l Life) (Binding, error) {
+	if err := checkOnlyKill(l.OnlyKill, l.PID); err != nil {
 		return b, err
 	}
-	if r.PID != 0 {
-		b = binding{proc: processID{pid: r.PID}, onlyKill: r.OnlyKill, asker: b.asker}
+	if l.PID != 0 {
+		b = Binding{proc: processID{pid: l.PID}, onlyKill: l.OnlyKill, asker: b.asker}
 	}
-	if r.TTL == nil {
+	if l.TTL == nil {
 		return b, nil
 	}
 	var err error
 	b.lease = false
-	b.ttl, err = checkTTL(*r.TTL)
+	b.ttl, err = checkTTL(*l.TTL)
 	return b, err
 }
 
-func checkTTL(ttl Duration) (time.Duration, error) {
-	d := time.Duration(ttl)
+func checkTTL(d time.Duration) (time.Duration, error) {
 	if d != 0 && (d < MinTTL || d > MaxTTL) {
-		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s for a claim that is not timed", ttl, MinTTL, MaxTTL)
+		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s for a claim that is not timed", pool.FormatReserveAfter(d), MinTTL, MaxTTL)
 	}
 	return d, nil
 }
@@ -176,9 +202,9 @@ func checkTTL(ttl Duration) (time.Duration, error) {
 // initPID is the process that all others hang on.
 const initPID = 1
 
-// checkPID refuses what can't be the number of a process, and processes that must
+// CheckPID refuses what can't be the number of a process, and processes that must
 // not be stopped when a claim is lost, whoever asks.
-func checkPID(pid int) error {
+func CheckPID(pid int) error {
 	switch {
 	case pid <= 0:
 		return problem.Field("pid", "%d is no process", pid)
@@ -201,15 +227,7 @@ func checkOnlyKill(onlyKill bool, pid int) error {
 // checkAsker refuses what is too long to be recorded.
 func checkAsker(asker string) error {
 	if len(asker) > pool.MaxText {
-		return problem.Field("asker", "%s is %d bytes long: allowed are %d", quote(asker), len(asker), pool.MaxText)
-	}
-	return nil
-}
-
-// checkFence refuses what no claim has.
-func checkFence(fence int64) error {
-	if fence < 0 {
-		return problem.Field("fence", "%d is no fence: send the one that the claim was answered with", fence)
+		return problem.Field("asker", "%s is %d bytes long: allowed are %d", problem.Quote(asker), len(asker), pool.MaxText)
 	}
 	return nil
 }

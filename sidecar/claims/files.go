@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -14,21 +15,17 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// bindFiles keeps the bindings of claims that are bound to a process, and those that
+// Files keeps the bindings of claims that are bound to a process, and those that
 // were changed after the grant, one file for each such claim, so that they survive this
 // process. All others are in etcd only. It keeps those of started runs as well, in a
 // folder of their own.
-type bindFiles struct {
+type Files struct {
 	dir string // empty: nothing is kept
 	log hclog.Logger
 }
 
-// bindFolder and runFolder are where the files are, in the instance's state
-// directory.
-const (
-	bindFolder = "binds"
-	runFolder  = "runs"
-)
+// bindFolder is where the files of claims are, in the instance's state directory.
+const bindFolder = "binds"
 
 // maxBindFile is far more than a binding takes.
 const maxBindFile = 4 << 10
@@ -48,16 +45,14 @@ type bindFileValue struct {
 // boundClaim is what a file says of a claim.
 type boundClaim struct {
 	fence int64
-	bind  binding
+	bind  Binding
 	valid validity
 }
 
-func newBindFiles(stateDir, instance string, log hclog.Logger) bindFiles {
-	return newFiles(stateDir, instance, bindFolder, log)
-}
-
-func newFiles(stateDir, instance, folder string, log hclog.Logger) bindFiles {
-	f := bindFiles{log: log}
+// NewFiles returns the files in a folder of the instance's state directory. Without such a
+// directory nothing is kept.
+func NewFiles(stateDir, instance, folder string, log hclog.Logger) Files {
+	f := Files{log: log}
 	if stateDir != "" {
 		f.dir = filepath.Join(stateDir, instance, folder)
 	}
@@ -65,10 +60,10 @@ func newFiles(stateDir, instance, folder string, log hclog.Logger) bindFiles {
 }
 
 // path of a claim's file. Ids of claims hold nothing that a file's name can't.
-func (f bindFiles) path(id string) string { return filepath.Join(f.dir, id+".json") }
+func (f Files) path(id string) string { return filepath.Join(f.dir, id+".json") }
 
 // writable reports why no file can be written now; nil if one can be.
-func (f bindFiles) writable() error {
+func (f Files) writable() error {
 	if f.dir == "" {
 		return nil
 	}
@@ -94,14 +89,14 @@ func unwritable(err error) error {
 // save writes a claim's binding such that a crash of this process leaves the old
 // file or the new. A crash of the machine may leave neither, and no process that
 // could be bound to.
-func (f bindFiles) save(id string, fence int64, b binding, valid validity) error {
+func (f Files) save(id string, fence int64, b Binding, valid validity) error {
 	if f.dir == "" {
 		return nil
 	}
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return unwritable(err)
 	}
-	data := store.Encode(bindFileValue{V: store.Now, Claim: id, Fence: fence, Bind: b.encode(), validity: valid})
+	data := store.Encode(bindFileValue{V: store.Now, Claim: id, Fence: fence, Bind: b.Encode(), validity: valid})
 	return unwritable(writeWhole(f.path(id), data))
 }
 
@@ -122,9 +117,9 @@ func writeWhole(path string, data []byte) error {
 
 // load returns the binding of a claim that was saved. There is none unless ok;
 // a file that can't be read is told, and counts for nothing.
-func (f bindFiles) load(id string, fence int64) (b binding, ok bool) {
+func (f Files) load(id string, fence int64) (b Binding, ok bool) {
 	if f.dir == "" {
-		return binding{}, false
+		return Binding{}, false
 	}
 	c, err := f.read(id)
 	switch {
@@ -134,11 +129,11 @@ func (f bindFiles) load(id string, fence int64) (b binding, ok bool) {
 		f.log.Error("a state file can't be read; what the claim was bound to when it was granted counts",
 			keyFile, f.path(id), keyClaim, id, keyError, err)
 	}
-	return binding{}, false
+	return Binding{}, false
 }
 
 // read reads the file of a claim.
-func (f bindFiles) read(id string) (boundClaim, error) {
+func (f Files) read(id string) (boundClaim, error) {
 	data, err := readSmall(f.path(id), maxBindFile)
 	if err != nil {
 		return boundClaim{}, err
@@ -165,7 +160,7 @@ func decodeBindFile(data []byte, id string) (boundClaim, error) {
 		return boundClaim{}, err
 	}
 	if v.Claim != id {
-		return boundClaim{}, fmt.Errorf("it is of claim %s", quote(v.Claim))
+		return boundClaim{}, fmt.Errorf("it is of claim %s", problem.Quote(v.Claim))
 	}
 	if v.validity != (validity{}) {
 		if err := v.check(); err != nil {
@@ -176,8 +171,8 @@ func decodeBindFile(data []byte, id string) (boundClaim, error) {
 	return boundClaim{fence: v.Fence, bind: b, valid: v.validity}, err
 }
 
-// remove forgets a claim's binding.
-func (f bindFiles) remove(id string) {
+// Remove forgets a claim's binding.
+func (f Files) Remove(id string) {
 	if f.dir == "" {
 		return
 	}
@@ -186,8 +181,8 @@ func (f bindFiles) remove(id string) {
 	}
 }
 
-// sweep removes what earlier processes left of claims that are not held.
-func (f bindFiles) sweep(held func(id string) bool) {
+// Sweep removes what earlier processes left of claims that are not held.
+func (f Files) Sweep(held func(id string) bool) {
 	if f.dir == "" {
 		return
 	}
@@ -203,4 +198,16 @@ func (f bindFiles) sweep(held func(id string) bool) {
 			f.log.Warn("a state file can't be removed", keyFile, file.Name(), keyError, err)
 		}
 	}
+}
+
+// SaveTTL keeps a time to live alone, as of an executor.
+func (f Files) SaveTTL(id string, fence int64, ttl time.Duration) error {
+	return f.save(id, fence, Binding{ttl: ttl}, validity{})
+}
+
+// LoadTTL returns the time to live that was kept for an id and a fence. There is none
+// unless ok.
+func (f Files) LoadTTL(id string, fence int64) (ttl time.Duration, ok bool) {
+	b, ok := f.load(id, fence)
+	return b.ttl, ok
 }

@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// process is a process that is watched. It is named by a pidfd, so it is this
+// Process is a process that is watched. It is named by a pidfd, so it is this
 // very process for ever.
-type process struct {
+type Process struct {
 	id    processID
 	owner uint32
 
@@ -23,21 +23,21 @@ type process struct {
 	fd    int    // -1 once closed
 	onEnd func() // called once, from a goroutine of its own
 	ended bool
-	by    *watcher
+	by    *Watcher
 
 	number int32 // the watcher's; set before anybody else knows the process
 }
 
-// open looks at a process and begins to watch it.
-func (w *watcher) open(pid int) (*process, error) {
+// Open looks at a process and begins to watch it.
+func (w *Watcher) Open(pid int) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL): // EINVAL: the pid of a thread
-		return nil, errNoProcess
+		return nil, ErrNoProcess
 	case err != nil:
 		return nil, fmt.Errorf("pidfd_open: %w", err)
 	}
-	p := &process{fd: fd, by: w, id: processID{pid: pid, boot: w.boot, space: w.space}}
+	p := &Process{fd: fd, by: w, id: processID{pid: pid, boot: w.boot, space: w.space}}
 	if err := p.look(); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
@@ -48,29 +48,32 @@ func (w *watcher) open(pid int) (*process, error) {
 }
 
 // find begins to watch a process that an earlier watcher knew. That it is gone is
-// errNoProcess; with another error it may live.
-func (w *watcher) find(id processID) (*process, error) {
+// ErrNoProcess; with another error it may live.
+func (w *Watcher) find(id processID) (*Process, error) {
 	switch {
 	case id.boot != w.boot:
-		return nil, fmt.Errorf("the machine was started again: %w", errNoProcess)
+		return nil, fmt.Errorf("the machine was started again: %w", ErrNoProcess)
 	case id.space != w.space:
 		return nil, errOtherSpace
 	}
-	p, err := w.open(id.pid)
+	p, err := w.Open(id.pid)
 	if err == nil && !p.id.is(id) {
-		p.close()
-		return nil, fmt.Errorf("its number is another process': %w", errNoProcess)
+		p.Close()
+		return nil, fmt.Errorf("its number is another process': %w", ErrNoProcess)
 	}
 	return p, err
 }
 
+// Owner is the user that the process belongs to.
+func (p *Process) Owner() uint32 { return p.owner }
+
 // look reads when the process was started, and by whom. That it lives
 // afterwards shows that what was read is its own.
-func (p *process) look() error {
+func (p *Process) look() error {
 	read := func(name string) ([]byte, error) {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.id.pid, name))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			err = errNoProcess
+			err = ErrNoProcess
 		}
 		return data, err
 	}
@@ -91,7 +94,7 @@ func (p *process) look() error {
 		return err
 	}
 	if hasEnded(p.fd) {
-		return errNoProcess
+		return ErrNoProcess
 	}
 	return nil
 }
@@ -106,9 +109,9 @@ func hasEnded(fd int) bool {
 	}
 }
 
-// notify has f called when the process ends, at once if it has. It replaces
+// Notify has f called when the process ends, at once if it has. It replaces
 // what was to be called.
-func (p *process) notify(f func()) {
+func (p *Process) Notify(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.onEnd = f; p.ended && f != nil {
@@ -117,7 +120,7 @@ func (p *process) notify(f func()) {
 }
 
 // end takes that the process has ended.
-func (p *process) end() {
+func (p *Process) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended || p.fd < 0 {
@@ -130,7 +133,7 @@ func (p *process) end() {
 }
 
 // signal sends a signal. That the process is gone is no error.
-func (p *process) signal(sig unix.Signal) error {
+func (p *Process) signal(sig unix.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fd < 0 || p.ended {
@@ -142,8 +145,8 @@ func (p *process) signal(sig unix.Signal) error {
 	return nil
 }
 
-// close ends the watch. Nothing is called from then on.
-func (p *process) close() {
+// Close ends the watch. Nothing is called from then on.
+func (p *Process) Close() {
 	if p == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package sidecar
+package claims
 
 import (
 	"os"
@@ -9,11 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar/server"
 )
 
 func TestABindingIsWrittenAndRead(t *testing.T) {
-	for want, b := range map[string]binding{
+	for want, b := range map[string]Binding{
 		`{"v":1}`:               {},
 		`{"v":1,"ttl":"lease"}`: byLease,
 		`{"v":1,"ttl":"1m30s"}`: {ttl: 90 * time.Second},
@@ -25,7 +24,7 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 			proc: processID{pid: 7, start: 99, boot: "x"}, onlyKill: true, asker: "me",
 		},
 	} {
-		if got := b.encode(); got != want {
+		if got := b.Encode(); got != want {
 			t.Errorf("%+v is written as %s, want %s", b, got, want)
 		}
 		if got, err := decodeBinding(want); err != nil || got != b {
@@ -47,47 +46,25 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 	lease, minute, second := byLease, 60*time.Second, time.Second
 	proc := processID{pid: 7, start: 99, boot: "x"}
 	for what, test := range map[string]struct {
-		from binding
-		by   RenewRequest
-		want binding
+		from Binding
+		by   Life
+		want Binding
 	}{
-		"nothing":                {lease, RenewRequest{}, lease},
-		"a ttl":                  {lease, RenewRequest{TTL: DurationOf(minute)}, binding{ttl: minute}},
-		"no ttl":                 {binding{ttl: minute}, RenewRequest{TTL: DurationOf(0)}, binding{}},
-		"a process":              {binding{ttl: minute}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}}},
-		"a process and a ttl":    {lease, RenewRequest{PID: 8, TTL: DurationOf(second)}, binding{ttl: second, proc: processID{pid: 8}}},
-		"a ttl beside a process": {binding{proc: proc}, RenewRequest{TTL: DurationOf(minute)}, binding{ttl: minute, proc: proc}},
-		"another process":        {binding{ttl: minute, proc: proc}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}}},
-		"one that is told":       {binding{proc: proc, onlyKill: true}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}}},
-		"one that is killed":     {lease, RenewRequest{PID: 8, OnlyKill: true}, binding{proc: processID{pid: 8}, onlyKill: true}},
-		"what is killed":         {binding{proc: proc, onlyKill: true}, RenewRequest{TTL: DurationOf(minute)}, binding{ttl: minute, proc: proc, onlyKill: true}},
-		"an asker's process":     {binding{lease: true, asker: "me"}, RenewRequest{PID: 8}, binding{proc: processID{pid: 8}, asker: "me"}},
+		"nothing":                {lease, Life{}, lease},
+		"a ttl":                  {lease, Life{TTL: &minute}, Binding{ttl: minute}},
+		"no ttl":                 {Binding{ttl: minute}, Life{TTL: new(time.Duration)}, Binding{}},
+		"a process":              {Binding{ttl: minute}, Life{PID: 8}, Binding{proc: processID{pid: 8}}},
+		"a process and a ttl":    {lease, Life{PID: 8, TTL: &second}, Binding{ttl: second, proc: processID{pid: 8}}},
+		"a ttl beside a process": {Binding{proc: proc}, Life{TTL: &minute}, Binding{ttl: minute, proc: proc}},
+		"another process":        {Binding{ttl: minute, proc: proc}, Life{PID: 8}, Binding{proc: processID{pid: 8}}},
+		"one that is told":       {Binding{proc: proc, onlyKill: true}, Life{PID: 8}, Binding{proc: processID{pid: 8}}},
+		"one that is killed":     {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: processID{pid: 8}, onlyKill: true}},
+		"what is killed":         {Binding{proc: proc, onlyKill: true}, Life{TTL: &minute}, Binding{ttl: minute, proc: proc, onlyKill: true}},
+		"an asker's process":     {Binding{lease: true, asker: "me"}, Life{PID: 8}, Binding{proc: processID{pid: 8}, asker: "me"}},
 	} {
 		got, err := test.from.renewed(test.by)
-		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(binding{}, processID{})); d != "" || err != nil {
+		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(Binding{}, processID{})); d != "" || err != nil {
 			t.Errorf("%s: %v\n%s", what, err, d)
-		}
-	}
-}
-
-func TestAProcessIsBoundByItsOwnUserOnly(t *testing.T) {
-	for what, test := range map[string]struct {
-		who   server.Peer
-		tcp   bool
-		owner uint32
-		want  problem.Code
-	}{
-		"its own user":         {server.Peer{Known: true, UID: 1000}, false, 1000, ""},
-		"root":                 {server.Peer{Known: true}, false, 1000, ""},
-		"another user":         {server.Peer{Known: true, UID: 1001}, false, 1000, problem.Forbidden},
-		"a user for root's":    {server.Peer{Known: true, UID: 1001}, false, 0, problem.Forbidden},
-		"nobody knows":         {server.Peer{}, false, 1000, problem.Invalid},
-		"nobody knows, root's": {server.Peer{}, false, 0, problem.Invalid},
-		"over TCP":             {server.Peer{}, true, 1000, problem.Invalid},
-	} {
-		err := checkOwner(test.who, !test.tcp, 12345, test.owner)
-		if (err == nil) != (test.want == "") || err != nil && problem.CodeOf(err) != test.want {
-			t.Errorf("%s: %v", what, err)
 		}
 	}
 }
@@ -115,8 +92,8 @@ func TestWhatProcSaysIsRead(t *testing.T) {
 }
 
 func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
-	f := newBindFiles(t.TempDir(), "sidecar", nil)
-	b := binding{ttl: time.Minute}
+	f := NewFiles(t.TempDir(), "sidecar", bindFolder, nil)
+	b := Binding{ttl: time.Minute}
 	if err := f.save("mine", 7, b, validity{}); err != nil {
 		t.Fatal(err)
 	}
@@ -135,43 +112,43 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 	if err := f.save("kept", 1, b, validity{}); err != nil {
 		t.Fatal(err)
 	}
-	f.sweep(func(id string) bool { return id == "kept" })
+	f.Sweep(func(id string) bool { return id == "kept" })
 	left, err := os.ReadDir(f.dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "kept.json" {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	f.remove("kept")
-	f.remove("kept")
+	f.Remove("kept")
+	f.Remove("kept")
 	if _, ok := f.load("kept", 1); ok {
 		t.Error("a removed one is there")
 	}
-	none := newBindFiles("", "sidecar", nil)
+	none := NewFiles("", "sidecar", bindFolder, nil)
 	if err := none.save("mine", 1, b, validity{}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
-	l := newEndedLog()
+	l := NewEndedLog()
 	why := problem.New(problem.ClaimLost, "lost")
-	l.add("a", 1, why, 0)
-	if got := l.why("a", keepEnded-1); got != why {
+	l.Add("a", 1, why, 0)
+	if got := l.Why("a", keepEnded-1); got != why {
 		t.Errorf("%v", got)
 	}
-	if got := l.why("a", keepEnded); got != nil {
+	if got := l.Why("a", keepEnded); got != nil {
 		t.Errorf("for ever: %v", got)
 	}
 	for i := range maxEnded + 100 {
-		l.add(strconv.Itoa(i), 1, why, time.Duration(i))
+		l.Add(strconv.Itoa(i), 1, why, time.Duration(i))
 	}
-	if len(l.byID) != maxEnded || len(l.order) != maxEnded || l.why("99", 200) != nil || l.why("100", 200) == nil {
+	if len(l.byID) != maxEnded || len(l.order) != maxEnded || l.Why("99", 200) != nil || l.Why("100", 200) == nil {
 		t.Errorf("%d are kept, in a list of %d", len(l.byID), len(l.order))
 	}
-	l.forget("100")
-	if l.why("100", 200) != nil {
+	l.Forget("100")
+	if l.Why("100", 200) != nil {
 		t.Error("what was forgotten is there")
 	}
-	l.add("late", 1, why, 2*keepEnded)
+	l.Add("late", 1, why, 2*keepEnded)
 	if len(l.byID) != 1 {
 		t.Errorf("%d are kept that nobody asks for", len(l.byID))
 	}

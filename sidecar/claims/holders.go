@@ -1,0 +1,315 @@
+package claims
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/lease"
+)
+
+// Config is what is needed to keep claims.
+type Config struct {
+	// StateDir is where bindings are kept, in a folder of the instance. Empty: they are
+	// not kept.
+	StateDir, Instance string
+	Log                hclog.Logger
+	Procs              *Watcher
+	Metrics            *Metrics
+	// Notify is called with everything that happens to a claim, in order. It must not
+	// call the holders.
+	Notify func(Change)
+}
+
+func (c *Config) files() Files { return NewFiles(c.StateDir, c.Instance, bindFolder, c.Log) }
+
+// Kind is a kind of [Change].
+type Kind int
+
+// Kinds of changes.
+const (
+	Granted  Kind = iota
+	Ended         // it is no longer valid, and its holder has to stop
+	Released      // its slots are given back, or freed with its lease
+)
+
+// Change is something that has happened to a claim.
+type Change struct {
+	Kind  Kind
+	Claim string
+	Pools []string
+	Why   *problem.Error // of one that has ended
+}
+
+// Holders are the claims that were made through a server, each with its binding,
+// from the grant until its slots are given back.
+type Holders struct {
+	clock   lease.Clock
+	log     hclog.Logger
+	notify  func(Change)
+	files   Files
+	procs   *Watcher
+	metrics *Metrics
+
+	quit    context.Context // ends with leave
+	abandon context.CancelFunc
+	tasks   sync.WaitGroup // releases that nobody waits for
+
+	// mu guards what follows, and the holders. It is taken before any lock but
+	// those of claims.
+	mu     sync.Mutex
+	byID   map[string]*Holder
+	ended  EndedLog
+	closed bool
+}
+
+// New returns holders without any claim.
+func New(cfg Config) *Holders {
+	hs := &Holders{
+		clock: lease.BootClock(), log: cfg.Log, notify: cfg.Notify, procs: cfg.Procs, metrics: cfg.Metrics,
+		files: cfg.files(), byID: map[string]*Holder{}, ended: NewEndedLog(),
+	}
+	hs.metrics.stateWritable(func() bool { return hs.Writable() == nil })
+	hs.quit, hs.abandon = context.WithCancel(context.Background())
+	return hs
+}
+
+// Holder is one claim with its binding.
+type Holder struct {
+	claim *berth.Claim
+	// unhook keeps the end of the claim from being told; true if it was not yet.
+	unhook func() bool
+
+	// What follows is guarded by mu of holders.
+
+	bind  Binding
+	saved bool          // bind stands in a file
+	lease time.Duration // duration of the claim's lease; 0 if not known yet
+	proc  *Process      // nil unless bound to one
+	// expires is when the ttl has passed; 0 without one.
+	expires time.Duration
+	// why trust has ended; nil while the claim is held.
+	why *problem.Error
+	// releasing: its slots are being given back.
+	releasing bool
+	// killAt is when its process is killed, once it was told to stop.
+	killAt time.Duration
+	gone   bool // no longer among the holders
+
+	// reports are the answers that say that it holds, less those that are known not to
+	// have come to their clients; heard tells that its holder was heard of since.
+	reports int
+	heard   bool
+	// unheardAt is when it is given back, since nobody may know of it; 0 if somebody does.
+	unheardAt time.Duration
+}
+
+// Is tells whether a holder's claim is the one with a fence. 0 is any.
+func (h *Holder) Is(fence int64) bool { return fence == 0 || h.claim.Fence() == fence }
+
+// Add takes a claim that was granted, or that an earlier process left. If it is
+// there already, its ttl begins anew, and the process is closed.
+func (hs *Holders) Add(claim *berth.Claim, bind Binding, proc *Process) *Holder {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if h := hs.byID[claim.ID]; h != nil {
+		if h.claim.Fence() == claim.Fence() {
+			proc.Close()
+			hs.extend(h)
+			return h
+		}
+		hs.drop(h)
+	}
+	hs.ended.Forget(claim.ID)
+	h := &Holder{claim: claim, bind: bind, proc: proc}
+	hs.byID[claim.ID] = h
+	hs.extend(h)
+	hs.publish(Granted, h)
+	h.unhook = context.AfterFunc(claim.Context(), func() { hs.claimEnded(h) })
+	if proc != nil {
+		proc.Notify(func() { hs.processEnded(h, proc) })
+	}
+	return h
+}
+
+// extend begins the ttl anew.
+func (hs *Holders) extend(h *Holder) {
+	if h.lease == 0 {
+		h.lease = h.claim.LeaseDuration()
+	}
+	h.expires = 0
+	if ttl := h.bind.ttlOf(h.lease); ttl > 0 {
+		h.expires = hs.clock.Now() + ttl
+	}
+}
+
+// drop forgets a holder whose slots are given back.
+func (hs *Holders) drop(h *Holder) {
+	if h.gone {
+		return
+	}
+	h.gone = true
+	h.unhook()
+	h.proc.Close()
+	if hs.byID[h.claim.ID] == h {
+		delete(hs.byID, h.claim.ID)
+	}
+	hs.forget(h)
+	if h.why != nil {
+		hs.ended.Add(h.claim.ID, h.claim.Fence(), h.why, hs.clock.Now())
+	}
+	hs.publish(Released, h)
+}
+
+// publish notifies of a change of a holder.
+func (hs *Holders) publish(kind Kind, h *Holder) {
+	c := Change{Kind: kind, Claim: h.claim.ID, Pools: slices.Sorted(maps.Keys(h.claim.Slots))}
+	if kind == Ended {
+		c.Why = h.why
+	}
+	hs.notify(c)
+}
+
+// held returns a holder whose claim is held. An error says why it is not;
+// neither is there for an unknown one.
+func (hs *Holders) held(id string) (*Holder, error) {
+	h := hs.byID[id]
+	if h == nil {
+		if why := hs.ended.Why(id, hs.clock.Now()); why != nil {
+			return nil, why
+		}
+		return nil, problem.New(problem.ClaimNotFound, "no claim %s is held here", problem.Quote(id))
+	}
+	if h.why != nil {
+		return nil, h.why
+	}
+	// The claim may have ended a moment ago.
+	if err := h.claim.Err(); err != nil {
+		return nil, problem.Of(err)
+	}
+	if h.releasing {
+		return nil, problem.New(problem.ClaimNotFound, "claim %s is being released", problem.Quote(id))
+	}
+	return h, nil
+}
+
+// HasEnded reports whether the claim with a fence was held here and was lost, or revoked.
+func (hs *Holders) HasEnded(id string, fence int64) bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.ended.has(id, fence, hs.clock.Now())
+}
+
+// Find returns a holder, nil if there is none; an error says why its claim has
+// ended.
+func (hs *Holders) Find(id string) (*Holder, error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h := hs.byID[id]
+	if h != nil && h.releasing {
+		return h, nil
+	}
+	_, err := hs.held(id)
+	if h == nil && problem.CodeOf(err) == problem.ClaimNotFound {
+		return nil, nil
+	}
+	return h, err
+}
+
+// Renew takes that a holder lives, and how that is to be known from now on: by
+// the process, if there is one.
+func (hs *Holders) Renew(id string, fence int64, life Life, proc *Process) (h *Holder, err error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	h, err = hs.held(id)
+	if err == nil && !h.Is(fence) {
+		err = problem.New(problem.ClaimLost, "claim %q is lost: its id stands for a later claim", id)
+	}
+	if err == nil {
+		err = hs.rebind(h, life, proc)
+	}
+	if err == nil || problem.CodeOf(err) == problem.StateUnwritable {
+		hs.extend(h) // its holder lives, whatever else becomes of the renewal
+		h.heard, h.unheardAt = true, 0
+	}
+	if err != nil {
+		proc.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// rebind changes a binding, if the renewal changes it. What can't be kept is refused:
+// a later server would go by what was in force before, and so does this one.
+func (hs *Holders) rebind(h *Holder, life Life, proc *Process) error {
+	bind, err := h.bind.renewed(life)
+	if err != nil {
+		return err
+	}
+	if proc != nil {
+		bind.proc = proc.id
+	}
+	if bind == h.bind {
+		proc.Close()
+		return nil
+	}
+	if err := hs.save(h, bind); err != nil {
+		return problem.New(problem.StateUnwritable, "what claim %q is bound to stays as it was: %w", h.claim.ID, err)
+	}
+	h.bind = bind
+	if proc != nil {
+		h.proc.Close()
+		h.proc, h.killAt = proc, 0
+		proc.Notify(func() { hs.processEnded(h, proc) })
+	}
+	return nil
+}
+
+// View is a holder at one moment.
+type View struct {
+	Claim     *berth.Claim
+	PID       int // of the process that it is bound to; 0 for none
+	Releasing bool
+	// Lease is the duration of its lease; 0 if it is not known yet.
+	Lease time.Duration
+	// TTL is the time within which the claim must be renewed, and 0 if it need not be;
+	// nil if it is not known yet.
+	TTL *time.Duration
+	// Left is for how long the claim is valid from At on, unless it is renewed, and
+	// Grace how long its holder may take to stop. Left is 0 if the claim is not valid.
+	At          time.Time
+	Left, Grace time.Duration
+}
+
+// View returns a holder as it is now.
+func (hs *Holders) View(h *Holder) View {
+	now := time.Now() // before what is left from then on: this process may stand still between
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	v := View{Claim: h.claim, PID: h.bind.proc.pid, Releasing: h.releasing, Lease: h.lease, At: now}
+	ttl := h.bind.ttlOf(h.lease)
+	if ttl > 0 || !h.bind.lease {
+		v.TTL = &ttl
+	}
+	left, grace := h.claim.ValidFor()
+	if h.expires > 0 {
+		left = min(left, max(0, h.expires-hs.clock.Now()))
+	}
+	if left <= 0 || h.releasing {
+		return v
+	}
+	if ttl > 0 {
+		grace = min(grace, lease.StopGrace(ttl)) // or it would have to stop as soon as it holds
+	}
+	v.Left, v.Grace = left, grace
+	return v
+}
+
+// Writable reports why bindings can't be kept now; nil if they can.
+func (hs *Holders) Writable() error { return hs.files.writable() }

@@ -1,0 +1,128 @@
+package claims
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/pool"
+)
+
+// stillClock is a clock that a test moves.
+type stillClock struct{ now time.Duration }
+
+func (c *stillClock) Now() time.Duration { return c.now }
+
+// desk has holders on an etcd with a pool, and a clock that a test moves.
+type desk struct {
+	*Holders
+	t      *testing.T
+	client *berth.Client
+	time   *stillClock
+}
+
+func newDesk(t *testing.T, stateDir string) *desk {
+	t.Helper()
+	client, err := berth.Open(t.Context(), berth.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one", Instance: "sidecar"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := 10
+	if _, err := client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{t: t, client: client, time: &stillClock{now: time.Hour}, Holders: New(Config{
+		StateDir: stateDir, Instance: "sidecar", Log: hclog.NewNullLogger(), Metrics: NewMetrics(nil), Notify: func(Change) {},
+	})}
+	d.clock = d.time
+	t.Cleanup(func() {
+		d.Leave()
+		if err := client.Leave(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// ask asks for a claim, and gets an answer that comes to its client, or not.
+func (d *desk) ask(id string, ttl time.Duration, read bool) *Holder {
+	d.t.Helper()
+	bind, err := BindingOf(Life{TTL: &ttl})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	named := id != ""
+	if !named {
+		id = "nameless"
+	}
+	claim, err := d.client.Claim(d.t.Context(), berth.Slots{"db": 1}, berth.WithID(id), berth.WithBind(bind.Encode()))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	h := d.Add(claim, bind, nil)
+	d.Reported(h)
+	if !read {
+		d.Unread(h, named)
+	}
+	return h
+}
+
+func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
+	d := newDesk(t, "")
+	released := func(ids ...string) {
+		t.Helper()
+		d.look()
+		d.tasks.Wait()
+		held := map[string]bool{}
+		for id := range d.byID {
+			held[id] = true
+		}
+		for _, id := range ids {
+			if held[id] {
+				t.Errorf("%s is held after %s", id, d.time.now-time.Hour)
+			}
+		}
+		if want := 5 - len(ids); len(held) != want {
+			t.Errorf("after %s %d are held, want %d: %v", d.time.now-time.Hour, len(held), want, held)
+		}
+	}
+	d.ask("", time.Hour, false) // without an id: it goes at once
+	for _, id := range []string{"forgotten", "repeated", "renewed", "twice"} {
+		d.ask(id, 0, false)
+	}
+	d.ask("known", 0, true)
+	d.ask("known", 0, false) // the holder knows it, though
+	released()
+	d.time.now += keepUnheard - time.Second
+	released()
+	d.ask("repeated", 0, true)
+	d.ask("twice", 0, false)
+	if _, err := d.Renew("renewed", 0, Life{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.time.now += time.Second
+	released("forgotten")
+	d.time.now += keepUnheard
+	released("forgotten", "twice")
+	d.time.now += time.Hour
+	released("forgotten", "twice")
+}
+
+// A holder that renews lives, also if what it says beside that can't be kept.
+func TestARenewalThatCannotBeKeptIsOneAllTheSame(t *testing.T) {
+	d := newDesk(t, "/dev/null/file")
+	h := d.ask("mine", time.Minute, true)
+	was, bind := h.expires, h.bind
+	d.time.now += time.Second
+	ttl := time.Hour
+	if _, err := d.Renew("mine", 0, Life{TTL: &ttl}, nil); problem.CodeOf(err) != problem.StateUnwritable {
+		t.Error(err)
+	}
+	if h.expires <= was || h.bind != bind {
+		t.Errorf("it ends at %s, as before, bound as %+v", h.expires, h.bind)
+	}
+}
