@@ -146,7 +146,7 @@ var block = regexp.MustCompile("(?s)```promql\n(.*?)```")
 
 func TestTheExpressionsOfThePagesAreAboutMetricsThatThereAre(t *testing.T) {
 	metrics, found := documented(t), 0
-	for _, path := range []string{"README.md", "../docs/metrics.md", "../docs/sources.md"} {
+	for _, path := range []string{"README.md", "../docs/how-to/monitoring.md", "../docs/reference/source-files.md"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ var metricRow = regexp.MustCompile("(?m)^\\| `(berth_[a-z_]+)` \\| (counter|gaug
 func documented(t *testing.T) catalog {
 	t.Helper()
 	all := catalog{}
-	for path, extra := range map[string][]string{"../docs/metrics.md": nil, "../docs/sources.md": {"source"}} {
+	for path, extra := range map[string][]string{"../docs/reference/metrics.md": nil, "../docs/reference/source-files.md": {"source"}} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

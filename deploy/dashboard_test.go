@@ -173,7 +173,7 @@ func TestEveryMetricIsShownOrWatched(t *testing.T) {
 	}
 	for name := range documented(t) {
 		if strings.HasPrefix(name, "berth_source_") {
-			continue // what to watch of a source is in docs/sources.md
+			continue // what to watch of a source is in docs/reference/source-files.md
 		}
 		shown := regexp.MustCompile(name + `(_bucket|_sum|_count)?\b`).MatchString(text.String())
 		if _, ok := unseen[name]; ok == shown {

@@ -42,13 +42,13 @@ func TestTheMetricsOfTheProcessesAreThoseOfThePage(t *testing.T) {
 	for name, got := range registered {
 		want, known := page[name]
 		if !known {
-			t.Errorf("%s is registered, and docs/metrics.md has no row of it", name)
+			t.Errorf("%s is registered, and docs/reference/metrics.md has no row of it", name)
 			continue
 		}
 		slices.Sort(got.labels)
 		slices.Sort(want.labels)
 		if !slices.Equal(got.labels, want.labels) {
-			t.Errorf("%s has the labels %q; docs/metrics.md says %q", name, got.labels, want.labels)
+			t.Errorf("%s has the labels %q; docs/reference/metrics.md says %q", name, got.labels, want.labels)
 		}
 	}
 	for name, got := range served {
@@ -56,14 +56,14 @@ func TestTheMetricsOfTheProcessesAreThoseOfThePage(t *testing.T) {
 		slices.Sort(got.labels)
 		slices.Sort(want.labels)
 		if got.kind != want.kind || !slices.Equal(got.labels, want.labels) {
-			t.Errorf("%s is served as a %s with the labels %q; docs/metrics.md says a %s with %q",
+			t.Errorf("%s is served as a %s with the labels %q; docs/reference/metrics.md says a %s with %q",
 				name, got.kind, got.labels, want.kind, want.labels)
 		}
 	}
 	for name := range page {
 		// A source is a process of its own, which this test does not start.
 		if _, known := registered[name]; !known && !strings.HasPrefix(name, "berth_source_") {
-			t.Errorf("docs/metrics.md has a row of %s, and no process registers it", name)
+			t.Errorf("docs/reference/metrics.md has a row of %s, and no process registers it", name)
 		}
 	}
 	// Enough was done for these to have samples, or nothing was checked.

@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -41,15 +42,27 @@ var languages = []string{"sh", "text", "yaml", "crontab", "ini", "promql"}
 // mark is a comment of one line.
 var mark = regexp.MustCompile(`^<!-- (.*) -->$`)
 
-// pages reads README.md and what is in this folder.
-func pages(t *testing.T) []page {
+// markdown returns the paths of the pages in this folder and below.
+func markdown(t *testing.T) []string {
 	t.Helper()
-	paths, err := filepath.Glob("*.md")
+	var all []string
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			all = append(all, path)
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return all
+}
+
+// pages reads README.md and the pages in this folder and below.
+func pages(t *testing.T) []page {
+	t.Helper()
 	var all []page
-	for _, path := range append([]string{"../README.md"}, paths...) {
+	for _, path := range append([]string{"../README.md"}, markdown(t)...) {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +77,7 @@ func pages(t *testing.T) []page {
 }
 
 func parsePage(path, text string) (page, error) {
-	p := page{name: filepath.Base(path)}
+	p := page{name: path}
 	var open *block
 	said := "" // in the comment before
 	for i, line := range strings.Split(text, "\n") {

@@ -225,12 +225,12 @@ func recipe(t *testing.T, command string) string {
 	t.Helper()
 	for _, p := range pages(t) {
 		for _, b := range p.blocks {
-			if p.name == "etcd.md" && strings.Contains(b.text, command) {
+			if p.name == "how-to/backup.md" && strings.Contains(b.text, command) {
 				return b.text
 			}
 		}
 	}
-	t.Fatalf("no block of etcd.md has %s", command)
+	t.Fatalf("no block of how-to/backup.md has %s", command)
 	return ""
 }
 

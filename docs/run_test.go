@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,6 +74,30 @@ func TestWhatMakeBuildsTellsItsVersion(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(out), "berth "+builtVersion+" ") {
 		t.Errorf("berth version prints %q, %v", out, err)
 	}
+}
+
+func TestTheCommandsArePagedAsTheyAre(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs the binary of the pages")
+	}
+	page, command := read(t, "reference/cli.md"), regexp.MustCompile(`(?m)^     *([a-z]+)(, [a-z]+)?  +\S`)
+	var check func(group ...string)
+	check = func(group ...string) {
+		out, err := exec.Command(filepath.Join(build(t), "berth"), append(group, "--help")...).Output()
+		if err != nil {
+			t.Fatalf("berth %s --help: %v", strings.Join(group, " "), err)
+		}
+		_, rest, _ := strings.Cut(string(out), "\nCOMMANDS:\n")
+		rest, _, _ = strings.Cut(rest, "OPTIONS:")
+		for _, m := range command.FindAllStringSubmatch("  "+strings.ReplaceAll(rest, "\n", "\n  "), -1) {
+			verb := append(slices.Clone(group), m[1])
+			check(verb...)
+			if name := "`berth " + strings.Join(verb, " ") + "`"; !strings.Contains(page, name) && !slices.Contains([]string{"pools", "claims", "hosts", "queue", "runs", "limits", "source", "bench"}, m[1]) {
+				t.Errorf("reference/cli.md does not list %s", name)
+			}
+		}
+	}
+	check()
 }
 
 func TestMakeBuildTakesTheVersionFromTheCheckout(t *testing.T) {

@@ -56,20 +56,57 @@ func TestTheSettingsArePagedAsTheyAre(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s | %s. Must be %s |\n",
 			f.Name, flagText, f.Env(), cmp.Or(f.DefaultText(), "–"), usage, f.Must)
 	}
-	checkTable(t, "settings.md", "settings", b.String())
+	checkTable(t, "reference/settings.md", "settings", b.String())
 }
 
-func TestTheCodesArePagedAsTheyAre(t *testing.T) {
-	codes := problem.Codes()
-	slices.SortFunc(codes, func(a, b problem.Code) int {
-		return cmp.Or(cmp.Compare(a.Status(), b.Status()), cmp.Compare(a, b))
-	})
-	var b strings.Builder
-	b.WriteString("| status | code | meaning | exit code of the commands |\n|---|---|---|---|\n")
-	for _, c := range codes {
-		fmt.Fprintf(&b, "| %d | `%s` | %s | %d |\n", c.Status(), c, c.Title(), c.Exit())
+func TestEveryErrorCodeHasACauseAndARemedy(t *testing.T) {
+	page := read(t, "reference/errors.md")
+	for _, c := range problem.Codes() {
+		row := fmt.Sprintf(`(?m)^\| %s \| %d \| %d \| [^|]+\. \| [^|]+\. \|$`, "`"+string(c)+"`", c.Status(), c.Exit())
+		if n := len(regexp.MustCompile(row).FindAllString(page, -1)); n != 1 {
+			t.Errorf("reference/errors.md has %d rows of `%s` with the status %d, the exit code %d, a cause and a remedy", n, c, c.Status(), c.Exit())
+		}
 	}
-	checkTable(t, "http.md", "codes", b.String())
+	if n := len(regexp.MustCompile("(?m)^\\| `").FindAllString(page, -1)); n != len(problem.Codes()) {
+		t.Errorf("reference/errors.md has %d rows, and there are %d codes", n, len(problem.Codes()))
+	}
+}
+
+// operation is a path of the OpenAPI document, and method one of its methods.
+var (
+	operation = regexp.MustCompile(`^  (/\S+):$`)
+	method    = regexp.MustCompile(`^    (get|put|post|patch|delete):$`)
+)
+
+func TestTheEndpointsArePagedAsTheyAre(t *testing.T) {
+	page, path, found := read(t, "reference/http.md"), "", 0
+	for line := range strings.Lines(read(t, "openapi.yaml")) {
+		line = strings.TrimRight(line, "\n")
+		if m := operation.FindStringSubmatch(line); m != nil {
+			path = m[1]
+		}
+		if m := method.FindStringSubmatch(line); m != nil {
+			found++
+			if want := "`" + strings.ToUpper(m[1]) + " " + path + "`"; !strings.Contains(page, want) {
+				t.Errorf("reference/http.md does not list %s", want)
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("found %d operations", found)
+	}
+}
+
+// keyPrefix is the first part of a key, as store.Keys spells it.
+var keyPrefix = regexp.MustCompile(`prefix \+ "([a-z]+/?)`)
+
+func TestTheKeysOfEtcdArePagedAsTheyAre(t *testing.T) {
+	page := read(t, "reference/etcd-keys.md")
+	for _, m := range keyPrefix.FindAllStringSubmatch(read(t, "../internal/store/keys.go"), -1) {
+		if !strings.Contains(page, "`"+m[1]) {
+			t.Errorf("reference/etcd-keys.md does not list %s", m[1])
+		}
+	}
 }
 
 // metricName is a metric's name as code has it, and pages.
@@ -84,8 +121,8 @@ func TestTheMetricsArePagedAsTheyAre(t *testing.T) {
 		}
 		sources = append(sources, slices.DeleteFunc(paths, func(path string) bool { return strings.HasSuffix(path, "_test.go") })...)
 	}
-	if d := gocmp.Diff(metricNames(t, sources...), metricNames(t, "metrics.md")); d != "" {
-		t.Errorf("metrics.md does not tell what there is (- in the code, + on the page):\n%s", d)
+	if d := gocmp.Diff(metricNames(t, sources...), metricNames(t, "reference/metrics.md")); d != "" {
+		t.Errorf("reference/metrics.md does not list the metrics of the code (- in the code, + on the page):\n%s", d)
 	}
 }
 
@@ -105,22 +142,47 @@ func metricNames(t *testing.T, paths ...string) []string {
 	return slices.Compact(all)
 }
 
-// link is one to a file of the repository.
-var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
+// link is one to a file of the repository, or to a heading.
+var (
+	link    = regexp.MustCompile(`\]\(([^):#]*)(#[^)]*)?\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
+
+// anchors returns the fragments that lead to the headings of a page, as GitHub makes them.
+func anchors(text string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		all = append(all, "#"+strings.ReplaceAll(name, " ", "-"))
+	}
+	return all
+}
 
 func TestLinksLeadSomewhere(t *testing.T) {
-	pages, err := filepath.Glob("*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range append(pages, "../README.md") {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+	for _, path := range append(markdown(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../deploy/README.md") {
+		for _, m := range link.FindAllStringSubmatch(read(t, path), -1) {
+			to := path
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(path), m[1])
+			}
+			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s: %v", path, err)
+			} else if m[2] != "" && !slices.Contains(anchors(read(t, to)), m[2]) {
+				t.Errorf("%s: %s has no heading %s", path, to, m[2])
+			}
+		}
+	}
+}
+
+func TestTheIndexLeadsToEveryPage(t *testing.T) {
+	for _, path := range markdown(t) {
+		if folder, name := filepath.Split(path); folder != "" {
+			index := "README.md"
+			if folder == "design/" && name != index {
+				index, path = "design/README.md", name
+			}
+			if !strings.Contains(read(t, index), "("+path+")") {
+				t.Errorf("%s has no link to %s", index, path)
 			}
 		}
 	}

@@ -20,11 +20,11 @@ var (
 // The table of what is told, and where, names nothing that there is not, and leaves out
 // no event of a step.
 func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
-	page := read(t, "workers.md")
+	page := read(t, "reference/events.md")
 	_, rest, _ := strings.Cut(page, "<!-- told -->\n")
 	table, _, ended := strings.Cut(rest, "<!-- end of told -->")
 	if !ended {
-		t.Fatal("workers.md has no such table")
+		t.Fatal("reference/events.md has no such table")
 	}
 	var events []string
 	for _, m := range eventName.FindAllStringSubmatch(read(t, "../coordinator/run/event.go"), -1) {
@@ -34,7 +34,7 @@ func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics := append(metricNames(t, "metrics.md"), metricNames(t, sources...)...)
+	metrics := append(metricNames(t, "reference/metrics.md"), metricNames(t, sources...)...)
 	var told []string
 	for _, m := range quoted.FindAllStringSubmatch(table, -1) {
 		name := m[1]

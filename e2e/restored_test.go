@@ -18,7 +18,7 @@ import (
 	"github.com/berthhq/berth"
 )
 
-// restore kills etcd, and starts it on what a snapshot has, as docs/etcd.md says but for the
+// restore kills etcd, and starts it on what a snapshot has, as docs/how-to/backup.md says but for the
 // token of the cluster: with a new one, sidecars that live would refuse its answers.
 func (e *etcdProcess) restore(path string) {
 	e.t.Helper()

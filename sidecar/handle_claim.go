@@ -201,7 +201,7 @@ func noProcess(pid int, err error) error {
 }
 
 // clockError is the part of a time by which two clocks may differ that measure it: see
-// docs/guarantees.md.
+// docs/explanation/guarantees.md.
 const clockError = 50
 
 // validFor returns for how many milliseconds from the sending of a request its sender

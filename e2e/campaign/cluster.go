@@ -167,7 +167,7 @@ func (c *cluster) save(ctx context.Context, path string) (int64, error) {
 	return status.Revision, err
 }
 
-// restore kills all members, and starts them with what a snapshot has, as docs/etcd.md
+// restore kills all members, and starts them with what a snapshot has, as docs/how-to/backup.md
 // says: with --bump-revision and --mark-compacted.
 func (c *cluster) restore(ctx context.Context, path string) error {
 	for _, m := range c.members {

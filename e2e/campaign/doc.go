@@ -1,7 +1,7 @@
 //go:build linux
 
 // Campaign runs berth for minutes or hours while everything around it fails, and
-// judges from outside whether the promises of docs/guarantees.md are kept.
+// judges from outside whether the promises of docs/explanation/guarantees.md are kept.
 //
 // # Nouns
 //

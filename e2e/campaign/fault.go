@@ -198,7 +198,7 @@ func (c *campaign) loseQuorum(f fault) heal {
 }
 
 // restore saves a snapshot now, and has etcd go back to it when the fault ends. The
-// sidecars live through it, as in docs/etcd.md they do not: what they hold since the
+// sidecars live through it, as in docs/how-to/backup.md they do not: what they hold since the
 // snapshot is lost, and must end.
 func (c *campaign) restore(ctx context.Context) (heal, error) {
 	path := filepath.Join(c.dir, "snapshot.db")
@@ -221,7 +221,7 @@ func (c *campaign) restore(ctx context.Context) (heal, error) {
 	}, err
 }
 
-// fillEtcd writes elsewhere until etcd takes no more, and then does what docs/etcd.md says.
+// fillEtcd writes elsewhere until etcd takes no more, and then does what docs/how-to/etcd-full.md says.
 func (c *campaign) fillEtcd(ctx context.Context) (heal, error) {
 	junk := strings.Repeat("x", 1<<20)
 	for i := 0; ; i++ {

@@ -38,7 +38,7 @@ type stay struct {
 	record
 	from, to int64
 	ended    bool
-	excused  bool // by what docs/guarantees.md does not promise
+	excused  bool // by what docs/explanation/guarantees.md does not promise
 	reported bool // as one of too many
 }
 

@@ -46,7 +46,7 @@ for name in one two; do
 done
 
 cp "$here/run.yaml" "$work"
-ls "$root"/*.md "$root"/docs/*.md > "$work/files.txt"
+ls "$root"/*.md "$root"/docs/how-to/*.md > "$work/files.txt"
 
 echo
 echo "== berth submit -f run.yaml --wait"

@@ -21,7 +21,7 @@ func TestTheMetricsArePagedAsTheyAre(t *testing.T) {
 		return all
 	}
 	code := names("metrics.go", regexp.MustCompile(`Name: "(berth_[a-z_]+)"`))
-	page := names("../../docs/sources.md", regexp.MustCompile("(?m)^\\| `(berth_[a-z_]+)` \\|"))
+	page := names("../../docs/reference/source-files.md", regexp.MustCompile("(?m)^\\| `(berth_[a-z_]+)` \\|"))
 	if len(code) == 0 || !slices.Equal(code, page) {
 		t.Errorf("in the code %q, on the page %q", code, page)
 	}

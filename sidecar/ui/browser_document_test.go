@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// docs/pages.md tells of every page that the navigation leads to.
+// docs/reference/pages.md tells of every page that the navigation leads to.
 func TestTheDocumentTellsOfEveryPage(t *testing.T) {
-	text, err := os.ReadFile("../../docs/pages.md")
+	text, err := os.ReadFile("../../docs/reference/pages.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +19,7 @@ func TestTheDocumentTellsOfEveryPage(t *testing.T) {
 	}
 	for _, a := range links {
 		if path := attr(a, "href"); !strings.Contains(string(text), "| `"+path+"` |") {
-			t.Errorf("docs/pages.md does not tell of %s", path)
+			t.Errorf("docs/reference/pages.md does not tell of %s", path)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berthhq/berth"
 )
 
-var updateScreenshots = flag.Bool("update-screenshots", false, "take the pictures of docs/pages.md anew")
+var updateScreenshots = flag.Bool("update-screenshots", false, "take the pictures of docs/reference/pages.md anew")
 
 // images is the folder of the pictures, maxImage how big one may be.
 const (
@@ -19,7 +19,7 @@ const (
 	maxImage = 200_000
 )
 
-// shots are the pictures that docs/pages.md shows.
+// shots are the pictures that docs/reference/pages.md shows.
 var shots = []struct {
 	name, path string
 	height     int
