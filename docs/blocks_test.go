@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// block is a fenced block of a page. What is to become of it is said in a comment
-// on the line before, which readers do not see:
+// block is a fenced block of a page. A comment on the line before, which readers do
+// not see, says what the tests do with it:
 //
 //	(nothing)               sh runs and must succeed
 //	<!-- served -->         sh runs in the background until the page ends
 //	<!-- not run: WHY -->   sh is for reading only
 //
-// A block of text is what the sh block before it prints, with … for anything.
+// A block of text is the output of the sh block before it, with … for anything.
 type block struct {
 	line   int
 	lang   string
@@ -30,13 +30,13 @@ type block struct {
 // page is a file of documentation.
 type page struct {
 	name string
-	// serve is a server that the page takes for granted: <!-- serve: COMMAND -->
+	// serve is a server that runs while the page does: <!-- serve: COMMAND -->
 	serve  string
 	blocks []block
 }
 
-// languages of blocks. Those that are not sh or text are never run: they may not
-// be used to get around that.
+// languages of blocks. Only sh is run and only text is compared; do not use another
+// language to avoid that.
 var languages = []string{"sh", "text", "yaml", "crontab", "ini", "promql"}
 
 // mark is a comment of one line.
@@ -115,7 +115,7 @@ func newBlock(line int, lang, said string) (block, error) {
 	}
 	if why, ok := strings.CutPrefix(said, "not run:"); ok {
 		if b.notRun = strings.TrimSpace(why); b.notRun == "" {
-			return b, fmt.Errorf("a block is not run, and nobody says why")
+			return b, fmt.Errorf("a block is not run, without a reason")
 		}
 	}
 	return b, nil

@@ -28,7 +28,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 )
 
-// etcdTools are the programs of etcd that the recipe calls, as far as it does.
+// etcdTools are the programs of etcd that the page calls, with the subcommands that it uses.
 var etcdTools = map[string]func(args []string) error{"etcdctl": etcdctl, "etcdutl": etcdutl}
 
 // etcdctl is etcdctl --endpoints ADDRESS snapshot save FILE.
@@ -70,7 +70,7 @@ func etcdutl(args []string) error {
 	return snapshot.NewV3(zap.NewNop()).Restore(c)
 }
 
-// operator is who follows the recipe, with three members.
+// operator follows the page, with three members.
 type operator struct {
 	t       *testing.T
 	dir     string
@@ -157,7 +157,7 @@ func (o *operator) stopEtcd() {
 	}
 }
 
-// sh runs a text and returns what it prints.
+// sh runs a script and returns its output.
 func (o *operator) sh(text string) string {
 	o.t.Helper()
 	cmd := o.command("bash", "-euo", "pipefail", "-c", text)
@@ -176,7 +176,7 @@ func (o *operator) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// daemons starts a sidecar that coordinates, and a worker, and returns what stops them.
+// daemons starts a sidecar that coordinates, and a worker. It returns a function that stops them.
 func (o *operator) daemons() (stop func()) {
 	o.t.Helper()
 	berth := filepath.Join(build(o.t), "berth")
@@ -220,7 +220,7 @@ func (o *operator) daemons() (stop func()) {
 	}
 }
 
-// recipe is the block of the page that has a command.
+// recipe returns the block of the page that has a command.
 func recipe(t *testing.T, command string) string {
 	t.Helper()
 	for _, p := range pages(t) {
@@ -234,7 +234,7 @@ func recipe(t *testing.T, command string) string {
 	return ""
 }
 
-// on is a block as it is run on one member: with its addresses, and a folder of its own.
+// on returns a block with the addresses and the folder of one member.
 func (o *operator) on(name, text string) string {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "name=etcd-1 ", "name="+name+" "), "$name", name)
 	var pairs []string
@@ -283,7 +283,7 @@ func TestTheRestoreOfThreeMembersDoesWhatThePageSays(t *testing.T) {
 	}
 	defer c.Close()
 	if _, err := c.Get(t.Context(), "x", clientv3.WithRev(after)); !errors.Is(err, rpctypes.ErrCompacted) {
-		t.Errorf("what was before the restore is read as if there was nothing missing: %v", err)
+		t.Errorf("a read of a revision before the restore returns %v", err)
 	}
 }
 

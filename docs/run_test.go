@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// The pages are taken at their word: each runs in a folder of its own, as in a
-// checkout where `make build` was run, and talks to a real berth with a real
-// etcd. Only the addresses differ, since the ones that are written may be taken.
+// Each page runs in a folder of its own, like a checkout after `make build`, against a
+// real berth with a real etcd. Only the addresses differ, since the ones on the page
+// may be in use.
 func TestPagesDoWhatTheySay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the pages run other processes: there is nothing to see for the race detector")
@@ -56,14 +56,14 @@ func TestPagesDoWhatTheySay(t *testing.T) {
 // patience bounds one block, and the start of a server.
 const patience = 2 * time.Minute
 
-// built is the binary that all pages use, and the folder that it is in.
+// built is the binary that all pages use, and its folder.
 var built struct {
 	sync.Once
 	dir string
 	err error
 }
 
-// builtVersion is what that binary is told that it is.
+// builtVersion is the version of that binary.
 const builtVersion = "v0.0.0-of-the-docs"
 
 func TestWhatMakeBuildsTellsItsVersion(t *testing.T) {
@@ -157,7 +157,7 @@ func build(t *testing.T) string {
 
 func removeBuilt() error { return os.RemoveAll(built.dir) }
 
-// reader is somebody who follows a page.
+// reader follows a page.
 type reader struct {
 	dir     string
 	env     []string
@@ -199,7 +199,7 @@ func (r *reader) command(ctx context.Context, text string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a block and returns what it prints.
+// run runs a block and returns its output.
 func (r *reader) run(t *testing.T, p page, b block) string {
 	t.Helper()
 	cmd := r.command(t.Context(), b.text)
@@ -217,7 +217,7 @@ var (
 	address = regexp.MustCompile(`^\s+(http|etcd)\s+http://(\S+)$`)
 )
 
-// compare looks for each line of a block in what was printed, in this order.
+// compare requires each line of a block in the output, in this order.
 func (r *reader) compare(t *testing.T, p page, b block, output string) {
 	t.Helper()
 	rest := strings.Split(output, "\n")
@@ -236,8 +236,8 @@ func (r *reader) compare(t *testing.T, p page, b block, output string) {
 	}
 }
 
-// serve runs berth dev in the background, and has the reader use its addresses
-// where the page has the default ones; or a worker.
+// serve runs berth dev or a worker in the background. It replaces the default
+// addresses on the page by those of that berth dev.
 func (r *reader) serve(t *testing.T, text string) {
 	t.Helper()
 	out, in, err := os.Pipe()

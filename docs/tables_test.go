@@ -17,10 +17,10 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-var update = flag.Bool("update", false, "write the tables of the pages anew")
+var update = flag.Bool("update", false, "update the tables of the pages and the figures of ARCHITECTURE.md")
 
 // checkTable compares a table in a page, between <!-- NAME --> and
-// <!-- end of NAME -->, with what the program says.
+// <!-- end of NAME -->, with the one generated from the code.
 func checkTable(t *testing.T, path, name, want string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -40,7 +40,7 @@ func checkTable(t *testing.T, path, name, want string) {
 		return
 	}
 	if d := gocmp.Diff(want, got); d != "" {
-		t.Errorf("%s is out of date, go test ./docs -update mends it:\n%s", path, d)
+		t.Errorf("%s is out of date, go test ./docs -update corrects it:\n%s", path, d)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestTheKeysOfEtcdArePagedAsTheyAre(t *testing.T) {
 	}
 }
 
-// metricName is a metric's name as code has it, and pages.
+// metricName is the name of a metric, in code and on pages.
 var metricName = regexp.MustCompile("[\"`](berth_[a-z_]+)[\"`{]")
 
 func TestTheMetricsArePagedAsTheyAre(t *testing.T) {
@@ -142,7 +142,7 @@ func metricNames(t *testing.T, paths ...string) []string {
 	return slices.Compact(all)
 }
 
-// link is one to a file of the repository, or to a heading.
+// link is a link to a file of the repository, to a heading, or both.
 var (
 	link    = regexp.MustCompile(`\]\(([^):#]*)(#[^)]*)?\)`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)

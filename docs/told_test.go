@@ -12,13 +12,13 @@ import (
 var (
 	// eventName is the name of an event, as the constants of its type have it.
 	eventName = regexp.MustCompile(`(?m)EventType = "([A-Za-z]+)"`)
-	// logLine is what a process logs of itself: the part, and the message.
+	// logLine is a log line of a process about itself: the part, and the message.
 	logLine = regexp.MustCompile(`^(source|worker): ([a-z ]+)$`)
 	quoted  = regexp.MustCompile("`([^`]+)`")
 )
 
-// The table of what is told, and where, names nothing that there is not, and leaves out
-// no event of a step.
+// The table names only events, logs and metrics that exist, and names every event of a
+// step.
 func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
 	page := read(t, "reference/events.md")
 	_, rest, _ := strings.Cut(page, "<!-- told -->\n")
@@ -47,7 +47,7 @@ func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
 		case strings.HasPrefix(name, "berth "): // a command
 		case line != nil:
 			if !strings.Contains(read(t, "../cmd/berth/"+line[1]+".go"), `.Info("`+line[2]+`", `) {
-				t.Errorf("nobody logs %q", name)
+				t.Errorf("no log line is %q", name)
 			}
 		case !slices.Contains(events, name):
 			t.Errorf("there is no event %s", name)
@@ -55,7 +55,7 @@ func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
 	}
 	for _, name := range events {
 		if strings.HasPrefix(name, "Step") && !slices.Contains(told, name) {
-			t.Errorf("nothing is said of event %s", name)
+			t.Errorf("the table does not name event %s", name)
 		}
 	}
 }
