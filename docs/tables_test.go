@@ -114,12 +114,10 @@ var metricName = regexp.MustCompile("[\"`](berth_[a-z_]+)[\"`{]")
 
 func TestTheMetricsArePagedAsTheyAre(t *testing.T) {
 	var sources []string
-	for _, folder := range []string{"..", "../pool", "../lease", "../sidecar", "../sidecar/worker", "../coordinator", "../internal/store"} {
-		paths, err := filepath.Glob(folder + "/*.go")
-		if err != nil {
-			t.Fatal(err)
+	for _, path := range goFiles(t) {
+		if !strings.HasPrefix(path, "../sidecar/source/") && !strings.HasPrefix(path, "../e2e/") {
+			sources = append(sources, path)
 		}
-		sources = append(sources, slices.DeleteFunc(paths, func(path string) bool { return strings.HasSuffix(path, "_test.go") })...)
 	}
 	if d := gocmp.Diff(metricNames(t, sources...), metricNames(t, "reference/metrics.md")); d != "" {
 		t.Errorf("reference/metrics.md does not list the metrics of the code (- in the code, + on the page):\n%s", d)
