@@ -51,6 +51,10 @@ bench: build ## Measure claims, the queue or steps against targets (ARGS="steps 
 	$(GO) build -trimpath -o bin/bench ./e2e/bench
 	bin/bench $(ARGS)
 
+.PHONY: docs
+docs: ## Update the tables of ARCHITECTURE.md and docs
+	$(GO) test ./docs -short -update
+
 .PHONY: fmt
 fmt: ## Format all Go files
 	gofmt -w .

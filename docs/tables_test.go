@@ -17,7 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-var update = flag.Bool("update", false, "update the tables of the pages and the figures of ARCHITECTURE.md")
+var update = flag.Bool("update", false, "update the tables of ARCHITECTURE.md and the pages")
 
 // checkTable compares a table in a page, between <!-- NAME --> and
 // <!-- end of NAME -->, with the one generated from the code.
@@ -40,7 +40,7 @@ func checkTable(t *testing.T, path, name, want string) {
 		return
 	}
 	if d := gocmp.Diff(want, got); d != "" {
-		t.Errorf("%s is out of date, go test ./docs -update corrects it:\n%s", path, d)
+		t.Errorf("%s is out of date, `make docs` corrects it:\n%s", path, d)
 	}
 }
 
