@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
@@ -64,9 +67,9 @@ func apply(r *request) error {
 
 // applyTo makes everything as declared. All that can be wrong is found out before
 // anything is changed.
-func applyTo(r *request, want declared) error {
+func applyTo(r *request, want manifest.Declaration) error {
 	record := applyRecord{DryRun: r.Bool("dry-run"), Pools: []poolPlan{}}
-	if want.pools != nil {
+	if want.Pools != nil {
 		pools, err := r.Pools(r.ctx())
 		if err != nil {
 			return err
@@ -76,12 +79,12 @@ func applyTo(r *request, want declared) error {
 		}
 		record.Pools = append(record.Pools, planPools(pools, want, r.Bool("prune"))...)
 	}
-	if want.limits != nil {
+	if want.Limits != nil {
 		limits, _, err := r.Runs.Limits(r.ctx())
 		if err != nil {
 			return err
 		}
-		plan := planLimits(limits, *want.limits, r.Bool("prune"))
+		plan := planLimits(limits, *want.Limits, r.Bool("prune"))
 		if err := plan.then.Validate(); err != nil {
 			return fmt.Errorf("limits: %w", err)
 		}
@@ -99,21 +102,21 @@ func applyTo(r *request, want declared) error {
 // take.
 const maxDeclared = 16 << 20
 
-func readDeclared(c *cli.Context) (declared, error) {
+func readDeclared(c *cli.Context) (manifest.Declaration, error) {
 	if c.String("file") == "" {
-		return declared{}, usagef("apply needs a file: --file FILE, or --file - for stdin")
+		return manifest.Declaration{}, usagef("apply needs a file: --file FILE, or --file - for stdin")
 	}
 	name, data, err := readInput(c, maxDeclared)
 	if err != nil {
-		return declared{}, err
+		return manifest.Declaration{}, err
 	}
-	return decodeDeclared(name, data)
+	return manifest.ReadDeclaration(name, data)
 }
 
 // readable refuses to change pools whose state can't be read.
-func readable(is []pool.Status, want declared) error {
+func readable(is []pool.Status, want manifest.Declaration) error {
 	for _, p := range is {
-		if _, named := want.pools[p.Name]; named && p.Problem != "" {
+		if _, named := want.Pools[p.Name]; named && p.Problem != "" {
 			return problem.New(problem.CorruptValue, "pool '%s' can't be changed: %s", p.Name, p.Problem)
 		}
 	}
@@ -147,7 +150,7 @@ func carryOut(r *request, record applyRecord) error {
 	return nil
 }
 
-func applyText(out *page, r applyRecord, want declared) {
+func applyText(out *page, r applyRecord, want manifest.Declaration) {
 	counts := map[action]int{}
 	var others []string
 	for _, p := range r.Pools {
@@ -160,7 +163,7 @@ func applyText(out *page, r applyRecord, want declared) {
 		}
 	}
 	var done []string
-	if want.pools != nil {
+	if want.Pools != nil {
 		done = append(done, fmt.Sprintf("pools: %d created, %d changed, %d deleted, %d as they were",
 			counts[creates], counts[changes], counts[deletes], counts[keeps]))
 	}
@@ -211,7 +214,7 @@ const (
 // planPools compares what is declared with what is. Pools that are not declared
 // are deleted with prune, and left alone without. The order is that in which it
 // is to be carried out: what deletes comes last.
-func planPools(is []pool.Status, want declared, prune bool) []poolPlan {
+func planPools(is []pool.Status, want manifest.Declaration, prune bool) []poolPlan {
 	now := map[string]pool.Status{}
 	for _, p := range is {
 		if !p.Deleted {
@@ -219,14 +222,14 @@ func planPools(is []pool.Status, want declared, prune bool) []poolPlan {
 		}
 	}
 	var plans []poolPlan
-	for _, name := range sortedNames(want.pools) {
-		d := want.pools[name]
+	for _, name := range sortedNames(want.Pools) {
+		d := want.Pools[name]
 		p, exists := now[name]
-		plan := poolPlan{Name: name, Action: keeps, change: d.change()}
-		spec := d.spec
+		plan := poolPlan{Name: name, Action: keeps, change: d.Change()}
+		spec := d.Spec
 		spec.Paused = p.Paused
-		if d.paused != nil {
-			spec.Paused = *d.paused
+		if d.Paused != nil {
+			spec.Paused = *d.Paused
 		}
 		switch {
 		case !exists:
@@ -237,7 +240,7 @@ func planPools(is []pool.Status, want declared, prune bool) []poolPlan {
 		plans = append(plans, plan)
 	}
 	for _, name := range sortedNames(now) {
-		if _, declared := want.pools[name]; declared {
+		if _, declared := want.Pools[name]; declared {
 			continue
 		}
 		plan := poolPlan{Name: name, Action: ignores, Claimed: now[name].Claimed}
@@ -275,7 +278,7 @@ func exportCommand() *cli.Command {
 }
 
 // exported is a file for apply. What it does not say of a pool is not said on
-// purpose: see [declaredPool].
+// purpose: see [manifest.Pool].
 type exported struct {
 	Pools  map[string]exportedPool `json:"pools" yaml:"pools"`
 	Limits exportedLimits          `json:"limits" yaml:"limits"`
@@ -353,4 +356,31 @@ func exportText(out exported) ([]byte, error) {
 		return nil, err
 	}
 	return b.Bytes(), e.Close()
+}
+
+// readInput reads the file that --file names, with - for stdin, and returns its
+// name for messages.
+func readInput(c *cli.Context, most int) (name string, data []byte, err error) {
+	name = c.String("file")
+	in, closeIn := c.App.Reader, func() error { return nil }
+	if name == "-" {
+		name = "stdin"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return name, nil, problem.New(problem.Invalid, "the file can't be read: %w", err)
+		}
+		in, closeIn = f, f.Close
+	}
+	data, err = io.ReadAll(io.LimitReader(in, int64(most)+1))
+	if closeErr := closeIn(); err == nil {
+		err = closeErr
+	}
+	switch {
+	case err != nil:
+		return name, nil, problem.New(problem.Invalid, "%s can't be read: %w", name, err)
+	case len(data) > most:
+		return name, nil, problem.New(problem.TooLarge, "%s is longer than %d KB", name, most>>10)
+	}
+	return name, data, nil
 }

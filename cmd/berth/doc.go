@@ -1,9 +1,9 @@
 // Command berth allots slots of named pools to jobs on many hosts, and queues runs.
 //
-// Each file holds the commands of one noun. Shared by all are app.go (flags and
-// connections), arrange.go (flags behind arguments), declared.go and strict.go
-// (files), output.go (what is printed), child.go and terminal.go (the
-// processes that berth starts), and errors.go (exit codes).
+// Each file holds the commands of one noun. Shared by all are app.go (the runner of
+// commands and their connections), line.go (order of the words of a command line, and
+// completion), output.go (what is printed, and exit codes), and child.go (processes that
+// berth starts, and their terminal). Package manifest reads the files that users write.
 //
 // # How a command ends
 //

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/manifest"
 )
 
 func limitsCommand() *cli.Command {
@@ -203,4 +206,95 @@ func warnOfExcessRuns(r *request, used []usedLimit) {
 				u.text(), u.name, u.limit, u.used-u.limit+1)
 		}
 	}
+}
+
+// limitsPlan is what has to be done to the limits to make them as declared.
+type limitsPlan struct {
+	Action  action   `json:"action"`
+	Changes []string `json:"changes,omitempty"`
+	// Others are limits of tags that are not in the file, and stay.
+	Others []string `json:"others,omitempty"`
+
+	change run.LimitsChange
+	then   run.Limits
+}
+
+// planLimits compares what is declared with what is. Limits of tags that are not
+// declared are removed with prune, and left alone without.
+func planLimits(is run.Limits, want manifest.Limits, prune bool) limitsPlan {
+	plan := limitsPlan{Action: keeps}
+	plan.then.MaxConcurrentRuns = is.MaxConcurrentRuns
+	tags := tagsByName(is.Tags)
+	if want.Max != nil {
+		plan.then.MaxConcurrentRuns, plan.change.MaxConcurrentRuns = *want.Max, want.Max
+	}
+	then := maps.Clone(tags)
+	for name, t := range want.Tags {
+		if t.Limit == run.Unlimited {
+			delete(then, name)
+		} else {
+			then[name] = t
+		}
+	}
+	for _, name := range sortedNames(tags) {
+		if _, declared := want.Tags[name]; declared {
+			continue
+		}
+		if prune && want.Tags != nil {
+			delete(then, name)
+		} else {
+			plan.Others = append(plan.Others, name)
+		}
+	}
+	plan.then.Tags = slices.Collect(maps.Values(then))
+	for _, name := range sortedNames(then) {
+		if then[name] != tags[name] {
+			plan.change.Tags = append(plan.change.Tags, then[name])
+		}
+	}
+	for name, t := range tags {
+		if _, stays := then[name]; !stays {
+			t.Limit = run.Unlimited
+			plan.change.Tags = append(plan.change.Tags, t)
+		}
+	}
+	if plan.Changes = limitsChanges(is, plan.then); len(plan.Changes) > 0 {
+		plan.Action = changes
+	}
+	if want.Tags == nil {
+		plan.Others = nil // the file is about something else
+	}
+	return plan
+}
+
+func tagsByName(tags []run.TagLimit) map[string]run.TagLimit {
+	all := map[string]run.TagLimit{}
+	for _, t := range tags {
+		all[t.Name()] = t
+	}
+	return all
+}
+
+// limitsChanges says what differs between two sets of limits.
+func limitsChanges(old, new run.Limits) []string {
+	var all []string
+	if a, b := inspect.LimitText(old.MaxConcurrentRuns), inspect.LimitText(new.MaxConcurrentRuns); a != b {
+		all = append(all, "max_concurrent_runs "+a+" → "+b)
+	}
+	before, after := tagsByName(old.Tags), tagsByName(new.Tags)
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	for _, name := range sortedNames(names) {
+		a, was := before[name]
+		b, is := after[name]
+		switch {
+		case !was:
+			all = append(all, fmt.Sprintf("%s none → %d", name, b.Limit))
+		case !is:
+			all = append(all, fmt.Sprintf("%s %d → none", name, a.Limit))
+		case a.Limit != b.Limit:
+			all = append(all, fmt.Sprintf("%s %d → %d", name, a.Limit, b.Limit))
+		}
+	}
+	return all
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/manifest"
 )
 
 func TestProgress_IsOneLineOnATerminalAndLinesElsewhere(t *testing.T) {
@@ -84,13 +85,13 @@ func FuzzDecodeSubmission(f *testing.F) {
 	f.Add([]byte("tags:\n  ? [a]\n  : b\n"))
 	f.Add([]byte("{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, err := decodeSubmission("f", data)
+		a, err := manifest.ReadRun("f", data)
 		switch {
 		case err != nil:
-			if p, ok := err.(*fileProblems); !ok || len(p.lines) == 0 {
+			if p, ok := err.(*manifest.Problems); !ok || len(p.Lines) == 0 {
 				t.Fatalf("error %v", err)
 			}
-		case a.spec.Validate() != nil:
+		case a.Spec.Validate() != nil:
 			t.Fatalf("%+v was taken", a)
 		}
 	})

@@ -4,15 +4,23 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
-	"github.com/berthhq/berth/internal/text"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 )
 
 func runsEventsCommand() *cli.Command {
@@ -110,134 +118,251 @@ func (t *eventTail) add(b *bytes.Buffer, e run.LoggedEvent) error {
 	return nil
 }
 
-func runsRetryCommand() *cli.Command {
+func runsWaitCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "retry",
-		Usage:     "queue a run once more that has failed or was canceled, or try some of its step instances again",
+		Name:      "wait",
+		Usage:     "wait until a run has ended",
 		ArgsUsage: "RUN",
-		Description: "It goes back to its old place in the queue. Of its steps only those are run again that\n" +
-			"have not succeeded, with as many retries as at first.\n\n" +
-			"With --step it is one step instance, or all of a step that have failed or were canceled.\n" +
-			"Others that have failed stay so; what was never begun, or was stopped because the run\n" +
-			"ended, goes as well. A run that is in progress goes on meanwhile.",
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: reasonFlag.Name, Usage: "`TEXT` that is kept with the event", DefaultText: "who retried it"},
-			&cli.StringSliceFlag{Name: "step", Usage: "`STEP[INDEX]` to try again, or STEP for all of it; may be repeated"},
-		},
-		Action: onEtcd(retryRun, runArgument),
+		Description: "Exits with 0 if it has succeeded, with 1 if it has failed or was canceled. How it\n" +
+			"goes is told on stderr.",
+		Action: onEtcd(runsWait, runArgument),
 	}
 }
 
-// retryRun has a run tried again, or some of its step instances.
-func retryRun(r *request) error {
+func runsWait(r *request) error {
 	id := r.args[0]
-	var which []step.Which
-	for _, text := range r.StringSlice("step") {
-		w, err := parseWhich(text)
-		if err != nil {
+	if _, err := r.Runs.Get(r.ctx(), id); err != nil {
+		return err
+	}
+	return awaitRun(r, id, func(one *run.Run) error {
+		return r.print(inspect.RunOf(one), func(out *page) {
+			if one.Status == run.Succeeded { // or it is an error
+				out.line("%s", endText(one))
+			}
+		})
+	})
+}
+
+// awaitRun waits until a run has ended, tells meanwhile how it goes, and has the
+// end printed. It is an error if the run did not succeed.
+func awaitRun(r *request, id string, print func(*run.Run) error) error {
+	ctx, cancel := context.WithCancel(r.ctx())
+	defer cancel()
+	key := r.Runs.Keys.Run(id)
+	f := &follower{
+		Reader: r.Reader, key: key, progress: newProgress(r.Context, id),
+		feed: store.NewFeed(r.Runs.Backend, key, hclog.NewNullLogger(), func() {}),
+	}
+	fed := inBackground(func() error { return f.feed.Run(ctx) })
+	ended, err := f.follow(ctx)
+	cancel()
+	<-fed
+	f.progress.end()
+	if err != nil {
+		return err
+	}
+	if err := print(ended); err != nil || ended.Status == run.Succeeded {
+		return err
+	}
+	return errors.New(endText(ended) + failureText(r.ctx(), r.Reader, ended))
+}
+
+// failureText says behind the end of a run what has failed of it first, and where its output
+// is, as far as that can be read.
+func failureText(ctx context.Context, in *inspect.Reader, r *run.Run) (text string) {
+	if r.Steps == 0 || r.Status != run.Failed {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if o, err := in.Steps.Overview(ctx, r.ID); err == nil {
+		if failed, err := failures(ctx, in, o, 1); err == nil && len(failed) > 0 {
+			text = "; " + failed[0].Text() + ": " + clean(firstLine(failed[0].Error))
+		}
+	}
+	if logged, err := hasLogs(ctx, in, r.ID); err == nil && logged {
+		text += fmt.Sprintf("; 'berth runs logs %s' has the output", r.ID)
+	}
+	return text
+}
+
+// endText says how a run has ended.
+func endText(r *run.Run) string {
+	text := fmt.Sprintf("run %s has %s", r.ID, r.Status)
+	if r.Status == run.Canceled {
+		text = fmt.Sprintf("run %s was canceled", r.ID)
+	}
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	return text
+}
+
+const (
+	// firstPlaceLook is when the place in the queue is first looked up: most runs
+	// are admitted sooner. It is read with all other runs, so it is done rarely, and
+	// the more rarely the longer it takes.
+	firstPlaceLook = 300 * time.Millisecond
+	placeLook      = 2 * time.Second
+	placeShare     = 20
+	// stepsLook is how often it is looked at the steps of a run that is running.
+	stepsLook = 500 * time.Millisecond
+	// silence is how long etcd may be silent before that is told.
+	silence = 5 * time.Second
+)
+
+// follower follows one run until it has ended.
+type follower struct {
+	*inspect.Reader
+	feed     *store.Feed
+	key      string // of the run: the feed has those that begin so as well
+	progress *progress
+
+	now   *run.Run // nil until it is known
+	place string   // in the queue
+	steps string   // how they go
+	heard time.Time
+}
+
+func (f *follower) follow(ctx context.Context) (*run.Run, error) {
+	look := time.NewTimer(firstPlaceLook)
+	defer look.Stop()
+	f.heard = time.Now()
+	for {
+		select {
+		case m, ok := <-f.feed.Messages():
+			if !ok {
+				return nil, context.Cause(ctx)
+			}
+			f.heard = time.Now()
+			if err := f.take(m); err != nil {
+				return nil, err
+			}
+			if f.now.Status.Ended() {
+				return f.now, nil
+			}
+		case now := <-look.C:
+			if now.Sub(f.heard) > silence {
+				f.progress.tell("etcd does not answer, waiting for it")
+				look.Reset(placeLook)
+				continue
+			}
+			f.lookUp(ctx)
+			least := placeLook
+			if f.now != nil && f.now.Steps > 0 && f.now.Status == run.Running {
+				least = stepsLook
+			}
+			look.Reset(max(least, placeShare*time.Since(now)))
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if f.now != nil {
+			f.progress.tell(f.text())
+		}
+	}
+}
+
+// text says how the run goes.
+func (f *follower) text() string {
+	if f.now.Status == run.Running && f.steps != "" {
+		return f.steps
+	}
+	return progressText(f.now, f.place)
+}
+
+// take takes what the feed delivered.
+func (f *follower) take(m store.FeedMessage) error {
+	gone := problem.New(problem.RunNotFound, "there is no run %q any more", f.key[len(f.Runs.Keys.Runs()):])
+	if m.Snapshot != nil {
+		found := false
+		for _, kv := range m.Snapshot.KVs {
+			if string(kv.Key) == f.key {
+				found = true
+				if err := f.decode(kv); err != nil {
+					return err
+				}
+			}
+		}
+		if !found {
+			return gone
+		}
+	}
+	for _, ev := range m.Events {
+		if string(ev.Kv.Key) != f.key {
+			continue
+		}
+		if ev.Type == mvccpb.Event_DELETE {
+			return gone
+		}
+		if err := f.decode(ev.Kv); err != nil {
 			return err
 		}
-		which = append(which, w)
 	}
-	why, err := reasonOrBy(r.Context, "retried")
-	if err != nil {
-		return err
-	}
-	done, err := r.Steps.Retry(r.ctx(), r.Runs, id, why, which...)
-	switch {
-	case err != nil:
-		return err
-	case len(which) > 0:
-		return printRetried(r.printer, which, done)
-	case !done.Queued:
-		return done.Run.Retriable() // nobody has lost an answer
-	}
-	return r.print(inspect.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
+	return nil
 }
 
-// printRetried tells which step instances are tried again.
-func printRetried(p *printer, which []step.Which, done *step.Retried) error {
-	record := retriedSteps{Run: done.Run.ID, Status: string(done.Run.Status), Queued: done.Queued, Instances: done.Requested}
-	for _, w := range which {
-		record.Steps = append(record.Steps, w.String())
+func (f *follower) decode(kv *mvccpb.KeyValue) error {
+	r, err := run.Decode(f.Runs.Keys, kv)
+	if err != nil {
+		return store.Problem("the run can't be read", err)
 	}
-	return p.print(record, func(out *page) {
-		of := strings.Join(record.Steps, ", ")
-		if len(which) > 1 || which[0].Index == step.Every {
-			of = fmt.Sprintf("%s of %s", text.Count(record.Instances, "instance"), of)
+	f.now = r
+	return nil
+}
+
+// lookUp finds out where a queued run stands, and how the steps of one go that is
+// running. What fails is tried again.
+func (f *follower) lookUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
+	if f.now != nil && f.now.Status == run.Running && f.now.Steps > 0 {
+		if text, err := stepsLine(ctx, f.Reader, f.now.ID, f.progress.line); err == nil {
+			f.steps = text
 		}
-		switch {
-		case record.Instances == 0 && record.Queued:
-			out.line("run %s is queued again: nothing of %s had begun", record.Run, strings.Join(record.Steps, ", "))
-		case record.Instances == 0:
-			out.line("nothing of %s of run %s has failed or was canceled: it is left as it is", strings.Join(record.Steps, ", "), record.Run)
-		case record.Queued:
-			out.line("run %s is queued again: %s", record.Run, requestedAgain(of, record.Instances))
-		default:
-			out.line("run %s goes on: %s", record.Run, requestedAgain(of, record.Instances))
+		return
+	}
+	f.place = ""
+	if f.now == nil || f.now.Status != run.Queued {
+		return
+	}
+	if all, err := f.Runs.Candidates(ctx); err == nil && len(all) == 0 {
+		f.place = inspect.NoLeader
+		return
+	}
+	all, err := f.Runs.All(ctx)
+	if err != nil {
+		return
+	}
+	queue := slices.DeleteFunc(all.Queue(), (*run.Run).Deferred)
+	for i, r := range queue {
+		if r.ID == f.now.ID {
+			f.place = "position " + strconv.Itoa(i+1) + " of " + strconv.Itoa(len(queue))
 		}
-	})
+	}
 }
 
-func requestedAgain(what string, n int) string {
-	if n == 1 {
-		return what + " is requested again"
+// progressText says how a run goes that has not ended. Place is where it stands in
+// the queue, if that is known.
+func progressText(r *run.Run, place string) string {
+	if r.Status != run.Queued {
+		record := inspect.RunOf(r)
+		return record.StatusText()
 	}
-	return what + " are requested again"
+	text := "queued"
+	if place != "" {
+		text += ", " + place
+	}
+	// Without how long that is: it would be told anew each second.
+	if b := r.BlockAt(time.Time{}); b != nil {
+		text += ": " + b.Text
+	}
+	return text
 }
 
-// retriedSteps are step instances that are tried again, in JSON.
-type retriedSteps struct {
-	Run string `json:"run"`
-	// Status is that of the run, and Queued that it was queued once more.
-	Status string   `json:"status"`
-	Queued bool     `json:"queued"`
-	Steps  []string `json:"steps"`
-	// Instances is how many are requested again.
-	Instances int `json:"instances"`
-}
-
-// parseWhich reads STEP or STEP[INDEX].
-func parseWhich(text string) (step.Which, error) {
-	w, err := step.ParseWhich(text)
-	if err != nil {
-		return w, usagef("%s", err)
+// statusLine says in a line how a run goes, or how it ended.
+func statusLine(r *run.Run) string {
+	if r.Status.Ended() {
+		return endText(r)
 	}
-	return w, nil
-}
-
-// cancelStep cancels one step instance of a run.
-func cancelStep(r *request) error {
-	if r.IsSet(reasonFlag.Name) {
-		return usagef("--reason is kept with a run, and --step cancels none: one of the two has to go")
-	}
-	which, err := parseWhich(r.String("step"))
-	if err != nil {
-		return err
-	}
-	one, err := r.Steps.One(r.ctx(), r.args[0], which)
-	if err != nil {
-		return err
-	}
-	i, err := r.Steps.Cancel(r.ctx(), r.Runs, one)
-	if err != nil {
-		return err
-	}
-	record := canceledStep{Run: i.Run, Step: i.Step, Index: i.Index, Status: string(i.Status)}
-	return r.print(record, func(out *page) {
-		if i.Status == step.Running {
-			out.line("step %s of run %s is being stopped by its worker", i.Text(), i.Run)
-			return
-		}
-		out.line("step %s of run %s is canceled", i.Text(), i.Run)
-	})
-}
-
-// canceledStep is a step instance that was canceled, in JSON. One that is running still
-// is being stopped.
-type canceledStep struct {
-	Run    string `json:"run"`
-	Step   string `json:"step"`
-	Index  int    `json:"index"`
-	Status string `json:"status"`
+	return progressText(r, "")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -81,7 +82,7 @@ func sourceRun(q *request) error {
 	if err != nil {
 		return err
 	}
-	spec, err := decodeSource(name, data)
+	spec, err := manifest.ReadSource(name, data)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -129,25 +130,17 @@ func (a *asked) queue(r *request) error {
 }
 
 // asked is what is submitted.
-type asked struct {
-	id   string
-	spec run.Spec
-	// steps are nil in a run without any; graph is what they make.
-	steps []step.Spec
-	graph *step.Graph
-	// placed says of a problem where what it is about was asked for.
-	placed func(error) error
-}
+type asked struct{ manifest.Run }
 
 // submit puts it into the queue. Created tells whether it was not there before.
 func (a *asked) submit(ctx context.Context, in *inspect.Reader) (r *run.Run, created bool, err error) {
-	if a.graph == nil {
-		r, created, err = in.Runs.Submit(ctx, a.id, a.spec)
+	if a.Graph == nil {
+		r, created, err = in.Runs.Submit(ctx, a.ID, a.Spec)
 	} else {
-		r, created, err = in.Steps.Submit(ctx, in.Runs, a.id, a.spec, a.graph)
+		r, created, err = in.Steps.Submit(ctx, in.Runs, a.ID, a.Spec, a.Graph)
 	}
-	if err != nil && a.placed != nil {
-		err = a.placed(err)
+	if err != nil && a.Placed != nil {
+		err = a.Placed(err)
 	}
 	return r, created, err
 }
@@ -167,10 +160,10 @@ func submission(c *cli.Context) (a asked, err error) {
 		if command {
 			return a, usagef("--file says what the run is to do: there is no use for the command %q beside it", c.Args().First())
 		}
-		if a, err = readSubmission(c); err != nil {
+		if a.Run, err = readSubmission(c); err != nil {
 			return a, err
 		}
-		if a.steps != nil && c.IsSet("retries") {
+		if a.Steps != nil && c.IsSet("retries") {
 			return a, usagef("--retries has no meaning beside a file with steps: they have retries of their own")
 		}
 	}
@@ -186,29 +179,29 @@ func submission(c *cli.Context) (a asked, err error) {
 	if err != nil {
 		return a, err
 	}
-	if a.id == "" && !c.IsSet("id") {
-		a.id = ulid.Make().String()
+	if a.ID == "" && !c.IsSet("id") {
+		a.ID = ulid.Make().String()
 	}
-	if err := run.ValidateID(a.id); err != nil {
+	if err := run.ValidateID(a.ID); err != nil {
 		return a, err
 	}
-	if err := a.checkSteps(); err != nil {
+	if err := a.Check(); err != nil {
 		if command {
-			err = asFlags(err, a.steps[0].Name)
+			err = asFlags(err, a.Steps[0].Name)
 		}
 		return a, err
 	}
-	return a, a.spec.ValidateNew()
+	return a, a.Spec.ValidateNew()
 }
 
 // takeFlags takes what flags say of the run, and returns the slots that they name.
 func (a *asked) takeFlags(c *cli.Context) (map[string]int, error) {
-	for name, to := range map[string]*string{"id": &a.id, "name": &a.spec.Name, "owner": &a.spec.Owner} {
+	for name, to := range map[string]*string{"id": &a.ID, "name": &a.Spec.Name, "owner": &a.Spec.Owner} {
 		if c.IsSet(name) {
 			*to = c.String(name)
 		}
 	}
-	for name, to := range map[string]*int{"priority": &a.spec.Priority, "retries": &a.spec.Retries} {
+	for name, to := range map[string]*int{"priority": &a.Spec.Priority, "retries": &a.Spec.Retries} {
 		if c.IsSet(name) {
 			*to = c.Int(name)
 		}
@@ -216,7 +209,7 @@ func (a *asked) takeFlags(c *cli.Context) (map[string]int, error) {
 	if err := a.takeTimes(c); err != nil {
 		return nil, err
 	}
-	for name, to := range map[string]*map[string]string{"tag": &a.spec.Tags, "label": &a.spec.Labels} {
+	for name, to := range map[string]*map[string]string{"tag": &a.Spec.Tags, "label": &a.Spec.Labels} {
 		pairs, err := parsePairs(name, c.StringSlice(name))
 		if err != nil {
 			return nil, err
@@ -237,13 +230,13 @@ func (a *asked) takeTimes(c *cli.Context) (err error) {
 	case at && delay:
 		return usagef("--delay goes with no --not-before: give one of the two")
 	case at:
-		a.spec.Delay = 0
-		if a.spec.NotBefore, err = run.ParseInstant("not-before", c.String("not-before")); err != nil {
+		a.Spec.Delay = 0
+		if a.Spec.NotBefore, err = run.ParseInstant("not-before", c.String("not-before")); err != nil {
 			return usagef("--%s", problem.New(problem.Invalid, "%w", err))
 		}
 	case delay:
-		a.spec.NotBefore = run.Instant{}
-		if a.spec.Delay, err = time.ParseDuration(c.String("delay")); err != nil || a.spec.Delay <= 0 {
+		a.Spec.NotBefore = run.Instant{}
+		if a.Spec.Delay, err = time.ParseDuration(c.String("delay")); err != nil || a.Spec.Delay <= 0 {
 			return usagef("--delay can't be %q: it is a duration above 0 such as 30s, 10m or 1h30m", c.String("delay"))
 		}
 	}
@@ -252,22 +245,22 @@ func (a *asked) takeTimes(c *cli.Context) (err error) {
 
 // takeCommand makes the one step of a run with a command.
 func (a *asked) takeCommand(c *cli.Context, slots map[string]int) error {
-	s, err := commandStep(c, a.spec.Name, slots)
+	s, err := commandStep(c, a.Spec.Name, slots)
 	if err != nil {
 		return err
 	}
-	a.spec.Retries = 0 // they are the step's
-	a.steps = []step.Spec{s}
-	a.placed = func(err error) error { return asFlags(err, s.Name) }
+	a.Spec.Retries = 0 // they are the step's
+	a.Steps = []step.Spec{s}
+	a.Placed = func(err error) error { return asFlags(err, s.Name) }
 	return nil
 }
 
 // addPools adds slots that the run needs as a whole.
 func (a *asked) addPools(slots map[string]int) {
-	if a.spec.Pools == nil {
-		a.spec.Pools = slots
+	if a.Spec.Pools == nil {
+		a.Spec.Pools = slots
 	} else {
-		maps.Copy(a.spec.Pools, slots)
+		maps.Copy(a.Spec.Pools, slots)
 	}
 }
 
@@ -330,14 +323,14 @@ func commandStep(c *cli.Context, run string, slots map[string]int) (step.Spec, e
 func flagItems(c *cli.Context) (*step.Items, error) {
 	name := c.String("items")
 	if name == "-" {
-		list, err := itemsFrom("stdin", io.NopCloser(c.App.Reader))
+		list, err := manifest.ReadItems("stdin", io.NopCloser(c.App.Reader))
 		if err != nil {
 			return nil, problem.Field("items", "%w", err)
 		}
 		return &step.Items{List: list}, nil
 	}
 	// Unlike a file that names another one, this may be a pipe: a shell's <(…).
-	list, err := openItems(name)
+	list, err := manifest.OpenItems(name)
 	if err != nil {
 		return nil, problem.Field("items", "%w", err)
 	}
@@ -368,4 +361,19 @@ func asFlags(err error, name string) error {
 	q := *p
 	q.Field = field
 	return &q
+}
+
+// maxSubmission bounds a file, in bytes: several times the longest run without items,
+// and long lists of items have files of their own.
+const maxSubmission = 4 << 20
+
+func readSubmission(c *cli.Context) (manifest.Run, error) {
+	if c.String("file") == "" {
+		return manifest.Run{}, usagef("--file needs a name, or - for stdin")
+	}
+	name, data, err := readInput(c, maxSubmission)
+	if err != nil {
+		return manifest.Run{}, err
+	}
+	return manifest.ReadRun(name, data)
 }

@@ -78,6 +78,10 @@ var layers = []layer{
 		"the read model reads records and the state of the pools, and does not know who shows them",
 	},
 	{
+		"internal/manifest", []string{"internal/strict", "sidecar/source", "coordinator/run", "coordinator/step", "pool"},
+		"files that people write are read to the types of what they are about, with no connection to anything",
+	},
+	{
 		"sidecar", []string{"internal/inspect", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"the sidecar is a door to what the Go API can do",
 	},
@@ -117,7 +121,7 @@ var layers = []layer{
 		"cmd/berth",
 		[]string{
 			"internal/inspect", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
-			"internal/bench", "internal/store", "internal/store/embed", "internal/strict",
+			"internal/bench", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",
 	},

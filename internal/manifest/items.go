@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
-	rules "github.com/berthhq/berth/internal/strict"
+	"github.com/berthhq/berth/internal/strict"
 )
 
 // maxItemsFile bounds a file of items, in bytes: some 600 for each of the most there
@@ -64,7 +64,7 @@ func (d *submissionReader) itemsMapping(path string, n *yaml.Node) *step.Items {
 	case given["file"] && len(given) > 1:
 		d.wrong(n, "%s: a file goes with no other field", path)
 	case given["file"]:
-		list, err := readItems(filepath.Dir(d.name), file)
+		list, err := itemsFile(filepath.Dir(d.name), file)
 		if err != nil {
 			d.wrong(d.at[path+".file"], "%s.file: %s", path, err)
 		}
@@ -77,9 +77,9 @@ func (d *submissionReader) itemsMapping(path string, n *yaml.Node) *step.Items {
 	return nil
 }
 
-// readItems reads a file of items: a JSON array, or else a line each, blank lines
+// itemsFile reads a file of items: a JSON array, or else a line each, blank lines
 // aside. A path that does not begin at the root begins in folder.
-func readItems(folder, path string) ([]json.RawMessage, error) {
+func itemsFile(folder, path string) ([]json.RawMessage, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(folder, path)
 	}
@@ -87,20 +87,20 @@ func readItems(folder, path string) ([]json.RawMessage, error) {
 	if is, err := os.Stat(path); err == nil && !is.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no file that can be read to its end", path)
 	}
-	return openItems(path)
+	return OpenItems(path)
 }
 
-// openItems reads items of whatever has that path.
-func openItems(path string) ([]json.RawMessage, error) {
+// OpenItems reads items of whatever has that path.
+func OpenItems(path string) ([]json.RawMessage, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("the file can't be read: %w", err)
 	}
-	return itemsFrom(path, f)
+	return ReadItems(path, f)
 }
 
-// itemsFrom reads items to their end.
-func itemsFrom(name string, in io.ReadCloser) ([]json.RawMessage, error) {
+// ReadItems reads items to their end.
+func ReadItems(name string, in io.ReadCloser) ([]json.RawMessage, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxItemsFile+1))
 	if closeErr := in.Close(); err == nil {
 		err = closeErr
@@ -198,7 +198,7 @@ func (d *submissionReader) value(path string, n *yaml.Node) (v any, ok bool) {
 // scalar reads a single value. Numbers keep their digits where JSON writes them so, too;
 // dates are texts.
 func scalar(n *yaml.Node) (v any, ok bool) {
-	if rules.IsNumber(n) && json.Valid([]byte(n.Value)) {
+	if strict.IsNumber(n) && json.Valid([]byte(n.Value)) {
 		return json.Number(n.Value), true
 	}
 	tag := n.ShortTag()

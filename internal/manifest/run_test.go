@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"encoding/json"
@@ -57,16 +57,16 @@ steps:
 		{Name: "out", External: true, Items: &step.Items{List: []json.RawMessage{[]byte(`"a"`), []byte(`{"b":1}`)}}, Input: json.RawMessage("null")},
 	}
 	for name, text := range map[string]string{"yaml": strings.Replace(yamlFile, "yes", "true", 1), "json": jsonFile} {
-		a, err := decodeSubmission(name, []byte(text))
+		a, err := ReadRun(name, []byte(text))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if d := cmp.Diff(want, a.steps); d != "" {
+		if d := cmp.Diff(want, a.Steps); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
-		if a.spec.Steps != 10 || a.graph.Total() != 10 || a.spec.MaxConcurrentSteps != 10 || a.spec.MaxStepsPerTick != 5 {
-			t.Errorf("%s: %+v", name, a.spec)
+		if a.Spec.Steps != 10 || a.Graph.Total() != 10 || a.Spec.MaxConcurrentSteps != 10 || a.Spec.MaxStepsPerTick != 5 {
+			t.Errorf("%s: %+v", name, a.Spec)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func TestNumbersThatCanBeReadInSeveralWaysAreRefused(t *testing.T) {
 	for _, odd := range []string{"010", "007", "-010", "0x10", "0o17", "0b11", "1_000", "01.5"} {
 		for _, field := range []string{"items", "input"} {
 			text := "steps:\n- {name: a, external: true, " + field + ": [" + odd + "]}\n"
-			_, err := decodeSubmission("f", []byte(text))
+			_, err := ReadRun("f", []byte(text))
 			if err == nil || !strings.HasSuffix(err.Error(), "steps.a."+field+"[0]: "+fmt.Sprintf(how, odd, odd)) {
 				t.Errorf("%s of %s: %v", odd, field, err)
 			}
@@ -94,16 +94,16 @@ func TestNumbersThatCanBeReadInSeveralWaysAreRefused(t *testing.T) {
 		"steps.a.items.from": "steps: [{name: a, external: true, items: {from: 010, to: 20}}]",
 		"steps.a.input":      "steps: [{name: a, external: true, input: {010: a}}]",
 	} {
-		_, err := decodeSubmission("f", []byte(text))
+		_, err := ReadRun("f", []byte(text))
 		if err == nil || !strings.HasSuffix(err.Error(), " "+path+": "+fmt.Sprintf(how, "010", "010")) {
 			t.Errorf("%s\n%v", text, err)
 		}
 	}
-	a, err := decodeSubmission("f", []byte("steps:\n- {name: a, external: true, items: [0, -0, +5, 10, 1.50, 1e3, .5, '010', \"0x10\", 0.1]}\n"))
+	a, err := ReadRun("f", []byte("steps:\n- {name: a, external: true, items: [0, -0, +5, 10, 1.50, 1e3, .5, '010', \"0x10\", 0.1]}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, want := fmt.Sprintf("%s", a.steps[0].Items.List), `[0 -0 5 10 1.50 1e3 0.5 "010" "0x10" 0.1]`
+	got, want := fmt.Sprintf("%s", a.Steps[0].Items.List), `[0 -0 5 10 1.50 1e3 0.5 "010" "0x10" 0.1]`
 	if got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -111,7 +111,7 @@ func TestNumbersThatCanBeReadInSeveralWaysAreRefused(t *testing.T) {
 
 func TestMergesAndAliasesAreRefused(t *testing.T) {
 	const file = "steps:\n- &one {name: a, shell: x}\n- {<<: *one, name: b, env: {<<: {A: c}, '<<': d}, input: {<<: {b: c}}}\n- *one\n"
-	_, err := decodeSubmission("f", []byte(file))
+	_, err := ReadRun("f", []byte(file))
 	const want = "f: 4 problems\n" +
 		"  f:3:4: steps.b: merge keys (<<) are not allowed: write out what they stand for\n" +
 		"  f:3:29: steps.b.env: merge keys (<<) are not allowed: write out what they stand for\n" +
@@ -143,9 +143,9 @@ func TestItemsOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	read := func(path string) (asked, error) {
+	read := func(path string) (Run, error) {
 		text := "steps:\n- name: a\n  external: true\n  items: {file: '" + path + "'}\n"
-		return decodeSubmission(filepath.Join(folder, "run.yaml"), []byte(text))
+		return ReadRun(filepath.Join(folder, "run.yaml"), []byte(text))
 	}
 	for path, want := range map[string]string{
 		"lines": `["a"," <b> ","last"]`, "array": `[1,{"x": [2.0]},null]`, "sub/far": `["x"]`, "./sub/../lines": `["a"," <b> ","last"]`,
@@ -157,7 +157,7 @@ func TestItemsOfAFile(t *testing.T) {
 			continue
 		}
 		var got []string
-		for _, item := range a.steps[0].Items.List {
+		for _, item := range a.Steps[0].Items.List {
 			got = append(got, string(item))
 		}
 		if all := "[" + strings.Join(got, ",") + "]"; all != want {
@@ -194,19 +194,19 @@ func FuzzDecodeSteps(f *testing.F) {
 		if strings.Contains(string(data), "file") {
 			t.Skip() // it would read what there happens to be
 		}
-		a, err := decodeSubmission("f", data)
+		a, err := ReadRun("f", data)
 		if err != nil {
-			if p, ok := err.(*fileProblems); !ok || len(p.lines) == 0 {
+			if p, ok := err.(*Problems); !ok || len(p.Lines) == 0 {
 				t.Fatalf("error %v", err)
 			}
 			return
 		}
-		if a.steps == nil {
+		if a.Steps == nil {
 			return
 		}
-		g, err := step.NewGraph(a.steps)
-		if err != nil || g.Total() != a.spec.Steps {
-			t.Fatalf("%+v was taken: %v", a.steps, err)
+		g, err := step.NewGraph(a.Steps)
+		if err != nil || g.Total() != a.Spec.Steps {
+			t.Fatalf("%+v was taken: %v", a.Steps, err)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"bytes"
@@ -6,85 +6,57 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/internal/problem"
-	rules "github.com/berthhq/berth/internal/strict"
+	"github.com/berthhq/berth/internal/strict"
 )
 
-// fileProblems is everything that is wrong with a file.
-type fileProblems struct {
-	name  string
-	lines []string // "12:5: limit: …", or "12: …" where the column is not known
+// Problems is everything that is wrong with a file.
+type Problems struct {
+	name string
+	// Lines are the problems: "12:5: limit: …", or "12: …" where the column is not known.
+	Lines []string
 }
 
 // Error lists the problems, one a line.
-func (p *fileProblems) Error() string {
-	if len(p.lines) == 1 {
-		return p.name + ":" + p.lines[0]
+func (p *Problems) Error() string {
+	if len(p.Lines) == 1 {
+		return p.name + ":" + p.Lines[0]
 	}
-	text := fmt.Sprintf("%s: %d problems", p.name, len(p.lines))
-	for _, line := range p.lines {
+	text := fmt.Sprintf("%s: %d problems", p.name, len(p.Lines))
+	for _, line := range p.Lines {
 		text += "\n  " + p.name + ":" + line
 	}
 	return text
 }
 
-// Unwrap makes them one problem of the table.
-func (p *fileProblems) Unwrap() error { return problem.New(problem.Invalid, "the file is not valid") }
+// Unwrap returns a [problem.Invalid] problem.
+func (p *Problems) Unwrap() error { return problem.New(problem.Invalid, "the file is not valid") }
 
-// readInput reads the file that --file names, with - for stdin, and returns its
-// name for messages.
-func readInput(c *cli.Context, most int) (name string, data []byte, err error) {
-	name = c.String("file")
-	in, closeIn := c.App.Reader, func() error { return nil }
-	if name == "-" {
-		name = "stdin"
-	} else {
-		f, err := os.Open(name)
-		if err != nil {
-			return name, nil, problem.New(problem.Invalid, "the file can't be read: %w", err)
-		}
-		in, closeIn = f, f.Close
-	}
-	data, err = io.ReadAll(io.LimitReader(in, int64(most)+1))
-	if closeErr := closeIn(); err == nil {
-		err = closeErr
-	}
-	switch {
-	case err != nil:
-		return name, nil, problem.New(problem.Invalid, "%s can't be read: %w", name, err)
-	case len(data) > most:
-		return name, nil, problem.New(problem.TooLarge, "%s is longer than %d KB", name, most>>10)
-	}
-	return name, data, nil
-}
-
-// strict walks through a document of YAML or JSON and notes all that is wrong
+// reader walks through a document of YAML or JSON and notes all that is wrong
 // with it.
-type strict struct{ lines []string }
+type reader struct{ lines []string }
 
 // problems returns what was noted.
-func (d *strict) problems(name string) error {
+func (d *reader) problems(name string) error {
 	if len(d.lines) == 0 {
 		return nil
 	}
-	return &fileProblems{name: name, lines: d.lines}
+	return &Problems{name: name, Lines: d.lines}
 }
 
-func (d *strict) wrong(at *yaml.Node, format string, args ...any) {
+func (d *reader) wrong(at *yaml.Node, format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf("%d:%d: ", at.Line, at.Column)+fmt.Sprintf(format, args...))
 }
 
 // root returns what the document consists of, nil if it can't be read. Needs is
 // what an empty one lacks.
-func (d *strict) root(data []byte, needs string) *yaml.Node {
+func (d *reader) root(data []byte, needs string) *yaml.Node {
 	if n := jsonNode(data); n != nil {
 		return n
 	}
@@ -106,7 +78,7 @@ func (d *strict) root(data []byte, needs string) *yaml.Node {
 }
 
 // syntax notes what the YAML reader says: "yaml: line 3: did not find …".
-func (d *strict) syntax(err error) {
+func (d *reader) syntax(err error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 1
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
@@ -120,7 +92,7 @@ func (d *strict) syntax(err error) {
 
 // mapping calls do for each entry of a mapping whose key is allowed, and given
 // once. Without a list all keys are.
-func (d *strict) mapping(n *yaml.Node, what string, allowed []string, do func(path string, key, value *yaml.Node)) {
+func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(path string, key, value *yaml.Node)) {
 	if n.Kind == yaml.AliasNode {
 		d.wrong(n, "%s: aliases are not allowed", what)
 		return
@@ -157,7 +129,7 @@ func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag
 
 // text reads a text. A number or a truth value is none: who means one writes it
 // in quotes.
-func (d *strict) text(path string, n *yaml.Node) string {
+func (d *reader) text(path string, n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
 		d.wrong(n, "%s: aliases are not allowed", path)
@@ -172,7 +144,7 @@ func (d *strict) text(path string, n *yaml.Node) string {
 }
 
 // number reads a whole number.
-func (d *strict) number(path string, n *yaml.Node) int {
+func (d *reader) number(path string, n *yaml.Node) int {
 	if n.Kind == yaml.AliasNode {
 		d.wrong(n, "%s: aliases are not allowed", path)
 		return 0
@@ -190,8 +162,8 @@ func (d *strict) number(path string, n *yaml.Node) int {
 
 // plain notes it if a node is a number that can be read in several ways, and reports
 // whether it is none.
-func (d *strict) plain(path string, n *yaml.Node) bool {
-	what := rules.Ambiguous(n)
+func (d *reader) plain(path string, n *yaml.Node) bool {
+	what := strict.Ambiguous(n)
 	if what != "" {
 		d.wrong(n, "%s: %s", path, what)
 	}

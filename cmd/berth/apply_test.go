@@ -10,12 +10,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
 
 func TestDecodeDeclared_ReadsPoolsWithTheirDefaults(t *testing.T) {
-	d, err := decodeDeclared("f", []byte(`
+	d, err := manifest.ReadDeclaration("f", []byte(`
 pools:
   db:
     limit: 3
@@ -24,11 +25,11 @@ pools:
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, gpu := d.pools["db"], d.pools["gpu"]
-	if want := (pool.Spec{Limit: 3, LeaseDuration: 5 * time.Minute, ReserveAfter: time.Minute}); db.spec != want || db.paused != nil {
+	db, gpu := d.Pools["db"], d.Pools["gpu"]
+	if want := (pool.Spec{Limit: 3, LeaseDuration: 5 * time.Minute, ReserveAfter: time.Minute}); db.Spec != want || db.Paused != nil {
 		t.Errorf("db is %+v", db)
 	}
-	if want := (pool.Spec{Limit: -1, LeaseDuration: 90 * time.Minute, ReserveAfter: pool.NeverReserve}); gpu.spec != want || gpu.paused == nil || !*gpu.paused {
+	if want := (pool.Spec{Limit: -1, LeaseDuration: 90 * time.Minute, ReserveAfter: pool.NeverReserve}); gpu.Spec != want || gpu.Paused == nil || !*gpu.Paused {
 		t.Errorf("gpu is %+v", gpu)
 	}
 }
@@ -108,12 +109,12 @@ func TestDecodeDeclared_TellsAllThatIsWrongByLine(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := decodeDeclared("f", []byte(tc.text))
-			var p *fileProblems
+			_, err := manifest.ReadDeclaration("f", []byte(tc.text))
+			var p *manifest.Problems
 			if !errors.As(err, &p) || problem.CodeOf(err) != problem.Invalid {
 				t.Fatalf("error %v", err)
 			}
-			if diff := cmp.Diff(tc.want, p.lines); diff != "" {
+			if diff := cmp.Diff(tc.want, p.Lines); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -143,7 +144,7 @@ func anyPools(t *rapid.T) []pool.Status {
 	return all
 }
 
-func exportOf(t *rapid.T, pools []pool.Status) declared {
+func exportOf(t *rapid.T, pools []pool.Status) manifest.Declaration {
 	all, err := exportPools(pools)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +153,7 @@ func exportOf(t *rapid.T, pools []pool.Status) declared {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := decodeDeclared("export", text)
+	d, err := manifest.ReadDeclaration("export", text)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -170,7 +171,7 @@ func TestDecodeDeclared_RefusesNumbersThatCanBeReadInSeveralWays(t *testing.T) {
 			"pools.db.reserve_after: ":     "pools: {db: {limit: 1, reserve_after: %s}}",
 		} {
 			text = strings.Replace(text, "%s", odd, 1)
-			_, err := decodeDeclared("f", []byte(text))
+			_, err := manifest.ReadDeclaration("f", []byte(text))
 			want := path + odd + " can be read in several ways: write "
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "problems") {
 				t.Errorf("%s\n%v, want %q", text, err, want)
@@ -232,9 +233,9 @@ func TestPlanPools_LeavesOthersAloneUnlessItPrunes(t *testing.T) {
 		{Name: "other", Claimed: 2, Spec: pool.DefaultSpec()},
 		{Name: "gone", Deleted: true, Claimed: 1},
 	}
-	want := declared{pools: map[string]declaredPool{
-		"kept": {spec: pool.Spec{Limit: 4, LeaseDuration: 5 * time.Minute, ReserveAfter: 0}},
-		"new":  {spec: pool.Spec{Limit: 1, LeaseDuration: 5 * time.Minute, ReserveAfter: time.Minute}, paused: new(true)},
+	want := manifest.Declaration{Pools: map[string]manifest.Pool{
+		"kept": {Spec: pool.Spec{Limit: 4, LeaseDuration: 5 * time.Minute, ReserveAfter: 0}},
+		"new":  {Spec: pool.Spec{Limit: 1, LeaseDuration: 5 * time.Minute, ReserveAfter: time.Minute}, Paused: new(true)},
 	}}
 	for prune, last := range map[bool]string{false: "", true: "- other (2 slots still held)"} {
 		var lines []string
@@ -270,11 +271,11 @@ func TestPlanLimits_ChangesWhatIsDeclaredAndNoMore(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d, err := decodeDeclared("f", []byte(tc.file))
+			d, err := manifest.ReadDeclaration("f", []byte(tc.file))
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan := planLimits(is, *d.limits, tc.prune)
+			plan := planLimits(is, *d.Limits, tc.prune)
 			if diff := cmp.Diff([][]string{tc.changes, tc.others}, [][]string{plan.Changes, plan.Others}); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -297,23 +298,23 @@ func FuzzDecodeDeclared(f *testing.F) {
 	f.Add([]byte("%YAML 1.2\n---\npools: !!map {? [a] : b}"))
 	f.Add([]byte("limits:\n  max_concurrent_runs: -1\n  tags: {env=prod: 2, team: 5, tenant=*: 1, a: -1}\n"))
 	f.Add([]byte(`{"limits": {"tags": {"a\u002fb=c\ud83d\ude00": 1}}, "pools": {}}`))
-	f.Add([]byte("pools:\n  a: {limit: !!binary aGk=, paused: ~}"))
+	f.Add([]byte("pools:\n  a: {limit: !!binary aGk=, Paused: ~}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d, err := decodeDeclared("f", data)
+		d, err := manifest.ReadDeclaration("f", data)
 		if err != nil {
-			var p *fileProblems
-			if !errors.As(err, &p) || len(p.lines) == 0 {
+			var p *manifest.Problems
+			if !errors.As(err, &p) || len(p.Lines) == 0 {
 				t.Fatalf("error %v", err)
 			}
 			return
 		}
 		var pools []pool.Status
-		for name, p := range d.pools {
-			spec := p.spec
-			spec.Paused = p.paused != nil && *p.paused
+		for name, p := range d.Pools {
+			spec := p.Spec
+			spec.Paused = p.Paused != nil && *p.Paused
 			pools = append(pools, pool.Status{Name: name, Spec: spec})
 		}
-		limits := planLimits(run.DefaultLimits(), orNone(d.limits), true).then
+		limits := planLimits(run.DefaultLimits(), orNone(d.Limits), true).then
 		if err := limits.Validate(); err != nil {
 			t.Fatal(err)
 		}
@@ -325,24 +326,24 @@ func FuzzDecodeDeclared(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := decodeDeclared("export", text)
+		again, err := manifest.ReadDeclaration("export", text)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
-		for name, p := range d.pools {
-			if again.pools[name].spec != p.spec {
-				t.Errorf("%s is %+v, and %+v when it is read again", name, p.spec, again.pools[name].spec)
+		for name, p := range d.Pools {
+			if again.Pools[name].Spec != p.Spec {
+				t.Errorf("%s is %+v, and %+v when it is read again", name, p.Spec, again.Pools[name].Spec)
 			}
 		}
-		if plan := planLimits(limits, *again.limits, true); plan.Action != keeps {
+		if plan := planLimits(limits, *again.Limits, true); plan.Action != keeps {
 			t.Errorf("the limits are %+v, and an export of them changes %v", limits, plan.Changes)
 		}
 	})
 }
 
-func orNone(l *declaredLimits) declaredLimits {
+func orNone(l *manifest.Limits) manifest.Limits {
 	if l == nil {
-		return declaredLimits{}
+		return manifest.Limits{}
 	}
 	return *l
 }

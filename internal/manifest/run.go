@@ -1,11 +1,10 @@
-package main
+package manifest
 
 import (
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/coordinator/run"
@@ -14,27 +13,24 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// maxSubmission bounds a file, in bytes: several times the longest run without items,
-// and long lists of items have files of their own.
-const maxSubmission = 4 << 20
-
-func readSubmission(c *cli.Context) (asked, error) {
-	if c.String("file") == "" {
-		return asked{}, usagef("--file needs a name, or - for stdin")
-	}
-	name, data, err := readInput(c, maxSubmission)
-	if err != nil {
-		return asked{}, err
-	}
-	return decodeSubmission(name, data)
+// Run is what a file, or a command line, submits.
+type Run struct {
+	ID   string
+	Spec run.Spec
+	// Steps are nil in a run without any; Graph is what they make.
+	Steps []step.Spec
+	Graph *step.Graph
+	// Placed adds to a problem the place of its field in the file. It is nil of a run that
+	// was not read from a file.
+	Placed func(error) error
 }
 
-// decodeSubmission reads a file that says what 'berth submit' is to submit. Its
-// error is [*fileProblems], with all that is wrong.
-func decodeSubmission(name string, data []byte) (asked, error) {
+// ReadRun reads a file that says what 'berth submit' is to submit. Its
+// error is [*Problems], with all that is wrong.
+func ReadRun(name string, data []byte) (Run, error) {
 	d := submissionReader{name: name, at: map[string]*yaml.Node{}}
 	d.read(data)
-	d.found.placed = d.placed
+	d.found.Placed = d.placed
 	return d.found, d.problems(name)
 }
 
@@ -48,9 +44,9 @@ func (d *submissionReader) placed(err error) error {
 
 // submissionReader reads a submission, and notes where its fields stand.
 type submissionReader struct {
-	strict
+	reader
 	name  string
-	found asked
+	found Run
 	at    map[string]*yaml.Node // by field, as problems name it
 }
 
@@ -61,22 +57,22 @@ func (d *submissionReader) read(data []byte) {
 	if root == nil {
 		return
 	}
-	s := &d.found.spec
+	s := &d.found.Spec
 	d.mapping(root, "the file", submissionFields, func(_ string, key, value *yaml.Node) {
 		field := key.Value
 		d.at[field] = value
 		switch field {
 		case "id":
-			d.found.id = d.text(field, value)
-			d.refuse(run.ValidateID(d.found.id), value)
+			d.found.ID = d.text(field, value)
+			d.refuse(run.ValidateID(d.found.ID), value)
 		case "steps":
-			d.found.steps = d.steps(value)
+			d.found.Steps = d.steps(value)
 		default:
 			d.specField(s, field, field, value)
 		}
 	})
 	if len(d.lines) == 0 {
-		d.refuse(d.found.checkSteps(), root)
+		d.refuse(d.found.Check(), root)
 	}
 	if len(d.lines) == 0 {
 		d.refuse(s.ValidateNew(), root)
@@ -167,16 +163,16 @@ func (d *submissionReader) refuse(err error, otherwise *yaml.Node) {
 	d.wrong(at, "%s", problem.New(problem.Invalid, "%w", err))
 }
 
-// checkSteps makes the graph of the steps that are asked for, if there are any, and
+// Check makes the graph of the steps that are asked for, if there are any, and
 // counts its instances for the run.
-func (a *asked) checkSteps() (err error) {
-	if a.steps == nil {
+func (a *Run) Check() (err error) {
+	if a.Steps == nil {
 		return nil
 	}
-	if a.graph, err = step.NewGraph(a.steps); err != nil {
+	if a.Graph, err = step.NewGraph(a.Steps); err != nil {
 		return err
 	}
-	a.spec.Steps = a.graph.Total()
+	a.Spec.Steps = a.Graph.Total()
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"github.com/berthhq/berth/sidecar/source"
 )
 
-// decodeSource reads a file that says what a source is. Its error is [*fileProblems],
+// ReadSource reads a file that says what a source is. Its error is [*Problems],
 // with all that is wrong.
-func decodeSource(name string, data []byte) (source.Spec, error) {
+func ReadSource(name string, data []byte) (source.Spec, error) {
 	d := sourceReader{
 		submissionReader: submissionReader{name: name, at: map[string]*yaml.Node{}},
 		spec: source.Spec{

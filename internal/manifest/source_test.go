@@ -1,4 +1,4 @@
-package main
+package manifest
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 )
 
 func TestASourceIsReadWhole(t *testing.T) {
-	got, err := decodeSource("x.yaml", []byte(`
+	got, err := ReadSource("x.yaml", []byte(`
 name: inbox
 shell: ls
 interval: 5s
@@ -46,7 +46,7 @@ run:
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(d, err)
 	}
-	got, err = decodeSource("x.yaml", []byte(`{"name": "inbox", "list": ["ls"], "run": {}}`))
+	got, err = ReadSource("x.yaml", []byte(`{"name": "inbox", "list": ["ls"], "run": {}}`))
 	want = source.Spec{Name: "inbox", List: []string{"ls"}, Interval: 30 * time.Second, Timeout: time.Minute, ID: "id", Forget: 24 * time.Hour}
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Error(d, err)
@@ -73,7 +73,7 @@ func TestVarsAreReadInEachForm(t *testing.T) {
 			"c": {Values: []string{"1", "2.50", "x", "true", "2026-01-01"}, Default: []byte("1")},
 		},
 	} {
-		got, err := decodeSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
+		got, err := ReadSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
 		if d := cmp.Diff(want, got.Vars, sameText); err != nil || d != "" {
 			t.Errorf("%s: %s %v", text, d, err)
 		}
@@ -102,7 +102,7 @@ func TestVarsThatAreRefusedNameTheirField(t *testing.T) {
 		"{a-b: x}":                          `4:8: vars.a-b: "a-b" is no name that templates can use: `,
 		"[id]":                              "4:8: vars.id: it is the id of an item, which every item has: use another name, or another field",
 	} {
-		_, err := decodeSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
+		_, err := ReadSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
 		if err == nil || !strings.HasPrefix(err.Error(), "x.yaml:"+want) {
 			t.Errorf("%s:\ngot  %v\nwant x.yaml:%s", text, err, want)
 		}
@@ -118,9 +118,9 @@ func FuzzDecodeSource(f *testing.F) {
 		if strings.Contains(string(data), "file") {
 			t.Skip() // it would read what there happens to be
 		}
-		s, err := decodeSource("f", data)
+		s, err := ReadSource("f", data)
 		if err != nil {
-			if p, ok := err.(*fileProblems); !ok || len(p.lines) == 0 {
+			if p, ok := err.(*Problems); !ok || len(p.Lines) == 0 {
 				t.Fatalf("error %v", err)
 			}
 			return
@@ -147,20 +147,20 @@ func TestTheRunOfASourceHasAllFieldsOfASubmission(t *testing.T) {
 		if strings.HasPrefix(field, "max_") { // of the steps that it has
 			text = fmt.Sprintf("{%q: %s, \"steps\": %s}", field, values[field], values["steps"])
 		}
-		want, err := decodeSubmission("x.json", []byte(text))
+		want, err := ReadRun("x.json", []byte(text))
 		if err != nil {
 			t.Fatal(field, err)
 		}
-		got, err := decodeSource("x.json", []byte(`{"name": "x", "list": ["ls"], "run": `+text+`}`))
+		got, err := ReadSource("x.json", []byte(`{"name": "x", "list": ["ls"], "run": `+text+`}`))
 		if err != nil {
 			t.Error(field, err)
 			continue
 		}
-		want.spec.Steps = 0 // they are counted with the item
-		if d := cmp.Diff(want.spec, got.Run); d != "" || !reflect.DeepEqual(want.steps, got.Steps) {
+		want.Spec.Steps = 0 // they are counted with the item
+		if d := cmp.Diff(want.Spec, got.Run); d != "" || !reflect.DeepEqual(want.Steps, got.Steps) {
 			t.Errorf("%s: %s %+v", field, d, got.Steps)
 		}
-		if reflect.DeepEqual(want.spec, run.Spec{}) && want.steps == nil {
+		if reflect.DeepEqual(want.Spec, run.Spec{}) && want.Steps == nil {
 			t.Errorf("%s came to nothing", field)
 		}
 	}
