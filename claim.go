@@ -114,7 +114,7 @@ func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ct
 // TakeOver transfers a claim that another instance offers to this client, and records
 // the run that it is for: see [pool.Engine.TakeOver]. If ctx ends first and the transfer
 // happened nevertheless, the claim is released.
-func (c *Client) TakeOver(ctx context.Context, h pool.Handover) (*Claim, error) {
+func (c *Client) TakeOver(ctx context.Context, h pool.TakeOver) (*Claim, error) {
 	cl, err := c.engine.TakeOver(ctx, h)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (cl *Claim) ValidFor() (left, grace time.Duration) {
 	if !ok {
 		return 0, 0
 	}
-	return w.Left(cl.client.clock.Now()), lease.StopGrace(w.TTL)
+	return w.Remaining(cl.client.clock.Now()), lease.StopGrace(w.TTL)
 }
 
 // Validity returns the window in which the claim is valid unless its lease is renewed,

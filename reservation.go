@@ -78,7 +78,7 @@ func (r *KeyReservation) ValidFor() (left, grace time.Duration) {
 	if !ok || r.ctx.Err() != nil {
 		return 0, 0
 	}
-	return w.Left(r.client.clock.Now()), lease.StopGrace(w.TTL)
+	return w.Remaining(r.client.clock.Now()), lease.StopGrace(w.TTL)
 }
 
 // Release ends the reservation after the key was deleted, or if it was never put. It may

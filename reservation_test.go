@@ -53,7 +53,7 @@ func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
 		t.Skip("a renewal comes after 20 s")
 	}
 	<-r.Context().Done()
-	if err := context.Cause(r.Context()); !errors.Is(err, store.ErrLeaseNotFound) && !errors.Is(err, lease.ErrTrustEnded) {
+	if err := context.Cause(r.Context()); !errors.Is(err, store.ErrLeaseNotFound) && !errors.Is(err, lease.ErrValidityEnded) {
 		t.Error(err)
 	}
 	if left, _ := r.ValidFor(); left != 0 || c.Renews(r.Lease()) {

@@ -293,7 +293,7 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 		l.journal.Forget()
 		l.open = true // which tells whether it was our own
 		return err
-	case store.InDoubt(err):
+	case store.OutcomeUnknown(err):
 		l.open = true
 		return err
 	case err != nil:

@@ -136,7 +136,7 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 			l.metrics.freed.Inc()
 			continue
 		}
-		if err := registry.AskBack(ctx, h.Host, h.Claim, h.Fence); err != nil {
+		if err := registry.RequestRevocation(ctx, h.Host, h.Claim, h.Fence); err != nil {
 			return err
 		}
 		l.asked[claim{h.Claim, h.Fence}] = true
@@ -147,7 +147,7 @@ func (l *leftovers) free(ctx context.Context, runs map[string]int64) error {
 			continue // it has not ended
 		}
 		l.cfg.Logger.Info("taking a claim out of the line whose run has ended", "run", w.Run, "claim", w.Claim, "host", w.Host)
-		if err := registry.AskOut(ctx, w.Host, w.Claim); err != nil {
+		if err := registry.RequestWithdrawal(ctx, w.Host, w.Claim); err != nil {
 			return err
 		}
 	}

@@ -73,7 +73,7 @@ func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
 		if left, _ := cl.ValidFor(); left != 0 {
 			t.Errorf("%s was told, and is trusted for %s", cl, left)
 		}
-		if err := cl.Err(); berth.ErrorCode(err) != "claim_lost" || !errors.Is(err, lease.ErrTrustEnded) && !errors.Is(err, store.ErrLeaseNotFound) {
+		if err := cl.Err(); berth.ErrorCode(err) != "claim_lost" || !errors.Is(err, lease.ErrValidityEnded) && !errors.Is(err, store.ErrLeaseNotFound) {
 			t.Errorf("%s was told: %v", cl, err)
 		}
 	}

@@ -33,10 +33,10 @@ type success struct {
 
 // renewal is a try to renew a lease.
 type renewal struct {
-	id     store.LeaseID
-	ttl    time.Duration
-	sent   time.Duration
-	doubts uint64 // those raised before it was sent
+	id        store.LeaseID
+	ttl       time.Duration
+	sent      time.Duration
+	suspected uint64 // those raised before it was sent
 }
 
 // grant is a lease to be made.
@@ -118,7 +118,7 @@ func (b *book) release(now time.Duration, id store.LeaseID, keys int) (awaited, 
 func (b *book) suspect(now time.Duration, ids []store.LeaseID) {
 	for _, id := range ids {
 		if e := b.leases[id]; e != nil {
-			e.doubts++
+			e.suspected++
 			e.next = now
 		}
 	}
@@ -170,8 +170,8 @@ func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recov
 	}
 	e.renewing = false
 	w := NewWindow(try.sent, ttl)
-	if !e.window.Trusted(now) || !w.Trusted(now) {
-		b.lose(e, trustEnded(e.failure))
+	if !e.window.Valid(now) || !w.Valid(now) {
+		b.lose(e, validityEnded(e.failure))
 		return false
 	}
 	recovered = e.failure != nil
@@ -179,8 +179,8 @@ func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recov
 	b.fresh = b.fresh || e.adopted
 	e.window, e.adopted, e.failure = w, false, nil
 	e.next = w.Sent + renewAfter(w.TTL)
-	e.cleared = try.doubts
-	if e.doubts != e.cleared {
+	e.cleared = try.suspected
+	if e.suspected != e.cleared {
 		e.next = now
 	}
 	return recovered
@@ -217,8 +217,8 @@ func (b *book) gone(id store.LeaseID, cause error) {
 // was renewed.
 func (b *book) due(now time.Duration) work {
 	for _, e := range b.leases {
-		if !e.window.Trusted(now) {
-			b.lose(e, trustEnded(e.failure))
+		if !e.window.Valid(now) {
+			b.lose(e, validityEnded(e.failure))
 		}
 	}
 	w := work{lost: b.lost, renewed: b.successes, ready: b.fresh}
@@ -226,7 +226,7 @@ func (b *book) due(now time.Duration) work {
 	for _, e := range b.leases {
 		if !e.renewing && e.next <= now {
 			e.renewing = true
-			w.renew = append(w.renew, renewal{id: e.id, ttl: e.window.TTL, sent: now, doubts: e.doubts})
+			w.renew = append(w.renew, renewal{id: e.id, ttl: e.window.TTL, sent: now, suspected: e.suspected})
 		}
 	}
 	for d, g := range b.groups {
@@ -257,10 +257,10 @@ func (b *book) dueIn(now, d time.Duration, g *group, w *work) {
 	}
 }
 
-// trust returns the window of a lease, unless it has ended.
-func (b *book) trust(now time.Duration, id store.LeaseID) (Window, bool) {
+// validity returns the window of a lease, unless it has ended.
+func (b *book) validity(now time.Duration, id store.LeaseID) (Window, bool) {
 	e := b.leases[id]
-	if e == nil || !e.window.Trusted(now) {
+	if e == nil || !e.window.Valid(now) {
 		return Window{}, false
 	}
 	return e.window, true

@@ -19,14 +19,14 @@ type bookModel struct {
 	now    time.Duration
 	nextID store.LeaseID
 
-	keys    map[store.LeaseID][]int         // reserved sets
-	ends    map[store.LeaseID]time.Duration // of trust
-	adopted map[store.LeaseID]bool          // not renewed since
-	suspect map[store.LeaseID]bool
-	told    map[store.LeaseID]bool // lost
-	tries   []renewal              // under way
-	grants  []grant                // under way
-	pending map[time.Duration]bool // an ordinary set was refused, and not called back
+	keys     map[store.LeaseID][]int         // reserved sets
+	ends     map[store.LeaseID]time.Duration // of trust
+	adopted  map[store.LeaseID]bool          // not renewed since
+	suspect  map[store.LeaseID]bool
+	reported map[store.LeaseID]bool // lost
+	tries    []renewal              // under way
+	grants   []grant                // under way
+	pending  map[time.Duration]bool // an ordinary set was refused, and not called back
 }
 
 func newBookModel() *bookModel {
@@ -34,7 +34,7 @@ func newBookModel() *bookModel {
 		book: newBook(), now: time.Hour,
 		keys: map[store.LeaseID][]int{}, ends: map[store.LeaseID]time.Duration{},
 		adopted: map[store.LeaseID]bool{}, suspect: map[store.LeaseID]bool{},
-		told: map[store.LeaseID]bool{}, pending: map[time.Duration]bool{},
+		reported: map[store.LeaseID]bool{}, pending: map[time.Duration]bool{},
 	}
 }
 
@@ -119,8 +119,8 @@ func (m *bookModel) acquireSome(t *rapid.T) {
 	switch e := m.leases[id]; {
 	case e.duration != d:
 		t.Fatalf("asked for %s, got %s", d, e.duration)
-	case m.adopted[id] || m.suspect[id] || m.told[id]:
-		t.Fatalf("lease %s: adopted %v, suspect %v, lost %v", name(id), m.adopted[id], m.suspect[id], m.told[id])
+	case m.adopted[id] || m.suspect[id] || m.reported[id]:
+		t.Fatalf("lease %s: adopted %v, suspect %v, lost %v", name(id), m.adopted[id], m.suspect[id], m.reported[id])
 	case m.now >= m.ends[id]-StopGrace(d):
 		t.Fatal("keys on a lease whose holders are to stop")
 	}
@@ -144,13 +144,13 @@ func (m *bookModel) releaseSome(t *rapid.T) {
 func (m *bookModel) carryOut(t *rapid.T) {
 	w := m.due(m.now)
 	for _, l := range w.lost {
-		if m.told[l.id] {
+		if m.reported[l.id] {
 			t.Fatalf("lease %s was lost twice", name(l.id))
 		}
-		if errors.Is(l.cause, ErrTrustEnded) && m.now < m.ends[l.id] {
+		if errors.Is(l.cause, ErrValidityEnded) && m.now < m.ends[l.id] {
 			t.Fatalf("lease %s was lost early", name(l.id))
 		}
-		m.told[l.id] = true
+		m.reported[l.id] = true
 		delete(m.keys, l.id)
 	}
 	for _, id := range w.revoke {
@@ -219,14 +219,14 @@ func (m *bookModel) succeed(try renewal) {
 	}
 	m.ends[try.id] = try.sent + try.ttl - Margin(try.ttl)
 	delete(m.adopted, try.id)
-	if e.doubts == try.doubts {
+	if e.suspected == try.suspected {
 		delete(m.suspect, try.id)
 	}
 }
 
 // forget makes holders of a lost lease release what is gone.
 func (m *bookModel) forget(t *rapid.T) {
-	for id := range m.told {
+	for id := range m.reported {
 		if awaited, bad := m.book.release(m.now, id, 1); awaited || bad {
 			t.Fatal("a release of a lost lease did something")
 		}
@@ -244,7 +244,7 @@ func (m *bookModel) checkLease(t *rapid.T, id store.LeaseID, e *entry) {
 	if sum > KeysPerLease && len(m.keys[id]) > 1 {
 		t.Fatalf("lease %s: sets %v share it", name(id), m.keys[id])
 	}
-	w, ok := m.trust(m.now, id)
+	w, ok := m.validity(m.now, id)
 	if ok && (m.now >= m.ends[id] || w.Until() != m.ends[id]) {
 		t.Fatalf("lease %s: trusted until %s, should be %s, adopted %v", name(id), w.Until(), m.ends[id], m.adopted[id])
 	}

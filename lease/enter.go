@@ -16,8 +16,8 @@ const (
 	// patience is how long another owner of the name is waited for: the time for
 	// which a dead one is still seen, and some for etcd to notice.
 	patience = PresenceTTL + 2*time.Second
-	// lookAgain is the time between two looks at the other owner.
-	lookAgain = time.Second
+	// readAgain is the time between two looks at the other owner.
+	readAgain = time.Second
 )
 
 // errRaced tells that the key changed between look and put.
@@ -56,7 +56,7 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 		if err == nil {
 			return id, ttl, nil
 		}
-		pause := lookAgain
+		pause := readAgain
 		var t *taken
 		switch {
 		case ctx.Err() != nil:
@@ -95,7 +95,7 @@ func (p *Presence) noteFailure(before int, err error) {
 // then the next one finds our own token. The lease of an earlier process ends
 // with its place.
 func (p *Presence) enterOnce(ctx context.Context) (store.LeaseID, time.Duration, error) {
-	rev, old, err := p.look(ctx)
+	rev, old, err := p.read(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -115,9 +115,9 @@ func (p *Presence) enterOnce(ctx context.Context) (store.LeaseID, time.Duration,
 	return id, ttl, nil
 }
 
-// look returns the revision and the lease of the key if it is free to take:
+// read returns the revision and the lease of the key if it is free to take:
 // absent (0), or our own.
-func (p *Presence) look(ctx context.Context) (rev int64, on store.LeaseID, err error) {
+func (p *Presence) read(ctx context.Context) (rev int64, on store.LeaseID, err error) {
 	limited, cancel := context.WithTimeout(ctx, tryTimeout(PresenceTTL))
 	defer cancel()
 	resp, err := p.cfg.Backend.Range(limited, &pb.RangeRequest{Key: []byte(p.key)})

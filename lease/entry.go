@@ -39,8 +39,8 @@ type entry struct {
 	emptySince time.Duration // since when keys is 0
 	miscounted bool          // more was released than reserved: keys is a guess
 
-	doubts  uint64 // how often the lease was suspected
-	cleared uint64 // the doubts that had been raised before the last good renewal was sent
+	suspected uint64 // how often the lease was suspected
+	cleared   uint64 // the doubts that had been raised before the last good renewal was sent
 
 	renewing bool          // a try is under way
 	next     time.Duration // when the next one is due
@@ -50,11 +50,11 @@ type entry struct {
 // usable tells whether new keys may be put on the lease: this process has renewed or
 // made it, it is not suspect, and its holders need not stop yet.
 func (e *entry) usable(now time.Duration) bool {
-	return !e.adopted && e.doubts == e.cleared && now < e.window.StopAt()
+	return !e.adopted && e.suspected == e.cleared && now < e.window.StopAt()
 }
 
-// room is how many keys of ordinary sets the lease still takes.
-func (e *entry) room() int {
+// free is how many keys of ordinary sets the lease still takes.
+func (e *entry) free() int {
 	if e.wide {
 		return 0
 	}
@@ -66,7 +66,7 @@ func (e *entry) fits(keys int) bool {
 	if keys > KeysPerLease {
 		return e.keys == 0
 	}
-	return keys <= e.room()
+	return keys <= e.free()
 }
 
 // better tells whether e is the better one of two leases that both fit: a wide
@@ -91,12 +91,12 @@ type group struct {
 	granting, grantingWide bool
 }
 
-// roomiest returns the most room that one usable lease has, except leaves.
-func (g *group) roomiest(now time.Duration, except *entry) int {
+// mostFree returns the most room that one usable lease has, except leaves.
+func (g *group) mostFree(now time.Duration, except *entry) int {
 	most := -1
 	for _, e := range g.entries {
 		if e != except && e.usable(now) {
-			most = max(most, e.room())
+			most = max(most, e.free())
 		}
 	}
 	return most
@@ -130,7 +130,7 @@ func (g *group) surplus(now time.Duration, e *entry) bool {
 	switch {
 	case e.keys > 0 || e.miscounted || !e.usable(now) || empty < surplusAfter:
 		return false
-	case e.wide || g.roomiest(now, e) >= ahead:
+	case e.wide || g.mostFree(now, e) >= ahead:
 		return true
 	}
 	return !g.warm && !g.held() && empty >= idleAfter
@@ -141,7 +141,7 @@ func (g *group) wantsGrant(now time.Duration) bool {
 	if g.granting {
 		return false
 	}
-	return g.refused > 0 || (g.warm || g.held()) && g.roomiest(now, nil) < ahead
+	return g.refused > 0 || (g.warm || g.held()) && g.mostFree(now, nil) < ahead
 }
 
 // wantsWideGrant tells whether a lease for one large set should be granted.

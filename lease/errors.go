@@ -8,20 +8,20 @@ import (
 )
 
 var (
-	// ErrTrustEnded is the cause of a loss: no renewal succeeded in time. The
+	// ErrValidityEnded is the cause of a loss: no renewal succeeded in time. The
 	// lease may still live in etcd, for a while. The other cause of a loss is
 	// [store.ErrLeaseNotFound].
-	ErrTrustEnded = errors.New("trust in the lease has ended")
+	ErrValidityEnded = errors.New("trust in the lease has ended")
 	// ErrRan tells that Run was called a second time.
 	ErrRan = errors.New("lease: Run was called before")
 )
 
-// trustEnded is the cause of a loss, with what the last try to renew said.
-func trustEnded(failure error) error {
+// validityEnded is the cause of a loss, with what the last try to renew said.
+func validityEnded(failure error) error {
 	if failure == nil {
-		return fmt.Errorf("%w: no renewal was answered in time", ErrTrustEnded)
+		return fmt.Errorf("%w: no renewal was answered in time", ErrValidityEnded)
 	}
-	return fmt.Errorf("%w: no renewal succeeded in time, the last said: %w", ErrTrustEnded, failure)
+	return fmt.Errorf("%w: no renewal succeeded in time, the last said: %w", ErrValidityEnded, failure)
 }
 
 // name spells a lease for logs and messages as its key does.

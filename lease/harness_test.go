@@ -140,7 +140,7 @@ func (h *harness) wantLost(cause error, ids ...store.LeaseID) {
 	}
 }
 
-func (h *harness) wantTrust(id store.LeaseID) Window {
+func (h *harness) wantValid(id store.LeaseID) Window {
 	h.t.Helper()
 	w, ok := h.Validity(id)
 	if !ok {
@@ -149,7 +149,7 @@ func (h *harness) wantTrust(id store.LeaseID) Window {
 	return w
 }
 
-// left is a lease that an earlier process renewed just now.
-func (h *harness) left(id store.LeaseID, d time.Duration) Resumable {
+// remaining is a lease that an earlier process renewed just now.
+func (h *harness) remaining(id store.LeaseID, d time.Duration) Resumable {
 	return Resumable{ID: id, Duration: d, Window: NewWindow(h.clock.Now(), d)}
 }

@@ -36,7 +36,7 @@ type Config struct {
 	// the first time. Calls coalesce.
 	OnReady func()
 	// OnLost is called once for each lease that trust was lost in, within 250 ms,
-	// with a cause that is [ErrTrustEnded] or [store.ErrLeaseNotFound]. By then
+	// with a cause that is [ErrValidityEnded] or [store.ErrLeaseNotFound]. By then
 	// the keeper no longer knows the lease.
 	OnLost func(id store.LeaseID, cause error)
 	// OnRenewed is called after each renewal that has succeeded. Again tells that it
@@ -150,7 +150,7 @@ func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
 
 // report tells of a loss.
 func (k *Keeper) report(l loss) {
-	cause := causeTrustEnded
+	cause := causeExpired
 	if errors.Is(l.cause, store.ErrLeaseNotFound) {
 		cause = causeGone
 	}
@@ -220,7 +220,7 @@ func (k *Keeper) Validity(id store.LeaseID) (Window, bool) {
 	now := k.clock.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.book.trust(now, id)
+	return k.book.validity(now, id)
 }
 
 // Keeps tells whether a lease is one that the keeper renews.

@@ -25,7 +25,7 @@ func TestALeaseIsGrantedInTheBackgroundAndCalledBack(t *testing.T) {
 		if !ok {
 			t.Fatal("no lease after the call back")
 		}
-		if w := h.wantTrust(id); w.TTL != time.Minute {
+		if w := h.wantValid(id); w.TTL != time.Minute {
 			t.Errorf("the lease lives %s", w.TTL)
 		}
 	})
@@ -146,7 +146,7 @@ func TestDurationsDoNotShareLeases(t *testing.T) {
 		if a == b {
 			t.Fatal("one lease for two durations")
 		}
-		if w := h.wantTrust(b); w.TTL != 6*time.Second {
+		if w := h.wantValid(b); w.TTL != 6*time.Second {
 			t.Errorf("the second lives %s", w.TTL)
 		}
 		if again := h.acquire(5*time.Second, 1); again != a {
@@ -160,17 +160,17 @@ func TestAnAdoptedLeaseTakesNewKeysOnlyOnceRenewed(t *testing.T) {
 		h := newHarness(t)
 		id := h.etcd.lease(time.Minute)
 		h.etcd.fault.Store(failing(store.ErrUnavailable))
-		h.Adopt(h.left(id, time.Minute), 250)
-		h.Adopt(h.left(id, time.Minute), 250)
+		h.Adopt(h.remaining(id, time.Minute), 250)
+		h.Adopt(h.remaining(id, time.Minute), 250)
 		h.run()
 		h.wait(5 * time.Second)
-		h.wantTrust(id) // etcd has said that it lives
+		h.wantValid(id) // etcd has said that it lives
 		if got, ok := h.Acquire(time.Minute, 1); ok {
 			t.Fatalf("key on lease %s before it was renewed", name(got))
 		}
 		h.etcd.fault.Store(nil)
 		h.wait(2 * maxPause)
-		h.wantTrust(id)
+		h.wantValid(id)
 		if h.readies() == 0 {
 			t.Error("nobody was told")
 		}
@@ -186,7 +186,7 @@ func TestAnAdoptedLeaseTakesNewKeysOnlyOnceRenewed(t *testing.T) {
 func TestTheFirstRenewalOfAnAdoptedLeaseIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
-		h.Adopt(h.left(h.etcd.lease(time.Minute), time.Minute), 1)
+		h.Adopt(h.remaining(h.etcd.lease(time.Minute), time.Minute), 1)
 		h.run()
 		if h.readies() != 1 {
 			t.Errorf("told %d times, want once", h.readies())
@@ -232,7 +232,7 @@ func TestRoomThatIsGivenBackIsCalledBack(t *testing.T) {
 func TestAnAdoptedLeaseThatIsGoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
-		h.Adopt(h.left(7, time.Minute), 1)
+		h.Adopt(h.remaining(7, time.Minute), 1)
 		h.run()
 		h.wantLost(store.ErrLeaseNotFound, 7)
 	})
@@ -243,10 +243,10 @@ func TestAnAdoptedLeaseThatIsNeverAnsweredIsLost(t *testing.T) {
 		h := newHarness(t)
 		id := h.etcd.lease(time.Minute)
 		h.etcd.fault.Store(hanging())
-		h.Adopt(h.left(id, time.Minute), 1)
+		h.Adopt(h.remaining(id, time.Minute), 1)
 		h.run()
 		h.wait(time.Minute)
-		h.wantLost(ErrTrustEnded, id)
+		h.wantLost(ErrValidityEnded, id)
 	})
 }
 
@@ -308,7 +308,7 @@ func TestManyAcquireAtOnce(t *testing.T) {
 			if n > KeysPerLease {
 				t.Errorf("%d keys on lease %s", n, name(id))
 			}
-			h.wantTrust(id)
+			h.wantValid(id)
 		}
 	})
 }

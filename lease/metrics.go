@@ -9,11 +9,11 @@ import (
 
 // The outcomes of a renewal and the causes of a loss, as labels.
 const (
-	outcomeOK       = "ok"
-	outcomeFailed   = "failed" // no answer in time, or a refusal
-	outcomeGone     = "gone"   // etcd no longer knows the lease
-	causeGone       = "gone"   // the same, for a loss
-	causeTrustEnded = "trust_ended"
+	outcomeOK     = "ok"
+	outcomeFailed = "failed" // no answer in time, or a refusal
+	outcomeGone   = "gone"   // etcd no longer knows the lease
+	causeGone     = "gone"   // the same, for a loss
+	causeExpired  = "expired"
 )
 
 type keeperMetrics struct {
@@ -42,7 +42,7 @@ func newKeeperMetrics(reg prometheus.Registerer, leases, margin func() float64) 
 		}, []string{"outcome"}),
 		lost: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_lease_lost_total",
-			Help: "Leases that trust was lost in, by cause: trust_ended, gone.",
+			Help: "Leases that trust was lost in, by cause: expired, gone.",
 		}, []string{"cause"}),
 	}
 }
@@ -61,7 +61,7 @@ func (k *Keeper) leastMargin() float64 {
 	defer k.mu.Unlock()
 	least := math.NaN()
 	for _, e := range k.book.leases {
-		if left := e.window.Left(now).Seconds(); !(left >= least) {
+		if left := e.window.Remaining(now).Seconds(); !(left >= least) {
 			least = left
 		}
 	}

@@ -26,13 +26,13 @@ func TestMetricsTellWhatHappens(t *testing.T) {
 		h.wait(3250 * time.Millisecond)
 		h.etcd.fault.Store(failing(store.ErrUnavailable))
 		h.wait(time.Minute)
-		h.wantTrustEnded(other)
+		h.wantValidityEnded(other)
 		for series, least := range map[string]float64{
-			"berth_lease_renewals_total ok":      1,
-			"berth_lease_renewals_total failed":  5,
-			"berth_lease_renewals_total gone":    1,
-			"berth_lease_lost_total gone":        1,
-			"berth_lease_lost_total trust_ended": 1,
+			"berth_lease_renewals_total ok":     1,
+			"berth_lease_renewals_total failed": 5,
+			"berth_lease_renewals_total gone":   1,
+			"berth_lease_lost_total gone":       1,
+			"berth_lease_lost_total expired":    1,
 		} {
 			if got := h.metric(series); !(got >= least) {
 				t.Errorf("%s: %v, want %v at least", series, got, least)
@@ -69,10 +69,10 @@ func (h *harness) metric(series string) float64 {
 	return 0
 }
 
-func (h *harness) wantTrustEnded(id store.LeaseID) {
+func (h *harness) wantValidityEnded(id store.LeaseID) {
 	h.t.Helper()
 	for _, l := range h.losses() {
-		if l.id == id && errors.Is(l.cause, ErrTrustEnded) {
+		if l.id == id && errors.Is(l.cause, ErrValidityEnded) {
 			return
 		}
 	}

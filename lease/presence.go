@@ -113,7 +113,7 @@ func (p *Presence) Run(ctx context.Context) error {
 			return err
 		}
 		p.log.Warn("the presence lease is gone, making another")
-		p.left()
+		p.deregister()
 	}
 }
 
@@ -164,7 +164,7 @@ func (p *Presence) setTrouble(err error) {
 	}
 }
 
-func (p *Presence) left() {
+func (p *Presence) deregister() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.present = false

@@ -143,7 +143,7 @@ func TestASecondProcessOfTheNameIsRefused(t *testing.T) {
 		if errors.As(err, &p) && !cmp.Equal(p.Detail, InUse{Host: testHost, Instance: testInst, PID: 4711, Since: first.record.Since}) {
 			t.Errorf("detail %+v", p.Detail)
 		}
-		if waited := time.Since(begin); waited < PresenceTTL || waited > patience+lookAgain {
+		if waited := time.Since(begin); waited < PresenceTTL || waited > patience+readAgain {
 			t.Errorf("refused after %s", waited)
 		}
 		if second.isReady() || len(second.changed()) > 0 {
@@ -307,7 +307,7 @@ func TestPatienceBeginsAnewWhenEtcdWasAway(t *testing.T) {
 		etcd.leases[id].ends = etcd.clock.Now() + PresenceTTL
 		etcd.mu.Unlock()
 		etcd.fault.Store(nil)
-		settle(PresenceTTL + 2*lookAgain)
+		settle(PresenceTTL + 2*readAgain)
 		second.wantLease()
 	})
 }

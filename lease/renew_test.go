@@ -17,7 +17,7 @@ func TestRenewalsComeEachThird(t *testing.T) {
 				h := newHarness(t)
 				h.run()
 				id := h.acquire(ttl, 1)
-				last := h.wantTrust(id).Sent
+				last := h.wantValid(id).Sent
 				h.wait(4 * ttl)
 				sent := h.etcd.times("renew", id)
 				if len(sent) < 11 {
@@ -29,7 +29,7 @@ func TestRenewalsComeEachThird(t *testing.T) {
 					}
 					last = at
 				}
-				if w := h.wantTrust(id); w.Sent != last {
+				if w := h.wantValid(id); w.Sent != last {
 					t.Errorf("the window counts from %s, the last renewal was sent at %s", w.Sent, last)
 				}
 			})
@@ -47,7 +47,7 @@ func TestASlowSuccessDoesNotExtendTrust(t *testing.T) {
 		h.etcd.late.Store(&slow)
 		h.wait(ttl / 2)
 		sent := h.etcd.times("renew", id)
-		if w := h.wantTrust(id); w.Sent != sent[0] || w.Until() != sent[0]+ttl-500*time.Millisecond {
+		if w := h.wantValid(id); w.Sent != sent[0] || w.Until() != sent[0]+ttl-500*time.Millisecond {
 			t.Errorf("window %+v of a renewal sent at %s", w, sent[0])
 		}
 	})
@@ -62,22 +62,22 @@ func TestTrustEndsInTimeWhenEtcdIsAway(t *testing.T) {
 					h.run()
 					id := h.acquire(ttl, 1)
 					h.wait(ttl) // some renewals
-					w := h.wantTrust(id)
+					w := h.wantValid(id)
 					h.etcd.fault.Store(fault)
 					h.wait(w.Until() - 1 - h.clock.Now())
-					h.wantTrust(id)
+					h.wantValid(id)
 					h.wait(1)
 					if _, ok := h.Validity(id); ok {
 						t.Error("trusted at its end")
 					}
 					h.wait(tickEvery)
-					h.wantLost(ErrTrustEnded, id)
+					h.wantLost(ErrValidityEnded, id)
 					if late := h.at[0] - w.Until(); late > tickEvery {
 						t.Errorf("told %s late", late)
 					}
 					h.etcd.fault.Store(nil)
 					h.wait(ttl)
-					h.wantLost(ErrTrustEnded, id)
+					h.wantLost(ErrValidityEnded, id)
 				})
 			})
 		}
@@ -100,7 +100,7 @@ func TestAnAbsenceThatIsSurvivedLosesNothing(t *testing.T) {
 					h.wait(away)
 					h.etcd.fault.Store(nil)
 					h.wait(slack)
-					if w := h.wantTrust(id); h.clock.Now() >= w.StopAt() {
+					if w := h.wantValid(id); h.clock.Now() >= w.StopAt() {
 						t.Fatalf("absence %d: holders were to stop", i)
 					}
 				}
@@ -121,8 +121,8 @@ func TestASuspendLongerThanTheWindowLosesAll(t *testing.T) {
 			t.Error("trusted after a suspend")
 		}
 		h.wait(tickEvery)
-		h.wantLost(ErrTrustEnded, short)
-		h.wantTrust(long)
+		h.wantLost(ErrValidityEnded, short)
+		h.wantValid(long)
 	})
 }
 
@@ -139,7 +139,7 @@ func TestAnAnswerFromBeforeASuspendDoesNotSave(t *testing.T) {
 		})
 		h.etcd.late.Store(&suspend)
 		h.wait(4 * time.Second)
-		h.wantLost(ErrTrustEnded, id)
+		h.wantLost(ErrValidityEnded, id)
 	})
 }
 
@@ -152,7 +152,7 @@ func TestAMissingLeaseIsLostAtOnce(t *testing.T) {
 		h.etcd.kill(id)
 		h.wait(20 * time.Second) // the next renewal
 		h.wantLost(store.ErrLeaseNotFound, id)
-		h.wantTrust(other)
+		h.wantValid(other)
 		if again := h.acquire(time.Minute, 1); again == id {
 			t.Error("the lost lease was handed out")
 		}
@@ -172,7 +172,7 @@ func TestASuspectLeaseTakesNoKeysUntilItIsCleared(t *testing.T) {
 				t.Errorf("suspect lease %s was handed out", name(id))
 			}
 		}
-		h.wantTrust(good)
+		h.wantValid(good)
 		synctest.Wait()
 		h.wantLost(store.ErrLeaseNotFound, dead)
 		if h.readies() < 2 {
@@ -225,9 +225,9 @@ func TestAHangingRenewalHoldsUpNoOther(t *testing.T) {
 		})
 		h.etcd.fault.Store(&stuck)
 		h.wait(2 * time.Minute)
-		h.wantLost(ErrTrustEnded, ids[0])
+		h.wantLost(ErrValidityEnded, ids[0])
 		for _, id := range ids[1:] {
-			h.wantTrust(id)
+			h.wantValid(id)
 		}
 	})
 }

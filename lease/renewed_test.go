@@ -24,7 +24,7 @@ func TestSuccessfulRenewalsAreTold(t *testing.T) {
 			}
 		})
 		left := h.etcd.lease(time.Hour)
-		h.Adopt(h.left(left, time.Hour), 1)
+		h.Adopt(h.remaining(left, time.Hour), 1)
 		h.run()
 		id := h.acquire(time.Minute, 1)
 		wants := func(want ...string) {

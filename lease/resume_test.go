@@ -53,9 +53,9 @@ func TestALeaseThatAKeeperLeftIsResumedByTheNext(t *testing.T) {
 		h.Keeper = NewKeeper(cfg)
 		h.Adopt(found[0], 3)
 		h.run()
-		h.wantTrust(id)
+		h.wantValid(id)
 		h.wait(5 * time.Minute)
-		h.wantTrust(id)
+		h.wantValid(id)
 	})
 }
 
@@ -157,12 +157,12 @@ func TestAnAdoptedLeaseIsLostBeforeItCanEnd(t *testing.T) {
 		h.etcd.fault.Store(hanging())
 		h.Adopt(found[0], 1)
 		w, ok := h.Validity(id)
-		if left := w.Left(began); !ok || left > time.Minute-w.Margin {
+		if left := w.Remaining(began); !ok || left > time.Minute-w.Margin {
 			t.Errorf("it is valid for %s, and ends in a minute", left)
 		}
 		h.run()
 		h.wait(2 * time.Minute)
-		h.wantLost(ErrTrustEnded, id)
+		h.wantLost(ErrValidityEnded, id)
 		if after := h.at[0] - began; after > time.Minute-w.Margin+tickEvery {
 			t.Errorf("it was lost %s after the start, and could end after a minute", after)
 		}

@@ -68,7 +68,7 @@ func revoke(ctx context.Context, b store.Backend, id store.LeaseID) (err error) 
 		try, cancel := context.WithTimeout(ctx, maxTry)
 		err = b.Revoke(try, id)
 		cancel()
-		if !store.InDoubt(err) {
+		if !store.OutcomeUnknown(err) {
 			return err
 		}
 		select {

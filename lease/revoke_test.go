@@ -47,7 +47,7 @@ func TestALeaseThatWasMiscountedIsNeverGivenBack(t *testing.T) {
 		id := h.acquire(time.Minute, 2)
 		h.Release(id, 3)
 		h.wait(2 * idleAfter)
-		h.wantTrust(id)
+		h.wantValid(id)
 	})
 }
 
@@ -68,7 +68,7 @@ func TestRevokeAllEndsEveryLease(t *testing.T) {
 			t.Error("a lease after the end")
 		}
 		h.Warm(time.Minute)
-		h.Adopt(h.left(5, time.Minute), 1)
+		h.Adopt(h.remaining(5, time.Minute), 1)
 		h.wait(time.Hour)
 		h.wantLost(nil)
 		if left := h.etcd.alive(); len(left) > 0 {
@@ -169,7 +169,7 @@ func TestStoppingKeepsLeasesForALaterProcess(t *testing.T) {
 		if left := h.etcd.alive(); len(left) != 1 || left[0] != id {
 			t.Errorf("leases %v are left, want %s", left, name(id))
 		}
-		h.wantTrust(id)
+		h.wantValid(id)
 		h.wantLost(nil)
 	})
 }

@@ -46,11 +46,11 @@ func (w Window) Until() time.Duration { return w.Sent + w.TTL - w.Margin }
 // by Until + 250 ms, and the lease ends at Until + Margin or later.
 func (w Window) StopAt() time.Duration { return w.Until() - StopGrace(w.TTL) }
 
-// Left is how long trust still lasts at a time; never less than 0.
-func (w Window) Left(now time.Duration) time.Duration { return max(0, w.Until()-now) }
+// Remaining is how long trust still lasts at a time; never less than 0.
+func (w Window) Remaining(now time.Duration) time.Duration { return max(0, w.Until()-now) }
 
-// Trusted tells whether trust still lasts at a time.
-func (w Window) Trusted(now time.Duration) bool { return now < w.Until() }
+// Valid tells whether trust still lasts at a time.
+func (w Window) Valid(now time.Duration) bool { return now < w.Until() }
 
 // StopGrace is how long a holder gets between being told to stop and being
 // killed: a sixth of the lease's time to live, at most 10 s.

@@ -41,11 +41,11 @@ func TestTrustIsWhatIsLeft(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := NewWindow(time.Hour, ttls().Draw(t, "ttl"))
 		now := time.Hour + time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "now"))
-		if w.Trusted(now) != (w.Left(now) > 0) {
-			t.Fatalf("trusted %v with %s left", w.Trusted(now), w.Left(now))
+		if w.Valid(now) != (w.Remaining(now) > 0) {
+			t.Fatalf("trusted %v with %s left", w.Valid(now), w.Remaining(now))
 		}
-		if w.Trusted(now) && now+w.Left(now) != w.Until() {
-			t.Fatalf("%s left at %s, but trust ends at %s", w.Left(now), now, w.Until())
+		if w.Valid(now) && now+w.Remaining(now) != w.Until() {
+			t.Fatalf("%s left at %s, but trust ends at %s", w.Remaining(now), now, w.Until())
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestASlowAnswerNeverLengthensAWindow(t *testing.T) {
 		answered := sent + time.Duration(latency)
 		b.renewed(answered, renewal{id: 1, sent: sent}, ttl)
 
-		w, ok := b.trust(answered, 1)
+		w, ok := b.validity(answered, 1)
 		switch {
 		case ok && answered >= NewWindow(0, ttl).Until():
 			t.Fatal("a success after the end of trust brought it back")

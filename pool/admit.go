@@ -1,7 +1,7 @@
 package pool
 
-// Room is what [Admit] needs to know of a pool.
-type Room struct {
+// Capacity is what [Admit] needs to know of a pool.
+type Capacity struct {
 	// Limit of slots, or [Unlimited].
 	Limit int
 	// Used slots; can be above the limit after it was lowered.
@@ -10,12 +10,12 @@ type Room struct {
 	Open bool
 }
 
-// RoomNeed is what a waiter takes of the room with that index.
-type RoomNeed struct{ Room, N int }
+// PoolNeed is what a waiter takes of the room with that index.
+type PoolNeed struct{ Pool, N int }
 
 // Waiting is what [Admit] needs to know of a waiter.
 type Waiting struct {
-	Needs []RoomNeed
+	Needs []PoolNeed
 	// Mine waiters are granted here; the others keep their place.
 	Mine bool
 	// By tells instances apart: 0 is this one.
@@ -58,21 +58,21 @@ type Decision struct {
 //  3. Else, if it reserves and no waiter before it has reserved in one of its
 //     pools, its slots are kept together: what is free now and what becomes so
 //     go to nobody behind it.
-func Admit(rooms []Room, line []*Waiting) Decision {
-	free, reserved := freeRoom(rooms), make([]bool, len(rooms))
+func Admit(capacities []Capacity, waiters []*Waiting) Decision {
+	free, reserved := freeSlots(capacities), make([]bool, len(capacities))
 	d := Decision{Free: free, Reserved: reserved}
-	if len(line) == 0 || !anyFree(free) {
+	if len(waiters) == 0 || !anyFree(free) {
 		return d
 	}
-	for i, w := range line {
-		if w.Yielded || !possible(rooms, w) {
+	for i, w := range waiters {
+		if w.Yielded || !possible(capacities, w) {
 			continue
 		}
 		switch {
 		case fits(free, w):
 			take(free, w)
 			if w.Exclusive {
-				closeRooms(free, w)
+				closePools(free, w)
 			}
 			if w.Mine {
 				d.Grants = append(d.Grants, i)
@@ -85,7 +85,7 @@ func Admit(rooms []Room, line []*Waiting) Decision {
 		case w.Reserve && !anyOf(reserved, w):
 			take(free, w)
 			for _, n := range w.Needs {
-				reserved[n.Room] = true
+				reserved[n.Pool] = true
 			}
 			if !w.Mine {
 				d.Keeps = append(d.Keeps, i)
@@ -104,31 +104,31 @@ type blocker struct {
 
 // blockers returns the waiters of other instances that keep slots from waiters that are
 // not of their own, last to first.
-func (d Decision) blockers(rooms []Room, line []*Waiting) (blockers []blocker) {
+func (d Decision) blockers(capacities []Capacity, waiters []*Waiting) (blockers []blocker) {
 	kept := merge(d.Fits, d.Keeps)
 	if len(kept) == 0 {
 		return nil
 	}
-	free, wanted := freeRoom(rooms), make([]wanting, len(rooms))
+	free, wanted := freeSlots(capacities), make([]wanting, len(capacities))
 	grants := d.Grants
-	for i := len(line) - 1; len(kept) > 0; i-- {
-		w := line[i]
+	for i := len(waiters) - 1; len(kept) > 0; i-- {
+		w := waiters[i]
 		switch {
 		case i == kept[len(kept)-1]:
 			kept = kept[:len(kept)-1]
 			others, ours := false, false
 			for _, n := range w.Needs {
-				others = others || wanted[n.Room].other(w.By)
-				ours = ours || wanted[n.Room].ours
+				others = others || wanted[n.Pool].other(w.By)
+				ours = ours || wanted[n.Pool].ours
 			}
 			if others {
 				blockers = append(blockers, blocker{i, ours})
 			}
 		case len(grants) > 0 && i == grants[len(grants)-1]:
 			grants = grants[:len(grants)-1]
-		case !w.Yielded && possible(rooms, w) && fits(free, w):
+		case !w.Yielded && possible(capacities, w) && fits(free, w):
 			for _, n := range w.Needs {
-				wanted[n.Room].add(w)
+				wanted[n.Pool].add(w)
 			}
 		}
 	}
@@ -149,10 +149,10 @@ func (n *wanting) add(w *Waiting) {
 // other reports whether an instance other than that has any.
 func (n *wanting) other(by int) bool { return n.several || n.any && n.by != by }
 
-// freeRoom is what each room has left; below 0 after a limit was lowered.
-func freeRoom(rooms []Room) []int {
-	free := make([]int, len(rooms))
-	for i, r := range rooms {
+// freeSlots is what each room has left; below 0 after a limit was lowered.
+func freeSlots(capacities []Capacity) []int {
+	free := make([]int, len(capacities))
+	for i, r := range capacities {
 		free[i] = r.Limit - r.Used
 		if r.Limit == Unlimited {
 			free[i] = unlimitedCapacity
@@ -172,9 +172,9 @@ func anyFree(free []int) bool {
 }
 
 // possible tells whether the waiter could be granted if nothing else were held.
-func possible(rooms []Room, w *Waiting) bool {
+func possible(capacities []Capacity, w *Waiting) bool {
 	for _, n := range w.Needs {
-		r := rooms[n.Room]
+		r := capacities[n.Pool]
 		if !r.Open || r.Limit != Unlimited && n.N > r.Limit {
 			return false
 		}
@@ -184,7 +184,7 @@ func possible(rooms []Room, w *Waiting) bool {
 
 func fits(free []int, w *Waiting) bool {
 	for _, n := range w.Needs {
-		if free[n.Room] < n.N {
+		if free[n.Pool] < n.N {
 			return false
 		}
 	}
@@ -193,21 +193,21 @@ func fits(free []int, w *Waiting) bool {
 
 func take(free []int, w *Waiting) {
 	for _, n := range w.Needs {
-		free[n.Room] -= n.N
+		free[n.Pool] -= n.N
 	}
 }
 
-// closeRooms leaves nothing for those behind.
-func closeRooms(free []int, w *Waiting) {
+// closePools leaves nothing for those behind.
+func closePools(free []int, w *Waiting) {
 	for _, n := range w.Needs {
-		free[n.Room] = min(free[n.Room], 0)
+		free[n.Pool] = min(free[n.Pool], 0)
 	}
 }
 
 // anyOf reports whether one of the rooms that a waiter needs is among those.
-func anyOf(rooms []bool, w *Waiting) bool {
+func anyOf(capacities []bool, w *Waiting) bool {
 	for _, n := range w.Needs {
-		if rooms[n.Room] {
+		if capacities[n.Pool] {
 			return true
 		}
 	}

@@ -97,7 +97,7 @@ func (c *core) takeOver(p part) bool {
 		received: true, // by its holder, whoever else asks for it and hangs up
 	}
 	c.entries[e.req.ID] = e
-	c.hold(e, nil, p.rev, c.heard)
+	c.hold(e, nil, p.rev, c.updatedAt)
 	c.adopted = append(c.adopted, e.claim)
 	return true
 }
@@ -125,7 +125,7 @@ const reconcileEvery = time.Minute
 // reconciles tells whether that is due and can be judged: nothing is under way, and the
 // view shows whatever this instance has written.
 func (c *core) reconciles(now time.Time) bool {
-	return c.phase == normal && !c.calling && c.doubt == nil && c.fresh(now) && !now.Before(c.reconcileAt)
+	return c.phase == normal && !c.calling && c.unresolved == nil && c.fresh(now) && !now.Before(c.reconcileAt)
 }
 
 // reconcile frees the slots on this instance's leases that no claim of it has, takes
@@ -173,7 +173,7 @@ func (c *core) reconcile(now time.Time) {
 // orphaned ones deleted.
 func (c *core) reconcileWaiters() {
 	for _, e := range c.queue {
-		if i, found := c.view.findWaiter(e.order); e.written && e.writtenAt <= c.view.rev && (!found || len(c.view.line[i].in) < len(e.needs)) {
+		if i, found := c.view.findWaiter(e.order); e.written && e.writtenAt <= c.view.rev && (!found || len(c.view.waiters[i].in) < len(e.needs)) {
 			e.written = false
 			c.dirty = true
 		}

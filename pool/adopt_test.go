@@ -28,7 +28,7 @@ func TestTheSecondGrantOfAnIDIsRefusedIfTheFirstIsSeenBeforeTheAnswer(t *testing
 	two.answer(call, resp, err, r.now)
 	two.wedged = false
 	second.refused(problem.IDInUse)
-	r.settle()
+	r.resolve()
 	r.wantUsed(1)
 	if first.Context().Err() != nil {
 		t.Errorf("the first claim has ended: %v", first.Err())
@@ -52,19 +52,19 @@ func (r *rig) orphan(h *rigHost, lease store.LeaseID) {
 	}
 	order := Order{Since: 1, Claim: "gone"}
 	waits := store.Encode(waiterValue{V: store.Now, Pools: map[string]int{"db": 9}, Holder: holder, Queued: r.now})
-	r.txn(store.Put(r.keys.Waiter("db", order.String()), waits, h.line))
+	r.txn(store.Put(r.keys.Waiter("db", order.String()), waits, h.waiterLeaseID))
 }
 
 func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 	for name, wake := range map[string]func(*rig, *rigHost){
-		"when everything was read again": func(r *rig, h *rigHost) { h.resync(); r.settle() },
+		"when everything was read again": func(r *rig, h *rigHost) { h.resync(); r.resolve() },
 		"after a while":                  func(r *rig, _ *rigHost) { r.pass(reconcileEvery + tickEvery) },
 		"when it is revoked": func(r *rig, h *rigHost) {
 			h.listen()
 			fence := h.view.claims["old"].rev
 			h.revoke("old", fence, 0, r.now)
 			h.tick(r.now)
-			r.settle()
+			r.resolve()
 			if want := []string{r.keys.Revocation("one", "old")}; len(h.calls) == 0 || h.wanted["old"].fence != fence {
 				r.t.Errorf("the revocation %v is forgotten before it is done", want)
 			}
@@ -77,12 +77,12 @@ func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 			kept := one.ask("kept", 1).got()
 			waiter := one.ask("waits", 10)
 			r.orphan(one, kept.Lease)
-			r.settle()
+			r.resolve()
 			r.wantUsed(2)
 			wake(r, one)
 			r.wantUsed(1)
 			if name != "when it is revoked" {
-				r.wantLine("waits")
+				r.wantWaiters("waits")
 			}
 			if kept.Context().Err() != nil {
 				t.Errorf("the claim that is held has ended: %v", kept.Err())
@@ -118,13 +118,13 @@ func TestAWaiterThatARestoreHasForgottenIsWrittenAgain(t *testing.T) {
 	one.ask("held", 1).got()
 	one.ask("waits", 1).waits()
 	var key string
-	for kv := range r.etcd.All(r.keys.Line("db")) {
+	for kv := range r.etcd.All(r.keys.Waiters("db")) {
 		key = string(kv.Key)
 	}
 	r.txn(store.Delete(key))
 	one.resync()
-	r.settle()
-	r.wantLine("waits")
+	r.resolve()
+	r.wantWaiters("waits")
 }
 
 // A claim of an earlier life has its holder, who was answered then: it is not given back
@@ -136,7 +136,7 @@ func TestAClaimThatWasTakenOverIsHeldThoughWhoAsksForItAgainHangsUp(t *testing.T
 	cl := one.ask("a", 1).got()
 	one.wedged = true
 	next := r.host("one", cl.Lease)
-	r.settle()
+	r.resolve()
 	again := asked{next, "a", make(chan outcome, 1)}
 	req := &Request{ID: "a", Slots: map[string]int{"db": 1}, Wait: time.Hour}
 	next.request(newEntry(req, "one", "i"), again.reply, r.now)
@@ -184,7 +184,7 @@ func (r *rig) restore(taken bool) {
 	}
 	for _, h := range r.hosts {
 		clear(h.leases)
-		h.line = grant()
+		h.waiterLeaseID = grant()
 		h.resync(store.ErrRestored)
 	}
 }
@@ -206,12 +206,12 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 	}
 	for name, before := range map[string]func(r *rig, h *rigHost) (late func()){
 		"its guard is put, and its view behind": func(r *rig, h *rigHost) func() {
-			h.phase = opening
+			h.phase = fencing
 			answered(r, h)()
 			return nil
 		},
 		"its guard is put, and the answer late": func(r *rig, h *rigHost) func() {
-			h.phase = opening
+			h.phase = fencing
 			return answered(r, h)
 		},
 		"its claim is granted, and the answer late": func(r *rig, h *rigHost) func() {
@@ -243,7 +243,7 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 				for range 100 {
 					r.txn(store.Put("/b/else", nil, 0))
 				}
-				r.settle()
+				r.resolve()
 				late := before(r, h)
 				r.restore(taken)
 				if late != nil {
@@ -251,7 +251,7 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 				}
 				r.pass(time.Second)
 				if h.phase != normal {
-					t.Fatalf("it is in phase %d until revision %d, and etcd is at %d", h.phase, h.settleAt, r.etcd.Revision())
+					t.Fatalf("it is in phase %d until revision %d, and etcd is at %d", h.phase, h.resolveAt, r.etcd.Revision())
 				}
 				etcd := newReader(r.snapshot(), r.keys).core.view
 				for id, e := range h.entries {
@@ -259,7 +259,7 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 						t.Errorf("%s is held, and etcd does not have it", id)
 					}
 					if e.state == queued {
-						r.wantLine(id)
+						r.wantWaiters(id)
 					}
 				}
 				if e := h.entries["a"]; e != nil && !taken && e.state != held {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// doorPause and refusedPause are how long to wait after etcd did not take a
+	// fencePause and refusedPause are how long to wait after etcd did not take a
 	// call, so that a dead etcd is not called without end.
-	doorPause    = 100 * time.Millisecond
+	fencePause   = 100 * time.Millisecond
 	refusedPause = 500 * time.Millisecond
 	// shelfTime is how long what etcd refused is put aside.
 	shelfTime = 10 * time.Second
@@ -34,7 +34,7 @@ func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time
 	}
 	switch {
 	case call.batch == nil:
-		c.doorAnswer(resp, err, now)
+		c.fenceAnswer(resp, err, now)
 	case err == nil && resp.Succeeded:
 		c.committed(call.batch, resp, now)
 	case err == nil:
@@ -43,29 +43,29 @@ func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time
 		// Sending it again does no harm; after the others, if it was refused.
 		c.releases = append(c.releases, call.batch.releases[0].e)
 		c.sendAt = now.Add(refusedPause)
-	case store.InDoubt(err):
-		c.metrics.inDoubt.Inc()
+	case store.OutcomeUnknown(err):
+		c.metrics.outcomeUnknown.Inc()
 		c.log.Warn("a write to etcd ended in doubt and is being settled", "error", err)
-		c.doubt = call.batch
-		c.phase = opening
+		c.unresolved = call.batch
+		c.phase = fencing
 	default:
 		c.refused(call.batch, err, now)
 	}
 }
 
-func (c *core) doorAnswer(resp *pb.TxnResponse, err error, now time.Time) {
+func (c *core) fenceAnswer(resp *pb.TxnResponse, err error, now time.Time) {
 	if err != nil {
-		if c.doorErr == nil { // once in a row
+		if c.fenceErr == nil { // once in a row
 			c.log.Warn("settling failed, trying again", "error", err)
 		}
-		c.doorErr = err
-		c.doorAt = now.Add(doorPause)
+		c.fenceErr = err
+		c.fenceAt = now.Add(fencePause)
 		return
 	}
-	c.doorErr = nil
+	c.fenceErr = nil
 	if c.guard.Answer(resp) {
-		c.phase = settling
-		c.settleAt = resp.Header.Revision
+		c.phase = resolving
+		c.resolveAt = resp.Header.Revision
 		c.progress()
 	}
 }
@@ -84,7 +84,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			for _, s := range g.e.slots {
 				c.view.committedDelete(s.ref, rev)
 			}
-			g.e.parted(rev, nil)
+			g.e.answerCombined(rev, nil)
 			c.done(g.e)
 		case precondition:
 			c.stay(g.e, store.ErrChanged, now)
@@ -110,7 +110,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		l.e.writtenReserve, l.e.writtenExclusive, l.e.writtenAt = l.reserve, l.exclusive, rev
 	}
 	for _, d := range b.drops {
-		c.view.committedLeave(d.order, rev)
+		c.view.committedWaiterDelete(d.order, rev)
 		c.releaseDropped(d)
 	}
 	c.calm(b, conflicts)
@@ -146,11 +146,11 @@ const (
 )
 
 // givenOf is what a committed batch did for one release.
-func givenOf(b *batch, g giving, resp *pb.TxnResponse) grantOutcome {
+func givenOf(b *batch, g releaseOp, resp *pb.TxnResponse) grantOutcome {
 	if b.shape != nested {
 		return granted
 	}
-	return nestedOutcome(b.result(resp, g.op), g.e.parting != nil && len(g.e.parting.extra.If) > 0)
+	return nestedOutcome(b.result(resp, g.op), g.e.combined != nil && len(g.e.combined.extra.If) > 0)
 }
 
 func outcomeOf(b *batch, g *grant, resp *pb.TxnResponse) grantOutcome {
@@ -208,15 +208,15 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 	for _, p := range g.whole {
 		p.wholeRev = max(p.wholeRev, rev)
 	}
-	if e.inLine {
-		c.view.committedLeave(e.order, rev)
+	if e.inQueue {
+		c.view.committedWaiterDelete(e.order, rev)
 	}
 	c.metrics.granted(now.Sub(e.arrived))
 	c.refuseSecond(e, rev)
 	c.hold(e, extra, rev, now)
 	// The watch may be ahead of this answer and have shown the end already: the keys are
 	// gone, or another instance has put them again under the same id.
-	if !c.stands(e, rev) {
+	if !c.holdsSlots(e, rev) {
 		c.gone(e)
 	}
 }
@@ -226,12 +226,12 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 // happened, so then both stand.
 func (c *core) refuseSecond(e *entry, rev int64) {
 	x := &e.req.Extra
-	if e.handed != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
+	if e.takesFence != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
 		return
 	}
 	for _, cv := range c.view.claimsOf(e.req.ID) {
 		if cv.rev < rev && !cv.isOf(c.view.keys, c.host, c.instance) {
-			e.tell(outcome{err: c.elsewhere(e.req.ID)})
+			e.answer(outcome{err: c.elsewhere(e.req.ID)})
 			e.dropped = true
 			return
 		}
@@ -243,7 +243,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 	c.unqueue(e)
 	c.releaseWaiterKeys(e) // they go with the grant
 	e.state = held
-	e.inLine, e.written, e.seatOf = false, false, nil
+	e.inQueue, e.written, e.placeFrom = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e.claim = &Claim{
 		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
@@ -256,7 +256,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 		c.giveBack(e, nil)
 		return
 	}
-	e.tell(outcome{claim: e.claim})
+	e.answer(outcome{claim: e.claim})
 	c.publish(ClaimGranted, e, "")
 	if e.unwanted {
 		c.wanted[e.req.ID] = wanted{fence: fence}
@@ -268,9 +268,9 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 func (c *core) reconsider(e *entry, now time.Time) {
 	switch l, lost := c.lost[e.lease]; {
 	case c.endCause != nil:
-		c.endTrust(e, c.endCause)
+		c.endValidity(e, c.endCause)
 	case lost:
-		c.endTrust(e, lostError(e, l.cause))
+		c.endValidity(e, lostError(e, l.cause))
 	}
 	c.obey(e, now)
 }
@@ -281,7 +281,7 @@ func (c *core) ungrant(g *grant, after int64, now time.Time) {
 	e := g.e
 	c.leases.Release(e.lease, e.leased(g.slots))
 	e.state, e.lease, e.slots = queued, 0, nil
-	e.unseat()
+	e.returnPlace()
 	e.retryAt, e.unjudged = after, true
 	c.dirty = true
 	if e.dropped {
@@ -292,14 +292,14 @@ func (c *core) ungrant(g *grant, after int64, now time.Time) {
 // failed takes a batch of which nothing happened, since a compare at its root
 // failed.
 func (c *core) failed(b *batch, resp *pb.TxnResponse) {
-	now := c.heard
+	now := c.updatedAt
 	switch {
 	case b.shape == freeing:
 		c.done(b.releases[0].e) // its keys are no longer the claim's
 		return
 	case b.shape == nested || c.guard.Foreign(resp):
 		// Somebody swept the guard: learn what it is now.
-		c.phase = opening
+		c.phase = fencing
 		c.requeue(b, now)
 		return
 	}
@@ -326,7 +326,7 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 // lostRace counts a conflict. An entry that has lost many has others wait until
 // it has gone: see [Waiting.Exclusive].
 func (c *core) lostRace(e *entry) {
-	if e.conflicts++; e.handed == 0 && e.conflicts >= exclusiveAfter && !e.exclusive {
+	if e.conflicts++; e.takesFence == 0 && e.conflicts >= exclusiveAfter && !e.exclusive {
 		e.exclusive, e.reserve, e.unjudged = true, true, true
 	}
 }
@@ -373,7 +373,7 @@ func (c *core) leaseless(b *batch, err error, now time.Time) {
 			c.refuse(g.e, store.Problem("what claim %s was to happen with can't be written", err))
 		}
 	}
-	c.stayAll(&c.releases, err, now, func(p *parting) bool { return onForeignLeases(&p.extra) })
+	c.stayAll(&c.releases, err, now, func(p *combinedRelease) bool { return onForeignLeases(&p.extra) })
 }
 
 // refusedAlone takes a batch of one thing that etcd refused. What can't be given
@@ -391,7 +391,7 @@ func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	n := len(b.releases)
 	given := c.releases[:n]
 	c.releases = c.releases[n:]
-	c.stayAll(&given, err, now, anyParting)
+	c.stayAll(&given, err, now, anyCombined)
 	c.shelf.releases = append(c.shelf.releases, given...)
 	n = len(b.drops)
 	c.shelf.drops = append(c.shelf.drops, c.drops[:min(n, len(c.drops))]...)
@@ -430,16 +430,16 @@ func (c *core) requeue(b *batch, now time.Time) {
 	c.dirty = true
 }
 
-// settle finds out what a batch in doubt did: the door is closed behind it, and
+// resolve finds out what a batch in doubt did: the door is closed behind it, and
 // the view is at or above that revision.
-func (c *core) settle(b *batch) {
-	now := c.heard
+func (c *core) resolve(b *batch) {
+	now := c.updatedAt
 	for _, g := range b.releases {
-		if c.stands(g.e, g.e.fence()) {
+		if c.holdsSlots(g.e, g.e.fence()) {
 			c.releases = append(c.releases, g.e)
 			continue
 		}
-		g.e.parted(0, errInDoubt)
+		g.e.answerCombined(0, errOutcomeUnknown)
 		c.done(g.e)
 	}
 	for _, g := range b.grants {
@@ -452,7 +452,7 @@ func (c *core) settle(b *batch) {
 		if g.e.req.Bridge && c.entries[g.e.req.ID] == g.e {
 			// Somebody may have taken it over already. To say that there was no room
 			// would be to say that it never was.
-			c.refuse(g.e, errInDoubt)
+			c.refuse(g.e, errOutcomeUnknown)
 		}
 	}
 	// Waiters and drops are the same when they are done twice.

@@ -25,7 +25,7 @@ func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 		return
 	}
 	e.arrived, e.listeners = now, []listener{{reply, req.Wait}}
-	e.waiting = &Waiting{Needs: c.view.roomNeeds(req.Slots), Mine: true}
+	e.waiting = &Waiting{Needs: c.view.poolNeeds(req.Slots), Mine: true}
 	if p, ok := c.places[req.ID]; ok {
 		delete(c.places, req.ID)
 		if now.Before(p.until) && p.req.sameAs(req) {
@@ -154,9 +154,9 @@ func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Tim
 	if e == nil {
 		return
 	}
-	if i := slices.Index(e.told, reply); i >= 0 {
-		e.told = slices.Delete(e.told, i, i+1)
-		if len(e.told) == 0 && !e.received && e.state == held {
+	if i := slices.Index(e.unreceived, reply); i >= 0 {
+		e.unreceived = slices.Delete(e.unreceived, i, i+1)
+		if len(e.unreceived) == 0 && !e.received && e.state == held {
 			c.keepPlace(e, now)
 			c.giveBack(e, nil)
 		}
@@ -183,7 +183,7 @@ func (c *core) withdraw(id string, now time.Time) {
 	if e == nil || e.state != queued {
 		return
 	}
-	e.tell(outcome{err: problem.New(problem.ClaimCanceled, "claim %q has left the line", id)})
+	e.answer(outcome{err: problem.New(problem.ClaimCanceled, "claim %q has left the line", id)})
 	c.leave(e, now)
 }
 
@@ -225,7 +225,7 @@ func (c *core) refuseAtOnce(e *entry, err func() error) {
 	}
 	e.listeners = waiting
 	if len(waiting) == 0 {
-		c.leaveLine(e)
+		c.deleteWaiter(e)
 		c.forget(e)
 	}
 }
@@ -233,7 +233,7 @@ func (c *core) refuseAtOnce(e *entry, err func() error) {
 // leave takes a queued entry out of the line.
 func (c *core) leave(e *entry, now time.Time) {
 	c.keepPlace(e, now)
-	c.leaveLine(e)
+	c.deleteWaiter(e)
 	c.forget(e)
 }
 
@@ -246,11 +246,11 @@ func (c *core) keepPlace(e *entry, now time.Time) {
 	}
 }
 
-// leaveLine sees to it that a waiter's keys go, if it may have any.
-func (c *core) leaveLine(e *entry) {
-	if e.inLine {
+// deleteWaiter sees to it that a waiter's keys go, if it may have any.
+func (c *core) deleteWaiter(e *entry) {
+	if e.inQueue {
 		c.drops = append(c.drops, drop{pools: poolNames(e.req.Slots), order: e.order, lease: e.waiterLease})
-		e.written, e.inLine, e.waiterLease = false, false, 0
+		e.written, e.inQueue, e.waiterLease = false, false, 0
 	}
 	c.releaseWaiterKeys(e)
 }
@@ -288,7 +288,7 @@ func (c *core) releaseDropped(d drop) {
 func (c *core) redrop(drops []drop) {
 	for _, d := range drops {
 		if e := c.entries[d.order.Claim]; e != nil && e.order == d.order && e.state <= claiming {
-			e.written, e.inLine = false, true
+			e.written, e.inQueue = false, true
 			c.releaseDropped(d)
 			continue
 		}
@@ -322,8 +322,8 @@ func (c *core) unqueue(e *entry) {
 // refuse ends a queued entry with an answer.
 func (c *core) refuse(e *entry, err error) {
 	c.metrics.refused(problem.CodeOf(err))
-	e.tell(outcome{err: err})
-	c.leaveLine(e)
+	e.answer(outcome{err: err})
+	c.deleteWaiter(e)
 	c.forget(e)
 }
 
@@ -334,7 +334,7 @@ func (c *core) stop() {
 		if e.state == queued {
 			c.refuse(e, errStopped)
 		} else if e.state == claiming {
-			e.tell(outcome{err: errStopped})
+			e.answer(outcome{err: errStopped})
 			e.dropped = true
 		}
 	}

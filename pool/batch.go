@@ -55,8 +55,8 @@ type batch struct {
 	shape    shape
 	txn      *pb.TxnRequest
 	grants   []*grant
-	releases []giving
-	puts     []lining
+	releases []releaseOp
+	puts     []waiterPut
 	drops    []drop
 	probes   int // how many waiters of other instances are probed
 	revokes  []string
@@ -76,14 +76,14 @@ type grant struct {
 	extraAt int
 }
 
-// giving is an entry that gives its slots back.
-type giving struct {
+// releaseOp is an entry that gives its slots back.
+type releaseOp struct {
 	e  *entry
 	op int
 }
 
-// lining is an entry whose waiter is written.
-type lining struct {
+// waiterPut is an entry whose waiter is written.
+type waiterPut struct {
 	e                  *entry
 	reserve, exclusive bool
 	lease              store.LeaseID
@@ -101,43 +101,43 @@ func (b *batch) result(resp *pb.TxnResponse, op int) *pb.TxnResponse {
 
 // conditional tells whether something else must hold for what is in the batch.
 func (b *batch) conditional() bool {
-	return slices.ContainsFunc(b.releases, func(g giving) bool { return g.e.parting != nil && len(g.e.parting.extra.If) > 0 }) ||
+	return slices.ContainsFunc(b.releases, func(g releaseOp) bool { return g.e.combined != nil && len(g.e.combined.extra.If) > 0 }) ||
 		slices.ContainsFunc(b.grants, func(g *grant) bool { return len(g.e.req.Extra.If) > 0 })
 }
 
 const (
-	// gatherRoom is how much can be asked for before whoever asks has to wait.
-	gatherRoom = 256
-	// gatherQuiet is after how many turns of everybody else without a new wish a
+	// opsBuffer is how much can be asked for before whoever asks has to wait.
+	opsBuffer = 256
+	// collectIdle is after how many turns of everybody else without a new wish a
 	// batch of several is sent: some 20 µs where nothing else runs, against the
 	// 300 µs or more that a batch takes.
-	gatherQuiet = 128
-	// gatherMost bounds the time that a batch waits for company.
-	gatherMost = 150 * time.Microsecond
+	collectIdle = 128
+	// collectMax bounds the time that a batch waits for company.
+	collectMax = 150 * time.Microsecond
 )
 
-// gather collects what is asked of a core, so that it shares one transaction.
+// collector collects what is asked of a core, so that it shares one transaction.
 //
 // Those whom the last batch answered have their next wish ready in a moment. If
 // that batch was of several, the next waits while they keep coming: else half of
 // them would miss it, and each half would wait for the other's. A batch of one is
 // not followed by any wait, so a lone client never has one.
-type gather struct {
+type collector struct {
 	ops    chan func(*core, time.Time)
 	urgent *urgent
 
 	asked   bool // something was asked since the last batch was sent
-	company bool // that batch was of several
+	several bool // that batch was of several
 }
 
 // all takes what there is, and waits for company if it is worth it.
-func (g *gather) all(c *core) {
+func (g *collector) all(c *core) {
 	g.take(c)
-	if !g.asked || !g.company || c.calling {
+	if !g.asked || !g.several || c.calling {
 		return
 	}
-	end := time.Now().Add(gatherMost)
-	for quiet := 0; quiet < gatherQuiet && time.Now().Before(end); quiet++ {
+	end := time.Now().Add(collectMax)
+	for quiet := 0; quiet < collectIdle && time.Now().Before(end); quiet++ {
 		runtime.Gosched()
 		if g.take(c) {
 			quiet = 0
@@ -146,8 +146,8 @@ func (g *gather) all(c *core) {
 }
 
 // take takes what is there now, and tells whether there was anything.
-func (g *gather) take(c *core) (any bool) {
-	for range gatherRoom {
+func (g *collector) take(c *core) (any bool) {
+	for range opsBuffer {
 		g.urgent.run(c)
 		select {
 		case op := <-g.ops:
@@ -161,16 +161,16 @@ func (g *gather) take(c *core) (any bool) {
 }
 
 // do does one thing that was asked.
-func (g *gather) do(c *core, op func(*core, time.Time)) {
+func (g *collector) do(c *core, op func(*core, time.Time)) {
 	g.asked = true
 	op(c, time.Now())
 }
 
 // sent notes what became of all that was gathered; b is nil if the door is being
 // closed.
-func (g *gather) sent(b *batch) {
+func (g *collector) sent(b *batch) {
 	g.asked = false
-	g.company = b != nil && b.size() > 1
+	g.several = b != nil && b.size() > 1
 }
 
 // urgent is what must not wait behind claims and reads: tidings of leases. To
@@ -239,7 +239,7 @@ func (b bitset) free(from int) int {
 type claimTxn struct {
 	cmps   []*pb.Compare
 	puts   []*pb.RequestOp // of slots
-	beside []*pb.RequestOp // what else happens
+	others []*pb.RequestOp // what else happens
 	groups []groupRef
 	whole  []*poolView
 	bytes  int
@@ -317,14 +317,14 @@ func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID
 
 // extras are the writes of a claim beside its slots.
 func (t *claimTxn) extras(v *view, e *entry, lease store.LeaseID) {
-	t.beside = append(t.beside, e.req.Extra.Then...)
+	t.others = append(t.others, e.req.Extra.Then...)
 	for _, op := range e.req.Extra.Leased {
 		p := op.GetRequestPut()
-		t.beside = append(t.beside, store.Put(string(p.Key), p.Value, lease))
+		t.others = append(t.others, store.Put(string(p.Key), p.Value, lease))
 	}
-	t.bytes += bytesOf(t.beside)
-	if e.inLine {
-		t.beside = append(t.beside, waiterDeletes(v, poolNames(e.req.Slots), e.order)...)
+	t.bytes += bytesOf(t.others)
+	if e.inQueue {
+		t.others = append(t.others, waiterDeletes(v, poolNames(e.req.Slots), e.order)...)
 	}
 }
 

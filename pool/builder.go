@@ -40,9 +40,9 @@ func (c *core) newBuilder(s shape, now time.Time) *builder {
 	}
 }
 
-// room tells whether the root can take so many compares and operations more.
+// fits tells whether the root can take so many compares and operations more.
 // One of each is the guard's.
-func (b *builder) room(cmps, ops, bytes int) bool {
+func (b *builder) fits(cmps, ops, bytes int) bool {
 	if b.c.isolate > 0 && b.things() > 0 {
 		return false
 	}
@@ -59,8 +59,8 @@ func (b *builder) things() int { return b.b.size() + len(b.b.revokes) }
 // release gives the slots of an entry back.
 func (b *builder) release(e *entry) bool {
 	var x store.Extra
-	if e.parting != nil {
-		x = e.parting.extra
+	if e.combined != nil {
+		x = e.combined.extra
 	}
 	ops, cmps, bytes := len(e.slots)+len(x.Then), 1+grantCompares+len(x.If), bytesOf(x.Then)
 	if b.b.shape == nested {
@@ -70,10 +70,10 @@ func (b *builder) release(e *entry) bool {
 		// Too many keys for one level: alone, and in children.
 		return b.releaseWide(e)
 	}
-	if b.b.shape != freeing && !b.room(cmps, ops, bytes) {
+	if b.b.shape != freeing && !b.fits(cmps, ops, bytes) {
 		return false
 	}
-	g := giving{e: e}
+	g := releaseOp{e: e}
 	if b.b.shape == nested {
 		then := append(slotDeletes(b.c.view.keys, e.slots, nil), x.Then...)
 		g.op = b.nestUnder(x.If, []*pb.Compare{heldCompare(b.c.view, e)}, then)
@@ -100,7 +100,7 @@ func (b *builder) releaseWide(e *entry) bool {
 	b.b.shape = wide
 	b.cmps = append(b.cmps, heldCompare(b.c.view, e))
 	b.ops = children(slotDeletes(b.c.view.keys, e.slots, nil), len(b.cmps)+1)
-	b.b.releases = append(b.b.releases, giving{e: e})
+	b.b.releases = append(b.b.releases, releaseOp{e: e})
 	return true
 }
 
@@ -112,7 +112,7 @@ func (b *builder) nest(cmps []*pb.Compare, then []*pb.RequestOp) int {
 
 // drop takes a waiter out of its lines.
 func (b *builder) drop(d drop) bool {
-	if !b.room(0, len(d.pools), 0) {
+	if !b.fits(0, len(d.pools), 0) {
 		return false
 	}
 	b.ops = append(b.ops, waiterDeletes(b.c.view, d.pools, d.order)...)
@@ -122,7 +122,7 @@ func (b *builder) drop(d drop) bool {
 
 // revocation deletes the key by which an operator asked for a claim back.
 func (b *builder) revocation(key string) bool {
-	if !b.room(0, 1, 0) {
+	if !b.fits(0, 1, 0) {
 		return false
 	}
 	b.ops = append(b.ops, store.Delete(key))
@@ -130,19 +130,19 @@ func (b *builder) revocation(key string) bool {
 	return true
 }
 
-// line writes an entry's waiter.
-func (b *builder) line(e *entry) bool {
+// waiter writes an entry's waiter.
+func (b *builder) waiter(e *entry) bool {
 	if b.dropping(e.order) {
 		return true // its keys are on their way out: the next batch writes them
 	}
 	ops := waiterPuts(b.c.view, e, e.waiterLease)
 	bytes := len(ops) * len(ops[0].GetRequestPut().Value)
-	if !b.room(0, len(ops), bytes) {
+	if !b.fits(0, len(ops), bytes) {
 		return false
 	}
 	b.ops = append(b.ops, ops...)
 	b.bytes += bytes
-	b.b.puts = append(b.b.puts, lining{e: e, reserve: e.reserve, exclusive: e.exclusive, lease: e.waiterLease})
+	b.b.puts = append(b.b.puts, waiterPut{e: e, reserve: e.reserve, exclusive: e.exclusive, lease: e.waiterLease})
 	return true
 }
 
@@ -166,9 +166,9 @@ const (
 	overrun                    // the batch is full
 )
 
-// seat takes the place of an entry that needs one: one that is free, or that of a claim
+// takePlace takes the place of an entry that needs one: one that is free, or that of a claim
 // which the batch gives back, if that happens only together.
-func (b *builder) seat(e *entry) bool {
+func (b *builder) takePlace(e *entry) bool {
 	if e.req.Place.Take() {
 		return true
 	}
@@ -176,19 +176,19 @@ func (b *builder) seat(e *entry) bool {
 		return false
 	}
 	for _, g := range b.b.releases {
-		if p := g.e.parting; p != nil && p.place.Pass(e.req.Place) {
-			e.seatOf = g.e
+		if p := g.e.combined; p != nil && p.place.Pass(e.req.Place) {
+			e.placeFrom = g.e
 			return true
 		}
 	}
 	return false
 }
 
-// unseat undoes it for an entry that is not granted. One that is tried again at once keeps
+// returnPlace undoes it for an entry that is not granted. One that is tried again at once keeps
 // its place, unless that is another's still.
-func (b *builder) unseat(e *entry, give bool) {
-	if give || e.seatOf != nil {
-		e.unseat()
+func (b *builder) returnPlace(e *entry, give bool) {
+	if give || e.placeFrom != nil {
+		e.returnPlace()
 	}
 }
 
@@ -261,7 +261,7 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 
 // sinceOf is since when an entry that is granted now has its slots.
 func (b *builder) sinceOf(e *entry) stamp {
-	if e.handed != 0 {
+	if e.takesFence != 0 {
 		return stampOf(e.record.Since)
 	}
 	return b.since
@@ -276,11 +276,11 @@ func (c *core) childOps(e *entry, slots []placed) int {
 func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 	var over []slotRef // given back by this batch: a put takes the place of the delete
 	for _, s := range g.slots {
-		if _, taken := b.c.view.slot(s.ref); taken && e.handed == 0 {
+		if _, taken := b.c.view.slot(s.ref); taken && e.takesFence == 0 {
 			over = append(over, s.ref)
 		}
 	}
-	if !b.room(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(t.beside)-len(over), t.bytes) {
+	if !b.fits(len(t.cmps)+len(e.req.Extra.If), len(t.puts)+len(t.others)-len(over), t.bytes) {
 		return false
 	}
 	for _, ref := range over {
@@ -289,17 +289,17 @@ func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 	}
 	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
 	g.extraAt = len(b.ops) + len(t.puts)
-	b.ops = append(append(b.ops, t.puts...), t.beside...)
+	b.ops = append(append(b.ops, t.puts...), t.others...)
 	b.bytes += t.bytes
 	return true
 }
 
 // grantNested makes a child of a grant.
 func (b *builder) grantNested(e *entry, t *claimTxn, g *grant) bool {
-	if !b.room(0, 1, t.bytes) {
+	if !b.fits(0, 1, t.bytes) {
 		return false
 	}
-	then := slices.Concat(t.puts, t.beside)
+	then := slices.Concat(t.puts, t.others)
 	g.op = b.nestUnder(e.req.Extra.If, t.cmps, then)
 	g.extraAt = len(t.puts)
 	b.bytes += t.bytes
@@ -317,7 +317,7 @@ func (b *builder) nestUnder(conditions, cmps []*pb.Compare, then []*pb.RequestOp
 
 func (b *builder) grantWide(e *entry, t *claimTxn) bool {
 	b.cmps = append(append(b.cmps, t.cmps...), e.req.Extra.If...)
-	b.ops = children(slices.Concat(t.puts, t.beside), len(b.cmps)+1) // and the guard's
+	b.ops = children(slices.Concat(t.puts, t.others), len(b.cmps)+1) // and the guard's
 	return true
 }
 

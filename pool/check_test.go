@@ -84,7 +84,7 @@ func (w *world) checkTouch(key string, old *held1, deleted bool) {
 
 // takesOver tells whether an event is of a claim that changes hands, as it was to.
 func (w *world) takesOver(key string, old *held1, ev *mvccpb.Event) bool {
-	to := w.handed[old.claim]
+	to := w.taken[old.claim]
 	if ev.Type == mvccpb.Event_DELETE || w.sending == nil || to.to != w.sending.name || to.fence != old.rev {
 		return false
 	}
@@ -240,7 +240,7 @@ func viewDiff(got, want *view) string {
 		return fmt.Sprintf("%d claims, want %d", len(got.claims), len(want.claims))
 	}
 	orders := func(v *view) (all []string) {
-		for _, wt := range v.line {
+		for _, wt := range v.waiters {
 			all = append(all, wt.order.String())
 		}
 		return all

@@ -35,8 +35,8 @@ type Leases interface {
 type phase int
 
 const (
-	opening  phase = iota // the door is being closed: older writes are open
-	settling              // the door is closed: the view must come up to it
+	fencing   phase = iota // the door is being closed: older writes are open
+	resolving              // the door is closed: the view must come up to it
 	normal
 )
 
@@ -58,9 +58,9 @@ const (
 	// fullPause is how long a core waits before it tries to write again after
 	// etcd said that it is full.
 	fullPause = 5 * time.Second
-	// lineDelay is how long waiters are kept back to be written along with
+	// waiterDelay is how long waiters are kept back to be written along with
 	// something else: some round trips to etcd, and nothing a waiter would notice.
-	lineDelay = time.Millisecond
+	waiterDelay = time.Millisecond
 	// calmBatches is how many batches without a conflict make a core flat again.
 	calmBatches = 4
 )
@@ -81,16 +81,16 @@ type core struct {
 	view  *view
 	guard store.Guard
 	phase phase
-	// settleAt is the revision that the view must reach to tell what the batch
+	// resolveAt is the revision that the view must reach to tell what the batch
 	// in doubt did.
-	settleAt int64
-	doubt    *batch // in doubt, nil if there is none
-	calling  bool   // a call is under way
-	loaded   bool   // the view has something
-	history  uint64 // the history of etcd that the view is of
-	restores int    // how often etcd's revisions went back
-	heard    time.Time
-	dirty    bool // something happened that could let somebody in
+	resolveAt  int64
+	unresolved *batch // in doubt, nil if there is none
+	calling    bool   // a call is under way
+	loaded     bool   // the view has something
+	history    uint64 // the history of etcd that the view is of
+	restores   int    // how often etcd's revisions went back
+	updatedAt  time.Time
+	dirty      bool // something happened that could let somebody in
 
 	entries    map[string]*entry
 	queue      []*entry // queued and claiming, in no order
@@ -104,7 +104,7 @@ type core struct {
 	lost       map[store.LeaseID]lostLease
 	wanted     map[string]wanted // claims that are to be revoked, by id
 	endCause   error             // why no claim can be trusted any more, nil if it can
-	doorErr    error             // why the door could not be closed lately
+	fenceErr   error             // why the door could not be closed lately
 	alone      *entry            // to be tried next, with nobody beside it
 	stopping   bool
 
@@ -112,9 +112,9 @@ type core struct {
 	judged int // 0: none yet
 	// named is the state of the specs that the names of pools were noted of.
 	named int
-	// lineAt is when waiters are written at the latest that are written by no
+	// waitersAt is when waiters are written at the latest that are written by no
 	// other batch before; zero if there are none.
-	lineAt time.Time
+	waitersAt time.Time
 	// watched is when the other instances were last watched for signs of life; probes
 	// are waiters to probe in the next batch.
 	watched time.Time
@@ -141,14 +141,14 @@ type core struct {
 	// nested counts the batches until the next flat one; doorAt is when to try
 	// again to close the door, sendAt when to send again after a refusal, and
 	// fullUntil when to write again after etcd said that it is full.
-	nested                    int
-	doorAt, sendAt, fullUntil time.Time
+	nested                     int
+	fenceAt, sendAt, fullUntil time.Time
 }
 
 // scratch is memory that each plan uses again.
 type scratch struct {
-	own, line []candidate
-	waiting   []*Waiting
+	own, candidates []candidate
+	waiting         []*Waiting
 }
 
 // place is what is left of a waiter that went away.
@@ -213,7 +213,7 @@ func (c *core) sorted() []*entry {
 
 // message takes what the feed of all pools delivered.
 func (c *core) message(m store.FeedMessage, now time.Time) {
-	c.heard = now
+	c.updatedAt = now
 	if m.Snapshot != nil {
 		c.snapshot(*m.Snapshot)
 	} else {
@@ -259,12 +259,12 @@ func (c *core) snapshot(s store.Snapshot) {
 	c.reconcileAt = time.Time{} // etcd may have been restored
 	for _, e := range c.sorted() {
 		if e.state == queued {
-			e.waiting.Needs = c.view.roomNeeds(e.req.Slots)
+			e.waiting.Needs = c.view.poolNeeds(e.req.Slots)
 		}
 		if e.state != held && e.state != releasing || e.fence() > s.Revision && !restored {
 			continue
 		}
-		if !c.stands(e, e.fence()) {
+		if !c.holdsSlots(e, e.fence()) {
 			c.gone(e)
 		}
 	}
@@ -275,7 +275,7 @@ func (c *core) snapshot(s store.Snapshot) {
 func (c *core) wentBack() {
 	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.view.rev)
 	c.restores++
-	c.phase = opening
+	c.phase = fencing
 	for _, e := range c.entries {
 		e.retryAt, e.writtenAt = 0, 0
 	}
@@ -285,8 +285,8 @@ func (c *core) wentBack() {
 // the feed reads everything again.
 func (c *core) present(history uint64) { c.loaded = c.loaded && c.history == history }
 
-// stands tells whether an entry has its slots in the view since that revision.
-func (c *core) stands(e *entry, fence int64) bool {
+// holdsSlots tells whether an entry has its slots in the view since that revision.
+func (c *core) holdsSlots(e *entry, fence int64) bool {
 	s, ok := c.view.slot(e.slots[0].ref)
 	return ok && s.claim == e.key() && s.rev == fence
 }
@@ -296,8 +296,8 @@ func (c *core) trouble(now time.Time) error {
 	switch {
 	case c.full(now):
 		return problem.New(problem.EtcdFull, "etcd is full and takes no new claims: compact and defragment it, or raise its quota, then disarm the alarm")
-	case c.phase != normal && c.doorErr != nil:
-		return store.Problem("etcd does not take this instance's writes", c.doorErr)
+	case c.phase != normal && c.fenceErr != nil:
+		return store.Problem("etcd does not take this instance's writes", c.fenceErr)
 	case !c.fresh(now) || c.phase != normal:
 		return problem.New(problem.EtcdUnavailable, "etcd does not answer; nothing was claimed")
 	}
@@ -309,13 +309,13 @@ func (c *core) trouble(now time.Time) error {
 
 // progress goes on once the view has come up to the closed door.
 func (c *core) progress() {
-	if c.phase != settling || c.view.rev < c.settleAt || !c.loaded {
+	if c.phase != resolving || c.view.rev < c.resolveAt || !c.loaded {
 		return
 	}
 	c.phase = normal
-	if b := c.doubt; b != nil {
-		c.doubt = nil
-		c.settle(b)
+	if b := c.unresolved; b != nil {
+		c.unresolved = nil
+		c.resolve(b)
 	}
 	c.adoptClaims()
 	c.dropOrphans()
@@ -331,7 +331,7 @@ type call struct {
 
 // behind tells whether something waits for the view to come up to a revision.
 func (c *core) behind() bool {
-	if c.phase == settling {
+	if c.phase == resolving {
 		return true
 	}
 	late := func(e *entry) bool { return e.retryAt > c.view.rev }
@@ -342,17 +342,17 @@ func (c *core) behind() bool {
 func (c *core) next(now time.Time) *call {
 	c.succeed(now)
 	if c.phase == normal && !c.guard.Placed() && !c.full(now) {
-		c.phase = opening // the door that a full etcd took has deleted the guard
+		c.phase = fencing // the door that a full etcd took has deleted the guard
 	}
 	switch {
-	case c.calling || c.phase == settling || now.Before(c.sendAt):
+	case c.calling || c.phase == resolving || now.Before(c.sendAt):
 		return nil
-	case c.phase == opening && (now.Before(c.doorAt) || !c.full(now) || len(c.releases) == 0):
-		if now.Before(c.doorAt) {
+	case c.phase == fencing && (now.Before(c.fenceAt) || !c.full(now) || len(c.releases) == 0):
+		if now.Before(c.fenceAt) {
 			return nil
 		}
 		c.calling = true
-		return &call{txn: c.door(now), restores: c.restores}
+		return &call{txn: c.fenceTxn(now), restores: c.restores}
 	}
 	if c.reconciles(now) {
 		c.reconcile(now)
@@ -365,18 +365,18 @@ func (c *core) next(now time.Time) *call {
 	return &call{txn: b.txn, batch: b, restores: c.restores}
 }
 
-// door is the transaction that closes the door. A full etcd takes deletes only:
+// fenceTxn is the transaction that closes the door. A full etcd takes deletes only:
 // to delete the guard closes the door as well, if there is one to delete.
-func (c *core) door(now time.Time) *pb.TxnRequest {
+func (c *core) fenceTxn(now time.Time) *pb.TxnRequest {
 	if now.Before(c.fullUntil) {
-		return c.guard.DeleteDoor()
+		return c.guard.DeleteFenceTxn()
 	}
-	return c.guard.Door()
+	return c.guard.FenceTxn()
 }
 
 // fresh tells whether the view is young enough to grant from.
 func (c *core) fresh(now time.Time) bool {
-	return c.loaded && now.Sub(c.heard) < store.StaleAfter
+	return c.loaded && now.Sub(c.updatedAt) < store.StaleAfter
 }
 
 // forgetLost is how long a lost lease is remembered: longer than any batch is
@@ -413,7 +413,7 @@ func (c *core) tick(now time.Time) {
 		}
 	}
 	c.revoking = slices.DeleteFunc(c.revoking, func(e *entry) bool {
-		if e.parting != nil || e.state == held && now.Sub(e.revoked) < RevokeGrace {
+		if e.combined != nil || e.state == held && now.Sub(e.revoked) < RevokeGrace {
 			return false // one that parts may come to stay
 		}
 		if e.state == held {
@@ -422,7 +422,7 @@ func (c *core) tick(now time.Time) {
 		return true
 	})
 	// Waiters of others may come to yield.
-	c.dirty = c.dirty || len(c.queue)+len(c.view.line) > 0
+	c.dirty = c.dirty || len(c.queue)+len(c.view.waiters) > 0
 }
 
 // age makes a waiter reserve when it has waited long enough.

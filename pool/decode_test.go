@@ -219,7 +219,7 @@ func TestAfterALimitWasRaisedClaimsCompareGroupsStill(t *testing.T) {
 		if _, err := (Registry{Backend: backend, Keys: r.keys}).Set(t.Context(), "db", Change{Limit: &n}); err != nil {
 			t.Fatal(err)
 		}
-		r.settle()
+		r.resolve()
 	}
 	limit(40)
 	for n := range 40 {

@@ -48,7 +48,7 @@ func (c *core) done(e *entry) {
 	if !e.revoked.IsZero() {
 		c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, e.req.ID))
 	}
-	e.parted(0, ErrApart)
+	e.answerCombined(0, ErrNotCombined)
 	e.released()
 	c.forget(e)
 }
@@ -65,7 +65,7 @@ func (c *core) leaseLost(id store.LeaseID, cause error, now time.Time) {
 	}
 	for _, e := range c.sorted() {
 		if e.state == held && e.lease == id && e.claim.Err() == nil {
-			c.endTrust(e, lostError(e, cause))
+			c.endValidity(e, lostError(e, cause))
 		}
 	}
 }
@@ -74,8 +74,8 @@ func lostError(e *entry, cause error) error {
 	return problem.New(problem.ClaimLost, "claim %q is lost: %w", e.req.ID, cause)
 }
 
-// endTrust tells a claim's holder that it must stop.
-func (c *core) endTrust(e *entry, cause error) {
+// endValidity tells a claim's holder that it must stop.
+func (c *core) endValidity(e *entry, cause error) {
 	if e.claim.Err() != nil {
 		return // it was told before
 	}
@@ -92,7 +92,7 @@ func (c *core) end(cause error) {
 	c.stop()
 	for _, e := range c.sorted() {
 		if e.state == held && e.claim.Err() == nil {
-			c.endTrust(e, cause)
+			c.endValidity(e, cause)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (c *core) abandon(cause error) {
 	c.endCause = cause
 	c.stop()
 	for _, e := range c.sorted() {
-		if (e.state == held || e.parting != nil) && e.claim.Err() == nil {
+		if (e.state == held || e.combined != nil) && e.claim.Err() == nil {
 			e.claim.end(cause)
 			c.publish(ClaimEnded, e, cause.Error())
 		}
@@ -155,7 +155,7 @@ func (c *core) endRevocations(now time.Time) {
 
 // waits reports whether a claim of that id waits on any instance of this host.
 func (c *core) waits(id string) bool {
-	return slices.ContainsFunc(c.view.line, func(w *waiter) bool {
+	return slices.ContainsFunc(c.view.waiters, func(w *waiter) bool {
 		return w.order.Claim == id && w.value.Holder.Host == c.host
 	})
 }
@@ -185,7 +185,7 @@ func (c *core) obey(e *entry, now time.Time) {
 	}
 	c.revoking = append(c.revoking, e)
 	if e.claim.Err() == nil {
-		c.endTrust(e, problem.New(problem.ClaimRevoked, "claim %q was revoked by an operator", e.req.ID))
+		c.endValidity(e, problem.New(problem.ClaimRevoked, "claim %q was revoked by an operator", e.req.ID))
 	}
 }
 
@@ -205,10 +205,10 @@ func (c *core) gone(e *entry) {
 	switch e.state {
 	case held:
 		if e.req.Bridge {
-			e.claim.end(errHandedOver)
+			e.claim.end(errTakenOver)
 		}
 		if e.claim.Err() == nil {
-			c.endTrust(e, problem.New(problem.ClaimLost, "claim %q is lost: its slots were taken away (its lease expired, or an operator released it by force)", e.req.ID))
+			c.endValidity(e, problem.New(problem.ClaimLost, "claim %q is lost: its slots were taken away (its lease expired, or an operator released it by force)", e.req.ID))
 		}
 		c.done(e)
 	case releasing:
@@ -287,7 +287,7 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool) (Revocat
 	if force {
 		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
 	}
-	return done, r.AskBack(ctx, by.Host, cv.id, cv.rev)
+	return done, r.RequestRevocation(ctx, by.Host, cv.id, cv.rev)
 }
 
 // held returns the claim that is held under an id, or HOST/INSTANCE/ID, with its
@@ -347,15 +347,15 @@ func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) 
 // waitingFence is the fence in a revocation that is about a claim which waits.
 const waitingFence = -1
 
-// AskOut asks a host to take a claim out of the line. If it does not wait there, nothing
+// RequestWithdrawal asks a host to take a claim out of the line. If it does not wait there, nothing
 // happens.
-func (r Registry) AskOut(ctx context.Context, host, id string) error {
-	return r.AskBack(ctx, host, id, waitingFence)
+func (r Registry) RequestWithdrawal(ctx context.Context, host, id string) error {
+	return r.RequestRevocation(ctx, host, id, waitingFence)
 }
 
-// AskBack asks a host to take back the claim of that id and fence. If it does not
+// RequestRevocation asks a host to take back the claim of that id and fence. If it does not
 // have the claim, nothing happens.
-func (r Registry) AskBack(ctx context.Context, host, id string, fence int64) error {
+func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence int64) error {
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if err == nil {
 		_, err = r.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{

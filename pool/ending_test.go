@@ -9,12 +9,12 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// askBack puts a revocation as an operator does, and has the host hear of it.
-func (h *rigHost) askBack(id string, fence int64) {
+// requestRevocation puts a revocation as an operator does, and has the host hear of it.
+func (h *rigHost) requestRevocation(id string, fence int64) {
 	h.r.t.Helper()
 	h.r.txn(store.Put(h.r.keys.Revocation(h.name, id), store.Encode(revocationValue{V: store.Now, Fence: fence}), 0))
 	h.revoke(id, fence, h.r.etcd.Revision(), h.r.now)
-	h.r.settle()
+	h.r.resolve()
 }
 
 // revocations is how many are left in etcd.
@@ -38,7 +38,7 @@ func TestARevokedClaimKeepsItsSlotsUntilItsHolderHasStopped(t *testing.T) {
 	r.pool("db", 1)
 	c := h.ask("a", 1).got()
 	next := h.ask("b", 1)
-	h.askBack("a", c.Fence)
+	h.requestRevocation("a", c.Fence)
 	wantRevoked(t, c)
 	r.wantUsed(1)
 	r.pass(RevokeGrace - tickEvery)
@@ -59,7 +59,7 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	r.pool("db", 1)
 	c := h.ask("a", 1).got()
 	next := h.ask("b", 1)
-	h.askBack("a", c.Fence)
+	h.requestRevocation("a", c.Fence)
 	r.pass(RevokeGrace - tickEvery)
 	next.waits()
 	r.pass(tickEvery)
@@ -84,14 +84,14 @@ func TestARevocationIsAboutOneGrantOnly(t *testing.T) {
 	r.pool("db", 1)
 	first := h.ask("a", 1).got()
 	h.giveBack("a")
-	h.askBack("a", first.Fence) // too late
+	h.requestRevocation("a", first.Fence) // too late
 	again := h.ask("a", 1).got()
-	r.settle()
+	r.resolve()
 	if again.Context().Err() != nil {
 		t.Errorf("a later claim of the same id is told %v", again.Err())
 	}
 	h.revoke("a", 0, 0, r.now) // withdrawn
-	h.askBack("a", again.Fence)
+	h.requestRevocation("a", again.Fence)
 	wantRevoked(t, again)
 }
 
@@ -105,7 +105,7 @@ func TestARevocationThatIsHeardBeforeTheGrantIsObeyed(t *testing.T) {
 	h.wedged = true // it dies, and is asked back meanwhile
 	next := r.host("one", lease)
 	next.revoke("a", c.Fence, r.etcd.Revision(), r.now)
-	r.settle()
+	r.resolve()
 	if len(next.adopted) != 1 {
 		t.Fatalf("%d claims were taken over", len(next.adopted))
 	}
@@ -132,14 +132,14 @@ func TestALostLeaseEndsItsClaimsOnce(t *testing.T) {
 		t.Error("a claim on another lease is lost")
 	}
 	// The slots stay taken until the holder has stopped or the lease ends.
-	r.settle()
+	r.resolve()
 	r.wantUsed(2)
 	h.giveBack("a")
 	r.wantUsed(1)
 	if err := r.etcd.Revoke(h.leases[DefaultLeaseDuration]); err != nil {
 		t.Fatal(err)
 	}
-	r.settle()
+	r.resolve()
 	r.wantUsed(0)
 	if problem.CodeOf(b.Err()) != problem.ClaimLost || !errors.Is(b.Err(), why) {
 		t.Errorf("the first reason is gone: %v", b.Err())
@@ -210,7 +210,7 @@ func TestAWriteInDoubtIsSettledByWhatEtcdHas(t *testing.T) {
 			h.answer(call, nil, store.ErrUnavailable, r.now)
 			a.waits()
 			h.wedged = false
-			r.settle()
+			r.resolve()
 			c := a.got()
 			if happened != (c.Fence == rev) || c.Fence == 0 {
 				t.Errorf("the fence is %d, and the write was at %d", c.Fence, rev)
@@ -254,7 +254,7 @@ func TestAnEntryThatNobodyWantsIsGivenBackWhenItIsGranted(t *testing.T) {
 			a.refused(problem.Stopping)
 			answer(h, call)
 			h.wedged = false
-			r.settle()
+			r.resolve()
 			r.wantUsed(0)
 			r.clean()
 		})
@@ -268,7 +268,7 @@ func TestAGrantIsGivenBackWhenAllWhoAskedHaveLeft(t *testing.T) {
 	h.wedged = true
 	first, second := h.ask("a", 2), h.ask("a", 2)
 	h.wedged = false
-	r.settle()
+	r.resolve()
 	if len(first.reply) != 1 || len(second.reply) != 1 {
 		t.Fatal("not both were told")
 	}
@@ -294,14 +294,14 @@ func TestARequestWhoseIDIsJustBeingReleasedIsGrantedAfterThat(t *testing.T) {
 		"its holder has released it": func(_ *rig, h *rigHost) {
 			a := h.ask("a", 2)
 			h.wedged = false
-			h.r.settle()
+			h.r.resolve()
 			h.wedged = true
 			h.core.release(a.got(), make(chan error, 1))
 		},
 		"who asked has hung up as it was granted": func(r *rig, h *rigHost) {
 			a := h.ask("a", 2)
 			h.wedged = false
-			r.settle()
+			r.resolve()
 			h.wedged = true
 			h.core.cancel("a", a.reply, errStopped, r.now)
 		},
@@ -330,7 +330,7 @@ func TestARequestWhoseIDIsJustBeingReleasedIsGrantedAfterThat(t *testing.T) {
 			h.core.cancel("a", gone.reply, errStopped, r.now)
 			gone.refused(problem.Stopping)
 			h.wedged = false
-			r.settle()
+			r.resolve()
 			if same.got() != hasty.got() {
 				t.Error("one request has got two claims")
 			}
@@ -373,7 +373,7 @@ func TestWhoHangsUpAsItIsGrantedKeepsItsPlace(t *testing.T) {
 	first := h.ask("first", 1)
 	a := h.ask("a", 1)
 	b, c := r.hosts[1].ask("b", 1), r.hosts[1].ask("c", 1)
-	r.wantLine("a", "b", "c")
+	r.wantWaiters("a", "b", "c")
 	first.got()
 	h.giveBack("first")
 	if len(a.reply) != 1 {
@@ -383,7 +383,7 @@ func TestWhoHangsUpAsItIsGrantedKeepsItsPlace(t *testing.T) {
 	again := h.ask("a", 1)
 	b.got()
 	again.waits()
-	r.wantLine("a", "c")
+	r.wantWaiters("a", "c")
 	r.hosts[1].giveBack("b")
 	again.got()
 	h.giveBack("a")
@@ -406,10 +406,10 @@ func TestOneIDOnTwoHostsAtTheSameMomentHarmsNeither(t *testing.T) {
 		h.answer(call, resp, err, r.now)
 	}
 	one.wedged, two.wedged = false, false
-	r.settle()
+	r.resolve()
 	first, second := a.got(), b.got()
 	one.resync()
-	r.settle()
+	r.resolve()
 	if first.Context().Err() != nil || second.Context().Err() != nil {
 		t.Errorf("the holders are told %v and %v", first.Err(), second.Err())
 	}
@@ -430,8 +430,8 @@ func TestARevocationThatComesTooLateLeavesNoKey(t *testing.T) {
 	h := r.hosts[0]
 	c := h.ask("a", 1).got()
 	h.giveBack("a")
-	h.askBack("a", c.Fence)
-	h.askBack("b", waitingFence)
+	h.requestRevocation("a", c.Fence)
+	h.requestRevocation("b", waitingFence)
 	if h.revocations() != 2 {
 		t.Fatal("there is nothing to delete")
 	}

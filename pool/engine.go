@@ -61,14 +61,14 @@ type Engine struct {
 	feed   *store.Feed
 	revoke *store.Feed
 
-	urgent  urgent
-	gather  gather
-	calls   chan *call
-	answers chan answered
-	stopped chan struct{} // closed when Run returns
-	ready   chan struct{} // closed when the first view stands and older writes are settled
-	once    sync.Once
-	names   atomic.Pointer[map[string]bool] // of the pools that there are
+	urgent    urgent
+	collector collector
+	calls     chan *call
+	answers   chan answered
+	stopped   chan struct{} // closed when Run returns
+	ready     chan struct{} // closed when the first view stands and older writes are settled
+	once      sync.Once
+	names     atomic.Pointer[map[string]bool] // of the pools that there are
 }
 
 type answered struct {
@@ -92,7 +92,7 @@ func New(cfg Config) *Engine {
 		ready:   make(chan struct{}),
 	}
 	e.urgent.wake = make(chan struct{}, 1)
-	e.gather = gather{ops: make(chan func(*core, time.Time), gatherRoom), urgent: &e.urgent}
+	e.collector = collector{ops: make(chan func(*core, time.Time), opsBuffer), urgent: &e.urgent}
 	e.feed = store.NewFeed(cfg.Backend, cfg.Keys.Pools(), cfg.Logger, e.core.metrics.resyncs.Inc)
 	e.revoke = store.NewFeed(cfg.Backend, cfg.Keys.Revocations(cfg.Host), cfg.Logger, func() {})
 	return e
@@ -163,17 +163,17 @@ func (e *Engine) loop(ctx context.Context) error {
 	defer catchUp.Stop()
 	poll := time.NewTimer(e.pollPause())
 	defer poll.Stop()
-	line := time.NewTimer(lineDelay)
-	defer line.Stop()
+	waiters := time.NewTimer(waiterDelay)
+	defer waiters.Stop()
 	behind := false
 	for {
-		e.gather.all(e.core)
+		e.collector.all(e.core)
 		e.core.present(e.cfg.Backend.History())
 		if call := e.core.next(time.Now()); call != nil {
-			e.gather.sent(call.batch)
+			e.collector.sent(call.batch)
 			e.calls <- call
-		} else if !e.core.lineAt.IsZero() {
-			line.Reset(time.Until(e.core.lineAt))
+		} else if !e.core.waitersAt.IsZero() {
+			waiters.Reset(time.Until(e.core.waitersAt))
 		}
 		e.signalReady()
 		e.noteNames()
@@ -185,8 +185,8 @@ func (e *Engine) loop(ctx context.Context) error {
 		}
 		select {
 		case <-e.urgent.wake: // the next gathering does what it is about
-		case op := <-e.gather.ops:
-			e.gather.do(e.core, op)
+		case op := <-e.collector.ops:
+			e.collector.do(e.core, op)
 		case m, ok := <-e.feed.Messages():
 			if ok {
 				e.core.message(m, time.Now())
@@ -197,7 +197,7 @@ func (e *Engine) loop(ctx context.Context) error {
 			}
 		case a := <-e.answers:
 			e.core.answer(a.call, a.resp, a.err, time.Now())
-		case <-line.C: // the line is written now
+		case <-waiters.C: // the line is written now
 		case <-tick.C:
 			e.core.tick(time.Now())
 		case <-catchUp.C:
@@ -281,7 +281,7 @@ func (e *Engine) revocation(kv *mvccpb.KeyValue, now time.Time) {
 // send has the loop do something.
 func (e *Engine) send(ctx context.Context, op func(*core, time.Time)) error {
 	select {
-	case e.gather.ops <- op:
+	case e.collector.ops <- op:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -31,10 +31,10 @@ type entry struct {
 	state     state
 	arrived   time.Time
 	listeners []listener // who waits for the grant
-	// told are the answers that may not have been received yet: their requests can still
+	// unreceived are the answers that may not have been received yet: their requests can still
 	// be canceled. Received: the answer to some other request has been.
-	told     []chan<- outcome
-	received bool
+	unreceived []chan<- outcome
+	received   bool
 	// unjudged entries have a verdict to come: they are new, or asked for anew.
 	unjudged bool
 
@@ -46,7 +46,7 @@ type entry struct {
 	// answers tell; inLine is whether it can have any. An unwritable one stays
 	// out of the line: etcd does not take its keys.
 	written, writtenReserve, writtenExclusive bool
-	inLine, unwritable                        bool
+	inQueue, unwritable                       bool
 	// waiterLease is the lease on which there is room for its waiter, 0 if there is none.
 	waiterLease store.LeaseID
 	// writtenAt is the revision of the last write that was answered.
@@ -60,12 +60,12 @@ type entry struct {
 	// deferred tells that another claim has waited in the queue for the same thing: see
 	// [Request.Sole].
 	deferred bool
-	// seatOf is the entry whose place it has taken in the batch in flight.
-	seatOf *entry
+	// placeFrom is the entry whose place it has taken in the batch in flight.
+	placeFrom *entry
 
-	// handed is the fence of the claim that the entry takes over; 0 if it is one of
+	// takesFence is the fence of the claim that the entry takes over; 0 if it is one of
 	// its own.
-	handed int64
+	takesFence int64
 
 	// retryAt is the revision that the view must reach before the next try:
 	// the one at which the last failed.
@@ -85,7 +85,7 @@ type entry struct {
 	// when it is over.
 	successors []successor
 	// parting is what its slots are given back with, while they are.
-	parting *parting
+	combined *combinedRelease
 }
 
 // newEntry makes an entry of a request to an instance. It is made where the claim
@@ -119,8 +119,8 @@ type successor struct {
 	asked time.Time
 }
 
-// tell answers all who wait for the grant.
-func (e *entry) tell(o outcome) {
+// answer answers all who wait for the grant.
+func (e *entry) answer(o outcome) {
 	for _, l := range e.listeners {
 		if o.claim != nil {
 			e.grantTo(l.reply)
@@ -133,13 +133,13 @@ func (e *entry) tell(o outcome) {
 
 // grantTo answers one request with the claim.
 func (e *entry) grantTo(reply chan<- outcome) {
-	e.told = slices.DeleteFunc(e.told, func(earlier chan<- outcome) bool {
+	e.unreceived = slices.DeleteFunc(e.unreceived, func(earlier chan<- outcome) bool {
 		received := len(earlier) == 0
 		e.received = e.received || received
 		return received
 	})
 	reply <- outcome{claim: e.claim}
-	e.told = append(e.told, reply)
+	e.unreceived = append(e.unreceived, reply)
 }
 
 // released answers all who wait for the release.
@@ -155,12 +155,12 @@ func (e *entry) since(rev int64) int64 {
 	return cmp.Or(e.req.Since, rev)
 }
 
-// unseat gives back the place of an entry that was not granted: to the claim that had it
+// returnPlace gives back the place of an entry that was not granted: to the claim that had it
 // before, if that is held still.
-func (e *entry) unseat() {
-	from := e.seatOf
-	e.seatOf = nil
-	if from != nil && from.parting != nil && e.req.Place.Return(from.parting.place) {
+func (e *entry) returnPlace() {
+	from := e.placeFrom
+	e.placeFrom = nil
+	if from != nil && from.combined != nil && e.req.Place.Return(from.combined.place) {
 		return
 	}
 	e.req.Place.Give()

@@ -90,7 +90,7 @@ func (w *world) hang() {
 	w.logf("%s goes on", h.name)
 	w.live(step)
 	w.live(tickEvery)
-	w.live(lineDelay) // a batch of nothing but an answer is held back for that long
+	w.live(waiterDelay) // a batch of nothing but an answer is held back for that long
 	if slices.ContainsFunc(h.core.queue, func(e *entry) bool { return e.due && e.req.Place != nil }) {
 		return // it is due slots that it has no place to use: others are to have them
 	}
@@ -109,9 +109,9 @@ func (w *world) blockedBy(hung *simHost) string {
 		if h.hung || c.phase != normal || h.pending != nil || c.alone != nil {
 			continue
 		}
-		line := c.candidates()
-		now, without := make([]*Waiting, len(line)), make([]*Waiting, len(line))
-		for i, cd := range line {
+		waiters := c.candidates()
+		now, without := make([]*Waiting, len(waiters)), make([]*Waiting, len(waiters))
+		for i, cd := range waiters {
 			if cd.e != nil {
 				now[i], without[i] = cd.e.waiting, cd.e.waiting
 				continue
@@ -120,14 +120,14 @@ func (w *world) blockedBy(hung *simHost) string {
 			out.Yielded = out.Yielded || cd.w.by.name == hung.core.name()
 			now[i], without[i] = cd.w.waiting, &out
 		}
-		for _, i := range Admit(c.view.rooms(), without).Grants {
-			e := line[i].e
+		for _, i := range Admit(c.view.capacities(), without).Grants {
+			e := waiters[i].e
 			if e.retryAt > c.view.rev || e.req.Place != nil {
 				continue
 			}
 			// A live waiter may reserve only because the hung one's reservation stops another
 			// from doing so. What it keeps is not kept by the hung one.
-			if fits(freeWithout(c.view.rooms(), now, without, i), e.waiting) {
+			if fits(freeWithout(c.view.capacities(), now, without, i), e.waiting) {
 				return e.req.ID
 			}
 		}
@@ -137,23 +137,23 @@ func (w *world) blockedBy(hung *simHost) string {
 
 // freeWithout returns what is left for the waiter with that index if all before it keep what
 // they keep now, except for those that yield in without.
-func freeWithout(rooms []Room, line, without []*Waiting, behind int) []int {
-	all := make([]*Waiting, len(line))
-	for i, w := range line {
+func freeWithout(capacities []Capacity, waiters, without []*Waiting, behind int) []int {
+	all := make([]*Waiting, len(waiters))
+	for i, w := range waiters {
 		other := *w
 		other.Mine = false // so that the decision names all that reserve
 		all[i] = &other
 	}
-	free := freeRoom(rooms)
+	free := freeSlots(capacities)
 	// One room that stays free has the decision go on to the end.
-	d := Admit(append(rooms, Room{Limit: 1}), all)
+	d := Admit(append(capacities, Capacity{Limit: 1}), all)
 	for _, i := range merge(d.Fits, d.Keeps) {
 		if i >= behind || without[i].Yielded {
 			continue
 		}
 		take(free, all[i])
 		if all[i].Exclusive && slices.Contains(d.Fits, i) {
-			closeRooms(free, all[i])
+			closePools(free, all[i])
 		}
 	}
 	return free
@@ -177,7 +177,7 @@ func TestEveryPartOfAYieldIsNeeded(t *testing.T) {
 		"the answer": func(w *world, txn *pb.TxnRequest) {
 			txn.Success = slices.DeleteFunc(txn.Success, func(op *pb.RequestOp) bool {
 				key := string(op.GetRequestPut().GetKey())
-				return strings.HasPrefix(key, keys.Pools()) && strings.Contains(key, "/line/") && w.waiters[key] != nil &&
+				return strings.HasPrefix(key, keys.Pools()) && strings.Contains(key, "/waiters/") && w.waiters[key] != nil &&
 					bytes.Contains(w.waiters[key].Value, []byte(`"probed":true`))
 			})
 		},

@@ -96,7 +96,7 @@ func (c *cluster) wait(e *pool.Engine, id string, slots map[string]int, change .
 			c.t.Fatalf("%s does not wait: %v", id, w.err)
 		default:
 		}
-		return slices.Contains(c.line(), id)
+		return slices.Contains(c.queue(), id)
 	})
 	return w
 }
@@ -141,9 +141,9 @@ func (w *waiting) hangUp() {
 	w.refused(problem.ClaimCanceled)
 }
 
-// line returns the claims in line as etcd has them, in order; those in several
+// queue returns the claims in line as etcd has them, in order; those in several
 // lines once.
-func (c *cluster) line() []string {
+func (c *cluster) queue() []string {
 	c.t.Helper()
 	r := c.read()
 	_, waiters := r.Claims()
@@ -164,11 +164,11 @@ func (c *cluster) read() *pool.Reader {
 }
 
 // wantLine waits until those are in line.
-func (c *cluster) wantLine(want ...string) {
+func (c *cluster) wantWaiters(want ...string) {
 	c.t.Helper()
 	var got []string
 	eventually(c.t, "the line is as wanted", func() bool {
-		got = c.line()
+		got = c.queue()
 		return slices.Equal(got, want)
 	})
 }

@@ -16,11 +16,11 @@ func TestSlotsGoFromHostToHostInOrder(t *testing.T) {
 	c.pool("db", 1)
 	engines := []*pool.Engine{c.engine("one"), c.engine("two"), c.engine("three")}
 	held := c.claim(engines[0], "c0", db(1))
-	var line []*waiting
+	var waiters []*waiting
 	for i := 1; i < 9; i++ {
-		line = append(line, c.wait(engines[i%3], fmt.Sprint("c", i), db(1)))
+		waiters = append(waiters, c.wait(engines[i%3], fmt.Sprint("c", i), db(1)))
 	}
-	for i, w := range line {
+	for i, w := range waiters {
 		c.release(engines[i%3], held)
 		next := w.got()
 		if next.Fence <= held.Fence {
@@ -28,7 +28,7 @@ func TestSlotsGoFromHostToHostInOrder(t *testing.T) {
 		}
 		held = next
 	}
-	c.release(engines[len(line)%3], held)
+	c.release(engines[len(waiters)%3], held)
 	c.empty()
 }
 
@@ -53,7 +53,7 @@ func TestAWideClaimIsNotStarvedByOtherHosts(t *testing.T) {
 		c.release(one, cl)
 	}
 	w := wide.got()
-	if got := c.line(); len(got) != 4 {
+	if got := c.queue(); len(got) != 4 {
 		t.Errorf("in line are %v", got)
 	}
 	c.release(two, w)
@@ -247,7 +247,7 @@ func TestAnEngineThatStopsRefusesWhatWaits(t *testing.T) {
 	}
 	w.refused(problem.Stopping)
 	c.refused(problem.Stopping, e.Engine, "c", db(1))
-	c.wantLine()
+	c.wantWaiters()
 	same := c.claim(e.Engine, "a", db(1)) // what is held is found still
 	if same != a || a.Context().Err() != nil {
 		t.Errorf("the claim that is held has ended: %v", a.Err())

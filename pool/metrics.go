@@ -12,15 +12,15 @@ import (
 // metrics of one engine. What a pool is like now is not among them: it is read
 // at each scrape, see [Engine.Collect].
 type metrics struct {
-	grants    prometheus.Counter
-	wait      prometheus.Histogram
-	refusals  *prometheus.CounterVec
-	losses    *prometheus.CounterVec
-	conflicts prometheus.Counter
-	inDoubt   prometheus.Counter
-	resyncs   prometheus.Counter
-	batches   *prometheus.CounterVec
-	batchSize prometheus.Histogram
+	grants         prometheus.Counter
+	wait           prometheus.Histogram
+	refusals       *prometheus.CounterVec
+	losses         *prometheus.CounterVec
+	conflicts      prometheus.Counter
+	outcomeUnknown prometheus.Counter
+	resyncs        prometheus.Counter
+	batches        *prometheus.CounterVec
+	batchSize      prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -43,8 +43,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		conflicts: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_claim_conflicts_total", Help: "Grants that another instance was faster with; each is tried again.",
 		}),
-		inDoubt: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_claim_batches_in_doubt_total", Help: "Transactions without an answer that had to be settled.",
+		outcomeUnknown: f.NewCounter(prometheus.CounterOpts{
+			Name: "berth_claim_batches_outcome_unknown_total", Help: "Transactions without an answer that had to be settled.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_watch_resyncs_total", Help: "Times that the pools had to be read again in full, since a watch could not go on where it ended.",

@@ -41,12 +41,12 @@ func drawNeeds(t *rapid.T, v *view) []Need {
 	return needsOf(slots)
 }
 
-// rooms is how much each group has left in the eyes of a placer.
-func (pl *placer) rooms() map[groupRef]int {
+// capacities is how much each group has left in the eyes of a placer.
+func (pl *placer) capacities() map[groupRef]int {
 	all := map[groupRef]int{}
 	for _, p := range pl.view.order {
 		for g := range p.layout.groups {
-			all[groupRef{p, g}] = pl.room(p, pl.overlay(p), g)
+			all[groupRef{p, g}] = pl.freeIn(p, pl.overlay(p), g)
 		}
 	}
 	return all
@@ -72,13 +72,13 @@ func (pl *placing) lacking(needs []Need) string {
 }
 
 func (pl *placing) place(needs []Need, start uint32) []placed {
-	lacking, before := pl.lacking(needs), pl.rooms()
+	lacking, before := pl.lacking(needs), pl.capacities()
 	slots := pl.placer.place(needs, start)
 	if slots == nil {
 		if lacking == "" {
 			pl.t.Fatalf("no place for %v, though there is room", needs)
 		}
-		if !maps.Equal(before, pl.rooms()) {
+		if !maps.Equal(before, pl.capacities()) {
 			pl.t.Fatalf("what did not fit has taken room")
 		}
 		return nil
@@ -117,8 +117,8 @@ func (pl *placing) check(needs []Need, slots []placed, before map[groupRef]int) 
 			pl.t.Fatalf("%v of %v were placed", sum, needs)
 		}
 	}
-	if len(sum) != len(needs) || !maps.Equal(before, pl.rooms()) {
-		pl.t.Fatalf("%v of %v were placed; room %v, want %v", sum, needs, pl.rooms(), before)
+	if len(sum) != len(needs) || !maps.Equal(before, pl.capacities()) {
+		pl.t.Fatalf("%v of %v were placed; room %v, want %v", sum, needs, pl.capacities(), before)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestPlacesAreDistinctAndWithinTheCapacities(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawView(t)
 		pl := &placing{placer: newPlacer(v), t: t, taken: map[slotRef]bool{}, picked: map[groupRef]int{}}
-		pl.lined = rapid.Bool().Draw(t, "others are in line")
+		pl.othersWait = rapid.Bool().Draw(t, "others are in line")
 		var held []placed // in the view, and not given back
 		for _, p := range v.order {
 			for g, gv := range p.groups {
@@ -145,13 +145,13 @@ func TestPlacesAreDistinctAndWithinTheCapacities(t *testing.T) {
 			held = slices.Delete(held, i, i+1)
 		}
 		for range rapid.IntRange(1, 8).Draw(t, "claims") {
-			before := pl.rooms()
+			before := pl.capacities()
 			slots := pl.place(drawNeeds(t, v), rapid.Uint32().Draw(t, "start"))
 			if slots == nil || rapid.IntRange(0, 3).Draw(t, "keep") > 0 {
 				continue
 			}
 			pl.undo(slots)
-			if !maps.Equal(before, pl.rooms()) {
+			if !maps.Equal(before, pl.capacities()) {
 				t.Fatal("to undo does not restore the room")
 			}
 		}

@@ -17,9 +17,9 @@ type groupRef struct {
 type placer struct {
 	view  *view
 	pools map[*poolView]*poolOverlay
-	// lined tells that other hosts have waiters in the line, and so pick slots
+	// othersWait tells that other hosts have waiters in the line, and so pick slots
 	// at the same time as we do.
-	lined bool
+	othersWait bool
 }
 
 // poolOverlay is what a batch does to a pool.
@@ -140,7 +140,7 @@ const keysPerLevel = 64
 // slots back in, else the group that served the last claim of this batch, else
 // the best one; one that has room for all is preferred.
 func (pl *placer) pick(p *poolView, o *poolOverlay, n int, start uint32) int {
-	if !pl.lined {
+	if !pl.othersWait {
 		if g := pl.favourite(p, o, n); g >= 0 {
 			return g
 		}
@@ -148,7 +148,7 @@ func (pl *placer) pick(p *poolView, o *poolOverlay, n int, start uint32) int {
 	best, bestRank := -1, int64(0)
 	for i := range p.layout.groups {
 		g := (int(start%uint32(p.layout.groups)) + i) % p.layout.groups
-		room := pl.room(p, o, g)
+		room := pl.freeIn(p, o, g)
 		if room <= 0 {
 			continue
 		}
@@ -168,12 +168,12 @@ func (pl *placer) pick(p *poolView, o *poolOverlay, n int, start uint32) int {
 func (pl *placer) favourite(p *poolView, o *poolOverlay, n int) int {
 	for len(o.freed) > 0 {
 		g := o.freed[len(o.freed)-1]
-		if pl.room(p, o, g) > 0 && len(o.group(g).freed) > 0 {
+		if pl.freeIn(p, o, g) > 0 && len(o.group(g).freed) > 0 {
 			return g
 		}
 		o.freed = o.freed[:len(o.freed)-1]
 	}
-	if o.current >= 0 && pl.room(p, o, o.current) >= n {
+	if o.current >= 0 && pl.freeIn(p, o, o.current) >= n {
 		return o.current
 	}
 	return -1
@@ -189,7 +189,7 @@ func (pl *placer) favourite(p *poolView, o *poolOverlay, n int) int {
 // keys, in steps of keysPerLevel.
 func (pl *placer) rank(g *groupView, o *groupOverlay) int64 {
 	switch {
-	case !pl.lined:
+	case !pl.othersWait:
 		return int64(len(g.slots) / keysPerLevel)
 	case o != nil && len(o.freed) > 0:
 		return 1 << 60
@@ -197,7 +197,7 @@ func (pl *placer) rank(g *groupView, o *groupOverlay) int64 {
 	return g.freedRev
 }
 
-func (pl *placer) room(p *poolView, o *poolOverlay, g int) int {
+func (pl *placer) freeIn(p *poolView, o *poolOverlay, g int) int {
 	room := p.layout.capacity(g)
 	if g < len(p.groups) {
 		room -= p.groups[g].used

@@ -64,10 +64,10 @@ func (c *core) plan(now time.Time) *batch {
 	// 5. Put those in line who do not fit, and probe who keeps slots from ours in silence.
 	if b.b.shape != wide {
 		c.answerProbes(now)
-		c.lineUp(b)
+		c.writeWaiters(b)
 		c.probe(b, now)
 	}
-	if c.lineWaits(b, now) {
+	if c.delayWaiters(b, now) {
 		return nil
 	}
 	return c.sent(b.finish())
@@ -87,7 +87,7 @@ func (c *core) deferSole(now time.Time) {
 		e.deferred, e.due = true, false
 		e.req.Place.Give()
 		if e.order.Since != 0 {
-			c.leaveLine(e)
+			c.deleteWaiter(e)
 			e.order.Since, e.unjudged = 0, true
 		}
 		if c.fresh(now) && slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait <= 0 }) {
@@ -104,28 +104,28 @@ func (c *core) defers(e *entry) bool {
 		return false
 	}
 	return slices.ContainsFunc(c.view.byWork[workOf(&e.req.Holder)], func(w *waiter) bool {
-		return w.order.Claim != e.req.ID && !w.by.yielded && (!e.inLine || w.order.Compare(e.order) < 0)
+		return w.order.Claim != e.req.ID && !w.by.yielded && (!e.inQueue || w.order.Compare(e.order) < 0)
 	})
 }
 
-// lineWaits tells whether a batch that only writes waiters is better not sent
+// delayWaiters tells whether a batch that only writes waiters is better not sent
 // yet: whoever releases in a moment would have to wait for its answer, and takes
 // it along.
-func (c *core) lineWaits(b *builder, now time.Time) bool {
+func (c *core) delayWaiters(b *builder, now time.Time) bool {
 	if len(b.b.puts) == 0 || b.things() > len(b.b.puts) {
-		c.lineAt = time.Time{}
+		c.waitersAt = time.Time{}
 		return false
 	}
-	if c.lineAt.IsZero() {
-		c.lineAt = now.Add(lineDelay)
+	if c.waitersAt.IsZero() {
+		c.waitersAt = now.Add(waiterDelay)
 	}
-	return now.Before(c.lineAt)
+	return now.Before(c.waitersAt)
 }
 
 // planFreeing gives back one claim, without the guard: one that failed would
 // hold up the others.
 func (c *core) planFreeing(now time.Time) *batch {
-	c.stayAll(&c.releases, c.trouble(now), now, anyParting)
+	c.stayAll(&c.releases, c.trouble(now), now, anyCombined)
 	if len(c.releases) == 0 {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (c *core) sent(b *batch) *batch {
 	if b == nil {
 		return nil
 	}
-	c.lineAt = time.Time{} // the next plan sees who waits still
+	c.waitersAt = time.Time{} // the next plan sees who waits still
 	c.view.sent = b.sent
 	c.releases = c.releases[len(b.releases):]
 	c.drops = c.drops[len(b.drops):]
@@ -160,7 +160,7 @@ func (c *core) sent(b *batch) *batch {
 		g.e.slots = g.slots
 	}
 	for _, l := range b.puts {
-		l.e.inLine = true
+		l.e.inQueue = true
 	}
 	return b
 }
@@ -181,37 +181,37 @@ type refusal struct {
 // admit runs [Admit] over the line and takes what it grants into the batch. It
 // reports whether it is to be tried again although nothing happens.
 func (c *core) admit(b *builder, now time.Time) (again bool) {
-	rooms := c.view.rooms()
+	capacities := c.view.capacities()
 	for p, o := range b.place.pools {
-		rooms[p.number].Used += o.used // what this batch gives back
+		capacities[p.number].Used += o.used // what this batch gives back
 	}
-	if c.hopeless(rooms, now) {
+	if c.hopeless(capacities, now) {
 		for _, e := range c.queue {
 			e.due = false // others have taken those slots
 		}
 		return false
 	}
 	c.watch(now)
-	line := c.candidates()
+	waiters := c.candidates()
 	waiting := c.scratch.waiting[:0]
-	for _, cd := range line {
+	for _, cd := range waiters {
 		if cd.e != nil {
 			cd.e.due = false
 			cd.e.waiting.Reserve, cd.e.waiting.Exclusive = cd.e.writtenReserve, cd.e.writtenExclusive
 			waiting = append(waiting, cd.e.waiting)
 		} else {
-			b.place.lined = true
+			b.place.othersWait = true
 			waiting = append(waiting, cd.w.waiting)
 		}
 	}
-	d := Admit(rooms, waiting)
+	d := Admit(capacities, waiting)
 	for _, e := range c.queue {
 		if c.defers(e) { // it would wait behind them if it were not for one of them
 			waiting = append(waiting, e.waiting)
 		}
 	}
 	c.scratch.waiting = waiting
-	c.noteBlockers(line, d.blockers(rooms, waiting), now)
+	c.noteBlockers(waiters, d.blockers(capacities, waiting), now)
 
 	// Waiters of others take their place among the groups as well: hosts that
 	// see the same then pick different slots.
@@ -219,7 +219,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 	var refused []refusal
 	stop := false
 	for _, i := range merge(d.Grants, d.Fits) {
-		cd := line[i]
+		cd := waiters[i]
 		if cd.w != nil {
 			b.place.place(needsOf(cd.w.value.Pools), hash(cd.w.value.Holder.Host))
 			continue
@@ -233,28 +233,28 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 			refused = append(refused, refusal{cd.e, err})
 			continue
 		}
-		if !b.seat(cd.e) {
+		if !b.takePlace(cd.e) {
 			continue // nobody could use its slots now
 		}
 		switch b.grant(cd.e) {
 		case overrun:
-			b.unseat(cd.e, false)
+			b.returnPlace(cd.e, false)
 			stop, again = true, true
 		case tooWide:
-			b.unseat(cd.e, false)
+			b.returnPlace(cd.e, false)
 			again = true
 			if b.next == nil {
 				b.next = cd.e
 			}
 		case unfit:
-			b.unseat(cd.e, true)
+			b.returnPlace(cd.e, true)
 		case taken:
 		}
 		stop = stop || b.b.shape == wide
 	}
 	// The verdicts come last: they may change what the line is made of.
 	var judged []*entry
-	for _, cd := range line {
+	for _, cd := range waiters {
 		if cd.e != nil && !passed[cd.e] {
 			judged = append(judged, cd.e)
 		}
@@ -271,15 +271,15 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 // hopeless tells at little cost that nobody of ours can be let in or has a
 // verdict to come: what is free would not do for one of them even if nobody were
 // before it.
-func (c *core) hopeless(rooms []Room, now time.Time) bool {
+func (c *core) hopeless(capacities []Capacity, now time.Time) bool {
 	if c.judged != c.view.specs {
 		c.judged = c.view.specs
 		return false
 	}
-	if len(c.view.line) > 0 && now.Sub(c.watched) >= tickEvery {
+	if len(c.view.waiters) > 0 && now.Sub(c.watched) >= tickEvery {
 		return false // another instance may come to yield
 	}
-	free := freeRoom(rooms)
+	free := freeSlots(capacities)
 	for _, e := range c.queue {
 		if e.state == queued && (e.unjudged || fits(free, e.waiting)) && !c.defers(e) {
 			return false
@@ -306,20 +306,20 @@ func (c *core) candidates() []candidate {
 	if !slices.IsSortedFunc(own, byOrder) {
 		slices.SortFunc(own, byOrder)
 	}
-	line := c.scratch.line[:0]
-	for _, w := range c.view.line {
+	waiters := c.scratch.candidates[:0]
+	for _, w := range c.view.waiters {
 		if c.ours(w) {
 			continue // an entry stands for it, or it is about to go
 		}
 		for len(own) > 0 && own[0].order.Compare(w.order) < 0 {
-			line, own = append(line, own[0]), own[1:]
+			waiters, own = append(waiters, own[0]), own[1:]
 		}
 		w.waiting.Yielded = w.by.yielded
-		line = append(line, candidate{order: w.order, w: w})
+		waiters = append(waiters, candidate{order: w.order, w: w})
 	}
-	line = append(line, own...)
-	c.scratch.own, c.scratch.line = own[:0], line
-	return line
+	waiters = append(waiters, own...)
+	c.scratch.own, c.scratch.candidates = own[:0], waiters
+	return waiters
 }
 
 // ours tells whether a waiter is one of this instance.
@@ -402,9 +402,9 @@ func (c *core) unreadable(p *poolView) error {
 	return problem.New(problem.CorruptValue, "pool '%s' grants nothing: one of its keys can't be read", p.name)
 }
 
-// lineUp writes the waiters that are not in the line yet, and those that have
+// writeWaiters writes the waiters that are not in the line yet, and those that have
 // come of age.
-func (c *core) lineUp(b *builder) {
+func (c *core) writeWaiters(b *builder) {
 	if c.waiterLeases == nil {
 		return
 	}
@@ -418,7 +418,7 @@ func (c *core) lineUp(b *builder) {
 		if e.written && e.reserve == e.writtenReserve && e.exclusive == e.writtenExclusive {
 			continue
 		}
-		if !c.reserveWaiterKeys(e) || !b.line(e) {
+		if !c.reserveWaiterKeys(e) || !b.waiter(e) {
 			return
 		}
 	}

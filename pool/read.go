@@ -220,7 +220,7 @@ func (c *core) why(claim string) *Why {
 		}
 		r := c.view.reasonFor(w.Pools, maxReasonHolders)
 		r.Since = w.Since
-		r.Position, r.Line = c.position(cd.order, w.Pools)
+		r.Position, r.Waiting = c.position(cd.order, w.Pools)
 		if r.Text == "" {
 			r.Text = c.turn(r)
 		}
@@ -248,7 +248,7 @@ func (e *Engine) Adopted(ctx context.Context) ([]*Claim, error) {
 
 // Age is how old the view is: the time since the watch was last heard of.
 func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
-	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.heard) })
+	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
 }
 
 // WaitRevision waits until the view has come up to a revision.

@@ -17,7 +17,7 @@ type Reason struct {
 	// Position in line, from 1 on; Line is how many wait in front and behind,
 	// the claim included.
 	Position int `json:"position,omitempty"`
-	Line     int `json:"line,omitempty"`
+	Waiting  int `json:"line,omitempty"`
 	// Since when it waits.
 	Since time.Time `json:"since,omitzero"`
 	// Pools that keep it from being granted.
@@ -59,7 +59,7 @@ const maxReasonHolders = 10
 func (c *core) reason(e *entry) Reason {
 	r := c.view.reasonFor(e.req.Slots, maxReasonHolders)
 	r.Since = e.arrived
-	r.Position, r.Line = c.position(e.order, e.req.Slots)
+	r.Position, r.Waiting = c.position(e.order, e.req.Slots)
 	if r.Text == "" {
 		r.Text = c.turn(r)
 	}
@@ -73,7 +73,7 @@ func (c *core) turn(r Reason) string {
 			return fmt.Sprintf("no lease could be made: %v", err)
 		}
 	}
-	return fmt.Sprintf("waiting its turn (position %d of %d)", r.Position, r.Line)
+	return fmt.Sprintf("waiting its turn (position %d of %d)", r.Position, r.Waiting)
 }
 
 // reasonFor tells which pools are in the way of a claim of these slots, and up
@@ -162,18 +162,18 @@ func (p *poolView) holderRefs(v *view, most int) []HolderRef {
 }
 
 // position of a waiter among those that wait for one of its pools.
-func (c *core) position(o Order, slots map[string]int) (pos, line int) {
-	pos, line = 1, 1
+func (c *core) position(o Order, slots map[string]int) (pos, waiters int) {
+	pos, waiters = 1, 1
 	count := func(other Order, pools map[string]int) {
 		if other.Claim == o.Claim || !overlap(pools, slots) {
 			return
 		}
-		line++
+		waiters++
 		if o.Since == 0 || other.Compare(o) < 0 {
 			pos++
 		}
 	}
-	for _, w := range c.view.line {
+	for _, w := range c.view.waiters {
 		if !c.ours(w) {
 			count(w.order, w.value.Pools)
 		}
@@ -183,7 +183,7 @@ func (c *core) position(o Order, slots map[string]int) (pos, line int) {
 			count(e.order, e.req.Slots)
 		}
 	}
-	return pos, line
+	return pos, waiters
 }
 
 // overlap tells whether two claims have a pool in common.

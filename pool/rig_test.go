@@ -35,8 +35,8 @@ type rigHost struct {
 	off    bool // etcd can't be reached
 	leases map[time.Duration]store.LeaseID
 	// line is the lease of all its waiters; there is none while it is suspect.
-	line    store.LeaseID
-	suspect bool
+	waiterLeaseID store.LeaseID
+	suspect       bool
 	// noLeases is why it gets no leases for claims, if it does not.
 	noLeases error
 	// refuse is asked before each call: an error keeps it from etcd.
@@ -71,9 +71,9 @@ func (l rigLeases) Trouble() error             { return l.h.noLeases }
 type rigWaiters struct{ h *rigHost }
 
 func (l rigWaiters) Acquire(time.Duration, int) (store.LeaseID, bool) {
-	return l.h.line, l.h.line != 0 && !l.h.suspect
+	return l.h.waiterLeaseID, l.h.waiterLeaseID != 0 && !l.h.suspect
 }
-func (l rigWaiters) Keeps(id store.LeaseID) bool { return id == l.h.line }
+func (l rigWaiters) Keeps(id store.LeaseID) bool { return id == l.h.waiterLeaseID }
 func (l rigWaiters) Release(store.LeaseID, int)  {}
 func (l rigWaiters) Suspect(...store.LeaseID)    { l.h.suspect = true }
 func (l rigWaiters) Trouble() error              { return nil }
@@ -84,7 +84,7 @@ func newRig(t *testing.T, hosts ...string) *rig {
 	for _, name := range hosts {
 		r.host(name)
 	}
-	r.settle()
+	r.resolve()
 	return r
 }
 
@@ -92,7 +92,7 @@ func newRig(t *testing.T, hosts ...string) *rig {
 func (r *rig) host(name string, adopt ...store.LeaseID) *rigHost {
 	r.t.Helper()
 	h := &rigHost{r: r, name: name, leases: map[time.Duration]store.LeaseID{}}
-	h.core = newCore(Config{Keys: r.keys, Host: name, Instance: "i", Leases: rigLeases{h}, WaiterLeases: rigWaiters{h}, Logger: quiet})
+	h.core = newCore(Config{Keys: r.keys, Host: name, Instance: "i", Leases: rigLeases{h}, WaiterLeases: rigWaiters{h}, Logger: silent})
 	if len(adopt) > 0 {
 		h.adopt = map[store.LeaseID]bool{}
 		for _, id := range adopt {
@@ -100,7 +100,7 @@ func (r *rig) host(name string, adopt ...store.LeaseID) *rigHost {
 		}
 	}
 	var err error
-	if h.line, _, err = r.etcd.Grant(time.Hour); err != nil {
+	if h.waiterLeaseID, _, err = r.etcd.Grant(time.Hour); err != nil {
 		r.t.Fatal(err)
 	}
 	h.resync()
@@ -133,8 +133,8 @@ func (h *rigHost) listen() {
 // act makes the next call to etcd and takes the answer; false if there is none.
 func (h *rigHost) act() bool {
 	call := h.next(h.r.now)
-	if call == nil && !h.lineAt.IsZero() {
-		call = h.next(h.lineAt) // as a moment later
+	if call == nil && !h.waitersAt.IsZero() {
+		call = h.next(h.waitersAt) // as a moment later
 	}
 	if call == nil {
 		return false
@@ -155,8 +155,8 @@ func (h *rigHost) act() bool {
 	return true
 }
 
-// settle lets all hosts listen and act until none has anything to do.
-func (r *rig) settle() {
+// resolve lets all hosts listen and act until none has anything to do.
+func (r *rig) resolve() {
 	r.t.Helper()
 	for range 1000 {
 		busy := false
@@ -193,7 +193,7 @@ func (r *rig) pass(d time.Duration) {
 				h.core.tick(r.now)
 			}
 		}
-		r.settle()
+		r.resolve()
 	}
 }
 
@@ -213,7 +213,7 @@ func (r *rig) pool(name string, limit int, change ...func(*Spec)) {
 		f(&s)
 	}
 	r.txn(store.Put(r.keys.Spec(name), encodeSpec(s, layoutOf(s.Limit), 0), 0))
-	r.settle()
+	r.resolve()
 }
 
 // asked is a request that is under way or answered.
@@ -233,7 +233,7 @@ func (h *rigHost) ask(id string, n int, change ...func(*Request)) asked {
 	a := asked{h, id, make(chan outcome, 1)}
 	h.request(newEntry(req, h.host, h.instance), a.reply, h.r.now)
 	if !h.wedged {
-		h.r.settle()
+		h.r.resolve()
 	}
 	return a
 }
@@ -282,7 +282,7 @@ func (a asked) waits() {
 // cancel withdraws the request, as a client does that hangs up.
 func (a asked) cancel() {
 	a.h.core.cancel(a.id, a.reply, errStopped, a.h.r.now)
-	a.h.r.settle()
+	a.h.r.resolve()
 }
 
 // giveBack releases a claim.
@@ -290,7 +290,7 @@ func (h *rigHost) giveBack(id string) {
 	h.r.t.Helper()
 	reply := make(chan error, 1)
 	h.core.release(h.core.entries[id].claim, reply)
-	h.r.settle()
+	h.r.resolve()
 	select {
 	case err := <-reply:
 		if err != nil {
@@ -301,12 +301,12 @@ func (h *rigHost) giveBack(id string) {
 	}
 }
 
-// inLine returns the claims in line of pool "db", in order, as etcd has them;
+// inQueue returns the claims in line of pool "db", in order, as etcd has them;
 // those that reserve are marked.
-func (r *rig) inLine() []string {
+func (r *rig) inQueue() []string {
 	r.t.Helper()
 	var all []string
-	for kv := range r.etcd.All(r.keys.Line("db")) {
+	for kv := range r.etcd.All(r.keys.Waiters("db")) {
 		k, err := r.keys.ParsePoolKey(string(kv.Key))
 		if err != nil {
 			r.t.Fatal(err)
@@ -327,9 +327,9 @@ func (r *rig) inLine() []string {
 	return all
 }
 
-func (r *rig) wantLine(want ...string) {
+func (r *rig) wantWaiters(want ...string) {
 	r.t.Helper()
-	if got := r.inLine(); !slices.Equal(got, want) {
+	if got := r.inQueue(); !slices.Equal(got, want) {
 		r.t.Errorf("in line are %q, want %q", got, want)
 	}
 }
@@ -381,7 +381,7 @@ func (r *rig) clean() {
 		if h.wedged {
 			continue
 		}
-		if left := fmt.Sprint(len(h.entries), len(h.queue), len(h.releases), len(h.drops), len(h.revokes), len(h.revoking)); left != "0 0 0 0 0 0" {
+		if left := fmt.Sprint(len(h.entries), len(h.core.queue), len(h.releases), len(h.drops), len(h.revokes), len(h.revoking)); left != "0 0 0 0 0 0" {
 			r.t.Errorf("host %s has entries, queue, releases, drops, revokes, revoking: %s", h.name, left)
 		}
 	}

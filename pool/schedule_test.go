@@ -19,7 +19,7 @@ import (
 var (
 	schedules = flag.Int("schedules", 400, "how many random schedules to run")
 	firstSeed = flag.Uint64("seed", 1, "the seed of the first schedule")
-	quiet     = hclog.NewNullLogger()
+	silent    = hclog.NewNullLogger()
 )
 
 const stepsPerSchedule = 300
@@ -149,7 +149,7 @@ func (w *world) ask(h *simHost) {
 	}
 	if w.rnd.IntN(4) == 0 {
 		req.Place = h.places.New()
-		h.seats[req.ID] = append(h.seats[req.ID], req.Place)
+		h.heldPlaces[req.ID] = append(h.heldPlaces[req.ID], req.Place)
 		if w.rnd.IntN(2) == 0 {
 			req.Place.Take()
 		}
@@ -170,20 +170,20 @@ func (w *world) giveBack(h *simHost) {
 		w.part(h, id)
 		return
 	}
-	if !w.bridges[id] || w.rnd.IntN(3) == 0 || !w.handOver(h, id) {
+	if !w.bridges[id] || w.rnd.IntN(3) == 0 || !w.takeOver(h, id) {
 		w.release(h, id)
 	}
 }
 
-// handOver has another host take a claim over, unless one does already.
-func (w *world) handOver(h *simHost, id string) bool {
+// takeOver has another host take a claim over, unless one does already.
+func (w *world) takeOver(h *simHost, id string) bool {
 	to := w.hosts[w.rnd.IntN(len(w.hosts))]
-	if to == h || w.handed[id] != (handover{}) || to.core.entries[id] != nil {
+	if to == h || w.taken[id] != (takeOverTo{}) || to.core.entries[id] != nil {
 		return false
 	}
-	w.handed[id] = handover{to.name, h.has[id].Fence}
+	w.taken[id] = takeOverTo{to.name, h.has[id].Fence}
 	taking := newEntry(&Request{ID: id}, to.core.host, to.core.instance)
-	taking.handed = h.has[id].Fence
+	taking.takesFence = h.has[id].Fence
 	if w.rnd.IntN(6) == 0 {
 		taking.req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
 		taking.req.Extra.Leased = []*pb.RequestOp{store.Put("/b/beside/"+id, []byte("x"), 0)}
@@ -199,7 +199,7 @@ func (w *world) release(h *simHost, id string) {
 	w.free[named(id, h.name)] = true
 	cl := h.has[id]
 	delete(h.has, id)
-	h.unseat(id)
+	h.returnPlaces(id)
 	h.core.release(cl, make(chan error, 1))
 	w.logf("%s releases %s", h.name, id)
 }
@@ -217,7 +217,7 @@ func (w *world) cancel(h *simHost) {
 	w.free[named(id, h.name)] = true
 	h.core.cancel(id, reply, errStopped, w.now)
 	delete(h.wanted, id)
-	h.unseat(id)
+	h.returnPlaces(id)
 	w.logf("%s cancels %s", h.name, id)
 }
 

@@ -19,7 +19,7 @@ func (h *rigHost) together(ask func()) {
 	h.wedged = true
 	ask()
 	h.wedged = false
-	h.r.settle()
+	h.r.resolve()
 }
 
 func extra(ifs *pb.Compare, key string) func(*Request) {
@@ -88,9 +88,9 @@ func TestInANestedBatchEachClaimFailsAlone(t *testing.T) {
 	g.got()
 	f.waits()
 	two.wedged, one.wedged = false, false
-	r.settle()
+	r.resolve()
 	f.waits()
-	r.wantLine("f")
+	r.wantWaiters("f")
 	two.giveBack("g")
 	f.got()
 	for _, id := range []string{"a", "c", "d", "f"} {
@@ -113,7 +113,7 @@ func TestBatchesAreNestedUntilThereIsPeace(t *testing.T) {
 	a.waits()
 	one.wedged = false
 	one.shapes()
-	r.settle()
+	r.resolve()
 	two.giveBack("b")
 	a.got()
 	for i := range 6 {
@@ -208,7 +208,7 @@ func TestThoseWhoWaitTakeInPlaceWhatManyGiveBack(t *testing.T) {
 	one.together(func() {
 		for i := range claims {
 			with := store.Extra{Then: []*pb.RequestOp{store.Put(fmt.Sprint("/side/", i), nil, 0), store.Delete("/side/a"), store.Delete("/side/b")}}
-			one.part(one.entries[fmt.Sprint("old", i)].claim, &parting{extra: with, reply: make(chan parted, 1)}, r.now)
+			one.releaseCombined(one.entries[fmt.Sprint("old", i)].claim, &combinedRelease{extra: with, reply: make(chan combinedResult, 1)}, r.now)
 			next = append(next, one.ask(fmt.Sprint("new", i), 1, extra(nil, fmt.Sprint("/side/new", i))))
 		}
 	})
@@ -327,10 +327,10 @@ func TestALeaseThatIsGoneIsSuspectedAndAnotherIsUsed(t *testing.T) {
 		return store.ErrLeaseNotFound
 	}
 	b := h.ask("b", 1)
-	r.wantLine()
+	r.wantWaiters()
 	h.suspect = false
-	r.settle()
-	r.wantLine("b")
+	r.resolve()
+	r.wantWaiters("b")
 	h.giveBack("a")
 	b.got()
 }
@@ -379,7 +379,7 @@ func TestTheLineIsLeftWithTheGrant(t *testing.T) {
 	r.pool("other", 1)
 	h.ask("a", 1).got()
 	both := h.ask("b", 1, func(r *Request) { r.Slots["other"] = 1 })
-	r.wantLine("b")
+	r.wantWaiters("b")
 	h.giveBack("a")
 	rev := both.got().Fence
 	state, err := r.etcd.State(rev)
@@ -419,7 +419,7 @@ func TestARetryWithFewerKeysListsThoseOnly(t *testing.T) {
 	h.refuse = nil
 	r.pool("db", 100) // groups of 2
 	h.wedged = false
-	r.settle()
+	r.resolve()
 	if c := a.got(); c.Keys != 1 {
 		t.Errorf("it has %d keys", c.Keys)
 	}
@@ -436,7 +436,7 @@ func TestNoTimeIsSetForTheLineWhileABatchIsUnderWay(t *testing.T) {
 	c := h.ask("wide", 3000, func(r *Request) { r.Slots["other"] = 3000 }).got()
 	h.wedged = true
 	h.ask("waits", 1)
-	if h.next(r.now) != nil || h.lineAt.IsZero() {
+	if h.next(r.now) != nil || h.waitersAt.IsZero() {
 		t.Fatal("the waiter is written at once")
 	}
 	h.release(c, make(chan error, 1))
@@ -444,13 +444,13 @@ func TestNoTimeIsSetForTheLineWhileABatchIsUnderWay(t *testing.T) {
 	if call == nil || call.batch.shape != wide {
 		t.Fatal("the release is not sent")
 	}
-	if !h.lineAt.IsZero() {
+	if !h.waitersAt.IsZero() {
 		t.Error("a time is set")
 	}
 	resp, err := r.etcd.Txn(call.txn)
 	h.answer(call, resp, err, r.now)
 	h.wedged = false
-	r.settle()
+	r.resolve()
 	r.wantUsed(1)
 }
 
@@ -473,12 +473,12 @@ func TestAClaimThatLosesOneRaceAfterTheOtherIsLetGoFirst(t *testing.T) {
 		two.act() // from a view that does not have it
 		wide.waits()
 		one.release(claim, make(chan error, 1))
-		r.settle()
+		r.resolve()
 	}
 	if lost != exclusiveAfter {
 		t.Errorf("it was let go first after %d lost races, want %d", lost, exclusiveAfter)
 	}
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	wide.got()
 }

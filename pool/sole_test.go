@@ -32,13 +32,13 @@ func TestWhatSeveralClaimsAreForIsOneWaiter(t *testing.T) {
 	b := two.ask("b", 2, sole(1))
 	c := three.ask("c", 2, sole(1))
 	exec := three.ask("exec", 2)
-	r.wantLine("a reserves", "exec reserves")
+	r.wantWaiters("a reserves", "exec reserves")
 	d, err := newReader(r.snapshot(), r.keys).Pool("db")
 	if err != nil || d.Waiting != 2 || len(d.Waiters) != 2 {
 		t.Errorf("%d wait: %+v (%v)", d.Waiting, d.Waiters, err)
 	}
-	if why := three.why("exec"); why.Reason.Position != 2 || why.Reason.Line != 2 {
-		t.Errorf("the claim behind is at position %d of %d", why.Reason.Position, why.Reason.Line)
+	if why := three.why("exec"); why.Reason.Position != 2 || why.Reason.Waiting != 2 {
+		t.Errorf("the claim behind is at position %d of %d", why.Reason.Position, why.Reason.Waiting)
 	}
 	one.giveBack("holder")
 	a.got()
@@ -53,12 +53,12 @@ func TestWhatSeveralClaimsAreForIsOneWaiter(t *testing.T) {
 // for it any more, or because its host is gone.
 func TestAnotherClaimWaitsInThePlaceOfOneThatHasLeft(t *testing.T) {
 	for name, leave := range map[string]func(*rig, asked){
-		"withdrawn": func(r *rig, a asked) { a.h.withdraw("a", r.now); r.settle() },
+		"withdrawn": func(r *rig, a asked) { a.h.withdraw("a", r.now); r.resolve() },
 		"canceled":  func(_ *rig, a asked) { a.cancel() },
 		"its lease has ended": func(r *rig, a asked) {
 			a.h.wedged = true
-			r.etcd.Revoke(a.h.line)
-			r.settle()
+			r.etcd.Revoke(a.h.waiterLeaseID)
+			r.resolve()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,9 +69,9 @@ func TestAnotherClaimWaitsInThePlaceOfOneThatHasLeft(t *testing.T) {
 			a := one.ask("a", 1, sole(1))
 			b := two.ask("b", 1, sole(1))
 			exec := two.ask("exec", 1)
-			r.wantLine("a", "exec")
+			r.wantWaiters("a", "exec")
 			leave(r, a)
-			r.wantLine("b", "exec")
+			r.wantWaiters("b", "exec")
 			two.giveBack("holder")
 			b.got()
 			exec.waits()
@@ -106,10 +106,10 @@ func TestOfTwoThatComeToWaitForOneThingOneLeaves(t *testing.T) {
 	a := two.ask("a", 1, sole(1))
 	for one.act() || two.act() { // neither hears of the other
 	}
-	r.wantLine("a", "b")
+	r.wantWaiters("a", "b")
 	one.wedged, two.wedged = false, false
-	r.settle()
-	r.wantLine("a")
+	r.resolve()
+	r.wantWaiters("a")
 	one.giveBack("holder")
 	a.got()
 	b.waits()
@@ -128,7 +128,7 @@ func TestAClaimIsGrantedWhenThereIsAPlaceForIt(t *testing.T) {
 	h.ask("first", 1, in(first)).got()
 	b := h.ask("second", 1, in(second))
 	b.waits()
-	r.wantLine() // it would fit
+	r.wantWaiters() // it would fit
 	h.ask("other", 2).got()
 	first.Give()
 	wide.Take()
@@ -137,7 +137,7 @@ func TestAClaimIsGrantedWhenThereIsAPlaceForIt(t *testing.T) {
 		t.Errorf("a claim that waits for slots keeps the place: %d are free", places.Free())
 	}
 	h.dirty = true
-	r.settle()
+	r.resolve()
 	b.waits() // there is a place, and no slot
 	h.giveBack("other")
 	b.got()
@@ -169,10 +169,10 @@ func TestAPlaceIsPassedOnInTheTransactionThatFreesIt(t *testing.T) {
 		if !happens {
 			x.If = []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}
 		}
-		reply := make(chan parted, 1)
+		reply := make(chan combinedResult, 1)
 		before := len(h.calls)
-		h.part(cl, &parting{extra: x, place: first, reply: reply}, r.now)
-		r.settle()
+		h.releaseCombined(cl, &combinedRelease{extra: x, place: first, reply: reply}, r.now)
+		r.resolve()
 		if p := <-reply; (p.err == nil) != happens {
 			t.Fatalf("it ends: %v", p.err)
 		}
@@ -218,7 +218,7 @@ func TestASoleClaimThatIsNotToWaitIsRefusedWhileAnotherWaits(t *testing.T) {
 	if err := b.refused(problem.NoCapacity); err.Error() != "pool 'db' full (1/1 slots)" {
 		t.Errorf("it is refused with: %v", err)
 	}
-	r.wantLine("a")
+	r.wantWaiters("a")
 }
 
 // A claim that others were faster than is written into the wait queue though it fits, but
@@ -233,7 +233,7 @@ func TestASoleClaimThatHasLostRacesStaysOutOfTheQueueWhileAnotherWaits(t *testin
 	two.entries["b"].exclusive = true
 	before := len(two.calls)
 	r.pass(time.Second)
-	r.wantLine("a")
+	r.wantWaiters("a")
 	if n := len(two.calls) - before; n != 0 {
 		t.Errorf("%d transactions are sent, and nothing happens", n)
 	}
@@ -258,11 +258,11 @@ func TestAClaimThatIsAskedForAgainNeedsAPlaceAgain(t *testing.T) {
 	resp, err := r.etcd.Txn(call.txn)
 	h.answer(call, resp, err, r.now)
 	h.wedged = false
-	r.settle()
+	r.resolve()
 	again.waits()
 	other.Give()
 	h.dirty = true
-	r.settle()
+	r.resolve()
 	again.got()
 	if places.Free() != 0 {
 		t.Errorf("%d places are free", places.Free())
@@ -280,7 +280,7 @@ func TestAPlaceThatIsGivenBackWhileItIsPassedOnIsFree(t *testing.T) {
 	cl := h.ask("first", 1, func(r *Request) { r.Place = first }).got()
 	next := h.ask("second", 1, func(r *Request) { r.Place = second })
 	h.wedged = true
-	h.part(cl, &parting{place: first, reply: make(chan parted, 1)}, r.now)
+	h.releaseCombined(cl, &combinedRelease{place: first, reply: make(chan combinedResult, 1)}, r.now)
 	call := h.next(r.now)
 	if places.Free() != 0 || first.lent == false {
 		t.Fatal("the place is not passed on")

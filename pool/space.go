@@ -15,11 +15,11 @@ import (
 // does not stand in line with it: what is left behind the line. It is a value to
 // plan with: taking of it takes nothing of the pools.
 type Space struct {
-	rooms map[string]spaceRoom
+	pools map[string]spacePool
 }
 
-// spaceRoom is one pool.
-type spaceRoom struct {
+// spacePool is one pool.
+type spacePool struct {
 	limit, used int
 	// free is what those in line leave; below 0 while more is kept than there is.
 	free     int
@@ -31,11 +31,11 @@ type spaceRoom struct {
 
 // NewSpace returns the space of pools without lines.
 func NewSpace(pools ...Status) *Space {
-	s := &Space{rooms: map[string]spaceRoom{}}
+	s := &Space{pools: map[string]spacePool{}}
 	for _, p := range pools {
-		room := Room{Limit: p.Limit, Used: p.Claimed}
-		s.rooms[p.Name] = spaceRoom{
-			limit: p.Limit, used: p.Claimed, free: freeRoom([]Room{room})[0], reserveAfter: p.ReserveAfter,
+		room := Capacity{Limit: p.Limit, Used: p.Claimed}
+		s.pools[p.Name] = spacePool{
+			limit: p.Limit, used: p.Claimed, free: freeSlots([]Capacity{room})[0], reserveAfter: p.ReserveAfter,
 			open: !p.Paused && p.Limit != Closed && !p.Deleted && p.Problem == "", known: !p.Deleted,
 			paused: p.Paused, broken: p.Problem != "",
 		}
@@ -44,15 +44,15 @@ func NewSpace(pools ...Status) *Space {
 }
 
 // Clone returns a space of its own.
-func (s *Space) Clone() *Space { return &Space{rooms: maps.Clone(s.rooms)} }
+func (s *Space) Clone() *Space { return &Space{pools: maps.Clone(s.pools)} }
 
 // Has tells whether there is a pool of that name.
-func (s *Space) Has(name string) bool { return s.rooms[name].known }
+func (s *Space) Has(name string) bool { return s.pools[name].known }
 
 // Fits tells whether there is room for a claim now.
 func (s *Space) Fits(slots map[string]int) bool {
 	for name, n := range slots {
-		if r := s.rooms[name]; !r.open || r.free < n {
+		if r := s.pools[name]; !r.open || r.free < n {
 			return false
 		}
 	}
@@ -67,7 +67,7 @@ func (s *Space) Take(slots map[string]int) { s.add(slots, true) }
 // it is false. These are the rules of [Admit].
 func (s *Space) Reserve(slots map[string]int) bool {
 	for name, n := range slots {
-		if r := s.rooms[name]; r.reserved || !r.open || r.limit != Unlimited && n > r.limit {
+		if r := s.pools[name]; r.reserved || !r.open || r.limit != Unlimited && n > r.limit {
 			return false
 		}
 	}
@@ -77,14 +77,14 @@ func (s *Space) Reserve(slots map[string]int) bool {
 
 func (s *Space) add(slots map[string]int, used bool) {
 	for name, n := range slots {
-		r := s.rooms[name]
+		r := s.pools[name]
 		r.free -= n
 		if used {
 			r.used += n
 		} else {
 			r.reserved = true
 		}
-		s.rooms[name] = r
+		s.pools[name] = r
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *Space) add(slots map[string]int, used bool) {
 func (s *Space) ReserveAfter(slots map[string]int) time.Duration {
 	shortest := NeverReserve
 	for name := range slots {
-		if d := s.rooms[name].reserveAfter; d >= 0 && (shortest < 0 || d < shortest) {
+		if d := s.pools[name].reserveAfter; d >= 0 && (shortest < 0 || d < shortest) {
 			shortest = d
 		}
 	}
@@ -106,7 +106,7 @@ func (s *Space) Why(slots map[string]int) string {
 	var pools []shortage
 	behind := ""
 	for _, need := range needsOf(slots) {
-		r := s.rooms[need.Pool]
+		r := s.pools[need.Pool]
 		missing := short(r.limit, r.used, need.N)
 		switch {
 		case missing > 0 || !r.open:
@@ -135,7 +135,7 @@ func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 	var behind []string
 	closed, full := false, true // one of them; all of those that are short
 	for _, need := range needsOf(slots) {
-		r := s.rooms[need.Pool]
+		r := s.pools[need.Pool]
 		if first {
 			r.free += need.N
 		}
@@ -229,22 +229,22 @@ func (r *Reader) Space() *Space { return r.core.space() }
 func (c *core) space() *Space {
 	all := c.view.statuses()
 	s := NewSpace(all...)
-	rooms := c.view.rooms()
-	line := c.candidates()
-	waiting := make([]*Waiting, 0, len(line))
-	for _, cd := range line {
+	capacities := c.view.capacities()
+	waiters := c.candidates()
+	waiting := make([]*Waiting, 0, len(waiters))
+	for _, cd := range waiters {
 		if cd.e != nil {
 			waiting = append(waiting, cd.e.waiting)
 		} else {
 			waiting = append(waiting, cd.w.waiting)
 		}
 	}
-	d := Admit(rooms, waiting)
-	for name, r := range s.rooms {
+	d := Admit(capacities, waiting)
+	for name, r := range s.pools {
 		p := c.view.pools[name]
-		r.open = rooms[p.number].Open && r.limit != Closed
+		r.open = capacities[p.number].Open && r.limit != Closed
 		r.free, r.reserved = d.Free[p.number], d.Reserved[p.number]
-		s.rooms[name] = r
+		s.pools[name] = r
 	}
 	return s
 }

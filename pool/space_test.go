@@ -59,12 +59,12 @@ func spaceWorld(t *testing.T, rt *rapid.T) (r *rig, looks *rigHost) {
 // admits is what [Admit] grants to newcomers that come behind the line that a host
 // sees.
 func (h *rigHost) admits(newcomers ...*Waiting) Decision {
-	var line []*Waiting
+	var waiters []*Waiting
 	for _, cd := range h.candidates() {
-		line = append(line, cd.w.waiting)
+		waiters = append(waiters, cd.w.waiting)
 	}
-	d := Admit(h.view.rooms(), append(line, newcomers...))
-	first := len(line)
+	d := Admit(h.view.capacities(), append(waiters, newcomers...))
+	first := len(waiters)
 	d.Grants = slices.DeleteFunc(d.Grants, func(i int) bool { return i < first })
 	for i := range d.Grants {
 		d.Grants[i] -= first
@@ -82,7 +82,7 @@ func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 		var fits []int
 		for i := range rapid.IntRange(1, 6).Draw(rt, "newcomers") {
 			slots := drawSlots(rt)
-			w := &Waiting{Needs: h.view.roomNeeds(slots), Mine: true, Reserve: rapid.Bool().Draw(rt, "reserves")}
+			w := &Waiting{Needs: h.view.poolNeeds(slots), Mine: true, Reserve: rapid.Bool().Draw(rt, "reserves")}
 			newcomers = append(newcomers, w)
 			before := space.Clone()
 			switch {
@@ -172,7 +172,7 @@ func TestASpaceSaysWhyAClaimDoesNotFit(t *testing.T) {
 	text(two.space(), dbSlots(1), "others wait for pool 'db' before it")
 
 	r.txn(store.Put(r.keys.Slot("many", 0, 0), []byte("{"), 0))
-	r.settle()
+	r.resolve()
 	text(two.space(), map[string]int{"many": 1}, "pool 'many' has a value that can't be read")
 }
 

@@ -23,7 +23,7 @@ func TestAPausedPoolKeepsItsLineAndItsHolders(t *testing.T) {
 	c.change("db", pool.Change{Paused: &yes})
 	c.release(one, a)
 	c.refused(problem.NoCapacity, two, "hasty", db(1))
-	c.wantLine("first", "second")
+	c.wantWaiters("first", "second")
 	third := c.wait(two, "third", db(1))
 	c.change("db", pool.Change{Paused: &no})
 	c.release(two, first.got())
@@ -67,7 +67,7 @@ func TestALimitTakesEffectWhileClaimsAreHeld(t *testing.T) {
 		c.release(one, cl)
 		c.sound()
 	}
-	c.wantLine("narrow") // the pool is above its limit, or full
+	c.wantWaiters("narrow") // the pool is above its limit, or full
 	c.release(one, held[3])
 	n := narrow.got()
 	c.refused(problem.NoCapacity, two, "b", db(1))

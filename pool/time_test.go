@@ -27,11 +27,11 @@ func TestAPlaceIsKeptForTenSeconds(t *testing.T) {
 			r.pool("db", 1)
 			h.ask("held", 1).got()
 			h.ask("first", 1).cancel()
-			r.wantLine()
+			r.wantWaiters()
 			h.ask("second", 1)
 			r.pass(tc.away)
 			h.ask("first", 1)
-			r.wantLine(tc.want...)
+			r.wantWaiters(tc.want...)
 		})
 	}
 }
@@ -49,7 +49,7 @@ func TestAPlaceIsKeptOnce(t *testing.T) {
 	h.giveBack("first") // has been served
 	h.ask("third", 1)
 	h.ask("first", 1)
-	r.wantLine("third", "first")
+	r.wantWaiters("third", "first")
 }
 
 // TestAKeptPlaceIsJudgedLikeAnyOther has whoever comes again say that it will
@@ -75,7 +75,7 @@ func TestAKeptPlaceIsJudgedLikeAnyOther(t *testing.T) {
 	t.Run("its pool is gone", func(t *testing.T) {
 		r, h := away(t)
 		r.txn(store.Delete(r.keys.Spec("db")))
-		r.settle()
+		r.resolve()
 		h.ask("first", 2).refused(problem.PoolNotFound)
 	})
 }
@@ -156,7 +156,7 @@ func TestATimeoutWhileEtcdIsAwayDoesNotGuess(t *testing.T) {
 	b.refused(problem.EtcdUnavailable)
 	h.off = false
 	r.pass(time.Second)
-	r.wantLine()
+	r.wantWaiters()
 }
 
 func TestAFullEtcdRefusesWhoDoesNotWaitAndTakesReleases(t *testing.T) {
@@ -191,19 +191,19 @@ func TestWaitersReserveWhenTheyAreOldEnough(t *testing.T) {
 	one.ask("b", 1).got() // passes it: it fits
 	narrow := one.ask("c", 1)
 	r.pass(30*time.Second - tickEvery)
-	r.wantLine("wide", "c")
+	r.wantWaiters("wide", "c")
 	one.giveBack("b")
 	narrow.got() // passes it still
 	late := one.ask("d", 1)
 	r.pass(tickEvery)
-	r.wantLine("wide reserves", "d")
+	r.wantWaiters("wide reserves", "d")
 
 	one.giveBack("c")
 	late.waits() // its room is kept together now
 	one.giveBack("a")
 	wide.got()
 	r.pass(30 * time.Second)
-	r.wantLine("d reserves")
+	r.wantWaiters("d reserves")
 	two.giveBack("wide")
 	late.got()
 }
@@ -216,9 +216,9 @@ func TestOfSeveralPoolsTheMostImpatientCounts(t *testing.T) {
 	h.ask("held", 1).got()
 	h.ask("both", 1, func(r *Request) { r.Slots["other"] = 1 })
 	r.pass(10*time.Second - tickEvery)
-	r.wantLine("both")
+	r.wantWaiters("both")
 	r.pass(tickEvery)
-	r.wantLine("both reserves")
+	r.wantWaiters("both reserves")
 }
 
 func TestStrictOrderReservesAtOnce(t *testing.T) {
@@ -227,7 +227,7 @@ func TestStrictOrderReservesAtOnce(t *testing.T) {
 	r.pool("db", 2, func(s *Spec) { s.ReserveAfter = 0 })
 	h.ask("a", 1).got()
 	wide := h.ask("wide", 2)
-	r.wantLine("wide reserves")
+	r.wantWaiters("wide reserves")
 	narrow := h.ask("narrow", 1)
 	narrow.waits()
 	h.giveBack("a")
@@ -247,7 +247,7 @@ func TestARequestThatIsRepeatedForALongTimeTakesNoMemory(t *testing.T) {
 			t.Fatal("it is another claim")
 		}
 	}
-	if n := len(h.entries["a"].told); n > 1 {
+	if n := len(h.entries["a"].unreceived); n > 1 {
 		t.Errorf("the claim keeps %d answers that were received long ago", n)
 	}
 	// Nobody else has been notified of the claim, but somebody has received it.

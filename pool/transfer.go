@@ -10,9 +10,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Handover is a claim that another instance holds for whoever comes for it: see
+// TakeOver is a claim that another instance holds for whoever comes for it: see
 // [Request.Bridge].
-type Handover struct {
+type TakeOver struct {
 	// ID and Fence name the claim.
 	ID    string
 	Fence int64
@@ -22,14 +22,14 @@ type Handover struct {
 	Extra store.Extra
 }
 
-// errHandedOver ends a bridge: its slots are somebody else's, or free.
-var errHandedOver = errors.New("the claim was handed over")
+// errTakenOver ends a bridge: its slots are somebody else's, or free.
+var errTakenOver = errors.New("the claim was handed over")
 
 // TakeOver makes a claim one of this engine: its slots stay taken, on a lease of
 // this instance, and its fence grows. Only one who asks for it gets it. If it is not
 // there, or something else must hold that does not, that is a Precondition problem.
 // If ctx ends first, the claim is given back if it changed hands just then.
-func (e *Engine) TakeOver(ctx context.Context, h Handover) (*Claim, error) {
+func (e *Engine) TakeOver(ctx context.Context, h TakeOver) (*Claim, error) {
 	if err := ValidateID(h.ID); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (e *Engine) TakeOver(ctx context.Context, h Handover) (*Claim, error) {
 	}
 	reply := make(chan outcome, 1)
 	taking := newEntry(&Request{ID: h.ID, Holder: h.Holder, Extra: h.Extra}, e.cfg.Host, e.cfg.Instance)
-	taking.handed = h.Fence
+	taking.takesFence = h.Fence
 	if err := e.send(ctx, func(c *core, now time.Time) { c.take(taking, reply, now) }); err != nil {
 		return nil, canceled(ctx, err)
 	}
@@ -60,7 +60,7 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 		return
 	}
 	e.arrived, e.listeners, e.waiting = now, []listener{{reply: reply}}, &Waiting{Mine: true}
-	e.retryAt = e.handed // the view must show it, or that it has gone
+	e.retryAt = e.takesFence // the view must show it, or that it has gone
 	c.entries[e.req.ID] = e
 	c.takes = append(c.takes, e)
 }
@@ -72,12 +72,12 @@ func (c *core) takeOvers(b *builder) {
 		if e.state != queued || e.retryAt > c.view.rev || c.alone != nil && c.alone != e {
 			continue
 		}
-		slots, ok := c.handed(e)
+		slots, ok := c.slotsToTake(e)
 		if !ok {
 			refused = append(refused, e)
 			continue
 		}
-		switch b.take(e, slots, func(t *claimTxn) { t.held(c.view, slots, e.handed) }) {
+		switch b.take(e, slots, func(t *claimTxn) { t.held(c.view, slots, e.takesFence) }) {
 		case overrun:
 			c.dirty = true
 			return
@@ -96,10 +96,10 @@ func (c *core) takeOvers(b *builder) {
 	}
 }
 
-// handed returns the slots of a claim that is to be taken over, and makes its record
+// slotsToTake returns the slots of a claim that is to be taken over, and makes its record
 // the entry's; false if it is not there any more.
-func (c *core) handed(e *entry) ([]placed, bool) {
-	cv := c.view.fenced(e.req.ID, e.handed)
+func (c *core) slotsToTake(e *entry) ([]placed, bool) {
+	cv := c.view.fenced(e.req.ID, e.takesFence)
 	if cv == nil {
 		return nil, false
 	}
@@ -111,7 +111,7 @@ func (c *core) handed(e *entry) ([]placed, bool) {
 	var slots []placed
 	for _, ref := range rec.refs(cv.main) {
 		s, ok := c.view.slot(ref)
-		if !ok || s.claim != cv.claimKey || s.rev != e.handed {
+		if !ok || s.claim != cv.claimKey || s.rev != e.takesFence {
 			return nil, false
 		}
 		slots = append(slots, placed{ref: ref, n: s.n})
@@ -122,20 +122,20 @@ func (c *core) handed(e *entry) ([]placed, bool) {
 	return slots, true
 }
 
-// ErrApart tells that a claim can't be given back with something else, and that
+// ErrNotCombined tells that a claim can't be given back with something else, and that
 // nothing of that was written: it is not held any more, or has more than 32 keys.
-var ErrApart = errors.New("pool: the claim can't be given back together with something else")
+var ErrNotCombined = errors.New("pool: the claim can't be given back together with something else")
 
-// parting is what is to happen with the release of a claim, or not at all.
-type parting struct {
+// combinedRelease is what is to happen with the release of a claim, or not at all.
+type combinedRelease struct {
 	extra store.Extra
 	// place is given back with the claim, nil if it has none.
 	place *Place
-	reply chan<- parted // with room for one
+	reply chan<- combinedResult // with room for one
 }
 
-// parted is what has become of it: the revision, or why there is none.
-type parted struct {
+// combinedResult is what has become of it: the revision, or why there is none.
+type combinedResult struct {
 	revision int64
 	err      error
 }
@@ -144,8 +144,8 @@ type parted struct {
 // claim is for ends together with it. It can have no writes on the claim's lease.
 //
 // If a condition does not hold, that is [store.ErrChanged]: nothing has happened, and
-// the claim is held still. So it is after [ErrApart] and errors that are not in doubt
-// (see [store.InDoubt]); after the others x may have been written, and the claim given
+// the claim is held still. So it is after [ErrNotCombined] and errors that are not in doubt
+// (see [store.OutcomeUnknown]); after the others x may have been written, and the claim given
 // back with it. Asked, if it is not nil, is called once the wish has its place: a claim
 // that is asked for then is granted with what is given back, or later. So is place, if it
 // is not nil: it is free for another claim in the same revision.
@@ -156,8 +156,8 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, plac
 	if len(x.Leased) > 0 || x.Stamp != nil {
 		return 0, problem.New(problem.Internal, "a release has no lease to write on, and is never tried long after it was asked for")
 	}
-	reply := make(chan parted, 1)
-	if err := e.send(ctx, func(c *core, now time.Time) { c.part(cl, &parting{x, place, reply}, now) }); err != nil {
+	reply := make(chan combinedResult, 1)
+	if err := e.send(ctx, func(c *core, now time.Time) { c.releaseCombined(cl, &combinedRelease{x, place, reply}, now) }); err != nil {
 		return 0, err
 	}
 	if asked != nil {
@@ -178,17 +178,17 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, plac
 	}
 }
 
-// part gives a claim back together with something else.
-func (c *core) part(cl *Claim, p *parting, now time.Time) {
+// releaseCombined gives a claim back together with something else.
+func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 	e := c.entries[cl.ID]
 	switch {
 	case e == nil || e.claim != cl || e.state != held || len(e.slots) > wideKeys:
-		p.reply <- parted{err: ErrApart}
+		p.reply <- combinedResult{err: ErrNotCombined}
 	case c.full(now):
-		p.reply <- parted{err: c.trouble(now)}
+		p.reply <- combinedResult{err: c.trouble(now)}
 	default:
 		// Trust in it goes on until it is given back: it may come to stay.
-		e.state, e.parting = releasing, p
+		e.state, e.combined = releasing, p
 		c.releases = append(c.releases, e)
 		c.dirty = true
 	}
@@ -198,7 +198,7 @@ func (c *core) part(cl *Claim, p *parting, now time.Time) {
 // not happen.
 func (c *core) stay(e *entry, err error, now time.Time) {
 	e.state = held
-	e.parted(0, err)
+	e.answerCombined(0, err)
 	if len(e.waiters) > 0 { // it was released by itself meanwhile
 		c.giveBack(e, nil)
 		return
@@ -208,12 +208,12 @@ func (c *core) stay(e *entry, err error, now time.Time) {
 
 // stayAll leaves those of a list held that were to be released with something of a
 // kind, and takes them off.
-func (c *core) stayAll(list *[]*entry, err error, now time.Time, kind func(*parting) bool) {
+func (c *core) stayAll(list *[]*entry, err error, now time.Time, kind func(*combinedRelease) bool) {
 	given := *list
 	*list = nil
 	var stay []*entry
 	for _, e := range given {
-		if e.parting != nil && kind(e.parting) {
+		if e.combined != nil && kind(e.combined) {
 			stay = append(stay, e)
 		} else {
 			*list = append(*list, e)
@@ -224,16 +224,16 @@ func (c *core) stayAll(list *[]*entry, err error, now time.Time, kind func(*part
 	}
 }
 
-func anyParting(*parting) bool { return true }
+func anyCombined(*combinedRelease) bool { return true }
 
-// parted answers who gave the claim back with something else, if somebody did.
-func (e *entry) parted(revision int64, err error) {
-	if e.parting != nil {
-		if err == nil || err == errInDoubt {
-			e.parting.place.Give() // unless it was passed on
+// answerCombined answers who gave the claim back with something else, if somebody did.
+func (e *entry) answerCombined(revision int64, err error) {
+	if e.combined != nil {
+		if err == nil || err == errOutcomeUnknown {
+			e.combined.place.Give() // unless it was passed on
 		}
-		e.parting.reply <- parted{revision, err}
-		e.parting = nil
+		e.combined.reply <- combinedResult{revision, err}
+		e.combined = nil
 	}
 }
 
@@ -248,5 +248,5 @@ func onForeignLeases(x *store.Extra) bool {
 	return false
 }
 
-// errInDoubt answers for a write that may have been carried out, and can't be any more.
-var errInDoubt = problem.New(problem.EtcdUnavailable, "%w: nobody can tell any more what has become of a write", store.ErrUnavailable)
+// errOutcomeUnknown answers for a write that may have been carried out, and can't be any more.
+var errOutcomeUnknown = problem.New(problem.EtcdUnavailable, "%w: nobody can tell any more what has become of a write", store.ErrUnavailable)

@@ -40,9 +40,9 @@ func (r *Reader) Verify() []Violation {
 	for _, cv := range v.allClaims() {
 		v.verifyClaim(cv, report)
 	}
-	for _, w := range v.line {
+	for _, w := range v.waiters {
 		if len(w.in) != len(w.value.Pools) {
-			report(v.keys.Waiter(w.in[0].name, w.order.String()), "its waiter stands in %d of %d lines", len(w.in), len(w.value.Pools))
+			report(v.keys.Waiter(w.in[0].name, w.order.String()), "its waiter is in %d of %d wait queues", len(w.in), len(w.value.Pools))
 		}
 	}
 	for _, kv := range r.snapshot.KVs {

@@ -108,10 +108,10 @@ func TestVerifyFindsWhatShouldNotBe(t *testing.T) {
 			},
 			want: []string{
 				k.Pools() + "db/else: none that berth writes",
-				k.Waiter("db", order) + ": 0 slots can't be claimed",
-				k.Waiter("db", "first") + ": no place in a line",
 				k.Slot("db", 0, 0) + ": invalid character",
 				k.Spec("db") + ": version 2",
+				k.Waiter("db", order) + ": 0 slots can't be claimed",
+				k.Waiter("db", "first") + ": no place in a wait queue",
 			},
 		},
 		"more than a limit, admitted after it was set": {
@@ -196,7 +196,7 @@ func TestVerifyFindsWhatShouldNotBe(t *testing.T) {
 				s.spec("db", 1, 0)
 				s.put(0, k.Waiter("db", order), waits(`"db":1,"other":1`))
 			},
-			want: []string{k.Waiter("db", order) + ": its waiter stands in 1 of 2 lines", k.Waiter("db", order) + ": it hangs on no lease"},
+			want: []string{k.Waiter("db", order) + ": its waiter is in 1 of 2 wait queues", k.Waiter("db", order) + ": it hangs on no lease"},
 		},
 		"holders of a pool that was deleted": {spoil: func(s *state) {
 			s.put(s.lease, k.Slot("db", 0, 0), mainKey("a", 7, `"db":7`))

@@ -16,11 +16,11 @@ import (
 // put but our own up to some later revision, because a commit of ours compared
 // it: deletes may be missing there, and those only make room.
 type view struct {
-	keys  store.Keys
-	rev   int64
-	pools map[string]*poolView
-	order []*poolView // by number
-	line  []*waiter   // in order
+	keys    store.Keys
+	rev     int64
+	pools   map[string]*poolView
+	order   []*poolView // by number
+	waiters []*waiter   // in order
 	// byWork are those that say what they are for.
 	byWork map[work][]*waiter
 	// instances are those that have waiters in it.
@@ -31,8 +31,8 @@ type view struct {
 	// gone are slots that a commit of ours deleted ahead of the watch, with the
 	// revision: older events of the same key must not bring them back.
 	gone map[slotRef]int64
-	// left are the same for waiters.
-	left map[Order]int64
+	// goneWaiters are the same for waiters.
+	goneWaiters map[Order]int64
 	// corrupt are keys that can't be read, with the reason.
 	corrupt map[string]error
 	// specs counts the changes of specs, from 1 on.
@@ -46,7 +46,7 @@ type view struct {
 // not.
 type poolView struct {
 	name   string
-	number int // index of its [Room]
+	number int // index of its [Capacity]
 	spec   Spec
 	// specRev is the revision of the spec, 0 where there is none.
 	specRev    int64
@@ -69,12 +69,12 @@ func newView(keys store.Keys) *view {
 
 // clear forgets everything but the pools' numbers, which waiters refer to.
 func (v *view) clear() {
-	v.line, v.byWork = nil, map[work][]*waiter{}
+	v.waiters, v.byWork = nil, map[work][]*waiter{}
 	v.instances = map[instanceName]*otherInstance{}
 	v.specs++
 	v.claims = map[string]*claimView{}
 	v.gone = map[slotRef]int64{}
-	v.left = map[Order]int64{}
+	v.goneWaiters = map[Order]int64{}
 	v.corrupt = map[string]error{}
 	for i, p := range v.order {
 		v.order[i] = &poolView{name: p.name, number: p.number}
@@ -188,7 +188,7 @@ func (v *view) deleted(key string, rev int64, ended []change) []change {
 // prune forgets commits of ours that the watch has come up to.
 func (v *view) prune() {
 	maps.DeleteFunc(v.gone, func(_ slotRef, rev int64) bool { return rev <= v.rev })
-	maps.DeleteFunc(v.left, func(_ Order, rev int64) bool { return rev <= v.rev })
+	maps.DeleteFunc(v.goneWaiters, func(_ Order, rev int64) bool { return rev <= v.rev })
 }
 
 // pool returns the view of a pool, made empty if it was not known.
@@ -202,13 +202,13 @@ func (v *view) pool(name string) *poolView {
 	return p
 }
 
-// rooms returns what [Admit] needs to know, by the pools' numbers.
-func (v *view) rooms() []Room {
-	rooms := make([]Room, len(v.order))
+// capacities returns what [Admit] needs to know, by the pools' numbers.
+func (v *view) capacities() []Capacity {
+	capacities := make([]Capacity, len(v.order))
 	for i, p := range v.order {
-		rooms[i] = Room{Limit: p.spec.Limit, Used: p.used, Open: p.grants()}
+		capacities[i] = Capacity{Limit: p.spec.Limit, Used: p.used, Open: p.grants()}
 	}
-	return rooms
+	return capacities
 }
 
 // known tells whether the pool exists.

@@ -40,14 +40,14 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 	if err != nil {
 		return err
 	}
-	if v.left[o] >= kv.ModRevision {
+	if v.goneWaiters[o] >= kv.ModRevision {
 		return nil // a commit of ours is ahead of the watch
 	}
 	i, found := v.findWaiter(o)
 	if !found {
-		v.line = slices.Insert(v.line, i, &waiter{order: o})
+		v.waiters = slices.Insert(v.waiters, i, &waiter{order: o})
 	}
-	w := v.line[i]
+	w := v.waiters[i]
 	if !slices.Contains(w.in, p) {
 		w.in = append(w.in, p)
 		p.waiting++
@@ -55,7 +55,7 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 	v.setWork(w, workOf(&val.Holder))
 	v.noteWrite(w, val)
 	w.value, w.rev, w.lease = val, kv.ModRevision, store.LeaseID(kv.Lease)
-	w.waiting = &Waiting{Needs: v.roomNeeds(val.Pools), By: w.by.number, Reserve: val.Reserve, Exclusive: val.Exclusive}
+	w.waiting = &Waiting{Needs: v.poolNeeds(val.Pools), By: w.by.number, Reserve: val.Reserve, Exclusive: val.Exclusive}
 	return nil
 }
 
@@ -68,7 +68,7 @@ func (v *view) removeWaiter(p *poolView, text string) {
 	if !found {
 		return
 	}
-	w := v.line[i]
+	w := v.waiters[i]
 	if at := slices.Index(w.in, p); at >= 0 {
 		w.in = slices.Delete(w.in, at, at+1)
 		p.waiting--
@@ -80,8 +80,8 @@ func (v *view) removeWaiter(p *poolView, text string) {
 
 // endWaiter forgets a waiter.
 func (v *view) endWaiter(i int) {
-	w := v.line[i]
-	v.line = slices.Delete(v.line, i, i+1)
+	w := v.waiters[i]
+	v.waiters = slices.Delete(v.waiters, i, i+1)
 	v.setWork(w, work{})
 	v.noteGone(w)
 }
@@ -102,14 +102,14 @@ func (v *view) setWork(w *waiter, now work) {
 	}
 }
 
-// committedLeave takes a waiter that a commit of ours deleted at rev.
-func (v *view) committedLeave(o Order, rev int64) {
+// committedWaiterDelete takes a waiter that a commit of ours deleted at rev.
+func (v *view) committedWaiterDelete(o Order, rev int64) {
 	if rev <= v.rev {
 		return
 	}
-	v.left[o] = rev
+	v.goneWaiters[o] = rev
 	if i, found := v.findWaiter(o); found {
-		for _, p := range v.line[i].in {
+		for _, p := range v.waiters[i].in {
 			p.waiting--
 		}
 		v.endWaiter(i)
@@ -117,14 +117,14 @@ func (v *view) committedLeave(o Order, rev int64) {
 }
 
 func (v *view) findWaiter(o Order) (int, bool) {
-	return slices.BinarySearchFunc(v.line, o, func(w *waiter, o Order) int { return w.order.Compare(o) })
+	return slices.BinarySearchFunc(v.waiters, o, func(w *waiter, o Order) int { return w.order.Compare(o) })
 }
 
-// roomNeeds translates what a claim needs into numbers of rooms.
-func (v *view) roomNeeds(slots map[string]int) []RoomNeed {
-	needs := make([]RoomNeed, 0, len(slots))
+// poolNeeds translates what a claim needs into numbers of rooms.
+func (v *view) poolNeeds(slots map[string]int) []PoolNeed {
+	needs := make([]PoolNeed, 0, len(slots))
 	for name, n := range slots {
-		needs = append(needs, RoomNeed{Room: v.pool(name).number, N: n})
+		needs = append(needs, PoolNeed{Pool: v.pool(name).number, N: n})
 	}
 	return needs
 }
@@ -177,7 +177,7 @@ func ParseOrder(s string) (Order, error) {
 	if o, ok := parseOrder(s); ok {
 		return o, nil
 	}
-	return Order{}, fmt.Errorf("%q is no place in a line", problem.Clip(s))
+	return Order{}, fmt.Errorf("%q is no place in a wait queue", problem.Clip(s))
 }
 
 func parseOrder(s string) (Order, bool) {

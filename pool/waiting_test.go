@@ -42,7 +42,7 @@ func TestATimeoutTellsPositionAndHolders(t *testing.T) {
 	p := c.refused(problem.ClaimTimeout, one, "late", db(2), within(30*time.Millisecond))
 	got := reasonOf(t, p)
 	want := pool.Reason{
-		Text: "pool 'db' full (3/3 slots)", Position: 2, Line: 2,
+		Text: "pool 'db' full (3/3 slots)", Position: 2, Waiting: 2,
 		Pools: []pool.Shortage{{
 			Pool: "db", Wanted: 2, Limit: 3, Claimed: 3, Short: 2,
 			Holders: []pool.HolderRef{
@@ -57,7 +57,7 @@ func TestATimeoutTellsPositionAndHolders(t *testing.T) {
 	if time.Since(got.Since) > time.Minute || got.Since.After(time.Now()) {
 		t.Errorf("it waits since %s", got.Since)
 	}
-	c.wantLine("first") // the late one has left
+	c.wantWaiters("first") // the late one has left
 }
 
 func TestRefusalsSayInOneSentenceWhatIsInTheWay(t *testing.T) {
@@ -115,7 +115,7 @@ func TestWhyTellsOfHoldersAndWaitersOfAllHosts(t *testing.T) {
 		if h := held.Held; h == nil || held.Waiter != nil || h.Host != "one" || h.Slots != 1 || h.Labels["team"] != "x" || h.Fence == 0 {
 			t.Errorf("held: %+v", held)
 		}
-		if w := waits.Waiter; w == nil || waits.Held != nil || w.Host != "two" || w.Priority != 5 || waits.Reason.Position != 1 || waits.Reason.Line != 1 || waits.Reason.Text != "pool 'db' full (1/1 slots)" {
+		if w := waits.Waiter; w == nil || waits.Held != nil || w.Host != "two" || w.Priority != 5 || waits.Reason.Position != 1 || waits.Reason.Waiting != 1 || waits.Reason.Text != "pool 'db' full (1/1 slots)" {
 			t.Errorf("waits: %+v, %+v", waits, waits.Waiter)
 		}
 		if _, err := why("nobody"); problem.CodeOf(err) != problem.ClaimNotFound {
@@ -132,9 +132,9 @@ func TestAClientThatHangsUpLeavesNoWaiterAndKeepsItsPlace(t *testing.T) {
 	first := c.wait(e, "first", db(1))
 	c.wait(e, "second", db(1))
 	first.hangUp()
-	c.wantLine("second")
+	c.wantWaiters("second")
 	again := c.wait(e, "first", db(1))
-	c.wantLine("first", "second")
+	c.wantWaiters("first", "second")
 	c.release(e, a)
 	again.got()
 }
@@ -162,10 +162,10 @@ func TestOneIDIsOneClaim(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 50)
 	one, two := c.engine("one"), c.engine("two")
-	const askers = 20
-	var claims [askers]*pool.Claim
+	const requesters = 20
+	var claims [requesters]*pool.Claim
 	var wg sync.WaitGroup
-	for i := range askers {
+	for i := range requesters {
 		wg.Go(func() { claims[i] = c.claim(one, "same", db(2)) })
 	}
 	wg.Wait()
@@ -199,7 +199,7 @@ func TestWhoWaitsWithOthersUnderOneIDLeavesAlone(t *testing.T) {
 	first, second := c.wait(e, "same", db(1)), c.ask(e, "same", db(1))
 	c.refused(problem.NoCapacity, e, "same", db(1)) // asks without waiting
 	first.hangUp()
-	c.wantLine("same")
+	c.wantWaiters("same")
 	c.release(e, a)
 	claim := second.got()
 	if claim.Context().Err() != nil {
@@ -230,7 +230,7 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 		waiters[w.id] = c.wait(engines[w.id], w.id, db(1), prio(w.priority))
 	}
 	order := []string{"higher", "high", "normal", "later", "low"}
-	c.wantLine(order...)
+	c.wantWaiters(order...)
 	c.caughtUp() // whoever releases grants what it has seen
 	release := func() { c.release(one, held) }
 	for _, id := range order {

@@ -309,7 +309,7 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 		`berth_claims_refused_total{reason="pool_not_found"}`: 1,
 		`berth_claims_refused_total{reason="claim_timeout"}`:  1,
 		`berth_claim_conflicts_total`:                         0,
-		`berth_claim_batches_in_doubt_total`:                  0,
+		`berth_claim_batches_outcome_unknown_total`:           0,
 		`berth_watch_resyncs_total`:                           0,
 	} {
 		if got := sample(t, reg, series); got != want {

@@ -49,9 +49,9 @@ type world struct {
 	free map[string]bool
 	// bridges are claims that are held for whoever takes them over, and handed is
 	// who may: once somebody has, the claim is its.
-	bridges map[string]bool
-	handed  map[string]handover
-	parts   farewells
+	bridges  map[string]bool
+	taken    map[string]takeOverTo
+	combined combinedWishes
 	// model is what the slot keys hold, by key.
 	model map[string]*held1
 	// waiters are the waiter keys.
@@ -75,8 +75,8 @@ type saved struct {
 	layouts map[string]layout
 }
 
-// handover is the wish of a host to take a claim over.
-type handover struct {
+// takeOverTo is the wish of a host to take a claim over.
+type takeOverTo struct {
 	to    string
 	fence int64
 }
@@ -115,8 +115,8 @@ type simHost struct {
 	// has are the claims that were granted and not released.
 	has map[string]*Claim
 	// places are what some of its claims need beside their slots, and seats theirs.
-	places *Places
-	seats  map[string][]*Place
+	places     *Places
+	heldPlaces map[string][]*Place
 }
 
 // simLeases grants at once, or says that it will.
@@ -192,8 +192,8 @@ func newWorld(seed uint64, hosts int) *world {
 
 		layouts: map[string]layout{},
 
-		bridges: map[string]bool{}, handed: map[string]handover{},
-		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, parts: farewells{claim: map[string]string{}, at: map[string]int64{}},
+		bridges: map[string]bool{}, taken: map[string]takeOverTo{},
+		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, combined: combinedWishes{claim: map[string]string{}, at: map[string]int64{}},
 	}
 	w.etcd.OnCommit(w.check)
 	for _, p := range w.pools {
@@ -220,7 +220,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	h.life++
 	h.leases = newSimLeases(h)
 	h.waiters = newSimLeases(h)
-	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, WaiterLeases: h.waiters, Logger: quiet})
+	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, WaiterLeases: h.waiters, Logger: silent})
 	if adopt != nil {
 		h.core.adopt = map[store.LeaseID]bool{}
 		for _, id := range adopt {
@@ -229,7 +229,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	}
 	h.pending, h.answered, h.counted = nil, false, 0
 	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
-	h.places, h.seats = NewPlaces(2), map[string][]*Place{}
+	h.places, h.heldPlaces = NewPlaces(2), map[string][]*Place{}
 	h.cut = false
 	h.resync()
 }
@@ -267,7 +267,7 @@ func (w *world) restore() {
 	w.etcd.Restore(s.etcd, 1000)
 	w.logf("etcd is restored from revision %d", s.etcd.Revision())
 	w.layouts = s.layouts
-	maps.DeleteFunc(w.parts.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
+	maps.DeleteFunc(w.combined.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
 	w.reload()
 	for _, h := range w.hosts {
 		h.deliver(1)
@@ -415,7 +415,7 @@ func (h *simHost) collect() {
 				}
 				h.w.checkFence(h, o.claim)
 			} else {
-				h.unseat(id)
+				h.returnPlaces(id)
 			}
 		default:
 		}
@@ -423,21 +423,21 @@ func (h *simHost) collect() {
 	for id, c := range h.has {
 		if c.Context().Err() != nil {
 			name := named(id, h.name)
-			h.w.free[name] = h.w.free[name] || !h.w.bridges[id] || h.w.handed[id].to == h.name
+			h.w.free[name] = h.w.free[name] || !h.w.bridges[id] || h.w.taken[id].to == h.name
 			delete(h.has, id)
-			h.unseat(id)
-		} else if seats := h.seats[id]; len(seats) > 0 && !slices.ContainsFunc(seats, func(p *Place) bool { return p.taken || p.lent }) {
+			h.returnPlaces(id)
+		} else if places := h.heldPlaces[id]; len(places) > 0 && !slices.ContainsFunc(places, func(p *Place) bool { return p.taken || p.lent }) {
 			h.w.failf("%s has %s without a place", h.name, id)
 		}
 	}
 }
 
-// unseat gives back the place of what is not held any more, or never was.
-func (h *simHost) unseat(id string) {
-	for _, p := range h.seats[id] {
+// returnPlaces gives back the place of what is not held any more, or never was.
+func (h *simHost) returnPlaces(id string) {
+	for _, p := range h.heldPlaces[id] {
 		p.Give()
 	}
-	delete(h.seats, id)
+	delete(h.heldPlaces, id)
 	h.core.dirty = true
 }
 
@@ -469,7 +469,7 @@ func (w *world) owner(key string, kv *mvccpb.KeyValue) (*held1, *record, error) 
 	}
 	h := &held1{n: v.N, rev: kv.ModRevision}
 	h.host, _, _ = strings.Cut(v.Claim, "-")
-	if to := w.handed[v.Claim]; to.fence > 0 && h.rev > to.fence {
+	if to := w.taken[v.Claim]; to.fence > 0 && h.rev > to.fence {
 		h.host = to.to
 	}
 	if v.Record == nil {

@@ -104,14 +104,14 @@ func (c *core) name() instanceName { return instanceName{c.host, c.instance} }
 // noteBlockers takes who keeps slots from others, last to first. Time counts whoever it is
 // that waits, so that an instance costs all others together no more than one alone; only
 // those that wait for it probe it.
-func (c *core) noteBlockers(line []candidate, blockers []blocker, now time.Time) {
+func (c *core) noteBlockers(waiters []candidate, blockers []blocker, now time.Time) {
 	for _, o := range c.view.instances {
 		o.blocks = false
 	}
 	c.probes = c.probes[:0]
 	probed := map[*otherInstance]bool{}
 	for _, b := range slices.Backward(blockers) {
-		w := line[b.index].w
+		w := waiters[b.index].w
 		o := w.by
 		o.blocks = true
 		if b.ours && !probed[o] && o.probed == 0 && o.blocked >= c.probeAfter() && now.Sub(o.probedAt) >= yieldAfter/2 {
@@ -147,7 +147,7 @@ func (b *builder) probe(w *waiter) bool {
 		puts = append(puts, store.Put(b.c.view.keys.Waiter(pool, w.order.String()), data, w.lease))
 	}
 	// The child may have as many operations as the root leaves to it.
-	if !b.room(len(puts), len(puts)+1, len(puts)*len(data)) {
+	if !b.fits(len(puts), len(puts)+1, len(puts)*len(data)) {
 		return false
 	}
 	unchanged := store.ModEquals(string(puts[0].GetRequestPut().Key), w.rev)
@@ -168,7 +168,7 @@ func (c *core) answerProbes(now time.Time) {
 	if slices.ContainsFunc(c.queue, func(e *entry) bool { return e.due && e.state == queued }) {
 		return
 	}
-	for _, w := range c.view.line {
+	for _, w := range c.view.waiters {
 		if w.by != own || !w.value.Probed {
 			continue
 		}
@@ -185,7 +185,7 @@ func (c *core) answerProbes(now time.Time) {
 // dropOrphans has the waiters of this instance deleted that belong to no request, as an
 // earlier life leaves them, or a restore of etcd brings them back.
 func (c *core) dropOrphans() {
-	for _, w := range c.view.line {
+	for _, w := range c.view.waiters {
 		if e := c.entries[w.order.Claim]; c.ours(w) && (e == nil || e.order != w.order || e.state > claiming) {
 			c.dropOrphan(w)
 		}

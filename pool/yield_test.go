@@ -25,7 +25,7 @@ func TestAWaiterOfAHungInstanceIsPassedAfterTwoSeconds(t *testing.T) {
 	held.got()
 	hung := two.ask("first", 1)
 	next := one.ask("second", 1)
-	r.wantLine("first", "second")
+	r.wantWaiters("first", "second")
 
 	two.wedged = true
 	one.giveBack("held")
@@ -54,7 +54,7 @@ func TestAYieldEndsWhenItsInstanceActsAgain(t *testing.T) {
 	one.giveBack("held")
 	r.pass(yieldAfter + slack) // claim 0 passes it
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	// Each claim is taken by the next of the same host in the transaction that gives it
 	// back: the first waiter never sees a free slot.
 	for n := range 10 {
@@ -65,7 +65,7 @@ func TestAYieldEndsWhenItsInstanceActsAgain(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("the first waiter was passed by ten claims; in the queue are %q", r.inLine())
+	t.Errorf("the first waiter was passed by ten claims; in the queue are %q", r.inQueue())
 }
 
 // A batch of which the answer is lost takes as long as a yield: with the instance's guard
@@ -87,7 +87,7 @@ func TestALostAnswerCostsNoTurnForGood(t *testing.T) {
 	r.pass(batchTimeout + slack) // and claim 1 passes it
 	two.answer(lost, nil, store.ErrUnavailable, r.now)
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	for n := 1; n < 10; n++ {
 		one.ask(fmt.Sprintf("claim-%d", n+1), 1)
 		if one.giveBack(fmt.Sprintf("claim-%d", n)); len(first.reply) > 0 {
@@ -151,7 +151,7 @@ func TestAReservationOfAHungInstanceEnds(t *testing.T) {
 	r.pool("db", 3, strict)
 	one.ask("held", 1).got()
 	wide := two.ask("wide", 3)
-	r.wantLine("wide reserves")
+	r.wantWaiters("wide reserves")
 	narrow := one.ask("narrow", 1)
 	r.pass(time.Minute) // its owner lives
 	narrow.waits()
@@ -163,7 +163,7 @@ func TestAReservationOfAHungInstanceEnds(t *testing.T) {
 	late.got()
 
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	one.giveBack("narrow")
 	again := one.ask("again", 1)
 	r.pass(time.Minute)
@@ -202,7 +202,7 @@ func TestAnInstanceThatCanNotTakeItsSlotsYields(t *testing.T) {
 	two.noLeases = nil
 	r.pass(tickEvery)
 	one.giveBack("claim-5")
-	r.settle()
+	r.resolve()
 	first.got()
 }
 
@@ -236,16 +236,16 @@ func TestAnOrphanedWaiterOfALiveInstanceIsDeletedOnceItIsProbed(t *testing.T) {
 	one.ask("held", 1).got()
 	two.ask("orphan", 1)
 	e := two.entries["orphan"]
-	e.inLine = false
+	e.inQueue = false
 	two.forget(e)
 	live, next := two.ask("live", 1), one.ask("next", 1)
-	r.wantLine("orphan", "live", "next")
+	r.wantWaiters("orphan", "live", "next")
 	one.giveBack("held")
 	live.got()
 	two.giveBack("live")
 	r.pass(yieldAfter / 2)
 	next.got()
-	r.wantLine()
+	r.wantWaiters()
 }
 
 func TestTheNextLifeOfAnInstanceDeletesTheWaitersOfTheLast(t *testing.T) {
@@ -258,7 +258,7 @@ func TestTheNextLifeOfAnInstanceDeletesTheWaitersOfTheLast(t *testing.T) {
 	next := one.ask("next", 1)
 	r.hosts = r.hosts[:1] // two has ended, and its leases live on
 	again := r.host("two").ask("second", 1)
-	r.wantLine("next", "second")
+	r.wantWaiters("next", "second")
 	one.giveBack("held")
 	next.got()
 	one.giveBack("next")
@@ -289,23 +289,23 @@ func TestWhoLivesIsProbedSeldomAndNobodyIsWhileNobodyIsKeptFromSlots(t *testing.
 // does not get slots that are free waits for another of ours.
 func TestNobodyOfOursIsBlockedOnceAllBlockersYield(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rooms := drawRooms(t)
-		line := drawLine(t, len(rooms))
-		for _, w := range line {
+		capacities := drawCapacities(t)
+		waiters := drawWaiters(t, len(capacities))
+		for _, w := range waiters {
 			w.Yielded = w.Yielded && !w.Mine
 		}
-		for range len(line) + 1 {
-			d := Admit(rooms, line)
-			blockers := slices.DeleteFunc(d.blockers(rooms, line), func(b blocker) bool { return !b.ours })
+		for range len(waiters) + 1 {
+			d := Admit(capacities, waiters)
+			blockers := slices.DeleteFunc(d.blockers(capacities, waiters), func(b blocker) bool { return !b.ours })
 			if len(blockers) == 0 {
-				wantNotBlocked(t, rooms, line)
+				wantNotBlocked(t, capacities, waiters)
 				return
 			}
 			for _, b := range blockers {
-				if w := line[b.index]; w.Mine || w.Yielded {
+				if w := waiters[b.index]; w.Mine || w.Yielded {
 					t.Fatalf("waiter %d is said to be in the way: %+v", b.index, *w)
 				}
-				line[b.index].Yielded = true
+				waiters[b.index].Yielded = true
 			}
 		}
 		t.Fatal("there are blockers still")
@@ -314,18 +314,18 @@ func TestNobodyOfOursIsBlockedOnceAllBlockersYield(t *testing.T) {
 
 // wantNotBlocked checks that with all waiters of others out of the way, none of ours gets
 // slots that does not get them now, unless only because another of ours does not then.
-func wantNotBlocked(t *rapid.T, rooms []Room, line []*Waiting) {
+func wantNotBlocked(t *rapid.T, capacities []Capacity, waiters []*Waiting) {
 	var ours []*Waiting
 	now := map[*Waiting]bool{}
-	for _, i := range Admit(rooms, line).Grants {
-		now[line[i]] = true
+	for _, i := range Admit(capacities, waiters).Grants {
+		now[waiters[i]] = true
 	}
-	for _, w := range line {
+	for _, w := range waiters {
 		if w.Mine {
 			ours = append(ours, w)
 		}
 	}
-	for _, i := range Admit(rooms, ours).Grants {
+	for _, i := range Admit(capacities, ours).Grants {
 		if w := ours[i]; !now[w] {
 			t.Fatalf("%+v gets its slots only without the others", *w)
 		}
@@ -358,7 +358,7 @@ func TestAProbeIsReadAndWrittenLikeAnyWaiter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.Probed && v.Holder.Host == "two" && kv.Lease == int64(two.line) {
+		if v.Probed && v.Holder.Host == "two" && kv.Lease == int64(two.waiterLeaseID) {
 			probed++
 		}
 	}
@@ -391,6 +391,6 @@ func TestABatchWithSeveralProbesIsNoLargerThanEtcdTakes(t *testing.T) {
 		if _, err := r.etcd.Txn(batch.txn); err != nil {
 			t.Fatalf("%d probes beside %d other operations: %v", batch.probes, others, err)
 		}
-		r.settle()
+		r.resolve()
 	}
 }

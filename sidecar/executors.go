@@ -38,7 +38,7 @@ type executors struct {
 	// room finds room for a key, takeOver takes over a claim, claim makes one, hasPool
 	// tells whether there is a pool, and keeps whether a lease is ours.
 	room     func(context.Context) (room, error)
-	takeOver func(context.Context, pool.Handover) (*berth.Claim, error)
+	takeOver func(context.Context, pool.TakeOver) (*berth.Claim, error)
 	claim    func(context.Context, berth.Slots, ...berth.ClaimOption) (*berth.Claim, error)
 	hasPool  func(string) bool
 	keeps    func(store.LeaseID) bool

@@ -40,7 +40,7 @@ func (h *home) Lease(context.Context) (store.LeaseID, error) {
 // TakeOver takes over the claim that the coordinator keeps for a run. It does not end
 // before it is known what has become of that.
 func (h *home) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (fence int64, err error) {
-	claim, err := h.x.takeOver(context.WithoutCancel(ctx), pool.Handover{
+	claim, err := h.x.takeOver(context.WithoutCancel(ctx), pool.TakeOver{
 		ID: r.Claim, Fence: r.Revision, Holder: pool.Holder{Run: r.ID, Bind: run.BindExecutor}, Extra: x,
 	})
 	if err != nil {

@@ -52,7 +52,7 @@ func TestAWaitForASourceEndsInAllWays(t *testing.T) {
 			}
 		}
 		looked := func(wish int64, submitted int) {
-			put(s.store.Keys.SourceLook("inbox"), fmt.Sprintf(`{"v":1,"by":"far","submitted":%d,"wake":%d}`, submitted, wish), 0)
+			put(s.store.Keys.SourcePoll("inbox"), fmt.Sprintf(`{"v":1,"by":"far","submitted":%d,"wake":%d}`, submitted, wish), 0)
 			synctest.Wait()
 		}
 		put(s.store.Keys.SourceCandidate("inbox", s.lease), `{"v":1,"host":"far"}`, s.lease)

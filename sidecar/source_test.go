@@ -123,9 +123,9 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Known != 3 || len(all[0].Candidates) > 0 || all[0].Problem != "" {
 		t.Errorf("%+v, %v", all, err)
 	}
-	d.put(d.store.Keys.SourceLook("inbox"), `{"v":9}`)
+	d.put(d.store.Keys.SourcePoll("inbox"), `{"v":9}`)
 	s, err := d.client.Source(t.Context(), "inbox")
-	if err != nil || s.LastLook != nil || !strings.Contains(s.Problem, d.store.Keys.SourceLook("inbox")) {
+	if err != nil || s.LastLook != nil || !strings.Contains(s.Problem, d.store.Keys.SourcePoll("inbox")) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	decode(t, d.get("/v1/sources"), &list)

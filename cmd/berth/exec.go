@@ -336,7 +336,7 @@ func waitText(r pool.Reason) string {
 		text = "waiting: " + text
 	}
 	if r.Position > 0 {
-		text += fmt.Sprintf(", position %d of %d", r.Position, r.Line)
+		text += fmt.Sprintf(", position %d of %d", r.Position, r.Waiting)
 	}
 	return text
 }

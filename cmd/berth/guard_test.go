@@ -94,10 +94,10 @@ func TestGuard_KillsBeforeTheLeaseCanEnd(t *testing.T) {
 		slices.Sort(renewals)
 		var g guard
 		now := time.Duration(0)
-		for g.look(now, window.Left(now), grace, nil) != kill {
+		for g.look(now, window.Remaining(now), grace, nil) != kill {
 			now += lookEvery
 			for len(renewals) > 0 && time.Duration(renewals[0])+took <= now {
-				if sent := time.Duration(renewals[0]); g.why == nil && window.Trusted(now) {
+				if sent := time.Duration(renewals[0]); g.why == nil && window.Valid(now) {
 					window = lease.NewWindow(sent, ttl)
 				}
 				renewals = renewals[1:]

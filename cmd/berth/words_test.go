@@ -51,16 +51,16 @@ func TestPrinter_WritesYAMLWithTheNamesAndTheOrderOfJSON(t *testing.T) {
 
 func TestWaitText_SaysWhyAndWhere(t *testing.T) {
 	full := pool.Reason{
-		Text: "pool 'db' full (3/3 slots)", Position: 2, Line: 5, Pools: []pool.Shortage{{Pool: "db"}},
+		Text: "pool 'db' full (3/3 slots)", Position: 2, Waiting: 5, Pools: []pool.Shortage{{Pool: "db"}},
 	}
 	if got, want := waitText(full), "waiting for pool 'db' full (3/3 slots), position 2 of 5"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	paused := pool.Reason{Text: "pool 'db' is paused", Position: 1, Line: 1, Pools: []pool.Shortage{{Pool: "db"}}}
+	paused := pool.Reason{Text: "pool 'db' is paused", Position: 1, Waiting: 1, Pools: []pool.Shortage{{Pool: "db"}}}
 	if got, want := waitText(paused), "waiting: pool 'db' is paused, position 1 of 1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	turn := pool.Reason{Text: "waiting its turn", Position: 1, Line: 2}
+	turn := pool.Reason{Text: "waiting its turn", Position: 1, Waiting: 2}
 	if got, want := waitText(turn), "waiting its turn, position 1 of 2"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -57,7 +57,7 @@ func (s Store) Look(ctx context.Context, fresh bool, ids ...store.StepID) (revis
 	value := store.Encode(lookValue{store.Now, fresh})
 	var puts []*pb.RequestOp
 	for _, id := range ids {
-		puts = append(puts, store.Put(s.Keys.Look(id), value, lease))
+		puts = append(puts, store.Put(s.Keys.Follower(id), value, lease))
 	}
 	if revision, err = store.Commit(ctx, s.Backend, nil, puts...); err != nil {
 		return 0, store.Problem(what, err)

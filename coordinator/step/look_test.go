@@ -27,13 +27,13 @@ func FuzzDecodeLook(f *testing.F) {
 // looks are the marks that there are, with whether they ask for what there is now.
 func (s *shelf) looks() map[string]bool {
 	s.t.Helper()
-	all, err := store.ReadAll(s.t.Context(), s.Backend, s.Keys.Looks())
+	all, err := store.ReadAll(s.t.Context(), s.Backend, s.Keys.Followers())
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	found := map[string]bool{}
 	for _, kv := range all.KVs {
-		if found[string(kv.Key[len(s.Keys.Looks()):])], err = DecodeLook(kv); err != nil {
+		if found[string(kv.Key[len(s.Keys.Followers()):])], err = DecodeLook(kv); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -94,7 +94,7 @@ func TestOnlyTheAttemptThatRunsIsShown(t *testing.T) {
 // worker shows what an attempt has written whenever it sees a look, as a worker does.
 func (s *shelf) worker(ctx context.Context, t *Taken, text func() string) (asked *int) {
 	asked = new(int)
-	watch := s.Backend.Watch(ctx, s.Keys.Looks(), 1)
+	watch := s.Backend.Watch(ctx, s.Keys.Followers(), 1)
 	go func() {
 		for m := range watch.Messages() {
 			for _, ev := range m.Events {

@@ -148,7 +148,7 @@ type HolderRef struct {
 
 // ReasonOf returns the record of a reason.
 func ReasonOf(r pool.Reason) Reason {
-	why := Reason{Text: r.Text, Position: r.Position, Line: r.Line, Since: r.Since}
+	why := Reason{Text: r.Text, Position: r.Position, Line: r.Waiting, Since: r.Since}
 	for _, s := range r.Pools {
 		why.Pools = append(why.Pools, Shortage{
 			Pool: s.Pool, Wanted: s.Wanted, Limit: s.Limit, Claimed: s.Claimed, Short: s.Short, Paused: s.Paused,

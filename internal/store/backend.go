@@ -13,7 +13,7 @@ type LeaseID int64
 
 // Backend is what berth asks of etcd. [Client] is the real one.
 //
-// A method that returns an error for which [InDoubt] is true may have been
+// A method that returns an error for which [OutcomeUnknown] is true may have been
 // carried out, or may yet be.
 type Backend interface {
 	// Txn sends one transaction, once; it is never repeated here.

@@ -52,7 +52,7 @@ type Client struct {
 	// cluster is the id of the cluster that answered first, seen the highest revision
 	// of any answer or watch, and history how often an answer had a lower one.
 	cluster atomic.Uint64
-	seen    atomic.Int64
+	highest atomic.Int64
 	history atomic.Uint64
 }
 
@@ -209,7 +209,7 @@ func reason(err error) string {
 // Txn sends one transaction, once: again only if etcd has refused to look at it, since it
 // did not know the login.
 func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	seen := c.seen.Load()
+	seen := c.highest.Load()
 	resp, err := do(ctx, c, &c.writes, "txn", func(ctx context.Context, at *endpoint, _ string) (*pb.TxnResponse, error) {
 		return pb.NewKVClient(at.ActiveConnection()).Txn(ctx, req)
 	})
@@ -221,7 +221,7 @@ func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, 
 
 // Range reads keys.
 func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	seen := c.seen.Load()
+	seen := c.highest.Load()
 	resp, err := do(ctx, c, &c.writes, "range", func(ctx context.Context, at *endpoint, _ string) (*pb.RangeResponse, error) {
 		return pb.NewKVClient(at.ActiveConnection()).Range(ctx, req)
 	})
@@ -240,7 +240,7 @@ func (c *Client) check(h *pb.ResponseHeader, seen int64) error {
 		return err
 	}
 	if h.Revision < seen {
-		c.seen.Store(h.Revision)
+		c.highest.Store(h.Revision)
 		c.history.Add(1)
 		return fmt.Errorf("%w: it is at revision %d after %d", ErrRestored, h.Revision, seen)
 	}
@@ -258,8 +258,8 @@ func (c *Client) checkCluster(id uint64) error {
 // note takes a revision that etcd has come to.
 func (c *Client) note(rev int64) {
 	for {
-		now := c.seen.Load()
-		if now >= rev || c.seen.CompareAndSwap(now, rev) {
+		now := c.highest.Load()
+		if now >= rev || c.highest.CompareAndSwap(now, rev) {
 			return
 		}
 	}

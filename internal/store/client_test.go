@@ -144,7 +144,7 @@ func TestLeasesAreGrantedRenewedAndRevoked(t *testing.T) {
 	if _, err := c.TimeToLive(ctx, id); !errors.Is(err, store.ErrLeaseNotFound) {
 		t.Errorf("to read it: %v", err)
 	}
-	if _, err := c.Txn(ctx, putReq("/b/k", "", id)); !errors.Is(err, store.ErrLeaseNotFound) || store.InDoubt(err) {
+	if _, err := c.Txn(ctx, putReq("/b/k", "", id)); !errors.Is(err, store.ErrLeaseNotFound) || store.OutcomeUnknown(err) {
 		t.Errorf("to put on it: %v", err)
 	}
 }
@@ -167,7 +167,7 @@ func TestRequestsThatAreTooLargeAreCertainToBeRefused(t *testing.T) {
 		"129 operations": many,
 		"1.6 MB":         putReq("/b/k", strings.Repeat("x", 1_600_000), 0),
 	} {
-		if _, err := c.Txn(long(t), req); !errors.Is(err, store.ErrTooLarge) || store.InDoubt(err) {
+		if _, err := c.Txn(long(t), req); !errors.Is(err, store.ErrTooLarge) || store.OutcomeUnknown(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

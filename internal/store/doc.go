@@ -16,6 +16,6 @@
 // # In doubt
 //
 // A write that ended without an answer may still be applied later, whatever a
-// read says now. [InDoubt] tells such errors from refusals, and [Guard] is how
+// read says now. [OutcomeUnknown] tells such errors from refusals, and [Guard] is how
 // an instance makes sure that an older write of its own can no longer happen.
 package store

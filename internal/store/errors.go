@@ -47,9 +47,9 @@ var (
 	ErrNoLogin = errors.New("no login to etcd")
 )
 
-// InDoubt tells whether a write that ended with err may have been carried out,
+// OutcomeUnknown tells whether a write that ended with err may have been carried out,
 // or may yet be. A nil error is no doubt.
-func InDoubt(err error) bool {
+func OutcomeUnknown(err error) bool {
 	switch {
 	case err == nil,
 		errors.Is(err, ErrLeaseNotFound),

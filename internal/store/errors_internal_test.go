@@ -66,8 +66,8 @@ func TestErrorsOfEtcdAreToldApart(t *testing.T) {
 						t.Errorf("in the form of the %s: %v, is it %q? want %v", form, got, kind, tc.kind)
 					}
 				}
-				if InDoubt(got) != !tc.certain {
-					t.Errorf("in the form of the %s: %v, in doubt: %t", form, got, InDoubt(got))
+				if OutcomeUnknown(got) != !tc.certain {
+					t.Errorf("in the form of the %s: %v, in doubt: %t", form, got, OutcomeUnknown(got))
 				}
 			}
 		})
@@ -75,19 +75,19 @@ func TestErrorsOfEtcdAreToldApart(t *testing.T) {
 }
 
 func TestNoErrorIsNoDoubt(t *testing.T) {
-	if InDoubt(nil) || classify("txn", nil) != nil || kindOf(nil) != nil {
+	if OutcomeUnknown(nil) || classify("txn", nil) != nil || kindOf(nil) != nil {
 		t.Error("no error is an error")
 	}
 }
 
 func TestDoubtSurvivesWrapping(t *testing.T) {
 	for _, err := range []error{ErrLeaseNotFound, ErrDenied, ErrCompacted, ErrTooLarge, ErrInvalid, ErrTokenExpired} {
-		if InDoubt(fmt.Errorf("a: %w", errors.Join(errors.New("b"), err))) {
+		if OutcomeUnknown(fmt.Errorf("a: %w", errors.Join(errors.New("b"), err))) {
 			t.Errorf("%v is in doubt once it is wrapped", err)
 		}
 	}
 	for _, err := range []error{ErrUnavailable, ErrNoSpace} {
-		if !InDoubt(fmt.Errorf("a: %w", err)) {
+		if !OutcomeUnknown(fmt.Errorf("a: %w", err)) {
 			t.Errorf("%v is in no doubt once it is wrapped", err)
 		}
 	}

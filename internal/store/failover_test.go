@@ -107,7 +107,7 @@ func TestAFrozenEndpointIsLeftAfterOneDeadline(t *testing.T) {
 		"txn":   func(ctx context.Context) error { _, err := c.Txn(ctx, putReq("/b/k", "", 0)); return err },
 		"grant": func(ctx context.Context) error { _, _, err := c.Grant(ctx, time.Minute); return err },
 	} {
-		if err := try(f); !errors.Is(err, store.ErrUnavailable) || !store.InDoubt(err) {
+		if err := try(f); !errors.Is(err, store.ErrUnavailable) || !store.OutcomeUnknown(err) {
 			t.Errorf("%s through a frozen endpoint: %v", name, err)
 		}
 		if n := until(t, f); n != 0 {
@@ -173,7 +173,7 @@ func TestAWriteIsNeverRepeated(t *testing.T) {
 			f := &faulty{err: status.Error(code, "after it was carried out")}
 			c := newClient(t, store.Config{Endpoints: []string{serve(t, f)}})
 			_, err := c.Txn(long(t), putReq("/b/k", "", 0))
-			if err == nil || !store.InDoubt(err) {
+			if err == nil || !store.OutcomeUnknown(err) {
 				t.Errorf("it ended with %v", err)
 			}
 			if n := f.txns.Load(); n != 1 {

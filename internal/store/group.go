@@ -197,7 +197,7 @@ func (g *Group) send(ctx context.Context, b Backend, some []*grouped) {
 	}
 	joined, resp, err := g.try(ctx, b, some)
 	switch {
-	case err != nil && !InDoubt(err): // because of one of them: find out which
+	case err != nil && !OutcomeUnknown(err): // because of one of them: find out which
 		for _, c := range some {
 			c.alone(ctx, b)
 		}

@@ -14,7 +14,7 @@ import (
 // compares the guard and puts it, so each one makes all older ones impossible.
 //
 // After a write without an answer the instance closes the door: it sends
-// [Guard.Door] until one answer succeeds. From that revision on, what the lost
+// [Guard.FenceTxn] until one answer succeeds. From that revision on, what the lost
 // write did is settled, and a read at or above it tells.
 type Guard struct {
 	key   string
@@ -30,7 +30,7 @@ func NewGuard(key string) Guard {
 
 // Placed tells whether the guard is known to be in etcd. Only then may writes be
 // sent: one that compares that there is no guard could happen much later, after
-// the guard was put and deleted again. [Guard.Door] puts it.
+// the guard was put and deleted again. [Guard.FenceTxn] puts it.
 func (g *Guard) Placed() bool { return g.rev != 0 }
 
 // Compare holds if no other guarded write happened since the last one known.
@@ -47,8 +47,8 @@ func (g *Guard) Get() *pb.RequestOp { return Get(g.key) }
 // before the next write.
 func (g *Guard) Foreign(resp *pb.TxnResponse) bool { return read(resp) != g.rev }
 
-// Door is the transaction that settles older writes.
-func (g *Guard) Door() *pb.TxnRequest {
+// FenceTxn is the transaction that settles older writes.
+func (g *Guard) FenceTxn() *pb.TxnRequest {
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{g.Compare()},
 		Success: []*pb.RequestOp{g.Put()},
@@ -56,12 +56,12 @@ func (g *Guard) Door() *pb.TxnRequest {
 	}
 }
 
-// DeleteDoor settles older writes without needing room in etcd: with the guard
+// DeleteFenceTxn settles older writes without needing room in etcd: with the guard
 // gone, none of them can happen either. The next guarded write has to wait for
-// [Guard.Door] then: see [Guard.Placed]. A guard that is not known to be there is
+// [Guard.FenceTxn] then: see [Guard.Placed]. A guard that is not known to be there is
 // only looked for: none is as good as a deleted one.
-func (g *Guard) DeleteDoor() *pb.TxnRequest {
-	t := g.Door()
+func (g *Guard) DeleteFenceTxn() *pb.TxnRequest {
+	t := g.FenceTxn()
 	if g.Placed() {
 		t.Success = []*pb.RequestOp{Delete(g.key)}
 	} else {
@@ -73,7 +73,7 @@ func (g *Guard) DeleteDoor() *pb.TxnRequest {
 // Committed takes the revision of a guarded write that succeeded.
 func (g *Guard) Committed(rev int64) { g.rev = rev }
 
-// Answer takes the answer to [Guard.Door] or [Guard.DeleteDoor] and tells whether
+// Answer takes the answer to [Guard.FenceTxn] or [Guard.DeleteFenceTxn] and tells whether
 // the door is closed. If it is not, the answer told the guard's present revision:
 // send the door again.
 func (g *Guard) Answer(resp *pb.TxnResponse) (closed bool) {

@@ -72,14 +72,14 @@ func TestGuardsOfInstancesThatAreGoneAreDeletedAfterAnHour(t *testing.T) {
 func TestASweptGuardLetsNoOlderWriteHappenAndIsPutAgain(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	late := guarded(&g, "late")
 	do(t, e, &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(guardKey)}})
 	resp := do(t, e, guarded(&g, "lively"))
 	if resp.Succeeded || !g.Foreign(resp) {
 		t.Fatal("an instance that lives does not notice that its guard was swept")
 	}
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	if !do(t, e, guarded(&g, "again")).Succeeded {
 		t.Error("it can't write with its guard put again")
 	}

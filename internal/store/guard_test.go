@@ -38,11 +38,11 @@ func do(t txner, e *storetest.Etcd, req *pb.TxnRequest) *pb.TxnResponse {
 	return resp
 }
 
-// closeDoor closes the door as an instance does, and returns in how many tries.
-func closeDoor(t txner, e *storetest.Etcd, g *store.Guard) (tries int) {
+// fenceWrites closes the door as an instance does, and returns in how many tries.
+func fenceWrites(t txner, e *storetest.Etcd, g *store.Guard) (tries int) {
 	t.Helper()
 	for tries = 1; tries < 10; tries++ {
-		if g.Answer(do(t, e, g.Door())) {
+		if g.Answer(do(t, e, g.FenceTxn())) {
 			return tries
 		}
 	}
@@ -60,11 +60,11 @@ func has(e *storetest.Etcd, key string) bool {
 func TestNoOlderWriteHappensAfterTheDoorWasClosed(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
-	if tries := closeDoor(t, e, &g); tries != 1 {
+	if tries := fenceWrites(t, e, &g); tries != 1 {
 		t.Errorf("the door of a new instance closed in try %d", tries)
 	}
 	late := guarded(&g, "late")
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	resp := do(t, e, late)
 	if resp.Succeeded || has(e, "late") {
 		t.Fatal("a write from before the door was closed has happened")
@@ -78,9 +78,9 @@ func TestNoOlderWriteHappensAfterTheDoorWasClosed(t *testing.T) {
 func TestADoorFindsAWriteThatHappenedUnheard(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	do(t, e, guarded(&g, "unheard")) // its answer is lost
-	if tries := closeDoor(t, e, &g); tries != 2 {
+	if tries := fenceWrites(t, e, &g); tries != 2 {
 		t.Errorf("the door closed in try %d, want the first to tell of the write", tries)
 	}
 	if !do(t, e, guarded(&g, "next")).Succeeded {
@@ -91,7 +91,7 @@ func TestADoorFindsAWriteThatHappenedUnheard(t *testing.T) {
 func TestEachWriteEndsTheOnesBefore(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	first := guarded(&g, "first")
 	second := do(t, e, guarded(&g, "second"))
 	g.Committed(second.Header.Revision)
@@ -106,10 +106,10 @@ func TestEachWriteEndsTheOnesBefore(t *testing.T) {
 func TestAnInstanceFindsTheGuardOfItsEarlierLife(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	before := store.NewGuard(guardKey)
-	closeDoor(t, e, &before)
+	fenceWrites(t, e, &before)
 	late := guarded(&before, "late")
 	now := store.NewGuard(guardKey)
-	if tries := closeDoor(t, e, &now); tries != 2 {
+	if tries := fenceWrites(t, e, &now); tries != 2 {
 		t.Errorf("the door closed in try %d, want the first to find the guard", tries)
 	}
 	if do(t, e, late).Succeeded {
@@ -120,7 +120,7 @@ func TestAnInstanceFindsTheGuardOfItsEarlierLife(t *testing.T) {
 func TestAGuardThatSomebodyElseTookIsForeign(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	other := guarded(&g, "a")
 	other.Compare = append(other.Compare, store.Present("missing"))
 	if resp := do(t, e, other); resp.Succeeded || g.Foreign(resp) {
@@ -130,7 +130,7 @@ func TestAGuardThatSomebodyElseTookIsForeign(t *testing.T) {
 	if resp := do(t, e, guarded(&g, "b")); resp.Succeeded || !g.Foreign(resp) {
 		t.Errorf("the guard is gone, and does not count as foreign: %v", resp)
 	}
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	if resp := do(t, e, guarded(&g, "c")); !resp.Succeeded {
 		t.Error("the write after the door was closed again has not happened")
 	}
@@ -140,20 +140,20 @@ func TestTheDoorOfAFullEtcdIsClosedByADelete(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
 	e.SetSpace(storetest.SpaceFull)
-	if !g.Answer(do(t, e, g.DeleteDoor())) || g.Placed() {
+	if !g.Answer(do(t, e, g.DeleteFenceTxn())) || g.Placed() {
 		t.Fatal("the door of an instance without a guard is open, or has put one")
 	}
 	e.SetSpace(storetest.SpaceFree)
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	if !g.Placed() {
 		t.Error("a door that was closed has put no guard")
 	}
 	late := guarded(&g, "late")
 	e.SetSpace(storetest.SpaceFull)
-	if _, err := e.Txn(g.Door()); !errors.Is(err, store.ErrNoSpace) {
+	if _, err := e.Txn(g.FenceTxn()); !errors.Is(err, store.ErrNoSpace) {
 		t.Fatalf("a full etcd takes a put: %v", err)
 	}
-	if !g.Answer(do(t, e, g.DeleteDoor())) {
+	if !g.Answer(do(t, e, g.DeleteFenceTxn())) {
 		t.Fatal("the door is open")
 	}
 	if has(e, guardKey) {
@@ -163,7 +163,7 @@ func TestTheDoorOfAFullEtcdIsClosedByADelete(t *testing.T) {
 	if do(t, e, late).Succeeded {
 		t.Error("a write from before the door was closed has happened")
 	}
-	closeDoor(t, e, &g)
+	fenceWrites(t, e, &g)
 	if !do(t, e, guarded(&g, "now")).Succeeded {
 		t.Error("a write from after the door was closed has not happened")
 	}
@@ -171,9 +171,9 @@ func TestTheDoorOfAFullEtcdIsClosedByADelete(t *testing.T) {
 
 // flight is a write under way, and whether a door was closed behind it.
 type flight struct {
-	what    string
-	txn     *pb.TxnRequest
-	settled bool
+	what     string
+	txn      *pb.TxnRequest
+	resolved bool
 }
 
 // TestNoInterleavingLetsASettledWriteHappen draws lives of an instance on an
@@ -189,15 +189,15 @@ func TestNoInterleavingLetsASettledWriteHappen(t *testing.T) {
 		var n int
 		arrive := func(f *flight) (*pb.TxnResponse, error) {
 			resp, err := e.Txn(f.txn)
-			if err == nil && resp.Succeeded && f.settled {
+			if err == nil && resp.Succeeded && f.resolved {
 				t.Fatalf("%s has happened after it was settled", f.what)
 			}
 			return resp, err
 		}
 		settle := func() {
-			door := g.Door()
+			door := g.FenceTxn()
 			if full {
-				door = g.DeleteDoor()
+				door = g.DeleteFenceTxn()
 			}
 			if rapid.IntRange(0, 3).Draw(t, "door is lost") == 0 {
 				flights = append(flights, &flight{what: "door", txn: door})
@@ -207,7 +207,7 @@ func TestNoInterleavingLetsASettledWriteHappen(t *testing.T) {
 				open = false
 				for _, f := range flights {
 					// A door of ours that comes late closes nothing, and does no harm.
-					f.settled = f.what != "door"
+					f.resolved = f.what != "door"
 				}
 			}
 		}

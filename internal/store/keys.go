@@ -36,30 +36,30 @@ func (k Keys) Slots(pool string) string { return k.pools + pool + "/slots/" }
 
 // Group is the prefix of the slot keys of one slot group.
 func (k Keys) Group(pool string, group int) string {
-	var room [keyRoom]byte
+	var room [keyBuffer]byte
 	return string(k.appendGroup(room[:0], pool, group))
 }
 
 // Slot is the key of one slot.
 func (k Keys) Slot(pool string, group, index int) string {
-	var room [keyRoom]byte
+	var room [keyBuffer]byte
 	return string(appendPadded(k.appendGroup(room[:0], pool, group), index, 5))
 }
 
-// keyRoom is enough for the usual slot key to be spelled on the stack; a longer
+// keyBuffer is enough for the usual slot key to be spelled on the stack; a longer
 // one takes its room elsewhere.
-const keyRoom = 128
+const keyBuffer = 128
 
 func (k Keys) appendGroup(b []byte, pool string, group int) []byte {
 	b = append(append(append(b, k.pools...), pool...), "/slots/"...)
 	return append(appendPadded(b, group, 2), '/')
 }
 
-// Line is the prefix of a pool's waiters.
-func (k Keys) Line(pool string) string { return k.pools + pool + "/line/" }
+// Waiters is the prefix of a pool's waiters.
+func (k Keys) Waiters(pool string) string { return k.pools + pool + "/waiters/" }
 
 // Waiter is the key of one waiter in a pool's line.
-func (k Keys) Waiter(pool, order string) string { return k.Line(pool) + order }
+func (k Keys) Waiter(pool, order string) string { return k.Waiters(pool) + order }
 
 // Hosts is the prefix of the presence keys of all instances.
 func (k Keys) Hosts() string { return k.prefix + "hosts/" }
@@ -174,11 +174,11 @@ func (k Keys) Logs(run string) string { return k.prefix + "logs/" + run + "/" }
 // Log is the key of the output of one step instance.
 func (k Keys) Log(id StepID) string { return k.prefix + "logs/" + id.String() }
 
-// Looks is the prefix of the marks of step instances whose output somebody looks at.
-func (k Keys) Looks() string { return k.prefix + "looks/" }
+// Followers is the prefix of the marks of step instances whose output somebody looks at.
+func (k Keys) Followers() string { return k.prefix + "followers/" }
 
-// Look is the mark of one step instance, on a lease as short as the look.
-func (k Keys) Look(id StepID) string { return k.Looks() + id.String() }
+// Follower is the mark of one step instance, on a lease as short as the look.
+func (k Keys) Follower(id StepID) string { return k.Followers() + id.String() }
 
 // EventsAll is the prefix of the events of all runs.
 func (k Keys) EventsAll() string { return k.prefix + "events/" }
@@ -204,8 +204,8 @@ func (k Keys) Sources() string { return k.prefix + "sources/" }
 // Source is the prefix of what is known of one source.
 func (k Keys) Source(name string) string { return k.Sources() + name + "/" }
 
-// SourceLook is the key of the last look of a source.
-func (k Keys) SourceLook(name string) string { return k.Source(name) + "look" }
+// SourcePoll is the key of the last look of a source.
+func (k Keys) SourcePoll(name string) string { return k.Source(name) + "poll" }
 
 // SourceLive is the prefix of who stands to run a source, and of what wakes it: one
 // watch sees both.
@@ -223,11 +223,11 @@ func (k Keys) SourceCandidate(name string, id LeaseID) string {
 	return k.SourceCandidates(name) + strconv.FormatUint(uint64(id), 16)
 }
 
-// Seen is the prefix of the marks of the items of a source that were submitted.
-func (k Keys) Seen(source string) string { return k.Source(source) + "seen/" }
+// DedupRecords is the prefix of the marks of the items of a source that were submitted.
+func (k Keys) DedupRecords(source string) string { return k.Source(source) + "dedup/" }
 
-// SeenItem is the mark of one item.
-func (k Keys) SeenItem(source, id string) string { return k.Seen(source) + id }
+// DedupRecord is the mark of one item.
+func (k Keys) DedupRecord(source, id string) string { return k.DedupRecords(source) + id }
 
 // Workers is the prefix of the modes that operators want workers to have.
 func (k Keys) Workers() string { return k.prefix + "workers/" }
@@ -273,7 +273,7 @@ func (k Keys) ParsePoolKey(key string) (PoolKey, error) {
 	case pool == "":
 	case kind == "spec" && !more:
 		return PoolKey{Kind: SpecKey, Pool: pool}, nil
-	case kind == "line" && rest != "" && !strings.Contains(rest, "/"):
+	case kind == "waiters" && rest != "" && !strings.Contains(rest, "/"):
 		return PoolKey{Kind: WaiterKey, Pool: pool, Order: rest}, nil
 	case kind == "slots":
 		g, i, _ := strings.Cut(rest, "/")

@@ -58,19 +58,19 @@ func TestKeysHangUnderTheirPrefixes(t *testing.T) {
 		{k.Slot("db", 1, 2), "/b/pools/db/slots/01/00002"},
 		{k.Group("db", 1), "/b/pools/db/slots/01/"},
 		{k.Spec("db"), "/b/pools/db/spec"},
-		{k.Waiter("db", "o"), "/b/pools/db/line/o"},
+		{k.Waiter("db", "o"), "/b/pools/db/waiters/o"},
 		{k.Presence("h", "i"), k.Hosts() + "h/i"},
 		{k.Lease("h", 0x1f), k.Leases("h") + "1f"},
 		{k.Lease("h", -1), k.Leases("h") + "ffffffffffffffff"},
 		{k.Guard("h", "i"), k.Guards("h") + "i"},
 		{k.Revocation("h", "c"), k.Revocations("h") + "c"},
-		{k.SourceLook("s"), k.Source("s") + "look"},
+		{k.SourcePoll("s"), k.Source("s") + "poll"},
 		{k.SourceWake("s"), k.SourceLive("s") + "wake"},
 		{k.SourceCandidate("s", 0x1f), k.SourceLive("s") + "candidates/1f"},
-		{k.SeenItem("s", "i"), k.Seen("s") + "i"},
-		{k.SeenItem("s", "i"), k.Sources() + "s/seen/i"},
+		{k.DedupRecord("s", "i"), k.DedupRecords("s") + "i"},
+		{k.DedupRecord("s", "i"), k.Sources() + "s/dedup/i"},
 		{k.Action("01H"), k.Actions() + "01H"},
-		{k.Look(store.StepID{Run: "r", Step: "s", Index: 3}), k.Looks() + "r/s/000003"},
+		{k.Follower(store.StepID{Run: "r", Step: "s", Index: 3}), k.Followers() + "r/s/000003"},
 		{k.Prefix(), "/b/"},
 	} {
 		if pair[0] != pair[1] {
@@ -87,7 +87,7 @@ func TestPrefixesOfTwoPoolsShareNoKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := drawKeys(t)
 		a, b := drawPool(t), drawPool(t)
-		if a != b && (strings.HasPrefix(keys.Slots(a), keys.Slots(b)) || strings.HasPrefix(keys.Line(a), keys.Line(b))) {
+		if a != b && (strings.HasPrefix(keys.Slots(a), keys.Slots(b)) || strings.HasPrefix(keys.Waiters(a), keys.Waiters(b))) {
 			t.Fatalf("the keys of %q are among those of %q", a, b)
 		}
 	})
@@ -104,9 +104,9 @@ func TestKeysThatBerthDoesNotSpellAreRefusedByName(t *testing.T) {
 		"an unknown kind":        "/b/pools/db/limits",
 		"something behind spec":  "/b/pools/db/spec/x",
 		"a slash behind spec":    "/b/pools/db/spec/",
-		"no waiter":              "/b/pools/db/line/",
+		"no waiter":              "/b/pools/db/waiters/",
 		"no waiter, no slash":    "/b/pools/db/line",
-		"a path in a waiter":     "/b/pools/db/line/a/b",
+		"a path in a waiter":     "/b/pools/db/waiters/a/b",
 		"no group":               "/b/pools/db/slots/",
 		"a group without index":  "/b/pools/db/slots/01",
 		"an empty index":         "/b/pools/db/slots/01/",
@@ -131,7 +131,7 @@ func TestKeysThatBerthDoesNotSpellAreRefusedByName(t *testing.T) {
 }
 
 func FuzzParsePoolKey(f *testing.F) {
-	for _, s := range []string{"db/spec", "db/spec/", "db/slots/01/00002", "db/slots/1/2", "db/line/1000-0000000000000007-c"} {
+	for _, s := range []string{"db/spec", "db/spec/", "db/slots/01/00002", "db/slots/1/2", "db/waiters/1000-0000000000000007-c"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, rest string) {

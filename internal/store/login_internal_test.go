@@ -49,7 +49,7 @@ func TestALoginThatFailsIsRepeatedMoreAndMoreRarely(t *testing.T) {
 		})
 		defer l.end()
 		for range 6000 {
-			if _, err := l.get(t.Context()); !errors.Is(err, ErrNoLogin) || !errors.Is(err, away) || InDoubt(err) {
+			if _, err := l.get(t.Context()); !errors.Is(err, ErrNoLogin) || !errors.Is(err, away) || OutcomeUnknown(err) {
 				t.Fatalf("it ended with %v", err)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -76,7 +76,7 @@ func TestALoginGoesOnWithoutTheRequestThatItWasFor(t *testing.T) {
 		defer l.end()
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			if _, err := l.get(ctx); !errors.Is(err, ErrNoLogin) || !errors.Is(err, ErrUnavailable) || InDoubt(err) {
+			if _, err := l.get(ctx); !errors.Is(err, ErrNoLogin) || !errors.Is(err, ErrUnavailable) || OutcomeUnknown(err) {
 				t.Errorf("after two seconds: %v", err)
 			}
 			cancel()

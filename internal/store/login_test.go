@@ -335,8 +335,8 @@ func TestAWrongPasswordIsToldAtOnce(t *testing.T) {
 	c := newClient(t, store.Config{Endpoints: all, Username: "berth", Password: "guessed"})
 	mustSay(t, c.Probe(long(t), "/b/"), store.ErrDenied, "authentication failed", h.members[0].address)
 	for range 50 {
-		if err := ask(long(t), c); !errors.Is(err, store.ErrDenied) || store.InDoubt(err) {
-			t.Fatalf("in doubt: %t: %v", store.InDoubt(err), err)
+		if err := ask(long(t), c); !errors.Is(err, store.ErrDenied) || store.OutcomeUnknown(err) {
+			t.Fatalf("in doubt: %t: %v", store.OutcomeUnknown(err), err)
 		}
 	}
 	if logins, _ := h.logins(); logins > 3 {

@@ -141,7 +141,7 @@ func TestAnEtcdWithUsersRefusesStrangers(t *testing.T) {
 				err = c.Probe(long(t), "/berth/")
 			}
 			mustSay(t, err, store.ErrDenied, tc.says, srv.Endpoint())
-			if store.InDoubt(err) {
+			if store.OutcomeUnknown(err) {
 				t.Error("it is in doubt")
 			}
 		})
@@ -160,7 +160,7 @@ func TestAnEtcdWithUsersRefusesStrangers(t *testing.T) {
 	if _, err := c.Renew(long(t), id); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Txn(long(t), putReq("/elsewhere", "", 0)); !errors.Is(err, store.ErrDenied) || store.InDoubt(err) {
+	if _, err := c.Txn(long(t), putReq("/elsewhere", "", 0)); !errors.Is(err, store.ErrDenied) || store.OutcomeUnknown(err) {
 		t.Errorf("a write beside its prefix: %v", err)
 	}
 }

@@ -360,7 +360,7 @@ func (o *Orphans) judge(id string, c boundClaim, why string) (gone bool) {
 	now, w := o.clock.Now(), lease.NewWindow(c.valid.Sent, c.valid.TTL)
 	claim := fmt.Sprintf("%s %d", id, c.fence)
 	sig := syscall.SIGKILL
-	if w.Trusted(now) {
+	if w.Valid(now) {
 		sig = syscall.SIGTERM
 	}
 	if now < w.StopAt() {

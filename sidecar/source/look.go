@@ -53,7 +53,7 @@ func (t *term) look(ctx context.Context, wished int64) error {
 	if !l.worthTelling(t.told) {
 		return err
 	}
-	if _, told := t.commit(ctx, "the look could not be noted", store.Put(t.cfg.Keys.SourceLook(t.cfg.Spec.Name), l.encode(), 0)); told != nil {
+	if _, told := t.commit(ctx, "the look could not be noted", store.Put(t.cfg.Keys.SourcePoll(t.cfg.Spec.Name), l.encode(), 0)); told != nil {
 		if err == nil { // or it is told of already
 			t.cfg.Logger.Debug("what the look came to can't be shown", "error", told)
 		}

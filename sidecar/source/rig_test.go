@@ -216,8 +216,8 @@ func (r *rig) txn(ops ...*pb.RequestOp) {
 // marked are the ids that are marked.
 func (r *rig) marked() (all []string) {
 	r.root.Do(func(e *storetest.Etcd) {
-		for kv := range e.All(r.keys.Seen(r.specs.Name)) {
-			all = append(all, strings.TrimPrefix(string(kv.Key), r.keys.Seen(r.specs.Name)))
+		for kv := range e.All(r.keys.DedupRecords(r.specs.Name)) {
+			all = append(all, strings.TrimPrefix(string(kv.Key), r.keys.DedupRecords(r.specs.Name)))
 		}
 	})
 	return all

@@ -283,7 +283,7 @@ func TestASubmissionThatWasNotMarked(t *testing.T) {
 		r.lists("a\nb", nil)
 		s := r.source("x")
 		s.stop()
-		r.txn(store.DeleteAll(r.keys.Seen("inbox")))
+		r.txn(store.DeleteAll(r.keys.DedupRecords("inbox")))
 		r.specs.Run.Priority = 7
 		r.source("y")
 		r.wantRuns("inbox.a", "inbox.b")
@@ -335,11 +335,11 @@ func TestFaultsMakeNoSecondRun(t *testing.T) {
 // Marks that can't be read are not guessed.
 func TestAMarkThatCantBeRead(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
-		r.txn(store.Put(r.keys.SeenItem("inbox", "a"), []byte(`{"v":9}`), 0))
+		r.txn(store.Put(r.keys.DedupRecord("inbox", "a"), []byte(`{"v":9}`), 0))
 		r.lists("a\nb", nil)
 		r.source("x")
 		r.wantRuns()
-		if l := r.last(); !strings.Contains(l.Error, "/b/sources/inbox/seen/a") {
+		if l := r.last(); !strings.Contains(l.Error, "/b/sources/inbox/dedup/a") {
 			t.Errorf("%+v", l)
 		}
 	})

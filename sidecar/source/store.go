@@ -78,7 +78,7 @@ func (s Store) Get(ctx context.Context, name string) (Overview, error) {
 		}
 	}
 	slices.SortFunc(o.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Term, b.Term) })
-	look, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.SourceLook(name))})
+	look, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.SourcePoll(name))})
 	if err != nil {
 		return o, store.Problem(what, err)
 	}
@@ -90,7 +90,7 @@ func (s Store) Get(ctx context.Context, name string) (Overview, error) {
 		}
 		o.Last = &l
 	}
-	seen := s.Keys.Seen(name)
+	seen := s.Keys.DedupRecords(name)
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(seen), RangeEnd: store.RangeEnd(seen), CountOnly: true})
 	if err != nil {
 		return o, store.Problem(what, err)
@@ -147,7 +147,7 @@ func (s Store) somebody(name string) *pb.Compare {
 // Await waits for a look that had heard of a wish when it began.
 func (s Store) Await(ctx context.Context, name string, wish int64) (Look, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	key := s.Keys.SourceLook(name)
+	key := s.Keys.SourcePoll(name)
 	feed := store.NewFeed(s.Backend, key, hclog.NewNullLogger(), func() {})
 	done := make(chan struct{})
 	go func() {

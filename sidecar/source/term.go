@@ -97,7 +97,7 @@ func (t *term) remember(ctx context.Context) error {
 	}
 	const what = "what the source has seen could not be read"
 	name := t.cfg.Spec.Name
-	seen, err := store.ReadAll(ctx, t.cfg.Backend, t.cfg.Keys.Seen(name))
+	seen, err := store.ReadAll(ctx, t.cfg.Backend, t.cfg.Keys.DedupRecords(name))
 	if err != nil {
 		return store.Problem(what, err)
 	}
@@ -108,7 +108,7 @@ func (t *term) remember(ctx context.Context) error {
 		if err != nil {
 			return store.Problem(what, err) // to guess would be to submit again, or never
 		}
-		found[strings.TrimPrefix(key, t.cfg.Keys.Seen(name))] = m
+		found[strings.TrimPrefix(key, t.cfg.Keys.DedupRecords(name))] = m
 	}
 	o, err := Store{t.cfg.Backend, t.cfg.Keys}.Get(ctx, name)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *term) write(ctx context.Context, changed marks) error {
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(changed)), markBatch) {
 		var ops []*pb.RequestOp
 		for _, id := range ids {
-			ops = append(ops, store.Put(t.cfg.Keys.SeenItem(t.cfg.Spec.Name, id), changed[id].encode(), 0))
+			ops = append(ops, store.Put(t.cfg.Keys.DedupRecord(t.cfg.Spec.Name, id), changed[id].encode(), 0))
 		}
 		if _, err := t.commit(ctx, "what was seen could not be noted", ops...); err != nil {
 			return err
@@ -161,7 +161,7 @@ func (t *term) forget(ctx context.Context, ids []string) error {
 		for _, id := range some {
 			ops = append(ops, store.Nest(&pb.TxnRequest{
 				Compare: []*pb.Compare{store.CreateEquals(t.cfg.Keys.Run(t.cfg.Spec.RunID(id)), 0)},
-				Success: []*pb.RequestOp{store.Delete(t.cfg.Keys.SeenItem(t.cfg.Spec.Name, id))},
+				Success: []*pb.RequestOp{store.Delete(t.cfg.Keys.DedupRecord(t.cfg.Spec.Name, id))},
 			}))
 		}
 		came, err := t.commit(ctx, "what was seen could not be forgotten", ops...)

@@ -168,7 +168,7 @@ func askBack(ctx context.Context, s *Session, id string, fence int64) (string, e
 	}
 	host := w.Fenced(fence).Host
 	pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
-	if err := pools.AskBack(ctx, host, id, fence); err != nil {
+	if err := pools.RequestRevocation(ctx, host, id, fence); err != nil {
 		return "", err
 	}
 	if untilGone(ctx, s, id, fence) {

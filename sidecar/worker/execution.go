@@ -296,7 +296,7 @@ func (e *execution) way() step.Way {
 	}
 	return func(ctx context.Context, x store.Extra) (int64, error) {
 		rev, err := claim.ReleaseWith(ctx, x, e.seat, free)
-		if errors.Is(err, pool.ErrApart) || problem.CodeOf(err) == problem.Stopping {
+		if errors.Is(err, pool.ErrNotCombined) || problem.CodeOf(err) == problem.Stopping {
 			return group(ctx, x)
 		}
 		return rev, err

@@ -62,8 +62,8 @@ func TestAnInstanceThatSeveralWorkersWaitForIsOneWaiter(t *testing.T) {
 	})
 	for n, w := range crews {
 		why, err := w.client.Why(t.Context(), fmt.Sprint("behind-", n))
-		if err != nil || why.Reason.Position < 16 || why.Reason.Line != 18 {
-			t.Errorf("a claim behind 15 instances is told position %d of %d (%v)", why.Reason.Position, why.Reason.Line, err)
+		if err != nil || why.Reason.Position < 16 || why.Reason.Waiting != 18 {
+			t.Errorf("a claim behind 15 instances is told position %d of %d (%v)", why.Reason.Position, why.Reason.Waiting, err)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (w *Worker) looked(m store.FeedMessage) {
 	}
 	for _, ev := range m.Events {
 		if ev.Type == mvccpb.Event_DELETE {
-			if id, err := store.ParseStepID(strings.TrimPrefix(string(ev.Kv.Key), w.looks.keys.Looks())); err == nil {
+			if id, err := store.ParseStepID(strings.TrimPrefix(string(ev.Kv.Key), w.looks.keys.Followers())); err == nil {
 				delete(w.looks.at, id)
 			}
 			continue
@@ -62,7 +62,7 @@ func (w *Worker) looked(m store.FeedMessage) {
 
 // addLook takes one look.
 func (w *Worker) addLook(kv *mvccpb.KeyValue) {
-	id, err := store.ParseStepID(strings.TrimPrefix(string(kv.Key), w.looks.keys.Looks()))
+	id, err := store.ParseStepID(strings.TrimPrefix(string(kv.Key), w.looks.keys.Followers()))
 	fresh := false
 	if err == nil {
 		fresh, err = step.DecodeLook(kv)

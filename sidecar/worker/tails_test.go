@@ -323,7 +323,7 @@ func TestALookThatCantBeReadIsNone(t *testing.T) {
 	y.submit("r", fan("m", 1, 0))
 	s.runs(t, "r/m/000000")
 	s.writes(t, "r/m/000000", "one\n")
-	for key, value := range map[string]string{y.runs.Keys.Looks() + "r": "{}", y.runs.Keys.Look(idOf(t, "r/m/000000")): "?"} {
+	for key, value := range map[string]string{y.runs.Keys.Followers() + "r": "{}", y.runs.Keys.Follower(idOf(t, "r/m/000000")): "?"} {
 		if _, err := store.Commit(t.Context(), y.runs.Backend, nil, store.Put(key, []byte(value), 0)); err != nil {
 			t.Fatal(err)
 		}

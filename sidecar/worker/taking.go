@@ -231,7 +231,7 @@ func (w *Worker) takePlain(ctx context.Context, p *step.Published, seat *pool.Pl
 	t, err := w.steps.Take(context.WithoutCancel(ctx), p, w.by, room.Lease())
 	if t == nil {
 		w.tell(func() {
-			if !notTaken(err) && store.InDoubt(err) {
+			if !notTaken(err) && store.OutcomeUnknown(err) {
 				w.doubts = append(w.doubts, &doubt{p: p, dir: dir, room: room, seat: seat})
 				seat = nil
 			} else {

@@ -142,7 +142,7 @@ func New(cfg Config) *Worker {
 	}
 	w.canceled.feed = feed(keys.CanceledAll())
 	w.peers.feed = feed(keys.Hosts())
-	w.looks.feed = feed(keys.Looks())
+	w.looks.feed = feed(keys.Followers())
 	key := keys.Worker(w.by.Host, w.by.Instance)
 	w.mode = &mode{key: key, feed: feed(key)}
 	w.outputs = newOutputs(cfg.OutputDir, cfg.KeepOutput, w.log)

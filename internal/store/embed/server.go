@@ -183,7 +183,7 @@ func (s *Server) stop(handOver bool) error {
 // that may be gone, and for a member that never came up.
 func (s *Server) shutDown(handOver bool) {
 	if handOver {
-		s.handOver()
+		s.pass()
 	}
 	if s.grpc != nil {
 		s.grpc.Stop()
@@ -192,9 +192,9 @@ func (s *Server) shutDown(handOver bool) {
 	s.etcd.Close()
 }
 
-// handOver lets another member lead, if there is one that can and this one
+// pass lets another member lead, if there is one that can and this one
 // does. Within two election times such a member has taken over.
-func (s *Server) handOver() {
+func (s *Server) pass() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

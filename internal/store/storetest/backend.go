@@ -93,7 +93,7 @@ func (b *Backend) Restore(e *Etcd) {
 			w.follower = e.Follow(string(w.follower.prefix), w.follower.next)
 		}
 	}
-	h.etcd, h.told, h.clock = e, e.Revision(), time.Now()
+	h.etcd, h.notified, h.clock = e, e.Revision(), time.Now()
 	for c := range h.clients {
 		c.wake()
 	}

@@ -161,7 +161,7 @@ func (p *pair) sameHistory(t *rapid.T) {
 // same compares two answers, except for who gave them.
 func same(t tester, what string, got, want any, err, wantErr error) {
 	t.Helper()
-	if class(err) != class(wantErr) || store.InDoubt(err) != store.InDoubt(wantErr) {
+	if class(err) != class(wantErr) || store.OutcomeUnknown(err) != store.OutcomeUnknown(wantErr) {
 		t.Fatalf("%s: error %q, etcd says %q", what, err, wantErr)
 	}
 	if err != nil {

@@ -49,7 +49,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 				b.Inject(each(c.fault))
 				begin, req := time.Now(), always(put("a"))
 				_, err := b.Txn(impatient(t), req)
-				if !errors.Is(err, c.want) || store.InDoubt(err) != (c.want != nil) {
+				if !errors.Is(err, c.want) || store.OutcomeUnknown(err) != (c.want != nil) {
 					t.Errorf("error %v, want %v", err, c.want)
 				}
 				if took := time.Since(begin); took != c.after {

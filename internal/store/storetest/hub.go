@@ -10,22 +10,22 @@ type hub struct {
 	manual bool // time passes by hand
 
 	// mu guards all below, the etcd, and what the clients say it guards.
-	mu      sync.Mutex
-	etcd    *Etcd
-	clients map[*Backend]struct{}
-	told    int64     // the revision up to which watches were woken
-	clock   time.Time // up to when the etcd's time has passed
-	timer   *time.Timer
-	armed   time.Time // when timer fires
+	mu       sync.Mutex
+	etcd     *Etcd
+	clients  map[*Backend]struct{}
+	notified int64     // the revision up to which watches were woken
+	clock    time.Time // up to when the etcd's time has passed
+	timer    *time.Timer
+	armed    time.Time // when timer fires
 }
 
 func newHub(e *Etcd, manual bool) *hub {
 	return &hub{
-		manual:  manual,
-		etcd:    e,
-		clients: make(map[*Backend]struct{}),
-		told:    e.Revision(),
-		clock:   time.Now(),
+		manual:   manual,
+		etcd:     e,
+		clients:  make(map[*Backend]struct{}),
+		notified: e.Revision(),
+		clock:    time.Now(),
 	}
 }
 
@@ -56,10 +56,10 @@ func (h *hub) do(f func(*Etcd)) {
 	h.pass()
 	f(h.etcd)
 	h.arm()
-	if h.told == h.etcd.Revision() {
+	if h.notified == h.etcd.Revision() {
 		return
 	}
-	h.told = h.etcd.Revision()
+	h.notified = h.etcd.Revision()
 	for b := range h.clients {
 		b.wake()
 	}

@@ -43,7 +43,7 @@ func TestAFillingStoreCarriesOutWhatItRefuses(t *testing.T) {
 	e := New(Options{})
 	e.SetSpace(SpaceFilling)
 	_, err := e.Txn(always(put("a")))
-	if !errors.Is(err, store.ErrNoSpace) || !store.InDoubt(err) {
+	if !errors.Is(err, store.ErrNoSpace) || !store.OutcomeUnknown(err) {
 		t.Errorf("put: %v", err)
 	}
 	if got := toldKVs(e.keys, 0); got != "a=v/c2/m2/v1" {

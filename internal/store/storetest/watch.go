@@ -17,7 +17,7 @@ type watch struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	messages chan store.WatchMessage
-	look     chan struct{} // coalesces: something changed
+	poll     chan struct{} // coalesces: something changed
 
 	// Guarded by the hub's mu.
 	follower *Follower
@@ -33,7 +33,7 @@ func (b *Backend) Watch(ctx context.Context, prefix string, from int64) store.Wa
 		ctx:      ctx,
 		cancel:   cancel,
 		messages: make(chan store.WatchMessage),
-		look:     make(chan struct{}, 1),
+		poll:     make(chan struct{}, 1),
 	}
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
@@ -79,7 +79,7 @@ func (w *watch) run() {
 				return
 			}
 			next = delivery{}
-		case <-w.look:
+		case <-w.poll:
 		case <-w.ctx.Done():
 			return
 		}
@@ -128,7 +128,7 @@ func (w *watch) end() {
 // wake never blocks.
 func (w *watch) wake() {
 	select {
-	case w.look <- struct{}{}:
+	case w.poll <- struct{}{}:
 	default:
 	}
 }

@@ -22,12 +22,12 @@ func TestARevokedClaimThatPartsAndStaysIsFreed(t *testing.T) {
 	r.pool("db", 1)
 	c := h.ask("a", 1).got()
 	next := h.ask("b", 1)
-	h.askBack("a", c.Fence)
+	h.requestRevocation("a", c.Fence)
 	wantRevoked(t, c)
-	reply := make(chan parted, 1)
-	h.part(c, &parting{extra: never(), reply: reply}, r.now)
+	reply := make(chan combinedResult, 1)
+	h.releaseCombined(c, &combinedRelease{extra: never(), reply: reply}, r.now)
 	h.core.tick(r.now) // while the batch is under way, or etcd is slow
-	r.settle()
+	r.resolve()
 	if p := <-reply; p.err != store.ErrChanged {
 		t.Fatal(p.err)
 	}
@@ -50,9 +50,9 @@ func TestALostClaimThatStaysIsLostOnce(t *testing.T) {
 	s := make(chan Event, 64)
 	h.broker.add(&subscriber{events: s})
 	h.leaseLost(h.leases[DefaultLeaseDuration], errStopped, r.now)
-	reply := make(chan parted, 1)
-	h.part(c, &parting{extra: never(), reply: reply}, r.now)
-	r.settle()
+	reply := make(chan combinedResult, 1)
+	h.releaseCombined(c, &combinedRelease{extra: never(), reply: reply}, r.now)
+	r.resolve()
 	<-reply
 	for len(s) > 0 {
 		if ev := <-s; ev.Type == ClaimEnded {
@@ -139,7 +139,9 @@ func TestTheRoomOfAClaimThatPartsIsGivenBackOnce(t *testing.T) {
 		}},
 		"released meanwhile": {x: never(), also: func(h *rigHost, c *Claim) { h.release(c, make(chan error, 1)) }},
 		"resync meanwhile":   {x: always, also: func(h *rigHost, c *Claim) { h.resync() }},
-		"parts twice":        {x: never(), also: func(h *rigHost, c *Claim) { h.part(c, &parting{extra: always, reply: make(chan parted, 1)}, h.r.now) }},
+		"parts twice": {x: never(), also: func(h *rigHost, c *Claim) {
+			h.releaseCombined(c, &combinedRelease{extra: always, reply: make(chan combinedResult, 1)}, h.r.now)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, shape := range []int{0, 4} {
@@ -151,20 +153,20 @@ func TestTheRoomOfAClaimThatPartsIsGivenBackOnce(t *testing.T) {
 				cl := h.ask("a", 1).got()
 				next := h.ask("b", 2)
 				h.nested = shape
-				reply := make(chan parted, 1)
+				reply := make(chan combinedResult, 1)
 				if c.refuse != nil {
 					h.refuse = c.refuse(r)
 				}
-				h.part(cl, &parting{extra: c.x, reply: reply}, r.now)
+				h.releaseCombined(cl, &combinedRelease{extra: c.x, reply: reply}, r.now)
 				if c.also != nil {
 					c.also(h, cl)
 				}
-				r.settle()
+				r.resolve()
 				r.pass(20 * time.Second)
 				p := <-reply
 				t.Log(shape, p.revision, p.err, r.used())
 				h.release(cl, make(chan error, 1))
-				r.settle()
+				r.resolve()
 				r.pass(20 * time.Second)
 				if cl.Context().Err() == nil {
 					t.Error("it has not ended")
@@ -189,9 +191,9 @@ func TestAClaimThatStaysIsNoLostRace(t *testing.T) {
 	cl := h.ask("a", 1).got()
 	h.ask("b", 2).waits()
 	for range exclusiveAfter {
-		reply := make(chan parted, 1)
-		h.part(cl, &parting{extra: never(), reply: reply}, r.now)
-		r.settle()
+		reply := make(chan combinedResult, 1)
+		h.releaseCombined(cl, &combinedRelease{extra: never(), reply: reply}, r.now)
+		r.resolve()
 		if p := <-reply; p.err != store.ErrChanged {
 			t.Fatal(p.err)
 		}

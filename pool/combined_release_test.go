@@ -16,18 +16,18 @@ import (
 	"github.com/berthhq/berth/internal/store/storetest"
 )
 
-// farewell is the wish of a host of a [world] to give a claim back with something else.
-type farewell struct {
+// combinedWish is the wish of a host of a [world] to give a claim back with something else.
+type combinedWish struct {
 	from  *simHost
 	life  int
 	id    string // of the claim
 	key   string // that is written with it
-	reply chan parted
+	reply chan combinedResult
 }
 
-// farewells are those of a world, and what was written of them.
-type farewells struct {
-	open  []*farewell
+// combinedWishes are those of a world, and what was written of them.
+type combinedWishes struct {
+	open  []*combinedWish
 	claim map[string]string // by key
 	at    map[string]int64  // the revision, by key
 	n     int
@@ -37,8 +37,8 @@ const partedPrefix = "/b/parted/"
 
 // part has a host give a claim back together with something else.
 func (w *world) part(h *simHost, id string) {
-	w.parts.n++
-	f := &farewell{h, h.life, id, fmt.Sprintf("%s%d", partedPrefix, w.parts.n), make(chan parted, 1)}
+	w.combined.n++
+	f := &combinedWish{h, h.life, id, fmt.Sprintf("%s%d", partedPrefix, w.combined.n), make(chan combinedResult, 1)}
 	x := store.Extra{Then: []*pb.RequestOp{store.Put(f.key, []byte(id), 0)}}
 	switch w.rnd.IntN(8) {
 	case 0:
@@ -48,14 +48,14 @@ func (w *world) part(h *simHost, id string) {
 	case 2:
 		x.Then = append(x.Then, store.Put("/b/beside/"+id, []byte("x"), goneLease))
 	}
-	w.parts.open = append(w.parts.open, f)
-	w.parts.claim[f.key] = id
+	w.combined.open = append(w.combined.open, f)
+	w.combined.claim[f.key] = id
 	w.free[id] = true
 	var place *Place
 	if e := h.core.entries[id]; e != nil {
 		place = e.req.Place // a request that was repeated has others, which count for nothing
 	}
-	h.core.part(h.has[id], &parting{extra: x, place: place, reply: f.reply}, w.now)
+	h.core.releaseCombined(h.has[id], &combinedRelease{extra: x, place: place, reply: f.reply}, w.now)
 	w.logf("%s gives back %s with %s", h.name, id, f.key)
 }
 
@@ -66,12 +66,12 @@ func (w *world) checkParted(rev int64, events []*mvccpb.Event) {
 		if !strings.HasPrefix(key, partedPrefix) {
 			continue
 		}
-		if w.parts.at[key] != 0 {
+		if w.combined.at[key] != 0 {
 			w.failf("%s is written twice", key)
 		}
-		w.parts.at[key] = rev
+		w.combined.at[key] = rev
 		for slot, m := range w.model {
-			if m.claim == w.parts.claim[key] {
+			if m.claim == w.combined.claim[key] {
 				w.failf("%s is written at %d, and %s still has %s", key, rev, m.claim, slot)
 			}
 		}
@@ -80,13 +80,13 @@ func (w *world) checkParted(rev int64, events []*mvccpb.Event) {
 
 // collectParted takes the answers of those that gave a claim back with something.
 func (w *world) collectParted() {
-	w.parts.open = slices.DeleteFunc(w.parts.open, func(f *farewell) bool {
+	w.combined.open = slices.DeleteFunc(w.combined.open, func(f *combinedWish) bool {
 		if f.life != f.from.life {
 			return true
 		}
 		select {
 		case p := <-f.reply:
-			w.checkFarewell(f, p)
+			w.checkCombined(f, p)
 			return true
 		default:
 			return false
@@ -94,9 +94,9 @@ func (w *world) collectParted() {
 	})
 }
 
-func (w *world) checkFarewell(f *farewell, p parted) {
+func (w *world) checkCombined(f *combinedWish, p combinedResult) {
 	w.logf("%s: %s: at %d, %v", f.from.name, f.key, p.revision, p.err)
-	at := w.parts.at[f.key]
+	at := w.combined.at[f.key]
 	switch {
 	case p.err == nil:
 		if at == 0 || at != p.revision {
@@ -105,7 +105,7 @@ func (w *world) checkFarewell(f *farewell, p parted) {
 	case errors.Is(p.err, store.ErrUnavailable): // in doubt
 	case at != 0:
 		w.failf("%s was written, and the answer is %v", f.key, p.err)
-	case errors.Is(p.err, ErrApart):
+	case errors.Is(p.err, ErrNotCombined):
 	default:
 		if e := f.from.core.entries[f.id]; e != nil && e.state == held {
 			delete(w.free, f.id) // it stays until it is given back anew
@@ -137,7 +137,7 @@ func withClaim(t *testing.T) (*world, *simHost, *Claim) {
 }
 
 // settled lets everything take its course until there is an answer.
-func settled(t *testing.T, w *world, reply chan parted) parted {
+func awaitAnswer(t *testing.T, w *world, reply chan combinedResult) combinedResult {
 	t.Helper()
 	if !w.until(func() bool { return len(reply) > 0 }) || len(w.errs) > 0 {
 		t.Fatal("no answer", w.errs)
@@ -166,16 +166,16 @@ func TestAClaimIsGivenBackWithSomethingElseOrNotAtAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, h, cl := withClaim(t)
-			w.parts.claim[partedPrefix+"x"] = "h0-c"
+			w.combined.claim[partedPrefix+"x"] = "h0-c"
 			w.space = c.space
 			w.etcd.SetSpace(c.space)
-			reply := make(chan parted, 1)
-			h.core.part(cl, &parting{extra: c.x, reply: reply}, w.now)
-			p := settled(t, w, reply)
+			reply := make(chan combinedResult, 1)
+			h.core.releaseCombined(cl, &combinedRelease{extra: c.x, reply: reply}, w.now)
+			p := awaitAnswer(t, w, reply)
 			if !c.is(p.err) {
 				t.Fatalf("the answer is %v", p.err)
 			}
-			written, kept := w.parts.at[partedPrefix+"x"] != 0, len(w.model) > 0
+			written, kept := w.combined.at[partedPrefix+"x"] != 0, len(w.model) > 0
 			if written == kept || written != (p.err == nil) {
 				t.Errorf("written: %v, kept: %v; the answer is %v", written, kept, p.err)
 			}
@@ -193,12 +193,12 @@ func TestAClaimIsGivenBackWithSomethingElseOrNotAtAll(t *testing.T) {
 func TestAClaimThatIsOverIsGivenBackWithNothing(t *testing.T) {
 	w, h, cl := withClaim(t)
 	w.release(h, "h0-c")
-	reply := make(chan parted, 1)
-	h.core.part(cl, &parting{extra: store.Extra{Then: []*pb.RequestOp{store.Put(partedPrefix+"x", nil, 0)}}, reply: reply}, w.now)
-	if p := settled(t, w, reply); !errors.Is(p.err, ErrApart) {
+	reply := make(chan combinedResult, 1)
+	h.core.releaseCombined(cl, &combinedRelease{extra: store.Extra{Then: []*pb.RequestOp{store.Put(partedPrefix+"x", nil, 0)}}, reply: reply}, w.now)
+	if p := awaitAnswer(t, w, reply); !errors.Is(p.err, ErrNotCombined) {
 		t.Errorf("the answer is %v", p.err)
 	}
-	if w.until(w.idle); w.parts.at[partedPrefix+"x"] != 0 {
+	if w.until(w.idle); w.combined.at[partedPrefix+"x"] != 0 {
 		t.Error("it was written")
 	}
 }
@@ -206,10 +206,10 @@ func TestAClaimThatIsOverIsGivenBackWithNothing(t *testing.T) {
 // The release of a claim that parts is answered, whether it goes or stays.
 func TestAReleaseOfAClaimThatStaysIsARelease(t *testing.T) {
 	w, h, cl := withClaim(t)
-	reply, released := make(chan parted, 1), make(chan error, 1)
-	h.core.part(cl, &parting{extra: store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}, reply: reply}, w.now)
+	reply, released := make(chan combinedResult, 1), make(chan error, 1)
+	h.core.releaseCombined(cl, &combinedRelease{extra: store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}, reply: reply}, w.now)
 	h.core.release(cl, released)
-	if p := settled(t, w, reply); !errors.Is(p.err, store.ErrChanged) {
+	if p := awaitAnswer(t, w, reply); !errors.Is(p.err, store.ErrChanged) {
 		t.Errorf("the answer is %v", p.err)
 	}
 	if !w.until(func() bool { return len(released) > 0 }) || len(w.model) > 0 {
@@ -220,7 +220,7 @@ func TestAReleaseOfAClaimThatStaysIsARelease(t *testing.T) {
 // An instance that ends has all its claims ended, those on their way out included.
 func TestAnEngineThatIsLeftEndsTheClaimsThatPart(t *testing.T) {
 	_, h, cl := withClaim(t)
-	h.core.part(cl, &parting{extra: store.Extra{}, reply: make(chan parted, 1)}, h.w.now)
+	h.core.releaseCombined(cl, &combinedRelease{extra: store.Extra{}, reply: make(chan combinedResult, 1)}, h.w.now)
 	h.core.abandon(errStopped)
 	if !errors.Is(cl.Err(), errStopped) {
 		t.Errorf("the claim has ended with %v", cl.Err())

@@ -40,8 +40,8 @@ func TestABridgeThatWasTakenOverBeforeItWasSettledIsInDoubt(t *testing.T) {
 	}
 
 	taking := newEntry(&Request{ID: id}, host.core.host, host.core.instance)
-	taking.handed = fence
-	w.handed[id] = handover{host.name, fence}
+	taking.takesFence = fence
+	w.taken[id] = takeOverTo{host.name, fence}
 	taken := make(chan outcome, 1)
 	host.core.take(taking, taken, w.now)
 	for len(taken) == 0 {
@@ -60,7 +60,7 @@ func TestABridgeThatWasTakenOverBeforeItWasSettledIsInDoubt(t *testing.T) {
 	if !w.until(func() bool { return len(asked) > 0 }) {
 		t.Fatal("no answer")
 	}
-	if o := <-asked; o.claim != nil || !store.InDoubt(o.err) || !errors.Is(o.err, store.ErrUnavailable) {
+	if o := <-asked; o.claim != nil || !store.OutcomeUnknown(o.err) || !errors.Is(o.err, store.ErrUnavailable) {
 		t.Errorf("the answer is %+v", o)
 	}
 	for _, err := range w.errs {
@@ -88,7 +88,7 @@ func TestABridgeThatWasTakenOverBeforeItsAnswerArrivedIsOver(t *testing.T) {
 	one.listen()
 	one.answer(call, resp, nil, r.now)
 	one.wedged = false
-	r.settle()
+	r.resolve()
 	if e := one.entries["a"]; e != nil {
 		t.Errorf("its first host still counts it in state %d", e.state)
 	}

@@ -31,11 +31,11 @@ func (h *rigHost) takeOver(id string, fence int64, change ...func(*Request)) ask
 		f(req)
 	}
 	e := newEntry(req, h.host, h.instance)
-	e.handed = fence
+	e.takesFence = fence
 	a := asked{h, id, make(chan outcome, 1)}
 	h.take(e, a.reply, h.r.now)
 	if !h.wedged {
-		h.r.settle()
+		h.r.resolve()
 	}
 	return a
 }
@@ -146,12 +146,12 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 			if told := heard(); len(told) > 0 || one.entries["a"] != nil {
 				t.Errorf("the old owner tells %+v", told)
 			}
-			if !errors.Is(old.Err(), errHandedOver) {
+			if !errors.Is(old.Err(), errTakenOver) {
 				t.Errorf("it has ended there with %v", old.Err())
 			}
 			reply := make(chan error, 1)
 			one.release(old, reply) // late, and of no effect
-			r.settle()
+			r.resolve()
 			if err := <-reply; err != nil {
 				t.Error(err)
 			}
@@ -180,7 +180,7 @@ func TestAClaimChangesHandsWhateverItsPoolIsLike(t *testing.T) {
 			r.pool("db", 3)
 			old := r.hosts[0].ask("a", 2, bridged).got()
 			change(r)
-			r.settle()
+			r.resolve()
 			r.hosts[1].takeOver("a", old.Fence).got()
 			r.wantUsed(2)
 			r.hosts[1].giveBack("a")
@@ -213,7 +213,7 @@ func TestOnlyTheClaimThatIsMeantChangesHands(t *testing.T) {
 		h.answer(call, resp, err, r.now)
 	}
 	two.wedged, three.wedged = false, false
-	r.settle()
+	r.resolve()
 	first.got()
 	second.refused(problem.Precondition)
 	two.takeOver("a", again.Fence).refused(problem.IDInUse)
@@ -240,7 +240,7 @@ func TestATakeOverWaitsUntilItsClaimIsSeen(t *testing.T) {
 		t.Error("it does not ask for progress")
 	}
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	a.got()
 	two.giveBack("a")
 	r.clean()
@@ -320,7 +320,7 @@ func TestATakeOverInDoubtIsSettled(t *testing.T) {
 			two.answer(call, nil, store.ErrUnavailable, r.now)
 			a.waits()
 			two.wedged = false
-			r.settle()
+			r.resolve()
 			got := a.got()
 			for _, kv := range r.keysOf("a") {
 				if kv.ModRevision != got.Fence {
@@ -333,7 +333,7 @@ func TestATakeOverInDoubtIsSettled(t *testing.T) {
 					t.Errorf("it comes late: %v, %v", resp, err)
 				}
 			}
-			r.settle()
+			r.resolve()
 			r.wantUsed(2)
 			two.giveBack("a")
 			if len(room.keys) > 0 {
@@ -357,7 +357,7 @@ func TestATakeOverInDoubtThatIsTooLateIsRefused(t *testing.T) {
 	two.answer(call, nil, store.ErrUnavailable, r.now)
 	one.giveBack("a")
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	a.refused(problem.Precondition)
 	if len(room.keys) > 0 {
 		t.Errorf("room is left on %v", room.keys)
@@ -386,7 +386,7 @@ func TestATakeOverThatNobodyWantsAnyMore(t *testing.T) {
 				two.answer(under, resp, err, r.now)
 			}
 			two.wedged = false
-			r.settle()
+			r.resolve()
 			a.refused(problem.Stopping)
 			if len(room.keys) > 0 {
 				t.Errorf("room is left on %v", room.keys)
@@ -413,7 +413,7 @@ func TestNothingIsTakenOverWhileAnEngineStops(t *testing.T) {
 	before.refused(problem.Stopping)
 	two.takeOver("b", b.Fence).refused(problem.Stopping)
 	two.wedged = false
-	r.settle()
+	r.resolve()
 	r.wantUsed(2)
 	one.giveBack("a")
 	one.giveBack("b")
@@ -427,7 +427,7 @@ func TestABridgeThatNobodyTakesEndsQuietly(t *testing.T) {
 			delete(h.leases, DefaultLeaseDuration) // nobody renews it
 			r.pass(DefaultLeaseDuration + time.Minute)
 		},
-		"when it is asked back": func(_ *rig, h *rigHost, c *Claim) { h.askBack("a", c.Fence) },
+		"when it is asked back": func(_ *rig, h *rigHost, c *Claim) { h.requestRevocation("a", c.Fence) },
 		"by force":              func(r *rig, h *rigHost, c *Claim) { r.txn(slotDeletes(r.keys, h.entries["a"].slots, nil)...) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -437,7 +437,7 @@ func TestABridgeThatNobodyTakesEndsQuietly(t *testing.T) {
 			c := h.ask("a", 1, bridged).got()
 			heard := h.hears()
 			end(r, h, c)
-			r.settle()
+			r.resolve()
 			r.wantUsed(0)
 			if told := heard(); len(told) > 0 || c.Context().Err() == nil {
 				t.Errorf("it is told %+v, %v", told, c.Err())
@@ -449,7 +449,7 @@ func TestABridgeThatNobodyTakesEndsQuietly(t *testing.T) {
 
 func TestWhatIsTakenOverIsChecked(t *testing.T) {
 	e := New(Config{Backend: storetest.NewBackend(storetest.New(storetest.Options{})), Keys: store.NewKeys("/b/"), Host: "one", Instance: "i", Leases: rigLeases{}})
-	for field, h := range map[string]Handover{
+	for field, h := range map[string]TakeOver{
 		"id":     {ID: "a b", Fence: 1},
 		"run_id": {ID: "a", Fence: 1, Holder: Holder{Run: strings.Repeat("x", 200)}},
 		"pid":    {ID: "a", Fence: 1, Holder: Holder{PID: -1}},
