@@ -24,13 +24,13 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Categories of the commands. The help sorts them by name.
+// Categories of the commands in the help.
 const (
-	serving   = "Begin"
-	claiming  = "Claim"
-	operating = "Look and change"
-	helping   = "More"
-	running   = "Queue"
+	serving   = "Run berth"
+	claiming  = "Claim slots"
+	running   = "Queue runs"
+	operating = "Operate"
+	helping   = "Other"
 )
 
 // newApp returns the command tree.
@@ -54,46 +54,48 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		Action:                    group,
 		OnUsageError:              onUsageError,
 		HideVersion:               true,
-		HideHelpCommand:           true,
+		HideHelp:                  true,
 		DisableSliceFlagSeparator: true, // labels may hold commas
 		ExitErrHandler:            func(*cli.Context, error) {},
 	}
+	app.Setup()
 	for _, c := range app.Commands {
-		prepare(c)
+		prepare(c, app.Name)
 	}
 	return app
 }
 
 // prepare gives a command and those below it what all have in common.
-func prepare(c *cli.Command) {
-	c.HideHelpCommand = true // "help X Y" is arranged to "X Y --help"
-	c.OnUsageError = onUsageError
-	if len(c.Subcommands) == 0 {
-		c.CustomHelpTemplate = cli.CommandHelpTemplate + "\nThe global options can be given too: see berth --help.\n"
-		return
+func prepare(c *cli.Command, above string) {
+	c.HelpName = above + " " + c.Name
+	c.HideHelp, c.OnUsageError = true, onUsageError
+	action := c.Action
+	if action == nil {
+		action = group
 	}
-	if c.Action == nil {
-		c.Action = group
-	}
+	c.Action = func(ctx *cli.Context) error { return ofCommand(action(ctx), c.HelpName) }
 	for _, sub := range c.Subcommands {
-		prepare(sub)
+		prepare(sub, c.HelpName)
 	}
 }
 
-// group is what a command does that only has others below it.
+// group is the action of a command that only has others below it: without a name of one
+// of them it prints its help.
 func group(c *cli.Context) error {
-	name := c.Args().First()
-	switch {
-	case name == "" && c.Command.Name == c.App.Name:
-		return cli.ShowAppHelp(c)
-	case name == "":
-		return usagef("%s needs a command: %s", c.Command.HelpName, strings.Join(names(c.Command.Subcommands), ", "))
+	name, of := c.Args().First(), c.Command
+	if of.Name == c.App.Name {
+		of = rootOf(c.App)
 	}
-	all := c.Command.Subcommands
-	if near := nearest(name, names(all)); near != "" {
-		return usagef("%s has no command %q; did you mean %q?", c.Command.HelpName, name, near)
+	if name == "" {
+		writeHelp(c.App.Writer, of)
+		return nil
 	}
-	return usagef("%s has no command %q; there are %s", c.Command.HelpName, name, strings.Join(names(all), ", "))
+	all := names(of.Subcommands)
+	path := strings.TrimPrefix(of.HelpName+" ", "berth ")
+	if near := nearest(name, all); near != "" {
+		return ofCommand(usagef("unknown command %q: did you mean %q?", path+name, path+near), of.HelpName)
+	}
+	return ofCommand(usagef("unknown command %q: the commands are %s", path+name, strings.Join(all, ", ")), of.HelpName)
 }
 
 // names of the commands that are shown.
@@ -162,11 +164,11 @@ func (r *request) check(arguments []argument) error {
 				return err
 			}
 		case i >= len(r.args) && !a.optional:
-			return usagef("%s needs %s", r.Command.HelpName, a.name)
+			return usagef("%s is missing", a.name)
 		}
 	}
 	if len(r.args) > len(arguments) {
-		return usagef("%s has no use for %q", r.Command.HelpName, r.args[len(arguments)])
+		return usagef("unexpected argument %q", r.args[len(arguments)])
 	}
 	return nil
 }
@@ -190,7 +192,12 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 1 && args[1] == completeVerb {
 		return printCandidates(stdout, app, args[2:])
 	}
-	return report(stderr, app.RunContext(ctx, arrange(app, args)))
+	line := arrange(app, args)
+	if c, ok := app.Metadata[metaHelp].(*cli.Command); ok {
+		writeHelp(stdout, c)
+		return 0
+	}
+	return report(stderr, app.RunContext(ctx, line))
 }
 
 // operator is the connection of an operator's command: what reads and changes the state

@@ -104,7 +104,7 @@ const maxDeclared = 16 << 20
 
 func readDeclared(c *cli.Context) (manifest.Declaration, error) {
 	if c.String("file") == "" {
-		return manifest.Declaration{}, usagef("apply needs a file: --file FILE, or --file - for stdin")
+		return manifest.Declaration{}, usagef("--file is missing: give the name of a file, or - for stdin")
 	}
 	name, data, err := readInput(c, maxDeclared)
 	if err != nil {

@@ -220,11 +220,11 @@ func execRequest(c *cli.Context, wait time.Duration) (pool.Request, error) {
 		Holder:   pool.Holder{Run: c.String("run"), Step: c.String("step")},
 	}
 	if !c.Args().Present() {
-		return r, usagef("exec needs a command to run: berth exec --pool POOL=SLOTS -- COMMAND")
+		return r, usagef("the command is missing: berth exec --pool POOL=SLOTS -- COMMAND")
 	}
 	var err error
 	if len(c.StringSlice("pool")) == 0 {
-		return r, usagef("exec needs a pool: --pool POOL=SLOTS, or --pool POOL for one slot")
+		return r, usagef("--pool is missing: give POOL=SLOTS, or POOL for one slot")
 	}
 	if r.Slots, err = parseSlots(c.StringSlice("pool")); err != nil {
 		return r, err

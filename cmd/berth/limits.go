@@ -170,7 +170,7 @@ func limitsSet(r *request) error {
 		change.Tags = append(change.Tags, t)
 	}
 	if change.MaxConcurrentRuns == nil && len(change.Tags) == 0 {
-		return usagef("limits set needs a limit: --max-concurrent-runs N or --tag LIMIT")
+		return usagef("no limit is given: use --max-concurrent-runs N or --tag LIMIT")
 	}
 	return r.connect(func() error { return setLimits(r, change) })
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"fmt"
 	"io"
@@ -18,6 +20,7 @@ import (
 // The arguments of exec begin with the first that is no flag: what follows
 // belongs to the command that it runs.
 func arrange(app *cli.App, line []string) []string {
+	app.Metadata = map[string]any{}
 	a := arranger{root: app.Flags, subcommands: app.Commands}
 	words := line[1:]
 	for len(words) > 0 {
@@ -26,10 +29,12 @@ func arrange(app *cli.App, line []string) []string {
 		switch {
 		case word == "--":
 			if len(a.rest)+len(words) == 0 {
-				app.Metadata = map[string]any{metaNothing: true}
+				app.Metadata[metaNothing] = true
 			}
 			a.rest = append(a.rest, words...)
 			words = nil
+		case isHelp(word):
+			a.help = true
 		case isFlag(word):
 			words = a.flag(word, words)
 		case a.descend(word):
@@ -43,8 +48,14 @@ func arrange(app *cli.App, line []string) []string {
 			}
 		}
 	}
+	if a.help {
+		app.Metadata[metaHelp] = cmp.Or(a.command, rootOf(app))
+	}
 	return a.line(line[0])
 }
+
+// metaHelp is the key in an app's metadata of the command whose help is asked for.
+const metaHelp = "help"
 
 // metaNothing marks in an app's metadata a command line that ends with its "--", which
 // cli does not tell: the command that was to stand behind is empty.
@@ -55,6 +66,7 @@ const verbatim = "COMMAND [ARGUMENT…]"
 
 type arranger struct {
 	root, own   []cli.Flag     // flags of the app and of the command found so far
+	command     *cli.Command   // found so far; nil at first
 	subcommands []*cli.Command // below it
 	verbatim    bool
 
@@ -81,7 +93,7 @@ func (a *arranger) descend(word string) bool {
 	}
 	c := a.subcommands[i]
 	a.path = append(a.path, word)
-	a.own, a.subcommands, a.verbatim = c.Flags, c.Subcommands, c.ArgsUsage == verbatim
+	a.command, a.own, a.subcommands, a.verbatim = c, c.Flags, c.Subcommands, c.ArgsUsage == verbatim
 	return true
 }
 
@@ -122,7 +134,7 @@ func (a *arranger) find(word string) (f cli.Flag, global bool) {
 
 func (a *arranger) line(name string) []string {
 	if a.unknown { // that is to be said first: what flags there are depends on the command
-		strange := func(flag string) bool { return findFlag(a.own, flag) == nil && !isHelp(flag) }
+		strange := func(flag string) bool { return findFlag(a.own, flag) == nil }
 		a.rest = append(a.rest, keep(a.flags, strange)...)
 		a.flags, a.incomplete = slices.DeleteFunc(a.flags, strange), nil
 	}
@@ -314,4 +326,149 @@ func values(f cli.Flag) []candidate {
 		all = append(all, candidate{word, ""})
 	}
 	return all
+}
+
+// helpWidth is the longest line of a help text, in columns.
+const helpWidth = 100
+
+// rootOf returns the app as a command, for its help.
+func rootOf(app *cli.App) *cli.Command {
+	return &cli.Command{
+		Name: app.Name, HelpName: app.Name, Usage: app.Usage, Description: app.Description,
+		UsageText: app.Name + " [options] COMMAND", Subcommands: app.Commands, Flags: app.Flags,
+	}
+}
+
+// writeHelp writes the help of a command.
+func writeHelp(out io.Writer, c *cli.Command) {
+	usage := c.UsageText
+	if usage == "" {
+		usage = strings.TrimSpace(c.HelpName + " [options] " + c.ArgsUsage)
+	}
+	if c.UsageText == "" && len(c.Subcommands) > 0 {
+		usage = c.HelpName + " COMMAND"
+		if len(c.Flags) > 0 {
+			usage = c.HelpName + " [options]\n" + usage
+		}
+	}
+	sections := []string{"NAME:\n" + indent(c.HelpName+" - "+c.Usage), "USAGE:\n" + indent(usage)}
+	if c.Description != "" {
+		sections = append(sections, "DESCRIPTION:\n"+indent(c.Description))
+	}
+	if len(c.Subcommands) > 0 {
+		sections = append(sections, "COMMANDS:\n"+commandsHelp(c.Subcommands))
+	}
+	sections = append(sections, "OPTIONS:\n"+flagsHelp(c.Flags))
+	if c.HelpName != "berth" {
+		sections = append(sections, "'berth --help' lists the global options.\n")
+	}
+	fmt.Fprint(out, strings.Join(sections, "\n"))
+}
+
+// indent indents the lines of a text, and ends the last one.
+func indent(text string) string {
+	var b strings.Builder
+	for line := range strings.SplitSeq(text, "\n") {
+		b.WriteString(strings.TrimRight("   "+line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// commandsHelp lists commands by their categories, in the order of the commands.
+func commandsHelp(commands []*cli.Command) string {
+	var categories []string
+	rows := map[string][][2]string{}
+	for _, c := range commands {
+		if c.Hidden {
+			continue
+		}
+		if !slices.Contains(categories, c.Category) {
+			categories = append(categories, c.Category)
+		}
+		rows[c.Category] = append(rows[c.Category], [2]string{c.Name, c.Usage})
+	}
+	var b strings.Builder
+	for _, category := range categories {
+		margin := "   "
+		if category != "" {
+			b.WriteString(margin + category + ":\n")
+			margin += "  "
+		}
+		b.WriteString(helpColumns(margin, rows[category]))
+	}
+	return b.String()
+}
+
+// flagsHelp lists flags with their values and defaults.
+func flagsHelp(flags []cli.Flag) string {
+	var rows [][2]string
+	for _, f := range flags {
+		d, ok := f.(cli.DocGenerationFlag)
+		if v, can := f.(cli.VisibleFlag); !ok || can && !v.IsVisible() {
+			continue
+		}
+		value, usage := placeholder(d.GetUsage())
+		var names []string
+		for _, name := range f.Names() {
+			dashes := "--"
+			if len(name) == 1 {
+				dashes = "-"
+			}
+			names = append([]string{dashes + name}, names...) // the short ones first
+		}
+		name := strings.Join(names, ", ")
+		if d.TakesValue() {
+			name += " " + value
+		}
+		if text := strings.Trim(d.GetDefaultText(), `"`); text != "" && text != "false" {
+			usage += " (default: " + text + ")"
+		}
+		rows = append(rows, [2]string{name, usage})
+	}
+	return helpColumns("   ", append(rows, [2]string{"-h, --help", "print this help"}))
+}
+
+// placeholder returns the value of a flag that its usage has between backticks, and the
+// usage without them.
+func placeholder(usage string) (value, text string) {
+	before, rest, ok := strings.Cut(usage, "`")
+	if !ok {
+		return "VALUE", usage
+	}
+	value, after, _ := strings.Cut(rest, "`")
+	return value, before + value + after
+}
+
+// helpColumns writes names with their texts, which it wraps.
+func helpColumns(margin string, rows [][2]string) string {
+	const widest = 30
+	column := 0
+	for _, row := range rows {
+		if n := utf8.RuneCountInString(row[0]); n <= widest {
+			column = max(column, n)
+		}
+	}
+	gap := strings.Repeat(" ", column+2)
+	var b strings.Builder
+	for _, row := range rows {
+		line := margin + row[0] + strings.Repeat(" ", max(0, column-utf8.RuneCountInString(row[0]))) + "  "
+		if utf8.RuneCountInString(row[0]) > widest {
+			b.WriteString(margin + row[0] + "\n")
+			line = margin + gap
+		}
+		used := utf8.RuneCountInString(line)
+		for i, word := range strings.Fields(row[1]) {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case i > 0 && used+1+n > helpWidth:
+				b.WriteString(line + "\n")
+				line, used = margin+gap, len(margin+gap)
+			case i > 0:
+				line, used = line+" ", used+1
+			}
+			line, used = line+word, used+n
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
 }

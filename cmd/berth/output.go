@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -256,14 +257,32 @@ func parseSize(text string) (bytes int64, ok bool) {
 	return 0, false
 }
 
-// usageError tells that a command line can't be understood.
-type usageError struct{ message string }
+// usageError is the error of a command line that is not valid.
+type usageError struct {
+	message string
+	command string // whose help says how to write it
+}
 
-// Error says what is wrong with it.
-func (e *usageError) Error() string { return e.message }
+// Error returns what is wrong, and where to read how to write it.
+func (e *usageError) Error() string {
+	see := "; see"
+	if strings.HasSuffix(e.message, "?") {
+		see = " See"
+	}
+	return e.message + see + " '" + cmp.Or(e.command, "berth") + " --help'"
+}
 
 func usagef(format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...)}
+	return &usageError{message: fmt.Sprintf(format, args...)}
+}
+
+// ofCommand returns an error with the command that it is about, if it is a usage error.
+func ofCommand(err error, command string) error {
+	var usage *usageError
+	if errors.As(err, &usage) && usage.command == "" {
+		usage.command = command
+	}
+	return err
 }
 
 // status is an exit code that has been explained already, or needs no words:
@@ -294,7 +313,7 @@ func report(w io.Writer, err error) int {
 	case errors.As(err, &done):
 		return int(done)
 	case errors.As(err, &usage):
-		fmt.Fprintf(w, "berth: %v; see 'berth help'\n", err)
+		fmt.Fprintf(w, "berth: %v\n", err)
 		return problem.ExitUsage
 	case errors.As(err, &settings):
 		fmt.Fprintf(w, "berth: %v\n", err)
@@ -329,25 +348,26 @@ func explain(err error) string {
 	return text
 }
 
-// onUsageError says in berth's words what package flag finds wrong.
+// onUsageError words what package flag finds wrong.
 func onUsageError(c *cli.Context, err error, _ bool) error {
 	text := err.Error()
-	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
-		name = strings.TrimLeft(name, "-")
-		if near := nearest(name, flagNames(c)); near != "" {
-			return usagef("%s has no flag --%s; did you mean --%s?", c.Command.HelpName, name, near)
-		}
-		return usagef("%s has no flag --%s", c.Command.HelpName, name)
-	}
-	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
-		return usagef("--%s needs a value", strings.TrimLeft(name, "-"))
-	}
+	flag, unknown := strings.CutPrefix(text, "flag provided but not defined: -")
+	bare, needs := strings.CutPrefix(text, "flag needs an argument: -")
 	// invalid value "x" for flag -wait: parse error
-	if value, rest, ok := strings.Cut(strings.TrimPrefix(text, "invalid value "), " for flag -"); ok {
-		name, _, _ := strings.Cut(rest, ":")
-		return usagef("--%s can't be %s", name, value)
+	value, invalid, _ := strings.Cut(strings.TrimPrefix(text, "invalid value "), " for flag -")
+	switch {
+	case unknown:
+		text = "unknown flag --" + strings.TrimLeft(flag, "-")
+		if near := nearest(strings.TrimLeft(flag, "-"), flagNames(c)); near != "" {
+			text += ": did you mean --" + near + "?"
+		}
+	case needs:
+		text = "--" + strings.TrimLeft(bare, "-") + " needs a value"
+	case invalid != "":
+		name, _, _ := strings.Cut(invalid, ":")
+		text = "--" + name + " can't be " + value
 	}
-	return usagef("%s", text)
+	return ofCommand(usagef("%s", text), cmp.Or(c.Command.HelpName, "berth"))
 }
 
 func flagNames(c *cli.Context) []string {

@@ -230,7 +230,7 @@ func warnOfNobody(r *request) error {
 func runsRetryCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "retry",
-		Usage:     "queue a run once more that has failed or was canceled, or try some of its step instances again",
+		Usage:     "queue a failed or canceled run again, or retry some of its step instances",
 		ArgsUsage: "RUN",
 		Description: "It goes back to its old place in the queue. Of its steps only those are run again that\n" +
 			"have not succeeded, with as many retries as at first.\n\n" +

@@ -243,9 +243,13 @@ func devCommand() *cli.Command {
 		Name:     "dev",
 		Category: serving,
 		Usage:    "run everything in this process, on an etcd of its own",
-		Description: `To try berth, and for one machine: a sidecar with its pages, from which one may act, and a coordinator that admits runs.
-Pools, claims and runs are kept in --data-dir. Other commands find it by themselves at the default addresses, and otherwise by what it
-prints (-o json for programs). Stops on INT and TERM; a second one does not wait.`,
+		Description: `For trying berth, and for a single machine. Runs etcd, a sidecar whose pages allow changes, and
+a coordinator, which admits runs. Pools, claims and runs are kept in --data-dir.
+
+Other commands find it at the default addresses. If you choose other addresses, use the ones
+that it prints (-o json for programs).
+
+On INT or TERM it stops. On a second signal it stops without waiting.`,
 		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
 			&cli.StringSliceFlag{Name: "pool", Usage: "make a pool unless it exists, `POOL=LIMIT`; may be repeated"}),
 		Action: handle(dev),

@@ -68,7 +68,7 @@ others stand by. TERM or INT: ends the look under way. A second one does not wai
 func sourceRun(q *request) error {
 	c := q.Context
 	if c.String("file") == "" {
-		return usagef("berth source run needs --file, with a name or - for stdin")
+		return usagef("--file is missing: give the name of a file, or - for stdin")
 	}
 	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.Lead}
 	if c.IsSet(listenFlag) {

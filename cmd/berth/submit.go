@@ -149,7 +149,7 @@ func (a *asked) submit(ctx context.Context, in *inspect.Reader) (r *run.Run, cre
 func submission(c *cli.Context) (a asked, err error) {
 	command := c.Args().Present()
 	if c.App.Metadata[metaNothing] == true {
-		return a, usagef("there is no command behind the --; leave it out, too, for a run with an executor of your own")
+		return a, usagef("the command after -- is missing; for a run with an executor of your own, leave out the --")
 	}
 	if !command {
 		if err := withoutCommand(c); err != nil {
@@ -369,7 +369,7 @@ const maxSubmission = 4 << 20
 
 func readSubmission(c *cli.Context) (manifest.Run, error) {
 	if c.String("file") == "" {
-		return manifest.Run{}, usagef("--file needs a name, or - for stdin")
+		return manifest.Run{}, usagef("--file is empty: give the name of a file, or - for stdin")
 	}
 	name, data, err := readInput(c, maxSubmission)
 	if err != nil {

@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/pool"
 )
@@ -63,5 +67,28 @@ func TestWaitText_SaysWhyAndWhere(t *testing.T) {
 	turn := pool.Reason{Text: "waiting its turn", Position: 1, Waiting: 2}
 	if got, want := waitText(turn), "waiting its turn, position 1 of 2"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// commandsOf returns a command and those below it that are shown.
+func commandsOf(c *cli.Command) []*cli.Command {
+	all := []*cli.Command{c}
+	for _, sub := range c.Subcommands {
+		if !sub.Hidden {
+			all = append(all, commandsOf(sub)...)
+		}
+	}
+	return all
+}
+
+func TestHelp_FitsIntoHelpWidth(t *testing.T) {
+	for _, c := range commandsOf(rootOf(newApp(io.Discard, io.Discard))) {
+		var b bytes.Buffer
+		writeHelp(&b, c)
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("%s: a line has %d columns, more than %d: %s", c.HelpName, n, helpWidth, line)
+			}
+		}
 	}
 }

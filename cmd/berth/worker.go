@@ -260,7 +260,7 @@ func workerControlCommands() []*cli.Command {
 	return []*cli.Command{
 		command("drain", "have a worker take nothing new", "What it has goes on."+stays),
 		command("stop", "have a worker take nothing new, and stop what it has",
-			"Its commands get TERM, and KILL after its grace. What has retries left is tried by\nother workers, the rest is canceled. Its process goes on, and takes nothing."+stays),
+			"Its commands get TERM, and KILL after --stop-grace. Other workers retry the step\ninstances that have retries left; the others are canceled. The process keeps running\nand takes nothing."+stays),
 		command("resume", "have a worker take steps again", "Undoes drain and stop, also of a worker that is not there now."),
 	}
 }

@@ -39,7 +39,7 @@ func TestArrange_PutsFlagsInFrontOfArguments(t *testing.T) {
 		{"pools lst -o json --prefix", "-o json pools -- lst"},
 		{"--wrong=x lst --worse", "-- lst --wrong=x --worse"},
 		{"exce --pool a -- cmd -x", "-- exce a cmd -x --pool"},
-		{"pools lst --help", "pools --help -- lst"},
+		{"pools lst --help", "pools --help"},
 		{"pools list -o", "-o"},
 		{"pools set db 3 --lease-duration", "pools set --lease-duration"},
 	} {
