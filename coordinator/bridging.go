@@ -146,7 +146,7 @@ func (l *leader) bridge(ctx context.Context, runs []*run.Run, now time.Time) err
 			Holder: pool.Holder{Run: r.ID, Bind: run.BindBridge},
 			Extra: store.Extra{
 				If: []*pb.Compare{
-					l.fence.compare(), store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev), store.ModEquals(key, r.Revision),
+					l.fence.Unchanged(), store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev), store.ModEquals(key, r.Revision),
 				},
 				Then: []*pb.RequestOp{store.Put(key, rec.Encode(), 0), logged},
 			},

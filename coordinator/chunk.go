@@ -4,6 +4,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -52,16 +53,14 @@ type chunk struct {
 }
 
 // join makes the transaction of a chunk.
-func (ch *chunk) join(f *fence, me []byte, flat bool) *store.Joined {
+func (ch *chunk) join(f *election.Fence, me []byte, flat bool) *store.Joined {
 	parts := make([]store.Part, len(ch.items))
 	for i, it := range ch.items {
 		parts[i] = store.Part{If: it.cmps, Then: it.ops}
 	}
-	return store.Join(&pb.TxnRequest{
-		Compare: append([]*pb.Compare{f.compare()}, ch.cmps...),
-		Success: []*pb.RequestOp{f.put(me)},
-		Failure: []*pb.RequestOp{f.get()},
-	}, parts, flat)
+	txn := f.Write(me)
+	txn.Compare = append(txn.Compare, ch.cmps...)
+	return store.Join(txn, parts, flat)
 }
 
 // take takes the answer, by item, into the state. It tells whether a change was not made,

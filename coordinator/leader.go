@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -34,7 +35,7 @@ type leader struct {
 	state   *state
 	journal *run.Journal
 	me      run.Candidate
-	fence   fence
+	fence   election.Fence
 
 	runs, limits, active *store.Feed
 	stepFeed             *store.Feed
@@ -61,11 +62,11 @@ type leader struct {
 	swept    time.Time // when runs to forget were last looked for
 }
 
-func newLeader(cfg Config, m *metrics, journal *run.Journal, term run.Candidate) *leader {
+func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candidate) *leader {
 	l := &leader{
-		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: term,
+		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: run.Candidate{Candidate: term},
 		journal: journal,
-		fence:   fence{key: cfg.Keys.Coordinator(term.Lease), lease: term.Lease, term: term.Term, rev: term.Term},
+		fence:   election.NewFence(cfg.Keys.Coordinators(), term),
 		open:    true, // of a life before, on the same lease
 
 		leftovers: newLeftovers(cfg, m), forgotten: newForgotten(cfg),
@@ -160,7 +161,7 @@ func (l *leader) runsMessage(m store.FeedMessage) {
 }
 
 // wrote is the revision of the leader's last write, as far as it knows.
-func (l *leader) wrote() int64 { return max(l.fence.rev, l.bridgedAt) }
+func (l *leader) wrote() int64 { return max(l.fence.Revision, l.bridgedAt) }
 
 // stepsMessage takes what the feed of the steps delivered: see runsMessage.
 func (l *leader) stepsMessage(m store.FeedMessage) {
@@ -220,7 +221,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	err := l.tick(ctx, now)
 	l.rest = time.Now().Add(debounce)
 	switch {
-	case errors.Is(err, errDeposed), ctx.Err() != nil:
+	case errors.Is(err, election.ErrDeposed), ctx.Err() != nil:
 		return 0, err
 	case err != nil:
 		if !l.troubled { // once in a row
@@ -260,10 +261,10 @@ func (l *leader) poolsChanged() <-chan struct{} {
 func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 	try, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	resp, err := l.cfg.Backend.Txn(try, l.fence.door(l.me.Encode()))
+	resp, err := l.cfg.Backend.Txn(try, l.fence.Write(l.me.Encode()))
 	switch {
 	case errors.Is(err, store.ErrLeaseNotFound):
-		return 0, errDeposed
+		return 0, election.ErrDeposed
 	case err != nil:
 		if !l.silent { // once in a row
 			l.cfg.Logger.Warn("settling failed, trying again", "error", err)
@@ -271,8 +272,8 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 		l.silent = true
 		l.rest = time.Now().Add(doorPause)
 		return doorPause, nil
-	case !l.fence.answer(resp):
-		return 0, errDeposed
+	case !l.fence.Answer(resp):
+		return 0, election.ErrDeposed
 	case resp.Succeeded:
 		l.open, l.after, l.dirty, l.silent = false, resp.Header.Revision, true, false
 		l.bridgedAt = 0
@@ -300,18 +301,18 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 		return store.Problem("the plan was not carried out", err)
 	}
 	if !resp.Succeeded {
-		before := l.fence.rev
-		if !l.fence.answer(resp) {
-			return errDeposed
+		before := l.fence.Revision
+		if !l.fence.Answer(resp) {
+			return election.ErrDeposed
 		}
-		if l.fence.rev != before {
+		if l.fence.Revision != before {
 			l.open = true
 			return problem.New(problem.Internal, "somebody else has written the key of this leader")
 		}
 		l.after = resp.Header.Revision // the limits have changed
 		return nil
 	}
-	l.fence.answer(resp)
+	l.fence.Answer(resp)
 	l.told = time.Now()
 	l.wary = ch.take(resp.Header.Revision, joined.Answers(resp), l.state)
 	if l.wary {

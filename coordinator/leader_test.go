@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
@@ -19,10 +20,10 @@ func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
 	for name, admit := range map[string]func(l *leader, r *run.Run){
 		"by itself": func(l *leader, r *run.Run) {
 			l.state.put(r)
-			l.fence.rev = r.Revision
+			l.fence.Revision = r.Revision
 		},
 		"with its slots": func(l *leader, r *run.Run) {
-			l.fence.rev = 5
+			l.fence.Revision = 5
 			done := &bridged{old: &run.Run{ID: r.ID, Created: r.Created}, rec: r.Record, claim: &pool.Claim{Fence: r.Revision}}
 			if err := l.bridgedAll([]*bridged{done}, time.Unix(2, 0)); err != nil {
 				t.Fatal(err)
@@ -38,7 +39,7 @@ func snapshotFromBefore(t *testing.T, admit func(*leader, *run.Run)) {
 	t.Cleanup(b.Close)
 	cfg := Config{Backend: b, Keys: store.NewKeys("/b/"), Host: "one"}
 	cfg.fill()
-	l := newLeader(cfg, newMetrics(nil, nil), nil, run.Candidate{Lease: 1, Term: 2})
+	l := newLeader(cfg, newMetrics(nil, nil), nil, election.Candidate{Lease: 1, Term: 2})
 	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
 	admitted, _ := rec.Admit("", time.Unix(2, 0))
 	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.open = 9, 20, 20, 20, false

@@ -8,7 +8,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 )
@@ -30,7 +30,7 @@ func TestALeaderOnASlowEtcdGetsItsChunksThrough(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := newLeader(Config{Backend: b, Keys: keys}, newMetrics(nil, nil), nil, run.Candidate{Lease: lease, Term: resp.Header.Revision})
+		l := newLeader(Config{Backend: b, Keys: keys}, newMetrics(nil, nil), nil, election.Candidate{Lease: lease, Term: resp.Header.Revision})
 		b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 1100 * time.Millisecond} })
 		made, failed := 0, 0
 		for round := range 10 {

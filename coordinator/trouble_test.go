@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
@@ -145,23 +144,6 @@ func TestTroubleIsToldOnce(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestAnElectionKeyOfAnotherTermIsNotTheLeaders(t *testing.T) {
-	f := fence{key: "k", lease: 7, term: 3, rev: 3}
-	answer := func(created, lease int64) *pb.TxnResponse {
-		return &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: 20}, Responses: []*pb.ResponseOp{{
-			Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{
-				{Key: []byte("k"), CreateRevision: created, ModRevision: 12, Lease: lease},
-			}}},
-		}}}
-	}
-	if f.answer(answer(9, 7)) || f.answer(answer(3, 8)) {
-		t.Error("it leads on with a key that somebody else has made")
-	}
-	if !f.answer(answer(3, 7)) || f.rev != 12 {
-		t.Errorf("its own key is at %d", f.rev)
 	}
 }
 

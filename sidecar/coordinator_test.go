@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -32,10 +33,10 @@ func TestItIsToldWhoCoordinates(t *testing.T) {
 		t.Errorf("nobody leads: %d %s", got.status, got.body)
 	}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	first := d.stand(run.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since, Tick: &run.Tick{
+	first := d.stand(run.Candidate{Candidate: election.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since}, Tick: &run.Tick{
 		At: since, Took: 2 * time.Millisecond, Number: 7, Queued: 6, Progress: 5, Admitted: 4, Lost: 3, Blocked: 2,
 	}})
-	second := d.stand(run.Candidate{Host: "two", Instance: "coordinator", Since: since})
+	second := d.stand(run.Candidate{Candidate: election.Candidate{Host: "two", Instance: "coordinator", Since: since}})
 	d.put(d.store.Keys.Coordinators()+"no lease", "{}")
 	want := sidecar.Coordinator{
 		Leader: &sidecar.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since, Term: first, Tick: &sidecar.Tick{

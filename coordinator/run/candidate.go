@@ -1,34 +1,20 @@
 package run
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Candidate is somebody who stands for the coordinator's part. The one that was
-// created first leads.
+// Candidate is a process that campaigns for the coordinator's office.
 type Candidate struct {
-	Host     string    `json:"host"`
-	Instance string    `json:"instance"`
-	Version  string    `json:"version,omitempty"`
-	Since    time.Time `json:"since"`
-	// Tick is the leader's last tick that came to something, or was as good as
-	// recent.
+	election.Candidate
+	// Tick is the leader's last tick with an effect, or a recent one.
 	Tick *Tick `json:"tick,omitempty"`
-
-	// Term is the revision at which it stood: terms grow from leader to leader.
-	Term int64 `json:"-"`
-	// Lease that its key hangs on.
-	Lease store.LeaseID `json:"-"`
 }
 
 // Tick is what one tick came to.
@@ -54,33 +40,25 @@ type candidateValue struct {
 // Encode writes a candidate as it stands in etcd.
 func (c Candidate) Encode() []byte { return store.Encode(candidateValue{store.Now, c}) }
 
-// DecodeCandidate reads the candidate of a key. If it can't, and yet somebody stands
-// there, the candidate has its term and lease besides the error.
+// DecodeCandidate reads the key and the value of a candidate: see [election.DecodeInto].
 func DecodeCandidate(keys store.Keys, kv *mvccpb.KeyValue) (Candidate, error) {
-	key := string(kv.Key)
-	id, err := strconv.ParseInt(strings.TrimPrefix(key, keys.Coordinators()), 16, 64)
-	if err != nil || keys.Coordinator(store.LeaseID(id)) != key || id != kv.Lease {
-		return Candidate{}, &store.CorruptError{Key: key, Reason: errors.New("it is no key of a candidate on its lease")}
-	}
 	var v candidateValue
-	err = store.Decode(key, kv.Value, &v)
-	v.Term, v.Lease = kv.CreateRevision, store.LeaseID(kv.Lease)
+	err := election.DecodeInto(keys.Coordinators(), kv, &v, &v.Candidate.Candidate)
 	return v.Candidate, err
 }
 
-// Candidates returns who stands for the coordinator's part, the one that leads
-// first. Of one that can't be read there is the term alone.
+// Candidates returns the coordinator's candidates, the leader first. A candidate that
+// cannot be read has only its term.
 func (s Store) Candidates(ctx context.Context) ([]Candidate, error) {
-	found, err := store.ReadAll(ctx, s.Backend, s.Keys.Coordinators())
+	found, err := election.List(ctx, s.Backend, s.Keys.Coordinators())
 	if err != nil {
-		return nil, store.Problem("the coordinator could not be asked for", err)
+		return nil, store.Problem("the coordinator's candidates could not be read", err)
 	}
 	all := []Candidate{}
-	for _, kv := range found.KVs {
+	for _, kv := range found {
 		if c, _ := DecodeCandidate(s.Keys, kv); c.Term > 0 {
 			all = append(all, c)
 		}
 	}
-	slices.SortFunc(all, func(a, b Candidate) int { return cmp.Compare(a.Term, b.Term) })
 	return all, nil
 }

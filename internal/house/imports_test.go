@@ -62,7 +62,11 @@ var layers = []layer{
 		"the Go API glues pool and lease, and its importers pay for nothing more",
 	},
 	{
-		"coordinator/run", []string{"pool", "internal/store"},
+		"internal/election", []string{"lease", "internal/store"},
+		"an election needs the presence lease of a process, and does not know what its leader does",
+	},
+	{
+		"coordinator/run", []string{"internal/election", "pool", "internal/store"},
 		"records of runs are shared by the coordinator, the workers and the doors",
 	},
 	{
@@ -70,7 +74,7 @@ var layers = []layer{
 		"steps are records of runs, whoever plans and does them",
 	},
 	{
-		"coordinator", []string{"coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
 		"the coordinator admits and plans, whoever runs the steps",
 	},
 	{
@@ -102,7 +106,7 @@ var layers = []layer{
 		"a command is kept alive whatever it belongs to; all it needs to know is the clock of trust",
 	},
 	{
-		"sidecar/source", []string{"coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"sidecar/source", []string{"internal/election", "coordinator/run", "coordinator/step", "lease", "internal/store"},
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{

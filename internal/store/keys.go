@@ -195,7 +195,12 @@ func (k Keys) Coordinators() string { return k.prefix + "coordinator/" }
 
 // Coordinator is the key of one candidate, which hangs on that very lease.
 func (k Keys) Coordinator(id LeaseID) string {
-	return k.Coordinators() + strconv.FormatUint(uint64(id), 16)
+	return CandidateKey(k.Coordinators(), id)
+}
+
+// CandidateKey is the key under prefix of the candidate on a lease.
+func CandidateKey(prefix string, id LeaseID) string {
+	return prefix + strconv.FormatUint(uint64(id), 16)
 }
 
 // Sources is the prefix of what is known of all sources.
@@ -220,7 +225,7 @@ func (k Keys) SourceCandidates(name string) string { return k.SourceLive(name) +
 
 // SourceCandidate is the key of one of them, which hangs on that very lease.
 func (k Keys) SourceCandidate(name string, id LeaseID) string {
-	return k.SourceCandidates(name) + strconv.FormatUint(uint64(id), 16)
+	return CandidateKey(k.SourceCandidates(name), id)
 }
 
 // DedupRecords is the prefix of the marks of the items of a source that were submitted.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -27,7 +28,7 @@ func (t *term) look(ctx context.Context, wished int64) error {
 		By: t.cfg.Host, Interval: t.cfg.Spec.Interval, At: stamp(begun), LastGood: t.last.LastGood, Wake: wished,
 	}
 	refused, err := t.submitNew(ctx, &l)
-	if ctx.Err() != nil || errors.Is(err, errDeposed) {
+	if ctx.Err() != nil || errors.Is(err, election.ErrDeposed) {
 		return err
 	}
 	l.Took = time.Since(begun).Truncate(time.Millisecond)
@@ -57,7 +58,7 @@ func (t *term) look(ctx context.Context, wished int64) error {
 		if err == nil { // or it is told of already
 			t.cfg.Logger.Debug("what the look came to can't be shown", "error", told)
 		}
-		if errors.Is(told, errDeposed) {
+		if errors.Is(told, election.ErrDeposed) {
 			return told
 		}
 		return err

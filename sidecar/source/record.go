@@ -1,48 +1,10 @@
 package source
 
 import (
-	"errors"
-	"strconv"
-	"strings"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
-
-// Candidate is a process that stands to run a source. The one that was created first
-// looks.
-type Candidate struct {
-	Host     string    `json:"host"`
-	Instance string    `json:"instance"`
-	Version  string    `json:"version,omitempty"`
-	Since    time.Time `json:"since"`
-
-	// Term is the revision at which it stood: terms grow from one to the next.
-	Term int64 `json:"-"`
-}
-
-type candidateValue struct {
-	store.V
-	Candidate
-}
-
-func (c Candidate) encode() []byte { return store.Encode(candidateValue{store.Now, c}) }
-
-// decodeCandidate reads a candidate. If it can't, and yet somebody stands there, the
-// candidate has its term besides the error.
-func decodeCandidate(keys store.Keys, source string, kv *mvccpb.KeyValue) (Candidate, error) {
-	key := string(kv.Key)
-	id, err := strconv.ParseInt(strings.TrimPrefix(key, keys.SourceCandidates(source)), 16, 64)
-	if err != nil || keys.SourceCandidate(source, store.LeaseID(id)) != key || id != kv.Lease {
-		return Candidate{}, &store.CorruptError{Key: key, Reason: errors.New("it is no key of a candidate on its lease")}
-	}
-	var v candidateValue
-	err = store.Decode(key, kv.Value, &v)
-	v.Term = kv.CreateRevision
-	return v.Candidate, err
-}
 
 // Look is what the last look of a source came to.
 type Look struct {

@@ -3,16 +3,17 @@ package source
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 )
@@ -49,118 +50,64 @@ func (c *Config) fill() {
 	c.Logger = c.Logger.Named(Role).With("source", c.Spec.Name)
 }
 
-// Source is one process of a source: it looks while it is its turn.
+// Source is one process of a source: it polls while it is the leader.
 type Source struct {
-	cfg      Config
-	presence *lease.Presence
-	election *election
-	metrics  *metrics
-	runs     run.Store
-	leases   chan store.LeaseID // the newest presence lease
+	*election.Campaign
+	cfg     Config
+	metrics *metrics
+	runs    run.Store
+	wished  atomic.Int64  // revision of the last request to poll at once
+	woken   chan struct{} // signals that wished has changed; coalesces
+	leading atomic.Bool
 }
 
-// New returns a source that does nothing until [Source.Run].
+// New returns a source that does nothing until Run.
 func New(cfg Config) *Source {
 	cfg.fill()
 	s := &Source{
-		cfg: cfg, election: newElection(cfg), metrics: newMetrics(cfg.Registerer, cfg.Spec.Name),
-		leases: make(chan store.LeaseID, 1),
+		cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Spec.Name), woken: make(chan struct{}, 1),
 		runs: run.Store{
 			Backend: cfg.Backend, Keys: cfg.Keys,
 			Journal: run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention),
 		},
 	}
-	s.presence = lease.NewPresence(lease.PresenceConfig{
-		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
-		Role: Role, Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
-		OnChange: s.setLease,
+	s.Campaign = election.New(election.Config{
+		Presence: lease.PresenceConfig{
+			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
+			Role: Role, Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
+		},
+		Prefix: cfg.Keys.SourceCandidates(cfg.Spec.Name),
+		Watch:  cfg.Keys.SourceLive(cfg.Spec.Name), OnPut: s.put,
+		Lead: s.lead,
 	})
 	return s
 }
 
-// setLease hands the newest lease to the loop.
-func (s *Source) setLease(id store.LeaseID) {
-	select {
-	case <-s.leases:
-	default:
-	}
-	s.leases <- id
-}
-
-// Instance is the name of the process.
+// Instance returns the name of the process.
 func (s *Source) Instance() string { return s.cfg.Instance }
 
-// Ready is closed when the process is seen among the hosts.
-func (s *Source) Ready() <-chan struct{} { return s.presence.Ready() }
-
-// Trouble tells why the source does not stand; nil while it does.
-func (s *Source) Trouble() error { return s.presence.Trouble() }
-
-// Run stands, and looks when it is its turn, until ctx ends, and returns its cause. A
-// look under way is ended then, and the next one takes over at once.
-func (s *Source) Run(ctx context.Context) error {
-	g, inner := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.presence.Run(inner) })
-	g.Go(func() error { return s.election.feed.Run(inner) })
-	g.Go(func() error { return s.loop(inner) })
-	err := g.Wait()
-	down, cancel := context.WithTimeout(context.WithoutCancel(ctx), standTimeout)
-	defer cancel()
-	if left := s.presence.Revoke(down); left != nil {
-		s.cfg.Logger.Warn("could not step down: the next one looks when the lease has ended", "error", left)
+// put receives the requests to poll at once.
+func (s *Source) put(kv *mvccpb.KeyValue) {
+	if string(kv.Key) != s.cfg.Keys.SourceWake(s.cfg.Spec.Name) || s.wished.Swap(kv.ModRevision) >= kv.ModRevision {
+		return
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	if s.leading.Load() { // else the first poll of the term fulfills it
+		s.metrics.wakes.Inc()
 	}
-	return err
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
 }
 
-// errDeposed ends a term: it is somebody else's turn, or soon will be.
-var errDeposed = errors.New("it is no longer the turn of this process")
-
-// loop follows the election, and has a term run while it is our turn.
-func (s *Source) loop(ctx context.Context) error {
-	e := s.election
-	defer e.retry.Stop()
-	var t *term // the one that runs
-	end := func() {
-		if t != nil {
-			t.stop()
-			t = nil
-			s.metrics.looking.Set(0)
-			s.cfg.Logger.Info("no longer looking")
-		}
-	}
-	defer end()
-	for {
-		var over <-chan struct{}
-		now := e.turn()
-		if t != nil && t.number != now {
-			end()
-		}
-		if t == nil && now != 0 {
-			s.cfg.Logger.Info("looking", "term", now)
-			s.metrics.looking.Set(1)
-			t = s.begin(ctx, now, e.lease, e.wake)
-		}
-		if t != nil {
-			t.wake(e.wake)
-			over = t.over
-		}
-		select {
-		case e.lease = <-s.leases:
-			e.stand(ctx)
-		case m, ok := <-e.feed.Messages():
-			if ok {
-				e.message(m)
-				e.stand(ctx)
-			}
-		case <-e.retry.C:
-			e.stand(ctx)
-		case <-over: // the feed will tell as well
-			e.lost = t.number
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+// lead polls until ctx ends, or until etcd shows that the term has ended. A poll under way
+// ends with ctx.
+func (s *Source) lead(ctx context.Context, candidate election.Candidate) error {
+	s.leading.Store(true)
+	s.metrics.looking.Set(1)
+	fence := election.NewFence(s.cfg.Keys.SourceCandidates(s.cfg.Spec.Name), candidate)
+	err := (&term{Source: s, held: fence.Held()}).run(ctx)
+	s.leading.Store(false)
+	s.metrics.looking.Set(0)
+	return err
 }

@@ -1,10 +1,8 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -27,7 +26,7 @@ type Store struct {
 type Overview struct {
 	Name string
 	// Candidates are who stands to run it, the one that looks first.
-	Candidates []Candidate
+	Candidates []election.Candidate
 	// Last is the last look; nil before there was any.
 	Last *Look
 	// Seen is how many items are remembered.
@@ -64,12 +63,12 @@ func (s Store) All(ctx context.Context) ([]Overview, error) {
 func (s Store) Get(ctx context.Context, name string) (Overview, error) {
 	const what = "the source could not be read"
 	o := Overview{Name: name}
-	live, err := store.ReadAll(ctx, s.Backend, s.Keys.SourceCandidates(name))
+	candidates, err := election.List(ctx, s.Backend, s.Keys.SourceCandidates(name))
 	if err != nil {
 		return o, store.Problem(what, err)
 	}
-	for _, kv := range live.KVs {
-		c, err := decodeCandidate(s.Keys, name, kv)
+	for _, kv := range candidates {
+		c, err := election.Decode(s.Keys.SourceCandidates(name), kv)
 		if err != nil {
 			o.Bad = append(o.Bad, err)
 		}
@@ -77,7 +76,6 @@ func (s Store) Get(ctx context.Context, name string) (Overview, error) {
 			o.Candidates = append(o.Candidates, c)
 		}
 	}
-	slices.SortFunc(o.Candidates, func(a, b Candidate) int { return cmp.Compare(a.Term, b.Term) })
 	look, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.SourcePoll(name))})
 	if err != nil {
 		return o, store.Problem(what, err)

@@ -6,26 +6,21 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 )
 
 // markBatch is how many marks one transaction writes; etcd takes 128 operations.
 const markBatch = 100
 
-// term is the time for which it is this process's turn.
+// term is a term of this process as the leader.
 type term struct {
 	*Source
-	number int64
-	mine   *pb.Compare // holds while it is
-	cancel context.CancelCauseFunc
-	over   chan struct{} // closed when it looks no more
-	wished atomic.Int64  // revision of the last wish
-	woken  chan struct{} // coalesces
+	held *pb.Compare // holds during the term
 
 	marks marks // nil until they are read
 	last  Look
@@ -33,46 +28,16 @@ type term struct {
 	known map[string]bool // what was refused at the last look
 }
 
-// begin has a term run.
-func (s *Source) begin(ctx context.Context, number int64, id store.LeaseID, wish int64) *term {
-	inner, cancel := context.WithCancelCause(ctx)
-	t := &term{
-		Source: s, number: number, cancel: cancel,
-		mine: store.CreateEquals(s.cfg.Keys.SourceCandidate(s.cfg.Spec.Name, id), number),
-		over: make(chan struct{}), woken: make(chan struct{}, 1),
-	}
-	t.wished.Store(wish) // the first look is at once, and grants it
-	go func() {
-		defer close(t.over)
-		t.run(inner)
-	}()
-	return t
-}
-
-// stop ends the term, and returns when it has ended.
-func (t *term) stop() {
-	t.cancel(errDeposed)
-	<-t.over
-}
-
-// wake tells of the last wish.
-func (t *term) wake(wish int64) {
-	if t.wished.Swap(wish) < wish {
-		t.metrics.wakes.Inc()
-		select {
-		case t.woken <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// run looks, again and again, until the term has ended.
-func (t *term) run(ctx context.Context) {
+// run polls again and again until the term has ended.
+func (t *term) run(ctx context.Context) error {
 	for {
 		wished := t.wished.Load()
 		err := t.look(ctx, wished)
-		if errors.Is(err, errDeposed) || ctx.Err() != nil {
-			return
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, election.ErrDeposed) {
+			return err
 		}
 		next := time.NewTimer(pause(t.cfg.Spec.Interval, t.last.Failures))
 		for waiting := true; waiting; {
@@ -83,7 +48,7 @@ func (t *term) run(ctx context.Context) {
 				waiting = false
 			case <-ctx.Done():
 				next.Stop()
-				return
+				return context.Cause(ctx)
 			}
 		}
 		next.Stop()
@@ -122,15 +87,15 @@ func (t *term) remember(ctx context.Context) error {
 }
 
 // commit writes something while it is our turn, and returns what came of it. Its error is
-// errDeposed if it is not.
+// election.ErrDeposed if it is not.
 func (t *term) commit(ctx context.Context, what string, ops ...*pb.RequestOp) ([]*pb.ResponseOp, error) {
 	return store.Change(ctx, what, func(ctx context.Context) ([]*pb.ResponseOp, error) {
-		resp, err := t.cfg.Backend.Txn(ctx, &pb.TxnRequest{Compare: []*pb.Compare{t.mine}, Success: ops})
+		resp, err := t.cfg.Backend.Txn(ctx, &pb.TxnRequest{Compare: []*pb.Compare{t.held}, Success: ops})
 		if err != nil {
 			return nil, err
 		}
 		if !resp.Succeeded {
-			return nil, store.Stop(errDeposed)
+			return nil, store.Stop(election.ErrDeposed)
 		}
 		return resp.Responses, nil
 	})

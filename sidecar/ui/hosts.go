@@ -181,7 +181,9 @@ func candidatesOf(f fleet, now time.Time) (leader *candidateRow, all []candidate
 	}
 	for _, h := range f.seen {
 		if h.Role == roleCoordinator && !standing[[2]string{h.Host, h.Instance}] {
-			all = append(all, candidateRow{Place: -1, Candidate: run.Candidate{Host: h.Host, Instance: h.Instance, Version: h.Version, Since: h.Since}})
+			row := candidateRow{Place: -1}
+			row.Host, row.Instance, row.Version, row.Since = h.Host, h.Instance, h.Version, h.Since
+			all = append(all, row)
 		}
 	}
 	return leader, all[:min(len(all), hostsRows)]

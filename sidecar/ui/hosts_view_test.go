@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -48,7 +49,7 @@ func TestInstancesAreShownByTheirPartWithWhatTheyHave(t *testing.T) {
 			{Host: "a", Instance: "sidecar", Steps: 1, Runs: 2}, {Host: "a", Instance: "worker", Steps: 3},
 			{Host: "c", Instance: "worker", Steps: 5},
 		},
-		candidates: []run.Candidate{{Host: "a", Instance: "coordinator", Term: 9, Since: hostsNow}},
+		candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Instance: "coordinator", Term: 9, Since: hostsNow}}},
 		states: map[step.WorkerID]step.WorkerState{
 			{"a", "worker"}: {Mode: step.Drained, Reason: "new disk"}, {"c", "worker"}: {Mode: step.Stopped}, {"d", "worker"}: {Mode: step.Drained},
 		},
@@ -108,23 +109,23 @@ func TestTheLeaderIsToldApartAndItsAbsenceToo(t *testing.T) {
 			fleet: fleet{seen: []lease.PresenceRecord{seen("a", "coordinator", "coordinator")}}, places: []int{-1},
 		},
 		"one that has just begun": {
-			fleet: fleet{candidates: []run.Candidate{{Host: "a", Since: hostsNow, Term: 3}}}, leads: "a", places: []int{0},
+			fleet: fleet{candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Since: hostsNow, Term: 3}}}}, leads: "a", places: []int{0},
 		},
 		"one that stands for long without a tick": {
-			fleet: fleet{candidates: []run.Candidate{{Host: "a", Since: hostsNow.Add(-time.Hour), Term: 3}}}, leads: "a", late: true, places: []int{0},
+			fleet: fleet{candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Since: hostsNow.Add(-time.Hour), Term: 3}}}}, leads: "a", late: true, places: []int{0},
 		},
 		"one that ticks, and others": {
 			fleet: fleet{
 				seen:       []lease.PresenceRecord{seen("b", "", "coordinator"), seen("c", "x", "coordinator")},
-				candidates: []run.Candidate{{Host: "a", Tick: tick(30 * time.Second), Term: 3}, {Host: "b", Term: 5}},
+				candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Term: 3}, Tick: tick(30 * time.Second)}, {Candidate: election.Candidate{Host: "b", Term: 5}}},
 			},
 			leads: "a", places: []int{0, 1, -1}, standing: 1,
 		},
 		"one that has stopped": {
-			fleet: fleet{candidates: []run.Candidate{{Host: "a", Tick: tick(2 * time.Minute), Term: 3}}}, leads: "a", late: true, places: []int{0},
+			fleet: fleet{candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Term: 3}, Tick: tick(2 * time.Minute)}}}, leads: "a", late: true, places: []int{0},
 		},
 		"one that can't be read": {
-			fleet: fleet{candidates: []run.Candidate{{Term: 3}}}, unreadable: true, places: []int{0},
+			fleet: fleet{candidates: []run.Candidate{{Candidate: election.Candidate{Term: 3}}}}, unreadable: true, places: []int{0},
 		},
 	} {
 		p := hostsOf(c.fleet, "", hostsNow)
@@ -163,7 +164,7 @@ func TestThePageOfHostsIsBounded(t *testing.T) {
 		f.seen = append(f.seen, seen(host, "p1", "exec"))
 		f.active = append(f.active, step.Active{Host: host, Instance: "gone", Steps: 1})
 		f.unreadable = append(f.unreadable, host)
-		f.candidates = append(f.candidates, run.Candidate{Host: host, Term: int64(i + 1)})
+		f.candidates = append(f.candidates, run.Candidate{Candidate: election.Candidate{Host: host, Term: int64(i + 1)}})
 	}
 	p := hostsOf(f, "", hostsNow)
 	if len(p.Others.Rows) != hostsRows || p.Others.LeftOut != 800 || len(p.Gone.Rows) != hostsRows || p.Gone.LeftOut != 800 {

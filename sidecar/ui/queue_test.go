@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
@@ -43,9 +44,12 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 
 	steps := map[submitted]stepChips{submittedOf(set.byID["first"].Run): {Steps: []stepChip{{"extract", 20}, {"load", 1}}}}
 	around := surroundings{
-		limits:     run.DefaultLimits(),
-		candidates: []run.Candidate{{Host: "one", Instance: "coordinator"}, {Host: "two", Instance: "coordinator"}},
-		pools:      []pool.Status{{Name: "db", Spec: pool.Spec{Limit: 3}, Claimed: 2}, {Name: "gpu", Spec: pool.Spec{Limit: 4}}},
+		limits: run.DefaultLimits(),
+		candidates: []run.Candidate{
+			{Candidate: election.Candidate{Host: "one", Instance: "coordinator"}},
+			{Candidate: election.Candidate{Host: "two", Instance: "coordinator"}},
+		},
+		pools: []pool.Status{{Name: "db", Spec: pool.Spec{Limit: 3}, Claimed: 2}, {Name: "gpu", Spec: pool.Spec{Limit: 4}}},
 	}
 	got := queueOf(lookAtQueue(set, &runFilter{}, listPlace{}), around, steps, runFilter{}, atQueue)
 	// One whose time has not come is the last, and in no place.
@@ -122,8 +126,8 @@ func TestAReasonOfPoolsHasTheNumbersOfNow(t *testing.T) {
 func TestWhoLeadsIsNamed(t *testing.T) {
 	for want, all := range map[string][]run.Candidate{
 		"":                                    nil,
-		"a coordinator of another version":    {{Term: 7}},
-		text.Visible("o\u202ene/coordinator"): {{Host: "o\u202ene", Instance: "coordinator"}},
+		"a coordinator of another version":    {{Candidate: election.Candidate{Term: 7}}},
+		text.Visible("o\u202ene/coordinator"): {{Candidate: election.Candidate{Host: "o\u202ene", Instance: "coordinator"}}},
 	} {
 		if got := leaderOf(all); got != want {
 			t.Errorf("%q, want %q", got, want)
