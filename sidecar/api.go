@@ -14,9 +14,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/executor"
 	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
@@ -47,21 +51,37 @@ type api struct {
 type session struct {
 	client  *berth.Client
 	reader  *inspect.Reader
+	runs    run.Store
+	steps   step.Store
 	holders *claims.Holders
 	procs   *claims.Watcher
 	// hasEnded is [claims.Holders.HasEnded].
-	hasEnded func(id string, fence int64) bool
-	runs     *executors
-	hub      *server.Hub
-	shown    *ui.Session // what the pages show
+	hasEnded  func(id string, fence int64) bool
+	executors *executor.Executors
+	hub       *server.Hub
+	shown     *ui.Session // what the pages show
 	// runStreams holds one for each stream of a run's events that is open.
 	runStreams chan struct{}
 }
 
-func newSession(client *berth.Client, hs *claims.Holders, procs *claims.Watcher, xs *executors, h *server.Hub) *session {
+// stores returns the stores of runs and of steps behind a client.
+func stores(client *berth.Client, retention time.Duration) (run.Store, step.Store) {
+	backend, keys := client.Store()
+	journal := run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), retention)
+	return run.Store{Backend: backend, Keys: keys, Journal: journal},
+		step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}}
+}
+
+// newSession returns the session of a client, with its executors.
+func (a *api) newSession(client *berth.Client, hs *claims.Holders, procs *claims.Watcher, h *server.Hub) *session {
+	runs, steps := stores(client, a.cfg.RunRetention)
 	return &session{
-		client: client, reader: &inspect.Reader{Source: client, Runs: xs.store, Steps: xs.steps}, holders: hs, procs: procs, hasEnded: hs.HasEnded, runs: xs, hub: h, runStreams: make(chan struct{}, maxRunStreams),
-		shown: &ui.Session{Client: client, Runs: xs.store, Steps: xs.steps},
+		client: client, reader: &inspect.Reader{Source: client, Runs: runs, Steps: steps}, runs: runs, steps: steps,
+		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h, runStreams: make(chan struct{}, maxRunStreams),
+		executors: executor.New(executor.Config{
+			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Log: a.log, Metrics: a.metrics.executors,
+		}),
+		shown: &ui.Session{Client: client, Runs: runs, Steps: steps},
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"github.com/berthhq/berth/coordinator/step"
 )
 
 // FuzzDecodeBody holds the decoder of bodies against package json: what it takes,
@@ -110,6 +112,39 @@ func FuzzDecodeLimits(f *testing.F) {
 		strict.DisallowUnknownFields()
 		if err := strict.Decode(&want); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q is %+v, for json it is %+v, %v", body, got, want, err)
+		}
+	})
+}
+
+func FuzzDecodeSteps(f *testing.F) {
+	for _, body := range []string{
+		`{}`, `{"steps":null}`, `{"steps":[]}`, `{"steps":[{"name":"a","shell":"x"}],"max_concurrent_steps":3}`,
+		`{"steps":[{"name":"a","items":{"from":1,"to":3},"external":true,"needs":["b"]},{"name":"b","items":[1,"x",{"y":[]}],"command":["a"]}]}`,
+		`{"steps":[{"name":"a","backoff":"1s","timeout":7,"input":{"a":null}}]}`, `{"steps":[{"name":7}]}`, `{"steps":[null,[]]}`,
+	} {
+		f.Add([]byte(body))
+	}
+	d := newDecoder[RunRequest](false)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, err := d.decode(body)
+		if err == nil {
+			_, err = req.graph(len(body))
+		}
+		if err != nil {
+			if p := problemOf(err); p.Status < 400 || p.Status > 422 || p.Detail == "" {
+				t.Errorf("%q is refused with %+v", body, p)
+			}
+		}
+	})
+}
+
+func FuzzParseStepCursor(f *testing.F) {
+	for _, text := range []string{"", "0", "7", "07", "-1", "100001", "x"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if n, err := parseStepCursor(text); err == nil && (n < 0 || n > step.MaxItems) {
+			t.Errorf("%q is %d", text, n)
 		}
 	})
 }

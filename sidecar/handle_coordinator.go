@@ -17,7 +17,7 @@ func (a *api) getCoordinator(ctx context.Context, _ *struct{}) (*output[Coordina
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.runs.store.Candidates(ctx)
+	all, err := s.runs.Candidates(ctx)
 	if err != nil {
 		return nil, err
 	}

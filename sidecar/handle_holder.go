@@ -8,6 +8,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/executor"
 )
 
 // idInput is the input of an endpoint of one claim.
@@ -119,7 +120,7 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 	if fence != 0 && c.Fence != fence {
 		return 0, err
 	}
-	if executes(c.Bind) {
+	if executor.Binds(c.Bind) {
 		return 0, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is given back when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
 	}
 	if !s.owns(c) {

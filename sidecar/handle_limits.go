@@ -17,7 +17,7 @@ func (a *api) getLimits(ctx context.Context, _ *struct{}) (*output[Limits], erro
 	if err != nil {
 		return nil, err
 	}
-	l, _, err := s.runs.store.Limits(ctx)
+	l, _, err := s.runs.Limits(ctx)
 	return outputOf(limitsOf(l), err)
 }
 
@@ -31,7 +31,7 @@ func (a *api) putLimits(ctx context.Context, _ *withBody, c LimitsChange) (*outp
 	for _, t := range c.Tags {
 		change.Tags = append(change.Tags, run.TagLimit(t))
 	}
-	l, err := s.runs.store.SetLimits(ctx, change)
+	l, err := s.runs.SetLimits(ctx, change)
 	if err != nil {
 		return nil, err
 	}

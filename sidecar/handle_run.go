@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/executor"
 )
 
 const runsPath = "/v1/runs"
@@ -49,9 +50,9 @@ func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*run
 	var r *run.Run
 	var created bool
 	if graph == nil {
-		r, created, err = s.runs.store.Submit(ctx, req.ID, spec)
+		r, created, err = s.runs.Submit(ctx, req.ID, spec)
 	} else {
-		r, created, err = s.runs.steps.Submit(ctx, s.runs.store, req.ID, spec, graph)
+		r, created, err = s.steps.Submit(ctx, s.runs, req.ID, spec, graph)
 	}
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (a *api) getRun(ctx context.Context, in *idInput) (*output[Run], error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.runs.store.Get(ctx, in.ID)
+	r, err := s.runs.Get(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -92,11 +93,11 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.runs.store.Cancel(ctx, in.ID, tidy(req.Reason), req.QueuedOnly)
+	r, err := s.runs.Cancel(ctx, in.ID, tidy(req.Reason), req.QueuedOnly)
 	if err != nil {
 		return nil, err
 	}
-	s.runs.leftUs(in.ID, 0, string(run.Canceled))
+	s.executors.Ended(in.ID, 0, string(run.Canceled))
 	a.log.Info("a run was canceled", keyRun, in.ID, keyReason, r.Error)
 	return outputOf(inspect.RunOf(r), nil)
 }
@@ -128,21 +129,40 @@ func (a *api) startRun(ctx context.Context, in *withID, req RunStart) (*output[S
 	if err != nil {
 		return nil, err
 	}
-	e, err := s.runs.start(ctx, in.ID, req.Executor, ttl)
+	e, err := s.executors.Start(ctx, in.ID, req.Executor, ttl)
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(s.runs.answer(e, begun), nil)
+	return outputOf(startedRun(s.executors.View(e), begun), nil)
+}
+
+// startedRun returns a run for its executor. The request was begun then: validity counts
+// from there.
+func startedRun(v executor.View, begun time.Time) StartedRun {
+	s := StartedRun{Trusted: trustedOf(v, begun), TTL: Duration(v.TTL)}
+	if v.Run != nil {
+		s.Run = inspect.RunOf(v.Run)
+	}
+	return s
+}
+
+func trustedOf(v executor.View, begun time.Time) (t Trusted) {
+	if v.Left > 0 {
+		t.TrustedUntil = v.At.Add(v.Left)
+		t.TrustedFor = validFor(begun, v.At, v.Left)
+		t.Grace = v.Grace.Milliseconds()
+	}
+	return t
 }
 
 // runTTLOf returns the time to live that an executor asks for.
 func runTTLOf(asked *Duration) (time.Duration, error) {
 	if asked == nil {
-		return DefaultRunTTL, nil
+		return executor.DefaultTTL, nil
 	}
 	ttl := time.Duration(*asked)
-	if ttl != 0 && (ttl < MinRunTTL || ttl > MaxRunTTL) {
-		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s if no heartbeat is needed", asked, MinRunTTL, MaxRunTTL)
+	if ttl != 0 && (ttl < executor.MinTTL || ttl > executor.MaxTTL) {
+		return 0, problem.Field("ttl", "%s is out of range: allowed are %s to %s, and 0s if no heartbeat is needed", asked, executor.MinTTL, executor.MaxTTL)
 	}
 	return ttl, nil
 }
@@ -157,11 +177,11 @@ func (a *api) heartbeatRun(ctx context.Context, in *withID, req RunHeartbeat) (*
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	e, err := s.runs.heartbeat(ctx, in.ID, req.Fence)
+	e, err := s.executors.Heartbeat(ctx, in.ID, req.Fence)
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(s.runs.answer(e, begun), nil)
+	return outputOf(startedRun(s.executors.View(e), begun), nil)
 }
 
 // finishRun answers POST /v1/runs/{id}/finish. It may be any host's.
@@ -173,11 +193,11 @@ func (a *api) finishRun(ctx context.Context, in *withID, req RunFinish) (*output
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	r, err := s.runs.store.Finish(ctx, in.ID, req.Fence, run.Status(req.Status), tidy(req.Error))
+	r, err := s.runs.Finish(ctx, in.ID, req.Fence, run.Status(req.Status), tidy(req.Error))
 	if err != nil {
 		return nil, err
 	}
-	s.runs.leftUs(in.ID, req.Fence, req.Status)
+	s.executors.Ended(in.ID, req.Fence, req.Status)
 	return outputOf(inspect.RunOf(r), nil)
 }
 

@@ -54,9 +54,9 @@ func (a *api) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamRe
 	if err != nil {
 		return nil, err
 	}
-	events, err := s.runs.store.Events(ctx, in.ID)
+	events, err := s.runs.Events(ctx, in.ID)
 	if err == nil && len(events) == 0 {
-		_, err = s.runs.store.Get(ctx, in.ID) // which may be why
+		_, err = s.runs.Get(ctx, in.ID) // which may be why
 	}
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (a *api) streamRunEvents(s *session, id string, after run.Place) (*huma.Str
 			failed: func(err error) *Problem { return a.fail("list-run-events", err) },
 		}
 		f.serve(r.Context(), func(ctx context.Context, tell func([]run.LoggedEvent) error) error {
-			return s.runs.store.FollowEvents(ctx, id, after, tell)
+			return s.runs.FollowEvents(ctx, id, after, tell)
 		})
 	}}, nil
 }

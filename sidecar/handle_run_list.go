@@ -30,7 +30,7 @@ func (a *api) listRuns(ctx context.Context, in *runListInput) (*output[RunList],
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.runs.store.All(ctx)
+	all, err := s.runs.All(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ type sourceBody struct {
 
 // sources is what others see of sources, on the same connection.
 func (s *session) sources() sources.Store {
-	return sources.Store{Backend: s.runs.store.Backend, Keys: s.runs.store.Keys}
+	return sources.Store{Backend: s.runs.Backend, Keys: s.runs.Keys}
 }
 
 // listSources answers GET /v1/sources.

@@ -43,7 +43,7 @@ func (a *api) listSteps(ctx context.Context, in *idInput) (*output[StepList], er
 	if err != nil {
 		return nil, err
 	}
-	o, err := s.runs.steps.Overview(ctx, in.ID)
+	o, err := s.steps.Overview(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (a *api) listInstances(ctx context.Context, in *stepListInput) (*output[Ste
 		}
 		page.Statuses = append(page.Statuses, status)
 	}
-	found, err := s.runs.steps.Instances(ctx, in.ID, in.Step, page)
+	found, err := s.steps.Instances(ctx, in.ID, in.Step, page)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork]
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.runs.steps.Detail(ctx, in.id())
+	d, err := s.steps.Detail(ctx, in.id())
 	if err != nil {
 		return nil, err
 	}

@@ -85,10 +85,10 @@ func (a *api) see(ctx context.Context, s *session, v *step.Viewer, in *logInput,
 	}
 	waiting, one, err := a.waits.enter(ctx, "")
 	if err != nil {
-		return v.See(ctx, s.runs.steps, in.id(), 0)
+		return v.See(ctx, s.steps, in.id(), 0)
 	}
 	defer a.waits.leave(one)
-	seen, err := v.See(waiting, s.runs.steps, in.id(), wait)
+	seen, err := v.See(waiting, s.steps, in.id(), wait)
 	if ended := a.waits.ended(one); ended != nil {
 		return nil, ended
 	}

@@ -26,7 +26,7 @@ func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[R
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.runs.steps.Retry(ctx, s.runs.store, in.ID, tidy(req.Reason), which...)
+	done, err := s.steps.Retry(ctx, s.runs, in.ID, tidy(req.Reason), which...)
 	if err != nil {
 		return nil, err
 	}
@@ -68,12 +68,12 @@ func (a *api) retryStep(ctx context.Context, in *stepBodyInput, req StepRetry) (
 		return nil, err
 	}
 	which := step.Which{Step: in.Step, Index: in.Index}
-	done, err := s.runs.steps.Retry(ctx, s.runs.store, in.ID, tidy(req.Reason), which)
+	done, err := s.steps.Retry(ctx, s.runs, in.ID, tidy(req.Reason), which)
 	if err != nil {
 		return nil, err
 	}
 	a.tellRetried(done, req.Reason, which)
-	return outputOfStep(s.runs.steps.Get(ctx, in.id()))
+	return outputOfStep(s.steps.Get(ctx, in.id()))
 }
 
 // cancelStep answers POST /v1/runs/{id}/steps/{step}/{index}/cancel.
@@ -82,7 +82,7 @@ func (a *api) cancelStep(ctx context.Context, in *stepInput) (*output[StepInstan
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.runs.steps.Cancel(ctx, s.runs.store, in.id())
+	i, err := s.steps.Cancel(ctx, s.runs, in.id())
 	if err == nil {
 		a.log.Info("a step instance was canceled", keyRun, in.ID, keyStep, i.Text())
 	}

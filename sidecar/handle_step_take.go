@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/executor"
 )
 
 const queuesPath = "/v1/queues"
@@ -43,7 +44,7 @@ func (a *api) listReady(ctx context.Context, in *readyInput) (*output[ReadyList]
 			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 30s", quote(in.Wait), Duration(maxReadyWait))
 		}
 	}
-	found, bad, err := s.runs.readyFor(ctx, in.Queue, in.Limit)
+	found, bad, err := executor.Ready(ctx, s.steps, in.Queue, in.Limit)
 	if err == nil && len(found) == 0 && wait > 0 {
 		found, bad, err = a.awaitReady(ctx, s, in, wait)
 	}
@@ -70,7 +71,7 @@ func (a *api) awaitReady(ctx context.Context, s *session, in *readyInput, wait t
 		return nil, nil, err
 	}
 	defer a.waits.leave(one)
-	found, bad, err := s.runs.awaitReady(ctx, in.Queue, in.Limit, wait)
+	found, bad, err := executor.AwaitReady(ctx, s.steps, a.log, in.Queue, in.Limit, wait)
 	if ended := a.waits.ended(one); ended != nil {
 		return nil, nil, ended
 	}
@@ -103,39 +104,36 @@ func (a *api) takeStep(ctx context.Context, in *stepBodyInput, req StepTake) (*o
 	if err != nil {
 		return nil, err
 	}
-	stand := line{id: ulid.Make().String()}
+	waiter := executor.Waiter{ID: ulid.Make().String()}
 	if req.Wait != nil {
 		wait := time.Duration(*req.Wait)
 		if err := berth.ValidateWait(wait); err != nil {
 			return nil, err
 		}
-		stand.wait = &wait
+		waiter.Wait = &wait
 	}
-	ctx, wait, err := a.waits.enter(ctx, stand.id)
+	ctx, wait, err := a.waits.enter(ctx, waiter.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer a.waits.leave(wait)
-	e, err := s.runs.take(ctx, in.id(), req.Executor, ttl, stand)
+	e, err := s.executors.Take(ctx, in.id(), req.Executor, ttl, waiter)
 	if err != nil {
 		if ended := a.waits.ended(wait); ended != nil {
 			return nil, ended
 		}
 		return nil, err
 	}
-	return outputOf(s.runs.answerStep(e, begun), nil)
+	return outputOf(takenStep(s.executors.View(e), begun), nil)
 }
 
-// answerStep tells an executor about its step instance. The request that it answers was
-// begun then.
-func (x *executors) answerStep(e *executor, begun time.Time) TakenStep {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	a := TakenStep{Trusted: x.trust(e, begun), TTL: Duration(e.ttl)}
-	if e.step != nil {
-		a.StepWork = inspect.TakenWorkOf(e.step)
+// takenStep returns a step instance for its executor. The request was begun then.
+func takenStep(v executor.View, begun time.Time) TakenStep {
+	t := TakenStep{Trusted: trustedOf(v, begun), TTL: Duration(v.TTL)}
+	if v.Step != nil {
+		t.StepWork = inspect.TakenWorkOf(v.Step)
 	}
-	return a
+	return t
 }
 
 // heartbeatStep answers POST /v1/runs/{id}/steps/{step}/{index}/heartbeat.
@@ -148,11 +146,11 @@ func (a *api) heartbeatStep(ctx context.Context, in *stepBodyInput, req StepHear
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	e, err := s.runs.heartbeat(ctx, in.id().String(), req.Fence)
+	e, err := s.executors.Heartbeat(ctx, in.id().String(), req.Fence)
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(s.runs.answerStep(e, begun), nil)
+	return outputOf(takenStep(s.executors.View(e), begun), nil)
 }
 
 // finishStep answers POST /v1/runs/{id}/steps/{step}/{index}/finish. It may be any
@@ -169,7 +167,7 @@ func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish)
 	if as != step.Succeeded && as != step.Failed && as != step.Canceled {
 		return nil, problem.Field("status", "a step instance can't finish as %s: allowed are %s, %s and %s", quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
 	}
-	r, err := s.runs.steps.Raw(ctx, in.id())
+	r, err := s.steps.Raw(ctx, in.id())
 	switch {
 	case err != nil:
 		return nil, err
@@ -178,13 +176,13 @@ func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish)
 	case as == step.Canceled && !r.RunEnded && !r.Canceled && r.Status == step.Running:
 		return nil, problem.Field("status", "%s is for step instances that were canceled, or whose runs were or have failed: allowed are %s and %s", as, step.Succeeded, step.Failed)
 	}
-	i, err := s.runs.steps.FinishAttempt(ctx, r, req.Fence, step.Outcome{
+	i, err := s.steps.FinishAttempt(ctx, r, req.Fence, step.Outcome{
 		Status: as, ExitCode: req.ExitCode, Error: tidy(req.Error), Output: []byte(req.Output),
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.runs.leftUs(in.id().String(), req.Fence, req.Status)
+	s.executors.Ended(in.id().String(), req.Fence, req.Status)
 	return outputOf(inspect.StepInstanceOf(i), nil)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/executor"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -47,25 +48,26 @@ func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
 	hub := server.NewHub(source(client.Subscribe).relay)
 	kept.Notify = publish(hub)
 	hs := claims.New(kept)
-	xs := newExecutors(&s.cfg, client, a.metrics)
+	session := a.newSession(client, hs, procs, hub)
+	xs := session.executors
 	looking, cancel := context.WithCancel(context.Background())
 	var looks sync.WaitGroup
-	looks.Go(func() { xs.run(looking) })
+	looks.Go(func() { xs.Run(looking) })
 
 	held, err := client.Held(context.WithoutCancel(ctx))
 	if err != nil {
 		mode = Leave
 	} else {
-		executed, others := splitClaims(held)
+		executed, others := executor.Split(held)
 		hs.Resume(others)
 		looks.Go(func() { hs.Run(looking) })
 		before.TakenOver(others)
 		looks.Go(func() { hs.RecordLeases(looking) })
-		xs.resume(client.AdoptedKeys(), executed)
-		xs.follow(looking, client.SubscribeRuns, &looks)
-		a.session.Store(newSession(client, hs, procs, xs, hub))
+		xs.Resume(client.AdoptedKeys(), executed)
+		xs.Follow(looking, client.SubscribeRuns, &looks)
+		a.session.Store(session)
 		looks.Go(func() { a.pages.Run(looking) })
-		s.log.Info("ready", keyClaims, len(held), keyRuns, xs.count())
+		s.log.Info("ready", keyClaims, len(held), keyRuns, xs.Count())
 		if mode == 0 {
 			mode, err = s.serving(ctx, client, web)
 		}
@@ -79,7 +81,7 @@ func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
 	cancel()
 	looks.Wait()
 	hs.Leave()
-	xs.leave()
+	xs.Leave()
 	return errors.Join(err, procs.Close())
 }
 
@@ -129,16 +131,16 @@ func (s *Server) serving(ctx context.Context, client *berth.Client, web *server.
 }
 
 // end ends the instance.
-func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs *executors, web *server.Server, a *api) error {
+func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs *executor.Executors, web *server.Server, a *api) error {
 	if mode == Drain {
 		mode = s.drain(client, hs, xs)
 	}
-	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.Count(), keyRuns, xs.count())
+	s.log.Info("stopping", keyMode, mode.String(), keyClaims, hs.Count(), keyRuns, xs.Count())
 	if mode == Leave {
 		// What is being answered is answered while the instance still can.
 		err := a.close(web)
 		hs.Leave()
-		xs.leave()
+		xs.Leave()
 		return errors.Join(err, client.Leave())
 	}
 	if client.Err() != nil {
@@ -151,13 +153,13 @@ func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs
 
 // drain waits until no claims and no runs are left, for the drain timeout at most,
 // and returns how to go on.
-func (s *Server) drain(client *berth.Client, hs *claims.Holders, xs *executors) StopMode {
-	s.log.Info("draining", keyClaims, hs.Count(), keyRuns, xs.count(), keyDuration, s.cfg.DrainTimeout)
+func (s *Server) drain(client *berth.Client, hs *claims.Holders, xs *executor.Executors) StopMode {
+	s.log.Info("draining", keyClaims, hs.Count(), keyRuns, xs.Count(), keyDuration, s.cfg.DrainTimeout)
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	timeout := time.NewTimer(max(0, s.cfg.DrainTimeout))
 	defer timeout.Stop()
-	for hs.Count()+xs.count() > 0 {
+	for hs.Count()+xs.Count() > 0 {
 		select {
 		case <-tick.C:
 		case <-timeout.C:

@@ -5,23 +5,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/executor"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
 // metrics of a sidecar. Claims, pools and leases have their own.
 type metrics struct {
-	http   *server.Metrics
-	waits  prometheus.Gauge
-	claims *claims.Metrics
-	runs   *runMetrics
-	steps  *runMetrics
+	http      *server.Metrics
+	waits     prometheus.Gauge
+	claims    *claims.Metrics
+	executors *executor.Metrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
 	m := &metrics{
-		runs: newRunMetrics(reg), steps: newStepMetrics(reg),
-		http: server.NewMetrics(reg), claims: claims.NewMetrics(reg),
+		http: server.NewMetrics(reg), claims: claims.NewMetrics(reg), executors: executor.NewMetrics(reg),
 		waits: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_http_waits_in_flight",
 			Help: "Requests for a claim that are not answered yet.",

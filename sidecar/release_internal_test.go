@@ -38,12 +38,12 @@ func behindTheDoor(t *testing.T) (*api, *session) {
 	}
 	hub := server.NewHub(source(client.Subscribe).relay)
 	hs := claims.New(claims.Config{Instance: Instance, Log: cfg.Logger, Procs: procs, Metrics: m.claims, Notify: publish(hub)})
-	s := newSession(client, hs, procs, newExecutors(cfg, client, m), hub)
+	s := a.newSession(client, hs, procs, hub)
 	a.session.Store(s)
 	t.Cleanup(func() {
 		hub.Close()
 		s.holders.Leave()
-		s.runs.leave()
+		s.executors.Leave()
 		if err := procs.Close(); err != nil {
 			t.Error(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/executor"
 )
 
 // led is a dock with a coordinator, and a pool "db" of so many slots.
@@ -431,7 +432,7 @@ func TestASilentExecutorLosesItsSlots(t *testing.T) {
 	t.Parallel()
 	d := led(t, 1)
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{TTL: sidecar.DurationOf(sidecar.MinRunTTL)})
+	s := d.begin("job", sidecar.RunStart{TTL: sidecar.DurationOf(executor.MinTTL)})
 	d.freed("job")
 	_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/executor"
 )
 
 func TestARestartedServerKeepsItsRuns(t *testing.T) {
@@ -24,7 +25,7 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 	fences := map[string]int64{
 		"plain":   d.started("plain", sidecar.RunStart{Executor: "me"}).Fence,
 		"untimed": d.started("untimed", sidecar.RunStart{TTL: sidecar.DurationOf(0)}).Fence,
-		"short":   d.started("short", sidecar.RunStart{TTL: sidecar.DurationOf(sidecar.MinRunTTL)}).Fence,
+		"short":   d.started("short", sidecar.RunStart{TTL: sidecar.DurationOf(executor.MinTTL)}).Fence,
 		"gone":    d.started("gone", sidecar.RunStart{}).Fence,
 	}
 	d.server.Stop(sidecar.Leave)
@@ -36,7 +37,7 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 	}
 	d.cfg.Logger = nil
 	d.running = start(t, d.cfg)
-	for id, ttl := range map[string]time.Duration{"plain": sidecar.DefaultRunTTL, "untimed": 0, "short": sidecar.MinRunTTL} {
+	for id, ttl := range map[string]time.Duration{"plain": executor.DefaultTTL, "untimed": 0, "short": executor.MinTTL} {
 		eventually(t, id+" is trusted", func() bool {
 			s, err := d.client.Heartbeat(t.Context(), id, fences[id])
 			if err != nil {
@@ -174,7 +175,7 @@ func TestAStateFileThatCantBeReadLeavesTheRunItsDefault(t *testing.T) {
 	}
 	d.running = d.restarted()
 	got, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
-	if err != nil || time.Duration(got.TTL) != sidecar.DefaultRunTTL {
+	if err != nil || time.Duration(got.TTL) != executor.DefaultTTL {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -198,7 +199,7 @@ func TestTheCoordinatorTakesARunFromASilentExecutor(t *testing.T) {
 		var s *sidecar.StartedRun
 		eventually(t, name+" can start", func() (ok bool) {
 			var err error
-			s, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: name, TTL: sidecar.DurationOf(sidecar.MinRunTTL)})
+			s, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: name, TTL: sidecar.DurationOf(executor.MinTTL)})
 			return err == nil
 		})
 		return s

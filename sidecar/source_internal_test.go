@@ -9,9 +9,43 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/hashicorp/go-hclog"
 )
+
+// bubble is a session on a stand-in for etcd, in a bubble. It has stores, and neither
+// claims nor executors.
+type bubble struct {
+	*api
+	*session
+	t       *testing.T
+	backend *storetest.Backend
+	lease   store.LeaseID
+}
+
+// inBubble runs a test in a bubble.
+func inBubble(t *testing.T, f func(*bubble)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := storetest.NewBackend(storetest.New(storetest.Options{}))
+		defer b.Close()
+		lease, _, err := b.Grant(t.Context(), 1000*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := store.NewKeys("/berth/")
+		f(&bubble{
+			t: t, backend: b, lease: lease, api: &api{log: hclog.NewNullLogger(), waits: newWaits()},
+			session: &session{
+				runs: run.Store{Backend: b, Keys: keys}, steps: step.Store{Backend: b, Keys: keys},
+				runStreams: make(chan struct{}, 1),
+			},
+		})
+	})
+}
 
 // woken is how a wait for the look of a source has ended.
 type woken struct {
@@ -19,10 +53,10 @@ type woken struct {
 	err  error
 }
 
-func (s *stage) wakes(ctx context.Context, a *api, in *session, wait time.Duration) <-chan woken {
+func (b *bubble) wakes(ctx context.Context, wait time.Duration) <-chan woken {
 	ended := make(chan woken, 1)
 	go func() {
-		look, err := a.wakeAndAwait(ctx, in, "inbox", wait)
+		look, err := b.wakeAndAwait(ctx, b.session, "inbox", wait)
 		ended <- woken{look, err}
 	}()
 	synctest.Wait()
@@ -30,11 +64,11 @@ func (s *stage) wakes(ctx context.Context, a *api, in *session, wait time.Durati
 }
 
 // woken is the revision at which the source was woken last, 0 if never.
-func (s *stage) woken() int64 {
-	s.t.Helper()
-	resp, err := s.backend.Range(s.t.Context(), &pb.RangeRequest{Key: []byte(s.store.Keys.SourceWake("inbox"))})
+func (b *bubble) woken() int64 {
+	b.t.Helper()
+	resp, err := b.backend.Range(b.t.Context(), &pb.RangeRequest{Key: []byte(b.runs.Keys.SourceWake("inbox"))})
 	if err != nil {
-		s.t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	if len(resp.Kvs) == 0 {
 		return 0
@@ -43,24 +77,22 @@ func (s *stage) woken() int64 {
 }
 
 func TestAWaitForASourceEndsInAllWays(t *testing.T) {
-	onStage(t, func(s *stage) {
-		a := &api{waits: newWaits()}
-		in := &session{runs: s.executors, runStreams: make(chan struct{}, 1)}
+	inBubble(t, func(b *bubble) {
 		put := func(key, value string, lease store.LeaseID) {
-			if _, err := store.Commit(s.t.Context(), s.backend, nil, store.Put(key, []byte(value), lease)); err != nil {
+			if _, err := store.Commit(b.t.Context(), b.backend, nil, store.Put(key, []byte(value), lease)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		looked := func(wish int64, submitted int) {
-			put(s.store.Keys.SourcePoll("inbox"), fmt.Sprintf(`{"v":1,"by":"far","submitted":%d,"wake":%d}`, submitted, wish), 0)
+			put(b.runs.Keys.SourcePoll("inbox"), fmt.Sprintf(`{"v":1,"by":"far","submitted":%d,"wake":%d}`, submitted, wish), 0)
 			synctest.Wait()
 		}
-		put(s.store.Keys.SourceCandidate("inbox", s.lease), `{"v":1,"host":"far"}`, s.lease)
+		put(b.runs.Keys.SourceCandidate("inbox", b.lease), `{"v":1,"host":"far"}`, b.lease)
 
 		// It is over with the first look that has heard of the wish.
-		first := s.wakes(s.t.Context(), a, in, time.Minute)
-		wish := s.woken()
-		if second := <-s.wakes(s.t.Context(), a, in, time.Minute); problem.CodeOf(second.err) != problem.Unavailable || s.woken() != wish {
+		first := b.wakes(b.t.Context(), time.Minute)
+		wish := b.woken()
+		if second := <-b.wakes(b.t.Context(), time.Minute); problem.CodeOf(second.err) != problem.Unavailable || b.woken() != wish {
 			t.Errorf("one too many: %v", second.err)
 		}
 		looked(wish-1, 1)
@@ -74,23 +106,23 @@ func TestAWaitForASourceEndsInAllWays(t *testing.T) {
 
 		// Or with its time: the source is woken all the same.
 		begun := time.Now()
-		if got := <-s.wakes(s.t.Context(), a, in, time.Minute); got.err != nil || got.look != nil || time.Since(begun) != time.Minute || s.woken() <= wish {
+		if got := <-b.wakes(b.t.Context(), time.Minute); got.err != nil || got.look != nil || time.Since(begun) != time.Minute || b.woken() <= wish {
 			t.Errorf("%+v after %s", got, time.Since(begun))
 		}
 
 		// Or with who asks, or the server.
-		gone, cancel := context.WithCancel(s.t.Context())
-		left := s.wakes(gone, a, in, time.Minute)
+		gone, cancel := context.WithCancel(b.t.Context())
+		left := b.wakes(gone, time.Minute)
 		cancel()
 		if got := <-left; got.err == nil || got.look != nil {
 			t.Errorf("%+v", got)
 		}
-		last := s.wakes(s.t.Context(), a, in, time.Minute)
-		a.waits.stop(errStopping)
+		last := b.wakes(b.t.Context(), time.Minute)
+		b.waits.stop(errStopping)
 		if got := <-last; problem.CodeOf(got.err) != problem.Stopping {
 			t.Errorf("%+v", got)
 		}
-		if len(in.runStreams) > 0 {
+		if len(b.runStreams) > 0 {
 			t.Error("there is no room for others")
 		}
 	})

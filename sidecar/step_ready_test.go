@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 )
 
 // awaited is how a wait for a queue has ended.
@@ -17,11 +18,11 @@ type awaited struct {
 	err   error
 }
 
-// await has somebody wait for a queue, and returns when they do.
-func (s *stage) await(a *api, in *session, wait time.Duration) <-chan awaited {
+// await begins a wait for a queue, and returns when it waits.
+func (b *bubble) await(wait time.Duration) <-chan awaited {
 	ended := make(chan awaited, 1)
 	go func() {
-		found, _, err := a.awaitReady(s.t.Context(), in, &readyInput{Queue: step.DefaultQueue, Limit: 10}, wait)
+		found, _, err := b.awaitReady(b.t.Context(), b.session, &readyInput{Queue: step.DefaultQueue, Limit: 10}, wait)
 		ended <- awaited{found, err}
 	}()
 	synctest.Wait()
@@ -29,31 +30,29 @@ func (s *stage) await(a *api, in *session, wait time.Duration) <-chan awaited {
 }
 
 func TestAWaitForAQueueEndsInAllWays(t *testing.T) {
-	onStage(t, func(s *stage) {
-		a := &api{waits: newWaits()}
-		in := &session{runs: s.executors, runStreams: make(chan struct{}, 1)}
-		first := s.await(a, in, time.Minute)
-		if second := <-s.await(a, in, time.Minute); problem.CodeOf(second.err) != problem.Unavailable {
+	inBubble(t, func(b *bubble) {
+		first := b.await(time.Minute)
+		if second := <-b.await(time.Minute); problem.CodeOf(second.err) != problem.Unavailable {
 			t.Errorf("one too many: %v", second.err)
 		}
-		s.published("worker", func(sp *step.Spec) { sp.External, sp.Shell = false, "true" })
-		pass(time.Second)
-		if len(first) > 0 {
-			t.Fatalf("it has ended with what is for workers: %+v", <-first)
+		key := b.steps.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, 1, 0, 0, "a")
+		ready := step.Ready{Run: "a", Step: "x", External: true, ScheduledAt: time.Now()}
+		if _, err := store.Commit(b.t.Context(), b.backend, nil, store.Put(key, ready.Encode(), 0)); err != nil {
+			t.Fatal(err)
 		}
-		id := s.published("a")
 		if got := <-first; got.err != nil || len(got.found) != 1 || got.found[0].Run != "a" {
 			t.Errorf("%+v", got)
 		}
-		s.takeOne(id, "", time.Hour)
-		begun := time.Now()
-		if got := <-s.await(a, in, time.Minute); got.err != nil || len(got.found) != 0 || time.Since(begun) != time.Minute {
-			t.Errorf("%+v after %s", got, time.Since(begun))
+		if _, err := store.Commit(b.t.Context(), b.backend, nil, store.Delete(key)); err != nil {
+			t.Fatal(err)
 		}
-		last := s.await(a, in, time.Minute)
-		a.waits.stop(errStopping)
+		last := b.await(time.Minute)
+		b.waits.stop(errStopping)
 		if got := <-last; problem.CodeOf(got.err) != problem.Stopping {
 			t.Errorf("%+v", got)
+		}
+		if len(b.runStreams) > 0 {
+			t.Error("it still counts as a stream")
 		}
 	})
 }

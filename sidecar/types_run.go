@@ -8,13 +8,6 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// Bounds of what an executor of a run can ask for, and what it gets if it says
-// nothing.
-const (
-	MinRunTTL, MaxRunTTL = 5 * time.Second, 24 * time.Hour
-	DefaultRunTTL        = time.Minute
-)
-
 // maxRunText bounds why a run was canceled or has failed, in bytes.
 const maxRunText = 4096
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/executor"
 )
 
 // TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock is about a client
@@ -43,10 +44,9 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	v := s.holders.View(h)
 	check("a claim", v.Left, *heldClaim(v, v.At.Add(-waited)).TrustedFor)
 
-	onStage(t, func(s *stage) {
-		e := &executor{room: s.newRoom()}
-		check("a run", s.trust, s.executors.trust(e, time.Now().Add(-waited)).TrustedFor)
-	})
+	of := executor.View{At: v.At, Left: time.Hour}
+	check("a run", of.Left, startedRun(of, v.At.Add(-waited)).TrustedFor)
+	check("a step instance", of.Left, takenStep(of, v.At.Add(-waited)).TrustedFor)
 }
 
 // waitsThenRenews is a server on which a claim and a step instance are waited for, and

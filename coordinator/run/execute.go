@@ -122,5 +122,5 @@ func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, wh
 }
 
 func lost(id string, fence int64) error {
-	return problem.New(problem.RunLost, "attempt %d of run %q is lost: its executor was not heard of in time, and somebody else may have the run", fence, id)
+	return problem.New(problem.RunLost, "attempt %d of run %q is lost: no heartbeat came in time, and another executor may have the run", fence, id)
 }

@@ -128,7 +128,7 @@ func (s Store) suspect(err error) {
 }
 
 func taken(id store.StepID) error {
-	return problem.New(problem.StepTaken, "step instance %s of run %q is not to be had: somebody else has taken it, or its run was canceled", id.Text(), id.Run)
+	return problem.New(problem.StepTaken, "step instance %s of run %q can't be taken: another executor has taken it, or its run was canceled", id.Text(), id.Run)
 }
 
 // GiveUp ends the attempt of a published instance that was not taken, as its slots were not

@@ -94,6 +94,10 @@ var layers = []layer{
 		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
+		"sidecar/executor", []string{"sidecar/claims", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"who runs an attempt and whether they live is the same however they ask: no wire types, no HTTP",
+	},
+	{
 		"sidecar/server", nil,
 		"how HTTP is served is no matter of what is served: wire types and endpoints are its owner's",
 	},
@@ -171,6 +175,22 @@ func matches(pattern, path string) bool {
 }
 
 func TestImportsFollowTheLayers(t *testing.T) { check(t, wrongImports(tree(t), layers)) }
+
+// withoutHTTP are folders of which the rules do not depend on how they are asked.
+var withoutHTTP = []string{"sidecar/claims", "sidecar/executor", "coordinator", "coordinator/run", "coordinator/step", "pool", "lease"}
+
+func TestRulesKnowNoHTTP(t *testing.T) {
+	for _, f := range tree(t) {
+		if f.test || !slices.Contains(withoutHTTP, f.folder) {
+			continue
+		}
+		for imported := range f.imports() {
+			if imported == "net/http" || strings.HasPrefix(imported, "github.com/danielgtaylor/huma/") {
+				t.Errorf("%s imports %s, but its rules are the same however they are asked", f.path, imported)
+			}
+		}
+	}
+}
 
 func TestNoTwoLayersImportEachOther(t *testing.T) {
 	for _, a := range layers {

@@ -1,4 +1,4 @@
-package sidecar
+package executor
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -7,30 +7,47 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// How an attempt has left a server without being finished or canceled through it.
+// endedElsewhere is the status of an attempt that was not finished or canceled through this
+// server.
 const endedElsewhere = "elsewhere"
 
 // Reasons of losses.
 const (
 	lossTTL      = "ttl"      // no heartbeat came in time
-	lossLease    = "lease"    // trust in the lease has ended
-	lossRevoked  = "revoked"  // its slots were asked back
+	lossLease    = "lease"    // its lease is no longer valid
+	lossRevoked  = "revoked"  // its slots were revoked
 	lossStopping = "stopping" // the server stops
-	lossTaken    = "taken"    // it is somebody else's, or was given back to the queue
+	lossTaken    = "taken"    // another executor has it, or it was returned to the queue
 	lossTimeout  = "timeout"  // the attempt of a step instance took too long
 )
 
-// runMetrics are those of the executors of a server: of runs, or of step instances.
-type runMetrics struct {
+// Metrics are those of the executors of a server.
+type Metrics struct{ runs, steps *counts }
+
+// NewMetrics registers the metrics; nil registers none.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	return &Metrics{runs: newRunCounts(reg), steps: newStepCounts(reg)}
+}
+
+// counts returns the metrics of what has an id.
+func (x *Executors) counts(id string) *counts {
+	if ofStep(id) {
+		return x.metrics.steps
+	}
+	return x.metrics.runs
+}
+
+// counts are the metrics of executors of runs, or of those of step instances.
+type counts struct {
 	executing prometheus.Gauge
 	starts    prometheus.Counter
 	finishes  *prometheus.CounterVec
 	losses    *prometheus.CounterVec
 }
 
-func newRunMetrics(reg prometheus.Registerer) *runMetrics {
+func newRunCounts(reg prometheus.Registerer) *counts {
 	with := promauto.With(reg)
-	return &runMetrics{
+	return &counts{
 		executing: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_executor_runs",
 			Help: "Runs that were started through this process, or taken over by it, and have not ended.",
@@ -50,9 +67,9 @@ func newRunMetrics(reg prometheus.Registerer) *runMetrics {
 	}
 }
 
-func newStepMetrics(reg prometheus.Registerer) *runMetrics {
+func newStepCounts(reg prometheus.Registerer) *counts {
 	with := promauto.With(reg)
-	return &runMetrics{
+	return &counts{
 		executing: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_executor_steps",
 			Help: "Step instances that were taken through this process over HTTP, or taken over by it, and have not ended.",
@@ -74,7 +91,7 @@ func newStepMetrics(reg prometheus.Registerer) *runMetrics {
 
 // finished counts the end of an attempt, if it was not lost before: a status, or the
 // loss that the end has turned out to be.
-func (m *runMetrics) finished(e *executor, status string) {
+func (m *counts) finished(e *Executor, status string) {
 	switch {
 	case e.why != nil:
 	case status == lossTaken:
@@ -84,9 +101,9 @@ func (m *runMetrics) finished(e *executor, status string) {
 	}
 }
 
-func (m *runMetrics) lost(reason string) { m.losses.WithLabelValues(reason).Inc() }
+func (m *counts) lost(reason string) { m.losses.WithLabelValues(reason).Inc() }
 
-// lossOf is the reason of a loss with the room.
+// lossOf returns the reason of a loss with the reservation.
 func lossOf(cause error) string {
 	switch {
 	case shutsDown(cause):

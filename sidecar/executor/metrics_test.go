@@ -1,4 +1,4 @@
-package sidecar
+package executor
 
 import (
 	"fmt"
@@ -39,14 +39,14 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 func TestExecutorsAreCounted(t *testing.T) {
 	onStage(t, func(s *stage) {
 		reg := prometheus.NewRegistry()
-		s.metrics = newRunMetrics(reg)
+		s.metrics = NewMetrics(reg)
 		wants := func(when string, want map[string]float64) {
 			t.Helper()
 			if d := cmp.Diff(want, gathered(t, reg)); d != "" {
 				t.Errorf("%s:\n%s", when, d)
 			}
 		}
-		begin := func(id string) *executor {
+		begin := func(id string) *Executor {
 			s.admitted(id)
 			return s.begin(id, "ci", time.Hour)
 		}
@@ -55,28 +55,28 @@ func TestExecutorsAreCounted(t *testing.T) {
 		begin("failed")
 		begin("canceled")
 		begin("elsewhere")
-		begin("told")
+		begin("notified")
 		begin("taken")
 		begin("lease")
 		begin("revoked")
 		s.admitted("silent")
-		s.begin("silent", "", MinRunTTL)
+		s.begin("silent", "", MinTTL)
 		wants("at first", map[string]float64{"berth_executor_runs": 9, "berth_executor_starts_total": 9})
 
-		s.leftUs("finished", 0, string(run.Succeeded))
-		s.leftUs("finished", 0, string(run.Succeeded)) // again: it is known no more
-		s.leftUs("failed", 0, string(run.Failed))
-		s.leftUs("canceled", 0, string(run.Canceled))
+		s.Ended("finished", 0, string(run.Succeeded))
+		s.Ended("finished", 0, string(run.Succeeded)) // again: it is known no more
+		s.Ended("failed", 0, string(run.Failed))
+		s.Ended("canceled", 0, string(run.Canceled))
 		for id, why := range map[string]error{
 			"lease":   problem.New(problem.ClaimLost, "the lease is gone"),
 			"revoked": problem.New(problem.ClaimRevoked, "an operator"),
 		} {
-			s.byID[id].room.(*stageRoom).end(why)
-			synctest.Wait() // it is told beside us
+			s.byID[id].on.(*stageReservation).end(why)
+			synctest.Wait() // it is notified asynchronously
 		}
-		for _, id := range []string{"told", "taken"} {
+		for _, id := range []string{"notified", "taken"} {
 			fence := s.byID[id].fence
-			r, err := s.store.Get(t.Context(), id)
+			r, err := s.runs.Get(t.Context(), id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func TestExecutorsAreCounted(t *testing.T) {
 			s.put(id, rec)
 			s.wantBeat(id, fence, code)
 		}
-		if _, err := store.Commit(t.Context(), s.backend, nil, store.Delete(s.store.Keys.ActiveRun("one", "elsewhere"))); err != nil {
+		if _, err := store.Commit(t.Context(), s.backend, nil, store.Delete(s.runs.Keys.ActiveRun("one", "elsewhere"))); err != nil {
 			t.Fatal(err)
 		}
 		pass(sweepEvery + time.Second)
@@ -104,7 +104,7 @@ func TestExecutorsAreCounted(t *testing.T) {
 		})
 
 		e := begin("last")
-		e.room.(*stageRoom).end(errStopping)
+		e.on.(*stageReservation).end(errStopping)
 		pass(time.Second)
 		if got := gathered(t, reg); got["berth_executor_losses_total{reason=stopping}"] != 1 || got["berth_executor_runs"] != 1 {
 			t.Errorf("while it stops: %v", got)

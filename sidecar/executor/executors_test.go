@@ -1,4 +1,4 @@
-package sidecar
+package executor
 
 import (
 	"context"
@@ -24,48 +24,48 @@ import (
 // stage is the executors of a server on a stand-in for etcd, in a bubble. Their
 // clock is that of the bubble.
 type stage struct {
-	*executors
+	*Executors
 	t       *testing.T
 	backend *storetest.Backend
 	lease   store.LeaseID
 	begun   time.Time
-	trust   time.Duration // that rooms answer
+	valid   time.Duration // that reservations answer
 
-	mu    sync.Mutex
-	rooms map[*stageRoom]bool // not released
+	mu           sync.Mutex
+	reservations map[*stageReservation]bool // not released
 }
 
 // Now is the time of the bubble.
 func (s *stage) Now() time.Duration { return time.Since(s.begun) + time.Hour }
 
-type stageRoom struct {
+type stageReservation struct {
 	stage *stage
 	ctx   context.Context
 	end   context.CancelCauseFunc
 }
 
-func (r *stageRoom) Lease() store.LeaseID              { return r.stage.lease }
-func (r *stageRoom) Context() context.Context          { return r.ctx }
-func (r *stageRoom) ValidFor() (left, _ time.Duration) { return r.stage.trust, 10 * time.Second }
-func (r *stageRoom) Release() {
+func (r *stageReservation) Lease() store.LeaseID              { return r.stage.lease }
+func (r *stageReservation) Context() context.Context          { return r.ctx }
+func (r *stageReservation) ValidFor() (left, _ time.Duration) { return r.stage.valid, 10 * time.Second }
+func (r *stageReservation) Release() {
 	r.stage.mu.Lock()
 	defer r.stage.mu.Unlock()
-	delete(r.stage.rooms, r)
+	delete(r.stage.reservations, r)
 }
 
-func (s *stage) newRoom() *stageRoom {
-	r := &stageRoom{stage: s}
+func (s *stage) newReservation() *stageReservation {
+	r := &stageReservation{stage: s}
 	r.ctx, r.end = context.WithCancelCause(context.Background())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rooms[r] = true
+	s.reservations[r] = true
 	return r
 }
 
-func (s *stage) roomsLeft() int {
+func (s *stage) reserved() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.rooms)
+	return len(s.reservations)
 }
 
 // onStage runs a test in a bubble.
@@ -74,17 +74,17 @@ func onStage(t *testing.T, f func(*stage)) {
 		b := storetest.NewBackend(storetest.New(storetest.Options{}))
 		defer b.Close()
 		keys := store.NewKeys("/berth/")
-		s := &stage{t: t, backend: b, begun: time.Now(), trust: time.Hour, rooms: map[*stageRoom]bool{}}
+		s := &stage{t: t, backend: b, begun: time.Now(), valid: time.Hour, reservations: map[*stageReservation]bool{}}
 		var err error
 		if s.lease, _, err = b.Grant(t.Context(), 1000*time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		s.executors = &executors{
-			log: hclog.NewNullLogger(), metrics: newRunMetrics(nil), ofSteps: newStepMetrics(nil), host: "one", instance: "sidecar",
-			store: run.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0)},
-			steps: step.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0), Group: &store.Group{}},
-			room:  func(context.Context) (room, error) { return s.newRoom(), nil },
-			keeps: func(id store.LeaseID) bool { return id == s.lease },
+		s.Executors = &Executors{
+			log: hclog.NewNullLogger(), metrics: NewMetrics(nil), host: "one", instance: "sidecar",
+			runs:    run.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0)},
+			steps:   step.Store{Backend: b, Keys: keys, Journal: run.NewJournal(b, keys, "one/sidecar", 0), Group: &store.Group{}},
+			reserve: func(context.Context) (reservation, error) { return s.newReservation(), nil },
+			renews:  func(id store.LeaseID) bool { return id == s.lease },
 		}
 		s.clock = s
 		s.init()
@@ -92,20 +92,20 @@ func onStage(t *testing.T, f func(*stage)) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			s.run(ctx)
+			s.Run(ctx)
 		}()
 		f(s)
 		b.Inject(nil)
 		cancel()
 		<-done
-		s.leave()
+		s.Leave()
 	})
 }
 
 // admitted submits a run and admits it.
 func (s *stage) admitted(id string) {
 	s.t.Helper()
-	r, _, err := s.store.Submit(s.t.Context(), id, run.Spec{Retries: 1})
+	r, _, err := s.runs.Submit(s.t.Context(), id, run.Spec{Retries: 1})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -115,24 +115,24 @@ func (s *stage) admitted(id string) {
 
 func (s *stage) put(id string, rec run.Record) {
 	s.t.Helper()
-	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil, store.Put(s.store.Keys.Run(id), rec.Encode(), 0)); err != nil {
+	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil, store.Put(s.runs.Keys.Run(id), rec.Encode(), 0)); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *stage) begin(id, name string, ttl time.Duration) *executor {
+func (s *stage) begin(id, name string, ttl time.Duration) *Executor {
 	s.t.Helper()
-	e, err := s.start(s.t.Context(), id, name, ttl)
+	e, err := s.Start(s.t.Context(), id, name, ttl)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return e
 }
 
-// alive tells whether the key of a run is there.
+// alive reports whether the key of a run is there.
 func (s *stage) alive(id string) bool {
 	s.t.Helper()
-	resp, err := s.backend.Peer().Range(s.t.Context(), &pb.RangeRequest{Key: []byte(s.store.Keys.ActiveRun("one", id))})
+	resp, err := s.backend.Peer().Range(s.t.Context(), &pb.RangeRequest{Key: []byte(s.runs.Keys.ActiveRun("one", id))})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func (s *stage) alive(id string) bool {
 
 func (s *stage) wantBeat(id string, fence int64, code problem.Code) {
 	s.t.Helper()
-	_, err := s.heartbeat(s.t.Context(), id, fence)
+	_, err := s.Heartbeat(s.t.Context(), id, fence)
 	if code == "" && err != nil || code != "" && problem.CodeOf(err) != code {
 		s.t.Errorf("a heartbeat for %s: %v, want %q", id, err, code)
 	}
@@ -153,14 +153,14 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func TestAnExecutorThatIsNotHeardOfWithinItsTTLIsLost(t *testing.T) {
+func TestAnExecutorThatIsSilentForItsTTLIsLost(t *testing.T) {
 	onStage(t, func(s *stage) {
 		fences := map[string]int64{}
-		for id, ttl := range map[string]time.Duration{"silent": time.Minute, "beating": time.Minute, "untimed": 0, "short": MinRunTTL} {
+		for id, ttl := range map[string]time.Duration{"silent": time.Minute, "beating": time.Minute, "untimed": 0, "short": MinTTL} {
 			s.admitted(id)
 			fences[id] = s.begin(id, "", ttl).fence
 		}
-		pass(MinRunTTL - grace.Look)
+		pass(MinTTL - grace.Look)
 		if !s.alive("short") {
 			t.Error("the short one is lost before its time")
 		}
@@ -178,14 +178,14 @@ func TestAnExecutorThatIsNotHeardOfWithinItsTTLIsLost(t *testing.T) {
 		}
 		s.wantBeat("silent", fences["silent"], problem.RunLost)
 		s.wantBeat("short", fences["short"], problem.RunLost)
-		if _, err := s.start(s.t.Context(), "silent", "again", time.Minute); problem.CodeOf(err) != problem.RunTaken {
-			t.Error(err) // the coordinator has not come to it
+		if _, err := s.Start(s.t.Context(), "silent", "again", time.Minute); problem.CodeOf(err) != problem.RunTaken {
+			t.Error(err) // the coordinator has not seen it
 		}
 		pass(24 * time.Hour)
 		s.wantBeat("untimed", fences["untimed"], "")
 		s.wantBeat("beating", fences["beating"], problem.RunLost)
-		if n := s.roomsLeft(); n != 1 {
-			t.Errorf("%d rooms are taken, for one run", n)
+		if n := s.reserved(); n != 1 {
+			t.Errorf("%d reservations are taken, for one run", n)
 		}
 	})
 }
@@ -194,48 +194,48 @@ func TestAKeyIsDeletedHoweverLongEtcdIsAwayAndOnlyIfItIsTheAttempts(t *testing.T
 	onStage(t, func(s *stage) {
 		s.admitted("a")
 		s.admitted("b")
-		a, b := s.begin("a", "x", MinRunTTL), s.begin("b", "y", MinRunTTL)
+		a, b := s.begin("a", "x", MinTTL), s.begin("b", "y", MinTTL)
 		s.backend.Down()
 		pass(time.Minute)
-		if !s.alive("a") || s.count() != 2 {
+		if !s.alive("a") || s.Count() != 2 {
 			t.Error("it is gone while etcd is away")
 		}
 		s.wantBeat("a", a.fence, problem.RunLost)
-		// Somebody else has b by now.
-		later := &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(s.store.Keys.ActiveRun("one", "b"), []byte(`{"v":1}`), 0)}}
+		// Another executor has b by now.
+		later := &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(s.runs.Keys.ActiveRun("one", "b"), []byte(`{"v":1}`), 0)}}
 		if _, err := s.backend.Peer().Txn(s.t.Context(), later); err != nil {
 			t.Fatal(err)
 		}
 		s.backend.Up()
 		pass(time.Minute)
-		if s.alive("a") || !s.alive("b") || s.count() != 0 {
-			t.Errorf("a lives: %t, b lives: %t, of %d", s.alive("a"), s.alive("b"), s.count())
+		if s.alive("a") || !s.alive("b") || s.Count() != 0 {
+			t.Errorf("a lives: %t, b lives: %t, of %d", s.alive("a"), s.alive("b"), s.Count())
 		}
 		s.wantBeat("b", b.fence, problem.RunLost)
 	})
 }
 
-func TestWhatIsTrustedIsTheLesserOfLeaseAndTTL(t *testing.T) {
+func TestAnAttemptIsValidForTheLesserOfLeaseAndTTL(t *testing.T) {
 	onStage(t, func(s *stage) {
 		s.admitted("a")
 		e := s.begin("a", "", 30*time.Second)
 		for _, tc := range []struct{ lease, want time.Duration }{{time.Hour, 30 * time.Second}, {20 * time.Second, 20 * time.Second}, {0, 0}} {
-			s.trust = tc.lease
-			got := s.answer(e, time.Now())
-			if got.TrustedFor != tc.want.Milliseconds() || got.TrustedUntil.IsZero() != (tc.want == 0) {
-				t.Errorf("%s of the lease: %d ms", tc.lease, got.TrustedFor)
+			s.valid = tc.lease
+			got := s.View(e)
+			if got.Left != tc.want || (got.Grace == 0) != (tc.want == 0) {
+				t.Errorf("%s of the lease: %+v", tc.lease, got)
 			}
 		}
-		s.trust = time.Hour
+		s.valid = time.Hour
 		pass(10 * time.Second)
-		if got := s.answer(e, time.Now()); got.TrustedFor != 20_000 {
-			t.Errorf("later: %d ms", got.TrustedFor)
+		if got := s.View(e); got.Left != 20*time.Second {
+			t.Errorf("later: %s", got.Left)
 		}
-		e.room.(*stageRoom).end(errors.New("trust in the lease has ended"))
+		e.on.(*stageReservation).end(errors.New("the lease is no longer valid"))
 		synctest.Wait()
 		s.wantBeat("a", e.fence, problem.RunLost)
-		if got := s.answer(e, time.Now()); got.TrustedFor != 0 || !s.alive("a") {
-			t.Errorf("trusted for %d ms after the loss, or its key did not run out by itself", got.TrustedFor)
+		if got := s.View(e); got.Left != 0 || !s.alive("a") {
+			t.Errorf("valid for %s after the loss, or its key did not expire by itself", got.Left)
 		}
 	})
 }
@@ -253,9 +253,9 @@ func TestWhileEtcdIsAwayTheLeaseDecides(t *testing.T) {
 	})
 }
 
-// TestAStartInDoubtIsSettled loses the answer to a start, or holds the start up,
-// and looks what becomes of it.
-func TestAStartInDoubtIsSettled(t *testing.T) {
+// TestAStartWithAnUnknownOutcomeIsResolved loses the answer to a start, or holds the start up,
+// and checks what becomes of it.
+func TestAStartWithAnUnknownOutcomeIsResolved(t *testing.T) {
 	isStart := func(c storetest.Call) bool {
 		return c.Op == storetest.OpTxn && len(c.Txn.Success) == 3
 	}
@@ -268,19 +268,19 @@ func TestAStartInDoubtIsSettled(t *testing.T) {
 			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
 			after: func(s *stage) {
 				e := s.begin("a", "me", time.Hour)
-				pass(MinRunTTL + 2*doubtEvery)
+				pass(MinTTL + 2*resolveEvery)
 				s.wantBeat("a", e.fence, "")
 			},
 			alive: true,
 		},
 		"made, and nobody asks": {
 			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
-			after: func(s *stage) { pass(MinRunTTL + 2*doubtEvery) },
+			after: func(s *stage) { pass(MinTTL + 2*resolveEvery) },
 		},
 		"made, and the executor knows its fence": {
 			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
 			after: func(s *stage) {
-				r, err := s.store.Get(s.t.Context(), "a")
+				r, err := s.runs.Get(s.t.Context(), "a")
 				if err != nil || r.Status != run.Running {
 					s.t.Fatalf("%+v, %v", r, err)
 				}
@@ -290,35 +290,35 @@ func TestAStartInDoubtIsSettled(t *testing.T) {
 		},
 		"made late": {
 			fault: func(hold <-chan struct{}) storetest.Fault { return storetest.Fault{Hold: hold} },
-			after: func(s *stage) { pass(MinRunTTL + 2*doubtEvery) },
+			after: func(s *stage) { pass(MinTTL + 2*resolveEvery) },
 		},
 		"made late, for nobody: the run is canceled": {
 			fault: func(hold <-chan struct{}) storetest.Fault { return storetest.Fault{Hold: hold} },
 			after: func(s *stage) {
-				if _, err := s.store.Cancel(s.t.Context(), "a", "", false); err != nil {
+				if _, err := s.runs.Cancel(s.t.Context(), "a", "", false); err != nil {
 					s.t.Fatal(err)
 				}
-				pass(2 * doubtEvery)
+				pass(2 * resolveEvery)
 			},
 		},
 		"never made: the run is canceled": {
 			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{Drop: true} },
 			after: func(s *stage) {
-				pass(10 * doubtEvery)
-				if s.roomsLeft() != 1 {
-					s.t.Error("it may still come, and its room is gone")
+				pass(10 * resolveEvery)
+				if s.reserved() != 1 {
+					s.t.Error("it may still come, and its reservation is gone")
 				}
-				if _, err := s.store.Cancel(s.t.Context(), "a", "", false); err != nil {
+				if _, err := s.runs.Cancel(s.t.Context(), "a", "", false); err != nil {
 					s.t.Fatal(err)
 				}
-				pass(2 * doubtEvery)
+				pass(2 * resolveEvery)
 			},
 		},
-		"never made, and somebody else starts": {
+		"never made, and another starts": {
 			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{Drop: true} },
 			after: func(s *stage) {
 				s.begin("a", "you", time.Hour)
-				pass(2 * doubtEvery)
+				pass(2 * resolveEvery)
 			},
 			alive: true,
 		},
@@ -338,8 +338,8 @@ func TestAStartInDoubtIsSettled(t *testing.T) {
 					}
 					return storetest.Fault{}
 				})
-				if _, err := s.start(s.t.Context(), "a", "me", MinRunTTL); problem.CodeOf(err) != problem.EtcdUnavailable {
-					t.Fatalf("it was to be in doubt: %v", err)
+				if _, err := s.Start(s.t.Context(), "a", "me", MinTTL); problem.CodeOf(err) != problem.EtcdUnavailable {
+					t.Fatalf("it was to be in pendingStart: %v", err)
 				}
 				s.backend.Inject(nil)
 				close(hold)
@@ -349,26 +349,26 @@ func TestAStartInDoubtIsSettled(t *testing.T) {
 				if tc.alive {
 					want = 1
 				}
-				if s.alive("a") != tc.alive || s.count() != want || s.roomsLeft() != want || len(s.doubts) != 0 {
-					t.Errorf("alive is %t, of %d; %d rooms, %d doubts", s.alive("a"), s.count(), s.roomsLeft(), len(s.doubts))
+				if s.alive("a") != tc.alive || s.Count() != want || s.reserved() != want || len(s.pending) != 0 {
+					t.Errorf("alive is %t, of %d; %d reservations, %d pending", s.alive("a"), s.Count(), s.reserved(), len(s.pending))
 				}
 			})
 		})
 	}
 }
 
-func TestWhatNobodyAsksAboutIsSwept(t *testing.T) {
+func TestASweepFindsWhatNoExecutorAsksAbout(t *testing.T) {
 	onStage(t, func(s *stage) {
 		for _, id := range []string{"canceled", "kept"} {
 			s.admitted(id)
 			s.begin(id, "", 0)
 		}
-		other := store.Put(s.store.Keys.ActiveRun("one", "another"), []byte(`{"v":1}`), 0) // of an instance beside us
-		stray := store.Put(s.store.Keys.ActiveRun("one", "stray"), []byte(`{"v":1}`), s.lease)
+		other := store.Put(s.runs.Keys.ActiveRun("one", "another"), []byte(`{"v":1}`), 0) // of an instance beside us
+		stray := store.Put(s.runs.Keys.ActiveRun("one", "stray"), []byte(`{"v":1}`), s.lease)
 		if _, err := store.Commit(s.t.Context(), s.backend, nil, other, stray); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.store.Cancel(s.t.Context(), "canceled", "", false); err != nil {
+		if _, err := s.runs.Cancel(s.t.Context(), "canceled", "", false); err != nil {
 			t.Fatal(err)
 		}
 		pass(sweepEvery + grace.Look)
@@ -377,8 +377,8 @@ func TestWhatNobodyAsksAboutIsSwept(t *testing.T) {
 				t.Errorf("%s: alive is %t", id, !want)
 			}
 		}
-		if s.count() != 1 || s.roomsLeft() != 1 {
-			t.Errorf("%d are known, with %d rooms", s.count(), s.roomsLeft())
+		if s.Count() != 1 || s.reserved() != 1 {
+			t.Errorf("%d are known, with %d reservations", s.Count(), s.reserved())
 		}
 	})
 }
@@ -392,7 +392,7 @@ func TestStartsOfOneRunAreOneAfterTheOther(t *testing.T) {
 		for i := range 20 {
 			name := fmt.Sprintf("e%d", i%2)
 			wg.Go(func() {
-				e, err := s.start(s.t.Context(), "a", name, time.Hour)
+				e, err := s.Start(s.t.Context(), "a", name, time.Hour)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -403,8 +403,8 @@ func TestStartsOfOneRunAreOneAfterTheOther(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if len(got) != 2 || got["run_taken"] != 10 || s.count() != 1 || s.roomsLeft() != 1 {
-			t.Errorf("%v, of %d with %d rooms", got, s.count(), s.roomsLeft())
+		if len(got) != 2 || got["run_taken"] != 10 || s.Count() != 1 || s.reserved() != 1 {
+			t.Errorf("%v, of %d with %d reservations", got, s.Count(), s.reserved())
 		}
 	})
 }

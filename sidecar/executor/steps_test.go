@@ -1,10 +1,11 @@
-package sidecar
+package executor
 
 import (
 	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -31,24 +32,24 @@ func (s *stage) published(runID string, change ...func(*step.Spec)) store.StepID
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r, _, err := s.steps.Submit(s.t.Context(), s.store, runID, run.Spec{}, g)
+	r, _, err := s.steps.Submit(s.t.Context(), s.runs, runID, run.Spec{}, g)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	id := store.StepID{Run: runID, Step: "x"}
 	rec := step.Record{Status: step.Requested}.Publish(time.Now())
 	ready := step.Ready{Run: runID, Step: "x", External: spec.External, Task: spec.Task.Name, ScheduledAt: rec.ScheduledAt}
-	key := s.store.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, r.Created, 0, 0, runID)
+	key := s.runs.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, r.Created, 0, 0, runID)
 	if _, err := store.Commit(s.t.Context(), s.backend.Peer(), nil,
-		store.Put(s.store.Keys.Step(id), rec.Encode(), 0), store.Put(key, ready.Encode(), 0)); err != nil {
+		store.Put(s.runs.Keys.Step(id), rec.Encode(), 0), store.Put(key, ready.Encode(), 0)); err != nil {
 		s.t.Fatal(err)
 	}
 	return id
 }
 
-func (s *stage) takeOne(id store.StepID, name string, ttl time.Duration) *executor {
+func (s *stage) takeOne(id store.StepID, name string, ttl time.Duration) *Executor {
 	s.t.Helper()
-	e, err := s.take(s.t.Context(), id, name, ttl, line{})
+	e, err := s.Take(s.t.Context(), id, name, ttl, Waiter{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func (s *stage) takeOne(id store.StepID, name string, ttl time.Duration) *execut
 // now is an instance as its record says.
 func (s *stage) now(id store.StepID) *step.Instance {
 	s.t.Helper()
-	i, err := step.Store{Backend: s.backend.Peer(), Keys: s.store.Keys}.Get(s.t.Context(), id)
+	i, err := step.Store{Backend: s.backend.Peer(), Keys: s.runs.Keys}.Get(s.t.Context(), id)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func (s *stage) now(id store.StepID) *step.Instance {
 
 func (s *stage) cancelRun(id string) {
 	s.t.Helper()
-	if _, err := s.store.Cancel(s.t.Context(), id, "", false); err != nil {
+	if _, err := s.runs.Cancel(s.t.Context(), id, "", false); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -75,14 +76,14 @@ func (s *stage) cancelRun(id string) {
 func TestAStepInstanceIsLostWithItsTTL(t *testing.T) {
 	onStage(t, func(s *stage) {
 		silent, beating := s.published("a"), s.published("b")
-		lost, kept := s.takeOne(silent, "", MinRunTTL), s.takeOne(beating, "", MinRunTTL)
-		pass(MinRunTTL - grace.Look)
+		lost, kept := s.takeOne(silent, "", MinTTL), s.takeOne(beating, "", MinTTL)
+		pass(MinTTL - grace.Look)
 		s.wantBeat(beating.String(), kept.fence, "")
 		pass(3 * grace.Look)
 		s.wantBeat(silent.String(), lost.fence, problem.StepLost)
 		s.wantBeat(beating.String(), kept.fence, "")
-		if s.alive(silent.String()) || !s.alive(beating.String()) || s.roomsLeft() != 1 {
-			t.Errorf("the silent one lives: %t, the other: %t, with %d rooms", s.alive(silent.String()), s.alive(beating.String()), s.roomsLeft())
+		if s.alive(silent.String()) || !s.alive(beating.String()) || s.reserved() != 1 {
+			t.Errorf("the silent one lives: %t, the other: %t, with %d reservations", s.alive(silent.String()), s.alive(beating.String()), s.reserved())
 		}
 		if i := s.now(silent); i.Status != step.Running {
 			t.Errorf("%+v: it is the coordinator's to take it", i)
@@ -102,8 +103,8 @@ func TestAnAttemptThatTakesTooLongHasFailed(t *testing.T) {
 			t.Errorf("%+v before its executor could stop", i)
 		}
 		pass(pool.RevokeGrace + grace.Look)
-		if i := s.now(id); i.Status != step.Failed || i.Error != "it took longer than 1m0s" || s.alive(id.String()) || s.roomsLeft() != 0 {
-			t.Errorf("%+v, %d rooms", i, s.roomsLeft())
+		if i := s.now(id); i.Status != step.Failed || i.Error != "it took longer than 1m0s" || s.alive(id.String()) || s.reserved() != 0 {
+			t.Errorf("%+v, %d reservations", i, s.reserved())
 		}
 	})
 }
@@ -121,8 +122,8 @@ func TestAFinishCountsWhileTheExecutorIsToStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(pool.RevokeGrace + grace.Look)
-		if i := s.now(id); i.Status != step.Succeeded || s.count() != 0 || s.roomsLeft() != 0 {
-			t.Errorf("%+v, %d executors", i, s.count())
+		if i := s.now(id); i.Status != step.Succeeded || s.Count() != 0 || s.reserved() != 0 {
+			t.Errorf("%+v, %d executors", i, s.Count())
 		}
 	})
 }
@@ -144,8 +145,8 @@ func TestExecutorsOfACanceledRunHaveToStop(t *testing.T) {
 		}
 		s.wantBeat(untimed.String(), silent.fence, problem.RunEnded)
 		pass(21 * time.Second) // a heartbeat does not give it more time
-		if s.alive(timed.String()) || s.roomsLeft() != 0 {
-			t.Errorf("it lives still, with %d rooms", s.roomsLeft())
+		if s.alive(timed.String()) || s.reserved() != 0 {
+			t.Errorf("it lives still, with %d reservations", s.reserved())
 		}
 	})
 }
@@ -154,7 +155,7 @@ func TestAnInstanceThatIsCanceledByItselfHasToStop(t *testing.T) {
 	onStage(t, func(s *stage) {
 		id, other := s.published("a"), s.published("b")
 		e, kept := s.takeOne(id, "", time.Minute), s.takeOne(other, "", time.Minute)
-		if _, err := s.steps.Cancel(s.t.Context(), s.store, id); err != nil {
+		if _, err := s.steps.Cancel(s.t.Context(), s.runs, id); err != nil {
 			t.Fatal(err)
 		}
 		s.wantBeat(id.String(), e.fence, problem.StepEnded)
@@ -170,8 +171,8 @@ func TestAnInstanceThatIsCanceledByItselfHasToStop(t *testing.T) {
 			t.Errorf("%+v, %v", i, err)
 		}
 		s.wantBeat(id.String(), e.fence, problem.StepEnded)
-		if s.count() != 1 || s.roomsLeft() != 1 {
-			t.Errorf("%d executors, %d rooms", s.count(), s.roomsLeft())
+		if s.Count() != 1 || s.reserved() != 1 {
+			t.Errorf("%d executors, %d reservations", s.Count(), s.reserved())
 		}
 	})
 }
@@ -199,11 +200,11 @@ func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
 			}
 			return nil, problem.New(problem.ClaimCanceled, "it was withdrawn")
 		}
-		if _, err := s.take(s.t.Context(), id, "me", time.Minute, line{}); problem.CodeOf(err) != problem.ClaimCanceled {
+		if _, err := s.Take(s.t.Context(), id, "me", time.Minute, Waiter{}); problem.CodeOf(err) != problem.ClaimCanceled {
 			t.Fatal(err)
 		}
 		r, err := s.steps.Raw(s.t.Context(), id)
-		if err != nil || r.Status != step.Scheduled || r.Published == nil || r.Attempt != 0 || s.alive(id.String()) || s.count() != 0 {
+		if err != nil || r.Status != step.Scheduled || r.Published == nil || r.Attempt != 0 || s.alive(id.String()) || s.Count() != 0 {
 			t.Errorf("%+v, %v", r, err)
 		}
 		s.hasPool = func(string) bool { return false }
@@ -213,9 +214,48 @@ func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
 	})
 }
 
-// TestATakeInDoubtIsSettled loses the answer to a take, or the take, and looks what
+func TestAWaitForAQueueEndsWithWhatExecutorsCanTake(t *testing.T) {
+	onStage(t, func(s *stage) {
+		type answer struct {
+			found []*step.Published
+			err   error
+		}
+		await := func(ctx context.Context) <-chan answer {
+			ended := make(chan answer, 1)
+			go func() {
+				found, _, err := AwaitReady(ctx, s.steps, s.log, step.DefaultQueue, 10, time.Minute)
+				ended <- answer{found, err}
+			}()
+			synctest.Wait()
+			return ended
+		}
+		first := await(s.t.Context())
+		s.published("worker", func(sp *step.Spec) { sp.External, sp.Shell = false, "true" })
+		pass(time.Second)
+		if len(first) > 0 {
+			t.Fatalf("it has ended with what is for workers: %+v", <-first)
+		}
+		id := s.published("a")
+		if got := <-first; got.err != nil || len(got.found) != 1 || got.found[0].Run != "a" {
+			t.Errorf("%+v", got)
+		}
+		s.takeOne(id, "", time.Hour)
+		begun := time.Now()
+		if got := <-await(s.t.Context()); got.err != nil || len(got.found) != 0 || time.Since(begun) != time.Minute {
+			t.Errorf("%+v after %s", got, time.Since(begun))
+		}
+		gone, cancel := context.WithCancel(s.t.Context())
+		last := await(gone)
+		cancel()
+		if got := <-last; got.err == nil {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestATakeWithAnUnknownOutcomeIsResolved loses the answer to a take, or the take, and checks what
 // becomes of it.
-func TestATakeInDoubtIsSettled(t *testing.T) {
+func TestATakeWithAnUnknownOutcomeIsResolved(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault storetest.Fault
 		after func(s *stage, id store.StepID)
@@ -225,7 +265,7 @@ func TestATakeInDoubtIsSettled(t *testing.T) {
 			fault: storetest.Fault{LoseAnswer: true},
 			after: func(s *stage, id store.StepID) {
 				e := s.takeOne(id, "me", time.Hour)
-				pass(MinRunTTL + 2*doubtEvery)
+				pass(MinTTL + 2*resolveEvery)
 				s.wantBeat(id.String(), e.fence, "")
 			},
 			alive: true,
@@ -237,17 +277,17 @@ func TestATakeInDoubtIsSettled(t *testing.T) {
 		},
 		"made, and nobody asks": {
 			fault: storetest.Fault{LoseAnswer: true},
-			after: func(*stage, store.StepID) { pass(MinRunTTL + 2*doubtEvery) },
+			after: func(*stage, store.StepID) { pass(MinTTL + 2*resolveEvery) },
 		},
-		"never made, and somebody else takes it": {
+		"never made, and another takes it": {
 			fault: storetest.Fault{Drop: true},
 			after: func(s *stage, id store.StepID) {
-				pass(10 * doubtEvery)
-				if s.roomsLeft() != 1 {
-					s.t.Error("it may still come, and its room is gone")
+				pass(10 * resolveEvery)
+				if s.reserved() != 1 {
+					s.t.Error("it may still come, and its reservation is gone")
 				}
 				s.takeOne(id, "you", time.Hour)
-				pass(2 * doubtEvery)
+				pass(2 * resolveEvery)
 			},
 			alive: true,
 		},
@@ -255,7 +295,7 @@ func TestATakeInDoubtIsSettled(t *testing.T) {
 			fault: storetest.Fault{Drop: true},
 			after: func(s *stage, id store.StepID) {
 				s.cancelRun(id.Run)
-				pass(2 * doubtEvery)
+				pass(2 * resolveEvery)
 			},
 		},
 	} {
@@ -264,12 +304,12 @@ func TestATakeInDoubtIsSettled(t *testing.T) {
 				id := s.published("a")
 				var met atomic.Bool
 				s.backend.Inject(func(c storetest.Call) storetest.Fault {
-					if c.Op == storetest.OpTxn && writes(c.Txn, s.store.Keys.ActiveAll()) && met.CompareAndSwap(false, true) {
+					if c.Op == storetest.OpTxn && writes(c.Txn, s.runs.Keys.ActiveAll()) && met.CompareAndSwap(false, true) {
 						return tc.fault
 					}
 					return storetest.Fault{}
 				})
-				if _, err := s.take(s.t.Context(), id, "me", MinRunTTL, line{}); problem.CodeOf(err) != problem.EtcdUnavailable {
+				if _, err := s.Take(s.t.Context(), id, "me", MinTTL, Waiter{}); problem.CodeOf(err) != problem.EtcdUnavailable {
 					t.Fatal(err)
 				}
 				tc.after(s, id)
@@ -277,18 +317,18 @@ func TestATakeInDoubtIsSettled(t *testing.T) {
 				if tc.alive {
 					want = 1
 				}
-				s.executors.mu.Lock()
-				doubts := len(s.doubts)
-				s.executors.mu.Unlock()
-				if s.alive(id.String()) != tc.alive || s.count() != want || s.roomsLeft() != want || doubts != 0 {
-					t.Errorf("alive is %t, with %d executors and %d rooms, %d in doubt", s.alive(id.String()), s.count(), s.roomsLeft(), doubts)
+				s.Executors.mu.Lock()
+				pending := len(s.pending)
+				s.Executors.mu.Unlock()
+				if s.alive(id.String()) != tc.alive || s.Count() != want || s.reserved() != want || pending != 0 {
+					t.Errorf("alive is %t, with %d executors and %d reservations, %d pending", s.alive(id.String()), s.Count(), s.reserved(), pending)
 				}
 			})
 		})
 	}
 }
 
-// writes tells whether a transaction puts a key under a prefix.
+// writes reports whether a transaction puts a key under a prefix.
 func writes(txn *pb.TxnRequest, prefix string) bool {
 	for _, op := range txn.Success {
 		if put := op.GetRequestPut(); put != nil && strings.HasPrefix(string(put.Key), prefix) {
@@ -299,37 +339,4 @@ func writes(txn *pb.TxnRequest, prefix string) bool {
 		}
 	}
 	return false
-}
-
-func FuzzDecodeSteps(f *testing.F) {
-	for _, body := range []string{
-		`{}`, `{"steps":null}`, `{"steps":[]}`, `{"steps":[{"name":"a","shell":"x"}],"max_concurrent_steps":3}`,
-		`{"steps":[{"name":"a","items":{"from":1,"to":3},"external":true,"needs":["b"]},{"name":"b","items":[1,"x",{"y":[]}],"command":["a"]}]}`,
-		`{"steps":[{"name":"a","backoff":"1s","timeout":7,"input":{"a":null}}]}`, `{"steps":[{"name":7}]}`, `{"steps":[null,[]]}`,
-	} {
-		f.Add([]byte(body))
-	}
-	d := newDecoder[RunRequest](false)
-	f.Fuzz(func(t *testing.T, body []byte) {
-		req, err := d.decode(body)
-		if err == nil {
-			_, err = req.graph(len(body))
-		}
-		if err != nil {
-			if p := problemOf(err); p.Status < 400 || p.Status > 422 || p.Detail == "" {
-				t.Errorf("%q is refused with %+v", body, p)
-			}
-		}
-	})
-}
-
-func FuzzParseStepCursor(f *testing.F) {
-	for _, text := range []string{"", "0", "7", "07", "-1", "100001", "x"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if n, err := parseStepCursor(text); err == nil && (n < 0 || n > step.MaxItems) {
-			t.Errorf("%q is %d", text, n)
-		}
-	})
 }
