@@ -35,9 +35,9 @@ type page struct {
 	blocks []block
 }
 
-// languages of blocks. Only sh is run and only text is compared; do not use another
-// language to avoid that.
-var languages = []string{"sh", "text", "yaml", "crontab", "ini", "promql"}
+// languages of blocks. sh is run, text is compared with its output, and go with the
+// examples of the Go API; do not use another language to avoid that.
+var languages = []string{"sh", "text", "go", "yaml", "crontab", "ini", "promql"}
 
 // mark is a comment of one line.
 var mark = regexp.MustCompile(`^<!-- (.*) -->$`)
@@ -121,6 +121,25 @@ func newBlock(line int, lang, said string) (block, error) {
 	return b, nil
 }
 
+// The lines of Go on a page are in the examples, in that order.
+func TestGoOnThePagesIsInTheExamples(t *testing.T) {
+	examples := read(t, "../example_test.go")
+	for _, p := range pages(t) {
+		rest := examples
+		for _, b := range p.blocks {
+			for line := range strings.Lines(b.text) {
+				if b.lang != "go" || strings.TrimSpace(line) == "" {
+					continue
+				}
+				_, after, ok := strings.Cut(rest, strings.TrimRight("\t"+line, "\n")+"\n")
+				if rest = after; !ok {
+					t.Fatalf("%s:%d: example_test.go does not go on with %s", p.name, b.line, line)
+				}
+			}
+		}
+	}
+}
+
 func TestMarksAreUnderstood(t *testing.T) {
 	p, err := parsePage("x.md", "<!-- serve: berth dev -->\n```sh\na\n```\n<!-- not run: no -->\n```sh\nb\n```\n<!-- served -->\n```sh\nc\n```\n```text\nd\n```\n")
 	if err != nil {
@@ -138,6 +157,38 @@ func TestMarksAreUnderstood(t *testing.T) {
 	for _, bad := range []string{"```\n```\n", "```shell\n```\n", "```sh\n", "<!-- not run: -->\n```sh\n```\n"} {
 		if _, err := parsePage("x.md", bad); err == nil {
 			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+// privateWords have a standard word instead, which the message names.
+var privateWords = map[string]string{
+	`asker`:                     "client token",
+	`anew|once more`:            "again",
+	`whoever|somebody|anybody`:  "any process that, the operator",
+	`tidings|is told of|hears?`: "is notified, reported",
+	`in doubt|doubts?`:          "outcome unknown",
+	`ask(s|ed)? back|tak(e|es|en) back|g[ia]ve[sn]? back`: "revoke, release",
+	`trusts? (it|them|a claim|for)|trusted (for|until)`:   "validity",
+	`in line|line of waiters`:                             "wait queue",
+	`room`:                                                "capacity, free slots",
+	`strange|leftovers`:                                   "orphaned",
+	`deeds?|boards?`:                                      "action, run cache",
+	`farewell|parting`:                                    "combined release",
+	`beside`:                                              "asynchronously",
+	`looks?`:                                              "poll, check, read, follow",
+}
+
+// notProse are code, output, text in quotes, and a table that is generated.
+var notProse = regexp.MustCompile("(?s)<!-- settings -->.*<!-- end|```.*?```|`[^`]*`|\\]\\([^)]*\\)|\"[^\"]*\"|(?m)^    .*$")
+
+func TestPagesHaveNoPrivateWords(t *testing.T) {
+	for _, path := range append(markdown(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../deploy/README.md") {
+		text := notProse.ReplaceAllString(read(t, path), "")
+		for words, instead := range privateWords {
+			for _, found := range regexp.MustCompile(`(?i).*\b(`+words+`)\b.*`).FindAllString(text, -1) {
+				t.Errorf("%s: write %q in\n%s", path, instead, found)
+			}
 		}
 	}
 }
