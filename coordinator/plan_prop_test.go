@@ -130,7 +130,7 @@ var genSnapshot = rapid.Custom(func(t *rapid.T) *Snapshot {
 			b := run.TagLimitBlock("env", "prod", 1, 1)
 			if len(r.Pools) > 0 {
 				b = run.PoolBlock(rapid.SampledFrom([]string{
-					"pool 'db' full (1/1 slots)", "pool 'db' has too little room (3 slots, 2 wanted)", "others wait for pool 'db' before it",
+					"pool 'db' full (1/1 slots)", "pool 'db' has too few free slots (3 slots, 2 wanted)", "others wait for pool 'db' before it",
 				}).Draw(t, "pool reason"))
 			}
 			r.Block = &b

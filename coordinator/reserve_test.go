@@ -29,7 +29,7 @@ func TestAnAgeSurvives(t *testing.T) {
 		one := fl.candidate("one")
 		fl.submit("a", needs("db", 2))
 		fl.submit("wide", needs("db", 3))
-		fl.is(map[string]string{"a": "not_started", "wide": "queued: pool 'db' has too little room (3 slots, 3 wanted)"})
+		fl.is(map[string]string{"a": "not_started", "wide": "queued: pool 'db' has too few free slots (3 slots, 3 wanted)"})
 		since := fl.heldSince("wide")
 		if since.IsZero() {
 			t.Fatal("nobody has noted since when it is held up")

@@ -47,7 +47,7 @@ type entry struct {
 	failure  error         // what the last try said; nil after a success
 }
 
-// usable tells whether new keys may be put on the lease: this process has renewed or
+// usable reports whether new keys may be put on the lease: this process has renewed or
 // made it, it is not suspect, and its holders need not stop yet.
 func (e *entry) usable(now time.Duration) bool {
 	return !e.adopted && e.suspected == e.cleared && now < e.window.StopAt()
@@ -61,7 +61,7 @@ func (e *entry) free() int {
 	return max(0, KeysPerLease-e.keys)
 }
 
-// fits tells whether a set of keys may go on the lease.
+// fits reports whether a set of keys may go on the lease.
 func (e *entry) fits(keys int) bool {
 	if keys > KeysPerLease {
 		return e.keys == 0
@@ -69,7 +69,7 @@ func (e *entry) fits(keys int) bool {
 	return keys <= e.free()
 }
 
-// better tells whether e is the better one of two leases that both fit: a wide
+// better reports whether e is the better one of two leases that both fit: a wide
 // set takes wide leases first, any other the fullest, so that leases empty out.
 func (e *entry) better(than *entry) bool {
 	if e.wide != than.wide {
@@ -113,7 +113,7 @@ func (g *group) find(now time.Duration, keys int) *entry {
 	return best
 }
 
-// held tells whether any lease of the group has keys.
+// held reports whether any lease of the group has keys.
 func (g *group) held() bool {
 	for _, e := range g.entries {
 		if e.keys > 0 {
@@ -123,7 +123,7 @@ func (g *group) held() bool {
 	return false
 }
 
-// surplus tells whether a lease has been without keys for long enough to be
+// surplus reports whether a lease has been without keys for long enough to be
 // given back.
 func (g *group) surplus(now time.Duration, e *entry) bool {
 	empty := now - e.emptySince
@@ -136,7 +136,7 @@ func (g *group) surplus(now time.Duration, e *entry) bool {
 	return !g.warm && !g.held() && empty >= idleAfter
 }
 
-// wantsGrant tells whether another ordinary lease should be granted.
+// wantsGrant reports whether another ordinary lease should be granted.
 func (g *group) wantsGrant(now time.Duration) bool {
 	if g.granting {
 		return false
@@ -144,7 +144,7 @@ func (g *group) wantsGrant(now time.Duration) bool {
 	return g.refused > 0 || (g.warm || g.held()) && g.mostFree(now, nil) < ahead
 }
 
-// wantsWideGrant tells whether a lease for one large set should be granted.
+// wantsWideGrant reports whether a lease for one large set should be granted.
 func (g *group) wantsWideGrant() bool { return g.refusedWide && !g.grantingWide }
 
 // refuse remembers a set to be called back.
@@ -158,7 +158,7 @@ func (g *group) refuse(keys int) {
 	}
 }
 
-// callBack tells whether a refused set fits now, and forgets those of its kind:
+// callBack reports whether a refused set fits now, and forgets those of its kind:
 // the ones that still don't fit are refused once more.
 func (g *group) callBack(now time.Duration) (ready bool) {
 	if g.refused > 0 && g.find(now, g.refused) != nil {
@@ -170,7 +170,7 @@ func (g *group) callBack(now time.Duration) (ready bool) {
 	return ready
 }
 
-// needless tells whether nothing in the group is worth remembering.
+// needless reports whether nothing in the group is worth remembering.
 func (g *group) needless() bool {
 	return len(g.entries) == 0 && !g.warm && g.refused == 0 && !g.refusedWide &&
 		!g.granting && !g.grantingWide

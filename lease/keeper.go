@@ -223,7 +223,7 @@ func (k *Keeper) Validity(id store.LeaseID) (Window, bool) {
 	return k.book.validity(now, id)
 }
 
-// Keeps tells whether a lease is one that the keeper renews.
+// Keeps reports whether a lease is one that the keeper renews.
 func (k *Keeper) Keeps(id store.LeaseID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

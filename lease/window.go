@@ -49,7 +49,7 @@ func (w Window) StopAt() time.Duration { return w.Until() - StopGrace(w.TTL) }
 // Remaining is how long trust still lasts at a time; never less than 0.
 func (w Window) Remaining(now time.Duration) time.Duration { return max(0, w.Until()-now) }
 
-// Valid tells whether trust still lasts at a time.
+// Valid reports whether trust still lasts at a time.
 func (w Window) Valid(now time.Duration) bool { return now < w.Until() }
 
 // StopGrace is how long a holder gets between being told to stop and being

@@ -251,7 +251,7 @@ func TestAnEngineThatIsSlowForSecondsDoesNotReadAgain(t *testing.T) {
 	})
 }
 
-// grants tells whether a transaction has a put below the pools.
+// grants reports whether a transaction has a put below the pools.
 func (b *bubble) grants(c storetest.Call) bool {
 	if c.Txn == nil {
 		return false

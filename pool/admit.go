@@ -4,21 +4,21 @@ package pool
 type Capacity struct {
 	// Limit of slots, or [Unlimited].
 	Limit int
-	// Used slots; can be above the limit after it was lowered.
+	// Used slots; may exceed the limit after it was lowered.
 	Used int
 	// Open pools grant. Unknown, paused and unreadable ones do not.
 	Open bool
 }
 
-// PoolNeed is what a waiter takes of the room with that index.
+// PoolNeed is how many slots a waiter needs of the pool with that index.
 type PoolNeed struct{ Pool, N int }
 
 // Waiting is what [Admit] needs to know of a waiter.
 type Waiting struct {
 	Needs []PoolNeed
-	// Mine waiters are granted here; the others keep their place.
+	// Mine is set for waiters of this instance, which are granted here; others only keep their place.
 	Mine bool
-	// By tells instances apart: 0 is this one.
+	// By identifies the instance: 0 is this one.
 	By int
 	// Reserve keeps together what the waiter needs while it does not fit.
 	Reserve bool
@@ -30,24 +30,24 @@ type Waiting struct {
 	Yielded bool
 }
 
-// Decision is the answer of [Admit]: indexes into the line it was given, in
+// Decision is the answer of [Admit]: indexes into the waiters it was given, in
 // order.
 type Decision struct {
 	// Grants are waiters of this instance that may take their slots now.
 	Grants []int
-	// Fits are waiters of others that may: room is kept for them.
+	// Fits are waiters of others that may: their slots are kept for them.
 	Fits []int
 	// Keeps are waiters of others that do not fit and have what they need reserved.
 	Keeps []int
-	// Free is what is left of each room for those behind the line, and Reserved
-	// tells of each whether a waiter has reserved in it.
+	// Free is the free slots of each pool after all waiters, and Reserved says of
+	// each pool whether a waiter has reserved in it.
 	Free     []int
 	Reserved []bool
 }
 
-// Admit decides who in the line may take slots now. It is pure, and all
-// instances that see the same rooms and line decide the same. Safety does not
-// rest on it: each grant is committed under compares of its own. Order does.
+// Admit decides which waiters may take slots now. It is pure, and all instances
+// that see the same capacities and waiters decide the same. Order depends on it;
+// safety does not: each grant is committed under compares of its own.
 //
 // For each waiter, first to last:
 //  1. It takes nothing and keeps nothing if it can't be granted as things are,
@@ -135,7 +135,7 @@ func (d Decision) blockers(capacities []Capacity, waiters []*Waiting) (blockers 
 	return blockers
 }
 
-// wanting is which instances have waiters that would fit into a room.
+// wanting holds which instances have waiters that would fit into a pool.
 type wanting struct {
 	any, several, ours bool
 	by                 int
@@ -149,7 +149,7 @@ func (n *wanting) add(w *Waiting) {
 // other reports whether an instance other than that has any.
 func (n *wanting) other(by int) bool { return n.several || n.any && n.by != by }
 
-// freeSlots is what each room has left; below 0 after a limit was lowered.
+// freeSlots returns the free slots of each pool; below 0 after a limit was lowered.
 func freeSlots(capacities []Capacity) []int {
 	free := make([]int, len(capacities))
 	for i, r := range capacities {
@@ -161,7 +161,7 @@ func freeSlots(capacities []Capacity) []int {
 	return free
 }
 
-// anyFree tells whether some room has a slot left.
+// anyFree reports whether any pool has a free slot.
 func anyFree(free []int) bool {
 	for _, n := range free {
 		if n > 0 {
@@ -171,7 +171,7 @@ func anyFree(free []int) bool {
 	return false
 }
 
-// possible tells whether the waiter could be granted if nothing else were held.
+// possible reports whether the waiter could be granted if nothing else were held.
 func possible(capacities []Capacity, w *Waiting) bool {
 	for _, n := range w.Needs {
 		r := capacities[n.Pool]
@@ -197,14 +197,14 @@ func take(free []int, w *Waiting) {
 	}
 }
 
-// closePools leaves nothing for those behind.
+// closePools leaves no free slots in the waiter's pools for later waiters.
 func closePools(free []int, w *Waiting) {
 	for _, n := range w.Needs {
 		free[n.Pool] = min(free[n.Pool], 0)
 	}
 }
 
-// anyOf reports whether one of the rooms that a waiter needs is among those.
+// anyOf reports whether a pool that the waiter needs is set.
 func anyOf(capacities []bool, w *Waiting) bool {
 	for _, n := range w.Needs {
 		if capacities[n.Pool] {

@@ -10,9 +10,9 @@ import (
 )
 
 // adoptClaims takes over what an earlier life of this instance holds: every
-// slot on one of its leases. What does not add up to a claim of ours is given
-// back. It runs once, when the door is closed and the view is at or above it,
-// so that no write of the earlier life can come later.
+// slot on one of its leases. Slots that do not form a claim of this instance are
+// released. It runs once, after earlier writes are fenced and the view has reached
+// that revision, so that no write of the earlier life can follow.
 func (c *core) adoptClaims() {
 	if c.adopt == nil {
 		return
@@ -36,7 +36,7 @@ type part struct {
 
 // on returns the claims that have slots on some leases, by id and with the newest of
 // an id first. The slots of a claim that were put at several revisions, or are on
-// several leases, are parts of their own.
+// several leases, are separate parts.
 func (v *view) on(lease func(store.LeaseID) bool) []part {
 	type one struct {
 		claim claimKey
@@ -74,8 +74,8 @@ func (v *view) on(lease func(store.LeaseID) bool) []part {
 	return all
 }
 
-// takeOver makes a claim that an earlier life holds one of this life's, and tells
-// whether it could: not if it is torn, somebody else's, or older than another of
+// takeOver makes a claim of an earlier life a claim of this one. It reports false if
+// the claim is torn, belongs to another instance, or is older than another claim of
 // its id.
 func (c *core) takeOver(p part) bool {
 	rec, err := p.claim.full(c.view.keys)
@@ -86,7 +86,7 @@ func (c *core) takeOver(p part) bool {
 	case early != nil && early.state != queued:
 		return false
 	case early != nil:
-		c.refuse(early, c.elsewhere(p.claim.id)) // asked for before anybody could know
+		c.refuse(early, c.elsewhere(p.claim.id)) // requested before the view showed it
 	}
 	e := &entry{
 		req: &Request{
@@ -94,7 +94,7 @@ func (c *core) takeOver(p part) bool {
 		},
 		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
 		lease: p.lease, slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id, By: hash(c.host + "/" + c.instance)},
-		received: true, // by its holder, whoever else asks for it and hangs up
+		received: true, // by its holder: a later request that is canceled does not release it
 	}
 	c.entries[e.req.ID] = e
 	c.hold(e, nil, p.rev, c.updatedAt)
@@ -102,14 +102,14 @@ func (c *core) takeOver(p part) bool {
 	return true
 }
 
-// giveBackOrphaned frees slots on a lease of this instance that no claim of it has.
-// They are no entry's: another claim of that id may be.
+// giveBackOrphaned frees slots on a lease of this instance that belong to no claim of
+// it. They have no entry: another claim of that id may have one.
 func (c *core) giveBackOrphaned(p part) *entry {
 	c.log.Warn("giving back slots on a lease of this instance that no claim of it has",
 		"claim", p.claim.id, "fence", p.rev, "keys", len(p.slots))
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e := &entry{
-		req:   &Request{ID: p.claim.id, Bridge: true}, // nobody has to stop, or is told
+		req:   &Request{ID: p.claim.id, Bridge: true}, // no holder has to stop or be notified
 		slots: p.slots, waiting: &Waiting{Mine: true},
 		claim: &Claim{ID: p.claim.id, Fence: p.rev, ctx: ctx, cancel: cancel},
 	}
@@ -117,20 +117,20 @@ func (c *core) giveBackOrphaned(p part) *entry {
 	return e
 }
 
-// reconcileEvery is how often an instance compares what hangs on its leases with what
-// it holds. It does so at once after everything was read again, as after a restore of
+// reconcileEvery is how often an instance compares the keys on its leases with the
+// claims it holds. It does so at once after everything was read again, as after a restore of
 // etcd, which brings back claims that have ended since the snapshot.
 const reconcileEvery = time.Minute
 
-// reconciles tells whether that is due and can be judged: nothing is under way, and the
-// view shows whatever this instance has written.
+// reconciles reports whether a reconciliation is due and possible: no call is in flight,
+// and the view shows everything that this instance has written.
 func (c *core) reconciles(now time.Time) bool {
 	return c.phase == normal && !c.calling && c.unresolved == nil && c.fresh(now) && !now.Before(c.reconcileAt)
 }
 
-// reconcile frees the slots on this instance's leases that no claim of it has, takes
-// waiters of its own out of the wait queue that no request stands for, and has those
-// written again that are missing there.
+// reconcile frees the slots on this instance's leases that belong to no claim of it,
+// deletes its waiters that belong to no request, and has waiters written again that are
+// missing in etcd.
 func (c *core) reconcile(now time.Time) {
 	c.reconcileAt = now.Add(reconcileEvery)
 	type one struct {
@@ -147,7 +147,7 @@ func (c *core) reconcile(now time.Time) {
 		note(e)
 	}
 	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
-		note(e) // those that are orphaned are no entries
+		note(e) // orphaned slots have no entries
 	}
 	var freed []<-chan error
 	for _, p := range c.view.on(c.leases.Keeps) {
@@ -181,8 +181,8 @@ func (c *core) reconcileWaiters() {
 	c.dropOrphans()
 }
 
-// Reconcile frees what hangs on this instance's leases and is no claim of it, as it
-// does by itself from time to time, and returns when that is done.
+// Reconcile frees slots on this instance's leases that belong to no claim of it, as the
+// engine does periodically, and returns when that is done.
 func (e *Engine) Reconcile(ctx context.Context) error {
 	reply := make(chan []<-chan error, 1)
 	if err := e.send(ctx, func(c *core, _ time.Time) {

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// fencePause and refusedPause are how long to wait after etcd did not take a
-	// call, so that a dead etcd is not called without end.
+	// fencePause and refusedPause are the delays after etcd failed or refused a
+	// call, so that a dead etcd is not called in a tight loop.
 	fencePause   = 100 * time.Millisecond
 	refusedPause = 500 * time.Millisecond
 	// shelfTime is how long what etcd refused is put aside.
@@ -45,7 +45,7 @@ func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time
 		c.sendAt = now.Add(refusedPause)
 	case store.OutcomeUnknown(err):
 		c.metrics.outcomeUnknown.Inc()
-		c.log.Warn("a write to etcd ended in doubt and is being settled", "error", err)
+		c.log.Warn("the outcome of a write to etcd is unknown and is being resolved", "error", err)
 		c.unresolved = call.batch
 		c.phase = fencing
 	default:
@@ -56,7 +56,7 @@ func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time
 func (c *core) fenceAnswer(resp *pb.TxnResponse, err error, now time.Time) {
 	if err != nil {
 		if c.fenceErr == nil { // once in a row
-			c.log.Warn("settling failed, trying again", "error", err)
+			c.log.Warn("earlier writes could not be fenced, trying again", "error", err)
 		}
 		c.fenceErr = err
 		c.fenceAt = now.Add(fencePause)
@@ -118,8 +118,8 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	c.dirty = c.dirty || len(c.queue) > 0
 }
 
-// calm counts the batches without a conflict. Where something else had to hold, they are
-// flat again as soon as those had their turn who may have been in the way.
+// calm counts the batches without a conflict. After a batch with other conditions, batches
+// are flat again as soon as each suspect was tried.
 func (c *core) calm(b *batch, conflicts int) {
 	maps.DeleteFunc(c.suspects, func(e *entry, _ bool) bool { return c.entries[e.req.ID] != e || e.state != queued })
 	switch {
@@ -223,7 +223,7 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 
 // refuseSecond refuses an entry that was granted an id at rev which another instance
 // was granted a moment before: its slots are given back. What was written with it has
-// happened, so then both stand.
+// happened, so then both are held.
 func (c *core) refuseSecond(e *entry, rev int64) {
 	x := &e.req.Extra
 	if e.takesFence != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
@@ -264,7 +264,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 	c.reconsider(e, now)
 }
 
-// reconsider ends trust in a claim that is held, if it has ended meanwhile.
+// reconsider ends the validity of a held claim if its lease was lost meanwhile.
 func (c *core) reconsider(e *entry, now time.Time) {
 	switch l, lost := c.lost[e.lease]; {
 	case c.endCause != nil:
@@ -275,8 +275,8 @@ func (c *core) reconsider(e *entry, now time.Time) {
 	c.obey(e, now)
 }
 
-// ungrant takes back a grant that did not happen. It is tried again when the
-// view has come up to revision after.
+// ungrant undoes a grant that did not happen. It is tried again when the view
+// has reached revision after.
 func (c *core) ungrant(g *grant, after int64, now time.Time) {
 	e := g.e
 	c.leases.Release(e.lease, e.leased(g.slots))
@@ -298,7 +298,7 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 		c.done(b.releases[0].e) // its keys are no longer the claim's
 		return
 	case b.shape == nested || c.guard.Foreign(resp):
-		// Somebody swept the guard: learn what it is now.
+		// Another instance swept the guard: read its present revision.
 		c.phase = fencing
 		c.requeue(b, now)
 		return
@@ -314,7 +314,7 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 		c.suspects = map[*entry]bool{}
 	}
 	for _, g := range b.grants {
-		if b.conditional() { // the next, which are nested, tell whose fault it was
+		if b.conditional() { // the next batches, which are nested, show which one failed
 			c.suspects[g.e] = true
 		} else {
 			c.lostRace(g.e)
@@ -331,7 +331,7 @@ func (c *core) lostRace(e *entry) {
 	}
 }
 
-// refusePrecondition refuses an entry, unless it has left meanwhile.
+// refusePrecondition refuses an entry, unless its request was canceled meanwhile.
 func (c *core) refusePrecondition(e *entry) {
 	if c.entries[e.req.ID] == e {
 		c.refuse(e, problem.New(problem.Precondition, "what claim %q was to happen with is no longer so", e.req.ID))
@@ -430,8 +430,8 @@ func (c *core) requeue(b *batch, now time.Time) {
 	c.dirty = true
 }
 
-// resolve finds out what a batch in doubt did: the door is closed behind it, and
-// the view is at or above that revision.
+// resolve determines what a batch with an unknown outcome did: writes up to it are
+// fenced, and the view has reached that revision.
 func (c *core) resolve(b *batch) {
 	now := c.updatedAt
 	for _, g := range b.releases {
@@ -450,8 +450,8 @@ func (c *core) resolve(b *batch) {
 		}
 		c.ungrant(g, 0, now)
 		if g.e.req.Bridge && c.entries[g.e.req.ID] == g.e {
-			// Somebody may have taken it over already. To say that there was no room
-			// would be to say that it never was.
+			// Another instance may have taken it over already. An error for lack of
+			// capacity would say that it was never granted.
 			c.refuse(g.e, errOutcomeUnknown)
 		}
 	}

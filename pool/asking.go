@@ -11,8 +11,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// request takes a new entry. The answer goes to reply, which must have room for
-// it. If the id is known, its older entry stands for both.
+// request takes a new entry. The answer goes to reply, which must be buffered. If the
+// id is known, its older entry serves both requests.
 func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 	req := e.req
 	if older := c.entries[req.ID]; older != nil {
@@ -37,7 +37,7 @@ func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 	c.dirty = true
 }
 
-// unwelcome returns why a request is refused at the door.
+// unwelcome returns why a request is refused on arrival.
 func (c *core) unwelcome(req *Request, now time.Time) error {
 	if c.stopping {
 		return problem.New(problem.Stopping, "berth is shutting down on this host and takes no new claims")
@@ -56,7 +56,7 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	return nil
 }
 
-// elsewhere refuses an id that stands for a claim of somebody else.
+// elsewhere refuses an id that another instance's claim has.
 func (c *core) elsewhere(id string) error {
 	seen := c.view.claimsOf(id)
 	if len(seen) == 0 {
@@ -78,13 +78,13 @@ func (c *core) again(older, e *entry, reply chan<- outcome, now time.Time) {
 	same := older.req.sameAs(e.req)
 	switch {
 	case older.state == claiming && older.dropped && same && !c.stopping && e.req.Place.Take():
-		// Who has left is back in time. It has given its place back, and has another.
+		// The canceled request came again in time. Its place was returned; it has another.
 		older.dropped, older.req.Place = false, e.req.Place
 		older.listeners = append(older.listeners, listener{reply, e.req.Wait})
 	case older.state == releasing || older.dropped:
 		older.successors = append(older.successors, successor{e, reply, now})
 	case !same:
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q stands for another claim: send the same request again, or use another id", e.req.ID)}
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", e.req.ID)}
 	case older.state == held && older.claim.Err() != nil:
 		reply <- outcome{err: older.claim.Err()}
 	case older.state == held:
@@ -105,7 +105,7 @@ func (c *core) succeed(now time.Time) {
 	}
 }
 
-// unsucceed takes back the request of a successor, and tells whether there was one.
+// unsucceed removes the request of a successor and reports whether there was one.
 func (c *core) unsucceed(id string, reply chan<- outcome) bool {
 	lists := []*[]successor{&c.successors}
 	if e := c.entries[id]; e != nil {
@@ -139,12 +139,12 @@ func (c *core) notReleased(id string, now time.Time) error {
 	if err := c.trouble(now); err != nil {
 		return err
 	}
-	return problem.New(problem.IDInUse, "claim id %q stands for a claim that is still being released: ask again later, or use another id", id)
+	return problem.New(problem.IDInUse, "claim id %q belongs to a claim that is still being released: try again later, or use another id", id)
 }
 
-// cancel withdraws who asked with reply, and answers cause unless there was an
-// answer already. If nobody else wants the claim, it leaves the wait queue and keeps
-// its place for a while; if it was granted meanwhile, it is given back.
+// cancel withdraws the request with that reply, and answers cause unless it was
+// answered already. If no other request is for the claim, it leaves the wait queue and
+// keeps its place for a while; if it was granted meanwhile, it is released.
 func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Time) {
 	if c.unsucceed(id, reply) {
 		reply <- outcome{err: cause}
@@ -177,17 +177,17 @@ func (c *core) cancel(id string, reply chan<- outcome, cause error, now time.Tim
 	}
 }
 
-// withdraw takes an entry out of the line, unless its slots are on their way.
+// withdraw takes an entry out of the wait queue, unless its slots are being claimed.
 func (c *core) withdraw(id string, now time.Time) {
 	e := c.entries[id]
 	if e == nil || e.state != queued {
 		return
 	}
-	e.answer(outcome{err: problem.New(problem.ClaimCanceled, "claim %q has left the line", id)})
+	e.answer(outcome{err: problem.New(problem.ClaimCanceled, "claim %q has left the wait queue", id)})
 	c.leave(e, now)
 }
 
-// timeout ends the wait of who asked with reply, and says what it waited for.
+// timeout ends the wait of the request with that reply, and says what it waited for.
 func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
 	if c.unsucceed(id, reply) {
 		reply <- outcome{err: c.notReleased(id, now)}
@@ -210,8 +210,8 @@ func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
 	c.cancel(id, reply, problem.New(problem.ClaimTimeout, "timed out after %s: %s", e.listeners[i].wait, r.Text).WithDetail(r), now)
 }
 
-// refuseAtOnce refuses those who do not want to wait for an entry, and the entry
-// if nobody else is left.
+// refuseAtOnce refuses the requests that do not wait for an entry, and the entry if it
+// has no other requests.
 func (c *core) refuseAtOnce(e *entry, err func() error) {
 	var waiting []listener
 	for _, l := range e.listeners {
@@ -230,14 +230,14 @@ func (c *core) refuseAtOnce(e *entry, err func() error) {
 	}
 }
 
-// leave takes a queued entry out of the line.
+// leave takes a queued entry out of the wait queue.
 func (c *core) leave(e *entry, now time.Time) {
 	c.keepPlace(e, now)
 	c.deleteWaiter(e)
 	c.forget(e)
 }
 
-// keepPlace keeps the place of an entry that has waited, for who asks again.
+// keepPlace keeps the place of an entry that has waited, for a repeated request.
 func (c *core) keepPlace(e *entry, now time.Time) {
 	if e.order.Since > 0 {
 		c.places[e.req.ID] = place{
@@ -246,7 +246,7 @@ func (c *core) keepPlace(e *entry, now time.Time) {
 	}
 }
 
-// deleteWaiter sees to it that a waiter's keys go, if it may have any.
+// deleteWaiter has a waiter's keys deleted, if it may have any.
 func (c *core) deleteWaiter(e *entry) {
 	if e.inQueue {
 		c.drops = append(c.drops, drop{pools: poolNames(e.req.Slots), order: e.order, lease: e.waiterLease})
@@ -255,8 +255,8 @@ func (c *core) deleteWaiter(e *entry) {
 	c.releaseWaiterKeys(e)
 }
 
-// reserveWaiterKeys reports whether there is room for the keys of an entry's waiter on a
-// lease, and reserves it if there was none yet. Waiters have leases of their own with few
+// reserveWaiterKeys reserves the keys of an entry's waiter on a lease, unless they are
+// reserved already. It reports whether they are. Waiters have leases of their own with few
 // keys on each: where etcd checks rights, a put costs time in proportion to the keys on its
 // lease.
 func (c *core) reserveWaiterKeys(e *entry) (ok bool) {
@@ -267,7 +267,7 @@ func (c *core) reserveWaiterKeys(e *entry) (ok bool) {
 	return true
 }
 
-// releaseWaiterKeys gives the room back, of keys that are gone or go elsewhere.
+// releaseWaiterKeys releases the reservation of keys that are gone or move to another lease.
 func (c *core) releaseWaiterKeys(e *entry) {
 	if e.waiterLease != 0 {
 		c.waiterLeases.Release(e.waiterLease, len(e.needs))
@@ -275,8 +275,8 @@ func (c *core) releaseWaiterKeys(e *entry) {
 	}
 }
 
-// releaseDropped gives the room back of a waiter that was deleted, or whose claim has come
-// back to its place and reserves anew.
+// releaseDropped releases the key reservation of a waiter that was deleted, or whose claim
+// has returned to its place and reserves again.
 func (c *core) releaseDropped(d drop) {
 	if d.lease != 0 {
 		c.waiterLeases.Release(d.lease, len(d.pools))
@@ -344,9 +344,10 @@ func (c *core) stop() {
 // a refusal: a watch that is whole delivers within a fraction of it.
 const catchUpTimeout = 5 * time.Second
 
-// outdated tells whether a refusal may rest on a view from before a change of the
-// specs, and has waited until the view shows it: then asking again is worth it.
-// Whoever makes a pool on one host may claim of it on another at once.
+// outdated reports whether a refusal may come from a view that is older than the last
+// change of the specs. It has then waited until the view shows that change, so the
+// request is worth repeating.
+// A client that creates a pool on one host may claim from it on another at once.
 func (e *Engine) outdated(ctx context.Context, err error, pools ...string) bool {
 	switch problem.CodeOf(err) {
 	case problem.PoolNotFound, problem.ExceedsLimit:

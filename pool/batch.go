@@ -20,7 +20,7 @@ const (
 	// maxChildren bounds the operations at the root of a nested batch, so that
 	// its children may have as many again: 64 × 64 is the most that etcd takes.
 	maxChildren = 60
-	// grantCompares are left by releases for the compares of what is granted in
+	// grantCompares are kept free by releases for the compares of what is granted in
 	// the same batch: usually those of a pool or two, and a few of their groups.
 	grantCompares = 8
 	// maxChildOps bounds a child that is part of a wide claim.
@@ -46,7 +46,7 @@ const (
 	// wide: one claim of many keys, alone.
 	wide
 	// freeing: releases only, without the guard: a full etcd takes nothing else.
-	// It need not be settled, since a release can be repeated.
+	// Its outcome need not be resolved, since a release can be repeated.
 	freeing
 )
 
@@ -94,43 +94,43 @@ func (b *batch) size() int {
 	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops) + b.probes
 }
 
-// result tells how the operation with that index of a nested batch ended.
+// result returns the response to the operation with that index of a nested batch.
 func (b *batch) result(resp *pb.TxnResponse, op int) *pb.TxnResponse {
 	return resp.Responses[op].GetResponseTxn()
 }
 
-// conditional tells whether something else must hold for what is in the batch.
+// conditional reports whether the batch has conditions other than those of claims.
 func (b *batch) conditional() bool {
 	return slices.ContainsFunc(b.releases, func(g releaseOp) bool { return g.e.combined != nil && len(g.e.combined.extra.If) > 0 }) ||
 		slices.ContainsFunc(b.grants, func(g *grant) bool { return len(g.e.req.Extra.If) > 0 })
 }
 
 const (
-	// opsBuffer is how much can be asked for before whoever asks has to wait.
+	// opsBuffer is how many operations can be queued before their callers block.
 	opsBuffer = 256
-	// collectIdle is after how many turns of everybody else without a new wish a
+	// collectIdle is after how many yields of the processor without a new operation a
 	// batch of several is sent: some 20 µs where nothing else runs, against the
 	// 300 µs or more that a batch takes.
 	collectIdle = 128
-	// collectMax bounds the time that a batch waits for company.
+	// collectMax bounds the time that a batch waits for more operations.
 	collectMax = 150 * time.Microsecond
 )
 
-// collector collects what is asked of a core, so that it shares one transaction.
+// collector collects the operations for a core, so that they share one transaction.
 //
-// Those whom the last batch answered have their next wish ready in a moment. If
+// Clients that the last batch answered send their next operation in a moment. If
 // that batch was of several, the next waits while they keep coming: else half of
 // them would miss it, and each half would wait for the other's. A batch of one is
-// not followed by any wait, so a lone client never has one.
+// not followed by any wait, so a single client never waits.
 type collector struct {
 	ops    chan func(*core, time.Time)
 	urgent *urgent
 
-	asked   bool // something was asked since the last batch was sent
+	asked   bool // an operation came since the last batch was sent
 	several bool // that batch was of several
 }
 
-// all takes what there is, and waits for company if it is worth it.
+// all takes all operations, and waits for more if that pays.
 func (g *collector) all(c *core) {
 	g.take(c)
 	if !g.asked || !g.several || c.calling {
@@ -145,7 +145,7 @@ func (g *collector) all(c *core) {
 	}
 }
 
-// take takes what is there now, and tells whether there was anything.
+// take takes the operations that are there now, and reports whether there were any.
 func (g *collector) take(c *core) (any bool) {
 	for range opsBuffer {
 		g.urgent.run(c)
@@ -160,20 +160,20 @@ func (g *collector) take(c *core) (any bool) {
 	return any
 }
 
-// do does one thing that was asked.
+// do runs one operation.
 func (g *collector) do(c *core, op func(*core, time.Time)) {
 	g.asked = true
 	op(c, time.Now())
 }
 
-// sent notes what became of all that was gathered; b is nil if the door is being
-// closed.
+// sent notes that the collected operations were sent in b, which is nil if earlier writes
+// are being fenced.
 func (g *collector) sent(b *batch) {
 	g.asked = false
 	g.several = b != nil && b.size() > 1
 }
 
-// urgent is what must not wait behind claims and reads: tidings of leases. To
+// urgent holds operations that have priority over claims and reads: lease events.
 // add never blocks, so the keeper of the leases can go on renewing.
 type urgent struct {
 	wake chan struct{} // coalesces
@@ -192,7 +192,7 @@ func (u *urgent) add(op func(*core, time.Time)) {
 	}
 }
 
-// run does all that was added, in order.
+// run runs all operations that were added, in order.
 func (u *urgent) run(c *core) {
 	u.mu.Lock()
 	ops := u.ops
@@ -233,13 +233,13 @@ func (b bitset) free(from int) int {
 	return max(from, len(b)*64)
 }
 
-// claimTxn is the transaction of one claim, taken apart: the rule of the house
-// in one place. It is built from a view in which every put up to the compared
+// claimTxn is the transaction of one claim, in its parts. Claim compares are written
+// here and nowhere else. It is built from a view in which every put up to the compared
 // revisions is known.
 type claimTxn struct {
 	cmps   []*pb.Compare
 	puts   []*pb.RequestOp // of slots
-	others []*pb.RequestOp // what else happens
+	others []*pb.RequestOp // writes other than slots
 	groups []groupRef
 	whole  []*poolView
 	bytes  int
@@ -249,12 +249,11 @@ type claimTxn struct {
 //
 //   - The spec of each pool is the one that the view has.
 //   - No key that exists was put into a group that is touched, beyond what the
-//     view has of it. So the group has the room that the view says, or more.
+//     view has of it. So the group has the free slots that the view says, or more.
 //   - In a pool with a group over its capacity, the same of the whole pool: then
 //     only the sum counts.
 //
-// What has been compared already, by another claim under the same root, is left
-// out.
+// What another claim under the same root has compared already is omitted.
 func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bool, have *compared) {
 	for _, s := range slots {
 		p := v.pool(s.ref.pool)
@@ -276,7 +275,7 @@ func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bo
 	}
 }
 
-// compared is what some compares are about. They are few: a search is faster than
+// compared holds the pools and groups of some compares. They are few: a search is faster than
 // a map.
 type compared struct {
 	pools  []*poolView
@@ -315,7 +314,7 @@ func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID
 	}
 }
 
-// extras are the writes of a claim beside its slots.
+// extras adds the writes of a claim other than its slots.
 func (t *claimTxn) extras(v *view, e *entry, lease store.LeaseID) {
 	t.others = append(t.others, e.req.Extra.Then...)
 	for _, op := range e.req.Extra.Leased {
@@ -328,7 +327,7 @@ func (t *claimTxn) extras(v *view, e *entry, lease store.LeaseID) {
 	}
 }
 
-// bytesOf is how much writes put.
+// bytesOf returns how many bytes the operations put.
 func bytesOf(ops []*pb.RequestOp) (n int) {
 	for _, op := range ops {
 		n += len(op.GetRequestPut().GetValue())
@@ -347,8 +346,8 @@ func (t *claimTxn) held(v *view, slots []placed, fence int64) {
 	t.cmps = append(t.cmps, store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), fence))
 }
 
-// heldCompare holds while a claim still has its slots. One key tells for all:
-// they share a revision and a lease, and whoever deletes one deletes all.
+// heldCompare holds while a claim still has its slots. One key is enough: the keys
+// share a revision and a lease, and are only deleted together.
 func heldCompare(v *view, e *entry) *pb.Compare {
 	ref := e.slots[0].ref
 	return store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), e.fence())
@@ -366,7 +365,7 @@ func slotDeletes(keys store.Keys, slots []placed, overwritten map[slotRef]bool) 
 	return ops
 }
 
-// waiterPuts writes an entry into the line of each of its pools.
+// waiterPuts writes an entry into the wait queue of each of its pools.
 func waiterPuts(v *view, e *entry, lease store.LeaseID) []*pb.RequestOp {
 	val := encodeWaiter(e.spelled, e.reserve, e.exclusive, stampOf(e.arrived))
 	ops := make([]*pb.RequestOp, 0, len(e.needs))
@@ -376,7 +375,7 @@ func waiterPuts(v *view, e *entry, lease store.LeaseID) []*pb.RequestOp {
 	return ops
 }
 
-// waiterDeletes takes a claim out of the line of each of its pools.
+// waiterDeletes takes a claim out of the wait queue of each of its pools.
 func waiterDeletes(v *view, pools []string, order Order) []*pb.RequestOp {
 	ops := make([]*pb.RequestOp, 0, len(pools))
 	for _, p := range pools {

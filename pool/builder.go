@@ -9,8 +9,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// builder makes one batch. It takes things as long as they fit into what etcd
-// allows for a transaction, and says so when one does not.
+// builder makes one batch. It takes operations as long as they fit into what etcd
+// allows in a transaction, and reports false for one that does not.
 type builder struct {
 	c     *core
 	b     *batch
@@ -40,8 +40,8 @@ func (c *core) newBuilder(s shape, now time.Time) *builder {
 	}
 }
 
-// fits tells whether the root can take so many compares and operations more.
-// One of each is the guard's.
+// fits reports whether the root can take so many more compares, operations and bytes.
+// One compare and one operation are the guard's.
 func (b *builder) fits(cmps, ops, bytes int) bool {
 	if b.c.isolate > 0 && b.things() > 0 {
 		return false
@@ -53,7 +53,7 @@ func (b *builder) fits(cmps, ops, bytes int) bool {
 	return len(b.cmps)+cmps < maxOps && len(b.ops)+b.slots+b.kept+ops < most && b.bytes+bytes <= maxBytes
 }
 
-// things is how much there is in the batch.
+// things is how many entries and keys the batch is about.
 func (b *builder) things() int { return b.b.size() + len(b.b.revokes) }
 
 // release gives the slots of an entry back.
@@ -110,7 +110,7 @@ func (b *builder) nest(cmps []*pb.Compare, then []*pb.RequestOp) int {
 	return len(b.ops) - 1
 }
 
-// drop takes a waiter out of its lines.
+// drop takes a waiter out of its wait queues.
 func (b *builder) drop(d drop) bool {
 	if !b.fits(0, len(d.pools), 0) {
 		return false
@@ -120,7 +120,7 @@ func (b *builder) drop(d drop) bool {
 	return true
 }
 
-// revocation deletes the key by which an operator asked for a claim back.
+// revocation deletes the key by which an operator revoked a claim.
 func (b *builder) revocation(key string) bool {
 	if !b.fits(0, 1, 0) {
 		return false
@@ -146,7 +146,7 @@ func (b *builder) waiter(e *entry) bool {
 	return true
 }
 
-// dropping tells whether the batch takes that waiter out of its lines.
+// dropping reports whether the batch takes that waiter out of its wait queues.
 func (b *builder) dropping(o Order) bool {
 	for _, d := range b.b.drops {
 		if d.order == o {
@@ -156,7 +156,7 @@ func (b *builder) dropping(o Order) bool {
 	return false
 }
 
-// grantResult says what became of a grant.
+// grantResult is the outcome of adding a grant.
 type grantResult int
 
 const (
@@ -167,7 +167,7 @@ const (
 )
 
 // takePlace takes the place of an entry that needs one: one that is free, or that of a claim
-// which the batch gives back, if that happens only together.
+// which the batch releases, if the two happen only together.
 func (b *builder) takePlace(e *entry) bool {
 	if e.req.Place.Take() {
 		return true
@@ -184,8 +184,8 @@ func (b *builder) takePlace(e *entry) bool {
 	return false
 }
 
-// returnPlace undoes it for an entry that is not granted. One that is tried again at once keeps
-// its place, unless that is another's still.
+// returnPlace undoes takePlace for an entry that is not granted. One that is tried again at
+// once keeps its place, unless that is still another entry's.
 func (b *builder) returnPlace(e *entry, give bool) {
 	if give || e.placeFrom != nil {
 		e.returnPlace()
@@ -306,8 +306,8 @@ func (b *builder) grantNested(e *entry, t *claimTxn, g *grant) bool {
 	return true
 }
 
-// nestUnder is [builder.nest] where other conditions must hold, too: they go around it,
-// so that the answer tells the one failure from the other.
+// nestUnder is [builder.nest] with other conditions, which go around it, so that the
+// answer distinguishes the two failures.
 func (b *builder) nestUnder(conditions, cmps []*pb.Compare, then []*pb.RequestOp) int {
 	if len(conditions) == 0 {
 		return b.nest(cmps, then)
@@ -359,7 +359,7 @@ func (b *builder) finish() *batch {
 			Success: append(b.ops, guard.Put()),
 		}
 	default:
-		// A failure tells whether it was the guard, or what else must hold.
+		// The failure branch shows whether the guard failed, or another condition.
 		b.b.txn = &pb.TxnRequest{
 			Compare: append(b.cmps, guard.Compare()),
 			Success: append(b.ops, guard.Put()),

@@ -82,7 +82,7 @@ func (w *world) checkTouch(key string, old *held1, deleted bool) {
 	}
 }
 
-// takesOver tells whether an event is of a claim that changes hands, as it was to.
+// takesOver reports whether an event is of a claim that changes hands, as it was to.
 func (w *world) takesOver(key string, old *held1, ev *mvccpb.Event) bool {
 	to := w.taken[old.claim]
 	if ev.Type == mvccpb.Event_DELETE || w.sending == nil || to.to != w.sending.name || to.fence != old.rev {
@@ -109,7 +109,7 @@ func (w *world) checkWaiter(k store.PoolKey, ev *mvccpb.Event) {
 	}
 }
 
-// isProbe tells whether an event marks a waiter as probed, and changes nothing else.
+// isProbe reports whether an event marks a waiter as probed, and changes nothing else.
 func isProbe(o Order, old *mvccpb.KeyValue, ev *mvccpb.Event) bool {
 	if old == nil || ev.Type != mvccpb.Event_PUT || ev.Kv.Lease != old.Lease {
 		return false

@@ -25,10 +25,10 @@ type Claim struct {
 	Holder    Holder
 	Priority  int
 	ClaimedAt time.Time
-	// Keys is how many keys hang on the lease.
+	// Keys is how many keys are attached to the lease.
 	Keys int
-	// Extra are the answers to what the claim carried along ([store.Extra.Then]): nil
-	// if the answer was lost, or the claim was too wide for company.
+	// Extra are the responses to [store.Extra.Then]: nil if the response was lost, or
+	// the claim was too wide to share a batch.
 	Extra []*pb.ResponseOp
 
 	ctx    context.Context
@@ -38,7 +38,7 @@ type Claim struct {
 // Context is done when the claim has ended: released, lost or revoked.
 func (c *Claim) Context() context.Context { return c.ctx }
 
-// Err tells how the claim ended: nil after a release, and while it is held.
+// Err returns why the claim ended: nil after a release, and while it is held.
 func (c *Claim) Err() error {
 	if err := context.Cause(c.ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -49,7 +49,7 @@ func (c *Claim) Err() error {
 // end closes the claim; only the first end counts. A nil error is a release.
 func (c *Claim) end(err error) { c.cancel(err) }
 
-// Holder is who a claim belongs to.
+// Holder identifies the owner of a claim.
 type Holder struct {
 	Host     string            `json:"host"`
 	Instance string            `json:"instance"`
@@ -73,12 +73,12 @@ type Request struct {
 	Priority int
 	// Holder to record. Host and Instance are filled in by the engine.
 	Holder Holder
-	// Wait bounds the time in line; 0 refuses at once what does not fit now.
+	// Wait bounds the time in the wait queue; 0 refuses at once what does not fit now.
 	Wait time.Duration
 	// Extra goes into the transaction of the claim.
 	Extra store.Extra
-	// Bridge has the claim kept for somebody who takes it over, or for nobody: it is
-	// no loss if its slots are gone.
+	// Bridge keeps the claim for another instance that may take it over. It is not
+	// reported as lost if its slots are gone.
 	Bridge bool
 	// Sole has the claim wait in the queue only while no other claim of the same run, step
 	// and bind does, of any instance: they are for one thing, and only one of them can get
@@ -86,8 +86,8 @@ type Request struct {
 	// place in the queue is the same whichever claim waits for it.
 	Sole  bool
 	Since int64
-	// Place, if it is not nil, is taken before slots are, and given back when it turns out
-	// that the claim has to wait. Who asks gives it back at the end.
+	// Place, if it is not nil, is taken before slots are, and returned if the claim has to
+	// wait. The caller returns it after the claim has ended.
 	Place *Place
 }
 
@@ -100,7 +100,7 @@ func (r *Request) Validate() error {
 }
 
 // validate refuses what no claim can be. Records of claims that were made before may have
-// texts that are refused now: they are read as they are, or their pools would stand still.
+// texts that are refused now: they are read as they are, or their pools would grant nothing.
 func (r *Request) validate() error {
 	if err := ValidateID(r.ID); err != nil {
 		return err
@@ -182,7 +182,7 @@ func (h *Holder) validateLines() error {
 	return nil
 }
 
-// sameAs tells whether two requests of one id ask for the same claim.
+// sameAs reports whether two requests of one id ask for the same claim.
 func (r *Request) sameAs(o *Request) bool {
 	return maps.Equal(r.Slots, o.Slots) && r.Priority == o.Priority && r.Holder.sameAs(&o.Holder)
 }
@@ -214,7 +214,7 @@ func needsOf(slots map[string]int) []Need {
 }
 
 // Held returns the claims that this instance holds, by id; also those whose
-// trust has ended and whose holder has not released them yet.
+// validity has ended and whose holder has not released them yet.
 func (e *Engine) Held(ctx context.Context) ([]*Claim, error) {
 	return query(ctx, e, func(c *core) []*Claim {
 		var all []*Claim

@@ -14,20 +14,20 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Leases is where the engine gets the leases that claims hang on.
+// Leases provides the leases that claims are attached to.
 type Leases interface {
-	// Acquire reserves room for some keys on a lease of just that duration. It
-	// never blocks: false means that one is being made, and that the engine's
+	// Acquire reserves some keys on a lease of exactly that duration. It never
+	// blocks: false means that a lease is being granted, and that
 	// [Engine.LeasesReady] will be called.
 	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
-	// Release gives the room back.
+	// Release releases the reservation.
 	Release(id store.LeaseID, keys int)
-	// Keeps tells whether this instance renews a lease, so that what hangs on it and is
-	// no claim of the instance would never end.
+	// Keeps reports whether this instance renews a lease, so that keys on it that belong
+	// to no claim of the instance would never end.
 	Keeps(id store.LeaseID) bool
-	// Suspect tells that etcd did not know one of these leases.
+	// Suspect reports that etcd did not know one of these leases.
 	Suspect(ids ...store.LeaseID)
-	// Trouble is why no lease could be made lately, nil if there is no reason.
+	// Trouble returns why the last grant of a lease failed, nil if it succeeded.
 	Trouble() error
 }
 
@@ -35,25 +35,25 @@ type Leases interface {
 type phase int
 
 const (
-	fencing   phase = iota // the door is being closed: older writes are open
-	resolving              // the door is closed: the view must come up to it
+	fencing   phase = iota // earlier writes are being fenced: they may still happen
+	resolving              // earlier writes are fenced: the view must reach that revision
 	normal
 )
 
 const (
-	// patience is how long a request that is not to wait does so all the same
-	// while the view is too old to tell anything.
+	// patience is how long a request that does not wait is kept while the view is
+	// too old to decide on it.
 	patience = 5 * time.Second
 	// WaiterTTL is how long the waiters of an instance outlive it.
 	WaiterTTL = 10 * time.Second
-	// keepPlace is how long a claim that went away keeps its place in line.
+	// keepPlace is how long a canceled claim keeps its place in the wait queue.
 	keepPlace = 10 * time.Second
 	// yieldAfter is how long an instance may keep slots from others without a sign of
 	// life before all its waiters are passed. After the first half it is probed, and
 	// the second half is for the answer.
 	yieldAfter = 2 * time.Second
-	// RevokeGrace is how long after an operator asked for a claim back its slots are
-	// kept for its holder to stop.
+	// RevokeGrace is how long after a revocation the slots are kept for the holder
+	// to stop.
 	RevokeGrace = grace.Revoke
 	// fullPause is how long a core waits before it tries to write again after
 	// etcd said that it is full.
@@ -65,13 +65,13 @@ const (
 	calmBatches = 4
 )
 
-// core is all of an engine that decides: a state machine without goroutines,
-// clocks or connections. Whoever drives it hands in what happened, with the
-// time, asks it for the next call to etcd, and hands in the answer; one call is
-// under way at most. Errors in the driving can cost time, not safety.
+// core makes all decisions of an engine: a state machine without goroutines,
+// clocks or connections. Its driver passes in what happened, with the time, asks
+// it for the next call to etcd, and passes in the response; at most one call is
+// in flight. Errors of the driver can cost time, not safety.
 type core struct {
 	host, instance string
-	start          uint32 // where this host begins to look for room
+	start          uint32 // the group at which this host starts to look for free slots
 	leases         Leases
 	waiterLeases   Leases // nil: waiters can't be written
 	log            hclog.Logger
@@ -81,16 +81,16 @@ type core struct {
 	view  *view
 	guard store.Guard
 	phase phase
-	// resolveAt is the revision that the view must reach to tell what the batch
-	// in doubt did.
+	// resolveAt is the revision that the view must reach to show what the batch
+	// with an unknown outcome did.
 	resolveAt  int64
-	unresolved *batch // in doubt, nil if there is none
+	unresolved *batch // its outcome is unknown; nil if there is none
 	calling    bool   // a call is under way
 	loaded     bool   // the view has something
 	history    uint64 // the history of etcd that the view is of
 	restores   int    // how often etcd's revisions went back
 	updatedAt  time.Time
-	dirty      bool // something happened that could let somebody in
+	dirty      bool // something happened that could allow a grant
 
 	entries    map[string]*entry
 	queue      []*entry // queued and claiming, in no order
@@ -98,14 +98,14 @@ type core struct {
 	releases   []*entry // releasing and not in flight
 	drops      []drop
 	revokes    []string         // keys of revocations that are done
-	revoking   []*entry         // asked back and not released yet
-	places     map[string]place // left by those who went away
+	revoking   []*entry         // revoked and not released yet
+	places     map[string]place // of claims that were canceled
 	successors []successor      // whose ids are free: they are taken next
 	lost       map[store.LeaseID]lostLease
 	wanted     map[string]wanted // claims that are to be revoked, by id
-	endCause   error             // why no claim can be trusted any more, nil if it can
-	fenceErr   error             // why the door could not be closed lately
-	alone      *entry            // to be tried next, with nobody beside it
+	endCause   error             // why no claim is valid any more, nil if claims can be
+	fenceErr   error             // why earlier writes could not be fenced
+	alone      *entry            // to be tried next, in a batch of its own
 	stopping   bool
 
 	// judged is the state of the specs that all verdicts were given under.
@@ -122,7 +122,7 @@ type core struct {
 	scratch scratch
 
 	// reconcileAt is when what hangs on this instance's leases is compared with what it
-	// holds; reconciling are told what was given back by that.
+	// holds; reconciling receive what was released by that.
 	reconcileAt time.Time
 	reconciling []chan<- []<-chan error
 
@@ -139,7 +139,7 @@ type core struct {
 	// what else had to hold; nil if that is not why batches are nested.
 	suspects map[*entry]bool
 	// nested counts the batches until the next flat one; doorAt is when to try
-	// again to close the door, sendAt when to send again after a refusal, and
+	// again to fence earlier writes, sendAt when to send again after a refusal, and
 	// fullUntil when to write again after etcd said that it is full.
 	nested                     int
 	fenceAt, sendAt, fullUntil time.Time
@@ -151,7 +151,7 @@ type scratch struct {
 	waiting         []*Waiting
 }
 
-// place is what is left of a waiter that went away.
+// place is what is kept of a waiter that was canceled.
 type place struct {
 	req     *Request
 	since   int64
@@ -167,7 +167,7 @@ type shelf struct {
 	until    time.Time
 }
 
-// lostLease is a lease that can't be trusted any more.
+// lostLease is a lease that is no longer valid.
 type lostLease struct {
 	cause error
 	at    time.Time
@@ -285,13 +285,13 @@ func (c *core) wentBack() {
 // the feed reads everything again.
 func (c *core) present(history uint64) { c.loaded = c.loaded && c.history == history }
 
-// holdsSlots tells whether an entry has its slots in the view since that revision.
+// holdsSlots reports whether an entry has its slots in the view since that revision.
 func (c *core) holdsSlots(e *entry, fence int64) bool {
 	s, ok := c.view.slot(e.slots[0].ref)
 	return ok && s.claim == e.key() && s.rev == fence
 }
 
-// trouble is why nothing can be claimed now, whatever room there is.
+// trouble returns why nothing can be claimed now, whatever is free.
 func (c *core) trouble(now time.Time) error {
 	switch {
 	case c.full(now):
@@ -307,7 +307,7 @@ func (c *core) trouble(now time.Time) error {
 	return nil
 }
 
-// progress goes on once the view has come up to the closed door.
+// progress continues once the view has reached the revision at which writes were fenced.
 func (c *core) progress() {
 	if c.phase != resolving || c.view.rev < c.resolveAt || !c.loaded {
 		return
@@ -322,14 +322,14 @@ func (c *core) progress() {
 	c.dirty = true
 }
 
-// call is what the core wants of etcd next. With no batch, it closes the door.
+// call is the next request of the core to etcd. Without a batch, it fences earlier writes.
 type call struct {
 	txn      *pb.TxnRequest
 	batch    *batch
 	restores int // of the core, when it was made
 }
 
-// behind tells whether something waits for the view to come up to a revision.
+// behind reports whether something waits for the view to come up to a revision.
 func (c *core) behind() bool {
 	if c.phase == resolving {
 		return true
@@ -342,7 +342,7 @@ func (c *core) behind() bool {
 func (c *core) next(now time.Time) *call {
 	c.succeed(now)
 	if c.phase == normal && !c.guard.Placed() && !c.full(now) {
-		c.phase = fencing // the door that a full etcd took has deleted the guard
+		c.phase = fencing // a full etcd was fenced by deleting the guard
 	}
 	switch {
 	case c.calling || c.phase == resolving || now.Before(c.sendAt):
@@ -365,8 +365,8 @@ func (c *core) next(now time.Time) *call {
 	return &call{txn: b.txn, batch: b, restores: c.restores}
 }
 
-// fenceTxn is the transaction that closes the door. A full etcd takes deletes only:
-// to delete the guard closes the door as well, if there is one to delete.
+// fenceTxn is the transaction that fences earlier writes. A full etcd accepts deletes
+// only: deleting the guard fences them as well, if there is one to delete.
 func (c *core) fenceTxn(now time.Time) *pb.TxnRequest {
 	if now.Before(c.fullUntil) {
 		return c.guard.DeleteFenceTxn()
@@ -374,7 +374,7 @@ func (c *core) fenceTxn(now time.Time) *pb.TxnRequest {
 	return c.guard.FenceTxn()
 }
 
-// fresh tells whether the view is young enough to grant from.
+// fresh reports whether the view is young enough to grant from.
 func (c *core) fresh(now time.Time) bool {
 	return c.loaded && now.Sub(c.updatedAt) < store.StaleAfter
 }
@@ -414,7 +414,7 @@ func (c *core) tick(now time.Time) {
 	}
 	c.revoking = slices.DeleteFunc(c.revoking, func(e *entry) bool {
 		if e.combined != nil || e.state == held && now.Sub(e.revoked) < RevokeGrace {
-			return false // one that parts may come to stay
+			return false // its combined release may fail, and leave it held
 		}
 		if e.state == held {
 			c.giveBack(e, nil)
@@ -437,7 +437,7 @@ func (c *core) age(e *entry, now time.Time) {
 }
 
 // losePatience refuses who is not to wait and can't be served for a reason that
-// has nothing to do with room.
+// has nothing to do with free slots.
 func (c *core) losePatience(e *entry, now time.Time) {
 	if e.state != queued || now.Sub(e.arrived) < patience {
 		return

@@ -1,5 +1,4 @@
-// Package pool is the heart of berth: pools of slots in etcd, claims on them,
-// and the line of those who wait.
+// Package pool keeps pools of slots in etcd, claims on them, and the wait queue.
 //
 // # Nouns
 //
@@ -8,7 +7,7 @@
 //   - A claim takes slots of one or several pools, all or none. In etcd it is a
 //     handful of slot keys, all put in one revision and on one lease. That
 //     revision is its fence.
-//   - A waiter is a claim that did not fit, with its place in the line: an
+//   - A waiter is a claim that did not fit, with its place in the wait queue: an
 //     [Order] that is the same in all its pools.
 //   - An [Engine] makes claims for one instance. A [Registry] changes specs, a
 //     [Reader] shows everything at one revision.
@@ -16,9 +15,9 @@
 // # How a claim is made
 //
 // An engine keeps a view of all pools by one watch. A goroutine owns the view and
-// gathers what is asked for while a transaction is under way; then it plans the
-// next: it runs [Admit] over the line, picks slot keys for those who may go, and
-// commits under compares that fail if anything was put into what it touched
+// collects operations while a transaction is in flight; then it plans the next:
+// it runs [Admit] over the waiters, picks slot keys for the grants, and commits
+// under compares that fail if anything was put into what it touched
 // since its view. So the view may be old: that costs a retry, never a slot.
 //
 // Files, in the order of a claim: engine.go (the loop), core.go (the state machine),
@@ -34,13 +33,14 @@
 //   - Every slot key hangs on a lease. Nothing is counted anywhere: what is used
 //     is the sum over the keys that exist.
 //   - A slot key is deleted or overwritten only under a compare of that very key.
-//   - A write that ended without an answer is settled before the next: the guard
-//     makes sure that it can't happen any more, and the view tells if it did.
+//   - The outcome of a write that ended without a response is resolved before the
+//     next write: the guard makes sure that it can't happen any more, and the view
+//     shows whether it did.
 //
 // # When things fail
 //
 // A watch that falls silent for 2 s grants nothing until it has been replaced.
 // While etcd is away, claims that are held stay held for as long as their leases
-// are trusted, and waiters wait. A full etcd still takes releases. A value that
+// are valid, and waiters wait. A full etcd still takes releases. A value that
 // can't be read closes the pool it belongs to, and names its key.
 package pool

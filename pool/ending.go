@@ -13,7 +13,7 @@ import (
 )
 
 // release gives a held claim back, and answers reply when the keys are gone. A
-// claim that ended before is left alone, though its id may stand for another.
+// claim that ended before is left alone, though another claim may have its id.
 func (c *core) release(cl *Claim, reply chan<- error) {
 	e := c.entries[cl.ID]
 	if e == nil || e.claim != cl {
@@ -26,12 +26,12 @@ func (c *core) release(cl *Claim, reply chan<- error) {
 	}
 }
 
-// giveBack ends a held claim and puts its keys up for deletion.
+// giveBack ends a held claim and has its keys deleted.
 func (c *core) giveBack(e *entry, cause error) {
 	e.state = releasing
 	e.claim.end(cause)
 	c.releases = append(c.releases, e)
-	c.dirty = true // the next in line may take them in the same transaction
+	c.dirty = true // the next waiter may take them in the same transaction
 }
 
 // done ends an entry that had slots.
@@ -40,7 +40,7 @@ func (c *core) done(e *entry) {
 		return
 	}
 	e.state = over
-	e.claim.end(nil) // one that parted is trusted until then
+	e.claim.end(nil) // after a combined release, it was valid until now
 	c.leases.Release(e.lease, e.leased(e.slots))
 	if !e.req.Bridge {
 		c.publish(ClaimReleased, e, "")
@@ -53,8 +53,8 @@ func (c *core) done(e *entry) {
 	c.forget(e)
 }
 
-// leaseLost ends all claims on a lease that can't be trusted any more. Their
-// keys stay: they go with the lease, or when the holder says that it has stopped.
+// leaseLost ends all claims on a lease that is no longer valid. Their keys stay: they
+// end with the lease, or when the holder reports that it has stopped.
 func (c *core) leaseLost(id store.LeaseID, cause error, now time.Time) {
 	c.lost[id] = lostLease{cause, now}
 	for _, e := range c.queue {
@@ -74,10 +74,10 @@ func lostError(e *entry, cause error) error {
 	return problem.New(problem.ClaimLost, "claim %q is lost: %w", e.req.ID, cause)
 }
 
-// endValidity tells a claim's holder that it must stop.
+// endValidity ends a claim, which notifies its holder that it must stop.
 func (c *core) endValidity(e *entry, cause error) {
 	if e.claim.Err() != nil {
-		return // it was told before
+		return // it was notified before
 	}
 	c.metrics.lost(problem.CodeOf(cause))
 	c.log.Warn("claim lost", "claim", e.req.ID, "pools", e.req.Slots, "reason", cause)
@@ -85,8 +85,8 @@ func (c *core) endValidity(e *entry, cause error) {
 	c.publish(ClaimEnded, e, cause.Error())
 }
 
-// end ends trust in all claims, also in those that are granted later, because
-// this instance is at its end.
+// end ends the validity of all claims, later grants included, because this instance
+// is stopping.
 func (c *core) end(cause error) {
 	c.endCause = cause
 	c.stop()
@@ -113,9 +113,8 @@ func (c *core) abandon(cause error) {
 // so, 0 if there is none.
 type wanted struct{ fence, rev int64 }
 
-// revoke takes the wish of an operator to have a claim back: the one of that
-// fence, which may not have been granted to the engine's knowledge yet. It is
-// withdrawn when the fence is 0.
+// revoke takes an operator's revocation of the claim with that fence. The engine may
+// not know yet that it was granted. A fence of 0 withdraws the revocation.
 func (c *core) revoke(id string, fence, rev int64, now time.Time) {
 	if fence == 0 {
 		delete(c.wanted, id)
@@ -160,7 +159,7 @@ func (c *core) waits(id string) bool {
 	})
 }
 
-// out takes a claim out of the line that is not wanted any more.
+// out takes a claim that is no longer needed out of the wait queue.
 func (c *core) out(e *entry, id string) {
 	if e == nil || e.state > claiming {
 		return // it is another instance's, or its end is on its way
@@ -170,17 +169,17 @@ func (c *core) out(e *entry, id string) {
 		return
 	}
 	c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, id))
-	c.refuse(e, problem.New(problem.ClaimRevoked, "claim %q was taken out of the line: what it is for has ended", id))
+	c.refuse(e, problem.New(problem.ClaimRevoked, "claim %q was taken out of the wait queue: what it is for has ended", id))
 }
 
-// obey acts on the wish to have a held claim back, if there is one.
+// obey acts on the revocation of a held claim, if there is one.
 func (c *core) obey(e *entry, now time.Time) {
 	if c.wanted[e.req.ID].fence != e.fence() || !e.revoked.IsZero() {
 		return
 	}
 	e.revoked = now
 	if e.req.Bridge {
-		c.giveBack(e, nil) // nobody has to stop
+		c.giveBack(e, nil) // no holder has to stop
 		return
 	}
 	c.revoking = append(c.revoking, e)
@@ -224,25 +223,25 @@ func (c *core) gone(e *entry) {
 // renewedAgain is the reason of a [ClaimRenewed] after a gap.
 const renewedAgain = "its lease could be renewed again"
 
-// LeaseRenewed tells that a lease was renewed; again, if for the first time after
-// renewals had failed, or in this process.
+// LeaseRenewed reports that a lease was renewed. Again is set for the first renewal
+// after one that failed, or of this process.
 func (e *Engine) LeaseRenewed(id store.LeaseID, again bool) {
-	if e.core.broker.runs.Load() { // nobody else asks
+	if e.core.broker.runs.Load() { // otherwise there is no subscriber
 		e.urgent.add(func(c *core, _ time.Time) { c.leaseRenewed(id, again) })
 	}
 }
 
-// leaseRenewed tells of the claims on a lease that carry a run, of each the first
-// time and after a gap.
+// leaseRenewed publishes the renewal of the claims on a lease that carry a run: of each
+// the first one, and the first after a gap.
 func (c *core) leaseRenewed(id store.LeaseID, again bool) {
-	var told []*entry
+	var renewed []*entry
 	for _, e := range c.entries {
 		if e.lease == id && e.state == held && e.req.Holder.Run != "" && (again || !e.renewed) && e.claim.Err() == nil {
-			told = append(told, e)
+			renewed = append(renewed, e)
 		}
 	}
-	slices.SortFunc(told, func(a, b *entry) int { return strings.Compare(a.req.ID, b.req.ID) })
-	for _, e := range told {
+	slices.SortFunc(renewed, func(a, b *entry) int { return strings.Compare(a.req.ID, b.req.ID) })
+	for _, e := range renewed {
 		e.renewed = true
 		reason := ""
 		if again {
@@ -252,24 +251,24 @@ func (c *core) leaseRenewed(id store.LeaseID, again bool) {
 	}
 }
 
-// revocationTTL is how long a revocation stays if nobody acts on it: its host
-// is dead then, and the claim ends with its lease.
+// revocationTTL is how long a revocation stays if its host does not act on it: the
+// host is dead then, and the claim ends with its lease.
 const revocationTTL = 10 * time.Minute
 
-// Revocation is what became of the wish to have a claim back.
+// Revocation is the result of a revocation.
 type Revocation struct {
 	Claim    string
 	Host     string
 	Instance string
 	Fence    int64
-	// Forced tells that the slots are free although the holder may still run.
+	// Forced is set if the slots were freed although the holder may still run.
 	Forced bool
 }
 
-// Revoke asks the host of a held claim to take it back: the host ends trust in
-// the claim, has the holder stop, and releases it within [RevokeGrace]. By force
-// the slots are freed at once, and whatever the old holder still does can only
-// be told by its fence. An unknown claim is a ClaimNotFound problem.
+// Revoke asks the host of a held claim to revoke it: the host ends the validity of
+// the claim, has the holder stop, and releases the claim within [RevokeGrace]. With
+// force, the slots are freed at once; a protected resource can then refuse the old
+// holder only by its fence. An unknown claim is a ClaimNotFound problem.
 //
 // The claim is an id, or HOST/INSTANCE/ID where several instances hold claims of one
 // id: then the id alone is refused as Invalid.
@@ -319,8 +318,8 @@ func (r *Reader) held(claim string) (*claimView, *record, error) {
 	return all[0], rec, nil
 }
 
-// cutInstance takes HOST/INSTANCE/ID apart, and is false for an id alone, in which no
-// slash can be.
+// cutInstance splits HOST/INSTANCE/ID, and is false for an id alone, which has no
+// slash.
 func cutInstance(claim string) (by Holder, id string, ok bool) {
 	host, rest, _ := strings.Cut(claim, "/")
 	instance, id, ok := strings.Cut(rest, "/")
@@ -330,8 +329,8 @@ func cutInstance(claim string) (by Holder, id string, ok bool) {
 	return Holder{Host: host, Instance: instance}, id, true
 }
 
-// Free frees the claim of an id and a fence at once that was read, if it is still the
-// same: for one that nobody relies on. Else it is a ClaimNotFound problem.
+// Free frees the claim with that id and fence at once, if it has not changed since it
+// was read: for a claim without a holder. Else it is a ClaimNotFound problem.
 func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) error {
 	cv := in.core.view.fenced(id, fence)
 	if cv == nil {
@@ -347,14 +346,14 @@ func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) 
 // waitingFence is the fence in a revocation that is about a claim which waits.
 const waitingFence = -1
 
-// RequestWithdrawal asks a host to take a claim out of the line. If it does not wait there, nothing
-// happens.
+// RequestWithdrawal asks a host to take a claim out of the wait queue. If it does not
+// wait there, nothing happens.
 func (r Registry) RequestWithdrawal(ctx context.Context, host, id string) error {
 	return r.RequestRevocation(ctx, host, id, waitingFence)
 }
 
-// RequestRevocation asks a host to take back the claim of that id and fence. If it does not
-// have the claim, nothing happens.
+// RequestRevocation asks a host to revoke the claim with that id and fence. If it does
+// not have the claim, nothing happens.
 func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence int64) error {
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if err == nil {
@@ -363,13 +362,13 @@ func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence 
 		}})
 	}
 	if err != nil {
-		return store.Problem("the claim could not be asked back", err)
+		return store.Problem("the revocation could not be requested", err)
 	}
 	return nil
 }
 
-// revocationValue is how a revocation stands in etcd: which grant of the claim it
-// is about, so that it never hits a later one of the same id.
+// revocationValue is the value of a revocation in etcd. It names the grant of the
+// claim, so that it never revokes a later one of the same id.
 type revocationValue struct {
 	store.V
 	Fence int64 `json:"fence"`

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// batchTimeout bounds the wait for the answer to a batch; then the batch is
-	// in doubt and is settled.
+	// batchTimeout bounds the wait for the answer to a batch; then its
+	// outcome is unknown and is resolved.
 	batchTimeout = 2 * time.Second
-	// tickEvery is how often a core is told the time.
+	// tickEvery is how often the core's tick runs.
 	tickEvery = 250 * time.Millisecond
 	// catchUpEvery is how often progress is asked for while something waits for
 	// the view.
@@ -41,20 +41,19 @@ type Config struct {
 	// Host and Instance name this engine. No two run under one name.
 	Host, Instance string
 	Leases         Leases
-	// WaiterLeases is where the engine gets the leases that waiters hang on: of
-	// [WaiterTTL], and with few keys on each. Without them no claim waits in the queue
-	// but on this host.
+	// WaiterLeases provides the leases of waiters: of [WaiterTTL], and with few keys
+	// on each. Without them, claims wait on this host only, and not in etcd.
 	WaiterLeases Leases
-	// PollInterval and PollJitter are how often waiting claims are looked at
-	// without being woken: a fallback. 0 is never.
+	// PollInterval and PollJitter are how often waiting claims are tried again
+	// without an event: a fallback. 0 is never.
 	PollInterval, PollJitter time.Duration
 	Logger                   hclog.Logger
 	Registerer               prometheus.Registerer
 }
 
 // Engine claims and releases slots for one instance. One goroutine owns the
-// view and the line; it gathers what is asked for while a transaction is under
-// way, and sends the next as one.
+// view and the wait queue; it collects operations while a transaction is in flight,
+// and sends them as the next one.
 type Engine struct {
 	cfg    Config
 	core   *core // owned by loop
@@ -66,7 +65,7 @@ type Engine struct {
 	calls     chan *call
 	answers   chan answered
 	stopped   chan struct{} // closed when Run returns
-	ready     chan struct{} // closed when the first view stands and older writes are settled
+	ready     chan struct{} // closed when the first view is complete and earlier writes are resolved
 	once      sync.Once
 	names     atomic.Pointer[map[string]bool] // of the pools that there are
 }
@@ -184,7 +183,7 @@ func (e *Engine) loop(ctx context.Context) error {
 			}
 		}
 		select {
-		case <-e.urgent.wake: // the next gathering does what it is about
+		case <-e.urgent.wake: // the collector runs it
 		case op := <-e.collector.ops:
 			e.collector.do(e.core, op)
 		case m, ok := <-e.feed.Messages():
@@ -197,7 +196,7 @@ func (e *Engine) loop(ctx context.Context) error {
 			}
 		case a := <-e.answers:
 			e.core.answer(a.call, a.resp, a.err, time.Now())
-		case <-waiters.C: // the line is written now
+		case <-waiters.C: // the waiters are written now
 		case <-tick.C:
 			e.core.tick(time.Now())
 		case <-catchUp.C:
@@ -215,7 +214,7 @@ func (e *Engine) loop(ctx context.Context) error {
 	}
 }
 
-// pollPause is the time to the next look at the line without being woken.
+// pollPause is the time to the next poll of the wait queue.
 func (e *Engine) pollPause() time.Duration {
 	if e.cfg.PollInterval <= 0 {
 		return 365 * 24 * time.Hour
@@ -223,7 +222,7 @@ func (e *Engine) pollPause() time.Duration {
 	return e.cfg.PollInterval + time.Duration(rand.Int64N(int64(e.cfg.PollJitter)+1))
 }
 
-// noteNames keeps the names of the pools for those who look beside the loop.
+// noteNames keeps the names of the pools for readers outside the loop.
 func (e *Engine) noteNames() {
 	if e.core.named == e.core.view.specs {
 		return
@@ -238,8 +237,7 @@ func (e *Engine) noteNames() {
 	e.names.Store(&names)
 }
 
-// HasPool tells whether there is a pool of that name, as far as the engine has seen. It
-// asks nobody.
+// HasPool reports whether the engine has seen a pool of that name. It does no I/O.
 func (e *Engine) HasPool(name string) bool {
 	names := e.names.Load()
 	return names != nil && (*names)[name]
@@ -251,7 +249,7 @@ func (e *Engine) signalReady() {
 	}
 }
 
-// revocations takes what operators ask for.
+// revocations takes the revocations of operators.
 func (e *Engine) revocations(m store.FeedMessage) {
 	now := time.Now()
 	if m.Snapshot != nil {
@@ -265,7 +263,7 @@ func (e *Engine) revocations(m store.FeedMessage) {
 	}
 }
 
-// revocation takes one; with no value it is withdrawn, or done.
+// revocation takes one revocation; without a value it was withdrawn, or is done.
 func (e *Engine) revocation(kv *mvccpb.KeyValue, now time.Time) {
 	key := string(kv.Key)
 	var v revocationValue
@@ -278,7 +276,7 @@ func (e *Engine) revocation(kv *mvccpb.KeyValue, now time.Time) {
 	e.core.revoke(strings.TrimPrefix(key, e.cfg.Keys.Revocations(e.cfg.Host)), v.Fence, kv.ModRevision, now)
 }
 
-// send has the loop do something.
+// send has the loop run op.
 func (e *Engine) send(ctx context.Context, op func(*core, time.Time)) error {
 	select {
 	case e.collector.ops <- op:
@@ -293,8 +291,8 @@ func (e *Engine) send(ctx context.Context, op func(*core, time.Time)) error {
 var errStopped = problem.New(problem.Stopping, "berth is shutting down on this host")
 
 // Claim claims slots, waiting for them as long as the request says. If ctx ends
-// first, the claim leaves the line, or is released if it was granted just then;
-// asking again with its id within 10 s finds its place kept. Its errors are
+// first, the claim leaves the wait queue, or is released if it was granted just then;
+// a request with the same id within 10 s gets its place again. Its errors are
 // problems.
 func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 	if err := req.Validate(); err != nil {
@@ -347,11 +345,11 @@ func (e *Engine) granted(ctx context.Context, id string, wait time.Duration, rep
 	}
 }
 
-// Withdraw takes a claim out of the line that waits there. Whoever asked for it is
-// answered that it was canceled, or that it was granted, if that was under way: so
-// nobody is left in doubt, as with the end of a context. Its place is kept for 10 s.
+// Withdraw takes a claim out of the wait queue. Its requests are answered that it was
+// canceled, or that it was granted, if that was in flight: unlike the end of a context,
+// this leaves no outcome unknown. Its place is kept for 10 s.
 func (e *Engine) Withdraw(ctx context.Context, id string) {
-	_ = e.send(ctx, func(c *core, now time.Time) { c.withdraw(id, now) }) // else the engine has ended, or will be asked again
+	_ = e.send(ctx, func(c *core, now time.Time) { c.withdraw(id, now) }) // else the engine has stopped, or the caller tries again
 }
 
 // maxExtra bounds what a claim can carry along: see maxChildOps.
@@ -402,27 +400,27 @@ func (e *Engine) Release(ctx context.Context, cl *Claim) error {
 	}
 }
 
-// LeasesReady tells that a lease that was asked for is there. Like the other
-// tidings of leases it never blocks, and is heard before all else.
+// LeasesReady reports that a lease that was requested is there. Like the other lease
+// events it never blocks, and has priority over claims and reads.
 func (e *Engine) LeasesReady() {
 	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
 }
 
-// Reconsider has the engine look at the claims that wait: a place was given back (see
+// Reconsider has the engine try the waiting claims again: a place was returned (see
 // [Request.Place]).
 func (e *Engine) Reconsider() {
 	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
 }
 
-// LeaseLost notes that a lease has lost its validity: its claims are lost, and its waiters
+// LeaseLost reports that a lease has lost its validity: its claims are lost, and its waiters
 // are written again, on another one.
 func (e *Engine) LeaseLost(id store.LeaseID, cause error) {
 	e.urgent.add(func(c *core, now time.Time) { c.leaseLost(id, cause, now) })
 }
 
-// End ends trust in all claims, those that are granted later included, and
-// refuses new ones: this instance is at its end. The slots stay taken until
-// their holders release them.
+// End ends the validity of all claims, later grants included, and refuses new
+// ones: this instance is stopping. The slots stay taken until their holders release
+// them.
 func (e *Engine) End(cause error) {
 	e.urgent.add(func(c *core, _ time.Time) { c.end(cause) })
 }
@@ -440,8 +438,8 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return e.send(ctx, func(c *core, _ time.Time) { c.stop() })
 }
 
-// Ready waits until the engine has a view and older writes of its instance are
-// settled.
+// Ready waits until the engine has a view and earlier writes of its instance are
+// resolved.
 func (e *Engine) Ready(ctx context.Context) error {
 	select {
 	case <-e.ready:
@@ -454,8 +452,8 @@ func (e *Engine) Ready(ctx context.Context) error {
 }
 
 // RemoveGuard deletes the instance's guard once Run has returned, so that an
-// instance that ends for good leaves nothing behind. A write of its that is
-// still under way can't happen any more then.
+// instance that ends for good leaves no keys. A write of the instance that is still
+// in flight can't happen any more then.
 func (e *Engine) RemoveGuard(ctx context.Context) error {
 	key := e.cfg.Keys.Guard(e.cfg.Host, e.cfg.Instance)
 	_, err := e.cfg.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(key)}})

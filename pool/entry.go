@@ -13,14 +13,14 @@ import (
 type state int
 
 const (
-	queued    state = iota // wants its slots: a newcomer, or in line
+	queued    state = iota // wants its slots: a newcomer, or in the wait queue
 	claiming               // its slots are in the batch in flight
 	held                   // it has its slots
 	releasing              // its slots are to be deleted
 	over                   // it has none any more
 )
 
-// entry is a claim of this instance, from the asking to the end of its keys.
+// entry is a claim of this instance, from its request to the end of its keys.
 type entry struct {
 	req     *Request
 	needs   []Need
@@ -30,24 +30,24 @@ type entry struct {
 
 	state     state
 	arrived   time.Time
-	listeners []listener // who waits for the grant
-	// unreceived are the answers that may not have been received yet: their requests can still
-	// be canceled. Received: the answer to some other request has been.
+	listeners []listener // requests that wait for the grant
+	// unreceived are the replies that may not have been received yet: their requests can
+	// still be canceled. received: the reply to some other request was.
 	unreceived []chan<- outcome
 	received   bool
-	// unjudged entries have a verdict to come: they are new, or asked for anew.
+	// unjudged entries have a verdict to come: they are new, or were requested again.
 	unjudged bool
 
-	// In line, while since is not 0.
+	// In the wait queue, while order.Since is not 0.
 	order   Order
 	waited  time.Time // when it was found not to fit first
 	reserve bool      // ageing has made it reserve
-	// written and writtenReserve are what its keys in the line say as far as
-	// answers tell; inLine is whether it can have any. An unwritable one stays
-	// out of the line: etcd does not take its keys.
+	// written and writtenReserve are what its waiter keys have, as far as responses
+	// say; inQueue is whether it can have any. An unwritable entry has no waiter in
+	// etcd, which refuses its keys.
 	written, writtenReserve, writtenExclusive bool
 	inQueue, unwritable                       bool
-	// waiterLease is the lease on which there is room for its waiter, 0 if there is none.
+	// waiterLease is the lease on which its waiter's keys are reserved, 0 if there is none.
 	waiterLease store.LeaseID
 	// writtenAt is the revision of the last write that was answered.
 	writtenAt int64
@@ -57,14 +57,13 @@ type entry struct {
 	// it has gone.
 	conflicts int
 	exclusive bool
-	// deferred tells that another claim has waited in the queue for the same thing: see
+	// deferred is set if another claim has waited in the queue for the same thing: see
 	// [Request.Sole].
 	deferred bool
 	// placeFrom is the entry whose place it has taken in the batch in flight.
 	placeFrom *entry
 
-	// takesFence is the fence of the claim that the entry takes over; 0 if it is one of
-	// its own.
+	// takesFence is the fence of the claim that the entry takes over; 0 if it takes over none.
 	takesFence int64
 
 	// retryAt is the revision that the view must reach before the next try:
@@ -75,21 +74,21 @@ type entry struct {
 	lease   store.LeaseID
 	slots   []placed
 	claim   *Claim
-	revoked time.Time // when an operator asked for it back
-	renewed bool      // it was told that its lease was renewed: see [ClaimRenewed]
-	dropped bool      // nobody wants it any more: release it once it is settled
-	// unwanted: what it is for has ended, so it is asked back once it is settled.
+	revoked time.Time // when an operator revoked it
+	renewed bool      // the renewal of its lease was published: see [ClaimRenewed]
+	dropped bool      // it has no request any more: release it once its outcome is known
+	// unwanted: what it is for has ended, so it is revoked once its outcome is known.
 	unwanted bool
 	waiters  []chan<- error
-	// successors ask with the id of an entry that is being given back: they are taken
-	// when it is over.
+	// successors are requests with the id of an entry that is being released: they are
+	// taken when it is over.
 	successors []successor
-	// parting is what its slots are given back with, while they are.
+	// combined is the combined release of its slots, while it is under way.
 	combined *combinedRelease
 }
 
-// newEntry makes an entry of a request to an instance. It is made where the claim
-// is asked for, so that there is less to do for the one goroutine that plans.
+// newEntry makes an entry of a request to an instance. It is called by the requesting
+// goroutine, so that there is less to do for the one goroutine that plans.
 func newEntry(req *Request, host, instance string) *entry {
 	req.Holder.Host, req.Holder.Instance = host, instance
 	return &entry{
@@ -106,20 +105,20 @@ type outcome struct {
 	err   error
 }
 
-// listener is who waits for a grant, and for how long.
+// listener is a request that waits for a grant, and for how long.
 type listener struct {
-	reply chan<- outcome // with room for one
+	reply chan<- outcome // buffered
 	wait  time.Duration
 }
 
 // successor is a request whose id is still an earlier entry's.
 type successor struct {
 	e     *entry
-	reply chan<- outcome // with room for one
+	reply chan<- outcome // buffered
 	asked time.Time
 }
 
-// answer answers all who wait for the grant.
+// answer answers all requests that wait for the grant.
 func (e *entry) answer(o outcome) {
 	for _, l := range e.listeners {
 		if o.claim != nil {
@@ -142,7 +141,7 @@ func (e *entry) grantTo(reply chan<- outcome) {
 	e.unreceived = append(e.unreceived, reply)
 }
 
-// released answers all who wait for the release.
+// released answers all callers that wait for the release.
 func (e *entry) released() {
 	for _, w := range e.waiters {
 		w <- nil
@@ -155,8 +154,8 @@ func (e *entry) since(rev int64) int64 {
 	return cmp.Or(e.req.Since, rev)
 }
 
-// returnPlace gives back the place of an entry that was not granted: to the claim that had it
-// before, if that is held still.
+// returnPlace returns the place of an entry that was not granted: to the claim that had it
+// before, if that is still held.
 func (e *entry) returnPlace() {
 	from := e.placeFrom
 	e.placeFrom = nil
@@ -166,7 +165,7 @@ func (e *entry) returnPlace() {
 	e.req.Place.Give()
 }
 
-// leased is how many keys of an entry with those slots hang on its lease.
+// leased is how many keys of an entry with those slots are attached to its lease.
 func (e *entry) leased(slots []placed) int { return len(slots) + len(e.req.Extra.Leased) }
 
 // key names the claim that an entry with slots has.
@@ -179,6 +178,6 @@ func (e *entry) fence() int64 { return e.claim.Fence }
 type drop struct {
 	pools []string
 	order Order
-	// lease is the one that has room for the keys, 0 if none is to be given back.
+	// lease is the one on which the keys are reserved, 0 if no reservation is to be released.
 	lease store.LeaseID
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// EventType tells what an [Event] is about.
+// EventType is the kind of an [Event].
 type EventType string
 
 // The types of events.
 const (
-	// PoolChanged: a pool's spec, holders or line changed, on any host.
+	// PoolChanged: a pool's spec, holders or waiters changed, on any host.
 	PoolChanged EventType = "pool_changed"
 	// ClaimWaiting, and what follows, are claims of this instance.
 	ClaimWaiting EventType = "claim_waiting"
@@ -35,15 +35,15 @@ type Event struct {
 	Step  string `json:"step,omitempty"`
 	// Reason why a claim waits, or ended, or was renewed only now.
 	Reason string `json:"reason,omitempty"`
-	// Lagged tells that events before this one were left out, because the
-	// reader was too slow: read the state again.
+	// Lagged is set if events before this one were dropped, because the reader was
+	// too slow: read the state again.
 	Lagged bool `json:"lagged,omitempty"`
 }
 
 // eventBuffer is how many events a reader may be behind.
 const eventBuffer = 256
 
-// subscriber gets events in order; a slow one loses some and is told so.
+// subscriber gets events in order; a slow one loses some and gets [Event.Lagged].
 type subscriber struct {
 	events chan Event
 	runs   bool // it wants those of claims that carry a run, and no others
@@ -53,11 +53,11 @@ type subscriber struct {
 // broker hands events to subscribers. Only the loop uses it.
 type broker struct {
 	subs []*subscriber
-	// For a cheap look: somebody wants all events, or those of runs.
+	// For a cheap check: some subscriber wants all events, or those of runs.
 	any, runs atomic.Bool
 }
 
-// wants tells whether anybody wants the events of an entry.
+// wants reports whether any subscriber wants the events of an entry.
 func (b *broker) wants(e *entry) bool {
 	return b.any.Load() || b.runs.Load() && e.req.Holder.Run != ""
 }
@@ -94,7 +94,7 @@ func (b *broker) note() {
 	b.runs.Store(slices.ContainsFunc(b.subs, func(s *subscriber) bool { return s.runs }))
 }
 
-// publish tells of a claim of this instance.
+// publish publishes an event of a claim of this instance.
 func (c *core) publish(t EventType, e *entry, reason string) {
 	if c.broker.wants(e) {
 		c.broker.publish(Event{

@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "berth_claim_conflicts_total", Help: "Grants that another instance was faster with; each is tried again.",
 		}),
 		outcomeUnknown: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_claim_batches_outcome_unknown_total", Help: "Transactions without an answer that had to be settled.",
+			Name: "berth_claim_batches_outcome_unknown_total", Help: "Transactions without an answer, whose outcome had to be resolved.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_watch_resyncs_total", Help: "Times that the pools had to be read again in full, since a watch could not go on where it ended.",

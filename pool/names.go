@@ -57,7 +57,7 @@ func isPoolName(s string) bool {
 
 func isClaimID(s string) bool { return len(s) <= MaxText && isWord(s) }
 
-// isWord tells whether s is made of letters, digits, '.', '_' and '-', and
+// isWord reports whether s is made of letters, digits, '.', '_' and '-', and
 // begins with one of the first two. It is asked for every event of a watch.
 func isWord(s string) bool {
 	for i := range len(s) {
@@ -71,8 +71,8 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// IsLine reports whether a text can be shown in a line of a list, on a terminal too: it is
-// UTF-8, without control characters, line separators, and characters that change the
+// IsLine reports whether a text can be shown in one line of text, also on a terminal: it
+// is UTF-8 without control characters, line separators, and characters that change the
 // direction in which the text around them is shown.
 func IsLine(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
@@ -83,7 +83,7 @@ func IsLine(s string) bool {
 // ValidateLine refuses a text that is not [IsLine].
 func ValidateLine(field, s string) error {
 	if !IsLine(s) {
-		return problem.Field(field, "%q can't be shown in a line: allowed is text without control characters, line breaks and characters that change its direction", problem.Clip(s))
+		return problem.Field(field, "%q can't be shown in one line of text: allowed is text without control characters, line breaks and characters that change its direction", problem.Clip(s))
 	}
 	return nil
 }

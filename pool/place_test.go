@@ -60,7 +60,7 @@ type placing struct {
 	picked map[groupRef]int // keys, those included that were undone
 }
 
-// lacking names a pool that has too little room, "" if there is none.
+// lacking names a pool that has too few free slots, "" if there is none.
 func (pl *placing) lacking(needs []Need) string {
 	for _, n := range needs {
 		p := pl.view.pool(n.Pool)

@@ -1,6 +1,6 @@
 package pool
 
-// placed is one slot key that a claim takes, with how many slots it stands for.
+// placed is one slot key that a claim takes, with its number of slots.
 type placed struct {
 	ref slotRef
 	n   int
@@ -17,8 +17,8 @@ type groupRef struct {
 type placer struct {
 	view  *view
 	pools map[*poolView]*poolOverlay
-	// othersWait tells that other hosts have waiters in the line, and so pick slots
-	// at the same time as we do.
+	// othersWait is set if other hosts have waiters, and so pick slots at the same
+	// time as this one.
 	othersWait bool
 }
 
@@ -74,8 +74,7 @@ func (pl *placer) free(s placed) {
 }
 
 // place picks slot keys for n slots of each pool, starting from a group that
-// differs by host. It returns nil if there is no room, and then nothing is
-// taken.
+// differs by host. It returns nil if they do not fit, and then nothing is taken.
 func (pl *placer) place(needs []Need, start uint32) []placed {
 	for _, need := range needs {
 		p := pl.view.pool(need.Pool)
@@ -87,23 +86,23 @@ func (pl *placer) place(needs []Need, start uint32) []placed {
 	for _, need := range needs {
 		p := pl.view.pool(need.Pool)
 		o := pl.overlay(p)
-		for left := need.N; left > 0; {
-			g := pl.pick(p, o, left, start)
+		for missing := need.N; missing > 0; {
+			g := pl.pick(p, o, missing, start)
 			if g < 0 {
-				// Only an over-full group hides room that the pool has, and the
+				// Only an over-full group hides free slots of the pool, and the
 				// other groups then have that much more: see [poolView.overfull].
 				pl.undo(all)
 				return nil
 			}
-			s := pl.takeFrom(p, o, g, left)
+			s := pl.takeFrom(p, o, g, missing)
 			all = append(all, s)
-			left -= s.n
+			missing -= s.n
 		}
 	}
 	return all
 }
 
-// takeFrom takes up to n slots as one key of a group that has room.
+// takeFrom takes up to n slots as one key of a group that has free slots.
 func (pl *placer) takeFrom(p *poolView, o *poolOverlay, g, n int) placed {
 	og, gv := o.group(g), p.group(g)
 	capacity := p.layout.capacity(g)
@@ -121,7 +120,7 @@ func (pl *placer) takeFrom(p *poolView, o *poolOverlay, g, n int) placed {
 	return placed{ref: slotRef{p.name, g, index}, n: n}
 }
 
-// undo gives back the room of what was picked. Its indexes stay unused in this
+// undo gives back the slots that were picked. Their indexes stay unused in this
 // batch.
 func (pl *placer) undo(slots []placed) {
 	for _, s := range slots {
@@ -136,9 +135,9 @@ func (pl *placer) undo(slots []placed) {
 // compare; few enough to keep the range that is compared short.
 const keysPerLevel = 64
 
-// pick returns a group with room, -1 if there is none: one that the batch gives
+// pick returns a group with free slots, -1 if there is none: one that the batch gives
 // slots back in, else the group that served the last claim of this batch, else
-// the best one; one that has room for all is preferred.
+// the best one; one in which all fit is preferred.
 func (pl *placer) pick(p *poolView, o *poolOverlay, n int, start uint32) int {
 	if !pl.othersWait {
 		if g := pl.favourite(p, o, n); g >= 0 {
@@ -148,12 +147,12 @@ func (pl *placer) pick(p *poolView, o *poolOverlay, n int, start uint32) int {
 	best, bestRank := -1, int64(0)
 	for i := range p.layout.groups {
 		g := (int(start%uint32(p.layout.groups)) + i) % p.layout.groups
-		room := pl.freeIn(p, o, g)
-		if room <= 0 {
+		free := pl.freeIn(p, o, g)
+		if free <= 0 {
 			continue
 		}
 		rank := pl.rank(p.group(g), o.groups[g])
-		if room < n {
+		if free < n {
 			rank += 1 << 61
 		}
 		if best < 0 || rank < bestRank {
@@ -179,13 +178,13 @@ func (pl *placer) favourite(p *poolView, o *poolOverlay, n int) int {
 	return -1
 }
 
-// rank says how good a group is; less is better. Among equals the first from the
+// rank returns how good a group is; less is better. Among equals the first from the
 // host's start on is taken, which keeps hosts apart.
 //
-// With others in line, it is the group whose slots were freed first: so the n-th
-// in line takes the n-th slot to become free, and all hosts know which that is,
+// With waiters of others, it is the group whose slots were freed first: so the n-th
+// waiter takes the n-th slot to become free, and all hosts know which that is,
 // though some have seen less than others. What this very batch gives back comes
-// last: nobody else knows of it. Without others, it is the group with the fewest
+// last: no other host knows of it. Without others, it is the group with the fewest
 // keys, in steps of keysPerLevel.
 func (pl *placer) rank(g *groupView, o *groupOverlay) int64 {
 	switch {
@@ -198,21 +197,21 @@ func (pl *placer) rank(g *groupView, o *groupOverlay) int64 {
 }
 
 func (pl *placer) freeIn(p *poolView, o *poolOverlay, g int) int {
-	room := p.layout.capacity(g)
+	free := p.layout.capacity(g)
 	if g < len(p.groups) {
-		room -= p.groups[g].used
+		free -= p.groups[g].used
 	}
 	if og := o.groups[g]; og != nil {
-		room -= og.used
+		free -= og.used
 	}
-	return room
+	return free
 }
 
 // MaxGroups is how many slot groups a pool has at most. A claim compares only
 // the groups that it touches, so claims in different groups do not conflict.
 const MaxGroups = 50
 
-// layout says how a limit is shared out over slot groups.
+// layout is how a limit is divided into slot groups.
 type layout struct {
 	groups   int
 	perGroup int // 0: without a capacity
@@ -266,7 +265,7 @@ func (l layout) taken(next layout) (slots int) {
 	return slots
 }
 
-// unlimitedCapacity stands for no capacity: more than can ever be held.
+// unlimitedCapacity represents no capacity: more than can ever be held.
 const unlimitedCapacity = 1 << 40
 
 // capacity of a group: 0 for one that the layout does not have.

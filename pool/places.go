@@ -2,9 +2,9 @@ package pool
 
 import "sync"
 
-// Places are how many claims somebody can use at a time, whatever pools they are of: those
-// of a worker, say. A claim that has a [Place] is granted only when the place is taken, so
-// no slots are taken that nobody can use.
+// Places bound how many claims a holder can use at a time, of any pools: those of a
+// worker, for example. A claim that has a [Place] is granted only when the place is taken,
+// so no slots are taken that the holder can't use.
 type Places struct {
 	mu    sync.Mutex // guards free, and which places are taken
 	free  int        // below 0 while more are taken by force than there are
@@ -96,7 +96,7 @@ func (p *Place) Pass(to *Place) bool {
 }
 
 // Return passes a place back to the one that it was passed on from. It is false if that was
-// given back meanwhile: nobody would give it back again.
+// given back meanwhile: its owner would not give it back again.
 func (p *Place) Return(to *Place) bool {
 	if p == nil || to == nil || p.of != to.of {
 		return false

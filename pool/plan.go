@@ -8,7 +8,7 @@ import (
 )
 
 // plan decides what the next batch does, in numbered steps over one state of
-// the view. Nothing changes but what the verdicts of the line say.
+// the view. It changes only what the verdicts on waiters change.
 func (c *core) plan(now time.Time) *batch {
 	if c.full(now) {
 		return c.planFreeing(now)
@@ -16,8 +16,8 @@ func (c *core) plan(now time.Time) *batch {
 	c.deferSole(now)
 	b := c.newBuilder(c.shape(), now)
 	if c.alone == nil {
-		// 1. Give back what is to be given back. Half of the room is for those who wait
-		// for it: they take it in place.
+		// 1. Release. Half of the transaction is kept for waiters, which take the slots in
+		// place.
 		for _, e := range c.releases {
 			if !b.release(e) || b.b.shape == wide {
 				break
@@ -30,7 +30,7 @@ func (c *core) plan(now time.Time) *batch {
 			return c.sent(b.finish())
 		}
 		b.kept = 0
-		// 2. Take those out of the line who left, and revocations that are done.
+		// 2. Delete waiters that were canceled, and revocations that are done.
 		for _, d := range c.drops {
 			if !b.drop(d) {
 				break
@@ -43,7 +43,7 @@ func (c *core) plan(now time.Time) *batch {
 		}
 	}
 
-	// 3. Take over what others have handed to us.
+	// 3. Take over claims of other instances.
 	if c.fresh(now) {
 		c.takeOvers(b)
 	}
@@ -52,7 +52,7 @@ func (c *core) plan(now time.Time) *batch {
 		return c.sent(b.finish())
 	}
 
-	// 4. Let those in who fit, in order.
+	// 4. Grant the claims that fit, in order.
 	if c.dirty && c.fresh(now) {
 		c.dirty = false
 		if c.admit(b, now) {
@@ -61,7 +61,7 @@ func (c *core) plan(now time.Time) *batch {
 	}
 	c.alone = b.next
 
-	// 5. Put those in line who do not fit, and probe who keeps slots from ours in silence.
+	// 5. Write the waiters that do not fit, and probe silent instances that keep slots from ours.
 	if b.b.shape != wide {
 		c.answerProbes(now)
 		c.writeWaiters(b)
@@ -73,9 +73,9 @@ func (c *core) plan(now time.Time) *batch {
 	return c.sent(b.finish())
 }
 
-// deferSole takes those of the sole entries out of the wait queue for which another claim
-// waits there before them. They come back to their place when it has left. Those that are
-// not to wait are refused.
+// deferSole takes those sole entries out of the wait queue for which another claim waits
+// there before them. They return to their place when that claim is gone. Requests that do
+// not wait are refused.
 func (c *core) deferSole(now time.Time) {
 	if len(c.view.byWork) == 0 {
 		return
@@ -97,8 +97,8 @@ func (c *core) deferSole(now time.Time) {
 }
 
 // defers reports whether another claim waits for what an entry is for, before it or while
-// the entry is not in the wait queue. A waiter whose host does not take its slots counts
-// for nothing.
+// the entry is not in the wait queue. A waiter whose host does not take its slots does not
+// count.
 func (c *core) defers(e *entry) bool {
 	if !e.req.Sole || e.state != queued {
 		return false
@@ -108,9 +108,8 @@ func (c *core) defers(e *entry) bool {
 	})
 }
 
-// delayWaiters tells whether a batch that only writes waiters is better not sent
-// yet: whoever releases in a moment would have to wait for its answer, and takes
-// it along.
+// delayWaiters reports whether a batch that only writes waiters should not be sent yet: a
+// release that comes in a moment would have to wait for its response, and can carry it.
 func (c *core) delayWaiters(b *builder, now time.Time) bool {
 	if len(b.b.puts) == 0 || b.things() > len(b.b.puts) {
 		c.waitersAt = time.Time{}
@@ -142,7 +141,7 @@ func (c *core) shape() shape {
 	return flat
 }
 
-// full tells whether etcd has said lately that it is full.
+// full reports whether etcd has recently reported that it is full.
 func (c *core) full(now time.Time) bool { return now.Before(c.fullUntil) }
 
 // sent notes what a batch is about to do, before it is sent.
@@ -165,11 +164,11 @@ func (c *core) sent(b *batch) *batch {
 	return b
 }
 
-// candidate is somebody in the line, of ours or of another host.
+// candidate is a waiter, of this instance or of another.
 type candidate struct {
 	order Order
 	e     *entry  // ours, or
-	w     *waiter // somebody else's
+	w     *waiter // another instance's
 }
 
 // refusal is an entry that is to be refused, and why.
@@ -178,8 +177,8 @@ type refusal struct {
 	err error
 }
 
-// admit runs [Admit] over the line and takes what it grants into the batch. It
-// reports whether it is to be tried again although nothing happens.
+// admit runs [Admit] over the candidates and adds its grants to the batch. It reports
+// whether to try again although nothing happens.
 func (c *core) admit(b *builder, now time.Time) (again bool) {
 	capacities := c.view.capacities()
 	for p, o := range b.place.pools {
@@ -234,7 +233,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 			continue
 		}
 		if !b.takePlace(cd.e) {
-			continue // nobody could use its slots now
+			continue // its holder could not use its slots now
 		}
 		switch b.grant(cd.e) {
 		case overrun:
@@ -252,7 +251,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 		}
 		stop = stop || b.b.shape == wide
 	}
-	// The verdicts come last: they may change what the line is made of.
+	// The verdicts come last: they may change the wait queue.
 	var judged []*entry
 	for _, cd := range waiters {
 		if cd.e != nil && !passed[cd.e] {
@@ -268,9 +267,9 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 	return again
 }
 
-// hopeless tells at little cost that nobody of ours can be let in or has a
-// verdict to come: what is free would not do for one of them even if nobody were
-// before it.
+// hopeless reports, at little cost, that no entry of this instance can be granted or has
+// a verdict to come: the free slots would not be enough for one of them even if it were
+// first.
 func (c *core) hopeless(capacities []Capacity, now time.Time) bool {
 	if c.judged != c.view.specs {
 		c.judged = c.view.specs
@@ -288,8 +287,8 @@ func (c *core) hopeless(capacities []Capacity, now time.Time) bool {
 	return true
 }
 
-// candidates returns the line: the waiters in etcd and our own entries, who may
-// not be there yet. The answer is good until the next call.
+// candidates returns the wait queue: the waiters in etcd and the entries of this instance,
+// which may not be in etcd yet. The result is valid until the next call.
 func (c *core) candidates() []candidate {
 	own := c.scratch.own[:0]
 	for _, e := range c.queue {
@@ -309,7 +308,7 @@ func (c *core) candidates() []candidate {
 	waiters := c.scratch.candidates[:0]
 	for _, w := range c.view.waiters {
 		if c.ours(w) {
-			continue // an entry stands for it, or it is about to go
+			continue // an entry represents it, or it is about to be deleted
 		}
 		for len(own) > 0 && own[0].order.Compare(w.order) < 0 {
 			waiters, own = append(waiters, own[0]), own[1:]
@@ -322,7 +321,7 @@ func (c *core) candidates() []candidate {
 	return waiters
 }
 
-// ours tells whether a waiter is one of this instance.
+// ours reports whether a waiter is one of this instance.
 func (c *core) ours(w *waiter) bool {
 	return w.value.Holder.Host == c.host && w.value.Holder.Instance == c.instance
 }
@@ -335,7 +334,7 @@ func merge(a, b []int) []int {
 }
 
 // verdict is what becomes of an entry that may not go now: it is refused, or it
-// gets its place in line.
+// gets its place in the wait queue.
 func (c *core) verdict(e *entry, now time.Time) {
 	if err := c.impossible(e); err != nil {
 		c.refuse(e, err)
@@ -384,7 +383,7 @@ func (s Spec) exceeded(n Need) error {
 	if s.Limit <= 0 || n.N <= s.Limit {
 		return nil
 	}
-	err := problem.New(problem.ExceedsLimit, "%d slots can never be had of pool '%s': its limit is %d", n.N, n.Pool, s.Limit)
+	err := problem.New(problem.ExceedsLimit, "pool '%s' can never grant %d slots: its limit is %d", n.Pool, n.N, s.Limit)
 	err.Field = poolField(n.Pool)
 	return err
 }
@@ -402,8 +401,8 @@ func (c *core) unreadable(p *poolView) error {
 	return problem.New(problem.CorruptValue, "pool '%s' grants nothing: one of its keys can't be read", p.name)
 }
 
-// writeWaiters writes the waiters that are not in the line yet, and those that have
-// come of age.
+// writeWaiters writes the waiters that are not in etcd yet, and those that reserve from
+// now on.
 func (c *core) writeWaiters(b *builder) {
 	if c.waiterLeases == nil {
 		return

@@ -44,12 +44,12 @@ func (r *Reader) Pools() []Status { return r.core.view.statuses() }
 func (r *Reader) Pool(name string) (Detail, error) { return found(r.core.detail(name), name) }
 
 // Claims returns all claims that hold slots, first come first, and all that
-// wait, in line.
+// wait, in the order of the wait queue.
 func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) {
 	return r.core.view.allHolders(), r.core.waiters(nil)
 }
 
-// Why tells about one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
+// Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
 // a ClaimNotFound problem.
 func (r *Reader) Why(id string) (Why, error) { return known(r.core.why(id), id) }
 
@@ -100,7 +100,7 @@ func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	return problem.New(problem.EtcdUnavailable, "etcd has not told the state of the pools yet: %w", err)
+	return problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet: %w", err)
 }
 
 // Pools returns all pools by name, as the view has them.
@@ -108,7 +108,7 @@ func (e *Engine) Pools(ctx context.Context) ([]Status, error) {
 	return query(ctx, e, func(c *core) []Status { return c.view.statuses() })
 }
 
-// Detail is a pool with who holds it and who waits.
+// Detail is a pool with its holders and waiters.
 type Detail struct {
 	Status
 	Holders []HolderStatus
@@ -132,8 +132,8 @@ func (e *Engine) pool(ctx context.Context, name string) (Detail, error) {
 	return found(d, name)
 }
 
-// Trouble is why nothing can be claimed now, whatever room there is; nil if
-// there is no such reason, or none is known within a second.
+// Trouble returns why nothing can be claimed now, whatever is free; nil if there is
+// no such reason, or none is known within a second.
 func (e *Engine) Trouble() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -150,7 +150,7 @@ func (e *Engine) Trouble() error {
 }
 
 // Claims returns all claims that hold slots, of all hosts, first come first, and
-// all that wait, in line.
+// all that wait, in the order of the wait queue.
 func (e *Engine) Claims(ctx context.Context) ([]HolderStatus, []WaiterStatus, error) {
 	type both struct {
 		h []HolderStatus
@@ -160,7 +160,7 @@ func (e *Engine) Claims(ctx context.Context) ([]HolderStatus, []WaiterStatus, er
 	return b.h, b.w, err
 }
 
-// Why tells about one claim, of any host: what it holds, or why it waits.
+// Why explains one claim, of any host: what it holds, or why it waits.
 type Why struct {
 	Claim string
 	Held  *HolderStatus
@@ -182,7 +182,7 @@ func (w Why) Fenced(fence int64) *HolderStatus {
 	return nil
 }
 
-// Why tells about one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
+// Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
 // a ClaimNotFound problem.
 func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
 	w, err := query(ctx, e, func(c *core) *Why { return c.why(id) })
@@ -246,7 +246,7 @@ func (e *Engine) Adopted(ctx context.Context) ([]*Claim, error) {
 	return query(ctx, e, func(c *core) []*Claim { return c.adopted })
 }
 
-// Age is how old the view is: the time since the watch was last heard of.
+// Age returns how old the view is: the time since the last event or progress of the watch.
 func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
 	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
 }
@@ -307,7 +307,7 @@ func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Status is what a pool is like now.
+// Status is the state of a pool.
 type Status struct {
 	Name string
 	Spec
@@ -316,7 +316,7 @@ type Status struct {
 	Claimed int
 	// Waiting claims.
 	Waiting int
-	// Deleted tells that the pool's spec is gone while its slots are held.
+	// Deleted is set if the pool's spec is gone while its slots are held.
 	Deleted bool
 	// Revision at which this was read, and SpecRevision of the spec.
 	Revision, SpecRevision int64
@@ -339,7 +339,7 @@ type HolderStatus struct {
 	Lease    store.LeaseID
 }
 
-// WaiterStatus is one claim that waits in line.
+// WaiterStatus is one claim that waits.
 type WaiterStatus struct {
 	Claim string
 	Holder
@@ -367,7 +367,7 @@ func (v *view) status(p *poolView) Status {
 	return s
 }
 
-// exists tells whether there is anything to show of a pool.
+// exists reports whether there is anything to show of a pool.
 func (p *poolView) exists() bool { return p.known() || p.used > 0 || p.waiting > 0 }
 
 // statuses returns all pools by name.
@@ -381,7 +381,7 @@ func (v *view) statuses() []Status {
 	return all
 }
 
-// holders returns who holds slots of a pool, first come first.
+// holders returns the claims that hold slots of a pool, first come first.
 func (v *view) holders(p *poolView) []HolderStatus {
 	slots := map[claimKey]int{}
 	for _, g := range p.groups {
@@ -446,7 +446,7 @@ func (cd candidate) status(v *view) WaiterStatus {
 	return w
 }
 
-// waiters returns who waits, in line; with a pool, only for that one.
+// waiters returns the waiting claims in order; with a pool, only those that wait for it.
 func (c *core) waiters(p *poolView) []WaiterStatus {
 	var all []WaiterStatus
 	for _, cd := range c.candidates() {

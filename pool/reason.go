@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Reason tells why a claim waits, as data and in one sentence that is the same
+// Reason is why a claim waits, as data and in one sentence that is the same
 // wherever it is shown.
 type Reason struct {
 	// Text is the sentence: pool 'db' full (3/3 slots).
 	Text string `json:"text"`
-	// Position in line, from 1 on; Line is how many wait in front and behind,
-	// the claim included.
+	// Position in the wait queue, from 1 on, of Waiting claims that wait for one
+	// of the same pools, this one included.
 	Position int `json:"position,omitempty"`
 	Waiting  int `json:"line,omitempty"`
 	// Since when it waits.
@@ -55,7 +55,7 @@ type HolderRef struct {
 // maxReasonHolders bounds the holders that a reason names for one pool.
 const maxReasonHolders = 10
 
-// reason tells why an entry is not granted.
+// reason returns why an entry is not granted.
 func (c *core) reason(e *entry) Reason {
 	r := c.view.reasonFor(e.req.Slots, maxReasonHolders)
 	r.Since = e.arrived
@@ -66,7 +66,7 @@ func (c *core) reason(e *entry) Reason {
 	return r
 }
 
-// turn tells of a claim that there is room for, and that is not granted yet.
+// turn explains a claim that fits and is not granted yet.
 func (c *core) turn(r Reason) string {
 	if c.leases != nil {
 		if err := c.leases.Trouble(); err != nil {
@@ -76,8 +76,8 @@ func (c *core) turn(r Reason) string {
 	return fmt.Sprintf("waiting its turn (position %d of %d)", r.Position, r.Waiting)
 }
 
-// reasonFor tells which pools are in the way of a claim of these slots, and up
-// to so many holders of each. Its text is empty if there is room.
+// reasonFor returns which pools block a claim of these slots, and up to so many
+// holders of each. Its text is empty if the claim fits.
 func (v *view) reasonFor(slots map[string]int, holders int) Reason {
 	var r Reason
 	var all []shortage
@@ -131,7 +131,7 @@ func shortageText(pools []shortage) string {
 	case 1:
 		s := pools[0]
 		if s.Claimed < s.Limit {
-			return fmt.Sprintf("pool '%s' has too little room (%d/%d slots, %d wanted)", s.Pool, s.Claimed, s.Limit, s.Wanted)
+			return fmt.Sprintf("pool '%s' has too few free slots (%d/%d slots, %d wanted)", s.Pool, s.Claimed, s.Limit, s.Wanted)
 		}
 		return fmt.Sprintf("pool '%s' full (%d/%d slots)", s.Pool, s.Claimed, s.Limit)
 	}
@@ -186,7 +186,7 @@ func (c *core) position(o Order, slots map[string]int) (pos, waiters int) {
 	return pos, waiters
 }
 
-// overlap tells whether two claims have a pool in common.
+// overlap reports whether two claims have a pool in common.
 func overlap(a, b map[string]int) bool {
 	for name := range a {
 		if _, ok := b[name]; ok {

@@ -11,9 +11,9 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// Space is the room of some pools as one sees it who has work that needs slots and
-// does not stand in line with it: what is left behind the line. It is a value to
-// plan with: taking of it takes nothing of the pools.
+// Space holds the free capacity of some pools after all their waiters, for a planner
+// whose work does not wait in the queue itself. It is a value: taking from it takes
+// nothing from the pools.
 type Space struct {
 	pools map[string]spacePool
 }
@@ -21,7 +21,7 @@ type Space struct {
 // spacePool is one pool.
 type spacePool struct {
 	limit, used int
-	// free is what those in line leave; below 0 while more is kept than there is.
+	// free is what the waiters leave; below 0 while more is reserved than there is.
 	free     int
 	reserved bool
 	// reserveAfter is the pool's.
@@ -29,13 +29,13 @@ type spacePool struct {
 	open, known, paused, broken bool
 }
 
-// NewSpace returns the space of pools without lines.
+// NewSpace returns the space of pools without waiters.
 func NewSpace(pools ...Status) *Space {
 	s := &Space{pools: map[string]spacePool{}}
 	for _, p := range pools {
-		room := Capacity{Limit: p.Limit, Used: p.Claimed}
+		capacity := Capacity{Limit: p.Limit, Used: p.Claimed}
 		s.pools[p.Name] = spacePool{
-			limit: p.Limit, used: p.Claimed, free: freeSlots([]Capacity{room})[0], reserveAfter: p.ReserveAfter,
+			limit: p.Limit, used: p.Claimed, free: freeSlots([]Capacity{capacity})[0], reserveAfter: p.ReserveAfter,
 			open: !p.Paused && p.Limit != Closed && !p.Deleted && p.Problem == "", known: !p.Deleted,
 			paused: p.Paused, broken: p.Problem != "",
 		}
@@ -46,10 +46,10 @@ func NewSpace(pools ...Status) *Space {
 // Clone returns a space of its own.
 func (s *Space) Clone() *Space { return &Space{pools: maps.Clone(s.pools)} }
 
-// Has tells whether there is a pool of that name.
+// Has reports whether there is a pool of that name.
 func (s *Space) Has(name string) bool { return s.pools[name].known }
 
-// Fits tells whether there is room for a claim now.
+// Fits reports whether a claim fits now.
 func (s *Space) Fits(slots map[string]int) bool {
 	for name, n := range slots {
 		if r := s.pools[name]; !r.open || r.free < n {
@@ -100,7 +100,7 @@ func (s *Space) ReserveAfter(slots map[string]int) time.Duration {
 	return shortest
 }
 
-// Why says what keeps a claim of these slots from its room, in the words of
+// Why returns what keeps a claim of these slots from being granted, in the words of
 // [Reason].
 func (s *Space) Why(slots map[string]int) string {
 	var pools []shortage
@@ -126,10 +126,10 @@ func (s *Space) Why(slots map[string]int) string {
 	return "others wait for pool '" + behind + "' before it"
 }
 
-// Notes are the texts that are true of what keeps a claim of these slots from its room,
-// the one that tells most first. None has a number that changes while the same pools are
-// short, so who has noted one need not note another while it is among them. First is a
-// claim that has reserved what it needs.
+// Notes returns texts that explain what keeps a claim of these slots from being granted,
+// the most specific first. None has a number that changes while the same pools are short,
+// so a caller that has recorded one need not record another while it is among them. First
+// is set for a claim that has reserved what it needs.
 func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 	var pools []shortage
 	var behind []string
@@ -167,8 +167,8 @@ func (s *Space) Notes(slots map[string]int, first bool) (texts []string) {
 	return append(texts, behind...)
 }
 
-// narrowText tells of pools that have too little room, whatever is taken of them. One of
-// which a single slot is wanted is full.
+// narrowText describes pools with too few free slots, without the number that is taken.
+// A pool of which a single slot is wanted is full.
 func narrowText(pools []shortage) string {
 	var all []string
 	for _, s := range pools {
@@ -184,7 +184,7 @@ func narrowText(pools []shortage) string {
 	case pools[0].Wanted == 1:
 		return shortageText(pools)
 	}
-	return fmt.Sprintf("pool '%s' has too little room (%d slots, %d wanted)", pools[0].Pool, pools[0].Limit, pools[0].Wanted)
+	return fmt.Sprintf("pool '%s' has too few free slots (%d slots, %d wanted)", pools[0].Pool, pools[0].Limit, pools[0].Wanted)
 }
 
 // Space returns the space of all pools as the engine sees them, and which of some
@@ -225,7 +225,7 @@ func (e *Engine) Space(ctx context.Context, claims []string) (s *Space, held map
 // Space returns the space of all pools.
 func (r *Reader) Space() *Space { return r.core.space() }
 
-// space is what the line leaves of all pools.
+// space returns what the waiters leave of all pools.
 func (c *core) space() *Space {
 	all := c.view.statuses()
 	s := NewSpace(all...)

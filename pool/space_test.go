@@ -144,11 +144,11 @@ func TestASpaceSaysWhyAClaimDoesNotFit(t *testing.T) {
 	for want, slots := range map[string]map[string]int{
 		"":                             {"db": 3, "many": 1000},
 		"pool 'full' full (1/1 slots)": {"full": 1, "db": 1},
-		"pool 'db' has too little room (1/4 slots, 4 wanted)": {"db": 4},
-		"pools full: 'db' (1/4 slots), 'full' (1/1 slots)":    {"db": 4, "full": 1},
-		"pool 'closed' is closed":                             {"closed": 1, "full": 1},
-		"pool 'paused' is paused":                             {"paused": 1},
-		"pool 'nowhere' does not exist":                       {"db": 1, "nowhere": 1},
+		"pool 'db' has too few free slots (1/4 slots, 4 wanted)": {"db": 4},
+		"pools full: 'db' (1/4 slots), 'full' (1/1 slots)":       {"db": 4, "full": 1},
+		"pool 'closed' is closed":                                {"closed": 1, "full": 1},
+		"pool 'paused' is paused":                                {"paused": 1},
+		"pool 'nowhere' does not exist":                          {"db": 1, "nowhere": 1},
 	} {
 		text(s, slots, want)
 	}
@@ -156,7 +156,7 @@ func TestASpaceSaysWhyAClaimDoesNotFit(t *testing.T) {
 	// What one takes is counted; what one reserves is not, and still keeps others out.
 	taken := s.Clone()
 	taken.Take(map[string]int{"db": 2})
-	text(taken, dbSlots(2), "pool 'db' has too little room (3/4 slots, 2 wanted)")
+	text(taken, dbSlots(2), "pool 'db' has too few free slots (3/4 slots, 2 wanted)")
 	text(s, dbSlots(3), "") // the other is one of its own
 	if s.Reserve(map[string]int{"db": 5}) || s.Reserve(map[string]int{"closed": 1}) || s.Reserve(map[string]int{"nowhere": 1}) {
 		t.Error("what can't be had is reserved")
@@ -222,7 +222,7 @@ func TestNotesChangeWithNoSlot(t *testing.T) {
 			Status{Name: "shut", Spec: Spec{Limit: 1, Paused: true}},
 		)
 	}
-	const narrow = "pool 'db' has too little room (4 slots, 3 wanted)"
+	const narrow = "pool 'db' has too few free slots (4 slots, 3 wanted)"
 	both := map[string]int{"db": 3, "gpu": 1}
 	notes := func(s *Space, slots map[string]int, first bool, want ...string) {
 		t.Helper()

@@ -15,7 +15,7 @@ import (
 const (
 	// Unlimited is the limit of a pool that counts its holders and refuses none.
 	Unlimited = -1
-	// Closed is the limit of a pool that grants nothing and keeps its line.
+	// Closed is the limit of a pool that grants nothing and keeps its waiters.
 	Closed = 0
 	// MaxLimit bounds a limit. At 50 groups it is 20,000 slots a group, which
 	// keeps the range that a claim compares small enough for etcd.
@@ -39,12 +39,12 @@ const (
 type Spec struct {
 	// Limit of slots: [Unlimited], [Closed], or 1 to [MaxLimit].
 	Limit int
-	// LeaseDuration is the time to live of the leases that claims hang on.
+	// LeaseDuration is the time to live of the leases that claims are attached to.
 	LeaseDuration time.Duration
-	// ReserveAfter is the age at which a waiter's room is kept together. 0 is
+	// ReserveAfter is the age from which on slots are reserved for a waiter. 0 is
 	// at once, in strict order; [NeverReserve] is never.
 	ReserveAfter time.Duration
-	// Paused pools grant nothing and keep their holders and their line.
+	// Paused pools grant nothing and keep their holders and waiters.
 	Paused bool
 }
 
@@ -63,14 +63,14 @@ func (s Spec) Validate() error {
 	case s.LeaseDuration < MinLeaseDuration || s.LeaseDuration > MaxLeaseDuration:
 		return problem.Field("lease_duration", "%s is out of range: allowed are %s to %s", s.LeaseDuration, MinLeaseDuration, MaxLeaseDuration)
 	case s.LeaseDuration%time.Second != 0:
-		return problem.Field("lease_duration", "%s is no whole number of seconds, and etcd's leases have no parts of one", s.LeaseDuration)
+		return problem.Field("lease_duration", "%s is not a whole number of seconds, the unit of etcd's leases", s.LeaseDuration)
 	case s.ReserveAfter != NeverReserve && (s.ReserveAfter < 0 || s.ReserveAfter > MaxReserveAfter):
 		return problem.Field("reserve_after", "%s is out of range: allowed are 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
 	}
 	return nil
 }
 
-// specValue is how a spec stands in etcd.
+// specValue is the value of a spec in etcd.
 type specValue struct {
 	store.V
 	Limit         int    `json:"limit"`
@@ -247,8 +247,8 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 	})
 }
 
-// Check refuses slots that can't be had as things are: of a pool that does not exist,
-// or more than its limit. Its errors are problems.
+// Check refuses slots that can't be granted with the present specs: of a pool that does
+// not exist, or more than its limit. Its errors are problems.
 func (r Registry) Check(ctx context.Context, slots map[string]int) error {
 	for _, n := range needsOf(slots) {
 		spec, _, _, rev, err := r.read(ctx, n.Pool)
@@ -274,7 +274,7 @@ type OtherLimitError struct {
 }
 
 func (e *OtherLimitError) Error() string {
-	return fmt.Sprintf("pool '%s' has the limit %d, and not %d", e.Pool, e.Limit, e.Declared)
+	return fmt.Sprintf("pool '%s' has the limit %d, not %d", e.Pool, e.Limit, e.Declared)
 }
 
 // Declare returns what makes a pool have a limit: the condition that it is as it was read,

@@ -10,8 +10,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// TakeOver is a claim that another instance holds for whoever comes for it: see
-// [Request.Bridge].
+// TakeOver is a request for a claim that another instance holds until it is taken over:
+// see [Request.Bridge].
 type TakeOver struct {
 	// ID and Fence name the claim.
 	ID    string
@@ -22,8 +22,8 @@ type TakeOver struct {
 	Extra store.Extra
 }
 
-// errTakenOver ends a bridge: its slots are somebody else's, or free.
-var errTakenOver = errors.New("the claim was handed over")
+// errTakenOver ends a bridge: its slots are another instance's, or free.
+var errTakenOver = errors.New("the claim was taken over")
 
 // TakeOver makes a claim one of this engine: its slots stay taken, on a lease of
 // this instance, and its fence grows. Only one who asks for it gets it. If it is not
@@ -49,14 +49,14 @@ func (e *Engine) TakeOver(ctx context.Context, h TakeOver) (*Claim, error) {
 }
 
 // take takes an entry that is to take a claim over. The answer goes to reply, which
-// must have room for it.
+// must be buffered.
 func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 	switch older := c.entries[e.req.ID]; {
 	case c.stopping:
 		reply <- outcome{err: errStopped}
 		return
 	case older != nil:
-		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q stands for another claim of this host", e.req.ID)}
+		reply <- outcome{err: problem.New(problem.IDInUse, "claim id %q belongs to another claim of this host", e.req.ID)}
 		return
 	}
 	e.arrived, e.listeners, e.waiting = now, []listener{{reply: reply}}, &Waiting{Mine: true}
@@ -65,7 +65,7 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 	c.takes = append(c.takes, e)
 }
 
-// takeOvers takes claims over that were handed to this instance.
+// takeOvers takes over the claims that were requested with [Engine.TakeOver].
 func (c *core) takeOvers(b *builder) {
 	var refused []*entry
 	for _, e := range c.takes {
@@ -122,33 +122,34 @@ func (c *core) slotsToTake(e *entry) ([]placed, bool) {
 	return slots, true
 }
 
-// ErrNotCombined tells that a claim can't be given back with something else, and that
-// nothing of that was written: it is not held any more, or has more than 32 keys.
-var ErrNotCombined = errors.New("pool: the claim can't be given back together with something else")
+// ErrNotCombined is the error of a combined release that is impossible: the claim is no
+// longer held, or has more than 32 keys. Nothing was written.
+var ErrNotCombined = errors.New("pool: the claim can't be released together with another write")
 
-// combinedRelease is what is to happen with the release of a claim, or not at all.
+// combinedRelease is a release with other writes that happen with it, or not at all.
 type combinedRelease struct {
 	extra store.Extra
 	// place is given back with the claim, nil if it has none.
 	place *Place
-	reply chan<- combinedResult // with room for one
+	reply chan<- combinedResult // buffered
 }
 
-// combinedResult is what has become of it: the revision, or why there is none.
+// combinedResult is its outcome: the revision, or why there is none.
 type combinedResult struct {
 	revision int64
 	err      error
 }
 
-// ReleaseWith gives a claim back, and writes x in the same revision: so that what a
-// claim is for ends together with it. It can have no writes on the claim's lease.
+// ReleaseWith is a combined release: it releases a claim and writes x in the same
+// revision, so that what a claim is for ends together with it. It can have no writes on
+// the claim's lease.
 //
 // If a condition does not hold, that is [store.ErrChanged]: nothing has happened, and
-// the claim is held still. So it is after [ErrNotCombined] and errors that are not in doubt
-// (see [store.OutcomeUnknown]); after the others x may have been written, and the claim given
-// back with it. Asked, if it is not nil, is called once the wish has its place: a claim
-// that is asked for then is granted with what is given back, or later. So is place, if it
-// is not nil: it is free for another claim in the same revision.
+// the claim is still held. So it is after [ErrNotCombined] and errors with a known outcome
+// (see [store.OutcomeUnknown]); after the others x may have been written, and the claim
+// released with it. Asked, if it is not nil, is called once the release is queued: a claim
+// that is requested then is granted with the slots that are released, or later. Place, if
+// it is not nil, is free for another claim in the same revision.
 func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, place *Place, asked func()) (revision int64, err error) {
 	if err := validateExtra(x); err != nil {
 		return 0, err
@@ -178,7 +179,7 @@ func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, plac
 	}
 }
 
-// releaseCombined gives a claim back together with something else.
+// releaseCombined queues a combined release.
 func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 	e := c.entries[cl.ID]
 	switch {
@@ -187,15 +188,14 @@ func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 	case c.full(now):
 		p.reply <- combinedResult{err: c.trouble(now)}
 	default:
-		// Trust in it goes on until it is given back: it may come to stay.
+		// It is valid until it is released: the release may fail, and leave it held.
 		e.state, e.combined = releasing, p
 		c.releases = append(c.releases, e)
 		c.dirty = true
 	}
 }
 
-// stay leaves a claim held whose release was to happen with something else, which did
-// not happen.
+// stay leaves a claim held whose combined release did not happen.
 func (c *core) stay(e *entry, err error, now time.Time) {
 	e.state = held
 	e.answerCombined(0, err)
@@ -206,8 +206,8 @@ func (c *core) stay(e *entry, err error, now time.Time) {
 	c.reconsider(e, now)
 }
 
-// stayAll leaves those of a list held that were to be released with something of a
-// kind, and takes them off.
+// stayAll leaves the claims of a list held whose combined release is of a kind, and
+// takes them off the list.
 func (c *core) stayAll(list *[]*entry, err error, now time.Time, kind func(*combinedRelease) bool) {
 	given := *list
 	*list = nil
@@ -226,7 +226,7 @@ func (c *core) stayAll(list *[]*entry, err error, now time.Time, kind func(*comb
 
 func anyCombined(*combinedRelease) bool { return true }
 
-// answerCombined answers who gave the claim back with something else, if somebody did.
+// answerCombined answers the combined release of the claim, if there is one.
 func (e *entry) answerCombined(revision int64, err error) {
 	if e.combined != nil {
 		if err == nil || err == errOutcomeUnknown {
@@ -237,8 +237,8 @@ func (e *entry) answerCombined(revision int64, err error) {
 	}
 }
 
-// onForeignLeases tells whether what is written besides hangs on leases that are not
-// the claim's: if one of them is gone, the same can never be written.
+// onForeignLeases reports whether the other writes are attached to leases that are not
+// the claim's: if one of them is gone, they can never be written.
 func onForeignLeases(x *store.Extra) bool {
 	for _, op := range x.Then {
 		if p := op.GetRequestPut(); p != nil && p.Lease != 0 {
@@ -248,5 +248,5 @@ func onForeignLeases(x *store.Extra) bool {
 	return false
 }
 
-// errOutcomeUnknown answers for a write that may have been carried out, and can't be any more.
-var errOutcomeUnknown = problem.New(problem.EtcdUnavailable, "%w: nobody can tell any more what has become of a write", store.ErrUnavailable)
+// errOutcomeUnknown answers for a write that may have been committed, and can't be any more.
+var errOutcomeUnknown = problem.New(problem.EtcdUnavailable, "%w: the outcome of a write is unknown", store.ErrUnavailable)

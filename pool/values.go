@@ -33,11 +33,11 @@ func (r slotRef) compare(o slotRef) int {
 }
 
 func parseSlotRef(s string) (slotRef, error) {
-	parts := strings.Split(s, "/")
-	if len(parts) == 3 {
-		g, errG := strconv.Atoi(parts[1])
-		i, errI := strconv.Atoi(parts[2])
-		r := slotRef{pool: parts[0], group: g, index: i}
+	fields := strings.Split(s, "/")
+	if len(fields) == 3 {
+		g, errG := strconv.Atoi(fields[1])
+		i, errI := strconv.Atoi(fields[2])
+		r := slotRef{pool: fields[0], group: g, index: i}
 		if errG == nil && errI == nil && g >= 0 && i >= 0 && isPoolName(r.pool) && r.String() == s {
 			return r, nil
 		}
@@ -45,7 +45,7 @@ func parseSlotRef(s string) (slotRef, error) {
 	return slotRef{}, fmt.Errorf("%q names no slot", problem.Clip(s))
 }
 
-// record is the whole of a claim, as it stands in its main key.
+// record is all of a claim, as its main key has it.
 type record struct {
 	Pools    map[string]int `json:"pools"`
 	Priority int            `json:"priority,omitempty"`
@@ -58,9 +58,9 @@ type record struct {
 	Keys []string `json:"keys,omitempty"`
 }
 
-// slotValue is how a slot key stands in etcd. The main key of a claim carries
-// the record; the others point to it. What decides who may have a slot stands
-// outside of the record, so that the record is read only when somebody asks.
+// slotValue is the value of a slot key in etcd. The main key of a claim carries the
+// record; the others point to it. What decides about slots is outside of the record,
+// so that the record is decoded only on demand.
 type slotValue struct {
 	store.V
 	N      int             `json:"n"`
@@ -70,7 +70,7 @@ type slotValue struct {
 }
 
 // decodeSlot reads a slot key. The spelling that berth writes is read by hand: a
-// host sees every slot that any other takes. All others are left to encoding/json.
+// host sees every slot that any other takes. encoding/json reads all other spellings.
 func decodeSlot(key string, data []byte) (slotValue, error) {
 	if v, ok := parseSlot(data); ok {
 		return v, nil
@@ -150,7 +150,7 @@ func (r *record) refs(main slotRef) []slotRef {
 	return refs
 }
 
-// waiterValue is how a waiter stands in etcd, the same in every pool's line.
+// waiterValue is the value of a waiter in etcd, the same in every pool.
 type waiterValue struct {
 	store.V
 	Pools   map[string]int `json:"pools"`
@@ -179,11 +179,11 @@ func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {
 // poolNames returns the pools of a claim, sorted.
 func poolNames(slots map[string]int) []string { return slices.Sorted(maps.Keys(slots)) }
 
-// Slots and waiters are what berth writes most, and a batch waits until all of its
-// are spelled. So that is done by hand, from parts that are made where the claim is
-// asked for: it costs a tenth of what encoding/json takes.
+// Slots and waiters are what berth writes most, and a batch waits until all of its values
+// are encoded. So they are encoded by hand, from fragments that the requesting goroutine
+// makes: that costs a tenth of what encoding/json takes.
 
-// spelled are the parts of a claim that never change, as JSON has them.
+// spelled holds the JSON of those fields of a claim that never change.
 type spelled struct{ pools, holder []byte }
 
 func spell(r *Request) spelled {

@@ -23,8 +23,8 @@ type Violation struct {
 //     above it.)
 //   - Every claim is whole: all the keys that it lists, at one revision and on
 //     one lease, adding up to what it claimed; and no slot belongs to none.
-//   - Every slot and every waiter hangs on a lease, so that it can't leak.
-//   - Every waiter stands in the line of each of its pools.
+//   - Every slot and every waiter is attached to a lease, so that it can't leak.
+//   - Every waiter is in the wait queue of each of its pools.
 func (r *Reader) Verify() []Violation {
 	v := r.core.view
 	var all []Violation

@@ -254,7 +254,7 @@ func TestAReaderShowsOneRevision(t *testing.T) {
 		t.Errorf("pools: %+v", pools)
 	}
 	d, err := r.Pool("db")
-	if err != nil || len(d.Holders) != 1 || len(d.Waiters) != 1 || d.Waiters[0].Reason != "pool 'db' has too little room (1/2 slots, 2 wanted)" || d.Waiters[0].Position != 1 {
+	if err != nil || len(d.Holders) != 1 || len(d.Waiters) != 1 || d.Waiters[0].Reason != "pool 'db' has too few free slots (1/2 slots, 2 wanted)" || d.Waiters[0].Position != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if _, err := r.Pool("no"); err == nil {

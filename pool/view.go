@@ -14,7 +14,7 @@ import (
 // Two kinds of knowledge are kept apart. Everything that happened up to rev is
 // in the view. Beyond that, a group (or a whole pool) is known to have got no
 // put but our own up to some later revision, because a commit of ours compared
-// it: deletes may be missing there, and those only make room.
+// it: deletes may be missing there, and those only free slots.
 type view struct {
 	keys    store.Keys
 	rev     int64
@@ -57,7 +57,7 @@ type poolView struct {
 	wholeRev int64
 	used     int
 	groups   []*groupView // by group; grown as they are met
-	waiting  int          // waiters in line
+	waiting  int          // waiters
 	corrupt  int          // spec and slot keys that can't be read: it grants nothing
 }
 
@@ -211,10 +211,10 @@ func (v *view) capacities() []Capacity {
 	return capacities
 }
 
-// known tells whether the pool exists.
+// known reports whether the pool exists.
 func (p *poolView) known() bool { return p.specRev != 0 }
 
-// grants tells whether claims of the pool can be granted at all.
+// grants reports whether claims of the pool can be granted at all.
 func (p *poolView) grants() bool { return p.known() && p.corrupt == 0 && !p.spec.Paused }
 
 func (p *poolView) group(g int) *groupView {
@@ -224,7 +224,7 @@ func (p *poolView) group(g int) *groupView {
 	return p.groups[g]
 }
 
-// overfull tells whether a group holds more than its capacity, as after a
+// overfull reports whether a group holds more than its capacity, as after a
 // lowered limit or another layout. Then groups say nothing about the pool: a
 // claim must compare all of it.
 func (p *poolView) overfull() bool {

@@ -52,7 +52,7 @@ type claimView struct {
 	next *claimView // another claim of the same id; nil nearly always
 	rev  int64      // of its keys: the fence
 	keys int        // how many of them are seen
-	// lease that they hang on.
+	// lease that they are attached to.
 	lease store.LeaseID
 	// record is nil until it is asked for, and raw until the main key was seen.
 	record *record
@@ -205,7 +205,7 @@ func (v *view) allClaims() []*claimView {
 	return all
 }
 
-// isOf tells whether an instance holds a claim, as far as its record can be read.
+// isOf reports whether an instance holds a claim, as far as its record can be read.
 func (c *claimView) isOf(keys store.Keys, host, instance string) bool {
 	rec, err := c.full(keys)
 	return err == nil && rec.Holder.Host == host && rec.Holder.Instance == instance

@@ -11,12 +11,12 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// waiter is a claim in line, as its keys show it.
+// waiter is a waiting claim, as its keys show it.
 type waiter struct {
 	order   Order
 	value   waiterValue
 	work    work
-	in      []*poolView // whose lines it was seen in
+	in      []*poolView // in whose wait queues it was seen
 	rev     int64       // when one of its keys was last put
 	lease   store.LeaseID
 	waiting *Waiting
@@ -120,7 +120,7 @@ func (v *view) findWaiter(o Order) (int, bool) {
 	return slices.BinarySearchFunc(v.waiters, o, func(w *waiter, o Order) int { return w.order.Compare(o) })
 }
 
-// poolNeeds translates what a claim needs into numbers of rooms.
+// poolNeeds translates what a claim needs into numbers of pools.
 func (v *view) poolNeeds(slots map[string]int) []PoolNeed {
 	needs := make([]PoolNeed, 0, len(slots))
 	for name, n := range slots {
@@ -129,9 +129,8 @@ func (v *view) poolNeeds(slots map[string]int) []PoolNeed {
 	return needs
 }
 
-// Order is a waiter's place in line. It is the same in every pool of its claim,
-// which is what keeps claims of several pools free of deadlock, and no clock is
-// part of it.
+// Order is a waiter's place in the wait queue. It is the same in every pool of its
+// claim, which keeps claims of several pools free of deadlock, and it uses no clock.
 type Order struct {
 	// Priority of the claim; higher goes first.
 	Priority int
@@ -139,8 +138,8 @@ type Order struct {
 	Since int64
 	// Claim is the claim's id.
 	Claim string
-	// By tells instances apart, so that claims of one id that wait on two of them are two
-	// waiters: a hash of the instance's name.
+	// By identifies the instance, by a hash of its name, so that claims of one id that
+	// wait on two instances are two waiters.
 	By uint32
 }
 
@@ -155,7 +154,7 @@ func (o Order) Compare(p Order) int {
 	)
 }
 
-// The widths of the parts of an order's text.
+// The widths of the fields of an order's text.
 const (
 	priorityWidth = 4  // of MaxPriority - priority: 0000 to 2000
 	sinceWidth    = 16 // of the revision in hexadecimal

@@ -75,7 +75,7 @@ func TestRefusalsSayInOneSentenceWhatIsInTheWay(t *testing.T) {
 		pools int
 	}{
 		{map[string]int{"full": 1}, "pool 'full' full (2/2 slots)", 1},
-		{map[string]int{"tight": 2}, "pool 'tight' has too little room (2/3 slots, 2 wanted)", 1},
+		{map[string]int{"tight": 2}, "pool 'tight' has too few free slots (2/3 slots, 2 wanted)", 1},
 		{map[string]int{"full": 1, "tight": 3, "free": 1}, "pools full: 'full' (2/2 slots), 'tight' (2/3 slots)", 2},
 		{map[string]int{"closed": 1}, "pool 'closed' is closed", 1},
 		{map[string]int{"paused": 1}, "pool 'paused' is paused", 1},

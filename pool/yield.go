@@ -75,8 +75,8 @@ func (v *view) noteGone(w *waiter) {
 	}
 }
 
-// watch counts the time for which other instances have kept slots from others, or left a
-// probe unanswered, and decides which of them yield.
+// watch counts the time for which other instances have kept slots from others, or have not
+// answered a probe, and decides which of them yield.
 func (c *core) watch(now time.Time) {
 	passed := now.Sub(c.watched)
 	if passed > yieldAfter/2 {
@@ -101,9 +101,9 @@ func (c *core) watch(now time.Time) {
 // name is that of this instance.
 func (c *core) name() instanceName { return instanceName{c.host, c.instance} }
 
-// noteBlockers takes who keeps slots from others, last to first. Time counts whoever it is
-// that waits, so that an instance costs all others together no more than one alone; only
-// those that wait for it probe it.
+// noteBlockers takes the waiters that keep slots from others, last to first. The time counts
+// whichever instance waits, so that an instance costs all others together no more than one
+// alone; only those that wait for it probe it.
 func (c *core) noteBlockers(waiters []candidate, blockers []blocker, now time.Time) {
 	for _, o := range c.view.instances {
 		o.blocks = false

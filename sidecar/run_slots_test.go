@@ -105,7 +105,7 @@ func TestARunHoldsItsSlotsFromItsAdmissionToItsEnd(t *testing.T) {
 	eventually(t, "the next one has its reason", func() bool {
 		var why sidecar.RunWhy
 		decode(t, d.get("/v1/runs/next/why"), &why)
-		return why.Reason == "pool 'db' has too little room (2/3 slots, 2 wanted)" && why.Run.BlockKind == "pool" &&
+		return why.Reason == "pool 'db' has too few free slots (2/3 slots, 2 wanted)" && why.Run.BlockKind == "pool" &&
 			len(why.InTheWay) == 1 && why.InTheWay[0].ID == "wide"
 	})
 	s := d.begin("wide", sidecar.RunStart{TTL: sidecar.DurationOf(30 * time.Second)})

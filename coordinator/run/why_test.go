@@ -31,19 +31,19 @@ func TestARunThatWaitsForPoolsBlamesThoseWhoHaveTheirSlots(t *testing.T) {
 // The numbers of a pool are those of now, not those that were noted.
 func TestWhyHasTheNumbersOfPoolsAsTheyAre(t *testing.T) {
 	all := All{Runs: []*Run{{ID: "waits", Created: 1, Record: Record{
-		Status: Queued, Block: &Block{Kind: BlockPool, Text: "pool 'db' has too little room (4 slots, 3 wanted)"},
+		Status: Queued, Block: &Block{Kind: BlockPool, Text: "pool 'db' has too few free slots (4 slots, 3 wanted)"},
 		Spec: Spec{Pools: map[string]int{"db": 3}},
 	}}}}
 	for used, want := range map[int]string{
-		4: "pool 'db' full (4/4 slots)", 2: "pool 'db' has too little room (2/4 slots, 3 wanted)",
-		1: "pool 'db' has too little room (4 slots, 3 wanted)", // there is room: what is noted
+		4: "pool 'db' full (4/4 slots)", 2: "pool 'db' has too few free slots (2/4 slots, 3 wanted)",
+		1: "pool 'db' has too few free slots (4 slots, 3 wanted)", // there is room: what is noted
 	} {
 		space := pool.NewSpace(pool.Status{Name: "db", Spec: pool.Spec{Limit: 4}, Claimed: used})
 		if got := all.Why("waits", space, time.Unix(1000, 0)).Run.Block.Text; got != want {
 			t.Errorf("%d used: %q, want %q", used, got, want)
 		}
 	}
-	if all.Runs[0].Block.Text != "pool 'db' has too little room (4 slots, 3 wanted)" {
+	if all.Runs[0].Block.Text != "pool 'db' has too few free slots (4 slots, 3 wanted)" {
 		t.Error("the run itself was changed")
 	}
 }

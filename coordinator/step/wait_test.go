@@ -33,7 +33,7 @@ func TestWhatIsScheduledWaitsForSlotsOrForAWorker(t *testing.T) {
 		},
 		"a pool that has too little": {
 			Shape{Pools: map[string]int{"db": 2}}, Around{Space: space(limited("db", 3, 2)), Workers: two},
-			Wait{Kind: WaitPool, Text: "pool 'db' has too little room (2/3 slots, 2 wanted)"},
+			Wait{Kind: WaitPool, Text: "pool 'db' has too few free slots (2/3 slots, 2 wanted)"},
 		},
 		"two pools": {
 			Shape{Pools: map[string]int{"db": 1, "gpu": 1}}, Around{Space: space(limited("db", 1, 1), limited("gpu", 2, 2)), Workers: two},

@@ -47,7 +47,7 @@ var (
 	ErrNoLogin = errors.New("no login to etcd")
 )
 
-// OutcomeUnknown tells whether a write that ended with err may have been carried out,
+// OutcomeUnknown reports whether a write that ended with err may have been carried out,
 // or may yet be. A nil error is no doubt.
 func OutcomeUnknown(err error) bool {
 	switch {

@@ -67,7 +67,7 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 		Rows: []queueRow{
 			{
 				Position: 1, ID: "urgent", Priority: 9, Since: since, Attempt: 1,
-				Reason: "pool 'db' has too little room (2/3 slots, 2 wanted)", Kind: run.BlockPool, Pools: []poolSlots{{"db", 2}, {"gpu", 1}},
+				Reason: "pool 'db' has too few free slots (2/3 slots, 2 wanted)", Kind: run.BlockPool, Pools: []poolSlots{{"db", 2}, {"gpu", 1}},
 			},
 			{
 				Position: 2, ID: "first", Name: "Load", Since: since, Reason: "global run limit (10/10)", Kind: run.BlockRunLimit,

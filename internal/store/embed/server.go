@@ -120,7 +120,7 @@ func (s *Server) Endpoint() string { return s.cfg.endpoint(s.etcd.Clients[0].Add
 // Addr is the address that clients are listened for at.
 func (s *Server) Addr() net.Addr { return s.etcd.Clients[0].Addr() }
 
-// IsLeader tells whether this member leads its cluster.
+// IsLeader reports whether this member leads its cluster.
 func (s *Server) IsLeader() bool { return s.etcd.Server.Leader() == s.etcd.Server.MemberID() }
 
 // Err delivers why etcd stopped by itself, once, if it ever does. It is never

@@ -110,7 +110,7 @@ func (p *pair) compact(t *rapid.T) {
 	}
 }
 
-// deadly tells whether a revision deleted a key and put it again, which a delete
+// deadly reports whether a revision deleted a key and put it again, which a delete
 // from a key on lets pass. If just that revision is compacted, etcd 3.7 loses the
 // key and ends its process when the key is read.
 func (p *pair) deadly(rev int64) bool {

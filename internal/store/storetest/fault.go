@@ -52,7 +52,7 @@ type Fault struct {
 	Err error
 }
 
-// late tells whether the request needs a life of its own.
+// late reports whether the request needs a life of its own.
 func (f Fault) late() bool { return f.Delay > 0 || f.Hold != nil }
 
 // call sends one request through the faults ordered for it.

@@ -73,7 +73,7 @@ func (f *Follower) Lag() int64 {
 	return f.etcd.rev + 1 - f.next
 }
 
-// pending tells whether events, or an error, wait to be read. It moves next to
+// pending reports whether events, or an error, wait to be read. It moves next to
 // the first revision that touches the prefix.
 func (f *Follower) pending() bool {
 	if f.next < min(f.etcd.opts.Revision, f.etcd.compacted) {

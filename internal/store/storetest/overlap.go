@@ -18,7 +18,7 @@ func (r keyRange) covers(key []byte) bool {
 	return bytes.Compare(r.key, key) <= 0 && bytes.Compare(key, r.end) < 0
 }
 
-// mayOverlap tells whether a key is put twice, or put and deleted, anywhere in
+// mayOverlap reports whether a key is put twice, or put and deleted, anywhere in
 // req. It almost never is, so that the exact rule need not be asked.
 func (e *Etcd) mayOverlap(req *pb.TxnRequest) bool {
 	e.puts, e.deletes = e.puts[:0], e.deletes[:0]

@@ -39,7 +39,7 @@ func TestRealEtcdAgreesOnWhenProgressIsSilent(t *testing.T) {
 	}
 }
 
-// progress tells whether etcd answers a request for progress to a watch of
+// progress reports whether etcd answers a request for progress to a watch of
 // everything from a revision on. What a stream delivers is in order, so that an
 // event made after the request marks the end of waiting.
 func (r *real) progress(t tester, from int64, caughtUp bool) (answered bool) {

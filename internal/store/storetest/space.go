@@ -20,7 +20,7 @@ const (
 // SetSpace changes how full the store is.
 func (e *Etcd) SetSpace(s Space) { e.space = s }
 
-// puts tells whether a transaction has a put anywhere: that is what costs space.
+// puts reports whether a transaction has a put anywhere: that is what costs space.
 func puts(req *pb.TxnRequest) bool { return putsIn(req.GetSuccess()) || putsIn(req.GetFailure()) }
 
 func putsIn(ops []*pb.RequestOp) bool {

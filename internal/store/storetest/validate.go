@@ -107,7 +107,7 @@ func validateDelete(r *pb.DeleteRangeRequest) error {
 	return nil
 }
 
-// readOnly tells whether a transaction has nothing but reads. A nested one
+// readOnly reports whether a transaction has nothing but reads. A nested one
 // counts as a write, whatever is in it.
 func readOnly(req *pb.TxnRequest) bool {
 	for _, ops := range [...][]*pb.RequestOp{req.GetSuccess(), req.GetFailure()} {

@@ -140,5 +140,5 @@ func (b *Backend) wake() {
 	}
 }
 
-// silent tells whether watches deliver nothing; hub.mu is held.
+// silent reports whether watches deliver nothing; hub.mu is held.
 func (b *Backend) silent() bool { return b.frozen || b.down }
