@@ -76,7 +76,7 @@ func stores(client *berth.Client, retention time.Duration) (run.Store, step.Stor
 func (a *api) newSession(client *berth.Client, hs *claims.Holders, procs *claims.Watcher, h *server.Hub) *session {
 	runs, steps := stores(client, a.cfg.RunRetention)
 	return &session{
-		client: client, reader: &inspect.Reader{Source: client, Runs: runs, Steps: steps}, runs: runs, steps: steps,
+		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,
 		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h, runStreams: make(chan struct{}, maxRunStreams),
 		executors: executor.New(executor.Config{
 			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Log: a.log, Metrics: a.metrics.executors,
@@ -97,6 +97,7 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	a.registerCoordinator(h)
 	a.registerHosts(h)
 	a.registerWorkers(h)
+	a.registerActions(h)
 	a.registerSources(h)
 	a.registerEvents(h)
 	a.registerHealth(h)

@@ -148,11 +148,10 @@ func (a *api) revokeClaim(ctx context.Context, in *withID, r RevokeRequest) (*ou
 			return nil, err
 		}
 	}
-	done, err := s.client.Revoke(ctx, claim, r.Force)
+	done, err := s.operator(ctx).RevokeClaim(ctx, claim, r.Force)
 	if err != nil {
 		return nil, err
 	}
-	a.log.Info("a claim is taken back", keyClaim, in.ID, keyHost, done.Host, keyForce, r.Force)
 	answer := Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
 	if answer.Detail = "its host has its holder stop, and frees the slots within " + pool.RevokeGrace.String(); r.Force {
 		answer.Detail = "the slots are free; the old holder may still run, and can be told by its fence"

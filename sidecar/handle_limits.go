@@ -31,11 +31,10 @@ func (a *api) putLimits(ctx context.Context, _ *withBody, c LimitsChange) (*outp
 	for _, t := range c.Tags {
 		change.Tags = append(change.Tags, run.TagLimit(t))
 	}
-	l, err := s.runs.SetLimits(ctx, change)
+	l, err := s.operator(ctx).SetLimits(ctx, change)
 	if err != nil {
 		return nil, err
 	}
-	a.log.Info("the limits were set", keyMaxRuns, l.MaxConcurrentRuns, keyTagLimits, len(l.Tags))
 	return outputOf(limitsOf(l), nil)
 }
 

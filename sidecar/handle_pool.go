@@ -58,15 +58,13 @@ func (a *api) putPool(ctx context.Context, in *poolBody, c PoolChange) (*poolOut
 	if err != nil {
 		return nil, err
 	}
-	put, err := s.client.SetPool(ctx, in.Pool, pool.Change{
+	put, err := s.operator(ctx).SetPool(ctx, in.Pool, pool.Change{
 		Limit: c.Limit, Paused: c.Paused,
 		LeaseDuration: (*time.Duration)(c.LeaseDuration), ReserveAfter: (*time.Duration)(c.ReserveAfter),
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.log.Info("a pool was set", keyPool, in.Pool, keyLimit, put.Spec.Limit, keyLease, put.Spec.LeaseDuration,
-		keyReserve, pool.FormatReserveAfter(put.Spec.ReserveAfter), keyPaused, put.Spec.Paused)
 	out := &poolOutput{Status: http.StatusOK, Body: s.poolAfter(ctx, in.Pool, put.Spec)}
 	if put.Created {
 		out.Status = http.StatusCreated
@@ -97,10 +95,9 @@ func (a *api) deletePool(ctx context.Context, in *poolInput) (*struct{}, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.client.DeletePool(ctx, in.Pool); err != nil {
+	if err := s.operator(ctx).DeletePool(ctx, in.Pool); err != nil {
 		return nil, err
 	}
-	a.log.Info("a pool was deleted", keyPool, in.Pool)
 	return nil, nil
 }
 
@@ -119,14 +116,9 @@ func (a *api) changePaused(ctx context.Context, name string, paused bool) (*outp
 	if err != nil {
 		return nil, err
 	}
-	change := s.client.ResumePool
-	if paused {
-		change = s.client.PausePool
-	}
-	if err := change(ctx, name); err != nil {
+	if err := s.operator(ctx).PausePool(ctx, name, paused); err != nil {
 		return nil, err
 	}
-	a.log.Info("a pool was paused or resumed", keyPool, name, keyPaused, paused)
 	d, err := s.client.Pool(ctx, name)
 	if err != nil {
 		return nil, err

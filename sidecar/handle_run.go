@@ -93,12 +93,11 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.runs.Cancel(ctx, in.ID, tidy(req.Reason), req.QueuedOnly)
+	r, err := s.operator(ctx).CancelRun(ctx, in.ID, tidy(req.Reason), req.QueuedOnly)
 	if err != nil {
 		return nil, err
 	}
 	s.executors.Ended(in.ID, 0, string(run.Canceled))
-	a.log.Info("a run was canceled", keyRun, in.ID, keyReason, r.Error)
 	return outputOf(inspect.RunOf(r), nil)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -12,9 +11,6 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 )
-
-// keyStep names step instances in the log.
-const keyStep = "step"
 
 // retryRun answers POST /v1/runs/{id}/retry.
 func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[Run], error) {
@@ -26,11 +22,10 @@ func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[R
 	if err != nil {
 		return nil, err
 	}
-	done, err := s.steps.Retry(ctx, s.runs, in.ID, tidy(req.Reason), which...)
+	done, err := s.operator(ctx).RetryRun(ctx, in.ID, tidy(req.Reason), which...)
 	if err != nil {
 		return nil, err
 	}
-	a.tellRetried(done, req.Reason, which...)
 	return outputOf(inspect.RunOf(done.Run), nil)
 }
 
@@ -49,18 +44,6 @@ func (r *RunRetry) which() ([]step.Which, error) {
 	return which, nil
 }
 
-// tellRetried logs what is tried again, if anything is.
-func (a *api) tellRetried(done *step.Retried, reason string, which ...step.Which) {
-	if !done.Queued && done.Requested == 0 {
-		return
-	}
-	names := make([]string, len(which))
-	for n, w := range which {
-		names[n] = w.String()
-	}
-	a.log.Info("a run is tried again", keyRun, done.Run.ID, keyStep, strings.Join(names, ", "), keyReason, reason)
-}
-
 // retryStep answers POST /v1/runs/{id}/steps/{step}/{index}/retry.
 func (a *api) retryStep(ctx context.Context, in *stepBodyInput, req StepRetry) (*output[StepInstance], error) {
 	s, err := a.ready()
@@ -68,11 +51,9 @@ func (a *api) retryStep(ctx context.Context, in *stepBodyInput, req StepRetry) (
 		return nil, err
 	}
 	which := step.Which{Step: in.Step, Index: in.Index}
-	done, err := s.steps.Retry(ctx, s.runs, in.ID, tidy(req.Reason), which)
-	if err != nil {
+	if _, err := s.operator(ctx).RetryRun(ctx, in.ID, tidy(req.Reason), which); err != nil {
 		return nil, err
 	}
-	a.tellRetried(done, req.Reason, which)
 	return outputOfStep(s.steps.Get(ctx, in.id()))
 }
 
@@ -82,11 +63,7 @@ func (a *api) cancelStep(ctx context.Context, in *stepInput) (*output[StepInstan
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.steps.Cancel(ctx, s.runs, in.id())
-	if err == nil {
-		a.log.Info("a step instance was canceled", keyRun, in.ID, keyStep, i.Text())
-	}
-	return outputOfStep(i, err)
+	return outputOfStep(s.operator(ctx).CancelStep(ctx, in.id()))
 }
 
 // outputOfStep answers with an instance, or with an error.

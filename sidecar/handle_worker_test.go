@@ -4,10 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
-	"github.com/berthhq/berth/sidecar/ui"
 )
 
 func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.T) {
@@ -37,26 +37,31 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 			t.Errorf("after %s: %+v", step.verb, l)
 		}
 	}
-	// Each change is recorded, once.
-	all, err := store.ReadAll(t.Context(), d.store.Backend, d.store.Keys.Actions())
-	if err != nil {
-		t.Fatal(err)
-	}
+	// Each request is recorded; the newest comes first.
+	var actions inspect.ActionList
+	decode(t, d.get("/v1/actions?limit=4"), &actions)
 	var got []string
-	for _, kv := range all.KVs {
-		a, err := ui.DecodeAction(d.store.Keys, kv)
-		if err != nil || a.Who == "" || a.From == "" || a.Outcome != ui.Done || a.Object != "two/worker" {
-			t.Errorf("%+v, %v", a, err)
+	for _, a := range actions.Items {
+		if a.Who == "" || a.From == "" || a.Outcome != audit.Done || a.Object != "two/worker" {
+			t.Errorf("%+v", a)
 		}
-		got = append(got, a.Action.Action+": "+a.Detail+": "+a.Result)
+		got = append(got, a.Action.Action+": "+a.Detail+": "+a.Before+" -> "+a.After)
 	}
 	want := []string{
-		"worker-drain: new disk: its mode was working and is drained", "worker-stop: : its mode was drained and is stopped",
-		"worker-resume: : its mode was stopped and is working",
+		"resume-worker: : stopped -> working", "stop-worker: : drained -> stopped",
+		"drain-worker: : drained -> drained", "drain-worker: new disk: working -> drained",
 	}
-	if len(got) != len(want) || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
+	if !slices.Equal(got, want) {
 		t.Errorf("recorded are %q, want %q", got, want)
 	}
+	// The next page continues with what is older: the pool of the test.
+	var older inspect.ActionList
+	decode(t, d.get("/v1/actions?cursor="+actions.Next), &older)
+	if len(older.Items) != 1 || older.Items[0].Action.Action != audit.SetPool || older.Next != "" {
+		t.Errorf("the second page has %+v", older)
+	}
+	d.wantRefused(d.get("/v1/actions?cursor=x"), problem.Invalid, "cursor")
+	d.wantRefused(d.get("/v1/actions?limit=0"), problem.Invalid, "limit")
 	// One that is not there, and is not to work, is listed, and can be resumed.
 	d.put(d.store.Keys.Worker("gone", "w"), `{"v":1,"mode":"drained","at":"2026-11-22T15:00:00Z","by":"ann"}`)
 	if l := list(); len(l.Items) != 2 || l.Items[0].Host != "gone" || !l.Items[0].Gone || l.Items[0].State != "drained" {

@@ -128,7 +128,7 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"DELETE /v1/claims/{id}", "DELETE /v1/pools/{pool}",
-		"GET /healthz", "GET /readyz", "GET /v1/claims", "GET /v1/claims/{id}", "GET /v1/claims/{id}/why",
+		"GET /healthz", "GET /readyz", "GET /v1/actions", "GET /v1/claims", "GET /v1/claims/{id}", "GET /v1/claims/{id}/why",
 		"GET /v1/coordinator",
 		"GET /v1/events", "GET /v1/hosts", "GET /v1/limits", "GET /v1/pools", "GET /v1/pools/{pool}",
 		"GET /v1/queues/{queue}/ready",

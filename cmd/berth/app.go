@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -47,7 +49,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			devCommand(), sidecarCommand(), coordinatorCommand(), workerCommand(),
 			execCommand(),
 			submitCommand(), queueCommand(), runsCommand(), limitsCommand(), sourceCommand(),
-			poolsCommand(), claimsCommand(), hostsCommand(),
+			poolsCommand(), claimsCommand(), hostsCommand(), actionsCommand(),
 			applyCommand(), exportCommand(), verifyCommand(), benchCommand(),
 			versionCommand(), completionCommand(), superviseCommand(),
 		},
@@ -203,13 +205,13 @@ func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // operator is the connection of an operator's command: what reads and changes the state
 // of berth.
 type operator struct {
-	*inspect.Reader
-	pool.Registry
+	inspect.Operator
+	pools pool.Registry
 }
 
 // read reads all pools at one revision.
 func (o *operator) read(ctx context.Context) (*pool.Reader, error) {
-	r, err := pool.Read(ctx, o.Backend, o.Keys)
+	r, err := pool.Read(ctx, o.pools.Backend, o.pools.Keys)
 	if err != nil {
 		return nil, store.Problem("the pools could not be read", err)
 	}
@@ -237,7 +239,11 @@ func (r *request) connect(do func() error) error {
 		return etcdProblem(err)
 	}
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention)}
-	r.operator = &operator{inspect.NewSnapshot(runs), pool.Registry{Backend: backend, Keys: keys}}
+	by := audit.Caller{Who: "an operator", From: hostName(s)}
+	if u, err := user.Current(); err == nil {
+		by.Who = u.Username
+	}
+	r.operator = &operator{inspect.Operator{Reader: inspect.NewSnapshot(runs), By: by}, pool.Registry{Backend: backend, Keys: keys}}
 	return do()
 }
 

@@ -127,7 +127,7 @@ func readable(is []pool.Status, want manifest.Declaration) error {
 // does not.
 func carryOut(r *request, record applyRecord) error {
 	if l := record.Limits; l != nil && l.Action == changes {
-		if _, err := r.Runs.SetLimits(r.ctx(), l.change); err != nil {
+		if _, err := r.SetLimits(r.ctx(), l.change); err != nil {
 			return fmt.Errorf("limits: %w (nothing is changed)", err)
 		}
 	}
@@ -135,9 +135,9 @@ func carryOut(r *request, record applyRecord) error {
 		var err error
 		switch p.Action {
 		case creates, changes:
-			_, err = r.Registry.Set(r.ctx(), p.Name, p.change)
+			_, err = r.SetPool(r.ctx(), p.Name, p.change)
 		case deletes:
-			_, err = r.Delete(r.ctx(), p.Name)
+			err = r.DeletePool(r.ctx(), p.Name)
 		}
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 			done := fmt.Sprintf("%s of %d done", text.Count(i, "pool"), len(record.Pools))

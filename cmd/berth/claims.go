@@ -112,7 +112,7 @@ func claimsRevoke(r *request) error {
 	if err := refuseWaiter(r, id); err != nil {
 		return err
 	}
-	done, err := r.Revoke(r.ctx(), id, r.Bool("force"))
+	done, err := r.RevokeClaim(r.ctx(), id, r.Bool("force"))
 	if err != nil {
 		return err
 	}

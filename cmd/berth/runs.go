@@ -169,7 +169,7 @@ func cancelRun(r *request, onlyQueued bool) error {
 	if err != nil {
 		return err
 	}
-	canceled, err := r.Runs.Cancel(r.ctx(), r.args[0], why, onlyQueued)
+	canceled, err := r.CancelRun(r.ctx(), r.args[0], why, onlyQueued)
 	if err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func retryRun(r *request) error {
 	if err != nil {
 		return err
 	}
-	done, err := r.Steps.Retry(r.ctx(), r.Runs, id, why, which...)
+	done, err := r.RetryRun(r.ctx(), id, why, which...)
 	switch {
 	case err != nil:
 		return err
@@ -336,7 +336,7 @@ func cancelStep(r *request) error {
 	if err != nil {
 		return err
 	}
-	i, err := r.Steps.Cancel(r.ctx(), r.Runs, one)
+	i, err := r.CancelStep(r.ctx(), one)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/user"
 	"runtime"
 	"slices"
 	"strconv"
@@ -24,7 +23,6 @@ import (
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/worker"
 )
 
@@ -270,13 +268,8 @@ func workerControl(r *request, verb string) error {
 	if err != nil {
 		return usagef("%s", problem.New(problem.Invalid, "%w", err))
 	}
-	by := step.WorkerState{By: "an operator", Reason: r.String("reason")}
-	if u, err := user.Current(); err == nil {
-		by.By = u.Username
-	}
-	by.From, _ = os.Hostname()
 	return r.connect(func() error {
-		w, changed, err := sidecar.ControlWorker(r.ctx(), r.Reader, verb, id, by)
+		w, changed, err := r.SetWorkerMode(r.ctx(), verb+"-worker", id, r.String("reason"))
 		if err != nil {
 			return err
 		}

@@ -104,6 +104,15 @@ func (j *Journal) Keep(ctx context.Context, key string, value []byte) (*pb.Reque
 	return store.Put(key, value, lease), nil
 }
 
+// Retention returns how long events are kept at least; 0 of a nil journal, which stores have
+// that only read.
+func (j *Journal) Retention() time.Duration {
+	if j == nil {
+		return 0
+	}
+	return j.retention
+}
+
 // Written is how many writes of events were made so far.
 func (j *Journal) Written() int64 { return j.written.Load() }
 

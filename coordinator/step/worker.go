@@ -236,31 +236,31 @@ func (s Store) WorkerStates(ctx context.Context) (states map[WorkerID]WorkerStat
 	return states, bad, nil
 }
 
-// SetWorkerMode asks a worker for a mode: it sees that in etcd, now or when it starts.
-// Record returns what is to be written with it, to tell of it; it is given the mode before.
-// A worker that has the mode already is left as it is, and changed is false.
-func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState, record func(ctx context.Context, before WorkerMode) (*pb.RequestOp, error)) (changed bool, err error) {
+// SetWorkerMode asks a worker for a mode: the worker sees it in etcd, now or when it
+// starts. It returns the mode before, empty if it can't be read. A worker that has the mode
+// already is left as it is, and changed is false.
+func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState) (before WorkerMode, changed bool, err error) {
 	const what = "the mode of the worker was not changed"
 	if !slices.Contains(WorkerModes, to.Mode) {
-		return false, problem.Field("mode", "%q is none: allowed are %s, %s and %s", problem.Clip(string(to.Mode)), Working, Drained, Stopped)
+		return "", false, problem.Field("mode", "%q is none: allowed are %s, %s and %s", problem.Clip(string(to.Mode)), Working, Drained, Stopped)
 	}
 	for field, text := range map[string]string{"by": to.By, "from": to.From, "reason": to.Reason} {
 		if len(text) > maxWorkerText {
-			return false, problem.Field(field, "it is %d bytes long: allowed are %d", len(text), maxWorkerText)
+			return "", false, problem.Field(field, "it is %d bytes long: allowed are %d", len(text), maxWorkerText)
 		}
 	}
 	to.At = stampOf(to.At)
 	key := s.Keys.Worker(id[0], id[1])
-	return store.Change(ctx, what, func(ctx context.Context) (bool, error) {
+	changed, err = store.Change(ctx, what, func(ctx context.Context) (bool, error) {
 		resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
 		if err != nil {
 			return false, err
 		}
-		before, rev := Working, int64(0)
+		rev := int64(0)
+		before = Working
 		for _, kv := range resp.Kvs {
 			rev = kv.ModRevision
-			// One that can't be read is replaced.
-			before = ""
+			before = "" // a value that can't be read is replaced
 			if _, state, err := DecodeWorkerState(s.Keys, key, kv.Value); err == nil {
 				before = state.Mode
 			}
@@ -272,12 +272,18 @@ func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState, r
 		if to.Mode == Working {
 			op = store.Delete(key)
 		}
-		told, err := record(ctx, before)
-		if err != nil {
-			return false, err
-		}
-		_, err = store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(key, rev)}, op, told)
+		_, err = store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(key, rev)}, op)
 		s.suspect(err)
 		return err == nil, err
 	})
+	return before, changed, err
+}
+
+// HasWorkerMode reports whether a mode is kept for a worker, even one that can't be read.
+func (s Store) HasWorkerMode(ctx context.Context, id WorkerID) (bool, error) {
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Worker(id[0], id[1])), KeysOnly: true})
+	if err != nil {
+		return false, store.Problem("the mode of the worker could not be read", err)
+	}
+	return len(resp.Kvs) > 0, nil
 }

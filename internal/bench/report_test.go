@@ -99,7 +99,7 @@ func TestAReportOfClaimsIsReadable(t *testing.T) {
 		"CASE                      FLOOR/S  CLAIMS/S  RATIO  ROUNDS     PUT MS  CLAIM MS  RELEASE MS  HAND-OVER MS",
 		"uncontended/go/64c/1h/1p  9300     20460     2.20   2.10-2.30  2.5/8   1.25/4    1.5/4       -",
 		"RATIO is the median of the rounds; times in ms are p50/p99.",
-		"memory/http/64c/1h/1p: 38.0 MB idle, 100.0 MB with 10000 claims",
+		"memory/http/64c/1h/1p: 38.0 MB idle, 100.0 MB with 10,000 claims",
 		"contended/go/64c/1h/1p failed: etcd went away",
 		"",
 	}, "\n")

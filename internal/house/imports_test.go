@@ -78,7 +78,11 @@ var layers = []layer{
 		"the coordinator admits and plans, whoever runs the steps",
 	},
 	{
-		"internal/inspect", []string{"coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
+		"internal/audit", []string{"internal/store"},
+		"every caller of an operator's verb records it, the Go API too",
+	},
+	{
+		"internal/inspect", []string{"internal/audit", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
 		"the read model reads records and the state of the pools, and does not know who shows them",
 	},
 	{
@@ -86,7 +90,7 @@ var layers = []layer{
 		"files that people write are read to the types of what they are about, with no connection to anything",
 	},
 	{
-		"sidecar", []string{"internal/inspect", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar", []string{"internal/audit", "internal/inspect", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
@@ -114,7 +118,7 @@ var layers = []layer{
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
-		"sidecar/ui", []string{"internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar/ui", []string{"internal/audit", "internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
@@ -128,7 +132,7 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"internal/inspect", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
+			"internal/audit", "internal/inspect", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
 			"internal/bench", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",

@@ -6,8 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -20,10 +23,12 @@ type Reader struct {
 	Source
 	Runs  run.Store
 	Steps step.Store
+	// Audit records the actions of operators.
+	Audit audit.Log
 }
 
-// Source is where a [Reader] reads pools and instances: a client of berth has them in
-// memory, and a [Snapshot] reads them from etcd.
+// Source is where a [Reader] reads pools and instances, and an [Operator] changes pools: a
+// client of berth has them in memory, and a [Snapshot] reads them from etcd.
 type Source interface {
 	Pools(context.Context) ([]pool.Status, error)
 	Pool(ctx context.Context, name string) (pool.Detail, error)
@@ -34,6 +39,12 @@ type Source interface {
 	// keys that can't be read: they are left out of the list, which is not empty then.
 	Hosts(context.Context) ([]lease.PresenceRecord, error)
 	LeaseEnds(context.Context, []store.LeaseID) (map[store.LeaseID]time.Duration, error)
+
+	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
+	PausePool(ctx context.Context, name string) error
+	ResumePool(ctx context.Context, name string) error
+	DeletePool(ctx context.Context, name string) error
+	Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error)
 }
 
 // Snapshot is the [Source] of processes that are no instance: each method reads etcd.
@@ -107,12 +118,49 @@ func (s Snapshot) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store
 	return lease.Ends(ctx, s.Backend, ids)
 }
 
+func (s Snapshot) registry() pool.Registry { return pool.Registry{Backend: s.Backend, Keys: s.Keys} }
+
+// SetPool implements [Source].
+func (s Snapshot) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
+	return s.registry().Set(ctx, name, change)
+}
+
+// PausePool implements [Source].
+func (s Snapshot) PausePool(ctx context.Context, name string) error {
+	_, err := s.registry().Change(ctx, name, pool.Change{Paused: new(true)})
+	return err
+}
+
+// ResumePool implements [Source].
+func (s Snapshot) ResumePool(ctx context.Context, name string) error {
+	_, err := s.registry().Change(ctx, name, pool.Change{Paused: new(false)})
+	return err
+}
+
+// DeletePool implements [Source].
+func (s Snapshot) DeletePool(ctx context.Context, name string) error {
+	_, err := s.registry().Delete(ctx, name)
+	return err
+}
+
+// Revoke implements [Source].
+func (s Snapshot) Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error) {
+	return s.registry().Revoke(ctx, claim, force)
+}
+
+// NewReader returns a [Reader] of a source. Logger logs the actions of operators; it may be
+// nil.
+func NewReader(s Source, runs run.Store, steps step.Store, logger hclog.Logger) *Reader {
+	return &Reader{
+		Source: s, Runs: runs, Steps: steps,
+		Audit: audit.Log{Backend: runs.Backend, Keys: runs.Keys, Retention: runs.Journal.Retention(), Logger: logger},
+	}
+}
+
 // NewSnapshot returns a [Reader] that reads etcd. Its stores write with the journal.
 func NewSnapshot(runs run.Store) *Reader {
-	return &Reader{
-		Source: Snapshot{runs.Backend, runs.Keys}, Runs: runs,
-		Steps: step.Store{Backend: runs.Backend, Keys: runs.Keys, Journal: runs.Journal, Group: &store.Group{}},
-	}
+	steps := step.Store{Backend: runs.Backend, Keys: runs.Keys, Journal: runs.Journal, Group: &store.Group{}}
+	return NewReader(Snapshot{runs.Backend, runs.Keys}, runs, steps, nil)
 }
 
 // Detail returns a pool with its holders and waiters. When the leases of holders end

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -41,12 +42,26 @@ type Peer struct {
 type (
 	peerKey struct{}
 	connKey struct{}
+	addrKey struct{}
 )
 
 // PeerOf returns who sent a request over the unix socket; false over TCP.
 func PeerOf(ctx context.Context) (Peer, bool) {
 	p, ok := ctx.Value(peerKey{}).(Peer)
 	return p, ok
+}
+
+// CallerOf returns who sent a request, as far as that is known, and from which address:
+// none over the unix socket.
+func CallerOf(ctx context.Context) (who, from string) {
+	if p, ok := PeerOf(ctx); ok {
+		if p.Known {
+			return fmt.Sprintf("uid %d", p.UID), ""
+		}
+		return "a user of the host", ""
+	}
+	from, _ = ctx.Value(addrKey{}).(string)
+	return "HTTP", from
 }
 
 // connContext notes who is at the other end of a connection.
@@ -60,6 +75,8 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	}
 	if unix, ok := client.Conn.(*net.UnixConn); ok {
 		ctx = context.WithValue(ctx, peerKey{}, peerAt(unix))
+	} else {
+		ctx = context.WithValue(ctx, addrKey{}, c.RemoteAddr().String())
 	}
 	return context.WithValue(ctx, connKey{}, client)
 }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -25,12 +27,12 @@ type deed struct {
 
 // task is something that was confirmed.
 type task struct {
-	object, detail string // for the record
-	query          url.Values
-	back           string // the page to show then, unless another was asked for
-	// do does it, and says what has happened. If it finds that what was confirmed is not
-	// so any more, its error is a Precondition problem, and it is asked for again.
-	do func(ctx context.Context, s *Session) (result string, err error)
+	query url.Values
+	back  string // the page to show then, unless another was asked for
+	// do carries it out, and returns a sentence about what happened. If what was
+	// confirmed has changed since, its error is a Precondition problem, and the operator
+	// is asked again.
+	do func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error)
 }
 
 // deeds are all there are.
@@ -133,7 +135,7 @@ func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*v
 	return &view{Title: c.Question, Data: c}, nil
 }
 
-// act takes an action: what is asked for is recorded, then done, then its outcome is.
+// act carries out an action that was confirmed.
 func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string, err error) {
 	d, err := deedOf(r)
 	if err != nil {
@@ -145,7 +147,7 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
-	result, err := p.carryOut(ctx, s, d.name, t)
+	result, err := t.do(ctx, s, inspect.Operator{Reader: s.reader(p.log), By: audit.Caller{Who: whoOf(ctx), From: fromOf(ctx)}})
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		if back := r.PostForm.Get(backKey); back != "" {
@@ -156,32 +158,6 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 		return "", err
 	}
 	return p.tell(backTo(r.PostForm, t.back), result), nil
-}
-
-// carryOut does a task between its records. What could not be recorded is not done.
-func (p *Pages) carryOut(ctx context.Context, s *Session, name string, t task) (result string, err error) {
-	id := newActionID()
-	a := Action{
-		Who: whoOf(ctx), From: fromOf(ctx), At: time.Now().UTC().Truncate(time.Millisecond),
-		Action: name, Object: t.object, Detail: t.detail, Outcome: Asked,
-	}
-	log := p.log.With("action", name, "object", problem.Clip(t.object), "who", a.Who, "from", a.From)
-	if err := keepAction(ctx, s, id, a); err != nil {
-		log.Warn("an action was not taken, since it could not be recorded", "error", err)
-		return "", err
-	}
-	result, err = t.do(ctx, s)
-	a.Outcome, a.Result, a.EndedAt = Done, result, time.Now().UTC().Truncate(time.Millisecond)
-	if err != nil {
-		a.Outcome, a.Result = Failed, err.Error()
-		log.Warn("an action has failed", "detail", t.detail, "error", err)
-	} else {
-		log.Info("an action was taken", "detail", t.detail, "result", result)
-	}
-	if kept := keepAction(ctx, s, id, a); kept != nil {
-		log.Warn("what came of an action could not be recorded", "error", kept)
-	}
-	return result, err
 }
 
 // stale is what a task says that was confirmed of something else than there is now.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -139,18 +141,29 @@ func releaseTask(_ string, form url.Values) (task, error) {
 	if err != nil || fence <= 0 {
 		return task{}, problem.Field("fence", "%q is not the fence that was shown", problem.Clip(form.Get("fence")))
 	}
-	t := task{object: id, detail: "fence " + form.Get("fence"), query: url.Values{"claim": {id}}, back: home}
+	t := task{query: url.Values{"claim": {id}}, back: home}
 	if !force {
-		t.do = func(ctx context.Context, s *Session) (string, error) { return askBack(ctx, s, id, fence) }
+		t.do = recorded(id, fence, "", askBack)
 		return t, nil
 	}
-	t.detail += ", by force"
 	t.query.Set("force", yes)
 	if form.Get("sure") != yes {
 		return task{}, problem.Field("sure", "say that you know that the old holder may still run")
 	}
-	t.do = func(ctx context.Context, s *Session) (string, error) { return freeByForce(ctx, s, id, fence) }
+	t.do = recorded(id, fence, "by force", freeByForce)
 	return t, nil
+}
+
+// recorded revokes the claim that was shown, and records that.
+func recorded(id string, fence int64, detail string, do func(ctx context.Context, s *Session, id string, fence int64) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
+	return func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error) {
+		before := "held with fencing token " + strconv.FormatInt(fence, 10)
+		err = o.Act(ctx, audit.RevokeClaim, id, detail, func(ctx context.Context) (audit.Effect, error) {
+			result, err = do(ctx, s, id, fence)
+			return audit.Effect{Before: before, Result: result}, err
+		})
+		return result, err
+	}
 }
 
 // seeReleased bounds the wait until a claim that was asked back is gone: a holder that stops at

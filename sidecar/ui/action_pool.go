@@ -112,12 +112,12 @@ func pausedTask(form url.Values, paused bool) (task, error) {
 	if err := pool.ValidateName(name); err != nil {
 		return task{}, err
 	}
-	t := task{object: name, query: url.Values{"pool": {name}}, back: poolLink(name)}
-	t.do = func(ctx context.Context, s *Session) (string, error) {
+	t := task{query: url.Values{"pool": {name}}, back: poolLink(name)}
+	t.do = func(ctx context.Context, _ *Session, o inspect.Operator) (string, error) {
 		if paused {
-			return "Pool " + name + " is paused.", s.Client.PausePool(ctx, name)
+			return "Pool " + name + " is paused.", o.PausePool(ctx, name, true)
 		}
-		return "Pool " + name + " grants again.", s.Client.ResumePool(ctx, name)
+		return "Pool " + name + " grants again.", o.PausePool(ctx, name, false)
 	}
 	return t, nil
 }
@@ -223,10 +223,9 @@ func limitTask(_ string, form url.Values) (task, error) {
 		return task{}, problem.Field("from", "%q is not the limit that was shown", problem.Clip(form.Get("from")))
 	}
 	t := task{
-		object: name, detail: "from " + inspect.LimitText(from) + " to " + inspect.LimitText(limit),
 		query: url.Values{"pool": {name}, "limit": {strconv.Itoa(limit)}}, back: poolLink(name),
 	}
-	t.do = func(ctx context.Context, s *Session) (string, error) {
+	t.do = func(ctx context.Context, s *Session, o inspect.Operator) (string, error) {
 		d, err := s.Client.Pool(ctx, name)
 		switch {
 		case err != nil:
@@ -236,8 +235,10 @@ func limitTask(_ string, form url.Values) (task, error) {
 		case !d.Deleted && d.Limit != from:
 			return "", stale("somebody has set the limit of pool %s to %s meanwhile; it was %s", name, inspect.LimitText(d.Limit), inspect.LimitText(from))
 		}
-		pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
-		if _, err := pools.Change(ctx, name, pool.Change{Limit: &limit}); err != nil {
+		if d.Deleted {
+			return "", problem.New(problem.PoolNotFound, "pool %q was deleted", name)
+		}
+		if _, err := o.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
 			return "", err
 		}
 		untilSeen(ctx, seeLimit, func() bool {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
@@ -161,9 +162,9 @@ func cancelTask(who string, form url.Values) (task, error) {
 		why += ": " + reason
 	}
 	return task{
-		object: id, detail: reason, query: url.Values{"run": {id}}, back: runLink(id),
-		do: func(ctx context.Context, s *Session) (string, error) {
-			r, err := s.Runs.Cancel(ctx, id, why, false)
+		query: url.Values{"run": {id}}, back: runLink(id),
+		do: func(ctx context.Context, _ *Session, o inspect.Operator) (string, error) {
+			r, err := o.CancelRun(ctx, id, why, false)
 			switch {
 			case err != nil:
 				return "", err

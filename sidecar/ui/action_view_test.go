@@ -11,6 +11,8 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -237,17 +239,24 @@ func TestOneComesBackToAPageOfOurs(t *testing.T) {
 }
 
 func TestActionsAreListedInWords(t *testing.T) {
-	now := asked().At.Add(time.Hour)
-	done := func(a *Action) { a.Outcome, a.EndedAt = Done, a.At }
-	l := actionList{
-		Actions: []LoggedAction{
-			{ID: "5", Action: asked(func(a *Action) { a.At = now })},
-			{ID: "4", Action: asked()},
-			{ID: "3", Action: asked(done, func(a *Action) { a.Action, a.Object = "cancel", "a b" })},
-			{ID: "2", Action: asked(done, func(a *Action) { a.Action, a.Object = "cancel", "r-1" })},
-			{ID: "1", Action: asked(done, func(a *Action) { a.Action = "newer" })},
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	now := at.Add(time.Hour)
+	entry := func(id, verb, object string, at time.Time, done bool) audit.Entry {
+		e := audit.Entry{ID: id, Action: audit.Action{Who: "ann", At: at, Action: verb, Object: object, Outcome: audit.Asked}}
+		if done {
+			e.Outcome, e.EndedAt = audit.Done, at
+		}
+		return e
+	}
+	l := inspect.ActionList{
+		Items: []audit.Entry{
+			entry("5", audit.SetPool, "db", now, false),
+			entry("4", audit.SetPool, "db", at, false),
+			entry("3", audit.CancelRun, "a b", at, true),
+			entry("2", audit.CancelRun, "r-1", at, true),
+			entry("1", "newer", "x", at, true),
 		},
-		Before: "1",
+		Next: "1",
 	}
 	p := actionsOf(l, "", now)
 	var got [][]string
@@ -255,8 +264,8 @@ func TestActionsAreListedInWords(t *testing.T) {
 		got = append(got, []string{r.ID, r.What, r.Link, r.Outcome})
 	}
 	want := [][]string{
-		{"5", "change a limit", "/pools?open=db&q=db", "asked"}, {"4", "change a limit", "/pools?open=db&q=db", "unknown"},
-		{"3", "cancel a run", "", "done"}, {"2", "cancel a run", "/runs/r-1", "done"}, {"1", "newer", "", "done"},
+		{"5", "set pool", "/pools?open=db&q=db", "asked"}, {"4", "set pool", "/pools?open=db&q=db", "unknown"},
+		{"3", "cancel run", "", "done"}, {"2", "cancel run", "/runs/r-1", "done"}, {"1", "newer", "", "done"},
 	}
 	if d := cmp.Diff(want, got); d != "" || p.Older != "/actions?before=1" || p.Newest != "" {
 		t.Errorf("older %q, newest %q (-want +got):\n%s", p.Older, p.Newest, d)

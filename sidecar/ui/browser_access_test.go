@@ -207,7 +207,7 @@ func signsIn(t *testing.T, h *harbour) {
 	h.wantText("main", "ana has asked for it")
 	h.Follow("#do")
 	h.WaitText("#pool-db", "paused")
-	h.wantActions("ana | pause | db | done")
+	h.wantActions("ana | pause pool | db | done")
 	h.Follow("header form button")
 	h.Go(h.base + "/pools")
 	if !strings.Contains(h.URL(), "/signin") {

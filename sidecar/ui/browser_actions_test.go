@@ -17,7 +17,7 @@ import (
 func (h *harbour) wantActions(want ...string) {
 	h.t.Helper()
 	h.to("/actions")
-	h.WaitCount("#list tbody tr", len(want))
+	h.WaitText("#list tbody tr:nth-child(1)", strings.Split(want[0], " | ")[1])
 	for i, w := range want {
 		row := fmt.Sprintf("#list tbody tr:nth-child(%d)", i+1)
 		h.wantText(row, strings.Split(w, " | ")...)
@@ -78,7 +78,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 	})
 	h.to("/pools")
 	h.WaitText("#pool-db .use-text", "0/2")
-	h.wantActions("dev | cancel | r1 | done")
+	h.wantActions("dev | cancel run | r1 | done")
 }
 
 func TestAPoolIsChangedFromThePage(t *testing.T) {
@@ -122,7 +122,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 	if p := pool(); p.Limit != 2 || p.Claimed != 3 {
 		t.Errorf("the limit is %d, and %d are held", p.Limit, p.Claimed)
 	}
-	h.wantActions("dev | limit | db | 2 | done", "dev | resume | db | done", "dev | pause | db | done")
+	h.wantActions("dev | set pool | db | 2 | done", "dev | resume pool | db | done", "dev | pause pool | db | done")
 }
 
 func TestASlotIsReleasedFromThePage(t *testing.T) {
@@ -152,7 +152,7 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 	}
 	h.WaitCount("#holds-db-c1", 0)
 	h.WaitText("#pool-db .use-text", "0/2")
-	h.wantActions("dev | release | c1 | done")
+	h.wantActions("dev | revoke claim | c1 | done")
 }
 
 // What was confirmed and is not so any more is not done: one is told.

@@ -48,9 +48,9 @@ type Session struct {
 	Steps  step.Store
 }
 
-// reader reads what a session shows.
-func (s *Session) reader() *inspect.Reader {
-	return &inspect.Reader{Source: s.Client, Runs: s.Runs, Steps: s.Steps}
+// reader reads what a session shows. It logs actions to log, which may be nil.
+func (s *Session) reader(log hclog.Logger) *inspect.Reader {
+	return inspect.NewReader(s.Client, s.Runs, s.Steps, log)
 }
 
 // Pages serves the pages.

@@ -96,7 +96,7 @@ func (p *Pages) viewRuns(ctx context.Context, s *Session, r *http.Request) (*vie
 	if err := p.board.look(ctx, s.Runs, func(set *runSet) { l = lookAtRuns(set, &f, statuses, after) }); err != nil {
 		return nil, err
 	}
-	done, err := p.board.progress.look(ctx, s.reader(), l.stretch.rows)
+	done, err := p.board.progress.look(ctx, s.reader(nil), l.stretch.rows)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,8 @@
 package worker
 
 import (
-	"context"
 	"testing"
 	"time"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
@@ -16,8 +13,7 @@ import (
 func (y *yard) mode(m step.WorkerMode) {
 	y.t.Helper()
 	state := step.WorkerState{Mode: m, At: time.Now(), By: "ann"}
-	record := func(context.Context, step.WorkerMode) (*pb.RequestOp, error) { return store.Put("/told", nil, 0), nil }
-	if changed, err := y.step.SetWorkerMode(y.t.Context(), step.WorkerID{"a", "worker"}, state, record); err != nil || !changed {
+	if _, changed, err := y.step.SetWorkerMode(y.t.Context(), step.WorkerID{"a", "worker"}, state); err != nil || !changed {
 		y.t.Fatal(changed, err)
 	}
 }

@@ -1,4 +1,4 @@
-package ui
+package audit
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ const actionID = "01KJ5Z7D8XQ4M2N6P0R3S5T7V9"
 func asked(change ...func(*Action)) Action {
 	a := Action{
 		Who: "ann", From: "127.0.0.1:4711", At: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
-		Action: "limit", Object: "db", Detail: "from 3 to 5", Outcome: Asked,
+		Action: "limit", Object: "db", Detail: "limit 5", Before: "limit 3", Outcome: Asked,
 	}
 	for _, f := range change {
 		f(&a)
@@ -28,8 +28,8 @@ func asked(change ...func(*Action)) Action {
 	return a
 }
 
-func decodeAction(key string, value []byte) (LoggedAction, error) {
-	return DecodeAction(actionKeys, &mvccpb.KeyValue{Key: []byte(key), Value: value})
+func decodeAction(key string, value []byte) (Entry, error) {
+	return Decode(actionKeys, &mvccpb.KeyValue{Key: []byte(key), Value: value})
 }
 
 func TestActionsReadBack(t *testing.T) {
@@ -39,10 +39,10 @@ func TestActionsReadBack(t *testing.T) {
 			a.Outcome, a.Result, a.EndedAt = Done, "it is so", a.At.Add(time.Second)
 		}),
 		"failed": asked(func(a *Action) { a.Outcome, a.Result, a.EndedAt = Failed, "no", a.At }),
-		"bare":   asked(func(a *Action) { a.From, a.Detail = "", "" }),
+		"bare":   asked(func(a *Action) { a.From, a.Detail, a.Before = "", "", "" }),
 	} {
 		got, err := decodeAction(actionKeys.Action(actionID), a.Encode())
-		if d := cmp.Diff(LoggedAction{Action: a, ID: actionID}, got); err != nil || d != "" {
+		if d := cmp.Diff(Entry{Action: a, ID: actionID}, got); err != nil || d != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, d)
 		}
 	}
@@ -71,11 +71,11 @@ func TestActionsThatAreNoneAreRefused(t *testing.T) {
 		why, key string
 		value    []byte
 	}{
-		{"no key of an action", actionKeys.Actions(), asked().Encode()},
-		{"no key of an action", actionKeys.Action("1"), asked().Encode()},
-		{"no key of an action", actionKeys.Action(strings.ToLower(actionID)), asked().Encode()},
-		{"no key of an action", good + "/x", asked().Encode()},
-		{"no key of an action", "/b/runs/r", asked().Encode()},
+		{"not the key of an action", actionKeys.Actions(), asked().Encode()},
+		{"not the key of an action", actionKeys.Action("1"), asked().Encode()},
+		{"not the key of an action", actionKeys.Action(strings.ToLower(actionID)), asked().Encode()},
+		{"not the key of an action", good + "/x", asked().Encode()},
+		{"not the key of an action", "/b/runs/r", asked().Encode()},
 		{"version 2", good, []byte(`{"v":2,"more":1}`)},
 		{"unknown field", good, []byte(`{"v":1,"more":1}`)},
 		{"who", good, asked(func(a *Action) { a.Who = "" }).Encode()},
@@ -95,7 +95,7 @@ func TestActionsThatAreNoneAreRefused(t *testing.T) {
 	}
 }
 
-func FuzzDecodeAction(f *testing.F) {
+func FuzzDecode(f *testing.F) {
 	f.Add(actionKeys.Action(actionID), asked().Encode())
 	f.Add(actionKeys.Action(actionID), []byte(`{"v":1,"who":"a","at":"2026-01-01T00:00:00Z","action":"x","object":"y","outcome":"done","ended_at":"2026-01-01T00:00:00Z"}`))
 	f.Add(actionKeys.Action("x"), []byte(`null`))

@@ -1,0 +1,291 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
+)
+
+// WorkerModes are the modes that the verbs of workers set.
+var WorkerModes = map[string]step.WorkerMode{audit.DrainWorker: step.Drained, audit.StopWorker: step.Stopped, audit.ResumeWorker: step.Working}
+
+// Operator carries out the verbs of operators for one caller. Each verb checks what it
+// is given, acts, and leaves an [audit.Action].
+type Operator struct {
+	*Reader
+	By audit.Caller
+}
+
+// Act carries out a verb, and records it.
+func (o Operator) Act(ctx context.Context, verb, object, detail string, do func(context.Context) (audit.Effect, error)) error {
+	return o.Audit.Do(ctx, o.By, verb, object, detail, do)
+}
+
+// SetPool creates a pool, or changes what the change names of it.
+func (o Operator) SetPool(ctx context.Context, name string, ch pool.Change) (put pool.Put, err error) {
+	if err := pool.ValidateName(name); err != nil {
+		return put, err
+	}
+	err = o.Act(ctx, audit.SetPool, name, changeText(ch), func(ctx context.Context) (audit.Effect, error) {
+		before, err := o.Pool(ctx, name)
+		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
+			return audit.Effect{}, err
+		}
+		e := audit.Effect{Before: "no such pool"}
+		if err == nil && !before.Deleted {
+			e.Before = SpecText(before.Spec)
+		}
+		put, err = o.Source.SetPool(ctx, name, ch)
+		e.After = SpecText(put.Spec)
+		return e, err
+	})
+	return put, err
+}
+
+// PausePool has a pool grant nothing, or ends that.
+func (o Operator) PausePool(ctx context.Context, name string, paused bool) error {
+	if err := pool.ValidateName(name); err != nil {
+		return err
+	}
+	verb, do := audit.PausePool, o.Source.PausePool
+	if !paused {
+		verb, do = audit.ResumePool, o.Source.ResumePool
+	}
+	return o.Act(ctx, verb, name, "", func(ctx context.Context) (audit.Effect, error) {
+		before, err := o.Pool(ctx, name)
+		if err != nil {
+			return audit.Effect{}, err
+		}
+		after := before.Spec
+		after.Paused = paused
+		return audit.Effect{Before: SpecText(before.Spec), After: SpecText(after)}, do(ctx, name)
+	})
+}
+
+// DeletePool deletes a pool. Its holders keep their slots until they release them; its
+// waiters are refused.
+func (o Operator) DeletePool(ctx context.Context, name string) error {
+	if err := pool.ValidateName(name); err != nil {
+		return err
+	}
+	return o.Act(ctx, audit.DeletePool, name, "", func(ctx context.Context) (audit.Effect, error) {
+		before, err := o.Pool(ctx, name)
+		if err != nil {
+			return audit.Effect{}, err
+		}
+		e := audit.Effect{
+			Before: SpecText(before.Spec), After: "deleted",
+			Result: fmt.Sprintf("%s held, %s waiting", text.Count(before.Claimed, "slot"), text.Count(before.Waiting, "claim")),
+		}
+		return e, o.Source.DeletePool(ctx, name)
+	})
+}
+
+// RevokeClaim revokes a claim, named by its id, or by HOST/INSTANCE/ID. Force frees its
+// slots at once, although the holder may still run.
+func (o Operator) RevokeClaim(ctx context.Context, claim string, force bool) (done pool.Revocation, err error) {
+	if err := pool.ValidateClaim(claim); err != nil {
+		return done, err
+	}
+	detail := ""
+	if force {
+		detail = "by force"
+	}
+	err = o.Act(ctx, audit.RevokeClaim, claim, detail, func(ctx context.Context) (audit.Effect, error) {
+		var e audit.Effect
+		if w, err := o.Why(ctx, claim); err == nil && w.Held != nil {
+			e.Before = fmt.Sprintf("held by %s/%s, fencing token %d: %s", w.Held.Host, w.Held.Instance, w.Held.Fence, run.PoolList(w.Held.Pools))
+		}
+		if done, err = o.Source.Revoke(ctx, claim, force); err != nil {
+			return e, err
+		}
+		if e.After = "its host was asked to stop the holder"; force {
+			e.After = "its slots are free"
+		}
+		return e, nil
+	})
+	return done, err
+}
+
+// SetLimits changes the limits of runs.
+func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run.Limits, err error) {
+	err = o.Act(ctx, audit.SetLimits, "limits", "", func(ctx context.Context) (audit.Effect, error) {
+		before, _, err := o.Runs.Limits(ctx)
+		if err != nil {
+			return audit.Effect{}, err
+		}
+		after, err = o.Runs.SetLimits(ctx, ch)
+		return audit.Effect{Before: LimitsText(before), After: LimitsText(after)}, err
+	})
+	return after, err
+}
+
+// CancelRun cancels a run, and keeps the reason with it. With onlyQueued a run that has
+// left the queue is a RunNotQueued problem.
+func (o Operator) CancelRun(ctx context.Context, id, reason string, onlyQueued bool) (r *run.Run, err error) {
+	err = o.onRun(ctx, audit.CancelRun, id, reason, func(ctx context.Context) (*run.Run, string, error) {
+		r, err = o.Runs.Cancel(ctx, id, reason, onlyQueued)
+		return r, "", err
+	})
+	return r, err
+}
+
+// RetryRun tries what failed or was canceled of a run again: all of it, or the steps and
+// step instances that are named.
+func (o Operator) RetryRun(ctx context.Context, id, reason string, which ...step.Which) (done *step.Retried, err error) {
+	detail := reason
+	for _, w := range which {
+		detail = strings.TrimPrefix(detail+", "+w.String(), ", ")
+	}
+	err = o.onRun(ctx, audit.RetryRun, id, detail, func(ctx context.Context) (*run.Run, string, error) {
+		if done, err = o.Steps.Retry(ctx, o.Runs, id, reason, which...); err != nil {
+			return nil, "", err
+		}
+		result := ""
+		if done.Requested > 0 {
+			result = text.Count(done.Requested, "step instance") + " requested again"
+		}
+		return done.Run, result, nil
+	})
+	return done, err
+}
+
+// CancelStep cancels a step instance: it counts as failed.
+func (o Operator) CancelStep(ctx context.Context, id store.StepID) (i *step.Instance, err error) {
+	err = o.onRun(ctx, audit.CancelStep, id.Run, id.String(), func(ctx context.Context) (*run.Run, string, error) {
+		i, err = o.Steps.Cancel(ctx, o.Runs, id)
+		return nil, "", err
+	})
+	return i, err
+}
+
+// onRun does something to a run.
+func (o Operator) onRun(ctx context.Context, verb, id, detail string, do func(context.Context) (*run.Run, string, error)) error {
+	if err := run.ValidateID(id); err != nil {
+		return err
+	}
+	return o.Act(ctx, verb, id, detail, func(ctx context.Context) (audit.Effect, error) {
+		before, err := o.Runs.Get(ctx, id)
+		if err != nil {
+			return audit.Effect{}, err
+		}
+		e := audit.Effect{Before: string(before.Status)}
+		after, result, err := do(ctx)
+		if e.Result = result; after != nil {
+			e.After = string(after.Status)
+		}
+		return e, err
+	})
+}
+
+// maxWorkerReason bounds the reason that is kept with a worker, in bytes.
+const maxWorkerReason = 1024
+
+// SetWorkerMode drains, stops or resumes a worker: verb is a key of [WorkerModes]. It
+// returns the worker, and whether its mode changed. An unknown worker is a NotFound
+// problem.
+func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.WorkerID, reason string) (w Worker, changed bool, err error) {
+	if reason != "" && (len(reason) > maxWorkerReason || !pool.IsLine(reason)) {
+		return w, false, problem.Field("reason", "it must be one line of at most %d bytes, without characters that change its direction", maxWorkerReason)
+	}
+	if known := o.worker(ctx, &w, id); known != nil {
+		var kept bool
+		// A mode that is kept for a worker can be changed, even one that can't be read.
+		if kept, err = o.Steps.HasWorkerMode(ctx, id); err != nil {
+			return w, false, err
+		}
+		if !kept || problem.CodeOf(known) != problem.NotFound {
+			return w, false, known
+		}
+	}
+	err = o.Act(ctx, verb, id.String(), reason, func(ctx context.Context) (audit.Effect, error) {
+		var before step.WorkerMode
+		to := step.WorkerState{Mode: WorkerModes[verb], At: time.Now(), By: o.By.Who, From: o.By.From, Reason: reason}
+		before, changed, err = o.Steps.SetWorkerMode(ctx, id, to)
+		return audit.Effect{Before: cmp.Or(string(before), "a mode that can't be read"), After: string(to.Mode)}, err
+	})
+	if err != nil {
+		return w, false, err
+	}
+	if err := o.worker(ctx, &w, id); problem.CodeOf(err) == problem.NotFound { // it was known by its mode only
+		return Worker{Host: id[0], Instance: id[1], State: string(step.Working), Gone: true}, changed, nil
+	} else if err != nil {
+		return w, changed, err
+	}
+	return w, changed, nil
+}
+
+// worker reads a worker.
+func (o Operator) worker(ctx context.Context, w *Worker, id step.WorkerID) error {
+	f, err := o.Fleet(ctx)
+	if err != nil {
+		return err
+	}
+	*w, err = f.Worker(id)
+	return err
+}
+
+// SpecText writes the settings of a pool.
+func SpecText(s pool.Spec) string {
+	parts := []string{"limit " + LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + ReserveText(s.ReserveAfter)}
+	if s.Paused {
+		parts = append(parts, "paused")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changeText writes what is asked for of a pool.
+func changeText(ch pool.Change) string {
+	var parts []string
+	if ch.Limit != nil {
+		parts = append(parts, "limit "+LimitText(*ch.Limit))
+	}
+	if ch.LeaseDuration != nil {
+		parts = append(parts, "lease "+text.Duration(*ch.LeaseDuration))
+	}
+	if ch.ReserveAfter != nil {
+		parts = append(parts, "reserve "+ReserveText(*ch.ReserveAfter))
+	}
+	if ch.Paused != nil {
+		parts = append(parts, "paused "+strconv.FormatBool(*ch.Paused))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// LimitsText writes the limits of runs.
+func LimitsText(l run.Limits) string {
+	parts := []string{"max_concurrent_runs " + LimitText(l.MaxConcurrentRuns)}
+	for _, t := range l.Tags {
+		parts = append(parts, t.String())
+	}
+	return strings.Join(parts, ", ")
+}
+
+// ActionList is a page of actions, the newest first.
+type ActionList struct {
+	Items []audit.Entry `json:"items" nullable:"false"`
+	Next  string        `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter cursor."`
+	// Unreadable are actions that can't be read: they are not among the items.
+	Unreadable []Unreadable `json:"unreadable,omitempty" nullable:"false"`
+}
+
+// Actions returns up to limit actions that are older than the one with the id before; the
+// newest of all if it is empty.
+func (r *Reader) Actions(ctx context.Context, before string, limit int) (ActionList, error) {
+	found, next, bad, err := r.Audit.List(ctx, before, limit)
+	if err != nil {
+		return ActionList{}, err
+	}
+	return ActionList{Items: append([]audit.Entry{}, found...), Next: next, Unreadable: UnreadableOf(bad)}, nil
+}
