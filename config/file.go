@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +45,7 @@ func readFile(path string) (map[string]entry, Problems) {
 func decode(path string, data []byte) (map[string]entry, Problems) {
 	root, err := document(data)
 	if err != nil {
-		return nil, Problems{{Source: path, Message: strings.TrimPrefix(err.Error(), "yaml: ")}}
+		return nil, Problems{{Source: path, Message: err.Error()}}
 	}
 	if root == nil {
 		return nil, nil
@@ -77,25 +76,11 @@ func decode(path string, data []byte) (map[string]entry, Problems) {
 // document returns the mapping that the file consists of, or nil for an empty
 // file.
 func document(data []byte) (*yaml.Node, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
-	switch err := decoder.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return nil, nil
-	case err != nil:
+	root, err := strict.Document(data)
+	switch {
+	case err != nil || root == nil || strict.IsNull(root):
 		return nil, err
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the file must be one YAML document")
-	}
-	if len(doc.Content) == 0 {
-		return nil, nil
-	}
-	root := doc.Content[0]
-	if isNull(root) {
-		return nil, nil
-	}
-	if root.Kind != yaml.MappingNode {
+	case root.Kind != yaml.MappingNode:
 		return nil, errors.New("the file must be lines of the form name: value")
 	}
 	return root, nil
@@ -108,7 +93,7 @@ func text(field Field, value *yaml.Node, seen map[string]entry) (text string, gi
 		return "", false, errors.New("is set twice, before at " + earlier.source)
 	}
 	switch {
-	case isNull(value):
+	case strict.IsNull(value):
 		return "", false, nil
 	case strict.Ambiguous(value) != "":
 		return "", false, errors.New(strict.Ambiguous(value))
@@ -125,7 +110,7 @@ func text(field Field, value *yaml.Node, seen map[string]entry) (text string, gi
 func list(field Field, value *yaml.Node) (string, bool, error) {
 	var items []string
 	for _, item := range value.Content {
-		if item.Kind != yaml.ScalarNode || isNull(item) {
+		if item.Kind != yaml.ScalarNode || strict.IsNull(item) {
 			return "", false, errors.New("must be a text or a list of texts")
 		}
 		if what := strict.Ambiguous(item); what != "" {
@@ -137,10 +122,6 @@ func list(field Field, value *yaml.Node) (string, bool, error) {
 		return "", false, errors.New("is an empty list: must be " + field.Must)
 	}
 	return strings.Join(items, ","), true, nil
-}
-
-func isNull(n *yaml.Node) bool {
-	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
 func (f Field) isList() bool {

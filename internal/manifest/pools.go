@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/strict"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -92,7 +93,7 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "paused"}, func(path string, key, value *yaml.Node) {
 		limit = limit || key.Value == "limit"
 		values[key.Value] = value
-		if value.Kind != yaml.ScalarNode || isEmpty(value) {
+		if value.Kind != yaml.ScalarNode || strict.IsNull(value) {
 			d.wrong(value, "%s must be a single value", path)
 		} else if !d.plain(path, value) {
 			return

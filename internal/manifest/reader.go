@@ -1,11 +1,8 @@
 package manifest
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,40 +51,16 @@ func (d *reader) wrong(at *yaml.Node, format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf("%d:%d: ", at.Line, at.Column)+fmt.Sprintf(format, args...))
 }
 
-// root returns what the document consists of, nil if it can't be read. Needs is
-// what an empty one lacks.
+// root returns the top of the document, nil if it can't be read. Needs is what an empty
+// file lacks.
 func (d *reader) root(data []byte, needs string) *yaml.Node {
-	if n := jsonNode(data); n != nil {
-		return n
-	}
-	in := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
-	switch err := in.Decode(&doc); {
-	case errors.Is(err, io.EOF):
+	root, err := strict.Document(data)
+	if wrong := (*strict.SyntaxError)(nil); errors.As(err, &wrong) {
+		d.lines = append(d.lines, fmt.Sprintf("%d: %s", wrong.Line, wrong.Reason))
+	} else if root == nil {
 		d.lines = append(d.lines, "1: the file is empty: it needs "+needs)
-		return nil
-	case err != nil:
-		d.syntax(err)
-		return nil
 	}
-	if err := in.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		d.lines = append(d.lines, "1: the file must be one YAML document")
-		return nil
-	}
-	return doc.Content[0]
-}
-
-// syntax notes what the YAML reader says: "yaml: line 3: did not find …".
-func (d *reader) syntax(err error) {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	line := 1
-	if rest, ok := strings.CutPrefix(text, "line "); ok {
-		number, what, _ := strings.Cut(rest, ": ")
-		if n, err := strconv.Atoi(number); err == nil {
-			line, text = n, what
-		}
-	}
-	d.lines = append(d.lines, fmt.Sprintf("%d: %s", line, text))
+	return root
 }
 
 // mapping calls do for each entry of a mapping whose key is allowed, and given
@@ -98,7 +71,7 @@ func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		if isEmpty(n) && allowed == nil {
+		if strict.IsNull(n) && allowed == nil {
 			return // "pools:" with nothing below it: no pools
 		}
 		d.wrong(n, "%s must be a mapping", what)
@@ -125,15 +98,13 @@ func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 	}
 }
 
-func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
 // text reads a text. A number or a truth value is none: who means one writes it
 // in quotes.
 func (d *reader) text(path string, n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
 		d.wrong(n, "%s: aliases are not allowed", path)
-	case n.Kind != yaml.ScalarNode || isEmpty(n):
+	case n.Kind != yaml.ScalarNode || strict.IsNull(n):
 		d.wrong(n, "%s must be a text", path)
 	case n.ShortTag() != "!!str":
 		d.wrong(n, "%s must be a text: write %q, with the quotes", path, n.Value)
@@ -168,78 +139,4 @@ func (d *reader) plain(path string, n *yaml.Node) bool {
 		d.wrong(n, "%s: %s", path, what)
 	}
 	return what == ""
-}
-
-// jsonNode reads a text that is a JSON object; it is nil if the text is none. YAML
-// is said to include JSON, but its reader stumbles over some escapes.
-func jsonNode(data []byte) *yaml.Node {
-	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(trimmed) {
-		return nil
-	}
-	r := jsonReader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
-	r.dec.UseNumber()
-	return r.value()
-}
-
-// jsonReader makes nodes of a valid JSON text, with where they stand.
-type jsonReader struct {
-	data []byte
-	dec  *json.Decoder
-	// at is how far the lines are counted: line begins at start.
-	at, start, line int
-}
-
-// value reads the next value, nil at the end of an object or a list.
-func (r *jsonReader) value() *yaml.Node {
-	n := &yaml.Node{}
-	n.Line, n.Column = r.place()
-	token, err := r.dec.Token()
-	if err != nil {
-		return nil
-	}
-	switch v := token.(type) {
-	case json.Delim:
-		switch v {
-		case '{':
-			n.Kind, n.Tag = yaml.MappingNode, "!!map"
-		case '[':
-			n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
-		default:
-			return nil
-		}
-		for child := r.value(); child != nil; child = r.value() {
-			n.Content = append(n.Content, child)
-		}
-		return n
-	case string:
-		n.Tag, n.Value = "!!str", v
-	case json.Number:
-		n.Tag, n.Value = "!!int", v.String()
-		if strings.ContainsAny(n.Value, ".eE") {
-			n.Tag = "!!float"
-		}
-	case bool:
-		n.Tag, n.Value = "!!bool", "false"
-		if v {
-			n.Value = "true"
-		}
-	case nil:
-		n.Tag = "!!null"
-	}
-	n.Kind = yaml.ScalarNode
-	return n
-}
-
-// place is where the next token stands.
-func (r *jsonReader) place() (line, column int) {
-	next := int(r.dec.InputOffset())
-	for next < len(r.data) && strings.IndexByte(" \t\r\n,:", r.data[next]) >= 0 {
-		next++
-	}
-	for ; r.at < next; r.at++ {
-		if r.data[r.at] == '\n' {
-			r.line, r.start = r.line+1, r.at+1
-		}
-	}
-	return r.line, next - r.start + 1
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/berthhq/berth/internal/strict"
 	"github.com/berthhq/berth/sidecar/source"
 )
 
@@ -101,7 +102,7 @@ func (d *sourceReader) vars(n *yaml.Node) map[string]source.Var {
 // declared reads what a var can be: a single value is its default.
 func (d *sourceReader) declared(path string, n *yaml.Node) (v source.Var) {
 	switch {
-	case isEmpty(n):
+	case strict.IsNull(n):
 		return v
 	case n.Kind == yaml.ScalarNode:
 		v.Default = d.json(path, n)
@@ -139,7 +140,7 @@ func (d *sourceReader) singles(path string, n *yaml.Node) []string {
 	all := []string{}
 	for i, each := range n.Content {
 		field := fmt.Sprintf("%s[%d]", path, i)
-		if each.Kind != yaml.ScalarNode || isEmpty(each) {
+		if each.Kind != yaml.ScalarNode || strict.IsNull(each) {
 			d.wrong(each, "%s must be a text, a number, true or false", field)
 		} else if v, ok := d.value(field, each); ok {
 			all = append(all, fmt.Sprint(v))

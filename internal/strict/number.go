@@ -1,13 +1,21 @@
-// Package strict has rules for files that people write, in YAML or JSON. A value is
-// refused rather than guessed at if readers of YAML disagree about it.
+// Package strict reads files that people write, in YAML or JSON, to nodes with line and
+// column. A value that YAML readers disagree about is refused.
 package strict
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
+
+// IsNull reports whether a node has no value.
+func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // IsNumber reports whether a node is a number that is not in quotes.
 func IsNumber(n *yaml.Node) bool {
@@ -28,4 +36,122 @@ func Ambiguous(n *yaml.Node) string {
 		return ""
 	}
 	return fmt.Sprintf("%s can be read in several ways: write %q, with the quotes, if it is a text, or the number in plain digits", n.Value, n.Value)
+}
+
+// SyntaxError is the error about a file that can't be read.
+type SyntaxError struct {
+	Line   int // 1 if the line is not known
+	Reason string
+}
+
+// Error returns the line and the reason.
+func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
+
+// Document reads a file that is one document of YAML, or one object of JSON, and returns its
+// top node; nil if the file is empty. The error is a [*SyntaxError].
+func Document(data []byte) (*yaml.Node, error) {
+	if n := jsonNode(data); n != nil {
+		return n, nil
+	}
+	in := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	switch err := in.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, syntaxError(err)
+	}
+	if err := in.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, &SyntaxError{Line: 1, Reason: "the file must be one YAML document"}
+	}
+	if len(doc.Content) == 0 {
+		return nil, nil
+	}
+	return doc.Content[0], nil
+}
+
+// syntaxError reads the message of the YAML reader: "yaml: line 3: did not find …".
+func syntaxError(err error) *SyntaxError {
+	e := &SyntaxError{Line: 1, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}
+	if rest, ok := strings.CutPrefix(e.Reason, "line "); ok {
+		number, reason, _ := strings.Cut(rest, ": ")
+		if n, err := strconv.Atoi(number); err == nil {
+			e.Line, e.Reason = n, reason
+		}
+	}
+	return e
+}
+
+// jsonNode returns the top node of a JSON object, or nil for any other text. The YAML reader
+// does not accept all escapes of JSON.
+func jsonNode(data []byte) *yaml.Node {
+	if trimmed := bytes.TrimSpace(data); len(trimmed) == 0 || trimmed[0] != '{' || !json.Valid(trimmed) {
+		return nil
+	}
+	r := jsonReader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
+	r.dec.UseNumber()
+	return r.value()
+}
+
+// jsonReader makes nodes of a valid JSON text, with their lines and columns.
+type jsonReader struct {
+	data []byte
+	dec  *json.Decoder
+	// at is how far the lines are counted: line begins at start.
+	at, start, line int
+}
+
+// value reads the next value, nil at the end of an object or a list.
+func (r *jsonReader) value() *yaml.Node {
+	n := &yaml.Node{}
+	n.Line, n.Column = r.place()
+	token, err := r.dec.Token()
+	if err != nil {
+		return nil
+	}
+	switch v := token.(type) {
+	case json.Delim:
+		switch v {
+		case '{':
+			n.Kind, n.Tag = yaml.MappingNode, "!!map"
+		case '[':
+			n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
+		default:
+			return nil
+		}
+		for child := r.value(); child != nil; child = r.value() {
+			n.Content = append(n.Content, child)
+		}
+		return n
+	case string:
+		n.Tag, n.Value = "!!str", v
+	case json.Number:
+		n.Tag, n.Value = "!!int", v.String()
+		if strings.ContainsAny(n.Value, ".eE") {
+			n.Tag = "!!float"
+		}
+	case bool:
+		n.Tag, n.Value = "!!bool", "false"
+		if v {
+			n.Value = "true"
+		}
+	case nil:
+		n.Tag = "!!null"
+	}
+	n.Kind = yaml.ScalarNode
+	return n
+}
+
+// place returns where the next token begins.
+func (r *jsonReader) place() (line, column int) {
+	next := int(r.dec.InputOffset())
+	for next < len(r.data) && strings.IndexByte(" \t\r\n,:", r.data[next]) >= 0 {
+		next++
+	}
+	for ; r.at < next; r.at++ {
+		if r.data[r.at] == '\n' {
+			r.line, r.start = r.line+1, r.at+1
+		}
+	}
+	return r.line, next - r.start + 1
 }
