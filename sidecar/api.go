@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/executor"
@@ -54,7 +55,7 @@ type session struct {
 	runs    run.Store
 	steps   step.Store
 	holders *claims.Holders
-	procs   *claims.Watcher
+	procs   *proc.Watcher
 	// hasEnded is [claims.Holders.HasEnded].
 	hasEnded  func(id string, fence int64) bool
 	executors *executor.Executors
@@ -73,7 +74,7 @@ func stores(client *berth.Client, retention time.Duration) (run.Store, step.Stor
 }
 
 // newSession returns the session of a client, with its executors.
-func (a *api) newSession(client *berth.Client, hs *claims.Holders, procs *claims.Watcher, h *server.Hub) *session {
+func (a *api) newSession(client *berth.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
 	runs, steps := stores(client, a.cfg.RunRetention)
 	return &session{
 		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,

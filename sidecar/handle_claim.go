@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -21,7 +22,7 @@ const claimsPath = "/v1/claims"
 type wanted struct {
 	ClaimRequest
 	bind claims.Binding
-	proc *claims.Process
+	proc *proc.Process
 }
 
 // life is how the holder says that it lives.
@@ -94,7 +95,7 @@ func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
 }
 
 // openProcess finds the process that a request names, if it names one.
-func (s *session) openProcess(ctx context.Context, pid int) (*claims.Process, error) {
+func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, error) {
 	if pid == 0 {
 		return nil, nil
 	}
@@ -194,7 +195,7 @@ func checkOwner(who server.Peer, local bool, pid int, owner uint32) error {
 
 // noProcess is the problem of a pid that nobody has.
 func noProcess(pid int, err error) error {
-	if errors.Is(err, claims.ErrNoProcess) {
+	if errors.Is(err, proc.ErrNoProcess) {
 		return problem.Field("pid", "there is no process %d", pid)
 	}
 	return problem.Field("pid", "process %d can't be watched: %w", pid, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/executor"
 	"github.com/berthhq/berth/sidecar/server"
@@ -31,7 +32,7 @@ const (
 //  3. Claims are made and runs started, until a stop.
 //  4. The stop, as its mode says.
 func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
-	procs, err := claims.NewWatcher()
+	procs, err := proc.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("sidecar: watch processes: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/claims"
@@ -27,7 +28,7 @@ func behindTheDoor(t *testing.T) (*api, *session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	procs, err := claims.NewWatcher()
+	procs, err := proc.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed"
 )
 
@@ -55,7 +56,7 @@ func benchClaims(q *request) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	program := &bench.Program{Path: self, Attributes: childAttributes(), Log: c.App.ErrWriter}
+	program := &bench.Program{Path: self, Attributes: proc.Attributes(), Log: c.App.ErrWriter}
 	cfg.Sidecars = program
 	cfg.Progress = func(line string) { say(c, "%s", line) }
 	rows, err := cfg.Rows()

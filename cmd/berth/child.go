@@ -4,10 +4,6 @@ package main
 
 import (
 	"errors"
-	"io/fs"
-	"os/exec"
-	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -16,17 +12,9 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	workerchild "github.com/berthhq/berth/sidecar/worker/child"
-)
-
-// Exit codes of a command that can't be run, as shells have them.
-const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
-	// exitSignal is added to the number of the signal that ended a command.
-	exitSignal = 128
 )
 
 // command is a command line whose file was found.
@@ -35,119 +23,44 @@ type command struct {
 	argv []string
 }
 
-// findCommand looks for the file as a shell does. Its errors have a shell's exit
-// codes.
+// findCommand finds the file of a command.
 func findCommand(argv []string) (command, error) {
-	path, err := exec.LookPath(argv[0])
-	switch {
-	case err == nil, errors.Is(err, exec.ErrDot): // PATH says ".", and means it
-		return command{path, argv}, nil
-	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		return command{}, &statusError{exitNotFound, err}
+	path, err := proc.LookPath(argv[0])
+	return command{path, argv}, startStatus(err)
+}
+
+// startStatus gives an error of a start its exit code.
+func startStatus(err error) error {
+	var start *proc.StartError
+	if errors.As(err, &start) {
+		return &statusError{start.Code, start.Err}
 	}
-	return command{}, &statusError{exitNotExecutable, err}
+	return err
 }
 
-// child is a running command, in a process group of its own.
+// child is a running command.
 type child struct {
-	pid int
-	// events is told of stops, and at last of the end. It is not buffered.
-	events chan childEvent
-	gone   chan struct{} // closed when it is reaped
-
-	status unix.WaitStatus
-	reaped bool
-}
-
-// childEvent is something that happened to a child.
-type childEvent struct {
-	ended   bool
-	stopped unix.Signal // unless it has ended
+	*proc.Group
+	// events receives the signals that stop it, and 0 when it has ended. It is not
+	// buffered.
+	events chan unix.Signal
 }
 
 // startChild starts a command with this process' files. The child is killed if
 // this process dies, where the system can do that.
 func startChild(cmd command, env []string) (*child, error) {
-	c := &child{events: make(chan childEvent), gone: make(chan struct{})}
-	started := make(chan error)
-	go c.live(cmd, env, started)
-	if err := <-started; err != nil {
-		code := exitNotExecutable
-		if errors.Is(err, fs.ErrNotExist) { // or its interpreter is
-			code = exitNotFound
-		}
-		return nil, &statusError{code, &fs.PathError{Op: "run", Path: cmd.path, Err: err}}
-	}
-	return c, nil
-}
-
-// live is the child's goroutine. It keeps its thread to itself, since the
-// signal of a parent's death is that of the thread which forked: with it, the
-// thread ends.
-func (c *child) live(cmd command, env []string, started chan<- error) {
-	runtime.LockOSThread()
-	attr := &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: childAttributes()}
-	var err error
-	c.pid, err = syscall.ForkExec(cmd.path, cmd.argv, attr)
-	started <- err
+	group, err := proc.Start(cmd.path, cmd.argv, env, []uintptr{0, 1, 2})
 	if err != nil {
-		return
+		return nil, startStatus(err)
 	}
-	for {
-		e := c.wait()
-		c.events <- e
-		if e.ended {
-			<-c.gone
-			return
+	c := &child{group, make(chan unix.Signal)}
+	go func() {
+		for stopped := unix.Signal(-1); stopped != 0; {
+			stopped = c.Wait()
+			c.events <- stopped
 		}
-	}
-}
-
-// wait waits until the child has stopped or ended. One that has ended is not
-// reaped if that can be helped: until it is, its number is nobody else's.
-func (c *child) wait() childEvent {
-	if hasEnded(c.pid) {
-		return childEvent{ended: true}
-	}
-	var s unix.WaitStatus
-	if err := ignoringEINTR(func() error { _, err := unix.Wait4(c.pid, &s, unix.WUNTRACED, nil); return err }); err != nil {
-		return childEvent{ended: true}
-	}
-	if s.Stopped() {
-		return childEvent{stopped: s.StopSignal()}
-	}
-	c.status, c.reaped = s, true
-	return childEvent{ended: true}
-}
-
-// signal sends a signal to the child's whole group. That it has none any more
-// is no error.
-func (c *child) signal(s unix.Signal) { _ = unix.Kill(-c.pid, s) }
-
-// reap takes the status of a child that has ended.
-func (c *child) reap() unix.WaitStatus {
-	if !c.reaped {
-		_ = ignoringEINTR(func() error { _, err := unix.Wait4(c.pid, &c.status, 0, nil); return err })
-		c.reaped = true
-	}
-	close(c.gone)
-	return c.status
-}
-
-// exitCode is what a shell makes of a status.
-func exitCode(s unix.WaitStatus) int {
-	if s.Signaled() {
-		return exitSignal + int(s.Signal())
-	}
-	return s.ExitStatus()
-}
-
-func ignoringEINTR(call func() error) error {
-	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	}()
+	return c, nil
 }
 
 // superviseCommand is what a worker starts beside each command that it runs. It is
@@ -163,60 +76,32 @@ func superviseCommand() *cli.Command {
 	}
 }
 
-// guard decides when a child must be told to stop and when it must be killed,
-// so that it is gone before the lease of its claim can end. It is to be asked
-// at least every [lookEvery]; the margin of a trust window pays for that.
-//
-// It keeps no clock: times are those of a clock that counts through suspend.
+// guard is a [proc.Guard] of a claim's command, which knows why it stops the command.
 type guard struct {
-	why    error         // why the child has to stop; nil while it may run
-	killAt time.Duration // when it must be killed, once it has to stop
-
-	// Trust lasts at least until then, and its holder gets this long to stop:
-	// from the last look at a claim that was held.
-	until, grace time.Duration
+	proc.Guard
+	why error // nil while the command may run
 }
 
-// lookEvery is how often the clock is looked at.
-const lookEvery = grace.Look
+// errNotRenewed is why a command is stopped whose claim is not renewed.
+var errNotRenewed = problem.New(problem.ClaimLost, "the claim could not be renewed in time")
 
-// order is what a guard wants done.
-type order int
-
-const (
-	carryOn order = iota
-	terminate
-	kill
-)
-
-// errTrustRunsOut is why a child has to stop whose claim is not renewed.
-var errTrustRunsOut = problem.New(problem.ClaimLost, "the claim could not be renewed in time")
-
-// look takes what is known of the claim now: how long it can still be trusted,
-// how long its holder may take to stop, and why it has ended, if it has.
-func (g *guard) look(now, left, grace time.Duration, ended error) order {
+// check takes for how long the claim is still valid, how long its holder may take to stop,
+// and why the claim has ended, if it has. It returns what to do now.
+func (g *guard) check(now, left, grace time.Duration, ended error) proc.Order {
 	switch {
 	case g.why != nil:
-		if now < g.killAt {
-			return carryOn // it was told
-		}
-		return kill
 	case ended != nil:
-		// What was known at the last look still holds: renewals only add to it.
-		g.stop(ended, min(now+g.grace, g.until))
-	case left <= grace:
-		g.stop(errTrustRunsOut, now+left)
+		// What was known at the last check still holds: renewals only add to it.
+		g.why = ended
+		g.Stop(now)
 	default:
-		g.until, g.grace = now+left, grace
-		return carryOn
+		g.Until, g.Grace = now+left, grace
+		if left <= grace {
+			g.why = errNotRenewed
+		}
 	}
-	if now >= g.killAt {
-		return kill
-	}
-	return terminate
+	return g.Check(now)
 }
-
-func (g *guard) stop(why error, killAt time.Duration) { g.why, g.killAt = why, killAt }
 
 // terminal is the controlling terminal of exec. Of the process groups that share
 // it, one is in the foreground: it may read, and gets the signals of Ctrl-C and
@@ -310,7 +195,11 @@ func groupIsOrphaned() bool {
 			session, _ = unix.Getsid(p)
 			break
 		}
-		p = parentOf(p)
+		stat, err := proc.Read(p)
+		if err != nil {
+			return true
+		}
+		p = stat.Parent
 	}
 	mine, err := unix.Getsid(0)
 	return err != nil || session != mine

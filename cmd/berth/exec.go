@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -297,7 +298,7 @@ func untilSignal(signals <-chan os.Signal, do func(context.Context) error) error
 			}
 			cancel()
 			<-done
-			return status(exitSignal + int(s.(unix.Signal)))
+			return status(proc.ExitSignal + int(s.(unix.Signal)))
 		}
 	}
 }

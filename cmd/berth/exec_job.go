@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -52,20 +53,20 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 		return jobResult{}, err
 	}
 	if !inPipeline() {
-		j.term.lend(j.child.pid)
+		j.term.lend(j.child.PID)
 	}
 	defer j.bind()()
 
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(proc.CheckEvery)
 	defer tick.Stop()
 	ended := j.held.ended()
 	for {
 		select {
 		case e := <-j.child.events:
-			if e.ended {
+			if e == 0 {
 				return j.finish(), nil
 			}
-			j.stopped(e.stopped)
+			j.stopped(e)
 		case s := <-j.signals:
 			j.pass(s.(unix.Signal))
 		case <-ended:
@@ -82,7 +83,7 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 // returns ends that.
 func (j *job) bind() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	pid, done := j.child.pid, make(chan struct{})
+	pid, done := j.child.PID, make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := j.held.bind(ctx, pid); err != nil && ctx.Err() == nil {
@@ -98,25 +99,24 @@ func (j *job) look() {
 	if j.suspended && ended == nil {
 		return
 	}
-	if ended != nil && j.child != nil && endedNow(j.child.pid) {
+	if ended != nil && j.child != nil && j.child.Ended() {
 		return // that is why, perhaps
 	}
 	now := j.clock.Now() // before the trust that counts from it
 	left, grace := j.held.trust()
 	told := j.guard.why != nil
-	order := j.guard.look(now, left, grace, ended)
-	if order != carryOn && !told {
+	order := j.guard.check(now, left, grace, ended)
+	if order != proc.CarryOn && !told {
 		j.say("%v; stopping the command (exit code %d)", lost(j.guard.why), problem.ExitLost)
 	}
 	if j.child == nil {
 		return
 	}
 	switch order {
-	case terminate:
-		j.child.signal(unix.SIGTERM)
-		j.child.signal(unix.SIGCONT) // one that is stopped could not act on it
-	case kill:
-		j.child.signal(unix.SIGKILL)
+	case proc.Terminate:
+		j.child.Terminate()
+	case proc.Kill:
+		j.child.Signal(unix.SIGKILL)
 	}
 }
 
@@ -126,7 +126,7 @@ func (j *job) pass(s unix.Signal) {
 		j.resume()
 		return
 	}
-	j.child.signal(s)
+	j.child.Signal(s)
 }
 
 // stopped deals with a child that has been stopped: because it needs the
@@ -136,8 +136,8 @@ func (j *job) stopped(by unix.Signal) {
 	if j.guard.why != nil || j.term == nil {
 		return
 	}
-	if (by == unix.SIGTTIN || by == unix.SIGTTOU) && j.term.lend(j.child.pid) {
-		j.child.signal(unix.SIGCONT)
+	if (by == unix.SIGTTIN || by == unix.SIGTTOU) && j.term.lend(j.child.PID) {
+		j.child.Signal(unix.SIGCONT)
 		return
 	}
 	j.term.takeBack()
@@ -167,19 +167,19 @@ func (j *job) resume() {
 		return
 	}
 	if !inPipeline() {
-		j.term.lend(j.child.pid)
+		j.term.lend(j.child.PID)
 	}
-	j.child.signal(unix.SIGCONT)
+	j.child.Signal(unix.SIGCONT)
 }
 
 // finish takes leave of a child that has ended. If it had to, whatever is left
 // of its group ends too.
 func (j *job) finish() jobResult {
 	if j.guard.why != nil {
-		j.child.signal(unix.SIGKILL)
+		j.child.Signal(unix.SIGKILL)
 	}
 	had := j.term.takeBack()
-	r := jobResult{status: j.child.reap(), foreground: had, lost: j.guard.why}
+	r := jobResult{status: j.child.Reap(), foreground: had, lost: j.guard.why}
 	if r.lost != nil || !r.status.Signaled() || r.status.Signal() != unix.SIGKILL {
 		return r
 	}
@@ -207,7 +207,7 @@ func (r jobResult) end() error {
 		signal.Reset(unix.SIGINT)
 		_ = unix.Kill(0, unix.SIGINT)
 	}
-	return status(exitCode(r.status))
+	return status(proc.ExitCode(r.status))
 }
 
 // execRequest reads what the flags of exec ask for. What can't be read is a

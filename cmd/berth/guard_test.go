@@ -8,13 +8,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 )
 
 func TestGuard_LetsAChildRunWhileTrustIsRenewed(t *testing.T) {
 	var g guard
-	for now := time.Duration(0); now < time.Hour; now += lookEvery {
-		if got := g.look(now, 200*time.Second, 10*time.Second, nil); got != carryOn {
+	for now := time.Duration(0); now < time.Hour; now += proc.CheckEvery {
+		if got := g.check(now, 200*time.Second, 10*time.Second, nil); got != proc.CarryOn {
 			t.Fatalf("at %s: order %d", now, got)
 		}
 	}
@@ -24,22 +25,22 @@ func TestGuard_StopsAChildWhenTrustIsDownToTheGrace(t *testing.T) {
 	var g guard
 	steps := []struct {
 		now, left time.Duration
-		want      order
+		want      proc.Order
 	}{
-		{0, 9 * time.Second, carryOn},
-		{7 * time.Second, 2 * time.Second, carryOn},
-		{8 * time.Second, time.Second, terminate},
-		{8500 * time.Millisecond, 500 * time.Millisecond, carryOn},
-		{8600 * time.Millisecond, 9 * time.Second, carryOn}, // renewed at last: too late
-		{9 * time.Second, 9 * time.Second, kill},
-		{10 * time.Second, 0, kill}, // until it is gone
+		{0, 9 * time.Second, proc.CarryOn},
+		{7 * time.Second, 2 * time.Second, proc.CarryOn},
+		{8 * time.Second, time.Second, proc.Terminate},
+		{8500 * time.Millisecond, 500 * time.Millisecond, proc.CarryOn},
+		{8600 * time.Millisecond, 9 * time.Second, proc.CarryOn}, // renewed at last: too late
+		{9 * time.Second, 9 * time.Second, proc.Kill},
+		{10 * time.Second, 0, proc.Kill}, // until it is gone
 	}
 	for _, s := range steps {
-		if got := g.look(s.now, s.left, time.Second, nil); got != s.want {
+		if got := g.check(s.now, s.left, time.Second, nil); got != s.want {
 			t.Errorf("at %s: order %d, want %d", s.now, got, s.want)
 		}
 	}
-	if !errors.Is(g.why, errTrustRunsOut) {
+	if !errors.Is(g.why, errNotRenewed) {
 		t.Errorf("it stops because of %v", g.why)
 	}
 }
@@ -54,14 +55,14 @@ func TestGuard_GivesAChildOfAnEndedClaimItsGraceAsFarAsTrustLasted(t *testing.T)
 	} {
 		t.Run(name, func(t *testing.T) {
 			var g guard
-			g.look(0, tc.left, 10*time.Second, nil)
-			if got := g.look(time.Millisecond, 0, 0, ended); got != terminate {
+			g.check(0, tc.left, 10*time.Second, nil)
+			if got := g.check(time.Millisecond, 0, 0, ended); got != proc.Terminate {
 				t.Fatalf("order %d", got)
 			}
-			if got := g.look(tc.killAfter, 0, 0, ended); got != carryOn {
+			if got := g.check(tc.killAfter, 0, 0, ended); got != proc.CarryOn {
 				t.Errorf("killed early: order %d", got)
 			}
-			if got := g.look(tc.killAfter+time.Millisecond, 0, 0, ended); got != kill {
+			if got := g.check(tc.killAfter+time.Millisecond, 0, 0, ended); got != proc.Kill {
 				t.Errorf("not killed: order %d", got)
 			}
 		})
@@ -70,13 +71,13 @@ func TestGuard_GivesAChildOfAnEndedClaimItsGraceAsFarAsTrustLasted(t *testing.T)
 
 func TestGuard_KillsAtOnceAfterASuspendThatWasTooLong(t *testing.T) {
 	var g guard
-	g.look(0, 200*time.Second, 10*time.Second, nil)
-	if got := g.look(time.Hour, 0, 10*time.Second, nil); got != kill {
+	g.check(0, 200*time.Second, 10*time.Second, nil)
+	if got := g.check(time.Hour, 0, 10*time.Second, nil); got != proc.Kill {
 		t.Errorf("order %d", got)
 	}
 	g = guard{}
-	g.look(0, 200*time.Second, 10*time.Second, nil)
-	if got := g.look(time.Hour, 0, 0, errors.New("lost")); got != kill {
+	g.check(0, 200*time.Second, 10*time.Second, nil)
+	if got := g.check(time.Hour, 0, 0, errors.New("lost")); got != proc.Kill {
 		t.Errorf("order %d of a claim known to be lost", got)
 	}
 }
@@ -94,8 +95,8 @@ func TestGuard_KillsBeforeTheLeaseCanEnd(t *testing.T) {
 		slices.Sort(renewals)
 		var g guard
 		now := time.Duration(0)
-		for g.look(now, window.Remaining(now), grace, nil) != kill {
-			now += lookEvery
+		for g.check(now, window.Remaining(now), grace, nil) != proc.Kill {
+			now += proc.CheckEvery
 			for len(renewals) > 0 && time.Duration(renewals[0])+took <= now {
 				if sent := time.Duration(renewals[0]); g.why == nil && window.Valid(now) {
 					window = lease.NewWindow(sent, ttl)

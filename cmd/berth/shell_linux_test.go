@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/proc"
 )
 
 // jobShell LOG FG COMMAND… is a shell with job control, as far as one command
@@ -26,7 +28,7 @@ func jobShell(a []string) error {
 	var log []string
 	for stops := 0; ; {
 		var s unix.WaitStatus
-		if err := ignoringEINTR(func() error { _, err := unix.Wait4(cmd.Process.Pid, &s, unix.WUNTRACED, nil); return err }); err != nil {
+		if err := proc.Retry(func() error { _, err := unix.Wait4(cmd.Process.Pid, &s, unix.WUNTRACED, nil); return err }); err != nil {
 			return err
 		}
 		if err := unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, unix.Getpgrp()); err != nil {

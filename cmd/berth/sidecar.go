@@ -25,6 +25,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/server"
@@ -217,7 +218,7 @@ func stopOnSignals(upgrade bool, do func(unix.Signal) (last bool)) (end func()) 
 			select {
 			case s := <-signals:
 				if last {
-					os.Exit(exitSignal + int(s.(unix.Signal)))
+					os.Exit(proc.ExitSignal + int(s.(unix.Signal)))
 				}
 				if last = do(s.(unix.Signal)); !last {
 					continue

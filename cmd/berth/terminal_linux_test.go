@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -239,7 +240,11 @@ func TestTerminal_AStoppedExecIgnoresTheSignalItSendsAndPassesItOnAgainAfterFg(t
 	t.Parallel()
 	d := newDesk(t)
 	d.exec("signals", d.file("started"), d.file("got"))
-	pid := parentOf(d.jobPID())
+	job, err := proc.Read(d.jobPID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := job.Parent
 	d.press(ctrlZ)
 	d.says("log", "stopped\n")
 	if !ignoresSignal(t, pid, unix.SIGTSTP) {

@@ -62,6 +62,10 @@ var layers = []layer{
 		"the Go API glues pool and lease, and its importers pay for nothing more",
 	},
 	{
+		"internal/proc", []string{"lease"},
+		"processes of the host are identified by the boot clock, and stopped before a lease ends",
+	},
+	{
 		"internal/election", []string{"lease", "internal/store"},
 		"an election needs the presence lease of a process, and does not know what its leader does",
 	},
@@ -90,11 +94,11 @@ var layers = []layer{
 		"files that people write are read to the types of what they are about, with no connection to anything",
 	},
 	{
-		"sidecar", []string{"internal/audit", "internal/inspect", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar", []string{"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
-		"sidecar/claims", []string{".", "pool", "lease", "internal/store"},
+		"sidecar/claims", []string{"internal/proc", ".", "pool", "lease", "internal/store"},
 		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
@@ -110,11 +114,11 @@ var layers = []layer{
 		"a worker takes steps by itself: it needs no door",
 	},
 	{
-		"sidecar/worker/child", []string{"lease", "internal/store"},
+		"sidecar/worker/child", []string{"internal/proc", "lease", "internal/store"},
 		"a command is kept alive whatever it belongs to; all it needs to know is the clock of trust",
 	},
 	{
-		"sidecar/source", []string{"internal/election", "coordinator/run", "coordinator/step", "lease", "internal/store"},
+		"sidecar/source", []string{"internal/election", "internal/proc", "coordinator/run", "coordinator/step", "lease", "internal/store"},
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
@@ -132,7 +136,7 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"internal/audit", "internal/inspect", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
+			"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
 			"internal/bench", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -18,28 +19,12 @@ type Binding struct {
 	ttl   time.Duration
 	lease bool
 	// proc is the process that holds the claim; its pid is 0 if none is named.
-	proc processID
+	proc proc.ID
 	// onlyKill: the holder tells its process to stop, the server only kills it.
 	onlyKill bool
 	// asker says nothing of a life. It is here because what is recorded with a
 	// claim is what requests of one id are compared by.
 	asker string
-}
-
-// processID is one process, for as long as anybody remembers it: a later one
-// with the same number has another start, or another boot.
-type processID struct {
-	pid   int
-	start uint64 // in clock ticks since the machine's boot: see [lease.BootTicks]
-	boot  string
-	space uint64 // the pid namespace in which that is its number
-}
-
-// is reports whether two processes are the same. Each was looked at in a time namespace
-// of its own perhaps, so their starts may differ by a tick.
-func (id processID) is(other processID) bool {
-	return id.pid == other.pid && id.boot == other.boot && id.space == other.space &&
-		id.start <= other.start+1 && other.start <= id.start+1
 }
 
 // byLease is the binding of a claim that says nothing.
@@ -55,7 +40,7 @@ func (b Binding) ttlOf(lease time.Duration) time.Duration {
 
 // unwatched returns the binding without its process, which may live and can't be watched.
 func (b Binding) unwatched() Binding {
-	b.proc, b.onlyKill = processID{}, false
+	b.proc, b.onlyKill = proc.ID{}, false
 	b.lease = b.ttl == 0
 	return b
 }
@@ -63,12 +48,8 @@ func (b Binding) unwatched() Binding {
 // bindingValue is how a binding stands in etcd and in files.
 type bindingValue struct {
 	store.V
-	TTL   string `json:"ttl,omitempty"`
-	PID   int    `json:"pid,omitempty"`
-	Start uint64 `json:"start,omitempty"`
-	Boot  string `json:"boot,omitempty"`
-	Space uint64 `json:"pid_namespace,omitempty"`
-
+	TTL string `json:"ttl,omitempty"`
+	proc.ID
 	OnlyKill bool   `json:"only_kill,omitempty"`
 	Asker    string `json:"asker,omitempty"`
 }
@@ -85,8 +66,7 @@ func (b Binding) Encode() string {
 		return byLeaseText
 	}
 	v := bindingValue{
-		V: store.Now, PID: b.proc.pid, Start: b.proc.start, Boot: b.proc.boot, Space: b.proc.space,
-		OnlyKill: b.onlyKill, Asker: b.asker,
+		V: store.Now, ID: b.proc, OnlyKill: b.onlyKill, Asker: b.asker,
 	}
 	switch {
 	case b.lease:
@@ -111,10 +91,10 @@ func decodeBinding(text string) (Binding, error) {
 		}
 		b.ttl = d
 	}
-	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.Space != 0 || v.OnlyKill) {
+	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.Namespace != 0 || v.OnlyKill) {
 		return Binding{}, errors.New("the binding can't be read: it names no process")
 	}
-	b.proc = processID{pid: v.PID, start: v.Start, boot: v.Boot, space: v.Space}
+	b.proc = v.ID
 	return b, nil
 }
 
@@ -148,7 +128,7 @@ type Life struct {
 // BindingOf returns the binding that a new claim asks for. Its process is still to be
 // opened: see [Binding.To].
 func BindingOf(l Life) (Binding, error) {
-	b := Binding{proc: processID{pid: l.PID}, onlyKill: l.OnlyKill, asker: l.Asker}
+	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, asker: l.Asker}
 	if err := checkOnlyKill(l.OnlyKill, l.PID); err != nil {
 		return b, err
 	}
@@ -165,9 +145,9 @@ func BindingOf(l Life) (Binding, error) {
 }
 
 // To returns the binding to a process that was opened; nil leaves it as it is.
-func (b Binding) To(proc *Process) Binding {
-	if proc != nil {
-		b.proc = proc.id
+func (b Binding) To(process *proc.Process) Binding {
+	if process != nil {
+		b.proc = process.ID()
 	}
 	return b
 }
@@ -181,7 +161,7 @@ func (b Binding) renewed(l Life) (Binding, error) {
 		return b, err
 	}
 	if l.PID != 0 {
-		b = Binding{proc: processID{pid: l.PID}, onlyKill: l.OnlyKill, asker: b.asker}
+		b = Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, asker: b.asker}
 	}
 	if l.TTL == nil {
 		return b, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 )
 
 func TestABindingIsWrittenAndRead(t *testing.T) {
@@ -17,11 +18,11 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 		`{"v":1,"ttl":"lease"}`: byLease,
 		`{"v":1,"ttl":"1m30s"}`: {ttl: 90 * time.Second},
 		`{"v":1,"ttl":"1h0m0s","pid":7,"start":99,"boot":"abcdef01"}`: {
-			ttl: time.Hour, proc: processID{pid: 7, start: 99, boot: "abcdef01"},
+			ttl: time.Hour, proc: proc.ID{PID: 7, Start: 99, Boot: "abcdef01"},
 		},
 		`{"v":1,"ttl":"lease","asker":"me"}`: {lease: true, asker: "me"},
 		`{"v":1,"pid":7,"start":99,"boot":"x","only_kill":true,"asker":"me"}`: {
-			proc: processID{pid: 7, start: 99, boot: "x"}, onlyKill: true, asker: "me",
+			proc: proc.ID{PID: 7, Start: 99, Boot: "x"}, onlyKill: true, asker: "me",
 		},
 	} {
 		if got := b.Encode(); got != want {
@@ -44,7 +45,7 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 
 func TestARenewalChangesWhatItNames(t *testing.T) {
 	lease, minute, second := byLease, 60*time.Second, time.Second
-	proc := processID{pid: 7, start: 99, boot: "x"}
+	process := proc.ID{PID: 7, Start: 99, Boot: "x"}
 	for what, test := range map[string]struct {
 		from Binding
 		by   Life
@@ -53,41 +54,19 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 		"nothing":                {lease, Life{}, lease},
 		"a ttl":                  {lease, Life{TTL: &minute}, Binding{ttl: minute}},
 		"no ttl":                 {Binding{ttl: minute}, Life{TTL: new(time.Duration)}, Binding{}},
-		"a process":              {Binding{ttl: minute}, Life{PID: 8}, Binding{proc: processID{pid: 8}}},
-		"a process and a ttl":    {lease, Life{PID: 8, TTL: &second}, Binding{ttl: second, proc: processID{pid: 8}}},
-		"a ttl beside a process": {Binding{proc: proc}, Life{TTL: &minute}, Binding{ttl: minute, proc: proc}},
-		"another process":        {Binding{ttl: minute, proc: proc}, Life{PID: 8}, Binding{proc: processID{pid: 8}}},
-		"one that is told":       {Binding{proc: proc, onlyKill: true}, Life{PID: 8}, Binding{proc: processID{pid: 8}}},
-		"one that is killed":     {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: processID{pid: 8}, onlyKill: true}},
-		"what is killed":         {Binding{proc: proc, onlyKill: true}, Life{TTL: &minute}, Binding{ttl: minute, proc: proc, onlyKill: true}},
-		"an asker's process":     {Binding{lease: true, asker: "me"}, Life{PID: 8}, Binding{proc: processID{pid: 8}, asker: "me"}},
+		"a process":              {Binding{ttl: minute}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"a process and a ttl":    {lease, Life{PID: 8, TTL: &second}, Binding{ttl: second, proc: proc.ID{PID: 8}}},
+		"a ttl beside a process": {Binding{proc: process}, Life{TTL: &minute}, Binding{ttl: minute, proc: process}},
+		"another process":        {Binding{ttl: minute, proc: process}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"one that is told":       {Binding{proc: process, onlyKill: true}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"one that is killed":     {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: proc.ID{PID: 8}, onlyKill: true}},
+		"what is killed":         {Binding{proc: process, onlyKill: true}, Life{TTL: &minute}, Binding{ttl: minute, proc: process, onlyKill: true}},
+		"an asker's process":     {Binding{lease: true, asker: "me"}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}, asker: "me"}},
 	} {
 		got, err := test.from.renewed(test.by)
-		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(Binding{}, processID{})); d != "" || err != nil {
+		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(Binding{}, proc.ID{})); d != "" || err != nil {
 			t.Errorf("%s: %v\n%s", what, err, d)
 		}
-	}
-}
-
-func TestWhatProcSaysIsRead(t *testing.T) {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		t.Skip("there is no /proc")
-	}
-	start, err := parseStart(stat)
-	if err != nil || start == 0 {
-		t.Errorf("start %d, %v", start, err)
-	}
-	odd := "42 (a) S (b) c\n) R 1 2 3 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 777 0 0 0"
-	if got, err := parseStart([]byte(odd)); err != nil || got != 777 {
-		t.Errorf("%d, %v", got, err)
-	}
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if uid, err := parseUID(status); err != nil || strconv.Itoa(int(uid)) != strconv.Itoa(os.Getuid()) {
-		t.Errorf("uid %d, %v", uid, err)
 	}
 }
 

@@ -7,7 +7,7 @@
 //   - A [Binding] says how the server knows that a holder lives: by a time to live within
 //     which it renews, by a process, by both, whichever ends first, or by nothing, until it
 //     releases. A [Life] is what the holder asks for.
-//   - A [Process] is one that a claim is bound to, watched by a [Watcher].
+//   - A [proc.Process] is one that a claim is bound to, watched by a [proc.Watcher].
 //   - [Files] keep bindings in the state directory.
 //   - [Orphans] are the processes that an earlier server has bound claims to.
 //

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -73,13 +74,13 @@ func (hs *Holders) giveBackUnheard(h *Holder) {
 }
 
 // processEnded takes that the process has ended that a claim was bound to.
-func (hs *Holders) processEnded(h *Holder, proc *Process) {
+func (hs *Holders) processEnded(h *Holder, process *proc.Process) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if h.proc != proc || h.gone {
+	if h.proc != process || h.gone {
 		return
 	}
-	hs.log.Debug("the process of a claim has ended", keyClaim, h.claim.ID, keyPID, proc.id.pid)
+	hs.log.Debug("the process of a claim has ended", keyClaim, h.claim.ID, keyPID, process.ID().PID)
 	if !h.releasing {
 		hs.giveBack(h)
 	}

@@ -3,19 +3,19 @@ package claims
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 )
 
 func FuzzDecodeBinding(f *testing.F) {
 	for _, b := range []Binding{
-		{}, byLease, {ttl: time.Minute}, {proc: processID{pid: 7, start: 12, boot: "abcdef01"}},
-		{ttl: MaxTTL, proc: processID{pid: 1, boot: "x"}}, {lease: true, proc: processID{pid: 1, start: 1, boot: "x"}},
-		{lease: true, asker: "me"}, {proc: processID{pid: 1, boot: "x"}, onlyKill: true, asker: "<\u2028>"},
+		{}, byLease, {ttl: time.Minute}, {proc: proc.ID{PID: 7, Start: 12, Boot: "abcdef01"}},
+		{ttl: MaxTTL, proc: proc.ID{PID: 1, Boot: "x"}}, {lease: true, proc: proc.ID{PID: 1, Start: 1, Boot: "x"}},
+		{lease: true, asker: "me"}, {proc: proc.ID{PID: 1, Boot: "x"}, onlyKill: true, asker: "<\u2028>"},
 	} {
 		f.Add(b.Encode())
 	}
@@ -32,7 +32,7 @@ func FuzzDecodeBinding(f *testing.F) {
 		if err != nil || again != b {
 			t.Errorf("%q is %+v, and that is %+v, %v", text, b, again, err)
 		}
-		if b.ttl != 0 && (b.ttl < MinTTL || b.ttl > MaxTTL) || b.proc.pid < 0 {
+		if b.ttl != 0 && (b.ttl < MinTTL || b.ttl > MaxTTL) || b.proc.PID < 0 {
 			t.Errorf("%q is taken as %+v", text, b)
 		}
 	})
@@ -81,23 +81,6 @@ func FuzzDecodeLeases(f *testing.F) {
 		}
 		if again, err := decodeLeases(store.Encode(v)); err != nil || again.Boot != v.Boot || !slices.Equal(again.Leases, v.Leases) {
 			t.Errorf("%q is %+v, and that is %+v, %v", data, v, again, err)
-		}
-	})
-}
-
-func FuzzParseProc(f *testing.F) {
-	f.Add([]byte("1 (a) b) c) S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0"))
-	f.Add([]byte("Name:\tx\nUid:\t1000\t0\t0\t0\n"))
-	f.Add([]byte(")"))
-	f.Add([]byte("Uid:"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		_, startErr := parseStart(data)
-		_, uidErr := parseUID(data)
-		if startErr == nil && !bytes.Contains(data, []byte(")")) || uidErr == nil && !bytes.Contains(data, []byte("Uid:")) {
-			t.Errorf("%q is taken", data)
-		}
-		if boot := parseBoot(data); len(boot) > 8 || strings.Contains(boot, "\n") && len(strings.TrimSpace(boot)) == 0 {
-			t.Errorf("a boot called %q", boot)
 		}
 	})
 }

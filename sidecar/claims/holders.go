@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 )
 
@@ -20,7 +21,7 @@ type Config struct {
 	// not kept.
 	StateDir, Instance string
 	Log                hclog.Logger
-	Procs              *Watcher
+	Procs              *proc.Watcher
 	Metrics            *Metrics
 	// Notify is called with everything that happens to a claim, in order. It must not
 	// call the holders.
@@ -54,7 +55,7 @@ type Holders struct {
 	log     hclog.Logger
 	notify  func(Change)
 	files   Files
-	procs   *Watcher
+	procs   *proc.Watcher
 	metrics *Metrics
 
 	quit    context.Context // ends with leave
@@ -91,7 +92,7 @@ type Holder struct {
 	bind  Binding
 	saved bool          // bind stands in a file
 	lease time.Duration // duration of the claim's lease; 0 if not known yet
-	proc  *Process      // nil unless bound to one
+	proc  *proc.Process // nil unless bound to one
 	// expires is when the ttl has passed; 0 without one.
 	expires time.Duration
 	// why trust has ended; nil while the claim is held.
@@ -115,25 +116,25 @@ func (h *Holder) Is(fence int64) bool { return fence == 0 || h.claim.Fence() == 
 
 // Add takes a claim that was granted, or that an earlier process left. If it is
 // there already, its ttl begins anew, and the process is closed.
-func (hs *Holders) Add(claim *berth.Claim, bind Binding, proc *Process) *Holder {
+func (hs *Holders) Add(claim *berth.Claim, bind Binding, process *proc.Process) *Holder {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.byID[claim.ID]; h != nil {
 		if h.claim.Fence() == claim.Fence() {
-			proc.Close()
+			process.Close()
 			hs.extend(h)
 			return h
 		}
 		hs.drop(h)
 	}
 	hs.ended.Forget(claim.ID)
-	h := &Holder{claim: claim, bind: bind, proc: proc}
+	h := &Holder{claim: claim, bind: bind, proc: process}
 	hs.byID[claim.ID] = h
 	hs.extend(h)
 	hs.publish(Granted, h)
 	h.unhook = context.AfterFunc(claim.Context(), func() { hs.claimEnded(h) })
-	if proc != nil {
-		proc.Notify(func() { hs.processEnded(h, proc) })
+	if process != nil {
+		process.Notify(func() { hs.processEnded(h, process) })
 	}
 	return h
 }
@@ -224,7 +225,7 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 
 // Renew takes that a holder lives, and how that is to be known from now on: by
 // the process, if there is one.
-func (hs *Holders) Renew(id string, fence int64, life Life, proc *Process) (h *Holder, err error) {
+func (hs *Holders) Renew(id string, fence int64, life Life, process *proc.Process) (h *Holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h, err = hs.held(id)
@@ -232,14 +233,14 @@ func (hs *Holders) Renew(id string, fence int64, life Life, proc *Process) (h *H
 		err = problem.New(problem.ClaimLost, "claim %q is lost: its id stands for a later claim", id)
 	}
 	if err == nil {
-		err = hs.rebind(h, life, proc)
+		err = hs.rebind(h, life, process)
 	}
 	if err == nil || problem.CodeOf(err) == problem.StateUnwritable {
 		hs.extend(h) // its holder lives, whatever else becomes of the renewal
 		h.heard, h.unheardAt = true, 0
 	}
 	if err != nil {
-		proc.Close()
+		process.Close()
 		return nil, err
 	}
 	return h, nil
@@ -247,26 +248,26 @@ func (hs *Holders) Renew(id string, fence int64, life Life, proc *Process) (h *H
 
 // rebind changes a binding, if the renewal changes it. What can't be kept is refused:
 // a later server would go by what was in force before, and so does this one.
-func (hs *Holders) rebind(h *Holder, life Life, proc *Process) error {
+func (hs *Holders) rebind(h *Holder, life Life, process *proc.Process) error {
 	bind, err := h.bind.renewed(life)
 	if err != nil {
 		return err
 	}
-	if proc != nil {
-		bind.proc = proc.id
+	if process != nil {
+		bind.proc = process.ID()
 	}
 	if bind == h.bind {
-		proc.Close()
+		process.Close()
 		return nil
 	}
 	if err := hs.save(h, bind); err != nil {
 		return problem.New(problem.StateUnwritable, "what claim %q is bound to stays as it was: %w", h.claim.ID, err)
 	}
 	h.bind = bind
-	if proc != nil {
+	if process != nil {
 		h.proc.Close()
-		h.proc, h.killAt = proc, 0
-		proc.Notify(func() { hs.processEnded(h, proc) })
+		h.proc, h.killAt = process, 0
+		process.Notify(func() { hs.processEnded(h, process) })
 	}
 	return nil
 }
@@ -292,7 +293,7 @@ func (hs *Holders) View(h *Holder) View {
 	now := time.Now() // before what is left from then on: this process may stand still between
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	v := View{Claim: h.claim, PID: h.bind.proc.pid, Releasing: h.releasing, Lease: h.lease, At: now}
+	v := View{Claim: h.claim, PID: h.bind.proc.PID, Releasing: h.releasing, Lease: h.lease, At: now}
 	ttl := h.bind.ttlOf(h.lease)
 	if ttl > 0 || !h.bind.lease {
 		v.TTL = &ttl

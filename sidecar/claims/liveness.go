@@ -9,6 +9,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -100,7 +101,7 @@ func (hs *Holders) tellToStop(h *Holder) {
 	if h.killAt == 0 {
 		h.killAt = hs.clock.Now() + lease.StopGrace(max(h.lease, pool.MinLeaseDuration)) - killAhead
 	}
-	hs.log.Warn("a claim has ended, stopping its process", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyReason, h.why)
+	hs.log.Warn("a claim has ended, stopping its process", keyClaim, h.claim.ID, keyPID, h.proc.ID().PID, keyReason, h.why)
 	if !h.bind.onlyKill {
 		hs.signal(h, syscall.SIGTERM)
 	}
@@ -108,8 +109,8 @@ func (hs *Holders) tellToStop(h *Holder) {
 
 func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
 	hs.metrics.stopped.WithLabelValues(sig.String()).Inc()
-	if err := h.proc.signal(sig); err != nil {
-		hs.log.Error("a process whose claim has ended could not be stopped", keyClaim, h.claim.ID, keyPID, h.proc.id.pid, keyError, err)
+	if err := h.proc.Signal(sig); err != nil {
+		hs.log.Error("a process whose claim has ended could not be stopped", keyClaim, h.claim.ID, keyPID, h.proc.ID().PID, keyError, err)
 	}
 }
 
@@ -130,26 +131,26 @@ func (hs *Holders) resumeOne(c *berth.Claim) {
 			bind = byLease
 		}
 	}
-	var proc *Process
+	var process *proc.Process
 	ended := false
-	if bind.proc.pid != 0 {
+	if bind.proc.PID != 0 {
 		var err error
-		proc, err = hs.procs.find(bind.proc)
+		process, err = hs.procs.Find(bind.proc)
 		switch {
-		case errors.Is(err, ErrNoProcess):
+		case errors.Is(err, proc.ErrNoProcess):
 			ended = true
-			hs.log.Info("the process of a claim that was taken over is gone", keyClaim, c.ID, keyPID, bind.proc.pid, keyError, err)
+			hs.log.Info("the process of a claim that was taken over is gone", keyClaim, c.ID, keyPID, bind.proc.PID, keyError, err)
 		case err != nil:
 			hs.log.Error("the process of a claim that was taken over can't be watched; the claim must be renewed within its ttl or lease duration",
-				keyClaim, c.ID, keyPID, bind.proc.pid, keyError, err)
+				keyClaim, c.ID, keyPID, bind.proc.PID, keyError, err)
 			bind = bind.unwatched()
 		}
 	}
-	h := hs.Add(c, bind, proc)
+	h := hs.Add(c, bind, process)
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.saved, h.heard = saved, true
-	if _, ok := c.Validity(); ok && proc != nil {
+	if _, ok := c.Validity(); ok && process != nil {
 		if err := hs.save(h, bind); err != nil {
 			hs.log.Warn("the validity of a claim that was taken over can't be recorded", keyClaim, c.ID, keyError, err)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -96,7 +97,7 @@ func (f Files) saveLeases(boot string, all []validity) error {
 // save records a holder's binding, and how long its claim is valid.
 func (hs *Holders) save(h *Holder, bind Binding) error {
 	valid := validity{}
-	if bind.proc.pid != 0 {
+	if bind.proc.PID != 0 {
 		valid = validityOf(h.claim)
 	}
 	if err := hs.files.save(h.claim.ID, h.claim.Fence(), bind, valid); err != nil {
@@ -168,7 +169,7 @@ func (hs *Holders) leases() (boot string, all []validity, ok bool) {
 			continue
 		}
 		if v := validityOf(h.claim); v.Lease != 0 {
-			boot, all = h.bind.proc.boot, append(all, v)
+			boot, all = h.bind.proc.Boot, append(all, v)
 		}
 	}
 	slices.SortFunc(all, func(a, b validity) int {
@@ -185,7 +186,7 @@ type Orphans struct {
 	clock   lease.Clock
 	log     hclog.Logger
 	files   Files
-	procs   *Watcher
+	procs   *proc.Watcher
 	metrics *Metrics
 
 	end  context.CancelFunc
@@ -256,7 +257,7 @@ func (o *Orphans) TakenOver(claims []*berth.Claim) {
 			return true
 		}
 		c, err := o.files.read(id)
-		if err != nil || c.bind.proc.pid == 0 {
+		if err != nil || c.bind.proc.PID == 0 {
 			return false
 		}
 		c.valid = renewed(c, leases)
@@ -309,7 +310,7 @@ func (o *Orphans) check() {
 			o.report(o.files.path(id), err)
 			continue
 		}
-		if c.bind.proc.pid == 0 || c.valid.Lease == 0 {
+		if c.bind.proc.PID == 0 || c.valid.Lease == 0 {
 			continue
 		}
 		c.valid = renewed(c, leases)
@@ -321,7 +322,7 @@ func (o *Orphans) check() {
 func renewed(c boundClaim, leases leasesValue) validity {
 	valid := c.valid
 	for _, l := range leases.Leases {
-		if l.Lease == valid.Lease && leases.Boot == c.bind.proc.boot && l.Sent > valid.Sent {
+		if l.Lease == valid.Lease && leases.Boot == c.bind.proc.Boot && l.Sent > valid.Sent {
 			valid = l
 		}
 	}
@@ -366,24 +367,24 @@ func (o *Orphans) judge(id string, c boundClaim, why string) (gone bool) {
 	if now < w.StopAt() {
 		return false
 	}
-	proc, err := o.procs.find(c.bind.proc)
-	if errors.Is(err, ErrNoProcess) {
+	process, err := o.procs.Find(c.bind.proc)
+	if errors.Is(err, proc.ErrNoProcess) {
 		return true
 	}
 	if err == nil {
-		defer proc.Close()
+		defer process.Close()
 		if sig == syscall.SIGTERM && (c.bind.onlyKill || o.stopped[claim]) {
 			return false
 		}
 		if !o.stopped[claim] {
-			o.log.Warn(why, keyClaim, id, keyPID, c.bind.proc.pid)
+			o.log.Warn(why, keyClaim, id, keyPID, c.bind.proc.PID)
 		}
 		o.stopped[claim] = true
 		o.metrics.stopped.WithLabelValues(sig.String()).Inc()
-		err = proc.signal(sig)
+		err = process.Signal(sig)
 	}
 	if err != nil {
-		o.report(o.files.path(id), fmt.Errorf("process %d could not be stopped: %w", c.bind.proc.pid, err))
+		o.report(o.files.path(id), fmt.Errorf("process %d could not be stopped: %w", c.bind.proc.PID, err))
 	}
-	return errors.Is(err, errOtherSpace)
+	return errors.Is(err, proc.ErrOtherNamespace)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -35,7 +36,7 @@ type orphanage struct {
 
 func newOrphanage(t *testing.T) *orphanage {
 	t.Helper()
-	procs, err := NewWatcher()
+	procs, err := proc.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,12 +74,12 @@ func (o *orphanage) bind(id string, valid validity, change func(*Binding)) *orph
 			_ = cmd.Wait()
 		}
 	})
-	proc, err := o.procs.Open(cmd.Process.Pid)
+	process, err := o.procs.Open(cmd.Process.Pid)
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	b := Binding{proc: proc.id}
-	proc.Close()
+	b := Binding{proc: process.ID()}
+	process.Close()
 	if change != nil {
 		change(&b)
 	}
@@ -107,7 +108,13 @@ func (x *orphan) unharmed() {
 }
 
 // boot is that of processes here.
-func (o *orphanage) boot() string { return o.procs.boot }
+func (o *orphanage) boot() string {
+	self, err := proc.Self()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return self.Boot
+}
 
 const orphanTTL = time.Minute
 
@@ -148,7 +155,7 @@ func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
 	stubborn := o.bind("stubborn", validFrom(0), func(b *Binding) { b.onlyKill = true })
 	unknown := o.bind("unknown", validity{}, nil) // of a sidecar that recorded no validity
 	expired := o.bind("expired", validFrom(-time.Hour), nil)
-	elsewhere := o.bind("elsewhere", validFrom(0), func(b *Binding) { b.proc.space++ })
+	elsewhere := o.bind("elsewhere", validFrom(0), func(b *Binding) { b.proc.Namespace++ })
 	held := o.bind("held", validFrom(0), nil)
 	o.end = func() {}
 	o.TakenOver([]*berth.Claim{{Claim: &pool.Claim{ID: "held"}}})
@@ -181,9 +188,9 @@ func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
 func TestNoProcessIsStoppedThatNoClaimIsKnownToBeBoundTo(t *testing.T) {
 	o := newOrphanage(t)
 	all := []*orphan{
-		o.bind("later", validFrom(0), func(b *Binding) { b.proc.start -= 100 }),
-		o.bind("boot", validFrom(0), func(b *Binding) { b.proc.boot = "earlier" }),
-		o.bind("space", validFrom(0), func(b *Binding) { b.proc.space++ }),
+		o.bind("later", validFrom(0), func(b *Binding) { b.proc.Start -= 100 }),
+		o.bind("boot", validFrom(0), func(b *Binding) { b.proc.Boot = "earlier" }),
+		o.bind("space", validFrom(0), func(b *Binding) { b.proc.Namespace++ }),
 		o.bind("unknown", validity{}, nil), // of a sidecar that recorded no validity
 	}
 	released := o.bind("released", validFrom(0), nil)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/text"
 )
 
@@ -48,9 +50,11 @@ func (c *Command) List(ctx context.Context) ([]byte, error) {
 	said := &tail{most: maxSaid}
 	cmd := exec.CommandContext(running, c.Argv[0], c.Argv[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.Env, c.Dir, out, said
-	cmd.SysProcAttr, cmd.WaitDelay = attributes(), stopGrace
+	cmd.SysProcAttr, cmd.WaitDelay = proc.Attributes(), stopGrace
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
-	defer holdThread()()
+	// The command is killed when this thread ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("the list command can't be run: %w", err)
 	}

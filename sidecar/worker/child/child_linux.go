@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/proc"
 )
 
 // Child is a command as its worker sees it.
@@ -220,13 +222,13 @@ func waitForReader(f *os.File) bool {
 	}
 	return conn.Read(func(fd uintptr) bool {
 		fds := []unix.PollFd{{Fd: int32(fd)}}
-		err := ignoringEINTR(func() error { _, err := unix.Poll(fds, 0); return err })
+		err := proc.Retry(func() error { _, err := unix.Poll(fds, 0); return err })
 		return err == nil && fds[0].Revents&unix.POLLERR != 0
 	}) == nil
 }
 
 // sweepPause is how long the first pause is between two looks at what is left of a
-// session; each is twice the one before, up to lookEvery.
+// session; each is twice the one before, up to proc.CheckEvery.
 const sweepPause = 5 * time.Millisecond
 
 // sweep kills what is left of the session of a vanished supervisor, and waits until
@@ -236,7 +238,7 @@ func (c *Child) sweep() bool {
 	for c.killLeft() {
 		select {
 		case <-time.After(pause):
-			pause = min(2*pause, lookEvery)
+			pause = min(2*pause, proc.CheckEvery)
 		case <-c.quit:
 			return false
 		}
@@ -254,16 +256,16 @@ func (c *Child) killLeft() bool {
 	if err != nil {
 		return false // the machine has crashed, and nothing is left
 	}
-	if here, err := self(); err != nil || here.Boot != r.Boot || here.Namespace != r.Namespace {
+	if here, err := proc.Self(); err != nil || here.Boot != r.Boot || here.Namespace != r.Namespace {
 		return false
 	}
-	all, err := processes()
+	all, err := proc.All()
 	if err != nil {
 		return false
 	}
 	some := false
-	for _, p := range r.leftOf(all) {
-		some = killProcess(p) || some
+	for _, p := range r.LeftOf(all) {
+		some = p.Kill() || some
 	}
 	return some
 }
@@ -307,7 +309,7 @@ func (c *Child) Stop(reason string) error {
 	}
 	var failed error
 	err = conn.Control(func(fd uintptr) {
-		failed = ignoringEINTR(func() error { _, err := unix.Write(int(fd), encodeStop(reason)); return err })
+		failed = proc.Retry(func() error { _, err := unix.Write(int(fd), encodeStop(reason)); return err })
 	})
 	switch {
 	case err != nil:

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -34,6 +35,23 @@ func readShift(dir string) int64 {
 		return 0
 	}
 	return by
+}
+
+// running is running.json: the supervisor's process, which leads its session.
+type running struct {
+	store.V
+	proc.ID
+}
+
+func decodeRunning(data []byte) (running, error) {
+	var r running
+	if err := store.Decode(runningName, data, &r); err != nil {
+		return running{}, fileError(err)
+	}
+	if r.PID <= 0 || r.Boot == "" || r.Namespace == 0 {
+		return running{}, &FileError{Name: runningName, Reason: errors.New("pid, boot or pid_namespace is missing")}
+	}
+	return r, nil
 }
 
 // FileError tells that a file of a child's folder can't be read. Nothing is guessed

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -123,8 +124,8 @@ func FuzzDecodeTrust(f *testing.F) {
 }
 
 func FuzzDecodeRunning(f *testing.F) {
-	f.Add(store.Encode(running{V: store.Now, PID: 7, Start: 9, Boot: "b", Namespace: "pid:[1]"}))
-	f.Add([]byte(`{"v":1,"pid":0,"start":1,"boot":"b","namespace":"n"}`))
+	f.Add(store.Encode(running{store.Now, proc.ID{PID: 7, Start: 9, Boot: "b", Namespace: 1}}))
+	f.Add([]byte(`{"v":1,"pid":0,"start":1,"boot":"b","pid_namespace":2}`))
 	f.Add([]byte(`{"v":1,"pid":1,"start":1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decodeRunning(data)
@@ -132,7 +133,7 @@ func FuzzDecodeRunning(f *testing.F) {
 			isFileError(t, err, runningName)
 			return
 		}
-		if r.PID <= 0 || r.Boot == "" || r.Namespace == "" {
+		if r.PID <= 0 || r.Boot == "" || r.Namespace == 0 {
 			t.Fatalf("%q is taken as %+v", data, r)
 		}
 		if back, err := decodeRunning(store.Encode(r)); err != nil || back != r {
@@ -157,26 +158,6 @@ func FuzzDecodeStop(f *testing.F) {
 			t.Errorf("%q is sent as %q", line, order)
 		}
 	})
-}
-
-func FuzzParseStat(f *testing.F) {
-	f.Add([]byte("42 (a b) ) S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"))
-	f.Add([]byte("42 (x) Z 1 42"))
-	f.Add([]byte("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23"))
-	f.Add([]byte(""))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		s, err := parseStat(text)
-		if err == nil && (!bytes.Contains(text, []byte{s.state}) || len(bytes.Fields(text)) < 20 || !bytes.Contains(text, []byte(")"))) {
-			t.Errorf("%q is taken as %+v", text, s)
-		}
-	})
-}
-
-func TestAStatIsReadBehindTheName(t *testing.T) {
-	s, err := parseStat([]byte("42 (a b) ) S 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1\n"))
-	if want := (stat{pid: 42, state: 'S', parent: 7, session: 9, start: 12345}); err != nil || s != want {
-		t.Errorf("%+v, %v", s, err)
-	}
 }
 
 func isFileError(t *testing.T, err error, name string) {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/berthhq/berth/internal/proc"
 )
 
 const sec = time.Second
@@ -13,7 +15,7 @@ func TestWhenACommandMustStop(t *testing.T) {
 	type look struct {
 		now, until time.Duration
 		stop       Stop // asked for before the look
-		want       order
+		want       proc.Order
 	}
 	for name, c := range map[string]struct {
 		guard guard
@@ -21,67 +23,68 @@ func TestWhenACommandMustStop(t *testing.T) {
 		why   Stop
 	}{
 		"while trust is put off nothing happens": {
-			guard{grace: 10 * sec},
+			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 0, until: 30 * sec}, {now: 10 * sec, until: 40 * sec}, {now: 29 * sec, until: 40 * sec}},
 			NotStopped,
 		},
 		"trust runs out: told the grace before, killed at its end": {
-			guard{grace: 10 * sec},
+			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{
 				{now: 19 * sec, until: 30 * sec},
-				{now: 20 * sec, until: 30 * sec, want: terminate},
+				{now: 20 * sec, until: 30 * sec, want: proc.Terminate},
 				{now: 29 * sec, until: 30 * sec},
-				{now: 30 * sec, until: 30 * sec, want: kill},
-				{now: 31 * sec, until: 30 * sec, want: kill},
+				{now: 30 * sec, until: 30 * sec, want: proc.Kill},
+				{now: 31 * sec, until: 30 * sec, want: proc.Kill},
 			},
 			ByTrust,
 		},
 		"trust that comes too late changes nothing": {
-			guard{grace: 10 * sec},
-			[]look{{now: 25 * sec, until: 30 * sec, want: terminate}, {now: 26 * sec, until: 90 * sec}, {now: 30 * sec, until: 90 * sec, want: kill}},
+			guard{Guard: proc.Guard{Grace: 10 * sec}},
+			[]look{{now: 25 * sec, until: 30 * sec, want: proc.Terminate}, {now: 26 * sec, until: 90 * sec}, {now: 30 * sec, until: 90 * sec, want: proc.Kill}},
 			ByTrust,
 		},
 		"the machine was suspended until trust had ended": {
-			guard{grace: 10 * sec},
-			[]look{{now: 0, until: 30 * sec}, {now: 3600 * sec, until: 30 * sec, want: kill}},
+			guard{Guard: proc.Guard{Grace: 10 * sec}},
+			[]look{{now: 0, until: 30 * sec}, {now: 3600 * sec, until: 30 * sec, want: proc.Kill}},
 			ByTrust,
 		},
 		"without a grace it is killed at once": {
 			guard{},
-			[]look{{now: 1 * sec, until: 30 * sec, stop: ByWorker, want: kill}},
+			[]look{{now: 1 * sec, until: 30 * sec, stop: ByWorker, want: proc.Kill}},
 			ByWorker,
 		},
 		"asked to stop": {
-			guard{grace: 10 * sec},
+			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{
-				{now: 5 * sec, until: 30 * sec, stop: ByWorker, want: terminate},
+				{now: 5 * sec, until: 30 * sec, stop: ByWorker, want: proc.Terminate},
 				{now: 6 * sec, until: 30 * sec, stop: BySignal},
-				{now: 15 * sec, until: 30 * sec, want: kill},
+				{now: 15 * sec, until: 30 * sec, want: proc.Kill},
 			},
 			ByWorker,
 		},
 		"asked to stop, and trust ends within the grace": {
-			guard{grace: 10 * sec},
-			[]look{{now: 15 * sec, until: 30 * sec, stop: ByWorker, want: terminate}, {now: 20 * sec, until: 20 * sec, want: kill}},
+			guard{Guard: proc.Guard{Grace: 10 * sec}},
+			[]look{{now: 15 * sec, until: 30 * sec, stop: ByWorker, want: proc.Terminate}, {now: 20 * sec, until: 20 * sec, want: proc.Kill}},
 			ByWorker,
 		},
 		"a timeout": {
-			guard{grace: 10 * sec, timeoutAt: 60 * sec},
-			[]look{{now: 59 * sec, until: 90 * sec}, {now: 60 * sec, until: 90 * sec, want: terminate}, {now: 70 * sec, until: 99 * sec, want: kill}},
+			guard{Guard: proc.Guard{Grace: 10 * sec}, timeoutAt: 60 * sec},
+			[]look{{now: 59 * sec, until: 90 * sec}, {now: 60 * sec, until: 90 * sec, want: proc.Terminate}, {now: 70 * sec, until: 99 * sec, want: proc.Kill}},
 			ByTimeout,
 		},
 		"a timeout just before trust ends": {
-			guard{grace: 10 * sec, timeoutAt: 60 * sec},
-			[]look{{now: 61 * sec, until: 72 * sec, want: terminate}, {now: 71 * sec, until: 72 * sec, want: kill}},
+			guard{Guard: proc.Guard{Grace: 10 * sec}, timeoutAt: 60 * sec},
+			[]look{{now: 61 * sec, until: 72 * sec, want: proc.Terminate}, {now: 71 * sec, until: 72 * sec, want: proc.Kill}},
 			ByTimeout,
 		},
 	} {
 		g := c.guard
 		for _, l := range c.looks {
+			g.Until = l.until
 			if l.stop != NotStopped {
-				g.stop(l.now, l.until, l.stop)
+				g.stop(l.now, l.stop)
 			}
-			if got := g.look(l.now, l.until); got != l.want {
+			if got := g.check(l.now); got != l.want {
 				t.Errorf("%s: at %s the order is %d, want %d", name, l.now, got, l.want)
 			}
 		}
@@ -91,7 +94,7 @@ func TestWhenACommandMustStop(t *testing.T) {
 	}
 }
 
-// Whoever looks when the guard says, and at the latest every lookEvery, has told the
+// Whoever looks when the guard says, and at the latest every proc.CheckEvery, has told the
 // command once and has it killed by the end of trust as it was known when it was
 // told to stop.
 func TestACommandIsAlwaysKilledInTime(t *testing.T) {
@@ -99,35 +102,35 @@ func TestACommandIsAlwaysKilledInTime(t *testing.T) {
 		return rapid.Map(rapid.Int64Range(0, int64(most/time.Millisecond)), func(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond })
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		g := guard{grace: duration(10*sec).Draw(t, "grace"), timeoutAt: duration(20*sec).Draw(t, "timeout")}
-		until := duration(20*sec).Draw(t, "until")
+		g := guard{Guard: proc.Guard{Grace: duration(10*sec).Draw(t, "grace")}, timeoutAt: duration(20*sec).Draw(t, "timeout")}
+		g.Until = duration(20*sec).Draw(t, "until")
 		stopAt := duration(20*sec).Draw(t, "stop")
 		told := 0
 		for now := time.Duration(0); ; {
-			if !g.stopping && rapid.Bool().Draw(t, "put off") && until < 30*sec {
-				until += duration(2*sec).Draw(t, "by")
+			if !g.Stopping() && rapid.Bool().Draw(t, "put off") && g.Until < 30*sec {
+				g.Until += duration(2*sec).Draw(t, "by")
 			}
 			if now >= stopAt {
-				g.stop(now, until, ByWorker)
+				g.stop(now, ByWorker)
 			}
-			was := g.stopping
-			switch g.look(now, until) {
-			case terminate:
-				if told++; told > 1 || now >= until {
-					t.Fatalf("at %s it was told %d times, and is trusted until %s", now, told, until)
+			was := g.Stopping()
+			switch g.check(now) {
+			case proc.Terminate:
+				if told++; told > 1 || now >= g.Until {
+					t.Fatalf("at %s it was told %d times, and is trusted until %s", now, told, g.Until)
 				}
-			case kill:
-				if now > until+time.Millisecond || g.why == NotStopped {
-					t.Fatalf("at %s it is killed, trusted until %s, because of %q", now, until, g.why)
+			case proc.Kill:
+				if now > g.Until+time.Millisecond || g.why == NotStopped {
+					t.Fatalf("at %s it is killed, trusted until %s, because of %q", now, g.Until, g.why)
 				}
 				return
 			default:
-				if !was && now >= until {
-					t.Fatalf("at %s it runs, trusted until %s", now, until)
+				if !was && now >= g.Until {
+					t.Fatalf("at %s it runs, trusted until %s", now, g.Until)
 				}
 			}
-			next := g.next(now, until)
-			if next <= 0 || next > lookEvery {
+			next := g.next(now)
+			if next <= 0 || next > proc.CheckEvery {
 				t.Fatalf("the next look is in %s", next)
 			}
 			now += next

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/proc"
 )
 
 func TestANewWorkerFindsACommandThatRuns(t *testing.T) {
@@ -76,7 +78,7 @@ func TestACommandOutlivesAWorkerThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.clear()
-	if s, err := statOf(pid); err != nil || s.ended() {
+	if s, err := proc.Read(pid); err != nil || s.Ended() {
 		t.Fatalf("%+v, %v: it runs no more", s, err)
 	}
 	if _, err := r.Result(); !errors.Is(err, ErrRunning) {
@@ -196,8 +198,8 @@ func TestACommandDiesWithItsSupervisorWhileNoWorkerIsThere(t *testing.T) {
 	}
 	r.signal(supervisor, unix.SIGKILL)
 	err := waitFor("the command lives on", func() bool {
-		s, err := statOf(pid)
-		return err != nil || s.ended()
+		s, err := proc.Read(pid)
+		return err != nil || s.Ended()
 	})
 	if err != nil {
 		t.Error(err)
@@ -211,47 +213,6 @@ func TestACommandThatIsKilledHasAResult(t *testing.T) {
 	r := begin(t, shell(sleeper))
 	r.signal(r.pid("pid"), unix.SIGKILL)
 	if res := r.end(); res.ExitCode != 137 || res.Signal != "SIGKILL" || res.Stopped != NotStopped {
-		t.Errorf("its result is %+v", res)
-	}
-}
-
-func TestAVanishedSupervisorsNumberMayBeAnothersByNow(t *testing.T) {
-	r := running{PID: 100, Start: 50}
-	ours := []stat{
-		{pid: 101, state: 'S', session: 100, start: 50}, {pid: 102, state: 'R', session: 100, start: 60},
-	}
-	others := []stat{
-		{pid: 1, state: 'S', session: 1, start: 1}, {pid: 103, state: 'S', session: 100, start: 40},
-		{pid: 104, state: 'Z', session: 100, start: 60}, {pid: 105, state: 'S', session: 200, start: 60},
-	}
-	all := append(append([]stat{}, others...), ours...)
-	for name, leader := range map[string][]stat{"is gone": nil, "is not reaped": {{pid: 100, state: 'Z', session: 100, start: 50}},
-		"is read in another time namespace": {{pid: 100, state: 'Z', session: 100, start: 51}},
-	} {
-		if left := r.leftOf(append(leader, all...)); fmt.Sprint(left) != fmt.Sprint(ours) {
-			t.Errorf("the supervisor %s: left are %v", name, left)
-		}
-	}
-	if left := r.leftOf(append(all, stat{pid: 100, state: 'S', session: 100, start: 70})); left != nil {
-		t.Errorf("with a new process of that number %v are left", left)
-	}
-}
-
-func TestAProcessIsKilledOnlyIfItIsTheOneThatWasSeen(t *testing.T) {
-	t.Parallel()
-	r := begin(t, shell(sleeper))
-	s, err := statOf(r.pid("pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := s
-	if other.start++; killProcess(other) {
-		t.Error("another one was killed")
-	}
-	if !killProcess(s) {
-		t.Error("the very one was not")
-	}
-	if res := r.end(); res.Signal != "SIGKILL" {
 		t.Errorf("its result is %+v", res)
 	}
 }

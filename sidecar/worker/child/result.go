@@ -14,14 +14,6 @@ import (
 	"github.com/berthhq/berth/internal/text"
 )
 
-// Exit codes of a command that can't be run, as shells have them.
-const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
-	// exitSignal is added to the number of the signal that ended a command.
-	exitSignal = 128
-)
-
 // Stop is why a command was told to stop before it ended by itself.
 type Stop string
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 )
 
@@ -184,7 +185,7 @@ func (r *rig) signal(pid int, s unix.Signal) {
 // gone fails unless the process has ended.
 func (r *rig) gone(what string, pid int) {
 	r.t.Helper()
-	if s, err := statOf(pid); err == nil && !s.ended() {
+	if s, err := proc.Read(pid); err == nil && !s.Ended() {
 		r.t.Errorf("%s, process %d, still runs", what, pid)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/proc"
 )
 
 // sleeper writes its pid and runs until it is stopped.
@@ -163,13 +165,13 @@ func TestOrphansOfALongCommandAreReaped(t *testing.T) {
 	r.appears("ready")
 	supervisor := r.supervisor()
 	err := waitFor("its orphans are never reaped", func() bool {
-		all, err := processes()
+		all, err := proc.All()
 		if err != nil {
 			t.Fatal(err)
 		}
 		zombies := 0
 		for _, p := range all {
-			if p.parent == supervisor && p.ended() {
+			if p.Parent == supervisor && p.Ended() {
 				zombies++
 			}
 		}
@@ -244,21 +246,21 @@ func TestTrustThatIsHalfWrittenCountsForNothing(t *testing.T) {
 	}
 	s := &supervisor{dir: dir}
 	s.look()
-	if s.until != 5*time.Hour {
-		t.Fatalf("it is trusted until %s", s.until)
+	if s.guard.Until != 5*time.Hour {
+		t.Fatalf("it is trusted until %s", s.guard.Until)
 	}
 	torn := append(encodeTrust(900 * time.Hour)[:12], encodeTrust(5 * time.Hour)[12:]...)
 	if err := writeWhole(dir, trustName, torn); err != nil {
 		t.Fatal(err)
 	}
-	if s.look(); s.until != 5*time.Hour {
-		t.Errorf("it is trusted until %s by half a write", s.until)
+	if s.look(); s.guard.Until != 5*time.Hour {
+		t.Errorf("it is trusted until %s by half a write", s.guard.Until)
 	}
 	if err := putTrust(dir, 6*time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if s.look(); s.until != 6*time.Hour {
-		t.Errorf("it is trusted until %s by the next one", s.until)
+	if s.look(); s.guard.Until != 6*time.Hour {
+		t.Errorf("it is trusted until %s by the next one", s.guard.Until)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 )
@@ -52,9 +53,8 @@ type supervisor struct {
 
 	command Command
 	guard   guard
-	leader  *leader
-	until   time.Duration // trust, as it was last read
-	orphans bool          // some of the adopted may have ended
+	leader  *proc.Group
+	orphans bool // some of the adopted may have ended
 	result  Result
 	// outsideUntil is until when what the command has left outside of the session may stop.
 	outsideUntil time.Duration
@@ -70,10 +70,10 @@ func (s *supervisor) perform() Result {
 	began := s.clock.Now()
 	s.result.StartedAt = time.Now()
 	if err := s.run(began); err != nil {
-		var start *startError
-		s.result.ExitCode, s.result.Error = exitNotExecutable, err.Error()
+		var start *proc.StartError
+		s.result.ExitCode, s.result.Error = proc.ExitNotExecutable, err.Error()
 		if errors.As(err, &start) {
-			s.result.ExitCode = start.code
+			s.result.ExitCode = start.Code
 		}
 	}
 	s.result.EndedAt, s.result.Took = time.Now(), s.clock.Now()-began
@@ -109,25 +109,25 @@ func (s *supervisor) prepare(began time.Duration) (hasStdin bool, err error) {
 	if s.command, hasStdin, err = decodeCommand(data); err != nil {
 		return false, err
 	}
-	if s.until, err = readTrust(s.dir); err != nil {
+	if s.guard.Until, err = readTrust(s.dir); err != nil {
 		return false, err
 	}
-	s.guard.grace = s.command.StopGrace
+	s.guard.Grace = s.command.StopGrace
 	if s.command.Timeout > 0 {
 		s.guard.timeoutAt = began + s.command.Timeout
 	}
-	if s.guard.look(s.clock.Now(), s.until) != carryOn {
+	if s.guard.check(s.clock.Now()) != proc.CarryOn {
 		s.result.Stopped = s.guard.why
 		return false, errors.New("it was not started: there is not enough time left to stop it again")
 	}
 	if err := adopt(); err != nil {
 		return false, fmt.Errorf("adopt orphans: %w", err)
 	}
-	me, err := self()
+	self, err := proc.Self()
 	if err != nil {
 		return false, err
 	}
-	return hasStdin, writeWhole(s.dir, runningName, store.Encode(me))
+	return hasStdin, writeWhole(s.dir, runningName, store.Encode(running{store.Now, self}))
 }
 
 // listen reads orders from the pipe as long as it is open.
@@ -155,7 +155,7 @@ func (s *supervisor) await() {
 		case got := <-s.signals:
 			s.stop(BySignal, unix.SignalName(got.(unix.Signal)))
 		case <-timer.C:
-			if s.orphans && !s.leader.hasEnded() {
+			if s.orphans && !s.leader.Ended() {
 				s.orphans = false
 				reapOrphans(s.leader)
 			}
@@ -165,7 +165,7 @@ func (s *supervisor) await() {
 		if s.step(now) {
 			return
 		}
-		timer.Reset(s.guard.next(now, s.until))
+		timer.Reset(s.guard.next(now))
 	}
 }
 
@@ -173,38 +173,38 @@ func (s *supervisor) await() {
 // being written perhaps, is read again the next time.
 func (s *supervisor) look() {
 	if until, err := readTrust(s.dir); err == nil {
-		s.until = until
+		s.guard.Until = until
 	}
 }
 
 func (s *supervisor) stop(why Stop, reason string) {
-	if !s.guard.stopping {
+	if !s.guard.Stopping() {
 		s.result.Reason = reason
 	}
-	s.guard.stop(s.clock.Now(), s.until, why)
+	s.guard.stop(s.clock.Now(), why)
 }
 
 // step does what is to be done now, and tells whether nothing of the command is
 // left.
 func (s *supervisor) step(now time.Duration) (over bool) {
-	if !s.leader.reaped && s.leader.hasEnded() {
+	if !s.leader.Reaped() && s.leader.Ended() {
 		s.bury(now)
 	}
-	if s.leader.reaped {
+	if s.leader.Reaped() {
 		if !reapAll() {
 			return true
 		}
-		s.guard.stop(now, s.until, NotStopped)
+		s.guard.stop(now, NotStopped)
 		if now >= s.outsideUntil {
 			signalOutside(unix.SIGKILL)
 		}
 	}
-	switch s.guard.look(now, s.until) {
-	case terminate:
-		s.leader.terminate()
-	case kill:
-		s.leader.signal(unix.SIGKILL)
-		if s.leader.reaped && !killChildren() {
+	switch s.guard.check(now) {
+	case proc.Terminate:
+		s.leader.Terminate()
+	case proc.Kill:
+		s.leader.Signal(unix.SIGKILL)
+		if s.leader.Reaped() && !killChildren() {
 			return true
 		}
 	}
@@ -214,14 +214,18 @@ func (s *supervisor) step(now time.Duration) (over bool) {
 // bury takes leave of a leader that has ended. What it leaves in its group is told
 // to stop, if it was not, and what it leaves outside of the session.
 func (s *supervisor) bury(now time.Duration) {
-	if s.guard.told {
+	if s.guard.Terminated() {
 		s.result.Stopped = s.guard.why
 	} else {
-		s.guard.told, s.result.Reason = true, "" // nobody can have stopped it
-		s.leader.terminate()
+		s.result.Reason = "" // it has ended by itself
+		s.guard.SkipTerminate()
+		s.leader.Terminate()
 	}
-	s.leader.reap()
-	s.result.ExitCode, s.result.Signal = s.leader.exit()
+	status := s.leader.Reap()
+	s.result.ExitCode = proc.ExitCode(status)
+	if status.Signaled() {
+		s.result.Signal = proc.SignalName(status.Signal())
+	}
 	s.outsideUntil = now + outsideGrace
 	signalOutside(unix.SIGTERM)
 	signalOutside(unix.SIGCONT)
@@ -235,10 +239,10 @@ func (s *supervisor) save(r Result) error {
 		if err == nil {
 			return nil
 		}
-		if s.look(); s.clock.Now() >= s.until {
+		if s.look(); s.clock.Now() >= s.guard.Until {
 			return fmt.Errorf("the result can't be kept: %w", err)
 		}
-		<-time.After(lookEvery)
+		<-time.After(proc.CheckEvery)
 	}
 }
 

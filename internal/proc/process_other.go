@@ -1,24 +1,27 @@
 //go:build !linux
 
-package claims
+package proc
 
 import (
 	"errors"
 	"syscall"
 )
 
-// errUnsupported tells that this system can't watch processes of others.
 var errUnsupported = errors.New("processes can be watched on Linux only")
 
-// Process is a process that is watched: there are none on this system.
-type Process struct {
-	id processID
-}
+// Read is refused on this system.
+func Read(int) (Stat, error) { return Stat{}, errUnsupported }
 
-// Owner, Notify and Close do nothing.
+// Process is a process that is watched: there are none on this system.
+type Process struct{ id ID }
+
+// ID returns the zero ID.
+func (p *Process) ID() ID { return p.id }
+
+// Owner, Notify, Signal and Close do nothing.
 func (*Process) Owner() uint32               { return 0 }
 func (*Process) Notify(func())               {}
-func (*Process) signal(syscall.Signal) error { return nil }
+func (*Process) Signal(syscall.Signal) error { return nil }
 func (*Process) Close()                      {}
 
 // Watcher watches no processes.
@@ -27,9 +30,9 @@ type Watcher struct{}
 // NewWatcher returns a watcher.
 func NewWatcher() (*Watcher, error) { return &Watcher{}, nil }
 
-// Open refuses.
-func (*Watcher) Open(pid int) (*Process, error)   { return nil, errUnsupported }
-func (*Watcher) find(processID) (*Process, error) { return nil, errUnsupported }
+// Open and Find are refused.
+func (*Watcher) Open(int) (*Process, error) { return nil, errUnsupported }
+func (*Watcher) Find(ID) (*Process, error)  { return nil, errUnsupported }
 
 // Close does nothing.
 func (*Watcher) Close() error { return nil }

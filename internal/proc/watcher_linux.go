@@ -1,4 +1,4 @@
-package claims
+package proc
 
 import (
 	"errors"
@@ -9,31 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watcher waits for the end of many processes in one goroutine: pidfds are in
-// an epoll instance, which is itself waited for by Go's poller.
+// Watcher waits for the end of many processes in one goroutine: their pidfds are in an
+// epoll instance, for which Go's poller waits.
 type Watcher struct {
-	boot  string
-	space uint64   // the pid namespace, as processID has it
-	file  *os.File // the epoll instance
-	fd    int
-	done  chan struct{}
+	here ID       // the boot and the pid namespace
+	file *os.File // the epoll instance
+	fd   int
+	done chan struct{}
 
 	// mu guards what follows.
 	mu     sync.Mutex
-	procs  map[int32]*Process // by a number of ours: those of files come again
+	procs  map[int32]*Process // by a number of our own: numbers of files are used again
 	next   int32
 	closed bool
 }
 
 // NewWatcher starts a watcher, which runs until it is closed.
 func NewWatcher() (*Watcher, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id, err := here()
 	if err != nil {
 		return nil, err
-	}
-	var space unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/pid", &space); err != nil {
-		return nil, fmt.Errorf("the pid namespace: %w", err)
 	}
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -43,7 +38,7 @@ func NewWatcher() (*Watcher, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	w := &Watcher{
-		boot: parseBoot(boot), space: space.Ino, fd: fd, file: os.NewFile(uintptr(fd), "epoll"),
+		here: id, fd: fd, file: os.NewFile(uintptr(fd), "epoll"),
 		done: make(chan struct{}), procs: map[int32]*Process{},
 	}
 	conn, err := w.file.SyscallConn()
@@ -58,12 +53,12 @@ func NewWatcher() (*Watcher, error) {
 	return w, nil
 }
 
-// wait tells of the processes that have ended, and whether there were any.
+// wait notifies the processes that have ended, and reports whether there were any.
 func (w *Watcher) wait(fd uintptr) bool {
 	var events [64]unix.EpollEvent
 	n, err := unix.EpollWait(int(fd), events[:], 0)
 	if errors.Is(err, unix.EINTR) {
-		return true // look again
+		return true // try again
 	}
 	for _, e := range events[:max(n, 0)] {
 		w.mu.Lock()
@@ -76,7 +71,7 @@ func (w *Watcher) wait(fd uintptr) bool {
 	return n > 0
 }
 
-// add watches a process: its end is told once.
+// add begins to watch a process. Its end is notified once.
 func (w *Watcher) add(p *Process) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +102,7 @@ func (w *Watcher) remove(p *Process) {
 	}
 }
 
-// Close ends the watcher. The processes are still to be closed.
+// Close ends the watcher. Its processes must be closed as well.
 func (w *Watcher) Close() error {
 	w.mu.Lock()
 	w.closed = true

@@ -1,0 +1,105 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+var (
+	// ErrNoProcess means that a process has ended, even if its number is in use again.
+	ErrNoProcess = errors.New("there is no such process")
+	// ErrOtherNamespace means that a process number is of another pid namespace.
+	ErrOtherNamespace = errors.New("the process is in another pid namespace than berth")
+)
+
+// ID identifies a process.
+type ID struct {
+	PID int `json:"pid,omitempty"`
+	// Start is when it was started, in clock ticks since the boot: see [lease.BootTicks].
+	Start uint64 `json:"start,omitempty"`
+	// Boot identifies the boot of the machine.
+	Boot string `json:"boot,omitempty"`
+	// Namespace is the inode of the pid namespace in which PID is its number.
+	Namespace uint64 `json:"pid_namespace,omitempty"`
+}
+
+// Same reports whether both are the same process. Starts that were read in different
+// time namespaces may differ by a tick.
+func (id ID) Same(other ID) bool {
+	return id.PID == other.PID && id.Boot == other.Boot && id.Namespace == other.Namespace && sameStart(id.Start, other.Start)
+}
+
+func sameStart(a, b uint64) bool { return a <= b+1 && b <= a+1 }
+
+// Stat holds some fields of /proc/<pid>/stat.
+type Stat struct {
+	PID     int
+	State   byte
+	Parent  int
+	Session int
+	Start   uint64 // as in [ID]
+}
+
+// Ended reports whether the process has ended. It may not be reaped yet.
+func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
+
+// parseStat reads pid (name) state parent group session …, where the name may contain
+// any characters. The 22nd field is the start.
+func parseStat(text []byte) (s Stat, err error) {
+	const state, parent, session, start = 3, 4, 6, 22
+	first, _, _ := bytes.Cut(text, []byte(" "))
+	end := bytes.LastIndexByte(text, ')')
+	if end < 0 {
+		return Stat{}, errors.New("/proc/<pid>/stat has no name in it")
+	}
+	fields := bytes.Fields(text[end+1:])
+	if len(fields) <= start-state || len(fields[0]) != 1 {
+		return Stat{}, fmt.Errorf("/proc/<pid>/stat has %d fields after the name", len(fields))
+	}
+	number := func(text []byte) int {
+		n, e := strconv.Atoi(string(text))
+		err = errors.Join(err, e)
+		return n
+	}
+	s = Stat{PID: number(first), State: fields[0][0], Parent: number(fields[parent-state]), Session: number(fields[session-state])}
+	var e error
+	s.Start, e = strconv.ParseUint(string(fields[start-state]), 10, 64)
+	return s, errors.Join(err, e)
+}
+
+// LeftOf returns the processes among all that are left of a session whose leader has
+// ended. There are none if the leader's number is another process' by now.
+func (id ID) LeftOf(all []Stat) []Stat {
+	var left []Stat
+	for _, p := range all {
+		if p.PID == id.PID && !sameStart(p.Start, id.Start) {
+			return nil
+		}
+		if p.Session == id.PID && p.PID != id.PID && p.Start+1 >= id.Start && !p.Ended() {
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// parseUID finds the real user in /proc/<pid>/status.
+func parseUID(status []byte) (uint32, error) {
+	for line := range bytes.Lines(status) {
+		if rest, ok := bytes.CutPrefix(line, []byte("Uid:")); ok {
+			if ids := bytes.Fields(rest); len(ids) > 0 {
+				uid, err := strconv.ParseUint(string(ids[0]), 10, 32)
+				return uint32(uid), err
+			}
+		}
+	}
+	return 0, errors.New("/proc/<pid>/status names no user")
+}
+
+// parseBoot shortens a boot id to eight characters, which are enough to tell two apart.
+func parseBoot(id []byte) string {
+	s := strings.TrimSpace(string(id))
+	return s[:min(len(s), 8)]
+}

@@ -1,0 +1,115 @@
+package proc
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// begin starts a process that ends only if it is killed.
+func begin(t *testing.T) *exec.Cmd {
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = Attributes()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	return cmd
+}
+
+func TestAProcessIsKilledOnlyIfItIsTheOneThatWasRead(t *testing.T) {
+	cmd := begin(t)
+	s, err := Read(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := s
+	if other.Start++; other.Kill() {
+		t.Error("another process was killed")
+	}
+	if !s.Kill() {
+		t.Error("the process was not killed")
+	}
+	_ = cmd.Wait() // its status is read below
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != unix.SIGKILL {
+		t.Errorf("it has ended with %s", cmd.ProcessState)
+	}
+	if _, err := Read(s.PID); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+func TestAProcessIsFoundAgain(t *testing.T) {
+	w, err := NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cmd := begin(t)
+	p, err := w.Open(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	id := p.ID()
+	for want, other := range map[error]ID{
+		nil:               {id.PID, id.Start + 1, id.Boot, id.Namespace}, // read in another time namespace
+		ErrNoProcess:      {id.PID, id.Start + 2, id.Boot, id.Namespace},
+		ErrOtherNamespace: {id.PID, id.Start, id.Boot, id.Namespace + 1},
+	} {
+		found, err := w.Find(other)
+		if !errors.Is(err, want) {
+			t.Errorf("%+v: %v, want %v", other, err, want)
+		}
+		found.Close()
+	}
+	if _, err := w.Find(ID{PID: id.PID, Boot: "earlier"}); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("of an earlier boot: %v", err)
+	}
+	ended := make(chan struct{})
+	p.Notify(func() { close(ended) })
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Errorf("a signal to a process that has ended: %v", err)
+	}
+}
+
+func TestAGroupStopsContinuesAndEnds(t *testing.T) {
+	sh, err := LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := Start(sh, []string{"sh", "-c", "kill -STOP $$; exit 7"}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by := g.Wait(); by != unix.SIGSTOP || g.Ended() {
+		t.Errorf("stopped by %s, ended: %t", by, g.Ended())
+	}
+	g.Signal(unix.SIGCONT)
+	if by := g.Wait(); by != 0 || !g.Ended() || g.Reaped() {
+		t.Errorf("stopped by %s, ended: %t, reaped: %t", by, g.Ended(), g.Reaped())
+	}
+	if status := g.Reap(); ExitCode(status) != 7 || !g.Reaped() {
+		t.Errorf("status %v", status)
+	}
+	for name, code := range map[string]int{"/no/such": ExitNotFound, "no-such-command": ExitNotFound, "/proc": ExitNotExecutable} {
+		path, err := LookPath(name)
+		if err == nil {
+			_, err = Start(path, []string{name}, nil, nil)
+		}
+		var start *StartError
+		if !errors.As(err, &start) || start.Code != code {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
