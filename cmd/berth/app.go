@@ -48,7 +48,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		Commands: []*cli.Command{
 			devCommand(), sidecarCommand(), coordinatorCommand(), workerCommand(),
 			execCommand(),
-			submitCommand(), queueCommand(), runsCommand(), limitsCommand(), sourceCommand(),
+			submitCommand(), queueCommand(), runsCommand(), stepsCommand(), limitsCommand(), sourceCommand(),
 			poolsCommand(), claimsCommand(), hostsCommand(), actionsCommand(),
 			applyCommand(), exportCommand(), verifyCommand(), benchCommand(),
 			versionCommand(), completionCommand(), superviseCommand(),
@@ -122,6 +122,7 @@ var (
 	poolArgument   = argument{name: "the name of a pool", check: pool.ValidateName}
 	claimArgument  = argument{name: "the id of a claim", check: pool.ValidateClaim}
 	runArgument    = argument{name: "the id of a run", check: run.ValidateID}
+	stepArgument   = argument{name: "a step instance: STEP or STEP[INDEX]"}
 	sourceArgument = argument{name: "the name of a source"}
 )
 
@@ -174,6 +175,40 @@ func (r *request) check(arguments []argument) error {
 	}
 	return nil
 }
+
+// waitFlag is --wait: a duration for every command that has it. Without a default the
+// command does not wait.
+func waitFlag(usage string, most time.Duration) cli.Flag {
+	f := &cli.DurationFlag{Name: "wait", Value: most, Usage: usage}
+	if most == 0 {
+		f.DefaultText = "does not wait"
+	}
+	return f
+}
+
+// wait returns --wait.
+func (r *request) wait() (time.Duration, error) {
+	d := r.Duration("wait")
+	if d < 0 {
+		return 0, usagef("--wait can't be %s: it is a duration of 0 or more", d)
+	}
+	return d, nil
+}
+
+// within calls do with a context that ends after a time. If that is why do fails, the
+// error is late, with the exit code of a timeout.
+func (r *request) within(d time.Duration, late func() error, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(r.ctx(), d, errLate)
+	defer cancel()
+	err := do(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errLate) {
+		return &statusError{problem.ExitTimeout, late()}
+	}
+	return err
+}
+
+// errLate is why the context of [request.within] ends.
+var errLate = errors.New("the time to wait is over")
 
 // ctx returns the context of the command.
 func (r *request) ctx() context.Context { return r.Context.Context }

@@ -21,7 +21,7 @@ func claimsCommand() *cli.Command {
 		Name:        "claims",
 		Category:    operating,
 		Usage:       "see the claims, and take them back",
-		Subcommands: []*cli.Command{claimsListCommand(), claimsWhyCommand(), claimsRevokeCommand()},
+		Subcommands: []*cli.Command{claimsListCommand(), claimsDescribeCommand(), claimsWhyCommand(), claimsRevokeCommand()},
 	}
 }
 
@@ -101,7 +101,7 @@ func claimsRevokeCommand() *cli.Command {
 			"CLAIM is an id, or HOST/INSTANCE/ID where several instances hold one id.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, whatever the holder does"},
-			&cli.DurationFlag{Name: "wait", Value: revokeWait, Usage: "longest `TIME` to wait until it is gone; 0 for not at all"},
+			waitFlag("longest `TIME` to wait for the release; 0 for not at all", revokeWait),
 		},
 		Action: onEtcd(claimsRevoke, claimArgument),
 	}
@@ -109,6 +109,10 @@ func claimsRevokeCommand() *cli.Command {
 
 func claimsRevoke(r *request) error {
 	id := r.args[0]
+	wait, err := r.wait()
+	if err != nil {
+		return err
+	}
 	if err := refuseWaiter(r, id); err != nil {
 		return err
 	}
@@ -117,7 +121,7 @@ func claimsRevoke(r *request) error {
 		return err
 	}
 	gone := done.Forced
-	if wait := r.Duration("wait"); !gone && wait > 0 {
+	if !gone && wait > 0 {
 		if gone, err = waitGone(r, done, wait); err != nil {
 			return err
 		}
@@ -200,10 +204,56 @@ func seenInstances(r *request) (map[string]bool, error) {
 	return seen, err
 }
 
+func claimsDescribeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "describe",
+		Usage:     "show a claim",
+		ArgsUsage: "CLAIM",
+		Action:    onEtcd(claimsDescribe, claimArgument),
+	}
+}
+
+func claimsDescribe(r *request) error {
+	w, err := r.Why(r.ctx(), r.args[0])
+	if err != nil {
+		return err
+	}
+	claim := inspect.WhyOf(w).Claim
+	var expires time.Duration
+	if w.Held != nil {
+		ends, err := r.LeaseEnds(r.ctx(), []store.LeaseID{w.Held.Lease})
+		if err != nil {
+			return err
+		}
+		expires = ends[w.Held.Lease]
+	}
+	return r.print(claim, func(out *page) { claimText(out, claim, expires) })
+}
+
+func claimText(out *page, c inspect.Claim, expires time.Duration) {
+	since := c.ClaimedAt
+	if c.State == inspect.ClaimWaiting {
+		since = c.QueuedAt
+	}
+	rows := [][]string{
+		{"claim", c.ID}, {"state", c.State}, {"reason", c.Reason}, {"since", text.Ago(out.now, since)},
+		{"slots", run.PoolList(c.Pools)}, {"holder", holderText(c)},
+	}
+	if c.State == inspect.ClaimWaiting {
+		rows = append(rows, []string{"position", strconv.Itoa(c.Position)}, []string{"priority", strconv.Itoa(c.Priority)})
+	} else {
+		rows = append(rows, []string{"fence", strconv.FormatInt(c.Fence, 10)})
+	}
+	if expires > 0 {
+		rows = append(rows, []string{"expires", "in " + text.About(expires) + ", unless renewed"})
+	}
+	out.columns(withValues(rows))
+}
+
 func claimsWhyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "why",
-		Usage:     "tell what a claim holds, or why it waits",
+		Usage:     "show what a claim waits for, and which claims are in its way",
 		ArgsUsage: "CLAIM",
 		Action:    onEtcd(claimsWhy, claimArgument),
 	}
@@ -214,38 +264,35 @@ func claimsWhy(r *request) error {
 	if err != nil {
 		return err
 	}
-	record := inspect.WhyOf(w)
-	if w.Held == nil {
-		return r.print(record, func(out *page) { waitsText(out, record) })
-	}
-	ends, err := r.LeaseEnds(r.ctx(), []store.LeaseID{w.Held.Lease})
-	if err != nil {
-		return err
-	}
-	return r.print(record, func(out *page) { heldText(out, record.Claim, ends[w.Held.Lease]) })
+	why := inspect.WhyOf(w)
+	return r.print(why, func(out *page) { claimWhyText(out, why) })
 }
 
-func heldText(out *page, r inspect.Claim, expires time.Duration) {
-	rows := [][]string{
-		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.ClaimedAt)}, {"slots", run.PoolList(r.Pools)},
-		{"holder", holderText(r)}, {"fence", strconv.FormatInt(r.Fence, 10)},
+func claimWhyText(out *page, w inspect.Why) {
+	if w.Reason == nil {
+		out.line("claim %s does not wait: it holds %s", w.Claim.ID, run.PoolList(w.Claim.Pools))
+		return
 	}
-	if expires > 0 {
-		rows = append(rows, []string{"expires", "in " + text.About(expires) + ", unless renewed"})
-	}
-	out.columns(rows)
-}
-
-// waitsText says why a claim waits, and who is in its way.
-func waitsText(out *page, w inspect.Why) {
-	r := w.Claim
 	out.columns([][]string{
-		{"claim", r.ID}, {"state", r.State}, {"since", text.Ago(out.now, r.QueuedAt)}, {"slots", run.PoolList(r.Pools)},
-		{"holder", holderText(r)}, {"reason", w.Reason.Text},
+		{"claim", w.Claim.ID}, {"state", w.Claim.State}, {"since", text.Ago(out.now, w.Claim.QueuedAt)},
+		{"slots", run.PoolList(w.Claim.Pools)}, {"holder", holderText(w.Claim)}, {"reason", w.Reason.Text},
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Line)},
-		{"priority", strconv.Itoa(r.Priority)},
+		{"priority", strconv.Itoa(w.Claim.Priority)},
 	})
 	holdersInTheWay(out, w.Reason.Holders)
+}
+
+// holdersInTheWay shows the holders of slots that are short.
+func holdersInTheWay(out *page, holders []inspect.HolderRef) {
+	if len(holders) == 0 {
+		return
+	}
+	var rows [][]string
+	for _, h := range holders {
+		rows = append(rows, []string{h.Pool, h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots)})
+	}
+	out.gap()
+	out.table("", []string{"POOL", "HELD BY", "RUN", "STEP", "HOST", "SLOTS"}, rows)
 }
 
 // holderText says who a claim belongs to.

@@ -82,7 +82,7 @@ func execAction(c *cli.Context) error {
 		waits:   waitTeller(c),
 		log:     log,
 	}
-	return run.exec(cmd)
+	return refusedPool(run.exec(cmd))
 }
 
 // openHolder goes through the sidecar if the settings name one.

@@ -17,8 +17,8 @@ func TestArrange_PutsFlagsInFrontOfArguments(t *testing.T) {
 		{"pools set db 3 --lease-duration 1m", "pools set --lease-duration 1m -- db 3"},
 		{"pools set db -1", "pools set -- db -1"},
 		{"pools set --reserve-after -1 db 0", "pools set --reserve-after -1 -- db 0"},
-		{"pools info list", "pools info -- list"},
-		{"pools info -- -odd", "pools info -- -odd"},
+		{"pools describe list", "pools describe -- list"},
+		{"pools describe -- -odd", "pools describe -- -odd"},
 		{"exec --pool a -- cmd --pool b -o x", "exec --pool a -- cmd --pool b -o x"},
 		{"exec --pool a cmd --pool b -o x", "exec --pool a -- cmd --pool b -o x"},
 		{"exec --pool a -o json -- cmd", "-o json exec --pool a -- cmd"},
@@ -91,9 +91,9 @@ func TestArrange_LosesNothingOfACommandLine(t *testing.T) {
 
 func TestComplete_OffersWhatFits(t *testing.T) {
 	for _, tc := range []struct{ line, want string }{
-		{"", "dev sidecar coordinator worker exec submit queue runs limits source pools claims hosts actions apply export verify bench version completion"},
+		{"", "dev sidecar coordinator worker exec submit queue runs steps limits source pools claims hosts actions apply export verify bench version completion"},
 		{"po", "pools"},
-		{"pools ", "list info set delete pause resume"},
+		{"pools ", "list describe set delete pause resume"},
 		{"pools s", "set"},
 		{"pools set db ", ""},
 		{"pools set --res", "--reserve-after"},
@@ -108,8 +108,8 @@ func TestComplete_OffersWhatFits(t *testing.T) {
 		{"coordinator ", "status"},
 		{"coordinator --tick", "--tick-interval"},
 		{"runs list --status s", "storing succeeded"},
-		{"runs ", "list info logs events wait cancel retry"},
-		{"runs info --w", "--watch"},
+		{"runs ", "list describe why logs events wait cancel retry"},
+		{"runs describe --w", "--watch"},
 		{"submit --it", "--items"},
 		{"submit --items days.txt -- ", ""},
 		{"nonsense ", ""},

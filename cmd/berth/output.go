@@ -28,6 +28,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
 )
 
 var outputFlag = &cli.StringFlag{
@@ -130,6 +131,14 @@ type page struct {
 // line writes one line.
 func (p *page) line(format string, args ...any) {
 	fmt.Fprintln(p.out, clean(fmt.Sprintf(format, args...)))
+}
+
+// at says when something was; empty if it was never.
+func (p *page) at(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return text.Ago(p.now, t) + " (" + t.Local().Format(time.DateTime) + ")"
 }
 
 // gap writes an empty line.
@@ -300,6 +309,15 @@ type statusError struct {
 
 // Unwrap returns the error.
 func (e *statusError) Unwrap() error { return e.error }
+
+// refusedPool returns an error with the exit code of a refusal if the request names a pool
+// that does not exist. A command that is about the pool itself fails with 1.
+func refusedPool(err error) error {
+	if problem.CodeOf(err) == problem.PoolNotFound {
+		return &statusError{problem.ExitRefused, err}
+	}
+	return err
+}
 
 // report writes the one line about an error and returns the exit code.
 func report(w io.Writer, err error) int {

@@ -25,7 +25,7 @@ func poolsCommand() *cli.Command {
 		Category: operating,
 		Usage:    "see and change the pools",
 		Subcommands: []*cli.Command{
-			poolsListCommand(), poolsInfoCommand(), poolsSetCommand(),
+			poolsListCommand(), poolsDescribeCommand(), poolsSetCommand(),
 			poolsDeleteCommand(), poolsPauseCommand(), poolsResumeCommand(),
 		},
 	}
@@ -66,16 +66,16 @@ func poolsTable(out *page, pools []inspect.Pool) {
 		[]string{"POOL", "LIMIT", "CLAIMED", "WAITING", "LEASE"}, rows)
 }
 
-func poolsInfoCommand() *cli.Command {
+func poolsDescribeCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "info",
-		Usage:     "show a pool, who holds its slots, and who waits",
+		Name:      "describe",
+		Usage:     "show a pool with its holders and waiters",
 		ArgsUsage: "POOL",
-		Action:    onEtcd(poolsInfo, poolArgument),
+		Action:    onEtcd(poolsDescribe, poolArgument),
 	}
 }
 
-func poolsInfo(r *request) error {
+func poolsDescribe(r *request) error {
 	detail, err := r.Detail(r.ctx(), r.args[0])
 	if err != nil {
 		return err

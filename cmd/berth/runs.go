@@ -25,7 +25,7 @@ func runsCommand() *cli.Command {
 		Category: running,
 		Usage:    "see the runs and what they write, wait for them, and cancel them",
 		Subcommands: []*cli.Command{
-			runsListCommand(), runsInfoCommand(), runsLogsCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(), runsRetryCommand(),
+			runsListCommand(), runsDescribeCommand(), runsWhyCommand(), runsLogsCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(), runsRetryCommand(),
 		},
 	}
 }
@@ -142,6 +142,51 @@ func pairsText(pairs map[string]string) string {
 // withValues leaves out the rows without a value.
 func withValues(rows [][]string) [][]string {
 	return keep(rows, func(row []string) bool { return row[1] != "" })
+}
+
+func runsWhyCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "why",
+		Usage:     "show what a run waits for, and which runs or claims are in its way",
+		ArgsUsage: "RUN",
+		Action:    onEtcd(runsWhy, runArgument),
+	}
+}
+
+func runsWhy(r *request) error {
+	record, err := r.WhyRun(r.ctx(), r.args[0])
+	if err != nil {
+		return err
+	}
+	if err := r.print(record, func(out *page) { runWhyText(out, record) }); err != nil || record.Position == 0 {
+		return err
+	}
+	return warnOfNobody(r)
+}
+
+func runWhyText(out *page, w inspect.RunWhy) {
+	r := w.Run
+	rows := [][]string{{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", w.Reason}}
+	if w.Position > 0 {
+		rows = append(rows, []string{"position", strconv.Itoa(w.Position) + " of " + strconv.Itoa(w.Line)})
+	}
+	rows = append(rows,
+		[]string{"priority", strconv.Itoa(r.Priority)}, []string{"tags", pairsText(r.Tags)}, []string{"queued", text.Ago(out.now, r.QueuedAt)})
+	rows = append(rows, []string{"estimate", w.EstimateText()})
+	out.columns(withValues(rows))
+	if len(w.InTheWay) > 0 {
+		out.gap()
+		runsInTheWay(out, w.InTheWay)
+	}
+	holdersInTheWay(out, w.Holders)
+}
+
+func runsInTheWay(out *page, runs []inspect.Run) {
+	var rows [][]string
+	for _, r := range runs {
+		rows = append(rows, []string{r.ID, r.Name, r.Status, hostOf(r), pairsText(r.Tags), text.Ago(out.now, r.AdmittedAt)})
+	}
+	out.table("", []string{"IN THE WAY", "NAME", "STATUS", "HOST", "TAGS", "ADMITTED"}, rows)
 }
 
 var reasonFlag = &cli.StringFlag{Name: "reason", Usage: "`TEXT` that is kept with the run", DefaultText: "who canceled it"}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/text"
 
 	"github.com/hashicorp/go-hclog"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -30,7 +31,7 @@ func runsEventsCommand() *cli.Command {
 		ArgsUsage: "RUN",
 		Description: "Events are kept for run_retention, also after the run itself is gone. Of step instances\n" +
 			"all that happens to the first 150 of a run is told, and of the others that they have\n" +
-			"failed for good, 20 by each worker: 'berth runs info' counts all. With --follow\n" +
+			"failed for good, 20 by each worker: 'berth runs describe' counts all. With --follow\n" +
 			"each is told as it comes, until a second after all of a run that has ended were told;\n" +
 			"JSON then is one event a line, and YAML one a document.",
 		Flags: []cli.Flag{
@@ -123,18 +124,20 @@ func runsWaitCommand() *cli.Command {
 		Name:      "wait",
 		Usage:     "wait until a run has ended",
 		ArgsUsage: "RUN",
-		Description: "Exits with 0 if it has succeeded, with 1 if it has failed or was canceled. How it\n" +
-			"goes is told on stderr.",
+		Description: "Reports the progress on stderr. Exits with 0 if the run has succeeded, with 1 if it has\n" +
+			"failed or was canceled, and with 75 if it has not ended within --wait.",
+		Flags:  []cli.Flag{&cli.DurationFlag{Name: "wait", Value: noLimit, Usage: "longest `TIME` to wait", DefaultText: "no limit"}},
 		Action: onEtcd(runsWait, runArgument),
 	}
 }
 
 func runsWait(r *request) error {
 	id := r.args[0]
-	if _, err := r.Runs.Get(r.ctx(), id); err != nil {
+	wait, err := r.wait()
+	if err != nil {
 		return err
 	}
-	return awaitRun(r, id, func(one *run.Run) error {
+	return awaitRun(r, id, wait, func(one *run.Run) error {
 		return r.print(inspect.RunOf(one), func(out *page) {
 			if one.Status == run.Succeeded { // or it is an error
 				out.line("%s", endText(one))
@@ -143,10 +146,33 @@ func runsWait(r *request) error {
 	})
 }
 
-// awaitRun waits until a run has ended, tells meanwhile how it goes, and has the
-// end printed. It is an error if the run did not succeed.
-func awaitRun(r *request, id string, print func(*run.Run) error) error {
-	ctx, cancel := context.WithCancel(r.ctx())
+// noLimit is a wait that is longer than any run.
+const noLimit = 100 * 365 * 24 * time.Hour
+
+// awaitRun waits until a run has ended, reports its progress, and prints its end. A run
+// that does not succeed, or does not end in time, is an error.
+func awaitRun(r *request, id string, wait time.Duration, print func(*run.Run) error) error {
+	ended, err := r.Runs.Get(r.ctx(), id)
+	if err != nil {
+		return err
+	}
+	if !ended.Status.Ended() {
+		late := func() error {
+			return fmt.Errorf("run %s has not ended within %s; it goes on, and 'berth runs wait %s' waits again", id, text.Duration(wait), id)
+		}
+		if err := r.within(wait, late, func(ctx context.Context) error { ended, err = followRun(ctx, r, id); return err }); err != nil {
+			return err
+		}
+	}
+	if err := print(ended); err != nil || ended.Status == run.Succeeded {
+		return err
+	}
+	return errors.New(endText(ended) + failureText(r.ctx(), r.Reader, ended))
+}
+
+// followRun reports the progress of a run until it has ended.
+func followRun(ctx context.Context, r *request, id string) (*run.Run, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	key := r.Runs.Keys.Run(id)
 	f := &follower{
@@ -158,13 +184,7 @@ func awaitRun(r *request, id string, print func(*run.Run) error) error {
 	cancel()
 	<-fed
 	f.progress.end()
-	if err != nil {
-		return err
-	}
-	if err := print(ended); err != nil || ended.Status == run.Succeeded {
-		return err
-	}
-	return errors.New(endText(ended) + failureText(r.ctx(), r.Reader, ended))
+	return ended, err
 }
 
 // failureText says behind the end of a run what has failed of it first, and where its output

@@ -259,8 +259,11 @@ func whyNone(c *cli.Context, l *logReader) (string, error) {
 		}
 		if d.Status == step.Scheduled || d.Status == step.Requested {
 			wait, err := instanceWait(c.Context, l.in, l.overview, &d.Instance)
-			if err != nil || wait != "" {
-				return fmt.Sprintf("it is %s: %s", d.Status, wait), err
+			if err != nil {
+				return "", err
+			}
+			if wait != nil {
+				return fmt.Sprintf("it is %s: %s", d.Status, wait.Text), nil
 			}
 		}
 		return whyNoOutput(d), nil

@@ -262,19 +262,27 @@ func sourceWakeCommand() *cli.Command {
 		ArgsUsage: "NAME",
 		Description: "If a look is under way, another one follows it. With --wait it tells what the look\n" +
 			"came to, and exits with 1 if it has failed.",
-		Flags:  []cli.Flag{&cli.BoolFlag{Name: "wait", Usage: "wait until it has looked"}},
+		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0)},
 		Action: onEtcd(sourceWake, sourceArgument),
 	}
 }
 
 func sourceWake(r *request) error {
 	name := r.args[0]
-	wish, err := sourcesOf(r).Wake(r.ctx(), name)
-	if err != nil || !r.Bool("wait") {
+	wait, err := r.wait()
+	if err != nil {
 		return err
 	}
-	look, err := sourcesOf(r).Await(r.ctx(), name, wish)
-	if err != nil {
+	wish, err := sourcesOf(r).Wake(r.ctx(), name)
+	if err != nil || wait == 0 {
+		return err
+	}
+	var look source.Look
+	late := func() error { return fmt.Errorf("source '%s' has not polled within %s", name, text.Duration(wait)) }
+	if err := r.within(wait, late, func(ctx context.Context) (err error) {
+		look, err = sourcesOf(r).Await(ctx, name, wish)
+		return err
+	}); err != nil {
 		return err
 	}
 	record := sidecar.SourceLookOf(look)

@@ -81,7 +81,7 @@ has failed or was canceled. Ctrl-C ends the wait, not the run.`,
 			&cli.StringFlag{Name: "not-before", Usage: "join the queue at `TIME`, such as 2026-11-22T15:00:00Z, and not before", DefaultText: "at once"},
 			&cli.StringFlag{Name: "delay", Usage: "join the queue `TIME` after it was submitted, such as 10m", DefaultText: "none"},
 			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("try again `N` times what has failed of a command, or a run whose executor was lost; at most %d", run.MaxRetries)},
-			&cli.BoolFlag{Name: "wait", Usage: "wait until it has ended, and tell how it goes"},
+			waitFlag("wait at most `TIME` until the run has ended, and report its progress", 0),
 		}, commandFlags()...),
 		Action: submit,
 	}
@@ -97,11 +97,15 @@ func submit(c *cli.Context) error {
 		return err
 	}
 	r := &request{Context: c, printer: p}
-	return r.connect(func() error { return asked.queue(r) })
+	return refusedPool(r.connect(func() error { return asked.queue(r) }))
 }
 
 // queue puts the run into the queue, prints its id, and waits for it if that is wanted.
 func (a *asked) queue(r *request) error {
+	wait, err := r.wait()
+	if err != nil {
+		return err
+	}
 	one, created, err := a.submit(r.ctx(), r.Reader)
 	if err != nil {
 		return err
@@ -112,7 +116,7 @@ func (a *asked) queue(r *request) error {
 	show := func(one *run.Run) error {
 		return r.print(inspect.RunOf(one), func(out *page) { out.line("%s", one.ID) })
 	}
-	if !r.Bool("wait") {
+	if wait == 0 {
 		return show(one)
 	}
 	if r.format == "table" { // the id is of use while it runs
@@ -126,7 +130,7 @@ func (a *asked) queue(r *request) error {
 			return nil
 		}
 	}
-	return awaitRun(r, one.ID, show)
+	return awaitRun(r, one.ID, wait, show)
 }
 
 // asked is what is submitted.

@@ -50,11 +50,11 @@ ls "$root"/*.md "$root"/docs/how-to/*.md > "$work/files.txt"
 
 echo
 echo "== berth submit -f run.yaml --wait"
-"$berth" submit -f "$work/run.yaml" --id demo --wait
+"$berth" submit -f "$work/run.yaml" --id demo --wait 10m
 
 echo
-echo "== berth runs info demo"
-"$berth" runs info demo
+echo "== berth runs describe demo"
+"$berth" runs describe demo
 
 echo
 echo "== berth runs logs demo"

@@ -119,7 +119,7 @@ type entry struct {
 var table = map[Code]entry{
 	Invalid:         {422, ExitRefused, "Invalid input"},
 	ExceedsLimit:    {422, ExitRefused, "More slots than the pool has"},
-	PoolNotFound:    {404, ExitRefused, "No such pool"},
+	PoolNotFound:    {404, ExitFailure, "No such pool"},
 	ClaimNotFound:   {404, ExitFailure, "No such claim"},
 	NoCapacity:      {409, ExitTimeout, "No free slots"},
 	ClaimTimeout:    {409, ExitTimeout, "Timed out waiting for slots"},

@@ -97,7 +97,7 @@ func TestTheCodesThatScriptsBranchOnStay(t *testing.T) {
 		problem.ClaimTimeout:    {409, 75},
 		problem.ClaimLost:       {409, 76},
 		problem.ClaimRevoked:    {409, 76},
-		problem.PoolNotFound:    {404, 77},
+		problem.PoolNotFound:    {404, 1},
 		problem.ExceedsLimit:    {422, 77},
 		problem.Invalid:         {422, 77},
 		problem.IDInUse:         {409, 77},

@@ -1,19 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
-	"time"
-	"unicode/utf8"
 
-	"github.com/mattn/go-isatty"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
@@ -21,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/urfave/cli/v2"
 )
 
 const (
@@ -29,6 +23,111 @@ const (
 	// failuresPage is how many are read at a time.
 	failuresPage = 1000
 )
+
+func stepsCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "steps",
+		Category: running,
+		Usage:    "list and describe the steps of runs",
+		Subcommands: []*cli.Command{
+			{
+				Name: "list", Usage: "list the steps of a run, with their progress", ArgsUsage: "RUN",
+				Action: onEtcd(stepsList, runArgument),
+			},
+			{
+				Name: "describe", Usage: "show a step instance", ArgsUsage: "RUN STEP[INDEX]",
+				Description: "INDEX is not needed for a step with a single instance. Quote a name with an index, since\n" +
+					"brackets have a meaning in shells: 'extract[3]'.",
+				Action: onEtcd(stepsDescribe, runArgument, stepArgument),
+			},
+			{
+				Name: "why", Usage: "show what a step instance waits for", ArgsUsage: "RUN STEP[INDEX]",
+				Action: onEtcd(stepsWhy, runArgument, stepArgument),
+			},
+		},
+	}
+}
+
+func stepsList(r *request) error {
+	o, err := r.Steps.Overview(r.ctx(), r.args[0])
+	if err != nil {
+		return err
+	}
+	waits, err := r.Waits(r.ctx(), o)
+	if err != nil {
+		return err
+	}
+	if err := r.print(inspect.StepsWaitingOf(o, waits), func(out *page) { treeTable(out, o) }); err != nil {
+		return err
+	}
+	return unreadableStates(o.Bad)
+}
+
+// stepOf returns the step instance that the arguments name, and what it waits for.
+func stepOf(r *request) (*step.Instance, inspect.StepWork, error) {
+	which, err := parseWhich(r.args[1])
+	if err != nil {
+		return nil, inspect.StepWork{}, err
+	}
+	id, err := r.Steps.One(r.ctx(), r.args[0], which)
+	if err != nil {
+		return nil, inspect.StepWork{}, err
+	}
+	d, err := r.Steps.Detail(r.ctx(), id)
+	if err != nil {
+		return nil, inspect.StepWork{}, err
+	}
+	work := inspect.StepWorkOf(d)
+	if d.Status == step.Requested || d.Status == step.Scheduled {
+		o, err := r.Steps.Overview(r.ctx(), id.Run)
+		if err != nil {
+			return nil, work, err
+		}
+		wait, err := instanceWait(r.ctx(), r.Reader, o, &d.Instance)
+		if err != nil {
+			return nil, work, err
+		}
+		if wait != nil {
+			work.BlockReason, work.BlockKind = wait.Text, string(wait.Kind)
+		}
+	}
+	return &d.Instance, work, nil
+}
+
+func stepsDescribe(r *request) error {
+	i, work, err := stepOf(r)
+	if err != nil {
+		return err
+	}
+	return r.print(work, func(out *page) {
+		rows := [][]string{
+			{"step", i.Text()}, {"run", i.Run}, {"status", string(i.Status)}, {"reason", work.BlockReason}, {"error", i.Error},
+			{"queue", work.Queue}, {"task", work.Task}, {"pools", run.PoolList(work.Pools)}, {"command", strings.Join(work.Command, " ")},
+			{"scheduled", out.at(i.ScheduledAt)}, {"started", out.at(i.StartedAt)}, {"ended", out.at(i.EndedAt)}, {"took", tookText(i, out.now)},
+		}
+		if i.Executor != nil {
+			rows = append(rows, []string{"executor", i.Executor.Host + "/" + i.Executor.Instance + ", attempt " + strconv.Itoa(i.Attempt)})
+		}
+		if i.Status.Ended() && !i.StartedAt.IsZero() {
+			rows = append(rows, []string{"exit code", strconv.Itoa(i.ExitCode)})
+		}
+		out.columns(withValues(rows))
+	})
+}
+
+func stepsWhy(r *request) error {
+	i, work, err := stepOf(r)
+	if err != nil {
+		return err
+	}
+	return r.print(work, func(out *page) {
+		if work.BlockReason == "" {
+			out.line("step %s of run %s does not wait: it is %s", i.Text(), i.Run, i.Status)
+			return
+		}
+		out.columns([][]string{{"step", i.Text()}, {"run", i.Run}, {"status", string(i.Status)}, {"reason", work.BlockReason}})
+	})
+}
 
 // runView is a run with its steps as it is shown.
 type runView struct {
@@ -128,7 +227,7 @@ func detailText(out *page, v *runView) {
 		failuresTable(out, v.failed)
 		counts, _ := total(o.Steps)
 		if more := counts[step.Failed] - len(v.failed); more > 0 {
-			out.line("… and %d more; 'berth runs info %s -o json' has all", more, o.Run.ID)
+			out.line("… and %d more; 'berth runs describe %s -o json' has all", more, o.Run.ID)
 		}
 	}
 	if o.Run.Status == run.Failed {
@@ -210,122 +309,51 @@ func stepsLine(ctx context.Context, in *inspect.Reader, id string, fine bool) (s
 	return v.progressLine(fine), err
 }
 
-const (
-	// watchLook is how often a run is looked at that is watched: more rarely if that
-	// takes long, as with many instances.
-	watchLook  = time.Second
-	watchShare = 20
-)
-
-// watchRun shows a run again and again until it has ended: in place on a terminal, in
-// a line each time elsewhere, and as a whole at its end.
-func watchRun(r *request, id string) error {
-	lines := progress{out: r.App.Writer}
-	sc := newScreen(r.App.Writer)
-	for {
-		begun := time.Now()
-		v, err := readRun(r.ctx(), r.Reader, id, failuresShown)
-		away := problem.CodeOf(err) == problem.EtcdUnavailable
-		switch {
-		case err != nil && !away:
-			return err
-		case sc != nil && away:
-			sc.add("etcd does not answer, waiting for it")
-		case sc != nil:
-			r.now = time.Now()
-			var b bytes.Buffer
-			detailText(&page{out: &b, now: r.now}, v)
-			sc.draw(b.String(), v.run.Status.Ended())
-		case away:
-			lines.tell("etcd does not answer, waiting for it")
-		case v.run.Status.Ended():
-			r.now = time.Now()
-			return r.print(v.record(), func(out *page) { detailText(out, v) })
-		default:
-			lines.tell(v.progressLine(false))
+// instanceWait returns what an instance waits for, nil if it does not wait.
+func instanceWait(ctx context.Context, in *inspect.Reader, o *step.Overview, i *step.Instance) (*step.Wait, error) {
+	a, err := in.Outlook().Around(ctx, o.Has)
+	if err != nil {
+		return nil, err
+	}
+	for n := range o.Steps {
+		if o.Steps[n].Shape.Name != i.Step {
+			continue
 		}
-		if !away && v.run.Status.Ended() {
-			return nil
-		}
-		if err := pause(r.ctx(), max(watchLook, watchShare*time.Since(begun))); err != nil {
-			return err
-		}
+		return o.WaitOf(n, i, a), nil
+	}
+	return nil, nil
+}
+
+// holdsShown is how many reasons people are shown for what waits of a run.
+const holdsShown = 10
+
+// holdsTable shows what is in the way of steps.
+func holdsTable(out *page, holds []step.Hold) {
+	var rows [][]string
+	for _, h := range holds[:min(len(holds), holdsShown)] {
+		rows = append(rows, []string{strconv.Itoa(h.Count), strings.Join(few(h.Steps, mostNames), ", "), h.Text})
+	}
+	out.table("", []string{"WAITING", "OF", "FOR"}, rows)
+	if more := len(holds) - holdsShown; more > 0 {
+		out.line("… and %d more", more)
 	}
 }
 
-// pause waits, unless ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// holdText says in a line of progress what is in the way: nothing while it comes and
+// goes with what runs.
+func (v *runView) holdText(fine bool) string {
+	holds := v.overview.Holds(v.waits)
+	if len(holds) == 0 {
+		return ""
 	}
-}
-
-// screen shows a text on a terminal, in the place of the one before.
-type screen struct {
-	out   io.Writer
-	size  func() (width, height int)
-	text  string
-	drawn int // lines
-}
-
-// newScreen returns the screen of stdout, nil if it is no terminal.
-func newScreen(out io.Writer) *screen {
-	if !isatty.IsTerminal(os.Stdout.Fd()) || os.Getenv("TERM") == "dumb" {
-		return nil
+	first := holds[0]
+	counts, _ := total(v.overview.Steps)
+	if !fine && counts[step.Running] > 0 && first.Kind != step.WaitNoWorker && first.Kind != step.WaitCoordinator {
+		return ""
 	}
-	return &screen{out: out, size: func() (int, int) {
-		size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
-		if err != nil {
-			return 0, 0
-		}
-		return int(size.Col), int(size.Row)
-	}}
-}
-
-// draw shows a text. The last one is shown whole, and stays.
-func (s *screen) draw(text string, last bool) {
-	s.text = text
-	if !last {
-		text = fit(text, s.size)
+	text, _, _ := strings.Cut(first.Text, " (in ") // which would be told anew each second
+	if first.Kind != step.WaitNotBefore {
+		text = first.Text
 	}
-	s.replace(text)
-}
-
-// add shows a line below the text.
-func (s *screen) add(line string) { s.replace(fit(s.text+line+"\n", s.size)) }
-
-func (s *screen) replace(text string) {
-	up := ""
-	if s.drawn > 0 {
-		up = fmt.Sprintf("\r\x1b[%dA\x1b[J", s.drawn)
-	}
-	s.drawn = strings.Count(text, "\n")
-	fmt.Fprint(s.out, up+text)
-}
-
-// fit cuts a text so that it can be written over: no line may wrap, and none may leave
-// the screen at its top.
-func fit(s string, size func() (width, height int)) string {
-	width, height := size()
-	lines := strings.SplitAfter(s, "\n")
-	if lines[len(lines)-1] == "" {
-		lines = lines[:len(lines)-1]
-	}
-	if most := height - 1; most > 1 && len(lines) > most {
-		more := len(lines) - most + 1
-		lines = append(lines[:most-1], fmt.Sprintf("… %s more: the window is too low\n", text.Count(more, "line")))
-	}
-	for i, line := range lines {
-		line = strings.TrimSuffix(line, "\n")
-		if most := width - 1; most > 1 && utf8.RuneCountInString(line) > most {
-			line = string([]rune(line)[:most-1]) + "…"
-		}
-		lines[i] = line + "\n"
-	}
-	return strings.Join(lines, "")
+	return " (" + text + ")"
 }

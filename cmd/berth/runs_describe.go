@@ -1,23 +1,31 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
+	"github.com/mattn/go-isatty"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 )
 
-func runsInfoCommand() *cli.Command {
+func runsDescribeCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "info",
+		Name:      "describe",
 		Usage:     "show a run, and how its steps go",
 		ArgsUsage: "RUN",
 		Description: `The steps are a tree: each stands below one that it needs. In the progress of a step
@@ -27,11 +35,11 @@ what is not begun is left empty. Of what has failed the first are listed, all of
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on until the run has ended, and show what changes"},
 		},
-		Action: onEtcd(runsInfo, runArgument),
+		Action: onEtcd(runsDescribe, runArgument),
 	}
 }
 
-func runsInfo(r *request) error {
+func runsDescribe(r *request) error {
 	id := r.args[0]
 	if !r.Bool("watch") {
 		return showRun(r, id)
@@ -59,19 +67,13 @@ func showRun(r *request, id string) error {
 }
 
 func runText(out *page, r inspect.Run) {
-	times := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return text.Ago(out.now, t) + " (" + t.Local().Format(time.DateTime) + ")"
-	}
 	rows := [][]string{
 		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", r.Reason()},
 		{"owner", r.Owner}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
 		{"pools", run.PoolList(r.Pools)}, {"claim", r.Claim},
 		{"steps", r.InstancesText()},
 		{"retries", r.RetriesText()}, {"not before", timeText(r.NotBefore)},
-		{"queued", times(r.QueuedAt)}, {"admitted", times(r.AdmittedAt)}, {"started", times(r.StartedAt)}, {"ended", times(r.EndedAt)},
+		{"queued", out.at(r.QueuedAt)}, {"admitted", out.at(r.AdmittedAt)}, {"started", out.at(r.StartedAt)}, {"ended", out.at(r.EndedAt)},
 		{"executor", executorText(r)},
 	}
 	if r.Fence != 0 {
@@ -346,4 +348,124 @@ func spanText(s *step.Summary, now time.Time) string {
 		return text.Duration(max(0, now.Sub(s.StartedAt)))
 	}
 	return text.Duration(max(0, s.EndedAt.Sub(s.StartedAt)))
+}
+
+const (
+	// watchLook is how often a run is looked at that is watched: more rarely if that
+	// takes long, as with many instances.
+	watchLook  = time.Second
+	watchShare = 20
+)
+
+// watchRun shows a run again and again until it has ended: in place on a terminal, in
+// a line each time elsewhere, and as a whole at its end.
+func watchRun(r *request, id string) error {
+	lines := progress{out: r.App.Writer}
+	sc := newScreen(r.App.Writer)
+	for {
+		begun := time.Now()
+		v, err := readRun(r.ctx(), r.Reader, id, failuresShown)
+		away := problem.CodeOf(err) == problem.EtcdUnavailable
+		switch {
+		case err != nil && !away:
+			return err
+		case sc != nil && away:
+			sc.add("etcd does not answer, waiting for it")
+		case sc != nil:
+			r.now = time.Now()
+			var b bytes.Buffer
+			detailText(&page{out: &b, now: r.now}, v)
+			sc.draw(b.String(), v.run.Status.Ended())
+		case away:
+			lines.tell("etcd does not answer, waiting for it")
+		case v.run.Status.Ended():
+			r.now = time.Now()
+			return r.print(v.record(), func(out *page) { detailText(out, v) })
+		default:
+			lines.tell(v.progressLine(false))
+		}
+		if !away && v.run.Status.Ended() {
+			return nil
+		}
+		if err := pause(r.ctx(), max(watchLook, watchShare*time.Since(begun))); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// screen shows a text on a terminal, in the place of the one before.
+type screen struct {
+	out   io.Writer
+	size  func() (width, height int)
+	text  string
+	drawn int // lines
+}
+
+// newScreen returns the screen of stdout, nil if it is no terminal.
+func newScreen(out io.Writer) *screen {
+	if !isatty.IsTerminal(os.Stdout.Fd()) || os.Getenv("TERM") == "dumb" {
+		return nil
+	}
+	return &screen{out: out, size: func() (int, int) {
+		size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
+		if err != nil {
+			return 0, 0
+		}
+		return int(size.Col), int(size.Row)
+	}}
+}
+
+// draw shows a text. The last one is shown whole, and stays.
+func (s *screen) draw(text string, last bool) {
+	s.text = text
+	if !last {
+		text = fit(text, s.size)
+	}
+	s.replace(text)
+}
+
+// add shows a line below the text.
+func (s *screen) add(line string) { s.replace(fit(s.text+line+"\n", s.size)) }
+
+func (s *screen) replace(text string) {
+	up := ""
+	if s.drawn > 0 {
+		up = fmt.Sprintf("\r\x1b[%dA\x1b[J", s.drawn)
+	}
+	s.drawn = strings.Count(text, "\n")
+	fmt.Fprint(s.out, up+text)
+}
+
+// fit cuts a text so that it can be written over: no line may wrap, and none may leave
+// the screen at its top.
+func fit(s string, size func() (width, height int)) string {
+	width, height := size()
+	lines := strings.SplitAfter(s, "\n")
+	if lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	if most := height - 1; most > 1 && len(lines) > most {
+		more := len(lines) - most + 1
+		lines = append(lines[:most-1], fmt.Sprintf("… %s more: the window is too low\n", text.Count(more, "line")))
+	}
+	for i, line := range lines {
+		line = strings.TrimSuffix(line, "\n")
+		if most := width - 1; most > 1 && utf8.RuneCountInString(line) > most {
+			line = string([]rune(line)[:most-1]) + "…"
+		}
+		lines[i] = line + "\n"
+	}
+	return strings.Join(lines, "")
 }
