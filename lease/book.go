@@ -13,13 +13,13 @@ import (
 type book struct {
 	leases map[store.LeaseID]*entry
 	groups map[time.Duration]*group
-	lost   []loss // to be told
-	fresh  bool   // an adopted lease was renewed; to be told
-	// successes of renewals, to be told.
+	lost   []loss // to be reported
+	fresh  bool   // an adopted lease was renewed; to be reported
+	// successes of renewals, to be reported.
 	successes []success
 }
 
-// loss is the end of trust in one lease.
+// loss is the end of one lease's validity.
 type loss struct {
 	id    store.LeaseID
 	cause error
@@ -85,8 +85,8 @@ func (b *book) lose(e *entry, cause error) {
 	b.lost = append(b.lost, loss{id: e.id, cause: cause})
 }
 
-// acquire reserves room for keys on a lease of duration d. More tells whether a
-// lease has to be granted now, be it for this set or ahead of the next.
+// acquire reserves keys on a lease of duration d. More is set if a lease has to be
+// granted now, for this set or ahead of the next.
 func (b *book) acquire(now, d time.Duration, keys int) (id store.LeaseID, ok, more bool) {
 	g := b.group(d)
 	if e := g.find(now, keys); e != nil {
@@ -97,12 +97,12 @@ func (b *book) acquire(now, d time.Duration, keys int) (id store.LeaseID, ok, mo
 	return 0, false, g.wantsGrant(now) || g.wantsWideGrant()
 }
 
-// release gives room back. Awaited tells whether a refused set may want it; bad,
-// whether more was released than reserved.
+// release releases reserved keys. Awaited is set if a refused set may fit now; bad, if
+// more was released than reserved.
 func (b *book) release(now time.Duration, id store.LeaseID, keys int) (awaited, bad bool) {
 	e := b.leases[id]
 	if e == nil {
-		return false, false // lost or given back, and its room with it
+		return false, false // lost or revoked, and its reservations with it
 	}
 	bad = keys > e.keys
 	e.keys = max(0, e.keys-keys)
@@ -124,7 +124,7 @@ func (b *book) suspect(now time.Duration, ids []store.LeaseID) {
 	}
 }
 
-// adopt takes over a lease that an earlier process left, to be renewed at once.
+// adopt takes over a lease of an earlier process, to be renewed at once.
 // If that does not succeed within its window, it is lost.
 func (b *book) adopt(now time.Duration, l Resumable, keys int) {
 	if b.leases[l.ID] != nil {
@@ -161,8 +161,8 @@ func (b *book) granted(now time.Duration, job grant, id store.LeaseID, w Window)
 }
 
 // renewed takes the success of a try, answered with the time to live. A success
-// that comes when trust has ended already does not bring it back. Recovered tells
-// whether the try before had failed.
+// that comes after the validity has ended does not restore it. Recovered is set if the
+// try before had failed.
 func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recovered bool) {
 	e := b.leases[try.id]
 	if e == nil {
@@ -186,8 +186,7 @@ func (b *book) renewed(now time.Duration, try renewal, ttl time.Duration) (recov
 	return recovered
 }
 
-// unrenewed takes the failure of a try. First tells whether the one before had
-// succeeded.
+// unrenewed takes the failure of a try. First is set if the one before had succeeded.
 func (b *book) unrenewed(now time.Duration, try renewal, failure error) (first bool) {
 	e := b.leases[try.id]
 	if e == nil {
@@ -208,12 +207,12 @@ func (b *book) gone(id store.LeaseID, cause error) {
 
 // due tells what has to be done now, and takes it as begun:
 //
-//  1. Trust that has ended is lost.
+//  1. Leases whose validity has ended are lost.
 //  2. Renewals that are due begin.
 //  3. Leases that have had no keys for long are given back.
 //  4. Leases that are wanted are granted.
 //
-// Ready is set if a set that was refused has room now, or if an adopted lease
+// Ready is set if a set that was refused fits now, or if an adopted lease
 // was renewed.
 func (b *book) due(now time.Duration) work {
 	for _, e := range b.leases {

@@ -9,7 +9,7 @@ type Clock interface {
 }
 
 // BootClock returns the machine's clock: CLOCK_BOOTTIME on Linux, and what is
-// closest to it elsewhere. On systems other than Linux and macOS it may stand
+// closest to it elsewhere. On systems other than Linux and macOS it may stop
 // still while the machine is suspended.
 func BootClock() Clock { return bootClock{} }
 

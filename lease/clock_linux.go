@@ -26,12 +26,13 @@ func (bootClock) Now() time.Duration {
 const clockTick = 10 * time.Millisecond
 
 // BootTicks returns when a process was started, in clock ticks since the machine's boot,
-// of what /proc/<pid>/stat tells to this process. That depends on the time namespace of
-// who reads it, so of two that read in different ones the result may differ by one.
-func BootTicks(told uint64) uint64 { return bootTicks(told, bootOffset()) }
+// from the ticks that /proc/<pid>/stat reports to this process. Those depend on the time
+// namespace of the reader, so the results of two readers in different ones may differ by
+// one.
+func BootTicks(reported uint64) uint64 { return bootTicks(reported, bootOffset()) }
 
-func bootTicks(told uint64, offset time.Duration) uint64 {
-	return uint64(max(0, int64(told)-int64(offset/clockTick)))
+func bootTicks(reported uint64, offset time.Duration) uint64 {
+	return uint64(max(0, int64(reported)-int64(offset/clockTick)))
 }
 
 // bootOffset is what the time namespace of this process adds to times since the boot. It
@@ -50,7 +51,7 @@ var bootOffset = sync.OnceValue(func() time.Duration {
 	return parseBootOffset(string(text))
 })
 
-// parseBootOffset reads lines such as "boottime 86400 0": a clock, seconds, and
+// parseBootOffset reads lines of text such as "boottime 86400 0": a clock, seconds, and
 // nanoseconds.
 func parseBootOffset(text string) time.Duration {
 	for line := range strings.Lines(text) {

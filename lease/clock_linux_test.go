@@ -21,8 +21,8 @@ func TestTheTimeNamespacesPartOfTheBootClockIsRead(t *testing.T) {
 func TestAProcessHasOneStartInAllTimeNamespaces(t *testing.T) {
 	const started = 123456789 * time.Millisecond // no whole tick
 	for _, offset := range []time.Duration{0, 24 * time.Hour, -20 * time.Hour, 5 * time.Millisecond, 86400*time.Second + 7654321, -1250 * time.Millisecond} {
-		told := uint64((started + offset) / clockTick) // as the kernel does
-		got, want := bootTicks(told, offset), uint64(started/clockTick)
+		reported := uint64((started + offset) / clockTick) // as the kernel does
+		got, want := bootTicks(reported, offset), uint64(started/clockTick)
 		if got > want+1 || got+1 < want || offset%clockTick == 0 && got != want {
 			t.Errorf("%s ahead it was started at %d, want %d", offset, got, want)
 		}

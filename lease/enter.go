@@ -16,14 +16,14 @@ const (
 	// patience is how long another owner of the name is waited for: the time for
 	// which a dead one is still seen, and some for etcd to notice.
 	patience = PresenceTTL + 2*time.Second
-	// readAgain is the time between two looks at the other owner.
+	// readAgain is the time between two reads of the other owner's key.
 	readAgain = time.Second
 )
 
-// errRaced tells that the key changed between look and put.
+// errRaced: the key changed between the read and the put.
 var errRaced = errors.New("another process took the name at the same moment")
 
-// taken tells that the name belongs to another process.
+// taken is the error that the name belongs to another process.
 type taken struct {
 	owner   PresenceRecord
 	corrupt error // the owner can't be read
@@ -47,10 +47,10 @@ func (t *taken) refusal() *problem.Error {
 
 // enter takes the name on a new lease, however often that takes; but another
 // owner is waited for no longer than patience, and a user that etcd refuses from
-// the first is told so.
+// the first try on gets that error.
 func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.Duration, error) {
 	between := pauses()
-	var found time.Time // since when each look has found another owner
+	var found time.Time // since when each read has found another owner
 	for failed := 0; ; {
 		id, ttl, err := p.enterOnce(ctx)
 		if err == nil {

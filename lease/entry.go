@@ -12,12 +12,12 @@ const (
 	// with ten, 15 ms with 10,000. A set of keys that is larger, and that must
 	// share one lease, gets a lease of its own.
 	KeysPerLease = 300
-	// ahead is the room that some lease of each duration in use should have. If
+	// ahead is how many free keys some lease of each duration in use should have. If
 	// none has, another lease is granted before it is needed. Half a lease is
 	// more than a full transaction of claims takes.
 	ahead = KeysPerLease / 2
 	// surplusAfter and idleAfter are how long a lease stays without keys: one
-	// that is not needed, since another one of its duration has room, and the
+	// that is not needed, since another one of its duration has free keys, and the
 	// last one of its duration. They keep leases from coming and going with
 	// every burst of claims.
 	surplusAfter = time.Minute
@@ -40,7 +40,7 @@ type entry struct {
 	miscounted bool          // more was released than reserved: keys is a guess
 
 	suspected uint64 // how often the lease was suspected
-	cleared   uint64 // the doubts that had been raised before the last good renewal was sent
+	cleared   uint64 // the value of suspected when the last good renewal was sent
 
 	renewing bool          // a try is under way
 	next     time.Duration // when the next one is due
@@ -91,7 +91,7 @@ type group struct {
 	granting, grantingWide bool
 }
 
-// mostFree returns the most room that one usable lease has, except leaves.
+// mostFree returns the most free keys of any usable lease but except.
 func (g *group) mostFree(now time.Duration, except *entry) int {
 	most := -1
 	for _, e := range g.entries {

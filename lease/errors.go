@@ -11,8 +11,8 @@ var (
 	// ErrValidityEnded is the cause of a loss: no renewal succeeded in time. The
 	// lease may still live in etcd, for a while. The other cause of a loss is
 	// [store.ErrLeaseNotFound].
-	ErrValidityEnded = errors.New("trust in the lease has ended")
-	// ErrRan tells that Run was called a second time.
+	ErrValidityEnded = errors.New("the validity of the lease has ended")
+	// ErrRan: Run was called a second time.
 	ErrRan = errors.New("lease: Run was called before")
 )
 

@@ -63,7 +63,7 @@ type made struct {
 }
 
 // grantOnce makes a lease and puts its key under leases/ on it. A lease that
-// can't be listed is given back: nobody would resume it.
+// can't be listed is revoked: no process would resume it.
 func (k *Keeper) grantOnce(ctx context.Context, d time.Duration) (made, error) {
 	limited, cancel := context.WithTimeout(ctx, tryTimeout(d))
 	defer cancel()
@@ -79,8 +79,8 @@ func (k *Keeper) grantOnce(ctx context.Context, d time.Duration) (made, error) {
 	return made{id: id, window: NewWindow(sent, ttl)}, nil
 }
 
-// list puts the key by which a later process finds a lease. In doubt it does no
-// harm: the key is this lease's alone and goes with it.
+// list puts the key by which a later process finds a lease. If the outcome is unknown,
+// that does no harm: the key is this lease's alone and ends with it.
 func (k *Keeper) list(ctx context.Context, id store.LeaseID, d time.Duration) error {
 	if k.cfg.Token == "" {
 		return nil

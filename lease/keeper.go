@@ -35,20 +35,20 @@ type Config struct {
 	// more. It is also called when this process has renewed an adopted lease for
 	// the first time. Calls coalesce.
 	OnReady func()
-	// OnLost is called once for each lease that trust was lost in, within 250 ms,
+	// OnLost is called once for each lease whose validity has ended, within 250 ms,
 	// with a cause that is [ErrValidityEnded] or [store.ErrLeaseNotFound]. By then
 	// the keeper no longer knows the lease.
 	OnLost func(id store.LeaseID, cause error)
-	// OnRenewed is called after each renewal that has succeeded. Again tells that it
-	// is the first after a gap: the try before had failed, or an earlier process had
+	// OnRenewed is called after each renewal that has succeeded. Again is set for the
+	// first one after a gap: the try before had failed, or an earlier process had
 	// the lease.
 	//
 	// None of these functions may block: all are called by Run itself, which does not
-	// look at the clock meanwhile. They are never called at the same time.
+	// check the clock meanwhile. They are never called at the same time.
 	OnRenewed func(id store.LeaseID, again bool)
 }
 
-// Keeper keeps the leases that an instance's claims hang on.
+// Keeper keeps the leases that an instance's claims are attached to.
 //
 // All methods may be called at any time, before, while and after Run runs, and
 // by many goroutines. Only RevokeAll waits for etcd.
@@ -148,7 +148,7 @@ func (k *Keeper) step(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// report tells of a loss.
+// report reports a loss.
 func (k *Keeper) report(l loss) {
 	cause := causeExpired
 	if errors.Is(l.cause, store.ErrLeaseNotFound) {
@@ -159,7 +159,7 @@ func (k *Keeper) report(l loss) {
 	k.cfg.OnLost(l.id, l.cause)
 }
 
-// poke makes Run look for work at once.
+// poke makes Run check for work at once.
 func (k *Keeper) poke() {
 	select {
 	case k.wake <- struct{}{}:
@@ -167,9 +167,9 @@ func (k *Keeper) poke() {
 	}
 }
 
-// Acquire reserves room for keys on one lease of exactly duration d, and
-// returns it. It is false if there is no such lease with room now: one is being
-// granted then, and OnReady will be called. It never blocks.
+// Acquire reserves keys on one lease of exactly duration d, and returns it. It is
+// false if they fit on no such lease now: one is being granted then, and OnReady
+// will be called. It never blocks.
 //
 // A set of more than [KeysPerLease] keys gets a lease that has no others.
 func (k *Keeper) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
@@ -187,7 +187,7 @@ func (k *Keeper) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
 	return id, ok
 }
 
-// Release gives back the room of keys that are no longer on a lease, or never
+// Release releases the reservation of keys that are no longer on a lease, or never
 // got there. A lease that is lost needs none, but takes it.
 func (k *Keeper) Release(id store.LeaseID, keys int) {
 	now := k.clock.Now()
@@ -203,7 +203,7 @@ func (k *Keeper) Release(id store.LeaseID, keys int) {
 	}
 }
 
-// Suspect tells that a transaction was refused because one of these leases is
+// Suspect reports that a transaction was refused because one of these leases is
 // gone. Those that are not take new keys again as soon as a renewal sent from
 // now on has succeeded; the one that is will be reported lost.
 func (k *Keeper) Suspect(ids ...store.LeaseID) {
@@ -231,8 +231,8 @@ func (k *Keeper) Keeps(id store.LeaseID) bool {
 }
 
 // Adopt takes over a lease with so many keys on it that an earlier process of the
-// instance left; [Resume] finds them. It is valid for as long as etcd said then, and
-// renewed at once; until that has succeeded, of which OnReady tells, it takes no new
+// instance made; [Resume] finds them. It is valid for as long as etcd said then, and
+// renewed at once; until that has succeeded, when OnReady is called, it takes no new
 // keys. If it does not succeed within the window, the lease is lost.
 func (k *Keeper) Adopt(l Resumable, keys int) {
 	now := k.clock.Now()
@@ -256,7 +256,7 @@ func (k *Keeper) Warm(durations ...time.Duration) {
 	k.poke()
 }
 
-// Trouble tells why no lease can be made at present: what etcd said last. It is
+// Trouble returns why no lease can be granted at present: the last error of etcd. It is
 // nil while grants succeed. A claim that waits for a lease waits for this.
 func (k *Keeper) Trouble() error {
 	k.mu.Lock()

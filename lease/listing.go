@@ -65,7 +65,7 @@ const (
 )
 
 // Ends returns how long leases live unless they are renewed; 0 if a lease has ended.
-// Leases about which etcd does not answer within [leaseReadTime] are left out.
+// Leases for which etcd does not answer within [leaseReadTime] are omitted.
 func Ends(ctx context.Context, b store.Backend, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids))) // claims share leases
 	limited, cancel := context.WithTimeout(ctx, leaseReadTime)
@@ -79,13 +79,13 @@ func Ends(ctx context.Context, b store.Backend, ids []store.LeaseID) (map[store.
 			break
 		}
 		asking.Go(func() error {
-			left, err := b.TimeToLive(all, id)
+			ttl, err := b.TimeToLive(all, id)
 			if err != nil && !errors.Is(err, store.ErrLeaseNotFound) {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			ends[id] = left // 0 if it is gone
+			ends[id] = ttl // 0 if it is gone
 			return nil
 		})
 	}

@@ -33,7 +33,7 @@ func newKeeperMetrics(reg prometheus.Registerer, leases, margin func() float64) 
 	}, leases)
 	with.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "berth_lease_margin_seconds",
-		Help: "Time until trust in a lease ends if no renewal succeeds: the least of all leases. NaN without leases.",
+		Help: "Time until the validity of a lease ends if no renewal succeeds: the least of all leases. NaN without leases.",
 	}, margin)
 	return &keeperMetrics{
 		renewals: with.NewCounterVec(prometheus.CounterOpts{
@@ -42,7 +42,7 @@ func newKeeperMetrics(reg prometheus.Registerer, leases, margin func() float64) 
 		}, []string{"outcome"}),
 		lost: with.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_lease_lost_total",
-			Help: "Leases that trust was lost in, by cause: expired, gone.",
+			Help: "Leases whose validity has ended, by cause: expired, gone.",
 		}, []string{"cause"}),
 	}
 }
@@ -61,8 +61,8 @@ func (k *Keeper) leastMargin() float64 {
 	defer k.mu.Unlock()
 	least := math.NaN()
 	for _, e := range k.book.leases {
-		if left := e.window.Remaining(now).Seconds(); !(left >= least) {
-			least = left
+		if remaining := e.window.Remaining(now).Seconds(); !(remaining >= least) {
+			least = remaining
 		}
 	}
 	return least

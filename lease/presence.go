@@ -23,8 +23,8 @@ type PresenceConfig struct {
 	Keys    store.Keys
 	// Host and Instance name the instance: one process at a time.
 	Host, Instance string
-	// Token is what tells that a key of this name is the instance's own, left by
-	// an earlier process. Empty makes a new one.
+	// Token shows that a key of this name is the instance's own, of an earlier process.
+	// Empty makes a new one.
 	Token string
 	// Role, Version, PID, Capacity and Queues are shown; see [PresenceRecord].
 	Role     string
@@ -35,12 +35,12 @@ type PresenceConfig struct {
 	// Logger is silent if nil.
 	Logger hclog.Logger
 
-	// OnChange is called with the presence lease each time a new one is in place. What
-	// hangs on the one before must be put on it again. It must not block: Run calls it,
+	// OnChange is called with the presence lease each time a new one is in place. Keys on
+	// the lease before must be put again on this one. It must not block: Run calls it,
 	// and renews nothing meanwhile.
 	OnChange func(id store.LeaseID)
-	// OnTrouble, if not nil, is told what [Presence.Trouble] tells whenever a try to
-	// take the name has failed for a new reason. It must not block.
+	// OnTrouble, if not nil, is called with what [Presence.Trouble] returns whenever a try
+	// to take the name has failed for a new reason. It must not block.
 	OnTrouble func(why error)
 }
 
@@ -181,10 +181,10 @@ func (p *Presence) hold(ctx context.Context, id store.LeaseID, ttl time.Duration
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		left, err := p.renew(ctx, id, ttl)
+		granted, err := p.renew(ctx, id, ttl)
 		switch {
 		case err == nil:
-			ttl, failed = left, false
+			ttl, failed = granted, false
 			next.Reset(renewAfter(ttl))
 			continue
 		case errors.Is(err, store.ErrLeaseNotFound):

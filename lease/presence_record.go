@@ -68,7 +68,7 @@ func DecodePresence(keys store.Keys, key string, value []byte) (PresenceRecord, 
 }
 
 // Instances returns the instances that have a presence key, by host and name. Keys that
-// can't be read are left out of the list; the error joins a [*store.CorruptError] for
+// can't be read are omitted from the list; the error joins a [*store.CorruptError] for
 // each.
 func Instances(ctx context.Context, b store.Backend, keys store.Keys) ([]PresenceRecord, error) {
 	s, err := store.ReadAll(ctx, b, keys.Hosts())

@@ -31,8 +31,8 @@ func (k *Keeper) renew(ctx context.Context, try renewal) {
 	}
 }
 
-// noteSuccess makes Run look at once at what follows from a success: a set may
-// have been refused for want of this lease.
+// noteSuccess makes Run act at once on a success: a set may have been refused for want
+// of this lease.
 func (k *Keeper) noteSuccess(try renewal, ttl time.Duration) {
 	k.mu.Lock()
 	recovered := k.book.renewed(k.clock.Now(), try, ttl)

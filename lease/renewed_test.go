@@ -15,12 +15,12 @@ import (
 func TestSuccessfulRenewalsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		var told []string
+		var reported []string
 		h := newHarness(t, func(c *Config) {
 			c.OnRenewed = func(id store.LeaseID, again bool) {
 				mu.Lock()
 				defer mu.Unlock()
-				told = append(told, fmt.Sprint(id, " ", again))
+				reported = append(reported, fmt.Sprint(id, " ", again))
 			}
 		})
 		left := h.etcd.lease(time.Hour)
@@ -31,13 +31,13 @@ func TestSuccessfulRenewalsAreTold(t *testing.T) {
 			t.Helper()
 			mu.Lock()
 			defer mu.Unlock()
-			told = slices.DeleteFunc(told, func(s string) bool { // a spare one, made meanwhile
+			reported = slices.DeleteFunc(reported, func(s string) bool { // a spare one, made meanwhile
 				return !strings.HasPrefix(s, fmt.Sprint(left, " ")) && !strings.HasPrefix(s, fmt.Sprint(id, " "))
 			})
-			if !slices.Equal(told, want) {
-				t.Errorf("%v were told, want %v", told, want)
+			if !slices.Equal(reported, want) {
+				t.Errorf("%v were told, want %v", reported, want)
 			}
-			told = nil
+			reported = nil
 		}
 		wants(fmt.Sprint(left, " true")) // of the process before
 		plain, again := fmt.Sprint(id, " false"), fmt.Sprint(id, " true")

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Resumable is a lease that an earlier process of this instance left.
+// Resumable is a lease of an earlier process of this instance.
 type Resumable struct {
 	ID       store.LeaseID
 	Duration time.Duration
@@ -21,20 +21,19 @@ type Resumable struct {
 	Window Window
 }
 
-// Resume lists the leases that an earlier process of the instance left, for
-// [Keeper.Adopt]. Those of other instances of the host are passed over. The
+// Resume lists the leases of an earlier process of the instance, for [Keeper.Adopt].
+// Those of other instances of the host are skipped. The
 // instance must be the only one of its name: take its [State] and wait for
 // [Presence.Ready] before.
 //
 // It is refused with [problem.HostInUse] while there are leases of the same
 // instance with another token. Either another process has the name, which
-// presence has failed to tell; or the state directory was lost, and then there
-// is no way to know whose they are. They end by themselves once nobody renews
-// them, which the error tells the time of, and then Resume succeeds: wait, or
-// take another name. There is no way to override it.
+// presence did not detect; or the state directory was lost, and then their owner
+// is unknown. They end by themselves once no process renews them, and then Resume
+// succeeds; the error states when. Wait, or take another name. There is no way to override it.
 //
 // An entry that can't be read refuses with [problem.CorruptValue]. A lease that has
-// ended meanwhile is left out.
+// ended meanwhile is omitted.
 func Resume(ctx context.Context, b store.Backend, clock Clock, keys store.Keys, host, instance, token string) ([]Resumable, error) {
 	all, err := store.ReadAll(ctx, b, keys.Leases(host))
 	if err != nil {
@@ -66,7 +65,7 @@ func readWindows(ctx context.Context, b store.Backend, clock Clock, all []Resuma
 	alive := all[:0]
 	for _, l := range all {
 		sent := clock.Now()
-		left, err := b.TimeToLive(ctx, l.ID)
+		ttl, err := b.TimeToLive(ctx, l.ID)
 		switch {
 		case errors.Is(err, store.ErrLeaseNotFound):
 			continue
@@ -74,7 +73,7 @@ func readWindows(ctx context.Context, b store.Backend, clock Clock, all []Resuma
 			return nil, fmt.Errorf("read lease %s: %w", name(l.ID), err)
 		}
 		// As if the last renewal had been sent so much earlier.
-		l.Window = NewWindow(sent-max(0, l.Duration-left), l.Duration)
+		l.Window = NewWindow(sent-max(0, l.Duration-ttl), l.Duration)
 		alive = append(alive, l)
 	}
 	return alive, nil
@@ -94,7 +93,7 @@ func readListing(keys store.Keys, host string, kv *mvccpb.KeyValue) (listing, er
 func refuseForeign(ctx context.Context, b store.Backend, host, instance string, ids []store.LeaseID) error {
 	alive, longest := 0, time.Duration(0)
 	for _, id := range ids {
-		left, err := b.TimeToLive(ctx, id)
+		ttl, err := b.TimeToLive(ctx, id)
 		switch {
 		case errors.Is(err, store.ErrLeaseNotFound):
 			continue
@@ -102,7 +101,7 @@ func refuseForeign(ctx context.Context, b store.Backend, host, instance string, 
 			return fmt.Errorf("read lease %s: %w", name(id), err)
 		}
 		alive++
-		longest = max(longest, left)
+		longest = max(longest, ttl)
 	}
 	if alive == 0 {
 		return nil
@@ -110,13 +109,13 @@ func refuseForeign(ctx context.Context, b store.Backend, host, instance string, 
 	within := (longest + time.Second).String()
 	return problem.New(problem.HostInUse,
 		"host %q has leases (%d) of another %q: either one is running under this name, or this one has lost its state directory; "+
-			"stop the other one, or use another host name, or start again in %s, when leases that nobody renews have ended",
+			"stop the other one, or use another host name, or start again in %s, when leases that no process renews have ended",
 		host, alive, instance, within).
 		WithDetail(InUse{Host: host, Instance: instance, Leases: alive, EndsWithin: within})
 }
 
 // InUse is the detail of a [problem.HostInUse]: who has the name. What is not
-// known is left out.
+// known is omitted.
 type InUse struct {
 	Host       string    `json:"host"`
 	Instance   string    `json:"instance"`

@@ -22,7 +22,7 @@ const (
 	tokenBytes = 16
 )
 
-// State is the state directory of an instance that can be resumed: whoever has
+// State is the state directory of an instance that can be resumed: the process that has
 // it open is the instance. It holds nothing but a lock and a token; all other
 // state is in etcd.
 type State struct {
@@ -55,8 +55,8 @@ func (s *State) Token() string { return s.token }
 // Close gives the directory up.
 func (s *State) Close() error { return errors.Join(unlock(s.lock), s.lock.Close()) }
 
-// takeLock locks the directory, and leaves the process' id in it for whoever
-// comes second. The file stays for ever: a lock on a removed file would lock
+// takeLock locks the directory, and writes the process id into it for the message of
+// a second process. The file stays for ever: a lock on a removed file would lock
 // nothing.
 func takeLock(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockFile)
@@ -73,7 +73,7 @@ func takeLock(dir string) (*os.File, error) {
 		}
 		return nil, errors.Join(err, f.Close())
 	}
-	_ = writeOwner(f) // a full disk keeps nobody from the directory: the second is told less then
+	_ = writeOwner(f) // a full disk is no reason to fail: the message of a second process is then less precise
 	return f, nil
 }
 
@@ -107,7 +107,7 @@ func loadToken(dir string) (string, error) {
 	token, err := parseToken(text)
 	if err != nil {
 		return "", problem.New(problem.Invalid,
-			"%s can't be used: %w; remove it to start anew, after the leases of the earlier process have ended", path, err)
+			"%s can't be used: %w; remove it to start afresh, after the leases of the earlier process have ended", path, err)
 	}
 	return token, nil
 }
@@ -131,7 +131,7 @@ func makeToken(dir string) (string, error) {
 
 // unwritable makes a problem of why a directory can't be made an instance's.
 func unwritable(err error) error {
-	return problem.New(problem.StateUnwritable, "state directory: %w: give it room, or name another with --state-dir", err)
+	return problem.New(problem.StateUnwritable, "state directory: %w: free disk space, or name another with --state-dir", err)
 }
 
 func writeFile(path, text string) error {
@@ -159,7 +159,7 @@ func newToken() string {
 
 var errNoToken = fmt.Errorf("it does not hold a token of %d hexadecimal digits", 2*tokenBytes)
 
-// parseToken reads what newToken made, with or without a line's end.
+// parseToken reads what newToken made, with or without an end of line.
 func parseToken(text []byte) (string, error) {
 	token := strings.TrimSuffix(string(text), "\n")
 	b, err := hex.DecodeString(token)

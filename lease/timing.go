@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// tickEvery is how often the clock is looked at: for trust that has ended
-	// and for renewals that are due.
-	tickEvery = grace.Look
+	// tickEvery is how often the clock is checked: for validity that has ended and
+	// for renewals that are due.
+	tickEvery = grace.CheckInterval
 	// renewals is how many fit into a time to live: one each third of it.
 	renewals = 3
 	// minTry and maxTry bound the wait for one answer. An answer of a healthy

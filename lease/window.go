@@ -8,14 +8,14 @@ import (
 
 const (
 	// minMargin and marginPart make the margin of a window: 2 % covers clocks
-	// that run at different speeds, 500 ms what is fixed: two looks at the
-	// clock, [tickEvery] apart, or one look and the end of a killed process.
+	// that run at different speeds, 500 ms what is fixed: two checks of the
+	// clock, [tickEvery] apart, or one check and the end of a killed process.
 	minMargin  = grace.Kill
 	marginPart = 50
 )
 
-// Window is how long trust in a lease lasts unless it is renewed again. It is
-// a value: a renewal makes another window.
+// Window is how long a lease is valid unless it is renewed again. It is a value: a
+// renewal makes another window.
 type Window struct {
 	// Sent is when the grant or the last successful renewal was sent, on a
 	// [Clock]. The lease can't have been restarted earlier, so it can't end
@@ -37,22 +37,22 @@ func NewWindow(sent, ttl time.Duration) Window {
 // less than 500 ms.
 func Margin(ttl time.Duration) time.Duration { return max(minMargin, ttl/marginPart) }
 
-// Until is when trust ends: whoever acts on the lease must have ended by then.
+// Until returns when the validity ends: holders must have stopped by then.
 func (w Window) Until() time.Duration { return w.Sent + w.TTL - w.Margin }
 
-// StopAt is when a holder that takes [StopGrace] to stop must be told to, so
-// that it can be killed at Until and still be gone before the lease can end.
-// Counting from a look at the clock each 250 ms: told by StopAt + 250 ms, killed
-// by Until + 250 ms, and the lease ends at Until + Margin or later.
+// StopAt returns when a holder that takes [StopGrace] to stop must be signaled, so
+// that it can be killed at Until and still be gone before the lease can end. With
+// a check of the clock every 250 ms: signaled by StopAt + 250 ms, killed by Until +
+// 250 ms, and the lease ends at Until + Margin or later.
 func (w Window) StopAt() time.Duration { return w.Until() - StopGrace(w.TTL) }
 
-// Remaining is how long trust still lasts at a time; never less than 0.
+// Remaining returns how long the lease is still valid at now; never less than 0.
 func (w Window) Remaining(now time.Duration) time.Duration { return max(0, w.Until()-now) }
 
-// Valid reports whether trust still lasts at a time.
+// Valid reports whether the lease is still valid at now.
 func (w Window) Valid(now time.Duration) bool { return now < w.Until() }
 
-// StopGrace is how long a holder gets between being told to stop and being
+// StopGrace is how long a holder gets between the signal to stop and being
 // killed: a sixth of the lease's time to live, at most 10 s.
 func StopGrace(ttl time.Duration) time.Duration { return min(ttl/6, grace.Stop) }
 

@@ -22,7 +22,7 @@
 // its limits allow more runs, an executor watches all runs on a connection of its own,
 // and a client submits one run at a time, with a pause between. The time begins with
 // the response to the submission, and ends when the executor has seen the run admitted.
-// The put of the reference is one right after another write, as for hand-overs.
+// The put of the reference is one right after another write, as for transfers.
 //
 // Nearly no two runs of a backlog meet the same limits, and all are blocked. Plans are
 // made over it in memory, as a leader makes them in a tick. The memory of a leader is

@@ -51,7 +51,7 @@ func TestEachSuiteMeasuresOnAnEtcdOfItsOwn(t *testing.T) {
 		target string
 	}{
 		"claims --cases ^uncontended/http/64c/1h/1p": {
-			[]string{`"door": "http"`, `"claims_per_second": `, `"claim": {`, `"reference": {`}, "64 clients over HTTP, uncontended",
+			[]string{`"api": "http"`, `"claims_per_second": `, `"claim": {`, `"reference": {`}, "64 clients over HTTP, uncontended",
 		},
 		"queue --queued 20 --cases ^(submit/1c|admit|leader)": {
 			[]string{`"case": "submit/1c"`, `"runs_per_second": `, `"heap_mb": `, `"queued": 20`}, "admission p50, where there is room",

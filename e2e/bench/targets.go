@@ -48,12 +48,12 @@ var targets = []target{
 	{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 0.5, "× the floor", ratio},
 	{"pool full, hold 5 ms, 64 clients on 8 slots", "full/go/64c/1h/1p", false, 88, "% of slot time used", used},
 	{"pool full, hold 5 ms, 256 clients on 32 slots", "full/go/256c/1h/1p", false, 85, "% of slot time used", used},
-	{"hand-over p50, 1 host", "handover/go/8c/1h/1p", true, 2, "× a plain put", handOverP50},
-	{"hand-over p99, 1 host", "handover/go/8c/1h/1p", true, 15, "× a plain put", handOverP99},
-	{"longest wait, 1 host", "handover/go/8c/1h/1p", true, 1.5, "× the fair wait", longestWait},
-	{"hand-over p50, 4 hosts", "handover/go/8c/4h/1p", true, 4, "× a plain put", handOverP50},
-	{"hand-over p99, 4 hosts", "handover/go/8c/4h/1p", true, 15, "× a plain put", handOverP99},
-	{"longest wait, 4 hosts", "handover/go/8c/4h/1p", true, 1.5, "× the fair wait", longestWait},
+	{"transfer p50, 1 host", "transfer/go/8c/1h/1p", true, 2, "× a plain put", transferP50},
+	{"transfer p99, 1 host", "transfer/go/8c/1h/1p", true, 15, "× a plain put", transferP99},
+	{"longest wait, 1 host", "transfer/go/8c/1h/1p", true, 1.5, "× the fair wait", longestWait},
+	{"transfer p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
+	{"transfer p99, 4 hosts", "transfer/go/8c/4h/1p", true, 15, "× a plain put", transferP99},
+	{"longest wait, 4 hosts", "transfer/go/8c/4h/1p", true, 1.5, "× the fair wait", longestWait},
 	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 0.6, "× the floor", ratio},
 	{"limit 100,000 against 1,000", "limit/go/64c/1h/1p", true, 1.5, "× the time per claim", timePerClaim},
 	{"idle sidecar", "memory/http/64c/1h/1p", true, 40, "MB resident", idleMemory},
@@ -129,18 +129,18 @@ func claimToPut(r *row) (float64, string) {
 }
 
 func used(r *row) (float64, string) {
-	return 100 * r.Used.Median, fmt.Sprintf("%.0f claims/s, really held %.2f ms (p50), hand-over %s",
-		r.PerSecond, r.Held.P50, r.HandOver)
+	return 100 * r.Used.Median, fmt.Sprintf("%.0f claims/s, really held %.2f ms (p50), transfer %s",
+		r.PerSecond, r.Held.P50, r.Transfer)
 }
 
-func handOverP50(r *row) (float64, string) {
-	return r.HandOverToPut.Median, fmt.Sprintf("%.3f ms against %.3f ms (rounds %.2f to %.2f); a plain delete after the same hold: %.3f ms",
-		r.HandOver.P50, r.Reference.Put.P50, r.HandOverToPut.Low, r.HandOverToPut.High, r.Reference.Delete.P50)
+func transferP50(r *row) (float64, string) {
+	return r.TransferToPut.Median, fmt.Sprintf("%.3f ms against %.3f ms (rounds %.2f to %.2f); a plain delete after the same hold: %.3f ms",
+		r.Transfer.P50, r.Reference.Put.P50, r.TransferToPut.Low, r.TransferToPut.High, r.Reference.Delete.P50)
 }
 
-func handOverP99(r *row) (float64, string) {
-	return r.HandOver.P99 / r.Reference.Put.P50, fmt.Sprintf("%.3f ms of %d hand-overs",
-		r.HandOver.P99, r.HandOver.Count)
+func transferP99(r *row) (float64, string) {
+	return r.Transfer.P99 / r.Reference.Put.P50, fmt.Sprintf("%.3f ms of %d transfers",
+		r.Transfer.P99, r.Transfer.Count)
 }
 
 // longestWait compares the longest wait with the fair one: the holds of all other

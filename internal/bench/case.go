@@ -20,7 +20,7 @@ const (
 	uncontended = "uncontended" // slots for all
 	contended   = "contended"   // slots for an eighth of the clients, and no hold
 	full        = "full"        // the same, with a hold
-	handOver    = "handover"    // one slot, and a hold that leaves etcd idle
+	transfer    = "transfer"    // one slot, and a hold that leaves etcd idle
 	bigLimit    = "limit"       // uncontended, of a pool with very many slots
 	memory      = "memory"      // a sidecar that holds many claims
 	history     = "history"     // uncontended, for very many claims
@@ -33,12 +33,12 @@ const (
 	hugeLimit  = 100_000
 	// clientsPerSlot is how contended a contended pool is.
 	clientsPerSlot = 8
-	// fullHold and handOverHold are the holds of the cases of those kinds.
+	// fullHold and transferHold are the holds of the cases of those kinds.
 	fullHold     = 5 * time.Millisecond
-	handOverHold = 20 * time.Millisecond
-	// handOverFactor makes the rounds of a hand-over longer: there are only 50
-	// hand-overs in a second.
-	handOverFactor = 4
+	transferHold = 20 * time.Millisecond
+	// transferFactor makes the rounds of a transfer longer: there are only 50
+	// transfers in a second.
+	transferFactor = 4
 )
 
 // Case is one load.
@@ -46,7 +46,7 @@ type Case struct {
 	// Name states kind, API, clients, hosts and pools: "uncontended/go/64c/4h/1p".
 	Name    string `json:"case"`
 	Kind    string `json:"kind"`
-	API     string `json:"door,omitempty"`
+	API     string `json:"api,omitempty"`
 	Clients int    `json:"clients,omitempty"`
 	Hosts   int    `json:"hosts,omitempty"`
 	Pools   int    `json:"pools,omitempty"`
@@ -98,7 +98,7 @@ func (c Case) claim() berth.Slots {
 var mainCases = []string{
 	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p",
 	"contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "uncontended/http/64c/1h/1p",
-	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "handover/go/8c/1h/1p", "handover/go/8c/4h/1p",
+	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
 	"limit/go/64c/1h/1p", "memory/http/64c/1h/1p", "history/go/256c/1h/1p",
 }
 
@@ -133,7 +133,7 @@ func (c *Config) cases() []Case {
 	}
 	all = append(all,
 		fullCase(64), fullCase(256),
-		handOverCase(1), handOverCase(4),
+		transferCase(1), transferCase(4),
 		newCase(bigLimit, GoAPI, 64, 1, 1, hugeLimit),
 		newCase(memory, HTTPAPI, 64, 1, 1, hugeLimit),
 	)
@@ -170,8 +170,8 @@ func fullCase(clients int) Case {
 	return c
 }
 
-func handOverCase(hosts int) Case {
-	c := newCase(handOver, GoAPI, 8, hosts, 1, 1)
-	c.Hold, c.factor = handOverHold, handOverFactor
+func transferCase(hosts int) Case {
+	c := newCase(transfer, GoAPI, 8, hosts, 1, 1)
+	c.Hold, c.factor = transferHold, transferFactor
 	return c
 }

@@ -52,18 +52,18 @@ type Config struct {
 	// Quick selects the main cases.
 	Quick bool
 	// History is the number of claims after which the throughput is compared with that
-	// at the beginning; 0 leaves that out.
+	// at the beginning; 0 omits that.
 	History int
 	// HeldClaims is the number of claims that a sidecar holds when its memory is read;
 	// 10,000 if 0.
 	HeldClaims int
-	// Sidecars starts the sidecars. Nil leaves out the cases that need them.
+	// Sidecars starts the sidecars. Nil omits the cases that need them.
 	Sidecars Sidecars
-	// Progress is called with a line for each case that was measured. Nil is silent.
+	// Progress is called with a line of text for each case that was measured. Nil is silent.
 	Progress func(line string)
 
-	// settle is how long sidecars are left alone before their memory is read.
-	settle time.Duration
+	// settleTime is how long sidecars are idle before their memory is read.
+	settleTime time.Duration
 }
 
 // Sidecars starts sidecars, each in a process of its own.
@@ -97,8 +97,8 @@ func (c *Config) Fill() error {
 	if c.HeldClaims == 0 {
 		c.HeldClaims = DefaultHeldClaims
 	}
-	if c.settle == 0 {
-		c.settle = defaultSettle
+	if c.settleTime == 0 {
+		c.settleTime = defaultSettle
 	}
 	if len(c.Clients) == 0 {
 		c.Clients = DefaultClients

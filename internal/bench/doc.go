@@ -24,12 +24,12 @@
 // takes somewhat longer than requested; slots count as used from the grant to the call
 // of the release, and the actual hold is reported too.
 //
-// A hand-over is the time from the call of a release to the grant that it made
+// A transfer is the time from the call of a release to the grant that it made
 // possible. In a pool that is full, the k-th release makes the k-th grant after
 // the first ones possible: both are sorted by time and paired. With one slot this
 // is exact; with more, the mean is exact, and the spread is nearly so.
 //
-// # What it leaves behind
+// # What remains
 //
 // All keys are below a prefix of their own under the configured prefix, and are deleted
 // at the end. The history of etcd has grown by what was written: on an etcd that is

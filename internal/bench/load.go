@@ -81,7 +81,7 @@ func (l Load) once(ctx context.Context) (Outcome, error) {
 		w = window{end: time.Since(base)}
 	}
 	o, err := analyze(slices.Concat(done...), w, l.slots)
-	if err == nil && l.slots > 0 && len(o.handOver) == 0 {
+	if err == nil && l.slots > 0 && len(o.transfer) == 0 {
 		err = errNone
 	}
 	return o, err
@@ -153,7 +153,7 @@ type Outcome struct {
 	Claim     []time.Duration // from the request to the grant
 	Release   []time.Duration
 	held      []time.Duration
-	handOver  []time.Duration // only of a pool that was full
+	transfer  []time.Duration // only of a pool that was full
 	used      float64         // share of the slots' time; 0 of a pool that was not full
 }
 
@@ -162,7 +162,7 @@ type Outcome struct {
 var errOverfull = errors.New("more claims were granted at a time than there are slots")
 
 // errNone means that there is nothing to compute figures from.
-var errNone = errors.New("no claim was granted, handed over and released in the time that was measured")
+var errNone = errors.New("no claim was granted, transferred and released in the time that was measured")
 
 // analyze computes the figures of a load from its cycles. With slots above 0 the
 // pool was full: there were always more clients than slots.
@@ -195,13 +195,13 @@ func analyze(cycles []cycle, w window, slots int) (Outcome, error) {
 	}
 	o.used = float64(used) / float64(w.length()) / float64(slots)
 	var err error
-	o.handOver, err = handOvers(cycles, w, slots)
+	o.transfer, err = transfers(cycles, w, slots)
 	return o, err
 }
 
-// handOvers pairs each release with the grant that it made possible: see the
+// transfers pairs each release with the grant that it made possible: see the
 // package's comment. The cycles are all of a load that began with free slots.
-func handOvers(cycles []cycle, w window, slots int) ([]time.Duration, error) {
+func transfers(cycles []cycle, w window, slots int) ([]time.Duration, error) {
 	grants := make([]time.Duration, 0, len(cycles))
 	releases := make([]time.Duration, 0, len(cycles))
 	for _, c := range cycles {

@@ -27,7 +27,7 @@ func TestFiguresAreThoseOfTheWindow(t *testing.T) {
 		Claim:     []time.Duration{ms(6), ms(4)},
 		Release:   []time.Duration{ms(1), ms(1)},
 		held:      []time.Duration{ms(6), ms(15)},
-		handOver:  []time.Duration{ms(2), ms(5)},
+		transfer:  []time.Duration{ms(2), ms(5)},
 		used:      (2 + 6 + 5) / 20.0,
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{})); diff != "" {
@@ -80,10 +80,10 @@ func simulated(t *rapid.T, slots int) (cycles []cycle, delays []time.Duration) {
 	return cycles, delays
 }
 
-func TestHandOversOfOneSlotAreExact(t *testing.T) {
+func TestTransfersOfOneSlotAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cycles, delays := simulated(t, 1)
-		got, err := handOvers(cycles, window{0, time.Hour}, 1)
+		got, err := transfers(cycles, window{0, time.Hour}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,13 +93,13 @@ func TestHandOversOfOneSlotAreExact(t *testing.T) {
 	})
 }
 
-func TestNoHandOverOfALegalRunIsNegative(t *testing.T) {
+func TestNoTransferOfALegalRunIsNegative(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots := rapid.IntRange(1, 5).Draw(t, "slots")
 		cycles, _ := simulated(t, slots)
-		got, err := handOvers(cycles, window{0, time.Hour}, slots)
+		got, err := transfers(cycles, window{0, time.Hour}, slots)
 		if err != nil || len(got) != max(0, len(cycles)-slots) {
-			t.Errorf("%d of %d claims have a hand-over: %v", len(got), len(cycles), err)
+			t.Errorf("%d of %d claims have a transfer: %v", len(got), len(cycles), err)
 		}
 	})
 }

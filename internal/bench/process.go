@@ -50,7 +50,7 @@ type process struct {
 }
 
 // start runs the program with arguments that depend on the directory, and returns the
-// first line that it writes to its stdout; it must write no more there.
+// first line of text that it writes to its stdout; it must write no more there.
 func (p *Program) start(env []string, arguments func(dir string) []string) (*process, string, error) {
 	dir, err := os.MkdirTemp("", "berth-bench-")
 	if err != nil {
@@ -121,7 +121,7 @@ type sidecarProcess struct{ *process }
 
 // Start starts a sidecar as users do, and waits until it is ready.
 func (p *Program) Start(ctx context.Context, o berth.Options) (Sidecar, error) {
-	// Its first line states where it listens, which is known.
+	// Its first line of text states where it listens, which is known.
 	r, _, err := p.start(p.environment(), func(dir string) []string { return p.arguments(o, dir) })
 	if err != nil {
 		return nil, err

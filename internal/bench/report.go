@@ -43,19 +43,19 @@ type Row struct {
 	PerSecond float64 `json:"claims_per_second,omitempty"`
 	// Ratio is PerSecond as a multiple of the reference.
 	Ratio *Spread `json:"ratio,omitempty"`
-	// Claim is the time from the request to the grant, HandOver that from the
+	// Claim is the time from the request to the grant, Transfer that from the
 	// call of a release to the grant that it made possible.
 	Claim    *Latency `json:"claim,omitempty"`
 	Release  *Latency `json:"release,omitempty"`
-	HandOver *Latency `json:"hand_over,omitempty"`
+	Transfer *Latency `json:"transfer,omitempty"`
 	// Held is how long the claims were really held, if they were at all.
 	Held *Latency `json:"held,omitempty"`
 	// Used is the share of the slots' time that was used.
 	Used *Spread `json:"slot_time_used,omitempty"`
 	// ClaimToPut is the p50 of claims as a multiple of that of the floor's puts,
-	// HandOverToPut the same of hand-overs.
+	// TransferToPut the same of transfers.
 	ClaimToPut    *Spread `json:"claim_p50_to_put_p50,omitempty"`
-	HandOverToPut *Spread `json:"hand_over_p50_to_put_p50,omitempty"`
+	TransferToPut *Spread `json:"transfer_p50_to_put_p50,omitempty"`
 
 	Memory  *Memory  `json:"memory,omitempty"`
 	History *History `json:"history,omitempty"`
@@ -101,7 +101,7 @@ func (r *Report[R]) WriteTable(w io.Writer) {
 				r.Name,
 				fmt.Sprintf("%.0f", r.Reference.PerSecond), fmt.Sprintf("%.0f", r.PerSecond),
 				fmt.Sprintf("%.2f", r.Ratio.Median), fmt.Sprintf("%.2f-%.2f", r.Ratio.Low, r.Ratio.High),
-				r.Reference.Put.Cell(), r.Claim.Cell(), r.Release.Cell(), r.HandOver.Cell(),
+				r.Reference.Put.Cell(), r.Claim.Cell(), r.Release.Cell(), r.Transfer.Cell(),
 			})
 		case r.Memory != nil, r.History != nil:
 			lines = append(lines, r.Name+": "+strings.Join(r.Summary(), ", "))
@@ -109,7 +109,7 @@ func (r *Report[R]) WriteTable(w io.Writer) {
 	}
 	if len(cells) > 0 {
 		Columns(w, []string{
-			"CASE", "FLOOR/S", "CLAIMS/S", "RATIO", "ROUNDS", "PUT MS", "CLAIM MS", "RELEASE MS", "HAND-OVER MS",
+			"CASE", "FLOOR/S", "CLAIMS/S", "RATIO", "ROUNDS", "PUT MS", "CLAIM MS", "RELEASE MS", "TRANSFER MS",
 		}, cells)
 		fmt.Fprintln(w, "RATIO is the median of the rounds; times in ms are p50/p99.")
 	} else if len(lines) == 0 {

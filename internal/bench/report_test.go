@@ -96,7 +96,7 @@ func TestAReportOfClaimsIsReadable(t *testing.T) {
 	want := strings.Join([]string{
 		"etcd 3.7.3 at 127.0.0.1:2379, go1.26, 2 CPUs, 1 round of 0.5s",
 		"",
-		"CASE                      FLOOR/S  CLAIMS/S  RATIO  ROUNDS     PUT MS  CLAIM MS  RELEASE MS  HAND-OVER MS",
+		"CASE                      FLOOR/S  CLAIMS/S  RATIO  ROUNDS     PUT MS  CLAIM MS  RELEASE MS  TRANSFER MS",
 		"uncontended/go/64c/1h/1p  9300     20460     2.20   2.10-2.30  2.5/8   1.25/4    1.5/4       -",
 		"RATIO is the median of the rounds; times in ms are p50/p99.",
 		"memory/http/64c/1h/1p: 38.0 MB idle, 100.0 MB with 10,000 claims",

@@ -47,8 +47,8 @@ func (a Rounds) ClaimToPut() *Spread {
 	return a.compare(func(ref, own Outcome) float64 { return P50(own.Claim) / P50(ref.Claim) })
 }
 
-func (a Rounds) handOverToPut() *Spread {
-	return a.compare(func(ref, own Outcome) float64 { return P50(own.handOver) / P50(ref.Claim) })
+func (a Rounds) transferToPut() *Spread {
+	return a.compare(func(ref, own Outcome) float64 { return P50(own.transfer) / P50(ref.Claim) })
 }
 
 func (a Rounds) used() *Spread {
@@ -72,7 +72,7 @@ func Combine(all []Outcome) Outcome {
 		o.Claim = append(o.Claim, each.Claim...)
 		o.Release = append(o.Release, each.Release...)
 		o.held = append(o.held, each.held...)
-		o.handOver = append(o.handOver, each.handOver...)
+		o.transfer = append(o.transfer, each.transfer...)
 	}
 	o.PerSecond = Median(rates)
 	return o
@@ -109,7 +109,7 @@ func (r *Row) fill(what string, all Rounds) {
 		r.Held = Summarize(own.held)
 	}
 	if r.slots() > 0 {
-		r.HandOver, r.Used, r.HandOverToPut = Summarize(own.handOver), all.used(), all.handOverToPut()
+		r.Transfer, r.Used, r.TransferToPut = Summarize(own.transfer), all.used(), all.transferToPut()
 	}
 }
 
@@ -132,7 +132,7 @@ func (r *Runner) openLoads(ctx context.Context, c Case) (own, ref Load, what str
 	switch c.Kind {
 	case bigLimit:
 		return own, smallLimit(own), fmt.Sprintf("limit %d", ampleLimit), nil
-	case handOver:
+	case transfer:
 		what = "floor/1c/1h"
 		ref, err = r.SlowFloor(own)
 	default:

@@ -27,7 +27,7 @@ func tiny(t *testing.T, srv *embed.Server) Config {
 	return Config{
 		Etcd:     berth.Options{Endpoints: []string{srv.Endpoint()}},
 		Duration: 40 * time.Millisecond, Rounds: 1, Clients: []int{1, 16}, Hosts: []int{1, 2},
-		History: 200, HeldClaims: 100, Sidecars: fakeSidecars{t}, settle: time.Millisecond,
+		History: 200, HeldClaims: 100, Sidecars: fakeSidecars{t}, settleTime: time.Millisecond,
 	}
 }
 
@@ -63,8 +63,8 @@ func TestEachCaseIsMeasured(t *testing.T) {
 		if !measured {
 			t.Errorf("%s has no figures: %+v", row.Name, row)
 		}
-		if (row.slots() > 0) != (row.HandOver != nil) {
-			t.Errorf("%s has %d slots and hand-overs: %v", row.Name, row.slots(), row.HandOver)
+		if (row.slots() > 0) != (row.Transfer != nil) {
+			t.Errorf("%s has %d slots and transfers: %v", row.Name, row.slots(), row.Transfer)
 		}
 	}
 	for i, row := range report.Rows {

@@ -1,9 +1,9 @@
 // Package grace holds the times that berth gives a process to stop, and those by which it
 // has to be gone. They depend on each other, so they are here and nowhere else.
 //
-// A process is stopped in this order: its claim ends, whoever watches the process is told,
+// A process is stopped in this order: its claim ends, its supervisor is notified,
 // it gets SIGTERM, and [Stop] later SIGKILL. Its slots may be another's only when the last
-// SIGKILL has taken effect. Before the end of a lease that is seen to by counting back
+// SIGKILL has taken effect. Before the end of a lease, that is ensured by counting back
 // from it: see lease.Window. Otherwise the slots are kept for longer than all of that can
 // take: [Revoke].
 package grace
@@ -11,14 +11,14 @@ package grace
 import "time"
 
 const (
-	// Look is how often those who stop processes look at the clock. Timers stand still
-	// while the machine is suspended, so a look is the only thing that is sure.
-	Look = 250 * time.Millisecond
+	// CheckInterval is how often supervisors of processes check the clock. Timers stop
+	// while the machine is suspended, so only a check of the clock is reliable.
+	CheckInterval = 250 * time.Millisecond
 
-	// Kill is how long after a process is to be killed it is gone: one look that comes
+	// Kill is how long after a process is to be killed it is gone: one check that comes
 	// late, and as long again for the signal to take effect. It is what the margin of
 	// every lease leaves at least.
-	Kill = 2 * Look
+	Kill = 2 * CheckInterval
 
 	// Stop is the longest time between SIGTERM and SIGKILL, however long the lease: more
 	// would cost more of etcd's absence than it is worth. The grace of exec, of workers
@@ -26,12 +26,12 @@ const (
 	// no more than this.
 	Stop = 10 * time.Second
 
-	// Notice is how long it takes at most until the end of a claim is known to whoever
-	// stops its process. In the same process, and from a sidecar to its exec, that is a
+	// Notice is how long it takes at most until the end of a claim is known to its
+	// supervisor. In the same process, and from a sidecar to its exec, that is a
 	// moment; a stream of events that has just broken is open again within 3 s.
 	Notice = 4500 * time.Millisecond
 
-	// Revoke is how long after an operator has asked for a claim back its slots are kept
-	// for a holder that does not say that it has stopped.
+	// Revoke is how long after a revocation the slots are kept for a holder that does not
+	// report that it has stopped.
 	Revoke = Notice + Stop + Kill
 )

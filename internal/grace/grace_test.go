@@ -12,8 +12,8 @@ import (
 // TestEveryHolderIsGoneBeforeItsSlotsAreFree holds the times against each other for every
 // duration of a lease, in steps of a second up to ten minutes.
 func TestEveryHolderIsGoneBeforeItsSlotsAreFree(t *testing.T) {
-	if grace.Look <= 0 || grace.Kill < 2*grace.Look {
-		t.Errorf("a look may come %s late, and a killed process is taken to be gone after %s", grace.Look, grace.Kill)
+	if grace.CheckInterval <= 0 || grace.Kill < 2*grace.CheckInterval {
+		t.Errorf("a look may come %s late, and a killed process is taken to be gone after %s", grace.CheckInterval, grace.Kill)
 	}
 	if pool.RevokeGrace != grace.Revoke {
 		t.Errorf("the engine frees the slots of a revoked claim after %s", pool.RevokeGrace)

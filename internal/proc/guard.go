@@ -8,7 +8,7 @@ import (
 
 // CheckEvery is the longest time between two checks of a [Guard]. The margin of a
 // validity window allows for one check that comes this late.
-const CheckEvery = grace.Look
+const CheckEvery = grace.CheckInterval
 
 // Guard decides when a process must get SIGTERM and when SIGKILL, so that it has ended
 // when its validity ends. It has no clock: times are those of a clock that counts through

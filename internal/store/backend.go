@@ -31,7 +31,7 @@ type Backend interface {
 	// Revoke ends a lease and deletes its keys. A lease that is gone already is
 	// no error.
 	Revoke(ctx context.Context, id LeaseID) error
-	// TimeToLive returns what is left of a lease, or [ErrLeaseNotFound].
+	// TimeToLive returns the remaining time of a lease, or [ErrLeaseNotFound].
 	TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error)
 	// History counts how often etcd was found at an earlier revision than before,
 	// restored from a backup. What was read or watched at a lower count is of a

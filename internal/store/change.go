@@ -14,8 +14,8 @@ import (
 // changeTimeout bounds one try of [Change].
 const changeTimeout = 2 * time.Second
 
-// ErrChanged has [Change] try again: somebody else was faster.
-var ErrChanged = errors.New("somebody else changed it meanwhile")
+// ErrChanged makes [Change] try again: another process was faster.
+var ErrChanged = errors.New("another process changed it meanwhile")
 
 // Stop marks an error of a try that trying again does not mend.
 func Stop(err error) error { return backoff.Permanent(err) }

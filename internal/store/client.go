@@ -206,7 +206,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Txn sends one transaction, once: again only if etcd has refused to look at it, since it
+// Txn sends one transaction, once: again only if etcd has refused to process it, since it
 // did not know the login.
 func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	seen := c.highest.Load()
@@ -231,7 +231,7 @@ func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResp
 	return resp, c.check(resp.Header, seen)
 }
 
-// check looks at the header of an answer to a request that was sent when
+// check checks the header of an answer to a request that was sent when
 // revision seen was known. Every such answer is at least as new, unless etcd was
 // restored from a backup. Then the new count is taken from there on, and
 // [Client.History] has the feeds read everything again.
@@ -297,7 +297,7 @@ func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
 	return err
 }
 
-// TimeToLive returns what is left of a lease.
+// TimeToLive returns the remaining time of a lease.
 func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error) {
 	resp, err := do(ctx, c, &c.leases, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
 		return pb.NewLeaseClient(at.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})

@@ -35,7 +35,7 @@ var (
 	// What a write did there is of no interest here.
 	ErrOtherCluster = errors.New("another etcd cluster answers")
 	// ErrRestored: etcd is at an earlier revision than it was. It was restored
-	// from a backup, and what it has forgotten can't be trusted any more.
+	// from a backup, and claims and leases since the backup are lost.
 	ErrRestored = errors.New("etcd was restored to an earlier revision")
 	// ErrBehind: so much was written since a watch has ended that reading
 	// everything again costs etcd less than going on from there.
@@ -48,7 +48,7 @@ var (
 )
 
 // OutcomeUnknown reports whether a write that ended with err may have been carried out,
-// or may yet be. A nil error is no doubt.
+// or may yet be. It is false for nil.
 func OutcomeUnknown(err error) bool {
 	switch {
 	case err == nil,
@@ -65,7 +65,7 @@ func OutcomeUnknown(err error) bool {
 }
 
 // classify wraps an error of etcd's client in the one of ours that it means.
-// What is not known stays unwrapped, and so in doubt.
+// Unknown errors stay unwrapped, so their outcome is unknown.
 func classify(op string, err error) error {
 	if err == nil {
 		return nil

@@ -55,7 +55,7 @@ type grouped struct {
 	Part
 	keys  []string // that it puts or deletes
 	bytes int
-	done  chan groupAnswer // with room for one
+	done  chan groupAnswer // buffered
 }
 
 type groupAnswer struct {
@@ -70,13 +70,13 @@ type Committed struct {
 	Responses []*pb.ResponseOp
 }
 
-// Commit is [Commit] in company. If ctx ends before the change was sent, it never is.
+// Commit is [Commit], together with other changes. If ctx ends before the change was sent, it never is.
 func (g *Group) Commit(ctx context.Context, b Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (Committed, error) {
 	return g.Enqueue(ctx, b, cmps, ops...)()
 }
 
-// Enqueue is [Group.Commit] in two parts: when it returns the change has its place, and
-// what is enqueued later goes with it or after it. The answer is what it returns for.
+// Enqueue is [Group.Commit] in two steps: when it returns, the change is queued, and what
+// is enqueued later is sent with it or after it. The returned function waits for the result.
 func (g *Group) Enqueue(ctx context.Context, b Backend, cmps []*pb.Compare, ops ...*pb.RequestOp) (answer func() (Committed, error)) {
 	c := &grouped{Part: Part{If: cmps, Then: ops}, done: make(chan groupAnswer, 1)}
 	for _, op := range ops {

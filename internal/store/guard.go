@@ -10,12 +10,12 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// Guard is an instance's commit guard. Every write that could end in doubt
+// Guard is an instance's commit guard. Every write whose outcome could become unknown
 // compares the guard and puts it, so each one makes all older ones impossible.
 //
-// After a write without an answer the instance closes the door: it sends
-// [Guard.FenceTxn] until one answer succeeds. From that revision on, what the lost
-// write did is settled, and a read at or above it tells.
+// After a write without a response the instance fences earlier writes: it sends
+// [Guard.FenceTxn] until one succeeds. From that revision on, the lost write can no
+// longer happen, and a read at or above it shows whether it did.
 type Guard struct {
 	key   string
 	rev   int64
@@ -23,7 +23,7 @@ type Guard struct {
 }
 
 // NewGuard returns the guard at key. It is not known yet which revision it has:
-// close the door before the first write.
+// fence earlier writes before the first write.
 func NewGuard(key string) Guard {
 	return Guard{key: key, value: Encode(guardValue{V: Now, Since: time.Now().UTC().Truncate(time.Second)})}
 }
@@ -42,12 +42,12 @@ func (g *Guard) Put() *pb.RequestOp { return Put(g.key, g.value, 0) }
 // Get reads the guard, for [Guard.Foreign] to judge.
 func (g *Guard) Get() *pb.RequestOp { return Get(g.key) }
 
-// Foreign tells, from the answer to a transaction that failed and then read the
-// guard, whether the guard is not what we left it: then the door must be closed
-// before the next write.
+// Foreign reports, from the response to a transaction that failed and then read the
+// guard, whether another process has changed the guard: then earlier writes must be
+// fenced before the next one.
 func (g *Guard) Foreign(resp *pb.TxnResponse) bool { return read(resp) != g.rev }
 
-// FenceTxn is the transaction that settles older writes.
+// FenceTxn is the transaction that fences earlier writes.
 func (g *Guard) FenceTxn() *pb.TxnRequest {
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{g.Compare()},
@@ -56,10 +56,10 @@ func (g *Guard) FenceTxn() *pb.TxnRequest {
 	}
 }
 
-// DeleteFenceTxn settles older writes without needing room in etcd: with the guard
+// DeleteFenceTxn fences earlier writes without needing space in etcd: with the guard
 // gone, none of them can happen either. The next guarded write has to wait for
 // [Guard.FenceTxn] then: see [Guard.Placed]. A guard that is not known to be there is
-// only looked for: none is as good as a deleted one.
+// only read: an absent one is as good as a deleted one.
 func (g *Guard) DeleteFenceTxn() *pb.TxnRequest {
 	t := g.FenceTxn()
 	if g.Placed() {
@@ -73,10 +73,10 @@ func (g *Guard) DeleteFenceTxn() *pb.TxnRequest {
 // Committed takes the revision of a guarded write that succeeded.
 func (g *Guard) Committed(rev int64) { g.rev = rev }
 
-// Answer takes the answer to [Guard.FenceTxn] or [Guard.DeleteFenceTxn] and tells whether
-// the door is closed. If it is not, the answer told the guard's present revision:
-// send the door again.
-func (g *Guard) Answer(resp *pb.TxnResponse) (closed bool) {
+// Answer takes the response to [Guard.FenceTxn] or [Guard.DeleteFenceTxn] and reports
+// whether earlier writes are fenced. If they are not, the response had the guard's present
+// revision: send the transaction again.
+func (g *Guard) Answer(resp *pb.TxnResponse) (fenced bool) {
 	if resp.Succeeded {
 		g.rev = 0
 		if resp.Responses[0].GetResponsePut() != nil {

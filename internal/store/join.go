@@ -18,10 +18,10 @@ type Part struct {
 	Then []*pb.RequestOp
 }
 
-// Joined is a transaction of parts, in one of two shapes. Nested, each part is a child,
+// Joined is a transaction of several changes, in one of two shapes. Nested, each [Part] is a child,
 // which fails alone. Flat, all happen or none does: etcd does that in a third of the time,
-// so it is for parts that hardly ever fail; and if the transaction fails, they are to be
-// joined anew as children.
+// so it is for changes that hardly ever fail; if the transaction fails, join them again as
+// children.
 type Joined struct {
 	Txn  *pb.TxnRequest
 	Flat bool
@@ -30,8 +30,8 @@ type Joined struct {
 	sizes []int
 }
 
-// Join puts parts into a transaction, beside what it has of its own. It is flat if that is
-// asked for and etcd takes so much in one.
+// Join adds changes to a transaction that may have operations already. It is flat if that
+// is requested and etcd takes so much in one.
 func Join(root *pb.TxnRequest, parts []Part, flat bool) *Joined {
 	j := &Joined{Txn: root, first: len(root.Success)}
 	if flat && j.flatten(parts) {

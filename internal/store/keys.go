@@ -36,18 +36,18 @@ func (k Keys) Slots(pool string) string { return k.pools + pool + "/slots/" }
 
 // Group is the prefix of the slot keys of one slot group.
 func (k Keys) Group(pool string, group int) string {
-	var room [keyBuffer]byte
-	return string(k.appendGroup(room[:0], pool, group))
+	var buf [keyBuffer]byte
+	return string(k.appendGroup(buf[:0], pool, group))
 }
 
 // Slot is the key of one slot.
 func (k Keys) Slot(pool string, group, index int) string {
-	var room [keyBuffer]byte
-	return string(appendPadded(k.appendGroup(room[:0], pool, group), index, 5))
+	var buf [keyBuffer]byte
+	return string(appendPadded(k.appendGroup(buf[:0], pool, group), index, 5))
 }
 
 // keyBuffer is enough for the usual slot key to be spelled on the stack; a longer
-// one takes its room elsewhere.
+// one is allocated.
 const keyBuffer = 128
 
 func (k Keys) appendGroup(b []byte, pool string, group int) []byte {
@@ -58,13 +58,13 @@ func (k Keys) appendGroup(b []byte, pool string, group int) []byte {
 // Waiters is the prefix of a pool's waiters.
 func (k Keys) Waiters(pool string) string { return k.pools + pool + "/waiters/" }
 
-// Waiter is the key of one waiter in a pool's line.
+// Waiter is the key of one waiter of a pool.
 func (k Keys) Waiter(pool, order string) string { return k.Waiters(pool) + order }
 
 // Hosts is the prefix of the presence keys of all instances.
 func (k Keys) Hosts() string { return k.prefix + "hosts/" }
 
-// Presence is the key by which an instance is seen.
+// Presence is the key that shows that an instance is alive.
 func (k Keys) Presence(host, instance string) string {
 	return k.Hosts() + host + "/" + instance
 }
@@ -72,7 +72,7 @@ func (k Keys) Presence(host, instance string) string {
 // Leases is the prefix of the leases that a host can resume.
 func (k Keys) Leases(host string) string { return k.prefix + "leases/" + host + "/" }
 
-// Lease is the key of one lease of a host; it hangs on that very lease.
+// Lease is the key of one lease of a host; it is attached to that lease.
 func (k Keys) Lease(host string, id LeaseID) string {
 	return k.Leases(host) + strconv.FormatUint(uint64(id), 16)
 }
@@ -89,10 +89,10 @@ func (k Keys) Guards(host string) string { return k.prefix + "guards/" + host + 
 // Guard is the key of an instance's commit guard.
 func (k Keys) Guard(host, instance string) string { return k.Guards(host) + instance }
 
-// Revocations is the prefix of the claims that operators asked back from a host.
+// Revocations is the prefix of the revocations for a host.
 func (k Keys) Revocations(host string) string { return k.prefix + "revoke/" + host + "/" }
 
-// Revocation is the key that asks for one claim back.
+// Revocation is the key of the revocation of one claim.
 func (k Keys) Revocation(host, claim string) string { return k.Revocations(host) + claim }
 
 // Limits is the key of the limits that runs are admitted under.
@@ -104,16 +104,16 @@ func (k Keys) Runs() string { return k.prefix + "runs/" }
 // Run is the key of the record of one run.
 func (k Keys) Run(id string) string { return k.Runs() + id }
 
-// ActiveAll is the prefix of the keys by which executors are seen to live.
+// ActiveAll is the prefix of the keys that show that executors are alive.
 func (k Keys) ActiveAll() string { return k.prefix + "active/" }
 
 // Active is the prefix of those of one host.
 func (k Keys) Active(host string) string { return k.ActiveAll() + host + "/" }
 
-// ActiveRun is the key by which the executor of a run is seen to live.
+// ActiveRun is the key that shows that the executor of a run is alive.
 func (k Keys) ActiveRun(host, run string) string { return k.Active(host) + run }
 
-// ActiveStep is the key by which the executor of a step instance is seen to live.
+// ActiveStep is the key that shows that the executor of a step instance is alive.
 func (k Keys) ActiveStep(host string, id StepID) string { return k.Active(host) + id.String() }
 
 // ParseActive takes a key under [Keys.ActiveAll] apart: that of a step instance has a
@@ -174,10 +174,10 @@ func (k Keys) Logs(run string) string { return k.prefix + "logs/" + run + "/" }
 // Log is the key of the output of one step instance.
 func (k Keys) Log(id StepID) string { return k.prefix + "logs/" + id.String() }
 
-// Followers is the prefix of the marks of step instances whose output somebody looks at.
+// Followers is the prefix of the keys of step instances whose output is followed.
 func (k Keys) Followers() string { return k.prefix + "followers/" }
 
-// Follower is the mark of one step instance, on a lease as short as the look.
+// Follower is the key of one such step instance, on a short lease that the client renews.
 func (k Keys) Follower(id StepID) string { return k.Followers() + id.String() }
 
 // EventsAll is the prefix of the events of all runs.
@@ -189,11 +189,11 @@ func (k Keys) Events(run string) string { return k.EventsAll() + run + "/" }
 // Event is the key of one event; ids of events never come twice.
 func (k Keys) Event(run, id string) string { return k.Events(run) + id }
 
-// Coordinators is the prefix of the candidates for the coordinator's part. The
-// one that was created first leads.
+// Coordinators is the prefix of the candidates for coordinator. The one that was
+// created first leads.
 func (k Keys) Coordinators() string { return k.prefix + "coordinator/" }
 
-// Coordinator is the key of one candidate, which hangs on that very lease.
+// Coordinator is the key of one candidate, which is attached to that lease.
 func (k Keys) Coordinator(id LeaseID) string {
 	return CandidateKey(k.Coordinators(), id)
 }
@@ -209,18 +209,18 @@ func (k Keys) Sources() string { return k.prefix + "sources/" }
 // Source is the prefix of what is known of one source.
 func (k Keys) Source(name string) string { return k.Sources() + name + "/" }
 
-// SourcePoll is the key of the last look of a source.
+// SourcePoll is the key of the last poll of a source.
 func (k Keys) SourcePoll(name string) string { return k.Source(name) + "poll" }
 
-// SourceLive is the prefix of who stands to run a source, and of what wakes it: one
-// watch sees both.
+// SourceLive is the prefix of the candidates of a source, and of the key that wakes it:
+// one watch sees both.
 func (k Keys) SourceLive(name string) string { return k.Source(name) + "live/" }
 
-// SourceWake is the key whose change has a source look at once.
+// SourceWake is the key whose change makes a source poll at once.
 func (k Keys) SourceWake(name string) string { return k.SourceLive(name) + "wake" }
 
-// SourceCandidates is the prefix of who stands to run a source. The one that was
-// created first looks.
+// SourceCandidates is the prefix of the candidates of a source. The one that was created
+// first polls.
 func (k Keys) SourceCandidates(name string) string { return k.SourceLive(name) + "candidates/" }
 
 // SourceCandidate is the key of one of them, which hangs on that very lease.
@@ -228,10 +228,10 @@ func (k Keys) SourceCandidate(name string, id LeaseID) string {
 	return CandidateKey(k.SourceCandidates(name), id)
 }
 
-// DedupRecords is the prefix of the marks of the items of a source that were submitted.
+// DedupRecords is the prefix of the dedup records of the items of a source.
 func (k Keys) DedupRecords(source string) string { return k.Source(source) + "dedup/" }
 
-// DedupRecord is the mark of one item.
+// DedupRecord is the dedup record of one item.
 func (k Keys) DedupRecord(source, id string) string { return k.DedupRecords(source) + id }
 
 // Workers is the prefix of the modes that operators want workers to have.
@@ -240,13 +240,13 @@ func (k Keys) Workers() string { return k.prefix + "workers/" }
 // Worker is the key of the mode of one worker; there is none while it works.
 func (k Keys) Worker(host, instance string) string { return k.Workers() + host + "/" + instance }
 
-// Actions is the prefix of what operators asked for on the pages, in order of time.
+// Actions is the prefix of the audit records of operators' actions, in order of time.
 func (k Keys) Actions() string { return k.prefix + "actions/" }
 
 // Action is the key of one of them; ids grow with time.
 func (k Keys) Action(id string) string { return k.Actions() + id }
 
-// PoolKeyKind tells what a key under [Keys.Pools] holds.
+// PoolKeyKind is what a key under [Keys.Pools] holds.
 type PoolKeyKind int
 
 // The kinds of keys of a pool.
@@ -321,8 +321,8 @@ func parsePadded(s string, width int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var room [20]byte
-	if n < 0 || n > 1<<30 || string(appendPadded(room[:0], n, width)) != s {
+	var buf [20]byte
+	if n < 0 || n > 1<<30 || string(appendPadded(buf[:0], n, width)) != s {
 		return 0, fmt.Errorf("%q is no slot number", s)
 	}
 	return n, nil

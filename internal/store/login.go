@@ -32,7 +32,7 @@ const (
 // login is the one login of a client. Its token is good for all members of the cluster,
 // so all connections share it: neither a request, nor a stream, nor another endpoint asks
 // for another one. Etcd forgets a token some minutes after its last use, and whenever
-// users are changed. Then whoever notices has one new login made, for all.
+// users are changed. Then the first request that fails triggers one new login, for all.
 type login struct {
 	// authenticate asks etcd for a token. An empty one is of an etcd without users.
 	authenticate func(context.Context) (string, error)
@@ -101,7 +101,7 @@ func (l *login) do(pause time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.token, l.have, l.err, l.made = token, err == nil, err, time.Now()
-	if err != nil { // no request was sent, so none is in doubt
+	if err != nil { // no request was sent, so no outcome is unknown
 		l.err = fmt.Errorf("%w: %w", ErrNoLogin, err)
 		l.next = time.Now().Add(l.pauses.NextBackOff())
 	}
@@ -118,7 +118,7 @@ func (l *login) expired(token string) {
 		return
 	}
 	l.have, l.token, l.err = false, "", nil
-	// Many are told at once: they do not all log in at once.
+	// Many clients get this error at once: they do not all log in at once.
 	l.next = time.Now().Add(rand.N(loginPause))
 	if time.Since(l.made) < loginGood {
 		l.next = time.Now().Add(l.pauses.NextBackOff())

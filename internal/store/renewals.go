@@ -37,7 +37,7 @@ type renewStream struct {
 // renewal is one request, and its answer.
 type renewal struct {
 	id   LeaseID
-	done chan renewed // buffered: the asker may have left
+	done chan renewed // buffered: the caller may be gone
 }
 
 type renewed struct {
@@ -79,8 +79,8 @@ func (r *renewals) once(ctx context.Context, id LeaseID, token string) (time.Dur
 	}
 }
 
-// gaveUp ends a stream that did not answer in time. An asker who has just left says
-// nothing about it.
+// gaveUp ends a stream that did not answer in time. A caller that was canceled is no
+// evidence of that.
 func (r *renewals) gaveUp(ctx context.Context, s *renewStream) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -134,7 +134,7 @@ func (w *clientWatch) send(m WatchMessage) bool {
 const (
 	// pageSize is how many keys the first page of a [Snapshot] has, and each at least.
 	// The others have more, up to maxPageSize, of keys that are small: etcd counts all
-	// that is left of the range for each page, so that many pages cost its square.
+	// that remains of the range for each page, so that many pages cost its square.
 	pageSize    = 2000
 	maxPageSize = 50_000
 	// pageBytes is how much a page is to have, and pageGrowth how much larger than the

@@ -17,7 +17,7 @@ import (
 const (
 	// lookEvery is how often ttls and the trust in claims of processes are looked
 	// at. A lease's margin is two looks.
-	lookEvery = grace.Look
+	lookEvery = grace.CheckInterval
 	// killAhead is how long before the end of its grace a process is killed whose
 	// claim has ended, so that a look that comes late is still in time.
 	killAhead = grace.Kill

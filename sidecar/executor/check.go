@@ -34,7 +34,7 @@ func (x *Executors) Run(ctx context.Context) {
 	var comparing sync.WaitGroup
 	defer comparing.Wait()
 	comparing.Go(func() { x.compare(ctx) })
-	tick := time.NewTicker(grace.Look)
+	tick := time.NewTicker(grace.CheckInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -160,11 +160,11 @@ func TestAnExecutorThatIsSilentForItsTTLIsLost(t *testing.T) {
 			s.admitted(id)
 			fences[id] = s.begin(id, "", ttl).fence
 		}
-		pass(MinTTL - grace.Look)
+		pass(MinTTL - grace.CheckInterval)
 		if !s.alive("short") {
 			t.Error("the short one is lost before its time")
 		}
-		pass(3 * grace.Look)
+		pass(3 * grace.CheckInterval)
 		if s.alive("short") || !s.alive("silent") {
 			t.Error("the short one is alive, or another one is not")
 		}
@@ -371,7 +371,7 @@ func TestASweepFindsWhatNoExecutorAsksAbout(t *testing.T) {
 		if _, err := s.runs.Cancel(s.t.Context(), "canceled", "", false); err != nil {
 			t.Fatal(err)
 		}
-		pass(sweepEvery + grace.Look)
+		pass(sweepEvery + grace.CheckInterval)
 		for id, want := range map[string]bool{"canceled": false, "kept": true, "another": true, "stray": false} {
 			if s.alive(id) != want {
 				t.Errorf("%s: alive is %t", id, !want)

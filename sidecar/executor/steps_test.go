@@ -77,9 +77,9 @@ func TestAStepInstanceIsLostWithItsTTL(t *testing.T) {
 	onStage(t, func(s *stage) {
 		silent, beating := s.published("a"), s.published("b")
 		lost, kept := s.takeOne(silent, "", MinTTL), s.takeOne(beating, "", MinTTL)
-		pass(MinTTL - grace.Look)
+		pass(MinTTL - grace.CheckInterval)
 		s.wantBeat(beating.String(), kept.fence, "")
-		pass(3 * grace.Look)
+		pass(3 * grace.CheckInterval)
 		s.wantBeat(silent.String(), lost.fence, problem.StepLost)
 		s.wantBeat(beating.String(), kept.fence, "")
 		if s.alive(silent.String()) || !s.alive(beating.String()) || s.reserved() != 1 {
@@ -95,14 +95,14 @@ func TestAnAttemptThatTakesTooLongHasFailed(t *testing.T) {
 	onStage(t, func(s *stage) {
 		id := s.published("a", func(sp *step.Spec) { sp.Timeout = step.Duration(time.Minute) })
 		e := s.takeOne(id, "", 0)
-		pass(time.Minute - grace.Look)
+		pass(time.Minute - grace.CheckInterval)
 		s.wantBeat(id.String(), e.fence, "")
-		pass(3 * grace.Look)
+		pass(3 * grace.CheckInterval)
 		s.wantBeat(id.String(), e.fence, problem.StepLost)
 		if i := s.now(id); i.Status != step.Running {
 			t.Errorf("%+v before its executor could stop", i)
 		}
-		pass(pool.RevokeGrace + grace.Look)
+		pass(pool.RevokeGrace + grace.CheckInterval)
 		if i := s.now(id); i.Status != step.Failed || i.Error != "it took longer than 1m0s" || s.alive(id.String()) || s.reserved() != 0 {
 			t.Errorf("%+v, %d reservations", i, s.reserved())
 		}
@@ -113,7 +113,7 @@ func TestAFinishCountsWhileTheExecutorIsToStop(t *testing.T) {
 	onStage(t, func(s *stage) {
 		id := s.published("a", func(sp *step.Spec) { sp.Timeout = step.Duration(time.Minute) })
 		e := s.takeOne(id, "", 0)
-		pass(time.Minute + grace.Look)
+		pass(time.Minute + grace.CheckInterval)
 		r, err := s.steps.Raw(s.t.Context(), id)
 		if err == nil {
 			_, err = s.steps.FinishAttempt(s.t.Context(), r, e.fence, step.Outcome{Status: step.Succeeded})
@@ -121,7 +121,7 @@ func TestAFinishCountsWhileTheExecutorIsToStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pass(pool.RevokeGrace + grace.Look)
+		pass(pool.RevokeGrace + grace.CheckInterval)
 		if i := s.now(id); i.Status != step.Succeeded || s.Count() != 0 || s.reserved() != 0 {
 			t.Errorf("%+v, %d executors", i, s.Count())
 		}

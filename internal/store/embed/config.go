@@ -90,7 +90,7 @@ type TLS struct {
 	ClientCAFile string
 }
 
-// withDefaults fills in what was left out.
+// withDefaults fills in what was omitted.
 func (c Config) withDefaults() Config {
 	fill(&c.Name, DefaultName)
 	fill(&c.ClientListen, DefaultClientListen)
@@ -134,10 +134,10 @@ func (c *Config) etcd() (*etcd.Config, error) {
 		ec.AutoCompactionMode = etcd.CompactorModePeriodic
 		ec.AutoCompactionRetention = c.CompactEvery.String()
 	}
-	ec.EnableGRPCGateway = false // nobody asks for etcd's keys over HTTP
+	ec.EnableGRPCGateway = false // no client reads etcd's keys over HTTP
 	ec.ListenClientUrls = []url.URL{client}
-	// With port 0 this stays a lie, told only to clients that ask etcd for the
-	// addresses of its members; ours do not.
+	// With port 0 this address is wrong, but only clients that ask etcd for the
+	// addresses of its members get it; ours do not.
 	ec.AdvertiseClientUrls = ec.ListenClientUrls
 	if c.TLS != nil {
 		ec.ClientTLSInfo = transport.TLSInfo{

@@ -19,8 +19,8 @@ import (
 // lockName is the file in the data directory that a running member has locked.
 const lockName = "berth.lock"
 
-// openDataDir makes the data directory if need be, locks it, and looks whether
-// this etcd can read what is in it. etcd itself would wait for ever where
+// openDataDir makes the data directory if need be, locks it, and checks whether
+// this etcd can read it. etcd itself would wait for ever where
 // another process has the lock, and panic over data of a newer version.
 func openDataDir(dir string) (*fileutil.LockedFile, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -42,7 +42,7 @@ func openDataDir(dir string) (*fileutil.LockedFile, error) {
 // databaseBytes is what a database takes when it is new.
 const databaseBytes = 16 << 20
 
-// checkSpace looks whether the disk has the room that a new member takes at
+// checkSpace checks whether the disk has the space that a new member takes at
 // once. An old member has that already, and may start in order to be emptied.
 func checkSpace(dir string) error {
 	if wal.Exist(filepath.Join(dir, "member", "wal")) {
@@ -60,7 +60,7 @@ func checkSpace(dir string) error {
 	return nil
 }
 
-// checkDatabase opens the database beside etcd, for reading only: this fails at
+// checkDatabase opens the database next to etcd, for reading only: this fails at
 // once while an etcd that knows nothing of our lock is using it.
 func checkDatabase(dir string) error {
 	path := filepath.Join(dir, "member", "snap", "db")

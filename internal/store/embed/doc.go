@@ -22,9 +22,9 @@
 // # Failure
 //
 // etcd ends its process when it can't write its data. Here it can't: the part
-// of etcd that failed stops for good, and [Server.Err] tells why. What etcd had
-// acknowledged before is on disk; what was under way is in doubt, as after a
-// crash.
+// of etcd that failed stops for good, and [Server.Err] returns why. What etcd had
+// acknowledged before is on disk; the outcome of requests in flight is unknown, as
+// after a crash.
 //
 // Fresh members compact their history every few minutes ([Config.CompactEvery]),
 // since berth never asks for old revisions and etcd would otherwise keep all.

@@ -17,7 +17,7 @@ var (
 	ErrDataDirLocked = errors.New("data directory is in use")
 	// ErrDataDir: the data directory can't be made, read or written.
 	ErrDataDir = errors.New("data directory is unusable")
-	// ErrDiskFull: no space is left for the data.
+	// ErrDiskFull: there is no space for the data.
 	ErrDiskFull = errors.New("disk is full")
 	// ErrDataTooNew: a newer etcd has written the data.
 	ErrDataTooNew = errors.New("data is from a newer etcd")

@@ -29,16 +29,16 @@ var harmless = map[string]bool{
 	"simple token is not cryptographically signed":                                         true,
 }
 
-// zapLogger returns the logger that etcd is given. stopped is told why etcd
+// zapLogger returns the logger that etcd is given. stopped is called with why etcd
 // gives up; it may be called more than once and must not block.
 func (b *bridge) zapLogger(stopped func(error)) *zap.Logger {
 	hook := &giveUp{stopped: stopped}
 	return zap.New(b, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
-// giveUp stands in for etcd's os.Exit: it ends the goroutine that failed, and
-// tells why. The goroutine's locks stay locked, so what depends on them stands
-// still; the owner of the server closes it and leaves.
+// giveUp replaces etcd's os.Exit: it ends the goroutine that failed, and reports
+// why. The goroutine's locks stay locked, so what depends on them stops; the owner
+// of the server closes it and exits.
 type giveUp struct{ stopped func(error) }
 
 // OnWrite is called after a fatal entry was written.

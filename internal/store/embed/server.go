@@ -145,18 +145,18 @@ func (s *Server) relay() {
 	}
 }
 
-// Close stops the member: it hands leadership over, cuts off clients that are
-// still connected, writes what is left to write, and frees the data directory.
+// Close stops the member: it transfers leadership, cuts off clients that are still
+// connected, completes its writes, and unlocks the data directory.
 // It takes at most [CloseTimeout]; the error is then [ErrStillStopping], and
 // the data directory stays locked until the process ends. After the first time
 // it does nothing more, and returns the same.
 func (s *Server) Close() error { return s.stop(true) }
 
-// Kill is Close without handing leadership over, as if the member had been
+// Kill is Close without a transfer of leadership, as if the member had been
 // killed: the other members notice after their election time.
 func (s *Server) Kill() error { return s.stop(false) }
 
-func (s *Server) stop(handOver bool) error {
+func (s *Server) stop(transferLeadership bool) error {
 	s.once.Do(func() {
 		s.closing.Store(true)
 		timeout := CloseTimeout
@@ -166,7 +166,7 @@ func (s *Server) stop(handOver bool) error {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			s.shutDown(handOver)
+			s.shutDown(transferLeadership)
 		}()
 		select {
 		case <-done:
@@ -181,9 +181,9 @@ func (s *Server) stop(handOver bool) error {
 // shutDown takes etcd apart in an order in which nothing waits for another: its
 // own Close alone waits for the streams of clients, for a peer to take over
 // that may be gone, and for a member that never came up.
-func (s *Server) shutDown(handOver bool) {
-	if handOver {
-		s.pass()
+func (s *Server) shutDown(transferLeadership bool) {
+	if transferLeadership {
+		s.transferLeadership()
 	}
 	if s.grpc != nil {
 		s.grpc.Stop()
@@ -192,9 +192,9 @@ func (s *Server) shutDown(handOver bool) {
 	s.etcd.Close()
 }
 
-// pass lets another member lead, if there is one that can and this one
+// transferLeadership lets another member lead, if there is one that can and this one
 // does. Within two election times such a member has taken over.
-func (s *Server) pass() {
+func (s *Server) transferLeadership() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -210,8 +210,8 @@ func (s *Server) pass() {
 // probeTimeout is ample for a connection inside one machine.
 const probeTimeout = time.Second
 
-// probeSocket fails if somebody answers at the unix socket: etcd would take it
-// away from them. A socket that nobody answers at is a leftover.
+// probeSocket fails if another process listens on the unix socket: etcd would take it
+// away from that. A socket without a listener is orphaned.
 func probeSocket(cfg *Config) error {
 	path, ok := socketPath(cfg.ClientListen)
 	if !ok {

@@ -11,7 +11,7 @@ import (
 
 // admit refuses what only shows against the store, on the taken path alone: a
 // put on a lease that is not there, a read at a revision that is not there. It
-// returns what is left of the path behind req.
+// returns the rest of the path behind req.
 func (e *Etcd) admit(req *pb.TxnRequest, path []bool) ([]bool, error) {
 	ops, path := branch(req, path[0]), path[1:]
 	for _, op := range ops {
@@ -113,7 +113,7 @@ func (r *run) deleteRange(req *pb.DeleteRangeRequest) int64 {
 	return int64(to - from)
 }
 
-// delete makes the event of a delete; the index is left to the caller.
+// delete makes the event of a delete; the caller updates the index.
 func (r *run) delete(kv *mvccpb.KeyValue) {
 	c := r.change(mvccpb.Event_DELETE, kv)
 	c.kv.Key, c.kv.ModRevision = kv.Key, r.e.rev

@@ -27,7 +27,7 @@ type Backend struct {
 	down, frozen bool
 	closed       bool
 	watches      map[*watch]struct{}
-	restored     bool // etcd was, and no answer has told so yet
+	restored     bool // etcd was, and no response has shown it yet
 	history      uint64
 }
 
@@ -99,7 +99,7 @@ func (b *Backend) Restore(e *Etcd) {
 	}
 }
 
-// History counts the answers that told of a restore.
+// History counts the responses that showed a restore.
 func (b *Backend) History() uint64 {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
@@ -130,7 +130,7 @@ func checked[T any](b *Backend, op Op, answer T, err error) (T, error) {
 	return answer, nil
 }
 
-// set changes what watches depend on and has them look.
+// set changes what watches depend on and has them poll.
 func (b *Backend) set(change func()) {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
@@ -241,7 +241,7 @@ func (b *Backend) Revoke(ctx context.Context, id store.LeaseID) error {
 	return err
 }
 
-// TimeToLive returns what is left of a lease.
+// TimeToLive returns the remaining time of a lease.
 func (b *Backend) TimeToLive(ctx context.Context, id store.LeaseID) (time.Duration, error) {
 	return call(ctx, b, Call{Op: OpTimeToLive, Lease: id}, func(e *Etcd, c Call) (time.Duration, error) {
 		return e.TimeToLive(c.Lease)

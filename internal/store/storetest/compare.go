@@ -10,7 +10,7 @@ import (
 
 // decide judges the compares of req and of every nested transaction that it
 // would carry out, all of them against the store as it is now. It appends one
-// verdict for each, in the order in which the operations stand.
+// verdict for each, in the order of the operations.
 func (e *Etcd) decide(path []bool, req *pb.TxnRequest) []bool {
 	taken := e.holds(req.GetCompare())
 	path = append(path, taken)

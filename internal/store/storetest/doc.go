@@ -1,4 +1,4 @@
-// Package storetest stands in for etcd in tests: exact in what berth uses of
+// Package storetest is a stand-in for etcd in tests: exact in what berth uses of
 // it, deterministic, and fast enough for millions of small transactions.
 //
 // # Nouns

@@ -56,7 +56,7 @@ func (f *Follower) Next(limit int) (store.WatchMessage, bool) {
 // Progress returns the message that answers a request for progress, or false
 // where etcd keeps silent: while there is something to read, and while the
 // revision that the watch was opened at has not come yet. A watch opened at the
-// revision after the last one gets no progress until somebody writes.
+// revision after the last one gets no progress until the next write.
 func (f *Follower) Progress() (store.WatchMessage, bool) {
 	if f.failed || f.pending() || f.etcd.rev < f.start {
 		return store.WatchMessage{}, false

@@ -16,7 +16,7 @@ const (
 	never time.Duration = math.MaxInt64
 )
 
-// lease is one lease. Its keys are found by looking through all keys when it
+// lease is one lease. Its keys are found by scanning all keys when it
 // ends: that is rare, and so puts need not keep a list.
 type lease struct {
 	ttl time.Duration
@@ -122,7 +122,7 @@ func (e *Etcd) Revoke(id store.LeaseID) error {
 	return nil
 }
 
-// TimeToLive returns what is left of a lease, in whole seconds as etcd does.
+// TimeToLive returns the remaining time of a lease, in whole seconds as etcd does.
 func (e *Etcd) TimeToLive(id store.LeaseID) (time.Duration, error) {
 	l := e.live(id)
 	if l == nil {

@@ -41,7 +41,7 @@ func (e *Etcd) Compact(rev int64) error {
 }
 
 // Since returns the events under prefix from revision from on. Revisions that
-// did not touch the prefix are left out.
+// did not touch the prefix are omitted.
 func (e *Etcd) Since(prefix string, from int64) ([]Revision, error) {
 	if from < max(0, e.compacted) {
 		return nil, errWatchCompact

@@ -41,7 +41,7 @@ func (e *Etcd) mayOverlap(req *pb.TxnRequest) bool {
 	return false
 }
 
-// collect gathers all puts and deletes, of every branch.
+// collect collects all puts and deletes, of every branch.
 func (e *Etcd) collect(req *pb.TxnRequest) {
 	for _, ops := range [...][]*pb.RequestOp{req.GetSuccess(), req.GetFailure()} {
 		for _, op := range ops {
@@ -75,7 +75,7 @@ func checkOverlaps(req *pb.TxnRequest) error {
 //   - a put of a nested transaction with a put of an earlier one, or with a
 //     delete of the list or of an earlier one. A delete in a later one passes.
 //
-// The order in which it looks is what makes the last point lopsided.
+// The last point is asymmetric because of the order in which it checks.
 func writesOf(ops []*pb.RequestOp) (puts map[string]bool, deletes []keyRange, ok bool) {
 	puts = make(map[string]bool)
 	for _, op := range ops {

@@ -17,7 +17,7 @@ const (
 	opOverhead = 128
 )
 
-// validate refuses what etcd refuses by looking at the request alone.
+// validate refuses what etcd refuses because of the request alone.
 func (e *Etcd) validate(req *pb.TxnRequest) error {
 	size, err := validateTxn(req, maxTxnOps)
 	if err != nil {

@@ -133,7 +133,7 @@ func (w *watch) wake() {
 	}
 }
 
-// wake has all watches look; hub.mu is held.
+// wake has all watches poll; hub.mu is held.
 func (b *Backend) wake() {
 	for w := range b.watches {
 		w.wake()
