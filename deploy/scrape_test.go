@@ -27,6 +27,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/worker"
 )
 
@@ -125,11 +126,11 @@ func scrapeFleet(t *testing.T) (served, registered catalog) {
 	work(t, etcd, workerReg)
 
 	limit := 1
-	_, err := client.SetPool(t.Context(), "db", sidecar.PoolChange{Limit: &limit})
+	_, err := client.SetPool(t.Context(), "db", api.PoolChange{Limit: &limit})
 	must(t, err)
-	_, err = client.Claim(t.Context(), sidecar.ClaimRequest{ID: "held", Pools: map[string]int{"db": 1}})
+	_, err = client.Claim(t.Context(), api.ClaimRequest{ID: "held", Pools: map[string]int{"db": 1}})
 	must(t, err)
-	if _, err = client.Claim(t.Context(), sidecar.ClaimRequest{Pools: map[string]int{"db": 2}}); problem.CodeOf(err) != problem.ExceedsLimit {
+	if _, err = client.Claim(t.Context(), api.ClaimRequest{Pools: map[string]int{"db": 2}}); problem.CodeOf(err) != problem.ExceedsLimit {
 		t.Fatalf("a claim of two slots of one: %v", err)
 	}
 	must(t, client.Release(t.Context(), "held"))

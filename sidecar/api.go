@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/hashicorp/go-hclog"
 
@@ -20,14 +18,15 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/executor"
 	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
 
-// api is what is behind the door: the endpoints.
-type api struct {
+// apiServer has the endpoints of the API.
+type apiServer struct {
 	cfg     *Config
 	log     hclog.Logger
 	metrics *metrics
@@ -74,7 +73,7 @@ func stores(client *berth.Client, retention time.Duration) (run.Store, step.Stor
 }
 
 // newSession returns the session of a client, with its executors.
-func (a *api) newSession(client *berth.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
+func (a *apiServer) newSession(client *berth.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
 	runs, steps := stores(client, a.cfg.RunRetention)
 	return &session{
 		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,
@@ -86,10 +85,10 @@ func (a *api) newSession(client *berth.Client, hs *claims.Holders, procs *proc.W
 	}
 }
 
-func newAPI(cfg *Config, m *metrics) (*api, error) {
-	a := &api{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(), ifUnread: server.IfUnread, mux: http.NewServeMux()}
+func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
+	a := &apiServer{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(), ifUnread: server.IfUnread, mux: http.NewServeMux()}
 	a.missing.Store(problem.New(problem.EtcdUnavailable, "etcd has not answered yet"))
-	h := humago.New(a.mux, apiConfig(cfg.Options.Version))
+	h := humago.New(a.mux, api.Config(cfg.Options.Version))
 	a.registerClaims(h)
 	a.registerPools(h)
 	a.registerRuns(h)
@@ -102,11 +101,7 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	a.registerSources(h)
 	a.registerEvents(h)
 	a.registerHealth(h)
-	// The type of errors that huma would use is none that is ever answered.
-	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorModel")
-	delete(h.OpenAPI().Components.Schemas.Map(), "ErrorDetail")
-	leaderMayBeNull(h.OpenAPI())
-	openAnswers(h.OpenAPI())
+	api.Finish(h.OpenAPI())
 	var err error
 	if a.yaml, err = h.OpenAPI().YAML(); err != nil {
 		return nil, err
@@ -120,51 +115,8 @@ func newAPI(cfg *Config, m *metrics) (*api, error) {
 	return a, nil
 }
 
-// tokenScheme names the bearer token in the document.
-const tokenScheme = "token"
-
-// schemaPrefix begins references to schemas of the document.
-const schemaPrefix = "#/components/schemas/"
-
-// apiConfig is huma without what it adds by itself: pages that load from other
-// hosts, links to schemas, and errors that are not ours.
-func apiConfig(version string) huma.Config {
-	if version == "" {
-		version = "dev"
-	}
-	format := huma.Format{
-		Marshal: func(w io.Writer, v any) error {
-			enc := json.NewEncoder(w)
-			enc.SetEscapeHTML(false)
-			return enc.Encode(v)
-		},
-		Unmarshal: json.Unmarshal,
-	}
-	return huma.Config{
-		OpenAPI: &huma.OpenAPI{
-			OpenAPI: "3.1.0",
-			Info: &huma.Info{
-				Title: "berth sidecar", Version: version,
-				Description: "Claims slots of named pools, all or none, and gives them back. Queues runs, which are admitted under limits, and keeps watch over their executors.",
-			},
-			Components: &huma.Components{
-				Schemas: newSchemas(),
-				SecuritySchemes: map[string]*huma.SecurityScheme{tokenScheme: {
-					Type: "http", Scheme: "bearer",
-					Description: "The token of the server's settings. The unix socket needs none.",
-				}},
-			},
-			Security: []map[string][]string{{tokenScheme: {}}},
-		},
-		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
-		DefaultFormat:                "application/json",
-		Transformers:                 []huma.Transformer{transformError},
-		RejectUnknownQueryParameters: true,
-	}
-}
-
 // ready returns the session, or why there is none.
-func (a *api) ready() (*session, error) {
+func (a *apiServer) ready() (*session, error) {
 	if s := a.session.Load(); s != nil {
 		return s, nil
 	}
@@ -176,8 +128,8 @@ func (a *api) ready() (*session, error) {
 
 // fail makes a problem of an error, and tells of faults in the log: etcd's
 // absence once a second at most, however many ask.
-func (a *api) fail(op string, err error) *Problem {
-	p := problemOf(err)
+func (a *apiServer) fail(op string, err error) *api.Problem {
+	p := api.ProblemOf(err)
 	switch {
 	case p.Status == http.StatusInternalServerError:
 		a.log.Error("a request failed", keyOp, op, keyCode, p.Code, keyError, err)
@@ -191,7 +143,7 @@ func (a *api) fail(op string, err error) *Problem {
 }
 
 // registerDocument serves the OpenAPI document.
-func (a *api) registerDocument() {
+func (a *apiServer) registerDocument() {
 	serve := func(path, kind string, body []byte) {
 		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", kind)

@@ -9,6 +9,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // clientsAtOnce is how many claim at the same time.
@@ -19,9 +20,9 @@ const clientsAtOnce = 64
 func BenchmarkClaimAndRelease(b *testing.B) {
 	r := single(b, func(c *sidecar.Config) { c.Logger = hclog.NewNullLogger() })
 	r.pool("db", 100_000)
-	untimed := sidecar.DurationOf(0)
+	untimed := api.DurationOf(0)
 	concurrently(b, func() error {
-		c, err := r.client.Claim(b.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, TTL: untimed})
+		c, err := r.client.Claim(b.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, TTL: untimed})
 		if err != nil {
 			return err
 		}

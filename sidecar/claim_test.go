@@ -15,19 +15,20 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
-var noWait = sidecar.DurationOf(0)
+var noWait = api.DurationOf(0)
 
 func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 	r := single(t)
 	r.readDocument()
 	r.pool("db", 3, leases(time.Minute))
-	c := r.claim(sidecar.ClaimRequest{
-		ID: "mine", Pools: sidecar.Slots{"db": 2}, Priority: 7, RunID: "run-1", StepKey: "load",
+	c := r.claim(api.ClaimRequest{
+		ID: "mine", Pools: api.Slots{"db": 2}, Priority: 7, RunID: "run-1", StepKey: "load",
 		Labels: map[string]string{"team": "blue", "app.kubernetes.io/name": "x"},
 	})
-	if c.State != sidecar.StateHeld || c.Fence == 0 || c.Host != "one" || c.Instance != "sidecar" {
+	if c.State != api.StateHeld || c.Fence == 0 || c.Host != "one" || c.Instance != "sidecar" {
 		t.Errorf("granted: %+v", c)
 	}
 	if left, grace := c.Trust(); left < 50*time.Second || left > time.Minute || grace != 10*time.Second {
@@ -51,7 +52,7 @@ func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 	if h.ExpiresIn <= 0 || time.Duration(h.ExpiresIn) > time.Minute {
 		t.Errorf("it expires in %s", h.ExpiresIn)
 	}
-	want := sidecar.Holder{
+	want := api.Holder{
 		Claim: "mine", Host: "one", Instance: "sidecar", RunID: "run-1", StepKey: "load",
 		Labels: c.Labels, Slots: 2, Since: c.ClaimedAt, Fence: c.Fence, ExpiresIn: h.ExpiresIn,
 	}
@@ -74,25 +75,25 @@ func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 	}
 	_, err = r.client.Get(t.Context(), "mine")
 	wantCode(t, err, problem.ClaimNotFound)
-	_, err = r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{})
+	_, err = r.client.Renew(t.Context(), "mine", api.RenewRequest{})
 	wantCode(t, err, problem.ClaimNotFound)
 }
 
 func TestTheSameIDFindsTheGrantAndAnotherBodyIsRefused(t *testing.T) {
 	r := single(t)
 	r.pool("db", 3)
-	req := sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Hour)}
+	req := api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(time.Hour)}
 	first := r.claim(req)
 	second := r.claim(req)
 	if first.Fence != second.Fence || r.claimed("db") != 1 {
 		t.Errorf("fences %d and %d, %d slots", first.Fence, second.Fence, r.claimed("db"))
 	}
-	for what, change := range map[string]func(*sidecar.ClaimRequest){
-		"other slots":      func(q *sidecar.ClaimRequest) { q.Pools = sidecar.Slots{"db": 2} },
-		"another priority": func(q *sidecar.ClaimRequest) { q.Priority = 1 },
-		"another ttl":      func(q *sidecar.ClaimRequest) { q.TTL = sidecar.DurationOf(time.Minute) },
-		"another run":      func(q *sidecar.ClaimRequest) { q.RunID = "r" },
-		"labels":           func(q *sidecar.ClaimRequest) { q.Labels = map[string]string{"a": "b"} },
+	for what, change := range map[string]func(*api.ClaimRequest){
+		"other slots":      func(q *api.ClaimRequest) { q.Pools = api.Slots{"db": 2} },
+		"another priority": func(q *api.ClaimRequest) { q.Priority = 1 },
+		"another ttl":      func(q *api.ClaimRequest) { q.TTL = api.DurationOf(time.Minute) },
+		"another run":      func(q *api.ClaimRequest) { q.RunID = "r" },
+		"labels":           func(q *api.ClaimRequest) { q.Labels = map[string]string{"a": "b"} },
 	} {
 		other := req
 		change(&other)
@@ -107,30 +108,30 @@ func TestARefusedClaimTellsWhoIsInTheWay(t *testing.T) {
 	r := single(t)
 	r.readDocument()
 	r.pool("db", 2)
-	r.claim(sidecar.ClaimRequest{ID: "first", Pools: sidecar.Slots{"db": 2}, RunID: "nightly"})
+	r.claim(api.ClaimRequest{ID: "first", Pools: api.Slots{"db": 2}, RunID: "nightly"})
 	for want, wait := range map[string]string{"no_capacity": "0s", "claim_timeout": "20ms"} {
 		p := r.raw(request{method: "POST", path: "/v1/claims", body: `{"pools":{"db":1},"wait":"` + wait + `"}`}).problem(t)
 		if p.Code != want || p.Status != http.StatusConflict || p.Reason != "pool 'db' full (2/2 slots)" || p.Position != 1 {
 			t.Errorf("%+v", p)
 		}
-		holders := []sidecar.HolderRef{{Pool: "db", Claim: "first", Host: "one", RunID: "nightly", Slots: 2}}
+		holders := []api.HolderRef{{Pool: "db", Claim: "first", Host: "one", RunID: "nightly", Slots: 2}}
 		if d := cmp.Diff(holders, p.Holders); d != "" {
 			t.Error(d)
 		}
-		if d := cmp.Diff([]sidecar.Shortage{{Pool: "db", Wanted: 1, Limit: 2, Claimed: 2, Short: 1}}, p.Pools); d != "" {
+		if d := cmp.Diff([]api.Shortage{{Pool: "db", Wanted: 1, Limit: 2, Claimed: 2, Short: 1}}, p.Pools); d != "" {
 			t.Error(d)
 		}
 	}
-	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, Wait: noWait})
+	_, err := r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, Wait: noWait})
 	wantCode(t, err, problem.NoCapacity)
 	var p *problem.Error
-	if p, _ = err.(*problem.Error); p == nil || p.Detail.(sidecar.Reason).Holders[0].Claim != "first" {
+	if p, _ = err.(*problem.Error); p == nil || p.Detail.(api.Reason).Holders[0].Claim != "first" {
 		t.Errorf("the client's error: %#v", err)
 	}
 }
 
 // waiting begins a claim that has to wait, and returns once it does.
-func (r *running) waiting(ctx context.Context, req sidecar.ClaimRequest) <-chan error {
+func (r *running) waiting(ctx context.Context, req api.ClaimRequest) <-chan error {
 	r.t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -139,7 +140,7 @@ func (r *running) waiting(ctx context.Context, req sidecar.ClaimRequest) <-chan 
 	}()
 	eventually(r.t, "claim "+req.ID+" waits", func() bool {
 		why, err := r.client.Why(r.t.Context(), req.ID)
-		return err == nil && why.Claim.State == sidecar.StateWaiting
+		return err == nil && why.Claim.State == api.StateWaiting
 	})
 	return done
 }
@@ -148,9 +149,9 @@ func TestAClientThatHangsUpLeavesNoWaiter(t *testing.T) {
 	r := single(t)
 	r.readDocument()
 	r.pool("db", 1)
-	holder := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	holder := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 	ctx, hangUp := context.WithCancel(t.Context())
-	done := r.waiting(ctx, sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	done := r.waiting(ctx, api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 1}})
 	p, err := r.client.Pool(t.Context(), "db")
 	if err != nil || len(p.Waiters) != 1 || p.Waiters[0].Claim != "late" || p.Waiters[0].Position != 1 {
 		t.Errorf("the line: %+v, %v", p, err)
@@ -177,8 +178,8 @@ func TestAClientThatHangsUpLeavesNoWaiter(t *testing.T) {
 func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
-	holder := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
-	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Minute)})
+	holder := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	done := r.waiting(t.Context(), api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(time.Minute)})
 	if err := r.client.Release(t.Context(), holder.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -200,14 +201,14 @@ func TestAReleaseWhoseClientHangsUpIsNoFault(t *testing.T) {
 	etcd := embedtest.Cluster(t, 1)
 	r := start(t, config(t, etcd.Endpoints()[0]))
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
 	etcd.Stop(0)
 	ctx, hangUp := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.client.Release(ctx, "mine") }()
 	eventually(t, "it is being released", func() bool {
 		c, err := r.client.Get(t.Context(), "mine")
-		return err == nil && c.State == sidecar.StateReleasing
+		return err == nil && c.State == api.StateReleasing
 	})
 	hangUp()
 	if err := <-done; err != context.Canceled {
@@ -224,8 +225,8 @@ func TestAReleaseWhoseClientHangsUpIsNoFault(t *testing.T) {
 func TestAReleaseWithdrawsAClaimThatWaits(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
-	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	done := r.waiting(t.Context(), api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 1}})
 	if err := r.client.Release(t.Context(), "late"); err != nil {
 		t.Fatal(err)
 	}
@@ -241,13 +242,13 @@ func TestAnotherHostsClaimIsNobodysToRelease(t *testing.T) {
 	one.readDocument()
 	one.pool("db", 2)
 	two.sees("db")
-	c := two.claim(sidecar.ClaimRequest{ID: "theirs", Pools: sidecar.Slots{"db": 2}})
+	c := two.claim(api.ClaimRequest{ID: "theirs", Pools: api.Slots{"db": 2}})
 	eventually(t, "the other host sees it", func() bool {
 		got, err := one.client.Get(t.Context(), "theirs")
 		return err == nil && got.Host == "two" && got.Fence == c.Fence && got.TrustedFor == nil
 	})
 	wantCode(t, one.client.Release(t.Context(), "theirs"), problem.NotHolder)
-	_, err := one.client.Renew(t.Context(), "theirs", sidecar.RenewRequest{})
+	_, err := one.client.Renew(t.Context(), "theirs", api.RenewRequest{})
 	wantCode(t, err, problem.NotHolder)
 	if got := one.raw(request{method: "DELETE", path: "/v1/claims/theirs"}); got.status != http.StatusForbidden {
 		t.Errorf("%d %s", got.status, got.body)
@@ -261,7 +262,7 @@ func TestAnotherHostsClaimIsNobodysToRelease(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	eventually(t, "its holder is told", func() bool {
-		_, err := two.client.Renew(t.Context(), "theirs", sidecar.RenewRequest{})
+		_, err := two.client.Renew(t.Context(), "theirs", api.RenewRequest{})
 		return problem.CodeOf(err) == problem.ClaimRevoked
 	})
 	_, err = two.client.Get(t.Context(), "theirs")
@@ -278,16 +279,16 @@ func TestARevocationByForceFreesAtOnce(t *testing.T) {
 	r := single(t)
 	r.readDocument()
 	r.pool("db", 1)
-	c := r.claim(sidecar.ClaimRequest{ID: "stuck", Pools: sidecar.Slots{"db": 1}})
+	c := r.claim(api.ClaimRequest{ID: "stuck", Pools: api.Slots{"db": 1}})
 	got := r.raw(request{method: "POST", path: "/v1/claims/stuck/revoke", body: `{"force":true}`})
 	if got.status != http.StatusOK {
 		t.Fatalf("%d %s", got.status, got.body)
 	}
-	next := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	next := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 	if next.Fence <= c.Fence {
 		t.Errorf("fence %d after %d", next.Fence, c.Fence)
 	}
-	_, err := r.client.Renew(t.Context(), "stuck", sidecar.RenewRequest{})
+	_, err := r.client.Renew(t.Context(), "stuck", api.RenewRequest{})
 	wantCode(t, err, problem.ClaimLost)
 	_, err = r.client.Revoke(t.Context(), "nobody", false)
 	wantCode(t, err, problem.ClaimNotFound)
@@ -301,15 +302,15 @@ func TestTheListOfClaimsIsReadInPages(t *testing.T) {
 	var want []string
 	for i := range 7 {
 		id := fmt.Sprintf("c%d", i)
-		r.claim(sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}})
+		r.claim(api.ClaimRequest{ID: id, Pools: api.Slots{"db": 1}})
 		want = append(want, id)
 	}
-	r.claim(sidecar.ClaimRequest{ID: "gpu-0", Pools: sidecar.Slots{"gpu": 1}})
+	r.claim(api.ClaimRequest{ID: "gpu-0", Pools: api.Slots{"gpu": 1}})
 	want = append(want, "gpu-0")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for i, priority := range []int{0, 5, 0} {
-		done := r.waiting(ctx, sidecar.ClaimRequest{ID: fmt.Sprintf("w%d", i), Pools: sidecar.Slots{"gpu": 1}, Priority: priority})
+		done := r.waiting(ctx, api.ClaimRequest{ID: fmt.Sprintf("w%d", i), Pools: api.Slots{"gpu": 1}, Priority: priority})
 		defer func() { <-done }()
 	}
 	defer cancel()
@@ -318,7 +319,7 @@ func TestTheListOfClaimsIsReadInPages(t *testing.T) {
 	for _, limit := range []int{1, 2, 3, 100} {
 		var got []string
 		for next := ""; ; {
-			var page sidecar.List[sidecar.Claim]
+			var page api.List[api.Claim]
 			decode(t, r.raw(request{method: "GET", path: fmt.Sprintf("/v1/claims?limit=%d&cursor=%s", limit, next)}), &page)
 			for _, c := range page.Items {
 				got = append(got, c.ID)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -160,14 +161,14 @@ func (c *Client) failed(ctx context.Context, err error) error {
 // refusal makes a problem of an answer that is one.
 func (c *Client) refusal(resp *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	var p Problem
+	var p api.Problem
 	if err == nil {
 		err = json.Unmarshal(data, &p)
 	}
 	if err != nil || p.Code == "" {
-		return problem.New(problem.Unavailable, "what answers at %s is no sidecar: status %d, %s", c.addr, resp.StatusCode, quote(string(data)))
+		return problem.New(problem.Unavailable, "what answers at %s is no sidecar: status %d, %s", c.addr, resp.StatusCode, problem.Quote(string(data)))
 	}
-	return p.err()
+	return p.Err()
 }
 
 // drop reads what is left of a body, so that its connection can be used again.
@@ -181,14 +182,14 @@ func escape(name string) string { return url.PathEscape(name) }
 
 // Ready returns nil if the server can make claims, and what is missing otherwise.
 func (c *Client) Ready(ctx context.Context) error {
-	_, err := c.call(ctx, http.MethodGet, readyPath, nil, nil)
+	_, err := c.call(ctx, http.MethodGet, api.ReadyPath, nil, nil)
 	return err
 }
 
 // Hosts returns all instances of berth that are seen now.
-func (c *Client) Hosts(ctx context.Context) ([]Host, error) {
-	var list List[Host]
-	if _, err := c.call(ctx, http.MethodGet, hostsPath, nil, &list); err != nil {
+func (c *Client) Hosts(ctx context.Context) ([]api.Host, error) {
+	var list api.List[api.Host]
+	if _, err := c.call(ctx, http.MethodGet, api.HostsPath, nil, &list); err != nil {
 		return nil, err
 	}
 	return list.Items, nil

@@ -10,41 +10,42 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // Claim claims slots, and returns when they are granted or refused. If ctx ends
 // first, nothing is taken. A request without an id gets one, so that a request
 // which is sent again finds its claim. After a long wait the claim is renewed at once,
 // to learn how long it is valid.
-func (c *Client) Claim(ctx context.Context, r ClaimRequest) (*Claim, error) {
+func (c *Client) Claim(ctx context.Context, r api.ClaimRequest) (*api.Claim, error) {
 	if r.ID == "" {
 		r.ID = ulid.Make().String()
 	}
-	claim, sent, err := c.claimCall(ctx, http.MethodPost, claimsPath, r)
+	claim, sent, err := c.claimCall(ctx, http.MethodPost, api.ClaimsPath, r)
 	if err != nil || !isLong(sent) {
 		return claim, err
 	}
-	if again, err := c.Renew(ctx, claim.ID, RenewRequest{Fence: claim.Fence}); err == nil {
+	if again, err := c.Renew(ctx, claim.ID, api.RenewRequest{Fence: claim.Fence}); err == nil {
 		claim.Deadline = max(claim.Deadline, again.Deadline)
 	} // else its holder is told when it renews
 	return claim, nil
 }
 
 // Renew tells that a claim's holder lives, and may change how that is known.
-func (c *Client) Renew(ctx context.Context, id string, r RenewRequest) (*Claim, error) {
+func (c *Client) Renew(ctx context.Context, id string, r api.RenewRequest) (*api.Claim, error) {
 	claim, _, err := c.claimCall(ctx, http.MethodPost, claimPath(id)+"/renew", r)
 	return claim, err
 }
 
 // Get looks at a claim of any host. One of the server that has ended is a
 // problem: claim_lost or claim_revoked.
-func (c *Client) Get(ctx context.Context, id string) (*Claim, error) {
+func (c *Client) Get(ctx context.Context, id string) (*api.Claim, error) {
 	claim, _, err := c.claimCall(ctx, http.MethodGet, claimPath(id), nil)
 	return claim, err
 }
 
-func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*Claim, time.Duration, error) {
-	var claim Claim
+func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*api.Claim, time.Duration, error) {
+	var claim api.Claim
 	sent, err := c.call(ctx, method, path, in, &claim)
 	if err != nil {
 		return nil, sent, err
@@ -55,7 +56,7 @@ func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*C
 	return &claim, sent, nil
 }
 
-func claimPath(id string) string { return claimsPath + "/" + escape(id) }
+func claimPath(id string) string { return api.ClaimsPath + "/" + escape(id) }
 
 // Release gives a claim back, and returns when its slots are free. One that there
 // is not is released already.
@@ -73,8 +74,8 @@ func (c *Client) ReleaseFence(ctx context.Context, id string, fence int64) error
 }
 
 // Why tells what a claim of any host holds, or why it waits.
-func (c *Client) Why(ctx context.Context, id string) (*Why, error) {
-	var why Why
+func (c *Client) Why(ctx context.Context, id string) (*api.Why, error) {
+	var why api.Why
 	if _, err := c.call(ctx, http.MethodGet, claimPath(id)+"/why", nil, &why); err != nil {
 		return nil, err
 	}
@@ -83,9 +84,9 @@ func (c *Client) Why(ctx context.Context, id string) (*Why, error) {
 
 // Revoke takes a claim of any host back. By force its slots are freed at once,
 // although its holder may still run.
-func (c *Client) Revoke(ctx context.Context, id string, force bool) (*Revocation, error) {
-	var done Revocation
-	if _, err := c.call(ctx, http.MethodPost, claimPath(id)+"/revoke", RevokeRequest{Force: force}, &done); err != nil {
+func (c *Client) Revoke(ctx context.Context, id string, force bool) (*api.Revocation, error) {
+	var done api.Revocation
+	if _, err := c.call(ctx, http.MethodPost, claimPath(id)+"/revoke", api.RevokeRequest{Force: force}, &done); err != nil {
 		return nil, err
 	}
 	return &done, nil
@@ -103,17 +104,17 @@ const pageSize = 1000
 
 // Claims lists claims of all hosts: those that are held, first come first, and
 // those that wait, in line. It asks for as many pages as there are.
-func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]Claim, error) {
+func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]api.Claim, error) {
 	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	for name, value := range map[string]string{"pool": f.Pool, "host": f.Host, "state": f.State} {
 		if value != "" {
 			query.Set(name, value)
 		}
 	}
-	var all []Claim
+	var all []api.Claim
 	for {
-		var page List[Claim]
-		if _, err := c.call(ctx, http.MethodGet, claimsPath+"?"+query.Encode(), nil, &page); err != nil {
+		var page api.List[api.Claim]
+		if _, err := c.call(ctx, http.MethodGet, api.ClaimsPath+"?"+query.Encode(), nil, &page); err != nil {
 			return nil, err
 		}
 		all = append(all, page.Items...)

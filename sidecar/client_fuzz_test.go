@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // answering is a server that says always the same.
@@ -111,7 +112,7 @@ func FuzzClientEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		c := clientOf(http.StatusOK, body)
 		n := 0
-		err := c.Events(t.Context(), "a", "", func(Event) error { n++; return nil })
+		err := c.Events(t.Context(), "a", "", func(api.Event) error { n++; return nil })
 		if err != nil && problem.CodeOf(err) != problem.Unavailable {
 			t.Errorf("%q ends with %v", body, err)
 		}

@@ -3,20 +3,22 @@ package sidecar
 import (
 	"context"
 	"net/http"
+
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // Pools returns all pools, by name.
-func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
-	var list List[Pool]
-	if _, err := c.call(ctx, http.MethodGet, poolsPath, nil, &list); err != nil {
+func (c *Client) Pools(ctx context.Context) ([]api.Pool, error) {
+	var list api.List[api.Pool]
+	if _, err := c.call(ctx, http.MethodGet, api.PoolsPath, nil, &list); err != nil {
 		return nil, err
 	}
 	return list.Items, nil
 }
 
 // Pool returns a pool with its holders and its line.
-func (c *Client) Pool(ctx context.Context, name string) (*PoolDetail, error) {
-	var p PoolDetail
+func (c *Client) Pool(ctx context.Context, name string) (*api.PoolDetail, error) {
+	var p api.PoolDetail
 	if _, err := c.call(ctx, http.MethodGet, poolPath(name), nil, &p); err != nil {
 		return nil, err
 	}
@@ -24,22 +26,22 @@ func (c *Client) Pool(ctx context.Context, name string) (*PoolDetail, error) {
 }
 
 // SetPool creates a pool or changes what the change names of it.
-func (c *Client) SetPool(ctx context.Context, name string, change PoolChange) (*Pool, error) {
+func (c *Client) SetPool(ctx context.Context, name string, change api.PoolChange) (*api.Pool, error) {
 	return c.changePool(ctx, http.MethodPut, poolPath(name), change)
 }
 
 // PausePool has a pool grant nothing until [Client.ResumePool].
-func (c *Client) PausePool(ctx context.Context, name string) (*Pool, error) {
+func (c *Client) PausePool(ctx context.Context, name string) (*api.Pool, error) {
 	return c.changePool(ctx, http.MethodPost, poolPath(name)+"/pause", nil)
 }
 
 // ResumePool ends a pause.
-func (c *Client) ResumePool(ctx context.Context, name string) (*Pool, error) {
+func (c *Client) ResumePool(ctx context.Context, name string) (*api.Pool, error) {
 	return c.changePool(ctx, http.MethodPost, poolPath(name)+"/resume", nil)
 }
 
-func (c *Client) changePool(ctx context.Context, method, path string, in any) (*Pool, error) {
-	var p Pool
+func (c *Client) changePool(ctx context.Context, method, path string, in any) (*api.Pool, error) {
+	var p api.Pool
 	if _, err := c.call(ctx, method, path, in, &p); err != nil {
 		return nil, err
 	}
@@ -53,4 +55,4 @@ func (c *Client) DeletePool(ctx context.Context, name string) error {
 	return err
 }
 
-func poolPath(name string) string { return poolsPath + "/" + escape(name) }
+func poolPath(name string) string { return api.PoolsPath + "/" + escape(name) }

@@ -10,16 +10,17 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // FollowRunEvents calls f with the events of a run, first those that there are and
 // then each as it comes, in order and none twice. It returns nil when the run has
 // ended and they are told, or f returns [io.EOF], and else what f returns. While the
 // server is away it waits for it.
-func (c *Client) FollowRunEvents(ctx context.Context, id string, f func(RunEvent) error) error {
+func (c *Client) FollowRunEvents(ctx context.Context, id string, f func(api.RunEvent) error) error {
 	pause, last := watchPause, ""
 	for {
-		ended, err := c.followRunOnce(ctx, id, &last, func(ev RunEvent) error {
+		ended, err := c.followRunOnce(ctx, id, &last, func(ev api.RunEvent) error {
 			pause = watchPause
 			return f(ev)
 		})
@@ -44,7 +45,7 @@ func (c *Client) FollowRunEvents(ctx context.Context, id string, f func(RunEvent
 
 // followRunOnce follows the events of a run on one stream, after the one with the id
 // last, which it keeps up to date. If that has not ended, the stream has.
-func (c *Client) followRunOnce(ctx context.Context, id string, last *string, f func(RunEvent) error) (ended bool, err error) {
+func (c *Client) followRunOnce(ctx context.Context, id string, last *string, f func(api.RunEvent) error) (ended bool, err error) {
 	var result error
 	end := func(why error) error {
 		ended, result = true, why
@@ -52,18 +53,18 @@ func (c *Client) followRunOnce(ctx context.Context, id string, last *string, f f
 	}
 	err = c.stream(ctx, runPath(id)+"/events", *last, func(m streamed) error {
 		switch m.event {
-		case EventRunEnd:
+		case api.EventRunEnd:
 			return end(nil)
-		case EventRunFailed:
-			var p Problem
+		case api.EventRunFailed:
+			var p api.Problem
 			if err := json.Unmarshal(m.data, &p); err != nil {
 				return c.failed(ctx, err)
 			}
-			return end(p.err())
-		case EventStopping:
+			return end(p.Err())
+		case api.EventStopping:
 			return nil // and the stream ends
 		}
-		var ev RunEvent
+		var ev api.RunEvent
 		if err := json.Unmarshal(m.data, &ev); err != nil {
 			return c.failed(ctx, err)
 		}

@@ -4,20 +4,22 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // Sources returns all sources, by name.
-func (c *Client) Sources(ctx context.Context) ([]Source, error) {
-	var list List[Source]
-	if _, err := c.call(ctx, http.MethodGet, sourcesPath, nil, &list); err != nil {
+func (c *Client) Sources(ctx context.Context) ([]api.Source, error) {
+	var list api.List[api.Source]
+	if _, err := c.call(ctx, http.MethodGet, api.SourcesPath, nil, &list); err != nil {
 		return nil, err
 	}
 	return list.Items, nil
 }
 
 // Source looks at a source.
-func (c *Client) Source(ctx context.Context, name string) (*Source, error) {
-	var s Source
+func (c *Client) Source(ctx context.Context, name string) (*api.Source, error) {
+	var s api.Source
 	if _, err := c.call(ctx, http.MethodGet, sourcePath(name), nil, &s); err != nil {
 		return nil, err
 	}
@@ -28,16 +30,16 @@ func (c *Client) Source(ctx context.Context, name string) (*Source, error) {
 // look is under way. It waits for the look for as long as it is told, and returns what
 // it came to: nil if it was not over in time, or not waited for. If nobody runs the
 // source, that is a precondition_failed problem.
-func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration) (*SourceLook, error) {
-	var req SourceWake
+func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration) (*api.SourceLook, error) {
+	var req api.SourceWake
 	if wait != 0 {
-		req.Wait = DurationOf(wait)
+		req.Wait = api.DurationOf(wait)
 	}
-	var woken SourceWoken
+	var woken api.SourceWoken
 	if _, err := c.call(ctx, http.MethodPost, sourcePath(name)+"/wake", req, &woken); err != nil {
 		return nil, err
 	}
 	return woken.Look, nil
 }
 
-func sourcePath(name string) string { return sourcesPath + "/" + escape(name) }
+func sourcePath(name string) string { return api.SourcesPath + "/" + escape(name) }

@@ -7,12 +7,14 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // Steps tells how the steps of a run stand, in the order in which they can run. States
 // that can't be read are told beside the steps.
-func (c *Client) Steps(ctx context.Context, run string) ([]Step, []Unreadable, error) {
-	var list StepList
+func (c *Client) Steps(ctx context.Context, run string) ([]api.Step, []api.Unreadable, error) {
+	var list api.StepList
 	if _, err := c.call(ctx, http.MethodGet, stepPath(run), nil, &list); err != nil {
 		return nil, nil, err
 	}
@@ -24,15 +26,15 @@ const stepPageSize = 10_000
 
 // StepInstances lists the instances of a step by index; with statuses, those of one of
 // them. It asks for as many pages as there are.
-func (c *Client) StepInstances(ctx context.Context, run, step string, statuses ...string) ([]StepInstance, []Unreadable, error) {
+func (c *Client) StepInstances(ctx context.Context, run, step string, statuses ...string) ([]api.StepInstance, []api.Unreadable, error) {
 	query := url.Values{"limit": {strconv.Itoa(stepPageSize)}}
 	if len(statuses) > 0 {
 		query.Set("status", strings.Join(statuses, ","))
 	}
-	var all []StepInstance
-	var bad []Unreadable
+	var all []api.StepInstance
+	var bad []api.Unreadable
 	for {
-		var page StepInstanceList
+		var page api.StepInstanceList
 		if _, err := c.call(ctx, http.MethodGet, stepPath(run, step)+"?"+query.Encode(), nil, &page); err != nil {
 			return nil, nil, err
 		}
@@ -45,8 +47,8 @@ func (c *Client) StepInstances(ctx context.Context, run, step string, statuses .
 }
 
 // StepInstance looks at an instance of a step, and at what it is to do.
-func (c *Client) StepInstance(ctx context.Context, run, step string, index int) (*StepWork, error) {
-	var w StepWork
+func (c *Client) StepInstance(ctx context.Context, run, step string, index int) (*api.StepWork, error) {
+	var w api.StepWork
 	if _, err := c.call(ctx, http.MethodGet, stepPath(run, step, strconv.Itoa(index)), nil, &w); err != nil {
 		return nil, err
 	}
@@ -70,18 +72,18 @@ func (c *Client) StepLog(ctx context.Context, run, step string, index int) ([]by
 
 // RetryStep has an instance of a step tried again that has failed or was canceled. One
 // that has not ended is no error.
-func (c *Client) RetryStep(ctx context.Context, run, step string, index int, r StepRetry) (*StepInstance, error) {
+func (c *Client) RetryStep(ctx context.Context, run, step string, index int, r api.StepRetry) (*api.StepInstance, error) {
 	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "retry"), r)
 }
 
 // CancelStep ends an instance of a step. One that runs is stopped, and stays running
 // until it was. One that was canceled already is no error.
-func (c *Client) CancelStep(ctx context.Context, run, step string, index int) (*StepInstance, error) {
+func (c *Client) CancelStep(ctx context.Context, run, step string, index int) (*api.StepInstance, error) {
 	return c.stepCall(ctx, stepPath(run, step, strconv.Itoa(index), "cancel"), nil)
 }
 
-func (c *Client) stepCall(ctx context.Context, path string, in any) (*StepInstance, error) {
-	var i StepInstance
+func (c *Client) stepCall(ctx context.Context, path string, in any) (*api.StepInstance, error) {
+	var i api.StepInstance
 	if _, err := c.call(ctx, http.MethodPost, path, in, &i); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // StepOutput is the end of what an attempt of a step instance has written.
@@ -33,14 +35,14 @@ func (c *Client) StepOutput(ctx context.Context, run, step string, index int, wa
 		return nil, err
 	}
 	defer drop(resp.Body)
-	out := &StepOutput{Running: resp.Header.Get(outputRunning) == "true"}
+	out := &StepOutput{Running: resp.Header.Get(api.OutputRunning) == "true"}
 	if out.Text, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer)); err != nil {
 		return nil, c.failed(ctx, err)
 	}
 	// A sidecar of another version may leave them out.
-	out.Attempt, _ = strconv.Atoi(resp.Header.Get(outputAttempt))
-	out.LeftOut, _ = strconv.ParseInt(resp.Header.Get(outputLeftOut), 10, 64)
-	if u, err := url.Parse(resp.Header.Get(outputFile)); err == nil {
+	out.Attempt, _ = strconv.Atoi(resp.Header.Get(api.OutputAttempt))
+	out.LeftOut, _ = strconv.ParseInt(resp.Header.Get(api.OutputLeftOut), 10, 64)
+	if u, err := url.Parse(resp.Header.Get(api.OutputFile)); err == nil {
 		out.Host, out.File = u.Host, u.Path
 	}
 	return out, nil

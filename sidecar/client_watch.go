@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 const (
@@ -49,19 +50,19 @@ func (c *Client) Watch(ctx context.Context, id string) error {
 // the claim has not ended, the stream has.
 func (c *Client) watchOnce(ctx context.Context, id string, heard func()) (ended bool, err error) {
 	var result error
-	err = c.Events(ctx, id, "", func(ev Event) error {
+	err = c.Events(ctx, id, "", func(ev api.Event) error {
 		heard()
 		switch {
-		case ev.Type == EventHello && ev.State == "unknown":
+		case ev.Type == api.EventHello && ev.State == "unknown":
 			result = problem.New(problem.ClaimNotFound, "the sidecar knows nothing of claim %q", id)
-		case ev.Type == EventClaimEnded && ev.Claim == id:
+		case ev.Type == api.EventClaimEnded && ev.Claim == id:
 			code := problem.ClaimLost // which it is, whatever the reason
 			if ev.Code == string(problem.ClaimRevoked) {
 				code = problem.ClaimRevoked
 			}
 			result = problem.New(code, "%s", ev.Reason)
-		case ev.Type == EventClaimReleased && ev.Claim == id:
-		case ev.Type == EventLagged:
+		case ev.Type == api.EventClaimReleased && ev.Claim == id:
+		case ev.Type == api.EventLagged:
 			return io.EOF // a new stream begins with the state
 		default:
 			return nil
@@ -78,7 +79,7 @@ func (c *Client) watchOnce(ctx context.Context, id string, heard func()) (ended 
 // Events follows the events of the server, or only those of a claim or a pool,
 // and calls f with each. It returns nil when the stream ends or f returns
 // [io.EOF], and otherwise an error.
-func (c *Client) Events(ctx context.Context, claim, pool string, f func(Event) error) error {
+func (c *Client) Events(ctx context.Context, claim, pool string, f func(api.Event) error) error {
 	query := url.Values{}
 	if claim != "" {
 		query.Set("claim", claim)
@@ -86,8 +87,8 @@ func (c *Client) Events(ctx context.Context, claim, pool string, f func(Event) e
 	if pool != "" {
 		query.Set("pool", pool)
 	}
-	err := c.stream(ctx, eventsPath+"?"+query.Encode(), "", func(m streamed) error {
-		var ev Event
+	err := c.stream(ctx, api.EventsPath+"?"+query.Encode(), "", func(m streamed) error {
+		var ev api.Event
 		if err := json.Unmarshal(m.data, &ev); err != nil {
 			return c.failed(ctx, err)
 		}

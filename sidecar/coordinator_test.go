@@ -9,7 +9,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // stand puts a candidate as a coordinator would, and returns its term.
@@ -38,13 +38,13 @@ func TestItIsToldWhoCoordinates(t *testing.T) {
 	}})
 	second := d.stand(run.Candidate{Candidate: election.Candidate{Host: "two", Instance: "coordinator", Since: since}})
 	d.put(d.store.Keys.Coordinators()+"no lease", "{}")
-	want := sidecar.Coordinator{
-		Leader: &sidecar.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since, Term: first, Tick: &sidecar.Tick{
-			At: since, Took: sidecar.Duration(2 * time.Millisecond), Number: 7, Queued: 6, InProgress: 5, Admitted: 4, Lost: 3, Blocked: 2,
+	want := api.Coordinator{
+		Leader: &api.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since, Term: first, Tick: &api.Tick{
+			At: since, Took: api.Duration(2 * time.Millisecond), Number: 7, Queued: 6, InProgress: 5, Admitted: 4, Lost: 3, Blocked: 2,
 		}},
-		Others: []sidecar.Candidate{{Host: "two", Instance: "coordinator", Since: since, Term: second}},
+		Others: []api.Candidate{{Host: "two", Instance: "coordinator", Since: since, Term: second}},
 	}
-	var got sidecar.Coordinator
+	var got api.Coordinator
 	decode(t, d.get("/v1/coordinator"), &got)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -19,6 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
@@ -258,8 +259,8 @@ func TestAWaitIsNotBoundedByTheTimeForItsBody(t *testing.T) {
 	t.Parallel()
 	r := single(t)
 	r.pool("db", 1)
-	c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
-	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	c := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	done := r.waiting(t.Context(), api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 1}})
 	select {
 	case err := <-done:
 		t.Fatalf("it ended: %v", err)

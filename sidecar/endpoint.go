@@ -4,23 +4,22 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"slices"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // operation describes an endpoint. Errors of all kinds are problems.
 func operation(h huma.API, id, method, path, tag, summary string) huma.Operation {
-	schema := h.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "")
+	schema := h.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[api.Problem](), true, "")
 	return huma.Operation{
 		OperationID: id, Method: method, Path: path, Tags: []string{tag}, Summary: summary,
 		Responses: map[string]*huma.Response{
 			"default": {
 				Description: "A problem, by its code.",
-				Content:     map[string]*huma.MediaType{problemType: {Schema: schema}},
+				Content:     map[string]*huma.MediaType{api.ProblemType: {Schema: schema}},
 			},
 		},
 	}
@@ -38,7 +37,7 @@ func outputOf[T any](v T, err error) (*output[T], error) {
 }
 
 // handle registers an endpoint without a body.
-func handle[I, O any](a *api, h huma.API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
+func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
 	huma.Register(h, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {
@@ -71,14 +70,14 @@ type withID struct {
 
 // handleBody registers an endpoint with a body of type T. It is read by our own
 // [decoder]: huma would take fields in other spellings, and names given twice.
-func handleBody[T, I, O any](a *api, h huma.API, op huma.Operation, optional bool, raw func(*I) []byte, f func(context.Context, *I, T) (*O, error)) {
-	d := newDecoder[T](optional)
+func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, optional bool, raw func(*I) []byte, f func(context.Context, *I, T) (*O, error)) {
+	d := api.NewDecoder[T](optional)
 	op.RequestBody = &huma.RequestBody{}
 	op.SkipValidateBody = true
 	op.MaxBodyBytes = maxRunBody + 1 // the door has checked it
 	op.BodyReadTimeout = -1          // as well
 	handle(a, h, op, func(ctx context.Context, in *I) (*O, error) {
-		v, err := d.decode(raw(in))
+		v, err := d.Decode(raw(in))
 		if err != nil {
 			return nil, err
 		}
@@ -88,81 +87,5 @@ func handleBody[T, I, O any](a *api, h huma.API, op huma.Operation, optional boo
 	op.RequestBody.Required = !optional
 	op.RequestBody.Content["application/json"] = &huma.MediaType{
 		Schema: h.OpenAPI().Components.Schemas.Schema(t, true, ""),
-	}
-}
-
-// openAnswers has the document allow fields in answers that are not in it, so that a
-// client that was generated from it goes on when one is added. What requests consist of
-// stays closed: an unknown field of theirs is refused. A schema of both gets a closed
-// copy for requests.
-func openAnswers(doc *huma.OpenAPI) {
-	schemas := doc.Components.Schemas.Map()
-	requests, answers := map[string]bool{}, map[string]bool{}
-	reach := func(content map[string]*huma.MediaType, into map[string]bool) {
-		for _, kind := range content {
-			visitSchemas(kind.Schema, func(s *huma.Schema) *huma.Schema {
-				name, ok := strings.CutPrefix(s.Ref, schemaPrefix)
-				if !ok || into[name] {
-					return nil
-				}
-				into[name] = true
-				return schemas[name]
-			})
-		}
-	}
-	for _, item := range doc.Paths {
-		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
-			if op == nil {
-				continue
-			}
-			if op.RequestBody != nil {
-				reach(op.RequestBody.Content, requests)
-			}
-			for _, response := range op.Responses {
-				reach(response.Content, answers)
-			}
-		}
-	}
-	both := map[string]string{}
-	for name := range requests {
-		if answers[name] {
-			closed := *schemas[name]
-			both[schemaPrefix+name], schemas[name+"Request"] = schemaPrefix+name+"Request", &closed
-		}
-	}
-	for name := range requests {
-		visitSchemas(schemas[name], func(s *huma.Schema) *huma.Schema {
-			if to, ok := both[s.Ref]; ok && !answers[name] {
-				s.Ref = to
-			}
-			return nil
-		})
-	}
-	for name := range answers {
-		visitSchemas(schemas[name], func(s *huma.Schema) *huma.Schema {
-			if s.AdditionalProperties == false {
-				s.AdditionalProperties = nil
-			}
-			return nil
-		})
-	}
-}
-
-// visitSchemas calls visit for a schema and for those in it, and for what visit returns
-// in the same way.
-func visitSchemas(s *huma.Schema, visit func(*huma.Schema) *huma.Schema) {
-	if s == nil {
-		return
-	}
-	visitSchemas(visit(s), visit)
-	visitSchemas(s.Items, visit)
-	if of, ok := s.AdditionalProperties.(*huma.Schema); ok {
-		visitSchemas(of, visit)
-	}
-	for _, p := range s.Properties {
-		visitSchemas(p, visit)
-	}
-	for _, one := range slices.Concat(s.OneOf, s.AnyOf, s.AllOf) {
-		visitSchemas(one, visit)
 	}
 }

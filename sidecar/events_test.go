@@ -10,24 +10,25 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // follow collects the events of a stream, from its hello on.
-func (r *running) follow(claim, pool string) <-chan sidecar.Event {
+func (r *running) follow(claim, pool string) <-chan api.Event {
 	r.t.Helper()
-	events := make(chan sidecar.Event, 100)
+	events := make(chan api.Event, 100)
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer close(events)
-		_ = r.client.Events(ctx, claim, pool, func(ev sidecar.Event) error { // the end is told by the channel
+		_ = r.client.Events(ctx, claim, pool, func(ev api.Event) error { // the end is told by the channel
 			events <- ev
 			return nil
 		})
 	}()
 	r.t.Cleanup(func() { cancel(); <-done })
-	hello := next(r.t, events, sidecar.EventHello)
+	hello := next(r.t, events, api.EventHello)
 	if hello.Host != "one" || hello.Instance != "sidecar" || hello.Claim != claim {
 		r.t.Errorf("hello: %+v", hello)
 	}
@@ -35,7 +36,7 @@ func (r *running) follow(claim, pool string) <-chan sidecar.Event {
 }
 
 // next returns the next event of a type, and passes over others.
-func next(t testing.TB, events <-chan sidecar.Event, kind string) sidecar.Event {
+func next(t testing.TB, events <-chan api.Event, kind string) api.Event {
 	t.Helper()
 	for {
 		select {
@@ -57,44 +58,44 @@ func TestAStreamTellsWhatBecomesOfClaimsAndPools(t *testing.T) {
 	r.pool("db", 1)
 	r.pool("gpu", 1)
 	all, db, gpu, mine := r.follow("", ""), r.follow("", "db"), r.follow("", "gpu"), r.follow("mine", "")
-	r.claim(sidecar.ClaimRequest{ID: "first", Pools: sidecar.Slots{"db": 1}})
-	if ev := next(t, all, sidecar.EventClaimGranted); ev.Claim != "first" || !slices.Equal(ev.Pools, []string{"db"}) {
+	r.claim(api.ClaimRequest{ID: "first", Pools: api.Slots{"db": 1}})
+	if ev := next(t, all, api.EventClaimGranted); ev.Claim != "first" || !slices.Equal(ev.Pools, []string{"db"}) {
 		t.Errorf("%+v", ev)
 	}
-	next(t, db, sidecar.EventPoolChanged)
-	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
-	if ev := next(t, mine, sidecar.EventClaimWaiting); ev.Claim != "mine" || ev.Reason == "" {
+	next(t, db, api.EventPoolChanged)
+	done := r.waiting(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
+	if ev := next(t, mine, api.EventClaimWaiting); ev.Claim != "mine" || ev.Reason == "" {
 		t.Errorf("%+v", ev)
 	}
 	if err := r.client.Release(t.Context(), "first"); err != nil {
 		t.Fatal(err)
 	}
-	if ev := next(t, all, sidecar.EventClaimReleased); ev.Claim != "first" {
+	if ev := next(t, all, api.EventClaimReleased); ev.Claim != "first" {
 		t.Errorf("%+v", ev)
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	next(t, mine, sidecar.EventClaimGranted)
+	next(t, mine, api.EventClaimGranted)
 	if _, err := r.client.Revoke(t.Context(), "mine", false); err != nil {
 		t.Fatal(err)
 	}
-	for _, events := range []<-chan sidecar.Event{mine, all} {
-		if ev := next(t, events, sidecar.EventClaimEnded); ev.Claim != "mine" || ev.Code != string(problem.ClaimRevoked) || ev.Reason == "" {
+	for _, events := range []<-chan api.Event{mine, all} {
+		if ev := next(t, events, api.EventClaimEnded); ev.Claim != "mine" || ev.Code != string(problem.ClaimRevoked) || ev.Reason == "" {
 			t.Errorf("%+v", ev)
 		}
 	}
 	if err := r.client.Release(t.Context(), "mine"); err != nil {
 		t.Fatal(err)
 	}
-	next(t, mine, sidecar.EventClaimReleased)
+	next(t, mine, api.EventClaimReleased)
 
 	r.pool("gpu", 2)
-	if ev := next(t, gpu, sidecar.EventPoolChanged); !slices.Equal(ev.Pools, []string{"gpu"}) {
+	if ev := next(t, gpu, api.EventPoolChanged); !slices.Equal(ev.Pools, []string{"gpu"}) {
 		t.Errorf("of another pool: %+v", ev)
 	}
 	late := r.follow("mine", "")
-	if ev := next(t, late, sidecar.EventClaimEnded); ev.Code != string(problem.ClaimRevoked) {
+	if ev := next(t, late, api.EventClaimEnded); ev.Code != string(problem.ClaimRevoked) {
 		t.Errorf("told late: %+v", ev)
 	}
 }
@@ -108,7 +109,7 @@ func TestAWatchEndsWithItsClaim(t *testing.T) {
 		return done
 	}
 	for _, id := range []string{"released", "revoked", "kept"} {
-		r.claim(sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}})
+		r.claim(api.ClaimRequest{ID: id, Pools: api.Slots{"db": 1}})
 	}
 	released, revoked := watch("released"), watch("revoked")
 	if err := r.client.Release(t.Context(), "released"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // actionListInput is the input of GET /v1/actions.
@@ -16,7 +17,7 @@ type actionListInput struct {
 }
 
 // listActions answers GET /v1/actions.
-func (a *api) listActions(ctx context.Context, in *actionListInput) (*output[inspect.ActionList], error) {
+func (a *apiServer) listActions(ctx context.Context, in *actionListInput) (*output[inspect.ActionList], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -25,8 +26,8 @@ func (a *api) listActions(ctx context.Context, in *actionListInput) (*output[ins
 }
 
 // registerActions registers the endpoint of actions.
-func (a *api) registerActions(h huma.API) {
-	op := operation(h, "list-actions", http.MethodGet, "/v1/actions", "actions", "List what operators asked for, the newest first")
+func (a *apiServer) registerActions(h huma.API) {
+	op := operation(h, "list-actions", http.MethodGet, api.ActionsPath, "actions", "List what operators asked for, the newest first")
 	op.Description = "Each action has who asked for it and from where, the state before and after, and its outcome; whether it was asked for over HTTP, by the berth command or on a page. Actions are kept as long as the events of runs."
 	handle(a, h, op, a.listActions)
 }

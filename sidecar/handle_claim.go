@@ -12,26 +12,25 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
-const claimsPath = "/v1/claims"
-
 // wanted is a request for a claim, checked, with what it is to be bound to.
 type wanted struct {
-	ClaimRequest
+	api.ClaimRequest
 	bind claims.Binding
 	proc *proc.Process
 }
 
-// life is how the holder says that it lives.
-func (r *ClaimRequest) life() claims.Life {
+// lifeOf returns how the holder of a new claim reports that it lives.
+func lifeOf(r *api.ClaimRequest) claims.Life {
 	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill, Asker: r.Asker}
 }
 
 // claim answers POST /v1/claims.
-func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output[Claim], error) {
+func (a *apiServer) claim(ctx context.Context, _ *withBody, req api.ClaimRequest) (*output[api.Claim], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -70,7 +69,7 @@ func (a *api) claim(ctx context.Context, _ *withBody, req ClaimRequest) (*output
 }
 
 // want checks a request, and finds the process that it names.
-func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
+func (s *session) want(ctx context.Context, req api.ClaimRequest) (*wanted, error) {
 	w := &wanted{ClaimRequest: req}
 	if w.ID == "" {
 		w.ID = ulid.Make().String()
@@ -81,7 +80,7 @@ func (s *session) want(ctx context.Context, req ClaimRequest) (*wanted, error) {
 		}
 	}
 	var err error
-	if w.bind, err = claims.BindingOf(req.life()); err != nil {
+	if w.bind, err = claims.BindingOf(lifeOf(&req)); err != nil {
 		return nil, err
 	}
 	if req.ID == "" && req.PID == 0 && w.bind.Untimed() {
@@ -119,7 +118,7 @@ func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, erro
 
 // take waits for the claim: until it is granted or refused, its client hangs up,
 // its process ends, it is released, or the server stops.
-func (a *api) take(ctx context.Context, s *session, w *wanted, wait *wait) (*berth.Claim, error) {
+func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait) (*berth.Claim, error) {
 	a.metrics.waits.Inc()
 	defer a.metrics.waits.Dec()
 	if w.proc != nil {
@@ -149,23 +148,23 @@ func (w *wanted) options() []berth.ClaimOption {
 }
 
 // registerClaims registers the endpoints of claims.
-func (a *api) registerClaims(h huma.API) {
+func (a *apiServer) registerClaims(h huma.API) {
 	const tag = "claims"
-	op := operation(h, "claim", http.MethodPost, claimsPath, tag, "Claim slots")
+	op := operation(h, "claim", http.MethodPost, api.ClaimsPath, tag, "Claim slots")
 	op.Description = "Answers when the claim is granted, or refused. Hanging up before the answer is read withdraws it; asking again with its id within 10 s keeps its place in the wait queue, or the claim."
 	op.DefaultStatus = http.StatusCreated
 	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.claim)
 
-	handle(a, h, operation(h, "list-claims", http.MethodGet, claimsPath, tag, "List claims of all hosts"), a.listClaims)
-	handle(a, h, operation(h, "get-claim", http.MethodGet, claimsPath+"/{id}", tag, "Look at a claim"), a.getClaim)
-	handle(a, h, operation(h, "why-claim", http.MethodGet, claimsPath+"/{id}/why", tag, "Ask why a claim waits"), a.whyClaim)
+	handle(a, h, operation(h, "list-claims", http.MethodGet, api.ClaimsPath, tag, "List claims of all hosts"), a.listClaims)
+	handle(a, h, operation(h, "get-claim", http.MethodGet, api.ClaimsPath+"/{id}", tag, "Look at a claim"), a.getClaim)
+	handle(a, h, operation(h, "why-claim", http.MethodGet, api.ClaimsPath+"/{id}/why", tag, "Ask why a claim waits"), a.whyClaim)
 
-	op = operation(h, "renew-claim", http.MethodPost, claimsPath+"/{id}/renew", tag, "Say that a claim's holder lives")
+	op = operation(h, "renew-claim", http.MethodPost, api.ClaimsPath+"/{id}/renew", tag, "Say that a claim's holder lives")
 	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.renewClaim)
-	op = operation(h, "revoke-claim", http.MethodPost, claimsPath+"/{id}/revoke", tag, "Take a claim of any host back")
+	op = operation(h, "revoke-claim", http.MethodPost, api.ClaimsPath+"/{id}/revoke", tag, "Take a claim of any host back")
 	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.revokeClaim)
 
-	op = operation(h, "release-claim", http.MethodDelete, claimsPath+"/{id}", tag, "Release a claim")
+	op = operation(h, "release-claim", http.MethodDelete, api.ClaimsPath+"/{id}", tag, "Release a claim")
 	op.Description = "Answers when the slots are free. A claim that there is not is released already."
 	handle(a, h, op, a.releaseClaim)
 }
@@ -215,16 +214,16 @@ func validFor(begun, now time.Time, left time.Duration) int64 {
 
 // heldClaim is a claim as its holder is told about it. The request that it answers was
 // begun then: what is valid counts from there.
-func heldClaim(v claims.View, begun time.Time) Claim {
-	c := Claim{
-		ID: v.Claim.ID, State: StateHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
-		Fence: v.Claim.Fence(), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: Duration(v.Lease),
-		TTL: (*Duration)(v.TTL), TrustedFor: new(int64),
+func heldClaim(v claims.View, begun time.Time) api.Claim {
+	c := api.Claim{
+		ID: v.Claim.ID, State: api.StateHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
+		Fence: v.Claim.Fence(), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: api.Duration(v.Lease),
+		TTL: (*api.Duration)(v.TTL), TrustedFor: new(int64),
 	}
 	c.SetHolder(v.Claim.Holder)
 	c.PID = v.PID
 	if v.Releasing {
-		c.State = StateReleasing
+		c.State = api.StateReleasing
 	}
 	if v.Left > 0 {
 		c.TrustedUntil = v.At.Add(v.Left)

@@ -7,12 +7,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
-const coordinatorPath = "/v1/coordinator"
-
 // getCoordinator answers GET /v1/coordinator. Nobody may be one.
-func (a *api) getCoordinator(ctx context.Context, _ *struct{}) (*output[Coordinator], error) {
+func (a *apiServer) getCoordinator(ctx context.Context, _ *struct{}) (*output[api.Coordinator], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -25,8 +24,8 @@ func (a *api) getCoordinator(ctx context.Context, _ *struct{}) (*output[Coordina
 }
 
 // registerCoordinator registers the endpoint of the coordinator.
-func (a *api) registerCoordinator(h huma.API) {
-	op := operation(h, "get-coordinator", http.MethodGet, coordinatorPath, "coordinator", "Look who admits runs, and who would")
+func (a *apiServer) registerCoordinator(h huma.API) {
+	op := operation(h, "get-coordinator", http.MethodGet, api.CoordinatorPath, "coordinator", "Look who admits runs, and who would")
 	op.Description = "A leader with nothing to do tells of its ticks every 10 seconds."
 	handle(a, h, op, a.getCoordinator)
 }

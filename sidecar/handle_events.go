@@ -10,13 +10,12 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
-const eventsPath = "/v1/events"
-
-var eventType = reflect.TypeFor[Event]()
+var eventType = reflect.TypeFor[api.Event]()
 
 // eventsInput is the input of GET /v1/events.
 type eventsInput struct {
@@ -25,7 +24,7 @@ type eventsInput struct {
 }
 
 // events answers GET /v1/events, as a stream.
-func (a *api) events(_ context.Context, in *eventsInput) (*huma.StreamResponse, error) {
+func (a *apiServer) events(_ context.Context, in *eventsInput) (*huma.StreamResponse, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -59,23 +58,23 @@ func (a *api) events(_ context.Context, in *eventsInput) (*huma.StreamResponse, 
 
 // hello tells where things stand at the beginning of a stream. A claim that has
 // ended is told as if it had just now.
-func (s *session) hello(in *eventsInput) []Event {
-	hello := Event{Type: EventHello, Host: s.client.Host(), Instance: s.client.Instance(), Claim: in.Claim}
+func (s *session) hello(in *eventsInput) []api.Event {
+	hello := api.Event{Type: api.EventHello, Host: s.client.Host(), Instance: s.client.Instance(), Claim: in.Claim}
 	if in.Claim == "" {
-		return []Event{hello}
+		return []api.Event{hello}
 	}
 	h, err := s.holders.Find(in.Claim)
 	switch {
 	case err != nil:
 		why := problem.Of(err)
 		hello.State = "ended"
-		return []Event{hello, {Type: EventClaimEnded, Claim: in.Claim, Code: string(why.Code), Reason: why.Error()}}
+		return []api.Event{hello, {Type: api.EventClaimEnded, Claim: in.Claim, Code: string(why.Code), Reason: why.Error()}}
 	case h != nil:
-		hello.State = StateHeld
+		hello.State = api.StateHeld
 	default:
 		hello.State = "unknown"
 	}
-	return []Event{hello}
+	return []api.Event{hello}
 }
 
 // addAll adds what a subscription has, and tells whether that was the end.
@@ -85,16 +84,16 @@ func addAll(to *server.Stream, s *server.Subscription, claim string) (last bool)
 		to.Add(m)
 	}
 	if lagged {
-		to.Add(messageOf(Event{Type: EventLagged, Claim: claim}))
+		to.Add(messageOf(api.Event{Type: api.EventLagged, Claim: claim}))
 	}
 	if stopping {
-		to.Add(messageOf(Event{Type: EventStopping}))
+		to.Add(messageOf(api.Event{Type: api.EventStopping}))
 	}
 	return ended
 }
 
 // messageOf writes an event that has no id: a stream does not resume there.
-func messageOf(ev Event) server.Message {
+func messageOf(ev api.Event) server.Message {
 	return server.Message{Event: ev.Type, Data: server.Encode(ev)}
 }
 
@@ -118,9 +117,9 @@ func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error
 				}
 				switch ev.Type {
 				case pool.PoolChanged:
-					h.Publish(noticeOf(Event{Type: EventPoolChanged, Pools: ev.Pools}))
+					h.Publish(noticeOf(api.Event{Type: api.EventPoolChanged, Pools: ev.Pools}))
 				case pool.ClaimWaiting:
-					h.Publish(noticeOf(Event{Type: EventClaimWaiting, Pools: ev.Pools, Claim: ev.Claim, Reason: ev.Reason}))
+					h.Publish(noticeOf(api.Event{Type: api.EventClaimWaiting, Pools: ev.Pools, Claim: ev.Claim, Reason: ev.Reason}))
 				}
 			case <-ctx.Done():
 				return
@@ -130,33 +129,33 @@ func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error
 }
 
 // noticeOf is an event for the streams of its claim and of its pools.
-func noticeOf(ev Event) server.Notice {
+func noticeOf(ev api.Event) server.Notice {
 	return server.Notice{Event: ev.Type, Topic: ev.Claim, Tags: ev.Pools, Data: ev}
 }
 
 // publish makes a function that publishes what happens to claims.
 func publish(h *server.Hub) func(claims.Change) {
 	return func(c claims.Change) {
-		ev := Event{Claim: c.Claim, Pools: c.Pools}
+		ev := api.Event{Claim: c.Claim, Pools: c.Pools}
 		switch c.Kind {
 		case claims.Granted:
-			ev.Type = EventClaimGranted
+			ev.Type = api.EventClaimGranted
 		case claims.Ended:
-			ev.Type, ev.Code, ev.Reason = EventClaimEnded, string(c.Why.Code), c.Why.Error()
+			ev.Type, ev.Code, ev.Reason = api.EventClaimEnded, string(c.Why.Code), c.Why.Error()
 		case claims.Released:
-			ev.Type = EventClaimReleased
+			ev.Type = api.EventClaimReleased
 		}
 		h.Publish(noticeOf(ev))
 	}
 }
 
 // registerEvents registers the stream of events.
-func (a *api) registerEvents(h huma.API) {
-	op := operation(h, "events", http.MethodGet, eventsPath, "events", "Follow what happens to pools, and to claims of this server")
+func (a *apiServer) registerEvents(h huma.API) {
+	op := operation(h, "events", http.MethodGet, api.EventsPath, "events", "Follow what happens to pools, and to claims of this server")
 	op.Description = "Server-sent events. The first is hello: read the state then. After lagged, read it again. " +
-		"Types: " + EventHello + ", " + EventPoolChanged + ", " + EventClaimWaiting + ", " + EventClaimGranted + ", " +
-		EventClaimEnded + " (with a code: " + string(problem.ClaimLost) + ", " + string(problem.ClaimRevoked) + "), " +
-		EventClaimReleased + ", " + EventLagged + ", " + EventStopping + "."
+		"Types: " + api.EventHello + ", " + api.EventPoolChanged + ", " + api.EventClaimWaiting + ", " + api.EventClaimGranted + ", " +
+		api.EventClaimEnded + " (with a code: " + string(problem.ClaimLost) + ", " + string(problem.ClaimRevoked) + "), " +
+		api.EventClaimReleased + ", " + api.EventLagged + ", " + api.EventStopping + "."
 	op.Responses["200"] = &huma.Response{
 		Description: "Events, each with an Event as its data.",
 		Content:     map[string]*huma.MediaType{server.StreamType: {Schema: &huma.Schema{Type: huma.TypeString}}},

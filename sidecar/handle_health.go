@@ -11,17 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berthhq/berth/internal/problem"
-)
-
-const (
-	healthPath = "/healthz"
-	readyPath  = "/readyz"
-
-	metricsPath = "/metrics"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // probes are the paths that need no token.
-var probes = []string{healthPath, readyPath}
+var probes = []string{api.HealthPath, api.ReadyPath}
 
 const (
 	// maxViewAge is from when on nothing is granted.
@@ -30,20 +24,13 @@ const (
 	readyTimeout = time.Second
 )
 
-// Health is the answer of /healthz and /readyz.
-type Health struct {
-	Status string `json:"status"`
-	// Warnings say what does not work although claims can be made.
-	Warnings []string `json:"warnings,omitempty" nullable:"false" doc:"What needs a person although claims can be made, as a state directory that can't be written."`
-}
-
 // health answers GET /healthz: the process lives.
-func (a *api) health(context.Context, *struct{}) (*output[Health], error) {
-	return outputOf(Health{Status: "ok"}, nil)
+func (a *apiServer) health(context.Context, *struct{}) (*output[api.Health], error) {
+	return outputOf(api.Health{Status: "ok"}, nil)
 }
 
 // readiness answers GET /readyz: claims can be made.
-func (a *api) readiness(ctx context.Context, _ *struct{}) (*output[Health], error) {
+func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Health], error) {
 	code, missing := problem.EtcdUnavailable, []string{}
 	if a.stopping.Load() != nil {
 		code, missing = problem.Stopping, append(missing, "stopping")
@@ -56,13 +43,13 @@ func (a *api) readiness(ctx context.Context, _ *struct{}) (*output[Health], erro
 		missing = append(missing, fmt.Sprintf("view: nothing was heard from etcd for %s", old.Truncate(100*time.Millisecond)))
 	}
 	if len(missing) == 0 {
-		h := Health{Status: "ready"}
+		h := api.Health{Status: "ready"}
 		if err := a.session.Load().holders.Writable(); err != nil {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("state: %s", err))
 		}
 		return outputOf(h, nil)
 	}
-	p := newProblem(code, "not ready: %s", strings.Join(missing, "; "))
+	p := api.NewProblem(code, "not ready: %s", strings.Join(missing, "; "))
 	p.NotReady = missing
 	return nil, p
 }
@@ -80,15 +67,15 @@ func (s *session) viewAge(ctx context.Context) time.Duration {
 }
 
 // registerHealth registers what is asked about the process itself.
-func (a *api) registerHealth(h huma.API) {
+func (a *apiServer) registerHealth(h huma.API) {
 	const tag = "process"
-	health := operation(h, "health", http.MethodGet, healthPath, tag, "Report that the process is alive")
+	health := operation(h, "health", http.MethodGet, api.HealthPath, tag, "Report that the process is alive")
 	health.Security = []map[string][]string{} // probes have no token
 	handle(a, h, health, a.health)
-	ready := operation(h, "ready", http.MethodGet, readyPath, tag, "Report whether claims can be granted")
+	ready := operation(h, "ready", http.MethodGet, api.ReadyPath, tag, "Report whether claims can be granted")
 	ready.Security = health.Security
 	huma.Register(h, ready, a.readiness)
-	a.mux.Handle("GET "+metricsPath, metricsHandler(a.cfg))
+	a.mux.Handle("GET "+api.MetricsPath, metricsHandler(a.cfg))
 }
 
 // metricsHandler answers GET /metrics. What can't be gathered does not hide the rest.

@@ -7,6 +7,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/executor"
 )
@@ -17,7 +18,7 @@ type idInput struct {
 }
 
 // getClaim answers GET /v1/claims/{id}.
-func (a *api) getClaim(ctx context.Context, in *idInput) (*output[Claim], error) {
+func (a *apiServer) getClaim(ctx context.Context, in *idInput) (*output[api.Claim], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -35,7 +36,7 @@ func (a *api) getClaim(ctx context.Context, in *idInput) (*output[Claim], error)
 }
 
 // whyClaim answers GET /v1/claims/{id}/why.
-func (a *api) whyClaim(ctx context.Context, in *idInput) (*output[Why], error) {
+func (a *apiServer) whyClaim(ctx context.Context, in *idInput) (*output[api.Why], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -48,8 +49,8 @@ func (a *api) whyClaim(ctx context.Context, in *idInput) (*output[Why], error) {
 
 // known is what is known best of a claim from the view of the pools: of one that is
 // held through this server, what its holder is told.
-func (s *session) known(c Claim, begun time.Time) Claim {
-	if c.State != StateHeld || !s.owns(c) {
+func (s *session) known(c api.Claim, begun time.Time) api.Claim {
+	if c.State != api.StateHeld || !s.owns(c) {
 		return c
 	}
 	if h, err := s.holders.Find(c.ID); err == nil && h != nil && h.Is(c.Fence) {
@@ -59,29 +60,29 @@ func (s *session) known(c Claim, begun time.Time) Claim {
 }
 
 // owns tells whether a claim belongs to this server.
-func (s *session) owns(c Claim) bool {
+func (s *session) owns(c api.Claim) bool {
 	return c.Host == s.client.Host() && c.Instance == s.client.Instance()
 }
 
 // why tells about a claim of any host, from the view of the pools.
-func (s *session) why(ctx context.Context, id string) (Why, error) {
+func (s *session) why(ctx context.Context, id string) (api.Why, error) {
 	if err := pool.ValidateID(id); err != nil {
-		return Why{}, err
+		return api.Why{}, err
 	}
 	w, err := s.client.Why(ctx, id)
 	if err != nil {
-		return Why{}, err
+		return api.Why{}, err
 	}
 	return inspect.WhyOf(w), nil
 }
 
-// life is how the holder says that it lives.
-func (r *RenewRequest) life() claims.Life {
+// renewedLife returns how the holder of a claim reports from now on that it lives.
+func renewedLife(r *api.RenewRequest) claims.Life {
 	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill}
 }
 
 // renewClaim answers POST /v1/claims/{id}/renew.
-func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*output[Claim], error) {
+func (a *apiServer) renewClaim(ctx context.Context, in *withID, r api.RenewRequest) (*output[api.Claim], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -94,7 +95,7 @@ func (a *api) renewClaim(ctx context.Context, in *withID, r RenewRequest) (*outp
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.holders.Renew(in.ID, r.Fence, r.life(), proc)
+	h, err := s.holders.Renew(in.ID, r.Fence, renewedLife(&r), proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
 		_, err = s.elsewhere(ctx, in.ID, r.Fence, err)
 	}
@@ -126,14 +127,14 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 	if !s.owns(c) {
 		return 0, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
 	}
-	if c.State != StateHeld {
+	if c.State != api.StateHeld {
 		return 0, err
 	}
 	return c.Fence, err
 }
 
 // revokeClaim answers POST /v1/claims/{id}/revoke.
-func (a *api) revokeClaim(ctx context.Context, in *withID, r RevokeRequest) (*output[Revocation], error) {
+func (a *apiServer) revokeClaim(ctx context.Context, in *withID, r api.RevokeRequest) (*output[api.Revocation], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -152,7 +153,7 @@ func (a *api) revokeClaim(ctx context.Context, in *withID, r RevokeRequest) (*ou
 	if err != nil {
 		return nil, err
 	}
-	answer := Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
+	answer := api.Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
 	if answer.Detail = "its host has its holder stop, and frees the slots within " + pool.RevokeGrace.String(); r.Force {
 		answer.Detail = "the slots are free; the old holder may still run, and can be told by its fence"
 	}
@@ -188,7 +189,7 @@ func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
 }
 
 // releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
-func (a *api) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, error) {
+func (a *apiServer) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err

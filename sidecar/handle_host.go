@@ -7,21 +7,20 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
-const hostsPath = "/v1/hosts"
-
 // listHosts answers GET /v1/hosts. An entry that can't be read is left out, and logged.
-func (a *api) listHosts(ctx context.Context, _ *struct{}) (*output[List[Host]], error) {
+func (a *apiServer) listHosts(ctx context.Context, _ *struct{}) (*output[api.List[api.Host]], error) {
 	f, err := a.fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(List[Host]{Items: f.Hosts}, nil)
+	return outputOf(api.List[api.Host]{Items: f.Hosts}, nil)
 }
 
 // fleet reads all instances, and logs what can't be read.
-func (a *api) fleet(ctx context.Context) (*inspect.Fleet, error) {
+func (a *apiServer) fleet(ctx context.Context) (*inspect.Fleet, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -37,8 +36,8 @@ func (a *api) fleet(ctx context.Context) (*inspect.Fleet, error) {
 }
 
 // registerHosts registers the endpoint of hosts.
-func (a *api) registerHosts(h huma.API) {
-	op := operation(h, "list-hosts", http.MethodGet, hostsPath, "hosts", "List the instances that are seen now")
+func (a *apiServer) registerHosts(h huma.API) {
+	op := operation(h, "list-hosts", http.MethodGet, api.HostsPath, "hosts", "List the instances that are seen now")
 	op.Description = "And those that are gone and have something that is their own still."
 	handle(a, h, op, a.listHosts)
 }

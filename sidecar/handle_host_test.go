@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/lease"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestHostsTellWhichQueuesTheyTakeFrom(t *testing.T) {
@@ -32,7 +32,7 @@ func TestHostsTellWhichQueuesTheyTakeFrom(t *testing.T) {
 	}()
 	<-p.Ready()
 	answer := d.get("/v1/hosts")
-	var list sidecar.List[sidecar.Host]
+	var list api.List[api.Host]
 	decode(t, answer, &list)
 	got := map[string][]string{}
 	for _, h := range list.Items {

@@ -7,12 +7,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
-const limitsPath = "/v1/limits"
-
 // getLimits answers GET /v1/limits.
-func (a *api) getLimits(ctx context.Context, _ *struct{}) (*output[Limits], error) {
+func (a *apiServer) getLimits(ctx context.Context, _ *struct{}) (*output[api.Limits], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -22,7 +21,7 @@ func (a *api) getLimits(ctx context.Context, _ *struct{}) (*output[Limits], erro
 }
 
 // putLimits answers PUT /v1/limits.
-func (a *api) putLimits(ctx context.Context, _ *withBody, c LimitsChange) (*output[Limits], error) {
+func (a *apiServer) putLimits(ctx context.Context, _ *withBody, c api.LimitsChange) (*output[api.Limits], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -38,19 +37,19 @@ func (a *api) putLimits(ctx context.Context, _ *withBody, c LimitsChange) (*outp
 	return outputOf(limitsOf(l), nil)
 }
 
-func limitsOf(l run.Limits) Limits {
-	limits := Limits{MaxConcurrentRuns: l.MaxConcurrentRuns, Tags: make([]TagLimit, len(l.Tags))}
+func limitsOf(l run.Limits) api.Limits {
+	limits := api.Limits{MaxConcurrentRuns: l.MaxConcurrentRuns, Tags: make([]api.TagLimit, len(l.Tags))}
 	for i, t := range l.Tags {
-		limits.Tags[i] = TagLimit(t)
+		limits.Tags[i] = api.TagLimit(t)
 	}
 	return limits
 }
 
 // registerLimits registers the endpoints of limits.
-func (a *api) registerLimits(h huma.API) {
+func (a *apiServer) registerLimits(h huma.API) {
 	const tag = "limits"
-	handle(a, h, operation(h, "get-limits", http.MethodGet, limitsPath, tag, "Look at the limits that runs are admitted under"), a.getLimits)
-	op := operation(h, "put-limits", http.MethodPut, limitsPath, tag, "Set the limits that runs are admitted under")
+	handle(a, h, operation(h, "get-limits", http.MethodGet, api.LimitsPath, tag, "Look at the limits that runs are admitted under"), a.getLimits)
+	op := operation(h, "put-limits", http.MethodPut, api.LimitsPath, tag, "Set the limits that runs are admitted under")
 	op.Description = "What is left out stays; tags replace all that there are. Runs in progress go on, whatever the limits are."
 	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.putLimits)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // listInput is the input of GET /v1/claims.
@@ -22,7 +23,7 @@ type listInput struct {
 }
 
 // listClaims answers GET /v1/claims.
-func (a *api) listClaims(ctx context.Context, in *listInput) (*output[List[Claim]], error) {
+func (a *apiServer) listClaims(ctx context.Context, in *listInput) (*output[api.List[api.Claim]], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -60,8 +61,8 @@ type cursor struct {
 	ID       string `json:"i"`
 }
 
-func cursorOf(c Claim) cursor {
-	if c.State == StateWaiting {
+func cursorOf(c api.Claim) cursor {
+	if c.State == api.StateWaiting {
 		return cursor{Waiting: true, Priority: c.Priority, Since: c.QueuedAt.UnixNano(), ID: c.ID}
 	}
 	return cursor{Fence: c.Fence, ID: c.ID}
@@ -101,7 +102,7 @@ func parseCursor(text string) (c cursor, err error) {
 		err = json.Unmarshal(data, &c)
 	}
 	if err != nil {
-		return cursor{}, problem.Field("cursor", "%s is none that was answered as next", quote(text))
+		return cursor{}, problem.Field("cursor", "%s is none that was answered as next", problem.Quote(text))
 	}
 	return c, nil
 }
@@ -113,10 +114,10 @@ type claimPage struct {
 
 type placedClaim struct {
 	at    cursor
-	claim Claim
+	claim api.Claim
 }
 
-func (p *claimPage) add(in *listInput, after cursor, c Claim) {
+func (p *claimPage) add(in *listInput, after cursor, c api.Claim) {
 	if in.Host != "" && c.Host != in.Host || in.State != "" && c.State != in.State {
 		return
 	}
@@ -129,9 +130,9 @@ func (p *claimPage) add(in *listInput, after cursor, c Claim) {
 }
 
 // cut returns the page, and where the next one begins.
-func (p *claimPage) cut(limit int) List[Claim] {
+func (p *claimPage) cut(limit int) api.List[api.Claim] {
 	slices.SortFunc(p.items, func(a, b placedClaim) int { return a.at.compare(b.at) })
-	page := List[Claim]{Items: make([]Claim, 0, min(limit, len(p.items)))}
+	page := api.List[api.Claim]{Items: make([]api.Claim, 0, min(limit, len(p.items)))}
 	for _, item := range p.items[:min(limit, len(p.items))] {
 		page.Items = append(page.Items, item.claim)
 	}

@@ -10,11 +10,10 @@ import (
 
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
-const poolsPath = "/v1/pools"
-
-var poolType = reflect.TypeFor[Pool]()
+var poolType = reflect.TypeFor[api.Pool]()
 
 // poolInput is the input of an endpoint of one pool.
 type poolInput struct {
@@ -28,7 +27,7 @@ type poolBody struct {
 }
 
 // listPools answers GET /v1/pools.
-func (a *api) listPools(ctx context.Context, _ *struct{}) (*output[List[Pool]], error) {
+func (a *apiServer) listPools(ctx context.Context, _ *struct{}) (*output[api.List[api.Pool]], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -41,7 +40,7 @@ func (a *api) listPools(ctx context.Context, _ *struct{}) (*output[List[Pool]], 
 }
 
 // getPool answers GET /v1/pools/{pool}.
-func (a *api) getPool(ctx context.Context, in *poolInput) (*output[PoolDetail], error) {
+func (a *apiServer) getPool(ctx context.Context, in *poolInput) (*output[api.PoolDetail], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -53,7 +52,7 @@ func (a *api) getPool(ctx context.Context, in *poolInput) (*output[PoolDetail], 
 }
 
 // putPool answers PUT /v1/pools/{pool}.
-func (a *api) putPool(ctx context.Context, in *poolBody, c PoolChange) (*poolOutput, error) {
+func (a *apiServer) putPool(ctx context.Context, in *poolBody, c api.PoolChange) (*poolOutput, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -75,12 +74,12 @@ func (a *api) putPool(ctx context.Context, in *poolBody, c PoolChange) (*poolOut
 // poolOutput answers with a pool that may be new.
 type poolOutput struct {
 	Status int
-	Body   Pool
+	Body   api.Pool
 }
 
 // poolAfter is a pool after a change: with the spec that was put, although the
 // view may be behind it.
-func (s *session) poolAfter(ctx context.Context, name string, spec pool.Spec) Pool {
+func (s *session) poolAfter(ctx context.Context, name string, spec pool.Spec) api.Pool {
 	d, err := s.client.Pool(ctx, name)
 	if err != nil {
 		d = pool.Detail{} // new, or etcd is slow: nothing is known to be claimed
@@ -90,7 +89,7 @@ func (s *session) poolAfter(ctx context.Context, name string, spec pool.Spec) Po
 }
 
 // deletePool answers DELETE /v1/pools/{pool}.
-func (a *api) deletePool(ctx context.Context, in *poolInput) (*struct{}, error) {
+func (a *apiServer) deletePool(ctx context.Context, in *poolInput) (*struct{}, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -102,16 +101,16 @@ func (a *api) deletePool(ctx context.Context, in *poolInput) (*struct{}, error) 
 }
 
 // pausePool answers POST /v1/pools/{pool}/pause.
-func (a *api) pausePool(ctx context.Context, in *poolInput) (*output[Pool], error) {
+func (a *apiServer) pausePool(ctx context.Context, in *poolInput) (*output[api.Pool], error) {
 	return a.changePaused(ctx, in.Pool, true)
 }
 
 // resumePool answers POST /v1/pools/{pool}/resume.
-func (a *api) resumePool(ctx context.Context, in *poolInput) (*output[Pool], error) {
+func (a *apiServer) resumePool(ctx context.Context, in *poolInput) (*output[api.Pool], error) {
 	return a.changePaused(ctx, in.Pool, false)
 }
 
-func (a *api) changePaused(ctx context.Context, name string, paused bool) (*output[Pool], error) {
+func (a *apiServer) changePaused(ctx context.Context, name string, paused bool) (*output[api.Pool], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -128,9 +127,9 @@ func (a *api) changePaused(ctx context.Context, name string, paused bool) (*outp
 }
 
 // registerPools registers the endpoints of pools.
-func (a *api) registerPools(h huma.API) {
-	const tag, one = "pools", poolsPath + "/{pool}"
-	handle(a, h, operation(h, "list-pools", http.MethodGet, poolsPath, tag, "List pools"), a.listPools)
+func (a *apiServer) registerPools(h huma.API) {
+	const tag, one = "pools", api.PoolsPath + "/{pool}"
+	handle(a, h, operation(h, "list-pools", http.MethodGet, api.PoolsPath, tag, "List pools"), a.listPools)
 	handle(a, h, operation(h, "get-pool", http.MethodGet, one, tag, "Look at a pool, its holders and its line"), a.getPool)
 	op := operation(h, "put-pool", http.MethodPut, one, tag, "Create a pool or change it")
 	op.Description = "What is left out stays, or gets its default in a new pool, which needs a limit."

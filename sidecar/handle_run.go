@@ -11,25 +11,26 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
-const runsPath = "/v1/runs"
-
-var runType = reflect.TypeFor[Run]()
+var runType = reflect.TypeFor[api.Run]()
 
 // runOutput answers with a run that may be new.
 type runOutput struct {
 	Status int
-	Body   Run
+	Body   api.Run
 }
 
 // submitRun answers POST /v1/runs.
-func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*runOutput, error) {
+func (a *apiServer) submitRun(ctx context.Context, in *withBody, req api.RunRequest) (*runOutput, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*run
 	if req.ID == "" {
 		req.ID = ulid.Make().String()
 	}
-	graph, err := req.graph(len(in.RawBody))
+	graph, err := graphOf(&req, len(in.RawBody))
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +65,21 @@ func (a *api) submitRun(ctx context.Context, in *withBody, req RunRequest) (*run
 	return out, nil
 }
 
+// graphOf returns the graph of a run's steps; nil without any. size is that of the body in
+// bytes.
+func graphOf(r *api.RunRequest, size int) (*step.Graph, error) {
+	switch {
+	case r.Steps != nil:
+	case size > server.MaxBody: // only steps may be as long
+		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", server.MaxBody)
+	default:
+		return nil, nil
+	}
+	return step.NewGraph(r.Steps)
+}
+
 // getRun answers GET /v1/runs/{id}.
-func (a *api) getRun(ctx context.Context, in *idInput) (*output[Run], error) {
+func (a *apiServer) getRun(ctx context.Context, in *idInput) (*output[api.Run], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -79,7 +93,7 @@ func (a *api) getRun(ctx context.Context, in *idInput) (*output[Run], error) {
 
 // whyRun answers GET /v1/runs/{id}/why. All runs are read only for one that is
 // queued.
-func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) {
+func (a *apiServer) whyRun(ctx context.Context, in *idInput) (*output[api.RunWhy], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -88,7 +102,7 @@ func (a *api) whyRun(ctx context.Context, in *idInput) (*output[RunWhy], error) 
 }
 
 // cancelRun answers POST /v1/runs/{id}/cancel.
-func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output[Run], error) {
+func (a *apiServer) cancelRun(ctx context.Context, in *withID, req api.RunCancel) (*output[api.Run], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -100,6 +114,9 @@ func (a *api) cancelRun(ctx context.Context, in *withID, req RunCancel) (*output
 	s.executors.Ended(in.ID, 0, string(run.Canceled))
 	return outputOf(inspect.RunOf(r), nil)
 }
+
+// maxRunText bounds why a run was canceled or has failed, in bytes.
+const maxRunText = 4096
 
 // tidy makes a text of many lines fit to be kept: what is too long is cut, and
 // what can't be shown becomes blank. An executor that has failed is not refused
@@ -115,7 +132,7 @@ func tidy(s string) string {
 }
 
 // startRun answers POST /v1/runs/{id}/start.
-func (a *api) startRun(ctx context.Context, in *withID, req RunStart) (*output[StartedRun], error) {
+func (a *apiServer) startRun(ctx context.Context, in *withID, req api.RunStart) (*output[api.StartedRun], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -137,15 +154,15 @@ func (a *api) startRun(ctx context.Context, in *withID, req RunStart) (*output[S
 
 // startedRun returns a run for its executor. The request was begun then: validity counts
 // from there.
-func startedRun(v executor.View, begun time.Time) StartedRun {
-	s := StartedRun{Trusted: trustedOf(v, begun), TTL: Duration(v.TTL)}
+func startedRun(v executor.View, begun time.Time) api.StartedRun {
+	s := api.StartedRun{Trusted: trustedOf(v, begun), TTL: api.Duration(v.TTL)}
 	if v.Run != nil {
 		s.Run = inspect.RunOf(v.Run)
 	}
 	return s
 }
 
-func trustedOf(v executor.View, begun time.Time) (t Trusted) {
+func trustedOf(v executor.View, begun time.Time) (t api.Trusted) {
 	if v.Left > 0 {
 		t.TrustedUntil = v.At.Add(v.Left)
 		t.TrustedFor = validFor(begun, v.At, v.Left)
@@ -155,7 +172,7 @@ func trustedOf(v executor.View, begun time.Time) (t Trusted) {
 }
 
 // runTTLOf returns the time to live that an executor asks for.
-func runTTLOf(asked *Duration) (time.Duration, error) {
+func runTTLOf(asked *api.Duration) (time.Duration, error) {
 	if asked == nil {
 		return executor.DefaultTTL, nil
 	}
@@ -167,7 +184,7 @@ func runTTLOf(asked *Duration) (time.Duration, error) {
 }
 
 // heartbeatRun answers POST /v1/runs/{id}/heartbeat.
-func (a *api) heartbeatRun(ctx context.Context, in *withID, req RunHeartbeat) (*output[StartedRun], error) {
+func (a *apiServer) heartbeatRun(ctx context.Context, in *withID, req api.RunHeartbeat) (*output[api.StartedRun], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -184,7 +201,7 @@ func (a *api) heartbeatRun(ctx context.Context, in *withID, req RunHeartbeat) (*
 }
 
 // finishRun answers POST /v1/runs/{id}/finish. It may be any host's.
-func (a *api) finishRun(ctx context.Context, in *withID, req RunFinish) (*output[Run], error) {
+func (a *apiServer) finishRun(ctx context.Context, in *withID, req api.RunFinish) (*output[api.Run], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -212,11 +229,10 @@ func needFence(id string, fence int64) error {
 }
 
 // registerRuns registers the endpoints of runs.
-func (a *api) registerRuns(h huma.API) {
-	const tag, one = "runs", runsPath + "/{id}"
+func (a *apiServer) registerRuns(h huma.API) {
+	const tag, one = "runs", api.RunsPath + "/{id}"
 	body := func(in *withID) []byte { return in.RawBody }
-	describeSteps(h)
-	op := operation(h, "submit-run", http.MethodPost, runsPath, tag, "Submit a run")
+	op := operation(h, "submit-run", http.MethodPost, api.RunsPath, tag, "Submit a run")
 	op.Description = "A run with steps is whole before it is queued. Its body can be 16 MiB long."
 	op.DefaultStatus = http.StatusCreated
 	op.Responses["200"] = &huma.Response{Description: "There was this run already", Content: map[string]*huma.MediaType{
@@ -224,7 +240,7 @@ func (a *api) registerRuns(h huma.API) {
 	}}
 	handleBody(a, h, op, true, func(in *withBody) []byte { return in.RawBody }, a.submitRun)
 
-	op = operation(h, "list-runs", http.MethodGet, runsPath, tag, "List runs")
+	op = operation(h, "list-runs", http.MethodGet, api.RunsPath, tag, "List runs")
 	op.Description = "By id; those that are queued, if only they are asked for, in the order of the queue. Records that can't be read are named beside the others."
 	handle(a, h, op, a.listRuns)
 	handle(a, h, operation(h, "get-run", http.MethodGet, one, tag, "Look at a run"), a.getRun)

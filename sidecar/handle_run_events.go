@@ -14,20 +14,12 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
 // maxRunStreams bounds the streams of events of runs: each has a watch in etcd.
 const maxRunStreams = 256
-
-// Events that a stream of a run's events ends with, beside [EventStopping].
-const (
-	// EventRunEnd is the last: the run has ended, and its events were told.
-	EventRunEnd = "end"
-	// EventRunFailed is the last, too: the events can't be told, and its data is a
-	// [Problem].
-	EventRunFailed = "failed"
-)
 
 // runEventsInput is the input of GET /v1/runs/{id}/events.
 type runEventsInput struct {
@@ -45,7 +37,7 @@ func (in *runEventsInput) Resolve(ctx huma.Context) []error {
 }
 
 // runEvents answers GET /v1/runs/{id}/events, with a list or with a stream.
-func (a *api) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+func (a *apiServer) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -64,7 +56,7 @@ func (a *api) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamRe
 	if in.stream {
 		return a.streamRunEvents(s, in.ID, after)
 	}
-	list := List[RunEvent]{Items: make([]RunEvent, len(events))}
+	list := api.List[api.RunEvent]{Items: make([]api.RunEvent, len(events))}
 	for i, e := range events {
 		list.Items[i] = inspect.RunEventOf(e)
 	}
@@ -80,7 +72,7 @@ func (a *api) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamRe
 
 // streamRunEvents answers with a stream. What there is was just read once: so an
 // unknown run, or an etcd that is away, is told as such.
-func (a *api) streamRunEvents(s *session, id string, after run.Place) (*huma.StreamResponse, error) {
+func (a *apiServer) streamRunEvents(s *session, id string, after run.Place) (*huma.StreamResponse, error) {
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
 	}
@@ -96,7 +88,7 @@ func (a *api) streamRunEvents(s *session, id string, after run.Place) (*huma.Str
 		defer a.metrics.http.Streams.Dec()
 		f := &runFollower{
 			to: server.NewStream(r.Context(), w), stopped: s.hub.Stopped(),
-			failed: func(err error) *Problem { return a.fail("list-run-events", err) },
+			failed: func(err error) *api.Problem { return a.fail("list-run-events", err) },
 		}
 		f.serve(r.Context(), func(ctx context.Context, tell func([]run.LoggedEvent) error) error {
 			return s.runs.FollowEvents(ctx, id, after, tell)
@@ -110,7 +102,7 @@ type runFollower struct {
 	to      *server.Stream
 	stopped <-chan struct{} // the server is stopping
 	// failed makes a problem of why the events can't be read.
-	failed func(error) *Problem
+	failed func(error) *api.Problem
 }
 
 // serve streams what follow reads, until that ends, the server stops or the reader, whose
@@ -157,11 +149,11 @@ func (f *runFollower) serve(ctx context.Context, follow func(context.Context, fu
 func (f *runFollower) last(reading context.Context, err error) server.Message {
 	switch {
 	case err == nil:
-		return messageOf(Event{Type: EventRunEnd})
+		return messageOf(api.Event{Type: api.EventRunEnd})
 	case errors.Is(context.Cause(reading), errStopping):
-		return messageOf(Event{Type: EventStopping})
+		return messageOf(api.Event{Type: api.EventStopping})
 	}
-	return server.Message{Event: EventRunFailed, Data: server.Encode(f.failed(err))}
+	return server.Message{Event: api.EventRunFailed, Data: server.Encode(f.failed(err))}
 }
 
 // runMessages writes events of a run. A later stream can resume after each.
@@ -174,17 +166,17 @@ func runMessages(events []run.LoggedEvent) []server.Message {
 }
 
 // registerRunEvents registers the events of a run.
-func (a *api) registerRunEvents(h huma.API) {
-	op := operation(h, "list-run-events", http.MethodGet, runsPath+"/{id}/events", "runs", "List or follow what has happened to a run")
+func (a *apiServer) registerRunEvents(h huma.API) {
+	op := operation(h, "list-run-events", http.MethodGet, api.RunsPath+"/{id}/events", "runs", "List or follow what has happened to a run")
 	op.Description = "A list, or with Accept: " + server.StreamType + " server-sent events: those that there are, and then each as it comes. " +
 		"Each has the type of a RunEvent, which is its data, and an id, from which a later stream goes on (Last-Event-ID). " +
-		"The last is " + EventRunEnd + ", a second after all of a run that has ended were told; " +
-		EventRunFailed + ", with a problem as its data; or " + EventStopping + "."
+		"The last is " + api.EventRunEnd + ", a second after all of a run that has ended were told; " +
+		api.EventRunFailed + ", with a problem as its data; or " + api.EventStopping + "."
 	schemas := h.OpenAPI().Components.Schemas
 	op.Responses["200"] = &huma.Response{
 		Description: "What has happened, in order.",
 		Content: map[string]*huma.MediaType{
-			"application/json": {Schema: schemas.Schema(reflect.TypeFor[List[RunEvent]](), true, "")},
+			"application/json": {Schema: schemas.Schema(reflect.TypeFor[api.List[api.RunEvent]](), true, "")},
 			server.StreamType:  {Schema: &huma.Schema{Type: huma.TypeString}},
 		},
 	}

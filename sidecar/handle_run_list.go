@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // runListInput is the input of GET /v1/runs.
@@ -21,7 +22,7 @@ type runListInput struct {
 }
 
 // listRuns answers GET /v1/runs.
-func (a *api) listRuns(ctx context.Context, in *runListInput) (*output[RunList], error) {
+func (a *apiServer) listRuns(ctx context.Context, in *runListInput) (*output[api.RunList], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -58,13 +59,13 @@ func parseRunFilter(in *runListInput) (f runFilter, err error) {
 	for _, text := range in.Tag {
 		key, value, ok := strings.Cut(text, "=")
 		if there, twice := f.tags[key]; !ok || key == "" || twice && there != value {
-			return f, problem.Field("tag", "%s is no tag that a run can have: write KEY=VALUE, each key once", quote(text))
+			return f, problem.Field("tag", "%s is no tag that a run can have: write KEY=VALUE, each key once", problem.Quote(text))
 		}
 		f.tags[key] = value
 	}
 	f.after, err = parseRunCursor(in.After)
 	if err == nil && in.After != "" && f.after.Queue != f.queued() {
-		err = problem.Field("after", "%s belongs to a list in another order", quote(in.After))
+		err = problem.Field("after", "%s belongs to a list in another order", problem.Quote(in.After))
 	}
 	return f, err
 }
@@ -85,12 +86,12 @@ func (f *runFilter) matches(r *run.Run) bool {
 }
 
 // page returns the runs that follow on the cursor, and where the next page begins.
-func (f *runFilter) page(all run.All, limit int) RunList {
+func (f *runFilter) page(all run.All, limit int) api.RunList {
 	runs := all.With(f.statuses...)
 	if f.queued() {
 		runs = all.Queue()
 	}
-	list := RunList{Items: []Run{}}
+	list := api.RunList{Items: []api.Run{}}
 	var last *run.Run
 	for _, r := range runs {
 		if !f.matches(r) || f.after.ID != "" && !f.after.before(r) {
@@ -155,7 +156,7 @@ func parseRunCursor(text string) (c runCursor, err error) {
 		err = json.Unmarshal(data, &c)
 	}
 	if err != nil || c.ID == "" {
-		return runCursor{}, problem.Field("after", "%s is none that was answered as next", quote(text))
+		return runCursor{}, problem.Field("after", "%s is none that was answered as next", problem.Quote(text))
 	}
 	return c, nil
 }

@@ -8,10 +8,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 	sources "github.com/berthhq/berth/sidecar/source"
 )
-
-const sourcesPath = "/v1/sources"
 
 // maxWakeWait bounds the wait for the look of a source: its command may take that long.
 const maxWakeWait = sources.MaxTimeout
@@ -33,7 +32,7 @@ func (s *session) sources() sources.Store {
 }
 
 // listSources answers GET /v1/sources.
-func (a *api) listSources(ctx context.Context, _ *struct{}) (*output[List[Source]], error) {
+func (a *apiServer) listSources(ctx context.Context, _ *struct{}) (*output[api.List[api.Source]], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -42,15 +41,15 @@ func (a *api) listSources(ctx context.Context, _ *struct{}) (*output[List[Source
 	if err != nil {
 		return nil, err
 	}
-	list := List[Source]{Items: make([]Source, len(all))}
+	list := api.List[api.Source]{Items: make([]api.Source, len(all))}
 	for i, o := range all {
-		list.Items[i] = SourceOf(o)
+		list.Items[i] = api.SourceOf(o)
 	}
 	return outputOf(list, nil)
 }
 
 // getSource answers GET /v1/sources/{name}.
-func (a *api) getSource(ctx context.Context, in *sourceInput) (*output[Source], error) {
+func (a *apiServer) getSource(ctx context.Context, in *sourceInput) (*output[api.Source], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -59,12 +58,12 @@ func (a *api) getSource(ctx context.Context, in *sourceInput) (*output[Source], 
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(SourceOf(o), nil)
+	return outputOf(api.SourceOf(o), nil)
 }
 
 // wakeSource answers POST /v1/sources/{name}/wake. Whoever runs the source hears of it
 // from etcd, wherever that is.
-func (a *api) wakeSource(ctx context.Context, in *sourceBody, req SourceWake) (*output[SourceWoken], error) {
+func (a *apiServer) wakeSource(ctx context.Context, in *sourceBody, req api.SourceWake) (*output[api.SourceWoken], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -74,20 +73,20 @@ func (a *api) wakeSource(ctx context.Context, in *sourceBody, req SourceWake) (*
 		wait = time.Duration(*req.Wait)
 	}
 	if wait < 0 || wait > maxWakeWait {
-		return nil, problem.Field("wait", "%s is out of range: allowed are 0s to %s", req.Wait, Duration(maxWakeWait))
+		return nil, problem.Field("wait", "%s is out of range: allowed are 0s to %s", req.Wait, api.Duration(maxWakeWait))
 	}
 	if wait == 0 {
 		_, err := s.sources().Wake(ctx, in.Name)
-		return outputOf(SourceWoken{}, err)
+		return outputOf(api.SourceWoken{}, err)
 	}
 	look, err := a.wakeAndAwait(ctx, s, in.Name, wait)
-	return outputOf(SourceWoken{Look: look}, err)
+	return outputOf(api.SourceWoken{Look: look}, err)
 }
 
 // wakeAndAwait wakes a source, and waits for the look: until it is over, or a stop of the
 // server. There is none if it was not over in time. What can't be waited for is refused
 // before the source is woken.
-func (a *api) wakeAndAwait(ctx context.Context, s *session, name string, wait time.Duration) (*SourceLook, error) {
+func (a *apiServer) wakeAndAwait(ctx context.Context, s *session, name string, wait time.Duration) (*api.SourceLook, error) {
 	select {
 	case s.runStreams <- struct{}{}: // each has a watch
 		defer func() { <-s.runStreams }()
@@ -107,7 +106,7 @@ func (a *api) wakeAndAwait(ctx context.Context, s *session, name string, wait ti
 }
 
 // awaitLook wakes a source, and waits for the look for a while.
-func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Duration) (*SourceLook, error) {
+func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Duration) (*api.SourceLook, error) {
 	wish, err := all.Wake(ctx, name)
 	if err != nil {
 		return nil, err
@@ -117,7 +116,7 @@ func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Du
 	l, err := all.Await(waiting, name, wish)
 	switch {
 	case err == nil:
-		look := SourceLookOf(l)
+		look := api.SourceLookOf(l)
 		return &look, nil
 	case waiting.Err() != nil:
 		return nil, context.Cause(ctx) // nil if it is only the wait that is over
@@ -126,9 +125,9 @@ func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Du
 }
 
 // registerSources registers the endpoints of sources.
-func (a *api) registerSources(h huma.API) {
-	const tag, one = "sources", sourcesPath + "/{name}"
-	op := operation(h, "list-sources", http.MethodGet, sourcesPath, tag, "List sources, who runs them, and what their last look came to")
+func (a *apiServer) registerSources(h huma.API) {
+	const tag, one = "sources", api.SourcesPath + "/{name}"
+	op := operation(h, "list-sources", http.MethodGet, api.SourcesPath, tag, "List sources, who runs them, and what their last look came to")
 	op.Description = "By name. A look that changes nothing is told of every 10 seconds."
 	handle(a, h, op, a.listSources)
 	handle(a, h, operation(h, "get-source", http.MethodGet, one, tag, "Look at a source"), a.getSource)

@@ -13,9 +13,10 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
-const stepsPath = runsPath + "/{id}/steps"
+const stepsPath = api.RunsPath + "/{id}/steps"
 
 // stepInput is the input of an endpoint of one step instance.
 type stepInput struct {
@@ -38,7 +39,7 @@ type stepListInput struct {
 }
 
 // listSteps answers GET /v1/runs/{id}/steps.
-func (a *api) listSteps(ctx context.Context, in *idInput) (*output[StepList], error) {
+func (a *apiServer) listSteps(ctx context.Context, in *idInput) (*output[api.StepList], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func (a *api) listSteps(ctx context.Context, in *idInput) (*output[StepList], er
 }
 
 // listInstances answers GET /v1/runs/{id}/steps/{step}.
-func (a *api) listInstances(ctx context.Context, in *stepListInput) (*output[StepInstanceList], error) {
+func (a *apiServer) listInstances(ctx context.Context, in *stepListInput) (*output[api.StepInstanceList], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (a *api) listInstances(ctx context.Context, in *stepListInput) (*output[Ste
 	if err != nil {
 		return nil, err
 	}
-	list := StepInstanceList{Items: make([]StepInstance, len(found.Items)), Unreadable: inspect.UnreadableOf(found.Bad)}
+	list := api.StepInstanceList{Items: make([]api.StepInstance, len(found.Items)), Unreadable: inspect.UnreadableOf(found.Bad)}
 	for n, i := range found.Items {
 		list.Items[n] = inspect.StepInstanceOf(i)
 	}
@@ -92,7 +93,7 @@ func parseStepCursor(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > step.MaxItems || strconv.Itoa(n) != text {
-		return 0, problem.Field("after", "%s is none that was answered as next", quote(text))
+		return 0, problem.Field("after", "%s is none that was answered as next", problem.Quote(text))
 	}
 	return n, nil
 }
@@ -105,11 +106,11 @@ func parseStepStatus(text string) (step.Status, error) {
 	for i, s := range step.Statuses {
 		names[i] = string(s)
 	}
-	return "", problem.Field("status", "%s is none: allowed are %s", quote(text), strings.Join(names, ", "))
+	return "", problem.Field("status", "%s is none: allowed are %s", problem.Quote(text), strings.Join(names, ", "))
 }
 
 // getInstance answers GET /v1/runs/{id}/steps/{step}/{index}.
-func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork], error) {
+func (a *apiServer) getInstance(ctx context.Context, in *stepInput) (*output[api.StepWork], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -131,7 +132,7 @@ func (a *api) getInstance(ctx context.Context, in *stepInput) (*output[StepWork]
 }
 
 // registerSteps registers the endpoints of steps.
-func (a *api) registerSteps(h huma.API) {
+func (a *apiServer) registerSteps(h huma.API) {
 	const tag, one = "steps", stepsPath + "/{step}"
 	op := operation(h, "list-steps", http.MethodGet, stepsPath, tag, "Look at the steps of a run")
 	op.Description = "In the order in which they can run, all at one revision. A run without steps has none, and so has one that is still being stored."

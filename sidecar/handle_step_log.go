@@ -11,18 +11,11 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // maxLogWait bounds the wait for what an attempt has written so far.
 const maxLogWait = 10 * time.Second
-
-// The headers that say what output is of.
-const (
-	outputAttempt = "Berth-Output-Attempt"
-	outputLeftOut = "Berth-Output-Left-Out"
-	outputRunning = "Berth-Output-Running"
-	outputFile    = "Berth-Output-File"
-)
 
 // logInput is the input of GET /v1/runs/{id}/steps/{step}/{index}/log.
 type logInput struct {
@@ -51,7 +44,7 @@ type logOutput struct {
 const textType = "text/plain"
 
 // getStepLog answers GET /v1/runs/{id}/steps/{step}/{index}/log.
-func (a *api) getStepLog(ctx context.Context, v *step.Viewer, in *logInput) (*logOutput, error) {
+func (a *apiServer) getStepLog(ctx context.Context, v *step.Viewer, in *logInput) (*logOutput, error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -59,7 +52,7 @@ func (a *api) getStepLog(ctx context.Context, v *step.Viewer, in *logInput) (*lo
 	wait := step.ShowWithin
 	if in.Wait != "" {
 		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxLogWait {
-			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 2s", quote(in.Wait), Duration(maxLogWait))
+			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 2s", problem.Quote(in.Wait), api.Duration(maxLogWait))
 		}
 	}
 	seen, err := a.see(ctx, s, v, in, wait)
@@ -76,7 +69,7 @@ func (a *api) getStepLog(ctx context.Context, v *step.Viewer, in *logInput) (*lo
 
 // see looks at the output of an instance. It waits for nothing where as many wait as may,
 // or the server stops: what is kept is an answer, too.
-func (a *api) see(ctx context.Context, s *session, v *step.Viewer, in *logInput, wait time.Duration) (*step.Seen, error) {
+func (a *apiServer) see(ctx context.Context, s *session, v *step.Viewer, in *logInput, wait time.Duration) (*step.Seen, error) {
 	select {
 	case s.runStreams <- struct{}{}: // each has a watch
 		defer func() { <-s.runStreams }()
@@ -108,7 +101,7 @@ func logOutputOf(seen *step.Seen) *logOutput {
 }
 
 // registerLog registers the endpoint of the output of step instances.
-func (a *api) registerLog(h huma.API) {
+func (a *apiServer) registerLog(h huma.API) {
 	op := operation(h, "get-step-log", http.MethodGet, stepsPath+"/{step}/{index}/log", "steps", "Read the end of what an instance's last attempt has written")
 	op.Description = "At most 16 KiB: of the last attempt that has ended, or of one that a worker runs, as far as it has come. If nothing is kept, that is not_found."
 	op.Responses["200"] = &huma.Response{Description: "The text", Content: map[string]*huma.MediaType{

@@ -10,15 +10,16 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // retryRun answers POST /v1/runs/{id}/retry.
-func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[Run], error) {
+func (a *apiServer) retryRun(ctx context.Context, in *withID, req api.RunRetry) (*output[api.Run], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
 	}
-	which, err := req.which()
+	which, err := whichOf(&req)
 	if err != nil {
 		return nil, err
 	}
@@ -29,8 +30,8 @@ func (a *api) retryRun(ctx context.Context, in *withID, req RunRetry) (*output[R
 	return outputOf(inspect.RunOf(done.Run), nil)
 }
 
-// which are the step instances that are named; none is the whole run.
-func (r *RunRetry) which() ([]step.Which, error) {
+// whichOf returns the step instances that a request names; none is the whole run.
+func whichOf(r *api.RunRetry) ([]step.Which, error) {
 	if r.Steps != nil && len(r.Steps) == 0 {
 		return nil, problem.Field("steps", "there is none: leave it out to retry the whole run")
 	}
@@ -45,7 +46,7 @@ func (r *RunRetry) which() ([]step.Which, error) {
 }
 
 // retryStep answers POST /v1/runs/{id}/steps/{step}/{index}/retry.
-func (a *api) retryStep(ctx context.Context, in *stepBodyInput, req StepRetry) (*output[StepInstance], error) {
+func (a *apiServer) retryStep(ctx context.Context, in *stepBodyInput, req api.StepRetry) (*output[api.StepInstance], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (a *api) retryStep(ctx context.Context, in *stepBodyInput, req StepRetry) (
 }
 
 // cancelStep answers POST /v1/runs/{id}/steps/{step}/{index}/cancel.
-func (a *api) cancelStep(ctx context.Context, in *stepInput) (*output[StepInstance], error) {
+func (a *apiServer) cancelStep(ctx context.Context, in *stepInput) (*output[api.StepInstance], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (a *api) cancelStep(ctx context.Context, in *stepInput) (*output[StepInstan
 }
 
 // outputOfStep answers with an instance, or with an error.
-func outputOfStep(i *step.Instance, err error) (*output[StepInstance], error) {
+func outputOfStep(i *step.Instance, err error) (*output[api.StepInstance], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +76,9 @@ func outputOfStep(i *step.Instance, err error) (*output[StepInstance], error) {
 }
 
 // registerRetrying registers the endpoints that try something again, or end it.
-func (a *api) registerRetrying(h huma.API) {
+func (a *apiServer) registerRetrying(h huma.API) {
 	const one = stepsPath + "/{step}/{index}"
-	op := operation(h, "retry-run", http.MethodPost, runsPath+"/{id}/retry", "runs", "Queue a run once more, or try some of its step instances again")
+	op := operation(h, "retry-run", http.MethodPost, api.RunsPath+"/{id}/retry", "runs", "Queue a run once more, or try some of its step instances again")
 	op.Description = "Of a run that has failed or was canceled, all is done again that has not succeeded. With steps it is those; what else has failed stays so, and a run in progress goes on meanwhile. To ask again for what is on its way already is no error, and changes nothing."
 	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.retryRun)
 	op = operation(h, "retry-step", http.MethodPost, one+"/retry", "steps", "Try a step instance again that has failed or was canceled")

@@ -14,10 +14,9 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
 )
-
-const queuesPath = "/v1/queues"
 
 // maxReadyWait bounds the wait for something to take.
 const maxReadyWait = 5 * time.Minute
@@ -30,18 +29,18 @@ type readyInput struct {
 }
 
 // listReady answers GET /v1/queues/{queue}/ready.
-func (a *api) listReady(ctx context.Context, in *readyInput) (*output[ReadyList], error) {
+func (a *apiServer) listReady(ctx context.Context, in *readyInput) (*output[api.ReadyList], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
 	}
 	if pool.ValidateName(in.Queue) != nil {
-		return nil, problem.Field("queue", "%s is no name of a queue: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", quote(in.Queue))
+		return nil, problem.Field("queue", "%s is no name of a queue: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Quote(in.Queue))
 	}
 	var wait time.Duration
 	if in.Wait != "" {
 		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxReadyWait {
-			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 30s", quote(in.Wait), Duration(maxReadyWait))
+			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 30s", problem.Quote(in.Wait), api.Duration(maxReadyWait))
 		}
 	}
 	found, bad, err := executor.Ready(ctx, s.steps, in.Queue, in.Limit)
@@ -51,7 +50,7 @@ func (a *api) listReady(ctx context.Context, in *readyInput) (*output[ReadyList]
 	if err != nil {
 		return nil, err
 	}
-	list := ReadyList{Items: make([]ReadyStep, len(found)), Unreadable: inspect.UnreadableOf(bad)}
+	list := api.ReadyList{Items: make([]api.ReadyStep, len(found)), Unreadable: inspect.UnreadableOf(bad)}
 	for i, p := range found {
 		list.Items[i] = inspect.ReadyStepOf(p)
 	}
@@ -59,7 +58,7 @@ func (a *api) listReady(ctx context.Context, in *readyInput) (*output[ReadyList]
 }
 
 // awaitReady waits for something to take: until there is, or a stop of the server.
-func (a *api) awaitReady(ctx context.Context, s *session, in *readyInput, wait time.Duration) ([]*step.Published, []error, error) {
+func (a *apiServer) awaitReady(ctx context.Context, s *session, in *readyInput, wait time.Duration) ([]*step.Published, []error, error) {
 	select {
 	case s.runStreams <- struct{}{}: // each has a watch
 		defer func() { <-s.runStreams }()
@@ -91,7 +90,7 @@ func (in *stepBodyInput) id() store.StepID {
 }
 
 // takeStep answers POST /v1/runs/{id}/steps/{step}/{index}/take.
-func (a *api) takeStep(ctx context.Context, in *stepBodyInput, req StepTake) (*output[TakenStep], error) {
+func (a *apiServer) takeStep(ctx context.Context, in *stepBodyInput, req api.StepTake) (*output[api.TakenStep], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -128,8 +127,8 @@ func (a *api) takeStep(ctx context.Context, in *stepBodyInput, req StepTake) (*o
 }
 
 // takenStep returns a step instance for its executor. The request was begun then.
-func takenStep(v executor.View, begun time.Time) TakenStep {
-	t := TakenStep{Trusted: trustedOf(v, begun), TTL: Duration(v.TTL)}
+func takenStep(v executor.View, begun time.Time) api.TakenStep {
+	t := api.TakenStep{Trusted: trustedOf(v, begun), TTL: api.Duration(v.TTL)}
 	if v.Step != nil {
 		t.StepWork = inspect.TakenWorkOf(v.Step)
 	}
@@ -137,7 +136,7 @@ func takenStep(v executor.View, begun time.Time) TakenStep {
 }
 
 // heartbeatStep answers POST /v1/runs/{id}/steps/{step}/{index}/heartbeat.
-func (a *api) heartbeatStep(ctx context.Context, in *stepBodyInput, req StepHeartbeat) (*output[TakenStep], error) {
+func (a *apiServer) heartbeatStep(ctx context.Context, in *stepBodyInput, req api.StepHeartbeat) (*output[api.TakenStep], error) {
 	begun := time.Now()
 	s, err := a.ready()
 	if err != nil {
@@ -155,7 +154,7 @@ func (a *api) heartbeatStep(ctx context.Context, in *stepBodyInput, req StepHear
 
 // finishStep answers POST /v1/runs/{id}/steps/{step}/{index}/finish. It may be any
 // host's.
-func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish) (*output[StepInstance], error) {
+func (a *apiServer) finishStep(ctx context.Context, in *stepBodyInput, req api.StepFinish) (*output[api.StepInstance], error) {
 	s, err := a.ready()
 	if err != nil {
 		return nil, err
@@ -165,7 +164,7 @@ func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish)
 	}
 	as := step.Status(req.Status)
 	if as != step.Succeeded && as != step.Failed && as != step.Canceled {
-		return nil, problem.Field("status", "a step instance can't finish as %s: allowed are %s, %s and %s", quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
+		return nil, problem.Field("status", "a step instance can't finish as %s: allowed are %s, %s and %s", problem.Quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
 	}
 	r, err := s.steps.Raw(ctx, in.id())
 	switch {
@@ -187,10 +186,10 @@ func (a *api) finishStep(ctx context.Context, in *stepBodyInput, req StepFinish)
 }
 
 // registerTaking registers the endpoints of executors of step instances.
-func (a *api) registerTaking(h huma.API) {
+func (a *apiServer) registerTaking(h huma.API) {
 	const tag, one = "steps", stepsPath + "/{step}/{index}"
 	body := func(in *stepBodyInput) []byte { return in.RawBody }
-	op := operation(h, "list-ready", http.MethodGet, queuesPath+"/{queue}/ready", tag, "List what executors can take of a queue")
+	op := operation(h, "list-ready", http.MethodGet, api.QueuesPath+"/{queue}/ready", tag, "List what executors can take of a queue")
 	op.Description = "Step instances that are external and can be taken now, in order. What workers take is not among them."
 	handle(a, h, op, a.listReady)
 	op = operation(h, "take-step", http.MethodPost, one+"/take", tag, "Take a step instance that can be taken")

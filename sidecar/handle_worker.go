@@ -10,23 +10,17 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
-const workersPath = "/v1/workers"
-
-// WorkerChange says why the mode of a worker is changed.
-type WorkerChange struct {
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"One line, kept with the worker and its action."`
-}
-
 // listWorkers answers GET /v1/workers.
-func (a *api) listWorkers(ctx context.Context, _ *struct{}) (*output[List[Worker]], error) {
+func (a *apiServer) listWorkers(ctx context.Context, _ *struct{}) (*output[api.List[api.Worker]], error) {
 	f, err := a.fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return outputOf(List[Worker]{Items: f.Workers}, nil)
+	return outputOf(api.List[api.Worker]{Items: f.Workers}, nil)
 }
 
 // workerBody is the input of an endpoint that changes a worker.
@@ -43,8 +37,8 @@ func (s *session) operator(ctx context.Context) inspect.Operator {
 }
 
 // controlWorker answers POST /v1/workers/{host}/{instance}/VERB.
-func (a *api) controlWorker(verb string) func(context.Context, *workerBody, WorkerChange) (*output[Worker], error) {
-	return func(ctx context.Context, in *workerBody, req WorkerChange) (*output[Worker], error) {
+func (a *apiServer) controlWorker(verb string) func(context.Context, *workerBody, api.WorkerChange) (*output[api.Worker], error) {
+	return func(ctx context.Context, in *workerBody, req api.WorkerChange) (*output[api.Worker], error) {
 		s, err := a.ready()
 		if err != nil {
 			return nil, err
@@ -59,9 +53,9 @@ func (a *api) controlWorker(verb string) func(context.Context, *workerBody, Work
 }
 
 // registerWorkers registers the endpoints of workers.
-func (a *api) registerWorkers(h huma.API) {
+func (a *apiServer) registerWorkers(h huma.API) {
 	const tag = "workers"
-	op := operation(h, "list-workers", http.MethodGet, workersPath, tag, "List workers, what they have, and whether they work")
+	op := operation(h, "list-workers", http.MethodGet, api.WorkersPath, tag, "List workers, what they have, and whether they work")
 	op.Description = "By name: those that are seen, those that are gone and have something still, and those that are not to work when they come back."
 	handle(a, h, op, a.listWorkers)
 	for verb, text := range map[string][2]string{
@@ -69,7 +63,7 @@ func (a *api) registerWorkers(h huma.API) {
 		"stop":   {"Have a worker take nothing new, and stop what it has", "Its commands get TERM, and KILL after its grace; what has retries left is tried by other workers, the rest is canceled. It stays so, also when it restarts, until it is resumed."},
 		"resume": {"Have a worker take steps again", "What was asked for before counts no more."},
 	} {
-		op := operation(h, verb+"-worker", http.MethodPost, workersPath+"/{host}/{instance}/"+verb, tag, text[0])
+		op := operation(h, verb+"-worker", http.MethodPost, api.WorkersPath+"/{host}/{instance}/"+verb, tag, text[0])
 		op.Description = text[1] + " The worker sees that in etcd, whatever host it is on. Who has asked is kept among the actions. Asking again changes nothing."
 		handleBody(a, h, op, true, func(in *workerBody) []byte { return in.RawBody }, a.controlWorker(verb+"-worker"))
 	}

@@ -7,14 +7,14 @@ import (
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
 	d.works(3, "gpu")
-	list := func() (l sidecar.List[sidecar.Worker]) {
+	list := func() (l api.List[api.Worker]) {
 		decode(t, d.get("/v1/workers"), &l)
 		return l
 	}
@@ -24,13 +24,13 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 	for _, step := range []struct{ verb, body, state string }{
 		{"drain", `{"reason":"new disk"}`, "drained"}, {"drain", ``, "drained"}, {"stop", ``, "stopped"}, {"resume", `{}`, "working"},
 	} {
-		var w sidecar.Worker
+		var w api.Worker
 		a := d.post("/v1/workers/two/worker/"+step.verb, step.body)
 		if decode(t, a, &w); a.status != 200 || w.State != step.state || w.Host != "two" || w.Instance != "worker" {
 			t.Errorf("%s: %d %s", step.verb, a.status, a.body)
 		}
-		var hosts sidecar.List[sidecar.Host]
-		if decode(t, d.get("/v1/hosts"), &hosts); !slices.ContainsFunc(hosts.Items, func(h sidecar.Host) bool { return h.Host == "two" && h.State == step.state }) {
+		var hosts api.List[api.Host]
+		if decode(t, d.get("/v1/hosts"), &hosts); !slices.ContainsFunc(hosts.Items, func(h api.Host) bool { return h.Host == "two" && h.State == step.state }) {
 			t.Errorf("after %s hosts say %+v", step.verb, hosts.Items)
 		}
 		if l := list(); l.Items[0].State != step.state || (l.Items[0].ChangedBy == "") != (step.state == "working") {

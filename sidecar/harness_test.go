@@ -22,6 +22,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // patience bounds every wait of a test, also on a busy machine.
@@ -130,9 +131,9 @@ func (r *running) wait() error {
 	}
 }
 
-func (r *running) pool(name string, limit int, change ...func(*sidecar.PoolChange)) {
+func (r *running) pool(name string, limit int, change ...func(*api.PoolChange)) {
 	r.t.Helper()
-	c := sidecar.PoolChange{Limit: &limit}
+	c := api.PoolChange{Limit: &limit}
 	for _, f := range change {
 		f(&c)
 	}
@@ -151,11 +152,11 @@ func (r *running) sees(name string) {
 }
 
 // leases sets a pool's lease duration.
-func leases(d time.Duration) func(*sidecar.PoolChange) {
-	return func(c *sidecar.PoolChange) { c.LeaseDuration = sidecar.DurationOf(d) }
+func leases(d time.Duration) func(*api.PoolChange) {
+	return func(c *api.PoolChange) { c.LeaseDuration = api.DurationOf(d) }
 }
 
-func (r *running) claim(req sidecar.ClaimRequest) *sidecar.Claim {
+func (r *running) claim(req api.ClaimRequest) *api.Claim {
 	r.t.Helper()
 	c, err := r.client.Claim(r.t.Context(), req)
 	if err != nil {
@@ -187,9 +188,9 @@ type answer struct {
 	body   []byte
 }
 
-func (a answer) problem(t testing.TB) sidecar.Problem {
+func (a answer) problem(t testing.TB) api.Problem {
 	t.Helper()
-	var p sidecar.Problem
+	var p api.Problem
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("an error of type %q: %s", got, a.body)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -61,8 +62,8 @@ func (h *HealthServer) Close() error {
 // healthMux answers what is asked about a process.
 func healthMux(cfg *Config, missing func() error) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, "ok") })
-	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+api.HealthPath, func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, "ok") })
+	mux.HandleFunc("GET "+api.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
 		why := missing()
 		if why == nil {
 			writeHealth(w, "ready")
@@ -72,15 +73,15 @@ func healthMux(cfg *Config, missing func() error) *http.ServeMux {
 		if code.Status() != http.StatusServiceUnavailable {
 			code = problem.Unavailable
 		}
-		p := newProblem(code, "not ready: %s", why)
+		p := api.NewProblem(code, "not ready: %s", why)
 		p.NotReady = []string{why.Error()}
-		p.write(w)
+		p.Write(w)
 	})
-	mux.Handle("GET "+metricsPath, metricsHandler(cfg))
+	mux.Handle("GET "+api.MetricsPath, metricsHandler(cfg))
 	return mux
 }
 
 func writeHealth(w http.ResponseWriter, status string) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(server.Encode(Health{Status: status}), '\n')) // the client may be gone
+	_, _ = w.Write(append(server.Encode(api.Health{Status: status}), '\n')) // the client may be gone
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 )
 
@@ -24,8 +25,8 @@ func (r *running) overTCP() *sidecar.Client {
 func TestOneIDIsOfOneAskerOnly(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2)
-	ask := func(r *running, asker string) (*sidecar.Claim, error) {
-		return r.overTCP().Claim(t.Context(), sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}, Asker: asker})
+	ask := func(r *running, asker string) (*api.Claim, error) {
+		return r.overTCP().Claim(t.Context(), api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}, Asker: asker})
 	}
 	first, err := ask(r, "a")
 	if err != nil {
@@ -46,7 +47,7 @@ func TestOneIDIsOfOneAskerOnly(t *testing.T) {
 	}
 	check(r)
 	p := spawn(t, sleeper)
-	if _, err := r.client.Renew(t.Context(), "job", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+	if _, err := r.client.Renew(t.Context(), "job", api.RenewRequest{PID: p.pid()}); err != nil {
 		t.Fatal(err)
 	}
 	check(r)
@@ -56,8 +57,8 @@ func TestOneIDIsOfOneAskerOnly(t *testing.T) {
 func TestAskersOfOneIDDoNotShareAPlaceInLine(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{ID: "holder", Pools: sidecar.Slots{"db": 1}})
-	req := sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}, Asker: "a"}
+	r.claim(api.ClaimRequest{ID: "holder", Pools: api.Slots{"db": 1}})
+	req := api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}, Asker: "a"}
 	first := r.waiting(t.Context(), req)
 	req.Asker = "b"
 	_, err := r.overTCP().Claim(t.Context(), req)
@@ -75,9 +76,9 @@ func TestAFenceMeansOneClaim(t *testing.T) {
 	r := single(t)
 	r.readDocument()
 	r.pool("db", 1)
-	req := sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}}
+	req := api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}}
 	early := r.claim(req)
-	if _, err := r.client.Renew(t.Context(), "job", sidecar.RenewRequest{Fence: early.Fence}); err != nil {
+	if _, err := r.client.Renew(t.Context(), "job", api.RenewRequest{Fence: early.Fence}); err != nil {
 		t.Errorf("its own holder renews it: %v", err)
 	}
 	if err := r.client.ReleaseFence(t.Context(), "job", early.Fence); err != nil || r.claimed("db") != 0 {
@@ -85,9 +86,9 @@ func TestAFenceMeansOneClaim(t *testing.T) {
 	}
 	late := r.claim(req)
 	p := spawn(t, sleeper)
-	for what, renewal := range map[string]sidecar.RenewRequest{
+	for what, renewal := range map[string]api.RenewRequest{
 		"a renewal":   {Fence: early.Fence},
-		"a new ttl":   {Fence: early.Fence, TTL: sidecar.DurationOf(claims.MinTTL)},
+		"a new ttl":   {Fence: early.Fence, TTL: api.DurationOf(claims.MinTTL)},
 		"a new bind":  {Fence: early.Fence, PID: p.pid()},
 		"of no claim": {Fence: late.Fence + 1},
 	} {
@@ -101,7 +102,7 @@ func TestAFenceMeansOneClaim(t *testing.T) {
 		t.Errorf("a late release: %d %s", got.status, got.body)
 	}
 	c, err := r.client.Get(t.Context(), "job")
-	if err != nil || c.Fence != late.Fence || c.State != sidecar.StateHeld || c.PID != 0 || *c.TTL != *late.TTL {
+	if err != nil || c.Fence != late.Fence || c.State != api.StateHeld || c.PID != 0 || *c.TTL != *late.TTL {
 		t.Errorf("the later claim is %+v, %v", c, err)
 	}
 	if err := r.client.ReleaseFence(t.Context(), "job", late.Fence); err != nil {
@@ -113,12 +114,12 @@ func TestAFenceMeansOneClaim(t *testing.T) {
 func TestALateReleaseLeavesAClaimThatWaitsInLine(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
-	req := sidecar.ClaimRequest{ID: "job", Pools: sidecar.Slots{"db": 1}}
+	req := api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}}
 	early := r.claim(req)
 	if err := r.client.Release(t.Context(), "job"); err != nil {
 		t.Fatal(err)
 	}
-	r.claim(sidecar.ClaimRequest{ID: "holder", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "holder", Pools: api.Slots{"db": 1}})
 	late := r.waiting(t.Context(), req)
 	if err := r.client.ReleaseFence(t.Context(), "job", early.Fence); err != nil {
 		t.Errorf("a late release: %v", err)

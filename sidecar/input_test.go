@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestBadInputIsRefusedByField(t *testing.T) {
 	r := single(t)
 	r.readDocument()
 	r.pool("db", 5)
-	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
 	many := make([]string, 200)
 	for i := range many {
 		many[i] = fmt.Sprintf(`"p%d":1`, i)
@@ -170,20 +170,20 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 func TestAPoolIsSetChangedPausedAndDeleted(t *testing.T) {
 	r := single(t)
 	r.readDocument()
-	var p sidecar.Pool
+	var p api.Pool
 	got := r.raw(request{method: "PUT", path: "/v1/pools/db", body: `{"limit":4}`})
 	decode(t, got, &p)
-	want := sidecar.Pool{
-		Name: "db", State: "open", Limit: 4, LeaseDuration: sidecar.Duration(5 * time.Minute), ReserveAfter: sidecar.Duration(time.Minute),
-		Survives: sidecar.Duration(200*time.Second - 10*time.Second - 6*time.Second),
+	want := api.Pool{
+		Name: "db", State: "open", Limit: 4, LeaseDuration: api.Duration(5 * time.Minute), ReserveAfter: api.Duration(time.Minute),
+		Survives: api.Duration(200*time.Second - 10*time.Second - 6*time.Second),
 	}
 	if got.status != http.StatusCreated || p != want {
 		t.Errorf("%d %+v", got.status, p)
 	}
 	got = r.raw(request{method: "PUT", path: "/v1/pools/db", body: `{"lease_duration":"30s","reserve_after":"-1"}`})
 	decode(t, got, &p)
-	want.LeaseDuration, want.ReserveAfter = sidecar.Duration(30*time.Second), -1
-	want.Survives = sidecar.Duration(14 * time.Second) // 14.4 s, rounded
+	want.LeaseDuration, want.ReserveAfter = api.Duration(30*time.Second), -1
+	want.Survives = api.Duration(14 * time.Second) // 14.4 s, rounded
 	if got.status != http.StatusOK || p != want {
 		t.Errorf("%d %+v", got.status, p)
 	}
@@ -196,12 +196,12 @@ func TestAPoolIsSetChangedPausedAndDeleted(t *testing.T) {
 	if got, err := r.client.PausePool(t.Context(), "db"); err != nil || !got.Paused {
 		t.Errorf("%+v, %v", got, err)
 	}
-	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, Wait: noWait})
+	_, err := r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, Wait: noWait})
 	wantCode(t, err, problem.NoCapacity)
 	if got, err := r.client.ResumePool(t.Context(), "db"); err != nil || got.Paused {
 		t.Errorf("%+v, %v", got, err)
 	}
-	r.claim(sidecar.ClaimRequest{ID: "last", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "last", Pools: api.Slots{"db": 1}})
 	if got := r.raw(request{method: "DELETE", path: "/v1/pools/db"}); got.status != http.StatusNoContent {
 		t.Errorf("%d %s", got.status, got.body)
 	}
@@ -224,7 +224,7 @@ func TestAPoolIsSetChangedPausedAndDeleted(t *testing.T) {
 func TestTheMetricsOfTheDoorAreCounted(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{ID: "a", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "a", Pools: api.Slots{"db": 1}})
 	r.raw(request{method: "GET", path: "/v1/claims/a"})
 	r.raw(request{method: "GET", path: "/v1/claims/b"})
 	r.raw(request{method: "BREW", path: "/coffee"})

@@ -31,7 +31,7 @@ const (
 //  2. The claims and the runs that an earlier server left are taken over.
 //  3. Claims are made and runs started, until a stop.
 //  4. The stop, as its mode says.
-func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
+func (s *Server) live(ctx context.Context, a *apiServer, web *server.Server) error {
 	procs, err := proc.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("sidecar: watch processes: %w", err)
@@ -88,7 +88,7 @@ func (s *Server) live(ctx context.Context, a *api, web *server.Server) error {
 
 // connect reaches etcd. There is no client if the server was stopped before, or
 // can't go on.
-func (s *Server) connect(ctx context.Context, a *api, web *server.Server) (client *berth.Client, mode StopMode, err error) {
+func (s *Server) connect(ctx context.Context, a *apiServer, web *server.Server) (client *berth.Client, mode StopMode, err error) {
 	opening, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var task sync.WaitGroup
@@ -132,7 +132,7 @@ func (s *Server) serving(ctx context.Context, client *berth.Client, web *server.
 }
 
 // end ends the instance.
-func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs *executor.Executors, web *server.Server, a *api) error {
+func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs *executor.Executors, web *server.Server, a *apiServer) error {
 	if mode == Drain {
 		mode = s.drain(client, hs, xs)
 	}

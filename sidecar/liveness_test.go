@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 )
 
@@ -73,25 +74,25 @@ func TestTheEndOfAProcessFreesItsClaim(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2)
 	p := spawn(t, sleeper)
-	c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	c := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}, PID: p.pid()})
 	if c.PID != p.pid() || c.TTL == nil || *c.TTL != 0 {
 		t.Errorf("bound: %+v", c)
 	}
-	later := r.claim(sidecar.ClaimRequest{ID: "later", Pools: sidecar.Slots{"db": 1}})
-	if c, err := r.client.Renew(t.Context(), later.ID, sidecar.RenewRequest{PID: p.pid()}); err != nil || c.PID != p.pid() || *c.TTL != 0 {
+	later := r.claim(api.ClaimRequest{ID: "later", Pools: api.Slots{"db": 1}})
+	if c, err := r.client.Renew(t.Context(), later.ID, api.RenewRequest{PID: p.pid()}); err != nil || c.PID != p.pid() || *c.TTL != 0 {
 		t.Errorf("bound later: %+v, %v", c, err)
 	}
 	p.kill()
 	r.free("db")
 	_, err := r.client.Get(t.Context(), c.ID)
 	wantCode(t, err, problem.ClaimNotFound)
-	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	_, err = r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, PID: p.pid()})
 	wantCode(t, err, problem.Invalid)
-	held := r.claim(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 1}})
+	held := r.claim(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 1}})
 	for _, pid := range []int{1, os.Getpid()} { // the system's first, and the sidecar itself
-		_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: pid})
+		_, err = r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, PID: pid})
 		wantField(t, err, "pid")
-		_, err = r.client.Renew(t.Context(), held.ID, sidecar.RenewRequest{PID: pid})
+		_, err = r.client.Renew(t.Context(), held.ID, api.RenewRequest{PID: pid})
 		wantField(t, err, "pid")
 	}
 }
@@ -99,9 +100,9 @@ func TestTheEndOfAProcessFreesItsClaim(t *testing.T) {
 func TestTheEndOfAProcessEndsTheWaitOfItsClaim(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 	p := spawn(t, sleeper)
-	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	done := r.waiting(t.Context(), api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	p.kill()
 	if err := <-done; problem.CodeOf(err) != problem.Invalid || !strings.Contains(err.Error(), "has ended") {
 		t.Error(err)
@@ -112,23 +113,23 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 	t.Parallel()
 	r := single(t)
 	r.pool("db", 2)
-	c := r.claim(sidecar.ClaimRequest{ID: "short", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(claims.MinTTL)})
+	c := r.claim(api.ClaimRequest{ID: "short", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(claims.MinTTL)})
 	if left, _ := c.Trust(); left > claims.MinTTL {
 		t.Errorf("trusted for %s", left)
 	}
-	r.claim(sidecar.ClaimRequest{ID: "kept", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
-	renewed := r.claim(sidecar.ClaimRequest{ID: "renewed", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(claims.MinTTL), Wait: sidecar.DurationOf(time.Minute)})
+	r.claim(api.ClaimRequest{ID: "kept", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
+	renewed := r.claim(api.ClaimRequest{ID: "renewed", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(claims.MinTTL), Wait: api.DurationOf(time.Minute)})
 	if renewed.Fence <= c.Fence {
 		t.Error("it was granted beside the first")
 	}
-	if _, err := r.client.Renew(t.Context(), "renewed", sidecar.RenewRequest{TTL: sidecar.DurationOf(time.Hour)}); err != nil {
+	if _, err := r.client.Renew(t.Context(), "renewed", api.RenewRequest{TTL: api.DurationOf(time.Hour)}); err != nil {
 		t.Error(err)
 	}
-	_, err := r.client.Renew(t.Context(), "short", sidecar.RenewRequest{})
+	_, err := r.client.Renew(t.Context(), "short", api.RenewRequest{})
 	wantCode(t, err, problem.ClaimLost)
 	// One that was claimed later with the ttl that it had ends, and it does not.
 	r.pool("db", 3)
-	r.claim(sidecar.ClaimRequest{ID: "later", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(claims.MinTTL)})
+	r.claim(api.ClaimRequest{ID: "later", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(claims.MinTTL)})
 	eventually(t, "the later one has ended", func() bool {
 		_, err := r.client.Get(t.Context(), "later")
 		return err != nil
@@ -149,7 +150,7 @@ func TestARevokedClaimsProcessIsStopped(t *testing.T) {
 	} {
 		ready := filepath.Join(t.TempDir(), "ready")
 		p := spawn(t, line+": >'"+ready+"'; while :; do sleep 0.05; done")
-		c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+		c := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}, PID: p.pid()})
 		eventually(t, "the trap is set", func() bool {
 			_, err := os.Stat(ready)
 			return err == nil
@@ -175,9 +176,9 @@ func TestAProcessThatItsHolderTellsIsOnlyKilled(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2, leases(6*time.Second)) // a grace of 1 s
 	asked, renewed := spawn(t, sleeper), spawn(t, sleeper)
-	r.claim(sidecar.ClaimRequest{ID: "asked", Pools: sidecar.Slots{"db": 1}, PID: asked.pid(), OnlyKill: true})
-	r.claim(sidecar.ClaimRequest{ID: "renewed", Pools: sidecar.Slots{"db": 1}})
-	if _, err := r.client.Renew(t.Context(), "renewed", sidecar.RenewRequest{PID: renewed.pid(), OnlyKill: true}); err != nil {
+	r.claim(api.ClaimRequest{ID: "asked", Pools: api.Slots{"db": 1}, PID: asked.pid(), OnlyKill: true})
+	r.claim(api.ClaimRequest{ID: "renewed", Pools: api.Slots{"db": 1}})
+	if _, err := r.client.Renew(t.Context(), "renewed", api.RenewRequest{PID: renewed.pid(), OnlyKill: true}); err != nil {
 		t.Fatal(err)
 	}
 	r = r.restarted() // which it has to survive
@@ -196,8 +197,8 @@ func TestAProcessThatItsHolderTellsIsOnlyKilled(t *testing.T) {
 
 	// What a process is bound to later says anew what becomes of it.
 	p := spawn(t, sleeper)
-	r.claim(sidecar.ClaimRequest{ID: "back", Pools: sidecar.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
-	if _, err := r.client.Renew(t.Context(), "back", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+	r.claim(api.ClaimRequest{ID: "back", Pools: api.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
+	if _, err := r.client.Renew(t.Context(), "back", api.RenewRequest{PID: p.pid()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.client.Revoke(t.Context(), "back", false); err != nil {
@@ -212,7 +213,7 @@ func TestAStopEndsTheProcessesOfClaimsThatAreLeft(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2, leases(5*time.Second))
 	p := spawn(t, sleeper)
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}, PID: p.pid()})
 	r.server.Stop(sidecar.Drain)
 	if got := p.endedBy(); got != syscall.SIGTERM {
 		t.Error(got)
@@ -225,11 +226,11 @@ func TestAStopEndsTheProcessesOfClaimsThatAreLeft(t *testing.T) {
 func TestADrainWaitsForHoldersAndTakesNoNewClaims(t *testing.T) {
 	r := single(t, func(c *sidecar.Config) { c.DrainTimeout = time.Hour })
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
-	done := r.waiting(t.Context(), sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
+	done := r.waiting(t.Context(), api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 1}})
 	watched := make(chan error, 1)
 	go func() {
-		watched <- r.client.Events(t.Context(), "", "", func(sidecar.Event) error { return nil })
+		watched <- r.client.Events(t.Context(), "", "", func(api.Event) error { return nil })
 	}()
 	r.server.Stop(sidecar.Drain)
 	wantCode(t, <-done, problem.Stopping)
@@ -237,9 +238,9 @@ func TestADrainWaitsForHoldersAndTakesNoNewClaims(t *testing.T) {
 		t.Errorf("the stream of events: %v", err)
 	}
 	wantCode(t, r.client.Ready(t.Context()), problem.Stopping)
-	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	_, err := r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}})
 	wantCode(t, err, problem.Stopping)
-	if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{}); err != nil {
+	if _, err := r.client.Renew(t.Context(), "mine", api.RenewRequest{}); err != nil {
 		t.Errorf("a renewal in the drain: %v", err)
 	}
 	if err := r.client.Release(t.Context(), "mine"); err != nil {
@@ -277,26 +278,26 @@ func TestARestartedServerKeepsItsClaims(t *testing.T) {
 	r := single(t)
 	r.pool("db", 9)
 	lives, ends := spawn(t, sleeper), spawn(t, sleeper)
-	req := func(id string, ttl *sidecar.Duration, pid int) sidecar.ClaimRequest {
-		return sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}, TTL: ttl, PID: pid}
+	req := func(id string, ttl *api.Duration, pid int) api.ClaimRequest {
+		return api.ClaimRequest{ID: id, Pools: api.Slots{"db": 1}, TTL: ttl, PID: pid}
 	}
 	fences := map[string]int64{}
-	for _, q := range []sidecar.ClaimRequest{
+	for _, q := range []api.ClaimRequest{
 		req("process", nil, lives.pid()),
 		req("ended", nil, ends.pid()),
-		req("untimed", sidecar.DurationOf(0), 0),
-		req("timed", sidecar.DurationOf(2*time.Second), 0),
+		req("untimed", api.DurationOf(0), 0),
+		req("timed", api.DurationOf(2*time.Second), 0),
 		req("by-lease", nil, 0),
 		req("rebound", nil, 0),
 		req("rebound-ended", nil, 0),
-		req("retimed", sidecar.DurationOf(time.Hour), 0),
+		req("retimed", api.DurationOf(time.Hour), 0),
 	} {
 		fences[q.ID] = r.claim(q).Fence
 	}
-	for id, renewal := range map[string]sidecar.RenewRequest{
+	for id, renewal := range map[string]api.RenewRequest{
 		"rebound":       {PID: lives.pid()},
 		"rebound-ended": {PID: ends.pid()},
-		"retimed":       {TTL: sidecar.DurationOf(time.Second)},
+		"retimed":       {TTL: api.DurationOf(time.Second)},
 	} {
 		if _, err := r.client.Renew(t.Context(), id, renewal); err != nil {
 			t.Fatal(err)
@@ -323,7 +324,7 @@ func TestARestartedServerKeepsItsClaims(t *testing.T) {
 		}
 	}
 	eventually(t, "the lease is renewed", func() bool {
-		c, err := r.client.Renew(t.Context(), "by-lease", sidecar.RenewRequest{})
+		c, err := r.client.Renew(t.Context(), "by-lease", api.RenewRequest{})
 		return err == nil && *c.TrustedFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
 	})
 	for _, id := range []string{"timed", "retimed"} { // which nobody renews
@@ -349,11 +350,11 @@ func TestACorruptStateFileFallsBackToWhatWasRecorded(t *testing.T) {
 	r := single(t)
 	r.pool("db", 3)
 	p := spawn(t, sleeper)
-	c := r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Hour)})
-	if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+	c := r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(time.Hour)})
+	if _, err := r.client.Renew(t.Context(), "mine", api.RenewRequest{PID: p.pid()}); err != nil {
 		t.Fatal(err)
 	}
-	r.claim(sidecar.ClaimRequest{ID: "kept", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "kept", Pools: api.Slots{"db": 1}})
 	file := filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds", "mine.json")
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -381,8 +382,8 @@ func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 	r := start(t, config(t, etcd.Endpoints()[0]))
 	r.pool("db", 2, leases(5*time.Second))
 	p := spawn(t, sleeper)
-	c := r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
-	r.claim(sidecar.ClaimRequest{ID: "free", Pools: sidecar.Slots{"db": 1}})
+	c := r.claim(api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
+	r.claim(api.ClaimRequest{ID: "free", Pools: api.Slots{"db": 1}})
 	told := make(chan error, 2)
 	for _, id := range []string{"bound", "free"} {
 		go func() { told <- r.client.Watch(t.Context(), id) }()
@@ -403,12 +404,12 @@ func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 	if left, _ := c.Trust(); left > 0 {
 		t.Errorf("the client believes for %s more", left)
 	}
-	_, err := r.client.Renew(t.Context(), "free", sidecar.RenewRequest{})
+	_, err := r.client.Renew(t.Context(), "free", api.RenewRequest{})
 	wantCode(t, err, problem.ClaimLost)
 	_, err = r.client.Get(t.Context(), "free")
 	wantCode(t, err, problem.ClaimLost)
 	wantCode(t, r.client.Ready(t.Context()), problem.EtcdUnavailable)
-	_, err = r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, Wait: noWait})
+	_, err = r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, Wait: noWait})
 	wantCode(t, err, problem.EtcdUnavailable)
 	etcd.Restart(0)
 	eventually(t, "it is ready again", func() bool { return r.client.Ready(t.Context()) == nil })
@@ -452,8 +453,8 @@ func TestAProcessIsFoundAgainByMoreThanItsNumber(t *testing.T) {
 			r := single(t)
 			r.pool("db", 1)
 			p := spawn(t, sleeper)
-			r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}})
-			if _, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{PID: p.pid()}); err != nil {
+			r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
+			if _, err := r.client.Renew(t.Context(), "mine", api.RenewRequest{PID: p.pid()}); err != nil {
 				t.Fatal(err)
 			}
 			r.server.Stop(sidecar.Leave)
@@ -466,7 +467,7 @@ func TestAProcessIsFoundAgainByMoreThanItsNumber(t *testing.T) {
 			if tc.gone {
 				r.free("db")
 			} else {
-				c, err := r.client.Renew(t.Context(), "mine", sidecar.RenewRequest{})
+				c, err := r.client.Renew(t.Context(), "mine", api.RenewRequest{})
 				if err != nil || (c.PID == 0) != (tc.field != "start") {
 					t.Errorf("%+v, %v", c, err)
 				}

@@ -28,7 +28,7 @@ func missingOf(why error) *problem.Error {
 
 // open reaches etcd, trying until ctx ends while it does not answer. That etcd
 // refuses, or that another process is this host's sidecar, is not for waiting.
-func (s *Server) open(ctx context.Context, a *api) (*berth.Client, error) {
+func (s *Server) open(ctx context.Context, a *apiServer) (*berth.Client, error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = firstPause, lastPause
 	options := s.cfg.Options

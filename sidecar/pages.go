@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 	"github.com/berthhq/berth/sidecar/ui"
 )
 
 // newPages returns the pages for people who look, at what the API serves.
-func (a *api) newPages() *ui.Pages {
+func (a *apiServer) newPages() *ui.Pages {
 	return ui.New(ui.Config{
 		Ready: func() (*ui.Session, error) {
 			s, err := a.ready()
@@ -26,10 +27,10 @@ func (a *api) newPages() *ui.Pages {
 }
 
 // handler is what a server does with requests to the API and the pages.
-func (a *api) handler() *server.Handler {
+func (a *apiServer) handler() *server.Handler {
 	return server.NewHandler(server.Handler{
 		Config: a.cfg.http(), Open: probes, Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
-		Bodies: map[string]int64{limitsPath: maxLimitsBody, runsPath: maxRunBody},
+		Bodies: map[string]int64{api.LimitsPath: maxLimitsBody, api.RunsPath: maxRunBody},
 		Refuse: a.refuse,
 	})
 }
@@ -44,18 +45,18 @@ const (
 
 // refuse answers a request with a problem.
 func refuse(w http.ResponseWriter, _ *http.Request, err error) (status int) {
-	p := problemOf(err)
-	p.write(w)
+	p := api.ProblemOf(err)
+	p.Write(w)
 	return p.Status
 }
 
 // refuse answers a request with a problem; a browser that shows somebody the answer gets
 // it as a page, unless it asks the API.
-func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) (status int) {
+func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (status int) {
 	if strings.HasPrefix(r.URL.Path, "/v1/") || !a.pages.Wanted(r) {
 		return refuse(w, r, err)
 	}
-	p := problemOf(err)
+	p := api.ProblemOf(err)
 	read := r.Method == http.MethodGet
 	if p.Status == http.StatusUnauthorized && read && a.pages.Owns(r) {
 		a.pages.AskToSignIn(w, r)

@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestBeforeEtcdAnswersTheServerSaysSo(t *testing.T) {
@@ -58,7 +59,7 @@ func TestEtcdThatComesLateIsWaitedFor(t *testing.T) {
 	etcd.Restart(0)
 	eventually(t, "it is ready", func() bool { return r.client.Ready(t.Context()) == nil })
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 }
 
 func TestASecondServerOfAHostIsRefused(t *testing.T) {
@@ -67,7 +68,7 @@ func TestASecondServerOfAHostIsRefused(t *testing.T) {
 	second.Options.StateDir = r.cfg.Options.StateDir
 	wantCode(t, sidecar.New(second).Run(t.Context()), problem.HostInUse)
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 }
 
 func TestASecondServerOfAHostSaysWhatItWaitsFor(t *testing.T) {
@@ -104,7 +105,7 @@ func TestAStateDirectoryThatIsInUseIsRefusedBeforeAnybodyIsTold(t *testing.T) {
 		t.Errorf("it listens at %s", second.Addr())
 	}
 	r.pool("db", 1) // which disturbs nobody
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 }
 
 func TestEveryEndpointIsInTheDocument(t *testing.T) {

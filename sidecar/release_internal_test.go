@@ -12,12 +12,13 @@ import (
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
 // behindTheDoor is what a server has there, without a server.
-func behindTheDoor(t *testing.T) (*api, *session) {
+func behindTheDoor(t *testing.T) (*apiServer, *session) {
 	t.Helper()
 	cfg := &Config{
 		Logger:  hclog.NewNullLogger(),
@@ -65,7 +66,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 	}
 	for what, byFence := range map[string]bool{"by its id": false, "by its fence": true} {
 		t.Run(what, func(t *testing.T) {
-			w, err := s.want(t.Context(), ClaimRequest{ID: "mine", Pools: Slots{"db": 1}})
+			w, err := s.want(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
 			if err != nil {
 				t.Fatal(err)
 			}

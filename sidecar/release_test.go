@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // A restore of etcd brings claims back that were released: nobody holds them here, and
@@ -24,7 +25,7 @@ func TestADeleteThatAnswers204HasFreedTheSlots(t *testing.T) {
 	etcd := embedtest.Client(t, srv)
 	keys := store.NewKeys(store.DefaultPrefix)
 	r.pool("db", 10)
-	r.claim(sidecar.ClaimRequest{ID: "kept", Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "kept", Pools: api.Slots{"db": 1}})
 	found, err := store.ReadAll(t.Context(), etcd, keys.Slots("db"))
 	if err != nil || len(found.KVs) != 1 {
 		t.Fatal(found, err)
@@ -80,7 +81,7 @@ func TestTheProcessOfAClaimThatWasRevokedWhileNoServerRanIsStopped(t *testing.T)
 	procs := map[string]*child{}
 	for _, id := range []string{"revoked", "kept", "released"} {
 		procs[id] = spawn(t, sleeper)
-		r.claim(sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}, PID: procs[id].pid()})
+		r.claim(api.ClaimRequest{ID: id, Pools: api.Slots{"db": 1}, PID: procs[id].pid()})
 	}
 	if err := r.client.Release(t.Context(), "released"); err != nil {
 		t.Fatal(err)
@@ -119,7 +120,7 @@ func TestTheBindingOfAClaimIsForgottenBeforeItsSlotsAreFree(t *testing.T) {
 	r := start(t, config(t, etcd.Endpoints()[0]))
 	r.pool("db", 1)
 	p := spawn(t, sleeper)
-	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	etcd.Stop(0)
 	released := make(chan error, 1)
 	go func() { released <- r.client.Release(t.Context(), "mine") }()

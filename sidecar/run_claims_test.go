@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // What happens to a claim that carries a run is among the run's events, from the
@@ -13,11 +13,11 @@ import (
 func TestTheFirstRenewalOfAClaimIsAmongTheEventsOfItsRun(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	d.pool("db", 1, leases(5*time.Second))
-	d.claim(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 1}, RunID: "a", StepKey: "load", TTL: sidecar.DurationOf(0)})
+	d.claim(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 1}, RunID: "a", StepKey: "load", TTL: api.DurationOf(0)})
 	var told []string
-	err := d.client.FollowRunEvents(t.Context(), "a", func(ev sidecar.RunEvent) error {
+	err := d.client.FollowRunEvents(t.Context(), "a", func(ev api.RunEvent) error {
 		told = append(told, ev.Type)
 		switch ev.Type {
 		case "StepSlotRenewed":

@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // frame is an event of a stream, as its reader gets it.
@@ -65,14 +66,14 @@ func (d *dock) openStream(id, last string) (next func() frame, end func()) {
 func TestTheEventsOfARunAreStreamedUntilItHasEnded(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	next, end := d.openStream("a", "")
 	defer end()
 	first := next()
 	if first.event != "RunQueued" || !strings.HasPrefix(first.data, `{"type":"RunQueued",`) || first.id == "" {
 		t.Errorf("%+v", first)
 	}
-	if _, err := d.client.CancelRun(t.Context(), "a", sidecar.RunCancel{Reason: "not today"}); err != nil {
+	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{Reason: "not today"}); err != nil {
 		t.Fatal(err)
 	}
 	second := next()
@@ -99,10 +100,10 @@ func TestTheEventsOfARunAreStreamedUntilItHasEnded(t *testing.T) {
 func TestTheListOfARunsEventsStaysAList(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	for _, accept := range []string{"", "application/json", "*/*", "text/event-stream;q=0", "text/event-stream;q=0.0, */*"} {
 		a := d.raw(request{method: "GET", path: "/v1/runs/a/events", change: func(r *http.Request) { r.Header.Set("Accept", accept) }})
-		var list sidecar.List[sidecar.RunEvent]
+		var list api.List[api.RunEvent]
 		decode(t, a, &list)
 		if len(list.Items) != 1 || a.header.Get("Content-Type") != "application/json" || a.header.Get("Vary") != "Accept" {
 			t.Errorf("Accept %q: %s %v", accept, a.body, a.header)
@@ -113,7 +114,7 @@ func TestTheListOfARunsEventsStaysAList(t *testing.T) {
 func TestStreamsThatCantBegin(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	ask := func(id, last string) answer {
 		return d.raw(request{method: "GET", path: "/v1/runs/" + id + "/events", change: func(r *http.Request) {
 			r.Header.Set("Accept", "text/event-stream")
@@ -129,7 +130,7 @@ func TestStreamsThatCantBegin(t *testing.T) {
 
 func TestAStreamOfARunEndsWithItsServer(t *testing.T) {
 	d := newDock(t)
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	next, end := d.openStream("a", "")
 	defer end()
 	next()
@@ -144,7 +145,7 @@ func TestAStreamOfARunEndsWithItsServer(t *testing.T) {
 
 func TestAStreamTellsWhatCantBeRead(t *testing.T) {
 	d := newDock(t)
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	next, end := d.openStream("a", "")
 	defer end()
 	next()
@@ -159,10 +160,10 @@ func TestAStreamTellsWhatCantBeRead(t *testing.T) {
 func TestAClientIsToldEachEventOnce(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	told, done := make(chan string, 16), make(chan error, 1)
 	go func() {
-		done <- d.client.FollowRunEvents(t.Context(), "a", func(ev sidecar.RunEvent) error {
+		done <- d.client.FollowRunEvents(t.Context(), "a", func(ev api.RunEvent) error {
 			told <- ev.Type
 			return nil
 		})
@@ -191,7 +192,7 @@ func TestAClientIsToldEachEventOnce(t *testing.T) {
 	}
 	d.cfg.Logger = nil
 	d.running = start(t, d.cfg)
-	if _, err := d.client.CancelRun(t.Context(), "a", sidecar.RunCancel{}); err != nil {
+	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
@@ -207,14 +208,14 @@ func TestAClientIsToldEachEventOnce(t *testing.T) {
 
 	enough := errors.New("enough")
 	for want, why := range map[error]error{enough: enough, nil: io.EOF} {
-		if err := d.client.FollowRunEvents(t.Context(), "a", func(sidecar.RunEvent) error { return why }); err != want {
+		if err := d.client.FollowRunEvents(t.Context(), "a", func(api.RunEvent) error { return why }); err != want {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
 	wantCode(t, d.client.FollowRunEvents(t.Context(), "nobody", nil), problem.RunNotFound)
 	ctx, cancel := context.WithCancel(t.Context())
-	d.submit(sidecar.RunRequest{ID: "b"})
-	if err := d.client.FollowRunEvents(ctx, "b", func(sidecar.RunEvent) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+	d.submit(api.RunRequest{ID: "b"})
+	if err := d.client.FollowRunEvents(ctx, "b", func(api.RunEvent) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

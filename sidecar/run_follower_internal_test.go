@@ -52,7 +52,7 @@ func TestAReaderThatHangsUpEndsTheFollowing(t *testing.T) {
 }
 
 func TestStreamsOfRunsAreBounded(t *testing.T) {
-	a := &api{}
+	a := &apiServer{}
 	s := &session{runStreams: make(chan struct{}, 1)}
 	if _, err := a.streamRunEvents(s, "a", run.Place{}); err != nil {
 		t.Fatal(err)

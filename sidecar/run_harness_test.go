@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // dock is a sidecar, and etcd as the coordinator has it.
@@ -43,7 +44,7 @@ func (d *dock) another(host string) *running {
 	return start(d.t, cfg)
 }
 
-func (d *dock) submit(req sidecar.RunRequest) *sidecar.Run {
+func (d *dock) submit(req api.RunRequest) *api.Run {
 	d.t.Helper()
 	r, err := d.client.SubmitRun(d.t.Context(), req)
 	if err != nil {
@@ -92,9 +93,9 @@ func (d *dock) put(key, value string) {
 }
 
 // started submits a run, admits and starts it.
-func (d *dock) started(id string, req sidecar.RunStart) *sidecar.StartedRun {
+func (d *dock) started(id string, req api.RunStart) *api.StartedRun {
 	d.t.Helper()
-	d.submit(sidecar.RunRequest{ID: id, Retries: 1})
+	d.submit(api.RunRequest{ID: id, Retries: 1})
 	d.admit(id)
 	r, err := d.client.StartRun(d.t.Context(), id, req)
 	if err != nil {
@@ -141,6 +142,6 @@ func (d *dock) drains(id string) {
 	d.t.Helper()
 	d.server.Stop(sidecar.Drain)
 	eventually(d.t, "the drain has begun", func() bool { return problem.CodeOf(d.client.Ready(d.t.Context())) == problem.Stopping })
-	_, err := d.client.StartRun(d.t.Context(), id, sidecar.RunStart{})
+	_, err := d.client.StartRun(d.t.Context(), id, api.RunStart{})
 	wantCode(d.t, err, problem.Stopping)
 }

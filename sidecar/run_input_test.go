@@ -9,18 +9,19 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestLimitsAreSetAndStayUnlessTheyAreNamed(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
 	put := func(body string) answer { return d.raw(request{method: "PUT", path: "/v1/limits", body: body}) }
-	var l sidecar.Limits
+	var l api.Limits
 	decode(t, d.get("/v1/limits"), &l)
 	if l.MaxConcurrentRuns != run.DefaultMaxRuns || l.Tags == nil || len(l.Tags) != 0 {
 		t.Errorf("at first: %+v", l)
 	}
-	tags := []sidecar.TagLimit{
+	tags := []api.TagLimit{
 		{Key: "env", Limit: 5}, {Key: "env", Value: "prod", Limit: 2}, {Key: "tenant", PerUniqueValue: true, Limit: 1},
 	}
 	decode(t, put(`{"max_concurrent_runs":3,"tags":[{"key":"tenant","per_unique_value":true,"limit":1},{"key":"env","value":"prod","limit":2},{"key":"env","limit":5}]}`), &l)
@@ -33,7 +34,7 @@ func TestLimitsAreSetAndStayUnlessTheyAreNamed(t *testing.T) {
 		}
 	}
 	four := 4
-	if l, err := d.client.SetLimits(t.Context(), sidecar.LimitsChange{MaxConcurrentRuns: &four, Tags: []sidecar.TagLimit{}}); err != nil || l.MaxConcurrentRuns != 4 || len(l.Tags) != 0 {
+	if l, err := d.client.SetLimits(t.Context(), api.LimitsChange{MaxConcurrentRuns: &four, Tags: []api.TagLimit{}}); err != nil || l.MaxConcurrentRuns != 4 || len(l.Tags) != 0 {
 		t.Errorf("without tags: %+v, %v", l, err)
 	}
 	most := make([]string, run.MaxTagLimits)
@@ -53,8 +54,8 @@ func TestLimitsAreSetAndStayUnlessTheyAreNamed(t *testing.T) {
 func TestBadInputAboutRunsIsRefusedByField(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	fence := fmt.Sprint(d.started("mine", sidecar.RunStart{Executor: "me"}).Fence)
-	d.submit(sidecar.RunRequest{ID: "queued"})
+	fence := fmt.Sprint(d.started("mine", api.RunStart{Executor: "me"}).Fence)
+	d.submit(api.RunRequest{ID: "queued"})
 	tags := func(n int) string {
 		all := make([]string, n)
 		for i := range all {

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
 )
 
@@ -33,11 +34,11 @@ func led(t *testing.T, limit int, change ...func(*sidecar.Config)) *dock {
 
 // gated submits a run that needs slots of "db".
 func (d *dock) gated(id string, n int) {
-	d.submit(sidecar.RunRequest{ID: id, Pools: map[string]int{"db": n}})
+	d.submit(api.RunRequest{ID: id, Pools: map[string]int{"db": n}})
 }
 
 // begin starts a run as soon as it is admitted.
-func (d *dock) begin(id string, req sidecar.RunStart) (s *sidecar.StartedRun) {
+func (d *dock) begin(id string, req api.RunStart) (s *api.StartedRun) {
 	d.t.Helper()
 	eventually(d.t, id+" is admitted", func() bool {
 		var err error
@@ -49,9 +50,9 @@ func (d *dock) begin(id string, req sidecar.RunStart) (s *sidecar.StartedRun) {
 	return s
 }
 
-func (d *dock) end(s *sidecar.StartedRun) {
+func (d *dock) end(s *api.StartedRun) {
 	d.t.Helper()
-	if r, err := d.client.FinishRun(d.t.Context(), s.ID, sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
+	if r, err := d.client.FinishRun(d.t.Context(), s.ID, api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
 		d.t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -72,7 +73,7 @@ func (d *dock) slots() map[string]pool.HolderStatus {
 }
 
 // has checks that a run holds so many slots, on a host's instance, under its fence.
-func (d *dock) has(s *sidecar.StartedRun, n int, at string) {
+func (d *dock) has(s *api.StartedRun, n int, at string) {
 	d.t.Helper()
 	h := d.slots()[s.ID]
 	if h.Slots != n || h.Host+"/"+h.Instance != at || h.Fence != s.Fence || h.Claim != s.Claim {
@@ -89,12 +90,12 @@ func (d *dock) freed(id string) {
 func TestARunHoldsItsSlotsFromItsAdmissionToItsEnd(t *testing.T) {
 	d := led(t, 3)
 	d.readDocument()
-	var r sidecar.Run
+	var r api.Run
 	if got := d.post("/v1/runs", `{"id":"wide","pools":{"db":2}}`); got.status != http.StatusCreated {
 		t.Fatalf("%s", got.body)
 	}
 	eventually(t, "it is admitted", func() bool {
-		r = sidecar.Run{}
+		r = api.Run{}
 		decode(t, d.get("/v1/runs/wide"), &r)
 		return r.Status == "not_started"
 	})
@@ -103,12 +104,12 @@ func TestARunHoldsItsSlotsFromItsAdmissionToItsEnd(t *testing.T) {
 	}
 	d.gated("next", 2)
 	eventually(t, "the next one has its reason", func() bool {
-		var why sidecar.RunWhy
+		var why api.RunWhy
 		decode(t, d.get("/v1/runs/next/why"), &why)
 		return why.Reason == "pool 'db' has too few free slots (2/3 slots, 2 wanted)" && why.Run.BlockKind == "pool" &&
 			len(why.InTheWay) == 1 && why.InTheWay[0].ID == "wide"
 	})
-	s := d.begin("wide", sidecar.RunStart{TTL: sidecar.DurationOf(30 * time.Second)})
+	s := d.begin("wide", api.RunStart{TTL: api.DurationOf(30 * time.Second)})
 	d.has(s, 2, "one/sidecar")
 	if s.TrustedFor < 20_000 || s.Claim != r.Claim {
 		t.Errorf("%+v", s)
@@ -125,7 +126,7 @@ func TestARunHoldsItsSlotsFromItsAdmissionToItsEnd(t *testing.T) {
 	}
 	_, err = d.client.Heartbeat(t.Context(), "wide", s.Fence)
 	wantCode(t, err, problem.RunEnded)
-	next := d.begin("next", sidecar.RunStart{})
+	next := d.begin("next", api.RunStart{})
 	d.has(next, 2, "one/sidecar")
 	d.end(next)
 	d.free("db")
@@ -134,18 +135,18 @@ func TestARunHoldsItsSlotsFromItsAdmissionToItsEnd(t *testing.T) {
 func TestAStartWithSlotsThatIsAskedAgainFindsTheSameAttempt(t *testing.T) {
 	d := led(t, 1)
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{Executor: "e", TTL: sidecar.DurationOf(0)})
-	again, err := d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: "e"})
+	s := d.begin("job", api.RunStart{Executor: "e", TTL: api.DurationOf(0)})
+	again, err := d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "e"})
 	if err != nil || again.Fence != s.Fence || again.TrustedFor == 0 || again.Attempt != 1 {
 		t.Errorf("%+v, %v", again, err)
 	}
-	_, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: "another"})
+	_, err = d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "another"})
 	wantCode(t, err, problem.RunTaken)
 	d.has(s, 1, "one/sidecar")
 
 	// The one that has started it is gone, and left its claim to the next.
 	d.running = d.restarted()
-	again, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: "e"})
+	again, err = d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "e"})
 	if err != nil || again.Fence != s.Fence {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -164,13 +165,13 @@ func TestOnlyOneOfTwoHostsTakesTheSlotsOfARun(t *testing.T) {
 		return err == nil && r.Status == "not_started"
 	})
 	type result struct {
-		s   *sidecar.StartedRun
+		s   *api.StartedRun
 		err error
 	}
 	results := make(chan result, 2)
 	for _, c := range []*sidecar.Client{d.client, two.client} {
 		go func() {
-			s, err := c.StartRun(t.Context(), "job", sidecar.RunStart{})
+			s, err := c.StartRun(t.Context(), "job", api.RunStart{})
 			results <- result{s, err}
 		}()
 	}
@@ -193,19 +194,19 @@ func TestARestartedServerKeepsTheSlotsOfItsRuns(t *testing.T) {
 	for _, id := range []string{"stays", "finished", "canceled"} {
 		d.gated(id, 1)
 	}
-	stays, finished := d.begin("stays", sidecar.RunStart{TTL: sidecar.DurationOf(time.Hour)}), d.begin("finished", sidecar.RunStart{})
-	d.begin("canceled", sidecar.RunStart{})
-	d.claim(sidecar.ClaimRequest{ID: "beside", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
+	stays, finished := d.begin("stays", api.RunStart{TTL: api.DurationOf(time.Hour)}), d.begin("finished", api.RunStart{})
+	d.begin("canceled", api.RunStart{})
+	d.claim(api.ClaimRequest{ID: "beside", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
 	two := d.another("two")
 	d.server.Stop(sidecar.Leave)
 	if err := d.wait(); err != nil {
 		t.Fatal(err)
 	}
 	// What ends meanwhile is given back by the next server.
-	if _, err := two.client.FinishRun(t.Context(), "finished", sidecar.RunFinish{Fence: finished.Fence, Status: "failed"}); err != nil {
+	if _, err := two.client.FinishRun(t.Context(), "finished", api.RunFinish{Fence: finished.Fence, Status: "failed"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := two.client.CancelRun(t.Context(), "canceled", sidecar.RunCancel{}); err != nil {
+	if _, err := two.client.CancelRun(t.Context(), "canceled", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	d.has(stays, 1, "one/sidecar")
@@ -232,17 +233,17 @@ func TestACancelFreesTheSlotsOfARun(t *testing.T) {
 	two := d.another("two")
 	d.gated("here", 1)
 	d.gated("there", 1)
-	here, there := d.begin("here", sidecar.RunStart{TTL: sidecar.DurationOf(0)}), d.begin("there", sidecar.RunStart{TTL: sidecar.DurationOf(0)})
-	if _, err := d.client.CancelRun(t.Context(), "here", sidecar.RunCancel{}); err != nil {
+	here, there := d.begin("here", api.RunStart{TTL: api.DurationOf(0)}), d.begin("there", api.RunStart{TTL: api.DurationOf(0)})
+	if _, err := d.client.CancelRun(t.Context(), "here", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	d.freed("here")
 	// Through another sidecar, and the executor does not even ask.
-	if _, err := two.client.CancelRun(t.Context(), "there", sidecar.RunCancel{Reason: "not today"}); err != nil {
+	if _, err := two.client.CancelRun(t.Context(), "there", api.RunCancel{Reason: "not today"}); err != nil {
 		t.Fatal(err)
 	}
 	d.freed("there")
-	for _, s := range []*sidecar.StartedRun{here, there} {
+	for _, s := range []*api.StartedRun{here, there} {
 		_, err := d.client.Heartbeat(t.Context(), s.ID, s.Fence)
 		wantCode(t, err, problem.RunEnded)
 	}
@@ -257,7 +258,7 @@ func TestARevokedClaimOfARunIsLostAfterItsGrace(t *testing.T) {
 	t.Parallel()
 	d := led(t, 1)
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{})
+	s := d.begin("job", api.RunStart{})
 	d.gated("next", 1)
 	if _, err := d.client.Revoke(t.Context(), s.Claim, false); err != nil {
 		t.Fatal(err)
@@ -282,7 +283,7 @@ func TestARevokedClaimOfARunIsLostAfterItsGrace(t *testing.T) {
 	d.freed("job")
 	_, err = d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)
-	d.end(d.begin("next", sidecar.RunStart{}))
+	d.end(d.begin("next", api.RunStart{}))
 	d.free("db")
 }
 
@@ -290,7 +291,7 @@ func TestARevokedClaimOfARunIsLostAfterItsGrace(t *testing.T) {
 func TestARunWhoseClaimIsRevokedCanStillFinish(t *testing.T) {
 	d := led(t, 1)
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{})
+	s := d.begin("job", api.RunStart{})
 	if _, err := d.client.Revoke(t.Context(), s.Claim, false); err != nil {
 		t.Fatal(err)
 	}
@@ -304,15 +305,15 @@ func TestARunWhoseClaimIsRevokedCanStillFinish(t *testing.T) {
 
 func TestByForceTheSlotsOfARunAreGoneAtOnce(t *testing.T) {
 	d := led(t, 1)
-	d.submit(sidecar.RunRequest{ID: "job", Pools: map[string]int{"db": 1}, Retries: 1})
-	s := d.begin("job", sidecar.RunStart{TTL: sidecar.DurationOf(0)})
+	d.submit(api.RunRequest{ID: "job", Pools: map[string]int{"db": 1}, Retries: 1})
+	s := d.begin("job", api.RunStart{TTL: api.DurationOf(0)})
 	if _, err := d.client.Revoke(t.Context(), s.Claim, true); err != nil {
 		t.Fatal(err)
 	}
-	var next *sidecar.StartedRun
+	var next *api.StartedRun
 	eventually(t, "it can be started again", func() bool {
 		var err error
-		next, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{})
+		next, err = d.client.StartRun(t.Context(), "job", api.RunStart{})
 		if code := problem.CodeOf(err); err != nil && code != problem.RunTaken && code != problem.RunNotAdmitted {
 			t.Fatal(err)
 		}
@@ -323,7 +324,7 @@ func TestByForceTheSlotsOfARunAreGoneAtOnce(t *testing.T) {
 	}
 	_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)
-	_, err = d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"})
+	_, err = d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"})
 	wantCode(t, err, problem.RunLost)
 	d.has(next, 1, "one/sidecar")
 	d.end(next)
@@ -337,8 +338,8 @@ func TestTheClaimOfARunIsNoClients(t *testing.T) {
 	two := d.another("two")
 	d.gated("job", 1)
 	d.gated("waits", 1)
-	s := d.begin("job", sidecar.RunStart{})
-	var kept *sidecar.Run
+	s := d.begin("job", api.RunStart{})
+	var kept *api.Run
 	eventually(t, "the other is admitted", func() bool {
 		var err error
 		kept, err = d.client.Run(t.Context(), "waits")
@@ -370,7 +371,7 @@ func TestTheClaimOfARunIsNoClients(t *testing.T) {
 		t.Errorf("%+v, %v", beat, err)
 	}
 	d.end(s)
-	d.end(d.begin("waits", sidecar.RunStart{}))
+	d.end(d.begin("waits", api.RunStart{}))
 	d.free("db")
 }
 
@@ -386,7 +387,7 @@ func fenceOf(t *testing.T, at *running, claim string) string {
 func TestADrainWaitsForRunsWithSlots(t *testing.T) {
 	d := led(t, 2, func(c *sidecar.Config) { c.DrainTimeout = time.Hour })
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{})
+	s := d.begin("job", api.RunStart{})
 	d.gated("late", 1)
 	eventually(t, "the other is admitted", func() bool {
 		r, err := d.client.Run(t.Context(), "late")
@@ -410,7 +411,7 @@ func TestADrainWaitsForRunsWithSlots(t *testing.T) {
 func TestAStopLeavesARunItsSlotsWhileItFinishes(t *testing.T) {
 	d := led(t, 1)
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{})
+	s := d.begin("job", api.RunStart{})
 	d.server.Stop(sidecar.Revoke)
 	eventually(t, "its executor is told", func() bool {
 		_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
@@ -432,7 +433,7 @@ func TestASilentExecutorLosesItsSlots(t *testing.T) {
 	t.Parallel()
 	d := led(t, 1)
 	d.gated("job", 1)
-	s := d.begin("job", sidecar.RunStart{TTL: sidecar.DurationOf(executor.MinTTL)})
+	s := d.begin("job", api.RunStart{TTL: api.DurationOf(executor.MinTTL)})
 	d.freed("job")
 	_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
 )
 
@@ -21,12 +22,12 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
 	d.pool("db", 1)
-	d.claim(sidecar.ClaimRequest{ID: "beside", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
+	d.claim(api.ClaimRequest{ID: "beside", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
 	fences := map[string]int64{
-		"plain":   d.started("plain", sidecar.RunStart{Executor: "me"}).Fence,
-		"untimed": d.started("untimed", sidecar.RunStart{TTL: sidecar.DurationOf(0)}).Fence,
-		"short":   d.started("short", sidecar.RunStart{TTL: sidecar.DurationOf(executor.MinTTL)}).Fence,
-		"gone":    d.started("gone", sidecar.RunStart{}).Fence,
+		"plain":   d.started("plain", api.RunStart{Executor: "me"}).Fence,
+		"untimed": d.started("untimed", api.RunStart{TTL: api.DurationOf(0)}).Fence,
+		"short":   d.started("short", api.RunStart{TTL: api.DurationOf(executor.MinTTL)}).Fence,
+		"gone":    d.started("gone", api.RunStart{}).Fence,
 	}
 	d.server.Stop(sidecar.Leave)
 	if err := d.wait(); err != nil {
@@ -51,14 +52,14 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 	}
 	_, err := d.client.Heartbeat(t.Context(), "gone", fences["gone"])
 	wantCode(t, err, problem.RunEnded)
-	if s, err := d.client.StartRun(t.Context(), "plain", sidecar.RunStart{Executor: "me"}); err != nil || s.Fence != fences["plain"] {
+	if s, err := d.client.StartRun(t.Context(), "plain", api.RunStart{Executor: "me"}); err != nil || s.Fence != fences["plain"] {
 		t.Errorf("started again: %+v, %v", s, err)
 	}
 	eventually(t, "the one that nobody speaks for is lost", func() bool { return !d.alive("one", "short") })
 	_, err = d.client.Heartbeat(t.Context(), "short", fences["short"])
 	wantCode(t, err, problem.RunLost)
 	for _, id := range []string{"plain", "untimed"} {
-		if _, err := d.client.FinishRun(t.Context(), id, sidecar.RunFinish{Fence: fences[id], Status: "succeeded"}); err != nil {
+		if _, err := d.client.FinishRun(t.Context(), id, api.RunFinish{Fence: fences[id], Status: "succeeded"}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -72,30 +73,30 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 func TestARunOfAServerWithoutItsStateIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	d := newDock(t, func(c *sidecar.Config) { c.Options.StateDir = "" })
-	s := d.started("job", sidecar.RunStart{Executor: "me"})
+	s := d.started("job", api.RunStart{Executor: "me"})
 	d.running = d.restarted()
 	_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)
-	_, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: "me"})
+	_, err = d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "me"})
 	wantCode(t, err, problem.RunLost)
 	if !d.alive("one", "job") {
 		t.Error("its lease was ended")
 	}
-	if r, err := d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
+	if r, err := d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
 		t.Errorf("while its lease lives: %+v, %v", r, err)
 	}
 }
 
 func TestADrainWaitsForRunsAndStartsNone(t *testing.T) {
 	d := newDock(t, func(c *sidecar.Config) { c.DrainTimeout = time.Hour })
-	s := d.started("job", sidecar.RunStart{})
-	d.submit(sidecar.RunRequest{ID: "late"})
+	s := d.started("job", api.RunStart{})
+	d.submit(api.RunRequest{ID: "late"})
 	d.admit("late")
 	d.drains("late")
 	if s, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || s.TrustedFor == 0 {
 		t.Errorf("a heartbeat in the drain: %+v, %v", s, err)
 	}
-	if _, err := d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil {
+	if _, err := d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil {
 		t.Error(err)
 	}
 	if err := d.wait(); err != nil {
@@ -105,7 +106,7 @@ func TestADrainWaitsForRunsAndStartsNone(t *testing.T) {
 
 func TestAStopTellsExecutorsAndGivesThemTimeToFinish(t *testing.T) {
 	d := newDock(t)
-	s := d.started("job", sidecar.RunStart{})
+	s := d.started("job", api.RunStart{})
 	begin := time.Now()
 	d.server.Stop(sidecar.Revoke)
 	eventually(t, "its executor is told", func() bool {
@@ -115,7 +116,7 @@ func TestAStopTellsExecutorsAndGivesThemTimeToFinish(t *testing.T) {
 	if !d.alive("one", "job") {
 		t.Error("it is lost before its executor can have stopped")
 	}
-	if r, err := d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
+	if r, err := d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if err := d.wait(); err != nil {
@@ -132,7 +133,7 @@ func TestAStopLosesRunsThatDoNotFinish(t *testing.T) {
 	}
 	t.Parallel()
 	d := newDock(t)
-	d.started("job", sidecar.RunStart{TTL: sidecar.DurationOf(0)})
+	d.started("job", api.RunStart{TTL: api.DurationOf(0)})
 	d.server.Stop(sidecar.Drain)
 	if err := d.wait(); err != nil {
 		t.Error(err)
@@ -147,7 +148,7 @@ func TestRunsGoOnWhileEtcdIsAwayForAMoment(t *testing.T) {
 	etcd := embedtest.Cluster(t, 1)
 	d := &dock{running: start(t, config(t, etcd.Endpoints()[0]))}
 	d.store = run.Store{Backend: etcd.Client(t), Keys: store.NewKeys(store.DefaultPrefix)}
-	s := d.started("job", sidecar.RunStart{})
+	s := d.started("job", api.RunStart{})
 	etcd.Stop(0)
 	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.TrustedFor == 0 || beat.Status != "running" {
 		t.Errorf("a heartbeat while etcd is away: %+v, %v", beat, err)
@@ -161,14 +162,14 @@ func TestRunsGoOnWhileEtcdIsAwayForAMoment(t *testing.T) {
 		got, err := d.client.Run(t.Context(), "job")
 		return err == nil && got.Status == "running"
 	})
-	if _, err := d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil {
+	if _, err := d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestAStateFileThatCantBeReadLeavesTheRunItsDefault(t *testing.T) {
 	d := newDock(t)
-	s := d.started("job", sidecar.RunStart{TTL: sidecar.DurationOf(time.Hour)})
+	s := d.started("job", api.RunStart{TTL: api.DurationOf(time.Hour)})
 	file := filepath.Join(d.cfg.Options.StateDir, "sidecar", "runs", "job.json")
 	if err := os.WriteFile(file, []byte(`{"v":1`), 0o600); err != nil {
 		t.Fatal(err)
@@ -193,13 +194,13 @@ func TestTheCoordinatorTakesARunFromASilentExecutor(t *testing.T) {
 		stop()
 		<-ended
 	}()
-	d.submit(sidecar.RunRequest{ID: "job", Retries: 1})
-	begin := func(name string) *sidecar.StartedRun {
+	d.submit(api.RunRequest{ID: "job", Retries: 1})
+	begin := func(name string) *api.StartedRun {
 		t.Helper()
-		var s *sidecar.StartedRun
+		var s *api.StartedRun
 		eventually(t, name+" can start", func() (ok bool) {
 			var err error
-			s, err = d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: name, TTL: sidecar.DurationOf(executor.MinTTL)})
+			s, err = d.client.StartRun(t.Context(), "job", api.RunStart{Executor: name, TTL: api.DurationOf(executor.MinTTL)})
 			return err == nil
 		})
 		return s
@@ -211,9 +212,9 @@ func TestTheCoordinatorTakesARunFromASilentExecutor(t *testing.T) {
 	}
 	_, err := d.client.Heartbeat(t.Context(), "job", silent.Fence)
 	wantCode(t, err, problem.RunLost)
-	_, err = d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: silent.Fence, Status: "succeeded"})
+	_, err = d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: silent.Fence, Status: "succeeded"})
 	wantCode(t, err, problem.RunLost)
-	if r, err := d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: next.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
+	if r, err := d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: next.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	events, err := d.client.RunEvents(t.Context(), "job")

@@ -12,13 +12,14 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
 	const body = `{"id":"nightly","name":"Nightly load","tags":{"env":"prod","team":"data & <ops>, \"é\""},"labels":{"a":"b"},"owner":"ann","priority":-3,"retries":2}`
-	var r sidecar.Run
+	var r api.Run
 	got := d.post("/v1/runs", body)
 	if decode(t, got, &r); got.status != http.StatusCreated || r.Status != "queued" || r.QueuedAt.IsZero() ||
 		r.ID != "nightly" || r.Name != "Nightly load" || r.Tags["team"] != `data & <ops>, "é"` || r.Labels["a"] != "b" ||
@@ -32,17 +33,17 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	d.wantRefused(d.post("/v1/runs/nightly/start", ``), problem.RunNotAdmitted)
 
 	d.admit("nightly")
-	var s sidecar.StartedRun
+	var s api.StartedRun
 	got = d.post("/v1/runs/nightly/start", `{"executor":"ci-7","ttl":"30s"}`)
 	if decode(t, got, &s); got.status != http.StatusOK || s.Status != "running" || s.Attempt != 1 || s.Fence == 0 || s.StartedAt.IsZero() ||
-		*s.Executor != (sidecar.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}) ||
+		*s.Executor != (api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}) ||
 		s.TrustedFor < 20_000 || s.TrustedFor > 31_000 || s.TrustedUntil.IsZero() || s.Grace != 5_000 || time.Duration(s.TTL) != 30*time.Second {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	if !d.alive("one", "nightly") {
 		t.Error("its executor is not seen")
 	}
-	var again sidecar.StartedRun
+	var again api.StartedRun
 	if decode(t, d.post("/v1/runs/nightly/start", `{"executor":"ci-7","ttl":"0s"}`), &again); again.Fence != s.Fence || again.TTL != 0 || again.TrustedFor <= 31_000 {
 		t.Errorf("started again: %+v", again)
 	}
@@ -57,7 +58,7 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	}
 
 	finish := fmt.Sprintf(`{"fence":%d,"status":"failed","error":"no\u0007 luck\nat all"}`, s.Fence)
-	got, r = d.post("/v1/runs/nightly/finish", finish), sidecar.Run{}
+	got, r = d.post("/v1/runs/nightly/finish", finish), api.Run{}
 	if decode(t, got, &r); r.Status != "failed" || r.Error != "no  luck\nat all" || r.EndedAt.IsZero() || r.Fence != 0 {
 		t.Errorf("%s", got.body)
 	}
@@ -72,7 +73,7 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	d.wantRefused(d.post("/v1/runs/nightly/cancel", ``), problem.RunEnded)
 	d.wantRefused(d.post("/v1/runs/nightly/start", ``), problem.RunEnded)
 
-	var events sidecar.List[sidecar.RunEvent]
+	var events api.List[api.RunEvent]
 	decode(t, d.get("/v1/runs/nightly/events"), &events)
 	var types []string
 	for _, e := range events.Items {
@@ -84,7 +85,7 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	if want := []string{"RunQueued", "RunStarted", "RunFailed"}; !slices.Equal(types, want) { // admitted by hand
 		t.Errorf("events %v", types)
 	}
-	var why sidecar.RunWhy
+	var why api.RunWhy
 	if decode(t, d.get("/v1/runs/nightly/why"), &why); why.Position != 0 || !strings.Contains(why.Reason, "failed") {
 		t.Errorf("why: %+v", why)
 	}
@@ -94,10 +95,10 @@ func TestARunThatIsCanceledTellsItsExecutorWithTheNextHeartbeat(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
 	two := d.another("two")
-	s := d.started("job", sidecar.RunStart{TTL: sidecar.DurationOf(0)})
+	s := d.started("job", api.RunStart{TTL: api.DurationOf(0)})
 	d.wantRefused(d.post("/v1/runs/job/cancel", `{"queued_only":true}`), problem.RunNotQueued)
 	got := two.raw(request{method: "POST", path: "/v1/runs/job/cancel", body: `{"reason":"not today"}`})
-	var r sidecar.Run
+	var r api.Run
 	if decode(t, got, &r); r.Status != "canceled" || r.Error != "not today" {
 		t.Errorf("%s", got.body)
 	}
@@ -106,13 +107,13 @@ func TestARunThatIsCanceledTellsItsExecutorWithTheNextHeartbeat(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not today") {
 		t.Errorf("%v does not say why", err)
 	}
-	_, err = d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"})
+	_, err = d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"})
 	wantCode(t, err, problem.RunEnded)
-	if again, err := d.client.CancelRun(t.Context(), "job", sidecar.RunCancel{}); err != nil || again.Error != "not today" {
+	if again, err := d.client.CancelRun(t.Context(), "job", api.RunCancel{}); err != nil || again.Error != "not today" {
 		t.Errorf("canceled again: %+v, %v", again, err)
 	}
-	d.submit(sidecar.RunRequest{ID: "queued"})
-	if r, err := d.client.CancelRun(t.Context(), "queued", sidecar.RunCancel{QueuedOnly: true}); err != nil || r.Status != "canceled" {
+	d.submit(api.RunRequest{ID: "queued"})
+	if r, err := d.client.CancelRun(t.Context(), "queued", api.RunCancel{QueuedOnly: true}); err != nil || r.Status != "canceled" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -120,19 +121,19 @@ func TestARunThatIsCanceledTellsItsExecutorWithTheNextHeartbeat(t *testing.T) {
 func TestARunBelongsToTheSidecarThatItWasStartedThrough(t *testing.T) {
 	d := newDock(t)
 	two := d.another("two")
-	s := d.started("job", sidecar.RunStart{Executor: "e"})
+	s := d.started("job", api.RunStart{Executor: "e"})
 	_, err := two.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.NotHolder)
-	_, err = two.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: "e"})
+	_, err = two.client.StartRun(t.Context(), "job", api.RunStart{Executor: "e"})
 	wantCode(t, err, problem.RunTaken)
 	for _, c := range []*sidecar.Client{d.client, two.client} {
 		_, err = c.Heartbeat(t.Context(), "job", s.Fence-1)
 		wantCode(t, err, problem.RunLost)
-		_, err = c.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence + 1, Status: "succeeded"})
+		_, err = c.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence + 1, Status: "succeeded"})
 		wantCode(t, err, problem.RunLost)
 	}
 	// Whoever has the fence may say how it ended.
-	if r, err := two.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
+	if r, err := two.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	_, err = d.client.Heartbeat(t.Context(), "job", s.Fence)
@@ -141,7 +142,7 @@ func TestARunBelongsToTheSidecarThatItWasStartedThrough(t *testing.T) {
 
 func TestARunThatSomebodyElseHasIsLostToItsExecutor(t *testing.T) {
 	d := newDock(t)
-	s := d.started("job", sidecar.RunStart{Executor: "e"})
+	s := d.started("job", api.RunStart{Executor: "e"})
 	if _, err := store.Commit(t.Context(), d.store.Backend, nil, store.Delete(d.store.Keys.ActiveRun("one", "job"))); err != nil {
 		t.Fatal(err)
 	}
@@ -149,13 +150,13 @@ func TestARunThatSomebodyElseHasIsLostToItsExecutor(t *testing.T) {
 	_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)
 	d.admit("job")
-	next, err := d.client.StartRun(t.Context(), "job", sidecar.RunStart{Executor: "e"})
+	next, err := d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "e"})
 	if err != nil || next.Fence <= s.Fence || next.Attempt != 2 || next.Lost != 1 {
 		t.Fatalf("%+v, %v", next, err)
 	}
 	_, err = d.client.Heartbeat(t.Context(), "job", s.Fence)
 	wantCode(t, err, problem.RunLost)
-	_, err = d.client.FinishRun(t.Context(), "job", sidecar.RunFinish{Fence: s.Fence, Status: "succeeded"})
+	_, err = d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"})
 	wantCode(t, err, problem.RunLost)
 	if _, err := d.client.Heartbeat(t.Context(), "job", next.Fence); err != nil {
 		t.Error(err)
@@ -171,7 +172,7 @@ func TestRunsAreListedInPagesAndFiltered(t *testing.T) {
 		if i == 3 {
 			tags[odd[:1]+" ,é"] = odd
 		}
-		d.submit(sidecar.RunRequest{ID: fmt.Sprintf("r%d", 9-i), Priority: p, Tags: tags})
+		d.submit(api.RunRequest{ID: fmt.Sprintf("r%d", 9-i), Priority: p, Tags: tags})
 	}
 	d.admit("r4")
 	d.put(d.store.Keys.Run("bad"), `{"v":1,"status":"walking"}`)
@@ -180,7 +181,7 @@ func TestRunsAreListedInPagesAndFiltered(t *testing.T) {
 	list := func(query string) (ids []string) {
 		t.Helper()
 		for after := ""; ; {
-			var page sidecar.RunList
+			var page api.RunList
 			decode(t, d.get("/v1/runs?"+query+after), &page)
 			for _, r := range page.Items {
 				ids = append(ids, r.ID)
@@ -217,18 +218,18 @@ func TestRunsAreListedInPagesAndFiltered(t *testing.T) {
 		t.Errorf("%+v, %+v, %v", runs, bad, err)
 	}
 	d.wantRefused(d.get("/v1/runs/worse"), problem.CorruptValue)
-	_, err = d.client.CancelRun(t.Context(), "worse", sidecar.RunCancel{})
+	_, err = d.client.CancelRun(t.Context(), "worse", api.RunCancel{})
 	wantCode(t, err, problem.CorruptValue)
 }
 
 func TestWhyARunWaits(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "first"})
+	d.submit(api.RunRequest{ID: "first"})
 	d.admit("first")
-	d.submit(sidecar.RunRequest{ID: "second"})
-	d.submit(sidecar.RunRequest{ID: "third", Priority: 1})
-	var why sidecar.RunWhy
+	d.submit(api.RunRequest{ID: "second"})
+	d.submit(api.RunRequest{ID: "third", Priority: 1})
+	var why api.RunWhy
 	decode(t, d.get("/v1/runs/second/why"), &why)
 	if why.Position != 2 || why.Line != 2 || !strings.Contains(why.Reason, "coordinator") {
 		t.Errorf("%+v", why)
@@ -252,14 +253,14 @@ func TestWhatHappensToClaimsOfARunIsAmongItsEvents(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
 	d.pool("db", 1)
-	d.submit(sidecar.RunRequest{ID: "job"})
-	d.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, RunID: "job", StepKey: "load"})
+	d.submit(api.RunRequest{ID: "job"})
+	d.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}, RunID: "job", StepKey: "load"})
 	if err := d.client.Release(t.Context(), "mine"); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"RunQueued", "StepSlotClaimed load", "StepSlotReleased load"}
 	eventually(t, "they are written", func() bool {
-		var events sidecar.List[sidecar.RunEvent]
+		var events api.List[api.RunEvent]
 		decode(t, d.get("/v1/runs/job/events"), &events)
 		var got []string
 		for _, e := range events.Items {

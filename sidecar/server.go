@@ -151,7 +151,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // close ends the HTTP server: what is being answered gets a moment for it.
-func (a *api) close(web *server.Server) error {
+func (a *apiServer) close(web *server.Server) error {
 	a.waits.stop(errStopping)
 	a.pages.Close()
 	if s := a.session.Load(); s != nil {

@@ -16,12 +16,13 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // bubble is a session on a stand-in for etcd, in a bubble. It has stores, and neither
 // claims nor executors.
 type bubble struct {
-	*api
+	*apiServer
 	*session
 	t       *testing.T
 	backend *storetest.Backend
@@ -39,7 +40,7 @@ func inBubble(t *testing.T, f func(*bubble)) {
 		}
 		keys := store.NewKeys("/berth/")
 		f(&bubble{
-			t: t, backend: b, lease: lease, api: &api{log: hclog.NewNullLogger(), waits: newWaits()},
+			t: t, backend: b, lease: lease, apiServer: &apiServer{log: hclog.NewNullLogger(), waits: newWaits()},
 			session: &session{
 				runs: run.Store{Backend: b, Keys: keys}, steps: step.Store{Backend: b, Keys: keys},
 				runStreams: make(chan struct{}, 1),
@@ -50,7 +51,7 @@ func inBubble(t *testing.T, f func(*bubble)) {
 
 // woken is how a wait for the look of a source has ended.
 type woken struct {
-	look *SourceLook
+	look *api.SourceLook
 	err  error
 }
 

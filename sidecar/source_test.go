@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	sources "github.com/berthhq/berth/sidecar/source"
 )
 
@@ -67,24 +67,24 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 	d.wantRefused(d.wake(""), problem.NotFound)
 
 	l := d.source("far", "a\nnot ok\n")
-	var list sidecar.List[sidecar.Source]
+	var list api.List[api.Source]
 	eventually(t, "it has looked", func() bool {
 		decode(t, d.get("/v1/sources"), &list)
 		return len(list.Items) == 1 && list.Items[0].LastLook != nil && len(list.Items[0].Candidates) == 1
 	})
 	got, first := list.Items[0], list.Items[0].LastLook
-	want := sidecar.Source{
+	want := api.Source{
 		Name: "inbox", Known: 1,
-		Candidates: []sidecar.SourceCandidate{{Host: "far", Instance: got.Candidates[0].Instance, Version: "v1", Since: got.Candidates[0].Since}},
-		LastLook: &sidecar.SourceLook{
-			By: "far", Interval: sidecar.Duration(sources.MaxInterval), At: first.At, Took: first.Took,
+		Candidates: []api.SourceCandidate{{Host: "far", Instance: got.Candidates[0].Instance, Version: "v1", Since: got.Candidates[0].Since}},
+		LastLook: &api.SourceLook{
+			By: "far", Interval: api.Duration(sources.MaxInterval), At: first.At, Took: first.Took,
 			Listed: 2, Submitted: 1, Refused: 1, Refusal: first.Refusal, LastGood: first.At,
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || !strings.HasPrefix(first.Refusal, `line 2: "not ok" is no id of an item`) {
 		t.Errorf("refused: %s, listed (-want +got): %s", first.Refusal, diff)
 	}
-	var one sidecar.Source
+	var one api.Source
 	if decode(t, d.get("/v1/sources/inbox"), &one); !cmp.Equal(one, got) {
 		t.Errorf("by itself: %s", cmp.Diff(got, one))
 	}
@@ -108,7 +108,7 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 		s, err := d.client.Source(t.Context(), "inbox")
 		return err == nil && s.LastLook.Error == "there is no inbox" && s.LastLook.Failures == 1
 	})
-	var woken sidecar.SourceWoken
+	var woken api.SourceWoken
 	if decode(t, d.wake(`{"wait": "1m"}`), &woken); woken.Look == nil || woken.Look.Failures < 2 {
 		t.Errorf("%+v", woken)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // fullDisk has the files of bindings go where nothing can be written, as on a disk that
@@ -37,8 +38,8 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 	r.readDocument()
 	r.pool("db", 2)
 	first, second := spawn(t, sleeper), spawn(t, sleeper)
-	r.claim(sidecar.ClaimRequest{ID: "timed", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(time.Minute)})
-	r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: first.pid()})
+	r.claim(api.ClaimRequest{ID: "timed", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(time.Minute)})
+	r.claim(api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: first.pid()})
 	if got := r.raw(request{method: "GET", path: "/metrics"}); !strings.Contains(string(got.body), "berth_state_writable 1\n") {
 		t.Errorf("the metric says nothing of a directory that can be written")
 	}
@@ -48,17 +49,17 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 	if p := got.problem(t); p.Status != http.StatusServiceUnavailable || p.Code != "state_unwritable" || !strings.Contains(p.Detail, "not a directory") {
 		t.Errorf("%+v", p)
 	}
-	_, err := r.client.Renew(t.Context(), "bound", sidecar.RenewRequest{PID: second.pid()})
+	_, err := r.client.Renew(t.Context(), "bound", api.RenewRequest{PID: second.pid()})
 	wantCode(t, err, problem.StateUnwritable)
 	// What was in force is: the claims can be renewed, and what is claimed now is
 	// recorded in etcd.
-	if c, err := r.client.Renew(t.Context(), "timed", sidecar.RenewRequest{}); err != nil || time.Duration(*c.TTL) != time.Minute {
+	if c, err := r.client.Renew(t.Context(), "timed", api.RenewRequest{}); err != nil || time.Duration(*c.TTL) != time.Minute {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if c, err := r.client.Get(t.Context(), "bound"); err != nil || c.PID != first.pid() {
 		t.Errorf("%+v, %v", c, err)
 	}
-	ready := func() (h sidecar.Health) {
+	ready := func() (h api.Health) {
 		got := r.raw(request{method: "GET", path: "/readyz"})
 		if err := json.Unmarshal(got.body, &h); err != nil || got.status != http.StatusOK {
 			t.Errorf("%d %s, %v", got.status, got.body, err)
@@ -76,7 +77,7 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 	if h := ready(); len(h.Warnings) != 0 {
 		t.Errorf("%+v", h)
 	}
-	if c, err := r.client.Renew(t.Context(), "bound", sidecar.RenewRequest{PID: second.pid()}); err != nil || c.PID != second.pid() {
+	if c, err := r.client.Renew(t.Context(), "bound", api.RenewRequest{PID: second.pid()}); err != nil || c.PID != second.pid() {
 		t.Errorf("%+v, %v", c, err)
 	}
 	second.kill()
@@ -93,15 +94,15 @@ func TestAClaimWhoseProcessCannotBeRecordedIsRefused(t *testing.T) {
 	r.pool("db", 1)
 	p := spawn(t, sleeper)
 	room := fullDisk(t, r)
-	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	_, err := r.client.Claim(t.Context(), api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	wantCode(t, err, problem.StateUnwritable)
 	r.free("db")
-	c := r.claim(sidecar.ClaimRequest{ID: "own", Pools: sidecar.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
+	c := r.claim(api.ClaimRequest{ID: "own", Pools: api.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
 	if err := r.client.ReleaseFence(t.Context(), "own", c.Fence); err != nil {
 		t.Fatal(err)
 	}
 	room()
-	r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	r.claim(api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	if !p.lives() {
 		t.Error("the process was stopped")
 	}
@@ -114,7 +115,7 @@ func TestEachRenewalOfABoundClaimIsRecorded(t *testing.T) {
 	r.pool("db", 1, leases(5*time.Second))
 	p := spawn(t, sleeper)
 	begun := lease.BootClock().Now()
-	r.claim(sidecar.ClaimRequest{ID: "bound", Pools: sidecar.Slots{"db": 1}, PID: p.pid()})
+	r.claim(api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	type recorded struct {
 		Leases []struct{ Lease, Sent, TTL int64 }
 	}

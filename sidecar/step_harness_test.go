@@ -8,7 +8,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // steps is the store of steps as a worker has it.
@@ -68,7 +68,7 @@ func fan(name string, items int64, change ...func(*step.Spec)) step.Spec {
 }
 
 // counts are those of a step, without what is zero.
-func counts(s sidecar.Step) string {
+func counts(s api.Step) string {
 	var all []string
 	for _, c := range []struct {
 		what string

@@ -10,7 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // worked is a step that workers run.
@@ -38,7 +38,7 @@ func about(h http.Header) [4]string {
 func TestTheOutputOfWhatRunsIsReadAndOfWhatHasEnded(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 2, worked)}})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 2, worked)}})
 	id := store.StepID{Run: "a", Step: "x"}
 	taken := d.takes(id)
 	const path = "/v1/runs/a/steps/x/0/log"
@@ -68,7 +68,7 @@ func TestTheOutputOfWhatRunsIsReadAndOfWhatHasEnded(t *testing.T) {
 func TestAClientReadsTheOutputOfAnAttempt(t *testing.T) {
 	t.Parallel()
 	d := led(t, 1)
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 1, worked)}})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 1, worked)}})
 	id := store.StepID{Run: "a", Step: "x"}
 	taken := d.takes(id)
 	if out, err := d.client.StepOutput(t.Context(), "a", "x", 0, 0); problem.CodeOf(err) != problem.NotFound {

@@ -1,8 +1,6 @@
 package sidecar
 
 import (
-	"reflect"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,14 +53,4 @@ func TestAWaitForAQueueEndsInAllWays(t *testing.T) {
 			t.Error("it still counts as a stream")
 		}
 	})
-}
-
-// The document describes steps by a type of its own, since that of the steps knows
-// nothing of documents.
-func TestStepsAreDescribedByTheirFields(t *testing.T) {
-	names := func(t reflect.Type) []string { return slices.Sorted(slices.Values(shapeOf(t).names)) }
-	got, want := names(reflect.TypeFor[stepSpec]()), names(reflect.TypeFor[step.Spec]())
-	if !slices.Equal(got, want) {
-		t.Errorf("described are %v, and there are %v", got, want)
-	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // becomes waits until a run has a status.
@@ -37,7 +37,7 @@ func (d *dock) readyNow(run, name string) string {
 func TestStepInstancesAreTriedAgain(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{
 		fan("x", 5, func(s *step.Spec) { s.Concurrency, s.OnFailure = 2, step.Finish }),
 		fan("y", 1, func(s *step.Spec) { s.Needs = []string{"x"} }),
 	}})
@@ -49,13 +49,13 @@ func TestStepInstancesAreTriedAgain(t *testing.T) {
 
 	// The window is full. It is requested again, and so it stays if that is asked again.
 	for range 2 {
-		var i sidecar.StepInstance
+		var i api.StepInstance
 		a := d.post("/v1/runs/a/steps/x/1/retry", `{"reason":"the day has come"}`)
 		if decode(t, a, &i); a.status != 200 || i.Status != "requested" || i.Attempt != 0 || i.Index != 1 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	}
-	if r, err := d.client.RetryRun(t.Context(), "a", sidecar.RunRetry{Steps: []string{"x"}}); err != nil || r.Status != "running" {
+	if r, err := d.client.RetryRun(t.Context(), "a", api.RunRetry{Steps: []string{"x"}}); err != nil || r.Status != "running" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// Of those that wait the lowest index goes first, whether it has been begun or not.
@@ -95,7 +95,7 @@ func TestStepInstancesAreTriedAgain(t *testing.T) {
 func TestAnEndedRunIsTriedAgain(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 4, func(s *step.Spec) { s.Concurrency = 3 }), fan("y", 1)}})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 4, func(s *step.Spec) { s.Concurrency = 3 }), fan("y", 1)}})
 	x := func(i int) store.StepID { return store.StepID{Run: "a", Step: "x", Index: i} }
 	running := d.takes(x(1))
 	d.ends(d.takes(x(0)), step.Outcome{Status: step.Failed})
@@ -110,7 +110,7 @@ func TestAnEndedRunIsTriedAgain(t *testing.T) {
 	if got := d.readyNow("a", "x"); got != "" {
 		t.Errorf("ready after a refusal: %s", got)
 	}
-	r, err := d.client.RetryRun(t.Context(), "a", sidecar.RunRetry{Steps: []string{"x[0]", "x[1]"}, Reason: "both"})
+	r, err := d.client.RetryRun(t.Context(), "a", api.RunRetry{Steps: []string{"x[0]", "x[1]"}, Reason: "both"})
 	if err != nil || r.Status != "queued" || r.Attempt != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -121,13 +121,13 @@ func TestAnEndedRunIsTriedAgain(t *testing.T) {
 	// One is canceled, which fails the run, and tried again, which queues it.
 	d.published(store.StepID{Run: "a", Step: "y"})
 	for range 2 {
-		var i sidecar.StepInstance
+		var i api.StepInstance
 		if decode(t, d.post("/v1/runs/a/steps/y/0/cancel", ``), &i); i.Status != "canceled" {
 			t.Errorf("%+v", i)
 		}
 		d.becomes("a", "failed")
 	}
-	if i, err := d.client.RetryStep(t.Context(), "a", "y", 0, sidecar.StepRetry{}); err != nil || i.Step != "y" {
+	if i, err := d.client.RetryStep(t.Context(), "a", "y", 0, api.StepRetry{}); err != nil || i.Step != "y" {
 		t.Errorf("%+v, %v", i, err)
 	}
 	y := d.takes(store.StepID{Run: "a", Step: "y"})
@@ -139,7 +139,7 @@ func TestAnEndedRunIsTriedAgain(t *testing.T) {
 
 	// The whole run, and once more, as if the answer had been lost.
 	for range 2 {
-		var r sidecar.Run
+		var r api.Run
 		if decode(t, d.post("/v1/runs/a/retry", ``), &r); r.Status == "failed" {
 			t.Errorf("%+v", r)
 		}
@@ -156,12 +156,12 @@ func TestAnEndedRunIsTriedAgain(t *testing.T) {
 
 func TestARunWithoutStepsIsTriedAgain(t *testing.T) {
 	d := newDock(t)
-	d.started("a", sidecar.RunStart{})
-	if _, err := d.client.CancelRun(t.Context(), "a", sidecar.RunCancel{}); err != nil {
+	d.started("a", api.RunStart{})
+	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if r, err := d.client.RetryRun(t.Context(), "a", sidecar.RunRetry{}); err != nil || r.Status != "queued" {
+		if r, err := d.client.RetryRun(t.Context(), "a", api.RunRetry{}); err != nil || r.Status != "queued" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
@@ -171,7 +171,7 @@ func TestARunWithoutStepsIsTriedAgain(t *testing.T) {
 func TestBadRetriesAreRefused(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 2)}})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 2)}})
 	many := strings.Repeat(`"x",`, step.MaxWhich) + `"x"`
 	for what, test := range map[string]struct {
 		path, body string

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func needs(slots map[string]int) func(*step.Spec) {
@@ -22,12 +22,12 @@ func needs(slots map[string]int) func(*step.Spec) {
 // fanned submits a run with one step, and waits until its instances can be taken.
 func (d *dock) fanned(id string, s step.Spec) {
 	d.t.Helper()
-	d.submit(sidecar.RunRequest{ID: id, Steps: sidecar.RunSteps{s}})
+	d.submit(api.RunRequest{ID: id, Steps: api.RunSteps{s}})
 	d.published(store.StepID{Run: id, Step: s.Name, Index: s.Items.Count() - 1})
 }
 
 // take takes an instance of step x through the dock's sidecar.
-func (d *dock) take(id string, index int, r sidecar.StepTake) *sidecar.TakenStep {
+func (d *dock) take(id string, index int, r api.StepTake) *api.TakenStep {
 	d.t.Helper()
 	taken, err := d.client.TakeStep(d.t.Context(), id, "x", index, r)
 	if err != nil {
@@ -36,7 +36,7 @@ func (d *dock) take(id string, index int, r sidecar.StepTake) *sidecar.TakenStep
 	return taken
 }
 
-func (d *dock) finish(taken *sidecar.TakenStep, r sidecar.StepFinish) *sidecar.StepInstance {
+func (d *dock) finish(taken *api.TakenStep, r api.StepFinish) *api.StepInstance {
 	d.t.Helper()
 	r.Fence = taken.Fence
 	i, err := d.client.FinishStep(d.t.Context(), taken.RunID, taken.Step, taken.Index, r)
@@ -49,7 +49,7 @@ func (d *dock) finish(taken *sidecar.TakenStep, r sidecar.StepFinish) *sidecar.S
 // ended waits until a run has ended, and checks how.
 func (d *dock) ended(id, want string) {
 	d.t.Helper()
-	var r *sidecar.Run
+	var r *api.Run
 	eventually(d.t, id+" has ended", func() bool {
 		var err error
 		if r, err = d.client.Run(d.t.Context(), id); err != nil {
@@ -67,20 +67,20 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	d.readDocument()
 	ready := make(chan answer, 1)
 	go func() { ready <- d.get("/v1/queues/far/ready?wait=1m") }()
-	d.submit(sidecar.RunRequest{ID: "other", Steps: sidecar.RunSteps{{Name: "x", Shell: "true", Queue: "far"}}})
+	d.submit(api.RunRequest{ID: "other", Steps: api.RunSteps{{Name: "x", Shell: "true", Queue: "far"}}})
 	d.published(store.StepID{Run: "other", Step: "x"})
-	d.submit(sidecar.RunRequest{ID: "a", Priority: 3, Steps: sidecar.RunSteps{fan("x", 2, func(s *step.Spec) { s.Queue = "far" })}})
-	var list sidecar.ReadyList
+	d.submit(api.RunRequest{ID: "a", Priority: 3, Steps: api.RunSteps{fan("x", 2, func(s *step.Spec) { s.Queue = "far" })}})
+	var list api.ReadyList
 	decode(t, <-ready, &list)
 	if len(list.Items) == 0 || list.Items[0].RunID != "a" || list.Items[0].Index != 0 || list.Items[0].Priority != 3 || list.Items[0].ScheduledAt.IsZero() {
 		t.Fatalf("%+v", list)
 	}
 	const path = "/v1/runs/a/steps/x/0"
-	var first, again sidecar.TakenStep
+	var first, again api.TakenStep
 	decode(t, d.post(path+"/take", `{"executor":"ci-7","ttl":"30s"}`), &first)
-	by := &sidecar.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}
+	by := &api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}
 	if first.Status != "running" || cmp.Diff(by, first.Executor) != "" || first.Fence == 0 || first.TrustedFor <= 0 || first.TrustedFor > 31_000 ||
-		string(first.Input) != "1" || first.TTL != sidecar.Duration(30*time.Second) || first.Queue != "far" {
+		string(first.Input) != "1" || first.TTL != api.Duration(30*time.Second) || first.Queue != "far" {
 		t.Errorf("%+v", first)
 	}
 	decode(t, d.post(path+"/take", `{"executor":"ci-7","ttl":"30s"}`), &again)
@@ -95,7 +95,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	}
 	d.wantRefused(d.post(path+"/heartbeat", `{"fence":1}`), problem.StepLost)
 	d.wantRefused(d.post(path+"/finish", fence+`,"status":"canceled"}`), problem.Invalid, "status")
-	var ended sidecar.StepInstance
+	var ended api.StepInstance
 	finish := fence + `,"status":"succeeded","output":"all well\n"}`
 	for range 2 { // an answer may be lost
 		if decode(t, d.post(path+"/finish", finish), &ended); ended.Status != "succeeded" || ended.Fence != 0 {
@@ -107,7 +107,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	if log := d.get(path + "/log"); string(log.body) != "all well\n" {
 		t.Errorf("%d %s", log.status, log.body)
 	}
-	d.finish(d.take("a", 1, sidecar.StepTake{}), sidecar.StepFinish{Status: "succeeded"})
+	d.finish(d.take("a", 1, api.StepTake{}), api.StepFinish{Status: "succeeded"})
 	d.ended("a", "succeeded")
 	left, err := d.client.ReadySteps(t.Context(), "far", time.Millisecond)
 	if err != nil || len(left) != 0 {
@@ -123,17 +123,17 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 func TestAnInstanceIsTakenWithItsSlots(t *testing.T) {
 	d := led(t, 1)
 	d.fanned("a", fan("x", 2, needs(map[string]int{"db": 1})))
-	first := d.take("a", 0, sidecar.StepTake{Executor: "me"})
+	first := d.take("a", 0, api.StepTake{Executor: "me"})
 	if h := d.slots()["a"]; h.Slots != 1 || h.Fence != first.Fence || h.Step != "x[0]" || h.Host != "one" {
 		t.Errorf("%+v, taken as %+v", h, first)
 	}
 	now := time.Duration(0)
-	_, err := d.client.TakeStep(t.Context(), "a", "x", 1, sidecar.StepTake{Wait: (*sidecar.Duration)(&now)})
+	_, err := d.client.TakeStep(t.Context(), "a", "x", 1, api.StepTake{Wait: (*api.Duration)(&now)})
 	wantCode(t, err, problem.NoCapacity)
 	wantCode(t, d.client.Release(t.Context(), d.slots()["a"].Claim), problem.NotHolder)
-	next := make(chan *sidecar.TakenStep)
+	next := make(chan *api.TakenStep)
 	go func() {
-		taken, err := d.client.TakeStep(context.WithoutCancel(t.Context()), "a", "x", 1, sidecar.StepTake{})
+		taken, err := d.client.TakeStep(context.WithoutCancel(t.Context()), "a", "x", 1, api.StepTake{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -143,12 +143,12 @@ func TestAnInstanceIsTakenWithItsSlots(t *testing.T) {
 		p, err := d.client.Pool(t.Context(), "db")
 		return err == nil && p.Waiting == 1
 	})
-	d.finish(first, sidecar.StepFinish{Status: "succeeded"})
+	d.finish(first, api.StepFinish{Status: "succeeded"})
 	second := <-next
 	if h := d.slots()["a"]; second == nil || h.Fence != second.Fence || h.Step != "x[1]" || second.Fence <= first.Fence {
 		t.Fatalf("%+v, taken as %+v", h, second)
 	}
-	d.finish(second, sidecar.StepFinish{Status: "succeeded"})
+	d.finish(second, api.StepFinish{Status: "succeeded"})
 	d.freed("a")
 	d.ended("a", "succeeded")
 }
@@ -158,13 +158,13 @@ func TestATaskThatHasALimitTakesASlot(t *testing.T) {
 	d := led(t, 1)
 	task := func(s *step.Spec) { s.Task.Name = "resize" }
 	d.fanned("free", fan("x", 1, task))
-	d.finish(d.take("free", 0, sidecar.StepTake{}), sidecar.StepFinish{Status: "succeeded"})
+	d.finish(d.take("free", 0, api.StepTake{}), api.StepFinish{Status: "succeeded"})
 	if held := d.slots(); len(held) != 0 {
 		t.Errorf("%+v", held)
 	}
 	d.pool("task.resize", 1)
 	d.fanned("bound", fan("x", 1, task))
-	taken := d.take("bound", 0, sidecar.StepTake{})
+	taken := d.take("bound", 0, api.StepTake{})
 	if h := d.slots()["bound"]; h.Pools["task.resize"] != 1 || h.Fence != taken.Fence {
 		t.Errorf("%+v", h)
 	}
@@ -174,11 +174,11 @@ func TestWhoHangsUpInLineTakesNothing(t *testing.T) {
 	t.Parallel()
 	d := led(t, 1)
 	d.fanned("a", fan("x", 2, needs(map[string]int{"db": 1})))
-	first := d.take("a", 0, sidecar.StepTake{})
+	first := d.take("a", 0, api.StepTake{})
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
 	go func() {
-		_, err := d.client.TakeStep(ctx, "a", "x", 1, sidecar.StepTake{})
+		_, err := d.client.TakeStep(ctx, "a", "x", 1, api.StepTake{})
 		gone <- err
 	}()
 	waiting := func(n int) func() bool {
@@ -192,8 +192,8 @@ func TestWhoHangsUpInLineTakesNothing(t *testing.T) {
 	if err := <-gone; err == nil {
 		t.Error("it was taken")
 	}
-	d.finish(first, sidecar.StepFinish{Status: "succeeded"})
-	d.finish(d.take("a", 1, sidecar.StepTake{}), sidecar.StepFinish{Status: "succeeded"})
+	d.finish(first, api.StepFinish{Status: "succeeded"})
+	d.finish(d.take("a", 1, api.StepTake{}), api.StepFinish{Status: "succeeded"})
 	d.ended("a", "succeeded")
 }
 
@@ -203,7 +203,7 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := led(t, 1)
 			d.fanned("a", fan("x", 1, needs(slots)))
-			taken := d.take("a", 0, sidecar.StepTake{Executor: "me", TTL: sidecar.DurationOf(time.Hour)})
+			taken := d.take("a", 0, api.StepTake{Executor: "me", TTL: api.DurationOf(time.Hour)})
 			d.running = d.restarted()
 			again, err := d.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
 			if err != nil || again.Fence != taken.Fence || again.TTL != taken.TTL || string(again.Input) != "1" {
@@ -215,7 +215,7 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 			if len(slots) > 0 && d.slots()["a"].Fence != taken.Fence {
 				t.Errorf("%+v", d.slots())
 			}
-			d.finish(taken, sidecar.StepFinish{Status: "succeeded"})
+			d.finish(taken, api.StepFinish{Status: "succeeded"})
 			d.freed("a")
 			d.ended("a", "succeeded")
 		})
@@ -225,22 +225,22 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 func TestAnAttemptIsItsOwnSidecars(t *testing.T) {
 	d := led(t, 1)
 	d.fanned("a", fan("x", 1, func(s *step.Spec) { s.Retries = 1 }))
-	taken := d.take("a", 0, sidecar.StepTake{})
+	taken := d.take("a", 0, api.StepTake{})
 	other := d.another("two")
 	_, err := other.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
 	wantCode(t, err, problem.NotHolder)
-	_, err = other.client.TakeStep(t.Context(), "a", "x", 0, sidecar.StepTake{})
+	_, err = other.client.TakeStep(t.Context(), "a", "x", 0, api.StepTake{})
 	wantCode(t, err, problem.StepTaken)
 	// To finish it is everybody's.
-	fail := sidecar.StepFinish{Fence: taken.Fence, Status: "failed", Error: "no\x00such day", ExitCode: 4}
-	var i *sidecar.StepInstance
+	fail := api.StepFinish{Fence: taken.Fence, Status: "failed", Error: "no\x00such day", ExitCode: 4}
+	var i *api.StepInstance
 	for range 2 {
 		if i, err = other.client.FinishStep(t.Context(), "a", "x", 0, fail); err != nil || i.Error != "no such day" || i.ExitCode != 4 {
 			t.Fatalf("%+v, %v", i, err)
 		}
 	}
 	eventually(t, "it can be taken again", func() bool {
-		again, err := other.client.TakeStep(t.Context(), "a", "x", 0, sidecar.StepTake{})
+		again, err := other.client.TakeStep(t.Context(), "a", "x", 0, api.StepTake{})
 		return err == nil && again.Attempt == 2
 	})
 	_, err = d.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
@@ -250,17 +250,17 @@ func TestAnAttemptIsItsOwnSidecars(t *testing.T) {
 func TestACanceledRunStopsItsExecutors(t *testing.T) {
 	d := led(t, 1)
 	d.fanned("a", fan("x", 2, needs(map[string]int{"db": 1})))
-	taken := d.take("a", 0, sidecar.StepTake{})
-	if _, err := d.client.CancelRun(t.Context(), "a", sidecar.RunCancel{}); err != nil {
+	taken := d.take("a", 0, api.StepTake{})
+	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := d.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
 	if code := problem.CodeOf(err); code != problem.RunEnded && code != problem.StepLost { // its slots may have been asked back already
 		t.Error(err)
 	}
-	_, err = d.client.TakeStep(t.Context(), "a", "x", 1, sidecar.StepTake{})
+	_, err = d.client.TakeStep(t.Context(), "a", "x", 1, api.StepTake{})
 	wantCode(t, err, problem.StepTaken)
-	if i := d.finish(taken, sidecar.StepFinish{Status: "canceled"}); i.Status != "canceled" {
+	if i := d.finish(taken, api.StepFinish{Status: "canceled"}); i.Status != "canceled" {
 		t.Errorf("%+v", i)
 	}
 	d.freed("a")
@@ -270,10 +270,10 @@ func TestBadInputOfExecutorsIsRefusedByField(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
 	d.fanned("a", fan("x", 2))
-	d.submit(sidecar.RunRequest{ID: "worker", Steps: sidecar.RunSteps{{Name: "x", Shell: "true"}}})
-	d.submit(sidecar.RunRequest{ID: "plain"})
+	d.submit(api.RunRequest{ID: "worker", Steps: api.RunSteps{{Name: "x", Shell: "true"}}})
+	d.submit(api.RunRequest{ID: "plain"})
 	d.published(store.StepID{Run: "worker", Step: "x"})
-	fence := fmt.Sprint(d.take("a", 0, sidecar.StepTake{Executor: "me"}).Fence)
+	fence := fmt.Sprint(d.take("a", 0, api.StepTake{Executor: "me"}).Fence)
 	for _, c := range []struct {
 		path, body string
 		code       problem.Code

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 const nightly = `{
@@ -26,7 +26,7 @@ const nightly = `{
 func TestARunIsSubmittedWithItsSteps(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	var r, again sidecar.Run
+	var r, again api.Run
 	a := d.post("/v1/runs", nightly)
 	if decode(t, a, &r); a.status != 201 || r.Steps != 4 || r.MaxConcurrentSteps != 5 || r.MaxStepsPerTick != 4 || r.Status != "queued" {
 		t.Errorf("%d %s", a.status, a.body)
@@ -37,27 +37,27 @@ func TestARunIsSubmittedWithItsSteps(t *testing.T) {
 	}
 	d.wantRefused(d.post("/v1/runs", strings.Replace(nightly, "tue", "wed", 1)), problem.IDInUse)
 
-	var list sidecar.StepList
+	var list api.StepList
 	decode(t, d.get("/v1/runs/nightly/steps"), &list)
-	want := []sidecar.Step{
+	want := []api.Step{
 		{
 			Name: "extract", Needs: []string{}, Count: 3, Concurrency: 2, Queue: "default", Retries: 1,
-			Backoff: sidecar.Duration(time.Second), OnFailure: "finish", Counts: sidecar.StepCounts{Requested: 3},
+			Backoff: api.Duration(time.Second), OnFailure: "finish", Counts: api.StepCounts{Requested: 3},
 			BlockReason: "its run is queued", BlockKind: "run",
 		},
 		{
 			Name: "load", Needs: []string{"extract"}, Count: 1, Queue: "big", Task: "load",
-			Timeout: sidecar.Duration(10 * time.Minute), OnFailure: "fail", Counts: sidecar.StepCounts{Requested: 1},
+			Timeout: api.Duration(10 * time.Minute), OnFailure: "fail", Counts: api.StepCounts{Requested: 1},
 			BlockReason: "its run is queued", BlockKind: "run",
 		},
 	}
 	if diff := cmp.Diff(want, list.Items); diff != "" {
 		t.Error(diff)
 	}
-	var w sidecar.StepWork
+	var w api.StepWork
 	decode(t, d.get("/v1/runs/nightly/steps/extract/1"), &w)
-	wantWork := sidecar.StepWork{
-		StepInstance: sidecar.StepInstance{RunID: "nightly", Step: "extract", Index: 1, Status: "requested"},
+	wantWork := api.StepWork{
+		StepInstance: api.StepInstance{RunID: "nightly", Step: "extract", Index: 1, Status: "requested"},
 		Queue:        "default", Command: []string{"./load.sh", `{"day":"tue"}`}, Env: map[string]string{"N": "1"},
 		Input: json.RawMessage(`{"of":"nightly"}`), Retries: 1,
 	}
@@ -65,7 +65,7 @@ func TestARunIsSubmittedWithItsSteps(t *testing.T) {
 		t.Error(diff)
 	}
 	// By the client the steps are written as they are read.
-	byClient, err := d.client.SubmitRun(t.Context(), sidecar.RunRequest{ID: "small", Steps: sidecar.RunSteps{fan("x", 2)}})
+	byClient, err := d.client.SubmitRun(t.Context(), api.RunRequest{ID: "small", Steps: api.RunSteps{fan("x", 2)}})
 	if err != nil || byClient.Steps != 2 {
 		t.Errorf("%+v, %v", byClient, err)
 	}
@@ -123,7 +123,7 @@ func TestOnlyStepsMakeABodyLong(t *testing.T) {
 	long := strings.Repeat("x", 70<<10)
 	d.wantRefused(d.post("/v1/runs", `{"owner":"`+long+`"}`), problem.TooLarge)
 	items := strings.Repeat(`"`+strings.Repeat("x", 1000)+`",`, 100) + "1"
-	var r sidecar.Run
+	var r api.Run
 	if decode(t, d.post("/v1/runs", `{"steps":[{"name":"a","external":true,"items":[`+items+`]}]}`), &r); r.Steps != 101 {
 		t.Errorf("%+v", r)
 	}
@@ -134,7 +134,7 @@ func TestOnlyStepsMakeABodyLong(t *testing.T) {
 func TestStepsAreReadAsTheyGo(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{
 		fan("x", 4, func(s *step.Spec) { s.Concurrency, s.OnFailure = 3, step.Finish }), fan("y", 1, func(s *step.Spec) { s.Needs = []string{"x"} }),
 	}})
 	instance := func(i int) store.StepID { return store.StepID{Run: "a", Step: "x", Index: i} }
@@ -156,13 +156,13 @@ func TestStepsAreReadAsTheyGo(t *testing.T) {
 		t.Errorf("%s: %+v", got, steps[1])
 	}
 
-	var failed sidecar.StepWork
+	var failed api.StepWork
 	decode(t, d.get("/v1/runs/a/steps/x/0"), &failed)
 	if failed.Status != "failed" || failed.ExitCode != 3 || failed.Error != "no such day" || failed.Fence != 0 || failed.Attempt != 1 || !failed.External || string(failed.Input) != "1" {
 		t.Errorf("%+v", failed)
 	}
 	running, err := d.client.StepInstance(t.Context(), "a", "x", 1)
-	wantBy := &sidecar.Executor{Host: "two", Instance: "worker"}
+	wantBy := &api.Executor{Host: "two", Instance: "worker"}
 	if err != nil || running.Fence != one.Revision || cmp.Diff(wantBy, running.Executor) != "" {
 		t.Errorf("%+v, %v", running, err)
 	}
@@ -175,7 +175,7 @@ func TestStepsAreReadAsTheyGo(t *testing.T) {
 	}
 	d.wantRefused(d.get("/v1/runs/a/steps/x/1/log"), problem.NotFound)
 
-	if _, err := d.client.CancelRun(t.Context(), "a", sidecar.RunCancel{}); err != nil {
+	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	all, _, err := d.client.StepInstances(t.Context(), "a", "x", "canceled")
@@ -197,12 +197,12 @@ func (d *dock) why(id string) string {
 func TestInstancesAreListedInPages(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 5)}})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 5)}})
 	d.put(d.store.Keys.Step(store.StepID{Run: "a", Step: "x", Index: 1}), "?")
 	var got []string
 	query := "?limit=2&status=requested,failed"
 	for next := ""; ; {
-		var page sidecar.StepInstanceList
+		var page api.StepInstanceList
 		decode(t, d.get("/v1/runs/a/steps/x"+query+next), &page)
 		for _, i := range page.Items {
 			got = append(got, fmt.Sprint(i.Index))
@@ -231,8 +231,8 @@ func TestInstancesAreListedInPages(t *testing.T) {
 func TestReadingStepsThatThereAreNotIsRefused(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 2)}})
-	d.submit(sidecar.RunRequest{ID: "plain"})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 2)}})
+	d.submit(api.RunRequest{ID: "plain"})
 	if got := d.get("/v1/runs/plain/steps"); string(got.body) != "{\"items\":[]}\n" {
 		t.Errorf("%s", got.body)
 	}
@@ -265,14 +265,14 @@ func TestReadingStepsThatThereAreNotIsRefused(t *testing.T) {
 func TestHostsTellWhatTheyExecuteAndWhoLeads(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{fan("x", 2)}})
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{fan("x", 2)}})
 	d.takes(store.StepID{Run: "a", Step: "x", Index: 0})
-	d.submit(sidecar.RunRequest{ID: "plain"})
+	d.submit(api.RunRequest{ID: "plain"})
 	eventually(t, "the run is admitted", func() bool {
-		_, err := d.client.StartRun(t.Context(), "plain", sidecar.RunStart{})
+		_, err := d.client.StartRun(t.Context(), "plain", api.RunStart{})
 		return err == nil
 	})
-	var list sidecar.List[sidecar.Host]
+	var list api.List[api.Host]
 	decode(t, d.get("/v1/hosts"), &list)
 	got := map[string]string{}
 	for _, h := range list.Items {
@@ -284,7 +284,7 @@ func TestHostsTellWhatTheyExecuteAndWhoLeads(t *testing.T) {
 	}
 	// The worker is not seen, and what it has is its own as long as the lease lives.
 	for _, h := range list.Items {
-		if gone := h.Host == "two"; h.Gone != gone || (h.WorkLeft > sidecar.Duration(59*time.Minute)) != gone || h.Since.IsZero() != gone {
+		if gone := h.Host == "two"; h.Gone != gone || (h.WorkLeft > api.Duration(59*time.Minute)) != gone || h.Since.IsZero() != gone {
 			t.Errorf("%+v", h)
 		}
 	}

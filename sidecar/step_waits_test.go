@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/lease"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // works has a worker seen that takes from some queues, until the test ends.
@@ -36,7 +36,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 	d.readDocument()
 	d.pool("task.z", 0)
 	d.works(1, "default")
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{
 		{Name: "limited", Shell: "x", Task: step.Task{Name: "z"}, Items: &step.Items{Range: &step.Range{From: 1, To: 2, By: 1}}},
 		{Name: "gpu", Shell: "x", Queue: "gpu"},
 		{Name: "busy", Shell: "x", Items: &step.Items{Range: &step.Range{From: 1, To: 3, By: 1}}, Concurrency: 2},
@@ -47,7 +47,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 	d.published(store.StepID{Run: "a", Step: "limited", Index: 1})
 	d.published(store.StepID{Run: "a", Step: "outside"})
 
-	var list sidecar.StepList
+	var list api.StepList
 	decode(t, d.get("/v1/runs/a/steps"), &list)
 	got := map[string]string{}
 	for _, s := range list.Items {
@@ -80,7 +80,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 		t.Errorf("%s, want %s", why.Reason, want)
 	}
 
-	var one sidecar.StepWork
+	var one api.StepWork
 	if decode(t, d.get("/v1/runs/a/steps/limited/1"), &one); one.BlockKind != "pool" || one.BlockReason != "pool 'task.z' is closed" {
 		t.Errorf("%+v", one)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // TestTheGraceLeavesTimeToRenew is about holders that do as they are told: they
@@ -23,7 +24,7 @@ func TestTheGraceLeavesTimeToRenew(t *testing.T) {
 		time.Second: time.Second / 6, 2 * time.Second: time.Second / 3, 30 * time.Second: 5 * time.Second,
 		time.Hour: 10 * time.Second, 0: 10 * time.Second,
 	} {
-		c := r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(ttl)})
+		c := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}, TTL: api.DurationOf(ttl)})
 		if got := time.Duration(c.Grace) * time.Millisecond; got != want.Truncate(time.Millisecond) {
 			t.Errorf("with a ttl of %s the grace is %s, want %s", ttl, got, want)
 		}
@@ -38,7 +39,7 @@ func TestWhyTellsOfAHolderWhatItsClaimTells(t *testing.T) {
 	r := start(t, config(t, srv.Endpoint()))
 	r.readDocument()
 	r.pool("db", 2, leases(time.Minute))
-	r.claim(sidecar.ClaimRequest{ID: "mine", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(30 * time.Second)})
+	r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(30 * time.Second)})
 	get, err := r.client.Get(t.Context(), "mine")
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +52,7 @@ func TestWhyTellsOfAHolderWhatItsClaimTells(t *testing.T) {
 	if err != nil || *why.Claim.TrustedFor <= 0 || why.Claim.TTL == nil || why.Claim.Grace != 5000 {
 		t.Fatalf("%+v, %v", why, err)
 	}
-	if d := cmp.Diff(*get, why.Claim, cmpopts.IgnoreFields(sidecar.Claim{}, "TrustedFor", "TrustedUntil", "Deadline")); d != "" {
+	if d := cmp.Diff(*get, why.Claim, cmpopts.IgnoreFields(api.Claim{}, "TrustedFor", "TrustedUntil", "Deadline")); d != "" {
 		t.Errorf("why differs (-claim +why):\n%s", d)
 	}
 
@@ -101,8 +102,8 @@ func has(v any, name string) bool {
 func TestTheServersOwnWaitCanBeNone(t *testing.T) {
 	r := single(t, func(c *sidecar.Config) { c.Options.ClaimTimeout = -1 })
 	r.pool("db", 1)
-	r.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
-	_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	_, err := r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}})
 	wantCode(t, err, problem.NoCapacity)
 }
 

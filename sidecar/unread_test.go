@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // post sends a request for a claim as a client that does not read.
@@ -45,7 +45,7 @@ func TestAClaimWhoseClientIsGoneBeforeItReadsTheAnswerIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the server has seen it go", func() bool {
-		_, err := r.client.Claim(t.Context(), sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}, Wait: sidecar.DurationOf(50 * time.Millisecond)})
+		_, err := r.client.Claim(t.Context(), api.ClaimRequest{Pools: api.Slots{"db": 1}, Wait: api.DurationOf(50 * time.Millisecond)})
 		return problem.CodeOf(err) == problem.ClaimTimeout
 	})
 }
@@ -61,5 +61,5 @@ func TestAClaimWithoutAnIDIsNeverHeldForEver(t *testing.T) {
 	if p := got.problem(t); p.Code != "invalid" || len(p.Errors) != 1 || p.Errors[0].Field != "ttl" {
 		t.Errorf("%+v", p)
 	}
-	r.claim(sidecar.ClaimRequest{ID: "named", Pools: sidecar.Slots{"db": 1}, TTL: sidecar.DurationOf(0)})
+	r.claim(api.ClaimRequest{ID: "named", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
 )
 
@@ -34,7 +35,7 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.claim(t.Context(), nil, ClaimRequest{ID: "mine", Pools: Slots{"db": 1}}); err != nil {
+	if _, err := a.claim(t.Context(), nil, api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}); err != nil {
 		t.Fatal(err)
 	}
 	h, err := s.holders.Find("mine")
@@ -78,14 +79,14 @@ func TestAClientLearnsTheValidityAnewAfterALongWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	claim, err := c.Claim(t.Context(), ClaimRequest{ID: "a", Pools: Slots{"db": 1}})
+	claim, err := c.Claim(t.Context(), api.ClaimRequest{ID: "a", Pools: api.Slots{"db": 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if left, grace := claim.Trust(); left == 0 || grace != time.Second {
 		t.Errorf("a claim is valid for %s, with %s to stop", left, grace)
 	}
-	taken, err := c.TakeStep(t.Context(), "r", "s", 0, StepTake{})
+	taken, err := c.TakeStep(t.Context(), "r", "s", 0, api.StepTake{})
 	if err != nil {
 		t.Fatal(err)
 	}

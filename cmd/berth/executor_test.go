@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // jobExecutor SIDECAR RUN STARTED END is an executor of a run: it starts it as soon
@@ -26,10 +27,10 @@ func jobExecutor(a []string) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), jobDeadline)
 	defer cancel()
-	var r *sidecar.StartedRun
+	var r *api.StartedRun
 	var failed error
 	if err := waitUntil("the run was not admitted", func() bool {
-		r, failed = client.StartRun(ctx, a[1], sidecar.RunStart{Executor: "job"})
+		r, failed = client.StartRun(ctx, a[1], api.RunStart{Executor: "job"})
 		return problem.CodeOf(failed) != problem.RunNotAdmitted
 	}); err != nil || failed != nil {
 		return errors.Join(err, failed)
@@ -42,7 +43,7 @@ func jobExecutor(a []string) error {
 		return err
 	}
 	status, why, _ := strings.Cut(strings.TrimSpace(string(end)), " ")
-	_, err = client.FinishRun(ctx, a[1], sidecar.RunFinish{Fence: r.Fence, Status: status, Error: why})
+	_, err = client.FinishRun(ctx, a[1], api.RunFinish{Fence: r.Fence, Status: status, Error: why})
 	return err
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // holder is where exec keeps its claim.
@@ -199,8 +200,8 @@ func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, 
 }
 
 func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
-	request := sidecar.ClaimRequest{
-		ID: r.ID, Pools: r.Slots, Priority: r.Priority, Wait: sidecar.DurationOf(r.Wait),
+	request := api.ClaimRequest{
+		ID: r.ID, Pools: r.Slots, Priority: r.Priority, Wait: api.DurationOf(r.Wait),
 		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.asker,
 	}
 	if h.local { // until the command runs
@@ -237,7 +238,7 @@ func (h *sidecarHolder) close() error {
 type sidecarHeld struct {
 	holder *sidecarHolder
 	id     string
-	first  *sidecar.Claim
+	first  *api.Claim
 
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
@@ -245,11 +246,11 @@ type sidecarHeld struct {
 
 	// mu guards what follows.
 	mu     sync.Mutex
-	claim  *sidecar.Claim // the answer that is trusted longest
-	reason error          // why it has ended
+	claim  *api.Claim // the answer that is trusted longest
+	reason error      // why it has ended
 }
 
-func watchClaim(h *sidecarHolder, claim *sidecar.Claim) held {
+func watchClaim(h *sidecarHolder, claim *api.Claim) held {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &sidecarHeld{holder: h, id: claim.ID, first: claim, claim: claim, stop: cancel, over: make(chan struct{})}
 	c.tasks.Go(func() { c.renewAll(ctx) })
@@ -280,7 +281,7 @@ func (c *sidecarHeld) renewAll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := c.renew(ctx, sidecar.RenewRequest{})
+		err := c.renew(ctx, api.RenewRequest{})
 		if timer.Reset(every); err != nil {
 			timer.Reset(awayPause)
 		}
@@ -288,7 +289,7 @@ func (c *sidecarHeld) renewAll(ctx context.Context) {
 }
 
 // renew renews the claim once.
-func (c *sidecarHeld) renew(ctx context.Context, r sidecar.RenewRequest) error {
+func (c *sidecarHeld) renew(ctx context.Context, r api.RenewRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTry)
 	defer cancel()
 	r.Fence = c.first.Fence // the id may be another's by now
@@ -326,7 +327,7 @@ func (c *sidecarHeld) listen(ctx context.Context) {
 	}
 }
 
-func (c *sidecarHeld) trusted(claim *sidecar.Claim) {
+func (c *sidecarHeld) trusted(claim *api.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was, _ := c.claim.Trust()
@@ -354,7 +355,7 @@ func (c *sidecarHeld) trust() (left, grace time.Duration) {
 
 // refresh asks the sidecar, which may have kept the claim all the while.
 func (c *sidecarHeld) refresh(ctx context.Context) {
-	_ = c.renew(ctx, sidecar.RenewRequest{}) // without an answer nothing is learnt
+	_ = c.renew(ctx, api.RenewRequest{}) // without an answer nothing is learnt
 }
 
 func (c *sidecarHeld) ended() <-chan struct{} { return c.over }
@@ -373,7 +374,7 @@ func (c *sidecarHeld) whyKilled() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), renewTry)
 	defer cancel()
-	for c.renew(ctx, sidecar.RenewRequest{}) != nil {
+	for c.renew(ctx, api.RenewRequest{}) != nil {
 		if err := c.err(); problem.CodeOf(err).Exit() == problem.ExitLost {
 			return err
 		} else if err != nil {
@@ -397,7 +398,7 @@ func (c *sidecarHeld) bind(ctx context.Context, pid int) error {
 		return nil
 	}
 	for pause := awayPause; ; {
-		err := c.renew(ctx, sidecar.RenewRequest{PID: pid, OnlyKill: true})
+		err := c.renew(ctx, api.RenewRequest{PID: pid, OnlyKill: true})
 		switch {
 		case problem.CodeOf(err) == problem.StateUnwritable:
 			if pause == awayPause { // once

@@ -28,6 +28,7 @@ import (
 	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // serveTCP runs a sidecar with a pool of two slots, and returns where it serves.
@@ -63,7 +64,7 @@ func serveTCP(t *testing.T) (addr string, client *sidecar.Client) {
 		}
 	}
 	limit := 2
-	if _, err := client.SetPool(t.Context(), "demo", sidecar.PoolChange{Limit: &limit}); err != nil {
+	if _, err := client.SetPool(t.Context(), "demo", api.PoolChange{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
 	return addr, client

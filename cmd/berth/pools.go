@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar/api"
 
 	"github.com/urfave/cli/v2"
 
@@ -16,7 +17,6 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 )
 
 func poolsCommand() *cli.Command {
@@ -120,7 +120,7 @@ func survivesText(d time.Duration) string {
 	return "survives an etcd outage of about " + text.About(inspect.Survives(d))
 }
 
-func holdersTable(out *page, holders []sidecar.Holder) {
+func holdersTable(out *page, holders []api.Holder) {
 	var rows [][]string
 	for _, h := range holders {
 		expires := ""
@@ -132,7 +132,7 @@ func holdersTable(out *page, holders []sidecar.Holder) {
 	out.table("nobody holds slots", []string{"CLAIM", "RUN", "STEP", "HOST", "SLOTS", "SINCE", "EXPIRES"}, rows)
 }
 
-func waitersTable(out *page, waiters []sidecar.Waiter) {
+func waitersTable(out *page, waiters []api.Waiter) {
 	var rows [][]string
 	for _, w := range waiters {
 		rows = append(rows, []string{

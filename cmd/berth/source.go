@@ -19,7 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/source"
 	"github.com/berthhq/berth/sidecar/worker"
 )
@@ -205,10 +205,10 @@ func sourceList(r *request) error {
 	if err != nil {
 		return err
 	}
-	list := inspect.List[sidecar.Source]{Items: []sidecar.Source{}}
+	list := inspect.List[api.Source]{Items: []api.Source{}}
 	var bad []error
 	for _, o := range all {
-		list.Items = append(list.Items, sidecar.SourceOf(o))
+		list.Items = append(list.Items, api.SourceOf(o))
 		bad = append(bad, o.Bad...)
 	}
 	if err := r.print(list, func(out *page) { sourceTable(out, list.Items) }); err != nil || len(bad) == 0 {
@@ -222,7 +222,7 @@ func sourcesOf(r *request) source.Store {
 	return source.Store{Backend: r.Runs.Backend, Keys: r.Runs.Keys}
 }
 
-func sourceTable(out *page, all []sidecar.Source) {
+func sourceTable(out *page, all []api.Source) {
 	var rows [][]string
 	for _, r := range all {
 		row := []string{r.Name, "nobody", "0", "", "", "", "", strconv.Itoa(r.Known), "it was never looked at"}
@@ -243,7 +243,7 @@ func sourceTable(out *page, all []sidecar.Source) {
 }
 
 // lookText says what came of a look.
-func lookText(l *sidecar.SourceLook) string {
+func lookText(l *api.SourceLook) string {
 	switch {
 	case l.Failures > 1:
 		return fmt.Sprintf("failed %d times: %s", l.Failures, l.Error)
@@ -285,7 +285,7 @@ func sourceWake(r *request) error {
 	}); err != nil {
 		return err
 	}
-	record := sidecar.SourceLookOf(look)
+	record := api.SourceLookOf(look)
 	if err := r.print(record, func(out *page) {
 		if look.Error != "" {
 			out.line("%s", lookText(&record))

@@ -98,6 +98,10 @@ var layers = []layer{
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
+		"sidecar/api", []string{"internal/inspect", "sidecar/source", "coordinator/run", "coordinator/step", "pool", "lease"},
+		"wire types are those of the read model, whoever serves or asks",
+	},
+	{
 		"sidecar/claims", []string{"internal/proc", ".", "pool", "lease", "internal/store"},
 		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
 	},

@@ -9,7 +9,7 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestAClaimIsReleasedFromThePages(t *testing.T) {
@@ -51,12 +51,12 @@ func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
 	t.Parallel()
 	d := newDockside(t)
 	d.pool("db", 3)
-	d.hold(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}})
+	d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 2}})
 	_, _, message := d.follow(d.confirm("/actions/release?claim=c"))
 	if !strings.HasPrefix(message, "Claim c was asked back from host one. Its slots are free when the holder has stopped") {
 		t.Errorf("%q", message)
 	}
-	if _, err := d.client.Renew(t.Context(), "c", sidecar.RenewRequest{}); problem.CodeOf(err) != problem.ClaimRevoked {
+	if _, err := d.client.Renew(t.Context(), "c", api.RenewRequest{}); problem.CodeOf(err) != problem.ClaimRevoked {
 		t.Errorf("its host has not told the holder: %v", err)
 	}
 	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Claimed != 2 {
@@ -67,7 +67,7 @@ func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
 func TestSlotsAreFreedByForceOnlyBySayingSo(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
-	c := d.hold(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}})
+	c := d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 2}})
 	other := d.page("/actions/release?claim=c&back=/queue").must("other")
 	at := attr(other, "href")
 	page := d.page(at)
@@ -92,7 +92,7 @@ func TestSlotsAreFreedByForceOnlyBySayingSo(t *testing.T) {
 func TestALaterClaimOfTheSameIDIsNotReleased(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
-	req := sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 2}}
+	req := api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 2}}
 	first := d.hold(req)
 	if err := d.client.Release(t.Context(), "c"); err != nil {
 		t.Fatal(err)
@@ -118,8 +118,8 @@ func TestALaterClaimOfTheSameIDIsNotReleased(t *testing.T) {
 func TestAClaimThatWaitsIsNotReleased(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 1)
-	c := d.hold(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 1}})
-	d.wait(sidecar.ClaimRequest{ID: "waits", Pools: sidecar.Slots{"db": 1}})
+	c := d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 1}})
+	d.wait(api.ClaimRequest{ID: "waits", Pools: api.Slots{"db": 1}})
 	page := d.page("/actions/release?claim=waits")
 	page.says("It holds nothing, it waits in line. To take it out, stop whoever waits on host one.")
 	if page.id("confirm") != nil {

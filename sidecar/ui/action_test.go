@@ -20,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // confirm fills in the form of a confirmation as it is, with what else is said, and sends it.
@@ -89,7 +90,7 @@ func (d *dockside) wantActions(want ...string) {
 
 // hold makes a claim that is released at the end of the test: the server does not have to wait for
 // its holder then.
-func (s *site) hold(req sidecar.ClaimRequest) *sidecar.Claim {
+func (s *site) hold(req api.ClaimRequest) *api.Claim {
 	s.t.Helper()
 	c := s.claim(req)
 	s.t.Cleanup(func() { _ = s.client.Release(context.Background(), c.ID) })
@@ -108,7 +109,7 @@ func (s *site) refused(got answer, code problem.Code, says string) {
 
 func TestARunIsCanceledFromThePages(t *testing.T) {
 	d := newDockside(t)
-	d.submit(sidecar.RunRequest{ID: "r", Name: "load"})
+	d.submit(api.RunRequest{ID: "r", Name: "load"})
 	if links := d.page("/runs/r").all(func(n *html.Node) bool { return attr(n, "href") == "/actions/cancel?run=r" }); len(links) != 1 {
 		t.Errorf("the page of the run has %d links to cancel it", len(links))
 	}
@@ -149,7 +150,7 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 
 func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
 	d := newDockside(t)
-	d.submit(sidecar.RunRequest{ID: "r"})
+	d.submit(api.RunRequest{ID: "r"})
 	d.page("/actions/cancel?run=r").must("confirm")
 	d.change("r", func(r *run.Record) { *r, _ = r.End(run.Succeeded, "", time.Now()) })
 	d.refused(d.post("/actions/cancel", url.Values{"run": {"r"}}), problem.RunEnded, `run "r" has ended already: its status is succeeded`)
@@ -167,8 +168,8 @@ func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
 func TestACanceledRunSaysWhoIsStopped(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
-	d.hold(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 2}, RunID: "r", StepKey: "load"})
-	d.submit(sidecar.RunRequest{ID: "r"})
+	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 2}, RunID: "r", StepKey: "load"})
+	d.submit(api.RunRequest{ID: "r"})
 	page := d.page("/actions/cancel?run=r")
 	page.says("It holds 2 slots by 1 claim")
 	if rows := page.lines("stopped"); len(rows) != 1 || !slices.Equal(rows[0][:4], []string{"held", "db=2", "r", "load"}) {
@@ -179,7 +180,7 @@ func TestACanceledRunSaysWhoIsStopped(t *testing.T) {
 func TestAPoolIsPausedAndResumedFromThePages(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
-	d.hold(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 2}})
+	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 2}})
 	d.page("/actions/pause?pool=db").says("Pause pool db?", "2 slots by 1 claim", "Nothing of it is granted until it is resumed.", "Nobody is stopped")
 	page, path, message := d.follow(d.confirm("/actions/pause?pool=db"))
 	if path != "/pools" || message != "Pool db is paused." || !strings.Contains(text(page.must("pool-db")), "paused") {
@@ -237,7 +238,7 @@ func TestAnActionIsRecordedBeforeItIsTaken(t *testing.T) {
 func TestALimitIsChangedFromThePages(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
-	d.hold(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 3}})
+	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 3}})
 	page := d.page("/actions/limit?pool=db&back=/pools?sort=name")
 	if in := page.must("limit"); attr(in, "value") != "3" || page.id("confirm") != nil {
 		t.Errorf("it asks with %v", in.Attr)
@@ -287,8 +288,8 @@ func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
 func TestNobodyActsWithoutTheRight(t *testing.T) {
 	d := newDockside(t, func(c *sidecar.Config) { c.Dev = false })
 	d.pool("db", 3)
-	d.hold(sidecar.ClaimRequest{ID: "c", Pools: sidecar.Slots{"db": 1}})
-	d.submit(sidecar.RunRequest{ID: "r"})
+	d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 1}})
+	d.submit(api.RunRequest{ID: "r"})
 	for _, path := range []string{"/pools?open=db", "/runs/r", "/queue", "/hosts", "/actions"} {
 		links := d.page(path).all(func(n *html.Node) bool { return strings.HasPrefix(attr(n, "href"), "/actions/") })
 		if len(links) > 0 {

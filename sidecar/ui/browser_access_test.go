@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // reachable are the elements of a page that a keyboard has to reach, in their order.
@@ -67,7 +68,7 @@ func TestARunIsCanceledByKeyboard(t *testing.T) {
 	inFull(t)
 	t.Parallel()
 	h := newHarbour(t)
-	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly"})
+	h.submit(api.RunRequest{ID: "r1", Name: "Nightly"})
 	h.to("/pools")
 	h.Loads(func() { h.press("Queue", "Enter") })
 	h.Loads(func() { h.press("r1", "Enter") })
@@ -85,7 +86,7 @@ func TestAPoolIsExpandedByKeyboard(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2)
-	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}})
+	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 1}})
 	h.to("/pools")
 	for h.Focus().ID != "open-db" {
 		h.Key("Tab")
@@ -111,9 +112,9 @@ func TestEverythingWorksWithoutScripts(t *testing.T) {
 	h := newHarbour(t)
 	h.NoScript(true)
 	h.pool("db", 4)
-	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly", Steps: sidecar.RunSteps{{Name: "load", Command: []string{"true"}, Items: items(3)}}})
-	h.submit(sidecar.RunRequest{ID: "r2", Name: "Other"})
-	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 2}})
+	h.submit(api.RunRequest{ID: "r1", Name: "Nightly", Steps: api.RunSteps{{Name: "load", Command: []string{"true"}, Items: items(3)}}})
+	h.submit(api.RunRequest{ID: "r2", Name: "Other"})
+	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 2}})
 	h.to("/pools")
 	h.wantText("#pool-db", "2/4")
 	if times := h.Texts("#pool-db time, #as-of"); len(times) == 0 || times[0] == "" {
@@ -121,7 +122,7 @@ func TestEverythingWorksWithoutScripts(t *testing.T) {
 	}
 	h.Follow("#open-db")
 	h.wantText("#holds-db-c1", "c1", "one")
-	h.claim(sidecar.ClaimRequest{ID: "c2", Pools: sidecar.Slots{"db": 1}})
+	h.claim(api.ClaimRequest{ID: "c2", Pools: api.Slots{"db": 1}})
 	h.Follow("footer a")
 	h.wantText("#pool-db", "3/4", "c2")
 	h.Follow(`#holds-db-c1 a[href*="/actions/release"]`)
@@ -200,7 +201,7 @@ func signsIn(t *testing.T, h *harbour) {
 		t.Errorf("scripts can read the cookie: %v", got)
 	}
 	same := h.stays()
-	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 2}})
+	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 2}})
 	h.WaitText("#pool-db .use-text", "2/4") // live, too
 	same()
 	h.Follow(`#pool-db a[href*="/actions/pause"]`)

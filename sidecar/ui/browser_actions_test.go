@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // wantActions wants the newest actions to be recorded like this: who, what, with what, and
@@ -35,8 +36,8 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 	h.pool("db", 2)
 	h.leads("one")
 	w := h.works("two", 2)
-	h.submit(sidecar.RunRequest{ID: "r1", Name: "Nightly", Steps: sidecar.RunSteps{
-		{Name: "load", Command: []string{"true"}, Items: items(3), Pools: sidecar.Slots{"db": 1}},
+	h.submit(api.RunRequest{ID: "r1", Name: "Nightly", Steps: api.RunSteps{
+		{Name: "load", Command: []string{"true"}, Items: items(3), Pools: api.Slots{"db": 1}},
 	}})
 	h.eventually("two instances run", func() bool { return w.runs("r1/load/0") != nil && w.runs("r1/load/1") != nil })
 	h.to("/runs/r1")
@@ -86,7 +87,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 	h := newHarbour(t)
 	h.pool("db", 4)
 	h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 3}, berth.WithPID(11))
-	pool := func() *sidecar.PoolDetail {
+	pool := func() *api.PoolDetail {
 		t.Helper()
 		p, err := h.client.Pool(t.Context(), "db")
 		if err != nil {
@@ -160,9 +161,9 @@ func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 	inFull(t)
 	t.Parallel()
 	h := newHarbour(t)
-	h.submit(sidecar.RunRequest{ID: "r1"})
+	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/actions/cancel?run=r1")
-	if _, err := h.client.CancelRun(t.Context(), "r1", sidecar.RunCancel{Reason: "by somebody else"}); err != nil {
+	if _, err := h.client.CancelRun(t.Context(), "r1", api.RunCancel{Reason: "by somebody else"}); err != nil {
 		t.Fatal(err)
 	}
 	h.Follow("#do")
@@ -182,8 +183,8 @@ func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t, func(c *sidecar.Config) { c.Dev = false })
 	h.pool("db", 4)
-	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}})
-	h.submit(sidecar.RunRequest{ID: "r1"})
+	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 1}})
+	h.submit(api.RunRequest{ID: "r1"})
 	for _, path := range []string{"/pools?open=db", "/queue", "/runs", "/runs/r1", "/hosts", "/actions"} {
 		h.to(path)
 		if links := h.Attrs(`main a[href*="/actions/"], main form[method=post]`, "href"); len(links) > 0 {

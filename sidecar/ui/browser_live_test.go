@@ -10,7 +10,7 @@ import (
 
 	"github.com/berthhq/berth/internal/browser"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // disconnected is what the page says of a connection that is gone.
@@ -33,7 +33,7 @@ func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
 		h.Dark(dark)
 		h.WantNoFindings()
 	}
-	h.claim(sidecar.ClaimRequest{ID: "meanwhile", Pools: sidecar.Slots{"db": 3}})
+	h.claim(api.ClaimRequest{ID: "meanwhile", Pools: api.Slots{"db": 3}})
 	wire.Mend()
 	h.WaitText("#pool-db .use-text", "3/4")
 	h.WaitFor("it is told no more", `document.querySelector("#connection").textContent === ""`)
@@ -50,7 +50,7 @@ func TestAPageWithoutANetworkSaysSo(t *testing.T) {
 	same := h.stays()
 	h.Offline(true)
 	h.WaitText("#connection", disconnected)
-	h.claim(sidecar.ClaimRequest{ID: "meanwhile", Pools: sidecar.Slots{"db": 3}})
+	h.claim(api.ClaimRequest{ID: "meanwhile", Pools: api.Slots{"db": 3}})
 	h.Offline(false)
 	h.WaitFor("it is told no more", `document.querySelector("#connection").textContent === ""`)
 	h.WaitText("#pool-db .use-text", "3/4")
@@ -81,7 +81,7 @@ func TestWithoutAStreamThePageIsAskedFor(t *testing.T) {
 	t.Cleanup(between.Close)
 	h.Go(between.URL + "/pools")
 	same := h.stays()
-	h.claim(sidecar.ClaimRequest{ID: "one", Pools: sidecar.Slots{"db": 3}})
+	h.claim(api.ClaimRequest{ID: "one", Pools: api.Slots{"db": 3}})
 	h.WaitText("#pool-db .use-text", "3/4")
 	if text := h.Text("#connection"); text != "" {
 		t.Errorf("it works, and says %q", text)
@@ -100,7 +100,7 @@ func TestWhatComesInDisturbsNobody(t *testing.T) {
 	s.WaitShown("#holders-of-warehouse")
 	s.Eval(`(document.querySelector("#holders-of-warehouse").scrollLeft = 120, scrollTo(0, 700))`)
 	s.Eval(`document.querySelector("#open-licence").focus({preventScroll: true})`)
-	s.claim(sidecar.ClaimRequest{ID: "more", Pools: sidecar.Slots{"licence": 5}})
+	s.claim(api.ClaimRequest{ID: "more", Pools: api.Slots{"licence": 5}})
 	s.WaitText("#pool-licence .use-text", "7/10")
 	got := s.Eval(`[document.activeElement.id, document.querySelector("#holders-of-warehouse").scrollLeft].join()`)
 	if got != "open-licence,120" {
@@ -113,7 +113,7 @@ func TestWhatComesInDisturbsNobody(t *testing.T) {
 	s.to("/queue")
 	s.Eval(`document.querySelector("#filter-q").focus()`)
 	s.Type("#filter-q", "half a wo")
-	s.submit(sidecar.RunRequest{ID: "one-more", Priority: 3})
+	s.submit(api.RunRequest{ID: "one-more", Priority: 3})
 	s.WaitShown("#run-one-more")
 	if got := s.Eval(`document.activeElement.id + "," + document.querySelector("#filter-q").value`); got != "filter-q,half a wo" {
 		t.Errorf("what was typed is %v", got)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // stays has the page note that it is this one, and returns what checks that it is
@@ -36,7 +36,7 @@ func TestABarChangesItsColourAsClaimsAreMade(t *testing.T) {
 		level        string
 	}{{0, 0, "ok"}, {11, 11, "ok"}, {1, 12, "busy"}, {5, 17, "busy"}, {1, 18, "full"}, {2, 20, "full"}} {
 		for range c.claims {
-			h.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+			h.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 		}
 		h.WaitText("#pool-db .use-text", fmt.Sprintf("%d/20", c.used))
 		h.WaitCount("#pool-db .use.is-"+c.level, 1)

@@ -9,7 +9,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
@@ -31,7 +31,7 @@ func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
 	s.wantText("main", "6 queued runs", "3 in progress", "gateway/coordinator admits runs")
 
 	same := s.stays()
-	s.submit(sidecar.RunRequest{ID: "hotfix", Priority: 900})
+	s.submit(api.RunRequest{ID: "hotfix", Priority: 900})
 	s.WaitText("#waiting tbody tr:first-child", "hotfix") // without being loaded anew, and in front
 	s.ends(s.stage, "billing-7/bill/0", succeeded("done\n"))
 	s.WaitGone("#run-hotfix") // it was admitted in place of the one that has ended
@@ -53,7 +53,7 @@ func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
 func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t)
-	h.submit(sidecar.RunRequest{ID: "r1"})
+	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/queue")
 	h.wantText("#nobody", "Nobody admits runs", "berth coordinator")
 	h.wantText("#run-r1", "the coordinator has not checked it yet")
@@ -212,10 +212,10 @@ func TestHostileTextIsReadAndNeverRun(t *testing.T) {
 	w := h.works("two", 2)
 	const markup = wicked + `<svg onload=alert(3)></svg></pre></textarea>`
 	const evil = markup + "\u202eevil" // refused in names now, but not in commands and what they write
-	h.claim(sidecar.ClaimRequest{ID: "c1", Pools: sidecar.Slots{"db": 1}, RunID: "r-1", StepKey: markup, Labels: map[string]string{"label" + wicked: markup}})
-	h.submit(sidecar.RunRequest{
+	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 1}, RunID: "r-1", StepKey: markup, Labels: map[string]string{"label" + wicked: markup}})
+	h.submit(api.RunRequest{
 		ID: "r1", Name: markup, Owner: markup, Tags: map[string]string{"tag": wicked}, Labels: map[string]string{"label": markup},
-		Steps: sidecar.RunSteps{{Name: "s", Command: []string{"true", strings.ReplaceAll(evil, "{{.}}", "")}, Items: items(2)}, {Name: "late", Command: []string{"true"}, Needs: []string{"s"}, Pools: sidecar.Slots{"db": 1}}},
+		Steps: api.RunSteps{{Name: "s", Command: []string{"true", strings.ReplaceAll(evil, "{{.}}", "")}, Items: items(2)}, {Name: "late", Command: []string{"true"}, Needs: []string{"s"}, Pools: api.Slots{"db": 1}}},
 	})
 	h.ends(w, "r1/s/0", step.Outcome{Status: step.Succeeded, Output: []byte(evil + "\x1b[31m\x00\x07\n")})
 	h.to("/runs/r1?tab=logs&step=s&index=0")
@@ -225,11 +225,11 @@ func TestHostileTextIsReadAndNeverRun(t *testing.T) {
 		r, err := h.store.Get(t.Context(), "r1")
 		return err == nil && r.Status == run.Failed
 	})
-	h.submit(sidecar.RunRequest{ID: "r2", Name: markup, Tags: map[string]string{"tag": wicked}, Pools: sidecar.Slots{"db": 1}})
+	h.submit(api.RunRequest{ID: "r2", Name: markup, Tags: map[string]string{"tag": wicked}, Pools: api.Slots{"db": 1}})
 	for _, id := range []string{"r1", "r2"} { // records from before such names were refused
 		h.change(id, func(r *run.Record) { r.Name, r.Owner, r.Labels = evil, evil, map[string]string{"label": evil} })
 	}
-	h.wait(sidecar.ClaimRequest{ID: "c2", Pools: sidecar.Slots{"db": 1}, RunID: "r-2", StepKey: markup, Labels: map[string]string{"k": markup}})
+	h.wait(api.ClaimRequest{ID: "c2", Pools: api.Slots{"db": 1}, RunID: "r-2", StepKey: markup, Labels: map[string]string{"k": markup}})
 	for _, path := range []string{
 		"/pools?open=db", "/pools?q=" + "%3Cimg%20src=x%20onerror=alert(9)%3E", "/queue", "/queue?q=%3Cscript%3Ealert(9)%3C/script%3E", "/runs", "/runs?tag=tag%3D%3Cb%3E",
 		"/runs/r1", "/runs/r1?step=s", "/runs/r1?tab=timeline&step=s", "/runs/r1?tab=concurrency", "/runs/r1?tab=logs&step=s&index=1", "/runs/r1?tab=events",

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // scene is a harbour on a working day: pools of all kinds, holders on several
@@ -66,18 +67,18 @@ func (s *scene) holders() {
 	s.holds(s.etl1, "crawl", berth.Slots{"api-quota": 20})
 	s.holds(s.etl2, "solve", berth.Slots{"licence": 2})
 	s.holds(s.etl2, "unpack", berth.Slots{"scratch": 6})
-	s.wait(sidecar.ClaimRequest{ID: "train-c", Pools: sidecar.Slots{"gpu": 2}, Priority: 5, RunID: "train-vit", StepKey: "train"})
-	s.wait(sidecar.ClaimRequest{ID: "render", Pools: sidecar.Slots{"gpu": 1}})
+	s.wait(api.ClaimRequest{ID: "train-c", Pools: api.Slots{"gpu": 2}, Priority: 5, RunID: "train-vit", StepKey: "train"})
+	s.wait(api.ClaimRequest{ID: "render", Pools: api.Slots{"gpu": 1}})
 	if _, err := s.client.PausePool(s.t.Context(), "sftp"); err != nil {
 		s.t.Fatal(err)
 	}
-	s.wait(sidecar.ClaimRequest{ID: "upload", Pools: sidecar.Slots{"sftp": 1}})
+	s.wait(api.ClaimRequest{ID: "upload", Pools: api.Slots{"sftp": 1}})
 }
 
 // runs are one that is done, two in progress, and more than the limits let go.
 func (s *scene) runs() {
 	s.t.Helper()
-	s.limit(3, sidecar.TagLimit{Key: "env", Value: "prod", Limit: 2}, sidecar.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 2})
+	s.limit(3, api.TagLimit{Key: "env", Value: "prod", Limit: 2}, api.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 2})
 	s.stands("gateway")
 	s.eventually("somebody leads", func() bool {
 		all, err := s.store.Candidates(s.t.Context())
@@ -87,17 +88,17 @@ func (s *scene) runs() {
 	s.stage = s.works("etl-1", 8)
 	s.instance(berth.Options{Host: "etl-2", Instance: "worker", Role: "worker", Capacity: 4, Queues: []string{"default", "gpu"}, Version: "v0.9.0"})
 
-	s.submit(sidecar.RunRequest{ID: "hello", Name: "Smoke test", Tags: map[string]string{"env": "test"}, Steps: sidecar.RunSteps{{Name: "check", Command: []string{"true"}}}})
+	s.submit(api.RunRequest{ID: "hello", Name: "Smoke test", Tags: map[string]string{"env": "test"}, Steps: api.RunSteps{{Name: "check", Command: []string{"true"}}}})
 	s.done("hello/check/0", succeeded("checked 3 endpoints\nall well\n"))
 	s.becomes("hello", run.Succeeded)
 
-	s.submit(sidecar.RunRequest{
+	s.submit(api.RunRequest{
 		ID: "nightly-2026-11-22", Name: "Nightly load", Owner: "data platform", Priority: 5,
 		Tags: map[string]string{"env": "prod", "tenant": "acme"}, Labels: map[string]string{"ticket": "DATA-118"},
-		Steps: sidecar.RunSteps{
-			{Name: "extract", Command: []string{"./extract.sh", "{{.item}}"}, Items: items(6), Pools: sidecar.Slots{"api-quota": 1}, Retries: 2},
+		Steps: api.RunSteps{
+			{Name: "extract", Command: []string{"./extract.sh", "{{.item}}"}, Items: items(6), Pools: api.Slots{"api-quota": 1}, Retries: 2},
 			{Name: "clean", Command: []string{"./clean.sh"}, Needs: []string{"extract"}},
-			{Name: "load", Command: []string{"./load.sh", "{{.item}}"}, Items: items(12), Needs: []string{"clean"}, Pools: sidecar.Slots{"warehouse": 1}, Concurrency: 4},
+			{Name: "load", Command: []string{"./load.sh", "{{.item}}"}, Items: items(12), Needs: []string{"clean"}, Pools: api.Slots{"warehouse": 1}, Concurrency: 4},
 			{Name: "report", Command: []string{"./report.sh"}, Needs: []string{"load"}},
 		},
 	})
@@ -113,16 +114,16 @@ func (s *scene) runs() {
 		s.eventually(id+" runs", func() bool { return s.stage.runs(id) != nil })
 	}
 
-	s.submit(sidecar.RunRequest{ID: "import-19", Name: "Import of customers", Tags: map[string]string{"env": "test", "tenant": "beta"}, Steps: sidecar.RunSteps{{Name: "import", Command: []string{"./import.sh"}}}})
+	s.submit(api.RunRequest{ID: "import-19", Name: "Import of customers", Tags: map[string]string{"env": "test", "tenant": "beta"}, Steps: api.RunSteps{{Name: "import", Command: []string{"./import.sh"}}}})
 	s.done("import-19/import/0", step.Outcome{Status: step.Failed, ExitCode: 3, Error: "exit code 3", Output: []byte("row 812: no such country: 'Atlantis'\n")})
 	s.becomes("import-19", run.Failed)
 
-	s.submit(sidecar.RunRequest{ID: "billing-7", Name: "Billing", Tags: map[string]string{"env": "prod", "tenant": "beta"}, Steps: sidecar.RunSteps{{Name: "bill", Command: []string{"./bill.sh"}}}})
+	s.submit(api.RunRequest{ID: "billing-7", Name: "Billing", Tags: map[string]string{"env": "prod", "tenant": "beta"}, Steps: api.RunSteps{{Name: "bill", Command: []string{"./bill.sh"}}}})
 	s.eventually("billing runs", func() bool { return s.stage.runs("billing-7/bill/0") != nil })
-	s.submit(sidecar.RunRequest{ID: "train-vit", Name: "Training of ViT", Owner: "ml", Steps: sidecar.RunSteps{{Name: "train", Command: []string{"./train.sh"}, Pools: sidecar.Slots{"gpu": 2}}}})
+	s.submit(api.RunRequest{ID: "train-vit", Name: "Training of ViT", Owner: "ml", Steps: api.RunSteps{{Name: "train", Command: []string{"./train.sh"}, Pools: api.Slots{"gpu": 2}}}})
 	s.becomes("train-vit", run.Running)
 
-	for i, r := range []sidecar.RunRequest{
+	for i, r := range []api.RunRequest{
 		{ID: "audit-3", Name: "Audit of access", Priority: 10, Tags: map[string]string{"env": "prod", "tenant": "acme"}},
 		{ID: "nightly-2026-11-23", Name: "Nightly load", Priority: 5, Tags: map[string]string{"env": "prod", "tenant": "acme"}},
 		{ID: "export-41", Name: "Export for partners", Tags: map[string]string{"env": "test", "tenant": "acme"}, Owner: "partners"},
@@ -130,7 +131,7 @@ func (s *scene) runs() {
 		{ID: "mail-8", Name: "Newsletter", Tags: map[string]string{"tenant": "beta"}},
 		{ID: "tidy-1", Name: "Clean-up of old files", Priority: -10},
 	} {
-		r.Steps = sidecar.RunSteps{{Name: "prepare", Command: []string{"true"}}, {Name: "work", Command: []string{"true"}, Items: items(int64(4 + 3*i)), Needs: []string{"prepare"}}}
+		r.Steps = api.RunSteps{{Name: "prepare", Command: []string{"true"}}, {Name: "work", Command: []string{"true"}, Items: items(int64(4 + 3*i)), Needs: []string{"prepare"}}}
 		s.submit(r)
 	}
 	s.eventually("all who wait know why", func() bool {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // stream is a page that is looked at.
@@ -90,7 +91,7 @@ func TestALivePageTellsOfChanges(t *testing.T) {
 		t.Errorf("the first is %q %q", name, data)
 	}
 	live.until("nobody holds it", func(d *document) bool { return strings.Contains(text(d.must("pool-db")), "0/2") })
-	s.claim(sidecar.ClaimRequest{ID: "a", Pools: sidecar.Slots{"db": 2}, RunID: "lines and <b>"})
+	s.claim(api.ClaimRequest{ID: "a", Pools: api.Slots{"db": 2}, RunID: "lines and <b>"})
 	d := live.until("it is held", func(d *document) bool { return strings.Contains(text(d.must("pool-db")), "2/2") })
 	if row := text(d.must("holds-db-a")); !strings.Contains(row, "and <b>") {
 		t.Errorf("%q", row)

@@ -14,13 +14,13 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // pool makes a pool, or changes it.
-func (s *site) pool(name string, limit int, change ...func(*sidecar.PoolChange)) {
+func (s *site) pool(name string, limit int, change ...func(*api.PoolChange)) {
 	s.t.Helper()
-	c := sidecar.PoolChange{Limit: &limit}
+	c := api.PoolChange{Limit: &limit}
 	for _, f := range change {
 		f(&c)
 	}
@@ -30,11 +30,11 @@ func (s *site) pool(name string, limit int, change ...func(*sidecar.PoolChange))
 }
 
 // lasting sets a pool's lease duration.
-func lasting(d time.Duration) func(*sidecar.PoolChange) {
-	return func(c *sidecar.PoolChange) { c.LeaseDuration = sidecar.DurationOf(d) }
+func lasting(d time.Duration) func(*api.PoolChange) {
+	return func(c *api.PoolChange) { c.LeaseDuration = api.DurationOf(d) }
 }
 
-func (s *site) claim(req sidecar.ClaimRequest) *sidecar.Claim {
+func (s *site) claim(req api.ClaimRequest) *api.Claim {
 	s.t.Helper()
 	c, err := s.client.Claim(s.t.Context(), req)
 	if err != nil {
@@ -44,9 +44,9 @@ func (s *site) claim(req sidecar.ClaimRequest) *sidecar.Claim {
 }
 
 // wait puts a claim in line, and takes it out again at the end of the test.
-func (s *site) wait(req sidecar.ClaimRequest) {
+func (s *site) wait(req api.ClaimRequest) {
 	s.t.Helper()
-	req.Wait = sidecar.DurationOf(time.Hour)
+	req.Wait = api.DurationOf(time.Hour)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -57,7 +57,7 @@ func (s *site) wait(req sidecar.ClaimRequest) {
 	s.t.Cleanup(func() { <-done })
 	s.eventually("claim "+req.ID+" waits", func() bool {
 		why, err := s.client.Why(s.t.Context(), req.ID)
-		return err == nil && why.Claim.State == sidecar.StateWaiting
+		return err == nil && why.Claim.State == api.StateWaiting
 	})
 }
 
@@ -90,10 +90,10 @@ func TestAPoolIsShownAsItIs(t *testing.T) {
 	if _, err := s.client.PausePool(t.Context(), "held"); err != nil {
 		t.Fatal(err)
 	}
-	s.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"free": 7}})
+	s.claim(api.ClaimRequest{Pools: api.Slots{"free": 7}})
 	for n, level := range []string{"is-ok", "is-ok", "is-ok", "is-busy", "is-busy", "is-full"} {
 		if n > 0 {
-			s.claim(sidecar.ClaimRequest{ID: fmt.Sprint("c", n), Pools: sidecar.Slots{"db": 1}})
+			s.claim(api.ClaimRequest{ID: fmt.Sprint("c", n), Pools: api.Slots{"db": 1}})
 		}
 		card := s.page("/pools").card("db")
 		bars := card.all(func(e *html.Node) bool { return classed(e, "use") })
@@ -101,7 +101,7 @@ func TestAPoolIsShownAsItIs(t *testing.T) {
 			t.Errorf("with %d claimed: %q, %v", n, texts(bars), bars[0].Attr)
 		}
 	}
-	s.wait(sidecar.ClaimRequest{ID: "late", Pools: sidecar.Slots{"db": 2}})
+	s.wait(api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 2}})
 	d := s.until("/pools", "the waiter is seen", func(d *document) bool { return strings.Contains(text(d.must("sums")), "1 waiting") })
 	for name, want := range map[string][]string{
 		"db":   {"1 waiting", "Lease 1m", "5/5"},
@@ -127,10 +127,10 @@ func TestAPoolIsShownAsItIs(t *testing.T) {
 func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 	s := newSite(t)
 	s.pool("db", 3)
-	first := s.claim(sidecar.ClaimRequest{ID: "first", Pools: sidecar.Slots{"db": 2}, RunID: "r-1", StepKey: "load", PID: os.Getppid(), Labels: map[string]string{"team": "data"}})
-	s.claim(sidecar.ClaimRequest{ID: "second", Pools: sidecar.Slots{"db": 1}})
-	s.wait(sidecar.ClaimRequest{ID: "low", Pools: sidecar.Slots{"db": 3}, Priority: -5})
-	s.wait(sidecar.ClaimRequest{ID: "high", Pools: sidecar.Slots{"db": 1}, Priority: 7, RunID: "r-2", StepKey: "save"})
+	first := s.claim(api.ClaimRequest{ID: "first", Pools: api.Slots{"db": 2}, RunID: "r-1", StepKey: "load", PID: os.Getppid(), Labels: map[string]string{"team": "data"}})
+	s.claim(api.ClaimRequest{ID: "second", Pools: api.Slots{"db": 1}})
+	s.wait(api.ClaimRequest{ID: "low", Pools: api.Slots{"db": 3}, Priority: -5})
+	s.wait(api.ClaimRequest{ID: "high", Pools: api.Slots{"db": 1}, Priority: 7, RunID: "r-2", StepKey: "save"})
 
 	d := s.page("/pools")
 	link := d.must("open-db")
@@ -186,9 +186,9 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 
 func TestAClaimThatReservesSaysSo(t *testing.T) {
 	s := newSite(t)
-	s.pool("db", 1, func(c *sidecar.PoolChange) { c.ReserveAfter = sidecar.DurationOf(0) })
-	s.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
-	s.wait(sidecar.ClaimRequest{ID: "wide", Pools: sidecar.Slots{"db": 1}})
+	s.pool("db", 1, func(c *api.PoolChange) { c.ReserveAfter = api.DurationOf(0) })
+	s.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	s.wait(api.ClaimRequest{ID: "wide", Pools: api.Slots{"db": 1}})
 	s.until("/pools?open=db", "it reserves", func(d *document) bool {
 		return strings.Contains(text(d.must("waits-db-wide")), "reserves")
 	})
@@ -198,8 +198,8 @@ func TestWhatUsersSayIsShownAndNeverInterpreted(t *testing.T) {
 	const hostile = `<img src=x onerror=alert(1)>"'&{{.}}</script>`
 	s := newSite(t)
 	s.pool("db", 1)
-	s.claim(sidecar.ClaimRequest{ID: "held", Pools: sidecar.Slots{"db": 1}, RunID: hostile, StepKey: "step " + hostile, Labels: map[string]string{"k" + hostile: "v" + hostile}})
-	s.wait(sidecar.ClaimRequest{ID: "waits", Pools: sidecar.Slots{"db": 1}, RunID: "../../" + hostile, StepKey: hostile, Labels: map[string]string{"k": hostile}})
+	s.claim(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 1}, RunID: hostile, StepKey: "step " + hostile, Labels: map[string]string{"k" + hostile: "v" + hostile}})
+	s.wait(api.ClaimRequest{ID: "waits", Pools: api.Slots{"db": 1}, RunID: "../../" + hostile, StepKey: hostile, Labels: map[string]string{"k": hostile}})
 	d := s.page("/pools?open=db&q=" + "%20")
 	for id, want := range map[string][]string{
 		"holds-db-held":  {hostile, "step " + hostile, "k" + hostile + "=v" + hostile},
@@ -249,7 +249,7 @@ func TestAPoolThatCannotBeReadSaysWhy(t *testing.T) {
 func TestADeletedPoolIsShownWhileItIsHeld(t *testing.T) {
 	s := newSite(t)
 	s.pool("db", 2)
-	c := s.claim(sidecar.ClaimRequest{ID: "last", Pools: sidecar.Slots{"db": 2}})
+	c := s.claim(api.ClaimRequest{ID: "last", Pools: api.Slots{"db": 2}})
 	if err := s.client.DeletePool(t.Context(), "db"); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func TestManyPoolsArePagedFilteredAndOrdered(t *testing.T) {
 	s.until("/pools", "all pools are seen", func(d *document) bool {
 		return strings.HasPrefix(text(d.must("sums")), "500 pools 0 / 500 slots claimed")
 	})
-	s.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"pool-321": 1}})
+	s.claim(api.ClaimRequest{Pools: api.Slots{"pool-321": 1}})
 	got := s.get("/pools")
 	if len(got.body) > 100<<10 {
 		t.Errorf("a page of %d pools has %d bytes", many, len(got.body))
@@ -406,7 +406,7 @@ func TestRecentUseIsDrawn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.pool("db", 2)
-	s.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"db": 1}})
+	s.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 	d := s.until("/pools", "there are samples", func(d *document) bool { return len(d.card("db").tags("polyline")) > 0 })
 	svg := d.card("db").all(func(n *html.Node) bool { return n.Data == "svg" && classed(n, "recent") })
 	if len(svg) != 1 || attr(svg[0], "role") != "img" || !strings.Contains(attr(svg[0], "aria-label"), "claimed in the last") {

@@ -16,25 +16,26 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestTheQueueIsShownAsItIs(t *testing.T) {
 	d := newRoadstead(t)
 	one := 1
-	if _, err := d.client.SetPool(t.Context(), "db", sidecar.PoolChange{Limit: &one}); err != nil {
+	if _, err := d.client.SetPool(t.Context(), "db", api.PoolChange{Limit: &one}); err != nil {
 		t.Fatal(err)
 	}
-	d.limit(2, sidecar.TagLimit{Key: "env", Value: "prod", Limit: 1}, sidecar.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 3})
+	d.limit(2, api.TagLimit{Key: "env", Value: "prod", Limit: 1}, api.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 3})
 	prod := map[string]string{"env": "prod", "tenant": "acme"}
-	d.submit(sidecar.RunRequest{ID: "goes", Tags: prod, Pools: map[string]int{"db": 1}})
+	d.submit(api.RunRequest{ID: "goes", Tags: prod, Pools: map[string]int{"db": 1}})
 	d.leads("one")
 	d.eventually("a run was admitted", func() bool {
 		r, err := d.store.Get(t.Context(), "goes")
 		return err == nil && r.Status == run.NotStarted
 	})
-	d.submit(sidecar.RunRequest{ID: "tagged", Name: "Nightly load", Tags: prod, Owner: "ann"})
-	d.submit(sidecar.RunRequest{ID: "pooled", Priority: -5, Pools: map[string]int{"db": 1}})
-	d.submit(sidecar.RunRequest{ID: "urgent", Name: "Report", Priority: 7, Tags: prod, Steps: sidecar.RunSteps{
+	d.submit(api.RunRequest{ID: "tagged", Name: "Nightly load", Tags: prod, Owner: "ann"})
+	d.submit(api.RunRequest{ID: "pooled", Priority: -5, Pools: map[string]int{"db": 1}})
+	d.submit(api.RunRequest{ID: "urgent", Name: "Report", Priority: 7, Tags: prod, Steps: api.RunSteps{
 		{Name: "extract", External: true, Items: &step.Items{Range: &step.Range{From: 1, To: 20, By: 1}}}, {Name: "load", External: true, Needs: []string{"extract"}},
 	}})
 
@@ -90,7 +91,7 @@ func TestTheQueueIsShownAsItIs(t *testing.T) {
 // Who may not act is not asked to.
 func TestAQueueThatIsOnlyToBeReadHasNoActions(t *testing.T) {
 	d := newRoadstead(t, func(cfg *sidecar.Config) { cfg.Dev = false })
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	page := d.until("/queue", "the run is shown", listing("a"))
 	if got := page.link("Cancel…"); got != "" {
 		t.Errorf("it is canceled at %q", got)
@@ -110,7 +111,7 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 	if got := text(page.root); !strings.Contains(got, "No runs are queued. Submit one: berth submit") {
 		t.Error(got)
 	}
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	page = d.until("/queue", "the run is shown", listing("a"))
 	if cells, _ := page.rows(); cells["a"][5] != "the coordinator has not checked it yet" {
 		t.Errorf("%q", cells["a"])
@@ -191,9 +192,9 @@ func TestHostileTextsAreShownAndNothingElse(t *testing.T) {
 	}
 	values[d.store.Keys.Runs()+hostile[1]] = []byte(hostile[0])
 	fill(t, d.store.Backend, values)
-	var tags []sidecar.TagLimit
+	var tags []api.TagLimit
 	for _, text := range hostile {
-		tags = append(tags, sidecar.TagLimit{Key: strings.ReplaceAll(text, "=", "-"), Value: text, Limit: 2})
+		tags = append(tags, api.TagLimit{Key: strings.ReplaceAll(text, "=", "-"), Value: text, Limit: 2})
 	}
 	d.limit(5, tags...)
 
@@ -275,14 +276,14 @@ func TestTheQueueIsKeptNew(t *testing.T) {
 		t.Fatalf("%s was never told: %v", want, lines.Err())
 	}
 	until("No runs are queued")
-	d.submit(sidecar.RunRequest{ID: "a"})
+	d.submit(api.RunRequest{ID: "a"})
 	until(`id="run-a"`)
 	d.change("a", func(r *run.Record) {
 		block := run.RunLimitBlock(3, 3)
 		r.Block = &block
 	})
 	until("global run limit (3/3)")
-	if _, err := d.client.CancelRun(t.Context(), "a", sidecar.RunCancel{}); err != nil {
+	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
 	until("No runs are queued")

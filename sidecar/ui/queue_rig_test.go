@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // roadstead is a site where runs wait, with etcd as others have it.
@@ -49,7 +50,7 @@ func (d *roadstead) leads(host string) (stop func()) {
 	return stop
 }
 
-func (d *roadstead) submit(req sidecar.RunRequest) {
+func (d *roadstead) submit(req api.RunRequest) {
 	d.t.Helper()
 	if _, err := d.client.SubmitRun(d.t.Context(), req); err != nil {
 		d.t.Fatal(err)
@@ -57,9 +58,9 @@ func (d *roadstead) submit(req sidecar.RunRequest) {
 }
 
 // limit sets the limits that runs are admitted under.
-func (d *roadstead) limit(most int, tags ...sidecar.TagLimit) {
+func (d *roadstead) limit(most int, tags ...api.TagLimit) {
 	d.t.Helper()
-	if _, err := d.client.SetLimits(d.t.Context(), sidecar.LimitsChange{MaxConcurrentRuns: &most, Tags: tags}); err != nil {
+	if _, err := d.client.SetLimits(d.t.Context(), api.LimitsChange{MaxConcurrentRuns: &most, Tags: tags}); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func items(n int64) *step.Items { return &step.Items{Range: &step.Range{From: 1, To: n, By: 1}} }
@@ -23,9 +23,9 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	t.Parallel()
 	d := newDockside(t)
 	d.leads("lead")
-	d.submit(sidecar.RunRequest{
+	d.submit(api.RunRequest{
 		ID: "r1", Name: wicked, Owner: wicked, Priority: 5, Tags: map[string]string{"env": wicked}, Labels: map[string]string{"label" + wicked: wicked},
-		Steps: sidecar.RunSteps{
+		Steps: api.RunSteps{
 			{Name: "extract", Command: []string{"true", strings.ReplaceAll(wicked, "{{.}}", "")}, Items: items(3)},
 			{Name: "load", Command: []string{"true"}, Needs: []string{"extract"}},
 			{Name: "report", External: true, Needs: []string{"load"}},
@@ -117,9 +117,9 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 	t.Parallel()
 	d := newDockside(t)
 	d.limit(1)
-	d.submit(sidecar.RunRequest{ID: "first", Name: "First " + wicked, Tags: map[string]string{"k": wicked}})
-	d.submit(sidecar.RunRequest{ID: "second"})
-	d.submit(sidecar.RunRequest{ID: "third", Priority: 9})
+	d.submit(api.RunRequest{ID: "first", Name: "First " + wicked, Tags: map[string]string{"k": wicked}})
+	d.submit(api.RunRequest{ID: "second"})
+	d.submit(api.RunRequest{ID: "third", Priority: 9})
 	page := d.until("/runs/second", "it is known that nobody leads", func(p *document) bool { return strings.Contains(text(p.root), "No coordinator is running") })
 	if got := text(page.must("run-why")); got != "Position 3 of 3 in the queue ." {
 		t.Error(got)
@@ -150,21 +150,21 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 	t.Parallel()
 	d := newDockside(t)
-	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "load", External: true, Items: items(2)}}})
+	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "load", External: true, Items: items(2)}}})
 	limit := 1
-	if _, err := d.client.SetPool(t.Context(), "db", sidecar.PoolChange{Limit: &limit}); err != nil {
+	if _, err := d.client.SetPool(t.Context(), "db", api.PoolChange{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
 	claim := func(id, key string) {
 		t.Helper()
-		if _, err := d.client.Claim(t.Context(), sidecar.ClaimRequest{ID: id, Pools: sidecar.Slots{"db": 1}, RunID: "r", StepKey: key}); err != nil {
+		if _, err := d.client.Claim(t.Context(), api.ClaimRequest{ID: id, Pools: api.Slots{"db": 1}, RunID: "r", StepKey: key}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	claim("c1", "load[0]")
 	done := make(chan error, 1)
 	go func() {
-		_, err := d.client.Claim(t.Context(), sidecar.ClaimRequest{ID: "c2", Pools: sidecar.Slots{"db": 1}, RunID: "r", StepKey: "load[1]"})
+		_, err := d.client.Claim(t.Context(), api.ClaimRequest{ID: "c2", Pools: api.Slots{"db": 1}, RunID: "r", StepKey: "load[1]"})
 		done <- err
 	}()
 	const path = "/runs/r?tab=concurrency"
@@ -182,7 +182,7 @@ func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit = 2
-	if _, err := d.client.SetPool(t.Context(), "db", sidecar.PoolChange{Limit: &limit}); err != nil {
+	if _, err := d.client.SetPool(t.Context(), "db", api.PoolChange{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
 	claim("c3", wicked)
@@ -221,7 +221,7 @@ func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 
 func TestAnUnknownRunSaysWhatToDo(t *testing.T) {
 	d := newDockside(t)
-	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "x", External: true}}})
+	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true}}})
 	for _, tc := range []struct {
 		path   string
 		status int
@@ -264,7 +264,7 @@ func TestARunThatIsBeingStoredSaysSo(t *testing.T) {
 // What can't be read does not hide what can.
 func TestWhatCantBeReadIsSaid(t *testing.T) {
 	d := newDockside(t)
-	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "x", External: true, Items: items(3)}}})
+	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true, Items: items(3)}}})
 	d.begin("r")
 	keys := d.store.Keys
 	d.put(store.Put(keys.Step(store.StepID{Run: "r", Step: "x", Index: 1}), []byte("?"), 0))
@@ -291,7 +291,7 @@ func TestWhatCantBeReadIsSaid(t *testing.T) {
 func TestARunOfTenThousandInstancesIsPaged(t *testing.T) {
 	d := newDockside(t)
 	const n, begun = 10_000, 4000
-	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "x", External: true, Items: items(n)}}})
+	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true, Items: items(n)}}})
 	d.begin("r")
 	values := map[string][]byte{}
 	for i := range begun {
@@ -339,7 +339,7 @@ func TestARunOfTenThousandInstancesIsPaged(t *testing.T) {
 func TestARunIsKeptNew(t *testing.T) {
 	t.Parallel()
 	d := newDockside(t)
-	d.submit(sidecar.RunRequest{ID: "r", Steps: sidecar.RunSteps{{Name: "x", External: true, Items: items(3)}}})
+	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true, Items: items(3)}}})
 	d.begin("r")
 	s := d.stream("/runs/r?step=x")
 	if first := s.main(); first.fact("owner") != "" || len(first.lines("instances")) != 3 || first.line("instance-1")[1] != "◷ requested" {

@@ -7,7 +7,7 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // seesWorker has a worker seen that takes from some queues, and takes nothing, until the
@@ -33,8 +33,8 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 	stop := d.leads("lead")
 	d.pool("db", 0)
 	d.pool("task.z", 1)
-	d.submit(sidecar.RunRequest{ID: "w", MaxConcurrentSteps: 7, Steps: sidecar.RunSteps{
-		{Name: "load", Command: []string{"true"}, Items: items(5), Concurrency: 2, Pools: sidecar.Slots{"db": 1}},
+	d.submit(api.RunRequest{ID: "w", MaxConcurrentSteps: 7, Steps: api.RunSteps{
+		{Name: "load", Command: []string{"true"}, Items: items(5), Concurrency: 2, Pools: api.Slots{"db": 1}},
 		{Name: "gpu", Command: []string{"true"}, Queue: "gpu"},
 		{Name: "busy", Command: []string{"true"}, Items: items(3)},
 		{Name: "outside", External: true},

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 func TestRunsAreListedTheLastFirst(t *testing.T) {
@@ -68,7 +68,7 @@ func TestRunsAreListedTheLastFirst(t *testing.T) {
 // Of a run in progress it is counted how far its step instances have come.
 func TestRunsShowHowFarTheirStepsHaveCome(t *testing.T) {
 	d := newRoadstead(t)
-	d.submit(sidecar.RunRequest{ID: "a", Steps: sidecar.RunSteps{
+	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{
 		{Name: "x", External: true, Items: &step.Items{Range: &step.Range{From: 1, To: 20, By: 1}}},
 	}})
 	d.change("a", func(r *run.Record) { r.Status, r.StartedAt = run.Running, time.Now() })

@@ -3,7 +3,7 @@ package ui_test
 import (
 	"testing"
 
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // What the script changes is what differs: whoever reads, types or goes by keyboard is not
@@ -24,7 +24,7 @@ func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 		link.focus();
 		for (const n of document.querySelectorAll("main *")) n.known = true;
 	})()`)
-	held := h.claim(sidecar.ClaimRequest{ID: "one", Pools: sidecar.Slots{"b": 3}})
+	held := h.claim(api.ClaimRequest{ID: "one", Pools: api.Slots{"b": 3}})
 	h.WaitShown("#holds-b-one")
 	// b is the fullest now, so that it has gone to the front.
 	h.WaitFor("b comes first", `document.querySelector(".pool").id === "pool-b"`)
@@ -61,7 +61,7 @@ func TestAChangeLeavesMarkedWhatIsMarked(t *testing.T) {
 	h.pool("b", 4)
 	h.to("/pools")
 	h.WaitFor("a text is marked", `(getSelection().selectAllChildren(document.querySelector("#pool-a h2")), String(getSelection()) === "a")`)
-	h.claim(sidecar.ClaimRequest{Pools: sidecar.Slots{"b": 3}})
+	h.claim(api.ClaimRequest{Pools: api.Slots{"b": 3}})
 	h.WaitFor("b comes first", `document.querySelector(".pool").id === "pool-b"`)
 	if h.Eval(`String(getSelection())`) != "a" {
 		t.Error("it is marked no more")
@@ -85,7 +85,7 @@ func TestWhatExpandsIsInTheAddressAndIsNotLoadedAnew(t *testing.T) {
 		t.Errorf("Refresh leads to %s", got)
 	}
 	// The stream is of what is shown now.
-	h.claim(sidecar.ClaimRequest{ID: "one", Pools: sidecar.Slots{"a": 1, "b": 1}})
+	h.claim(api.ClaimRequest{ID: "one", Pools: api.Slots{"a": 1, "b": 1}})
 	h.WaitShown("#holds-a-one")
 	h.WaitShown("#holds-b-one")
 	h.Click("#open-b")

@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"bytes"
@@ -14,35 +14,36 @@ import (
 
 var instantType = reflect.TypeFor[run.Instant]()
 
-// decoder reads a body strictly: what is no JSON object, a field that is not
-// known, in just this spelling, and a name that is given twice are refused.
-type decoder[T any] struct {
+// Decoder reads a body strictly: it refuses what is no JSON object, a field that is not known
+// in just this spelling, and a name that is given twice.
+type Decoder[T any] struct {
 	shape *shape
 	// optional bodies may be left out.
 	optional bool
 }
 
-func newDecoder[T any](optional bool) decoder[T] {
-	return decoder[T]{shape: shapeOf(reflect.TypeFor[T]()), optional: optional}
+// NewDecoder returns a decoder of bodies of type T. Optional bodies may be left out.
+func NewDecoder[T any](optional bool) Decoder[T] {
+	return Decoder[T]{shape: shapeOf(reflect.TypeFor[T]()), optional: optional}
 }
 
-// decode reads a body. Its error is a [*Problem].
-func (d *decoder[T]) decode(body []byte) (v T, err error) {
+// Decode reads a body. Its error is a [*Problem].
+func (d *Decoder[T]) Decode(body []byte) (v T, err error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		if d.optional {
 			return v, nil
 		}
-		return v, newProblem(problem.Malformed, "the body is empty: send a JSON object")
+		return v, NewProblem(problem.Malformed, "the body is empty: send a JSON object")
 	}
 	if !json.Valid(body) {
 		var any json.RawMessage
-		return v, newProblem(problem.Malformed, "the body is no JSON: %s", json.Unmarshal(body, &any))
+		return v, NewProblem(problem.Malformed, "the body is no JSON: %s", json.Unmarshal(body, &any))
 	}
 	if !wellFormed(body) {
 		return v, garbledProblem(body)
 	}
 	if faults := scanNames(body, d.shape); len(faults) > 0 {
-		return v, fieldProblem(faults...)
+		return v, FieldProblem(faults...)
 	}
 	if err := json.Unmarshal(body, &v); err != nil {
 		return v, typeProblem(err)
@@ -50,22 +51,22 @@ func (d *decoder[T]) decode(body []byte) (v T, err error) {
 	return v, nil
 }
 
-// typeProblem tells which field has a value of the wrong type.
+// typeProblem returns the problem of a field that has a value of the wrong type.
 func typeProblem(err error) *Problem {
 	if found := (*problem.Error)(nil); errors.As(err, &found) {
-		return problemOf(found)
+		return ProblemOf(found)
 	}
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
-		return newProblem(problem.Malformed, "the body can't be read: %s", err)
+		return NewProblem(problem.Malformed, "the body can't be read: %s", err)
 	}
 	if wrong.Field == "" {
-		return newProblem(problem.Malformed, "the body is no JSON object, but %s", wrong.Value)
+		return NewProblem(problem.Malformed, "the body is no JSON object, but %s", wrong.Value)
 	}
-	return fieldProblem(FieldError{Field: problem.Clip(wrong.Field), Message: typeMessage(wrong, wrong.Type)})
+	return FieldProblem(FieldError{Field: problem.Clip(wrong.Field), Message: typeMessage(wrong, wrong.Type)})
 }
 
-// typeMessage says what a field of type t takes, and what it was given.
+// typeMessage states what a field of type t takes, and what it was given.
 func typeMessage(wrong *json.UnmarshalTypeError, t reflect.Type) string {
 	if t.Kind() == reflect.Pointer { // a field that may be left out
 		t = t.Elem()
@@ -89,7 +90,7 @@ func typeMessage(wrong *json.UnmarshalTypeError, t reflect.Type) string {
 // reserveAfterName is the one duration that can be -1.
 const reserveAfterName = "reserve_after"
 
-// takes says what a field of a type takes.
+// takes states what a field of a type takes.
 func takes(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[Duration]():

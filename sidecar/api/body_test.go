@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"fmt"
@@ -47,12 +47,12 @@ func TestADurationThatIsANumberIsRefusedWithItsFieldAndTheFormThatIsAllowed(t *t
 
 // refusalOf is what is said of a body: the field and the message.
 func refusalOf[T any](body string) (field, message string) {
-	d := newDecoder[T](false)
-	_, err := d.decode([]byte(body))
+	d := NewDecoder[T](false)
+	_, err := d.Decode([]byte(body))
 	if err == nil {
 		return "", "taken"
 	}
-	p := problemOf(err)
+	p := ProblemOf(err)
 	if len(p.Errors) != 1 {
 		return "", p.Detail
 	}

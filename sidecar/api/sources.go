@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"errors"
@@ -9,8 +9,7 @@ import (
 	sources "github.com/berthhq/berth/sidecar/source"
 )
 
-// Source is a command that lists items, each of which becomes a run, as others see it
-// now.
+// Source is a command that lists items, each of which becomes a run.
 type Source struct {
 	Name       string            `json:"name"`
 	Candidates []SourceCandidate `json:"candidates" nullable:"false" doc:"Who runs it: the first looks, the others stand by."`
@@ -19,12 +18,12 @@ type Source struct {
 	Problem    string            `json:"problem,omitempty" doc:"What is known of it and can't be read."`
 }
 
-// TransformSchema says in the OpenAPI document that there may be no look.
+// TransformSchema states in the OpenAPI document that the poll can be null.
 func (Source) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "last_look")
 }
 
-// SourceCandidate is a process that stands to run a source.
+// SourceCandidate is a candidate to run a source.
 type SourceCandidate struct {
 	Host     string    `json:"host"`
 	Instance string    `json:"instance"`
@@ -32,7 +31,7 @@ type SourceCandidate struct {
 	Since    time.Time `json:"since"`
 }
 
-// SourceLook is what one look of a source came to.
+// SourceLook is the result of one poll of a source.
 type SourceLook struct {
 	By        string    `json:"by" doc:"The host that looked."`
 	Interval  Duration  `json:"interval" doc:"How often it looks."`
@@ -47,29 +46,29 @@ type SourceLook struct {
 	LastGood  time.Time `json:"last_good,omitzero" doc:"When the last look began that did not fail."`
 }
 
-// SourceWake asks a source to look at once.
+// SourceWake has a source poll at once.
 type SourceWake struct {
 	Wait *Duration `json:"wait,omitempty" doc:"How long to wait for the look, 0s to 1h; not at all if left out."`
 }
 
-// SourceWoken is what came of it.
+// SourceWoken is the result of a [SourceWake].
 type SourceWoken struct {
 	Look *SourceLook `json:"look" doc:"What the look came to; null if it was not waited for, or was not over in time."`
 }
 
-// TransformSchema says in the OpenAPI document that there may be no look.
+// TransformSchema states in the OpenAPI document that the poll can be null.
 func (SourceWoken) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return orNull(s, "look")
 }
 
-// orNull says in the OpenAPI document that an object can be missing.
+// orNull states in the OpenAPI document that an object can be null.
 func orNull(s *huma.Schema, name string) *huma.Schema {
 	was := *s.Properties[name]
 	s.Properties[name] = &huma.Schema{Description: was.Description, OneOf: []*huma.Schema{{Ref: was.Ref}, {Type: "null"}}}
 	return s
 }
 
-// SourceOf tells of a source.
+// SourceOf returns a source as a record.
 func SourceOf(o sources.Overview) Source {
 	s := Source{Name: o.Name, Candidates: make([]SourceCandidate, len(o.Candidates)), Known: o.Seen}
 	for i, c := range o.Candidates {
@@ -85,7 +84,7 @@ func SourceOf(o sources.Overview) Source {
 	return s
 }
 
-// SourceLookOf tells of a look.
+// SourceLookOf returns a poll as a record.
 func SourceLookOf(l sources.Look) SourceLook {
 	return SourceLook{
 		By: l.By, Interval: Duration(l.Interval), At: l.At, Took: Duration(l.Took),

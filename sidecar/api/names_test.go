@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"time"
@@ -7,9 +7,6 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/lease"
 )
-
-// maxRunText bounds why a run was canceled or has failed, in bytes.
-const maxRunText = 4096
 
 // RunRequest submits a run.
 type RunRequest struct {
@@ -79,14 +76,15 @@ type Trusted struct {
 	// Grace is how many milliseconds an executor should take to stop at most.
 	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that an executor should take to stop at most: it must begin that much before trust ends."`
 
-	// until is when trust ends, on this machine's clock; set by a Client.
-	until time.Duration
+	// Deadline is when validity ends, on this machine's clock that counts through suspend;
+	// 0 if it is not valid. A client sets it.
+	Deadline time.Duration `json:"-"`
 }
 
-// sent takes when the request was sent that was answered with this.
-func (t *Trusted) sent(at time.Duration) {
+// Sent sets the deadline of an answer to a request that was sent then.
+func (t *Trusted) Sent(at time.Duration) {
 	if t.TrustedFor > 0 {
-		t.until = at + inspect.Milliseconds(t.TrustedFor)
+		t.Deadline = at + inspect.Milliseconds(t.TrustedFor)
 	}
 }
 
@@ -94,8 +92,8 @@ func (t *Trusted) sent(at time.Duration) {
 // executor's, on a clock that counts through suspend, and how long the executor should
 // take to stop at most.
 func (t *Trusted) Trust() (left, grace time.Duration) {
-	left = max(0, t.until-lease.BootClock().Now())
-	if t.until == 0 || left == 0 {
+	left = max(0, t.Deadline-lease.BootClock().Now())
+	if t.Deadline == 0 || left == 0 {
 		return 0, 0
 	}
 	return left, time.Duration(t.Grace) * time.Millisecond

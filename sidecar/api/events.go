@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 // Types of events.
 const (
@@ -16,6 +16,15 @@ const (
 	EventClaimReleased = "claim_released"
 	// EventClaimEnded: trust in the claim has ended; Code says why.
 	EventClaimEnded = "claim_ended"
+)
+
+// Events that a stream of a run's events ends with, beside [EventStopping].
+const (
+	// EventRunEnd is the last: the run has ended, and its events were told.
+	EventRunEnd = "end"
+	// EventRunFailed is the last, too: the events can't be told, and its data is a
+	// [Problem].
+	EventRunFailed = "failed"
 )
 
 // Event is something that happened to pools or to claims of this server.

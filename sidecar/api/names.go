@@ -1,17 +1,21 @@
-package sidecar
+package api
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// maxFaults bounds how many names are told to be wrong.
+// maxFaults bounds how many wrong names are reported.
 const maxFaults = 10
 
 // shape is which names an object may have. A nil shape is that of an object with
@@ -26,8 +30,8 @@ type shape struct {
 	of map[string]*shape
 }
 
-// shapeOf returns the shape of a struct. What may not be left out is judged in
-// lists only: what a body as a whole needs is for its endpoint to say.
+// shapeOf returns the shape of a struct. What may not be left out is checked in
+// lists only: what a body as a whole needs is for its endpoint to check.
 func shapeOf(t reflect.Type) *shape {
 	sh := &shape{of: map[string]*shape{}}
 	for i := range t.NumField() {
@@ -47,13 +51,13 @@ func shapeOf(t reflect.Type) *shape {
 	return sh
 }
 
-// nameScan looks at the names in valid JSON.
+// nameScan checks the names in valid JSON.
 type nameScan struct {
 	data   []byte
 	at     int
 	path   []string
 	faults []FieldError
-	// garbled are the fields that say what nobody can know: see wellFormed.
+	// garbled are the fields that are no text: see wellFormed.
 	garbled []string
 }
 
@@ -101,7 +105,7 @@ func (s *nameScan) value(sh *shape) {
 	}
 }
 
-// array looks at a list, of which each object has the shape.
+// array checks a list, of which each object has the shape.
 func (s *nameScan) array(sh *shape) {
 	s.at++ // [
 	last := len(s.path) - 1
@@ -121,7 +125,7 @@ func (s *nameScan) array(sh *shape) {
 	s.at++
 }
 
-// object looks at the names of an object; with a shape, they must be of it.
+// object checks the names of an object; with a shape, they must be of it.
 func (s *nameScan) object(sh *shape) {
 	s.at++ // {
 	var seen names
@@ -162,7 +166,7 @@ func (s *nameScan) object(sh *shape) {
 	}
 }
 
-// text passes over a string and returns what it says.
+// text passes over a string and returns it.
 func (s *nameScan) text() string {
 	begin := s.at
 	plain := true
@@ -196,7 +200,7 @@ type names struct {
 
 func (n *names) has(name string) bool { return n.many[name] || slices.Contains(n.few, name) }
 
-// add tells whether a name is new.
+// add reports whether a name is new.
 func (n *names) add(name string) bool {
 	const most = 8
 	switch {
@@ -217,3 +221,61 @@ func (n *names) add(name string) bool {
 	}
 	return true
 }
+
+// wellFormed reports whether the strings of valid JSON are text: in UTF-8, with both halves of
+// each pair of escapes. Package json would put U+FFFD for the rest, and so make two
+// different texts equal.
+func wellFormed(data []byte) bool {
+	if !utf8.Valid(data) {
+		return false
+	}
+	for {
+		i := bytes.IndexByte(data, '\\')
+		if i < 0 {
+			return true
+		}
+		data = data[i:]
+		r, ok := escaped(data)
+		switch {
+		case !ok:
+			data = data[2:] // another escape
+			continue
+		case !utf16.IsSurrogate(r):
+			data = data[escapeLen:]
+			continue
+		}
+		low, ok := escaped(data[escapeLen:])
+		if !ok || utf16.DecodeRune(r, low) == utf8.RuneError {
+			return false
+		}
+		data = data[2*escapeLen:]
+	}
+}
+
+// escapeLen is the length of an escape such as \u00e9.
+const escapeLen = 6
+
+// escaped reads such an escape, if data begins with one.
+func escaped(data []byte) (rune, bool) {
+	if len(data) < escapeLen || data[0] != '\\' || data[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(data[2:escapeLen]), 16, 16)
+	return rune(n), err == nil
+}
+
+// garbledProblem is that of valid JSON which is not well-formed.
+func garbledProblem(body []byte) *Problem {
+	s := nameScan{data: body}
+	s.value(nil)
+	var faults []FieldError
+	for _, field := range s.garbled[:min(len(s.garbled), maxFaults)] {
+		faults = append(faults, FieldError{Field: problem.Clip(field), Message: "it is no text in UTF-8"})
+	}
+	p := FieldProblem(faults...)
+	p.Title, p.Status, p.Code = problem.Malformed.Title(), problem.Malformed.Status(), string(problem.Malformed)
+	return p
+}
+
+// isZero reports whether a value in JSON is the whole number 0.
+func isZero(value []byte) bool { return string(value) == "0" || string(value) == "-0" }

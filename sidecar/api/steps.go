@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"encoding/json"
@@ -13,7 +13,6 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar/server"
 )
 
 // RunSteps are the steps of a run that is submitted.
@@ -37,7 +36,7 @@ func (s *RunSteps) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// unreadStep tells which field of a step can't be read.
+// unreadStep returns the problem of a field of a step that can't be read.
 func unreadStep(number int, data []byte, err error) *problem.Error {
 	field := fmt.Sprintf("steps[%d]", number)
 	var named struct {
@@ -127,19 +126,60 @@ func (stepTask) Schema(huma.Registry) *huma.Schema {
 }
 
 // describeSteps has the document describe steps as they are written.
-func describeSteps(h huma.API) {
-	h.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[step.Spec](), reflect.TypeFor[stepSpec]())
-	h.OpenAPI().Components.Schemas.RegisterTypeAlias(instantType, reflect.TypeFor[time.Time]())
+func describeSteps(schemas huma.Registry) {
+	schemas.RegisterTypeAlias(reflect.TypeFor[step.Spec](), reflect.TypeFor[stepSpec]())
+	schemas.RegisterTypeAlias(instantType, reflect.TypeFor[time.Time]())
 }
 
-// graph is that of the steps; nil without any. The body was of that size.
-func (r *RunRequest) graph(size int) (*step.Graph, error) {
-	switch {
-	case r.Steps != nil:
-	case size > server.MaxBody: // only steps need the room
-		return nil, problem.New(problem.TooLarge, "the body is too large: allowed are %d bytes for a run without steps", server.MaxBody)
-	default:
-		return nil, nil
+// kindOf names the kind of a JSON value.
+func kindOf(data []byte) string {
+	for _, c := range data {
+		switch c {
+		case ' ', '\t', '\n', '\r':
+			continue
+		case '{':
+			return "an object"
+		case '[':
+			return "an array"
+		case '"':
+			return "the string " + problem.Clip(string(data))
+		case 'n':
+			return "null"
+		}
+		break
 	}
-	return step.NewGraph(r.Steps)
+	return problem.Clip(string(data))
+}
+
+// StepTake says who takes a step instance.
+type StepTake struct {
+	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Tells executors of one host apart: asking again with the same one finds the same attempt. Made up if left out."`
+	TTL      *Duration `json:"ttl,omitempty" doc:"The instance is lost unless its executor says within this time that it lives, 5s to 24h; 0s is untimed. 1m if left out."`
+	Wait     *Duration `json:"wait,omitempty" doc:"How long to wait for the slots that it takes; 0s not at all. As the sidecar's settings say if left out."`
+}
+
+// StepHeartbeat says that the executor of an attempt lives.
+type StepHeartbeat struct {
+	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: take has answered it."`
+}
+
+// StepFinish ends the attempt of a step instance.
+type StepFinish struct {
+	Fence    int64  `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: take has answered it."`
+	Status   string `json:"status,omitempty" enum:"succeeded,failed,canceled" doc:"One that has failed may be tried again; canceled is for one that was stopped because its run had ended."`
+	ExitCode int    `json:"exit_code,omitempty"`
+	Error    string `json:"error,omitempty" doc:"Why it failed. Cut at 4096 bytes."`
+	Output   string `json:"output,omitempty" doc:"What it has written. The last 16 KiB are kept."`
+}
+
+// StepRetry has a step instance tried again that has failed or was canceled.
+type StepRetry struct {
+	Reason string `json:"reason,omitempty" doc:"Told with the event. Cut at 4096 bytes."`
+}
+
+// TakenStep is a step instance as its executor sees it.
+type TakenStep struct {
+	StepWork
+	Trusted
+	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
 }

@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 // ClaimRequest asks for a claim.
 type ClaimRequest struct {
@@ -33,4 +33,13 @@ type RevokeRequest struct {
 	// Host and Instance say which claim is meant where several instances hold one id.
 	Host     string `json:"host,omitempty" doc:"The host of the claim, with instance: needed only where several instances hold claims of this id."`
 	Instance string `json:"instance,omitempty" doc:"The instance of the claim on its host."`
+}
+
+// PoolChange creates a pool or changes it. What is left out stays, or gets its
+// default in a new pool, which needs a limit.
+type PoolChange struct {
+	Limit         *int      `json:"limit,omitempty" minimum:"-1" maximum:"1000000"`
+	LeaseDuration *Duration `json:"lease_duration,omitempty" doc:"5s to 24h, in whole seconds."`
+	ReserveAfter  *Duration `json:"reserve_after,omitempty" doc:"0s to 24h, or -1 for never."`
+	Paused        *bool     `json:"paused,omitempty"`
 }

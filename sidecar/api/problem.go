@@ -1,4 +1,4 @@
-package sidecar
+package api
 
 import (
 	"encoding/json"
@@ -16,8 +16,8 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// problemType is the media type of a [Problem].
-const problemType = "application/problem+json"
+// ProblemType is the media type of a [Problem].
+const ProblemType = "application/problem+json"
 
 // Problem is what every error is answered as: problem details of RFC 9457, with
 // a code that programs can branch on.
@@ -61,38 +61,38 @@ func (p *Problem) Error() string { return p.Detail }
 func (p *Problem) GetStatus() int { return p.Status }
 
 // ContentType makes problem+json of JSON.
-func (p *Problem) ContentType(string) string { return problemType }
+func (p *Problem) ContentType(string) string { return ProblemType }
 
-// newProblem returns the problem of a code.
-func newProblem(code problem.Code, format string, args ...any) *Problem {
+// NewProblem returns the problem of a code.
+func NewProblem(code problem.Code, format string, args ...any) *Problem {
 	return &Problem{
 		Title: code.Title(), Status: code.Status(), Code: string(code),
 		Detail: fmt.Sprintf(format, args...),
 	}
 }
 
-// fieldProblem returns an invalid problem of fields.
-func fieldProblem(fields ...FieldError) *Problem {
+// FieldProblem returns an invalid problem of fields.
+func FieldProblem(fields ...FieldError) *Problem {
 	texts := make([]string, len(fields))
 	for i, f := range fields {
 		texts[i] = f.Field + ": " + f.Message
 	}
-	p := newProblem(problem.Invalid, "%s", strings.Join(texts, "; "))
+	p := NewProblem(problem.Invalid, "%s", strings.Join(texts, "; "))
 	p.Errors = fields
 	return p
 }
 
-// problemOf makes a problem of an error.
-func problemOf(err error) *Problem {
+// ProblemOf returns an error as a problem.
+func ProblemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
 		return p
 	}
 	var e *problem.Error
 	if !errors.As(err, &e) {
-		return newProblem(problem.Internal, "%s", err)
+		return NewProblem(problem.Internal, "%s", err)
 	}
-	p = newProblem(e.Code, "%s", e.Error())
+	p = NewProblem(e.Code, "%s", e.Error())
 	if e.Field != "" {
 		p.Errors = []FieldError{{Field: e.Field, Message: e.Message}}
 	}
@@ -104,8 +104,8 @@ func problemOf(err error) *Problem {
 	return p
 }
 
-// err makes an error of a problem that a server answered.
-func (p *Problem) err() *problem.Error {
+// Err returns a problem that a server answered as an error.
+func (p *Problem) Err() *problem.Error {
 	e := problem.New(problem.Code(p.Code), "%s", p.Detail)
 	if len(p.Errors) == 1 {
 		e.Field, e.Message = p.Errors[0].Field, p.Errors[0].Message
@@ -119,8 +119,8 @@ func (p *Problem) err() *problem.Error {
 	return e
 }
 
-// transformError makes a [Problem] of what huma says of a request by itself:
-// parameters that don't fit, a body that is missing, and faults of its own.
+// transformError returns errors of huma as a [Problem]: parameters that don't fit, a missing
+// body, and its own faults.
 func transformError(_ huma.Context, _ string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -130,14 +130,14 @@ func transformError(_ huma.Context, _ string, v any) (any, error) {
 	case http.StatusUnprocessableEntity:
 		return parameterProblem(m.Errors), nil
 	case http.StatusBadRequest:
-		return newProblem(problem.Malformed, "%s", m.Detail), nil
+		return NewProblem(problem.Malformed, "%s", m.Detail), nil
 	}
-	p := newProblem(problem.Internal, "%s", m.Detail)
+	p := NewProblem(problem.Internal, "%s", m.Detail)
 	p.Status = m.Status
 	return p, nil
 }
 
-// parameterProblem tells which parameters don't fit.
+// parameterProblem returns the problem of parameters that don't fit.
 func parameterProblem(details []*huma.ErrorDetail) *Problem {
 	fields := make([]FieldError, 0, len(details))
 	for _, d := range details {
@@ -147,16 +147,16 @@ func parameterProblem(details []*huma.ErrorDetail) *Problem {
 		}
 		fields = append(fields, FieldError{Field: problem.Clip(field), Message: d.Message})
 	}
-	return fieldProblem(fields...)
+	return FieldProblem(fields...)
 }
 
-// write answers with the problem, past huma.
-func (p *Problem) write(w http.ResponseWriter) {
+// Write answers with the problem, without huma.
+func (p *Problem) Write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
 	if err != nil {
-		panic(fmt.Sprintf("sidecar: encode a problem: %v", err))
+		panic(fmt.Sprintf("api: encode a problem: %v", err))
 	}
-	w.Header().Set("Content-Type", problemType)
+	w.Header().Set("Content-Type", ProblemType)
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n')) // the client may be gone
 }
