@@ -79,7 +79,7 @@ func pages(t *testing.T) []page {
 func parsePage(path, text string) (page, error) {
 	p := page{name: path}
 	var open *block
-	said := "" // in the comment before
+	comment := "" // of the line before
 	for i, line := range strings.Split(text, "\n") {
 		switch {
 		case open != nil && line == "```":
@@ -88,17 +88,17 @@ func parsePage(path, text string) (page, error) {
 		case open != nil:
 			open.text += line + "\n"
 		case strings.HasPrefix(line, "```"):
-			b, err := newBlock(i+1, line[3:], said)
+			b, err := newBlock(i+1, line[3:], comment)
 			if err != nil {
 				return p, fmt.Errorf("%s:%d: %w", path, i+1, err)
 			}
 			open = &b
 		}
-		said = ""
+		comment = ""
 		if m := mark.FindStringSubmatch(line); m != nil && open == nil {
-			said = m[1]
+			comment = m[1]
 		}
-		if command, ok := strings.CutPrefix(said, "serve: "); ok {
+		if command, ok := strings.CutPrefix(comment, "serve: "); ok {
 			p.serve = command
 		}
 	}
@@ -108,12 +108,12 @@ func parsePage(path, text string) (page, error) {
 	return p, nil
 }
 
-func newBlock(line int, lang, said string) (block, error) {
-	b := block{line: line, lang: lang, served: said == "served"}
+func newBlock(line int, lang, comment string) (block, error) {
+	b := block{line: line, lang: lang, served: comment == "served"}
 	if !slices.Contains(languages, lang) {
 		return b, fmt.Errorf("a block of %q: there are %s", lang, strings.Join(languages, ", "))
 	}
-	if why, ok := strings.CutPrefix(said, "not run:"); ok {
+	if why, ok := strings.CutPrefix(comment, "not run:"); ok {
 		if b.notRun = strings.TrimSpace(why); b.notRun == "" {
 			return b, fmt.Errorf("a block is not run, without a reason")
 		}

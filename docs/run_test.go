@@ -66,7 +66,7 @@ var built struct {
 // builtVersion is the version of that binary.
 const builtVersion = "v0.0.0-of-the-docs"
 
-func TestWhatMakeBuildsTellsItsVersion(t *testing.T) {
+func TestBuiltBinaryPrintsItsVersion(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the binary of the pages")
 	}
@@ -76,7 +76,7 @@ func TestWhatMakeBuildsTellsItsVersion(t *testing.T) {
 	}
 }
 
-func TestTheCommandsArePagedAsTheyAre(t *testing.T) {
+func TestCommandsPageListsTheCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it needs the binary of the pages")
 	}
@@ -145,7 +145,7 @@ func build(t *testing.T) string {
 			return
 		}
 		cmd := exec.Command("make", "-C", "..", "build", "BIN="+filepath.Join(built.dir, "berth"), "VERSION="+builtVersion)
-		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false") // the checkout may be somebody else's
+		cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false") // the checkout may belong to another user
 		cmd.Stderr = os.Stderr
 		built.err = cmd.Run()
 	})
@@ -282,6 +282,6 @@ func (r *reader) serve(t *testing.T, text string) {
 			return
 		}
 	}
-	said, _ := os.ReadFile(filepath.Join(r.dir, "server.log"))
-	t.Fatalf("%s\ndoes not serve:\n%s", text, said)
+	printed, _ := os.ReadFile(filepath.Join(r.dir, "server.log"))
+	t.Fatalf("%s\ndoes not serve:\n%s", text, printed)
 }

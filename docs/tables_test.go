@@ -44,7 +44,7 @@ func checkTable(t *testing.T, path, name, want string) {
 	}
 }
 
-func TestTheSettingsArePagedAsTheyAre(t *testing.T) {
+func TestSettingsPageListsTheSettings(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| in the file | flag | variable | default | what it is |\n|---|---|---|---|---|\n")
 	for _, f := range config.Fields() {
@@ -78,7 +78,7 @@ var (
 	method    = regexp.MustCompile(`^    (get|put|post|patch|delete):$`)
 )
 
-func TestTheEndpointsArePagedAsTheyAre(t *testing.T) {
+func TestHTTPPageListsTheEndpoints(t *testing.T) {
 	page, path, found := read(t, "reference/http.md"), "", 0
 	for line := range strings.Lines(read(t, "openapi.yaml")) {
 		line = strings.TrimRight(line, "\n")
@@ -100,7 +100,7 @@ func TestTheEndpointsArePagedAsTheyAre(t *testing.T) {
 // keyPrefix is the first part of a key, as store.Keys spells it.
 var keyPrefix = regexp.MustCompile(`prefix \+ "([a-z]+/?)`)
 
-func TestTheKeysOfEtcdArePagedAsTheyAre(t *testing.T) {
+func TestKeysPageListsTheKeys(t *testing.T) {
 	page := read(t, "reference/etcd-keys.md")
 	for _, m := range keyPrefix.FindAllStringSubmatch(read(t, "../internal/store/keys.go"), -1) {
 		if !strings.Contains(page, "`"+m[1]) {
@@ -112,7 +112,7 @@ func TestTheKeysOfEtcdArePagedAsTheyAre(t *testing.T) {
 // metricName is the name of a metric, in code and on pages.
 var metricName = regexp.MustCompile("[\"`](berth_[a-z_]+)[\"`{]")
 
-func TestTheMetricsArePagedAsTheyAre(t *testing.T) {
+func TestMetricsPageListsTheMetrics(t *testing.T) {
 	var sources []string
 	for _, path := range goFiles(t) {
 		if !strings.HasPrefix(path, "../sidecar/source/") && !strings.HasPrefix(path, "../e2e/") {

@@ -19,10 +19,10 @@ var (
 
 // The table names only events, logs and metrics that exist, and names every event of a
 // step.
-func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
+func TestEventsPageNamesWhatExists(t *testing.T) {
 	page := read(t, "reference/events.md")
-	_, rest, _ := strings.Cut(page, "<!-- told -->\n")
-	table, _, ended := strings.Cut(rest, "<!-- end of told -->")
+	_, rest, _ := strings.Cut(page, "<!-- reports -->\n")
+	table, _, ended := strings.Cut(rest, "<!-- end of reports -->")
 	if !ended {
 		t.Fatal("reference/events.md has no such table")
 	}
@@ -35,10 +35,10 @@ func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := append(metricNames(t, "reference/metrics.md"), metricNames(t, sources...)...)
-	var told []string
+	var named []string
 	for _, m := range quoted.FindAllStringSubmatch(table, -1) {
 		name := m[1]
-		told = append(told, name)
+		named = append(named, name)
 		switch line := logLine.FindStringSubmatch(name); {
 		case strings.HasPrefix(name, "berth_"):
 			if !slices.Contains(metrics, name) {
@@ -54,7 +54,7 @@ func TestWhatIsToldIsPagedAsItIs(t *testing.T) {
 		}
 	}
 	for _, name := range events {
-		if strings.HasPrefix(name, "Step") && !slices.Contains(told, name) {
+		if strings.HasPrefix(name, "Step") && !slices.Contains(named, name) {
 			t.Errorf("the table does not name event %s", name)
 		}
 	}
