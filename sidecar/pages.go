@@ -21,6 +21,10 @@ func (a *apiServer) newPages() *ui.Pages {
 			}
 			return s.shown, nil
 		},
+		API: func(r *http.Request) bool {
+			_, pattern := a.mux.Handler(r)
+			return pattern != "" || strings.HasPrefix(r.URL.Path, "/v1/")
+		},
 		Token: a.cfg.Token, Dev: a.cfg.Dev, Secure: a.cfg.TLS != nil,
 		Logger: a.log, Streams: a.metrics.http.Streams,
 	})

@@ -3,6 +3,7 @@ package ui_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +120,16 @@ type job struct {
 	done    chan struct{}
 	once    sync.Once
 	outcome step.Outcome
+
+	mu     sync.Mutex // guards output
+	output []byte
+}
+
+// write has the attempt write something.
+func (j *job) write(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.output = fmt.Appendf(j.output, format, args...)
 }
 
 // Start begins an attempt.
@@ -149,7 +160,11 @@ func (j *job) end(o step.Outcome) {
 
 func (j *job) Done() <-chan struct{} { return j.done }
 func (j *job) Outcome() step.Outcome { return j.outcome }
-func (j *job) Output(int) []byte     { return j.outcome.Output }
+func (j *job) Output(int) []byte {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return append(slices.Clone(j.output), j.outcome.Output...)
+}
 func (j *job) Stop(reason string) {
 	j.end(step.Outcome{Status: step.Failed, ExitCode: 143, Error: "it was stopped: " + reason})
 }

@@ -23,6 +23,9 @@ type Config struct {
 	// Ready returns what the pages show, or a problem why there is nothing yet. It
 	// returns the same session each time.
 	Ready func() (*Session, error)
+	// API reports whether the API answers a request; nil: none. What neither the API nor a
+	// page answers is an unknown address, and the pages say so.
+	API func(*http.Request) bool
 	// Token is what the API asks for; empty: none.
 	Token string
 	// Dev allows actions without a token, where none is asked for.
@@ -181,10 +184,11 @@ func (p *Pages) register(mux *http.ServeMux) {
 // home is the page that one comes to first.
 const home = "/pools"
 
-// Owns tells whether a request is for one of the pages, or for what belongs to them.
+// Owns reports whether the pages answer a request: it is for a page, for what belongs to
+// the pages, or for an unknown address.
 func (p *Pages) Owns(r *http.Request) bool {
 	_, pattern := p.routes.Handler(r)
-	return pattern != ""
+	return pattern != "" || p.cfg.API != nil && !p.cfg.API(r)
 }
 
 // Run samples the use of pools and keeps watched copies, until ctx ends. It is called

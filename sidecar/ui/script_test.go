@@ -68,7 +68,8 @@ func TestAChangeLeavesMarkedWhatIsMarked(t *testing.T) {
 	}
 }
 
-func TestWhatExpandsIsInTheAddressAndIsNotLoadedAnew(t *testing.T) {
+// What is expanded is an address: it is loaded in place, kept live, and Back undoes it.
+func TestExpansionsAreAddressesAndBackUndoesThem(t *testing.T) {
 	inFull(t)
 	t.Parallel()
 	h := newHarbour(t)
@@ -90,14 +91,66 @@ func TestWhatExpandsIsInTheAddressAndIsNotLoadedAnew(t *testing.T) {
 	h.WaitShown("#holds-b-one")
 	h.Click("#open-b")
 	h.WaitCount("#detail-b", 0)
-	if h.Count("#detail-a") != 1 || h.Eval(`history.length <= 2`) != true {
-		t.Error("each click is a step back")
+	for _, step := range []struct {
+		do, open, search string
+	}{
+		{"back", "a,b", "?open=b&open=a&sort=name"},
+		{"back", "b", "?open=b&sort=name"},
+		{"back", "", "?sort=name"},
+		{"forward", "b", "?open=b&sort=name"},
+	} {
+		h.Eval("void history." + step.do + "()")
+		h.WaitFor("after "+step.do+" these are expanded: "+step.open,
+			`[...document.querySelectorAll(".pool.open h2")].map((n) => n.textContent).join() === "`+step.open+`"`)
+		if got := h.Eval("location.search"); got != step.search {
+			t.Errorf("after %s the address is %s, want %s", step.do, got, step.search)
+		}
 	}
+	// The stream is of what is shown now.
+	h.claim(api.ClaimRequest{ID: "two", Pools: api.Slots{"b": 1}})
+	h.WaitShown("#holds-b-two")
 	same()
 	h.Reload()
-	if h.Count("#detail-a") != 1 || h.Count("#detail-b") != 0 {
-		t.Error("a page that is loaded anew is another one")
+	if h.Count("#detail-a") != 0 || h.Count("#detail-b") != 1 {
+		t.Error("a reload shows another page")
 	}
+}
+
+// The output of an instance is shown from its end, which is followed until the reader
+// scrolls up.
+func TestALogIsShownFromItsEndAndFollowed(t *testing.T) {
+	inFull(t)
+	t.Parallel()
+	h := newHarbour(t)
+	h.leads("one")
+	w := h.works("two", 1)
+	h.submit(api.RunRequest{ID: "r1", Steps: api.RunSteps{{Name: "load", Command: []string{"true"}}}})
+	h.eventually("it runs", func() bool { return w.runs("r1/load/0") != nil })
+	job := w.runs("r1/load/0")
+	write := func(from, to int) {
+		for i := from; i < to; i++ {
+			job.write("line %d\n", i)
+		}
+	}
+	const atEnd = `(() => { const e = document.querySelector("#output"); return e.scrollHeight > e.clientHeight && e.scrollHeight - e.scrollTop - e.clientHeight < 2 })()`
+	write(0, 200)
+	h.to("/runs/r1?tab=logs&step=load&index=0")
+	h.WaitText("#output", "line 199")
+	h.WaitFor("it is shown from its end", atEnd)
+	write(200, 400)
+	h.WaitText("#output", "line 399")
+	h.WaitFor("its end is followed", atEnd)
+	h.Eval(`document.querySelector("#output").scrollTop = 100`)
+	write(400, 600)
+	h.WaitText("#output", "line 599")
+	if got := h.Eval(`document.querySelector("#output").scrollTop`); got != 100.0 {
+		t.Errorf("the reader was moved to %v", got)
+	}
+	h.to("/runs/r1")
+	h.Click("#tab-logs")
+	h.Click("#log-of-load a")
+	h.WaitFor("it is shown from its end", atEnd)
+	job.end(succeeded("done\n"))
 }
 
 func TestAMessageIsToldOnce(t *testing.T) {

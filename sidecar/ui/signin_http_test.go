@@ -47,8 +47,7 @@ func TestWhoHasNotSignedInSeesNothing(t *testing.T) {
 		"a stream":  s.get("/pools", header("Accept", "text/event-stream")),
 		"the API":   s.get("/v1/pools"),
 		"the API, by a path that is spelled otherwise": s.get("//v1/pools"),
-		"a form":       s.post("/signout", url.Values{}),
-		"no such page": s.get("/nothing"),
+		"a form": s.post("/signout", url.Values{}),
 	} {
 		if got.status != http.StatusUnauthorized || strings.Contains(got.body, "secret-pool") {
 			t.Errorf("%s gets %d %s", what, got.status, got.body)
@@ -71,6 +70,42 @@ func TestWhoHasNotSignedInSeesNothing(t *testing.T) {
 	}
 	if got := text(d.root); strings.Contains(got, "Signed in") || strings.Contains(got, "Sign out") {
 		t.Errorf("%s", got)
+	}
+}
+
+// An unknown address is a page with the navigation. Without a cookie it asks to sign in,
+// like every page: which addresses there are is nobody else's business.
+func TestAnUnknownAddressIsNotFound(t *testing.T) {
+	for _, with := range []string{"no token", "a token"} {
+		s := newSite(t, func(c *sidecar.Config) {
+			if with == "a token" {
+				withToken(c)
+			}
+		})
+		if with == "a token" {
+			got := s.get("/nothing?a=b")
+			if got.status != http.StatusSeeOther || got.header.Get("Location") != "/signin?to=%2Fnothing%3Fa%3Db" {
+				t.Errorf("without a cookie: %d to %s", got.status, got.header.Get("Location"))
+			}
+			s.signIn("ada")
+		}
+		for _, path := range []string{"/nothing", "/runs/", "/runs/r/steps", "/pools/db", "/index.html", "/actions/a/b"} {
+			got := s.get(path)
+			d := parse(t, got.body)
+			checkPage(t, path, got)
+			links := d.all(func(n *html.Node) bool { return n.Data == "a" && attr(n, "href") == "/queue" })
+			if got.status != http.StatusNotFound || len(links) != 1 || strings.Contains(got.body, "Sign in") {
+				t.Errorf("with %s: %s: %d, %d links to the queue: %s", with, path, got.status, len(links), text(d.root))
+			}
+		}
+		got := s.send("DELETE", "/pools", nil, header("Sec-Fetch-Site", "same-origin"))
+		if d := parse(t, got.body); got.status != http.StatusMethodNotAllowed || len(d.tags("nav")) != 1 {
+			t.Errorf("with %s: a method that no page has: %d %s", with, got.status, text(d.root))
+		}
+		status := map[string]int{"no token": http.StatusNotFound, "a token": http.StatusUnauthorized}[with]
+		if got := s.get("/v1/nothing"); got.status != status || got.header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("with %s: the API: %d %s", with, got.status, got.body)
+		}
 	}
 }
 

@@ -70,10 +70,14 @@ func (p *Pages) refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
 	p.write(w, status, body)
 }
 
-// Refuse answers a browser with why it gets nothing, in words of its own. It is not shown who is
-// signed in, nor what else there is: nobody knows who asks.
+// Refuse answers a browser with a problem. The navigation is on the page, unless the
+// request was refused for who sent it, or from where.
 func (p *Pages) Refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
 	secure(w.Header())
+	if why.Status != http.StatusUnauthorized && why.Status != http.StatusForbidden {
+		p.refuse(w, r, why)
+		return
+	}
 	f := &frame{Now: time.Now(), Sheets: assets.sheets("error"), Script: assets.url("berth.js"), Icon: assets.url("icon.svg"), Plain: why.Plain, path: r.URL.Path}
 	body, status := p.renderProblem(f, why)
 	p.write(w, status, body)

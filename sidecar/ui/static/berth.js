@@ -1,19 +1,20 @@
-// Keeps a page new while it is looked at. Without it pages are as they were when they were asked
-// for, and everything else works.
+// Keeps a page up to date while it is visible. Without this script a page shows the state at the
+// time it was loaded, and everything else works.
 "use strict";
 (() => {
   const pollEvery = 5000; // while there is no stream
-  const patience = 3000; // before a stream that has ended, and may be open again at once, is told of
-  const silence = 40000; // after which a stream is taken to be dead: it has a beat each 15 s
+  const patience = 3000; // before a stream that ended, and may be open again at once, is reported
+  const silence = 40000; // after which a stream is considered dead: it has a beat every 15 s
   const lost = "Disconnected, trying again. What is shown may be old.";
   const main = document.getElementById("main");
   const connection = document.getElementById("connection");
   let url = document.body.dataset.live || "";
   let stream = null;
   let timer = 0; // of the next try
-  let doubt = 0; // of the time until it is told that there is no connection
+  let report = 0; // of the report that there is no connection
   let polls = 0;
-  let turn = 0; // grows with every change of what is shown, so that late answers are known as such
+  let turn = 0; // grows with every address that is shown, so that late answers are ignored
+  let shown = location.pathname + location.search;
 
   // --- times -----------------------------------------------------------------------------------
 
@@ -43,18 +44,18 @@
 
   // --- changing what is shown --------------------------------------------------------------------
 
-  // parse returns the nodes of some HTML of ours. A document that is made so runs nothing.
+  // parse returns the document of an HTML text. Its scripts do not run.
   function parse(html) {
     return new DOMParser().parseFromString(html, "text/html");
   }
 
-  // same tells whether a node can be changed into another and stay what it is to who looks at it.
+  // same reports whether a node can be changed into another and stay the same for the reader.
   function same(a, b) {
     return a.nodeType === b.nodeType && a.nodeName === b.nodeName && (a.id || "") === (b.id || "");
   }
 
-  // morph changes a node into another, keeping all that is the same: its focus, its selection, where
-  // it is scrolled to, what has been typed, and whether it is open.
+  // morph changes a node into another. It keeps the focus, the selection, the scroll position, typed
+  // text, and whether details are open.
   function morph(old, now) {
     if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.nodeValue !== now.nodeValue) old.nodeValue = now.nodeValue;
@@ -71,7 +72,7 @@
     if (!relativeTime) morphChildren(old, now);
   }
 
-  // keeps tells which attributes are of who looks: whether details are open, and what was typed.
+  // keeps reports whether the reader sets an attribute: open details, and typed text.
   function keeps(node, name) {
     return node.nodeName === "DETAILS" && name === "open" ||
       node.nodeName === "INPUT" && (name === "value" || name === "checked");
@@ -110,10 +111,14 @@
     while (at) drop();
   }
 
-  // show shows a new main part.
+  const logs = () => main.querySelectorAll("[data-follow]");
+
+  // show shows a new main part. A log whose end is visible stays at its end.
   function show(next) {
     const focused = document.activeElement;
+    const away = new Set([...logs()].filter((e) => e.scrollHeight - e.scrollTop - e.clientHeight > 4));
     morphChildren(main, next);
+    for (const e of logs()) if (!away.has(e)) e.scrollTop = e.scrollHeight;
     if (focused !== document.activeElement && focused && focused.isConnected) focused.focus({ preventScroll: true });
     const asOf = document.getElementById("as-of");
     const now = new Date().toISOString();
@@ -123,8 +128,8 @@
   }
 
   function connected(is) {
-    clearTimeout(doubt);
-    doubt = 0;
+    clearTimeout(report);
+    report = 0;
     const text = is ? "" : lost;
     if (connection.textContent === text) return;
     connection.textContent = text;
@@ -132,7 +137,7 @@
     main.classList.toggle("stale", !is);
   }
 
-  // --- the stream, and asking without one --------------------------------------------------------
+  // --- the stream, and polling without one --------------------------------------------------------
 
   function listen() {
     if (!url || document.hidden) return;
@@ -152,14 +157,14 @@
     on("main", (e) => show(parse(e.data).body));
     mine.addEventListener("error", () => {
       if (mine !== stream) return;
-      if (!doubt) doubt = setTimeout(() => connected(false), patience);
+      if (!report) report = setTimeout(() => connected(false), patience);
       if (mine.readyState !== EventSource.CLOSED) return; // it tries again by itself
-      // The server refuses the stream, or something in between does: then the page is asked for.
+      // The server or a proxy refuses the stream: poll the page.
       fallBack();
     });
   }
 
-  // quiet opens the stream anew from which nothing is heard any more.
+  // quiet opens a stream again that has sent nothing for too long.
   function quiet() {
     connected(false);
     listen();
@@ -175,11 +180,11 @@
     if (stream) stream.close();
     stream = null;
     clearTimeout(timer);
-    clearTimeout(doubt);
-    timer = doubt = 0;
+    clearTimeout(report);
+    timer = report = 0;
   }
 
-  // poll asks for the page, and now and then for a stream again.
+  // poll loads the page, and tries a stream again every 30 s.
   async function poll() {
     const mine = turn;
     timer = 0;
@@ -196,7 +201,7 @@
     if (mine === turn && !document.hidden && !stream && !timer) timer = setTimeout(poll, pollEvery);
   }
 
-  // load asks for a page and shows its main part. A page that says what is wrong is one, too.
+  // load loads a page and shows its main part, also that of an error.
   async function load(from, mine) {
     const answer = await fetch(from, { headers: { Accept: "text/html" }, redirect: "follow" });
     const text = await answer.text();
@@ -204,22 +209,17 @@
     const next = parse(text);
     const body = next.getElementById("main");
     if (new URL(answer.url).pathname !== new URL(from, location.href).pathname) {
-      location.assign(from); // one has to sign in again
+      location.assign(from); // the sign-in ended
       return;
     }
-    if (!body) throw new Error("this is no page of ours"); // but one of somebody in between
+    if (!body) throw new Error("not a page of berth"); // but one of a proxy
     show(body);
     document.title = next.title;
   }
 
-  // --- links that change only what this page shows ---------------------------------------------
-
-  document.addEventListener("click", async (e) => {
-    const link = e.target.closest && e.target.closest("a[data-soft]");
-    if (!link || e.defaultPrevented || e.button || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return;
-    const to = new URL(link.href);
-    if (to.origin !== location.origin || to.pathname !== location.pathname) return;
-    e.preventDefault();
+  // visit loads an address of this page in place. Link is set for a link that was clicked: then
+  // the address gets an entry in the history.
+  async function visit(to, link) {
     const mine = ++turn;
     stop();
     try {
@@ -229,16 +229,34 @@
       return;
     }
     if (mine !== turn) return;
-    history.replaceState(history.state, "", to.href);
-    for (const a of document.querySelectorAll("footer a")) a.href = to.pathname + to.search;
+    if (link) history.pushState(null, "", to.href);
+    for (const e of logs()) e.scrollTop = e.scrollHeight;
+    shown = to.pathname + to.search;
+    for (const a of document.querySelectorAll("footer a")) a.href = shown;
     if (document.body.dataset.live) {
-      url = to.pathname + to.search;
+      url = shown;
       listen();
     }
+  }
+
+  // --- links that change only what this page shows ---------------------------------------------
+
+  document.addEventListener("click", (e) => {
+    const link = e.target.closest && e.target.closest("a[data-soft]");
+    if (!link || e.defaultPrevented || e.button || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return;
+    const to = new URL(link.href);
+    if (to.origin !== location.origin || to.pathname !== location.pathname) return;
+    e.preventDefault();
+    visit(to, link);
   });
 
-  // A stream takes one of the few connections that a browser makes to a server: who does not look
-  // needs none.
+  // Back and Forward: the entries are addresses of this page.
+  addEventListener("popstate", () => {
+    if (location.pathname + location.search !== shown) visit(new URL(location.href));
+  });
+
+  // A stream takes one of the few connections that a browser makes to a server: a page that is
+  // not visible needs none.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) stop();
     else listen();
@@ -248,13 +266,15 @@
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (e) => { if (e.persisted) listen(); });
 
-  // A message is told once.
+  // A message is shown once.
   const here = new URL(location.href);
   if (here.searchParams.has("said")) {
     here.searchParams.delete("said");
     here.searchParams.delete("seal");
     history.replaceState(history.state, "", here.href);
+    shown = here.pathname + here.search;
   }
+  for (const e of logs()) e.scrollTop = e.scrollHeight;
 
   showTimes();
   setInterval(showTimes, 1000);
