@@ -44,7 +44,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			"the later ones win. Flags may stand anywhere before a --.",
 		Writer:    stdout,
 		ErrWriter: stderr,
-		Flags:     append(config.Flags(config.Common, config.Etcd), outputFlag),
+		Flags:     append(config.Flags(config.Common, config.Etcd), outputFlag, headersFlag),
 		Commands: []*cli.Command{
 			devCommand(), sidecarCommand(), coordinatorCommand(), workerCommand(),
 			execCommand(),

@@ -2,7 +2,7 @@
 //
 // Each file holds the commands of one noun. Shared by all are app.go (the runner of
 // commands and their connections), line.go (order of the words of a command line, and
-// completion), output.go (what is printed, and exit codes), and child.go (processes that
+// help), completion.go, output.go (what is printed, and exit codes), and child.go (processes that
 // berth starts, and their terminal). Package manifest reads the files that users write.
 //
 // # How a command ends

@@ -176,158 +176,6 @@ func takesValue(f cli.Flag) bool {
 	return ok && d.TakesValue()
 }
 
-func completionCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "completion",
-		Category:  helping,
-		Usage:     "print a script that completes commands and flags in a shell",
-		ArgsUsage: "bash|zsh|fish",
-		Description: `bash: berth completion bash > ~/.local/share/bash-completion/completions/berth
-zsh:  berth completion zsh > "${fpath[1]}/_berth"
-fish: berth completion fish > ~/.config/fish/completions/berth.fish
-
-A new shell has it then; for the one that runs: source <(berth completion bash)`,
-		Action: handle(func(r *request) error {
-			script, ok := completionScripts[r.args[0]]
-			if !ok {
-				return usagef("there is no completion for %q, only for bash, zsh and fish", r.args[0])
-			}
-			_, err := fmt.Fprint(r.out, script)
-			return err
-		}, argument{name: "a shell: bash, zsh or fish"}),
-	}
-}
-
-// completeVerb is what the scripts call: the words of the line up to the cursor
-// follow it. It prints what the last one could become, each with a tab and a
-// description behind. Nothing means that the shell may offer files.
-const completeVerb = "__complete"
-
-var completionScripts = map[string]string{
-	"bash": `# bash completion of berth
-_berth() {
-	local IFS=$'\n'
-	COMPREPLY=($("${COMP_WORDS[0]}" ` + completeVerb + ` "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f 1))
-}
-complete -o default -F _berth berth
-`,
-	"zsh": `#compdef berth
-# zsh completion of berth
-_berth() {
-	local -a found
-	found=("${(@f)$("${words[1]}" ` + completeVerb + ` "${(@)words[2,CURRENT]}" 2>/dev/null | sed -e 's/:/\\:/g' -e 's/	/:/')}")
-	if [[ -n "${found[1]}" ]]; then
-		_describe berth found
-	else
-		_files
-	fi
-}
-if [[ "${funcstack[1]}" == _berth ]]; then
-	_berth
-else
-	compdef _berth berth
-fi
-`,
-	"fish": `# fish completion of berth
-function __berth_complete
-	set -l before (commandline -opc)
-	command $before[1] ` + completeVerb + ` $before[2..-1] (commandline -ct) 2>/dev/null
-end
-complete -c berth -a '(__berth_complete)'
-`,
-}
-
-// candidate is what a word of a command line could become.
-type candidate struct{ word, about string }
-
-// printCandidates writes the candidates for the last word of a line.
-func printCandidates(w io.Writer, app *cli.App, words []string) int {
-	for _, c := range complete(app, words) {
-		fmt.Fprintf(w, "%s\t%s\n", c.word, c.about)
-	}
-	return 0
-}
-
-// complete finds what the last of the words could become.
-func complete(app *cli.App, words []string) []candidate {
-	if len(words) == 0 {
-		words = []string{""}
-	}
-	last := words[len(words)-1]
-	a := arranger{root: app.Flags, subcommands: app.Commands}
-	for before := words[:len(words)-1]; len(before) > 0; {
-		word := before[0]
-		before = before[1:]
-		switch {
-		case word == "--":
-			return nil
-		case isFlag(word):
-			if f, _ := a.find(word); f != nil && takesValue(f) && !strings.Contains(word, "=") && len(before) == 0 {
-				return starting(values(f), last)
-			}
-			before = a.flag(word, before)
-		case a.descend(word):
-		default:
-			a.rest = append(a.rest, word)
-			if a.verbatim {
-				return nil
-			}
-		}
-	}
-	switch {
-	case strings.HasPrefix(last, "-"):
-		return starting(flagCandidates(slices.Concat(a.own, a.root)), last)
-	case len(a.rest) == 0:
-		return starting(commandCandidates(a.subcommands), last)
-	}
-	return nil
-}
-
-func starting(all []candidate, with string) []candidate {
-	return slices.DeleteFunc(all, func(c candidate) bool { return !strings.HasPrefix(c.word, with) })
-}
-
-func commandCandidates(commands []*cli.Command) []candidate {
-	var all []candidate
-	for _, c := range commands {
-		if !c.Hidden {
-			all = append(all, candidate{c.Name, c.Usage})
-		}
-	}
-	return all
-}
-
-// flagCandidates are the long names: they are what a reader of the line
-// understands.
-func flagCandidates(flags []cli.Flag) []candidate {
-	all := []candidate{{"--help", "show help"}}
-	for _, f := range flags {
-		if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
-			continue
-		}
-		about := ""
-		if d, ok := f.(cli.DocGenerationFlag); ok {
-			about = strings.ReplaceAll(d.GetUsage(), "`", "")
-		}
-		all = append(all, candidate{"--" + f.Names()[0], about})
-	}
-	return all
-}
-
-// values are what the value of a flag can be, where there are few.
-func values(f cli.Flag) []candidate {
-	var all []candidate
-	for _, word := range map[string][]string{
-		"output":     {"table", "json", "yaml"},
-		"log-level":  {"trace", "debug", "info", "warn", "error"},
-		"log-format": {"text", "json"},
-		"status":     strings.Split(statusNames(), ", "),
-	}[f.Names()[0]] {
-		all = append(all, candidate{word, ""})
-	}
-	return all
-}
-
 // helpWidth is the longest line of a help text, in columns.
 const helpWidth = 100
 
@@ -437,6 +285,15 @@ func placeholder(usage string) (value, text string) {
 	}
 	value, after, _ := strings.Cut(rest, "`")
 	return value, before + value + after
+}
+
+// placeholderOf returns the value of a flag as its usage names it.
+func placeholderOf(f cli.Flag) string {
+	value := ""
+	if d, ok := f.(cli.DocGenerationFlag); ok {
+		value, _ = placeholder(d.GetUsage())
+	}
+	return value
 }
 
 // helpColumns writes names with their texts, which it wraps.

@@ -98,7 +98,7 @@ func TestComplete_OffersWhatFits(t *testing.T) {
 		{"pools set db ", ""},
 		{"pools set --res", "--reserve-after"},
 		{"pools list --pre", "--prefix"},
-		{"-o ", "table json yaml"},
+		{"-o ", "table json yaml name"},
 		{"-o j", "json"},
 		{"--prefix ", ""},
 		{"pools list --output y", "yaml"},

@@ -35,23 +35,36 @@ var outputFlag = &cli.StringFlag{
 	Name:    "output",
 	Aliases: []string{"o"},
 	Value:   "table",
-	Usage:   "`FORMAT` of what is printed: table, json or yaml",
+	Usage:   "`FORMAT` of the output: table, json, yaml, or name for one name or id per line",
 }
 
-// printer writes what a command was asked for, in the format asked for.
+var headersFlag = &cli.BoolFlag{Name: "no-headers", Usage: "print tables without their headers"}
+
+// printer writes the result of a command in the format that the flags ask for.
 type printer struct {
-	format string
-	out    io.Writer
-	now    time.Time // times in tables are told from here
+	format    string
+	out       io.Writer
+	now       time.Time // for the ages in tables
+	noHeaders bool
+	bold      bool // the headers of tables
 }
 
 func printerOf(c *cli.Context) (*printer, error) {
-	p := &printer{format: c.String(outputFlag.Name), out: c.App.Writer, now: time.Now()}
+	p := &printer{
+		format: c.String(outputFlag.Name), out: c.App.Writer, now: time.Now(), noHeaders: c.Bool(headersFlag.Name),
+		bold: c.App.Writer == os.Stdout && hasColor(os.Stdout),
+	}
 	switch p.format {
 	case "table", "json", "yaml":
 		return p, nil
+	case "name":
+		of, _, _ := strings.Cut(strings.TrimPrefix(c.Command.HelpName, "berth "), " ")
+		if slices.Contains([]string{"pools", "claims", "runs", "queue", "steps", "hosts", "worker", "source", "submit", "actions"}, of) {
+			return p, nil
+		}
+		return nil, usagef("--output can't be name: the output has no names")
 	}
-	return nil, usagef("--output can't be %q: it must be table, json or yaml", p.format)
+	return nil, usagef("--output can't be %q: it must be table, json, yaml or name", p.format)
 }
 
 // print writes a value. Its JSON and YAML are for programs and have the names of
@@ -67,11 +80,68 @@ func (p *printer) print(value any, text func(*page)) error {
 		if err := writeYAML(&b, value); err != nil {
 			return err
 		}
+	case "name":
+		if err := writeNames(&b, value); err != nil {
+			return err
+		}
 	default:
-		text(&page{out: &b, now: p.now})
+		text(&page{out: &b, now: p.now, noHeaders: p.noHeaders, bold: p.bold})
 	}
 	_, err := p.out.Write(b.Bytes())
 	return err
+}
+
+// hasColor reports whether escape sequences may be written to a file: it is a terminal,
+// and NO_COLOR is not set.
+func hasColor(f *os.File) bool {
+	return isatty.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
+}
+
+// named holds the members of JSON records that name them.
+type named struct {
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+	Run      string `json:"run"`
+	Step     string `json:"step"`
+	Index    int    `json:"index"`
+}
+
+func (n named) String() string {
+	switch {
+	case n.ID != "":
+		return n.ID
+	case n.Step != "":
+		return n.Step + "[" + strconv.Itoa(n.Index) + "]"
+	case n.Name != "":
+		return n.Name
+	case n.Host != "":
+		return n.Host + "/" + n.Instance
+	}
+	return n.Run
+}
+
+// writeNames writes the name or id of a record, or of each item of a list, one a line.
+func writeNames(w io.Writer, value any) error {
+	var text bytes.Buffer
+	if err := writeJSON(&text, value); err != nil {
+		return err
+	}
+	var list struct {
+		Items *[]named `json:"items"`
+		named
+	}
+	if err := json.Unmarshal(text.Bytes(), &list); err != nil {
+		return err
+	}
+	if list.Items == nil {
+		list.Items = &[]named{list.named}
+	}
+	for _, n := range *list.Items {
+		fmt.Fprintln(w, clean(n.String()))
+	}
+	return nil
 }
 
 func writeJSON(w io.Writer, value any) error {
@@ -124,8 +194,9 @@ func needsQuotes(n *yaml.Node) bool {
 // page is what people read: lines and tables. Writing it can't fail, since it
 // goes to memory first.
 type page struct {
-	out io.Writer
-	now time.Time
+	out             io.Writer
+	now             time.Time
+	noHeaders, bold bool
 }
 
 // line writes one line.
@@ -147,11 +218,21 @@ func (p *page) gap() { fmt.Fprintln(p.out) }
 // table writes a head and rows in columns that line up. Without rows it says so
 // with the line none.
 func (p *page) table(none string, head []string, rows [][]string) {
-	if len(rows) == 0 {
+	switch {
+	case p.noHeaders:
+		p.columns(rows)
+		return
+	case len(rows) == 0:
 		p.line("%s", none)
 		return
 	}
-	p.columns(append([][]string{head}, rows...))
+	var b bytes.Buffer
+	(&page{out: &b}).columns(append([][]string{head}, rows...))
+	text := b.String()
+	if first, rest, _ := strings.Cut(text, "\n"); p.bold {
+		text = "\x1b[1m" + first + "\x1b[0m\n" + rest
+	}
+	fmt.Fprint(p.out, text)
 }
 
 // columns writes rows in columns that line up.
@@ -321,6 +402,10 @@ func refusedPool(err error) error {
 
 // report writes the one line about an error and returns the exit code.
 func report(w io.Writer, err error) int {
+	prefix := "berth:"
+	if w == os.Stderr && hasColor(os.Stderr) {
+		prefix = "\x1b[31m" + prefix + "\x1b[0m"
+	}
 	var done status
 	var own *statusError
 	var usage *usageError
@@ -331,13 +416,13 @@ func report(w io.Writer, err error) int {
 	case errors.As(err, &done):
 		return int(done)
 	case errors.As(err, &usage):
-		fmt.Fprintf(w, "berth: %v\n", err)
+		fmt.Fprintf(w, "%s %v\n", prefix, err)
 		return problem.ExitUsage
 	case errors.As(err, &settings):
-		fmt.Fprintf(w, "berth: %v\n", err)
+		fmt.Fprintf(w, "%s %v\n", prefix, err)
 		return problem.ExitUsage
 	}
-	fmt.Fprintf(w, "berth: %s\n", explain(err))
+	fmt.Fprintf(w, "%s %s\n", prefix, explain(err))
 	if errors.As(err, &own) {
 		return own.code
 	}

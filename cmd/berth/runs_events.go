@@ -55,7 +55,7 @@ func runsEvents(r *request) error {
 	if !r.Bool("follow") {
 		return r.print(inspect.ListOf(events, inspect.RunEventOf), func(out *page) { runEventsTable(out, events) })
 	}
-	t := &eventTail{printer: r.printer}
+	t := &eventTail{printer: r.printer, begun: r.noHeaders}
 	return r.Runs.FollowEvents(r.ctx(), id, run.Place{}, t.tell)
 }
 

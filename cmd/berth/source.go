@@ -259,7 +259,7 @@ func sourceWakeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "wake",
 		Usage:     "have a source look at once",
-		ArgsUsage: "NAME",
+		ArgsUsage: "SOURCE",
 		Description: "If a look is under way, another one follows it. With --wait it tells what the look\n" +
 			"came to, and exits with 1 if it has failed.",
 		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0)},
@@ -305,7 +305,7 @@ func sourceDeleteCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "delete",
 		Usage:     "forget a source that nobody runs, and all that it has seen",
-		ArgsUsage: "NAME",
+		ArgsUsage: "SOURCE",
 		Description: "Its runs stay. If it is run again, what is listed then is submitted; an item whose run\n" +
 			"is still there gets no other.",
 		Action: onEtcd(func(r *request) error { return sourcesOf(r).Delete(r.ctx(), r.args[0]) }, sourceArgument),

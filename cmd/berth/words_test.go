@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -89,6 +90,41 @@ func TestHelp_FitsIntoHelpWidth(t *testing.T) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
 				t.Errorf("%s: a line has %d columns, more than %d: %s", c.HelpName, n, helpWidth, line)
 			}
+		}
+	}
+}
+
+func TestNames_AreIDsOrNamesOfRecords(t *testing.T) {
+	for _, tc := range []struct {
+		value any
+		want  string
+	}{
+		{inspect.ListOf([]string{}, func(string) inspect.Pool { return inspect.Pool{} }), ""},
+		{inspect.List[inspect.Pool]{Items: []inspect.Pool{{Name: "a"}, {Name: "b"}}}, "a\nb\n"},
+		{inspect.Run{ID: "r", Name: "nightly"}, "r\n"},
+		{inspect.Claim{ID: "c", Host: "h"}, "c\n"},
+		{inspect.Host{Host: "h", Instance: "worker"}, "h/worker\n"},
+		{inspect.StepInstance{RunID: "r", Step: "s", Index: 3}, "s[3]\n"},
+		{deletedRecord{Name: "a"}, "a\n"},
+	} {
+		var b bytes.Buffer
+		if err := (&printer{format: "name", out: &b}).print(tc.value, nil); err != nil || b.String() != tc.want {
+			t.Errorf("%+v: %q, %v, want %q", tc.value, b.String(), err, tc.want)
+		}
+	}
+}
+
+func TestTable_HeadersCanBeBoldOrLeftOut(t *testing.T) {
+	for want, p := range map[string]page{
+		"A  B\n1  22\n":               {},
+		"1  22\n":                     {noHeaders: true, bold: true},
+		"\x1b[1mA  B\x1b[0m\n1  22\n": {bold: true},
+	} {
+		var b bytes.Buffer
+		p.out = &b
+		p.table("nothing", []string{"A", "B"}, [][]string{{"1", "22"}})
+		if b.String() != want {
+			t.Errorf("got %q, want %q", b.String(), want)
 		}
 	}
 }
