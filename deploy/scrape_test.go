@@ -28,6 +28,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 	"github.com/berthhq/berth/sidecar/worker"
 )
 
@@ -167,7 +168,7 @@ func get(t *testing.T, url string) string {
 }
 
 // startSidecar starts a sidecar, and returns its address and a client.
-func startSidecar(t *testing.T, etcd *embed.Server, reg *registry) (base string, c *sidecar.Client) {
+func startSidecar(t *testing.T, etcd *embed.Server, reg *registry) (base string, c *client.Client) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "berth") // a short path: those of sockets are bounded
 	must(t, err)
@@ -182,7 +183,7 @@ func startSidecar(t *testing.T, etcd *embed.Server, reg *registry) (base string,
 	must(t, server.Listen(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(context.Background()) }()
-	c, err = sidecar.Dial("http://"+server.Addr().String(), "")
+	c, err = client.Dial("http://"+server.Addr().String(), "")
 	must(t, err)
 	t.Cleanup(func() {
 		c.Close()

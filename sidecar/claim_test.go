@@ -14,8 +14,8 @@ import (
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 var noWait = api.DurationOf(0)
@@ -335,7 +335,7 @@ func TestTheListOfClaimsIsReadInPages(t *testing.T) {
 			t.Errorf("in pages of %d: %v", limit, got)
 		}
 	}
-	for filter, want := range map[sidecar.ClaimFilter]int{
+	for filter, want := range map[client.ClaimFilter]int{
 		{}:                              11,
 		{Pool: "gpu"}:                   4,
 		{Pool: "gpu", State: "waiting"}: 3,

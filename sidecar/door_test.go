@@ -20,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
@@ -153,7 +154,7 @@ func TestATokenIsAskedForOverTCP(t *testing.T) {
 			t.Errorf("%s: %v %s", what, got.header, got.body)
 		}
 	}
-	c, err := sidecar.Dial(r.base, "correct horse")
+	c, err := client.Dial(r.base, "correct horse")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 	roots.AppendCertsFromPEM(pem)
 	addr := fmt.Sprintf("https://127.0.0.1:%d", r.server.Addr().(*net.TCPAddr).Port)
 	for token, want := range map[string]problem.Code{"secret": "", "wrong": problem.Unauthorized} {
-		c, err := sidecar.Dial(addr, token, sidecar.WithTLS(&tls.Config{RootCAs: roots}))
+		c, err := client.Dial(addr, token, client.WithTLS(&tls.Config{RootCAs: roots}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +196,7 @@ func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 			t.Errorf("with token %q: %v", token, err)
 		}
 	}
-	plain, err := sidecar.Dial(strings.Replace(addr, "https", "http", 1), "secret")
+	plain, err := client.Dial(strings.Replace(addr, "https", "http", 1), "secret")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // patience bounds every wait of a test, also on a busy machine.
@@ -33,7 +34,7 @@ type running struct {
 	t      testing.TB
 	server *sidecar.Server
 	cfg    sidecar.Config
-	client *sidecar.Client
+	client *client.Client
 	log    *syncBuffer
 	doc    *document // checks every answer that raw and client get
 	ended  chan struct{}
@@ -78,7 +79,7 @@ func launch(t testing.TB, cfg sidecar.Config) *running {
 		r.err = r.server.Run(context.Background())
 	}()
 	var err error
-	if r.client, err = sidecar.Dial("unix://"+cfg.Socket, ""); err != nil {
+	if r.client, err = client.Dial("unix://"+cfg.Socket, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // overTCP returns a client that the server knows nothing of.
-func (r *running) overTCP() *sidecar.Client {
+func (r *running) overTCP() *client.Client {
 	r.t.Helper()
-	c, err := sidecar.Dial(r.base, "")
+	c, err := client.Dial(r.base, "")
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // child is a process that lives until it is told otherwise.
@@ -258,7 +259,7 @@ func TestTheContextOfRunEndsItWithADrain(t *testing.T) {
 	done := make(chan error, 1)
 	s := sidecar.New(cfg)
 	go func() { done <- s.Run(ctx) }()
-	c, err := sidecar.Dial("unix://"+cfg.Socket, "")
+	c, err := client.Dial("unix://"+cfg.Socket, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 func TestBeforeEtcdAnswersTheServerSaysSo(t *testing.T) {
@@ -155,11 +156,11 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 
 func TestAnAddressThatIsNoneIsRefused(t *testing.T) {
 	for _, addr := range []string{"", "localhost:7420", "ftp://x", "http://", "http://x/path", "unix://", "unix://host/path", "http://\x00"} {
-		if c, err := sidecar.Dial(addr, ""); problem.CodeOf(err) != problem.Invalid || c != nil {
+		if c, err := client.Dial(addr, ""); problem.CodeOf(err) != problem.Invalid || c != nil {
 			t.Errorf("%q: %v", addr, err)
 		}
 	}
-	c, err := sidecar.Dial("unix:///nowhere/at/all", "")
+	c, err := client.Dial("unix:///nowhere/at/all", "")
 	if err != nil {
 		t.Fatal(err)
 	}

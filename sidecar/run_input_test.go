@@ -8,8 +8,8 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 func TestLimitsAreSetAndStayUnlessTheyAreNamed(t *testing.T) {
@@ -180,7 +180,7 @@ func TestBadInputAboutRunsIsRefusedByField(t *testing.T) {
 			d.wantRefused(d.raw(test.request), test.code, strings.Fields(test.fields)...)
 		})
 	}
-	if all, _, err := d.client.Runs(t.Context(), sidecar.RunFilter{}); err != nil || len(all) != 2 || all[0].Status != "running" || all[1].Status != "queued" {
+	if all, _, err := d.client.Runs(t.Context(), client.RunFilter{}); err != nil || len(all) != 2 || all[0].Status != "running" || all[1].Status != "queued" {
 		t.Errorf("what was refused has left %+v, %v", all, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 	"github.com/berthhq/berth/sidecar/executor"
 )
 
@@ -169,7 +170,7 @@ func TestOnlyOneOfTwoHostsTakesTheSlotsOfARun(t *testing.T) {
 		err error
 	}
 	results := make(chan result, 2)
-	for _, c := range []*sidecar.Client{d.client, two.client} {
+	for _, c := range []*client.Client{d.client, two.client} {
 		go func() {
 			s, err := c.StartRun(t.Context(), "job", api.RunStart{})
 			results <- result{s, err}
@@ -469,7 +470,7 @@ func TestARunThatAsksForWhatThereCantBeIsRefused(t *testing.T) {
 			d.wantRefused(d.post("/v1/runs", body), want.code, fields...)
 		})
 	}
-	if runs, _, err := d.client.Runs(t.Context(), sidecar.RunFilter{}); err != nil || len(runs) > 0 {
+	if runs, _, err := d.client.Runs(t.Context(), client.RunFilter{}); err != nil || len(runs) > 0 {
 		t.Errorf("%+v, %v", runs, err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 func TestARunGoesItsWayOverHTTP(t *testing.T) {
@@ -126,7 +126,7 @@ func TestARunBelongsToTheSidecarThatItWasStartedThrough(t *testing.T) {
 	wantCode(t, err, problem.NotHolder)
 	_, err = two.client.StartRun(t.Context(), "job", api.RunStart{Executor: "e"})
 	wantCode(t, err, problem.RunTaken)
-	for _, c := range []*sidecar.Client{d.client, two.client} {
+	for _, c := range []*client.Client{d.client, two.client} {
 		_, err = c.Heartbeat(t.Context(), "job", s.Fence-1)
 		wantCode(t, err, problem.RunLost)
 		_, err = c.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence + 1, Status: "succeeded"})
@@ -213,7 +213,7 @@ func TestRunsAreListedInPagesAndFiltered(t *testing.T) {
 			}
 		}
 	}
-	runs, bad, err := d.client.Runs(t.Context(), sidecar.RunFilter{Statuses: []string{"queued"}, Tags: map[string]string{"a ,é": odd}})
+	runs, bad, err := d.client.Runs(t.Context(), client.RunFilter{Statuses: []string{"queued"}, Tags: map[string]string{"a ,é": odd}})
 	if err != nil || len(runs) != 1 || runs[0].ID != "r6" || len(bad) != 2 {
 		t.Errorf("%+v, %+v, %v", runs, bad, err)
 	}

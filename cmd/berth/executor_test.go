@@ -12,15 +12,15 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // jobExecutor SIDECAR RUN STARTED END is an executor of a run: it starts it as soon
 // as it is admitted, writes its pid to STARTED, and finishes it when there is a file
 // END, as that says: "succeeded", or "failed" and why.
 func jobExecutor(a []string) error {
-	client, err := sidecar.Dial(a[0], "")
+	client, err := client.Dial(a[0], "")
 	if err != nil {
 		return err
 	}

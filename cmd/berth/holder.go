@@ -17,8 +17,8 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // holder is where exec keeps its claim.
@@ -147,7 +147,7 @@ func (c *directHeld) release(ctx context.Context) error { return c.Release(ctx) 
 // when it is back, and a claim that is held is trusted for as long as it was
 // told to last.
 type sidecarHolder struct {
-	client *sidecar.Client
+	client *client.Client
 	local  bool // over a unix socket: the sidecar can see who asks
 	// asker is this exec and no other, on whatever host: so that it finds its own
 	// claim when it asks again, and nobody else does.
@@ -161,7 +161,7 @@ func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (hold
 	if err != nil {
 		return nil, err
 	}
-	client, err := sidecar.Dial(s.Sidecar, s.Token.Reveal(), sidecar.WithTLS(conf))
+	client, err := client.Dial(s.Sidecar, s.Token.Reveal(), client.WithTLS(conf))
 	if err != nil {
 		return nil, err
 	}

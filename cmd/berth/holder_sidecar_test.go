@@ -29,10 +29,11 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // serveTCP runs a sidecar with a pool of two slots, and returns where it serves.
-func serveTCP(t *testing.T) (addr string, client *sidecar.Client) {
+func serveTCP(t *testing.T) (addr string, c *client.Client) {
 	t.Helper()
 	server := sidecar.New(sidecar.Config{
 		Options: berth.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one"},
@@ -44,19 +45,19 @@ func serveTCP(t *testing.T) (addr string, client *sidecar.Client) {
 	done := make(chan error, 1)
 	go func() { done <- server.Run(context.Background()) }()
 	addr = "http://" + server.Addr().String()
-	client, err := sidecar.Dial(addr, "")
+	c, err := client.Dial(addr, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		client.Close()
+		c.Close()
 		server.Stop(sidecar.Leave)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
 	deadline := time.After(scriptDeadline)
-	for client.Ready(t.Context()) != nil {
+	for c.Ready(t.Context()) != nil {
 		select {
 		case <-time.After(scriptLook):
 		case <-deadline:
@@ -64,10 +65,10 @@ func serveTCP(t *testing.T) (addr string, client *sidecar.Client) {
 		}
 	}
 	limit := 2
-	if _, err := client.SetPool(t.Context(), "demo", api.PoolChange{Limit: &limit}); err != nil {
+	if _, err := c.SetPool(t.Context(), "demo", api.PoolChange{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
-	return addr, client
+	return addr, c
 }
 
 // loseAnswer stands before a sidecar, and loses its first answer to a claim, as a

@@ -28,6 +28,7 @@ import (
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/client"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -461,7 +462,7 @@ const readyLook = 20 * time.Millisecond
 
 // awaitReady waits until the sidecar can make claims.
 func awaitReady(ctx context.Context, at addresses, token string) error {
-	client, err := sidecar.Dial(cmp.Or(at.Socket, at.HTTP), token)
+	client, err := client.Dial(cmp.Or(at.Socket, at.HTTP), token)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // scriptServe runs a sidecar, dev, a coordinator or a worker under a name:
@@ -106,7 +106,7 @@ func startServed(ts *testscript.TestScript, name string, args ...string) *served
 		ts.Setenv("BERTH_ENDPOINTS", s.at.Etcd)
 	}
 	eventually(ts, name+" is not ready", func() bool {
-		client, err := sidecar.Dial(s.at.Socket, "")
+		client, err := client.Dial(s.at.Socket, "")
 		ts.Check(err)
 		defer client.Close()
 		return client.Ready(worldOf(ts).tb.Context()) == nil

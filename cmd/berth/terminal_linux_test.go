@@ -16,7 +16,7 @@ import (
 
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
-	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 const (
@@ -311,7 +311,7 @@ func (d *desk) sidecar() {
 			d.t.Errorf("the sidecar ended with %v", err)
 		}
 	})
-	client, err := sidecar.Dial("unix://"+socket, "")
+	client, err := client.Dial("unix://"+socket, "")
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -106,6 +106,10 @@ var layers = []layer{
 		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
+		"sidecar/client", []string{"internal/inspect", "sidecar/api", "sidecar/server", "lease"},
+		"a client knows the wire types, and nothing of how a server does what it asks for",
+	},
+	{
 		"sidecar/executor", []string{"sidecar/claims", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
 		"who runs an attempt and whether they live is the same however they ask: no wire types, no HTTP",
 	},

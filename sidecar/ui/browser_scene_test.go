@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // scene is a harbour on a working day: pools of all kinds, holders on several
@@ -135,7 +136,7 @@ func (s *scene) runs() {
 		s.submit(r)
 	}
 	s.eventually("all who wait know why", func() bool {
-		all, _, err := s.client.Runs(s.t.Context(), sidecar.RunFilter{Statuses: []string{"queued"}})
+		all, _, err := s.client.Runs(s.t.Context(), client.RunFilter{Statuses: []string{"queued"}})
 		if err != nil || len(all) != 6 {
 			return false
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/client"
 )
 
 // patience bounds every wait of a test, also on a busy machine.
@@ -30,7 +31,7 @@ type site struct {
 	t      testing.TB
 	etcd   *embed.Server // nil if there is none
 	server *sidecar.Server
-	client *sidecar.Client
+	client *client.Client
 	cfg    sidecar.Config
 	base   string
 	log    *logBuffer
@@ -79,7 +80,7 @@ func launch(t testing.TB, endpoint string, change ...func(*sidecar.Config)) *sit
 		defer close(s.ended)
 		failed = s.server.Run(context.Background())
 	}()
-	if s.client, err = sidecar.Dial("unix://"+s.cfg.Socket, ""); err != nil {
+	if s.client, err = client.Dial("unix://"+s.cfg.Socket, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -1,4 +1,4 @@
-package sidecar
+package client
 
 import (
 	"context"
@@ -17,7 +17,7 @@ func (c *Client) Sources(ctx context.Context) ([]api.Source, error) {
 	return list.Items, nil
 }
 
-// Source looks at a source.
+// Source returns a source.
 func (c *Client) Source(ctx context.Context, name string) (*api.Source, error) {
 	var s api.Source
 	if _, err := c.call(ctx, http.MethodGet, sourcePath(name), nil, &s); err != nil {
@@ -26,10 +26,9 @@ func (c *Client) Source(ctx context.Context, name string) (*api.Source, error) {
 	return &s, nil
 }
 
-// WakeSource has a source look at once, on whatever host it is run, or once more if a
-// look is under way. It waits for the look for as long as it is told, and returns what
-// it came to: nil if it was not over in time, or not waited for. If nobody runs the
-// source, that is a precondition_failed problem.
+// WakeSource has a source poll at once, on whatever host it runs, or once more if it polls just
+// now. It waits for that for at most wait, and returns the result: nil if it was not over in
+// time, or wait is 0. If no process runs the source, that is a precondition_failed problem.
 func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration) (*api.SourceLook, error) {
 	var req api.SourceWake
 	if wait != 0 {

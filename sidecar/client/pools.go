@@ -1,4 +1,4 @@
-package sidecar
+package client
 
 import (
 	"context"
@@ -16,7 +16,7 @@ func (c *Client) Pools(ctx context.Context) ([]api.Pool, error) {
 	return list.Items, nil
 }
 
-// Pool returns a pool with its holders and its line.
+// Pool returns a pool with its holders and its waiters.
 func (c *Client) Pool(ctx context.Context, name string) (*api.PoolDetail, error) {
 	var p api.PoolDetail
 	if _, err := c.call(ctx, http.MethodGet, poolPath(name), nil, &p); err != nil {
@@ -30,7 +30,7 @@ func (c *Client) SetPool(ctx context.Context, name string, change api.PoolChange
 	return c.changePool(ctx, http.MethodPut, poolPath(name), change)
 }
 
-// PausePool has a pool grant nothing until [Client.ResumePool].
+// PausePool pauses a pool: it grants nothing until [Client.ResumePool].
 func (c *Client) PausePool(ctx context.Context, name string) (*api.Pool, error) {
 	return c.changePool(ctx, http.MethodPost, poolPath(name)+"/pause", nil)
 }

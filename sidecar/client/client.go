@@ -1,4 +1,4 @@
-package sidecar
+package client
 
 import (
 	"bytes"
@@ -26,16 +26,16 @@ const (
 	clientIdle = 90 * time.Second
 	// dialTimeout bounds one try to connect.
 	dialTimeout = 5 * time.Second
-	// longCall is from when on an answer says too little of how long it is valid: what
-	// was waited for it counts for less than it was. See [validFor].
+	// longCall is how long a request must take for its answer to state too short a
+	// validity, because the server counts the wait for less than it was.
 	longCall = time.Second
 	// maxAnswer bounds what is read of an answer.
 	maxAnswer = 64 << 20
 )
 
-// Client speaks to a [Server]. Its methods may be called by many goroutines.
-// Their errors are problems: those of the server, and unavailable where it can't
-// be reached. A call whose context has ended returns the context's cause.
+// Client calls the HTTP API of one sidecar. Its methods may be called by many goroutines.
+// Their errors are problems: those of the server, and unavailable if it can't be reached. A
+// call whose context has ended returns the context's cause.
 type Client struct {
 	base  string // scheme and host
 	addr  string // as it was given
@@ -43,16 +43,16 @@ type Client struct {
 	http  *http.Client
 }
 
-// DialOption says more about a connection.
+// DialOption changes how a client connects.
 type DialOption func(*http.Transport)
 
-// WithTLS sets whom to trust, and as whom to come, over https.
+// WithTLS sets the certificates that are trusted, and the client's own, over https.
 func WithTLS(conf *tls.Config) DialOption {
 	return func(t *http.Transport) { t.TLSClientConfig = conf }
 }
 
 // Dial returns a client for a server at http://host:port, https://host:port or
-// unix:///path. It does not connect yet. The token is empty if none is asked for.
+// unix:///path. It does not connect yet. The token is empty if the server needs none.
 func Dial(addr, token string, opts ...DialOption) (*Client, error) {
 	u, err := url.Parse(addr)
 	if err != nil {
@@ -87,8 +87,8 @@ func Dial(addr, token string, opts ...DialOption) (*Client, error) {
 // Close closes connections that are not in use.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call sends a request, and reads the answer into out unless that is nil. Sent
-// is when it was sent, by a clock that counts through suspend.
+// call sends a request, and reads the answer into out unless that is nil. sent is when it was
+// sent, by [lease.BootClock].
 func (c *Client) call(ctx context.Context, method, path string, in, out any) (sent time.Duration, err error) {
 	sent = lease.BootClock().Now()
 	resp, err := c.send(ctx, method, path, in)
@@ -108,7 +108,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (se
 // isLong reports whether a request that was sent then, and is answered now, took long.
 func isLong(sent time.Duration) bool { return lease.BootClock().Now()-sent >= longCall }
 
-// send sends a request, and returns an answer that is none of an error. Headers are
+// send sends a request, and returns an answer that is no error. Headers are
 // pairs of names and values; an empty value is none.
 func (c *Client) send(ctx context.Context, method, path string, in any, headers ...string) (*http.Response, error) {
 	var body io.Reader
@@ -123,8 +123,8 @@ func (c *Client) send(ctx context.Context, method, path string, in any, headers 
 	if err != nil {
 		return nil, problem.New(problem.Internal, "%w", err)
 	}
-	// All that is asked can be asked again if a kept connection turns out to be
-	// closed. This header is for the transport, and is not sent.
+	// Every request can be sent again if an idle connection turns out to be closed. This
+	// header tells the transport, and is not sent.
 	req.Header["Idempotency-Key"] = nil
 	if in != nil {
 		req.Header["Content-Type"] = jsonType
@@ -150,7 +150,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any, headers 
 
 var jsonType = []string{"application/json"}
 
-// failed makes a problem of a connection that failed.
+// failed returns the problem of a connection that failed.
 func (c *Client) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -158,7 +158,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	return problem.New(problem.Unavailable, "the sidecar at %s can't be reached: %w", c.addr, err)
 }
 
-// refusal makes a problem of an answer that is one.
+// refusal returns the problem in an answer.
 func (c *Client) refusal(resp *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	var p api.Problem
@@ -171,7 +171,7 @@ func (c *Client) refusal(resp *http.Response) error {
 	return p.Err()
 }
 
-// drop reads what is left of a body, so that its connection can be used again.
+// drop reads the rest of a body, so that its connection can be used again.
 func drop(body io.ReadCloser) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, server.MaxBody)) // it is closed anyway
 	_ = body.Close()
@@ -186,7 +186,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
-// Hosts returns all instances of berth that are seen now.
+// Hosts returns all instances of berth that are live now.
 func (c *Client) Hosts(ctx context.Context) ([]api.Host, error) {
 	var list api.List[api.Host]
 	if _, err := c.call(ctx, http.MethodGet, api.HostsPath, nil, &list); err != nil {

@@ -1,0 +1,60 @@
+package client
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/sidecar/api"
+)
+
+// waitsThenRenews is a server on which a claim and a step instance are waited for, and
+// which answers as if that had taken no time.
+type waitsThenRenews struct{ renewals atomic.Int64 }
+
+func (s *waitsThenRenews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const body = `{"id":"a","state":"held","pools":{"db":1},"fence":7,"trusted_for":%,"grace_ms":1000,"lease_duration":"30s"}`
+	validFor := "30000"
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/renew"), strings.HasSuffix(r.URL.Path, "/heartbeat"):
+		s.renewals.Add(1)
+	default:
+		<-time.After(longCall)
+		validFor = "1"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte(strings.Replace(body, "%", validFor, 1)))
+}
+
+// What a long wait leaves of an answer's validity is made good at once.
+func TestAClientLearnsTheValidityAnewAfterALongWait(t *testing.T) {
+	t.Parallel()
+	handler := &waitsThenRenews{}
+	srv := httptest.NewServer(handler)
+	defer srv.Close()
+	c, err := Dial(srv.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	claim, err := c.Claim(t.Context(), api.ClaimRequest{ID: "a", Pools: api.Slots{"db": 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, grace := claim.Trust(); left == 0 || grace != time.Second {
+		t.Errorf("a claim is valid for %s, with %s to stop", left, grace)
+	}
+	taken, err := c.TakeStep(t.Context(), "r", "s", 0, api.StepTake{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := taken.Trust(); left == 0 {
+		t.Error("a step instance is not valid")
+	}
+	if n := handler.renewals.Load(); n != 2 {
+		t.Errorf("%d renewals", n)
+	}
+}
