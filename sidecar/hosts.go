@@ -14,6 +14,58 @@ import (
 	"github.com/berthhq/berth/sidecar/server"
 )
 
+// listHosts answers GET /v1/hosts. An entry that can't be read is left out, and logged.
+func (a *apiServer) listHosts(ctx context.Context, _ *struct{}) (*output[api.List[api.Host]], error) {
+	f, err := a.fleet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(api.List[api.Host]{Items: f.Hosts}, nil)
+}
+
+// fleet reads all instances, and logs what can't be read.
+func (a *apiServer) fleet(ctx context.Context) (*inspect.Fleet, error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.reader.Fleet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, err := range f.Bad {
+		a.log.Warn("an instance or the mode of a worker can't be read", keyError, err)
+	}
+	return f, nil
+}
+
+// registerHosts registers the endpoint of hosts.
+func (a *apiServer) registerHosts(h huma.API) {
+	op := operation(h, "list-hosts", http.MethodGet, api.HostsPath, "hosts", "List the instances that are seen now")
+	op.Description = "And those that are gone and have something that is their own still."
+	handle(a, h, op, a.listHosts)
+}
+
+// getCoordinator answers GET /v1/coordinator. Nobody may be one.
+func (a *apiServer) getCoordinator(ctx context.Context, _ *struct{}) (*output[api.Coordinator], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.runs.Candidates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(inspect.CoordinatorOf(all), nil)
+}
+
+// registerCoordinator registers the endpoint of the coordinator.
+func (a *apiServer) registerCoordinator(h huma.API) {
+	op := operation(h, "get-coordinator", http.MethodGet, api.CoordinatorPath, "coordinator", "Look who admits runs, and who would")
+	op.Description = "A leader with nothing to do tells of its ticks every 10 seconds."
+	handle(a, h, op, a.getCoordinator)
+}
+
 // listWorkers answers GET /v1/workers.
 func (a *apiServer) listWorkers(ctx context.Context, _ *struct{}) (*output[api.List[api.Worker]], error) {
 	f, err := a.fleet(ctx)
@@ -67,4 +119,26 @@ func (a *apiServer) registerWorkers(h huma.API) {
 		op.Description = text[1] + " The worker sees that in etcd, whatever host it is on. Who has asked is kept among the actions. Asking again changes nothing."
 		handleBody(a, h, op, true, func(in *workerBody) []byte { return in.RawBody }, a.controlWorker(verb+"-worker"))
 	}
+}
+
+// actionListInput is the input of GET /v1/actions.
+type actionListInput struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many to answer at most."`
+	Cursor string `query:"cursor" maxLength:"64" doc:"Where to begin: next of the page before."`
+}
+
+// listActions answers GET /v1/actions.
+func (a *apiServer) listActions(ctx context.Context, in *actionListInput) (*output[inspect.ActionList], error) {
+	s, err := a.ready()
+	if err != nil {
+		return nil, err
+	}
+	return outputOf(s.reader.Actions(ctx, in.Cursor, in.Limit))
+}
+
+// registerActions registers the endpoint of actions.
+func (a *apiServer) registerActions(h huma.API) {
+	op := operation(h, "list-actions", http.MethodGet, api.ActionsPath, "actions", "List what operators asked for, the newest first")
+	op.Description = "Each action has who asked for it and from where, the state before and after, and its outcome; whether it was asked for over HTTP, by the berth command or on a page. Actions are kept as long as the events of runs."
+	handle(a, h, op, a.listActions)
 }

@@ -1,14 +1,65 @@
 package sidecar_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar/api"
 )
+
+func TestHostsTellWhichQueuesTheyTakeFrom(t *testing.T) {
+	d := newDock(t)
+	d.readDocument()
+	stopped := errors.New("stopped")
+	ctx, stop := context.WithCancelCause(context.Background())
+	done := make(chan error, 1)
+	p := lease.NewPresence(lease.PresenceConfig{
+		Backend: embedtest.Client(t, d.etcd), Keys: d.store.Keys, Host: "two", Instance: "worker",
+		Role: "worker", Capacity: 4, Queues: []string{"gpu", "default"},
+	})
+	go func() { done <- p.Run(ctx) }()
+	defer func() {
+		stop(stopped)
+		if err := <-done; !errors.Is(err, stopped) {
+			t.Error(err)
+		}
+	}()
+	<-p.Ready()
+	answer := d.get("/v1/hosts")
+	var list api.List[api.Host]
+	decode(t, answer, &list)
+	got := map[string][]string{}
+	for _, h := range list.Items {
+		got[h.Host] = h.Queues
+	}
+	if diff := cmp.Diff(map[string][]string{"one": nil, "two": {"gpu", "default"}}, got); diff != "" {
+		t.Error(diff)
+	}
+	if n := bytes.Count(answer.body, []byte(`"queues":`)); n != 1 { // one that takes none says nothing of them
+		t.Errorf("%s", answer.body)
+	}
+	byClient, err := d.client.Hosts(t.Context())
+	if err != nil || !cmp.Equal(byClient, list.Items) {
+		t.Errorf("by the client: %+v, %v", byClient, err)
+	}
+	if !d.doc.checked["list-hosts 200 OK"] {
+		t.Error("it was not checked against the document")
+	}
+}
 
 func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.T) {
 	d := led(t, 1)
@@ -79,5 +130,54 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 	d.wantRefused(d.post("/v1/workers/two/worker/drain", `{"why":"x"}`), problem.Invalid, "why")
 	if l := list(); len(l.Items) != 1 {
 		t.Errorf("at last: %+v", l)
+	}
+}
+
+// stand puts a candidate as a coordinator would, and returns its term.
+func (d *dock) stand(c run.Candidate) int64 {
+	d.t.Helper()
+	lease, _, err := d.store.Backend.Grant(d.t.Context(), time.Hour)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	rev, err := store.Commit(d.t.Context(), d.store.Backend, nil, store.Put(d.store.Keys.Coordinator(lease), c.Encode(), lease))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return rev
+}
+
+func TestItIsToldWhoCoordinates(t *testing.T) {
+	d := newDock(t)
+	d.readDocument()
+	if got := d.get("/v1/coordinator"); string(got.body) != "{\"leader\":null,\"others\":[]}\n" {
+		t.Errorf("nobody leads: %d %s", got.status, got.body)
+	}
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	first := d.stand(run.Candidate{Candidate: election.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since}, Tick: &run.Tick{
+		At: since, Took: 2 * time.Millisecond, Number: 7, Queued: 6, Progress: 5, Admitted: 4, Lost: 3, Blocked: 2,
+	}})
+	second := d.stand(run.Candidate{Candidate: election.Candidate{Host: "two", Instance: "coordinator", Since: since}})
+	d.put(d.store.Keys.Coordinators()+"no lease", "{}")
+	want := api.Coordinator{
+		Leader: &api.Candidate{Host: "one", Instance: "coordinator", Version: "v1", Since: since, Term: first, Tick: &api.Tick{
+			At: since, Took: api.Duration(2 * time.Millisecond), Number: 7, Queued: 6, InProgress: 5, Admitted: 4, Lost: 3, Blocked: 2,
+		}},
+		Others: []api.Candidate{{Host: "two", Instance: "coordinator", Since: since, Term: second}},
+	}
+	var got api.Coordinator
+	decode(t, d.get("/v1/coordinator"), &got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	byClient, err := d.client.Coordinator(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&want, byClient); diff != "" {
+		t.Errorf("by the client: %s", diff)
+	}
+	if !d.doc.checked["get-coordinator 200 OK"] {
+		t.Error("it was not checked against the document")
 	}
 }
