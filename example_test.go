@@ -11,7 +11,6 @@ import (
 
 	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/store/embed"
-	"github.com/berthhq/berth/pool"
 )
 
 // exampleEtcd starts an etcd for an example. Yours runs already: put its
@@ -37,7 +36,7 @@ func exampleEtcd() (endpoints []string, stop func()) {
 
 // examplePool makes a pool, as `berth pools set` does.
 func examplePool(ctx context.Context, c *berth.Client, name string, limit int) {
-	if _, err := c.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
+	if err := c.SetPool(ctx, name, limit); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -58,9 +57,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Work under claim.Context(): it is done when the slots can't be trusted to
-	// be held any more.
-	fmt.Println("holding", claim.Slots, "with a fence:", claim.Fence() > 0, "ended:", claim.Context().Err() != nil)
+	// Work under claim.Context(): it ends when the claim is released, lost or revoked.
+	fmt.Println("holding", claim.Slots(), "with a fence:", claim.Fence() > 0, "ended:", claim.Context().Err() != nil)
 	if err := claim.Release(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -124,10 +122,9 @@ func ExampleClient_Claim_waiting() {
 	_, err = c.Claim(ctx, berth.Slots{"db": 1}, berth.WithID("import-42"), berth.WithWait(20*time.Millisecond))
 	var p *berth.Error
 	if errors.As(err, &p) {
-		// The reason is data as well: who holds the slots, and the place in line.
-		reason := p.Detail.(pool.Reason)
-		holder := reason.Pools[0].Holders[0]
-		fmt.Println(p.Code, "-", reason.Text, "- held by", holder.Claim, "of", holder.Host)
+		// The reason is data as well: who holds the slots, and the position in the queue.
+		holder := p.Reason.Pools[0].Holders[0]
+		fmt.Println(p.Code, "-", p.Reason.Text, "- held by", holder.Claim, "of", holder.Host)
 	}
 
 	// The next one waits until the slot is given back.
@@ -148,36 +145,27 @@ func ExampleClient_Claim_waiting() {
 	// the fence has grown: true
 }
 
-func ExampleConnect() {
+func ExampleClient_SetPool() {
 	ctx := context.Background()
 	endpoints, stop := exampleEtcd()
 	defer stop()
+	c, err := berth.Open(ctx, berth.Options{Endpoints: endpoints})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	// An operator's door: no instance of its own, no leases.
-	admin, err := berth.Connect(ctx, berth.Options{Endpoints: endpoints})
+	if err := c.SetPool(ctx, "db", 5, berth.WithLeaseDuration(time.Minute)); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.PausePool(ctx, "db"); err != nil {
+		log.Fatal(err)
+	}
+	db, err := c.Pool(ctx, "db")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer admin.Close()
-	limit := 5
-	put, err := admin.SetPool(ctx, "db", pool.Change{Limit: &limit})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("created:", put.Created, "with leases of", put.Spec.LeaseDuration)
-	if err := admin.PausePool(ctx, "db"); err != nil {
-		log.Fatal(err)
-	}
-	state, err := admin.Read(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, p := range state.Pools() {
-		fmt.Println(p.Name, "limit", p.Limit, "paused:", p.Paused)
-	}
-	fmt.Println("violations:", len(state.Verify()))
+	fmt.Println(db.Name, "limit", db.Limit, "leases of", db.LeaseDuration, "paused:", db.Paused, "holders:", len(db.Holders))
 	// Output:
-	// created: true with leases of 5m0s
-	// db limit 5 paused: true
-	// violations: 0
+	// db limit 5 leases of 1m0s paused: true holders: 0
 }

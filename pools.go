@@ -4,126 +4,164 @@ import (
 	"context"
 	"time"
 
-	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
 
-// seeChange limits how long a change waits until this client has read it back.
-const seeChange = 2 * time.Second
+// Special values of the settings of a pool.
+const (
+	// Unlimited is the limit of a pool that refuses no claim.
+	Unlimited = pool.Unlimited
+	// NeverReserve lets claims that fit pass a waiting claim for ever: see
+	// [WithReserveAfter].
+	NeverReserve = pool.NeverReserve
+)
+
+// Pool is the state of a pool.
+type Pool struct {
+	Name string
+	// Limit is the number of slots: [Unlimited], 0 (closed), or 1 to 1,000,000.
+	Limit int
+	// LeaseDuration is how long the slots of a dead holder stay taken.
+	LeaseDuration time.Duration
+	// ReserveAfter is the age from which on slots are reserved for a waiting claim.
+	ReserveAfter time.Duration
+	// Paused pools grant nothing and keep their holders and waiters.
+	Paused bool
+	// Claimed is the number of slots that are taken. It may exceed the limit after that
+	// was lowered.
+	Claimed int
+	// Waiting is the number of claims that wait.
+	Waiting int
+	// Problem is why the pool grants nothing, if one of its keys can't be read.
+	Problem string
+}
+
+// Holder identifies a claim of any host.
+type Holder struct {
+	Claim          string
+	Host, Instance string
+	Run, Step      string
+	PID            int
+	Labels         map[string]string
+	// Slots are those of all pools of the claim.
+	Slots    Slots
+	Priority int
+	// Since is when the claim was granted, or began to wait, by the clock of its host.
+	Since time.Time
+	// Fence is the fencing token; 0 for a claim that waits.
+	Fence int64
+}
+
+// Waiter is a claim that waits for a pool.
+type Waiter struct {
+	Holder
+	// Position in the wait queue of the pool, from 1 on.
+	Position int
+	// Reason is why the claim waits.
+	Reason string
+}
+
+// PoolDetail is a pool with its holders, oldest first, and its waiters in the order of the
+// wait queue.
+type PoolDetail struct {
+	Pool
+	Holders []Holder
+	Waiters []Waiter
+}
 
 // Pools returns all pools, ordered by name.
-func (c *Client) Pools(ctx context.Context) ([]pool.Status, error) { return c.engine.Pools(ctx) }
-
-// Pool returns a pool with its holders and its waiters.
-func (c *Client) Pool(ctx context.Context, name string) (pool.Detail, error) {
-	return c.engine.Pool(ctx, name)
-}
-
-// HasPool reports whether the pool exists, from memory as of the last event from etcd.
-func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
-
-// Space returns the capacity that claims and waiters leave free in all pools, as of the
-// last event from etcd.
-func (c *Client) Space(ctx context.Context) (*pool.Space, error) {
-	s, _, _, err := c.engine.Space(ctx, nil)
-	return s, err
-}
-
-// SetPool creates a pool, or changes the fields that change sets. When it returns, the
-// change is in effect and usually visible to this client.
-func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
-	put, err := c.registry.Set(ctx, name, change)
-	if err == nil {
-		c.see(ctx, put.Revision)
+func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
+	all, err := c.in.Pools(ctx)
+	if err != nil {
+		return nil, public(err)
 	}
-	return put, err
+	pools := make([]Pool, len(all))
+	for i, s := range all {
+		pools[i] = poolOf(s)
+	}
+	return pools, nil
+}
+
+// Pool returns one pool. An unknown pool is an error with the code pool_not_found.
+func (c *Client) Pool(ctx context.Context, name string) (PoolDetail, error) {
+	d, err := c.in.Pool(ctx, name)
+	if err != nil {
+		return PoolDetail{}, public(err)
+	}
+	all := PoolDetail{Pool: poolOf(d.Status), Holders: make([]Holder, len(d.Holders)), Waiters: make([]Waiter, len(d.Waiters))}
+	for i, h := range d.Holders {
+		all.Holders[i] = holderOf(h.Claim, h.Holder, h.Pools)
+		all.Holders[i].Priority, all.Holders[i].Since, all.Holders[i].Fence = h.Priority, h.Since, h.Fence
+	}
+	for i, w := range d.Waiters {
+		all.Waiters[i] = Waiter{Holder: holderOf(w.Claim, w.Holder, w.Pools), Position: w.Position, Reason: w.Reason}
+		all.Waiters[i].Priority, all.Waiters[i].Since = w.Priority, w.Since
+	}
+	return all, nil
+}
+
+func poolOf(s pool.Status) Pool {
+	return Pool{
+		Name: s.Name, Limit: s.Limit, LeaseDuration: s.LeaseDuration, ReserveAfter: s.ReserveAfter, Paused: s.Paused,
+		Claimed: s.Claimed, Waiting: s.Waiting, Problem: s.Problem,
+	}
+}
+
+func holderOf(claim string, h pool.Holder, slots map[string]int) Holder {
+	return Holder{
+		Claim: claim, Host: h.Host, Instance: h.Instance, Run: h.Run, Step: h.Step, PID: h.PID, Labels: h.Labels,
+		Slots: slots,
+	}
+}
+
+// PoolOption changes a setting of a pool.
+type PoolOption func(*poolOptions)
+
+type poolOptions struct{ change pool.Change }
+
+// WithLeaseDuration sets how long the slots of a dead holder stay taken, from 5 s to 24 h
+// in whole seconds. The default is 5 minutes.
+func WithLeaseDuration(d time.Duration) PoolOption {
+	return func(o *poolOptions) { o.change.LeaseDuration = &d }
+}
+
+// WithReserveAfter sets the age from which on slots are reserved for a waiting claim, up to
+// 24 h; 0 is at once, in strict order, and [NeverReserve] is never. The default is 1 minute.
+func WithReserveAfter(d time.Duration) PoolOption {
+	return func(o *poolOptions) { o.change.ReserveAfter = &d }
+}
+
+// SetPool creates a pool with a limit, or changes its limit. Settings without an option
+// stay as they are. When it returns, the change is in effect.
+func (c *Client) SetPool(ctx context.Context, name string, limit int, opts ...PoolOption) error {
+	o := poolOptions{pool.Change{Limit: &limit}}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	_, err := c.in.SetPool(ctx, name, o.change)
+	return public(err)
 }
 
 // PausePool stops all grants of a pool until [Client.ResumePool].
 func (c *Client) PausePool(ctx context.Context, name string) error {
-	return c.changePaused(ctx, name, true)
+	return public(c.in.PausePool(ctx, name))
 }
 
 // ResumePool ends a pause.
 func (c *Client) ResumePool(ctx context.Context, name string) error {
-	return c.changePaused(ctx, name, false)
-}
-
-func (c *Client) changePaused(ctx context.Context, name string, paused bool) error {
-	put, err := c.registry.Change(ctx, name, pool.Change{Paused: &paused})
-	if err == nil {
-		c.see(ctx, put.Revision)
-	}
-	return err
+	return public(c.in.ResumePool(ctx, name))
 }
 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
 // waiters are refused.
 func (c *Client) DeletePool(ctx context.Context, name string) error {
-	rev, err := c.registry.Delete(ctx, name)
-	if err == nil {
-		c.see(ctx, rev)
-	}
-	return err
+	return public(c.in.DeletePool(ctx, name))
 }
 
-// see waits until this client has read a revision. A longer delay does not make the
-// change fail.
-func (c *Client) see(ctx context.Context, rev int64) {
-	ctx, cancel := context.WithTimeout(ctx, seeChange)
-	defer cancel()
-	_ = c.engine.WaitRevision(ctx, rev)
-}
-
-// Claims returns all claims of all hosts: the holders, oldest first, and the waiters in
-// the order of the wait queue.
-func (c *Client) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error) {
-	return c.engine.Claims(ctx)
-}
-
-// Why explains what a claim of any host holds, or why it waits.
-func (c *Client) Why(ctx context.Context, id string) (pool.Why, error) { return c.engine.Why(ctx, id) }
-
-// Reconcile deletes the keys on this client's leases that belong to no claim of it, as
-// the client does periodically: see [pool.Engine.Reconcile].
-func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcile(ctx) }
-
-// Revoke revokes a claim of any host: see [pool.Registry.Revoke].
-func (c *Client) Revoke(ctx context.Context, id string, force bool) (pool.Revocation, error) {
-	return c.registry.Revoke(ctx, id, force)
-}
-
-// Subscribe returns the events of pools and of this client's claims from now on. The
-// channel is closed when ctx ends.
-func (c *Client) Subscribe(ctx context.Context) (<-chan pool.Event, error) {
-	return c.engine.Subscribe(ctx)
-}
-
-// SubscribeRuns is [Client.Subscribe] limited to events of this client's claims that
-// belong to a run.
-func (c *Client) SubscribeRuns(ctx context.Context) (<-chan pool.Event, error) {
-	return c.engine.SubscribeRuns(ctx)
-}
-
-// Age returns how old this client's view of the pools is. The client grants nothing
-// while it is 2 s or older.
-func (c *Client) Age(ctx context.Context) (time.Duration, error) { return c.engine.Age(ctx) }
-
-// Host returns the host name of this client.
-func (c *Client) Host() string { return c.opts.Host }
-
-// Instance returns the name of this client on its host.
-func (c *Client) Instance() string { return c.opts.Instance }
-
-// LeaseEnds returns how long leases live unless they are renewed, 0 for leases that have
-// ended. It asks etcd for at most 2 s; leases without an answer by then are missing.
-// With an error it returns the answers so far.
-func (c *Client) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
-	return lease.Ends(ctx, c.backend, ids)
-}
-
-// Hosts returns all live instances, ordered by host and name.
-func (c *Client) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
-	return lease.Instances(ctx, c.backend, c.keys)
+// Revoke revokes a claim of any host, named by its id, or by HOST/INSTANCE/ID. The host of
+// the claim has the holder stop and then frees the slots. With force, the slots are freed
+// at once; a resource can then refuse the old holder only by its fencing token.
+func (c *Client) Revoke(ctx context.Context, claim string, force bool) error {
+	_, err := c.in.Revoke(ctx, claim, force)
+	return public(err)
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -174,7 +174,7 @@ func startSidecar(t *testing.T, etcd *embed.Server, reg *registry) (base string,
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	server := sidecar.New(sidecar.Config{
-		Options: berth.Options{
+		Options: instance.Options{
 			Endpoints: []string{etcd.Endpoint()}, Host: "one", StateDir: filepath.Join(dir, "state"),
 		},
 		Listen: "127.0.0.1:0", Socket: filepath.Join(dir, "berth.sock"), DrainTimeout: -1,
@@ -219,7 +219,7 @@ func until(t *testing.T, f func(ctx context.Context)) {
 // work runs a worker.
 func work(t *testing.T, etcd *embed.Server, reg prometheus.Registerer) {
 	t.Helper()
-	client, err := berth.Open(t.Context(), berth.Options{
+	client, err := instance.Open(t.Context(), instance.Options{
 		Endpoints: []string{etcd.Endpoint()}, Host: "two", Instance: worker.Role, Role: worker.Role, Capacity: 2, Registerer: reg,
 	})
 	must(t, err)

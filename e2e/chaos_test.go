@@ -13,7 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
@@ -39,7 +39,7 @@ type chaos struct {
 
 	mu    sync.Mutex // guards what follows
 	lives map[string]*life
-	gone  map[*berth.Client]bool     // ended as killed processes end
+	gone  map[*instance.Client]bool  // ended as killed processes end
 	times map[int64]time.Duration    // when each revision was seen
 	asked map[string][]time.Duration // when each change of a pool began
 	specs []sighting
@@ -50,8 +50,8 @@ type chaos struct {
 // what has not happened.
 type life struct {
 	asked, told, released time.Duration
-	client                *berth.Client // that has the claim now
-	claim                 *berth.Claim
+	client                *instance.Client // that has the claim now
+	claim                 *instance.Claim
 }
 
 // sighting is a change of a spec as the witness saw it.
@@ -65,7 +65,7 @@ type sighting struct {
 func newChaos(t *testing.T, hosts int) *chaos {
 	c := &chaos{
 		t: t, begun: time.Now(), stop: make(chan struct{}),
-		lives: map[string]*life{}, gone: map[*berth.Client]bool{}, times: map[int64]time.Duration{},
+		lives: map[string]*life{}, gone: map[*instance.Client]bool{}, times: map[int64]time.Duration{},
 		asked: map[string][]time.Duration{}, force: map[string]time.Duration{},
 		seed: rand.Uint64(), cluster: embedtest.Cluster(t, 1),
 	}
@@ -134,18 +134,18 @@ type chaosHost struct {
 	trouble sync.Mutex // held by the fault that it suffers
 
 	mu     sync.Mutex // guards what follows
-	client *berth.Client
+	client *instance.Client
 }
 
 // up opens the host, however often that takes, and gives back what it finds.
 func (h *chaosHost) up() {
 	for {
-		c, err := berth.Open(context.Background(), options(h.proxy.endpoints(), h.name, fixed(h.dir)))
+		c, err := instance.Open(context.Background(), options(h.proxy.endpoints(), h.name, fixed(h.dir)))
 		if err == nil {
 			h.adopt(c)
 			return
 		}
-		if code := berth.ErrorCode(err); code != "etcd_unavailable" {
+		if code := instance.ErrorCode(err); code != "etcd_unavailable" {
 			h.t.Errorf("open %s: %v", h.name, err)
 			return
 		}
@@ -153,7 +153,7 @@ func (h *chaosHost) up() {
 }
 
 // adopt takes over what the process before held, and has it given back.
-func (h *chaosHost) adopt(c *berth.Client) {
+func (h *chaosHost) adopt(c *instance.Client) {
 	held, err := c.Held(context.Background())
 	if err != nil {
 		h.t.Errorf("held by %s: %v", h.name, err)
@@ -197,7 +197,7 @@ func (h *chaosHost) down() {
 }
 
 // current is the host's client, nil while it is down.
-func (h *chaosHost) current() *berth.Client {
+func (h *chaosHost) current() *instance.Client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.client
@@ -246,11 +246,11 @@ func (c *chaos) operations(h *History) []porcupine.Operation {
 }
 
 // set changes a pool. One goroutine makes all changes.
-func (c *chaos) set(a *berth.Admin, name string, ch pool.Change) {
+func (c *chaos) set(a *instance.Admin, name string, ch pool.Change) {
 	c.mu.Lock()
 	c.asked[name] = append(c.asked[name], c.now())
 	c.mu.Unlock()
-	if _, err := a.SetPool(context.Background(), name, ch); err != nil && berth.ErrorCode(err) != "etcd_unavailable" {
+	if _, err := a.SetPool(context.Background(), name, ch); err != nil && instance.ErrorCode(err) != "etcd_unavailable" {
 		c.t.Errorf("set pool %s: %v", name, err)
 	}
 }

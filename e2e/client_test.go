@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -22,9 +22,9 @@ const wait = 5 * time.Minute
 
 // open opens a client without the polling fallback: whoever waits must be woken.
 // It is closed at the end of the test, without waiting for its claims.
-func open(t testing.TB, endpoints []string, host string, change ...func(*berth.Options)) *berth.Client {
+func open(t testing.TB, endpoints []string, host string, change ...func(*instance.Options)) *instance.Client {
 	t.Helper()
-	c, err := berth.Open(t.Context(), options(endpoints, host, change...))
+	c, err := instance.Open(t.Context(), options(endpoints, host, change...))
 	if err != nil {
 		t.Fatalf("open %s: %v", host, err)
 	}
@@ -32,8 +32,8 @@ func open(t testing.TB, endpoints []string, host string, change ...func(*berth.O
 	return c
 }
 
-func options(endpoints []string, host string, change ...func(*berth.Options)) berth.Options {
-	o := berth.Options{
+func options(endpoints []string, host string, change ...func(*instance.Options)) instance.Options {
+	o := instance.Options{
 		Endpoints: endpoints, Host: host, PollInterval: -1, ClaimTimeout: wait,
 		Logger: hclog.New(&hclog.LoggerOptions{Name: host, Level: logLevel()}),
 	}
@@ -44,7 +44,7 @@ func options(endpoints []string, host string, change ...func(*berth.Options)) be
 }
 
 // shut closes a client at once.
-func shut(t testing.TB, c *berth.Client) {
+func shut(t testing.TB, c *instance.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // do not drain
@@ -69,14 +69,14 @@ func connect(t testing.TB, endpoints ...string) *store.Client {
 }
 
 // fixed makes an instance that a later process can resume.
-func fixed(dir string) func(*berth.Options) {
-	return func(o *berth.Options) { o.Instance, o.StateDir = "main", dir }
+func fixed(dir string) func(*instance.Options) {
+	return func(o *instance.Options) { o.Instance, o.StateDir = "main", dir }
 }
 
 // spec sets what a test says of a pool, and returns when all these clients see
 // it. Leases last long unless it says otherwise: what is no test of their end
 // must not meet it, however slow the machine is.
-func spec(t testing.TB, clients []*berth.Client, name string, limit int, change ...func(*pool.Change)) {
+func spec(t testing.TB, clients []*instance.Client, name string, limit int, change ...func(*pool.Change)) {
 	t.Helper()
 	lease := 2 * time.Minute
 	ch := pool.Change{Limit: &limit, LeaseDuration: &lease}
@@ -110,16 +110,16 @@ func reserveAfter(d time.Duration) func(*pool.Change) {
 }
 
 // claim claims, and fails the test if it can't.
-func claim(t testing.TB, c *berth.Client, id string, slots berth.Slots, opts ...berth.ClaimOption) *berth.Claim {
+func claim(t testing.TB, c *instance.Client, id string, slots instance.Slots, opts ...instance.ClaimOption) *instance.Claim {
 	t.Helper()
-	cl, err := c.Claim(t.Context(), slots, append(opts, berth.WithID(id))...)
+	cl, err := c.Claim(t.Context(), slots, append(opts, instance.WithID(id))...)
 	if err != nil {
 		t.Fatalf("claim %s on %s: %v", id, c.Host(), err)
 	}
 	return cl
 }
 
-func release(t testing.TB, cl *berth.Claim) {
+func release(t testing.TB, cl *instance.Claim) {
 	t.Helper()
 	if err := cl.Release(t.Context()); err != nil {
 		t.Errorf("release %s: %v", cl, err)
@@ -131,23 +131,23 @@ type pending struct {
 	t    testing.TB
 	id   string
 	done chan struct{}
-	cl   *berth.Claim
+	cl   *instance.Claim
 	err  error
 }
 
 // begin claims in the background. The test does not end before the claim has
 // its answer.
-func begin(t testing.TB, ctx context.Context, c *berth.Client, id string, slots berth.Slots, opts ...berth.ClaimOption) *pending {
+func begin(t testing.TB, ctx context.Context, c *instance.Client, id string, slots instance.Slots, opts ...instance.ClaimOption) *pending {
 	p := &pending{t: t, id: id, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.cl, p.err = c.Claim(ctx, slots, append(opts, berth.WithID(id))...)
+		p.cl, p.err = c.Claim(ctx, slots, append(opts, instance.WithID(id))...)
 	}()
 	return p
 }
 
 // granted waits for the claim.
-func (p *pending) granted() *berth.Claim {
+func (p *pending) granted() *instance.Claim {
 	p.t.Helper()
 	select {
 	case <-p.done:
@@ -168,7 +168,7 @@ func (p *pending) refused(code string) {
 	case <-time.After(deadline):
 		p.t.Fatalf("claim %s has no answer after %s", p.id, deadline)
 	}
-	if berth.ErrorCode(p.err) != code {
+	if instance.ErrorCode(p.err) != code {
 		p.t.Errorf("claim %s: %v, want %s", p.id, p.err, code)
 	}
 }
@@ -196,10 +196,10 @@ func closedWithin(t testing.TB, what string, ch <-chan struct{}) {
 // told are the claims that holders were granted, to be held against the history.
 type told struct {
 	mu     sync.Mutex
-	grants []*berth.Claim
+	grants []*instance.Claim
 }
 
-func (x *told) note(cl *berth.Claim) {
+func (x *told) note(cl *instance.Claim) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.grants = append(x.grants, cl)
@@ -224,7 +224,7 @@ func (x *told) count() int {
 }
 
 // eventuallySees waits until a client sees a waiter as wanted.
-func eventuallySees(t testing.TB, c *berth.Client, id string, wanted func(reserve bool) bool) {
+func eventuallySees(t testing.TB, c *instance.Client, id string, wanted func(reserve bool) bool) {
 	t.Helper()
 	eventually(t, c.Host()+" sees "+id+" in line", func(ctx context.Context) bool {
 		_, waiters, err := c.Claims(ctx)
@@ -252,7 +252,7 @@ func freeAddress(t testing.TB) string {
 }
 
 // eventuallyWell waits until a client sees no problem in a pool.
-func eventuallyWell(t testing.TB, c *berth.Client, name string) {
+func eventuallyWell(t testing.TB, c *instance.Client, name string) {
 	t.Helper()
 	eventually(t, c.Host()+" finds the pool well", func(ctx context.Context) bool {
 		d, err := c.Pool(ctx, name)

@@ -6,7 +6,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -44,8 +44,8 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 			hosts := three(t, []string{srv.Endpoint()})
 			spec(t, hosts, "bad", 3)
 			spec(t, hosts, "good", 3)
-			held := claim(t, hosts[0], "held", berth.Slots{"bad": 3})
-			line := begin(t, t.Context(), hosts[1], "line", berth.Slots{"bad": 1})
+			held := claim(t, hosts[0], "held", instance.Slots{"bad": 3})
+			line := begin(t, t.Context(), hosts[1], "line", instance.Slots{"bad": 1})
 			w.until("one waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 			was := value(t, b, c.key)
 
@@ -56,13 +56,13 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 				if text := line.err.Error(); !strings.Contains(text, c.key) || !strings.Contains(text, c.says) {
 					t.Errorf("the reason is: %s", text)
 				}
-				_, err := hosts[2].Claim(t.Context(), berth.Slots{"good": 1, "bad": 1})
-				if berth.ErrorCode(err) != "corrupt_value" {
+				_, err := hosts[2].Claim(t.Context(), instance.Slots{"good": 1, "bad": 1})
+				if instance.ErrorCode(err) != "corrupt_value" {
 					t.Errorf("a claim of both pools: %v", err)
 				}
 			}
 			// Others go on, and what is held can be given back.
-			release(t, claim(t, hosts[2], "good", berth.Slots{"good": 3}))
+			release(t, claim(t, hosts[2], "good", instance.Slots{"good": 3}))
 			release(t, held)
 			if stranger {
 				release(t, line.granted())
@@ -82,7 +82,7 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 			for _, h := range hosts {
 				eventuallyWell(t, h, "bad")
 			}
-			release(t, claim(t, hosts[1], "after", berth.Slots{"bad": 3}))
+			release(t, claim(t, hosts[1], "after", instance.Slots{"bad": 3}))
 		})
 	}
 }

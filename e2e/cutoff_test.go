@@ -7,7 +7,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/lease"
@@ -18,10 +18,10 @@ import (
 type believers struct {
 	t      testing.TB
 	mu     sync.Mutex
-	claims map[string]*berth.Claim
+	claims map[string]*instance.Claim
 }
 
-func (b *believers) add(cl *berth.Claim) {
+func (b *believers) add(cl *instance.Claim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.claims[cl.ID] = cl
@@ -46,22 +46,22 @@ func (b *believers) observe(h *History, ev *mvccpb.Event) {
 func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t)
-	b := &believers{t: t, claims: map[string]*berth.Claim{}}
+	b := &believers{t: t, claims: map[string]*instance.Claim{}}
 	w := watch(t, embedtest.Client(t, srv), func(w *witness) { w.onEvent = b.observe })
 	near := open(t, []string{srv.Endpoint()}, "near")
-	spec(t, []*berth.Client{near}, "db", 4, short)
-	var held []*berth.Claim
-	var hosts []*berth.Client
+	spec(t, []*instance.Client{near}, "db", 4, short)
+	var held []*instance.Claim
+	var hosts []*instance.Client
 	var proxies []*proxy
 	for _, host := range []string{"up", "down", "both", "severed"} {
 		p := through(t, srv.Endpoint())
 		c := open(t, p.endpoints(), host)
 		eventuallyWell(t, c, "db")
-		cl := claim(t, c, host, berth.Slots{"db": 1})
+		cl := claim(t, c, host, instance.Slots{"db": 1})
 		b.add(cl)
 		held, hosts, proxies = append(held, cl), append(hosts, c), append(proxies, p)
 	}
-	next := begin(t, t.Context(), near, "next", berth.Slots{"db": 4})
+	next := begin(t, t.Context(), near, "next", instance.Slots{"db": 4})
 	w.until("one waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	proxies[0].stall(true, false)
@@ -73,7 +73,7 @@ func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
 		if left, _ := cl.ValidFor(); left != 0 {
 			t.Errorf("%s was told, and is trusted for %s", cl, left)
 		}
-		if err := cl.Err(); berth.ErrorCode(err) != "claim_lost" || !errors.Is(err, lease.ErrValidityEnded) && !errors.Is(err, store.ErrLeaseNotFound) {
+		if err := cl.Err(); instance.ErrorCode(err) != "claim_lost" || !errors.Is(err, lease.ErrValidityEnded) && !errors.Is(err, store.ErrLeaseNotFound) {
 			t.Errorf("%s was told: %v", cl, err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
 	release(t, got)
 	for i, c := range hosts {
 		release(t, held[i]) // harms nobody
-		release(t, claim(t, c, "again-"+c.Host(), berth.Slots{"db": 4}))
+		release(t, claim(t, c, "again-"+c.Host(), instance.Slots{"db": 4}))
 	}
 	w.until("nothing is left", func(h *History) bool { return h.Held() == 0 && len(h.Waiting()) == 0 })
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -35,10 +35,10 @@ func TestTheSlotsOfAKilledHostComeBackAfterItsLeaseAndNotBefore(t *testing.T) {
 	end := &ends{key: keys.Slot("db", 0, 0), at: make(chan time.Time, 10)}
 	w := watch(t, backend, func(w *witness) { w.onEvent = end.note })
 	c := open(t, []string{srv.Endpoint()}, "alive")
-	spec(t, []*berth.Client{c}, "db", 1, short)
+	spec(t, []*instance.Client{c}, "db", 1, short)
 	dead := startHost(t, hostPart{Endpoints: []string{srv.Endpoint()}, Host: "dead"})
-	was := dead.claim("killed", berth.Slots{"db": 1})
-	next := begin(t, t.Context(), c, "next", berth.Slots{"db": 1})
+	was := dead.claim("killed", instance.Slots{"db": 1})
+	next := begin(t, t.Context(), c, "next", instance.Slots{"db": 1})
 	w.until("another waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	dead.kill()
@@ -71,12 +71,12 @@ func TestAHostThatStoodStillLongerThanItsLeaseIsToldBeforeItActs(t *testing.T) {
 	end := &ends{key: keys.Slot("db", 0, 0), at: make(chan time.Time, 10)}
 	w := watch(t, backend, func(w *witness) { w.onEvent = end.note })
 	c := open(t, []string{srv.Endpoint()}, "alive")
-	spec(t, []*berth.Client{c}, "db", 1, short)
+	spec(t, []*instance.Client{c}, "db", 1, short)
 	still := startHost(t, hostPart{Endpoints: []string{srv.Endpoint()}, Host: "still"})
-	was := still.claim("stopped", berth.Slots{"db": 1})
+	was := still.claim("stopped", instance.Slots{"db": 1})
 	still.tell(order{Do: "act", ID: "stopped"})
 	still.hear("acted", "stopped")
-	next := begin(t, t.Context(), c, "next", berth.Slots{"db": 1})
+	next := begin(t, t.Context(), c, "next", instance.Slots{"db": 1})
 	w.until("another waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	still.freeze()
@@ -93,7 +93,7 @@ func TestAHostThatStoodStillLongerThanItsLeaseIsToldBeforeItActs(t *testing.T) {
 	}
 	// It is a host like any other again.
 	release(t, got)
-	still.claim("again", berth.Slots{"db": 1})
+	still.claim("again", instance.Slots{"db": 1})
 }
 
 // What a host gives back when it wakes is another's by then, and stays so.
@@ -103,18 +103,18 @@ func TestAReleaseThatComesTooLateHarmsNobody(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
 	c := open(t, []string{srv.Endpoint()}, "alive")
-	spec(t, []*berth.Client{c}, "db", claims, short)
+	spec(t, []*instance.Client{c}, "db", claims, short)
 	still := startHost(t, hostPart{Endpoints: []string{srv.Endpoint()}, Host: "still"})
 	for i := range claims {
-		still.claim(fmt.Sprintf("old%d", i), berth.Slots{"db": 1})
+		still.claim(fmt.Sprintf("old%d", i), instance.Slots{"db": 1})
 	}
 	still.freeze()
 	for i := range claims {
 		still.tell(order{Do: "release", ID: fmt.Sprintf("old%d", i)})
 	}
-	var held []*berth.Claim
+	var held []*instance.Claim
 	for i := range claims {
-		held = append(held, claim(t, c, fmt.Sprintf("new%d", i), berth.Slots{"db": 1}))
+		held = append(held, claim(t, c, fmt.Sprintf("new%d", i), instance.Slots{"db": 1}))
 	}
 	still.thaw()
 	for i := range claims {
@@ -140,13 +140,13 @@ func TestTheLineForgetsAHostThatIsKilled(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
 	c := open(t, []string{srv.Endpoint()}, "alive")
-	spec(t, []*berth.Client{c}, "db", 1, reserveAfter(0))
-	first := claim(t, c, "first", berth.Slots{"db": 1})
+	spec(t, []*instance.Client{c}, "db", 1, reserveAfter(0))
+	first := claim(t, c, "first", instance.Slots{"db": 1})
 	dead := startHost(t, hostPart{Endpoints: []string{srv.Endpoint()}, Host: "dead"})
-	dead.tell(order{Do: "claim", ID: "killed", Slots: berth.Slots{"db": 1}})
+	dead.tell(order{Do: "claim", ID: "killed", Slots: instance.Slots{"db": 1}})
 	w.until("the other host waits", func(h *History) bool { return h.Wait("killed") != nil })
 	eventuallyReserved(t, c, "killed")
-	second := begin(t, t.Context(), c, "second", berth.Slots{"db": 1})
+	second := begin(t, t.Context(), c, "second", instance.Slots{"db": 1})
 	w.until("ours waits behind it", func(h *History) bool { return h.Wait("second") != nil })
 	dead.kill()
 	release(t, first)
@@ -161,12 +161,12 @@ func TestAClaimThatIsCanceledLeavesTheLine(t *testing.T) {
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "a", 1, reserveAfter(0))
 	spec(t, hosts, "b", 1)
-	first := claim(t, hosts[0], "first", berth.Slots{"a": 1})
+	first := claim(t, hosts[0], "first", instance.Slots{"a": 1})
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := begin(t, ctx, hosts[1], "gone", berth.Slots{"a": 1, "b": 1})
+	gone := begin(t, ctx, hosts[1], "gone", instance.Slots{"a": 1, "b": 1})
 	w.until("it waits", func(h *History) bool { return h.Wait("gone") != nil })
 	eventuallyReserved(t, hosts[2], "gone")
-	next := begin(t, t.Context(), hosts[2], "next", berth.Slots{"b": 1})
+	next := begin(t, t.Context(), hosts[2], "next", instance.Slots{"b": 1})
 	w.until("another waits behind it", func(h *History) bool { return h.Wait("next") != nil })
 	cancel()
 	gone.refused("claim_canceled")

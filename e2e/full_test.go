@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -58,11 +58,11 @@ func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasRoom(t *testing.T) {
 	w := watch(t, embedtest.Client(t, srv))
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 6, leaseOf(10*time.Second))
-	var held []*berth.Claim
+	var held []*instance.Claim
 	for i := range 6 {
-		held = append(held, claim(t, hosts[i%3], fmt.Sprintf("held%d", i), berth.Slots{"db": 1}))
+		held = append(held, claim(t, hosts[i%3], fmt.Sprintf("held%d", i), instance.Slots{"db": 1}))
 	}
-	waiter := begin(t, t.Context(), hosts[1], "waiter", berth.Slots{"db": 2})
+	waiter := begin(t, t.Context(), hosts[1], "waiter", instance.Slots{"db": 2})
 	w.until("one waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	fillUp(t, etcd)
@@ -72,12 +72,12 @@ func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasRoom(t *testing.T) {
 	}
 	w.until("five slots are free", func(h *History) bool { return h.Used("db") == 1 })
 	// What has to write waits, or is told why it can't be.
-	late := begin(t, t.Context(), hosts[2], "late", berth.Slots{"db": 1})
-	_, err := hosts[0].Claim(t.Context(), berth.Slots{"db": 1}, berth.WithWait(0))
-	if berth.ErrorCode(err) != "etcd_full" {
+	late := begin(t, t.Context(), hosts[2], "late", instance.Slots{"db": 1})
+	_, err := hosts[0].Claim(t.Context(), instance.Slots{"db": 1}, instance.WithWait(0))
+	if instance.ErrorCode(err) != "etcd_full" {
 		t.Errorf("a claim that does not wait: %v", err)
 	}
-	if _, err := operator(t, []string{srv.Endpoint()}).SetPool(t.Context(), "db", limitOf(7)); berth.ErrorCode(err) != "etcd_full" {
+	if _, err := operator(t, []string{srv.Endpoint()}).SetPool(t.Context(), "db", limitOf(7)); instance.ErrorCode(err) != "etcd_full" {
 		t.Errorf("a change of a pool: %v", err)
 	}
 	if !waiter.waiting() || !late.waiting() {
@@ -91,7 +91,7 @@ func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasRoom(t *testing.T) {
 	makeRoom(t, etcd, w)
 	release(t, waiter.granted())
 	release(t, late.granted())
-	release(t, claim(t, hosts[0], "after", berth.Slots{"db": 5}))
+	release(t, claim(t, hosts[0], "after", instance.Slots{"db": 5}))
 	release(t, held[5])
 	w.until("nothing is left", func(h *History) bool { return h.Held() == 0 && len(h.Waiting()) == 0 })
 }
@@ -103,12 +103,12 @@ func TestAFullEtcdIsNamedToWhoComesAndLetsGoWhoLeaves(t *testing.T) {
 	srv := embedtest.New(t, func(c *embed.Config) { c.QuotaBytes = 4 << 20 })
 	etcd := etcdctl(t, clientv3.Config{Endpoints: []string{srv.Endpoint()}})
 	w := watch(t, embedtest.Client(t, srv))
-	c, err := berth.Open(t.Context(), options([]string{srv.Endpoint()}, "host0"))
+	c, err := instance.Open(t.Context(), options([]string{srv.Endpoint()}, "host0"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec(t, []*berth.Client{c}, "db", 1, short)
-	claim(t, c, "held", berth.Slots{"db": 1})
+	spec(t, []*instance.Client{c}, "db", 1, short)
+	claim(t, c, "held", instance.Slots{"db": 1})
 	fillUp(t, etcd)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -118,10 +118,10 @@ func TestAFullEtcdIsNamedToWhoComesAndLetsGoWhoLeaves(t *testing.T) {
 	w.until("the slot is free", func(h *History) bool { return h.Held() == 0 })
 	few, enough := context.WithTimeout(t.Context(), 5*time.Second)
 	defer enough()
-	if _, err := berth.Open(few, options([]string{srv.Endpoint()}, "host1")); berth.ErrorCode(err) != "etcd_full" {
-		t.Errorf("open: %s: %v", berth.ErrorCode(err), err)
+	if _, err := instance.Open(few, options([]string{srv.Endpoint()}, "host1")); instance.ErrorCode(err) != "etcd_full" {
+		t.Errorf("open: %s: %v", instance.ErrorCode(err), err)
 	}
 	makeRoom(t, etcd, w)
 	c = open(t, []string{srv.Endpoint()}, "host1")
-	release(t, claim(t, c, "again", berth.Slots{"db": 1}))
+	release(t, claim(t, c, "again", instance.Slots{"db": 1}))
 }

@@ -10,7 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -24,7 +24,7 @@ func TestHistoryMakesNothingSlowerOrLarger(t *testing.T) {
 	}
 	srv := embedtest.New(t, func(c *embed.Config) { c.CompactEvery = compactEvery })
 	c := open(t, []string{srv.Endpoint()}, "host0")
-	spec(t, []*berth.Client{c}, "db", 1000)
+	spec(t, []*instance.Client{c}, "db", 1000)
 
 	const parts = 10
 	speeds := make([]float64, parts)
@@ -46,7 +46,7 @@ func TestHistoryMakesNothingSlowerOrLarger(t *testing.T) {
 }
 
 // claimMany claims and releases that often, by many users at a time.
-func claimMany(t testing.TB, c *berth.Client, n int) {
+func claimMany(t testing.TB, c *instance.Client, n int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	var left atomic.Int64
@@ -54,7 +54,7 @@ func claimMany(t testing.TB, c *berth.Client, n int) {
 	for range 64 {
 		wg.Go(func() {
 			for left.Add(-1) >= 0 {
-				cl, err := c.Claim(t.Context(), berth.Slots{"db": 1})
+				cl, err := c.Claim(t.Context(), instance.Slots{"db": 1})
 				if err == nil {
 					err = cl.Release(t.Context())
 				}

@@ -9,7 +9,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // hostPart is what a host in a process of its own needs to know.
@@ -23,7 +23,7 @@ type hostPart struct {
 type order struct {
 	Do    string // claim, release, act, held
 	ID    string
-	Slots berth.Slots
+	Slots instance.Slots
 }
 
 // playHost is a program that uses berth: it does what it is told and tells what
@@ -33,16 +33,16 @@ func playHost(part []byte, in io.Reader, say func(report)) error {
 	if err := json.Unmarshal(part, &p); err != nil {
 		return err
 	}
-	o := berth.Options{Endpoints: p.Endpoints, Host: p.Host, PollInterval: -1}
+	o := instance.Options{Endpoints: p.Endpoints, Host: p.Host, PollInterval: -1}
 	if p.StateDir != "" {
 		fixed(p.StateDir)(&o)
 	}
-	c, err := berth.Open(context.Background(), o)
+	c, err := instance.Open(context.Background(), o)
 	if err != nil {
-		say(report{Event: "refused", Code: berth.ErrorCode(err), Error: err.Error()})
+		say(report{Event: "refused", Code: instance.ErrorCode(err), Error: err.Error()})
 		return nil
 	}
-	h := &host{c: c, say: say, claims: map[string]*berth.Claim{}}
+	h := &host{c: c, say: say, claims: map[string]*instance.Claim{}}
 	held, err := c.Held(context.Background())
 	if err != nil {
 		return err
@@ -65,17 +65,17 @@ func playHost(part []byte, in io.Reader, say func(report)) error {
 
 // host is a host process at work. It obeys one order after the other.
 type host struct {
-	c      *berth.Client
+	c      *instance.Client
 	say    func(report)
-	claims map[string]*berth.Claim
+	claims map[string]*instance.Claim
 }
 
 func (h *host) obey(o order) {
 	switch o.Do {
 	case "claim":
-		cl, err := h.c.Claim(context.Background(), o.Slots, berth.WithID(o.ID))
+		cl, err := h.c.Claim(context.Background(), o.Slots, instance.WithID(o.ID))
 		if err != nil {
-			h.say(report{Event: "refused", ID: o.ID, Code: berth.ErrorCode(err), Error: err.Error()})
+			h.say(report{Event: "refused", ID: o.ID, Code: instance.ErrorCode(err), Error: err.Error()})
 			return
 		}
 		h.has("claimed", cl)
@@ -96,11 +96,11 @@ func (h *host) obey(o order) {
 }
 
 // has tells of a claim, and later of its end.
-func (h *host) has(event string, cl *berth.Claim) {
+func (h *host) has(event string, cl *instance.Claim) {
 	h.claims[cl.ID] = cl
 	context.AfterFunc(cl.Context(), func() {
 		if err := cl.Err(); err != nil {
-			h.say(report{Event: "ended", ID: cl.ID, Code: berth.ErrorCode(err), Error: err.Error()})
+			h.say(report{Event: "ended", ID: cl.ID, Code: instance.ErrorCode(err), Error: err.Error()})
 		}
 	})
 	h.say(report{Event: event, ID: cl.ID, Fence: cl.Fence(), Lease: int64(cl.Lease)})
@@ -126,7 +126,7 @@ func enterHost(t testing.TB, part hostPart) *hostProcess {
 }
 
 // claim has it claim, and waits until it has.
-func (h *hostProcess) claim(id string, slots berth.Slots) report {
+func (h *hostProcess) claim(id string, slots instance.Slots) report {
 	h.t.Helper()
 	h.tell(order{Do: "claim", ID: id, Slots: slots})
 	return h.hear("claimed", id)

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
 // three opens three hosts on one etcd.
-func three(t testing.TB, endpoints []string) []*berth.Client {
+func three(t testing.TB, endpoints []string) []*instance.Client {
 	t.Helper()
-	var all []*berth.Client
+	var all []*instance.Client
 	for i := range 3 {
 		all = append(all, open(t, endpoints, fmt.Sprintf("host%d", i)))
 	}
@@ -27,8 +27,8 @@ func TestALimitChangedUnderLoadIsNeverExceeded(t *testing.T) {
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 5)
 
-	l := start(t, hosts, 8, func(round int) (berth.Slots, time.Duration) {
-		return berth.Slots{"db": 1 + round%2}, time.Duration(round%4) * time.Millisecond
+	l := start(t, hosts, 8, func(round int) (instance.Slots, time.Duration) {
+		return instance.Slots{"db": 1 + round%2}, time.Duration(round%4) * time.Millisecond
 	})
 	for range 3 {
 		for _, limit := range []int{5, 2, 9} {
@@ -51,14 +51,14 @@ func TestALoweredLimitDrainsBeforeItAdmits(t *testing.T) {
 	w := watch(t, embedtest.Client(t, srv))
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 5)
-	var held []*berth.Claim
+	var held []*instance.Claim
 	for i := range 5 {
-		held = append(held, claim(t, hosts[i%3], fmt.Sprintf("held%d", i), berth.Slots{"db": 1}))
+		held = append(held, claim(t, hosts[i%3], fmt.Sprintf("held%d", i), instance.Slots{"db": 1}))
 	}
 	spec(t, hosts, "db", 2)
 	var line []*pending
 	for i := range 12 {
-		line = append(line, begin(t, t.Context(), hosts[i%3], fmt.Sprintf("wait%02d", i), berth.Slots{"db": 1}))
+		line = append(line, begin(t, t.Context(), hosts[i%3], fmt.Sprintf("wait%02d", i), instance.Slots{"db": 1}))
 	}
 	w.until("all wait", func(h *History) bool { return len(h.Waiting()) == 12 })
 
@@ -93,8 +93,8 @@ func TestAClosedAPausedAndADeletedPoolAdmitNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	line := []*pending{
-		begin(t, ctx, hosts[0], "one", berth.Slots{"db": 1}),
-		begin(t, ctx, hosts[1], "two", berth.Slots{"db": 1}),
+		begin(t, ctx, hosts[0], "one", instance.Slots{"db": 1}),
+		begin(t, ctx, hosts[1], "two", instance.Slots{"db": 1}),
 	}
 	w.until("both wait", func(h *History) bool { return len(h.Waiting()) == 2 })
 	if err := hosts[2].PausePool(ctx, "db"); err != nil {

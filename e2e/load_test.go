@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // load is many users of several clients who claim and release without pause
@@ -20,10 +20,10 @@ type load struct {
 }
 
 // user says what one user claims in each of its rounds, and how long it holds.
-type user func(round int) (slots berth.Slots, hold time.Duration)
+type user func(round int) (slots instance.Slots, hold time.Duration)
 
 // start begins the load of n users a client. What is told to them is kept.
-func start(t testing.TB, clients []*berth.Client, n int, u user, opts ...berth.ClaimOption) *load {
+func start(t testing.TB, clients []*instance.Client, n int, u user, opts ...instance.ClaimOption) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{t: t, stop: cancel}
@@ -41,13 +41,13 @@ func start(t testing.TB, clients []*berth.Client, n int, u user, opts ...berth.C
 	return l
 }
 
-func (l *load) once(ctx context.Context, c *berth.Client, id string, slots berth.Slots, hold time.Duration, opts []berth.ClaimOption) {
-	cl, err := c.Claim(ctx, slots, append(opts, berth.WithID(id))...)
+func (l *load) once(ctx context.Context, c *instance.Client, id string, slots instance.Slots, hold time.Duration, opts []instance.ClaimOption) {
+	cl, err := c.Claim(ctx, slots, append(opts, instance.WithID(id))...)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
 		return
-	case berth.ErrorCode(err) == "exceeds_limit": // the limit is lower for now
+	case instance.ErrorCode(err) == "exceeds_limit": // the limit is lower for now
 		pause(ctx, time.Millisecond)
 		return
 	default:

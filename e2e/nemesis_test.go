@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -14,7 +14,7 @@ import (
 // overlap with the next.
 type nemesis struct {
 	*chaos
-	admin *berth.Admin
+	admin *instance.Admin
 	r     *rand.Rand
 	busy  sync.WaitGroup
 }
@@ -101,7 +101,7 @@ func (n *nemesis) revoke(force bool) {
 		n.mu.Unlock()
 	}
 	_, err := n.admin.Revoke(context.Background(), id, force)
-	switch code := berth.ErrorCode(err); {
+	switch code := instance.ErrorCode(err); {
 	case err == nil || code == "claim_not_found" || code == "etcd_unavailable":
 	default:
 		n.t.Errorf("revoke %s: %v", id, err)

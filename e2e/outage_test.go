@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/lease"
 )
@@ -22,8 +22,8 @@ const outageLease = 15 * time.Second
 type scene struct {
 	t     *testing.T
 	w     *witness
-	hosts []*berth.Client
-	held  []*berth.Claim
+	hosts []*instance.Client
+	held  []*instance.Claim
 	line  []*pending
 	order []string // the line, as it was
 }
@@ -35,11 +35,11 @@ func newScene(t *testing.T, w *witness, endpoints []string) *scene {
 	}
 	spec(t, s.hosts, "db", 4, leaseOf(outageLease))
 	for i := range 4 {
-		s.held = append(s.held, claim(t, s.hosts[i%2], fmt.Sprintf("held%d", i), berth.Slots{"db": 1}))
+		s.held = append(s.held, claim(t, s.hosts[i%2], fmt.Sprintf("held%d", i), instance.Slots{"db": 1}))
 	}
 	for i := range 6 {
 		id := fmt.Sprintf("wait%d", i)
-		s.line = append(s.line, begin(t, t.Context(), s.hosts[i%2], id, berth.Slots{"db": 1}))
+		s.line = append(s.line, begin(t, t.Context(), s.hosts[i%2], id, instance.Slots{"db": 1}))
 		for _, c := range s.hosts {
 			eventuallySees(t, c, id, func(bool) bool { return true })
 		}
@@ -109,7 +109,7 @@ func TestAnEtcdThatStoodStillForHalfALeaseCostsNobodyAnything(t *testing.T) {
 
 	etcd.freeze()
 	begun := time.Now()
-	late := begin(t, t.Context(), s.hosts[0], "late", berth.Slots{"db": 1})
+	late := begin(t, t.Context(), s.hosts[0], "late", instance.Slots{"db": 1})
 	gaveBack := make(chan error, 1)
 	first := s.held[0]
 	go func() { gaveBack <- first.Release(context.Background()) }()
@@ -135,7 +135,7 @@ func TestAnEtcdThatWasKilledForHalfALeaseCostsNobodyAnything(t *testing.T) {
 
 	etcd.kill()
 	begun := time.Now()
-	late := begin(t, t.Context(), s.hosts[0], "late", berth.Slots{"db": 1})
+	late := begin(t, t.Context(), s.hosts[0], "late", instance.Slots{"db": 1})
 	lastsHalfALease(t, begun, etcd.restart)
 
 	s.line, s.order = append(s.line, late), append(s.order, "late")

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
@@ -24,10 +24,10 @@ func TestTwoPoolsWantedInOppositeOrderAreHadByAll(t *testing.T) {
 	for i, c := range hosts {
 		for u := range users {
 			wg.Go(func() {
-				wants := []berth.Slots{{"a": 3, "b": 1}, {"b": 3, "a": 1}, {"a": 1}, {"b": 2}, {"a": 2, "b": 2}}
+				wants := []instance.Slots{{"a": 3, "b": 1}, {"b": 3, "a": 1}, {"a": 1}, {"b": 2}, {"a": 2, "b": 2}}
 				for r := range rounds {
 					id := fmt.Sprintf("h%d-u%d-r%d", i, u, r)
-					cl, err := c.Claim(t.Context(), wants[(i+u+r)%len(wants)], berth.WithID(id))
+					cl, err := c.Claim(t.Context(), wants[(i+u+r)%len(wants)], instance.WithID(id))
 					if err != nil {
 						t.Errorf("claim %s: %v", id, err)
 						return

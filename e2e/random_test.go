@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -66,8 +66,8 @@ func (h *chaosHost) use(user int, r *rand.Rand) {
 }
 
 // once is one claim, from the asking to the release.
-func (h *chaosHost) once(c *berth.Client, r *rand.Rand, id string) {
-	slots := berth.Slots{}
+func (h *chaosHost) once(c *instance.Client, r *rand.Rand, id string) {
+	slots := instance.Slots{}
 	for _, name := range chaosPools[:1+r.IntN(len(chaosPools))] {
 		if r.IntN(2) == 0 || len(slots) == 0 {
 			slots[name] = 1 + r.IntN(2)
@@ -86,9 +86,9 @@ func (h *chaosHost) once(c *berth.Client, r *rand.Rand, id string) {
 	wait := []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	hold := time.Duration(r.IntN(30)) * time.Millisecond
 	again := r.IntN(2) == 0
-	cl, err := c.Claim(ctx, slots, berth.WithID(id), berth.WithWait(wait), berth.WithPriority(r.IntN(3)))
-	if berth.ErrorCode(err) == "etcd_unavailable" && again {
-		cl, err = c.Claim(ctx, slots, berth.WithID(id), berth.WithWait(wait))
+	cl, err := c.Claim(ctx, slots, instance.WithID(id), instance.WithWait(wait), instance.WithPriority(r.IntN(3)))
+	if instance.ErrorCode(err) == "etcd_unavailable" && again {
+		cl, err = c.Claim(ctx, slots, instance.WithID(id), instance.WithWait(wait))
 	}
 	if err != nil {
 		h.refusal(id, err)
@@ -106,7 +106,7 @@ func (h *chaosHost) once(c *berth.Client, r *rand.Rand, id string) {
 
 // refusal accepts what may be answered in times like these.
 func (h *chaosHost) refusal(id string, err error) {
-	switch code := berth.ErrorCode(err); code {
+	switch code := instance.ErrorCode(err); code {
 	case "no_capacity", "claim_timeout", "claim_canceled", "exceeds_limit", "etcd_unavailable", "stopping", "id_in_use":
 	default:
 		h.t.Errorf("claim %s: %s: %v", id, code, err)
@@ -114,25 +114,25 @@ func (h *chaosHost) refusal(id string, err error) {
 }
 
 // release gives a claim back, if its process lives for long enough.
-func (h *chaosHost) release(cl *berth.Claim) {
+func (h *chaosHost) release(cl *instance.Claim) {
 	h.chaos.mu.Lock()
 	if l := h.lives[cl.ID]; l != nil && l.released == 0 {
 		l.released = h.now()
 	}
 	h.chaos.mu.Unlock()
-	if err := cl.Release(context.Background()); err != nil && berth.ErrorCode(err) != "stopping" {
+	if err := cl.Release(context.Background()); err != nil && instance.ErrorCode(err) != "stopping" {
 		h.t.Errorf("release %s: %v", cl, err)
 	}
 }
 
 // atRest shows that nothing is left when all is over, that all can be had, and
 // that what was seen can be explained.
-func (c *chaos) atRest(a *berth.Admin) {
+func (c *chaos) atRest(a *instance.Admin) {
 	t := c.t
 	c.w.until("everything is given back or has run out", func(h *History) bool {
 		return h.Held() == 0 && len(h.Waiting()) == 0
 	})
-	all := berth.Slots{}
+	all := instance.Slots{}
 	for _, name := range chaosPools {
 		c.w.look(func(h *History) { all[name], _ = h.Limit(name) })
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
@@ -17,13 +17,13 @@ func TestAProcessRestartedWithinTheLeaseKeepsItsClaims(t *testing.T) {
 	backend := embedtest.Client(t, srv)
 	w := watch(t, backend)
 	c := open(t, []string{srv.Endpoint()}, "other")
-	spec(t, []*berth.Client{c}, "db", 3)
-	spec(t, []*berth.Client{c}, "gpu", 2)
+	spec(t, []*instance.Client{c}, "db", 3)
+	spec(t, []*instance.Client{c}, "gpu", 2)
 	part := hostPart{Endpoints: []string{srv.Endpoint()}, Host: "one", StateDir: t.TempDir()}
 	first := startHost(t, part)
-	one := first.claim("one", berth.Slots{"db": 1})
-	two := first.claim("two", berth.Slots{"db": 2, "gpu": 1})
-	next := begin(t, t.Context(), c, "next", berth.Slots{"db": 1})
+	one := first.claim("one", instance.Slots{"db": 1})
+	two := first.claim("two", instance.Slots{"db": 2, "gpu": 1})
+	next := begin(t, t.Context(), c, "next", instance.Slots{"db": 1})
 	w.until("another waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	for range 2 { // it can be done again
@@ -75,15 +75,15 @@ func TestAClaimInTheMakingIsNotHeldTwiceAfterARestart(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
 	c := open(t, []string{srv.Endpoint()}, "other")
-	spec(t, []*berth.Client{c}, "db", 1)
-	first := claim(t, c, "first", berth.Slots{"db": 1})
+	spec(t, []*instance.Client{c}, "db", 1)
+	first := claim(t, c, "first", instance.Slots{"db": 1})
 	part := hostPart{Endpoints: []string{srv.Endpoint()}, Host: "one", StateDir: t.TempDir()}
 	p := startHost(t, part)
-	p.tell(order{Do: "claim", ID: "mine", Slots: berth.Slots{"db": 1}})
+	p.tell(order{Do: "claim", ID: "mine", Slots: instance.Slots{"db": 1}})
 	w.until("it waits", func(h *History) bool { return h.Wait("mine") != nil })
 	p.kill()
 	p = startHost(t, part)
-	p.tell(order{Do: "claim", ID: "mine", Slots: berth.Slots{"db": 1}})
+	p.tell(order{Do: "claim", ID: "mine", Slots: instance.Slots{"db": 1}})
 	release(t, first)
 	p.hear("claimed", "mine")
 	p.tell(order{Do: "release", ID: "mine"})
@@ -101,10 +101,10 @@ func TestANameIsOneProcessOnly(t *testing.T) {
 	srv := embedtest.New(t)
 	watch(t, embedtest.Client(t, srv))
 	c := open(t, []string{srv.Endpoint()}, "other")
-	spec(t, []*berth.Client{c}, "db", 1)
+	spec(t, []*instance.Client{c}, "db", 1)
 	part := hostPart{Endpoints: []string{srv.Endpoint()}, Host: "one", StateDir: t.TempDir()}
 	first := startHost(t, part)
-	was := first.claim("mine", berth.Slots{"db": 1})
+	was := first.claim("mine", instance.Slots{"db": 1})
 
 	t.Run("the same directory is refused at once", func(t *testing.T) {
 		refusedAs(t, part, "host_in_use", part.StateDir)

@@ -15,7 +15,7 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // restore kills etcd, and starts it on what a snapshot has, as docs/how-to/backup.md says but for the
@@ -38,7 +38,7 @@ func (e *etcdProcess) restore(path string) {
 
 // claimsIn returns what etcd has of claims: the fences of those that are held, and the
 // hosts of those that wait.
-func claimsIn(ctx context.Context, a *berth.Admin) (held map[string]int64, waiting map[string]string, err error) {
+func claimsIn(ctx context.Context, a *instance.Admin) (held map[string]int64, waiting map[string]string, err error) {
 	r, err := a.Read(ctx)
 	if err != nil {
 		return nil, nil, err

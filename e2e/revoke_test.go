@@ -6,14 +6,14 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 )
 
-func operator(t testing.TB, endpoints []string) *berth.Admin {
+func operator(t testing.TB, endpoints []string) *instance.Admin {
 	t.Helper()
-	a, err := berth.Connect(t.Context(), options(endpoints, "operator"))
+	a, err := instance.Connect(t.Context(), options(endpoints, "operator"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +31,8 @@ func TestARevokedClaimIsFreedWhenItsHolderHasStopped(t *testing.T) {
 	w := watch(t, embedtest.Client(t, srv))
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 1)
-	cl := claim(t, hosts[0], "mine", berth.Slots{"db": 1})
-	next := begin(t, t.Context(), hosts[1], "next", berth.Slots{"db": 1})
+	cl := claim(t, hosts[0], "mine", instance.Slots{"db": 1})
+	next := begin(t, t.Context(), hosts[1], "next", instance.Slots{"db": 1})
 	w.until("another waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	r, err := operator(t, []string{srv.Endpoint()}).Revoke(t.Context(), "mine", false)
@@ -40,7 +40,7 @@ func TestARevokedClaimIsFreedWhenItsHolderHasStopped(t *testing.T) {
 		t.Errorf("revoked: %+v, %v", r, err)
 	}
 	closedWithin(t, "the holder is told", cl.Context().Done())
-	if code := berth.ErrorCode(cl.Err()); code != "claim_revoked" {
+	if code := instance.ErrorCode(cl.Err()); code != "claim_revoked" {
 		t.Errorf("the holder was told %s: %v", code, cl.Err())
 	}
 	if left, _ := cl.ValidFor(); left != 0 {
@@ -66,12 +66,12 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	w := watch(t, embedtest.Client(t, srv), func(w *witness) { w.onEvent = end.note })
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 1)
-	cl := claim(t, hosts[0], "mine", berth.Slots{"db": 1})
+	cl := claim(t, hosts[0], "mine", instance.Slots{"db": 1})
 	begun := time.Now()
 	if _, err := operator(t, []string{srv.Endpoint()}).Revoke(t.Context(), "mine", false); err != nil {
 		t.Fatal(err)
 	}
-	got := claim(t, hosts[1], "next", berth.Slots{"db": 1})
+	got := claim(t, hosts[1], "next", instance.Slots{"db": 1})
 	if took := (<-end.at).Sub(begun); took < pool.RevokeGrace {
 		t.Errorf("the slot was free after %s", took)
 	}
@@ -90,8 +90,8 @@ func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsTold(t *testing.T) {
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "db", 2)
 	spec(t, hosts, "gpu", 1)
-	cl := claim(t, hosts[0], "mine", berth.Slots{"db": 2, "gpu": 1})
-	next := begin(t, t.Context(), hosts[1], "next", berth.Slots{"db": 1})
+	cl := claim(t, hosts[0], "mine", instance.Slots{"db": 2, "gpu": 1})
+	next := begin(t, t.Context(), hosts[1], "next", instance.Slots{"db": 1})
 	w.until("another waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	a := operator(t, []string{srv.Endpoint()})
@@ -104,7 +104,7 @@ func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsTold(t *testing.T) {
 		t.Errorf("the next holder has fence %d, and the old one %d", got.Fence(), r.Fence)
 	}
 	closedWithin(t, "the old holder is told", cl.Context().Done())
-	if code := berth.ErrorCode(cl.Err()); code != "claim_lost" {
+	if code := instance.ErrorCode(cl.Err()); code != "claim_lost" {
 		t.Errorf("the old holder was told %s: %v", code, cl.Err())
 	}
 	release(t, cl)
@@ -114,7 +114,7 @@ func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsTold(t *testing.T) {
 		}
 	})
 	release(t, got)
-	if _, err := a.Revoke(t.Context(), "mine", true); berth.ErrorCode(err) != "claim_not_found" {
+	if _, err := a.Revoke(t.Context(), "mine", true); instance.ErrorCode(err) != "claim_not_found" {
 		t.Errorf("a claim that is gone was revoked: %v", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -60,8 +60,8 @@ func guarded(t testing.TB) *embed.Server {
 
 const secret = "a secret"
 
-func as(user string) func(*berth.Options) {
-	return func(o *berth.Options) { o.Username, o.Password = user, secret }
+func as(user string) func(*instance.Options) {
+	return func(o *instance.Options) { o.Username, o.Password = user, secret }
 }
 
 // asBackend is a connection of the test's own.
@@ -84,16 +84,16 @@ func TestRightsOnThePrefixAreAllThatIsNeeded(t *testing.T) {
 	w := watch(t, asBackend(t, srv, "root"))
 	endpoints := []string{srv.Endpoint()}
 	dir := t.TempDir()
-	first, err := berth.Open(t.Context(), options(endpoints, "host0", as("berth"), fixed(dir)))
+	first, err := instance.Open(t.Context(), options(endpoints, "host0", as("berth"), fixed(dir)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	second := open(t, endpoints, "host1", as("berth"))
-	hosts := []*berth.Client{first, second}
+	hosts := []*instance.Client{first, second}
 	spec(t, hosts, "a", 2)
 	spec(t, hosts, "b", 1)
-	held := claim(t, first, "held", berth.Slots{"a": 1, "b": 1})
-	next := begin(t, t.Context(), second, "next", berth.Slots{"b": 1})
+	held := claim(t, first, "held", instance.Slots{"a": 1, "b": 1})
+	next := begin(t, t.Context(), second, "next", instance.Slots{"b": 1})
 	w.until("one waits", func(h *History) bool { return len(h.Waiting()) == 1 })
 
 	// A process that is restarted, an operator who reads, one who revokes.
@@ -104,7 +104,7 @@ func TestRightsOnThePrefixAreAllThatIsNeeded(t *testing.T) {
 	if cl, err := first.Lookup(t.Context(), "held"); err != nil || cl == nil || cl.Fence() != held.Fence() {
 		t.Errorf("the claim was not taken over: %v, %v", cl, err)
 	}
-	viewer, err := berth.Connect(t.Context(), options(endpoints, "viewer", as("viewer")))
+	viewer, err := instance.Connect(t.Context(), options(endpoints, "viewer", as("viewer")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestRightsOnThePrefixAreAllThatIsNeeded(t *testing.T) {
 	if r, err := viewer.Read(t.Context()); err != nil || len(r.Pools()) != 2 || len(r.Verify()) > 0 {
 		t.Errorf("the viewer reads %v, %v", r, err)
 	}
-	a, err := berth.Connect(t.Context(), options(endpoints, "operator", as("berth")))
+	a, err := instance.Connect(t.Context(), options(endpoints, "operator", as("berth")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,31 +128,31 @@ func TestWhoMayNotIsToldSo(t *testing.T) {
 	srv := guarded(t)
 	endpoints := []string{srv.Endpoint()}
 	for name, c := range map[string]struct {
-		change func(*berth.Options)
+		change func(*instance.Options)
 		says   string
 	}{
-		"without a user":        {func(*berth.Options) {}, "user"},
-		"with another password": {func(o *berth.Options) { o.Username, o.Password = "berth", "guessed" }, "authentication failed"},
+		"without a user":        {func(*instance.Options) {}, "user"},
+		"with another password": {func(o *instance.Options) { o.Username, o.Password = "berth", "guessed" }, "authentication failed"},
 		"a stranger":            {as("stranger"), "permission denied"},
 		"who may only read":     {as("viewer"), "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
-			_, err := berth.Open(t.Context(), options(endpoints, "host", c.change))
-			if berth.ErrorCode(err) != "etcd_denied" || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s: %v", berth.ErrorCode(err), err)
+			_, err := instance.Open(t.Context(), options(endpoints, "host", c.change))
+			if instance.ErrorCode(err) != "etcd_denied" || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v", instance.ErrorCode(err), err)
 			}
 			t.Logf("after %s: %v", time.Since(begin), err)
 		})
 	}
 	t.Run("who may only read and wants to change", func(t *testing.T) {
-		a, err := berth.Connect(t.Context(), options(endpoints, "viewer", as("viewer")))
+		a, err := instance.Connect(t.Context(), options(endpoints, "viewer", as("viewer")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer a.Close()
-		if _, err := a.SetPool(t.Context(), "a", limitOf(1)); berth.ErrorCode(err) != "etcd_denied" {
-			t.Errorf("%s: %v", berth.ErrorCode(err), err)
+		if _, err := a.SetPool(t.Context(), "a", limitOf(1)); instance.ErrorCode(err) != "etcd_denied" {
+			t.Errorf("%s: %v", instance.ErrorCode(err), err)
 		}
 	})
 }
@@ -164,10 +164,10 @@ func TestNoLeaseCarriesManyKeys(t *testing.T) {
 	srv := guarded(t)
 	w := watch(t, asBackend(t, srv, "root"))
 	c := open(t, []string{srv.Endpoint()}, "host0", as("berth"))
-	spec(t, []*berth.Client{c}, "db", 1000)
+	spec(t, []*instance.Client{c}, "db", 1000)
 	var line []*pending
 	for i := range claims {
-		line = append(line, begin(t, t.Context(), c, fmt.Sprintf("c%d", i), berth.Slots{"db": 1}))
+		line = append(line, begin(t, t.Context(), c, fmt.Sprintf("c%d", i), instance.Slots{"db": 1}))
 	}
 	var told told
 	for _, p := range line {
@@ -189,6 +189,6 @@ func TestADeadMemberKeepsNoUserOut(t *testing.T) {
 	srv := guarded(t)
 	dead := "http://" + freeAddress(t)
 	c := open(t, []string{dead, srv.Endpoint()}, "host0", as("berth"))
-	spec(t, []*berth.Client{c}, "db", 1)
-	release(t, claim(t, c, "one", berth.Slots{"db": 1}))
+	spec(t, []*instance.Client{c}, "db", 1)
+	release(t, claim(t, c, "one", instance.Slots{"db": 1}))
 }

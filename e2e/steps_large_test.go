@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
 	steppkg "github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar/worker"
 )
@@ -34,7 +34,7 @@ func playIdle(part []byte, in io.Reader, say func(report)) error {
 	if err := json.Unmarshal(part, &p); err != nil {
 		return err
 	}
-	client, err := berth.Open(context.Background(), berth.Options{
+	client, err := instance.Open(context.Background(), instance.Options{
 		Endpoints: p.Endpoints, Host: p.Host, Instance: worker.Role, Role: worker.Role, Capacity: p.Concurrency,
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/testcert"
@@ -15,7 +15,7 @@ import (
 
 // believing makes settings that believe an authority, and show a certificate if
 // there is one to show.
-func believing(t testing.TB, ca *testcert.Authority, own *testcert.Pair) func(*berth.Options) {
+func believing(t testing.TB, ca *testcert.Authority, own *testcert.Pair) func(*instance.Options) {
 	t.Helper()
 	pem, err := os.ReadFile(ca.File)
 	if err != nil {
@@ -30,7 +30,7 @@ func believing(t testing.TB, ca *testcert.Authority, own *testcert.Pair) func(*b
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
-	return func(o *berth.Options) { o.TLS = cfg }
+	return func(o *instance.Options) { o.TLS = cfg }
 }
 
 func TestBothEndsShowTheirCertificates(t *testing.T) {
@@ -44,11 +44,11 @@ func TestBothEndsShowTheirCertificates(t *testing.T) {
 	endpoints := []string{srv.Endpoint()}
 
 	c := open(t, endpoints, "host0", believing(t, ca, &own))
-	spec(t, []*berth.Client{c}, "db", 1)
-	release(t, claim(t, c, "one", berth.Slots{"db": 1}))
+	spec(t, []*instance.Client{c}, "db", 1)
+	release(t, claim(t, c, "one", instance.Slots{"db": 1}))
 
 	for name, x := range map[string]struct {
-		change func(*berth.Options)
+		change func(*instance.Options)
 		says   string
 	}{
 		"a server of another authority": {believing(t, other, &own), "unknown authority"},
@@ -58,18 +58,18 @@ func TestBothEndsShowTheirCertificates(t *testing.T) {
 		"a client without":              {believing(t, ca, nil), "certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := berth.Open(t.Context(), options(endpoints, "host1", x.change))
-			if berth.ErrorCode(err) != "etcd_unavailable" || !strings.Contains(err.Error(), x.says) {
-				t.Errorf("%s: %v", berth.ErrorCode(err), err)
+			_, err := instance.Open(t.Context(), options(endpoints, "host1", x.change))
+			if instance.ErrorCode(err) != "etcd_unavailable" || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%s: %v", instance.ErrorCode(err), err)
 			}
 			t.Log(err)
 		})
 	}
 	t.Run("without TLS", func(t *testing.T) {
 		plain := strings.Replace(srv.Endpoint(), "https", "http", 1)
-		_, err := berth.Open(t.Context(), options([]string{plain}, "host1"))
-		if berth.ErrorCode(err) != "etcd_unavailable" {
-			t.Errorf("%s: %v", berth.ErrorCode(err), err)
+		_, err := instance.Open(t.Context(), options([]string{plain}, "host1"))
+		if instance.ErrorCode(err) != "etcd_unavailable" {
+			t.Errorf("%s: %v", instance.ErrorCode(err), err)
 		}
 		t.Log(err)
 	})

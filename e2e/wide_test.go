@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
@@ -22,12 +22,12 @@ func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	spec(t, hosts, "free", 100)
 
 	// The anchor keeps the wide one waiting until the test has seen enough.
-	anchor := claim(t, hosts[0], "anchor", berth.Slots{"db": 1})
-	l := start(t, hosts, 4, func(round int) (berth.Slots, time.Duration) {
-		return berth.Slots{"db": 1}, time.Duration(round%3) * time.Millisecond
+	anchor := claim(t, hosts[0], "anchor", instance.Slots{"db": 1})
+	l := start(t, hosts, 4, func(round int) (instance.Slots, time.Duration) {
+		return instance.Slots{"db": 1}, time.Duration(round%3) * time.Millisecond
 	})
 	l.more(50)
-	wide := begin(t, t.Context(), hosts[1], "wide", berth.Slots{"db": limit})
+	wide := begin(t, t.Context(), hosts[1], "wide", instance.Slots{"db": limit})
 	w.until("the wide one has its room kept", func(h *History) bool {
 		x := h.Wait("wide")
 		return x != nil && x.Reserved > 0
@@ -37,7 +37,7 @@ func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	// before: from here on there must be no narrow grant.
 	for i, c := range hosts {
 		eventuallyReserved(t, c, "wide")
-		release(t, claim(t, c, fmt.Sprintf("barrier%d", i), berth.Slots{"free": 1}))
+		release(t, claim(t, c, fmt.Sprintf("barrier%d", i), instance.Slots{"free": 1}))
 	}
 	since := w.now()
 	w.until("the others have gone", func(h *History) bool { return h.Used("db") == 1 })
@@ -75,11 +75,11 @@ func TestAWideClaimIsNotPassedOnItsOwnHost(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
 	c := open(t, []string{srv.Endpoint()}, "host0")
-	spec(t, []*berth.Client{c}, "db", limit, reserveAfter(200*time.Millisecond))
-	anchor := claim(t, c, "anchor", berth.Slots{"db": 1})
-	l := start(t, []*berth.Client{c}, 8, func(int) (berth.Slots, time.Duration) { return berth.Slots{"db": 1}, 0 })
+	spec(t, []*instance.Client{c}, "db", limit, reserveAfter(200*time.Millisecond))
+	anchor := claim(t, c, "anchor", instance.Slots{"db": 1})
+	l := start(t, []*instance.Client{c}, 8, func(int) (instance.Slots, time.Duration) { return instance.Slots{"db": 1}, 0 })
 	l.more(50)
-	wide := begin(t, t.Context(), c, "wide", berth.Slots{"db": limit})
+	wide := begin(t, t.Context(), c, "wide", instance.Slots{"db": limit})
 	var reserved int64
 	w.until("the others have gone", func(h *History) bool {
 		if x := h.Wait("wide"); x != nil {
@@ -106,10 +106,10 @@ func TestStrictOrderIsKeptOverHosts(t *testing.T) {
 	w := watch(t, embedtest.Client(t, srv))
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "a", 3, reserveAfter(0))
-	first := claim(t, hosts[0], "first", berth.Slots{"a": 2})
+	first := claim(t, hosts[0], "first", instance.Slots{"a": 2})
 	var line []*pending // no two of which fit beside each other
 	for i, n := range []int{3, 2, 2, 3, 2, 3} {
-		line = append(line, lineUp(t, w, hosts, i, berth.Slots{"a": n}))
+		line = append(line, lineUp(t, w, hosts, i, instance.Slots{"a": n}))
 	}
 	release(t, first)
 	for _, p := range line {
@@ -135,11 +135,11 @@ func TestTheFirstOfTwoLinesIsPassedInNeither(t *testing.T) {
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "a", 2, reserveAfter(0))
 	spec(t, hosts, "b", 2, reserveAfter(0))
-	first := claim(t, hosts[0], "first", berth.Slots{"b": 1})
+	first := claim(t, hosts[0], "first", instance.Slots{"b": 1})
 	line := []*pending{
-		lineUp(t, w, hosts, 0, berth.Slots{"a": 2, "b": 2}),
-		lineUp(t, w, hosts, 1, berth.Slots{"a": 1}),
-		lineUp(t, w, hosts, 2, berth.Slots{"b": 1}),
+		lineUp(t, w, hosts, 0, instance.Slots{"a": 2, "b": 2}),
+		lineUp(t, w, hosts, 1, instance.Slots{"a": 1}),
+		lineUp(t, w, hosts, 2, instance.Slots{"b": 1}),
 	}
 	release(t, first)
 	both := line[0].granted()
@@ -156,7 +156,7 @@ func TestTheFirstOfTwoLinesIsPassedInNeither(t *testing.T) {
 }
 
 // lineUp puts a claim in line and returns when every host sees it there.
-func lineUp(t testing.TB, w *witness, hosts []*berth.Client, i int, slots berth.Slots) *pending {
+func lineUp(t testing.TB, w *witness, hosts []*instance.Client, i int, slots instance.Slots) *pending {
 	t.Helper()
 	id := fmt.Sprintf("wait%d", i)
 	p := begin(t, t.Context(), hosts[i%len(hosts)], id, slots)
@@ -168,7 +168,7 @@ func lineUp(t testing.TB, w *witness, hosts []*berth.Client, i int, slots berth.
 }
 
 // eventuallyReserved waits until a client sees that a waiter has its room kept.
-func eventuallyReserved(t testing.TB, c *berth.Client, id string) {
+func eventuallyReserved(t testing.TB, c *instance.Client, id string) {
 	t.Helper()
 	eventuallySees(t, c, id, func(reserve bool) bool { return reserve })
 }

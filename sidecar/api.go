@@ -14,10 +14,10 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
@@ -52,7 +52,7 @@ type apiServer struct {
 
 // session is what there is once etcd has answered.
 type session struct {
-	client  *berth.Client
+	client  *instance.Client
 	reader  *inspect.Reader
 	runs    run.Store
 	steps   step.Store
@@ -68,7 +68,7 @@ type session struct {
 }
 
 // stores returns the stores of runs and of steps behind a client.
-func stores(client *berth.Client, retention time.Duration) (run.Store, step.Store) {
+func stores(client *instance.Client, retention time.Duration) (run.Store, step.Store) {
 	backend, keys := client.Store()
 	journal := run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), retention)
 	return run.Store{Backend: backend, Keys: keys, Journal: journal},
@@ -76,7 +76,7 @@ func stores(client *berth.Client, retention time.Duration) (run.Store, step.Stor
 }
 
 // newSession returns the session of a client, with its executors.
-func (a *apiServer) newSession(client *berth.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
+func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, procs *proc.Watcher, h *server.Hub) *session {
 	runs, steps := stores(client, a.cfg.RunRetention)
 	return &session{
 		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,

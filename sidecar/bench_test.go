@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
@@ -33,14 +33,14 @@ func BenchmarkClaimAndRelease(b *testing.B) {
 // BenchmarkClaimAndReleaseInProcess is the same without HTTP: what the door and
 // its client cost is the difference.
 func BenchmarkClaimAndReleaseInProcess(b *testing.B) {
-	c, err := berth.Open(b.Context(), berth.Options{Endpoints: []string{embedtest.New(b).Endpoint()}, Host: "one"})
+	c, err := instance.Open(b.Context(), instance.Options{Endpoints: []string{embedtest.New(b).Endpoint()}, Host: "one"})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer c.Leave()
 	setLimit(b, c, "db", 100_000)
 	concurrently(b, func() error {
-		claim, err := c.Claim(b.Context(), berth.Slots{"db": 1})
+		claim, err := c.Claim(b.Context(), instance.Slots{"db": 1})
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar/api"
@@ -351,7 +351,7 @@ func TestTheListOfClaimsIsReadInPages(t *testing.T) {
 
 func TestAnInstanceOfTheSameEtcdIsSeen(t *testing.T) {
 	r := single(t)
-	c, err := berth.Open(t.Context(), berth.Options{Endpoints: r.cfg.Options.Endpoints, Host: "three", Instance: "job", Role: "exec"})
+	c, err := instance.Open(t.Context(), instance.Options{Endpoints: r.cfg.Options.Endpoints, Host: "three", Instance: "job", Role: "exec"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/oklog/ulid/v2"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/sidecar/api"
@@ -75,7 +75,7 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest) (*wanted, erro
 		w.ID = ulid.Make().String()
 	}
 	if req.Wait != nil {
-		if err := berth.ValidateWait(time.Duration(*req.Wait)); err != nil {
+		if err := instance.ValidateWait(time.Duration(*req.Wait)); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +118,7 @@ func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, erro
 
 // take waits for the claim: until it is granted or refused, its client hangs up,
 // its process ends, it is released, or the server stops.
-func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait) (*berth.Claim, error) {
+func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait) (*instance.Claim, error) {
 	a.metrics.waits.Inc()
 	defer a.metrics.waits.Dec()
 	if w.proc != nil {
@@ -126,7 +126,7 @@ func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait)
 			a.waits.end(wait, problem.Field("pid", "process %d has ended while its claim waited", w.PID))
 		})
 	}
-	claim, err := s.client.Claim(ctx, berth.Slots(w.Pools), w.options()...)
+	claim, err := s.client.Claim(ctx, instance.Slots(w.Pools), w.options()...)
 	if ended := a.waits.ended(wait); ended != nil {
 		if claim != nil {
 			_ = claim.Release(context.WithoutCancel(ctx)) // at its end there is the lease
@@ -136,13 +136,13 @@ func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait)
 	return claim, err
 }
 
-func (w *wanted) options() []berth.ClaimOption {
-	opts := []berth.ClaimOption{
-		berth.WithID(w.ID), berth.WithPriority(w.Priority), berth.WithRun(w.RunID, w.StepKey),
-		berth.WithPID(w.PID), berth.WithLabels(w.Labels), berth.WithBind(w.bind.Encode()),
+func (w *wanted) options() []instance.ClaimOption {
+	opts := []instance.ClaimOption{
+		instance.WithID(w.ID), instance.WithPriority(w.Priority), instance.WithRun(w.RunID, w.StepKey),
+		instance.WithPID(w.PID), instance.WithLabels(w.Labels), instance.WithBind(w.bind.Encode()),
 	}
 	if w.Wait != nil {
-		opts = append(opts, berth.WithWait(time.Duration(*w.Wait)))
+		opts = append(opts, instance.WithWait(time.Duration(*w.Wait)))
 	}
 	return opts
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -24,7 +24,7 @@ const (
 type Config struct {
 	// Options of the instance. Instance and Role are "sidecar" unless they are
 	// set. With a StateDir, a later server takes over what this one leaves.
-	Options berth.Options
+	Options instance.Options
 
 	// Listen is the TCP address, host:port, empty for none; port 0 is any free
 	// one. Other than loopback addresses need TLS and Token.

@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
@@ -51,7 +51,7 @@ func config(t testing.TB, endpoint string) sidecar.Config {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return sidecar.Config{
-		Options:      berth.Options{Endpoints: []string{endpoint}, Host: "one", StateDir: filepath.Join(dir, "state")},
+		Options:      instance.Options{Endpoints: []string{endpoint}, Host: "one", StateDir: filepath.Join(dir, "state")},
 		Listen:       "127.0.0.1:0",
 		Socket:       filepath.Join(dir, "run", "berth.sock"),
 		DrainTimeout: -1,
@@ -306,7 +306,7 @@ func (b *syncBuffer) String() string {
 }
 
 // setLimit sets a pool through the Go API.
-func setLimit(t testing.TB, c *berth.Client, name string, limit int) {
+func setLimit(t testing.TB, c *instance.Client, name string, limit int) {
 	t.Helper()
 	if _, err := c.SetPool(t.Context(), name, pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)

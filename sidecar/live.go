@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/grace"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/sidecar/claims"
@@ -88,7 +88,7 @@ func (s *Server) live(ctx context.Context, a *apiServer, web *server.Server) err
 
 // connect reaches etcd. There is no client if the server was stopped before, or
 // can't go on.
-func (s *Server) connect(ctx context.Context, a *apiServer, web *server.Server) (client *berth.Client, mode StopMode, err error) {
+func (s *Server) connect(ctx context.Context, a *apiServer, web *server.Server) (client *instance.Client, mode StopMode, err error) {
 	opening, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var task sync.WaitGroup
@@ -118,7 +118,7 @@ func (s *Server) connect(ctx context.Context, a *apiServer, web *server.Server) 
 }
 
 // serving waits for a stop.
-func (s *Server) serving(ctx context.Context, client *berth.Client, web *server.Server) (StopMode, error) {
+func (s *Server) serving(ctx context.Context, client *instance.Client, web *server.Server) (StopMode, error) {
 	select {
 	case <-ctx.Done():
 		return Drain, nil
@@ -132,7 +132,7 @@ func (s *Server) serving(ctx context.Context, client *berth.Client, web *server.
 }
 
 // end ends the instance.
-func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs *executor.Executors, web *server.Server, a *apiServer) error {
+func (s *Server) end(mode StopMode, client *instance.Client, hs *claims.Holders, xs *executor.Executors, web *server.Server, a *apiServer) error {
 	if mode == Drain {
 		mode = s.drain(client, hs, xs)
 	}
@@ -154,7 +154,7 @@ func (s *Server) end(mode StopMode, client *berth.Client, hs *claims.Holders, xs
 
 // drain waits until no claims and no runs are left, for the drain timeout at most,
 // and returns how to go on.
-func (s *Server) drain(client *berth.Client, hs *claims.Holders, xs *executor.Executors) StopMode {
+func (s *Server) drain(client *instance.Client, hs *claims.Holders, xs *executor.Executors) StopMode {
 	s.log.Info("draining", keyClaims, hs.Count(), keyRuns, xs.Count(), keyDuration, s.cfg.DrainTimeout)
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -22,10 +22,10 @@ func behindTheDoor(t *testing.T) (*apiServer, *session) {
 	t.Helper()
 	cfg := &Config{
 		Logger:  hclog.NewNullLogger(),
-		Options: berth.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one", Instance: Instance},
+		Options: instance.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one", Instance: Instance},
 	}
 	cfg.fill()
-	client, err := berth.Open(t.Context(), cfg.Options)
+	client, err := instance.Open(t.Context(), cfg.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
-	claim, err := s.client.Claim(t.Context(), berth.Slots{"db": 1}, berth.WithID("mine")) // of no holder any more
+	claim, err := s.client.Claim(t.Context(), instance.Slots{"db": 1}, instance.WithID("mine")) // of no holder any more
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
@@ -90,7 +90,7 @@ func TestTheProcessOfAClaimThatWasRevokedWhileNoServerRanIsStopped(t *testing.T)
 	if err := r.wait(); err != nil {
 		t.Fatal(err)
 	}
-	admin, err := berth.Connect(t.Context(), berth.Options{Endpoints: r.cfg.Options.Endpoints})
+	admin, err := instance.Connect(t.Context(), instance.Options{Endpoints: r.cfg.Options.Endpoints})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar/server"
@@ -183,13 +183,13 @@ func missingOf(why error) *problem.Error {
 
 // open reaches etcd, trying until ctx ends while it does not answer. That etcd
 // refuses, or that another process is this host's sidecar, is not for waiting.
-func (s *Server) open(ctx context.Context, a *apiServer) (*berth.Client, error) {
+func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, error) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = firstPause, lastPause
 	options := s.cfg.Options
 	options.OnWait = func(why error) { a.missing.Store(missingOf(why)) }
 	for {
-		client, err := berth.Open(ctx, options)
+		client, err := instance.Open(ctx, options)
 		if err == nil {
 			return client, nil
 		}

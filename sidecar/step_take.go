@@ -8,9 +8,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/oklog/ulid/v2"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -106,7 +106,7 @@ func (a *apiServer) takeStep(ctx context.Context, in *stepBodyInput, req api.Ste
 	waiter := executor.Waiter{ID: ulid.Make().String()}
 	if req.Wait != nil {
 		wait := time.Duration(*req.Wait)
-		if err := berth.ValidateWait(wait); err != nil {
+		if err := instance.ValidateWait(wait); err != nil {
 			return nil, err
 		}
 		waiter.Wait = &wait

@@ -16,11 +16,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -284,9 +284,9 @@ func (r *request) connect(do func() error) error {
 
 // options are the settings in the words of the Go API: where etcd is, who this
 // host is, and how claims wait.
-func options(s config.Settings, log hclog.Logger) (berth.Options, error) {
+func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
 	tls, err := s.ClientTLS()
-	return berth.Options{
+	return instance.Options{
 		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
 		Host: s.Host, Version: version(),
 		ClaimTimeout: none(s.ClaimTimeout),

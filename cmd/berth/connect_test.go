@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 func TestNoTimeInTheSettingsIsNoneAndNotTheDefault(t *testing.T) {
@@ -29,7 +29,7 @@ func TestNoTimeInTheSettingsIsNoneAndNotTheDefault(t *testing.T) {
 // TestTheSettingsAllowTheWaitsThatCanBeAskedFor holds the bound of the settings,
 // which know nothing of berth, against that of waits.
 func TestTheSettingsAllowTheWaitsThatCanBeAskedFor(t *testing.T) {
-	for wait, want := range map[time.Duration]bool{0: true, berth.MaxWait: true, berth.MaxWait + 1: false, -1: false} {
+	for wait, want := range map[time.Duration]bool{0: true, instance.MaxWait: true, instance.MaxWait + 1: false, -1: false} {
 		var err error
 		app := &cli.App{Name: "berth", Flags: config.Flags(config.Claims), Action: func(c *cli.Context) error {
 			_, err = config.Load(config.FromCLI(c), config.Claims)
@@ -38,15 +38,15 @@ func TestTheSettingsAllowTheWaitsThatCanBeAskedFor(t *testing.T) {
 		if err := app.Run([]string{"berth", "--claim-timeout=" + wait.String()}); err != nil {
 			t.Fatal(err)
 		}
-		if (err == nil) != want || (berth.ValidateWait(wait) == nil) != want {
-			t.Errorf("%s: %v in the settings, %v as a wait", wait, err, berth.ValidateWait(wait))
+		if (err == nil) != want || (instance.ValidateWait(wait) == nil) != want {
+			t.Errorf("%s: %v in the settings, %v as a wait", wait, err, instance.ValidateWait(wait))
 		}
 	}
 }
 
 func TestTheRestOfAWaitIsToldInMilliseconds(t *testing.T) {
 	for wait, most := range map[time.Duration]time.Duration{
-		0: 0, time.Microsecond: time.Microsecond, 25 * time.Hour: 25 * time.Hour, berth.MaxWait: berth.MaxWait,
+		0: 0, time.Microsecond: time.Microsecond, 25 * time.Hour: 25 * time.Hour, instance.MaxWait: instance.MaxWait,
 	} {
 		begun := time.Now()
 		got := restOf(wait, begun)

@@ -14,7 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
@@ -237,7 +237,7 @@ func execRequest(c *cli.Context, wait time.Duration) (pool.Request, error) {
 			return r, usagef("--wait can't be %q: it is a duration such as 30s, 10m or 1h30m, or 0", c.String("wait"))
 		}
 	}
-	if err := berth.ValidateWait(r.Wait); err != nil {
+	if err := instance.ValidateWait(r.Wait); err != nil {
 		return r, err
 	}
 	if !c.IsSet("id") {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
@@ -80,11 +80,11 @@ func checkLeases(ctx context.Context, h holder, slots map[string]int) error {
 
 // directHolder keeps claims straight on etcd, with an instance of berth that
 // lives as long as exec does.
-type directHolder struct{ client *berth.Client }
+type directHolder struct{ client *instance.Client }
 
-func openDirect(ctx context.Context, o berth.Options) (holder, error) {
+func openDirect(ctx context.Context, o instance.Options) (holder, error) {
 	o.Role = "exec"
-	client, err := berth.Open(ctx, o)
+	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +98,9 @@ func (h *directHolder) lease(ctx context.Context, name string) (time.Duration, e
 
 func (h *directHolder) claim(ctx context.Context, r pool.Request) (held, error) {
 	claim, err := h.client.Claim(ctx, r.Slots,
-		berth.WithID(r.ID), berth.WithPriority(r.Priority), berth.WithWait(r.Wait),
-		berth.WithRun(r.Holder.Run, r.Holder.Step), berth.WithLabels(r.Holder.Labels),
-		berth.WithPID(os.Getpid()))
+		instance.WithID(r.ID), instance.WithPriority(r.Priority), instance.WithWait(r.Wait),
+		instance.WithRun(r.Holder.Run, r.Holder.Step), instance.WithLabels(r.Holder.Labels),
+		instance.WithPID(os.Getpid()))
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (h *directHolder) close() error {
 	return h.client.Close(ctx)
 }
 
-type directHeld struct{ *berth.Claim }
+type directHeld struct{ *instance.Claim }
 
 func (c *directHeld) fence() int64                       { return c.Fence() }
 func (c *directHeld) trust() (left, grace time.Duration) { return c.ValidFor() }

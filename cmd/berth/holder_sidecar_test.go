@@ -21,8 +21,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/testcert"
@@ -36,7 +36,7 @@ import (
 func serveTCP(t *testing.T) (addr string, c *client.Client) {
 	t.Helper()
 	server := sidecar.New(sidecar.Config{
-		Options: berth.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one"},
+		Options: instance.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one"},
 		Listen:  "127.0.0.1:0", DrainTimeout: -1,
 	})
 	if err := server.Listen(t.Context()); err != nil {

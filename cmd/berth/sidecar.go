@@ -23,7 +23,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/sidecar"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -419,7 +419,7 @@ func devSettings(s config.Settings, etcd *embed.Server) (config.Settings, error)
 
 // prepareDev waits until the sidecar is ready, and makes the pools that are
 // missing.
-func prepareDev(ctx context.Context, o berth.Options, at addresses, s config.Settings, pools map[string]int) error {
+func prepareDev(ctx context.Context, o instance.Options, at addresses, s config.Settings, pools map[string]int) error {
 	ctx, cancel := context.WithTimeout(ctx, devStart)
 	defer cancel()
 	if err := awaitReady(ctx, at, s.Token.Reveal()); err != nil {
@@ -429,7 +429,7 @@ func prepareDev(ctx context.Context, o berth.Options, at addresses, s config.Set
 		return nil
 	}
 	o.Registerer, o.StateDir = nil, "" // an operator is no instance
-	admin, err := berth.Connect(ctx, o)
+	admin, err := instance.Connect(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
@@ -97,7 +97,7 @@ func work(c *cli.Context) error {
 	o.Instance, o.StateDir, o.Role = asked.name, s.StateDir, worker.Role
 	o.Capacity, o.Queues = asked.concurrency, asked.queues
 	o.Registerer = registererOf(reg)
-	client, err := berth.Open(c.Context, o)
+	client, err := instance.Open(c.Context, o)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func work(c *cli.Context) error {
 }
 
 // workUntilAsked runs a worker until a signal ends it, as that says.
-func workUntilAsked(ctx context.Context, w *worker.Worker, client *berth.Client, drain, grace time.Duration, log hclog.Logger) error {
+func workUntilAsked(ctx context.Context, w *worker.Worker, client *instance.Client, drain, grace time.Duration, log hclog.Logger) error {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	left := make(chan struct{}, 1)

@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/worker"
 )
@@ -46,7 +46,7 @@ type fleet struct {
 // stepWorker is one worker.
 type stepWorker struct {
 	*worker.Worker
-	client *berth.Client
+	client *instance.Client
 	jobs   *noops
 	*part
 }
@@ -90,7 +90,7 @@ func (f *fleet) addWorker(ctx context.Context, i, concurrency int) error {
 	o := f.r.Options()
 	o.Host, o.Instance, o.Role = fmt.Sprintf("bench-%d", i+1), worker.Role, worker.Role
 	o.Capacity, o.Queues, o.Registerer = concurrency, []string{step.DefaultQueue}, reg
-	client, err := berth.Open(ctx, o)
+	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -21,7 +21,7 @@ import (
 // tiny is enough to see that everything works, and nothing more.
 func tiny(srv *embed.Server) bench.Config {
 	return bench.Config{
-		Etcd:     berth.Options{Endpoints: []string{srv.Endpoint()}},
+		Etcd:     instance.Options{Endpoints: []string{srv.Endpoint()}},
 		Duration: 40 * time.Millisecond, Rounds: 2, Clients: []int{1, 16},
 	}
 }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/bench"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 func TestEachCaseOfStepsIsMeasured(t *testing.T) {
@@ -182,13 +182,13 @@ func TestEtcdNeedNotServeItsMetrics(t *testing.T) {
 				_, _ = w.Write([]byte(test.body))
 			}))
 			defer srv.Close()
-			r := &runner{&bench.Runner{Config: bench.Config{Etcd: berth.Options{Endpoints: []string{srv.URL}}}}}
+			r := &runner{&bench.Runner{Config: bench.Config{Etcd: instance.Options{Endpoints: []string{srv.URL}}}}}
 			if got := r.operations(t.Context()); !cmp.Equal(got, test.want) {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
 		})
 	}
-	r := &runner{&bench.Runner{Config: bench.Config{Etcd: berth.Options{Endpoints: []string{"unix:///nowhere"}}}}}
+	r := &runner{&bench.Runner{Config: bench.Config{Etcd: instance.Options{Endpoints: []string{"unix:///nowhere"}}}}}
 	if got := r.operations(t.Context()); got != nil {
 		t.Errorf("from a socket: %+v", got)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // poolSpec is a pool of the campaign. Leases are short, so that faults outlast them.
@@ -91,7 +91,7 @@ func playLoad(args []string) error {
 			cheap += k.n
 		}
 	}
-	client := make(chan *berth.Client)
+	client := make(chan *instance.Client)
 	go l.open(client)
 	for part, k := range loops {
 		for i := range k.n {
@@ -104,9 +104,9 @@ func playLoad(args []string) error {
 }
 
 // open connects the Go API, again whenever the client can't go on.
-func (l *load) open(clients chan<- *berth.Client) {
+func (l *load) open(clients chan<- *instance.Client) {
 	for {
-		c, err := berth.Open(context.Background(), berth.Options{
+		c, err := instance.Open(context.Background(), instance.Options{
 			Endpoints: strings.Split(os.Getenv("BERTH_ENDPOINTS"), ","), Host: l.host, Instance: "load", StateDir: l.state,
 			Role: "load", Logger: l.log,
 		})
@@ -180,11 +180,11 @@ func (l *load) begin(via string) string {
 }
 
 // loop asks for one claim after the other.
-func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-chan *berth.Client) {
+func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-chan *instance.Client) {
 	ctx := context.Background()
 	for {
 		pause(ctx, time.Duration(r.Int64N(int64(2*think)+1)))
-		var client *berth.Client
+		var client *instance.Client
 		if via == "go" {
 			client = <-clients
 		}
@@ -279,7 +279,7 @@ func (l *load) hold(rec record, lasts time.Duration, ended <-chan struct{}, vali
 }
 
 // useGo claims through the Go API.
-func (l *load) useGo(ctx context.Context, c *berth.Client, r *rand.Rand, id string) {
+func (l *load) useGo(ctx context.Context, c *instance.Client, r *rand.Rand, id string) {
 	w := newWish(r)
 	if r.IntN(50) == 0 { // hangs up
 		var cancel context.CancelFunc
@@ -287,9 +287,9 @@ func (l *load) useGo(ctx context.Context, c *berth.Client, r *rand.Rand, id stri
 		defer cancel()
 	}
 	asked := now()
-	cl, err := c.Claim(ctx, w.slots, berth.WithID(id), berth.WithWait(w.wait), berth.WithPriority(w.priority))
+	cl, err := c.Claim(ctx, w.slots, instance.WithID(id), instance.WithWait(w.wait), instance.WithPriority(w.priority))
 	if err != nil {
-		l.answered(id, berth.ErrorCode(err), err)
+		l.answered(id, instance.ErrorCode(err), err)
 		pause(context.Background(), 50*time.Millisecond)
 		return
 	}
@@ -298,7 +298,7 @@ func (l *load) useGo(ctx context.Context, c *berth.Client, r *rand.Rand, id stri
 		return left > 0
 	})
 	if err := cl.Release(context.Background()); err != nil {
-		l.answered(id, berth.ErrorCode(err), err)
+		l.answered(id, instance.ErrorCode(err), err)
 	}
 }
 

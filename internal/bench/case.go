@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -85,8 +85,8 @@ func (c Case) pools() []string {
 }
 
 // claim is what each client claims: one slot of each pool.
-func (c Case) claim() berth.Slots {
-	slots := berth.Slots{}
+func (c Case) claim() instance.Slots {
+	slots := instance.Slots{}
 	for _, name := range c.pools() {
 		slots[name] = 1
 	}

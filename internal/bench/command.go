@@ -15,8 +15,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // Flags of all benchmarks that [Run] reads.
@@ -133,7 +133,7 @@ func Run(c *cli.Context, program *Program, cfg Config, measure func(context.Cont
 	if err != nil {
 		return err
 	}
-	cfg.Etcd = berth.Options{
+	cfg.Etcd = instance.Options{
 		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
 	}
 	if c.Bool(embeddedFlag) {
@@ -142,7 +142,7 @@ func Run(c *cli.Context, program *Program, cfg Config, measure func(context.Cont
 			return failed
 		}
 		defer func() { err = errors.Join(err, etcd.Stop()) }()
-		cfg.Etcd = berth.Options{Endpoints: []string{endpoint}, Prefix: s.Prefix}
+		cfg.Etcd = instance.Options{Endpoints: []string{endpoint}, Prefix: s.Prefix}
 		program.settings = config.Settings{}
 	}
 	return interrupted(ctx, profiled(c.Path(profileFlag), func() error {

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -40,7 +40,7 @@ const (
 type Config struct {
 	// Etcd states where etcd is, as which user, and below which prefix; the other
 	// options are not used.
-	Etcd berth.Options
+	Etcd instance.Options
 	// Duration is how long each load of a round is measured.
 	Duration time.Duration
 	// Rounds is the number of rounds of each case.
@@ -70,7 +70,7 @@ type Config struct {
 type Sidecars interface {
 	// Start starts a sidecar under the host name, and for the etcd and prefix, of the
 	// options, and returns when it is ready.
-	Start(ctx context.Context, o berth.Options) (Sidecar, error)
+	Start(ctx context.Context, o instance.Options) (Sidecar, error)
 }
 
 // Sidecar is a running sidecar.

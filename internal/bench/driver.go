@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // Driver carries out the operations of a load: claims through the Go API or over
@@ -39,17 +39,17 @@ type Held interface {
 
 // instances is the driver of the Go API: an instance of berth for each host.
 type instances struct {
-	clients []*berth.Client
-	slots   berth.Slots
+	clients []*instance.Client
+	slots   instance.Slots
 }
 
 // openInstances opens an instance for each host, all in this process.
-func (r *Runner) openInstances(ctx context.Context, hosts int, slots berth.Slots) (*instances, error) {
+func (r *Runner) openInstances(ctx context.Context, hosts int, slots instance.Slots) (*instances, error) {
 	d := &instances{slots: slots}
 	for i := range hosts {
 		o := r.Options()
 		o.Host = fmt.Sprintf("bench-%d", i+1)
-		c, err := berth.Open(ctx, o)
+		c, err := instance.Open(ctx, o)
 		if err != nil {
 			return nil, errors.Join(err, d.Close())
 		}

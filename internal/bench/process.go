@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 const (
@@ -120,7 +120,7 @@ func (p *Program) startEtcd(ctx context.Context) (*process, string, error) {
 type sidecarProcess struct{ *process }
 
 // Start starts a sidecar as users do, and waits until it is ready.
-func (p *Program) Start(ctx context.Context, o berth.Options) (Sidecar, error) {
+func (p *Program) Start(ctx context.Context, o instance.Options) (Sidecar, error) {
 	// Its first line of text states where it listens, which is known.
 	r, _, err := p.start(p.environment(), func(dir string) []string { return p.arguments(o, dir) })
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *Program) Start(ctx context.Context, o berth.Options) (Sidecar, error) {
 	return s, nil
 }
 
-func (p *Program) arguments(o berth.Options, dir string) []string {
+func (p *Program) arguments(o instance.Options, dir string) []string {
 	all := []string{
 		"sidecar", "--endpoints", strings.Join(o.Endpoints, ","), "--prefix", o.Prefix, "--host", o.Host,
 		"--listen", "", "--socket", socketIn(dir), "--state-dir", filepath.Join(dir, "state"), "--log-level", "error",

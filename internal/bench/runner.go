@@ -11,7 +11,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
@@ -27,7 +27,7 @@ type Runner struct {
 	Prefix string
 
 	plain *clientv3.Client
-	admin *berth.Admin
+	admin *instance.Admin
 }
 
 // NewRunner connects to etcd.
@@ -42,7 +42,7 @@ func NewRunner(ctx context.Context, cfg Config) (*Runner, error) {
 	}
 	r.Prefix = store.NewKeys(base).Prefix() + "bench/" + strings.ToLower(ulid.Make().String()) + "/"
 	var err error
-	if r.admin, err = berth.Connect(ctx, r.Options()); err != nil {
+	if r.admin, err = instance.Connect(ctx, r.Options()); err != nil {
 		return nil, err
 	}
 	if r.plain, err = r.PlainClient(); err != nil {
@@ -52,9 +52,9 @@ func NewRunner(ctx context.Context, cfg Config) (*Runner, error) {
 }
 
 // Options are those of an instance that takes part in the benchmark.
-func (r *Runner) Options() berth.Options {
+func (r *Runner) Options() instance.Options {
 	e := r.Etcd
-	return berth.Options{
+	return instance.Options{
 		Endpoints: e.Endpoints, TLS: e.TLS, Username: e.Username, Password: e.Password,
 		Prefix: r.Prefix, Role: "bench",
 	}

@@ -16,7 +16,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -25,7 +25,7 @@ import (
 // tiny is enough to see that everything works, and nothing more.
 func tiny(t *testing.T, srv *embed.Server) Config {
 	return Config{
-		Etcd:     berth.Options{Endpoints: []string{srv.Endpoint()}},
+		Etcd:     instance.Options{Endpoints: []string{srv.Endpoint()}},
 		Duration: 40 * time.Millisecond, Rounds: 1, Clients: []int{1, 16}, Hosts: []int{1, 2},
 		History: 200, HeldClaims: 100, Sidecars: fakeSidecars{t}, settleTime: time.Millisecond,
 	}
@@ -118,7 +118,9 @@ var errBroken = errors.New("no sidecar today")
 
 type brokenSidecars struct{}
 
-func (brokenSidecars) Start(context.Context, berth.Options) (Sidecar, error) { return nil, errBroken }
+func (brokenSidecars) Start(context.Context, instance.Options) (Sidecar, error) {
+	return nil, errBroken
+}
 
 func TestAnInterruptedRunReportsWhatItHas(t *testing.T) {
 	cfg := tiny(t, embedtest.New(t))
@@ -157,8 +159,8 @@ func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
 func TestAnEtcdThatIsNotThereIsAProblem(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err := NewRunner(ctx, Config{Etcd: berth.Options{Endpoints: []string{"127.0.0.1:1"}}})
-	if berth.ErrorCode(err) != string(problem.EtcdUnavailable) {
+	_, err := NewRunner(ctx, Config{Etcd: instance.Options{Endpoints: []string{"127.0.0.1:1"}}})
+	if instance.ErrorCode(err) != string(problem.EtcdUnavailable) {
 		t.Errorf("error: %v", err)
 	}
 }
@@ -169,13 +171,13 @@ type fakeSidecars struct{ t *testing.T }
 
 type fakeSidecar struct {
 	socket string
-	client *berth.Client
+	client *instance.Client
 	server *http.Server
 	served chan struct{}
 }
 
-func (f fakeSidecars) Start(ctx context.Context, o berth.Options) (Sidecar, error) {
-	client, err := berth.Open(ctx, o)
+func (f fakeSidecars) Start(ctx context.Context, o instance.Options) (Sidecar, error) {
+	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}

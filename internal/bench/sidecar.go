@@ -10,7 +10,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // sidecars is the driver of the HTTP API: a sidecar for each host, each behind a unix
@@ -22,7 +22,7 @@ type sidecars struct {
 }
 
 // openSidecars starts one sidecar for each host.
-func (r *Runner) openSidecars(ctx context.Context, hosts int, slots berth.Slots) (*sidecars, error) {
+func (r *Runner) openSidecars(ctx context.Context, hosts int, slots instance.Slots) (*sidecars, error) {
 	body, err := json.Marshal(map[string]any{"pools": slots, "wait": "10m"})
 	if err != nil {
 		return nil, fmt.Errorf("encode a claim: %w", err)

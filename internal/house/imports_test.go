@@ -58,8 +58,12 @@ var layers = []layer{
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
 	{
-		".", []string{"pool", "lease", "internal/store"},
-		"the Go API glues pool and lease, and its importers pay for nothing more",
+		"internal/instance", []string{"pool", "lease", "internal/store"},
+		"an instance joins pool and lease, for the Go API and for berth's own processes",
+	},
+	{
+		".", []string{"internal/instance", "pool"},
+		"the Go API shows what importers need of an instance, in types that they can name",
 	},
 	{
 		"internal/proc", []string{"lease"},
@@ -94,7 +98,7 @@ var layers = []layer{
 		"files that people write are read to the types of what they are about, with no connection to anything",
 	},
 	{
-		"sidecar", []string{"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar", []string{"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"the sidecar is a door to what the Go API can do",
 	},
 	{
@@ -102,7 +106,7 @@ var layers = []layer{
 		"wire types are those of the read model, whoever serves or asks",
 	},
 	{
-		"sidecar/claims", []string{"internal/proc", ".", "pool", "lease", "internal/store"},
+		"sidecar/claims", []string{"internal/proc", "internal/instance", "pool", "lease", "internal/store"},
 		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
@@ -110,7 +114,7 @@ var layers = []layer{
 		"a client knows the wire types, and nothing of how a server does what it asks for",
 	},
 	{
-		"sidecar/executor", []string{"sidecar/claims", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar/executor", []string{"sidecar/claims", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"who runs an attempt and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
@@ -118,7 +122,7 @@ var layers = []layer{
 		"how HTTP is served is no matter of what is served: wire types and endpoints are its owner's",
 	},
 	{
-		"sidecar/worker", []string{"sidecar/worker/child", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar/worker", []string{"sidecar/worker/child", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"a worker takes steps by itself: it needs no door",
 	},
 	{
@@ -130,21 +134,21 @@ var layers = []layer{
 		"a source submits runs as anybody does: who does them is no concern of it",
 	},
 	{
-		"sidecar/ui", []string{"internal/audit", "internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", ".", "pool", "lease", "internal/store"},
+		"sidecar/ui", []string{"internal/audit", "internal/inspect", "sidecar/server", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
-		"internal/bench", []string{".", "config", "pool", "internal/store"},
+		"internal/bench", []string{"internal/instance", "config", "pool", "internal/store"},
 		"it measures claims as users make them, and what that needs to be started by a command; what the queue and steps need is in e2e/bench",
 	},
 	{
-		"e2e/bench", []string{"internal/bench", "config", "coordinator/...", ".", "sidecar/worker", "internal/store"},
+		"e2e/bench", []string{"internal/bench", "config", "coordinator/...", "internal/instance", "sidecar/worker", "internal/store"},
 		"the project's own measurements drive coordinator and workers in one process",
 	},
 	{
 		"cmd/berth",
 		[]string{
-			"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/...", ".", "config", "pool", "lease",
+			"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "lease",
 			"internal/bench", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",
@@ -260,6 +264,7 @@ var barred = []struct {
 		".",
 		[]string{
 			"go.etcd.io/etcd/server/v3/...", "github.com/urfave/cli/...", "net/http/pprof",
+			"github.com/danielgtaylor/huma/...", "github.com/chromedp/...",
 			module + "/config", module + "/sidecar/...", module + "/internal/store/embed/...",
 		},
 		"importers of the Go API should not pay for it",

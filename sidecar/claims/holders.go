@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
@@ -83,7 +83,7 @@ func New(cfg Config) *Holders {
 
 // Holder is one claim with its binding.
 type Holder struct {
-	claim *berth.Claim
+	claim *instance.Claim
 	// unhook keeps the end of the claim from being told; true if it was not yet.
 	unhook func() bool
 
@@ -116,7 +116,7 @@ func (h *Holder) Is(fence int64) bool { return fence == 0 || h.claim.Fence() == 
 
 // Add takes a claim that was granted, or that an earlier process left. If it is
 // there already, its ttl begins anew, and the process is closed.
-func (hs *Holders) Add(claim *berth.Claim, bind Binding, process *proc.Process) *Holder {
+func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Process) *Holder {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if h := hs.byID[claim.ID]; h != nil {
@@ -274,7 +274,7 @@ func (hs *Holders) rebind(h *Holder, life Life, process *proc.Process) error {
 
 // View is a holder at one moment.
 type View struct {
-	Claim     *berth.Claim
+	Claim     *instance.Claim
 	PID       int // of the process that it is bound to; 0 for none
 	Releasing bool
 	// Lease is the duration of its lease; 0 if it is not known yet.

@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/internal/grace"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
@@ -116,13 +116,13 @@ func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
 
 // Resume takes over the claims that an earlier process left, each with the
 // binding that was recorded last.
-func (hs *Holders) Resume(claims []*berth.Claim) {
+func (hs *Holders) Resume(claims []*instance.Claim) {
 	for _, c := range claims {
 		hs.resumeOne(c)
 	}
 }
 
-func (hs *Holders) resumeOne(c *berth.Claim) {
+func (hs *Holders) resumeOne(c *instance.Claim) {
 	bind, saved := hs.files.load(c.ID, c.Fence())
 	if !saved {
 		var err error

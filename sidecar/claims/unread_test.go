@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
@@ -21,13 +21,13 @@ func (c *stillClock) Now() time.Duration { return c.now }
 type desk struct {
 	*Holders
 	t      *testing.T
-	client *berth.Client
+	client *instance.Client
 	time   *stillClock
 }
 
 func newDesk(t *testing.T, stateDir string) *desk {
 	t.Helper()
-	client, err := berth.Open(t.Context(), berth.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one", Instance: "sidecar"})
+	client, err := instance.Open(t.Context(), instance.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one", Instance: "sidecar"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func (d *desk) ask(id string, ttl time.Duration, read bool) *Holder {
 	if !named {
 		id = "nameless"
 	}
-	claim, err := d.client.Claim(d.t.Context(), berth.Slots{"db": 1}, berth.WithID(id), berth.WithBind(bind.Encode()))
+	claim, err := d.client.Claim(d.t.Context(), instance.Slots{"db": 1}, instance.WithID(id), instance.WithBind(bind.Encode()))
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
@@ -33,7 +33,7 @@ type validity struct {
 }
 
 // validityOf returns the validity of a claim; that of no lease if it is not valid now.
-func validityOf(c *berth.Claim) validity {
+func validityOf(c *instance.Claim) validity {
 	w, ok := c.Validity()
 	if !ok {
 		return validity{}
@@ -240,7 +240,7 @@ func (o *Orphans) Stop() {
 // TakenOver takes that this server has the claims that are held. What else there are files
 // of was lost while no server ran: such a process is stopped as that of any lost claim, and
 // its file stays until it is gone.
-func (o *Orphans) TakenOver(claims []*berth.Claim) {
+func (o *Orphans) TakenOver(claims []*instance.Claim) {
 	o.Stop()
 	if o.files.dir == "" {
 		return

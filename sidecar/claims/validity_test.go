@@ -15,7 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -158,7 +158,7 @@ func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
 	elsewhere := o.bind("elsewhere", validFrom(0), func(b *Binding) { b.proc.Namespace++ })
 	held := o.bind("held", validFrom(0), nil)
 	o.end = func() {}
-	o.TakenOver([]*berth.Claim{{Claim: &pool.Claim{ID: "held"}}})
+	o.TakenOver([]*instance.Claim{{Claim: &pool.Claim{ID: "held"}}})
 	defer o.Stop()
 	plain.endedBy(syscall.SIGTERM)
 	unknown.endedBy(syscall.SIGTERM)

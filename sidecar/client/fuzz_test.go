@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
@@ -65,7 +65,7 @@ func FuzzClientClaim(f *testing.F) {
 			return
 		}
 		left, grace := claim.Trust()
-		most := berth.MaxWait + pool.MaxLeaseDuration
+		most := instance.MaxWait + pool.MaxLeaseDuration
 		if left < 0 || grace < 0 || left > most || grace > most {
 			t.Errorf("%q is trusted for %s, with a grace of %s", body, left, grace)
 		}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -36,7 +36,7 @@ var errStopping = problem.New(problem.Stopping, "the sidecar is stopping")
 
 // Config is what is needed to keep executors.
 type Config struct {
-	Client *berth.Client
+	Client *instance.Client
 	Runs   run.Store
 	Steps  step.Store
 	// StateDir is where times to live are kept. Empty: they are not kept.
@@ -59,8 +59,8 @@ type Executors struct {
 	// reserve reserves a key on a lease, takeOver takes over a claim, claim makes one,
 	// hasPool reports whether a pool exists, and renews whether a lease is ours.
 	reserve  func(context.Context) (reservation, error)
-	takeOver func(context.Context, pool.TakeOver) (*berth.Claim, error)
-	claim    func(context.Context, berth.Slots, ...berth.ClaimOption) (*berth.Claim, error)
+	takeOver func(context.Context, pool.TakeOver) (*instance.Claim, error)
+	claim    func(context.Context, instance.Slots, ...instance.ClaimOption) (*instance.Claim, error)
 	hasPool  func(string) bool
 	renews   func(store.LeaseID) bool
 
@@ -77,7 +77,7 @@ type Executors struct {
 	closed  bool
 }
 
-// reservation is a lease with room for one key: a [berth.KeyReservation], or that of a claim.
+// reservation is a lease with room for one key: a [instance.KeyReservation], or that of a claim.
 type reservation interface {
 	Lease() store.LeaseID
 	Context() context.Context
@@ -310,9 +310,9 @@ func (x *Executors) View(e *Executor) View {
 // Resume takes over the attempts of an earlier server: the keys that were reserved, and the
 // claims of runs and step instances. Their ttls begin again. Their records are read with
 // the first heartbeats.
-func (x *Executors) Resume(keys []*berth.KeyReservation, claims []*berth.Claim) {
+func (x *Executors) Resume(keys []*instance.KeyReservation, claims []*instance.Claim) {
 	held := map[string]bool{}
-	claimOf := map[string]*berth.Claim{}
+	claimOf := map[string]*instance.Claim{}
 	for _, c := range claims {
 		claimOf[heldFor(c)] = c
 	}

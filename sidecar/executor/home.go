@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -54,7 +54,7 @@ func (h *home) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (fence i
 // on the lease of its claim, and the claim is released with it.
 type claimReservation struct {
 	x     *Executors
-	claim *berth.Claim
+	claim *instance.Claim
 	key   reservation // the key's own, if it was taken over; nil otherwise
 	once  sync.Once
 }
@@ -102,14 +102,14 @@ const bindStep = "step"
 func Binds(bind string) bool { return run.Binds(bind) || bind == bindStep }
 
 // Split separates the claims of runs and step instances from others.
-func Split(claims []*berth.Claim) (executed, others []*berth.Claim) {
-	others = slices.DeleteFunc(slices.Clone(claims), func(c *berth.Claim) bool { return Binds(c.Bind()) })
-	executed = slices.DeleteFunc(slices.Clone(claims), func(c *berth.Claim) bool { return !Binds(c.Bind()) })
+func Split(claims []*instance.Claim) (executed, others []*instance.Claim) {
+	others = slices.DeleteFunc(slices.Clone(claims), func(c *instance.Claim) bool { return Binds(c.Bind()) })
+	executed = slices.DeleteFunc(slices.Clone(claims), func(c *instance.Claim) bool { return !Binds(c.Bind()) })
 	return executed, others
 }
 
 // heldFor names what a claim holds the slots of.
-func heldFor(c *berth.Claim) string {
+func heldFor(c *instance.Claim) string {
 	if c.Bind() == bindStep {
 		return c.Holder.Run + "/" + c.Holder.Step
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/oklog/ulid/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -100,16 +100,16 @@ func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pending
 
 // takeWith takes an instance with its slots, for which it may wait.
 func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter) (*Executor, error) {
-	opts := []berth.ClaimOption{
-		berth.WithID(w.ID), berth.WithPriority(of.Priority), berth.WithRun(of.Run, of.ID().Text()), berth.WithBind(bindStep),
-		berth.WithSole(of.Revision),
+	opts := []instance.ClaimOption{
+		instance.WithID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(bindStep),
+		instance.WithSole(of.Revision),
 	}
 	if w.Wait != nil {
-		opts = append(opts, berth.WithWait(*w.Wait))
+		opts = append(opts, instance.WithWait(*w.Wait))
 	}
-	var claim *berth.Claim
+	var claim *instance.Claim
 	t, err := x.steps.TakeWith(ctx, of, by, func(extra store.Extra) (int64, []*pb.ResponseOp, error) {
-		c, err := x.claim(ctx, slots, append(opts, berth.WithExtra(extra))...)
+		c, err := x.claim(ctx, slots, append(opts, instance.WithExtra(extra))...)
 		if err != nil {
 			return 0, nil, err
 		}

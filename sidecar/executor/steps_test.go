@@ -10,10 +10,10 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/grace"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -182,7 +182,7 @@ func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
 	onStage(t, func(s *stage) {
 		id := s.published("a", func(sp *step.Spec) { sp.Task.Name = "resize" })
 		s.hasPool = func(name string) bool { return name == "task.resize" }
-		s.claim = func(ctx context.Context, slots berth.Slots, opts ...berth.ClaimOption) (*berth.Claim, error) {
+		s.claim = func(ctx context.Context, slots instance.Slots, opts ...instance.ClaimOption) (*instance.Claim, error) {
 			var r pool.Request
 			for _, o := range opts {
 				o(&r)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/api"
 )
@@ -15,8 +15,8 @@ import (
 func TestAClaimIsReleasedFromThePages(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
-	two := d.joins(berth.Options{Host: "two", Role: "exec"})
-	held, err := two.Claim(t.Context(), berth.Slots{"db": 2}, berth.WithID("c"))
+	two := d.joins(instance.Options{Host: "two", Role: "exec"})
+	held, err := two.Claim(t.Context(), instance.Slots{"db": 2}, instance.WithID("c"))
 	if err != nil {
 		t.Fatal(err)
 	}

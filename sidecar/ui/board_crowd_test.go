@@ -12,9 +12,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar/ui"
@@ -81,7 +81,7 @@ type crowd struct {
 func newCrowd(t testing.TB, runs int) *crowd {
 	t.Helper()
 	etcd := embedtest.New(t)
-	client, err := berth.Open(t.Context(), berth.Options{Endpoints: []string{etcd.Endpoint()}, Host: "one"})
+	client, err := instance.Open(t.Context(), instance.Options{Endpoints: []string{etcd.Endpoint()}, Host: "one"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
@@ -86,7 +86,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 4)
-	h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 3}, berth.WithPID(11))
+	h.holds(h.instance(instance.Options{Host: "etl-1"}), "c1", instance.Slots{"db": 3}, instance.WithPID(11))
 	pool := func() *api.PoolDetail {
 		t.Helper()
 		p, err := h.client.Pool(t.Context(), "db")
@@ -130,7 +130,7 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2)
-	c := h.holds(h.instance(berth.Options{Host: "etl-1"}), "c1", berth.Slots{"db": 2}, berth.WithRun("r-1", "load"), berth.WithPID(4711))
+	c := h.holds(h.instance(instance.Options{Host: "etl-1"}), "c1", instance.Slots{"db": 2}, instance.WithRun("r-1", "load"), instance.WithPID(4711))
 	h.to("/pools?open=db")
 	h.Follow(`#holds-db-c1 a[href*="/actions/release"]`)
 	h.wantText("main", "c1", "etl-1", "r-1", "load", "4711", "db")

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // maxPage bounds what a page weighs, in bytes, and maxParts of how many elements it is
@@ -21,10 +21,10 @@ func TestPagesStaySmallInACrowd(t *testing.T) {
 	for i := range 500 {
 		h.pool(fmt.Sprintf("pool-%03d", i), 1+i%40)
 	}
-	many := h.instance(berth.Options{Host: "etl-1"})
+	many := h.instance(instance.Options{Host: "etl-1"})
 	h.pool("busy", 3000)
 	for i := range 1100 {
-		h.holds(many, fmt.Sprintf("claim-%04d", i), berth.Slots{"busy": 1})
+		h.holds(many, fmt.Sprintf("claim-%04d", i), instance.Slots{"busy": 1})
 	}
 	runs := map[string][]byte{}
 	for i := range 10_000 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/sidecar/api"
 )
 
@@ -64,12 +64,12 @@ func TestTheRowOfAHolderThatHasDiedTurnsAndGoes(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t)
 	h.pool("db", 2, lasting(5*time.Second))
-	dying, err := berth.Open(t.Context(), berth.Options{Endpoints: []string{h.etcd.Endpoint()}, Host: "doomed"})
+	dying, err := instance.Open(t.Context(), instance.Options{Endpoints: []string{h.etcd.Endpoint()}, Host: "doomed"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.holds(dying, "dying", berth.Slots{"db": 1}, berth.WithRun("r-1", "load"), berth.WithPID(77))
-	h.holds(h.instance(berth.Options{Host: "hale"}), "living", berth.Slots{"db": 1})
+	h.holds(dying, "dying", instance.Slots{"db": 1}, instance.WithRun("r-1", "load"), instance.WithPID(77))
+	h.holds(h.instance(instance.Options{Host: "hale"}), "living", instance.Slots{"db": 1})
 	h.to("/pools")
 	same := h.stays()
 	h.Click("#open-db")

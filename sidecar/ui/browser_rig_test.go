@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/browser"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/worker"
 )
@@ -62,10 +62,10 @@ func (h *harbour) wantText(selector string, parts ...string) {
 }
 
 // instance is a process on some host, until the test ends.
-func (h *harbour) instance(o berth.Options) *berth.Client {
+func (h *harbour) instance(o instance.Options) *instance.Client {
 	h.t.Helper()
 	o.Endpoints = []string{h.etcd.Endpoint()}
-	c, err := berth.Open(h.t.Context(), o)
+	c, err := instance.Open(h.t.Context(), o)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -74,12 +74,12 @@ func (h *harbour) instance(o berth.Options) *berth.Client {
 }
 
 // holds has an instance take slots.
-func (h *harbour) holds(c *berth.Client, id string, slots berth.Slots, more ...berth.ClaimOption) *berth.Claim {
+func (h *harbour) holds(c *instance.Client, id string, slots instance.Slots, more ...instance.ClaimOption) *instance.Claim {
 	h.t.Helper()
 	for name := range slots {
 		h.eventually("pool "+name+" is seen by "+c.Host(), func() bool { return c.HasPool(name) })
 	}
-	claim, err := c.Claim(h.t.Context(), slots, append(more, berth.WithID(id), berth.WithWait(patience))...)
+	claim, err := c.Claim(h.t.Context(), slots, append(more, instance.WithID(id), instance.WithWait(patience))...)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (h *harbour) holds(c *berth.Client, id string, slots berth.Slots, more ...b
 func (h *harbour) works(host string, concurrency int) *stage {
 	h.t.Helper()
 	queues := []string{step.DefaultQueue}
-	c := h.instance(berth.Options{Host: host, Instance: worker.Role, Role: worker.Role, Capacity: concurrency, Queues: queues, Version: "v0.9.0"})
+	c := h.instance(instance.Options{Host: host, Instance: worker.Role, Role: worker.Role, Capacity: concurrency, Queues: queues, Version: "v0.9.0"})
 	s := &stage{jobs: map[string]*job{}}
 	w := worker.New(worker.Config{Client: c, Queues: queues, Concurrency: concurrency, Runner: s, Dir: h.t.TempDir()})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/sidecar/api"
 )
 
@@ -177,7 +177,7 @@ func TestHostsShowsWhoIsThere(t *testing.T) {
 		s.wantText(fmt.Sprintf(`[id="sidecar-%s/sidecar"]`, host), host)
 	}
 	same := s.stays()
-	third := s.instance(berth.Options{Host: "etl-3", Instance: "worker", Role: "worker", Capacity: 2, Queues: []string{"default"}})
+	third := s.instance(instance.Options{Host: "etl-3", Instance: "worker", Role: "worker", Capacity: 2, Queues: []string{"default"}})
 	s.WaitText(`[id="worker-etl-3/worker"]`, "0/2")
 	if err := third.Close(t.Context()); err != nil {
 		t.Fatal(err)

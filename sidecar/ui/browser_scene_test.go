@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/client"
@@ -21,7 +21,7 @@ import (
 type scene struct {
 	*harbour
 	stage      *stage // of the worker on etl-1
-	etl1, etl2 *berth.Client
+	etl1, etl2 *instance.Client
 	pace       time.Duration // between two ends of step instances
 }
 
@@ -56,18 +56,18 @@ func (s *scene) pools() {
 // holders take slots, and some wait for theirs.
 func (s *scene) holders() {
 	s.t.Helper()
-	s.etl1 = s.instance(berth.Options{Host: "etl-1", Instance: "sidecar", Role: "sidecar", Version: "v0.9.0"})
-	s.etl2 = s.instance(berth.Options{Host: "etl-2", Instance: "sidecar", Role: "sidecar", Version: "v0.9.0"})
+	s.etl1 = s.instance(instance.Options{Host: "etl-1", Instance: "sidecar", Role: "sidecar", Version: "v0.9.0"})
+	s.etl2 = s.instance(instance.Options{Host: "etl-2", Instance: "sidecar", Role: "sidecar", Version: "v0.9.0"})
 	for i := range 5 {
-		s.holds(s.etl1, fmt.Sprintf("load-%d", i+1), berth.Slots{"warehouse": 1},
-			berth.WithRun("nightly-2026-11-21", "load"), berth.WithPID(4100+i), berth.WithLabels(map[string]string{"team": "data"}))
+		s.holds(s.etl1, fmt.Sprintf("load-%d", i+1), instance.Slots{"warehouse": 1},
+			instance.WithRun("nightly-2026-11-21", "load"), instance.WithPID(4100+i), instance.WithLabels(map[string]string{"team": "data"}))
 	}
-	s.holds(s.etl2, "vacuum", berth.Slots{"warehouse": 3}, berth.WithPID(812))
-	s.holds(s.etl2, "train-a", berth.Slots{"gpu": 2}, berth.WithRun("train-resnet", "train"), berth.WithLabels(map[string]string{"team": "ml"}))
-	s.holds(s.etl1, "train-b", berth.Slots{"gpu": 2}, berth.WithRun("train-bert", "train"), berth.WithLabels(map[string]string{"team": "ml"}))
-	s.holds(s.etl1, "crawl", berth.Slots{"api-quota": 20})
-	s.holds(s.etl2, "solve", berth.Slots{"licence": 2})
-	s.holds(s.etl2, "unpack", berth.Slots{"scratch": 6})
+	s.holds(s.etl2, "vacuum", instance.Slots{"warehouse": 3}, instance.WithPID(812))
+	s.holds(s.etl2, "train-a", instance.Slots{"gpu": 2}, instance.WithRun("train-resnet", "train"), instance.WithLabels(map[string]string{"team": "ml"}))
+	s.holds(s.etl1, "train-b", instance.Slots{"gpu": 2}, instance.WithRun("train-bert", "train"), instance.WithLabels(map[string]string{"team": "ml"}))
+	s.holds(s.etl1, "crawl", instance.Slots{"api-quota": 20})
+	s.holds(s.etl2, "solve", instance.Slots{"licence": 2})
+	s.holds(s.etl2, "unpack", instance.Slots{"scratch": 6})
 	s.wait(api.ClaimRequest{ID: "train-c", Pools: api.Slots{"gpu": 2}, Priority: 5, RunID: "train-vit", StepKey: "train"})
 	s.wait(api.ClaimRequest{ID: "render", Pools: api.Slots{"gpu": 1}})
 	if _, err := s.client.PausePool(s.t.Context(), "sftp"); err != nil {
@@ -87,7 +87,7 @@ func (s *scene) runs() {
 	})
 	s.stands("etl-1")
 	s.stage = s.works("etl-1", 8)
-	s.instance(berth.Options{Host: "etl-2", Instance: "worker", Role: "worker", Capacity: 4, Queues: []string{"default", "gpu"}, Version: "v0.9.0"})
+	s.instance(instance.Options{Host: "etl-2", Instance: "worker", Role: "worker", Capacity: 4, Queues: []string{"default", "gpu"}, Version: "v0.9.0"})
 
 	s.submit(api.RunRequest{ID: "hello", Name: "Smoke test", Tags: map[string]string{"env": "test"}, Steps: api.RunSteps{{Name: "check", Command: []string{"true"}}}})
 	s.done("hello/check/0", succeeded("checked 3 endpoints\nall well\n"))

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 var updateScreenshots = flag.Bool("update-screenshots", false, "take the pictures of docs/reference/pages.md anew")
@@ -60,7 +60,7 @@ func takeScreenshots(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.holds(s.etl1, fmt.Sprint("burst-", i), berth.Slots{"api-quota": 3 + 4*(i%3), "scratch": 1 + i%3})
+		s.holds(s.etl1, fmt.Sprint("burst-", i), instance.Slots{"api-quota": 3 + 4*(i%3), "scratch": 1 + i%3})
 		<-time.After(5 * time.Second) // until the next sample
 	}
 	for _, shot := range shots {

@@ -8,18 +8,18 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
 )
 
 // joins has an instance be seen, until the test ends.
-func (s *site) joins(o berth.Options) *berth.Client {
+func (s *site) joins(o instance.Options) *instance.Client {
 	s.t.Helper()
 	o.Endpoints = []string{s.etcd.Endpoint()}
-	c, err := berth.Open(s.t.Context(), o)
+	c, err := instance.Open(s.t.Context(), o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -30,8 +30,8 @@ func (s *site) joins(o berth.Options) *berth.Client {
 func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	t.Parallel()
 	d := newDockside(t, func(c *sidecar.Config) { c.Options.Version = "1.2.0" })
-	d.joins(berth.Options{Host: "two", Instance: "worker", Role: "worker", Version: "1.2.0", Capacity: 4})
-	d.joins(berth.Options{Host: "three", Instance: "p1", Role: "exec", Version: "1.2.0"})
+	d.joins(instance.Options{Host: "two", Instance: "worker", Role: "worker", Version: "1.2.0", Capacity: 4})
+	d.joins(instance.Options{Host: "three", Instance: "p1", Role: "exec", Version: "1.2.0"})
 
 	page := d.until("/hosts", "all are seen", func(p *document) bool {
 		return p.id("worker-two/worker") != nil && p.id("other-three/p1") != nil && p.id("sidecar-one/sidecar") != nil
@@ -90,7 +90,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 
 func TestHostsAreFilteredAndVersionsPointedOut(t *testing.T) {
 	s := newSite(t, func(c *sidecar.Config) { c.Options.Version = "1.2.0" })
-	s.joins(berth.Options{Host: "two", Instance: "p1", Role: "exec", Version: "1.3.0"})
+	s.joins(instance.Options{Host: "two", Instance: "p1", Role: "exec", Version: "1.3.0"})
 	page := s.until("/hosts", "both are seen", func(p *document) bool { return p.id("other-two/p1") != nil })
 	if got := text(page.must("versions")); !strings.Contains(got, "1.2.0 : 1 instance") || !strings.Contains(got, "1.3.0 : 1 instance") {
 		t.Errorf("versions: %q", got)
@@ -105,7 +105,7 @@ func TestHostsAreFilteredAndVersionsPointedOut(t *testing.T) {
 func TestWhatHostsTellOfThemselvesIsShownAndNeverInterpreted(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&amp;{{.}}<img src=x onerror=alert(2)>`
 	d := newDockside(t)
-	d.joins(berth.Options{Host: "two", Instance: "p1", Role: "role " + evil, Version: "version " + evil})
+	d.joins(instance.Options{Host: "two", Instance: "p1", Role: "role " + evil, Version: "version " + evil})
 	d.put(store.Put(d.store.Keys.Coordinator(0x4711), []byte(evil), 0))
 	d.put(store.Put(d.store.Keys.Presence("three", "x"), []byte(`{"v":1,"`+`bad":"<img src=x>"}`), 0))
 	d.put(store.Put(d.store.Keys.Worker("four", "w"), []byte(`{"v":1,"worse":"<img src=x>"}`), 0))

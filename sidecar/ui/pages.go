@@ -10,10 +10,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -46,7 +46,7 @@ type Gauge interface {
 
 // Session is the fleet as pages reach it.
 type Session struct {
-	Client *berth.Client
+	Client *instance.Client
 	Runs   run.Store
 	Steps  step.Store
 }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
@@ -264,9 +264,9 @@ func TestADeletedPoolIsShownWhileItIsHeld(t *testing.T) {
 }
 
 // another is an instance on another host, which can leave its claims to nobody.
-func (s *site) another(host string) *berth.Client {
+func (s *site) another(host string) *instance.Client {
 	s.t.Helper()
-	c, err := berth.Open(s.t.Context(), berth.Options{
+	c, err := instance.Open(s.t.Context(), instance.Options{
 		Endpoints: []string{s.etcd.Endpoint()}, Host: host, Instance: "job", StateDir: s.t.TempDir(),
 	})
 	if err != nil {
@@ -280,7 +280,7 @@ func TestAHolderThatDiedTurnsNearItsEndAndGoes(t *testing.T) {
 	s := newSite(t)
 	s.pool("db", 1, lasting(5*time.Second))
 	dead := s.another("two")
-	if _, err := dead.Claim(t.Context(), berth.Slots{"db": 1}, berth.WithID("orphan")); err != nil {
+	if _, err := dead.Claim(t.Context(), instance.Slots{"db": 1}, instance.WithID("orphan")); err != nil {
 		t.Fatal(err)
 	}
 	const at = "/pools?open=db"
@@ -303,7 +303,7 @@ func TestAHolderThatDiedTurnsNearItsEndAndGoes(t *testing.T) {
 
 func TestManyPoolsArePagedFilteredAndOrdered(t *testing.T) {
 	s := newSite(t)
-	admin, err := berth.Connect(t.Context(), berth.Options{Endpoints: []string{s.etcd.Endpoint()}})
+	admin, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{s.etcd.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestNoMoreHoldersThanCanBeReadAreShown(t *testing.T) {
 		done := make(chan error, 1)
 		errs = append(errs, done)
 		go func() {
-			_, err := c.Claim(t.Context(), berth.Slots{"db": 1}, berth.WithID(fmt.Sprintf("c-%04d", i)))
+			_, err := c.Claim(t.Context(), instance.Slots{"db": 1}, instance.WithID(fmt.Sprintf("c-%04d", i)))
 			done <- err
 		}()
 	}

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/api"
 )
@@ -14,7 +14,7 @@ import (
 // test ends.
 func (d *dockside) seesWorker(host string, capacity int, queues ...string) {
 	d.t.Helper()
-	c, err := berth.Open(d.t.Context(), berth.Options{
+	c, err := instance.Open(d.t.Context(), instance.Options{
 		Endpoints: []string{d.etcd.Endpoint()}, Host: host, Instance: "worker", Role: "worker", Capacity: capacity, Queues: queues,
 	})
 	if err != nil {

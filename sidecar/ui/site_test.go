@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/sidecar"
@@ -62,7 +62,7 @@ func launch(t testing.TB, endpoint string, change ...func(*sidecar.Config)) *sit
 	reg := prometheus.NewRegistry()
 	s := &site{t: t, log: &logBuffer{}, ended: make(chan struct{})}
 	s.cfg = sidecar.Config{
-		Options: berth.Options{Endpoints: []string{endpoint}, Host: "one", StateDir: filepath.Join(dir, "state")},
+		Options: instance.Options{Endpoints: []string{endpoint}, Host: "one", StateDir: filepath.Join(dir, "state")},
 		Listen:  "127.0.0.1:0", Socket: filepath.Join(dir, "berth.sock"), DrainTimeout: -1, Dev: true,
 		Registerer: reg, Gatherer: reg,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Debug}),

@@ -7,16 +7,16 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/pool"
 )
 
 // holder is somebody else who has all slots of a pool.
 func (y *yard) holder(slots map[string]int) (release func()) {
 	y.t.Helper()
-	other, err := berth.Open(y.t.Context(), berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: "other", Instance: "sidecar"})
+	other, err := instance.Open(y.t.Context(), instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: "other", Instance: "sidecar"})
 	if err != nil {
 		y.t.Fatal(err)
 	}

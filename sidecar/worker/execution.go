@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -285,7 +285,7 @@ func (e *execution) handBack() {
 // way is how the end is written: in one transaction with the release of its slots, if it
 // has a claim, and with what is taken next.
 func (e *execution) way() step.Way {
-	claim, ok := e.place.(*berth.Claim)
+	claim, ok := e.place.(*instance.Claim)
 	var once sync.Once
 	free := func() {
 		once.Do(func() { e.w.tell(func() { e.w.free(e, !ok) }) })

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -240,7 +240,7 @@ func (s *stage) runs(t *testing.T, want ...string) {
 // crew is a worker under test.
 type crew struct {
 	*Worker
-	client *berth.Client
+	client *instance.Client
 	end    context.CancelFunc
 	done   chan struct{}
 }
@@ -249,13 +249,13 @@ type crew struct {
 // the same worker.
 func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 	y.t.Helper()
-	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
+	o := instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
 	o.ClaimTimeout = y.timeout
 	folder := ""
 	if dir != "" {
 		o.StateDir, folder = dir, filepath.Join(dir, "steps")
 	}
-	client, err := berth.Open(y.t.Context(), o)
+	client, err := instance.Open(y.t.Context(), o)
 	if err != nil {
 		y.t.Fatal(err)
 	}

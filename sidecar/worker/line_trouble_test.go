@@ -16,9 +16,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"golang.org/x/sys/unix"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -40,8 +40,8 @@ func (y *yard) blind(w *Worker) {
 // blindWorker is [yard.worker] for a worker that is blind to marks.
 func (y *yard) blindWorker(host string, concurrency int, r Runner) *crew {
 	y.t.Helper()
-	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
-	client, err := berth.Open(y.t.Context(), o)
+	o := instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
+	client, err := instance.Open(y.t.Context(), o)
 	if err != nil {
 		y.t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -61,7 +61,7 @@ func (w *Worker) resume(ctx context.Context) error {
 		slots := left[dir].slots
 		delete(left, dir)
 		w.active[id] = e
-		_, holds := e.place.(*berth.Claim)
+		_, holds := e.place.(*instance.Claim)
 		w.reopen(e, slots && !holds)
 	}
 	w.metrics.count.Store(int64(len(w.active)))
@@ -82,12 +82,12 @@ type claimOf struct {
 }
 
 // claimsLeft are the claims of instances that were taken over.
-func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*berth.Claim, error) {
+func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*instance.Claim, error) {
 	held, err := w.cfg.Client.Held(ctx)
 	if err != nil {
 		return nil, err
 	}
-	claims := map[claimOf]*berth.Claim{}
+	claims := map[claimOf]*instance.Claim{}
 	for _, cl := range held {
 		if cl.Bind() == stepBind {
 			claims[claimOf{cl.Fence(), cl.Holder.Run, cl.Holder.Step}] = cl
@@ -98,7 +98,7 @@ func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*berth.Claim, erro
 
 // resumeOne takes over one instance; nil if it is no longer this worker's, or nobody
 // knows what it was published as.
-func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *berth.KeyReservation, dir string, p *step.Published) (*execution, error) {
+func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *instance.KeyReservation, dir string, p *step.Published) (*execution, error) {
 	i, err := w.steps.Get(ctx, id)
 	if err != nil {
 		if code := problem.CodeOf(err); code == problem.StepNotFound || code == problem.CorruptValue {

@@ -12,9 +12,9 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // asks waits until a worker has asked for the slots of so many instances.
@@ -74,7 +74,7 @@ func behind(t *testing.T, crews []*crew) (end func()) {
 	var all sync.WaitGroup
 	for n, w := range crews {
 		all.Go(func() {
-			_, _ = w.client.Claim(ctx, berth.Slots{"db": 1}, berth.WithID(fmt.Sprint("behind-", n)), berth.WithRun("other", "behind"), berth.WithPriority(-1), berth.WithWait(berth.MaxWait))
+			_, _ = w.client.Claim(ctx, instance.Slots{"db": 1}, instance.WithID(fmt.Sprint("behind-", n)), instance.WithRun("other", "behind"), instance.WithPriority(-1), instance.WithWait(instance.MaxWait))
 		})
 	}
 	return func() { cancel(); all.Wait() }

@@ -7,9 +7,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -27,7 +27,7 @@ type doubt struct {
 	p   *step.Published
 	dir string
 	// room is what the key of its executor would be on.
-	room *berth.KeyReservation
+	room *instance.KeyReservation
 	// seat is the place that it has while that is so.
 	seat *pool.Place
 }

@@ -15,8 +15,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -305,12 +305,12 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 		w.tell(func() { w.notTaken(p, seat, err) })
 		return
 	}
-	var claim *berth.Claim
+	var claim *instance.Claim
 	// Only the line is left when ctx ends: what was granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (int64, []*pb.ResponseOp, error) {
-		cl, err := w.cfg.Client.Claim(ctx, want.slots, berth.WithID(id), berth.WithPriority(p.Priority),
-			berth.WithRun(p.Run, p.ID().Text()), berth.WithBind(stepBind), berth.WithWait(wait),
-			berth.WithSole(p.Revision), berth.WithPlace(seat), berth.WithExtra(x))
+		cl, err := w.cfg.Client.Claim(ctx, want.slots, instance.WithID(id), instance.WithPriority(p.Priority),
+			instance.WithRun(p.Run, p.ID().Text()), instance.WithBind(stepBind), instance.WithWait(wait),
+			instance.WithSole(p.Revision), instance.WithPlace(seat), instance.WithExtra(x))
 		if err != nil {
 			return 0, nil, err
 		}
@@ -337,7 +337,7 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 
 // release gives a claim back that is held still, beside the loop. It is released all the
 // same if the worker ends meanwhile.
-func (w *Worker) release(claim *berth.Claim) {
+func (w *Worker) release(claim *instance.Claim) {
 	if claim.Context().Err() != nil && claim.Err() == nil {
 		return // with the end of its instance
 	}
@@ -371,7 +371,7 @@ func (w *Worker) rest(class string, err error) {
 // taken hands what was taken to the loop. If nobody can read what it is to do, it has
 // failed; if etcd did not answer, it is handed back.
 func (w *Worker) taken(e *execution, begun time.Time, unread error) {
-	_, slotted := e.place.(*berth.Claim)
+	_, slotted := e.place.(*instance.Claim)
 	w.metrics.took(time.Since(begun), slotted)
 	w.tell(func() {
 		id := e.t.StepID

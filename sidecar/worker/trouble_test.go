@@ -10,9 +10,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -48,8 +48,8 @@ const wide = 5000
 
 func (y *yard) faultyWorker(host, dir string, concurrency int, r Runner, f *faulty) *crew {
 	y.t.Helper()
-	o := berth.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
-	client, err := berth.Open(y.t.Context(), o)
+	o := instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: host, Instance: "worker", Role: Role, Capacity: concurrency, Queues: []string{step.DefaultQueue}}
+	client, err := instance.Open(y.t.Context(), o)
 	if err != nil {
 		y.t.Fatal(err)
 	}

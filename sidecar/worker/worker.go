@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/berthhq/berth"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -33,7 +33,7 @@ const Role = "worker"
 // Config is what a [Worker] needs.
 type Config struct {
 	// Client is the worker's own: an instance with a name and a state directory.
-	Client *berth.Client
+	Client *instance.Client
 	// Queues are those that it takes from, at least one.
 	Queues []string
 	// Concurrency is how many instances it has at a time, from 1 on.

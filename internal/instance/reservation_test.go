@@ -1,4 +1,4 @@
-package berth_test
+package instance_test
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/lease"
 )
 
 // room gets room, and puts the key of a run on its lease.
-func room(t *testing.T, c *berth.Client, run string) *berth.KeyReservation {
+func room(t *testing.T, c *instance.Client, run string) *instance.KeyReservation {
 	t.Helper()
 	r, err := c.ReserveKey(t.Context(), time.Minute)
 	if err != nil {
@@ -65,10 +65,10 @@ func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
 func TestRoomsAreTakenOver(t *testing.T) {
 	srv := embedtest.New(t)
 	dir := t.TempDir()
-	opts := func(o *berth.Options) { o.Instance, o.StateDir = "sidecar", dir }
+	opts := func(o *instance.Options) { o.Instance, o.StateDir = "sidecar", dir }
 	c := open(t, srv, opts)
 	first := room(t, c, "a")
-	foreign := open(t, srv, func(o *berth.Options) { o.Instance = "another" }) // beside it on its host
+	foreign := open(t, srv, func(o *instance.Options) { o.Instance = "another" }) // beside it on its host
 	defer foreign.Leave()
 	room(t, foreign, "b")
 	if err := c.Leave(); err != nil {

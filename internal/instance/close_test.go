@@ -1,4 +1,4 @@
-package berth_test
+package instance_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -31,21 +31,21 @@ func left(t *testing.T, srv *embed.Server) []string {
 }
 
 // closing closes a client in the background.
-func closing(c *berth.Client, ctx context.Context) <-chan error {
+func closing(c *instance.Client, ctx context.Context) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- c.Close(ctx) }()
 	return done
 }
 
 // refusesClaims waits until a client takes no new claims.
-func refusesClaims(t *testing.T, c *berth.Client) {
+func refusesClaims(t *testing.T, c *instance.Client) {
 	t.Helper()
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for {
-		claim, err := c.Claim(t.Context(), berth.Slots{"db": 1}, berth.WithWait(0))
+		claim, err := c.Claim(t.Context(), instance.Slots{"db": 1}, instance.WithWait(0))
 		switch {
-		case berth.ErrorCode(err) == "stopping":
+		case instance.ErrorCode(err) == "stopping":
 			return
 		case err == nil:
 			if err := claim.Release(t.Context()); err != nil {
@@ -64,7 +64,7 @@ func TestCloseWaitsForTheHolders(t *testing.T) {
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	setPool(t, c, "db", 3, time.Minute)
-	claim := claimed(t, c, berth.Slots{"db": 1})
+	claim := claimed(t, c, instance.Slots{"db": 1})
 	done := closing(c, t.Context())
 	refusesClaims(t, c)
 	if claim.Context().Err() != nil || len(done) != 0 {
@@ -84,7 +84,7 @@ func TestCloseWaitsForTheHolders(t *testing.T) {
 	if keys := left(t, srv); len(keys) != 0 {
 		t.Errorf("left are %q", keys)
 	}
-	_, err := c.Claim(t.Context(), berth.Slots{"db": 1})
+	_, err := c.Claim(t.Context(), instance.Slots{"db": 1})
 	wantCode(t, err, "stopping")
 	_, err = c.Pools(t.Context())
 	wantCode(t, err, "stopping")
@@ -94,7 +94,7 @@ func TestCloseTellsHoldersToStopWhenItsContextEnds(t *testing.T) {
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	setPool(t, c, "db", 3, time.Minute) // a grace of 10 s
-	claim := claimed(t, c, berth.Slots{"db": 1})
+	claim := claimed(t, c, instance.Slots{"db": 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := closing(c, ctx)
 	refusesClaims(t, c)
@@ -120,7 +120,7 @@ func TestCloseFreesTheSlotsOfHoldersThatDoNotStop(t *testing.T) {
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	setPool(t, c, "db", 3, 5*time.Second) // a grace of a sixth
-	claim := claimed(t, c, berth.Slots{"db": 1})
+	claim := claimed(t, c, instance.Slots{"db": 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	begin := time.Now()
@@ -139,9 +139,9 @@ func TestCloseFreesTheSlotsOfHoldersThatDoNotStop(t *testing.T) {
 func TestLeaveEndsTheContextsAndKeepsTheSlots(t *testing.T) {
 	srv := embedtest.New(t)
 	dir := t.TempDir()
-	c := open(t, srv, func(o *berth.Options) { o.Instance, o.StateDir = "sidecar", dir })
+	c := open(t, srv, func(o *instance.Options) { o.Instance, o.StateDir = "sidecar", dir })
 	setPool(t, c, "db", 3, time.Minute)
-	claim := claimed(t, c, berth.Slots{"db": 1})
+	claim := claimed(t, c, instance.Slots{"db": 1})
 	if err := c.Leave(); err != nil {
 		t.Error(err)
 	}
@@ -160,9 +160,9 @@ func TestAClientThatLosesItsNameEnds(t *testing.T) {
 	}
 	t.Parallel()
 	srv := embedtest.New(t)
-	c := open(t, srv, func(o *berth.Options) { o.Instance = "worker" })
+	c := open(t, srv, func(o *instance.Options) { o.Instance = "worker" })
 	setPool(t, c, "db", 1, time.Minute)
-	claim := claimed(t, c, berth.Slots{"db": 1})
+	claim := claimed(t, c, instance.Slots{"db": 1})
 	backend, keys := embedtest.Client(t, srv), store.NewKeys(store.DefaultPrefix)
 	key := keys.Presence("one", "worker")
 	resp, err := backend.Range(t.Context(), &pb.RangeRequest{Key: []byte(key)})
@@ -183,7 +183,7 @@ func TestAClientThatLosesItsNameEnds(t *testing.T) {
 	wantCode(t, c.Err(), "host_in_use", "one/worker")
 	<-claim.Context().Done()
 	wantCode(t, claim.Err(), "claim_lost")
-	_, err = c.Claim(t.Context(), berth.Slots{"db": 1}, berth.WithWait(0))
+	_, err = c.Claim(t.Context(), instance.Slots{"db": 1}, instance.WithWait(0))
 	wantCode(t, err, "stopping")
 	if err := claim.Release(t.Context()); err != nil {
 		t.Error(err)

@@ -1,4 +1,4 @@
-package berth_test
+package instance_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -33,12 +33,12 @@ func waiterKeys(t *testing.T, srv *embed.Server) (byLease map[int64]int, all int
 }
 
 // waitIn has claims of both pools wait until it is canceled.
-func waitIn(t *testing.T, c *berth.Client, n int) (end func()) {
+func waitIn(t *testing.T, c *instance.Client, n int) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			_, _ = c.Claim(ctx, berth.Slots{"db": 1, "api": 1}, berth.WithID(fmt.Sprint("w", i)), berth.WithWait(berth.MaxWait))
+			_, _ = c.Claim(ctx, instance.Slots{"db": 1, "api": 1}, instance.WithID(fmt.Sprint("w", i)), instance.WithWait(instance.MaxWait))
 		})
 	}
 	return func() { cancel(); all.Wait() }

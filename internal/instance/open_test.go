@@ -1,4 +1,4 @@
-package berth_test
+package instance_test
 
 import (
 	"context"
@@ -14,15 +14,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
 func wantCode(t *testing.T, err error, code string, words ...string) {
 	t.Helper()
-	if err == nil || berth.ErrorCode(err) != code {
-		t.Fatalf("got %v of code %s, want %s", err, berth.ErrorCode(err), code)
+	if err == nil || instance.ErrorCode(err) != code {
+		t.Fatalf("got %v of code %s, want %s", err, instance.ErrorCode(err), code)
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
@@ -32,15 +33,15 @@ func wantCode(t *testing.T, err error, code string, words ...string) {
 }
 
 // refused opens and connects, neither of which may succeed.
-func refused(t *testing.T, o berth.Options) map[string]error {
+func refused(t *testing.T, o instance.Options) map[string]error {
 	t.Helper()
 	errs := map[string]error{}
-	c, err := berth.Open(t.Context(), o)
+	c, err := instance.Open(t.Context(), o)
 	if err == nil {
 		t.Fatal("it opens", c.Leave())
 	}
 	errs["open"] = err
-	a, err := berth.Connect(t.Context(), o)
+	a, err := instance.Connect(t.Context(), o)
 	if err == nil {
 		t.Fatal("it connects", a.Close())
 	}
@@ -49,24 +50,24 @@ func refused(t *testing.T, o berth.Options) map[string]error {
 }
 
 func TestOptionsThatMakeNoSenseNameTheField(t *testing.T) {
-	good := func() berth.Options { return berth.Options{Endpoints: []string{"127.0.0.1:1"}, Host: "one"} }
+	good := func() instance.Options { return instance.Options{Endpoints: []string{"127.0.0.1:1"}, Host: "one"} }
 	for name, tc := range map[string]struct {
 		field  string
-		change func(*berth.Options)
+		change func(*instance.Options)
 	}{
-		"no endpoints":                  {"endpoints", func(o *berth.Options) { o.Endpoints = nil }},
-		"a host with a path":            {"host", func(o *berth.Options) { o.Host = "a/b" }},
-		"an upper-case host":            {"host", func(o *berth.Options) { o.Host = "ONE" }},
-		"a long host":                   {"host", func(o *berth.Options) { o.Host = strings.Repeat("h", 64) }},
-		"an instance with a path":       {"instance", func(o *berth.Options) { o.Instance = "../x" }},
-		"an instance of spaces":         {"instance", func(o *berth.Options) { o.Instance = "  " }},
-		"a state directory without one": {"instance", func(o *berth.Options) { o.StateDir = t.TempDir() }},
+		"no endpoints":                  {"endpoints", func(o *instance.Options) { o.Endpoints = nil }},
+		"a host with a path":            {"host", func(o *instance.Options) { o.Host = "a/b" }},
+		"an upper-case host":            {"host", func(o *instance.Options) { o.Host = "ONE" }},
+		"a long host":                   {"host", func(o *instance.Options) { o.Host = strings.Repeat("h", 64) }},
+		"an instance with a path":       {"instance", func(o *instance.Options) { o.Instance = "../x" }},
+		"an instance of spaces":         {"instance", func(o *instance.Options) { o.Instance = "  " }},
+		"a state directory without one": {"instance", func(o *instance.Options) { o.StateDir = t.TempDir() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := good()
 			tc.change(&o)
 			for how, err := range refused(t, o) {
-				var p *berth.Error
+				var p *problem.Error
 				if !errors.As(err, &p) || p.Code != "invalid" || p.Field != tc.field {
 					t.Errorf("%s: %v, want a problem of field %q", how, err, tc.field)
 				}
@@ -86,7 +87,7 @@ func TestAnEtcdThatIsNotThereIsSaidAtOnce(t *testing.T) {
 	}
 	reg := prometheus.NewRegistry()
 	begin := time.Now()
-	for how, err := range refused(t, berth.Options{Endpoints: []string{addr}, Host: "one", Registerer: reg}) {
+	for how, err := range refused(t, instance.Options{Endpoints: []string{addr}, Host: "one", Registerer: reg}) {
 		t.Run(how, func(t *testing.T) { wantCode(t, err, "etcd_unavailable", addr) })
 	}
 	if took := time.Since(begin); took > 10*time.Second {
@@ -106,7 +107,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	_, err = berth.Open(ctx, berth.Options{Endpoints: []string{l.Addr().String()}, Host: "one"})
+	_, err = instance.Open(ctx, instance.Options{Endpoints: []string{l.Addr().String()}, Host: "one"})
 	wantCode(t, err, "etcd_unavailable", l.Addr().String())
 	if took := time.Since(begin); took > 2*time.Second {
 		t.Errorf("it took %s", took)
@@ -148,26 +149,26 @@ func withUsers(t *testing.T) *embed.Server {
 
 func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 	srv := withUsers(t)
-	as := func(user, password string) berth.Options {
-		return berth.Options{Endpoints: []string{srv.Endpoint()}, Host: "one", Username: user, Password: password}
+	as := func(user, password string) instance.Options {
+		return instance.Options{Endpoints: []string{srv.Endpoint()}, Host: "one", Username: user, Password: password}
 	}
-	for _, o := range []berth.Options{as("", ""), as("berth", "guess"), as("nobody", "secret")} {
+	for _, o := range []instance.Options{as("", ""), as("berth", "guess"), as("nobody", "secret")} {
 		for how, err := range refused(t, o) {
 			t.Run(o.Username+" "+how, func(t *testing.T) { wantCode(t, err, "etcd_denied", srv.Endpoint()) })
 		}
 	}
-	c, err := berth.Open(t.Context(), as("berth", "secret"))
+	c, err := instance.Open(t.Context(), as("berth", "secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	setPool(t, c, "db", 1, time.Minute)
-	claim, err := c.Claim(t.Context(), berth.Slots{"db": 1})
+	claim, err := c.Claim(t.Context(), instance.Slots{"db": 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	// A user that may only read is good for looking.
-	a, err := berth.Connect(t.Context(), as("reader", "secret"))
+	a, err := instance.Connect(t.Context(), as("reader", "secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 		t.Errorf("hosts: %v, %v", hosts, err)
 	}
 	wantCode(t, a.PausePool(t.Context(), "db"), "etcd_denied")
-	if _, err := a.Revoke(t.Context(), claim.ID, false); berth.ErrorCode(err) != "etcd_denied" {
+	if _, err := a.Revoke(t.Context(), claim.ID, false); instance.ErrorCode(err) != "etcd_denied" {
 		t.Errorf("revoked by a reader: %v", err)
 	}
 	if err := a.Close(); err != nil {
@@ -195,13 +196,13 @@ func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 
 func TestPrefixesKeepInstallationsApart(t *testing.T) {
 	srv := embedtest.New(t)
-	a := open(t, srv, func(o *berth.Options) { o.Prefix = "/one" })
-	b := open(t, srv, func(o *berth.Options) { o.Prefix = "/one/two/" }) // even if one lies in the other
+	a := open(t, srv, func(o *instance.Options) { o.Prefix = "/one" })
+	b := open(t, srv, func(o *instance.Options) { o.Prefix = "/one/two/" }) // even if one lies in the other
 	setPool(t, a, "db", 1, time.Minute)
 	if pools, err := b.Pools(t.Context()); err != nil || len(pools) != 0 {
 		t.Errorf("seen are %v, %v", pools, err)
 	}
-	for _, c := range []*berth.Client{a, b} {
+	for _, c := range []*instance.Client{a, b} {
 		if hosts, err := c.Hosts(t.Context()); err != nil || len(hosts) != 1 {
 			t.Errorf("hosts: %v, %v", hosts, err)
 		}
@@ -214,12 +215,12 @@ func TestPrefixesKeepInstallationsApart(t *testing.T) {
 func TestAStateDirectoryHasOneOwner(t *testing.T) {
 	srv := embedtest.New(t)
 	dir := t.TempDir()
-	fixed := func(o *berth.Options) { o.Instance, o.StateDir = "sidecar", dir }
+	fixed := func(o *instance.Options) { o.Instance, o.StateDir = "sidecar", dir }
 	c := open(t, srv, fixed)
 	begin := time.Now()
-	o := berth.Options{Endpoints: []string{srv.Endpoint()}, Host: "one"}
+	o := instance.Options{Endpoints: []string{srv.Endpoint()}, Host: "one"}
 	fixed(&o)
-	_, err := berth.Open(t.Context(), o)
+	_, err := instance.Open(t.Context(), o)
 	wantCode(t, err, "host_in_use", filepath.Join(dir, "sidecar"))
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("it took %s", took)
@@ -239,17 +240,17 @@ func TestASecondInstanceOfANameIsRefused(t *testing.T) {
 	}
 	t.Parallel()
 	srv := embedtest.New(t)
-	named := func(o *berth.Options) { o.Instance = "worker" }
+	named := func(o *instance.Options) { o.Instance = "worker" }
 	first := open(t, srv, named)
-	o := berth.Options{Endpoints: []string{srv.Endpoint()}, Host: "one"}
+	o := instance.Options{Endpoints: []string{srv.Endpoint()}, Host: "one"}
 	named(&o)
-	_, err := berth.Open(t.Context(), o)
+	_, err := instance.Open(t.Context(), o)
 	wantCode(t, err, "host_in_use", "one/worker")
 	if first.Err() != nil {
 		t.Errorf("the first has ended: %v", first.Err())
 	}
 	setPool(t, first, "db", 1, time.Minute)
-	claim, err := first.Claim(t.Context(), berth.Slots{"db": 1})
+	claim, err := first.Claim(t.Context(), instance.Slots{"db": 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +266,7 @@ func TestOneRegistryServesOneClientAfterTheOther(t *testing.T) {
 	srv := embedtest.New(t)
 	reg := prometheus.NewRegistry()
 	for range 2 {
-		c := open(t, srv, func(o *berth.Options) { o.Registerer = reg })
+		c := open(t, srv, func(o *instance.Options) { o.Registerer = reg })
 		setPool(t, c, "db", 1, time.Minute)
 		families, err := reg.Gather()
 		if err != nil || len(families) < 10 {

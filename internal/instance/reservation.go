@@ -1,4 +1,4 @@
-package berth
+package instance
 
 import (
 	"context"

@@ -1,20 +1,20 @@
-package berth_test
+package instance_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 )
 
-func connect(t *testing.T, srv *embed.Server) *berth.Admin {
+func connect(t *testing.T, srv *embed.Server) *instance.Admin {
 	t.Helper()
-	a, err := berth.Connect(t.Context(), berth.Options{Endpoints: []string{srv.Endpoint()}})
+	a, err := instance.Connect(t.Context(), instance.Options{Endpoints: []string{srv.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,14 +26,14 @@ func connect(t *testing.T, srv *embed.Server) *berth.Admin {
 	return a
 }
 
-func closed(t *testing.T, c *berth.Client) {
+func closed(t *testing.T, c *instance.Client) {
 	t.Helper()
 	if err := c.Close(t.Context()); err != nil {
 		t.Errorf("close: %v", err)
 	}
 }
 
-func claimed(t *testing.T, c *berth.Client, slots berth.Slots, opts ...berth.ClaimOption) *berth.Claim {
+func claimed(t *testing.T, c *instance.Client, slots instance.Slots, opts ...instance.ClaimOption) *instance.Claim {
 	t.Helper()
 	claim, err := c.Claim(t.Context(), slots, opts...)
 	if err != nil {
@@ -42,7 +42,7 @@ func claimed(t *testing.T, c *berth.Client, slots berth.Slots, opts ...berth.Cla
 	return claim
 }
 
-func read(t *testing.T, a *berth.Admin) *pool.Reader {
+func read(t *testing.T, a *instance.Admin) *pool.Reader {
 	t.Helper()
 	r, err := a.Read(t.Context())
 	if err != nil {
@@ -97,7 +97,7 @@ func TestAnOperatorSeesWhoIsThereAndForHowLong(t *testing.T) {
 	srv := embedtest.New(t)
 	a := connect(t, srv)
 	ctx := t.Context()
-	c := open(t, srv, func(o *berth.Options) {
+	c := open(t, srv, func(o *instance.Options) {
 		o.Instance, o.Role, o.Version, o.Capacity, o.Queues = "w1", "worker", "1.2.3", 8, []string{"gpu", "default"}
 	})
 	defer closed(t, c)
@@ -122,7 +122,7 @@ func TestAnOperatorSeesWhoIsThereAndForHowLong(t *testing.T) {
 		}
 	}
 	setPool(t, c, "db", 3, time.Minute)
-	claim := claimed(t, c, berth.Slots{"db": 1}, berth.WithLabels(map[string]string{"team": "x"}), berth.WithPID(7))
+	claim := claimed(t, c, instance.Slots{"db": 1}, instance.WithLabels(map[string]string{"team": "x"}), instance.WithPID(7))
 	holders, _ := read(t, a).Claims()
 	if len(holders) != 1 || holders[0].Claim != claim.ID || holders[0].Labels["team"] != "x" || holders[0].PID != 7 || holders[0].Host != "one" {
 		t.Fatalf("holders: %+v", holders)
@@ -156,7 +156,7 @@ func TestAnOperatorTakesAClaimBack(t *testing.T) {
 	defer closed(t, c)
 	setPool(t, c, "db", 2, time.Minute)
 
-	asked := claimed(t, c, berth.Slots{"db": 1}, berth.WithID("asked"))
+	asked := claimed(t, c, instance.Slots{"db": 1}, instance.WithID("asked"))
 	r, err := a.Revoke(ctx, "asked", false)
 	if err != nil || r.Forced || r.Fence != asked.Fence() || r.Host != "one" {
 		t.Errorf("asked back: %+v, %v", r, err)
@@ -167,7 +167,7 @@ func TestAnOperatorTakesAClaimBack(t *testing.T) {
 		t.Error(err)
 	}
 
-	forced := claimed(t, c, berth.Slots{"db": 2}, berth.WithID("forced"))
+	forced := claimed(t, c, instance.Slots{"db": 2}, instance.WithID("forced"))
 	if r, err = c.Revoke(ctx, "forced", true); err != nil || !r.Forced {
 		t.Errorf("freed: %+v, %v", r, err)
 	}
@@ -189,8 +189,8 @@ func TestAClientShowsWhatAnOperatorReads(t *testing.T) {
 	c := open(t, srv)
 	defer closed(t, c)
 	setPool(t, c, "db", 1, time.Minute)
-	claim := claimed(t, c, berth.Slots{"db": 1}, berth.WithID("a"), berth.WithRun("nightly", "load"))
-	_, err := c.Claim(ctx, berth.Slots{"db": 1}, berth.WithID("b"), berth.WithWait(10*time.Millisecond), berth.WithPriority(5))
+	claim := claimed(t, c, instance.Slots{"db": 1}, instance.WithID("a"), instance.WithRun("nightly", "load"))
+	_, err := c.Claim(ctx, instance.Slots{"db": 1}, instance.WithID("b"), instance.WithWait(10*time.Millisecond), instance.WithPriority(5))
 	wantCode(t, err, "claim_timeout", "pool 'db' full (1/1 slots)")
 	if pools, err := c.Pools(ctx); err != nil || len(pools) != 1 || pools[0].Claimed != 1 {
 		t.Errorf("pools: %+v, %v", pools, err)
@@ -211,7 +211,7 @@ func TestAClientShowsWhatAnOperatorReads(t *testing.T) {
 	if err := c.PausePool(ctx, "db"); err != nil {
 		t.Error(err)
 	}
-	_, err = c.Claim(ctx, berth.Slots{"db": 1}, berth.WithWait(0)) // it sees its own change
+	_, err = c.Claim(ctx, instance.Slots{"db": 1}, instance.WithWait(0)) // it sees its own change
 	wantCode(t, err, "no_capacity", "paused")
 	if err := c.ResumePool(ctx, "db"); err != nil {
 		t.Error(err)
@@ -219,7 +219,7 @@ func TestAClientShowsWhatAnOperatorReads(t *testing.T) {
 	if err := c.DeletePool(ctx, "db"); err != nil {
 		t.Error(err)
 	}
-	_, err = c.Claim(ctx, berth.Slots{"db": 1}, berth.WithWait(0))
+	_, err = c.Claim(ctx, instance.Slots{"db": 1}, instance.WithWait(0))
 	wantCode(t, err, "pool_not_found")
 	if found, err := c.Lookup(ctx, "a"); err != nil || found.Fence() != claim.Fence() {
 		t.Errorf("looked up %v, %v", found, err)

@@ -1,4 +1,4 @@
-package berth_test
+package instance_test
 
 import (
 	"testing"

@@ -1,0 +1,129 @@
+package instance
+
+import (
+	"context"
+	"time"
+
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/pool"
+)
+
+// seeChange limits how long a change waits until this client has read it back.
+const seeChange = 2 * time.Second
+
+// Pools returns all pools, ordered by name.
+func (c *Client) Pools(ctx context.Context) ([]pool.Status, error) { return c.engine.Pools(ctx) }
+
+// Pool returns a pool with its holders and its waiters.
+func (c *Client) Pool(ctx context.Context, name string) (pool.Detail, error) {
+	return c.engine.Pool(ctx, name)
+}
+
+// HasPool reports whether the pool exists, from memory as of the last event from etcd.
+func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
+
+// Space returns the capacity that claims and waiters leave free in all pools, as of the
+// last event from etcd.
+func (c *Client) Space(ctx context.Context) (*pool.Space, error) {
+	s, _, _, err := c.engine.Space(ctx, nil)
+	return s, err
+}
+
+// SetPool creates a pool, or changes the fields that change sets. When it returns, the
+// change is in effect and usually visible to this client.
+func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
+	put, err := c.registry.Set(ctx, name, change)
+	if err == nil {
+		c.see(ctx, put.Revision)
+	}
+	return put, err
+}
+
+// PausePool stops all grants of a pool until [Client.ResumePool].
+func (c *Client) PausePool(ctx context.Context, name string) error {
+	return c.changePaused(ctx, name, true)
+}
+
+// ResumePool ends a pause.
+func (c *Client) ResumePool(ctx context.Context, name string) error {
+	return c.changePaused(ctx, name, false)
+}
+
+func (c *Client) changePaused(ctx context.Context, name string, paused bool) error {
+	put, err := c.registry.Change(ctx, name, pool.Change{Paused: &paused})
+	if err == nil {
+		c.see(ctx, put.Revision)
+	}
+	return err
+}
+
+// DeletePool deletes a pool. Its holders keep their slots until they release them; its
+// waiters are refused.
+func (c *Client) DeletePool(ctx context.Context, name string) error {
+	rev, err := c.registry.Delete(ctx, name)
+	if err == nil {
+		c.see(ctx, rev)
+	}
+	return err
+}
+
+// see waits until this client has read a revision. A longer delay does not make the
+// change fail.
+func (c *Client) see(ctx context.Context, rev int64) {
+	ctx, cancel := context.WithTimeout(ctx, seeChange)
+	defer cancel()
+	_ = c.engine.WaitRevision(ctx, rev)
+}
+
+// Claims returns all claims of all hosts: the holders, oldest first, and the waiters in
+// the order of the wait queue.
+func (c *Client) Claims(ctx context.Context) ([]pool.HolderStatus, []pool.WaiterStatus, error) {
+	return c.engine.Claims(ctx)
+}
+
+// Why explains what a claim of any host holds, or why it waits.
+func (c *Client) Why(ctx context.Context, id string) (pool.Why, error) { return c.engine.Why(ctx, id) }
+
+// Reconcile deletes the keys on this client's leases that belong to no claim of it, as
+// the client does periodically: see [pool.Engine.Reconcile].
+func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcile(ctx) }
+
+// Revoke revokes a claim of any host: see [pool.Registry.Revoke].
+func (c *Client) Revoke(ctx context.Context, id string, force bool) (pool.Revocation, error) {
+	return c.registry.Revoke(ctx, id, force)
+}
+
+// Subscribe returns the events of pools and of this client's claims from now on. The
+// channel is closed when ctx ends.
+func (c *Client) Subscribe(ctx context.Context) (<-chan pool.Event, error) {
+	return c.engine.Subscribe(ctx)
+}
+
+// SubscribeRuns is [Client.Subscribe] limited to events of this client's claims that
+// belong to a run.
+func (c *Client) SubscribeRuns(ctx context.Context) (<-chan pool.Event, error) {
+	return c.engine.SubscribeRuns(ctx)
+}
+
+// Age returns how old this client's view of the pools is. The client grants nothing
+// while it is 2 s or older.
+func (c *Client) Age(ctx context.Context) (time.Duration, error) { return c.engine.Age(ctx) }
+
+// Host returns the host name of this client.
+func (c *Client) Host() string { return c.opts.Host }
+
+// Instance returns the name of this client on its host.
+func (c *Client) Instance() string { return c.opts.Instance }
+
+// LeaseEnds returns how long leases live unless they are renewed, 0 for leases that have
+// ended. It asks etcd for at most 2 s; leases without an answer by then are missing.
+// With an error it returns the answers so far.
+func (c *Client) LeaseEnds(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error) {
+	return lease.Ends(ctx, c.backend, ids)
+}
+
+// Hosts returns all live instances, ordered by host and name.
+func (c *Client) Hosts(ctx context.Context) ([]lease.PresenceRecord, error) {
+	return lease.Instances(ctx, c.backend, c.keys)
+}
