@@ -182,10 +182,13 @@ func outputOf[T any](v T, err error) (*output[T], error) {
 	return &output[T]{Body: v}, nil
 }
 
-// handle registers an endpoint without a body.
-func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	huma.Register(h, op, func(ctx context.Context, in *I) (*O, error) {
-		out, err := f(ctx, in)
+// handle registers an endpoint without a body. Until etcd has answered it is refused.
+func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *session, *I) (*O, error)) {
+	huma.Register(h, op, func(ctx context.Context, in *I) (out *O, err error) {
+		s, err := a.ready()
+		if err == nil {
+			out, err = f(ctx, s, in)
+		}
 		if err != nil {
 			return nil, a.fail(op.OperationID, hungUp(ctx, err))
 		}
@@ -216,18 +219,18 @@ type withID struct {
 
 // handleBody registers an endpoint with a body of type T. It is read by our own
 // [decoder]: huma would take fields in other spellings, and names given twice.
-func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, optional bool, raw func(*I) []byte, f func(context.Context, *I, T) (*O, error)) {
+func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, optional bool, raw func(*I) []byte, f func(context.Context, *session, *I, T) (*O, error)) {
 	d := api.NewDecoder[T](optional)
 	op.RequestBody = &huma.RequestBody{}
 	op.SkipValidateBody = true
 	op.MaxBodyBytes = maxRunBody + 1 // the door has checked it
 	op.BodyReadTimeout = -1          // as well
-	handle(a, h, op, func(ctx context.Context, in *I) (*O, error) {
+	handle(a, h, op, func(ctx context.Context, s *session, in *I) (*O, error) {
 		v, err := d.Decode(raw(in))
 		if err != nil {
 			return nil, err
 		}
-		return f(ctx, in, v)
+		return f(ctx, s, in, v)
 	})
 	t := reflect.TypeFor[T]()
 	op.RequestBody.Required = !optional

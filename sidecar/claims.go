@@ -30,12 +30,8 @@ func lifeOf(r *api.ClaimRequest) claims.Life {
 }
 
 // claim answers POST /v1/claims.
-func (a *apiServer) claim(ctx context.Context, _ *withBody, req api.ClaimRequest) (*output[api.Claim], error) {
+func (a *apiServer) claim(ctx context.Context, s *session, _ *withBody, req api.ClaimRequest) (*output[api.Claim], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	w, err := s.want(ctx, req)
 	if err != nil {
 		return nil, err

@@ -24,11 +24,7 @@ type eventsInput struct {
 }
 
 // events answers GET /v1/events, as a stream.
-func (a *apiServer) events(_ context.Context, in *eventsInput) (*huma.StreamResponse, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*huma.StreamResponse, error) {
 	if in.Claim != "" {
 		if err := pool.ValidateID(in.Claim); err != nil {
 			return nil, err

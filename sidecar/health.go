@@ -75,7 +75,7 @@ func (a *apiServer) registerHealth(h huma.API) {
 	const tag = "process"
 	health := operation(h, "health", http.MethodGet, api.HealthPath, tag, "Report that the process is alive")
 	health.Security = []map[string][]string{} // probes have no token
-	handle(a, h, health, a.health)
+	huma.Register(h, health, a.health)
 	ready := operation(h, "ready", http.MethodGet, api.ReadyPath, tag, "Report whether claims can be granted")
 	ready.Security = health.Security
 	huma.Register(h, ready, a.readiness)

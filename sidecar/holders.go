@@ -22,12 +22,8 @@ type idInput struct {
 }
 
 // getClaim answers GET /v1/claims/{id}.
-func (a *apiServer) getClaim(ctx context.Context, in *idInput) (*output[api.Claim], error) {
+func (a *apiServer) getClaim(ctx context.Context, s *session, in *idInput) (*output[api.Claim], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	h, err := s.holders.Find(in.ID)
 	if err != nil {
 		return nil, err
@@ -40,12 +36,8 @@ func (a *apiServer) getClaim(ctx context.Context, in *idInput) (*output[api.Clai
 }
 
 // whyClaim answers GET /v1/claims/{id}/why.
-func (a *apiServer) whyClaim(ctx context.Context, in *idInput) (*output[api.Why], error) {
+func (a *apiServer) whyClaim(ctx context.Context, s *session, in *idInput) (*output[api.Why], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	why, err := s.why(ctx, in.ID)
 	why.Claim = s.known(why.Claim, begun)
 	return outputOf(why, err)
@@ -86,12 +78,8 @@ func renewedLife(r *api.RenewRequest) claims.Life {
 }
 
 // renewClaim answers POST /v1/claims/{id}/renew.
-func (a *apiServer) renewClaim(ctx context.Context, in *withID, r api.RenewRequest) (*output[api.Claim], error) {
+func (a *apiServer) renewClaim(ctx context.Context, s *session, in *withID, r api.RenewRequest) (*output[api.Claim], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	if err := checkFence(r.Fence); err != nil {
 		return nil, err
 	}
@@ -138,11 +126,7 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 }
 
 // revokeClaim answers POST /v1/claims/{id}/revoke.
-func (a *apiServer) revokeClaim(ctx context.Context, in *withID, r api.RevokeRequest) (*output[api.Revocation], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *withID, r api.RevokeRequest) (*output[api.Revocation], error) {
 	if err := pool.ValidateID(in.ID); err != nil {
 		return nil, err
 	}
@@ -193,11 +177,7 @@ func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
 }
 
 // releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
-func (a *apiServer) releaseClaim(ctx context.Context, in *releaseInput) (*struct{}, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInput) (_ *struct{}, err error) {
 	waited := false
 	if in.Fence == 0 {
 		released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", problem.Clip(in.ID))
@@ -239,12 +219,8 @@ type listInput struct {
 }
 
 // listClaims answers GET /v1/claims.
-func (a *apiServer) listClaims(ctx context.Context, in *listInput) (*output[api.List[api.Claim]], error) {
+func (a *apiServer) listClaims(ctx context.Context, s *session, in *listInput) (*output[api.List[api.Claim]], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	after, err := parseCursor(in.Cursor)
 	if err != nil {
 		return nil, err

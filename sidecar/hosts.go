@@ -15,8 +15,8 @@ import (
 )
 
 // listHosts answers GET /v1/hosts. An entry that can't be read is left out, and logged.
-func (a *apiServer) listHosts(ctx context.Context, _ *struct{}) (*output[api.List[api.Host]], error) {
-	f, err := a.fleet(ctx)
+func (a *apiServer) listHosts(ctx context.Context, s *session, _ *struct{}) (*output[api.List[api.Host]], error) {
+	f, err := a.fleet(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -24,11 +24,7 @@ func (a *apiServer) listHosts(ctx context.Context, _ *struct{}) (*output[api.Lis
 }
 
 // fleet reads all instances, and logs what can't be read.
-func (a *apiServer) fleet(ctx context.Context) (*inspect.Fleet, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) fleet(ctx context.Context, s *session) (*inspect.Fleet, error) {
 	f, err := s.reader.Fleet(ctx)
 	if err != nil {
 		return nil, err
@@ -47,11 +43,7 @@ func (a *apiServer) registerHosts(h huma.API) {
 }
 
 // getCoordinator answers GET /v1/coordinator. Nobody may be one.
-func (a *apiServer) getCoordinator(ctx context.Context, _ *struct{}) (*output[api.Coordinator], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) getCoordinator(ctx context.Context, s *session, _ *struct{}) (*output[api.Coordinator], error) {
 	all, err := s.runs.Candidates(ctx)
 	if err != nil {
 		return nil, err
@@ -67,8 +59,8 @@ func (a *apiServer) registerCoordinator(h huma.API) {
 }
 
 // listWorkers answers GET /v1/workers.
-func (a *apiServer) listWorkers(ctx context.Context, _ *struct{}) (*output[api.List[api.Worker]], error) {
-	f, err := a.fleet(ctx)
+func (a *apiServer) listWorkers(ctx context.Context, s *session, _ *struct{}) (*output[api.List[api.Worker]], error) {
+	f, err := a.fleet(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +81,8 @@ func (s *session) operator(ctx context.Context) inspect.Operator {
 }
 
 // controlWorker answers POST /v1/workers/{host}/{instance}/VERB.
-func (a *apiServer) controlWorker(verb string) func(context.Context, *workerBody, api.WorkerChange) (*output[api.Worker], error) {
-	return func(ctx context.Context, in *workerBody, req api.WorkerChange) (*output[api.Worker], error) {
-		s, err := a.ready()
-		if err != nil {
-			return nil, err
-		}
+func (a *apiServer) controlWorker(verb string) func(context.Context, *session, *workerBody, api.WorkerChange) (*output[api.Worker], error) {
+	return func(ctx context.Context, s *session, in *workerBody, req api.WorkerChange) (*output[api.Worker], error) {
 		id, err := step.ParseWorkerID(in.Host + "/" + in.Instance)
 		if err != nil {
 			return nil, err
@@ -128,11 +116,7 @@ type actionListInput struct {
 }
 
 // listActions answers GET /v1/actions.
-func (a *apiServer) listActions(ctx context.Context, in *actionListInput) (*output[inspect.ActionList], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) listActions(ctx context.Context, s *session, in *actionListInput) (*output[inspect.ActionList], error) {
 	return outputOf(s.reader.Actions(ctx, in.Cursor, in.Limit))
 }
 

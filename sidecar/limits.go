@@ -11,21 +11,13 @@ import (
 )
 
 // getLimits answers GET /v1/limits.
-func (a *apiServer) getLimits(ctx context.Context, _ *struct{}) (*output[api.Limits], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) getLimits(ctx context.Context, s *session, _ *struct{}) (*output[api.Limits], error) {
 	l, _, err := s.runs.Limits(ctx)
 	return outputOf(limitsOf(l), err)
 }
 
 // putLimits answers PUT /v1/limits.
-func (a *apiServer) putLimits(ctx context.Context, _ *withBody, c api.LimitsChange) (*output[api.Limits], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) putLimits(ctx context.Context, s *session, _ *withBody, c api.LimitsChange) (*output[api.Limits], error) {
 	change := run.LimitsChange{MaxConcurrentRuns: c.MaxConcurrentRuns, Replace: c.Tags != nil}
 	for _, t := range c.Tags {
 		change.Tags = append(change.Tags, run.TagLimit(t))

@@ -27,11 +27,7 @@ type poolBody struct {
 }
 
 // listPools answers GET /v1/pools.
-func (a *apiServer) listPools(ctx context.Context, _ *struct{}) (*output[api.List[api.Pool]], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) listPools(ctx context.Context, s *session, _ *struct{}) (*output[api.List[api.Pool]], error) {
 	all, err := s.client.Pools(ctx)
 	if err != nil {
 		return nil, err
@@ -40,11 +36,7 @@ func (a *apiServer) listPools(ctx context.Context, _ *struct{}) (*output[api.Lis
 }
 
 // getPool answers GET /v1/pools/{pool}.
-func (a *apiServer) getPool(ctx context.Context, in *poolInput) (*output[api.PoolDetail], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) getPool(ctx context.Context, s *session, in *poolInput) (*output[api.PoolDetail], error) {
 	if err := pool.ValidateName(in.Pool); err != nil {
 		return nil, err
 	}
@@ -52,11 +44,7 @@ func (a *apiServer) getPool(ctx context.Context, in *poolInput) (*output[api.Poo
 }
 
 // putPool answers PUT /v1/pools/{pool}.
-func (a *apiServer) putPool(ctx context.Context, in *poolBody, c api.PoolChange) (*poolOutput, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) putPool(ctx context.Context, s *session, in *poolBody, c api.PoolChange) (*poolOutput, error) {
 	put, err := s.operator(ctx).SetPool(ctx, in.Pool, pool.Change{
 		Limit: c.Limit, Paused: c.Paused,
 		LeaseDuration: (*time.Duration)(c.LeaseDuration), ReserveAfter: (*time.Duration)(c.ReserveAfter),
@@ -89,32 +77,21 @@ func (s *session) poolAfter(ctx context.Context, name string, spec pool.Spec) ap
 }
 
 // deletePool answers DELETE /v1/pools/{pool}.
-func (a *apiServer) deletePool(ctx context.Context, in *poolInput) (*struct{}, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.operator(ctx).DeletePool(ctx, in.Pool); err != nil {
-		return nil, err
-	}
-	return nil, nil
+func (a *apiServer) deletePool(ctx context.Context, s *session, in *poolInput) (*struct{}, error) {
+	return nil, s.operator(ctx).DeletePool(ctx, in.Pool)
 }
 
 // pausePool answers POST /v1/pools/{pool}/pause.
-func (a *apiServer) pausePool(ctx context.Context, in *poolInput) (*output[api.Pool], error) {
-	return a.changePaused(ctx, in.Pool, true)
+func (a *apiServer) pausePool(ctx context.Context, s *session, in *poolInput) (*output[api.Pool], error) {
+	return a.changePaused(ctx, s, in.Pool, true)
 }
 
 // resumePool answers POST /v1/pools/{pool}/resume.
-func (a *apiServer) resumePool(ctx context.Context, in *poolInput) (*output[api.Pool], error) {
-	return a.changePaused(ctx, in.Pool, false)
+func (a *apiServer) resumePool(ctx context.Context, s *session, in *poolInput) (*output[api.Pool], error) {
+	return a.changePaused(ctx, s, in.Pool, false)
 }
 
-func (a *apiServer) changePaused(ctx context.Context, name string, paused bool) (*output[api.Pool], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) changePaused(ctx context.Context, s *session, name string, paused bool) (*output[api.Pool], error) {
 	if err := s.operator(ctx).PausePool(ctx, name, paused); err != nil {
 		return nil, err
 	}

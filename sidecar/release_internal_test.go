@@ -85,12 +85,12 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 			}
 			short, cancel := context.WithTimeout(t.Context(), 5*releaseLook)
 			defer cancel()
-			if _, err := a.releaseClaim(short, in); err == nil {
+			if _, err := a.releaseClaim(short, s, in); err == nil {
 				t.Error("it is released before it has a holder")
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := a.releaseClaim(t.Context(), in)
+				_, err := a.releaseClaim(t.Context(), s, in)
 				done <- err
 			}()
 			s.holders.Add(claim, w.bind, nil)
@@ -108,13 +108,13 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 // TestALateReleaseDoesNotWaitForALaterClaim is about one that names a fence, while
 // another claim of the id waits.
 func TestALateReleaseDoesNotWaitForALaterClaim(t *testing.T) {
-	a, _ := behindTheDoor(t)
+	a, s := behindTheDoor(t)
 	_, wait, err := a.waits.enter(t.Context(), "mine")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.waits.leave(wait)
-	if _, err := a.releaseClaim(t.Context(), &releaseInput{ID: "mine", Fence: 7}); err != nil {
+	if _, err := a.releaseClaim(t.Context(), s, &releaseInput{ID: "mine", Fence: 7}); err != nil {
 		t.Error(err)
 	}
 	if why := a.waits.ended(wait); why != nil {
@@ -156,7 +156,7 @@ func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T
 	seen(t, s, "mine")
 	s.hasEnded = func(id string, fence int64) bool { return id == "mine" && fence == claim.Fence() }
 	for _, fence := range []int64{0, claim.Fence()} {
-		if _, err := a.releaseClaim(t.Context(), &releaseInput{ID: "mine", Fence: fence}); err != nil {
+		if _, err := a.releaseClaim(t.Context(), s, &releaseInput{ID: "mine", Fence: fence}); err != nil {
 			t.Errorf("fence %d: %v", fence, err)
 		}
 	}

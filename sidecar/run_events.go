@@ -37,11 +37,7 @@ func (in *runEventsInput) Resolve(ctx huma.Context) []error {
 }
 
 // runEvents answers GET /v1/runs/{id}/events, with a list or with a stream.
-func (a *apiServer) runEvents(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInput) (*huma.StreamResponse, error) {
 	after, err := run.ParsePlace("Last-Event-ID", in.LastEventID)
 	if err != nil {
 		return nil, err

@@ -33,11 +33,7 @@ type runOutput struct {
 }
 
 // submitRun answers POST /v1/runs.
-func (a *apiServer) submitRun(ctx context.Context, in *withBody, req api.RunRequest) (*runOutput, error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) submitRun(ctx context.Context, s *session, in *withBody, req api.RunRequest) (*runOutput, error) {
 	if req.ID == "" {
 		req.ID = ulid.Make().String()
 	}
@@ -82,11 +78,7 @@ func graphOf(r *api.RunRequest, size int) (*step.Graph, error) {
 }
 
 // getRun answers GET /v1/runs/{id}.
-func (a *apiServer) getRun(ctx context.Context, in *idInput) (*output[api.Run], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) getRun(ctx context.Context, s *session, in *idInput) (*output[api.Run], error) {
 	r, err := s.runs.Get(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -96,20 +88,12 @@ func (a *apiServer) getRun(ctx context.Context, in *idInput) (*output[api.Run], 
 
 // whyRun answers GET /v1/runs/{id}/why. All runs are read only for one that is
 // queued.
-func (a *apiServer) whyRun(ctx context.Context, in *idInput) (*output[api.RunWhy], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) whyRun(ctx context.Context, s *session, in *idInput) (*output[api.RunWhy], error) {
 	return outputOf(s.reader.WhyRun(ctx, in.ID))
 }
 
 // cancelRun answers POST /v1/runs/{id}/cancel.
-func (a *apiServer) cancelRun(ctx context.Context, in *withID, req api.RunCancel) (*output[api.Run], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) cancelRun(ctx context.Context, s *session, in *withID, req api.RunCancel) (*output[api.Run], error) {
 	r, err := s.operator(ctx).CancelRun(ctx, in.ID, tidy(req.Reason), req.QueuedOnly)
 	if err != nil {
 		return nil, err
@@ -135,12 +119,8 @@ func tidy(s string) string {
 }
 
 // startRun answers POST /v1/runs/{id}/start.
-func (a *apiServer) startRun(ctx context.Context, in *withID, req api.RunStart) (*output[api.StartedRun], error) {
+func (a *apiServer) startRun(ctx context.Context, s *session, in *withID, req api.RunStart) (*output[api.StartedRun], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
 	}
@@ -187,12 +167,8 @@ func runTTLOf(asked *api.Duration) (time.Duration, error) {
 }
 
 // heartbeatRun answers POST /v1/runs/{id}/heartbeat.
-func (a *apiServer) heartbeatRun(ctx context.Context, in *withID, req api.RunHeartbeat) (*output[api.StartedRun], error) {
+func (a *apiServer) heartbeatRun(ctx context.Context, s *session, in *withID, req api.RunHeartbeat) (*output[api.StartedRun], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
@@ -204,11 +180,7 @@ func (a *apiServer) heartbeatRun(ctx context.Context, in *withID, req api.RunHea
 }
 
 // finishRun answers POST /v1/runs/{id}/finish. It may be any host's.
-func (a *apiServer) finishRun(ctx context.Context, in *withID, req api.RunFinish) (*output[api.Run], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) finishRun(ctx context.Context, s *session, in *withID, req api.RunFinish) (*output[api.Run], error) {
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
@@ -271,11 +243,7 @@ type runListInput struct {
 }
 
 // listRuns answers GET /v1/runs.
-func (a *apiServer) listRuns(ctx context.Context, in *runListInput) (*output[api.RunList], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) listRuns(ctx context.Context, s *session, in *runListInput) (*output[api.RunList], error) {
 	filter, err := parseRunFilter(in)
 	if err != nil {
 		return nil, err

@@ -32,11 +32,7 @@ func (s *session) sources() sources.Store {
 }
 
 // listSources answers GET /v1/sources.
-func (a *apiServer) listSources(ctx context.Context, _ *struct{}) (*output[api.List[api.Source]], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) listSources(ctx context.Context, s *session, _ *struct{}) (*output[api.List[api.Source]], error) {
 	all, err := s.sources().All(ctx)
 	if err != nil {
 		return nil, err
@@ -49,11 +45,7 @@ func (a *apiServer) listSources(ctx context.Context, _ *struct{}) (*output[api.L
 }
 
 // getSource answers GET /v1/sources/{name}.
-func (a *apiServer) getSource(ctx context.Context, in *sourceInput) (*output[api.Source], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) getSource(ctx context.Context, s *session, in *sourceInput) (*output[api.Source], error) {
 	o, err := s.sources().Find(ctx, in.Name)
 	if err != nil {
 		return nil, err
@@ -63,11 +55,7 @@ func (a *apiServer) getSource(ctx context.Context, in *sourceInput) (*output[api
 
 // wakeSource answers POST /v1/sources/{name}/wake. Whoever runs the source hears of it
 // from etcd, wherever that is.
-func (a *apiServer) wakeSource(ctx context.Context, in *sourceBody, req api.SourceWake) (*output[api.SourceWoken], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) wakeSource(ctx context.Context, s *session, in *sourceBody, req api.SourceWake) (*output[api.SourceWoken], error) {
 	var wait time.Duration
 	if req.Wait != nil {
 		wait = time.Duration(*req.Wait)

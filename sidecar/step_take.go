@@ -29,19 +29,13 @@ type readyInput struct {
 }
 
 // listReady answers GET /v1/queues/{queue}/ready.
-func (a *apiServer) listReady(ctx context.Context, in *readyInput) (*output[api.ReadyList], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) listReady(ctx context.Context, s *session, in *readyInput) (*output[api.ReadyList], error) {
 	if pool.ValidateName(in.Queue) != nil {
 		return nil, problem.Field("queue", "%s is no name of a queue: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Quote(in.Queue))
 	}
-	var wait time.Duration
-	if in.Wait != "" {
-		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxReadyWait {
-			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 30s", problem.Quote(in.Wait), api.Duration(maxReadyWait))
-		}
+	wait, err := parseWait(in.Wait, 0, maxReadyWait)
+	if err != nil {
+		return nil, err
 	}
 	found, bad, err := executor.Ready(ctx, s.steps, in.Queue, in.Limit)
 	if err == nil && len(found) == 0 && wait > 0 {
@@ -90,12 +84,8 @@ func (in *stepBodyInput) id() store.StepID {
 }
 
 // takeStep answers POST /v1/runs/{id}/steps/{step}/{index}/take.
-func (a *apiServer) takeStep(ctx context.Context, in *stepBodyInput, req api.StepTake) (*output[api.TakenStep], error) {
+func (a *apiServer) takeStep(ctx context.Context, s *session, in *stepBodyInput, req api.StepTake) (*output[api.TakenStep], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
 	}
@@ -136,12 +126,8 @@ func takenStep(v executor.View, begun time.Time) api.TakenStep {
 }
 
 // heartbeatStep answers POST /v1/runs/{id}/steps/{step}/{index}/heartbeat.
-func (a *apiServer) heartbeatStep(ctx context.Context, in *stepBodyInput, req api.StepHeartbeat) (*output[api.TakenStep], error) {
+func (a *apiServer) heartbeatStep(ctx context.Context, s *session, in *stepBodyInput, req api.StepHeartbeat) (*output[api.TakenStep], error) {
 	begun := time.Now()
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
@@ -154,11 +140,7 @@ func (a *apiServer) heartbeatStep(ctx context.Context, in *stepBodyInput, req ap
 
 // finishStep answers POST /v1/runs/{id}/steps/{step}/{index}/finish. It may be any
 // host's.
-func (a *apiServer) finishStep(ctx context.Context, in *stepBodyInput, req api.StepFinish) (*output[api.StepInstance], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) finishStep(ctx context.Context, s *session, in *stepBodyInput, req api.StepFinish) (*output[api.StepInstance], error) {
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}

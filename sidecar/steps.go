@@ -42,11 +42,7 @@ type stepListInput struct {
 }
 
 // listSteps answers GET /v1/runs/{id}/steps.
-func (a *apiServer) listSteps(ctx context.Context, in *idInput) (*output[api.StepList], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) listSteps(ctx context.Context, s *session, in *idInput) (*output[api.StepList], error) {
 	o, err := s.steps.Overview(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -59,15 +55,12 @@ func (a *apiServer) listSteps(ctx context.Context, in *idInput) (*output[api.Ste
 }
 
 // listInstances answers GET /v1/runs/{id}/steps/{step}.
-func (a *apiServer) listInstances(ctx context.Context, in *stepListInput) (*output[api.StepInstanceList], error) {
-	s, err := a.ready()
+func (a *apiServer) listInstances(ctx context.Context, s *session, in *stepListInput) (*output[api.StepInstanceList], error) {
+	from, err := parseStepCursor(in.After)
 	if err != nil {
 		return nil, err
 	}
-	page := step.Page{Limit: in.Limit}
-	if page.From, err = parseStepCursor(in.After); err != nil {
-		return nil, err
-	}
+	page := step.Page{From: from, Limit: in.Limit}
 	for _, text := range in.Status {
 		status, err := parseStepStatus(text)
 		if err != nil {
@@ -113,11 +106,7 @@ func parseStepStatus(text string) (step.Status, error) {
 }
 
 // getInstance answers GET /v1/runs/{id}/steps/{step}/{index}.
-func (a *apiServer) getInstance(ctx context.Context, in *stepInput) (*output[api.StepWork], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) getInstance(ctx context.Context, s *session, in *stepInput) (*output[api.StepWork], error) {
 	d, err := s.steps.Detail(ctx, in.id())
 	if err != nil {
 		return nil, err
@@ -179,16 +168,10 @@ type logOutput struct {
 const textType = "text/plain"
 
 // getStepLog answers GET /v1/runs/{id}/steps/{step}/{index}/log.
-func (a *apiServer) getStepLog(ctx context.Context, v *step.Viewer, in *logInput) (*logOutput, error) {
-	s, err := a.ready()
+func (a *apiServer) getStepLog(ctx context.Context, s *session, v *step.Viewer, in *logInput) (*logOutput, error) {
+	wait, err := parseWait(in.Wait, step.ShowWithin, maxLogWait)
 	if err != nil {
 		return nil, err
-	}
-	wait := step.ShowWithin
-	if in.Wait != "" {
-		if wait, err = time.ParseDuration(in.Wait); err != nil || wait < 0 || wait > maxLogWait {
-			return nil, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 2s", problem.Quote(in.Wait), api.Duration(maxLogWait))
-		}
 	}
 	seen, err := a.see(ctx, s, v, in, wait)
 	switch {
@@ -243,15 +226,13 @@ func (a *apiServer) registerLog(h huma.API) {
 		textType: {Schema: &huma.Schema{Type: huma.TypeString}},
 	}}
 	v := &step.Viewer{}
-	handle(a, h, op, func(ctx context.Context, in *logInput) (*logOutput, error) { return a.getStepLog(ctx, v, in) })
+	handle(a, h, op, func(ctx context.Context, s *session, in *logInput) (*logOutput, error) {
+		return a.getStepLog(ctx, s, v, in)
+	})
 }
 
 // retryRun answers POST /v1/runs/{id}/retry.
-func (a *apiServer) retryRun(ctx context.Context, in *withID, req api.RunRetry) (*output[api.Run], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) retryRun(ctx context.Context, s *session, in *withID, req api.RunRetry) (*output[api.Run], error) {
 	which, err := whichOf(&req)
 	if err != nil {
 		return nil, err
@@ -279,11 +260,7 @@ func whichOf(r *api.RunRetry) ([]step.Which, error) {
 }
 
 // retryStep answers POST /v1/runs/{id}/steps/{step}/{index}/retry.
-func (a *apiServer) retryStep(ctx context.Context, in *stepBodyInput, req api.StepRetry) (*output[api.StepInstance], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) retryStep(ctx context.Context, s *session, in *stepBodyInput, req api.StepRetry) (*output[api.StepInstance], error) {
 	which := step.Which{Step: in.Step, Index: in.Index}
 	if _, err := s.operator(ctx).RetryRun(ctx, in.ID, tidy(req.Reason), which); err != nil {
 		return nil, err
@@ -292,11 +269,7 @@ func (a *apiServer) retryStep(ctx context.Context, in *stepBodyInput, req api.St
 }
 
 // cancelStep answers POST /v1/runs/{id}/steps/{step}/{index}/cancel.
-func (a *apiServer) cancelStep(ctx context.Context, in *stepInput) (*output[api.StepInstance], error) {
-	s, err := a.ready()
-	if err != nil {
-		return nil, err
-	}
+func (a *apiServer) cancelStep(ctx context.Context, s *session, in *stepInput) (*output[api.StepInstance], error) {
 	return outputOfStep(s.operator(ctx).CancelStep(ctx, in.id()))
 }
 

@@ -4,6 +4,10 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // waits are the requests for claims that have neither been refused nor got a
@@ -106,4 +110,17 @@ func (w *waits) stop(cause error) {
 			one.end(cause)
 		}
 	}
+}
+
+// parseWait reads how long a request waits: usual if the parameter was left out, and at most
+// so long.
+func parseWait(text string, usual, most time.Duration) (time.Duration, error) {
+	if text == "" {
+		return usual, nil
+	}
+	wait, err := time.ParseDuration(text)
+	if err != nil || wait < 0 || wait > most {
+		return 0, problem.Field("wait", "%s is no time to wait: allowed are 0s to %s, as in 2s", problem.Quote(text), api.Duration(most))
+	}
+	return wait, nil
 }
