@@ -183,7 +183,7 @@ func TestBadRetriesAreRefused(t *testing.T) {
 		"an unknown field":          {"a/retry", `{"step":"x"}`, problem.Invalid, []string{"step"}},
 		"no steps":                  {"a/retry", `{"steps":[]}`, problem.Invalid, []string{"steps"}},
 		"steps that are none":       {"a/retry", `{"steps":"x"}`, problem.Invalid, []string{"steps"}},
-		"a step that is a number":   {"a/retry", `{"steps":[1]}`, problem.Invalid, []string{"steps"}},
+		"a step that is a number":   {"a/retry", `{"steps":[1]}`, problem.Invalid, []string{"steps[0]"}},
 		"half an index":             {"a/retry", `{"steps":["x","x[1"]}`, problem.Invalid, []string{"steps[1]"}},
 		"no name":                   {"a/retry", `{"steps":[""]}`, problem.Invalid, []string{"steps[0]"}},
 		"101 steps":                 {"a/retry", `{"steps":[` + many + `]}`, problem.Invalid, []string{"steps"}},

@@ -80,7 +80,7 @@ func TestBadStepsAreRefusedByField(t *testing.T) {
 		`{"steps":{}}`:    "steps",
 		`{"steps":["x"]}`: "steps[0]",
 		`{"steps":[{}]}`:  "steps[0].name",
-		`{"steps":[{"name":"a","shell":"x","when":"now"}]}`:                            "steps[0].when",
+		`{"steps":[{"name":"a","shell":"x","when":"now"}]}`:                            "steps.a.when",
 		`{"steps":[{"name":"a","shell":"x","env":{"BERTH_RUN_ID":"x"}}]}`:              "steps.a.env.BERTH_RUN_ID",
 		`{"steps":[{"name":"a"}]}`:                                                     "steps.a",
 		`{"steps":[{"name":"a","shell":"x","needs":["b"]}]}`:                           "steps.a.needs",

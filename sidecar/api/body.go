@@ -2,29 +2,41 @@ package api
 
 import (
 	"bytes"
-	"encoding/json"
+	jsonv1 "encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 )
 
 var instantType = reflect.TypeFor[run.Instant]()
 
-// Decoder reads a body strictly: it refuses what is no JSON object, a field that is not known
-// in just this spelling, and a name that is given twice.
+// Decoder reads a body strictly: it refuses what is not one JSON object in UTF-8, an unknown
+// field, and a name that is given twice.
 type Decoder[T any] struct {
-	shape *shape
+	// positive are the numbers that must be left out rather than be 0.
+	positive []string
 	// optional bodies may be left out.
 	optional bool
 }
 
 // NewDecoder returns a decoder of bodies of type T. Optional bodies may be left out.
 func NewDecoder[T any](optional bool) Decoder[T] {
-	return Decoder[T]{shape: shapeOf(reflect.TypeFor[T]()), optional: optional}
+	d := Decoder[T]{optional: optional}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		if f.Tag.Get("minimum") == "1" {
+			d.positive = append(d.positive, nameOf(f))
+		}
+	}
+	return d
 }
 
 // Decode reads a body. Its error is a [*Problem].
@@ -35,54 +47,148 @@ func (d *Decoder[T]) Decode(body []byte) (v T, err error) {
 		}
 		return v, NewProblem(problem.Malformed, "the body is empty: send a JSON object")
 	}
-	if !json.Valid(body) {
-		var any json.RawMessage
-		return v, NewProblem(problem.Malformed, "the body is no JSON: %s", json.Unmarshal(body, &any))
+	if err := unmarshal(body, &v); err != nil {
+		return v, decodeProblem(err)
 	}
-	if !wellFormed(body) {
-		return v, garbledProblem(body)
-	}
-	if faults := scanNames(body, d.shape); len(faults) > 0 {
-		return v, FieldProblem(faults...)
-	}
-	if err := json.Unmarshal(body, &v); err != nil {
-		return v, typeProblem(err)
+	if len(d.positive) > 0 {
+		var given map[string]jsontext.Value
+		_ = json.Unmarshal(body, &given) // it was read before
+		for _, name := range d.positive {
+			if text := string(given[name]); text == "0" || text == "-0" {
+				return v, FieldProblem(FieldError{Field: name, Message: "0 is out of range: allowed is 1 and more; leave it out to name none"})
+			}
+		}
 	}
 	return v, nil
 }
 
-// typeProblem returns the problem of a field that has a value of the wrong type.
-func typeProblem(err error) *Problem {
-	if found := (*problem.Error)(nil); errors.As(err, &found) {
-		return ProblemOf(found)
+func unmarshal(data []byte, v any) error {
+	return json.Unmarshal(data, v, json.RejectUnknownMembers(true))
+}
+
+// nameOf returns the name that a field has in JSON.
+func nameOf(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// decodeProblem returns the problem of a body that can't be read.
+func decodeProblem(err error) *Problem {
+	f := faultOf(err, "")
+	if f.Field == "" {
+		return NewProblem(problem.Malformed, "the body is not a JSON object that can be read: %s", f.Message)
 	}
-	var wrong *json.UnmarshalTypeError
-	if !errors.As(err, &wrong) {
-		return NewProblem(problem.Malformed, "the body can't be read: %s", err)
+	p := FieldProblem(FieldError{Field: problem.Clip(f.Field), Message: f.Message})
+	if f.Code == problem.Malformed {
+		p.Title, p.Status, p.Code = f.Code.Title(), f.Code.Status(), string(f.Code)
 	}
-	if wrong.Field == "" {
-		return NewProblem(problem.Malformed, "the body is no JSON object, but %s", wrong.Value)
+	return p
+}
+
+// faultOf returns what is wrong with a body or a part of it, which is the field at; empty for
+// the body. An error of a method that reads a part is about a field of that part.
+func faultOf(err error, at string) *problem.Error {
+	var (
+		syntax   *jsontext.SyntacticError
+		semantic *json.SemanticError
+		wrong    *jsonv1.UnmarshalTypeError
+		found    *problem.Error
+	)
+	wrap := func(code problem.Code, message string) *problem.Error {
+		return &problem.Error{Code: code, Field: at, Message: message}
 	}
-	return FieldProblem(FieldError{Field: problem.Clip(wrong.Field), Message: typeMessage(wrong, wrong.Type)})
+	switch {
+	case errors.As(err, &semantic):
+		at = joinField(at, fieldOf(semantic.JSONPointer))
+		switch inner := semantic.Err; {
+		case errors.Is(inner, json.ErrUnknownName):
+			return wrap(problem.Invalid, "there is no such field: there are "+fieldsOf(semantic.GoType))
+		case inner != nil && (readsItself(semantic.GoType) || errors.As(inner, &wrong)):
+			return faultOf(inner, at)
+		default:
+			given := string(semantic.JSONValue)
+			if given == "" {
+				given = kindText(semantic.JSONKind)
+			}
+			return wrap(problem.Invalid, typeMessage(at, semantic.GoType, given))
+		}
+	case errors.As(err, &syntax):
+		at = joinField(at, fieldOf(syntax.JSONPointer))
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			return wrap(problem.Invalid, "it is given twice")
+		}
+		return wrap(problem.Malformed, strings.TrimPrefix(syntax.Err.Error(), "jsontext: "))
+	case errors.As(err, &wrong):
+		at = joinField(at, wrong.Field)
+		return wrap(problem.Invalid, typeMessage(at, wrong.Type, wrong.Value))
+	case errors.As(err, &found):
+		at = joinField(at, found.Field)
+		return wrap(found.Code, found.Message)
+	}
+	return wrap(problem.Invalid, strings.TrimPrefix(err.Error(), at[strings.LastIndexByte(at, '.')+1:]+": "))
+}
+
+// readsItself reports whether a type has a method that reads it, with errors of its own.
+func readsItself(t reflect.Type) bool {
+	return t != nil && reflect.PointerTo(t).Implements(reflect.TypeFor[jsonv1.Unmarshaler]())
+}
+
+// fieldOf writes a place in a body: /steps/0/name is steps[0].name.
+func fieldOf(at jsontext.Pointer) string {
+	field := ""
+	for token := range at.Tokens() {
+		if _, err := strconv.Atoi(token); err == nil && field != "" {
+			field += "[" + token + "]"
+			continue
+		}
+		field = joinField(field, token)
+	}
+	return field
+}
+
+func joinField(outer, inner string) string {
+	if outer == "" || inner == "" || inner[0] == '[' {
+		return outer + inner
+	}
+	return outer + "." + inner
+}
+
+// fieldsOf lists the fields of a type.
+func fieldsOf(t reflect.Type) string {
+	var names []string
+	for _, f := range reflect.VisibleFields(t) {
+		if name := nameOf(f); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// kindText describes a JSON value.
+func kindText(k jsontext.Kind) string {
+	switch k {
+	case '"':
+		return "a string"
+	case '0':
+		return "a number"
+	case 't', 'f':
+		return "a truth value"
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	}
+	return "null"
 }
 
 // typeMessage states what a field of type t takes, and what it was given.
-func typeMessage(wrong *json.UnmarshalTypeError, t reflect.Type) string {
+func typeMessage(field string, t reflect.Type, given string) string {
 	if t.Kind() == reflect.Pointer { // a field that may be left out
 		t = t.Elem()
 	}
 	what := takes(t)
-	if name := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]; t == reflect.TypeFor[Duration]() && name == reserveAfterName {
+	if name := field[strings.LastIndexByte(field, '.')+1:]; t == reflect.TypeFor[Duration]() && name == reserveAfterName {
 		what += `, or "-1" for never`
-	}
-	given := wrong.Value
-	switch given {
-	case "number", "string":
-		given = "a " + given
-	case "array", "object":
-		given = "an " + given
-	case "bool":
-		given = "a truth value"
 	}
 	return fmt.Sprintf("must be %s, not %s", what, given)
 }
@@ -93,7 +199,7 @@ const reserveAfterName = "reserve_after"
 // takes states what a field of a type takes.
 func takes(t reflect.Type) string {
 	switch {
-	case t == reflect.TypeFor[Duration]():
+	case t == reflect.TypeFor[Duration](), t == reflect.TypeFor[step.Duration]():
 		return `a duration such as "30s", "5m" or "1h30m"`
 	case t == instantType:
 		return "a " + run.Instant{}.TypeName()

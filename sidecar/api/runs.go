@@ -5,6 +5,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/lease"
 )
 
@@ -111,6 +112,27 @@ type TagLimit struct {
 	Value          string `json:"value,omitempty" maxLength:"128" doc:"If it is left out, all values are meant: together, or each by itself with per_unique_value."`
 	PerUniqueValue bool   `json:"per_unique_value,omitempty" doc:"Each value of the key has the limit by itself."`
 	Limit          int    `json:"limit" minimum:"-1" maximum:"1000000" doc:"0 admits none, -1 is no limit."`
+}
+
+// UnmarshalJSON reads a limit, of which key and limit may not be left out.
+func (t *TagLimit) UnmarshalJSON(data []byte) error {
+	type plain TagLimit
+	var given struct {
+		plain
+		Key   *string `json:"key"`
+		Limit *int    `json:"limit"`
+	}
+	switch err := unmarshal(data, &given); {
+	case err != nil:
+		return err
+	case given.Key == nil:
+		return problem.Field("key", "it is missing")
+	case given.Limit == nil:
+		return problem.Field("limit", "it is missing")
+	}
+	*t = TagLimit(given.plain)
+	t.Key, t.Limit = *given.Key, *given.Limit
+	return nil
 }
 
 // LimitsChange changes the limits. What is left out stays; tags replace all that

@@ -1,14 +1,14 @@
 package api
 
 import (
-	"encoding/json"
-	"errors"
+	jsonv1 "encoding/json"
 	"fmt"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
@@ -18,51 +18,30 @@ import (
 // RunSteps are the steps of a run that is submitted.
 type RunSteps []step.Spec
 
-// UnmarshalJSON reads steps. Its error names the step and the field.
+// UnmarshalJSON reads steps. Its error is a [*problem.Error] about "NAME.FIELD", or "[0].FIELD"
+// for a step without a name.
 func (s *RunSteps) UnmarshalJSON(data []byte) error {
-	var each []json.RawMessage
-	if err := json.Unmarshal(data, &each); err != nil {
-		return &json.UnmarshalTypeError{Value: kindOf(data), Type: reflect.TypeFor[RunSteps]()}
-	}
-	if each == nil {
-		return nil
+	var each []jsontext.Value
+	if err := json.Unmarshal(data, &each); err != nil || each == nil {
+		return err
 	}
 	*s = make(RunSteps, len(each))
 	for i, one := range each {
-		if err := json.Unmarshal(one, &(*s)[i]); err != nil {
-			return unreadStep(i, one, err)
+		at := fmt.Sprintf("[%d]", i)
+		var named struct {
+			Name string `json:"name"`
+		}
+		if json.Unmarshal(one, &named) == nil && pool.ValidateName(named.Name) == nil {
+			at = named.Name
+		}
+		if err := unmarshal(one, &(*s)[i]); err != nil {
+			return faultOf(err, at)
+		}
+		if (*s)[i].Name == "" {
+			return problem.Field(at+".name", "it is missing")
 		}
 	}
 	return nil
-}
-
-// unreadStep returns the problem of a field of a step that can't be read.
-func unreadStep(number int, data []byte, err error) *problem.Error {
-	field := fmt.Sprintf("steps[%d]", number)
-	var named struct {
-		Name json.RawMessage `json:"name"`
-	}
-	var name string
-	if json.Unmarshal(data, &named) == nil && json.Unmarshal(named.Name, &name) == nil && pool.ValidateName(name) == nil {
-		field = "steps." + name
-	}
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		t := wrong.Type
-		if t == reflect.TypeFor[step.Duration]() {
-			t = reflect.TypeFor[Duration]()
-		}
-		if wrong.Field != "" {
-			field += "." + wrong.Field
-		}
-		return problem.Field(problem.Clip(field), "%s", typeMessage(wrong, t))
-	}
-	for _, of := range []string{"items", "task"} {
-		if message, ok := strings.CutPrefix(err.Error(), of+": "); ok {
-			return problem.Field(field+"."+of, "%s", message)
-		}
-	}
-	return problem.Field(field, "%s", err)
 }
 
 // stepSpec describes a [step.Spec] in the OpenAPI document.
@@ -79,7 +58,7 @@ type stepSpec struct {
 	Shell       string            `json:"shell,omitempty" doc:"A text for /bin/sh -c."`
 	External    bool              `json:"external,omitempty" doc:"It is for an executor that takes it over HTTP."`
 	Env         map[string]string `json:"env,omitempty" doc:"Added to the environment."`
-	Input       json.RawMessage   `json:"input,omitempty" doc:"Any JSON value; the item if left out."`
+	Input       jsonv1.RawMessage `json:"input,omitempty" doc:"Any JSON value; the item if left out."`
 	Retries     int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"Attempts after the first, of an instance that has failed or was lost."`
 	Backoff     Duration          `json:"backoff,omitempty" doc:"Before the first retry, and doubled for each that follows, at most 5m."`
 	Timeout     Duration          `json:"timeout,omitempty" doc:"Of one attempt; 0s is none."`
@@ -129,26 +108,6 @@ func (stepTask) Schema(huma.Registry) *huma.Schema {
 func describeSteps(schemas huma.Registry) {
 	schemas.RegisterTypeAlias(reflect.TypeFor[step.Spec](), reflect.TypeFor[stepSpec]())
 	schemas.RegisterTypeAlias(instantType, reflect.TypeFor[time.Time]())
-}
-
-// kindOf names the kind of a JSON value.
-func kindOf(data []byte) string {
-	for _, c := range data {
-		switch c {
-		case ' ', '\t', '\n', '\r':
-			continue
-		case '{':
-			return "an object"
-		case '[':
-			return "an array"
-		case '"':
-			return "the string " + problem.Clip(string(data))
-		case 'n':
-			return "null"
-		}
-		break
-	}
-	return problem.Clip(string(data))
 }
 
 // StepTake says who takes a step instance.
