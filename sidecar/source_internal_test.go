@@ -51,7 +51,7 @@ func inBubble(t *testing.T, f func(*bubble)) {
 
 // woken is how a wait for the look of a source has ended.
 type woken struct {
-	look *api.SourceLook
+	look *api.SourcePoll
 	err  error
 }
 

@@ -17,7 +17,7 @@ import (
 	sources "github.com/berthhq/berth/sidecar/source"
 )
 
-// lister is a source that is run by a process of its own, and only looks when it is woken.
+// lister is a source that is run by a process of its own, and only polls when it is woken.
 type lister struct {
 	listed atomic.Value // what there is
 	stop   func()
@@ -68,20 +68,20 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 
 	l := d.source("far", "a\nnot ok\n")
 	var list api.List[api.Source]
-	eventually(t, "it has looked", func() bool {
+	eventually(t, "it has polled", func() bool {
 		decode(t, d.get("/v1/sources"), &list)
-		return len(list.Items) == 1 && list.Items[0].LastLook != nil && len(list.Items[0].Candidates) == 1
+		return len(list.Items) == 1 && list.Items[0].LastPoll != nil && len(list.Items[0].Candidates) == 1
 	})
-	got, first := list.Items[0], list.Items[0].LastLook
+	got, first := list.Items[0], list.Items[0].LastPoll
 	want := api.Source{
 		Name: "inbox", Known: 1,
 		Candidates: []api.SourceCandidate{{Host: "far", Instance: got.Candidates[0].Instance, Version: "v1", Since: got.Candidates[0].Since}},
-		LastLook: &api.SourceLook{
+		LastPoll: &api.SourcePoll{
 			By: "far", Interval: api.Duration(sources.MaxInterval), At: first.At, Took: first.Took,
 			Listed: 2, Submitted: 1, Refused: 1, Refusal: first.Refusal, LastGood: first.At,
 		},
 	}
-	if diff := cmp.Diff(want, got); diff != "" || !strings.HasPrefix(first.Refusal, `line 2: "not ok" is no id of an item`) {
+	if diff := cmp.Diff(want, got); diff != "" || !strings.HasPrefix(first.Refusal, `line 2: "not ok" is not an item id`) {
 		t.Errorf("refused: %s, listed (-want +got): %s", first.Refusal, diff)
 	}
 	var one api.Source
@@ -101,15 +101,15 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 	}
 	// Nobody waits, unless that is asked for.
 	l.listed.Store("")
-	if got := d.wake(""); string(got.body) != "{\"look\":null}\n" {
+	if got := d.wake(""); string(got.body) != "{\"poll\":null}\n" {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	eventually(t, "the look has failed", func() bool {
+	eventually(t, "the poll has failed", func() bool {
 		s, err := d.client.Source(t.Context(), "inbox")
-		return err == nil && s.LastLook.Error == "there is no inbox" && s.LastLook.Failures == 1
+		return err == nil && s.LastPoll.Error == "there is no inbox" && s.LastPoll.Failures == 1
 	})
 	var woken api.SourceWoken
-	if decode(t, d.wake(`{"wait": "1m"}`), &woken); woken.Look == nil || woken.Look.Failures < 2 {
+	if decode(t, d.wake(`{"wait": "1m"}`), &woken); woken.Poll == nil || woken.Poll.Failures < 2 {
 		t.Errorf("%+v", woken)
 	}
 
@@ -125,7 +125,7 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 	}
 	d.put(d.store.Keys.SourcePoll("inbox"), `{"v":9}`)
 	s, err := d.client.Source(t.Context(), "inbox")
-	if err != nil || s.LastLook != nil || !strings.Contains(s.Problem, d.store.Keys.SourcePoll("inbox")) {
+	if err != nil || s.LastPoll != nil || !strings.Contains(s.Problem, d.store.Keys.SourcePoll("inbox")) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	decode(t, d.get("/v1/sources"), &list)

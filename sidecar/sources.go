@@ -12,7 +12,7 @@ import (
 	sources "github.com/berthhq/berth/sidecar/source"
 )
 
-// maxWakeWait bounds the wait for the look of a source: its command may take that long.
+// maxWakeWait bounds the wait for a poll: the command of a source may take that long.
 const maxWakeWait = sources.MaxTimeout
 
 // sourceInput is the input of an endpoint of one source.
@@ -26,7 +26,7 @@ type sourceBody struct {
 	RawBody []byte `contentType:"application/json"`
 }
 
-// sources is what others see of sources, on the same connection.
+// sources returns the store of sources on the same connection.
 func (s *session) sources() sources.Store {
 	return sources.Store{Backend: s.runs.Backend, Keys: s.runs.Keys}
 }
@@ -53,8 +53,8 @@ func (a *apiServer) getSource(ctx context.Context, s *session, in *sourceInput) 
 	return outputOf(api.SourceOf(o), nil)
 }
 
-// wakeSource answers POST /v1/sources/{name}/wake. Whoever runs the source hears of it
-// from etcd, wherever that is.
+// wakeSource answers POST /v1/sources/{name}/wake. The process that
+// runs the source is notified through etcd.
 func (a *apiServer) wakeSource(ctx context.Context, s *session, in *sourceBody, req api.SourceWake) (*output[api.SourceWoken], error) {
 	var wait time.Duration
 	if req.Wait != nil {
@@ -67,14 +67,14 @@ func (a *apiServer) wakeSource(ctx context.Context, s *session, in *sourceBody, 
 		_, err := s.sources().Wake(ctx, in.Name)
 		return outputOf(api.SourceWoken{}, err)
 	}
-	look, err := a.wakeAndAwait(ctx, s, in.Name, wait)
-	return outputOf(api.SourceWoken{Look: look}, err)
+	poll, err := a.wakeAndAwait(ctx, s, in.Name, wait)
+	return outputOf(api.SourceWoken{Poll: poll}, err)
 }
 
-// wakeAndAwait wakes a source, and waits for the look: until it is over, or a stop of the
-// server. There is none if it was not over in time. What can't be waited for is refused
-// before the source is woken.
-func (a *apiServer) wakeAndAwait(ctx context.Context, s *session, name string, wait time.Duration) (*api.SourceLook, error) {
+// wakeAndAwait wakes a source, and waits for the poll until the server stops. It returns
+// nil if the poll did not end in time. A request that cannot wait is refused before the
+// source is woken.
+func (a *apiServer) wakeAndAwait(ctx context.Context, s *session, name string, wait time.Duration) (*api.SourcePoll, error) {
 	select {
 	case s.runStreams <- struct{}{}: // each has a watch
 		defer func() { <-s.runStreams }()
@@ -86,28 +86,28 @@ func (a *apiServer) wakeAndAwait(ctx context.Context, s *session, name string, w
 		return nil, err
 	}
 	defer a.waits.leave(one)
-	look, err := awaitLook(ctx, s.sources(), name, wait)
+	poll, err := awaitPoll(ctx, s.sources(), name, wait)
 	if ended := a.waits.ended(one); ended != nil {
 		return nil, ended
 	}
-	return look, err
+	return poll, err
 }
 
-// awaitLook wakes a source, and waits for the look for a while.
-func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Duration) (*api.SourceLook, error) {
-	wish, err := all.Wake(ctx, name)
+// awaitPoll wakes a source, and waits for the poll.
+func awaitPoll(ctx context.Context, all sources.Store, name string, wait time.Duration) (*api.SourcePoll, error) {
+	request, err := all.Wake(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	l, err := all.Await(waiting, name, wish)
+	p, err := all.Await(waiting, name, request)
 	switch {
 	case err == nil:
-		look := api.SourceLookOf(l)
-		return &look, nil
+		poll := api.SourcePollOf(p)
+		return &poll, nil
 	case waiting.Err() != nil:
-		return nil, context.Cause(ctx) // nil if it is only the wait that is over
+		return nil, context.Cause(ctx) // nil if only the wait is over
 	}
 	return nil, err
 }
@@ -115,11 +115,11 @@ func awaitLook(ctx context.Context, all sources.Store, name string, wait time.Du
 // registerSources registers the endpoints of sources.
 func (a *apiServer) registerSources(h huma.API) {
 	const tag, one = "sources", api.SourcesPath + "/{name}"
-	op := operation(h, "list-sources", http.MethodGet, api.SourcesPath, tag, "List sources, who runs them, and what their last look came to")
-	op.Description = "By name. A look that changes nothing is told of every 10 seconds."
+	op := operation(h, "list-sources", http.MethodGet, api.SourcesPath, tag, "List sources, their processes and their last polls")
+	op.Description = "In the order of their names. A poll that changes nothing is stored every 10 seconds."
 	handle(a, h, op, a.listSources)
-	handle(a, h, operation(h, "get-source", http.MethodGet, one, tag, "Look at a source"), a.getSource)
-	op = operation(h, "wake-source", http.MethodPost, one+"/wake", tag, "Have a source look at once")
-	op.Description = "Whoever runs it, on whatever host, runs its list command at once, or once more if that is under way. Wishes that come together are granted by one look. If nobody runs it, that is precondition_failed."
+	handle(a, h, operation(h, "get-source", http.MethodGet, one, tag, "Get a source"), a.getSource)
+	op = operation(h, "wake-source", http.MethodPost, one+"/wake", tag, "Request a poll at once")
+	op.Description = "The process that runs the source, on any host, runs its list command at once, or once more if that is under way. One poll fulfills simultaneous requests. If no process runs the source, the code is precondition_failed."
 	handleBody(a, h, op, true, func(in *sourceBody) []byte { return in.RawBody }, a.wakeSource)
 }

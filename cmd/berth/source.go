@@ -37,15 +37,15 @@ func sourceRunCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "run",
 		Usage: "list again and again, and submit what is new",
-		Description: `The file names the command that lists, and what each item becomes:
+		Description: `The file names the command that lists items, and the run of each item:
 
    name: inbox
    list: [ls, /srv/inbox]    # or shell: "…"
-   interval: 30s             # between two looks, left out: 30s
-   timeout: 1m               # of the command, left out: 1m
-   id: id                    # the field of an item that has its id, left out: id
-   forget: 24h               # an item that is listed no more, left out: 24h
-   vars: {env: dev}          # fields of an item and their defaults, left out: any fields
+   interval: 30s             # between two polls, default 30s
+   timeout: 1m               # of the command, default 1m
+   id: id                    # the field of an item that contains its id, default id
+   forget: 24h               # an item that is not listed any more, default 24h
+   vars: {env: dev}          # fields of an item and their defaults, default any fields
    run:                      # as for 'berth submit -f'
      name: load {{.item}}
      steps:
@@ -53,11 +53,11 @@ func sourceRunCommand() *cli.Command {
          command: [./load.sh, "/srv/inbox/{{.item}}"]
 
 The command writes a JSON array, or a line for each item: a JSON object with an id, or
-a text that is its own id. Each id becomes one run, NAME.ID, once: as long as it is
-listed, and until it has not been listed for the time in forget.
+a text that is its own id. Each id becomes one run, NAME.ID, only once: as long as it
+is listed, and until it has not been listed for the time in forget.
 
-The same source can be run by several processes, on several hosts: one looks, the
-others stand by. TERM or INT: ends the look under way. A second one does not wait.`,
+The same source can be run by several processes, on several hosts: one polls, the
+others stand by. TERM or INT ends the poll under way. A second one does not wait.`,
 		Flags: slices.Concat(config.Flags(config.Instance), healthFlags(), []cli.Flag{
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
 		}),
@@ -182,7 +182,7 @@ type sourcesRecord struct {
 
 // String says it for people.
 func (r sourcesRecord) String() string {
-	text := "berth source " + r.Source + " stands on host " + r.Host + " as " + r.Instance
+	text := "berth source " + r.Source + " runs on host " + r.Host + " as " + r.Instance
 	if r.HTTP != "" {
 		text += ", with its health and metrics at " + r.HTTP
 	}
@@ -192,10 +192,10 @@ func (r sourcesRecord) String() string {
 func sourceListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
-		Usage: "list the sources, who runs them, and what their last look came to",
-		Description: "LISTED is how many items there were, NEW how many of them became runs, and REFUSED how\n" +
-			"many can't. KNOWN is how many ids are remembered. A look that changes nothing is told\n" +
-			"of every 10 seconds.",
+		Usage: "list the sources, their processes and their last polls",
+		Description: "LISTED is the number of items, NEW how many of them became runs, and REFUSED how many\n" +
+			"cannot. KNOWN is the number of dedup records. A poll that changes nothing is stored\n" +
+			"every 10 seconds.",
 		Action: onEtcd(sourceList),
 	}
 }
@@ -225,13 +225,13 @@ func sourcesOf(r *request) source.Store {
 func sourceTable(out *page, all []api.Source) {
 	var rows [][]string
 	for _, r := range all {
-		row := []string{r.Name, "nobody", "0", "", "", "", "", strconv.Itoa(r.Known), "it was never looked at"}
+		row := []string{r.Name, "nobody", "0", "", "", "", "", strconv.Itoa(r.Known), "not polled yet"}
 		if len(r.Candidates) > 0 {
 			row[1], row[2] = r.Candidates[0].Host, strconv.Itoa(len(r.Candidates)-1)
 		}
-		if l := r.LastLook; l != nil {
+		if l := r.LastPoll; l != nil {
 			row[3], row[4] = text.Ago(out.now, l.At), strconv.Itoa(l.Listed)
-			row[5], row[6], row[8] = strconv.Itoa(l.Submitted), strconv.Itoa(l.Refused), lookText(l)
+			row[5], row[6], row[8] = strconv.Itoa(l.Submitted), strconv.Itoa(l.Refused), pollText(l)
 		}
 		if r.Problem != "" {
 			row[8] = "what is known of it can't all be read"
@@ -239,11 +239,11 @@ func sourceTable(out *page, all []api.Source) {
 		rows = append(rows, row)
 	}
 	out.table("there are no sources; 'berth source run -f FILE' runs one",
-		[]string{"SOURCE", "RUN BY", "STANDBY", "LAST LOOK", "LISTED", "NEW", "REFUSED", "KNOWN", "STATUS"}, rows)
+		[]string{"SOURCE", "RUN BY", "STANDBY", "LAST POLL", "LISTED", "NEW", "REFUSED", "KNOWN", "STATUS"}, rows)
 }
 
-// lookText says what came of a look.
-func lookText(l *api.SourceLook) string {
+// pollText returns the result of a poll.
+func pollText(l *api.SourcePoll) string {
 	switch {
 	case l.Failures > 1:
 		return fmt.Sprintf("failed %d times: %s", l.Failures, l.Error)
@@ -258,10 +258,10 @@ func lookText(l *api.SourceLook) string {
 func sourceWakeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "wake",
-		Usage:     "have a source look at once",
+		Usage:     "have a source poll at once",
 		ArgsUsage: "SOURCE",
-		Description: "If a look is under way, another one follows it. With --wait it tells what the look\n" +
-			"came to, and exits with 1 if it has failed.",
+		Description: "If a poll is under way, another one follows it. With --wait it prints the result of the\n" +
+			"poll, and exits with 1 if it failed.",
 		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0)},
 		Action: onEtcd(sourceWake, sourceArgument),
 	}
@@ -273,29 +273,29 @@ func sourceWake(r *request) error {
 	if err != nil {
 		return err
 	}
-	wish, err := sourcesOf(r).Wake(r.ctx(), name)
+	request, err := sourcesOf(r).Wake(r.ctx(), name)
 	if err != nil || wait == 0 {
 		return err
 	}
-	var look source.Look
+	var poll source.Poll
 	late := func() error { return fmt.Errorf("source '%s' has not polled within %s", name, text.Duration(wait)) }
 	if err := r.within(wait, late, func(ctx context.Context) (err error) {
-		look, err = sourcesOf(r).Await(ctx, name, wish)
+		poll, err = sourcesOf(r).Await(ctx, name, request)
 		return err
 	}); err != nil {
 		return err
 	}
-	record := api.SourceLookOf(look)
+	record := api.SourcePollOf(poll)
 	if err := r.print(record, func(out *page) {
-		if look.Error != "" {
-			out.line("%s", lookText(&record))
+		if poll.Error != "" {
+			out.line("%s", pollText(&record))
 			return
 		}
-		out.line("%d listed, %d new, %d refused; %s", look.Listed, look.Submitted, look.Refused, lookText(&record))
+		out.line("%d listed, %d new, %d refused; %s", poll.Listed, poll.Submitted, poll.Refused, pollText(&record))
 	}); err != nil {
 		return err
 	}
-	if look.Error != "" {
+	if poll.Error != "" {
 		return status(problem.ExitFailure)
 	}
 	return nil

@@ -90,17 +90,17 @@ func TestVarsThatAreRefusedNameTheirField(t *testing.T) {
 		"{a: 010}":                          "4:11: vars.a: 010 can be read in several ways: ",
 		"{a: {defualt: x}}":                 `4:12: vars.a: there is no "defualt", only default, required, pattern, values`,
 		"{a: {required: yes}}":              "4:22: vars.a.required must be true or false",
-		"{a: {pattern: '('}}":               "4:21: vars.a.pattern: it is no regular expression as RE2 has them: error parsing regexp: missing closing ): `(`",
+		"{a: {pattern: '('}}":               "4:21: vars.a.pattern: it is not an RE2 regular expression: error parsing regexp: missing closing ): `(`",
 		"{a: {pattern: 5}}":                 `4:21: vars.a.pattern must be a text: write "5", with the quotes`,
 		"{a: {values: x}}":                  "4:20: vars.a.values must be a list",
-		"{a: {values: []}}":                 "4:20: vars.a.values: there is none: at least one is needed",
+		"{a: {values: []}}":                 "4:20: vars.a.values: at least one value is required",
 		"{a: {values: [x, ~]}}":             "4:24: vars.a.values[1] must be a text, a number, true or false",
 		"{a: {values: [x, [y]]}}":           "4:24: vars.a.values[1] must be a text, a number, true or false",
 		"{a: {values: [x], default: y}}":    `4:34: vars.a.default: "y" is not allowed by the var itself: allowed are "x"`,
-		"{a: {values: [x], pattern: x}}":    "4:20: vars.a.values: it is given together with pattern: allowed is one of the two",
-		"{a: {default: x, required: true}}": "4:21: vars.a.default: the var is required, so the default is never used: allowed is one of the two",
-		"{a-b: x}":                          `4:8: vars.a-b: "a-b" is no name that templates can use: `,
-		"[id]":                              "4:8: vars.id: it is the id of an item, which every item has: use another name, or another field",
+		"{a: {values: [x], pattern: x}}":    "4:20: vars.a.values: pattern and values cannot be used together",
+		"{a: {default: x, required: true}}": "4:21: vars.a.default: required and default cannot be used together",
+		"{a-b: x}":                          `4:8: vars.a-b: "a-b" cannot be used in templates: `,
+		"[id]":                              "4:8: vars.id: it is the id of the item: use another name, or another field",
 	} {
 		_, err := ReadSource("x.yaml", []byte("name: inbox\nlist: [ls]\nrun: {}\nvars: "+text+"\n"))
 		if err == nil || !strings.HasPrefix(err.Error(), "x.yaml:"+want) {

@@ -29,7 +29,7 @@ func (c *Client) Source(ctx context.Context, name string) (*api.Source, error) {
 // WakeSource has a source poll at once, on whatever host it runs, or once more if it polls just
 // now. It waits for that for at most wait, and returns the result: nil if it was not over in
 // time, or wait is 0. If no process runs the source, that is a precondition_failed problem.
-func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration) (*api.SourceLook, error) {
+func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration) (*api.SourcePoll, error) {
 	var req api.SourceWake
 	if wait != 0 {
 		req.Wait = api.DurationOf(wait)
@@ -38,7 +38,7 @@ func (c *Client) WakeSource(ctx context.Context, name string, wait time.Duration
 	if _, err := c.call(ctx, http.MethodPost, sourcePath(name)+"/wake", req, &woken); err != nil {
 		return nil, err
 	}
-	return woken.Look, nil
+	return woken.Poll, nil
 }
 
 func sourcePath(name string) string { return api.SourcesPath + "/" + escape(name) }

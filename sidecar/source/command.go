@@ -17,50 +17,49 @@ import (
 )
 
 const (
-	// stopGrace is how long the command gets between TERM and KILL, and how long what it
-	// has left behind may hold on to its output.
+	// stopGrace is how long the command may take to stop after SIGTERM, and for how long
+	// processes that it leaves may keep its output open.
 	stopGrace = 5 * time.Second
-	// maxSaid bounds what is kept of what it writes to stderr: the end of it.
-	maxSaid = 4 << 10
+	// maxStderr bounds the end of stderr that is kept, in bytes.
+	maxStderr = 4 << 10
 )
 
-// Command lists by running a command.
+// Command is a command that lists items.
 type Command struct {
 	Argv []string
-	// Env is all of its environment, and Dir where it runs.
+	// Env is its whole environment, and Dir its working directory.
 	Env []string
 	Dir string
-	// Timeout bounds it.
+	// Timeout bounds how long it runs.
 	Timeout time.Duration
 }
 
-// List runs the command to its end, and returns what it has written to stdout. When ctx
-// ends, or its time is up, it is told to stop, with all that it has started, and killed
-// if it does not.
+// List runs the command, and returns its output. If ctx ends, or the timeout, the
+// command and all that it has started get SIGTERM, and SIGKILL 5 s later.
 func (c *Command) List(ctx context.Context) ([]byte, error) {
-	tooLate := fmt.Errorf("the list command has not ended within %s", c.Timeout)
+	tooLate := fmt.Errorf("the list command did not end within %s", c.Timeout)
 	limited, done := context.WithTimeoutCause(ctx, c.Timeout, tooLate)
 	defer done()
 	running, end := context.WithCancelCause(limited)
 	defer end(nil)
 
 	out := &bounded{most: MaxOutput, full: func() {
-		end(fmt.Errorf("the list command has written more than %d MiB", MaxOutput>>20))
+		end(fmt.Errorf("the list command wrote more than %d MiB", MaxOutput>>20))
 	}}
-	said := &tail{most: maxSaid}
+	stderr := &tail{most: maxStderr}
 	cmd := exec.CommandContext(running, c.Argv[0], c.Argv[1:]...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.Env, c.Dir, out, said
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.Env, c.Dir, out, stderr
 	cmd.SysProcAttr, cmd.WaitDelay = proc.Attributes(), stopGrace
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	// The command is killed when this thread ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("the list command can't be run: %w", err)
+		return nil, fmt.Errorf("the list command cannot be run: %w", err)
 	}
 	err := cmd.Wait()
 	if running.Err() != nil || errors.Is(err, exec.ErrWaitDelay) {
-		// What it has started is in its group still; if there is nothing, nothing is hit.
+		// The group may still have processes that it has started.
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 	}
 	var exit *exec.ExitError
@@ -70,23 +69,23 @@ func (c *Command) List(ctx context.Context) ([]byte, error) {
 	case running.Err() != nil:
 		return nil, context.Cause(running)
 	case errors.Is(err, exec.ErrWaitDelay):
-		return nil, errors.New("the list command has left something behind that holds on to its output")
+		return nil, errors.New("the list command left a process that keeps its output open")
 	case errors.As(err, &exit):
-		return nil, fmt.Errorf("the list command has ended with %s%s", exit, said.last())
+		return nil, fmt.Errorf("the list command ended with %s%s", exit, stderr.last())
 	case err != nil:
-		return nil, fmt.Errorf("the list command can't be read: %w", err)
+		return nil, fmt.Errorf("the list command cannot be read: %w", err)
 	}
 	return out.kept.Bytes(), nil
 }
 
-// bounded keeps what is written, up to so many bytes.
+// bounded keeps what is written, up to most bytes.
 type bounded struct {
-	kept bytes.Buffer // not embedded: what it reads by itself has no bound
+	kept bytes.Buffer // not embedded: its ReadFrom has no bound
 	most int
 	full func()
 }
 
-// Write never fails: the command is stopped for what is too long, not by it.
+// Write never fails: full stops the command.
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.kept.Len()+len(p) > b.most {
 		b.full()
@@ -110,7 +109,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the last line that says something, behind a colon.
+// last returns the last line that is not blank, after a colon.
 func (t *tail) last() string {
 	const most = 256
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.kept), "?")), "\n")

@@ -41,13 +41,13 @@ func TestCommandsThatFail(t *testing.T) {
 	late := shell("sleep 1000")
 	late.Timeout = time.Millisecond
 	for want, c := range map[string]*Command{
-		"the list command has ended with exit status 3":                                    shell("echo a; exit 3"),
-		"the list command has ended with exit status 1: no such queue":                     shell("echo one >&2; echo ' no such queue ' >&2; exit 1"),
-		"the list command has ended with signal: killed":                                   shell("kill -9 $$"),
-		"the list command can't be run: exec: \"no-such\": executable file":                {Argv: []string{"no-such"}, Timeout: time.Minute},
-		"the list command has not ended within 1ms":                                        late,
-		"the list command has written more than 4 MiB":                                     shell("yes"),
-		"the list command has ended with exit status 2: " + strings.Repeat("x", 256) + "…": shell("head -c 10000 /dev/zero | tr '\\0' x >&2; exit 2"),
+		"the list command ended with exit status 3":                                    shell("echo a; exit 3"),
+		"the list command ended with exit status 1: no such queue":                     shell("echo one >&2; echo ' no such queue ' >&2; exit 1"),
+		"the list command ended with signal: killed":                                   shell("kill -9 $$"),
+		"the list command cannot be run: exec: \"no-such\": executable file":           {Argv: []string{"no-such"}, Timeout: time.Minute},
+		"the list command did not end within 1ms":                                      late,
+		"the list command wrote more than 4 MiB":                                       shell("yes"),
+		"the list command ended with exit status 2: " + strings.Repeat("x", 256) + "…": shell("head -c 10000 /dev/zero | tr '\\0' x >&2; exit 2"),
 	} {
 		out, err := c.List(t.Context())
 		if err == nil || !strings.HasPrefix(err.Error(), want) || out != nil {

@@ -1,40 +1,36 @@
-// Package source makes runs of what a command lists.
+// Package source polls a command that lists items, and submits a run for each new one.
 //
 // # Nouns
 //
-//   - A [Spec] says what a source is: the command that lists, how often it is run, and
-//     the run that is made of each item.
-//   - An [Item] is one of what was listed. Its id tells it from the others, for as long
-//     as it is listed.
+//   - A [Spec] describes a source: the command that lists, how often it is run, and the
+//     run of each item.
+//   - An [Item] is an entry of the list. Its id identifies it for as long as it is listed.
 //   - A [Var] declares a field that items can have besides their id. A source that
-//     declares none takes any.
-//   - A look is one run of the command and all that follows from it: items that were not
-//     listed before are submitted, in their order, each as one run.
-//   - A mark says that an item was submitted. It stays while the item is listed, also
-//     after its run was forgotten.
-//   - A [Source] is one process of a source. Several can have the same name: the one that
-//     stood first looks, the others stand by and take over when it is gone.
+//     declares none accepts any field.
+//   - A [Poll] runs the command once, and submits each item that was not listed before as
+//     one run, in the order of the list.
+//   - A dedup record states that an item was submitted. It stays while the item is
+//     listed, also after its run was deleted.
+//   - A [Source] is one process of a source. Several can have the same name: the elected
+//     leader polls, and the others take over when it is gone.
 //
-// # What always holds
+// # Invariants
 //
-//   - Nothing comes of a look whose command failed, did not end in time, or printed what
-//     can't be read.
-//   - The id of an item's run is made of the names of both, so submitting an item again
-//     finds its run. An item is marked after it was submitted, never before: a process
-//     that dies in between has it submitted again, which makes no second run.
-//   - A mark is removed only if its item has not been listed for a while and its run is
-//     forgotten. So an id that comes back later is a new item and gets a new run.
-//   - Marks are written under a compare of the key of who looks: whoever has lost its
-//     place writes none.
+//   - A poll whose command failed, did not end in time, or printed something unreadable
+//     has no effect.
+//   - The id of an item's run consists of the names of both, so submitting an item again
+//     finds its run. The dedup record is written after the submission: if a process dies
+//     in between, the item is submitted again, which creates no second run.
+//   - A dedup record is deleted only if its item has not been listed for a while and its
+//     run was deleted. An id that is listed again later is a new item with a new run.
+//   - Dedup records are written only by the leader: see [election.Fence].
 //
-// # When things fail
+// # Errors
 //
-// A look that fails is told once in a row, and tried again after the interval, later
-// after twice as long each time. An item that can't be submitted is told, the others go
-// on. While etcd is away looks fail, and the place is lost with the lease it hangs on.
+// A poll that fails is logged once in a row and repeated after the interval, later after
+// twice as long each time. An item that cannot be submitted is logged, and the others are
+// submitted. While etcd is not available, polls fail, and the leadership expires.
 //
-// To read along: spec.go (what is asked for), item.go (what is listed), submission.go
-// (the run of an item), vars.go (which fields an item has), mark.go (which items are new), command.go (how the command is
-// run), look.go and term.go (what one process does while it is its turn), election.go
-// and source.go (whose turn it is), record.go and store.go (what others see of it).
+// Read spec.go, item.go, vars.go and submission.go (from the list to the run), then
+// source.go, poll.go and dedup.go (one process), then store.go (what others read and ask).
 package source

@@ -12,28 +12,28 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// Item is one of what a look lists.
+// Item is an entry of the list.
 type Item struct {
 	ID string
-	// Value is any JSON: an object with the id among its fields, or a text that is its
-	// own id.
+	// Value is JSON: an object with the id among its fields, or a string that is the
+	// id.
 	Value json.RawMessage
-	// Where it was listed: "line 3", or "item 3" of an array.
+	// Where is its place in the list: "line 3", or "item 3" of an array.
 	Where string
 }
 
-// Refusal is something listed that can't become a run.
+// Refusal is an entry of the list that cannot become a run.
 type Refusal struct {
-	// Where it was listed, and Why it is refused.
+	// Where is its place in the list, and Why the reason.
 	Where, Why string
 }
 
-// String says it for people.
+// String returns the place and the reason.
 func (r Refusal) String() string { return r.Where + ": " + r.Why }
 
-// Decode reads what the command of a look has written: a JSON array, or else a line for
-// each item, which is a JSON object or a plain text; blank lines say nothing. What is
-// wrong with an item is among the refusals; an error is about all of it.
+// Decode reads the output of the command: a JSON array, or one item per line, which is a
+// JSON object or plain text; blank lines are ignored. Items that cannot be used are
+// refused; an error concerns the whole output.
 func (s *Spec) Decode(output []byte) (items []Item, refused []Refusal, err error) {
 	d := decoder{spec: s, at: map[string]string{}}
 	if bytes.HasPrefix(bytes.TrimSpace(output), []byte("[")) {
@@ -45,7 +45,7 @@ func (s *Spec) Decode(output []byte) (items []Item, refused []Refusal, err error
 	case err != nil:
 		return nil, nil, err
 	case len(d.items) == 0 && len(d.refused) > 0:
-		return nil, nil, fmt.Errorf("what the list command has written has no item that can be used: %s", d.refused[0])
+		return nil, nil, fmt.Errorf("the output of the list command has no usable item: %s", d.refused[0])
 	}
 	return d.items, d.refused, nil
 }
@@ -57,15 +57,15 @@ type decoder struct {
 	refused []Refusal
 }
 
-var errTooMany = fmt.Errorf("the list command has listed more than %d items", MaxItems)
+var errTooMany = fmt.Errorf("the list command listed more than %d items", MaxItems)
 
 func (d *decoder) array(output []byte) error {
 	var list []json.RawMessage
 	if !utf8.Valid(output) {
-		return errors.New("what the list command has written is no text in UTF-8")
+		return errors.New("the output of the list command is not UTF-8")
 	}
 	if err := json.Unmarshal(output, &list); err != nil {
-		return fmt.Errorf("what the list command has written begins with '[' and is no JSON array: %w", err)
+		return fmt.Errorf("the output of the list command begins with '[' and is not a JSON array: %w", err)
 	}
 	if len(list) > MaxItems {
 		return errTooMany
@@ -90,7 +90,7 @@ func (d *decoder) lines(output []byte) error {
 		where := fmt.Sprintf("line %d", number)
 		switch {
 		case !utf8.Valid(line):
-			d.refuse(where, "it is no text in UTF-8")
+			d.refuse(where, "it is not UTF-8")
 		case line[0] == '{':
 			d.value(where, line)
 		default:
@@ -101,7 +101,7 @@ func (d *decoder) lines(output []byte) error {
 	return nil
 }
 
-// value takes an item that is JSON.
+// value adds an item that is JSON.
 func (d *decoder) value(where string, value json.RawMessage) {
 	var text string
 	if json.Unmarshal(value, &text) == nil && value[0] == '"' {
@@ -110,32 +110,32 @@ func (d *decoder) value(where string, value json.RawMessage) {
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(value, &fields); err != nil || fields == nil {
-		d.refuse(where, "it is no JSON object and no text")
+		d.refuse(where, "it is neither a JSON object nor a string")
 		return
 	}
 	field := d.spec.ID
 	id, ok := fields[field]
 	switch {
 	case !ok:
-		d.refuse(where, fmt.Sprintf("it has no field %q, which is to be its id", problem.Clip(field)))
+		d.refuse(where, fmt.Sprintf("it has no field %q for its id", problem.Clip(field)))
 	case isWhole(id):
 		d.add(where, string(id), value)
 	case id[0] != '"' || json.Unmarshal(id, &text) != nil:
-		d.refuse(where, fmt.Sprintf("its %q is %s: allowed are a text and a whole number from 0 on", problem.Clip(field), problem.Clip(string(id))))
+		d.refuse(where, fmt.Sprintf("its %q is %s: allowed are a string and an integer from 0", problem.Clip(field), problem.Clip(string(id))))
 	default:
 		d.add(where, text, value)
 	}
 }
 
-// isWhole takes numbers that have one spelling only.
+// isWhole reports whether a number is written with digits only.
 func isWhole(number json.RawMessage) bool {
 	return strings.Trim(string(number), "0123456789") == ""
 }
 
 func (d *decoder) add(where, id string, value json.RawMessage) {
-	// The names of sources have no characters that ids can't have.
+	// All characters of a source's name are allowed in ids.
 	if id == "" || run.ValidateID(d.spec.RunID(id)) != nil {
-		d.refuse(where, fmt.Sprintf("%q is no id of an item: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'",
+		d.refuse(where, fmt.Sprintf("%q is not an item id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-'",
 			problem.Clip(id), run.MaxText-len(d.spec.RunID(""))))
 		return
 	}
@@ -155,7 +155,7 @@ func (d *decoder) refuse(where, why string) {
 	d.refused = append(d.refused, Refusal{where, why})
 }
 
-// encode writes JSON, without the escapes that are for web pages.
+// encode writes JSON without escaping for HTML.
 func encode(v any) json.RawMessage {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)

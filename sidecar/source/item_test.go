@@ -32,22 +32,22 @@ func TestWhatIsListed(t *testing.T) {
 		{"[]", nil, nil},
 		{"a\n" + `{"id": "a", "n": 1}`, []string{`a="a"`}, []string{`line 2: "a" is listed twice, first in line 1`}},
 		{"ok\na b\n-\n_\n" + long, []string{`ok="ok"`, `-="-"`, `_="_"`}, []string{
-			`line 2: "a b" is no id of an item: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 5: "` + long[:64] + `…" is no id of an item: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 2: "a b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 5: "` + long[:64] + `…" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
 		}},
 		{"ok\n{\"n\": 1}\n{\"id\": null}\n{\"id\": 1.5}\n{\"id\": -1}\n{\"id\": \"\"}\n{\"id\": \"a/b\"}\n{\"id\": \n\xff\n{\"id\": [\"x\"]}", []string{`ok="ok"`}, []string{
-			`line 2: it has no field "id", which is to be its id`,
-			`line 3: its "id" is null: allowed are a text and a whole number from 0 on`,
-			`line 4: its "id" is 1.5: allowed are a text and a whole number from 0 on`,
-			`line 5: its "id" is -1: allowed are a text and a whole number from 0 on`,
-			`line 6: "" is no id of an item: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 7: "a/b" is no id of an item: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
-			`line 8: it is no JSON object and no text`,
-			`line 9: it is no text in UTF-8`,
-			`line 10: its "id" is ["x"]: allowed are a text and a whole number from 0 on`,
+			`line 2: it has no field "id" for its id`,
+			`line 3: its "id" is null: allowed are a string and an integer from 0`,
+			`line 4: its "id" is 1.5: allowed are a string and an integer from 0`,
+			`line 5: its "id" is -1: allowed are a string and an integer from 0`,
+			`line 6: "" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 7: "a/b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
+			`line 8: it is neither a JSON object nor a string`,
+			`line 9: it is not UTF-8`,
+			`line 10: its "id" is ["x"]: allowed are a string and an integer from 0`,
 		}},
 		{`["ok", 5, null, ["a"], {"id": "x", "deep": ` + strings.Repeat("[", 101) + strings.Repeat("]", 101) + `}]`, []string{`ok="ok"`}, []string{
-			"item 2: it is no JSON object and no text", "item 3: it is no JSON object and no text", "item 4: it is no JSON object and no text",
+			"item 2: it is neither a JSON object nor a string", "item 3: it is neither a JSON object nor a string", "item 4: it is neither a JSON object nor a string",
 			`item 5: "x": it can't be read: allowed is any JSON value in UTF-8, nested at most 100 deep`,
 		}},
 		{"ok\n" + `{"id": "long", "x": "` + strings.Repeat("x", 64<<10) + `"}`, []string{`ok="ok"`}, []string{`line 2: "long": it is 65559 bytes long: allowed are 65536`}},
@@ -75,21 +75,21 @@ func TestTheIDCanBeInAnotherField(t *testing.T) {
 	s := testSpec()
 	s.ID = "number"
 	items, refused, err := s.Decode([]byte(`[{"number": 12, "id": "x"}, {"id": "y"}]`))
-	if err != nil || len(items) != 1 || items[0].ID != "12" || len(refused) != 1 || refused[0].Why != `it has no field "number", which is to be its id` {
+	if err != nil || len(items) != 1 || items[0].ID != "12" || len(refused) != 1 || refused[0].Why != `it has no field "number" for its id` {
 		t.Errorf("%v, %v, %v", items, refused, err)
 	}
 }
 
 func TestGarbageIsNoList(t *testing.T) {
 	for output, want := range map[string]string{
-		"<html>\n<body>":                    `what the list command has written has no item that can be used: line 1: "<html>" is no id of an item`,
-		"error: no connection":              "what the list command has written has no item that can be used: line 1: ",
-		`["a", `:                            "what the list command has written begins with '[' and is no JSON array: unexpected end of JSON input",
-		`["a"] more`:                        "what the list command has written begins with '[' and is no JSON array: ",
-		"[info] 3 items":                    "what the list command has written begins with '[' and is no JSON array: ",
-		"[\"\xff\"]":                        "what the list command has written is no text in UTF-8",
-		numbers(MaxItems + 1):               "the list command has listed more than 10000 items",
-		"[" + numbersJSON(MaxItems+1) + "]": "the list command has listed more than 10000 items",
+		"<html>\n<body>":                    `the output of the list command has no usable item: line 1: "<html>" is not an item id`,
+		"error: no connection":              "the output of the list command has no usable item: line 1: ",
+		`["a", `:                            "the output of the list command begins with '[' and is not a JSON array: unexpected end of JSON input",
+		`["a"] more`:                        "the output of the list command begins with '[' and is not a JSON array: ",
+		"[info] 3 items":                    "the output of the list command begins with '[' and is not a JSON array: ",
+		"[\"\xff\"]":                        "the output of the list command is not UTF-8",
+		numbers(MaxItems + 1):               "the list command listed more than 10000 items",
+		"[" + numbersJSON(MaxItems+1) + "]": "the list command listed more than 10000 items",
 	} {
 		s := testSpec()
 		items, refused, err := s.Decode([]byte(output))

@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are those of one process of a source.
+// metrics are those of one process.
 type metrics struct {
-	looking   prometheus.Gauge
-	looks     *prometheus.CounterVec
+	leading   prometheus.Gauge
+	polls     *prometheus.CounterVec
 	seconds   prometheus.Histogram
 	listed    prometheus.Gauge
 	refused   prometheus.Gauge
@@ -24,40 +24,40 @@ func newMetrics(reg prometheus.Registerer, source string) *metrics {
 	}
 	f := promauto.With(reg)
 	return &metrics{
-		looking: f.NewGauge(prometheus.GaugeOpts{
-			Name: "berth_source_looking", Help: "1 while it is the turn of this process to look.",
+		leading: f.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_source_leading", Help: "1 while this process is the leader of the source, which polls.",
 		}),
-		looks: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_source_looks_total", Help: "Looks, by what came of them: ok or failed.",
+		polls: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_source_polls_total", Help: "Polls by result: ok or failed.",
 		}, []string{"result"}),
 		seconds: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "berth_source_look_seconds", Help: "Time of a look, with all that was submitted.",
+			Name: "berth_source_poll_seconds", Help: "Duration of a poll with all submissions.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 4, 9),
 		}),
 		listed: f.NewGauge(prometheus.GaugeOpts{
-			Name: "berth_source_items_listed", Help: "Items of the last look that did not fail.",
+			Name: "berth_source_items_listed", Help: "Items of the last poll that did not fail.",
 		}),
 		refused: f.NewGauge(prometheus.GaugeOpts{
-			Name: "berth_source_items_refused", Help: "Those of them that can't become runs.",
+			Name: "berth_source_items_refused", Help: "Items of that poll that cannot become runs.",
 		}),
 		submitted: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_source_items_submitted_total", Help: "Items that became runs.",
 		}),
 		wakes: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_source_wakes_total", Help: "Wishes to look at once that this process has heard of in its turn; those that come together count as one.",
+			Name: "berth_source_wakes_total", Help: "Requests to poll at once that this process received as the leader; simultaneous ones count once.",
 		}),
 	}
 }
 
-// looked notes what a look came to.
-func (m *metrics) looked(l Look, took time.Duration) {
+// polled counts a poll.
+func (m *metrics) polled(p Poll, took time.Duration) {
 	m.seconds.Observe(took.Seconds())
-	m.submitted.Add(float64(l.Submitted))
-	if l.Error != "" {
-		m.looks.WithLabelValues("failed").Inc()
+	m.submitted.Add(float64(p.Submitted))
+	if p.Error != "" {
+		m.polls.WithLabelValues("failed").Inc()
 		return
 	}
-	m.looks.WithLabelValues("ok").Inc()
-	m.listed.Set(float64(l.Listed))
-	m.refused.Set(float64(l.Refused))
+	m.polls.WithLabelValues("ok").Inc()
+	m.listed.Set(float64(p.Listed))
+	m.refused.Set(float64(p.Refused))
 }

@@ -59,9 +59,9 @@ func TestARealEtcdAndARealCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func() Look {
+	look := func() Poll {
 		// Put as Wake does, which wants to know of the source first.
-		rev, err := store.Commit(t.Context(), b, nil, store.Put(keys.SourceWake("inbox"), wish{}.encode(), 0))
+		rev, err := store.Commit(t.Context(), b, nil, store.Put(keys.SourceWake("inbox"), store.Encode(wake{V: store.Now}), 0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestARealEtcdAndARealCommand(t *testing.T) {
 	file("d")
 	look()
 	o, err := all.Get(t.Context(), "inbox")
-	if err != nil || len(o.Candidates) != 1 || o.Seen != 2 {
+	if err != nil || len(o.Candidates) != 1 || o.Known != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if _, err := all.Wake(t.Context(), "inbox"); err != nil {

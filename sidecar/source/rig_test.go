@@ -183,15 +183,15 @@ func (r *rig) looked() []string {
 	return all
 }
 
-// wantLooks checks who has looked when, since it was asked last.
-func (r *rig) wantLooks(want ...string) {
+// wantPolls checks who has looked when, since it was asked last.
+func (r *rig) wantPolls(want ...string) {
 	r.t.Helper()
 	if got := r.looked(); !slices.Equal(got, want) {
 		r.t.Errorf("looks %q, want %q", got, want)
 	}
 }
 
-func (r *rig) last() Look {
+func (r *rig) last() Poll {
 	r.t.Helper()
 	o, err := r.Get(r.t.Context(), r.specs.Name)
 	if err != nil || o.Last == nil {

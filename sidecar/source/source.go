@@ -21,19 +21,19 @@ import (
 // Role is that of a source among the instances of a host.
 const Role = "source"
 
-// Config is what a [Source] needs.
+// Config configures a [Source].
 type Config struct {
 	Backend store.Backend
 	Keys    store.Keys
 	// Spec is valid.
 	Spec Spec
-	// List writes out what there is, as [Command.List] does.
+	// List lists the items, as [Command.List] does.
 	List func(context.Context) ([]byte, error)
-	// Host is where it runs. Instance names the process, unlike any other of the host: a
-	// name is made if it is empty.
+	// Host is where it runs. Instance is the unique name of the process on the host; New
+	// makes one if it is empty.
 	Host, Instance string
 	Version        string
-	// Retention is how long ended runs and events are kept.
+	// Retention is how long events are kept.
 	Retention time.Duration
 
 	Logger     hclog.Logger
@@ -56,9 +56,11 @@ type Source struct {
 	cfg     Config
 	metrics *metrics
 	runs    run.Store
-	wished  atomic.Int64  // revision of the last request to poll at once
-	woken   chan struct{} // signals that wished has changed; coalesces
-	leading atomic.Bool
+	// requested is the revision of the last request to poll at once, and woken signals a
+	// new one.
+	requested atomic.Int64
+	woken     chan struct{}
+	leading   atomic.Bool
 }
 
 // New returns a source that does nothing until Run.
@@ -88,7 +90,7 @@ func (s *Source) Instance() string { return s.cfg.Instance }
 
 // put receives the requests to poll at once.
 func (s *Source) put(kv *mvccpb.KeyValue) {
-	if string(kv.Key) != s.cfg.Keys.SourceWake(s.cfg.Spec.Name) || s.wished.Swap(kv.ModRevision) >= kv.ModRevision {
+	if string(kv.Key) != s.cfg.Keys.SourceWake(s.cfg.Spec.Name) || s.requested.Swap(kv.ModRevision) >= kv.ModRevision {
 		return
 	}
 	if s.leading.Load() { // else the first poll of the term fulfills it
@@ -104,10 +106,10 @@ func (s *Source) put(kv *mvccpb.KeyValue) {
 // ends with ctx.
 func (s *Source) lead(ctx context.Context, candidate election.Candidate) error {
 	s.leading.Store(true)
-	s.metrics.looking.Set(1)
+	s.metrics.leading.Set(1)
 	fence := election.NewFence(s.cfg.Keys.SourceCandidates(s.cfg.Spec.Name), candidate)
 	err := (&term{Source: s, held: fence.Held()}).run(ctx)
 	s.leading.Store(false)
-	s.metrics.looking.Set(0)
+	s.metrics.leading.Set(0)
 	return err
 }

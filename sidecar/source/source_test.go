@@ -33,7 +33,7 @@ func TestEachItemBecomesOneRunOnce(t *testing.T) {
 		r.lists("a\nc\nb\n", nil)
 		r.wait(time.Minute)
 		r.wantRuns("inbox.b", "inbox.a", "inbox.c")
-		r.wantLooks("x0s", "x30s", "x1m0s", "x1m30s", "x2m0s")
+		r.wantPolls("x0s", "x30s", "x1m0s", "x1m30s", "x2m0s")
 		got, err := r.runs.Get(t.Context(), "inbox.c")
 		if err != nil || got.Spec.Labels["source"] != "inbox" || got.Spec.Labels["item"] != "c" || got.Spec.Steps != 1 {
 			t.Errorf("%+v, %v", got, err)
@@ -89,20 +89,20 @@ func TestLooksThatFail(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		r.lists("a", nil)
 		s := r.source("x")
-		r.lists("b", errors.New("the list command has ended with exit status 3"))
+		r.lists("b", errors.New("the list command ended with exit status 3"))
 		r.wait(4 * time.Minute)
-		r.wantLooks("x0s", "x30s", "x1m0s", "x2m0s", "x4m0s")
+		r.wantPolls("x0s", "x30s", "x1m0s", "x2m0s", "x4m0s")
 		r.wantRuns("inbox.a")
-		if l := r.last(); l.Failures != 4 || l.Error != "the list command has ended with exit status 3" || !l.LastGood.Equal(r.begun) {
+		if l := r.last(); l.Failures != 4 || l.Error != "the list command ended with exit status 3" || !l.LastGood.Equal(r.begun) {
 			t.Errorf("%+v", l)
 		}
 		r.lists("<html>\n", nil) // garbage
 		r.wait(4 * time.Minute)
-		r.wantLooks("x8m0s")
-		if n := r.log.count("the look failed"); n != 1 {
+		r.wantPolls("x8m0s")
+		if n := r.log.count("the poll failed"); n != 1 {
 			t.Errorf("it was told %d times: %q", n, r.log.lines)
 		}
-		if n := s.metric("berth_source_looks_total failed"); n != 5 {
+		if n := s.metric("berth_source_polls_total failed"); n != 5 {
 			t.Errorf("%v were counted", n)
 		}
 		// A wish does not wait.
@@ -116,14 +116,14 @@ func TestLooksThatFail(t *testing.T) {
 			t.Errorf("%+v, %v", l, err)
 		}
 		r.wait(time.Minute)
-		r.wantLooks("x8m1s", "x8m31s", "x9m1s")
+		r.wantPolls("x8m1s", "x8m31s", "x9m1s")
 		r.wantRuns("inbox.a", "inbox.b")
-		if r.log.count("looks succeed again") != 1 {
+		if r.log.count("polls succeed again") != 1 {
 			t.Errorf("%q", r.log.lines)
 		}
 		r.lists("b", errors.New("again"))
 		r.wait(time.Minute)
-		if n := r.log.count("the look failed"); n != 2 {
+		if n := r.log.count("the poll failed"); n != 2 {
 			t.Errorf("it was told %d times: %q", n, r.log.lines)
 		}
 	})
@@ -140,7 +140,7 @@ func TestItemsThatAreRefusedDoNotHoldUpTheRest(t *testing.T) {
 		r.source("x")
 		r.wantRuns("inbox.taken", "inbox.a", "inbox.c")
 		r.wait(time.Minute)
-		want := Look{
+		want := Poll{
 			By: "x", Interval: 30 * time.Second, Listed: 6, Refused: 4, LastGood: r.last().At, At: r.last().At,
 			Refusal: `line 2: "a" is listed twice, first in line 1`,
 		}
@@ -188,9 +188,9 @@ func TestTheNextTakesOver(t *testing.T) {
 				one := r.source("one")
 				two := r.source("two")
 				r.wait(time.Minute)
-				r.wantLooks("one0s", "one30s", "one1m0s")
+				r.wantPolls("one0s", "one30s", "one1m0s")
 				o, err := r.Get(t.Context(), "inbox")
-				if err != nil || len(o.Candidates) != 2 || o.Candidates[0].Host != "one" || o.Seen != 1 {
+				if err != nil || len(o.Candidates) != 2 || o.Candidates[0].Host != "one" || o.Known != 1 {
 					t.Errorf("%+v, %v", o, err)
 				}
 				r.lists("a\nb", nil) // before: the next looks at once
@@ -202,7 +202,7 @@ func TestTheNextTakesOver(t *testing.T) {
 				r.wantRuns("inbox.a", "inbox.b")
 				one.by.Up()
 				r.wait(15 * time.Second)
-				if one.metric("berth_source_looking") != 0 || two.metric("berth_source_looking") != 1 {
+				if one.metric("berth_source_leading") != 0 || two.metric("berth_source_leading") != 1 {
 					t.Error("it is not the turn of exactly one")
 				}
 				r.looked()
@@ -235,14 +235,14 @@ func TestAStopEndsTheLook(t *testing.T) {
 		r.hang = make(chan struct{})
 		r.lists("a", nil)
 		s := r.source("x")
-		r.wantLooks("x0s")
+		r.wantPolls("x0s")
 		begun := time.Now()
 		s.stop()
 		if took := time.Since(begun); took > 0 {
 			t.Errorf("it took %s", took)
 		}
 		r.wantRuns()
-		if o, err := r.Get(t.Context(), "inbox"); err != nil || o.known() {
+		if o, err := r.Get(t.Context(), "inbox"); err != nil || o.exists() {
 			t.Errorf("%+v, %v", o, err)
 		}
 	})
@@ -264,7 +264,7 @@ func TestAWishDuringALook(t *testing.T) {
 			t.Error(err)
 		}
 		r.wait(time.Second)
-		r.wantLooks("x0s", "x2s")
+		r.wantPolls("x0s", "x2s")
 		if n := s.metric("berth_source_wakes_total"); n != 1 {
 			t.Errorf("%v were counted", n)
 		}
@@ -356,7 +356,7 @@ func TestACandidateOfAnotherVersion(t *testing.T) {
 		r.txn(store.Put(r.keys.SourceCandidate("inbox", 99), []byte(`{"v":1}`), 0))
 		r.source("x")
 		r.wait(time.Minute)
-		r.wantLooks()
+		r.wantPolls()
 		if err := r.root.Revoke(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +393,7 @@ func TestSourcesAreListedAndDeleted(t *testing.T) {
 		var names []string
 		for _, o := range all {
 			names = append(names, o.Name)
-			if o.Seen != 2 || o.Last == nil || len(o.Candidates) > 0 || len(o.Bad) > 0 {
+			if o.Known != 2 || o.Last == nil || len(o.Candidates) > 0 || len(o.Bad) > 0 {
 				t.Errorf("%+v", o)
 			}
 		}

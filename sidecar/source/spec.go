@@ -14,20 +14,20 @@ const (
 	DefaultInterval = 30 * time.Second
 	DefaultTimeout  = time.Minute
 	DefaultForget   = 24 * time.Hour
-	// DefaultID is the field of an item that has its id.
+	// DefaultID is the field of an item that contains its id.
 	DefaultID = "id"
 )
 
-// Bounds of what a source can be.
+// Bounds of a [Spec].
 const (
 	MinInterval, MaxInterval = time.Second, 24 * time.Hour
 	MinTimeout, MaxTimeout   = time.Second, time.Hour
 	MinForget, MaxForget     = time.Minute, 365 * 24 * time.Hour
-	// MaxOutput bounds what the command of a look writes, in bytes.
+	// MaxOutput bounds the output of the command, in bytes.
 	MaxOutput = 4 << 20
-	// MaxItems bounds what one look lists.
+	// MaxItems bounds the items of one list.
 	MaxItems = 10_000
-	// maxName bounds a name, so that ids of runs have room for those of items.
+	// maxName bounds a name, so that the ids of runs can contain those of items.
 	maxName = 40
 )
 
@@ -37,30 +37,30 @@ const (
 	LabelItem   = "item"
 )
 
-// Spec is what a source is.
+// Spec describes a source.
 type Spec struct {
 	Name string
-	// List is the program that lists, and its arguments; Shell is a text for /bin/sh -c.
+	// List is the command that lists, with its arguments; Shell is a script for /bin/sh -c.
 	// A source has one of the two.
 	List  []string
 	Shell string
-	// Interval is the pause between two looks. Timeout bounds the command of one.
+	// Interval is the pause between two polls. Timeout bounds the command.
 	Interval, Timeout time.Duration
-	// ID is the field of an item that has its id.
+	// ID is the field of an item that contains its id.
 	ID string
-	// Forget is how long an item is remembered that is listed no more.
+	// Forget is how long the dedup record of an item stays that is not listed any more.
 	Forget time.Duration
 	// Vars are the fields that an item can have besides its id, by name. Nil declares
 	// none and allows any.
 	Vars map[string]Var
-	// Run is what each item becomes. Its name, and the values of its tags and labels, can
-	// be templates over the item.
+	// Run is the run of an item. Its name, and the values of its tags and labels, can be
+	// templates over the item.
 	Run run.Spec
-	// Steps are those of the run. One without items of its own is over the listed item.
+	// Steps are those of the run. A step without items of its own gets the listed item.
 	Steps []step.Spec
 }
 
-// Argv is what is run to list.
+// Argv returns the command that lists.
 func (s *Spec) Argv() []string {
 	if s.Shell != "" {
 		return []string{"/bin/sh", "-c", s.Shell}
@@ -68,36 +68,36 @@ func (s *Spec) Argv() []string {
 	return s.List
 }
 
-// RunID is the id of the run of an item. Names of sources have no dot, so no two items
-// of two sources have the same.
+// RunID returns the id of the run of an item. Names of sources have no dot, so items of
+// different sources have different runs.
 func (s *Spec) RunID(item string) string { return s.Name + "." + item }
 
-// ValidateName refuses what can't be the name of a source.
+// ValidateName returns a problem if name cannot be the name of a source.
 func ValidateName(name string) error {
 	legal := func(r rune) bool { return 'a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_' }
 	if name == "" || len(name) > maxName || strings.Trim(name[:1], "-_") == "" ||
 		strings.ContainsFunc(name, func(r rune) bool { return !legal(r) }) {
-		return problem.Field("name", "%q is no name of a source: allowed are 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", problem.Clip(name), maxName)
+		return problem.Field("name", "%q is not a source name: allowed are 1 to %d of a-z, 0-9, '_' and '-', the first a letter or digit", problem.Clip(name), maxName)
 	}
 	return nil
 }
 
-// Validate refuses what can't be a source, and names the field.
+// Validate returns a problem that names the field if the spec is not valid.
 func (s *Spec) Validate() error {
 	if err := ValidateName(s.Name); err != nil {
 		return err
 	}
 	switch {
 	case len(s.List) == 0 && s.Shell == "":
-		return problem.Field("list", "there is nothing that lists items: one of list and shell is needed")
+		return problem.Field("list", "list or shell is required")
 	case len(s.List) > 0 && s.Shell != "":
-		return problem.Field("shell", "it is given beside list: allowed is one of the two")
+		return problem.Field("shell", "list and shell cannot be used together")
 	case s.Shell == "" && s.List[0] == "":
 		return problem.Field("list[0]", "it is empty: it must name a program")
 	case strings.ContainsRune(strings.Join(s.Argv(), ""), 0):
-		return problem.Field("list", "it has a NUL byte, which no argument can have")
+		return problem.Field("list", "it contains a NUL byte")
 	case s.ID == "":
-		return problem.Field("id", "it is empty: it must name the field of an item that has its id")
+		return problem.Field("id", "it is empty: it must name the field of an item that contains its id")
 	}
 	for _, d := range []struct {
 		field           string
@@ -117,7 +117,7 @@ func (s *Spec) Validate() error {
 	return s.validateRun()
 }
 
-// validateRun looks at the run as far as can be told without an item.
+// validateRun validates the run as far as possible without an item.
 func (s *Spec) validateRun() error {
 	for _, label := range []string{LabelSource, LabelItem} {
 		if _, ok := s.Run.Labels[label]; ok {

@@ -15,30 +15,29 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Store is what others than the source itself see of sources, and ask of them. Its
-// errors are problems.
+// Store reads sources from etcd, wakes and deletes them. Its errors are problems.
 type Store struct {
 	Backend store.Backend
 	Keys    store.Keys
 }
 
-// Overview is what is known of a source.
+// Overview is what etcd has of a source.
 type Overview struct {
 	Name string
-	// Candidates are who stands to run it, the one that looks first.
+	// Candidates are its processes, the leader first.
 	Candidates []election.Candidate
-	// Last is the last look; nil before there was any.
-	Last *Look
-	// Seen is how many items are remembered.
-	Seen int
-	// Bad are values of it that can't be read: each names its key.
+	// Last is the last poll; nil before the first.
+	Last *Poll
+	// Known is the number of dedup records.
+	Known int
+	// Bad are the values that cannot be read: each names its key.
 	Bad []error
 }
 
-// All returns all sources, by name.
+// All returns all sources in the order of their names.
 func (s Store) All(ctx context.Context) ([]Overview, error) {
 	all := []Overview{}
-	// From one name to the next: what a source has seen can be a lot.
+	// From one name to the next: a source can have many dedup records.
 	for from := s.Keys.Sources(); ; {
 		resp, err := s.Backend.Range(ctx, &pb.RangeRequest{
 			Key: []byte(from), RangeEnd: store.RangeEnd(s.Keys.Sources()), Limit: 1, KeysOnly: true,
@@ -59,7 +58,7 @@ func (s Store) All(ctx context.Context) ([]Overview, error) {
 	}
 }
 
-// Get returns what is known of one source, which may be nothing.
+// Get returns one source, without content if etcd has none.
 func (s Store) Get(ctx context.Context, name string) (Overview, error) {
 	const what = "the source could not be read"
 	o := Overview{Name: name}
@@ -76,81 +75,81 @@ func (s Store) Get(ctx context.Context, name string) (Overview, error) {
 			o.Candidates = append(o.Candidates, c)
 		}
 	}
-	look, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.SourcePoll(name))})
+	last, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.SourcePoll(name))})
 	if err != nil {
 		return o, store.Problem(what, err)
 	}
-	for _, kv := range look.Kvs {
-		l, err := decodeLook(string(kv.Key), kv.Value)
+	for _, kv := range last.Kvs {
+		p, err := decodePoll(string(kv.Key), kv.Value)
 		if err != nil {
 			o.Bad = append(o.Bad, err)
 			continue
 		}
-		o.Last = &l
+		o.Last = &p
 	}
-	seen := s.Keys.DedupRecords(name)
-	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(seen), RangeEnd: store.RangeEnd(seen), CountOnly: true})
+	records := s.Keys.DedupRecords(name)
+	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(records), RangeEnd: store.RangeEnd(records), CountOnly: true})
 	if err != nil {
 		return o, store.Problem(what, err)
 	}
-	o.Seen = int(resp.Count)
+	o.Known = int(resp.Count)
 	return o, nil
 }
 
-// known tells whether anything is known of a source.
-func (o *Overview) known() bool {
-	return len(o.Candidates) > 0 || o.Last != nil || o.Seen > 0 || len(o.Bad) > 0
+// exists reports whether etcd has anything of the source.
+func (o *Overview) exists() bool {
+	return len(o.Candidates) > 0 || o.Last != nil || o.Known > 0 || len(o.Bad) > 0
 }
 
-// Find is [Store.Get] of a source that there is.
+// Find is [Store.Get] with a NotFound problem for a source that does not exist.
 func (s Store) Find(ctx context.Context, name string) (Overview, error) {
 	if err := ValidateName(name); err != nil {
 		return Overview{}, err
 	}
 	o, err := s.Get(ctx, name)
-	if err == nil && !o.known() {
-		err = problem.New(problem.NotFound, "there is no source %q: 'berth source list' shows what there is", name)
+	if err == nil && !o.exists() {
+		err = problem.New(problem.NotFound, "there is no source %q: 'berth source list' lists the sources", name)
 	}
 	return o, err
 }
 
-// Wake asks whoever runs a source to look at once, or once more if a look is under way.
-// It returns the revision of the wish. If nobody runs the source, who looks at once when
-// it does, that is a Precondition problem.
+// Wake requests that a source polls at once, or once more if a poll is under way. It
+// returns the revision of the request. If no process runs the source, that is a
+// Precondition problem: a source polls at once when it starts.
 func (s Store) Wake(ctx context.Context, name string) (int64, error) {
 	if err := ValidateName(name); err != nil {
 		return 0, err
 	}
 	return store.Change(ctx, "the source was not woken", func(ctx context.Context) (int64, error) {
-		put := store.Put(s.Keys.SourceWake(name), wish{stamp(time.Now())}.encode(), 0)
-		rev, err := store.Commit(ctx, s.Backend, []*pb.Compare{s.somebody(name)}, put)
+		put := store.Put(s.Keys.SourceWake(name), store.Encode(wake{store.Now, stamp(time.Now())}), 0)
+		rev, err := store.Commit(ctx, s.Backend, []*pb.Compare{s.running(name)}, put)
 		if !errors.Is(err, store.ErrChanged) {
 			return rev, err
 		}
 		if _, err := s.Find(ctx, name); err != nil {
 			return 0, store.Stop(err)
 		}
-		return 0, store.Stop(problem.New(problem.Precondition, "nobody runs source %q: 'berth source run -f FILE' does, and looks at once", name))
+		return 0, store.Stop(problem.New(problem.Precondition, "no process runs source %q: 'berth source run -f FILE' runs it, and polls at once", name))
 	})
 }
 
-// somebody holds if anybody stands to run a source: of a range without keys nothing is
+// running holds if a source has candidates: in a range without keys no revision is
 // greater than zero.
-func (s Store) somebody(name string) *pb.Compare {
+func (s Store) running(name string) *pb.Compare {
 	c := store.Present(s.Keys.SourceCandidates(name))
 	c.RangeEnd = store.RangeEnd(s.Keys.SourceCandidates(name))
 	return c
 }
 
-// Await waits for a look that had heard of a wish when it began.
-func (s Store) Await(ctx context.Context, name string, wish int64) (Look, error) {
+// Await waits for a poll that fulfills a request of [Store.Wake].
+func (s Store) Await(ctx context.Context, name string, request int64) (Poll, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	key := s.Keys.SourcePoll(name)
 	feed := store.NewFeed(s.Backend, key, hclog.NewNullLogger(), func() {})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = feed.Run(ctx) // it is ctx that ends it
+		_ = feed.Run(ctx) // it ends with ctx
 	}()
 	defer func() { cancel(); <-done }()
 	for m := range feed.Messages() {
@@ -158,19 +157,19 @@ func (s Store) Await(ctx context.Context, name string, wish int64) (Look, error)
 			if string(kv.Key) != key {
 				continue
 			}
-			l, err := decodeLook(key, kv.Value)
+			p, err := decodePoll(key, kv.Value)
 			switch {
 			case err != nil:
-				return Look{}, store.Problem("the look of the source can't be read", err)
-			case l.Wake >= wish:
-				return l, nil
+				return Poll{}, store.Problem("the poll of the source cannot be read", err)
+			case p.Wake >= request:
+				return p, nil
 			}
 		}
 	}
-	return Look{}, context.Cause(ctx)
+	return Poll{}, context.Cause(ctx)
 }
 
-// puts are the keys of a message that were put.
+// puts returns the keys of a message that were put.
 func puts(m store.FeedMessage) []*mvccpb.KeyValue {
 	var all []*mvccpb.KeyValue
 	if m.Snapshot != nil {
@@ -184,16 +183,16 @@ func puts(m store.FeedMessage) []*mvccpb.KeyValue {
 	return all
 }
 
-// Delete forgets all of a source that nobody runs, and what it has seen.
+// Delete deletes a source that no process runs, with its dedup records.
 func (s Store) Delete(ctx context.Context, name string) error {
 	if _, err := s.Find(ctx, name); err != nil {
 		return err
 	}
 	_, err := store.Change(ctx, "the source was not deleted", func(ctx context.Context) (int64, error) {
-		nobody := []*pb.Compare{store.NonePutSince(s.Keys.SourceCandidates(name), 0)}
-		rev, err := store.Commit(ctx, s.Backend, nobody, store.DeleteAll(s.Keys.Source(name)))
+		stopped := []*pb.Compare{store.NonePutSince(s.Keys.SourceCandidates(name), 0)}
+		rev, err := store.Commit(ctx, s.Backend, stopped, store.DeleteAll(s.Keys.Source(name)))
 		if errors.Is(err, store.ErrChanged) {
-			err = store.Stop(problem.New(problem.Precondition, "source %q is run by somebody ('berth source list'): stop that first", name))
+			err = store.Stop(problem.New(problem.Precondition, "source %q is running ('berth source list' shows where): stop it first", name))
 		}
 		return rev, err
 	})

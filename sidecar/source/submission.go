@@ -19,10 +19,10 @@ type submission struct {
 	graph *step.Graph // nil if the run has no steps
 }
 
-// anyItem stands for an item where only the form of templates matters.
+// anyItem replaces the item where only the form of templates is validated.
 var anyItem = json.RawMessage("null")
 
-// submission makes the run of an item. Its error is a problem that names the field.
+// submission returns the run of an item. Its error is a problem that names the field.
 func (s *Spec) submission(it Item) (submission, error) {
 	id := s.RunID(it.ID)
 	value, err := s.withVars(it)
@@ -51,7 +51,7 @@ func (s *Spec) submission(it Item) (submission, error) {
 	return sub, nil
 }
 
-// stepsOver are the steps with an item for those that have none of their own.
+// stepsOver returns the steps, with an item for those that have none of their own.
 func (s *Spec) stepsOver(item json.RawMessage) []step.Spec {
 	steps := make([]step.Spec, len(s.Steps))
 	for i, each := range s.Steps {
@@ -63,8 +63,8 @@ func (s *Spec) stepsOver(item json.RawMessage) []step.Spec {
 	return steps
 }
 
-// head has the templates of a run's name, tags and labels rendered as those of a step's
-// input are: one language for all. It is nil if there are none.
+// head returns a graph that renders the templates of a run's name, tags and labels like
+// those of a step's input; nil if there are none.
 func (s *Spec) head(item json.RawMessage) (*step.Graph, error) {
 	var input bytes.Buffer
 	e := json.NewEncoder(&input)
@@ -81,7 +81,7 @@ func (s *Spec) head(item json.RawMessage) (*step.Graph, error) {
 	return g, ofHead(err)
 }
 
-// head is what of a run can be rendered.
+// head holds the fields of a run that can be templates.
 type head struct {
 	Name   string            `json:"name"`
 	Tags   map[string]string `json:"tags"`
@@ -92,7 +92,7 @@ func headOf(s run.Spec) head { return head{s.Name, s.Tags, s.Labels} }
 
 const headStep = "run"
 
-// rendered is the run with its texts rendered.
+// rendered returns the run with its templates rendered.
 func (s *Spec) rendered(g *step.Graph, id string) (run.Spec, error) {
 	spec := s.Run
 	if g == nil {
@@ -110,7 +110,7 @@ func (s *Spec) rendered(g *step.Graph, id string) (run.Spec, error) {
 	return spec, nil
 }
 
-// ofHead names a field of the run as users spell it.
+// ofHead names a field of the run as users write it.
 func ofHead(err error) error {
 	var p *problem.Error
 	if !errors.As(err, &p) {
@@ -119,7 +119,7 @@ func ofHead(err error) error {
 	return problem.Field(strings.TrimPrefix(p.Field, "steps."+headStep+".input."), "%s", strings.TrimPrefix(p.Message, "instance 0: "))
 }
 
-// withinRun puts a problem of a field of the run under the run.
+// withinRun prefixes the field of a problem with "run".
 func withinRun(err error) error {
 	var p *problem.Error
 	if !errors.As(err, &p) {

@@ -26,16 +26,16 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		field, message string
 		change         func(*Spec)
 	}{
-		{"name", `"" is no name of a source: allowed are 1 to 40 of a-z, 0-9, '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},
+		{"name", `"" is not a source name: allowed are 1 to 40 of a-z, 0-9, '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},
 		{"name", "", func(s *Spec) { s.Name = "a.b" }},
 		{"name", "", func(s *Spec) { s.Name = "-a" }},
 		{"name", "", func(s *Spec) { s.Name = "A" }},
 		{"name", "", func(s *Spec) { s.Name = strings.Repeat("a", 41) }},
-		{"list", "there is nothing that lists items: one of list and shell is needed", func(s *Spec) { s.List = nil }},
-		{"shell", "it is given beside list: allowed is one of the two", func(s *Spec) { s.Shell = "ls" }},
+		{"list", "list or shell is required", func(s *Spec) { s.List = nil }},
+		{"shell", "list and shell cannot be used together", func(s *Spec) { s.Shell = "ls" }},
 		{"list[0]", "it is empty: it must name a program", func(s *Spec) { s.List = []string{""} }},
-		{"list", "it has a NUL byte, which no argument can have", func(s *Spec) { s.List = []string{"ls", "\x00"} }},
-		{"id", "it is empty: it must name the field of an item that has its id", func(s *Spec) { s.ID = "" }},
+		{"list", "it contains a NUL byte", func(s *Spec) { s.List = []string{"ls", "\x00"} }},
+		{"id", "it is empty: it must name the field of an item that contains its id", func(s *Spec) { s.ID = "" }},
 		{"interval", "999ms is out of range: allowed are 1s to 24h0m0s", func(s *Spec) { s.Interval = 999 * time.Millisecond }},
 		{"timeout", "0s is out of range: allowed are 1s to 1h0m0s", func(s *Spec) { s.Timeout = 0 }},
 		{"forget", "1s is out of range: allowed are 1m0s to 8760h0m0s", func(s *Spec) { s.Forget = time.Second }},

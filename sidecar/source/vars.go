@@ -14,11 +14,11 @@ import (
 	"github.com/berthhq/berth/internal/text"
 )
 
-// Bounds of what a source can declare.
+// Bounds of the vars of a source.
 const (
 	maxVars    = 100
 	maxPattern = 1 << 10
-	// maxAllowed bounds what an error says of what is allowed, in bytes.
+	// maxAllowed bounds the list of allowed values in an error, in bytes.
 	maxAllowed = 256
 )
 
@@ -26,31 +26,31 @@ const (
 type Var struct {
 	// Required refuses items without the var. Null counts as missing.
 	Required bool
-	// Default is the value of the var in an item without it. It is null where it is nil.
+	// Default is the value of the var in an item without it; nil is null.
 	Default json.RawMessage
-	// Pattern, which [NewPattern] makes, matches the values that are allowed, and Values
-	// lists them, both as a template writes them. A var has at most one of the two.
+	// Pattern, from [NewPattern], matches the allowed values. Values lists them. Both
+	// apply to values as a template writes them. A var has at most one of the two.
 	Pattern *regexp.Regexp
 	Values  []string
 }
 
-// NewPattern returns the pattern of a [Var].
+// NewPattern compiles the pattern of a [Var].
 func NewPattern(text string) (*regexp.Regexp, error) {
 	if len(text) > maxPattern {
 		return nil, fmt.Errorf("it is %d bytes long: allowed are %d", len(text), maxPattern)
 	}
 	p, err := regexp.Compile(text)
 	if err != nil {
-		return nil, fmt.Errorf("it is no regular expression as RE2 has them: %w", err)
+		return nil, fmt.Errorf("it is not an RE2 regular expression: %w", err)
 	}
 	p.Longest() // a match from the first byte to the last is found if there is one
 	return p, nil
 }
 
-// varName is what a template can name as .item.NAME.
+// varName matches the names that a template can use as .item.NAME.
 var varName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
-// validateVars refuses what can't be declared.
+// validateVars returns a problem that names the var if the declaration is not valid.
 func (s *Spec) validateVars() error {
 	if len(s.Vars) > maxVars {
 		return problem.Field("vars", "%d are too many: allowed are %d", len(s.Vars), maxVars)
@@ -60,15 +60,15 @@ func (s *Spec) validateVars() error {
 		v, field := s.Vars[name], "vars."+name
 		switch {
 		case !varName.MatchString(name):
-			return problem.Field("vars."+problem.Clip(name), "%q is no name that templates can use: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first no digit", problem.Clip(name))
+			return problem.Field("vars."+problem.Clip(name), "%q cannot be used in templates: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first not a digit", problem.Clip(name))
 		case name == s.ID:
-			return problem.Field(field, "it is the id of an item, which every item has: use another name, or another field as the id")
+			return problem.Field(field, "it is the id of the item: use another name, or another field as the id")
 		case v.Required && v.Default != nil:
-			return problem.Field(field+".default", "the var is required, so the default is never used: allowed is one of the two")
+			return problem.Field(field+".default", "required and default cannot be used together")
 		case v.Pattern != nil && v.Values != nil:
-			return problem.Field(field+".values", "it is given together with pattern: allowed is one of the two")
+			return problem.Field(field+".values", "pattern and values cannot be used together")
 		case v.Values != nil && len(v.Values) == 0:
-			return problem.Field(field+".values", "there is none: at least one is needed")
+			return problem.Field(field+".values", "at least one value is required")
 		}
 		if given(v.Default) {
 			defaults[name] = v.Default
@@ -78,7 +78,7 @@ func (s *Spec) validateVars() error {
 		}
 	}
 	if why := unusable(encode(defaults)); why != "" {
-		return problem.Field("vars", "an item of all defaults can't be used: %s", why)
+		return problem.Field("vars", "an item with all defaults cannot be used: %s", why)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (s *Spec) withVars(it Item) (json.RawMessage, error) {
 		return it.Value, nil
 	}
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(it.Value, &fields) != nil { // a text, which has only an id
+	if json.Unmarshal(it.Value, &fields) != nil { // a string, which has only an id
 		fields = map[string]json.RawMessage{s.ID: it.Value}
 	}
 	names := slices.Sorted(maps.Keys(s.Vars))
@@ -122,10 +122,10 @@ func (s *Spec) withVars(it Item) (json.RawMessage, error) {
 	return whole, nil
 }
 
-// given reports whether there is a value.
+// given reports whether a value is present and not null.
 func given(value json.RawMessage) bool { return value != nil && string(value) != "null" }
 
-// allows reports whether a value that is given may be that of the var.
+// allows reports whether the var may have a value that is present.
 func (v *Var) allows(value json.RawMessage) bool {
 	if v.Pattern == nil && v.Values == nil {
 		return true
@@ -133,7 +133,7 @@ func (v *Var) allows(value json.RawMessage) bool {
 	text := string(value)
 	switch {
 	case strings.ContainsRune("[{", rune(value[0])):
-		return false // templates write it only as JSON
+		return false // a template writes it only as JSON
 	case value[0] == '"' && json.Unmarshal(value, &text) != nil:
 		return false
 	case v.Values != nil:
@@ -149,7 +149,7 @@ func (v *Var) allowed() string {
 	case v.Values != nil:
 		return "are " + listed(v.Values)
 	case v.Pattern != nil:
-		return "is a text, a number, true or false that matches " + text.Cut(v.Pattern.String(), maxAllowed)
+		return "is a string, a number, true or false that matches " + text.Cut(v.Pattern.String(), maxAllowed)
 	}
 	return "is any value but null"
 }
@@ -163,7 +163,7 @@ func listed(all []string) string {
 	return text.Cut(strings.Join(quoted, ", "), maxAllowed)
 }
 
-// unusable says why a step can't be over an item; it is empty if one can.
+// unusable returns why a step cannot have an item; empty if it can.
 func unusable(value json.RawMessage) string {
 	var p *problem.Error
 	if errors.As((&step.Items{List: []json.RawMessage{value}}).Validate(), &p) {

@@ -40,14 +40,14 @@ func TestAnItemHasTheVarsThatAreDeclared(t *testing.T) {
 		{`{` + tenant + `,"env":"no","env":"prod","size":true}`, `{"data":null,"env":"prod","id":"a","more":{"a":["<b>"]},"size":true,"tenant":"a1"}`},
 		{`{` + tenant + `,"Env":"prod"}`, `item: it has "Env", which source "inbox" does not declare: allowed are "id", "data", "env", "more", "size", "tenant"`},
 		{`{"id":"a","zzz":1,"b":1}`, `item: it has "b", which source "inbox" does not declare: allowed are "id", "data", "env", "more", "size", "tenant"`},
-		{`{"id":"a"}`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a text, a number, true or false that matches a|[a-z]+[0-9]|`},
-		{`{"id":"a","tenant":null}`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a text, a number, true or false that matches a|[a-z]+[0-9]|`},
-		{`{"id":"a","tenant":"a1 "}`, `item.tenant: "a1 " is not allowed by source "inbox": allowed is a text, a number, true or false that matches a|[a-z]+[0-9]|`},
-		{`{"id":"a","tenant":["a1"]}`, `item.tenant: ["a1"] is not allowed by source "inbox": allowed is a text, a number, true or false that matches a|[a-z]+[0-9]|`},
+		{`{"id":"a"}`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
+		{`{"id":"a","tenant":null}`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
+		{`{"id":"a","tenant":"a1 "}`, `item.tenant: "a1 " is not allowed by source "inbox": allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
+		{`{"id":"a","tenant":["a1"]}`, `item.tenant: ["a1"] is not allowed by source "inbox": allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
 		{`{` + tenant + `,"env":"prd"}`, `item.env: "prd" is not allowed by source "inbox": allowed are "dev", "prod"`},
 		{`{` + tenant + `,"env":{"dev":1}}`, `item.env: {"dev":1} is not allowed by source "inbox": allowed are "dev", "prod"`},
 		{`{` + tenant + `,"size":2.5}`, `item.size: 2.5 is not allowed by source "inbox": allowed are "1", "2.50", "true"`},
-		{`"a"`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a text, a number, true or false that matches a|[a-z]+[0-9]|`},
+		{`"a"`, `item.tenant: it is missing, and source "inbox" requires it: allowed is a string, a number, true or false that matches a|[a-z]+[0-9]|`},
 		{`{` + tenant + `,"data":"` + strings.Repeat("x", 65500) + `"}`, `item: with the defaults of source "inbox", it is 65579 bytes long: allowed are 65536`},
 	} {
 		s := testSpec()
@@ -82,7 +82,7 @@ func TestATextHasOnlyAnID(t *testing.T) {
 }
 
 func TestVarsThatCantBeDeclared(t *testing.T) {
-	const noName = "is no name that templates can use: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first no digit"
+	const noName = "cannot be used in templates: allowed are 1 to 63 of A-Z, a-z, 0-9 and '_', the first not a digit"
 	long := strings.Repeat("x", 64)
 	many := map[string]Var{}
 	for i := range maxVars + 1 {
@@ -97,13 +97,13 @@ func TestVarsThatCantBeDeclared(t *testing.T) {
 		{map[string]Var{"1": {}}, "vars.1", `"1" ` + noName},
 		{map[string]Var{"ä": {}}, "vars.ä", `"ä" ` + noName},
 		{map[string]Var{long: {}}, "vars." + long, `"` + long + `" ` + noName},
-		{map[string]Var{"id": {}}, "vars.id", "it is the id of an item, which every item has: use another name, or another field as the id"},
-		{map[string]Var{"a": {Required: true, Default: encode(1)}}, "vars.a.default", "the var is required, so the default is never used: allowed is one of the two"},
-		{map[string]Var{"a": {Pattern: pattern("x"), Values: []string{"x"}}}, "vars.a.values", "it is given together with pattern: allowed is one of the two"},
-		{map[string]Var{"a": {Values: []string{}}}, "vars.a.values", "there is none: at least one is needed"},
+		{map[string]Var{"id": {}}, "vars.id", "it is the id of the item: use another name, or another field as the id"},
+		{map[string]Var{"a": {Required: true, Default: encode(1)}}, "vars.a.default", "required and default cannot be used together"},
+		{map[string]Var{"a": {Pattern: pattern("x"), Values: []string{"x"}}}, "vars.a.values", "pattern and values cannot be used together"},
+		{map[string]Var{"a": {Values: []string{}}}, "vars.a.values", "at least one value is required"},
 		{map[string]Var{"a": {Values: []string{"x"}, Default: encode("y")}}, "vars.a.default", `"y" is not allowed by the var itself: allowed are "x"`},
-		{map[string]Var{"a": {Pattern: pattern("x"), Default: encode("xx")}}, "vars.a.default", `"xx" is not allowed by the var itself: allowed is a text, a number, true or false that matches x`},
-		{map[string]Var{"a": {Default: encode(strings.Repeat("x", 65535))}}, "vars", "an item of all defaults can't be used: it is 65543 bytes long: allowed are 65536"},
+		{map[string]Var{"a": {Pattern: pattern("x"), Default: encode("xx")}}, "vars.a.default", `"xx" is not allowed by the var itself: allowed is a string, a number, true or false that matches x`},
+		{map[string]Var{"a": {Default: encode(strings.Repeat("x", 65535))}}, "vars", "an item with all defaults cannot be used: it is 65543 bytes long: allowed are 65536"},
 		{many, "vars", "101 are too many: allowed are 100"},
 	} {
 		s := testSpec()
@@ -111,8 +111,8 @@ func TestVarsThatCantBeDeclared(t *testing.T) {
 		wantField(t, s.Validate(), c.field, c.message)
 	}
 	for text, want := range map[string]string{
-		"a(":                      "it is no regular expression as RE2 has them: error parsing regexp: missing closing ): `a(`",
-		"a)|(b":                   "it is no regular expression as RE2 has them: error parsing regexp: unexpected ): `a)|(b`",
+		"a(":                      "it is not an RE2 regular expression: error parsing regexp: missing closing ): `a(`",
+		"a)|(b":                   "it is not an RE2 regular expression: error parsing regexp: unexpected ): `a)|(b`",
 		strings.Repeat("a", 1025): "it is 1025 bytes long: allowed are 1024",
 	} {
 		if _, err := NewPattern(text); err == nil || err.Error() != want {

@@ -14,7 +14,7 @@ import (
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestWhatFollowsFromAList(t *testing.T) {
-	all := marks{
+	all := dedupRecords{
 		"listed": {At: epoch},
 		"again":  {At: epoch, Gone: epoch.Add(time.Minute)},
 		"gone":   {At: epoch},
@@ -26,10 +26,10 @@ func TestWhatFollowsFromAList(t *testing.T) {
 	got := all.due([]Item{{ID: "z"}, {ID: "listed"}, {ID: "again"}, {ID: "a"}}, time.Hour, now)
 	want := due{
 		submit: []Item{{ID: "z"}, {ID: "a"}}, // in their order
-		change: marks{"again": {At: epoch}, "gone": {At: epoch, Gone: now}},
+		change: dedupRecords{"again": {At: epoch}, "gone": {At: epoch, Gone: now}},
 		forget: []string{"past"},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(due{}, mark{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(due{}, dedupRecord{})); d != "" {
 		t.Error(d)
 	}
 	if !maps.Equal(all, before) {
@@ -42,7 +42,7 @@ func TestWhatFollowsFromAList(t *testing.T) {
 func TestMarksKeepWhatIsListed(t *testing.T) {
 	const forget = 10 * time.Minute
 	rapid.Check(t, func(t *rapid.T) {
-		all, now := marks{}, epoch
+		all, now := dedupRecords{}, epoch
 		last := map[string]time.Time{} // when an item was listed last
 		for range rapid.IntRange(1, 30).Draw(t, "looks") {
 			now = now.Add(time.Duration(rapid.IntRange(1, 12).Draw(t, "minutes")) * time.Minute)
@@ -59,7 +59,7 @@ func TestMarksKeepWhatIsListed(t *testing.T) {
 				if _, seen := all[it.ID]; seen {
 					t.Fatalf("%s is submitted again", it.ID)
 				}
-				all[it.ID] = mark{At: now}
+				all[it.ID] = dedupRecord{At: now}
 			}
 			maps.Copy(all, d.change)
 			for _, id := range d.forget {
@@ -79,16 +79,16 @@ func TestMarksKeepWhatIsListed(t *testing.T) {
 }
 
 func TestMarksAndLooksReadBack(t *testing.T) {
-	for _, m := range []mark{{At: epoch}, {At: epoch, Gone: epoch.Add(time.Hour)}} {
-		if got, err := decodeMark("k", m.encode()); err != nil || got != m {
+	for _, m := range []dedupRecord{{At: epoch}, {At: epoch, Gone: epoch.Add(time.Hour)}} {
+		if got, err := decodeDedup("k", m.encode()); err != nil || got != m {
 			t.Errorf("%+v, %v, want %+v", got, err, m)
 		}
 	}
-	l := Look{By: "x", Interval: time.Second, At: epoch, Took: 5, Listed: 3, Refused: 1, Submitted: 1, Refusal: "a", Error: "b", Failures: 2, LastGood: epoch, Wake: 7}
-	if got, err := decodeLook("k", l.encode()); err != nil || got != l {
+	l := Poll{By: "x", Interval: time.Second, At: epoch, Took: 5, Listed: 3, Refused: 1, Submitted: 1, Refusal: "a", Error: "b", Failures: 2, LastGood: epoch, Wake: 7}
+	if got, err := decodePoll("k", l.encode()); err != nil || got != l {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := decodeMark("k", []byte(`{"v":2}`)); err == nil {
+	if _, err := decodeDedup("k", []byte(`{"v":2}`)); err == nil {
 		t.Error("a mark of another version was read")
 	}
 }
@@ -115,15 +115,15 @@ func TestPauses(t *testing.T) {
 }
 
 func TestWhatIsWorthTelling(t *testing.T) {
-	told := Look{By: "x", At: epoch, LastGood: epoch, Listed: 3}
+	told := Poll{By: "x", At: epoch, LastGood: epoch, Listed: 3}
 	same := told
 	same.At, same.LastGood, same.Took = epoch.Add(time.Second), epoch.Add(time.Second), 7
 	other := same
 	other.Wake = 9
 	old := same
-	old.At = epoch.Add(tellEvery)
-	for l, want := range map[Look]bool{same: false, other: true, old: true, {At: epoch.Add(-time.Second)}: true} {
-		if l.worthTelling(told) != want {
+	old.At = epoch.Add(storeEvery)
+	for l, want := range map[Poll]bool{same: false, other: true, old: true, {At: epoch.Add(-time.Second)}: true} {
+		if l.differs(told) != want {
 			t.Errorf("%+v: not %v", l, want)
 		}
 	}
