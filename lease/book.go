@@ -136,16 +136,6 @@ func (b *book) adopt(now time.Duration, l Resumable, keys int) {
 	})
 }
 
-// warm replaces the durations of which a lease is to be ready.
-func (b *book) warm(durations []time.Duration) {
-	for _, g := range b.groups {
-		g.warm = false
-	}
-	for _, d := range durations[:min(len(durations), maxWarm)] {
-		b.group(d).warm = true
-	}
-}
-
 // granted takes a new lease.
 func (b *book) granted(now time.Duration, job grant, id store.LeaseID, w Window) {
 	g := b.group(job.duration)

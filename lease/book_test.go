@@ -57,9 +57,6 @@ func (m *bookModel) actions() map[string]func(*rapid.T) {
 			m.book.adopt(m.now, Resumable{m.nextID, d, w}, 5)
 			m.keys[m.nextID], m.ends[m.nextID], m.adopted[m.nextID] = []int{5}, w.Until(), true
 		},
-		"warm": func(t *rapid.T) {
-			m.book.warm(rapid.SliceOfNDistinct(modelTTLs, 0, 3, rapid.ID).Draw(t, "warm"))
-		},
 		"tick": func(t *rapid.T) {
 			m.now += time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond
 			m.carryOut(t)
@@ -276,17 +273,5 @@ func TestABookForgetsDurationsNobodyUses(t *testing.T) {
 	b.due(time.Hour)
 	if len(b.groups) > 0 || len(b.leases) > 0 {
 		t.Errorf("%d durations and %d leases are remembered", len(b.groups), len(b.leases))
-	}
-}
-
-func TestOnlySoManyDurationsAreKeptWarm(t *testing.T) {
-	b := newBook()
-	var all []time.Duration
-	for i := range 2 * maxWarm {
-		all = append(all, time.Duration(5+i)*time.Second)
-	}
-	b.warm(all)
-	if n := len(b.due(0).grant); n != maxWarm {
-		t.Errorf("%d grants, want %d", n, maxWarm)
 	}
 }

@@ -22,8 +22,6 @@ const (
 	// every burst of claims.
 	surplusAfter = time.Minute
 	idleAfter    = 10 * time.Minute
-	// maxWarm bounds what [Keeper.Warm] keeps ready.
-	maxWarm = 32
 )
 
 // entry is one lease in the [book].
@@ -81,7 +79,6 @@ func (e *entry) better(than *entry) bool {
 // group is all leases of one duration.
 type group struct {
 	entries []*entry
-	warm    bool // [Keeper.Warm] asked for one to be ready
 
 	// What was refused since the last call of OnReady: the smallest ordinary set,
 	// or 0; and whether any set was that needs a lease of its own.
@@ -133,7 +130,7 @@ func (g *group) surplus(now time.Duration, e *entry) bool {
 	case e.wide || g.mostFree(now, e) >= ahead:
 		return true
 	}
-	return !g.warm && !g.held() && empty >= idleAfter
+	return !g.held() && empty >= idleAfter
 }
 
 // wantsGrant reports whether another ordinary lease should be granted.
@@ -141,7 +138,7 @@ func (g *group) wantsGrant(now time.Duration) bool {
 	if g.granting {
 		return false
 	}
-	return g.refused > 0 || (g.warm || g.held()) && g.mostFree(now, nil) < ahead
+	return g.refused > 0 || g.held() && g.mostFree(now, nil) < ahead
 }
 
 // wantsWideGrant reports whether a lease for one large set should be granted.
@@ -172,6 +169,6 @@ func (g *group) callBack(now time.Duration) (ready bool) {
 
 // needless reports whether nothing in the group is worth remembering.
 func (g *group) needless() bool {
-	return len(g.entries) == 0 && !g.warm && g.refused == 0 && !g.refusedWide &&
+	return len(g.entries) == 0 && g.refused == 0 && !g.refusedWide &&
 		!g.granting && !g.grantingWide
 }

@@ -244,18 +244,6 @@ func (k *Keeper) Adopt(l Resumable, keys int) {
 	k.poke()
 }
 
-// Warm names the durations of which a lease is to be ready at all times, so that
-// no claim waits for a grant; it replaces those named before. Only the first 32
-// count. Others stay ready for 10 minutes after their last use.
-func (k *Keeper) Warm(durations ...time.Duration) {
-	k.mu.Lock()
-	if !k.closed {
-		k.book.warm(durations)
-	}
-	k.mu.Unlock()
-	k.poke()
-}
-
 // Trouble returns why no lease can be granted at present: the last error of etcd. It is
 // nil while grants succeed. A claim that waits for a lease waits for this.
 func (k *Keeper) Trouble() error {

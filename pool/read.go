@@ -230,17 +230,6 @@ func (c *core) why(claim string) *Why {
 	return nil
 }
 
-// Corrupt returns the keys below the pools that can't be read, with the reason.
-func (e *Engine) Corrupt(ctx context.Context) (map[string]string, error) {
-	return query(ctx, e, func(c *core) map[string]string {
-		all := map[string]string{}
-		for key, err := range c.view.corrupt {
-			all[key] = err.Error()
-		}
-		return all
-	})
-}
-
 // Adopted returns the claims that were taken over from an earlier life.
 func (e *Engine) Adopted(ctx context.Context) ([]*Claim, error) {
 	return query(ctx, e, func(c *core) []*Claim { return c.adopted })

@@ -213,9 +213,6 @@ func TestAValueThatCanNotBeReadClosesItsPoolAndNoOther(t *testing.T) {
 			if err != nil || !strings.Contains(d.Problem, key) {
 				t.Errorf("the pool is shown as %+v, %v", d, err)
 			}
-			if corrupt, err := e.Corrupt(c.ctx()); err != nil || len(corrupt) != 1 || corrupt[key] == "" {
-				t.Errorf("corrupt are %v, %v", corrupt, err)
-			}
 			if good.Context().Err() != nil && key == k.Spec("db") {
 				t.Errorf("its holder is told %v", good.Err())
 			}
@@ -225,9 +222,6 @@ func TestAValueThatCanNotBeReadClosesItsPoolAndNoOther(t *testing.T) {
 				c.change("db", pool.Change{Limit: &spec.Limit})
 			} else {
 				c.seen(c.txn(store.Delete(key)))
-			}
-			if corrupt, err := e.Corrupt(c.ctx()); err != nil || len(corrupt) != 0 {
-				t.Errorf("corrupt are still %v, %v", corrupt, err)
 			}
 			c.claim(e, "a", db(1))
 		})
@@ -244,9 +238,6 @@ func TestAWaiterThatCanNotBeReadBlocksNobody(t *testing.T) {
 	w := c.wait(e, "b", db(1))
 	c.release(e, a)
 	w.got()
-	if corrupt, err := e.Corrupt(c.ctx()); err != nil || len(corrupt) != 2 {
-		t.Errorf("corrupt are %v, %v", corrupt, err)
-	}
 }
 
 // sample finds the value of a series, such as `name{label="x"}`, in a registry.

@@ -133,15 +133,6 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// Endpoints returns the addresses, as they were given.
-func (c *Client) Endpoints() []string {
-	var all []string
-	for _, conn := range c.conns {
-		all = append(all, conn.Endpoints()...)
-	}
-	return all
-}
-
 // probeTry bounds the wait for one endpoint in [Client.Probe].
 const probeTry = 3 * time.Second
 

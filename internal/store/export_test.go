@@ -7,3 +7,12 @@ func (g *Group) Open() (pending, flying int) {
 	defer g.mu.Unlock()
 	return len(g.pending), g.flying
 }
+
+// Endpoints returns the addresses, as they were given.
+func (c *Client) Endpoints() []string {
+	var all []string
+	for _, conn := range c.conns {
+		all = append(all, conn.Endpoints()...)
+	}
+	return all
+}

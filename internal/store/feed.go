@@ -35,8 +35,9 @@ const (
 
 // FeedMessage is either a snapshot, which replaces all that was known, or
 // events on top of it. A message with neither is progress: nothing else
-// happened up to Revision. A snapshot that is not a feed's first one tells why it
-// is there: see [Snapshot.NewHistory].
+// happened up to Revision. A snapshot that is not a feed's first one has a
+// [Snapshot.Reason]: a feed could not go on from the one before, since its history was
+// compacted, or etcd was restored from a backup.
 type FeedMessage struct {
 	Snapshot *Snapshot
 	Events   []*mvccpb.Event

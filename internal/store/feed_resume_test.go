@@ -104,7 +104,7 @@ func TestABrokenWatchIsReadAgainOnlyIfItsEventsAreGone(t *testing.T) {
 				if !errors.Is(m.Snapshot.Reason, tc.reason) {
 					t.Errorf("the reason is %v, want %v", m.Snapshot.Reason, tc.reason)
 				}
-				if !m.Snapshot.NewHistory() {
+				if m.Snapshot.Reason == nil {
 					t.Error("it is of the same history for sure")
 				}
 				if m.Snapshot.History != fd.etcd.History() {
@@ -128,8 +128,8 @@ func TestAWatchThatOutlivesARestoreIsReplaced(t *testing.T) {
 			fd.next()
 		}
 		fd.etcd.Restore(storetest.New(storetest.Options{}))
-		if m := fd.want("snapshot: "); !m.Snapshot.NewHistory() || m.Revision != 1 {
-			t.Errorf("a new history: %t, at revision %d", m.Snapshot.NewHistory(), m.Revision)
+		if m := fd.want("snapshot: "); m.Snapshot.Reason == nil || m.Revision != 1 {
+			t.Errorf("a new history: %t, at revision %d", m.Snapshot.Reason != nil, m.Revision)
 		}
 		fd.put("/p/e")
 		fd.want("put e")

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,11 +24,6 @@ func (id StepID) String() string {
 
 // Text is the form for people: STEP[INDEX], without the run.
 func (id StepID) Text() string { return id.Step + "[" + strconv.Itoa(id.Index) + "]" }
-
-// Compare orders by run, step and index.
-func (id StepID) Compare(o StepID) int {
-	return cmp.Or(cmp.Compare(id.Run, o.Run), cmp.Compare(id.Step, o.Step), cmp.Compare(id.Index, o.Index))
-}
 
 // ParseStepID reads what [StepID.String] writes.
 func ParseStepID(s string) (StepID, error) {

@@ -157,11 +157,6 @@ type Snapshot struct {
 	Reason error
 }
 
-// NewHistory reports whether what was known before may be of another history than
-// the snapshot: a feed could not go on from there. Etcd may have been restored from a
-// backup, and a restore that raises the revision looks like a compaction.
-func (s *Snapshot) NewHistory() bool { return s.Reason != nil }
-
 // ReadAll reads everything under prefix at one revision, in pages.
 func ReadAll(ctx context.Context, b Backend, prefix string) (Snapshot, error) {
 	s := Snapshot{History: b.History()}
