@@ -163,7 +163,7 @@ func (o Operator) RetryRun(ctx context.Context, id, reason string, which ...step
 
 // CancelStep cancels a step instance: it counts as failed.
 func (o Operator) CancelStep(ctx context.Context, id store.StepID) (i *step.Instance, err error) {
-	err = o.onRun(ctx, audit.CancelStep, id.Run, id.String(), func(ctx context.Context) (*run.Run, string, error) {
+	err = o.onRun(ctx, audit.CancelStep, id.Run, id.Text(), func(ctx context.Context) (*run.Run, string, error) {
 		i, err = o.Steps.Cancel(ctx, o.Runs, id)
 		return nil, "", err
 	})

@@ -65,7 +65,7 @@ func TestAFormIsTakenFromAPageOfOursAndFromWhoMayAct(t *testing.T) {
 				t.Error("who may not act does")
 			}
 			who, from, field = whoOf(ctx), fromOf(ctx), r.PostForm.Get("field")
-			return p.tell("/pools", "done"), fails
+			return p.withMessage("/pools", "done"), fails
 		}}}
 		mux := http.NewServeMux()
 		p.Register(mux)

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -11,82 +12,82 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// actionTimeout bounds an action, its records included. It goes on if whoever has asked for it
-// hangs up.
+// actionTimeout bounds an action, its records included. It goes on if the browser
+// disconnects.
 const actionTimeout = 20 * time.Second
 
-// deed is one thing that can be done from the pages: first one is told what will happen, then one
-// says so.
-type deed struct {
-	name string // in addresses, and in records
+// action is something that operators do on the pages. A page asks for confirmation first.
+type action struct {
 	// confirm says what will happen.
 	confirm func(ctx context.Context, s *Session, q url.Values) (*confirmation, error)
-	// task reads what was confirmed.
+	// task reads the confirmed form.
 	task func(who string, form url.Values) (task, error)
 }
 
-// task is something that was confirmed.
+// task is a confirmed action.
 type task struct {
-	query url.Values
-	back  string // the page to show then, unless another was asked for
-	// do carries it out, and returns a sentence about what happened. If what was
-	// confirmed has changed since, its error is a Precondition problem, and the operator
-	// is asked again.
+	query url.Values // of the page that asks for confirmation
+	back  string     // the page to show then, unless the form names another
+	// do carries out the action, and returns a sentence about what happened. If the object
+	// has changed since the confirmation, its error is a Precondition problem, and the
+	// operator is asked again.
 	do func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error)
 }
 
-// deeds are all there are.
-var deeds = []deed{
-	{name: "cancel", confirm: confirmCancel, task: cancelTask},
-	{name: "pause", confirm: confirmPause, task: pauseTask},
-	{name: "resume", confirm: confirmResume, task: resumeTask},
-	{name: "limit", confirm: confirmLimit, task: limitTask},
-	{name: "release", confirm: confirmRelease, task: releaseTask},
+// actions are all actions by the last part of their address.
+var actions = map[string]action{
+	"cancel": {confirmOn("Cancel", cancelOf), taskOn("canceled", doCancel)},
+	"retry":  {confirmOn("Retry", retryOf), taskOn("retried", doRetry)},
+	"pause":  {onPool(pauseOf), pausedTask(true)},
+	"resume": {onPool(resumeOf), pausedTask(false)},
+	"limit":  {onPool(limitOf), limitTask},
+	"delete": {onPool(deleteOf), deleteTask},
+	"revoke": {confirmRevoke, revokeTask},
 }
 
-// deedOf is what an address asks for.
-func deedOf(r *http.Request) (deed, error) {
-	name := r.PathValue("deed")
-	for _, d := range deeds {
-		if d.name == name {
-			return d, nil
-		}
+// actionOf returns the action of an address.
+func actionOf(r *http.Request) (name string, a action, err error) {
+	name = r.PathValue("action")
+	a, known := actions[name]
+	if !known {
+		err = problem.New(problem.NotFound, "there is no action %q", problem.Clip(name))
 	}
-	return deed{}, problem.New(problem.NotFound, "there is no action %q", problem.Clip(name))
+	return name, a, err
 }
 
-// confirmation says what will happen if an action is taken.
+// confirmation says what an action will do.
 type confirmation struct {
-	Deed     string // its name
+	Action   string // its name
 	Question string // the heading
-	Facts    []fact // what it is about
-	// Effects say what will happen, and Warning what may go wrong with it.
+	Facts    []fact // about its object
+	// Effects say what will happen, and Warning what can go wrong.
 	Effects []string
 	Warning string
-	// Not says why it can't be done now; then there is no form.
+	// Not says why the action is not possible now; then there is no form.
 	Not string
 
 	// Stopped are claims whose holders are stopped, of StoppedAll.
 	Stopped    []claimFact
 	StoppedAll int
 
-	// Hidden are fields of the form beside what is asked for here.
+	// Hidden are hidden fields of the form.
 	Hidden []pair
-	// Reason is asked for, of at most so many bytes.
+	// MaxReason is set if the form asks for a reason, of at most so many bytes.
 	MaxReason int
-	// Limit is asked for before anything can be confirmed.
+	// Limit is set if the page asks for a limit first.
 	Limit *limitQuestion
-	// Sure is a sentence that one has to say yes to.
+	// Sure is a sentence that the operator has to confirm.
 	Sure string
-	// Other is another way to do it.
-	Other, OtherText, OtherWhat string
+	// Other is another way to do it, as a query of the same address; OtherWhat explains it.
+	Other                          url.Values
+	OtherText, OtherWhat, OtherURL string
 
-	Button string // what the button says
+	Button string // its text
 	Danger bool   // it can't be undone
-	Back   string // where one goes back to
+	Back   string // the page to return to
 }
 
-// fact is a line of what is known.
+// fact is a property of the object of an action.
 type fact struct {
 	Name, Value string
 	Link        string
@@ -102,15 +103,24 @@ type claimFact struct {
 // maxStopped bounds the claims that a page lists.
 const maxStopped = 50
 
-// actionPath is the address of a deed.
+// actionPath is the address of an action.
 func actionPath(name string) string { return actionsPath + "/" + name }
+
+// actionURL is the address of an action that leads back to the page of a frame.
+func actionURL(f *frame, name string, pairs ...any) string {
+	q := url.Values{backKey: {f.Refresh}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		q.Set(fmt.Sprint(pairs[i]), fmt.Sprint(pairs[i+1]))
+	}
+	return addressOf(actionPath(name), q)
+}
 
 const actionsPath = "/actions"
 
 // backKey is the field of the page to show after an action.
 const backKey = "back"
 
-// backTo is the page that was asked for to show after an action, or one that goes with it.
+// backTo returns the page to show after an action: that of the form, or else the usual one.
 func backTo(form url.Values, usual string) string {
 	if to := form.Get(backKey); to != "" {
 		return ownPath(to)
@@ -118,30 +128,35 @@ func backTo(form url.Values, usual string) string {
 	return usual
 }
 
-// viewAction shows what will happen if an action is taken.
+// viewAction reads the page that asks for confirmation of an action.
 func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*view, error) {
-	d, err := deedOf(r)
+	name, a, err := actionOf(r)
 	if err != nil {
 		return nil, err
 	}
 	q := r.URL.Query()
-	c, err := d.confirm(ctx, s, q)
+	c, err := a.confirm(ctx, s, q)
 	if err != nil {
 		return nil, err
 	}
-	c.Deed = d.name
-	c.Back = backTo(q, c.Back)
+	c.Action, c.Back = name, backTo(q, c.Back)
+	if c.Other != nil {
+		if q.Has(backKey) {
+			c.Other.Set(backKey, c.Back)
+		}
+		c.OtherURL = addressOf(actionPath(name), c.Other)
+	}
 	c.Hidden = append(c.Hidden, pair{backKey, c.Back})
 	return &view{Title: c.Question, Data: c}, nil
 }
 
-// act carries out an action that was confirmed.
+// act carries out a confirmed action.
 func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string, err error) {
-	d, err := deedOf(r)
+	name, a, err := actionOf(r)
 	if err != nil {
 		return "", err
 	}
-	t, err := d.task(whoOf(ctx), r.PostForm)
+	t, err := a.task(whoOf(ctx), r.PostForm)
 	if err != nil {
 		return "", err
 	}
@@ -153,14 +168,14 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 		if back := r.PostForm.Get(backKey); back != "" {
 			t.query.Set(backKey, ownPath(back))
 		}
-		return p.tell(addressOf(actionPath(d.name), t.query), "Nothing was done: "+err.Error()), nil
+		return p.withMessage(addressOf(actionPath(name), t.query), "Nothing was done: "+err.Error()), nil
 	case err != nil:
 		return "", err
 	}
-	return p.tell(backTo(r.PostForm, t.back), result), nil
+	return p.withMessage(backTo(r.PostForm, t.back), result), nil
 }
 
-// stale is what a task says that was confirmed of something else than there is now.
+// stale is the error of a task whose object has changed since the confirmation.
 func stale(format string, args ...any) error {
 	return problem.New(problem.Precondition, format, args...)
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// yes is the value of a field that is said yes to.
+// yes is the value of a field that is set.
 const yes = "yes"
 
-// confirmRelease says what becomes of a claim that is taken back: its host is asked to, or by
-// force.
-func confirmRelease(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
+// confirmRevoke says what revoking a claim will do: its host stops the holder, or its slots
+// are freed by force.
+func confirmRevoke(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
 	id := q.Get("claim")
 	if err := pool.ValidateID(id); err != nil {
 		return nil, err
@@ -29,25 +29,19 @@ func confirmRelease(ctx context.Context, s *Session, q url.Values) (*confirmatio
 	if err != nil {
 		return nil, err
 	}
-	force := q.Get("force") == yes
-	c := releaseOf(w, force)
-	// Where one comes from is kept on the way between the two.
-	if to := q.Get(backKey); to != "" && c.Other != "" {
-		c.Other += "&" + url.Values{backKey: {ownPath(to)}}.Encode()
-	}
-	return c, nil
+	return revokeOf(w, q.Get("force") == yes), nil
 }
 
-// releaseOf says what becomes of a claim that is taken back.
-func releaseOf(w pool.Why, force bool) *confirmation {
+// revokeOf says what revoking a claim will do.
+func revokeOf(w pool.Why, force bool) *confirmation {
 	c := &confirmation{
-		Question: "Release claim " + w.Claim + "?", Button: "Ask the claim back", Danger: true, Back: home,
+		Question: "Revoke claim " + w.Claim + "?", Button: "Revoke the claim", Danger: true, Back: home,
 		Hidden: []pair{{"claim", w.Claim}}, Facts: []fact{{Name: "Claim", Value: w.Claim}},
 	}
 	if w.Held == nil {
-		c.Not = "It holds nothing any more."
+		c.Not = "It holds no slots any more."
 		if w.Waiter != nil {
-			c.Not = "It holds nothing, it waits in line. To take it out, stop whoever waits on host " + w.Waiter.Host + "."
+			c.Not = "It holds no slots: it waits. To end the wait, stop the process on host " + w.Waiter.Host + "."
 		}
 		return c
 	}
@@ -56,7 +50,7 @@ func releaseOf(w pool.Why, force bool) *confirmation {
 	c.Hidden = append(c.Hidden, pair{"fence", strconv.FormatInt(h.Fence, 10)})
 	c.Back = claimLink(h.Pools)
 	if h.Bind == run.BindBridge {
-		c.Not = "The coordinator keeps it for run " + h.Run + ", which nobody has started yet. To free its slots, cancel the run."
+		c.Not = "The coordinator holds it for run " + h.Run + ", which has not started yet. To free its slots, cancel the run."
 		return c
 	}
 	slots := "Its slot is"
@@ -67,30 +61,30 @@ func releaseOf(w pool.Why, force bool) *confirmation {
 	if !force {
 		c.addStopped(*h)
 		c.Effects = []string{
-			"Host " + h.Host + " is asked to take it back: it ends trust in the claim, and has the holder stop.",
+			"Host " + h.Host + " ends the validity of the claim, and stops the holder.",
 			stopText(h),
-			slots + " free when the holder has stopped, after " + text.Duration(pool.RevokeGrace) + " at most if its host lives, and else when its lease ends.",
+			slots + " free when the holder has stopped, after at most " + text.Duration(pool.RevokeGrace) + " if its host is alive, and otherwise when its lease ends.",
 		}
 		way.Set("force", yes)
-		c.Other, c.OtherText = addressOf(actionPath("release"), way), "Free the slots by force instead…"
-		c.OtherWhat = "For a host that is dead or does not act: the slots are free at once, whatever the holder does."
+		c.Other, c.OtherText = way, "Free the slots by force instead…"
+		c.OtherWhat = "If the host is dead or does not respond: the slots are free at once, whatever the holder does."
 		return c
 	}
 	fence := strconv.FormatInt(h.Fence, 10)
 	c.Question, c.Button = "Free the slots of claim "+w.Claim+" by force?", "Free the slots by force"
 	c.Hidden = append(c.Hidden, pair{"force", yes})
 	c.Effects = []string{
-		slots + " free at once, for the next in line.",
-		"Host " + h.Host + " is not asked. If it lives it notices, and has the holder stop then.",
+		slots + " free at once, for the claims that wait.",
+		"The holder is not stopped first. If host " + h.Host + " is alive, it stops the holder when it notices.",
 	}
-	c.Warning = "The old holder may still run, beside the next one. What it writes can only be told by its fence, " + fence +
-		": whatever it works on should refuse that and smaller ones."
+	c.Warning = "The old holder may still run while the next one does. Its fencing token is " + fence +
+		": what it writes to should refuse this token and smaller ones."
 	c.Sure = "I know that the old holder may still run."
-	c.Other, c.OtherText = addressOf(actionPath("release"), way), "Ask its host instead…"
+	c.Other, c.OtherText = way, "Have its host stop the holder instead…"
 	return c
 }
 
-// claimFacts are what is known of a claim that holds slots.
+// claimFacts describe a claim that holds slots.
 func claimFacts(h *pool.HolderStatus) []fact {
 	facts := []fact{{Name: "Slots", Value: run.PoolList(h.Pools)}, {Name: "Host", Value: h.Host}, {Name: "Instance", Value: h.Instance}}
 	if h.Run != "" {
@@ -109,18 +103,18 @@ func claimFacts(h *pool.HolderStatus) []fact {
 	for _, l := range pairsOf(h.Labels) {
 		facts = append(facts, fact{Name: "Label", Value: l.Key + "=" + l.Value})
 	}
-	return append(facts, fact{Name: "Since", At: h.Since}, fact{Name: "Fence", Value: strconv.FormatInt(h.Fence, 10)})
+	return append(facts, fact{Name: "Since", At: h.Since}, fact{Name: "Fencing token", Value: strconv.FormatInt(h.Fence, 10)})
 }
 
-// stopText says how a holder is stopped.
+// stopText says how the holder of a claim is stopped.
 func stopText(h *pool.HolderStatus) string {
 	switch {
 	case h.Bind == run.BindExecutor:
-		return "The executor of run " + h.Run + " loses the run with it, and is told so with its next heartbeat: the run is tried again if it may be, and has failed else."
+		return "The executor of run " + h.Run + " loses the run, and gets that as the answer to its next heartbeat. The run is tried again if it has retries left; otherwise it fails."
 	case h.PID != 0:
-		return "Its process " + strconv.Itoa(h.PID) + " gets TERM, and KILL after a grace."
+		return "Its process " + strconv.Itoa(h.PID) + " gets TERM, and KILL after a grace period."
 	}
-	return "The holder is told, and has to stop by itself."
+	return "The holder is notified, and has to stop by itself."
 }
 
 // claimLink is the page of the first of the pools of a claim.
@@ -131,31 +125,31 @@ func claimLink(pools map[string]int) string {
 	return home
 }
 
-// releaseTask takes a claim back, if it is still the one that was shown.
-func releaseTask(_ string, form url.Values) (task, error) {
+// revokeTask revokes a claim, if it is still the one that was shown.
+func revokeTask(_ string, form url.Values) (task, error) {
 	id, force := form.Get("claim"), form.Get("force") == yes
 	if err := pool.ValidateID(id); err != nil {
 		return task{}, err
 	}
 	fence, err := strconv.ParseInt(form.Get("fence"), 10, 64)
 	if err != nil || fence <= 0 {
-		return task{}, problem.Field("fence", "%q is not the fence that was shown", problem.Clip(form.Get("fence")))
+		return task{}, problem.Field("fence", "%q is not the fencing token that was shown", problem.Clip(form.Get("fence")))
 	}
 	t := task{query: url.Values{"claim": {id}}, back: home}
 	if !force {
-		t.do = recorded(id, fence, "", askBack)
+		t.do = revoking(id, fence, "", requestRevocation)
 		return t, nil
 	}
 	t.query.Set("force", yes)
 	if form.Get("sure") != yes {
-		return task{}, problem.Field("sure", "say that you know that the old holder may still run")
+		return task{}, problem.Field("sure", "confirm that the old holder may still run")
 	}
-	t.do = recorded(id, fence, "by force", freeByForce)
+	t.do = revoking(id, fence, "by force", freeByForce)
 	return t, nil
 }
 
-// recorded revokes the claim that was shown, and records that.
-func recorded(id string, fence int64, detail string, do func(ctx context.Context, s *Session, id string, fence int64) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
+// revoking revokes the claim that was shown, and records that.
+func revoking(id string, fence int64, detail string, do func(ctx context.Context, s *Session, id string, fence int64) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
 	return func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error) {
 		before := "held with fencing token " + strconv.FormatInt(fence, 10)
 		err = o.Act(ctx, audit.RevokeClaim, id, detail, func(ctx context.Context) (audit.Effect, error) {
@@ -166,12 +160,12 @@ func recorded(id string, fence int64, detail string, do func(ctx context.Context
 	}
 }
 
-// seeReleased bounds the wait until a claim that was asked back is gone: a holder that stops at
-// once has by then.
+// seeReleased bounds the wait until a revoked claim is gone: a holder that stops at once is
+// gone by then.
 const seeReleased = 2 * time.Second
 
-// askBack asks a claim's host to take it back.
-func askBack(ctx context.Context, s *Session, id string, fence int64) (string, error) {
+// requestRevocation has the host of a claim stop the holder.
+func requestRevocation(ctx context.Context, s *Session, id string, fence int64) (string, error) {
 	w, err := s.Client.Why(ctx, id)
 	if err == nil {
 		err = sameClaim(w, id, fence)
@@ -185,10 +179,10 @@ func askBack(ctx context.Context, s *Session, id string, fence int64) (string, e
 		return "", err
 	}
 	if untilGone(ctx, s, id, fence) {
-		return "Claim " + id + " was given back by host " + host + ".", nil
+		return "Claim " + id + " is revoked: its holder on host " + host + " has stopped.", nil
 	}
-	return "Claim " + id + " was asked back from host " + host + ". Its slots are free when the holder has stopped, after " +
-		text.Duration(pool.RevokeGrace) + " at most if the host lives.", nil
+	return "Claim " + id + " is being revoked. Its slots are free when the holder on host " + host + " has stopped, after at most " +
+		text.Duration(pool.RevokeGrace) + " if the host is alive.", nil
 }
 
 // freeByForce frees a claim's slots at once.
@@ -209,7 +203,7 @@ func freeByForce(ctx context.Context, s *Session, id string, fence int64) (strin
 		return "", err
 	}
 	untilGone(ctx, s, id, fence)
-	return "The slots of claim " + id + " are free. Its old holder on host " + w.Fenced(fence).Host + " may still run; its fence is " +
+	return "The slots of claim " + id + " are free. Its old holder on host " + w.Fenced(fence).Host + " may still run; its fencing token is " +
 		strconv.FormatInt(fence, 10) + ".", nil
 }
 
@@ -217,14 +211,14 @@ func freeByForce(ctx context.Context, s *Session, id string, fence int64) (strin
 func sameClaim(w pool.Why, id string, fence int64) error {
 	switch {
 	case w.Held == nil:
-		return stale("claim %s holds nothing any more", id)
+		return stale("claim %s holds no slots any more", id)
 	case w.Fenced(fence) == nil:
-		return stale("claim %s was given back, and claimed again", id)
+		return stale("claim %s was released, and claimed again", id)
 	}
 	return nil
 }
 
-// untilGone waits until a claim is seen no more.
+// untilGone waits until this server sees that a claim is gone.
 func untilGone(ctx context.Context, s *Session, id string, fence int64) bool {
 	return untilSeen(ctx, seeReleased, func() bool {
 		w, err := s.Client.Why(ctx, id)

@@ -12,8 +12,8 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// poolAsked is the pool that an address asks about. An unknown one is a PoolNotFound problem, and
-// so is one that was deleted while its slots are held: there is nothing to change any more.
+// poolAsked returns the pool that an address names. An unknown one is a PoolNotFound problem,
+// and so is one that was deleted while its slots are held: it can't be changed any more.
 func poolAsked(ctx context.Context, s *Session, q url.Values) (pool.Detail, error) {
 	name := q.Get("pool")
 	if err := pool.ValidateName(name); err != nil {
@@ -21,12 +21,12 @@ func poolAsked(ctx context.Context, s *Session, q url.Values) (pool.Detail, erro
 	}
 	d, err := s.Client.Pool(ctx, name)
 	if err == nil && d.Deleted {
-		err = problem.New(problem.PoolNotFound, "pool %q was deleted: its holders keep their slots until they give them back", name)
+		err = problem.New(problem.PoolNotFound, "pool %q was deleted: its holders keep their slots until they release them", name)
 	}
 	return d, err
 }
 
-// poolConfirmation is what all confirmations of changes of a pool have.
+// poolConfirmation returns a confirmation with the facts of a pool.
 func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 	c := &confirmation{
 		Question: question, Button: button, Back: poolLink(d.Name), Hidden: []pair{{"pool", d.Name}},
@@ -34,7 +34,7 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 			{Name: "Pool", Value: d.Name, Link: poolLink(d.Name)},
 			{Name: "Limit", Value: inspect.LimitText(d.Limit)},
 			{Name: "Held", Value: plural(d.Claimed, "slot", "slots") + " by " + plural(len(d.Holders), "claim", "claims")},
-			{Name: "In line", Value: plural(len(d.Waiters), "claim", "claims")},
+			{Name: "Waiting", Value: plural(len(d.Waiters), "claim", "claims")},
 		},
 	}
 	if d.Paused {
@@ -43,105 +43,114 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 	return c
 }
 
-func confirmPause(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
-	d, err := poolAsked(ctx, s, q)
-	if err != nil {
-		return nil, err
+// onPool returns the confirmation of an action on a pool.
+func onPool(of func(d pool.Detail, q url.Values) *confirmation) func(context.Context, *Session, url.Values) (*confirmation, error) {
+	return func(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
+		d, err := poolAsked(ctx, s, q)
+		if err != nil {
+			return nil, err
+		}
+		return of(d, q), nil
 	}
-	return pauseOf(d), nil
 }
 
-// pauseOf says what becomes of a pool that is paused.
-func pauseOf(d pool.Detail) *confirmation {
+// pauseOf says what pausing a pool will do.
+func pauseOf(d pool.Detail, _ url.Values) *confirmation {
 	c := poolConfirmation(d, "Pause pool "+d.Name+"?", "Pause the pool")
 	if d.Paused {
 		c.Not = "It is paused already."
 		return c
 	}
 	c.Effects = []string{
-		"Nothing of it is granted until it is resumed.",
-		"Nobody is stopped: its holders keep " + plural(d.Claimed, "slot", "slots") + " until they give them back.",
-		"Who waits keeps the place in line: " + plural(len(d.Waiters), "claim", "claims") + " now. A claim that has waited for as long as it was to is given up, as ever.",
+		"It grants no slots until it is resumed.",
+		keptText(d),
+		"Claims that wait keep their position: " + plural(len(d.Waiters), "claim", "claims") + " now. A claim whose wait ends meanwhile is refused, as always.",
 	}
 	return c
 }
 
-func confirmResume(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
-	d, err := poolAsked(ctx, s, q)
-	if err != nil {
-		return nil, err
-	}
-	return resumeOf(d), nil
+// keptText says what becomes of the holders of a pool that grants nothing more.
+func keptText(d pool.Detail) string {
+	return "Its holders keep " + plural(d.Claimed, "slot", "slots") + " until they release them."
 }
 
-// resumeOf says what becomes of a pool that is resumed.
-func resumeOf(d pool.Detail) *confirmation {
+// deleteOf says what deleting a pool will do.
+func deleteOf(d pool.Detail, _ url.Values) *confirmation {
+	c := poolConfirmation(d, "Delete pool "+d.Name+"?", "Delete the pool")
+	c.Danger, c.Back = true, home
+	c.Effects = []string{keptText(d), "Claims that wait are refused: " + plural(len(d.Waiters), "claim waits", "claims wait") + " now."}
+	return c
+}
+
+// deleteTask deletes a pool.
+func deleteTask(_ string, form url.Values) (task, error) {
+	name := form.Get("pool")
+	if err := pool.ValidateName(name); err != nil {
+		return task{}, err
+	}
+	return task{query: url.Values{"pool": {name}}, back: home, do: func(ctx context.Context, s *Session, o inspect.Operator) (string, error) {
+		if err := o.DeletePool(ctx, name); err != nil {
+			return "", err
+		}
+		untilSeen(ctx, seeChange, func() bool {
+			d, err := s.Client.Pool(ctx, name)
+			return err != nil || d.Deleted
+		})
+		return "Pool " + name + " is deleted.", nil
+	}}, nil
+}
+
+// resumeOf says what resuming a pool will do.
+func resumeOf(d pool.Detail, _ url.Values) *confirmation {
 	c := poolConfirmation(d, "Resume pool "+d.Name+"?", "Resume the pool")
 	if !d.Paused {
 		c.Not = "It is not paused."
 		return c
 	}
-	c.Effects = []string{"It grants again, at once and in the order of its line.", freeText(d, d.Limit)}
+	c.Effects = []string{"It grants slots again, in the order in which claims wait.", freeText(d, d.Limit)}
 	return c
 }
 
-// freeText says how much room a pool has under a limit, and who may get it.
+// freeText says how many slots of a pool are free under a limit, and how many claims wait.
 func freeText(d pool.Detail, limit int) string {
-	waiting := plural(len(d.Waiters), "claim waits", "claims wait") + " in line."
+	waiting := plural(len(d.Waiters), "claim waits", "claims wait") + "."
 	switch {
 	case limit == pool.Unlimited:
-		return "It has room for everybody: " + waiting
+		return "It has no limit: " + waiting
 	case limit <= d.Claimed:
 		return "It has no free slots: " + waiting
 	}
-	return plural(limit-d.Claimed, "slot of it is", "slots of it are") + " free: " + waiting
+	return plural(limit-d.Claimed, "slot is", "slots are") + " free: " + waiting
 }
 
-// pauseTask pauses a pool.
-func pauseTask(_ string, form url.Values) (task, error) {
-	return pausedTask(form, true)
-}
-
-// resumeTask ends a pause.
-func resumeTask(_ string, form url.Values) (task, error) {
-	return pausedTask(form, false)
-}
-
-func pausedTask(form url.Values, paused bool) (task, error) {
-	name := form.Get("pool")
-	if err := pool.ValidateName(name); err != nil {
-		return task{}, err
-	}
-	t := task{query: url.Values{"pool": {name}}, back: poolLink(name)}
-	t.do = func(ctx context.Context, _ *Session, o inspect.Operator) (string, error) {
-		if paused {
-			return "Pool " + name + " is paused.", o.PausePool(ctx, name, true)
+// pausedTask pauses a pool, or ends that.
+func pausedTask(paused bool) func(string, url.Values) (task, error) {
+	return func(_ string, form url.Values) (task, error) {
+		name := form.Get("pool")
+		if err := pool.ValidateName(name); err != nil {
+			return task{}, err
 		}
-		return "Pool " + name + " grants again.", o.PausePool(ctx, name, false)
+		return task{query: url.Values{"pool": {name}}, back: poolLink(name), do: func(ctx context.Context, _ *Session, o inspect.Operator) (string, error) {
+			if paused {
+				return "Pool " + name + " is paused.", o.PausePool(ctx, name, true)
+			}
+			return "Pool " + name + " is resumed.", o.PausePool(ctx, name, false)
+		}}, nil
 	}
-	return t, nil
 }
 
-// limitQuestion asks which limit a pool is to have.
+// limitQuestion asks for the new limit of a pool.
 type limitQuestion struct {
 	Pool    string
-	Value   string // what was said last
-	Problem string // why that can't be
+	Value   string // the last answer
+	Problem string // why it is refused
 	Most    int
 }
 
-// confirmLimit asks for a limit first, and then says what it comes to.
-func confirmLimit(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
-	d, err := poolAsked(ctx, s, q)
-	if err != nil {
-		return nil, err
-	}
-	return limitOf(d, q.Get("limit")), nil
-}
-
-// limitOf says what becomes of a pool with another limit, which somebody has typed.
-func limitOf(d pool.Detail, text string) *confirmation {
-	text = strings.TrimSpace(text)
+// limitOf says what a new limit of a pool, as it was typed, will do.
+// Without one it asks for it.
+func limitOf(d pool.Detail, q url.Values) *confirmation {
+	text := strings.TrimSpace(q.Get("limit"))
 	ask := poolConfirmation(d, "Change the limit of pool "+d.Name, "")
 	ask.Limit = &limitQuestion{Pool: d.Name, Value: text, Most: pool.MaxLimit}
 	if text == "" {
@@ -154,13 +163,13 @@ func limitOf(d pool.Detail, text string) *confirmation {
 		return ask
 	}
 	if limit == d.Limit {
-		ask.Limit.Problem = "limit: that is its limit now"
+		ask.Limit.Problem = "limit: it is already the limit of the pool"
 		return ask
 	}
 	c := poolConfirmation(d, "Set the limit of pool "+d.Name+" to "+inspect.LimitText(limit)+"?", "Set the limit")
 	c.Hidden = append(c.Hidden, pair{"limit", strconv.Itoa(limit)}, pair{"from", strconv.Itoa(d.Limit)})
 	c.Effects = limitEffects(d, limit)
-	c.Other, c.OtherText = addressOf(actionPath("limit"), url.Values{"pool": {d.Name}}), "Choose another limit"
+	c.Other, c.OtherText = url.Values{"pool": {d.Name}}, "Choose another limit"
 	return c
 }
 
@@ -168,25 +177,24 @@ func limitOf(d pool.Detail, text string) *confirmation {
 func parseLimit(text string) (int, error) {
 	limit, err := strconv.Atoi(text)
 	if err != nil {
-		return 0, problem.Field("limit", "%q is no number: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", problem.Clip(text), pool.MaxLimit)
+		return 0, problem.Field("limit", "%q is not a number: allowed are 1 to %d, 0 (closed) and -1 (unlimited)", problem.Clip(text), pool.MaxLimit)
 	}
 	spec := pool.DefaultSpec()
 	spec.Limit = limit
 	return limit, spec.Validate()
 }
 
-// limitEffects says what another limit comes to.
+// limitEffects says what a new limit will do.
 func limitEffects(d pool.Detail, limit int) []string {
 	say := []string{"Its limit goes from " + inspect.LimitText(d.Limit) + " to " + inspect.LimitText(limit) + "."}
 	over := d.Claimed - limit
 	switch {
 	case limit != pool.Unlimited && over > 0:
-		say = append(say, "Nobody is stopped: "+plural(d.Claimed, "slot is", "slots are")+" held, and nothing more is granted until "+
-			plural(over, "slot was", "slots were")+" given back, and then only as much as fits.")
+		say = append(say, keptText(d)+" It grants no slots until "+plural(over, "slot is", "slots are")+" released.")
 	case limit == pool.Closed:
-		say = append(say, "Nothing of it is granted, and who waits keeps the place in line.")
+		say = append(say, "It grants no slots. Claims that wait keep their position.")
 	default:
-		say = append(say, "Nobody is stopped.", freeText(d, limit))
+		say = append(say, "No holder is stopped.", freeText(d, limit))
 	}
 	if limit > 0 {
 		refused := 0
@@ -196,17 +204,17 @@ func limitEffects(d pool.Detail, limit int) []string {
 			}
 		}
 		if refused > 0 {
-			say = append(say, plural(refused, "claim", "claims")+" in line asked for more than that, and can't be granted any more: that is told to whoever waits.")
+			say = append(say, plural(refused, "waiting claim asks", "waiting claims ask")+" for more slots than the new limit: refused.")
 		}
 	}
 	if d.Paused {
-		say = append(say, "The pool is paused, and stays so.")
+		say = append(say, "The pool stays paused.")
 	}
 	return say
 }
 
-// seeLimit bounds the wait until the pages show a limit that was set.
-const seeLimit = 2 * time.Second
+// seeChange bounds the wait until this server sees the change of a pool.
+const seeChange = 2 * time.Second
 
 // limitTask changes a limit, if it is still the one that was shown.
 func limitTask(_ string, form url.Values) (task, error) {
@@ -231,9 +239,9 @@ func limitTask(_ string, form url.Values) (task, error) {
 		case err != nil:
 			return "", err
 		case !d.Deleted && d.Limit == limit:
-			return "The limit of pool " + name + " was " + inspect.LimitText(limit) + " already.", nil
+			return "The limit of pool " + name + " is " + inspect.LimitText(limit) + " already.", nil
 		case !d.Deleted && d.Limit != from:
-			return "", stale("somebody has set the limit of pool %s to %s meanwhile; it was %s", name, inspect.LimitText(d.Limit), inspect.LimitText(from))
+			return "", stale("the limit of pool %s was set to %s meanwhile; it was %s", name, inspect.LimitText(d.Limit), inspect.LimitText(from))
 		}
 		if d.Deleted {
 			return "", problem.New(problem.PoolNotFound, "pool %q was deleted", name)
@@ -241,7 +249,7 @@ func limitTask(_ string, form url.Values) (task, error) {
 		if _, err := o.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
 			return "", err
 		}
-		untilSeen(ctx, seeLimit, func() bool {
+		untilSeen(ctx, seeChange, func() bool {
 			d, err := s.Client.Pool(ctx, name)
 			return err != nil || d.Limit == limit
 		})
@@ -250,15 +258,15 @@ func limitTask(_ string, form url.Values) (task, error) {
 	return t, nil
 }
 
-// untilSeen waits until something is so, for a while at most, and tells whether it came about.
+// untilSeen waits until a condition is true, at most for a duration, and reports whether it is.
 func untilSeen(ctx context.Context, most time.Duration, is func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
 	for !is() {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return false
 		}

@@ -110,11 +110,11 @@ func (s *site) refused(got answer, code problem.Code, says string) {
 func TestARunIsCanceledFromThePages(t *testing.T) {
 	d := newDockside(t)
 	d.submit(api.RunRequest{ID: "r", Name: "load"})
-	if links := d.page("/runs/r").all(func(n *html.Node) bool { return attr(n, "href") == "/actions/cancel?run=r" }); len(links) != 1 {
+	if links := d.page("/runs/r").all(func(n *html.Node) bool { return attr(n, "href") == "/actions/cancel?back=%2Fruns%2Fr&run=r" }); len(links) != 1 {
 		t.Errorf("the page of the run has %d links to cancel it", len(links))
 	}
 	page := d.page("/actions/cancel?run=r&back=/queue")
-	page.says("Cancel run r?", "load", "It leaves the queue, and never runs.", "dev has asked for it")
+	page.says("Cancel run r?", "load", "It leaves the queue, and does not run.", "recorded with the name dev")
 	if page.id("stopped") != nil {
 		t.Error("it lists who is stopped, and nobody is")
 	}
@@ -181,15 +181,15 @@ func TestAPoolIsPausedAndResumedFromThePages(t *testing.T) {
 	d := newDockside(t)
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 2}})
-	d.page("/actions/pause?pool=db").says("Pause pool db?", "2 slots by 1 claim", "Nothing of it is granted until it is resumed.", "Nobody is stopped")
+	d.page("/actions/pause?pool=db").says("Pause pool db?", "2 slots by 1 claim", "It grants no slots until it is resumed.", "Its holders keep 2 slots")
 	page, path, message := d.follow(d.confirm("/actions/pause?pool=db"))
 	if path != "/pools" || message != "Pool db is paused." || !strings.Contains(text(page.must("pool-db")), "paused") {
 		t.Errorf("came to %s: %q", path, message)
 	}
 	d.page("/actions/pause?pool=db").says("It is paused already.")
-	d.page("/actions/resume?pool=db").says("Resume pool db?", "1 slot of it is free: 0 claims wait in line.")
+	d.page("/actions/resume?pool=db").says("Resume pool db?", "1 slot is free: 0 claims wait.")
 	page, _, message = d.follow(d.confirm("/actions/resume?pool=db"))
-	if message != "Pool db grants again." || strings.Contains(text(page.must("pool-db")), "paused") {
+	if message != "Pool db is resumed." || strings.Contains(text(page.must("pool-db")), "paused") {
 		t.Errorf("%q: %s", message, text(page.must("pool-db")))
 	}
 	d.page("/actions/resume?pool=db").says("It is not paused.")
@@ -244,11 +244,11 @@ func TestALimitIsChangedFromThePages(t *testing.T) {
 		t.Errorf("it asks with %v", in.Attr)
 	}
 	page = d.page("/actions/limit?pool=db&limit=%3Cb%3E")
-	if in := page.must("limit"); attr(in, "aria-invalid") != "true" || !strings.Contains(text(page.must("limit-problem")), `"<b>" is no number`) {
+	if in := page.must("limit"); attr(in, "aria-invalid") != "true" || !strings.Contains(text(page.must("limit-problem")), `"<b>" is not a number`) {
 		t.Errorf("%v: %s", in.Attr, text(page.must("limit-problem")))
 	}
 	const to1 = "/actions/limit?pool=db&limit=1&back=/pools?sort=name"
-	d.page(to1).says("Set the limit of pool db to 1?", "3 slots are held, and nothing more is granted until 2 slots were given back")
+	d.page(to1).says("Set the limit of pool db to 1?", "Its holders keep 3 slots until they release them. It grants no slots until 2 slots are released.")
 	_, path, message := d.follow(d.confirm(to1))
 	if path != "/pools" || message != "The limit of pool db is 1 now; it was 3." {
 		t.Errorf("came to %s: %q", path, message)
@@ -265,7 +265,7 @@ func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
 	form := url.Values{"pool": {"db"}, "limit": {"5"}, "from": {"3"}, "back": {"/pools?sort=name"}}
 	d.pool("db", 4) // by somebody else
 	page, path, message := d.follow(d.post("/actions/limit", form))
-	if path != "/actions/limit" || message != "Nothing was done: somebody has set the limit of pool db to 4 meanwhile; it was 3" {
+	if path != "/actions/limit" || message != "Nothing was done: the limit of pool db was set to 4 meanwhile; it was 3" {
 		t.Errorf("came to %s: %q", path, message)
 	}
 	page.says("Its limit goes from 4 to 5.")
@@ -334,7 +334,7 @@ func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
 		t.Fatalf("no cookie: %d %s", in.status, in.body)
 	}
 	d.eventually("the pool is seen", func() bool { return d.get("/actions/pause?pool=db").status == http.StatusOK })
-	d.page("/actions/pause?pool=db").shows("Ann <b> has asked for it")
+	d.page("/actions/pause?pool=db").shows("recorded with the name Ann <b>")
 	for name, change := range map[string]func(*http.Request){
 		"another site": func(r *http.Request) {
 			r.Header.Set("Origin", "http://example.com")

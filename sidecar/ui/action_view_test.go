@@ -38,18 +38,18 @@ func TestACancelationSaysWhatWillHappen(t *testing.T) {
 		not     string
 		stopped int
 	}{
-		"queued":      {rec: run.Record{Status: run.Queued}, say: []string{"leaves the queue", "berth runs retry r"}, stopped: 2},
-		"not started": {rec: run.Record{Status: run.NotStarted, Claim: "k"}, say: []string{"nobody will", "4 slots are kept", "3 slots by 2 claims", "1 claim of it waits"}, stopped: 2},
+		"queued":      {rec: run.Record{Status: run.Queued}, say: []string{"leaves the queue", "can be retried"}, stopped: 2},
+		"not started": {rec: run.Record{Status: run.NotStarted, Claim: "k"}, say: []string{"it will not start", "4 slots are held until it starts", "3 slots by 2 claims", "1 claim of it waits"}, stopped: 2},
 		"running": {
 			rec: run.Record{Status: run.Running, Executor: by},
-			say: []string{"executor on host one", "3 slots by 2 claims", "free at once"}, stopped: 2,
+			say: []string{"executor on host one", "3 slots by 2 claims", "does not count against the limits"}, stopped: 2,
 		},
 		"with steps": {
 			rec: run.Record{Status: run.Running, Spec: run.Spec{Steps: 2}},
 			steps: []step.Summary{
 				{Counts: map[step.Status]int{step.Running: 1_200, step.Succeeded: 3}}, {Counts: map[step.Status]int{step.Running: 34}},
 			},
-			say: []string{"None of its step instances starts", "1,234 step instances run now"}, stopped: 2,
+			say: []string{"No more of its step instances start", "1,234 step instances run now"}, stopped: 2,
 		},
 		"with one instance": {
 			rec: run.Record{Status: run.Running, Spec: run.Spec{Steps: 1}}, steps: []step.Summary{{Counts: map[step.Status]int{step.Running: 1}}},
@@ -58,7 +58,8 @@ func TestACancelationSaysWhatWillHappen(t *testing.T) {
 		"succeeded": {rec: run.Record{Status: run.Succeeded, EndedAt: at}, not: "it has succeeded at 2026-03-01 12:00:00 UTC"},
 		"canceled":  {rec: run.Record{Status: run.Canceled, EndedAt: at}, not: "it was canceled at"},
 	} {
-		got := cancelOf(&run.Run{ID: "r", Record: c.rec}, c.steps, append(held, kept), line)
+		got := &confirmation{}
+		cancelRunOf(got, &run.Run{ID: "r", Record: c.rec}, c.steps, append(held, kept), line)
 		if c.not != "" {
 			if !strings.Contains(got.Not, c.not) || got.Effects != nil {
 				t.Errorf("%s: %q %q", name, got.Not, got.Effects)
@@ -71,7 +72,7 @@ func TestACancelationSaysWhatWillHappen(t *testing.T) {
 				t.Errorf("%s: %q does not say %q", name, all, say)
 			}
 		}
-		if got.Not != "" || got.StoppedAll != c.stopped || len(got.Stopped) != c.stopped || !got.Danger {
+		if got.Not != "" || got.StoppedAll != c.stopped || len(got.Stopped) != c.stopped {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -79,7 +80,8 @@ func TestACancelationSaysWhatWillHappen(t *testing.T) {
 	for i := range 120 {
 		many = append(many, holder(fmt.Sprint(i), "r", "one", 1))
 	}
-	if got := cancelOf(&run.Run{ID: "r", Record: run.Record{Status: run.Queued}}, nil, many, nil); len(got.Stopped) != maxStopped || got.Left() != 70 {
+	got := &confirmation{}
+	if cancelRunOf(got, &run.Run{ID: "r", Record: run.Record{Status: run.Queued}}, nil, many, nil); len(got.Stopped) != maxStopped || got.Left() != 70 {
 		t.Errorf("%d claims are listed and %d are not", len(got.Stopped), got.Left())
 	}
 }
@@ -104,17 +106,17 @@ func TestALimitSaysWhatComesOfIt(t *testing.T) {
 		to   string
 		say  []string
 	}{
-		{poolWith(3, 3, 1, 1), "5", []string{"from 3 to 5", "Nobody is stopped", "2 slots of it are free: 2 claims wait"}},
-		{poolWith(3, 3, 1, 4, 5), "1", []string{"3 slots are held", "until 2 slots were given back", "2 claims in line asked for more than that"}},
-		{poolWith(3, 3, 1), "0", []string{"until 3 slots were given back"}},
-		{poolWith(3, 0, 1), "0", []string{"keeps the place in line"}},
-		{poolWith(3, 3), "-1", []string{"room for everybody: 0 claims wait"}},
+		{poolWith(3, 3, 1, 1), "5", []string{"from 3 to 5", "No holder is stopped", "2 slots are free: 2 claims wait"}},
+		{poolWith(3, 3, 1, 4, 5), "1", []string{"keep 3 slots", "until 2 slots are released", "2 waiting claims ask for more"}},
+		{poolWith(3, 3, 1), "0", []string{"until 3 slots are released"}},
+		{poolWith(3, 0, 1), "0", []string{"keep their position"}},
+		{poolWith(3, 3), "-1", []string{"no limit: 0 claims wait"}},
 		{poolWith(-1, 3, 1), "3", []string{"from unlimited to 3", "no free slots: 1 claim waits"}},
-		{poolWith(3, 1), "2", []string{"1 slot of it is free"}},
-		{paused, "4", []string{"paused, and stays so"}},
-		{poolWith(3, 1), " 1000000 ", []string{"999,999 slots of it are free"}},
+		{poolWith(3, 1), "2", []string{"1 slot is free"}},
+		{paused, "4", []string{"stays paused"}},
+		{poolWith(3, 1), " 1000000 ", []string{"999,999 slots are free"}},
 	} {
-		got := limitOf(c.pool, c.to)
+		got := limitOf(c.pool, url.Values{"limit": {c.to}})
 		all := strings.Join(got.Effects, " ")
 		for _, say := range c.say {
 			if !strings.Contains(all, say) {
@@ -127,31 +129,31 @@ func TestALimitSaysWhatComesOfIt(t *testing.T) {
 		}
 	}
 	for to, want := range map[string]string{
-		"": "", "3": "that is its limit now", "-2": "allowed are 1 to 1000000", "1000001": "allowed are", "x": `"x" is no number`, "1.5": "no number", "<b>": `"<b>" is no number`,
+		"": "", "3": "it is already the limit", "-2": "allowed are 1 to 1000000", "1000001": "allowed are", "x": `"x" is not a number`, "1.5": "not a number", "<b>": `"<b>" is not a number`,
 	} {
-		got := limitOf(poolWith(3, 1), to)
+		got := limitOf(poolWith(3, 1), url.Values{"limit": {to}})
 		if got.Limit == nil || got.Effects != nil || (want == "") != (got.Limit.Problem == "") || !strings.Contains(got.Limit.Problem, want) {
 			t.Errorf("%q: %+v", to, got.Limit)
 		}
 	}
-	if got := limitOf(poolWith(3, 1), "").Limit.Value; got != "3" {
+	if got := limitOf(poolWith(3, 1), url.Values{"limit": {""}}).Limit.Value; got != "3" {
 		t.Errorf("it begins with %q", got)
 	}
 }
 
 func TestAPauseAndItsEndSayWhatComesOfThem(t *testing.T) {
 	d := poolWith(3, 2, 1)
-	if got := strings.Join(pauseOf(d).Effects, " "); !strings.Contains(got, "keep 2 slots") || !strings.Contains(got, "1 claim now") {
+	if got := strings.Join(pauseOf(d, nil).Effects, " "); !strings.Contains(got, "keep 2 slots") || !strings.Contains(got, "1 claim now") {
 		t.Errorf("%q", got)
 	}
-	if got := resumeOf(d); got.Not == "" {
+	if got := resumeOf(d, nil); got.Not == "" {
 		t.Errorf("%+v", got)
 	}
 	d.Paused = true
-	if got := strings.Join(resumeOf(d).Effects, " "); !strings.Contains(got, "1 slot of it is free: 1 claim waits") {
+	if got := strings.Join(resumeOf(d, nil).Effects, " "); !strings.Contains(got, "1 slot is free: 1 claim waits") {
 		t.Errorf("%q", got)
 	}
-	if got := pauseOf(d); got.Not == "" {
+	if got := pauseOf(d, nil); got.Not == "" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -159,64 +161,68 @@ func TestAPauseAndItsEndSayWhatComesOfThem(t *testing.T) {
 func TestAReleaseSaysWhoIsStopped(t *testing.T) {
 	h := holder("c1", "r1", "one", 2)
 	h.PID, h.Step = 4711, "load"
-	soft := releaseOf(pool.Why{Claim: "c1", Held: &h}, false)
+	soft := revokeOf(pool.Why{Claim: "c1", Held: &h}, false)
 	if all := strings.Join(soft.Effects, " "); !strings.Contains(all, "Host one") || !strings.Contains(all, "process 4711 gets TERM") || !strings.Contains(all, "2 slots are free when") {
 		t.Errorf("%q", all)
 	}
-	if soft.Sure != "" || soft.Warning != "" || soft.Other != "/actions/release?claim=c1&force=yes" || soft.StoppedAll != 1 {
+	if soft.Sure != "" || soft.Warning != "" || soft.Other.Encode() != "claim=c1&force=yes" || soft.StoppedAll != 1 {
 		t.Errorf("%+v", soft)
 	}
-	force := releaseOf(pool.Why{Claim: "c1", Held: &h}, true)
-	if !strings.Contains(force.Warning, "may still run") || !strings.Contains(force.Warning, "fence, 7") || force.Sure == "" || force.StoppedAll != 0 || !strings.Contains(strings.Join(force.Effects, " "), "Its 2 slots are free at once") {
+	force := revokeOf(pool.Why{Claim: "c1", Held: &h}, true)
+	if !strings.Contains(force.Warning, "may still run") || !strings.Contains(force.Warning, "fencing token is 7") || force.Sure == "" || force.StoppedAll != 0 || !strings.Contains(strings.Join(force.Effects, " "), "Its 2 slots are free at once") {
 		t.Errorf("%+v", force)
 	}
 	h.Bind = run.BindExecutor
-	if all := strings.Join(releaseOf(pool.Why{Claim: "c1", Held: &h}, false).Effects, " "); !strings.Contains(all, "executor of run r1 loses the run") {
+	if all := strings.Join(revokeOf(pool.Why{Claim: "c1", Held: &h}, false).Effects, " "); !strings.Contains(all, "executor of run r1 loses the run") {
 		t.Errorf("%q", all)
 	}
 	kept := h
 	kept.Bind = run.BindBridge
 	for _, w := range []pool.Why{{Claim: "c1"}, {Claim: "c1", Held: &kept}, {Claim: "c1", Waiter: &pool.WaiterStatus{Holder: pool.Holder{Host: "two"}}}} {
-		if got := releaseOf(w, false); got.Not == "" || got.Other != "" || got.Effects != nil {
+		if got := revokeOf(w, false); got.Not == "" || got.Other != nil || got.Effects != nil {
 			t.Errorf("%+v", got)
 		}
 	}
-	if got := releaseOf(pool.Why{Claim: "c1", Waiter: &pool.WaiterStatus{Holder: pool.Holder{Host: "two"}}}, true); !strings.Contains(got.Not, "host two") {
+	if got := revokeOf(pool.Why{Claim: "c1", Waiter: &pool.WaiterStatus{Holder: pool.Holder{Host: "two"}}}, true); !strings.Contains(got.Not, "host two") {
 		t.Errorf("%q", got.Not)
 	}
 }
 
 func TestWhatIsConfirmedIsReadStrictly(t *testing.T) {
 	for _, c := range []struct {
-		read  func(string, url.Values) (task, error)
+		name  string
 		form  string
 		field string // that is refused
 	}{
-		{cancelTask, "run=r", ""},
-		{cancelTask, "run=", "id"},
-		{cancelTask, "run=a%2Fb", "id"},
-		{cancelTask, "run=r&reason=" + strings.Repeat("x", maxReason), ""},
-		{cancelTask, "run=r&reason=" + strings.Repeat("x", maxReason+1), "reason"},
-		{pauseTask, "pool=db", ""},
-		{pauseTask, "pool=DB", "pool"},
-		{resumeTask, "", "pool"},
-		{limitTask, "pool=db&limit=5&from=3", ""},
-		{limitTask, "pool=db&limit=5", "from"},
-		{limitTask, "pool=db&limit=x&from=3", "limit"},
-		{limitTask, "pool=db&limit=-2&from=3", "limit"},
-		{limitTask, "pool=../x&limit=5&from=3", "pool"},
-		{releaseTask, "claim=c&fence=7", ""},
-		{releaseTask, "claim=c", "fence"},
-		{releaseTask, "claim=c&fence=0", "fence"},
-		{releaseTask, "claim=&fence=7", "id"},
-		{releaseTask, "claim=c&fence=7&force=yes", "sure"},
-		{releaseTask, "claim=c&fence=7&force=yes&sure=yes", ""},
+		{"cancel", "run=r", ""},
+		{"cancel", "run=", "id"},
+		{"cancel", "run=a%2Fb", "id"},
+		{"cancel", "run=r&step=load&index=0", ""},
+		{"cancel", "run=r&step=load&index=-1", "index"},
+		{"retry", "run=r&step=load", ""},
+		{"retry", "run=r&index=1", "step"},
+		{"cancel", "run=r&reason=" + strings.Repeat("x", maxReason), ""},
+		{"cancel", "run=r&reason=" + strings.Repeat("x", maxReason+1), "reason"},
+		{"pause", "pool=db", ""},
+		{"pause", "pool=DB", "pool"},
+		{"resume", "", "pool"},
+		{"limit", "pool=db&limit=5&from=3", ""},
+		{"limit", "pool=db&limit=5", "from"},
+		{"limit", "pool=db&limit=x&from=3", "limit"},
+		{"limit", "pool=db&limit=-2&from=3", "limit"},
+		{"limit", "pool=../x&limit=5&from=3", "pool"},
+		{"revoke", "claim=c&fence=7", ""},
+		{"revoke", "claim=c", "fence"},
+		{"revoke", "claim=c&fence=0", "fence"},
+		{"revoke", "claim=&fence=7", "id"},
+		{"revoke", "claim=c&fence=7&force=yes", "sure"},
+		{"revoke", "claim=c&fence=7&force=yes&sure=yes", ""},
 	} {
 		form, err := url.ParseQuery(c.form)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = c.read("ann", form)
+		_, err = actions[c.name].task("ann", form)
 		p, _ := err.(*problem.Error)
 		switch {
 		case c.field == "" && err != nil:

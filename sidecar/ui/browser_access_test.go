@@ -125,7 +125,7 @@ func TestEverythingWorksWithoutScripts(t *testing.T) {
 	h.claim(api.ClaimRequest{ID: "c2", Pools: api.Slots{"db": 1}})
 	h.Follow("footer a")
 	h.wantText("#pool-db", "3/4", "c2")
-	h.Follow(`#holds-db-c1 a[href*="/actions/release"]`)
+	h.Follow(`#holds-db-c1 a[href*="/actions/revoke"]`)
 	h.Follow("#do")
 	h.wantText("#message", "c1")
 	h.to("/queue")

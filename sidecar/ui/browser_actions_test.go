@@ -44,7 +44,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 	h.WaitText("#run-status", "running")
 	h.Follow("#cancel-run")
 	h.wantText("h1", "Cancel run r1?")
-	h.wantText("main", "Nightly", "None of its step instances starts any more.", "2 step instances run now", "2 slots", "It is recorded that dev has asked for it")
+	h.wantText("main", "Nightly", "No more of its step instances start.", "2 step instances run now", "2 slots", "recorded with the name dev")
 	h.WantNoFindings()
 	h.Follow("#back")
 	if r, err := h.store.Get(t.Context(), "r1"); err != nil || r.Status != run.Running {
@@ -98,7 +98,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 	h.to("/pools")
 	h.Follow(`#pool-db a[href*="/actions/pause"]`)
 	h.wantText("h1", "Pause pool db?")
-	h.wantText("main", "3 slots by 1 claim", "Nobody is stopped")
+	h.wantText("main", "Its holders keep 3 slots")
 	h.Follow("#do")
 	h.WaitText("#message", "db")
 	h.WaitText("#pool-db", "paused")
@@ -132,7 +132,7 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 	h.pool("db", 2)
 	c := h.holds(h.instance(instance.Options{Host: "etl-1"}), "c1", instance.Slots{"db": 2}, instance.WithRun("r-1", "load"), instance.WithPID(4711))
 	h.to("/pools?open=db")
-	h.Follow(`#holds-db-c1 a[href*="/actions/release"]`)
+	h.Follow(`#holds-db-c1 a[href*="/actions/revoke"]`)
 	h.wantText("main", "c1", "etl-1", "r-1", "load", "4711", "db")
 	if h.Count("#other") != 1 {
 		t.Error("there is no way to take it by force")
@@ -168,7 +168,7 @@ func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 	}
 	h.Follow("#do")
 	h.wantText("#message", "canceled already: by somebody else")
-	for _, path := range []string{"/actions/cancel?run=nobody", "/actions/pause?pool=none", "/actions/release?claim=none", "/actions/nothing"} {
+	for _, path := range []string{"/actions/cancel?run=nobody", "/actions/pause?pool=none", "/actions/revoke?claim=none", "/actions/nothing"} {
 		h.Go(h.base + path)
 		if h.Status() != 404 {
 			t.Errorf("%s: status %d", path, h.Status())

@@ -131,7 +131,7 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 	if heads, want := s.Texts("#holders-of-gpu th[scope=col]"), []string{"Claim", "Run", "Step", "Host", "Slots", "Since", "Fence", "Lease ends", "Action"}; !slices.Equal(heads, want) {
 		t.Errorf("holders: %q", heads)
 	}
-	s.wantText("#holds-gpu-train-a", "train-a", "team=ml", "train-resnet", "train", "etl-2", "2", "ago", "in 9 min", "Release…")
+	s.wantText("#holds-gpu-train-a", "train-a", "team=ml", "train-resnet", "train", "etl-2", "2", "ago", "in 9 min", "Revoke…")
 	if href, _ := s.Attr("#holds-gpu-train-a td a", "href"); href != "/runs/train-resnet" {
 		t.Errorf("the run leads to %s", href)
 	}

@@ -233,7 +233,7 @@ func TestHostileTextIsReadAndNeverRun(t *testing.T) {
 	for _, path := range []string{
 		"/pools?open=db", "/pools?q=" + "%3Cimg%20src=x%20onerror=alert(9)%3E", "/queue", "/queue?q=%3Cscript%3Ealert(9)%3C/script%3E", "/runs", "/runs?tag=tag%3D%3Cb%3E",
 		"/runs/r1", "/runs/r1?step=s", "/runs/r1?tab=timeline&step=s", "/runs/r1?tab=concurrency", "/runs/r1?tab=logs&step=s&index=1", "/runs/r1?tab=events",
-		"/actions/cancel?run=r2", "/actions/release?claim=c1", "/hosts?q=%22%3E%3Cscript%3Ealert(9)%3C/script%3E",
+		"/actions/cancel?run=r2", "/actions/revoke?claim=c1", "/hosts?q=%22%3E%3Cscript%3Ealert(9)%3C/script%3E",
 	} {
 		h.to(path)
 		h.WaitFor("it is live", `!document.body.dataset.live || document.readyState === "complete"`)

@@ -188,6 +188,6 @@ var paths = []string{
 	"/runs/nightly-2026-11-22", "/runs/nightly-2026-11-22?step=load", "/runs/nightly-2026-11-22?tab=timeline&step=load",
 	"/runs/nightly-2026-11-22?tab=concurrency", "/runs/nightly-2026-11-22?tab=logs", "/runs/nightly-2026-11-22?tab=logs&step=extract&index=2",
 	"/runs/nightly-2026-11-22?tab=events", "/runs/audit-3", "/runs/import-19", "/runs/hello", "/hosts", "/hosts?q=nothing", "/actions",
-	"/actions/cancel?run=billing-7", "/actions/pause?pool=gpu", "/actions/resume?pool=sftp", "/actions/limit?pool=gpu",
-	"/actions/limit?pool=gpu&limit=1", "/actions/release?claim=train-a", "/actions/release?claim=train-a&force=yes",
+	"/actions/cancel?run=billing-7", "/actions/retry?run=import-19", "/actions/retry?run=import-19&step=import&index=0", "/actions/cancel?run=billing-7&step=bill&index=0", "/actions/delete?pool=gpu", "/actions/pause?pool=gpu", "/actions/resume?pool=sftp", "/actions/limit?pool=gpu",
+	"/actions/limit?pool=gpu&limit=1", "/actions/revoke?claim=train-a", "/actions/revoke?claim=train-a&force=yes",
 }

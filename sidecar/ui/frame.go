@@ -65,7 +65,7 @@ func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
 		Sheets: assets.sheets(name), Script: assets.url("berth.js"), Icon: assets.url("icon.svg"),
 		path: r.URL.Path, query: r.URL.Query(),
 	}
-	f.Message = p.told(f.query)
+	f.Message = p.messageIn(f.query)
 	delete(f.query, messageKey)
 	delete(f.query, sealKey)
 	f.Refresh = addressOf(f.path, f.query)
@@ -266,8 +266,8 @@ func (p *Pages) sealOf(message string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// tell adds a message to the address of a page.
-func (p *Pages) tell(to, message string) string {
+// withMessage adds a message to the address of a page.
+func (p *Pages) withMessage(to, message string) string {
 	u, err := url.Parse(to)
 	if err != nil {
 		return to
@@ -279,8 +279,8 @@ func (p *Pages) tell(to, message string) string {
 	return u.String()
 }
 
-// told is the message in the query of a page, empty if there is none of ours.
-func (p *Pages) told(query url.Values) string {
+// messageIn returns the message in the query of a page; empty if there is none with our seal.
+func (p *Pages) messageIn(query url.Values) string {
 	message := query.Get(messageKey)
 	if message == "" || !hmac.Equal([]byte(query.Get(sealKey)), []byte(p.sealOf(message))) {
 		return ""

@@ -24,6 +24,7 @@ func funcs(live bool) template.FuncMap {
 		"count":      func(n any) string { return text.Number(intOf(n)) },
 		"status":     statusHTML,
 		"bar":        func(used, limit any) template.HTML { return barHTML(intOf(used), intOf(limit)) },
+		"action":     actionURL,
 		"query":      setQuery,
 		"queryAdd":   addQuery,
 		"queryDrop":  dropQuery,

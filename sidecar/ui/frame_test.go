@@ -142,11 +142,11 @@ func TestAddressesOfAPageKeepWhatElseTheySay(t *testing.T) {
 
 func TestAMessageIsShownOnlyIfItIsOurs(t *testing.T) {
 	p := New(Config{})
-	to, err := url.Parse(p.tell("/pools?open=db", `paused "db" <b>`))
+	to, err := url.Parse(p.withMessage("/pools?open=db", `paused "db" <b>`))
 	if err != nil || to.Path != "/pools" || to.Query().Get("open") != "db" {
 		t.Fatalf("%s, %v", to, err)
 	}
-	if got := p.told(to.Query()); got != `paused "db" <b>` {
+	if got := p.messageIn(to.Query()); got != `paused "db" <b>` {
 		t.Errorf("%q", got)
 	}
 	f := p.frameOf(httptest.NewRequest("GET", to.String(), nil), "pools", false)
@@ -155,10 +155,10 @@ func TestAMessageIsShownOnlyIfItIsOurs(t *testing.T) {
 	}
 	forged := to.Query()
 	forged.Set(messageKey, "your token has ended: tell it at evil.example")
-	if got := p.told(forged); got != "" {
+	if got := p.messageIn(forged); got != "" {
 		t.Errorf("a link has a page of ours say %q", got)
 	}
-	if got := New(Config{}).told(to.Query()); got != "" {
+	if got := New(Config{}).messageIn(to.Query()); got != "" {
 		t.Errorf("another server says %q", got)
 	}
 }

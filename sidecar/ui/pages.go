@@ -108,7 +108,7 @@ type view struct {
 // form is what is done by a POST, by those alone who may act: see [mayOf] and [whoOf].
 type form struct {
 	pattern string // "POST /actions/cancel"
-	// do does it, and returns the page to show then; [Pages.tell] adds a message to
+	// do does it, and returns the page to show then; [Pages.withMessage] adds a message to
 	// its address.
 	do func(ctx context.Context, s *Session, r *http.Request) (to string, err error)
 }
@@ -125,14 +125,14 @@ func (p *Pages) pages() []page {
 		p.runPage(),
 		{pattern: "GET /hosts", name: "hosts", nav: "Hosts", every: hostsEvery, view: p.fleet.view},
 		{pattern: "GET " + actionsPath, name: "actions", nav: "Actions", every: actionsEvery, view: p.viewActions},
-		{pattern: "GET " + actionsPath + "/{deed}", name: "action", under: "actions", act: true, view: p.viewAction},
+		{pattern: "GET " + actionsPath + "/{action}", name: "action", under: "actions", act: true, view: p.viewAction},
 	}
 }
 
 // forms is the one list of what is done by a POST, signing in and out aside.
 func (p *Pages) forms() []form {
 	return []form{
-		{pattern: "POST " + actionsPath + "/{deed}", do: p.act},
+		{pattern: "POST " + actionsPath + "/{action}", do: p.act},
 	}
 }
 
@@ -350,7 +350,11 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 		to, err = f.do(p.withLooker(r), s, r)
 	}
 	if err != nil {
-		body, status := p.renderProblem(p.frameOf(r, "error", false), p.problemOf(r, err))
+		why := p.problemOf(r, err)
+		if back := r.PostForm.Get(backKey); back != "" {
+			why.Link, why.LinkText = ownPath(back), "Back"
+		}
+		body, status := p.renderProblem(p.frameOf(r, "error", false), why)
 		p.write(w, status, body)
 		return
 	}

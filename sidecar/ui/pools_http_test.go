@@ -148,7 +148,7 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 	if len(rows) != 2 || len(rows[0]) != 9 {
 		t.Fatalf("holders: %q", rows)
 	}
-	for i, want := range []string{fmt.Sprintf("first process %d team=data", os.Getppid()), "r-1", "load", "one sidecar", "2", "", fmt.Sprint(first.Fence), "in ", "Release…"} {
+	for i, want := range []string{fmt.Sprintf("first process %d team=data", os.Getppid()), "r-1", "load", "one sidecar", "2", "", fmt.Sprint(first.Fence), "in ", "Revoke…"} {
 		if got := rows[0][i]; !strings.Contains(got, want) {
 			t.Errorf("column %d is %q, want %q", i, got, want)
 		}

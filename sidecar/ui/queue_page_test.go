@@ -69,7 +69,7 @@ func TestTheQueueIsShownAsItIs(t *testing.T) {
 	if got := page.link("urgent"); got != "/runs/urgent" {
 		t.Errorf("the run is at %q", got)
 	}
-	if got := page.link("Cancel…"); got != "/actions/cancel?run=urgent&back=%2fqueue" {
+	if got := page.link("Cancel…"); got != "/actions/cancel?back=%2Fqueue&run=urgent" {
 		t.Errorf("it is canceled at %q", got)
 	}
 	var limits []string

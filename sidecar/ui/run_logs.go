@@ -35,8 +35,8 @@ type logChoice struct {
 // instanceLog is what is kept of the output of an instance.
 type instanceLog struct {
 	instanceRow
-	Name, Step string
-	Last       int // index of the last instance of the step
+	Name string
+	Last int // index of the last instance of the step
 	// Previous and Next lead to the instances beside it.
 	Previous, Next string
 	// Command is what it runs, as its arguments.
@@ -99,7 +99,7 @@ func logChoices(seen *seenRun, q runQuery) *logsTab {
 // instanceLogOf makes what is shown of an instance's output.
 func instanceLogOf(d *step.Seen) *instanceLog {
 	l := &instanceLog{
-		instanceRow: instanceRowOf(&d.Instance), Name: d.Text(), Step: d.Step, Last: d.Shape.Count - 1, EndedAt: d.EndedAt,
+		instanceRow: instanceRowOf(&d.Instance), Name: d.Text(), Last: d.Shape.Count - 1, EndedAt: d.EndedAt,
 	}
 	for _, arg := range d.Work.Command {
 		l.Command = append(l.Command, text.Visible(arg))

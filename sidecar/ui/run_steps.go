@@ -55,6 +55,8 @@ type stepRow struct {
 	Bounds            string
 	StartedAt, EndsAt time.Time
 	Took              string
+	// Retriable reports whether instances of it can be tried again.
+	Retriable bool
 	// Href expands it, or folds it again.
 	Href string
 	Open *openStep
@@ -87,6 +89,7 @@ type openStep struct {
 
 // instanceRow is an instance of a step.
 type instanceRow struct {
+	Run, Step string
 	Index     int
 	Status    step.Status
 	Attempt   int
@@ -175,6 +178,7 @@ func stepRowOf(seen *seenRun, l step.Leaf, q runQuery) stepRow {
 		Name: s.Shape.Name, Deep: min(l.Depth, deepest), Needs: fewNames(s.Needs), progress: progressOf(s.Counts, s.Shape.Count),
 		Chips: chipsOf(s, q), Says: saysOf(seen, l.Number), Bounds: s.Shape.Bounds(),
 		StartedAt: s.StartedAt, EndsAt: s.EndedAt, Took: took(s.StartedAt, s.EndedAt),
+		Retriable: s.Counts[step.Failed]+s.Counts[step.Canceled] > 0,
 	}
 	if l.Parent >= 0 {
 		row.Below = o.Steps[l.Parent].Shape.Name
@@ -249,9 +253,15 @@ func openStepOf(seen *seenRun, number int, list *step.Instances, q runQuery) *op
 	return open
 }
 
+// Retriable reports whether the instance can be tried again.
+func (r instanceRow) Retriable() bool { return r.Status == step.Failed || r.Status == step.Canceled }
+
+// Open reports whether the instance has not ended.
+func (r instanceRow) Open() bool { return !r.Status.Ended() }
+
 func instanceRowOf(i *step.Instance) instanceRow {
 	row := instanceRow{
-		Index: i.Index, Status: i.Status, Attempt: i.Attempt, StartedAt: i.StartedAt, ExitCode: i.ExitCode,
+		Run: i.Run, Step: i.Step, Index: i.Index, Status: i.Status, Attempt: i.Attempt, StartedAt: i.StartedAt, ExitCode: i.ExitCode,
 		Error: text.Visible(i.Error), Log: logOf(i.StepID),
 	}
 	if i.Executor != nil {

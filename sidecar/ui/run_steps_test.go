@@ -183,7 +183,7 @@ func TestAnExpandedStepLeadsToAllOfItsInstances(t *testing.T) {
 		After: 99, Last: 9_999, Status: step.Failed, BadCount: 1, Bad: []string{`key\u202e`},
 		Chips: []statusChip{{step.Succeeded, 9_990, "/runs/r?status=succeeded&step=x&tab=steps", false}, {step.Failed, 10, "/runs/r?status=failed&step=x&tab=steps", true}},
 		Rows: []instanceRow{{
-			Index: 100, Status: step.Failed, Attempt: 3, Host: "one", StartedAt: afterNoon(1), Took: "2m", ExitCode: 7, HasExit: true,
+			Run: "r", Step: "x", Index: 100, Status: step.Failed, Attempt: 3, Host: "one", StartedAt: afterNoon(1), Took: "2m", ExitCode: 7, HasExit: true,
 			Error: "<b>no</b>\nsecond line^[[31m", Brief: "<b>no</b>\nsecond line^[[31m", Log: "/runs/r?index=100&step=x&tab=logs",
 		}},
 	}

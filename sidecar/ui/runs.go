@@ -188,6 +188,9 @@ type stepsDone struct {
 	Waits string
 }
 
+// Open reports whether the run has not ended.
+func (r runRow) Open() bool { return !r.Status.Ended() }
+
 // Percent is how much has ended, rounded down: only all of it is 100.
 func (d stepsDone) Percent() int { return d.Done * 100 / max(1, d.Of) }
 

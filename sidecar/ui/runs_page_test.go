@@ -37,10 +37,10 @@ func TestRunsAreListedTheLastFirst(t *testing.T) {
 	page := d.until("/runs", "all are shown", listing("waits", "huge", "bad", "done"))
 	cells, _ := page.rows()
 	for id, want := range map[string][]string{
-		"done":  {"✓ succeeded", "done", "Load", "7/7", "3 h ago", "1m30s 2 attempts on two", "–", "–"},
-		"bad":   {"✕ failed", "bad", "–", "–", "3 h ago", "3s on two", "exit code 1", "env=prod"},
-		"huge":  {"▶ running", "huge", "–", "100,000 instances", "3 h ago", "since 3 h ago", "–", "–"},
-		"waits": {"◷ queued", "waits", "– ▲ 3", "–", "3 h ago", "–", "–", "–"},
+		"done":  {"✓ succeeded", "done", "Load", "7/7", "3 h ago", "1m30s 2 attempts on two", "–", "–", "–"},
+		"bad":   {"✕ failed", "bad", "–", "–", "3 h ago", "3s on two", "exit code 1", "env=prod", "Retry…"},
+		"huge":  {"▶ running", "huge", "–", "100,000 instances", "3 h ago", "since 3 h ago", "–", "–", "Cancel…"},
+		"waits": {"◷ queued", "waits", "– ▲ 3", "–", "3 h ago", "–", "–", "–", "Cancel…"},
 	} {
 		if !slices.Equal(cells[id], want) {
 			t.Errorf("%s is %q, want %q", id, cells[id], want)
