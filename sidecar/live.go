@@ -179,7 +179,7 @@ func (s *Server) drain(client *instance.Client, hs *claims.Holders, xs *executor
 // stopHolders has the holders stop of an instance that can't go on: it may not
 // be able to tell them itself. Processes get the time that they may take.
 func (s *Server) stopHolders(hs *claims.Holders, why *problem.Error) {
-	hs.DistrustAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
+	hs.InvalidateAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
 	look := time.NewTicker(drainLook)
 	defer look.Stop()
 	late := time.After(grace.Stop + grace.Kill)

@@ -20,10 +20,10 @@ type Binding struct {
 	lease bool
 	// proc is the process that holds the claim; its pid is 0 if none is named.
 	proc proc.ID
-	// onlyKill: the holder tells its process to stop, the server only kills it.
+	// onlyKill: the holder sends SIGTERM to its process, the server only SIGKILL.
 	onlyKill bool
-	// asker says nothing of a life. It is here because what is recorded with a
-	// claim is what requests of one id are compared by.
+	// asker is the client's token. It is part of the binding because requests with the
+	// same id are compared by what is recorded with the claim.
 	asker string
 }
 
@@ -45,7 +45,7 @@ func (b Binding) unwatched() Binding {
 	return b
 }
 
-// bindingValue is how a binding stands in etcd and in files.
+// bindingValue is a binding in etcd and in files.
 type bindingValue struct {
 	store.V
 	TTL string `json:"ttl,omitempty"`
@@ -54,7 +54,7 @@ type bindingValue struct {
 	Asker    string `json:"asker,omitempty"`
 }
 
-// ttlLease stands for the lease duration.
+// ttlLease means the lease duration.
 const ttlLease = "lease"
 
 // byLeaseText is what most claims record.
@@ -183,7 +183,7 @@ func checkTTL(d time.Duration) (time.Duration, error) {
 const initPID = 1
 
 // CheckPID refuses what can't be the number of a process, and processes that must
-// not be stopped when a claim is lost, whoever asks.
+// not be stopped when a claim is lost.
 func CheckPID(pid int) error {
 	switch {
 	case pid <= 0:
@@ -196,10 +196,10 @@ func CheckPID(pid int) error {
 	return nil
 }
 
-// checkOnlyKill refuses to kill nobody.
+// checkOnlyKill refuses only_kill without a process.
 func checkOnlyKill(onlyKill bool, pid int) error {
 	if onlyKill && pid == 0 {
-		return problem.Field("only_kill", "it says what becomes of a process: name that as pid")
+		return problem.Field("only_kill", "it is about a process: name that as pid")
 	}
 	return nil
 }

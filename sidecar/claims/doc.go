@@ -16,9 +16,8 @@
 //   - A claim whose validity has ended keeps its slots until its holder says that it has
 //     stopped, its process is gone, its time to live has passed, or etcd ends its lease.
 //     For some minutes after that [Holders.Find] says why it has ended.
-//   - A claim is held while somebody may know of it: one whose client left before it had
-//     read the answer is given back, at once or, if the request had an id, unless it is
-//     asked for again within 10 s.
+//   - A claim whose client hung up before it had read the answer is released: at once or, if
+//     the request had an id, unless it is requested again within 10 s.
 //   - A process is the very process that was named: what is watched is a pidfd, and what is
 //     remembered is the time of its start on the machine's own clock, and its pid namespace.
 //   - A claim is its id and its fence. What names a fence never touches a later claim of the

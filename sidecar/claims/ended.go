@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// keepEnded is how long a holder that comes late is told why its claim has
+	// keepEnded is for how long a holder that comes late gets the reason why its claim has
 	// ended: longer than the longest default lease, within which a holder that
 	// renews comes.
 	keepEnded = 10 * time.Minute

@@ -9,7 +9,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// claimEnded takes that a claim has ended by itself.
+// claimEnded records that a claim has ended by itself.
 func (hs *Holders) claimEnded(h *Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -17,15 +17,15 @@ func (hs *Holders) claimEnded(h *Holder) {
 		return
 	}
 	if err := h.claim.Err(); err != nil {
-		hs.distrust(h, problem.Of(err))
+		hs.invalidate(h, problem.Of(err))
 	} else if !h.releasing {
 		hs.drop(h)
 	}
 }
 
-// distrust ends trust in a claim: its holder is told to stop. Its slots stay
-// taken until it has.
-func (hs *Holders) distrust(h *Holder, why *problem.Error) {
+// invalidate ends the validity of a claim: its holder has to stop. Its slots stay taken until
+// it has.
+func (hs *Holders) invalidate(h *Holder, why *problem.Error) {
 	if h.gone || h.releasing || h.why != nil {
 		return
 	}
@@ -33,47 +33,47 @@ func (hs *Holders) distrust(h *Holder, why *problem.Error) {
 	hs.publish(Ended, h)
 	switch {
 	case h.proc != nil:
-		hs.tellToStop(h)
+		hs.stop(h)
 	case h.expires == 0:
-		// Nobody will say when this one has stopped. Its slots go with the lease;
-		// with it goes what is remembered of it.
+		// Nothing reports when this holder has stopped. Its slots are freed with the
+		// lease, and it is forgotten then.
 		h.expires = hs.clock.Now() + max(h.lease, pool.MinLeaseDuration)
 	}
 }
 
-// keepUnheard is how long a claim is kept of which nobody may know, for who asks again:
-// as long as a waiter's place is.
-const keepUnheard = 10 * time.Second
+// keepUnread is how long a claim is kept whose grant was not read, for a repeated request:
+// as long as the place of a waiter.
+const keepUnread = 10 * time.Second
 
 // Reported counts an answer that says that a claim is held.
 func (hs *Holders) Reported(h *Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.reports++
-	h.unheardAt = 0
+	h.unreadAt = 0
 }
 
-// Unread takes that such an answer did not come to its client. If no other did, the
-// claim is given back: at once, or if nobody asks again for a claim that has a name.
+// Unread records that such an answer did not reach its client. If no other did, the claim is
+// released: at once, or, if it is named, unless it is requested again within 10 s.
 func (hs *Holders) Unread(h *Holder, named bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if h.reports--; h.reports > 0 || h.heard || h.gone || h.releasing {
+	if h.reports--; h.reports > 0 || h.known || h.gone || h.releasing {
 		return
 	}
 	if named {
-		h.unheardAt = hs.clock.Now() + keepUnheard
+		h.unreadAt = hs.clock.Now() + keepUnread
 		return
 	}
-	hs.giveBackUnheard(h)
+	hs.releaseUnread(h)
 }
 
-func (hs *Holders) giveBackUnheard(h *Holder) {
-	hs.log.Info("a claim is given back, since its client was gone before it was answered", keyClaim, h.claim.ID)
-	hs.giveBack(h)
+func (hs *Holders) releaseUnread(h *Holder) {
+	hs.log.Info("a claim is released, since its client was gone before it was answered", keyClaim, h.claim.ID)
+	hs.releaseAsync(h)
 }
 
-// processEnded takes that the process has ended that a claim was bound to.
+// processEnded records that the process has ended that a claim was bound to.
 func (hs *Holders) processEnded(h *Holder, process *proc.Process) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -82,13 +82,13 @@ func (hs *Holders) processEnded(h *Holder, process *proc.Process) {
 	}
 	hs.log.Debug("the process of a claim has ended", keyClaim, h.claim.ID, keyPID, process.ID().PID)
 	if !h.releasing {
-		hs.giveBack(h)
+		hs.releaseAsync(h)
 	}
 }
 
-// giveBack releases a claim that nobody asks to be released, or goes on with a
+// releaseAsync releases a claim that nobody asks to be released, or goes on with a
 // release whose asker has gone away.
-func (hs *Holders) giveBack(h *Holder) {
+func (hs *Holders) releaseAsync(h *Holder) {
 	if h.gone || hs.closed {
 		return
 	}
@@ -96,8 +96,8 @@ func (hs *Holders) giveBack(h *Holder) {
 	hs.tasks.Go(func() { _ = hs.finish(hs.quit, h) }) // an error is the end of the server
 }
 
-// beginRelease begins to give a claim back. Its binding is forgotten first: the next server
-// would take a claim that was released for one that was lost.
+// beginRelease begins to release a claim. Its binding is removed first: otherwise the next
+// server would take a released claim for a lost one.
 func (hs *Holders) beginRelease(h *Holder) {
 	h.releasing = true
 	h.unhook()
@@ -112,7 +112,7 @@ func (hs *Holders) forget(h *Holder) {
 	}
 }
 
-// finish releases a claim, and forgets it if that came to an end.
+// finish releases a claim, and forgets it when that is done.
 func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 	err := h.claim.Release(ctx)
 	if err == nil {
@@ -123,9 +123,8 @@ func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 	return err
 }
 
-// Release gives a claim back as its holder asks, and returns when its slots are
-// free. It is false if there is no such claim here: none with that fence, unless
-// it is 0.
+// Release releases a claim for its holder, and returns when its slots are free. It returns
+// false if there is no such claim here: none with that fence, unless it is 0.
 func (hs *Holders) Release(ctx context.Context, id string, fence int64) (bool, error) {
 	hs.mu.Lock()
 	h := hs.byID[id]
@@ -138,10 +137,10 @@ func (hs *Holders) Release(ctx context.Context, id string, fence int64) (bool, e
 	hs.mu.Unlock()
 	err := hs.finish(ctx, h)
 	if err != nil && first {
-		// Its asker has gone away, or the server stops. It is released all the same.
+		// Its client has hung up, or the server stops. It is released in any case.
 		hs.mu.Lock()
 		defer hs.mu.Unlock()
-		hs.giveBack(h)
+		hs.releaseAsync(h)
 	}
 	return true, err
 }

@@ -110,13 +110,13 @@ func writeWhole(path string, data []byte) error {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(file.Name()) // the error is told
+		_ = os.Remove(file.Name()) // the error is returned
 	}
 	return err
 }
 
 // load returns the binding of a claim that was saved. There is none unless ok;
-// a file that can't be read is told, and counts for nothing.
+// a file that can't be read is logged and ignored.
 func (f Files) load(id string, fence int64) (b Binding, ok bool) {
 	if f.dir == "" {
 		return Binding{}, false
@@ -181,7 +181,7 @@ func (f Files) Remove(id string) {
 	}
 }
 
-// Sweep removes what earlier processes left of claims that are not held.
+// Sweep removes orphaned files: those of claims that are not held.
 func (f Files) Sweep(held func(id string) bool) {
 	if f.dir == "" {
 		return

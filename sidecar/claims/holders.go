@@ -37,7 +37,7 @@ type Kind int
 const (
 	Granted  Kind = iota
 	Ended         // it is no longer valid, and its holder has to stop
-	Released      // its slots are given back, or freed with its lease
+	Released      // its slots are released, or freed with its lease
 )
 
 // Change is something that has happened to a claim.
@@ -49,7 +49,7 @@ type Change struct {
 }
 
 // Holders are the claims that were made through a server, each with its binding,
-// from the grant until its slots are given back.
+// from the grant until its slots are free.
 type Holders struct {
 	clock   lease.Clock
 	log     hclog.Logger
@@ -60,10 +60,10 @@ type Holders struct {
 
 	quit    context.Context // ends with leave
 	abandon context.CancelFunc
-	tasks   sync.WaitGroup // releases that nobody waits for
+	tasks   sync.WaitGroup // releases that no request waits for
 
-	// mu guards what follows, and the holders. It is taken before any lock but
-	// those of claims.
+	// mu guards the fields below, and the holders. It is taken before any lock but those of
+	// claims.
 	mu     sync.Mutex
 	byID   map[string]*Holder
 	ended  EndedLog
@@ -84,38 +84,38 @@ func New(cfg Config) *Holders {
 // Holder is one claim with its binding.
 type Holder struct {
 	claim *instance.Claim
-	// unhook keeps the end of the claim from being told; true if it was not yet.
+	// unhook cancels the call at the end of the claim; true if that was not made yet.
 	unhook func() bool
 
-	// What follows is guarded by mu of holders.
+	// The fields below are guarded by mu of Holders.
 
 	bind  Binding
-	saved bool          // bind stands in a file
+	saved bool          // bind is in a file
 	lease time.Duration // duration of the claim's lease; 0 if not known yet
 	proc  *proc.Process // nil unless bound to one
 	// expires is when the ttl has passed; 0 without one.
 	expires time.Duration
-	// why trust has ended; nil while the claim is held.
+	// why the claim has ended; nil while it is held.
 	why *problem.Error
-	// releasing: its slots are being given back.
+	// releasing: its slots are being released.
 	releasing bool
-	// killAt is when its process is killed, once it was told to stop.
+	// killAt is when its process is killed, after SIGTERM.
 	killAt time.Duration
 	gone   bool // no longer among the holders
 
-	// reports are the answers that say that it holds, less those that are known not to
-	// have come to their clients; heard tells that its holder was heard of since.
+	// reports counts the answers with the grant, less those that did not reach their
+	// clients; known means that its holder has renewed it since.
 	reports int
-	heard   bool
-	// unheardAt is when it is given back, since nobody may know of it; 0 if somebody does.
-	unheardAt time.Duration
+	known   bool
+	// unreadAt is when it is released because no client has read its grant; 0 if one has.
+	unreadAt time.Duration
 }
 
-// Is tells whether a holder's claim is the one with a fence. 0 is any.
+// Is reports whether a holder's claim is the one with a fence. 0 is any.
 func (h *Holder) Is(fence int64) bool { return fence == 0 || h.claim.Fence() == fence }
 
-// Add takes a claim that was granted, or that an earlier process left. If it is
-// there already, its ttl begins anew, and the process is closed.
+// Add adds a claim that was granted, or that was taken over from an earlier server. If it is
+// there already, its ttl begins again, and the process is closed.
 func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Process) *Holder {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -139,7 +139,7 @@ func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Proces
 	return h
 }
 
-// extend begins the ttl anew.
+// extend begins the ttl again.
 func (hs *Holders) extend(h *Holder) {
 	if h.lease == 0 {
 		h.lease = h.claim.LeaseDuration()
@@ -150,7 +150,7 @@ func (hs *Holders) extend(h *Holder) {
 	}
 }
 
-// drop forgets a holder whose slots are given back.
+// drop removes a holder whose slots are free.
 func (hs *Holders) drop(h *Holder) {
 	if h.gone {
 		return
@@ -177,8 +177,7 @@ func (hs *Holders) publish(kind Kind, h *Holder) {
 	hs.notify(c)
 }
 
-// held returns a holder whose claim is held. An error says why it is not;
-// neither is there for an unknown one.
+// held returns a holder whose claim is held, or an error that says why it is not.
 func (hs *Holders) held(id string) (*Holder, error) {
 	h := hs.byID[id]
 	if h == nil {
@@ -223,21 +222,21 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 	return h, err
 }
 
-// Renew takes that a holder lives, and how that is to be known from now on: by
-// the process, if there is one.
+// Renew records that a holder lives, and how the server is to know that from now on: by the
+// process, if there is one.
 func (hs *Holders) Renew(id string, fence int64, life Life, process *proc.Process) (h *Holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h, err = hs.held(id)
 	if err == nil && !h.Is(fence) {
-		err = problem.New(problem.ClaimLost, "claim %q is lost: its id stands for a later claim", id)
+		err = problem.New(problem.ClaimLost, "claim %q is lost: its id is that of a later claim", id)
 	}
 	if err == nil {
 		err = hs.rebind(h, life, process)
 	}
 	if err == nil || problem.CodeOf(err) == problem.StateUnwritable {
-		hs.extend(h) // its holder lives, whatever else becomes of the renewal
-		h.heard, h.unheardAt = true, 0
+		hs.extend(h) // its holder lives, even if the renewal is refused
+		h.known, h.unreadAt = true, 0
 	}
 	if err != nil {
 		process.Close()
@@ -246,8 +245,8 @@ func (hs *Holders) Renew(id string, fence int64, life Life, process *proc.Proces
 	return h, nil
 }
 
-// rebind changes a binding, if the renewal changes it. What can't be kept is refused:
-// a later server would go by what was in force before, and so does this one.
+// rebind changes a binding, if the renewal changes it. A binding that can't be recorded is
+// refused: a later server would use the one before, and so does this one.
 func (hs *Holders) rebind(h *Holder, life Life, process *proc.Process) error {
 	bind, err := h.bind.renewed(life)
 	if err != nil {
@@ -290,7 +289,7 @@ type View struct {
 
 // View returns a holder as it is now.
 func (hs *Holders) View(h *Holder) View {
-	now := time.Now() // before what is left from then on: this process may stand still between
+	now := time.Now() // before what is left from then on: this process may be suspended in between
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	v := View{Claim: h.claim, PID: h.bind.proc.PID, Releasing: h.releasing, Lease: h.lease, At: now}

@@ -15,40 +15,39 @@ import (
 )
 
 const (
-	// lookEvery is how often ttls and the trust in claims of processes are looked
-	// at. A lease's margin is two looks.
-	lookEvery = grace.CheckInterval
+	// checkEvery is how often ttls and the validity of claims of processes are checked. The
+	// margin of a lease is two checks.
+	checkEvery = grace.CheckInterval
 	// killAhead is how long before the end of its grace a process is killed whose
-	// claim has ended, so that a look that comes late is still in time.
+	// claim has ended, so that a check that comes late is still in time.
 	killAhead = grace.Kill
 	// killAgain is the pause after a kill that has not worked yet.
 	killAgain = time.Second
 )
 
-// Run looks at the holders until ctx ends.
+// Run checks the holders until ctx ends.
 func (hs *Holders) Run(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			hs.look()
+			hs.check()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// look does what time brings:
+// check does what is due:
 //
-//  1. A lease of which the duration was not known, since it was taken over, may
-//     be known now; the ttl that depends on it begins.
-//  2. A ttl that has passed ends its claim and gives the slots back.
-//  3. A claim is given back of which nobody may know, and for which nobody has asked
-//     again.
-//  4. A process is told to stop when its claim can't be trusted for much longer
-//     than it may take to stop, and killed when it has taken longer.
-func (hs *Holders) look() {
+//  1. The duration of a lease that was taken over may be known now; the ttl that depends on
+//     it begins.
+//  2. A ttl that has passed ends its claim and releases it.
+//  3. A claim whose grant was never read is released, unless it was requested again.
+//  4. A process gets SIGTERM when its claim will not be valid for longer than the process may
+//     take to stop, and SIGKILL when it has taken longer.
+func (hs *Holders) check() {
 	now := hs.clock.Now()
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -56,38 +55,37 @@ func (hs *Holders) look() {
 		if h.lease == 0 && h.why == nil {
 			hs.extend(h)
 		}
-		if h.unheardAt > 0 && now >= h.unheardAt && !h.releasing {
-			hs.giveBackUnheard(h)
+		if h.unreadAt > 0 && now >= h.unreadAt && !h.releasing {
+			hs.releaseUnread(h)
 		}
 		if h.expires > 0 && now >= h.expires && !h.releasing {
 			hs.expire(h)
 		}
 		if h.proc != nil && !h.releasing {
-			hs.watchTrust(h, now)
+			hs.checkValid(h, now)
 		}
 	}
 }
 
-// expire takes that a holder has not renewed in time.
+// expire ends a claim that was not renewed in time.
 func (hs *Holders) expire(h *Holder) {
 	if h.why == nil {
 		ttl := h.bind.ttlOf(h.lease)
 		hs.log.Info("a claim was not renewed within its ttl", keyClaim, h.claim.ID, keyDuration, ttl)
-		hs.distrust(h, problem.New(problem.ClaimLost, "claim %q is lost: it was not renewed within its ttl of %s", h.claim.ID, ttl))
+		hs.invalidate(h, problem.New(problem.ClaimLost, "claim %q is lost: it was not renewed within its ttl of %s", h.claim.ID, ttl))
 	}
 	if h.proc == nil { // a process has to end first
-		hs.giveBack(h)
+		hs.releaseAsync(h)
 	}
 }
 
-// watchTrust stops the process of a claim in time: so that it is gone before the
-// lease can end. From then on the claim counts as lost, even if its lease should
-// be renewed after all.
-func (hs *Holders) watchTrust(h *Holder, now time.Duration) {
+// checkValid stops the process of a claim so early that it is gone before the lease can end.
+// From then on the claim counts as lost, even if its lease is renewed after all.
+func (hs *Holders) checkValid(h *Holder, now time.Duration) {
 	if h.why == nil {
 		if left, grace := h.claim.ValidFor(); grace > 0 && left <= grace {
 			h.killAt = now + left
-			hs.distrust(h, problem.New(problem.ClaimLost, "claim %q is lost: its lease could not be renewed in time for its process to stop", h.claim.ID))
+			hs.invalidate(h, problem.New(problem.ClaimLost, "claim %q is lost: its lease could not be renewed in time for its process to stop", h.claim.ID))
 		}
 	} else if now >= h.killAt {
 		h.killAt = now + killAgain
@@ -95,9 +93,9 @@ func (hs *Holders) watchTrust(h *Holder, now time.Duration) {
 	}
 }
 
-// tellToStop stops the process of a claim that has ended, or is about to. One
-// that its holder tells itself is only killed when the grace is over.
-func (hs *Holders) tellToStop(h *Holder) {
+// stop stops the process of a claim that has ended, or is about to. A process that its holder
+// stops itself is only killed when the grace is over.
+func (hs *Holders) stop(h *Holder) {
 	if h.killAt == 0 {
 		h.killAt = hs.clock.Now() + lease.StopGrace(max(h.lease, pool.MinLeaseDuration)) - killAhead
 	}
@@ -149,7 +147,7 @@ func (hs *Holders) resumeOne(c *instance.Claim) {
 	h := hs.Add(c, bind, process)
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	h.saved, h.heard = saved, true
+	h.saved, h.known = saved, true
 	if _, ok := c.Validity(); ok && process != nil {
 		if err := hs.save(h, bind); err != nil {
 			hs.log.Warn("the validity of a claim that was taken over can't be recorded", keyClaim, c.ID, keyError, err)
@@ -159,18 +157,18 @@ func (hs *Holders) resumeOne(c *instance.Claim) {
 		h.killAt = hs.clock.Now() // the time to stop has passed while no sidecar ran
 	}
 	if ended {
-		hs.giveBack(h)
+		hs.releaseAsync(h)
 	}
 }
 
-// Count is how many claims there are.
+// Count returns how many claims there are.
 func (hs *Holders) Count() int {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return len(hs.byID)
 }
 
-// CountProcesses is how many of them have a process.
+// CountProcesses returns how many of them have a process.
 func (hs *Holders) CountProcesses() int {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -183,17 +181,17 @@ func (hs *Holders) CountProcesses() int {
 	return n
 }
 
-// DistrustAll ends trust in all claims.
-func (hs *Holders) DistrustAll(why *problem.Error) {
+// InvalidateAll ends the validity of all claims.
+func (hs *Holders) InvalidateAll(why *problem.Error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	for _, h := range hs.byID {
-		hs.distrust(h, why)
+		hs.invalidate(h, why)
 	}
 }
 
-// Leave lets go of all claims without giving any back, and waits for what was
-// under way.
+// Leave forgets all claims without releasing any, and waits for what is in progress. The next
+// server takes them over.
 func (hs *Holders) Leave() {
 	hs.abandon()
 	hs.mu.Lock()

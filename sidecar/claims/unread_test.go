@@ -75,7 +75,7 @@ func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
 	d := newDesk(t, "")
 	released := func(ids ...string) {
 		t.Helper()
-		d.look()
+		d.check()
 		d.tasks.Wait()
 		held := map[string]bool{}
 		for id := range d.byID {
@@ -97,7 +97,7 @@ func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
 	d.ask("known", 0, true)
 	d.ask("known", 0, false) // the holder knows it, though
 	released()
-	d.time.now += keepUnheard - time.Second
+	d.time.now += keepUnread - time.Second
 	released()
 	d.ask("repeated", 0, true)
 	d.ask("twice", 0, false)
@@ -106,7 +106,7 @@ func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
 	}
 	d.time.now += time.Second
 	released("forgotten")
-	d.time.now += keepUnheard
+	d.time.now += keepUnread
 	released("forgotten", "twice")
 	d.time.now += time.Hour
 	released("forgotten", "twice")

@@ -50,7 +50,7 @@ func (v validity) check() error {
 	case v.Lease == 0:
 		return errors.New("a validity names no lease")
 	case v.Sent < -maxSent || v.Sent > maxSent:
-		return fmt.Errorf("sent is %d: no boot clock tells that", v.Sent)
+		return fmt.Errorf("sent is %d: no boot clock has that time", v.Sent)
 	case v.TTL < time.Second || v.TTL > pool.MaxLeaseDuration:
 		return fmt.Errorf("ttl is %s: allowed are 1s to %s", v.TTL, pool.MaxLeaseDuration)
 	}
@@ -108,8 +108,8 @@ func (hs *Holders) save(h *Holder, bind Binding) error {
 }
 
 // Record records the binding of a claim that was granted, if it is bound to a process:
-// before anybody is told of the claim, so that the next server can stop the process. If
-// that fails the claim is given back, unless its holder stops the process itself.
+// before the claim is answered, so that the next server can stop the process. If that fails
+// the claim is released, unless its holder stops the process itself.
 func (hs *Holders) Record(h *Holder) error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -124,18 +124,18 @@ func (hs *Holders) Record(h *Holder) error {
 		hs.log.Warn("the validity of a claim can't be recorded; its holder alone stops its process if this server is killed", keyClaim, h.claim.ID, keyError, err)
 		return nil
 	}
-	hs.giveBack(h)
+	hs.releaseAsync(h)
 	return problem.New(problem.StateUnwritable, "claim %q is released: the process that it is bound to could not be recorded: %w", h.claim.ID, err)
 }
 
 // RecordLeases keeps the file of the leases of processes up to date until ctx ends. It has
-// a goroutine of its own, so that a slow disk keeps nobody from stopping processes. While
+// a goroutine of its own, so that a slow disk does not delay the stopping of processes. While
 // it fails, the next server goes by what was recorded last.
 func (hs *Holders) RecordLeases(ctx context.Context) {
 	if hs.files.dir == "" {
 		return
 	}
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	var recorded []validity
 	failed := false
@@ -192,8 +192,8 @@ type Orphans struct {
 	end  context.CancelFunc
 	task sync.WaitGroup
 
-	// What follows belongs to the task.
-	stopped  map[string]bool   // told to stop, by claim and fence
+	// The fields below belong to the task.
+	stopped  map[string]bool   // SIGTERM was sent, by claim and fence
 	reported map[string]string // errors, by file
 	lost     map[string]boundClaim
 }
@@ -211,7 +211,7 @@ func (o *Orphans) watch(check func()) {
 	o.end = cancel
 	check()
 	o.task.Go(func() {
-		tick := time.NewTicker(lookEvery)
+		tick := time.NewTicker(checkEvery)
 		defer tick.Stop()
 		for {
 			select {
@@ -288,8 +288,8 @@ func (o *Orphans) checkLost() {
 	}
 }
 
-// check stops the processes whose time has come. It reads all files anew: should another
-// process have the state directory by now, its renewals count.
+// check stops the processes whose time has come. It reads all files again: if another
+// process has the state directory by now, its renewals count.
 func (o *Orphans) check() {
 	if o.files.dir == "" {
 		return

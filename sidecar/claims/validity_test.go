@@ -21,16 +21,11 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// setClock is a clock that is set.
-type setClock struct{ now time.Duration }
-
-func (c *setClock) Now() time.Duration { return c.now }
-
 // orphanage has orphans on a clock that is set.
 type orphanage struct {
 	*Orphans
 	t     *testing.T
-	clock *setClock
+	clock *stillClock
 	log   *bytes.Buffer
 }
 
@@ -50,7 +45,7 @@ func newOrphanage(t *testing.T) *orphanage {
 		Log: hclog.New(&hclog.LoggerOptions{Output: log}), StateDir: t.TempDir(), Instance: "sidecar",
 		Procs: procs, Metrics: NewMetrics(nil),
 	}
-	clock := &setClock{}
+	clock := &stillClock{}
 	return &orphanage{Orphans: newOrphans(cfg, clock), t: t, clock: clock, log: log}
 }
 
