@@ -6,41 +6,41 @@ import (
 	"strings"
 )
 
-// Group is a set of settings that go together: see [Load] and [Flags].
+// Group is a set of settings that are used together: see [Load] and [Flags].
 type Group string
 
 // The groups.
 const (
-	Common   Group = "common"   // for every command
-	Etcd     Group = "etcd"     // how to reach etcd
-	Door     Group = "door"     // how to reach a sidecar
-	Claims   Group = "claims"   // how to wait for slots
-	Instance Group = "instance" // who this process is to the others
-	State    Group = "state"    // what it keeps for its next start
-	Serve    Group = "serve"    // how to be a sidecar
-	Stand    Group = "stand"    // whether a sidecar is a candidate for the coordinator's part
-	Lead     Group = "lead"     // how a candidate leads
-	Dev      Group = "dev"      // the embedded etcd
+	Common    Group = "common"    // for every command
+	Etcd      Group = "etcd"      // how to reach etcd
+	Access    Group = "access"    // how to reach a sidecar
+	Claims    Group = "claims"    // how to wait for slots
+	Instance  Group = "instance"  // the identity of this process
+	State     Group = "state"     // what it keeps for its next start
+	Serve     Group = "serve"     // how to be a sidecar
+	Candidate Group = "candidate" // whether a sidecar runs a coordinator
+	Lead      Group = "lead"      // how a candidate leads
+	Dev       Group = "dev"       // the embedded etcd
 )
 
 // Field is one setting.
 type Field struct {
 	// Name is the name in the file, such as "log_level".
 	Name string
-	// Group is what commands ask for it by.
+	// Group is the group by which commands load it.
 	Group Group
-	// Usage says what it is, in a few words.
+	// Usage describes it for the help of a command.
 	Usage string
-	// Default is the value where none is given, as one would write it.
+	// Default is the value if none is given, in the form of the file.
 	Default string
 	// Must completes the sentence "The value must be …".
 	Must string
-	// NoFlag is set for what would be seen in a list of processes.
+	// NoFlag is set for secrets, which a list of processes would show.
 	NoFlag bool
 
 	value    value
 	secret   bool   // the value is not shown in errors
-	computed string // the default in words, where it depends on the machine
+	computed string // the default in words, if it depends on the machine
 }
 
 // Env is the environment variable, such as "BERTH_LOG_LEVEL".

@@ -38,8 +38,8 @@ func TestFlagsOfACommandAndOfThoseAboveItAreRead(t *testing.T) {
 func TestASwitchNeedsNoValue(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "--coordinator": true, "--coordinator=true": true, "--coordinator=false": false} {
 		var got Settings
-		app := &cli.App{Name: "app", Flags: Flags(Stand), Action: func(c *cli.Context) (err error) {
-			got, err = Load(FromCLI(c), Stand)
+		app := &cli.App{Name: "app", Flags: Flags(Candidate), Action: func(c *cli.Context) (err error) {
+			got, err = Load(FromCLI(c), Candidate)
 			return err
 		}}
 		if err := app.Run(append([]string{"app"}, strings.Fields(text)...)); err != nil {
@@ -55,7 +55,7 @@ func TestHelpTellsDefaultsAndVariables(t *testing.T) {
 	var out bytes.Buffer
 	app := &cli.App{
 		Name: "app", Writer: &out,
-		Flags: Flags(Common, Etcd, Door, Claims, Instance, State, Serve, Stand, Lead, Dev),
+		Flags: Flags(Common, Etcd, Access, Claims, Instance, State, Serve, Candidate, Lead, Dev),
 	}
 	if err := app.Run([]string{"app", "--help"}); err != nil {
 		t.Fatal(err)

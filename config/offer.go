@@ -41,7 +41,7 @@ func (l *loader) secret(field string, offers []offer) Secret {
 	best := slices.MaxFunc(offers, func(a, b offer) int { return cmp.Compare(a.from.strength, b.from.strength) })
 	for _, o := range offers {
 		if o.field != best.field && o.from.strength == best.from.strength {
-			l.wrong(o.field, fmt.Sprintf("gives the %s that %s (%s) gives too", field, best.field, best.from.name))
+			l.wrong(o.field, fmt.Sprintf("gives the %s, which %s (%s) also gives", field, best.field, best.from.name))
 		}
 	}
 	if best.file == "" {

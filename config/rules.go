@@ -11,7 +11,7 @@ import (
 // machine.
 func (l *loader) rules() {
 	l.login()
-	door := l.need(Door) && l.settings.Sidecar != ""
+	door := l.need(Access) && l.settings.Sidecar != ""
 	if l.need(Serve) || door {
 		l.settings.Token = l.secret("token", l.offers("token", l.settings.Token, l.settings.tokenFile))
 	}
@@ -48,7 +48,7 @@ func (l *loader) login() {
 	s.Password = l.secret("password", offers)
 	switch {
 	case s.User == "" && len(offers) > 0 && l.sound("user"):
-		l.wrong(offers[0].field, "is of no use without a user")
+		l.wrong(offers[0].field, "needs a user")
 	case s.User != "" && s.Password == "" && l.sound("password") && l.sound("password_file"):
 		l.wrong("user", "has no password: give one as NAME:PASSWORD, in BERTH_PASSWORD or in password_file")
 	}
@@ -59,7 +59,7 @@ func (l *loader) etcd() {
 	if s.CACert != "" || s.Cert != "" {
 		for _, e := range s.Endpoints {
 			if strings.HasPrefix(e, "http://") || strings.HasPrefix(e, "unix://") {
-				l.wrong("endpoints", fmt.Sprintf("%q is without TLS, but cacert or cert is set", e))
+				l.wrong("endpoints", fmt.Sprintf("%q has no TLS, but cacert or cert is set", e))
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func (l *loader) etcd() {
 func (l *loader) door() {
 	s := &l.settings
 	if (s.SidecarCACert != "" || s.SidecarCert != "") && !s.secureSidecar() {
-		l.wrong("sidecar", fmt.Sprintf("%q is without TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))
+		l.wrong("sidecar", fmt.Sprintf("%q has no TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))
 	}
 	l.pair("sidecar_cert", s.SidecarCert, "sidecar_key", s.SidecarKey)
 	_, problems := s.sidecarTLS()
@@ -83,10 +83,10 @@ func (l *loader) host() {
 	if l.settings.Host != "" || !l.sound("host") {
 		return
 	}
-	l.origins["host"] = origin{byDefault, "the machine's name"}
+	l.origins["host"] = origin{byDefault, "the host name of the machine"}
 	name, err := l.src.Hostname()
 	if err != nil {
-		l.wrong("host", fmt.Sprintf("can't be found out: %v: set it", err))
+		l.wrong("host", fmt.Sprintf("can't be determined: %v: set it", err))
 		return
 	}
 	f, _ := lookup("host")
@@ -117,13 +117,13 @@ func (l *loader) stateHome() (string, error) {
 	if dir, _ := l.src.Env("HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, ".local", "state"), nil
 	}
-	return "", fmt.Errorf("is not set, and there is no home directory to put it in")
+	return "", fmt.Errorf("is not set, and there is no home directory for the default")
 }
 
 func (l *loader) serve() {
 	s := &l.settings
 	if s.Listen == "" && s.Socket == "" && l.sound("listen") && l.sound("socket") {
-		l.wrong("listen", "is empty, and so is socket: nobody could connect")
+		l.wrong("listen", "is empty, and so is socket: no client could connect")
 	}
 	l.pair("tls_cert", s.TLSCert, "tls_key", s.TLSKey)
 	_, problems := s.serverTLS()

@@ -36,7 +36,7 @@ func TestFieldsThatGoTogether(t *testing.T) {
 		"a cacert without a certificate": {flag: map[string]string{"cacert": secretFile}, want: []string{"cacert: no PEM certificate in " + secretFile}},
 		"TLS files and a plain endpoint": {
 			flag: map[string]string{"cacert": authority.File, "endpoints": "http://a:1,https://b:1"},
-			want: []string{`endpoints: "http://a:1" is without TLS`},
+			want: []string{`endpoints: "http://a:1" has no TLS`},
 		},
 
 		"a sidecar's TLS files": {flag: map[string]string{
@@ -66,24 +66,24 @@ func TestFieldsThatGoTogether(t *testing.T) {
 		},
 		"a sidecar's TLS files and plain text": {
 			flag: map[string]string{"sidecar": "http://a:1", "sidecar_cacert": authority.File},
-			want: []string{`sidecar: "http://a:1" is without TLS`},
+			want: []string{`sidecar: "http://a:1" has no TLS`},
 		},
 		"a sidecar's TLS files and a socket": {
 			flag: map[string]string{"sidecar": "unix:///s", "sidecar_cert": cert, "sidecar_key": key},
-			want: []string{`sidecar: "unix:///s" is without TLS`},
+			want: []string{`sidecar: "unix:///s" has no TLS`},
 		},
 
 		"a user without a password":     {flag: map[string]string{"user": "root"}, want: []string{"user: has no password"}},
-		"a password without a user":     {env: map[string]string{"password": "p"}, want: []string{"password: of no use"}},
+		"a password without a user":     {env: map[string]string{"password": "p"}, want: []string{"password: needs a user"}},
 		"a user with a password":        {flag: map[string]string{"user": "root:p"}},
 		"a user and a password":         {flag: map[string]string{"user": "root"}, env: map[string]string{"password": "p"}},
 		"a user and a password file":    {flag: map[string]string{"user": "root", "password_file": secretFile}},
 		"no such password file":         {flag: map[string]string{"user": "root", "password_file": "/no"}, want: []string{"password_file: /no"}},
 		"an empty password file":        {flag: map[string]string{"user": "root", "password_file": emptyFile}, want: []string{"password_file: is empty"}},
-		"two passwords of one strength": {env: map[string]string{"user": "root:p", "password": "q"}, want: []string{"user: that password (BERTH_PASSWORD) gives too"}},
+		"two passwords of one strength": {env: map[string]string{"user": "root:p", "password": "q"}, want: []string{"user: which password (BERTH_PASSWORD) also gives"}},
 		"two of unequal strength":       {flag: map[string]string{"user": "root:p"}, env: map[string]string{"password": "q"}},
 
-		"nothing to listen at": {flag: map[string]string{"listen": ""}, want: []string{"listen: nobody could connect"}},
+		"nothing to listen at": {flag: map[string]string{"listen": ""}, want: []string{"listen: no client could connect"}},
 		"only a socket":        {flag: map[string]string{"listen": "", "socket": "/s"}},
 		"open without anything": {
 			flag: map[string]string{"listen": "0.0.0.0:7420"},
@@ -153,7 +153,7 @@ func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
 		want   []string
 	}{
 		{[]Group{Common, Claims, Dev, Instance}, nil},
-		{[]Group{Door}, []string{"sidecar_cacert", "token_file"}},
+		{[]Group{Access}, []string{"sidecar_cacert", "token_file"}},
 		{[]Group{Etcd}, []string{"cacert", "password_file"}},
 		{[]Group{Serve}, []string{"listen", "token_file"}},
 		{nil, []string{"cacert", "listen", "password_file", "sidecar_cacert", "token_file"}},
@@ -181,7 +181,7 @@ func TestAMachineWhoseNameIsOfNoUseIsTold(t *testing.T) {
 			src := given{}.sources(t)
 			src.Hostname = hostname
 			_, err := Load(src, State)
-			if err == nil || !strings.Contains(err.Error(), "host (the machine's name)") {
+			if err == nil || !strings.Contains(err.Error(), "host (the host name of the machine)") {
 				t.Errorf("the error is %v", err)
 			}
 			if _, err := Load(src, Etcd); err != nil {

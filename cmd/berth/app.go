@@ -39,9 +39,10 @@ const (
 func newApp(stdout, stderr io.Writer) *cli.App {
 	app := &cli.App{
 		Name:  "berth",
-		Usage: "allots slots of shared pools to jobs on many hosts",
-		Description: "Settings come from --config FILE, from BERTH_… variables, and from flags;\n" +
-			"the later ones win. Flags may stand anywhere before a --.",
+		Usage: "grants slots of shared pools to jobs on many hosts, and queues runs",
+		Description: `Settings come from the file of --config, from BERTH_… variables, and from flags. Flags
+override variables, and variables override the file. Options can be given anywhere before
+a --.`,
 		Writer:    stdout,
 		ErrWriter: stderr,
 		Flags:     append(config.Flags(config.Common, config.Etcd), outputFlag, headersFlag),
@@ -363,7 +364,7 @@ func versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "version",
 		Category: helping,
-		Usage:    "tell which berth this is",
+		Usage:    "print the version",
 		Action: handle(func(r *request) error {
 			v := versionRecord{Version: version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			return r.print(v, func(out *page) { out.line("berth %s (%s, %s)", v.Version, v.Go, v.Platform) })

@@ -21,28 +21,28 @@ func applyCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "apply",
 		Category: operating,
-		Usage:    "make the pools and the limits as a file declares them",
+		Usage:    "create and change pools and limits as a file declares them",
 		Description: `The file is YAML or JSON:
 
    pools:
      db:
        limit: 3
-       lease_duration: 5m       # left out: 5m
-       reserve_after: 1m        # left out: 1m
-       paused: false            # left out: stays as it is
+       lease_duration: 5m       # default: 5m
+       reserve_after: 1m        # default: 1m
+       paused: false            # default: unchanged
    limits:                      # of runs
-     max_concurrent_runs: 10    # left out: stays as it is
+     max_concurrent_runs: 10    # default: unchanged
      tags:
        env=prod: 2              # runs with that tag
-       team: 5                  # with the tag, all values together
-       tenant=*: 1              # each value by itself; -1 removes a limit
+       team: 5                  # runs with that tag, all values together
+       tenant=*: 1              # runs of each value separately; -1 removes a limit
 
-Pools and limits of tags that it does not name are left alone, or deleted with
---prune; those of a section that it does not have always are left alone.
-'berth export' writes such a file.`,
+Pools and limits of tags that the file does not name are not changed, or deleted with
+--prune. A section that is not in the file is never changed. 'berth export' writes such
+a file.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only tell what would change"},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "read `FILE`, - for stdin"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only print what would change"},
 			&cli.BoolFlag{Name: "prune", Usage: "delete the pools, and the limits of tags, that are not in the file"},
 		},
 		Action: handle(apply),
@@ -164,7 +164,7 @@ func applyText(out *page, r applyRecord, want manifest.Declaration) {
 	}
 	var done []string
 	if want.Pools != nil {
-		done = append(done, fmt.Sprintf("pools: %d created, %d changed, %d deleted, %d as they were",
+		done = append(done, fmt.Sprintf("pools: %d created, %d changed, %d deleted, %d unchanged",
 			counts[creates], counts[changes], counts[deletes], counts[keeps]))
 	}
 	if l := r.Limits; l != nil {
@@ -172,7 +172,7 @@ func applyText(out *page, r applyRecord, want manifest.Declaration) {
 			out.line("~ limits: %s", strings.Join(l.Changes, ", "))
 			done = append(done, "limits: changed")
 		} else {
-			done = append(done, "limits: as they were")
+			done = append(done, "limits: unchanged")
 		}
 		for _, name := range l.Others {
 			others = append(others, "limits.tags."+name)
@@ -184,7 +184,7 @@ func applyText(out *page, r applyRecord, want manifest.Declaration) {
 	}
 	out.line("%s", text)
 	if len(others) > 0 {
-		out.line("not in the file, left alone (--prune deletes): %s", strings.Join(others, ", "))
+		out.line("not in the file, not changed (--prune deletes them): %s", strings.Join(others, ", "))
 	}
 }
 
@@ -272,7 +272,7 @@ func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "export",
 		Category: operating,
-		Usage:    "write all pools and limits as a file for 'berth apply'",
+		Usage:    "print all pools and limits as a file for 'berth apply'",
 		Action:   onEtcd(export),
 	}
 }

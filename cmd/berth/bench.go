@@ -20,20 +20,20 @@ func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "bench",
 		Category: operating,
-		Usage:    "measure how fast berth is",
+		Usage:    "measure claims on your etcd",
 		Subcommands: []*cli.Command{
 			{
 				Name:   "claims",
 				Usage:  "measure claims, compared with plain writes to etcd",
 				Flags:  bench.ClaimsFlags("measure only the main cases, in 3 rounds of 500ms"),
 				Action: handle(benchClaims),
-				Description: "Clients claim and release in a closed loop, through the Go API and over HTTP\n" +
-					"on a unix socket. Each case runs in alternation with the floor: plain puts and\n" +
-					"deletes of as many clients, one of each for a claim and its release. What counts\n" +
-					"is the ratio, which holds on any machine; the figures are the medians of the\n" +
-					"rounds.\n\n" +
-					"All that is written is below bench/ under the prefix, and deleted at the end.\n" +
-					"Do not run it on an etcd that others need now.",
+				Description: `Clients claim and release in a loop, through the Go API and over HTTP on a unix socket.
+Each case alternates with a baseline: as many clients that put and delete plain keys, one
+of each for a claim and its release. Compare the ratio, which is the same on any machine.
+All figures are medians of the rounds.
+
+All keys are below bench/ under the prefix, and are deleted at the end. Do not run it on
+an etcd that is in use.`,
 			},
 			{
 				Name:   "etcd",

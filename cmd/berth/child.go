@@ -69,10 +69,10 @@ func superviseCommand() *cli.Command {
 	return &cli.Command{
 		Name:      workerchild.Verb,
 		Hidden:    true,
-		Usage:     "run the command of a step beside a worker, which starts this by itself",
+		Usage:     "run the command of a step; workers start this themselves",
 		ArgsUsage: "DIR",
 		Action: handle(func(r *request) error { return workerchild.Supervise(r.args[0]) },
-			argument{name: "the folder that a worker has made for a command"}),
+			argument{name: "the folder that a worker made for a command"}),
 	}
 }
 

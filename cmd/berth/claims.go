@@ -20,7 +20,7 @@ func claimsCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "claims",
 		Category:    operating,
-		Usage:       "see the claims, and take them back",
+		Usage:       "list, explain and revoke claims",
 		Subcommands: []*cli.Command{claimsListCommand(), claimsDescribeCommand(), claimsWhyCommand(), claimsRevokeCommand()},
 	}
 }
@@ -28,10 +28,10 @@ func claimsCommand() *cli.Command {
 func claimsListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
-		Usage: "list the claims that hold slots, and those that wait",
+		Usage: "list the claims that hold slots or wait for them",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "pool", Usage: "only those of a `POOL`"},
-			&cli.StringFlag{Name: "host", Usage: "only those of a `HOST`"},
+			&cli.StringFlag{Name: "pool", Usage: "only claims of `POOL`"},
+			&cli.StringFlag{Name: "host", Usage: "only claims of `HOST`"},
 		},
 		Action: onEtcd(claimsList),
 	}
@@ -93,14 +93,15 @@ const revokeLook = 200 * time.Millisecond
 func claimsRevokeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "revoke",
-		Usage:     "take a claim back",
+		Usage:     "revoke a claim: stop its holder and free its slots",
 		ArgsUsage: "CLAIM",
-		Description: "Asks the claim's host to stop the holder and to give the slots back, and waits\n" +
-			"until that is done. With --force the slots are free at once; the old holder may\n" +
-			"still run then, and what it writes can only be told by its fence.\n" +
-			"CLAIM is an id, or HOST/INSTANCE/ID where several instances hold one id.",
+		Description: `Asks the host of the claim to stop the holder and release the slots, and waits until that
+is done. With --force the slots are free at once. The old holder may still run then, and
+only the fencing token keeps its writes apart from those of the next holder.
+
+CLAIM is an id, or HOST/INSTANCE/ID if several instances hold the same id.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, whatever the holder does"},
+			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, even if the holder still runs"},
 			waitFlag("longest `TIME` to wait for the release; 0 for not at all", revokeWait),
 		},
 		Action: onEtcd(claimsRevoke, claimArgument),
@@ -140,16 +141,16 @@ func revokedText(r pool.Revocation, gone bool) string {
 	case r.Forced:
 		return fmt.Sprintf("its slots are free; the old holder on %s may still run; fence %d", r.Host, r.Fence)
 	case gone:
-		return "given back by " + r.Host
+		return "released by " + r.Host
 	}
-	return "asked back from " + r.Host
+	return "revocation requested from " + r.Host
 }
 
 // refuseWaiter explains that a claim in line can't be revoked: nothing is held.
 func refuseWaiter(r *request, id string) error {
 	w, err := r.Why(r.ctx(), id)
 	if err == nil && w.Waiter != nil {
-		return problem.New(problem.Invalid, "claim %q holds nothing, it waits: stop whoever waits on %s to take it out of line", id, w.Waiter.Host)
+		return problem.New(problem.Invalid, "claim %q holds no slots, it waits: stop the process that waits on %s", id, w.Waiter.Host)
 	}
 	return err
 }
@@ -183,13 +184,13 @@ func waitGone(r *request, done pool.Revocation, wait time.Duration) (bool, error
 // not seen, nobody renews its lease.
 func notGone(r *request, done pool.Revocation, wait time.Duration) error {
 	name := done.Host + "/" + done.Instance
-	expect := "its instance " + name + " is seen, and has not released it: its log may say why; --force frees the slots at once"
+	expect := "its instance " + name + " is live, and has not released it: its log may say why; --force frees the slots at once"
 	seen, err := seenInstances(r)
 	switch {
 	case err != nil:
 		expect = "its instance " + name + " has not released it; --force frees the slots at once"
 	case !seen[name]:
-		expect = "its instance " + name + " is not seen; the slots are free when the lease ends, or at once with --force"
+		expect = "its instance " + name + " is gone; the slots are free when the lease ends, or at once with --force"
 	}
 	return problem.New(problem.ClaimTimeout, "claim %q is still held after %s: %s", done.Claim, text.Duration(wait), expect)
 }

@@ -21,17 +21,17 @@ func completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
 		Category:  helping,
-		Usage:     "print a script that completes commands and flags in a shell",
+		Usage:     "print a script that completes commands, flags and names in a shell",
 		ArgsUsage: "bash|zsh|fish",
 		Description: `bash: berth completion bash > ~/.local/share/bash-completion/completions/berth
 zsh:  berth completion zsh > "${fpath[1]}/_berth"
 fish: berth completion fish > ~/.config/fish/completions/berth.fish
 
-A new shell has it then; for the one that runs: source <(berth completion bash)`,
+New shells load it. For the current one: source <(berth completion bash)`,
 		Action: handle(func(r *request) error {
 			script, ok := completionScripts[r.args[0]]
 			if !ok {
-				return usagef("there is no completion for %q, only for bash, zsh and fish", r.args[0])
+				return usagef("there is no completion for %q: the shells are bash, zsh and fish", r.args[0])
 			}
 			_, err := fmt.Fprint(r.out, script)
 			return err
@@ -231,7 +231,7 @@ func commandCandidates(commands []*cli.Command) []candidate {
 // flagCandidates are the long names: they are what a reader of the line
 // understands.
 func flagCandidates(flags []cli.Flag) []candidate {
-	all := []candidate{{"--help", "show help"}}
+	all := []candidate{{"--help", "print help"}}
 	for _, f := range flags {
 		if v, ok := f.(cli.VisibleFlag); ok && !v.IsVisible() {
 			continue

@@ -28,15 +28,15 @@ func coordinatorCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "coordinator",
 		Category: serving,
-		Usage:    "stand for the coordinator's part, which admits runs",
-		Description: `Of all candidates one leads; the others take over when it is gone, the next in 10
-seconds at most, and at once if it is stopped. Two or three in all are enough: on
-hosts of their own, or within sidecars ('berth sidecar --coordinator').
+		Usage:    "run a coordinator, elected among all candidates, which admits runs",
+		Description: `One of all candidates leads. If it stops, another one leads at once; if it dies, within 10
+seconds. Two or three candidates are enough, on hosts of their own or in sidecars ('berth
+sidecar --coordinator').
 
-With --listen it serves /healthz, /readyz and /metrics there. An address that other
-hosts can reach needs TLS and a token, as a sidecar's does.
+With --listen it serves /healthz, /readyz and /metrics. An address that other hosts can
+reach needs TLS and a token, as that of a sidecar does.
 
-TERM or INT: steps down. A second one does not wait.`,
+On TERM or INT it resigns and stops. On a second signal it stops without waiting.`,
 		Flags:       coordinatorFlags(),
 		Subcommands: []*cli.Command{coordinatorStatusCommand()},
 		Action:      coordinate,
@@ -107,9 +107,9 @@ type standsRecord struct {
 
 // String says it for people.
 func (r standsRecord) String() string {
-	text := "berth coordinator of host " + r.Host + " stands as a candidate"
+	text := "berth coordinator of host " + r.Host + " is a candidate"
 	if r.HTTP != "" {
-		text += ", with its health and metrics at " + r.HTTP
+		text += ", with health and metrics at " + r.HTTP
 	}
 	return text
 }
@@ -117,9 +117,9 @@ func (r standsRecord) String() string {
 func coordinatorStatusCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "tell who leads, what it does, and who would take over",
-		Description: "Exits with 1 if nobody leads. A leader with nothing to do tells of its ticks every\n" +
-			"10 seconds.",
+		Usage: "show the leader, its last tick, and the other candidates",
+		Description: `Exits with 1 if there is no leader. A leader with nothing to do reports its ticks every 10
+seconds.`,
 		Action: onEtcd(coordinatorStatus),
 	}
 }
@@ -146,7 +146,7 @@ func coordinatorText(out *page, r inspect.Coordinator) {
 	}
 	rows := [][]string{
 		{"leader", r.Leader.Host}, {"instance", r.Leader.Instance}, {"version", r.Leader.Version},
-		{"term", strconv.FormatInt(r.Leader.Term, 10)}, {"stands since", text.Ago(out.now, r.Leader.Since)},
+		{"term", strconv.FormatInt(r.Leader.Term, 10)}, {"leads since", text.Ago(out.now, r.Leader.Since)},
 	}
 	out.columns(withValues(append(rows, tickRows(out.now, r.Leader.Tick)...)))
 	if len(r.Others) == 0 {
@@ -192,7 +192,7 @@ func healthFlags() []cli.Flag {
 		return f.Names()[0] == listenFlag || f.Names()[0] == "socket"
 	})
 	return append(door,
-		&cli.StringFlag{Name: listenFlag, Usage: "HTTP `ADDRESS` to serve health and metrics at, such as 127.0.0.1:7421; port 0 chooses one", DefaultText: "none"},
+		&cli.StringFlag{Name: listenFlag, Usage: "serve health and metrics at HTTP `ADDRESS`, such as 127.0.0.1:7421; port 0 chooses a free port", DefaultText: "none"},
 	)
 }
 

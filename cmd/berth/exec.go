@@ -30,35 +30,34 @@ func execCommand() *cli.Command {
 		Category:  claiming,
 		Usage:     "run a command while holding slots",
 		ArgsUsage: verbatim,
-		Description: `Waits for the slots, all of them or none, runs the command, and gives them back.
+		Description: `Waits until all slots are free, takes them, runs the command, and releases them.
 
-The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE
-and BERTH_POOLS in its environment. Signals are passed on to the group. If the
-claim can no longer be trusted, or is revoked, the group is told to stop (TERM)
-and killed before anybody else can get the slots: as long as exec itself runs. If
-exec is killed, so is the command; processes that it has started itself, or that
-have left its group, are not.
+The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE and
+BERTH_POOLS in its environment. Signals are passed on to the group. If the claim is no
+longer valid, or is revoked, the group gets TERM, and KILL before any other claim can get
+the slots. That needs exec to run: if exec is killed, the command is killed with it, but
+not the processes that the command has started, and none that left the group.
 
-Exit codes: the command's own, 128+n if signal n has ended it; 75 if the wait was
-in vain, 76 if the claim was lost and the command stopped, 77 if the claim was
-refused; 126 or 127 if there is no such command, before anything is claimed.`,
+Exit codes: that of the command; 128+n if signal n ended it; 75 if the slots were not free
+in time; 76 if the claim was lost and the command was stopped; 77 if the claim was refused;
+126 or 127 if the command can't be run or does not exist, before anything is claimed.`,
 		Flags: append([]cli.Flag{
-			&cli.StringSliceFlag{Name: "pool", Usage: "take slots of a pool, `POOL=SLOTS`, or one slot; may be repeated"},
-			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` to wait for the slots, and for an etcd that is unavailable; 0 for none", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
-			&cli.IntFlag{Name: "priority", Usage: "`NUMBER` from -1000 to 1000; higher goes first"},
-			&cli.StringFlag{Name: "run", Usage: "`NAME` of the run that this is for"},
-			&cli.StringFlag{Name: "step", Usage: "`NAME` of the step that this is for"},
-			&cli.StringSliceFlag{Name: "label", Usage: "note `KEY=VALUE` with the claim; may be repeated"},
-			&cli.StringFlag{Name: "id", Usage: "`ID` of the claim", DefaultText: "a new one"},
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "tell why it waits also where stderr is no terminal"},
-		}, config.Flags(config.Door)...),
+			&cli.StringSliceFlag{Name: "pool", Usage: "claim slots of a pool: `POOL=SLOTS`, or POOL for one slot; may be repeated"},
+			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` to wait for the slots, and for etcd if it is unavailable; 0 for not at all", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
+			&cli.IntFlag{Name: "priority", Usage: "`N` from -1000 to 1000; higher priorities are first"},
+			&cli.StringFlag{Name: "run", Usage: "`NAME` of the run that the claim is for"},
+			&cli.StringFlag{Name: "step", Usage: "`NAME` of the step that the claim is for"},
+			&cli.StringSliceFlag{Name: "label", Usage: "attach `KEY=VALUE` to the claim; may be repeated"},
+			&cli.StringFlag{Name: "id", Usage: "`ID` of the claim", DefaultText: "generated"},
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "report why it waits, even if stderr is not a terminal"},
+		}, config.Flags(config.Access)...),
 		Action: execAction,
 	}
 }
 
 func execAction(c *cli.Context) error {
 	src := config.FromCLI(c)
-	s, err := config.Load(src, config.Common, config.Door, config.Claims)
+	s, err := config.Load(src, config.Common, config.Access, config.Claims)
 	if err == nil && s.Sidecar == "" {
 		s, err = config.Load(src, config.Common, config.Etcd, config.Claims)
 	}
@@ -257,7 +256,7 @@ func (s *session) giveBack(signals <-chan os.Signal) {
 		}
 	}
 	if err != nil && s.held != nil {
-		s.log.Warn("the slots could not be given back; they are free when the lease ends", "claim", s.request.ID, "error", err)
+		s.log.Warn("the slots could not be released; they are free when the lease ends", "claim", s.request.ID, "error", err)
 	}
 }
 

@@ -87,7 +87,7 @@ func (j *job) bind() (end func()) {
 	go func() {
 		defer close(done)
 		if err := j.held.bind(ctx, pid); err != nil && ctx.Err() == nil {
-			j.say("the claim could not be tied to the command: %v", err)
+			j.say("the claim could not be bound to the command: %v", err)
 		}
 	}()
 	return func() { cancel(); <-done }
@@ -255,11 +255,11 @@ func parseSlots(texts []string) (map[string]int, error) {
 		if given {
 			var err error
 			if n, err = strconv.Atoi(number); err != nil {
-				return nil, usagef("--pool can't be %q: behind the = belongs a number of slots", text)
+				return nil, usagef("--pool can't be %q: expected POOL=SLOTS", text)
 			}
 		}
 		if _, twice := slots[name]; twice {
-			return nil, usagef("--pool names %q twice: add the slots up", name)
+			return nil, usagef("--pool names %q twice: give the sum of the slots", name)
 		}
 		slots[name] = n
 	}

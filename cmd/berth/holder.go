@@ -183,7 +183,7 @@ const sidecarTimeout = 5 * time.Second
 func sidecarProblem(err error, addr string) error {
 	var stranger x509.UnknownAuthorityError
 	if errors.As(err, &stranger) {
-		return problem.New(problem.Unavailable, "%w; name the file of the authority that has signed the certificate with --sidecar-cacert", err)
+		return problem.New(problem.Unavailable, "%w; give the file of the authority that signed the certificate with --sidecar-cacert", err)
 	}
 	if problem.CodeOf(err) != problem.Internal {
 		return err
@@ -323,7 +323,7 @@ func (c *sidecarHeld) listen(ctx context.Context) {
 	case isOver(err):
 		c.end(err)
 	default: // its trust is known without that
-		c.holder.log.Warn("the sidecar does not tell of the end of claims", "claim", c.id, "error", err)
+		c.holder.log.Warn("the sidecar does not report the end of claims", "claim", c.id, "error", err)
 	}
 }
 
@@ -402,7 +402,7 @@ func (c *sidecarHeld) bind(ctx context.Context, pid int) error {
 		switch {
 		case problem.CodeOf(err) == problem.StateUnwritable:
 			if pause == awayPause { // once
-				c.holder.log.Warn("the claim stays tied to exec, and is tied to the command when the sidecar can write that down", "claim", c.id, "error", err)
+				c.holder.log.Warn("the claim stays bound to exec until the sidecar can write to its state directory", "claim", c.id, "error", err)
 			}
 			pause = maxRenewAge
 		case err == nil, !isAway(err):

@@ -16,20 +16,20 @@ func hostsCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "hosts",
 		Category: operating,
-		Usage:    "see the hosts",
+		Usage:    "list the hosts",
 		Subcommands: []*cli.Command{{
 			Name:   "list",
-			Usage:  "list the instances that are seen now, and those that are missed",
+			Usage:  "list the live instances, and those that are gone and still hold something",
 			Action: onEtcd(hostsList),
-			Description: "An instance is a process of berth on a host: a sidecar, a worker, or a berth exec\n" +
-				"without a sidecar; and a candidate for the coordinator's part, alone or in a\n" +
-				"sidecar. It is seen for up to 10 seconds after it has died. CAPACITY is how many step\n" +
-				"instances it runs at a time, ACTIVE how many it has now, and how many runs were\n" +
-				"started through it. QUEUES are those that a worker takes them from. STATE is whether a\n" +
-				"worker works, is draining or drained, or is stopping or stopped.\n\n" +
-				"One that is gone is listed while something is its own: it may come back to that until\n" +
-				"the leases have ended. What it has is lost then, and tried again if it may be.\n" +
-				"'berth worker list' has more of the workers.",
+			Description: `An instance is a process of berth on a host: a sidecar, a worker, a source, a candidate for
+coordinator, or a berth exec without a sidecar. For up to 10 seconds after it has died it is
+still listed as live. CAPACITY is how many step instances it runs at a time. ACTIVE is how
+many it runs now, and how many runs were started through it. QUEUES are the queues of a
+worker. STATE is that of a worker: working, draining, drained, stopping or stopped.
+
+An instance that is gone is listed while it still holds something: if it restarts before
+its leases end, it keeps that. Otherwise it is lost, and retried if retries are left.
+'berth worker list' shows more about workers.`,
 		}},
 	}
 }

@@ -18,7 +18,7 @@ func limitsCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "limits",
 		Category:    running,
-		Usage:       "see and change what runs are admitted under",
+		Usage:       "show and change the limits of runs",
 		Subcommands: []*cli.Command{limitsGetCommand(), limitsSetCommand()},
 	}
 }
@@ -26,7 +26,7 @@ func limitsCommand() *cli.Command {
 func limitsGetCommand() *cli.Command {
 	return &cli.Command{
 		Name:   "get",
-		Usage:  "show the limits, and what is used of them",
+		Usage:  "show the limits, and how much of them is used",
 		Action: onEtcd(limitsGet),
 	}
 }
@@ -141,17 +141,17 @@ func limitsSetCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "set",
 		Usage: "change limits",
-		Description: `What no flag says stays as it is. A limit of a tag is about the runs in progress
+		Description: `Limits that no flag names are not changed. The limit of a tag counts the runs in progress
 
-   env=prod=2   that have the tag env=prod
-   team=5       that have the tag team, all values together
-   tenant=*=1   that have the tag tenant, each value by itself
+   env=prod=2   with the tag env=prod
+   team=5       with the tag team, all values together
+   tenant=*=1   with the tag tenant, each value separately
 
-and -1 as its number removes it. 0 admits none. A lower limit stops nobody: until
-enough runs have ended, no more are admitted.`,
+and is removed by the number -1. A limit of 0 admits no run. A lower limit stops no run:
+no more are admitted until enough runs have ended.`,
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "`N` runs at a time, -1 for no limit", DefaultText: unchanged},
-			&cli.StringSliceFlag{Name: "tag", Usage: "`LIMIT` of a tag, as above; may be repeated"},
+			&cli.IntFlag{Name: "max-concurrent-runs", Usage: "admit at most `N` runs at a time, -1 for no limit", DefaultText: unchanged},
+			&cli.StringSliceFlag{Name: "tag", Usage: "set the `LIMIT` of a tag, as above; may be repeated"},
 		},
 		Action: handle(limitsSet),
 	}
@@ -193,7 +193,7 @@ func setLimits(r *request, change run.LimitsChange) error {
 		if changes := limitsChanges(before, limits); len(changes) > 0 {
 			out.line("limits changed: %s", strings.Join(changes, ", "))
 		} else {
-			out.line("the limits stay as they are")
+			out.line("limits unchanged")
 		}
 	})
 }

@@ -434,12 +434,12 @@ func report(w io.Writer, err error) int {
 
 // advice is what to do about problems whose message does not say.
 var advice = map[problem.Code]string{
-	problem.EtcdUnavailable: "is etcd running, and are the endpoints right (--endpoints, BERTH_ENDPOINTS)? 'berth dev' starts one to try",
+	problem.EtcdUnavailable: "is etcd running, and are the endpoints right (--endpoints, BERTH_ENDPOINTS)? 'berth dev' starts one for a trial",
 	problem.EtcdDenied:      "give a user or a certificate with rights on the prefix (--user, --cert and --key)",
-	problem.PoolNotFound:    "'berth pools list' shows what there is, 'berth pools set NAME LIMIT' makes one",
-	problem.ClaimNotFound:   "'berth claims list' shows what there is",
-	problem.RunNotFound:     "'berth runs list' shows what there is",
-	problem.Unauthorized:    "give the sidecar's token in BERTH_TOKEN or BERTH_TOKEN_FILE",
+	problem.PoolNotFound:    "'berth pools list' lists the pools, 'berth pools set NAME LIMIT' creates one",
+	problem.ClaimNotFound:   "'berth claims list' lists the claims",
+	problem.RunNotFound:     "'berth runs list' lists the runs",
+	problem.Unauthorized:    "give the token of the sidecar in BERTH_TOKEN or BERTH_TOKEN_FILE",
 }
 
 // explain makes one line of an error: what happened, and what to do.

@@ -23,7 +23,7 @@ func poolsCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "pools",
 		Category: operating,
-		Usage:    "see and change the pools",
+		Usage:    "list, create and change pools",
 		Subcommands: []*cli.Command{
 			poolsListCommand(), poolsDescribeCommand(), poolsSetCommand(),
 			poolsDeleteCommand(), poolsPauseCommand(), poolsResumeCommand(),
@@ -62,7 +62,7 @@ func poolsTable(out *page, pools []inspect.Pool) {
 		}
 		rows = append(rows, []string{name, limit, strconv.Itoa(p.Claimed), strconv.Itoa(p.Waiting), lease})
 	}
-	out.table("there are no pools; 'berth pools set NAME LIMIT' makes one",
+	out.table("there are no pools; 'berth pools set NAME LIMIT' creates one",
 		[]string{"POOL", "LIMIT", "CLAIMED", "WAITING", "LEASE"}, rows)
 }
 
@@ -129,7 +129,7 @@ func holdersTable(out *page, holders []api.Holder) {
 		}
 		rows = append(rows, []string{h.Claim, h.RunID, h.StepKey, h.Host, strconv.Itoa(h.Slots), text.Ago(out.now, h.Since), expires})
 	}
-	out.table("nobody holds slots", []string{"CLAIM", "RUN", "STEP", "HOST", "SLOTS", "SINCE", "EXPIRES"}, rows)
+	out.table("no slots are held", []string{"CLAIM", "RUN", "STEP", "HOST", "SLOTS", "SINCE", "EXPIRES"}, rows)
 }
 
 func waitersTable(out *page, waiters []api.Waiter) {
@@ -140,20 +140,20 @@ func waitersTable(out *page, waiters []api.Waiter) {
 			strconv.Itoa(w.Slots), strconv.Itoa(w.Priority), text.Ago(out.now, w.Since), w.Reason,
 		})
 	}
-	out.table("nobody waits", []string{"POS", "WAITING", "RUN", "STEP", "HOST", "SLOTS", "PRI", "SINCE", "REASON"}, rows)
+	out.table("no claim waits", []string{"POS", "WAITING", "RUN", "STEP", "HOST", "SLOTS", "PRI", "SINCE", "REASON"}, rows)
 }
 
 func poolsSetCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "set",
-		Usage:     "make a pool, or change one",
+		Usage:     "create or change a pool",
 		ArgsUsage: "POOL LIMIT",
-		Description: "LIMIT is a number of slots, 0 to close the pool, or -1 for no limit.\n" +
-			"What no flag says stays as it is. A lower limit stops nobody: until enough\n" +
-			"slots are given back, no more are granted.",
+		Description: `LIMIT is a number of slots, 0 to close the pool, or -1 for no limit. Settings that no flag
+names are not changed. A lower limit stops no holder: no more slots are granted until
+enough are released.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which a dead holder's slots are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
-			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` in line after which nobody passes any more; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
+			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which the slots of a dead holder are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
+			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` after which no later waiter passes a waiter; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		},
 		Action: handle(poolsSet, poolArgument, argument{name: "a limit"}),
 	}
@@ -172,7 +172,7 @@ func poolChange(c *cli.Context, limit string) (pool.Change, error) {
 	var change pool.Change
 	n, err := strconv.Atoi(limit)
 	if err != nil {
-		return change, usagef("%q is no limit: it is a number of slots, 0 (closed) or -1 (unlimited)", limit)
+		return change, usagef("%q is not a limit: it must be a number of slots, 0 (closed) or -1 (unlimited)", limit)
 	}
 	change.Limit = &n
 	if c.IsSet("lease-duration") {
@@ -209,13 +209,13 @@ func setPool(r *request, name string, change pool.Change) error {
 	return r.print(inspect.PoolOf(after.Status), func(out *page) {
 		switch {
 		case put.Created:
-			out.line("pool '%s' made: %s", name, specText(put.Spec))
+			out.line("pool '%s' created: %s", name, specText(put.Spec))
 		case put.Spec == before.Spec || before.SpecRevision == 0:
-			out.line("pool '%s' stays as it is: %s", name, specText(put.Spec))
+			out.line("pool '%s' unchanged: %s", name, specText(put.Spec))
 		default:
 			out.line("pool '%s' changed: %s", name, strings.Join(specChanges(before.Spec, put.Spec), ", "))
 		}
-		out.line("its claims have leases of %s: %s", text.Duration(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
+		out.line("leases of its claims: %s; %s", text.Duration(put.Spec.LeaseDuration), survivesText(put.Spec.LeaseDuration))
 	})
 }
 
@@ -223,7 +223,7 @@ func setPool(r *request, name string, change pool.Change) error {
 func warnOfExcess(r *request, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
 		more := p.Claimed - p.Limit
-		r.say("warning: %s of '%s' %s claimed, above its limit of %d; nobody is stopped, and nothing is granted until %d %s given back",
+		r.say("warning: %s of '%s' %s claimed, above its limit of %d; no holder is stopped, and no slots are granted until %d %s released",
 			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
 	}
 }
@@ -260,16 +260,18 @@ func specChanges(old, new pool.Spec) []string {
 func poolsPauseCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "pause",
-		Usage:     "grant nothing more of a pool; its holders and its line stay",
+		Usage:     "grant no more slots of a pool; holders and waiters stay",
 		ArgsUsage: "POOL",
-		Action:    onEtcd(func(r *request) error { return setPaused(r, true, "is paused: its holders go on, its line waits") }, poolArgument),
+		Action: onEtcd(func(r *request) error {
+			return setPaused(r, true, "is paused: its holders keep their slots, its waiters wait")
+		}, poolArgument),
 	}
 }
 
 func poolsResumeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "resume",
-		Usage:     "end a pause",
+		Usage:     "grant slots of a paused pool again",
 		ArgsUsage: "POOL",
 		Action:    onEtcd(func(r *request) error { return setPaused(r, false, "grants slots") }, poolArgument),
 	}
@@ -290,7 +292,7 @@ func setPaused(r *request, paused bool, now string) error {
 func poolsDeleteCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "delete",
-		Usage:     "delete a pool; its holders keep their slots, its line is refused",
+		Usage:     "delete a pool; its holders keep their slots, its waiters are refused",
 		ArgsUsage: "POOL",
 		Action:    onEtcd(poolsDelete, poolArgument),
 	}
@@ -317,10 +319,10 @@ func poolsDelete(r *request) error {
 	return r.print(record, func(out *page) {
 		out.line("pool '%s' deleted", name)
 		if record.Holders > 0 {
-			out.line("%s still held by %s, until given back or expired", text.Count(record.Claimed, "slot"), text.Count(record.Holders, "claim"))
+			out.line("%s still held by %s, until released or expired", text.Count(record.Claimed, "slot"), text.Count(record.Holders, "claim"))
 		}
 		if record.Waiters > 0 {
-			out.line("%s in line refused", text.Count(record.Waiters, "claim"))
+			out.line("%s refused that waited", text.Count(record.Waiters, "claim"))
 		}
 	})
 }
@@ -329,12 +331,13 @@ func verifyCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "verify",
 		Category: operating,
-		Usage:    "check what is in etcd against berth's invariants",
-		Description: "No pool holds more than its limit if one of its holders came after the limit\n" +
-			"was set; every claim is whole; everything that is held ends with a lease; every\n" +
-			"value can be read. Claims and waiters of instances that are not seen are listed:\n" +
-			"they end with their leases, and only one whose lease etcd does not have is a\n" +
-			"violation. Exits with 1 if something is not so. Changes nothing.",
+		Usage:    "check the state in etcd against the invariants",
+		Description: `Checks that no pool grants more slots than its limit (a lowered limit aside), that every
+claim is complete, that everything that is held ends with a lease, and that every value
+can be read. Claims and waiters of instances that are gone are listed as orphaned: they
+end with their leases, and are a violation only if etcd does not have the lease.
+
+Exits with 1 if an invariant is violated. Changes nothing.`,
 		Action: onEtcd(verify),
 	}
 }

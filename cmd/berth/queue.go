@@ -21,11 +21,10 @@ func queueCommand() *cli.Command {
 func queueListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
-		Usage: "list the runs in the queue, in its order",
-		Description: `Higher priorities come first, and in one priority who was submitted first. A run
-that is held up by the limit of a tag is passed by those behind it. Runs whose time has
-not come ('berth submit --not-before') come last, in the order of their times, and have
-no position until then.`,
+		Usage: "list the queued runs in their order",
+		Description: `Higher priorities are first, and within a priority the run that was submitted first. Later
+runs pass a run that the limit of a tag blocks. Runs whose time has not come ('berth submit
+--not-before') are last, in the order of their times, and have no position.`,
 		Action: onEtcd(queueList),
 	}
 }
@@ -81,9 +80,9 @@ func positionText(position int) string {
 func queueCancelCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "cancel",
-		Usage:       "take a run out of the queue",
+		Usage:       "cancel a run that is queued",
 		ArgsUsage:   "RUN",
-		Description: "Fails with 1 if the run has left the queue: 'berth runs cancel' stops that, too.",
+		Description: "Exits with 1 if the run has left the queue. 'berth runs cancel' cancels it then, too.",
 		Flags:       []cli.Flag{reasonFlag},
 		Action:      onEtcd(func(r *request) error { return cancelRun(r, true) }, runArgument),
 	}

@@ -23,7 +23,7 @@ func runsCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "runs",
 		Category: running,
-		Usage:    "see the runs and what they write, wait for them, and cancel them",
+		Usage:    "list, describe, follow, cancel and retry runs",
 		Subcommands: []*cli.Command{
 			runsListCommand(), runsDescribeCommand(), runsWhyCommand(), runsLogsCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(), runsRetryCommand(),
 		},
@@ -33,11 +33,11 @@ func runsCommand() *cli.Command {
 func runsListCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "list",
-		Usage:       "list the runs, in the order in which they were submitted",
-		Description: "Those that have ended are listed for as long as they are kept (run_retention).",
+		Usage:       "list the runs in the order of their submission",
+		Description: "Runs that have ended are listed as long as they are kept (run_retention).",
 		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "status", Usage: "only those that are `STATUS`: " + statusNames() + "; may be repeated"},
-			&cli.StringSliceFlag{Name: "tag", Usage: "only those with the tag `KEY=VALUE`; of several they need all"},
+			&cli.StringSliceFlag{Name: "status", Usage: "only runs that are `STATUS`: " + statusNames() + "; may be repeated"},
+			&cli.StringSliceFlag{Name: "tag", Usage: "only runs with the tag `KEY=VALUE`; repeated, only those with all of them"},
 		},
 		Action: handle(runsList),
 	}
@@ -189,17 +189,17 @@ func runsInTheWay(out *page, runs []inspect.Run) {
 	out.table("", []string{"IN THE WAY", "NAME", "STATUS", "HOST", "TAGS", "ADMITTED"}, rows)
 }
 
-var reasonFlag = &cli.StringFlag{Name: "reason", Usage: "`TEXT` that is kept with the run", DefaultText: "who canceled it"}
+var reasonFlag = &cli.StringFlag{Name: "reason", Usage: "keep `TEXT` with the run as the reason", DefaultText: "the user"}
 
 func runsCancelCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "cancel",
-		Usage:     "cancel a run, whether it is queued or running, or one of its step instances",
+		Usage:     "cancel a run, or one of its step instances",
 		ArgsUsage: "RUN",
-		Description: "The executor of a running one is told with its next heartbeat; its room is free at\n" +
-			"once. What workers have of it they stop. To cancel one that is canceled already is no\n" +
-			"error. A step instance that is canceled counts as one that has failed.",
-		Flags: []cli.Flag{reasonFlag, &cli.StringFlag{Name: "step", Usage: "`STEP[INDEX]` to cancel, and not the run; STEP for one without items"}},
+		Description: `The executor of a run in progress learns it with its next heartbeat. Slots that the run
+holds are free at once. Workers stop its step instances. Canceling a canceled run is not an
+error. A step instance that is canceled counts as failed.`,
+		Flags: []cli.Flag{reasonFlag, &cli.StringFlag{Name: "step", Usage: "cancel only `STEP[INDEX]`, or STEP if it has no items"}},
 		Action: onEtcd(func(r *request) error {
 			if r.IsSet("step") {
 				return cancelStep(r)
@@ -221,7 +221,7 @@ func cancelRun(r *request, onlyQueued bool) error {
 	return r.print(inspect.RunOf(canceled), func(out *page) {
 		told := ""
 		if canceled.Executor != nil && !canceled.StartedAt.IsZero() {
-			told = fmt.Sprintf("; its executor on host '%s' is told with its next heartbeat", canceled.Executor.Host)
+			told = fmt.Sprintf("; its executor on host '%s' stops with its next heartbeat", canceled.Executor.Host)
 		}
 		out.line("run %s is canceled: %s%s", canceled.ID, canceled.Error, told)
 	})
@@ -241,7 +241,7 @@ func reasonOrBy(c *cli.Context, done string) (string, error) {
 		return done + " by " + who, nil
 	}
 	if why == "" || len(why) > maxReason || !pool.IsLine(why) {
-		return "", usagef("--reason must be one line of 1 to %d bytes, without characters that change its direction", maxReason)
+		return "", usagef("--reason must be one line of 1 to %d bytes, without characters that change the text direction", maxReason)
 	}
 	return why, nil
 }
@@ -277,14 +277,15 @@ func runsRetryCommand() *cli.Command {
 		Name:      "retry",
 		Usage:     "queue a failed or canceled run again, or retry some of its step instances",
 		ArgsUsage: "RUN",
-		Description: "It goes back to its old place in the queue. Of its steps only those are run again that\n" +
-			"have not succeeded, with as many retries as at first.\n\n" +
-			"With --step it is one step instance, or all of a step that have failed or were canceled.\n" +
-			"Others that have failed stay so; what was never begun, or was stopped because the run\n" +
-			"ended, goes as well. A run that is in progress goes on meanwhile.",
+		Description: `The run is queued at its old position. Only steps that have not succeeded run again, with as
+many retries as at first.
+
+With --step, only that step instance is retried, or all instances of a step that have failed
+or were canceled, and those that did not start because the run ended. A run in progress
+continues meanwhile.`,
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: reasonFlag.Name, Usage: "`TEXT` that is kept with the event", DefaultText: "who retried it"},
-			&cli.StringSliceFlag{Name: "step", Usage: "`STEP[INDEX]` to try again, or STEP for all of it; may be repeated"},
+			&cli.StringFlag{Name: reasonFlag.Name, Usage: "keep `TEXT` with the event as the reason", DefaultText: "the user"},
+			&cli.StringSliceFlag{Name: "step", Usage: "retry only `STEP[INDEX]`, or STEP for all its instances; may be repeated"},
 		},
 		Action: onEtcd(retryRun, runArgument),
 	}
@@ -371,7 +372,7 @@ func parseWhich(text string) (step.Which, error) {
 // cancelStep cancels one step instance of a run.
 func cancelStep(r *request) error {
 	if r.IsSet(reasonFlag.Name) {
-		return usagef("--reason is kept with a run, and --step cancels none: one of the two has to go")
+		return usagef("--reason is of a run, and can't be given with --step")
 	}
 	which, err := parseWhich(r.String("step"))
 	if err != nil {

@@ -26,14 +26,14 @@ import (
 func runsDescribeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "describe",
-		Usage:     "show a run, and how its steps go",
+		Usage:     "show a run, and the progress of its steps",
 		ArgsUsage: "RUN",
-		Description: `The steps are a tree: each stands below one that it needs. In the progress of a step
-'#' is what has succeeded, '!' what has failed, 'x' what was canceled and '>' what runs;
-what is not begun is left empty. Of what has failed the first are listed, all of it with
--o json. 'berth runs logs' has the output.`,
+		Description: `The steps are a tree: each step is below a step that it needs. In the progress of a step, '#'
+is succeeded, '!' failed, 'x' canceled and '>' running; the rest has not started. The first
+failed step instances are listed, and -o json lists all of them. 'berth runs logs' shows the
+output.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on until the run has ended, and show what changes"},
+			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "update the output until the run has ended"},
 		},
 		Action: onEtcd(runsDescribe, runArgument),
 	}
@@ -45,7 +45,7 @@ func runsDescribe(r *request) error {
 		return showRun(r, id)
 	}
 	if r.format != "table" {
-		return usagef("--watch is for people: it goes with no --output but table")
+		return usagef("--watch needs --output table")
 	}
 	return watchRun(r, id)
 }

@@ -27,15 +27,16 @@ import (
 func runsEventsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "events",
-		Usage:     "tell what has happened to a run",
+		Usage:     "show the events of a run",
 		ArgsUsage: "RUN",
-		Description: "Events are kept for run_retention, also after the run itself is gone. Of step instances\n" +
-			"all that happens to the first 150 of a run is told, and of the others that they have\n" +
-			"failed for good, 20 by each worker: 'berth runs describe' counts all. With --follow\n" +
-			"each is told as it comes, until a second after all of a run that has ended were told;\n" +
-			"JSON then is one event a line, and YAML one a document.",
+		Description: `Events are kept for run_retention, even after the run is deleted. Of a run with many step
+instances, all events of the first 150 are kept; of the others only final failures, 20 for
+each worker. 'berth runs describe' counts all of them.
+
+With --follow, events are printed as they come, until the run has ended. JSON is then one
+event a line, and YAML one event a document.`,
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until the run has ended"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until the run has ended"},
 		},
 		Action: onEtcd(runsEvents, runArgument),
 	}
@@ -70,7 +71,7 @@ func runEventsTable(out *page, events []run.LoggedEvent) {
 	for _, e := range events {
 		rows = append(rows, runEventRow(e))
 	}
-	out.table("its events are gone: they are kept for run_retention", runEventsHead, rows)
+	out.table("no events: they are kept for run_retention", runEventsHead, rows)
 }
 
 // eventTail prints events as they come.

@@ -22,18 +22,18 @@ import (
 func runsLogsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "logs",
-		Usage:     "show what the steps of a run have written",
+		Usage:     "show the output of the steps of a run",
 		ArgsUsage: "RUN [STEP|STEP[INDEX]]",
-		Description: fmt.Sprintf(`Of each step instance the end of what its last attempt has written is kept, up to
-%d KiB, and for run_retention. It is shown in the order of the steps, each instance under a
-line that tells how it stands, what is left out and where all of it is. Quote a name with
-an index, since brackets mean something to shells: 'extract[3]'.
+		Description: fmt.Sprintf(`The end of the output of each step instance is kept for run_retention: up to %d KiB of its
+last attempt. It is shown in the order of the steps, each instance below a line with its
+status, how much is missing, and where the complete output is. Quote a name with an index,
+since brackets have a meaning in shells: 'extract[3]'.
 
-What an attempt that runs has written so far is asked of its worker, of %d at a time. With
---follow it is shown as it comes, until all that is asked for has ended; JSON then is one
-object a line, and YAML one a document.`, step.MaxOutput>>10, step.MaxLooks),
+The output of running attempts is read from their workers, of %d at a time. With --follow it
+is shown as it comes, until everything has ended. JSON is then one object a line, and YAML
+one object a document.`, step.MaxOutput>>10, step.MaxLooks),
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on until it has ended"},
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until all of it has ended"},
 		},
 		Action: handle(runsLogs, runArgument, argument{name: "a step", optional: true}),
 	}
@@ -163,7 +163,7 @@ func sayUnheard(c *cli.Context, l *logReader, asked []store.StepID) (unheard int
 		}
 		if i.Status == step.Running {
 			unheard++
-			say(c, "no output of %s yet: its worker on host '%s' has not told what it has written within %s", id.Text(), i.Executor.Host, step.ShowWithin)
+			say(c, "no output of %s yet: its worker on host '%s' has not reported it within %s", id.Text(), i.Executor.Host, step.ShowWithin)
 		}
 	}
 	return unheard, nil
@@ -289,7 +289,7 @@ func whyNoOutput(d *step.Detail) string {
 	case d.Status == step.Running && d.Shape.External:
 		return fmt.Sprintf("it is %s, and its executor hands it in at its end", instanceText(&d.Instance, time.Now()))
 	case d.Status == step.Running:
-		return fmt.Sprintf("it is %s, and its worker has told nothing of it", instanceText(&d.Instance, time.Now()))
+		return fmt.Sprintf("it is %s, and its worker has not reported any", instanceText(&d.Instance, time.Now()))
 	case d.Status == step.Canceled && d.StartedAt.IsZero():
 		return "it was canceled before it was begun"
 	case d.Shape.External:

@@ -36,18 +36,18 @@ func sidecarCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "sidecar",
 		Category: serving,
-		Usage:    "serve this host's jobs over HTTP and a unix socket",
-		Description: `Joins the etcd of --endpoints under this host's name, and claims for others.
+		Usage:    "serve claims to the jobs of this host over HTTP and a unix socket",
+		Description: `Connects to etcd under the name of this host, and makes claims for other processes.
 
-TERM or INT: takes no new claims, waits for those there are (--drain-timeout), has
-the holders that are left stop, and gives their slots back. A second one does not
-wait. HUP: leaves the claims to the next sidecar of this host, which takes them
-over if it is started within their leases; the holders run on, undisturbed.
+On TERM or INT it grants no new claims, waits for the holders (--drain-timeout), has the
+remaining holders stop, and releases their slots. On a second signal it does not wait. On
+HUP it stops and leaves its claims to the next sidecar of this host, which takes them over
+if it starts within their leases. The holders keep running meanwhile.
 
-With --coordinator it stands for the coordinator's part, too ('berth help
-coordinator'), and steps down before anything else when it stops.`,
-		Flags: append(config.Flags(config.Instance, config.State, config.Serve, config.Stand, config.Lead, config.Claims),
-			&cli.DurationFlag{Name: "drain-timeout", Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before a stop; 0 for none"}),
+With --coordinator it also runs a coordinator ('berth coordinator --help'), which resigns
+first when the sidecar stops.`,
+		Flags: append(config.Flags(config.Instance, config.State, config.Serve, config.Candidate, config.Lead, config.Claims),
+			&cli.DurationFlag{Name: "drain-timeout", Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before stopping; 0 for not at all"}),
 		Action: handle(serveSidecar),
 	}
 }
@@ -55,7 +55,7 @@ coordinator'), and steps down before anything else when it stops.`,
 func serveSidecar(r *request) error {
 	c := r.Context
 	s, err := config.Load(config.FromCLI(c), config.Common, config.Etcd, config.Claims,
-		config.Instance, config.State, config.Serve, config.Stand, config.Lead)
+		config.Instance, config.State, config.Serve, config.Candidate, config.Lead)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func devCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "dev",
 		Category: serving,
-		Usage:    "run everything in this process, on an etcd of its own",
+		Usage:    "run everything in one process, with an etcd of its own",
 		Description: `For trying berth, and for a single machine. Runs etcd, a sidecar whose pages allow changes, and
 a coordinator, which admits runs. Pools, claims and runs are kept in --data-dir.
 
@@ -253,7 +253,7 @@ that it prints (-o json for programs).
 
 On INT or TERM it stops. On a second signal it stops without waiting.`,
 		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
-			&cli.StringSliceFlag{Name: "pool", Usage: "make a pool unless it exists, `POOL=LIMIT`; may be repeated"}),
+			&cli.StringSliceFlag{Name: "pool", Usage: "create the pool `POOL=LIMIT` if it does not exist; may be repeated"}),
 		Action: handle(dev),
 	}
 }
@@ -304,11 +304,11 @@ func startEtcd(ctx context.Context, s config.Settings, log hclog.Logger) (*embed
 		DataDir: filepath.Join(s.DataDir, "etcd"), ClientListen: s.EtcdListen, Logger: log,
 	})
 	for kind, what := range map[error]struct{ field, todo string }{
-		embed.ErrAddressInUse:  {"etcd_listen", "choose another with --etcd-listen; 127.0.0.1:0 is any that is free"},
+		embed.ErrAddressInUse:  {"etcd_listen", "choose another with --etcd-listen; 127.0.0.1:0 chooses a free port"},
 		embed.ErrDataDirLocked: {"data_dir", "stop the other process, or choose another with --data-dir"},
 		embed.ErrDataDir:       {"data_dir", "choose another with --data-dir"},
-		embed.ErrDiskFull:      {"data_dir", "make room, or choose another with --data-dir"},
-		embed.ErrDataTooNew:    {"data_dir", "use the berth that has written it, or choose another with --data-dir"},
+		embed.ErrDiskFull:      {"data_dir", "free disk space, or choose another with --data-dir"},
+		embed.ErrDataTooNew:    {"data_dir", "use the version of berth that wrote it, or choose another with --data-dir"},
 	} {
 		if errors.Is(err, kind) {
 			return nil, problem.Field(what.field, "%w; %s", err, what.todo)
@@ -326,7 +326,7 @@ func parsePools(texts []string) (map[string]int, error) {
 }
 
 func banner(out *page, at addresses) {
-	out.line("berth is running on an etcd of its own")
+	out.line("berth is running with an etcd of its own")
 	out.gap()
 	var pages string
 	if at.HTTP != "" {
@@ -363,7 +363,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	server := sidecar.New(cfg)
 	if err := server.Listen(ctx); err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("%w; choose another with --listen; 127.0.0.1:0 is any that is free", err)
+			return fmt.Errorf("%w; choose another with --listen; 127.0.0.1:0 chooses a free port", err)
 		}
 		return err
 	}

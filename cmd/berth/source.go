@@ -28,7 +28,7 @@ func sourceCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "source",
 		Category:    running,
-		Usage:       "make a run of each item that a command lists",
+		Usage:       "create a run for each item that a command lists",
 		Subcommands: []*cli.Command{sourceRunCommand(), sourceListCommand(), sourceWakeCommand(), sourceDeleteCommand()},
 	}
 }
@@ -36,30 +36,32 @@ func sourceCommand() *cli.Command {
 func sourceRunCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "run",
-		Usage: "list again and again, and submit what is new",
-		Description: `The file names the command that lists items, and the run of each item:
+		Usage: "run a source: list items regularly, and submit a run for each new one",
+		Description: `The file has the command that lists the items, and the run that is submitted for each:
 
    name: inbox
    list: [ls, /srv/inbox]    # or shell: "…"
-   interval: 30s             # between two polls, default 30s
-   timeout: 1m               # of the command, default 1m
-   id: id                    # the field of an item that contains its id, default id
-   forget: 24h               # an item that is not listed any more, default 24h
-   vars: {env: dev}          # fields of an item and their defaults, default any fields
+   interval: 30s             # between two polls; default: 30s
+   timeout: 1m               # of the command; default: 1m
+   id: id                    # the field of an item with its id; default: id
+   forget: 24h               # an item that is no longer listed; default: 24h
+   vars: {env: dev}          # fields of items and their defaults; default: any fields
    run:                      # as for 'berth submit -f'
      name: load {{.item}}
      steps:
        - name: load
          command: [./load.sh, "/srv/inbox/{{.item}}"]
 
-The command writes a JSON array, or a line for each item: a JSON object with an id, or
-a text that is its own id. Each id becomes one run, NAME.ID, only once: as long as it
-is listed, and until it has not been listed for the time in forget.
+The command prints a JSON array, or a line for each item: a JSON object with an id, or a
+text, which is its own id. Each id is submitted once, as the run NAME.ID. It can be submitted
+again when it has not been listed for the time of forget.
 
-The same source can be run by several processes, on several hosts: one polls, the
-others stand by. TERM or INT ends the poll under way. A second one does not wait.`,
+Several processes on several hosts can run the same source: one polls, and another one takes
+over if it stops.
+
+On TERM or INT it ends the current poll and stops. On a second signal it does not wait.`,
 		Flags: slices.Concat(config.Flags(config.Instance), healthFlags(), []cli.Flag{
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "read `FILE`, - for stdin"},
 		}),
 		Action: handle(sourceRun),
 	}
@@ -184,7 +186,7 @@ type sourcesRecord struct {
 func (r sourcesRecord) String() string {
 	text := "berth source " + r.Source + " runs on host " + r.Host + " as " + r.Instance
 	if r.HTTP != "" {
-		text += ", with its health and metrics at " + r.HTTP
+		text += ", with health and metrics at " + r.HTTP
 	}
 	return text
 }
@@ -192,10 +194,10 @@ func (r sourcesRecord) String() string {
 func sourceListCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "list",
-		Usage: "list the sources, their processes and their last polls",
-		Description: "LISTED is the number of items, NEW how many of them became runs, and REFUSED how many\n" +
-			"cannot. KNOWN is the number of dedup records. A poll that changes nothing is stored\n" +
-			"every 10 seconds.",
+		Usage: "list the sources, where they run, and the result of their last poll",
+		Description: `LISTED is how many items the last poll listed, NEW how many of them were submitted, and
+REFUSED how many can't be submitted. KNOWN is how many ids are remembered. A poll without
+changes is reported every 10 seconds.`,
 		Action: onEtcd(sourceList),
 	}
 }
@@ -214,7 +216,7 @@ func sourceList(r *request) error {
 	if err := r.print(list, func(out *page) { sourceTable(out, list.Items) }); err != nil || len(bad) == 0 {
 		return err
 	}
-	return problem.New(problem.CorruptValue, "what is known of sources can't all be read: %w", errors.Join(bad...))
+	return problem.New(problem.CorruptValue, "parts of the state of sources can't be read: %w", errors.Join(bad...))
 }
 
 // sourcesOf is the store of sources, on the same connection.
@@ -225,7 +227,7 @@ func sourcesOf(r *request) source.Store {
 func sourceTable(out *page, all []api.Source) {
 	var rows [][]string
 	for _, r := range all {
-		row := []string{r.Name, "nobody", "0", "", "", "", "", strconv.Itoa(r.Known), "not polled yet"}
+		row := []string{r.Name, "no process", "0", "", "", "", "", strconv.Itoa(r.Known), "not polled yet"}
 		if len(r.Candidates) > 0 {
 			row[1], row[2] = r.Candidates[0].Host, strconv.Itoa(len(r.Candidates)-1)
 		}
@@ -234,11 +236,11 @@ func sourceTable(out *page, all []api.Source) {
 			row[5], row[6], row[8] = strconv.Itoa(l.Submitted), strconv.Itoa(l.Refused), pollText(l)
 		}
 		if r.Problem != "" {
-			row[8] = "what is known of it can't all be read"
+			row[8] = "parts of its state can't be read"
 		}
 		rows = append(rows, row)
 	}
-	out.table("there are no sources; 'berth source run -f FILE' runs one",
+	out.table("there are no sources; 'berth source run -f FILE' starts one",
 		[]string{"SOURCE", "RUN BY", "STANDBY", "LAST POLL", "LISTED", "NEW", "REFUSED", "KNOWN", "STATUS"}, rows)
 }
 
@@ -260,8 +262,8 @@ func sourceWakeCommand() *cli.Command {
 		Name:      "wake",
 		Usage:     "have a source poll at once",
 		ArgsUsage: "SOURCE",
-		Description: "If a poll is under way, another one follows it. With --wait it prints the result of the\n" +
-			"poll, and exits with 1 if it failed.",
+		Description: `If a poll is in progress, another one follows it. With --wait it prints the result, and
+exits with 1 if the poll failed.`,
 		Flags:  []cli.Flag{waitFlag("wait at most `TIME` for the result", 0)},
 		Action: onEtcd(sourceWake, sourceArgument),
 	}
@@ -304,10 +306,10 @@ func sourceWake(r *request) error {
 func sourceDeleteCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "delete",
-		Usage:     "forget a source that nobody runs, and all that it has seen",
+		Usage:     "delete the state of a source that does not run",
 		ArgsUsage: "SOURCE",
-		Description: "Its runs stay. If it is run again, what is listed then is submitted; an item whose run\n" +
-			"is still there gets no other.",
+		Description: `Its runs stay. If the source runs again, all listed items are submitted again, except those
+whose runs still exist.`,
 		Action: onEtcd(func(r *request) error { return sourcesOf(r).Delete(r.ctx(), r.args[0]) }, sourceArgument),
 	}
 }

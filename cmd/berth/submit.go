@@ -25,25 +25,25 @@ func submitCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "submit",
 		Category: running,
-		Usage:    "put a run into the queue, and print its id",
+		Usage:    "queue a run, and print its id",
 		UsageText: `berth submit -f FILE [options]
 berth submit [--items FILE] [options] -- COMMAND [ARGUMENT…]
 berth submit [options]`,
 		ArgsUsage: verbatim,
-		Description: `The coordinator admits it when the limits allow it ('berth limits'). What it is to
-do then is said in one of three ways:
+		Description: `The coordinator admits the run when the limits allow it ('berth limits get'). There are
+three kinds of runs.
 
-A file names its steps, in YAML or JSON: which need which, the items that a step fans
-out over, and how many of them are done at a time. Workers run them.
+A file has the steps of a run, in YAML or JSON: their order, the items that a step is
+repeated for, and how many of them run at a time. Workers run the steps.
 
-   id: nightly-2026-01-02    # left out: a new one
+   id: nightly-2026-01-02    # default: generated
    name: nightly
    owner: data team
-   priority: 10              # -1000 to 1000, left out: 0
-   tags: {env: prod}         # what limits are about
-   labels: {ticket: "4711"}  # for people
-   not_before: 2026-11-22T15:00:00Z   # or delay: 10m; left out: at once
-   max_concurrent_steps: 10  # in flight, of all steps
+   priority: 10              # -1000 to 1000; default: 0
+   tags: {env: prod}         # limits count them
+   labels: {ticket: "4711"}  # for information
+   not_before: 2026-11-22T15:00:00Z   # or delay: 10m; default: at once
+   max_concurrent_steps: 10  # step instances of all steps at a time
    steps:
      - name: extract
        items: {from: 1, to: 20}
@@ -54,33 +54,34 @@ out over, and how many of them are done at a time. Workers run them.
        pools: {db: 1}
        shell: ./report.sh
 
-A command is a run of one step. With --items it is run once for each item of a file,
-and {{.item}} in its arguments is that item; --pool, --retries and --timeout are those
-of each item then. All that follows the command is its own.
+A command is a run with one step. With --items it runs once for each item of a file, and
+{{.item}} in its arguments is the item; --pool, --retries and --timeout apply to each item.
+Everything after the -- belongs to the command.
 
-A run with neither is for an executor of your own, which starts and finishes it over
-HTTP; it can have pools and retries as a whole:
+A run with neither is for an executor of your own, which starts and finishes it over HTTP.
+It can have pools and retries for the run as a whole:
 
-   retries: 2                # after a lost executor, left out: 0
+   retries: 2                # after a lost executor; default: 0
    pools: {db: 2}            # slots that it holds from its admission to its end
 
-Flags beside a file win over it; tags, labels and pools are added to those of the
-file. To submit the same again with the same id finds the run that there is.
+Flags override the file; tags, labels and pools are added to those of the file. If a run
+with the same id and content exists, nothing is submitted, and the id is printed.
 
-With --wait it goes on until the run has ended: 0 if it has succeeded, 1 if it
-has failed or was canceled. Ctrl-C ends the wait, not the run.`,
+With --wait it waits until the run has ended, and exits with 0 if it has succeeded, with 1
+if it has failed or was canceled, and with 75 if it has not ended in time. Ctrl-C ends the
+wait, not the run.`,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "`FILE` to read, - for stdin"},
-			&cli.StringFlag{Name: "id", Usage: "`ID` of the run", DefaultText: "a new one"},
-			&cli.StringFlag{Name: "name", Usage: "`NAME` for people; many runs can have the same"},
-			&cli.StringSliceFlag{Name: "tag", Usage: "`KEY=VALUE` that limits are about; may be repeated"},
-			&cli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE` for people; may be repeated"},
-			&cli.StringSliceFlag{Name: "pool", Aliases: []string{"p"}, Usage: "`POOL=SLOTS` that it needs as a whole, or each item of a command, or POOL for one; may be repeated"},
-			&cli.StringFlag{Name: "owner", Usage: "`TEXT` that says who it belongs to"},
-			&cli.IntFlag{Name: "priority", Usage: fmt.Sprintf("`N` from %d to %d; higher goes first", pool.MinPriority, pool.MaxPriority)},
-			&cli.StringFlag{Name: "not-before", Usage: "join the queue at `TIME`, such as 2026-11-22T15:00:00Z, and not before", DefaultText: "at once"},
-			&cli.StringFlag{Name: "delay", Usage: "join the queue `TIME` after it was submitted, such as 10m", DefaultText: "none"},
-			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("try again `N` times what has failed of a command, or a run whose executor was lost; at most %d", run.MaxRetries)},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "read `FILE`, - for stdin"},
+			&cli.StringFlag{Name: "id", Usage: "`ID` of the run", DefaultText: "generated"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the run; several runs can have the same"},
+			&cli.StringSliceFlag{Name: "tag", Usage: "tag `KEY=VALUE`, which limits count; may be repeated"},
+			&cli.StringSliceFlag{Name: "label", Usage: "label `KEY=VALUE`, for information; may be repeated"},
+			&cli.StringSliceFlag{Name: "pool", Aliases: []string{"p"}, Usage: "slots `POOL=SLOTS` of the run, or of each item of a command; POOL for one slot; may be repeated"},
+			&cli.StringFlag{Name: "owner", Usage: "`TEXT` that names the owner"},
+			&cli.IntFlag{Name: "priority", Usage: fmt.Sprintf("`N` from %d to %d; higher priorities are first", pool.MinPriority, pool.MaxPriority)},
+			&cli.StringFlag{Name: "not-before", Usage: "join the queue at `TIME`, such as 2026-11-22T15:00:00Z", DefaultText: "at once"},
+			&cli.StringFlag{Name: "delay", Usage: "join the queue `TIME` after the submission, such as 10m", DefaultText: "none"},
+			&cli.IntFlag{Name: "retries", Usage: fmt.Sprintf("retry failed items of a command, or a run whose executor was lost, `N` times; at most %d", run.MaxRetries)},
 			waitFlag("wait at most `TIME` until the run has ended, and report its progress", 0),
 		}, commandFlags()...),
 		Action: submit,
@@ -162,13 +163,13 @@ func submission(c *cli.Context) (a asked, err error) {
 	}
 	if c.IsSet("file") {
 		if command {
-			return a, usagef("--file says what the run is to do: there is no use for the command %q beside it", c.Args().First())
+			return a, usagef("--file can't be given with the command %q: the file has the steps of the run", c.Args().First())
 		}
 		if a.Run, err = readSubmission(c); err != nil {
 			return a, err
 		}
 		if a.Steps != nil && c.IsSet("retries") {
-			return a, usagef("--retries has no meaning beside a file with steps: they have retries of their own")
+			return a, usagef("--retries can't be given with a file that has steps: set retries of the steps")
 		}
 	}
 	slots, err := a.takeFlags(c)
@@ -232,7 +233,7 @@ func (a *asked) takeTimes(c *cli.Context) (err error) {
 	at, delay := c.IsSet("not-before"), c.IsSet("delay")
 	switch {
 	case at && delay:
-		return usagef("--delay goes with no --not-before: give one of the two")
+		return usagef("--delay and --not-before can't be given together")
 	case at:
 		a.Spec.Delay = 0
 		if a.Spec.NotBefore, err = run.ParseInstant("not-before", c.String("not-before")); err != nil {
@@ -241,7 +242,7 @@ func (a *asked) takeTimes(c *cli.Context) (err error) {
 	case delay:
 		a.Spec.NotBefore = run.Instant{}
 		if a.Spec.Delay, err = time.ParseDuration(c.String("delay")); err != nil || a.Spec.Delay <= 0 {
-			return usagef("--delay can't be %q: it is a duration above 0 such as 30s, 10m or 1h30m", c.String("delay"))
+			return usagef("--delay can't be %q: it must be a duration above 0 such as 30s, 10m or 1h30m", c.String("delay"))
 		}
 	}
 	return nil
@@ -272,11 +273,11 @@ func (a *asked) addPools(slots map[string]int) {
 // no meaning.
 func commandFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "items", Usage: "run the command once for each item of `FILE`, a line each or a JSON array; - for stdin"},
-		&cli.IntFlag{Name: "concurrency", Usage: "at most `N` items at a time", DefaultText: "no bound"},
-		&cli.StringFlag{Name: "queue", Usage: "the `QUEUE` that workers take it from", DefaultText: step.DefaultQueue},
-		&cli.StringFlag{Name: "task", Usage: "count it against the limit of the pool task.`TASK`, if there is one"},
-		&cli.StringFlag{Name: "timeout", Usage: "end an attempt after `TIME`", DefaultText: "none"},
+		&cli.StringFlag{Name: "items", Usage: "run the command for each item of `FILE`: each line, or a JSON array; - for stdin"},
+		&cli.IntFlag{Name: "concurrency", Usage: "run at most `N` items at a time", DefaultText: "no limit"},
+		&cli.StringFlag{Name: "queue", Usage: "`QUEUE` that workers take it from", DefaultText: step.DefaultQueue},
+		&cli.StringFlag{Name: "task", Usage: "also take a slot of the pool task.`TASK`, if that pool exists"},
+		&cli.StringFlag{Name: "timeout", Usage: "stop an attempt after `TIME`", DefaultText: "none"},
 	}
 }
 
@@ -301,7 +302,7 @@ func commandStep(c *cli.Context, run string, slots map[string]int) (step.Spec, e
 	}
 	switch suffix := filepath.Ext(s.Command[0]); suffix {
 	case ".yaml", ".yml", ".json":
-		return s, usagef("%q is no command: 'berth submit -f %s' reads a file", s.Command[0], s.Command[0])
+		return s, usagef("%q is not a command: use 'berth submit -f %s' for a file", s.Command[0], s.Command[0])
 	}
 	if c.IsSet("timeout") {
 		d, err := time.ParseDuration(c.String("timeout"))
@@ -311,7 +312,7 @@ func commandStep(c *cli.Context, run string, slots map[string]int) (step.Spec, e
 		s.Timeout = step.Duration(d)
 	}
 	if c.IsSet("concurrency") && !c.IsSet("items") {
-		return s, usagef("--concurrency is about items: it needs --items")
+		return s, usagef("--concurrency needs --items")
 	}
 	if c.IsSet("items") {
 		items, err := flagItems(c)
@@ -345,7 +346,7 @@ func flagItems(c *cli.Context) (*step.Items, error) {
 func withoutCommand(c *cli.Context) error {
 	for _, f := range commandFlags() {
 		if name := f.Names()[0]; c.IsSet(name) {
-			return usagef("--%s is about a command: it needs one, as in 'berth submit --%s … -- COMMAND'", name, name)
+			return usagef("--%s needs a command, as in 'berth submit --%s … -- COMMAND'", name, name)
 		}
 	}
 	return nil

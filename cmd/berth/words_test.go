@@ -2,7 +2,12 @@ package main
 
 import (
 	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -125,6 +130,43 @@ func TestTable_HeadersCanBeBoldOrLeftOut(t *testing.T) {
 		p.table("nothing", []string{"A", "B"}, [][]string{{"1", "22"}})
 		if b.String() != want {
 			t.Errorf("got %q, want %q", b.String(), want)
+		}
+	}
+}
+
+// private are words that users of berth would have to learn first, as they are written in
+// plain words.
+var private = regexp.MustCompile(`(?i)\b(anew|asker|askers|at once more|beside|board|deed|door|doors|farewell|` +
+	`gather|gathers|hand-over|handover|heard|in doubt|in line|its line|leftover|looks?|looked|looking|nobody|parting|` +
+	`room|somebody|stands?|standing|stood|strange|stretch|tell|tells|tidings|told|trust|trusted|whoever|` +
+	`who looks|ask(s|ed)? back|take(s|n)? back|given back|give(s)? back|is no [a-z]+:|not to be had|of no use|besides|` +
+	`has no use|left over)\b`)
+
+func TestWords_ArePlainInMessagesAndHelp(t *testing.T) {
+	for _, dir := range []string{".", "../../config", "../../internal/problem", "../../internal/manifest"} {
+		names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(names) == 0 {
+			t.Fatal(names, err)
+		}
+		for _, name := range names {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			files := token.NewFileSet()
+			f, err := parser.ParseFile(files, name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					for line := range strings.Lines(lit.Value) {
+						if word := private.FindString(line); word != "" {
+							t.Errorf("%s: %q in %s", files.Position(lit.Pos()), word, strings.TrimSpace(line))
+						}
+					}
+				}
+				return true
+			})
 		}
 	}
 }

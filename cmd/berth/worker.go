@@ -39,27 +39,27 @@ func workerCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "worker",
 		Category: serving,
-		Usage:    "take the steps of runs from queues, and run them on this host",
-		Description: `Takes published step instances, up to --concurrency at a time, together with the
-slots that they need, and runs their commands. Each has its input as JSON on stdin
-and in BERTH_INPUT, and BERTH_RUN_ID, BERTH_STEP, BERTH_INDEX, BERTH_ATTEMPT and
-BERTH_FENCE in its environment; other settings of berth are kept from it.
+		Usage:    "run the steps of queued runs on this host",
+		Description: `Takes step instances from queues together with the slots that they need, up to --concurrency
+at a time, and runs their commands. A command gets its input as JSON on stdin and in
+BERTH_INPUT, and BERTH_RUN_ID, BERTH_STEP, BERTH_INDEX, BERTH_ATTEMPT and BERTH_FENCE in its
+environment. It does not get the settings of the worker.
 
-A worker that was killed is started again under the same --name, and finds its
-commands and their results; if that takes longer than the leases live, the
-commands are stopped before, and the coordinator has the steps tried again.
+A worker that was killed finds its commands and their results again if it is restarted with
+the same --name within the leases. Later, the commands are stopped before the leases end, and
+the steps are retried.
 
-TERM: takes no more, waits for what runs (--drain-timeout), then stops it. A second
-one, or INT: stops what runs at once: TERM, and KILL after --stop-grace. HUP: leaves
-what runs to the next worker of this name.`,
+On TERM it takes no more steps, waits for those that run (--drain-timeout), then stops them.
+On a second TERM, or INT, it stops them at once: TERM, and KILL after --stop-grace. On HUP it
+stops and leaves its commands to the next worker of its name.`,
 		Flags: append(append(config.Flags(config.Instance, config.State, config.Claims), healthFlags()...),
-			&cli.StringSliceFlag{Name: "queue", Aliases: []string{"q"}, Value: cli.NewStringSlice(step.DefaultQueue), Usage: "`QUEUE` to take from; several with commas, or repeated"},
-			&cli.IntFlag{Name: "concurrency", Aliases: []string{"c"}, Value: runtime.NumCPU(), Usage: "`N` instances at a time at most", DefaultText: "number of CPUs"},
-			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unlike that of any other on this host"},
-			&cli.StringFlag{Name: "work-dir", Usage: "`DIR` that commands run in", DefaultText: "the current one"},
-			&cli.DurationFlag{Name: "stop-grace", Value: lease.StopGrace(time.Minute), Usage: "`TIME` that a command gets between TERM and KILL, at most 10s"},
-			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for what runs before a stop; 0 for none"},
-			&cli.StringFlag{Name: "keep-output", Value: workerKeep, Usage: "`SIZE` of the output of steps that is kept as files below --state-dir, for a day; 0 for none"}),
+			&cli.StringSliceFlag{Name: "queue", Aliases: []string{"q"}, Value: cli.NewStringSlice(step.DefaultQueue), Usage: "take steps from `QUEUE`; several separated by commas, or repeated"},
+			&cli.IntFlag{Name: "concurrency", Aliases: []string{"c"}, Value: runtime.NumCPU(), Usage: "run at most `N` step instances at a time", DefaultText: "number of CPUs"},
+			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unique on this host"},
+			&cli.StringFlag{Name: "work-dir", Usage: "run commands in `DIR`", DefaultText: "the current directory"},
+			&cli.DurationFlag{Name: "stop-grace", Value: lease.StopGrace(time.Minute), Usage: "`TIME` between TERM and KILL for a command, at most 10s"},
+			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for step instances before stopping; 0 for not at all"},
+			&cli.StringFlag{Name: "keep-output", Value: workerKeep, Usage: "keep up to `SIZE` of the output of steps in files below --state-dir for a day; 0 for none"}),
 		Action:      work,
 		Subcommands: append([]*cli.Command{workerListCommand()}, workerControlCommands()...),
 	}
@@ -192,7 +192,7 @@ func workerOf(c *cli.Context) (a workerAsked, err error) {
 				return a, usagef("--queue can't be %q: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", name)
 			}
 			if slices.Contains(a.queues, name) {
-				return a, usagef("--queue names %q twice: once is enough", name)
+				return a, usagef("--queue names %q twice", name)
 			}
 			a.queues = append(a.queues, name)
 		}
@@ -208,7 +208,7 @@ func workerOf(c *cli.Context) (a workerAsked, err error) {
 	case !sized:
 		return a, usagef("--keep-output can't be %q: it must be 0, or a size such as 500MiB or 1GiB", c.String("keep-output"))
 	case grace < 0 || grace > most:
-		return a, usagef("--stop-grace can't be %s: allowed are 0s to %s, so that a command is gone before its lease can end", grace, most)
+		return a, usagef("--stop-grace can't be %s: allowed are 0s to %s, so that a command ends before its lease", grace, most)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -236,18 +236,18 @@ type worksRecord struct {
 
 // String says it for people.
 func (r worksRecord) String() string {
-	text := "berth worker " + r.Name + " of host " + r.Host + " takes up to " + strconv.Itoa(r.Concurrency) + " at a time from " + strings.Join(r.Queues, ", ")
+	text := "berth worker " + r.Name + " of host " + r.Host + " runs up to " + strconv.Itoa(r.Concurrency) + " at a time from " + strings.Join(r.Queues, ", ")
 	if r.HTTP != "" {
-		text += ", with its health and metrics at " + r.HTTP
+		text += ", with health and metrics at " + r.HTTP
 	}
 	return text
 }
 
 // workerControlCommands are drain, stop and resume.
 func workerControlCommands() []*cli.Command {
-	const stays = " It stays so, also when it\nrestarts, until 'berth worker resume'. The worker sees that in etcd, whatever host it is on;\n" +
-		"who has asked is kept among the actions, which the page /actions lists."
-	reason := &cli.StringFlag{Name: "reason", Usage: "`TEXT` that says why, kept with the worker"}
+	const stays = " The worker stays in that state,\nalso after a restart, until 'berth worker resume'. The command works from any host, and is\n" +
+		"recorded: see 'berth actions list'."
+	reason := &cli.StringFlag{Name: "reason", Usage: "keep `TEXT` with the worker as the reason"}
 	command := func(verb, usage, description string) *cli.Command {
 		return &cli.Command{
 			Name: verb, Usage: usage, ArgsUsage: "HOST/INSTANCE", Description: description,
@@ -256,10 +256,10 @@ func workerControlCommands() []*cli.Command {
 		}
 	}
 	return []*cli.Command{
-		command("drain", "have a worker take nothing new", "What it has goes on."+stays),
-		command("stop", "have a worker take nothing new, and stop what it has",
-			"Its commands get TERM, and KILL after --stop-grace. Other workers retry the step\ninstances that have retries left; the others are canceled. The process keeps running\nand takes nothing."+stays),
-		command("resume", "have a worker take steps again", "Undoes drain and stop, also of a worker that is not there now."),
+		command("drain", "have a worker take no new steps", "Its step instances keep running."+stays),
+		command("stop", "have a worker take no new steps, and stop those that it runs",
+			"Its commands get TERM, and KILL after --stop-grace. Other workers retry the step\ninstances that have retries left; the others are canceled. The process keeps running\nand takes no steps."+stays),
+		command("resume", "have a worker take steps again", "Undoes drain and stop, also of a worker that is gone."),
 	}
 }
 
@@ -282,7 +282,7 @@ func workerControl(r *request, verb string) error {
 				line += ", with " + text.Count(w.Active, "step instance")
 			}
 			if w.Gone {
-				line += "; it is not seen now"
+				line += "; it is gone"
 			}
 			out.line("%s", line)
 		})
@@ -295,16 +295,14 @@ const executedShown = 20
 func workerListCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "list",
-		Usage:     "list the workers: whether they work, and what they have",
+		Usage:     "list the workers with their states and step instances",
 		ArgsUsage: "[HOST[/INSTANCE]]",
-		Description: `All of them, or those of a host, or one: then also with the step instances that they have
-now, and of which runs.
+		Description: `With HOST or HOST/INSTANCE it lists only those workers, and the step instances that they run.
 
-STATE is working; draining or drained of one that takes nothing new; stopping or stopped
-of one of which everything was stopped besides. ACTIVE is how many step instances it has of
-those that it can have at a time. One that is gone is listed while something is its own
-still, since a worker of the same host and name that starts by then finds it again; or while
-it is not to work when it comes back.`,
+STATE is working; draining or drained (the worker takes no new steps); stopping or stopped
+(its step instances are stopped, too). ACTIVE is how many step instances it runs, and how many
+it can run at a time. A worker that is gone is listed while it still holds step instances,
+which it keeps if it restarts in time, or while it is drained or stopped.`,
 		Action: handle(workerList, argument{name: "a worker", optional: true}),
 	}
 }
@@ -322,7 +320,7 @@ func workerList(r *request) error {
 	}
 	host, instance, one := strings.Cut(which, "/")
 	if which != "" && host == "" || one && instance == "" || strings.Contains(instance, "/") {
-		return usagef("%q is no worker: it is HOST or HOST/INSTANCE, as 'berth worker list' has them", which)
+		return usagef("%q is not a worker: expected HOST or HOST/INSTANCE, as 'berth worker list' prints", which)
 	}
 	return r.connect(func() error {
 		f, err := r.Fleet(r.ctx())

@@ -85,10 +85,10 @@ func (d *reader) mapping(n *yaml.Node, what string, allowed []string, do func(pa
 		case key.Kind != yaml.ScalarNode:
 			d.wrong(key, "%s: a name must be a text", what)
 		case key.ShortTag() == "!!merge":
-			d.wrong(key, "%s: merge keys (<<) are not allowed: write out what they stand for", what)
+			d.wrong(key, "%s: merge keys (<<) are not allowed: write out the fields", what)
 		case !d.plain(what, key):
 		case twice:
-			d.wrong(key, "%s: %q is given twice, first in line %d", what, key.Value, first)
+			d.wrong(key, "%s: %q is given twice, first on line %d", what, key.Value, first)
 		case allowed != nil && !slices.Contains(allowed, key.Value):
 			d.wrong(key, "%s: there is no %q, only %s", what, key.Value, strings.Join(allowed, ", "))
 		default:

@@ -113,9 +113,9 @@ func TestMergesAndAliasesAreRefused(t *testing.T) {
 	const file = "steps:\n- &one {name: a, shell: x}\n- {<<: *one, name: b, env: {<<: {A: c}, '<<': d}, input: {<<: {b: c}}}\n- *one\n"
 	_, err := ReadRun("f", []byte(file))
 	const want = "f: 4 problems\n" +
-		"  f:3:4: steps.b: merge keys (<<) are not allowed: write out what they stand for\n" +
-		"  f:3:29: steps.b.env: merge keys (<<) are not allowed: write out what they stand for\n" +
-		"  f:3:59: steps.b.input: merge keys (<<) are not allowed: write out what they stand for\n" +
+		"  f:3:4: steps.b: merge keys (<<) are not allowed: write out the fields\n" +
+		"  f:3:29: steps.b.env: merge keys (<<) are not allowed: write out the fields\n" +
+		"  f:3:59: steps.b.input: merge keys (<<) are not allowed: write out the fields\n" +
 		"  f:4:3: steps[2]: aliases are not allowed"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

@@ -88,7 +88,7 @@ func (d *sourceReader) vars(n *yaml.Node) map[string]source.Var {
 	case yaml.SequenceNode:
 		for i, name := range d.texts("vars", n) {
 			if at := d.at["vars."+name]; at != nil {
-				d.wrong(n.Content[i], "vars: %q is given twice, first in line %d", name, at.Line)
+				d.wrong(n.Content[i], "vars: %q is given twice, first on line %d", name, at.Line)
 			}
 			d.at["vars."+name] = n.Content[i]
 			vars[name] = source.Var{Required: true}

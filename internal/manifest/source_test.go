@@ -85,7 +85,7 @@ func TestVarsThatAreRefusedNameTheirField(t *testing.T) {
 		"":                                  "4:6: vars must be a mapping, or a list of names",
 		"x":                                 "4:7: vars must be a mapping, or a list of names",
 		"[a, 1]":                            `4:11: vars[1] must be a text: write "1", with the quotes`,
-		"[a, b, a]":                         `4:14: vars: "a" is given twice, first in line 4`,
+		"[a, b, a]":                         `4:14: vars: "a" is given twice, first on line 4`,
 		"{a: [x]}":                          "4:11: vars.a must be its default (a text, a number, true or false), or a mapping",
 		"{a: 010}":                          "4:11: vars.a: 010 can be read in several ways: ",
 		"{a: {defualt: x}}":                 `4:12: vars.a: there is no "defualt", only default, required, pattern, values`,
