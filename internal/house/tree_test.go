@@ -24,6 +24,7 @@ type file struct {
 	folder string // "." is the root
 	test   bool
 	lines  int
+	set    *token.FileSet
 	syntax *ast.File
 }
 
@@ -54,12 +55,14 @@ func own(path string) (folder string, ok bool) {
 
 func parse(path string, source []byte) (file, error) {
 	path = filepath.ToSlash(path)
-	syntax, err := parser.ParseFile(token.NewFileSet(), path, source, parser.ParseComments)
+	set := token.NewFileSet()
+	syntax, err := parser.ParseFile(set, path, source, parser.ParseComments)
 	return file{
 		path:   path,
 		folder: filepath.ToSlash(filepath.Dir(path)),
 		test:   strings.HasSuffix(path, "_test.go"),
 		lines:  bytes.Count(source, []byte("\n")),
+		set:    set,
 		syntax: syntax,
 	}, err
 }
