@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berthhq/berth"
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
@@ -54,7 +56,8 @@ func closeNow(t *testing.T, c *berth.Client) {
 }
 
 func TestPoolsAndTheirClaimsAreManaged(t *testing.T) {
-	c := open(t, embedtest.New(t), func(o *berth.Options) { o.Instance = "i" })
+	etcd := embedtest.New(t)
+	c := open(t, etcd, func(o *berth.Options) { o.Instance = "i" })
 	defer closeNow(t, c)
 	ctx := t.Context()
 	if err := c.SetPool(ctx, "db", 2, berth.WithLeaseDuration(time.Minute), berth.WithReserveAfter(berth.NeverReserve)); err != nil {
@@ -115,6 +118,27 @@ func TestPoolsAndTheirClaimsAreManaged(t *testing.T) {
 	pools, err := c.Pools(ctx)
 	if err != nil || len(pools) != 1 || pools[0].Name != "gpu" || pools[0].Paused {
 		t.Errorf("pools are %+v, %v", pools, err)
+	}
+
+	// Each of these actions is recorded, the newest first.
+	backend, err := store.NewClient(store.Config{Endpoints: []string{etcd.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	actions, _, bad, err := audit.Log{Backend: backend, Keys: store.NewKeys("/berth/")}.List(ctx, "", 100)
+	if err != nil || len(bad) > 0 {
+		t.Fatal(err, bad)
+	}
+	var got []string
+	for _, a := range actions {
+		if a.Who == "" || a.From != "one/i" || a.Outcome != audit.Done {
+			t.Errorf("%+v", a)
+		}
+		got = append(got, a.Action.Action+" "+a.Object)
+	}
+	if d := cmp.Diff([]string{"delete-pool db", "resume-pool gpu", "revoke-claim a", "pause-pool gpu", "set-pool gpu", "set-pool db"}, got); d != "" {
+		t.Errorf("recorded are (-want +got):\n%s", d)
 	}
 }
 

@@ -132,36 +132,37 @@ func WithReserveAfter(d time.Duration) PoolOption {
 }
 
 // SetPool creates a pool with a limit, or changes its limit. Settings without an option
-// stay as they are. When it returns, the change is in effect.
+// stay as they are. When it returns, the change is in effect. Like every method that changes
+// pools or revokes claims, it leaves a record that 'berth actions list' lists.
 func (c *Client) SetPool(ctx context.Context, name string, limit int, opts ...PoolOption) error {
 	o := poolOptions{pool.Change{Limit: &limit}}
 	for _, opt := range opts {
 		opt(&o)
 	}
-	_, err := c.in.SetPool(ctx, name, o.change)
+	_, err := c.in.Operator().SetPool(ctx, name, o.change)
 	return public(err)
 }
 
 // PausePool stops all grants of a pool until [Client.ResumePool].
 func (c *Client) PausePool(ctx context.Context, name string) error {
-	return public(c.in.PausePool(ctx, name))
+	return public(c.in.Operator().PausePool(ctx, name, true))
 }
 
 // ResumePool ends a pause.
 func (c *Client) ResumePool(ctx context.Context, name string) error {
-	return public(c.in.ResumePool(ctx, name))
+	return public(c.in.Operator().PausePool(ctx, name, false))
 }
 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
 // waiters are refused.
 func (c *Client) DeletePool(ctx context.Context, name string) error {
-	return public(c.in.DeletePool(ctx, name))
+	return public(c.in.Operator().DeletePool(ctx, name))
 }
 
 // Revoke revokes a claim of any host, named by its id, or by HOST/INSTANCE/ID. The host of
 // the claim has the holder stop and then frees the slots. With force, the slots are freed
 // at once; a resource can then refuse the old holder only by its fencing token.
 func (c *Client) Revoke(ctx context.Context, claim string, force bool) error {
-	_, err := c.in.Revoke(ctx, claim, force)
+	_, err := c.in.Operator().RevokeClaim(ctx, claim, force)
 	return public(err)
 }

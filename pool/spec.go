@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 // Limits and defaults of a pool.
@@ -86,6 +87,28 @@ type specValue struct {
 
 // reserveNever is how [NeverReserve] is written, in etcd and everywhere else.
 const reserveNever = "-1"
+
+// LimitText writes a limit of a pool, or of runs.
+func LimitText(limit int) string {
+	switch limit {
+	case Unlimited:
+		return "unlimited"
+	case Closed:
+		return "0 (closed)"
+	}
+	return text.Number(int64(limit))
+}
+
+// ReserveText writes when free slots of a pool are reserved for a waiting claim.
+func ReserveText(d time.Duration) string {
+	switch d {
+	case NeverReserve:
+		return "never"
+	case 0:
+		return "at once"
+	}
+	return "after " + text.Duration(d)
+}
 
 // FormatReserveAfter writes a ReserveAfter as users write it.
 func FormatReserveAfter(d time.Duration) string {

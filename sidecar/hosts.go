@@ -77,7 +77,7 @@ type workerBody struct {
 // operator carries out verbs for who sent a request.
 func (s *session) operator(ctx context.Context) inspect.Operator {
 	who, from := server.CallerOf(ctx)
-	return inspect.Operator{Reader: s.reader, By: audit.Caller{Who: who, From: cmp.Or(from, s.client.Host())}}
+	return inspect.NewOperator(s.reader, audit.Caller{Who: who, From: cmp.Or(from, s.client.Host())})
 }
 
 // controlWorker answers POST /v1/workers/{host}/{instance}/VERB.

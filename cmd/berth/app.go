@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -275,11 +274,10 @@ func (r *request) connect(do func() error) error {
 		return etcdProblem(err)
 	}
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention)}
-	by := audit.Caller{Who: "an operator", From: hostName(s)}
-	if u, err := user.Current(); err == nil {
-		by.Who = u.Username
+	r.operator = &operator{
+		inspect.NewOperator(inspect.NewSnapshot(runs), audit.ThisUser(hostName(s))),
+		pool.Registry{Backend: backend, Keys: keys},
 	}
-	r.operator = &operator{inspect.Operator{Reader: inspect.NewSnapshot(runs), By: by}, pool.Registry{Backend: backend, Keys: keys}}
 	return do()
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/manifest"
+	"github.com/berthhq/berth/pool"
 )
 
 func limitsCommand() *cli.Command {
@@ -129,7 +129,7 @@ func usedLimits(runs []*run.Run, l run.Limits) []usedLimit {
 func limitsTable(out *page, used []usedLimit) {
 	var rows [][]string
 	for _, u := range used {
-		rows = append(rows, []string{u.name, inspect.LimitText(u.limit), u.text()})
+		rows = append(rows, []string{u.name, pool.LimitText(u.limit), u.text()})
 	}
 	out.table("", []string{"RUNS IN PROGRESS", "LIMIT", "USED"}, rows)
 }
@@ -278,7 +278,7 @@ func tagsByName(tags []run.TagLimit) map[string]run.TagLimit {
 // limitsChanges says what differs between two sets of limits.
 func limitsChanges(old, new run.Limits) []string {
 	var all []string
-	if a, b := inspect.LimitText(old.MaxConcurrentRuns), inspect.LimitText(new.MaxConcurrentRuns); a != b {
+	if a, b := pool.LimitText(old.MaxConcurrentRuns), pool.LimitText(new.MaxConcurrentRuns); a != b {
 		all = append(all, "max_concurrent_runs "+a+" → "+b)
 	}
 	before, after := tagsByName(old.Tags), tagsByName(new.Tags)

@@ -52,7 +52,7 @@ func poolsTable(out *page, pools []inspect.Pool) {
 	var rows [][]string
 	for _, p := range pools {
 		name := p.Name
-		limit, lease := inspect.LimitText(p.Limit), text.Duration(time.Duration(p.LeaseDuration))
+		limit, lease := pool.LimitText(p.Limit), text.Duration(time.Duration(p.LeaseDuration))
 		switch p.State {
 		case inspect.PoolDeleted, inspect.PoolUnreadable:
 			limit, lease = "", ""
@@ -101,9 +101,9 @@ func poolText(out *page, p inspect.Pool) {
 	}
 	if !p.Deleted && p.Problem == "" {
 		rows = append(rows,
-			[]string{"limit", inspect.LimitText(p.Limit)},
+			[]string{"limit", pool.LimitText(p.Limit)},
 			[]string{"lease", leaseText(time.Duration(p.LeaseDuration))},
-			[]string{"reserve", inspect.ReserveText(time.Duration(p.ReserveAfter))})
+			[]string{"reserve", pool.ReserveText(time.Duration(p.ReserveAfter))})
 	}
 	out.columns(append(rows,
 		[]string{"claimed", strconv.Itoa(p.Claimed)},
@@ -230,7 +230,7 @@ func warnOfExcess(r *request, p pool.Status) {
 
 // specText says what a pool is like.
 func specText(s pool.Spec) string {
-	parts := []string{"limit " + inspect.LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + inspect.ReserveText(s.ReserveAfter)}
+	parts := []string{"limit " + pool.LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + pool.ReserveText(s.ReserveAfter)}
 	if s.Paused {
 		parts = append(parts, "paused")
 	}
@@ -245,9 +245,9 @@ func specChanges(old, new pool.Spec) []string {
 			all = append(all, what+" "+a+" → "+b)
 		}
 	}
-	differs("limit", inspect.LimitText(old.Limit), inspect.LimitText(new.Limit))
+	differs("limit", pool.LimitText(old.Limit), pool.LimitText(new.Limit))
 	differs("lease", text.Duration(old.LeaseDuration), text.Duration(new.LeaseDuration))
-	differs("reserve", inspect.ReserveText(old.ReserveAfter), inspect.ReserveText(new.ReserveAfter))
+	differs("reserve", pool.ReserveText(old.ReserveAfter), pool.ReserveText(new.ReserveAfter))
 	switch {
 	case new.Paused && !old.Paused:
 		all = append(all, "paused")

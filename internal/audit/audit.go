@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/user"
 	"slices"
 	"strings"
 	"time"
@@ -211,6 +212,15 @@ func (l Log) keep(ctx context.Context, key string, a Action, on *store.LeaseID) 
 type Caller struct {
 	// Who is the user, as far as it is known, and From the address or host.
 	Who, From string
+}
+
+// ThisUser is the user who runs this process, on a host or an instance.
+func ThisUser(from string) Caller {
+	by := Caller{Who: "an operator", From: from}
+	if u, err := user.Current(); err == nil {
+		by.Who = u.Username
+	}
+	return by
 }
 
 // Effect is what an action did.

@@ -58,7 +58,7 @@ var layers = []layer{
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
 	{
-		"internal/instance", []string{"pool", "lease", "internal/store"},
+		"internal/instance", []string{"internal/audit", "pool", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{
@@ -86,7 +86,7 @@ var layers = []layer{
 		"the coordinator admits and plans, whoever runs the steps",
 	},
 	{
-		"internal/audit", []string{"internal/store"},
+		"internal/audit", []string{"pool", "internal/store"},
 		"every caller of an operator's verb records it, the Go API too",
 	},
 	{

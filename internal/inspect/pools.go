@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
-	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -60,28 +59,6 @@ func poolState(s pool.Status) string {
 // duration, before holders are stopped.
 func Survives(leaseDuration time.Duration) time.Duration {
 	return lease.Survives(leaseDuration, lease.StopGrace(leaseDuration)).Round(time.Second)
-}
-
-// LimitText writes a limit of a pool, or of runs.
-func LimitText(limit int) string {
-	switch limit {
-	case pool.Unlimited:
-		return "unlimited"
-	case pool.Closed:
-		return "0 (closed)"
-	}
-	return text.Number(int64(limit))
-}
-
-// ReserveText writes when free slots of a pool are reserved for a waiting claim.
-func ReserveText(d time.Duration) string {
-	switch d {
-	case pool.NeverReserve:
-		return "never"
-	case 0:
-		return "at once"
-	}
-	return "after " + text.Duration(d)
 }
 
 // PoolDetail is a pool with its holders and waiters.

@@ -3,8 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,98 +22,12 @@ var WorkerModes = map[string]step.WorkerMode{audit.DrainWorker: step.Drained, au
 // is given, acts, and leaves an [audit.Action].
 type Operator struct {
 	*Reader
-	By audit.Caller
+	audit.PoolOperator
 }
 
-// Act carries out a verb, and records it.
-func (o Operator) Act(ctx context.Context, verb, object, detail string, do func(context.Context) (audit.Effect, error)) error {
-	return o.Audit.Do(ctx, o.By, verb, object, detail, do)
-}
-
-// SetPool creates a pool, or changes what the change names of it.
-func (o Operator) SetPool(ctx context.Context, name string, ch pool.Change) (put pool.Put, err error) {
-	if err := pool.ValidateName(name); err != nil {
-		return put, err
-	}
-	err = o.Act(ctx, audit.SetPool, name, changeText(ch), func(ctx context.Context) (audit.Effect, error) {
-		before, err := o.Pool(ctx, name)
-		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
-			return audit.Effect{}, err
-		}
-		e := audit.Effect{Before: "no such pool"}
-		if err == nil && !before.Deleted {
-			e.Before = SpecText(before.Spec)
-		}
-		put, err = o.Source.SetPool(ctx, name, ch)
-		e.After = SpecText(put.Spec)
-		return e, err
-	})
-	return put, err
-}
-
-// PausePool has a pool grant nothing, or ends that.
-func (o Operator) PausePool(ctx context.Context, name string, paused bool) error {
-	if err := pool.ValidateName(name); err != nil {
-		return err
-	}
-	verb, do := audit.PausePool, o.Source.PausePool
-	if !paused {
-		verb, do = audit.ResumePool, o.Source.ResumePool
-	}
-	return o.Act(ctx, verb, name, "", func(ctx context.Context) (audit.Effect, error) {
-		before, err := o.Pool(ctx, name)
-		if err != nil {
-			return audit.Effect{}, err
-		}
-		after := before.Spec
-		after.Paused = paused
-		return audit.Effect{Before: SpecText(before.Spec), After: SpecText(after)}, do(ctx, name)
-	})
-}
-
-// DeletePool deletes a pool. Its holders keep their slots until they release them; its
-// waiters are refused.
-func (o Operator) DeletePool(ctx context.Context, name string) error {
-	if err := pool.ValidateName(name); err != nil {
-		return err
-	}
-	return o.Act(ctx, audit.DeletePool, name, "", func(ctx context.Context) (audit.Effect, error) {
-		before, err := o.Pool(ctx, name)
-		if err != nil {
-			return audit.Effect{}, err
-		}
-		e := audit.Effect{
-			Before: SpecText(before.Spec), After: "deleted",
-			Result: fmt.Sprintf("%s held, %s waiting", text.Count(before.Claimed, "slot"), text.Count(before.Waiting, "claim")),
-		}
-		return e, o.Source.DeletePool(ctx, name)
-	})
-}
-
-// RevokeClaim revokes a claim, named by its id, or by HOST/INSTANCE/ID. Force frees its
-// slots at once, although the holder may still run.
-func (o Operator) RevokeClaim(ctx context.Context, claim string, force bool) (done pool.Revocation, err error) {
-	if err := pool.ValidateClaim(claim); err != nil {
-		return done, err
-	}
-	detail := ""
-	if force {
-		detail = "by force"
-	}
-	err = o.Act(ctx, audit.RevokeClaim, claim, detail, func(ctx context.Context) (audit.Effect, error) {
-		var e audit.Effect
-		if w, err := o.Why(ctx, claim); err == nil && w.Held != nil {
-			e.Before = fmt.Sprintf("held by %s/%s, fencing token %d: %s", w.Held.Host, w.Held.Instance, w.Held.Fence, run.PoolList(w.Held.Pools))
-		}
-		if done, err = o.Source.Revoke(ctx, claim, force); err != nil {
-			return e, err
-		}
-		if e.After = "its host was asked to stop the holder"; force {
-			e.After = "its slots are free"
-		}
-		return e, nil
-	})
-	return done, err
+// NewOperator returns the verbs for a caller, on what the reader reads.
+func NewOperator(r *Reader, by audit.Caller) Operator {
+	return Operator{r, audit.PoolOperator{Log: r.Audit, By: by, Source: r.Source}}
 }
 
 // SetLimits changes the limits of runs.
@@ -236,36 +148,9 @@ func (o Operator) worker(ctx context.Context, w *Worker, id step.WorkerID) error
 	return err
 }
 
-// SpecText writes the settings of a pool.
-func SpecText(s pool.Spec) string {
-	parts := []string{"limit " + LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + ReserveText(s.ReserveAfter)}
-	if s.Paused {
-		parts = append(parts, "paused")
-	}
-	return strings.Join(parts, ", ")
-}
-
-// changeText writes what is asked for of a pool.
-func changeText(ch pool.Change) string {
-	var parts []string
-	if ch.Limit != nil {
-		parts = append(parts, "limit "+LimitText(*ch.Limit))
-	}
-	if ch.LeaseDuration != nil {
-		parts = append(parts, "lease "+text.Duration(*ch.LeaseDuration))
-	}
-	if ch.ReserveAfter != nil {
-		parts = append(parts, "reserve "+ReserveText(*ch.ReserveAfter))
-	}
-	if ch.Paused != nil {
-		parts = append(parts, "paused "+strconv.FormatBool(*ch.Paused))
-	}
-	return strings.Join(parts, ", ")
-}
-
 // LimitsText writes the limits of runs.
 func LimitsText(l run.Limits) string {
-	parts := []string{"max_concurrent_runs " + LimitText(l.MaxConcurrentRuns)}
+	parts := []string{"max_concurrent_runs " + pool.LimitText(l.MaxConcurrentRuns)}
 	for _, t := range l.Tags {
 		parts = append(parts, t.String())
 	}

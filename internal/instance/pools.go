@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -28,6 +29,15 @@ func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
 func (c *Client) Space(ctx context.Context) (*pool.Space, error) {
 	s, _, _, err := c.engine.Space(ctx, nil)
 	return s, err
+}
+
+// Operator returns the verbs of operators on pools and claims, which record what they do,
+// for the user of this process.
+func (c *Client) Operator() audit.PoolOperator {
+	return audit.PoolOperator{
+		Log: audit.Log{Backend: c.backend, Keys: c.keys, Logger: c.opts.Logger},
+		By:  audit.ThisUser(c.Host() + "/" + c.Instance()), Source: c,
+	}
 }
 
 // SetPool creates a pool, or changes the fields that change sets. When it returns, the

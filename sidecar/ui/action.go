@@ -162,7 +162,7 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
-	result, err := t.do(ctx, s, inspect.Operator{Reader: s.reader(p.log), By: audit.Caller{Who: whoOf(ctx), From: fromOf(ctx)}})
+	result, err := t.do(ctx, s, inspect.NewOperator(s.reader(p.log), audit.Caller{Who: whoOf(ctx), From: fromOf(ctx)}))
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		if back := r.PostForm.Get(backKey); back != "" {

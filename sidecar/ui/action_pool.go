@@ -32,7 +32,7 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 		Question: question, Button: button, Back: poolLink(d.Name), Hidden: []pair{{"pool", d.Name}},
 		Facts: []fact{
 			{Name: "Pool", Value: d.Name, Link: poolLink(d.Name)},
-			{Name: "Limit", Value: inspect.LimitText(d.Limit)},
+			{Name: "Limit", Value: pool.LimitText(d.Limit)},
 			{Name: "Held", Value: plural(d.Claimed, "slot", "slots") + " by " + plural(len(d.Holders), "claim", "claims")},
 			{Name: "Waiting", Value: plural(len(d.Waiters), "claim", "claims")},
 		},
@@ -166,7 +166,7 @@ func limitOf(d pool.Detail, q url.Values) *confirmation {
 		ask.Limit.Problem = "limit: it is already the limit of the pool"
 		return ask
 	}
-	c := poolConfirmation(d, "Set the limit of pool "+d.Name+" to "+inspect.LimitText(limit)+"?", "Set the limit")
+	c := poolConfirmation(d, "Set the limit of pool "+d.Name+" to "+pool.LimitText(limit)+"?", "Set the limit")
 	c.Hidden = append(c.Hidden, pair{"limit", strconv.Itoa(limit)}, pair{"from", strconv.Itoa(d.Limit)})
 	c.Effects = limitEffects(d, limit)
 	c.Other, c.OtherText = url.Values{"pool": {d.Name}}, "Choose another limit"
@@ -186,7 +186,7 @@ func parseLimit(text string) (int, error) {
 
 // limitEffects says what a new limit will do.
 func limitEffects(d pool.Detail, limit int) []string {
-	say := []string{"Its limit goes from " + inspect.LimitText(d.Limit) + " to " + inspect.LimitText(limit) + "."}
+	say := []string{"Its limit goes from " + pool.LimitText(d.Limit) + " to " + pool.LimitText(limit) + "."}
 	over := d.Claimed - limit
 	switch {
 	case limit != pool.Unlimited && over > 0:
@@ -239,9 +239,9 @@ func limitTask(_ string, form url.Values) (task, error) {
 		case err != nil:
 			return "", err
 		case !d.Deleted && d.Limit == limit:
-			return "The limit of pool " + name + " is " + inspect.LimitText(limit) + " already.", nil
+			return "The limit of pool " + name + " is " + pool.LimitText(limit) + " already.", nil
 		case !d.Deleted && d.Limit != from:
-			return "", stale("the limit of pool %s was set to %s meanwhile; it was %s", name, inspect.LimitText(d.Limit), inspect.LimitText(from))
+			return "", stale("the limit of pool %s was set to %s meanwhile; it was %s", name, pool.LimitText(d.Limit), pool.LimitText(from))
 		}
 		if d.Deleted {
 			return "", problem.New(problem.PoolNotFound, "pool %q was deleted", name)
@@ -253,7 +253,7 @@ func limitTask(_ string, form url.Values) (task, error) {
 			d, err := s.Client.Pool(ctx, name)
 			return err != nil || d.Limit == limit
 		})
-		return "The limit of pool " + name + " is " + inspect.LimitText(limit) + " now; it was " + inspect.LimitText(from) + ".", nil
+		return "The limit of pool " + name + " is " + pool.LimitText(limit) + " now; it was " + pool.LimitText(from) + ".", nil
 	}
 	return t, nil
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -100,7 +99,7 @@ func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }
 
 // Reserve says when free slots are reserved for a waiting claim.
-func (c poolCard) Reserve() string { return inspect.ReserveText(c.ReserveAfter) }
+func (c poolCard) Reserve() string { return pool.ReserveText(c.ReserveAfter) }
 
 // poolDetail is who holds a pool's slots, and who waits.
 type poolDetail struct {

@@ -1,0 +1,160 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
+)
+
+// Source is what [PoolOperator] reads and changes.
+type Source interface {
+	Pool(ctx context.Context, name string) (pool.Detail, error)
+	Why(ctx context.Context, claim string) (pool.Why, error)
+	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
+	PausePool(ctx context.Context, name string) error
+	ResumePool(ctx context.Context, name string) error
+	DeletePool(ctx context.Context, name string) error
+	Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error)
+}
+
+// PoolOperator carries out the verbs of pools and claims for one caller. Each verb checks what it
+// is given, acts, and leaves an [Action].
+type PoolOperator struct {
+	Log    Log
+	By     Caller
+	Source Source
+}
+
+// Act carries out a verb, and records it.
+func (p PoolOperator) Act(ctx context.Context, verb, object, detail string, do func(context.Context) (Effect, error)) error {
+	return p.Log.Do(ctx, p.By, verb, object, detail, do)
+}
+
+// SetPool creates a pool, or changes what the change names of it.
+func (p PoolOperator) SetPool(ctx context.Context, name string, ch pool.Change) (put pool.Put, err error) {
+	if err := pool.ValidateName(name); err != nil {
+		return put, err
+	}
+	err = p.Act(ctx, SetPool, name, changeText(ch), func(ctx context.Context) (Effect, error) {
+		before, err := p.Source.Pool(ctx, name)
+		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
+			return Effect{}, err
+		}
+		e := Effect{Before: "no such pool"}
+		if err == nil && !before.Deleted {
+			e.Before = SpecText(before.Spec)
+		}
+		put, err = p.Source.SetPool(ctx, name, ch)
+		e.After = SpecText(put.Spec)
+		return e, err
+	})
+	return put, err
+}
+
+// PausePool has a pool grant nothing, or ends that.
+func (p PoolOperator) PausePool(ctx context.Context, name string, paused bool) error {
+	if err := pool.ValidateName(name); err != nil {
+		return err
+	}
+	verb, do := PausePool, p.Source.PausePool
+	if !paused {
+		verb, do = ResumePool, p.Source.ResumePool
+	}
+	return p.Act(ctx, verb, name, "", func(ctx context.Context) (Effect, error) {
+		before, err := p.Source.Pool(ctx, name)
+		if err != nil {
+			return Effect{}, err
+		}
+		after := before.Spec
+		after.Paused = paused
+		return Effect{Before: SpecText(before.Spec), After: SpecText(after)}, do(ctx, name)
+	})
+}
+
+// DeletePool deletes a pool. Its holders keep their slots until they release them; its
+// waiters are refused.
+func (p PoolOperator) DeletePool(ctx context.Context, name string) error {
+	if err := pool.ValidateName(name); err != nil {
+		return err
+	}
+	return p.Act(ctx, DeletePool, name, "", func(ctx context.Context) (Effect, error) {
+		before, err := p.Source.Pool(ctx, name)
+		if err != nil {
+			return Effect{}, err
+		}
+		e := Effect{
+			Before: SpecText(before.Spec), After: "deleted",
+			Result: fmt.Sprintf("%s held, %s waiting", text.Count(before.Claimed, "slot"), text.Count(before.Waiting, "claim")),
+		}
+		return e, p.Source.DeletePool(ctx, name)
+	})
+}
+
+// RevokeClaim revokes a claim, named by its id, or by HOST/INSTANCE/ID. Force frees its
+// slots at once, although the holder may still run.
+func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool) (done pool.Revocation, err error) {
+	if err := pool.ValidateClaim(claim); err != nil {
+		return done, err
+	}
+	detail := ""
+	if force {
+		detail = "by force"
+	}
+	err = p.Act(ctx, RevokeClaim, claim, detail, func(ctx context.Context) (Effect, error) {
+		var e Effect
+		if w, err := p.Source.Why(ctx, claim); err == nil && w.Held != nil {
+			e.Before = fmt.Sprintf("held by %s/%s, fencing token %d: %s", w.Held.Host, w.Held.Instance, w.Held.Fence, slotsText(w.Held.Pools))
+		}
+		if done, err = p.Source.Revoke(ctx, claim, force); err != nil {
+			return e, err
+		}
+		if e.After = "its host was asked to stop the holder"; force {
+			e.After = "its slots are free"
+		}
+		return e, nil
+	})
+	return done, err
+}
+
+// SpecText writes the settings of a pool.
+func SpecText(s pool.Spec) string {
+	parts := []string{"limit " + pool.LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + pool.ReserveText(s.ReserveAfter)}
+	if s.Paused {
+		parts = append(parts, "paused")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changeText writes what is asked for of a pool.
+func changeText(ch pool.Change) string {
+	var parts []string
+	if ch.Limit != nil {
+		parts = append(parts, "limit "+pool.LimitText(*ch.Limit))
+	}
+	if ch.LeaseDuration != nil {
+		parts = append(parts, "lease "+text.Duration(*ch.LeaseDuration))
+	}
+	if ch.ReserveAfter != nil {
+		parts = append(parts, "reserve "+pool.ReserveText(*ch.ReserveAfter))
+	}
+	if ch.Paused != nil {
+		parts = append(parts, "paused "+strconv.FormatBool(*ch.Paused))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// slotsText writes the slots of a claim: "db 2, gpu 1".
+func slotsText(slots map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(slots)) {
+		parts = append(parts, name+" "+text.Number(int64(slots[name])))
+	}
+	return strings.Join(parts, ", ")
+}
