@@ -39,7 +39,7 @@ type apiServer struct {
 	// ifUnread is [server.IfUnread].
 	ifUnread func(ctx context.Context, f func())
 
-	// session is nil until the instance is open; missing says what for that waits.
+	// session is nil until the instance is open; missing says what that waits for.
 	session atomic.Pointer[session]
 	missing atomic.Pointer[problem.Error]
 	// stopping is why the server ends; nil while it does not.
@@ -129,8 +129,8 @@ func (a *apiServer) ready() (*session, error) {
 	return nil, a.missing.Load()
 }
 
-// fail makes a problem of an error, and tells of faults in the log: etcd's
-// absence once a second at most, however many ask.
+// fail returns an error as a problem, and logs faults: that etcd does not answer at most once
+// a second.
 func (a *apiServer) fail(op string, err error) *api.Problem {
 	p := api.ProblemOf(err)
 	switch {
@@ -196,8 +196,8 @@ func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(contex
 	})
 }
 
-// hungUp makes one problem of the errors by which calls end whose client is gone:
-// they are no fault, and nobody hears of them.
+// hungUp returns one problem for the errors with which calls end whose client is gone: they
+// are no fault, and no client reads them.
 func hungUp(ctx context.Context, err error) error {
 	gone := errors.Is(err, context.Canceled) || problem.CodeOf(err) == problem.EtcdUnavailable
 	if ctx.Err() == nil || !gone {
@@ -223,7 +223,7 @@ func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, option
 	d := api.NewDecoder[T](optional)
 	op.RequestBody = &huma.RequestBody{}
 	op.SkipValidateBody = true
-	op.MaxBodyBytes = maxRunBody + 1 // the door has checked it
+	op.MaxBodyBytes = maxRunBody + 1 // package server has checked it
 	op.BodyReadTimeout = -1          // as well
 	handle(a, h, op, func(ctx context.Context, s *session, in *I) (*O, error) {
 		v, err := d.Decode(raw(in))

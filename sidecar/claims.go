@@ -80,7 +80,7 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest) (*wanted, erro
 		return nil, err
 	}
 	if req.ID == "" && req.PID == 0 && w.bind.Untimed() {
-		return nil, problem.Field("ttl", "0s needs an id: if the answer were lost, nobody could find the claim again to release it. Choose an id, or a ttl of %s to %s", claims.MinTTL, claims.MaxTTL)
+		return nil, problem.Field("ttl", "0s needs an id: if the answer were lost, the claim could not be found again to release it. Choose an id, or a ttl of %s to %s", claims.MinTTL, claims.MaxTTL)
 	}
 	if w.proc, err = s.openProcess(ctx, req.PID); err != nil {
 		return nil, err
@@ -152,16 +152,16 @@ func (a *apiServer) registerClaims(h huma.API) {
 	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.claim)
 
 	handle(a, h, operation(h, "list-claims", http.MethodGet, api.ClaimsPath, tag, "List claims of all hosts"), a.listClaims)
-	handle(a, h, operation(h, "get-claim", http.MethodGet, api.ClaimsPath+"/{id}", tag, "Look at a claim"), a.getClaim)
-	handle(a, h, operation(h, "why-claim", http.MethodGet, api.ClaimsPath+"/{id}/why", tag, "Ask why a claim waits"), a.whyClaim)
+	handle(a, h, operation(h, "get-claim", http.MethodGet, api.ClaimsPath+"/{id}", tag, "Get a claim"), a.getClaim)
+	handle(a, h, operation(h, "why-claim", http.MethodGet, api.ClaimsPath+"/{id}/why", tag, "Explain why a claim waits"), a.whyClaim)
 
-	op = operation(h, "renew-claim", http.MethodPost, api.ClaimsPath+"/{id}/renew", tag, "Say that a claim's holder lives")
+	op = operation(h, "renew-claim", http.MethodPost, api.ClaimsPath+"/{id}/renew", tag, "Renew a claim: report that its holder lives")
 	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.renewClaim)
-	op = operation(h, "revoke-claim", http.MethodPost, api.ClaimsPath+"/{id}/revoke", tag, "Take a claim of any host back")
+	op = operation(h, "revoke-claim", http.MethodPost, api.ClaimsPath+"/{id}/revoke", tag, "Revoke a claim of any host")
 	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.revokeClaim)
 
 	op = operation(h, "release-claim", http.MethodDelete, api.ClaimsPath+"/{id}", tag, "Release a claim")
-	op.Description = "Answers when the slots are free. A claim that there is not is released already."
+	op.Description = "Answers when the slots are free. A claim that does not exist is released already."
 	handle(a, h, op, a.releaseClaim)
 }
 
@@ -177,9 +177,9 @@ func checkFence(fence int64) error {
 func checkOwner(who server.Peer, local bool, pid int, owner uint32) error {
 	switch {
 	case !local:
-		return problem.Field("pid", "a process can be named over the unix socket only, where the system tells who asks")
+		return problem.Field("pid", "a process can be named over the unix socket only, where the system identifies the caller")
 	case !who.Known:
-		return problem.Field("pid", "this system does not tell who asks")
+		return problem.Field("pid", "this system does not identify the caller")
 	case who.UID != 0 && who.UID != owner:
 		e := problem.New(problem.Forbidden, "process %d belongs to another user", pid)
 		e.Field = "pid"
@@ -188,7 +188,7 @@ func checkOwner(who server.Peer, local bool, pid int, owner uint32) error {
 	return nil
 }
 
-// noProcess is the problem of a pid that nobody has.
+// noProcess returns the problem of a process that does not exist.
 func noProcess(pid int, err error) error {
 	if errors.Is(err, proc.ErrNoProcess) {
 		return problem.Field("pid", "there is no process %d", pid)
@@ -208,8 +208,8 @@ func validFor(begun, now time.Time, left time.Duration) int64 {
 	return (waited - waited/clockError + left).Milliseconds()
 }
 
-// heldClaim is a claim as its holder is told about it. The request that it answers was
-// begun then: what is valid counts from there.
+// heldClaim returns a claim for its holder. The request that it answers was begun then:
+// validity counts from there.
 func heldClaim(v claims.View, begun time.Time) api.Claim {
 	c := api.Claim{
 		ID: v.Claim.ID, State: api.StateHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,

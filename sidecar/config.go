@@ -14,7 +14,7 @@ import (
 
 const (
 	// Instance is the name of a host's sidecar among its instances, unless
-	// [Config.Options] says otherwise.
+	// [Config.Options] names another.
 	Instance = "sidecar"
 	// DefaultDrainTimeout is how long a stop waits for holders to release.
 	DefaultDrainTimeout = 30 * time.Second
@@ -37,12 +37,12 @@ type Config struct {
 	// Token is what a request over TCP has to show as a Bearer token. Empty asks
 	// for none.
 	Token string
-	// Dev has the pages offer actions to whoever looks, if there is no Token to ask
-	// for: as on a machine of one's own.
+	// Dev has the pages offer actions without signing in, if there is no Token: as on a
+	// developer's machine.
 	Dev bool
 	// Names are the names, beyond localhost and the addresses, under which the
 	// server is reached: what a Host header may say. One that begins with "*."
-	// stands for any first label, as in certificates.
+	// matches any first label, as in certificates.
 	Names []string
 
 	// DrainTimeout bounds the wait for holders and for the executors of runs in a

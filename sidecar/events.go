@@ -19,7 +19,7 @@ var eventType = reflect.TypeFor[api.Event]()
 
 // eventsInput is the input of GET /v1/events.
 type eventsInput struct {
-	Claim string `query:"claim" doc:"Only events of this claim, which must be this server's to be heard of."`
+	Claim string `query:"claim" doc:"Only events of this claim, which must be one of this server's."`
 	Pool  string `query:"pool" doc:"Only events that concern this pool."`
 }
 
@@ -52,8 +52,8 @@ func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*hum
 	}}, nil
 }
 
-// hello tells where things stand at the beginning of a stream. A claim that has
-// ended is told as if it had just now.
+// hello returns the events with the state at the beginning of a stream. A claim that has
+// ended is reported as if it had ended just now.
 func (s *session) hello(in *eventsInput) []api.Event {
 	hello := api.Event{Type: api.EventHello, Host: s.client.Host(), Instance: s.client.Instance(), Claim: in.Claim}
 	if in.Claim == "" {
@@ -73,7 +73,7 @@ func (s *session) hello(in *eventsInput) []api.Event {
 	return []api.Event{hello}
 }
 
-// addAll adds what a subscription has, and tells whether that was the end.
+// addAll adds what a subscription has, and reports whether that was the end.
 func addAll(to *server.Stream, s *server.Subscription, claim string) (last bool) {
 	queue, lagged, stopping, ended := s.Take()
 	for _, m := range queue {

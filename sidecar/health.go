@@ -24,7 +24,7 @@ var probes = []string{api.HealthPath, api.ReadyPath}
 const (
 	// maxViewAge is from when on nothing is granted.
 	maxViewAge = 2 * time.Second
-	// readyTimeout bounds the look at the view.
+	// readyTimeout bounds the check of the view.
 	readyTimeout = time.Second
 )
 
@@ -44,7 +44,7 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 	} else if err != nil {
 		missing = append(missing, fmt.Sprintf("etcd: %s", err))
 	} else if old := s.viewAge(ctx); old > maxViewAge {
-		missing = append(missing, fmt.Sprintf("view: nothing was heard from etcd for %s", old.Truncate(100*time.Millisecond)))
+		missing = append(missing, fmt.Sprintf("view: etcd has not answered for %s", old.Truncate(100*time.Millisecond)))
 	}
 	if len(missing) == 0 {
 		h := api.Health{Status: "ready"}
@@ -59,7 +59,7 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 }
 
 // viewAge is how old the view of the pools is; readyTimeout and more if that
-// can't be told.
+// is not known.
 func (s *session) viewAge(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -82,14 +82,14 @@ func (a *apiServer) registerHealth(h huma.API) {
 	a.mux.Handle("GET "+api.MetricsPath, metricsHandler(a.cfg))
 }
 
-// metricsHandler answers GET /metrics. What can't be gathered does not hide the rest.
+// metricsHandler answers GET /metrics. Metrics that fail do not hide the others.
 func metricsHandler(cfg *Config) http.Handler {
 	return promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
 // HealthServer serves /healthz, /readyz and /metrics of a process that is no sidecar,
-// behind the same door: of its configuration count Listen, TLS, Token, Names, Logger
-// and Gatherer.
+// guarded in the same way. It uses Listen, TLS, Token, Names, Logger and Gatherer of its
+// configuration.
 type HealthServer struct {
 	on     *server.Listeners
 	server *server.Server
@@ -97,7 +97,7 @@ type HealthServer struct {
 	failed error // of a listener that ended by itself; known after task
 }
 
-// ServeHealth begins to serve. Function missing says why the process is not ready, nil
+// ServeHealth begins to serve. Function missing returns why the process is not ready, nil
 // if it is. Its errors are problems of the field listen.
 func ServeHealth(ctx context.Context, cfg Config, missing func() error) (*HealthServer, error) {
 	cfg.fill()
@@ -117,7 +117,7 @@ func ServeHealth(ctx context.Context, cfg Config, missing func() error) (*Health
 	log.Info("listening", keyAddress, h.Addr().String())
 	h.task.Go(func() {
 		for h.failed = range h.server.Failed() {
-			log.Error("nobody can ask for the health any more", keyError, h.failed)
+			log.Error("the health is no longer served", keyError, h.failed)
 		}
 	})
 	return h, nil

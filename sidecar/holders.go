@@ -43,8 +43,8 @@ func (a *apiServer) whyClaim(ctx context.Context, s *session, in *idInput) (*out
 	return outputOf(why, err)
 }
 
-// known is what is known best of a claim from the view of the pools: of one that is
-// held through this server, what its holder is told.
+// known returns the best that is known of a claim from the view of the pools: of one that is
+// held through this server, what its holder is answered.
 func (s *session) known(c api.Claim, begun time.Time) api.Claim {
 	if c.State != api.StateHeld || !s.owns(c) {
 		return c
@@ -55,12 +55,12 @@ func (s *session) known(c api.Claim, begun time.Time) api.Claim {
 	return c
 }
 
-// owns tells whether a claim belongs to this server.
+// owns reports whether a claim belongs to this server.
 func (s *session) owns(c api.Claim) bool {
 	return c.Host == s.client.Host() && c.Instance == s.client.Instance()
 }
 
-// why tells about a claim of any host, from the view of the pools.
+// why returns what is known of a claim of any host, from the view of the pools.
 func (s *session) why(ctx context.Context, id string) (api.Why, error) {
 	if err := pool.ValidateID(id); err != nil {
 		return api.Why{}, err
@@ -97,7 +97,7 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *withID, r ap
 	return outputOf(heldClaim(s.holders.View(h), begun), nil)
 }
 
-// elsewhere looks for a claim that no client holds here: it is not_holder if another
+// elsewhere searches for a claim that no client holds here: it is not_holder if another
 // has it, or waits, or a run, and err otherwise. Own is the fence of a claim that the view
 // shows as held through this server, and 0 if there is none. Unless fence is 0, only a
 // claim that has it counts.
@@ -114,7 +114,7 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 		return 0, err
 	}
 	if executor.Binds(c.Bind) {
-		return 0, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is given back when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
+		return 0, problem.New(problem.NotHolder, "claim %q holds the slots of run %q, and is released when that ends: finish the run, cancel it, or revoke the claim", id, c.RunID)
 	}
 	if !s.owns(c) {
 		return 0, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
@@ -143,7 +143,7 @@ func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *withID, r a
 	}
 	answer := api.Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
 	if answer.Detail = "its host has its holder stop, and frees the slots within " + pool.RevokeGrace.String(); r.Force {
-		answer.Detail = "the slots are free; the old holder may still run, and can be told by its fence"
+		answer.Detail = "the slots are free; the old holder may still run: its fence is lower than that of any later claim"
 	}
 	return outputOf(answer, nil)
 }
@@ -154,9 +154,9 @@ type releaseInput struct {
 	Fence int64  `query:"fence" minimum:"1" doc:"Releases only the claim with this fence, so that a release which comes late leaves a later claim of the id alone."`
 }
 
-// releaseLook is how often it is looked whether a claim that was granted just now
-// has its holder.
-const releaseLook = 10 * time.Millisecond
+// releaseCheck is how often a release checks whether a claim that was granted just now has its
+// holder.
+const releaseCheck = 10 * time.Millisecond
 
 // reconcileTimeout bounds the wait until a claim is freed that no client holds.
 const reconcileTimeout = 5 * time.Second
@@ -202,7 +202,7 @@ func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInp
 		// The claim with that fence is released already, and the view does not show
 		// it yet; or it was granted just now, and has no holder yet.
 		select {
-		case <-time.After(releaseLook):
+		case <-time.After(releaseCheck):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -299,7 +299,7 @@ func parseCursor(text string) (c cursor, err error) {
 	return c, nil
 }
 
-// claimPage gathers what belongs on a page.
+// claimPage collects the claims of a page.
 type claimPage struct {
 	items []placedClaim
 }

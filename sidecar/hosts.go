@@ -37,12 +37,12 @@ func (a *apiServer) fleet(ctx context.Context, s *session) (*inspect.Fleet, erro
 
 // registerHosts registers the endpoint of hosts.
 func (a *apiServer) registerHosts(h huma.API) {
-	op := operation(h, "list-hosts", http.MethodGet, api.HostsPath, "hosts", "List the instances that are seen now")
-	op.Description = "And those that are gone and have something that is their own still."
+	op := operation(h, "list-hosts", http.MethodGet, api.HostsPath, "hosts", "List the live instances")
+	op.Description = "And those that are gone and still have claims, runs or steps."
 	handle(a, h, op, a.listHosts)
 }
 
-// getCoordinator answers GET /v1/coordinator. Nobody may be one.
+// getCoordinator answers GET /v1/coordinator. There may be no leader.
 func (a *apiServer) getCoordinator(ctx context.Context, s *session, _ *struct{}) (*output[api.Coordinator], error) {
 	all, err := s.runs.Candidates(ctx)
 	if err != nil {
@@ -53,8 +53,8 @@ func (a *apiServer) getCoordinator(ctx context.Context, s *session, _ *struct{})
 
 // registerCoordinator registers the endpoint of the coordinator.
 func (a *apiServer) registerCoordinator(h huma.API) {
-	op := operation(h, "get-coordinator", http.MethodGet, api.CoordinatorPath, "coordinator", "Look who admits runs, and who would")
-	op.Description = "A leader with nothing to do tells of its ticks every 10 seconds."
+	op := operation(h, "get-coordinator", http.MethodGet, api.CoordinatorPath, "coordinator", "Get the coordinator's leader and its other candidates")
+	op.Description = "An idle leader reports its ticks every 10 seconds."
 	handle(a, h, op, a.getCoordinator)
 }
 

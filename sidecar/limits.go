@@ -40,8 +40,8 @@ func limitsOf(l run.Limits) api.Limits {
 // registerLimits registers the endpoints of limits.
 func (a *apiServer) registerLimits(h huma.API) {
 	const tag = "limits"
-	handle(a, h, operation(h, "get-limits", http.MethodGet, api.LimitsPath, tag, "Look at the limits that runs are admitted under"), a.getLimits)
-	op := operation(h, "put-limits", http.MethodPut, api.LimitsPath, tag, "Set the limits that runs are admitted under")
+	handle(a, h, operation(h, "get-limits", http.MethodGet, api.LimitsPath, tag, "Get the limits under which runs are admitted"), a.getLimits)
+	op := operation(h, "put-limits", http.MethodPut, api.LimitsPath, tag, "Set the limits under which runs are admitted")
 	op.Description = "What is left out stays; tags replace all that there are. Runs in progress go on, whatever the limits are."
 	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.putLimits)
 }

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// drainLook is how often a drain looks whether claims are left.
-	drainLook = 50 * time.Millisecond
+	// drainCheck is how often a drain checks whether claims are left.
+	drainCheck = 50 * time.Millisecond
 	// closeDrain is the least time for an instance to drain that has drained
-	// already: it looks once.
+	// already: it checks once.
 	closeDrain = 10 * time.Millisecond
 )
 
@@ -156,7 +156,7 @@ func (s *Server) end(mode StopMode, client *instance.Client, hs *claims.Holders,
 // and returns how to go on.
 func (s *Server) drain(client *instance.Client, hs *claims.Holders, xs *executor.Executors) StopMode {
 	s.log.Info("draining", keyClaims, hs.Count(), keyRuns, xs.Count(), keyDuration, s.cfg.DrainTimeout)
-	tick := time.NewTicker(drainLook)
+	tick := time.NewTicker(drainCheck)
 	defer tick.Stop()
 	timeout := time.NewTimer(max(0, s.cfg.DrainTimeout))
 	defer timeout.Stop()
@@ -177,10 +177,10 @@ func (s *Server) drain(client *instance.Client, hs *claims.Holders, xs *executor
 }
 
 // stopHolders has the holders stop of an instance that can't go on: it may not
-// be able to tell them itself. Processes get the time that they may take.
+// be able to do that itself. Processes get the time that they may take.
 func (s *Server) stopHolders(hs *claims.Holders, why *problem.Error) {
 	hs.InvalidateAll(problem.New(problem.ClaimLost, "berth has ended on this host: %w", why))
-	look := time.NewTicker(drainLook)
+	look := time.NewTicker(drainCheck)
 	defer look.Stop()
 	late := time.After(grace.Stop + grace.Kill)
 	for hs.CountProcesses() > 0 {

@@ -3,7 +3,7 @@ package sidecar
 // Keys of what is logged.
 //
 // Levels: debug is each request and each claim's end; info is what an operator
-// did, and requests that the door refused; warn is a claim's holder that had to
+// did, and requests that the guard refused; warn is a claim's holder that had to
 // be stopped, and etcd that does not answer; error is a fault.
 const (
 	keyMethod   = "method"

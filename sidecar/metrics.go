@@ -29,8 +29,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// scope registers for a time: what it was given is taken back by close, so that
-// a server that is started anew can register again.
+// scope registers for a time: close unregisters what it was given, so that
+// a server that is started again can register again.
 type scope struct {
 	prometheus.Registerer
 	given []prometheus.Collector

@@ -11,7 +11,7 @@ import (
 	"github.com/berthhq/berth/sidecar/ui"
 )
 
-// newPages returns the pages for people who look, at what the API serves.
+// newPages returns the web pages.
 func (a *apiServer) newPages() *ui.Pages {
 	return ui.New(ui.Config{
 		Ready: func() (*ui.Session, error) {
@@ -54,8 +54,8 @@ func refuse(w http.ResponseWriter, _ *http.Request, err error) (status int) {
 	return p.Status
 }
 
-// refuse answers a request with a problem; a browser that shows somebody the answer gets
-// it as a page, unless it asks the API.
+// refuse answers a request with a problem; a browser gets it as a page, unless it calls the
+// API.
 func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (status int) {
 	if strings.HasPrefix(r.URL.Path, "/v1/") || !a.pages.Wanted(r) {
 		return refuse(w, r, err)

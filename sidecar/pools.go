@@ -107,7 +107,7 @@ func (a *apiServer) changePaused(ctx context.Context, s *session, name string, p
 func (a *apiServer) registerPools(h huma.API) {
 	const tag, one = "pools", api.PoolsPath + "/{pool}"
 	handle(a, h, operation(h, "list-pools", http.MethodGet, api.PoolsPath, tag, "List pools"), a.listPools)
-	handle(a, h, operation(h, "get-pool", http.MethodGet, one, tag, "Look at a pool, its holders and its line"), a.getPool)
+	handle(a, h, operation(h, "get-pool", http.MethodGet, one, tag, "Get a pool, its holders and its wait queue"), a.getPool)
 	op := operation(h, "put-pool", http.MethodPut, one, tag, "Create a pool or change it")
 	op.Description = "What is left out stays, or gets its default in a new pool, which needs a limit."
 	op.Responses["201"] = &huma.Response{Description: "Created", Content: map[string]*huma.MediaType{

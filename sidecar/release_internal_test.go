@@ -83,7 +83,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 			if byFence {
 				in.Fence = claim.Fence()
 			}
-			short, cancel := context.WithTimeout(t.Context(), 5*releaseLook)
+			short, cancel := context.WithTimeout(t.Context(), 5*releaseCheck)
 			defer cancel()
 			if _, err := a.releaseClaim(short, s, in); err == nil {
 				t.Error("it is released before it has a holder")
@@ -134,7 +134,7 @@ func seen(t *testing.T, s *session, id string) {
 			t.Fatal(err)
 		}
 		select {
-		case <-time.After(releaseLook):
+		case <-time.After(releaseCheck):
 		case <-t.Context().Done():
 			t.Fatal("never seen")
 		}

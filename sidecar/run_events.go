@@ -24,12 +24,12 @@ const maxRunStreams = 256
 // runEventsInput is the input of GET /v1/runs/{id}/events.
 type runEventsInput struct {
 	ID          string `path:"id"`
-	LastEventID string `header:"Last-Event-ID" maxLength:"256" doc:"Of a stream: where to go on, the id of an event that was told, or the revision of one."`
+	LastEventID string `header:"Last-Event-ID" maxLength:"256" doc:"Of a stream: where to resume: the id of an event that was received, or the revision of one."`
 
 	stream bool
 }
 
-// Resolve finds out which of the two is asked for. The document says so by the types
+// Resolve finds out which of the two is requested. The document states it by the types
 // of the answer: it may not have Accept among the parameters.
 func (in *runEventsInput) Resolve(ctx huma.Context) []error {
 	in.stream = server.Accepts(ctx.Header("Accept"), server.StreamType)
@@ -67,7 +67,7 @@ func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInpu
 }
 
 // streamRunEvents answers with a stream. What there is was just read once: so an
-// unknown run, or an etcd that is away, is told as such.
+// unknown run, or an etcd that does not answer, is a problem.
 func (a *apiServer) streamRunEvents(s *session, id string, after run.Place) (*huma.StreamResponse, error) {
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
@@ -166,7 +166,7 @@ func (a *apiServer) registerRunEvents(h huma.API) {
 	op := operation(h, "list-run-events", http.MethodGet, api.RunsPath+"/{id}/events", "runs", "List or follow what has happened to a run")
 	op.Description = "A list, or with Accept: " + server.StreamType + " server-sent events: those that there are, and then each as it comes. " +
 		"Each has the type of a RunEvent, which is its data, and an id, from which a later stream goes on (Last-Event-ID). " +
-		"The last is " + api.EventRunEnd + ", a second after all of a run that has ended were told; " +
+		"The last is " + api.EventRunEnd + ", a second after all events of a run that has ended; " +
 		api.EventRunFailed + ", with a problem as its data; or " + api.EventStopping + "."
 	schemas := h.OpenAPI().Components.Schemas
 	op.Responses["200"] = &huma.Response{

@@ -107,7 +107,7 @@ const maxRunText = 4096
 
 // tidy makes a text of many lines fit to be kept: what is too long is cut, and
 // what can't be shown becomes blank. An executor that has failed is not refused
-// for how it says so.
+// for the form of its message.
 func tidy(s string) string {
 	line := strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && !pool.IsLine(string(r)) {
@@ -216,21 +216,21 @@ func (a *apiServer) registerRuns(h huma.API) {
 	handleBody(a, h, op, true, func(in *withBody) []byte { return in.RawBody }, a.submitRun)
 
 	op = operation(h, "list-runs", http.MethodGet, api.RunsPath, tag, "List runs")
-	op.Description = "By id; those that are queued, if only they are asked for, in the order of the queue. Records that can't be read are named beside the others."
+	op.Description = "By id; those that are queued, if only they are selected, in the order of the queue. Records that can't be read are listed separately."
 	handle(a, h, op, a.listRuns)
-	handle(a, h, operation(h, "get-run", http.MethodGet, one, tag, "Look at a run"), a.getRun)
-	handle(a, h, operation(h, "why-run", http.MethodGet, one+"/why", tag, "Ask why a run waits"), a.whyRun)
+	handle(a, h, operation(h, "get-run", http.MethodGet, one, tag, "Get a run"), a.getRun)
+	handle(a, h, operation(h, "why-run", http.MethodGet, one+"/why", tag, "Explain why a run waits"), a.whyRun)
 	a.registerRunEvents(h)
 
 	op = operation(h, "cancel-run", http.MethodPost, one+"/cancel", tag, "Cancel a run")
 	op.Description = "Its executor, if it has one, learns of it with its next heartbeat. A run that was canceled already is no error."
 	handleBody(a, h, op, true, body, a.cancelRun)
 	op = operation(h, "start-run", http.MethodPost, one+"/start", tag, "Start a run that was admitted")
-	op.Description = "The asker is its executor from now on, and says by heartbeats to this server that it lives."
+	op.Description = "The caller is its executor from now on, and sends heartbeats to this server."
 	handleBody(a, h, op, true, body, a.startRun)
-	op = operation(h, "heartbeat-run", http.MethodPost, one+"/heartbeat", tag, "Say that the executor of a run lives")
+	op = operation(h, "heartbeat-run", http.MethodPost, one+"/heartbeat", tag, "Report that the executor of a run lives")
 	handleBody(a, h, op, false, body, a.heartbeatRun)
-	op = operation(h, "finish-run", http.MethodPost, one+"/finish", tag, "Tell how a run has ended")
+	op = operation(h, "finish-run", http.MethodPost, one+"/finish", tag, "Report how a run has ended")
 	handleBody(a, h, op, false, body, a.finishRun)
 }
 
@@ -257,7 +257,7 @@ func (a *apiServer) listRuns(ctx context.Context, s *session, in *runListInput) 
 	return outputOf(list, s.reader.Explain(ctx, list.Items))
 }
 
-// runFilter says which runs are on a page, and in what order.
+// runFilter selects the runs of a page, and their order.
 type runFilter struct {
 	statuses []run.Status
 	tags     map[string]string
@@ -287,12 +287,12 @@ func parseRunFilter(in *runListInput) (f runFilter, err error) {
 	return f, err
 }
 
-// queued tells whether only queued runs are asked for.
+// queued reports whether only queued runs are selected.
 func (f *runFilter) queued() bool {
 	return len(f.statuses) > 0 && !slices.ContainsFunc(f.statuses, func(s run.Status) bool { return s != run.Queued })
 }
 
-// matches tells whether a run has the tags that are asked for.
+// matches reports whether a run has the selected tags.
 func (f *runFilter) matches(r *run.Run) bool {
 	for key, value := range f.tags {
 		if there, ok := r.Tags[key]; !ok || there != value {
@@ -345,7 +345,7 @@ func runCursorOf(r *run.Run, queue bool) runCursor {
 	}
 }
 
-// before tells whether a place comes before a run.
+// before reports whether a place comes before a run.
 func (c runCursor) before(r *run.Run) bool {
 	if !c.Queue {
 		return c.ID < r.ID

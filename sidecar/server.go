@@ -18,7 +18,7 @@ import (
 	"github.com/berthhq/berth/sidecar/server"
 )
 
-// StopMode says what becomes of the claims when a server stops, and of the runs that
+// StopMode is what becomes of the claims when a server stops, and of the runs that
 // were started through it: with executors it is as with holders. A later one that
 // is more urgent replaces one that is under way: they are listed by urgency.
 type StopMode int
@@ -94,7 +94,7 @@ func (s *Server) Listen(ctx context.Context) error {
 }
 
 // lookAtState refuses a state directory that can't be used, or that another process
-// uses: before anybody is told that there is a server. It is taken when etcd has
+// uses: before the server is announced. It is taken when etcd has
 // answered.
 func (s *Server) lookAtState() error {
 	o := s.cfg.Options

@@ -175,10 +175,10 @@ func (a *apiServer) registerTaking(h huma.API) {
 	op.Description = "Step instances that are external and can be taken now, in order. What workers take is not among them."
 	handle(a, h, op, a.listReady)
 	op = operation(h, "take-step", http.MethodPost, one+"/take", tag, "Take a step instance that can be taken")
-	op.Description = "With its slots, for which it may wait: hanging up withdraws it. The asker is its executor from now on, and says by heartbeats to this server that it lives."
+	op.Description = "With its slots, for which it may wait: hanging up withdraws it. The caller is its executor from now on, and sends heartbeats to this server."
 	handleBody(a, h, op, true, body, a.takeStep)
-	op = operation(h, "heartbeat-step", http.MethodPost, one+"/heartbeat", tag, "Say that the executor of a step instance lives")
+	op = operation(h, "heartbeat-step", http.MethodPost, one+"/heartbeat", tag, "Report that the executor of a step instance lives")
 	handleBody(a, h, op, false, body, a.heartbeatStep)
-	op = operation(h, "finish-step", http.MethodPost, one+"/finish", tag, "Tell how the attempt of a step instance has ended")
+	op = operation(h, "finish-step", http.MethodPost, one+"/finish", tag, "Report how the attempt of a step instance has ended")
 	handleBody(a, h, op, false, body, a.finishStep)
 }

@@ -126,13 +126,13 @@ func (a *apiServer) getInstance(ctx context.Context, s *session, in *stepInput) 
 // registerSteps registers the endpoints of steps.
 func (a *apiServer) registerSteps(h huma.API) {
 	const tag, one = "steps", stepsPath + "/{step}"
-	op := operation(h, "list-steps", http.MethodGet, stepsPath, tag, "Look at the steps of a run")
+	op := operation(h, "list-steps", http.MethodGet, stepsPath, tag, "List the steps of a run")
 	op.Description = "In the order in which they can run, all at one revision. A run without steps has none, and so has one that is still being stored."
 	handle(a, h, op, a.listSteps)
 	op = operation(h, "list-step-instances", http.MethodGet, one, tag, "List the instances of a step")
 	op.Description = "By index."
 	handle(a, h, op, a.listInstances)
-	handle(a, h, operation(h, "get-step-instance", http.MethodGet, one+"/{index}", tag, "Look at an instance of a step, and at what it is to do"), a.getInstance)
+	handle(a, h, operation(h, "get-step-instance", http.MethodGet, one+"/{index}", tag, "Get an instance of a step, with what it is to do"), a.getInstance)
 	a.registerLog(h)
 	a.registerTaking(h)
 	a.registerRetrying(h)
@@ -185,7 +185,7 @@ func (a *apiServer) getStepLog(ctx context.Context, s *session, v *step.Viewer, 
 	return logOutputOf(seen), nil
 }
 
-// see looks at the output of an instance. It waits for nothing where as many wait as may,
+// see reads the output of an instance. It does not wait if the limit of waits is reached,
 // or the server stops: what is kept is an answer, too.
 func (a *apiServer) see(ctx context.Context, s *session, v *step.Viewer, in *logInput, wait time.Duration) (*step.Seen, error) {
 	select {

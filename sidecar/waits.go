@@ -83,7 +83,7 @@ func (one *wait) end(cause error) {
 }
 
 // endID ends those for one claim, and returns when they have left, or ctx has
-// ended. It tells whether there were any. What was granted meanwhile is released,
+// ended. It reports whether there were any. What was granted meanwhile is released,
 // or has a holder.
 func (w *waits) endID(ctx context.Context, id string, cause error) (bool, error) {
 	all := w.of(id)

@@ -4,25 +4,25 @@ package api
 const (
 	// EventHello is the first of each stream: read the state now.
 	EventHello = "hello"
-	// EventLagged says that events before it were left out: read the state again.
+	// EventLagged means that events before it were dropped: read the state again.
 	EventLagged = "lagged"
-	// EventStopping says that the server is about to stop.
+	// EventStopping means that the server is about to stop.
 	EventStopping = "stopping"
-	// EventPoolChanged: a pool's spec, holders or line changed, on any host.
+	// EventPoolChanged: a pool's spec, holders or waiters changed, on any host.
 	EventPoolChanged = "pool_changed"
 	// EventClaimWaiting and what follows are claims made through this server.
 	EventClaimWaiting  = "claim_waiting"
 	EventClaimGranted  = "claim_granted"
 	EventClaimReleased = "claim_released"
-	// EventClaimEnded: trust in the claim has ended; Code says why.
+	// EventClaimEnded: the claim is no longer valid; Code says why.
 	EventClaimEnded = "claim_ended"
 )
 
-// Events that a stream of a run's events ends with, beside [EventStopping].
+// Events that end a stream of a run's events, as [EventStopping] does.
 const (
-	// EventRunEnd is the last: the run has ended, and its events were told.
+	// EventRunEnd is the last: the run has ended, and its events were sent.
 	EventRunEnd = "end"
-	// EventRunFailed is the last, too: the events can't be told, and its data is a
+	// EventRunFailed is the last, too: the events can't be read, and its data is a
 	// [Problem].
 	EventRunFailed = "failed"
 )

@@ -11,11 +11,11 @@ import (
 
 // RunRequest submits a run.
 type RunRequest struct {
-	ID       string            `json:"id,omitempty" maxLength:"128" doc:"Asking again with the same id and the same request finds the same run. Made up if left out."`
+	ID       string            `json:"id,omitempty" maxLength:"128" doc:"The same request with the same id finds the same run. Generated if left out."`
 	Name     string            `json:"name,omitempty" maxLength:"128" doc:"For people; many runs can have the same."`
-	Tags     map[string]string `json:"tags,omitempty" maxProperties:"32" doc:"What limits are about. A key has no '=', a value is not '*'."`
-	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"What else is worth knowing; no limit looks at them."`
-	Owner    string            `json:"owner,omitempty" maxLength:"128" doc:"Who it belongs to, in any words."`
+	Tags     map[string]string `json:"tags,omitempty" maxProperties:"32" doc:"Limits are by tag. A key has no '=', a value is not '*'."`
+	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts; no limit uses them."`
+	Owner    string            `json:"owner,omitempty" maxLength:"128" doc:"Who it belongs to, as free text."`
 	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
 	Retries  int               `json:"retries,omitempty" minimum:"0" maximum:"100" doc:"How often the run is queued again after its executor was lost."`
 
@@ -29,26 +29,25 @@ type RunRequest struct {
 	MaxStepsPerTick    int      `json:"max_steps_per_tick,omitempty" minimum:"0" maximum:"1000000" doc:"How many of them one tick of the coordinator lets go; 0 is no bound."`
 }
 
-// RunCancel ends a run, whoever has it.
+// RunCancel cancels a run.
 type RunCancel struct {
 	Reason     string `json:"reason,omitempty" doc:"Kept with the run. Cut at 4096 bytes."`
 	QueuedOnly bool   `json:"queued_only,omitempty" doc:"Refuses with run_not_queued if the run has left the queue."`
 }
 
-// RunRetry has a run tried again that has failed or was canceled, or some of its step
-// instances.
+// RunRetry retries a run that has failed or was canceled, or some of its step instances.
 type RunRetry struct {
-	Steps  []string `json:"steps,omitzero" nullable:"false" minItems:"1" maxItems:"100" doc:"What to try again of it, and nothing else that has failed: names of steps, of which all is tried again that has failed or was canceled, and of instances, as in extract[3]. Left out, all that has not succeeded."`
-	Reason string   `json:"reason,omitempty" doc:"Told with the event. Cut at 4096 bytes."`
+	Steps  []string `json:"steps,omitzero" nullable:"false" minItems:"1" maxItems:"100" doc:"What to retry, and nothing else: names of steps, of which every instance is retried that has failed or was canceled, and of instances, as in extract[3]. If left out, everything that has not succeeded."`
+	Reason string   `json:"reason,omitempty" doc:"Kept with the event. Cut at 4096 bytes."`
 }
 
 // RunStart says who runs a run that was admitted.
 type RunStart struct {
-	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Tells executors of one host apart: asking again with the same one finds the same attempt. Made up if left out."`
-	TTL      *Duration `json:"ttl,omitempty" doc:"The run is lost unless its executor says within this time that it lives, 5s to 24h; 0s is untimed. 1m if left out."`
+	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Distinguishes executors of one host: the same request with the same executor finds the same attempt. Generated if left out."`
+	TTL      *Duration `json:"ttl,omitempty" doc:"The run is lost unless its executor sends a heartbeat within this time, 5s to 24h; 0s is untimed. 1m if left out."`
 }
 
-// RunHeartbeat says that the executor of an attempt lives.
+// RunHeartbeat reports that the executor of an attempt lives.
 type RunHeartbeat struct {
 	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: start has answered it."`
 }
@@ -60,22 +59,22 @@ type RunFinish struct {
 	Error  string `json:"error,omitempty" doc:"Why it failed. Cut at 4096 bytes."`
 }
 
-// StartedRun is a run as its executor sees it.
+// StartedRun is a run for its executor.
 type StartedRun struct {
 	Run
 	Trusted
 	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
 }
 
-// Trusted is for how long an executor can believe that what it has is its own.
+// Trusted is for how long an attempt is valid.
 type Trusted struct {
-	// TrustedFor is for how many milliseconds after the request was sent that is sure
-	// unless the executor sends a heartbeat; TrustedUntil is the same by the server's
+	// TrustedFor is for how many milliseconds after the request was sent the attempt is
+	// valid unless the executor sends a heartbeat; TrustedUntil is the same by the server's
 	// wall clock, which can be set.
-	TrustedFor   int64     `json:"trusted_for" doc:"Milliseconds from the sending of the request for which it can be believed to be the executor's unless that sends a heartbeat; 0 if it can't."`
+	TrustedFor   int64     `json:"trusted_for" doc:"For how many milliseconds from the sending of the request the attempt is valid unless a heartbeat is sent; 0 if it is not."`
 	TrustedUntil time.Time `json:"trusted_until,omitzero"`
-	// Grace is how many milliseconds an executor should take to stop at most.
-	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that an executor should take to stop at most: it must begin that much before trust ends."`
+	// Grace is how many milliseconds an executor may take to stop.
+	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that an executor may take to stop: it must begin that long before the validity ends."`
 
 	// Deadline is when validity ends, on this machine's clock that counts through suspend;
 	// 0 if it is not valid. A client sets it.
@@ -89,9 +88,8 @@ func (t *Trusted) Sent(at time.Duration) {
 	}
 }
 
-// Trust tells for how long from now what a [Client] answered can be believed to be its
-// executor's, on a clock that counts through suspend, and how long the executor should
-// take to stop at most.
+// Trust returns for how long from now the attempt is valid, on a clock that counts through
+// suspend, and how long the executor may take to stop. A client sets the deadline.
 func (t *Trusted) Trust() (left, grace time.Duration) {
 	left = max(0, t.Deadline-lease.BootClock().Now())
 	if t.Deadline == 0 || left == 0 {
@@ -100,7 +98,7 @@ func (t *Trusted) Trust() (left, grace time.Duration) {
 	return left, time.Duration(t.Grace) * time.Millisecond
 }
 
-// Limits are what runs are admitted under.
+// Limits are the limits under which runs are admitted.
 type Limits struct {
 	MaxConcurrentRuns int        `json:"max_concurrent_runs" minimum:"-1" maximum:"1000000" doc:"Runs in progress; -1 is unlimited, 0 admits none."`
 	Tags              []TagLimit `json:"tags" nullable:"false" maxItems:"1000" doc:"Limits of runs in progress that have a tag."`

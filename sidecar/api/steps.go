@@ -110,14 +110,14 @@ func describeSteps(schemas huma.Registry) {
 	schemas.RegisterTypeAlias(instantType, reflect.TypeFor[time.Time]())
 }
 
-// StepTake says who takes a step instance.
+// StepTake takes a step instance.
 type StepTake struct {
-	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Tells executors of one host apart: asking again with the same one finds the same attempt. Made up if left out."`
-	TTL      *Duration `json:"ttl,omitempty" doc:"The instance is lost unless its executor says within this time that it lives, 5s to 24h; 0s is untimed. 1m if left out."`
-	Wait     *Duration `json:"wait,omitempty" doc:"How long to wait for the slots that it takes; 0s not at all. As the sidecar's settings say if left out."`
+	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Distinguishes executors of one host: the same request with the same executor finds the same attempt. Generated if left out."`
+	TTL      *Duration `json:"ttl,omitempty" doc:"The instance is lost unless its executor sends a heartbeat within this time, 5s to 24h; 0s is untimed. 1m if left out."`
+	Wait     *Duration `json:"wait,omitempty" doc:"How long to wait for the slots that it takes; 0s not at all. The server's claim timeout if left out."`
 }
 
-// StepHeartbeat says that the executor of an attempt lives.
+// StepHeartbeat reports that the executor of an attempt lives.
 type StepHeartbeat struct {
 	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: take has answered it."`
 }
@@ -131,12 +131,12 @@ type StepFinish struct {
 	Output   string `json:"output,omitempty" doc:"What it has written. The last 16 KiB are kept."`
 }
 
-// StepRetry has a step instance tried again that has failed or was canceled.
+// StepRetry retries a step instance that has failed or was canceled.
 type StepRetry struct {
-	Reason string `json:"reason,omitempty" doc:"Told with the event. Cut at 4096 bytes."`
+	Reason string `json:"reason,omitempty" doc:"Kept with the event. Cut at 4096 bytes."`
 }
 
-// TakenStep is a step instance as its executor sees it.
+// TakenStep is a step instance for its executor.
 type TakenStep struct {
 	StepWork
 	Trusted
