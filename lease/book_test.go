@@ -20,7 +20,7 @@ type bookModel struct {
 	nextID store.LeaseID
 
 	keys     map[store.LeaseID][]int         // reserved sets
-	ends     map[store.LeaseID]time.Duration // of trust
+	ends     map[store.LeaseID]time.Duration // of their validity
 	adopted  map[store.LeaseID]bool          // not renewed since
 	suspect  map[store.LeaseID]bool
 	reported map[store.LeaseID]bool // lost
@@ -164,7 +164,7 @@ func (m *bookModel) carryOut(t *rapid.T) {
 	m.checkProgress(t)
 }
 
-// checkProgress: whoever was refused is called back now, or a lease is on its
+// checkProgress: a refused caller is called back now, or a lease is on its
 // way; and every lease that should be renewed is.
 func (m *bookModel) checkProgress(t *rapid.T) {
 	for d := range m.pending {
@@ -243,7 +243,7 @@ func (m *bookModel) checkLease(t *rapid.T, id store.LeaseID, e *entry) {
 	}
 	w, ok := m.validity(m.now, id)
 	if ok && (m.now >= m.ends[id] || w.Until() != m.ends[id]) {
-		t.Fatalf("lease %s: trusted until %s, should be %s, adopted %v", name(id), w.Until(), m.ends[id], m.adopted[id])
+		t.Fatalf("lease %s: valid until %s, should be %s, adopted %v", name(id), w.Until(), m.ends[id], m.adopted[id])
 	}
 	if !ok && m.now < m.ends[id] {
 		t.Fatalf("lease %s is not trusted", name(id))

@@ -94,7 +94,7 @@ func TestAnEtcdThatTellsNothingIsNotWaitedForForEver(t *testing.T) {
 	})
 }
 
-func TestARefusalOfEtcdIsToldWithWhatIsKnown(t *testing.T) {
+func TestARefusalOfEtcdIsReportedWithWhatIsKnown(t *testing.T) {
 	r := &leaseReader{asked: map[store.LeaseID]int{}, answer: func(_ context.Context, id store.LeaseID) (time.Duration, error) {
 		if id == 9 {
 			return 0, store.ErrDenied

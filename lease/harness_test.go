@@ -33,7 +33,7 @@ type harness struct {
 
 	mu    sync.Mutex
 	lost  []loss
-	at    []time.Duration // when each loss was told
+	at    []time.Duration // when each loss was reported
 	ready int
 
 	cancel context.CancelCauseFunc
@@ -100,7 +100,7 @@ func (h *harness) acquire(d time.Duration, keys int) store.LeaseID {
 		}
 		synctest.Wait()
 	}
-	h.t.Fatalf("no lease of %s with room for %d keys", d, keys)
+	h.t.Fatalf("no lease of %s for %d more keys", d, keys)
 	return 0
 }
 
@@ -132,7 +132,7 @@ func (h *harness) wantLost(cause error, ids ...store.LeaseID) {
 	}
 	for _, id := range ids {
 		if !seen[id] {
-			h.t.Errorf("the loss of lease %s was not told", name(id))
+			h.t.Errorf("the loss of lease %s was not reported", name(id))
 		}
 		if _, ok := h.Validity(id); ok {
 			h.t.Errorf("lease %s is lost and still trusted", name(id))

@@ -172,7 +172,7 @@ func TestAnAdoptedLeaseTakesNewKeysOnlyOnceRenewed(t *testing.T) {
 		h.wait(2 * maxPause)
 		h.wantValid(id)
 		if h.readies() == 0 {
-			t.Error("nobody was told")
+			t.Error("nothing was reported")
 		}
 		if got := h.acquire(time.Minute, 50); got != id {
 			t.Errorf("50 keys went on lease %s, want the adopted one", name(got))
@@ -183,22 +183,22 @@ func TestAnAdoptedLeaseTakesNewKeysOnlyOnceRenewed(t *testing.T) {
 	})
 }
 
-func TestTheFirstRenewalOfAnAdoptedLeaseIsTold(t *testing.T) {
+func TestTheFirstRenewalOfAnAdoptedLeaseIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
 		h.Adopt(h.remaining(h.etcd.lease(time.Minute), time.Minute), 1)
 		h.run()
 		if h.readies() != 1 {
-			t.Errorf("told %d times, want once", h.readies())
+			t.Errorf("reported %d times, want once", h.readies())
 		}
 		h.wait(10 * time.Minute)
 		if h.readies() != 1 {
-			t.Errorf("told %d times, want once", h.readies())
+			t.Errorf("reported %d times, want once", h.readies())
 		}
 	})
 }
 
-func TestRoomThatIsGivenBackIsCalledBack(t *testing.T) {
+func TestReleasedKeysAreReportedToRefusedCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
 		h.run()
@@ -216,7 +216,7 @@ func TestRoomThatIsGivenBackIsCalledBack(t *testing.T) {
 		h.Release(second, 5)
 		synctest.Wait()
 		if h.readies() != before {
-			t.Error("called back without room")
+			t.Error("called back without free keys")
 		}
 		h.Release(id, 10)
 		synctest.Wait()

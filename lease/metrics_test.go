@@ -76,5 +76,5 @@ func (h *harness) wantValidityEnded(id store.LeaseID) {
 			return
 		}
 	}
-	h.t.Errorf("no trust ended in lease %s: %v", name(id), h.losses())
+	h.t.Errorf("no validity ended of lease %s: %v", name(id), h.losses())
 }

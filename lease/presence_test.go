@@ -87,7 +87,7 @@ func (s *seen) isReady() bool {
 	}
 }
 
-func settle(d time.Duration) {
+func idle(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -111,12 +111,12 @@ func TestAnInstanceIsSeenForAsLongAsItRuns(t *testing.T) {
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("record (-want +got): %s%v", diff, err)
 		}
-		settle(time.Minute)
+		idle(time.Minute)
 		if again := s.wantLease(); again != id {
 			t.Error("the lease changed without a reason")
 		}
 		s.stop()
-		settle(PresenceTTL)
+		idle(PresenceTTL)
 		if s.etcd.get(s.key) != nil {
 			t.Error("seen after its end")
 		}
@@ -187,7 +187,7 @@ func TestALaterProcessTakesTheNameOverByItsToken(t *testing.T) {
 		if left := etcd.alive(); len(left) != 1 || left[0] != id {
 			t.Errorf("leases %v live, want %v only", left, id)
 		}
-		settle(2 * PresenceTTL)
+		idle(2 * PresenceTTL)
 		if again := second.wantLease(); again != id {
 			t.Error("the end of the old lease was noticed")
 		}
@@ -201,9 +201,9 @@ func TestALostPresenceLeaseIsReplaced(t *testing.T) {
 		s.run()
 		old := s.wantLease()
 		etcd.fault.Store(hanging())
-		settle(15 * time.Second)
+		idle(15 * time.Second)
 		etcd.fault.Store(nil)
-		settle(2 * maxPause)
+		idle(2 * maxPause)
 		id := s.wantLease()
 		if id == old || !cmp.Equal(s.changed(), []store.LeaseID{old, id}) {
 			t.Errorf("leases %s, %s, changes %v", name(old), name(id), s.changed())
@@ -218,12 +218,12 @@ func TestAPresenceLeaseThatEtcdKeptIsKept(t *testing.T) {
 		s.run()
 		old := s.wantLease()
 		etcd.fault.Store(failing(store.ErrUnavailable))
-		settle(time.Minute)
-		etcd.mu.Lock() // etcd was down itself: its leases begin anew
+		idle(time.Minute)
+		etcd.mu.Lock() // etcd was down itself: its leases start again
 		etcd.leases[old].ends = etcd.clock.Now() + PresenceTTL
 		etcd.mu.Unlock()
 		etcd.fault.Store(nil)
-		settle(time.Minute)
+		idle(time.Minute)
 		if s.wantLease() != old || len(s.changed()) != 1 {
 			t.Errorf("changes %v, want none after the first", s.changed())
 		}
@@ -243,11 +243,11 @@ func TestTwoProcessesThatStartTogetherDoNotShareTheName(t *testing.T) {
 		first, second := newSeen(t, etcd, testToken), newSeen(t, etcd, "another")
 		first.run()
 		second.run()
-		settle(time.Second)
+		idle(time.Second)
 		if n := len(etcd.alive()); n != 1 {
 			t.Errorf("%d leases, want that of the one that won", n)
 		}
-		settle(2 * patience)
+		idle(2 * patience)
 		refused := 0
 		for _, s := range []*seen{first, second} {
 			select {
@@ -273,7 +273,7 @@ func TestANameLostToAnotherProcessIsGivenUp(t *testing.T) {
 		first.run()
 		id := first.wantLease()
 		etcd.fault.Store(hanging())
-		settle(11 * time.Second)
+		idle(11 * time.Second)
 		only := hook(func(ctx context.Context, op string, l store.LeaseID) error {
 			if l == id {
 				<-ctx.Done() // the first is still cut off
@@ -292,7 +292,7 @@ func TestANameLostToAnotherProcessIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestPatienceBeginsAnewWhenEtcdWasAway(t *testing.T) {
+func TestPatienceStartsAgainWhenEtcdWasAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := newFakeEtcd(newFakeClock())
 		first, second := newSeen(t, etcd, testToken), newSeen(t, etcd, "another")
@@ -300,14 +300,14 @@ func TestPatienceBeginsAnewWhenEtcdWasAway(t *testing.T) {
 		id := first.wantLease()
 		first.stop()
 		second.run()
-		settle(8 * time.Second)
+		idle(8 * time.Second)
 		etcd.fault.Store(failing(store.ErrUnavailable))
-		settle(time.Second)
+		idle(time.Second)
 		etcd.mu.Lock() // a new leader restarts all leases
 		etcd.leases[id].ends = etcd.clock.Now() + PresenceTTL
 		etcd.mu.Unlock()
 		etcd.fault.Store(nil)
-		settle(PresenceTTL + 2*readAgain)
+		idle(PresenceTTL + 2*readAgain)
 		second.wantLease()
 	})
 }
@@ -323,7 +323,7 @@ func TestAPutWithoutAnAnswerIsFoundAgain(t *testing.T) {
 			t.Fatal("the test did not lose the answer")
 		}
 		etcd.late.Store(nil)
-		settle(2 * maxPause)
+		idle(2 * maxPause)
 		s.wantLease()
 	})
 }
@@ -347,12 +347,12 @@ func TestEtcdAwayAtTheStartIsWaitedFor(t *testing.T) {
 		etcd.fault.Store(hanging())
 		s := newSeen(t, etcd, testToken)
 		s.run()
-		settle(time.Minute)
+		idle(time.Minute)
 		if s.isReady() {
 			t.Fatal("ready without etcd")
 		}
 		etcd.fault.Store(nil)
-		settle(4 * maxPause) // a try that hangs, and the pause after it
+		idle(4 * maxPause) // a try that hangs, and the pause after it
 		s.wantLease()
 	})
 }

@@ -37,7 +37,7 @@ func TestRenewalsComeEachThird(t *testing.T) {
 	}
 }
 
-func TestASlowSuccessDoesNotExtendTrust(t *testing.T) {
+func TestASlowSuccessDoesNotExtendValidity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
 		h.run()
@@ -53,7 +53,7 @@ func TestASlowSuccessDoesNotExtendTrust(t *testing.T) {
 	})
 }
 
-func TestTrustEndsInTimeWhenEtcdIsAway(t *testing.T) {
+func TestValidityEndsInTimeWhenEtcdIsAway(t *testing.T) {
 	for name, fault := range map[string]*hook{"refusing": failing(store.ErrUnavailable), "hanging": hanging()} {
 		for _, ttl := range []time.Duration{5 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(name, " ", ttl), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestTrustEndsInTimeWhenEtcdIsAway(t *testing.T) {
 					h.wait(tickEvery)
 					h.wantLost(ErrValidityEnded, id)
 					if late := h.at[0] - w.Until(); late > tickEvery {
-						t.Errorf("told %s late", late)
+						t.Errorf("reported %s late", late)
 					}
 					h.etcd.fault.Store(nil)
 					h.wait(ttl)

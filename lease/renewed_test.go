@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-func TestSuccessfulRenewalsAreTold(t *testing.T) {
+func TestSuccessfulRenewalsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var reported []string
@@ -35,7 +35,7 @@ func TestSuccessfulRenewalsAreTold(t *testing.T) {
 				return !strings.HasPrefix(s, fmt.Sprint(left, " ")) && !strings.HasPrefix(s, fmt.Sprint(id, " "))
 			})
 			if !slices.Equal(reported, want) {
-				t.Errorf("%v were told, want %v", reported, want)
+				t.Errorf("%v were reported, want %v", reported, want)
 			}
 			reported = nil
 		}

@@ -37,7 +37,7 @@ func TestResumeFindsTheInstancesOwnLeases(t *testing.T) {
 	})
 }
 
-func TestALeaseThatAKeeperLeftIsResumedByTheNext(t *testing.T) {
+func TestALeaseOfAKeeperIsResumedByTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
 		h.run()

@@ -80,7 +80,7 @@ func TestASecondProcessIsRefusedAStateDirectory(t *testing.T) {
 	}
 }
 
-func TestACorruptTokenIsTold(t *testing.T) {
+func TestACorruptTokenIsReported(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "short": "00ff\n", "long": testToken + "00", "upper": strings.ToUpper(testToken),
 		"no hex": strings.Repeat("z", 32), "two lines": testToken + "\n\n",
@@ -118,7 +118,7 @@ func TestAnInterruptedStartLeavesNoHalfToken(t *testing.T) {
 	}
 }
 
-func TestAStateDirectoryThatCannotBeMadeIsTold(t *testing.T) {
+func TestAStateDirectoryThatCannotBeMadeIsReported(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -20,9 +20,9 @@ func TestAWindowEndsBeforeItsLeaseCan(t *testing.T) {
 		lives := sent + ttl
 
 		if w.Until() > lives-500*time.Millisecond || w.Until() > lives-ttl/50 {
-			t.Fatalf("trust ends %s before the lease, which is too late", lives-w.Until())
+			t.Fatalf("validity ends %s before the lease, which is too late", lives-w.Until())
 		}
-		// A holder is told to stop at the first look at the clock from StopAt on,
+		// A holder is signaled at the first check of the clock from StopAt on,
 		// and killed a grace later; both looks may be a tick late.
 		grace := StopGrace(ttl)
 		if grace > ttl/6 {
@@ -37,7 +37,7 @@ func TestAWindowEndsBeforeItsLeaseCan(t *testing.T) {
 	})
 }
 
-func TestTrustIsWhatIsLeft(t *testing.T) {
+func TestValidityIsTheRemainingTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := NewWindow(time.Hour, ttls().Draw(t, "ttl"))
 		now := time.Hour + time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "now"))
@@ -45,7 +45,7 @@ func TestTrustIsWhatIsLeft(t *testing.T) {
 			t.Fatalf("trusted %v with %s left", w.Valid(now), w.Remaining(now))
 		}
 		if w.Valid(now) && now+w.Remaining(now) != w.Until() {
-			t.Fatalf("%s left at %s, but trust ends at %s", w.Remaining(now), now, w.Until())
+			t.Fatalf("%s left at %s, but validity ends at %s", w.Remaining(now), now, w.Until())
 		}
 	})
 }
@@ -67,9 +67,9 @@ func TestASlowAnswerNeverLengthensAWindow(t *testing.T) {
 		w, ok := b.validity(answered, 1)
 		switch {
 		case ok && answered >= NewWindow(0, ttl).Until():
-			t.Fatal("a success after the end of trust brought it back")
+			t.Fatal("a success after the end of validity restored it")
 		case ok && w.Until() != sent+ttl-Margin(ttl):
-			t.Fatalf("trust until %s", w.Until())
+			t.Fatalf("valid until %s", w.Until())
 		case !ok && answered < NewWindow(0, ttl).Until():
 			t.Fatal("a success in time did not renew")
 		}

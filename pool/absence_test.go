@@ -206,7 +206,7 @@ func TestAViewThatIsTooOldGrantsNothingAndCatchesUp(t *testing.T) {
 		one, two := b.engine("one"), b.engine("two")
 		held := b.got(<-one.ask("held", 1, 0))
 		waits := two.ask("waits", 1, time.Hour)
-		time.Sleep(10 * time.Second) // the watches have told something by now
+		time.Sleep(10 * time.Second) // the watches have delivered something by now
 		reads := two.fullReads()
 		two.by.Freeze()
 		b.release(one, held)
@@ -274,11 +274,11 @@ func putsSlots(prefix string, t *pb.TxnRequest) bool {
 func TestAnAnswerThatIsLostIsNoClaimLost(t *testing.T) {
 	for name, fault := range map[string]storetest.Fault{
 		"the request is lost":                       {Drop: true},
-		"the request is lost, and that is told":     {Drop: true, Err: store.ErrUnavailable},
+		"the request is lost, and that is reported": {Drop: true, Err: store.ErrUnavailable},
 		"the answer is lost":                        {LoseAnswer: true},
-		"the answer is lost, and that is told":      {LoseAnswer: true, Err: store.ErrUnavailable},
+		"the answer is lost, and that is reported":  {LoseAnswer: true, Err: store.ErrUnavailable},
 		"the request comes after it was given up":   {Delay: 3 * time.Second},
-		"the request comes when all is settled":     {Delay: time.Minute},
+		"the request comes when all is resolved":    {Delay: time.Minute},
 		"the answer says full, and it was done":     {LoseAnswer: true, Err: store.ErrNoSpace},
 		"the answer says full, and it was not done": {Drop: true, Err: store.ErrNoSpace},
 	} {
@@ -299,7 +299,7 @@ func TestAnAnswerThatIsLostIsNoClaimLost(t *testing.T) {
 				time.Sleep(2 * time.Minute) // whatever is late has come
 				b.sound(3)
 				if claim.Context().Err() != nil {
-					t.Errorf("the holder is told %v", claim.Err())
+					t.Errorf("the holder got %v", claim.Err())
 				}
 				why, err := two.Why(t.Context(), "a")
 				if err != nil || why.Held == nil || why.Held.Fence != claim.Fence {
@@ -338,7 +338,7 @@ func TestAReleaseWhoseAnswerIsLostIsDoneOnce(t *testing.T) {
 				time.Sleep(time.Minute)
 				b.sound(1) // a late release touches nobody else's slot
 				if next.Context().Err() != nil {
-					t.Errorf("the next holder is told %v", next.Err())
+					t.Errorf("the next holder got %v", next.Err())
 				}
 				if claim.Err() != nil {
 					t.Errorf("a release counts as a loss: %v", claim.Err())
@@ -394,7 +394,7 @@ func (noLeases) Release(store.LeaseID, int)                       {}
 func (noLeases) Suspect(...store.LeaseID)                         {}
 func (noLeases) Trouble() error                                   { return errNoLease }
 
-// Whoever makes a pool, or raises its limit, on one host may claim of it on
+// A client that creates a pool, or raises its limit, on one host may claim of it on
 // another at once, though nothing of it was delivered there yet.
 func TestARefusalWaitsForAViewThatKnowsThePools(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -46,7 +46,7 @@ func TestAdmit(t *testing.T) {
 			line:       []*Waiting{wait(true, one(1), two(1)), wait(true, one(1))},
 			want:       Decision{Grants: []int{1}},
 		},
-		"a reservation keeps room in all its pools": {
+		"a reservation keeps slots in all its pools": {
 			capacities: []Capacity{{Limit: 1, Open: true}, {Limit: 1, Used: 1, Open: true}},
 			line:       []*Waiting{reserving(wait(true, one(1), two(1))), wait(true, one(1))},
 		},
@@ -79,7 +79,7 @@ func TestAdmit(t *testing.T) {
 			line:       []*Waiting{exclusive(wait(false, one(2))), wait(true, one(1))},
 			want:       Decision{Grants: []int{1}},
 		},
-		"unlimited pools always have room": {
+		"unlimited pools always have free slots": {
 			capacities: []Capacity{{Limit: Unlimited, Used: 1 << 30, Open: true}},
 			line:       []*Waiting{wait(true, one(MaxLimit))},
 			want:       Decision{Grants: []int{0}},
@@ -102,7 +102,7 @@ func drawCapacities(t *rapid.T) []Capacity {
 			Used:  rapid.IntRange(0, 14).Draw(t, "used"),
 			Open:  rapid.IntRange(0, 9).Draw(t, "open") > 0,
 		}
-	}), 1, 4).Draw(t, "rooms")
+	}), 1, 4).Draw(t, "capacities")
 }
 
 func drawWaiters(t *rapid.T, capacities int) []*Waiting {
@@ -154,7 +154,7 @@ func TestAdmitNeverExceedsALimitAndLeavesItsInputAlone(t *testing.T) {
 				r[n.Pool].Used += n.N
 			}
 			for _, n := range waiters[i].Needs {
-				if room := r[n.Pool]; !room.Open || room.Limit != Unlimited && room.Used > room.Limit {
+				if reserved := r[n.Pool]; !reserved.Open || reserved.Limit != Unlimited && reserved.Used > reserved.Limit {
 					t.Fatalf("waiter %d of %d takes more than %+v has", i, len(waiters), capacities[n.Pool])
 				}
 			}
@@ -213,7 +213,7 @@ func TestNobodyGetsInBehindAnExclusiveOneThatFits(t *testing.T) {
 		for _, i := range merge(d.Grants, d.Fits) {
 			for _, n := range waiters[i].Needs {
 				if closed[n.Pool] {
-					t.Fatalf("waiter %d gets into room %d behind an exclusive one", i, n.Pool)
+					t.Fatalf("waiter %d gets into pool %d behind an exclusive one", i, n.Pool)
 				}
 			}
 			for _, n := range waiters[i].Needs {
@@ -269,7 +269,7 @@ func TestTheFirstThatReservesIsNotStarved(t *testing.T) {
 				}
 			}
 			if !freed && round > 30 {
-				t.Fatalf("the first waiter %+v is passed by %d others for ever; rooms %+v", *w, len(held), capacities)
+				t.Fatalf("the first waiter %+v is passed by %d others for ever; capacities %+v", *w, len(held), capacities)
 			}
 		}
 	})

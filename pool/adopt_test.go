@@ -110,7 +110,7 @@ func TestSlotsOnALeaseThatNobodyRenewsAreLeftToIt(t *testing.T) {
 	r.wantUsed(1)
 }
 
-// A waiter that a restore has taken out of the line is put there again.
+// A waiter that a restore has deleted from the wait queue is put there again.
 func TestAWaiterThatARestoreHasForgottenIsWrittenAgain(t *testing.T) {
 	r := newRig(t, "one")
 	r.pool("db", 1)
@@ -128,7 +128,7 @@ func TestAWaiterThatARestoreHasForgottenIsWrittenAgain(t *testing.T) {
 }
 
 // A claim of an earlier life has its holder, who was answered then: it is not given back
-// because somebody who asks for it once more hangs up.
+// because a repeated request is canceled.
 func TestAClaimThatWasTakenOverIsHeldThoughWhoAsksForItAgainHangsUp(t *testing.T) {
 	r := newRig(t, "one")
 	r.pool("db", 2)

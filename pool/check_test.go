@@ -189,16 +189,16 @@ func (w *world) checkWhole(id string, rev int64) {
 }
 
 // checkFence is I4 and the holder's side of a grant: the fence that a holder was
-// told is the revision of its keys, for as long as they are there.
+// learned is the revision of its keys, for as long as they are there.
 func (w *world) checkFence(h *simHost, c *Claim) {
 	for key, m := range w.model {
 		if m.claim == named(c.ID, h.name) && m.rev != c.Fence {
-			w.failf("I4: %s was told fence %d of claim %s, whose key %s has %d", h.name, c.Fence, c.ID, key, m.rev)
+			w.failf("I4: %s got fence %d of claim %s, whose key %s has %d", h.name, c.Fence, c.ID, key, m.rev)
 		}
 	}
 }
 
-// verify has what an operator would be told judge the store.
+// verify has what an operator would see check the store.
 func (w *world) verify() {
 	s := store.Snapshot{KVs: w.under(w.keys.Pools()), Revision: w.etcd.Revision()}
 	for _, v := range newReader(s, w.keys).Verify() {

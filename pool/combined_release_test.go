@@ -46,7 +46,7 @@ func (w *world) part(h *simHost, id string) {
 	case 1:
 		x.If = []*pb.Compare{store.ModEquals("/b/elsewhere", 0)}
 	case 2:
-		x.Then = append(x.Then, store.Put("/b/beside/"+id, []byte("x"), goneLease))
+		x.Then = append(x.Then, store.Put("/b/other/"+id, []byte("x"), goneLease))
 	}
 	w.combined.open = append(w.combined.open, f)
 	w.combined.claim[f.key] = id
@@ -102,13 +102,13 @@ func (w *world) checkCombined(f *combinedWish, p combinedResult) {
 		if at == 0 || at != p.revision {
 			w.failf("%s was written at %d, and is answered with %d", f.key, at, p.revision)
 		}
-	case errors.Is(p.err, store.ErrUnavailable): // in doubt
+	case errors.Is(p.err, store.ErrUnavailable): // outcome unknown
 	case at != 0:
 		w.failf("%s was written, and the answer is %v", f.key, p.err)
 	case errors.Is(p.err, ErrNotCombined):
 	default:
 		if e := f.from.core.entries[f.id]; e != nil && e.state == held {
-			delete(w.free, f.id) // it stays until it is given back anew
+			delete(w.free, f.id) // it stays until it is released again
 		}
 	}
 }
@@ -136,7 +136,7 @@ func withClaim(t *testing.T) (*world, *simHost, *Claim) {
 	return w, h, o.claim
 }
 
-// settled lets everything take its course until there is an answer.
+// awaitAnswer lets everything happen until there is an answer.
 func awaitAnswer(t *testing.T, w *world, reply chan combinedResult) combinedResult {
 	t.Helper()
 	if !w.until(func() bool { return len(reply) > 0 }) || len(w.errs) > 0 {

@@ -14,7 +14,7 @@ func never() store.Extra {
 	return store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}
 }
 
-// asked back, then given back with something else that does not happen: nobody frees
+// revoked, then released with a write that does not happen: no operator frees
 // it when its grace is over.
 func TestARevokedClaimThatPartsAndStaysIsFreed(t *testing.T) {
 	r := newRig(t, "one")
@@ -40,13 +40,13 @@ func TestARevokedClaimThatPartsAndStaysIsFreed(t *testing.T) {
 	}
 }
 
-// a claim that is lost, is given back with something else, and stays: it is told twice.
+// a claim that is lost, is given back with something else, and stays held: its end is published twice.
 func TestALostClaimThatStaysIsLostOnce(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]
 	r.pool("db", 1)
 	c := h.ask("a", 1).got()
-	var told []Event
+	var events []Event
 	s := make(chan Event, 64)
 	h.broker.add(&subscriber{events: s})
 	h.leaseLost(h.leases[DefaultLeaseDuration], errStopped, r.now)
@@ -56,11 +56,11 @@ func TestALostClaimThatStaysIsLostOnce(t *testing.T) {
 	<-reply
 	for len(s) > 0 {
 		if ev := <-s; ev.Type == ClaimEnded {
-			told = append(told, ev)
+			events = append(events, ev)
 		}
 	}
-	if len(told) != 1 {
-		t.Errorf("its end is told %d times", len(told))
+	if len(events) != 1 {
+		t.Errorf("its end got %d times", len(events))
 	}
 }
 
@@ -85,8 +85,8 @@ func (l *ledger) Release(id store.LeaseID, keys int) {
 	l.Leases.Release(id, keys)
 }
 
-// Room on leases is given back once, however a claim parts.
-func TestTheRoomOfAClaimThatPartsIsGivenBackOnce(t *testing.T) {
+// Keys on leases are released once, however a combined release ends.
+func TestACombinedReleaseReleasesItsReservationsOnce(t *testing.T) {
 	always := store.Extra{Then: []*pb.RequestOp{store.Put("/b/x", []byte("1"), 0)}}
 	executed := func(r *rig) func(*pb.TxnRequest) error {
 		n := 0
@@ -123,16 +123,16 @@ func TestTheRoomOfAClaimThatPartsIsGivenBackOnce(t *testing.T) {
 	}{
 		"it goes":              {x: always},
 		"it stays":             {x: never()},
-		"in doubt, done":       {x: always, refuse: executed},
-		"in doubt, not done":   {x: always, refuse: lost},
-		"in doubt, stays":      {x: never(), refuse: lost},
+		"unknown, done":        {x: always, refuse: executed},
+		"unknown, not done":    {x: always, refuse: lost},
+		"unknown, stays":       {x: never(), refuse: lost},
 		"invalid":              {x: always, refuse: invalid},
 		"lost lease meanwhile": {x: never(), also: func(h *rigHost, c *Claim) { h.leaseLost(c.Lease, errStopped, h.r.now) }},
 		"forced meanwhile": {x: always, also: func(h *rigHost, c *Claim) {
 			s := h.entries["a"].slots[0].ref
 			h.r.txn(store.Delete(h.r.keys.Slot(s.pool, s.group, s.index)))
 		}},
-		"forced, heard meanwhile": {x: always, also: func(h *rigHost, c *Claim) {
+		"forced, seen meanwhile": {x: always, also: func(h *rigHost, c *Claim) {
 			s := h.entries["a"].slots[0].ref
 			h.r.txn(store.Delete(h.r.keys.Slot(s.pool, s.group, s.index)))
 			h.listen()

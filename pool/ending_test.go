@@ -28,7 +28,7 @@ func (h *rigHost) revocations() (n int) {
 func wantRevoked(t *testing.T, c *Claim) {
 	t.Helper()
 	if c.Context().Err() == nil || problem.CodeOf(c.Err()) != problem.ClaimRevoked {
-		t.Errorf("the holder is told %v", c.Err())
+		t.Errorf("the holder got %v", c.Err())
 	}
 }
 
@@ -88,21 +88,21 @@ func TestARevocationIsAboutOneGrantOnly(t *testing.T) {
 	again := h.ask("a", 1).got()
 	r.resolve()
 	if again.Context().Err() != nil {
-		t.Errorf("a later claim of the same id is told %v", again.Err())
+		t.Errorf("a later claim of the same id got %v", again.Err())
 	}
 	h.revoke("a", 0, 0, r.now) // withdrawn
 	h.requestRevocation("a", again.Fence)
 	wantRevoked(t, again)
 }
 
-func TestARevocationThatIsHeardBeforeTheGrantIsObeyed(t *testing.T) {
+func TestARevocationThatComesBeforeTheGrantIsObeyed(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]
 	r.pool("db", 1)
 	a := h.ask("a", 1)
 	c := a.got()
 	lease := h.leases[DefaultLeaseDuration]
-	h.wedged = true // it dies, and is asked back meanwhile
+	h.wedged = true // it dies, and is revoked meanwhile
 	next := r.host("one", lease)
 	next.revoke("a", c.Fence, r.etcd.Revision(), r.now)
 	r.resolve()
@@ -125,7 +125,7 @@ func TestALostLeaseEndsItsClaimsOnce(t *testing.T) {
 	h.leaseLost(h.leases[DefaultLeaseDuration], why, r.now)
 	for _, c := range []*Claim{a, b} {
 		if problem.CodeOf(c.Err()) != problem.ClaimLost || !errors.Is(c.Err(), why) {
-			t.Errorf("the holder of %s is told %v", c.ID, c.Err())
+			t.Errorf("the holder of %s got %v", c.ID, c.Err())
 		}
 	}
 	if other.Context().Err() != nil {
@@ -160,7 +160,7 @@ func TestAClaimOnALeaseThatIsLostMeanwhileIsLost(t *testing.T) {
 	h.leaseLost(h.leases[DefaultLeaseDuration], errors.New("gone"), r.now)
 	h.answer(call, resp, err, r.now)
 	if c := a.got(); problem.CodeOf(c.Err()) != problem.ClaimLost {
-		t.Errorf("the holder is told %v", c.Err())
+		t.Errorf("the holder got %v", c.Err())
 	}
 }
 
@@ -180,14 +180,14 @@ func TestAnExpiredLeaseFreesItsSlotsForOthers(t *testing.T) {
 		t.Errorf("fence %d after %d", got.Fence, c.Fence)
 	}
 	if problem.CodeOf(c.Err()) != problem.ClaimLost {
-		t.Errorf("the holder is told %v", c.Err())
+		t.Errorf("the holder got %v", c.Err())
 	}
 	if _, err := r.etcd.TimeToLive(id); !errors.Is(err, store.ErrLeaseNotFound) {
 		t.Error(err)
 	}
 }
 
-func TestAWriteInDoubtIsSettledByWhatEtcdHas(t *testing.T) {
+func TestAnUnknownOutcomeIsResolvedByWhatEtcdHas(t *testing.T) {
 	for name, happened := range map[string]bool{"it has happened": true, "it has not": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, "one")
@@ -221,7 +221,7 @@ func TestAWriteInDoubtIsSettledByWhatEtcdHas(t *testing.T) {
 			r.wantUsed(2)
 			// What was sent first can't happen any more.
 			if resp, err := r.etcd.Txn(call.txn); err != nil || resp.Succeeded {
-				t.Errorf("the write has happened after it was settled: %v", err)
+				t.Errorf("the write has happened after it was resolved: %v", err)
 			}
 			h.giveBack("a")
 			r.clean()
@@ -270,7 +270,7 @@ func TestAGrantIsGivenBackWhenAllWhoAskedHaveLeft(t *testing.T) {
 	h.wedged = false
 	r.resolve()
 	if len(first.reply) != 1 || len(second.reply) != 1 {
-		t.Fatal("not both were told")
+		t.Fatal("not both were answered")
 	}
 	third := h.ask("a", 2)
 	claim := third.got()
@@ -279,7 +279,7 @@ func TestAGrantIsGivenBackWhenAllWhoAskedHaveLeft(t *testing.T) {
 	third.cancel()
 	r.wantUsed(2)
 	if claim.Context().Err() != nil {
-		t.Fatal("it has ended, and somebody has it")
+		t.Fatal("it has ended, and another has it")
 	}
 	second.cancel()
 	r.wantUsed(0)
@@ -334,7 +334,7 @@ func TestARequestWhoseIDIsJustBeingReleasedIsGrantedAfterThat(t *testing.T) {
 			if same.got() != hasty.got() {
 				t.Error("one request has got two claims")
 			}
-			another.refused(problem.IDInUse) // it is somebody else's by now
+			another.refused(problem.IDInUse) // it is another's by now
 			h.giveBack("a")
 			r.clean()
 		})
@@ -364,7 +364,7 @@ func TestARequestWhoseIDIsNotReleasedIsRefusedInTheEnd(t *testing.T) {
 	r.clean()
 }
 
-// A claim that is granted to somebody who has just left keeps its place for who asks
+// A claim that is granted to a request that was just canceled keeps its place for the next
 // again, as one that waits does.
 func TestWhoHangsUpAsItIsGrantedKeepsItsPlace(t *testing.T) {
 	r := newRig(t, "one", "two")
@@ -411,13 +411,13 @@ func TestOneIDOnTwoHostsAtTheSameMomentHarmsNeither(t *testing.T) {
 	one.resync()
 	r.resolve()
 	if first.Context().Err() != nil || second.Context().Err() != nil {
-		t.Errorf("the holders are told %v and %v", first.Err(), second.Err())
+		t.Errorf("the holders got %v and %v", first.Err(), second.Err())
 	}
 	r.wantUsed(3)
 	one.giveBack("same")
 	r.wantUsed(2)
 	if second.Context().Err() != nil {
-		t.Errorf("the other holder is told %v", second.Err())
+		t.Errorf("the other holder got %v", second.Err())
 	}
 	two.giveBack("same")
 	r.clean()

@@ -145,7 +145,7 @@ func freeWithout(capacities []Capacity, waiters, without []*Waiting, behind int)
 		all[i] = &other
 	}
 	free := freeSlots(capacities)
-	// One room that stays free has the decision go on to the end.
+	// One pool with free slots has the decision go on to the end.
 	d := Admit(append(capacities, Capacity{Limit: 1}), all)
 	for _, i := range merge(d.Fits, d.Keeps) {
 		if i >= behind || without[i].Yielded {

@@ -84,13 +84,13 @@ type waiting struct {
 	err    error
 }
 
-// wait asks for slots and returns when the claim is in line: behind all that are
+// wait asks for slots and returns when the claim waits: behind all that are
 // there, of its priority. A host that has not seen them would come before them.
 func (c *cluster) wait(e *pool.Engine, id string, slots map[string]int, change ...func(*pool.Request)) *waiting {
 	c.t.Helper()
 	c.caughtUp()
 	w := c.ask(e, id, slots, change...)
-	eventually(c.t, id+" is in line", func() bool {
+	eventually(c.t, id+" waits", func() bool {
 		select {
 		case <-w.done:
 			c.t.Fatalf("%s does not wait: %v", id, w.err)
@@ -141,7 +141,7 @@ func (w *waiting) hangUp() {
 	w.refused(problem.ClaimCanceled)
 }
 
-// queue returns the claims in line as etcd has them, in order; those in several
+// queue returns the waiting claims as etcd has them, in order; those in several
 // lines once.
 func (c *cluster) queue() []string {
 	c.t.Helper()
@@ -163,7 +163,7 @@ func (c *cluster) read() *pool.Reader {
 	return r
 }
 
-// wantLine waits until those are in line.
+// wantLine waits until those wait.
 func (c *cluster) wantWaiters(want ...string) {
 	c.t.Helper()
 	var got []string

@@ -54,7 +54,7 @@ func TestAWideClaimIsNotStarvedByOtherHosts(t *testing.T) {
 	}
 	w := wide.got()
 	if got := c.queue(); len(got) != 4 {
-		t.Errorf("in line are %v", got)
+		t.Errorf("waiting are %v", got)
 	}
 	c.release(two, w)
 	for _, b := range behind {
@@ -73,7 +73,7 @@ func TestALeaseThatIsLostEndsTheClaimsOnIt(t *testing.T) {
 	e.LeaseLost(a.Lease, why)
 	<-a.Context().Done()
 	if problem.CodeOf(a.Err()) != problem.ClaimLost || !errors.Is(a.Err(), why) {
-		t.Errorf("the holder is told %v", a.Err())
+		t.Errorf("the holder got %v", a.Err())
 	}
 	if again, err := e.Claim(c.ctx(), pool.Request{ID: "a", Slots: db(1)}); again != nil || problem.CodeOf(err) != problem.ClaimLost {
 		t.Errorf("asked for again: %v, %v", again, err)
@@ -82,7 +82,7 @@ func TestALeaseThatIsLostEndsTheClaimsOnIt(t *testing.T) {
 	// A lease that can't be trusted is good for nothing: what is granted on it
 	// is lost at once.
 	if b := w.got(); problem.CodeOf(b.Err()) != problem.ClaimLost {
-		t.Errorf("a later holder is told %v", b.Err())
+		t.Errorf("a later holder got %v", b.Err())
 	}
 }
 
@@ -99,9 +99,9 @@ func TestSlotsThatEtcdTookAwayAreLost(t *testing.T) {
 	for _, cl := range []*pool.Claim{a, b} {
 		<-cl.Context().Done()
 		if problem.CodeOf(cl.Err()) != problem.ClaimLost {
-			t.Errorf("the holder of %s is told %v", cl.ID, cl.Err())
+			t.Errorf("the holder of %s got %v", cl.ID, cl.Err())
 		}
-		c.release(one, cl) // no error, and no harm to whoever has the slot now
+		c.release(one, cl) // no error, and no harm to the holder of the slot now
 	}
 	c.sound()
 	if d, err := two.Pool(c.ctx(), "db"); err != nil || d.Claimed != 3 {
@@ -121,7 +121,7 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 	}
 	<-a.Context().Done()
 	if problem.CodeOf(a.Err()) != problem.ClaimRevoked {
-		t.Errorf("the holder is told %v", a.Err())
+		t.Errorf("the holder got %v", a.Err())
 	}
 	if d, err := two.Pool(c.ctx(), "db"); err != nil || d.Claimed != 1 {
 		t.Errorf("%d slots are held before the holder has stopped, %v", d.Claimed, err)
@@ -138,7 +138,7 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 	again := c.claim(one, "a", db(1))
 	c.caughtUp()
 	if again.Context().Err() != nil {
-		t.Errorf("a later holder is told %v", again.Err())
+		t.Errorf("a later holder got %v", again.Err())
 	}
 }
 
@@ -164,7 +164,7 @@ func TestByForceTheSlotsAreFreeAtOnce(t *testing.T) {
 			}
 			<-a.Context().Done()
 			if problem.CodeOf(a.Err()) != problem.ClaimLost {
-				t.Errorf("the holder is told %v", a.Err())
+				t.Errorf("the holder got %v", a.Err())
 			}
 			c.release(one, a)
 			c.sound()
@@ -187,7 +187,7 @@ func TestTheNextLifeOfAnInstanceTakesItsClaimsOver(t *testing.T) {
 	c.wait(before.Engine, "waits", db(5))
 	before.stop()
 	if a.Context().Err() != nil {
-		t.Errorf("a stop ends trust by itself: %v", a.Err())
+		t.Errorf("a stop ends validity by itself: %v", a.Err())
 	}
 
 	c.adopt = []store.LeaseID{a.Lease}
@@ -269,7 +269,7 @@ func TestAnEngineThatStopsRefusesWhatWaits(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAnInstanceIsToldToAllHolders(t *testing.T) {
+func TestTheEndOfAnInstanceEndsAllClaims(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 3)
 	why := problem.New(problem.ClaimLost, "the end")
@@ -278,7 +278,7 @@ func TestTheEndOfAnInstanceIsToldToAllHolders(t *testing.T) {
 	ended.End(why)
 	<-a.Context().Done()
 	if !errors.Is(a.Err(), why) {
-		t.Errorf("the holder is told %v", a.Err())
+		t.Errorf("the holder got %v", a.Err())
 	}
 	c.refused(problem.Stopping, ended, "b", db(1))
 	c.release(ended, a) // still possible
@@ -288,6 +288,6 @@ func TestTheEndOfAnInstanceIsToldToAllHolders(t *testing.T) {
 	abandoned.stop()
 	abandoned.Abandon(why)
 	if b.Context().Err() == nil || !errors.Is(b.Err(), why) {
-		t.Errorf("the holder is told %v", b.Err())
+		t.Errorf("the holder got %v", b.Err())
 	}
 }

@@ -76,21 +76,21 @@ func (pl *placing) place(needs []Need, start uint32) []placed {
 	slots := pl.placer.place(needs, start)
 	if slots == nil {
 		if lacking == "" {
-			pl.t.Fatalf("no place for %v, though there is room", needs)
+			pl.t.Fatalf("no place for %v, though they fit", needs)
 		}
 		if !maps.Equal(before, pl.capacities()) {
-			pl.t.Fatalf("what did not fit has taken room")
+			pl.t.Fatalf("what did not fit has taken slots")
 		}
 		return nil
 	}
 	if lacking != "" {
-		pl.t.Fatalf("%v were placed, though pool %s lacks room", needs, lacking)
+		pl.t.Fatalf("%v were placed, though pool %s lacks slots", needs, lacking)
 	}
 	pl.check(needs, slots, before)
 	return slots
 }
 
-// check looks at slots that were placed.
+// check checks slots that were placed.
 func (pl *placing) check(needs []Need, slots []placed, before map[groupRef]int) {
 	sum := map[string]int{}
 	for _, s := range slots {
@@ -118,7 +118,7 @@ func (pl *placing) check(needs []Need, slots []placed, before map[groupRef]int) 
 		}
 	}
 	if len(sum) != len(needs) || !maps.Equal(before, pl.capacities()) {
-		pl.t.Fatalf("%v of %v were placed; room %v, want %v", sum, needs, pl.capacities(), before)
+		pl.t.Fatalf("%v of %v were placed; free %v, want %v", sum, needs, pl.capacities(), before)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestPlacesAreDistinctAndWithinTheCapacities(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawView(t)
 		pl := &placing{placer: newPlacer(v), t: t, taken: map[slotRef]bool{}, picked: map[groupRef]int{}}
-		pl.othersWait = rapid.Bool().Draw(t, "others are in line")
+		pl.othersWait = rapid.Bool().Draw(t, "others wait")
 		var held []placed // in the view, and not given back
 		for _, p := range v.order {
 			for g, gv := range p.groups {
@@ -152,7 +152,7 @@ func TestPlacesAreDistinctAndWithinTheCapacities(t *testing.T) {
 			}
 			pl.undo(slots)
 			if !maps.Equal(before, pl.capacities()) {
-				t.Fatal("to undo does not restore the room")
+				t.Fatal("to undo does not restore the free slots")
 			}
 		}
 	})

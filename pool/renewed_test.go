@@ -6,7 +6,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-func TestARenewalIsToldOncePerClaimAndAfterAGap(t *testing.T) {
+func TestARenewalIsPublishedOncePerClaimAndAfterAGap(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 10)
 	e := c.engine("one")

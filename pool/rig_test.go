@@ -301,7 +301,7 @@ func (h *rigHost) giveBack(id string) {
 	}
 }
 
-// inQueue returns the claims in line of pool "db", in order, as etcd has them;
+// inQueue returns the waiting claims of pool "db", in order, as etcd has them;
 // those that reserve are marked.
 func (r *rig) inQueue() []string {
 	r.t.Helper()
@@ -330,7 +330,7 @@ func (r *rig) inQueue() []string {
 func (r *rig) wantWaiters(want ...string) {
 	r.t.Helper()
 	if got := r.inQueue(); !slices.Equal(got, want) {
-		r.t.Errorf("in line are %q, want %q", got, want)
+		r.t.Errorf("waiting are %q, want %q", got, want)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // twice has two hosts hold claims of one id, as after two grants at the same
-// moment: the one of host "two" is put beside its engine's back.
+// moment: the one of host "two" is put without its engine.
 func twice(t *testing.T) (c *cluster, one stoppable, a *pool.Claim, foreign string) {
 	t.Helper()
 	c = newCluster(t)

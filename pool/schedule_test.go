@@ -135,7 +135,7 @@ func (w *world) ask(h *simHost) {
 	}
 	if w.rnd.IntN(12) == 0 {
 		req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
-		req.Extra.Then = []*pb.RequestOp{store.Put("/b/beside/"+req.ID, []byte("x"), 0)}
+		req.Extra.Then = []*pb.RequestOp{store.Put("/b/other/"+req.ID, []byte("x"), 0)}
 		if w.rnd.IntN(6) == 0 {
 			req.Extra.Then[0].GetRequestPut().Lease = goneLease
 		}
@@ -186,7 +186,7 @@ func (w *world) takeOver(h *simHost, id string) bool {
 	taking.takesFence = h.has[id].Fence
 	if w.rnd.IntN(6) == 0 {
 		taking.req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
-		taking.req.Extra.Leased = []*pb.RequestOp{store.Put("/b/beside/"+id, []byte("x"), 0)}
+		taking.req.Extra.Leased = []*pb.RequestOp{store.Put("/b/other/"+id, []byte("x"), 0)}
 	}
 	reply := make(chan outcome, 1)
 	to.wanted[id] = reply

@@ -38,7 +38,7 @@ func (r *rig) has(key string) bool {
 	return false
 }
 
-// shapes of the batches that a host has sent, doors left out.
+// shapes of the batches that a host has sent, fencing left out.
 func (h *rigHost) shapes() (all []shape) {
 	for _, c := range h.calls {
 		if c.batch != nil {
@@ -162,7 +162,7 @@ func TestAFailedConditionIsRefusedOnABusyHost(t *testing.T) {
 	rounds, spoiled := 0, 0
 	for ; rounds < 200 && len(bad.reply) == 0; rounds++ {
 		// Something else in etcd is written meanwhile: the view is behind the revision
-		// at which the batch fails until it is told of progress.
+		// at which the batch fails until it gets progress.
 		if _, err := r.etcd.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put("/side/other", []byte(fmt.Sprint(rounds)), 0)}}); err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestThoseWhoWaitTakeInPlaceWhatManyGiveBack(t *testing.T) {
 		n.got()
 	}
 	if deleted > 0 {
-		t.Errorf("%d of %d slots were deleted, and put anew", deleted, claims)
+		t.Errorf("%d of %d slots were deleted, and put again", deleted, claims)
 	}
 }
 
@@ -372,7 +372,7 @@ func TestAWideClaimGoesAlone(t *testing.T) {
 	r.wantUsed(6)
 }
 
-func TestTheLineIsLeftWithTheGrant(t *testing.T) {
+func TestAGrantDeletesItsWaiters(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]
 	r.pool("db", 1)
@@ -391,7 +391,7 @@ func TestTheLineIsLeftWithTheGrant(t *testing.T) {
 			t.Errorf("%s is there at the revision of the grant", kv.Key)
 		}
 	}
-	// Hand-over in place: one revision took the slot from one and gave it to the
+	// Transfer in place: one revision took the slot from one and gave it to the
 	// other.
 	before, err := r.etcd.State(rev - 1)
 	if err != nil {
@@ -404,7 +404,7 @@ func TestTheLineIsLeftWithTheGrant(t *testing.T) {
 		}
 	}
 	if used != 1 {
-		t.Errorf("%d slots were held just before the hand-over", used)
+		t.Errorf("%d slots were held just before the transfer", used)
 	}
 }
 
@@ -427,8 +427,8 @@ func TestARetryWithFewerKeysListsThoseOnly(t *testing.T) {
 }
 
 // TestNoTimeIsSetForTheLineWhileABatchIsUnderWay is what keeps the loop from
-// looking at the line without end.
-func TestNoTimeIsSetForTheLineWhileABatchIsUnderWay(t *testing.T) {
+// checking the waiters without end.
+func TestNoTimeIsSetForWaitersWhileABatchIsInFlight(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]
 	r.pool("db", 3000)
@@ -460,7 +460,7 @@ func TestAClaimThatLosesOneRaceAfterTheOtherIsLetGoFirst(t *testing.T) {
 	r := newRig(t, "one", "two")
 	r.pool("db", 4)
 	one, two := r.hosts[0], r.hosts[1]
-	two.wedged = true // it acts when it is told to
+	two.wedged = true // it acts on request
 	wide := two.ask("wide", 3)
 	lost := 0
 	for ; lost < 3*exclusiveAfter; lost++ {

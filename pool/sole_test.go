@@ -21,7 +21,7 @@ func sole(since int64) func(*Request) {
 	}
 }
 
-// Whoever asks for one thing, it is one waiter, and what it needs is counted once.
+// Several requests for one thing are one waiter, and what it needs is counted once.
 func TestWhatSeveralClaimsAreForIsOneWaiter(t *testing.T) {
 	r := newRig(t, "one", "two", "three")
 	r.pool("db", 4, func(s *Spec) { s.ReserveAfter = 0 })
@@ -186,7 +186,7 @@ func TestAPlaceIsPassedOnInTheTransactionThatFreesIt(t *testing.T) {
 			next.waits()
 		}
 		if places.Free() != 0 {
-			t.Errorf("happens %v: %d places are free, and somebody has the only one", happens, places.Free())
+			t.Errorf("happens %v: %d places are free, and another has the only one", happens, places.Free())
 		}
 	}
 }
@@ -270,7 +270,7 @@ func TestAClaimThatIsAskedForAgainNeedsAPlaceAgain(t *testing.T) {
 }
 
 // A place that is passed on before it is known whether that happens is not passed back to
-// somebody who has given it back meanwhile: nobody would give it back again.
+// one that was given back meanwhile: its owner would not give it back again.
 func TestAPlaceThatIsGivenBackWhileItIsPassedOnIsFree(t *testing.T) {
 	r := newRig(t, "one")
 	r.pool("db", 1)

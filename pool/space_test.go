@@ -56,7 +56,7 @@ func spaceWorld(t *testing.T, rt *rapid.T) (r *rig, looks *rigHost) {
 	return r, r.hosts[2]
 }
 
-// admits is what [Admit] grants to newcomers that come behind the line that a host
+// admits is what [Admit] grants to new claims behind the waiters that a host
 // sees.
 func (h *rigHost) admits(newcomers ...*Waiting) Decision {
 	var waiters []*Waiting
@@ -72,8 +72,8 @@ func (h *rigHost) admits(newcomers ...*Waiting) Decision {
 	return d
 }
 
-// What fits into the space is what Admit grants to who comes behind the line, one
-// after the other, with the room that some of them reserve.
+// What fits into the space is what Admit grants to new claims behind the waiters, one
+// after the other, with the slots that some of them reserve.
 func TestSpaceIsWhatAdmitLeaves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		_, h := spaceWorld(t, rt)
@@ -166,7 +166,7 @@ func TestASpaceSaysWhyAClaimDoesNotFit(t *testing.T) {
 	}
 	text(s, dbSlots(1), "others wait for pool 'db' before it")
 
-	// Nor is there room for who comes behind a claim that reserves in line.
+	// Nor does a claim fit behind a waiter that reserves.
 	r.pool("db", 4, func(s *Spec) { s.ReserveAfter = 0 })
 	one.ask("wide", 4).waits()
 	text(two.space(), dbSlots(1), "others wait for pool 'db' before it")

@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-func TestAPausedPoolKeepsItsLineAndItsHolders(t *testing.T) {
+func TestAPausedPoolKeepsItsWaitersAndHolders(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 1)
 	one, two := c.engine("one"), c.engine("two")
@@ -32,7 +32,7 @@ func TestAPausedPoolKeepsItsLineAndItsHolders(t *testing.T) {
 	c.empty()
 }
 
-func TestAClosedPoolKeepsItsLine(t *testing.T) {
+func TestAClosedPoolKeepsItsWaiters(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", pool.Closed)
 	e := c.engine("one")
@@ -112,7 +112,7 @@ func TestLimitsChangeUnderLoadWithoutAnAdmissionAboveThem(t *testing.T) {
 	c.empty()
 }
 
-func TestADeletedPoolRefusesItsLineAndKeepsItsHolders(t *testing.T) {
+func TestADeletedPoolRefusesItsWaitersAndKeepsItsHolders(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 1)
 	c.pool("other", 1)
@@ -130,7 +130,7 @@ func TestADeletedPoolRefusesItsLineAndKeepsItsHolders(t *testing.T) {
 		t.Errorf("the pool is shown as %+v, %v", d, err)
 	}
 	if a.Context().Err() != nil {
-		t.Errorf("its holder is told %v", a.Err())
+		t.Errorf("its holder got %v", a.Err())
 	}
 	c.refused(problem.PoolNotFound, two, "c", db(1))
 	// What is held counts when the pool is made again.

@@ -8,8 +8,8 @@ import (
 )
 
 // A claim of which the answer was lost, and that was taken over before that could be
-// settled, is in doubt: whoever counts what it let in must not believe that it never was.
-func TestABridgeThatWasTakenOverBeforeItWasSettledIsInDoubt(t *testing.T) {
+// resolved, has an unknown outcome: who counts its grants must not believe that it never was.
+func TestTheOutcomeOfABridgeThatWasTakenOverFirstIsUnknown(t *testing.T) {
 	w := newWorld(1, 2)
 	w.setPool("a", 1, false)
 	leader, host := w.hosts[0], w.hosts[1]

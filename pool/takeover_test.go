@@ -17,7 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/store/storetest"
 )
 
-// bridged is a claim that is kept for whoever takes it over.
+// bridged is a claim that is kept until it is taken over.
 func bridged(r *Request) {
 	r.Bridge, r.Priority = true, 7
 	r.Holder = Holder{Run: "nightly", Bind: "bridge"}
@@ -58,7 +58,7 @@ func (h *rigHost) hears() func() []Event {
 	}
 }
 
-// counted counts the room that a host has taken on its leases.
+// counted counts the keys that a host has reserved on its leases.
 type counted struct {
 	Leases
 	keys map[store.LeaseID]int
@@ -106,10 +106,10 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 			r := newRig(t, "one", "two")
 			one, two := r.hosts[0], r.hosts[1]
 			r.pool("db", 3000)
-			room := two.count()
+			reserved := two.count()
 			old := one.ask("a", n, bridged).got()
 			r.pass(time.Minute)
-			heard := one.hears()
+			received := one.hears()
 			got := two.takeOver("a", old.Fence, extra(nil, "/side/then"), leased("/side/leased")).got()
 			if name == "wide" && got.Keys <= wideKeys {
 				t.Fatalf("it has %d keys", got.Keys)
@@ -139,12 +139,12 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 					t.Errorf("%s is on lease %x, want %x", kv.Key, kv.Lease, got.Lease)
 				}
 			}
-			if want := map[store.LeaseID]int{got.Lease: old.Keys + 1}; !maps.Equal(room.keys, want) {
-				t.Errorf("room is taken on %v, want %v", room.keys, want)
+			if want := map[store.LeaseID]int{got.Lease: old.Keys + 1}; !maps.Equal(reserved.keys, want) {
+				t.Errorf("keys are reserved on %v, want %v", reserved.keys, want)
 			}
 			// Who has kept it makes no words.
-			if told := heard(); len(told) > 0 || one.entries["a"] != nil {
-				t.Errorf("the old owner tells %+v", told)
+			if events := received(); len(events) > 0 || one.entries["a"] != nil {
+				t.Errorf("the old owner tells %+v", events)
 			}
 			if !errors.Is(old.Err(), errTakenOver) {
 				t.Errorf("it has ended there with %v", old.Err())
@@ -159,8 +159,8 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 			r.pass(2 * time.Minute)
 			r.wantUsed(n)
 			two.giveBack("a")
-			if len(room.keys) > 0 {
-				t.Errorf("room is left on %v", room.keys)
+			if len(reserved.keys) > 0 {
+				t.Errorf("keys are still reserved on %v", reserved.keys)
 			}
 			r.clean()
 		})
@@ -168,7 +168,7 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 }
 
 // What the pools are like meanwhile does not matter: the slots are taken already.
-func TestAClaimChangesHandsWhateverItsPoolIsLike(t *testing.T) {
+func TestAClaimIsTakenOverWhateverItsPoolIsLike(t *testing.T) {
 	for name, change := range map[string]func(*rig){
 		"paused":  func(r *rig) { r.pool("db", 3, func(s *Spec) { s.Paused = true }) },
 		"lowered": func(r *rig) { r.pool("db", 1) },
@@ -193,7 +193,7 @@ func TestOnlyTheClaimThatIsMeantChangesHands(t *testing.T) {
 	r := newRig(t, "one", "two", "three")
 	one, two, three := r.hosts[0], r.hosts[1], r.hosts[2]
 	r.pool("db", 3)
-	room := two.count()
+	reserved := two.count()
 	old := one.ask("a", 1, bridged).got()
 	err := two.takeOver("a", old.Fence-1).refused(problem.Precondition)
 	if err == nil || r.used() != 1 {
@@ -218,13 +218,13 @@ func TestOnlyTheClaimThatIsMeantChangesHands(t *testing.T) {
 	second.refused(problem.Precondition)
 	two.takeOver("a", again.Fence).refused(problem.IDInUse)
 	two.giveBack("a")
-	if len(room.keys) > 0 {
-		t.Errorf("room is left on %v", room.keys)
+	if len(reserved.keys) > 0 {
+		t.Errorf("keys are still reserved on %v", reserved.keys)
 	}
 	r.clean()
 }
 
-// Whoever is told of a claim before its watch has come up to it waits for that.
+// A take-over of a claim that the watch has not delivered yet waits for that.
 func TestATakeOverWaitsUntilItsClaimIsSeen(t *testing.T) {
 	r := newRig(t, "one", "two")
 	one, two := r.hosts[0], r.hosts[1]
@@ -256,7 +256,7 @@ func TestATakeOverHappensOnlyWithWhatElseMustHold(t *testing.T) {
 			r := newRig(t, "one", "two")
 			one, two := r.hosts[0], r.hosts[1]
 			r.pool("db", 3000)
-			room := two.count()
+			reserved := two.count()
 			old := one.ask("a", tc.n, bridged).got()
 			two.nested = tc.nested
 			two.shapes()
@@ -264,8 +264,8 @@ func TestATakeOverHappensOnlyWithWhatElseMustHold(t *testing.T) {
 			if s := two.shapes(); !slices.Contains(s, tc.shape) {
 				t.Errorf("the batches were of shapes %v", s)
 			}
-			if r.has("/side/x") || r.has("/side/y") || old.Context().Err() != nil || len(room.keys) > 0 {
-				t.Errorf("something has happened: %v, room is left on %v", old.Err(), room.keys)
+			if r.has("/side/x") || r.has("/side/y") || old.Context().Err() != nil || len(reserved.keys) > 0 {
+				t.Errorf("something has happened: %v, keys are still reserved on %v", old.Err(), reserved.keys)
 			}
 			r.wantUsed(tc.n)
 			two.nested = tc.nested
@@ -301,13 +301,13 @@ func TestATakeOverSharesABatch(t *testing.T) {
 	r.clean()
 }
 
-func TestATakeOverInDoubtIsSettled(t *testing.T) {
+func TestATakeOverWithAnUnknownOutcomeIsResolved(t *testing.T) {
 	for name, happened := range map[string]bool{"made": true, "not made": false} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, "one", "two")
 			one, two := r.hosts[0], r.hosts[1]
 			r.pool("db", 2)
-			room := two.count()
+			reserved := two.count()
 			old := one.ask("a", 2, bridged).got()
 			two.wedged = true
 			a := two.takeOver("a", old.Fence, leased("/side/leased"))
@@ -336,20 +336,20 @@ func TestATakeOverInDoubtIsSettled(t *testing.T) {
 			r.resolve()
 			r.wantUsed(2)
 			two.giveBack("a")
-			if len(room.keys) > 0 {
-				t.Errorf("room is left on %v", room.keys)
+			if len(reserved.keys) > 0 {
+				t.Errorf("keys are still reserved on %v", reserved.keys)
 			}
 			r.clean()
 		})
 	}
 }
 
-// In doubt, and then somebody else has it.
-func TestATakeOverInDoubtThatIsTooLateIsRefused(t *testing.T) {
+// The outcome is unknown, and then another has it.
+func TestATakeOverWithAnUnknownOutcomeThatIsTooLateIsRefused(t *testing.T) {
 	r := newRig(t, "one", "two")
 	one, two := r.hosts[0], r.hosts[1]
 	r.pool("db", 1)
-	room := two.count()
+	reserved := two.count()
 	old := one.ask("a", 1, bridged).got()
 	two.wedged = true
 	a := two.takeOver("a", old.Fence)
@@ -359,8 +359,8 @@ func TestATakeOverInDoubtThatIsTooLateIsRefused(t *testing.T) {
 	two.wedged = false
 	r.resolve()
 	a.refused(problem.Precondition)
-	if len(room.keys) > 0 {
-		t.Errorf("room is left on %v", room.keys)
+	if len(reserved.keys) > 0 {
+		t.Errorf("keys are still reserved on %v", reserved.keys)
 	}
 	r.clean()
 }
@@ -371,7 +371,7 @@ func TestATakeOverThatNobodyWantsAnyMore(t *testing.T) {
 			r := newRig(t, "one", "two")
 			one, two := r.hosts[0], r.hosts[1]
 			r.pool("db", 1)
-			room := two.count()
+			reserved := two.count()
 			old := one.ask("a", 1, bridged).got()
 			two.wedged = true
 			two.listen()
@@ -388,8 +388,8 @@ func TestATakeOverThatNobodyWantsAnyMore(t *testing.T) {
 			two.wedged = false
 			r.resolve()
 			a.refused(problem.Stopping)
-			if len(room.keys) > 0 {
-				t.Errorf("room is left on %v", room.keys)
+			if len(reserved.keys) > 0 {
+				t.Errorf("keys are still reserved on %v", reserved.keys)
 			}
 			if sent { // it has changed hands, and is given back
 				r.wantUsed(0)
@@ -420,27 +420,27 @@ func TestNothingIsTakenOverWhileAnEngineStops(t *testing.T) {
 	r.clean()
 }
 
-// The room of a claim that nobody comes for ends with its lease, without a word.
+// A claim that is not taken over ends with its lease, without a word.
 func TestABridgeThatNobodyTakesEndsQuietly(t *testing.T) {
 	for name, end := range map[string]func(*rig, *rigHost, *Claim){
 		"with its lease": func(r *rig, h *rigHost, c *Claim) {
 			delete(h.leases, DefaultLeaseDuration) // nobody renews it
 			r.pass(DefaultLeaseDuration + time.Minute)
 		},
-		"when it is asked back": func(_ *rig, h *rigHost, c *Claim) { h.requestRevocation("a", c.Fence) },
-		"by force":              func(r *rig, h *rigHost, c *Claim) { r.txn(slotDeletes(r.keys, h.entries["a"].slots, nil)...) },
+		"when it is revoked": func(_ *rig, h *rigHost, c *Claim) { h.requestRevocation("a", c.Fence) },
+		"by force":           func(r *rig, h *rigHost, c *Claim) { r.txn(slotDeletes(r.keys, h.entries["a"].slots, nil)...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, "one")
 			h := r.hosts[0]
 			r.pool("db", 1)
 			c := h.ask("a", 1, bridged).got()
-			heard := h.hears()
+			received := h.hears()
 			end(r, h, c)
 			r.resolve()
 			r.wantUsed(0)
-			if told := heard(); len(told) > 0 || c.Context().Err() == nil {
-				t.Errorf("it is told %+v, %v", told, c.Err())
+			if events := received(); len(events) > 0 || c.Context().Err() == nil {
+				t.Errorf("it got %+v, %v", events, c.Err())
 			}
 			r.clean()
 		})

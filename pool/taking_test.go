@@ -32,8 +32,8 @@ func TestAnEngineTakesAClaimOver(t *testing.T) {
 	c.empty()
 }
 
-// Whoever has gone away takes nothing over.
-func TestATakeOverEndsWithWhoeverAsks(t *testing.T) {
+// A canceled request takes nothing over.
+func TestATakeOverEndsWithItsRequest(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 1)
 	one, two := c.engine("one"), c.engine("two")

@@ -52,7 +52,7 @@ func TestAPlaceIsKeptOnce(t *testing.T) {
 	r.wantWaiters("third", "first")
 }
 
-// TestAKeptPlaceIsJudgedLikeAnyOther has whoever comes again say that it will
+// TestAKeptPlaceIsJudgedLikeAnyOther has a repeated request say that it will
 // not wait, or find that it can't be served any more.
 func TestAKeptPlaceIsJudgedLikeAnyOther(t *testing.T) {
 	away := func(t *testing.T) (*rig, *rigHost) {
@@ -199,7 +199,7 @@ func TestWaitersReserveWhenTheyAreOldEnough(t *testing.T) {
 	r.wantWaiters("wide reserves", "d")
 
 	one.giveBack("c")
-	late.waits() // its room is kept together now
+	late.waits() // its slots are reserved now
 	one.giveBack("a")
 	wide.got()
 	r.pass(30 * time.Second)
@@ -250,7 +250,7 @@ func TestARequestThatIsRepeatedForALongTimeTakesNoMemory(t *testing.T) {
 	if n := len(h.entries["a"].unreceived); n > 1 {
 		t.Errorf("the claim keeps %d answers that were received long ago", n)
 	}
-	// Nobody else has been notified of the claim, but somebody has received it.
+	// Nobody else has been notified of the claim, but one has received it.
 	h.ask("a", 1).cancel()
 	if cl.Err() != nil {
 		t.Error("the claim was given back under its holder")

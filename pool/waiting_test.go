@@ -151,7 +151,7 @@ func TestAHangUpTakesNothingWhenTheClaimIsGrantedJustThen(t *testing.T) {
 		wg.Go(w.cancel)
 		wg.Wait()
 		<-w.done
-		if w.claim != nil { // it was granted, and somebody has it
+		if w.claim != nil { // it was granted, and another has it
 			c.release(e, w.claim)
 		}
 		c.empty()
@@ -205,7 +205,7 @@ func TestWhoWaitsWithOthersUnderOneIDLeavesAlone(t *testing.T) {
 	if claim.Context().Err() != nil {
 		t.Errorf("it has ended: %v", claim.Err())
 	}
-	// Somebody who comes again finds it, and does not end it by going away.
+	// A repeated request finds it, and does not end it when canceled.
 	again := c.ask(e, "same", db(1))
 	if again.got() != claim {
 		t.Error("another claim")
@@ -231,7 +231,7 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 	}
 	order := []string{"higher", "high", "normal", "later", "low"}
 	c.wantWaiters(order...)
-	c.caughtUp() // whoever releases grants what it has seen
+	c.caughtUp() // a release grants what its host has seen
 	release := func() { c.release(one, held) }
 	for _, id := range order {
 		release()

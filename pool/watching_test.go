@@ -102,7 +102,7 @@ func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	c.release(two, c.claim(two, "c", map[string]int{"quiet": 1}))
 	for ev := range events {
 		if ev.Claim != "" {
-			t.Errorf("told of a claim of another host: %+v", ev)
+			t.Errorf("got an event of a claim of another host: %+v", ev)
 		}
 		if slices.Contains(ev.Pools, "quiet") {
 			break
@@ -131,7 +131,7 @@ func TestReasonsOfEventsAreThoseOfRefusals(t *testing.T) {
 				reasons[ev.Type] = ev.Reason
 			}
 		case <-c.ctx().Done():
-			t.Fatalf("told %v", reasons)
+			t.Fatalf("got %v", reasons)
 		}
 	}
 	if got := reasons[pool.ClaimWaiting]; got != "pool 'db' full (1/1 slots)" {
@@ -142,7 +142,7 @@ func TestReasonsOfEventsAreThoseOfRefusals(t *testing.T) {
 	}
 }
 
-func TestASlowReaderIsToldThatEventsAreMissing(t *testing.T) {
+func TestASlowReaderLearnsThatEventsAreMissing(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", pool.Unlimited)
 	e := c.engine("one")
@@ -178,7 +178,7 @@ func TestASlowReaderIsToldThatEventsAreMissing(t *testing.T) {
 	select {
 	case first = <-events:
 	case <-c.ctx().Done():
-		t.Fatal("nothing is told after the gap")
+		t.Fatal("nothing comes after the gap")
 	}
 	if !first.Lagged {
 		t.Errorf("the first event after the gap is %+v", first)
@@ -214,7 +214,7 @@ func TestAValueThatCanNotBeReadClosesItsPoolAndNoOther(t *testing.T) {
 				t.Errorf("the pool is shown as %+v, %v", d, err)
 			}
 			if good.Context().Err() != nil && key == k.Spec("db") {
-				t.Errorf("its holder is told %v", good.Err())
+				t.Errorf("its holder got %v", good.Err())
 			}
 
 			if key == k.Spec("db") {

@@ -47,8 +47,8 @@ type world struct {
 	// free are claims that may lose their keys by a transaction of their host:
 	// released, canceled, or ended. Claims are named by [named].
 	free map[string]bool
-	// bridges are claims that are held for whoever takes them over, and handed is
-	// who may: once somebody has, the claim is its.
+	// bridges are claims that are held until they are taken over, and taken is
+	// who may: once one has, the claim is its.
 	bridges  map[string]bool
 	taken    map[string]takeOverTo
 	combined combinedWishes
@@ -107,14 +107,14 @@ type simHost struct {
 	answered bool
 	resp     *pb.TxnResponse
 	err      error
-	// wanted are the claims that somebody on the host waits for.
+	// wanted are the claims that the host waits for.
 	wanted map[string]chan outcome
 	ids    []string // that were used
 	// counted is how many of the adopted claims are on the leases' books.
 	counted int
 	// has are the claims that were granted and not released.
 	has map[string]*Claim
-	// places are what some of its claims need beside their slots, and seats theirs.
+	// places are what some of its claims need besides their slots, and heldPlaces theirs.
 	places     *Places
 	heldPlaces map[string][]*Place
 }
@@ -280,7 +280,7 @@ func (w *world) restore() {
 	for _, h := range w.hosts {
 		for id, c := range h.has {
 			if e := h.core.entries[id]; kept[named(id, h.name)] != c.Fence && e != nil && e.state == held {
-				w.failf("%s was not told that %s is gone with the restore", h.name, id)
+				w.failf("%s did not learn that %s is gone with the restore", h.name, id)
 			}
 		}
 	}
@@ -452,7 +452,7 @@ func (w *world) setPool(name string, limit int, paused bool) {
 	w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Put(key, encodeSpec(spec, w.layouts[name], 0), 0)}})
 }
 
-// must has an operator do something, for which there is always room.
+// must has an operator do something, which etcd always takes.
 func (w *world) must(t *pb.TxnRequest) {
 	w.etcd.SetSpace(storetest.SpaceFree)
 	if _, err := w.etcd.Txn(t); err != nil {

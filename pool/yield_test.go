@@ -389,7 +389,7 @@ func TestABatchWithSeveralProbesIsNoLargerThanEtcdTakes(t *testing.T) {
 		}
 		batch := b.finish()
 		if _, err := r.etcd.Txn(batch.txn); err != nil {
-			t.Fatalf("%d probes beside %d other operations: %v", batch.probes, others, err)
+			t.Fatalf("%d probes with %d other operations: %v", batch.probes, others, err)
 		}
 		r.resolve()
 	}

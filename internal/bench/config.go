@@ -16,7 +16,7 @@ const (
 	DefaultHeldClaims = 10_000
 	// defaultSettle is longer than a sidecar takes to become idle and to return memory
 	// to the system.
-	defaultSettle = 5 * time.Second
+	defaultIdle = 5 * time.Second
 )
 
 // DefaultClients and DefaultHosts are the sizes of the loads.
@@ -62,8 +62,8 @@ type Config struct {
 	// Progress is called with a line of text for each case that was measured. Nil is silent.
 	Progress func(line string)
 
-	// settleTime is how long sidecars are idle before their memory is read.
-	settleTime time.Duration
+	// idle is how long sidecars are idle before their memory is read.
+	idle time.Duration
 }
 
 // Sidecars starts sidecars, each in a process of its own.
@@ -97,8 +97,8 @@ func (c *Config) Fill() error {
 	if c.HeldClaims == 0 {
 		c.HeldClaims = DefaultHeldClaims
 	}
-	if c.settleTime == 0 {
-		c.settleTime = defaultSettle
+	if c.idle == 0 {
+		c.idle = defaultIdle
 	}
 	if len(c.Clients) == 0 {
 		c.Clients = DefaultClients

@@ -51,7 +51,7 @@ func (r *Runner) measureMemory(ctx context.Context, row *Row) (err error) {
 
 // rest waits a while and then reads the memory of a process.
 func (r *Runner) rest(ctx context.Context, pid int) (now, peak float64, err error) {
-	if err := sleep(ctx, r.settleTime); err != nil {
+	if err := sleep(ctx, r.idle); err != nil {
 		return 0, 0, err
 	}
 	return Resident(pid)

@@ -27,7 +27,7 @@ func tiny(t *testing.T, srv *embed.Server) Config {
 	return Config{
 		Etcd:     instance.Options{Endpoints: []string{srv.Endpoint()}},
 		Duration: 40 * time.Millisecond, Rounds: 1, Clients: []int{1, 16}, Hosts: []int{1, 2},
-		History: 200, HeldClaims: 100, Sidecars: fakeSidecars{t}, settleTime: time.Millisecond,
+		History: 200, HeldClaims: 100, Sidecars: fakeSidecars{t}, idle: time.Millisecond,
 	}
 }
 

@@ -73,8 +73,8 @@ func TestWrongPackageCommentsAreCaught(t *testing.T) {
 		"one/a.go":        "// Package one is good.\npackage one",
 		"one/b.go":        "// not a comment of the package\n\npackage one",
 		"one/a_test.go":   "package one",
-		"two/a.go":        "// Package two is told.\npackage two",
-		"two/b.go":        "// Package two is told again.\npackage two",
+		"two/a.go":        "// Package two is described.\npackage two",
+		"two/b.go":        "// Package two is described again.\npackage two",
 		"tests/a_test.go": "// Package tests_test is an outside test.\npackage tests_test",
 	}))
 	want := []string{

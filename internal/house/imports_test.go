@@ -35,7 +35,7 @@ var layers = []layer{
 	},
 	{
 		"internal/grace", nil,
-		"the times that holders get to stop hang together, and whoever stops one uses them",
+		"the times that holders get to stop depend on each other, and every package that stops one uses them",
 	},
 	{
 		"config", []string{"internal/strict"},
@@ -75,15 +75,15 @@ var layers = []layer{
 	},
 	{
 		"coordinator/run", []string{"internal/election", "pool", "internal/store"},
-		"records of runs are shared by the coordinator, the workers and the doors",
+		"records of runs are shared by the coordinator, the workers and the API",
 	},
 	{
 		"coordinator/step", []string{"coordinator/run", "pool", "internal/store"},
-		"steps are records of runs, whoever plans and does them",
+		"steps are records of runs, which several packages plan and run",
 	},
 	{
 		"coordinator", []string{"internal/election", "coordinator/run", "coordinator/step", "pool", "lease", "internal/store"},
-		"the coordinator admits and plans, whoever runs the steps",
+		"the coordinator admits and plans, and does not depend on who runs the steps",
 	},
 	{
 		"internal/audit", []string{"pool", "internal/store"},
@@ -99,11 +99,11 @@ var layers = []layer{
 	},
 	{
 		"sidecar", []string{"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
-		"the sidecar is a door to what the Go API can do",
+		"the sidecar serves an instance over HTTP",
 	},
 	{
 		"sidecar/api", []string{"internal/inspect", "sidecar/source", "coordinator/run", "coordinator/step", "pool", "lease"},
-		"wire types are those of the read model, whoever serves or asks",
+		"wire types are those of the read model, for servers and clients",
 	},
 	{
 		"sidecar/claims", []string{"internal/proc", "internal/instance", "pool", "lease", "internal/store"},
@@ -123,11 +123,11 @@ var layers = []layer{
 	},
 	{
 		"sidecar/worker", []string{"sidecar/worker/child", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
-		"a worker takes steps by itself: it needs no door",
+		"a worker takes steps by itself: it needs no server",
 	},
 	{
 		"sidecar/worker/child", []string{"internal/proc", "lease", "internal/store"},
-		"a command is kept alive whatever it belongs to; all it needs to know is the clock of trust",
+		"a command is kept alive whatever it belongs to; all it needs to know is the clock of validity",
 	},
 	{
 		"sidecar/source", []string{"internal/election", "internal/proc", "coordinator/run", "coordinator/step", "lease", "internal/store"},

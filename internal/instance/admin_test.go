@@ -144,7 +144,7 @@ func TestAnOperatorSeesWhoIsThereAndForHowLong(t *testing.T) {
 		t.Error(err)
 	}
 	if left, grace := claim.ValidFor(); left != 0 || grace != 0 || claim.LeaseDuration() != 0 {
-		t.Errorf("a released claim is trusted for %s", left)
+		t.Errorf("a released claim is valid for %s", left)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestAnOperatorTakesAClaimBack(t *testing.T) {
 	asked := claimed(t, c, instance.Slots{"db": 1}, instance.WithID("asked"))
 	r, err := a.Revoke(ctx, "asked", false)
 	if err != nil || r.Forced || r.Fence != asked.Fence() || r.Host != "one" {
-		t.Errorf("asked back: %+v, %v", r, err)
+		t.Errorf("revoked: %+v, %v", r, err)
 	}
 	<-asked.Context().Done()
 	wantCode(t, asked.Err(), "claim_revoked")

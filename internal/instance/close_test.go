@@ -68,9 +68,9 @@ func TestCloseWaitsForTheHolders(t *testing.T) {
 	done := closing(c, t.Context())
 	refusesClaims(t, c)
 	if claim.Context().Err() != nil || len(done) != 0 {
-		t.Errorf("its holder is told %v, or it is closed", claim.Err())
+		t.Errorf("its holder got %v, or it is closed", claim.Err())
 	}
-	if trust, _ := claim.ValidFor(); trust == 0 {
+	if validity, _ := claim.ValidFor(); validity == 0 {
 		t.Error("its lease is not trusted while it drains")
 	}
 	if err := claim.Release(t.Context()); err != nil {

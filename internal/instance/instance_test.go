@@ -41,7 +41,7 @@ func TestAClaimIsHeldAndReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, grace := claim.ValidFor(); left < 50*time.Second || grace != 10*time.Second {
-		t.Errorf("trust is %s with a grace of %s", left, grace)
+		t.Errorf("it is valid for %s, with a grace of %s", left, grace)
 	}
 	if _, err := c.Claim(t.Context(), instance.Slots{"db": 2}, instance.WithWait(0)); instance.ErrorCode(err) != "no_capacity" {
 		t.Errorf("a claim that does not fit: %v", err)

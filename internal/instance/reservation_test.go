@@ -14,8 +14,8 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// room gets room, and puts the key of a run on its lease.
-func room(t *testing.T, c *instance.Client, run string) *instance.KeyReservation {
+// reserve reserves a key, and puts the key of a run on its lease.
+func reserve(t *testing.T, c *instance.Client, run string) *instance.KeyReservation {
 	t.Helper()
 	r, err := c.ReserveKey(t.Context(), time.Minute)
 	if err != nil {
@@ -33,17 +33,17 @@ func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	defer c.Leave()
-	r, released := room(t, c, "a"), room(t, c, "b")
+	r, released := reserve(t, c, "a"), reserve(t, c, "b")
 	if left, grace := r.ValidFor(); left <= 0 || left > time.Minute || grace != 10*time.Second || !c.Renews(r.Lease()) {
-		t.Errorf("trusted for %s, with a grace of %s", left, grace)
+		t.Errorf("valid for %s, with a grace of %s", left, grace)
 	}
 	released.Release()
 	released.Release()
 	if left, _ := released.ValidFor(); left != 0 || released.Context().Err() == nil {
-		t.Errorf("released, and trusted for %s", left)
+		t.Errorf("released, and valid for %s", left)
 	}
 	if r.Context().Err() != nil || r.Lease() != released.Lease() {
-		t.Error("two rooms are on two leases, or both were released")
+		t.Error("two reservations are on two leases, or both were released")
 	}
 	backend, _ := c.Store()
 	if err := backend.Revoke(t.Context(), r.Lease()); err != nil {
@@ -57,20 +57,20 @@ func TestARoomIsTrustedUntilItsLeaseIsLost(t *testing.T) {
 		t.Error(err)
 	}
 	if left, _ := r.ValidFor(); left != 0 || c.Renews(r.Lease()) {
-		t.Errorf("lost, and trusted for %s", left)
+		t.Errorf("lost, and valid for %s", left)
 	}
 	r.Release()
 }
 
-func TestRoomsAreTakenOver(t *testing.T) {
+func TestKeyReservationsAreTakenOver(t *testing.T) {
 	srv := embedtest.New(t)
 	dir := t.TempDir()
 	opts := func(o *instance.Options) { o.Instance, o.StateDir = "sidecar", dir }
 	c := open(t, srv, opts)
-	first := room(t, c, "a")
-	foreign := open(t, srv, func(o *instance.Options) { o.Instance = "another" }) // beside it on its host
+	first := reserve(t, c, "a")
+	foreign := open(t, srv, func(o *instance.Options) { o.Instance = "another" }) // next to it on its host
 	defer foreign.Leave()
-	room(t, foreign, "b")
+	reserve(t, foreign, "b")
 	if err := c.Leave(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,35 +79,35 @@ func TestRoomsAreTakenOver(t *testing.T) {
 	wantCode(t, err, "stopping")
 
 	c = open(t, srv, opts)
-	rooms := c.AdoptedKeys()
-	if len(rooms) != 1 || rooms[0].Lease() != first.Lease() || rooms[0].Adopted().Revision == 0 ||
-		rooms[0].Adopted().Key != store.NewKeys(store.DefaultPrefix).ActiveRun("one", "a") {
-		t.Fatalf("%+v", rooms)
+	adopted := c.AdoptedKeys()
+	if len(adopted) != 1 || adopted[0].Lease() != first.Lease() || adopted[0].Adopted().Revision == 0 ||
+		adopted[0].Adopted().Key != store.NewKeys(store.DefaultPrefix).ActiveRun("one", "a") {
+		t.Fatalf("%+v", adopted)
 	}
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for !c.Renews(first.Lease()) {
 		<-look.C
 	}
-	if left, _ := rooms[0].ValidFor(); left <= 0 {
+	if left, _ := adopted[0].ValidFor(); left <= 0 {
 		t.Error("its lease is renewed, and it is not trusted")
 	}
-	rooms[0].Release()
+	adopted[0].Release()
 	if err := c.Close(t.Context()); err != nil { // nothing is left to wait for
 		t.Error(err)
 	}
 }
 
-func TestCloseWaitsForRooms(t *testing.T) {
+func TestCloseWaitsForKeyReservations(t *testing.T) {
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	setPool(t, c, "db", 1, time.Minute)
-	r := room(t, c, "a")
+	r := reserve(t, c, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := closing(c, ctx)
 	refusesClaims(t, c)
 	if r.Context().Err() != nil || len(done) != 0 {
-		t.Error("it is told to stop in the drain, or closed")
+		t.Error("it has to stop in the drain, or closed")
 	}
 	cancel()
 	<-r.Context().Done()
@@ -130,7 +130,7 @@ func TestCloseWaitsForRooms(t *testing.T) {
 	}
 }
 
-func TestRoomIsWaitedForWithinItsContext(t *testing.T) {
+func TestAKeyReservationIsWaitedForWithinItsContext(t *testing.T) {
 	srv := embedtest.New(t)
 	c := open(t, srv)
 	defer c.Leave()

@@ -100,7 +100,7 @@ func TestPutsAfterARevisionAreNoticedAndDeletesAreNot(t *testing.T) {
 		t.Error("the first put")
 	}
 	second := do(putReq("/b/g/2", "", 0))
-	do(putReq("/b/h", "beside the range", 0))
+	do(putReq("/b/h", "outside the range", 0))
 	if holds(first) || !holds(second) {
 		t.Error("the second put")
 	}
@@ -238,7 +238,7 @@ func TestAWatchDeliversFromARevisionOn(t *testing.T) {
 			done = m.Revision >= elsewhere.Header.Revision
 		case <-ask.C:
 		case <-long(t).Done():
-			t.Fatal("no progress is told")
+			t.Fatal("no progress is delivered")
 		}
 	}
 	cancel()

@@ -15,7 +15,7 @@ import (
 
 // TestErrorsOfEtcdAreToldApart has the errors that etcd's server, its client and
 // gRPC really return, in both of the forms that etcd's errors have.
-func TestErrorsOfEtcdAreToldApart(t *testing.T) {
+func TestErrorsOfEtcdAreDistinguished(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tc := range map[string]struct {
@@ -67,28 +67,28 @@ func TestErrorsOfEtcdAreToldApart(t *testing.T) {
 					}
 				}
 				if OutcomeUnknown(got) != !tc.certain {
-					t.Errorf("in the form of the %s: %v, in doubt: %t", form, got, OutcomeUnknown(got))
+					t.Errorf("in the form of the %s: %v, outcome unknown: %t", form, got, OutcomeUnknown(got))
 				}
 			}
 		})
 	}
 }
 
-func TestNoErrorIsNoDoubt(t *testing.T) {
+func TestTheOutcomeOfNoErrorIsKnown(t *testing.T) {
 	if OutcomeUnknown(nil) || classify("txn", nil) != nil || kindOf(nil) != nil {
 		t.Error("no error is an error")
 	}
 }
 
-func TestDoubtSurvivesWrapping(t *testing.T) {
+func TestAnUnknownOutcomeSurvivesWrapping(t *testing.T) {
 	for _, err := range []error{ErrLeaseNotFound, ErrDenied, ErrCompacted, ErrTooLarge, ErrInvalid, ErrTokenExpired} {
 		if OutcomeUnknown(fmt.Errorf("a: %w", errors.Join(errors.New("b"), err))) {
-			t.Errorf("%v is in doubt once it is wrapped", err)
+			t.Errorf("the outcome of %v is unknown once it is wrapped", err)
 		}
 	}
 	for _, err := range []error{ErrUnavailable, ErrNoSpace} {
 		if !OutcomeUnknown(fmt.Errorf("a: %w", err)) {
-			t.Errorf("%v is in no doubt once it is wrapped", err)
+			t.Errorf("the outcome of %v is known once it is wrapped", err)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func blackHole(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// faulty is an etcd that counts requests and answers as it is told.
+// faulty is an etcd that counts requests and answers as configured.
 type faulty struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer

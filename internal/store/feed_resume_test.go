@@ -80,7 +80,7 @@ func TestABrokenWatchIsReadAgainOnlyIfItsEventsAreGone(t *testing.T) {
 		}, "snapshot: ", store.ErrRestored},
 		"restored to an earlier revision, and later than before by now": {func(fd *feeding) {
 			fd.etcd.Restore(storetest.New(storetest.Options{}))
-			_, _ = fd.etcd.Range(t.Context(), &pb.RangeRequest{Key: []byte("/p/")}) // somebody else is told
+			_, _ = fd.etcd.Range(t.Context(), &pb.RangeRequest{Key: []byte("/p/")}) // another client learns of it
 			fd.put("/p/x", "/p/y", "/p/z")
 		}, "snapshot: x y z", store.ErrRestored},
 		"restored to a later revision": {func(fd *feeding) {
@@ -177,7 +177,7 @@ func TestWhatMustBeReadAgainIsNotReadByAllAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhoeverIsSlowDoesNotTakeItForTheSilenceOfEtcd(t *testing.T) {
+func TestASlowReaderDoesNotBlameEtcd(t *testing.T) {
 	for name, slow := range map[string]func(fd *feeding){
 		"the reader of an idle feed": func(fd *feeding) { time.Sleep(time.Minute) },
 		"the reader of a busy feed": func(fd *feeding) {
@@ -190,7 +190,7 @@ func TestWhoeverIsSlowDoesNotTakeItForTheSilenceOfEtcd(t *testing.T) {
 				fd.put(fmt.Sprint("/p/c", i))
 				time.Sleep(2500 * time.Millisecond)
 			}
-			for told(fd.next()) != "put c59" {
+			for describe(fd.next()) != "put c59" {
 			}
 		},
 		"the process": func(fd *feeding) {

@@ -23,7 +23,7 @@ type counted struct {
 	*storetest.Backend
 	watches, asked, abandoned atomic.Int64
 	full                      atomic.Int64 // reads of a whole prefix
-	stall                     atomic.Int64 // how long whoever asks for progress is held up
+	stall                     atomic.Int64 // how long requests for progress are delayed
 }
 
 func (b *counted) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResponse, error) {
@@ -118,15 +118,15 @@ func (fd *feeding) want(text string) store.FeedMessage {
 		if m.Snapshot == nil && len(m.Events) == 0 {
 			continue
 		}
-		if got := told(m); got != text {
+		if got := describe(m); got != text {
 			fd.t.Fatalf("delivered %q, want %q", got, text)
 		}
 		return m
 	}
 }
 
-// told writes a message as "snapshot: a b", "put a, del b" or "progress".
-func told(m store.FeedMessage) string {
+// describe writes a message as "snapshot: a b", "put a, del b" or "progress".
+func describe(m store.FeedMessage) string {
 	var parts []string
 	switch {
 	case m.Snapshot != nil:
@@ -228,8 +228,8 @@ func TestWritesElsewhereAdvanceTheRevision(t *testing.T) {
 		fd.want("snapshot: a")
 		fd.put("/q/b", "/q/c")
 		for m := fd.next(); m.Revision < 5; m = fd.next() {
-			if told(m) != "progress" {
-				t.Fatalf("delivered %q", told(m))
+			if describe(m) != "progress" {
+				t.Fatalf("delivered %q", describe(m))
 			}
 		}
 	})
@@ -258,8 +258,8 @@ func TestACompactedWatchIsReplaced(t *testing.T) {
 
 func TestASilentWatchIsAbandoned(t *testing.T) {
 	for name, before := range map[string]func(*feeding){
-		"after it has told something": func(fd *feeding) { fd.put("/p/x"); fd.want("put x"); fd.delete("/p/x"); fd.want("del x") },
-		"before it has told anything": func(*feeding) {},
+		"after it has delivered something": func(fd *feeding) { fd.put("/p/x"); fd.want("put x"); fd.delete("/p/x"); fd.want("del x") },
+		"before it has delivered anything": func(*feeding) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			feed(t, func(t *testing.T, fd *feeding) {
@@ -296,8 +296,8 @@ func TestTriesGetRarerWhileEtcdIsAway(t *testing.T) {
 			return storetest.Fault{Drop: true, Err: store.ErrUnavailable}
 		})
 		fd.etcd.Freeze()
-		if told := fd.read(time.Minute); len(told) != 0 {
-			t.Errorf("delivered %d messages by an etcd that is away", len(told))
+		if messages := fd.read(time.Minute); len(messages) != 0 {
+			t.Errorf("delivered %d messages by an etcd that is away", len(messages))
 		}
 		if n := tries.Load(); n < 30 || n > 200 {
 			t.Errorf("tried %d times within a minute", n)
@@ -372,8 +372,8 @@ func TestRequestsForProgressCoalesce(t *testing.T) {
 		if n := fd.etcd.asked.Load(); n != 1 {
 			t.Errorf("100 requests were passed on as %d", n)
 		}
-		if m := fd.next(); told(m) != "progress" || m.Revision != 4 {
-			t.Errorf("delivered %q at %d", told(m), m.Revision)
+		if m := fd.next(); describe(m) != "progress" || m.Revision != 4 {
+			t.Errorf("delivered %q at %d", describe(m), m.Revision)
 		}
 	})
 }
@@ -396,7 +396,7 @@ func TestALargeSnapshotIsOfOneRevision(t *testing.T) {
 		})
 		var pages int
 		b.Inject(func(c storetest.Call) storetest.Fault {
-			if pages++; pages > 1 { // somebody writes between the pages
+			if pages++; pages > 1 { // another client writes between the pages
 				b.Do(func(e *storetest.Etcd) {
 					_, err := e.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{
 						store.Delete(fmt.Sprintf("/p/%05d", keys-pages)), store.Put(fmt.Sprintf("/p/zz%d", pages), nil, 0),

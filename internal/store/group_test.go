@@ -235,7 +235,7 @@ func TestASlowEtcdAndAChangeThatFails(t *testing.T) {
 		defer b.Close()
 		b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 1100 * time.Millisecond} })
 		var g store.Group
-		doubt := 0
+		unknown := 0
 		for round := range 10 {
 			var all []func() (store.Committed, error)
 			put := func(key string, cmps ...*pb.Compare) {
@@ -247,13 +247,13 @@ func TestASlowEtcdAndAChangeThatFails(t *testing.T) {
 			put("b")
 			for _, answer := range all {
 				if _, err := answer(); err != nil && !errors.Is(err, store.ErrChanged) {
-					doubt++
+					unknown++
 				}
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if doubt > 0 {
-			t.Errorf("in 10 rounds of 4 changes %d ended in doubt", doubt)
+		if unknown > 0 {
+			t.Errorf("in 10 rounds of 4 changes %d had an unknown outcome", unknown)
 		}
 	})
 }

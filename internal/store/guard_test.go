@@ -38,7 +38,7 @@ func do(t txner, e *storetest.Etcd, req *pb.TxnRequest) *pb.TxnResponse {
 	return resp
 }
 
-// fenceWrites closes the door as an instance does, and returns in how many tries.
+// fenceWrites fences earlier writes as an instance does, and returns in how many tries.
 func fenceWrites(t txner, e *storetest.Etcd, g *store.Guard) (tries int) {
 	t.Helper()
 	for tries = 1; tries < 10; tries++ {
@@ -46,7 +46,7 @@ func fenceWrites(t txner, e *storetest.Etcd, g *store.Guard) (tries int) {
 			return tries
 		}
 	}
-	t.Fatal("the door does not close")
+	t.Fatal("earlier writes can't be fenced")
 	return 0
 }
 
@@ -57,31 +57,31 @@ func has(e *storetest.Etcd, key string) bool {
 	return false
 }
 
-func TestNoOlderWriteHappensAfterTheDoorWasClosed(t *testing.T) {
+func TestNoEarlierWriteHappensAfterTheFence(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
 	if tries := fenceWrites(t, e, &g); tries != 1 {
-		t.Errorf("the door of a new instance closed in try %d", tries)
+		t.Errorf("a new instance fenced in try %d", tries)
 	}
 	late := guarded(&g, "late")
 	fenceWrites(t, e, &g)
 	resp := do(t, e, late)
 	if resp.Succeeded || has(e, "late") {
-		t.Fatal("a write from before the door was closed has happened")
+		t.Fatal("a write from before the fence has happened")
 	}
 	now := do(t, e, guarded(&g, "now"))
 	if !now.Succeeded || !has(e, "now") {
-		t.Fatal("a write from after the door was closed has not happened")
+		t.Fatal("a write from after the fence has not happened")
 	}
 }
 
-func TestADoorFindsAWriteThatHappenedUnheard(t *testing.T) {
+func TestAFenceFindsAWriteWhoseResponseWasLost(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
 	fenceWrites(t, e, &g)
 	do(t, e, guarded(&g, "unheard")) // its answer is lost
 	if tries := fenceWrites(t, e, &g); tries != 2 {
-		t.Errorf("the door closed in try %d, want the first to tell of the write", tries)
+		t.Errorf("fenced in try %d, want the first to find the write", tries)
 	}
 	if !do(t, e, guarded(&g, "next")).Succeeded {
 		t.Error("the next write has not happened")
@@ -110,14 +110,14 @@ func TestAnInstanceFindsTheGuardOfItsEarlierLife(t *testing.T) {
 	late := guarded(&before, "late")
 	now := store.NewGuard(guardKey)
 	if tries := fenceWrites(t, e, &now); tries != 2 {
-		t.Errorf("the door closed in try %d, want the first to find the guard", tries)
+		t.Errorf("fenced in try %d, want the first to find the guard", tries)
 	}
 	if do(t, e, late).Succeeded {
 		t.Error("a write of the earlier life has happened")
 	}
 }
 
-func TestAGuardThatSomebodyElseTookIsForeign(t *testing.T) {
+func TestAGuardThatAnotherProcessTookIsForeign(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
 	fenceWrites(t, e, &g)
@@ -132,21 +132,21 @@ func TestAGuardThatSomebodyElseTookIsForeign(t *testing.T) {
 	}
 	fenceWrites(t, e, &g)
 	if resp := do(t, e, guarded(&g, "c")); !resp.Succeeded {
-		t.Error("the write after the door was closed again has not happened")
+		t.Error("the write after the second fence has not happened")
 	}
 }
 
-func TestTheDoorOfAFullEtcdIsClosedByADelete(t *testing.T) {
+func TestAFullEtcdIsFencedByADelete(t *testing.T) {
 	e := storetest.New(storetest.Options{})
 	g := store.NewGuard(guardKey)
 	e.SetSpace(storetest.SpaceFull)
 	if !g.Answer(do(t, e, g.DeleteFenceTxn())) || g.Placed() {
-		t.Fatal("the door of an instance without a guard is open, or has put one")
+		t.Fatal("an instance without a guard is not fenced, or has put one")
 	}
 	e.SetSpace(storetest.SpaceFree)
 	fenceWrites(t, e, &g)
 	if !g.Placed() {
-		t.Error("a door that was closed has put no guard")
+		t.Error("a fence has put no guard")
 	}
 	late := guarded(&g, "late")
 	e.SetSpace(storetest.SpaceFull)
@@ -154,22 +154,22 @@ func TestTheDoorOfAFullEtcdIsClosedByADelete(t *testing.T) {
 		t.Fatalf("a full etcd takes a put: %v", err)
 	}
 	if !g.Answer(do(t, e, g.DeleteFenceTxn())) {
-		t.Fatal("the door is open")
+		t.Fatal("earlier writes are not fenced")
 	}
 	if has(e, guardKey) {
 		t.Error("the guard is still there")
 	}
 	e.SetSpace(storetest.SpaceFree)
 	if do(t, e, late).Succeeded {
-		t.Error("a write from before the door was closed has happened")
+		t.Error("a write from before the fence has happened")
 	}
 	fenceWrites(t, e, &g)
 	if !do(t, e, guarded(&g, "now")).Succeeded {
-		t.Error("a write from after the door was closed has not happened")
+		t.Error("a write from after the fence has not happened")
 	}
 }
 
-// flight is a write under way, and whether a door was closed behind it.
+// flight is a write in flight, and whether a later fence has succeeded.
 type flight struct {
 	what     string
 	txn      *pb.TxnRequest
@@ -179,35 +179,35 @@ type flight struct {
 // TestNoInterleavingLetsASettledWriteHappen draws lives of an instance on an
 // etcd that is full now and then, whose writes arrive late or never, and whose
 // answers are lost.
-func TestNoInterleavingLetsASettledWriteHappen(t *testing.T) {
+func TestNoInterleavingLetsAResolvedWriteHappen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := storetest.New(storetest.Options{})
 		g := store.NewGuard(guardKey)
-		open := true // the door: nothing may be sent before it was closed
+		open := true // nothing may be sent before the fence succeeds
 		full := false
 		var flights []*flight
 		var n int
 		arrive := func(f *flight) (*pb.TxnResponse, error) {
 			resp, err := e.Txn(f.txn)
 			if err == nil && resp.Succeeded && f.resolved {
-				t.Fatalf("%s has happened after it was settled", f.what)
+				t.Fatalf("%s has happened after it was resolved", f.what)
 			}
 			return resp, err
 		}
-		settle := func() {
-			door := g.FenceTxn()
+		resolve := func() {
+			fence := g.FenceTxn()
 			if full {
-				door = g.DeleteFenceTxn()
+				fence = g.DeleteFenceTxn()
 			}
-			if rapid.IntRange(0, 3).Draw(t, "door is lost") == 0 {
-				flights = append(flights, &flight{what: "door", txn: door})
+			if rapid.IntRange(0, 3).Draw(t, "fence is lost") == 0 {
+				flights = append(flights, &flight{what: "fence", txn: fence})
 				return // it is tried again
 			}
-			if resp, err := e.Txn(door); err == nil && g.Answer(resp) {
+			if resp, err := e.Txn(fence); err == nil && g.Answer(resp) {
 				open = false
 				for _, f := range flights {
-					// A door of ours that comes late closes nothing, and does no harm.
-					f.resolved = f.what != "door"
+					// A fence of ours that comes late fences nothing, and does no harm.
+					f.resolved = f.what != "fence"
 				}
 			}
 		}
@@ -220,7 +220,7 @@ func TestNoInterleavingLetsASettledWriteHappen(t *testing.T) {
 				return
 			}
 			switch resp, err := arrive(f); {
-			case err != nil: // in doubt: a full etcd may have carried it out
+			case err != nil: // outcome unknown: a full etcd may have carried it out
 				open = true
 			case resp.Succeeded:
 				g.Committed(resp.Header.Revision)
@@ -231,7 +231,7 @@ func TestNoInterleavingLetsASettledWriteHappen(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"act": func(*rapid.T) {
 				if open || !g.Placed() {
-					settle()
+					resolve()
 				} else {
 					send()
 				}

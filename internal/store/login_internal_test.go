@@ -20,7 +20,7 @@ func TestALoginThatIsGoodForNothingIsRepeatedMoreAndMoreRarely(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 5 { // all who have shown it are told
+			for range 5 { // all clients that sent it get the error
 				l.expired(token)
 			}
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// cityHall is a cluster of stand-ins that have users: whoever asks must show a token
+// cityHall is a cluster of stand-ins that have users: each request must have a token
 // that one of the members has given out since tokens were forgotten last.
 type cityHall struct {
 	t       *testing.T
@@ -97,7 +97,7 @@ func (h *cityHall) forget() {
 	clear(h.tokens)
 }
 
-// logins is how often somebody has logged in, and renewal streams were opened.
+// logins is how often a client has logged in, and renewal streams were opened.
 func (h *cityHall) logins() (logins, streams int64) {
 	for _, m := range h.members {
 		logins, streams = logins+m.logins.Load(), streams+m.streams.Load()
@@ -326,7 +326,7 @@ func TestAFrozenMemberHoldsUpARenewalForOneDeadline(t *testing.T) {
 	}
 }
 
-func TestAWrongPasswordIsToldAtOnce(t *testing.T) {
+func TestAWrongPasswordIsReportedAtOnce(t *testing.T) {
 	h := newCityHall(t, 3)
 	var all []string
 	for _, m := range h.members {
@@ -336,7 +336,7 @@ func TestAWrongPasswordIsToldAtOnce(t *testing.T) {
 	mustSay(t, c.Probe(long(t), "/b/"), store.ErrDenied, "authentication failed", h.members[0].address)
 	for range 50 {
 		if err := ask(long(t), c); !errors.Is(err, store.ErrDenied) || store.OutcomeUnknown(err) {
-			t.Fatalf("in doubt: %t: %v", store.OutcomeUnknown(err), err)
+			t.Fatalf("outcome unknown: %t: %v", store.OutcomeUnknown(err), err)
 		}
 	}
 	if logins, _ := h.logins(); logins > 3 {

@@ -110,7 +110,7 @@ func withUsers(t *testing.T) *embed.Server {
 			t.Fatal(err)
 		}
 	}
-	for _, user := range []string{"root", "berth", "stranger"} {
+	for _, user := range []string{"root", "berth", "other"} {
 		must(ctl.UserAdd(ctx, user, "secret"))
 		must(ctl.RoleAdd(ctx, user))
 		must(ctl.UserGrantRole(ctx, user, user))
@@ -120,7 +120,7 @@ func withUsers(t *testing.T) *embed.Server {
 	return srv
 }
 
-func TestAnEtcdWithUsersRefusesStrangers(t *testing.T) {
+func TestAnEtcdWithUsersRefusesOthers(t *testing.T) {
 	srv := withUsers(t)
 	as := func(user, password string) store.Config {
 		return store.Config{Endpoints: []string{srv.Endpoint()}, Username: user, Password: password}
@@ -132,7 +132,7 @@ func TestAnEtcdWithUsersRefusesStrangers(t *testing.T) {
 		"nobody":               {as("", ""), "user name is empty"},
 		"a wrong password":     {as("berth", "guess"), "authentication failed"},
 		"an unknown user":      {as("nobody", "secret"), "authentication failed"},
-		"a user with no right": {as("stranger", "secret"), "permission denied"},
+		"a user with no right": {as("other", "secret"), "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := store.NewClient(tc.cfg)
@@ -142,7 +142,7 @@ func TestAnEtcdWithUsersRefusesStrangers(t *testing.T) {
 			}
 			mustSay(t, err, store.ErrDenied, tc.says, srv.Endpoint())
 			if store.OutcomeUnknown(err) {
-				t.Error("it is in doubt")
+				t.Error("its outcome is unknown")
 			}
 		})
 	}
@@ -161,7 +161,7 @@ func TestAnEtcdWithUsersRefusesStrangers(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := c.Txn(long(t), putReq("/elsewhere", "", 0)); !errors.Is(err, store.ErrDenied) || store.OutcomeUnknown(err) {
-		t.Errorf("a write beside its prefix: %v", err)
+		t.Errorf("a write outside its prefix: %v", err)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestAWatchOfTheFutureDoesNotHoldUpTheProgressOfOthers(t *testing.T) {
 			future.RequestProgress() // so that its stream is surely there
 			present.RequestProgress()
 		case <-late:
-			t.Fatal("no progress is told")
+			t.Fatal("no progress is delivered")
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestADiskThatIsFullAtTheStartIsRefused(t *testing.T) {
 	mustBe(t, refused(t, embed.Config{DataDir: dir}), embed.ErrDiskFull, dir)
 }
 
-func TestADiskThatFillsUpIsToldAndLosesNothing(t *testing.T) {
+func TestADiskThatFillsUpIsReportedAndLosesNothing(t *testing.T) {
 	dir := smallDisk(t, "40m")
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), fillDiskIn+"="+dir)

@@ -57,8 +57,8 @@ func TestEtcdGivingUpEndsItsGoroutineAndNotTheProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, b := logger(hclog.Debug)
 			b.quiet.Store(true) // even then
-			told := make(chan error, 1)
-			l := b.zapLogger(func(err error) { told <- err })
+			reported := make(chan error, 1)
+			l := b.zapLogger(func(err error) { reported <- err })
 			ended, after := make(chan struct{}), false
 			go func() {
 				defer close(ended)
@@ -69,8 +69,8 @@ func TestEtcdGivingUpEndsItsGoroutineAndNotTheProcess(t *testing.T) {
 			if after {
 				t.Error("the goroutine went on")
 			}
-			if err := <-told; !errors.Is(err, cause) || !strings.Contains(err.Error(), "failed to save") {
-				t.Errorf("told %q, want the message and the cause", err)
+			if err := <-reported; !errors.Is(err, cause) || !strings.Contains(err.Error(), "failed to save") {
+				t.Errorf("got %q, want the message and the cause", err)
 			}
 			if !strings.Contains(out.String(), "[ERROR] failed to save") {
 				t.Errorf("the log is\n%swant the message", out)

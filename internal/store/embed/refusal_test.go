@@ -28,7 +28,7 @@ func refused(t *testing.T, cfg embed.Config) error {
 	return err
 }
 
-// mustBe checks that err is want and names what its reader has to look at.
+// mustBe checks that err is want and names what its reader has to check.
 func mustBe(t *testing.T, err, want error, names string) {
 	t.Helper()
 	if !errors.Is(err, want) || !strings.Contains(err.Error(), names) {

@@ -65,7 +65,7 @@ func TestLeasesEndByTheClock(t *testing.T) {
 		time.Sleep(left - 1)
 		silence(t, w)
 		time.Sleep(time.Nanosecond)
-		if m := expect(t, w); toldEvents([]Revision{{Events: m.Events}}, 0) != "0: del a@3" {
+		if m := expect(t, w); describeEvents([]Revision{{Events: m.Events}}, 0) != "0: del a@3" {
 			t.Errorf("delivered: %+v", m)
 		}
 		if _, err := b.TimeToLive(ctx, id); !errors.Is(err, store.ErrLeaseNotFound) {

@@ -9,7 +9,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// BenchmarkClaim is one claim and one release of a slot beside so many others,
+// BenchmarkClaim is one claim and one release of a slot next to so many others,
 // shaped as berth's are: a compare of a key, one of a range, a put on a lease.
 func BenchmarkClaim(b *testing.B) {
 	keys := store.NewKeys("")

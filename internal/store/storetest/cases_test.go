@@ -238,7 +238,7 @@ func leaseCases() []txnCase {
 		{"a missing lease fails all", always(put("d"), putOn("e", 999)), noLease, ""},
 		{"a missing lease in a taken child fails its siblings", always(nest(nil, then{put("d")}, nil), nest(nil, then{putOn("e", 999)}, nil)), noLease, ""},
 		{"a missing lease on a path not taken is ignored", txn(no(), then{putOn("e", 999)}, then{put("d"), nest(no(), then{putOn("f", 999)}, nil)}), "else put@3 [else]", "3: put d=v/c3/m3/v1"},
-		{"the first fault on the path is told", always(putOn("d", 999), read(&pb.RangeRequest{Key: []byte("a"), Revision: 9})), noLease, ""},
+		{"the first fault on the path is reported", always(putOn("d", 999), read(&pb.RangeRequest{Key: []byte("a"), Revision: 9})), noLease, ""},
 		{"also if it is a read", always(read(&pb.RangeRequest{Key: []byte("a"), Revision: 9}), putOn("d", 999)), "mvcc: required revision is a future revision", ""},
 		{"a duplicate is found before a missing lease", always(putOn("d", 999), put("d")), duplicate, ""},
 	}

@@ -152,8 +152,8 @@ func (p *pair) sameHistory(t *rapid.T) {
 		got, err := p.etcd.Range(req)
 		same(t, fmt.Sprintf("all keys at %d", rev-p.start), got, want, err, wantErr)
 	}
-	want := toldEvents(p.real.history(t, p.start, p.etcd.Revision()), p.start)
-	if diff := cmp.Diff(want, toldEvents(p.etcd.History(), p.start)); diff != "" {
+	want := describeEvents(p.real.history(t, p.start, p.etcd.Revision()), p.start)
+	if diff := cmp.Diff(want, describeEvents(p.etcd.History(), p.start)); diff != "" {
 		t.Fatalf("events differ (-etcd +stand-in):\n%s", diff)
 	}
 }
@@ -201,8 +201,8 @@ func TestRealEtcdAgreesOnExpiry(t *testing.T) {
 		must(t, err)
 	}
 	e.Advance(ttl)
-	want := toldEvents(r.history(t, start, start+3), start)
-	if diff := cmp.Diff(want, toldEvents(e.History(), start)); diff != "" {
+	want := describeEvents(r.history(t, start, start+3), start)
+	if diff := cmp.Diff(want, describeEvents(e.History(), start)); diff != "" {
 		t.Errorf("events differ (-etcd +stand-in):\n%s", diff)
 	}
 	_, wantErr := r.client.Renew(r.ctx, id)

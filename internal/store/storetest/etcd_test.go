@@ -30,9 +30,9 @@ func TestCornerCases(t *testing.T) {
 			before := e.Revision()
 			caseAt(c.req, base)
 			resp, err := e.Txn(c.req)
-			got := outcome{answer: class(err), events: toldEvents(e.from(before+1), base)}
+			got := outcome{answer: class(err), events: describeEvents(e.from(before+1), base)}
 			if err == nil {
-				got.answer = told(resp, base)
+				got.answer = describe(resp, base)
 			}
 			if want := (outcome{c.want, c.events}); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)

@@ -36,9 +36,9 @@ func TestFaultsOfOneRequest(t *testing.T) {
 	}{
 		{"no fault", Fault{}, nil, 0, true, true},
 		{"dropped", Fault{Drop: true}, store.ErrUnavailable, time.Second, false, false},
-		{"dropped and told", Fault{Drop: true, Err: sour}, sour, 0, false, false},
+		{"dropped and reported", Fault{Drop: true, Err: sour}, sour, 0, false, false},
 		{"answer lost", Fault{LoseAnswer: true}, store.ErrUnavailable, time.Second, true, true},
-		{"answer lost and told", Fault{LoseAnswer: true, Err: sour}, sour, 0, true, true},
+		{"answer lost and reported", Fault{LoseAnswer: true, Err: sour}, sour, 0, true, true},
 		{"delayed", Fault{Delay: 300 * time.Millisecond}, nil, 300 * time.Millisecond, true, true},
 		{"delayed beyond the caller's patience", Fault{Delay: 3 * time.Second}, store.ErrUnavailable, time.Second, false, true},
 		{"delayed and answer lost", Fault{Delay: 300 * time.Millisecond, LoseAnswer: true}, store.ErrUnavailable, time.Second, true, true},
@@ -65,7 +65,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 					t.Errorf("carried out in the end: %t, want %t", late, c.late)
 				}
 				if late := len(b.hub.etcd.keys) == 1 && string(b.hub.etcd.keys[0].Key) == "a"; late != c.late {
-					t.Errorf("stored: %s", toldKVs(b.hub.etcd.keys, 0))
+					t.Errorf("stored: %s", describeKVs(b.hub.etcd.keys, 0))
 				}
 			})
 		})

@@ -20,7 +20,7 @@ func TestAFollowerReadsInChunksOfWholeRevisions(t *testing.T) {
 		t.Errorf("lag is %d", got)
 	}
 	if _, ok := f.Progress(); ok {
-		t.Error("progress was told before the events")
+		t.Error("progress was delivered before the events")
 	}
 	for _, want := range []struct {
 		events string
@@ -31,7 +31,7 @@ func TestAFollowerReadsInChunksOfWholeRevisions(t *testing.T) {
 		{"0: del a1@5", 5, 0},
 	} {
 		m, ok := f.Next(2)
-		if got := toldEvents([]Revision{{Events: m.Events}}, 0); !ok || got != want.events || m.Revision != want.rev || f.Lag() != want.lag {
+		if got := describeEvents([]Revision{{Events: m.Events}}, 0); !ok || got != want.events || m.Revision != want.rev || f.Lag() != want.lag {
 			t.Errorf("got %s up to %d, lag %d; want %+v", got, m.Revision, f.Lag(), want)
 		}
 	}
@@ -132,8 +132,8 @@ func TestAFollowerDeliversEverythingOnce(t *testing.T) {
 		take(1 << 30)
 		want, err := e.Since("b", 2)
 		must(t, err)
-		if toldEvents(got, 0) != toldEvents(want, 0) {
-			t.Fatalf("got\n%s\nwant\n%s", toldEvents(got, 0), toldEvents(want, 0))
+		if describeEvents(got, 0) != describeEvents(want, 0) {
+			t.Fatalf("got\n%s\nwant\n%s", describeEvents(got, 0), describeEvents(want, 0))
 		}
 	})
 }

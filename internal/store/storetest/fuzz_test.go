@@ -32,16 +32,16 @@ func FuzzTxn(f *testing.F) {
 			_, err := e.Txn(setup)
 			must(t, err)
 		}
-		before, keys := e.Revision(), toldKVs(e.keys, 0)
+		before, keys := e.Revision(), describeKVs(e.keys, 0)
 		resp, err := e.Txn(req)
 		switch {
-		case err != nil && (e.Revision() != before || toldKVs(e.keys, 0) != keys || len(e.log) != int(before)-1):
+		case err != nil && (e.Revision() != before || describeKVs(e.keys, 0) != keys || len(e.log) != int(before)-1):
 			t.Fatalf("a refusal changed the store: %v", err)
 		case err == nil && (resp.Header.Revision != e.Revision() || e.Revision() > before+1):
 			t.Fatalf("revision %d after %d, the answer says %d", e.Revision(), before, resp.Header.Revision)
 		}
-		if got, err := e.State(before); err != nil || toldKVs(got, 0) != keys {
-			t.Fatalf("the past changed: %v\n%s\n%s", err, toldKVs(got, 0), keys)
+		if got, err := e.State(before); err != nil || describeKVs(got, 0) != keys {
+			t.Fatalf("the past changed: %v\n%s\n%s", err, describeKVs(got, 0), keys)
 		}
 		must(t, e.Compact(e.Revision()))
 		e.Advance(time.Minute)

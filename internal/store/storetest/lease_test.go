@@ -44,7 +44,7 @@ func TestALeaseEndsWithItsTimeAndTakesItsKeys(t *testing.T) {
 	}
 	e.Advance(10 * time.Second)
 	want := "3: del a@3 del b@3\n4: del c@4\n5: del d@5"
-	if got := toldEvents(e.from(3), 0); got != want {
+	if got := describeEvents(e.from(3), 0); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if e.Now() != 12*time.Second-1 {
@@ -93,7 +93,7 @@ func TestALaggingLeaseKeepsItsKeysAndCanNotBeRenewed(t *testing.T) {
 	}
 	write(t, e, putOn("b", int64(id))) // etcd takes it as long as the keys are there
 	e.Advance(time.Second)
-	if got := toldEvents(e.from(4), 0); got != "4: del a@4 del b@4" {
+	if got := describeEvents(e.from(4), 0); got != "4: del a@4 del b@4" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -107,7 +107,7 @@ func TestOnlyTheKeysOnALeaseGoWithIt(t *testing.T) {
 	write(t, e, putOn("moved", int64(two)), put("freed"), del("deleted"))
 	write(t, e, put("deleted"))
 	must(t, e.Revoke(one))
-	if got := toldEvents(e.from(5), 0); got != "5: del kept@5" {
+	if got := describeEvents(e.from(5), 0); got != "5: del kept@5" {
 		t.Errorf("got %s", got)
 	}
 }

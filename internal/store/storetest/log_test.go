@@ -85,7 +85,7 @@ func TestHistoryLeadsToThePresent(t *testing.T) {
 			}
 		}
 		if !slices.Equal(replayed, e.keys) {
-			t.Fatalf("replayed: %s\nstored: %s", toldKVs(replayed, 0), toldKVs(e.keys, 0))
+			t.Fatalf("replayed: %s\nstored: %s", describeKVs(replayed, 0), describeKVs(e.keys, 0))
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestOnCommitIsCalledForWritesAlone(t *testing.T) {
 	e := New(Options{})
 	var calls []string
 	e.OnCommit(func(rev int64, events []*mvccpb.Event, req *pb.TxnRequest) {
-		line := toldEvents([]Revision{{rev, events}}, 0)
+		line := describeEvents([]Revision{{rev, events}}, 0)
 		if req == nil {
 			line += " (lease)"
 		}
@@ -134,8 +134,8 @@ func TestSinceSkipsOtherPrefixes(t *testing.T) {
 		{"", 99, ""},
 	} {
 		got, err := e.Since(c.prefix, c.from)
-		if err != nil || toldEvents(got, 0) != c.want {
-			t.Errorf("since(%q, %d): %v\n%s\nwant\n%s", c.prefix, c.from, err, toldEvents(got, 0), c.want)
+		if err != nil || describeEvents(got, 0) != c.want {
+			t.Errorf("since(%q, %d): %v\n%s\nwant\n%s", c.prefix, c.from, err, describeEvents(got, 0), c.want)
 		}
 	}
 }
@@ -207,10 +207,10 @@ func TestWhatIsReturnedIsACopy(t *testing.T) {
 	}
 
 	want := "2: put a=v/c2/m2/v1 put b=v/c2/m2/v1"
-	if got := toldEvents(e.History(), 0); got != want {
+	if got := describeEvents(e.History(), 0); got != want {
 		t.Errorf("history was spoiled: %s", got)
 	}
-	if got := toldKVs(e.keys, 0); got != "a=v/c2/m2/v1 b=v/c2/m2/v1" {
+	if got := describeKVs(e.keys, 0); got != "a=v/c2/m2/v1 b=v/c2/m2/v1" {
 		t.Errorf("the store was spoiled: %s", got)
 	}
 }

@@ -188,10 +188,10 @@ func TestRealEtcdAgreesOnCornerCases(t *testing.T) {
 			got := outcome{answer: class(err)}
 			after := base + 2
 			if err == nil {
-				got.answer = told(resp, base)
+				got.answer = describe(resp, base)
 				after = resp.Header.Revision
 			}
-			got.events = toldEvents(r.history(t, base+2, after), base)
+			got.events = describeEvents(r.history(t, base+2, after), base)
 			if want := (outcome{c.want, c.events}); got != want {
 				t.Errorf("etcd says\n%+v\nexpected\n%+v", got, want)
 			}

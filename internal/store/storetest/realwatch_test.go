@@ -104,11 +104,11 @@ func TestRealEtcdAgreesOnWatchesOfCompactedRevisions(t *testing.T) {
 		if !errors.Is(own.Err, wantErr) {
 			t.Errorf("from +%d: the stand-in says %v, expected %v", ahead, own.Err, wantErr)
 		}
-		told := func(m store.WatchMessage) string {
-			return toldEvents([]Revision{{Events: m.Events}}, start)
+		describe := func(m store.WatchMessage) string {
+			return describeEvents([]Revision{{Events: m.Events}}, start)
 		}
-		if told(got) != told(own) {
-			t.Errorf("from +%d: etcd delivers\n%s\nthe stand-in\n%s", ahead, told(got), told(own))
+		if describe(got) != describe(own) {
+			t.Errorf("from +%d: etcd delivers\n%s\nthe stand-in\n%s", ahead, describe(got), describe(own))
 		}
 	}
 }

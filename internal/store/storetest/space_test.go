@@ -46,7 +46,7 @@ func TestAFillingStoreCarriesOutWhatItRefuses(t *testing.T) {
 	if !errors.Is(err, store.ErrNoSpace) || !store.OutcomeUnknown(err) {
 		t.Errorf("put: %v", err)
 	}
-	if got := toldKVs(e.keys, 0); got != "a=v/c2/m2/v1" {
+	if got := describeKVs(e.keys, 0); got != "a=v/c2/m2/v1" {
 		t.Errorf("stored: %s", got)
 	}
 	if _, _, err := e.Grant(time.Minute); !errors.Is(err, store.ErrNoSpace) || len(e.leases) != 1 {

@@ -121,10 +121,10 @@ func (m *Members) Leader() int {
 	}
 }
 
-// Stop stops members, all at the same time. A leader hands over first.
+// Stop stops members, all at the same time. A leader transfers leadership first.
 func (m *Members) Stop(members ...int) { m.end(members, (*embed.Server).Close) }
 
-// Kill stops members without a leader handing over first.
+// Kill stops members without a transfer of leadership.
 func (m *Members) Kill(members ...int) { m.end(members, (*embed.Server).Kill) }
 
 func (m *Members) end(members []int, how func(*embed.Server) error) {

@@ -85,41 +85,41 @@ func many(n int, op func(key string) *pb.RequestOp) then {
 	return ops
 }
 
-// told writes an answer to a transaction as text. Revisions count from base.
-func told(resp *pb.TxnResponse, base int64) string {
+// describe writes an answer to a transaction as text. Revisions count from base.
+func describe(resp *pb.TxnResponse, base int64) string {
 	words := []string{"else"}
 	if resp.Succeeded {
 		words[0] = "then"
 	}
 	for _, r := range resp.Responses {
-		words = append(words, toldOp(r, base))
+		words = append(words, describeOp(r, base))
 	}
 	return strings.Join(words, " ")
 }
 
-func toldOp(op *pb.ResponseOp, base int64) string {
+func describeOp(op *pb.ResponseOp, base int64) string {
 	switch r := op.Response.(type) {
 	case *pb.ResponseOp_ResponsePut:
 		return fmt.Sprintf("put@%d", r.ResponsePut.Header.Revision-base)
 	case *pb.ResponseOp_ResponseDeleteRange:
 		return fmt.Sprintf("del:%d@%d", r.ResponseDeleteRange.Deleted, r.ResponseDeleteRange.Header.Revision-base)
 	case *pb.ResponseOp_ResponseRange:
-		return "get" + toldRange(r.ResponseRange, base)
+		return "get" + describeRange(r.ResponseRange, base)
 	case *pb.ResponseOp_ResponseTxn:
-		return "[" + told(r.ResponseTxn, base) + "]"
+		return "[" + describe(r.ResponseTxn, base) + "]"
 	}
 	return "?"
 }
 
-func toldRange(r *pb.RangeResponse, base int64) string {
+func describeRange(r *pb.RangeResponse, base int64) string {
 	more := ""
 	if r.More {
 		more = "+"
 	}
-	return fmt.Sprintf("(%s of %d%s)@%d", toldKVs(r.Kvs, base), r.Count, more, r.Header.Revision-base)
+	return fmt.Sprintf("(%s of %d%s)@%d", describeKVs(r.Kvs, base), r.Count, more, r.Header.Revision-base)
 }
 
-func toldKVs(kvs []*mvccpb.KeyValue, base int64) string {
+func describeKVs(kvs []*mvccpb.KeyValue, base int64) string {
 	words := make([]string, len(kvs))
 	for i, kv := range kvs {
 		value := string(kv.Value)
@@ -135,7 +135,7 @@ func toldKVs(kvs []*mvccpb.KeyValue, base int64) string {
 }
 
 // toldEvents writes events as text: one line for each revision.
-func toldEvents(revs []Revision, base int64) string {
+func describeEvents(revs []Revision, base int64) string {
 	var lines []string
 	for _, r := range revs {
 		line := fmt.Sprintf("%d:", r.Rev-base)
@@ -143,7 +143,7 @@ func toldEvents(revs []Revision, base int64) string {
 			if ev.Type == mvccpb.Event_DELETE {
 				line += fmt.Sprintf(" del %s@%d", ev.Kv.Key, ev.Kv.ModRevision-base)
 			} else {
-				line += " put " + toldKVs([]*mvccpb.KeyValue{ev.Kv}, base)
+				line += " put " + describeKVs([]*mvccpb.KeyValue{ev.Kv}, base)
 			}
 		}
 		lines = append(lines, line)
@@ -152,7 +152,7 @@ func toldEvents(revs []Revision, base int64) string {
 }
 
 // class is what berth sees of an error: which of its own it is, whether the
-// request is in doubt, and what etcd said where it is none.
+// outcome of the request is unknown, and what etcd said where it is none.
 func class(err error) string {
 	if err == nil {
 		return "ok"
