@@ -85,13 +85,13 @@ func names() string {
 
 // value is the part of [Settings] that a field is about.
 type value interface {
-	// set reads a text into the settings, or tells that it is not allowed.
+	// set reads a text into the settings, or reports that it is not allowed.
 	set(s *Settings, text string) bool
 	// show writes the value as a text, without secrets.
 	show(s *Settings) string
 }
 
-// isSwitch tells whether a field is on or off: its flag needs no value.
+// isSwitch reports whether a field is on or off: its flag needs no value.
 func (f Field) isSwitch() bool {
 	_, ok := f.value.(typed[bool])
 	return ok

@@ -27,7 +27,7 @@ func Flags(groups ...Group) []cli.Flag {
 			continue
 		}
 		// cli's own field for the variable would read it, and then a variable could
-		// not be told from a flag.
+		// not be distinguished from a flag.
 		usage := fmt.Sprintf("%s [$%s]", f.Usage, f.Env())
 		if f.isSwitch() {
 			flags = append(flags, &cli.BoolFlag{Name: f.Flag(), Usage: usage, DefaultText: f.DefaultText()})

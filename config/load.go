@@ -14,7 +14,7 @@ type Sources struct {
 	Env func(name string) (value string, ok bool)
 	// Flag looks up flags, by their name without dashes. Nil is none.
 	Flag func(name string) (value string, ok bool)
-	// Hostname tells the machine's name; nil is [os.Hostname].
+	// Hostname returns the host name of the machine; nil is [os.Hostname].
 	Hostname func() (string, error)
 }
 
@@ -123,12 +123,12 @@ func (l *loader) wrong(field, message string) {
 	l.problems = append(l.problems, Problem{Field: field, Source: l.origins[field].name, Message: message})
 }
 
-// need tells whether one of the groups is to be checked.
+// need reports whether one of the groups is to be checked.
 func (l *loader) need(groups ...Group) bool {
 	return len(l.groups) == 0 || slices.ContainsFunc(groups, func(g Group) bool { return slices.Contains(l.groups, g) })
 }
 
-// sound tells whether a field has no problem so far.
+// sound reports whether a field has no problem so far.
 func (l *loader) sound(field string) bool {
 	return !slices.ContainsFunc(l.problems, func(p Problem) bool { return p.Field == field })
 }

@@ -33,7 +33,7 @@ func (l *loader) offers(field string, text Secret, file string) []offer {
 }
 
 // secret takes the strongest offer. Two that are equally strong are a problem:
-// nobody can tell which was meant.
+// it is not clear which is meant.
 func (l *loader) secret(field string, offers []offer) Secret {
 	if len(offers) == 0 {
 		return ""

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Each of these reads the text of one kind of value, and tells whether it is
-// allowed. What it must be stands in the table.
+// Each of these reads the text of one kind of value, and reports whether it is
+// allowed. The table says what it must be.
 
 // year is the longest duration that is taken for meant.
 const year = 365 * 24 * time.Hour
@@ -126,7 +126,7 @@ func parseLoopback(text string) (string, bool) {
 	return addr, ok && isLoopback(addr)
 }
 
-// isLoopback tells whether only this machine reaches the address.
+// isLoopback reports whether only this machine reaches the address.
 func isLoopback(addr string) bool {
 	host, _, _ := net.SplitHostPort(addr)
 	ip, err := netip.ParseAddr(host)

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// rules checks what no field can tell alone, and fills in what depends on the
-// machine.
+// rules checks the rules between fields, and sets the defaults that depend on the machine.
 func (l *loader) rules() {
 	l.login()
 	door := l.need(Access) && l.settings.Sidecar != ""

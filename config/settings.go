@@ -44,10 +44,10 @@ type Settings struct {
 	// ClaimTimeout bounds the wait of claims that say nothing else, and of step instances.
 	ClaimTimeout time.Duration
 	// ClaimPollInterval and ClaimPollJitter are how often a waiting claim is
-	// looked at although nothing was heard; 0 is never, and no jitter.
+	// checked without an event; 0 is never, and no jitter.
 	ClaimPollInterval, ClaimPollJitter time.Duration
 
-	// Coordinator has a sidecar stand for the coordinator's part.
+	// Coordinator has a sidecar run a coordinator.
 	Coordinator bool
 	// TickInterval is how often a coordinator plans at the least.
 	TickInterval time.Duration

@@ -47,10 +47,10 @@ func (s *Settings) sidecarTLS() (*tls.Config, Problems) {
 	return dialTLS("sidecar_", s.SidecarCACert, s.SidecarCert, s.SidecarKey)
 }
 
-// secureSidecar tells whether the sidecar is spoken to over TLS.
+// secureSidecar reports whether the sidecar is spoken to over TLS.
 func (s *Settings) secureSidecar() bool { return strings.HasPrefix(s.Sidecar, "https://") }
 
-// dialTLS reads whom to trust, and as whom to come: the files of the fields
+// dialTLS reads the authorities and the certificate to use: the files of the fields
 // cacert, cert and key whose names begin with prefix.
 func dialTLS(prefix, cacert, cert, key string) (*tls.Config, Problems) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}

@@ -281,8 +281,8 @@ func (r *request) connect(do func() error) error {
 	return do()
 }
 
-// options are the settings in the words of the Go API: where etcd is, who this
-// host is, and how claims wait.
+// options returns the settings as options of the Go API: the address of etcd, the name of
+// this host, and how claims wait.
 func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
 	tls, err := s.ClientTLS()
 	return instance.Options{
@@ -319,7 +319,7 @@ func etcdProblem(err error) error {
 }
 
 // operatorName is who an event is by that a command has caused. A command is no
-// instance, so nobody else has the name.
+// instance, so the name is unique.
 func operatorName(s config.Settings) string { return hostName(s) + "/operator" }
 
 // hostName is the name of this machine where none has to be set.
@@ -334,8 +334,8 @@ func hostName(s config.Settings) string {
 	return strings.ToLower(name)
 }
 
-// newLogger logs to stderr at the level of the settings, or at a higher one
-// where less is wanted unless somebody asks for more than the default.
+// newLogger logs to stderr at the level of the settings, or at quiet if that is higher and
+// the level is the default.
 func newLogger(w io.Writer, s config.Settings, quiet hclog.Level) hclog.Logger {
 	level := hclog.LevelFromString(s.LogLevel)
 	if level == hclog.Info {
@@ -346,8 +346,8 @@ func newLogger(w io.Writer, s config.Settings, quiet hclog.Level) hclog.Logger {
 	})
 }
 
-// none makes a time of settings, where 0 is none, one of the Go API, where it is
-// the default.
+// none returns a duration of the settings for the Go API, where 0 is the default and a
+// negative duration is none.
 func none(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1

@@ -123,7 +123,7 @@ func readable(is []pool.Status, want manifest.Declaration) error {
 	return nil
 }
 
-// carryOut makes the changes one by one, and tells how many came through if one
+// carryOut makes the changes one by one. Its error says how many were made if one
 // does not.
 func carryOut(r *request, record applyRecord) error {
 	if l := record.Limits; l != nil && l.Action == changes {

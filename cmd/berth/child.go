@@ -63,8 +63,8 @@ func startChild(cmd command, env []string) (*child, error) {
 	return c, nil
 }
 
-// superviseCommand is what a worker starts beside each command that it runs. It is
-// no command for people, and does nothing for them.
+// superviseCommand is the command that a worker starts for each command of a step. It is
+// not for users.
 func superviseCommand() *cli.Command {
 	return &cli.Command{
 		Name:      workerchild.Verb,
@@ -108,7 +108,7 @@ func (g *guard) check(now, left, grace time.Duration, ended error) proc.Order {
 // Ctrl-Z. exec lends that place to its child, so that the child gets each of
 // them once, and takes it back when the child stops or ends.
 //
-// A nil terminal is none: nothing is lent, and nobody suspends anything.
+// A nil terminal is none: its methods do nothing.
 type terminal struct {
 	fd   int
 	own  int // the group of exec
@@ -140,7 +140,7 @@ func (t *terminal) lend(group int) bool {
 }
 
 // takeBack puts exec's own group into the foreground if the borrower still is
-// there. It tells whether that was so.
+// there. It reports whether that was so.
 func (t *terminal) takeBack() bool {
 	if t == nil || t.lent == 0 {
 		return false
@@ -168,7 +168,7 @@ func (t *terminal) close() {
 	}
 }
 
-// inPipeline tells whether a file of this process is a pipe. Another program of
+// inPipeline reports whether a file of this process is a pipe. Another program of
 // the pipeline may need the terminal then, so the child begins in the
 // background, and gets the place when it asks for it.
 func inPipeline() bool {
@@ -180,9 +180,9 @@ func inPipeline() bool {
 	return false
 }
 
-// groupIsOrphaned tells whether no shell watches over exec's process group: the
+// groupIsOrphaned reports whether no shell watches over exec's process group: the
 // first ancestor outside of the group belongs to another session. The system
-// stops no such group by the keyboard, since nobody could continue it.
+// stops no such group by the keyboard, since no shell could continue it.
 func groupIsOrphaned() bool {
 	own, session := unix.Getpgrp(), 0
 	p := os.Getppid()

@@ -55,7 +55,7 @@ func claimsList(r *request) error {
 	return r.print(list, func(out *page) { claimsTable(out, list.Items) })
 }
 
-// wanted tells whether a claim is to be listed.
+// wanted reports whether a claim is to be listed.
 func wanted(r *request, pools map[string]int, host string) bool {
 	name := r.String("pool")
 	_, ok := pools[name]
@@ -87,8 +87,8 @@ func claimsTable(out *page, all []inspect.Claim) {
 // revokeWait is what a host has to stop a holder, and a while for the way.
 const revokeWait = pool.RevokeGrace + 5*time.Second
 
-// revokeLook is how often it is looked at meanwhile.
-const revokeLook = 200 * time.Millisecond
+// revokePoll is how often the claim is read meanwhile.
+const revokePoll = 200 * time.Millisecond
 
 func claimsRevokeCommand() *cli.Command {
 	return &cli.Command{
@@ -146,7 +146,7 @@ func revokedText(r pool.Revocation, gone bool) string {
 	return "revocation requested from " + r.Host
 }
 
-// refuseWaiter explains that a claim in line can't be revoked: nothing is held.
+// refuseWaiter returns an error for a waiting claim, which holds nothing to revoke.
 func refuseWaiter(r *request, id string) error {
 	w, err := r.Why(r.ctx(), id)
 	if err == nil && w.Waiter != nil {
@@ -155,12 +155,12 @@ func refuseWaiter(r *request, id string) error {
 	return err
 }
 
-// waitGone waits until a claim is held no more, and tells whether that came
+// waitGone waits until a claim is held no more, and reports whether that came
 // about in time.
 func waitGone(r *request, done pool.Revocation, wait time.Duration) (bool, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
-	tick := time.NewTicker(revokeLook)
+	tick := time.NewTicker(revokePoll)
 	defer tick.Stop()
 	for {
 		all, err := r.read(r.ctx())
@@ -180,8 +180,8 @@ func waitGone(r *request, done pool.Revocation, wait time.Duration) (bool, error
 	}
 }
 
-// notGone says what can be expected of a claim that is still held: if its instance is
-// not seen, nobody renews its lease.
+// notGone returns the error for a claim that is still held. If its instance is gone, its
+// lease is not renewed.
 func notGone(r *request, done pool.Revocation, wait time.Duration) error {
 	name := done.Host + "/" + done.Instance
 	expect := "its instance " + name + " is live, and has not released it: its log may say why; --force frees the slots at once"

@@ -64,40 +64,40 @@ func coordinate(c *cli.Context) error {
 	if c.IsSet(listenFlag) && s.Listen != "" {
 		reg = newRegistry()
 	}
-	st, err := stand(s, log, registererOf(reg))
+	st, err := startCandidate(s, log, registererOf(reg))
 	if err != nil {
 		return err
 	}
 	health, err := serveHealth(c.Context, s, log, reg, st.candidate.Trouble)
 	if err != nil {
-		return errors.Join(err, st.stepDown())
+		return errors.Join(err, st.resign())
 	}
-	return errors.Join(standUntilAsked(p, s, st, health), health.close())
+	return errors.Join(runUntilSignal(p, s, st, health), health.close())
 }
 
-// standUntilAsked tells when the candidate stands, and has it step down when that is
-// asked for.
-func standUntilAsked(p *printer, s config.Settings, st *standing, health *healthDoor) error {
+// runUntilSignal reports the address of the candidate when it is ready, and has it resign
+// on a signal.
+func runUntilSignal(p *printer, s config.Settings, st *candidacy, health *healthServer) error {
 	asked := make(chan struct{})
 	defer stopOnSignals(false, func(unix.Signal) bool { close(asked); return true })()
 	for ready := st.ready(); ; {
 		select {
 		case <-ready:
 			ready = nil
-			r := standsRecord{PID: os.Getpid(), Host: s.Host, Instance: coordinator.Instance, HTTP: health.url()}
+			r := candidateRecord{PID: os.Getpid(), Host: s.Host, Instance: coordinator.Instance, HTTP: health.url()}
 			if err := p.print(r, func(out *page) { out.line("%s", r) }); err != nil {
-				return errors.Join(err, st.stepDown())
+				return errors.Join(err, st.resign())
 			}
 		case <-st.failed():
 			return st.err
 		case <-asked:
-			return st.stepDown()
+			return st.resign()
 		}
 	}
 }
 
-// standsRecord is who stands, in JSON.
-type standsRecord struct {
+// candidateRecord is a candidate of this process in JSON.
+type candidateRecord struct {
 	PID      int    `json:"pid"`
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
@@ -106,7 +106,7 @@ type standsRecord struct {
 }
 
 // String says it for people.
-func (r standsRecord) String() string {
+func (r candidateRecord) String() string {
 	text := "berth coordinator of host " + r.Host + " is a candidate"
 	if r.HTTP != "" {
 		text += ", with health and metrics at " + r.HTTP
@@ -160,7 +160,7 @@ func coordinatorText(out *page, r inspect.Coordinator) {
 	out.table("", []string{"CANDIDATE", "INSTANCE", "VERSION", "SINCE"}, others)
 }
 
-// tickRows tell of a leader's last tick.
+// tickRows describes the last tick of a leader.
 func tickRows(now time.Time, t *inspect.Tick) [][]string {
 	if t == nil {
 		return [][]string{{"last tick", "none yet"}}
@@ -211,16 +211,16 @@ func registererOf(reg *prometheus.Registry) prometheus.Registerer {
 	return reg
 }
 
-// healthDoor serves the health and the metrics of a process that is no sidecar. A nil one serves
-// nothing.
-type healthDoor struct {
+// healthServer serves health and metrics of a process that is not a sidecar. A nil one
+// serves nothing.
+type healthServer struct {
 	server *sidecar.HealthServer
 	scheme string
 }
 
 // serveHealth serves what is in a registry, and whether there is no trouble; nothing
 // without a registry.
-func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *prometheus.Registry, trouble func() error) (*healthDoor, error) {
+func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *prometheus.Registry, trouble func() error) (*healthServer, error) {
 	if reg == nil {
 		return nil, nil
 	}
@@ -228,7 +228,7 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 	if err != nil {
 		return nil, err
 	}
-	d := &healthDoor{scheme: "http://"}
+	d := &healthServer{scheme: "http://"}
 	if conf != nil {
 		d.scheme = "https://"
 	}
@@ -242,40 +242,38 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 }
 
 // url is where it is reached, empty for nowhere.
-func (d *healthDoor) url() string {
+func (d *healthServer) url() string {
 	if d == nil {
 		return ""
 	}
 	return d.scheme + reachable(d.server.Addr())
 }
 
-func (d *healthDoor) close() error {
+func (d *healthServer) close() error {
 	if d == nil {
 		return nil
 	}
 	return d.server.Close()
 }
 
-// standing is a candidate for the coordinator's part that runs in this process. A
-// nil one is none.
-type standing struct {
+// candidacy is a candidate for coordinator in this process. A nil one is none.
+type candidacy struct {
 	candidate *coordinator.Coordinator
 	cancel    context.CancelFunc
-	// ended is closed when it stands no more, and err says why, unless it was asked
-	// to step down.
+	// ended is closed when the candidacy has ended; err then says why, unless it resigned.
 	ended chan struct{}
 	err   error
 }
 
-// stand runs a candidate. It has connections of its own, and waits for an etcd that
-// is not there yet.
-func stand(s config.Settings, log hclog.Logger, reg prometheus.Registerer) (*standing, error) {
+// startCandidate runs a candidate with its own connections. It waits for etcd if that is
+// unavailable.
+func startCandidate(s config.Settings, log hclog.Logger, reg prometheus.Registerer) (*candidacy, error) {
 	backend, err := newBackend(s, log)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	st := &standing{
+	st := &candidacy{
 		cancel: cancel, ended: make(chan struct{}),
 		candidate: coordinator.New(coordinator.Config{
 			Backend: backend, Keys: store.NewKeys(s.Prefix), Host: hostName(s), Version: version(),
@@ -296,19 +294,19 @@ func stand(s config.Settings, log hclog.Logger, reg prometheus.Registerer) (*sta
 }
 
 // ready is closed when it is seen among the hosts.
-func (st *standing) ready() <-chan struct{} { return st.candidate.Ready() }
+func (st *candidacy) ready() <-chan struct{} { return st.candidate.Ready() }
 
-// failed is closed when it can't stand any more.
-func (st *standing) failed() <-chan struct{} {
+// failed is closed when the candidacy has ended.
+func (st *candidacy) failed() <-chan struct{} {
 	if st == nil {
 		return nil
 	}
 	return st.ended
 }
 
-// stepDown ends the candidate, so that the next one leads at once, and returns why
-// it had ended before, if it had. It may be called again.
-func (st *standing) stepDown() error {
+// resign ends the candidacy, so that another candidate leads at once. It returns the error
+// of a candidacy that had ended before. It may be called again.
+func (st *candidacy) resign() error {
 	if st == nil {
 		return nil
 	}

@@ -7,21 +7,18 @@
 //
 // # How a command ends
 //
-// A command writes what it was asked for to stdout and everything else to
-// stderr. If it fails it writes one line, "berth: what happened; what to do",
-// and exits with the code that the table of package problem gives: 1 in
-// general, 75 after a wait in vain, 76 if a claim was lost, 77 if something was
-// refused. 2 is a command line, a settings file or an environment that can't be
-// understood. exec passes on the exit code of its child.
+// A command writes its result to stdout and everything else to stderr. If it fails, it
+// writes one line, "berth: what happened; what to do", and exits with the code of the table
+// in package problem: 1 in general, 75 if the time to wait is over, 76 if a claim was lost,
+// 77 if the request was refused. 2 is an invalid command line or invalid settings. exec
+// exits with the code of its child.
 //
 // # exec
 //
-// exec runs a child while a claim is held, and not for a moment longer: see
-// [guard]. Two holders hide where the claim is kept: [directHolder] on etcd, with
-// an instance that lives as long as the command, and [sidecarHolder] at a
-// sidecar. Whichever it is, exec judges by a clock of its own when trust in the
-// claim ends, and has stopped the child by then. So it does no harm if the
-// sidecar, or etcd, is gone; exec itself must not be stopped while its child
-// runs on, and the child must not leave its process group: then only the fence
-// tells old from new.
+// exec runs a child while a claim is valid: see [guard]. A [directHolder] keeps the claim
+// in etcd, with an instance that lives as long as the command, and a [sidecarHolder] at a
+// sidecar. In both cases exec measures the validity by its own clock, and stops the child
+// before it ends, also if the sidecar or etcd is unavailable. If exec itself is stopped
+// while its child runs, or if the child leaves its process group, only the fencing token
+// separates the old holder from the next one.
 package main

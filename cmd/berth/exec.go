@@ -73,12 +73,12 @@ func execAction(c *cli.Context) error {
 		return err
 	}
 	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
-	tell := func(format string, args ...any) { say(c, format, args...) }
+	report := func(format string, args ...any) { say(c, format, args...) }
 	run := &session{
 		request: r,
-		say:     tell,
+		say:     report,
 		open:    func(ctx context.Context) (holder, error) { return openHolder(ctx, s, log) },
-		waits:   waitTeller(c),
+		waits:   waitReporter(c),
 		log:     log,
 	}
 	return refusedPool(run.exec(cmd))
@@ -159,12 +159,12 @@ func (s *session) take(ctx context.Context) (err error) {
 // reach opens the holder and sees whether it suits. An etcd that is unavailable is waited
 // for as slots are; what that takes is no part of the wait for slots any more.
 func (s *session) reach(ctx context.Context) error {
-	wait, begun, told := s.request.Wait, time.Now(), false
+	wait, begun, reported := s.request.Wait, time.Now(), false
 	for {
 		left := restOf(wait, begun)
 		err := s.tryReach(ctx, max(left, sidecarTimeout))
-		away := problem.CodeOf(err) == problem.EtcdUnavailable || told && err != nil && isAway(err)
-		if told {
+		away := problem.CodeOf(err) == problem.EtcdUnavailable || reported && err != nil && isAway(err)
+		if reported {
 			s.request.Wait = restOf(wait, begun)
 		}
 		switch {
@@ -172,9 +172,9 @@ func (s *session) reach(ctx context.Context) error {
 			return err
 		case restOf(wait, begun) == 0:
 			return problem.New(problem.ClaimTimeout, "etcd did not answer within %s: %s", text.Duration(wait), explain(err))
-		case !told:
+		case !reported:
 			s.say("waiting for etcd, up to %s: %s", text.Duration(wait), clean(err.Error()))
-			told = true
+			reported = true
 		}
 		select {
 		case <-time.After(min(awayPause, restOf(wait, begun))):
@@ -212,14 +212,14 @@ func (s *session) claim(ctx context.Context, wait time.Duration) (held, error) {
 const awayPause = 200 * time.Millisecond
 
 // restOf is what is left of a wait that was begun then, in whole milliseconds: it
-// is told to people. Only one that is over is 0.
+// is printed. Only one that is over is 0.
 func restOf(wait time.Duration, begun time.Time) time.Duration {
 	const unit = time.Millisecond
 	left := max(0, wait-time.Since(begun))
 	return min(wait, (left + unit - 1).Truncate(unit))
 }
 
-// isAway tells whether an error says that etcd or a sidecar is not there now.
+// isAway reports whether an error says that etcd or a sidecar is unavailable.
 func isAway(err error) bool {
 	switch problem.CodeOf(err) {
 	case problem.Unavailable, problem.Stopping, problem.EtcdUnavailable:
@@ -312,14 +312,15 @@ func lost(err error) error {
 }
 
 const (
-	// firstWaitLook is when a wait is worth a word: most end sooner.
-	firstWaitLook = 300 * time.Millisecond
-	// waitLook is how often it is looked at then. It is only for show.
-	waitLook = time.Second
+	// firstWaitReport is when a wait is reported first: most end sooner.
+	firstWaitReport = 300 * time.Millisecond
+	// waitPoll is how often the reason is read then.
+	waitPoll = time.Second
 )
 
-// waitTeller returns what tells people why exec waits; nil where nobody looks.
-func waitTeller(c *cli.Context) func(pool.Reason) {
+// waitReporter returns a function that reports why exec waits; nil if stderr is not a
+// terminal, unless --verbose is given.
+func waitReporter(c *cli.Context) func(pool.Reason) {
 	if !c.Bool("verbose") && !isatty.IsTerminal(os.Stderr.Fd()) {
 		return nil
 	}
@@ -341,9 +342,9 @@ func waitText(r pool.Reason) string {
 	return text
 }
 
-// watchWait tells why a claim waits, whenever that has changed, until ctx ends.
-func watchWait(ctx context.Context, h holder, id string, tell func(pool.Reason)) {
-	timer := time.NewTimer(firstWaitLook)
+// watchWait reports why a claim waits, whenever that changes, until ctx ends.
+func watchWait(ctx context.Context, h holder, id string, report func(pool.Reason)) {
+	timer := time.NewTimer(firstWaitReport)
 	defer timer.Stop()
 	last := ""
 	for {
@@ -352,14 +353,14 @@ func watchWait(ctx context.Context, h holder, id string, tell func(pool.Reason))
 			return
 		case <-timer.C:
 		}
-		timer.Reset(waitLook)
+		timer.Reset(waitPoll)
 		r, err := h.why(ctx, id)
 		if err != nil || r.Text == "" {
 			continue // not in line yet, or not any more
 		}
 		if text := waitText(r); text != last && ctx.Err() == nil {
 			last = text
-			tell(r)
+			report(r)
 		}
 	}
 }

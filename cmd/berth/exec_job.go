@@ -36,13 +36,13 @@ type job struct {
 	suspended bool
 }
 
-// passedOn are the signals that a child gets from exec, beside [endings]. Those
+// passedOn are the signals that a child gets from exec, in addition to [endings]. Those
 // of a terminal's keys come to exec only if the child is not in the foreground.
 var passedOn = []os.Signal{unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT}
 
 // run runs the command until it ends, or has to because of the claim.
 func (j *job) run(cmd command, env []string) (jobResult, error) {
-	if j.look(); j.guard.why != nil { // the machine was suspended, perhaps
+	if j.check(); j.guard.why != nil { // the machine was suspended, perhaps
 		return jobResult{lost: j.guard.why}, nil
 	}
 	j.term = openTerminal()
@@ -71,16 +71,15 @@ func (j *job) run(cmd command, env []string) (jobResult, error) {
 			j.pass(s.(unix.Signal))
 		case <-ended:
 			ended = nil
-			j.look()
+			j.check()
 		case <-tick.C:
-			j.look()
+			j.check()
 		}
 	}
 }
 
-// bind tells the holder of the claim about the child, in the background: the
-// claim is held either way, and its trust is watched. The function that it
-// returns ends that.
+// bind binds the claim to the child, in the background: the claim is valid either way.
+// The function that it returns ends that.
 func (j *job) bind() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	pid, done := j.child.PID, make(chan struct{})
@@ -93,8 +92,8 @@ func (j *job) bind() (end func()) {
 	return func() { cancel(); <-done }
 }
 
-// look asks the guard, and does as it says.
-func (j *job) look() {
+// check acts on what the guard says.
+func (j *job) check() {
 	ended := j.held.err()
 	if j.suspended && ended == nil {
 		return
@@ -103,10 +102,10 @@ func (j *job) look() {
 		return // that is why, perhaps
 	}
 	now := j.clock.Now() // before the trust that counts from it
-	left, grace := j.held.trust()
-	told := j.guard.why != nil
+	left, grace := j.held.validity()
+	reported := j.guard.why != nil
 	order := j.guard.check(now, left, grace, ended)
-	if order != proc.CarryOn && !told {
+	if order != proc.CarryOn && !reported {
 		j.say("%v; stopping the command (exit code %d)", lost(j.guard.why), problem.ExitLost)
 	}
 	if j.child == nil {
@@ -130,7 +129,7 @@ func (j *job) pass(s unix.Signal) {
 }
 
 // stopped deals with a child that has been stopped: because it needs the
-// terminal, or because somebody wants to have the job out of the way. Then exec
+// terminal, or because the user suspends the job. Then exec
 // stops as well, with its own group, so that the shell sees it.
 func (j *job) stopped(by unix.Signal) {
 	if j.guard.why != nil || j.term == nil {
@@ -163,7 +162,7 @@ func (j *job) resume() {
 		j.held.refresh(context.Background())
 		j.suspended = false
 	}
-	if j.look(); j.guard.why != nil {
+	if j.check(); j.guard.why != nil {
 		return
 	}
 	if !inPipeline() {

@@ -29,7 +29,7 @@ type holder interface {
 	// first, nothing is taken and nothing waits. After an error of [isAway] the same
 	// request finds its claim, or its place in the wait queue.
 	claim(ctx context.Context, r pool.Request) (held, error)
-	// why tells why a claim waits. An unknown claim is a problem.
+	// why returns why a claim waits. An unknown claim is a problem.
 	why(ctx context.Context, id string) (pool.Reason, error)
 	// close gives up what is left, within a few seconds.
 	close() error
@@ -38,19 +38,18 @@ type holder interface {
 // held is a claim that a [holder] has.
 type held interface {
 	fence() int64
-	// trust tells how long the claim can be believed to be held unless it is
-	// renewed again, and how long its holder may take to stop.
-	trust() (left, grace time.Duration)
-	// refresh learns the trust anew, after this process has stood still.
+	// validity returns how long the claim is valid unless it is renewed again, and how
+	// long its holder may take to stop.
+	validity() (left, grace time.Duration)
+	// refresh reads the validity again, after this process was suspended.
 	refresh(ctx context.Context)
 	// ended is closed when the claim was lost or revoked; err then says so.
 	ended() <-chan struct{}
 	err() error
-	// whyKilled tells, when the process was killed, why whoever keeps the claim has
-	// done it: because the claim was lost or revoked, and exec did not stop the
-	// process. It is nil where that was somebody else.
+	// whyKilled returns why the sidecar killed the process: the claim was lost or revoked,
+	// and exec did not stop the process. It is nil if another process killed it.
 	whyKilled() error
-	// bind tells which process holds the claim from now on.
+	// bind binds the claim to a process.
 	bind(ctx context.Context, pid int) error
 	// release gives the slots back.
 	release(ctx context.Context) error
@@ -126,16 +125,16 @@ func (h *directHolder) close() error {
 
 type directHeld struct{ *instance.Claim }
 
-func (c *directHeld) fence() int64                       { return c.Fence() }
-func (c *directHeld) trust() (left, grace time.Duration) { return c.ValidFor() }
+func (c *directHeld) fence() int64                          { return c.Fence() }
+func (c *directHeld) validity() (left, grace time.Duration) { return c.ValidFor() }
 
-// refresh has nothing to learn: whoever renews the claim stood still as well.
+// refresh does nothing: the claim is renewed by this process, which was suspended.
 func (c *directHeld) refresh(context.Context) {}
 
 func (c *directHeld) ended() <-chan struct{} { return c.Context().Done() }
 func (c *directHeld) err() error             { return c.Err() }
 
-// whyKilled knows of nobody: exec alone stops what it runs.
+// whyKilled returns nil: only exec stops its command.
 func (c *directHeld) whyKilled() error { return nil }
 
 // bind has nothing to do: the claim lives as long as this process.
@@ -143,19 +142,18 @@ func (c *directHeld) bind(context.Context, int) error { return nil }
 
 func (c *directHeld) release(ctx context.Context) error { return c.Release(ctx) }
 
-// sidecarHolder keeps claims at a sidecar. While that is away, a wait goes on
-// when it is back, and a claim that is held is trusted for as long as it was
-// told to last.
+// sidecarHolder keeps claims at a sidecar. If the sidecar is unavailable, a wait continues
+// when it is back, and a claim that is held stays valid for as long as its last answer said.
 type sidecarHolder struct {
 	client *client.Client
 	local  bool // over a unix socket: the sidecar can see who asks
-	// asker is this exec and no other, on whatever host: so that it finds its own
-	// claim when it asks again, and nobody else does.
-	asker string
-	log   hclog.Logger
+	// clientToken identifies this exec: a repeated request with it finds the claim of the
+	// first one, and a request without it does not.
+	clientToken string
+	log         hclog.Logger
 }
 
-// openSidecar looks whether a sidecar is there and ready.
+// openSidecar returns a holder at a sidecar that is ready.
 func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
 	conf, err := s.SidecarTLS()
 	if err != nil {
@@ -167,7 +165,7 @@ func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (hold
 	}
 	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
 	defer cancel()
-	h := &sidecarHolder{client: client, local: strings.HasPrefix(s.Sidecar, "unix:"), asker: rand.Text(), log: log}
+	h := &sidecarHolder{client: client, local: strings.HasPrefix(s.Sidecar, "unix:"), clientToken: rand.Text(), log: log}
 	if err := client.Ready(ctx); err != nil {
 		client.Close()
 		return nil, sidecarProblem(err, s.Sidecar)
@@ -178,8 +176,8 @@ func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (hold
 // sidecarTimeout bounds the wait for one answer that needs no slots.
 const sidecarTimeout = 5 * time.Second
 
-// sidecarProblem makes a problem of an error that is none, and says what to do
-// about a certificate that nobody known has signed.
+// sidecarProblem returns an error as a problem, with advice about a certificate of an
+// unknown authority.
 func sidecarProblem(err error, addr string) error {
 	var stranger x509.UnknownAuthorityError
 	if errors.As(err, &stranger) {
@@ -202,7 +200,7 @@ func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, 
 func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
 	request := api.ClaimRequest{
 		ID: r.ID, Pools: r.Slots, Priority: r.Priority, Wait: api.DurationOf(r.Wait),
-		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.asker,
+		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.clientToken,
 	}
 	if h.local { // until the command runs
 		request.PID, request.OnlyKill = os.Getpid(), true
@@ -231,10 +229,9 @@ func (h *sidecarHolder) close() error {
 	return nil
 }
 
-// sidecarHeld is a claim at a sidecar. It is renewed all the time, be it to live
-// or to learn how long it can be trusted, and its end is listened for. What an
-// answer says of trust counts from the request's sending: so a sidecar that was
-// stopped, or restarted, is believed no longer than it should be.
+// sidecarHeld is a claim at a sidecar. It is renewed regularly, to keep it and to read its
+// validity, and follows the event of its end. The validity in an answer counts from when the
+// request was sent, so that a sidecar that was stopped or restarted can't extend it.
 type sidecarHeld struct {
 	holder *sidecarHolder
 	id     string
@@ -258,9 +255,8 @@ func watchClaim(h *sidecarHolder, claim *api.Claim) held {
 	return c
 }
 
-// Renewals of a claim are sent so many times within its lease, so that what is
-// known of its trust is never much older than the sidecar's own renewal; but no
-// faster than the one, and no slower than the other.
+// A claim is renewed renewalsPerLease times within its lease, so that its validity is never
+// much older than the renewal of the sidecar, with pauses within these bounds.
 const (
 	renewalsPerLease           = 6
 	minRenewPause, maxRenewAge = 250 * time.Millisecond, 10 * time.Second
@@ -305,7 +301,7 @@ func (c *sidecarHeld) renew(ctx context.Context, r api.RenewRequest) error {
 	return err
 }
 
-// isOver tells whether an error says that a claim is not held any more.
+// isOver reports whether an error says that a claim is not held any more.
 func isOver(err error) bool {
 	switch problem.CodeOf(err) {
 	case problem.ClaimLost, problem.ClaimRevoked, problem.ClaimNotFound, problem.NotHolder:
@@ -347,7 +343,7 @@ func (c *sidecarHeld) end(err error) {
 
 func (c *sidecarHeld) fence() int64 { return c.first.Fence }
 
-func (c *sidecarHeld) trust() (left, grace time.Duration) {
+func (c *sidecarHeld) validity() (left, grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.claim.Trust()

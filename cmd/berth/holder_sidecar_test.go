@@ -59,7 +59,7 @@ func serveTCP(t *testing.T) (addr string, c *client.Client) {
 	deadline := time.After(scriptDeadline)
 	for c.Ready(t.Context()) != nil {
 		select {
-		case <-time.After(scriptLook):
+		case <-time.After(scriptPoll):
 		case <-deadline:
 			t.Fatal("the sidecar is not ready")
 		}

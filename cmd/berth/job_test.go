@@ -236,7 +236,7 @@ func readPID(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// alive tells whether a process exists and is more than a zombie.
+// alive reports whether a process exists and is more than a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

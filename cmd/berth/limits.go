@@ -81,7 +81,7 @@ type usedLimit struct {
 	value string // the fullest one, where each has a limit of its own
 }
 
-// over tells whether more is used than it allows.
+// over reports whether the use exceeds the limit.
 func (u usedLimit) over() bool { return u.limit != run.Unlimited && u.used > u.limit }
 
 // text says what is used.

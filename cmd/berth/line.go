@@ -14,7 +14,7 @@ import (
 
 // arrange puts a command line into the order in which cli reads it: the global
 // flags, the command, its own flags, then "--" and the arguments. So flags may
-// stand anywhere, and an argument may begin with a dash if it is a number: a
+// be anywhere, and an argument may begin with a dash if it is a number: a
 // limit of -1. It also spells "help X" as "X --help".
 //
 // The arguments of exec begin with the first that is no flag: what follows
@@ -58,7 +58,7 @@ func arrange(app *cli.App, line []string) []string {
 const metaHelp = "help"
 
 // metaNothing marks in an app's metadata a command line that ends with its "--", which
-// cli does not tell: the command that was to stand behind is empty.
+// cli does not report: the command after it is empty.
 const metaNothing = "nothing behind --"
 
 // verbatim marks a command whose arguments are another command line.
@@ -72,7 +72,7 @@ type arranger struct {
 
 	globals, path, flags, rest []string
 	help, version              bool
-	// unknown tells that the first of the rest was meant as a command, and is none;
+	// unknown is set if the first of the rest should be a command, and is not;
 	// stray that the word before may be a flag whose value it is.
 	unknown, stray bool
 	incomplete     []string // a line without more than a flag that lacks its value
@@ -154,7 +154,7 @@ func (a *arranger) line(name string) []string {
 	return append(out, a.rest...)
 }
 
-// isFlag tells whether a word is a flag: not "-", which is stdin, and not a
+// isFlag reports whether a word is a flag: not "-", which is stdin, and not a
 // negative number.
 func isFlag(word string) bool {
 	return len(word) > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9')

@@ -251,7 +251,7 @@ func (p *page) columns(rows [][]string) {
 }
 
 // clean takes out what would do something to a terminal: runs, steps and labels
-// are whatever somebody has sent.
+// come from users.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -261,8 +261,8 @@ func clean(s string) string {
 	}, s)
 }
 
-// progress tells people how something goes: in one line that changes on a
-// terminal, in a line each elsewhere. The same is not told twice.
+// progress reports progress: in one line that is overwritten on a terminal, and elsewhere
+// in a line for each change.
 type progress struct {
 	out   io.Writer
 	what  string // that goes
@@ -271,7 +271,7 @@ type progress struct {
 	last  string
 }
 
-// newProgress tells of a run.
+// newProgress returns the progress of a run.
 func newProgress(c *cli.Context, id string) *progress {
 	return &progress{
 		out: c.App.ErrWriter, what: "berth: run " + id + ": ",
@@ -279,7 +279,7 @@ func newProgress(c *cli.Context, id string) *progress {
 	}
 }
 
-func (p *progress) tell(text string) {
+func (p *progress) report(text string) {
 	if text == p.last {
 		return
 	}

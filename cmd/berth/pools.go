@@ -110,12 +110,12 @@ func poolText(out *page, p inspect.Pool) {
 		[]string{"waiting", strconv.Itoa(p.Waiting)}))
 }
 
-// leaseText tells a lease duration and what it is good for.
+// leaseText returns a lease duration with the outage that it survives.
 func leaseText(d time.Duration) string {
 	return fmt.Sprintf("%s (%s)", text.Duration(d), survivesText(d))
 }
 
-// survivesText tells how long etcd can be away without harm.
+// survivesText says how long etcd can be unavailable before claims are lost.
 func survivesText(d time.Duration) string {
 	return "survives an etcd outage of about " + text.About(inspect.Survives(d))
 }
@@ -219,7 +219,7 @@ func setPool(r *request, name string, change pool.Change) error {
 	})
 }
 
-// warnOfExcess tells if more is claimed than the limit allows.
+// warnOfExcess warns if more slots are claimed than the limit.
 func warnOfExcess(r *request, p pool.Status) {
 	if p.Limit != pool.Unlimited && p.Claimed > p.Limit {
 		more := p.Claimed - p.Limit
@@ -350,7 +350,7 @@ type verifyRecord struct {
 	Waiting    int              `json:"waiting"`
 	Violations []pool.Violation `json:"violations"`
 	// Orphaned are the claims and waiters of instances that are not seen. They end
-	// with their leases, which nobody renews; those on a lease that etcd does not have
+	// with their leases, which are not renewed; those on a lease that etcd does not have
 	// are among the violations.
 	Orphaned []orphanedRecord `json:"orphaned"`
 }

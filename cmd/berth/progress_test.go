@@ -24,7 +24,7 @@ func TestProgress_IsOneLineOnATerminalAndLinesElsewhere(t *testing.T) {
 			var b bytes.Buffer
 			p := &progress{out: &b, what: "r: ", line: tc.line, width: func() int { return 13 }}
 			for _, text := range []string{"one", "one", "quite long", "a\nb"} {
-				p.tell(text)
+				p.report(text)
 			}
 			p.end()
 			if diff := cmp.Diff(tc.want, b.String()); diff != "" {

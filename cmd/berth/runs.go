@@ -219,11 +219,11 @@ func cancelRun(r *request, onlyQueued bool) error {
 		return err
 	}
 	return r.print(inspect.RunOf(canceled), func(out *page) {
-		told := ""
+		stops := ""
 		if canceled.Executor != nil && !canceled.StartedAt.IsZero() {
-			told = fmt.Sprintf("; its executor on host '%s' stops with its next heartbeat", canceled.Executor.Host)
+			stops = fmt.Sprintf("; its executor on host '%s' stops with its next heartbeat", canceled.Executor.Host)
 		}
-		out.line("run %s is canceled: %s%s", canceled.ID, canceled.Error, told)
+		out.line("run %s is canceled: %s%s", canceled.ID, canceled.Error, stops)
 	})
 }
 
@@ -318,7 +318,7 @@ func retryRun(r *request) error {
 	return r.print(inspect.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
 }
 
-// printRetried tells which step instances are tried again.
+// printRetried prints which step instances are retried.
 func printRetried(p *printer, which []step.Which, done *step.Retried) error {
 	record := retriedSteps{Run: done.Run.ID, Status: string(done.Run.Status), Queued: done.Queued, Instances: done.Requested}
 	for _, w := range which {

@@ -101,7 +101,7 @@ func executorText(r inspect.Run) string {
 // barWidth is how many characters a progress bar has between its brackets.
 const barWidth = 20
 
-// barMarks are how instances look in a bar, in the order in which they stand there.
+// barMarks are the marks of instances in a bar, in their order there.
 // What is left of it is not begun.
 var barMarks = []struct {
 	status step.Status
@@ -170,7 +170,7 @@ func total(steps []step.Summary) (counts map[step.Status]int, instances int) {
 	return counts, instances
 }
 
-// isDone tells whether all of a step has succeeded, so that others can go on.
+// isDone reports whether all of a step has succeeded, so that others can go on.
 func isDone(s *step.Summary) bool { return s.Counts[step.Succeeded] == s.Shape.Count }
 
 // stepsInProgress are the names of the steps of which something was begun and not all
@@ -198,7 +198,7 @@ func few(names []string, most int) []string {
 const mostNames = 3
 
 // stepsProgress says in one line how the steps of a run go. Where each line stays,
-// only what changes rarely is told: which steps are done, and which go on.
+// only what changes rarely is reported: which steps are done, and which run.
 func stepsProgress(steps []step.Summary, fine bool) string {
 	counts, instances := total(steps)
 	done := 0
@@ -227,7 +227,7 @@ func stepsProgress(steps []step.Summary, fine bool) string {
 	return line
 }
 
-// instanceText says how an instance stands: failed on host 'a' after 12s, exit code 3,
+// instanceText describes an instance: failed on host 'a' after 12s, exit code 3,
 // attempt 2: no such file.
 func instanceText(i *step.Instance, now time.Time) string {
 	text := string(i.Status)
@@ -262,8 +262,8 @@ func tookText(i *step.Instance, now time.Time) string {
 	return text.Duration(max(0, i.EndedAt.Sub(i.StartedAt)))
 }
 
-// treeDepth is how deep a tree is drawn. What is deeper stands as deep as that, and is told
-// beside it what it needs: each line would be as long as a chain of steps else.
+// treeDepth is how deep a tree is drawn. Deeper steps are drawn at that depth, with the
+// names of the steps that they need, to bound the length of lines.
 const treeDepth = 12
 
 // leaf is a step in the tree that people see: a line of it.
@@ -316,7 +316,7 @@ func treeTable(out *page, o *step.Overview) {
 	out.table("it has no steps", treeHead, rows)
 }
 
-// stepText says how a step stands, or what it waits for.
+// stepText returns the status of a step, or what it waits for.
 func stepText(o *step.Overview, s *step.Summary, parent int) string {
 	text := countsText(s.Counts)
 	for _, status := range step.Statuses { // a single word where all are alike
@@ -351,10 +351,10 @@ func spanText(s *step.Summary, now time.Time) string {
 }
 
 const (
-	// watchLook is how often a run is looked at that is watched: more rarely if that
-	// takes long, as with many instances.
-	watchLook  = time.Second
-	watchShare = 20
+	// watchInterval is how often a watched run is read: less often if reading takes long, as
+	// with many instances.
+	watchInterval = time.Second
+	watchShare    = 20
 )
 
 // watchRun shows a run again and again until it has ended: in place on a terminal, in
@@ -377,17 +377,17 @@ func watchRun(r *request, id string) error {
 			detailText(&page{out: &b, now: r.now}, v)
 			sc.draw(b.String(), v.run.Status.Ended())
 		case away:
-			lines.tell("etcd does not answer, waiting for it")
+			lines.report("etcd does not answer, waiting for it")
 		case v.run.Status.Ended():
 			r.now = time.Now()
 			return r.print(v.record(), func(out *page) { detailText(out, v) })
 		default:
-			lines.tell(v.progressLine(false))
+			lines.report(v.progressLine(false))
 		}
 		if !away && v.run.Status.Ended() {
 			return nil
 		}
-		if err := pause(r.ctx(), max(watchLook, watchShare*time.Since(begun))); err != nil {
+		if err := pause(r.ctx(), max(watchInterval, watchShare*time.Since(begun))); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func runsEvents(r *request) error {
 		return r.print(inspect.ListOf(events, inspect.RunEventOf), func(out *page) { runEventsTable(out, events) })
 	}
 	t := &eventTail{printer: r.printer, begun: r.noHeaders}
-	return r.Runs.FollowEvents(r.ctx(), id, run.Place{}, t.tell)
+	return r.Runs.FollowEvents(r.ctx(), id, run.Place{}, t.write)
 }
 
 var runEventsHead = []string{"AT", "EVENT", "BY", "MORE", "REASON"}
@@ -80,9 +80,9 @@ type eventTail struct {
 	begun bool // there is a head
 }
 
-// tell prints some events. Of those in a table that come later only the first two
+// write prints events. Of those in a table that come later only the first two
 // columns line up: how wide the others will be is not known.
-func (t *eventTail) tell(events []run.LoggedEvent) error {
+func (t *eventTail) write(events []run.LoggedEvent) error {
 	var b bytes.Buffer
 	for _, e := range events {
 		if err := t.add(&b, e); err != nil {
@@ -220,15 +220,15 @@ func endText(r *run.Run) string {
 }
 
 const (
-	// firstPlaceLook is when the place in the queue is first looked up: most runs
-	// are admitted sooner. It is read with all other runs, so it is done rarely, and
-	// the more rarely the longer it takes.
-	firstPlaceLook = 300 * time.Millisecond
-	placeLook      = 2 * time.Second
+	// firstPlacePoll is when the position in the queue is read first: most runs are
+	// admitted sooner. All runs are read for it, so it is done rarely, and less often the
+	// longer it takes.
+	firstPlacePoll = 300 * time.Millisecond
+	placePoll      = 2 * time.Second
 	placeShare     = 20
-	// stepsLook is how often it is looked at the steps of a run that is running.
-	stepsLook = 500 * time.Millisecond
-	// silence is how long etcd may be silent before that is told.
+	// stepsPoll is how often the steps of a run in progress are read.
+	stepsPoll = 500 * time.Millisecond
+	// silence is how long etcd may not answer before that is reported.
 	silence = 5 * time.Second
 )
 
@@ -239,46 +239,46 @@ type follower struct {
 	key      string // of the run: the feed has those that begin so as well
 	progress *progress
 
-	now   *run.Run // nil until it is known
-	place string   // in the queue
-	steps string   // how they go
-	heard time.Time
+	now     *run.Run // nil until it is known
+	place   string   // in the queue
+	steps   string   // how they go
+	replied time.Time
 }
 
 func (f *follower) follow(ctx context.Context) (*run.Run, error) {
-	look := time.NewTimer(firstPlaceLook)
-	defer look.Stop()
-	f.heard = time.Now()
+	poll := time.NewTimer(firstPlacePoll)
+	defer poll.Stop()
+	f.replied = time.Now()
 	for {
 		select {
 		case m, ok := <-f.feed.Messages():
 			if !ok {
 				return nil, context.Cause(ctx)
 			}
-			f.heard = time.Now()
+			f.replied = time.Now()
 			if err := f.take(m); err != nil {
 				return nil, err
 			}
 			if f.now.Status.Ended() {
 				return f.now, nil
 			}
-		case now := <-look.C:
-			if now.Sub(f.heard) > silence {
-				f.progress.tell("etcd does not answer, waiting for it")
-				look.Reset(placeLook)
+		case now := <-poll.C:
+			if now.Sub(f.replied) > silence {
+				f.progress.report("etcd does not answer, waiting for it")
+				poll.Reset(placePoll)
 				continue
 			}
 			f.lookUp(ctx)
-			least := placeLook
+			least := placePoll
 			if f.now != nil && f.now.Steps > 0 && f.now.Status == run.Running {
-				least = stepsLook
+				least = stepsPoll
 			}
-			look.Reset(max(least, placeShare*time.Since(now)))
+			poll.Reset(max(least, placeShare*time.Since(now)))
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 		if f.now != nil {
-			f.progress.tell(f.text())
+			f.progress.report(f.text())
 		}
 	}
 }
@@ -331,8 +331,8 @@ func (f *follower) decode(kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// lookUp finds out where a queued run stands, and how the steps of one go that is
-// running. What fails is tried again.
+// lookUp reads the position of a queued run, or the progress of the steps of a run in
+// progress. It ignores errors: it is called again.
 func (f *follower) lookUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
@@ -362,8 +362,8 @@ func (f *follower) lookUp(ctx context.Context) {
 	}
 }
 
-// progressText says how a run goes that has not ended. Place is where it stands in
-// the queue, if that is known.
+// progressText describes a run that has not ended. Place is its position in the queue, if
+// that is known.
 func progressText(r *run.Run, place string) string {
 	if r.Status != run.Queued {
 		record := inspect.RunOf(r)
@@ -373,7 +373,7 @@ func progressText(r *run.Run, place string) string {
 	if place != "" {
 		text += ", " + place
 	}
-	// Without how long that is: it would be told anew each second.
+	// Without the remaining time, which changes each second.
 	if b := r.BlockAt(time.Time{}); b != nil {
 		text += ": " + b.Text
 	}

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// logsLook is how often it is looked at what runs, and whether all has ended: more
-	// rarely if that takes long.
-	logsLook = time.Second
-	// logsSilence is how long etcd may say nothing before all is read again: it is asked
-	// for a sign of life with every look.
+	// logsInterval is how often running instances are read, and whether all has ended: less
+	// often if that takes long.
+	logsInterval = time.Second
+	// logsSilence is how long etcd may not answer before everything is read again. Each poll
+	// requests an answer.
 	logsSilence = 10 * time.Second
 	// logsPause is how long to wait before that.
 	logsPause = time.Second
@@ -37,28 +37,28 @@ type logFollower struct {
 	*logReader
 	c   *cli.Context
 	out *logTail
-	// told is up to where output was told, by instance.
-	told map[store.StepID]toldLog
-	// looked is when it was last looked at what runs, and at what that was. More of it
-	// runs than is looked at if crowd is not 0.
+	// reported is the end of the output that was printed, by instance.
+	reported map[store.StepID]reportedLog
+	// looked is when running instances were last read, and at are those. If crowd is not 0,
+	// it is how many run, more than are read.
 	looked time.Time
 	at     []store.StepID
 	crowd  int
-	// blind tells that workers can't be asked, and quiet that it was told why nothing is
-	// there.
+	// blind is set if workers can't be reached, and quiet if it was reported why there is no
+	// output.
 	blind, quiet bool
 	bad          []error
 }
 
-// toldLog is up to where the output of an attempt was told.
-type toldLog struct {
+// reportedLog is the end of the printed output of an attempt.
+type reportedLog struct {
 	fence, end int64
 	ended      bool
 }
 
 func followLogs(c *cli.Context, l *logReader, p *printer) error {
 	f := &logFollower{
-		logReader: l, c: c, told: map[store.StepID]toldLog{},
+		logReader: l, c: c, reported: map[store.StepID]reportedLog{},
 		out: &logTail{printer: p, clean: isatty.IsTerminal(os.Stdout.Fd())},
 	}
 	if l.overview.Run.Steps == 0 {
@@ -83,12 +83,12 @@ func followLogs(c *cli.Context, l *logReader, p *printer) error {
 	}
 }
 
-// follow tells what there is and what comes, until all has ended; its error is that etcd
-// does not answer if it is to be called again.
+// follow prints the output that exists and that comes, until all has ended. If etcd does
+// not answer, its error is EtcdUnavailable, and it is called again.
 func (f *logFollower) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := f.look(ctx, true); err != nil {
+	if err := f.poll(ctx, true); err != nil {
 		return err
 	}
 	known, err := f.each(ctx, func(l *logged) error {
@@ -96,7 +96,7 @@ func (f *logFollower) follow(ctx context.Context) error {
 			f.bad = append(f.bad, l.bad)
 			return nil
 		}
-		return f.tell(ctx, l.StepID, l.log)
+		return f.report(ctx, l.StepID, l.log)
 	})
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (f *logFollower) follow(ctx context.Context) error {
 				}
 			}
 			watch.RequestProgress()
-			tick.Reset(max(logsLook, watchShare*time.Since(begun)))
+			tick.Reset(max(logsInterval, watchShare*time.Since(begun)))
 		case <-silence.C:
 			watch.Abandon()
 			return problem.New(problem.EtcdUnavailable, "the output can't be followed: %w", store.ErrUnavailable)
@@ -137,24 +137,24 @@ func (f *logFollower) follow(ctx context.Context) error {
 	return nil
 }
 
-// tick looks whether all has ended, and else at what runs.
+// tick reads whether all has ended, and otherwise which instances run.
 func (f *logFollower) tick(ctx context.Context) (over int64, err error) {
 	if over, err = f.ended(ctx); err != nil || over > 0 {
 		return over, err
 	}
-	if err := f.look(ctx, false); err != nil {
+	if err := f.poll(ctx, false); err != nil {
 		return 0, err
 	}
-	if len(f.told) == 0 && len(f.at) == 0 && !f.quiet {
+	if len(f.reported) == 0 && len(f.at) == 0 && !f.quiet {
 		f.quiet = true
 		return 0, sayWhyNone(f.c, f.logReader)
 	}
 	return 0, nil
 }
 
-// look asks workers to go on showing what runs: what was looked at before, and what has
-// begun since.
-func (f *logFollower) look(ctx context.Context, fresh bool) error {
+// poll asks workers for the output of the instances that run: first of those of the last
+// poll, then of others.
+func (f *logFollower) poll(ctx context.Context, fresh bool) error {
 	if f.blind {
 		return nil
 	}
@@ -181,8 +181,8 @@ func (f *logFollower) look(ctx context.Context, fresh bool) error {
 	return nil
 }
 
-// lookAt chooses what to look at of what runs: what was looked at before, and then the
-// first of the others, as far as there is room.
+// lookAt chooses the running instances to follow: first those of the last poll, then
+// others, up to the limit.
 func lookAt(before, running []store.StepID) (at []store.StepID, more int) {
 	for _, id := range before {
 		if slices.Contains(running, id) {
@@ -208,7 +208,7 @@ func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
 		return 0, err
 	}
 	// When a run ends, what runs of it is stopped: what that writes then comes as well.
-	for id, l := range f.told {
+	for id, l := range f.reported {
 		if l.ended {
 			continue
 		}
@@ -217,7 +217,7 @@ func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
 			return 0, err
 		}
 	}
-	// All that was written before is told before this.
+	// All output that was written before is printed before this.
 	resp, err := f.runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.runs.Keys.Run(f.id)), KeysOnly: true})
 	if err != nil {
 		return 0, store.Problem("the run could not be read", err)
@@ -225,7 +225,7 @@ func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
 	return resp.Header.Revision, nil
 }
 
-// stepEnded tells whether a step has ended, or one of its instances.
+// stepEnded reports whether a step has ended, or one of its instances.
 func (f *logFollower) stepEnded(ctx context.Context) (bool, error) {
 	if f.want.Index != step.Every {
 		d, err := f.steps.Detail(ctx, f.one())
@@ -245,7 +245,7 @@ func (f *logFollower) stepEnded(ctx context.Context) (bool, error) {
 	return at < 0 || !o.Steps[at].EndedAt.IsZero() || o.Run.Status.Ended(), nil
 }
 
-// take tells what a watch has delivered.
+// take prints the output in the events of a watch.
 func (f *logFollower) take(ctx context.Context, events []*mvccpb.Event) error {
 	for _, ev := range events {
 		if ev.Type != mvccpb.Event_PUT {
@@ -263,31 +263,31 @@ func (f *logFollower) take(ctx context.Context, events []*mvccpb.Event) error {
 			f.bad = append(f.bad, err)
 			continue
 		}
-		if err := f.tell(ctx, id, l); err != nil {
+		if err := f.report(ctx, id, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell tells what is new of an output.
-func (f *logFollower) tell(ctx context.Context, id store.StepID, l *step.Log) error {
-	before := f.told[id]
+// report prints the new part of an output.
+func (f *logFollower) report(ctx context.Context, id store.StepID, l *step.Log) error {
+	before := f.reported[id]
 	switch {
 	case l.Fence < before.fence: // it was read before what was told
 		return nil
 	case l.Fence > before.fence:
-		before = toldLog{fence: l.Fence}
+		before = reportedLog{fence: l.Fence}
 	}
 	text, missing := l.Since(before.end)
-	f.told[id] = toldLog{l.Fence, max(before.end, l.End()), before.ended || l.Ended}
+	f.reported[id] = reportedLog{l.Fence, max(before.end, l.End()), before.ended || l.Ended}
 	ends := l.Ended && !before.ended
 	if len(text) == 0 && !ends {
 		return nil
 	}
 	part := &logPart{id: id, log: l, text: text, missing: missing, joined: before.end == 0, ends: ends}
 	if ends {
-		// How it has ended is told as well, if that is known still.
+		// How it has ended is printed as well, if that is still known.
 		i, err := f.steps.Get(ctx, id)
 		if problem.CodeOf(err) == problem.EtcdUnavailable {
 			return err
@@ -299,7 +299,7 @@ func (f *logFollower) tell(ctx context.Context, id store.StepID, l *step.Log) er
 	return f.out.write(part)
 }
 
-// sayEnd tells how what was followed has ended.
+// sayEnd reports how the followed instances have ended.
 func (f *logFollower) sayEnd() error {
 	o, err := f.steps.Overview(f.c.Context, f.id)
 	switch {
@@ -330,11 +330,11 @@ type logPart struct {
 	id   store.StepID
 	log  *step.Log
 	text []byte
-	// missing is how many bytes are left out before it; joined tells that it is the first
+	// missing is how many bytes are left out before it; joined is set if it is the first
 	// of its attempt.
 	missing int64
 	joined  bool
-	// ends tells that nothing comes behind it. Instance is how it stands then, if that is
+	// ends is set if nothing follows. Instance is its state then, if that is
 	// known.
 	ends     bool
 	instance *step.Instance
@@ -349,7 +349,7 @@ type loggedPart struct {
 	// LeftOut is how many bytes of the attempt are left out before it.
 	LeftOut int64  `json:"left_out"`
 	Output  string `json:"output"`
-	// Ended tells that it is the last of its attempt, and Status how the instance stands
+	// Ended is set for the last part of an attempt, and Status is that of the instance
 	// then.
 	Ended  bool   `json:"ended"`
 	Status string `json:"status,omitempty"`
@@ -401,7 +401,7 @@ func (p *logPart) record() loggedPart {
 	return r
 }
 
-// add adds a part for people: under a head if the part before was somebody else's.
+// add adds a part for people: under a head if the part before was of another instance.
 func (t *logTail) add(b *bytes.Buffer, p *logPart) {
 	if t.last != p.id || t.fence != p.log.Fence {
 		t.breakLine(b)

@@ -50,7 +50,7 @@ func runsLogs(r *request) error {
 	return r.connect(func() error {
 		l, err := newLogReader(r.ctx(), r.Reader, r.args[0], want)
 		for err == nil && r.Bool("follow") && l.overview.Run.Status == run.Storing {
-			if err = pause(r.ctx(), logsLook); err == nil {
+			if err = pause(r.ctx(), logsInterval); err == nil {
 				l, err = newLogReader(r.ctx(), r.Reader, r.args[0], want)
 			}
 		}
@@ -122,7 +122,7 @@ func showLogs(c *cli.Context, l *logReader, p *printer) error {
 			return err
 		}
 	}
-	unheard, err := sayUnheard(c, l, asked)
+	unheard, err := saySilent(c, l, asked)
 	if err == nil && found+unheard+len(bad) == 0 && p.format == "table" {
 		err = sayWhyNone(c, l)
 	}
@@ -154,8 +154,8 @@ func askWorkers(c *cli.Context, l *logReader) ([]store.StepID, error) {
 	return asked, nil
 }
 
-// sayUnheard tells of which instances that run nothing was shown, and returns of how many.
-func sayUnheard(c *cli.Context, l *logReader, asked []store.StepID) (unheard int, err error) {
+// saySilent reports which running instances sent no output, and returns how many.
+func saySilent(c *cli.Context, l *logReader, asked []store.StepID) (unheard int, err error) {
 	for _, id := range asked {
 		i, err := l.steps.Get(c.Context, id)
 		if err != nil {
@@ -200,7 +200,7 @@ func (w *logWriter) write(l *logged) error {
 	return err
 }
 
-// logHead tells how an instance stands, and which attempt its output is of if that is not
+// logHead describes an instance, and which attempt its output is of if that is not
 // the last that has ended.
 func logHead(l *logged, now time.Time) string {
 	if l.Status == "" {

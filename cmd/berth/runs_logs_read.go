@@ -137,10 +137,10 @@ type logged struct {
 	bad error
 }
 
-// standing is how the log stands to the instance.
+// standing is the relation of the log to the instance.
 func (l *logged) standing() step.Standing { return l.log.Standing(l.Instance) }
 
-// silent tells that nothing was written.
+// silent reports whether nothing was written.
 func (l *logged) silent() bool { return len(l.log.Text) == 0 && l.standing() != step.SoFar }
 
 // each hands on what is kept, in the order of the steps and lowest index first. It returns

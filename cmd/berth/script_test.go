@@ -23,8 +23,8 @@ import (
 const (
 	// scriptDeadline bounds what a script waits for.
 	scriptDeadline = 2 * time.Minute
-	// scriptLook is how often it looks.
-	scriptLook = 20 * time.Millisecond
+	// scriptPoll is how often it looks.
+	scriptPoll = 20 * time.Millisecond
 )
 
 // The scripts run the real binary. What they can do beside testscript's own
@@ -164,7 +164,7 @@ func scriptSignal(ts *testscript.TestScript, _ bool, args []string) {
 // eventually looks until something is done, at first often.
 func eventually(ts *testscript.TestScript, otherwise string, done func() bool) {
 	deadline := time.After(scriptDeadline)
-	for look := scriptLook; !done(); look = min(2*look, 25*scriptLook) {
+	for look := scriptPoll; !done(); look = min(2*look, 25*scriptPoll) {
 		select {
 		case <-time.After(look):
 		case <-deadline:

@@ -73,16 +73,16 @@ func serveSidecar(r *request) error {
 	if err := r.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
 		return err
 	}
-	var st *standing
+	var st *candidacy
 	if s.Coordinator {
-		if st, err = stand(s, cfg.Logger, cfg.Registerer); err != nil {
+		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer); err != nil {
 			return err
 		}
 	}
 	asked := false
 	defer stopOnSignals(true, func(sig unix.Signal) bool {
 		// Somebody else leads at once then, however long the claims take.
-		_ = st.stepDown()
+		_ = st.resign()
 		switch {
 		case sig == unix.SIGHUP:
 			server.Stop(sidecar.Leave)
@@ -104,7 +104,7 @@ func serveSidecar(r *request) error {
 		}
 		err = <-served
 	}
-	return errors.Join(err, st.stepDown())
+	return errors.Join(err, st.resign())
 }
 
 // drainTimeout makes a time of the command line, where 0 is none, one of the
@@ -367,7 +367,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 		}
 		return err
 	}
-	st, err := stand(s, log, cfg.Registerer)
+	st, err := startCandidate(s, log, cfg.Registerer)
 	if err != nil {
 		return err
 	}
@@ -376,26 +376,26 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	at.Etcd, at.DataDir = etcd.Endpoint(), s.DataDir
 	select {
 	case err := <-done:
-		return errors.Join(err, st.stepDown())
+		return errors.Join(err, st.resign())
 	case err := <-inBackground(func() error { return prepareDev(ctx, cfg.Options, at, s, pools) }):
 		if err == nil {
 			err = ready(at)
 		}
 		if err != nil {
 			server.Stop(sidecar.Leave)
-			return errors.Join(err, <-done, st.stepDown())
+			return errors.Join(err, <-done, st.resign())
 		}
 	}
 	select {
 	case err := <-done:
-		return errors.Join(err, st.stepDown())
+		return errors.Join(err, st.resign())
 	case err := <-etcd.Err():
 		server.Stop(sidecar.Leave)
-		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.stepDown())
+		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.resign())
 	case <-st.failed():
 	case <-ctx.Done():
 	}
-	err = st.stepDown()
+	err = st.resign()
 	server.Stop(sidecar.Revoke)
 	return errors.Join(err, <-done)
 }
@@ -457,8 +457,8 @@ func inBackground(do func() error) <-chan error {
 	return done
 }
 
-// readyLook is how often it is asked whether the sidecar is ready.
-const readyLook = 20 * time.Millisecond
+// readyPoll is how often it is asked whether the sidecar is ready.
+const readyPoll = 20 * time.Millisecond
 
 // awaitReady waits until the sidecar can make claims.
 func awaitReady(ctx context.Context, at addresses, token string) error {
@@ -467,7 +467,7 @@ func awaitReady(ctx context.Context, at addresses, token string) error {
 		return err
 	}
 	defer client.Close()
-	tick := time.NewTicker(readyLook)
+	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	for {
 		err := client.Ready(ctx)

@@ -102,7 +102,7 @@ func sourceRun(q *request) error {
 	if err != nil {
 		return errors.Join(err, r.stop())
 	}
-	return errors.Join(sourceUntilAsked(q.printer, r, sourcesRecord{
+	return errors.Join(sourceUntilSignal(q.printer, r, sourcesRecord{
 		PID: os.Getpid(), Host: hostName(s), Source: spec.Name, Instance: r.source.Instance(), HTTP: health.url(),
 	}), health.close())
 }
@@ -153,8 +153,8 @@ func (r *runningSource) stop() error {
 	return r.err
 }
 
-// sourceUntilAsked tells when the source stands, and stops it when that is asked for.
-func sourceUntilAsked(p *printer, r *runningSource, at sourcesRecord) error {
+// sourceUntilSignal reports when the source is ready, and stops it on a signal.
+func sourceUntilSignal(p *printer, r *runningSource, at sourcesRecord) error {
 	asked := make(chan struct{})
 	defer stopOnSignals(false, func(unix.Signal) bool { close(asked); return true })()
 	for ready := r.source.Ready(); ; {

@@ -167,7 +167,7 @@ func readRun(ctx context.Context, in *inspect.Reader, id string, most int) (*run
 	return v, unreadableStates(o.Bad)
 }
 
-// hasLogs tells whether any output is kept of a run.
+// hasLogs reports whether any output is kept of a run.
 func hasLogs(ctx context.Context, in *inspect.Reader, id string) (bool, error) {
 	prefix := in.Runs.Keys.Logs(id)
 	resp, err := in.Runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix), Limit: 1, KeysOnly: true})
@@ -270,7 +270,7 @@ func firstLine(s string) string {
 // runDetail is what programs get of a run with steps.
 type runDetail struct {
 	inspect.Run
-	// ByStep is how each step stands, every one behind those that it needs.
+	// ByStep are the steps, each after those that it needs.
 	ByStep []inspect.Step `json:"by_step"`
 	// FailedInstances are all that have failed for good.
 	FailedInstances []inspect.StepInstance `json:"failed_instances"`
@@ -351,7 +351,7 @@ func (v *runView) holdText(fine bool) string {
 	if !fine && counts[step.Running] > 0 && first.Kind != step.WaitNoWorker && first.Kind != step.WaitCoordinator {
 		return ""
 	}
-	text, _, _ := strings.Cut(first.Text, " (in ") // which would be told anew each second
+	text, _, _ := strings.Cut(first.Text, " (in ") // which changes each second
 	if first.Kind != step.WaitNotBefore {
 		text = first.Text
 	}

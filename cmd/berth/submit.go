@@ -137,7 +137,7 @@ func (a *asked) queue(r *request) error {
 // asked is what is submitted.
 type asked struct{ manifest.Run }
 
-// submit puts it into the queue. Created tells whether it was not there before.
+// submit puts it into the queue. Created reports whether it was not there before.
 func (a *asked) submit(ctx context.Context, in *inspect.Reader) (r *run.Run, created bool, err error) {
 	if a.Graph == nil {
 		r, created, err = in.Runs.Submit(ctx, a.ID, a.Spec)
@@ -228,7 +228,7 @@ func (a *asked) takeFlags(c *cli.Context) (map[string]int, error) {
 	return parseSlots(c.StringSlice("pool"))
 }
 
-// takeTimes takes when the run is to join the queue: one flag stands in for both fields.
+// takeTimes takes when the run is to join the queue: one flag replaces both fields.
 func (a *asked) takeTimes(c *cli.Context) (err error) {
 	at, delay := c.IsSet("not-before"), c.IsSet("delay")
 	switch {

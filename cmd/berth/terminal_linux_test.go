@@ -159,7 +159,7 @@ func (d *desk) says(name, want string) {
 func (d *desk) until(what string, done func() bool) {
 	d.t.Helper()
 	deadline := time.After(scriptDeadline)
-	tick := time.NewTicker(scriptLook)
+	tick := time.NewTicker(scriptPoll)
 	defer tick.Stop()
 	for !done() {
 		select {
@@ -345,7 +345,7 @@ func processState(t *testing.T, pid int) string {
 	return rest[:1]
 }
 
-// ignoresSignal tells whether a process ignores a signal.
+// ignoresSignal reports whether a process ignores a signal.
 func ignoresSignal(t *testing.T, pid int, s unix.Signal) bool {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

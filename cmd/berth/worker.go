@@ -29,9 +29,9 @@ import (
 const (
 	// maxConcurrency bounds the instances that one worker has at a time.
 	maxConcurrency = 10_000
-	// workerDrain is how long a worker waits for its instances unless it is told.
+	// workerDrain is the default of --drain-timeout.
 	workerDrain = 10 * time.Minute
-	// workerKeep is how much output a worker keeps as files unless it is told.
+	// workerKeep is the default of --keep-output.
 	workerKeep = "1GiB"
 )
 
@@ -112,21 +112,21 @@ func work(c *cli.Context) error {
 	if err != nil {
 		return errors.Join(err, client.Leave())
 	}
-	told := log.Named(worker.Role)
-	told.Info("started", "host", client.Host(), "name", asked.name, "queues", asked.queues, "concurrency", asked.concurrency)
+	role := log.Named(worker.Role)
+	role.Info("started", "host", client.Host(), "name", asked.name, "queues", asked.queues, "concurrency", asked.concurrency)
 	at := worksRecord{
 		PID: os.Getpid(), Host: client.Host(), Name: asked.name, Queues: asked.queues, Concurrency: asked.concurrency, HTTP: health.url(),
 	}
 	if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
 		return errors.Join(err, health.close(), client.Leave())
 	}
-	err = workUntilAsked(c.Context, w, client, asked.drain, asked.commands.StopGrace, told)
-	told.Info("stopped", "left", w.Active())
+	err = workUntilSignal(c.Context, w, client, asked.drain, asked.commands.StopGrace, role)
+	role.Info("stopped", "left", w.Active())
 	return errors.Join(err, health.close())
 }
 
-// workUntilAsked runs a worker until a signal ends it, as that says.
-func workUntilAsked(ctx context.Context, w *worker.Worker, client *instance.Client, drain, grace time.Duration, log hclog.Logger) error {
+// workUntilSignal runs a worker until a signal ends it, as that says.
+func workUntilSignal(ctx context.Context, w *worker.Worker, client *instance.Client, drain, grace time.Duration, log hclog.Logger) error {
 	running, end := context.WithCancel(ctx)
 	defer end()
 	left := make(chan struct{}, 1)
@@ -166,7 +166,7 @@ func workUntilAsked(ctx context.Context, w *worker.Worker, client *instance.Clie
 	return client.Close(closing)
 }
 
-// stopped stops all that a worker has, and tells when it has none.
+// stopped stops all step instances of a worker. The channel is closed when it has none.
 func stopped(ctx context.Context, w *worker.Worker, grace time.Duration, log hclog.Logger) <-chan struct{} {
 	log.Info("stopping", "active", w.Active(), "grace", grace)
 	ended := w.Drain(ctx)
@@ -174,8 +174,8 @@ func stopped(ctx context.Context, w *worker.Worker, grace time.Duration, log hcl
 	return ended
 }
 
-// workerAsked is what the flags of a worker say.
-type workerAsked struct {
+// workerFlags is what the flags of a worker say.
+type workerFlags struct {
 	name        string
 	queues      []string
 	concurrency int
@@ -184,7 +184,7 @@ type workerAsked struct {
 	commands    worker.Commands
 }
 
-func workerOf(c *cli.Context) (a workerAsked, err error) {
+func workerOf(c *cli.Context) (a workerFlags, err error) {
 	a.name, a.concurrency, a.drain = c.String("name"), c.Int("concurrency"), max(0, c.Duration("drain-timeout"))
 	for _, text := range c.StringSlice("queue") {
 		for _, name := range strings.Split(text, ",") {

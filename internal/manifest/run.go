@@ -34,7 +34,7 @@ func ReadRun(name string, data []byte) (Run, error) {
 	return d.found, d.problems(name)
 }
 
-// placed says of a problem with a field that was read where in the file that stands.
+// placed adds to a problem the place of its field in the file.
 func (d *submissionReader) placed(err error) error {
 	if at := d.at[fieldOf(err)]; at != nil {
 		return fmt.Errorf("%s:%d:%d: %w", d.name, at.Line, at.Column, err)
@@ -42,7 +42,7 @@ func (d *submissionReader) placed(err error) error {
 	return err
 }
 
-// submissionReader reads a submission, and notes where its fields stand.
+// submissionReader reads a submission, and records the places of its fields.
 type submissionReader struct {
 	reader
 	name  string
@@ -79,7 +79,7 @@ func (d *submissionReader) read(data []byte) {
 	}
 }
 
-// specField reads a field of a run, wherever it stands: path is its name in problems.
+// specField reads a field of a run. Path is its name in problems.
 func (d *submissionReader) specField(s *run.Spec, name, path string, value *yaml.Node) {
 	switch name {
 	case "name":
@@ -145,7 +145,7 @@ func (d *submissionReader) slots(field string, n *yaml.Node) map[string]int {
 	return slots
 }
 
-// refuse notes what a field must not be, where the field stands.
+// refuse records a problem at the place of its field, or at otherwise.
 func (d *submissionReader) refuse(err error, otherwise *yaml.Node) {
 	if err == nil {
 		return
@@ -307,7 +307,7 @@ func (d *submissionReader) duration(path string, n *yaml.Node) step.Duration {
 	return step.Duration(v)
 }
 
-// nearest is where a field stands, or what it is in.
+// nearest returns the place of a field, or of the field that contains it.
 func (d *submissionReader) nearest(field string) *yaml.Node {
 	for field != "" {
 		if n := d.at[field]; n != nil {

@@ -26,7 +26,7 @@ func ReadSource(name string, data []byte) (source.Spec, error) {
 	return d.spec, d.problems(name)
 }
 
-// sourceReader reads a source, and notes where its fields stand.
+// sourceReader reads a source, and records the places of its fields.
 type sourceReader struct {
 	submissionReader
 	spec source.Spec

@@ -1,6 +1,6 @@
 // Package problem is the one table of what can go wrong for a user of berth:
 // each code with its HTTP status and its exit code. Every layer returns
-// [*Error]; the doors (HTTP, CLI) look up in the table how to say it.
+// [*Error]; HTTP and the CLI look up the status and the exit code in the table.
 package problem
 
 import (
@@ -28,15 +28,15 @@ const (
 	NoCapacity Code = "no_capacity"
 	// ClaimTimeout: the claim did not fit within the time it was to wait.
 	ClaimTimeout Code = "claim_timeout"
-	// ClaimCanceled: whoever asked for the claim went away while it waited.
+	// ClaimCanceled: the client went away while the claim waited.
 	ClaimCanceled Code = "claim_canceled"
-	// ClaimLost: trust in the claim has ended before its release.
+	// ClaimLost: the validity of the claim ended before its release.
 	ClaimLost Code = "claim_lost"
-	// ClaimRevoked: an operator took the claim back.
+	// ClaimRevoked: an operator revoked the claim.
 	ClaimRevoked Code = "claim_revoked"
-	// IDInUse: the id stands for another claim.
+	// IDInUse: another claim has the id.
 	IDInUse Code = "id_in_use"
-	// Precondition: what a claim was to happen with is no longer so.
+	// Precondition: the state that the request depends on has changed.
 	Precondition Code = "precondition_failed"
 	// NotHolder: the claim belongs to another host or process.
 	NotHolder Code = "not_holder"
@@ -56,8 +56,8 @@ const (
 	RunNotEnded Code = "run_not_ended"
 	// StepNotFound: no run has such a step instance.
 	StepNotFound Code = "step_not_found"
-	// StepTaken: the step instance is not to be had: another executor has it, or it
-	// is not its turn.
+	// StepTaken: the step instance can't be taken: another executor has it, or it is not
+	// ready.
 	StepTaken Code = "step_taken"
 	// StepEnded: the step instance has ended already, in another way.
 	StepEnded Code = "step_ended"
@@ -71,11 +71,11 @@ const (
 	EtcdUnavailable Code = "etcd_unavailable"
 	// EtcdDenied: etcd refused the user or its rights on the prefix.
 	EtcdDenied Code = "etcd_denied"
-	// EtcdFull: etcd takes deletes only until it has been given room.
+	// EtcdFull: etcd accepts only deletes until it has space again.
 	EtcdFull Code = "etcd_full"
 	// StateUnwritable: the state directory takes no files, as on a full disk.
 	StateUnwritable Code = "state_unwritable"
-	// Stopping: this process is on its way out.
+	// Stopping: this process is shutting down.
 	Stopping Code = "stopping"
 	// Unauthorized: the token is missing or wrong.
 	Unauthorized Code = "unauthorized"
@@ -87,11 +87,11 @@ const (
 	SlowRequest Code = "slow_request"
 	// Malformed: a request can't be read at all, as with JSON that is none.
 	Malformed Code = "malformed"
-	// MediaType: the body of a request is of a type that is not taken.
+	// MediaType: the media type of a request body is not supported.
 	MediaType Code = "unsupported_media_type"
 	// NotFound: there is nothing at that address.
 	NotFound Code = "not_found"
-	// NotAllowed: what is at that address can't be asked for this.
+	// NotAllowed: the address does not support the method.
 	NotAllowed Code = "method_not_allowed"
 	// Unavailable: the sidecar can't be reached or is not ready.
 	Unavailable Code = "unavailable"
@@ -184,7 +184,7 @@ func Codes() []Code {
 	return all
 }
 
-// Error is a problem, told to whoever can do something about it.
+// Error is a problem with its code and a message for the user.
 type Error struct {
 	Code Code
 	// Message says what happened and what to do, for a person.
