@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -32,15 +30,6 @@ func (in *stepInput) id() store.StepID {
 	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
 }
 
-// stepListInput is the input of GET /v1/runs/{id}/steps/{step}.
-type stepListInput struct {
-	ID     string   `path:"id"`
-	Step   string   `path:"step"`
-	Status []string `query:"status" doc:"Only instances of these statuses, separated by commas."`
-	Limit  int      `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many to answer at most."`
-	After  string   `query:"after" maxLength:"16" doc:"Where to begin: next of the page before."`
-}
-
 // listSteps answers GET /v1/runs/{id}/steps.
 func (a *apiServer) listSteps(ctx context.Context, s *session, in *idInput) (*output[api.StepList], error) {
 	o, err := s.steps.Overview(ctx, in.ID)
@@ -55,18 +44,10 @@ func (a *apiServer) listSteps(ctx context.Context, s *session, in *idInput) (*ou
 }
 
 // listInstances answers GET /v1/runs/{id}/steps/{step}.
-func (a *apiServer) listInstances(ctx context.Context, s *session, in *stepListInput) (*output[api.StepInstanceList], error) {
-	from, err := parseStepCursor(in.After)
+func (a *apiServer) listInstances(ctx context.Context, s *session, in *api.StepListInput) (*output[api.StepInstanceList], error) {
+	page, err := in.Page()
 	if err != nil {
 		return nil, err
-	}
-	page := step.Page{From: from, Limit: in.Limit}
-	for _, text := range in.Status {
-		status, err := parseStepStatus(text)
-		if err != nil {
-			return nil, err
-		}
-		page.Statuses = append(page.Statuses, status)
 	}
 	found, err := s.steps.Instances(ctx, in.ID, in.Step, page)
 	if err != nil {
@@ -80,29 +61,6 @@ func (a *apiServer) listInstances(ctx context.Context, s *session, in *stepListI
 		list.Next = strconv.Itoa(found.Next)
 	}
 	return outputOf(list, nil)
-}
-
-// parseStepCursor reads where a page begins: the index of its first instance.
-func parseStepCursor(text string) (int, error) {
-	if text == "" {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > step.MaxItems || strconv.Itoa(n) != text {
-		return 0, problem.Field("after", "%s is none that was answered as next", problem.Quote(text))
-	}
-	return n, nil
-}
-
-func parseStepStatus(text string) (step.Status, error) {
-	if s := step.Status(text); slices.Contains(step.Statuses, s) {
-		return s, nil
-	}
-	names := make([]string, len(step.Statuses))
-	for i, s := range step.Statuses {
-		names[i] = string(s)
-	}
-	return "", problem.Field("status", "%s is none: allowed are %s", problem.Quote(text), strings.Join(names, ", "))
 }
 
 // getInstance answers GET /v1/runs/{id}/steps/{step}/{index}.

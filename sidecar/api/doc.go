@@ -5,6 +5,8 @@
 //   - A record is what the API answers about a pool, a claim, a run, a step or a host: those
 //     of internal/inspect, which also words them.
 //   - A request is the body of a call; a [Decoder] reads it.
+//   - A list is answered in pages; a cursor is a place in it, and stays valid while what is
+//     listed changes.
 //   - A [Problem] is what every error is answered as: problem+json with a stable code. The
 //     codes and their statuses are those of internal/problem.
 //   - The OpenAPI document describes both, and is docs/openapi.yaml: [Config] begins it, the
