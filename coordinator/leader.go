@@ -175,7 +175,7 @@ func (l *leader) stepsMessage(m store.FeedMessage) {
 // tellBad tells what can't be read, once.
 func (l *leader) tellBad() {
 	for _, err := range l.state.news() {
-		l.cfg.Logger.Error("leaving out what can't be read", "error", err)
+		l.cfg.Logger.Error("ignoring a value that cannot be read", "error", err)
 	}
 }
 

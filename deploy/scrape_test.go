@@ -250,7 +250,7 @@ func (noJob) Done() <-chan struct{} { return closed }
 func (noJob) Outcome() step.Outcome { return step.Outcome{Status: step.Succeeded} }
 func (noJob) Output(int) []byte     { return nil }
 func (noJob) Stop(string)           {}
-func (noJob) Trust(time.Duration)   {}
+func (noJob) Extend(time.Duration)  {}
 func (noJob) Close()                {}
 
 // runSteps has a run of two step instances done.

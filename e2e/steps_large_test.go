@@ -68,7 +68,7 @@ func (idle) Done() <-chan struct{}                           { return over }
 func (idle) Outcome() steppkg.Outcome                        { return steppkg.Outcome{Status: steppkg.Succeeded} }
 func (idle) Output(int) []byte                               { return nil }
 func (idle) Stop(string)                                     {}
-func (idle) Trust(time.Duration)                             {}
+func (idle) Extend(time.Duration)                            {}
 func (idle) Close()                                          {}
 
 // memoryPeak is the most memory that a process has had, in bytes.

@@ -260,7 +260,7 @@ type noop struct {
 func (j *noop) Done() <-chan struct{} { return j.r.over }
 func (j *noop) Outcome() step.Outcome { return step.Outcome{Status: step.Succeeded} }
 func (j *noop) Stop(string)           {}
-func (j *noop) Trust(time.Duration)   {}
+func (j *noop) Extend(time.Duration)  {}
 
 // Output returns nothing, and records when it was called.
 func (j *noop) Output(int) []byte {

@@ -168,8 +168,8 @@ func (j *job) Output(int) []byte {
 func (j *job) Stop(reason string) {
 	j.end(step.Outcome{Status: step.Failed, ExitCode: 143, Error: "it was stopped: " + reason})
 }
-func (j *job) Trust(time.Duration) {}
-func (j *job) Close()              {}
+func (j *job) Extend(time.Duration) {}
+func (j *job) Close()               {}
 
 // ends ends an instance that runs on a stage, as soon as it does.
 func (h *harbour) ends(s *stage, id string, o step.Outcome) {

@@ -8,8 +8,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// canceled are the runs of which nothing is started any more, and the step instances that
-// are to be stopped: both by what their marks are named.
+// canceled holds the canceled runs and step instances, by the names of their marks. Of a
+// canceled run, nothing is started any more.
 type canceled struct {
 	keys store.Keys
 	feed *store.Feed
@@ -18,8 +18,8 @@ type canceled struct {
 
 func newCanceled(keys store.Keys) *canceled { return &canceled{keys: keys, runs: map[string]int64{}} }
 
-// why is why an attempt is to be stopped that was taken then, empty if it is not. A mark
-// from before is about an attempt before: that it is gone may not be known yet.
+// why returns why an attempt that was taken at since must be stopped; empty if it must
+// not. An older mark is about an earlier attempt.
 func (c *canceled) why(id store.StepID, since int64) string {
 	switch {
 	case c.runs[id.Run] > since:
@@ -30,8 +30,7 @@ func (c *canceled) why(id store.StepID, since int64) string {
 	return ""
 }
 
-// cancels takes what the feed of canceled runs delivered, and stops what the worker has
-// of them.
+// cancels applies a message of the feed of canceled runs, and stops their instances.
 func (w *Worker) cancels(m store.FeedMessage) {
 	c := w.canceled
 	id := func(key []byte) string { return strings.TrimPrefix(string(key), c.keys.CanceledAll()) }
@@ -53,9 +52,9 @@ func (w *Worker) cancels(m store.FeedMessage) {
 			e.stop(byRun, why)
 		}
 	}
-	for step, l := range w.inLine {
+	for step, l := range w.waiting {
 		if c.runs[step.Run] > w.taking[step] {
-			w.leaveLine(l.claim)
+			w.withdraw(l.claim)
 		}
 	}
 }

@@ -13,33 +13,33 @@ import (
 	"github.com/berthhq/berth/sidecar/worker/child"
 )
 
-// Commands is the [Runner] of commands: each is a process under a supervisor, which
-// outlives the worker.
+// Commands is a [Runner] of commands. Each runs under a supervisor, which outlives the
+// worker.
 type Commands struct {
-	// Self is the file of berth, which supervisors run.
+	// Self is the executable of berth, for supervisors.
 	Self string
-	// Env is what commands have of the worker's environment.
+	// Env is the part of the worker's environment that commands get.
 	Env []string
-	// WorkDir is where they run.
+	// WorkDir is their working directory.
 	WorkDir string
-	// StopGrace is how long a command may take to stop when it is told to; less if the
-	// lease that it hangs on is a short one.
+	// StopGrace is how long a command may take to stop after SIGTERM; less on a short
+	// lease.
 	StopGrace time.Duration
 }
 
-// Start begins a command.
-func (c *Commands) Start(dir string, t *step.Taken, trusted, grace time.Duration) (Job, error) {
+// Start starts a command.
+func (c *Commands) Start(dir string, t *step.Taken, validUntil, grace time.Duration) (Job, error) {
 	ch, err := child.Start(c.Self, dir, child.Command{
 		Argv: t.Work.Command, Env: append(c.Env[:len(c.Env):len(c.Env)], environment(t)...), Dir: c.WorkDir,
 		Stdin: t.Work.Input, StopGrace: min(c.StopGrace, grace), Timeout: time.Duration(t.Work.Timeout),
-	}, trusted)
+	}, validUntil)
 	if err != nil {
 		return nil, err
 	}
 	return &command{ch}, nil
 }
 
-// Open finds a command again. One that was never begun is none.
+// Open opens a command; nil if it was never started.
 func (c *Commands) Open(dir string, _ *step.Taken) (Job, error) {
 	ch, err := child.Open(dir)
 	switch {
@@ -48,23 +48,22 @@ func (c *Commands) Open(dir string, _ *step.Taken) (Job, error) {
 	case err != nil:
 		return nil, err
 	}
-	// A worker that was killed as it started the supervisor has left a folder and
-	// nothing else, and that is seen at once.
+	// If the worker was killed before the supervisor started, there is only the folder,
+	// and Done is closed at once.
 	select {
 	case <-ch.Done():
 		if _, err := ch.Result(); errors.Is(err, child.ErrNotBegun) {
 			return nil, ch.Remove()
 		}
-	case <-time.After(openLook):
+	case <-time.After(openWait):
 	}
 	return &command{ch}, nil
 }
 
-// openLook is how long a command that is found again may take to show that it has
-// ended.
-const openLook = 50 * time.Millisecond
+// openWait is how long Open waits for a command that has already ended.
+const openWait = 50 * time.Millisecond
 
-// environment is what a command knows of its instance.
+// environment returns the environment variables of an instance.
 func environment(t *step.Taken) []string {
 	env := make([]string, 0, len(t.Work.Env)+8)
 	for name, value := range t.Work.Env {
@@ -76,10 +75,10 @@ func environment(t *step.Taken) []string {
 		"BERTH_INPUT="+string(t.Work.Input))
 }
 
-// command is one that was started.
+// command is the [Job] of a command.
 type command struct{ *child.Child }
 
-// Outcome says how it has ended.
+// Outcome returns how it has ended.
 func (c *command) Outcome() step.Outcome {
 	r, err := c.Result()
 	switch {
@@ -93,8 +92,8 @@ func (c *command) Outcome() step.Outcome {
 	o := step.Outcome{Status: step.Failed, ExitCode: r.ExitCode, EndedAt: r.EndedAt}
 	switch {
 	case r.Stopped == child.ByTimeout:
-		o.Error = "it has run for longer than its timeout"
-	case r.Stopped == child.ByTrust:
+		o.Error = "it ran longer than its timeout"
+	case r.Stopped == child.ByExpiry:
 		o.Error = "it was stopped: its worker could not renew its lease"
 	case r.Stopped != child.NotStopped:
 		o.Error = "it was stopped: " + r.Reason
@@ -106,29 +105,29 @@ func (c *command) Outcome() step.Outcome {
 	return o
 }
 
-// Output is the end of what it has written.
+// Output returns the end of its output.
 func (c *command) Output(most int) []byte {
 	text, _, err := endOfFile(c.File(), most)
 	if err != nil {
-		return nil // what can't be read is not shown
+		return nil // output that cannot be read is not shown
 	}
 	return text
 }
 
-// File is where all of that is.
+// File returns the path of its output.
 func (c *command) File() string { return c.Child.Output() }
 
-// Stop tells it to stop. One that can't be told ends with its trust.
+// Stop stops it. If that fails, it is stopped at the end of its validity.
 func (c *command) Stop(reason string) { _ = c.Child.Stop(reason) }
 
-// Trust lets it run on.
-func (c *command) Trust(until time.Duration) { _ = c.Child.Trust(until) }
+// Extend extends its validity.
+func (c *command) Extend(until time.Duration) { _ = c.Child.Extend(until) }
 
-// Close lets go of it.
+// Close releases it.
 func (c *command) Close() { _ = c.Child.Close() }
 
-// CleanEnv is an environment without what is berth's own: settings, and secrets among
-// them.
+// CleanEnv removes the BERTH_ variables from an environment: berth's settings, which
+// include secrets.
 func CleanEnv(env []string) []string {
 	clean := make([]string, 0, len(env))
 	for _, e := range env {
@@ -139,5 +138,43 @@ func CleanEnv(env []string) []string {
 	return clean
 }
 
-// Folder is where a worker of an instance keeps its folders.
+// Folder returns where a worker keeps the folders of its instances.
 func Folder(stateDir, instance string) string { return filepath.Join(stateDir, instance, "steps") }
+
+// Runner runs attempts at step instances.
+type Runner interface {
+	// Start starts an attempt, with a folder of its own, which exists. The attempt may
+	// run until validUntil on the boot clock, unless that is extended, and may take no
+	// more than grace to stop before.
+	Start(dir string, t *step.Taken, validUntil, grace time.Duration) (Job, error)
+	// Open returns the attempt that an earlier process has started in a folder; nil if
+	// none was.
+	Open(dir string, t *step.Taken) (Job, error)
+}
+
+// Filer is a [Job] whose output goes to a file, which can be kept.
+type Filer interface {
+	Job
+	// Shift returns what must be added to an offset in the end of that file to get the
+	// offset in the whole output: 0 unless the middle is left out.
+	Shift() int64
+	// File returns the absolute path of that file. It exists until the folder of the
+	// attempt is removed.
+	File() string
+}
+
+// Job is a started attempt.
+type Job interface {
+	// Done is closed when all its processes have ended.
+	Done() <-chan struct{}
+	// Outcome returns how it has ended, after Done.
+	Outcome() step.Outcome
+	// Output returns the end of its output so far, at most most bytes.
+	Output(most int) []byte
+	// Stop stops it, and kills it after its grace. It does not wait.
+	Stop(reason string)
+	// Extend sets the end of its validity on the boot clock.
+	Extend(until time.Duration)
+	// Close releases it without stopping it.
+	Close()
+}

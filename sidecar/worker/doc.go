@@ -1,28 +1,28 @@
-// Package worker takes published step instances and runs them, up to so many at a
-// time.
+// Package worker takes published step instances and runs them, up to its concurrency.
 //
 // # How it works
 //
-// One goroutine owns what is known: the published instances of the worker's queues, in
-// their order, and those that it has. It decides, with [pick], which to take next;
-// goroutines beside it take, run and finish, and tell it what came of that.
+// One goroutine, the loop, owns the state: the published instances of the worker's queues
+// in their order, and the instances that the worker has. It decides with [pick] which to
+// take next. Other goroutines take, run and finish them, and post the results to the loop.
 //
-// An instance is taken in one transaction, together with the slots that it needs, so
-// that a double publication starts once, a canceled run never, and none sits on a
-// worker waiting for a slot. What needs slots that are not free stands in line for
-// them, as any claim does, while others are taken.
+// An instance is taken in one transaction together with the slots that it needs. So an
+// instance that is published twice starts once, an instance of a canceled run never
+// starts, and no instance occupies a worker while it waits for a slot. Instances whose
+// slots are not free wait in the wait queues of the pools, like any claim, while others
+// are taken.
 //
-// # What outlives what
+// # What survives
 //
 // A worker that is killed leaves its instances to the next process of its name: their
-// leases live on, and so do their commands, each under a supervisor of its own (see
-// package child). If no process comes in time, the commands are stopped before their
-// leases can end, and the coordinator has the instances tried again elsewhere.
+// leases continue, and so do their commands, each under its own supervisor (see package
+// child). If no process takes over in time, the commands are stopped before their leases
+// expire, and the coordinator has the instances tried again elsewhere.
 //
-// What commands write goes to files, which are kept for a while when they have ended; the
-// end of it is put into etcd then. Before, it is put there only while somebody looks: see
-// [looks].
+// The output of commands goes to files, which are kept for a while after their end. Then
+// the end of the output is written to etcd; before, only while it is followed: see
+// [followers].
 //
-// The folder of the worker holds one folder for each instance that it has, written
-// before it is taken: what it finds there tells the next process what to do.
+// The worker has a folder for each instance, written before it is taken, from which the
+// next process takes over.
 package worker

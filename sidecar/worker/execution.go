@@ -15,30 +15,31 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// stopCause is why an execution was told to stop.
+// stopCause is why an execution is being stopped.
 type stopCause int
 
 const (
 	notStopped stopCause = iota
 	byRun                // its run was canceled, or has failed
-	byWorker             // the worker was told to stop
-	byTrust              // the instance is lost to the worker
+	byWorker             // the worker was stopped
+	byLoss               // the instance is lost
 )
 
-// shortCommand is how long a command runs at least whose start is told before its end.
+// shortCommand is the shortest time for which a command runs whose start is reported before
+// its end.
 const shortCommand = 20 * time.Millisecond
 
-// finishPause is the pause between tries to tell how an instance has ended.
+// finishPause is the pause between attempts to write the end of an instance.
 const finishPause = time.Second
 
-// execution is an instance that the worker has, from its taking to its end. All but t,
-// dir and place is the loop's.
+// execution is an instance of the worker, from its taking to its end. Only the loop uses
+// the fields other than t, dir and place.
 type execution struct {
 	w     *Worker
 	t     *step.Taken
 	dir   string
 	place place
-	give  func() // gives back what it hangs on
+	give  func() // releases place
 	seat  *pool.Place
 
 	job     Job
@@ -47,98 +48,98 @@ type execution struct {
 	ending  bool
 	gone    bool // left to the next process, or dropped
 	dropped bool
-	freed   bool          // it takes no room any more: its end is on its way
-	wrote   time.Duration // what it took to write how it has ended
+	freed   bool          // it occupies no capacity any more: its end is being written
+	wrote   time.Duration // duration of the write of its end
 	tail    tail
 	begun   begun
 	unhook  func() bool
 }
 
-// begun is what is known of the start of a command, and of the event that tells of it.
+// begun is the start of a command, and the state of its event.
 type begun struct {
-	at      time.Time     // zero if none was started
-	telling chan struct{} // closed when that is done; nil while nobody tells
-	// told tells that nothing is left to tell. It is read after telling is closed.
-	told bool
+	at        time.Time     // zero if none was started
+	reporting chan struct{} // closed when the reporting ends; nil before
+	// reported states that the event is written. It is read after reporting is closed.
+	reported bool
 }
 
 // start runs the instance.
 func (e *execution) start() {
 	e.hook()
-	trusted, grace := e.trusted()
-	e.w.beside(func() {
-		job, err := e.w.cfg.Runner.Start(filepath.Join(e.dir, jobFolder), e.t, trusted, grace)
-		e.w.tell(func() {
+	validUntil, grace := e.validity()
+	e.w.async(func() {
+		job, err := e.w.cfg.Runner.Start(filepath.Join(e.dir, jobFolder), e.t, validUntil, grace)
+		e.w.post(func() {
 			if err != nil {
 				e.fail(err)
 				return
 			}
 			e.begun.at = time.Now()
 			e.began(job)
-			e.tellStartSoon(job)
+			e.reportStartSoon(job)
 		})
 	})
 }
 
-// hook has the loop told when trust in the instance ends.
+// hook notifies the loop when the validity of the instance ends.
 func (e *execution) hook() {
 	e.unhook = context.AfterFunc(e.place.Context(), func() {
-		e.w.beside(func() { e.w.tell(e.lost) })
+		e.w.async(func() { e.w.post(e.lost) })
 	})
 }
 
-// began takes the attempt that was started, or found.
+// began records the attempt that was started, or opened.
 func (e *execution) began(job Job) {
 	e.job = job
-	if e.gone { // the worker has ended meanwhile, and leaves it
+	if e.gone { // the worker has ended meanwhile
 		job.Close()
 		return
 	}
 	if e.cause != notStopped {
 		job.Stop(e.reason)
 	}
-	e.w.beside(func() {
+	e.w.async(func() {
 		select {
 		case <-job.Done():
-			e.w.tell(e.ended)
+			e.w.post(e.ended)
 		case <-e.w.left:
 		}
 	})
 }
 
-// tellStartSoon has it told that the command was started, unless it ends at once: then its
-// end tells, and no write is needed for it.
-func (e *execution) tellStartSoon(job Job) {
-	e.w.beside(func() {
+// reportStartSoon reports the start of the command, unless it ends at once: then its end
+// includes the start, without another write.
+func (e *execution) reportStartSoon(job Job) {
+	e.w.async(func() {
 		soon := time.NewTimer(shortCommand)
 		defer soon.Stop()
 		select {
 		case <-soon.C:
-			e.w.tell(e.tellStart)
+			e.w.post(e.reportStart)
 		case <-job.Done():
 		case <-e.w.left:
 		}
 	})
 }
 
-// tellStart has it told that the command was started, until that is written or the attempt
-// has ended.
-func (e *execution) tellStart() {
+// reportStart writes the start of the command, and tries again until the attempt has
+// ended.
+func (e *execution) reportStart() {
 	if e.ending || e.gone {
 		return
 	}
 	done := make(chan struct{})
-	e.begun.telling = done
+	e.begun.reporting = done
 	job, at := e.job, e.begun.at
-	e.w.beside(func() {
+	e.w.async(func() {
 		defer close(done)
 		for {
 			err := e.w.steps.Started(e.w.quit, e.t, at)
 			if err == nil {
-				e.begun.told = true
+				e.begun.reported = true
 				return
 			}
-			e.w.log.Debug("the start of a step instance is not among the events of its run yet", "run", e.t.Run, "step", e.t.Text(), "error", err)
+			e.w.log.Debug("the start of a step instance could not be written to the events of its run", "run", e.t.Run, "step", e.t.Text(), "error", err)
 			select {
 			case <-time.After(finishPause):
 			case <-job.Done():
@@ -150,36 +151,36 @@ func (e *execution) tellStart() {
 	})
 }
 
-// untold is when the command was started, if the end of the attempt has to tell.
-func (e *execution) untold() time.Time {
-	if e.begun.telling != nil {
-		if <-e.begun.telling; e.begun.told {
+// unreportedStart returns when the command was started, if the end has to report it.
+func (e *execution) unreportedStart() time.Time {
+	if e.begun.reporting != nil {
+		if <-e.begun.reporting; e.begun.reported {
 			return time.Time{}
 		}
 	}
 	return e.begun.at
 }
 
-// trusted is until when it may run, on the boot clock, and how long it may take to
+// validity returns until when it may run, on the boot clock, and how long it may take to
 // stop before.
-func (e *execution) trusted() (until, grace time.Duration) {
+func (e *execution) validity() (until, grace time.Duration) {
 	left, grace := e.place.ValidFor()
 	return e.w.clock.Now() + left, grace
 }
 
-// look puts the end of its trust off, as its lease was renewed.
-func (e *execution) look() {
+// extend extends its validity after a renewal of its lease.
+func (e *execution) extend() {
 	if e.job == nil || e.ending || e.place.Context().Err() != nil {
 		return
 	}
-	// Nobody knows of a lease that was taken over before it is renewed: until then it
-	// stays as the process before has left it.
+	// The validity of a lease that was taken over is unknown before its first renewal.
+	// Until then, that of the earlier process holds.
 	if left, _ := e.place.ValidFor(); left > 0 {
-		e.job.Trust(e.w.clock.Now() + left)
+		e.job.Extend(e.w.clock.Now() + left)
 	}
 }
 
-// stop tells it to stop. The first cause counts.
+// stop stops it. The first cause counts.
 func (e *execution) stop(cause stopCause, reason string) {
 	if e.cause != notStopped || e.ending {
 		return
@@ -190,26 +191,26 @@ func (e *execution) stop(cause stopCause, reason string) {
 	}
 }
 
-// lost takes that the instance is somebody else's, or soon will be.
+// lost handles the end of the validity.
 func (e *execution) lost() {
 	if e.gone || problem.CodeOf(context.Cause(e.place.Context())) == problem.Stopping {
-		return // the client is on its way out: what is left is for the next process
+		return // the client is stopping: the next process takes over
 	}
-	e.w.log.Warn("a step instance is lost to its worker", "run", e.t.Run, "step", e.t.Text(), "reason", context.Cause(e.place.Context()))
-	e.stop(byTrust, "it is lost to its worker")
+	e.w.log.Warn("a step instance is lost", "run", e.t.Run, "step", e.t.Text(), "reason", context.Cause(e.place.Context()))
+	e.stop(byLoss, "it is lost")
 }
 
-// ended takes that nothing of the attempt runs any more.
+// ended handles the end of the attempt.
 func (e *execution) ended() {
 	o := e.job.Outcome()
 	switch {
-	case e.cause == byTrust:
+	case e.cause == byLoss:
 		e.w.metrics.ended("lost")
 		e.ending = true
 		job := e.job
-		e.w.beside(func() {
+		e.w.async(func() {
 			e.w.keepOutput(&e.t.Ready, job)
-			e.w.tell(func() { e.w.drop(e) })
+			e.w.post(func() { e.w.drop(e) })
 		})
 		return
 	case e.cause == byRun && o.Status != step.Succeeded:
@@ -223,14 +224,13 @@ func (e *execution) ended() {
 	e.finish(o)
 }
 
-// fail ends an instance that could not be begun.
+// fail ends an instance that could not be started.
 func (e *execution) fail(why error) {
-	e.w.log.Error("a step instance could not be begun", "run", e.t.Run, "step", e.t.Text(), "error", why)
+	e.w.log.Error("a step instance could not be started", "run", e.t.Run, "step", e.t.Text(), "error", why)
 	e.finish(step.Outcome{Status: step.Failed, Error: why.Error()})
 }
 
-// finish tells etcd how the instance has ended, until that is known or the instance is
-// lost.
+// finish writes the end of the instance, and tries again until the instance is lost.
 func (e *execution) finish(o step.Outcome) {
 	e.ending = true
 	e.w.metrics.ended(string(o.Status))
@@ -246,15 +246,15 @@ func (e *execution) finish(o step.Outcome) {
 	})
 }
 
-// reported returns an outcome with what the attempt has written, which is kept.
+// reported returns the outcome with the output of the attempt.
 func (e *execution) reported(o step.Outcome) func() step.Outcome {
 	job := e.job
 	return func() step.Outcome {
 		if job == nil {
 			return o
 		}
-		o.StartedAt = e.untold()
-		if out, err := written(job); err == nil { // what can't be read is not kept
+		o.StartedAt = e.unreportedStart()
+		if out, err := written(job); err == nil { // output that cannot be read is not kept
 			o.Output, o.Before, o.Cut = out.Text, out.Before, out.Cut
 		}
 		e.w.outputs.reports(&e.t.Ready)
@@ -263,7 +263,7 @@ func (e *execution) reported(o step.Outcome) func() step.Outcome {
 	}
 }
 
-// tookOf is how long an attempt has taken that was started then.
+// tookOf returns the duration of an attempt.
 func tookOf(o *step.Outcome, started time.Time) time.Duration {
 	if o.EndedAt.IsZero() {
 		return time.Since(started)
@@ -271,7 +271,7 @@ func tookOf(o *step.Outcome, started time.Time) time.Duration {
 	return max(0, o.EndedAt.Sub(started))
 }
 
-// handBack puts the instance back into its queue: it was not begun.
+// handBack puts the instance back into its queue: it was not started.
 func (e *execution) handBack() {
 	e.ending = true
 	e.w.metrics.ended("handed_back")
@@ -282,13 +282,13 @@ func (e *execution) handBack() {
 	})
 }
 
-// way is how the end is written: in one transaction with the release of its slots, if it
-// has a claim, and with what is taken next.
+// way returns how the end is written: in one transaction with the release of its slots, if
+// it has a claim, and with the taking of further instances.
 func (e *execution) way() step.Way {
 	claim, ok := e.place.(*instance.Claim)
 	var once sync.Once
 	free := func() {
-		once.Do(func() { e.w.tell(func() { e.w.free(e, !ok) }) })
+		once.Do(func() { e.w.post(func() { e.w.free(e, !ok) }) })
 	}
 	group := e.w.steps.InGroup(free)
 	if !ok {
@@ -306,30 +306,30 @@ func (e *execution) way() step.Way {
 // end does the last write of an execution.
 func (e *execution) end(write func(context.Context) error) {
 	if e.unhook != nil {
-		e.unhook() // nothing runs any more that would have to stop
+		e.unhook() // there is nothing to stop any more
 	}
-	e.w.beside(func() {
+	e.w.async(func() {
 		for {
 			err := write(context.Background())
 			code := problem.CodeOf(err)
 			if err == nil || code == problem.StepLost || e.place.Context().Err() != nil {
 				if err != nil {
-					e.w.log.Warn("how a step instance has ended is not known to etcd", "run", e.t.Run, "step", e.t.Text(), "error", err)
+					e.w.log.Warn("the end of a step instance could not be written", "run", e.t.Run, "step", e.t.Text(), "error", err)
 				}
 				e.w.outputs.reported(&e.t.Ready)
-				e.w.tell(func() { e.w.drop(e) })
+				e.w.post(func() { e.w.drop(e) })
 				return
 			}
 			select {
 			case <-time.After(finishPause):
-			case <-e.w.left: // the next process tells, by the result in its folder
+			case <-e.w.left: // the next process writes the end, from the result in its folder
 				return
 			}
 		}
 	})
 }
 
-// drop forgets an execution that has ended.
+// drop removes an execution that has ended.
 func (w *Worker) drop(e *execution) {
 	if e.dropped {
 		return
@@ -350,9 +350,9 @@ func (w *Worker) drop(e *execution) {
 	w.dirty = true
 }
 
-// free takes that nothing of an execution runs any more and that its end is about to be
-// written: what is taken from now on in the same way, through the group or with the claims,
-// is taken with that or after it, in the place of the execution.
+// free makes the place of an execution available, since its end is about to be written:
+// instances that are taken from now on in the same way, through the group or with the
+// claims, are taken with that write or after it.
 func (w *Worker) free(e *execution, inGroup bool) {
 	if e.freed {
 		return
@@ -365,7 +365,7 @@ func (w *Worker) free(e *execution, inGroup bool) {
 	}
 }
 
-// leave lets go of an execution, without stopping it.
+// leave releases an execution without stopping it.
 func (e *execution) leave() {
 	if e.gone {
 		return
@@ -379,13 +379,13 @@ func (e *execution) leave() {
 	}
 }
 
-// look puts off the end of trust in all that the worker has.
-func (w *Worker) look() {
-	w.leaveAgain()
+// check extends the validity of all executions, and considers everything again.
+func (w *Worker) check() {
+	w.withdrawAgain()
 	w.forgetPassed()
 	for _, e := range w.active {
-		e.look()
+		e.extend()
 	}
-	w.showLooked()
-	w.dirty = true // also what was not to be had for a reason that has passed
+	w.showFollowed()
+	w.dirty = true // an obstacle may have passed
 }

@@ -13,73 +13,73 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// publishedFile is the file of a folder that says what the folder is for.
+// publishedFile is the file of a folder that identifies its instance.
 const publishedFile = "published.json"
 
-// jobFolder is the part of a folder that is the runner's.
+// jobFolder is the folder of the runner in the folder of an instance.
 const jobFolder = "job"
 
-// folders are those of a worker's instances.
+// folders are the folders of a worker's instances.
 type folders struct{ root string }
 
-// publishedValue is how a publication stands in a folder.
+// publishedValue is the content of a publishedFile.
 type publishedValue struct {
 	store.V
 	Queue    string     `json:"queue"`
 	Order    string     `json:"order"`
 	Revision int64      `json:"revision"`
 	Ready    step.Ready `json:"ready"`
-	// Slots tells that it was to be taken with slots.
+	// Slots states that it needs slots.
 	Slots bool `json:"slots,omitempty"`
 }
 
-// leftover is an instance of an earlier process, as that was about to take it.
-type leftover struct {
+// earlier is an instance of an earlier process, as it was published.
+type earlier struct {
 	*step.Published
 	slots bool
 }
 
-// name of an instance's folder. An attempt has one of its own: the command of the one
-// before may be on its way out still.
+// name returns the folder of an attempt at an instance. The command of the attempt before
+// may still be ending in its own.
 func (f folders) name(p *step.Published) string {
-	sum := sha256.Sum256([]byte(p.ID().String())) // names of runs and steps are too long for one of a file
+	sum := sha256.Sum256([]byte(p.ID().String())) // names of runs and steps are too long for a file name
 	return filepath.Join(f.root, hex.EncodeToString(sum[:12])+"-"+strconv.FormatInt(p.Revision, 10))
 }
 
-// make makes the folder of an instance that is about to be taken, with slots or without.
+// make creates the folder of an instance that is about to be taken.
 func (f folders) make(p *step.Published, slots bool) (string, error) {
 	if f.root == "" {
-		return "", nil // nothing is to outlive the worker
+		return "", nil // nothing outlives the worker
 	}
 	dir := f.name(p)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("the folder of a step instance can't be made: %w", err)
+		return "", fmt.Errorf("the folder of a step instance cannot be created: %w", err)
 	}
 	value := store.Encode(publishedValue{V: store.Now, Queue: p.Queue, Order: p.Order, Revision: p.Revision, Ready: p.Ready, Slots: slots})
 	if err := os.WriteFile(filepath.Join(dir, publishedFile), value, 0o600); err != nil {
-		return "", errors.Join(fmt.Errorf("the folder of a step instance can't be written: %w", err), os.RemoveAll(dir))
+		return "", errors.Join(fmt.Errorf("the folder of a step instance cannot be written: %w", err), os.RemoveAll(dir))
 	}
 	return dir, nil
 }
 
-// remove removes a folder. One that can't be removed is found by the next process.
+// remove removes a folder. If that fails, the next process finds it.
 func (f folders) remove(dir string) {
 	if dir != "" {
 		_ = os.RemoveAll(dir)
 	}
 }
 
-// left are the folders that an earlier process has left, each with what it is for. One
-// that can't be read is removed: nothing was begun in it.
-func (f folders) left() (map[string]leftover, error) {
+// left returns the folders of an earlier process with their instances. A folder that
+// cannot be read is removed: no command was started in it.
+func (f folders) left() (map[string]earlier, error) {
 	if f.root == "" {
 		return nil, nil
 	}
 	entries, err := os.ReadDir(f.root)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("the folders of the worker can't be read: %w", err)
+		return nil, fmt.Errorf("the folders of the worker cannot be read: %w", err)
 	}
-	all := map[string]leftover{}
+	all := map[string]earlier{}
 	for _, e := range entries {
 		dir := filepath.Join(f.root, e.Name())
 		p, err := readPublished(filepath.Join(dir, publishedFile))
@@ -92,14 +92,14 @@ func (f folders) left() (map[string]leftover, error) {
 	return all, nil
 }
 
-func readPublished(name string) (leftover, error) {
+func readPublished(name string) (earlier, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return leftover{}, err
+		return earlier{}, err
 	}
 	var v publishedValue
 	if err := store.Decode(name, data, &v); err != nil {
-		return leftover{}, err
+		return earlier{}, err
 	}
-	return leftover{&step.Published{Ready: v.Ready, Queue: v.Queue, Order: v.Order, Revision: v.Revision}, v.Slots}, nil
+	return earlier{&step.Published{Ready: v.Ready, Queue: v.Queue, Order: v.Order, Revision: v.Revision}, v.Slots}, nil
 }

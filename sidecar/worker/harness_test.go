@@ -189,7 +189,7 @@ func (s *stage) Open(_ string, t *step.Taken) (Job, error) {
 func (j *job) Done() <-chan struct{} { return j.done }
 func (j *job) Outcome() step.Outcome { return j.outcome }
 func (j *job) Output(int) []byte     { return []byte("output of " + j.name + "\n") }
-func (j *job) Trust(time.Duration)   {}
+func (j *job) Extend(time.Duration)  {}
 func (j *job) Close()                {}
 
 // filer is a job whose output is a file.

@@ -58,7 +58,7 @@ func (y *yard) blindWorker(host string, concurrency int, r Runner) *crew {
 }
 
 // markOf reads a mark as etcd has it.
-func (y *yard) markOf(t *testing.T, key string) *mvccpb.KeyValue {
+func (y *yard) gapLine(t *testing.T, key string) *mvccpb.KeyValue {
 	t.Helper()
 	all, err := store.ReadAll(t.Context(), y.runs.Backend, key)
 	if err != nil {
@@ -87,7 +87,7 @@ func TestAnOldMarkStopsNoNewAttempt(t *testing.T) {
 			if _, err := y.step.Cancel(t.Context(), y.runs, id); err != nil {
 				t.Fatal(err)
 			}
-			mark := y.markOf(t, y.runs.Keys.CanceledStep(id))
+			mark := y.gapLine(t, y.runs.Keys.CanceledStep(id))
 			deliver := func() {
 				w.do(t, func() { w.cancels(store.FeedMessage{Events: []*mvccpb.Event{{Type: mvccpb.Event_PUT, Kv: mark}}}) })
 			}
@@ -128,7 +128,7 @@ func (y *yard) slow(t *testing.T) (w *crew, s *stage, goOn func()) {
 	second := idOf(t, "r/m/000001")
 	fifo := ""
 	w.do(t, func() {
-		for _, cl := range w.queues[0].classes {
+		for _, cl := range w.queues[0].requirements {
 			for _, o := range cl.all {
 				if o.ID() == second {
 					fifo = filepath.Join(w.folders.name(o.Published), publishedFile)
@@ -144,7 +144,7 @@ func (y *yard) slow(t *testing.T) (w *crew, s *stage, goOn func()) {
 	}
 	eventually(t, "the second is about to stand in line", func() bool {
 		on := false
-		w.do(t, func() { _, on = w.inLine[second] })
+		w.do(t, func() { _, on = w.waiting[second] })
 		return on
 	})
 	return w, s, func() {
@@ -166,7 +166,7 @@ func TestWhatLeavesTheLineBeforeItStandsThereLeavesIt(t *testing.T) {
 	}
 	eventually(t, "it is told to leave", func() bool {
 		left := false
-		w.do(t, func() { left = w.inLine[second].left })
+		w.do(t, func() { left = w.waiting[second].left })
 		return left
 	})
 	<-time.After(200 * time.Millisecond) // for Withdraw to reach the engine
@@ -203,7 +203,7 @@ func TestALowerPriorityLeavesRoomForAHigherOne(t *testing.T) {
 	q := queueOf(t, "q", "a!5", "b")
 	c := asked(1, q)
 	c.now, c.turn = time.Unix(100, 0), time.Second
-	for _, cl := range q.classes {
+	for _, cl := range q.requirements {
 		for _, o := range cl.all {
 			o.seen = c.now
 		}
@@ -214,9 +214,9 @@ func TestALowerPriorityLeavesRoomForAHigherOne(t *testing.T) {
 		seen.KVs = append(seen.KVs, &mvccpb.KeyValue{Key: []byte(pickKeys.Presence(fmt.Sprint("other", i), Role)), Value: presence(p)})
 		c.peers = newPeers(pickKeys, "h", Role, hclog.NewNullLogger())
 		c.peers.message(store.FeedMessage{Snapshot: &seen})
-		all := q.classes["/"]
+		all := q.requirements["/"]
 		if all == nil {
-			for _, cl := range q.classes {
+			for _, cl := range q.requirements {
 				all = cl
 			}
 		}
@@ -300,7 +300,7 @@ func TestNobodyStandsInLineForAnOldPublication(t *testing.T) {
 			{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: kv.Key}},
 			{Type: mvccpb.Event_PUT, Kv: &mvccpb.KeyValue{Key: kv.Key, Value: kv.Value, ModRevision: kv.ModRevision + 5}},
 		}})
-		for _, l := range w.inLine {
+		for _, l := range w.waiting {
 			left = l.left
 		}
 	})
@@ -402,7 +402,7 @@ func TestTheOldestDoesNotStarve(t *testing.T) {
 		publish()
 	}
 	var first *offer
-	for _, cl := range q.classes {
+	for _, cl := range q.requirements {
 		for _, o := range cl.all {
 			if first == nil && !peers.mine(o) {
 				first = o
@@ -414,7 +414,7 @@ func TestTheOldestDoesNotStarve(t *testing.T) {
 		now = now.Add(time.Second)
 		c := asked(1, q)
 		c.now, c.turn, c.peers = now, shortTurn, peers
-		c.slots = func(*class) map[string]int { return nil }
+		c.slots = func(*requirement) map[string]int { return nil }
 		for _, o := range pick(c).plain {
 			q.remove(o.Key(pickKeys))
 			if o == first {

@@ -18,45 +18,45 @@ type metrics struct {
 	conflicts prometheus.Counter
 	resyncs   prometheus.Counter
 	wakes     prometheus.Counter
-	looks     *prometheus.CounterVec
+	picks     *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, concurrency int) *metrics {
 	f := promauto.With(reg)
 	m := &metrics{
 		taken: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_worker_take_seconds", Help: "Time from the decision to take a step instance until it was taken, by whether it needs slots; with the wait for them.",
+			Name: "berth_worker_take_seconds", Help: "Time from the decision to take a step instance until it was taken, including the wait for slots; by whether it needs slots.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"slots"}),
 		finish: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "berth_worker_finish_seconds", Help: "Time that it took to write how a step instance has ended.",
+			Name: "berth_worker_finish_seconds", Help: "Time to write the end of a step instance.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}),
 		durations: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "berth_worker_step_seconds", Help: "Time from the taking of a step instance to its end.",
+			Name: "berth_worker_step_seconds", Help: "Time from taking a step instance to its end.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 5, 9),
 		}),
 		ends: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_worker_steps_total", Help: "Step instances that have ended here, by how: succeeded, failed, canceled, lost, handed_back, timed_out.",
+			Name: "berth_worker_steps_total", Help: "Step instances that ended here, by result: succeeded, failed, canceled, lost, handed_back, timed_out.",
 		}, []string{"end"}),
 		conflicts: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_worker_take_conflicts_total", Help: "Step instances that somebody else was faster to take.",
+			Name: "berth_worker_take_conflicts_total", Help: "Step instances that another worker took first.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_worker_resyncs_total", Help: "Times that the queues were read again from etcd.",
 		}),
 		wakes: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_worker_wakes_total", Help: "Messages of etcd by which the worker has heard that something was put into its queues.",
+			Name: "berth_worker_wakes_total", Help: "Messages of etcd about new step instances in the queues of the worker.",
 		}),
-		looks: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_worker_looks_total", Help: "Looks for what to take, by what they came to: some, none, or full if there was no room.",
+		picks: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_worker_picks_total", Help: "Decisions what to take, by result: some, none, or full without free capacity.",
 		}, []string{"found"}),
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "berth_worker_active", Help: "Step instances that the worker has.",
 	}, func() float64 { return float64(m.count.Load()) })
 	f.NewGauge(prometheus.GaugeOpts{
-		Name: "berth_worker_concurrency", Help: "Step instances that the worker can have at a time.",
+		Name: "berth_worker_concurrency", Help: "Step instances that the worker can have at the same time.",
 	}).Set(float64(concurrency))
 	return m
 }
@@ -69,16 +69,16 @@ func (m *metrics) took(d time.Duration, slots bool) {
 	m.taken.WithLabelValues(label).Observe(d.Seconds())
 }
 
-// looked notes a look for what to take: for how many there was room, and how many it found.
-func (m *metrics) looked(room, found int) {
+// picked counts a pick: with capacity for how many, and how many it found.
+func (m *metrics) picked(capacity, found int) {
 	what := "some"
 	switch {
-	case room == 0:
+	case capacity == 0:
 		what = "full"
 	case found == 0:
 		what = "none"
 	}
-	m.looks.WithLabelValues(what).Inc()
+	m.picks.WithLabelValues(what).Inc()
 }
 
 func (m *metrics) finished(d time.Duration) { m.finish.Observe(d.Seconds()) }

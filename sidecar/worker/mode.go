@@ -7,8 +7,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// mode is what an operator wants of this worker, as etcd has it. Until that is known it
-// takes nothing, so that one that restarts while it is drained stays so.
+// mode is the mode that an operator has set for this worker. Until it is known, the worker
+// takes nothing, so that a drained worker stays drained after a restart.
 type mode struct {
 	key   string
 	feed  *store.Feed
@@ -16,23 +16,23 @@ type mode struct {
 	state step.WorkerState
 }
 
-// takes reports whether the worker may take steps, as far as operators want it.
+// takes reports whether the mode allows the worker to take steps.
 func (m *mode) takes() bool { return m.known && m.state.Mode == step.Working }
 
 // idle reports whether the worker takes nothing new.
 func (w *Worker) idle() bool { return w.drained || !w.mode.takes() }
 
-// asked takes what the feed of the worker's mode delivered.
+// asked applies a message of the feed of the worker's mode.
 func (w *Worker) asked(m store.FeedMessage) {
 	take := func(kv *mvccpb.KeyValue) {
-		if string(kv.Key) != w.mode.key { // of one whose name is longer
+		if string(kv.Key) != w.mode.key { // of a worker with a longer name
 			return
 		}
 		_, state, err := step.DecodeWorkerState(w.keys, w.mode.key, kv.Value)
 		if err != nil {
-			w.log.Error("nothing is taken: the mode of this worker can't be read", "error", err,
+			w.log.Error("the mode of this worker cannot be read, so it takes nothing", "error", err,
 				"remedy", "berth worker resume "+w.by.Host+"/"+w.by.Instance)
-			state = step.WorkerState{Mode: step.Drained, By: "a value that can't be read"}
+			state = step.WorkerState{Mode: step.Drained, By: "a value that cannot be read"}
 		}
 		w.become(state)
 	}
@@ -57,7 +57,7 @@ func (w *Worker) asked(m store.FeedMessage) {
 	}
 }
 
-// become does what a mode is about.
+// become applies a mode.
 func (w *Worker) become(s step.WorkerState) {
 	first := !w.mode.known
 	before := w.mode.state.Mode
@@ -70,7 +70,7 @@ func (w *Worker) become(s step.WorkerState) {
 		w.log.Info("an operator has changed the mode", "mode", s.Mode, "by", s.By, "from", s.From, "reason", s.Reason, "active", w.has())
 	}
 	if s.Mode != step.Working {
-		w.leaveLines()
+		w.withdrawAll()
 	}
 	if s.Mode == step.Stopped {
 		for _, e := range w.active {

@@ -23,7 +23,7 @@ func (c *crew) is(t *testing.T, m step.WorkerMode) {
 	t.Helper()
 	eventually(t, "it is "+string(m), func() bool {
 		got := make(chan step.WorkerMode, 1)
-		c.tell(func() { got <- c.mode.state.Mode })
+		c.post(func() { got <- c.mode.state.Mode })
 		return <-got == m
 	})
 }
@@ -46,7 +46,7 @@ func TestAWorkerThatIsDrainedTakesNothingNewAlsoAfterARestartUntilItIsResumed(t 
 	eventually(t, "it has found its command", func() bool { // which a stage forgets when it ends
 		found := make(chan bool, 1)
 		id := store.StepID{Run: "r", Step: "m"}
-		w.tell(func() { found <- w.active[id] != nil && w.active[id].job != nil })
+		w.post(func() { found <- w.active[id] != nil && w.active[id].job != nil })
 		return <-found
 	})
 	for range 3 {

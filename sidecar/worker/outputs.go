@@ -23,53 +23,51 @@ import (
 const (
 	// outputAge is how long the output of an attempt is kept as a file.
 	outputAge = 24 * time.Hour
-	// outputLook is how often it is looked for files that are too old.
-	outputLook = 10 * time.Minute
-	// outputBlock is what the smallest file counts as: about what it takes of a disk.
+	// outputSweepEvery is how often files that are too old are removed.
+	outputSweepEvery = 10 * time.Minute
+	// outputBlock is the size that the smallest file counts as: about its use of the disk.
 	outputBlock = 4 << 10
-	// outputShare is the part of what may be kept that is removed at once, so that not
-	// every end of an attempt has all files looked at.
+	// outputShare is the fraction of the limit that a sweep frees, so that not every end
+	// of an attempt causes a sweep.
 	outputShare = 10
 )
 
-// outputs are the files of what attempts have written, as a whole, on the worker's host:
-// those of the last while, up to so many bytes. The zero value keeps none.
+// outputs keeps the output files of attempts on the worker's host, for [outputAge] and up to
+// a total size. The zero value keeps none.
 type outputs struct {
 	root string // empty: none are kept
 	most int64
 	log  hclog.Logger
-	// dropNames has no log name these files any more, which are about to be removed.
+	// dropNames removes the names of these files from the logs, before they are deleted.
 	dropNames func(ctx context.Context, files map[string]store.StepID) error
 
-	mu sync.Mutex // guards what follows, and that no folder is removed that is just made
-	// unreported are files that a log is about to name: they are not removed before it does.
+	mu sync.Mutex // guards what follows, and new folders against removal
+	// unreported are files that a log is about to name. They are not removed before.
 	unreported map[string]bool
-	// total is what there is, at most; since the last sweep nothing was taken from it.
+	// total is at least the size of all files; only a sweep reduces it.
 	total    int64
-	next     time.Time // when it is to be swept for age
+	next     time.Time // of the next sweep for age
 	sweeping bool
 }
 
-// newOutputs keeps so many bytes in a folder.
+// newOutputs returns outputs that keeps most bytes in a folder.
 func newOutputs(root string, most int64, log hclog.Logger) *outputs {
 	if root == "" {
 		return &outputs{}
 	}
-	if whole, err := filepath.Abs(root); err == nil { // else there is no current folder, and the name is as good
+	if whole, err := filepath.Abs(root); err == nil { // else there is no current folder
 		root = whole
 	}
 	return &outputs{root: root, most: most, log: log, unreported: map[string]bool{}}
 }
 
-// path is where the output of an attempt at what was published is kept: names of steps
-// are safe as names of files. The revision is there since a run that is retried counts
-// its attempts anew.
+// path returns where the output of an attempt is kept: names of steps are valid names of
+// files. A run that is retried counts its attempts again, so the revision is part of it.
 func (o *outputs) path(p *step.Published) string {
 	return filepath.Join(o.root, p.Run, fmt.Sprintf("%s-%d-%d-%d.log", p.Step, p.Index, p.Attempt+1, p.Revision))
 }
 
-// idOf reads whose output a file has, the inverse of path. Only the step's name may contain
-// the separator.
+// idOf is the inverse of path. Only the name of the step may contain the separator.
 func (o *outputs) idOf(path string) (store.StepID, bool) {
 	folder, name := filepath.Split(path)
 	parts := strings.Split(strings.TrimSuffix(name, ".log"), "-")
@@ -82,9 +80,9 @@ func (o *outputs) idOf(path string) (store.StepID, bool) {
 	return id, err == nil && index >= 0 && id.Step != ""
 }
 
-// keep keeps the output of an attempt that has ended, and returns where; empty if it is
-// not kept. The file itself stays where it is as well, until its folder is removed: so a
-// worker that is killed in between finds all it needs.
+// keep keeps the output of an attempt that has ended, and returns its path; empty if it is
+// not kept. It links the file, so that a worker that is killed before the folder is removed
+// finds it there as well.
 func (o *outputs) keep(p *step.Published, file string) string {
 	if o.root == "" || o.most == 0 {
 		return ""
@@ -101,19 +99,19 @@ func (o *outputs) keep(p *step.Published, file string) string {
 		err = os.Link(file, path)
 	}
 	switch {
-	case errors.Is(err, fs.ErrExist): // by the process before
+	case errors.Is(err, fs.ErrExist): // by an earlier process
 		return path
 	case err != nil:
 		o.log.Warn("the output of a step instance is not kept as a file", "run", p.Run, "step", p.ID().Text(), "error", err)
 		return ""
 	}
-	_ = os.Chtimes(path, now, now) // its age counts from the end of the attempt; else from its last line
+	_ = os.Chtimes(path, now, now) // its age counts from the end of the attempt
 	o.total += costOf(info)
 	return path
 }
 
-// reports has the file of an attempt stay until its end is reported: a log that is written
-// after a sweep would name what the sweep has removed.
+// reports protects the file of an attempt until its end is reported: otherwise a sweep could
+// remove a file that a log is about to name.
 func (o *outputs) reports(p *step.Published) {
 	if o.root == "" {
 		return
@@ -123,42 +121,42 @@ func (o *outputs) reports(p *step.Published) {
 	o.unreported[o.path(p)] = true
 }
 
-// reported takes that the log of an attempt names its file, or never will.
+// reported ends that protection.
 func (o *outputs) reported(p *step.Published) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.unreported, o.path(p))
 }
 
-// due tells whether it is time for a sweep, and that whoever asks is the one to do it.
+// due reports whether a sweep is due. The caller must do it then.
 func (o *outputs) due(now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.root == "" || o.sweeping || now.Before(o.next) && o.total <= o.most {
 		return false
 	}
-	o.sweeping, o.next = true, now.Add(outputLook)
+	o.sweeping, o.next = true, now.Add(outputSweepEvery)
 	return true
 }
 
-// keptFile is a file that is kept.
+// keptFile is a kept file.
 type keptFile struct {
 	path string
 	cost int64
 	at   time.Time
 }
 
-// sweep removes what is too old, and the oldest of what is too much. It ends early when
-// ctx does.
+// sweep removes the files that are too old, and the oldest files beyond the total size. It
+// ends with ctx.
 func (o *outputs) sweep(ctx context.Context, now time.Time) {
 	o.mu.Lock()
 	before := o.total
 	o.mu.Unlock()
 	all, err := o.list(ctx)
 	if err != nil && ctx.Err() == nil {
-		o.log.Warn("the output that is kept can't be looked at", "folder", o.root, "error", err)
+		o.log.Warn("the kept output cannot be read", "folder", o.root, "error", err)
 	}
-	err = nil // what was listed is judged
+	err = nil // what was listed is used
 	gone, total := tooMuch(all, o.most, now)
 	gone = slices.DeleteFunc(gone, func(f keptFile) bool {
 		unreported := o.isUnreported(f.path)
@@ -178,11 +176,11 @@ func (o *outputs) sweep(ctx context.Context, now time.Time) {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		o.log.Warn("output that is too old or too much is not removed yet", "folder", o.root, "error", err)
+		o.log.Warn("old output could not be removed yet", "folder", o.root, "error", err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.total += total - before // and what has come meanwhile
+	o.total += total - before // files may have been added meanwhile
 	o.sweeping = false
 }
 
@@ -192,8 +190,8 @@ func (o *outputs) isUnreported(path string) bool {
 	return o.unreported[path]
 }
 
-// dropped has no log name files that are about to be removed. If etcd does not answer, they
-// stay: few come meanwhile, since an attempt keeps its place until etcd knows its end.
+// dropped removes the names of files from the logs. If etcd does not answer, the files stay:
+// few are added meanwhile, since an attempt needs etcd to end.
 func (o *outputs) dropped(ctx context.Context, batch []keptFile) error {
 	files := map[string]store.StepID{}
 	for _, f := range batch {
@@ -207,7 +205,7 @@ func (o *outputs) dropped(ctx context.Context, batch []keptFile) error {
 	return o.dropNames(ctx, files)
 }
 
-// list is all that is kept.
+// list returns all kept files.
 func (o *outputs) list(ctx context.Context) (all []keptFile, err error) {
 	err = filepath.WalkDir(o.root, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -228,7 +226,7 @@ func (o *outputs) list(ctx context.Context) (all []keptFile, err error) {
 	return all, err
 }
 
-// tooMuch chooses what is to be removed, the oldest first, and returns what the rest costs.
+// tooMuch returns the files to remove, the oldest first, and the size of the others.
 func tooMuch(all []keptFile, most int64, now time.Time) (gone []keptFile, total int64) {
 	slices.SortFunc(all, func(a, b keptFile) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path)) })
 	for _, f := range all {
@@ -248,8 +246,8 @@ func tooMuch(all []keptFile, most int64, now time.Time) (gone []keptFile, total 
 	return gone, total
 }
 
-// remove removes a file, and its folder if that is empty then, and reports whether the file
-// is gone. One that a log is about to name stays.
+// remove removes a file, and its folder if that is empty, and reports whether the file is
+// removed. A protected file stays.
 func (o *outputs) remove(path string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -260,17 +258,17 @@ func (o *outputs) remove(path string) bool {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	_ = os.Remove(filepath.Dir(path)) // it is not, most of the time
+	_ = os.Remove(filepath.Dir(path)) // it fails unless the folder is empty
 	return true
 }
 
-// costOf is what a file counts as.
+// costOf returns the size that a file counts as.
 func costOf(info fs.FileInfo) int64 {
 	return (max(1, info.Size()) + outputBlock - 1) / outputBlock * outputBlock
 }
 
-// OutputFolder is where a worker of an instance keeps what attempts have written; empty if
-// it has no state directory.
+// OutputFolder returns where a worker keeps the output of attempts; empty without a state
+// directory.
 func OutputFolder(stateDir, instance string) string {
 	if stateDir == "" {
 		return ""
@@ -278,7 +276,7 @@ func OutputFolder(stateDir, instance string) string {
 	return filepath.Join(stateDir, instance, "output")
 }
 
-// keepOutput keeps the output of an attempt that has ended, if its job has it in a file.
+// keepOutput keeps the output of an attempt that has ended, if its job has a file.
 func (w *Worker) keepOutput(p *step.Published, job Job) string {
 	f, ok := job.(Filer)
 	if !ok {
@@ -289,9 +287,9 @@ func (w *Worker) keepOutput(p *step.Published, job Job) string {
 	return path
 }
 
-// sweepOutputs has the files of outputs swept beside the loop, if it is time for that.
+// sweepOutputs starts a sweep if one is due.
 func (w *Worker) sweepOutputs() {
 	if now := time.Now(); w.outputs.due(now) {
-		w.beside(func() { w.outputs.sweep(w.quit, now) })
+		w.async(func() { w.outputs.sweep(w.quit, now) })
 	}
 }

@@ -169,7 +169,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(c.root, "old")); !os.IsNotExist(err) {
 		t.Errorf("an empty folder is kept: %v", err)
 	}
-	if c.due(now.Add(time.Minute)) || !c.due(now.Add(outputLook)) {
+	if c.due(now.Add(time.Minute)) || !c.due(now.Add(outputSweepEvery)) {
 		t.Error("the next is due when it is time")
 	}
 	c.sweep(t.Context(), now)
@@ -216,7 +216,7 @@ func TestASweepThatIsCutOff(t *testing.T) {
 	if got := c.there(); got != "1" {
 		t.Errorf("%s are kept", got)
 	}
-	if !c.due(time.Now().Add(outputLook)) {
+	if !c.due(time.Now().Add(outputSweepEvery)) {
 		t.Error("it is not due again")
 	}
 	c.sweep(t.Context(), time.Now())

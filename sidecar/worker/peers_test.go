@@ -50,12 +50,12 @@ func lookers(t *rapid.T) (all []looking, offers []*offer) {
 		l.choice = choice{
 			now: time.UnixMilli(1000), turn: 100 * time.Millisecond, peers: peers,
 			help:   newHelp(),
-			queues: []*queue{{name: "q", classes: map[string]*class{"": {all: own}}}},
+			queues: []*queue{{name: "q", requirements: map[string]*requirement{"": {all: own}}}},
 			free:   rapid.IntRange(0, 12).Draw(t, "free"),
 			skip:   func(o *offer) bool { return l.skipped[o.Order] },
-			slots:  func(*class) map[string]int { return nil },
+			slots:  func(*requirement) map[string]int { return nil },
 		}
-		l.room = l.free + rapid.IntRange(0, 3).Draw(t, "has")
+		l.capacity = l.free + rapid.IntRange(0, 3).Draw(t, "has")
 		if rapid.Bool().Draw(t, "helps") {
 			l.help.until[""] = l.now.Add(1)
 		}
@@ -91,12 +91,12 @@ func TestWhatAWorkerPicksIsItsToTake(t *testing.T) {
 			}
 			left := 0
 			var first *offer // of its own
-			for _, o := range l.queues[0].classes[""].all {
+			for _, o := range l.queues[0].requirements[""].all {
 				if first == nil && l.peers.mine(o) && !l.skipped[o.Order] {
 					first = o
 				}
 			}
-			for _, o := range l.queues[0].classes[""].all {
+			for _, o := range l.queues[0].requirements[""].all {
 				helps := l.help.gives("", l.now, l.turn) || first != nil && o.Priority > first.Priority
 				may := l.peers.mine(o) || helps && l.now.Sub(o.seen) >= l.turn || first != nil && first.seen.Sub(o.seen) > longTurn
 				if taken[o.Order] != nil && !may {
@@ -130,9 +130,9 @@ func TestAWorkerLeavesOthersTheirsWhileItHasItsOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all, _ := lookers(t)
 		l := all[0]
-		l.room = 60 // it sees all of them
+		l.capacity = 60 // it sees all of them
 		own := 0
-		for _, o := range l.queues[0].classes[""].all {
+		for _, o := range l.queues[0].requirements[""].all {
 			o.seen = time.UnixMilli(900)
 			if o.Priority = 0; l.peers.mine(o) && !l.skipped[o.Order] {
 				own++
@@ -175,7 +175,7 @@ func TestWorkersDoNotMeetAtWhatIsNew(t *testing.T) {
 		by := map[string]int{}
 		for i, l := range all {
 			clear(l.skipped)
-			for _, o := range l.queues[0].classes[""].all {
+			for _, o := range l.queues[0].requirements[""].all {
 				o.seen = l.now
 			}
 			l.turn, l.free = time.Hour, len(offers)
@@ -197,7 +197,7 @@ func TestAWorkerThatIsGoneLeavesItsInstancesToTheOthers(t *testing.T) {
 		all, _ := lookers(t)
 		p := all[0].peers
 		before := map[string]bool{}
-		list := all[0].queues[0].classes[""].all
+		list := all[0].queues[0].requirements[""].all
 		for _, o := range list {
 			before[o.Order] = p.mine(o)
 		}

@@ -11,36 +11,37 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// lookAhead is how far down the order a worker looks for instances that it comes first
-// for, in multiples of what the workers of the queue have together if each has as much
-// room: so that it finds its own behind those of workers that are slower.
-const lookAhead = 4
+// searchAhead bounds how far down the order a worker searches for the instances that are
+// its own, as a multiple of the capacity of all workers of the queue if each has that of
+// this worker: so that it finds its own behind those of slower workers.
+const searchAhead = 4
 
-// choice is what [pick] is asked.
+// choice is the input of [pick].
 type choice struct {
 	now    time.Time
 	queues []*queue
 	peers  *peers
-	// turn is how long an instance is left to the worker that comes first for it.
+	// turn is how long an instance is left to the worker whose own it is.
 	turn time.Duration
-	// help tells in which lists the worker takes of others.
+	// help states from which lists the worker takes instances of others.
 	help *help
-	// room is how many instances the worker can have, and free how many it can take now.
-	room, free int
-	// lines are those of a class that stand in line for slots already, by its name; the
-	// least urgent first.
-	lines map[string][]standing
-	// skip tells which are not to be taken: they are the worker's own already, were
-	// taken by somebody else, or their runs were canceled.
+	// capacity is how many instances the worker can have, and free how many it can take
+	// now.
+	capacity, free int
+	// waiters are the instances that wait for slots already, by requirement, the least
+	// urgent first.
+	waiters map[string][]waiting
+	// skip reports whether an instance is not to be taken: it is being taken, was taken,
+	// or its run was canceled.
 	skip func(*offer) bool
-	// slots tells what slots the instances of a class need, and rests which are not to
-	// be tried now.
-	slots func(*class) map[string]int
-	rests func(*class) bool
+	// slots returns the slots of a requirement, and rests reports whether it is not to be
+	// tried now.
+	slots func(*requirement) map[string]int
+	rests func(*requirement) bool
 }
 
-// standing is an instance that stands in line.
-type standing struct {
+// waiting is an instance that waits for slots.
+type waiting struct {
 	id       store.StepID
 	priority int
 }
@@ -48,42 +49,41 @@ type standing struct {
 // wanted is an instance with the slots that it needs.
 type wanted struct {
 	*offer
-	class string
-	slots map[string]int
+	requirement string
+	slots       map[string]int
 }
 
-// picked is what [pick] decides.
+// picked is the decision of [pick].
 type picked struct {
 	plain   []*offer
 	slotted []wanted
-	// yields are those that are to leave the line: more urgent ones come in their place.
+	// yields are waiters that are withdrawn in favor of more urgent instances.
 	yields []store.StepID
-	// again tells that there are others, which another worker comes first for until
-	// their turn has passed.
+	// again states that there are instances of other workers whose turn has not passed.
 	again bool
-	// short are the lists that had too little of the worker's own.
+	// short are the lists with too few of the worker's own.
 	short map[string]bool
 }
 
-// pick decides which instances a worker takes: of those that need no slots the first, as
-// many as it has room for, and of each class that needs some as many as may stand in
-// line, if they come before those, or if they are more urgent than some that stand there.
-// It is pure. A worker that is alone keeps the order; where several take from one queue
-// each takes first what it comes first for, among those of one priority.
+// pick decides which instances a worker takes: as many of those without slots as it has
+// free capacity, and of each slot requirement as many as may wait, if they come before
+// those, or are more urgent than some waiters. It is pure. A single worker keeps the
+// order; of several workers of one queue, each takes its own first among instances of one
+// priority.
 func pick(c choice) (p picked) {
 	if c.free <= 0 {
 		return p
 	}
 	var lists [][]*offer
 	var classes []wanted // with all that is the same in a class
-	var slottedOf []*class
+	var slottedOf []*requirement
 	for _, q := range c.queues {
-		for _, name := range slices.Sorted(maps.Keys(q.classes)) {
-			cl := q.classes[name]
+		for _, name := range slices.Sorted(maps.Keys(q.requirements)) {
+			cl := q.requirements[name]
 			if slots := c.slots(cl); len(slots) == 0 {
 				lists = append(lists, cl.all)
 			} else if !c.rests(cl) {
-				classes, slottedOf = append(classes, wanted{class: name, slots: slots}), append(slottedOf, cl)
+				classes, slottedOf = append(classes, wanted{requirement: name, slots: slots}), append(slottedOf, cl)
 			}
 		}
 	}
@@ -91,11 +91,11 @@ func pick(c choice) (p picked) {
 	plain := c.share("", merged(lists), c.free)
 	p.plain, p.again, p.short[""] = plain.taken, plain.again, plain.short
 	for i, cl := range slottedOf {
-		stand := c.lines[cl.name]
+		stand := c.waiters[cl.name]
 		if len(stand) >= c.free && stand[0].priority >= cl.all[0].Priority {
-			continue // nobody comes before those that stand there
+			continue // none is more urgent than the waiters
 		}
-		// What comes behind those that fill the worker has no room left.
+		// There is no capacity for instances after those that fill the worker.
 		some := c.share(cl.name, before(cl.all, plain.last), c.free)
 		free := c.free - len(stand)
 		for _, o := range some.taken {
@@ -119,23 +119,23 @@ func pick(c choice) (p picked) {
 // shared is a worker's share of a list.
 type shared struct {
 	taken []*offer
-	// again tells that there are others', and short that there is too little of its own.
+	// again states that there are others', and short that there are too few of its own.
 	again, short bool
-	// last is the place of the one that would fill the worker if it were alone; empty if
-	// none would.
+	// last is the order of the instance that would fill a single worker; empty if none
+	// would.
 	last string
 }
 
-// share decides what a worker takes of a list in order, at most so many.
+// share decides what a worker takes of a list in order, at most most instances.
 func (c *choice) share(list string, in iter.Seq[*offer], most int) (s shared) {
 	if most <= 0 {
 		return s
 	}
 	g := c.grounds(list, in, most)
-	var some, tardy []*offer // that it may take; the late ones are asked for when they count
-	due, looked, first := 0, 0, 0
-	room, others := most, 0 // what is left to those of one priority, and to others above
-	settle := func() {
+	var some, tardy []*offer // that it may take; the late ones count if its own are too few
+	due, checked, first := 0, 0, 0
+	free, others := most, 0 // for instances of one priority; of others with a higher one
+	addLate := func() {
 		some = append(some, slices.DeleteFunc(tardy, c.skip)...)
 		tardy = nil
 	}
@@ -144,22 +144,23 @@ func (c *choice) share(list string, in iter.Seq[*offer], most int) (s shared) {
 		if why <= own && c.skip(o) {
 			continue
 		}
-		if looked > 0 && o.Priority != first {
-			// Those above that are others' may be had in a moment: room is kept for them.
-			if settle(); len(some) >= most-others {
+		if checked > 0 && o.Priority != first {
+			// More urgent instances of others may become available soon: capacity is kept for
+			// them.
+			if addLate(); len(some) >= most-others {
 				break
 			}
-			room = most - others
+			free = most - others
 		}
-		if room < most && len(some) >= room || due == most || looked == g.reach {
+		if free < most && len(some) >= free || due == most || checked == g.reach {
 			break
 		}
 		first = o.Priority
-		if looked++; looked == most {
+		if checked++; checked == most {
 			s.last = o.Order
 		}
 		switch why {
-		case theirs: // one that is gone counts for a moment
+		case theirs: // one that was just taken may count
 			others++
 		case late:
 			tardy = append(tardy, o)
@@ -169,10 +170,10 @@ func (c *choice) share(list string, in iter.Seq[*offer], most int) (s shared) {
 		}
 	}
 	if due < most {
-		settle()
+		addLate()
 	}
 	slices.SortStableFunc(some, g.compare)
-	s.taken = some[:min(len(some), room)]
+	s.taken = some[:min(len(some), free)]
 	s.again, s.short = others > 0 && len(s.taken) < most, due < most
 	return s
 }
@@ -181,34 +182,34 @@ func (c *choice) share(list string, in iter.Seq[*offer], most int) (s shared) {
 type ground int
 
 const (
-	// overdue: another worker comes first for it, and has left it for so long that what
-	// is the worker's own was published [longTurn] later.
+	// overdue: it is another worker's, which has left it for so long that the worker's
+	// own were published [longTurn] later.
 	overdue ground = iota
-	// own: the worker comes first for it.
+	// own: it is the worker's own.
 	own
-	// late: another worker comes first for it, and its turn has passed. The worker helps,
-	// or has only what is less urgent.
+	// late: it is another worker's, and its turn has passed. The worker helps, or has only
+	// less urgent ones.
 	late
-	// theirs: another worker comes first for it.
+	// theirs: it is another worker's.
 	theirs
 )
 
-// grounds are those on which a worker takes of a list.
+// grounds judges the instances of a list.
 type grounds struct {
 	*choice
 	helps bool
-	reach int    // how many it looks at
-	first *offer // of its own, nil if there is none
+	reach int    // how many it checks
+	first *offer // of its own; nil if there is none
 }
 
 func (c *choice) grounds(list string, in iter.Seq[*offer], most int) *grounds {
 	g := &grounds{choice: c, helps: c.help.gives(list, c.now, c.turn)}
 	for _, q := range c.queues {
-		g.reach = max(g.reach, max(most, c.room)*lookAhead*c.peers.count(q.name))
+		g.reach = max(g.reach, max(most, c.capacity)*searchAhead*c.peers.count(q.name))
 	}
-	looked := 0
+	checked := 0
 	for o := range in {
-		if looked++; looked > g.reach {
+		if checked++; checked > g.reach {
 			break
 		}
 		if c.peers.mine(o) && !c.skip(o) {
@@ -231,8 +232,8 @@ func (g *grounds) of(o *offer) ground {
 	return theirs
 }
 
-// compare puts what is due in order, and what is late in an order that each worker has
-// for itself, so that it meets nobody there: among those of one priority.
+// compare orders instances of one priority: those that are late in an order that differs
+// by worker, to avoid conflicts.
 func (g *grounds) compare(a, b *offer) int {
 	if a.Priority != b.Priority {
 		return cmp.Compare(b.Priority, a.Priority)
@@ -247,7 +248,7 @@ func (g *grounds) compare(a, b *offer) int {
 	return strings.Compare(a.Order, b.Order)
 }
 
-// before goes through a list up to a place; through all of it if that is empty.
+// before returns a list up to the order last; all of it if last is empty.
 func before(list []*offer, last string) iter.Seq[*offer] {
 	return func(yield func(*offer) bool) {
 		for _, o := range list {
@@ -258,7 +259,7 @@ func before(list []*offer, last string) iter.Seq[*offer] {
 	}
 }
 
-// merged goes through lists that are in order in one order.
+// merged merges ordered lists.
 func merged(lists [][]*offer) iter.Seq[*offer] {
 	if len(lists) == 1 {
 		return slices.Values(lists[0])
@@ -276,6 +277,47 @@ func merged(lists [][]*offer) iter.Seq[*offer] {
 				return
 			}
 			at[first]++
+		}
+	}
+}
+
+// help states from which lists a worker takes instances of others: after it has had too
+// few of its own for a turn, and until it has had enough for [longTurn]. So workers of the
+// same speed do not compete, and a faster one waits only once. A list is a slot
+// requirement by name, or "" for all instances without slots.
+type help struct {
+	short map[string]time.Time // since when it has too few
+	until map[string]time.Time
+}
+
+func newHelp() *help {
+	return &help{short: map[string]time.Time{}, until: map[string]time.Time{}}
+}
+
+// gives reports whether the worker helps with a list.
+func (h *help) gives(list string, now time.Time, turn time.Duration) bool {
+	since, short := h.short[list]
+	return now.Before(h.until[list]) || short && now.Sub(since) >= turn
+}
+
+// note records which lists had too few of the worker's own.
+func (h *help) note(short map[string]bool, now time.Time, turn time.Duration) {
+	for list := range h.short {
+		if !short[list] {
+			delete(h.short, list)
+		}
+	}
+	for list := range short {
+		if h.gives(list, now, turn) {
+			h.until[list] = now.Add(longTurn)
+		}
+		if _, already := h.short[list]; !already {
+			h.short[list] = now
+		}
+	}
+	for list, until := range h.until {
+		if !now.Before(until) {
+			delete(h.until, list)
 		}
 	}
 }

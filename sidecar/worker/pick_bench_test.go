@@ -36,15 +36,15 @@ func BenchmarkPickOf(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("%d/%s", n, tc.name), func(b *testing.B) {
 				c := choice{
-					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, room: room, free: room, help: newHelp(),
-					lines: map[string][]standing{}, skip: func(*offer) bool { return false },
-					slots: func(cl *class) map[string]int {
+					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, capacity: room, free: room, help: newHelp(),
+					waiters: map[string][]waiting{}, skip: func(*offer) bool { return false },
+					slots: func(cl *requirement) map[string]int {
 						if tc.limited(cl.task) {
 							return map[string]int{step.TaskPool(cl.task): 1}
 						}
 						return nil
 					},
-					rests: func(*class) bool { return false },
+					rests: func(*requirement) bool { return false },
 				}
 				b.ReportAllocs()
 				for b.Loop() {

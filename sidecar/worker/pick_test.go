@@ -48,15 +48,15 @@ func cutNumber(text string) (rest string, n int) {
 // asked is a choice of a worker that knows of all pools but those named none.
 func asked(free int, queues ...*queue) choice {
 	return choice{
-		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, help: newHelp(), lines: map[string][]standing{},
+		queues: queues, peers: newPeers(pickKeys, "h", Role, hclog.NewNullLogger()), free: free, help: newHelp(), waiters: map[string][]waiting{},
 		skip: func(*offer) bool { return false },
-		slots: func(c *class) map[string]int {
+		slots: func(c *requirement) map[string]int {
 			if c.pools["none"] > 0 {
 				return nil
 			}
 			return c.pools
 		},
-		rests: func(*class) bool { return false },
+		rests: func(*requirement) bool { return false },
 	}
 }
 
@@ -118,12 +118,12 @@ func TestWhatAWorkerLeavesOut(t *testing.T) {
 		t.Errorf("skipped ones: %q", got)
 	}
 	c = asked(3, queueOf(t, "q", "a", "b:db", "c:gpu"))
-	c.rests = func(cl *class) bool { return cl.pools["db"] > 0 }
+	c.rests = func(cl *requirement) bool { return cl.pools["db"] > 0 }
 	if got := whatIsPicked(c); got != "a | c" {
 		t.Errorf("a class that rests: %q", got)
 	}
 	c = asked(2, queueOf(t, "q", "a:db", "b:db", "c:db"))
-	c.lines = map[string][]standing{"/db=1": {{}}} // one stands in line already
+	c.waiters = map[string][]waiting{"/db=1": {{}}} // one stands in line already
 	c.skip = func(p *offer) bool { return p.Run == "a" }
 	if got := whatIsPicked(c); got != "| b" {
 		t.Errorf("beside one in line: %q", got)
@@ -133,7 +133,7 @@ func TestWhatAWorkerLeavesOut(t *testing.T) {
 // What is more urgent comes to stand in line in the place of what is less so.
 func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
 	low, high := store.StepID{Run: "low"}, store.StepID{Run: "high"}
-	line := []standing{{low, 0}, {high, 5}}
+	line := []waiting{{low, 0}, {high, 5}}
 	for name, c := range map[string]struct {
 		queue []string
 		free  int
@@ -148,7 +148,7 @@ func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			choice := asked(c.free, queueOf(t, "q", c.queue...))
-			choice.lines = map[string][]standing{"/db=1": line}
+			choice.waiters = map[string][]waiting{"/db=1": line}
 			if got := whatIsPicked(choice); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
@@ -176,9 +176,9 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 		gone := rapid.SampledFrom([]string{"", "a", "c"}).Draw(t, "gone")
 		c.skip = func(p *offer) bool { return p.Run == gone }
 		for range rapid.IntRange(0, 2).Draw(t, "in line") {
-			c.lines["/db=1"] = append(c.lines["/db=1"], standing{priority: rapid.IntRange(-1, 1).Draw(t, "its priority")})
+			c.waiters["/db=1"] = append(c.waiters["/db=1"], waiting{priority: rapid.IntRange(-1, 1).Draw(t, "its priority")})
 		}
-		slices.SortFunc(c.lines["/db=1"], func(a, b standing) int { return cmp.Compare(a.priority, b.priority) })
+		slices.SortFunc(c.waiters["/db=1"], func(a, b waiting) int { return cmp.Compare(a.priority, b.priority) })
 		picked := pick(c)
 		plain, slotted := picked.plain, picked.slotted
 		if len(plain) > max(0, c.free) {
@@ -192,15 +192,15 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 			seen[p] = true
 		}
 		for _, w := range slotted {
-			perClass[w.Queue+w.class]++
-			if seen[w.offer] || c.skip(w.offer) || len(w.slots) == 0 || perClass[w.Queue+w.class] > c.free {
+			perClass[w.Queue+w.requirement]++
+			if seen[w.offer] || c.skip(w.offer) || len(w.slots) == 0 || perClass[w.Queue+w.requirement] > c.free {
 				t.Fatalf("%+v is not to be picked so", w)
 			}
 			seen[w.offer] = true
 		}
 		// There is no more in line than there is room for, or was before.
 		for _, q := range queues {
-			stand := len(c.lines["/db=1"])
+			stand := len(c.waiters["/db=1"])
 			if n := stand + perClass[q.name+"/db=1"] - len(picked.yields); n > max(c.free, stand) && len(queues) == 1 {
 				t.Fatalf("%d would stand in line for %d places", n, c.free)
 			}
@@ -208,7 +208,7 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 		// None that needs no slots is passed.
 		var all []*offer
 		for _, q := range queues {
-			for _, cl := range q.classes {
+			for _, cl := range q.requirements {
 				if len(c.slots(cl)) == 0 {
 					all = append(all, cl.all...)
 				}

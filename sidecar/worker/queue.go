@@ -12,37 +12,37 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// queue is what is published in one queue. Instances that need the same slots are a
-// class: what holds up one of them holds up all.
+// queue holds the instances that are published in one queue, by slot requirement: what
+// blocks one instance blocks all with the same requirement.
 type queue struct {
-	name    string
-	keys    store.Keys
-	classes map[string]*class
-	of      map[string]*class // by order: the class of each instance
-	// bad are keys that can't be read.
+	name         string
+	keys         store.Keys
+	requirements map[string]*requirement
+	of           map[string]*requirement // by order
+	// bad are keys that cannot be read.
 	bad map[string]error
 }
 
-// class is the instances of a queue that need the same slots, in order.
-type class struct {
+// requirement holds the instances of a queue that need the same slots, in order.
+type requirement struct {
 	name  string
 	pools map[string]int
 	task  string
 	all   []*offer
 }
 
-// offer is an instance that is published, and when this worker came to see it.
+// offer is a published instance, and when this worker received it.
 type offer struct {
 	*step.Published
 	seen   time.Time
 	number uint64 // of its order: see [number]
-	// mine is what [peers.mine] has said, at the change that asked tells.
+	// mine is the result of [peers.mine] at the change number asked.
 	mine  bool
 	asked int
 }
 
-// classOf names what an instance needs.
-func classOf(p *step.Published) string { return p.Task + "/" + run.PoolList(p.Pools) }
+// requirementOf names the slot requirement of an instance.
+func requirementOf(p *step.Published) string { return p.Task + "/" + run.PoolList(p.Pools) }
 
 func newQueue(keys store.Keys, name string) *queue {
 	q := &queue{name: name, keys: keys}
@@ -51,10 +51,10 @@ func newQueue(keys store.Keys, name string) *queue {
 }
 
 func (q *queue) clear() {
-	q.classes, q.of, q.bad = map[string]*class{}, map[string]*class{}, map[string]error{}
+	q.requirements, q.of, q.bad = map[string]*requirement{}, map[string]*requirement{}, map[string]error{}
 }
 
-// message takes what the queue's feed delivered, and returns what can't be read of it.
+// message applies a message of the queue's feed. It returns the values that cannot be read.
 func (q *queue) message(m store.FeedMessage, now time.Time) (bad []error) {
 	if m.Snapshot != nil {
 		q.clear()
@@ -85,13 +85,13 @@ func (q *queue) put(kv *mvccpb.KeyValue, now time.Time) error {
 		return err
 	}
 	if p.External {
-		return nil // for somebody else
+		return nil // for an external executor
 	}
-	name := classOf(p)
-	c := q.classes[name]
+	name := requirementOf(p)
+	c := q.requirements[name]
 	if c == nil {
-		c = &class{name: name, pools: p.Pools, task: p.Task}
-		q.classes[name] = c
+		c = &requirement{name: name, pools: p.Pools, task: p.Task}
+		q.requirements[name] = c
 	}
 	at, _ := c.find(p.Order)
 	c.all = slices.Insert(c.all, at, &offer{Published: p, seen: now, number: number(p.Order)})
@@ -111,11 +111,11 @@ func (q *queue) remove(key string) {
 		c.removeAt(at)
 	}
 	if len(c.all) == 0 {
-		delete(q.classes, c.name)
+		delete(q.requirements, c.name)
 	}
 }
 
-// has tells whether an instance is published there as it was at that revision.
+// has reports whether an instance is published with that revision.
 func (q *queue) has(order string, revision int64) bool {
 	c := q.of[order]
 	if c == nil {
@@ -125,13 +125,13 @@ func (q *queue) has(order string, revision int64) bool {
 	return ok && c.all[at].Revision == revision
 }
 
-func (c *class) find(order string) (int, bool) {
+func (c *requirement) find(order string) (int, bool) {
 	return slices.BinarySearchFunc(c.all, order, func(p *offer, order string) int { return strings.Compare(p.Order, order) })
 }
 
-// removeAt takes one out. They go from the front, mostly, and there may be very many: so
-// what is moved is the shorter side.
-func (c *class) removeAt(at int) {
+// removeAt removes one. Most are removed near the front of a long list, so the shorter
+// side is moved.
+func (c *requirement) removeAt(at int) {
 	if at > len(c.all)/2 {
 		c.all = slices.Delete(c.all, at, at+1)
 		return

@@ -37,7 +37,7 @@ func manyOffers(n int, seen time.Time) (all []*offer) {
 }
 
 // Another worker is full for long. All has been published an hour ago, half of it is the
-// worker's own, and the worker has room: it waits for the other for a turn at most, and goes
+// worker's own, and the worker has capacity: it waits for the other for a turn at most, and goes
 // on with its own, or with what is late.
 func TestAWorkerWithRoomAndItsOwnDoesNotStandStill(t *testing.T) {
 	now := time.Unix(10_000, 0)
@@ -47,10 +47,10 @@ func TestAWorkerWithRoomAndItsOwnDoesNotStandStill(t *testing.T) {
 	for len(all) > 0 {
 		now = now.Add(time.Millisecond) // the time of an instance
 		c := choice{
-			now: now, turn: shortTurn, peers: peers, help: help, room: 4, free: 4,
-			queues: []*queue{{name: "q", classes: map[string]*class{"": {all: all}}}},
+			now: now, turn: shortTurn, peers: peers, help: help, capacity: 4, free: 4,
+			queues: []*queue{{name: "q", requirements: map[string]*requirement{"": {all: all}}}},
 			skip:   func(*offer) bool { return false },
-			slots:  func(*class) map[string]int { return nil },
+			slots:  func(*requirement) map[string]int { return nil },
 		}
 		p := pick(c)
 		help.note(p.short, now, shortTurn)
@@ -82,10 +82,10 @@ func TestAPlaceIsNotKeptForWhatIsLate(t *testing.T) {
 	}
 	slices.SortFunc(all, func(a, b *offer) int { return strings.Compare(a.Order, b.Order) })
 	p := pick(choice{
-		now: now, turn: longTurn, peers: peers, help: newHelp(), room: 4, free: 1,
-		queues: []*queue{{name: "q", classes: map[string]*class{"": {all: all}}}},
+		now: now, turn: longTurn, peers: peers, help: newHelp(), capacity: 4, free: 1,
+		queues: []*queue{{name: "q", requirements: map[string]*requirement{"": {all: all}}}},
 		skip:   func(*offer) bool { return false },
-		slots:  func(*class) map[string]int { return nil },
+		slots:  func(*requirement) map[string]int { return nil },
 	})
 	if len(p.plain) == 0 {
 		t.Errorf("nothing is taken with a place free: the first of %d is urgent: %v, and has been there for an hour", len(all), all[0].Priority == 5)

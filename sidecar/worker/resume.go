@@ -11,12 +11,12 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// resumeTimeout bounds the look at what an earlier process has left.
+// resumeTimeout bounds the take-over of the instances of an earlier process.
 const resumeTimeout = 20 * time.Second
 
-// resume takes over what an earlier process of this worker has left: instances whose
-// keys are there still, with their commands, if these were begun. What is left of
-// others is stopped and removed.
+// resume takes over the instances of an earlier process of this worker whose keys still
+// exist, with their commands, if these were started. The commands and folders of all
+// others are stopped and removed.
 func (w *Worker) resume(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeTimeout)
 	defer cancel()
@@ -35,27 +35,27 @@ func (w *Worker) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, room := range w.cfg.Client.AdoptedKeys() {
-		_, id, err := w.keys.ParseActive(room.Adopted().Key)
+	for _, reservation := range w.cfg.Client.AdoptedKeys() {
+		_, id, err := w.keys.ParseActive(reservation.Adopted().Key)
 		if err != nil {
-			room.Release()
+			reservation.Release()
 			continue
 		}
 		dir := byID[id]
-		e, err := w.resumeOne(ctx, id, room, dir, left[dir].Published)
+		e, err := w.resumeOne(ctx, id, reservation, dir, left[dir].Published)
 		switch {
 		case err != nil:
 			return err
 		case e == nil:
-			room.Release()
+			reservation.Release()
 			continue
 		}
-		of := claimOf{room.Adopted().Revision, id.Run, id.Text()}
+		of := claimOf{reservation.Adopted().Revision, id.Run, id.Text()}
 		if cl := claims[of]; cl != nil {
 			delete(claims, of)
 			e.place, e.give = cl, func() {
 				w.release(cl)
-				room.Release()
+				reservation.Release()
 			}
 		}
 		slots := left[dir].slots
@@ -74,14 +74,14 @@ func (w *Worker) resume(ctx context.Context) error {
 	return nil
 }
 
-// claimOf names the claim of an attempt. The fence alone does not: instances that are
-// taken together have the same.
+// claimOf identifies the claim of an attempt. The fencing token alone does not: instances
+// that are taken in one transaction have the same.
 type claimOf struct {
 	fence     int64
 	run, step string
 }
 
-// claimsLeft are the claims of instances that were taken over.
+// claimsLeft returns the claims of instances that were taken over.
 func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*instance.Claim, error) {
 	held, err := w.cfg.Client.Held(ctx)
 	if err != nil {
@@ -96,9 +96,9 @@ func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*instance.Claim, e
 	return claims, nil
 }
 
-// resumeOne takes over one instance; nil if it is no longer this worker's, or nobody
-// knows what it was published as.
-func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *instance.KeyReservation, dir string, p *step.Published) (*execution, error) {
+// resumeOne takes over one instance. It returns nil if the instance is not this worker's
+// any more, or if its folder is missing.
+func (w *Worker) resumeOne(ctx context.Context, id store.StepID, reservation *instance.KeyReservation, dir string, p *step.Published) (*execution, error) {
 	i, err := w.steps.Get(ctx, id)
 	if err != nil {
 		if code := problem.CodeOf(err); code == problem.StepNotFound || code == problem.CorruptValue {
@@ -106,7 +106,7 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *instance.
 		}
 		return nil, err
 	}
-	if p == nil || i.Status != step.Running || i.Revision != room.Adopted().Revision || !mine(i, w.by) {
+	if p == nil || i.Status != step.Running || i.Revision != reservation.Adopted().Revision || !mine(i, w.by) {
 		return nil, nil
 	}
 	work, err := w.steps.Work(ctx, id)
@@ -116,27 +116,28 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, room *instance.
 	seat := w.places.New()
 	seat.Force()
 	return &execution{
-		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: room, give: room.Release, seat: seat,
+		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: reservation, give: reservation.Release, seat: seat,
 	}, nil
 }
 
-// reopen finds the command of an instance that was taken over, or begins it if it was
-// not begun. One whose slots are gone is stopped, or handed back. That it can't be looked at now, as without descriptors, is no sign that it
-// has ended: it is tried until the instance is lost.
+// reopen opens the command of an instance that was taken over, or starts it if it was not
+// started. If its slots are gone, it is stopped, or handed back. An error, for example
+// for lack of descriptors, does not mean that the command has ended: reopen tries again
+// until the instance is lost.
 func (w *Worker) reopen(e *execution, bare bool) {
 	e.hook()
-	w.beside(func() {
+	w.async(func() {
 		for {
 			job, err := w.cfg.Runner.Open(filepath.Join(e.dir, jobFolder), e.t)
 			if err == nil {
-				w.tell(func() { w.found(e, job, bare) })
+				w.post(func() { w.found(e, job, bare) })
 				return
 			}
-			w.log.Warn("a step instance can't be found again, trying again", "run", e.t.Run, "step", e.t.Text(), "error", err)
+			w.log.Warn("the command of a step instance cannot be opened, trying again", "run", e.t.Run, "step", e.t.Text(), "error", err)
 			select {
 			case <-time.After(finishPause):
 			case <-e.place.Context().Done():
-				w.tell(func() { w.drop(e) })
+				w.post(func() { w.drop(e) })
 				return
 			case <-w.left:
 				return
@@ -145,7 +146,7 @@ func (w *Worker) reopen(e *execution, bare bool) {
 	})
 }
 
-// found goes on with an instance that was taken over.
+// found continues an instance that was taken over.
 func (w *Worker) found(e *execution, job Job, bare bool) {
 	switch {
 	case bare && job == nil:
@@ -153,32 +154,32 @@ func (w *Worker) found(e *execution, job Job, bare bool) {
 		return
 	case bare:
 		e.began(job)
-		e.stop(byTrust, "its slots are gone")
+		e.stop(byLoss, "its slots are gone")
 		return
 	case job == nil:
 		e.unhook()
 		e.start()
 		return
 	}
-	w.log.Info("found a step instance again", "run", e.t.Run, "step", e.t.Text())
+	w.log.Info("took over a step instance", "run", e.t.Run, "step", e.t.Text())
 	e.begun.at = e.t.StartedAt
 	e.began(job)
-	e.tellStart() // the process before may not have come to it
-	e.look()
+	e.reportStart() // the earlier process may not have reported it
+	e.extend()
 }
 
-// clear stops what may be left of an instance that is not this worker's any more, and
-// removes its folder.
+// clear stops the command of an instance that is not this worker's any more, and removes
+// its folder.
 func (w *Worker) clear(dir string, p *step.Published) {
 	id := p.ID()
-	w.beside(func() {
+	w.async(func() {
 		job, err := w.cfg.Runner.Open(filepath.Join(dir, jobFolder), &step.Taken{Instance: step.Instance{StepID: id}, Ready: *p})
 		if err != nil {
-			w.log.Warn("what is left of a step instance can't be found", "run", id.Run, "step", id.Text(), "error", err)
-			return // the next process looks again
+			w.log.Warn("the command of a lost step instance cannot be opened", "run", id.Run, "step", id.Text(), "error", err)
+			return // the next process tries again
 		}
 		if job != nil {
-			job.Stop("it is lost to its worker")
+			job.Stop("it is lost")
 			select {
 			case <-job.Done():
 			case <-w.left:

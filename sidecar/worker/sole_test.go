@@ -22,7 +22,7 @@ func (c *crew) asks(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the worker has asked for the slots of %d instances", n), func() bool {
 		asked := 0
-		c.do(t, func() { asked = len(c.inLine) })
+		c.do(t, func() { asked = len(c.waiting) })
 		return asked == n
 	})
 }

@@ -16,34 +16,33 @@ import (
 )
 
 const (
-	// sweepEvery is how often what is known here is held against etcd.
+	// sweepEvery is how often the known instances are compared with etcd.
 	sweepEvery = 5 * time.Second
 	// sweepTimeout bounds a sweep.
 	sweepTimeout = 3 * time.Second
 )
 
-// doubt is an instance of which nobody knows whether it was taken, or still will be.
-type doubt struct {
+// unresolved is an instance whose taking has an unknown outcome.
+type unresolved struct {
 	p   *step.Published
 	dir string
-	// room is what the key of its executor would be on.
-	room *instance.KeyReservation
-	// seat is the place that it has while that is so.
+	// reservation is for the key of its executor.
+	reservation *instance.KeyReservation
+	// seat is the place that it occupies until it is resolved.
 	seat *pool.Place
 }
 
-func (w *Worker) doubted(id store.StepID) bool {
-	return slices.ContainsFunc(w.doubts, func(d *doubt) bool { return d.p.ID() == id })
+func (w *Worker) isUnresolved(id store.StepID) bool {
+	return slices.ContainsFunc(w.unresolved, func(d *unresolved) bool { return d.p.ID() == id })
 }
 
-// sweep settles what is in doubt, and gives up what is on a lease of this worker and
-// that nobody here knows.
+// sweep resolves unknown outcomes, and deletes orphaned keys on the leases of this worker.
 func (w *Worker) sweep(ctx context.Context) {
 	if w.sweeping {
 		return
 	}
 	w.sweeping = true
-	doubts := slices.Clone(w.doubts)
+	pending := slices.Clone(w.unresolved)
 	known := map[store.StepID]bool{}
 	for id := range w.active {
 		known[id] = true
@@ -51,22 +50,22 @@ func (w *Worker) sweep(ctx context.Context) {
 	for id := range w.taking {
 		known[id] = true
 	}
-	for _, d := range doubts {
+	for _, d := range pending {
 		known[d.p.ID()] = true
 	}
-	w.beside(func() {
+	w.async(func() {
 		try, cancel := context.WithTimeout(ctx, sweepTimeout)
 		defer cancel()
-		for _, d := range doubts {
-			w.settle(try, d)
+		for _, d := range pending {
+			w.resolve(try, d)
 		}
-		w.strange(try, known)
-		w.tell(func() { w.sweeping = false })
+		w.releaseOrphans(try, known)
+		w.post(func() { w.sweeping = false })
 	})
 }
 
-// settle finds out what has become of an instance in doubt.
-func (w *Worker) settle(ctx context.Context, d *doubt) {
+// resolve finds out whether an instance was taken.
+func (w *Worker) resolve(ctx context.Context, d *unresolved) {
 	i, err := w.steps.Get(ctx, d.p.ID())
 	if err != nil {
 		return
@@ -74,9 +73,9 @@ func (w *Worker) settle(ctx context.Context, d *doubt) {
 	var t *step.Taken
 	var unread error
 	switch {
-	case i.Status == step.Scheduled && i.Revision == d.p.Revision && d.room.Context().Err() == nil:
-		// It may still come: of two that take the same publication only one can happen.
-		if t, unread = w.steps.Take(ctx, d.p, w.by, d.room.Lease()); t == nil {
+	case i.Status == step.Scheduled && i.Revision == d.p.Revision && d.reservation.Context().Err() == nil:
+		// The earlier attempt may still commit. Only one of the two can.
+		if t, unread = w.steps.Take(ctx, d.p, w.by, d.reservation.Lease()); t == nil {
 			return
 		}
 	case i.Status == step.Running && i.Attempt == d.p.Attempt+1 && *i.Executor == w.by:
@@ -85,20 +84,20 @@ func (w *Worker) settle(ctx context.Context, d *doubt) {
 			return
 		}
 	}
-	w.tell(func() {
-		at := slices.Index(w.doubts, d)
+	w.post(func() {
+		at := slices.Index(w.unresolved, d)
 		if at < 0 {
 			return
 		}
-		w.doubts = slices.Delete(w.doubts, at, at+1)
+		w.unresolved = slices.Delete(w.unresolved, at, at+1)
 		if t == nil {
-			d.room.Release()
+			d.reservation.Release()
 			d.seat.Give()
 			w.folders.remove(d.dir)
 			return
 		}
-		w.log.Info("an instance was taken of which the answer was lost", "run", t.Run, "step", t.Text())
-		e := &execution{w: w, t: t, dir: d.dir, place: d.room, give: d.room.Release, seat: d.seat}
+		w.log.Info("an instance was taken although the response was lost", "run", t.Run, "step", t.Text())
+		e := &execution{w: w, t: t, dir: d.dir, place: d.reservation, give: d.reservation.Release, seat: d.seat}
 		w.active[t.StepID] = e
 		w.metrics.count.Store(int64(len(w.active)))
 		switch {
@@ -112,15 +111,15 @@ func (w *Worker) settle(ctx context.Context, d *doubt) {
 	})
 }
 
-// strange gives up the keys of executors on leases of this worker that it does not know:
-// they were put for a process before, too late for it to be taken over.
-func (w *Worker) strange(ctx context.Context, known map[store.StepID]bool) {
+// releaseOrphans deletes the executor keys on leases of this worker that it does not know:
+// an earlier process put them too late to be taken over.
+func (w *Worker) releaseOrphans(ctx context.Context, known map[store.StepID]bool) {
 	all, err := store.ReadAll(ctx, w.steps.Backend, w.keys.Active(w.by.Host))
 	if err != nil {
 		return
 	}
-	before := w.strangers
-	w.strangers = map[store.StepID]int64{}
+	before := w.orphans
+	w.orphans = map[store.StepID]int64{}
 	for _, kv := range all.KVs {
 		_, id, err := w.keys.ParseActive(string(kv.Key))
 		if err != nil || id.Step == "" || known[id] || !w.cfg.Client.Renews(store.LeaseID(kv.Lease)) {
@@ -130,9 +129,9 @@ func (w *Worker) strange(ctx context.Context, known map[store.StepID]bool) {
 		if err != nil || i.Status == step.Running && (i.Revision != kv.ModRevision || !mine(i, w.by)) {
 			continue
 		}
-		// One that was taken a moment ago may not be known yet.
-		if w.strangers[id] = kv.ModRevision; before[id] == kv.ModRevision {
-			w.log.Warn("nobody here knows a step instance: it is taken to be lost", "run", id.Run, "step", id.Text())
+		// A new one may not be known yet: it must be seen by two sweeps.
+		if w.orphans[id] = kv.ModRevision; before[id] == kv.ModRevision {
+			w.log.Warn("orphaned step instance: it is reported as lost", "run", id.Run, "step", id.Text())
 			_, _ = store.Commit(ctx, w.steps.Backend, []*pb.Compare{store.ModEquals(string(kv.Key), kv.ModRevision)}, store.Delete(string(kv.Key)))
 		}
 	}

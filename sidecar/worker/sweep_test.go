@@ -20,24 +20,24 @@ func TestWhatIsInDoubtAndNeverCameIsTakenAgain(t *testing.T) {
 	y.submit("r", fan("m", 2, 0))
 	s.runs(t, "r/m/000000")
 	eventually(t, "the next is published", func() bool { return y.status("r/m/000001") == step.Scheduled })
-	room, err := w.client.ReserveKey(t.Context(), stepLease)
+	reservation, err := w.client.ReserveKey(t.Context(), stepLease)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// As if its taking had been sent, and etcd had gone away.
-	doubted := false
+	isUnresolved := false
 	eventually(t, "the worker knows of it", func() bool {
 		done := make(chan struct{})
 		w.ask(t.Context(), func() {
 			defer close(done)
 			all := published(w.queues[0])
 			at := slices.IndexFunc(all, func(p *step.Published) bool { return p.ID().String() == "r/m/000001" })
-			if doubted = at >= 0; doubted {
-				w.doubts = append(w.doubts, &doubt{p: all[at], room: room})
+			if isUnresolved = at >= 0; isUnresolved {
+				w.unresolved = append(w.unresolved, &unresolved{p: all[at], reservation: reservation})
 			}
 		})
 		<-done
-		return doubted
+		return isUnresolved
 	})
 	s.end("r/m/000000", succeeded)
 	w.nudge(t)
@@ -52,7 +52,7 @@ func TestWhatIsInDoubtAndNeverCameIsTakenAgain(t *testing.T) {
 
 // published is all that there is in a queue.
 func published(q *queue) (all []*step.Published) {
-	for _, c := range q.classes {
+	for _, c := range q.requirements {
 		for _, o := range c.all {
 			all = append(all, o.Published)
 		}

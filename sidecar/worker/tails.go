@@ -15,92 +15,94 @@ import (
 )
 
 const (
-	// showEvery is how often an attempt that is looked at is shown again at most.
+	// showEvery is the shortest time between two writes of the output of a followed attempt.
 	showEvery = time.Second
-	// showTimeout bounds one write of what it has written.
+	// showTimeout bounds one such write.
 	showTimeout = 2 * time.Second
 )
 
-// looks are the step instances whose output somebody looks at: of any worker's.
-type looks struct {
+// followers are the step instances of all workers whose output is followed.
+type followers struct {
 	keys store.Keys
 	feed *store.Feed
 	at   map[store.StepID]bool
 }
 
-func newLooks(keys store.Keys) *looks { return &looks{keys: keys, at: map[store.StepID]bool{}} }
-
-// tail is what was shown of an execution.
-type tail struct {
-	// fresh tells that somebody asks for what there is now, shown before or not.
-	fresh bool
-	busy  bool      // it is being shown
-	shown bool      // it was, up to end
-	end   int64     // how many bytes it had written
-	at    time.Time // when it was shown last, or tried to be
+func newFollowers(keys store.Keys) *followers {
+	return &followers{keys: keys, at: map[store.StepID]bool{}}
 }
 
-// looked takes what the feed of looks delivered, and shows what the worker has of it.
-func (w *Worker) looked(m store.FeedMessage) {
+// tail is the state of the output of a followed execution.
+type tail struct {
+	// fresh states that a follower wants the current output, even if it is unchanged.
+	fresh bool
+	busy  bool      // it is being written
+	shown bool      // it was written, up to end
+	end   int64     // size of the output then
+	at    time.Time // of the last write, or attempt to write
+}
+
+// followersChanged applies a message of the feed of followers, and shows their instances.
+func (w *Worker) followersChanged(m store.FeedMessage) {
 	if m.Snapshot != nil {
-		clear(w.looks.at)
+		clear(w.followers.at)
 		for _, kv := range m.Snapshot.KVs {
-			w.addLook(kv)
+			w.addFollower(kv)
 		}
 	}
 	for _, ev := range m.Events {
 		if ev.Type == mvccpb.Event_DELETE {
-			if id, err := store.ParseStepID(strings.TrimPrefix(string(ev.Kv.Key), w.looks.keys.Followers())); err == nil {
-				delete(w.looks.at, id)
+			if id, err := store.ParseStepID(strings.TrimPrefix(string(ev.Kv.Key), w.followers.keys.Followers())); err == nil {
+				delete(w.followers.at, id)
 			}
 			continue
 		}
-		w.addLook(ev.Kv)
+		w.addFollower(ev.Kv)
 	}
-	w.showLooked()
+	w.showFollowed()
 }
 
-// addLook takes one look.
-func (w *Worker) addLook(kv *mvccpb.KeyValue) {
-	id, err := store.ParseStepID(strings.TrimPrefix(string(kv.Key), w.looks.keys.Followers()))
+// addFollower adds one.
+func (w *Worker) addFollower(kv *mvccpb.KeyValue) {
+	id, err := store.ParseStepID(strings.TrimPrefix(string(kv.Key), w.followers.keys.Followers()))
 	fresh := false
 	if err == nil {
 		fresh, err = step.DecodeLook(kv)
 	}
 	if err != nil {
-		w.log.Debug("a look at output can't be read", "error", err)
+		w.log.Debug("a follower of output cannot be read", "error", err)
 		return
 	}
-	w.looks.at[id] = true
+	w.followers.at[id] = true
 	if e := w.active[id]; e != nil && fresh {
 		e.tail.fresh = true
 	}
 }
 
-// showLooked shows what the worker has and somebody looks at.
-func (w *Worker) showLooked() {
+// showFollowed shows the output of the followed executions.
+func (w *Worker) showFollowed() {
 	now := time.Now()
-	for id := range w.looks.at {
+	for id := range w.followers.at {
 		if e := w.active[id]; e != nil {
 			e.show(now)
 		}
 	}
 }
 
-// show lets everybody read what the attempt has written so far, if that is something new
-// or was asked for, and not too often.
+// show writes the output so far to etcd, if it has changed or a follower wants it, and not
+// more often than showEvery.
 func (e *execution) show(now time.Time) {
 	if e.job == nil || e.ending || e.gone || e.tail.busy || now.Sub(e.tail.at) < showEvery || e.place.Context().Err() != nil {
 		return
 	}
 	job, before := e.job, e.tail
-	e.tail.busy, e.tail.fresh = true, false // who asks from now on is to be shown what comes now
-	e.w.beside(func() {
+	e.tail.busy, e.tail.fresh = true, false // later followers get a later write
+	e.w.async(func() {
 		end, err := e.showNow(job, before)
 		if err != nil {
-			e.w.log.Debug("what a step instance has written is not shown", "run", e.t.Run, "step", e.t.Text(), "error", err)
+			e.w.log.Debug("the output of a step instance is not shown", "run", e.t.Run, "step", e.t.Text(), "error", err)
 		}
-		e.w.tell(func() {
+		e.w.post(func() {
 			e.tail.busy, e.tail.at = false, time.Now()
 			if err != nil {
 				e.tail.fresh = e.tail.fresh || before.fresh
@@ -111,7 +113,7 @@ func (e *execution) show(now time.Time) {
 	})
 }
 
-// showNow does it, unless nothing has changed, and returns how many bytes were written.
+// showNow writes the output, unless nothing has changed, and returns its size.
 func (e *execution) showNow(job Job, before tail) (end int64, err error) {
 	o, err := written(job)
 	if err != nil {
@@ -126,7 +128,7 @@ func (e *execution) showNow(job Job, before tail) (end int64, err error) {
 	return end, e.w.steps.Show(ctx, e.t, o)
 }
 
-// written is what a job has written so far.
+// written returns the output of a job so far.
 func written(job Job) (step.Shown, error) {
 	f, ok := job.(Filer)
 	if !ok {
@@ -136,13 +138,13 @@ func written(job Job) (step.Shown, error) {
 		shift := f.Shift()
 		text, before, err := endOfFile(f.File(), step.MaxOutput)
 		if err == nil && f.Shift() != shift {
-			continue // the file was cut short meanwhile
+			continue // the file was truncated meanwhile
 		}
 		return step.Shown{Text: text, Before: max(0, before+shift), File: f.File(), Cut: shift > 0}, err
 	}
 }
 
-// endOfFile is the end of a file, and how many bytes come before it.
+// endOfFile returns the end of a file, and how many bytes come before it.
 func endOfFile(path string, most int) (text []byte, before int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -156,7 +158,7 @@ func endOfFile(path string, most int) (text []byte, before int64, err error) {
 	before = max(0, info.Size()-int64(most))
 	text = make([]byte, info.Size()-before)
 	n, err := f.ReadAt(text, before)
-	if errors.Is(err, io.EOF) { // it was cut meanwhile
+	if errors.Is(err, io.EOF) { // it was truncated meanwhile
 		err = nil
 	}
 	return text[:n], before, err

@@ -151,7 +151,7 @@ func (c *crew) ticks(t *testing.T, n int) {
 	for range n {
 		done := make(chan struct{})
 		c.ask(t.Context(), func() {
-			c.look()
+			c.check()
 			close(done)
 		})
 		<-done

@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	// stepLease is the duration of the leases by which instances without slots are
-	// seen to be run: how long one stays a worker's whose host dies.
+	// stepLease is the duration of the leases of instances without slots: how long they
+	// remain a worker's after its host has died.
 	stepLease = time.Minute
-	// tickEvery is how often trust is put off, and what has ended is looked for.
+	// tickEvery is how often validity is extended, and everything is checked again.
 	tickEvery = 500 * time.Millisecond
 )
 
-// Role is what workers are among the instances of a host.
+// Role is the role of workers among the instances of a host.
 const Role = "worker"
 
-// Config is what a [Worker] needs.
+// Config configures a [Worker].
 type Config struct {
-	// Client is the worker's own: an instance with a name and a state directory.
+	// Client is used by this worker alone. It has an instance name and a state directory.
 	Client *instance.Client
-	// Queues are those that it takes from, at least one.
+	// Queues are the queues of the worker, at least one.
 	Queues []string
-	// Concurrency is how many instances it has at a time, from 1 on.
+	// Concurrency is how many instances it can have at the same time, at least 1.
 	Concurrency int
-	// Runner runs them.
+	// Runner runs the instances.
 	Runner Runner
-	// Dir is where the folders of its instances are.
+	// Dir contains the folders of its instances.
 	Dir string
-	// OutputDir is where files are kept of what attempts have written, up to KeepOutput
-	// bytes of them, for a day; empty: none are.
+	// OutputDir is where the output of attempts is kept for a day, up to KeepOutput bytes
+	// in all. If it is empty, none is kept.
 	OutputDir  string
 	KeepOutput int64
 	// Retention is how long events and output are kept.
@@ -64,52 +64,52 @@ type Worker struct {
 	folders folders
 	metrics *metrics
 
-	queues   []*queue
-	feeds    []*store.Feed
-	canceled *canceled
-	peers    *peers
-	looks    *looks
-	outputs  *outputs
-	mode     *mode
+	queues    []*queue
+	feeds     []*store.Feed
+	canceled  *canceled
+	peers     *peers
+	followers *followers
+	outputs   *outputs
+	mode      *mode
 
-	// told are what goroutines beside the loop want it to do.
-	told  chan func()
+	// calls are functions that other goroutines pass to the loop.
+	calls chan func()
 	tasks sync.WaitGroup
 
-	// What follows is the loop's own.
+	// Only the loop uses what follows.
 
 	active map[store.StepID]*execution
-	freed  int // of them, that take no room any more
-	// places are what it has to run instances in: each that is about to be taken, or was,
-	// has one. Early are executions whose places are free for what is taken through the
-	// group, since their ends go before it.
+	freed  int // those of them that occupy no capacity any more
+	// places are as many as the concurrency: each instance that is being taken, or was
+	// taken, has one. early are executions whose places are free for instances taken
+	// through the group, since their ends are written before.
 	places *pool.Places
 	early  []*execution
-	// taking are those on their way to be taken, with the revision at which they were
-	// published; inLine are the ones of them that stand in line for slots.
-	taking map[store.StepID]int64
-	inLine map[store.StepID]inLine
-	// resting are classes that were refused, by name.
+	// taking are the instances that are being taken, with the revisions of their
+	// publications; waiting are those of them that wait for slots.
+	taking  map[store.StepID]int64
+	waiting map[store.StepID]waiter
+	// resting are slot requirements that were refused.
 	resting map[string]rested
 	help    *help
-	// passed are publications that were taken, here or by somebody else, by their order:
-	// until the queues tell that they are gone.
+	// passed are publications that were taken by any worker, by their order, until the
+	// feeds report their deletion.
 	passed map[string]int64
 	// waited is how long publications have waited for slots, by their order.
-	waited   map[string]waited
-	doubts   []*doubt
-	sweeping bool
-	drained  bool // it takes no more
-	dirty    bool
-	pace     time.Duration   // what a write takes, lately
-	again    *time.Timer     // when instances are to be had whose turn has passed
-	ended    chan struct{}   // closed when it drains and has none
-	left     chan struct{}   // closed when Run is on its way out
-	quit     context.Context // ends with that
-	leave    context.CancelFunc
-	// strangers are what the last sweep has seen and nobody knew.
-	strangers map[store.StepID]int64
-	once      sync.Once
+	waited     map[string]waited
+	unresolved []*unresolved
+	sweeping   bool
+	drained    bool // it takes nothing new
+	dirty      bool
+	pace       time.Duration   // recent duration of a write
+	again      *time.Timer     // until the turn of other workers has passed
+	ended      chan struct{}   // closed when it is drained and has none
+	left       chan struct{}   // closed when Run returns
+	quit       context.Context // ends with left
+	leave      context.CancelFunc
+	// orphans are the unknown instances of the last sweep.
+	orphans map[store.StepID]int64
+	once    sync.Once
 }
 
 // New returns a worker that does nothing until [Worker.Run].
@@ -125,12 +125,12 @@ func New(cfg Config) *Worker {
 		steps:   step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
 		by:      run.Executor{Host: cfg.Client.Host(), Instance: cfg.Client.Instance()},
 		folders: folders{root: cfg.Dir},
-		told:    make(chan func(), 64),
+		calls:   make(chan func(), 64),
 		places:  pool.NewPlaces(cfg.Concurrency),
 		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
-		inLine: map[store.StepID]inLine{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{}, waited: map[string]waited{},
-		ended: make(chan struct{}), left: make(chan struct{}), strangers: map[store.StepID]int64{},
-		canceled: newCanceled(keys), looks: newLooks(keys),
+		waiting: map[store.StepID]waiter{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{}, waited: map[string]waited{},
+		ended: make(chan struct{}), left: make(chan struct{}), orphans: map[store.StepID]int64{},
+		canceled: newCanceled(keys), followers: newFollowers(keys),
 		peers: newPeers(keys, cfg.Client.Host(), cfg.Client.Instance(), cfg.Logger),
 	}
 	w.quit, w.leave = context.WithCancel(context.Background())
@@ -142,7 +142,7 @@ func New(cfg Config) *Worker {
 	}
 	w.canceled.feed = feed(keys.CanceledAll())
 	w.peers.feed = feed(keys.Hosts())
-	w.looks.feed = feed(keys.Followers())
+	w.followers.feed = feed(keys.Followers())
 	key := keys.Worker(w.by.Host, w.by.Instance)
 	w.mode = &mode{key: key, feed: feed(key)}
 	w.outputs = newOutputs(cfg.OutputDir, cfg.KeepOutput, w.log)
@@ -152,8 +152,8 @@ func New(cfg Config) *Worker {
 	return w
 }
 
-// Run works until ctx ends, and returns its cause. What it has then is left as it is:
-// to a next process, or to whoever has called [Worker.Stop] before.
+// Run works until ctx ends, and returns its cause. It leaves its instances to the next
+// process, unless [Worker.Stop] was called before.
 func (w *Worker) Run(ctx context.Context) error {
 	inner, cancel := context.WithCancel(ctx)
 	var feeds sync.WaitGroup
@@ -168,8 +168,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	feeds.Go(func() { pass(inner, w.canceled.feed, messages, w.cancels) })
 	feeds.Go(func() { _ = w.peers.feed.Run(inner) })
 	feeds.Go(func() { pass(inner, w.peers.feed, messages, w.peers.message) })
-	feeds.Go(func() { _ = w.looks.feed.Run(inner) })
-	feeds.Go(func() { pass(inner, w.looks.feed, messages, w.looked) })
+	feeds.Go(func() { _ = w.followers.feed.Run(inner) })
+	feeds.Go(func() { pass(inner, w.followers.feed, messages, w.followersChanged) })
 	defer func() {
 		cancel()
 		close(w.left)
@@ -194,14 +194,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.again.Stop()
 	for {
 		w.take(inner)
-		w.tellEnd()
+		w.checkEnded()
 		select {
 		case do := <-messages:
 			do()
-		case do := <-w.told:
+		case do := <-w.calls:
 			do()
 		case <-tick.C:
-			w.look()
+			w.check()
 		case <-sweep.C:
 			w.sweep(inner)
 			w.sweepOutputs()
@@ -209,7 +209,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.dirty = true
 		case <-w.places.Given():
 			w.dirty = true
-			if len(w.inLine) > 0 {
+			if len(w.waiting) > 0 {
 				w.cfg.Client.Reconsider()
 			}
 		case <-w.cfg.Client.Done():
@@ -221,8 +221,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// follow writes what happens to the slots of instances among the events of their runs,
-// until ctx ends.
+// follow writes the events of the slots of instances to the events of their runs.
 func (w *Worker) follow(ctx context.Context, tasks *sync.WaitGroup) error {
 	claims, err := w.cfg.Client.SubscribeRuns(ctx)
 	if err != nil {
@@ -230,19 +229,19 @@ func (w *Worker) follow(ctx context.Context, tasks *sync.WaitGroup) error {
 	}
 	tasks.Go(func() {
 		_ = w.steps.Journal.Follow(ctx, claims, func(n int) { // it ends with ctx
-			w.log.Debug("what happened to slots is not among the events of their runs", "events", n)
+			w.log.Debug("events of slots were not written to the events of their runs", "events", n)
 		})
 	})
 	return nil
 }
 
-// more does what is there already, so that what comes together is looked at together.
+// more handles what is pending, so that it is considered together.
 func (w *Worker) more(messages <-chan func()) {
 	for range 256 {
 		select {
 		case do := <-messages:
 			do()
-		case do := <-w.told:
+		case do := <-w.calls:
 			do()
 		default:
 			return
@@ -250,7 +249,7 @@ func (w *Worker) more(messages <-chan func()) {
 	}
 }
 
-// pass hands a feed's messages to the loop.
+// pass passes a feed's messages to the loop.
 func pass(ctx context.Context, f *store.Feed, to chan<- func(), do func(store.FeedMessage)) {
 	for {
 		select {
@@ -269,14 +268,14 @@ func pass(ctx context.Context, f *store.Feed, to chan<- func(), do func(store.Fe
 	}
 }
 
-// tell has the loop do something.
-func (w *Worker) tell(do func()) { w.told <- do }
+// post has the loop call do.
+func (w *Worker) post(do func()) { w.calls <- do }
 
-// beside does something that takes time, beside the loop.
-func (w *Worker) beside(do func()) { w.tasks.Go(do) }
+// async calls do outside of the loop.
+func (w *Worker) async(do func()) { w.tasks.Go(do) }
 
-// await waits until nothing is done beside the loop any more. What it is told is done
-// still: an instance that was taken just then must be known.
+// await waits for the calls of async, and still handles what they post: an instance that
+// was just taken must be known.
 func (w *Worker) await() {
 	done := make(chan struct{})
 	go func() {
@@ -285,12 +284,12 @@ func (w *Worker) await() {
 	}()
 	for {
 		select {
-		case do := <-w.told:
+		case do := <-w.calls:
 			do()
 		case <-done:
 			for {
 				select {
-				case do := <-w.told:
+				case do := <-w.calls:
 					do()
 				default:
 					return
@@ -300,64 +299,64 @@ func (w *Worker) await() {
 	}
 }
 
-// message takes what the feed of a queue delivered.
+// message applies a message of the feed of a queue.
 func (w *Worker) message(q *queue, m store.FeedMessage) {
 	for _, err := range q.message(m, time.Now()) {
-		w.log.Error("leaving out what can't be read", "error", err)
+		w.log.Error("ignoring a value that cannot be read", "error", err)
 	}
 	w.dirty = w.dirty || m.Snapshot != nil || len(m.Events) > 0
 	if slices.ContainsFunc(m.Events, func(e *mvccpb.Event) bool { return e.Type == mvccpb.Event_PUT }) {
 		w.metrics.wakes.Inc()
 	}
-	w.leaveGone(q)
+	w.withdrawGone(q)
 }
 
-// room is how many instances more it can have.
-func (w *Worker) room() int {
-	return max(0, w.cfg.Concurrency-w.has()-(len(w.taking)-len(w.inLine)))
+// capacity returns how many more instances the worker can have.
+func (w *Worker) capacity() int {
+	return max(0, w.cfg.Concurrency-w.has()-(len(w.taking)-len(w.waiting)))
 }
 
-// has is how many take room.
+// has returns how many instances occupy capacity.
 func (w *Worker) has() int { return len(w.active) - w.freed }
 
-// Drain has the worker take no more. The channel is closed when it has none.
+// Drain makes the worker take nothing new. The channel is closed when it has no instance.
 func (w *Worker) Drain(ctx context.Context) <-chan struct{} {
 	w.ask(ctx, func() {
 		w.drained = true
-		w.leaveLines()
+		w.withdrawAll()
 	})
 	return w.ended
 }
 
-// Stop stops all that the worker has: each command is told, and killed after its
+// Stop stops all instances of the worker: each command gets SIGTERM, and SIGKILL after its
 // grace. It implies [Worker.Drain].
 func (w *Worker) Stop(ctx context.Context) {
 	w.ask(ctx, func() {
 		w.drained = true
-		w.leaveLines()
+		w.withdrawAll()
 		for _, e := range w.active {
 			e.stop(byWorker, "its worker was stopped")
 		}
 	})
 }
 
-// ask tells the loop, unless ctx ends first.
+// ask is post, unless ctx ends first.
 func (w *Worker) ask(ctx context.Context, do func()) {
 	select {
-	case w.told <- do:
+	case w.calls <- do:
 	case <-ctx.Done():
 	}
 }
 
-// tellEnd tells that a worker that drains has none.
-func (w *Worker) tellEnd() {
-	if w.drained && len(w.active)+len(w.taking)+len(w.doubts) == 0 {
+// checkEnded closes ended when a drained worker has no instance.
+func (w *Worker) checkEnded() {
+	if w.drained && len(w.active)+len(w.taking)+len(w.unresolved) == 0 {
 		w.once.Do(func() { close(w.ended) })
 	}
 }
 
-// Active is how many instances the worker has; for its own status.
+// Active returns how many instances the worker has.
 func (w *Worker) Active() int { return int(w.metrics.count.Load()) }
 
-// notTaken are errors that tell that an instance is somebody else's.
+// notTaken reports whether err means that another worker has the instance.
 func notTaken(err error) bool { return problem.CodeOf(err) == problem.StepTaken }

@@ -31,14 +31,13 @@ type Child struct {
 	err    error
 }
 
-// Start starts a command under a supervisor, in a folder that it makes: dir must
-// not be there yet. self is the file of berth. The command is stopped by
-// trustedUntil, a time of [lease.BootClock], unless [Child.Trust] puts that off.
+// Start starts a command under a supervisor, in the folder dir, which must not exist yet.
+// self is the executable of berth. The command is stopped by validUntil, a time of
+// [lease.BootClock], unless [Child.Extend] extends that.
 //
-// That there is no such command, or that it can't be run, is a [Result] and no
-// error of Start. The worker's death at any moment leaves a folder that [Open] can
-// judge.
-func Start(self, dir string, c Command, trustedUntil time.Duration) (*Child, error) {
+// A command that does not exist or cannot be run is a [Result], not an error. If the
+// worker dies at any moment, [Open] can open the folder.
+func Start(self, dir string, c Command, validUntil time.Duration) (*Child, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -49,20 +48,20 @@ func Start(self, dir string, c Command, trustedUntil time.Duration) (*Child, err
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("start a command: %w", err)
 	}
-	child, err := start(self, dir, c, trustedUntil)
+	child, err := start(self, dir, c, validUntil)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start a command: %w", err), os.RemoveAll(dir))
 	}
 	return child, nil
 }
 
-func start(self, dir string, c Command, trustedUntil time.Duration) (*Child, error) {
-	if err := prepare(dir, c, trustedUntil); err != nil {
+func start(self, dir string, c Command, validUntil time.Duration) (*Child, error) {
+	if err := prepare(dir, c, validUntil); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, controlName)
-	// The supervisor gets the pipe open, for reading and for writing: so it is in use
-	// from now on until the supervisor has ended, whatever becomes of this process.
+	// The supervisor inherits the pipe, open for reading and writing: so the pipe has a
+	// reader until the supervisor has ended, whatever happens to this process.
 	theirs, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -79,10 +78,10 @@ func start(self, dir string, c Command, trustedUntil time.Duration) (*Child, err
 	return newChild(dir, ours, process), nil
 }
 
-// prepare makes the files of a folder.
-func prepare(dir string, c Command, trustedUntil time.Duration) error {
+// prepare creates the files of a folder.
+func prepare(dir string, c Command, validUntil time.Duration) error {
 	var err error
-	if c.Dir, err = filepath.Abs(c.Dir); err != nil { // of "" the current one
+	if c.Dir, err = filepath.Abs(c.Dir); err != nil { // "" is the current one
 		return err
 	}
 	if err := writeWhole(dir, commandName, encodeCommand(c)); err != nil {
@@ -93,7 +92,7 @@ func prepare(dir string, c Command, trustedUntil time.Duration) error {
 			return err
 		}
 	}
-	if err := createTrust(dir, trustedUntil); err != nil {
+	if err := createValidity(dir, validUntil); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, outputName), nil, 0o600); err != nil {
@@ -105,8 +104,8 @@ func prepare(dir string, c Command, trustedUntil time.Duration) error {
 	return nil
 }
 
-// startSupervisor starts berth anew, in a session of its own and without any
-// environment. What it has to complain about comes to the command's output.
+// startSupervisor starts berth in a new session and without an environment. Its stderr is
+// the command's output.
 func startSupervisor(self, dir string, control *os.File) (*os.Process, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -119,22 +118,22 @@ func startSupervisor(self, dir string, control *os.File) (*os.Process, error) {
 	}
 	defer out.Close()
 	return os.StartProcess(self, []string{"berth", Verb, dir}, &os.ProcAttr{
-		Env:   []string{"GOMAXPROCS=2"}, // it does next to nothing
+		Env:   []string{"GOMAXPROCS=2"}, // it is idle most of the time
 		Files: []*os.File{null, out, out, control},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 }
 
-// openControl opens the pipe for writing. It is ENXIO if no supervisor has it.
+// openControl opens the pipe for writing. Its error is ENXIO if no supervisor has it.
 func openControl(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
 }
 
-// checkPipe closes a file that is no pipe: nothing could be heard of it.
+// checkPipe closes a file that is not a pipe, which would never report an end.
 func checkPipe(f *os.File) error {
 	info, err := f.Stat()
 	if err == nil && info.Mode()&fs.ModeNamedPipe == 0 {
-		err = &FileError{Name: controlName, Reason: errors.New("it is no pipe")}
+		err = &FileError{Name: controlName, Reason: errors.New("it is not a pipe")}
 	}
 	if err != nil {
 		return errors.Join(err, f.Close())
@@ -142,25 +141,25 @@ func checkPipe(f *os.File) error {
 	return nil
 }
 
-// Open finds the child of a folder that an earlier worker has made: it is running,
-// has ended, or has vanished. The folder must belong to no other Child.
+// Open opens the folder that [Start] has created in an earlier process. No other Child
+// may use the folder.
 func Open(dir string) (*Child, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fmt.Errorf("find a command again: %w", err)
+		return nil, fmt.Errorf("open a command: %w", err)
 	}
 	if _, err := os.Stat(dir); err != nil {
-		return nil, fmt.Errorf("find a command again: %w", err)
+		return nil, fmt.Errorf("open a command: %w", err)
 	}
 	control, err := openControl(filepath.Join(dir, controlName))
 	if err == nil {
 		err = checkPipe(control)
 	}
 	switch {
-	case errors.Is(err, unix.ENXIO), errors.Is(err, fs.ErrNotExist): // nobody has it; or Start did not come so far
+	case errors.Is(err, unix.ENXIO), errors.Is(err, fs.ErrNotExist): // it has no reader, or Start was interrupted
 		control = nil
 	case err != nil:
-		return nil, fmt.Errorf("find a command again: %w", err)
+		return nil, fmt.Errorf("open a command: %w", err)
 	}
 	return newChild(dir, control, nil), nil
 }
@@ -180,9 +179,9 @@ func newChild(dir string, control *os.File, process *os.Process) *Child {
 	return c
 }
 
-// watch waits for the supervisor's end, and then for that of all it has left
-// behind. A supervisor of ours is reaped last: until then its number, which is that
-// of its session, is nobody else's.
+// watch waits for the end of the supervisor, and of all processes that it leaves. If it is
+// a child of this process, it is reaped last: until then, no other process can get its
+// number, which is that of its session.
 func (c *Child) watch() {
 	if c.control != nil && !waitForReader(c.control) {
 		return
@@ -202,18 +201,18 @@ func (c *Child) watch() {
 		}
 	}
 	if c.process != nil {
-		_, _ = c.process.Wait() // the result tells all there is to know
+		_, _ = c.process.Wait() // the result has its status
 	}
 	close(c.done)
 }
 
-// begun tells whether a command may have been begun: its supervisor has said who it is.
+// begun reports whether the command may have been started.
 func begun(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, runningName))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// waitForReader waits until nobody has the pipe open for reading. It is false if
+// waitForReader waits until no process has the pipe open for reading. It reports false if
 // the file was closed before.
 func waitForReader(f *os.File) bool {
 	conn, err := f.SyscallConn()
@@ -227,12 +226,12 @@ func waitForReader(f *os.File) bool {
 	}) == nil
 }
 
-// sweepPause is how long the first pause is between two looks at what is left of a
-// session; each is twice the one before, up to proc.CheckEvery.
+// sweepPause is the first pause between two checks of a session. Each is twice as long as
+// the one before, up to [proc.CheckEvery].
 const sweepPause = 5 * time.Millisecond
 
-// sweep kills what is left of the session of a vanished supervisor, and waits until
-// it is gone. It is false if this child was closed before.
+// sweep kills the processes of the session of a vanished supervisor, and waits for their
+// end. It reports false if the Child was closed before.
 func (c *Child) sweep() bool {
 	pause := sweepPause
 	for c.killLeft() {
@@ -246,7 +245,7 @@ func (c *Child) sweep() bool {
 	return true
 }
 
-// killLeft kills what is left, and tells whether there was anything.
+// killLeft kills these processes, and reports whether there were any.
 func (c *Child) killLeft() bool {
 	data, err := os.ReadFile(filepath.Join(c.dir, runningName))
 	if err != nil {
@@ -254,7 +253,7 @@ func (c *Child) killLeft() bool {
 	}
 	r, err := decodeRunning(data)
 	if err != nil {
-		return false // the machine has crashed, and nothing is left
+		return false // after a crash of the machine, which ended all processes
 	}
 	if here, err := proc.Self(); err != nil || here.Boot != r.Boot || here.Namespace != r.Namespace {
 		return false
@@ -270,23 +269,23 @@ func (c *Child) killLeft() bool {
 	return some
 }
 
-// Dir is the child's folder.
+// Dir returns the child's folder.
 func (c *Child) Dir() string { return c.dir }
 
-// Output is the path of the file that the command's output goes to, stdout and
-// stderr in their order. Lines are added to it as they come; of more than the limit it has
-// the beginning and the end: see [Child.Shift].
+// Output returns the path of the file with the output of the command, stdout and stderr
+// in their order. Lines are added as the command writes them. Of an output beyond the
+// limit, the file has the beginning and the end: see [Child.Shift].
 func (c *Child) Output() string { return filepath.Join(c.dir, outputName) }
 
-// Shift is what is to be added to a place in the end of that file to get the place in all
-// that the command has written: what is left out before it.
+// Shift returns what must be added to an offset in the end of that file to get the offset
+// in the whole output.
 func (c *Child) Shift() int64 { return readShift(c.dir) }
 
 // Done is closed when the command has ended or vanished, and nothing of it is left.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Result tells how the command has ended. The error is [ErrRunning] until Done is
-// closed, and [ErrVanished] if nobody knows.
+// Result returns how the command has ended. The error is [ErrRunning] until Done is
+// closed, and [ErrVanished] if there is no result.
 func (c *Child) Result() (Result, error) {
 	select {
 	case <-c.done:
@@ -296,9 +295,9 @@ func (c *Child) Result() (Result, error) {
 	}
 }
 
-// Stop tells the command to stop: its group gets SIGTERM, and what is left after
-// the grace SIGKILL. It returns at once, and does no harm if the command has ended
-// or was told before. The reason is found in the result.
+// Stop stops the command: its group gets SIGTERM, and after the grace SIGKILL. It returns
+// at once, and has no effect if the command has ended or is being stopped. The result has
+// the reason.
 func (c *Child) Stop(reason string) error {
 	if c.over() {
 		return nil
@@ -314,34 +313,34 @@ func (c *Child) Stop(reason string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("stop a command: %w", err)
-	case failed == nil, errors.Is(failed, unix.EPIPE): // it has ended just now
+	case failed == nil, errors.Is(failed, unix.EPIPE): // it has just ended
 		return nil
-	case errors.Is(failed, unix.EAGAIN): // the pipe is full of such orders
+	case errors.Is(failed, unix.EAGAIN): // the pipe is full of orders to stop
 		return nil
 	}
 	return fmt.Errorf("stop a command: %w", failed)
 }
 
-// Trust says until when the command may run on, a time of [lease.BootClock]. If it
-// fails, what was said before holds.
-func (c *Child) Trust(until time.Duration) error {
+// Extend sets the end of the command's validity, a time of [lease.BootClock]. If it fails,
+// the earlier time holds.
+func (c *Child) Extend(until time.Duration) error {
 	if c.over() {
 		return nil
 	}
-	if err := putTrust(c.dir, until); err != nil {
-		return fmt.Errorf("put off the end of a command: %w", err)
+	if err := putValidity(c.dir, until); err != nil {
+		return fmt.Errorf("extend a command: %w", err)
 	}
 	return nil
 }
 
-// over tells whether the supervisor needs to be told nothing any more.
+// over reports whether the supervisor has ended.
 func (c *Child) over() bool {
 	_, err := c.Result()
 	return c.control == nil || !errors.Is(err, ErrRunning)
 }
 
-// Remove removes the folder of a child that has ended or vanished, with its result
-// and its output. Any other it refuses with [ErrRunning].
+// Remove removes the folder of a child that has ended or vanished, with its result and
+// its output. Its error is [ErrRunning] for any other child.
 func (c *Child) Remove() error {
 	if _, err := c.Result(); errors.Is(err, ErrRunning) {
 		return fmt.Errorf("remove %s: %w", c.dir, err)
@@ -349,6 +348,6 @@ func (c *Child) Remove() error {
 	return errors.Join(c.Close(), os.RemoveAll(c.dir))
 }
 
-// Close gives the child up without touching the command: it can be opened again.
-// Done may never be closed then.
+// Close releases the Child and leaves the command as it is: it can be opened again. Done
+// may remain open.
 func (c *Child) Close() error { return c.close() }

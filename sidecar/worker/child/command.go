@@ -10,45 +10,44 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// DefaultOutputLimit is how much output of a command is kept unless it is said.
+// DefaultOutputLimit is the default of [Command.OutputLimit]: 64 MiB.
 const DefaultOutputLimit = 64 << 20
 
-// longest is the longest duration that a command may have, as in the settings.
+// longest is the longest duration of a command, as in the settings.
 const longest = 365 * 24 * time.Hour
 
-// Command is what a child is to run.
+// Command is the command of a child.
 type Command struct {
-	// Argv is the command and its arguments. A name without a slash is looked for
-	// in the PATH of Env; one that is relative begins at Dir.
+	// Argv is the command with its arguments. A name without a slash is searched in the
+	// PATH of Env; a relative name starts at Dir.
 	Argv []string
-	// Env is all of the command's environment, as NAME=VALUE. Of two values for one
-	// name the later counts.
+	// Env is the whole environment of the command, as NAME=VALUE. The last value of a
+	// name counts.
 	Env []string
-	// Dir is where the command runs: the worker's own directory if it is empty.
+	// Dir is the working directory: the worker's if empty.
 	Dir string
-	// Stdin is what the command reads.
+	// Stdin is the input of the command.
 	Stdin []byte
-	// StopGrace is how long the command may take to stop after SIGTERM; 0: it is
-	// killed at once.
+	// StopGrace is how long the command may take to stop after SIGTERM; if 0, it is killed
+	// at once.
 	StopGrace time.Duration
-	// Timeout is how long the command may run before it is told to stop; 0: as long
-	// as it likes.
+	// Timeout is how long the command may run before it is stopped; 0 for no limit.
 	Timeout time.Duration
-	// OutputLimit is how many bytes of its output are kept, [DefaultOutputLimit] if
-	// it is 0. What comes behind is read and dropped.
+	// OutputLimit is how many bytes of its output are kept: see [DefaultOutputLimit]. Of a
+	// longer output, the beginning and the end are kept.
 	OutputLimit int64
 }
 
-// validate refuses what can't be run by anybody. Whether there is such a program
-// is found out by the supervisor.
+// validate returns a problem that names the field if the command is not valid. The
+// supervisor finds out whether the program exists.
 func (c *Command) validate() error {
 	switch {
 	case len(c.Argv) == 0 || c.Argv[0] == "":
 		return problem.Field("argv", "it must begin with the name of a program")
 	case slices.ContainsFunc(c.Argv, hasNUL):
-		return problem.Field("argv", "an argument can't hold a zero byte")
+		return problem.Field("argv", "an argument cannot contain a NUL byte")
 	case hasNUL(c.Dir):
-		return problem.Field("dir", "a path can't hold a zero byte")
+		return problem.Field("dir", "a path cannot contain a NUL byte")
 	case c.StopGrace < 0 || c.StopGrace > longest:
 		return problem.Field("stop_grace", "%s must be a duration from 0 to a year", c.StopGrace)
 	case c.Timeout < 0 || c.Timeout > longest:
@@ -59,7 +58,7 @@ func (c *Command) validate() error {
 	for _, e := range c.Env {
 		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || hasNUL(e) {
 			// The value may be a secret.
-			return problem.Field("env", "%q must be NAME=VALUE without a zero byte", name)
+			return problem.Field("env", "%q must be NAME=VALUE without a NUL byte", name)
 		}
 	}
 	return nil
@@ -83,8 +82,8 @@ func lastOfEach(env []string) []string {
 	return kept
 }
 
-// lookup returns the value of a name in an environment.
-func lookup(env []string, name string) string {
+// valueOf returns the value of a name in an environment.
+func valueOf(env []string, name string) string {
 	for _, e := range env {
 		if value, ok := strings.CutPrefix(e, name+"="); ok {
 			return value
@@ -93,8 +92,7 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// commandFile is command.json. Texts are bytes there, since those of a system need
-// not be UTF-8.
+// commandFile is command.json. Texts are stored as bytes, because they need not be UTF-8.
 type commandFile struct {
 	store.V
 	Argv        [][]byte      `json:"argv"`
@@ -106,7 +104,7 @@ type commandFile struct {
 	OutputLimit int64         `json:"output_limit"`
 }
 
-// encodeCommand writes a command. Its stdin is a file of its own.
+// encodeCommand writes a command without its stdin, which has a separate file.
 func encodeCommand(c Command) []byte {
 	limit := c.OutputLimit
 	if limit == 0 {
@@ -118,8 +116,7 @@ func encodeCommand(c Command) []byte {
 	})
 }
 
-// decodeCommand reads what encodeCommand wrote, and whether there is a file for
-// stdin.
+// decodeCommand reads a command, and whether it has a file for stdin.
 func decodeCommand(data []byte) (c Command, hasStdin bool, err error) {
 	var f commandFile
 	if err := store.Decode(commandName, data, &f); err != nil {
@@ -153,3 +150,6 @@ func toStrings(texts [][]byte) []string {
 	}
 	return all
 }
+
+// Verb is the subcommand of berth that runs [Supervise].
+const Verb = "supervise"

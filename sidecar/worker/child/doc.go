@@ -1,73 +1,69 @@
-// Package child keeps one command alive under a supervisor, so that it outlives
-// the worker that has started it.
+// Package child runs one command under a supervisor process, so that the command
+// outlives the worker that started it.
 //
 // # Nouns
 //
-//   - A [Command] is what is to be run: an argument vector and nothing of a shell.
+//   - A [Command] is the command to run: an argument vector, without a shell.
+//   - A supervisor is a process "berth supervise DIR" in its own session: see
+//     [Supervise]. It runs one command, and ends with it.
+//   - A [Child] is a command as its worker sees it: started by [Start], or opened by
+//     [Open] after a restart of the worker.
+//   - A [Result] states how a command has ended.
 //
-//   - A supervisor is berth itself, run anew as "berth supervise DIR" in a session of
-//     its own: see [Supervise]. It runs one command, and ends with it.
+// Worker and supervisor share only the folder of the child:
 //
-//   - A [Child] is a command as its worker sees it: started by [Start], or found
-//     again by [Open] after the worker was restarted.
-//
-//   - A [Result] is how a command has ended.
-//
-// All that the two have in common is in the folder of the child:
-//
-//	command.json   what is to be run; written by Start
-//	stdin          what the command reads, if anything
-//	trust          until when the command may run
+//	command.json   the command; written by Start
+//	stdin          its input, if any
+//	valid_until    until when the command may run
 //	control        a named pipe, open as long as the supervisor lives; takes the order to stop
-//	running.json   which process the supervisor is; written before the command starts
-//	output         what the command has written, on stdout and stderr in their order: of
-//	               much the beginning and the end
-//	shift          how much less of it the file has, up to its end; absent if that is nothing
-//	result.json    how it has ended; written last, whole and on disk
+//	running.json   the process of the supervisor; written before the command starts
+//	output         stdout and stderr in their order: of a long output the beginning and the
+//	               end
+//	shift          how many bytes are missing before the end; absent if none are
+//	result.json    the result; written last, atomically and durably
 //
 // # Invariants
 //
-//   - A child is running, has ended with a result, or has vanished: then its
-//     supervisor was killed. Which of them is told by the pipe and by result.json
-//     alone. The pipe is handed to the supervisor by descriptor, so there is no
-//     moment at which a worker's death makes a living child look like a vanished
-//     one.
-//   - When Done is closed nothing of the command runs any more, but for the limits
-//     below. When the command itself has ended, its group is told to stop, and what is
-//     left after the grace is killed, in the group or outside of it. What has left the
-//     session is told as well, and has a second for it.
-//   - A command is stopped before the trust in its step ends, whether its worker
-//     lives or not: it gets SIGTERM the grace before, and SIGKILL at that time. The
-//     worker puts it off with [Child.Trust] as its lease is renewed. The clock is
-//     [lease.BootClock]'s, and is looked at every 250 ms, so that a suspended machine
-//     is noticed on its return; the margin of a trust window pays for that.
-//   - The command has the environment and the three files that it was given, and no
-//     others. Neither has its supervisor, whose environment is empty, so that nobody
-//     finds the worker's secrets there.
+//   - A child is running, has ended with a result, or has vanished: then its supervisor
+//     was killed. The pipe and result.json alone decide which. The supervisor inherits the
+//     pipe, so at no moment does the death of a worker make a living child look like a
+//     vanished one.
+//   - When Done is closed, no process of the command is left, except for the limits below.
+//     When the command itself has ended, its group gets SIGTERM, and all that is left after
+//     the grace is killed, inside or outside of the group. Processes outside of the session
+//     get SIGTERM as well, and have one second.
+//   - A command is stopped before the validity of its step ends, even if its worker is
+//     dead: it gets SIGTERM the grace before, and SIGKILL at the end. The worker extends
+//     the validity with [Child.Extend] when its lease is renewed. The clock is
+//     [lease.BootClock], checked every 250 ms, so that a suspend is noticed; the margin of
+//     a validity window allows for that.
+//   - The command has exactly the environment and the three files that it was given. Its
+//     supervisor has an empty environment and no other files either, so that the worker's
+//     secrets are not exposed.
 //
-// # When things are killed
+// # When processes are killed
 //
-// The worker: nothing happens to the command; the next worker opens the folder. If
-// there is none in time, the end of trust stops the command.
+// The worker: the command continues, and the next worker opens the folder. Without one, the
+// command is stopped at the end of its validity.
 //
-// The supervisor: the kernel kills the command with it. What the command itself has
-// started is killed by whoever holds the Child, or opens it next, before it counts as
-// vanished: all that is left of the supervisor's session.
+// The supervisor: the kernel kills the command with it. The processes that the command has
+// started are killed by the process that has the Child open, or opens it next, before the
+// child counts as vanished: all that are left of the supervisor's session.
 //
-// The command: that is a result, with the signal.
+// The command: the result has the signal.
 //
 // # Limits
 //
-// A process that has left the session (setsid) outlives its supervisor if that is
-// killed, and nobody stops what was left of a vanished child while there is no
-// worker. A program that runs as another user (setuid) can't be killed, and is not
-// waited for. A supervisor that is stopped (SIGSTOP) looks at no clock. In all of
-// these only the fence tells old from new.
+// A process that has left the session (setsid) outlives a supervisor that is killed, and
+// the session of a vanished child is not stopped while there is no worker. A program that
+// runs as another user (setuid) cannot be killed, and is not waited for. A supervisor that
+// is stopped (SIGSTOP) does not check the clock. In these cases only the fencing token
+// protects the resource.
 //
-// Whoever keeps a worker as a service must have it stopped alone: systemd, for one,
-// kills the whole control group unless it is told KillMode=process. The supervisor
-// takes a SIGTERM as the order to stop its command.
+// A service manager must stop the worker alone: systemd, for example, kills the whole
+// control group without KillMode=process. A supervisor handles SIGTERM as the order to
+// stop its command.
 //
-// All this is for Linux, which alone has the parent-death signal and adopts orphans.
-// Elsewhere Start, Open and Supervise fail with [errors.ErrUnsupported].
+// All this needs Linux, which has the parent-death signal and adopts orphans. Elsewhere
+// Start, Open and Supervise fail with [errors.ErrUnsupported].
 package child

@@ -3,9 +3,12 @@ package child
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
@@ -13,18 +16,18 @@ import (
 
 // The files of a child's folder.
 const (
-	commandName = "command.json"
-	stdinName   = "stdin"
-	trustName   = "trust"
-	controlName = "control"
-	runningName = "running.json"
-	outputName  = "output"
-	shiftName   = "shift"
-	resultName  = "result.json"
+	commandName  = "command.json"
+	stdinName    = "stdin"
+	validityName = "valid_until"
+	controlName  = "control"
+	runningName  = "running.json"
+	outputName   = "output"
+	shiftName    = "shift"
+	resultName   = "result.json"
 )
 
-// readShift is what is to be added to a place in the end of the output's file to get the
-// place in all that was written; 0 while nothing is left out of it.
+// readShift returns what must be added to an offset in the end of the output file to get
+// the offset in the whole output; 0 while the file has the whole output.
 func readShift(dir string) int64 {
 	text, err := os.ReadFile(filepath.Join(dir, shiftName))
 	if err != nil {
@@ -54,20 +57,21 @@ func decodeRunning(data []byte) (running, error) {
 	return r, nil
 }
 
-// FileError tells that a file of a child's folder can't be read. Nothing is guessed
-// about what it held.
+// FileError means that a file of a child's folder cannot be read.
 type FileError struct {
 	Name   string
 	Reason error
 }
 
-// Error names the file and what is wrong with it.
-func (e *FileError) Error() string { return fmt.Sprintf("file %s can't be read: %v", e.Name, e.Reason) }
+// Error names the file and the reason.
+func (e *FileError) Error() string {
+	return fmt.Sprintf("file %s cannot be read: %v", e.Name, e.Reason)
+}
 
 // Unwrap returns the reason.
 func (e *FileError) Unwrap() error { return e.Reason }
 
-// fileError says of a file what the codec says of a key.
+// fileError converts an error of the codec.
 func fileError(err error) error {
 	var corrupt *store.CorruptError
 	if errors.As(err, &corrupt) {
@@ -76,12 +80,12 @@ func fileError(err error) error {
 	return err
 }
 
-// writeWhole writes a file such that nobody ever sees a part of it.
+// writeWhole writes a file atomically.
 func writeWhole(dir, name string, data []byte) error {
 	return write(dir, name, data, func(*os.File) error { return nil })
 }
 
-// writeDurably does so, and the file is still there after a crash of the machine.
+// writeDurably is writeWhole, and the file survives a crash of the machine.
 func writeDurably(dir, name string, data []byte) error {
 	if err := write(dir, name, data, (*os.File).Sync); err != nil {
 		return err
@@ -107,4 +111,65 @@ func write(dir, name string, data []byte, before func(*os.File) error) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// The file valid_until is one short line that is overwritten in place: a version, the time
+// until which the command may run, in nanoseconds of the boot clock, and a checksum of
+// both. A reader detects an incomplete write and keeps the earlier time. Overwriting needs
+// no disk space.
+const validityFormat = "v1 %020d"
+
+func encodeValidity(until time.Duration) []byte {
+	head := fmt.Sprintf(validityFormat, max(0, until))
+	return fmt.Appendf(nil, "%s %08x\n", head, crc32.ChecksumIEEE([]byte(head)))
+}
+
+func decodeValidity(data []byte) (time.Duration, error) {
+	fields := strings.Fields(string(data))
+	if len(fields) == 3 {
+		n, err := strconv.ParseInt(fields[1], 10, 64)
+		if until := time.Duration(n); err == nil && string(encodeValidity(until)) == string(data) {
+			return until, nil
+		}
+	}
+	return 0, &FileError{Name: validityName, Reason: errors.New("it is not a time with its checksum")}
+}
+
+// createValidity creates the file.
+func createValidity(dir string, until time.Duration) error {
+	return os.WriteFile(filepath.Join(dir, validityName), encodeValidity(until), 0o600)
+}
+
+// putValidity overwrites the file, which must exist.
+func putValidity(dir string, until time.Duration) error {
+	f, err := os.OpenFile(filepath.Join(dir, validityName), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(encodeValidity(until), 0)
+	return errors.Join(err, f.Close())
+}
+
+// readValidity reads the file.
+func readValidity(dir string) (time.Duration, error) {
+	data, err := os.ReadFile(filepath.Join(dir, validityName))
+	if err != nil {
+		return 0, err
+	}
+	return decodeValidity(data)
+}
+
+// An order is one line in the control pipe, short enough to be written atomically.
+
+const stopOrder = "stop"
+
+// encodeStop writes the order to stop.
+func encodeStop(reason string) []byte {
+	return []byte(stopOrder + " " + clip(reason) + "\n")
+}
+
+// decodeStop reads a line without its end. It reports false if that is not an order.
+func decodeStop(line string) (reason string, ok bool) {
+	word, reason, _ := strings.Cut(line, " ")
+	return clip(reason), word == stopOrder
 }

@@ -84,7 +84,7 @@ func FuzzDecodeCommand(f *testing.F) {
 func FuzzDecodeResult(f *testing.F) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	f.Add(encodeResult(Result{StartedAt: at, EndedAt: at}))
-	f.Add(encodeResult(Result{ExitCode: 137, Signal: "SIGKILL", StartedAt: at, EndedAt: at.Add(1), Took: 1, Stopped: ByTrust, Reason: "x", OutputCut: 3}))
+	f.Add(encodeResult(Result{ExitCode: 137, Signal: "SIGKILL", StartedAt: at, EndedAt: at.Add(1), Took: 1, Stopped: ByExpiry, Reason: "x", OutputCut: 3}))
 	f.Add(encodeResult(Result{ExitCode: 127, StartedAt: at, EndedAt: at, Error: "not found"}))
 	f.Add([]byte(`{"v":1,"exit_code":256,"started_at":"2026-01-02T03:04:05Z","ended_at":"2026-01-02T03:04:05Z","took":0}`))
 	f.Add([]byte(`{"v":1,"exit_code":0,"stopped":"else","started_at":"2026-01-02T03:04:05Z","ended_at":"2026-01-02T03:04:05Z","took":0}`))
@@ -104,20 +104,20 @@ func FuzzDecodeResult(f *testing.F) {
 	})
 }
 
-func FuzzDecodeTrust(f *testing.F) {
+func FuzzDecodeValidity(f *testing.F) {
 	for _, until := range []time.Duration{0, 1, time.Hour, math.MaxInt64} {
-		f.Add(encodeTrust(until))
+		f.Add(encodeValidity(until))
 	}
-	f.Add(encodeTrust(-1))
+	f.Add(encodeValidity(-1))
 	f.Add([]byte("v1 -0000000000000000001 00000000\n"))
-	f.Add(encodeTrust(time.Hour)[1:])
+	f.Add(encodeValidity(time.Hour)[1:])
 	f.Fuzz(func(t *testing.T, data []byte) {
-		until, err := decodeTrust(data)
+		until, err := decodeValidity(data)
 		if err != nil {
-			isFileError(t, err, trustName)
+			isFileError(t, err, validityName)
 			return
 		}
-		if until < 0 || !bytes.Equal(encodeTrust(until), data) || len(data) != len(encodeTrust(0)) {
+		if until < 0 || !bytes.Equal(encodeValidity(until), data) || len(data) != len(encodeValidity(0)) {
 			t.Errorf("%q is taken as %s", data, until)
 		}
 	})

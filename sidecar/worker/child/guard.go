@@ -25,7 +25,7 @@ func (g *guard) stop(now time.Duration, why Stop) {
 func (g *guard) check(now time.Duration) proc.Order {
 	switch {
 	case g.Until-now <= g.Grace:
-		g.stop(now, ByTrust)
+		g.stop(now, ByExpiry)
 	case g.timeoutAt > 0 && now >= g.timeoutAt:
 		g.stop(now, ByTimeout)
 	}

@@ -36,17 +36,17 @@ func TestWhenACommandMustStop(t *testing.T) {
 				{now: 30 * sec, until: 30 * sec, want: proc.Kill},
 				{now: 31 * sec, until: 30 * sec, want: proc.Kill},
 			},
-			ByTrust,
+			ByExpiry,
 		},
 		"trust that comes too late changes nothing": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 25 * sec, until: 30 * sec, want: proc.Terminate}, {now: 26 * sec, until: 90 * sec}, {now: 30 * sec, until: 90 * sec, want: proc.Kill}},
-			ByTrust,
+			ByExpiry,
 		},
 		"the machine was suspended until trust had ended": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 0, until: 30 * sec}, {now: 3600 * sec, until: 30 * sec, want: proc.Kill}},
-			ByTrust,
+			ByExpiry,
 		},
 		"without a grace it is killed at once": {
 			guard{},

@@ -263,7 +263,7 @@ func TestFoldersThatAreNotWhole(t *testing.T) {
 
 func TestASupervisorThatCanNotReadItsFolderSaysSo(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{commandName, trustName} {
+	for _, name := range []string{commandName, validityName} {
 		at := t.TempDir()
 		r := &rig{t: t, at: at, dir: filepath.Join(at, "child")}
 		if err := errors.Join(os.Mkdir(r.dir, 0o700), prepare(r.dir, shell(": > started"), now()+time.Hour), writeWhole(r.dir, name, []byte("{}"))); err != nil {
@@ -283,7 +283,7 @@ func TestASupervisorThatCanNotReadItsFolderSaysSo(t *testing.T) {
 		if r.Child, err = Open(r.dir); err != nil {
 			t.Fatal(err)
 		}
-		if res := r.end(); res.ExitCode != 126 || !strings.HasPrefix(res.Error, "file "+name+" can't be read") {
+		if res := r.end(); res.ExitCode != 126 || !strings.HasPrefix(res.Error, "file "+name+" cannot be read") {
 			t.Errorf("%s: its result is %+v", name, res)
 		}
 		r.clear()
@@ -295,7 +295,7 @@ func TestNobodySupervisesByHand(t *testing.T) {
 	r := begin(t, shell(sleeper))
 	r.appears("pid")
 	for dir, want := range map[string]string{
-		r.dir: "a worker starts this by itself", r.path("none"): "is no folder of a worker's",
+		r.dir: "only a worker can start this", r.path("none"): "is not the folder of a command",
 	} {
 		cmd := exec.Command(executable(t), Verb, dir)
 		cmd.Args[0] = "berth"

@@ -5,54 +5,54 @@ import (
 	"io"
 )
 
-// outputFile is where output goes.
+// outputFile is the file of an output.
 type outputFile interface {
 	io.ReaderAt
 	io.WriterAt
 	Truncate(size int64) error
 }
 
-// output writes what a command says to a file, up to a limit: beyond it the beginning is
-// kept, and the end, with a mark between them that says how much is missing there. It takes
-// everything, so that the command never waits for anybody to read.
+// output writes the output of a command to a file, up to a limit: beyond it, the beginning
+// and the end are kept, with a line between them that states how much is missing. It accepts
+// everything, so that the command never blocks.
 //
-// The end is where the error is, so it is on disk at any time: when the file is full, the
-// last quarter of the limit is moved down behind the first half. That is one more copy of
-// what is written, and no more.
+// The end has the error message, so it is always on disk: when the file is full, the last
+// quarter of the limit is moved behind the first half, which copies each byte at most once
+// more.
 type output struct {
 	to    outputFile
 	limit int64
-	// shifted is called before the file is cut short, with what is to be added to a place
-	// in the end of the file to get the place in all that was written.
+	// shifted is called before the file is truncated, with what must be added to an offset
+	// in the end of the file to get the offset in the whole output.
 	shifted func(int64)
 
 	size   int64 // of the file
-	cut    int64 // bytes that are missing where the mark is
-	marked bool
+	cut    int64 // bytes that are missing at the gap
+	gapped bool
 	lost   int64 // bytes that could not be written
 	last   byte
 	fault  error
 }
 
-// markOf is the line between the beginning and the end. It is as long whatever the number.
-func markOf(cut int64) string {
+// gapLine returns the line between the beginning and the end. Its length is constant.
+func gapLine(cut int64) string {
 	return fmt.Sprintf("\nberth: %20d bytes of output are left out here\n", cut)
 }
 
-// Write takes all that it is given.
+// Write accepts all of p.
 func (o *output) Write(p []byte) (int, error) {
 	all := len(p)
 	for len(p) > 0 && o.fault == nil {
-		room := o.limit - o.kept()
-		if room <= 0 {
-			if room = o.limit - o.head() - o.tail(); room <= 0 {
+		free := o.limit - o.kept()
+		if free <= 0 {
+			if free = o.limit - o.head() - o.tail(); free <= 0 {
 				break // nothing is kept
 			}
 			if o.fault = o.shift(); o.fault != nil {
 				break
 			}
 		}
-		some := p[:min(int64(len(p)), room)]
+		some := p[:min(int64(len(p)), free)]
 		n, err := o.to.WriteAt(some, o.size)
 		o.fault = err
 		if o.size += int64(n); n > 0 {
@@ -64,29 +64,29 @@ func (o *output) Write(p []byte) (int, error) {
 	return all, nil
 }
 
-// head and tail are how much of the beginning and of the end is kept at least.
+// head and tail are the minimum sizes of the kept beginning and end.
 func (o *output) head() int64 { return o.limit / 2 }
 func (o *output) tail() int64 { return o.limit / 4 }
 
-// begin is where the end begins in the file.
-func (o *output) begin() int64 { return o.head() + int64(len(markOf(0))) }
+// begin is the offset of the end in the file.
+func (o *output) begin() int64 { return o.head() + int64(len(gapLine(0))) }
 
-// kept is how much of the output is in the file.
+// kept is the size of the output in the file.
 func (o *output) kept() int64 {
-	if o.marked {
-		return o.size - int64(len(markOf(0)))
+	if o.gapped {
+		return o.size - int64(len(gapLine(0)))
 	}
 	return o.size
 }
 
-// shift makes room: the last part of the file moves down, behind the mark.
+// shift frees space: the last part of the file moves behind the gap.
 func (o *output) shift() error {
 	from, to := o.size-o.tail(), o.begin()
-	if !o.marked && from < to { // only where the limit is tiny: the mark must not overwrite what moves
+	if !o.gapped && from < to { // only with a tiny limit: the line must not overwrite what moves
 		return o.shiftWhole(from)
 	}
 	missing := from - o.head()
-	if o.marked {
+	if o.gapped {
 		missing = from - to
 	}
 	buffer := make([]byte, 64<<10)
@@ -115,19 +115,19 @@ func (o *output) shiftWhole(from int64) error {
 	return o.shorten(o.begin()+int64(len(end)), from-o.head())
 }
 
-// shorten writes the mark and cuts the file short.
+// shorten writes the line of the gap and truncates the file.
 func (o *output) shorten(size, missing int64) error {
-	o.cut, o.marked, o.size = o.cut+missing, true, size
+	o.cut, o.gapped, o.size = o.cut+missing, true, size
 	if o.shifted != nil {
-		o.shifted(o.cut - int64(len(markOf(0))))
+		o.shifted(o.cut - int64(len(gapLine(0))))
 	}
-	if _, err := o.to.WriteAt([]byte(markOf(o.cut)), o.head()); err != nil {
+	if _, err := o.to.WriteAt([]byte(gapLine(o.cut)), o.head()); err != nil {
 		return err
 	}
 	return o.to.Truncate(size)
 }
 
-// finish says how much could not be written, and returns how much is missing in all.
+// finish appends how much could not be written, and returns how much is missing in all.
 func (o *output) finish() int64 {
 	if o.lost == 0 {
 		return o.cut
@@ -136,7 +136,7 @@ func (o *output) finish() int64 {
 	if o.size > 0 && o.last != '\n' {
 		line = "\n" + line
 	}
-	_, _ = o.to.WriteAt([]byte(line), o.size) // else there is nobody to tell
+	_, _ = o.to.WriteAt([]byte(line), o.size) // there is no other place for it
 	return o.cut + o.lost
 }
 
@@ -144,5 +144,5 @@ func (o *output) why() string {
 	if o.fault != nil {
 		return o.fault.Error()
 	}
-	return fmt.Sprintf("none is kept, with a limit of %d bytes", o.limit)
+	return fmt.Sprintf("nothing is kept with a limit of %d bytes", o.limit)
 }

@@ -82,7 +82,7 @@ func TestOfLongOutputTheBeginningAndTheEndAreKept(t *testing.T) {
 			}
 			return
 		}
-		begin, end, ok := strings.Cut(string(to.data), markOf(cut))
+		begin, end, ok := strings.Cut(string(to.data), gapLine(cut))
 		if !ok || int64(len(begin)) != o.limit/2 || int64(len(end)) < o.limit/4 || int64(len(begin)+len(end)) > o.limit {
 			t.Fatalf("%q is kept at a limit of %d, and %d bytes are missing", to.data, o.limit, cut)
 		}

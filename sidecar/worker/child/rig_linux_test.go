@@ -63,7 +63,7 @@ func (r *rig) clear() {
 	select {
 	case <-r.Done():
 	default:
-		_ = r.Trust(0)
+		_ = r.Extend(0)
 		r.wait()
 	}
 	if err := r.Close(); err != nil {

@@ -195,7 +195,7 @@ func TestOutputIsBoundedAndNeverHoldsUpTheCommand(t *testing.T) {
 	r := begin(t, c)
 	res := r.end()
 	const written = 6 + 1000000 + 4
-	begin, end, ok := strings.Cut(r.output(), markOf(res.OutputCut))
+	begin, end, ok := strings.Cut(r.output(), gapLine(res.OutputCut))
 	if res.ExitCode != 4 || !ok || int64(len(begin)+len(end))+res.OutputCut != written {
 		t.Errorf("its result is %+v", res)
 	}
@@ -219,7 +219,7 @@ func TestAChildIsRemovedOnceItHasEnded(t *testing.T) {
 		t.Errorf("%v, and the folder is there: %t", err, exists(r.dir))
 	}
 	// What comes too late does no harm.
-	if err := errors.Join(r.Stop("late"), r.Trust(now()), r.Close(), r.Remove()); err != nil {
+	if err := errors.Join(r.Stop("late"), r.Extend(now()), r.Close(), r.Remove()); err != nil {
 		t.Error(err)
 	}
 }

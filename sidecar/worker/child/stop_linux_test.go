@@ -203,10 +203,10 @@ func TestACommandIsStoppedBeforeTrustEnds(t *testing.T) {
 	r := beginUntil(t, c, now()+3*time.Hour)
 	pid := r.pid("pid")
 	// There is an hour left; so it is told and not killed.
-	if err := r.Trust(now() + time.Hour); err != nil {
+	if err := r.Extend(now() + time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if res := r.end(); res.Signal != "SIGTERM" || res.Stopped != ByTrust {
+	if res := r.end(); res.Signal != "SIGTERM" || res.Stopped != ByExpiry {
 		t.Errorf("its result is %+v", res)
 	}
 	r.gone("the command", pid)
@@ -216,11 +216,11 @@ func TestACommandOfADeadWorkerIsKilledWhenTrustEnds(t *testing.T) {
 	t.Parallel()
 	r := beginUntil(t, Command{Argv: []string{executable(t), "job", "stubborn", "pid"}, StopGrace: 50 * time.Millisecond}, now()+time.Hour)
 	pid := r.pid("pid")
-	if err := r.Trust(now() + 500*time.Millisecond); err != nil {
+	if err := r.Extend(now() + 500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	r.again() // nobody puts it off any more
-	if res := r.end(); res.Signal != "SIGKILL" || res.Stopped != ByTrust {
+	if res := r.end(); res.Signal != "SIGKILL" || res.Stopped != ByExpiry {
 		t.Errorf("its result is %+v", res)
 	}
 	r.gone("the command", pid)
@@ -231,7 +231,7 @@ func TestACommandIsNotStartedWithTooLittleTrust(t *testing.T) {
 	c := shell(": > started")
 	c.StopGrace = time.Hour
 	r := beginUntil(t, c, now()+time.Hour)
-	if res := r.end(); res.ExitCode != 126 || res.Stopped != ByTrust || !strings.HasPrefix(res.Error, "it was not started") {
+	if res := r.end(); res.ExitCode != 126 || res.Stopped != ByExpiry || !strings.HasPrefix(res.Error, "it was not started") {
 		t.Errorf("its result is %+v", res)
 	}
 	if exists(r.path("started")) {
@@ -241,25 +241,25 @@ func TestACommandIsNotStartedWithTooLittleTrust(t *testing.T) {
 
 func TestTrustThatIsHalfWrittenCountsForNothing(t *testing.T) {
 	dir := t.TempDir()
-	if err := createTrust(dir, 5*time.Hour); err != nil {
+	if err := createValidity(dir, 5*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	s := &supervisor{dir: dir}
-	s.look()
+	s.readValidity()
 	if s.guard.Until != 5*time.Hour {
 		t.Fatalf("it is trusted until %s", s.guard.Until)
 	}
-	torn := append(encodeTrust(900 * time.Hour)[:12], encodeTrust(5 * time.Hour)[12:]...)
-	if err := writeWhole(dir, trustName, torn); err != nil {
+	torn := append(encodeValidity(900 * time.Hour)[:12], encodeValidity(5 * time.Hour)[12:]...)
+	if err := writeWhole(dir, validityName, torn); err != nil {
 		t.Fatal(err)
 	}
-	if s.look(); s.guard.Until != 5*time.Hour {
+	if s.readValidity(); s.guard.Until != 5*time.Hour {
 		t.Errorf("it is trusted until %s by half a write", s.guard.Until)
 	}
-	if err := putTrust(dir, 6*time.Hour); err != nil {
+	if err := putValidity(dir, 6*time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if s.look(); s.guard.Until != 6*time.Hour {
+	if s.readValidity(); s.guard.Until != 6*time.Hour {
 		t.Errorf("it is trusted until %s by the next one", s.guard.Until)
 	}
 }

@@ -18,10 +18,9 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// Supervise runs the command of a folder that [Start] has made, until nothing of it
-// is left and its result is on disk. It is all that the process of a supervisor
-// does, and is for that alone: it closes files that it knows nothing of, changes the
-// directory and the environment, and adopts orphans.
+// Supervise runs the command of a folder that [Start] has created, until all its processes
+// have ended and its result is on disk. It must be all that its process does: it closes
+// unknown files, changes the directory and the environment, and adopts orphans.
 func Supervise(dir string) error {
 	control, err := takeControl(dir)
 	if err != nil {
@@ -40,29 +39,29 @@ func Supervise(dir string) error {
 	return s.save(s.perform())
 }
 
-// supervisor is the process beside one command. One goroutine does it all, but for
-// reading the pipes.
+// supervisor supervises one command. All but the reading of the pipes is done by one
+// goroutine.
 type supervisor struct {
 	dir     string
 	clock   lease.Clock
 	control *os.File
 
-	orders  chan string // reasons of Stop
+	orders  chan string // the reasons of Stop
 	signals chan os.Signal
-	ended   chan os.Signal // some child has
+	ended   chan os.Signal // SIGCHLD
 
 	command Command
 	guard   guard
 	leader  *proc.Group
-	orphans bool // some of the adopted may have ended
+	orphans bool // adopted children may have ended
 	result  Result
-	// outsideUntil is until when what the command has left outside of the session may stop.
+	// outsideUntil is when processes outside of the session are killed.
 	outsideUntil time.Duration
 }
 
-// outsideGrace is how long what has left the session may take to stop once the command has
-// ended. It has no part in the grace of the command: whatever the command needs to succeed
-// it waits for.
+// outsideGrace is how long processes outside of the session may take to stop after the
+// command has ended. The grace of the command does not apply: a command waits for all that
+// it needs.
 const outsideGrace = time.Second
 
 // perform runs the command and returns how it has ended.
@@ -80,7 +79,7 @@ func (s *supervisor) perform() Result {
 	return s.result
 }
 
-// run runs the command. An error tells that it was not started.
+// run runs the command. An error means that it was not started.
 func (s *supervisor) run(began time.Duration) error {
 	hasStdin, err := s.prepare(began)
 	if err != nil {
@@ -100,7 +99,7 @@ func (s *supervisor) run(began time.Duration) error {
 	return err
 }
 
-// prepare reads what is to be run, and does what must be done before.
+// prepare reads the command, and prepares its start.
 func (s *supervisor) prepare(began time.Duration) (hasStdin bool, err error) {
 	data, err := os.ReadFile(filepath.Join(s.dir, commandName))
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *supervisor) prepare(began time.Duration) (hasStdin bool, err error) {
 	if s.command, hasStdin, err = decodeCommand(data); err != nil {
 		return false, err
 	}
-	if s.guard.Until, err = readTrust(s.dir); err != nil {
+	if s.guard.Until, err = readValidity(s.dir); err != nil {
 		return false, err
 	}
 	s.guard.Grace = s.command.StopGrace
@@ -118,7 +117,7 @@ func (s *supervisor) prepare(began time.Duration) (hasStdin bool, err error) {
 	}
 	if s.guard.check(s.clock.Now()) != proc.CarryOn {
 		s.result.Stopped = s.guard.why
-		return false, errors.New("it was not started: there is not enough time left to stop it again")
+		return false, errors.New("it was not started: its validity ends before it could be stopped")
 	}
 	if err := adopt(); err != nil {
 		return false, fmt.Errorf("adopt orphans: %w", err)
@@ -130,19 +129,19 @@ func (s *supervisor) prepare(began time.Duration) (hasStdin bool, err error) {
 	return hasStdin, writeWhole(s.dir, runningName, store.Encode(running{store.Now, self}))
 }
 
-// listen reads orders from the pipe as long as it is open.
+// listen reads orders from the pipe.
 func (s *supervisor) listen() {
 	for lines := bufio.NewScanner(s.control); lines.Scan(); {
 		if reason, ok := decodeStop(lines.Text()); ok {
 			select {
 			case s.orders <- reason:
-			default: // there is one already
+			default: // one is pending
 			}
 		}
 	}
 }
 
-// await waits until nothing of the command is left, and sees to that in time.
+// await waits until all processes of the command have ended, and stops them in time.
 func (s *supervisor) await() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -161,7 +160,7 @@ func (s *supervisor) await() {
 			}
 		}
 		now := s.clock.Now()
-		s.look()
+		s.readValidity()
 		if s.step(now) {
 			return
 		}
@@ -169,10 +168,10 @@ func (s *supervisor) await() {
 	}
 }
 
-// look reads until when the command may run on. What can't be read, since it is
-// being written perhaps, is read again the next time.
-func (s *supervisor) look() {
-	if until, err := readTrust(s.dir); err == nil {
+// readValidity reads until when the command may run. An incomplete write is read again at
+// the next check.
+func (s *supervisor) readValidity() {
+	if until, err := readValidity(s.dir); err == nil {
 		s.guard.Until = until
 	}
 }
@@ -184,8 +183,7 @@ func (s *supervisor) stop(why Stop, reason string) {
 	s.guard.stop(s.clock.Now(), why)
 }
 
-// step does what is to be done now, and tells whether nothing of the command is
-// left.
+// step does what is due, and reports whether all processes of the command have ended.
 func (s *supervisor) step(now time.Duration) (over bool) {
 	if !s.leader.Reaped() && s.leader.Ended() {
 		s.bury(now)
@@ -211,8 +209,7 @@ func (s *supervisor) step(now time.Duration) (over bool) {
 	return false
 }
 
-// bury takes leave of a leader that has ended. What it leaves in its group is told
-// to stop, if it was not, and what it leaves outside of the session.
+// bury reaps a leader that has ended, and stops the processes that it leaves.
 func (s *supervisor) bury(now time.Duration) {
 	if s.guard.Terminated() {
 		s.result.Stopped = s.guard.why
@@ -231,28 +228,27 @@ func (s *supervisor) bury(now time.Duration) {
 	signalOutside(unix.SIGCONT)
 }
 
-// save puts the result on disk. While that fails it is tried again, as long as the
-// worker may wait for it.
+// save writes the result, and tries again until the validity has ended.
 func (s *supervisor) save(r Result) error {
 	for {
 		err := writeDurably(s.dir, resultName, encodeResult(r))
 		if err == nil {
 			return nil
 		}
-		if s.look(); s.clock.Now() >= s.guard.Until {
-			return fmt.Errorf("the result can't be kept: %w", err)
+		if s.readValidity(); s.clock.Now() >= s.guard.Until {
+			return fmt.Errorf("the result cannot be written: %w", err)
 		}
 		<-time.After(proc.CheckEvery)
 	}
 }
 
-// drainTimeout is how long the rest of the output may take once nothing of the
-// command is left. Only if somebody else got hold of the pipe does it take any time.
+// drainTimeout bounds the reading of the remaining output after all processes have ended.
+// It takes time only if another process has got hold of the pipe.
 const drainTimeout = 2 * time.Second
 
-// outputPipe brings what the command writes into the file.
+// outputPipe copies the output of the command into the file.
 type outputPipe struct {
-	end  int // for the command
+	end  int // of the command
 	from *os.File
 	file *os.File
 	to   *output
@@ -265,13 +261,13 @@ func openOutput(dir string, limit int64) (*outputPipe, error) {
 		return nil, err
 	}
 	to := &output{to: file, limit: limit, shifted: func(by int64) {
-		_ = writeWhole(dir, shiftName, []byte(strconv.FormatInt(by, 10))) // else places are told that are too small
+		_ = writeWhole(dir, shiftName, []byte(strconv.FormatInt(by, 10))) // if it fails, offsets are too small
 	}}
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	// Only this end: the command's must block, as programs expect it.
+	// Only this end: programs expect that theirs blocks.
 	if err := unix.SetNonblock(ends[0], true); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
@@ -283,21 +279,21 @@ func openOutput(dir string, limit int64) (*outputPipe, error) {
 func (p *outputPipe) copy() {
 	for buffer := make([]byte, 32<<10); ; {
 		n, err := p.from.Read(buffer)
-		_, _ = p.to.Write(buffer[:n]) // it takes everything
+		_, _ = p.to.Write(buffer[:n]) // it never fails
 		if err != nil {
 			return
 		}
 	}
 }
 
-// started closes the command's end here.
+// started closes the end of the command in this process.
 func (p *outputPipe) started() { _ = unix.Close(p.end) }
 
-// finish waits for the rest, and returns how much was not kept.
+// finish waits for the remaining output, and returns how many bytes were not kept.
 func (p *outputPipe) finish() int64 {
-	_ = p.from.SetReadDeadline(time.Now().Add(drainTimeout)) // it is a pipe, and has deadlines
+	_ = p.from.SetReadDeadline(time.Now().Add(drainTimeout)) // a pipe has deadlines
 	p.done.Wait()
 	cut := p.to.finish()
-	_ = errors.Join(p.from.Close(), p.file.Close()) // what could not be written was told
+	_ = errors.Join(p.from.Close(), p.file.Close()) // the result counts what was not written
 	return cut
 }
