@@ -73,7 +73,7 @@ func serveSidecar(r *request) error {
 	if err := r.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
 		return err
 	}
-	var st *candidacy
+	var st *process
 	if s.Coordinator {
 		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer); err != nil {
 			return err
@@ -82,7 +82,7 @@ func serveSidecar(r *request) error {
 	asked := false
 	defer stopOnSignals(true, func(sig unix.Signal) bool {
 		// Somebody else leads at once then, however long the claims take.
-		_ = st.resign()
+		_ = st.stop()
 		switch {
 		case sig == unix.SIGHUP:
 			server.Stop(sidecar.Leave)
@@ -104,7 +104,7 @@ func serveSidecar(r *request) error {
 		}
 		err = <-served
 	}
-	return errors.Join(err, st.resign())
+	return errors.Join(err, st.stop())
 }
 
 // drainTimeout makes a time of the command line, where 0 is none, one of the
@@ -376,26 +376,26 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	at.Etcd, at.DataDir = etcd.Endpoint(), s.DataDir
 	select {
 	case err := <-done:
-		return errors.Join(err, st.resign())
+		return errors.Join(err, st.stop())
 	case err := <-inBackground(func() error { return prepareDev(ctx, cfg.Options, at, s, pools) }):
 		if err == nil {
 			err = ready(at)
 		}
 		if err != nil {
 			server.Stop(sidecar.Leave)
-			return errors.Join(err, <-done, st.resign())
+			return errors.Join(err, <-done, st.stop())
 		}
 	}
 	select {
 	case err := <-done:
-		return errors.Join(err, st.resign())
+		return errors.Join(err, st.stop())
 	case err := <-etcd.Err():
 		server.Stop(sidecar.Leave)
-		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.resign())
+		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.stop())
 	case <-st.failed():
 	case <-ctx.Done():
 	}
-	err = st.resign()
+	err = st.stop()
 	server.Stop(sidecar.Revoke)
 	return errors.Join(err, <-done)
 }

@@ -8,10 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/inspect"
@@ -72,11 +69,7 @@ func sourceRun(q *request) error {
 	if c.String("file") == "" {
 		return usagef("--file is missing: give the name of a file, or - for stdin")
 	}
-	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.Lead}
-	if c.IsSet(listenFlag) {
-		groups = append(groups, config.Serve)
-	}
-	s, err := config.Load(config.FromCLI(c), groups...)
+	sv, err := newService(q, config.Lead)
 	if err != nil {
 		return err
 	}
@@ -88,107 +81,40 @@ func sourceRun(q *request) error {
 	if err != nil {
 		return err
 	}
-	log := newLogger(c.App.ErrWriter, s, hclog.Info)
-	log.Named(source.Role).Info("loaded", "source", spec.Name, "file", name, "interval", spec.Interval, "steps", len(spec.Steps))
-	var reg *prometheus.Registry // what nobody can see is not kept
-	if c.IsSet(listenFlag) && s.Listen != "" {
-		reg = newRegistry()
-	}
-	r, err := runSource(s, spec, log, registererOf(reg))
-	if err != nil {
-		return err
-	}
-	health, err := serveHealth(c.Context, s, log, reg, r.source.Trouble)
-	if err != nil {
-		return errors.Join(err, r.stop())
-	}
-	return errors.Join(sourceUntilSignal(q.printer, r, sourcesRecord{
-		PID: os.Getpid(), Host: hostName(s), Source: spec.Name, Instance: r.source.Instance(), HTTP: health.url(),
-	}), health.close())
-}
-
-// runningSource is a source that runs in this process.
-type runningSource struct {
-	source *source.Source
-	cancel context.CancelFunc
-	// ended is closed when it runs no more, and err says why, unless it was asked to stop.
-	ended chan struct{}
-	err   error
-}
-
-// runSource runs a source. It has connections of its own, and waits for an etcd that is
-// not there yet.
-func runSource(s config.Settings, spec source.Spec, log hclog.Logger, reg prometheus.Registerer) (*runningSource, error) {
-	backend, err := newBackend(s, log)
-	if err != nil {
-		return nil, err
-	}
+	sv.log.Named(source.Role).Info("loaded", "source", spec.Name, "file", name, "interval", spec.Interval, "steps", len(spec.Steps))
 	command := source.Command{
 		Argv: spec.Argv(), Env: append(worker.CleanEnv(os.Environ()), "BERTH_SOURCE="+spec.Name), Timeout: spec.Timeout,
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &runningSource{
-		cancel: cancel, ended: make(chan struct{}),
-		source: source.New(source.Config{
-			Backend: backend, Keys: store.NewKeys(s.Prefix), Spec: spec, List: command.List,
-			Host: hostName(s), Version: version(), Retention: s.RunRetention,
-			Logger: log, Registerer: reg,
-		}),
+	var running *source.Source
+	p, err := startProcess(sv.Settings, sv.log, func(backend *store.Client) member {
+		running = source.New(source.Config{
+			Backend: backend, Keys: store.NewKeys(sv.Prefix), Spec: spec, List: command.List,
+			Host: hostName(sv.Settings), Version: version(), Retention: sv.RunRetention,
+			Logger: sv.log, Registerer: registererOf(sv.metrics),
+		})
+		return running
+	})
+	if err != nil {
+		return err
 	}
-	go func() {
-		defer close(r.ended)
-		err := r.source.Run(ctx)
-		if ctx.Err() != nil {
-			err = nil // it was asked to
-		}
-		r.err = errors.Join(err, backend.Close())
-	}()
-	return r, nil
+	return sv.run(q.printer, p, func(url string) any {
+		return sourcesRecord{PID: os.Getpid(), Host: hostName(sv.Settings), Source: spec.Name, Instance: running.Instance(), HTTP: url}
+	})
 }
 
-// stop ends it, and returns why it had ended before, if it had.
-func (r *runningSource) stop() error {
-	r.cancel()
-	<-r.ended
-	return r.err
-}
-
-// sourceUntilSignal reports when the source is ready, and stops it on a signal.
-func sourceUntilSignal(p *printer, r *runningSource, at sourcesRecord) error {
-	asked := make(chan struct{})
-	defer stopOnSignals(false, func(unix.Signal) bool { close(asked); return true })()
-	for ready := r.source.Ready(); ; {
-		select {
-		case <-ready:
-			ready = nil
-			if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
-				return errors.Join(err, r.stop())
-			}
-		case <-r.ended:
-			return r.err
-		case <-asked:
-			return r.stop()
-		}
-	}
-}
-
-// sourcesRecord is who runs a source, in JSON.
+// sourcesRecord is a source of this process in JSON.
 type sourcesRecord struct {
 	PID      int    `json:"pid"`
 	Host     string `json:"host"`
 	Source   string `json:"source"`
 	Instance string `json:"instance"`
-	// HTTP is where the health and the metrics are served.
+	// HTTP is the address of health and metrics.
 	HTTP string `json:"http,omitempty"`
 }
 
-// String says it for people.
+// String describes the source.
 func (r sourcesRecord) String() string {
-	text := "berth source " + r.Source + " runs on host " + r.Host + " as " + r.Instance
-	if r.HTTP != "" {
-		text += ", with health and metrics at " + r.HTTP
-	}
-	return text
+	return "berth source " + r.Source + " runs on host " + r.Host + " as " + r.Instance + healthText(r.HTTP)
 }
 
 func sourceListCommand() *cli.Command {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
@@ -69,59 +68,50 @@ func work(c *cli.Context) error {
 	if c.Args().Present() {
 		return group(c) // it has commands, too
 	}
-	p, err := printerOf(c)
+	return handle(runWorker)(c)
+}
+
+func runWorker(r *request) error {
+	sv, err := newService(r, config.State, config.Lead, config.Claims)
 	if err != nil {
 		return err
 	}
-	groups := []config.Group{config.Common, config.Etcd, config.Instance, config.State, config.Lead, config.Claims}
-	if c.IsSet(listenFlag) {
-		groups = append(groups, config.Serve)
-	}
-	s, err := config.Load(config.FromCLI(c), groups...)
+	flags, err := workerOf(r.Context)
 	if err != nil {
 		return err
 	}
-	asked, err := workerOf(c)
+	o, err := options(sv.Settings, sv.log)
 	if err != nil {
 		return err
 	}
-	log := newLogger(c.App.ErrWriter, s, hclog.Info)
-	var reg *prometheus.Registry
-	if c.IsSet(listenFlag) && s.Listen != "" {
-		reg = newRegistry()
-	}
-	o, err := options(s, log)
-	if err != nil {
-		return err
-	}
-	o.Instance, o.StateDir, o.Role = asked.name, s.StateDir, worker.Role
-	o.Capacity, o.Queues = asked.concurrency, asked.queues
-	o.Registerer = registererOf(reg)
-	client, err := instance.Open(c.Context, o)
+	o.Instance, o.StateDir, o.Role = flags.name, sv.StateDir, worker.Role
+	o.Capacity, o.Queues = flags.concurrency, flags.queues
+	o.Registerer = registererOf(sv.metrics)
+	client, err := instance.Open(r.ctx(), o)
 	if err != nil {
 		return err
 	}
 	w := worker.New(worker.Config{
-		Client: client, Queues: asked.queues, Concurrency: asked.concurrency,
-		Runner: &asked.commands, Dir: worker.Folder(s.StateDir, asked.name),
-		OutputDir: worker.OutputFolder(s.StateDir, asked.name), KeepOutput: asked.keep,
-		Retention: s.RunRetention,
-		Logger:    log, Registerer: registererOf(reg),
+		Client: client, Queues: flags.queues, Concurrency: flags.concurrency,
+		Runner: &flags.commands, Dir: worker.Folder(sv.StateDir, flags.name),
+		OutputDir: worker.OutputFolder(sv.StateDir, flags.name), KeepOutput: flags.keep,
+		Retention: sv.RunRetention,
+		Logger:    sv.log, Registerer: registererOf(sv.metrics),
 	})
-	health, err := serveHealth(c.Context, s, log, reg, client.Err)
+	health, err := serveHealth(r.ctx(), sv.Settings, sv.log, sv.metrics, client.Err)
 	if err != nil {
 		return errors.Join(err, client.Leave())
 	}
-	role := log.Named(worker.Role)
-	role.Info("started", "host", client.Host(), "name", asked.name, "queues", asked.queues, "concurrency", asked.concurrency)
+	log := sv.log.Named(worker.Role)
+	log.Info("started", "host", client.Host(), "name", flags.name, "queues", flags.queues, "concurrency", flags.concurrency)
 	at := worksRecord{
-		PID: os.Getpid(), Host: client.Host(), Name: asked.name, Queues: asked.queues, Concurrency: asked.concurrency, HTTP: health.url(),
+		PID: os.Getpid(), Host: client.Host(), Name: flags.name, Queues: flags.queues, Concurrency: flags.concurrency, HTTP: health.url(),
 	}
-	if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
+	if err := r.print(at, func(out *page) { out.line("%s", at) }); err != nil {
 		return errors.Join(err, health.close(), client.Leave())
 	}
-	err = workUntilSignal(c.Context, w, client, asked.drain, asked.commands.StopGrace, role)
-	role.Info("stopped", "left", w.Active())
+	err = workUntilSignal(r.ctx(), w, client, flags.drain, flags.commands.StopGrace, log)
+	log.Info("stopped", "left", w.Active())
 	return errors.Join(err, health.close())
 }
 
@@ -223,24 +213,21 @@ func workerOf(c *cli.Context) (a workerFlags, err error) {
 	return a, nil
 }
 
-// worksRecord is who works, in JSON.
+// worksRecord is a worker of this process in JSON.
 type worksRecord struct {
 	PID         int      `json:"pid"`
 	Host        string   `json:"host"`
 	Name        string   `json:"name"`
 	Queues      []string `json:"queues"`
 	Concurrency int      `json:"concurrency"`
-	// HTTP is where the health and the metrics are served.
+	// HTTP is the address of health and metrics.
 	HTTP string `json:"http,omitempty"`
 }
 
-// String says it for people.
+// String describes the worker.
 func (r worksRecord) String() string {
-	text := "berth worker " + r.Name + " of host " + r.Host + " runs up to " + strconv.Itoa(r.Concurrency) + " at a time from " + strings.Join(r.Queues, ", ")
-	if r.HTTP != "" {
-		text += ", with health and metrics at " + r.HTTP
-	}
-	return text
+	return "berth worker " + r.Name + " of host " + r.Host + " runs up to " + strconv.Itoa(r.Concurrency) + " at a time from " +
+		strings.Join(r.Queues, ", ") + healthText(r.HTTP)
 }
 
 // workerControlCommands are drain, stop and resume.

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/sidecar"
+)
+
+// service is what the long-running processes other than sidecars share.
+type service struct {
+	config.Settings
+	log     hclog.Logger
+	metrics *prometheus.Registry // nil without --listen: metrics that nothing reads are not kept
+}
+
+// newService reads the settings of the common groups of a service, and of others.
+func newService(r *request, groups ...config.Group) (*service, error) {
+	groups = append(groups, config.Common, config.Etcd, config.Instance)
+	if r.IsSet(listenFlag) {
+		groups = append(groups, config.Serve)
+	}
+	s, err := config.Load(config.FromCLI(r.Context), groups...)
+	if err != nil {
+		return nil, err
+	}
+	sv := &service{Settings: s, log: newLogger(r.App.ErrWriter, s, hclog.Info)}
+	if r.IsSet(listenFlag) && s.Listen != "" {
+		sv.metrics = newRegistry()
+	}
+	return sv, nil
+}
+
+// run serves health and metrics and runs a process until a signal. When the process is
+// ready, it prints the record, which is given the address of health and metrics.
+func (sv *service) run(p *printer, of *process, record func(url string) any) error {
+	health, err := serveHealth(context.Background(), sv.Settings, sv.log, sv.metrics, of.member.Trouble)
+	if err != nil {
+		return errors.Join(err, of.stop())
+	}
+	signaled := make(chan struct{})
+	defer stopOnSignals(false, func(unix.Signal) bool { close(signaled); return true })()
+	at := record(health.url())
+	for ready := of.member.Ready(); ; {
+		select {
+		case <-ready:
+			ready = nil
+			if err := p.print(at, func(out *page) { out.line("%s", at) }); err != nil {
+				return errors.Join(err, of.stop(), health.close())
+			}
+		case <-of.ended:
+			return errors.Join(of.err, health.close())
+		case <-signaled:
+			return errors.Join(of.stop(), health.close())
+		}
+	}
+}
+
+// healthText says where health and metrics are, if anywhere.
+func healthText(url string) string {
+	if url == "" {
+		return ""
+	}
+	return ", with health and metrics at " + url
+}
+
+// member is a candidate for coordinator, or a source.
+type member interface {
+	Run(context.Context) error
+	// Ready returns a channel that is closed when it is listed among the instances.
+	Ready() <-chan struct{}
+	// Trouble returns why it is not healthy, nil if it is.
+	Trouble() error
+}
+
+// process is a member that runs in this process. A nil one is none.
+type process struct {
+	member member
+	cancel context.CancelFunc
+	// ended is closed when the member has ended; err then says why, unless it was stopped.
+	ended chan struct{}
+	err   error
+}
+
+// startProcess runs a member with its own connections. It waits for etcd if that is
+// unavailable.
+func startProcess(s config.Settings, log hclog.Logger, newMember func(*store.Client) member) (*process, error) {
+	backend, err := newBackend(s, log)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &process{member: newMember(backend), cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(p.ended)
+		err := p.member.Run(ctx)
+		if ctx.Err() != nil {
+			err = nil // it was stopped
+		}
+		p.err = errors.Join(err, backend.Close())
+	}()
+	return p, nil
+}
+
+// failed is closed when the member has ended.
+func (p *process) failed() <-chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.ended
+}
+
+// stop stops the member; a leader resigns, so that another one leads at once. It returns
+// the error of a member that had ended before. It may be called again.
+func (p *process) stop() error {
+	if p == nil {
+		return nil
+	}
+	p.cancel()
+	<-p.ended
+	return p.err
+}
+
+// listenFlag is the flag of the address that a server serves at.
+const listenFlag = "listen"
+
+// healthFlags are the flags of processes that are not sidecars for health and metrics. The
+// setting listen is not used: it is the address of the sidecar of the host.
+func healthFlags() []cli.Flag {
+	tls := slices.DeleteFunc(config.Flags(config.Serve), func(f cli.Flag) bool {
+		return f.Names()[0] == listenFlag || f.Names()[0] == "socket"
+	})
+	return append(tls,
+		&cli.StringFlag{Name: listenFlag, Usage: "serve health and metrics at HTTP `ADDRESS`, such as 127.0.0.1:7421; port 0 chooses a free port", DefaultText: "none"},
+	)
+}
+
+// newRegistry returns a registry with the metrics of Go and of the process.
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// registererOf returns a registry as an interface that is nil if the registry is.
+func registererOf(reg *prometheus.Registry) prometheus.Registerer {
+	if reg == nil {
+		return nil
+	}
+	return reg
+}
+
+// healthServer serves health and metrics of a process that is not a sidecar. A nil one
+// serves nothing.
+type healthServer struct {
+	server *sidecar.HealthServer
+	scheme string
+}
+
+// serveHealth serves the metrics of a registry, and whether there is trouble. Without a
+// registry it serves nothing.
+func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *prometheus.Registry, trouble func() error) (*healthServer, error) {
+	if reg == nil {
+		return nil, nil
+	}
+	conf, err := s.ServerTLS()
+	if err != nil {
+		return nil, err
+	}
+	d := &healthServer{scheme: "http://"}
+	if conf != nil {
+		d.scheme = "https://"
+	}
+	d.server, err = sidecar.ServeHealth(ctx, sidecar.Config{
+		Listen: s.Listen, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf), Logger: log, Gatherer: reg,
+	}, trouble)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// url returns the address, empty if it serves nothing.
+func (d *healthServer) url() string {
+	if d == nil {
+		return ""
+	}
+	return d.scheme + reachable(d.server.Addr())
+}
+
+func (d *healthServer) close() error {
+	if d == nil {
+		return nil
+	}
+	return d.server.Close()
+}
