@@ -54,9 +54,9 @@ func TestASidecarInAnotherTimeNamespaceFindsItsProcesses(t *testing.T) {
 		s.leaves()
 		s = startSidecarIn(t, by, q.etcd, "one", dir)
 		var got struct {
-			TrustedFor int64 `json:"trusted_for"`
+			ValidFor string `json:"valid_for"`
 		}
-		eventuallyTrusted(q, s.HTTP+"/v1/claims/job", &got.TrustedFor, &got)
+		eventuallyValid(q, s.HTTP+"/v1/claims/job", &got.ValidFor, &got)
 	}
 	if x := q.hold("job"); x.To != 0 || x.From != was.From {
 		t.Errorf("it is another claim, or has ended: %+v", x)

@@ -177,11 +177,11 @@ func TestASidecarKilledAndStartedAgainKeepsItsClaimsAndItsJobsRunOn(t *testing.T
 	s = startSidecar(t, q.etcd, "one", dir)
 	for _, x := range was {
 		var got struct {
-			Fence      int64  `json:"fence"`
-			TrustedFor int64  `json:"trusted_for"`
-			ID         string `json:"id"`
+			Fence    int64  `json:"fence"`
+			ValidFor string `json:"valid_for"`
+			ID       string `json:"id"`
 		}
-		eventuallyTrusted(q, s.HTTP+"/v1/claims/"+x.Claim, &got.TrustedFor, &got)
+		eventuallyValid(q, s.HTTP+"/v1/claims/"+x.Claim, &got.ValidFor, &got)
 		if got.Fence != x.From {
 			t.Errorf("%s has fence %d, and had %d", x.Claim, got.Fence, x.From)
 		}
@@ -214,20 +214,20 @@ func TestASidecarKilledAndStartedAgainKeepsItsClaimsAndItsJobsRunOn(t *testing.T
 	})
 }
 
-// eventuallyTrusted reads a claim until the sidecar has renewed its lease.
-func eventuallyTrusted(q *quay, url string, trusted *int64, into any) {
+// eventuallyValid reads a claim until the sidecar has renewed its lease.
+func eventuallyValid(q *quay, url string, validFor *string, into any) {
 	q.t.Helper()
 	for begin := time.Now(); time.Since(begin) < deadline; pause(q.t.Context(), 20*time.Millisecond) {
 		if status, body := q.http(http.MethodGet, url, ""); status == http.StatusOK {
 			if err := json.Unmarshal(body, into); err != nil {
 				q.t.Fatalf("%s: %v", body, err)
 			}
-			if *trusted > 0 {
+			if d, err := time.ParseDuration(*validFor); err == nil && d > 0 {
 				return
 			}
 		}
 	}
-	q.t.Fatalf("%s is not trusted after %s", url, deadline)
+	q.t.Fatalf("%s is not valid after %s", url, deadline)
 }
 
 func lastBeat(t testing.TB, j journal, job string) time.Duration {

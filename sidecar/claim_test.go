@@ -31,11 +31,11 @@ func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 	if c.State != api.StateHeld || c.Fence == 0 || c.Host != "one" || c.Instance != "sidecar" {
 		t.Errorf("granted: %+v", c)
 	}
-	if left, grace := c.Trust(); left < 50*time.Second || left > time.Minute || grace != 10*time.Second {
+	if left, grace := c.Remaining(); left < 50*time.Second || left > time.Minute || grace != 10*time.Second {
 		t.Errorf("trusted for %s with a grace of %s", left, grace)
 	}
-	if d := time.Until(c.TrustedUntil); d < 50*time.Second || d > time.Minute {
-		t.Errorf("trusted until %s, in %s", c.TrustedUntil, d)
+	if d := time.Until(c.ValidUntil); d < 50*time.Second || d > time.Minute {
+		t.Errorf("trusted until %s, in %s", c.ValidUntil, d)
 	}
 	if got := *c.TTL; time.Duration(got) != time.Minute || time.Duration(c.LeaseDuration) != time.Minute {
 		t.Errorf("a ttl of %s on a lease of %s", got, c.LeaseDuration)
@@ -191,7 +191,7 @@ func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := c.Trust(); left <= 0 || left > time.Minute {
+	if left, _ := c.Remaining(); left <= 0 || left > time.Minute {
 		t.Errorf("trusted for %s", left)
 	}
 }
@@ -245,7 +245,7 @@ func TestAnotherHostsClaimIsNobodysToRelease(t *testing.T) {
 	c := two.claim(api.ClaimRequest{ID: "theirs", Pools: api.Slots{"db": 2}})
 	eventually(t, "the other host sees it", func() bool {
 		got, err := one.client.Get(t.Context(), "theirs")
-		return err == nil && got.Host == "two" && got.Fence == c.Fence && got.TrustedFor == nil
+		return err == nil && got.Host == "two" && got.Fence == c.Fence && got.ValidFor == nil
 	})
 	wantCode(t, one.client.Release(t.Context(), "theirs"), problem.NotHolder)
 	_, err := one.client.Renew(t.Context(), "theirs", api.RenewRequest{})

@@ -26,7 +26,7 @@ type wanted struct {
 
 // lifeOf returns how the holder of a new claim reports that it lives.
 func lifeOf(r *api.ClaimRequest) claims.Life {
-	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill, Asker: r.Asker}
+	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill, ClientToken: r.ClientToken}
 }
 
 // claim answers POST /v1/claims.
@@ -200,12 +200,12 @@ func noProcess(pid int, err error) error {
 // docs/explanation/guarantees.md.
 const clockError = 50
 
-// validFor returns for how many milliseconds from the sending of a request its sender
-// may rely on what is valid for some time from now on. The request was begun then, so
+// validFor returns how long, from the sending of a request, its sender may rely on what is
+// valid for some time from now on, in whole milliseconds. The request was begun then, so
 // what was waited since counts, less what the sender's clock may have missed of it.
-func validFor(begun, now time.Time, left time.Duration) int64 {
+func validFor(begun, now time.Time, left time.Duration) api.Duration {
 	waited := max(0, now.Sub(begun))
-	return (waited - waited/clockError + left).Milliseconds()
+	return api.Duration((waited - waited/clockError + left).Truncate(time.Millisecond))
 }
 
 // heldClaim returns a claim for its holder. The request that it answers was begun then:
@@ -214,7 +214,7 @@ func heldClaim(v claims.View, begun time.Time) api.Claim {
 	c := api.Claim{
 		ID: v.Claim.ID, State: api.StateHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
 		Fence: v.Claim.Fence(), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: api.Duration(v.Lease),
-		TTL: (*api.Duration)(v.TTL), TrustedFor: new(int64),
+		TTL: (*api.Duration)(v.TTL), ValidFor: new(api.Duration),
 	}
 	c.SetHolder(v.Claim.Holder)
 	c.PID = v.PID
@@ -222,9 +222,9 @@ func heldClaim(v claims.View, begun time.Time) api.Claim {
 		c.State = api.StateReleasing
 	}
 	if v.Left > 0 {
-		c.TrustedUntil = v.At.Add(v.Left)
-		*c.TrustedFor = validFor(begun, v.At, v.Left)
-		c.Grace = v.Grace.Milliseconds()
+		c.ValidUntil = v.At.Add(v.Left)
+		*c.ValidFor = validFor(begun, v.At, v.Left)
+		c.Grace = api.Duration(v.Grace.Truncate(time.Millisecond))
 	}
 	return c
 }

@@ -15,7 +15,7 @@
 //
 //   - Before etcd has answered, /healthz reports that the process is alive, /readyz reports
 //     what is missing, and everything under /v1 is refused with 503.
-//   - trusted_for counts from the sending of the request that it answers. It never ends later
+//   - valid_for counts from the sending of the request that it answers. It never ends later
 //     than the lease or the ttl, by any clock that is at most 2 % wrong, however long the
 //     request has waited. A holder that has stopped by then has stopped before the slots can
 //     be granted to others. A holder that renews each third of the ttl never comes near the
@@ -23,7 +23,7 @@
 //   - A request for a claim is among the waits until its claim is among the holders: so a
 //     release finds it at any time.
 //   - A claim is its id and its fence. A request with the same id finds the claim only if the
-//     requests are equal, the asker included.
+//     requests are equal, the client token included.
 //   - A heartbeat is answered from the record as it is then. While etcd does not answer, the
 //     validity of the lease decides.
 //

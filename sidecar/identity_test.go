@@ -22,11 +22,11 @@ func (r *running) overTCP() *client.Client {
 	return c
 }
 
-func TestOneIDIsOfOneAskerOnly(t *testing.T) {
+func TestOneIDIsOfOneClientOnly(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2)
-	ask := func(r *running, asker string) (*api.Claim, error) {
-		return r.overTCP().Claim(t.Context(), api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}, Asker: asker})
+	ask := func(r *running, clientToken string) (*api.Claim, error) {
+		return r.overTCP().Claim(t.Context(), api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}, ClientToken: clientToken})
 	}
 	first, err := ask(r, "a")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestOneIDIsOfOneAskerOnly(t *testing.T) {
 	check := func(r *running) {
 		t.Helper()
 		if again, err := ask(r, "a"); err != nil || again.Fence != first.Fence {
-			t.Errorf("the same asker gets %+v, %v", again, err)
+			t.Errorf("the same client gets %+v, %v", again, err)
 		}
 		for _, other := range []string{"b", "", "A"} {
 			_, err := ask(r, other)
@@ -58,9 +58,9 @@ func TestAskersOfOneIDDoNotShareAPlaceInLine(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
 	r.claim(api.ClaimRequest{ID: "holder", Pools: api.Slots{"db": 1}})
-	req := api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}, Asker: "a"}
+	req := api.ClaimRequest{ID: "job", Pools: api.Slots{"db": 1}, ClientToken: "a"}
 	first := r.waiting(t.Context(), req)
-	req.Asker = "b"
+	req.ClientToken = "b"
 	_, err := r.overTCP().Claim(t.Context(), req)
 	wantCode(t, err, problem.IDInUse)
 	if err := r.client.Release(t.Context(), "holder"); err != nil {

@@ -115,7 +115,7 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 	r := single(t)
 	r.pool("db", 2)
 	c := r.claim(api.ClaimRequest{ID: "short", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(claims.MinTTL)})
-	if left, _ := c.Trust(); left > claims.MinTTL {
+	if left, _ := c.Remaining(); left > claims.MinTTL {
 		t.Errorf("trusted for %s", left)
 	}
 	r.claim(api.ClaimRequest{ID: "kept", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
@@ -326,7 +326,7 @@ func TestARestartedServerKeepsItsClaims(t *testing.T) {
 	}
 	eventually(t, "the lease is renewed", func() bool {
 		c, err := r.client.Renew(t.Context(), "by-lease", api.RenewRequest{})
-		return err == nil && *c.TrustedFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
+		return err == nil && *c.ValidFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
 	})
 	for _, id := range []string{"timed", "retimed"} { // which nobody renews
 		eventually(t, id+" ends", func() bool {
@@ -402,7 +402,7 @@ func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 			wantCode(t, err, problem.ClaimLost)
 		}
 	}
-	if left, _ := c.Trust(); left > 0 {
+	if left, _ := c.Remaining(); left > 0 {
 		t.Errorf("the client believes for %s more", left)
 	}
 	_, err := r.client.Renew(t.Context(), "free", api.RenewRequest{})

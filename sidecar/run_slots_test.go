@@ -112,11 +112,11 @@ func TestARunHoldsItsSlotsFromItsAdmissionToItsEnd(t *testing.T) {
 	})
 	s := d.begin("wide", api.RunStart{TTL: api.DurationOf(30 * time.Second)})
 	d.has(s, 2, "one/sidecar")
-	if s.TrustedFor < 20_000 || s.Claim != r.Claim {
+	if s.ValidFor < api.Duration(20*time.Second) || s.Claim != r.Claim {
 		t.Errorf("%+v", s)
 	}
 	beat, err := d.client.Heartbeat(t.Context(), "wide", s.Fence)
-	if err != nil || beat.TrustedFor < 20_000 || beat.Fence != s.Fence {
+	if err != nil || beat.ValidFor < api.Duration(20*time.Second) || beat.Fence != s.Fence {
 		t.Errorf("%+v, %v", beat, err)
 	}
 	d.has(s, 2, "one/sidecar")
@@ -138,7 +138,7 @@ func TestAStartWithSlotsThatIsAskedAgainFindsTheSameAttempt(t *testing.T) {
 	d.gated("job", 1)
 	s := d.begin("job", api.RunStart{Executor: "e", TTL: api.DurationOf(0)})
 	again, err := d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "e"})
-	if err != nil || again.Fence != s.Fence || again.TrustedFor == 0 || again.Attempt != 1 {
+	if err != nil || again.Fence != s.Fence || again.ValidFor == 0 || again.Attempt != 1 {
 		t.Errorf("%+v, %v", again, err)
 	}
 	_, err = d.client.StartRun(t.Context(), "job", api.RunStart{Executor: "another"})
@@ -214,7 +214,7 @@ func TestARestartedServerKeepsTheSlotsOfItsRuns(t *testing.T) {
 	d.cfg.Logger = nil
 	d.running = start(t, d.cfg)
 	beat, err := d.client.Heartbeat(t.Context(), "stays", stays.Fence)
-	if err != nil || beat.TrustedFor == 0 || time.Duration(beat.TTL) != time.Hour || beat.Attempt != 1 {
+	if err != nil || beat.ValidFor == 0 || time.Duration(beat.TTL) != time.Hour || beat.Attempt != 1 {
 		t.Errorf("%+v, %v", beat, err)
 	}
 	d.freed("finished")
@@ -368,7 +368,7 @@ func TestTheClaimOfARunIsNoClients(t *testing.T) {
 		}
 	}
 	d.has(s, 1, "one/sidecar")
-	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.TrustedFor == 0 {
+	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.ValidFor == 0 {
 		t.Errorf("%+v, %v", beat, err)
 	}
 	d.end(s)
@@ -395,7 +395,7 @@ func TestADrainWaitsForRunsWithSlots(t *testing.T) {
 		return err == nil && r.Status == "not_started"
 	})
 	d.drains("late")
-	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.TrustedFor == 0 {
+	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.ValidFor == 0 {
 		t.Errorf("a heartbeat in the drain: %+v, %v", beat, err)
 	}
 	d.has(s, 1, "one/sidecar")

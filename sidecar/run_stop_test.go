@@ -47,7 +47,7 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 			if s.Fence != fences[id] || s.Attempt != 1 || time.Duration(s.TTL) != ttl {
 				t.Fatalf("%+v", s)
 			}
-			return s.TrustedFor > 0
+			return s.ValidFor > 0
 		})
 	}
 	_, err := d.client.Heartbeat(t.Context(), "gone", fences["gone"])
@@ -93,7 +93,7 @@ func TestADrainWaitsForRunsAndStartsNone(t *testing.T) {
 	d.submit(api.RunRequest{ID: "late"})
 	d.admit("late")
 	d.drains("late")
-	if s, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || s.TrustedFor == 0 {
+	if s, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || s.ValidFor == 0 {
 		t.Errorf("a heartbeat in the drain: %+v, %v", s, err)
 	}
 	if _, err := d.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil {
@@ -150,7 +150,7 @@ func TestRunsGoOnWhileEtcdIsAwayForAMoment(t *testing.T) {
 	d.store = run.Store{Backend: etcd.Client(t), Keys: store.NewKeys(store.DefaultPrefix)}
 	s := d.started("job", api.RunStart{})
 	etcd.Stop(0)
-	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.TrustedFor == 0 || beat.Status != "running" {
+	if beat, err := d.client.Heartbeat(t.Context(), "job", s.Fence); err != nil || beat.ValidFor == 0 || beat.Status != "running" {
 		t.Errorf("a heartbeat while etcd is away: %+v, %v", beat, err)
 	}
 	_, err := d.client.Heartbeat(t.Context(), "another", 7)

@@ -37,20 +37,20 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	got = d.post("/v1/runs/nightly/start", `{"executor":"ci-7","ttl":"30s"}`)
 	if decode(t, got, &s); got.status != http.StatusOK || s.Status != "running" || s.Attempt != 1 || s.Fence == 0 || s.StartedAt.IsZero() ||
 		*s.Executor != (api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}) ||
-		s.TrustedFor < 20_000 || s.TrustedFor > 31_000 || s.TrustedUntil.IsZero() || s.Grace != 5_000 || time.Duration(s.TTL) != 30*time.Second {
+		s.ValidFor < api.Duration(20*time.Second) || s.ValidFor > api.Duration(31*time.Second) || s.ValidUntil.IsZero() || s.Grace != api.Duration(5*time.Second) || time.Duration(s.TTL) != 30*time.Second {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	if !d.alive("one", "nightly") {
 		t.Error("its executor is not seen")
 	}
 	var again api.StartedRun
-	if decode(t, d.post("/v1/runs/nightly/start", `{"executor":"ci-7","ttl":"0s"}`), &again); again.Fence != s.Fence || again.TTL != 0 || again.TrustedFor <= 31_000 {
+	if decode(t, d.post("/v1/runs/nightly/start", `{"executor":"ci-7","ttl":"0s"}`), &again); again.Fence != s.Fence || again.TTL != 0 || again.ValidFor <= api.Duration(31*time.Second) {
 		t.Errorf("started again: %+v", again)
 	}
 	d.wantRefused(d.post("/v1/runs/nightly/start", `{"executor":"ci-8"}`), problem.RunTaken)
 	d.wantRefused(d.post("/v1/runs/nightly/start", ``), problem.RunTaken)
 	fence := fmt.Sprintf(`{"fence":%d}`, s.Fence)
-	if decode(t, d.post("/v1/runs/nightly/heartbeat", fence), &again); again.Fence != s.Fence || again.TrustedFor < 31_000 || again.Name != "Nightly load" {
+	if decode(t, d.post("/v1/runs/nightly/heartbeat", fence), &again); again.Fence != s.Fence || again.ValidFor < api.Duration(31*time.Second) || again.Name != "Nightly load" {
 		t.Errorf("a heartbeat: %+v", again)
 	}
 	if decode(t, d.get("/v1/runs/nightly"), &r); r.Fence != s.Fence || r.Attempt != 1 || r.AdmittedAt.IsZero() {

@@ -135,18 +135,18 @@ func (a *apiServer) startRun(ctx context.Context, s *session, in *withID, req ap
 // startedRun returns a run for its executor. The request was begun then: validity counts
 // from there.
 func startedRun(v executor.View, begun time.Time) api.StartedRun {
-	s := api.StartedRun{Trusted: trustedOf(v, begun), TTL: api.Duration(v.TTL)}
+	s := api.StartedRun{Validity: validityOf(v, begun), TTL: api.Duration(v.TTL)}
 	if v.Run != nil {
 		s.Run = inspect.RunOf(v.Run)
 	}
 	return s
 }
 
-func trustedOf(v executor.View, begun time.Time) (t api.Trusted) {
+func validityOf(v executor.View, begun time.Time) (t api.Validity) {
 	if v.Left > 0 {
-		t.TrustedUntil = v.At.Add(v.Left)
-		t.TrustedFor = validFor(begun, v.At, v.Left)
-		t.Grace = v.Grace.Milliseconds()
+		t.ValidUntil = v.At.Add(v.Left)
+		t.ValidFor = validFor(begun, v.At, v.Left)
+		t.Grace = api.Duration(v.Grace.Truncate(time.Millisecond))
 	}
 	return t
 }

@@ -79,7 +79,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	var first, again api.TakenStep
 	decode(t, d.post(path+"/take", `{"executor":"ci-7","ttl":"30s"}`), &first)
 	by := &api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}
-	if first.Status != "running" || cmp.Diff(by, first.Executor) != "" || first.Fence == 0 || first.TrustedFor <= 0 || first.TrustedFor > 31_000 ||
+	if first.Status != "running" || cmp.Diff(by, first.Executor) != "" || first.Fence == 0 || first.ValidFor <= 0 || first.ValidFor > api.Duration(31*time.Second) ||
 		string(first.Input) != "1" || first.TTL != api.Duration(30*time.Second) || first.Queue != "far" {
 		t.Errorf("%+v", first)
 	}
@@ -90,7 +90,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	d.wantRefused(d.post(path+"/take", `{"executor":"ci-8"}`), problem.StepTaken)
 	d.wantRefused(d.post(path+"/take", ``), problem.StepTaken)
 	fence := fmt.Sprintf(`{"fence":%d`, first.Fence)
-	if decode(t, d.post(path+"/heartbeat", fence+`}`), &again); again.Fence != first.Fence || again.TrustedFor <= 0 {
+	if decode(t, d.post(path+"/heartbeat", fence+`}`), &again); again.Fence != first.Fence || again.ValidFor <= 0 {
 		t.Errorf("%+v", again)
 	}
 	d.wantRefused(d.post(path+"/heartbeat", `{"fence":1}`), problem.StepLost)
@@ -209,7 +209,7 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 			if err != nil || again.Fence != taken.Fence || again.TTL != taken.TTL || string(again.Input) != "1" {
 				t.Fatalf("%+v, %v", again, err)
 			}
-			if left, _ := again.Trust(); left <= 0 {
+			if left, _ := again.Remaining(); left <= 0 {
 				t.Errorf("trusted for %s", left)
 			}
 			if len(slots) > 0 && d.slots()["a"].Fence != taken.Fence {

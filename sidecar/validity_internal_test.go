@@ -15,9 +15,9 @@ import (
 func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testing.T) {
 	const waited = 10 * time.Minute
 	const measured = waited - waited/50
-	check := func(what string, left time.Duration, answered int64) {
+	check := func(what string, left time.Duration, answered api.Duration) {
 		t.Helper()
-		believed := time.Duration(answered)*time.Millisecond - measured
+		believed := time.Duration(answered) - measured
 		if believed > left {
 			t.Errorf("%s is valid for %s, and its client believes in it for %s", what, left, believed)
 		}
@@ -39,9 +39,9 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 		t.Fatal(err)
 	}
 	v := s.holders.View(h)
-	check("a claim", v.Left, *heldClaim(v, v.At.Add(-waited)).TrustedFor)
+	check("a claim", v.Left, *heldClaim(v, v.At.Add(-waited)).ValidFor)
 
 	of := executor.View{At: v.At, Left: time.Hour}
-	check("a run", of.Left, startedRun(of, v.At.Add(-waited)).TrustedFor)
-	check("a step instance", of.Left, takenStep(of, v.At.Add(-waited)).TrustedFor)
+	check("a run", of.Left, startedRun(of, v.At.Add(-waited)).ValidFor)
+	check("a step instance", of.Left, takenStep(of, v.At.Add(-waited)).ValidFor)
 }

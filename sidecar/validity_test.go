@@ -25,10 +25,10 @@ func TestTheGraceLeavesTimeToRenew(t *testing.T) {
 		time.Hour: 10 * time.Second, 0: 10 * time.Second,
 	} {
 		c := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}, TTL: api.DurationOf(ttl)})
-		if got := time.Duration(c.Grace) * time.Millisecond; got != want.Truncate(time.Millisecond) {
+		if got := time.Duration(c.Grace); got != want.Truncate(time.Millisecond) {
 			t.Errorf("with a ttl of %s the grace is %s, want %s", ttl, got, want)
 		}
-		if third := min(ttl, time.Minute) / 3; ttl > 0 && time.Duration(*c.TrustedFor-c.Grace)*time.Millisecond < third {
+		if third := min(ttl, time.Minute) / 3; ttl > 0 && time.Duration(*c.ValidFor-c.Grace) < third {
 			t.Errorf("with a ttl of %s it has to stop within %s", ttl, third)
 		}
 	}
@@ -46,13 +46,13 @@ func TestWhyTellsOfAHolderWhatItsClaimTells(t *testing.T) {
 	}
 	eventually(t, "the view shows it", func() bool {
 		why, err := r.client.Why(t.Context(), "mine")
-		return err == nil && why.Claim.TrustedFor != nil
+		return err == nil && why.Claim.ValidFor != nil
 	})
 	why, err := r.client.Why(t.Context(), "mine")
-	if err != nil || *why.Claim.TrustedFor <= 0 || why.Claim.TTL == nil || why.Claim.Grace != 5000 {
+	if err != nil || *why.Claim.ValidFor <= 0 || why.Claim.TTL == nil || why.Claim.Grace != api.Duration(5*time.Second) {
 		t.Fatalf("%+v, %v", why, err)
 	}
-	if d := cmp.Diff(*get, why.Claim, cmpopts.IgnoreFields(api.Claim{}, "TrustedFor", "TrustedUntil", "Deadline")); d != "" {
+	if d := cmp.Diff(*get, why.Claim, cmpopts.IgnoreFields(api.Claim{}, "ValidFor", "ValidUntil", "Deadline")); d != "" {
 		t.Errorf("why differs (-claim +why):\n%s", d)
 	}
 
@@ -68,10 +68,10 @@ func TestWhyTellsOfAHolderWhatItsClaimTells(t *testing.T) {
 	for _, path := range []string{"/v1/claims/mine", "/v1/claims/mine/why", "/v1/claims"} {
 		got := other.raw(request{method: "GET", path: path})
 		var fields any
-		if err := json.Unmarshal(got.body, &fields); err != nil || got.status != http.StatusOK || has(fields, "trusted_for") {
+		if err := json.Unmarshal(got.body, &fields); err != nil || got.status != http.StatusOK || has(fields, "valid_for") {
 			t.Errorf("%s: %d %s, %v", path, got.status, got.body, err)
 		}
-		if got := r.raw(request{method: "GET", path: path}); json.Unmarshal(got.body, &fields) != nil || !has(fields, "trusted_for") {
+		if got := r.raw(request{method: "GET", path: path}); json.Unmarshal(got.body, &fields) != nil || !has(fields, "valid_for") {
 			t.Errorf("its own host: %s: %d %s", path, got.status, got.body)
 		}
 	}

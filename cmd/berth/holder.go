@@ -200,7 +200,7 @@ func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, 
 func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
 	request := api.ClaimRequest{
 		ID: r.ID, Pools: r.Slots, Priority: r.Priority, Wait: api.DurationOf(r.Wait),
-		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, Asker: h.clientToken,
+		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, ClientToken: h.clientToken,
 	}
 	if h.local { // until the command runs
 		request.PID, request.OnlyKill = os.Getpid(), true
@@ -326,8 +326,8 @@ func (c *sidecarHeld) listen(ctx context.Context) {
 func (c *sidecarHeld) trusted(claim *api.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was, _ := c.claim.Trust()
-	if now, _ := claim.Trust(); now > was {
+	was, _ := c.claim.Remaining()
+	if now, _ := claim.Remaining(); now > was {
 		c.claim = claim
 	}
 }
@@ -346,7 +346,7 @@ func (c *sidecarHeld) fence() int64 { return c.first.Fence }
 func (c *sidecarHeld) validity() (left, grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.claim.Trust()
+	return c.claim.Remaining()
 }
 
 // refresh asks the sidecar, which may have kept the claim all the while.

@@ -26,16 +26,22 @@ func overSocket(path string) *http.Client {
 
 // answer is what the campaign reads of any answer of a sidecar.
 type answer struct {
-	status     int
-	Code       string `json:"code"`
-	Detail     string `json:"detail"`
-	Fence      int64  `json:"fence"`
-	TrustedFor int64  `json:"trusted_for"` // milliseconds
-	Status     any    `json:"status"`      // of a run; of a problem it is the number
-	Error      string `json:"error"`       // of a run
+	status   int
+	Code     string `json:"code"`
+	Detail   string `json:"detail"`
+	Fence    int64  `json:"fence"`
+	ValidFor string `json:"valid_for"`
+	Status   any    `json:"status"` // of a run; of a problem it is the number
+	Error    string `json:"error"`  // of a run
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %s %s", a.status, a.Code, a.Detail) }
+
+// validFor returns how long the claim is valid, in nanoseconds; 0 if the answer does not say.
+func (a answer) validFor() int64 {
+	d, _ := time.ParseDuration(a.ValidFor)
+	return int64(d)
+}
 
 // lost says that there was no answer, or that it says nothing of the request.
 func (a answer) lost() bool { return a.status == 0 || a.Code == "stopping" || a.Code == "unavailable" }
@@ -78,7 +84,7 @@ const claimTTL = 6 * time.Second
 func (l *load) useHTTP(ctx context.Context, r *rand.Rand, id, via string, c *http.Client, base string) {
 	w := newWish(r)
 	body := map[string]any{
-		"id": id, "pools": w.slots, "wait": w.wait.String(), "ttl": claimTTL.String(), "priority": w.priority, "asker": id,
+		"id": id, "pools": w.slots, "wait": w.wait.String(), "ttl": claimTTL.String(), "priority": w.priority, "client_token": id,
 	}
 	if r.IntN(50) == 0 { // hangs up, and never asks again
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(r.IntN(30))*time.Millisecond)
@@ -98,7 +104,7 @@ func (l *load) useHTTP(ctx context.Context, r *rand.Rand, id, via string, c *htt
 		pause(ctx, 50*time.Millisecond)
 		return
 	}
-	valid := sent + a.TrustedFor*1e6
+	valid := sent + a.validFor()
 	ended := make(chan struct{})
 	renewing, stop := context.WithCancel(ctx)
 	renewals := make(chan int64, 1)
@@ -117,7 +123,7 @@ func (l *load) useHTTP(ctx context.Context, r *rand.Rand, id, via string, c *htt
 			case renewing.Err() != nil:
 				return
 			case a.status == http.StatusOK:
-				renewals <- sent + a.TrustedFor*1e6
+				renewals <- sent + a.validFor()
 			case a.status == http.StatusConflict || a.status == http.StatusNotFound:
 				return
 			case a.status != 0:

@@ -3,7 +3,6 @@ package inspect
 import (
 	"time"
 
-	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -35,16 +34,16 @@ type Claim struct {
 	ClaimedAt time.Time `json:"claimed_at,omitzero"`
 	QueuedAt  time.Time `json:"queued_at,omitzero"`
 
-	// TrustedFor is for how many milliseconds after its client sent the request the
-	// claim is valid unless it is renewed; TrustedUntil is the same by the server's wall
-	// clock, which can be set. 0 and none: it is not valid. nil: this server does not
-	// hold the claim.
-	TrustedFor   *int64    `json:"trusted_for,omitempty" doc:"Milliseconds from the sending of the request for which the claim can be believed to be held unless it is renewed; 0 if it can't. Left out of claims that wait or are not held through this server: only their own knows."`
-	TrustedUntil time.Time `json:"trusted_until,omitzero"`
-	// Grace is how many milliseconds a holder should take to stop at most: a sixth of
-	// the ttl or of the lease duration, whichever is less, and at most 10 s. A holder
-	// that needs it begins to stop that much before the validity ends.
-	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that a holder should take to stop at most: it must begin that much before trust ends. A sixth of the ttl or of the lease duration, whichever is less, and at most 10000."`
+	// ValidFor is how long the claim is valid unless it is renewed, from when its client
+	// sent the request, in milliseconds rounded down; 0 if it is not valid. It is nil if
+	// this server does not hold the claim. ValidUntil is the same by the server's wall
+	// clock, which can be set.
+	ValidFor   *Duration `json:"valid_for,omitempty" doc:"How long the claim is valid unless it is renewed, from the sending of the request; 0s if it is not valid. Only the server that holds the claim knows it; a claim that waits has none."`
+	ValidUntil time.Time `json:"valid_until,omitzero" doc:"The same as an instant of the server's clock."`
+	// Grace is how long a holder may take to stop: a sixth of the ttl or of the lease
+	// duration, whichever is less, and at most 10 s. A holder that needs it begins to stop
+	// that much before the validity ends.
+	Grace Duration `json:"grace,omitzero" doc:"How long the holder may take to stop; it must begin that much before the validity ends. A sixth of the ttl or of the lease duration, whichever is less, and at most 10s."`
 	// LeaseDuration is how long the slots stay taken if the server dies.
 	LeaseDuration Duration  `json:"lease_duration,omitzero"`
 	TTL           *Duration `json:"ttl,omitempty" doc:"Within which the claim must be renewed; 0s if it need not be."`
@@ -60,17 +59,9 @@ type Claim struct {
 	Bind string `json:"-"`
 }
 
-// Trust returns for how long from now a claim that the Go client was answered is
-// valid, on a clock that counts through suspend, and how long its holder should take
-// to stop at most. Both are 0 if the claim is not valid, or not held through that
-// client's server.
-func (c *Claim) Trust() (left, grace time.Duration) {
-	left = max(0, c.Deadline-lease.BootClock().Now())
-	if c.Deadline == 0 || left == 0 {
-		return 0, 0
-	}
-	return left, Milliseconds(c.Grace)
-}
+// Remaining returns how long the claim is still valid, and how long its holder may take to
+// stop. Both are 0 if the claim is not valid, or if the server that answered does not hold it.
+func (c *Claim) Remaining() (left, grace time.Duration) { return remaining(c.Deadline, c.Grace) }
 
 // SetHolder sets who holds the claim, or waits for it.
 func (c *Claim) SetHolder(h pool.Holder) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -120,9 +121,41 @@ func UnreadableOf(bad []error) (all []Unreadable) {
 	return all
 }
 
-// Milliseconds returns a number of milliseconds that a server answered, bounded to what
-// a claim can be valid for.
-func Milliseconds(n int64) time.Duration {
-	const most = 365*24*time.Hour + pool.MaxLeaseDuration // the longest wait, and the longest lease
-	return time.Duration(min(max(0, n), most.Milliseconds())) * time.Millisecond
+// Validity is how long what a server granted is valid.
+type Validity struct {
+	ValidFor   Duration  `json:"valid_for" doc:"How long it is valid unless it is renewed, from the sending of the request; 0s if it is not valid."`
+	ValidUntil time.Time `json:"valid_until,omitzero" doc:"The same as an instant of the server's clock."`
+	Grace      Duration  `json:"grace,omitzero" doc:"How long the executor may take to stop; it must begin that much before the validity ends."`
+
+	// Deadline is when the validity ends, on the boot clock of the client's machine; 0 if
+	// it is not valid. The Go client sets it.
+	Deadline time.Duration `json:"-"`
+}
+
+// Sent sets the deadline of the answer to a request that was sent at an instant of the boot
+// clock.
+func (v *Validity) Sent(at time.Duration) { v.Deadline = Deadline(at, v.ValidFor) }
+
+// Remaining returns how long it is still valid, and how long the executor may take to stop.
+func (v *Validity) Remaining() (left, grace time.Duration) { return remaining(v.Deadline, v.Grace) }
+
+// maxValidity bounds what a client believes: the longest wait, and the longest lease.
+const maxValidity = 365*24*time.Hour + pool.MaxLeaseDuration
+
+// Deadline returns when the validity ends that an answer states, if its request was sent at
+// an instant; 0 if it is not valid.
+func Deadline(sent time.Duration, validFor Duration) time.Duration {
+	if validFor <= 0 {
+		return 0
+	}
+	return sent + min(time.Duration(validFor), maxValidity)
+}
+
+// remaining returns how long something is valid whose validity ends at a deadline.
+func remaining(deadline time.Duration, grace Duration) (left, stop time.Duration) {
+	left = deadline - lease.BootClock().Now()
+	if deadline == 0 || left <= 0 {
+		return 0, 0
+	}
+	return left, min(max(0, time.Duration(grace)), maxValidity)
 }

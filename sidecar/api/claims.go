@@ -2,17 +2,17 @@ package api
 
 // ClaimRequest asks for a claim.
 type ClaimRequest struct {
-	ID       string            `json:"id,omitempty" maxLength:"128" doc:"The same request with the same id finds the same claim. Generated if left out."`
-	Pools    Slots             `json:"pools" doc:"Slots wanted of each pool, all or none."`
-	Priority int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
-	Wait     *Duration         `json:"wait,omitempty" doc:"How long the claim may wait, at most 8760h (a year); with 0s a claim that does not fit now is refused at once. The server's claim timeout if left out."`
-	TTL      *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed, and needs an id unless a pid is named. The lease duration if left out, or untimed if a pid is named."`
-	PID      int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the calling user."`
-	OnlyKill bool              `json:"only_kill,omitempty" doc:"The server does not send SIGTERM to the process, since the client does that itself when the claim has ended; it only sends SIGKILL if the process still runs when the grace is over. Only with a pid."`
-	Asker    string            `json:"asker,omitempty" maxLength:"128" doc:"Distinguishes clients that request the same with one id: one with another asker is refused with id_in_use. A random text that stays the same when the request is sent again."`
-	RunID    string            `json:"run_id,omitempty" maxLength:"128"`
-	StepKey  string            `json:"step_key,omitempty" maxLength:"128"`
-	Labels   map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts about the holder."`
+	ID          string            `json:"id,omitempty" maxLength:"128" doc:"The same request with the same id finds the same claim. Generated if left out."`
+	Pools       Slots             `json:"pools" doc:"Slots wanted of each pool, all or none."`
+	Priority    int               `json:"priority,omitempty" minimum:"-1000" maximum:"1000" doc:"Higher goes first."`
+	Wait        *Duration         `json:"wait,omitempty" doc:"How long the claim may wait, at most 8760h (a year); with 0s a claim that does not fit now is refused at once. The server's claim timeout if left out."`
+	TTL         *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed, and needs an id unless a pid is named. The lease duration if left out, or untimed if a pid is named."`
+	PID         int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the calling user."`
+	OnlyKill    bool              `json:"only_kill,omitempty" doc:"The server does not send SIGTERM to the process, since the client does that itself when the claim has ended; it only sends SIGKILL if the process still runs when the grace is over. Only with a pid."`
+	ClientToken string            `json:"client_token,omitempty" maxLength:"128" doc:"Distinguishes clients that request the same with one id: a request with another client_token is refused with id_in_use. A random text that stays the same when the request is sent again."`
+	RunID       string            `json:"run_id,omitempty" maxLength:"128"`
+	StepKey     string            `json:"step_key,omitempty" maxLength:"128"`
+	Labels      map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts about the holder."`
 }
 
 // RenewRequest reports that a holder lives, and may change the binding. A field that is left

@@ -12,7 +12,7 @@ import (
 func FuzzDecodeBody(f *testing.F) {
 	for _, body := range []string{
 		`{"pools":{"db":1}}`, `{"pools":{"db":1,"db":2}}`, `{"pools":{"d\u0062":1,"db":2}}`, `{"Pools":{}}`,
-		`{"pools":{"db":1},"wait":"30s","ttl":"0s","pid":1,"only_kill":true,"asker":"me","labels":{"a":"b"},"priority":-3}`,
+		`{"pools":{"db":1},"wait":"30s","ttl":"0s","pid":1,"only_kill":true,"client_token":"me","labels":{"a":"b"},"priority":-3}`,
 		`{"labels":{"\ud800":"a","\ud801":"b"}}`, "{\"labels\":{\"\xff\":\"a\",\"\xfe\":\"b\"}}",
 		` { "id" : "x" , "pools" : { } } `, `[]`, `{`, ``, `{"wait":1e400}`, `{"pools":{"db":1e2}}`, `{"x":[{"y":[1,{"z":{}}]},"]"]}`,
 	} {

@@ -36,6 +36,7 @@ type (
 	StepWork         = inspect.StepWork
 	Tick             = inspect.Tick
 	Unreadable       = inspect.Unreadable
+	Validity         = inspect.Validity
 	Waiter           = inspect.Waiter
 	Why              = inspect.Why
 	Worker           = inspect.Worker

@@ -1,12 +1,8 @@
 package api
 
 import (
-	"time"
-
 	"github.com/berthhq/berth/coordinator/run"
-	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/lease"
 )
 
 // RunRequest submits a run.
@@ -62,40 +58,8 @@ type RunFinish struct {
 // StartedRun is a run for its executor.
 type StartedRun struct {
 	Run
-	Trusted
+	Validity
 	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
-}
-
-// Trusted is for how long an attempt is valid.
-type Trusted struct {
-	// TrustedFor is for how many milliseconds after the request was sent the attempt is
-	// valid unless the executor sends a heartbeat; TrustedUntil is the same by the server's
-	// wall clock, which can be set.
-	TrustedFor   int64     `json:"trusted_for" doc:"For how many milliseconds from the sending of the request the attempt is valid unless a heartbeat is sent; 0 if it is not."`
-	TrustedUntil time.Time `json:"trusted_until,omitzero"`
-	// Grace is how many milliseconds an executor may take to stop.
-	Grace int64 `json:"grace_ms,omitempty" doc:"Milliseconds that an executor may take to stop: it must begin that long before the validity ends."`
-
-	// Deadline is when validity ends, on this machine's clock that counts through suspend;
-	// 0 if it is not valid. A client sets it.
-	Deadline time.Duration `json:"-"`
-}
-
-// Sent sets the deadline of an answer to a request that was sent then.
-func (t *Trusted) Sent(at time.Duration) {
-	if t.TrustedFor > 0 {
-		t.Deadline = at + inspect.Milliseconds(t.TrustedFor)
-	}
-}
-
-// Trust returns for how long from now the attempt is valid, on a clock that counts through
-// suspend, and how long the executor may take to stop. A client sets the deadline.
-func (t *Trusted) Trust() (left, grace time.Duration) {
-	left = max(0, t.Deadline-lease.BootClock().Now())
-	if t.Deadline == 0 || left == 0 {
-		return 0, 0
-	}
-	return left, time.Duration(t.Grace) * time.Millisecond
 }
 
 // Limits are the limits under which runs are admitted.

@@ -139,6 +139,6 @@ type StepRetry struct {
 // TakenStep is a step instance for its executor.
 type TakenStep struct {
 	StepWork
-	Trusted
+	Validity
 	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
 }

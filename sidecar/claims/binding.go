@@ -22,9 +22,9 @@ type Binding struct {
 	proc proc.ID
 	// onlyKill: the holder sends SIGTERM to its process, the server only SIGKILL.
 	onlyKill bool
-	// asker is the client's token. It is part of the binding because requests with the
+	// clientToken is the client's token. It is part of the binding because requests with the
 	// same id are compared by what is recorded with the claim.
-	asker string
+	clientToken string
 }
 
 // byLease is the binding of a claim that says nothing.
@@ -50,8 +50,8 @@ type bindingValue struct {
 	store.V
 	TTL string `json:"ttl,omitempty"`
 	proc.ID
-	OnlyKill bool   `json:"only_kill,omitempty"`
-	Asker    string `json:"asker,omitempty"`
+	OnlyKill    bool   `json:"only_kill,omitempty"`
+	ClientToken string `json:"client_token,omitempty"`
 }
 
 // ttlLease means the lease duration.
@@ -66,7 +66,7 @@ func (b Binding) Encode() string {
 		return byLeaseText
 	}
 	v := bindingValue{
-		V: store.Now, ID: b.proc, OnlyKill: b.onlyKill, Asker: b.asker,
+		V: store.Now, ID: b.proc, OnlyKill: b.onlyKill, ClientToken: b.clientToken,
 	}
 	switch {
 	case b.lease:
@@ -83,7 +83,7 @@ func decodeBinding(text string) (Binding, error) {
 	if err := decodeStrict(text, &v); err != nil {
 		return Binding{}, fmt.Errorf("the binding can't be read: %w", err)
 	}
-	b := Binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, asker: v.Asker}
+	b := Binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, clientToken: v.ClientToken}
 	if v.TTL != "" && !b.lease {
 		d, err := time.ParseDuration(v.TTL)
 		if err != nil || d < MinTTL || d > MaxTTL {
@@ -119,20 +119,20 @@ const (
 
 // Life is what the holder of a claim says about how the server is to know that it lives.
 type Life struct {
-	TTL      *time.Duration // 0 is none, nil says nothing
-	PID      int            // 0 names no process
-	OnlyKill bool
-	Asker    string
+	TTL         *time.Duration // 0 is none, nil says nothing
+	PID         int            // 0 names no process
+	OnlyKill    bool
+	ClientToken string
 }
 
 // BindingOf returns the binding that a new claim asks for. Its process is still to be
 // opened: see [Binding.To].
 func BindingOf(l Life) (Binding, error) {
-	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, asker: l.Asker}
+	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, clientToken: l.ClientToken}
 	if err := checkOnlyKill(l.OnlyKill, l.PID); err != nil {
 		return b, err
 	}
-	if err := checkAsker(l.Asker); err != nil {
+	if err := checkClientToken(l.ClientToken); err != nil {
 		return b, err
 	}
 	if l.TTL == nil {
@@ -161,7 +161,7 @@ func (b Binding) renewed(l Life) (Binding, error) {
 		return b, err
 	}
 	if l.PID != 0 {
-		b = Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, asker: b.asker}
+		b = Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, clientToken: b.clientToken}
 	}
 	if l.TTL == nil {
 		return b, nil
@@ -204,10 +204,10 @@ func checkOnlyKill(onlyKill bool, pid int) error {
 	return nil
 }
 
-// checkAsker refuses what is too long to be recorded.
-func checkAsker(asker string) error {
-	if len(asker) > pool.MaxText {
-		return problem.Field("asker", "%s is %d bytes long: allowed are %d", problem.Quote(asker), len(asker), pool.MaxText)
+// checkClientToken refuses what is too long to be recorded.
+func checkClientToken(clientToken string) error {
+	if len(clientToken) > pool.MaxText {
+		return problem.Field("client_token", "%s is %d bytes long: allowed are %d", problem.Quote(clientToken), len(clientToken), pool.MaxText)
 	}
 	return nil
 }

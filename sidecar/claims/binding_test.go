@@ -20,9 +20,9 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 		`{"v":1,"ttl":"1h0m0s","pid":7,"start":99,"boot":"abcdef01"}`: {
 			ttl: time.Hour, proc: proc.ID{PID: 7, Start: 99, Boot: "abcdef01"},
 		},
-		`{"v":1,"ttl":"lease","asker":"me"}`: {lease: true, asker: "me"},
-		`{"v":1,"pid":7,"start":99,"boot":"x","only_kill":true,"asker":"me"}`: {
-			proc: proc.ID{PID: 7, Start: 99, Boot: "x"}, onlyKill: true, asker: "me",
+		`{"v":1,"ttl":"lease","client_token":"me"}`: {lease: true, clientToken: "me"},
+		`{"v":1,"pid":7,"start":99,"boot":"x","only_kill":true,"client_token":"me"}`: {
+			proc: proc.ID{PID: 7, Start: 99, Boot: "x"}, onlyKill: true, clientToken: "me",
 		},
 	} {
 		if got := b.Encode(); got != want {
@@ -51,17 +51,17 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 		by   Life
 		want Binding
 	}{
-		"nothing":                {lease, Life{}, lease},
-		"a ttl":                  {lease, Life{TTL: &minute}, Binding{ttl: minute}},
-		"no ttl":                 {Binding{ttl: minute}, Life{TTL: new(time.Duration)}, Binding{}},
-		"a process":              {Binding{ttl: minute}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
-		"a process and a ttl":    {lease, Life{PID: 8, TTL: &second}, Binding{ttl: second, proc: proc.ID{PID: 8}}},
-		"a ttl beside a process": {Binding{proc: process}, Life{TTL: &minute}, Binding{ttl: minute, proc: process}},
-		"another process":        {Binding{ttl: minute, proc: process}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
-		"one that is told":       {Binding{proc: process, onlyKill: true}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
-		"one that is killed":     {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: proc.ID{PID: 8}, onlyKill: true}},
-		"what is killed":         {Binding{proc: process, onlyKill: true}, Life{TTL: &minute}, Binding{ttl: minute, proc: process, onlyKill: true}},
-		"an asker's process":     {Binding{lease: true, asker: "me"}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}, asker: "me"}},
+		"nothing":                       {lease, Life{}, lease},
+		"a ttl":                         {lease, Life{TTL: &minute}, Binding{ttl: minute}},
+		"no ttl":                        {Binding{ttl: minute}, Life{TTL: new(time.Duration)}, Binding{}},
+		"a process":                     {Binding{ttl: minute}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"a process and a ttl":           {lease, Life{PID: 8, TTL: &second}, Binding{ttl: second, proc: proc.ID{PID: 8}}},
+		"a ttl beside a process":        {Binding{proc: process}, Life{TTL: &minute}, Binding{ttl: minute, proc: process}},
+		"another process":               {Binding{ttl: minute, proc: process}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"one that is told":              {Binding{proc: process, onlyKill: true}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"one that is killed":            {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: proc.ID{PID: 8}, onlyKill: true}},
+		"what is killed":                {Binding{proc: process, onlyKill: true}, Life{TTL: &minute}, Binding{ttl: minute, proc: process, onlyKill: true}},
+		"a process with a client token": {Binding{lease: true, clientToken: "me"}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}, clientToken: "me"}},
 	} {
 		got, err := test.from.renewed(test.by)
 		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(Binding{}, proc.ID{})); d != "" || err != nil {

@@ -87,7 +87,7 @@ func (hs *Holders) processEnded(h *Holder, process *proc.Process) {
 }
 
 // releaseAsync releases a claim that nobody asks to be released, or goes on with a
-// release whose asker has gone away.
+// release whose client has disconnected.
 func (hs *Holders) releaseAsync(h *Holder) {
 	if h.gone || hs.closed {
 		return

@@ -55,8 +55,8 @@ func (c *Client) claimCall(ctx context.Context, method, path string, in any) (*a
 	if err != nil {
 		return nil, sent, err
 	}
-	if claim.TrustedFor != nil && *claim.TrustedFor > 0 {
-		claim.Deadline = sent + inspect.Milliseconds(*claim.TrustedFor)
+	if claim.ValidFor != nil {
+		claim.Deadline = inspect.Deadline(sent, *claim.ValidFor)
 	}
 	return &claim, sent, nil
 }

@@ -37,9 +37,9 @@ func clientOf(status int, body []byte) *Client {
 // error is a problem, and trust is bounded.
 func FuzzClientClaim(f *testing.F) {
 	for _, body := range []string{
-		`{"id":"a","state":"held","pools":{"db":1},"fence":7,"trusted_for":29400,"grace_ms":5000,"lease_duration":"30s","ttl":"30s"}`,
-		`{"id":"a","state":"waiting","pools":{"db":1},"position":1}`, `{"trusted_for":9223372036854775807,"grace_ms":9223372036854775807}`,
-		`{"trusted_for":-1,"grace_ms":-1}`, `{"trusted_for":60000,"grace_ms":-5}`, `{"trusted_for":20000000000000,"grace_ms":1}`, `{"trusted_for":1,"grace_ms":-9223372036854775808}`, `{"trusted_for":1e99}`, `{"ttl":"x"}`, `null`, `[]`, ``, `{`,
+		`{"id":"a","state":"held","pools":{"db":1},"fence":7,"valid_for":"29.4s","grace":"5s","lease_duration":"30s","ttl":"30s"}`,
+		`{"id":"a","state":"waiting","pools":{"db":1},"position":1}`, `{"valid_for":"2562047h","grace":"2562047h"}`,
+		`{"valid_for":"-1s","grace":"-1"}`, `{"valid_for":"1m","grace":"-5ns"}`, `{"valid_for":"20000h","grace":"1ms"}`, `{"valid_for":"1ms","grace":"-2562047h"}`, `{"valid_for":1e99}`, `{"ttl":"x"}`, `null`, `[]`, ``, `{`,
 	} {
 		f.Add(201, []byte(body))
 	}
@@ -64,13 +64,13 @@ func FuzzClientClaim(f *testing.F) {
 			}
 			return
 		}
-		left, grace := claim.Trust()
+		left, grace := claim.Remaining()
 		most := instance.MaxWait + pool.MaxLeaseDuration
 		if left < 0 || grace < 0 || left > most || grace > most {
-			t.Errorf("%q is trusted for %s, with a grace of %s", body, left, grace)
+			t.Errorf("%q is valid for %s, with a grace of %s", body, left, grace)
 		}
-		if n := claim.TrustedFor; (n == nil || *n <= 0) && left > 0 || n != nil && *n >= 0 && left > time.Duration(min(*n, most.Milliseconds()))*time.Millisecond {
-			t.Errorf("%q is trusted for %s", body, left)
+		if n := claim.ValidFor; (n == nil || *n <= 0) && left > 0 || n != nil && *n >= 0 && left > min(time.Duration(*n), most) {
+			t.Errorf("%q is valid for %s", body, left)
 		}
 	})
 }

@@ -16,14 +16,14 @@ import (
 type waitsThenRenews struct{ renewals atomic.Int64 }
 
 func (s *waitsThenRenews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	const body = `{"id":"a","state":"held","pools":{"db":1},"fence":7,"trusted_for":%,"grace_ms":1000,"lease_duration":"30s"}`
-	validFor := "30000"
+	const body = `{"id":"a","state":"held","pools":{"db":1},"fence":7,"valid_for":"%","grace":"1s","lease_duration":"30s"}`
+	validFor := "30s"
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/renew"), strings.HasSuffix(r.URL.Path, "/heartbeat"):
 		s.renewals.Add(1)
 	default:
 		<-time.After(longCall)
-		validFor = "1"
+		validFor = "1ms"
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write([]byte(strings.Replace(body, "%", validFor, 1)))
@@ -44,14 +44,14 @@ func TestAClientLearnsTheValidityAnewAfterALongWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, grace := claim.Trust(); left == 0 || grace != time.Second {
+	if left, grace := claim.Remaining(); left == 0 || grace != time.Second {
 		t.Errorf("a claim is valid for %s, with %s to stop", left, grace)
 	}
 	taken, err := c.TakeStep(t.Context(), "r", "s", 0, api.StepTake{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := taken.Trust(); left == 0 {
+	if left, _ := taken.Remaining(); left == 0 {
 		t.Error("a step instance is not valid")
 	}
 	if n := handler.renewals.Load(); n != 2 {
