@@ -30,7 +30,7 @@ func BenchmarkClaimAndRelease(b *testing.B) {
 	})
 }
 
-// BenchmarkClaimAndReleaseInProcess is the same without HTTP: what the door and
+// BenchmarkClaimAndReleaseInProcess is the same without HTTP: what the server and
 // its client cost is the difference.
 func BenchmarkClaimAndReleaseInProcess(b *testing.B) {
 	c, err := instance.Open(b.Context(), instance.Options{Endpoints: []string{embedtest.New(b).Endpoint()}, Host: "one"})

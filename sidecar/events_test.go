@@ -22,7 +22,7 @@ func (r *running) follow(claim, pool string) <-chan api.Event {
 	go func() {
 		defer close(done)
 		defer close(events)
-		_ = r.client.Events(ctx, claim, pool, func(ev api.Event) error { // the end is told by the channel
+		_ = r.client.Events(ctx, claim, pool, func(ev api.Event) error { // the channel reports the end
 			events <- ev
 			return nil
 		})

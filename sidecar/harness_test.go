@@ -176,7 +176,7 @@ func (r *running) claimed(name string) int {
 	return p.Claimed
 }
 
-// free waits until nobody holds slots of a pool.
+// free waits until all slots of a pool are free.
 func (r *running) free(name string) {
 	r.t.Helper()
 	eventually(r.t, "pool "+name+" is free", func() bool { return r.claimed(name) == 0 })

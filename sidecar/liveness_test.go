@@ -19,7 +19,7 @@ import (
 	"github.com/berthhq/berth/sidecar/client"
 )
 
-// child is a process that lives until it is told otherwise.
+// child is a process that lives until a test ends it.
 type child struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -196,7 +196,7 @@ func TestAProcessThatItsHolderTellsIsOnlyKilled(t *testing.T) {
 		t.Error("one was told to stop")
 	}
 
-	// What a process is bound to later says anew what becomes of it.
+	// A later binding of the process replaces the one before.
 	p := spawn(t, sleeper)
 	r.claim(api.ClaimRequest{ID: "back", Pools: api.Slots{"db": 1}, PID: p.pid(), OnlyKill: true})
 	if _, err := r.client.Renew(t.Context(), "back", api.RenewRequest{PID: p.pid()}); err != nil {
@@ -328,7 +328,7 @@ func TestARestartedServerKeepsItsClaims(t *testing.T) {
 		c, err := r.client.Renew(t.Context(), "by-lease", api.RenewRequest{})
 		return err == nil && *c.ValidFor > 0 && c.TTL != nil && time.Duration(*c.TTL) == 5*time.Minute
 	})
-	for _, id := range []string{"timed", "retimed"} { // which nobody renews
+	for _, id := range []string{"timed", "retimed"} { // which are not renewed
 		eventually(t, id+" ends", func() bool {
 			_, err := r.client.Get(t.Context(), id)
 			return problem.CodeOf(err) == problem.ClaimLost

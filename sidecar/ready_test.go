@@ -105,7 +105,7 @@ func TestAStateDirectoryThatIsInUseIsRefusedBeforeAnybodyIsTold(t *testing.T) {
 	if second.Addr() != nil {
 		t.Errorf("it listens at %s", second.Addr())
 	}
-	r.pool("db", 1) // which disturbs nobody
+	r.pool("db", 1) // which changes nothing
 	r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/berthhq/berth/sidecar/server"
 )
 
-// behindTheDoor is what a server has there, without a server.
-func behindTheDoor(t *testing.T) (*apiServer, *session) {
+// testSession returns the endpoints and a session on an etcd of its own, without a server.
+func testSession(t *testing.T) (*apiServer, *session) {
 	t.Helper()
 	cfg := &Config{
 		Logger:  hclog.NewNullLogger(),
@@ -59,7 +59,7 @@ func behindTheDoor(t *testing.T) (*apiServer, *session) {
 // TestAReleaseFindsAClaimThatWasJustGranted stops a request between its grant and
 // the time when its claim has a holder, and releases the claim.
 func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
-	a, s := behindTheDoor(t)
+	a, s := testSession(t)
 	limit := 1
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 // TestALateReleaseDoesNotWaitForALaterClaim is about one that names a fence, while
 // another claim of the id waits.
 func TestALateReleaseDoesNotWaitForALaterClaim(t *testing.T) {
-	a, s := behindTheDoor(t)
+	a, s := testSession(t)
 	_, wait, err := a.waits.enter(t.Context(), "mine")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func seen(t *testing.T, s *session, id string) {
 // The server finds out by its own clock that a claim is lost. Until etcd has ended the
 // lease, or cannot be asked, the pools still show the claim as held.
 func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T) {
-	a, s := behindTheDoor(t)
+	a, s := testSession(t)
 	limit := 1
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)

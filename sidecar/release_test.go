@@ -17,7 +17,7 @@ import (
 	"github.com/berthhq/berth/sidecar/api"
 )
 
-// A restore of etcd brings claims back that were released: nobody holds them here, and
+// A restore of etcd brings claims back that were released: no client holds them here, and
 // their lease is renewed for others.
 func TestADeleteThatAnswers204HasFreedTheSlots(t *testing.T) {
 	srv := embedtest.New(t)

@@ -34,7 +34,7 @@ func TestAStreamOfARunShowsThatItLives(t *testing.T) {
 	})
 }
 
-// A reader that hangs up ends the following, and is told nothing.
+// A reader that hangs up ends the following, and gets no message.
 func TestAReaderThatHangsUpEndsTheFollowing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())

@@ -104,7 +104,7 @@ func (d *dock) started(id string, req api.RunStart) *api.StartedRun {
 	return r
 }
 
-// alive tells whether the executor of a run is seen to live.
+// alive reports whether the key of a run's executor exists.
 func (d *dock) alive(host, id string) bool {
 	d.t.Helper()
 	resp, err := d.store.Backend.Range(d.t.Context(), &pb.RangeRequest{Key: []byte(d.store.Keys.ActiveRun(host, id))})

@@ -251,7 +251,7 @@ func TestACancelFreesTheSlotsOfARun(t *testing.T) {
 	d.free("db")
 }
 
-// Whose slots are asked back is told to stop, and lost when its grace is over.
+// A run whose slots are revoked has to stop, and is lost when its grace is over.
 func TestARevokedClaimOfARunIsLostAfterItsGrace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for the grace of a revocation")
@@ -408,7 +408,7 @@ func TestADrainWaitsForRunsWithSlots(t *testing.T) {
 	}
 }
 
-// A stop tells the executor, and leaves it its slots until it has stopped.
+// A stop notifies the executor, and leaves it its slots until it has stopped.
 func TestAStopLeavesARunItsSlotsWhileItFinishes(t *testing.T) {
 	d := led(t, 1)
 	d.gated("job", 1)

@@ -49,7 +49,7 @@ func inBubble(t *testing.T, f func(*bubble)) {
 	})
 }
 
-// woken is how a wait for the look of a source has ended.
+// woken is how a wait for the poll of a source has ended.
 type woken struct {
 	look *api.SourcePoll
 	err  error
@@ -91,7 +91,7 @@ func TestAWaitForASourceEndsInAllWays(t *testing.T) {
 		}
 		put(b.runs.Keys.SourceCandidate("inbox", b.lease), `{"v":1,"host":"far"}`, b.lease)
 
-		// It is over with the first look that has heard of the wish.
+		// It is over with the first poll after the request.
 		first := b.wakes(b.t.Context(), time.Minute)
 		wish := b.woken()
 		if second := <-b.wakes(b.t.Context(), time.Minute); problem.CodeOf(second.err) != problem.Unavailable || b.woken() != wish {

@@ -113,7 +113,7 @@ func TestASourceIsWokenThroughAnySidecar(t *testing.T) {
 		t.Errorf("%+v", woken)
 	}
 
-	// What nobody runs can't be woken, and is still told of.
+	// A source that no process runs can't be woken, and is still listed.
 	l.stop()
 	d.wantRefused(d.wake(""), problem.Precondition)
 	d.wantRefused(d.wake(`{"wait": "1m"}`), problem.Precondition)

@@ -16,7 +16,7 @@ import (
 // worked is a step that workers run.
 func worked(s *step.Spec) { s.External, s.Command = false, []string{"true"} }
 
-// shows has a worker show what an attempt has written to whoever looks at it.
+// shows has a worker show what an attempt has written to its followers.
 func (d *dock) shows(t *step.Taken, o step.Shown) {
 	watch := d.store.Backend.Watch(d.t.Context(), d.store.Keys.Follower(t.StepID), 1)
 	go func() {

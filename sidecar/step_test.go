@@ -184,7 +184,7 @@ func TestStepsAreReadAsTheyGo(t *testing.T) {
 	}
 }
 
-// why is what a run waits for, or how it stands.
+// why is what a run waits for, or its status.
 func (d *dock) why(id string) string {
 	d.t.Helper()
 	why, err := d.client.WhyRun(d.t.Context(), id)

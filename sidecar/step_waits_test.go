@@ -30,7 +30,7 @@ func (d *dock) works(capacity int, queues ...string) {
 	<-p.Ready()
 }
 
-// What instances wait for is told with their steps, with each of them, and with the run.
+// What instances wait for is stated with their steps, with each of them, and with the run.
 func TestWhatStepsWaitForIsTold(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
@@ -88,7 +88,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 		t.Errorf("one that runs waits for nothing: %s", a.body)
 	}
 
-	// What changes is told as it is.
+	// Changes are visible at once.
 	d.pool("task.z", 5)
 	d.ends(busy, step.Outcome{Status: step.Succeeded})
 	d.published(store.StepID{Run: "a", Step: "busy", Index: 2})

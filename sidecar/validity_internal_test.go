@@ -26,7 +26,7 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 		}
 	}
 
-	a, s := behindTheDoor(t)
+	a, s := testSession(t)
 	limit := 1
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)

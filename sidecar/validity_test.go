@@ -15,7 +15,7 @@ import (
 	"github.com/berthhq/berth/sidecar/api"
 )
 
-// TestTheGraceLeavesTimeToRenew is about holders that do as they are told: they
+// TestTheGraceLeavesTimeToRenew is about holders that follow the rules: they
 // renew each third of the ttl, and stop when less than the grace is left.
 func TestTheGraceLeavesTimeToRenew(t *testing.T) {
 	r := single(t)
@@ -56,7 +56,7 @@ func TestWhyTellsOfAHolderWhatItsClaimTells(t *testing.T) {
 		t.Errorf("why differs (-claim +why):\n%s", d)
 	}
 
-	// What another host knows of it says nothing of trust.
+	// What another host knows of it says nothing of its validity.
 	cfg := config(t, srv.Endpoint())
 	cfg.Options.Host = "two"
 	other := start(t, cfg)
@@ -77,7 +77,7 @@ func TestWhyTellsOfAHolderWhatItsClaimTells(t *testing.T) {
 	}
 }
 
-// has tells whether there is a name anywhere in what was read.
+// has reports whether there is a name anywhere in what was read.
 func has(v any, name string) bool {
 	switch v := v.(type) {
 	case map[string]any:

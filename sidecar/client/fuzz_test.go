@@ -34,7 +34,7 @@ func clientOf(status int, body []byte) *Client {
 }
 
 // FuzzClientClaim reads answers of a server that may be any: whatever they say, an
-// error is a problem, and trust is bounded.
+// error is a problem, and validity is bounded.
 func FuzzClientClaim(f *testing.F) {
 	for _, body := range []string{
 		`{"id":"a","state":"held","pools":{"db":1},"fence":7,"valid_for":"29.4s","grace":"5s","lease_duration":"30s","ttl":"30s"}`,

@@ -17,8 +17,8 @@
 //     the step instance to others.
 //   - The same executor name that starts again gets the same attempt.
 //   - A fence that is not that of the current attempt never changes anything.
-//   - An executor is told that its attempt is valid only as long as both its lease and its
-//     time to live are, less the time that it may need to stop.
+//   - An attempt is answered as valid only as long as both its lease and its
+//     time to live are; its executor must begin to stop a grace before that.
 //   - A start whose outcome is unknown keeps its lease until the outcome is known.
 //   - While etcd does not answer, the validity of the lease decides whether an attempt goes on.
 //   - A key on a lease of this instance that belongs to no executor here is deleted: every 15 s

@@ -363,7 +363,7 @@ func TestASweepFindsWhatNoExecutorAsksAbout(t *testing.T) {
 			s.admitted(id)
 			s.begin(id, "", 0)
 		}
-		other := store.Put(s.runs.Keys.ActiveRun("one", "another"), []byte(`{"v":1}`), 0) // of an instance beside us
+		other := store.Put(s.runs.Keys.ActiveRun("one", "another"), []byte(`{"v":1}`), 0) // of another instance
 		stray := store.Put(s.runs.Keys.ActiveRun("one", "stray"), []byte(`{"v":1}`), s.lease)
 		if _, err := store.Commit(s.t.Context(), s.backend, nil, other, stray); err != nil {
 			t.Fatal(err)

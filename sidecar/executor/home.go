@@ -18,7 +18,7 @@ import (
 // takes over, with the key on the same lease. It is a [run.Home].
 type home struct {
 	x *Executors
-	// request ends when nobody waits for the start any more.
+	// request ends when the client no longer waits for the start.
 	request context.Context
 	on      reservation
 }

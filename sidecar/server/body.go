@@ -20,7 +20,7 @@ const (
 	bodyTimeout = 10 * time.Second
 )
 
-// formType is what forms are sent as, and whatever curl is told to send.
+// formType is the type of forms, and that of data which curl sends by default.
 const formType = "application/x-www-form-urlencoded"
 
 // memoryBody is a body that was read already.
@@ -65,7 +65,7 @@ func (h *Handler) takeBody(w http.ResponseWriter, r *http.Request) error {
 
 // readBody reads to the end. Of a body that says that it is too long it reads
 // only so much that the server knows: it keeps the connection open for a moment
-// then, so that its client hears the answer.
+// then, so that its client gets the answer.
 func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 	if r.ContentLength <= most {
 		buf := bytes.NewBuffer(make([]byte, 0, max(r.ContentLength, 0)+bytes.MinRead))
@@ -80,13 +80,13 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error
 	return nil, &http.MaxBytesError{Limit: most}
 }
 
-// isForm tells whether a body is that of a form, sent to one of the pages.
+// isForm reports whether a body is that of a form, sent to one of the pages.
 func isForm(r *http.Request, pages Pages) bool {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return err == nil && kind == formType && pages != nil && pages.Owns(r)
 }
 
-// isJSON tells whether a body is meant to be JSON. What curl sends says that it
+// isJSON reports whether a body is meant to be JSON. What curl sends says that it
 // is a form, or nothing; a form of a browser never begins with a brace then, so
 // that a page of another site can't pass one off as JSON.
 func isJSON(r *http.Request, data []byte) bool {

@@ -24,7 +24,7 @@ type clientConn struct {
 	// mu guards what follows.
 	mu      sync.Mutex
 	over    bool      // nothing more comes from the client
-	unread  func()    // called once if the answer is not read; nil for nobody
+	unread  func()    // called once if the answer is not read; nil for none
 	written time.Time // when the answer was; zero if it was not yet
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ending is a connection that ends as it is told to.
+// ending is a connection that ends in a given way.
 type ending struct {
 	net.Conn
 	read, write error

@@ -19,7 +19,7 @@
 //   - An endpoint sees a request only after its whole body has arrived. From then on a
 //     read from the connection can only say that the client has left.
 //   - [IfUnread] reports a client that has left without reading its answer, once.
-//   - A slow reader of a stream delays nobody else: it is told that it missed events, or
+//   - A slow reader of a stream does not delay others: it is notified that it missed events, or
 //     its own source waits.
 //   - The package knows none of the wire types: a refusal is an error, which the owner of
 //     the handler writes ([Handler.Refuse]).

@@ -56,14 +56,14 @@ func (g *guard) check(r *http.Request) error {
 	if err := g.checkOrigin(r, local); err != nil {
 		return err
 	}
-	if local || g.token == nil || slices.Contains(g.open, r.URL.Path) || g.authorized(r) || g.looks(r) {
+	if local || g.token == nil || slices.Contains(g.open, r.URL.Path) || g.authorized(r) || g.isPage(r) {
 		return nil
 	}
 	return problem.New(problem.Unauthorized, "a token is needed: send it as Authorization: Bearer …")
 }
 
-// knows tells whether the Host header names this server. Another name is that of
-// a site which had a browser look it up as our address.
+// knows reports whether the Host header names this server. Another name is that of
+// a site that had a browser resolve it to our address.
 func (g *guard) knows(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -111,9 +111,9 @@ func (g *guard) checkOrigin(r *http.Request, local bool) error {
 // ErrCrossSite refuses a request that the page of another site had a browser send.
 var ErrCrossSite = problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 
-// looks tells whether a request is for a page, of somebody who has signed in or wants to. It opens
-// nothing else: what signs in a browser is no token.
-func (g *guard) looks(r *http.Request) bool {
+// isPage reports whether a request is for a page, by a browser that has signed in or is signing
+// in. It permits nothing else: a cookie is no token.
+func (g *guard) isPage(r *http.Request) bool {
 	if g.pages == nil || !g.pages.Owns(r) {
 		return false
 	}

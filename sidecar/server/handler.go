@@ -14,7 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// Pages are what a server shows to browsers, beside its endpoints.
+// Pages are what a server shows to browsers, besides its endpoints.
 type Pages interface {
 	// Owns reports whether a request is for a page, or for what belongs to the pages.
 	Owns(r *http.Request) bool

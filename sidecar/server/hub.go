@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Source is where a [Hub] gets events from that nobody publishes. It returns once none
+// Source is where a [Hub] gets events from that are not published to it. It returns once none
 // are missed from then on, with the function that publishes them until ctx ends.
 type Source func(ctx context.Context, h *Hub) (relay func(), err error)
 
@@ -128,7 +128,7 @@ func (h *Hub) Publish(n Notice) {
 	}
 }
 
-// Lag tells all subscriptions that events were left out.
+// Lag notifies all subscriptions that events were dropped.
 func (h *Hub) Lag() { h.each((*Subscription).lag) }
 
 // each calls f with all subscriptions.
@@ -145,7 +145,7 @@ func (h *Hub) each(f func(*Subscription)) {
 	}
 }
 
-// Stop tells all subscriptions that the server is stopping, and ends those for all
+// Stop notifies all subscriptions that the server is stopping, and ends those for all
 // topics. Those for one topic go on until [Hub.Close]: a holder must learn what becomes
 // of its claim until the last moment. Stop may be called once.
 func (h *Hub) Stop() {
@@ -175,7 +175,7 @@ func (h *Hub) Close() {
 }
 
 // subscriptionBuffer is how many events a subscription may be behind before its reader
-// is told that it has missed some.
+// is notified that it has missed some.
 const subscriptionBuffer = 256
 
 // Subscription is what one reader of a [Hub] gets.
@@ -187,7 +187,7 @@ type Subscription struct {
 	mu       sync.Mutex
 	queue    []Message
 	lagged   bool
-	stopping bool // to be told
+	stopping bool // to be reported
 	ended    bool // nothing follows
 }
 

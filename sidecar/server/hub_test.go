@@ -39,7 +39,7 @@ func (f *fakeSource) relay(ctx context.Context, h *Hub) (func(), error) {
 func TestAHubListensWhileThereAreStreams(t *testing.T) {
 	src := newFakeSource()
 	h := NewHub(src.relay)
-	h.Publish(Notice{Event: "pool_changed"}) // for nobody
+	h.Publish(Notice{Event: "pool_changed"}) // without subscribers
 	a := h.Subscribe("", "")
 	b := h.Subscribe("mine", "")
 	if !<-src.listening {

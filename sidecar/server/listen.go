@@ -20,12 +20,12 @@ const (
 	// MaxSocketPath is the longest path to listen at, in bytes: what the address of
 	// a socket has room for, 107, less the end that the path has at first.
 	MaxSocketPath = 99
-	// dialStale bounds the look whether somebody listens on a socket.
+	// dialStale bounds the check whether a process listens on a socket.
 	dialStale = time.Second
 )
 
 // socket is a unix socket that listens. It gets its name only when it is ready,
-// so nobody finds it with other rights, and a socket that is in use is never
+// so no process finds it with other rights, and a socket that is in use is never
 // replaced.
 type socket struct {
 	*net.UnixListener
@@ -33,7 +33,7 @@ type socket struct {
 	self os.FileInfo
 }
 
-// listenSocket listens on a path. A socket that nobody listens on any more is
+// listenSocket listens on a path. A socket that no process listens on any more is
 // replaced.
 func listenSocket(ctx context.Context, path string) (*socket, error) {
 	if len(path) > MaxSocketPath {
@@ -68,7 +68,7 @@ func listenSocket(ctx context.Context, path string) (*socket, error) {
 	return s, nil
 }
 
-// checkFree refuses a path that is no socket, or that somebody listens on.
+// checkFree refuses a path that is no socket, or that a process listens on.
 func checkFree(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // repeated.
 const noRoute, noMethod = "none", "none"
 
-// answered counts a request; how long a stream was open is nobody's wait.
+// answered counts a request; the time that a stream was open is no wait.
 func (m *Metrics) answered(route, method string, status int, streamed bool, took time.Duration) {
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
 	if !streamed {

@@ -14,7 +14,7 @@ func peerAt(c *net.UnixConn) Peer {
 		return Peer{}
 	}
 	var p Peer
-	_ = raw.Control(func(fd uintptr) { // closed: nobody will ask
+	_ = raw.Control(func(fd uintptr) { // closed: it is not needed
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			p = Peer{Known: true, UID: cred.Uid}
 		}
@@ -22,7 +22,7 @@ func peerAt(c *net.UnixConn) Peer {
 	return p
 }
 
-// wasReset tells whether a connection has been reset, as far as that was not told yet.
+// wasReset reports whether a connection has been reset since the last call.
 func wasReset(c net.Conn) bool {
 	sc, ok := c.(syscall.Conn)
 	if !ok {

@@ -4,7 +4,7 @@ package server
 
 import "net"
 
-// peerAt knows nobody on this system.
+// peerAt knows no peers on this system.
 func peerAt(*net.UnixConn) Peer { return Peer{} }
 
 // wasReset does not know.

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxHeaders bounds the header of a request to 16 KB: the server adds 4 KB to
-	// what it is told.
+	// maxHeaders bounds the header of a request to 16 KB: net/http adds 4 KB to
+	// the limit.
 	maxHeaders = 12 << 10
 	// headerTimeout bounds the wait for a header, idleTimeout for the next request
 	// on a connection.
