@@ -96,7 +96,7 @@ func TestTheFileCanBeNamedByTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestAllProblemsAreToldAtOnce(t *testing.T) {
+func TestAllProblemsAreReportedTogether(t *testing.T) {
 	src := given{
 		env:  map[string]string{"claim_timeout": "soon", "host": "Größe", "token": "short"},
 		flag: map[string]string{"listen": "here", "endpoints": ""},
@@ -114,12 +114,12 @@ log_format: text
 	if !errors.As(err, &got) {
 		t.Fatalf("the error is %v, want problems", err)
 	}
-	type told struct{ Field, Source, Value string }
-	var all []told
+	type reported struct{ Field, Source, Value string }
+	var all []reported
 	for _, p := range got {
-		all = append(all, told{p.Field, strings.TrimPrefix(p.Source, src.File), p.Value})
+		all = append(all, reported{p.Field, strings.TrimPrefix(p.Source, src.File), p.Value})
 	}
-	want := []told{
+	want := []reported{
 		{"", ":3", "endpoint"},
 		{"log_level", ":5", ""},
 		{"log_format", ":7", ""},
@@ -140,7 +140,7 @@ log_format: text
 	}
 }
 
-func TestOfAValueOverriddenNothingIsTold(t *testing.T) {
+func TestNothingIsReportedOfAValueThatIsOverridden(t *testing.T) {
 	got, err := Load(given{
 		file: map[string]string{"claim_timeout": "soon"},
 		flag: map[string]string{"claim_timeout": "1s"},
@@ -161,7 +161,7 @@ func TestProblemsAreThoseOfTheSharedTable(t *testing.T) {
 	}
 }
 
-func TestAMissingFileIsTold(t *testing.T) {
+func TestAMissingFileIsReported(t *testing.T) {
 	_, err := Load(Sources{File: "/no/such/file.yaml"}, Common)
 	if err == nil || !strings.Contains(err.Error(), "/no/such/file.yaml") {
 		t.Errorf("the error is %v", err)

@@ -10,12 +10,12 @@ import (
 // rules checks the rules between fields, and sets the defaults that depend on the machine.
 func (l *loader) rules() {
 	l.login()
-	door := l.need(Access) && l.settings.Sidecar != ""
-	if l.need(Serve) || door {
+	server := l.need(Access) && l.settings.Sidecar != ""
+	if l.need(Serve) || server {
 		l.settings.Token = l.secret("token", l.offers("token", l.settings.Token, l.settings.tokenFile))
 	}
-	if door {
-		l.door()
+	if server {
+		l.access()
 	}
 	if l.need(Etcd) {
 		l.etcd()
@@ -67,7 +67,7 @@ func (l *loader) etcd() {
 	l.files(problems)
 }
 
-func (l *loader) door() {
+func (l *loader) access() {
 	s := &l.settings
 	if (s.SidecarCACert != "" || s.SidecarCert != "") && !s.secureSidecar() {
 		l.wrong("sidecar", fmt.Sprintf("%q has no TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))

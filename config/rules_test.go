@@ -172,7 +172,7 @@ func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
 	}
 }
 
-func TestAMachineWhoseNameIsOfNoUseIsTold(t *testing.T) {
+func TestAMachineWhoseNameIsInvalidIsReported(t *testing.T) {
 	for name, hostname := range map[string]func() (string, error){
 		"a name that is not allowed": func() (string, error) { return "my machine", nil },
 		"no name":                    func() (string, error) { return "", errors.New("no name") },

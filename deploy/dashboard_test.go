@@ -157,7 +157,7 @@ func TestTheDashboardIsAboutMetricsThatThereAre(t *testing.T) {
 // dashboard or into an alert, or here with the reason.
 func TestEveryMetricIsShownOrWatched(t *testing.T) {
 	unseen := map[string]string{
-		"berth_coordinator_events_total":     "a detail for who looks at etcd's size",
+		"berth_coordinator_events_total":     "a detail for operators who check etcd's size",
 		"berth_executor_starts_total":        "the gauge of what is in progress tells more",
 		"berth_executor_finishes_total":      "as above",
 		"berth_executor_step_starts_total":   "as above",

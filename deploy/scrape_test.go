@@ -205,7 +205,7 @@ func lead(t *testing.T, etcd *embed.Server, reg prometheus.Registerer) {
 	until(t, func(ctx context.Context) { _ = c.Run(ctx) })
 }
 
-// until runs something beside a test.
+// until runs something while a test runs.
 func until(t *testing.T, f func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -13,9 +13,9 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// stubborn is a shell text that writes down that it is there, and that it was told to
-// stop, and stays until then or until somebody says go.
-const stubborn = `trap 'echo $BERTH_STEP-$BERTH_INDEX-$BERTH_ATTEMPT >> told; exit 3' TERM; ` +
+// stubborn is a shell text that records its start, and that it was signaled to
+// stop, and stays until then or until a test says go.
+const stubborn = `trap 'echo $BERTH_STEP-$BERTH_INDEX-$BERTH_ATTEMPT >> signaled; exit 3' TERM; ` +
 	`echo $BERTH_STEP-$BERTH_INDEX-$BERTH_ATTEMPT >> began; until [ -e go ]; do sleep 0.02; done; echo $BERTH_STEP-$BERTH_INDEX-$BERTH_ATTEMPT >> ended`
 
 // twoAtWork is a shop with a coordinator and two workers of two places each.
@@ -31,7 +31,7 @@ func twoAtWork(t *testing.T) (s *shop, workers map[string]*command) {
 	return s, workers
 }
 
-// stopped checks that all that began was told to stop, that nothing has come to its end,
+// stopped checks that all that began was signaled to stop, that nothing has come to its end,
 // and that no rule was broken.
 func (s *shop) stopped(run string, began int) {
 	s.t.Helper()
@@ -44,11 +44,11 @@ func (s *shop) stopped(run string, began int) {
 			s.t.Error(v)
 		}
 	})
-	begun, told := s.lines("began"), s.lines("told")
+	begun, answers := s.lines("began"), s.lines("signaled")
 	slices.Sort(begun)
-	slices.Sort(told)
-	if len(begun) != began || !slices.Equal(begun, told) {
-		s.t.Errorf("%v began, and %v were told to stop", begun, told)
+	slices.Sort(answers)
+	if len(begun) != began || !slices.Equal(begun, answers) {
+		s.t.Errorf("%v began, and %v were signaled to stop", begun, answers)
 	}
 	if ended := s.lines("ended"); len(ended) > 0 {
 		s.t.Errorf("%v have gone on to their end", ended)
@@ -118,8 +118,8 @@ steps:
 	s.awaitLines("began", 4)
 	first.signal(syscall.SIGINT)
 	first.succeeds()
-	if told := s.lines("told"); len(told) != 4 {
-		t.Errorf("%v were told to stop", told)
+	if answers := s.lines("signaled"); len(answers) != 4 {
+		t.Errorf("%v were signaled to stop", answers)
 	}
 	s.worker("b", "worker", 4)
 	s.awaitLines("began", 8)
@@ -149,7 +149,7 @@ func TestWhatAKilledWorkerHadWithoutSlotsIsRunElsewhere(t *testing.T) {
 	s.awaitLines("began", 2)
 	first.kill()
 	s.worker("b", "worker", 2)
-	s.awaitLines("told", 2) // before the lease ends
+	s.awaitLines("signaled", 2) // before the lease ends
 	s.w.wait("both are run elsewhere", func() bool {
 		all := s.steps.Instances("r")
 		return !slices.ContainsFunc(all, func(i *StepSeen) bool { return i.Attempt != 2 })

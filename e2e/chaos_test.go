@@ -49,9 +49,9 @@ type chaos struct {
 // life is a claim as its users know it. Times are since the beginning, and 0 for
 // what has not happened.
 type life struct {
-	asked, told, released time.Duration
-	client                *instance.Client // that has the claim now
-	claim                 *instance.Claim
+	asked, granted, released time.Duration
+	client                   *instance.Client // that has the claim now
+	claim                    *instance.Claim
 }
 
 // sighting is a change of a spec as the witness saw it.
@@ -95,7 +95,7 @@ func (c *chaos) rand(part uint64) *rand.Rand { return rand.New(rand.NewPCG(c.see
 func (c *chaos) now() time.Duration { return time.Since(c.begun) }
 
 // observe sees each event before it is judged: it keeps the time, and asks the
-// holder of a slot that is gone whether it still trusts in it.
+// holder of a slot that is gone whether it still takes it for valid.
 func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 	key := string(ev.Kv.Key)
 	c.mu.Lock()
@@ -120,7 +120,7 @@ func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 		return
 	}
 	if left, _ := l.claim.ValidFor(); left > 0 {
-		c.t.Errorf("claim %s has lost its slots and its holder trusts in it for %s still", s.claim, left)
+		c.t.Errorf("claim %s has lost its slots and its holder takes it for valid for another %s", s.claim, left)
 	}
 }
 
@@ -166,8 +166,8 @@ func (h *chaosHost) adopt(c *instance.Client) {
 			continue
 		}
 		l.client, l.claim = c, cl
-		if l.told == 0 {
-			l.told = h.now()
+		if l.granted == 0 {
+			l.granted = h.now()
 		}
 	}
 	h.chaos.mu.Unlock()
@@ -229,8 +229,8 @@ func (c *chaos) operations(h *History) []porcupine.Operation {
 			continue
 		}
 		seen, end := c.times[x.From], l.asked
-		if l.told > 0 {
-			seen = min(seen, l.told)
+		if l.granted > 0 {
+			seen = min(seen, l.granted)
 		}
 		if at := c.force[x.Claim]; l.released > 0 && (at == 0 || l.released < at) {
 			end = l.released

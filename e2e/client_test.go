@@ -20,7 +20,7 @@ import (
 // wait is how long claims of tests wait that are to be served.
 const wait = 5 * time.Minute
 
-// open opens a client without the polling fallback: whoever waits must be woken.
+// open opens a client without the polling fallback: waiting claims must be woken.
 // It is closed at the end of the test, without waiting for its claims.
 func open(t testing.TB, endpoints []string, host string, change ...func(*instance.Options)) *instance.Client {
 	t.Helper()
@@ -193,31 +193,31 @@ func closedWithin(t testing.TB, what string, ch <-chan struct{}) {
 	}
 }
 
-// told are the claims that holders were granted, to be held against the history.
-type told struct {
+// answers are the claims that holders were granted, to be held against the history.
+type answers struct {
 	mu     sync.Mutex
 	grants []*instance.Claim
 }
 
-func (x *told) note(cl *instance.Claim) {
+func (x *answers) note(cl *instance.Claim) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.grants = append(x.grants, cl)
 }
 
-// judge holds all that was told against the history as it is now.
-func (x *told) judge(w *witness) {
+// judge holds all answers against the history as it is now.
+func (x *answers) judge(w *witness) {
 	w.t.Helper()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	w.look(func(h *History) {
 		for _, cl := range x.grants {
-			h.Told(cl.ID, cl.Fence(), cl.Slots)
+			h.Granted(cl.ID, cl.Fence(), cl.Slots)
 		}
 	})
 }
 
-func (x *told) count() int {
+func (x *answers) count() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.grants)
@@ -226,7 +226,7 @@ func (x *told) count() int {
 // eventuallySees waits until a client sees a waiter as wanted.
 func eventuallySees(t testing.TB, c *instance.Client, id string, wanted func(reserve bool) bool) {
 	t.Helper()
-	eventually(t, c.Host()+" sees "+id+" in line", func(ctx context.Context) bool {
+	eventually(t, c.Host()+" sees that "+id+" waits", func(ctx context.Context) bool {
 		_, waiters, err := c.Claims(ctx)
 		return err == nil && slices.ContainsFunc(waiters, func(w pool.WaiterStatus) bool {
 			return w.Claim == id && wanted(w.Reserve)

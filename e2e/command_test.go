@@ -206,7 +206,7 @@ func isReady(base string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// shortDir is a folder whose path leaves room for a socket's.
+// shortDir is a folder with a path short enough for a socket.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "b")

@@ -50,8 +50,8 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 			was := value(t, b, c.key)
 
 			write(t, b, c.key, c.value)
-			stranger := c.key != junk && c.key != keys.Spec("bad")
-			if !stranger { // what is no key of a pool at all harms none
+			other := c.key != junk && c.key != keys.Spec("bad")
+			if !other { // what is no key of a pool at all harms none
 				line.refused("corrupt_value")
 				if text := line.err.Error(); !strings.Contains(text, c.key) || !strings.Contains(text, c.says) {
 					t.Errorf("the reason is: %s", text)
@@ -64,7 +64,7 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 			// Others go on, and what is held can be given back.
 			release(t, claim(t, hosts[2], "good", instance.Slots{"good": 3}))
 			release(t, held)
-			if stranger {
+			if other {
 				release(t, line.granted())
 			}
 			if d, err := hosts[2].Pool(t.Context(), "good"); err != nil || d.Problem != "" {

@@ -14,7 +14,7 @@ import (
 )
 
 // believers are holders who are asked, the moment their slots are gone, whether
-// they still trust in them.
+// they still take them for valid.
 type believers struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -36,14 +36,14 @@ func (b *believers) observe(h *History, ev *mvccpb.Event) {
 	defer b.mu.Unlock()
 	if cl := b.claims[s.claim]; cl != nil {
 		if left, _ := cl.ValidFor(); left > 0 {
-			b.t.Errorf("%s has lost its slots and trusts in them for %s still", cl, left)
+			b.t.Errorf("%s has lost its slots and takes them for valid for another %s", cl, left)
 		}
 	}
 }
 
-// However a host is cut off, it is told before its slots are gone, and not told
-// before it has to be: while trust lasts nothing ends.
-func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
+// However a host is cut off, its claims end before its slots are gone, and not
+// before they have to: while they are valid nothing ends.
+func TestAHostThatIsCutOffLosesItsClaimsBeforeItsSlotsAreGone(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t)
 	b := &believers{t: t, claims: map[string]*instance.Claim{}}
@@ -69,12 +69,12 @@ func TestAHostThatIsCutOffIsToldBeforeItsSlotsAreGone(t *testing.T) {
 	proxies[2].stall(true, true)
 	proxies[3].sever()
 	for _, cl := range held {
-		closedWithin(t, cl.ID+" is told", cl.Context().Done())
+		closedWithin(t, cl.ID+" ends", cl.Context().Done())
 		if left, _ := cl.ValidFor(); left != 0 {
-			t.Errorf("%s was told, and is trusted for %s", cl, left)
+			t.Errorf("%s has ended, and is valid for %s", cl, left)
 		}
 		if err := cl.Err(); instance.ErrorCode(err) != "claim_lost" || !errors.Is(err, lease.ErrValidityEnded) && !errors.Is(err, store.ErrLeaseNotFound) {
-			t.Errorf("%s was told: %v", cl, err)
+			t.Errorf("%s ended with %v", cl, err)
 		}
 	}
 	got := next.granted()

@@ -64,7 +64,7 @@ func TestTheSlotsOfAKilledHostComeBackAfterItsLeaseAndNotBefore(t *testing.T) {
 // A host that stands still for longer than its lease learns that its claims are
 // lost before it acts on them again, and nobody had its slots before the lease
 // had ended.
-func TestAHostThatStoodStillLongerThanItsLeaseIsToldBeforeItActs(t *testing.T) {
+func TestAHostThatStoodStillLongerThanItsLeaseLosesItsClaimsBeforeItActs(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t)
 	backend := embedtest.Client(t, srv)
@@ -89,7 +89,7 @@ func TestAHostThatStoodStillLongerThanItsLeaseIsToldBeforeItActs(t *testing.T) {
 	still.thaw()
 	still.hear("not acted", "stopped")
 	if r := still.hear("ended", "stopped"); r.Code != "claim_lost" {
-		t.Errorf("it was told %s: %s", r.Code, r.Error)
+		t.Errorf("it got %s: %s", r.Code, r.Error)
 	}
 	// It is a host like any other again.
 	release(t, got)
@@ -133,7 +133,7 @@ func TestAReleaseThatComesTooLateHarmsNobody(t *testing.T) {
 	}
 }
 
-// A claim that waits on a host that is killed leaves the line, and lets others
+// A claim that waits on a host that is killed leaves the wait queue, and lets others
 // in who waited behind it.
 func TestTheLineForgetsAHostThatIsKilled(t *testing.T) {
 	t.Parallel()

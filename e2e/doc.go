@@ -4,12 +4,12 @@
 //
 // # Nouns
 //
-//   - A [History] is what a watch on all of berth's keys has told since the
+//   - A [History] is what a watch on all of berth's keys has delivered since the
 //     first revision. It shares no code with the engine but the spelling of
 //     keys, reads values by itself, and checks each revision.
 //   - A [Violation] is a revision at which a promise was broken.
 //   - A [Hold] is one claim as its keys showed it, from the revision that put
-//     them to the one that ended them; a [Wait] the same for a place in line.
+//     them to the one that ended them; a [Wait] the same for a place in the wait queue.
 //
 // # What is checked at every revision
 //
@@ -19,9 +19,9 @@
 //     adding up to what it claimed; or it has none.
 //   - Every slot and every waiter hangs on a lease.
 //   - A slot's fence grows from holder to holder.
-//   - A waiter stands in the line of each of its pools, or in none.
+//   - A waiter is in the wait queue of each of its pools, or in none.
 //
-// The tests beside it check what only the holders know: that a fence they were
-// told is the one in etcd, that they were told of a loss before etcd gave their
+// The tests check what only the holders know: that a fence they got
+// is the one in etcd, that they learned of a loss before etcd gave their
 // slots away, and that nobody waits for ever.
 package e2e

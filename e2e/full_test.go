@@ -32,7 +32,7 @@ func fillUp(t testing.TB, etcd *clientv3.Client) {
 }
 
 // makeRoom does what etcd's operator does: delete, compact, defragment, disarm.
-func makeRoom(t testing.TB, etcd *clientv3.Client, w *witness) {
+func freeSpace(t testing.TB, etcd *clientv3.Client, w *witness) {
 	t.Helper()
 	ctx := t.Context()
 	del, err := etcd.Delete(ctx, "/junk/", clientv3.WithPrefix())
@@ -51,7 +51,7 @@ func makeRoom(t testing.TB, etcd *clientv3.Client, w *witness) {
 	}
 }
 
-func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasRoom(t *testing.T) {
+func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasSpace(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t, func(c *embed.Config) { c.QuotaBytes = 4 << 20 })
 	etcd := etcdctl(t, clientv3.Config{Endpoints: []string{srv.Endpoint()}})
@@ -71,7 +71,7 @@ func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasRoom(t *testing.T) {
 		release(t, held[i])
 	}
 	w.until("five slots are free", func(h *History) bool { return h.Used("db") == 1 })
-	// What has to write waits, or is told why it can't be.
+	// What has to write waits, or gets the reason why it can't.
 	late := begin(t, t.Context(), hosts[2], "late", instance.Slots{"db": 1})
 	_, err := hosts[0].Claim(t.Context(), instance.Slots{"db": 1}, instance.WithWait(0))
 	if instance.ErrorCode(err) != "etcd_full" {
@@ -88,7 +88,7 @@ func TestAFullEtcdTakesReleasesAndGoesOnWhenItHasRoom(t *testing.T) {
 		t.Errorf("%s is lost: %v", held[5], held[5].Err())
 	}
 
-	makeRoom(t, etcd, w)
+	freeSpace(t, etcd, w)
 	release(t, waiter.granted())
 	release(t, late.granted())
 	release(t, claim(t, hosts[0], "after", instance.Slots{"db": 5}))
@@ -121,7 +121,7 @@ func TestAFullEtcdIsNamedToWhoComesAndLetsGoWhoLeaves(t *testing.T) {
 	if _, err := instance.Open(few, options([]string{srv.Endpoint()}, "host1")); instance.ErrorCode(err) != "etcd_full" {
 		t.Errorf("open: %s: %v", instance.ErrorCode(err), err)
 	}
-	makeRoom(t, etcd, w)
+	freeSpace(t, etcd, w)
 	c = open(t, []string{srv.Endpoint()}, "host1")
 	release(t, claim(t, c, "again", instance.Slots{"db": 1}))
 }

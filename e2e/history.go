@@ -23,12 +23,12 @@ type Hold struct {
 	From, To int64
 }
 
-// Wait is one claim's stay in line.
+// Wait is one claim's stay in the wait queue.
 type Wait struct {
 	Claim, Host string
 	// Order is its place: the last part of its keys.
 	Order string
-	// From is the revision that put it, Reserved the one from which its room was
+	// From is the revision that put it, Reserved the one from which its slots were
 	// kept, To the one that took it out; 0 where there was none.
 	From, Reserved, To int64
 }
@@ -43,7 +43,7 @@ type slot struct {
 	lease int64
 }
 
-// poolState is what was told of one pool.
+// poolState is what the watch has delivered of one pool.
 type poolState struct {
 	known, paused bool
 	limit         int
@@ -252,17 +252,17 @@ func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// Told judges what a holder was told of its claim.
-func (h *History) Told(claim string, fence int64, slots map[string]int) {
+// Granted judges what a holder was granted.
+func (h *History) Granted(claim string, fence int64, slots map[string]int) {
 	for _, x := range h.holds {
 		if x.Claim == claim && x.From == fence {
 			if !maps.Equal(x.Pools, slots) {
-				h.violate(Whole, "claim %s was told to hold %v, and has %v", claim, slots, x.Pools)
+				h.violate(Whole, "claim %s was granted %v, and has %v", claim, slots, x.Pools)
 			}
 			return
 		}
 	}
-	h.violate(Fence, "claim %s was told fence %d, and no revision shows it", claim, fence)
+	h.violate(Fence, "claim %s was granted fence %d, and no revision shows it", claim, fence)
 }
 
 func (h *History) violate(r Rule, format string, args ...any) {

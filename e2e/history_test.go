@@ -83,7 +83,7 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
-	h.Told("one", 4, map[string]int{"a": 1, "b": 1})
+	h.Granted("one", 4, map[string]int{"a": 1, "b": 1})
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
@@ -152,16 +152,16 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 			h.fences[keys.Slot("a", 0, 0)] = 99
 			h.at(claimed("a", 0, "two", 1))
 		}},
-		"told another fence": {Fence, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).Told("one", 5, map[string]int{"a": 1})
+		"granted another fence": {Fence, func(h *tape) {
+			h.at(claimed("a", 0, "one", 1)).Granted("one", 5, map[string]int{"a": 1})
 		}},
-		"told of a claim that never was": {Fence, func(h *tape) { h.Told("one", 4, map[string]int{"a": 1}) }},
-		"told other slots": {Whole, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).Told("one", 4, map[string]int{"a": 2})
+		"granted a claim that never was": {Fence, func(h *tape) { h.Granted("one", 4, map[string]int{"a": 1}) }},
+		"granted other slots": {Whole, func(h *tape) {
+			h.at(claimed("a", 0, "one", 1)).Granted("one", 4, map[string]int{"a": 2})
 		}},
-		"a waiter in one line": {InLine, func(h *tape) { h.at(waits("one", false, "a")...) }},
-		"a waiter left in one": {InLine, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
-		"a waiter in three":    {InLine, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
+		"a waiter in one line": {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
+		"a waiter left in one": {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
+		"a waiter in three":    {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
 		"a key of nobody":      {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
 		"a value of nobody":    {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
 		"a spec of nobody":     {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
@@ -205,7 +205,7 @@ func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
 		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
 	}
-	n.Told("kept", 3, map[string]int{"a": 1})
+	n.Granted("kept", 3, map[string]int{"a": 1})
 	n.at(claimed("a", 1, "more", 1))
 	n.rev = 4
 	n.at(claimed("b", 0, "late", 1)) // with the fencing token of "lost"

@@ -26,7 +26,7 @@ type order struct {
 	Slots instance.Slots
 }
 
-// playHost is a program that uses berth: it does what it is told and tells what
+// playHost is a program that uses berth: it does what it is asked to and reports what
 // happens to its claims.
 func playHost(part []byte, in io.Reader, say func(report)) error {
 	var p hostPart

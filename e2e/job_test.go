@@ -84,7 +84,7 @@ type stay struct {
 	job      string
 	from, to time.Duration
 	ended    bool // it came to its end by itself
-	told     bool // it was told to stop
+	signaled bool // it was signaled to stop
 	pids     map[int]bool
 }
 
@@ -99,7 +99,7 @@ func (j journal) stays(t testing.TB) map[string]*stay {
 		}
 		s.from, s.to = min(s.from, e.At), max(s.to, e.At)
 		s.ended = s.ended || e.What == "end"
-		s.told = s.told || e.What == "term"
+		s.signaled = s.signaled || e.What == "term"
 		s.pids[e.PID] = true
 	}
 	return all
@@ -135,7 +135,7 @@ type jobPart struct {
 	// For is how long it works; until its stop file is there if 0.
 	For  time.Duration
 	Stop string
-	// Stubborn goes on when it is told to stop.
+	// Stubborn goes on when it is signaled to stop.
 	Stubborn bool
 }
 
@@ -173,7 +173,7 @@ func playJob(part []byte, _ io.Reader, _ func(report)) error {
 			}
 		case <-term:
 			if err := j.write(p.Name, "term"); err != nil || !p.Stubborn {
-				return fmt.Errorf("told to stop: %w", err)
+				return fmt.Errorf("signaled to stop: %w", err)
 			}
 		}
 	}

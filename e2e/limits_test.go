@@ -38,7 +38,7 @@ func TestALimitChangedUnderLoadIsNeverExceeded(t *testing.T) {
 		}
 	}
 	l.end()
-	l.told.judge(w)
+	l.granted.judge(w)
 	w.look(func(h *History) {
 		if h.Held() > 0 || h.Used("db") > 0 {
 			t.Errorf("%d claims are left", h.Held())
@@ -73,7 +73,7 @@ func TestALoweredLimitDrainsBeforeItAdmits(t *testing.T) {
 		}
 	})
 	release(t, held[3])
-	w.until("the first in line comes in", func(h *History) bool { return len(h.Waiting()) == 11 && h.Used("db") == 2 })
+	w.until("the first that waits is granted", func(h *History) bool { return len(h.Waiting()) == 11 && h.Used("db") == 2 })
 
 	// Seven more are woken by the raise, and by nothing else: nobody polls.
 	spec(t, hosts, "db", 9)

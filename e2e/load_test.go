@@ -13,16 +13,16 @@ import (
 // load is many users of several clients who claim and release without pause
 // until they are stopped.
 type load struct {
-	t    testing.TB
-	told told
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	t       testing.TB
+	granted answers
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
 }
 
 // user says what one user claims in each of its rounds, and how long it holds.
 type user func(round int) (slots instance.Slots, hold time.Duration)
 
-// start begins the load of n users a client. What is told to them is kept.
+// start begins the load of n users a client. Their answers are kept.
 func start(t testing.TB, clients []*instance.Client, n int, u user, opts ...instance.ClaimOption) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -55,7 +55,7 @@ func (l *load) once(ctx context.Context, c *instance.Client, id string, slots in
 		l.stop()
 		return
 	}
-	l.told.note(cl)
+	l.granted.note(cl)
 	select {
 	case <-time.After(hold):
 	case <-cl.Context().Done():
@@ -75,10 +75,10 @@ func (l *load) end() {
 // more waits until so many more claims were granted.
 func (l *load) more(n int) {
 	l.t.Helper()
-	want := l.told.count() + n
-	for begin := time.Now(); l.told.count() < want; pause(l.t.Context(), time.Millisecond) {
+	want := l.granted.count() + n
+	for begin := time.Now(); l.granted.count() < want; pause(l.t.Context(), time.Millisecond) {
 		if time.Since(begin) > deadline {
-			l.t.Fatalf("%d of %d claims within %s", n-(want-l.told.count()), n, deadline)
+			l.t.Fatalf("%d of %d claims within %s", n-(want-l.granted.count()), n, deadline)
 		}
 	}
 }

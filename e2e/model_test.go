@@ -19,7 +19,7 @@ type opKind int
 
 const (
 	opSpec  opKind = iota // a pool gets a limit, or is paused
-	opClaim               // a claim takes its slots; only if there is room
+	opClaim               // a claim takes its slots; only if they fit
 	opEnd                 // a claim gives them back, or loses them
 )
 

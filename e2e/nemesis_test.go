@@ -67,7 +67,7 @@ func (n *nemesis) long() {
 
 func (n *nemesis) pool() string { return chaosPools[n.r.IntN(len(chaosPools))] }
 
-// fault spoils a host's connections for a while, beside what else happens.
+// fault spoils a host's connections for a while, while other things happen.
 func (n *nemesis) fault(h *chaosHost, d time.Duration, begin func()) {
 	n.busy.Go(func() {
 		h.trouble.Lock()

@@ -64,7 +64,7 @@ func (s *scene) undisturbed() {
 	}
 }
 
-// servedInOrder shows that all goes on: each that is released makes room for the
+// servedInOrder shows that all goes on: each that is released lets in the
 // next of the line as it was before.
 func (s *scene) servedInOrder() {
 	s.t.Helper()
@@ -80,14 +80,14 @@ func (s *scene) servedInOrder() {
 		release(s.t, s.held[i])
 		s.held = append(s.held, p.granted())
 	}
-	var told told
+	var answers answers
 	for _, cl := range s.held {
-		told.note(cl)
+		answers.note(cl)
 	}
 	for _, cl := range s.held[len(s.line):] {
 		release(s.t, cl)
 	}
-	told.judge(s.w)
+	answers.judge(s.w)
 }
 
 // lastsHalfALease waits for that long since begin, and skips the rest of the

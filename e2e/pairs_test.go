@@ -19,7 +19,7 @@ func TestTwoPoolsWantedInOppositeOrderAreHadByAll(t *testing.T) {
 	spec(t, hosts, "a", 3)
 	spec(t, hosts, "b", 3, reserveAfter(0))
 
-	var told told
+	var answers answers
 	var wg sync.WaitGroup
 	for i, c := range hosts {
 		for u := range users {
@@ -32,7 +32,7 @@ func TestTwoPoolsWantedInOppositeOrderAreHadByAll(t *testing.T) {
 						t.Errorf("claim %s: %v", id, err)
 						return
 					}
-					told.note(cl)
+					answers.note(cl)
 					if err := cl.Release(t.Context()); err != nil {
 						t.Errorf("release %s: %v", id, err)
 					}
@@ -43,8 +43,8 @@ func TestTwoPoolsWantedInOppositeOrderAreHadByAll(t *testing.T) {
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	closedWithin(t, "everybody had their turn", done)
-	told.judge(w)
-	if n := told.count(); n != 3*users*rounds {
+	answers.judge(w)
+	if n := answers.count(); n != 3*users*rounds {
 		t.Errorf("%d claims of %d", n, 3*users*rounds)
 	}
 	w.look(func(h *History) {

@@ -119,7 +119,7 @@ func (p *process) listen(out io.Reader) {
 func (p *process) tell(order any) {
 	p.t.Helper()
 	if err := json.NewEncoder(p.in).Encode(order); err != nil {
-		p.t.Fatalf("%s can't be told: %v", p.name, err)
+		p.t.Fatalf("%s can't be signaled: %v", p.name, err)
 	}
 }
 

@@ -38,7 +38,7 @@ func (h *History) Holding() []Hold {
 	return all
 }
 
-// Waits returns all stays in line, first come first.
+// Waits returns all stays in the wait queue, first come first.
 func (h *History) Waits() []Wait {
 	all := make([]Wait, 0, len(h.waits))
 	for _, x := range h.waits {
@@ -47,7 +47,7 @@ func (h *History) Waits() []Wait {
 	return all
 }
 
-// Wait returns the last stay of a claim in line, nil if it never waited.
+// Wait returns the last stay of a claim in the wait queue, nil if it never waited.
 func (h *History) Wait(claim string) *Wait {
 	for _, x := range slices.Backward(h.waits) {
 		if x.Claim == claim {
@@ -58,7 +58,7 @@ func (h *History) Wait(claim string) *Wait {
 	return nil
 }
 
-// Waiting returns the claims that wait, in line.
+// Waiting returns the claims that wait, in order.
 func (h *History) Waiting() []string {
 	var all []*waiter
 	for _, w := range h.waiters {

@@ -16,7 +16,7 @@ import (
 // Users on three hosts claim, wait, give up, come again and release, while hosts
 // are cut off, killed and started again, etcd is stopped, limits change and
 // operators take claims back. Whatever happens, each revision keeps the rules,
-// nobody trusts in slots that are gone, and one order of all that was done
+// nobody takes slots for valid that are gone, and one order of all that was done
 // explains what everybody saw. When it is calm again nothing is left, and
 // everything can be had.
 func TestARandomHistoryUnderFaultsKeepsItsPromises(t *testing.T) {
@@ -74,7 +74,7 @@ func (h *chaosHost) once(c *instance.Client, r *rand.Rand, id string) {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if r.IntN(10) == 0 { // somebody who hangs up
+	if r.IntN(10) == 0 { // a client that hangs up
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(100))*time.Millisecond)
 	}
 	defer cancel()
@@ -95,7 +95,7 @@ func (h *chaosHost) once(c *instance.Client, r *rand.Rand, id string) {
 		return
 	}
 	h.chaos.mu.Lock()
-	l.client, l.claim, l.told = c, cl, h.now()
+	l.client, l.claim, l.granted = c, cl, h.now()
 	h.chaos.mu.Unlock()
 	select {
 	case <-time.After(hold):
@@ -156,11 +156,11 @@ func (c *chaos) atRest(a *instance.Admin) {
 		grants := 0
 		for id, l := range c.lives {
 			if l.claim != nil {
-				h.Told(id, l.claim.Fence(), l.claim.Slots)
+				h.Granted(id, l.claim.Fence(), l.claim.Slots)
 				grants++
 			}
 		}
-		t.Logf("%d claims asked for, %d held, %d told, %d times in line", len(c.lives), len(h.Holds()), grants, len(h.Waits()))
+		t.Logf("%d claims asked for, %d held, %d answered, %d waits", len(c.lives), len(h.Holds()), grants, len(h.Waits()))
 		c.mu.Unlock()
 		explain(t, c.operations(h))
 	})

@@ -55,7 +55,7 @@ func TestAProcessRestartedWithinTheLeaseKeepsItsClaims(t *testing.T) {
 	})
 }
 
-// eventuallyActs waits until a host trusts a claim that it took over: from its
+// eventuallyActs waits until a host takes a claim that it took over for valid: from its
 // first renewal on.
 func eventuallyActs(t testing.TB, h *hostProcess, id string) {
 	t.Helper()

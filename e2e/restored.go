@@ -82,7 +82,7 @@ func (h *StepHistory) Restored(all []*mvccpb.KeyValue) *StepHistory {
 			}
 		}
 	}
-	n.settle()
+	n.judgeAll()
 	for _, t := range n.turns {
 		t.unused = true // nobody may run it any more, and then its slots are free before its record says so
 	}
@@ -98,7 +98,7 @@ func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 }
 
 // Forget drops the holds and waits that have ended, and returns how many holds those
-// were. What a holder was told must be judged before.
+// were. What a holder was granted must be judged before.
 func (h *History) Forget() (ended int) {
 	before := len(h.holds)
 	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })

@@ -124,11 +124,11 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 
 	wantHeld := map[string]int64{"tight": before["tight"], "kept-one": before["kept-one"], "kept-two": before["kept-two"]}
 	wantWaiting := map[string]string{"stays-one": "one", "comes-one": "one", "stays-two": "two", "comes-two": "two"}
-	settled := func(ctx context.Context) bool {
+	resolved := func(ctx context.Context) bool {
 		held, waiting, err := claimsIn(ctx, admin)
 		return err == nil && maps.Equal(held, wantHeld) && maps.Equal(waiting, wantWaiting)
 	}
-	eventually(t, "etcd has what the sidecars hold and wait for", settled)
+	eventually(t, "etcd has what the sidecars hold and wait for", resolved)
 	for host := range hosts {
 		var got struct {
 			Fence int64
@@ -146,7 +146,7 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 		remove(host, lost) // neither has anything to free
 		remove(host, "freed-"+host)
 	}
-	if !settled(t.Context()) {
+	if !resolved(t.Context()) {
 		t.Error("the release of a claim that is gone has freed another")
 	}
 	berthCommand(t, q.etcd, nil, "verify").succeeds()
@@ -166,6 +166,6 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 	}
 	clear(wantHeld)
 	clear(wantWaiting)
-	eventually(t, "nothing is left", settled)
+	eventually(t, "nothing is left", resolved)
 	berthCommand(t, q.etcd, nil, "verify").succeeds()
 }

@@ -25,7 +25,7 @@ func operator(t testing.TB, endpoints []string) *instance.Admin {
 	return a
 }
 
-// First trust ends, then the holder stops, then the slots are free.
+// First the validity ends, then the holder stops, then the slots are free.
 func TestARevokedClaimIsFreedWhenItsHolderHasStopped(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
@@ -39,12 +39,12 @@ func TestARevokedClaimIsFreedWhenItsHolderHasStopped(t *testing.T) {
 	if err != nil || r.Forced || r.Fence != cl.Fence() || r.Host != hosts[0].Host() {
 		t.Errorf("revoked: %+v, %v", r, err)
 	}
-	closedWithin(t, "the holder is told", cl.Context().Done())
+	closedWithin(t, "the holder is notified", cl.Context().Done())
 	if code := instance.ErrorCode(cl.Err()); code != "claim_revoked" {
-		t.Errorf("the holder was told %s: %v", code, cl.Err())
+		t.Errorf("the holder got %s: %v", code, cl.Err())
 	}
 	if left, _ := cl.ValidFor(); left != 0 {
-		t.Errorf("a revoked claim is trusted for %s", left)
+		t.Errorf("a revoked claim is valid for %s", left)
 	}
 	before := w.now()
 	release(t, cl)
@@ -84,7 +84,7 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	release(t, got)
 }
 
-func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsTold(t *testing.T) {
+func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsNotified(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
 	hosts := three(t, []string{srv.Endpoint()})
@@ -103,9 +103,9 @@ func TestAClaimRevokedByForceIsFreeAtOnceAndItsHolderIsTold(t *testing.T) {
 	if got.Fence() <= r.Fence {
 		t.Errorf("the next holder has fence %d, and the old one %d", got.Fence(), r.Fence)
 	}
-	closedWithin(t, "the old holder is told", cl.Context().Done())
+	closedWithin(t, "the old holder is notified", cl.Context().Done())
 	if code := instance.ErrorCode(cl.Err()); code != "claim_lost" {
-		t.Errorf("the old holder was told %s: %v", code, cl.Err())
+		t.Errorf("the old holder got %s: %v", code, cl.Err())
 	}
 	release(t, cl)
 	w.look(func(h *History) {

@@ -19,7 +19,7 @@ import (
 // renewal of a lease.
 
 // guarded is an etcd with users: root, "berth" who may read and write berth's
-// keys and no others, "viewer" who may read them, and "stranger" who may nothing.
+// keys and no others, "viewer" who may read them, and "other" who may nothing.
 func guarded(t testing.TB) *embed.Server {
 	t.Helper()
 	srv := embedtest.New(t)
@@ -42,7 +42,7 @@ func guarded(t testing.TB) *embed.Server {
 			t.Fatal(err)
 		}
 	}
-	for user, role := range map[string]string{"root": "root", "berth": "berth", "viewer": "viewer", "stranger": ""} {
+	for user, role := range map[string]string{"root": "root", "berth": "berth", "viewer": "viewer", "other": ""} {
 		if _, err := etcd.UserAdd(ctx, user, secret); err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestRightsOnThePrefixAreAllThatIsNeeded(t *testing.T) {
 	w.until("nothing is left", func(h *History) bool { return h.Held() == 0 && len(h.Waiting()) == 0 })
 }
 
-func TestWhoMayNotIsToldSo(t *testing.T) {
+func TestAUserWithoutRightsGetsThatError(t *testing.T) {
 	srv := guarded(t)
 	endpoints := []string{srv.Endpoint()}
 	for name, c := range map[string]struct {
@@ -133,7 +133,7 @@ func TestWhoMayNotIsToldSo(t *testing.T) {
 	}{
 		"without a user":        {func(*instance.Options) {}, "user"},
 		"with another password": {func(o *instance.Options) { o.Username, o.Password = "berth", "guessed" }, "authentication failed"},
-		"a stranger":            {as("stranger"), "permission denied"},
+		"another user":          {as("other"), "permission denied"},
 		"who may only read":     {as("viewer"), "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,11 +169,11 @@ func TestNoLeaseCarriesManyKeys(t *testing.T) {
 	for i := range claims {
 		line = append(line, begin(t, t.Context(), c, fmt.Sprintf("c%d", i), instance.Slots{"db": 1}))
 	}
-	var told told
+	var answers answers
 	for _, p := range line {
-		told.note(p.granted())
+		answers.note(p.granted())
 	}
-	told.judge(w)
+	answers.judge(w)
 	w.look(func(h *History) {
 		if n := h.MostKeys(); n > lease.KeysPerLease {
 			t.Errorf("a lease carried %d keys, allowed are %d", n, lease.KeysPerLease)

@@ -31,7 +31,7 @@ func (h *History) checkCapacity(name string) {
 	p.peaks[p.limit] = max(p.peaks[p.limit], p.used)
 }
 
-// checkClaim looks at all keys of a claim, and keeps its [Hold].
+// checkClaim checks all keys of a claim, and keeps its [Hold].
 func (h *History) checkClaim(id string) {
 	keys := h.byClaim[id]
 	var main *claimRecord
@@ -116,11 +116,11 @@ func (h *History) checkLines(order string) {
 	}
 	for name := range w.value.Pools {
 		if !w.lines[name] {
-			h.violate(InLine, "claim %s waits in %d of %d lines", w.wait.Claim, len(w.lines), len(w.value.Pools))
+			h.violate(Queued, "claim %s waits in %d of %d lines", w.wait.Claim, len(w.lines), len(w.value.Pools))
 			return
 		}
 	}
 	if len(w.lines) != len(w.value.Pools) {
-		h.violate(InLine, "claim %s waits in a line of a pool that it does not want", w.wait.Claim)
+		h.violate(Queued, "claim %s waits in a line of a pool that it does not want", w.wait.Claim)
 	}
 }

@@ -23,7 +23,7 @@ const (
 	RunSlots Rule = "slots of runs"
 )
 
-// RunHistory is what a watch has told of runs and their limits. Like [History] it
+// RunHistory is what a watch has delivered of runs and their limits. Like [History] it
 // reads values by itself.
 type RunHistory struct {
 	keys   store.Keys

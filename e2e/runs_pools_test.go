@@ -12,8 +12,8 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// beside is another host of the same yard.
-func (y *yard) beside(host string) *yard {
+// nextTo is another host of the same yard.
+func (y *yard) nextTo(host string) *yard {
 	y.t.Helper()
 	other := *y
 	other.server = startSidecar(y.t, y.etcd, host, shortDir(y.t))
@@ -25,7 +25,7 @@ func (y *yard) beside(host string) *yard {
 func TestRunsHoldTheirSlotsWhateverHappensToTheLeader(t *testing.T) {
 	t.Parallel()
 	y := newYard(t, embedtest.New(t).Endpoint())
-	quay := y.beside("quay")
+	quay := y.nextTo("quay")
 	y.must(http.MethodPut, "/v1/limits", `{"max_concurrent_runs":8}`, nil)
 	y.must(http.MethodPut, "/v1/pools/db", `{"limit":4}`, nil)
 	y.must(http.MethodPut, "/v1/pools/gpu", `{"limit":1,"reserve_after":"1s"}`, nil)

@@ -56,7 +56,7 @@ func (y *yard) candidate(host string, etcd ...string) *command {
 // leader is the host that leads, once there is one other than not.
 func (y *yard) leader(not string) (host string) {
 	y.t.Helper()
-	eventually(y.t, "somebody leads", func(ctx context.Context) bool {
+	eventually(y.t, "a coordinator leads", func(ctx context.Context) bool {
 		all, err := run.Store{Backend: y.backend, Keys: keys}.Candidates(ctx)
 		if err != nil || len(all) == 0 {
 			return false

@@ -199,7 +199,7 @@ func TestASidecarKilledAndStartedAgainKeepsItsClaimsAndItsJobsRunOn(t *testing.T
 		t.Fatal(err)
 	}
 	job.succeeds()
-	if x := q.journal.stays(t)["job"]; !x.ended || x.told || len(x.pids) != 1 {
+	if x := q.journal.stays(t)["job"]; !x.ended || x.signaled || len(x.pids) != 1 {
 		t.Errorf("the job was disturbed: %+v", x)
 	}
 	if status, body := q.http(http.MethodDelete, s.HTTP+"/v1/claims/untimed", ""); status != http.StatusNoContent {
@@ -342,13 +342,13 @@ func TestAnEtcdThatIsAwayDisturbsNoJob(t *testing.T) {
 		c.succeeds()
 	}
 	for name, x := range q.journal.stays(t) {
-		if !x.ended || x.told || len(x.pids) != 1 {
+		if !x.ended || x.signaled || len(x.pids) != 1 {
 			t.Errorf("job %s was disturbed: %+v", name, x)
 		}
 	}
 }
 
-// Whoever holds slots for a job dies with kill -9: the job dies too, and its
+// The process that holds slots for a job dies with kill -9: the job dies too, and its
 // slots are free: at once where a sidecar watches the process, after the lease
 // where there is none.
 func TestAHolderThatIsKilledTakesItsJobAlong(t *testing.T) {
@@ -401,7 +401,7 @@ func (q *quay) overSocket(socket, method, path, body string) (status int, answer
 	return q.do(client, method, "http://localhost"+path, body)
 }
 
-// A job that does not stop when it is told to is gone before another has its slot, whatever
+// A job that does not stop on a signal is gone before another has its slot, whatever
 // watches it.
 func TestARevokedClaimIsNotFreedBeforeItsStubbornJobIsKilled(t *testing.T) {
 	if testing.Short() {
@@ -440,7 +440,7 @@ func TestARevokedClaimIsNotFreedBeforeItsStubbornJobIsKilled(t *testing.T) {
 	}
 	stays := q.journal.stays(t)
 	for name := range jobs {
-		if s := stays[name]; !s.told || s.ended || s.to-s.from < 9*time.Second {
+		if s := stays[name]; !s.signaled || s.ended || s.to-s.from < 9*time.Second {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}

@@ -38,7 +38,7 @@ const (
 	StepWhole Rule = "ends of runs"
 )
 
-// StepHistory is what a watch has told of the steps of runs. Like [History] it reads
+// StepHistory is what a watch has delivered of the steps of runs. Like [History] it reads
 // values by itself, and checks each revision.
 type StepHistory struct {
 	keys       store.Keys
@@ -131,7 +131,7 @@ func NewStepHistory(keys store.Keys) *StepHistory {
 // Event takes one event, in order.
 func (h *StepHistory) Event(ev *mvccpb.Event) {
 	if ev.Kv.ModRevision != h.rev {
-		h.settle()
+		h.judgeAll()
 		h.rev = ev.Kv.ModRevision
 	}
 	if err := h.event(string(ev.Kv.Key), ev.Type == mvccpb.Event_PUT, ev.Kv); err != nil {
@@ -401,7 +401,7 @@ func (h *StepHistory) ready(place string, put bool, kv *mvccpb.KeyValue) error {
 	return err
 }
 
-// pool takes what is told of a pool's limit and its slots.
+// pool takes the events of a pool's limit and its slots.
 func (h *StepHistory) pool(key string, put bool, kv *mvccpb.KeyValue) error {
 	k, err := h.keys.ParsePoolKey(key)
 	switch {

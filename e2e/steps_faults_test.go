@@ -127,7 +127,7 @@ steps:
 	began := j.wait(t, "m", "start")
 	s.worker("b", "worker", 1)
 	first.kill()
-	s.w.wait("somebody else runs it", func() bool {
+	s.w.wait("another runs it", func() bool {
 		all := s.steps.Instances("r")
 		return len(all) == 1 && all[0].Status == "running" && all[0].Attempt == 2
 	})
@@ -147,7 +147,7 @@ steps:
 		}
 		st := stays[key]
 		st.from, st.to = min(st.from, e.At), max(st.to, e.At)
-		st.ended, st.told = st.ended || e.What == "end", st.told || e.What == "term"
+		st.ended, st.signaled = st.ended || e.What == "end", st.signaled || e.What == "term"
 		st.pids[e.PID] = true
 	}
 	if len(stays) != 2 {
@@ -156,8 +156,8 @@ steps:
 	if n := together(stays); n != 1 {
 		t.Errorf("%d were there at one time", n)
 	}
-	if st := stays[fmt.Sprint(began.Fence)]; !st.told || st.ended {
-		t.Errorf("the first was not told to stop: %+v", st)
+	if st := stays[fmt.Sprint(began.Fence)]; !st.signaled || st.ended {
+		t.Errorf("the first was not signaled to stop: %+v", st)
 	}
 	for key, st := range stays {
 		if len(st.pids) != 1 {
@@ -192,7 +192,7 @@ func (s *shop) manyAreDone(run string) {
 	}
 }
 
-// The leader is killed while it dispatches: the next one goes on, and counts anew.
+// The leader is killed while it dispatches: the next one goes on, and counts again.
 func TestTheCoordinatorIsKilledWhileItDispatches(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, embedtest.New(t).Endpoint())
@@ -260,7 +260,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 	s.manyAreDone("r")
 }
 
-// Ten commands end at the same moment, on two workers, and ten more are in line.
+// Ten commands end at the same moment, on two workers, and ten more wait.
 func TestTenCompletionsAtOnce(t *testing.T) {
 	s := newShop(t, embedtest.New(t).Endpoint())
 	s.do("pools", "set", "db", "10")

@@ -7,7 +7,7 @@ import (
 
 // Violations are the promises that were broken.
 func (h *StepHistory) Violations() []Violation {
-	h.settle()
+	h.judgeAll()
 	return append(slices.Clone(h.violations), h.together()...)
 }
 
@@ -33,8 +33,8 @@ func (h *StepHistory) together() (found []Violation) {
 	return found
 }
 
-// settle judges a revision when all of it was taken.
-func (h *StepHistory) settle() {
+// judgeAll judges a revision when all of it was taken.
+func (h *StepHistory) judgeAll() {
 	for i := range h.touched {
 		h.judge(i)
 	}

@@ -50,7 +50,7 @@ func (s *shop) coordinators(hosts ...string) map[string]*command {
 	for _, host := range hosts {
 		all[host] = berthCommand(s.t, s.etcd, nil, "coordinator", "--host", host)
 	}
-	eventually(s.t, "somebody leads", func(ctx context.Context) bool {
+	eventually(s.t, "a coordinator leads", func(ctx context.Context) bool {
 		return len(s.candidates(ctx)) == len(hosts)
 	})
 	return all
@@ -71,7 +71,7 @@ func (s *shop) candidates(ctx context.Context) (hosts []string) {
 // leader is the host that leads.
 func (s *shop) leader() (host string) {
 	s.t.Helper()
-	eventually(s.t, "somebody leads", func(ctx context.Context) bool {
+	eventually(s.t, "a coordinator leads", func(ctx context.Context) bool {
 		hosts := s.candidates(ctx)
 		if len(hosts) > 0 {
 			host = hosts[0]

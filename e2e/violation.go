@@ -14,10 +14,10 @@ const (
 	Whole Rule = "whole"
 	// Leased: slots and waiters end by themselves.
 	Leased Rule = "leased"
-	// Fence: a slot's fence grows, and holders are told the right one.
+	// Fence: a slot's fence grows, and holders get the right one.
 	Fence Rule = "fence"
 	// InLine: a waiter stands in all of its lines or in none.
-	InLine Rule = "in line"
+	Queued Rule = "wait queue"
 	// Readable: every key and value can be read.
 	Readable Rule = "readable"
 	// Ordered: the watch does not go back.

@@ -11,7 +11,7 @@ import (
 )
 
 // A claim of all slots stands among many who want one each. As long as it lets
-// them pass they do; from when its room is kept nobody does, on any host, and it
+// them pass they do; from when its slots are reserved nobody does, on any host, and it
 // is served when those have gone who were there before.
 func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	const limit = 4
@@ -28,12 +28,12 @@ func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	})
 	l.more(50)
 	wide := begin(t, t.Context(), hosts[1], "wide", instance.Slots{"db": limit})
-	w.until("the wide one has its room kept", func(h *History) bool {
+	w.until("the wide one has its slots reserved", func(h *History) bool {
 		x := h.Wait("wide")
 		return x != nil && x.Reserved > 0
 	})
 
-	// Whoever has seen that and then done anything else has settled what it sent
+	// A host that has seen that and then written anything else has resolved what it sent
 	// before: from here on there must be no narrow grant.
 	for i, c := range hosts {
 		eventuallyReserved(t, c, "wide")
@@ -54,7 +54,7 @@ func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	release(t, got)
 	l.more(50) // the others go on
 	l.end()
-	l.told.judge(w)
+	l.granted.judge(w)
 }
 
 func narrow(w *witness) (all []Hold) {
@@ -97,7 +97,7 @@ func TestAWideClaimIsNotPassedOnItsOwnHost(t *testing.T) {
 	release(t, got)
 	l.more(50)
 	l.end()
-	l.told.judge(w)
+	l.granted.judge(w)
 }
 
 // With reserve_after 0 the order of a pool's line is strict, over all hosts.
@@ -107,7 +107,7 @@ func TestStrictOrderIsKeptOverHosts(t *testing.T) {
 	hosts := three(t, []string{srv.Endpoint()})
 	spec(t, hosts, "a", 3, reserveAfter(0))
 	first := claim(t, hosts[0], "first", instance.Slots{"a": 2})
-	var line []*pending // no two of which fit beside each other
+	var line []*pending // no two of which fit together
 	for i, n := range []int{3, 2, 2, 3, 2, 3} {
 		line = append(line, lineUp(t, w, hosts, i, instance.Slots{"a": n}))
 	}
@@ -128,7 +128,7 @@ func TestStrictOrderIsKeptOverHosts(t *testing.T) {
 }
 
 // Who is first in two lines is passed in neither, although in one of them there
-// would be room.
+// would be free slots.
 func TestTheFirstOfTwoLinesIsPassedInNeither(t *testing.T) {
 	srv := embedtest.New(t)
 	w := watch(t, embedtest.Client(t, srv))
@@ -155,19 +155,19 @@ func TestTheFirstOfTwoLinesIsPassedInNeither(t *testing.T) {
 	release(t, line[2].granted())
 }
 
-// lineUp puts a claim in line and returns when every host sees it there.
+// lineUp queues a claim and returns when every host sees it there.
 func lineUp(t testing.TB, w *witness, hosts []*instance.Client, i int, slots instance.Slots) *pending {
 	t.Helper()
 	id := fmt.Sprintf("wait%d", i)
 	p := begin(t, t.Context(), hosts[i%len(hosts)], id, slots)
-	w.until(id+" is in line", func(h *History) bool { return h.Wait(id) != nil })
+	w.until(id+" waits", func(h *History) bool { return h.Wait(id) != nil })
 	for _, c := range hosts {
 		eventuallyReserved(t, c, id)
 	}
 	return p
 }
 
-// eventuallyReserved waits until a client sees that a waiter has its room kept.
+// eventuallyReserved waits until a client sees that slots are reserved for a waiter.
 func eventuallyReserved(t testing.TB, c *instance.Client, id string) {
 	t.Helper()
 	eventuallySees(t, c, id, func(reserve bool) bool { return reserve })

@@ -131,7 +131,7 @@ func (w *witness) deliver(m store.WatchMessage) {
 	w.changed = make(chan struct{})
 }
 
-// look reads the history once it has come up to now: what a caller was told before
+// look reads the history once it has come up to now: what a caller was answered before
 // is in it.
 func (w *witness) look(f func(*History)) {
 	w.t.Helper()

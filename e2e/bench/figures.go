@@ -316,7 +316,7 @@ func writeSteps(w io.Writer, report *report) {
 	}
 	for _, r := range report.Rows {
 		if l := r.StepLoads; l != nil {
-			fmt.Fprintf(w, "%s: %s a load, %.1f MB of Go's heap left, %.1f MB resident at the peak beside %.1f MB before; etcd's database %.1f MB, %.1f MB of it in use\n",
+			fmt.Fprintf(w, "%s: %s a load, %.1f MB of Go's heap left, %.1f MB resident at the peak next to %.1f MB before; etcd's database %.1f MB, %.1f MB of it in use\n",
 				r.Name, text.Count(r.Steps, "step"), l.Heap, l.Peak, l.Before, l.Database, l.InUse)
 			if l.Own.InVain > 0 {
 				fmt.Fprintf(w, "%s: %s in vain, of steps that can't fail: they were tried again\n", r.Name, text.Count(l.Own.InVain, "attempt"))

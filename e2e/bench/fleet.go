@@ -104,8 +104,8 @@ func (f *fleet) addWorker(ctx context.Context, i, concurrency int) error {
 	return nil
 }
 
-// settle waits until no worker has an instance or a slot, and all have seen the pool.
-func (f *fleet) settle(ctx context.Context) error {
+// idle waits until no worker has an instance or a slot, and all have seen the pool.
+func (f *fleet) idle(ctx context.Context) error {
 	for _, w := range f.workers {
 		for {
 			idle, err := w.idle(ctx)

@@ -54,7 +54,7 @@ func TestEachSuiteMeasuresOnAnEtcdOfItsOwn(t *testing.T) {
 			[]string{`"api": "http"`, `"claims_per_second": `, `"claim": {`, `"reference": {`}, "64 clients over HTTP, uncontended",
 		},
 		"queue --queued 20 --cases ^(submit/1c|admit|leader)": {
-			[]string{`"case": "submit/1c"`, `"runs_per_second": `, `"heap_mb": `, `"queued": 20`}, "admission p50, where there is room",
+			[]string{`"case": "submit/1c"`, `"runs_per_second": `, `"heap_mb": `, `"queued": 20`}, "admission p50, below the limits",
 		},
 		"steps --steps 100 --cases ^mixed": {
 			[]string{

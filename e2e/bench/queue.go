@@ -321,7 +321,7 @@ func writeQueue(w io.Writer, report *report) {
 	}
 	for _, r := range report.Rows {
 		if l := r.Leader; l != nil {
-			fmt.Fprintf(w, "%s: %s queued, %d in progress, %s of tags: %.1f MB of Go's heap, %.1f MB resident and %.1f MB at the peak, beside %.1f MB of the benchmark; all reasons noted after %.1fs\n",
+			fmt.Fprintf(w, "%s: %s queued, %d in progress, %s of tags: %.1f MB of Go's heap, %.1f MB resident and %.1f MB at the peak, next to %.1f MB of the benchmark; all reasons noted after %.1fs\n",
 				r.Name, text.Count(l.Queued, "run"), l.InProgress, text.Count(l.TagLimits, "limit"), l.Heap, l.Resident, l.Peak, l.Before, l.Seconds)
 		}
 	}

@@ -287,7 +287,7 @@ func (f *fleet) once(ctx context.Context, specs []step.Spec) (o stepOutcome, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepPatience+time.Duration(g.Total())*stepPatienceEach)
 	defer cancel()
-	if err := f.settle(ctx); err != nil {
+	if err := f.idle(ctx); err != nil {
 		return o, err
 	}
 	before, err := f.count(ctx)
@@ -310,7 +310,7 @@ func (f *fleet) once(ctx context.Context, specs []step.Spec) (o stepOutcome, err
 		_, why := f.attempts(ctx, id)
 		return o, errors.Join(fmt.Errorf("the run is %s: %s", r.Status, r.Error), why)
 	}
-	if err := f.settle(ctx); err != nil {
+	if err := f.idle(ctx); err != nil {
 		return o, err
 	}
 	after, err := f.count(ctx)

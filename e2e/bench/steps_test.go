@@ -159,7 +159,7 @@ func TestARunThatFailsIsNoFigure(t *testing.T) {
 	}
 	f.workers[0].stop()
 	f.pool = "none.such"
-	if err := f.settle(t.Context()); err == nil || !strings.Contains(err.Error(), "a worker has ended") {
+	if err := f.idle(t.Context()); err == nil || !strings.Contains(err.Error(), "a worker has ended") {
 		t.Errorf("a worker that is gone: %v", err)
 	}
 }

@@ -61,7 +61,7 @@ var targets = []target{
 	{"throughput after a long history", "history/go/256c/1h/1p", false, 85, "% of that at first", afterHistory},
 
 	{"submissions, 64 clients", "submit/64c", false, 0.8, "× the floor", submissionsToFloor},
-	{"admission p50, where there is room", "admit/1c", true, 3, "× a plain put", admissionP50},
+	{"admission p50, below the limits", "admit/1c", true, 3, "× a plain put", admissionP50},
 	{"plan p50, nothing has changed", "plan/idle/100000q", true, 20, "ms", planP50},
 	{"plan p50, the last run may go", "plan/last/100000q", true, 20, "ms", planP50},
 	{"plan p50, 1,024 runs may go", "plan/many/100000q", true, 20, "ms", planP50},

@@ -33,7 +33,7 @@ func enclose(args []string) (int, error) {
 	return 1, nil // a signal has ended it
 }
 
-// passOnSignals has a process that is about to start told to end when this one is. What
+// passOnSignals has a process that is about to start get a signal when this one ends. What
 // it returns ends that.
 func passOnSignals(cmd *exec.Cmd) (stop func()) {
 	ends := make(chan os.Signal, 1)

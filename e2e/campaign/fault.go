@@ -317,7 +317,7 @@ func (c *campaign) changeLimit(ctx context.Context, f fault) (heal, error) {
 	}, err
 }
 
-// revoke takes a claim back from a job that is active. By force its job may still be
+// revoke revokes a claim of a job that is active. By force its job may still be
 // active when the next one is.
 func (c *campaign) revoke(ctx context.Context, f fault) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

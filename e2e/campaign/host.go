@@ -99,8 +99,8 @@ func (h *host) berth(ctx context.Context, args ...string) (string, error) {
 type limited struct{ text []byte }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if room := 8<<10 - len(l.text); room > 0 {
-		l.text = append(l.text, p[:min(room, len(p))]...)
+	if free := 8<<10 - len(l.text); free > 0 {
+		l.text = append(l.text, p[:min(free, len(p))]...)
 	}
 	return len(p), nil
 }

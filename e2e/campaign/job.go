@@ -65,7 +65,7 @@ func (w *witness) tell(r record) {
 const beatEach = 50 * time.Millisecond
 
 // playJob is the command of an exec or of a step: it reports that it is there until its
-// time is over or it is told to stop. A stubborn one takes no notice of that.
+// time is over or it gets a signal to stop. A stubborn one takes no notice of that.
 func playJob(args []string) error {
 	f := flag.NewFlagSet("job", flag.ContinueOnError)
 	lasts := f.Duration("for", 0, "how long it works")
@@ -73,7 +73,7 @@ func playJob(args []string) error {
 	host := f.String("host", "", "host that it was started on, if known")
 	via := f.String("via", "step", "how it was started")
 	slots := f.String("slots", os.Getenv("BERTH_POOLS"), "slots that it has")
-	stubborn := f.Float64("stubborn", 0.2, "chance not to stop when it is told to")
+	stubborn := f.Float64("stubborn", 0.2, "chance not to stop on a signal")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func playJob(args []string) error {
 			w.tell(record{What: "beat", Job: r.Job})
 		case <-term:
 			w.tell(record{What: "end", Job: r.Job})
-			return fmt.Errorf("told to stop")
+			return fmt.Errorf("signaled to stop")
 		case <-end:
 			w.tell(record{What: "end", Job: r.Job})
 			return nil

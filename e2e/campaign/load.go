@@ -326,7 +326,7 @@ func (l *load) useExec(r *rand.Rand, id, via string) {
 	cmd.WaitDelay = time.Minute
 	err = cmd.Run()
 	switch code := cmd.ProcessState.ExitCode(); code {
-	// It was done; killed, by whoever it was; without etcd or a sidecar; lost or revoked.
+	// It was done; killed, by any process; without etcd or a sidecar; lost or revoked.
 	case 0, -1, 128 + 9, 1, 75, 76:
 	default:
 		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("berth exec ended with %d: %v: %s", code, err, out)})

@@ -28,7 +28,7 @@ type options struct {
 	duration   time.Duration
 	rate       float64
 	loopback   bool
-	settle     time.Duration
+	serveTime  time.Duration
 	phase      time.Duration
 	only       string
 	without    string
@@ -52,7 +52,7 @@ type campaign struct {
 	changes  *os.File
 }
 
-// hostCount is how many hosts there are, beside three members of etcd.
+// hostCount is how many hosts there are, next to three members of etcd.
 const hostCount = 4
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -102,7 +102,7 @@ func parse(args []string) (options, error) {
 	f.Uint64Var(&o.seed, "seed", 0, "seed of the plan; by chance if 0")
 	f.DurationVar(&o.duration, "duration", 5*time.Minute, "time after which no further phase begins")
 	f.DurationVar(&o.phase, "phase", usualPhase, "time for the faults of a phase")
-	f.DurationVar(&o.settle, "settle", 90*time.Second, "time within which everything must be served after a phase")
+	f.DurationVar(&o.serveTime, "serve-time", 90*time.Second, "time within which everything must be served after a phase")
 	f.Float64Var(&o.rate, "rate", 60, "claims a second that the cheap clients of a host make at most")
 	f.BoolVar(&o.loopback, "loopback", false, "use no namespaces")
 	f.StringVar(&o.only, "only", "", "kinds of faults, comma-separated; all if empty")
@@ -248,7 +248,7 @@ func (c *campaign) fight(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := c.settled(ctx, i+1); err != nil {
+		if err := c.awaitServed(ctx, i+1); err != nil {
 			return err
 		}
 	}
@@ -305,11 +305,11 @@ func (c *campaign) tell(format string, args ...any) {
 	fmt.Fprintf(c.changes, "%s %s\n", time.Since(c.begun).Round(time.Millisecond), fmt.Sprintf(format, args...))
 }
 
-// settled has the load rest, and checks that all is served and nothing is left.
-func (c *campaign) settled(ctx context.Context, n int) error {
+// awaitServed has the load rest, and checks that all is served and nothing is left.
+func (c *campaign) awaitServed(ctx context.Context, n int) error {
 	begun := time.Now()
 	c.referee.rest(true)
-	within, cancel := context.WithTimeout(ctx, c.settle)
+	within, cancel := context.WithTimeout(ctx, c.serveTime)
 	defer cancel()
 	var left []string
 	ok := until(within, 100*time.Millisecond, func() bool {
@@ -325,7 +325,7 @@ func (c *campaign) settled(ctx context.Context, n int) error {
 	c.referee.collect()
 	if !ok {
 		c.evidence(ctx)
-		return fmt.Errorf("not served %s after all faults were healed: %s", c.settle, strings.Join(left, "; "))
+		return fmt.Errorf("not served %s after all faults were healed: %s", c.serveTime, strings.Join(left, "; "))
 	}
 	if out, err := c.operate(ctx, "verify"); err != nil {
 		c.evidence(ctx)

@@ -329,11 +329,11 @@ func (r *referee) revision(events []*clientv3.Event) {
 	r.history.Apply(all...)
 }
 
-// tell holds what jobs were told of their claims against etcd's history.
+// tell holds what jobs were granted against etcd's history.
 func (r *referee) tell() {
 	r.pending = slices.DeleteFunc(r.pending, func(rec record) bool {
 		if rec.Fence <= r.at && !r.stays.undone(rec.Fence) {
-			r.history.Told(rec.Job, rec.Fence, rec.Slots)
+			r.history.Granted(rec.Job, rec.Fence, rec.Slots)
 		}
 		return rec.Fence <= r.at
 	})

@@ -195,7 +195,7 @@ func flags() []chromedp.ExecAllocatorOption {
 		"disable-quic", "disable-background-networking", "disable-component-update", "disable-sync",
 		"disable-default-apps", "disable-extensions", "disable-breakpad", "disable-dev-shm-usage",
 		"metrics-recording-only", "no-pings", "disable-domain-reliability", "disable-client-side-phishing-detection",
-		// Tabs beside the one in front are not to be slower.
+		// Tabs behind the one in front are not to be slower.
 		"disable-background-timer-throttling", "disable-backgrounding-occluded-windows", "disable-renderer-backgrounding",
 		"disable-hang-monitor", "disable-ipc-flooding-protection",
 	} {

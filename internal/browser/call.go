@@ -50,7 +50,7 @@ func ask[T any](b *Browser, function string, args ...any) T {
 	return v
 }
 
-// fatalf fails the test with a look at the page.
+// fatalf fails the test and shows the page.
 func (b *Browser) fatalf(format string, args ...any) {
 	b.t.Helper()
 	b.t.Fatalf("%s\n%s", fmt.Sprintf(format, args...), b.glance())
@@ -61,7 +61,7 @@ func (b *Browser) glance() string {
 	const most = 3000
 	text, err := tell[string](b, `() => location.href + "\n" + (document.body ? document.body.innerText : "")`)
 	if err != nil {
-		return fmt.Sprintf("(the page can't be looked at: %v)", err)
+		return fmt.Sprintf("(the page can't be read: %v)", err)
 	}
 	if len(text) > most {
 		text = text[:most] + " …"

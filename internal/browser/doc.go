@@ -1,4 +1,4 @@
-// Package browser lets tests look at pages as people do: in a real headless
+// Package browser lets tests use pages as people do: in a real headless
 // Chromium, which is driven over its debugging protocol.
 //
 // A test binary has one browser, started by the first [Open], and each test a

@@ -54,7 +54,7 @@ func (b *Browser) Offline(on bool) {
 	call(b, network.OverrideNetworkState, network.OverrideNetworkStateParams{Offline: on, DownloadThroughput: -1, UploadThroughput: -1})
 }
 
-// AnyCertificate has servers believed whoever has signed their certificates.
+// AnyCertificate makes certificates of any signer acceptable.
 func (b *Browser) AnyCertificate() {
 	b.t.Helper()
 	call(b, security.SetIgnoreCertificateErrors, security.SetIgnoreCertificateErrorsParams{Ignore: true})

@@ -64,7 +64,7 @@ func (b *Browser) Shown(selector string) bool {
 }
 
 // Computed is the value that a property of an element's style comes to. Colours
-// are told as "rgb(…)" or "rgba(…)".
+// are given as "rgb(…)" or "rgba(…)".
 func (b *Browser) Computed(selector, property string) string {
 	b.t.Helper()
 	return one[string](b, selector, `(e, p) => getComputedStyle(e).getPropertyValue(p)`, property)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// lookAgain bounds the time between two looks at a page that tells nothing.
-const lookAgain = 50 * time.Millisecond
+// lookAgain bounds the time between two polls of a page that reports nothing.
+const pollEvery = 50 * time.Millisecond
 
 // watchFor resolves to true when a condition holds, or to false after some
 // seconds: a page that was left would never resolve.
@@ -45,7 +45,7 @@ func (b *Browser) WaitFor(what, expression string) {
 		}
 		select {
 		case <-next: // an error is mostly that the page was left
-		case <-time.After(lookAgain):
+		case <-time.After(pollEvery):
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {

@@ -59,14 +59,14 @@ func (w *witness) see(event any) {
 			w.complain("%s failed: %s %s", w.urls[e.RequestID], e.ErrorText, e.BlockedReason)
 		}
 	default:
-		w.heard(event)
+		w.note(event)
 	}
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// heard takes what the page or the browser says of it.
-func (w *witness) heard(event any) {
+// note takes what the page or the browser says of it.
+func (w *witness) note(event any) {
 	switch e := event.(type) {
 	case *runtime.EventConsoleAPICalled:
 		w.complain("console.%s: %s", e.Type, texts(e.Args))
@@ -77,7 +77,7 @@ func (w *witness) heard(event any) {
 			w.complain("%s", e.Payload)
 		}
 	case *log.EventEntryAdded:
-		// Those of the network are told by its own events.
+		// Those of the network come with its own events.
 		if e.Entry.Source != log.EntrySourceNetwork && e.Entry.Level != log.EntryLevelVerbose {
 			w.complain("log of %s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL)
 		}

@@ -45,7 +45,7 @@ func Decode(prefix string, kv *mvccpb.KeyValue) (Candidate, error) {
 
 // DecodeInto is [Decode] for a value with more than the candidate's fields: c points to
 // the candidate in value. If only the value cannot be read, c has its term and its lease
-// beside the error.
+// with the error.
 func DecodeInto(prefix string, kv *mvccpb.KeyValue, value store.Versioned, c *Candidate) error {
 	key := string(kv.Key)
 	id, err := strconv.ParseInt(strings.TrimPrefix(key, prefix), 16, 64)

@@ -31,7 +31,7 @@ type voter struct {
 	leads  bool
 	depose chan error
 	stop   func() error
-	put    []string // keys beside the candidates
+	put    []string // keys next to the candidates
 }
 
 func campaign(t *testing.T, etcd *storetest.Backend, host string) *voter {
@@ -133,7 +133,7 @@ func TestATermIsLedOnce(t *testing.T) {
 }
 
 // A candidate that cannot be read leads in its turn. A key that is not a candidate's
-// prevents nobody from it, and one beside the candidates is passed on.
+// prevents nobody from it, and one next to the candidates is passed on.
 func TestKeysThatAreNotReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		by := storetest.NewBackend(storetest.New(storetest.Options{}))

@@ -23,7 +23,7 @@ func TestEveryHolderIsGoneBeforeItsSlotsAreFree(t *testing.T) {
 		if stop > grace.Stop {
 			t.Fatalf("a holder on a lease of %s gets %s to stop", ttl, stop)
 		}
-		// It is told up to Notice late, killed a look after the grace, and gone then.
+		// It is notified up to Notice late, killed a check after the grace, and gone then.
 		if gone := grace.Notice + stop + grace.Kill; gone > pool.RevokeGrace {
 			t.Fatalf("a holder on a lease of %s is gone after %s, and its slots are free after %s", ttl, gone, pool.RevokeGrace)
 		}

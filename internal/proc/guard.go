@@ -46,7 +46,7 @@ func (g *Guard) Stop(now time.Duration) {
 // Stopping reports whether the process is being stopped.
 func (g *Guard) Stopping() bool { return g.stopping }
 
-// Terminated reports whether the process was told to stop.
+// Terminated reports whether the process was signaled to stop.
 func (g *Guard) Terminated() bool { return g.terminated }
 
 // SkipTerminate makes the next order after a stop a kill: the process has had SIGTERM.
