@@ -2,9 +2,9 @@
 //
 // Each file holds the commands of one noun. Shared by all are app.go (the runner of
 // commands and their connections), line.go (order of the words of a command line, and
-// help), completion.go, output.go (what is printed, and exit codes), service.go (processes that
-// serve), and child.go (processes that
-// berth starts, and their terminal). Package manifest reads the files that users write.
+// help), completion.go, output.go (what is printed, and exit codes), service.go (processes
+// that serve) and child.go (processes that berth starts, and their terminal). Package
+// manifest reads the files that users write.
 //
 // # How a command ends
 //

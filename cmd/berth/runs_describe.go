@@ -186,14 +186,6 @@ func stepsInProgress(steps []step.Summary) []string {
 	return names
 }
 
-// few keeps the first so many names, and says how many there are besides.
-func few(names []string, most int) []string {
-	if more := len(names) - most; more > 0 {
-		return append(names[:most:most], fmt.Sprintf("%d more", more))
-	}
-	return names
-}
-
 // mostNames bounds the names in a line of progress.
 const mostNames = 3
 
@@ -207,7 +199,7 @@ func stepsProgress(steps []step.Summary, fine bool) string {
 			done++
 		}
 	}
-	names := few(stepsInProgress(steps), mostNames)
+	names := text.Few(stepsInProgress(steps), mostNames)
 	if !fine {
 		line := fmt.Sprintf("running, %d of %s done", done, text.Count(len(steps), "step"))
 		if len(names) > 0 {
@@ -318,25 +310,25 @@ func treeTable(out *page, o *step.Overview) {
 
 // stepText returns the status of a step, or what it waits for.
 func stepText(o *step.Overview, s *step.Summary, parent int) string {
-	text := countsText(s.Counts)
+	counts := countsText(s.Counts)
 	for _, status := range step.Statuses { // a single word where all are alike
 		if s.Counts[status] == s.Shape.Count {
-			text = string(status)
+			counts = string(status)
 		}
 	}
 	if s.Counts[step.Requested] == 0 || o.Run.Status.Ended() {
-		return text
+		return counts
 	}
 	waits, never := o.Unmet(s)
 	switch {
 	case len(never) > 0:
-		return "does not run: not all of " + strings.Join(few(never, mostNames), ", ") + " has succeeded"
+		return "does not run: not all of " + strings.Join(text.Few(never, mostNames), ", ") + " has succeeded"
 	case len(waits) == 1 && s.Shape.Needs[slices.Index(s.Needs, waits[0])] == parent:
 		return "waits" // the tree says for what
 	case len(waits) > 0:
-		return "waits for " + strings.Join(few(waits, mostNames), ", ")
+		return "waits for " + strings.Join(text.Few(waits, mostNames), ", ")
 	}
-	return text
+	return counts
 }
 
 // spanText is how long a step has taken, or has taken so far.

@@ -201,7 +201,7 @@ func failureText(ctx context.Context, in *inspect.Reader, r *run.Run) (text stri
 			text = "; " + failed[0].Text() + ": " + clean(firstLine(failed[0].Error))
 		}
 	}
-	if logged, err := hasLogs(ctx, in, r.ID); err == nil && logged {
+	if logged, err := in.HasLogs(ctx, r.ID); err == nil && logged {
 		text += fmt.Sprintf("; 'berth runs logs %s' has the output", r.ID)
 	}
 	return text

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -34,7 +35,7 @@ const (
 
 // logFollower shows output as it comes, until all that is asked for has ended.
 type logFollower struct {
-	*logReader
+	*inspect.Logs
 	c   *cli.Context
 	out *logTail
 	// reported is the end of the output that was printed, by instance.
@@ -56,12 +57,12 @@ type reportedLog struct {
 	ended      bool
 }
 
-func followLogs(c *cli.Context, l *logReader, p *printer) error {
+func followLogs(c *cli.Context, l *inspect.Logs, p *printer) error {
 	f := &logFollower{
-		logReader: l, c: c, reported: map[store.StepID]reportedLog{},
+		Logs: l, c: c, reported: map[store.StepID]reportedLog{},
 		out: &logTail{printer: p, clean: isatty.IsTerminal(os.Stdout.Fd())},
 	}
-	if l.overview.Run.Steps == 0 {
+	if l.Overview.Run.Steps == 0 {
 		return sayWhyNone(c, l)
 	}
 	away := false
@@ -91,17 +92,17 @@ func (f *logFollower) follow(ctx context.Context) error {
 	if err := f.poll(ctx, true); err != nil {
 		return err
 	}
-	known, err := f.each(ctx, func(l *logged) error {
-		if l.bad != nil {
-			f.bad = append(f.bad, l.bad)
+	known, err := f.Each(ctx, func(l *inspect.Logged) error {
+		if l.Bad != nil {
+			f.bad = append(f.bad, l.Bad)
 			return nil
 		}
-		return f.report(ctx, l.StepID, l.log)
+		return f.report(ctx, l.StepID, l.Log)
 	})
 	if err != nil {
 		return err
 	}
-	watch := f.runs.Backend.Watch(ctx, f.prefix(), known+1)
+	watch := f.Runs.Backend.Watch(ctx, f.Prefix(), known+1)
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	silence := time.NewTimer(logsSilence)
@@ -147,7 +148,7 @@ func (f *logFollower) tick(ctx context.Context) (over int64, err error) {
 	}
 	if len(f.reported) == 0 && len(f.at) == 0 && !f.quiet {
 		f.quiet = true
-		return 0, sayWhyNone(f.c, f.logReader)
+		return 0, sayWhyNone(f.c, f.Logs)
 	}
 	return 0, nil
 }
@@ -158,7 +159,7 @@ func (f *logFollower) poll(ctx context.Context, fresh bool) error {
 	if f.blind {
 		return nil
 	}
-	all, err := f.running(ctx)
+	all, err := f.Running(ctx)
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (f *logFollower) poll(ctx context.Context, fresh bool) error {
 	f.crowd = more
 	due := fresh || time.Since(f.looked) >= step.LookAgain
 	if len(at) > 0 && (due || !slices.Equal(at, f.at)) {
-		if _, err := f.steps.Look(ctx, fresh, at...); problem.CodeOf(err) == problem.EtcdUnavailable {
+		if _, err := f.Steps.Look(ctx, fresh, at...); problem.CodeOf(err) == problem.EtcdUnavailable {
 			return err
 		} else if err != nil {
 			f.blind = true
@@ -199,8 +200,8 @@ func lookAt(before, running []store.StepID) (at []store.StepID, more int) {
 
 // ended returns a revision at which all that is asked for had ended, 0 if it has not.
 func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
-	if f.want.Step == "" {
-		r, err := f.runs.Get(ctx, f.id)
+	if f.Want.Step == "" {
+		r, err := f.Runs.Get(ctx, f.Run)
 		if err != nil && problem.CodeOf(err) != problem.RunNotFound || err == nil && !r.Status.Ended() {
 			return 0, err
 		}
@@ -212,13 +213,13 @@ func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
 		if l.ended {
 			continue
 		}
-		i, err := f.steps.Get(ctx, id)
+		i, err := f.Steps.Get(ctx, id)
 		if err == nil && i.Status == step.Running && i.Revision == l.fence || err != nil && problem.CodeOf(err) != problem.StepNotFound {
 			return 0, err
 		}
 	}
 	// All output that was written before is printed before this.
-	resp, err := f.runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.runs.Keys.Run(f.id)), KeysOnly: true})
+	resp, err := f.Runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(f.Runs.Keys.Run(f.Run)), KeysOnly: true})
 	if err != nil {
 		return 0, store.Problem("the run could not be read", err)
 	}
@@ -227,21 +228,21 @@ func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
 
 // stepEnded reports whether a step has ended, or one of its instances.
 func (f *logFollower) stepEnded(ctx context.Context) (bool, error) {
-	if f.want.Index != step.Every {
-		d, err := f.steps.Detail(ctx, f.one())
+	if f.Want.Index != step.Every {
+		d, err := f.Steps.Detail(ctx, f.One())
 		if problem.CodeOf(err) == problem.RunNotFound {
 			return true, nil
 		}
 		return err == nil && d.Status.Ended(), err
 	}
-	o, err := f.steps.Overview(ctx, f.id)
+	o, err := f.Steps.Overview(ctx, f.Run)
 	if problem.CodeOf(err) == problem.RunNotFound {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	at := slices.IndexFunc(o.Steps, func(s step.Summary) bool { return s.Shape.Name == f.want.Step })
+	at := slices.IndexFunc(o.Steps, func(s step.Summary) bool { return s.Shape.Name == f.Want.Step })
 	return at < 0 || !o.Steps[at].EndedAt.IsZero() || o.Run.Status.Ended(), nil
 }
 
@@ -251,11 +252,11 @@ func (f *logFollower) take(ctx context.Context, events []*mvccpb.Event) error {
 		if ev.Type != mvccpb.Event_PUT {
 			continue
 		}
-		id, err := f.idOf(ev.Kv.Key)
+		id, err := f.IDOf(ev.Kv.Key)
 		if err != nil {
 			return err
 		}
-		if f.place(id) < 0 {
+		if f.Place(id) < 0 {
 			continue
 		}
 		l, err := step.DecodeLog(ev.Kv)
@@ -288,7 +289,7 @@ func (f *logFollower) report(ctx context.Context, id store.StepID, l *step.Log) 
 	part := &logPart{id: id, log: l, text: text, missing: missing, joined: before.end == 0, ends: ends}
 	if ends {
 		// How it has ended is printed as well, if that is still known.
-		i, err := f.steps.Get(ctx, id)
+		i, err := f.Steps.Get(ctx, id)
 		if problem.CodeOf(err) == problem.EtcdUnavailable {
 			return err
 		}
@@ -301,26 +302,26 @@ func (f *logFollower) report(ctx context.Context, id store.StepID, l *step.Log) 
 
 // sayEnd reports how the followed instances have ended.
 func (f *logFollower) sayEnd() error {
-	o, err := f.steps.Overview(f.c.Context, f.id)
+	o, err := f.Steps.Overview(f.c.Context, f.Run)
 	switch {
 	case problem.CodeOf(err) == problem.RunNotFound:
-		say(f.c, "there is no run %q any more", f.id)
+		say(f.c, "there is no run %q any more", f.Run)
 		return nil
 	case err != nil:
 		return err
-	case f.want.Step == "":
+	case f.Want.Step == "":
 		say(f.c, "%s", endText(o.Run))
 		return nil
-	case f.want.Index == step.Every:
-		steps, err := stepsNamed(o, f.want)
+	case f.Want.Index == step.Every:
+		steps, err := inspect.StepsNamed(o, f.Want)
 		if err == nil {
-			say(f.c, "step %s of run %s: %s", f.want, f.id, countsText(steps[0].Counts))
+			say(f.c, "step %s of run %s: %s", f.Want, f.Run, countsText(steps[0].Counts))
 		}
 		return err
 	}
-	d, err := f.steps.Detail(f.c.Context, f.one())
+	d, err := f.Steps.Detail(f.c.Context, f.One())
 	if err == nil {
-		say(f.c, "%s of run %s: %s", f.want, f.id, instanceText(&d.Instance, time.Now()))
+		say(f.c, "%s of run %s: %s", f.Want, f.Run, instanceText(&d.Instance, time.Now()))
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,7 +17,9 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 )
 
 func runsLogsCommand() *cli.Command {
@@ -48,10 +51,10 @@ func runsLogs(r *request) error {
 		}
 	}
 	return r.connect(func() error {
-		l, err := newLogReader(r.ctx(), r.Reader, r.args[0], want)
-		for err == nil && r.Bool("follow") && l.overview.Run.Status == run.Storing {
+		l, err := r.Logs(r.ctx(), r.args[0], want)
+		for err == nil && r.Bool("follow") && l.Overview.Run.Status == run.Storing {
 			if err = pause(r.ctx(), logsInterval); err == nil {
-				l, err = newLogReader(r.ctx(), r.Reader, r.args[0], want)
+				l, err = r.Logs(r.ctx(), r.args[0], want)
 			}
 		}
 		switch {
@@ -78,16 +81,16 @@ type loggedInstance struct {
 	Output   string `json:"output"`
 }
 
-func loggedInstanceOf(l *logged) loggedInstance {
+func loggedInstanceOf(l *inspect.Logged) loggedInstance {
 	return loggedInstance{
 		StepInstance:  inspect.StepInstanceOf(l.Instance),
-		OutputAttempt: l.log.Attempt, OutputRunning: l.standing() == step.SoFar, LeftOut: l.log.Before,
-		FileHost: l.log.Host, File: l.log.File, Output: string(l.log.Text),
+		OutputAttempt: l.Log.Attempt, OutputRunning: l.Standing() == step.SoFar, LeftOut: l.Log.Before,
+		FileHost: l.Log.Host, File: l.Log.File, Output: string(l.Log.Text),
 	}
 }
 
 // showLogs shows what there is.
-func showLogs(c *cli.Context, l *logReader, p *printer) error {
+func showLogs(c *cli.Context, l *inspect.Logs, p *printer) error {
 	asked, err := askWorkers(c, l)
 	if err != nil {
 		return err
@@ -96,16 +99,16 @@ func showLogs(c *cli.Context, l *logReader, p *printer) error {
 	w := &logWriter{out: c.App.Writer, now: p.now, clean: isatty.IsTerminal(os.Stdout.Fd())}
 	found := 0
 	var bad []error
-	_, err = l.each(c.Context, func(one *logged) error {
+	_, err = l.Each(c.Context, func(one *inspect.Logged) error {
 		switch {
-		case one.bad != nil:
-			bad = append(bad, one.bad)
+		case one.Bad != nil:
+			bad = append(bad, one.Bad)
 			return nil
-		case one.silent():
+		case one.Silent():
 			return nil
 		}
 		found++
-		if one.standing() == step.SoFar {
+		if one.Standing() == step.SoFar {
 			asked = slices.DeleteFunc(asked, func(id store.StepID) bool { return id == one.StepID })
 		}
 		if p.format != "table" {
@@ -134,8 +137,8 @@ func showLogs(c *cli.Context, l *logReader, p *printer) error {
 
 // askWorkers asks workers for what they run and that is asked for, waits for what they
 // show, and returns whom it has asked.
-func askWorkers(c *cli.Context, l *logReader) ([]store.StepID, error) {
-	all, err := l.running(c.Context)
+func askWorkers(c *cli.Context, l *inspect.Logs) ([]store.StepID, error) {
+	all, err := l.Running(c.Context)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -143,21 +146,21 @@ func askWorkers(c *cli.Context, l *logReader) ([]store.StepID, error) {
 	if len(all) > len(asked) {
 		say(c, "of %d instances that run the first %d are asked what they have written so far: name a step or an instance to see another", len(all), len(asked))
 	}
-	revision, err := l.steps.Look(c.Context, true, asked...)
+	revision, err := l.Steps.Look(c.Context, true, asked...)
 	if err != nil {
 		say(c, "only what is kept is shown: %v", err)
 		return nil, nil
 	}
-	if err := l.awaitShown(c.Context, revision, asked); err != nil {
+	if err := l.AwaitShown(c.Context, revision, asked); err != nil {
 		return nil, err
 	}
 	return asked, nil
 }
 
 // saySilent reports which running instances sent no output, and returns how many.
-func saySilent(c *cli.Context, l *logReader, asked []store.StepID) (unheard int, err error) {
+func saySilent(c *cli.Context, l *inspect.Logs, asked []store.StepID) (unheard int, err error) {
 	for _, id := range asked {
-		i, err := l.steps.Get(c.Context, id)
+		i, err := l.Steps.Get(c.Context, id)
 		if err != nil {
 			return unheard, err
 		}
@@ -178,17 +181,17 @@ type logWriter struct {
 }
 
 // write writes the output of an instance under its head.
-func (w *logWriter) write(l *logged) error {
+func (w *logWriter) write(l *inspect.Logged) error {
 	var b bytes.Buffer
 	if w.begun {
 		b.WriteByte('\n')
 	}
 	w.begun = true
 	fmt.Fprintf(&b, "==> %s: %s <==\n", l.Text(), clean(firstLine(logHead(l, w.now))))
-	if left := l.log.LeftOut(); left != "" {
+	if left := l.Log.LeftOut(); left != "" {
 		fmt.Fprintf(&b, "==> %s <==\n", clean(left))
 	}
-	output := l.log.Text
+	output := l.Log.Text
 	if w.clean {
 		output = []byte(cleanLines(string(output)))
 	}
@@ -202,12 +205,12 @@ func (w *logWriter) write(l *logged) error {
 
 // logHead describes an instance, and which attempt its output is of if that is not
 // the last that has ended.
-func logHead(l *logged, now time.Time) string {
+func logHead(l *inspect.Logged, now time.Time) string {
 	if l.Status == "" {
 		return "its state can't be read"
 	}
 	text := instanceText(l.Instance, now)
-	switch l.standing() {
+	switch l.Standing() {
 	case step.SoFar:
 		return text + " (so far)"
 	case step.OfEarlier:
@@ -236,13 +239,13 @@ func cleanLines(s string) string {
 const lateOrNever = "it has written nothing, or that was longer ago than output is kept (run_retention)"
 
 // sayWhyNone says why no output is there of what is asked for.
-func sayWhyNone(c *cli.Context, l *logReader) error {
-	who := "run " + l.id
+func sayWhyNone(c *cli.Context, l *inspect.Logs) error {
+	who := "run " + l.Run
 	switch {
-	case l.want.Index != step.Every:
-		who = fmt.Sprintf("%s of run %s", l.want, l.id)
-	case l.want.Step != "":
-		who = fmt.Sprintf("step %s of run %s", l.want.Step, l.id)
+	case l.Want.Index != step.Every:
+		who = fmt.Sprintf("%s of run %s", l.Want, l.Run)
+	case l.Want.Step != "":
+		who = fmt.Sprintf("step %s of run %s", l.Want.Step, l.Run)
 	}
 	why, err := whyNone(c, l)
 	if err == nil {
@@ -251,14 +254,14 @@ func sayWhyNone(c *cli.Context, l *logReader) error {
 	return err
 }
 
-func whyNone(c *cli.Context, l *logReader) (string, error) {
-	if l.want.Index != step.Every {
-		d, err := l.steps.Detail(c.Context, l.one())
+func whyNone(c *cli.Context, l *inspect.Logs) (string, error) {
+	if l.Want.Index != step.Every {
+		d, err := l.Steps.Detail(c.Context, l.One())
 		if err != nil {
 			return "", err
 		}
 		if d.Status == step.Scheduled || d.Status == step.Requested {
-			wait, err := instanceWait(c.Context, l.in, l.overview, &d.Instance)
+			wait, err := instanceWait(c.Context, l.Reader, l.Overview, &d.Instance)
 			if err != nil {
 				return "", err
 			}
@@ -268,8 +271,8 @@ func whyNone(c *cli.Context, l *logReader) (string, error) {
 		}
 		return whyNoOutput(d), nil
 	}
-	r := l.overview.Run
-	counts, _ := total(l.asked)
+	r := l.Overview.Run
+	counts, _ := total(l.Wanted)
 	switch {
 	case r.Steps == 0:
 		return "it has no steps, and what its executor writes is not berth's", nil
@@ -296,4 +299,17 @@ func whyNoOutput(d *step.Detail) string {
 		return "its executor has handed in none, or that was longer ago than output is kept (run_retention)"
 	}
 	return lateOrNever
+}
+
+// unreadableLogs is the error about output that can't be read, after the rest was shown;
+// nil if there is none.
+func unreadableLogs(bad []error) error {
+	if len(bad) == 0 {
+		return nil
+	}
+	var texts []string
+	for _, err := range bad {
+		texts = append(texts, err.Error())
+	}
+	return problem.New(problem.CorruptValue, "%s can't be read: %w", text.Count(len(bad), "output"), errors.New(strings.Join(text.Few(texts, 5), "; ")))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -43,7 +44,7 @@ func TestLogWriter_KeepsATerminalFromHarm(t *testing.T) {
 		var b bytes.Buffer
 		w := &logWriter{out: &b, clean: clean}
 		for _, text := range []string{output, ""} {
-			if err := w.write(&logged{Instance: i, log: &step.Log{Attempt: 1, Fence: 3, Ended: true, Text: []byte(text)}}); err != nil {
+			if err := w.write(&inspect.Logged{Instance: i, Log: &step.Log{Attempt: 1, Fence: 3, Ended: true, Text: []byte(text)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +69,7 @@ func TestLogHead_SaysWhichAttemptHasWritten(t *testing.T) {
 		{begun, step.Log{Fence: 7}, "running on host 'h' after 1m, attempt 2 (this is of an attempt that was lost)"},
 		{again, step.Log{Fence: 5, Ended: true}, "requested on host 'h' after 1m, exit code 3 (it is tried again)"},
 	} {
-		if got := logHead(&logged{Instance: &tc.instance, log: &tc.log}, now); got != tc.want {
+		if got := logHead(&inspect.Logged{Instance: &tc.instance, Log: &tc.log}, now); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}
 	}

@@ -6,13 +6,10 @@ import (
 	"strconv"
 	"strings"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/urfave/cli/v2"
 )
@@ -161,20 +158,10 @@ func readRun(ctx context.Context, in *inspect.Reader, id string, most int) (*run
 	if v.waits, err = in.Waits(ctx, o); err != nil {
 		return v, err
 	}
-	if v.logged, err = hasLogs(ctx, in, id); err != nil {
+	if v.logged, err = in.HasLogs(ctx, id); err != nil {
 		return v, err
 	}
 	return v, unreadableStates(o.Bad)
-}
-
-// hasLogs reports whether any output is kept of a run.
-func hasLogs(ctx context.Context, in *inspect.Reader, id string) (bool, error) {
-	prefix := in.Runs.Keys.Logs(id)
-	resp, err := in.Runs.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(prefix), RangeEnd: store.RangeEnd(prefix), Limit: 1, KeysOnly: true})
-	if err != nil {
-		return false, store.Problem("the output could not be read", err)
-	}
-	return len(resp.Kvs) > 0, nil
 }
 
 // failures reads the instances that have failed, in the order of their steps.
@@ -331,7 +318,7 @@ const holdsShown = 10
 func holdsTable(out *page, holds []step.Hold) {
 	var rows [][]string
 	for _, h := range holds[:min(len(holds), holdsShown)] {
-		rows = append(rows, []string{strconv.Itoa(h.Count), strings.Join(few(h.Steps, mostNames), ", "), h.Text})
+		rows = append(rows, []string{strconv.Itoa(h.Count), strings.Join(text.Few(h.Steps, mostNames), ", "), h.Text})
 	}
 	out.table("", []string{"WAITING", "OF", "FOR"}, rows)
 	if more := len(holds) - holdsShown; more > 0 {

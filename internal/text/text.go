@@ -135,3 +135,11 @@ func Visible(s string) string {
 func hidden(r rune) bool {
 	return r != '\n' && r != '\t' && !unicode.IsPrint(r) || r == unicode.ReplacementChar
 }
+
+// Few returns the first names, with how many more there are if there are more than most.
+func Few(names []string, most int) []string {
+	if more := len(names) - most; more > 0 {
+		return append(names[:most:most], fmt.Sprintf("%d more", more))
+	}
+	return names
+}
