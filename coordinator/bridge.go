@@ -2,37 +2,43 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/oklog/ulid/v2"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
-	// bridgeMargin is how much longer a bridge lease lives than an admitted run may
-	// wait for its executor, and bridgeFor for how long it takes more keys: so that
-	// what is put on it lasts.
+	// bridgeMargin is how much longer a bridge lease lives than an admitted run may wait
+	// for its executor. For bridgeFor it takes more keys, which then live long enough.
 	bridgeMargin = 30 * time.Second
 	bridgeFor    = 15 * time.Second
-	// bridgeKeys bounds the keys on one lease: etcd pays for all of them with each.
+	// bridgeKeys bounds the keys on one lease: with RBAC, a put costs time in proportion.
 	bridgeKeys = 300
-	// bridgePause is the longest pause between tries to get one.
+	// bridgePause is the longest pause between attempts to get one.
 	bridgePause = 5 * time.Second
 )
 
-// bridgeLeases are what slots of admitted runs hang on until their executors come:
-// leases that live for as long as a run may wait, and that nobody renews. If nobody
-// comes, the slots are free again whatever becomes of the coordinator.
+// bridgeLeases provides the leases of the slots of admitted runs until they are started:
+// leases that live as long as a run may wait, and are never renewed. If the run is not
+// started, they expire, even without a coordinator.
 type bridgeLeases struct {
 	backend store.Backend
 	ttl     time.Duration
-	wanted  chan struct{} // holds one when a lease is needed
+	wanted  chan struct{} // signals that a lease is needed
 
 	mu      sync.Mutex // guards what follows
 	lease   store.LeaseID
-	left    int       // keys that it has room for
+	left    int       // keys that can still be attached
 	until   time.Time // when it takes no more
 	trouble error
 }
@@ -41,8 +47,8 @@ func newBridgeLeases(b store.Backend, startTimeout time.Duration) *bridgeLeases 
 	return &bridgeLeases{backend: b, ttl: startTimeout + bridgeMargin, wanted: make(chan struct{}, 1)}
 }
 
-// Acquire takes room for some keys, on whatever duration a pool's leases have: the
-// claim is not to outlive the wait for its executor.
+// Acquire reserves keys. The lease duration of the pools does not matter: the claim must
+// not outlive the wait for its executor.
 func (l *bridgeLeases) Acquire(_ time.Duration, keys int) (store.LeaseID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,13 +63,13 @@ func (l *bridgeLeases) Acquire(_ time.Duration, keys int) (store.LeaseID, bool) 
 	return l.lease, true
 }
 
-// Release does nothing: room that was given back is not worth the lease's time.
+// Release does nothing: the lease takes new keys only for a short time.
 func (l *bridgeLeases) Release(store.LeaseID, int) {}
 
-// Keeps is false: nobody renews these leases, so that what they hold ends by itself.
+// Keeps is false: these leases are never renewed.
 func (l *bridgeLeases) Keeps(store.LeaseID) bool { return false }
 
-// Suspect has the next claim take another lease.
+// Suspect makes the next claim use another lease.
 func (l *bridgeLeases) Suspect(ids ...store.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,14 +80,14 @@ func (l *bridgeLeases) Suspect(ids ...store.LeaseID) {
 	}
 }
 
-// Trouble is why there is no lease.
+// Trouble returns why there is no lease.
 func (l *bridgeLeases) Trouble() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.trouble
 }
 
-// run makes leases when they are wanted, and tells by ready, until ctx ends.
+// run grants leases when they are needed, and calls ready, until ctx ends.
 func (l *bridgeLeases) run(ctx context.Context, ready func()) error {
 	for {
 		select {
@@ -90,7 +96,7 @@ func (l *bridgeLeases) run(ctx context.Context, ready func()) error {
 			return context.Cause(ctx)
 		}
 		pause := backoff.NewExponentialBackOff()
-		pause.InitialInterval, pause.MaxInterval = doorPause, bridgePause
+		pause.InitialInterval, pause.MaxInterval = fencePause, bridgePause
 		_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, l.grant(ctx) },
 			backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0))
 		if err != nil {
@@ -112,4 +118,186 @@ func (l *bridgeLeases) grant(ctx context.Context) error {
 		l.lease, l.left, l.until = id, bridgeKeys, begun.Add(bridgeFor)
 	}
 	return err
+}
+
+const (
+	// maxBridged bounds the runs with pools that one tick admits. The next tick continues.
+	maxBridged = 256
+	// spaceTimeout bounds the reading of the pools from memory.
+	spaceTimeout = time.Second
+	// firstReadTime is how long a new leader waits for the pools before it admits runs that
+	// need none.
+	firstReadTime = 2 * time.Second
+	// guardTimeout bounds the removal of the guard at the end.
+	guardTimeout = time.Second
+)
+
+// bridge holds slots of pools for admitted runs until their executors take them over. It
+// exists once a run needs pools.
+type bridge struct {
+	cfg     Config
+	leases  *bridgeLeases
+	engine  *pool.Engine
+	changed chan struct{} // signals that pools have changed
+	since   time.Time
+	seen    bool // the pools have been read
+}
+
+// starting reports whether the pools are not read yet, shortly after the start: runs
+// without pools would pass the others if they were admitted meanwhile.
+func (b *bridge) starting(now time.Time) bool { return !b.seen && now.Sub(b.since) < firstReadTime }
+
+func newBridge(cfg Config) *bridge {
+	b := &bridge{cfg: cfg, leases: newBridgeLeases(cfg.Backend, cfg.StartTimeout), changed: make(chan struct{}, 1), since: time.Now()}
+	b.engine = pool.New(pool.Config{
+		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
+		Leases: b.leases, Logger: cfg.Logger,
+	})
+	return b
+}
+
+// run works until ctx ends. The slots that it holds then expire with their lease unless
+// they are taken over.
+func (b *bridge) run(ctx context.Context) error {
+	g, inner := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.leases.run(inner, b.engine.LeasesReady) })
+	g.Go(func() error { return b.engine.Run(inner) })
+	g.Go(func() error { return b.follow(inner) })
+	err := g.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTimeout)
+	defer cancel()
+	if left := b.engine.RemoveGuard(last); left != nil {
+		b.cfg.Logger.Debug("the guard could not be removed", "error", left)
+	}
+	return err
+}
+
+// follow signals that pools have changed.
+func (b *bridge) follow(ctx context.Context) error {
+	events, err := b.engine.Subscribe(ctx)
+	if err == nil {
+		err = b.engine.Ready(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case b.changed <- struct{}{}:
+		default:
+		}
+		select {
+		case <-events:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// complete adds the free capacity of the pools to a snapshot.
+func (b *bridge) complete(ctx context.Context, s *Snapshot) {
+	var claims []string
+	for _, r := range s.InProgress {
+		if r.Status == run.NotStarted && r.Claim != "" {
+			claims = append(claims, r.Claim)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
+	defer cancel()
+	space, held, at, err := b.engine.Space(ctx, claims)
+	if err != nil {
+		b.cfg.Logger.Debug("runs that need pools wait: the pools cannot be read", "error", err)
+	}
+	b.seen = b.seen || err == nil
+	s.Space, s.Kept = space, map[string]bool{}
+	for _, r := range s.InProgress {
+		if r.Claim != "" {
+			_, there := held[r.Claim]
+			s.Kept[r.ID] = there || at < r.Revision
+		}
+	}
+}
+
+// bridged is a run that is admitted with its slots.
+type bridged struct {
+	old *run.Run
+	rec run.Record
+	req pool.Request
+
+	claim *pool.Claim
+	err   error
+}
+
+// bridge admits runs together with their slots. Each is admitted or not by itself. All
+// compare the leader's key as it is now: when that has been written again, none of them
+// can happen any more.
+func (l *leader) bridge(ctx context.Context, runs []*run.Run, now time.Time) error {
+	if len(runs) > maxBridged {
+		runs, l.dirty = runs[:maxBridged], true
+	}
+	all := make([]*bridged, 0, len(runs))
+	for _, r := range runs {
+		b := &bridged{old: r}
+		claim := ulid.Make().String()
+		rec, event := r.Record.Admit(claim, now)
+		logged, err := l.journal.Op(ctx, r.ID, event)
+		if err != nil {
+			return err
+		}
+		key := l.cfg.Keys.Run(r.ID)
+		b.rec, b.req = rec, pool.Request{
+			ID: claim, Slots: r.Pools, Priority: r.Priority, Bridge: true,
+			Holder: pool.Holder{Run: r.ID, Bind: run.BindBridge},
+			Extra: store.Extra{
+				If: []*pb.Compare{
+					l.fence.Unchanged(), store.ModEquals(l.cfg.Keys.Limits(), l.state.limitsRev), store.ModEquals(key, r.Revision),
+				},
+				Then: []*pb.RequestOp{store.Put(key, rec.Encode(), 0), logged},
+			},
+		}
+		all = append(all, b)
+	}
+	try, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	var g errgroup.Group
+	for _, b := range all {
+		g.Go(func() error {
+			b.claim, b.err = l.pools.engine.Claim(try, b.req)
+			return nil
+		})
+	}
+	_ = g.Wait() // each has its own error
+	return l.bridgedAll(all, now)
+}
+
+// bridgedAll applies the results of admissions.
+func (l *leader) bridgedAll(all []*bridged, now time.Time) error {
+	var failed error
+	for _, b := range all {
+		switch code := problem.CodeOf(b.err); {
+		case b.err == nil:
+			l.state.put(&run.Run{ID: b.old.ID, Record: b.rec, Created: b.old.Created, Revision: b.claim.Fence})
+			l.bridgedAt = max(l.bridgedAt, b.claim.Fence)
+			l.metrics.admitted.Inc()
+			l.me.Tick.Admitted++
+		case code == problem.NoCapacity, code == problem.PoolNotFound, code == problem.ExceedsLimit:
+			l.deadline = sooner(l.deadline, now.Add(l.cfg.TickInterval)) // other claims were faster
+		default:
+			// The run, the limits or the leader's key have changed, or the outcome is
+			// unknown.
+			l.unresolved = true
+			if code != problem.Precondition {
+				l.journal.Forget() // its lease may have expired
+				failed = b.err
+			}
+		}
+	}
+	return failed
+}
+
+// split separates the runs that need pools from those that do not.
+func split(runs []*run.Run) (plain, gated []*run.Run) {
+	plain = slices.DeleteFunc(slices.Clone(runs), func(r *run.Run) bool { return len(r.Pools) > 0 })
+	gated = slices.DeleteFunc(slices.Clone(runs), func(r *run.Run) bool { return len(r.Pools) == 0 })
+	return plain, gated
 }

@@ -21,31 +21,31 @@ import (
 const (
 	DefaultTickInterval = 250 * time.Millisecond
 	DefaultStartTimeout = 180 * time.Second
-	// DefaultCompactInterval is that of Kubernetes' API server.
+	// DefaultCompactInterval is that of the Kubernetes API server.
 	DefaultCompactInterval = 5 * time.Minute
 )
 
-// Instance is the name of the coordinator's part among the instances of a host.
+// Instance is the default name of a coordinator among the instances of a host.
 const Instance = "coordinator"
 
-// Config is what a [Coordinator] needs.
+// Config configures a [Coordinator].
 type Config struct {
 	Backend store.Backend
 	Keys    store.Keys
-	// Host names the candidate: a host has one.
+	// Host is the host of the candidate.
 	Host string
 	// Instance is [Instance] if empty.
 	Instance string
 	Version  string
-	// TickInterval is how often a plan is made at the least. 0 is the default, as
-	// for the other durations.
+	// TickInterval is the longest time between two ticks. 0 is the default, as for the
+	// other durations.
 	TickInterval time.Duration
 	// StartTimeout is how long an admitted run may wait for its executor.
 	StartTimeout time.Duration
-	// Retention is how long ended runs and events are kept.
+	// Retention is how long ended runs and their events are kept.
 	Retention time.Duration
-	// CompactInterval is how much history etcd keeps. Below 0 it is left alone: for an
-	// etcd that others use too.
+	// CompactInterval is how much history etcd keeps. If it is negative, etcd is not
+	// compacted: for an etcd that other applications use as well.
 	CompactInterval time.Duration
 
 	Logger     hclog.Logger

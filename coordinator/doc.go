@@ -1,35 +1,33 @@
-// Package coordinator admits queued runs under limits. Of any number of candidates
-// one leads; the others wait for its end.
+// Package coordinator admits queued runs under limits, and publishes the steps of admitted
+// runs. Of any number of candidates, one is elected leader.
 //
 // # Nouns
 //
-//   - A [run.Candidate] stands with a key on the presence lease of its instance. The one
-//     whose key was created first leads; the revision of its creation is its term.
-//   - A tick plans over one [Snapshot] of all that is known, and carries the [Plan]
-//     out in chunks. It comes when something has changed, and when time alone changes
-//     the plan.
-//   - The [Queue] holds the queued runs in order, so that a plan costs by what has
-//     changed.
+//   - A [Coordinator] is a candidate: see package election.
+//   - A tick plans over one [Snapshot] of the known state, and applies the [Plan] in
+//     chunks. It runs when something has changed, and when time alone changes the plan.
+//   - The [Queue] holds the queued runs in order, so that the cost of a plan depends on
+//     what has changed.
 //
-// To read along: election.go (who leads), leader.go (one term), state.go (what is
-// known), plan.go (what is to be done: pure), tick.go and chunk.go (doing it).
+// Read coordinator.go and leader.go (one term), state.go and step_state.go (the known
+// state), plan.go and dispatch.go (the plans, which are pure), tick.go (applying them).
 //
 // # Invariants
 //
-//   - Every write of a leader compares the revision of its election key and puts the
-//     key anew. So none is made without the leadership, and after a write without an
-//     answer the next one, or its refusal, tells what that one did: see [fence].
-//   - A run changes only under a compare of its record, and is admitted only under a
-//     compare of the limits besides. So a cancel, a start and a change of the limits
-//     are never overlooked, however old the leader's view is.
-//   - How many runs are in progress is counted anew for each plan, from the records
-//     alone. Only the leader makes that number grow.
+//   - Every write of a leader compares the revision of its election key and puts the key
+//     again: see [election.Fence]. So only the leader writes, and after a write with an
+//     unknown outcome, the next write, or its refusal, determines the outcome.
+//   - A run changes only under a compare of its record. It is admitted only under a
+//     compare of the limits as well. So a cancel, a start and a change of the limits are
+//     never overlooked, even by a stale leader.
+//   - The number of runs in progress is counted for each plan from the records alone. Only
+//     the leader increases it.
 //
-// # When things fail
+// # Errors
 //
-// A leader that stops steps down; one that dies is followed when its lease ends,
-// 10 s after its last renewal at the latest. Nothing has to be handed over: the next
-// one reads all there is. A record that can't be read is named in the log and left
-// out; if it seems to be in progress, as one of a newer version may, it counts all the
-// same. Limits that can't be read leave those from before in force.
+// A leader that stops steps down. A leader that dies is followed when its lease expires,
+// at most 10 s after its last renewal. The next leader reads the whole state from etcd. A
+// record that cannot be read is logged and ignored; if it seems to be in progress, as one of
+// a newer version may be, it still counts. If the limits cannot be read, the earlier ones
+// stay in force.
 package coordinator

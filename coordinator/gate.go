@@ -9,25 +9,25 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// gate is what pools let through while a plan is made. Space only shrinks meanwhile,
-// so what some runs need, and is not there once, is not there until the end: the gate
-// judges what is needed, and few runs.
+// gate decides which runs get slots in a plan. Free capacity only shrinks in a plan, so
+// slots that do not fit once do not fit until its end: the gate decides by slots, and reads
+// few runs.
 type gate struct {
 	s     *Snapshot
-	space *pool.Space // of the plan; nil of a gate that is closed
-	held  []bool      // by number of what is needed
-	whys  [][]noted   // by the same: all that is true, what is to be noted first
-	// fresh are the runs that are held up, and it is not noted yet, in order; no more
-	// than can be noted.
+	space *pool.Space // of the plan; nil if the gate is closed
+	held  []bool      // by the number of the slots
+	whys  [][]noted   // by the same: all true reasons, the preferred one first
+	// fresh are the blocked runs whose records do not state it yet, in order; no more than
+	// MaxBlocks.
 	fresh []*run.Run
 	// first are the runs that reserve.
 	first map[*run.Run]bool
-	// ages is when the next run that is held up comes to reserve.
+	// ages is when the next blocked run begins to reserve.
 	ages time.Time
 }
 
-// newGate returns the gate of a plan. A closed one lets nobody through who needs slots,
-// and tells no reasons.
+// newGate returns the gate of a plan. A closed gate admits no run with slots, and gives no
+// reasons.
 func newGate(s *Snapshot, q *Queue, closed bool) *gate {
 	g := &gate{s: s, first: map[*run.Run]bool{}}
 	if q.gated > 0 && s.Space != nil && !closed {
@@ -37,7 +37,7 @@ func newGate(s *Snapshot, q *Queue, closed bool) *gate {
 	return g
 }
 
-// pass tells whether a run's slots fit, and takes them.
+// pass reports whether the slots of a run fit, and takes them.
 func (g *gate) pass(p *place) bool {
 	switch {
 	case p.needs == 0:
@@ -61,14 +61,14 @@ func (g *gate) pass(p *place) bool {
 	return false
 }
 
-// reserve keeps together what a run needs that has waited long enough.
+// reserve reserves the slots of a run that has waited long enough.
 func (g *gate) reserve(r *run.Run) {
 	after := g.space.ReserveAfter(r.Pools)
 	if after < 0 || after > 0 && r.HeldSince.IsZero() {
 		return
 	}
 	since := r.HeldSince
-	if since.After(g.s.Now) { // by another clock: it is noted anew, as of now
+	if since.After(g.s.Now) { // by another clock: it is recorded again as of now
 		since = g.s.Now
 	}
 	if at := since.Add(after); g.s.Now.Before(at) {
@@ -78,8 +78,8 @@ func (g *gate) reserve(r *run.Run) {
 	g.first[r] = g.space.Reserve(r.Pools)
 }
 
-// note returns what is to be noted of a run that its pools keep out: what is noted if
-// that is true still; zero if nothing is known.
+// note returns the reason of a run that its pools block: the recorded one if it is still
+// true; zero if nothing is known.
 func (g *gate) note(p *place) noted {
 	if g.space == nil {
 		return noted{}

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// debounce is the time from tick to tick at the least, so that what changes
-	// together is planned together. The first change after a rest does not wait.
+	// debounce is the shortest time between two ticks, so that simultaneous changes are
+	// planned together. The first change after a pause does not wait.
 	debounce = 2 * time.Millisecond
-	// writeTimeout bounds one write; then it is in doubt and is settled.
+	// writeTimeout bounds one write. Then its outcome is unknown and must be resolved.
 	writeTimeout = 2 * time.Second
-	// doorPause is the pause before the door is tried again.
-	doorPause = 100 * time.Millisecond
-	// behindPause is how often progress is asked for while the feeds are behind.
+	// fencePause is the pause after a failed attempt to fence earlier writes.
+	fencePause = 100 * time.Millisecond
+	// behindPause is how often progress is requested while the feeds are behind.
 	behindPause = 20 * time.Millisecond
-	// tellEvery is how often an idle leader tells of its ticks.
-	tellEvery = 10 * time.Second
+	// reportEvery is how often an idle leader writes its last tick.
+	reportEvery = 10 * time.Second
 )
 
 // leader is the coordinator in one term.
@@ -40,36 +40,36 @@ type leader struct {
 	runs, limits, active *store.Feed
 	stepFeed             *store.Feed
 	steps                *stepState
-	leftovers            *leftovers
-	forgotten            *forgotten
+	revoker              *claimRevoker
+	deleter              *stepDeleter
 	pools                *bridge            // nil until a run needs pools
 	spawn                func(func() error) // ends with the term
 
-	troubled bool  // the last tick failed, and that was told
-	silent   bool  // the door has failed already, and that was told
-	open     bool  // a write may be under way that is not known of
-	wary     bool  // a change of the last chunk has failed: see [store.Joined]
-	after    int64 // revision that must be known before the next plan
-	// bridgedAt is the revision of the last admission of a run with its slots since the
-	// door was closed: such writes do not put the leader's key.
+	troubled   bool  // the last tick failed, which was logged
+	silent     bool  // fencing earlier writes failed, which was logged
+	unresolved bool  // an earlier write may have an unknown outcome
+	nested     bool  // send chunks nested, since a change of the last one failed: see [store.Joined]
+	after      int64 // revision that must be known before the next plan
+	// bridgedAt is the revision of the last admission of a run with its slots since
+	// earlier writes were fenced: such writes do not put the leader's key.
 	bridgedAt int64
 	dirty     bool
 	// deadline is when time alone changes the plan.
 	deadline time.Time
 	begun    time.Time // the tick under way, or the last
-	rest     time.Time // until when there is nothing to do but listen
-	told     time.Time // when etcd was last told of a tick
-	swept    time.Time // when runs to forget were last looked for
+	rest     time.Time // the next tick is not before
+	reported time.Time // when a tick was last written
+	swept    time.Time // when runs to delete were last searched
 }
 
 func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candidate) *leader {
 	l := &leader{
 		cfg: cfg, metrics: m, state: newState(cfg.Keys), me: run.Candidate{Candidate: term},
-		journal: journal,
-		fence:   election.NewFence(cfg.Keys.Coordinators(), term),
-		open:    true, // of a life before, on the same lease
+		journal:    journal,
+		fence:      election.NewFence(cfg.Keys.Coordinators(), term),
+		unresolved: true, // of an earlier term on the same lease
 
-		leftovers: newLeftovers(cfg, m), forgotten: newForgotten(cfg),
+		revoker: newClaimRevoker(cfg, m), deleter: newStepDeleter(cfg),
 	}
 	feed := func(prefix string) *store.Feed {
 		return store.NewFeed(cfg.Backend, prefix, cfg.Logger, m.resyncs.Inc)
@@ -80,14 +80,14 @@ func newLeader(cfg Config, m *metrics, journal *run.Journal, term election.Candi
 	return l
 }
 
-// run leads until ctx ends, or etcd says that somebody else does.
+// run leads until ctx ends, or the term.
 func (l *leader) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, f := range l.feeds() {
 		g.Go(func() error { return f.Run(ctx) })
 	}
-	g.Go(func() error { return l.leftovers.run(ctx) })
-	g.Go(func() error { return l.forgotten.run(ctx) })
+	g.Go(func() error { return l.revoker.run(ctx) })
+	g.Go(func() error { return l.deleter.run(ctx) })
 	compacter, _ := l.cfg.Backend.(store.Compacter)
 	g.Go(func() error { return (&compaction{cfg: l.cfg, metrics: l.metrics, etcd: compacter}).run(ctx) })
 	l.spawn = g.Go
@@ -109,7 +109,7 @@ func (l *leader) loop(ctx context.Context) error {
 		case m, ok := <-l.limits.Messages():
 			if ok {
 				if err := l.state.limitsMessage(m); err != nil {
-					l.cfg.Logger.Error("the limits can't be read: those from before hold on", "error", err)
+					l.cfg.Logger.Error("the limits cannot be read: the earlier ones stay in force", "error", err)
 				}
 				l.changed(len(m.Events) > 0 || m.Snapshot != nil)
 			}
@@ -121,7 +121,7 @@ func (l *leader) loop(ctx context.Context) error {
 			if ok {
 				l.state.activeMessage(m)
 				if len(l.state.absent) > 0 {
-					l.runs.RequestProgress() // did they end with their runs?
+					l.runs.RequestProgress() // they may have ended with their runs
 				}
 				if len(l.steps.absent) > 0 {
 					l.stepFeed.RequestProgress()
@@ -148,32 +148,32 @@ func (l *leader) loop(ctx context.Context) error {
 	}
 }
 
-// runsMessage takes what the feed of the records delivered. A snapshot may be older
-// than the leader's last write: because it was read before, and then the run that was
-// admitted would not count; or because etcd was restored from a backup. The door tells
-// what revision must be known before the next plan.
+// runsMessage applies a message of the feed of the runs. A snapshot may be older than the
+// leader's last write: because it was read before, and then an admitted run would not
+// count; or because etcd was restored from a backup. Fencing earlier writes determines the
+// revision that must be known before the next plan.
 func (l *leader) runsMessage(m store.FeedMessage) {
 	if m.Snapshot != nil && m.Snapshot.Revision < l.wrote() {
-		l.open = true
+		l.unresolved = true
 	}
 	l.changed(l.state.runsMessage(m))
-	l.tellBad()
+	l.logBad()
 }
 
-// wrote is the revision of the leader's last write, as far as it knows.
+// wrote returns the revision of the leader's last known write.
 func (l *leader) wrote() int64 { return max(l.fence.Revision, l.bridgedAt) }
 
-// stepsMessage takes what the feed of the steps delivered: see runsMessage.
+// stepsMessage applies a message of the feed of the steps: see runsMessage.
 func (l *leader) stepsMessage(m store.FeedMessage) {
 	if m.Snapshot != nil && m.Snapshot.Revision < l.wrote() {
-		l.open = true
+		l.unresolved = true
 	}
 	l.changed(l.steps.message(m, time.Now()))
-	l.tellBad()
+	l.logBad()
 }
 
-// tellBad tells what can't be read, once.
-func (l *leader) tellBad() {
+// logBad logs the values that cannot be read, each once.
+func (l *leader) logBad() {
 	for _, err := range l.state.news() {
 		l.cfg.Logger.Error("ignoring a value that cannot be read", "error", err)
 	}
@@ -183,23 +183,23 @@ func (l *leader) feeds() []*store.Feed {
 	return []*store.Feed{l.runs, l.limits, l.active, l.stepFeed}
 }
 
-// changed notes whether a message has brought news. While a revision is waited for,
-// every message may be the one.
+// changed records whether a message has changed the state. While the leader waits for a
+// revision, each message may bring it.
 func (l *leader) changed(news bool) { l.dirty = l.dirty || news || l.after > 0 }
 
-// soon is when a change is looked at: after the rest, or at once if it is what was
-// waited for.
+// soon returns when a change is planned: after the rest, or at once if the revision that
+// the leader waited for is known.
 func (l *leader) soon() time.Time {
-	if l.after > 0 && !l.open && l.state.knownAt(l.after) {
+	if l.after > 0 && !l.unresolved && l.state.knownAt(l.after) {
 		return time.Time{}
 	}
 	return l.rest
 }
 
-// step does what is to be done now, and returns when to look again.
+// step does what is due, and returns the time until the next step.
 func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error) {
-	if l.open {
-		return l.closeDoor(ctx)
+	if l.unresolved {
+		return l.fenceEarlierWrites(ctx)
 	}
 	if !l.state.knownAt(l.after) {
 		for _, f := range l.feeds() {
@@ -209,7 +209,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return behindPause, nil
 	}
 	l.after = 0
-	if !l.dirty && (l.deadline.IsZero() || now.Before(l.deadline)) && now.Sub(l.told) < tellEvery {
+	if !l.dirty && (l.deadline.IsZero() || now.Before(l.deadline)) && now.Sub(l.reported) < reportEvery {
 		return l.idle(now), nil
 	}
 	l.dirty = false
@@ -217,7 +217,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		l.pools = newBridge(l.cfg)
 		l.spawn(func() error { return l.pools.run(ctx) })
 	}
-	l.leftovers.add(l.state.left)
+	l.revoker.add(l.state.revoke)
 	err := l.tick(ctx, now)
 	l.rest = time.Now().Add(debounce)
 	switch {
@@ -225,14 +225,14 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 		return 0, err
 	case err != nil:
 		if !l.troubled { // once in a row
-			l.cfg.Logger.Warn("a tick was not carried out whole, trying again", "error", err)
+			l.cfg.Logger.Warn("a tick was not completed, trying again", "error", err)
 		}
 		l.troubled, l.dirty = true, true
 		l.rest = time.Now().Add(l.cfg.TickInterval)
 		return l.cfg.TickInterval, nil
 	}
 	l.troubled = false
-	if l.open || l.after > 0 {
+	if l.unresolved || l.after > 0 {
 		l.dirty = true
 	}
 	if l.dirty {
@@ -241,7 +241,7 @@ func (l *leader) step(ctx context.Context, now time.Time) (time.Duration, error)
 	return l.idle(time.Now()), nil
 }
 
-// idle is how long there is nothing to do: a tick, or less if something is due before.
+// idle returns the time until the next tick: the interval, or less if something is due.
 func (l *leader) idle(now time.Time) time.Duration {
 	if l.deadline.IsZero() {
 		return l.cfg.TickInterval
@@ -249,7 +249,8 @@ func (l *leader) idle(now time.Time) time.Duration {
 	return max(debounce, min(l.cfg.TickInterval, l.deadline.Sub(now)))
 }
 
-// poolsChanged receives when pools that runs need may have changed.
+// poolsChanged returns a channel that receives when pools may have changed; nil if no run
+// needs any.
 func (l *leader) poolsChanged() <-chan struct{} {
 	if l.pools == nil {
 		return nil
@@ -257,8 +258,8 @@ func (l *leader) poolsChanged() <-chan struct{} {
 	return l.pools.changed
 }
 
-// closeDoor settles what an earlier write of this leader, or of its key, has done.
-func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
+// fenceEarlierWrites makes sure that no earlier write with this key can commit any more.
+func (l *leader) fenceEarlierWrites(ctx context.Context) (time.Duration, error) {
 	try, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	resp, err := l.cfg.Backend.Txn(try, l.fence.Write(l.me.Encode()))
@@ -267,23 +268,23 @@ func (l *leader) closeDoor(ctx context.Context) (time.Duration, error) {
 		return 0, election.ErrDeposed
 	case err != nil:
 		if !l.silent { // once in a row
-			l.cfg.Logger.Warn("settling failed, trying again", "error", err)
+			l.cfg.Logger.Warn("earlier writes could not be fenced, trying again", "error", err)
 		}
 		l.silent = true
-		l.rest = time.Now().Add(doorPause)
-		return doorPause, nil
+		l.rest = time.Now().Add(fencePause)
+		return fencePause, nil
 	case !l.fence.Answer(resp):
 		return 0, election.ErrDeposed
 	case resp.Succeeded:
-		l.open, l.after, l.dirty, l.silent = false, resp.Header.Revision, true, false
+		l.unresolved, l.after, l.dirty, l.silent = false, resp.Header.Revision, true, false
 		l.bridgedAt = 0
 		l.state.restored(resp.Header.Revision)
 	}
 	return 0, nil
 }
 
-// write sends one chunk under the fence, and returns its answer. It is an error if
-// the root's compares did not hold, or if etcd did not answer.
+// write sends one chunk under the fence, and applies the response. It is an error if the
+// term has ended, or if etcd did not answer.
 func (l *leader) write(ctx context.Context, ch *chunk) error {
 	if l.me.Tick != nil {
 		l.me.Tick.Took = time.Since(l.begun)
@@ -292,13 +293,13 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 	switch {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		l.journal.Forget()
-		l.open = true // which tells whether it was our own
+		l.unresolved = true // fencing tells whether it was the leader's own
 		return err
 	case store.OutcomeUnknown(err):
-		l.open = true
+		l.unresolved = true
 		return err
 	case err != nil:
-		return store.Problem("the plan was not carried out", err)
+		return store.Problem("the plan was not applied", err)
 	}
 	if !resp.Succeeded {
 		before := l.fence.Revision
@@ -306,33 +307,33 @@ func (l *leader) write(ctx context.Context, ch *chunk) error {
 			return election.ErrDeposed
 		}
 		if l.fence.Revision != before {
-			l.open = true
-			return problem.New(problem.Internal, "somebody else has written the key of this leader")
+			l.unresolved = true
+			return problem.New(problem.Internal, "another process has written the key of this leader")
 		}
 		l.after = resp.Header.Revision // the limits have changed
 		return nil
 	}
 	l.fence.Answer(resp)
-	l.told = time.Now()
-	l.wary = ch.take(resp.Header.Revision, joined.Answers(resp), l.state)
-	if l.wary {
+	l.reported = time.Now()
+	l.nested = ch.take(resp.Header.Revision, joined.Answers(resp), l.state)
+	if l.nested {
 		l.after = resp.Header.Revision
 	}
 	return nil
 }
 
-// try sends a chunk: flat, unless a change has failed lately, and again if one fails.
+// try sends a chunk, flat unless the last one failed, and once more nested if that fails.
 func (l *leader) try(ctx context.Context, ch *chunk) (*store.Joined, *pb.TxnResponse, error) {
 	send := func() (*store.Joined, *pb.TxnResponse, error) {
 		try, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		joined := ch.join(&l.fence, l.me.Encode(), !l.wary)
+		joined := ch.join(&l.fence, l.me.Encode(), !l.nested)
 		resp, err := l.cfg.Backend.Txn(try, joined.Txn)
 		return joined, resp, err
 	}
 	joined, resp, err := send()
 	if joined.Flat && err == nil && !resp.Succeeded {
-		l.wary = true
+		l.nested = true
 		return send()
 	}
 	return joined, resp, err

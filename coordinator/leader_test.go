@@ -42,7 +42,7 @@ func snapshotFromBefore(t *testing.T, admit func(*leader, *run.Run)) {
 	l := newLeader(cfg, newMetrics(nil, nil), nil, election.Candidate{Lease: 1, Term: 2})
 	rec := run.Record{V: store.Now, Status: run.Queued, QueuedAt: time.Unix(1, 0)}
 	admitted, _ := rec.Admit("", time.Unix(2, 0))
-	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.open = 9, 20, 20, 20, false
+	l.state.rev, l.state.limitsAt, l.state.activeAt, l.steps.at, l.unresolved = 9, 20, 20, 20, false
 	l.me.Tick = &run.Tick{}
 	admit(l, &run.Run{ID: "a", Record: admitted, Created: 3, Revision: 10})
 
@@ -50,10 +50,10 @@ func snapshotFromBefore(t *testing.T, admit func(*leader, *run.Run)) {
 		{Key: []byte(cfg.Keys.Run("a")), Value: rec.Encode(), CreateRevision: 3, ModRevision: 3},
 	}}
 	l.runsMessage(store.FeedMessage{Snapshot: &old, Revision: 9})
-	if !l.open {
+	if !l.unresolved {
 		t.Error("it would be planned from a view that lacks the leader's own write")
 	}
-	l.open, l.after = false, 10 // as the door would
+	l.unresolved, l.after = false, 10 // as the door would
 	l.runsMessage(store.FeedMessage{Revision: 10, Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{
 		Key: []byte(cfg.Keys.Run("a")), Value: admitted.Encode(), CreateRevision: 3, ModRevision: 10,
 	}}}})

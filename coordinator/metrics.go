@@ -1,15 +1,20 @@
 package coordinator
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 )
 
-// metrics are those of one candidate. Those of runs are right on the leader only.
+// metrics are those of one candidate. Those of runs are valid on the leader only.
 type metrics struct {
 	leading   prometheus.Gauge
 	terms     prometheus.Counter
@@ -50,11 +55,11 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 			Name: "berth_coordinator_ticks_total", Help: "Plans that were made.",
 		}),
 		phases: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_coordinator_tick_seconds", Help: "Time of a tick, by phase: plan and apply.",
+			Name: "berth_coordinator_tick_seconds", Help: "Duration of a tick, by phase: plan and apply.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"phase"}),
 		planSize: f.NewHistogram(prometheus.HistogramOpts{
-			Name: "berth_coordinator_plan_changes", Help: "Changes of a plan that had any.",
+			Name: "berth_coordinator_plan_changes", Help: "Changes per plan, of plans with changes.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
 		}),
 		published: f.NewCounter(prometheus.CounterOpts{
@@ -64,22 +69,22 @@ func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
 			Name: "berth_runs_admitted_total", Help: "Runs that were admitted.",
 		}),
 		lost: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_runs_lost_total", Help: "Executors of runs that were found lost: gone, or never come (launch).",
+			Name: "berth_runs_lost_total", Help: "Executors of runs that were lost: gone, or never started (launch).",
 		}, []string{"reason"}),
 		blocked: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_runs_blocked_total", Help: "Reasons written for runs that have to wait, by kind.",
+			Name: "berth_runs_blocked_total", Help: "Block reasons written for queued runs, by kind.",
 		}, []string{"kind"}),
 		runs: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "berth_runs", Help: "Runs by status, those that have ended as one; on the leader.",
+			Name: "berth_runs", Help: "Runs by status, ended runs in one; on the leader.",
 		}, []string{"status"}),
 		corrupt: f.NewGauge(prometheus.GaugeOpts{
-			Name: "berth_runs_corrupt", Help: "Keys of runs and limits that can't be read; on the leader.",
+			Name: "berth_runs_corrupt", Help: "Keys of runs and limits that cannot be read; on the leader.",
 		}),
 		freed: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_runs_claims_taken_back_total", Help: "Claims that were asked back because their run had ended.",
+			Name: "berth_runs_claims_revoked_total", Help: "Claims that were revoked because their run had ended.",
 		}),
 		compactions: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_coordinator_compactions_total", Help: "Times that etcd's history was cut.",
+			Name: "berth_coordinator_compactions_total", Help: "Compactions of etcd's history.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_coordinator_resyncs_total", Help: "Times that everything was read again from etcd.",
@@ -115,4 +120,141 @@ func (m *metrics) state(s *state) {
 	m.runs.WithLabelValues("ended").Set(float64(len(s.ended)))
 	m.corrupt.Set(float64(len(s.bad)))
 	m.steps.newest.Store(s.stepFigures())
+}
+
+// maxQueues bounds the queues with a metric of their own: users name them. Those with the
+// fewest instances have a common one.
+const (
+	maxQueues   = 50
+	otherQueues = "(others)"
+)
+
+// stepFigures are the figures of steps: sums over the runs in progress.
+type stepFigures struct {
+	// statuses counts instances, in the order of [step.Statuses].
+	statuses []int
+	// ofSteps are the windows of steps (concurrency), and ofRuns those of runs
+	// (max_concurrent_steps).
+	ofSteps, ofRuns windowFigures
+	// ready counts the published instances by queue.
+	ready map[string]int
+}
+
+// windowFigures sum up windows.
+type windowFigures struct {
+	// limit is how many of the remaining instances they allow to be in flight.
+	limit, inFlight int
+}
+
+// stepFigures counts step instances. Of a run that has ended, only those that are still
+// published count.
+func (s *state) stepFigures() *stepFigures {
+	f := &stepFigures{statuses: make([]int, len(step.Statuses)), ready: map[string]int{}}
+	for id, r := range s.progress {
+		if fan := s.steps.fans[id]; fan != nil {
+			f.add(fan, r.MaxConcurrentSteps)
+		}
+	}
+	for id := range s.steps.ending {
+		fan := s.steps.fans[id]
+		if fan == nil || s.progress[id] != nil {
+			continue
+		}
+		for i := range fan.steps {
+			if st := &fan.steps[i]; st.scheduled > 0 {
+				f.ready[st.Queue] += st.scheduled
+			}
+		}
+	}
+	f.ready = most(f.ready, maxQueues)
+	return f
+}
+
+// add counts the instances of a run in progress.
+func (f *stepFigures) add(fan *fanout, window int) {
+	open := 0 // instances that could be in flight without windows
+	for i := range fan.steps {
+		st := &fan.steps[i]
+		ended := st.succeeded + st.failed + st.canceled
+		for n, count := range []int{
+			st.Count - ended - st.inFlight, st.scheduled, st.inFlight - st.scheduled, st.succeeded, st.failed, st.canceled,
+		} {
+			f.statuses[n] += count
+		}
+		if ended < st.Count {
+			f.ready[st.Queue] += st.scheduled
+		}
+		left := st.inFlight
+		if st.missing == 0 {
+			left = st.Count - ended
+		}
+		open += left
+		if st.Concurrency > 0 {
+			f.ofSteps.add(min(st.Concurrency, left), st.inFlight)
+		}
+	}
+	if window > 0 {
+		f.ofRuns.add(min(window, open), fan.inFlight)
+	}
+}
+
+func (w *windowFigures) add(limit, inFlight int) {
+	w.limit, w.inFlight = w.limit+limit, w.inFlight+inFlight
+}
+
+// most keeps the names with the largest counts, and sums up the others.
+func most(of map[string]int, keep int) map[string]int {
+	if len(of) <= keep {
+		return of
+	}
+	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b))
+	})
+	kept := make(map[string]int, keep)
+	for i, name := range names {
+		if i >= keep-1 {
+			kept[otherQueues] += of[name]
+			continue
+		}
+		kept[name] = of[name]
+	}
+	return kept
+}
+
+var (
+	stepsByStatus   = prometheus.NewDesc("berth_steps", "Step instances of the runs in progress, by status.", []string{"status"}, nil)
+	stepsReady      = prometheus.NewDesc("berth_steps_ready", "Step instances that were published to a queue and not taken yet.", []string{"queue"}, nil)
+	windowsLimit    = prometheus.NewDesc("berth_step_windows_limit", "Remaining step instances that the windows of steps (concurrency) and of runs (max_concurrent_steps) allow to be in flight.", []string{"of"}, nil)
+	windowsInFlight = prometheus.NewDesc("berth_step_windows_in_flight", "Step instances in flight in these windows.", []string{"of"}, nil)
+)
+
+// stepCollector collects the newest figures; none while this candidate does not lead.
+type stepCollector struct{ newest atomic.Pointer[stepFigures] }
+
+// Describe implements [prometheus.Collector].
+func (c *stepCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{stepsByStatus, stepsReady, windowsLimit, windowsInFlight} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *stepCollector) Collect(ch chan<- prometheus.Metric) {
+	f := c.newest.Load()
+	if f == nil {
+		return
+	}
+	emit := func(d *prometheus.Desc, n int, label string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), label)
+	}
+	for i, s := range step.Statuses {
+		emit(stepsByStatus, f.statuses[i], string(s))
+	}
+	for queue, n := range f.ready {
+		emit(stepsReady, n, queue)
+	}
+	for of, w := range map[string]windowFigures{"step": f.ofSteps, "run": f.ofRuns} {
+		emit(windowsLimit, w.limit, of)
+		emit(windowsInFlight, w.inFlight, of)
+	}
 }

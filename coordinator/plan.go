@@ -8,76 +8,73 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Snapshot is all that a plan is made from.
+// Snapshot is the input of a [Plan].
 type Snapshot struct {
 	Now    time.Time
 	Limits run.Limits
-	// Queue has the queued runs, and Deferred those that are to join it later: the next
+	// Queue holds the queued runs, and Deferred those that join it later, the next one
 	// first; nil is none.
 	Queue, Deferred *Queue
 	// InProgress are the runs that are not started or running, in any order.
 	InProgress []*run.Run
-	// Alive has the ids of the runs whose executor is seen to live.
+	// Alive has the ids of the runs with a living executor.
 	Alive map[string]bool
 	// WaitingSince is since when a run that is not started is known to wait for its
-	// executor; of one that is missing it is since its admission.
+	// executor. A run that is missing has waited since its admission.
 	WaitingSince map[string]time.Time
-	// Space is what there is of the pools; nil while it is not known, and then no run
-	// that needs any goes.
+	// Space is the free capacity of the pools; nil while it is not known, and then no run
+	// that needs pools is admitted.
 	Space *pool.Space
-	// Kept has the ids of the runs that are not started and whose slots are kept for
-	// them, as far as is known.
+	// Kept has the ids of the runs that are not started and whose slots are still held.
 	Kept map[string]bool
-	// Hold has nobody admitted: what there is of the pools is about to be known.
+	// Hold admits nothing: the free capacity of the pools will be known soon.
 	Hold bool
-	// StartTimeout is how long an admitted run waits for an executor; 0 is for ever.
+	// StartTimeout is how long an admitted run waits for an executor; 0 is unlimited.
 	StartTimeout time.Duration
-	// MaxDue bounds how many runs join the queue in one plan.
+	// MaxDue bounds the runs that join the queue in one plan.
 	MaxDue int
-	// MaxBlocks bounds how many reasons a plan changes: a full queue has as many of
-	// them as runs.
+	// MaxBlocks bounds the block reasons that a plan changes.
 	MaxBlocks int
 }
 
-// Plan is what is to be done about a snapshot. Its runs are those of the snapshot.
+// Plan is the decision on a snapshot. Its runs are those of the snapshot.
 //
-// Admissions take the room that losses make. If a loss is refused because its run
-// has moved on, the admissions of the plan must not be made: a new snapshot tells
-// what room there is.
+// Admissions use the capacity that losses free. If a loss is refused because its run has
+// changed, the admissions of the plan must not be made: they need a new snapshot.
 type Plan struct {
-	// Lost runs are running, and their executor is gone. Expired ones were admitted,
-	// and nobody came for them. Both are in the order of the queue, which they may
-	// go back to: a later plan admits them again, never this one.
+	// Lost runs are running, but their executor is gone. Expired runs were admitted, but
+	// not started in time. Both are in the order of the queue, to which they may return: a
+	// later plan admits them again.
 	Lost, Expired []*run.Run
-	// Back are the runs that nobody has started and whose slots are not kept any more:
-	// they go back to the queue, in its order.
+	// Back are the runs that are not started and whose slots are not held any more: they
+	// return to the queue, in its order.
 	Back []*run.Run
-	// Due are the runs whose time has come, the earliest first. They join the queue: a later
-	// plan admits them.
+	// Due are the runs that are due, the earliest first. They join the queue: a later plan
+	// admits them.
 	Due []Joining
-	// Admit are the runs that may go, in the order of the queue.
+	// Admit are the admitted runs, in the order of the queue.
 	Admit []*run.Run
-	// Blocks are the runs that stay in the queue for another reason than is noted
-	// with them, or of which it is not noted yet that pools hold them up, in its order.
+	// Blocks are the runs that stay in the queue for another reason than is recorded, or
+	// whose wait for pools is not recorded yet, in its order.
 	Blocks []Blocked
-	// NextDeadline is when the next run expires unless somebody starts it, comes to
-	// reserve slots, or is due; zero if there is none. Until then a snapshot that differs in its time alone has the same
+	// NextDeadline is when the next run expires, begins to reserve slots, or is due; zero
+	// if there is none. Until then, a snapshot that differs only in its time has the same
 	// plan.
 	NextDeadline time.Time
 }
 
-// Joining is a run that joins the queue, behind those that were submitted up to a
+// Joining is a run that joins the queue, after those that were submitted up to a
 // revision.
 type Joining struct {
 	Run    *run.Run
 	Behind int64
 }
 
-// Blocked is a run with the reason for which it is still queued.
+// Blocked is a run with the reason why it is still queued.
 type Blocked struct {
 	Run   *run.Run
 	Block run.Block
-	// Held tells that pools hold it up from now on.
+	// Held states that pools block it from now on.
 	Held bool
 }
 
@@ -86,29 +83,26 @@ func (p *Plan) Empty() bool {
 	return len(p.Lost)+len(p.Expired)+len(p.Back)+len(p.Due)+len(p.Admit)+len(p.Blocks) == 0
 }
 
-// Plan decides what is to be done. It is pure: it reads nothing but the snapshot,
-// changes nothing, and decides the same about the same.
+// Plan decides what to do. It is pure: it reads only the snapshot, and changes nothing.
 //
-//  1. Reconcile. Running runs whose executor is not seen are lost, admitted ones
-//     that nobody has started in time have expired, and those whose slots are gone
-//     go back. From here on they count against no limit. While some go back, nobody
-//     else gets slots: they are in the queue when the next plan is made.
-//  2. Join. Deferred runs whose time has come join the queue, in the place that they would
-//     have if they had been submitted then. They are in it when the next plan is made.
-//  3. Admit. Runs go in the order of the queue while fewer than
-//     max_concurrent_runs are in progress. One that meets a limit of a tag that is
-//     reached is passed over, and those behind it are tried; so is one whose slots
-//     do not fit into its pools. Each that goes counts at once, and takes its slots.
-//     The first that is held up by some pools keeps what it needs of them together,
-//     once it has waited for as long as they say: none behind it takes that. Nobody
-//     is stopped where more are in progress than a limit allows.
-//  4. Block. Each run that is left is held up by max_concurrent_runs if that is
-//     reached now, and else by the first limit of its tags that is, in the order of
-//     the limits, and then by its pools. The numbers are those of now: after
-//     admitting, every run with such tags reads the same. What is noted of pools stays
-//     while it is true, or each slot would have the whole queue written anew. A run that
-//     was passed over because of its pools ages from then on, even if others reach a
-//     limit later in the plan.
+//  1. Reconcile. Running runs without a living executor are lost, admitted runs that were
+//     not started in time have expired, and those whose slots are gone return to the
+//     queue. From here on they count against no limit. While some return, no other run
+//     gets slots: they are in the queue in the next plan.
+//  2. Join. Deferred runs that are due join the queue, at the place that they would have if
+//     they had been submitted then. They are in the queue in the next plan.
+//  3. Admit. Runs are admitted in the order of the queue while fewer than
+//     max_concurrent_runs are in progress. A run over a tag limit is skipped, and later
+//     runs are tried; so is a run whose slots do not fit into its pools. An admitted run
+//     counts at once, and takes its slots. The first run that is blocked by certain pools
+//     reserves what it needs of them, once it has waited for their reserve_after: no later
+//     run takes that. If more runs are in progress than a limit allows, none is stopped.
+//  4. Block. Each remaining run is blocked by max_concurrent_runs if that is reached now,
+//     else by the first of its tag limits that is reached, in the order of the limits, else
+//     by its pools. The numbers are those after the admissions. A recorded reason about
+//     pools stays while it is true: otherwise each slot would change the records of the
+//     whole queue. A run that was skipped because of its pools ages from then on, even if
+//     others reach a limit later in the plan.
 func (s *Snapshot) Plan() Plan {
 	var p Plan
 	q := s.Queue.under(s.Limits)
@@ -125,8 +119,8 @@ func (s *Snapshot) Plan() Plan {
 	return p
 }
 
-// reconcile finds the runs that are in progress by their record only, and counts
-// the others.
+// reconcile finds the runs that are in progress only by their records, and counts the
+// others.
 func (s *Snapshot) reconcile(p *Plan, t *tally) {
 	for _, r := range s.InProgress {
 		switch r.Status {
@@ -162,7 +156,7 @@ func (s *Snapshot) reconcile(p *Plan, t *tally) {
 	slices.SortFunc(p.Back, (*run.Run).Compare)
 }
 
-// join finds the deferred runs whose time has come.
+// join finds the deferred runs that are due.
 func (s *Snapshot) join(p *Plan) {
 	for r := range s.Deferred.All() {
 		if r.NotBefore.After(s.Now) {
@@ -176,9 +170,9 @@ func (s *Snapshot) join(p *Plan) {
 	if len(p.Due) == 0 {
 		return
 	}
-	// Of those that were there before its time came, each is found with the first that
-	// stands behind it.
-	stand := func(r *run.Run) {
+	// Each run that was in the queue before a due run is found at the first due run after
+	// it.
+	place := func(r *run.Run) {
 		at := r.JoinedAt()
 		i, _ := slices.BinarySearchFunc(p.Due, at, func(j Joining, at time.Time) int { return j.Run.NotBefore.Compare(at) })
 		if i < len(p.Due) {
@@ -186,17 +180,17 @@ func (s *Snapshot) join(p *Plan) {
 		}
 	}
 	for r := range s.Queue.All() {
-		stand(r)
+		place(r)
 	}
 	for _, r := range s.InProgress {
-		stand(r)
+		place(r)
 	}
 	for i := 1; i < len(p.Due); i++ {
 		p.Due[i].Behind = max(p.Due[i].Behind, p.Due[i-1].Behind)
 	}
 }
 
-// sooner is the earlier of two times, of which zero is never.
+// sooner returns the earlier of two times; a zero time is never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

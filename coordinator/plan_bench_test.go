@@ -156,12 +156,6 @@ func BenchmarkQueue(b *testing.B) {
 			s.Queue.Insert(next())
 		}
 	})
-	b.Run("position", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			s.Queue.Position(next())
-		}
-	})
 	b.Run("all", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

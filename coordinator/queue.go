@@ -9,20 +9,18 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 )
 
-// partSize bounds the parts of a queue. Inserting moves half a part, and
-// finding one's position counts the parts: at 100,000 runs the two cost about the
-// same.
+// partSize bounds the parts of a queue. Inserting moves half a part, and searching visits
+// the parts.
 const partSize = 512
 
-// Queue holds the queued runs in order, and with each what plans ask of it, so
-// that a plan looks into few of the runs themselves. It is for one goroutine.
+// Queue holds the queued runs in order, and with each run what plans need, so that a plan
+// reads few of the runs themselves. It is not safe for concurrent use.
 type Queue struct {
-	// parts are in order, and so are the places of each. None is empty, or has more
-	// than partSize.
+	// parts are in order, and so are the places of each. A part has 1 to partSize places.
 	parts   [][]place
 	len     int
 	classes *classes
-	// needs are what runs need of pools, and gated is how many runs need any.
+	// needs are the slots that runs need, and gated is how many runs need any.
 	needs numbers[string]
 	gated int
 }
@@ -32,16 +30,15 @@ type place struct {
 	run   *run.Run
 	noted noted
 	class int32
-	needs int32 // number of what it needs of pools, from 1 on; 0 is nothing
-	held  bool  // it is noted that pools hold it up
+	needs int32 // number of its slots in needs, from 1; 0 is none
+	held  bool  // its record states that pools block it
 }
 
-// NewQueue returns an empty queue, prepared for no limits of tags.
+// NewQueue returns an empty queue, prepared for no tag limits.
 func NewQueue() *Queue { return &Queue{classes: newClasses(run.Limits{}), needs: newNumbers[string]()} }
 
-// Prepare makes plans under these limits fast. They are right without it, but each
-// must look into all runs. Where limits differ in their numbers only, it does
-// nothing.
+// Prepare makes plans under these limits fast. Without it, plans are correct, but read all
+// runs. It does nothing if limits differ only in their numbers.
 func (q *Queue) Prepare(l run.Limits) {
 	if q.classes.are(l) {
 		return
@@ -54,8 +51,7 @@ func (q *Queue) Prepare(l run.Limits) {
 	}
 }
 
-// under returns the queue as it is when prepared for limits, and leaves this one
-// as it is.
+// under returns the queue prepared for limits, without changing this one.
 func (q *Queue) under(l run.Limits) *Queue {
 	if q.classes.are(l) {
 		return q
@@ -68,10 +64,10 @@ func (q *Queue) under(l run.Limits) *Queue {
 	return other
 }
 
-// Len is how many are queued.
+// Len returns the number of runs.
 func (q *Queue) Len() int { return q.len }
 
-// All returns the runs in order: none of a nil queue.
+// All returns the runs in order; none of a nil queue.
 func (q *Queue) All() iter.Seq[*run.Run] {
 	return func(yield func(*run.Run) bool) {
 		if q == nil {
@@ -87,8 +83,7 @@ func (q *Queue) All() iter.Seq[*run.Run] {
 	}
 }
 
-// find returns where a run is, or where it belongs: in the last part if it comes
-// after all.
+// find returns where a run is, or where it belongs: in the last part if it is the last.
 func (q *Queue) find(r *run.Run) (part, at int, found bool) {
 	part = sort.Search(len(q.parts), func(i int) bool {
 		p := q.parts[i]
@@ -104,21 +99,8 @@ func (q *Queue) find(r *run.Run) (part, at int, found bool) {
 	return part, at, found
 }
 
-// Position of a run: 1 for the first, 0 if it is not queued.
-func (q *Queue) Position(r *run.Run) int {
-	part, at, found := q.find(r)
-	if !found {
-		return 0
-	}
-	for _, p := range q.parts[:part] {
-		at += len(p)
-	}
-	return at + 1
-}
-
-// Insert takes a run in, or a newer record of one that is there. If what the order
-// goes by has changed, which only hands in etcd can do, the old one must be removed
-// first.
+// Insert inserts a run, or replaces its record. If its place has changed, which only a
+// manual change in etcd can cause, the old one must be removed before.
 func (q *Queue) Insert(r *run.Run) {
 	p := place{run: r, class: q.classes.add(r.Tags), held: !r.HeldSince.IsZero()}
 	if r.Block != nil {
@@ -146,8 +128,8 @@ func (q *Queue) Insert(r *run.Run) {
 	q.len++
 }
 
-// Remove takes a run out, by what it was put in with, and tells whether it was
-// there.
+// Remove removes a run, by the record with which it was inserted, and reports whether it
+// was in the queue.
 func (q *Queue) Remove(r *run.Run) bool {
 	part, at, found := q.find(r)
 	if !found {
@@ -165,7 +147,7 @@ func (q *Queue) Remove(r *run.Run) bool {
 	return true
 }
 
-// leave ends what a place takes of the queue's numbers.
+// leave releases the numbers of a place.
 func (q *Queue) leave(p *place) {
 	q.classes.remove(p.class)
 	if p.needs > 0 {
@@ -174,7 +156,7 @@ func (q *Queue) leave(p *place) {
 	}
 }
 
-// split makes two of a part.
+// split divides a part.
 func (q *Queue) split(part int) {
 	p := q.parts[part]
 	second := make([]place, 0, partSize+1)

@@ -34,8 +34,8 @@ func TestALeaderOnASlowEtcdGetsItsChunksThrough(t *testing.T) {
 		b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 1100 * time.Millisecond} })
 		made, failed := 0, 0
 		for round := range 10 {
-			for l.open {
-				if _, err := l.closeDoor(t.Context()); err != nil {
+			for l.unresolved {
+				if _, err := l.fenceEarlierWrites(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}

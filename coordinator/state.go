@@ -12,49 +12,47 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// state is what the leader knows of all runs: read once, then watched, and moved
-// ahead of the watch by the leader's own writes.
+// state is the leader's view of all runs: read once, then watched. The leader's own writes
+// are applied before the watch delivers them.
 type state struct {
 	keys  store.Keys
-	rev   int64 // that the runs are known at
+	rev   int64 // at which the runs are known
 	runs  map[string]*run.Run
 	queue *Queue
-	// deferred are the queued runs whose time has not come: they are in no place of the
-	// queue.
+	// deferred are the queued runs that are not due yet, which have no place in the queue.
 	deferred *Queue
-	// progress are the runs in progress, and ended those that only wait to be
-	// forgotten.
+	// progress are the runs in progress; ended are those that are kept for retention.
 	progress map[string]*run.Run
 	ended    map[string]*run.Run
 	// storing are those whose steps are being written.
 	storing map[string]*run.Run
-	// gone are runs that a write of ours deleted ahead of the watch.
+	// gone are runs that the leader has deleted, before the watch reports it.
 	gone map[string]int64
-	// left are runs that an executor had until a revision, and has no more: what they
-	// hold still is to be taken back.
-	left map[string]int64
-	// bad are keys that can't be read, with the reason; named are those that were told
-	// of, with the text.
+	// revoke are runs that have ended, or have lost their executor, at a revision: their
+	// claims are to be revoked.
+	revoke map[string]int64
+	// bad are keys that cannot be read, with the error; named are those that were logged,
+	// with the text.
 	bad   map[string]error
 	named map[string]string
-	// opaque are runs that seem to be in progress, though their records can't be
-	// read, as those of a newer version: they count, and nothing is done about them.
+	// opaque are runs that seem to be in progress, but whose records cannot be read, for
+	// example those of a newer version: they count, and are left as they are.
 	opaque map[string]*run.Run
-	// waiting is since when the leader itself has seen a run wait for its executor:
-	// clocks of others, and times when nobody could start anything, do not count.
+	// waiting is since when the leader itself has known that a run waits for its executor:
+	// other clocks, and times without a leader, do not count.
 	waiting map[string]waitingSince
-	// kept are the runs in progress that have slots of pools.
+	// kept are the runs in progress with slots of pools.
 	kept map[string]bool
 	// absent are runs whose executor's key was deleted, with the revision.
 	absent map[string]int64
 
 	limits    run.Limits
-	limitsRev int64 // of the key itself: 0 if nobody has set any
-	limitsAt  int64 // that the limits are known at
+	limitsRev int64 // of the key; 0 if no limits are set
+	limitsAt  int64 // at which the limits are known
 
-	active   map[string]map[string]bool // run → hosts whose executors are seen
+	active   map[string]map[string]bool // run → hosts with a living executor
 	activeAt int64
-	// steps are those of the runs that have any.
+	// steps are those of all runs.
 	steps *stepState
 }
 
@@ -71,17 +69,17 @@ func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
 	s.storing = map[string]*run.Run{}
 	s.deferred = NewQueue()
-	s.queue, s.gone, s.bad, s.left = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
+	s.queue, s.gone, s.bad, s.revoke = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
 	s.kept = map[string]bool{}
 	s.waiting, s.opaque = map[string]waitingSince{}, map[string]*run.Run{}
 }
 
-// runsMessage takes what the feed of the records delivered. It tells whether any of
-// it was news, and not just what the leader has written itself.
+// runsMessage applies a message of the feed of the runs. It reports whether that changed
+// the state: the leader's own writes do not.
 func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 	if m.Snapshot != nil {
 		news = true
-		s.rev = 0 // it may be older than what the leader has written since
+		s.rev = 0 // the snapshot may be older than the leader's writes
 		s.clearRuns()
 		for _, kv := range m.Snapshot.KVs {
 			s.decode(kv)
@@ -93,7 +91,7 @@ func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 		case ev.Type == mvccpb.Event_DELETE:
 			news = true
 			if old := s.runs[id]; old != nil && old.Status.InProgress() {
-				s.left[id] = math.MaxInt64 // deleted by hand
+				s.revoke[id] = math.MaxInt64 // deleted by hand
 			}
 			s.remove(id)
 			delete(s.bad, string(ev.Kv.Key))
@@ -110,7 +108,7 @@ func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 	return news || len(s.absent) < lagged
 }
 
-// known is the revision up to which a run is known.
+// known returns the revision up to which a run is known.
 func (s *state) known(id string) int64 {
 	if r := s.runs[id]; r != nil {
 		return r.Revision
@@ -134,14 +132,14 @@ func (s *state) decode(kv *mvccpb.KeyValue) {
 	s.put(r)
 }
 
-// put takes a run as it is now.
+// put applies the record of a run.
 func (s *state) put(r *run.Run) {
 	if old := s.runs[r.ID]; old == nil || old.Status != r.Status {
 		switch {
 		case r.Status.Ended():
-			s.left[r.ID] = math.MaxInt64
+			s.revoke[r.ID] = math.MaxInt64
 		case r.Status == run.Queued && (r.Lost > 0 || old != nil && old.Status.Ended()):
-			s.left[r.ID] = r.Revision // what it holds later is of the next attempt
+			s.revoke[r.ID] = r.Revision // later claims belong to the next attempt
 		}
 	}
 	s.remove(r.ID)
@@ -186,9 +184,8 @@ func (s *state) remove(id string) {
 	}
 }
 
-// limitsMessage takes what the feed of the limits delivered. It is an error if they
-// can't be read: then those from before hold on, and without any nothing is
-// admitted.
+// limitsMessage applies a message of the feed of the limits. It is an error if they cannot
+// be read: then the earlier ones stay in force, and without any, nothing is admitted.
 func (s *state) limitsMessage(m store.FeedMessage) (err error) {
 	take := func(kv *mvccpb.KeyValue, deleted bool) {
 		if string(kv.Key) != s.keys.Limits() {
@@ -218,7 +215,7 @@ func (s *state) limitsMessage(m store.FeedMessage) (err error) {
 		case known:
 			s.limits = before
 		default:
-			s.limits.MaxConcurrentRuns = 0 // nobody knows
+			s.limits.MaxConcurrentRuns = 0 // they are unknown
 		}
 	}
 	for _, ev := range m.Events {
@@ -228,7 +225,7 @@ func (s *state) limitsMessage(m store.FeedMessage) (err error) {
 	return err
 }
 
-// activeMessage takes what the feed of the executors delivered.
+// activeMessage applies a message of the feed of the executors.
 func (s *state) activeMessage(m store.FeedMessage) {
 	take := func(key string, there bool, rev int64) {
 		host, of, err := s.keys.ParseActive(key)
@@ -261,22 +258,21 @@ func (s *state) activeMessage(m store.FeedMessage) {
 	s.activeAt = m.Revision
 }
 
-// alive tells whether the executor of a run may be there: it is seen, or what is
-// known of executors is older than the run's start, or what is known of the run is
-// older than the executor's end, which may be that of the run.
+// alive reports whether the executor of a run may live: its key exists, or the known
+// executors are older than the start of the run, or the known record is older than the end
+// of the executor, which may be the end of the run.
 func (s *state) alive(r *run.Run) bool {
 	return r.Steps > 0 || s.activeAt < r.Revision || s.rev < s.absent[r.ID] ||
 		r.Executor != nil && s.active[r.ID][r.Executor.Host]
 }
 
-// waitingSince is when a run was first seen to wait for its executor.
+// waitingSince is when a run was first known to wait for its executor.
 type waitingSince struct {
-	rev int64 // of the record that was seen
+	rev int64 // of the record
 	at  time.Time
 }
 
-// waits returns since when a run waits for its executor, as far as the leader itself
-// has seen.
+// waits returns since when the leader has known that a run waits for its executor.
 func (s *state) waits(r *run.Run, now time.Time) time.Time {
 	w, ok := s.waiting[r.ID]
 	if !ok || w.rev != r.Revision {
@@ -286,7 +282,7 @@ func (s *state) waits(r *run.Run, now time.Time) time.Time {
 	return w.at
 }
 
-// news returns what can't be read and was not told of before.
+// news returns the errors of values that cannot be read and were not logged before.
 func (s *state) news() []error {
 	var all []error
 	for _, bad := range []map[string]error{s.bad, s.steps.bad} {
@@ -301,8 +297,8 @@ func (s *state) news() []error {
 	return all
 }
 
-// restored takes the revision of a write: if more is known than that, it was of a
-// history that is no more.
+// restored handles a write at a revision that is below the known ones: those are of a
+// history before a restore of etcd.
 func (s *state) restored(rev int64) {
 	for _, at := range []*int64{&s.rev, &s.limitsAt, &s.activeAt, &s.steps.at} {
 		if *at > rev {
@@ -311,7 +307,7 @@ func (s *state) restored(rev int64) {
 	}
 }
 
-// snapshot returns what a plan is made from. It is good until the state changes.
+// snapshot returns the input of a plan. It is valid until the state changes.
 func (s *state) snapshot(now time.Time) *Snapshot {
 	s.queue.Prepare(s.limits)
 	sn := &Snapshot{
@@ -336,7 +332,7 @@ func (s *state) snapshot(now time.Time) *Snapshot {
 	return sn
 }
 
-// knownAt tells whether everything up to a revision is known.
+// knownAt reports whether the state is known up to a revision.
 func (s *state) knownAt(rev int64) bool {
 	return s.rev >= rev && s.limitsAt >= rev && s.activeAt >= rev && s.steps.at >= rev
 }

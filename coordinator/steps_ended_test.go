@@ -167,7 +167,7 @@ func TestARunWithManyStepsIsForgottenBitByBit(t *testing.T) {
 		if _, err := fl.Get(t.Context(), "r"); problem.CodeOf(err) != problem.RunNotFound {
 			t.Errorf("it is not forgotten: %v", err)
 		}
-		if deleted < forgetKeys || deleted >= count {
+		if deleted < deleteKeys || deleted >= count {
 			t.Errorf("%d keys are gone, and the others could not be deleted", deleted)
 		}
 		one.stop()
@@ -176,7 +176,7 @@ func TestARunWithManyStepsIsForgottenBitByBit(t *testing.T) {
 		for _, prefix := range []string{fl.keys.Graph("r"), fl.keys.Works("r"), fl.keys.CanceledAll(), fl.keys.Runs()} {
 			fl.nothingLeft(prefix)
 		}
-		if most > forgetKeys {
+		if most > deleteKeys {
 			t.Errorf("%d keys were deleted at once", most)
 		}
 	})
@@ -196,8 +196,8 @@ func deletes(t *pb.TxnRequest, prefix string) bool {
 func TestWhatIsSubmittedAnewIsNotForgotten(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.submitSteps("r", []step.Spec{fan("m", 3, 0)})
-		f := newForgotten(Config{Backend: fl.root, Keys: fl.keys})
-		if err := f.forget(t.Context(), "r"); err != nil {
+		f := newStepDeleter(Config{Backend: fl.root, Keys: fl.keys})
+		if err := f.delete(t.Context(), "r"); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := fl.instances().Work(t.Context(), store.StepID{Run: "r", Step: "m", Index: 2}); err != nil {

@@ -8,29 +8,30 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 )
 
 const (
-	// maxBlocks bounds the reasons that one tick writes, maxDue the runs that join the
-	// queue, and maxForgotten the runs that it deletes: the rest follows in the next.
-	maxBlocks    = 1024
-	maxDue       = 1024
-	maxForgotten = 256
-	// storingFor is how long a run may take to be submitted.
+	// maxBlocks bounds the block reasons that one tick writes, maxDue the runs that join
+	// the queue, and maxDeleted the runs that it deletes. The next tick continues.
+	maxBlocks  = 1024
+	maxDue     = 1024
+	maxDeleted = 256
+	// storingFor is how long the submission of a run may take.
 	storingFor = time.Hour
-	// sweepEvery is how often runs to forget are looked for.
+	// sweepEvery is how often runs to delete are searched.
 	sweepEvery = time.Minute
 )
 
-// tick plans over one snapshot, and carries the plan out in chunks.
+// tick plans over one snapshot, and applies the plan in chunks.
 func (l *leader) tick(ctx context.Context, now time.Time) error {
 	l.begun = time.Now()
 	s := l.state.snapshot(now)
 	s.StartTimeout = l.cfg.StartTimeout
 	if l.pools != nil {
-		l.pools.look(ctx, s)
-		s.Hold = l.pools.settling(now)
+		l.pools.complete(ctx, s)
+		s.Hold = l.pools.starting(now)
 	}
 	l.deadline = time.Time{}
 	plan := s.Plan()
@@ -41,14 +42,14 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 		Blocked: len(plan.Blocks),
 	}
 	err := l.apply(ctx, plan, now)
-	if err == nil && !l.open && now.Sub(l.told) >= tellEvery {
+	if err == nil && !l.unresolved && now.Sub(l.reported) >= reportEvery {
 		err = l.write(ctx, &chunk{})
 	}
 	l.metrics.applied(planned, time.Now())
 	l.metrics.state(l.state)
 	for _, r := range plan.Admit {
 		if r := l.state.progress[r.ID]; r != nil {
-			l.state.waits(r, now) // from now on
+			l.state.waits(r, now) // starts its time
 		}
 	}
 	l.deadline = sooner(l.deadline, plan.NextDeadline)
@@ -58,7 +59,7 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	if own := now.Add(l.cfg.StartTimeout); len(plan.Admit) > 0 && (l.deadline.IsZero() || own.Before(l.deadline)) {
 		l.deadline = own // of those that were just admitted
 	}
-	// There may be more reasons, and what was lost or has joined the queue may be admitted.
+	// There may be more block reasons, and runs that were lost or are due may be admitted.
 	l.dirty = l.dirty || len(plan.Blocks) == maxBlocks || len(plan.Lost)+len(plan.Expired)+len(plan.Back)+len(plan.Due) > 0
 	return err
 }
@@ -70,7 +71,7 @@ func (l *leader) number() int64 {
 	return l.me.Tick.Number + 1
 }
 
-// apply carries a plan out: what frees room first.
+// apply applies a plan. Changes that free capacity are first.
 func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 	var items []item
 	for _, r := range slices.Concat(p.Lost, p.Expired) {
@@ -127,7 +128,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 	if err := l.send(ctx, limits, items); err != nil {
 		return err
 	}
-	// Steps come first: they wait for nobody's slots, and for no trouble with them.
+	// Steps are first: they do not depend on the slots of runs.
 	if err := l.dispatch(ctx, now); err != nil {
 		return err
 	}
@@ -135,14 +136,14 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		if err := l.bridge(ctx, gated, now); err != nil {
 			return err
 		}
-		if l.open {
-			return nil // what comes next waits for the door
+		if l.unresolved {
+			return nil // the rest waits until the outcome is resolved
 		}
 	}
 
 	items = nil
-	for _, r := range l.forgettable(now) {
-		items = append(items, l.forget(r))
+	for _, r := range l.deletable(now) {
+		items = append(items, l.delete(r))
 	}
 	if err := l.send(ctx, nil, items); err != nil {
 		return err
@@ -157,7 +158,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 	return l.send(ctx, nil, items)
 }
 
-// send writes items in chunks, unless one before was not carried out.
+// send writes items in chunks, until one is refused.
 func (l *leader) send(ctx context.Context, cmps []*pb.Compare, items []item) error {
 	for len(items) > 0 && l.after == 0 {
 		n := first(items)
@@ -169,7 +170,7 @@ func (l *leader) send(ctx context.Context, cmps []*pb.Compare, items []item) err
 	return nil
 }
 
-// change is a transition of a run, with its event.
+// change returns a transition of a run with its event.
 func (l *leader) change(ctx context.Context, r *run.Run, transition func(run.Record) (run.Record, run.Event)) (item, error) {
 	rec, event := transition(r.Record)
 	logged, err := l.journal.Op(ctx, r.ID, event)
@@ -181,7 +182,7 @@ func (l *leader) change(ctx context.Context, r *run.Run, transition func(run.Rec
 	return it, nil
 }
 
-// record is a change of a record under a compare of the one before.
+// record returns the change of a record under a compare of its revision.
 func (l *leader) record(r *run.Run, rec run.Record) item {
 	key := l.cfg.Keys.Run(r.ID)
 	return item{
@@ -199,10 +200,10 @@ func (l *leader) block(b Blocked, now time.Time) item {
 	return l.record(b.Run, rec)
 }
 
-// forget deletes the record of a run. What is kept of its steps goes beside the ticks:
-// its graph tells that there is some. Of a run that was not even stored there may be no
-// graph, and then there is little else.
-func (l *leader) forget(r *run.Run) item {
+// delete deletes the record of a run. The keys of its steps are deleted asynchronously:
+// the graph shows that there are some. A run whose submission was abandoned may have no
+// graph, and then it has hardly any other key.
+func (l *leader) delete(r *run.Run) item {
 	keys := l.cfg.Keys
 	key := keys.Run(r.ID)
 	it := item{
@@ -211,37 +212,113 @@ func (l *leader) forget(r *run.Run) item {
 		ops:  []*pb.RequestOp{store.Delete(key)},
 	}
 	if r.Steps > 0 {
-		it.done = func() { l.forgotten.add(r.ID) }
+		it.done = func() { l.deleter.add(r.ID) }
 	}
 	return it
 }
 
-// forgettable returns runs that have ended so long ago that nobody asks for them.
-func (l *leader) forgettable(now time.Time) []*run.Run {
+// deletable returns the runs whose retention has ended.
+func (l *leader) deletable(now time.Time) []*run.Run {
 	if now.Sub(l.swept) < sweepEvery {
 		return nil
 	}
 	l.swept = now
 	for id := range l.steps.graphs {
 		if l.state.runs[id] == nil {
-			l.forgotten.add(id) // if it has no record indeed
+			l.deleter.add(id) // unless it has a record after all
 		}
 	}
 	var all []*run.Run
 	for _, r := range l.state.storing {
 		if now.Sub(r.QueuedAt) > storingFor {
-			all = append(all, r) // whoever submitted it has gone
+			all = append(all, r) // its submission was abandoned
 		}
 	}
 	for _, r := range l.state.ended {
 		if now.Sub(r.EndedAt) <= l.cfg.Retention {
 			continue
 		}
-		if all = append(all, r); len(all) == maxForgotten {
+		if all = append(all, r); len(all) == maxDeleted {
 			l.swept = time.Time{} // there may be more
 			l.dirty = true
 			break
 		}
 	}
 	return all
+}
+
+// maxItems bounds the changes of one chunk: etcd takes 128 operations in a transaction. A
+// change has two, or is one nested transaction; one operation puts the leader's key.
+const maxItems = 63
+
+// maxBytes bounds the values of a chunk; etcd's limit is 1.5 MiB for a request.
+const maxBytes = 1 << 20
+
+// item is one change of a run, independent of the others.
+type item struct {
+	old  *run.Run
+	rec  run.Record // the new record
+	gone bool       // it is deleted instead
+	cmps []*pb.Compare
+	ops  []*pb.RequestOp
+	done func() // called when it is applied
+	// made is called instead for a change that is not one of a run.
+	made func(rev int64, answer *pb.TxnResponse)
+}
+
+// bytes returns the size of the values of an item.
+func (it *item) bytes() (n int) {
+	for _, op := range it.ops {
+		n += len(op.GetRequestPut().GetValue())
+	}
+	return n
+}
+
+// first returns how many items the next chunk has: at least one.
+func first(items []item) (n int) {
+	for bytes := 0; n < min(len(items), maxItems); n++ {
+		if bytes += items[n].bytes(); bytes > maxBytes && n > 0 {
+			break
+		}
+	}
+	return n
+}
+
+// chunk is one transaction of independent changes with common compares.
+type chunk struct {
+	cmps  []*pb.Compare
+	items []item
+}
+
+// join returns the transaction of a chunk.
+func (ch *chunk) join(f *election.Fence, me []byte, flat bool) *store.Joined {
+	parts := make([]store.Part, len(ch.items))
+	for i, it := range ch.items {
+		parts[i] = store.Part{If: it.cmps, Then: it.ops}
+	}
+	txn := f.Write(me)
+	txn.Compare = append(txn.Compare, ch.cmps...)
+	return store.Join(txn, parts, flat)
+}
+
+// take applies the responses to the state. It reports whether a change failed because the
+// run has changed meanwhile, which the feed delivers.
+func (ch *chunk) take(rev int64, answers []*pb.TxnResponse, s *state) (behind bool) {
+	for i, it := range ch.items {
+		switch {
+		case !answers[i].Succeeded:
+			behind = true
+		case it.made != nil:
+			it.made(rev, answers[i])
+		case it.gone:
+			s.remove(it.old.ID)
+			s.gone[it.old.ID] = rev
+		default:
+			s.put(&run.Run{ID: it.old.ID, Record: it.rec, Created: it.old.Created, Revision: rev})
+		}
+		if answers[i].Succeeded && it.done != nil {
+			it.done()
+		}
+	}
+	return behind
 }
