@@ -3,7 +3,9 @@ package pool
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -435,9 +437,16 @@ func (cd candidate) status(v *view) WaiterStatus {
 	return w
 }
 
-// waiters returns the waiting claims in order; with a pool, only those that wait for it.
+// waiters returns the waiting claims in order; with a pool, only those that wait for it. A
+// position counts the claims that wait for one of the same pools.
 func (c *core) waiters(p *poolView) []WaiterStatus {
 	var all []WaiterStatus
+	type before struct {
+		pools map[string]int
+		n     int
+	}
+	var earlier []before // by the pools that they wait for
+	byPools := map[string]int{}
 	for _, cd := range c.candidates() {
 		w := cd.status(c.view)
 		if p != nil {
@@ -448,6 +457,21 @@ func (c *core) waiters(p *poolView) []WaiterStatus {
 			w.Slots = n
 		}
 		w.Position = len(all) + 1
+		if p == nil {
+			w.Position = 1
+			for _, b := range earlier {
+				if overlap(b.pools, w.Pools) {
+					w.Position += b.n
+				}
+			}
+			names := strings.Join(slices.Sorted(maps.Keys(w.Pools)), ",")
+			at, known := byPools[names]
+			if !known {
+				at = len(earlier)
+				byPools[names], earlier = at, append(earlier, before{pools: w.Pools})
+			}
+			earlier[at].n++
+		}
 		all = append(all, w)
 	}
 	return all

@@ -35,8 +35,19 @@ import (
 // serveTCP runs a sidecar with a pool of two slots, and returns where it serves.
 func serveTCP(t *testing.T) (addr string, c *client.Client) {
 	t.Helper()
+	addr, c = serveOn(t, embedtest.New(t).Endpoint())
+	limit := 2
+	if _, err := c.SetPool(t.Context(), "demo", api.PoolChange{Limit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+	return addr, c
+}
+
+// serveOn runs a sidecar on an etcd, and returns where it serves.
+func serveOn(t *testing.T, etcd string) (addr string, c *client.Client) {
+	t.Helper()
 	server := sidecar.New(sidecar.Config{
-		Options: instance.Options{Endpoints: []string{embedtest.New(t).Endpoint()}, Host: "one"},
+		Options: instance.Options{Endpoints: []string{etcd}, Host: "one"},
 		Listen:  "127.0.0.1:0", DrainTimeout: -1,
 	})
 	if err := server.Listen(t.Context()); err != nil {
@@ -63,10 +74,6 @@ func serveTCP(t *testing.T) (addr string, c *client.Client) {
 		case <-deadline:
 			t.Fatal("the sidecar is not ready")
 		}
-	}
-	limit := 2
-	if _, err := c.SetPool(t.Context(), "demo", api.PoolChange{Limit: &limit}); err != nil {
-		t.Fatal(err)
 	}
 	return addr, c
 }

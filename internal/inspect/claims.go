@@ -86,7 +86,7 @@ func HeldClaimOf(h pool.HolderStatus) Claim {
 func WaitingClaimOf(w pool.WaiterStatus) Claim {
 	c := Claim{
 		ID: w.Claim, State: ClaimWaiting, Pools: w.Pools, Priority: w.Priority,
-		QueuedAt: w.Since, Position: w.Position, Reason: w.Reason,
+		QueuedAt: w.Since.Truncate(time.Millisecond), Position: w.Position, Reason: w.Reason,
 	}
 	c.SetHolder(w.Holder)
 	return c
@@ -139,7 +139,7 @@ type HolderRef struct {
 
 // ReasonOf returns the record of a reason.
 func ReasonOf(r pool.Reason) Reason {
-	why := Reason{Text: r.Text, Position: r.Position, Line: r.Waiting, Since: r.Since}
+	why := Reason{Text: r.Text, Position: r.Position, Line: r.Waiting, Since: r.Since.Truncate(time.Millisecond)}
 	for _, s := range r.Pools {
 		why.Pools = append(why.Pools, Shortage{
 			Pool: s.Pool, Wanted: s.Wanted, Limit: s.Limit, Claimed: s.Claimed, Short: s.Short, Paused: s.Paused,

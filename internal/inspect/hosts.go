@@ -73,6 +73,9 @@ type Fleet struct {
 	states map[step.WorkerID]step.WorkerState
 }
 
+// StepWorkers returns the workers as waits of step instances depend on them.
+func (f *Fleet) StepWorkers() []step.Worker { return step.WorkersOf(f.seen, f.active, f.states) }
+
 // Fleet reads all instances. Their presence, their work and their modes are read one
 // after another.
 func (r *Reader) Fleet(ctx context.Context) (*Fleet, error) {
@@ -213,10 +216,11 @@ func (f *Fleet) setWorkers() {
 		h := &f.Hosts[i]
 		id := step.WorkerID{h.Host, h.Instance}
 		s, kept := f.states[id]
-		if h.Capacity > 0 || kept {
+		worker := h.Capacity > 0 || h.Gone && (h.ActiveSteps > 0 || kept)
+		if worker || kept {
 			h.State = s.Name(h.ActiveSteps)
 		}
-		if h.Capacity > 0 || h.Gone && (h.ActiveSteps > 0 || kept) {
+		if worker {
 			add(id, Worker{
 				Queues: h.Queues, Concurrency: h.Capacity, Active: h.ActiveSteps, Version: h.Version, Since: h.Since,
 				Gone: h.Gone, WorkLeft: h.WorkLeft,

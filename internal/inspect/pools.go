@@ -23,8 +23,12 @@ type Pool struct {
 	Problem       string   `json:"problem,omitempty" doc:"Why the pool grants nothing, if a value of it can't be read."`
 }
 
-// PoolOf returns the record of a pool.
+// PoolOf returns the record of a pool. Of one that can't be read the settings are left out:
+// an instance may remember older ones.
 func PoolOf(s pool.Status) Pool {
+	if s.Problem != "" {
+		s.Spec = pool.Spec{}
+	}
 	return Pool{
 		Name: s.Name, State: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
 		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter),
@@ -131,7 +135,7 @@ func PoolDetailOf(p pool.Detail, ends LeaseEnds) PoolDetail {
 	for i, w := range waiters {
 		d.Waiters[i] = Waiter{
 			Claim: w.Claim, Host: w.Host, Instance: w.Instance, RunID: w.Run, StepKey: w.Step, PID: w.PID,
-			Labels: w.Labels, Slots: w.Slots, Position: w.Position, Priority: w.Priority, Since: w.Since, Reason: w.Reason,
+			Labels: w.Labels, Slots: w.Slots, Position: w.Position, Priority: w.Priority, Since: w.Since.Truncate(time.Millisecond), Reason: w.Reason,
 		}
 	}
 	return d

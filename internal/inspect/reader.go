@@ -263,7 +263,7 @@ func (r *Reader) Outlook() *step.Outlook {
 			if err != nil {
 				return nil, false, err
 			}
-			return step.WorkersOf(f.seen, f.active, f.states), len(f.Bad) > 0, nil
+			return f.StepWorkers(), len(f.Bad) > 0, nil
 		},
 		Space: r.freeSpace,
 	}

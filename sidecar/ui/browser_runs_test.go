@@ -97,7 +97,7 @@ func TestTheRunPageShowsEachOfItsSides(t *testing.T) {
 	s.wantText("dl.facts", "nightly-2026-11-22", "▲ 5", "data platform", "env=prod", "tenant=acme", "ticket=DATA-118", "20 instances", "Queued", "Admitted", "Started", "Attempt 1")
 	s.wantText("#step-extract", "6/6", "succeeded 6", "api-quota=1")
 	s.wantText("#step-load", "needs clean", "3/12", "4 at a time, warehouse=1")
-	s.wantText("#step-report", "waits for load")
+	s.wantText("#step-report", "waits: it needs load")
 	if indents := s.Attrs("#steps tr[id^=step-] th", "class"); !slices.Equal(indents, []string{"deep-0", "deep-1", "deep-2", "deep-3"}) {
 		t.Errorf("the tree is %q deep", indents)
 	}
@@ -195,7 +195,7 @@ func TestWithoutALeaderHostsSaysSo(t *testing.T) {
 	t.Parallel()
 	h := newHarbour(t)
 	h.to("/hosts")
-	h.wantText("#no-leader", "Nobody leads.")
+	h.wantText("#no-leader", "There is no leader.")
 	h.WantNoFindings()
 	h.leads("one")
 	h.WaitGone("#no-leader")

@@ -36,7 +36,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	page := d.until("/hosts", "all are seen", func(p *document) bool {
 		return p.id("worker-two/worker") != nil && p.id("other-three/p1") != nil && p.id("sidecar-one/sidecar") != nil
 	})
-	page.says("Nobody leads.", "No run is admitted", "3 hosts", "3 instances seen", "0 / 4 step instances on workers")
+	page.says("There is no leader.", "No run is admitted", "3 hosts", "3 instances present", "0 / 4 step instances on workers")
 	if page.id("no-leader") == nil || page.id("versions") != nil || page.id("candidates") != nil {
 		t.Error("a fleet without a leader, of one version, is not shown as one")
 	}
@@ -76,7 +76,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 			t.Errorf("the tick does not say %s", name)
 		}
 	}
-	page.says("nobody would take over")
+	page.says("none would take over")
 	d.leads("next")
 	page = d.until("/hosts", "the next one stands", func(p *document) bool { return p.id("candidate-next/coordinator") != nil })
 	if row := text(page.must("candidate-next/coordinator")); !strings.Contains(row, "candidate") || !strings.Contains(row, "number 1 to take over") {
@@ -99,7 +99,7 @@ func TestHostsAreFilteredAndVersionsPointedOut(t *testing.T) {
 	if page.id("other-two/p1") == nil || page.id("sidecar-one/sidecar") != nil || attr(page.must("q"), "value") != "two" {
 		t.Error("it does not show what has \"two\" alone")
 	}
-	page.says("No sidecar has that.", "2 hosts")
+	page.says("No sidecar matches.", "2 hosts")
 }
 
 func TestWhatHostsTellOfThemselvesIsShownAndNeverInterpreted(t *testing.T) {
@@ -110,7 +110,7 @@ func TestWhatHostsTellOfThemselvesIsShownAndNeverInterpreted(t *testing.T) {
 	d.put(store.Put(d.store.Keys.Presence("three", "x"), []byte(`{"v":1,"`+`bad":"<img src=x>"}`), 0))
 	d.put(store.Put(d.store.Keys.Worker("four", "w"), []byte(`{"v":1,"worse":"<img src=x>"}`), 0))
 	page := d.until("/hosts", "it is seen", func(p *document) bool { return p.id("other-two/p1") != nil })
-	page.shows("role "+evil, "version "+evil, "Entries of hosts that can't be read", `unknown field "bad"`, `unknown field "worse"`)
+	page.shows("role "+evil, "version "+evil, "Keys of hosts that can't be read", `unknown field "bad"`, `unknown field "worse"`)
 	page = d.page("/hosts?q=" + "%3Cscript%3E")
 	if got := attr(page.must("q"), "value"); got != "<script>" || len(page.cells()) != 0 && page.id("other-two/p1") == nil {
 		t.Errorf("looked for %q", got)

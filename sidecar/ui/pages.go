@@ -72,8 +72,8 @@ type Pages struct {
 	old     func(context.Context, *Session) error
 	history *history
 	ends    *expiries
-	board   *board     // of the runs
-	fleet   *hostsLook // at who is there
+	board   *board // of the runs
+	fleet   *fleetCache
 
 	closed context.Context // ended by close
 	close  context.CancelFunc
@@ -150,7 +150,7 @@ func New(cfg Config) *Pages {
 		history: newHistory(), ends: newExpiries(),
 	}
 	p.closed, p.close = context.WithCancel(context.Background())
-	p.board, p.fleet = newBoard(p.log, p.background), newHostsLook()
+	p.board, p.fleet = newBoard(p.log, p.background), newFleetCache()
 	p.trouble.born = time.Now()
 	p.all, p.posts = p.pages(), p.forms()
 	p.sets = newTemplates()

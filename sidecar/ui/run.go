@@ -240,8 +240,8 @@ func (l *runReader) page(ctx context.Context, s *Session, seen *seenRun, q runQu
 type runHead struct {
 	ID, Name string
 	Status   run.Status
-	// Standing says what it waits for, or how it stands.
-	Standing string
+	// Reason says what it waits for, and more about its status.
+	Reason string
 	// Error is why it has failed or who canceled it, which can be many lines.
 	Error string
 	// Queued is set while it is in the queue.
@@ -306,7 +306,7 @@ func headOf(seen *seenRun) runHead {
 	r := seen.why.Run // its reason has the numbers of now
 	record := inspect.RunOf(r)
 	h := runHead{
-		ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Standing: text.Visible(explained(record)), Error: text.Visible(r.Error), Open: !r.Status.Ended(),
+		ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Reason: text.Visible(explained(record, seen)), Error: text.Visible(r.Error), Open: !r.Status.Ended(),
 		Owner: text.Visible(r.Owner), Instances: record.InstancesText(), Retries: record.RetriesText(), Executor: text.Visible(record.ExecutorText()),
 		Priority: r.Priority, Attempt: r.Attempt, Tags: pairsOf(r.Tags), Labels: pairsOf(r.Labels), Pools: needsOf(r.Pools),
 		Times: timesOf(r),
@@ -323,7 +323,6 @@ func headOf(seen *seenRun) runHead {
 	if seen.leaderless {
 		h.Notes = append(h.Notes, strings.ToUpper(inspect.NoLeader[:1])+inspect.NoLeader[1:]+".")
 	}
-	h.Notes = append(h.Notes, stuckOf(seen)...)
 	if o := seen.overview; o != nil {
 		counts, total := totalOf(o.Steps)
 		h.Progress = progressOf(counts, total)
@@ -331,13 +330,16 @@ func headOf(seen *seenRun) runHead {
 	return h
 }
 
-// explained is what follows the status of a run on its page: the badge says the status,
-// and the error of a run that has ended is shown apart.
-func explained(r inspect.Run) string {
+// explained returns the reason of a run; empty if it has ended: its error is shown apart.
+func explained(r inspect.Run, seen *seenRun) string {
 	if run.Status(r.Status).Ended() {
 		return ""
 	}
-	return strings.TrimPrefix(r.StatusText(), r.Status+" ")
+	var holds []step.Hold
+	if seen.overview != nil && run.Status(r.Status).InProgress() {
+		holds = seen.overview.Holds(seen.waits)
+	}
+	return strings.TrimPrefix(inspect.RunWhyOf(seen.why, holds).Reason, r.Status+" ") // the badge has it
 }
 
 func queuedHeadOf(w *run.Why) *queuedHead {

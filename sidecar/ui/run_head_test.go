@@ -26,7 +26,7 @@ func TestTheHeadOfAQueuedRunSaysWhyItWaits(t *testing.T) {
 	}}
 	got := headOf(&seenRun{run: r, why: &run.Why{Run: r, Position: 3, Line: 17, InTheWay: []*run.Run{other}, Estimate: run.Estimate{In: 90*time.Second + 7, Basis: "judged by the last 3 runs"}}, leaderless: true})
 	want := runHead{
-		ID: "r", Name: `night\u202eload`, Status: run.Queued, Standing: "global run limit (10/10)", Open: true,
+		ID: "r", Name: `night\u202eload`, Status: run.Queued, Reason: "global run limit (10/10)", Open: true,
 		Queued: &queuedHead{
 			Position: 3, Line: 17, Estimate: "in about 1m30s, judged by the last 3 runs",
 			InTheWay: []wayRow{{ID: "o", Name: "other", Host: "two", Status: run.Running, Tags: []pair{{"env", "prod"}}, Since: afterNoon(-5)}},
@@ -54,28 +54,28 @@ func TestTheHeadSaysHowARunStands(t *testing.T) {
 	}{
 		{
 			"not checked", run.Record{Status: run.Queued},
-			runHead{Standing: "the coordinator has not checked it yet", Queued: &queuedHead{}, Open: true, Retries: "0"},
+			runHead{Reason: "the coordinator has not checked it yet", Queued: &queuedHead{}, Open: true, Retries: "0"},
 		},
 		{
 			"storing", run.Record{Status: run.Storing, Spec: run.Spec{Steps: 1}},
-			runHead{Standing: "its steps are being stored", Open: true, Instances: "1 instance"},
+			runHead{Reason: "its steps are being stored", Open: true, Instances: "1 instance"},
 		},
 		{
 			"admitted", run.Record{Status: run.NotStarted, Claim: "c", Spec: run.Spec{Pools: map[string]int{"db": 1}}},
-			runHead{Standing: "admitted, waiting for an executor to start it", Open: true, Retries: "0", Claim: "c", Pools: []poolNeed{{"db", "/pools?open=db&q=db", 1}}},
+			runHead{Reason: "admitted, waiting for an executor to start it", Open: true, Retries: "0", Claim: "c", Pools: []poolNeed{{"db", "/pools?open=db&q=db", 1}}},
 		},
 		{
 			"admitted with steps", run.Record{Status: run.NotStarted, Spec: run.Spec{Steps: 3, MaxConcurrentSteps: 2, MaxStepsPerTick: 1}},
-			runHead{Standing: "admitted, its steps are about to start", Open: true, Instances: "3 instances, at most 2 in flight, at most 1 published in one tick"},
+			runHead{Reason: "admitted, its steps are about to start", Open: true, Instances: "3 instances, at most 2 in flight, at most 1 published in one tick"},
 		},
 		{
 			"running", run.Record{Status: run.Running, Executor: by, Attempt: 2, QueuedAt: afterNoon(1), AdmittedAt: afterNoon(2), StartedAt: afterNoon(4)},
 			runHead{
-				Standing: "on host 'two', attempt 2", Open: true, Retries: "0", Attempt: 2, Executor: "two/sidecar, x\ny", Fence: 77,
+				Reason: "on host 'two', attempt 2", Open: true, Retries: "0", Attempt: 2, Executor: "two/sidecar, x\ny", Fence: 77,
 				Times: []runTime{{"queued", afterNoon(1), ""}, {"admitted", afterNoon(2), "1m"}, {"started", afterNoon(4), "2m"}},
 			},
 		},
-		{"with steps", run.Record{Status: run.Running, Spec: run.Spec{Steps: 3}}, runHead{Standing: "its steps", Open: true, Instances: "3 instances"}},
+		{"with steps", run.Record{Status: run.Running, Spec: run.Spec{Steps: 3}}, runHead{Reason: "its steps", Open: true, Instances: "3 instances"}},
 		{
 			"failed", run.Record{Status: run.Failed, Error: "<script>\nno", Executor: by, Claim: "c", QueuedAt: afterNoon(1), EndedAt: afterNoon(5)},
 			runHead{

@@ -32,10 +32,10 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 		},
 	})
 	page := d.until("/runs/r1", "the run has begun, and no worker is seen", func(p *document) bool {
-		return strings.Contains(text(p.root), "What waits of extract: no worker is seen: start 'berth worker'") && p.fact("started") != ""
+		return strings.Contains(text(p.root), "waiting: extract: no worker is seen: start 'berth worker'") && p.fact("started") != ""
 	})
 	page.shows(wicked, "label"+wicked+" = "+wicked)
-	if got := text(page.must("run-status")); got != "▶ running its steps" {
+	if got := text(page.must("run-status")); !strings.HasPrefix(got, "▶ running its steps; waiting: extract: no worker is seen") {
 		t.Error(got)
 	}
 	for name, want := range map[string]string{"priority": "▲ 5", "steps": "5 instances", "attempt": "1", "owner": wicked, "run": "r1"} {
@@ -52,7 +52,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	if got := page.line("step-extract"); got[0] != "extract" || got[1] != "1/3 1 waits: no worker is seen: start 'berth worker'" || !strings.HasSuffix(got[2], "scheduled 1 ▶ running 1 ✓ succeeded 1") {
 		t.Errorf("%q", got)
 	}
-	if got := page.line("step-load"); got[0] != "└ load needs extract" || got[1] != "0/1 waits for extract" {
+	if got := page.line("step-load"); got[0] != "└ load needs extract" || got[1] != "0/1 waits: it needs extract" {
 		t.Errorf("%q", got)
 	}
 	if got := page.line("step-report"); got[0] != "└ report needs load" || got[4] != "external" {
@@ -128,7 +128,7 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 	d.change("first", func(r *run.Record) { *r, _ = r.Admit("c", time.Now()) })
 	d.leads("lead")
 	page = d.until("/runs/second", "it is held up", func(p *document) bool {
-		return text(p.must("run-standing")) == "global run limit (1/1)" && !strings.Contains(text(p.root), "No coordinator is running")
+		return text(p.must("run-reason")) == "global run limit (1/1)" && !strings.Contains(text(p.root), "No coordinator is running")
 	})
 	page.shows("First " + wicked)
 	if got := text(page.must("run-why")); !strings.HasPrefix(got, "Position 2 of 2 in the queue") {

@@ -91,11 +91,7 @@ func barParts(counts map[step.Status]int, total int) []barPart {
 	return parts
 }
 
-// stuckShown is how many reasons are shown above the tabs why what waits does not go.
-const stuckShown = 3
-
-// outlook is how pages see what the waits of instances depend on: all of it is read for all
-// who look, whatever run they look at.
+// outlook returns what the waits of step instances depend on. One reading serves all pages.
 func (l *runReader) outlook(s *Session) *step.Outlook {
 	return &step.Outlook{
 		Candidates: func(ctx context.Context) ([]run.Candidate, error) {
@@ -104,7 +100,10 @@ func (l *runReader) outlook(s *Session) *step.Outlook {
 		},
 		Workers: func(ctx context.Context) ([]step.Worker, bool, error) {
 			f, err := l.pages.fleet.read(ctx, s)
-			return step.WorkersOf(f.seen, f.active, f.states), len(f.unreadable) > 0, err
+			if err != nil {
+				return nil, false, err
+			}
+			return f.StepWorkers(), len(f.Bad) > 0, nil
 		},
 		Space: func(ctx context.Context) (*pool.Space, error) {
 			return l.space.get(ctx, "", step.SpaceOf(s.Client)) // it goes through all lines
@@ -115,26 +114,20 @@ func (l *runReader) outlook(s *Session) *step.Outlook {
 // saying is what a row of the tree says of a step that waits.
 type saying struct {
 	Text string
-	// Soon tells that nothing is in the way.
+	// Soon reports that nothing blocks it.
 	Soon bool
 }
 
-// saysOf says what a step waits for, or why it does not run; nothing if neither is so.
+// saysOf says what a step waits for, or why it does not run; empty if it does not wait.
 func saysOf(seen *seenRun, number int) saying {
 	w := seen.waits[number]
-	if w == nil {
+	switch {
+	case w == nil:
 		return saying{}
+	case w.Kind == step.WaitNever:
+		return saying{Text: waitText(w)}
 	}
 	s := &seen.overview.Steps[number]
-	if inOrder(w) { // the tree says it by the names of steps
-		switch waits, never := seen.overview.Unmet(s); {
-		case len(never) > 0:
-			return saying{Text: "does not run: not all of " + fewNames(never) + " has succeeded"}
-		case len(waits) > 0:
-			return saying{Text: "waits for " + fewNames(waits)}
-		}
-		return saying{} // the head says that its run waits
-	}
 	line := "waits: "
 	switch {
 	case s.Shape.Count > 1 && w.Count == 1:
@@ -183,25 +176,4 @@ func waitOf(seen *seenRun, i *step.Instance) string {
 		}
 	}
 	return ""
-}
-
-// stuckOf says what will not go, however long it waits, unless somebody starts something.
-func stuckOf(seen *seenRun) (notes []string) {
-	if seen.overview == nil {
-		return nil
-	}
-	more := 0
-	for _, h := range seen.overview.Holds(seen.waits) {
-		switch {
-		case h.Kind != step.WaitNoWorker && h.Kind != step.WaitCoordinator:
-		case len(notes) == stuckShown:
-			more++
-		default:
-			notes = append(notes, "What waits of "+text.Visible(text.Cut(h.String(), reasonShown)))
-		}
-	}
-	if more > 0 {
-		notes = append(notes, fmt.Sprintf("And %s why something waits: the tab Steps has them.", plural(more, "more reason", "more reasons")))
-	}
-	return notes
 }

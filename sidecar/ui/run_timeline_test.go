@@ -45,6 +45,7 @@ func TestAStepWaitsFromWhenItCouldBegin(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", seen.overview.Steps[number].Shape.Name, got, want)
 		}
 	}
+	seen.among(step.Around{})
 	rows := timelineOf(seen, nil, onTab("r", tabTimeline), afterNoon(20)).Rows
 	var got []string
 	for _, r := range rows {
@@ -54,9 +55,9 @@ func TestAStepWaitsFromWhenItCouldBegin(t *testing.T) {
 		`the run running: waited "1m" since false, ran "" since true, `,
 		`a succeeded: waited "2m" since false, ran "2m" since false, `,
 		`b running: waited "3m" since false, ran "" since true, `,
-		`c waiting: waited "" since false, ran "" since false, waits for b`,
+		`c waiting: waited "" since false, ran "" since false, waits: it needs b`,
 		`d failed: waited "" since false, ran "1m" since false, `,
-		`e waiting: waited "" since false, ran "" since false, does not run: not all of d has succeeded`,
+		`e waiting: waited "" since false, ran "" since false, it does not run: not all of d has succeeded`,
 		`f waiting: waited "" since true, ran "" since false, `,
 	}
 	// The tree has e below d and c below b.

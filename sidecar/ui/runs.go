@@ -51,7 +51,7 @@ type runRow struct {
 	Steps   stepsDone
 	Host    string // of its executor
 	Attempt int
-	// Text is why it waits, has failed, or was canceled.
+	// Text is why it waits, or why it failed or was canceled.
 	Text string
 }
 
@@ -142,9 +142,10 @@ func runsOf(l runsLook, done map[submitted]stepsDone, f runFilter, statuses []ru
 const textShown = 240
 
 func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
+	record := inspect.RunOf(r)
 	row := runRow{
 		ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), Status: r.Status, Priority: r.Priority, Tags: at.tags(r.Tags),
-		Submitted: r.QueuedAt, Steps: done, Attempt: r.Attempt, Text: r.Error,
+		Submitted: r.QueuedAt, Steps: done, Attempt: r.Attempt, Text: record.Reason(),
 	}
 	switch {
 	case r.Status == run.Running:
@@ -153,10 +154,6 @@ func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 		row.Since = r.AdmittedAt
 	case r.Status.Ended() && !r.StartedAt.IsZero():
 		row.Took = max(0, r.EndedAt.Sub(r.StartedAt))
-	case r.Status == run.Queued:
-		if b := r.BlockAt(time.Now()); b != nil {
-			row.Text = b.Text
-		}
 	}
 	if r.Executor != nil && (r.Status == run.Running || r.Status.Ended()) {
 		row.Host = text.Visible(r.Executor.Host)

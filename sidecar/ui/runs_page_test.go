@@ -40,7 +40,7 @@ func TestRunsAreListedTheLastFirst(t *testing.T) {
 		"done":  {"✓ succeeded", "done", "Load", "7/7", "3 h ago", "1m30s 2 attempts on two", "–", "–", "–"},
 		"bad":   {"✕ failed", "bad", "–", "–", "3 h ago", "3s on two", "exit code 1", "env=prod", "Retry…"},
 		"huge":  {"▶ running", "huge", "–", "100,000 instances", "3 h ago", "since 3 h ago", "–", "–", "Cancel…"},
-		"waits": {"◷ queued", "waits", "– ▲ 3", "–", "3 h ago", "–", "–", "–", "Cancel…"},
+		"waits": {"◷ queued", "waits", "– ▲ 3", "–", "3 h ago", "–", "the coordinator has not checked it yet", "–", "Cancel…"},
 	} {
 		if !slices.Equal(cells[id], want) {
 			t.Errorf("%s is %q, want %q", id, cells[id], want)

@@ -24,7 +24,7 @@ func TestRunsAreShownAsTheyStand(t *testing.T) {
 		want runRow
 	}{
 		{"queued", run.Record{Status: run.Queued, Block: &block}, runRow{Text: "global run limit (1/1)"}},
-		{"queued again, after an executor was lost", run.Record{Status: run.Queued, StartedAt: minute(2), Executor: by, Attempt: 1}, runRow{Attempt: 1}},
+		{"queued again, after an executor was lost", run.Record{Status: run.Queued, StartedAt: minute(2), Executor: by, Attempt: 1}, runRow{Attempt: 1, Text: run.NotChecked}},
 		{"admitted", run.Record{Status: run.NotStarted, AdmittedAt: minute(2)}, runRow{Since: minute(2)}},
 		{"running", run.Record{Status: run.Running, AdmittedAt: minute(2), StartedAt: minute(3), Executor: by, Attempt: 2}, runRow{Since: minute(3), Host: "one", Attempt: 2}},
 		{"succeeded", run.Record{Status: run.Succeeded, StartedAt: minute(3), EndedAt: minute(7), Executor: by}, runRow{Took: 4 * time.Minute, Host: "one"}},
