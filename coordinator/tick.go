@@ -93,7 +93,7 @@ func (l *leader) apply(ctx context.Context, p Plan, now time.Time) error {
 		items = append(items, it)
 	}
 	for _, r := range p.Back {
-		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.TakeBack(now) })
+		it, err := l.change(ctx, r, func(rec run.Record) (run.Record, run.Event) { return rec.Requeue(now) })
 		if err != nil {
 			return err
 		}

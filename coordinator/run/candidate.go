@@ -10,18 +10,17 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Candidate is a process that campaigns for the coordinator's office.
+// Candidate is a candidate of the coordinator's election.
 type Candidate struct {
 	election.Candidate
 	// Tick is the leader's last tick with an effect, or a recent one.
 	Tick *Tick `json:"tick,omitempty"`
 }
 
-// Tick is what one tick came to.
+// Tick is the result of a tick.
 type Tick struct {
 	At time.Time `json:"at"`
-	// Took is how long it had taken when it was last told of: all of it but the last
-	// write.
+	// Took is its duration until its last write.
 	Took     time.Duration `json:"took_ns"`
 	Number   int64         `json:"number"`
 	Queued   int           `json:"queued"`
@@ -31,13 +30,13 @@ type Tick struct {
 	Blocked  int           `json:"blocked"`
 }
 
-// candidateValue is how a candidate stands in etcd.
+// candidateValue is the value of a candidate in etcd.
 type candidateValue struct {
 	store.V
 	Candidate
 }
 
-// Encode writes a candidate as it stands in etcd.
+// Encode encodes a candidate for etcd.
 func (c Candidate) Encode() []byte { return store.Encode(candidateValue{store.Now, c}) }
 
 // DecodeCandidate reads the key and the value of a candidate: see [election.DecodeInto].

@@ -5,15 +5,12 @@
 //
 //	queued → not_started → running → succeeded | failed | canceled
 //
-// Everything is in etcd: the record of a run in one key, the [Limits] in one, and
-// the events of a run below a prefix of its own. A [Store] changes them. Every
-// change compares the revision of the record that it was made from, so of two that
-// race one is made and the other sees it; and it can be asked for again after an
-// answer was lost.
+// The record of a run has one key in etcd, the [Limits] have one, and the events of a run
+// have a prefix. A [Store] changes them. Every change compares the revision of the record,
+// so of two concurrent changes only one commits, and a change can be repeated after a lost
+// response.
 //
-// To read along: status.go, spec.go and record.go (what a run is), limits.go and
-// tag_limit.go (what is allowed), store.go (one change at a time), submit.go,
-// cancel.go, execute.go (the ways of a run), due.go (when it joins the queue), event.go
-// (what has happened), follow_events.go (what happens), follow.go (what happens to claims
-// of runs), candidate.go (who coordinates).
+// Read status.go, spec.go and record.go (what a run is), limits.go, store.go and change.go
+// (one change at a time), submit.go, transition.go, event.go and follow.go, journal.go,
+// candidate.go (the election of the coordinator).
 package run

@@ -15,95 +15,93 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// EventType names what has happened to a run.
+// EventType is the type of an event of a run.
 type EventType string
 
 // The types.
 const (
-	RunQueued   EventType = "RunQueued"   // it was submitted, or came back to the queue
-	RunDue      EventType = "RunDue"      // its time has come, and it joined the queue
+	RunQueued   EventType = "RunQueued"   // it was submitted, or queued again
+	RunDue      EventType = "RunDue"      // it was due, and joined the queue
 	RunDequeued EventType = "RunDequeued" // it was admitted
-	RunStarted  EventType = "RunStarted"  // an executor has it
-	// RunLaunchFailed: it was admitted, and nobody started it in time.
+	RunStarted  EventType = "RunStarted"  // an executor has started it
+	// RunLaunchFailed: it was admitted, but not started in time.
 	RunLaunchFailed EventType = "RunLaunchFailed"
 	RunLost         EventType = "RunLost"     // its executor is gone
-	RunRequeued     EventType = "RunRequeued" // the slots that were kept for it are gone
+	RunRequeued     EventType = "RunRequeued" // its slots have expired
 	RunSucceeded    EventType = "RunSucceeded"
 	RunFailed       EventType = "RunFailed"
 	RunCanceled     EventType = "RunCanceled"
 
-	// Of claims that carry a run, with their pools; written by [Journal.Follow].
+	// Of claims with a run; written by [Journal.Follow].
 	StepSlotWaiting EventType = "StepSlotWaiting" // it does not fit yet
 	StepSlotClaimed EventType = "StepSlotClaimed" // it has its slots
 	// StepSlotRenewed: its lease was renewed for the first time, or after a gap.
 	StepSlotRenewed  EventType = "StepSlotRenewed"
-	StepSlotReleased EventType = "StepSlotReleased" // it gave them back
-	StepSlotLost     EventType = "StepSlotLost"     // they were lost, or taken back
-	// Step instances: the event's metadata says which.
+	StepSlotReleased EventType = "StepSlotReleased" // it released its slots
+	StepSlotLost     EventType = "StepSlotLost"     // they were lost, or revoked
+	// Of step instances, which the metadata names.
 	StepStarted    EventType = "StepStarted"    // its command was started
-	StepSucceeded  EventType = "StepSucceeded"  // and so on: its ends
+	StepSucceeded  EventType = "StepSucceeded"  // its ends
 	StepFailed     EventType = "StepFailed"     // for good
-	StepCanceled   EventType = "StepCanceled"   // it was stopped
-	StepRetried    EventType = "StepRetried"    // it has failed, or was lost, and is tried again; or somebody has asked for that
-	StepHandedBack EventType = "StepHandedBack" // its worker could not begin it
+	StepCanceled   EventType = "StepCanceled"   // it was canceled
+	StepRetried    EventType = "StepRetried"    // it has failed or was lost and is tried again, or a user retries it
+	StepHandedBack EventType = "StepHandedBack" // its worker could not start it
 )
 
-// ofClaim tells whether a type is about a claim that carries a run.
+// ofClaim reports whether a type is that of a claim.
 func (t EventType) ofClaim() bool { return strings.HasPrefix(string(t), "StepSlot") }
 
-// metaRetry says in an event of a loss which retry it leaves the run; a loss without
-// it is the run's end.
+// metaRetry is the number of the retry after a loss. A loss without it is the end of the
+// run.
 const metaRetry = "retry"
 
-// Event is something that happened to a run. It is written in the transaction in
-// which it happens.
+// Event is an event of a run. It is written in the transaction of the change.
 type Event struct {
 	Type EventType `json:"type"`
 	At   time.Time `json:"at"`
 	// By is the instance that wrote it: "host/instance".
 	By string `json:"by,omitempty"`
-	// Reason says why, where that is not plain.
+	// Reason is why, if that does not follow from the type.
 	Reason string `json:"reason,omitempty"`
-	// Metadata says more, by the type.
+	// Metadata has details that depend on the type.
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// LoggedEvent is an event as it stands in etcd.
+// LoggedEvent is an event with its id and revision.
 type LoggedEvent struct {
 	Event
 	Run string
-	// ID is the event's own, and the order of the events of one revision.
+	// ID identifies the event, and orders the events of one revision.
 	ID string
-	// Revision is the order of all events of all runs.
+	// Revision orders all events of all runs.
 	Revision int64
 }
 
-// eventValue is how an event stands in etcd.
+// eventValue is the value of an event in etcd.
 type eventValue struct {
 	store.V
 	Event
 }
 
-// DecodeEvent reads the event of a key.
+// DecodeEvent decodes an event.
 func DecodeEvent(keys store.Keys, kv *mvccpb.KeyValue) (LoggedEvent, error) {
 	key := string(kv.Key)
 	rest, ok := strings.CutPrefix(key, keys.EventsAll())
 	run, id, _ := strings.Cut(rest, "/")
 	if !ok || ValidateID(run) != nil || ValidateID(id) != nil {
-		return LoggedEvent{}, &store.CorruptError{Key: key, Reason: errors.New("it is no key of an event")}
+		return LoggedEvent{}, &store.CorruptError{Key: key, Reason: errors.New("it is not the key of an event")}
 	}
 	var v eventValue
 	if err := store.Decode(key, kv.Value, &v); err != nil {
 		return LoggedEvent{}, err
 	}
 	if v.Type == "" {
-		return LoggedEvent{}, &store.CorruptError{Key: key, Reason: errors.New("type: it has none")}
+		return LoggedEvent{}, &store.CorruptError{Key: key, Reason: errors.New("type is missing")}
 	}
 	return LoggedEvent{Event: v.Event, Run: run, ID: id, Revision: kv.ModRevision}, nil
 }
 
-// Events returns the events of a run, in order. A run whose record is gone may have
-// some still, and one without any is none or an unknown one.
+// Events returns the events of a run, in order. A deleted run may still have events.
 func (s Store) Events(ctx context.Context, id string) ([]LoggedEvent, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
@@ -125,7 +123,7 @@ func (s Store) Events(ctx context.Context, id string) ([]LoggedEvent, error) {
 	return all, nil
 }
 
-// PoolList spells slots as in db=2,gpu=1.
+// PoolList formats slots as db=2,gpu=1.
 func PoolList(slots map[string]int) string {
 	parts := make([]string, 0, len(slots))
 	for _, name := range slices.Sorted(maps.Keys(slots)) {
@@ -134,7 +132,7 @@ func PoolList(slots map[string]int) string {
 	return strings.Join(parts, ",")
 }
 
-// meta returns metadata of an event without what is empty.
+// meta returns metadata from key-value pairs, without empty values.
 func meta(pairs ...string) map[string]string {
 	m := map[string]string{}
 	for i := 0; i+1 < len(pairs); i += 2 {

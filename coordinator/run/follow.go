@@ -1,32 +1,38 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
 const (
-	// followBatch is how many events are written at once, and followMost how many are
-	// kept while etcd is away: then the oldest are given up.
+	// followBatch is how many events are written at once. While etcd is not available, at
+	// most followMost events are kept; older ones are dropped.
 	followBatch = 64
 	followMost  = 4096
 	followPause = time.Second
 	followTry   = 2 * time.Second
 	// perRun bounds the events of claims that one process writes for one run, and
-	// perRunRuns the runs that are counted at a time.
+	// perRunRuns the runs that are counted.
 	perRun     = 500
 	perRunRuns = 10_000
 )
 
-// claimEvents are the events of claims that runs have as well.
+// claimEvents maps events of claims to those of runs.
 var claimEvents = map[pool.EventType]EventType{
 	pool.ClaimWaiting:  StepSlotWaiting,
 	pool.ClaimGranted:  StepSlotClaimed,
@@ -35,18 +41,18 @@ var claimEvents = map[pool.EventType]EventType{
 	pool.ClaimEnded:    StepSlotLost,
 }
 
-// logged is an event that is to be written. It has its id before, so that it is the
-// same event however often it is tried.
+// logged is an event to write. Its id is chosen before the first attempt, so that it is
+// written once.
 type logged struct {
 	run, id string
 	event   Event
 }
 
-// Follow writes what happens to claims that carry a run among the run's events,
-// until ctx ends. It does so beside the claims and after them, so that neither a
-// claim nor a release waits for it, and a full etcd still takes releases: a process
-// that is killed may leave out its last ones. Function dropped is told how many were
-// given up, because etcd was away for too long or the run had 500 already.
+// Follow writes the events of claims with a run to the events of that run, until ctx ends.
+// It writes them separately and afterwards, so that claims and releases do not wait for it,
+// and a full etcd still accepts releases. If the process is killed, the last events may be
+// missing. dropped is called with the number of events that are dropped, because etcd was
+// not available for too long or the run had 500 already.
 func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped func(n int)) error {
 	var pending []logged
 	counts := map[string]int{}
@@ -74,7 +80,7 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		for more := true; more; { // what has come meanwhile goes along
+		for more := true; more; { // includes what is pending
 			select {
 			case ev := <-claims:
 				take(ev)
@@ -99,7 +105,7 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, dropped 
 	}
 }
 
-// loggedOf is the event of a claim, if a run has it too.
+// loggedOf converts the event of a claim, if it is one of a run.
 func loggedOf(ev pool.Event, now time.Time) (logged, bool) {
 	t, ok := claimEvents[ev.Type]
 	if !ok || ev.Run == "" || ValidateID(ev.Run) != nil {
@@ -111,7 +117,7 @@ func loggedOf(ev pool.Event, now time.Time) (logged, bool) {
 	}}, true
 }
 
-// write writes some events at once, those of them that are not there yet.
+// write writes those of the events that do not exist yet.
 func (j *Journal) write(ctx context.Context, events []logged) error {
 	ctx, cancel := context.WithTimeout(ctx, followTry)
 	defer cancel()
@@ -128,4 +134,186 @@ func (j *Journal) write(ctx context.Context, events []logged) error {
 		j.Forget()
 	}
 	return err
+}
+
+const (
+	// followLinger is how long an ended run is followed after its last event: its claims
+	// are often released a moment later.
+	followLinger = time.Second
+	// followCheck is how often the record is checked: it may be deleted without an event.
+	followCheck = 15 * time.Second
+)
+
+// Place is a position in the events of a run. The zero value is before all.
+type Place struct {
+	Revision int64
+	// ID is that of an event of the revision; empty after all of the revision.
+	ID string
+}
+
+// String returns REVISION-ID.
+func (p Place) String() string {
+	text := strconv.FormatInt(p.Revision, 10)
+	if p.ID != "" {
+		text += "-" + p.ID
+	}
+	return text
+}
+
+// ParsePlace parses a place; an empty text is the zero value. Its errors are problems of
+// the field.
+func ParsePlace(field, text string) (Place, error) {
+	if text == "" {
+		return Place{}, nil
+	}
+	number, id, more := strings.Cut(text, "-")
+	rev, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || rev < 0 || more && ValidateID(id) != nil {
+		return Place{}, problem.Field(field, "%.100q is not a position in the events: use the id or the revision of an event", text)
+	}
+	return Place{rev, id}, nil
+}
+
+// Place returns the position after the event.
+func (e LoggedEvent) Place() Place { return Place{e.Revision, e.ID} }
+
+// before reports whether an event comes after the position.
+func (p Place) before(e LoggedEvent) bool {
+	return e.Revision > p.Revision || e.Revision == p.Revision && p.ID != "" && e.ID > p.ID
+}
+
+// ends reports whether an event is the end of its run.
+func (e Event) ends() bool {
+	switch e.Type {
+	case RunSucceeded, RunFailed, RunCanceled:
+		return true
+	case RunLost, RunLaunchFailed:
+		return e.Metadata[metaRetry] == ""
+	}
+	return false
+}
+
+// FollowEvents calls each with the events of a run after a position, first with the existing
+// ones and then with new ones, in order and without repetition. It returns nil when the run
+// has ended, or is deleted, and there was no event for a second; only [Store.Events] has
+// later events of its claims. Otherwise it returns the cause of ctx, an error of each, or a
+// problem if an event cannot be read. It waits while etcd is not available, and while each
+// runs.
+func (s Store) FollowEvents(ctx context.Context, id string, after Place, each func([]LoggedEvent) error) error {
+	if err := ValidateID(id); err != nil {
+		return err
+	}
+	fed := make(chan struct{})
+	inner, cancel := context.WithCancel(ctx)
+	feed := store.NewFeed(s.Backend, s.Keys.Events(id), hclog.NewNullLogger(), func() {})
+	go func() {
+		defer close(fed)
+		_ = feed.Run(inner) // it ends with inner
+	}()
+	defer func() { cancel(); <-fed }()
+	f := &eventFollower{store: s, id: id, place: after}
+	return f.follow(ctx, feed, each)
+}
+
+// eventFollower follows the events of one run.
+type eventFollower struct {
+	store Store
+	id    string
+	place Place // up to which each was called
+	known int64 // revision up to which all is known
+	ended bool  // the run has ended, as far as is known
+}
+
+func (f *eventFollower) follow(ctx context.Context, feed *store.Feed, each func([]LoggedEvent) error) error {
+	check := time.NewTicker(followCheck)
+	defer check.Stop()
+	quiet := time.NewTimer(followLinger) // since the last event
+	defer quiet.Stop()
+	for {
+		select {
+		case m, ok := <-feed.Messages():
+			if !ok {
+				return context.Cause(ctx)
+			}
+			before := f.ended
+			fresh, err := f.take(m)
+			if err != nil {
+				return store.Problem("the events could not be read", err)
+			}
+			if m.Snapshot != nil {
+				f.check(ctx)
+			}
+			if len(fresh) > 0 {
+				if err := each(fresh); err != nil {
+					return err
+				}
+			}
+			if len(fresh) > 0 || f.ended && !before {
+				quiet.Reset(followLinger)
+			}
+		case <-quiet.C:
+			if f.ended {
+				return nil
+			}
+		case <-check.C:
+			if f.check(ctx); f.ended {
+				quiet.Reset(followLinger)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// take returns the new events of a message, in order.
+func (f *eventFollower) take(m store.FeedMessage) ([]LoggedEvent, error) {
+	var kvs []*mvccpb.KeyValue
+	if m.Snapshot != nil {
+		kvs, f.ended = m.Snapshot.KVs, false
+		if m.Snapshot.Revision < f.place.Revision {
+			f.place = Place{} // etcd was restored from a backup, or the position is of another etcd
+		}
+	}
+	for _, ev := range m.Events {
+		if ev.Type == mvccpb.Event_PUT {
+			kvs = append(kvs, ev.Kv)
+		}
+	}
+	f.known = m.Revision
+	all := make([]LoggedEvent, 0, len(kvs))
+	for _, kv := range kvs {
+		e, err := DecodeEvent(f.store.Keys, kv)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	slices.SortFunc(all, LoggedEvent.compare)
+	var fresh []LoggedEvent
+	for _, e := range all {
+		if !e.Type.ofClaim() {
+			f.ended = e.ends()
+		}
+		if f.place.before(e) {
+			fresh = append(fresh, e)
+			f.place = e.Place()
+		}
+	}
+	return fresh, nil
+}
+
+// check checks the record, which may have ended without an event. Errors are ignored: it
+// is called again.
+func (f *eventFollower) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, followTry)
+	defer cancel()
+	r, err := f.store.read(ctx, f.id)
+	if err == nil && (r == nil || r.Status.Ended() && r.Revision <= f.known) {
+		f.ended = true
+	}
+}
+
+// compare orders events of a run.
+func (e LoggedEvent) compare(o LoggedEvent) int {
+	return cmp.Or(cmp.Compare(e.Revision, o.Revision), strings.Compare(e.ID, o.ID))
 }

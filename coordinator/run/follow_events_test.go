@@ -178,7 +178,7 @@ func TestFollowingEndsWithARecordThatIsGone(t *testing.T) {
 		if _, err := store.Commit(t.Context(), r.b, nil, store.Delete(r.Keys.Run("a"))); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(followLook + followLinger)
+		time.Sleep(followCheck + followLinger)
 		f.ended(t)
 	})
 }

@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	// DefaultRetention is how long events are kept unless the settings say
-	// otherwise.
+	// DefaultRetention is the default of how long events are kept.
 	DefaultRetention = 24 * time.Hour
-	// keysPerLease bounds the events on one lease: where etcd checks rights, a put costs
-	// time in proportion to the keys on its lease, and when the lease ends, etcd deletes
-	// all of them at once.
+	// keysPerLease bounds the events on one lease: with RBAC, a put costs time in
+	// proportion to the keys on its lease, and when the lease expires, etcd deletes all of
+	// them at once.
 	keysPerLease = 300
-	// leaseShare is the part of the retention for which one lease takes events.
+	// leaseShare is the fraction of the retention for which one lease takes events.
 	leaseShare = 24
-	// grantTimeout bounds one try to get a lease.
+	// grantTimeout bounds one attempt to get a lease.
 	grantTimeout = 2 * time.Second
 )
 
-// Journal makes the writes of events. Each event is a key of its own on a lease
-// that ends when nobody needs the event any more, so nobody has to delete it.
+// Journal makes the writes of events. Each event has a key, on a lease that expires at the
+// end of the retention.
 type Journal struct {
 	backend   store.Backend
 	keys      store.Keys
@@ -35,18 +34,18 @@ type Journal struct {
 	retention time.Duration
 
 	written  atomic.Int64
-	granting chan struct{} // holds one while a lease is being made
-	group    store.Group   // of the changes that its events tell of
+	granting chan struct{} // holds one while a lease is being granted
+	group    store.Group   // of the changes with events
 	spares   spares
 
 	mu    sync.Mutex // guards what follows
 	lease store.LeaseID
-	left  int       // keys that the lease has room for
+	left  int       // keys that can still be attached
 	until time.Time // when it takes no more
 }
 
-// NewJournal returns a journal of the instance by ("host/instance"), whose events
-// are kept for retention at least; 0 is [DefaultRetention].
+// NewJournal returns a journal of the instance by ("host/instance"). Its events are kept at
+// least for retention; 0 is [DefaultRetention].
 func NewJournal(b store.Backend, keys store.Keys, by string, retention time.Duration) *Journal {
 	if retention <= 0 {
 		retention = DefaultRetention
@@ -54,28 +53,28 @@ func NewJournal(b store.Backend, keys store.Keys, by string, retention time.Dura
 	return &Journal{backend: b, keys: keys, by: by, retention: retention, granting: make(chan struct{}, 1)}
 }
 
-// Op is the write of an event of a run, to be sent with what it tells of.
+// Op returns the write of an event of a run, for the transaction of the change.
 func (j *Journal) Op(ctx context.Context, run string, e Event) (*pb.RequestOp, error) {
 	return j.put(ctx, run, ulid.Make().String(), e)
 }
 
-// OpAs is [Journal.Op] for an event that has an id already. Ids are the order of the events
-// of one revision; those of others begin with the time.
+// OpAs is [Journal.Op] with a given id. Ids order the events of one revision; those of Op
+// begin with the time.
 func (j *Journal) OpAs(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
 	return j.put(ctx, run, id, e)
 }
 
-// Stamp has the write of an event tell another time, and what else of it has changed.
+// Stamp replaces the event of a write.
 func (j *Journal) Stamp(op *pb.RequestOp, e Event) { op.GetRequestPut().Value = j.value(e) }
 
-// value is what stands in etcd of an event.
+// value returns the value of an event in etcd.
 func (j *Journal) value(e Event) []byte {
 	e.By, e.At = j.by, e.At.UTC().Truncate(time.Millisecond)
 	return store.Encode(eventValue{store.Now, e})
 }
 
-// once is the write of an event that has an id already: the write of an event of that
-// id does nothing if there was one before, of which the answer was lost.
+// once returns the write of an event with a given id. It has no effect if the event exists,
+// since an earlier write had an unknown outcome.
 func (j *Journal) once(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
 	put, err := j.put(ctx, run, id, e)
 	if err != nil {
@@ -87,7 +86,7 @@ func (j *Journal) once(ctx context.Context, run, id string, e Event) (*pb.Reques
 }
 
 func (j *Journal) put(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
-	lease, err := j.room(ctx)
+	lease, err := j.reserve(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -95,17 +94,17 @@ func (j *Journal) put(ctx context.Context, run, id string, e Event) (*pb.Request
 	return store.Put(j.keys.Event(run, id), j.value(e), lease), nil
 }
 
-// Keep is the write of a key that is kept as long as events are.
+// Keep returns the write of a key that is kept as long as events.
 func (j *Journal) Keep(ctx context.Context, key string, value []byte) (*pb.RequestOp, error) {
-	lease, err := j.room(ctx)
+	lease, err := j.reserve(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return store.Put(key, value, lease), nil
 }
 
-// Retention returns how long events are kept at least; 0 of a nil journal, which stores have
-// that only read.
+// Retention returns how long events are kept at least; 0 of a nil journal, for stores that
+// only read.
 func (j *Journal) Retention() time.Duration {
 	if j == nil {
 		return 0
@@ -113,11 +112,11 @@ func (j *Journal) Retention() time.Duration {
 	return j.retention
 }
 
-// Written is how many writes of events were made so far.
+// Written returns the number of events written so far.
 func (j *Journal) Written() int64 { return j.written.Load() }
 
-// room returns a lease that has room for one more key.
-func (j *Journal) room(ctx context.Context) (store.LeaseID, error) {
+// reserve returns a lease for one more key.
+func (j *Journal) reserve(ctx context.Context) (store.LeaseID, error) {
 	for {
 		if id, ok := j.take(time.Now()); ok {
 			return id, nil
@@ -135,7 +134,7 @@ func (j *Journal) room(ctx context.Context) (store.LeaseID, error) {
 	}
 }
 
-// take takes room on the present lease; false if it has none.
+// take reserves a key on the current lease; false if it takes no more.
 func (j *Journal) take(now time.Time) (store.LeaseID, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,7 +145,7 @@ func (j *Journal) take(now time.Time) (store.LeaseID, bool) {
 	return j.lease, true
 }
 
-// grant makes a lease, unless somebody just has.
+// grant grants a lease, unless another goroutine just has.
 func (j *Journal) grant(ctx context.Context) error {
 	now, share := time.Now(), j.retention/leaseShare
 	j.mu.Lock()
@@ -167,9 +166,39 @@ func (j *Journal) grant(ctx context.Context) error {
 	return nil
 }
 
-// Forget has the next event take a new lease: etcd did not know the last one.
+// Forget makes the next event use a new lease: the last one has expired.
 func (j *Journal) Forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.left = 0
+}
+
+const (
+	// sparePerRun is how many events of a run one journal writes in addition to the
+	// regular events of step instances: that keeps the total near 500.
+	sparePerRun = 20
+	// spareRuns bounds the runs that are counted.
+	spareRuns = 4096
+)
+
+// spares counts the additional events of runs.
+type spares struct {
+	mu   sync.Mutex // guards what follows
+	used map[string]int
+}
+
+// Spare reports whether a run may have one more additional event, and counts it.
+func (j *Journal) Spare(run string) bool {
+	s := &j.spares
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used, known := s.used[run]
+	switch {
+	case used == sparePerRun:
+		return false
+	case s.used == nil || !known && len(s.used) == spareRuns:
+		s.used = map[string]int{} // most of these runs have ended
+	}
+	s.used[run] = used + 1
+	return true
 }

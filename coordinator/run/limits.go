@@ -1,10 +1,13 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -14,36 +17,35 @@ import (
 )
 
 const (
-	// Unlimited is the limit that is none.
+	// Unlimited is no limit.
 	Unlimited = -1
-	// DefaultMaxRuns is max_concurrent_runs where nobody has set any.
+	// DefaultMaxRuns is the default of max_concurrent_runs.
 	DefaultMaxRuns = 10
 	// MaxLimit bounds a limit.
 	MaxLimit = 1_000_000
-	// MaxTagLimits bounds how many tags are limited: each queued run is held
-	// against those of its tags in every tick.
+	// MaxTagLimits bounds the number of tag limits.
 	MaxTagLimits = 1000
 )
 
-// Limits are what runs are admitted under.
+// Limits bound the runs in progress.
 type Limits struct {
-	// MaxConcurrentRuns bounds the runs in progress; [Unlimited] is no bound, and 0
-	// admits none.
+	// MaxConcurrentRuns bounds all runs in progress; [Unlimited] is no bound, and 0 admits
+	// none.
 	MaxConcurrentRuns int `json:"max_concurrent_runs"`
-	// Tags are limits of runs in progress that have a tag, by key and value.
+	// Tags bound the runs in progress with a tag.
 	Tags []TagLimit `json:"tags"`
 }
 
-// DefaultLimits are those where nobody has set any.
+// DefaultLimits returns the limits that apply if none are set.
 func DefaultLimits() Limits { return Limits{MaxConcurrentRuns: DefaultMaxRuns, Tags: []TagLimit{}} }
 
-// Validate refuses what can't be a set of limits, and names the field.
+// Validate returns a problem that names the field if the limits are not valid.
 func (l Limits) Validate() error {
 	if err := validateLimit("max_concurrent_runs", l.MaxConcurrentRuns); err != nil {
 		return err
 	}
 	if len(l.Tags) > MaxTagLimits {
-		return problem.Field("tags", "%d limits of tags are too many: allowed are %d", len(l.Tags), MaxTagLimits)
+		return problem.Field("tags", "%d tag limits are too many: allowed are %d", len(l.Tags), MaxTagLimits)
 	}
 	seen := map[TagLimit]bool{}
 	for i, t := range l.Tags {
@@ -52,7 +54,7 @@ func (l Limits) Validate() error {
 			return err
 		}
 		if seen[t.what()] {
-			return problem.Field(field, "'%s' is limited twice: one of the two has to go", t.Name())
+			return problem.Field(field, "'%s' has two limits", t.Name())
 		}
 		seen[t.what()] = true
 	}
@@ -66,8 +68,7 @@ func validateLimit(field string, n int) error {
 	return nil
 }
 
-// normal puts limits in the order in which they are shown: two that mean the same
-// are written the same.
+// normal orders the limits, so that equal sets are encoded alike.
 func (l Limits) normal() Limits {
 	l.Tags = slices.SortedFunc(slices.Values(l.Tags), TagLimit.compare)
 	if l.Tags == nil {
@@ -76,17 +77,17 @@ func (l Limits) normal() Limits {
 	return l
 }
 
-// equal tells whether two normal sets are the same.
+// equal reports whether two normal sets are the same.
 func (l Limits) equal(o Limits) bool {
 	return l.MaxConcurrentRuns == o.MaxConcurrentRuns && slices.Equal(l.Tags, o.Tags)
 }
 
-// LimitsChange is what an operator wants of the limits. What is nil stays.
+// LimitsChange is a change of limits. Fields that are nil stay unchanged.
 type LimitsChange struct {
 	MaxConcurrentRuns *int
 	// Tags are set, or removed if their limit is [Unlimited].
 	Tags []TagLimit
-	// Replace has Tags replace all that there are.
+	// Replace replaces all tag limits by Tags.
 	Replace bool
 }
 
@@ -110,7 +111,7 @@ func (ch LimitsChange) apply(l Limits) Limits {
 	return l.normal()
 }
 
-// validate refuses a change that contradicts itself.
+// validate returns a problem if the change is not valid.
 func (ch LimitsChange) validate() error {
 	max := DefaultMaxRuns
 	if ch.MaxConcurrentRuns != nil {
@@ -118,7 +119,7 @@ func (ch LimitsChange) validate() error {
 	}
 	for i, t := range ch.Tags {
 		if t.Limit == Unlimited {
-			continue // it can be removed, whatever it is
+			continue // any limit can be removed
 		}
 		if err := pool.ValidateLine(fmt.Sprintf("tags[%d]", i), t.Name()); err != nil {
 			return err
@@ -127,13 +128,13 @@ func (ch LimitsChange) validate() error {
 	return Limits{MaxConcurrentRuns: max, Tags: ch.Tags}.Validate()
 }
 
-// limitsValue is how limits stand in etcd.
+// limitsValue is the value of limits in etcd.
 type limitsValue struct {
 	store.V
 	Limits
 }
 
-// DecodeLimits reads the value of the key of the limits.
+// DecodeLimits decodes the limits.
 func DecodeLimits(key string, data []byte) (Limits, error) {
 	var v limitsValue
 	if err := store.Decode(key, data, &v); err != nil {
@@ -148,8 +149,7 @@ func DecodeLimits(key string, data []byte) (Limits, error) {
 	return v.Limits.normal(), nil
 }
 
-// Limits returns the limits, and the revision since which they hold: 0 if nobody
-// has set any.
+// Limits returns the limits and their revision, which is 0 if none are set.
 func (s Store) Limits(ctx context.Context) (Limits, int64, error) {
 	l, rev, err := s.limits(ctx)
 	if err != nil {
@@ -168,8 +168,7 @@ func (s Store) limits(ctx context.Context) (Limits, int64, error) {
 	return l, resp.Kvs[0].ModRevision, err
 }
 
-// SetLimits changes the limits, and returns what they are then. Runs in progress
-// go on, whatever the limits are.
+// SetLimits changes the limits and returns the new ones. Runs in progress continue.
 func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (Limits, error) {
 	if err := ch.validate(); err != nil {
 		return Limits{}, err
@@ -177,7 +176,7 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (Limits, error) {
 	return store.Change(ctx, "the limits were not changed", func(ctx context.Context) (Limits, error) {
 		old, rev, err := s.limits(ctx)
 		if rev != 0 && ch.Replace && ch.MaxConcurrentRuns != nil {
-			err = nil // whatever was there is replaced, also what can't be read
+			err = nil // even a value that cannot be read is replaced
 		}
 		if err != nil {
 			return Limits{}, stopAtCorrupt("the limits were not changed", err)
@@ -194,4 +193,80 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (Limits, error) {
 			store.Put(key, store.Encode(limitsValue{store.Now, l}), 0))
 		return l, err
 	})
+}
+
+// TagLimit bounds the runs in progress with a tag.
+type TagLimit struct {
+	// Key is that of the tag.
+	Key string `json:"key"`
+	// Value is that of the tag. If it is empty, the limit applies to all values together,
+	// or to each value separately with PerUniqueValue.
+	Value          string `json:"value,omitempty"`
+	PerUniqueValue bool   `json:"per_unique_value,omitempty"`
+	// Limit is 0 to [MaxLimit]. In a change, [Unlimited] removes the limit.
+	Limit int `json:"limit"`
+}
+
+// ParseTagLimit parses KEY=VALUE=N, KEY=N (all values together) or KEY=*=N (each value
+// separately).
+func ParseTagLimit(text string) (TagLimit, error) {
+	const how = "%q is not a tag limit: write KEY=VALUE=N, KEY=N for all values together, or KEY=*=N for each value separately"
+	at := strings.LastIndexByte(text, '=')
+	if at < 0 {
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
+	}
+	n, err := strconv.Atoi(text[at+1:])
+	if err != nil {
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
+	}
+	key, value, hasValue := strings.Cut(text[:at], "=")
+	t := TagLimit{Key: key, Value: value, Limit: n}
+	if value == "*" {
+		t.Value, t.PerUniqueValue = "", true
+	} else if hasValue && value == "" {
+		return TagLimit{}, problem.Field("tag", how, problem.Clip(text))
+	}
+	return t, t.validate("tag")
+}
+
+// String returns the limit for [ParseTagLimit].
+func (t TagLimit) String() string { return t.Name() + "=" + strconv.Itoa(t.Limit) }
+
+// Name returns what is limited: KEY=VALUE, KEY or KEY=*.
+func (t TagLimit) Name() string {
+	switch {
+	case t.PerUniqueValue:
+		return t.Key + "=*"
+	case t.Value != "":
+		return t.Key + "=" + t.Value
+	}
+	return t.Key
+}
+
+// what returns the limit without its number.
+func (t TagLimit) what() TagLimit {
+	t.Limit = 0
+	return t
+}
+
+func (t TagLimit) compare(o TagLimit) int {
+	return cmp.Or(cmp.Compare(t.Key, o.Key), cmp.Compare(t.Name(), o.Name()))
+}
+
+func (t TagLimit) validate(field string) error {
+	if t.PerUniqueValue && t.Value != "" {
+		return problem.Field(field+".per_unique_value", "value '%s' and per_unique_value cannot be used together", problem.Clip(t.Value))
+	}
+	value := t.Value
+	if value == "" {
+		value = "any"
+	}
+	if err := ValidateTag(t.Key, value); err != nil {
+		var p *problem.Error
+		if errors.As(err, &p) {
+			p.Field = field
+		}
+		return err
+	}
+	return validateLimit(field+".limit", t.Limit)
 }

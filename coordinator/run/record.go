@@ -16,66 +16,65 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Executor is who runs a run.
+// Executor is the executor of a run.
 type Executor struct {
-	// Host and Instance are the instance of berth that it came through, and that
-	// sees to it that it lives.
+	// Host and Instance are the berth instance through which it runs, and which checks
+	// that it lives.
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
-	// Name tells executors of one instance apart. One that has a name can ask again
-	// for a start whose answer was lost.
+	// Name distinguishes the executors of one instance. An executor with a name can repeat
+	// a start whose response was lost.
 	Name string `json:"name,omitempty"`
 }
 
-// Record is a run as it stands in etcd.
+// Record is the value of a run in etcd.
 type Record struct {
 	store.V
 	Spec
 	Status Status `json:"status"`
-	// Block is why it is still queued, once the coordinator has found out.
+	// Block is why it is still queued; nil until the coordinator has checked it.
 	Block *Block `json:"block,omitempty"`
-	// Joined is the revision behind which it joined the queue when its time came; 0 while
-	// that has not come, and of a run that never had to wait for one.
+	// Joined is the revision after which it joined the queue when it was due; 0 before
+	// that, and for a run without NotBefore.
 	Joined int64 `json:"joined,omitempty"`
-	// HeldSince is since when pools have held it up that no limit has, if they have: from
-	// then on its age counts that it takes to reserve slots, whatever holds it up besides.
+	// HeldSince is since when pools, and no limit, have blocked it: reserve_after counts
+	// from then, even if a limit blocks it later.
 	HeldSince time.Time `json:"held_since,omitzero"`
-	// QueuedAt is when it was submitted. The other times are when it was last
-	// admitted and started, and when it ended.
+	// QueuedAt is when it was submitted. The other times are those of its last admission
+	// and start, and of its end.
 	QueuedAt   time.Time `json:"queued_at"`
 	AdmittedAt time.Time `json:"admitted_at,omitzero"`
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	EndedAt    time.Time `json:"ended_at,omitzero"`
 	// Attempt counts the starts.
 	Attempt int `json:"attempt,omitempty"`
-	// Lost counts the executors that were lost, those that never came included.
+	// Lost counts the lost executors, including those that never started it.
 	Lost int `json:"lost,omitempty"`
-	// Executor is who has it now, or had it last.
+	// Executor is the current or last one.
 	Executor *Executor `json:"executor,omitempty"`
-	// Error is why it failed, or who canceled it.
+	// Error is why it failed or was canceled.
 	Error string `json:"error,omitempty"`
-	// Claim is the id under which its slots are held while it is in progress: from
-	// its admission on by the coordinator, and by its executor's host once it runs.
+	// Claim is the id of the claim of its slots while it is in progress. From its admission
+	// the coordinator holds it, and from its start the host of its executor.
 	Claim string `json:"claim,omitempty"`
-	// EndFence is the fence that its last executor named at the end.
+	// EndFence is the fencing token of the attempt that ended it.
 	EndFence int64 `json:"end_fence,omitempty"`
 }
 
-// Run is a record with what etcd says of it.
+// Run is a record with its id and revisions.
 type Run struct {
 	ID string
 	Record
-	// Created is the revision of its submission: the order in the queue.
+	// Created is the revision of its submission, which orders the queue.
 	Created int64
-	// Revision is that of the record. While a run is running it is the fence of the
-	// attempt: whoever finishes it must name it.
+	// Revision is that of the record. While a run is running, it is the fencing token of
+	// the attempt.
 	Revision int64
 }
 
-// Compare is the order of the queue: higher priority first, then who joined it first. A
-// run whose time has come stands behind those that were submitted before that time; those
-// whose time has not come follow in the order of their times. Runs that came with one
-// write are in the order of their ids.
+// Compare orders the queue: by descending priority, then by when they joined. A run with
+// NotBefore comes after the runs that were submitted before it was due; runs that are not
+// due follow in the order of their times. Runs of one transaction are ordered by id.
 func (r *Run) Compare(o *Run) int {
 	deferred := r.Deferred()
 	if deferred != o.Deferred() {
@@ -98,7 +97,7 @@ func (r *Run) Compare(o *Run) int {
 	return cmp.Or(cmp.Compare(r.Created, o.Created), cmp.Compare(r.ID, o.ID))
 }
 
-// order compares two runs of which one comes first.
+// order returns -1 if the first of two runs comes first, else 1.
 func order(first bool) int {
 	if first {
 		return -1
@@ -106,12 +105,12 @@ func order(first bool) int {
 	return 1
 }
 
-// Decode reads the run of a key.
+// Decode decodes a run.
 func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Run, error) {
 	key := string(kv.Key)
 	id, ok := strings.CutPrefix(key, keys.Runs())
 	if !ok || ValidateID(id) != nil {
-		return nil, &store.CorruptError{Key: key, Reason: errors.New("it is no key of a run")}
+		return nil, &store.CorruptError{Key: key, Reason: errors.New("it is not the key of a run")}
 	}
 	r := &Run{ID: id, Created: kv.CreateRevision, Revision: kv.ModRevision}
 	if err := store.Decode(key, kv.Value, &r.Record); err != nil {
@@ -123,8 +122,8 @@ func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Run, error) {
 	return r, nil
 }
 
-// Glimpse looks into a record that can't be read, as one of a newer version: it is
-// true if the run seems to be in progress, and then has the tags that limits count.
+// Glimpse reads the tags of a record that Decode cannot read, for example of a newer
+// version, and reports whether the run seems to be in progress.
 func Glimpse(data []byte) (tags map[string]string, inProgress bool) {
 	var v struct {
 		Status Status            `json:"status"`
@@ -137,20 +136,20 @@ func Glimpse(data []byte) (tags map[string]string, inProgress bool) {
 func (r *Record) check() error {
 	switch {
 	case !slices.Contains(Statuses, r.Status):
-		return fmt.Errorf("status: %q is none", problem.Clip(string(r.Status)))
+		return fmt.Errorf("status: %q is not a status", problem.Clip(string(r.Status)))
 	case r.Attempt < 0 || r.Lost < 0:
-		return errors.New("attempt, lost: they are counts")
+		return errors.New("attempt or lost is negative")
 	case r.Joined < 0:
-		return errors.New("joined: it is a revision")
+		return errors.New("joined is negative")
 	case r.Status == Running && r.Executor == nil && r.Steps == 0:
-		return errors.New("executor: it is running, and nobody has it")
+		return errors.New("executor is missing of a running run")
 	case r.Status.InProgress() && len(r.Pools) > 0 && pool.ValidateID(r.Claim) != nil:
-		return errors.New("claim: it is in progress, and nobody holds its slots")
+		return errors.New("claim is missing of a run in progress with pools")
 	}
 	return r.Spec.Validate()
 }
 
-// Encode writes a record.
+// Encode encodes a record.
 func (r Record) Encode() []byte {
 	r.V = store.Now
 	return store.Encode(r)

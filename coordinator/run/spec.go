@@ -13,66 +13,65 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Bounds of what can be submitted.
+// Bounds of a [Spec].
 const (
-	// MaxTags and MaxLabels are how many a run can carry.
+	// MaxTags and MaxLabels bound the tags and labels of a run.
 	MaxTags, MaxLabels = 32, 32
 	// MaxText bounds names, and keys and values of tags and labels, in bytes.
 	MaxText = 128
 	// MaxWhy bounds why a run was canceled or has failed, in bytes.
 	MaxWhy = 4096
-	// maxSpec bounds all of it as it is written, in bytes: plenty for texts that need
-	// no escapes.
+	// maxSpec bounds the encoded spec, in bytes.
 	maxSpec = 32 << 10
-	// MaxSteps bounds the bounds on step instances.
+	// MaxSteps bounds MaxConcurrentSteps and MaxStepsPerTick.
 	MaxSteps = 1_000_000
 	// MaxRetries bounds how often a run is queued again.
 	MaxRetries = 100
 )
 
-// Spec is what is submitted: all of a run that never changes.
+// Spec is the submitted part of a run, which never changes.
 type Spec struct {
-	// Name is for people; many runs can have the same.
+	// Name is for people; it need not be unique.
 	Name string `json:"name,omitempty"`
-	// Tags are what limits are about.
+	// Tags are what limits apply to.
 	Tags map[string]string `json:"tags,omitempty"`
-	// Labels are for people and programs; no limit looks at them.
+	// Labels are for people and programs; limits do not apply to them.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Owner is who it belongs to, in any words.
+	// Owner is a free text.
 	Owner string `json:"owner,omitempty"`
-	// Priority from [pool.MinPriority] to [pool.MaxPriority]; higher goes first.
+	// Priority is from [pool.MinPriority] to [pool.MaxPriority]; higher is first.
 	Priority int `json:"priority,omitempty"`
 	// Retries is how often the run is queued again after its executor was lost.
 	Retries int `json:"retries,omitempty"`
-	// NotBefore is when it joins the queue; zero is at once. Delay is how long that is after
-	// the submission, if it was asked for so: whoever writes the record turns it into a time,
-	// by its own clock. Asking again for the same delay is asking for the same.
+	// NotBefore is when it joins the queue; zero is at once. Delay is that time relative to
+	// the submission, by the clock of the process that writes the record. Submissions with
+	// the same delay are the same.
 	NotBefore Instant       `json:"not_before,omitzero"`
 	Delay     time.Duration `json:"delay,omitempty"`
-	// Pools are the slots that it needs as a whole: it is admitted together with
-	// them, and holds them until it ends.
+	// Pools are the slots of a run without steps: it is admitted together with them, and
+	// holds them until it ends.
 	Pools map[string]int `json:"pools,omitempty"`
 
 	// MaxConcurrentSteps bounds the step instances in flight, and MaxStepsPerTick those
 	// that one tick publishes; 0 is no bound.
 	MaxConcurrentSteps int `json:"max_concurrent_steps,omitempty"`
 	MaxStepsPerTick    int `json:"max_steps_per_tick,omitempty"`
-	// Steps is how many step instances it has, and Digest tells its steps from others:
-	// both are set when steps are submitted with it. A run without steps has an executor
-	// of its own.
+	// Steps is the number of step instances, and Digest identifies the steps: both are set
+	// by the submission of steps. A run without steps has one executor.
 	Steps  int    `json:"steps,omitempty"`
 	Digest string `json:"digest,omitempty"`
 }
 
-// ValidateID refuses what can't be the id of a run: the same as for claims.
+// ValidateID returns a problem if id cannot be that of a run. Ids of claims have the same
+// form.
 func ValidateID(id string) error {
 	if pool.ValidateID(id) != nil {
-		return problem.Field("id", "%q is no id of a run: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxText)
+		return problem.Field("id", "%q is not a run id: allowed are 1 to %d of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Clip(id), pool.MaxText)
 	}
 	return nil
 }
 
-// Validate refuses what can't be submitted, and names the field.
+// Validate returns a problem that names the field if the spec is not valid.
 func (s *Spec) Validate() error {
 	if err := validateText("name", s.Name); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (s *Spec) Validate() error {
 		}
 	}
 	if s.Steps > 0 && len(s.Pools) > 0 {
-		return problem.Field("pools", "a run with steps can't hold slots as a whole: name the pools with its steps")
+		return problem.Field("pools", "a run with steps cannot hold slots itself: its steps have pools")
 	}
 	if len(s.Pools) > 0 {
 		if err := pool.ValidateSlots(s.Pools); err != nil {
@@ -129,8 +128,8 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// ValidateNew is [Spec.Validate] for what is submitted now: besides, it refuses what has
-// no meaning. Records that were written before may have it.
+// ValidateNew is [Spec.Validate] for a new submission. It is stricter than for existing
+// records.
 func (s *Spec) ValidateNew() error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -140,18 +139,18 @@ func (s *Spec) ValidateNew() error {
 	}
 	switch {
 	case s.Delay > 0 && !s.NotBefore.IsZero():
-		return problem.Field("delay", "it is given beside not_before: allowed is one of the two")
+		return problem.Field("delay", "delay and not_before cannot be used together")
 	case s.Steps > 0 && s.Retries > 0:
-		return problem.Field("retries", "a run with steps is not tried again as a whole: its steps have retries of their own")
+		return problem.Field("retries", "a run with steps has no retries: its steps have")
 	case s.Steps == 0 && s.MaxConcurrentSteps != 0:
-		return problem.Field("max_concurrent_steps", "it bounds steps, and the run has none")
+		return problem.Field("max_concurrent_steps", "the run has no steps")
 	case s.Steps == 0 && s.MaxStepsPerTick != 0:
-		return problem.Field("max_steps_per_tick", "it bounds steps, and the run has none")
+		return problem.Field("max_steps_per_tick", "the run has no steps")
 	}
 	return nil
 }
 
-// validateLines refuses texts that would garble the lists in which runs are shown.
+// validateLines returns a problem for texts that would break the lists of runs.
 func (s *Spec) validateLines() error {
 	if err := pool.ValidateLine("name", s.Name); err != nil {
 		return err
@@ -172,19 +171,19 @@ func (s *Spec) validateLines() error {
 	return nil
 }
 
-// ValidateTag refuses what can't be a tag. A key has no '=', so that tags and
-// limits can be written as KEY=VALUE; a value is not '*', which stands for each.
+// ValidateTag returns a problem if a tag is not valid. A key has no '=', so that tags and
+// limits can be written as KEY=VALUE; a value is not '*', which means each value.
 func ValidateTag(key, value string) error {
 	field := "tags." + problem.Clip(key)
 	switch {
 	case key == "":
 		return problem.Field("tags", "a tag has no key")
 	case strings.ContainsRune(key, '='):
-		return problem.Field(field, "a key can't have a '='")
+		return problem.Field(field, "a key cannot contain '='")
 	case value == "":
 		return problem.Field(field, "a tag needs a value")
 	case value == "*":
-		return problem.Field(field, "'*' is no value: in limits it stands for each value")
+		return problem.Field(field, "'*' is not allowed: in limits it means each value")
 	}
 	for _, text := range []string{key, value} {
 		if err := validateText(field, text); err != nil {
@@ -194,18 +193,18 @@ func ValidateTag(key, value string) error {
 	return nil
 }
 
-// validateText refuses what does not fit into a line of a list.
+// validateText returns a problem if s is too long or not one printable line.
 func validateText(field, s string) error {
 	switch {
 	case len(s) > MaxText:
 		return problem.Field(field, "%q is %d bytes long: allowed are %d", problem.Clip(s), len(s), MaxText)
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
-		return problem.Field(field, "%q has characters that can't be shown: allowed is text of one line", problem.Clip(s))
+		return problem.Field(field, "%q has characters that cannot be printed: allowed is one line of text", problem.Clip(s))
 	}
 	return nil
 }
 
-// validateWhy refuses a reason that is no page of text.
+// validateWhy returns a problem if a reason is too long.
 func validateWhy(field, why string) error {
 	if len(why) > MaxWhy {
 		return problem.Field(field, "it is %d bytes long: allowed are %d", len(why), MaxWhy)
@@ -213,7 +212,7 @@ func validateWhy(field, why string) error {
 	return nil
 }
 
-// sameAs tells whether two submissions ask for the same.
+// sameAs reports whether two submissions are the same.
 func (s *Spec) sameAs(o *Spec) bool {
 	return s.Name == o.Name && s.Owner == o.Owner && s.Priority == o.Priority && s.Retries == o.Retries &&
 		s.MaxConcurrentSteps == o.MaxConcurrentSteps && s.MaxStepsPerTick == o.MaxStepsPerTick &&

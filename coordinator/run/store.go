@@ -3,6 +3,8 @@ package run
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -14,11 +16,11 @@ import (
 type Store struct {
 	Backend store.Backend
 	Keys    store.Keys
-	// Journal takes the events of what is changed.
+	// Journal writes the events of changes.
 	Journal *Journal
 }
 
-// Get returns a run. An unknown one is a RunNotFound problem.
+// Get returns a run, or a RunNotFound problem.
 func (s Store) Get(ctx context.Context, id string) (*Run, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
@@ -37,7 +39,7 @@ func notFound(id string) error {
 	return problem.New(problem.RunNotFound, "there is no run %q", id)
 }
 
-// read returns a run, nil if there is none.
+// read returns a run; nil if it does not exist.
 func (s Store) read(ctx context.Context, id string) (*Run, error) {
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Run(id))})
 	if err != nil || len(resp.Kvs) == 0 {
@@ -46,11 +48,65 @@ func (s Store) read(ctx context.Context, id string) (*Run, error) {
 	return Decode(s.Keys, resp.Kvs[0])
 }
 
-// stopAtCorrupt ends a change that meets a value that can't be read: that does not
-// mend by itself.
+// stopAtCorrupt ends the attempts of a change if a value cannot be read.
 func stopAtCorrupt(what string, err error) error {
 	if corrupt := (*store.CorruptError)(nil); errors.As(err, &corrupt) {
 		return store.Stop(store.Problem(what, err))
 	}
 	return err
+}
+
+// All holds all runs at one revision.
+type All struct {
+	// Runs are ordered by id.
+	Runs []*Run
+	// Bad are the records that cannot be read: each names its key.
+	Bad      []error
+	Revision int64
+}
+
+// All returns all runs.
+func (s Store) All(ctx context.Context) (All, error) {
+	snapshot, err := store.ReadAll(ctx, s.Backend, s.Keys.Runs())
+	if err != nil {
+		return All{}, store.Problem("the runs could not be read", err)
+	}
+	all := All{Revision: snapshot.Revision}
+	for _, kv := range snapshot.KVs {
+		r, err := Decode(s.Keys, kv)
+		if err != nil {
+			all.Bad = append(all.Bad, err)
+			continue
+		}
+		all.Runs = append(all.Runs, r)
+	}
+	slices.SortFunc(all.Runs, func(a, b *Run) int { return strings.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// Queue returns the queued runs in the order of the queue.
+func (a All) Queue() []*Run {
+	queue := a.With(Queued)
+	slices.SortFunc(queue, (*Run).Compare)
+	return queue
+}
+
+// With returns the runs with one of the statuses, or all runs, ordered by id.
+func (a All) With(statuses ...Status) []*Run {
+	var some []*Run
+	for _, r := range a.Runs {
+		if len(statuses) == 0 || slices.Contains(statuses, r.Status) {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+// Get returns a run; nil if it does not exist.
+func (a All) Get(id string) *Run {
+	i, ok := slices.BinarySearchFunc(a.Runs, id, func(r *Run, id string) int { return strings.Compare(r.ID, id) })
+	if !ok {
+		return nil
+	}
+	return a.Runs[i]
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Submit puts a run into the queue. Asking again with the same id and spec finds
-// the same run, whatever has become of it; created tells whether there was none. An
-// id that stands for another run is an IDInUse problem.
+// Submit puts a run into the queue. A repeated submission with the same id and spec returns
+// the existing run in its current state; created reports whether the run is new. An id of
+// another run is an IDInUse problem.
 func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, created bool, err error) {
 	if err := ValidateID(id); err != nil {
 		return nil, false, err
@@ -32,9 +32,8 @@ func (s Store) Submit(ctx context.Context, id string, spec Spec) (r *Run, create
 	})
 }
 
-// CheckPools refuses slots that can't be had as things are, for a run that is to be
-// submitted. If there is the same run already, it is returned instead: the pools have
-// changed since.
+// CheckPools returns a problem if the pools can never grant the slots of a new run. If the
+// same run exists, it is returned instead: the pools have changed since.
 func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[string]int) (*Run, error) {
 	refused := pool.Registry{Backend: s.Backend, Keys: s.Keys}.Check(ctx, slots)
 	if refused == nil {
@@ -46,9 +45,9 @@ func (s Store) CheckPools(ctx context.Context, id string, spec Spec, slots map[s
 	return nil, refused
 }
 
-// Begin makes a run whose steps are to be written next, along with what function with
-// returns; that is asked for each try. If there is the same run, it is returned, whatever
-// has become of it, and whatever with refuses.
+// Begin creates a run whose steps are written next, in one transaction with the result of
+// with, which is called for each attempt. If the same run exists, it is returned in its
+// current state, even if with fails.
 func (s Store) Begin(ctx context.Context, id string, spec Spec, with func(context.Context) (store.Extra, error)) (*Run, error) {
 	if err := ValidateID(id); err != nil {
 		return nil, err
@@ -79,12 +78,12 @@ func (s Store) Begin(ctx context.Context, id string, spec Spec, with func(contex
 	return r, err
 }
 
-// Enqueue puts a run into the queue whose steps have been written. Queued tells whether
-// it was this call that has.
+// Enqueue puts a run into the queue whose steps are written. It reports whether this call
+// has done so.
 func (s Store) Enqueue(ctx context.Context, r *Run) (_ *Run, enqueued bool, err error) {
 	now, err := s.change(ctx, r.ID, "the run was not queued", func(r *Run) (step, error) {
 		if r.Status != Storing {
-			return step{done: true}, nil // the answer was lost
+			return step{done: true}, nil // the response was lost
 		}
 		rec, event := queued(r.Spec, time.Now())
 		enqueued = true
@@ -93,7 +92,7 @@ func (s Store) Enqueue(ctx context.Context, r *Run) (_ *Run, enqueued bool, err 
 	return now, enqueued && err == nil, err
 }
 
-// create makes a run, or returns the same that there is.
+// create creates a run, or returns the same existing one.
 func (s Store) create(ctx context.Context, id string, spec Spec, write func(context.Context, []*pb.Compare) (*Run, error)) (r *Run, created bool, err error) {
 	const what = "the run was not submitted"
 	absent := []*pb.Compare{store.CreateEquals(s.Keys.Run(id), 0)}
@@ -113,14 +112,14 @@ func (s Store) create(ctx context.Context, id string, spec Spec, write func(cont
 		case there == nil:
 			return nil, store.ErrChanged
 		case !there.Spec.sameAs(&spec):
-			return nil, store.Stop(problem.New(problem.IDInUse, "run id %q stands for another run: use another id", id))
+			return nil, store.Stop(problem.New(problem.IDInUse, "run id %q is used by another run: use another id", id))
 		}
 		return there, nil
 	})
 	return r, created, err
 }
 
-// commit writes a record and its event under compares, with what else is to happen.
+// commit writes a record and its event under compares, with further operations.
 func (s Store) commit(ctx context.Context, id string, cmps []*pb.Compare, rec Record, e Event, also ...*pb.RequestOp) (int64, error) {
 	logged, err := s.Journal.Op(ctx, id, e)
 	if err != nil {

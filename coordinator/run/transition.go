@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// The transitions of a run are pure: each returns the record as it is then, and
-// the event that tells of it. Who may ask for which is decided where they are
-// called.
+// The transitions of a run are pure: each returns the new record and its event. The caller
+// decides whether a transition is allowed.
 
-// stampOf is the precision of all times in records.
+// stampOf truncates a time to the precision of records.
 func stampOf(now time.Time) time.Time { return now.UTC().Truncate(time.Millisecond) }
 
 func queued(s Spec, now time.Time) (Record, Event) {
@@ -25,15 +24,14 @@ func queued(s Spec, now time.Time) (Record, Event) {
 	return r, e
 }
 
-// Join has a run whose time has come join the queue, behind what was submitted up to a
+// Join makes a run that is due join the queue, after the runs that were submitted up to a
 // revision.
 func (r Record) Join(behind int64, now time.Time) (Record, Event) {
 	r.Joined = behind
 	return r, Event{Type: RunDue, At: now, Metadata: meta("priority", strconv.Itoa(r.Priority))}
 }
 
-// Admit lets a queued run go. Claim is the id under which the slots that it needs are
-// held from now on.
+// Admit admits a queued run. claim is the id of the claim of its slots.
 func (r Record) Admit(claim string, now time.Time) (Record, Event) {
 	r.Status, r.Block, r.AdmittedAt, r.Claim = NotStarted, nil, stampOf(now), claim
 	r.HeldSince = time.Time{}
@@ -45,21 +43,20 @@ func (r Record) Admit(claim string, now time.Time) (Record, Event) {
 	return r, e
 }
 
-// TakeBack puts a run that nobody has started back into its old place in the queue:
-// the slots that were kept for it are gone.
-func (r Record) TakeBack(now time.Time) (Record, Event) {
+// Requeue puts an admitted run whose slots have expired back into its place in the queue.
+func (r Record) Requeue(now time.Time) (Record, Event) {
 	r.Status, r.Block, r.Claim = Queued, nil, ""
 	r.AdmittedAt = time.Time{}
-	return r, Event{Type: RunRequeued, At: now, Reason: "the slots that were kept for it are gone"}
+	return r, Event{Type: RunRequeued, At: now, Reason: "its slots have expired"}
 }
 
-// BlockedBy notes why a queued run still waits.
+// BlockedBy records why a queued run still waits.
 func (r Record) BlockedBy(b Block) Record {
 	r.Block = &b
 	return r
 }
 
-// HeldUp notes that pools hold a queued run up, from now on.
+// HeldUp records that pools block a queued run from now on.
 func (r Record) HeldUp(now time.Time) Record {
 	r.HeldSince = stampOf(now)
 	return r
@@ -72,16 +69,15 @@ func (r Record) start(by Executor, now time.Time) (Record, Event) {
 		"host", by.Host, "instance", by.Instance, "attempt", strconv.Itoa(r.Attempt))}
 }
 
-// retry puts a run into the queue once more, at its old place and with as many retries
-// as at first.
+// retry puts a run into the queue again, at its place and with all its retries.
 func (r Record) retry(why string, now time.Time) (Record, Event) {
 	again := Record{Spec: r.Spec, Status: Queued, QueuedAt: stampOf(now), Attempt: r.Attempt, Joined: r.Joined}
-	e := Event{Type: RunQueued, At: now, Reason: cmp.Or(why, "it is tried again")}
+	e := Event{Type: RunQueued, At: now, Reason: cmp.Or(why, "it is retried")}
 	e.Metadata = meta("priority", strconv.Itoa(r.Priority))
 	return again, e
 }
 
-// Begin has a run begin whose steps workers run.
+// Begin starts a run with steps.
 func (r Record) Begin(now time.Time) (Record, Event) {
 	r.Status, r.StartedAt = Running, stampOf(now)
 	r.Attempt++
@@ -93,14 +89,14 @@ func (r Record) End(as Status, why string, now time.Time) (Record, Event) {
 	return r.finish(as, 0, why, now)
 }
 
-// Lose takes a run from its executor, who is gone or never came. It goes back to
-// its old place in the queue if it may be tried again, and has failed else.
+// Lose takes a run from its executor, which is gone or never started it. The run returns to
+// its place in the queue if it has retries left, else it has failed.
 func (r Record) Lose(now time.Time) (Record, Event) {
 	e := Event{Type: RunLost, At: now}
 	switch {
 	case r.Status == NotStarted:
 		e.Type = RunLaunchFailed
-		e.Reason = "nobody started it within " + now.Sub(r.AdmittedAt).Round(time.Second).String()
+		e.Reason = "no executor started it within " + now.Sub(r.AdmittedAt).Round(time.Second).String()
 	case r.Executor != nil:
 		e.Reason = "its executor on host '" + r.Executor.Host + "' is gone"
 	}

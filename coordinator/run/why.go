@@ -12,11 +12,11 @@ import (
 
 // Why explains what a queued run waits for.
 type Why struct {
-	// Run is the run. A block reason that names pools has the numbers of now; in the
-	// record it is as old as it can be and still true.
+	// Run is the run. A block reason that names pools has current numbers; those of the
+	// record may be older.
 	Run *Run
-	// Position in the queue from 1, and the number of queued runs; 0 if the run is not
-	// queued, or its time has not come.
+	// Position is that in the queue from 1, and Line the number of queued runs; 0 if the
+	// run is not queued, or not due.
 	Position, Line int
 	// InTheWay are the runs in progress that count against the limit that blocks the
 	// run, or have slots of the pools that it waits for: the earliest admitted first.
@@ -33,14 +33,14 @@ type Estimate struct {
 }
 
 const (
-	// maxInTheWay bounds the runs that are named as in the way.
+	// maxInTheWay bounds [Why.InTheWay].
 	maxInTheWay = 20
-	// maxHistory bounds the ended runs of one name that an estimate is judged by.
+	// maxHistory bounds the ended runs of one name for an estimate.
 	maxHistory = 100
 )
 
-// Why explains a run; nil if there is none of that id. Without pools the block reason is
-// as it was recorded.
+// Why explains a run; nil if it does not exist. Without pools, the block reason is the
+// recorded one.
 func (a All) Why(id string, pools *pool.Space, now time.Time) *Why {
 	r := a.Get(id)
 	if r == nil {
@@ -63,7 +63,7 @@ func (a All) Why(id string, pools *pool.Space, now time.Time) *Why {
 	return w
 }
 
-// withNumbers returns a run whose block reason has the numbers of now, if it names pools.
+// withNumbers returns the run with current numbers in a block reason that names pools.
 func (r *Run) withNumbers(pools *pool.Space) *Run {
 	if pools == nil || r.Status != Queued || r.Block == nil || r.Block.Kind != BlockPool {
 		return r

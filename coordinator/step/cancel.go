@@ -26,7 +26,7 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 		if i, err := s.read(ctx, id); err == nil && i.Status == Canceled {
 			return i, nil
 		}
-		return nil, problem.New(problem.RunEnded, "run %q has ended already: its status is %s", id.Run, r.Status)
+		return nil, problem.New(problem.RunEnded, "run %q has already ended: its status is %s", id.Run, r.Status)
 	}
 	if _, err := s.Get(ctx, id); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (s Store) Cancel(ctx context.Context, runs run.Store, id store.StepID) (*In
 		case i.Status == Canceled:
 			return i, nil
 		case i.Status.Ended():
-			return nil, store.Stop(problem.New(problem.StepEnded, "step instance %s of run %q has ended already: its status is %s", id.Text(), id.Run, i.Status))
+			return nil, store.Stop(problem.New(problem.StepEnded, "step instance %s of run %q has already ended: its status is %s", id.Text(), id.Run, i.Status))
 		case i.Status == Running:
 			ops = append(ops, store.Put(s.Keys.CanceledStep(id), run.CanceledValue, 0))
 		default:

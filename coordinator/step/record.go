@@ -75,7 +75,7 @@ func (r *Record) check() error {
 	case r.Attempt < 0 || r.Pause < 0 || r.Place < 0:
 		return errors.New("attempt, pause, place: they are not below 0")
 	case r.Status == Running && r.Executor == nil:
-		return errors.New("executor: it is running, and nobody has it")
+		return errors.New("executor is missing of a running run")
 	}
 	return nil
 }

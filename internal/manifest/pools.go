@@ -208,7 +208,7 @@ func (d *declarationReader) tagLimit(to map[string]run.TagLimit, path string, ke
 		return
 	}
 	if strings.HasSuffix(key.Value, "=") || key.Value == "" {
-		d.wrong(key, "limits.tags: %q is no tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value by itself", key.Value)
+		d.wrong(key, "limits.tags: %q is no tag: write KEY=VALUE, KEY for all values together, or KEY=* for each value separately", key.Value)
 		return
 	}
 	t, err := run.ParseTagLimit(key.Value + "=" + strconv.Itoa(n))

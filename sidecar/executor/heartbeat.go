@@ -160,7 +160,7 @@ func (x *Executors) verdict(r *run.Run, fence int64, here bool) *problem.Error {
 	case r.Status.Ended() && r.EndFence == fence:
 		return problem.New(problem.RunEnded, "run %q has ended already: it has %s", r.ID, r.Status)
 	case r.Status != run.Running || r.Revision != fence:
-		return lostAttempt(r.ID, fence, "no heartbeat came in time, and another executor may have the run")
+		return lostAttempt(r.ID, fence, "it had no heartbeat in time, and another executor may have the run")
 	case here:
 		return nil
 	case r.Executor == nil:

@@ -48,7 +48,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"run.steps.a.env.BERTH_SOURCE", "", func(s *Spec) {
 			s.Steps = []step.Spec{{Name: "a", Shell: "x", Env: map[string]string{"BERTH_SOURCE": "x"}}}
 		}},
-		{"run.pools", "a run with steps can't hold slots as a whole: name the pools with its steps", func(s *Spec) {
+		{"run.pools", "a run with steps cannot hold slots itself: its steps have pools", func(s *Spec) {
 			s.Steps, s.Run.Pools = []step.Spec{{Name: "a", Shell: "x"}}, map[string]int{"db": 1}
 		}},
 	} {

@@ -153,7 +153,7 @@ func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
 	d.submit(api.RunRequest{ID: "r"})
 	d.page("/actions/cancel?run=r").must("confirm")
 	d.change("r", func(r *run.Record) { *r, _ = r.End(run.Succeeded, "", time.Now()) })
-	d.refused(d.post("/actions/cancel", url.Values{"run": {"r"}}), problem.RunEnded, `run "r" has ended already: its status is succeeded`)
+	d.refused(d.post("/actions/cancel", url.Values{"run": {"r"}}), problem.RunEnded, `run "r" has already ended: its status is succeeded`)
 	d.refused(d.post("/actions/cancel", url.Values{"run": {"none"}}), problem.RunNotFound, `there is no run "none"`)
 	d.refused(d.get("/actions/cancel?run=none"), problem.RunNotFound, `there is no run "none"`)
 	d.refused(d.get("/actions/dance"), problem.NotFound, "dance")
@@ -161,7 +161,7 @@ func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
 	d.refused(d.post("/actions/cancel", url.Values{"run": {"a/b"}}), problem.Invalid, "id")
 	d.wantActions(
 		`dev: cancel-run none (canceled by dev) failed:  -> . there is no run "none"`,
-		`dev: cancel-run r (canceled by dev) failed: succeeded -> . run "r" has ended already: its status is succeeded`,
+		`dev: cancel-run r (canceled by dev) failed: succeeded -> . run "r" has already ended: its status is succeeded`,
 	)
 }
 
