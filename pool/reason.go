@@ -17,7 +17,7 @@ type Reason struct {
 	// Position in the wait queue, from 1 on, of Waiting claims that wait for one
 	// of the same pools, this one included.
 	Position int `json:"position,omitempty"`
-	Waiting  int `json:"line,omitempty"`
+	Waiting  int `json:"waiting,omitempty"`
 	// Since when it waits.
 	Since time.Time `json:"since,omitzero"`
 	// Pools that keep it from being granted.

@@ -28,7 +28,7 @@ func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 		ID: "mine", Pools: api.Slots{"db": 2}, Priority: 7, RunID: "run-1", StepKey: "load",
 		Labels: map[string]string{"team": "blue", "app.kubernetes.io/name": "x"},
 	})
-	if c.State != api.StateHeld || c.Fence == 0 || c.Host != "one" || c.Instance != "sidecar" {
+	if c.Status != api.ClaimHeld || c.Fence == 0 || c.Host != "one" || c.Instance != "sidecar" {
 		t.Errorf("granted: %+v", c)
 	}
 	if left, grace := c.Remaining(); left < 50*time.Second || left > time.Minute || grace != 10*time.Second {
@@ -140,7 +140,7 @@ func (r *running) waiting(ctx context.Context, req api.ClaimRequest) <-chan erro
 	}()
 	eventually(r.t, "claim "+req.ID+" waits", func() bool {
 		why, err := r.client.Why(r.t.Context(), req.ID)
-		return err == nil && why.Claim.State == api.StateWaiting
+		return err == nil && why.Claim.Status == api.ClaimWaiting
 	})
 	return done
 }
@@ -208,7 +208,7 @@ func TestAReleaseWhoseClientHangsUpIsNoFault(t *testing.T) {
 	go func() { done <- r.client.Release(ctx, "mine") }()
 	eventually(t, "it is being released", func() bool {
 		c, err := r.client.Get(t.Context(), "mine")
-		return err == nil && c.State == api.StateReleasing
+		return err == nil && c.Status == api.ClaimReleasing
 	})
 	hangUp()
 	if err := <-done; err != context.Canceled {
@@ -336,12 +336,12 @@ func TestTheListOfClaimsIsReadInPages(t *testing.T) {
 		}
 	}
 	for filter, want := range map[client.ClaimFilter]int{
-		{}:                              11,
-		{Pool: "gpu"}:                   4,
-		{Pool: "gpu", State: "waiting"}: 3,
-		{State: "held"}:                 8,
-		{Host: "one"}:                   11,
-		{Host: "two"}:                   0,
+		{}:                               11,
+		{Pool: "gpu"}:                    4,
+		{Pool: "gpu", Status: "waiting"}: 3,
+		{Status: "held"}:                 8,
+		{Host: "one"}:                    11,
+		{Host: "two"}:                    0,
 	} {
 		if got, err := r.client.Claims(t.Context(), filter); err != nil || len(got) != want {
 			t.Errorf("%+v: %d claims, %v, want %d", filter, len(got), err, want)

@@ -212,14 +212,14 @@ func validFor(begun, now time.Time, left time.Duration) api.Duration {
 // validity counts from there.
 func heldClaim(v claims.View, begun time.Time) api.Claim {
 	c := api.Claim{
-		ID: v.Claim.ID, State: api.StateHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
+		ID: v.Claim.ID, Status: api.ClaimHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
 		Fence: v.Claim.Fence(), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: api.Duration(v.Lease),
 		TTL: (*api.Duration)(v.TTL), ValidFor: new(api.Duration),
 	}
 	c.SetHolder(v.Claim.Holder)
 	c.PID = v.PID
 	if v.Releasing {
-		c.State = api.StateReleasing
+		c.Status = api.ClaimReleasing
 	}
 	if v.Left > 0 {
 		c.ValidUntil = v.At.Add(v.Left)

@@ -63,12 +63,12 @@ func (s *session) hello(in *eventsInput) []api.Event {
 	switch {
 	case err != nil:
 		why := problem.Of(err)
-		hello.State = "ended"
+		hello.Status = "ended"
 		return []api.Event{hello, {Type: api.EventClaimEnded, Claim: in.Claim, Code: string(why.Code), Reason: why.Error()}}
 	case h != nil:
-		hello.State = api.StateHeld
+		hello.Status = api.ClaimHeld
 	default:
-		hello.State = "unknown"
+		hello.Status = "unknown"
 	}
 	return []api.Event{hello}
 }

@@ -42,7 +42,7 @@ func (a *apiServer) whyClaim(ctx context.Context, s *session, in *idInput) (*out
 // known returns the best that is known of a claim from the view of the pools: of one that is
 // held through this server, what its holder is answered.
 func (s *session) known(c api.Claim, begun time.Time) api.Claim {
-	if c.State != api.StateHeld || !s.owns(c) {
+	if c.Status != api.ClaimHeld || !s.owns(c) {
 		return c
 	}
 	if h, err := s.holders.Find(c.ID); err == nil && h != nil && h.Is(c.Fence) {
@@ -115,7 +115,7 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 	if !s.owns(c) {
 		return 0, problem.New(problem.NotHolder, "claim %q belongs to %s/%s: ask there, or revoke it", id, c.Host, c.Instance)
 	}
-	if c.State != api.StateHeld {
+	if c.Status != api.ClaimHeld {
 		return 0, err
 	}
 	return c.Fence, err

@@ -69,7 +69,7 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 		decode(t, d.get("/v1/workers"), &l)
 		return l
 	}
-	if l := list(); len(l.Items) != 1 || l.Items[0].State != "working" || l.Items[0].Concurrency != 3 || l.Items[0].Gone {
+	if l := list(); len(l.Items) != 1 || l.Items[0].Status != "working" || l.Items[0].Concurrency != 3 || l.Items[0].Gone {
 		t.Errorf("at first: %+v", l)
 	}
 	for _, step := range []struct{ verb, body, state string }{
@@ -77,14 +77,14 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 	} {
 		var w api.Worker
 		a := d.post("/v1/workers/two/worker/"+step.verb, step.body)
-		if decode(t, a, &w); a.status != 200 || w.State != step.state || w.Host != "two" || w.Instance != "worker" {
+		if decode(t, a, &w); a.status != 200 || w.Status != step.state || w.Host != "two" || w.Instance != "worker" {
 			t.Errorf("%s: %d %s", step.verb, a.status, a.body)
 		}
 		var hosts api.List[api.Host]
-		if decode(t, d.get("/v1/hosts"), &hosts); !slices.ContainsFunc(hosts.Items, func(h api.Host) bool { return h.Host == "two" && h.State == step.state }) {
+		if decode(t, d.get("/v1/hosts"), &hosts); !slices.ContainsFunc(hosts.Items, func(h api.Host) bool { return h.Host == "two" && h.Status == step.state }) {
 			t.Errorf("after %s hosts say %+v", step.verb, hosts.Items)
 		}
-		if l := list(); l.Items[0].State != step.state || (l.Items[0].ChangedBy == "") != (step.state == "working") {
+		if l := list(); l.Items[0].Status != step.state || (l.Items[0].ChangedBy == "") != (step.state == "working") {
 			t.Errorf("after %s: %+v", step.verb, l)
 		}
 	}
@@ -115,7 +115,7 @@ func TestWorkersAreDrainedStoppedAndResumedOverHTTPAndThatIsRecorded(t *testing.
 	d.wantRefused(d.get("/v1/actions?limit=0"), problem.Invalid, "limit")
 	// One that is not there, and is not to work, is listed, and can be resumed.
 	d.put(d.store.Keys.Worker("gone", "w"), `{"v":1,"mode":"drained","at":"2026-11-22T15:00:00Z","by":"ann"}`)
-	if l := list(); len(l.Items) != 2 || l.Items[0].Host != "gone" || !l.Items[0].Gone || l.Items[0].State != "drained" {
+	if l := list(); len(l.Items) != 2 || l.Items[0].Host != "gone" || !l.Items[0].Gone || l.Items[0].Status != "drained" {
 		t.Errorf("with one that is gone: %+v", l)
 	}
 	d.post("/v1/workers/gone/w/resume", "")

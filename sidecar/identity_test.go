@@ -102,7 +102,7 @@ func TestAFenceMeansOneClaim(t *testing.T) {
 		t.Errorf("a late release: %d %s", got.status, got.body)
 	}
 	c, err := r.client.Get(t.Context(), "job")
-	if err != nil || c.Fence != late.Fence || c.State != api.StateHeld || c.PID != 0 || *c.TTL != *late.TTL {
+	if err != nil || c.Fence != late.Fence || c.Status != api.ClaimHeld || c.PID != 0 || *c.TTL != *late.TTL {
 		t.Errorf("the later claim is %+v, %v", c, err)
 	}
 	if err := r.client.ReleaseFence(t.Context(), "job", late.Fence); err != nil {

@@ -119,7 +119,7 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 		"list: a bad limit":          {get("/v1/claims?limit=0"), problem.Invalid, "limit"},
 		"list: a limit in words":     {get("/v1/claims?limit=all"), problem.Invalid, "limit"},
 		"list: a bad cursor":         {get("/v1/claims?cursor=%21"), problem.Invalid, "cursor"},
-		"list: a bad state":          {get("/v1/claims?state=lost"), problem.Invalid, "state"},
+		"list: a bad status":         {get("/v1/claims?status=lost"), problem.Invalid, "status"},
 		"list: an unknown parameter": {get("/v1/claims?pools=db"), problem.Invalid, "pools"},
 		"events: a bad claim":        {get("/v1/events?claim=%20"), problem.Invalid, "id"},
 		"events: a bad pool":         {get("/v1/events?pool=DB"), problem.Invalid, "pool"},
@@ -174,7 +174,7 @@ func TestAPoolIsSetChangedPausedAndDeleted(t *testing.T) {
 	got := r.raw(request{method: "PUT", path: "/v1/pools/db", body: `{"limit":4}`})
 	decode(t, got, &p)
 	want := api.Pool{
-		Name: "db", State: "open", Limit: 4, LeaseDuration: api.Duration(5 * time.Minute), ReserveAfter: api.Duration(time.Minute),
+		Name: "db", Status: "open", Limit: 4, LeaseDuration: api.Duration(5 * time.Minute), ReserveAfter: api.Duration(time.Minute),
 		Survives: api.Duration(200*time.Second - 10*time.Second - 6*time.Second),
 	}
 	if got.status != http.StatusCreated || p != want {

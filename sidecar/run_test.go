@@ -231,7 +231,7 @@ func TestWhyARunWaits(t *testing.T) {
 	d.submit(api.RunRequest{ID: "third", Priority: 1})
 	var why api.RunWhy
 	decode(t, d.get("/v1/runs/second/why"), &why)
-	if why.Position != 2 || why.Line != 2 || !strings.Contains(why.Reason, "coordinator") {
+	if why.Position != 2 || why.Waiting != 2 || !strings.Contains(why.Reason, "coordinator") {
 		t.Errorf("%+v", why)
 	}
 	d.change("second", func(r run.Record) run.Record { return r.BlockedBy(run.RunLimitBlock(1, 1)) })

@@ -76,12 +76,12 @@ func claimsTable(out *page, all []inspect.Claim) {
 	var rows [][]string
 	for _, c := range all {
 		since := c.ClaimedAt
-		if c.State == inspect.ClaimWaiting {
+		if c.Status == inspect.ClaimWaiting {
 			since = c.QueuedAt
 		}
-		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.State, c.RunID, c.StepKey, c.Host, text.Ago(out.now, since), c.Reason})
+		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.Status, c.RunID, c.StepKey, c.Host, text.Ago(out.now, since), c.Reason})
 	}
-	out.table("there are no claims", []string{"CLAIM", "SLOTS", "STATE", "RUN", "STEP", "HOST", "SINCE", "REASON"}, rows)
+	out.table("there are no claims", []string{"CLAIM", "SLOTS", "STATUS", "RUN", "STEP", "HOST", "SINCE", "REASON"}, rows)
 }
 
 // revokeWait is what a host has to stop a holder, and a while for the way.
@@ -233,14 +233,14 @@ func claimsDescribe(r *request) error {
 
 func claimText(out *page, c inspect.Claim, expires time.Duration) {
 	since := c.ClaimedAt
-	if c.State == inspect.ClaimWaiting {
+	if c.Status == inspect.ClaimWaiting {
 		since = c.QueuedAt
 	}
 	rows := [][]string{
-		{"claim", c.ID}, {"state", c.State}, {"reason", c.Reason}, {"since", text.Ago(out.now, since)},
+		{"claim", c.ID}, {"status", c.Status}, {"reason", c.Reason}, {"since", text.Ago(out.now, since)},
 		{"slots", run.PoolList(c.Pools)}, {"holder", holderText(c)},
 	}
-	if c.State == inspect.ClaimWaiting {
+	if c.Status == inspect.ClaimWaiting {
 		rows = append(rows, []string{"position", strconv.Itoa(c.Position)}, []string{"priority", strconv.Itoa(c.Priority)})
 	} else {
 		rows = append(rows, []string{"fence", strconv.FormatInt(c.Fence, 10)})
@@ -275,9 +275,9 @@ func claimWhyText(out *page, w inspect.Why) {
 		return
 	}
 	out.columns([][]string{
-		{"claim", w.Claim.ID}, {"state", w.Claim.State}, {"since", text.Ago(out.now, w.Claim.QueuedAt)},
+		{"claim", w.Claim.ID}, {"status", w.Claim.Status}, {"since", text.Ago(out.now, w.Claim.QueuedAt)},
 		{"slots", run.PoolList(w.Claim.Pools)}, {"holder", holderText(w.Claim)}, {"reason", w.Reason.Text},
-		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Line)},
+		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Waiting)},
 		{"priority", strconv.Itoa(w.Claim.Priority)},
 	})
 	holdersInTheWay(out, w.Reason.Holders)

@@ -217,7 +217,7 @@ func (h *sidecarHolder) why(ctx context.Context, id string) (pool.Reason, error)
 	if err != nil || w.Reason == nil {
 		return pool.Reason{}, err
 	}
-	r := pool.Reason{Text: w.Reason.Text, Position: w.Reason.Position, Waiting: w.Reason.Line}
+	r := pool.Reason{Text: w.Reason.Text, Position: w.Reason.Position, Waiting: w.Reason.Waiting}
 	for _, s := range w.Reason.Pools {
 		r.Pools = append(r.Pools, pool.Shortage{Pool: s.Pool})
 	}

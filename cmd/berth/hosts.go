@@ -25,7 +25,7 @@ func hostsCommand() *cli.Command {
 coordinator, or a berth exec without a sidecar. For up to 10 seconds after it has died it is
 still listed as live. CAPACITY is how many step instances it runs at a time. ACTIVE is how
 many it runs now, and how many runs were started through it. QUEUES are the queues of a
-worker. STATE is that of a worker: working, draining, drained, stopping or stopped.
+worker. STATUS is that of a worker: working, draining, drained, stopping or stopped.
 
 An instance that is gone is listed while it still holds something: if it restarts before
 its leases end, it keeps that. Otherwise it is lost, and retried if retries are left.
@@ -65,10 +65,10 @@ func hostsTable(out *page, hosts []inspect.Host) {
 			leader = "leads"
 		}
 		rows = append(rows, []string{
-			h.Host, h.Instance, h.Role, h.State, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), inspect.SeenText(h.Gone, h.WorkLeft),
+			h.Host, h.Instance, h.Role, h.Status, capacity, activeText(h), strings.Join(h.Queues, ","), leader, h.Version, pidText(h.PID), text.Ago(out.now, h.Since), inspect.SeenText(h.Gone, h.WorkLeft),
 		})
 	}
-	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATE", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
+	out.table("no instance is seen", []string{"HOST", "INSTANCE", "ROLE", "STATUS", "CAPACITY", "ACTIVE", "QUEUES", "LEADER", "VERSION", "PID", "SINCE", "LAST SEEN"}, rows)
 }
 
 // pidText is empty where none is known.

@@ -53,12 +53,12 @@ func poolsTable(out *page, pools []inspect.Pool) {
 	for _, p := range pools {
 		name := p.Name
 		limit, lease := pool.LimitText(p.Limit), text.Duration(time.Duration(p.LeaseDuration))
-		switch p.State {
+		switch p.Status {
 		case inspect.PoolDeleted, inspect.PoolUnreadable:
 			limit, lease = "", ""
 			fallthrough
 		case inspect.PoolPaused:
-			name += " (" + p.State + ")"
+			name += " (" + p.Status + ")"
 		}
 		rows = append(rows, []string{name, limit, strconv.Itoa(p.Claimed), strconv.Itoa(p.Waiting), lease})
 	}
@@ -95,7 +95,7 @@ func poolsDescribe(r *request) error {
 }
 
 func poolText(out *page, p inspect.Pool) {
-	rows := [][]string{{"pool", p.Name}, {"state", p.State}}
+	rows := [][]string{{"pool", p.Name}, {"status", p.Status}}
 	if p.Problem != "" {
 		rows = append(rows, []string{"problem", p.Problem})
 	}
@@ -357,7 +357,7 @@ type verifyRecord struct {
 
 type orphanedRecord struct {
 	Claim    string `json:"claim"`
-	State    string `json:"state"`
+	Status   string `json:"status"`
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
 	// Expires is when the lease of a claim that is held ends; empty if that is not known.
@@ -374,13 +374,13 @@ func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterSt
 	var leases []store.LeaseID
 	for _, h := range holders {
 		if !seen[h.Host+"/"+h.Instance] && h.Host != "" && h.Bind != run.BindBridge {
-			all = append(all, orphanedRecord{Claim: h.Claim, State: inspect.ClaimHeld, Host: h.Host, Instance: h.Instance})
+			all = append(all, orphanedRecord{Claim: h.Claim, Status: inspect.ClaimHeld, Host: h.Host, Instance: h.Instance})
 			leases = append(leases, h.Lease)
 		}
 	}
 	for _, w := range waiters {
 		if !seen[w.Host+"/"+w.Instance] {
-			all = append(all, orphanedRecord{Claim: w.Claim, State: inspect.ClaimWaiting, Host: w.Host, Instance: w.Instance})
+			all = append(all, orphanedRecord{Claim: w.Claim, Status: inspect.ClaimWaiting, Host: w.Host, Instance: w.Instance})
 			leases = append(leases, w.Lease)
 		}
 	}
@@ -395,7 +395,7 @@ func orphanedOf(r *request, holders []pool.HolderStatus, waiters []pool.WaiterSt
 	for i, id := range leases {
 		left, known := ends[id]
 		switch {
-		case left > 0 && all[i].State == inspect.ClaimHeld:
+		case left > 0 && all[i].Status == inspect.ClaimHeld:
 			all[i].Expires = text.About(left)
 		case known && left == 0 && id != 0: // on no lease it is a violation anyway
 			ended = append(ended, id)
@@ -434,7 +434,7 @@ func verifyText(out *page, r verifyRecord) {
 	for _, o := range r.Orphaned {
 		what := "is held by " + o.Host + "/" + o.Instance + ", which is not seen: its slots are free when its lease ends"
 		switch {
-		case o.State == inspect.ClaimWaiting:
+		case o.Status == inspect.ClaimWaiting:
 			what = "waits for " + o.Host + "/" + o.Instance + ", which is not seen"
 		case o.Expires != "":
 			what += ", in " + o.Expires

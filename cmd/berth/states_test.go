@@ -32,7 +32,7 @@ func TestEveryStateReadsAlike(t *testing.T) {
 			}
 		}
 		if l["waits-full"] != nil && l["waits-paused"] != nil && s.elements("/pools")["pool-unreadable"] != "" &&
-			s.records("pools", s.get("/v1/pools", "application/json"), "name")["unreadable"].text("state") == "unreadable" {
+			s.records("pools", s.get("/v1/pools", "application/json"), "name")["unreadable"].text("status") == "unreadable" {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -61,10 +61,10 @@ func TestEveryStateReadsAlike(t *testing.T) {
 			page: "/pools", element: func(key string, _ record) string { return "pool-" + key },
 			shows: func(r record) []string {
 				all := members("name", "claimed", "problem")(r)
-				if is := r.text("state"); is != inspect.PoolOpen {
+				if is := r.text("status"); is != inspect.PoolOpen {
 					all = append(all, is)
 				}
-				if limit := r["limit"].(float64); limit >= 0 && r.text("state") != inspect.PoolDeleted && r.text("state") != inspect.PoolUnreadable {
+				if limit := r["limit"].(float64); limit >= 0 && r.text("status") != inspect.PoolDeleted && r.text("status") != inspect.PoolUnreadable {
 					all = append(all, fmt.Sprintf("%v/%v", r["claimed"], limit), "Lease "+text.Duration(duration(s.t, r.text("lease_duration"))))
 				}
 				if n := r["waiting"].(float64); n > 0 {
@@ -73,18 +73,18 @@ func TestEveryStateReadsAlike(t *testing.T) {
 				return all
 			},
 			table:  members("name", "claimed", "waiting"),
-			member: "state", states: []string{inspect.PoolOpen, inspect.PoolClosed, inspect.PoolPaused, inspect.PoolDeleted, inspect.PoolUnreadable},
+			member: "status", states: []string{inspect.PoolOpen, inspect.PoolClosed, inspect.PoolPaused, inspect.PoolDeleted, inspect.PoolUnreadable},
 		},
 		{
 			name: "claims", cli: []string{"claims", "list"}, http: "/v1/claims", by: "id",
 			page: "/pools?open=half&open=full&open=over&open=deleted&open=unlimited&open=paused",
 			element: func(key string, r record) string {
 				_, name, _ := strings.Cut(key, "-")
-				return map[string]string{inspect.ClaimHeld: "holds-", inspect.ClaimWaiting: "waits-"}[r.text("state")] + name + "-" + key
+				return map[string]string{inspect.ClaimHeld: "holds-", inspect.ClaimWaiting: "waits-"}[r.text("status")] + name + "-" + key
 			},
 			shows:  members("id", "host", "instance", "run_id", "step_key", "pid", "fence", "position", "reason"),
-			table:  members("id", "state", "host", "run_id", "step_key", "reason"),
-			member: "state", states: []string{inspect.ClaimHeld, inspect.ClaimWaiting},
+			table:  members("id", "status", "host", "run_id", "step_key", "reason"),
+			member: "status", states: []string{inspect.ClaimHeld, inspect.ClaimWaiting},
 		},
 		{
 			name: "runs", cli: []string{"runs", "list"}, http: "/v1/runs", by: "id",
@@ -129,9 +129,9 @@ func TestEveryStateReadsAlike(t *testing.T) {
 				}
 				return r.text("role") + "-" + key
 			},
-			shows:  members("host", "instance", "state", "version", "pid"),
-			table:  members("host", "instance", "state", "version", "pid"),
-			member: "state", states: []string{"", "working", "drained", "stopped"},
+			shows:  members("host", "instance", "status", "version", "pid"),
+			table:  members("host", "instance", "status", "version", "pid"),
+			member: "status", states: []string{"", "working", "drained", "stopped"},
 		},
 		{
 			name: "workers", cli: []string{"worker", "list"}, http: "/v1/workers", by: "host/instance",
@@ -141,9 +141,9 @@ func TestEveryStateReadsAlike(t *testing.T) {
 				}
 				return "worker-" + key
 			},
-			shows:  members("host", "instance", "state", "reason"),
-			table:  members("host", "instance", "state", "reason"),
-			member: "state", states: []string{"working", "drained", "stopped"},
+			shows:  members("host", "instance", "status", "reason"),
+			table:  members("host", "instance", "status", "reason"),
+			member: "status", states: []string{"working", "drained", "stopped"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestEveryStateReadsAlike(t *testing.T) {
 				wants = members("status", "error")(one) // the page has them apart
 			}
 			if byCLI["position"] != nil {
-				wants = append(wants, fmt.Sprintf("Position %v of %v", byCLI["position"], byCLI["line"]))
+				wants = append(wants, fmt.Sprintf("Position %v of %v", byCLI["position"], byCLI["waiting"]))
 			}
 			for _, want := range wants {
 				if !strings.Contains(page, want) {

@@ -261,11 +261,11 @@ func workerControl(r *request, verb string) error {
 			return err
 		}
 		return r.print(w, func(out *page) {
-			line := "worker " + id.String() + " is " + w.State
+			line := "worker " + id.String() + " is " + w.Status
 			if !changed {
 				line += " already"
 			}
-			if w.Active > 0 && w.State != string(step.Working) {
+			if w.Active > 0 && w.Status != string(step.Working) {
 				line += ", with " + text.Count(w.Active, "step instance")
 			}
 			if w.Gone {
@@ -286,7 +286,7 @@ func workerListCommand() *cli.Command {
 		ArgsUsage: "[HOST[/INSTANCE]]",
 		Description: `With HOST or HOST/INSTANCE it lists only those workers, and the step instances that they run.
 
-STATE is working; draining or drained (the worker takes no new steps); stopping or stopped
+STATUS is working; draining or drained (the worker takes no new steps); stopping or stopped
 (its step instances are stopped, too). ACTIVE is how many step instances it runs, and how many
 it can run at a time. A worker that is gone is listed while it still holds step instances,
 which it keeps if it restarts in time, or while it is drained or stopped.`,
@@ -360,7 +360,7 @@ func workersText(out *page, workers []listedWorker) {
 		if w.Concurrency > 0 {
 			active += " of " + strconv.Itoa(w.Concurrency)
 		}
-		state := w.State
+		state := w.Status
 		switch {
 		case w.Gone && state == string(step.Working):
 			state = "gone"
@@ -382,7 +382,7 @@ func workersText(out *page, workers []listedWorker) {
 			executed = append(executed, []string{id, "… and " + strconv.Itoa(more) + " more", "", "", ""})
 		}
 	}
-	out.table("no worker is seen: start 'berth worker'", []string{"WORKER", "STATE", "ACTIVE", "QUEUES", "VERSION", "SINCE", "LAST SEEN", "CHANGED BY", "REASON"}, rows)
+	out.table("no worker is seen: start 'berth worker'", []string{"WORKER", "STATUS", "ACTIVE", "QUEUES", "VERSION", "SINCE", "LAST SEEN", "CHANGED BY", "REASON"}, rows)
 	if len(executed) > 0 {
 		out.gap()
 		out.table("", []string{"WORKER", "RUN", "STEP", "ATTEMPT", "TIME"}, executed)

@@ -16,7 +16,7 @@ const (
 // Claim is a claim of any host that is held or waits.
 type Claim struct {
 	ID       string            `json:"id"`
-	State    string            `json:"state" enum:"held,waiting,releasing"`
+	Status   string            `json:"status" enum:"held,waiting,releasing"`
 	Pools    Slots             `json:"pools"`
 	Priority int               `json:"priority"`
 	Host     string            `json:"host"`
@@ -72,7 +72,7 @@ func (c *Claim) SetHolder(h pool.Holder) {
 // HeldClaimOf returns the record of a claim that is held.
 func HeldClaimOf(h pool.HolderStatus) Claim {
 	c := Claim{
-		ID: h.Claim, State: ClaimHeld, Pools: h.Pools, Priority: h.Priority,
+		ID: h.Claim, Status: ClaimHeld, Pools: h.Pools, Priority: h.Priority,
 		Fence: h.Fence, ClaimedAt: h.Since, Bind: h.Bind,
 	}
 	if c.Pools == nil { // its main key can't be read
@@ -85,7 +85,7 @@ func HeldClaimOf(h pool.HolderStatus) Claim {
 // WaitingClaimOf returns the record of a claim that waits.
 func WaitingClaimOf(w pool.WaiterStatus) Claim {
 	c := Claim{
-		ID: w.Claim, State: ClaimWaiting, Pools: w.Pools, Priority: w.Priority,
+		ID: w.Claim, Status: ClaimWaiting, Pools: w.Pools, Priority: w.Priority,
 		QueuedAt: w.Since.Truncate(time.Millisecond), Position: w.Position, Reason: w.Reason,
 	}
 	c.SetHolder(w.Holder)
@@ -111,7 +111,7 @@ func WhyOf(w pool.Why) Why {
 type Reason struct {
 	Text     string      `json:"text"`
 	Position int         `json:"position,omitempty" doc:"Among the waiting claims, from 1."`
-	Line     int         `json:"line,omitempty" doc:"How many claims wait."`
+	Waiting  int         `json:"waiting,omitempty" doc:"How many claims wait."`
 	Since    time.Time   `json:"since,omitzero"`
 	Pools    []Shortage  `json:"pools,omitempty" nullable:"false"`
 	Holders  []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
@@ -139,7 +139,7 @@ type HolderRef struct {
 
 // ReasonOf returns the record of a reason.
 func ReasonOf(r pool.Reason) Reason {
-	why := Reason{Text: r.Text, Position: r.Position, Line: r.Waiting, Since: r.Since.Truncate(time.Millisecond)}
+	why := Reason{Text: r.Text, Position: r.Position, Waiting: r.Waiting, Since: r.Since.Truncate(time.Millisecond)}
 	for _, s := range r.Pools {
 		why.Pools = append(why.Pools, Shortage{
 			Pool: s.Pool, Wanted: s.Wanted, Limit: s.Limit, Claimed: s.Claimed, Short: s.Short, Paused: s.Paused,

@@ -25,7 +25,7 @@ type Host struct {
 	Role     string    `json:"role,omitempty"`
 	Version  string    `json:"version,omitempty"`
 	PID      int       `json:"pid,omitempty"`
-	State    string    `json:"state,omitempty" enum:"working,draining,drained,stopping,stopped" doc:"Of a worker: draining and stopping while it still has step instances."`
+	Status   string    `json:"status,omitempty" enum:"working,draining,drained,stopping,stopped" doc:"Of a worker: draining and stopping while it still has step instances."`
 	Capacity int       `json:"capacity" doc:"How many step instances it runs at a time; 0 if it is no worker."`
 	Queues   []string  `json:"queues,omitempty" nullable:"false" doc:"Queues that it takes step instances from; left out if it is no worker."`
 	Since    time.Time `json:"since,omitzero" doc:"When it started to use its name."`
@@ -42,7 +42,7 @@ type Host struct {
 type Worker struct {
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
-	State    string `json:"state" enum:"working,draining,drained,stopping,stopped" doc:"draining and stopping while it still has step instances."`
+	Status   string `json:"status" enum:"working,draining,drained,stopping,stopped" doc:"draining and stopping while it still has step instances."`
 
 	Queues      []string  `json:"queues,omitempty" nullable:"false" doc:"Queues that it takes step instances from."`
 	Concurrency int       `json:"concurrency" doc:"How many step instances it runs at a time; 0 if it is gone."`
@@ -204,7 +204,7 @@ func (f *Fleet) setWorkers() {
 	add := func(id step.WorkerID, w Worker) {
 		known[id] = true
 		s := f.states[id]
-		w.Host, w.Instance, w.State = id[0], id[1], s.Name(w.Active)
+		w.Host, w.Instance, w.Status = id[0], id[1], s.Name(w.Active)
 		w.ChangedAt, w.ChangedBy, w.Reason = s.At, s.By, s.Reason
 		if s.From != "" {
 			w.ChangedBy += " from " + s.From
@@ -218,7 +218,7 @@ func (f *Fleet) setWorkers() {
 		s, kept := f.states[id]
 		worker := h.Capacity > 0 || h.Gone && (h.ActiveSteps > 0 || kept)
 		if worker || kept {
-			h.State = s.Name(h.ActiveSteps)
+			h.Status = s.Name(h.ActiveSteps)
 		}
 		if worker {
 			add(id, Worker{

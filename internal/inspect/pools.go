@@ -11,7 +11,7 @@ import (
 // Pool is a pool as it is now.
 type Pool struct {
 	Name          string   `json:"name"`
-	State         string   `json:"state" enum:"open,closed,paused,deleted,unreadable" doc:"open grants claims. closed has limit 0. deleted has no spec while slots of it are held. unreadable has a value in etcd that can't be read, and grants nothing."`
+	Status        string   `json:"status" enum:"open,closed,paused,deleted,unreadable" doc:"open grants claims. closed has limit 0. deleted has no spec while slots of it are held. unreadable has a value in etcd that can't be read, and grants nothing."`
 	Limit         int      `json:"limit" doc:"Slots; -1 is unlimited, 0 closed."`
 	Claimed       int      `json:"claimed" doc:"Slots that are held. Can be above the limit after the limit was lowered."`
 	Waiting       int      `json:"waiting" doc:"Claims that wait."`
@@ -30,7 +30,7 @@ func PoolOf(s pool.Status) Pool {
 		s.Spec = pool.Spec{}
 	}
 	return Pool{
-		Name: s.Name, State: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
+		Name: s.Name, Status: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
 		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter),
 		Paused: s.Paused, Survives: Duration(Survives(s.LeaseDuration)), Deleted: s.Deleted, Problem: s.Problem,
 	}

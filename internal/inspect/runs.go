@@ -188,7 +188,7 @@ type RunWhy struct {
 	Reason string `json:"reason" doc:"What it waits for; of a run that is not queued, its status in a sentence."`
 	// Position, Line, InTheWay, Holders and Estimate are of a queued run.
 	Position      int         `json:"position,omitempty" doc:"In the queue, from 1; left out if its time has not come."`
-	Line          int         `json:"line,omitempty" doc:"How many runs are queued."`
+	Waiting       int         `json:"waiting,omitempty" doc:"How many runs are queued."`
 	InTheWay      []Run       `json:"in_the_way,omitempty" nullable:"false" doc:"The runs in progress that count against the limit that blocks it, or have slots of the pools that it waits for; the earliest admitted first, at most 20."`
 	Holders       []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
 	Estimate      Duration    `json:"estimate,omitzero" doc:"When it may be admitted. Left out where it is not known: if a run in the way has not started, or no run of its name has ended."`
@@ -202,7 +202,7 @@ type RunWhy struct {
 func RunWhyOf(w *run.Why, holds []step.Hold) RunWhy {
 	r := RunOf(w.Run)
 	return RunWhy{
-		Run: r, Reason: r.StatusText() + holdsText(holds), Position: w.Position, Line: w.Line,
+		Run: r, Reason: r.StatusText() + holdsText(holds), Position: w.Position, Waiting: w.Line,
 		InTheWay: ListOf(w.InTheWay, RunOf).Items, Estimate: Duration(w.Estimate.In.Round(time.Second)), EstimateBasis: w.Estimate.Basis,
 		Steps: StepHoldsOf(holds),
 	}

@@ -131,7 +131,7 @@ func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.Worker
 		return w, false, err
 	}
 	if err := o.worker(ctx, &w, id); problem.CodeOf(err) == problem.NotFound { // it was known by its mode only
-		return Worker{Host: id[0], Instance: id[1], State: string(step.Working), Gone: true}, changed, nil
+		return Worker{Host: id[0], Instance: id[1], Status: string(step.Working), Gone: true}, changed, nil
 	} else if err != nil {
 		return w, changed, err
 	}

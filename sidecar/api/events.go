@@ -32,9 +32,9 @@ type Event struct {
 	Type  string   `json:"type"`
 	Pools []string `json:"pools,omitempty"`
 	Claim string   `json:"claim,omitempty"`
-	// State of the claim that was asked for, in a hello: held, waiting, ended or
+	// Status of the claim that was asked for, in a hello: held, waiting, ended or
 	// unknown.
-	State string `json:"state,omitempty"`
+	Status string `json:"status,omitempty"`
 	// Code and Reason say why a claim ended; Reason also why one waits.
 	Code   string `json:"code,omitempty"`
 	Reason string `json:"reason,omitempty"`

@@ -36,7 +36,7 @@ func decodeCursor(text string, at any) error {
 type ClaimListInput struct {
 	Pool   string `query:"pool" doc:"Only claims of this pool."`
 	Host   string `query:"host" doc:"Only claims of this host."`
-	State  string `query:"state" enum:"held,waiting" doc:"Only claims that are held, or that wait."`
+	Status string `query:"status" enum:"held,waiting" doc:"Only claims that are held, or that wait."`
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many to answer at most."`
 	Cursor string `query:"cursor" maxLength:"512" doc:"Where to begin: next of the page before."`
 }
@@ -49,7 +49,7 @@ func (in *ClaimListInput) Page(all []Claim) (List[Claim], error) {
 	}
 	selected := slices.DeleteFunc(all, func(c Claim) bool {
 		_, ofPool := c.Pools[in.Pool]
-		return in.Host != "" && c.Host != in.Host || in.State != "" && c.State != in.State ||
+		return in.Host != "" && c.Host != in.Host || in.Status != "" && c.Status != in.Status ||
 			in.Pool != "" && !ofPool || claimCursorOf(c).compare(after) <= 0
 	})
 	slices.SortFunc(selected, func(a, b Claim) int { return claimCursorOf(a).compare(claimCursorOf(b)) })
@@ -71,7 +71,7 @@ type claimCursor struct {
 }
 
 func claimCursorOf(c Claim) claimCursor {
-	if c.State == StateWaiting {
+	if c.Status == ClaimWaiting {
 		return claimCursor{Waiting: true, Priority: c.Priority, Since: c.QueuedAt.UnixNano(), ID: c.ID}
 	}
 	return claimCursor{Fence: c.Fence, ID: c.ID}

@@ -31,7 +31,7 @@ type Problem struct {
 	// Of claims that do not fit: why, as in [Reason].
 	Reason   string      `json:"reason,omitempty"`
 	Position int         `json:"position,omitempty"`
-	Line     int         `json:"line,omitempty"`
+	Waiting  int         `json:"waiting,omitempty"`
 	Since    time.Time   `json:"since,omitzero"`
 	Pools    []Shortage  `json:"pools,omitempty" nullable:"false"`
 	Holders  []HolderRef `json:"holders,omitempty" nullable:"false"`
@@ -98,7 +98,7 @@ func ProblemOf(err error) *Problem {
 	}
 	if r, ok := e.Detail.(pool.Reason); ok {
 		why := inspect.ReasonOf(r)
-		p.Reason, p.Position, p.Line, p.Since = why.Text, why.Position, why.Line, why.Since
+		p.Reason, p.Position, p.Waiting, p.Since = why.Text, why.Position, why.Waiting, why.Since
 		p.Pools, p.Holders = why.Pools, why.Holders
 	}
 	return p
@@ -112,7 +112,7 @@ func (p *Problem) Err() *problem.Error {
 	}
 	if p.Reason != "" {
 		e.Detail = Reason{
-			Text: p.Reason, Position: p.Position, Line: p.Line, Since: p.Since,
+			Text: p.Reason, Position: p.Position, Waiting: p.Waiting, Since: p.Since,
 			Pools: p.Pools, Holders: p.Holders,
 		}
 	}

@@ -44,9 +44,9 @@ type (
 
 // States of a claim.
 const (
-	StateHeld      = inspect.ClaimHeld
-	StateWaiting   = inspect.ClaimWaiting
-	StateReleasing = inspect.ClaimReleasing
+	ClaimHeld      = inspect.ClaimHeld
+	ClaimWaiting   = inspect.ClaimWaiting
+	ClaimReleasing = inspect.ClaimReleasing
 )
 
 // DurationOf returns a pointer to a duration, for optional fields.

@@ -100,8 +100,8 @@ func (c *Client) Revoke(ctx context.Context, id string, force bool) (*api.Revoca
 // ClaimFilter selects claims. An empty field selects all.
 type ClaimFilter struct {
 	Pool, Host string
-	// State is held or waiting.
-	State string
+	// Status is held or waiting.
+	Status string
 }
 
 // pageSize is how many claims are requested at once: the most that is allowed.
@@ -111,7 +111,7 @@ const pageSize = 1000
 // wait, in the order of the wait queue. It requests all pages.
 func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]api.Claim, error) {
 	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	for name, value := range map[string]string{"pool": f.Pool, "host": f.Host, "state": f.State} {
+	for name, value := range map[string]string{"pool": f.Pool, "host": f.Host, "status": f.Status} {
 		if value != "" {
 			query.Set(name, value)
 		}
@@ -168,7 +168,7 @@ func (c *Client) watchOnce(ctx context.Context, id string, opened func()) (ended
 	err = c.Events(ctx, id, "", func(ev api.Event) error {
 		opened()
 		switch {
-		case ev.Type == api.EventHello && ev.State == "unknown":
+		case ev.Type == api.EventHello && ev.Status == "unknown":
 			result = problem.New(problem.ClaimNotFound, "the sidecar knows nothing of claim %q", id)
 		case ev.Type == api.EventClaimEnded && ev.Claim == id:
 			code := problem.ClaimLost // which it is, whatever the reason

@@ -37,8 +37,8 @@ func clientOf(status int, body []byte) *Client {
 // error is a problem, and validity is bounded.
 func FuzzClientClaim(f *testing.F) {
 	for _, body := range []string{
-		`{"id":"a","state":"held","pools":{"db":1},"fence":7,"valid_for":"29.4s","grace":"5s","lease_duration":"30s","ttl":"30s"}`,
-		`{"id":"a","state":"waiting","pools":{"db":1},"position":1}`, `{"valid_for":"2562047h","grace":"2562047h"}`,
+		`{"id":"a","status":"held","pools":{"db":1},"fence":7,"valid_for":"29.4s","grace":"5s","lease_duration":"30s","ttl":"30s"}`,
+		`{"id":"a","status":"waiting","pools":{"db":1},"position":1}`, `{"valid_for":"2562047h","grace":"2562047h"}`,
 		`{"valid_for":"-1s","grace":"-1"}`, `{"valid_for":"1m","grace":"-5ns"}`, `{"valid_for":"20000h","grace":"1ms"}`, `{"valid_for":"1ms","grace":"-2562047h"}`, `{"valid_for":1e99}`, `{"ttl":"x"}`, `null`, `[]`, ``, `{`,
 	} {
 		f.Add(201, []byte(body))

@@ -16,7 +16,7 @@ import (
 type waitsThenRenews struct{ renewals atomic.Int64 }
 
 func (s *waitsThenRenews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	const body = `{"id":"a","state":"held","pools":{"db":1},"fence":7,"valid_for":"%","grace":"1s","lease_duration":"30s"}`
+	const body = `{"id":"a","status":"held","pools":{"db":1},"fence":7,"valid_for":"%","grace":"1s","lease_duration":"30s"}`
 	validFor := "30s"
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/renew"), strings.HasSuffix(r.URL.Path, "/heartbeat"):

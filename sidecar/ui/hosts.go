@@ -130,7 +130,7 @@ func hostsOf(f *inspect.Fleet, text string, now time.Time) hostsPage {
 	}
 	for _, w := range f.Workers { // those of which only the mode is left
 		if _, left := workers[[2]string{w.Host, w.Instance}]; left {
-			p.Gone.add(hostRow{inspect.Host{Host: w.Host, Instance: w.Instance, State: w.State, Gone: true}, w.Reason}, text)
+			p.Gone.add(hostRow{inspect.Host{Host: w.Host, Instance: w.Instance, Status: w.Status, Gone: true}, w.Reason}, text)
 		}
 	}
 	p.Hosts, p.Versions = len(hosts), versionsOf(versions)

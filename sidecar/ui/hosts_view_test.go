@@ -38,21 +38,21 @@ func TestInstancesAreShownByTheirPartWithWhatTheyHave(t *testing.T) {
 			present("a", "coordinator", "coordinator"),
 			present("a", "sidecar", "sidecar", func(h *inspect.Host) { h.ActiveSteps, h.ActiveRuns = 1, 2 }),
 			present("a", "worker", "worker", func(h *inspect.Host) {
-				h.Capacity, h.Queues, h.ActiveSteps, h.State = 4, []string{"default", "gpu"}, 3, "draining"
+				h.Capacity, h.Queues, h.ActiveSteps, h.Status = 4, []string{"default", "gpu"}, 3, "draining"
 			}),
-			present("b", "gpu", "worker", func(h *inspect.Host) { h.Capacity, h.State = 2, "working" }),
+			present("b", "gpu", "worker", func(h *inspect.Host) { h.Capacity, h.Status = 2, "working" }),
 			present("b", "p1", "exec"),
 			present("b", "mine", ""),
-			{Host: "c", Instance: "worker", ActiveSteps: 5, State: "stopping", Gone: true},
+			{Host: "c", Instance: "worker", ActiveSteps: 5, Status: "stopping", Gone: true},
 		},
-		Workers:    []inspect.Worker{{Host: "a", Instance: "worker", State: "draining", Reason: "new disk"}, {Host: "d", Instance: "worker", State: "drained", Gone: true}},
+		Workers:    []inspect.Worker{{Host: "a", Instance: "worker", Status: "draining", Reason: "new disk"}, {Host: "d", Instance: "worker", Status: "drained", Gone: true}},
 		Candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Instance: "coordinator", Term: 9, Since: hostsNow}}},
 	}
 	p := hostsOf(f, "", hostsNow)
 	states := map[string]string{}
 	for _, table := range []hostTable{p.Workers, p.Sidecars, p.Others, p.Gone} {
 		for _, r := range table.Rows {
-			states[r.ID()] = r.State + " " + r.Why
+			states[r.ID()] = r.Status + " " + r.Why
 		}
 	}
 	if d := cmp.Diff(map[string]string{

@@ -57,7 +57,7 @@ func (s *site) wait(req api.ClaimRequest) {
 	s.t.Cleanup(func() { <-done })
 	s.eventually("claim "+req.ID+" waits", func() bool {
 		why, err := s.client.Why(s.t.Context(), req.ID)
-		return err == nil && why.Claim.State == api.StateWaiting
+		return err == nil && why.Claim.Status == api.ClaimWaiting
 	})
 }
 
