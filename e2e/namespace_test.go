@@ -88,7 +88,7 @@ func TestAWorkerInAnotherTimeNamespaceLetsItsCommandsRunOn(t *testing.T) {
 		left := time.Now()
 		w = worker(by)
 		eventually(t, "the worker has written until when the command may run", func(context.Context) bool {
-			files, err := filepath.Glob(filepath.Join(s.dir, "a", "worker", "steps", "*", "*", "trust"))
+			files, err := filepath.Glob(filepath.Join(s.dir, "a", "worker", "steps", "*", "*", "valid_until"))
 			if err != nil || len(files) != 1 {
 				t.Fatalf("files %q, %v", files, err)
 			}
