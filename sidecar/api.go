@@ -166,6 +166,10 @@ func operation(h huma.API, id, method, path, tag, summary string) huma.Operation
 			"default": {
 				Description: "A problem, by its code.",
 				Content:     map[string]*huma.MediaType{api.ProblemType: {Schema: schema}},
+				Headers: map[string]*huma.Header{api.RetryAfter: {
+					Description: "After how many seconds to repeat the request, if that may help.",
+					Schema:      &huma.Schema{Type: huma.TypeInteger},
+				}},
 			},
 		},
 	}

@@ -37,8 +37,9 @@ func TestBeforeEtcdAnswersTheServerSaysSo(t *testing.T) {
 		{method: "POST", path: "/v1/claims/a/revoke"}, {method: "DELETE", path: "/v1/claims/a"},
 		{method: "GET", path: "/v1/hosts"}, {method: "GET", path: "/v1/events"},
 	} {
-		if p := r.raw(q).problem(t); p.Code != "etcd_unavailable" || p.Status != http.StatusServiceUnavailable {
-			t.Errorf("%s %s: %+v", q.method, q.path, p)
+		got := r.raw(q)
+		if p := got.problem(t); p.Code != "etcd_unavailable" || p.Status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "2" {
+			t.Errorf("%s %s: Retry-After %q, %+v", q.method, q.path, got.header.Get("Retry-After"), p)
 		}
 	}
 	if got := r.raw(request{method: "GET", path: "/metrics"}); got.status != http.StatusOK {

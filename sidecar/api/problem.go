@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -62,6 +64,31 @@ func (p *Problem) GetStatus() int { return p.Status }
 
 // ContentType makes problem+json of JSON.
 func (p *Problem) ContentType(string) string { return ProblemType }
+
+// retryAfter is after how many seconds the same request may succeed, by code. Codes of which
+// that can't be expected are not in it, such as etcd_denied. What an operator has to repair
+// takes longer.
+var retryAfter = map[problem.Code]int{
+	problem.SlowRequest:     1,
+	problem.EtcdUnavailable: 2,
+	problem.NoCapacity:      5,
+	problem.Stopping:        5,
+	problem.Unavailable:     5,
+	problem.EtcdFull:        30,
+	problem.StateUnwritable: 30,
+}
+
+// RetryAfter is the header that says after how many seconds to repeat a request.
+const RetryAfter = "Retry-After"
+
+// GetHeaders returns the headers of the answer.
+func (p *Problem) GetHeaders() http.Header {
+	header := http.Header{}
+	if seconds := retryAfter[problem.Code(p.Code)]; seconds > 0 {
+		header.Set(RetryAfter, strconv.Itoa(seconds))
+	}
+	return header
+}
 
 // NewProblem returns the problem of a code.
 func NewProblem(code problem.Code, format string, args ...any) *Problem {
@@ -156,6 +183,7 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	if err != nil {
 		panic(fmt.Sprintf("api: encode a problem: %v", err))
 	}
+	maps.Copy(w.Header(), p.GetHeaders())
 	w.Header().Set("Content-Type", ProblemType)
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n')) // the client may be gone
