@@ -192,7 +192,7 @@ func TestRunsAreListedInPagesAndFiltered(t *testing.T) {
 			if page.Next == "" {
 				return ids
 			}
-			after = "&after=" + page.Next
+			after = "&cursor=" + page.Next
 		}
 	}
 	for query, want := range map[string][]string{

@@ -213,7 +213,7 @@ func TestInstancesAreListedInPages(t *testing.T) {
 		if page.Next == "" {
 			break
 		}
-		next = "&after=" + page.Next
+		next = "&cursor=" + page.Next
 		got = append(got, "|")
 	}
 	if text := strings.Join(got, " "); text != "0 2 /berth/steps/a/x/000001 | 3 4" {
@@ -245,8 +245,8 @@ func TestReadingStepsThatThereAreNotIsRefused(t *testing.T) {
 		"a/steps/y":             {problem.StepNotFound, nil},
 		"a/steps/x%2F000001":    {problem.StepNotFound, nil},
 		"plain/steps/x":         {problem.StepNotFound, nil},
-		"a/steps/x?after=-1":    {problem.Invalid, []string{"after"}},
-		"a/steps/x?after=01":    {problem.Invalid, []string{"after"}},
+		"a/steps/x?cursor=-1":   {problem.Invalid, []string{"cursor"}},
+		"a/steps/x?cursor=01":   {problem.Invalid, []string{"cursor"}},
 		"a/steps/x?status=done": {problem.Invalid, []string{"status"}},
 		"a/steps/x?limit=0":     {problem.Invalid, []string{"limit"}},
 		"a/steps/x/2":           {problem.StepNotFound, nil},

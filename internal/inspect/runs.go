@@ -177,7 +177,7 @@ const NoLeader = "no coordinator is running, so queued runs wait: start 'berth c
 // RunList is a page of runs.
 type RunList struct {
 	Items []Run  `json:"items" nullable:"false"`
-	Next  string `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter after."`
+	Next  string `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter cursor."`
 	// Unreadable are records that can't be read: they are not among the items.
 	Unreadable []Unreadable `json:"unreadable,omitempty" nullable:"false" doc:"Records that can't be read, of all pages; at most 100."`
 }

@@ -138,7 +138,7 @@ func StepInstanceOf(i *step.Instance) StepInstance {
 // StepInstanceList is a page of instances.
 type StepInstanceList struct {
 	Items      []StepInstance `json:"items" nullable:"false"`
-	Next       string         `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter after."`
+	Next       string         `json:"next,omitempty" doc:"Where the next page begins, if there is more: give it as the query parameter cursor."`
 	Unreadable []Unreadable   `json:"unreadable,omitempty" nullable:"false" doc:"States on this page that can't be read; at most 100."`
 }
 

@@ -112,7 +112,7 @@ type RunListInput struct {
 	Status []string `query:"status" doc:"Only runs of these statuses, separated by commas."`
 	Tag    []string `query:"tag,explode" doc:"Only runs with this tag, KEY=VALUE; given more than once, only those with all of them."`
 	Limit  int      `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many to answer at most."`
-	After  string   `query:"after" maxLength:"1024" doc:"Where to begin: next of the page before."`
+	Cursor string   `query:"cursor" maxLength:"1024" doc:"Where to begin: next of the page before."`
 }
 
 // RunFilter selects the runs of a page, and their order.
@@ -141,9 +141,9 @@ func (in *RunListInput) Filter() (f RunFilter, err error) {
 		}
 		f.tags[key] = value
 	}
-	f.after, err = parseRunCursor(in.After)
-	if err == nil && in.After != "" && f.after.Queue != f.queued() {
-		err = problem.Field("after", "%s belongs to a list in another order", problem.Quote(in.After))
+	f.after, err = parseRunCursor(in.Cursor)
+	if err == nil && in.Cursor != "" && f.after.Queue != f.queued() {
+		err = problem.Field("cursor", "%s belongs to a list in another order", problem.Quote(in.Cursor))
 	}
 	return f, err
 }
@@ -225,7 +225,7 @@ func parseRunCursor(text string) (c runCursor, err error) {
 	}
 	err = decodeCursor(text, &c)
 	if err != nil || c.ID == "" {
-		return runCursor{}, problem.Field("after", "%s is none that was answered as next", problem.Quote(text))
+		return runCursor{}, problem.Field("cursor", "%s is none that was answered as next", problem.Quote(text))
 	}
 	return c, nil
 }
@@ -236,12 +236,12 @@ type StepListInput struct {
 	Step   string   `path:"step"`
 	Status []string `query:"status" doc:"Only instances of these statuses, separated by commas."`
 	Limit  int      `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many to answer at most."`
-	After  string   `query:"after" maxLength:"16" doc:"Where to begin: next of the page before."`
+	Cursor string   `query:"cursor" maxLength:"16" doc:"Where to begin: next of the page before."`
 }
 
 // Page returns the selection, or what is wrong with it.
 func (in *StepListInput) Page() (step.Page, error) {
-	from, err := parseStepCursor(in.After)
+	from, err := parseStepCursor(in.Cursor)
 	page := step.Page{From: from, Limit: in.Limit}
 	for _, text := range in.Status {
 		status, wrong := parseStepStatus(text)
@@ -260,7 +260,7 @@ func parseStepCursor(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > step.MaxItems || strconv.Itoa(n) != text {
-		return 0, problem.Field("after", "%s is none that was answered as next", problem.Quote(text))
+		return 0, problem.Field("cursor", "%s is none that was answered as next", problem.Quote(text))
 	}
 	return n, nil
 }

@@ -66,7 +66,7 @@ func (c *Client) Runs(ctx context.Context, f RunFilter) ([]api.Run, []api.Unread
 		if page.Next == "" {
 			return all, page.Unreadable, nil
 		}
-		query.Set("after", page.Next)
+		query.Set("cursor", page.Next)
 	}
 }
 

@@ -45,7 +45,7 @@ func (c *Client) StepInstances(ctx context.Context, run, step string, statuses .
 		if page.Next == "" {
 			return all, bad, nil
 		}
-		query.Set("after", page.Next)
+		query.Set("cursor", page.Next)
 	}
 }
 
