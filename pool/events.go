@@ -13,15 +13,15 @@ type EventType string
 // The types of events.
 const (
 	// PoolChanged: a pool's spec, holders or waiters changed, on any host.
-	PoolChanged EventType = "pool_changed"
+	PoolChanged EventType = "PoolChanged"
 	// ClaimWaiting, and what follows, are claims of this instance.
-	ClaimWaiting EventType = "claim_waiting"
-	ClaimGranted EventType = "claim_granted"
+	ClaimWaiting EventType = "ClaimWaiting"
+	ClaimGranted EventType = "ClaimGranted"
 	// ClaimRenewed: the lease of a claim that carries a run was renewed, for the first
 	// time, or for the first time after a gap, as its Reason says then.
-	ClaimRenewed  EventType = "claim_renewed"
-	ClaimReleased EventType = "claim_released"
-	ClaimEnded    EventType = "claim_ended" // lost or revoked: see Reason
+	ClaimRenewed  EventType = "ClaimRenewed"
+	ClaimReleased EventType = "ClaimReleased"
+	ClaimEnded    EventType = "ClaimEnded" // lost or revoked: see Reason
 )
 
 // Event is something that happened to pools or claims.

@@ -84,12 +84,12 @@ func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	}
 	<-held.Context().Done()
 	c.release(one, held)
-	claims, pools := happened(t, events, "claim_released b")
+	claims, pools := happened(t, events, "ClaimReleased b")
 	want := []string{
-		"claim_granted a", "claim_waiting b", "claim_released a", "claim_granted b", "claim_ended b", "claim_released b",
+		"ClaimGranted a", "ClaimWaiting b", "ClaimReleased a", "ClaimGranted b", "ClaimEnded b", "ClaimReleased b",
 	}
 	// The release of one and the grant of the next share a transaction.
-	if i := slices.Index(claims, "claim_granted b"); i == 2 {
+	if i := slices.Index(claims, "ClaimGranted b"); i == 2 {
 		want[2], want[3] = want[3], want[2]
 	}
 	if diff := cmp.Diff(want, claims); diff != "" {

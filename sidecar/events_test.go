@@ -162,7 +162,7 @@ func TestAStreamIsAStreamOfEvents(t *testing.T) {
 	}
 	r.pool("db", 1)
 	want := "event: hello\ndata: {\"type\":\"hello\",\"host\":\"one\",\"instance\":\"sidecar\"}\n\n" +
-		"id: 1\nevent: pool_changed\ndata: {\"type\":\"pool_changed\",\"pools\":[\"db\"]}\n\n"
+		"id: 1\nevent: PoolChanged\ndata: {\"type\":\"PoolChanged\",\"pools\":[\"db\"]}\n\n"
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != want {
 		t.Errorf("%q, %v", got, err)

@@ -9,13 +9,13 @@ const (
 	// EventStopping means that the server is about to stop.
 	EventStopping = "stopping"
 	// EventPoolChanged: a pool's spec, holders or waiters changed, on any host.
-	EventPoolChanged = "pool_changed"
+	EventPoolChanged = "PoolChanged"
 	// EventClaimWaiting and what follows are claims made through this server.
-	EventClaimWaiting  = "claim_waiting"
-	EventClaimGranted  = "claim_granted"
-	EventClaimReleased = "claim_released"
+	EventClaimWaiting  = "ClaimWaiting"
+	EventClaimGranted  = "ClaimGranted"
+	EventClaimReleased = "ClaimReleased"
 	// EventClaimEnded: the claim is no longer valid; Code says why.
-	EventClaimEnded = "claim_ended"
+	EventClaimEnded = "ClaimEnded"
 )
 
 // Events that end a stream of a run's events, as [EventStopping] does.

@@ -103,9 +103,9 @@ func FuzzClientLists(f *testing.F) {
 // FuzzClientEvents reads streams of a server that may be any.
 func FuzzClientEvents(f *testing.F) {
 	for _, body := range []string{
-		"event: hello\ndata: {\"type\":\"hello\",\"claim\":\"a\",\"state\":\"held\"}\n\n: still here\n\nid: 1\nevent: claim_ended\ndata: {\"type\":\"claim_ended\",\"claim\":\"a\",\"code\":\"claim_revoked\",\"reason\":\"x\"}\n\n",
-		"data: {\"type\":\"hello\",\"state\":\"unknown\"}\n\n", "data: {\"type\":\"claim_released\",\"claim\":\"a\"}\n\n", "data: {\"type\":\"lagged\"}\n\n",
-		"data: {\"type\":\"claim_ended\",\"claim\":\"a\"}\n", "data: {\"type\":\"claim_ended\",\"claim\":\"b\",\"code\":\"x\"}", "data: {\r\n", "data: null\n", "data:\n", "\r\r\n", "",
+		"event: hello\ndata: {\"type\":\"hello\",\"claim\":\"a\",\"state\":\"held\"}\n\n: still here\n\nid: 1\nevent: ClaimEnded\ndata: {\"type\":\"ClaimEnded\",\"claim\":\"a\",\"code\":\"claim_revoked\",\"reason\":\"x\"}\n\n",
+		"data: {\"type\":\"hello\",\"state\":\"unknown\"}\n\n", "data: {\"type\":\"ClaimReleased\",\"claim\":\"a\"}\n\n", "data: {\"type\":\"lagged\"}\n\n",
+		"data: {\"type\":\"ClaimEnded\",\"claim\":\"a\"}\n", "data: {\"type\":\"ClaimEnded\",\"claim\":\"b\",\"code\":\"x\"}", "data: {\r\n", "data: null\n", "data:\n", "\r\r\n", "",
 	} {
 		f.Add([]byte(body))
 	}

@@ -39,13 +39,13 @@ func (f *fakeSource) relay(ctx context.Context, h *Hub) (func(), error) {
 func TestAHubListensWhileThereAreStreams(t *testing.T) {
 	src := newFakeSource()
 	h := NewHub(src.relay)
-	h.Publish(Notice{Event: "pool_changed"}) // without subscribers
+	h.Publish(Notice{Event: "PoolChanged"}) // without subscribers
 	a := h.Subscribe("", "")
 	b := h.Subscribe("mine", "")
 	if !<-src.listening {
 		t.Error("it does not listen")
 	}
-	src.notices <- Notice{Event: "claim_waiting", Topic: "mine", Tags: []string{"db"}}
+	src.notices <- Notice{Event: "ClaimWaiting", Topic: "mine", Tags: []string{"db"}}
 	src.notices <- Notice{}
 	src.notices <- Notice{} // when it is taken, what came before was published
 	h.Unsubscribe(b)
@@ -55,7 +55,7 @@ func TestAHubListensWhileThereAreStreams(t *testing.T) {
 	}
 	for what, s := range map[string]*Subscription{"of all": a, "of the claim": b} {
 		queue, lagged, _, ended := s.Take()
-		if len(queue) == 0 || queue[0].Event != "claim_waiting" || queue[0].ID != "1" || ended {
+		if len(queue) == 0 || queue[0].Event != "ClaimWaiting" || queue[0].ID != "1" || ended {
 			t.Errorf("%s: %+v", what, queue)
 		}
 		if !lagged {
@@ -74,8 +74,8 @@ func TestAStreamThatIsNotReadIsToldThatItMissedSome(t *testing.T) {
 	defer h.Close()
 	s := h.Subscribe("", "db")
 	for i := range 2 * subscriptionBuffer {
-		h.Publish(Notice{Event: "claim_granted", Topic: fmt.Sprint(i), Tags: []string{"db"}, Data: i})
-		h.Publish(Notice{Event: "claim_granted", Topic: fmt.Sprint(i), Tags: []string{"gpu"}, Data: i})
+		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint(i), Tags: []string{"db"}, Data: i})
+		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint(i), Tags: []string{"gpu"}, Data: i})
 	}
 	queue, lagged, _, _ := s.Take()
 	if len(queue) != subscriptionBuffer || !lagged {
@@ -86,7 +86,7 @@ func TestAStreamThatIsNotReadIsToldThatItMissedSome(t *testing.T) {
 			t.Fatalf("event %d: %s", i, m.Data)
 		}
 	}
-	h.Publish(Notice{Event: "claim_granted", Topic: "next", Tags: []string{"db"}})
+	h.Publish(Notice{Event: "ClaimGranted", Topic: "next", Tags: []string{"db"}})
 	if queue, lagged, _, _ := s.Take(); len(queue) != 1 || lagged {
 		t.Errorf("after that: %d events, lagged %t", len(queue), lagged)
 	}
