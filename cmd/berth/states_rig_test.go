@@ -221,7 +221,7 @@ func (s *states) records(from, text, by string) map[string]record {
 		if r["work_left"] != nil {
 			r["work_left"] = "some time"
 		}
-		if r["state"] == "held" && r["claimed_at"] != nil {
+		if r["status"] == "held" && r["claimed_at"] != nil {
 			for _, name := range local {
 				delete(r, name)
 			}
