@@ -271,7 +271,7 @@ func TestTheRestoreOfThreeMembersDoesWhatThePageSays(t *testing.T) {
 	stop = o.daemons()
 	defer stop()
 	o.sh("berth verify")
-	o.sh("berth runs list --status succeeded | grep '^before '; ! berth runs describe after")
+	o.sh("berth runs list --status succeeded | grep '^before '; ! berth runs info after")
 	o.sh("berth submit --id again -- true; berth runs wait again")
 	const bump = 1_000_000_000
 	if again := o.number(fence); after <= before || after-before >= bump || again-before < bump {

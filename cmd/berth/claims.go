@@ -21,7 +21,7 @@ func claimsCommand() *cli.Command {
 		Name:        "claims",
 		Category:    operating,
 		Usage:       "list, explain and revoke claims",
-		Subcommands: []*cli.Command{claimsListCommand(), claimsDescribeCommand(), claimsWhyCommand(), claimsRevokeCommand()},
+		Subcommands: []*cli.Command{claimsListCommand(), claimsInfoCommand(), claimsWhyCommand(), claimsRevokeCommand()},
 	}
 }
 
@@ -205,16 +205,16 @@ func seenInstances(r *request) (map[string]bool, error) {
 	return seen, err
 }
 
-func claimsDescribeCommand() *cli.Command {
+func claimsInfoCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "describe",
+		Name:      "info",
 		Usage:     "show a claim",
 		ArgsUsage: "CLAIM",
-		Action:    onEtcd(claimsDescribe, claimArgument),
+		Action:    onEtcd(claimsInfo, claimArgument),
 	}
 }
 
-func claimsDescribe(r *request) error {
+func claimsInfo(r *request) error {
 	w, err := r.Why(r.ctx(), r.args[0])
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func poolsCommand() *cli.Command {
 		Category: operating,
 		Usage:    "list, create and change pools",
 		Subcommands: []*cli.Command{
-			poolsListCommand(), poolsDescribeCommand(), poolsSetCommand(),
+			poolsListCommand(), poolsInfoCommand(), poolsSetCommand(),
 			poolsDeleteCommand(), poolsPauseCommand(), poolsResumeCommand(),
 		},
 	}
@@ -66,16 +66,16 @@ func poolsTable(out *page, pools []inspect.Pool) {
 		[]string{"POOL", "LIMIT", "CLAIMED", "WAITING", "LEASE"}, rows)
 }
 
-func poolsDescribeCommand() *cli.Command {
+func poolsInfoCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "describe",
+		Name:      "info",
 		Usage:     "show a pool with its holders and waiters",
 		ArgsUsage: "POOL",
-		Action:    onEtcd(poolsDescribe, poolArgument),
+		Action:    onEtcd(poolsInfo, poolArgument),
 	}
 }
 
-func poolsDescribe(r *request) error {
+func poolsInfo(r *request) error {
 	detail, err := r.Detail(r.ctx(), r.args[0])
 	if err != nil {
 		return err

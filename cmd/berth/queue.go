@@ -13,8 +13,8 @@ func queueCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "queue",
 		Category:    running,
-		Usage:       "list the queued runs, and cancel them",
-		Subcommands: []*cli.Command{queueListCommand(), queueCancelCommand()},
+		Usage:       "list, explain and cancel queued runs",
+		Subcommands: []*cli.Command{queueListCommand(), runsWhyCommand(), queueCancelCommand()},
 	}
 }
 

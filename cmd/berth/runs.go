@@ -23,9 +23,9 @@ func runsCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "runs",
 		Category: running,
-		Usage:    "list, describe, follow, cancel and retry runs",
+		Usage:    "list, show, follow, cancel and retry runs",
 		Subcommands: []*cli.Command{
-			runsListCommand(), runsDescribeCommand(), runsWhyCommand(), runsLogsCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(), runsRetryCommand(),
+			runsListCommand(), runsInfoCommand(), runsWhyCommand(), runsLogsCommand(), runsEventsCommand(), runsWaitCommand(), runsCancelCommand(), runsRetryCommand(),
 		},
 	}
 }

@@ -31,7 +31,7 @@ func runsEventsCommand() *cli.Command {
 		ArgsUsage: "RUN",
 		Description: `Events are kept for run_retention, even after the run is deleted. Of a run with many step
 instances, all events of the first 150 are kept; of the others only final failures, 20 for
-each worker. 'berth runs describe' counts all of them.
+each worker. 'berth runs info' counts all of them.
 
 With --follow, events are printed as they come, until the run has ended. JSON is then one
 event a line, and YAML one event a document.`,

@@ -342,7 +342,7 @@ func banner(out *page, at addresses) {
 	}
 	out.line("  berth pools set demo 3")
 	out.line("  berth exec --pool demo -- sleep 10")
-	out.line("  berth pools describe demo")
+	out.line("  berth pools info demo")
 	out.gap()
 	out.line("Ctrl-C stops it. (process %d)", at.PID)
 }

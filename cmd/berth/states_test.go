@@ -213,7 +213,7 @@ func TestEveryStateReadsAlike(t *testing.T) {
 		s := *s
 		s.t = t
 		for _, name := range []string{"half", "full", "over", "closed", "paused", "deleted", "unreadable", "unlimited"} {
-			byCLI, byHTTP := s.records(name, s.cli("pools", "describe", name, "-o", "json"), "")[""], s.records(name, s.get("/v1/pools/"+name, "application/json"), "")[""]
+			byCLI, byHTTP := s.records(name, s.cli("pools", "info", name, "-o", "json"), "")[""], s.records(name, s.get("/v1/pools/"+name, "application/json"), "")[""]
 			for _, r := range []record{byCLI, byHTTP} {
 				for _, h := range r["holders"].([]any) {
 					delete(h.(map[string]any), "expires_in") // etcd reports it in whole seconds

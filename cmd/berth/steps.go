@@ -25,17 +25,17 @@ func stepsCommand() *cli.Command {
 	return &cli.Command{
 		Name:     "steps",
 		Category: running,
-		Usage:    "list and describe the steps of runs",
+		Usage:    "list and show the steps of runs",
 		Subcommands: []*cli.Command{
 			{
 				Name: "list", Usage: "list the steps of a run, with their progress", ArgsUsage: "RUN",
 				Action: onEtcd(stepsList, runArgument),
 			},
 			{
-				Name: "describe", Usage: "show a step instance", ArgsUsage: "RUN STEP[INDEX]",
+				Name: "info", Usage: "show a step instance", ArgsUsage: "RUN STEP[INDEX]",
 				Description: "INDEX is not needed for a step with a single instance. Quote a name with an index, since\n" +
 					"brackets have a meaning in shells: 'extract[3]'.",
-				Action: onEtcd(stepsDescribe, runArgument, stepArgument),
+				Action: onEtcd(stepsInfo, runArgument, stepArgument),
 			},
 			{
 				Name: "why", Usage: "show what a step instance waits for", ArgsUsage: "RUN STEP[INDEX]",
@@ -91,7 +91,7 @@ func stepOf(r *request) (*step.Instance, inspect.StepWork, error) {
 	return &d.Instance, work, nil
 }
 
-func stepsDescribe(r *request) error {
+func stepsInfo(r *request) error {
 	i, work, err := stepOf(r)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func detailText(out *page, v *runView) {
 		failuresTable(out, v.failed)
 		counts, _ := total(o.Steps)
 		if more := counts[step.Failed] - len(v.failed); more > 0 {
-			out.line("… and %d more; 'berth runs describe %s -o json' has all", more, o.Run.ID)
+			out.line("… and %d more; 'berth runs info %s -o json' has all", more, o.Run.ID)
 		}
 	}
 	if o.Run.Status == run.Failed {

@@ -53,8 +53,8 @@ echo "== berth submit -f run.yaml --wait"
 "$berth" submit -f "$work/run.yaml" --id demo --wait 10m
 
 echo
-echo "== berth runs describe demo"
-"$berth" runs describe demo
+echo "== berth runs info demo"
+"$berth" runs info demo
 
 echo
 echo "== berth runs logs demo"

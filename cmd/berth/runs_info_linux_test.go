@@ -36,7 +36,7 @@ func TestRunsInfo_IsWatchedOnATerminal(t *testing.T) {
 	if err := unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 30}); err != nil {
 		t.Fatal(err)
 	}
-	watch := berth("runs", "describe", "r", "--watch")
+	watch := berth("runs", "info", "r", "--watch")
 	watch.Stdout = screen
 	if err := watch.Start(); err != nil {
 		t.Fatal(err)

@@ -23,9 +23,9 @@ import (
 	"github.com/berthhq/berth/internal/text"
 )
 
-func runsDescribeCommand() *cli.Command {
+func runsInfoCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "describe",
+		Name:      "info",
 		Usage:     "show a run, and the progress of its steps",
 		ArgsUsage: "RUN",
 		Description: `The steps are a tree: each step is below a step that it needs. In the progress of a step, '#'
@@ -35,11 +35,11 @@ output.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "update the output until the run has ended"},
 		},
-		Action: onEtcd(runsDescribe, runArgument),
+		Action: onEtcd(runsInfo, runArgument),
 	}
 }
 
-func runsDescribe(r *request) error {
+func runsInfo(r *request) error {
 	id := r.args[0]
 	if !r.Bool("watch") {
 		return showRun(r, id)
