@@ -144,7 +144,7 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 		"POST /v1/runs", "POST /v1/runs/{id}/cancel", "POST /v1/runs/{id}/finish", "POST /v1/runs/{id}/heartbeat",
 		"POST /v1/runs/{id}/retry", "POST /v1/runs/{id}/start",
 		"POST /v1/runs/{id}/steps/{step}/{index}/cancel",
-		"POST /v1/runs/{id}/steps/{step}/{index}/finish", "POST /v1/runs/{id}/steps/{step}/{index}/heartbeat",
+		"POST /v1/runs/{id}/steps/{step}/{index}/finish", "POST /v1/runs/{id}/steps/{step}/{index}/renew",
 		"POST /v1/runs/{id}/steps/{step}/{index}/retry", "POST /v1/runs/{id}/steps/{step}/{index}/take",
 		"POST /v1/sources/{name}/wake",
 		"POST /v1/workers/{host}/{instance}/drain", "POST /v1/workers/{host}/{instance}/resume", "POST /v1/workers/{host}/{instance}/stop",

@@ -125,8 +125,8 @@ func takenStep(v executor.View, begun time.Time) api.TakenStep {
 	return t
 }
 
-// heartbeatStep answers POST /v1/runs/{id}/steps/{step}/{index}/heartbeat.
-func (a *apiServer) heartbeatStep(ctx context.Context, s *session, in *stepBodyInput, req api.StepHeartbeat) (*output[api.TakenStep], error) {
+// renewStep answers POST /v1/runs/{id}/steps/{step}/{index}/renew.
+func (a *apiServer) renewStep(ctx context.Context, s *session, in *stepBodyInput, req api.StepRenewal) (*output[api.TakenStep], error) {
 	begun := time.Now()
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
@@ -175,10 +175,10 @@ func (a *apiServer) registerTaking(h huma.API) {
 	op.Description = "Step instances that are external and can be taken now, in order. What workers take is not among them."
 	handle(a, h, op, a.listReady)
 	op = operation(h, "take-step", http.MethodPost, one+"/take", tag, "Take a step instance that can be taken")
-	op.Description = "With its slots, for which it may wait: hanging up withdraws it. The caller is its executor from now on, and sends heartbeats to this server."
+	op.Description = "With its slots, for which it may wait: hanging up withdraws it. The caller is its executor from now on, and renews it through this server."
 	handleBody(a, h, op, true, body, a.takeStep)
-	op = operation(h, "heartbeat-step", http.MethodPost, one+"/heartbeat", tag, "Report that the executor of a step instance lives")
-	handleBody(a, h, op, false, body, a.heartbeatStep)
+	op = operation(h, "renew-step", http.MethodPost, one+"/renew", tag, "Report that the executor of a step instance lives")
+	handleBody(a, h, op, false, body, a.renewStep)
 	op = operation(h, "finish-step", http.MethodPost, one+"/finish", tag, "Report how the attempt of a step instance has ended")
 	handleBody(a, h, op, false, body, a.finishStep)
 }

@@ -90,10 +90,10 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	d.wantRefused(d.post(path+"/take", `{"executor":"ci-8"}`), problem.StepTaken)
 	d.wantRefused(d.post(path+"/take", ``), problem.StepTaken)
 	fence := fmt.Sprintf(`{"fence":%d`, first.Fence)
-	if decode(t, d.post(path+"/heartbeat", fence+`}`), &again); again.Fence != first.Fence || again.ValidFor <= 0 {
+	if decode(t, d.post(path+"/renew", fence+`}`), &again); again.Fence != first.Fence || again.ValidFor <= 0 {
 		t.Errorf("%+v", again)
 	}
-	d.wantRefused(d.post(path+"/heartbeat", `{"fence":1}`), problem.StepLost)
+	d.wantRefused(d.post(path+"/renew", `{"fence":1}`), problem.StepLost)
 	d.wantRefused(d.post(path+"/finish", fence+`,"status":"canceled"}`), problem.Invalid, "status")
 	var ended api.StepInstance
 	finish := fence + `,"status":"succeeded","output":"all well\n"}`
@@ -103,7 +103,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 		}
 	}
 	d.wantRefused(d.post(path+"/finish", fence+`,"status":"failed"}`), problem.StepEnded)
-	d.wantRefused(d.post(path+"/heartbeat", fence+`}`), problem.StepEnded)
+	d.wantRefused(d.post(path+"/renew", fence+`}`), problem.StepEnded)
 	if log := d.get(path + "/log"); string(log.body) != "all well\n" {
 		t.Errorf("%d %s", log.status, log.body)
 	}
@@ -113,7 +113,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("%+v, %v", left, err)
 	}
-	for _, want := range []string{"list-ready 200 OK", "take-step 200 OK", "take-step 409 Conflict", "heartbeat-step 200 OK", "finish-step 200 OK"} {
+	for _, want := range []string{"list-ready 200 OK", "take-step 200 OK", "take-step 409 Conflict", "renew-step 200 OK", "finish-step 200 OK"} {
 		if !d.doc.checked[want] {
 			t.Errorf("%s was not checked against the document", want)
 		}
@@ -205,7 +205,7 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 			d.fanned("a", fan("x", 1, needs(slots)))
 			taken := d.take("a", 0, api.StepTake{Executor: "me", TTL: api.DurationOf(time.Hour)})
 			d.running = d.restarted()
-			again, err := d.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
+			again, err := d.client.RenewStep(t.Context(), "a", "x", 0, taken.Fence)
 			if err != nil || again.Fence != taken.Fence || again.TTL != taken.TTL || string(again.Input) != "1" {
 				t.Fatalf("%+v, %v", again, err)
 			}
@@ -227,7 +227,7 @@ func TestAnAttemptIsItsOwnSidecars(t *testing.T) {
 	d.fanned("a", fan("x", 1, func(s *step.Spec) { s.Retries = 1 }))
 	taken := d.take("a", 0, api.StepTake{})
 	other := d.another("two")
-	_, err := other.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
+	_, err := other.client.RenewStep(t.Context(), "a", "x", 0, taken.Fence)
 	wantCode(t, err, problem.NotHolder)
 	_, err = other.client.TakeStep(t.Context(), "a", "x", 0, api.StepTake{})
 	wantCode(t, err, problem.StepTaken)
@@ -243,7 +243,7 @@ func TestAnAttemptIsItsOwnSidecars(t *testing.T) {
 		again, err := other.client.TakeStep(t.Context(), "a", "x", 0, api.StepTake{})
 		return err == nil && again.Attempt == 2
 	})
-	_, err = d.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
+	_, err = d.client.RenewStep(t.Context(), "a", "x", 0, taken.Fence)
 	wantCode(t, err, problem.StepLost)
 }
 
@@ -254,7 +254,7 @@ func TestACanceledRunStopsItsExecutors(t *testing.T) {
 	if _, err := d.client.CancelRun(t.Context(), "a", api.RunCancel{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.client.HeartbeatStep(t.Context(), "a", "x", 0, taken.Fence)
+	_, err := d.client.RenewStep(t.Context(), "a", "x", 0, taken.Fence)
 	if code := problem.CodeOf(err); code != problem.RunEnded && code != problem.StepLost { // its slots may have been asked back already
 		t.Error(err)
 	}
@@ -292,12 +292,12 @@ func TestBadInputOfExecutorsIsRefusedByField(t *testing.T) {
 		{"a/steps/x/1/take", `{"wait":7}`, problem.Invalid, "wait"},
 		{"a/steps/x/1/take", `{"executor":"a\nb"}`, problem.Invalid, "executor"},
 		{"a/steps/x/1/take", `{"pid":1}`, problem.Invalid, "pid"},
-		{"a/steps/x/0/heartbeat", ``, problem.Malformed, ""},
-		{"a/steps/x/0/heartbeat", `{}`, problem.Invalid, "fence"},
-		{"a/steps/x/0/heartbeat", `{"fence":1}`, problem.StepLost, ""},
-		{"a/steps/x/1/heartbeat", `{"fence":1}`, problem.StepLost, ""},
-		{"a/steps/y/0/heartbeat", `{"fence":1}`, problem.StepNotFound, ""},
-		{"nobody/steps/x/0/heartbeat", `{"fence":1}`, problem.RunNotFound, ""},
+		{"a/steps/x/0/renew", ``, problem.Malformed, ""},
+		{"a/steps/x/0/renew", `{}`, problem.Invalid, "fence"},
+		{"a/steps/x/0/renew", `{"fence":1}`, problem.StepLost, ""},
+		{"a/steps/x/1/renew", `{"fence":1}`, problem.StepLost, ""},
+		{"a/steps/y/0/renew", `{"fence":1}`, problem.StepNotFound, ""},
+		{"nobody/steps/x/0/renew", `{"fence":1}`, problem.RunNotFound, ""},
 		{"a/steps/x/0/finish", `{"status":"failed"}`, problem.Invalid, "fence"},
 		{"a/steps/x/0/finish", `{"fence":` + fence + `}`, problem.Invalid, "status"},
 		{"a/steps/x/0/finish", `{"fence":` + fence + `,"status":"running"}`, problem.Invalid, "status"},

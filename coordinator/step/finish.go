@@ -160,7 +160,7 @@ func stopAtCorrupt(what string, err error) error {
 }
 
 func lost(t *Taken) error {
-	return problem.New(problem.StepLost, "attempt %d of step instance %s of run %q is lost: no heartbeat came in time, and another executor may have it", t.Revision, t.Text(), t.Run)
+	return problem.New(problem.StepLost, "attempt %d of step instance %s of run %q is lost: it was not renewed in time, and another executor may have it", t.Revision, t.Text(), t.Run)
 }
 
 // The transitions of an instance are pure: each returns the record as it is then. Who

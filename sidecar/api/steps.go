@@ -113,12 +113,12 @@ func describeSteps(schemas huma.Registry) {
 // StepTake takes a step instance.
 type StepTake struct {
 	Executor string    `json:"executor,omitempty" maxLength:"128" doc:"Distinguishes executors of one host: the same request with the same executor finds the same attempt. Generated if left out."`
-	TTL      *Duration `json:"ttl,omitempty" doc:"The instance is lost unless its executor sends a heartbeat within this time, 5s to 24h; 0s is untimed. 1m if left out."`
+	TTL      *Duration `json:"ttl,omitempty" doc:"The instance is lost unless its executor renews it within this time, 5s to 24h; 0s is untimed. 1m if left out."`
 	Wait     *Duration `json:"wait,omitempty" doc:"How long to wait for the slots that it takes; 0s not at all. The server's claim timeout if left out."`
 }
 
-// StepHeartbeat reports that the executor of an attempt lives.
-type StepHeartbeat struct {
+// StepRenewal renews an attempt of a step instance.
+type StepRenewal struct {
 	Fence int64 `json:"fence,omitempty" minimum:"1" doc:"Of the attempt: take has answered it."`
 }
 
@@ -140,5 +140,5 @@ type StepRetry struct {
 type TakenStep struct {
 	StepWork
 	Validity
-	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
+	TTL Duration `json:"ttl" doc:"Within which it must be renewed; 0s if it need not be."`
 }

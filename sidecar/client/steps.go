@@ -126,16 +126,16 @@ func (c *Client) TakeStep(ctx context.Context, run, step string, index int, r ap
 	if err != nil || !isLong(sent) {
 		return t, err
 	}
-	if again, err := c.HeartbeatStep(ctx, run, step, index, t.Fence); err == nil {
+	if again, err := c.RenewStep(ctx, run, step, index, t.Fence); err == nil {
 		t.Deadline = max(t.Deadline, again.Deadline)
-	} // else its executor learns it with its next heartbeat
+	} // else its executor learns it when it renews
 	return t, nil
 }
 
-// HeartbeatStep reports that the executor of an attempt lives. An error of code step_lost or
+// RenewStep renews an attempt: its executor lives. An error of code step_lost or
 // run_ended means that it has to stop.
-func (c *Client) HeartbeatStep(ctx context.Context, run, step string, index int, fence int64) (*api.TakenStep, error) {
-	t, _, err := c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "heartbeat"), api.StepHeartbeat{Fence: fence})
+func (c *Client) RenewStep(ctx context.Context, run, step string, index int, fence int64) (*api.TakenStep, error) {
+	t, _, err := c.takenCall(ctx, stepPath(run, step, strconv.Itoa(index), "renew"), api.StepRenewal{Fence: fence})
 	return t, err
 }
 

@@ -79,8 +79,8 @@ func (x *Executors) check() {
 		if e.expires == 0 || now < e.expires || e.why != nil || x.closed {
 			continue
 		}
-		x.log.Info("no heartbeat of a run's executor came within its ttl", keyRun, e.id, keyFence, e.fence, keyDuration, e.ttl)
-		e.why = lostAttempt(e.id, e.fence, "no heartbeat came within its ttl of "+text.Duration(e.ttl))
+		x.log.Info("an executor did not report within its ttl", keyRun, e.id, keyFence, e.fence, keyDuration, e.ttl)
+		e.why = lostAttempt(e.id, e.fence, "its executor did not report within its ttl of "+text.Duration(e.ttl))
 		x.counts(e.id).lost(lossTTL)
 		x.tasks.Go(func() { x.giveUp(e) })
 	}

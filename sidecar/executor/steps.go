@@ -163,11 +163,11 @@ func (x *Executors) recordedStep(ctx context.Context, id store.StepID, fence int
 	case r.EndFence == fence && fence > 0:
 		s.against = problem.New(problem.StepEnded, "attempt %d of step instance %s of run %q was finished already", fence, id.Text(), id.Run)
 	case s.step == nil || s.step.Revision != fence:
-		s.against = lostAttempt(id.String(), fence, "no heartbeat came in time, and another executor may have it")
+		s.against = lostAttempt(id.String(), fence, "it was not renewed in time, and another executor may have it")
 	case !r.Shape.External:
 		s.against = lostAttempt(id.String(), fence, "a worker runs it")
 	case !here && (r.Executor.Host != x.host || r.Executor.Instance != x.instance):
-		s.against = problem.New(problem.NotHolder, "step instance %s of run %q was taken through %s/%s: send its heartbeats there", id.Text(), id.Run, r.Executor.Host, r.Executor.Instance)
+		s.against = problem.New(problem.NotHolder, "step instance %s of run %q was taken through %s/%s: renew it there", id.Text(), id.Run, r.Executor.Host, r.Executor.Instance)
 	case !here:
 		s.against = lostAttempt(id.String(), fence, "this server does not know it any more")
 	case r.RunEnded:
