@@ -448,7 +448,7 @@ func (l *leader) lostStep(ctx context.Context, d *Dispatch, now time.Time) (item
 func (l *leader) stepEvent(ctx context.Context, d *Dispatch, rec step.Record, now time.Time) ([]*pb.RequestOp, error) {
 	i := step.Instance{StepID: d.ID(), Record: rec}
 	event := i.Event(now)
-	if !step.IsTold(l.journal, d.Run.ID, d.Fan.steps[d.Step].first+d.Index, event) {
+	if !step.HasEvent(l.journal, d.Run.ID, d.Fan.steps[d.Step].first+d.Index, event) {
 		return nil, nil
 	}
 	op, err := l.journal.Op(ctx, d.Run.ID, event)

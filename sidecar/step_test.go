@@ -142,7 +142,7 @@ func TestStepsAreReadAsTheyGo(t *testing.T) {
 	d.published(instance(2))
 	d.ends(zero, step.Outcome{Status: step.Failed, ExitCode: 3, Error: "no such day", Output: []byte("reading\n\xff\n")})
 	d.published(instance(3))
-	if standing := d.why("a"); standing != "running its steps; waiting: x: nobody has taken it over HTTP yet, from queue 'default'" {
+	if standing := d.why("a"); standing != "running its steps; waiting: x: no executor has taken it from queue 'default' over HTTP yet" {
 		t.Error(standing)
 	}
 	steps, bad, err := d.client.Steps(t.Context(), "a")

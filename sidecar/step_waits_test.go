@@ -57,7 +57,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 		"limited": "pool: pool 'task.z' is closed",
 		"gpu":     "no_worker: no worker takes from queue 'gpu': start 'berth worker --queue gpu'",
 		"busy":    "worker: the worker of queue 'default' can take no more (1/1 in progress)",
-		"outside": "executor: nobody has taken it over HTTP yet, from queue 'default'",
+		"outside": "executor: no executor has taken it from queue 'default' over HTTP yet",
 		"then":    "needs: it needs gpu",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -96,7 +96,7 @@ func TestWhatStepsWaitForIsTold(t *testing.T) {
 	if err != nil || steps[0].BlockReason != "the worker of queue 'default' can take it (0/1 in progress)" {
 		t.Errorf("%+v, %v", steps[0], err)
 	}
-	if why := d.why("a"); why != "running its steps; waiting: gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'; outside: nobody has taken it over HTTP yet, from queue 'default'" {
+	if why := d.why("a"); why != "running its steps; waiting: gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'; outside: no executor has taken it from queue 'default' over HTTP yet" {
 		t.Error(why)
 	}
 	for _, op := range []string{"list-steps 200 OK", "get-step-instance 200 OK"} {

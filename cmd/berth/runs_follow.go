@@ -165,12 +165,12 @@ func (f *logFollower) poll(ctx context.Context, fresh bool) error {
 	}
 	at, more := lookAt(f.at, all)
 	if more > 0 && f.crowd == 0 {
-		say(f.c, "of %d instances that run %d are followed at a time: of the others the output comes when they have ended", len(all), step.MaxLooks)
+		say(f.c, "of %d instances that run %d are followed at a time: of the others the output comes when they have ended", len(all), step.MaxFollowed)
 	}
 	f.crowd = more
-	due := fresh || time.Since(f.looked) >= step.LookAgain
+	due := fresh || time.Since(f.looked) >= step.FollowAgain
 	if len(at) > 0 && (due || !slices.Equal(at, f.at)) {
-		if _, err := f.Steps.Look(ctx, fresh, at...); problem.CodeOf(err) == problem.EtcdUnavailable {
+		if _, err := f.Steps.Follow(ctx, fresh, at...); problem.CodeOf(err) == problem.EtcdUnavailable {
 			return err
 		} else if err != nil {
 			f.blind = true
@@ -191,7 +191,7 @@ func lookAt(before, running []store.StepID) (at []store.StepID, more int) {
 		}
 	}
 	for _, id := range running {
-		if !slices.Contains(at, id) && len(at) < step.MaxLooks {
+		if !slices.Contains(at, id) && len(at) < step.MaxFollowed {
 			at = append(at, id)
 		}
 	}

@@ -34,7 +34,7 @@ since brackets have a meaning in shells: 'extract[3]'.
 
 The output of running attempts is read from their workers, of %d at a time. With --follow it
 is shown as it comes, until everything has ended. JSON is then one object a line, and YAML
-one object a document.`, step.MaxOutput>>10, step.MaxLooks),
+one object a document.`, step.MaxOutput>>10, step.MaxFollowed),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until all of it has ended"},
 		},
@@ -142,11 +142,11 @@ func askWorkers(c *cli.Context, l *inspect.Logs) ([]store.StepID, error) {
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	asked := all[:min(len(all), step.MaxLooks)]
+	asked := all[:min(len(all), step.MaxFollowed)]
 	if len(all) > len(asked) {
 		say(c, "of %d instances that run the first %d are asked what they have written so far: name a step or an instance to see another", len(all), len(asked))
 	}
-	revision, err := l.Steps.Look(c.Context, true, asked...)
+	revision, err := l.Steps.Follow(c.Context, true, asked...)
 	if err != nil {
 		say(c, "only what is kept is shown: %v", err)
 		return nil, nil

@@ -204,8 +204,8 @@ func TestLookAt(t *testing.T) {
 	}{
 		"nothing runs":         {ids(0, 2), nil, nil, 0},
 		"all that runs":        {nil, ids(0, 3), ids(0, 3), 0},
-		"the first of many":    {nil, ids(0, step.MaxLooks+7), ids(0, step.MaxLooks), 7},
-		"what was looked at":   {ids(5, 5+step.MaxLooks), ids(0, step.MaxLooks+7), ids(5, 5+step.MaxLooks), 7},
+		"the first of many":    {nil, ids(0, step.MaxFollowed+7), ids(0, step.MaxFollowed), 7},
+		"what was looked at":   {ids(5, 5+step.MaxFollowed), ids(0, step.MaxFollowed+7), ids(5, 5+step.MaxFollowed), 7},
 		"what has ended is no": {ids(0, 2), ids(1, 4), ids(1, 4), 0},
 	} {
 		at, more := lookAt(c.before, c.running)

@@ -382,7 +382,7 @@ func workersText(out *page, workers []listedWorker) {
 			executed = append(executed, []string{id, "… and " + strconv.Itoa(more) + " more", "", "", ""})
 		}
 	}
-	out.table("no worker is seen: start 'berth worker'", []string{"WORKER", "STATUS", "ACTIVE", "QUEUES", "VERSION", "SINCE", "LAST SEEN", "CHANGED BY", "REASON"}, rows)
+	out.table("no worker is running: start 'berth worker'", []string{"WORKER", "STATUS", "ACTIVE", "QUEUES", "VERSION", "SINCE", "LAST SEEN", "CHANGED BY", "REASON"}, rows)
 	if len(executed) > 0 {
 		out.gap()
 		out.table("", []string{"WORKER", "RUN", "STEP", "ATTEMPT", "TIME"}, executed)

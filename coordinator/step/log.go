@@ -16,34 +16,32 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// MaxOutput bounds what is kept of an attempt's output, in bytes: it goes to etcd, so
-// that it can be read on every host.
+// MaxOutput bounds the output of an attempt in etcd, in bytes.
 const MaxOutput = 16 << 10
 
-// Log is what is kept of the output of an instance: the end of what one of its attempts
-// has written.
+// Log is the stored output of an instance: the end of the output of one attempt.
 type Log struct {
-	// Attempt is the number of the attempt, and Fence its fence.
+	// Attempt is the number of the attempt, and Fence its fencing token.
 	Attempt int
 	Fence   int64
-	// At is when that was all that the attempt had written.
+	// At is when the output was read.
 	At time.Time
-	// Ended tells that the attempt has ended: nothing comes behind it.
+	// Ended states that the attempt has ended.
 	Ended bool
-	// Before is how many bytes the attempt has written before Text.
+	// Before is the number of bytes before Text.
 	Before int64
-	// Host and File are where a file is that has all of it, or its beginning and its end if it
-	// is Cut; empty if none is kept, or not any more.
+	// Host and File locate the file with all of it, or with its beginning and end if Cut;
+	// empty without a file.
 	Host, File string
 	Cut        bool
-	// Text is what was written, bytes of any kind.
+	// Text is the output, which may be binary.
 	Text []byte
 	// Revision is that of the key.
 	Revision int64
 }
 
-// logHead is the first line of what stands in etcd of a log. The text follows it as it
-// is: in JSON it would be half as long again.
+// logHead is the first line of the value of a log. The text follows unencoded: as JSON it
+// would be half as long again.
 type logHead struct {
 	store.V
 	Attempt int       `json:"attempt"`
@@ -56,14 +54,14 @@ type logHead struct {
 	Cut     bool      `json:"cut,omitempty"`
 }
 
-// Encode writes a log.
+// Encode encodes a log.
 func (l *Log) Encode() []byte {
 	head := store.Encode(logHead{store.Now, l.Attempt, l.Fence, stampOf(l.At), l.Ended, l.Before, l.Host, l.File, l.Cut})
 	value := make([]byte, 0, len(head)+1+len(l.Text))
 	return append(append(append(value, head...), '\n'), l.Text...)
 }
 
-// DecodeLog reads a log.
+// DecodeLog decodes a log.
 func DecodeLog(kv *mvccpb.KeyValue) (*Log, error) {
 	key := string(kv.Key)
 	head, text, ok := bytes.Cut(kv.Value, []byte("\n"))
@@ -72,7 +70,7 @@ func DecodeLog(kv *mvccpb.KeyValue) (*Log, error) {
 		return nil, err
 	}
 	if !ok || h.Attempt < 1 || h.Fence < 1 || h.Before < 0 {
-		return nil, &store.CorruptError{Key: key, Reason: errors.New("attempt, fence, before: they are not what they can be, or there is nothing behind them")}
+		return nil, &store.CorruptError{Key: key, Reason: errors.New("attempt, fence or before is out of range, or the text is missing")}
 	}
 	return &Log{
 		Attempt: h.Attempt, Fence: h.Fence, At: h.At, Ended: h.Ended, Before: h.Before, Host: h.Host, File: h.File, Cut: h.Cut,
@@ -80,11 +78,10 @@ func DecodeLog(kv *mvccpb.KeyValue) (*Log, error) {
 	}, nil
 }
 
-// End is how many bytes the attempt has written.
+// End returns how many bytes the attempt has written.
 func (l *Log) End() int64 { return l.Before + int64(len(l.Text)) }
 
-// Since returns what is new to somebody who has seen the first bytes of the attempt, up to
-// an offset, and how many bytes are left out before it.
+// Since returns the output after an offset, and how many bytes are missing before it.
 func (l *Log) Since(offset int64) (text []byte, missing int64) {
 	switch {
 	case offset >= l.End():
@@ -95,7 +92,7 @@ func (l *Log) Since(offset int64) (text []byte, missing int64) {
 	return l.Text[offset-l.Before:], 0
 }
 
-// LeftOut tells how much comes before the text, and where that is; empty if nothing does.
+// LeftOut states how much comes before the text, and where that is; empty if nothing does.
 func (l *Log) LeftOut() string {
 	text := BytesText(l.Before) + " before this are left out"
 	what := "all of it is"
@@ -113,7 +110,7 @@ func (l *Log) LeftOut() string {
 	return fmt.Sprintf("%s: %s on host '%s' while it runs, in %s", text, what, l.Host, l.File)
 }
 
-// BytesText writes a number of bytes as people do: 1 byte, 900 bytes, 28.6 MiB.
+// BytesText formats a number of bytes: 1 byte, 900 bytes, 28.6 MiB.
 func BytesText(n int64) string {
 	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		if size := int64(1) << (40 - 10*i); n >= size {
@@ -126,23 +123,22 @@ func BytesText(n int64) string {
 	return strconv.FormatInt(n, 10) + " bytes"
 }
 
-// Standing is how a log stands to its instance.
+// Standing is the relation of a log to its instance.
 type Standing int
 
-// The standings.
+// The relations.
 const (
 	// OfLast: it is of the last attempt, which has ended.
 	OfLast Standing = iota + 1
-	// SoFar: it is of the attempt that runs now.
+	// SoFar: it is of the running attempt.
 	SoFar
-	// OfEarlier: it is of an attempt that has ended, and the last one has written nothing, or
-	// runs, or was lost.
+	// OfEarlier: it is of an attempt that has ended, but not the last one.
 	OfEarlier
-	// OfLost: it is of an attempt that was lost, and was seen before that.
+	// OfLost: it is of an attempt that was lost.
 	OfLost
 )
 
-// Standing tells how a log stands to its instance.
+// Standing returns the relation of a log to its instance.
 func (l *Log) Standing(i *Instance) Standing {
 	running := i.Status == Running
 	switch {
@@ -156,8 +152,8 @@ func (l *Log) Standing(i *Instance) Standing {
 	return OfLost
 }
 
-// Log returns the end of what an attempt of an instance has written: the last one that has
-// ended, or was looked at. If nothing is kept, that is a NotFound problem.
+// Log returns the stored output of an instance: of the last attempt that has ended, or was
+// followed. Without output, that is a NotFound problem.
 func (s Store) Log(ctx context.Context, id store.StepID) (*Log, error) {
 	seen, err := s.See(ctx, id)
 	switch {
@@ -169,8 +165,8 @@ func (s Store) Log(ctx context.Context, id store.StepID) (*Log, error) {
 	return seen.Log, nil
 }
 
-// DropLostFile drops the name of the file of an attempt whose end was never reported and
-// that does not run: the worker removes that file with the folder of the attempt.
+// DropLostFile drops the name of the file of an attempt that was lost: the worker removes
+// that file with the folder of the attempt.
 func (l *Log) DropLostFile(i *Instance) {
 	if !l.Ended && l.Standing(i) != SoFar {
 		l.dropFile()
@@ -179,8 +175,7 @@ func (l *Log) DropLostFile(i *Instance) {
 
 func (l *Log) dropFile() { l.Host, l.File, l.Cut = "", "", false }
 
-// MaxFilesDropped bounds the files of one [Store.DropFiles]: the logs of all are in one
-// request.
+// MaxFilesDropped bounds the files of one [Store.DropFiles], which is one request.
 const MaxFilesDropped = 32
 
 // DropFiles drops the names of files of a host from the logs of instances, before the files
@@ -204,7 +199,7 @@ func (s Store) DropFiles(ctx context.Context, host string, files map[string]stor
 				key := string(kv.Key)
 				l, err := DecodeLog(kv)
 				if err != nil || done[key] || l.Host != host || l.File == "" || s.Keys.Log(files[l.File]) != key {
-					continue // of one that can't be read nobody learns the name
+					continue // a log that cannot be read shows no name
 				}
 				l.dropFile()
 				done[key] = true
@@ -221,12 +216,12 @@ func (s Store) DropFiles(ctx context.Context, host string, files map[string]stor
 	return err
 }
 
-// NoLog tells that no output of an instance is kept.
+// NoLog returns the problem that an instance has no stored output.
 func NoLog(id store.StepID) error {
 	return problem.New(problem.NotFound, "no output is kept of step instance %s of run %q: none was written yet, or it was longer ago than events are kept", id.Text(), id.Run)
 }
 
-// log reads what is kept of an instance's output, nil if that is nothing.
+// log returns the stored output of an instance; nil if there is none.
 func (s Store) log(ctx context.Context, id store.StepID) (*Log, error) {
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Log(id))})
 	if err != nil {

@@ -135,7 +135,7 @@ func (s Store) request(ctx context.Context, r *run.Run, some []*Instance, t *ret
 	if goesOn {
 		ops = append(ops, store.Put(s.Keys.Run(r.ID), r.Encode(), 0))
 	}
-	tells := !t.told && len(t.which) > 0
+	tells := !t.written && len(t.which) > 0
 	if tells {
 		op, err := s.Journal.Op(ctx, r.ID, t.event(time.Now()))
 		if err != nil {
@@ -148,7 +148,7 @@ func (s Store) request(ctx context.Context, r *run.Run, some []*Instance, t *ret
 		s.suspect(err)
 		return err
 	}
-	t.told = t.told || tells
+	t.written = t.written || tells
 	if goesOn {
 		r.Revision = rev
 	}
@@ -183,7 +183,7 @@ type retrial struct {
 	// ended is the revision of the end after which the run is to be queued; 0 if none.
 	ended int64
 	// told is that the event is written.
-	told bool
+	written bool
 }
 
 func newRetrial(why string, which []Which) *retrial {
@@ -325,7 +325,7 @@ func (l *look) take(i *Instance) error {
 			return problem.New(problem.StepEnded, "step instance %s of run %q has succeeded: only what has failed or was canceled is tried again", i.Text(), r.ID)
 		}
 	case asked && seen != 0 && seen != i.Revision:
-		l.t.told = true // with the first of them
+		l.t.written = true // with the first of them
 	case i.Status != Failed && i.Status != Canceled:
 	case asked:
 		l.t.seen[i.StepID] = i.Revision

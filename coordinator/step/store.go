@@ -34,10 +34,10 @@ const eventsOf = 150
 // hasEvents tells whether the instance of that number, among all of its run, has events.
 func hasEvents(number int) bool { return number < eventsOf }
 
-// IsTold tells whether an event of the instance of that number is written: of the first of
+// HasEvent tells whether an event of the instance of that number is written: of the first of
 // a run all are, of the others it is told that they have failed for good, as long as a
 // journal has room for that.
-func IsTold(j *run.Journal, id string, number int, e run.Event) bool {
+func HasEvent(j *run.Journal, id string, number int, e run.Event) bool {
 	return hasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
 }
 
@@ -100,7 +100,7 @@ func (s Store) Work(ctx context.Context, id store.StepID) (Work, error) {
 
 // logged appends the write of an event, if it is told.
 func (s Store) logged(ctx context.Context, ops []*pb.RequestOp, id store.StepID, number int, e run.Event) ([]*pb.RequestOp, error) {
-	if !IsTold(s.Journal, id.Run, number, e) {
+	if !HasEvent(s.Journal, id.Run, number, e) {
 		return ops, nil
 	}
 	op, err := s.Journal.Op(ctx, id.Run, e)

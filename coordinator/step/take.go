@@ -113,7 +113,7 @@ func (s Store) started(ctx context.Context, t *Taken, at time.Time) (*pb.Request
 	i := t.Instance
 	i.Status = Running
 	e := i.Event(at)
-	if !IsTold(s.Journal, t.Run, t.Ready.Number, e) {
+	if !HasEvent(s.Journal, t.Run, t.Ready.Number, e) {
 		return nil, nil
 	}
 	return s.Journal.OpAs(ctx, t.Run, fmt.Sprintf("0-%d-%x", t.Ready.Number, t.Revision), e)

@@ -10,38 +10,38 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// WaitKind is what kind of thing instances wait for.
+// WaitKind is the kind of what instances wait for.
 type WaitKind string
 
 // The kinds. Those from [WaitPool] on are of instances that are scheduled.
 const (
 	WaitRun         WaitKind = "run"         // their run is not in progress yet
 	WaitNeeds       WaitKind = "needs"       // steps that the step needs
-	WaitNever       WaitKind = "never"       // they do not run any more: what the step needs has failed
+	WaitNever       WaitKind = "never"       // they never run: what the step needs has failed
 	WaitWindow      WaitKind = "window"      // the step's concurrency
 	WaitNotBefore   WaitKind = "not_before"  // the step's time
 	WaitRunWindow   WaitKind = "run_window"  // the run's max_concurrent_steps
 	WaitRetry       WaitKind = "retry"       // the pause before a retry
-	WaitCoordinator WaitKind = "coordinator" // to be let go
-	WaitPool        WaitKind = "pool"        // slots, of pools or of a task's limit
-	WaitNoWorker    WaitKind = "no_worker"   // a worker where none takes from the queue
-	WaitWorker      WaitKind = "worker"      // a place of a worker
-	WaitExecutor    WaitKind = "executor"    // somebody who takes them over HTTP
+	WaitCoordinator WaitKind = "coordinator" // to be published
+	WaitPool        WaitKind = "pool"        // slots of pools, or of a task's limit
+	WaitNoWorker    WaitKind = "no_worker"   // a worker for the queue
+	WaitWorker      WaitKind = "worker"      // free capacity of a worker
+	WaitExecutor    WaitKind = "executor"    // an executor over HTTP
 )
 
 // Wait is what instances wait for.
 type Wait struct {
 	Kind WaitKind
-	// Text says it in words that are the same wherever it is shown: pool 'db' full (3/3
-	// slots).
+	// Text is for people: pool 'db' full (3/3 slots).
 	Text string
-	// Count is how many instances wait so.
+	// Count is the number of instances.
 	Count int
-	// Soon tells that nothing is in the way.
+	// Soon states that nothing blocks them.
 	Soon bool
 }
 
-// slots are what an instance takes: its pools', and one of its task's if that has a limit.
+// slots returns the slots of an instance: those of its pools, and one of its task if that
+// has a limit.
 func (s *Shape) slots(space *pool.Space) map[string]int {
 	task := TaskPool(s.Task)
 	if s.Task == "" || !space.Has(task) {
@@ -52,33 +52,33 @@ func (s *Shape) slots(space *pool.Space) map[string]int {
 	return slots
 }
 
-// Wait tells what the scheduled instances of a step wait for. It is pure.
+// Wait returns what the scheduled instances of a step wait for. It is pure.
 //
-//  1. If no worker takes from the queue, none of them goes, whatever else there is.
-//  2. If there is no room for their slots, it is that.
-//  3. Else it is a place of a worker, or whoever takes them over HTTP.
+//  1. If no worker takes from the queue, they wait for one.
+//  2. If their slots do not fit, they wait for slots.
+//  3. Else they wait for capacity of a worker, or for an executor over HTTP.
 func (s *Shape) Wait(a Around) Wait {
-	full, nobody := "", ""
+	full, none := "", ""
 	if a.Space != nil {
 		full = a.Space.Why(s.slots(a.Space))
 	}
 	if !s.External {
-		nobody = a.nobody(s.Queue)
+		none = a.noWorker(s.Queue)
 	}
 	switch {
-	case full != "" && nobody != "":
-		return Wait{Kind: WaitNoWorker, Text: full + "; and " + nobody}
-	case nobody != "":
-		return Wait{Kind: WaitNoWorker, Text: nobody}
+	case full != "" && none != "":
+		return Wait{Kind: WaitNoWorker, Text: full + "; and " + none}
+	case none != "":
+		return Wait{Kind: WaitNoWorker, Text: none}
 	case full != "":
 		return Wait{Kind: WaitPool, Text: full}
 	case s.External:
-		return Wait{Kind: WaitExecutor, Text: fmt.Sprintf("nobody has taken it over HTTP yet, from queue '%s'", s.Queue)}
+		return Wait{Kind: WaitExecutor, Text: fmt.Sprintf("no executor has taken it from queue '%s' over HTTP yet", s.Queue)}
 	}
 	return a.places(s.Queue)
 }
 
-// takers are the workers that may take from a queue.
+// takers returns the workers that may take from a queue.
 func (a *Around) takers(queue string) (all []Worker) {
 	for _, w := range a.Workers {
 		if w.Idle {
@@ -91,8 +91,8 @@ func (a *Around) takers(queue string) (all []Worker) {
 	return all
 }
 
-// nobody says that no worker takes from a queue; empty if one may.
-func (a *Around) nobody(queue string) string {
+// noWorker states that no worker takes from a queue; empty if one may.
+func (a *Around) noWorker(queue string) string {
 	start := "start 'berth worker'"
 	if queue != DefaultQueue {
 		start = "start 'berth worker --queue " + queue + "'"
@@ -101,7 +101,7 @@ func (a *Around) nobody(queue string) string {
 	case a.Blind || len(a.takers(queue)) > 0:
 		return ""
 	case len(a.Workers) == 0:
-		return "no worker is seen: " + start
+		return "no worker is running: " + start
 	}
 	for _, w := range a.Workers {
 		if w.Idle && (len(w.Queues) == 0 || slices.Contains(w.Queues, queue)) {
@@ -111,7 +111,7 @@ func (a *Around) nobody(queue string) string {
 	return fmt.Sprintf("no worker takes from queue '%s': %s", queue, start)
 }
 
-// places says whether the workers that take from a queue have places left.
+// places states whether the workers of a queue have free capacity.
 func (a *Around) places(queue string) Wait {
 	takers := a.takers(queue)
 	capacity, active := 0, 0
@@ -124,20 +124,20 @@ func (a *Around) places(queue string) Wait {
 	}
 	switch {
 	case a.Blind:
-		return Wait{Kind: WaitWorker, Text: fmt.Sprintf("a worker has to take it from queue '%s', and not all that are seen can be read", queue)}
+		return Wait{Kind: WaitWorker, Text: fmt.Sprintf("a worker has to take it from queue '%s', and some workers cannot be read", queue)}
 	case active == capacity && capacity > 0:
 		return Wait{Kind: WaitWorker, Text: fmt.Sprintf("the %s of queue '%s' can take no more (%d/%d in progress)", who, queue, active, capacity)}
 	}
 	return Wait{Kind: WaitWorker, Soon: true, Text: fmt.Sprintf("the %s of queue '%s' can take it (%d/%d in progress)", who, queue, active, capacity)}
 }
 
-// Has tells whether any instance of a run in progress has a status.
+// Has reports whether any instance of a run in progress has a status.
 func (o *Overview) Has(status Status) bool {
 	return o.Run.Status.InProgress() && slices.ContainsFunc(o.Steps, func(s Summary) bool { return s.Counts[status] > 0 })
 }
 
-// Wait tells what the instances of one of the steps wait for: those that are scheduled, or
-// else those that are requested. It is nil if none is either. It is pure.
+// Wait returns what the scheduled instances of a step wait for, or without any, the
+// requested ones; nil if there are none. It is pure.
 func (o *Overview) Wait(n int, a Around) *Wait { return o.wait(&o.Steps[n], a, o.inFlight()) }
 
 func (o *Overview) wait(s *Summary, a Around, inFlight int) *Wait {
@@ -158,7 +158,7 @@ func (o *Overview) wait(s *Summary, a Around, inFlight int) *Wait {
 	return &w
 }
 
-// Waits are what the steps wait for: nil for one that does not.
+// Waits returns what each step waits for; nil for one that does not.
 func (o *Overview) Waits(a Around) []*Wait {
 	all := make([]*Wait, len(o.Steps))
 	inFlight := o.inFlight() // once: there can be many steps
@@ -168,7 +168,8 @@ func (o *Overview) Waits(a Around) []*Wait {
 	return all
 }
 
-// Held tells whether something is in the way that is not the run's own order and windows.
+// Held reports whether something other than the order and the windows of the run blocks
+// them.
 func (w *Wait) Held() bool {
 	switch {
 	case w == nil || w.Soon:
@@ -179,14 +180,14 @@ func (w *Wait) Held() bool {
 	return false
 }
 
-// Hold is what is in the way of some steps.
+// Hold is what blocks some steps.
 type Hold struct {
-	Wait  // Count is of all of them
+	Wait  // Count is the sum
 	Steps []string
 }
 
-// Holds are what is in the way of the steps of a run, as their waits tell: what no time
-// cures first, and else in the order of the steps.
+// Holds returns what blocks the steps of a run: first what needs an operator, then in the
+// order of the steps.
 func (o *Overview) Holds(waits []*Wait) []Hold {
 	var all []Hold
 	at := map[string]int{}
@@ -202,17 +203,17 @@ func (o *Overview) Holds(waits []*Wait) []Hold {
 		all[i].Count += w.Count
 		all[i].Steps = append(all[i].Steps, o.Steps[n].Shape.Name)
 	}
-	nobody := func(h Hold) int {
+	rank := func(h Hold) int {
 		if h.Kind == WaitNoWorker || h.Kind == WaitCoordinator {
 			return 0
 		}
 		return 1
 	}
-	slices.SortStableFunc(all, func(a, b Hold) int { return nobody(a) - nobody(b) })
+	slices.SortStableFunc(all, func(a, b Hold) int { return rank(a) - rank(b) })
 	return all
 }
 
-// String says it of the steps by name.
+// String names the steps and what blocks them.
 func (h Hold) String() string { return names(h.Steps) + ": " + h.Text }
 
 // WaitOf is [Overview.Wait] for one instance of the step.
@@ -227,7 +228,7 @@ func (o *Overview) WaitOf(n int, i *Instance, a Around) *Wait {
 	case i.Status != Requested:
 		return nil
 	case i.Pause > 0:
-		w = Wait{Kind: WaitRetry, Text: fmt.Sprintf("it is tried again %s after its last attempt has ended", i.Pause)}
+		w = Wait{Kind: WaitRetry, Text: fmt.Sprintf("it is retried %s after the end of its last attempt", i.Pause)}
 	default:
 		w = o.requested(s, a, o.inFlight())
 	}
@@ -235,8 +236,8 @@ func (o *Overview) WaitOf(n int, i *Instance, a Around) *Wait {
 	return &w
 }
 
-// Unmet are the steps that one needs and that have not succeeded: those that it waits
-// for, and those for which it waits in vain, since not all of them has succeeded.
+// Unmet returns the needed steps that have not succeeded: those that may still succeed, and
+// those that never will.
 func (o *Overview) Unmet(s *Summary) (waits, never []string) {
 	for i, need := range s.Shape.Needs {
 		before := &o.Steps[need]
@@ -251,8 +252,8 @@ func (o *Overview) Unmet(s *Summary) (waits, never []string) {
 	return waits, never
 }
 
-// requested tells what the instances of a step wait for that were not let go yet, in the
-// order in which the coordinator asks. All is what is in flight of the run.
+// requested returns what the unpublished instances of a step wait for, in the order in which
+// the coordinator checks. all is the number of instances of the run in flight.
 func (o *Overview) requested(s *Summary, a Around, all int) Wait {
 	if st := o.Run.Status; st == run.Storing || st == run.Queued {
 		return Wait{Kind: WaitRun, Text: "its run is " + string(st)}
@@ -261,11 +262,11 @@ func (o *Overview) requested(s *Summary, a Around, all int) Wait {
 	inFlight := s.inFlight()
 	switch window, most := s.Shape.Concurrency, o.Run.MaxConcurrentSteps; {
 	case len(never) > 0:
-		return Wait{Kind: WaitNever, Text: "it does not run: not all of " + names(never) + " has succeeded"}
+		return Wait{Kind: WaitNever, Text: "it never runs: not all of " + names(never) + " has succeeded"}
 	case len(waits) > 0:
 		return Wait{Kind: WaitNeeds, Text: "it needs " + names(waits)}
 	case a.Leaderless:
-		return Wait{Kind: WaitCoordinator, Text: "nobody coordinates, so nothing is let go"}
+		return Wait{Kind: WaitCoordinator, Text: "no coordinator is running, so nothing is published"}
 	case s.Shape.NotBefore.After(a.Now):
 		return Wait{Kind: WaitNotBefore, Text: s.Shape.NotBefore.Until(a.Now)}
 	case window > 0 && inFlight >= window:
@@ -273,12 +274,12 @@ func (o *Overview) requested(s *Summary, a Around, all int) Wait {
 	case most > 0 && all >= most:
 		return Wait{Kind: WaitRunWindow, Text: fmt.Sprintf("the window of its run is full (%d/%d in flight)", all, most)}
 	case s.Shape.Backoff > 0 && !s.StartedAt.IsZero():
-		return Wait{Kind: WaitRetry, Soon: true, Text: "it is let go at once, or after the pause before a retry"}
+		return Wait{Kind: WaitRetry, Soon: true, Text: "it is published at once, or after the pause before a retry"}
 	}
-	return Wait{Kind: WaitCoordinator, Soon: true, Text: "it is about to be let go"}
+	return Wait{Kind: WaitCoordinator, Soon: true, Text: "it is about to be published"}
 }
 
-// inFlight is how many instances of all steps count against the window of the run.
+// inFlight returns how many instances count against the window of the run.
 func (o *Overview) inFlight() (all int) {
 	for n := range o.Steps {
 		all += o.Steps[n].inFlight()
@@ -286,13 +287,13 @@ func (o *Overview) inFlight() (all int) {
 	return all
 }
 
-// inFlight is how many instances of a step count against windows.
+// inFlight returns how many instances of a step count against windows.
 func (s *Summary) inFlight() int { return s.Counts[Scheduled] + s.Counts[Running] }
 
 // mostNames bounds the names of steps in a text.
 const mostNames = 10
 
-// names lists steps, and not too many of them.
+// names lists the names of steps, at most mostNames.
 func names(all []string) string {
 	if more := len(all) - mostNames; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNames], ", "), more)

@@ -64,10 +64,10 @@ func TestWhatIsScheduledWaitsForSlotsOrForAWorker(t *testing.T) {
 			Wait{Kind: WaitWorker, Text: "the worker of queue 'default' can take no more (2/2 in progress)"},
 		},
 		"no worker at all": {
-			Shape{}, Around{}, Wait{Kind: WaitNoWorker, Text: "no worker is seen: start 'berth worker'"},
+			Shape{}, Around{}, Wait{Kind: WaitNoWorker, Text: "no worker is running: start 'berth worker'"},
 		},
 		"no worker at all, for another queue": {
-			Shape{Queue: "gpu"}, Around{}, Wait{Kind: WaitNoWorker, Text: "no worker is seen: start 'berth worker --queue gpu'"},
+			Shape{Queue: "gpu"}, Around{}, Wait{Kind: WaitNoWorker, Text: "no worker is running: start 'berth worker --queue gpu'"},
 		},
 		"no worker of its queue": {
 			Shape{Queue: "gpu"}, Around{Workers: two[1:]},
@@ -83,11 +83,11 @@ func TestWhatIsScheduledWaitsForSlotsOrForAWorker(t *testing.T) {
 		},
 		"somebody who can't be read": {
 			Shape{}, Around{Blind: true},
-			Wait{Kind: WaitWorker, Text: "a worker has to take it from queue 'default', and not all that are seen can be read"},
+			Wait{Kind: WaitWorker, Text: "a worker has to take it from queue 'default', and some workers cannot be read"},
 		},
 		"an executor": {
 			Shape{External: true}, Around{},
-			Wait{Kind: WaitExecutor, Text: "nobody has taken it over HTTP yet, from queue 'default'"},
+			Wait{Kind: WaitExecutor, Text: "no executor has taken it from queue 'default' over HTTP yet"},
 		},
 		"slots before an executor": {
 			Shape{External: true, Pools: map[string]int{"db": 1}}, Around{Space: space(limited("db", 2, 2))},
@@ -138,14 +138,14 @@ func TestWhatIsRequestedWaitsForItsTurn(t *testing.T) {
 		"its run":        {status: run.Queued, steps: []Summary{standing("a", nil, 1)}, want: "run: its run is queued"},
 		"what it needs":  {steps: []Summary{standing("a", nil, 0, 0, 1), standing("b", nil, 1), standing("c", []int{0, 1}, 2)}, want: "needs: it needs a, b"},
 		"one of them":    {steps: []Summary{standing("a", nil, 0, 0, 0, 1), standing("b", nil, 1), standing("c", []int{0, 1}, 2)}, want: "needs: it needs b"},
-		"in vain":        {steps: []Summary{standing("a", nil, 0, 0, 0, 1, 1), standing("b", []int{0}, 1)}, want: "never: it does not run: not all of a has succeeded"},
+		"in vain":        {steps: []Summary{standing("a", nil, 0, 0, 0, 1, 1), standing("b", []int{0}, 1)}, want: "never: it never runs: not all of a has succeeded"},
 		"a window":       {steps: []Summary{window(standing("a", nil, 5, 0, 3), 3)}, want: "window: the window of its step is full (3/3 in flight)"},
 		"the run's":      {most: 4, steps: []Summary{standing("b", nil, 0, 1, 3), standing("a", nil, 5)}, want: "run_window: the window of its run is full (4/4 in flight)"},
-		"nobody leads":   {steps: []Summary{standing("a", nil, 1)}, around: Around{Leaderless: true}, want: "coordinator: nobody coordinates, so nothing is let go"},
-		"a moment":       {steps: []Summary{window(standing("a", nil, 1, 0, 1), 2)}, want: "coordinator: it is about to be let go", soon: true},
+		"nobody leads":   {steps: []Summary{standing("a", nil, 1)}, around: Around{Leaderless: true}, want: "coordinator: no coordinator is running, so nothing is published"},
+		"a moment":       {steps: []Summary{window(standing("a", nil, 1, 0, 1), 2)}, want: "coordinator: it is about to be published", soon: true},
 		"nothing":        {steps: []Summary{standing("a", nil, 0, 0, 1, 1)}},
 		"an ended run":   {status: run.Failed, steps: []Summary{standing("a", nil, 1, 1)}},
-		"scheduled ones": {steps: []Summary{window(standing("a", nil, 4, 1, 0), 1)}, want: "no_worker: no worker is seen: start 'berth worker'"},
+		"scheduled ones": {steps: []Summary{window(standing("a", nil, 4, 1, 0), 1)}, want: "no_worker: no worker is running: start 'berth worker'"},
 	} {
 		if c.status == "" {
 			c.status = run.Running
@@ -167,9 +167,9 @@ func TestAnInstanceThatIsTriedAgainWaitsForItsPause(t *testing.T) {
 		rec  Record
 		want string
 	}{
-		{Record{Status: Requested, Attempt: 1, Pause: 30 * time.Second}, "it is tried again 30s after its last attempt has ended"},
-		{Record{Status: Requested}, "it is about to be let go"},
-		{Record{Status: Scheduled}, "no worker is seen: start 'berth worker'"},
+		{Record{Status: Requested, Attempt: 1, Pause: 30 * time.Second}, "it is retried 30s after the end of its last attempt"},
+		{Record{Status: Requested}, "it is about to be published"},
+		{Record{Status: Scheduled}, "no worker is running: start 'berth worker'"},
 		{Record{Status: Running}, ""},
 		{Record{Status: Failed}, ""},
 	} {

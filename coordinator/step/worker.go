@@ -16,40 +16,39 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Around is what the waits of instances depend on beside their run. The zero value is
-// that nothing of it is known.
+// Around is the state outside of a run on which the waits of its instances depend. In the
+// zero value it is unknown.
 type Around struct {
-	// Space is what the lines leave of all pools; nil if that is not known.
+	// Space is the capacity of all pools that the wait queues leave; nil if unknown.
 	Space *pool.Space
-	// Workers are those that are seen. Blind tells that there may be others.
+	// Workers are the known workers. Blind states that there may be others.
 	Workers []Worker
 	Blind   bool
-	// Leaderless tells that nobody coordinates.
+	// Leaderless states that no coordinator is running.
 	Leaderless bool
-	// Now is what times are seen from; zero is that it is not known.
+	// Now is the current time; zero if unknown.
 	Now time.Time
 }
 
-// Worker is one that is seen.
+// Worker is a known worker.
 type Worker struct {
 	ID WorkerID
-	// Queues that it takes from; none of one that has not said so, and may take from any.
+	// Queues are its queues. A worker without any may take from all.
 	Queues []string
 	// Capacity is how many instances it can have, and Active how many it has.
 	Capacity, Active int
-	// Idle tells that an operator has drained or stopped it.
+	// Idle states that an operator has drained or stopped it.
 	Idle bool
 }
 
-// Presence is an instance of berth that is seen, whoever tells of it: steps know no leases.
+// Presence is the presence of a berth instance. This package does not import lease.
 type Presence interface {
-	// Works tells which instance it is, from which queues it takes, and how many step
-	// instances it can have: none if it is no worker.
+	// Works returns its id, its queues, and how many step instances it can have: 0 unless it
+	// is a worker.
 	Works() (host, instance string, queues []string, capacity int)
 }
 
-// WorkersOf are the workers among the instances that are seen, with what they have, and
-// with what is kept of their modes.
+// WorkersOf returns the workers among instances, with their active steps and modes.
 func WorkersOf[P Presence](seen []P, active []Active, states map[WorkerID]WorkerState) (workers []Worker) {
 	counts := ActiveByName(active)
 	for _, one := range seen {
@@ -62,24 +61,24 @@ func WorkersOf[P Presence](seen []P, active []Active, states map[WorkerID]Worker
 	return workers
 }
 
-// Outlook is how whoever asks reads what is around: from etcd, or from memory.
+// Outlook reads what [Around] needs, from etcd or from memory.
 type Outlook struct {
-	// Candidates are those for the coordinator's part.
+	// Candidates returns the candidates of the coordinator's election.
 	Candidates func(context.Context) ([]run.Candidate, error)
-	// Workers are those that are seen, and whether there may be others.
+	// Workers returns the known workers, and whether there may be others.
 	Workers func(context.Context) (workers []Worker, blind bool, err error)
-	// Space is what the lines leave of all pools.
+	// Space returns the capacity of all pools that the wait queues leave.
 	Space func(context.Context) (*pool.Space, error)
 }
 
-// Pools is whoever keeps all pools in memory, as a client does.
+// Pools has all pools in memory, as a client has.
 type Pools interface {
 	Space(context.Context) (*pool.Space, error)
 	Pools(context.Context) ([]pool.Status, error)
 }
 
-// SpaceOf reads what the lines leave of the pools that somebody keeps. Who can't write to
-// etcd does not know that, because it is full, say: then the lines are left out.
+// SpaceOf returns the capacity that the wait queues leave. If the wait queues are unknown,
+// because etcd is full for example, they are left out.
 func SpaceOf(p Pools) func(context.Context) (*pool.Space, error) {
 	return func(ctx context.Context) (*pool.Space, error) {
 		if space, err := p.Space(ctx); err == nil {
@@ -93,8 +92,7 @@ func SpaceOf(p Pools) func(context.Context) (*pool.Space, error) {
 	}
 }
 
-// Around reads what the waits of instances depend on that have any of the statuses, and
-// nothing else.
+// Around reads what the waits of instances with one of the statuses depend on.
 func (l *Outlook) Around(ctx context.Context, has func(Status) bool) (a Around, err error) {
 	a.Now = time.Now()
 	if has(Requested) {
@@ -114,29 +112,29 @@ func (l *Outlook) Around(ctx context.Context, has func(Status) bool) (a Around, 
 	return a, err
 }
 
-// WorkerMode is what an operator wants of a worker.
+// WorkerMode is the mode of a worker that an operator has set.
 type WorkerMode string
 
 // The modes.
 const (
-	// Working: it takes steps. It is the mode of a worker of which nothing is kept.
+	// Working: it takes steps. It is the default.
 	Working WorkerMode = "working"
-	// Drained: it takes nothing new, and what it has goes on.
+	// Drained: it takes nothing new, and finishes what it has.
 	Drained WorkerMode = "drained"
-	// Stopped: it takes nothing new, and what it has is stopped.
+	// Stopped: it takes nothing new, and stops what it has.
 	Stopped WorkerMode = "stopped"
 )
 
-// WorkerModes are all of them.
+// WorkerModes are all modes.
 var WorkerModes = []WorkerMode{Working, Drained, Stopped}
 
-// WorkerID names a worker: its host and its instance.
+// WorkerID identifies a worker by its host and instance.
 type WorkerID [2]string
 
-// String is how users write it.
+// String returns HOST/INSTANCE.
 func (id WorkerID) String() string { return id[0] + "/" + id[1] }
 
-// ParseWorkerID reads a name as users write it.
+// ParseWorkerID parses HOST/INSTANCE.
 func ParseWorkerID(text string) (WorkerID, error) {
 	host, instance, ok := strings.Cut(text, "/")
 	if !ok || host == "" || instance == "" || strings.Contains(instance, "/") || len(text) > maxWorkerID {
@@ -145,23 +143,22 @@ func ParseWorkerID(text string) (WorkerID, error) {
 	return WorkerID{host, instance}, nil
 }
 
-// maxWorkerID bounds the name of a worker, in bytes.
+// maxWorkerID bounds the id of a worker, in bytes.
 const maxWorkerID = 512
 
-// WorkerState is what is kept in etcd of a worker that is not to take anything. It stays
-// when the worker restarts.
+// WorkerState is the stored mode of a worker. It survives restarts of the worker.
 type WorkerState struct {
 	Mode WorkerMode `json:"mode"`
-	// At is when that was asked for, By whom, and From where.
+	// At is when the mode was set, By by whom, and From from where.
 	At   time.Time `json:"at"`
 	By   string    `json:"by"`
 	From string    `json:"from,omitempty"`
-	// Reason is in the words of whoever asked for it.
+	// Reason is given by the operator.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Name is what users see of the state of a worker that has so many step instances: it is
-// draining or stopping while it has any.
+// Name returns the state for people: draining or stopping while the worker has active step
+// instances.
 func (s WorkerState) Name(active int) string {
 	switch {
 	case s.Mode == Drained && active > 0:
@@ -182,10 +179,10 @@ type workerValue struct {
 	WorkerState
 }
 
-// Encode writes a state.
+// Encode encodes a state.
 func (s WorkerState) Encode() []byte { return store.Encode(workerValue{store.Now, s}) }
 
-// DecodeWorkerState reads the state of a key. Its error is a [*store.CorruptError].
+// DecodeWorkerState decodes a state. Its error is a [*store.CorruptError].
 func DecodeWorkerState(keys store.Keys, key string, data []byte) (id WorkerID, s WorkerState, err error) {
 	if id, err = ParseWorkerID(strings.TrimPrefix(key, keys.Workers())); err != nil || keys.Worker(id[0], id[1]) != key {
 		return id, s, &store.CorruptError{Key: key, Reason: errors.New("it is no key of a worker")}
@@ -217,8 +214,8 @@ func (s *WorkerState) check() error {
 	return nil
 }
 
-// WorkerStates reads what is kept of workers. Bad are values that can't be read: each names
-// its key.
+// WorkerStates returns the stored modes of workers. bad are the values that cannot be read:
+// each names its key.
 func (s Store) WorkerStates(ctx context.Context) (states map[WorkerID]WorkerState, bad []error, err error) {
 	all, err := store.ReadAll(ctx, s.Backend, s.Keys.Workers())
 	if err != nil {
@@ -236,9 +233,8 @@ func (s Store) WorkerStates(ctx context.Context) (states map[WorkerID]WorkerStat
 	return states, bad, nil
 }
 
-// SetWorkerMode asks a worker for a mode: the worker sees it in etcd, now or when it
-// starts. It returns the mode before, empty if it can't be read. A worker that has the mode
-// already is left as it is, and changed is false.
+// SetWorkerMode sets the mode of a worker, which reads it from etcd, now or when it starts.
+// It returns the mode before, empty if that cannot be read, and whether it has changed.
 func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState) (before WorkerMode, changed bool, err error) {
 	const what = "the mode of the worker was not changed"
 	if !slices.Contains(WorkerModes, to.Mode) {
@@ -260,7 +256,7 @@ func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState) (
 		before = Working
 		for _, kv := range resp.Kvs {
 			rev = kv.ModRevision
-			before = "" // a value that can't be read is replaced
+			before = "" // a value that cannot be read is replaced
 			if _, state, err := DecodeWorkerState(s.Keys, key, kv.Value); err == nil {
 				before = state.Mode
 			}
@@ -279,7 +275,7 @@ func (s Store) SetWorkerMode(ctx context.Context, id WorkerID, to WorkerState) (
 	return before, changed, err
 }
 
-// HasWorkerMode reports whether a mode is kept for a worker, even one that can't be read.
+// HasWorkerMode reports whether a mode of a worker is stored, even one that cannot be read.
 func (s Store) HasWorkerMode(ctx context.Context, id WorkerID) (bool, error) {
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Worker(id[0], id[1])), KeysOnly: true})
 	if err != nil {

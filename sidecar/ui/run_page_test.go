@@ -31,11 +31,11 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 			{Name: "report", External: true, Needs: []string{"load"}},
 		},
 	})
-	page := d.until("/runs/r1", "the run has begun, and no worker is seen", func(p *document) bool {
-		return strings.Contains(text(p.root), "waiting: extract: no worker is seen: start 'berth worker'") && p.fact("started") != ""
+	page := d.until("/runs/r1", "the run has begun, and no worker is running", func(p *document) bool {
+		return strings.Contains(text(p.root), "waiting: extract: no worker is running: start 'berth worker'") && p.fact("started") != ""
 	})
 	page.shows(wicked, "label"+wicked+" = "+wicked)
-	if got := text(page.must("run-status")); !strings.HasPrefix(got, "▶ running its steps; waiting: extract: no worker is seen") {
+	if got := text(page.must("run-status")); !strings.HasPrefix(got, "▶ running its steps; waiting: extract: no worker is running") {
 		t.Error(got)
 	}
 	for name, want := range map[string]string{"priority": "▲ 5", "steps": "5 instances", "attempt": "1", "owner": wicked, "run": "r1"} {
@@ -49,7 +49,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	page = d.until("/runs/r1?step=extract", "one has succeeded", func(p *document) bool {
 		return strings.Contains(text(p.must("step-extract")), "✓ succeeded 1")
 	})
-	if got := page.line("step-extract"); got[0] != "extract" || got[1] != "1/3 1 waits: no worker is seen: start 'berth worker'" || !strings.HasSuffix(got[2], "scheduled 1 ▶ running 1 ✓ succeeded 1") {
+	if got := page.line("step-extract"); got[0] != "extract" || got[1] != "1/3 1 waits: no worker is running: start 'berth worker'" || !strings.HasSuffix(got[2], "scheduled 1 ▶ running 1 ✓ succeeded 1") {
 		t.Errorf("%q", got)
 	}
 	if got := page.line("step-load"); got[0] != "└ load needs extract" || got[1] != "0/1 waits: it needs extract" {

@@ -57,7 +57,7 @@ func TestAStepWaitsFromWhenItCouldBegin(t *testing.T) {
 		`b running: waited "3m" since false, ran "" since true, `,
 		`c waiting: waited "" since false, ran "" since false, waits: it needs b`,
 		`d failed: waited "" since false, ran "1m" since false, `,
-		`e waiting: waited "" since false, ran "" since false, it does not run: not all of d has succeeded`,
+		`e waiting: waited "" since false, ran "" since false, it never runs: not all of d has succeeded`,
 		`f waiting: waited "" since true, ran "" since false, `,
 	}
 	// The tree has e below d and c below b.

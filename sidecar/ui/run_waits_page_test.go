@@ -42,12 +42,12 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 		{Name: "then", Command: []string{"true"}, Needs: []string{"gpu"}},
 	}})
 	page := d.until("/runs/w", "it is known that there is no worker", func(p *document) bool {
-		return strings.Contains(text(p.root), "no worker is seen") && strings.Contains(text(p.root), "4 wait: the window of its run is full (7/7 in flight)")
+		return strings.Contains(text(p.root), "no worker is running") && strings.Contains(text(p.root), "4 wait: the window of its run is full (7/7 in flight)")
 	})
-	page.says("load: pool 'db' is closed; and no worker is seen: start 'berth worker'")
+	page.says("load: pool 'db' is closed; and no worker is running: start 'berth worker'")
 	for name, want := range map[string]string{
-		"load": "0/5 2 wait: pool 'db' is closed; and no worker is seen: start 'berth worker'",
-		"gpu":  "0/1 waits: no worker is seen: start 'berth worker --queue gpu'",
+		"load": "0/5 2 wait: pool 'db' is closed; and no worker is running: start 'berth worker'",
+		"gpu":  "0/1 waits: no worker is running: start 'berth worker --queue gpu'",
 		"then": "0/1 waits: it needs gpu",
 	} {
 		if got := page.saysOf(name); got != want {
@@ -57,7 +57,7 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 
 	s := d.stream("/runs/w?step=load")
 	first := s.main()
-	if got, want := text(first.must("open-load")), "2 scheduled: pool 'db' is closed; and no worker is seen: start 'berth worker' 3 requested: the window of its step is full (2/2 in flight)"; !strings.Contains(got, want) {
+	if got, want := text(first.must("open-load")), "2 scheduled: pool 'db' is closed; and no worker is running: start 'berth worker' 3 requested: the window of its step is full (2/2 in flight)"; !strings.Contains(got, want) {
 		t.Errorf("%q does not say %q", got, want)
 	}
 	d.seesWorker("two", 1, step.DefaultQueue)
@@ -72,7 +72,7 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 			"load":    "0/5 2 wait: pool 'db' is closed",
 			"gpu":     "0/1 waits: no worker takes from queue 'gpu': start 'berth worker --queue gpu'",
 			"busy":    "0/3 2 wait: the worker of queue 'default' can take no more (1/1 in progress)",
-			"outside": "0/1 waits: nobody has taken it over HTTP yet, from queue 'default'",
+			"outside": "0/1 waits: no executor has taken it from queue 'default' over HTTP yet",
 		} {
 			if got := now.saysOf(name); got != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
@@ -88,9 +88,9 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 	// Nobody leads any more: what could be let go is not.
 	stop()
 	d.ends(busy, step.Outcome{Status: step.Succeeded})
-	d.until("/runs/w", "nobody coordinates", func(p *document) bool {
-		return strings.HasSuffix(p.saysOf("late"), "wait: nobody coordinates, so nothing is let go")
-	}).says("late: nobody coordinates, so nothing is let go")
+	d.until("/runs/w", "no coordinator is running", func(p *document) bool {
+		return strings.HasSuffix(p.saysOf("late"), "wait: no coordinator is running, so nothing is published")
+	}).says("late: no coordinator is running, so nothing is published")
 
 	// One that has ended waits for nothing.
 	if _, err := d.store.Cancel(t.Context(), "w", "", false); err != nil {

@@ -42,7 +42,7 @@ func TestAStepSaysWhatItWaitsFor(t *testing.T) {
 	}{
 		"what it needs":           {a: []int{1}, b: []int{0, 1}, c: []int{5}, want: saying{Text: "5 wait: it needs a, b"}},
 		"one of them":             {a: []int{0, 0, 0, 1}, b: []int{0, 1}, c: []int{5}, want: saying{Text: "5 wait: it needs b"}},
-		"in vain":                 {a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 0, 1}, c: []int{5}, want: saying{Text: "it does not run: not all of b has succeeded"}},
+		"in vain":                 {a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 0, 1}, c: []int{5}, want: saying{Text: "it never runs: not all of b has succeeded"}},
 		"needs of a queued run":   {status: run.Queued, a: []int{1}, b: []int{0, 0, 0, 1}, c: []int{5}, want: saying{Text: "5 wait: its run is queued"}},
 		"its run":                 {status: run.Queued, a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 1}, c: []int{5}, want: saying{Text: "5 wait: its run is queued"}},
 		"a run that has ended":    {status: run.Canceled, a: []int{1}, b: []int{1}, c: []int{5}},
@@ -50,10 +50,10 @@ func TestAStepSaysWhatItWaitsFor(t *testing.T) {
 		"a window":                {c: []int{4000, 0, 3}, window: 3, want: saying{Text: "4,000 wait: the window of its step is full (3/3 in flight)"}},
 		"a full pool":             {c: []int{4, 2, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "2 wait: pool 'db' full (3/3 slots)"}},
 		"one of several":          {c: []int{0, 1, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "1 waits: pool 'db' full (3/3 slots)"}},
-		"the only one":            {c: []int{0, 1}, worker: true, want: saying{Text: "waits: no worker is seen: start 'berth worker'"}},
-		"somebody outside":        {c: []int{0, 1}, want: saying{Text: "waits: nobody has taken it over HTTP yet, from queue 'default'"}},
+		"the only one":            {c: []int{0, 1}, worker: true, want: saying{Text: "waits: no worker is running: start 'berth worker'"}},
+		"somebody outside":        {c: []int{0, 1}, want: saying{Text: "waits: no executor has taken it from queue 'default' over HTTP yet"}},
 		"nothing in the way":      {c: []int{0, 1}, worker: true, around: full, want: saying{Text: "waits: the worker of queue 'default' can take it (1/4 in progress)", Soon: true}},
-		"nobody who lets them go": {c: []int{2, 0, 1}, around: step.Around{Leaderless: true}, want: saying{Text: "2 wait: nobody coordinates, so nothing is let go"}},
+		"nobody who lets them go": {c: []int{2, 0, 1}, around: step.Around{Leaderless: true}, want: saying{Text: "2 wait: no coordinator is running, so nothing is published"}},
 	} {
 		seen := seenOf(t, "a:", "b:", "c: a b")
 		if tc.status != "" {
@@ -90,11 +90,11 @@ func TestAnExpandedStepTellsWhatItsInstancesWaitFor(t *testing.T) {
 	again := instance(7, step.Record{Status: step.Requested, Attempt: 1, Pause: 30 * time.Second})
 	list := &step.Instances{Items: []*step.Instance{instance(0, step.Record{Status: step.Scheduled}), again}}
 	open := openStepOf(seen, 0, list, onTab("r", tabSteps).in("x"))
-	want := []string{"2 scheduled: nobody has taken it over HTTP yet, from queue 'default'", "1,500 requested: the window of its step is full (2/2 in flight)"}
+	want := []string{"2 scheduled: no executor has taken it from queue 'default' over HTTP yet", "1,500 requested: the window of its step is full (2/2 in flight)"}
 	if d := cmp.Diff(want, open.Waits); d != "" {
 		t.Errorf("-want +got\n%s", d)
 	}
-	if got, want := open.Rows[1].Waits, "it is tried again 30s after its last attempt has ended"; open.Rows[0].Waits != "" || got != want {
+	if got, want := open.Rows[1].Waits, "it is retried 30s after the end of its last attempt"; open.Rows[0].Waits != "" || got != want {
 		t.Errorf("%q, %q", open.Rows[0].Waits, got)
 	}
 	if got := openStepOf(seen, 1, list, onTab("r", tabSteps).in("y")).Waits; got != nil {
@@ -102,8 +102,8 @@ func TestAnExpandedStepTellsWhatItsInstancesWaitFor(t *testing.T) {
 	}
 	// Beside its output an instance has all of it, if what is around was read for it.
 	for text, i := range map[string]*step.Instance{
-		"nobody has taken it over HTTP yet, from queue 'default'": list.Items[0],
-		"it is tried again 30s after its last attempt has ended":  again,
+		"no executor has taken it from queue 'default' over HTTP yet": list.Items[0],
+		"it is retried 30s after the end of its last attempt":         again,
 		"": instance(1, step.Record{Status: step.Running}),
 	} {
 		if got := waitOf(seen, i); got != text {

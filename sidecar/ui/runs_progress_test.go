@@ -119,7 +119,7 @@ func TestTheStepsOfARunAreReadOnce(t *testing.T) {
 }
 
 // waitsForExecutor is why a published instance of an external step waits.
-const waitsForExecutor = "nobody has taken it over HTTP yet, from queue 'default'"
+const waitsForExecutor = "no executor has taken it from queue 'default' over HTTP yet"
 
 func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 	onSteps(t, func(t *testing.T, r *stepsRig) {

@@ -67,7 +67,7 @@ func (w *Worker) addFollower(kv *mvccpb.KeyValue) {
 	id, err := store.ParseStepID(strings.TrimPrefix(string(kv.Key), w.followers.keys.Followers()))
 	fresh := false
 	if err == nil {
-		fresh, err = step.DecodeLook(kv)
+		fresh, err = step.DecodeFollower(kv)
 	}
 	if err != nil {
 		w.log.Debug("a follower of output cannot be read", "error", err)

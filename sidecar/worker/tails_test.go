@@ -102,7 +102,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	if all := y.logs(looked); len(all) > 0 {
 		t.Errorf("nobody looks, and %d were put", len(all))
 	}
-	if _, err := y.step.Look(t.Context(), true, looked); err != nil {
+	if _, err := y.step.Follow(t.Context(), true, looked); err != nil {
 		t.Fatal(err)
 	}
 	seen := y.shows(looked, "one\n")
@@ -117,7 +117,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	if n := len(y.logs(looked)); n != 2 {
 		t.Errorf("%d were put", n)
 	}
-	rev, err := y.step.Look(t.Context(), true, looked)
+	rev, err := y.step.Follow(t.Context(), true, looked)
 	if err == nil {
 		err = y.step.AwaitShown(t.Context(), rev, looked)
 	}
@@ -328,7 +328,7 @@ func TestALookThatCantBeReadIsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := y.step.Look(t.Context(), true, idOf(t, "r/m/000000")); err != nil {
+	if _, err := y.step.Follow(t.Context(), true, idOf(t, "r/m/000000")); err != nil {
 		t.Fatal(err)
 	}
 	y.shows(idOf(t, "r/m/000000"), "one\n")

@@ -18,7 +18,7 @@ func FuzzDecodeLook(f *testing.F) {
 	f.Add([]byte(`{"v":1,"fresh":true}`))
 	f.Add([]byte(`{"v":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if _, err := DecodeLook(&mvccpb.KeyValue{Key: []byte("k"), Value: data}); err != nil {
+		if _, err := DecodeFollower(&mvccpb.KeyValue{Key: []byte("k"), Value: data}); err != nil {
 			wantCorrupt(t, "k", err)
 		}
 	})
@@ -33,7 +33,7 @@ func (s *shelf) looks() map[string]bool {
 	}
 	found := map[string]bool{}
 	for _, kv := range all.KVs {
-		if found[string(kv.Key[len(s.Keys.Followers()):])], err = DecodeLook(kv); err != nil {
+		if found[string(kv.Key[len(s.Keys.Followers()):])], err = DecodeFollower(kv); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -44,21 +44,21 @@ func (s *shelf) looks() map[string]bool {
 func TestALookEndsByItself(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
 		id := store.StepID{Run: "a", Step: "x"}
-		if _, err := s.Look(t.Context(), true, id); err != nil {
+		if _, err := s.Follow(t.Context(), true, id); err != nil {
 			t.Fatal(err)
 		}
 		if got := fmt.Sprint(s.looks()); got != "map[a/x/000000:true]" {
 			t.Error(got)
 		}
-		time.Sleep(LookAgain)
-		if _, err := s.Look(t.Context(), false, id); err != nil {
+		time.Sleep(FollowAgain)
+		if _, err := s.Follow(t.Context(), false, id); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(LookFor - time.Second) // the lease of the first is over
+		time.Sleep(FollowFor - time.Second) // the lease of the first is over
 		if got := fmt.Sprint(s.looks()); got != "map[a/x/000000:false]" {
 			t.Error(got)
 		}
-		time.Sleep(LookFor)
+		time.Sleep(FollowFor)
 		if got := s.looks(); len(got) > 0 {
 			t.Errorf("%v are left", got)
 		}
@@ -134,7 +134,7 @@ func TestWhatAnAttemptHasWrittenSoFarIsSeen(t *testing.T) {
 		}
 		// Whoever goes on looking does not wait, and looks again in time.
 		text = "one\ntwo\n"
-		time.Sleep(LookAgain)
+		time.Sleep(FollowAgain)
 		if got := see(); got != "one\n" || *asked != 2 {
 			t.Errorf("%q, it was asked %d times", got, *asked)
 		}
@@ -143,7 +143,7 @@ func TestWhatAnAttemptHasWrittenSoFarIsSeen(t *testing.T) {
 		}
 		// After a pause what was shown may be old.
 		text = "one\ntwo\nthree\n"
-		time.Sleep(2 * LookFor)
+		time.Sleep(2 * FollowFor)
 		if got := see(); got != text || *asked != 3 {
 			t.Errorf("%q, it was asked %d times", got, *asked)
 		}
@@ -224,7 +224,7 @@ func TestAViewerLooksAtSoManyAtATime(t *testing.T) {
 		if err := see(0); err != nil {
 			t.Errorf("one that is looked at: %v", err)
 		}
-		time.Sleep(LookFor)
+		time.Sleep(FollowFor)
 		if err := see(maxViewed); err != nil {
 			t.Errorf("when nobody looks at the others any more: %v", err)
 		}
@@ -236,7 +236,7 @@ func TestSomeShownAreNotAll(t *testing.T) {
 		s.submit("a", commands("x", 2))
 		first, second := store.StepID{Run: "a", Step: "x"}, store.StepID{Run: "a", Step: "x", Index: 1}
 		one, two := s.starts(first), s.starts(second)
-		rev, err := s.Look(t.Context(), true, first, second)
+		rev, err := s.Follow(t.Context(), true, first, second)
 		if err != nil {
 			t.Fatal(err)
 		}
