@@ -13,7 +13,7 @@ import (
 )
 
 func TestAClaimIsReleasedFromThePages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	two := d.joins(instance.Options{Host: "two", Role: "exec"})
 	held, err := two.Claim(t.Context(), instance.Slots{"db": 2}, instance.WithID("c"))
@@ -49,7 +49,7 @@ func TestAClaimIsReleasedFromThePages(t *testing.T) {
 
 func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 2}})
 	_, _, message := d.follow(d.confirm("/actions/revoke?claim=c"))
@@ -65,7 +65,7 @@ func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
 }
 
 func TestSlotsAreFreedByForceOnlyBySayingSo(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	c := d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 2}})
 	other := d.page("/actions/revoke?claim=c&back=/queue").must("other")
@@ -90,7 +90,7 @@ func TestSlotsAreFreedByForceOnlyBySayingSo(t *testing.T) {
 }
 
 func TestALaterClaimOfTheSameIDIsNotReleased(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	req := api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 2}}
 	first := d.hold(req)
@@ -116,7 +116,7 @@ func TestALaterClaimOfTheSameIDIsNotReleased(t *testing.T) {
 }
 
 func TestAClaimThatWaitsIsNotReleased(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 1)
 	c := d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 1}})
 	d.wait(api.ClaimRequest{ID: "waits", Pools: api.Slots{"db": 1}})

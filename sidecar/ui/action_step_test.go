@@ -16,7 +16,7 @@ import (
 // A run, a step and a step instance that failed are retried, and an instance that has not
 // ended is canceled, from each page that lists them.
 func TestRunsAndStepsAreRetriedAndCanceledFromThePages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r", Name: "load", Steps: api.RunSteps{{Name: "extract", Command: []string{"true"}, Items: items(3)}, {Name: "load", Command: []string{"true"}, Needs: []string{"extract"}}}})
 	d.begin("r")
 	ended := func(status step.Status) step.Record {
@@ -87,7 +87,7 @@ func TestRunsAndStepsAreRetriedAndCanceledFromThePages(t *testing.T) {
 
 // An action leads back to the page that it was asked for on, with its filter.
 func TestTheFilterSurvivesAnAction(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.submit(api.RunRequest{ID: "r"})
 	for page, links := range map[string][]string{
@@ -121,7 +121,7 @@ func TestTheFilterSurvivesAnAction(t *testing.T) {
 }
 
 func TestAPoolIsDeletedFromThePages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 2}})
 	d.page("/actions/delete?pool=db").says("Delete pool db?", "Its holders keep 2 slots until they release them.", "0 claims wait")

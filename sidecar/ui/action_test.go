@@ -57,7 +57,7 @@ func (s *site) follow(got answer) (page *document, path, message string) {
 
 // actions returns what was recorded of the pages, the newest first: without times and
 // addresses.
-func (d *dockside) actions() []string {
+func (d *runSite) actions() []string {
 	d.t.Helper()
 	found, err := store.ReadAll(d.t.Context(), d.store.Backend, d.store.Keys.Actions())
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *dockside) actions() []string {
 	return all
 }
 
-func (d *dockside) wantActions(want ...string) {
+func (d *runSite) wantActions(want ...string) {
 	d.t.Helper()
 	if got := d.actions(); !slices.Equal(got, want) {
 		d.t.Errorf("recorded are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -108,7 +108,7 @@ func (s *site) refused(got answer, code problem.Code, says string) {
 }
 
 func TestARunIsCanceledFromThePages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r", Name: "load"})
 	if links := d.page("/runs/r").all(func(n *html.Node) bool { return attr(n, "href") == "/actions/cancel?back=%2Fruns%2Fr&run=r" }); len(links) != 1 {
 		t.Errorf("the page of the run has %d links to cancel it", len(links))
@@ -149,7 +149,7 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 }
 
 func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r"})
 	d.page("/actions/cancel?run=r").must("confirm")
 	d.change("r", func(r *run.Record) { *r, _ = r.End(run.Succeeded, "", time.Now()) })
@@ -166,7 +166,7 @@ func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
 }
 
 func TestACanceledRunSaysWhoIsStopped(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 2}, RunID: "r", StepKey: "load"})
 	d.submit(api.RunRequest{ID: "r"})
@@ -178,7 +178,7 @@ func TestACanceledRunSaysWhoIsStopped(t *testing.T) {
 }
 
 func TestAPoolIsPausedAndResumedFromThePages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 2}})
 	d.page("/actions/pause?pool=db").says("Pause pool db?", "2 slots by 1 claim", "It grants no slots until it is resumed.", "Its holders keep 2 slots")
@@ -207,7 +207,7 @@ func TestAPoolIsPausedAndResumedFromThePages(t *testing.T) {
 
 // What is asked for is on record before anything is done, and what came of it after.
 func TestAnActionIsRecordedBeforeItIsTaken(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.follow(d.confirm("/actions/pause?pool=db"))
 	found, err := store.ReadAll(t.Context(), d.store.Backend, d.store.Keys.Actions())
@@ -236,7 +236,7 @@ func TestAnActionIsRecordedBeforeItIsTaken(t *testing.T) {
 }
 
 func TestALimitIsChangedFromThePages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "held", Pools: api.Slots{"db": 3}})
 	page := d.page("/actions/limit?pool=db&back=/pools?sort=name")
@@ -260,7 +260,7 @@ func TestALimitIsChangedFromThePages(t *testing.T) {
 }
 
 func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.pool("db", 3)
 	form := url.Values{"pool": {"db"}, "limit": {"5"}, "from": {"3"}, "back": {"/pools?sort=name"}}
 	d.pool("db", 4) // by somebody else
@@ -286,7 +286,7 @@ func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
 }
 
 func TestNobodyActsWithoutTheRight(t *testing.T) {
-	d := newDockside(t, func(c *sidecar.Config) { c.Dev = false })
+	d := newRunSite(t, func(c *sidecar.Config) { c.Dev = false })
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 1}})
 	d.submit(api.RunRequest{ID: "r"})
@@ -313,7 +313,7 @@ func TestNobodyActsWithoutTheRight(t *testing.T) {
 }
 
 func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
-	d := newDockside(t, func(c *sidecar.Config) { c.Token, c.Dev = "secret", false })
+	d := newRunSite(t, func(c *sidecar.Config) { c.Token, c.Dev = "secret", false })
 	limit := 3
 	if _, err := (pool.Registry{Backend: d.store.Backend, Keys: d.store.Keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
 }
 
 func TestActionsAreListedTheNewestFirstInPages(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	if d.page("/actions").id("none") == nil {
 		t.Error("it does not say that there are none")
 	}

@@ -15,7 +15,7 @@ import (
 // actionsPerPage is how many actions one page has.
 const actionsPerPage = 100
 
-// actionsEvery is how often the page of actions looks.
+// actionsEvery is how often the page of actions is read.
 const actionsEvery = 5 * time.Second
 
 // actionsPage is what the page of actions shows.
@@ -37,7 +37,7 @@ type actionRow struct {
 // verbText writes a verb: set-pool is "set pool".
 func verbText(verb string) string { return strings.ReplaceAll(verb, "-", " ") }
 
-// viewActions shows what was asked for on the pages.
+// viewActions reads the page of actions.
 func (p *Pages) viewActions(ctx context.Context, s *Session, r *http.Request) (*view, error) {
 	before := r.URL.Query().Get("before")
 	l, err := s.reader(nil).Actions(ctx, before, actionsPerPage)

@@ -49,7 +49,7 @@ func TestEveryPageIsWalkedByKeyboard(t *testing.T) {
 }
 
 // press goes on by Tab to what has a name, and presses a key there.
-func (h *harbour) press(name, key string) {
+func (h *browserSite) press(name, key string) {
 	h.t.Helper()
 	var seen []string
 	for range 200 {
@@ -67,7 +67,7 @@ func (h *harbour) press(name, key string) {
 func TestARunIsCanceledByKeyboard(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.submit(api.RunRequest{ID: "r1", Name: "Nightly"})
 	h.to("/pools")
 	h.Loads(func() { h.press("Queue", "Enter") })
@@ -84,7 +84,7 @@ func TestARunIsCanceledByKeyboard(t *testing.T) {
 func TestAPoolIsExpandedByKeyboard(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 2)
 	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 1}})
 	h.to("/pools")
@@ -109,7 +109,7 @@ func TestAPoolIsExpandedByKeyboard(t *testing.T) {
 func TestEverythingWorksWithoutScripts(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.NoScript(true)
 	h.pool("db", 4)
 	h.submit(api.RunRequest{ID: "r1", Name: "Nightly", Steps: api.RunSteps{{Name: "load", Command: []string{"true"}, Items: items(3)}}})
@@ -159,7 +159,7 @@ func TestOneSignsInBeforeAnythingIsSeen(t *testing.T) {
 	inFull(t)
 	t.Parallel()
 	t.Run("on loopback", func(t *testing.T) {
-		signsIn(t, newHarbour(t, withToken))
+		signsIn(t, newBrowserSite(t, withToken))
 	})
 	t.Run("over TLS", func(t *testing.T) {
 		pair := testcert.New(t).Server(t)
@@ -167,14 +167,14 @@ func TestOneSignsInBeforeAnythingIsSeen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := newHarbour(t, withToken, func(c *sidecar.Config) { c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}} })
+		h := newBrowserSite(t, withToken, func(c *sidecar.Config) { c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}} })
 		h.base = strings.Replace(h.base, "http:", "https:", 1)
 		h.AnyCertificate()
 		signsIn(t, h)
 	})
 }
 
-func signsIn(t *testing.T, h *harbour) {
+func signsIn(t *testing.T, h *browserSite) {
 	t.Helper()
 	h.pool("db", 4)
 	h.Go(h.base + "/pools?open=db")
@@ -225,9 +225,9 @@ func signsIn(t *testing.T, h *harbour) {
 func TestPagesOfOtherSitesGetNothing(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("secret", 4)
-	other := newHarbour(t) // any other site; one with no policy of its own would do as well
+	other := newBrowserSite(t) // any other site; one with no policy of its own would do as well
 	port := h.base[strings.LastIndex(h.base, ":"):]
 	h.Go("http://evil.test" + port + "/pools") // a name that leads here, and is not ours
 	if h.Status() != 403 || strings.Contains(h.Text("body"), "secret") {

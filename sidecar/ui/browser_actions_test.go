@@ -15,7 +15,7 @@ import (
 
 // wantActions wants the newest actions to be recorded like this: who, what, with what, and
 // the outcome.
-func (h *harbour) wantActions(want ...string) {
+func (h *browserSite) wantActions(want ...string) {
 	h.t.Helper()
 	h.to("/actions")
 	h.WaitText("#list tbody tr:nth-child(1)", strings.Split(want[0], " | ")[1])
@@ -32,7 +32,7 @@ func (h *harbour) wantActions(want ...string) {
 // stops what runs of it.
 func TestARunIsCanceledFromItsPage(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 2)
 	h.leads("one")
 	w := h.works("two", 2)
@@ -84,7 +84,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 
 func TestAPoolIsChangedFromThePage(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 4)
 	h.holds(h.instance(instance.Options{Host: "etl-1"}), "c1", instance.Slots{"db": 3}, instance.WithPID(11))
 	pool := func() *api.PoolDetail {
@@ -128,7 +128,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 
 func TestASlotIsReleasedFromThePage(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 2)
 	c := h.holds(h.instance(instance.Options{Host: "etl-1"}), "c1", instance.Slots{"db": 2}, instance.WithRun("r-1", "load"), instance.WithPID(4711))
 	h.to("/pools?open=db")
@@ -160,7 +160,7 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/actions/cancel?run=r1")
 	if _, err := h.client.CancelRun(t.Context(), "r1", api.RunCancel{Reason: "by somebody else"}); err != nil {
@@ -181,7 +181,7 @@ func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t, func(c *sidecar.Config) { c.Dev = false })
+	h := newBrowserSite(t, func(c *sidecar.Config) { c.Dev = false })
 	h.pool("db", 4)
 	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 1}})
 	h.submit(api.RunRequest{ID: "r1"})

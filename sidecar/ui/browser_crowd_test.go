@@ -17,7 +17,7 @@ const maxPage, maxParts = 250_000, 6000
 func TestPagesStaySmallInACrowd(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	for i := range 500 {
 		h.pool(fmt.Sprintf("pool-%03d", i), 1+i%40)
 	}

@@ -18,7 +18,7 @@ const disconnected = "Disconnected, trying again"
 
 func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 4)
 	wire := browser.NewWire(t, h.base)
 	h.Go(wire.URL + "/pools")
@@ -44,7 +44,7 @@ func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
 
 func TestAPageWithoutANetworkSaysSo(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 4)
 	h.to("/pools")
 	same := h.stays()
@@ -61,7 +61,7 @@ func TestAPageWithoutANetworkSaysSo(t *testing.T) {
 // Something in between refuses streams: then the page is asked for again and again.
 func TestWithoutAStreamThePageIsAskedFor(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 4)
 	to, err := url.Parse(h.base)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestWithoutEtcdThePageSaysSoAndGoesOn(t *testing.T) {
 	b := browser.Open(t)
 	etcd := embedtest.Cluster(t, 1)
 	s := launch(t, etcd.Endpoints()[0])
-	h := &harbour{dockside: &dockside{&roadstead{site: s}}, Browser: b, t: t}
+	h := &browserSite{runSite: &runSite{&queueSite{site: s}}, Browser: b, t: t}
 	t.Cleanup(func() { b.Go("about:blank") })
 	s.eventually("the sidecar is ready", func() bool { return s.client.Ready(t.Context()) == nil })
 	h.pool("db", 4)

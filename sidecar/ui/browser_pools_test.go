@@ -13,7 +13,7 @@ import (
 
 // stays has the page note that it is this one, and returns what checks that it is
 // still: that nobody has loaded it anew.
-func (h *harbour) stays() (check func()) {
+func (h *browserSite) stays() (check func()) {
 	h.t.Helper()
 	h.Eval(`window.same = true`)
 	return func() {
@@ -26,7 +26,7 @@ func (h *harbour) stays() (check func()) {
 
 func TestABarChangesItsColourAsClaimsAreMade(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 20)
 	h.to("/pools")
 	same := h.stays()
@@ -62,7 +62,7 @@ func TestABarChangesItsColourAsClaimsAreMade(t *testing.T) {
 // goes with it. Leases are those of etcd, and nothing is loaded anew.
 func TestTheRowOfAHolderThatHasDiedTurnsAndGoes(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 2, lasting(5*time.Second))
 	dying, err := instance.Open(t.Context(), instance.Options{Endpoints: []string{h.etcd.Endpoint()}, Host: "doomed"})
 	if err != nil {

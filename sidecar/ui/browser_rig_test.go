@@ -16,9 +16,9 @@ import (
 	"github.com/berthhq/berth/sidecar/worker"
 )
 
-// harbour is a site with all that pages can show, and a browser in front of it.
-type harbour struct {
-	*dockside
+// browserSite is a site with all that pages can show, and a browser in front of it.
+type browserSite struct {
+	*runSite
 	*browser.Browser
 	t *testing.T
 }
@@ -33,16 +33,16 @@ func inFull(t *testing.T) {
 	}
 }
 
-func newHarbour(t *testing.T, change ...func(*sidecar.Config)) *harbour {
+func newBrowserSite(t *testing.T, change ...func(*sidecar.Config)) *browserSite {
 	t.Helper()
 	b := browser.Open(t) // first: without one there is nothing to start
-	h := &harbour{dockside: newDockside(t, change...), Browser: b, t: t}
+	h := &browserSite{runSite: newRunSite(t, change...), Browser: b, t: t}
 	t.Cleanup(func() { b.Go("about:blank") }) // before the site ends, which the page would complain of
 	return h
 }
 
 // to opens a page of the site.
-func (h *harbour) to(path string) {
+func (h *browserSite) to(path string) {
 	h.t.Helper()
 	h.Go(h.base + path)
 	if got := h.Status(); got != 200 {
@@ -51,7 +51,7 @@ func (h *harbour) to(path string) {
 }
 
 // wantText wants texts to be read in an element.
-func (h *harbour) wantText(selector string, parts ...string) {
+func (h *browserSite) wantText(selector string, parts ...string) {
 	h.t.Helper()
 	got := strings.Join(strings.Fields(h.Text(selector)), " ")
 	for _, part := range parts {
@@ -62,7 +62,7 @@ func (h *harbour) wantText(selector string, parts ...string) {
 }
 
 // instance is a process on some host, until the test ends.
-func (h *harbour) instance(o instance.Options) *instance.Client {
+func (h *browserSite) instance(o instance.Options) *instance.Client {
 	h.t.Helper()
 	o.Endpoints = []string{h.etcd.Endpoint()}
 	c, err := instance.Open(h.t.Context(), o)
@@ -74,7 +74,7 @@ func (h *harbour) instance(o instance.Options) *instance.Client {
 }
 
 // holds has an instance take slots.
-func (h *harbour) holds(c *instance.Client, id string, slots instance.Slots, more ...instance.ClaimOption) *instance.Claim {
+func (h *browserSite) holds(c *instance.Client, id string, slots instance.Slots, more ...instance.ClaimOption) *instance.Claim {
 	h.t.Helper()
 	for name := range slots {
 		h.eventually("pool "+name+" is seen by "+c.Host(), func() bool { return c.HasPool(name) })
@@ -87,7 +87,7 @@ func (h *harbour) holds(c *instance.Client, id string, slots instance.Slots, mor
 }
 
 // works starts a worker on a host, and returns what its jobs do.
-func (h *harbour) works(host string, concurrency int) *stage {
+func (h *browserSite) works(host string, concurrency int) *stage {
 	h.t.Helper()
 	queues := []string{step.DefaultQueue}
 	c := h.instance(instance.Options{Host: host, Instance: worker.Role, Role: worker.Role, Capacity: concurrency, Queues: queues, Version: "v0.9.0"})
@@ -172,7 +172,7 @@ func (j *job) Extend(time.Duration) {}
 func (j *job) Close()               {}
 
 // ends ends an instance that runs on a stage, as soon as it does.
-func (h *harbour) ends(s *stage, id string, o step.Outcome) {
+func (h *browserSite) ends(s *stage, id string, o step.Outcome) {
 	h.t.Helper()
 	h.eventually(id+" runs", func() bool { return s.runs(id) != nil })
 	s.runs(id).end(o)
@@ -183,7 +183,7 @@ func succeeded(output string, args ...any) step.Outcome {
 }
 
 // Eval is the value of an expression in the page.
-func (h *harbour) Eval(expression string) any {
+func (h *browserSite) Eval(expression string) any {
 	h.t.Helper()
 	return browser.Eval[any](h.Browser, expression)
 }

@@ -52,7 +52,7 @@ func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
 
 func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/queue")
 	h.wantText("#nobody", "Nobody admits runs", "berth coordinator")
@@ -193,7 +193,7 @@ func TestHostsShowsWhoIsThere(t *testing.T) {
 
 func TestWithoutALeaderHostsSaysSo(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.to("/hosts")
 	h.wantText("#no-leader", "There is no leader.")
 	h.WantNoFindings()
@@ -206,7 +206,7 @@ func TestWithoutALeaderHostsSaysSo(t *testing.T) {
 func TestHostileTextIsReadAndNeverRun(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 1)
 	h.leads("one")
 	w := h.works("two", 2)

@@ -15,11 +15,11 @@ import (
 	"github.com/berthhq/berth/sidecar/client"
 )
 
-// scene is a harbour on a working day: pools of all kinds, holders on several
+// scene is a browserSite on a working day: pools of all kinds, holders on several
 // hosts and a line; runs that wait, run and have ended; two workers, of which one has
 // work, and two candidates.
 type scene struct {
-	*harbour
+	*browserSite
 	stage      *stage // of the worker on etl-1
 	etl1, etl2 *instance.Client
 	pace       time.Duration // between two ends of step instances
@@ -33,7 +33,7 @@ func newScene(t *testing.T, change ...func(*sidecar.Config)) *scene {
 // newSlowScene is a scene in which steps take some time, for pictures.
 func newSlowScene(t *testing.T, pace time.Duration, change ...func(*sidecar.Config)) *scene {
 	t.Helper()
-	s := &scene{pace: pace, harbour: newHarbour(t, append(change, func(c *sidecar.Config) {
+	s := &scene{pace: pace, browserSite: newBrowserSite(t, append(change, func(c *sidecar.Config) {
 		c.Options.Host, c.Options.Version = "gateway", "v0.9.0"
 	})...)}
 	s.pools()

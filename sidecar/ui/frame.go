@@ -18,33 +18,31 @@ import (
 	"time"
 )
 
-// frame is what templates are given: what a page shows, and what is around it.
+// frame is what templates get: what a page shows, and the rest of the page.
 type frame struct {
 	Title string
 	Data  any
 
-	// May tells whether whoever looks may act, and Who is how their actions are
-	// recorded.
+	// May reports whether the visitor may act, and Who is the name that their actions are
+	// recorded with.
 	May bool
 	Who string
 	Now time.Time
-	// Live tells that it is rendered for a stream: times are exact, and nothing
-	// may differ only because time has passed.
+	// Live reports that it is rendered for a stream: times are exact, and nothing differs
+	// only because time has passed.
 	Live bool
-	// Plain tells that the page can load nothing, since whoever asks is refused
-	// that, too.
+	// Plain reports that the page can load no files, since the visitor is refused those too.
 	Plain bool
 
 	Nav     []navLink
 	Sheets  []string
 	Script  string
 	Icon    string
-	Message string // of what was done just now
-	// Refresh is the address of what is shown; LiveURL is that if it is looked at
-	// again.
+	Message string // the result of an action
+	// Refresh is the address of the page; LiveURL is the same if the page is live.
 	Refresh, LiveURL string
-	// SignIn is where to sign in, empty if one can't or has; SignOut is where one
-	// signs out.
+	// SignIn is where to sign in; empty if the visitor can't or has. SignOut is where to sign
+	// out.
 	SignIn, SignOut string
 
 	path  string
@@ -230,8 +228,8 @@ var assetTypes = map[string]string{
 	".svg": "image/svg+xml",
 }
 
-// asset answers GET /ui/{version}/{file}. What an older page asks for is not what it was, so
-// that is not kept by anybody.
+// asset answers GET /ui/{version}/{file}. A file of another version is not cached: it is not
+// the one that the page was made for.
 func (p *Pages) asset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
 	data, ok := assets.byName[name]
@@ -247,8 +245,8 @@ func (p *Pages) asset(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// A page that comes after an action says what has happened. The message is in its address, sealed,
-// so that nobody makes a page of ours say something with a link.
+// The page after an action shows its result. The message is in the address, with a seal, so that
+// a link of another site can't put words on a page.
 const (
 	messageKey = "said"
 	sealKey    = "seal"

@@ -36,7 +36,7 @@ func funcs(live bool) template.FuncMap {
 	}
 }
 
-// with is a value for a part of a page, beside the frame.
+// with is a value for a part of a page, and the frame.
 type with struct {
 	Frame *frame
 	Value any
@@ -58,7 +58,7 @@ func timeOf(v any) time.Time {
 // exactTime is how a time is written out.
 const exactTime = "2006-01-02 15:04:05 UTC"
 
-// timeHTML is a time: how far away it is, and exactly when it is looked at closely.
+// timeHTML is a relative time, with the exact one as its title.
 func timeHTML(t time.Time, way string, live bool) template.HTML {
 	if t.IsZero() {
 		return "–"
@@ -72,8 +72,7 @@ func timeHTML(t time.Time, way string, live bool) template.HTML {
 		t.UTC().Format(time.RFC3339), exact, way, template.HTMLEscapeString(text)))
 }
 
-// relative says how far away a time is, as the script does. What is to come and has passed is
-// told as that.
+// relative writes a relative time, as the script does.
 func relative(t, now time.Time, future bool) string {
 	d := now.Sub(t)
 	switch {
@@ -87,7 +86,7 @@ func relative(t, now time.Time, future bool) string {
 	return coarse(d) + " ago"
 }
 
-// coarse says a duration in its greatest unit.
+// coarse writes a duration in its largest unit.
 func coarse(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch d = d.Truncate(time.Second); {
@@ -121,14 +120,14 @@ func plural(n any, one, many string) string {
 	return "1 " + one
 }
 
-// shapes are the shapes of statuses, which tell them apart without colours.
+// shapes are the shapes of statuses, which distinguish them without colours.
 var shapes = map[string]string{
 	"storing": "…", "queued": "◷", "waiting": "◷", "pending": "◷", "requested": "◷", "blocked": "◷",
 	"not_started": "▷", "admitted": "▷",
 	"running": "▶", "started": "▶", "active": "▶", "working": "▶", "leader": "★", "candidate": "☆",
 	"succeeded": "✓", "ok": "✓", "failed": "✕", "lost": "✕", "canceled": "⊘", "skipped": "↷",
 	"draining": "‖", "drained": "‖", "stopping": "⊘", "stopped": "⊘",
-	"paused": "‖", "closed": "⊘", "deleted": "⊘", "reserve": "◆", "urgent": "▲", "problem": "!",
+	"paused": "‖", "closed": "⊘", "deleted": "⊘", "reserve": "◆", "urgent": "▲", "unreadable": "!",
 }
 
 // statusHTML is a badge: a status in words, with a shape of its own.
@@ -158,7 +157,7 @@ func level(used, limit int64) string {
 	return "full"
 }
 
-// barHTML is a bar of what is used of a limit, with the numbers beside it. A limit below 0 is
+// barHTML is a bar of the used part of a limit, followed by the numbers. A limit below 0 is
 // none.
 func barHTML(used, limit int64) template.HTML {
 	most := "unlimited"

@@ -29,7 +29,7 @@ func (s *site) joins(o instance.Options) *instance.Client {
 
 func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t, func(c *sidecar.Config) { c.Options.Version = "1.2.0" })
+	d := newRunSite(t, func(c *sidecar.Config) { c.Options.Version = "1.2.0" })
 	d.joins(instance.Options{Host: "two", Instance: "worker", Role: "worker", Version: "1.2.0", Capacity: 4})
 	d.joins(instance.Options{Host: "three", Instance: "p1", Role: "exec", Version: "1.2.0"})
 
@@ -104,7 +104,7 @@ func TestHostsAreFilteredAndVersionsPointedOut(t *testing.T) {
 
 func TestWhatHostsTellOfThemselvesIsShownAndNeverInterpreted(t *testing.T) {
 	const evil = `<script>alert(1)</script>"'&amp;{{.}}<img src=x onerror=alert(2)>`
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.joins(instance.Options{Host: "two", Instance: "p1", Role: "role " + evil, Version: "version " + evil})
 	d.put(store.Put(d.store.Keys.Coordinator(0x4711), []byte(evil), 0))
 	d.put(store.Put(d.store.Keys.Presence("three", "x"), []byte(`{"v":1,"`+`bad":"<img src=x>"}`), 0))
@@ -119,7 +119,7 @@ func TestWhatHostsTellOfThemselvesIsShownAndNeverInterpreted(t *testing.T) {
 
 // Who looks is served what was just read for others, so that many who look cost etcd what one does.
 func TestManyWhoLookAtHostsCostEtcdWhatOneDoes(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	begun := time.Now()
 	const looks = 200
 	before := counterOf(t, d.get("/metrics").body, `berth_etcd_request_duration_seconds_count{op="range",outcome="ok"}`)

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/sidecar/server"
 )
 
-// streamLife bounds a stream: its browser opens another, and is asked again who it is.
+// streamLife bounds a stream: its browser opens another, and is authorized again.
 const streamLife = 15 * time.Minute
 
 // live streams a page: its main part now, and whenever it differs from what was sent.
@@ -21,7 +21,7 @@ func (p *Pages) live(w http.ResponseWriter, r *http.Request, pg *page) {
 	case p.streams <- struct{}{}:
 		defer func() { <-p.streams }()
 	default:
-		writeProblem(w, refusalOf(problem.Unavailable, "as many pages are looked at as can be: this one is not kept new"))
+		writeProblem(w, refusalOf(problem.Unavailable, "too many live pages are open: this one is not updated"))
 		return
 	}
 	if p.cfg.Streams != nil {
@@ -50,9 +50,9 @@ func (p *Pages) live(w http.ResponseWriter, r *http.Request, pg *page) {
 		return false
 	}
 	draw(time.Now())
-	look := time.NewTicker(pg.every)
-	defer look.Stop()
-	server.Follow(s, look.C, draw)
+	tick := time.NewTicker(pg.every)
+	defer tick.Stop()
+	server.Follow(s, tick.C, draw)
 }
 
 // escapeCR writes each CR such that it does not end a line of a stream. To HTML it is a
@@ -60,18 +60,18 @@ func (p *Pages) live(w http.ResponseWriter, r *http.Request, pg *page) {
 func escapeCR(html []byte) []byte { return bytes.ReplaceAll(html, []byte("\r"), []byte("&#13;")) }
 
 const (
-	// askEvery is how often etcd is asked when a lease ends; the more leases are
-	// looked at, the less often, so that it is not asked about more than 100 a second.
+	// askEvery is how often etcd is asked when a lease ends. With many leases it is less often:
+	// about at most askMost leases a second.
 	askEvery = time.Second
 	askMost  = 100
 	// sameEnd is by how much two answers about a lease can differ that was not
 	// renewed between them: etcd answers in whole seconds.
 	sameEnd = 1200 * time.Millisecond
-	// keepEnds is how long it is known when a lease ends that nobody looks at.
+	// keepEnds is how long the end of a lease is kept that no page shows.
 	keepEnds = time.Minute
 )
 
-// expiries is when leases end, as far as pages show it, however many look.
+// expiries caches when leases end, for all pages.
 type expiries struct {
 	asking chan struct{} // held while etcd is asked
 
@@ -89,12 +89,11 @@ func newExpiries() *expiries {
 	return &expiries{asking: make(chan struct{}, 1), all: map[store.LeaseID]expiry{}}
 }
 
-// asker asks etcd how long leases still live: see [berth.Client.LeaseEnds].
-type asker func(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error)
+// leaseReader reads from etcd how long leases still live: see [berth.Client.LeaseEnds].
+type leaseReader func(ctx context.Context, ids []store.LeaseID) (map[store.LeaseID]time.Duration, error)
 
-// of returns when leases end. What is not known is left out: it is worth showing, and no reason to
-// fail.
-func (e *expiries) of(ctx context.Context, ids []store.LeaseID, ask asker) map[store.LeaseID]time.Time {
+// of returns when leases end. Unknown ends are left out: they are no reason to fail.
+func (e *expiries) of(ctx context.Context, ids []store.LeaseID, ask leaseReader) map[store.LeaseID]time.Time {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -102,7 +101,7 @@ func (e *expiries) of(ctx context.Context, ids []store.LeaseID, ask asker) map[s
 	case e.asking <- struct{}{}:
 		if due := e.due(ids, time.Now()); len(due) > 0 {
 			begun := time.Now()
-			left, _ := ask(ctx, due) // what is missing is told
+			left, _ := ask(ctx, due) // the page shows what is missing
 			e.learn(due, left, begun)
 		}
 		<-e.asking
@@ -119,7 +118,7 @@ func (e *expiries) of(ctx context.Context, ids []store.LeaseID, ask asker) map[s
 	return ends
 }
 
-// due returns the leases that etcd is to be asked about, and forgets those that nobody looks at.
+// due returns the leases to ask etcd about, and forgets those that no page shows.
 func (e *expiries) due(ids []store.LeaseID, now time.Time) []store.LeaseID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,7 +136,7 @@ func (e *expiries) due(ids []store.LeaseID, now time.Time) []store.LeaseID {
 	var due []store.LeaseID
 	taken := map[store.LeaseID]bool{}
 	for _, id := range ids {
-		// A little less than askEvery: looks that come as often find it due.
+		// A little less than askEvery: pages that are read as often find it due.
 		if !taken[id] && now.Sub(e.all[id].asked) > every-100*time.Millisecond {
 			due = append(due, id)
 			taken[id] = true
@@ -146,7 +145,7 @@ func (e *expiries) due(ids []store.LeaseID, now time.Time) []store.LeaseID {
 	return due
 }
 
-// learn takes in what etcd has told of the leases that it was asked about at begun.
+// learn records what etcd answered about leases at begun.
 func (e *expiries) learn(asked []store.LeaseID, left map[store.LeaseID]time.Duration, begun time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -158,11 +157,11 @@ func (e *expiries) learn(asked []store.LeaseID, left map[store.LeaseID]time.Dura
 	}
 }
 
-// laterEnd is when a lease ends after etcd was asked about it. Two answers that may mean the same
-// end are the same one, so that what is shown does not flicker.
+// laterEnd returns when a lease ends after etcd was asked about it. Two answers that may mean the
+// same end are the same one, so that the page does not flicker.
 func laterEnd(known, begun time.Time, left map[store.LeaseID]time.Duration, id store.LeaseID) time.Time {
-	d, told := left[id]
-	if !told {
+	d, ok := left[id]
+	if !ok {
 		if known.Before(begun) {
 			return time.Time{} // it may have been renewed since
 		}

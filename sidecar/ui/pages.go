@@ -44,7 +44,7 @@ type Gauge interface {
 	Dec()
 }
 
-// Session is the fleet as pages reach it.
+// Session is what pages read.
 type Session struct {
 	Client *instance.Client
 	Runs   run.Store
@@ -65,14 +65,14 @@ type Pages struct {
 	all     []page
 	posts   []form
 	sets    *templates
-	routes  *http.ServeMux // what Owns looks at
+	routes  *http.ServeMux // for Owns
 	streams chan struct{}  // holds one for each live stream that is open
 	trouble trouble
-	// old tells whether etcd has not been heard of: see [tooOld].
+	// old reports whether the watched copies are out of date: see [tooOld].
 	old     func(context.Context, *Session) error
 	history *history
 	ends    *expiries
-	board   *board // of the runs
+	runs    *runCache
 	fleet   *fleetCache
 
 	closed context.Context // ended by close
@@ -90,10 +90,9 @@ type page struct {
 	name    string // templates/<name>.html, which defines "main"
 	nav     string // what the navigation calls it; empty: it is not there
 	under   string // the page that the navigation shows as the current one; empty: itself
-	// every is how often what it shows is looked at again while it is live; 0 is
-	// never.
+	// every is how often a live page is read again; 0 is never.
 	every time.Duration
-	// act tells that it is for those alone who may act.
+	// act reports whether only visitors who may act see it.
 	act bool
 	// view reads what the page shows.
 	view func(ctx context.Context, s *Session, r *http.Request) (*view, error)
@@ -105,7 +104,7 @@ type view struct {
 	Data  any
 }
 
-// form is what is done by a POST, by those alone who may act: see [mayOf] and [whoOf].
+// form is a POST of a visitor who may act: see [mayOf] and [whoOf].
 type form struct {
 	pattern string // "POST /actions/cancel"
 	// do does it, and returns the page to show then; [Pages.withMessage] adds a message to
@@ -113,7 +112,7 @@ type form struct {
 	do func(ctx context.Context, s *Session, r *http.Request) (to string, err error)
 }
 
-// everySecond is how often most pages look.
+// everySecond is how often most live pages are read.
 const everySecond = time.Second
 
 // pages is the one list of pages.
@@ -129,7 +128,7 @@ func (p *Pages) pages() []page {
 	}
 }
 
-// forms is the one list of what is done by a POST, signing in and out aside.
+// forms is the one list of POSTs, except for signing in and out.
 func (p *Pages) forms() []form {
 	return []form{
 		{pattern: "POST " + actionsPath + "/{action}", do: p.act},
@@ -150,7 +149,7 @@ func New(cfg Config) *Pages {
 		history: newHistory(), ends: newExpiries(),
 	}
 	p.closed, p.close = context.WithCancel(context.Background())
-	p.board, p.fleet = newBoard(p.log, p.background), newFleetCache()
+	p.runs, p.fleet = newRunCache(p.log, p.background), newFleetCache()
 	p.trouble.born = time.Now()
 	p.all, p.posts = p.pages(), p.forms()
 	p.sets = newTemplates()
@@ -181,7 +180,7 @@ func (p *Pages) register(mux *http.ServeMux) {
 	}
 }
 
-// home is the page that one comes to first.
+// home is the first page.
 const home = "/pools"
 
 // Owns reports whether the pages answer a request: it is for a page, for what belongs to
@@ -204,8 +203,8 @@ func (p *Pages) Run(ctx context.Context) {
 	p.tasks.Wait()
 }
 
-// background has f run beside Run, whose end ends its context, and tells whether Run
-// runs. Run waits for it.
+// background runs f asynchronously until Run ends, and reports whether Run runs. Run waits
+// for it.
 func (p *Pages) background(f func(ctx context.Context)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,13 +222,13 @@ func (p *Pages) Close() { p.close() }
 // viewTimeout bounds the reading of what a page shows.
 const viewTimeout = 10 * time.Second
 
-// secure sets the headers of every answer: nothing runs, and nothing is loaded, that is not
-// ours; nobody frames a page, and nobody keeps one.
+// secure sets the headers of every answer: only files of this server run and are loaded, and
+// no page is framed or cached.
 func secure(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
 		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // with none at all, a form would not say whose it is
+	h.Set("Referrer-Policy", "same-origin") // without any, a form would not send its origin
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
@@ -270,7 +269,7 @@ func (p *Pages) render(r *http.Request, pg *page, live bool) (f *frame, body []b
 	if pg.every > 0 {
 		f.LiveURL = f.Refresh
 	}
-	v, err := p.look(r, pg)
+	v, err := p.readView(r, pg)
 	if err == nil {
 		p.trouble.over()
 		f.Title, f.Data = v.Title, v.Data
@@ -282,13 +281,13 @@ func (p *Pages) render(r *http.Request, pg *page, live bool) (f *frame, body []b
 	return f, body, status
 }
 
-// look reads what a page shows.
-func (p *Pages) look(r *http.Request, pg *page) (*view, error) {
+// readView reads what a page shows.
+func (p *Pages) readView(r *http.Request, pg *page) (*view, error) {
 	s, err := p.cfg.Ready()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(p.withLooker(r), viewTimeout)
+	ctx, cancel := context.WithTimeout(p.withVisitor(r), viewTimeout)
 	defer cancel()
 	if err := p.old(ctx, s); err != nil {
 		return nil, err
@@ -300,11 +299,11 @@ func (p *Pages) look(r *http.Request, pg *page) (*view, error) {
 	return v, err
 }
 
-// maxAge is from what age on the watched copy of the pools is not shown as what they are. A claim
-// is granted by one of 2 s at most.
+// maxAge is the age from which the watched copy of the pools is too old to be shown. Claims are
+// granted from one of at most 2 s.
 const maxAge = 3 * time.Second
 
-// oldError tells that etcd is not heard of any more, and since when.
+// oldError reports that etcd does not answer, and since when.
 type oldError struct {
 	why   *problem.Error
 	since time.Time
@@ -316,19 +315,19 @@ func (e *oldError) Error() string { return e.why.Error() }
 // Unwrap returns the problem.
 func (e *oldError) Unwrap() error { return e.why }
 
-// tooOld tells whether etcd has not been heard of for so long that nothing can be shown.
+// tooOld returns an error if the watched copies are too old to be shown.
 func tooOld(ctx context.Context, s *Session) error {
 	age, err := s.Client.Age(ctx)
 	if err != nil || age <= maxAge {
 		return err
 	}
 	return &oldError{
-		why:   problem.New(problem.EtcdUnavailable, "etcd does not answer: what pools, runs and hosts are like now is not known"),
+		why:   problem.New(problem.EtcdUnavailable, "etcd does not answer: the state of pools, runs and hosts is not known"),
 		since: time.Now().Add(-age),
 	}
 }
 
-// take does what a form asks for, and shows the page that comes then.
+// take carries out a form, and redirects to the next page.
 func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 	if !p.ours(r) {
 		p.refuse(w, r, crossSite())
@@ -347,7 +346,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 		}
 	}
 	if err == nil {
-		to, err = f.do(p.withLooker(r), s, r)
+		to, err = f.do(p.withVisitor(r), s, r)
 	}
 	if err != nil {
 		why := p.problemOf(r, err)
@@ -361,5 +360,5 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// accepts tells whether a type is named among those that a client takes.
+// accepts reports whether a client accepts a type by name.
 func accepts(r *http.Request, kind string) bool { return server.Accepts(r.Header.Get("Accept"), kind) }

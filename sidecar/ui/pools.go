@@ -79,7 +79,7 @@ type poolSums struct {
 	Claimed, Slots int
 	Unlimited      int
 	HasUnlimited   bool
-	Waiting        int // in all lines
+	Waiting        int // in all pools
 	Paused         int
 	Troubled       int // can't be read
 }
@@ -92,10 +92,10 @@ type poolCard struct {
 	Detail *poolDetail // of an open one
 }
 
-// Unlimited tells whether the pool has no limit.
+// Unlimited reports whether the pool has no limit.
 func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
 
-// Closed tells whether the pool grants nothing because of its limit.
+// Closed reports whether the pool grants nothing because of its limit.
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }
 
 // Reserve says when free slots are reserved for a waiting claim.
@@ -175,7 +175,7 @@ func sumPools(all []pool.Status) poolSums {
 	return sums
 }
 
-// compareFullness orders pools, those first that need a look:
+// compareFullness orders pools, those first that need attention:
 //
 //  1. those that can't be read,
 //  2. the fuller of two, unlimited ones being empty,
@@ -235,7 +235,7 @@ func shortestLease(pools map[string]int, durations map[string]time.Duration) tim
 // duration, and one or two were missed then. Of a short lease it is the half.
 const nearEnd = 30 * time.Second
 
-// nearness tells how near its end a lease is.
+// nearness returns how near its end a lease is.
 func nearness(end time.Time, lease time.Duration, now time.Time) string {
 	left := end.Sub(now)
 	switch {

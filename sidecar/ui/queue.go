@@ -24,7 +24,7 @@ type queuePage struct {
 	// Waiting is how many runs are queued, and InProgress how many count against the
 	// limits.
 	Waiting, InProgress int
-	// Leader is who admits runs; empty if nobody does.
+	// Leader is the coordinator that admits runs; empty if there is none.
 	Leader     string
 	Limits     limitsView
 	Filter     filterForm
@@ -57,22 +57,22 @@ type poolSlots struct {
 	Slots int
 }
 
-// queueLook is what the page takes of the runs, while nobody changes them.
-type queueLook struct {
-	stretch    stretch
+// queueState is what the page takes of the runs, while they are locked.
+type queueState struct {
+	page       listPage
 	positions  []int // of its rows, in the whole queue
 	waiting    int
 	use        tagUse
 	unreadable unreadableRuns
 }
 
-func lookAtQueue(set *runSet, f *runFilter, after listPlace) queueLook {
-	l := queueLook{waiting: len(set.queue.all), use: tagUseOf(set), unreadable: set.unreadable()}
+func queueStateOf(set *runSet, f *runFilter, after listPlace) queueState {
+	l := queueState{waiting: len(set.queue.all), use: tagUseOf(set), unreadable: set.unreadable()}
 	if f.Wrong != "" {
 		return l
 	}
-	l.stretch = set.queue.only(f).stretchBehind(after, rowsPerPage)
-	for _, r := range l.stretch.rows {
+	l.page = set.queue.only(f).pageAfter(after, rowsPerPage)
+	for _, r := range l.page.rows {
 		at, _ := set.queue.find(r.Run)
 		if r.Deferred() { // they come last
 			at = -1
@@ -90,30 +90,30 @@ func (p *Pages) viewQueue(ctx context.Context, s *Session, r *http.Request) (*vi
 	if err != nil {
 		return nil, err
 	}
-	around, err := p.board.around.look(ctx, s)
+	env, err := p.runs.environment.read(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	var l queueLook
-	if err := p.board.look(ctx, s.Runs, func(set *runSet) { l = lookAtQueue(set, &f, after) }); err != nil {
+	var l queueState
+	if err := p.runs.read(ctx, s.Runs, func(set *runSet) { l = queueStateOf(set, &f, after) }); err != nil {
 		return nil, err
 	}
-	steps, err := p.board.chips.look(ctx, s.Runs, l.stretch.rows)
+	steps, err := p.runs.chips.read(ctx, s.Runs, l.page.rows)
 	if err != nil {
 		return nil, err
 	}
-	return &view{Title: "Queue", Data: queueOf(l, around, steps, f, at)}, nil
+	return &view{Title: "Queue", Data: queueOf(l, env, steps, f, at)}, nil
 }
 
 // queueOf makes the page.
-func queueOf(l queueLook, around surroundings, steps map[submitted]stepChips, f runFilter, at listAddress) queuePage {
+func queueOf(l queueState, env environment, steps map[submitted]stepChips, f runFilter, at listAddress) queuePage {
 	page := queuePage{
-		Waiting: l.waiting, InProgress: l.use.runs, Leader: leaderOf(around.candidates),
-		Limits: limitsOf(around, l.use, at),
-		Filter: f.form(at, "limits"), Pager: pagerOf(l.stretch, at), Unreadable: l.unreadable,
+		Waiting: l.waiting, InProgress: l.use.runs, Leader: leaderOf(env.candidates),
+		Limits: limitsOf(env, l.use, at),
+		Filter: f.form(at, "limits"), Pager: pagerOf(l.page, at), Unreadable: l.unreadable,
 	}
-	space := pool.NewSpace(around.pools...)
-	for i, r := range l.stretch.rows {
+	space := pool.NewSpace(env.pools...)
+	for i, r := range l.page.rows {
 		row := queueRow{
 			Position: l.positions[i], ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), Priority: r.Priority, Since: r.QueuedAt,
 			Steps: steps[submittedOf(r.Run)], Tags: at.tags(r.Tags), Attempt: r.Attempt,
@@ -143,7 +143,7 @@ func reasonOf(r *run.Run, space *pool.Space) (string, run.BlockKind) {
 	return text.Visible(s), b.Kind
 }
 
-// leaderOf names who admits runs.
+// leaderOf names the coordinator that admits runs.
 func leaderOf(candidates []run.Candidate) string {
 	switch {
 	case len(candidates) == 0:
@@ -203,7 +203,7 @@ type limitRow struct {
 	Hidden int
 }
 
-// Closed tells that the limit admits no run.
+// Closed reports whether the limit admits no run.
 func (l limitRow) Closed() bool { return l.Limit == 0 }
 
 // fullness is how full a limit is. One that admits nothing is full.
@@ -216,18 +216,18 @@ func (l limitRow) fullness() float64 {
 
 // limitsOf returns the limits: that of all runs first, then those of tags, the fullest
 // first.
-func limitsOf(around surroundings, use tagUse, at listAddress) limitsView {
-	if around.limitsWrong != nil {
-		return limitsView{Wrong: text.Visible(around.limitsWrong.Error())}
+func limitsOf(env environment, use tagUse, at listAddress) limitsView {
+	if env.limitsWrong != nil {
+		return limitsView{Wrong: text.Visible(env.limitsWrong.Error())}
 	}
 	var tags []limitRow
-	for _, t := range around.limits.Tags {
+	for _, t := range env.limits.Tags {
 		tags = append(tags, limitRows(t, use.tags[t.Key])...)
 	}
 	slices.SortStableFunc(tags, func(a, b limitRow) int {
 		return cmp.Or(cmp.Compare(b.fullness(), a.fullness()), cmp.Compare(a.Name, b.Name))
 	})
-	v := limitsView{Rows: []limitRow{{Used: use.runs, Limit: around.limits.MaxConcurrentRuns}}}
+	v := limitsView{Rows: []limitRow{{Used: use.runs, Limit: env.limits.MaxConcurrentRuns}}}
 	if more := len(tags) - limitsShown; more > 0 && at.query.Get("limits") != "all" {
 		v.More, v.All = more, at.with("limits", "all")
 		tags = tags[:limitsShown]
@@ -296,7 +296,7 @@ type stepChip struct {
 	Count int // of its instances
 }
 
-// submitted tells a run from one that had its id before.
+// submitted distinguishes a run from an earlier one with the same id.
 type submitted struct {
 	id      string
 	created int64
@@ -304,15 +304,15 @@ type submitted struct {
 
 func submittedOf(r *run.Run) submitted { return submitted{r.ID, r.Created} }
 
-// chipNotes keeps the steps of runs for all who look. A run's steps never change, so each
-// run's are read once.
+// chipNotes caches the steps of runs for all pages. The steps of a run never change, so they
+// are read once.
 type chipNotes struct {
 	mu  sync.Mutex
 	now map[submitted]stepChips
 }
 
-// look returns the steps of those of some runs that have any.
-func (c *chipNotes) look(ctx context.Context, s run.Store, runs []*listed) (map[submitted]stepChips, error) {
+// read returns the steps of those of some runs that have any.
+func (c *chipNotes) read(ctx context.Context, s run.Store, runs []*listed) (map[submitted]stepChips, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found := map[submitted]stepChips{}
@@ -349,7 +349,7 @@ func (c *chipNotes) forget() {
 
 // readChips reads the steps of some runs.
 func readChips(ctx context.Context, s run.Store, runs []*listed, into map[submitted]stepChips) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aroundTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), environmentTimeout)
 	defer cancel()
 	reads := make([]*pb.RequestOp, len(runs))
 	for i, l := range runs {

@@ -46,7 +46,7 @@ func TestLimitsShowHowFullTheyAre(t *testing.T) {
 		{"of each value of a tag that none has", run.TagLimit{Key: "t", PerUniqueValue: true, Limit: 3}, []limitRow{{Name: "t=*", Each: "t=*", Limit: 3}}},
 		{"that admits nothing", run.TagLimit{Key: "env", Value: "dev", Limit: 0}, []limitRow{{Name: "env=dev", Used: 1}}},
 	} {
-		v := limitsOf(surroundings{limits: run.Limits{MaxConcurrentRuns: 10, Tags: []run.TagLimit{c.limit}}}, use, atQueue)
+		v := limitsOf(environment{limits: run.Limits{MaxConcurrentRuns: 10, Tags: []run.TagLimit{c.limit}}}, use, atQueue)
 		want := append([]limitRow{{Used: 4, Limit: 10}}, c.want...)
 		if d := cmp.Diff(limitsView{Rows: want}, v); d != "" {
 			t.Errorf("%s: %s", c.name, d)
@@ -61,7 +61,7 @@ func TestTheFullestLimitsComeFirst(t *testing.T) {
 	limits := run.Limits{MaxConcurrentRuns: run.Unlimited, Tags: []run.TagLimit{
 		{Key: "env", Value: "dev", Limit: 4}, {Key: "a", Limit: 9}, {Key: "env", Value: "prod", Limit: 2}, {Key: "closed", Limit: 0},
 	}}
-	v := limitsOf(surroundings{limits: limits}, inUse("prod", "prod", "prod", "dev"), atQueue)
+	v := limitsOf(environment{limits: limits}, inUse("prod", "prod", "prod", "dev"), atQueue)
 	var names []string
 	for _, row := range v.Rows {
 		names = append(names, row.Name)
@@ -76,11 +76,11 @@ func TestManyLimitsAreBounded(t *testing.T) {
 	for i := range limitsShown + 3 {
 		limits.Tags = append(limits.Tags, run.TagLimit{Key: fmt.Sprintf("k%02d", i), Limit: 1})
 	}
-	v := limitsOf(surroundings{limits: limits}, inUse(), listAddress{"/queue", url.Values{"q": {"x"}}})
+	v := limitsOf(environment{limits: limits}, inUse(), listAddress{"/queue", url.Values{"q": {"x"}}})
 	if len(v.Rows) != limitsShown+1 || v.More != 3 || v.All != "/queue?limits=all&q=x" {
 		t.Errorf("%d rows, %+v", len(v.Rows), v)
 	}
-	v = limitsOf(surroundings{limits: limits}, inUse(), listAddress{"/queue", url.Values{"limits": {"all"}}})
+	v = limitsOf(environment{limits: limits}, inUse(), listAddress{"/queue", url.Values{"limits": {"all"}}})
 	if len(v.Rows) != limitsShown+4 || v.More != 0 {
 		t.Errorf("%d rows, %+v", len(v.Rows), v)
 	}
@@ -89,14 +89,14 @@ func TestManyLimitsAreBounded(t *testing.T) {
 	for i := range valuesShown + 4 {
 		values = append(values, fmt.Sprintf("v%d", i))
 	}
-	v = limitsOf(surroundings{limits: run.Limits{Tags: []run.TagLimit{{Key: "env", PerUniqueValue: true, Limit: 2}}}}, inUse(values...), atQueue)
+	v = limitsOf(environment{limits: run.Limits{Tags: []run.TagLimit{{Key: "env", PerUniqueValue: true, Limit: 2}}}}, inUse(values...), atQueue)
 	if last := v.Rows[len(v.Rows)-1]; len(v.Rows) != valuesShown+1 || last.Hidden != 4 {
 		t.Errorf("%+v", v.Rows)
 	}
 }
 
 func TestLimitsThatCantBeReadAreNotGuessed(t *testing.T) {
-	v := limitsOf(surroundings{limits: run.DefaultLimits(), limitsWrong: errors.New("no \x00 limits")}, inUse("prod"), atQueue)
+	v := limitsOf(environment{limits: run.DefaultLimits(), limitsWrong: errors.New("no \x00 limits")}, inUse("prod"), atQueue)
 	if d := cmp.Diff(limitsView{Wrong: text.Visible("no \x00 limits")}, v); d != "" {
 		t.Error(d)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 func TestTheQueueIsShownAsItIs(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	one := 1
 	if _, err := d.client.SetPool(t.Context(), "db", api.PoolChange{Limit: &one}); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestTheQueueIsShownAsItIs(t *testing.T) {
 
 // Who may not act is not asked to.
 func TestAQueueThatIsOnlyToBeReadHasNoActions(t *testing.T) {
-	d := newRoadstead(t, func(cfg *sidecar.Config) { cfg.Dev = false })
+	d := newQueueSite(t, func(cfg *sidecar.Config) { cfg.Dev = false })
 	d.submit(api.RunRequest{ID: "a"})
 	page := d.until("/queue", "the run is shown", listing("a"))
 	if got := page.link("Cancel…"); got != "" {
@@ -103,7 +103,7 @@ func TestAQueueThatIsOnlyToBeReadHasNoActions(t *testing.T) {
 
 func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 	t.Parallel()
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	page := d.page("/queue")
 	if got := text(page.must("nobody")); !strings.Contains(got, "Nobody admits runs") || !strings.Contains(got, "berth coordinator") {
 		t.Error(got)
@@ -125,7 +125,7 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 }
 
 func TestTheQueueIsFilteredAndPaged(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	values := map[string][]byte{}
 	for i := range 120 {
 		values[d.store.Keys.Run(fmt.Sprintf("run-%03d", i))] = queuedRecord(func(r *run.Record) {
@@ -179,7 +179,7 @@ var hostile = []string{
 }
 
 func TestHostileTextsAreShownAndNothingElse(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	values := map[string][]byte{}
 	for i, text := range hostile {
 		for _, status := range []run.Status{run.Queued, run.Failed} {
@@ -237,7 +237,7 @@ func TestHostileTextsAreShownAndNothingElse(t *testing.T) {
 }
 
 func TestLimitsThatCantBeReadAreToldOf(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	d.put(store.Put(d.store.Keys.Limits(), []byte("<b>"), 0))
 	d.put(store.Put(d.store.Keys.Run("a"), queuedRecord(func(r *run.Record) { r.Steps = 3 }), 0)) // whose graph is gone
 	page := d.page("/queue")
@@ -252,7 +252,7 @@ func TestLimitsThatCantBeReadAreToldOf(t *testing.T) {
 // What happens is told to who looks on.
 func TestTheQueueIsKeptNew(t *testing.T) {
 	t.Parallel()
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	req, err := http.NewRequestWithContext(t.Context(), "GET", d.base+"/queue", nil)
 	if err != nil {
 		t.Fatal(err)

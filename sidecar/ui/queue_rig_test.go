@@ -19,24 +19,24 @@ import (
 	"github.com/berthhq/berth/sidecar/api"
 )
 
-// roadstead is a site where runs wait, with etcd as others have it.
-type roadstead struct {
+// queueSite is a site where runs wait, with etcd as others have it.
+type queueSite struct {
 	*site
 	store run.Store
 	steps step.Store
 }
 
-func newRoadstead(t testing.TB, change ...func(*sidecar.Config)) *roadstead {
+func newQueueSite(t testing.TB, change ...func(*sidecar.Config)) *queueSite {
 	t.Helper()
 	s := newSite(t, change...)
-	d := &roadstead{site: s, store: run.Store{Backend: embedtest.Client(t, s.etcd), Keys: store.NewKeys(store.DefaultPrefix)}}
+	d := &queueSite{site: s, store: run.Store{Backend: embedtest.Client(t, s.etcd), Keys: store.NewKeys(store.DefaultPrefix)}}
 	d.store.Journal = run.NewJournal(d.store.Backend, d.store.Keys, "test/test", 0)
 	d.steps = step.Store{Backend: d.store.Backend, Keys: d.store.Keys, Journal: d.store.Journal, Group: &store.Group{}}
 	return d
 }
 
 // leads starts a coordinator on a host, and returns what stops it.
-func (d *roadstead) leads(host string) (stop func()) {
+func (d *queueSite) leads(host string) (stop func()) {
 	d.t.Helper()
 	c := coordinator.New(coordinator.Config{Backend: d.store.Backend, Keys: d.store.Keys, Host: host, CompactInterval: -1})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +50,7 @@ func (d *roadstead) leads(host string) (stop func()) {
 	return stop
 }
 
-func (d *roadstead) submit(req api.RunRequest) {
+func (d *queueSite) submit(req api.RunRequest) {
 	d.t.Helper()
 	if _, err := d.client.SubmitRun(d.t.Context(), req); err != nil {
 		d.t.Fatal(err)
@@ -58,7 +58,7 @@ func (d *roadstead) submit(req api.RunRequest) {
 }
 
 // limit sets the limits that runs are admitted under.
-func (d *roadstead) limit(most int, tags ...api.TagLimit) {
+func (d *queueSite) limit(most int, tags ...api.TagLimit) {
 	d.t.Helper()
 	if _, err := d.client.SetLimits(d.t.Context(), api.LimitsChange{MaxConcurrentRuns: &most, Tags: tags}); err != nil {
 		d.t.Fatal(err)
@@ -66,7 +66,7 @@ func (d *roadstead) limit(most int, tags ...api.TagLimit) {
 }
 
 // put writes keys by hand.
-func (d *roadstead) put(ops ...*pb.RequestOp) {
+func (d *queueSite) put(ops ...*pb.RequestOp) {
 	d.t.Helper()
 	if _, err := store.Commit(d.t.Context(), d.store.Backend, nil, ops...); err != nil {
 		d.t.Fatal(err)
@@ -74,7 +74,7 @@ func (d *roadstead) put(ops ...*pb.RequestOp) {
 }
 
 // change writes a run as the coordinator would, or nobody.
-func (d *roadstead) change(id string, f func(*run.Record)) {
+func (d *queueSite) change(id string, f func(*run.Record)) {
 	d.t.Helper()
 	r, err := d.store.Get(d.t.Context(), id)
 	if err != nil {

@@ -43,7 +43,7 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 	set := shore.set()
 
 	steps := map[submitted]stepChips{submittedOf(set.byID["first"].Run): {Steps: []stepChip{{"extract", 20}, {"load", 1}}}}
-	around := surroundings{
+	around := environment{
 		limits: run.DefaultLimits(),
 		candidates: []run.Candidate{
 			{Candidate: election.Candidate{Host: "one", Instance: "coordinator"}},
@@ -51,7 +51,7 @@ func TestTheQueueShowsWhoWaitsAndWhy(t *testing.T) {
 		},
 		pools: []pool.Status{{Name: "db", Spec: pool.Spec{Limit: 3}, Claimed: 2}, {Name: "gpu", Spec: pool.Spec{Limit: 4}}},
 	}
-	got := queueOf(lookAtQueue(set, &runFilter{}, listPlace{}), around, steps, runFilter{}, atQueue)
+	got := queueOf(queueStateOf(set, &runFilter{}, listPlace{}), around, steps, runFilter{}, atQueue)
 	// One whose time has not come is the last, and in no place.
 	if n := len(got.Rows) - 1; n < 0 || got.Rows[n].ID != "later" || got.Rows[n].Position != 0 ||
 		got.Rows[n].Kind != run.BlockNotBefore || !strings.Contains(got.Rows[n].Reason, "Z (in 1h0m") {
@@ -92,8 +92,8 @@ func TestAFilteredQueueKeepsItsPositions(t *testing.T) {
 		}), false)
 	}
 	f := parseRunFilter(url.Values{"tag": {"ten=yes"}})
-	l := lookAtQueue(shore.set(), &f, listPlace{})
-	page := queueOf(l, surroundings{}, nil, f, listAddress{"/queue", url.Values{"tag": {"ten=yes"}}})
+	l := queueStateOf(shore.set(), &f, listPlace{})
+	page := queueOf(l, environment{}, nil, f, listAddress{"/queue", url.Values{"tag": {"ten=yes"}}})
 	if len(page.Rows) != 20 || page.Waiting != 200 || page.Pager.Of != 20 || page.Filter.Clear != "/queue" || page.Leader != "" {
 		t.Fatalf("%+v", page)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// runEvery is how often a run is looked at again: its steps are many keys.
+// runEvery is how often the page of a run is read: its steps are many keys.
 const runEvery = 2 * time.Second
 
 // runPage is the page of one run.
@@ -72,9 +72,9 @@ type seenRun struct {
 	overview *step.Overview
 	// trouble is why the steps can't be read.
 	trouble error
-	// leaderless tells that nobody admits runs, which it waits for.
+	// leaderless reports that it waits, and no coordinator admits runs.
 	leaderless bool
-	// around is what its instances wait by, and waits what those of each step wait for.
+	// around is what waits of its instances depend on, and waits what each step waits for.
 	around step.Around
 	waits  []*step.Wait
 }
@@ -85,7 +85,7 @@ func (l *runReader) view(ctx context.Context, s *Session, r *http.Request) (*vie
 	if err != nil {
 		return nil, err
 	}
-	seen, err := l.look(ctx, s, id)
+	seen, err := l.readRun(ctx, s, id)
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +144,8 @@ func (l *runReader) fill(ctx context.Context, s *Session, v *runView, seen *seen
 // key names what was read of a run since its record changed.
 func (s *seenRun) key() string { return fmt.Sprintf("%s@%d", s.run.ID, s.run.Revision) }
 
-// look reads a run, and what is known of it whatever the tab.
-func (l *runReader) look(ctx context.Context, s *Session, id string) (*seenRun, error) {
+// readRun reads a run, and what all tabs show of it.
+func (l *runReader) readRun(ctx context.Context, s *Session, id string) (*seenRun, error) {
 	r, err := s.Runs.Get(ctx, id)
 	switch code := problem.CodeOf(err); {
 	case err == nil:
@@ -182,18 +182,18 @@ func (l *runReader) look(ctx context.Context, s *Session, id string) (*seenRun, 
 	return seen, nil
 }
 
-// noSuchRun says what to do about an address that leads to no run.
+// noSuchRun is the problem of an address that leads to no run.
 func noSuchRun(id string) error {
 	if run.ValidateID(id) != nil {
 		return problem.New(problem.RunNotFound, "there is no run %.100q: no run can have that id. /runs lists the runs that there are", id)
 	}
 	return problem.New(problem.RunNotFound, "there is no run %q: its id may be misspelled, or it ended longer ago than runs are kept (run_retention, 24h unless the settings say otherwise). "+
-		"/runs lists the runs that there are, and 'berth runs events %s' may still tell what happened to it", id, id)
+		"/runs lists the runs that there are, and 'berth runs events %s' may still list what happened to it", id, id)
 }
 
 // waits reads what a queued run waits for.
 func (l *runReader) waits(ctx context.Context, s *Session, seen *seenRun) error {
-	around, err := l.pages.board.around.look(ctx, s)
+	env, err := l.pages.runs.environment.read(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -201,17 +201,17 @@ func (l *runReader) waits(ctx context.Context, s *Session, seen *seenRun) error 
 	if err != nil {
 		return err
 	}
-	// The copy may be a moment behind: then it is told what the record says.
-	if why := all.Why(seen.run.ID, pool.NewSpace(around.pools...), time.Now()); why != nil && why.Position > 0 {
+	// The copy may be a moment behind: then the record is used.
+	if why := all.Why(seen.run.ID, pool.NewSpace(env.pools...), time.Now()); why != nil && why.Position > 0 {
 		seen.why = why
 	}
-	seen.leaderless = len(around.candidates) == 0
+	seen.leaderless = len(env.candidates) == 0
 	return nil
 }
 
 // copy takes all runs from the copy that the pages watch.
 func (l *runReader) copy(ctx context.Context, s *Session) (all run.All, err error) {
-	err = l.pages.board.look(ctx, s.Runs, func(set *runSet) {
+	err = l.pages.runs.read(ctx, s.Runs, func(set *runSet) {
 		all.Runs = make([]*run.Run, 0, len(set.newest.all))
 		for _, r := range set.newest.all {
 			all.Runs = append(all.Runs, r.Run)
@@ -236,19 +236,19 @@ func (l *runReader) page(ctx context.Context, s *Session, seen *seenRun, q runQu
 	})
 }
 
-// runHead is what stands above the tabs of a run.
+// runHead is the head of a run, above the tabs.
 type runHead struct {
 	ID, Name string
 	Status   run.Status
 	// Reason says what it waits for, and more about its status.
 	Reason string
-	// Error is why it has failed or who canceled it, which can be many lines.
+	// Error is why it failed or who canceled it, which can be many lines.
 	Error string
 	// Queued is set while it is in the queue.
 	Queued *queuedHead
 	// Progress of its steps; nil if it has none.
 	Progress *progress
-	// Open tells that it can be canceled.
+	// Open reports whether it has not ended.
 	Open bool
 
 	Owner, Instances, Retries, Executor, Claim string
@@ -258,20 +258,20 @@ type runHead struct {
 	Pools                                      []poolNeed
 	Times                                      []runTime
 
-	// Notes are what keeps it from going on besides.
+	// Notes are further reasons why it waits.
 	Notes []string
 }
 
-// queuedHead is what there is to say of a queued run.
+// queuedHead is the head of a queued run.
 type queuedHead struct {
 	Position, Line int
-	// InTheWay are runs that take what it waits for, at most 20 of them.
+	// InTheWay are the runs that block it, at most 20 of them.
 	InTheWay []wayRow
 	// Estimate is when it may be admitted; empty if none is known.
 	Estimate string
 }
 
-// wayRow is a run that is in the way of another.
+// wayRow is a run that blocks another.
 type wayRow struct {
 	ID, Name, Host string
 	Status         run.Status

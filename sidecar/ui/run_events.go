@@ -81,7 +81,7 @@ type slotEvent struct {
 	At                     time.Time
 	// After is what the claim has done until then, since the event before: waited 3s.
 	After string
-	// First tells that no event of the same claim stands above.
+	// First reports that it is the first event of its claim.
 	First bool
 
 	number, begun int // of the event, and of the first of its claim
@@ -96,7 +96,7 @@ var slotWords = map[run.EventType]string{
 // poolsNamed bounds the pools that are named of a group.
 const poolsNamed = 10
 
-// slotClaim is a claim as its events tell of it.
+// slotClaim is a claim as far as its events are read.
 type slotClaim struct {
 	group, begun int
 	// since is when it began to wait, or got its slots.
@@ -104,8 +104,8 @@ type slotClaim struct {
 	waiting bool
 }
 
-// slotGroupsOf puts the events of claims into groups, which stand in the order in which
-// they begin; those of a claim stand together. All is how many events there are.
+// slotGroupsOf groups the events of claims, in the order in which the groups begin; those of a
+// claim follow each other. All is how many events there are.
 func slotGroupsOf(events []run.LoggedEvent) (groups []slotGroup, all int) {
 	byStep := map[string]int{}
 	claims := map[[2]string]*slotClaim{}
@@ -133,7 +133,7 @@ func slotGroupsOf(events []run.LoggedEvent) (groups []slotGroup, all int) {
 			Type: e.Type, What: what, Claim: text.Visible(id), For: text.Visible(instance), At: e.At, Reason: text.Visible(text.Cut(e.Reason, reasonShown)), By: text.Visible(e.By),
 			Pools: text.Visible(strings.ReplaceAll(e.Metadata["pools"], ",", ", ")), number: all, begun: c.begun,
 		}
-		s.After = g.tell(c, e)
+		s.After = g.take(c, e)
 		if s.Pools != "" && !slices.Contains(g.Pools, s.Pools) && len(g.Pools) < poolsNamed {
 			g.Pools = append(g.Pools, s.Pools)
 		}
@@ -146,8 +146,8 @@ func slotGroupsOf(events []run.LoggedEvent) (groups []slotGroup, all int) {
 	return groups, all
 }
 
-// tell takes the next event of a claim, and says what the claim has done until then.
-func (g *slotGroup) tell(c *slotClaim, e run.LoggedEvent) string {
+// take takes the next event of a claim, and says what the claim did until then.
+func (g *slotGroup) take(c *slotClaim, e run.LoggedEvent) string {
 	before, waited := c.since, c.waiting
 	d := max(0, e.At.Sub(before))
 	switch e.Type {
@@ -206,7 +206,7 @@ type concurrencyTab struct {
 	Groups []slotGroup
 	// Shown and All are how many of those events are shown, and how many are known.
 	Shown, All int
-	// Gone tells that no event is known at all.
+	// Gone reports that no event is known.
 	Gone bool
 }
 

@@ -21,7 +21,7 @@ func items(n int64) *step.Items { return &step.Items{Range: &step.Range{From: 1,
 // A run on a real coordinator, whose instances are taken and finished as workers do.
 func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.leads("lead")
 	d.submit(api.RunRequest{
 		ID: "r1", Name: wicked, Owner: wicked, Priority: 5, Tags: map[string]string{"env": wicked}, Labels: map[string]string{"label" + wicked: wicked},
@@ -115,7 +115,7 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 
 func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.limit(1)
 	d.submit(api.RunRequest{ID: "first", Name: "First " + wicked, Tags: map[string]string{"k": wicked}})
 	d.submit(api.RunRequest{ID: "second"})
@@ -149,7 +149,7 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 // Claims of the sidecar's own, whose events the sidecar writes.
 func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "load", External: true, Items: items(2)}}})
 	limit := 1
 	if _, err := d.client.SetPool(t.Context(), "db", api.PoolChange{Limit: &limit}); err != nil {
@@ -220,7 +220,7 @@ func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 }
 
 func TestAnUnknownRunSaysWhatToDo(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true}}})
 	for _, tc := range []struct {
 		path   string
@@ -249,7 +249,7 @@ func TestAnUnknownRunSaysWhatToDo(t *testing.T) {
 }
 
 func TestARunThatIsBeingStoredSaysSo(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	if _, err := d.store.Begin(t.Context(), "r", run.Spec{Steps: 12, Digest: "x"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestARunThatIsBeingStoredSaysSo(t *testing.T) {
 
 // What can't be read does not hide what can.
 func TestWhatCantBeReadIsSaid(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true, Items: items(3)}}})
 	d.begin("r")
 	keys := d.store.Keys
@@ -289,7 +289,7 @@ func TestWhatCantBeReadIsSaid(t *testing.T) {
 
 // A run of many instances and many events is shown a page at a time.
 func TestARunOfTenThousandInstancesIsPaged(t *testing.T) {
-	d := newDockside(t)
+	d := newRunSite(t)
 	const n, begun = 10_000, 4000
 	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true, Items: items(n)}}})
 	d.begin("r")
@@ -338,7 +338,7 @@ func TestARunOfTenThousandInstancesIsPaged(t *testing.T) {
 // Whoever looks on is told what changes.
 func TestARunIsKeptNew(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t)
+	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r", Steps: api.RunSteps{{Name: "x", External: true, Items: items(3)}}})
 	d.begin("r")
 	s := d.stream("/runs/r?step=x")

@@ -13,7 +13,7 @@ import (
 // progress is how far instances are, as a bar and in words.
 type progress struct {
 	Ended, Count int
-	// Text says what the bar shows.
+	// Text describes the bar.
 	Text  string
 	Parts []barPart
 }
@@ -30,7 +30,7 @@ const barWidth = 200
 // leastPart is how wide the narrowest part is that can be seen.
 const leastPart = 3
 
-// barOrder is how instances stand in a bar. What is left of it is not begun.
+// barOrder is the order of statuses in a bar. The rest of the bar is not started.
 var barOrder = []step.Status{step.Succeeded, step.Failed, step.Canceled, step.Running, step.Scheduled}
 
 // progressOf makes a progress of counts.
@@ -95,8 +95,8 @@ func barParts(counts map[step.Status]int, total int) []barPart {
 func (l *runReader) outlook(s *Session) *step.Outlook {
 	return &step.Outlook{
 		Candidates: func(ctx context.Context) ([]run.Candidate, error) {
-			around, err := l.pages.board.around.look(ctx, s)
-			return around.candidates, err
+			env, err := l.pages.runs.environment.read(ctx, s)
+			return env.candidates, err
 		},
 		Workers: func(ctx context.Context) ([]step.Worker, bool, error) {
 			f, err := l.pages.fleet.read(ctx, s)
@@ -138,7 +138,7 @@ func saysOf(seen *seenRun, number int) saying {
 	return saying{Text: line + waitText(w), Soon: w.Soon}
 }
 
-// inOrder tells whether something waits for its run, or for other steps of it.
+// inOrder reports whether a wait is for the run, or for other steps of it.
 func inOrder(w *step.Wait) bool {
 	return w.Kind == step.WaitRun || w.Kind == step.WaitNeeds || w.Kind == step.WaitNever
 }

@@ -136,7 +136,7 @@ func took(from, to time.Time) string {
 // pair is a name with what it is set to.
 type pair struct{ Key, Value string }
 
-// pairsOf are tags, labels or the like by name, to be looked at.
+// pairsOf returns tags, labels or the like by name, with visible characters.
 func pairsOf(m map[string]string) []pair {
 	all := make([]pair, 0, len(m))
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -173,17 +173,16 @@ func fewBad(bad []error) []string {
 }
 
 const (
-	// glanceShare is how many times as long as a reading took it serves those who look
-	// after it, up to glanceMost: so looking at a run of many instances takes a tenth of
-	// what one reader could take, however many look.
+	// glanceShare is how many times as long as it took a reading is used again, up to
+	// glanceMost: so pages of a large run cost at most a tenth of one reader's capacity, however
+	// many are open.
 	glanceShare = 9
 	glanceMost  = 4 * time.Second
 	// glances bounds the readings that are kept.
 	glances = 64
 )
 
-// glance shares what was read among those who look at the same at the same time. What
-// is shared is not to be changed.
+// glance shares readings among pages that show the same. What is shared is not to be changed.
 type glance[T any] struct {
 	mu   sync.Mutex
 	some map[string]*glanced[T]
@@ -191,12 +190,12 @@ type glance[T any] struct {
 
 // glanced is one reading.
 type glanced[T any] struct {
-	turn  chan struct{} // holds one while somebody reads
+	turn  chan struct{} // holds one during a reading
 	value T
 	until time.Time // when it is too old; zero before the first
 }
 
-// get returns what was read under a key lately, or reads it. An error is everyone's own.
+// get returns a recent reading of a key, or reads it. Errors are not shared.
 func (g *glance[T]) get(ctx context.Context, key string, read func(context.Context) (T, error)) (T, error) {
 	var none T
 	one := g.of(key)

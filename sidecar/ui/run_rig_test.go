@@ -18,15 +18,15 @@ import (
 // wicked is text that a page must show, and never interpret.
 const wicked = `<script>alert(1)</script>"'&amp;{{.}}<img src=x onerror=alert(2)>`
 
-// dockside is a site with runs whose steps are done by hand.
-type dockside struct{ *roadstead }
+// runSite is a site with runs whose steps are done by hand.
+type runSite struct{ *queueSite }
 
-func newDockside(t testing.TB, change ...func(*sidecar.Config)) *dockside {
-	return &dockside{newRoadstead(t, change...)}
+func newRunSite(t testing.TB, change ...func(*sidecar.Config)) *runSite {
+	return &runSite{newQueueSite(t, change...)}
 }
 
 // begin admits a run and lets it begin, as a coordinator would.
-func (d *dockside) begin(id string) {
+func (d *runSite) begin(id string) {
 	d.t.Helper()
 	d.change(id, func(r *run.Record) {
 		*r, _ = r.Admit("claim-of-"+id, time.Now())
@@ -35,13 +35,13 @@ func (d *dockside) begin(id string) {
 }
 
 // is writes the state of an instance.
-func (d *dockside) is(id, name string, index int, rec step.Record) {
+func (d *runSite) is(id, name string, index int, rec step.Record) {
 	d.t.Helper()
 	d.put(store.Put(d.store.Keys.Step(store.StepID{Run: id, Step: name, Index: index}), rec.Encode(), 0))
 }
 
 // takes takes an instance that a coordinator has published, as a worker would.
-func (d *dockside) takes(id store.StepID) *step.Taken {
+func (d *runSite) takes(id store.StepID) *step.Taken {
 	d.t.Helper()
 	var found *step.Published
 	d.eventually(id.String()+" is published", func() bool {
@@ -68,7 +68,7 @@ func (d *dockside) takes(id store.StepID) *step.Taken {
 }
 
 // ends finishes an instance as its worker would.
-func (d *dockside) ends(t *step.Taken, o step.Outcome) {
+func (d *runSite) ends(t *step.Taken, o step.Outcome) {
 	d.t.Helper()
 	if _, err := d.steps.Finish(d.t.Context(), t, o, nil); err != nil {
 		d.t.Fatal(err)
@@ -76,7 +76,7 @@ func (d *dockside) ends(t *step.Taken, o step.Outcome) {
 }
 
 // tells writes an event of a run.
-func (d *dockside) tells(id string, e run.Event) {
+func (d *runSite) tells(id string, e run.Event) {
 	d.t.Helper()
 	op, err := d.store.Journal.Op(d.t.Context(), id, e)
 	if err != nil {
@@ -135,7 +135,7 @@ type watched struct {
 }
 
 // stream looks at a page until the test ends.
-func (d *dockside) stream(path string) *watched {
+func (d *runSite) stream(path string) *watched {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), "GET", d.base+path, nil)
 	if err != nil {

@@ -44,7 +44,7 @@ type stepPages struct {
 // stepRow is a step of the tree.
 type stepRow struct {
 	Name string
-	// Deep is how far it stands to the right, and Below the step that it stands below.
+	// Deep is its indentation, and Below the step above it in the tree.
 	Deep  int
 	Below string
 	Needs string
@@ -208,7 +208,7 @@ func chipsOf(s *step.Summary, q runQuery) []statusChip {
 	return all
 }
 
-// fewNames names the first, and says how many there are besides.
+// fewNames names the first, and counts the others.
 func fewNames(names []string) string {
 	const most = 10
 	if more := len(names) - most; more > 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // timelineTab is a picture of when a run and its steps have waited and run. The same is
-// in words beside it.
+// in words next to it.
 type timelineTab struct {
 	Axis timeAxis
 	Rows []timelineRow
@@ -39,7 +39,7 @@ type timelineRow struct {
 	Note string
 }
 
-// timeBar is a stretch of time in the picture.
+// timeBar is a span of time in the picture.
 type timeBar struct {
 	// Kind is waiting, running, succeeded, failed or canceled.
 	Kind     string
@@ -47,23 +47,23 @@ type timeBar struct {
 	Title    string
 }
 
-// waiting is the kind of a stretch in which nothing runs that could.
+// waiting is the kind of a span of time without an attempt.
 const waiting = "waiting"
 
-// stretchOfTime is what something has done from one moment to another.
-type stretchOfTime struct {
+// timeSpan is what something did from one time to another.
+type timeSpan struct {
 	kind     string
 	from, to time.Time
-	// open tells that it goes on: to is now.
+	// open reports that it goes on: to is now.
 	open bool
 }
 
 // timelineOf draws a timeline. The list has the instances of the step that is expanded.
 func timelineOf(seen *seenRun, list *step.Instances, q runQuery, now time.Time) *timelineTab {
 	t := &timelineTab{None: noSteps(seen)}
-	var done [][]stretchOfTime
-	add := func(row timelineRow, some []stretchOfTime) {
-		row.tell(some)
+	var done [][]timeSpan
+	add := func(row timelineRow, some []timeSpan) {
+		row.describe(some)
 		t.Rows, done = append(t.Rows, row), append(done, some)
 	}
 	add(timelineRow{Name: "the run", Status: string(seen.run.Status)}, timeOfRun(seen.run, now))
@@ -98,7 +98,7 @@ func timelineOf(seen *seenRun, list *step.Instances, q runQuery, now time.Time) 
 }
 
 // timelineStep is the row of a step, and what it has done.
-func timelineStep(seen *seenRun, number int, q runQuery, now time.Time) (timelineRow, []stretchOfTime) {
+func timelineStep(seen *seenRun, number int, q runQuery, now time.Time) (timelineRow, []timeSpan) {
 	o := seen.overview
 	s := &o.Steps[number]
 	row := timelineRow{Name: s.Shape.Name, Level: 1, Open: s.Shape.Name == q.step, Status: outcomeOf(s)}
@@ -115,7 +115,7 @@ func timelineStep(seen *seenRun, number int, q runQuery, now time.Time) (timelin
 	return row, some
 }
 
-// outcomeOf is one word for how a step stands.
+// outcomeOf returns the status of a step in one word.
 func outcomeOf(s *step.Summary) string {
 	switch {
 	case s.EndedAt.IsZero() && !s.StartedAt.IsZero():
@@ -131,8 +131,8 @@ func outcomeOf(s *step.Summary) string {
 }
 
 // timeOfRun is what a run has done.
-func timeOfRun(r *run.Run, now time.Time) []stretchOfTime {
-	w := stretches{now: now}
+func timeOfRun(r *run.Run, now time.Time) []timeSpan {
+	w := timeSpans{now: now}
 	w.add(waiting, r.QueuedAt, firstOf(r.StartedAt, r.EndedAt))
 	kind := string(run.Running)
 	if r.Status.Ended() {
@@ -144,9 +144,9 @@ func timeOfRun(r *run.Run, now time.Time) []stretchOfTime {
 
 // timeOfStep is what a step has done: it waits from when it could begin until its first
 // instance starts, and runs until its last has ended.
-func timeOfStep(o *step.Overview, number int, now time.Time) []stretchOfTime {
+func timeOfStep(o *step.Overview, number int, now time.Time) []timeSpan {
 	s := &o.Steps[number]
-	w := stretches{now: now}
+	w := timeSpans{now: now}
 	if ready, ok := readyAt(o, s); ok && (s.StartedAt.IsZero() || ready.Before(s.StartedAt)) {
 		w.add(waiting, ready, firstOf(s.StartedAt, s.EndedAt, o.Run.EndedAt))
 	}
@@ -170,8 +170,8 @@ func readyAt(o *step.Overview, s *step.Summary) (at time.Time, ok bool) {
 }
 
 // timeOfInstance is what an instance has done in its last attempt, and since.
-func timeOfInstance(i *step.Instance, now time.Time) []stretchOfTime {
-	w := stretches{now: now}
+func timeOfInstance(i *step.Instance, now time.Time) []timeSpan {
+	w := timeSpans{now: now}
 	switch {
 	case i.Status == step.Running, i.Status.Ended() && !i.StartedAt.IsZero():
 		if i.ScheduledAt.Before(i.StartedAt) {
@@ -192,19 +192,19 @@ func timeOfInstance(i *step.Instance, now time.Time) []stretchOfTime {
 	return w.all
 }
 
-// stretches gathers what something has done.
-type stretches struct {
+// timeSpans collects the spans of something.
+type timeSpans struct {
 	now time.Time
-	all []stretchOfTime
+	all []timeSpan
 }
 
-// add adds a stretch, unless it has no beginning; without an end it goes on. Clocks of
-// hosts differ, so that an end can come before its beginning.
-func (w *stretches) add(kind string, from, to time.Time) {
+// add adds a span, unless it has no beginning; without an end it goes on. Clocks of hosts
+// differ, so that an end can be before its beginning.
+func (w *timeSpans) add(kind string, from, to time.Time) {
 	if from.IsZero() {
 		return
 	}
-	s := stretchOfTime{kind: kind, from: from, to: to}
+	s := timeSpan{kind: kind, from: from, to: to}
 	if to.IsZero() {
 		s.to, s.open = w.now, true
 	}
@@ -224,8 +224,8 @@ func firstOf(times ...time.Time) time.Time {
 	return time.Time{}
 }
 
-// tell puts into words what a row has done.
-func (r *timelineRow) tell(some []stretchOfTime) {
+// describe sets how long a row waited and ran.
+func (r *timelineRow) describe(some []timeSpan) {
 	for _, s := range some {
 		text, since := &r.Ran, &r.RunsSince
 		if s.kind == waiting {
@@ -240,7 +240,7 @@ func (r *timelineRow) tell(some []stretchOfTime) {
 }
 
 // title says what a bar is about.
-func (s stretchOfTime) title() string {
+func (s timeSpan) title() string {
 	const clock = "2006-01-02 15:04:05 UTC"
 	what := s.kind
 	if s.open {
@@ -267,7 +267,7 @@ const (
 type timeAxis struct {
 	From, To time.Time
 	Marks    []axisMark
-	// Cut tells that the run was queued long before From.
+	// Cut reports that the run was queued long before From.
 	Cut bool
 }
 
@@ -287,7 +287,7 @@ var axisSteps = []time.Duration{
 
 // axisOf lays an axis under all that was done. If the run was in the queue for longer
 // than all that came then, of the queue only the end is shown.
-func axisOf(r *run.Run, done [][]stretchOfTime, now time.Time) timeAxis {
+func axisOf(r *run.Run, done [][]timeSpan, now time.Time) timeAxis {
 	var from, to, begun time.Time // begun: when something did that was no wait of the run
 	open := false
 	for n, some := range done {
@@ -320,7 +320,7 @@ func axisOf(r *run.Run, done [][]stretchOfTime, now time.Time) timeAxis {
 }
 
 // mark places the marks. Of what goes on, the axis ends at a mark, so that it does not
-// change at every look.
+// change with every reading.
 func (a *timeAxis) mark(open bool) {
 	length := max(a.To.Sub(a.From), time.Millisecond)
 	step := axisSteps[len(axisSteps)-1]
@@ -349,7 +349,7 @@ func (a *timeAxis) at(t time.Time) int {
 }
 
 // bar is the bar of a stretch, if any of it is on the axis.
-func (a *timeAxis) bar(s stretchOfTime) (timeBar, bool) {
+func (a *timeAxis) bar(s timeSpan) (timeBar, bool) {
 	if s.to.Before(a.From) {
 		return timeBar{}, false
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // spans writes what something has done, in minutes after noon: waiting 1-2.
-func spans(some []stretchOfTime) string {
+func spans(some []timeSpan) string {
 	var all []string
 	for _, s := range some {
 		text := fmt.Sprintf("%s %v-%v", s.kind, s.from.Sub(afterNoon(0)).Minutes(), s.to.Sub(afterNoon(0)).Minutes())
@@ -130,9 +130,9 @@ func TestThePictureHoldsAllThatWasDone(t *testing.T) {
 		}
 		r := &run.Run{Record: run.Record{Status: run.Running, QueuedAt: at("queued"), StartedAt: at("started")}}
 		now := afterNoon(0).Add(length)
-		done := [][]stretchOfTime{timeOfRun(r, now)}
+		done := [][]timeSpan{timeOfRun(r, now)}
 		for range rapid.IntRange(0, 5).Draw(t, "steps") {
-			w := stretches{now: now}
+			w := timeSpans{now: now}
 			w.add(waiting, at("ready"), at("begin"))
 			w.add(string(run.Succeeded), at("begin"), at("end"))
 			done = append(done, w.all)

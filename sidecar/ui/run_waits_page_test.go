@@ -12,7 +12,7 @@ import (
 
 // seesWorker has a worker seen that takes from some queues, and takes nothing, until the
 // test ends.
-func (d *dockside) seesWorker(host string, capacity int, queues ...string) {
+func (d *runSite) seesWorker(host string, capacity int, queues ...string) {
 	d.t.Helper()
 	c, err := instance.Open(d.t.Context(), instance.Options{
 		Endpoints: []string{d.etcd.Endpoint()}, Host: host, Instance: "worker", Role: "worker", Capacity: capacity, Queues: queues,
@@ -29,7 +29,7 @@ func (d *document) saysOf(name string) string { return d.line("step-" + name)[1]
 // What steps wait for is told in the words of the commands, and kept new.
 func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 	t.Parallel()
-	d := newDockside(t)
+	d := newRunSite(t)
 	stop := d.leads("lead")
 	d.pool("db", 0)
 	d.pool("task.z", 1)

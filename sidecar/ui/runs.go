@@ -55,16 +55,16 @@ type runRow struct {
 	Text string
 }
 
-// runsLook is what the page takes of the runs, while nobody changes them.
-type runsLook struct {
-	stretch    stretch
+// runsState is what the page takes of the runs, while they are locked.
+type runsState struct {
+	page       listPage
 	total      int
 	counts     map[run.Status]int
 	unreadable unreadableRuns
 }
 
-func lookAtRuns(set *runSet, f *runFilter, statuses []run.Status, after listPlace) runsLook {
-	l := runsLook{total: len(set.byID), counts: map[run.Status]int{}, unreadable: set.unreadable()}
+func runsStateOf(set *runSet, f *runFilter, statuses []run.Status, after listPlace) runsState {
+	l := runsState{total: len(set.byID), counts: map[run.Status]int{}, unreadable: set.unreadable()}
 	if f.Wrong != "" {
 		return l
 	}
@@ -79,7 +79,7 @@ func lookAtRuns(set *runSet, f *runFilter, statuses []run.Status, after listPlac
 	if len(statuses) > 0 {
 		those = those.where(func(r *listed) bool { return slices.Contains(statuses, r.Status) })
 	}
-	l.stretch = those.stretchBehind(after, rowsPerPage)
+	l.page = those.pageAfter(after, rowsPerPage)
 	return l
 }
 
@@ -92,11 +92,11 @@ func (p *Pages) viewRuns(ctx context.Context, s *Session, r *http.Request) (*vie
 	if err != nil {
 		return nil, err
 	}
-	var l runsLook
-	if err := p.board.look(ctx, s.Runs, func(set *runSet) { l = lookAtRuns(set, &f, statuses, after) }); err != nil {
+	var l runsState
+	if err := p.runs.read(ctx, s.Runs, func(set *runSet) { l = runsStateOf(set, &f, statuses, after) }); err != nil {
 		return nil, err
 	}
-	done, err := p.board.progress.look(ctx, s.reader(nil), l.stretch.rows)
+	done, err := p.runs.progress.read(ctx, s.reader(nil), l.page.rows)
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +120,9 @@ func parseStatuses(query url.Values, f *runFilter) (statuses []run.Status) {
 }
 
 // runsOf makes the page.
-func runsOf(l runsLook, done map[submitted]stepsDone, f runFilter, statuses []run.Status, at listAddress) runsPage {
+func runsOf(l runsState, done map[submitted]stepsDone, f runFilter, statuses []run.Status, at listAddress) runsPage {
 	page := runsPage{
-		Total: l.total, Filter: f.form(at, "status"), Pager: pagerOf(l.stretch, at), Unreadable: l.unreadable,
+		Total: l.total, Filter: f.form(at, "status"), Pager: pagerOf(l.page, at), Unreadable: l.unreadable,
 	}
 	all := statusLink{Href: at.with("status", ""), Current: len(statuses) == 0 && f.Wrong == ""}
 	page.Statuses = []statusLink{all}
@@ -132,7 +132,7 @@ func runsOf(l runsLook, done map[submitted]stepsDone, f runFilter, statuses []ru
 			status, l.counts[status], at.with("status", string(status)), slices.Contains(statuses, status),
 		})
 	}
-	for _, r := range l.stretch.rows {
+	for _, r := range l.page.rows {
 		page.Rows = append(page.Rows, runRowOf(r.Run, done[submittedOf(r.Run)], at))
 	}
 	return page
@@ -166,7 +166,7 @@ func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 }
 
 const (
-	// progressAge is how old it may be what is told of a run's progress.
+	// progressAge is how old the progress of a run may be.
 	progressAge = 5 * time.Second
 	// progressRuns is how many runs of a page it is read of, and progressSteps how many
 	// instances such a run may have: all of its states are read.
@@ -179,7 +179,7 @@ const (
 type stepsDone struct {
 	// Done have ended, Failed among them, of so many.
 	Done, Failed, Of int
-	// Known tells whether it was counted.
+	// Known reports whether it was counted.
 	Known bool
 	// Waits is what the steps wait for; empty if they wait for nothing.
 	Waits string
@@ -188,10 +188,10 @@ type stepsDone struct {
 // Open reports whether the run has not ended.
 func (r runRow) Open() bool { return !r.Status.Ended() }
 
-// Percent is how much has ended, rounded down: only all of it is 100.
+// Percent returns how much has ended, rounded down: only all of it is 100.
 func (d stepsDone) Percent() int { return d.Done * 100 / max(1, d.Of) }
 
-// doneNotes keeps the progress of runs for all who look.
+// doneNotes caches the progress of runs for all pages.
 type doneNotes struct {
 	mu  sync.Mutex
 	now map[submitted]doneNote
@@ -202,9 +202,9 @@ type doneNote struct {
 	at time.Time
 }
 
-// look returns the progress of those of some runs that have steps. It is counted where
-// that is cheap.
-func (n *doneNotes) look(ctx context.Context, r *inspect.Reader, runs []*listed) (map[submitted]stepsDone, error) {
+// read returns the progress of those of some runs that have steps. It is counted where that is
+// cheap.
+func (n *doneNotes) read(ctx context.Context, r *inspect.Reader, runs []*listed) (map[submitted]stepsDone, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.now == nil || len(n.now) > progressKept {
@@ -246,7 +246,7 @@ func (n *doneNotes) forget() {
 // readProgress counts what has ended, and what the steps wait for. If that can't be read,
 // it is not known.
 func readProgress(ctx context.Context, r *inspect.Reader, around **step.Around, l *listed) (doneNote, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aroundTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), environmentTimeout)
 	defer cancel()
 	note := doneNote{stepsDone: stepsDone{Of: l.Steps}, at: time.Now()}
 	o, err := r.Steps.Overview(ctx, l.ID)

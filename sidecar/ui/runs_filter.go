@@ -19,7 +19,7 @@ type runFilter struct {
 	Words string
 	// Tags that a run must have.
 	Tags []tagPair
-	// Wrong says what can't be understood of what was asked for. Then nothing is shown.
+	// Wrong says what is wrong with the filter. Then nothing is shown.
 	Wrong string
 
 	words string // in small letters
@@ -46,7 +46,7 @@ func parseRunFilter(query url.Values) runFilter {
 	f := runFilter{Words: strings.TrimSpace(query.Get("q"))}
 	f.words = strings.ToLower(f.Words)
 	if len(f.Words) > run.MaxText {
-		f.Wrong = fmt.Sprintf("What is looked for is %d bytes long: ids and names have %d at most.", len(f.Words), run.MaxText)
+		f.Wrong = fmt.Sprintf("The filter is %d bytes long: ids and names have at most %d.", len(f.Words), run.MaxText)
 		return f
 	}
 	for _, s := range query["tag"] {
@@ -56,11 +56,11 @@ func parseRunFilter(query url.Values) runFilter {
 		key, value, _ := strings.Cut(s, "=")
 		tag := tagPair{key, value}
 		if err := run.ValidateTag(key, value); err != nil {
-			f.Wrong = fmt.Sprintf("%q is no tag that a run can have: write KEY=VALUE, as in env=prod.", text.Cut(s, run.MaxText))
+			f.Wrong = fmt.Sprintf("%q is not a tag: write KEY=VALUE, as in env=prod.", text.Cut(s, run.MaxText))
 			return f
 		}
 		if slices.ContainsFunc(f.Tags, func(t tagPair) bool { return t.Key == key && t.Value != value }) {
-			f.Wrong = fmt.Sprintf("No run has two values of the tag %q: keep one of them.", key)
+			f.Wrong = fmt.Sprintf("A run has one value of the tag %q: keep one of them.", key)
 			return f
 		}
 		if !slices.Contains(f.Tags, tag) {
@@ -70,7 +70,7 @@ func parseRunFilter(query url.Values) runFilter {
 	return f
 }
 
-// all tells whether the filter lets everything through.
+// all reports whether the filter matches all runs.
 func (f *runFilter) all() bool { return f.words == "" && len(f.Tags) == 0 }
 
 func (f *runFilter) matches(l *listed) bool {
@@ -161,7 +161,7 @@ func (a listAddress) tags(tags map[string]string) tagList {
 
 // filterForm is what the form shows that changes a filter.
 type filterForm struct {
-	// Words are looked for, and Wrong says what can't be understood.
+	// Words are those of the filter, and Wrong says what is wrong with it.
 	Words, Wrong string
 	// Action is where it goes, and Kept are values that stay as they are.
 	Action string
@@ -201,12 +201,12 @@ func (f runFilter) form(a listAddress, others ...string) filterForm {
 // pager is how one gets from one page of a list to the others.
 type listPager struct {
 	First, Last, Of int
-	// Begin is the first page, Previous and Next are those beside this one; empty where
+	// Begin is the first page, Previous and Next are the neighbours of this one; empty if
 	// there is none.
 	Begin, Previous, Next string
 }
 
-func pagerOf(s stretch, a listAddress) listPager {
+func pagerOf(s listPage, a listAddress) listPager {
 	p := listPager{First: s.first, Last: s.first + len(s.rows) - 1, Of: s.of}
 	at := func(behind listPlace) string {
 		query := maps.Clone(a.query)
@@ -232,7 +232,7 @@ func afterOf(query url.Values) (listPlace, error) {
 	}
 	p, ok := parsePlace(s)
 	if !ok {
-		return listPlace{}, problem.Field("after", "%q is no place in this list: begin at its first page", text.Cut(s, run.MaxText))
+		return listPlace{}, problem.Field("after", "%q is not a place in this list: begin at its first page", text.Cut(s, run.MaxText))
 	}
 	return p, nil
 }

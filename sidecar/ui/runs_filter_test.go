@@ -75,7 +75,7 @@ func TestAFilterThatIsNoneIsToldOf(t *testing.T) {
 		if !strings.Contains(f.Wrong, want) || len(f.Wrong) > 300 {
 			t.Errorf("%.40s: %q, want it to tell %q", query, f.Wrong, want)
 		}
-		if l := lookAtQueue(newShore().set(), &f, listPlace{}); len(l.stretch.rows) > 0 {
+		if l := queueStateOf(newShore().set(), &f, listPlace{}); len(l.page.rows) > 0 {
 			t.Errorf("%s shows runs", query)
 		}
 	}
@@ -106,7 +106,7 @@ func TestLinksChangeWhatTheySayAndKeepTheRest(t *testing.T) {
 	if form := (runFilter{}).form(listAddress{"/runs", url.Values{}}); form.Clear != "" || form.Kept != nil {
 		t.Errorf("%+v", form)
 	}
-	p := pagerOf(stretch{first: 51, of: 120, rows: make([]*listed, 50), hasPrevious: true, hasNext: true, next: listPlace{priority: -1, created: 7, id: "n"}}, at)
+	p := pagerOf(listPage{first: 51, of: 120, rows: make([]*listed, 50), hasPrevious: true, hasNext: true, next: listPlace{priority: -1, created: 7, id: "n"}}, at)
 	rest := "q=a%26b&status=queued&tag=env%3Dprod&tag=x%3D1"
 	want := listPager{First: 51, Last: 100, Of: 120, Begin: "/runs?" + rest, Previous: "/runs?" + rest, Next: "/runs?after=-1~7~0~0~n&" + rest}
 	if d := cmp.Diff(want, p); d != "" {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestRunsAreListedTheLastFirst(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	if got := text(d.page("/runs").root); !strings.Contains(got, "No runs yet. Submit one: berth submit") {
 		t.Error(got)
 	}
@@ -67,7 +67,7 @@ func TestRunsAreListedTheLastFirst(t *testing.T) {
 
 // Of a run in progress it is counted how far its step instances have come.
 func TestRunsShowHowFarTheirStepsHaveCome(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	d.submit(api.RunRequest{ID: "a", Steps: api.RunSteps{
 		{Name: "x", External: true, Items: &step.Items{Range: &step.Range{From: 1, To: 20, By: 1}}},
 	}})
@@ -87,7 +87,7 @@ func TestRunsShowHowFarTheirStepsHaveCome(t *testing.T) {
 }
 
 func TestRunsAreFilteredAndPaged(t *testing.T) {
-	d := newRoadstead(t)
+	d := newQueueSite(t)
 	values := map[string][]byte{}
 	for i := range 130 {
 		status := []run.Status{run.Succeeded, run.Failed}[i%2]

@@ -31,7 +31,7 @@ func onSteps(t *testing.T, f func(*testing.T, *stepsRig)) {
 		b := storetest.NewBackend(storetest.New(storetest.Options{}))
 		t.Cleanup(b.Close)
 		r := &stepsRig{
-			t: t, b: b, runs: run.Store{Backend: b, Keys: boardKeys}, steps: step.Store{Backend: b, Keys: boardKeys},
+			t: t, b: b, runs: run.Store{Backend: b, Keys: cacheKeys}, steps: step.Store{Backend: b, Keys: cacheKeys},
 		}
 		b.Inject(func(storetest.Call) storetest.Fault {
 			r.reads++
@@ -49,7 +49,7 @@ func (r *stepsRig) put(id string, status run.Status, instances int) *listed {
 		r.t.Fatal(err)
 	}
 	value := record(status, func(rec *run.Record) { rec.Steps = instances })
-	r.commit(store.Put(boardKeys.Run(id), value, 0), store.Put(boardKeys.Graph(id), g.Encode(), 0))
+	r.commit(store.Put(cacheKeys.Run(id), value, 0), store.Put(cacheKeys.Graph(id), g.Encode(), 0))
 	found, err := r.runs.Get(r.t.Context(), id)
 	if err != nil {
 		r.t.Fatal(err)
@@ -81,7 +81,7 @@ func TestTheStepsOfARunAreReadOnce(t *testing.T) {
 		var c chipNotes
 		look := func(runs ...*listed) (found map[submitted]stepChips) {
 			t.Helper()
-			found, err := c.look(t.Context(), r.runs, runs)
+			found, err := c.read(t.Context(), r.runs, runs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,12 +99,12 @@ func TestTheStepsOfARunAreReadOnce(t *testing.T) {
 		}
 
 		// Another run of the same id has its own.
-		r.commit(store.Delete(boardKeys.Run("r0")))
+		r.commit(store.Delete(cacheKeys.Run("r0")))
 		again := r.put("r0", run.Queued, 9)
 		if got := look(again)[submittedOf(again.Run)]; got.Steps[0].Count != 9 {
 			t.Errorf("%+v", got)
 		}
-		r.commit(store.Delete(boardKeys.Graph("r1")), store.Put(boardKeys.Graph("r2"), []byte("?"), 0))
+		r.commit(store.Delete(cacheKeys.Graph("r1")), store.Put(cacheKeys.Graph("r2"), []byte("?"), 0))
 		c.forget()
 		found = look(runs[1:3]...)
 		if a, b := found[submittedOf(runs[1].Run)], found[submittedOf(runs[2].Run)]; a.Wrong != "they are gone" || b.Wrong == "" {
@@ -112,7 +112,7 @@ func TestTheStepsOfARunAreReadOnce(t *testing.T) {
 		}
 		c.forget()
 		r.b.Down()
-		if _, err := c.look(t.Context(), r.runs, runs); problem.CodeOf(err) != problem.EtcdUnavailable {
+		if _, err := c.read(t.Context(), r.runs, runs); problem.CodeOf(err) != problem.EtcdUnavailable {
 			t.Error(err)
 		}
 	})
@@ -129,7 +129,7 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 		some := r.put("some", run.Running, 4)
 		plain := listedOf(&run.Run{ID: "plain"})
 		state := func(index int, status step.Status) {
-			r.commit(store.Put(boardKeys.Step(store.StepID{Run: "some", Step: "x", Index: index}), step.Record{Status: status}.Encode(), 0))
+			r.commit(store.Put(cacheKeys.Step(store.StepID{Run: "some", Step: "x", Index: index}), step.Record{Status: status}.Encode(), 0))
 		}
 		state(0, step.Succeeded)
 		state(1, step.Failed)
@@ -139,7 +139,7 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 		var n doneNotes
 		look := func(runs ...*listed) map[submitted]stepsDone {
 			t.Helper()
-			found, err := n.look(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: boardKeys}), runs)
+			found, err := n.read(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: cacheKeys}), runs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,15 +178,15 @@ func TestProgressIsCountedWhereItIsCheap(t *testing.T) {
 func TestProgressThatCantBeCountedIsNotGuessed(t *testing.T) {
 	onSteps(t, func(t *testing.T, r *stepsRig) {
 		gone, odd := r.put("gone", run.Running, 4), r.put("odd", run.Running, 4)
-		r.commit(store.Delete(boardKeys.Run("gone")), store.Put(boardKeys.Graph("odd"), []byte("?"), 0))
+		r.commit(store.Delete(cacheKeys.Run("gone")), store.Put(cacheKeys.Graph("odd"), []byte("?"), 0))
 		var n doneNotes
-		found, err := n.look(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: boardKeys}), []*listed{gone, odd})
+		found, err := n.read(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: cacheKeys}), []*listed{gone, odd})
 		if err != nil || found[submittedOf(gone.Run)] != (stepsDone{Of: 4}) || found[submittedOf(odd.Run)] != (stepsDone{Of: 4}) {
 			t.Errorf("%+v, %v", found, err)
 		}
 		n.forget()
 		r.b.Down()
-		if _, err := n.look(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: boardKeys}), []*listed{odd}); problem.CodeOf(err) != problem.EtcdUnavailable {
+		if _, err := n.read(t.Context(), inspect.NewSnapshot(run.Store{Backend: r.steps.Backend, Keys: cacheKeys}), []*listed{odd}); problem.CodeOf(err) != problem.EtcdUnavailable {
 			t.Error(err)
 		}
 	})

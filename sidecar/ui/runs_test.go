@@ -65,7 +65,7 @@ func TestStatusesAreCountedUnderTheFilter(t *testing.T) {
 		}
 		f := parseRunFilter(query)
 		statuses := parseStatuses(query, &f)
-		page := runsOf(lookAtRuns(set, &f, statuses, listPlace{}), nil, f, statuses, listAddress{"/runs", query})
+		page := runsOf(runsStateOf(set, &f, statuses, listPlace{}), nil, f, statuses, listAddress{"/runs", query})
 		var counts, ids []string
 		for _, s := range page.Statuses {
 			text := fmt.Sprintf("%s:%d", s.Status, s.Count)
@@ -87,7 +87,7 @@ func TestStatusesAreCountedUnderTheFilter(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.query, got, c.ids)
 		}
 	}
-	for _, s := range runsOf(runsLook{}, nil, runFilter{}, nil, listAddress{"/runs", url.Values{"q": {"x"}}}).Statuses[:2] {
+	for _, s := range runsOf(runsState{}, nil, runFilter{}, nil, listAddress{"/runs", url.Values{"q": {"x"}}}).Statuses[:2] {
 		if s.Status == "" && s.Href != "/runs?q=x" || s.Status == run.Storing && s.Href != "/runs?q=x&status=storing" {
 			t.Errorf("%+v", s)
 		}
@@ -100,7 +100,7 @@ func TestAStatusThatIsNoneIsToldOf(t *testing.T) {
 	if got := parseStatuses(query, &f); got != nil || !strings.Contains(f.Wrong, `"<done>" is none: allowed are storing, queued,`) {
 		t.Errorf("%v, %s", got, f.Wrong)
 	}
-	if page := runsOf(lookAtRuns(newShore().set(), &f, nil, listPlace{}), nil, f, nil, listAddress{"/runs", query}); page.Statuses[0].Current || page.Filter.Clear == "" {
+	if page := runsOf(runsStateOf(newShore().set(), &f, nil, listPlace{}), nil, f, nil, listAddress{"/runs", query}); page.Statuses[0].Current || page.Filter.Clear == "" {
 		t.Errorf("%+v", page)
 	}
 }

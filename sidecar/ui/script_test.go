@@ -10,7 +10,7 @@ import (
 // disturbed.
 func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	for _, name := range []string{"a", "b", "c"} {
 		h.pool(name, 4)
 	}
@@ -56,7 +56,7 @@ func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 func TestAChangeLeavesMarkedWhatIsMarked(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("a", 4)
 	h.pool("b", 4)
 	h.to("/pools")
@@ -72,7 +72,7 @@ func TestAChangeLeavesMarkedWhatIsMarked(t *testing.T) {
 func TestExpansionsAreAddressesAndBackUndoesThem(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("a", 2)
 	h.pool("b", 2)
 	h.to("/pools?sort=name")
@@ -121,7 +121,7 @@ func TestExpansionsAreAddressesAndBackUndoesThem(t *testing.T) {
 func TestALogIsShownFromItsEndAndFollowed(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.leads("one")
 	w := h.works("two", 1)
 	h.submit(api.RunRequest{ID: "r1", Steps: api.RunSteps{{Name: "load", Command: []string{"true"}}}})
@@ -156,7 +156,7 @@ func TestALogIsShownFromItsEndAndFollowed(t *testing.T) {
 func TestAMessageIsToldOnce(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newHarbour(t)
+	h := newBrowserSite(t)
 	h.pool("db", 2)
 	h.to("/actions/pause?pool=db")
 	h.Loads(func() { h.Click("main form button") })

@@ -27,7 +27,7 @@ const (
 	maxName = 64
 )
 
-// cookieKey is what cookies are signed with: whoever changes the token ends them.
+// cookieKey is the key that signs cookies: a change of the token ends them.
 func cookieKey(token string) []byte {
 	mac := hmac.New(sha256.New, []byte(token))
 	mac.Write([]byte("berth pages 1"))
@@ -67,7 +67,7 @@ func (p *Pages) passed(value string, now time.Time) (name string, ok bool) {
 	return string(text), true
 }
 
-// SignedIn returns the name under which whoever sends a request has signed in.
+// SignedIn returns the name that the sender of a request signed in with.
 func (p *Pages) SignedIn(r *http.Request) (name string, ok bool) {
 	if p.cfg.Token == "" {
 		return "", false
@@ -79,13 +79,13 @@ func (p *Pages) SignedIn(r *http.Request) (name string, ok bool) {
 	return p.passed(c.Value, time.Now())
 }
 
-// Open tells whether a request needs no token: it is for signing in, or for what the page for that
-// loads.
+// Open reports whether a request needs no token: it is for signing in, or for files that the
+// sign-in page loads.
 func (p *Pages) Open(r *http.Request) bool {
 	return r.URL.Path == signinPath || strings.HasPrefix(r.URL.Path, assetsPath)
 }
 
-// Wanted tells whether a browser asks, for somebody to read the answer.
+// Wanted reports whether the client is a browser that shows the answer.
 func (p *Pages) Wanted(r *http.Request) bool { return accepts(r, htmlType) }
 
 // AskToSignIn answers a browser that has not signed in.
@@ -142,7 +142,7 @@ func (p *Pages) signIn(w http.ResponseWriter, r *http.Request) {
 		d.Problem = "That is not the token. It is the one that this server was started with."
 		p.showSignIn(w, r, d, problem.Unauthorized.Status())
 	case !validName(d.Name):
-		d.Problem = "Say a name of 1 to " + strconv.Itoa(maxName) + " bytes, in letters that can be shown: your actions are recorded under it."
+		d.Problem = "The name must have 1 to " + strconv.Itoa(maxName) + " bytes of printable characters: your actions are recorded with it."
 		p.showSignIn(w, r, d, problem.Invalid.Status())
 	default:
 		p.setCookie(w, p.pass(d.Name, time.Now().Add(cookieLife)), cookieLife)
@@ -182,8 +182,8 @@ func validName(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// ownPath is a path of this server, or that of the home page: what follows signing in leads
-// nowhere else.
+// ownPath returns an address of this server, or that of the home page: a redirect leads nowhere
+// else.
 func ownPath(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, "/") ||
@@ -193,10 +193,10 @@ func ownPath(to string) string {
 	return addressOf(u.EscapedPath(), u.Query())
 }
 
-// devName is how actions are recorded of whoever looks at berth dev.
+// devName is the name that actions of berth dev are recorded with.
 const devName = "dev"
 
-// who is how the actions of whoever sends a request are recorded; empty if they have not said.
+// who returns the name of the sender of a request; empty if they have not signed in.
 func (p *Pages) who(r *http.Request) string {
 	if name, ok := p.SignedIn(r); ok {
 		return name
@@ -207,10 +207,10 @@ func (p *Pages) who(r *http.Request) string {
 	return ""
 }
 
-// may tells whether whoever sends a request may act.
+// may reports whether the sender of a request may act.
 func (p *Pages) may(r *http.Request) bool { return p.who(r) != "" }
 
-// ours tells whether a page of ours has sent a request: a browser says so of every POST.
+// ours reports whether a page of this server sent a request, as browsers state with every POST.
 func (p *Pages) ours(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
 		return site == "same-origin"
@@ -223,28 +223,28 @@ func (p *Pages) ours(r *http.Request) bool {
 	return err == nil && u.Scheme == scheme && strings.EqualFold(u.Host, r.Host)
 }
 
-// looker is who looks, for views and forms.
-type looker struct {
+// visitor is the sender of a request, for views and forms.
+type visitor struct {
 	who  string
 	from string
 }
 
-type lookerKey struct{}
+type visitorKey struct{}
 
-func (p *Pages) withLooker(r *http.Request) context.Context {
-	return context.WithValue(r.Context(), lookerKey{}, looker{who: p.who(r), from: r.RemoteAddr})
+func (p *Pages) withVisitor(r *http.Request) context.Context {
+	return context.WithValue(r.Context(), visitorKey{}, visitor{who: p.who(r), from: r.RemoteAddr})
 }
 
-func lookerOf(ctx context.Context) looker {
-	l, _ := ctx.Value(lookerKey{}).(looker)
+func visitorOf(ctx context.Context) visitor {
+	l, _ := ctx.Value(visitorKey{}).(visitor)
 	return l
 }
 
-// whoOf is how an action is recorded that is taken now; empty if none may be.
-func whoOf(ctx context.Context) string { return lookerOf(ctx).who }
+// whoOf returns the name of the visitor; empty if they may not act.
+func whoOf(ctx context.Context) string { return visitorOf(ctx).who }
 
-// fromOf is where who acts now comes from.
-func fromOf(ctx context.Context) string { return lookerOf(ctx).from }
+// fromOf returns the address of the visitor.
+func fromOf(ctx context.Context) string { return visitorOf(ctx).from }
 
-// mayOf tells whether whoever looks may act.
-func mayOf(ctx context.Context) bool { return lookerOf(ctx).who != "" }
+// mayOf reports whether the visitor may act.
+func mayOf(ctx context.Context) bool { return visitorOf(ctx).who != "" }

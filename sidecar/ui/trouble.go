@@ -21,7 +21,7 @@ type Refusal struct {
 	Since time.Time
 	// Link leads on, if there is a way.
 	Link, LinkText string
-	// Plain tells that whoever asks is refused everything else, too.
+	// Plain reports that the client is refused everything else too.
 	Plain bool
 }
 
@@ -30,17 +30,17 @@ func refusalOf(code problem.Code, detail string) Refusal {
 	return Refusal{Status: code.Status(), Code: string(code), Title: code.Title(), Detail: detail, Todo: todos[code]}
 }
 
-// todos say what to do about problems whose own words do not.
+// todos say what to do about problems.
 var todos = map[problem.Code]string{
-	problem.EtcdUnavailable: "Look whether etcd runs and can be reached from this host. What is held stays held while its leases last. This page tries again by itself.",
-	problem.EtcdFull:        "Give etcd room: raise its quota, or compact and defragment it, then disarm the alarm. This page tries again by itself.",
+	problem.EtcdUnavailable: "Check that etcd runs and can be reached from this host. Claims stay held while their leases last. This page tries again by itself.",
+	problem.EtcdFull:        "Give etcd space: raise its quota, or compact and defragment it, then disarm the alarm. This page tries again by itself.",
 	problem.EtcdDenied:      "Give berth's user of etcd the rights on the prefix. This page tries again by itself.",
 	problem.Unavailable:     "This page tries again by itself.",
-	problem.Stopping:        "This page tries again by itself: it shows something as soon as the server has been started again.",
+	problem.Stopping:        "This page tries again by itself, until the server is started again.",
 }
 
 func notFound(r *http.Request) Refusal {
-	f := refusalOf(problem.NotFound, "There is nothing at "+problem.Clip(r.URL.Path)+".")
+	f := refusalOf(problem.NotFound, "There is no page at "+problem.Clip(r.URL.Path)+".")
 	f.Link, f.LinkText = home, "Go to the pools"
 	return f
 }
@@ -49,12 +49,12 @@ func crossSite() Refusal {
 	return refusalOf(problem.Forbidden, "Forms that pages of other sites send are refused.")
 }
 
-// mayNot is why somebody may not act.
+// mayNot is the refusal of a visitor who may not act.
 func (p *Pages) mayNot() Refusal {
-	f := refusalOf(problem.Forbidden, "Nobody may act here: the pages are read-only, since the server was started without a token.")
+	f := refusalOf(problem.Forbidden, "The pages are read-only: the server was started without a token.")
 	f.Todo = "Use the berth command, or start the server with a token and sign in with it."
 	if p.cfg.Token != "" {
-		f.Detail, f.Todo = "To act, one has to be signed in.", "Sign in with the token, then try again."
+		f.Detail, f.Todo = "You must sign in to do this.", "Sign in with the token, then try again."
 		f.Link, f.LinkText = signinPath, "Sign in"
 	}
 	return f
@@ -94,12 +94,12 @@ func (p *Pages) renderProblem(f *frame, why Refusal) ([]byte, int) {
 	return body, why.Status
 }
 
-// problemOf makes a refusal of an error, and tells of faults in the log.
+// problemOf makes a refusal of an error, and logs faults.
 func (p *Pages) problemOf(r *http.Request, err error) Refusal {
 	code := problem.CodeOf(err)
 	why := refusalOf(code, err.Error())
 	switch {
-	case r.Context().Err() != nil: // nobody looks any more, and that is why
+	case r.Context().Err() != nil: // the browser is gone, and that is why
 	case code == problem.Internal:
 		if p.trouble.loud() {
 			p.log.Error("a page can't be shown", "path", problem.Clip(r.URL.Path), "error", err)
@@ -121,11 +121,11 @@ type trouble struct {
 	code  problem.Code
 	begun time.Time
 	// born is when the server began; zero once a page could be shown.
-	born time.Time
-	told time.Time // when the log was last told of a fault
+	born   time.Time
+	logged time.Time // when a fault was last logged
 }
 
-// since tells since when it is this: now, if it was not.
+// since returns since when there is this trouble: now, if it is new.
 func (t *trouble) since(code problem.Code, now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,23 +138,23 @@ func (t *trouble) since(code problem.Code, now time.Time) time.Time {
 	return t.begun
 }
 
-// over notes that there is none.
+// over records that there is none.
 func (t *trouble) over() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.code, t.born = "", time.Time{}
 }
 
-// loudEvery is how often the log is told of faults: a page with one is looked at every second.
+// loudEvery is how often faults are logged: a live page with one is read every second.
 const loudEvery = 10 * time.Second
 
 func (t *trouble) loud() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Since(t.told) < loudEvery {
+	if time.Since(t.logged) < loudEvery {
 		return false
 	}
-	t.told = time.Now()
+	t.logged = time.Now()
 	return true
 }
 

@@ -18,13 +18,13 @@ import (
 	"github.com/berthhq/berth/internal/store/storetest"
 )
 
-// boardRig is a board on a stand-in for etcd, on a fake clock.
-type boardRig struct {
+// cacheRig is a run cache on a stand-in for etcd, on a fake clock.
+type cacheRig struct {
 	t *testing.T
-	b *storetest.Backend // the board's client
+	b *storetest.Backend // the client of the cache
 	run.Store
-	by    run.Store // somebody else's
-	board *board
+	by   run.Store // somebody else's
+	runs *runCache
 
 	tasks sync.WaitGroup
 	stop  context.CancelFunc
@@ -32,21 +32,21 @@ type boardRig struct {
 	reads atomic.Int64
 }
 
-func onBoard(t *testing.T, f func(*testing.T, *boardRig)) {
+func onRunCache(t *testing.T, f func(*testing.T, *cacheRig)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := storetest.NewBackend(storetest.New(storetest.Options{}))
 		other := b.Peer()
 		ctx, stop := context.WithCancel(context.Background())
-		r := &boardRig{t: t, b: b, stop: stop}
+		r := &cacheRig{t: t, b: b, stop: stop}
 		b.Inject(func(c storetest.Call) storetest.Fault {
-			if c.Op == storetest.OpRange && string(c.Range.Key) == boardKeys.Runs() && len(c.Range.RangeEnd) > 0 {
+			if c.Op == storetest.OpRange && string(c.Range.Key) == cacheKeys.Runs() && len(c.Range.RangeEnd) > 0 {
 				r.reads.Add(1)
 			}
 			return storetest.Fault{}
 		})
-		r.Store = run.Store{Backend: b, Keys: boardKeys}
-		r.by = run.Store{Backend: other, Keys: boardKeys, Journal: run.NewJournal(other, boardKeys, "one/test", 0)}
-		r.board = newBoard(hclog.NewNullLogger(), func(f func(context.Context)) bool {
+		r.Store = run.Store{Backend: b, Keys: cacheKeys}
+		r.by = run.Store{Backend: other, Keys: cacheKeys, Journal: run.NewJournal(other, cacheKeys, "one/test", 0)}
+		r.runs = newRunCache(hclog.NewNullLogger(), func(f func(context.Context)) bool {
 			if ctx.Err() != nil {
 				return false
 			}
@@ -63,7 +63,7 @@ func onBoard(t *testing.T, f func(*testing.T, *boardRig)) {
 	})
 }
 
-func (r *boardRig) submit(ids ...string) {
+func (r *cacheRig) submit(ids ...string) {
 	r.t.Helper()
 	for _, id := range ids {
 		if _, _, err := r.by.Submit(r.t.Context(), id, run.Spec{}); err != nil {
@@ -73,24 +73,24 @@ func (r *boardRig) submit(ids ...string) {
 }
 
 // queued are the queued runs that a look shows.
-func (r *boardRig) queued() []string {
+func (r *cacheRig) queued() []string {
 	r.t.Helper()
 	var ids []string
-	err := r.board.look(r.t.Context(), r.Store, func(set *runSet) { ids = idsOf(set.queue.all) })
+	err := r.runs.read(r.t.Context(), r.Store, func(set *runSet) { ids = idsOf(set.queue.all) })
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return ids
 }
 
-func (r *boardRig) wants(want ...string) {
+func (r *cacheRig) wants(want ...string) {
 	r.t.Helper()
 	if got := r.queued(); fmt.Sprint(got) != fmt.Sprint(want) {
 		r.t.Errorf("queued are %v, want %v", got, want)
 	}
 }
 
-func (r *boardRig) wantsReads(want int64) {
+func (r *cacheRig) wantsReads(want int64) {
 	r.t.Helper()
 	if got := r.reads.Load(); got != want {
 		r.t.Errorf("all runs were read %d times, want %d", got, want)
@@ -98,7 +98,7 @@ func (r *boardRig) wantsReads(want int64) {
 }
 
 func TestRunsAreReadOnceHoweverManyLook(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.submit("a", "b")
 		r.wantsReads(0) // nobody has looked
 		var looks sync.WaitGroup
@@ -120,7 +120,7 @@ func TestRunsAreReadOnceHoweverManyLook(t *testing.T) {
 }
 
 func TestWhatHappensIsSeen(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.wants()
 		r.submit("a", "b")
 		synctest.Wait()
@@ -140,17 +140,17 @@ func TestWhatHappensIsSeen(t *testing.T) {
 }
 
 func TestRunsAreGivenUpAMinuteAfterTheLastLook(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.submit("a")
 		r.wants("a")
-		time.Sleep(boardIdle - time.Second)
+		time.Sleep(cacheIdle - time.Second)
 		r.wants("a") // and so it goes on
-		time.Sleep(boardIdle - time.Second)
+		time.Sleep(cacheIdle - time.Second)
 		r.wants("a")
 		r.wantsReads(1)
-		time.Sleep(boardIdle + time.Second)
+		time.Sleep(cacheIdle + time.Second)
 		r.tasks.Wait() // nothing is followed any more
-		if r.board.runs != nil || r.board.known != nil {
+		if r.runs.runs != nil || r.runs.known != nil {
 			t.Error("the runs are kept")
 		}
 		r.submit("b")
@@ -160,9 +160,9 @@ func TestRunsAreGivenUpAMinuteAfterTheLastLook(t *testing.T) {
 }
 
 func TestALookTellsThatEtcdIsAway(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		look := func() error {
-			return r.board.look(t.Context(), r.Store, func(*runSet) {})
+			return r.runs.read(t.Context(), r.Store, func(*runSet) {})
 		}
 		r.b.Down()
 		if err := look(); problem.CodeOf(err) != problem.EtcdUnavailable {
@@ -172,9 +172,9 @@ func TestALookTellsThatEtcdIsAway(t *testing.T) {
 		r.submit("a")
 		r.wants("a")
 		r.b.Down()
-		time.Sleep(boardStale / 2)
+		time.Sleep(cacheStale / 2)
 		r.wants("a") // a moment is nothing
-		time.Sleep(boardStale)
+		time.Sleep(cacheStale)
 		if err := look(); problem.CodeOf(err) != problem.EtcdUnavailable {
 			t.Errorf("long after: %v", err)
 		}
@@ -186,9 +186,9 @@ func TestALookTellsThatEtcdIsAway(t *testing.T) {
 }
 
 func TestALookTellsWhatEtcdRefuses(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Drop: true, Err: store.ErrDenied} })
-		err := r.board.look(t.Context(), r.Store, func(*runSet) {})
+		err := r.runs.read(t.Context(), r.Store, func(*runSet) {})
 		if problem.CodeOf(err) != problem.EtcdDenied {
 			t.Error(err)
 		}
@@ -201,7 +201,7 @@ func TestALookTellsWhatEtcdRefuses(t *testing.T) {
 			return storetest.Fault{}
 		})
 		time.Sleep(time.Second)
-		err = r.board.look(t.Context(), r.Store, func(*runSet) {})
+		err = r.runs.read(t.Context(), r.Store, func(*runSet) {})
 		if problem.CodeOf(err) != problem.Unavailable {
 			t.Error(err)
 		}
@@ -209,12 +209,12 @@ func TestALookTellsWhatEtcdRefuses(t *testing.T) {
 }
 
 func TestALookEndsWithWhoLooks(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.b.Down()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("gone")
 		go cancel(gone)
-		if err := r.board.look(ctx, r.Store, func(*runSet) {}); !errors.Is(err, gone) {
+		if err := r.runs.read(ctx, r.Store, func(*runSet) {}); !errors.Is(err, gone) {
 			t.Error(err)
 		}
 	})
@@ -222,20 +222,20 @@ func TestALookEndsWithWhoLooks(t *testing.T) {
 
 // A look can come before the pages run, and after they have ended.
 func TestNothingIsFollowedWhenThePagesDoNotRun(t *testing.T) {
-	onBoard(t, func(t *testing.T, r *boardRig) {
+	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.submit("a")
 		r.wants("a")
 		r.stop()
 		r.tasks.Wait()
-		err := r.board.look(t.Context(), r.Store, func(*runSet) {})
+		err := r.runs.read(t.Context(), r.Store, func(*runSet) {})
 		if problem.CodeOf(err) != problem.Unavailable {
 			t.Error(err)
 		}
-		r.board.background = func(func(context.Context)) bool { return false }
+		r.runs.background = func(func(context.Context)) bool { return false }
 		time.AfterFunc(time.Second, func() {
-			r.board.mu.Lock()
-			defer r.board.mu.Unlock()
-			r.board.background = func(f func(context.Context)) bool {
+			r.runs.mu.Lock()
+			defer r.runs.mu.Unlock()
+			r.runs.background = func(f func(context.Context)) bool {
 				r.tasks.Go(func() {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 					defer cancel()

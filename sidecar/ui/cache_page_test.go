@@ -11,7 +11,7 @@ import (
 )
 
 // fleetOf is a list of runs that are queued, in some order.
-func fleetOf(t *rapid.T, most int) (*shore, *runSet) {
+func fleetOf(t *rapid.T, most int) (*recordSet, *runSet) {
 	shore := newShore()
 	for i := range rapid.IntRange(0, most).Draw(t, "runs") {
 		shore.put(fmt.Sprintf("r%d", i), record(run.Queued, func(r *run.Record) {
@@ -41,7 +41,7 @@ func TestPagesAreTheList(t *testing.T) {
 				var begins []listPlace
 				after := listPlace{}
 				for {
-					s := all.stretchBehind(after, size)
+					s := all.pageAfter(after, size)
 					if s.of != len(all.all) || s.first != len(seen)+1 || s.hasPrevious != (len(seen) > 0) {
 						t.Fatalf("%+v behind %d", s, len(seen))
 					}
@@ -80,7 +80,7 @@ func TestPagingLosesAndDoublesNoRun(t *testing.T) {
 				seen := map[string]int{}
 				after := listPlace{}
 				for n := 0; ; n++ {
-					s := list(set).stretchBehind(after, size)
+					s := list(set).pageAfter(after, size)
 					for _, id := range idsOf(s.rows) {
 						seen[id]++
 					}
@@ -116,11 +116,11 @@ func TestAPageBehindTheEndLeadsBack(t *testing.T) {
 	set := shore.set()
 	last := placeOf(set.queue.all[4].Run)
 	set.apply(shore.delete("r4"))
-	s := set.queue.stretchBehind(last, 2)
+	s := set.queue.pageAfter(last, 2)
 	if len(s.rows) != 0 || s.hasNext || !s.hasPrevious || s.previous.id != "r1" {
 		t.Errorf("%+v", s)
 	}
-	if s = set.queue.stretchBehind(s.previous, 2); !slices.Equal(idsOf(s.rows), []string{"r2", "r3"}) {
+	if s = set.queue.pageAfter(s.previous, 2); !slices.Equal(idsOf(s.rows), []string{"r2", "r3"}) {
 		t.Errorf("%v", idsOf(s.rows))
 	}
 }
@@ -133,7 +133,7 @@ func TestAPageDoesNotChangeWithItsList(t *testing.T) {
 			shore.put(fmt.Sprintf("r%d", i), record(run.Queued), false)
 		}
 		set := shore.set()
-		s := list(set).stretchBehind(listPlace{}, 3)
+		s := list(set).pageAfter(listPlace{}, 3)
 		want := idsOf(s.rows)
 		for _, id := range want {
 			set.apply(shore.delete(id))

@@ -16,7 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-var boardKeys = store.NewKeys("/b/")
+var cacheKeys = store.NewKeys("/b/")
 
 // record is the value of a run.
 func record(status run.Status, change ...func(*run.Record)) []byte {
@@ -31,19 +31,19 @@ func record(status run.Status, change ...func(*run.Record)) []byte {
 }
 
 // shore is the keys of runs as they come and go.
-type shore struct {
+type recordSet struct {
 	rev int64
 	kvs map[string]*mvccpb.KeyValue
 }
 
-func newShore() *shore { return &shore{kvs: map[string]*mvccpb.KeyValue{}} }
+func newShore() *recordSet { return &recordSet{kvs: map[string]*mvccpb.KeyValue{}} }
 
 // put writes a key in a revision of its own, or in the one before.
-func (s *shore) put(id string, value []byte, together bool) *mvccpb.Event {
+func (s *recordSet) put(id string, value []byte, together bool) *mvccpb.Event {
 	if !together {
 		s.rev++
 	}
-	key := boardKeys.Run(id)
+	key := cacheKeys.Run(id)
 	kv := &mvccpb.KeyValue{Key: []byte(key), Value: value, CreateRevision: s.rev, ModRevision: s.rev}
 	if old := s.kvs[key]; old != nil {
 		kv.CreateRevision = old.CreateRevision
@@ -52,18 +52,18 @@ func (s *shore) put(id string, value []byte, together bool) *mvccpb.Event {
 	return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}
 }
 
-func (s *shore) delete(id string) *mvccpb.Event {
+func (s *recordSet) delete(id string) *mvccpb.Event {
 	s.rev++
-	key := boardKeys.Run(id)
+	key := cacheKeys.Run(id)
 	delete(s.kvs, key)
 	return &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: s.rev}}
 }
 
 // set is what there is now, read at once.
-func (s *shore) set() *runSet { return runSetOf(boardKeys, slices.Collect(maps.Values(s.kvs))) }
+func (s *recordSet) set() *runSet { return runSetOf(cacheKeys, slices.Collect(maps.Values(s.kvs))) }
 
 // step changes something.
-func (s *shore) step(t *rapid.T) *mvccpb.Event {
+func (s *recordSet) step(t *rapid.T) *mvccpb.Event {
 	id := fmt.Sprintf("r%d", rapid.IntRange(0, 30).Draw(t, "id"))
 	together := s.rev > 0 && rapid.IntRange(0, 3).Draw(t, "together") == 0
 	switch rapid.IntRange(0, 9).Draw(t, "what") {
@@ -127,13 +127,13 @@ func TestAWatchedCopyIsWhatAReadingWouldBe(t *testing.T) {
 func TestTheCopyIsInTheOrderOfTheQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shore := newShore()
-		followed := newRunSet(boardKeys)
+		followed := newRunSet(cacheKeys)
 		for range rapid.IntRange(0, 80).Draw(t, "steps") {
 			followed.apply(shore.step(t))
 		}
 		var all run.All
 		for _, kv := range shore.kvs {
-			if r, err := run.Decode(boardKeys, kv); err == nil {
+			if r, err := run.Decode(cacheKeys, kv); err == nil {
 				all.Runs = append(all.Runs, r)
 			}
 		}
@@ -175,7 +175,7 @@ func TestWhatCantBeReadIsCountedAndNamed(t *testing.T) {
 	if u := s.unreadable(); u.Count != maxUnreadable+3 || tagUseOf(s).runs != 0 || len(s.queue.all) != 1 {
 		t.Errorf("%+v", u)
 	}
-	if u := newRunSet(boardKeys).unreadable(); u.Count != 0 || u.Some != nil {
+	if u := newRunSet(cacheKeys).unreadable(); u.Count != 0 || u.Some != nil {
 		t.Errorf("%+v", u)
 	}
 }
