@@ -210,16 +210,8 @@ func logHead(l *inspect.Logged, now time.Time) string {
 		return "its state can't be read"
 	}
 	text := instanceText(l.Instance, now)
-	switch l.Standing() {
-	case step.SoFar:
-		return text + " (so far)"
-	case step.OfEarlier:
-		return text + " (this is of an earlier attempt)"
-	case step.OfLost:
-		return text + " (this is of an attempt that was lost)"
-	}
-	if !l.Status.Ended() {
-		return text + " (it is tried again)"
+	if note := inspect.OutputNote(l.Instance, l.Standing()); note != "" {
+		text += " (" + note + ")"
 	}
 	return text
 }
@@ -235,8 +227,6 @@ func cleanLines(s string) string {
 		return r
 	}, s)
 }
-
-const lateOrNever = "it has written nothing, or that was longer ago than output is kept (run_retention)"
 
 // sayWhyNone says why no output is there of what is asked for.
 func sayWhyNone(c *cli.Context, l *inspect.Logs) error {
@@ -269,7 +259,7 @@ func whyNone(c *cli.Context, l *inspect.Logs) (string, error) {
 				return fmt.Sprintf("it is %s: %s", d.Status, wait.Text), nil
 			}
 		}
-		return whyNoOutput(d), nil
+		return inspect.NoOutputText(d), nil
 	}
 	r := l.Overview.Run
 	counts, _ := total(l.Wanted)
@@ -283,22 +273,7 @@ func whyNone(c *cli.Context, l *inspect.Logs) (string, error) {
 	case counts[step.Succeeded]+counts[step.Failed] == 0:
 		return fmt.Sprintf("nothing of it has run (%s)", countsText(counts)), nil
 	}
-	return lateOrNever, nil
-}
-
-// whyNoOutput says why there is none of one instance that does not wait.
-func whyNoOutput(d *step.Detail) string {
-	switch {
-	case d.Status == step.Running && d.Shape.External:
-		return fmt.Sprintf("it is %s, and its executor hands it in at its end", instanceText(&d.Instance, time.Now()))
-	case d.Status == step.Running:
-		return fmt.Sprintf("it is %s, and its worker has not reported any", instanceText(&d.Instance, time.Now()))
-	case d.Status == step.Canceled && d.StartedAt.IsZero():
-		return "it was canceled before it was begun"
-	case d.Shape.External:
-		return "its executor has handed in none, or that was longer ago than output is kept (run_retention)"
-	}
-	return lateOrNever
+	return inspect.NoOutputKept, nil
 }
 
 // unreadableLogs is the error about output that can't be read, after the rest was shown;

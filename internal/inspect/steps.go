@@ -135,6 +135,43 @@ func StepInstanceOf(i *step.Instance) StepInstance {
 	return v
 }
 
+// NoOutputText says why nothing is kept of the output of a step instance that does not wait.
+func NoOutputText(d *step.Detail) string {
+	switch {
+	case d.Status == step.Running && d.Shape.External:
+		return "it is running, and its executor hands its output in at the end"
+	case d.Status == step.Running:
+		return "it is running, and its worker has not reported any"
+	case d.Attempt == 0 && (d.Status == step.Scheduled || d.Status == step.Requested):
+		return "it has not started"
+	case d.Status == step.Canceled && d.StartedAt.IsZero():
+		return "it was canceled before it started"
+	case d.Shape.External:
+		return "its executor has handed in none, or that was longer ago than output is kept (run_retention)"
+	}
+	return NoOutputKept
+}
+
+// NoOutputKept says why nothing is kept of the output of something that ended.
+const NoOutputKept = "it has written nothing, or that was longer ago than output is kept (run_retention)"
+
+// OutputNote says which attempt of a step instance its output is of; empty if that is the
+// last one, which has ended.
+func OutputNote(i *step.Instance, of step.Standing) string {
+	switch of {
+	case step.SoFar:
+		return "so far"
+	case step.OfEarlier:
+		return "this is of an earlier attempt"
+	case step.OfLost:
+		return "this is of an attempt that was lost"
+	}
+	if !i.Status.Ended() {
+		return "it is tried again"
+	}
+	return ""
+}
+
 // StepInstanceList is a page of instances.
 type StepInstanceList struct {
 	Items      []StepInstance `json:"items" nullable:"false"`

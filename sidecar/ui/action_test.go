@@ -303,8 +303,8 @@ func TestNobodyActsWithoutTheRight(t *testing.T) {
 		"limit":   {"pool": {"db"}, "limit": {"5"}, "from": {"3"}},
 		"release": {"claim": {"c"}, "fence": {"1"}},
 	} {
-		d.refused(d.get("/actions/"+path+"?"+form.Encode()), problem.Forbidden, "Nobody may act here")
-		d.refused(d.post("/actions/"+path, form), problem.Forbidden, "Nobody may act here")
+		d.refused(d.get("/actions/"+path+"?"+form.Encode()), problem.Forbidden, "The pages are read-only")
+		d.refused(d.post("/actions/"+path, form), problem.Forbidden, "The pages are read-only")
 	}
 	d.wantActions()
 	if r, err := d.store.Get(t.Context(), "r"); err != nil || r.Status != run.Queued {

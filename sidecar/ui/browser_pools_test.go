@@ -103,7 +103,7 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 	s.to("/pools")
 	s.WaitText("#pool-gpu", "3 waiting") // the worker has come into line, too
 	s.WaitText("#pool-warehouse", "12/12")
-	s.wantText("#sums", "7 pools, 1 paused", "38 / 78 slots claimed, and 6 without a limit", "4 waiting")
+	s.wantText("#sums", "7 pools, 1 paused", "38 / 78 slots claimed, and 6 without a limit", "4 claims wait")
 	for _, c := range []struct {
 		name string
 		says []string
@@ -126,7 +126,7 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 	}
 
 	s.Click("#open-gpu")
-	s.WaitShown("#line-of-gpu")
+	s.WaitShown("#waiters-of-gpu")
 	s.WaitFor("the ends of the leases are told", `document.querySelectorAll("#holders-of-gpu td.ends time").length === 2`)
 	if heads, want := s.Texts("#holders-of-gpu th[scope=col]"), []string{"Claim", "Run", "Step", "Host", "Slots", "Since", "Fence", "Lease ends", "Action"}; !slices.Equal(heads, want) {
 		t.Errorf("holders: %q", heads)
@@ -135,7 +135,7 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 	if href, _ := s.Attr("#holds-gpu-train-a td a", "href"); href != "/runs/train-resnet" {
 		t.Errorf("the run leads to %s", href)
 	}
-	if heads, want := s.Texts("#line-of-gpu th[scope=col]"), []string{"Position", "Claim", "Run", "Step", "Host", "Priority", "Slots", "Since", "Reason"}; !slices.Equal(heads, want) {
+	if heads, want := s.Texts("#waiters-of-gpu th[scope=col]"), []string{"Position", "Claim", "Run", "Step", "Host", "Priority", "Slots", "Since", "Reason"}; !slices.Equal(heads, want) {
 		t.Errorf("line: %q", heads)
 	}
 	s.wantText("#waits-gpu-train-c", "1", "train-c", "train-vit", "5", "2", "pool 'gpu' full (4/4 slots)")
@@ -147,9 +147,9 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 		t.Errorf("what is open is not in the address: %s", s.URL())
 	}
 	s.Reload()
-	s.WaitShown("#line-of-gpu")
+	s.WaitShown("#waiters-of-gpu")
 	s.Click("#open-gpu")
-	s.WaitGone("#line-of-gpu")
+	s.WaitGone("#waiters-of-gpu")
 
 	s.Type("#q", "ARE")
 	s.Follow("#filter button")

@@ -55,7 +55,7 @@ func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
 	h := newBrowserSite(t)
 	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/queue")
-	h.wantText("#nobody", "Nobody admits runs", "berth coordinator")
+	h.wantText("#nobody", "No coordinator admits runs", "berth coordinator")
 	h.wantText("#run-r1", "the coordinator has not checked it yet")
 	h.WantNoFindings()
 	stop := h.leads("one")

@@ -157,7 +157,7 @@ func TestWithoutEtcdAPageSaysSoAndGoesOnTrying(t *testing.T) {
 	}
 	checkPage(t, "/pools without etcd", got)
 	d := parse(t, got.body)
-	for _, want := range []string{"etcd is unavailable", "It has been so since", "Look whether etcd runs", "Status 503"} {
+	for _, want := range []string{"etcd is unavailable", "It has been so since", "Check that etcd runs", "Status 503"} {
 		if got := text(d.must("main")); !strings.Contains(got, want) {
 			t.Errorf("it does not say %q: %s", want, got)
 		}

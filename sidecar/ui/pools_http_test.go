@@ -102,7 +102,7 @@ func TestAPoolIsShownAsItIs(t *testing.T) {
 		}
 	}
 	s.wait(api.ClaimRequest{ID: "late", Pools: api.Slots{"db": 2}})
-	d := s.until("/pools", "the waiter is seen", func(d *document) bool { return strings.Contains(text(d.must("sums")), "1 waiting") })
+	d := s.until("/pools", "the waiter is seen", func(d *document) bool { return strings.Contains(text(d.must("sums")), "1 claim waits") })
 	for name, want := range map[string][]string{
 		"db":   {"1 waiting", "Lease 1m", "5/5"},
 		"free": {"7 claimed, unlimited", "Lease 5m", "after 1m"},
@@ -116,7 +116,7 @@ func TestAPoolIsShownAsItIs(t *testing.T) {
 			}
 		}
 	}
-	if got, want := text(d.must("sums")), "4 pools, 1 paused 5 / 7 slots claimed, and 7 without a limit 1 waiting in line"; got != want {
+	if got, want := text(d.must("sums")), "4 pools, 1 paused 5 / 7 slots claimed, and 7 without a limit 1 claim waits"; got != want {
 		t.Errorf("the summary is %q, want %q", got, want)
 	}
 	if got := text(d.must("pool-db")); strings.Contains(got, "paused") || strings.Contains(got, "c1") {
@@ -143,7 +143,7 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 	if link := d.must("open-db"); attr(link, "aria-expanded") != "true" || attr(link, "href") != "/pools" {
 		t.Errorf("after: %v", link.Attr)
 	}
-	holders, line := d.within(d.must("holders-of-db")), d.within(d.must("line-of-db"))
+	holders, line := d.within(d.must("holders-of-db")), d.within(d.must("waiters-of-db"))
 	rows := holders.cells()
 	if len(rows) != 2 || len(rows[0]) != 9 {
 		t.Fatalf("holders: %q", rows)
@@ -173,7 +173,7 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 	if rows[1][0] != "2" || rows[1][1] != "low" || rows[1][5] != "-5" {
 		t.Errorf("behind: %q", rows[1])
 	}
-	for _, region := range []string{"holders-of-db", "line-of-db"} {
+	for _, region := range []string{"holders-of-db", "waiters-of-db"} {
 		n := d.must(region)
 		if attr(n, "role") != "region" || attr(n, "tabindex") != "0" || attr(n, "aria-label") == "" || len(d.within(n).tags("caption")) != 1 {
 			t.Errorf("#%s can't be used by keyboard: %v", region, n.Attr)
@@ -241,7 +241,7 @@ func TestAPoolThatCannotBeReadSaysWhy(t *testing.T) {
 	if got := text(d.must("sums")); !strings.Contains(got, "1 with a problem") {
 		t.Errorf("%q", got)
 	}
-	if got := text(d.must("pool-db")); !strings.Contains(got, "! problem") || strings.Contains(got, "Pause…") {
+	if got := text(d.must("pool-db")); !strings.Contains(got, "! unreadable") || strings.Contains(got, "Pause…") {
 		t.Errorf("%q", got)
 	}
 }
@@ -394,7 +394,7 @@ func TestNoMoreHoldersThanCanBeReadAreShown(t *testing.T) {
 	if n := len(d.card("db").cells()); n != 500 || !strings.Contains(text(d.must("pool-db")), "503 holders are not shown") {
 		t.Errorf("beside another pool, %d holders are shown", n)
 	}
-	if got := text(d.must("pool-gpu")); !strings.Contains(got, "Nobody holds slots.") || !strings.Contains(got, "Nobody waits.") {
+	if got := text(d.must("pool-gpu")); !strings.Contains(got, "No holders.") || !strings.Contains(got, "No waiters.") {
 		t.Errorf("%q", got)
 	}
 }

@@ -105,7 +105,7 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 	t.Parallel()
 	d := newQueueSite(t)
 	page := d.page("/queue")
-	if got := text(page.must("nobody")); !strings.Contains(got, "Nobody admits runs") || !strings.Contains(got, "berth coordinator") {
+	if got := text(page.must("nobody")); !strings.Contains(got, "No coordinator admits runs") || !strings.Contains(got, "berth coordinator") {
 		t.Error(got)
 	}
 	if got := text(page.root); !strings.Contains(got, "No runs are queued. Submit one: berth submit") {
@@ -158,13 +158,13 @@ func TestTheQueueIsFilteredAndPaged(t *testing.T) {
 	} else if got := d.page(page.link("Clear")); len(got.runs()) != 50 {
 		t.Errorf("%v", got.runs())
 	}
-	if got := text(d.page("/queue?q=nothing").root); !strings.Contains(got, "No queued run is like that. Show all 120") {
+	if got := text(d.page("/queue?q=nothing").root); !strings.Contains(got, "No queued run matches. Show all 120") {
 		t.Error(got)
 	}
-	if got := text(d.page("/queue?tag=third").must("filter-wrong")); !strings.Contains(got, `"third" is no tag that a run can have: write KEY=VALUE`) {
+	if got := text(d.page("/queue?tag=third").must("filter-wrong")); !strings.Contains(got, `"third" is not a tag: write KEY=VALUE`) {
 		t.Error(got)
 	}
-	if got := d.get("/queue?after=9"); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "is no place in this list") {
+	if got := d.get("/queue?after=9"); got.status != http.StatusUnprocessableEntity || !strings.Contains(got.body, "is not a place in this list") {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	if page := d.page("/queue?after=" + url.QueryEscape("-1000~9~0~0~z")); len(page.runs()) != 0 || page.link("Go to its first page") != "/queue" {
@@ -241,7 +241,7 @@ func TestLimitsThatCantBeReadAreToldOf(t *testing.T) {
 	d.put(store.Put(d.store.Keys.Limits(), []byte("<b>"), 0))
 	d.put(store.Put(d.store.Keys.Run("a"), queuedRecord(func(r *run.Record) { r.Steps = 3 }), 0)) // whose graph is gone
 	page := d.page("/queue")
-	if got := text(page.root); !strings.Contains(got, "The limits can't be read, so nobody knows how full they are: the limits could not be read: value of key \"/berth/limits\"") {
+	if got := text(page.root); !strings.Contains(got, "The limits can't be read: the limits could not be read: value of key \"/berth/limits\"") {
 		t.Error(got)
 	}
 	if cells, _ := page.rows(); cells["a"][6] != "its steps can't be read: they are gone" {

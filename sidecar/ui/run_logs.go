@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 )
@@ -37,7 +38,7 @@ type instanceLog struct {
 	instanceRow
 	Name string
 	Last int // index of the last instance of the step
-	// Previous and Next lead to the instances beside it.
+	// Previous and Next lead to the neighbours of the instance.
 	Previous, Next string
 	// Command is what it runs, as its arguments.
 	Command []string
@@ -45,7 +46,8 @@ type instanceLog struct {
 	// Text is the output; None says why there is none.
 	Text string
 	None string
-	// Notes say what the text is not.
+	// Note says which attempt it is of, and Notes what is missing.
+	Note  string
 	Notes []string
 }
 
@@ -76,7 +78,7 @@ func logChoices(seen *seenRun, q runQuery) *logsTab {
 	t := &logsTab{None: noSteps(seen)}
 	switch {
 	case seen.run.Steps == 0:
-		t.None = "This run has no steps: what its executor writes is not berth's to keep."
+		t.None = "It has no steps, and what its executor writes is not berth's."
 		return t
 	case t.None != "":
 		return t
@@ -104,72 +106,29 @@ func instanceLogOf(d *step.Seen) *instanceLog {
 	for _, arg := range d.Work.Command {
 		l.Command = append(l.Command, text.Visible(arg))
 	}
-	beside := d.StepID
-	if beside.Index = d.Index - 1; beside.Index >= 0 {
-		l.Previous = logOf(beside)
+	next := d.StepID
+	if next.Index = d.Index - 1; next.Index >= 0 {
+		l.Previous = logOf(next)
 	}
-	if beside.Index = d.Index + 1; beside.Index <= l.Last {
-		l.Next = logOf(beside)
+	if next.Index = d.Index + 1; next.Index <= l.Last {
+		l.Next = logOf(next)
 	}
 	if d.Unasked != nil {
-		l.Notes = append(l.Notes, text.Visible(fmt.Sprintf("What it has written so far can't be shown: %v.", d.Unasked)))
+		l.Notes = append(l.Notes, text.Visible(fmt.Sprintf("Its output so far can't be shown: %v.", d.Unasked)))
 	}
 	if d.Log == nil {
-		l.None = whyNoOutput(d)
+		l.None = inspect.NoOutputText(d.Detail)
 		return l
 	}
-	standing := d.Log.Standing(&d.Instance)
-	if len(d.Log.Text) == 0 && standing != step.OfEarlier {
-		l.None = "It has written nothing."
-		if standing == step.SoFar {
-			l.None = "It runs, and has written nothing so far."
-		}
+	of := d.Log.Standing(&d.Instance)
+	l.Note = inspect.OutputNote(&d.Instance, of)
+	if len(d.Log.Text) == 0 && of != step.OfEarlier {
+		l.None = "it has written nothing"
 		return l
 	}
 	l.Text = text.Visible(string(d.Log.Text))
-	if note := standingNote(d, standing); note != "" {
-		l.Notes = append(l.Notes, note)
-	}
 	if left := d.Log.LeftOut(); left != "" {
 		l.Notes = append(l.Notes, text.Visible(left)+".")
 	}
 	return l
-}
-
-// standingNote says which attempt the output is of, if that is not the last that has ended.
-func standingNote(d *step.Seen, standing step.Standing) string {
-	running := d.Status == step.Running
-	switch {
-	case standing == step.SoFar:
-		return "It runs still: this is what it has written so far."
-	case standing == step.OfLost:
-		return "This is of an attempt that was lost, as it was seen before that."
-	case standing == step.OfEarlier && running && d.Shape.External:
-		return "This is of an earlier attempt. The executor of the one that runs now hands its output in at its end."
-	case standing == step.OfEarlier && running:
-		return "This is of an earlier attempt. The worker of the one that runs now has not shown its output yet."
-	case standing == step.OfEarlier:
-		return "This is of an earlier attempt: the last one has written nothing."
-	case !d.Status.Ended():
-		return "This is of the last attempt. It is tried again."
-	}
-	return ""
-}
-
-// whyNoOutput says why there is none of an instance.
-func whyNoOutput(d *step.Seen) string {
-	const late = "It has written nothing, or that was longer ago than output is kept (run_retention, 24h unless the settings say otherwise)."
-	switch {
-	case d.Status == step.Running && d.Shape.External:
-		return "It runs, and its executor hands its output in at its end."
-	case d.Status == step.Running:
-		return "It runs, and its worker has not shown its output yet."
-	case d.Attempt == 0 && (d.Status == step.Scheduled || d.Status == step.Requested):
-		return "It has not been begun."
-	case d.Status == step.Canceled && d.StartedAt.IsZero():
-		return "It was canceled before it was begun."
-	case d.Shape.External:
-		return "Its executor has handed in none, or that was longer ago than output is kept (run_retention, 24h unless the settings say otherwise)."
-	}
-	return late
 }

@@ -29,15 +29,15 @@ func TestWhereThereIsNoOutputItIsSaidWhy(t *testing.T) {
 		detail *step.Detail
 		want   string
 	}{
-		{detailOf(step.Record{Status: step.Running, Attempt: 1}), "It runs, and its worker has not shown its output yet."},
-		{detailOf(step.Record{Status: step.Running, Attempt: 1}, func(d *step.Detail) { d.Shape.External = true }), "its executor hands its output in at its end"},
-		{detailOf(step.Record{Status: step.Scheduled}), "It has not been begun."},
-		{detailOf(step.Record{Status: step.Requested}), "It has not been begun."},
-		{detailOf(step.Record{Status: step.Canceled}), "It was canceled before it was begun."},
-		{detailOf(step.Record{Status: step.Succeeded, StartedAt: afterNoon(1)}), "It has written nothing, or that was longer ago than output is kept"},
+		{detailOf(step.Record{Status: step.Running, Attempt: 1}), "it is running, and its worker has not reported any"},
+		{detailOf(step.Record{Status: step.Running, Attempt: 1}, func(d *step.Detail) { d.Shape.External = true }), "its executor hands its output in at the end"},
+		{detailOf(step.Record{Status: step.Scheduled}), "it has not started"},
+		{detailOf(step.Record{Status: step.Requested}), "it has not started"},
+		{detailOf(step.Record{Status: step.Canceled}), "it was canceled before it started"},
+		{detailOf(step.Record{Status: step.Succeeded, StartedAt: afterNoon(1)}), "it has written nothing, or that was longer ago than output is kept"},
 		{
 			detailOf(step.Record{Status: step.Succeeded, StartedAt: afterNoon(1)}, func(d *step.Detail) { d.Shape.External = true }),
-			"Its executor has handed in none, or that was longer ago than output is kept",
+			"its executor has handed in none, or that was longer ago than output is kept",
 		},
 	} {
 		if got := instanceLogOf(&step.Seen{Detail: tc.detail}); !strings.Contains(got.None, tc.want) || got.Text != "" || len(got.Notes) != 0 {
@@ -54,46 +54,47 @@ func TestOutputSaysWhatItIsNot(t *testing.T) {
 	for _, tc := range []struct {
 		detail *step.Detail
 		log    step.Log
+		note   string
 		notes  []string
 		none   string
 	}{
-		{detailOf(ended), step.Log{Fence: last, Ended: true, Text: []byte("fine\n")}, nil, ""},
-		{detailOf(ended), step.Log{Fence: last}, nil, "It has written nothing."},
+		{detailOf(ended), step.Log{Fence: last, Ended: true, Text: []byte("fine\n")}, "", nil, ""},
+		{detailOf(ended), step.Log{Fence: last}, "", nil, "it has written nothing"},
 		{
 			detailOf(ended), step.Log{Fence: last, Ended: true, Text: []byte("end\n"), Before: 2048, Host: "one", File: "/kept\x1b[2J"},
-			[]string{"2 KiB before this are left out: all of it is on host 'one' for a day, in /kept^[[2J."}, "",
+			"", []string{"2 KiB before this are left out: all of it is on host 'one' for a day, in /kept^[[2J."}, "",
 		},
-		{detailOf(ended), step.Log{Fence: last - 1, Ended: true, Text: []byte("old\n")}, []string{"This is of an earlier attempt: the last one has written nothing."}, ""},
-		{detailOf(ended), step.Log{Fence: now, Text: []byte("lost\n")}, []string{"This is of an attempt that was lost, as it was seen before that."}, ""},
-		{detailOf(running), step.Log{Fence: now, Text: []byte("one\n")}, []string{"It runs still: this is what it has written so far."}, ""},
-		{detailOf(running), step.Log{Fence: now}, nil, "It runs, and has written nothing so far."},
+		{detailOf(ended), step.Log{Fence: last - 1, Ended: true, Text: []byte("old\n")}, "this is of an earlier attempt", nil, ""},
+		{detailOf(ended), step.Log{Fence: now, Text: []byte("lost\n")}, "this is of an attempt that was lost", nil, ""},
+		{detailOf(running), step.Log{Fence: now, Text: []byte("one\n")}, "so far", nil, ""},
+		{detailOf(running), step.Log{Fence: now}, "so far", nil, "it has written nothing"},
 		{
 			detailOf(running), step.Log{Fence: last, Ended: true, Text: []byte("old\n")},
-			[]string{"This is of an earlier attempt. The worker of the one that runs now has not shown its output yet."}, "",
+			"this is of an earlier attempt", nil, "",
 		},
 		{
 			detailOf(running, external), step.Log{Fence: last, Ended: true, Text: []byte("old\n")},
-			[]string{"This is of an earlier attempt. The executor of the one that runs now hands its output in at its end."}, "",
+			"this is of an earlier attempt", nil, "",
 		},
 		{
 			detailOf(step.Record{Status: step.Requested, Attempt: 1, EndFence: last}), step.Log{Fence: last, Ended: true, Text: []byte("fine\n")},
-			[]string{"This is of the last attempt. It is tried again."}, "",
+			"it is tried again", nil, "",
 		},
 	} {
 		tc.detail.Revision = now
 		got := instanceLogOf(&step.Seen{Detail: tc.detail, Log: &tc.log})
-		if d := cmp.Diff(tc.notes, got.Notes); d != "" || got.None != tc.none || got.Text != string(tc.log.Text) {
-			t.Errorf("%s: %q\n%s", tc.log.Text, got.None, d)
+		if d := cmp.Diff(tc.notes, got.Notes); d != "" || got.Note != tc.note || got.None != tc.none || got.Text != string(tc.log.Text) {
+			t.Errorf("%s: %q, %q\n%s", tc.log.Text, got.Note, got.None, d)
 		}
 	}
-	// Why what runs is not shown is told, beside what is kept.
+	// The page says why the output so far is not shown.
 	got := instanceLogOf(&step.Seen{Detail: detailOf(running), Unasked: errors.New("no\x1b")})
-	if d := cmp.Diff([]string{"What it has written so far can't be shown: no^[."}, got.Notes); d != "" || got.None == "" {
+	if d := cmp.Diff([]string{"Its output so far can't be shown: no^[."}, got.Notes); d != "" || got.None == "" {
 		t.Errorf("%q\n%s", got.None, d)
 	}
 }
 
-func TestOutputLeadsToTheInstancesBesideIt(t *testing.T) {
+func TestOutputLeadsToTheNeighbours(t *testing.T) {
 	of := func(index int) [2]string {
 		l := instanceLogOf(&step.Seen{Detail: detailOf(step.Record{Status: step.Requested}, func(d *step.Detail) { d.Index = index })})
 		return [2]string{l.Previous, l.Next}

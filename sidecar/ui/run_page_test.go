@@ -72,12 +72,12 @@ func TestThePageOfARunShowsHowItsStepsGo(t *testing.T) {
 	log := d.page("/runs/r1?tab=logs&step=extract&index=2")
 	log.shows("ok "+wicked, "^[[31mred", "Command true "+strings.ReplaceAll(wicked, "{{.}}", ""))
 	log = d.page("/runs/r1?tab=logs&step=extract&index=0")
-	log.says("Output of extract[0]", "It runs, and its worker has not shown its output yet.")
+	log.says("Output of extract[0]", "No output: it is running, and its worker has not reported any.")
 	if err := d.steps.Show(t.Context(), first, step.Shown{Text: []byte("half of " + wicked + "\n"), Before: 3000, File: "/as/yet/" + wicked}); err != nil {
 		t.Fatal(err)
 	}
 	log = d.until("/runs/r1?tab=logs&step=extract&index=0", "it is shown so far", func(p *document) bool { return p.id("output") != nil })
-	log.says("It runs still: this is what it has written so far.")
+	log.says("(so far)")
 	log.shows("half of "+wicked, "2.9 KiB before this are left out: all of it is on host 'two' while it runs, in /as/yet/"+wicked+".")
 
 	d.ends(first, step.Outcome{Status: step.Failed, ExitCode: 7, Error: "no: " + wicked})
@@ -138,9 +138,9 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	none := d.page("/runs/second?tab=steps")
-	none.says("This run has no steps: whoever starts it runs it as a whole.")
+	none.says("It has no steps: its executor runs it as a whole.")
 	none = d.page("/runs/second?tab=logs")
-	none.says("what its executor writes is not berth's to keep")
+	none.says("what its executor writes is not berth's")
 	if got := d.page("/runs/second").id("of-timeline"); got == nil {
 		t.Error("a run without steps begins with its timeline")
 	}

@@ -130,7 +130,7 @@ func stepsTabOf(seen *seenRun, list *step.Instances, q runQuery) *stepsTab {
 func noSteps(seen *seenRun) string {
 	switch r := seen.run; {
 	case r.Steps == 0:
-		return "This run has no steps: whoever starts it runs it as a whole."
+		return "It has no steps: its executor runs it as a whole."
 	case r.Status == run.Storing:
 		return fmt.Sprintf("The steps are being written: %s in all. They can be seen once the run is queued.", plural(r.Steps, "instance", "instances"))
 	case seen.overview == nil || len(seen.overview.Steps) == 0:

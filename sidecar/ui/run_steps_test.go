@@ -218,7 +218,7 @@ func TestWhereThereAreNoStepsItIsSaidWhy(t *testing.T) {
 		record run.Record
 		want   string
 	}{
-		{run.Record{Status: run.Running}, "This run has no steps: whoever starts it runs it as a whole."},
+		{run.Record{Status: run.Running}, "It has no steps: its executor runs it as a whole."},
 		{run.Record{Status: run.Storing, Spec: run.Spec{Steps: 12}}, "The steps are being written: 12 instances in all. They can be seen once the run is queued."},
 		{run.Record{Status: run.Running, Spec: run.Spec{Steps: 1}}, "The steps can't be read."},
 	} {

@@ -81,7 +81,7 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 		now.says("gpu: no worker takes from queue 'gpu': start 'berth worker --queue gpu'")
 		break
 	}
-	d.page("/runs/w?tab=logs&step=load&index=1").says("• scheduled : pool 'db' is closed", "It has not been begun.")
+	d.page("/runs/w?tab=logs&step=load&index=1").says("• scheduled : pool 'db' is closed", "No output: it has not started.")
 	d.page("/runs/w?tab=logs&step=then&index=0").says("◷ requested : it needs gpu")
 	d.page("/runs/w?tab=timeline").says("gpu: no worker", "waits: it needs gpu")
 

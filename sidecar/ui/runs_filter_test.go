@@ -62,14 +62,14 @@ func TestAFilterLetsThroughWhatItSays(t *testing.T) {
 
 func TestAFilterThatIsNoneIsToldOf(t *testing.T) {
 	for query, want := range map[string]string{
-		"tag=env":                             `"env" is no tag`,
-		"tag=%3Dx":                            `"=x" is no tag`,
-		"tag=env%3D":                          `"env=" is no tag`,
-		"tag=env%3D*":                         `"env=*" is no tag`,
-		"tag=%00%3Dx":                         `"\x00=x" is no tag`,
-		"tag=env%3Da&tag=env%3Db":             `two values of the tag "env"`,
+		"tag=env":                             `"env" is not a tag`,
+		"tag=%3Dx":                            `"=x" is not a tag`,
+		"tag=env%3D":                          `"env=" is not a tag`,
+		"tag=env%3D*":                         `"env=*" is not a tag`,
+		"tag=%00%3Dx":                         `"\x00=x" is not a tag`,
+		"tag=env%3Da&tag=env%3Db":             `one value of the tag "env"`,
 		"q=" + strings.Repeat("x", 129):       "129 bytes long",
-		"tag=k%3D" + strings.Repeat("x", 500): "is no tag",
+		"tag=k%3D" + strings.Repeat("x", 500): "is not a tag",
 	} {
 		f := parseRunFilter(valuesOf(t, query))
 		if !strings.Contains(f.Wrong, want) || len(f.Wrong) > 300 {

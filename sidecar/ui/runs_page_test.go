@@ -60,7 +60,7 @@ func TestRunsAreListedTheLastFirst(t *testing.T) {
 	if chosen := page.all(func(n *html.Node) bool { return attr(n, "aria-current") == "true" }); len(chosen) != 1 || text(chosen[0]) != "✕ failed 1" {
 		t.Errorf("%q", texts(chosen))
 	}
-	if got := text(d.page("/runs?q=nothing").root); !strings.Contains(got, "No run is like that. Show all 4") {
+	if got := text(d.page("/runs?q=nothing").root); !strings.Contains(got, "No run matches. Show all 4") {
 		t.Error(got)
 	}
 }

@@ -162,10 +162,10 @@ func TestAWrongTokenOrNameSignsNobodyIn(t *testing.T) {
 	}{
 		"a wrong token":     {url.Values{"name": {"Ada"}, "token": {"wrong"}}, nil, 401, "not the token"},
 		"no token":          {url.Values{"name": {"Ada"}}, nil, 401, "not the token"},
-		"a token in vain":   {url.Values{"token": {token}}, nil, 422, "Say a name"},
-		"a name of spaces":  {url.Values{"name": {"  "}, "token": {token}}, nil, 422, "Say a name"},
+		"a token in vain":   {url.Values{"token": {token}}, nil, 422, "The name must have"},
+		"a name of spaces":  {url.Values{"name": {"  "}, "token": {token}}, nil, 422, "The name must have"},
 		"a long name":       {url.Values{"name": {strings.Repeat("x", 65)}, "token": {token}}, nil, 422, "64 bytes"},
-		"a hidden name":     {url.Values{"name": {"a\x00b"}, "token": {token}}, nil, 422, "Say a name"},
+		"a hidden name":     {url.Values{"name": {"a\x00b"}, "token": {token}}, nil, 422, "The name must have"},
 		"another site":      {url.Values{"name": {"Ada"}, "token": {token}}, header("Origin", "http://evil.example"), 403, "other sites"},
 		"a sister site":     {url.Values{"name": {"Ada"}, "token": {token}}, header("Sec-Fetch-Site", "same-site"), 403, "other sites"},
 		"nobody knows whom": {url.Values{"name": {"Ada"}, "token": {token}}, func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") }, 403, "other sites"},
