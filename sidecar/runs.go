@@ -217,7 +217,6 @@ func (a *apiServer) registerRuns(h huma.API) {
 	handle(a, h, op, a.listRuns)
 	handle(a, h, operation(h, "get-run", http.MethodGet, one, tag, "Get a run"), a.getRun)
 	handle(a, h, operation(h, "why-run", http.MethodGet, one+"/why", tag, "Explain why a run waits"), a.whyRun)
-	a.registerRunEvents(h)
 
 	op = operation(h, "cancel-run", http.MethodPost, one+"/cancel", tag, "Cancel a run")
 	op.Description = "Its executor, if it has one, learns of it with its next heartbeat. A run that was canceled already is no error."

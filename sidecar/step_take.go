@@ -12,7 +12,6 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
@@ -69,18 +68,6 @@ func (a *apiServer) awaitReady(ctx context.Context, s *session, in *readyInput, 
 		return nil, nil, ended
 	}
 	return found, bad, err
-}
-
-// stepBodyInput is the input of an endpoint of one step instance with a body.
-type stepBodyInput struct {
-	ID      string `path:"id"`
-	Step    string `path:"step"`
-	Index   int    `path:"index" minimum:"0"`
-	RawBody []byte `contentType:"application/json"`
-}
-
-func (in *stepBodyInput) id() store.StepID {
-	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
 }
 
 // takeStep answers POST /v1/runs/{id}/steps/{step}/{index}/take.

@@ -30,6 +30,18 @@ func (in *stepInput) id() store.StepID {
 	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
 }
 
+// stepBodyInput is the input of an endpoint of one step instance with a body.
+type stepBodyInput struct {
+	ID      string `path:"id"`
+	Step    string `path:"step"`
+	Index   int    `path:"index" minimum:"0"`
+	RawBody []byte `contentType:"application/json"`
+}
+
+func (in *stepBodyInput) id() store.StepID {
+	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
+}
+
 // listSteps answers GET /v1/runs/{id}/steps.
 func (a *apiServer) listSteps(ctx context.Context, s *session, in *idInput) (*output[api.StepList], error) {
 	o, err := s.steps.Overview(ctx, in.ID)
@@ -92,7 +104,6 @@ func (a *apiServer) registerSteps(h huma.API) {
 	handle(a, h, op, a.listInstances)
 	handle(a, h, operation(h, "get-step-instance", http.MethodGet, one+"/{index}", tag, "Get an instance of a step, with what it is to do"), a.getInstance)
 	a.registerLog(h)
-	a.registerTaking(h)
 	a.registerRetrying(h)
 }
 
