@@ -16,11 +16,10 @@ import (
 // MaxError bounds why an attempt has failed, in bytes.
 const MaxError = run.MaxWhy
 
-// Finish ends an attempt, and returns the instance as it is then: it may be requested
-// again, unless it is to be canceled. Asking again for the same is no error. If the
-// attempt is not the instance's any more, because its executor was taken to be dead,
-// that is a StepLost problem. It is written in the way that is given, or in the store's
-// group if that is nil.
+// Finish ends an attempt and returns the instance, which may be requested again. Repeating
+// it succeeds. If the attempt has lost the instance, because its executor was considered
+// dead, that is a StepLost problem. The end is written by way, or through the store's group
+// if way is nil.
 func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Instance, error) {
 	o.Error = text.CutWithin(o.Error, MaxError)
 	var kept *Shown
@@ -32,8 +31,8 @@ func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Insta
 	})
 }
 
-// HandBack puts an instance back into its queue that was taken and not begun: the
-// attempt does not count. The way is as for [Store.Finish].
+// HandBack puts an instance that was taken but not started back into its queue. The attempt
+// does not count. way is as for [Store.Finish].
 func (s Store) HandBack(ctx context.Context, t *Taken, way Way) (*Instance, error) {
 	return s.end(ctx, t, time.Time{}, nil, way, "the step instance was not handed back", func(now time.Time) Record {
 		rec := t.handBack(now)
@@ -42,13 +41,12 @@ func (s Store) HandBack(ctx context.Context, t *Taken, way Way) (*Instance, erro
 	})
 }
 
-// Way is how the end of an attempt is written: under conditions, all or nothing. If one
-// does not hold, that is [store.ErrChanged].
+// Way writes the end of an attempt in one transaction under conditions. Its error is
+// [store.ErrChanged] if one does not hold.
 type Way func(context.Context, store.Extra) (revision int64, err error)
 
-// InGroup is the way through the store's group. Queued, if it is not nil, is called once
-// the write has its place there: what is written through the group later happens with
-// it, or after it.
+// InGroup returns the way through the store's group. queued, if not nil, is called once the
+// write is queued there: later writes through the group are committed with it, or after.
 func (s Store) InGroup(queued func()) Way {
 	return func(ctx context.Context, x store.Extra) (int64, error) {
 		answer := s.Group.Enqueue(ctx, s.Backend, x.If, x.Then...)
@@ -60,8 +58,9 @@ func (s Store) InGroup(queued func()) Way {
 	}
 }
 
-// end takes an instance from its executor, tells that it was started, if that is not zero,
-// and keeps what it has written, if that is not nil. One that is to be canceled does not come to be tried again: its mark goes with it.
+// end takes an instance from its executor. It writes the start unless started is zero, and
+// the output unless it is nil. An instance with a cancel mark is not tried again, and the
+// mark is deleted.
 func (s Store) end(ctx context.Context, t *Taken, started time.Time, output *Shown, way Way, what string, next func(time.Time) Record) (*Instance, error) {
 	if way == nil {
 		way = s.InGroup(nil)
@@ -71,7 +70,7 @@ func (s Store) end(ctx context.Context, t *Taken, started time.Time, output *Sho
 	key, active, mark := s.Keys.Step(t.StepID), s.Keys.ActiveStep(t.Executor.Host, t.StepID), s.Keys.CanceledStep(t.StepID)
 	tried := false
 	return store.Change(ctx, what, func(ctx context.Context) (*Instance, error) {
-		if tried { // what has become of the try before
+		if tried { // the earlier attempt to write may have succeeded
 			there, marked, err := s.attempt(ctx, t)
 			switch {
 			case err != nil:
@@ -128,9 +127,8 @@ func (s Store) end(ctx context.Context, t *Taken, started time.Time, output *Sho
 	})
 }
 
-// attempt reads the record of an instance, and whether it is to be canceled, at one
-// revision. If the record is that of the attempt but its executor is not seen any more,
-// the error is that it is lost.
+// attempt reads the record of an instance, and whether it has a cancel mark, at one
+// revision. If the executor of the attempt is gone, the error is that it is lost.
 func (s Store) attempt(ctx context.Context, t *Taken) (there *Instance, marked bool, err error) {
 	resp, err := s.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
 		store.Get(s.Keys.Step(t.StepID)), store.Get(s.Keys.ActiveStep(t.Executor.Host, t.StepID)), store.Get(s.Keys.CanceledStep(t.StepID)),
@@ -151,7 +149,7 @@ func (s Store) attempt(ctx context.Context, t *Taken) (there *Instance, marked b
 	return there, seen(2), nil
 }
 
-// stopAtCorrupt ends a change that meets a value that can't be read.
+// stopAtCorrupt ends the attempts of a change if a value cannot be read.
 func stopAtCorrupt(what string, err error) error {
 	if problem.CodeOf(store.Problem(what, err)) == problem.CorruptValue {
 		return store.Stop(store.Problem(what, err))
@@ -163,19 +161,19 @@ func lost(t *Taken) error {
 	return problem.New(problem.StepLost, "attempt %d of step instance %s of run %q is lost: it was not renewed in time, and another executor may have it", t.Revision, t.Text(), t.Run)
 }
 
-// The transitions of an instance are pure: each returns the record as it is then. Who
-// may ask for which is decided where they are called.
+// The transitions of an instance are pure: each returns the new record. The caller decides
+// whether a transition is allowed.
 
-// stampOf is the precision of all times in records.
+// stampOf truncates a time to the precision of records.
 func stampOf(now time.Time) time.Time { return now.UTC().Truncate(time.Millisecond) }
 
-// Publish lets workers take a requested instance.
+// Publish publishes a requested instance.
 func (r Record) Publish(now time.Time) Record {
 	r.Status, r.ScheduledAt, r.Pause = Scheduled, stampOf(now), 0
 	return r
 }
 
-// At puts a scheduled instance into a place of its queue. One that has a place keeps it.
+// At sets the place of an instance in its queue, unless it has one.
 func (r Record) At(place int64) Record {
 	if r.Place == 0 {
 		r.Place = place
@@ -191,30 +189,30 @@ func (r Record) take(by run.Executor, now time.Time) Record {
 	return r
 }
 
-// Outcome is how an attempt has ended.
+// Outcome is the end of an attempt.
 type Outcome struct {
 	// Status is [Succeeded], [Failed] or [Canceled].
 	Status   Status
 	ExitCode int
 	Error    string
-	// EndedAt is when its command has ended, by the clock of the executor's host, which may
-	// be long before that is told; zero: now.
+	// EndedAt is when its command has ended, by the clock of the executor's host; zero is
+	// now.
 	EndedAt time.Time
-	// StartedAt is when its command was started, if that is still to be told: see
-	// [Store.Started]. Zero: it was told, or nothing was started.
+	// StartedAt is when its command was started, if [Store.Started] has not reported that;
+	// else zero.
 	StartedAt time.Time
-	// Output is the end of what its command has written, of which the last [MaxOutput]
-	// bytes are kept, and Before is how many bytes come before it.
+	// Output is the end of its output, of which the last [MaxOutput] bytes are kept. Before
+	// is the number of bytes before it.
 	Output []byte
 	Before int64
-	// File has all of it, on the host of the executor, or its beginning and its end if it is
-	// Cut; empty: none does.
+	// File is the file with all of it on the host of the executor, or with its beginning and
+	// end if Cut; empty without a file.
 	File string
 	Cut  bool
 }
 
-// endOf is when an attempt has ended that was started then. A time that can't be, since a
-// clock was set, is not believed.
+// endOf returns the end of an attempt. An impossible time, of a clock that was set, is
+// replaced.
 func (o *Outcome) endOf(started, now time.Time) time.Time {
 	if o.EndedAt.IsZero() || o.EndedAt.Before(started) || o.EndedAt.After(now) {
 		return now
@@ -222,14 +220,14 @@ func (o *Outcome) endOf(started, now time.Time) time.Time {
 	return o.EndedAt
 }
 
-// Policy says what becomes of an attempt that has failed, or was lost.
+// Policy is the retries of an instance.
 type Policy struct {
 	Retries int
 	Backoff time.Duration
 }
 
-// finish ends the attempt of a fence. One that has failed is requested again, after a
-// pause, if it may be.
+// finish ends an attempt. A failed one is requested again after a pause if it has retries
+// left.
 func (r Record) finish(o Outcome, fence int64, p Policy, now time.Time) Record {
 	r.EndedAt, r.ExitCode, r.Error, r.EndFence = stampOf(o.endOf(r.StartedAt, now)), o.ExitCode, o.Error, fence
 	r.Status = o.Status
@@ -239,7 +237,7 @@ func (r Record) finish(o Outcome, fence int64, p Policy, now time.Time) Record {
 	return r
 }
 
-// Lose takes an instance from its executor, who is gone.
+// Lose takes an instance from an executor that is gone.
 func (r Record) Lose(p Policy, now time.Time) Record {
 	r.Status, r.EndedAt, r.Error, r.ExitCode = Failed, stampOf(now), "its worker is gone", 0
 	if r.Executor != nil {
@@ -248,7 +246,7 @@ func (r Record) Lose(p Policy, now time.Time) Record {
 	return r.again(p)
 }
 
-// again has a failed instance requested once more, if it may be tried again.
+// again requests a failed instance again if it has retries left.
 func (r Record) again(p Policy) Record {
 	if r.Attempt <= p.Retries {
 		r.Status, r.Pause = Requested, Pause(p.Backoff, r.Attempt+1)
@@ -256,35 +254,34 @@ func (r Record) again(p Policy) Record {
 	return r
 }
 
-// giveUp ends an attempt that nobody has begun, for whom the executor has tried. It counts
-// as one that has failed.
+// giveUp ends an attempt that an executor could not start. It counts as failed.
 func (r Record) giveUp(by run.Executor, why string, p Policy, now time.Time) Record {
 	r = r.take(by, now)
 	r.Status, r.StartedAt, r.EndedAt, r.Error = Failed, time.Time{}, stampOf(now), why
 	return r.again(p)
 }
 
-// Cancel ends an instance that nobody has begun.
+// Cancel cancels an instance that is not running.
 func (r Record) Cancel(now time.Time) Record {
 	r.Status, r.EndedAt, r.Pause = Canceled, stampOf(now), 0
 	return r
 }
 
-// request has an instance that has ended requested again, with as many attempts as at
-// first. Whoever has ended the last one may ask for that end once more.
+// request requests an ended instance again, with all its retries. The end of the last
+// attempt can still be repeated.
 func (r Record) request() Record { return Record{Status: Requested, EndFence: r.EndFence} }
 
-// handBack puts an instance back that was not begun: the start does not count.
+// handBack requests an instance again that was not started: the start does not count.
 func (r Record) handBack(now time.Time) Record {
 	r.Attempt--
 	r.Executor, r.StartedAt = nil, time.Time{}
 	return r.Publish(now)
 }
 
-// toldLate is how long after its end an attempt may be told of without the event saying so.
-const toldLate = time.Second
+// reportedLate is the delay of an event from which its metadata has the time of the end.
+const reportedLate = time.Second
 
-// Event tells of a transition to a record's status.
+// Event returns the event of a transition to the status.
 func (i *Instance) Event(now time.Time) run.Event {
 	e := run.Event{At: now, Reason: i.Error, Metadata: map[string]string{"step": i.Text()}}
 	switch i.Status {
@@ -305,7 +302,7 @@ func (i *Instance) Event(now time.Time) run.Event {
 		e.Metadata["host"], e.Metadata["instance"] = i.Executor.Host, i.Executor.Instance
 		e.Metadata["attempt"] = strconv.Itoa(i.Attempt)
 	}
-	if !i.EndedAt.IsZero() && now.Sub(i.EndedAt) > toldLate {
+	if !i.EndedAt.IsZero() && now.Sub(i.EndedAt) > reportedLate {
 		e.Metadata["ended_at"] = i.EndedAt.Format(time.RFC3339Nano)
 	}
 	return e

@@ -14,27 +14,27 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// maxGraph bounds a graph as it is written, in bytes: it is one value in etcd, which
-// takes 1.5 MiB a request.
+// maxGraph bounds an encoded graph, in bytes: it is one value in etcd, which takes 1.5 MiB
+// in a request.
 const maxGraph = 512 << 10
 
-// Graph is the steps of a run, every one behind those that it needs.
+// Graph holds the steps of a run, each after those that it needs.
 type Graph struct {
 	shapes []Shape
 	total  int
-	// recipes render the work of a step's instances; nil in a graph that was read.
+	// recipes render the work of the instances; nil in a decoded graph.
 	recipes []*recipe
 }
 
-// graphValue is how a graph stands in etcd.
+// graphValue is the value of a graph in etcd.
 type graphValue struct {
 	store.V
 	Steps []Shape `json:"steps"`
 }
 
-// NewGraph refuses what can't be the steps of a run, and names the field. Steps keep
-// the order in which they are given where their needs allow it. The graph keeps the
-// items of the specs, which must not change any more.
+// NewGraph returns the graph of the steps of a run, or a problem that names the field. Steps
+// keep their order as far as their needs allow. The graph uses the items of the specs, which
+// must not be changed.
 func NewGraph(specs []Spec) (*Graph, error) {
 	switch {
 	case len(specs) == 0:
@@ -57,7 +57,7 @@ func NewGraph(specs []Spec) (*Graph, error) {
 	if len(ordered) < len(specs) {
 		return nil, cycleProblem(specs, cycle(needs, ordered))
 	}
-	numbers := make([]int, len(specs)) // in the graph, by place in the specs
+	numbers := make([]int, len(specs)) // in the graph, by index in the specs
 	for number, at := range ordered {
 		numbers[at] = number
 	}
@@ -88,22 +88,22 @@ func (g *Graph) add(s Shape) {
 	g.total += s.Count
 }
 
-// Shapes are the steps; a step's number is its index. They must not be changed.
+// Shapes returns the steps; the number of a step is its index. They must not be changed.
 func (g *Graph) Shapes() []Shape { return g.shapes }
 
-// Total is how many instances all steps have together.
+// Total returns the number of instances of all steps.
 func (g *Graph) Total() int { return g.total }
 
-// Number returns the number of a step, -1 if there is none of that name.
+// Number returns the number of a step; -1 if it does not exist.
 func (g *Graph) Number(name string) int {
 	return slices.IndexFunc(g.shapes, func(s Shape) bool { return s.Name == name })
 }
 
-// Encode writes a graph, without items.
+// Encode encodes a graph without items.
 func (g *Graph) Encode() []byte { return store.Encode(graphValue{store.Now, g.shapes}) }
 
-// DecodeGraph reads the value of the key of a graph. What it returns has no items:
-// it renders nothing. Its error is a [*store.CorruptError].
+// DecodeGraph decodes a graph. It has no items, and cannot render work. Its error is a
+// [*store.CorruptError].
 func DecodeGraph(key string, data []byte) (*Graph, error) {
 	var v graphValue
 	if err := store.Decode(key, data, &v); err != nil {
@@ -118,7 +118,7 @@ func DecodeGraph(key string, data []byte) (*Graph, error) {
 
 func graphOf(shapes []Shape) (*Graph, error) {
 	if len(shapes) == 0 || len(shapes) > MaxSteps {
-		return nil, fmt.Errorf("steps: %d are no number of steps", len(shapes))
+		return nil, fmt.Errorf("steps: %d is out of range", len(shapes))
 	}
 	g := &Graph{}
 	names := make(map[string]bool, len(shapes))
@@ -139,11 +139,11 @@ func graphOf(shapes []Shape) (*Graph, error) {
 	return g, nil
 }
 
-// numbered is the field of a step that has no name to be called by.
+// numbered returns the field of a step without a valid name.
 func numbered(number int) string { return fmt.Sprintf("steps[%d]", number) }
 
-// needsOf returns for each spec the places of those that it needs, or refuses names
-// that are not unique, unknown or given twice.
+// needsOf returns for each spec the indexes of those that it needs, or a problem for names
+// that are not unique, unknown or repeated.
 func needsOf(specs []Spec) ([][]int, error) {
 	places := make(map[string]int, len(specs))
 	for i := range specs {
@@ -154,7 +154,7 @@ func needsOf(specs []Spec) ([][]int, error) {
 		places[name] = i
 	}
 	needs := make([][]int, len(specs))
-	neededLast := make([]int, len(specs)) // 1 more than the place of the step that named it last
+	neededLast := make([]int, len(specs)) // 1 more than the index of the step that named it last
 	for i := range specs {
 		s := &specs[i]
 		for _, name := range s.Needs {
@@ -174,9 +174,8 @@ func needsOf(specs []Spec) ([][]int, error) {
 	return needs, nil
 }
 
-// order puts every step behind those that it needs, and otherwise leaves them in the
-// order in which they came: of the steps that could be next, the first is. It is
-// shorter than needs if there is a cycle.
+// order puts each step after those that it needs, and otherwise keeps the order: of the
+// steps that can be next, the first is. It is shorter than needs if there is a cycle.
 func order(needs [][]int) []int {
 	missing := make([]int, len(needs)) // how many are not in the order yet
 	neededBy := make([][]int, len(needs))
@@ -204,8 +203,8 @@ func order(needs [][]int) []int {
 	return ordered
 }
 
-// cycle returns steps of which each needs the next, and the last the first. There is
-// one if the order lacks steps; of its steps the first that was submitted leads.
+// cycle returns steps of which each needs the next, and the last the first. There is one if
+// steps are missing in the order. It begins with its first submitted step.
 func cycle(needs [][]int, ordered []int) []int {
 	left := make([]bool, len(needs))
 	for i := range left {
@@ -214,7 +213,7 @@ func cycle(needs [][]int, ordered []int) []int {
 	for _, i := range ordered {
 		left[i] = false
 	}
-	// Each that is left needs one that is left, so that a walk comes back.
+	// Each remaining step needs a remaining one, so a walk returns.
 	at := slices.Index(left, true)
 	var walk []int
 	for seen := -1; ; {
@@ -238,20 +237,19 @@ func cycleProblem(specs []Spec, walk []int) error {
 	return specs[walk[0]].wrong("needs", "these steps would wait for each other: %s", strings.Join(names, " needs "))
 }
 
-// Shape is what is kept of a step: all that it takes to plan it, and not its items.
-// Nothing in it is left to a default.
+// Shape is the stored form of a step, without its items and with all defaults.
 type Shape struct {
 	Name string `json:"name"`
 	// Needs are the numbers of the steps that must have succeeded before, ascending.
 	// Each is smaller than the step's own.
 	Needs []int `json:"needs,omitempty"`
-	// Count is how many instances it has, from 1 on.
+	// Count is the number of its instances, at least 1.
 	Count int `json:"count"`
-	// Concurrency is how many of them are in flight at a time; 0 is no window.
+	// Concurrency bounds the instances in flight; 0 is no bound.
 	Concurrency int            `json:"concurrency,omitempty"`
 	Pools       map[string]int `json:"pools,omitempty"`
 	Task        string         `json:"task,omitempty"`
-	// TaskLimit is the limit of the task that was declared with the step; nil is none.
+	// TaskLimit is the limit of the task that the step declares; nil is none.
 	TaskLimit *int      `json:"task_limit,omitempty"`
 	Queue     string    `json:"queue"`
 	External  bool      `json:"external,omitempty"`
@@ -266,7 +264,7 @@ type Shape struct {
 // Pause is how long an instance waits before an attempt, of which the first is 1.
 func (s *Shape) Pause(attempt int) time.Duration { return Pause(time.Duration(s.Backoff), attempt) }
 
-// shapeOf leaves nothing to a default. The spec is valid.
+// shapeOf returns the shape of a valid spec.
 func shapeOf(s *Spec, needs []int) Shape {
 	sh := Shape{
 		Name: s.Name, Needs: needs, Count: 1, Concurrency: s.Concurrency,
@@ -289,7 +287,7 @@ func shapeOf(s *Spec, needs []int) Shape {
 	return sh
 }
 
-// check refuses what no spec has the shape of. The number is the shape's own.
+// check returns an error if the shape is not valid.
 func (s *Shape) check(number int) error {
 	if err := validateName(s.Name, number); err != nil {
 		return err
@@ -302,11 +300,11 @@ func (s *Shape) check(number int) error {
 	case len(s.Needs) > 0 && (s.Needs[0] < 0 || s.Needs[len(s.Needs)-1] >= number):
 		return fmt.Errorf("steps.%s.needs: one is not before it", s.Name)
 	case s.Queue == "" || pool.ValidateName(s.Queue) != nil:
-		return fmt.Errorf("steps.%s.queue: it is none", s.Name)
+		return fmt.Errorf("steps.%s.queue is not valid", s.Name)
 	case !s.OnFailure.valid():
-		return fmt.Errorf("steps.%s.on_failure: it is none", s.Name)
+		return fmt.Errorf("steps.%s.on_failure is not valid", s.Name)
 	}
-	// What is left is as in the spec.
+	// The rest is as in the spec.
 	spec := Spec{
 		Name: s.Name, Concurrency: s.Concurrency, Pools: s.Pools, Task: Task{s.Task, s.TaskLimit}, Queue: s.Queue,
 		Retries: s.Retries, Backoff: s.Backoff, Timeout: s.Timeout, OnFailure: s.OnFailure,
@@ -314,7 +312,7 @@ func (s *Shape) check(number int) error {
 	return errors.Join(spec.validateItems(), spec.validateWhere(), spec.validateRetries())
 }
 
-// Bounds says what may hold the instances of a step up, for people.
+// Bounds describes what may block the instances of a step.
 func (s *Shape) Bounds() string {
 	var all []string
 	if s.Concurrency > 0 {
@@ -335,19 +333,18 @@ func (s *Shape) Bounds() string {
 	return strings.Join(all, ", ")
 }
 
-// Leaf is a step in the tree that people see. Each step stands there once.
+// Leaf is a step in a tree. Each step is in it once.
 type Leaf struct {
-	// Number is its place in the graph, and Parent that of the step below which it
-	// stands, -1 if it stands below none.
+	// Number is that in the graph, and Parent that of its parent; -1 without a parent.
 	Number, Parent int
-	// Depth is how many steps it stands below.
+	// Depth is the number of its ancestors.
 	Depth int
-	// Last tells that no other stands below the same step after it.
+	// Last states that it is the last child of its parent.
 	Last bool
 }
 
-// Tree puts the steps of a graph into a tree, in the order in which it is read: each
-// below the last of those that it needs. What else it needs the tree does not tell.
+// Tree arranges the steps of a graph as a tree in reading order: the parent of a step is the
+// last step that it needs.
 func Tree(steps []Summary) []Leaf {
 	below := map[int][]int{}
 	for n := range steps {

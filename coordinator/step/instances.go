@@ -14,28 +14,28 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Page says which instances of a step to list.
+// Page selects instances of a step.
 type Page struct {
 	// From is the index of the first.
 	From int
-	// Limit is how many there are at most, from 1 on.
+	// Limit is how many to return at most, at least 1.
 	Limit int
-	// Statuses of which an instance has one; without any, all are listed.
+	// Statuses filters the instances; none selects all.
 	Statuses []Status
 }
 
-// Instances are some instances of a step at one revision, by index.
+// Instances are instances of a step at one revision, ordered by index.
 type Instances struct {
 	Items []*Instance
 	// Next is where the next page begins; 0 if there is none.
 	Next int
-	// Bad are states that can't be read: each names its key.
+	// Bad are the records that cannot be read: each names its key.
 	Bad []error
 }
 
-// Instances lists the instances of a step of a run as they are to be seen: one without
-// a state is requested, and one that has not ended when its run has is canceled. An
-// unknown run is a RunNotFound problem, an unknown step a StepNotFound one.
+// Instances lists the instances of a step as they are shown: one without a record is
+// requested, and one that has not ended when its run has is canceled. An unknown run is a
+// RunNotFound problem, an unknown step a StepNotFound problem.
 func (s Store) Instances(ctx context.Context, id, name string, p Page) (*Instances, error) {
 	v, err := s.view(ctx, id)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s Store) Instances(ctx context.Context, id, name string, p Page) (*Instanc
 	return &c.list, nil
 }
 
-// collector gathers a page. The instances before at are done.
+// collector collects a page. The instances before at are done.
 type collector struct {
 	view  *view
 	page  Page
@@ -66,7 +66,7 @@ type collector struct {
 	full  bool
 }
 
-// take takes the next state; false if the page is full.
+// take adds the next record; false if the page is full.
 func (c *collector) take(keys store.Keys, kv *mvccpb.KeyValue) bool {
 	key := string(kv.Key)
 	id, err := store.ParseStepID(strings.TrimPrefix(key, keys.StepsAll()))
@@ -92,15 +92,14 @@ func (c *collector) take(keys store.Keys, kv *mvccpb.KeyValue) bool {
 	return !c.full
 }
 
-// absent adds those before an index that have no state.
+// absent adds those before an index that have no record.
 func (c *collector) absent(before int) {
 	for c.at.Index < before && !c.full {
 		c.add(&Instance{StepID: c.at, Record: Record{Status: Requested}})
 	}
 }
 
-// add adds the next instance, if it is one of those that are asked for, and there is
-// room.
+// add adds the next instance, if it is selected and the page is not full.
 func (c *collector) add(i *Instance) {
 	i = c.view.shown(i)
 	if len(c.page.Statuses) > 0 && !slices.Contains(c.page.Statuses, i.Status) {
@@ -115,18 +114,18 @@ func (c *collector) add(i *Instance) {
 	c.at.Index++
 }
 
-// Detail is one instance as it is to be seen, with all that is known of it.
+// Detail is one instance as it is shown, with its run, shape and work.
 type Detail struct {
 	Instance
 	Run   *run.Run
 	Shape Shape
-	// Number of the instance among all of its run, from 0 on.
+	// Number is that among all instances of the run, from 0.
 	Number int
 	Work   Work
 }
 
-// Detail reads one instance. An unknown run is a RunNotFound problem, an unknown
-// instance a StepNotFound one.
+// Detail returns one instance. An unknown run is a RunNotFound problem, an unknown instance
+// a StepNotFound problem.
 func (s Store) Detail(ctx context.Context, id store.StepID) (*Detail, error) {
 	v, d, err := s.detail(ctx, id)
 	if err != nil {
@@ -136,7 +135,7 @@ func (s Store) Detail(ctx context.Context, id store.StepID) (*Detail, error) {
 	return d, nil
 }
 
-// detail reads one instance as its record says.
+// detail returns one instance by its record.
 func (s Store) detail(ctx context.Context, id store.StepID) (view, *Detail, error) {
 	v, err := s.view(ctx, id.Run)
 	if err != nil {
@@ -168,8 +167,8 @@ func (s Store) detail(ctx context.Context, id store.StepID) (view, *Detail, erro
 	return v, d, err
 }
 
-// Taken is the attempt that an instance is in, as whoever has taken it knows it: so
-// others can finish it, too. It is nil if the instance does not run.
+// Taken returns the running attempt, with which any process can finish it; nil if the
+// instance is not running.
 func (d *Detail) Taken() *Taken {
 	if d.Status != Running {
 		return nil
@@ -182,19 +181,19 @@ func (d *Detail) Taken() *Taken {
 	return &Taken{Instance: d.Instance, Work: d.Work, Ready: Published{Ready: r, Queue: d.Shape.Queue}}
 }
 
-// Raw is an instance as its record says, whatever has become of its run, with all that
-// it takes to take it or to finish it.
+// Raw is an instance by its record, regardless of its run, with all that is needed to take
+// or to finish it.
 type Raw struct {
 	Detail
-	// Published is what can be taken; nil while the instance can't be.
+	// Published is its publication; nil if it cannot be taken.
 	Published *Published
-	// RunEnded tells that its run was canceled, or has failed, and Canceled that it was
-	// canceled by itself: it does not start any more, and has to stop if it runs.
+	// RunEnded states that its run was canceled or has failed, Canceled that the instance was
+	// canceled: it must not start any more, and must stop if it runs.
 	RunEnded, Canceled bool
 }
 
-// Raw reads one instance. An unknown run is a RunNotFound problem, an unknown instance
-// a StepNotFound one.
+// Raw returns one instance. An unknown run is a RunNotFound problem, an unknown instance a
+// StepNotFound problem.
 func (s Store) Raw(ctx context.Context, id store.StepID) (*Raw, error) {
 	v, d, err := s.detail(ctx, id)
 	if err != nil {
@@ -209,7 +208,7 @@ func (s Store) Raw(ctx context.Context, id store.StepID) (*Raw, error) {
 	if err != nil {
 		return nil, store.Problem("the step instance could not be read", err)
 	}
-	// What may change is read again, all of it at one revision.
+	// What may change is read again at one revision.
 	r.Instance = Instance{StepID: id, Record: Record{Status: Requested}}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 		i, err := Decode(s.Keys, kvs[0])
@@ -228,16 +227,15 @@ func (s Store) Raw(ctx context.Context, id store.StepID) (*Raw, error) {
 	return r, nil
 }
 
-// FinishAttempt ends the attempt of a fence, whoever asks for it: see [Store.Finish].
-// That it has been finished so already is no error; that it was finished in another way
-// is a StepEnded problem.
+// FinishAttempt ends an attempt by its fencing token: see [Store.Finish]. Repeating it
+// succeeds; if the attempt has ended with another status, that is a StepEnded problem.
 func (s Store) FinishAttempt(ctx context.Context, r *Raw, fence int64, o Outcome) (*Instance, error) {
 	t := r.Taken()
 	switch {
 	case t != nil && t.Revision == fence:
 		return s.Finish(ctx, t, o, nil)
 	case r.EndFence == fence && (o.Status == r.Status || o.Status == Failed && r.Status != Succeeded):
-		return &r.Instance, nil // one that has failed may be on its way again, or canceled by now
+		return &r.Instance, nil // a failed one may have been requested again, or canceled
 	case r.EndFence == fence:
 		return nil, problem.New(problem.StepEnded, "attempt %d of step instance %s of run %q was finished already: the status of the instance is %s", fence, r.Text(), r.Instance.Run, r.Status)
 	}

@@ -11,26 +11,26 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// Items are what a step fans out over: a list of any JSON values, or a range of
-// numbers. In JSON they are an array, or {"from": 1, "to": 20, "by": 1}.
+// Items are the items of a step: a list of JSON values, or a range of numbers. In JSON they
+// are an array, or {"from": 1, "to": 20, "by": 1}.
 type Items struct {
 	List  []json.RawMessage
 	Range *Range
 }
 
-// Range is the whole numbers from From to To, both included, By apart. It goes down
-// if By is negative.
+// Range is the integers from From to To, both included, in steps of By, which may be
+// negative.
 type Range struct {
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
-	// By is not 0. Where it is left out in JSON it is 1.
+	// By is not 0. Its default in JSON is 1.
 	By int64 `json:"by"`
 }
 
-// maxNumber bounds the numbers of a range: beyond it JSON readers lose digits.
+// maxNumber bounds the numbers of a range: JSON readers lose digits of larger ones.
 const maxNumber = 1<<53 - 1
 
-// Count is how many items there are.
+// Count returns the number of items.
 func (it *Items) Count() int {
 	if it.Range == nil {
 		return len(it.List)
@@ -38,7 +38,7 @@ func (it *Items) Count() int {
 	return it.Range.count()
 }
 
-// At is the item of an index from 0 to [Items.Count] less 1, as JSON.
+// At returns the item at an index below [Items.Count], as JSON.
 func (it *Items) At(index int) json.RawMessage {
 	if it.Range == nil {
 		return it.List[index]
@@ -46,7 +46,7 @@ func (it *Items) At(index int) json.RawMessage {
 	return strconv.AppendInt(nil, it.Range.From+int64(index)*it.Range.By, 10)
 }
 
-// count is right for ranges whose numbers are within their bounds.
+// count requires numbers within their bounds.
 func (r *Range) count() int {
 	if r.By > 0 && r.From <= r.To || r.By < 0 && r.From >= r.To {
 		return int((r.To-r.From)/r.By) + 1
@@ -54,7 +54,7 @@ func (r *Range) count() int {
 	return 0
 }
 
-// Validate refuses what can't be fanned out over, and names the field.
+// Validate returns a problem that names the field if the items are not valid.
 func (it *Items) Validate() error {
 	if it.Range != nil {
 		if it.List != nil {
@@ -99,7 +99,7 @@ func (r *Range) validate() error {
 	return nil
 }
 
-// MarshalJSON writes an array, or the range.
+// MarshalJSON encodes an array, or the range.
 func (it Items) MarshalJSON() ([]byte, error) {
 	if it.Range != nil {
 		return json.Marshal(it.Range)
@@ -110,7 +110,7 @@ func (it Items) MarshalJSON() ([]byte, error) {
 	return json.Marshal(it.List)
 }
 
-// UnmarshalJSON reads an array, or a range with no other fields than its own.
+// UnmarshalJSON decodes an array, or a range without unknown fields.
 func (it *Items) UnmarshalJSON(data []byte) error {
 	const how = `allowed are an array, and a range as {"from": 1, "to": 20, "by": 1}`
 	*it = Items{}

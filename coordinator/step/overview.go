@@ -17,32 +17,31 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Overview is how the steps of a run stand, at one revision.
+// Overview is the state of the steps of a run at one revision.
 type Overview struct {
 	Run *run.Run
-	// Steps are in the order of the graph; none of a run without steps, or of one that
-	// is still being stored.
+	// Steps are in the order of the graph. A run that is still being stored has none.
 	Steps    []Summary
 	Revision int64
-	// Bad are states that can't be read, which are in no count: each names its key.
+	// Bad are the records that cannot be read, and do not count: each names its key.
 	Bad []error
 }
 
-// Summary is how one step stands.
+// Summary is the state of one step.
 type Summary struct {
 	Shape Shape
 	// Needs are the names of the steps that must have succeeded before.
 	Needs []string
-	// Counts of its instances by status. One without a state is requested. Once the run
-	// has ended, what has not ended counts as canceled.
+	// Counts has the number of instances by status. One without a record is requested. Once
+	// the run has ended, those that have not count as canceled.
 	Counts map[Status]int
-	// StartedAt is when the first of them was started, zero if none was.
+	// StartedAt is when the first of them was started; zero if none was.
 	StartedAt time.Time
-	// EndedAt is when the last of them has ended, zero while one has not.
+	// EndedAt is when the last of them has ended; zero before.
 	EndedAt time.Time
 }
 
-// view is a run with its graph at one revision. The graph is nil if there is none.
+// view is a run with its graph at one revision. The graph may be nil.
 type view struct {
 	run      *run.Run
 	graph    *Graph
@@ -75,7 +74,7 @@ func (s Store) view(ctx context.Context, id string) (v view, err error) {
 	switch {
 	case err != nil:
 	case len(resp.Kvs) == 0:
-		err = &store.CorruptError{Key: key, Reason: errors.New("it is gone, and nobody knows the steps of the run")}
+		err = &store.CorruptError{Key: key, Reason: errors.New("the graph of the steps is missing")}
 	default:
 		v.graph, err = DecodeGraph(key, resp.Kvs[0].Value)
 	}
@@ -85,8 +84,7 @@ func (s Store) view(ctx context.Context, id string) (v view, err error) {
 	return v, nil
 }
 
-// step returns the number of one of the run's steps. If there is none of that name,
-// that is a StepNotFound problem.
+// step returns the number of a step, or a StepNotFound problem.
 func (v *view) step(name string) (int, error) {
 	if v.graph != nil && pool.ValidateName(name) == nil {
 		if n := v.graph.Number(name); n >= 0 {
@@ -96,8 +94,8 @@ func (v *view) step(name string) (int, error) {
 	return -1, problem.New(problem.StepNotFound, "run %q has no step %q", v.run.ID, problem.Clip(name))
 }
 
-// shown is an instance as it is to be seen: once its run has ended, nothing more
-// happens to one that has not, whatever its state says.
+// shown returns an instance as it is shown: once its run has ended, one that has not is
+// canceled.
 func (v *view) shown(i *Instance) *Instance {
 	if v.run.Status.Ended() && !i.Status.Ended() {
 		i.Status, i.EndedAt, i.Pause = Canceled, v.run.EndedAt, 0
@@ -105,11 +103,11 @@ func (v *view) shown(i *Instance) *Instance {
 	return i
 }
 
-// statePage is how many states are read at a time.
+// statePage is how many records are read at once.
 const statePage = 1000
 
-// states hands on what there is under a prefix from a key on, in its order and as it
-// was at a revision, until take returns false.
+// states calls take for the values under a prefix from a key on, in order and at one
+// revision, until it returns false.
 func (s Store) states(ctx context.Context, prefix, from string, revision int64, take func(*mvccpb.KeyValue) bool) error {
 	key := []byte(from)
 	for {
@@ -131,7 +129,7 @@ func (s Store) states(ctx context.Context, prefix, from string, revision int64, 
 	}
 }
 
-// Overview tells how the steps of a run stand. An unknown run is a RunNotFound
+// Overview returns the state of the steps of a run. An unknown run is a RunNotFound
 // problem.
 func (s Store) Overview(ctx context.Context, id string) (*Overview, error) {
 	v, err := s.view(ctx, id)
@@ -163,16 +161,16 @@ func (s Store) Overview(ctx context.Context, id string) (*Overview, error) {
 	return o, nil
 }
 
-// Active is how much an instance of berth executes now.
+// Active is what a berth instance executes.
 type Active struct {
 	Host, Instance string
-	// Steps are step instances, and Runs are runs that have an executor of their own.
+	// Steps are step instances, and Runs are runs without steps.
 	Steps, Runs int
-	// Leases are those that it all hangs on.
+	// Leases are the leases of all of them.
 	Leases []store.LeaseID
 }
 
-// ActiveByName finds what an instance of berth executes by its host and its name.
+// ActiveByName returns a map by host and instance.
 func ActiveByName(active []Active) map[[2]string]Active {
 	counts := make(map[[2]string]Active, len(active))
 	for _, a := range active {
@@ -181,11 +179,11 @@ func ActiveByName(active []Active) map[[2]string]Active {
 	return counts
 }
 
-// activeReads is how many records are read at a time; etcd takes 128 operations.
+// activeReads is how many records are read at once; etcd takes 128 operations.
 const activeReads = 100
 
-// Active counts what is executed now, by host and instance: what is seen to live, and
-// whose record says who has it. Records that can't be read count for nobody.
+// Active counts what is executed, by host and instance: what has a living executor according
+// to its key and its record. Records that cannot be read do not count.
 func (s Store) Active(ctx context.Context) ([]Active, error) {
 	counts := map[[2]string]*Active{}
 	err := s.eachExecuted(ctx, s.Keys.ActiveAll(), func(seen executing, kv *mvccpb.KeyValue) { s.count(counts, seen, kv) })
@@ -204,8 +202,8 @@ func (s Store) Active(ctx context.Context) ([]Active, error) {
 	return all, nil
 }
 
-// Executed lists the step instances that are executed now, on one host or on all if that
-// is empty, by their executor and then as long as they have been: see [Store.Active].
+// Executed returns the executed step instances of a host, or of all hosts if it is empty,
+// ordered by executor and start: see [Store.Active].
 func (s Store) Executed(ctx context.Context, host string) ([]*Instance, error) {
 	prefix := s.Keys.ActiveAll()
 	if host != "" {
@@ -225,7 +223,7 @@ func (s Store) Executed(ctx context.Context, host string) ([]*Instance, error) {
 	return all, err
 }
 
-// eachExecuted hands on the records of what executors have that are seen to live, under a
+// eachExecuted calls a function with the records of what living executors have, under a
 // prefix of their keys.
 func (s Store) eachExecuted(ctx context.Context, prefix string, take func(executing, *mvccpb.KeyValue)) error {
 	const what = "it could not be read who executes what"
@@ -257,13 +255,13 @@ func (s Store) eachExecuted(ctx context.Context, prefix string, take func(execut
 	return nil
 }
 
-// executing is where an executor is seen, and on what lease.
+// executing is the host and the lease of an executor.
 type executing struct {
 	host  string
 	lease store.LeaseID
 }
 
-// executed returns the key of the record of what an executor has that is seen to live.
+// executed returns the key of the record of what a living executor has.
 func (s Store) executed(kv *mvccpb.KeyValue) (host, key string, ok bool) {
 	host, id, err := s.Keys.ParseActive(string(kv.Key))
 	switch {
@@ -275,8 +273,8 @@ func (s Store) executed(kv *mvccpb.KeyValue) (host, key string, ok bool) {
 	return host, s.Keys.Step(id), true
 }
 
-// count counts a record for who has it, if it is running on the host where its
-// executor is seen: it may have moved on meanwhile.
+// count counts a record if it is running on the host of the executor: it may have changed
+// meanwhile.
 func (s Store) count(counts map[[2]string]*Active, seen executing, kv *mvccpb.KeyValue) {
 	var by *run.Executor
 	steps, runs := 0, 0
@@ -301,7 +299,7 @@ func (s Store) count(counts map[[2]string]*Active, seen executing, kv *mvccpb.Ke
 	}
 }
 
-// tally counts the states of a run's instances.
+// tally counts the instances of a run by status.
 type tally struct {
 	view   *view
 	steps  []Summary
@@ -329,7 +327,7 @@ func newTally(v *view) *tally {
 
 var errNoInstance = errors.New("the graph of its run has no such instance")
 
-// add counts an instance that has a state.
+// add counts an instance with a record.
 func (t *tally) add(key string, i *Instance) error {
 	n, ok := t.number[i.Step]
 	if !ok || i.Index >= t.steps[n].Shape.Count {
@@ -346,8 +344,8 @@ func (t *tally) add(key string, i *Instance) error {
 	return nil
 }
 
-// lose leaves a state out that can't be read: nobody knows what its instance is, but
-// it is not one without a state.
+// lose leaves out a record that cannot be read: its instance is not requested, but its
+// status is unknown.
 func (t *tally) lose(keys store.Keys, kv *mvccpb.KeyValue) {
 	id, err := store.ParseStepID(strings.TrimPrefix(string(kv.Key), keys.StepsAll()))
 	if n, ok := t.number[id.Step]; err == nil && ok && id.Index < t.steps[n].Shape.Count {
@@ -355,7 +353,7 @@ func (t *tally) lose(keys store.Keys, kv *mvccpb.KeyValue) {
 	}
 }
 
-// summaries are the steps, when all states were counted.
+// summaries returns the steps after all records were counted.
 func (t *tally) summaries() []Summary {
 	for n := range t.steps {
 		s := &t.steps[n]

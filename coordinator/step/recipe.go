@@ -14,7 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// recipe makes the work of a step's instances. It is parsed once and never changes.
+// recipe renders the work of the instances of a step. It is immutable.
 type recipe struct {
 	step     string
 	items    *Items
@@ -77,10 +77,9 @@ func (s *Spec) newArgument(field, text string) (stencil, error) {
 	return s.newStencil(field, text)
 }
 
-var errNUL = errors.New("it has a NUL byte, which no argument and no variable can have")
+var errNUL = errors.New("it contains a NUL byte")
 
-// stencils puts a stencil in the place of each text of a JSON value; the names in
-// objects stay as they are.
+// stencils replaces each string of a JSON value by a stencil; names of fields stay.
 func (s *Spec) stencils(field string, value any) (_ any, err error) {
 	switch v := value.(type) {
 	case string:
@@ -103,7 +102,7 @@ func (s *Spec) stencils(field string, value any) (_ any, err error) {
 	return value, nil
 }
 
-// readJSON keeps the digits of numbers as they are written.
+// readJSON decodes JSON and keeps all digits of numbers.
 func readJSON(data []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
@@ -112,7 +111,7 @@ func readJSON(data []byte) (any, error) {
 	return v, err
 }
 
-// rendering is the work of one instance while it is written.
+// rendering is the rendering of the work of one instance.
 type rendering struct {
 	recipe *recipe
 	index  int
@@ -120,7 +119,7 @@ type rendering struct {
 	room   int
 }
 
-// render makes the work of the instance of an index.
+// render renders the work of an instance.
 func (r *recipe) render(index int, about About) (Work, error) {
 	to := rendering{recipe: r, index: index, room: MaxWork, values: map[string]any{
 		"index": index, "step": r.step,
@@ -164,7 +163,7 @@ func (r *recipe) render(index int, about About) (Work, error) {
 	return w, nil
 }
 
-// input is what was given, rendered; or else the item, if there are any.
+// input returns the rendered input, or without one the item.
 func (to *rendering) input() (json.RawMessage, error) {
 	value, given := to.values[wordItem]
 	if to.recipe.input != nil {
@@ -182,7 +181,7 @@ func (to *rendering) input() (json.RawMessage, error) {
 	return json.RawMessage(text), nil
 }
 
-// json renders the stencils of a JSON value into a copy of it.
+// json returns a copy of a JSON value with rendered stencils.
 func (to *rendering) json(value any) (any, error) {
 	switch v := value.(type) {
 	case stencil:
@@ -209,7 +208,7 @@ func (to *rendering) json(value any) (any, error) {
 	return value, nil
 }
 
-// argument is a text for an argument or a variable.
+// argument returns a text for an argument or a variable.
 func (to *rendering) argument(s *stencil) (string, error) {
 	text, err := to.text(s)
 	if err == nil && strings.ContainsRune(text, 0) {

@@ -16,42 +16,41 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Record is the state of a step instance as it stands in etcd. One that has none was
-// never published: its status is [Requested].
+// Record is the value of a step instance in etcd. An instance without one was never
+// published: its status is [Requested].
 type Record struct {
 	store.V
 	Status Status `json:"status"`
 	// Attempt counts the starts.
 	Attempt int `json:"attempt,omitempty"`
-	// Executor is who has it now, or had it last.
+	// Executor is the current or last one.
 	Executor *run.Executor `json:"executor,omitempty"`
-	// The times are when it was last published and started, and when it ended.
+	// The times are those of its last publication and start, and of its end.
 	ScheduledAt time.Time `json:"scheduled_at,omitzero"`
 	StartedAt   time.Time `json:"started_at,omitzero"`
 	EndedAt     time.Time `json:"ended_at,omitzero"`
-	// ExitCode is that of its command's last attempt, and Error why it failed.
+	// ExitCode is that of the last attempt, and Error why it failed.
 	ExitCode int    `json:"exit_code,omitempty"`
 	Error    string `json:"error,omitempty"`
-	// Pause is how long a requested instance waits before it is published again, from
-	// when it came to be so.
+	// Pause is how long an instance waits after its request before it is published again.
 	Pause time.Duration `json:"pause,omitempty"`
-	// Place is the revision that counts in the order of its queue, of an instance of a step
-	// that had to wait for a time; 0 is that of its run.
+	// Place is the revision that orders its queue, for a step with NotBefore; 0 is that of
+	// its run.
 	Place int64 `json:"place,omitempty"`
-	// EndFence is the fence that its last executor named at the end.
+	// EndFence is the fencing token of the attempt that ended it.
 	EndFence int64 `json:"end_fence,omitempty"`
 }
 
-// Instance is a step instance with what etcd says of it.
+// Instance is a record with its id and revision.
 type Instance struct {
 	store.StepID
 	Record
-	// Revision is that of the record, 0 if there is none. While an instance is running
-	// it is the fence of the attempt.
+	// Revision is that of the record; 0 without one. While the instance is running, it is the
+	// fencing token of the attempt.
 	Revision int64
 }
 
-// Decode reads the instance of a key under [store.Keys.StepsAll].
+// Decode decodes an instance of a key under [store.Keys.StepsAll].
 func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Instance, error) {
 	key := string(kv.Key)
 	id, err := store.ParseStepID(key[min(len(key), len(keys.StepsAll())):])
@@ -71,27 +70,27 @@ func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Instance, error) {
 func (r *Record) check() error {
 	switch {
 	case !slices.Contains(Statuses, r.Status):
-		return fmt.Errorf("status: %q is none", string(r.Status))
+		return fmt.Errorf("status: %q is not a status", string(r.Status))
 	case r.Attempt < 0 || r.Pause < 0 || r.Place < 0:
-		return errors.New("attempt, pause, place: they are not below 0")
+		return errors.New("attempt, pause or place is negative")
 	case r.Status == Running && r.Executor == nil:
 		return errors.New("executor is missing of a running run")
 	}
 	return nil
 }
 
-// Encode writes a record.
+// Encode encodes a record.
 func (r Record) Encode() []byte {
 	r.V = store.Now
 	return store.Encode(r)
 }
 
-// Status of a step instance.
+// Status is that of a step instance.
 type Status string
 
-// The ways of an instance.
+// The statuses.
 const (
-	// Requested: it waits for what it needs, for its window, or for a retry.
+	// Requested: it waits for its needs, for a window, or for a retry.
 	Requested Status = "requested"
 	// Scheduled: it was published, and waits for a worker.
 	Scheduled Status = "scheduled"
@@ -103,26 +102,26 @@ const (
 	Canceled  Status = "canceled"
 )
 
-// Statuses are all there are, in the order in which an instance has them.
+// Statuses are all statuses, in the order in which an instance has them.
 var Statuses = []Status{Requested, Scheduled, Running, Succeeded, Failed, Canceled}
 
-// InFlight tells whether an instance counts against the windows.
+// InFlight reports whether an instance counts against windows.
 func (s Status) InFlight() bool { return s == Scheduled || s == Running }
 
-// Ended tells whether nothing more will happen to an instance.
+// Ended reports whether an instance has ended.
 func (s Status) Ended() bool { return s == Succeeded || s == Failed || s == Canceled }
 
-// Every is the index of a [Which] that names all instances of a step.
+// Every is the index of a [Which] for all instances of a step.
 const Every = -1
 
-// Which names one instance of a step, or all of them.
+// Which names one instance of a step, or all.
 type Which struct {
 	Step string
 	// Index is [Every] for all.
 	Index int
 }
 
-// ParseWhich reads STEP or STEP[INDEX].
+// ParseWhich parses STEP or STEP[INDEX].
 func ParseWhich(text string) (Which, error) {
 	name, rest, indexed := strings.Cut(text, "[")
 	if name != "" && !indexed {
@@ -136,7 +135,7 @@ func ParseWhich(text string) (Which, error) {
 	return Which{name, index}, nil
 }
 
-// String writes what [ParseWhich] reads.
+// String returns STEP or STEP[INDEX].
 func (w Which) String() string {
 	if w.Index == Every {
 		return w.Step
@@ -144,8 +143,7 @@ func (w Which) String() string {
 	return store.StepID{Step: w.Step, Index: w.Index}.Text()
 }
 
-// One returns the instance that is named, which a step without an index is if it has no
-// other. The run and the step have to be there.
+// One returns the named instance. Without an index, the step must have only one instance.
 func (s Store) One(ctx context.Context, id string, w Which) (store.StepID, error) {
 	v, err := s.view(ctx, id)
 	if err != nil {
@@ -167,7 +165,7 @@ func (s Store) One(ctx context.Context, id string, w Which) (store.StepID, error
 	return one, nil
 }
 
-// noInstance tells that a step has none of that index.
+// noInstance returns the problem that a step has no such instance.
 func noInstance(run string, sh *Shape, index int) error {
 	return problem.New(problem.StepNotFound, "step %q of run %q has no instance %d: it has %d, from 0 on", sh.Name, run, index, sh.Count)
 }

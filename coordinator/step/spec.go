@@ -18,90 +18,86 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Bounds of what can be submitted.
+// Bounds of a [Spec].
 const (
-	// MaxSteps is how many steps a run can have.
+	// MaxSteps bounds the steps of a run.
 	MaxSteps = 1000
-	// MaxItems is how many items a step can have.
+	// MaxItems bounds the items of a step.
 	MaxItems = 100_000
-	// MaxInstances is how many instances the steps of a run can have together.
+	// MaxInstances bounds the instances of all steps of a run.
 	MaxInstances = 200_000
-	// MaxWork bounds what an instance is to do, in bytes: as it is written, and as it
-	// is rendered. An item is no longer either.
+	// MaxWork bounds the work of an instance, in bytes, before and after rendering. It bounds
+	// an item as well.
 	MaxWork = 64 << 10
-	// MaxRetries bounds how often an instance is tried again.
+	// MaxRetries bounds [Spec.Retries].
 	MaxRetries = run.MaxRetries
-	// MaxBackoff bounds the pause before a retry, however often it was doubled.
+	// MaxBackoff bounds the pause before a retry, even after doublings.
 	MaxBackoff = 5 * time.Minute
-	// MaxTimeout bounds the time of one attempt where there is a bound at all.
+	// MaxTimeout bounds [Spec.Timeout].
 	MaxTimeout = 365 * 24 * time.Hour
-	// DefaultQueue is the queue of a step that names none.
+	// DefaultQueue is the default of [Spec.Queue].
 	DefaultQueue = "default"
 )
 
-// taskPools is how the names of pools begin that hold the limits of tasks.
+// taskPools is the prefix of the pools of tasks.
 const taskPools = "task."
 
-// OnFailure says what an instance that has failed for good does to its run.
+// OnFailure is the effect of a final failure of an instance on its run.
 type OnFailure string
 
-// The ways.
+// The effects.
 const (
-	// Fail ends the run at once, and what runs of it is stopped.
+	// Fail ends the run at once, and stops its running instances.
 	Fail OnFailure = "fail"
-	// Finish lets the other instances go on. Steps that need the step do not run, and
-	// the run fails at its end.
+	// Finish lets the other instances continue. Steps that need the step do not run, and the
+	// run fails at its end.
 	Finish OnFailure = "finish"
 )
 
-// Spec is what is submitted of one step.
+// Spec is the submitted form of one step.
 type Spec struct {
 	// Name is unique in the run.
 	Name string `json:"name"`
 	// Needs are the names of the steps that must have succeeded before.
 	Needs []string `json:"needs,omitempty"`
-	// NotBefore is the time before which none of its instances is published, though all
-	// that it needs has succeeded; zero is at once.
+	// NotBefore is the time before which no instance is published; zero is at once.
 	NotBefore run.Instant `json:"not_before,omitzero"`
-	// Items make an instance each; without any the step is one instance.
+	// Items make one instance each; a step without items has one instance.
 	Items *Items `json:"items,omitempty"`
-	// Concurrency is the window: how many instances are in flight at a time, and 0 is
-	// no window.
+	// Concurrency is the window: it bounds the instances in flight; 0 is no bound.
 	Concurrency int `json:"concurrency,omitempty"`
-	// Pools are slots that each instance takes.
+	// Pools are the slots of each instance.
 	Pools map[string]int `json:"pools,omitempty"`
-	// Task is whose limit holds over all runs and workers.
+	// Task is a name with a limit over all runs and workers.
 	Task Task `json:"task,omitzero"`
-	// Queue says which workers take it: [DefaultQueue] if it is empty.
+	// Queue selects the workers; [DefaultQueue] if empty.
 	Queue string `json:"queue,omitempty"`
 
-	// Command is a program and its arguments, without a shell; Shell is a text for
-	// /bin/sh -c; External is for an executor that asks over HTTP. A step has exactly
-	// one of the three.
+	// Command is a program with its arguments, without a shell; Shell is a script for
+	// /bin/sh -c; External is for an executor over HTTP. A step has exactly one of the three.
 	Command  []string `json:"command,omitempty"`
 	Shell    string   `json:"shell,omitempty"`
 	External bool     `json:"external,omitempty"`
 	// Env is added to the environment.
 	Env map[string]string `json:"env,omitempty"`
-	// Input is any JSON value. If it is left out, the item is the input.
+	// Input is any JSON value. The default is the item.
 	Input json.RawMessage `json:"input,omitempty"`
 
-	// Retries is how many attempts follow the first, if it fails or is lost.
+	// Retries is the number of further attempts after a failure or loss.
 	Retries int `json:"retries,omitempty"`
 	// Backoff is the pause before the first retry, and doubles with each: see [Pause].
 	Backoff Duration `json:"backoff,omitempty"`
 	// Timeout bounds one attempt; 0 is no bound.
 	Timeout Duration `json:"timeout,omitempty"`
-	// OnFailure is [Fail] if it is empty.
+	// OnFailure is [Fail] if empty.
 	OnFailure OnFailure `json:"on_failure,omitempty"`
 }
 
-// TaskPool is the pool that holds the limit of a task. If there is no such pool,
-// the task has no limit.
+// TaskPool returns the pool of a task. Without that pool, the task has no limit.
 func TaskPool(task string) string { return taskPools + task }
 
-// Validate refuses what can't be a step, whatever other steps there are, and names
-// the field. The number is the step's in its run, for one that has no name.
+// Validate returns a problem that names the field if the step is not valid by itself. number
+// is that of the step, for a step without a name.
 func (s *Spec) Validate(number int) error {
 	_, err := s.recipe(number)
 	return err
@@ -124,15 +120,15 @@ func (s *Spec) recipe(number int) (*recipe, error) {
 
 func validateName(name string, number int) error {
 	if pool.ValidateName(name) != nil {
-		return problem.Field(numbered(number)+".name", "%q is no name of a step: allowed are %s", problem.Clip(name), nameRule)
+		return problem.Field(numbered(number)+".name", "%q is not a step name: allowed are %s", problem.Clip(name), nameRule)
 	}
 	return nil
 }
 
-// nameRule is that of pools, said for everything that is named so.
+// nameRule describes valid names.
 const nameRule = "1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
 
-// wrong is a problem of one of the step's fields, or of the step if it is empty.
+// wrong returns a problem of a field of the step, or of the step if field is empty.
 func (s *Spec) wrong(field, format string, args ...any) error {
 	if field != "" {
 		field = "." + field
@@ -152,20 +148,20 @@ func (s *Spec) validateItems() error {
 	return nil
 }
 
-// within puts a problem of one of the step's fields under the step.
+// within prefixes the field of a problem with the step.
 func (s *Spec) within(err error) error {
 	var p *problem.Error
 	if !errors.As(err, &p) {
 		return s.wrong("", "%w", err)
 	}
 	field := p.Field
-	if field == "pool" { // the name of one
+	if field == "pool" { // the name of a pool
 		field = "pools"
 	}
 	return s.wrong(field, "%s", p.Message)
 }
 
-// validateWhere looks at what an instance takes and who takes it.
+// validateWhere validates pools, task and queue.
 func (s *Spec) validateWhere() error {
 	if len(s.Pools) > 0 {
 		if err := pool.ValidateSlots(s.Pools); err != nil {
@@ -178,7 +174,7 @@ func (s *Spec) validateWhere() error {
 	if err := s.validateTask(); err != nil || s.Task.Name == "" {
 		return err
 	}
-	// It has to begin as a pool's name does, too.
+	// It must begin like the name of a pool, too.
 	if pool.ValidateName(TaskPool(s.Task.Name)) != nil || pool.ValidateName(s.Task.Name) != nil {
 		return s.wrong("task", "%q is no name of a task: allowed are 1 to %d of a-z, 0-9, '.', '_' and '-', the first a letter or digit",
 			problem.Clip(s.Task.Name), 63-len(taskPools))
@@ -192,7 +188,7 @@ func (s *Spec) validateWhere() error {
 	return nil
 }
 
-// validateWhat looks at what is to be done, and how long it is.
+// validateWhat validates the command and the size of the work.
 func (s *Spec) validateWhat() error {
 	var has []string
 	if len(s.Command) > 0 {
@@ -230,8 +226,7 @@ func (s *Spec) validateEnv() error {
 	return nil
 }
 
-// ownVariables is how the names of variables begin that berth itself sets for a command, now
-// or later.
+// ownVariables is the prefix of the variables that berth sets.
 const ownVariables = "BERTH_"
 
 func isVariable(s string) bool {
@@ -269,18 +264,17 @@ func (s *Spec) validateRetries() error {
 
 func (f OnFailure) valid() bool { return f == Fail || f == Finish }
 
-// maxDepth bounds how deep lists and objects of an item or an input are nested.
+// maxDepth bounds the nesting of an item or an input.
 const maxDepth = 100
 
-var jsonRule = fmt.Sprintf("it can't be read: allowed is any JSON value in UTF-8, nested at most %d deep", maxDepth)
+var jsonRule = fmt.Sprintf("it cannot be read: allowed is any JSON value in UTF-8, nested at most %d deep", maxDepth)
 
-// validJSON wants text that is written as it was read: package json takes broken
-// UTF-8 and mends it.
+// validJSON requires valid UTF-8, which package json would replace.
 func validJSON(data []byte) bool {
 	return json.Valid(data) && utf8.Valid(data) && depth(data) <= maxDepth
 }
 
-// depth is how deep valid JSON is nested.
+// depth returns the nesting of valid JSON.
 func depth(data []byte) int {
 	deepest, now, quoted := 0, 0, false
 	for i := 0; i < len(data); i++ {
@@ -300,9 +294,9 @@ func depth(data []byte) int {
 	return deepest
 }
 
-// Pause is how long an instance waits before an attempt, of which the first is 1:
-// not at all before the first, backoff before the second, and twice as long before
-// each that follows, at most [MaxBackoff].
+// Pause returns how long an instance waits before an attempt: 0 before the first, which is
+// number 1, backoff before the second, and twice as long before each further one, at most
+// [MaxBackoff].
 func Pause(backoff time.Duration, attempt int) time.Duration {
 	if attempt < 2 || backoff <= 0 {
 		return 0
@@ -316,17 +310,16 @@ func Pause(backoff time.Duration, attempt int) time.Duration {
 	return pause
 }
 
-// Duration is a time span that is written as text, such as "1m30s".
+// Duration is a duration that is encoded as text, such as "1m30s".
 type Duration time.Duration
 
-// String writes the duration.
+// String returns the text.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// MarshalText writes the duration.
+// MarshalText encodes the duration.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads the duration. Its error is one to which package json adds
-// the field.
+// UnmarshalText decodes the duration. Package json adds the field to its error.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {

@@ -21,7 +21,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		message string // not looked at if it is empty
 		change  func(*Spec)
 	}{
-		{"steps[3].name", `"" is no name of a step: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},
+		{"steps[3].name", `"" is not a step name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},
 		{"steps[3].name", "", func(s *Spec) { s.Name = "A" }},
 		{"steps[3].name", "", func(s *Spec) { s.Name = "a/b" }},
 		{"steps[3].name", "", func(s *Spec) { s.Name = long }},
@@ -41,7 +41,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"steps.a.external", "", func(s *Spec) { s.External = true }},
 		{"steps.a.external", "it is given beside shell: allowed is one of command, shell and external (true)", func(s *Spec) { s.Command, s.Shell, s.External = nil, "x", true }},
 		{"steps.a.command[0]", "it is empty: it must name a program", func(s *Spec) { s.Command = []string{""} }},
-		{"steps.a.command[1]", "it has a NUL byte, which no argument and no variable can have", func(s *Spec) { s.Command = []string{"a", "\x00"} }},
+		{"steps.a.command[1]", "it contains a NUL byte", func(s *Spec) { s.Command = []string{"a", "\x00"} }},
 		{"steps.a.shell", "it has characters that can't be read: allowed is text in UTF-8", func(s *Spec) { s.Command, s.Shell = nil, "\xff" }},
 		{"steps.a", "", func(s *Spec) { s.Command = []string{strings.Repeat("x", MaxWork)} }},
 		{"steps.a", "", func(s *Spec) { s.Input = json.RawMessage(`"` + strings.Repeat("x", MaxWork) + `"`) }},
@@ -51,7 +51,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		{"steps.a.env.BERTH_FENCE", "variables that begin with BERTH_ are set by berth: give it another name", func(s *Spec) { s.Env = map[string]string{"A": "", "BERTH_FENCE": "1"} }},
 		{"steps.a.env.BERTH_", "", func(s *Spec) { s.Env = map[string]string{"BERTH_": ""} }},
 		{"steps.a.env.A", "", func(s *Spec) { s.Env = map[string]string{"A": "\x00"} }},
-		{"steps.a.input", "it can't be read: allowed is any JSON value in UTF-8, nested at most 100 deep", func(s *Spec) { s.Input = json.RawMessage("{") }},
+		{"steps.a.input", "it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep", func(s *Spec) { s.Input = json.RawMessage("{") }},
 		{"steps.a.input", "", func(s *Spec) { s.Input = json.RawMessage("\"\xff\"") }},
 		{"steps.a.input", "", func(s *Spec) { s.Input = json.RawMessage(nested(101)) }},
 		{"steps.a.input.x[1].y", "", func(s *Spec) { s.Input = json.RawMessage(`{"x": ["", {"y": "{{"}]}`) }},

@@ -16,32 +16,30 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Store reads and changes step instances. Its errors are problems, unless it says
-// otherwise.
+// Store reads and changes step instances. Its errors are problems, unless stated otherwise.
 type Store struct {
 	Backend store.Backend
 	Keys    store.Keys
-	// Journal takes the events of what is changed.
+	// Journal writes the events of changes.
 	Journal *run.Journal
-	// Group has changes that come together share transactions.
+	// Group commits simultaneous changes in common transactions.
 	Group *store.Group
 }
 
-// eventsOf is how many instances of a run have events: two or three each, so that a run
-// keeps to some 500 however many instances it has.
+// eventsOf is how many instances of a run have events. Each has two or three, so a run has
+// about 500 at most.
 const eventsOf = 150
 
-// hasEvents tells whether the instance of that number, among all of its run, has events.
+// hasEvents reports whether the instance with a number in its run has events.
 func hasEvents(number int) bool { return number < eventsOf }
 
-// HasEvent tells whether an event of the instance of that number is written: of the first of
-// a run all are, of the others it is told that they have failed for good, as long as a
-// journal has room for that.
+// HasEvent reports whether an event of the instance with a number is written: all events of
+// the first instances, and the final failures of the others as far as the journal allows.
 func HasEvent(j *run.Journal, id string, number int, e run.Event) bool {
 	return hasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
 }
 
-// Get returns an instance. An unknown one is a StepNotFound problem.
+// Get returns an instance, or a StepNotFound problem.
 func (s Store) Get(ctx context.Context, id store.StepID) (*Instance, error) {
 	i, err := s.read(ctx, id)
 	if err != nil {
@@ -64,7 +62,7 @@ func notFound(id store.StepID) error {
 	return problem.New(problem.StepNotFound, "run %q has no step instance %s", id.Run, id.Text())
 }
 
-// read returns an instance as its record says; a requested one if it has none.
+// read returns an instance by its record; a requested one without a record.
 func (s Store) read(ctx context.Context, id store.StepID) (*Instance, error) {
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(s.Keys.Step(id))})
 	if err != nil {
@@ -76,15 +74,15 @@ func (s Store) read(ctx context.Context, id store.StepID) (*Instance, error) {
 	return Decode(s.Keys, resp.Kvs[0])
 }
 
-// work reads what an instance is to do.
+// work returns the work of an instance.
 func (s Store) work(key string, resp *pb.RangeResponse) (Work, error) {
 	if len(resp.Kvs) == 0 {
-		return Work{}, &store.CorruptError{Key: key, Reason: errors.New("it is gone, and nobody knows what the instance is to do")}
+		return Work{}, &store.CorruptError{Key: key, Reason: errors.New("the work of the instance is missing")}
 	}
 	return DecodeWork(key, resp.Kvs[0].Value)
 }
 
-// Work reads what an instance is to do.
+// Work returns the work of an instance.
 func (s Store) Work(ctx context.Context, id store.StepID) (Work, error) {
 	key := s.Keys.Work(id)
 	resp, err := s.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
@@ -93,12 +91,12 @@ func (s Store) Work(ctx context.Context, id store.StepID) (Work, error) {
 	}
 	w, err := s.work(key, resp)
 	if err != nil {
-		return Work{}, store.Problem("the step instance can't be run", err)
+		return Work{}, store.Problem("the step instance cannot be run", err)
 	}
 	return w, nil
 }
 
-// logged appends the write of an event, if it is told.
+// logged appends the write of an event, if the instance has events.
 func (s Store) logged(ctx context.Context, ops []*pb.RequestOp, id store.StepID, number int, e run.Event) ([]*pb.RequestOp, error) {
 	if !HasEvent(s.Journal, id.Run, number, e) {
 		return ops, nil
@@ -111,20 +109,20 @@ func (s Store) logged(ctx context.Context, ops []*pb.RequestOp, id store.StepID,
 }
 
 const (
-	// workPuts and workBytes bound what one write of work puts; etcd takes 128
-	// operations and 1.5 MiB.
+	// workPuts and workBytes bound one write of work; etcd takes 128 operations and
+	// 1.5 MiB.
 	workPuts, workBytes = 100, 1 << 20
-	// MaxStored bounds the work of all instances of a run, in bytes: etcd holds it until
-	// the run is forgotten.
+	// MaxStored bounds the work of all instances of a run, in bytes: etcd keeps it until
+	// the run is deleted.
 	MaxStored = 128 << 20
-	// workFlights bounds the writes under way.
+	// workFlights bounds the concurrent writes.
 	workFlights = 4
 )
 
-// Submit puts a run with steps into the queue: first all that its instances are to do
-// is written, then it is queued. The pools of tasks that declare a limit are created in the
-// transaction that makes its record, so that what is refused leaves none. Asking again with the same id finds the same run, and
-// goes on where an earlier try has ended.
+// Submit puts a run with steps into the queue: first the work of its instances is written,
+// then the run is queued. The pools of tasks that declare a limit are created in one
+// transaction with the record, so that a refused submission creates none. A repeated
+// submission with the same id returns the same run, and continues an earlier attempt.
 func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.Spec, g *Graph) (r *run.Run, created bool, err error) {
 	works, digest, err := g.works(id, &spec)
 	if err != nil {
@@ -145,7 +143,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 	return runs.Enqueue(ctx, r)
 }
 
-// slots are the most of each pool that an instance takes.
+// slots returns the largest number of slots of each pool that an instance takes.
 func (g *Graph) slots() map[string]int {
 	most := map[string]int{}
 	for _, sh := range g.Shapes() {
@@ -156,8 +154,7 @@ func (g *Graph) slots() map[string]int {
 	return most
 }
 
-// ofStep has a problem with what is asked of a pool name the step that asks the most of
-// it.
+// ofStep adds the step that needs the most slots of a pool to a problem.
 func (g *Graph) ofStep(err error) error {
 	var p *problem.Error
 	if !errors.As(err, &p) {
@@ -178,7 +175,7 @@ func (g *Graph) ofStep(err error) error {
 	return err
 }
 
-// stored is the work of an instance as it is written.
+// stored is the encoded work of an instance.
 type stored struct {
 	key   store.StepID
 	value []byte
@@ -199,7 +196,7 @@ func (g *Graph) works(id string, spec *run.Spec) ([]stored, string, error) {
 			value := w.Encode()
 			sum.Write(value)
 			if size += len(value); size > MaxStored {
-				return nil, "", problem.Field("steps", "what the instances are to do is more than %d MiB long as JSON", MaxStored>>20)
+				return nil, "", problem.Field("steps", "the work of the instances is more than %d MiB as JSON", MaxStored>>20)
 			}
 			all = append(all, stored{store.StepID{Run: id, Step: sh.Name, Index: i}, value})
 		}

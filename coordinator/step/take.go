@@ -14,32 +14,32 @@ import (
 	"github.com/berthhq/berth/internal/text"
 )
 
-// Taken is an instance that an executor has, with what it is to do.
+// Taken is an instance that an executor has, with its work.
 type Taken struct {
 	Instance
 	Work Work
-	// What is known of it from its publication.
+	// Ready is its publication.
 	Ready Published
 }
 
-// workTimeout bounds the wait to read what an instance is to do that is taken.
+// workTimeout bounds the reading of the work of a taken instance.
 const workTimeout = 3 * time.Second
 
-// Policy is what becomes of the attempt if it fails.
+// Policy returns the retries of the instance.
 func (t *Taken) Policy() Policy { return Policy{t.Ready.Retries, t.Ready.Backoff} }
 
-// activeValue is what the key of a living executor holds: what it has is in the key.
+// activeValue is the value of the key of a living executor. The key names the instance.
 var activeValue = store.Encode(store.Now)
 
-// taking is the transition by which a published instance is taken, and what must hold
-// for it: that it is still what was published, and that its run was not canceled.
+// taking returns the transition of a published instance to a taken one, with its conditions:
+// the publication is unchanged, and the run is not canceled.
 func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Taken, store.Extra, error) {
 	id := p.ID()
 	scheduled := Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt, Place: p.Place}
 	t := &Taken{Instance: Instance{StepID: id, Record: scheduled}, Ready: *p}
 	record := store.Put(s.Keys.Step(id), nil, 0)
 	then := []*pb.RequestOp{record, store.Delete(p.Key(s.Keys))}
-	if p.External { // its executor begins when it is told; a worker tells when it has: see [Store.Started]
+	if p.External { // its executor starts at once; a worker reports the start: see [Store.Started]
 		var err error
 		if then, err = s.logged(ctx, then, id, p.Number, t.Event(time.Now())); err != nil {
 			return nil, store.Extra{}, err
@@ -64,10 +64,9 @@ func (s Store) taking(ctx context.Context, p *Published, by run.Executor) (*Take
 	}, nil
 }
 
-// Take gives a published instance that needs no slots to an executor, who is seen to
-// live for as long as the lease does. One that somebody else has taken, or whose run
-// was canceled, is a StepTaken problem. If the error is that etcd did not answer, it
-// may be taken all the same, now or later.
+// Take gives a published instance without slots to an executor, which lives as long as the
+// lease. If another executor has taken it, or its run was canceled, that is a StepTaken
+// problem. If etcd did not answer, the outcome is unknown.
 func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease store.LeaseID) (*Taken, error) {
 	t, x, err := s.taking(ctx, p, by)
 	if err != nil {
@@ -89,9 +88,8 @@ func (s Store) Take(ctx context.Context, p *Published, by run.Executor, lease st
 	return t, err
 }
 
-// Started writes that the command of an attempt was started, and when, unless that was
-// written before. That the attempt has ended meanwhile is no error: its end says so as well,
-// if it is asked to.
+// Started writes when the command of an attempt was started, unless that was written before.
+// It succeeds if the attempt has ended meanwhile.
 func (s Store) Started(ctx context.Context, t *Taken, at time.Time) error {
 	op, err := s.started(ctx, t, at)
 	if err != nil || op == nil {
@@ -107,8 +105,8 @@ func (s Store) Started(ctx context.Context, t *Taken, at time.Time) error {
 	return err
 }
 
-// started is the write of the event that a command was started; nil if there is none of its
-// instance. It comes before all others of its revision.
+// started returns the write of the event of a start; nil if the instance has no events. It is
+// the first event of its revision.
 func (s Store) started(ctx context.Context, t *Taken, at time.Time) (*pb.RequestOp, error) {
 	i := t.Instance
 	i.Status = Running
@@ -119,8 +117,7 @@ func (s Store) started(ctx context.Context, t *Taken, at time.Time) (*pb.Request
 	return s.Journal.OpAs(ctx, t.Run, fmt.Sprintf("0-%d-%x", t.Ready.Number, t.Revision), e)
 }
 
-// suspect has the journal take another lease if it may be the one that etcd did not
-// know.
+// suspect makes the journal use another lease if its lease may have expired.
 func (s Store) suspect(err error) {
 	if errors.Is(err, store.ErrLeaseNotFound) {
 		s.Journal.Forget()
@@ -128,12 +125,12 @@ func (s Store) suspect(err error) {
 }
 
 func taken(id store.StepID) error {
-	return problem.New(problem.StepTaken, "step instance %s of run %q can't be taken: another executor has taken it, or its run was canceled", id.Text(), id.Run)
+	return problem.New(problem.StepTaken, "step instance %s of run %q cannot be taken: another executor has taken it, or its run was canceled", id.Text(), id.Run)
 }
 
-// GiveUp ends the attempt of a published instance that was not taken, as its slots were not
-// to be had in time: it has failed, and is requested again if it may be. One that is no
-// longer to be had is a StepTaken problem.
+// GiveUp ends the attempt of a published instance whose wait for slots has timed out: it has
+// failed, and is requested again if it has retries left. An instance that was taken
+// meanwhile is a StepTaken problem.
 func (s Store) GiveUp(ctx context.Context, p *Published, by run.Executor, why string) error {
 	id, now := p.ID(), time.Now()
 	i := &Instance{StepID: id, Record: Record{Status: Scheduled, Attempt: p.Attempt, ScheduledAt: p.ScheduledAt, Place: p.Place}}
@@ -155,10 +152,9 @@ func (s Store) GiveUp(ctx context.Context, p *Published, by run.Executor, why st
 	return nil
 }
 
-// TakeWith is [Store.Take] for an instance that needs slots: claim claims them with
-// what is handed to it, and returns their fence and the answers to what it carried along,
-// if they are known. Its error is passed on, but that a condition does not hold is a
-// StepTaken problem.
+// TakeWith is [Store.Take] for an instance with slots: claim claims them in one transaction
+// with its argument, and returns the fencing token and, if known, the responses. Its error
+// is returned, except that a condition that does not hold is a StepTaken problem.
 func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, claim func(store.Extra) (int64, []*pb.ResponseOp, error)) (*Taken, error) {
 	t, x, err := s.taking(ctx, p, by)
 	if err != nil {

@@ -13,28 +13,28 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// maxDeclared bounds the tasks of a run that declare a limit: the pools that they need are
-// created in one transaction with the run.
+// maxDeclared bounds the tasks of a run with a declared limit: their pools are created in one
+// transaction with the run.
 const maxDeclared = 50
 
-// Task is a name whose limit holds over all runs and workers.
+// Task is a name with a limit over all runs and workers.
 type Task struct {
 	Name string
-	// Limit is what the pool of the task has as its limit, or is created with; nil leaves
-	// that to whoever sets the pool.
+	// Limit is the limit with which the pool of the task is created, or must have; nil
+	// accepts any.
 	Limit *int
 }
 
 // IsZero reports whether there is no task.
 func (t Task) IsZero() bool { return t == Task{} }
 
-// taskValue is how a task with a limit is written.
+// taskValue is a task with a limit in JSON.
 type taskValue struct {
 	Name  string `json:"name"`
 	Limit *int   `json:"limit"`
 }
 
-// MarshalJSON writes the name, or an object if there is a limit.
+// MarshalJSON encodes the name, or an object if there is a limit.
 func (t Task) MarshalJSON() ([]byte, error) {
 	if t.Limit == nil {
 		return json.Marshal(t.Name)
@@ -42,7 +42,7 @@ func (t Task) MarshalJSON() ([]byte, error) {
 	return json.Marshal(taskValue(t))
 }
 
-// UnmarshalJSON reads a name, or an object with no other fields than name and limit.
+// UnmarshalJSON decodes a name, or an object with name and limit.
 func (t *Task) UnmarshalJSON(data []byte) error {
 	const how = `allowed are a name, and {"name": "resize", "limit": 4}`
 	switch data = bytes.TrimSpace(data); {
@@ -59,7 +59,7 @@ func (t *Task) UnmarshalJSON(data []byte) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(&v)
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		return wrong // to which package json adds the field
+		return wrong // package json adds the field
 	}
 	if err != nil {
 		return fmt.Errorf("task: %w: %s", err, how)
@@ -71,7 +71,7 @@ func (t *Task) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// validateTask looks at the limit that a step declares.
+// validateTask validates the limit that a step declares.
 func (s *Spec) validateTask() error {
 	limit := s.Task.Limit
 	if limit == nil {
@@ -86,7 +86,7 @@ func (s *Spec) validateTask() error {
 	return nil
 }
 
-// checkDeclared refuses steps that declare different limits of one task, and too many.
+// checkDeclared returns a problem for different limits of one task, or too many.
 func (g *Graph) checkDeclared() error {
 	first := map[string]*Shape{}
 	for i := range g.shapes {
@@ -109,8 +109,8 @@ func (g *Graph) checkDeclared() error {
 	return nil
 }
 
-// declare returns what creates the pools of the tasks that declare a limit, where there are
-// none. A pool with another limit is a problem that shows both.
+// declare returns the operations that create the missing pools of tasks with a limit. A pool
+// with another limit is a problem that names both.
 func (g *Graph) declare(ctx context.Context, pools pool.Registry) (x store.Extra, err error) {
 	var done []string
 	for i := range g.shapes {

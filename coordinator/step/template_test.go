@@ -127,7 +127,7 @@ func TestItemsForWhichATemplateCantBeRendered(t *testing.T) {
 		{"{{.item}}", `[1]`, "command[1]", `instance 1: {{.item}}: it is more than one value: json writes it, or one of its fields is meant`},
 		{"{{.item}}", `null`, "command[1]", `instance 1: {{.item}}: it is null: only json writes that`},
 		{"{{.run.tags.team}}", `1`, "command[1]", `instance 1: {{.run.tags.team}}: .run.tags has no field 'team': it has env`},
-		{"{{.item}}", `"a\u0000b"`, "command[1]", "instance 1: it has a NUL byte, which no argument and no variable can have"},
+		{"{{.item}}", `"a\u0000b"`, "command[1]", "instance 1: it contains a NUL byte"},
 		{"{{.item}}{{.item}}{{.item}}", string(long), "", "instance 1: command, env and input are longer than 65536 bytes as they are rendered"},
 		{"{{.item}}{{.item}}{{if .item}}{{end}}", string(long), "", ""},
 	} {

@@ -15,28 +15,28 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Work is what one instance is to do, rendered.
+// Work is the rendered work of one instance.
 type Work struct {
-	// Command is a program and its arguments; none if External.
+	// Command is a program with its arguments; none if External.
 	Command []string `json:"command,omitempty"`
-	// External has an executor do it that asks over HTTP.
+	// External states that an executor over HTTP does it.
 	External bool              `json:"external,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
-	// Input is a JSON value, nil if there is none.
+	// Input is a JSON value; nil without one.
 	Input json.RawMessage `json:"input,omitempty"`
 	// Timeout bounds one attempt; 0 is no bound.
 	Timeout Duration `json:"timeout,omitempty"`
 }
 
-// About is what templates can say of the run.
+// About is the data of the run for templates.
 type About struct {
 	RunID, Name  string
 	Tags, Labels map[string]string
 }
 
-// Work renders what an instance is to do: of the step with that number, the item of
-// that index. An item for which a template can't be rendered is an Invalid problem
-// that names the field and the index. Several can be rendered at once.
+// Work renders the work of an instance, by the number of the step and the index of the item.
+// If a template cannot be rendered for the item, that is an Invalid problem that names the
+// field and the index. It is safe for concurrent use.
 func (g *Graph) Work(number, index int, about About) (Work, error) {
 	switch {
 	case g.recipes == nil:
@@ -52,17 +52,16 @@ func (g *Graph) Work(number, index int, about About) (Work, error) {
 	return w, nil
 }
 
-// workValue is how work stands in etcd.
+// workValue is the value of work in etcd.
 type workValue struct {
 	store.V
 	Work
 }
 
-// Encode writes work as it stands in etcd.
+// Encode encodes work for etcd.
 func (w Work) Encode() []byte { return store.Encode(workValue{store.Now, w}) }
 
-// DecodeWork reads the value of the key of an instance's work. Its error is a
-// [*store.CorruptError].
+// DecodeWork decodes work. Its error is a [*store.CorruptError].
 func DecodeWork(key string, data []byte) (Work, error) {
 	var v workValue
 	if err := store.Decode(key, data, &v); err != nil {
@@ -74,7 +73,7 @@ func DecodeWork(key string, data []byte) (Work, error) {
 	return v.Work, nil
 }
 
-// check refuses what nobody could do.
+// check returns an error if the work is not valid.
 func (w *Work) check() error {
 	switch {
 	case w.External == (len(w.Command) > 0):
@@ -97,57 +96,56 @@ func (w *Work) check() error {
 	return nil
 }
 
-// Ready is a published instance, with all that a worker needs to know to take it, and
-// to decide what becomes of it if it fails.
+// Ready is a published instance, with all that a worker needs to take it.
 type Ready struct {
 	store.V
 	Run   string `json:"run"`
 	Step  string `json:"step"`
 	Index int    `json:"index"`
-	// Number of the instance among all of its run, from 0 on.
+	// Number is that among all instances of the run, from 0.
 	Number int `json:"number,omitempty"`
-	// Priority is the run's.
+	// Priority is that of the run.
 	Priority int `json:"priority,omitempty"`
 	// Attempt counts the starts before this one.
 	Attempt int            `json:"attempt,omitempty"`
 	Pools   map[string]int `json:"pools,omitempty"`
 	Task    string         `json:"task,omitempty"`
-	// External ones are for executors over HTTP, and not for workers.
+	// External states that it is for executors over HTTP, not for workers.
 	External bool          `json:"external,omitempty"`
 	Retries  int           `json:"retries,omitempty"`
 	Backoff  time.Duration `json:"backoff,omitempty"`
-	// Place is as that of its [Record].
+	// Place is that of its [Record].
 	Place int64 `json:"place,omitempty"`
-	// Scheduled is when it was published.
+	// ScheduledAt is when it was published.
 	ScheduledAt time.Time `json:"scheduled_at"`
 }
 
-// Published is a ready instance with what etcd says of it.
+// Published is a ready instance with its queue, order and revision.
 type Published struct {
 	Ready
 	Queue string
-	// Order is its place in the queue: names sort as instances go.
+	// Order is its place in the queue, which sorts by name.
 	Order string
-	// Revision at which it was published: its record has the same.
+	// Revision is that of the publication, and of its record.
 	Revision int64
 }
 
-// ID names the instance.
+// ID returns the id of the instance.
 func (r *Ready) ID() store.StepID { return store.StepID{Run: r.Run, Step: r.Step, Index: r.Index} }
 
-// OrderIn is the place of an instance of a run in its queue. The place is that of its
+// OrderIn returns the order of an instance of a run in its queue. place is that of its
 // [Record].
 func OrderIn(r *run.Run, place int64, step, index int) string {
 	return OrderOf(r.Priority, max(place, r.Place()), step, index, r.ID)
 }
 
-// OrderOf is the place of an instance in its queue: higher priority first, then the
-// run that came first, then the steps of the run in their order, lowest index first.
+// OrderOf returns the order of an instance in its queue: by descending priority, then by the
+// run, the step and the index.
 func OrderOf(priority int, created int64, step, index int, id string) string {
 	return fmt.Sprintf("%04d-%016x-%04d-%06d-%s", pool.MaxPriority-priority, created, step, index, id)
 }
 
-// DecodeReady reads the instance of a key under [store.Keys.ReadyAll].
+// DecodeReady decodes an instance of a key under [store.Keys.ReadyAll].
 func DecodeReady(keys store.Keys, kv *mvccpb.KeyValue) (*Published, error) {
 	key := string(kv.Key)
 	queue, order, ok := strings.Cut(strings.TrimPrefix(key, keys.ReadyAll()), "/")
@@ -164,11 +162,11 @@ func DecodeReady(keys store.Keys, kv *mvccpb.KeyValue) (*Published, error) {
 	return p, nil
 }
 
-// Encode writes a ready instance.
+// Encode encodes a ready instance.
 func (r Ready) Encode() []byte {
 	r.V = store.Now
 	return store.Encode(r)
 }
 
-// Key is where a published instance stands.
+// Key returns the key of a published instance.
 func (p *Published) Key(keys store.Keys) string { return keys.Ready(p.Queue) + p.Order }

@@ -174,7 +174,7 @@ func TestItemsOfAFile(t *testing.T) {
 		"broken":    at + filepath.Join(folder, "broken") + ": it begins with '[' and is no JSON array: unexpected end of JSON input",
 		"behind":    "",
 		"latin":     at + filepath.Join(folder, "latin") + ": line 2 is no text in UTF-8",
-		"in-array":  filepath.Join(folder, "run.yaml") + ":4:10: steps.a.items[1]: it can't be read: allowed is any JSON value in UTF-8, nested at most 100 deep",
+		"in-array":  filepath.Join(folder, "run.yaml") + ":4:10: steps.a.items[1]: it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep",
 	} {
 		if _, err := read(path); err == nil || want != "" && err.Error() != want {
 			t.Errorf("%s:\ngot  %v\nwant %s", path, err, want)

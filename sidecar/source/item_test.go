@@ -48,7 +48,7 @@ func TestWhatIsListed(t *testing.T) {
 		}},
 		{`["ok", 5, null, ["a"], {"id": "x", "deep": ` + strings.Repeat("[", 101) + strings.Repeat("]", 101) + `}]`, []string{`ok="ok"`}, []string{
 			"item 2: it is neither a JSON object nor a string", "item 3: it is neither a JSON object nor a string", "item 4: it is neither a JSON object nor a string",
-			`item 5: "x": it can't be read: allowed is any JSON value in UTF-8, nested at most 100 deep`,
+			`item 5: "x": it cannot be read: allowed is any JSON value in UTF-8, nested at most 100 deep`,
 		}},
 		{"ok\n" + `{"id": "long", "x": "` + strings.Repeat("x", 64<<10) + `"}`, []string{`ok="ok"`}, []string{`line 2: "long": it is 65559 bytes long: allowed are 65536`}},
 	} {

@@ -148,7 +148,7 @@ func TestItemsThatAreRefusedDoNotHoldUpTheRest(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 		for _, text := range []string{
-			`at="line 2"`, `at="line 4"`, `steps.load.command[1]: instance 0: {{.item.day}}: .item has no field 'day': it has `, `run id \"inbox.taken\" stands for another run`,
+			`at="line 2"`, `at="line 4"`, `steps.load.command[1]: instance 0: {{.item.day}}: .item has no field 'day': it has `, `run id \"inbox.taken\" is used by another run`,
 		} {
 			if n := r.log.count(text); n != 1 {
 				t.Errorf("%s was told %d times in %q", text, n, r.log.lines)
