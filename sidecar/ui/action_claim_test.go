@@ -57,7 +57,7 @@ func TestAHolderThatDoesNotStopIsWaitedForByItsHost(t *testing.T) {
 		t.Errorf("%q", message)
 	}
 	if _, err := d.client.Renew(t.Context(), "c", api.RenewRequest{}); problem.CodeOf(err) != problem.ClaimRevoked {
-		t.Errorf("its host has not told the holder: %v", err)
+		t.Errorf("its host has not notified the holder: %v", err)
 	}
 	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Claimed != 2 {
 		t.Errorf("%+v, %v", p, err)

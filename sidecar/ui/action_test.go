@@ -148,7 +148,7 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 	}
 }
 
-func TestARunThatHasEndedMeanwhileIsToldOf(t *testing.T) {
+func TestARunThatHasEndedMeanwhileIsReported(t *testing.T) {
 	d := newRunSite(t)
 	d.submit(api.RunRequest{ID: "r"})
 	d.page("/actions/cancel?run=r").must("confirm")
@@ -263,7 +263,7 @@ func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
 	d := newRunSite(t)
 	d.pool("db", 3)
 	form := url.Values{"pool": {"db"}, "limit": {"5"}, "from": {"3"}, "back": {"/pools?sort=name"}}
-	d.pool("db", 4) // by somebody else
+	d.pool("db", 4) // by another operator
 	page, path, message := d.follow(d.post("/actions/limit", form))
 	if path != "/actions/limit" || message != "Nothing was done: the limit of pool db was set to 4 meanwhile; it was 3" {
 		t.Errorf("came to %s: %q", path, message)

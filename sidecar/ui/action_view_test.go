@@ -86,7 +86,7 @@ func TestACancelationSaysWhatWillHappen(t *testing.T) {
 	}
 }
 
-// poolWith is a pool with so many slots held, and claims of so many slots each in line.
+// poolWith is a pool with so many slots held, and claims of so many slots each that wait.
 func poolWith(limit, held int, line ...int) pool.Detail {
 	d := pool.Detail{Status: pool.Status{Name: "db", Spec: pool.Spec{Limit: limit}, Claimed: held}}
 	if held > 0 {

@@ -33,7 +33,7 @@ func TestEveryPageIsWalkedByKeyboard(t *testing.T) {
 		}
 		for i, f := range tour {
 			if !f.Marked || f.Name == "" {
-				t.Errorf("%s: where the focus is can't be seen, or heard: %+v", path, f)
+				t.Errorf("%s: where the focus is can't be seen or read out: %+v", path, f)
 			}
 			if i > 0 && f.At < tour[i-1].At {
 				t.Errorf("%s: %q comes after %q, and stands before it", path, f.Name, tour[i-1].Name)
@@ -214,14 +214,14 @@ func signsIn(t *testing.T, h *browserSite) {
 	if !strings.Contains(h.URL(), "/signin") {
 		t.Errorf("signed out, one comes to %s", h.URL())
 	}
-	for _, c := range h.Complaints() { // the wrong token is told with a status of its own
+	for _, c := range h.Complaints() { // the wrong token is shown with a status of its own
 		if !strings.Contains(c, "/signin: status 401") && !strings.Contains(c, "DocumentCookie") {
 			t.Errorf("in the browser: %s", c)
 		}
 	}
 }
 
-// A page of somebody else gets nothing, whether it reads, frames or sends.
+// A page of another site gets nothing, whether it reads, frames or sends.
 func TestPagesOfOtherSitesGetNothing(t *testing.T) {
 	inFull(t)
 	t.Parallel()

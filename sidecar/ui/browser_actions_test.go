@@ -28,7 +28,7 @@ func (h *browserSite) wantActions(want ...string) {
 	}
 }
 
-// A run is canceled from its page: one is told what will happen, says so, and its worker
+// A run is canceled from its page: one is shown what will happen, says so, and its worker
 // stops what runs of it.
 func TestARunIsCanceledFromItsPage(t *testing.T) {
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 	h.WantNoFindings()
 	h.Follow("#back")
 	if r, err := h.store.Get(t.Context(), "r1"); err != nil || r.Status != run.Running {
-		t.Fatalf("looking at what would happen has changed the run: %v, %v", r.Status, err)
+		t.Fatalf("viewing what would happen has changed the run: %v, %v", r.Status, err)
 	}
 
 	h.Follow("#cancel-run")
@@ -64,7 +64,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 		t.Error("it can be canceled again")
 	}
 	if strings.Contains(h.URL(), "said=") {
-		t.Errorf("the message would be told again: %s", h.URL())
+		t.Errorf("the message would be shown again: %s", h.URL())
 	}
 	h.eventually("both were stopped", func() bool {
 		stopped := 0
@@ -140,7 +140,7 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 	h.WantNoFindings()
 	released := make(chan error, 1)
 	go func() {
-		<-c.Context().Done() // it is told to stop, and does
+		<-c.Context().Done() // it is notified, and stops
 		released <- c.Release(context.Background())
 	}()
 	h.Follow("#do")
@@ -149,25 +149,25 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 		t.Error(err)
 	}
 	if code := problem.CodeOf(c.Err()); code != problem.ClaimRevoked {
-		t.Errorf("the holder is told %v", c.Err())
+		t.Errorf("the holder gets %v", c.Err())
 	}
 	h.WaitCount("#holds-db-c1", 0)
 	h.WaitText("#pool-db .use-text", "0/2")
 	h.wantActions("dev | revoke claim | c1 | done")
 }
 
-// What was confirmed and is not so any more is not done: one is told.
+// What was confirmed and is not so any more is not done: the page says so.
 func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 	inFull(t)
 	t.Parallel()
 	h := newBrowserSite(t)
 	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/actions/cancel?run=r1")
-	if _, err := h.client.CancelRun(t.Context(), "r1", api.RunCancel{Reason: "by somebody else"}); err != nil {
+	if _, err := h.client.CancelRun(t.Context(), "r1", api.RunCancel{Reason: "by another operator"}); err != nil {
 		t.Fatal(err)
 	}
 	h.Follow("#do")
-	h.wantText("#message", "canceled already: by somebody else")
+	h.wantText("#message", "canceled already: by another operator")
 	for _, path := range []string{"/actions/cancel?run=nobody", "/actions/pause?pool=none", "/actions/revoke?claim=none", "/actions/nothing"} {
 		h.Go(h.base + path)
 		if h.Status() != 404 {

@@ -55,7 +55,7 @@ func TestPagesStaySmallInACrowd(t *testing.T) {
 		}
 		h.WantNoFindings()
 	}
-	// Holders are bounded, too, and what is left out is told.
+	// Holders are bounded, too, and what is left out is shown.
 	h.to("/pools?q=busy&open=busy")
 	h.wantText("#detail-busy", "100 holders are not shown")
 	if n := h.Count("#holders-of-busy tbody tr"); n != 1000 {

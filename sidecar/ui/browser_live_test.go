@@ -27,7 +27,7 @@ func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
 	wire.Cut()
 	h.WaitText("#connection", disconnected)
 	if role, _ := h.Attr("#connection", "role"); role != "status" {
-		t.Errorf("nobody is told: role %q", role)
+		t.Errorf("it is not announced: role %q", role)
 	}
 	for _, dark := range []bool{true, false} {
 		h.Dark(dark)
@@ -36,7 +36,7 @@ func TestAPageSaysThatItIsDisconnectedAndComesBack(t *testing.T) {
 	h.claim(api.ClaimRequest{ID: "meanwhile", Pools: api.Slots{"db": 3}})
 	wire.Mend()
 	h.WaitText("#pool-db .use-text", "3/4")
-	h.WaitFor("it is told no more", `document.querySelector("#connection").textContent === ""`)
+	h.WaitFor("it is not reported any more", `document.querySelector("#connection").textContent === ""`)
 	same()
 	h.Expect("failed: net::ERR_")
 	h.Go("about:blank") // before the wire ends
@@ -52,7 +52,7 @@ func TestAPageWithoutANetworkSaysSo(t *testing.T) {
 	h.WaitText("#connection", disconnected)
 	h.claim(api.ClaimRequest{ID: "meanwhile", Pools: api.Slots{"db": 3}})
 	h.Offline(false)
-	h.WaitFor("it is told no more", `document.querySelector("#connection").textContent === ""`)
+	h.WaitFor("it is not reported any more", `document.querySelector("#connection").textContent === ""`)
 	h.WaitText("#pool-db .use-text", "3/4")
 	same()
 	h.Expect("net::ERR_INTERNET_DISCONNECTED")
@@ -91,7 +91,7 @@ func TestWithoutAStreamThePageIsAskedFor(t *testing.T) {
 	h.Go("about:blank") // before the proxy ends
 }
 
-// What somebody does on a page is not undone by what comes in.
+// What an operator does on a page is not undone by what comes in.
 func TestWhatComesInDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

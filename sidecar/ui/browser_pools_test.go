@@ -12,14 +12,14 @@ import (
 )
 
 // stays has the page note that it is this one, and returns what checks that it is
-// still: that nobody has loaded it anew.
+// still: that nobody has loaded it again.
 func (h *browserSite) stays() (check func()) {
 	h.t.Helper()
 	h.Eval(`window.same = true`)
 	return func() {
 		h.t.Helper()
 		if h.Eval(`window.same === true`) != true {
-			h.t.Error("the page was loaded anew")
+			h.t.Error("the page was loaded again")
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestABarChangesItsColourAsClaimsAreMade(t *testing.T) {
 }
 
 // A holder whose process is gone: the row says that its lease comes to its end, and
-// goes with it. Leases are those of etcd, and nothing is loaded anew.
+// goes with it. Leases are those of etcd, and nothing is loaded again.
 func TestTheRowOfAHolderThatHasDiedTurnsAndGoes(t *testing.T) {
 	t.Parallel()
 	h := newBrowserSite(t)
@@ -73,7 +73,7 @@ func TestTheRowOfAHolderThatHasDiedTurnsAndGoes(t *testing.T) {
 	h.to("/pools")
 	same := h.stays()
 	h.Click("#open-db")
-	h.WaitFor("the ends of both leases are told", `document.querySelectorAll("td.ends time").length === 2`)
+	h.WaitFor("the ends of both leases are shown", `document.querySelectorAll("td.ends time").length === 2`)
 	h.wantText("#holds-db-dying", "dying", "process 77", "r-1", "load", "doomed", "in ")
 	// What is seen is kept by the page: a moment later its end may be another.
 	const look = `(() => { const s = getComputedStyle(document.querySelector("#holds-db-dying .ends")); return s.backgroundColor + s.color })()`
@@ -91,7 +91,7 @@ func TestTheRowOfAHolderThatHasDiedTurnsAndGoes(t *testing.T) {
 	h.WaitCount("#holds-db-dying", 0)
 	h.WaitText("#pool-db .use-text", "1/2")
 	if h.Count("#holds-db-living") != 1 {
-		t.Error("somebody else went with it")
+		t.Error("another one went with it")
 	}
 	same()
 }
@@ -127,7 +127,7 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 
 	s.Click("#open-gpu")
 	s.WaitShown("#waiters-of-gpu")
-	s.WaitFor("the ends of the leases are told", `document.querySelectorAll("#holders-of-gpu td.ends time").length === 2`)
+	s.WaitFor("the ends of the leases are shown", `document.querySelectorAll("#holders-of-gpu td.ends time").length === 2`)
 	if heads, want := s.Texts("#holders-of-gpu th[scope=col]"), []string{"Claim", "Run", "Step", "Host", "Slots", "Since", "Fence", "Lease ends", "Action"}; !slices.Equal(heads, want) {
 		t.Errorf("holders: %q", heads)
 	}
@@ -141,7 +141,7 @@ func TestAPoolShowsAllThatIsKnownOfIt(t *testing.T) {
 	s.wantText("#waits-gpu-train-c", "1", "train-c", "train-vit", "5", "2", "pool 'gpu' full (4/4 slots)")
 	s.wantText("#waits-gpu-render", "2", "render", "0", "1")
 	if title, _ := s.Attr("#holds-gpu-train-a time", "title"); !strings.HasSuffix(title, " UTC") {
-		t.Errorf("a time has %q when it is looked at closely", title)
+		t.Errorf("a time has %q as its title", title)
 	}
 	if !strings.Contains(s.URL(), "open=gpu") {
 		t.Errorf("what is open is not in the address: %s", s.URL())

@@ -23,13 +23,12 @@ type browserSite struct {
 	t *testing.T
 }
 
-// inFull skips a test in the short run, which is for the race detector: what is told
-// apart there is what the server does at a time, and the tests of handlers and those of
-// live pages have it do all that this test would.
+// inFull skips a test in the short run, which is for the race detector: it finds races of the
+// server, which the tests of handlers and of live pages exercise as much.
 func inFull(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it looks at what the browser does; in a short run those of live pages do")
+		t.Skip("it tests the browser; in a short run those of live pages do")
 	}
 }
 

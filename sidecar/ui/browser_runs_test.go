@@ -32,7 +32,7 @@ func TestTheQueuePageShowsWhoWaitsAndWhy(t *testing.T) {
 
 	same := s.stays()
 	s.submit(api.RunRequest{ID: "hotfix", Priority: 900})
-	s.WaitText("#waiting tbody tr:first-child", "hotfix") // without being loaded anew, and in front
+	s.WaitText("#waiting tbody tr:first-child", "hotfix") // without being loaded again, and in front
 	s.ends(s.stage, "billing-7/bill/0", succeeded("done\n"))
 	s.WaitGone("#run-hotfix") // it was admitted in place of the one that has ended
 	same()

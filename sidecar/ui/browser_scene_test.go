@@ -81,7 +81,7 @@ func (s *scene) runs() {
 	s.t.Helper()
 	s.limit(3, api.TagLimit{Key: "env", Value: "prod", Limit: 2}, api.TagLimit{Key: "tenant", PerUniqueValue: true, Limit: 2})
 	s.stands("gateway")
-	s.eventually("somebody leads", func() bool {
+	s.eventually("a coordinator leads", func() bool {
 		all, err := s.store.Candidates(s.t.Context())
 		return err == nil && len(all) == 1
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 )
 
-var updateScreenshots = flag.Bool("update-screenshots", false, "take the pictures of docs/reference/pages.md anew")
+var updateScreenshots = flag.Bool("update-screenshots", false, "take the pictures of docs/reference/pages.md again")
 
 // images is the folder of the pictures, maxImage how big one may be.
 const (

@@ -74,7 +74,7 @@ type crowd struct {
 	t     testing.TB
 	mux   *http.ServeMux
 	asked *counting
-	store run.Store // somebody else's
+	store run.Store // another process's
 }
 
 // newCrowd queues so many runs, of which every tenth has steps.

@@ -125,7 +125,7 @@ func TestAPageBehindTheEndLeadsBack(t *testing.T) {
 	}
 }
 
-// What was looked at stays as it was: it is rendered while the list goes on.
+// What was shown stays as it was: it is rendered while the list goes on.
 func TestAPageDoesNotChangeWithItsList(t *testing.T) {
 	for name, list := range lists {
 		shore := newShore()

@@ -89,8 +89,8 @@ func idsOf(list []*listed) []string {
 	return ids
 }
 
-// told is all that a set says.
-func told(s *runSet) map[string]any {
+// shown is all that a set says.
+func shown(s *runSet) map[string]any {
 	counts, bad := map[string]int{}, map[string]string{}
 	for status, n := range s.counts {
 		if n != 0 {
@@ -106,7 +106,7 @@ func told(s *runSet) map[string]any {
 	}
 }
 
-// Following what happens comes to the same as reading all anew, whatever happens.
+// Following what happens comes to the same as reading all again, whatever happens.
 func TestAWatchedCopyIsWhatAReadingWouldBe(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shore := newShore()
@@ -117,7 +117,7 @@ func TestAWatchedCopyIsWhatAReadingWouldBe(t *testing.T) {
 		for range rapid.IntRange(0, 60).Draw(t, "steps") {
 			followed.apply(shore.step(t))
 		}
-		if d := gocmp.Diff(told(shore.set()), told(followed)); d != "" {
+		if d := gocmp.Diff(shown(shore.set()), shown(followed)); d != "" {
 			t.Fatal(d)
 		}
 	})

@@ -23,7 +23,7 @@ type cacheRig struct {
 	t *testing.T
 	b *storetest.Backend // the client of the cache
 	run.Store
-	by   run.Store // somebody else's
+	by   run.Store // another process's
 	runs *runCache
 
 	tasks sync.WaitGroup

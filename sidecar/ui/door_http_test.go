@@ -64,7 +64,7 @@ func TestRequestsOfOtherSitesAreRefusedAlsoForReads(t *testing.T) {
 	}
 }
 
-func TestWhoComesByALinkOfAnotherSiteIsToldHowToGoOn(t *testing.T) {
+func TestALinkOfAnotherSiteLeadsOn(t *testing.T) {
 	s := newSite(t)
 	got := s.get("/pools?open=db&q=%22%3E", header("Sec-Fetch-Site", "cross-site"))
 	d := parse(t, got.body)

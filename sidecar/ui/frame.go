@@ -162,19 +162,6 @@ func (t *templates) render(page string, f *frame) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// pageNames are the pages that there are templates for, for tests.
-func pageNames() []string {
-	all, _ := fs.Glob(files, "templates/*.html")
-	var names []string
-	for _, name := range all {
-		base := strings.TrimSuffix(path.Base(name), ".html")
-		if base != "layout" && !strings.Contains(base, "_") {
-			names = append(names, base)
-		}
-	}
-	return names
-}
-
 //go:embed templates static
 var files embed.FS
 

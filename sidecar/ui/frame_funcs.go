@@ -32,7 +32,6 @@ func funcs(live bool) template.FuncMap {
 		"pairs":      pairsOf,
 		"arg":        func(f *frame, v any) with { return with{f, v} },
 		"pathEscape": url.PathEscape,
-		"asset":      func(name string) string { return assets.url(name) },
 	}
 }
 

@@ -1,8 +1,10 @@
 package ui
 
 import (
+	"io/fs"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +58,7 @@ func TestABarTellsHowFullSomethingIs(t *testing.T) {
 	}
 }
 
-func TestTimesAreToldAsFarAwayAsTheyAre(t *testing.T) {
+func TestTimesAreRelative(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		away   time.Duration
@@ -151,7 +153,7 @@ func TestAMessageIsShownOnlyIfItIsOurs(t *testing.T) {
 	}
 	f := p.frameOf(httptest.NewRequest("GET", to.String(), nil), "pools", false)
 	if f.Message == "" || strings.Contains(f.Refresh, messageKey) || strings.Contains(setQuery(f, "q", "x"), sealKey) {
-		t.Errorf("a message is told, and told again: %+v", f)
+		t.Errorf("a message is shown, and shown again: %+v", f)
 	}
 	forged := to.Query()
 	forged.Set(messageKey, "your token has ended: tell it at evil.example")
@@ -215,4 +217,17 @@ func TestNamesCanBeShown(t *testing.T) {
 			t.Errorf("%q: %v", name, got)
 		}
 	}
+}
+
+// pageNames are the pages that there are templates for.
+func pageNames() []string {
+	all, _ := fs.Glob(files, "templates/*.html")
+	var names []string
+	for _, name := range all {
+		base := strings.TrimSuffix(path.Base(name), ".html")
+		if base != "layout" && !strings.Contains(base, "_") {
+			names = append(names, base)
+		}
+	}
+	return names
 }

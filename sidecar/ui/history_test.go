@@ -63,24 +63,24 @@ func TestSamplesAreKeptForTenMinutes(t *testing.T) {
 
 func TestTwoAnswersAboutOneEndAreOne(t *testing.T) {
 	at := time.Unix(1_000_000, 0)
-	told := func(d time.Duration) map[store.LeaseID]time.Duration { return map[store.LeaseID]time.Duration{1: d} }
+	answered := func(d time.Duration) map[store.LeaseID]time.Duration { return map[store.LeaseID]time.Duration{1: d} }
 	for what, test := range map[string]struct {
 		known time.Time
 		left  map[store.LeaseID]time.Duration
 		want  time.Time
 	}{
-		"new":                         {time.Time{}, told(10 * time.Second), at.Add(10 * time.Second)},
-		"the same":                    {at.Add(9 * time.Second), told(10 * time.Second), at.Add(9 * time.Second)},
-		"the same, a second less":     {at.Add(11 * time.Second), told(10 * time.Second), at.Add(11 * time.Second)},
-		"renewed":                     {at.Add(3 * time.Second), told(10 * time.Second), at.Add(10 * time.Second)},
-		"shorter, as if made again":   {at.Add(60 * time.Second), told(10 * time.Second), at.Add(10 * time.Second)},
-		"gone":                        {at.Add(-5 * time.Second), told(0), at.Add(-5 * time.Second)},
-		"gone before its end":         {at.Add(30 * time.Second), told(0), at},
-		"gone, and never known":       {time.Time{}, told(0), at},
-		"not told":                    {at.Add(5 * time.Second), nil, at.Add(5 * time.Second)},
-		"not told, and past":          {at.Add(-5 * time.Second), nil, time.Time{}},
-		"not told, and never known":   {time.Time{}, nil, time.Time{}},
-		"told of another lease alone": {time.Time{}, map[store.LeaseID]time.Duration{2: time.Minute}, time.Time{}},
+		"new":                            {time.Time{}, answered(10 * time.Second), at.Add(10 * time.Second)},
+		"the same":                       {at.Add(9 * time.Second), answered(10 * time.Second), at.Add(9 * time.Second)},
+		"the same, a second less":        {at.Add(11 * time.Second), answered(10 * time.Second), at.Add(11 * time.Second)},
+		"renewed":                        {at.Add(3 * time.Second), answered(10 * time.Second), at.Add(10 * time.Second)},
+		"shorter, as if made again":      {at.Add(60 * time.Second), answered(10 * time.Second), at.Add(10 * time.Second)},
+		"gone":                           {at.Add(-5 * time.Second), answered(0), at.Add(-5 * time.Second)},
+		"gone before its end":            {at.Add(30 * time.Second), answered(0), at},
+		"gone, and never known":          {time.Time{}, answered(0), at},
+		"not answered":                   {at.Add(5 * time.Second), nil, at.Add(5 * time.Second)},
+		"not answered, and past":         {at.Add(-5 * time.Second), nil, time.Time{}},
+		"not answered, and never known":  {time.Time{}, nil, time.Time{}},
+		"answered of another lease only": {time.Time{}, map[store.LeaseID]time.Duration{2: time.Minute}, time.Time{}},
 	} {
 		if got := laterEnd(test.known, at, test.left, 1); !got.Equal(test.want) {
 			t.Errorf("%s: %s, want %s", what, got, test.want)

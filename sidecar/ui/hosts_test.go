@@ -54,7 +54,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 		t.Errorf("the current page is %q", texts(current))
 	}
 
-	// Something is taken there, and by somebody who is not seen.
+	// Something is taken there, and by an instance that is not present.
 	graph, err := step.NewGraph([]step.Spec{{Name: "a", Command: []string{"true"}}, {Name: "b", Command: []string{"true"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestThePageOfHostsShowsWhoIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.takes(store.StepID{Run: "r", Step: "a"})
-	page = d.until("/hosts", "the leader has told of a tick, and the step instance is seen", func(p *document) bool {
+	page = d.until("/hosts", "the leader has reported a tick, and the step instance is seen", func(p *document) bool {
 		return p.id("tick") != nil && p.fact("Number") != "" && strings.Contains(text(p.must("worker-two/worker")), "1/4")
 	})
 	leader := text(page.must("leader"))

@@ -89,7 +89,7 @@ func TestInstancesAreShownByTheirPartWithWhatTheyHave(t *testing.T) {
 	}
 }
 
-func TestTheLeaderIsToldApartAndItsAbsenceToo(t *testing.T) {
+func TestTheLeaderOrItsAbsenceIsShown(t *testing.T) {
 	tick := func(ago time.Duration) *run.Tick { return &run.Tick{At: hostsNow.Add(-ago)} }
 	for name, c := range map[string]struct {
 		fleet            inspect.Fleet
@@ -105,7 +105,7 @@ func TestTheLeaderIsToldApartAndItsAbsenceToo(t *testing.T) {
 		"one that has just begun": {
 			fleet: inspect.Fleet{Candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Since: hostsNow, Term: 3}}}}, leads: "a", places: []int{0},
 		},
-		"one that stands for long without a tick": {
+		"one that is the leader for long without a tick": {
 			fleet: inspect.Fleet{Candidates: []run.Candidate{{Candidate: election.Candidate{Host: "a", Since: hostsNow.Add(-time.Hour), Term: 3}}}}, leads: "a", late: true, places: []int{0},
 		},
 		"one that ticks, and others": {

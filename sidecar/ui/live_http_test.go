@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/sidecar/api"
 )
 
-// stream is a page that is looked at.
+// stream is a page that is shown.
 type stream struct {
 	t    testing.TB
 	in   *bufio.Reader

@@ -145,7 +145,7 @@ func TestATroubleLastsAsLongAsItIsTheSame(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	if got := tr.since(problem.EtcdUnavailable, at.Add(time.Minute)); !got.Equal(at) {
-		t.Errorf("it began anew: %s", got)
+		t.Errorf("it began again: %s", got)
 	}
 	if got := tr.since(problem.EtcdFull, at.Add(time.Minute)); !got.Equal(at.Add(time.Minute)) {
 		t.Errorf("another one: %s", got)
@@ -164,7 +164,7 @@ func TestATroubleLastsAsLongAsItIsTheSame(t *testing.T) {
 	}
 }
 
-func TestWhatRunsBesideThePagesEndsWithThem(t *testing.T) {
+func TestBackgroundTasksEndWithThePages(t *testing.T) {
 	p := New(Config{Ready: func() (*Session, error) { return nil, problem.New(problem.EtcdUnavailable, "by design") }})
 	if p.background(func(context.Context) { t.Error("it ran") }) {
 		t.Error("it runs although nothing does")

@@ -104,7 +104,7 @@ type view struct {
 	Data  any
 }
 
-// form is a POST of a visitor who may act: see [mayOf] and [whoOf].
+// form is a POST of a visitor who may act: see [whoOf].
 type form struct {
 	pattern string // "POST /actions/cancel"
 	// do does it, and returns the page to show then; [Pages.withMessage] adds a message to

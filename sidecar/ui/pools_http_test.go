@@ -43,7 +43,7 @@ func (s *site) claim(req api.ClaimRequest) *api.Claim {
 	return c
 }
 
-// wait puts a claim in line, and takes it out again at the end of the test.
+// wait makes a claim wait, and ends that at the end of the test.
 func (s *site) wait(req api.ClaimRequest) {
 	s.t.Helper()
 	req.Wait = api.DurationOf(time.Hour)
@@ -221,7 +221,7 @@ func TestWhatUsersSayIsShownAndNeverInterpreted(t *testing.T) {
 	}
 	d = s.page("/pools?q=%3Cimg%20src%3Dx%3E%22")
 	if got := text(d.must("none-found")); !strings.Contains(got, `<img src=x>"`) {
-		t.Errorf("what was looked for is told as %q", got)
+		t.Errorf("what was looked for is shown as %q", got)
 	}
 	if got := attr(d.must("q"), "value"); got != `<img src=x>"` {
 		t.Errorf("what was looked for is kept as %q", got)
@@ -296,7 +296,7 @@ func TestAHolderThatDiedTurnsNearItsEndAndGoes(t *testing.T) {
 		return classed(row, "is-near") || classed(row, "is-past")
 	})
 	if got := text(d.must("holds-db-orphan")); !strings.Contains(got, "! near") && !strings.Contains(got, "past") {
-		t.Errorf("it is told by a colour alone: %q", got)
+		t.Errorf("it is shown by a colour alone: %q", got)
 	}
 	s.until(at, "it is gone", func(d *document) bool { return d.id("holds-db-orphan") == nil })
 }
@@ -392,7 +392,7 @@ func TestNoMoreHoldersThanCanBeReadAreShown(t *testing.T) {
 	}
 	d = s.page("/pools?open=db&open=gpu")
 	if n := len(d.card("db").cells()); n != 500 || !strings.Contains(text(d.must("pool-db")), "503 holders are not shown") {
-		t.Errorf("beside another pool, %d holders are shown", n)
+		t.Errorf("next to another pool, %d holders are shown", n)
 	}
 	if got := text(d.must("pool-gpu")); !strings.Contains(got, "No holders.") || !strings.Contains(got, "No waiters.") {
 		t.Errorf("%q", got)

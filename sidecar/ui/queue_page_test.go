@@ -117,7 +117,7 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 		t.Errorf("%q", cells["a"])
 	}
 	stop := d.leads("two")
-	d.until("/queue", "the run has left, and somebody leads", func(page *document) bool {
+	d.until("/queue", "the run has left, and a coordinator leads", func(page *document) bool {
 		return page.id("nobody") == nil && len(page.runs()) == 0 && strings.Contains(text(page.root), "two/coordinator admits runs")
 	})
 	stop()
@@ -236,7 +236,7 @@ func TestHostileTextsAreShownAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestLimitsThatCantBeReadAreToldOf(t *testing.T) {
+func TestLimitsThatCantBeReadAreReported(t *testing.T) {
 	d := newQueueSite(t)
 	d.put(store.Put(d.store.Keys.Limits(), []byte("<b>"), 0))
 	d.put(store.Put(d.store.Keys.Run("a"), queuedRecord(func(r *run.Record) { r.Steps = 3 }), 0)) // whose graph is gone
@@ -249,7 +249,7 @@ func TestLimitsThatCantBeReadAreToldOf(t *testing.T) {
 	}
 }
 
-// What happens is told to who looks on.
+// Changes are sent to open pages.
 func TestTheQueueIsKeptNew(t *testing.T) {
 	t.Parallel()
 	d := newQueueSite(t)
@@ -273,7 +273,7 @@ func TestTheQueueIsKeptNew(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("%s was never told: %v", want, lines.Err())
+		t.Fatalf("%s was never shown: %v", want, lines.Err())
 	}
 	until("No runs are queued")
 	d.submit(api.RunRequest{ID: "a"})

@@ -115,7 +115,7 @@ func TestAReasonOfPoolsHasTheNumbersOfNow(t *testing.T) {
 	}{
 		{"full", pool.Status{Name: "db", Spec: pool.Spec{Limit: 2}, Claimed: 2}, "pool 'db' full (2/2 slots)"},
 		{"paused", pool.Status{Name: "db", Spec: pool.Spec{Limit: 2, Paused: true}}, "pool 'db' is paused"},
-		{"room, and nobody has come to it", pool.Status{Name: "db", Spec: pool.Spec{Limit: 2}}, "pool 'db' full (3/3 slots)"},
+		{"free slots, not checked yet", pool.Status{Name: "db", Spec: pool.Spec{Limit: 2}}, "pool 'db' full (3/3 slots)"},
 	} {
 		if got, _ := reasonOf(r, pool.NewSpace(c.pool)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)

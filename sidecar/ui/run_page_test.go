@@ -187,7 +187,7 @@ func TestTheConcurrencyTabTellsWhatClaimsWaitedFor(t *testing.T) {
 	}
 	claim("c3", wicked)
 	d.tells("r", run.Event{Type: run.StepSlotLost, At: time.Now(), Reason: "lost: " + wicked, By: wicked, Metadata: map[string]string{"claim": "c9", "step": "load[0]", "pools": "db"}})
-	page = d.until(path, "all are told", func(p *document) bool {
+	page = d.until(path, "all are shown", func(p *document) bool {
 		all := text(p.root)
 		return strings.Contains(all, "lost: "+wicked) && strings.Count(all, "StepSlotReleased") == 1 && strings.Count(all, "StepSlotClaimed") == 3
 	})
@@ -335,7 +335,7 @@ func TestARunOfTenThousandInstancesIsPaged(t *testing.T) {
 	}
 }
 
-// Whoever looks on is told what changes.
+// An open page shows what changes.
 func TestARunIsKeptNew(t *testing.T) {
 	t.Parallel()
 	d := newRunSite(t)

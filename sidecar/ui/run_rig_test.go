@@ -134,7 +134,7 @@ type watched struct {
 	lines *bufio.Scanner
 }
 
-// stream looks at a page until the test ends.
+// stream shows a page until the test ends.
 func (d *runSite) stream(path string) *watched {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), "GET", d.base+path, nil)

@@ -182,7 +182,7 @@ func TestOfALongQueueOnlyTheEndIsInThePicture(t *testing.T) {
 }
 
 // What goes on moves the end of the axis by whole marks only, so that the picture does
-// not change whenever it is looked at.
+// not change whenever it is shown.
 func TestTheAxisOfWhatGoesOnEndsAtAMark(t *testing.T) {
 	seen := seenOf(t, "a:")
 	tab := func(now time.Time) timeAxis { return timelineOf(seen, nil, onTab("r", tabTimeline), now).Axis }

@@ -26,7 +26,7 @@ func (d *runSite) seesWorker(host string, capacity int, queues ...string) {
 // saysOf is what the row of a step says in its progress.
 func (d *document) saysOf(name string) string { return d.line("step-" + name)[1] }
 
-// What steps wait for is told in the words of the commands, and kept new.
+// What steps wait for is shown in the words of the commands, and kept new.
 func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 	t.Parallel()
 	d := newRunSite(t)

@@ -51,7 +51,7 @@ func TestAStepSaysWhatItWaitsFor(t *testing.T) {
 		"a full pool":             {c: []int{4, 2, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "2 wait: pool 'db' full (3/3 slots)"}},
 		"one of several":          {c: []int{0, 1, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "1 waits: pool 'db' full (3/3 slots)"}},
 		"the only one":            {c: []int{0, 1}, worker: true, want: saying{Text: "waits: no worker is running: start 'berth worker'"}},
-		"somebody outside":        {c: []int{0, 1}, want: saying{Text: "waits: no executor has taken it from queue 'default' over HTTP yet"}},
+		"an external executor":    {c: []int{0, 1}, want: saying{Text: "waits: no executor has taken it from queue 'default' over HTTP yet"}},
 		"nothing in the way":      {c: []int{0, 1}, worker: true, around: full, want: saying{Text: "waits: the worker of queue 'default' can take it (1/4 in progress)", Soon: true}},
 		"nobody who lets them go": {c: []int{2, 0, 1}, around: step.Around{Leaderless: true}, want: saying{Text: "2 wait: no coordinator is running, so nothing is published"}},
 	} {
@@ -77,7 +77,7 @@ func TestAStepSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// Of an expanded step it is told by status, and of an instance only what is its own.
+// Of an expanded step it is shown by status, and of an instance only what is its own.
 func TestAnExpandedStepTellsWhatItsInstancesWaitFor(t *testing.T) {
 	seen := seenOf(t, "x:", "y: x")
 	x := &seen.overview.Steps[0]
@@ -98,9 +98,9 @@ func TestAnExpandedStepTellsWhatItsInstancesWaitFor(t *testing.T) {
 		t.Errorf("%q, %q", open.Rows[0].Waits, got)
 	}
 	if got := openStepOf(seen, 1, list, onTab("r", tabSteps).in("y")).Waits; got != nil {
-		t.Errorf("what it needs is told by the tree: %q", got)
+		t.Errorf("what it needs is shown by the tree: %q", got)
 	}
-	// Beside its output an instance has all of it, if what is around was read for it.
+	// Next to its output an instance has all of it, if what is around was read for it.
 	for text, i := range map[string]*step.Instance{
 		"no executor has taken it from queue 'default' over HTTP yet": list.Items[0],
 		"it is retried 30s after the end of its last attempt":         again,

@@ -60,7 +60,7 @@ func TestAFilterLetsThroughWhatItSays(t *testing.T) {
 	}
 }
 
-func TestAFilterThatIsNoneIsToldOf(t *testing.T) {
+func TestAFilterThatIsNoneIsReported(t *testing.T) {
 	for query, want := range map[string]string{
 		"tag=env":                             `"env" is not a tag`,
 		"tag=%3Dx":                            `"=x" is not a tag`,

@@ -94,7 +94,7 @@ func TestStatusesAreCountedUnderTheFilter(t *testing.T) {
 	}
 }
 
-func TestAStatusThatIsNoneIsToldOf(t *testing.T) {
+func TestAStatusThatIsNoneIsReported(t *testing.T) {
 	var f runFilter
 	query := url.Values{"status": {"<done>"}}
 	if got := parseStatuses(query, &f); got != nil || !strings.Contains(f.Wrong, `"<done>" is not a status: allowed are storing, queued,`) {

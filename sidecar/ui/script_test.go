@@ -6,7 +6,7 @@ import (
 	"github.com/berthhq/berth/sidecar/api"
 )
 
-// What the script changes is what differs: whoever reads, types or goes by keyboard is not
+// What the script changes is what differs: who reads, types or goes by keyboard is not
 // disturbed.
 func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 	t.Parallel()
@@ -16,7 +16,7 @@ func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 	}
 	h.to("/pools?open=b")
 	h.WaitShown("#open-b")
-	// Somebody has gone to b, and has typed into the filter.
+	// A reader has gone to b, and has typed into the filter.
 	h.Eval(`(() => {
 		window.card = document.querySelector("#pool-b");
 		window.link = document.querySelector("#open-b");
@@ -41,7 +41,7 @@ func TestAChangeLeavesAloneWhatIsTheSame(t *testing.T) {
 		}
 	}
 	if made := h.Eval(`[...document.querySelectorAll("main *")].filter((n) => !n.known && !n.closest("#detail-b, svg")).map((n) => n.outerHTML).join("\n")`); made != "" {
-		t.Errorf("what is the same was made anew:\n%s", made)
+		t.Errorf("what is the same was made again:\n%s", made)
 	}
 	if err := h.client.Release(t.Context(), held.ID); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestALogIsShownFromItsEndAndFollowed(t *testing.T) {
 	job.end(succeeded("done\n"))
 }
 
-func TestAMessageIsToldOnce(t *testing.T) {
+func TestAMessageIsShownOnce(t *testing.T) {
 	inFull(t)
 	t.Parallel()
 	h := newBrowserSite(t)
@@ -166,6 +166,6 @@ func TestAMessageIsToldOnce(t *testing.T) {
 	}
 	h.Reload()
 	if h.Count("#message") != 0 {
-		t.Error("it is told again")
+		t.Error("it is shown again")
 	}
 }

@@ -245,6 +245,3 @@ func whoOf(ctx context.Context) string { return visitorOf(ctx).who }
 
 // fromOf returns the address of the visitor.
 func fromOf(ctx context.Context) string { return visitorOf(ctx).from }
-
-// mayOf reports whether the visitor may act.
-func mayOf(ctx context.Context) bool { return visitorOf(ctx).who != "" }

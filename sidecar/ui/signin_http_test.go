@@ -237,7 +237,7 @@ func TestWithoutATokenPagesAreReadOnlyButOnDev(t *testing.T) {
 			t.Errorf("dev %v: actions are offered: %v", dev, got)
 		}
 		if got := strings.Contains(text(d.root), "Acting as dev"); got != want {
-			t.Errorf("dev %v: it is told who acts: %v", dev, got)
+			t.Errorf("dev %v: the page names who acts: %v", dev, got)
 		}
 		if strings.Contains(text(d.root), "Sign") {
 			t.Error("there is nothing to sign in with")

@@ -40,7 +40,7 @@ type site struct {
 	cookie *http.Cookie
 }
 
-// newSite starts a sidecar on an etcd of its own, whoever looks may act unless a change says
+// newSite starts a sidecar on an etcd of its own. Visitors may act unless a change says
 // otherwise.
 func newSite(t testing.TB, change ...func(*sidecar.Config)) *site {
 	t.Helper()
