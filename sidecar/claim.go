@@ -3,7 +3,10 @@ package sidecar
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -22,6 +25,8 @@ type wanted struct {
 	api.ClaimRequest
 	bind claims.Binding
 	proc *proc.Process
+	// named: the client chose the id, so it can find the claim again.
+	named bool
 }
 
 // lifeOf returns how the holder of a new claim reports that it lives.
@@ -29,21 +34,66 @@ func lifeOf(r *api.ClaimRequest) claims.Life {
 	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill, ClientToken: r.ClientToken}
 }
 
+// respondAsync is the preference of clients that do not wait for an answer (RFC 7240).
+const respondAsync = "respond-async"
+
+// claimInput is the input of POST /v1/claims.
+type claimInput struct {
+	Prefer  string `header:"Prefer" doc:"With respond-async the server answers at once, and the claim waits without a connection."`
+	RawBody []byte `contentType:"application/json"`
+
+	async bool
+}
+
+// Resolve finds out whether the client waits for the answer.
+func (in *claimInput) Resolve(ctx huma.Context) []error {
+	ctx.EachHeader(func(name, value string) {
+		if http.CanonicalHeaderKey(name) != "Prefer" {
+			return
+		}
+		for preference := range strings.SplitSeq(value, ",") {
+			token, _, _ := strings.Cut(preference, ";")
+			in.async = in.async || strings.EqualFold(strings.TrimSpace(token), respondAsync)
+		}
+	})
+	return nil
+}
+
+// claimOutput is the answer of POST /v1/claims. The headers are those of one that does not wait.
+type claimOutput struct {
+	Status   int
+	Location string `header:"Location" doc:"The address of the claim. Only with respond-async."`
+	Applied  string `header:"Preference-Applied" doc:"respond-async, if that was preferred."`
+	Body     api.Claim
+}
+
 // claim answers POST /v1/claims.
-func (a *apiServer) claim(ctx context.Context, s *session, _ *withBody, req api.ClaimRequest) (*output[api.Claim], error) {
+func (a *apiServer) claim(ctx context.Context, s *session, in *claimInput, req api.ClaimRequest) (*claimOutput, error) {
 	begun := time.Now()
-	w, err := s.want(ctx, req)
+	w, err := s.want(ctx, req, in.async)
 	if err != nil {
 		return nil, err
 	}
-	asking := ctx
-	ctx, wait, err := a.waits.enter(ctx, w.ID)
+	if in.async && (w.Wait == nil || *w.Wait > 0) {
+		return a.claimAsync(ctx, s, w, begun)
+	}
+	waiting, wait, err := a.waits.enter(ctx, w.ID)
 	if err != nil {
 		w.proc.Close()
 		return nil, err
 	}
 	// Who releases the claim finds the wait, or its holder.
 	defer a.waits.leave(wait)
+	h, err := a.hold(waiting, s, w, wait)
+	if err != nil {
+		return nil, err
+	}
+	a.ifUnread(ctx, func() { s.holders.Unread(h, w.named) })
+	return &claimOutput{Status: http.StatusCreated, Body: heldClaim(s.holders.View(h), begun)}, nil
+}
+
+// hold waits for a claim and gives it a holder.
+func (a *apiServer) hold(ctx context.Context, s *session, w *wanted, wait *wait) (*claims.Holder, error) {
 	claim, err := a.take(ctx, s, w, wait)
 	if err != nil {
 		w.proc.Close()
@@ -60,14 +110,14 @@ func (a *apiServer) claim(ctx context.Context, s *session, _ *withBody, req api.
 		return nil, problem.New(problem.ClaimCanceled, "claim %q was released as soon as it was granted", w.ID)
 	}
 	s.holders.Reported(h)
-	a.ifUnread(asking, func() { s.holders.Unread(h, req.ID != "") })
-	return outputOf(heldClaim(s.holders.View(h), begun), nil)
+	return h, nil
 }
 
-// want checks a request, and finds the process that it names.
-func (s *session) want(ctx context.Context, req api.ClaimRequest) (*wanted, error) {
-	w := &wanted{ClaimRequest: req}
-	if w.ID == "" {
+// want checks a request, and finds the process that it names. The client of an asynchronous
+// one may never learn of the grant.
+func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*wanted, error) {
+	w := &wanted{ClaimRequest: req, named: req.ID != ""}
+	if !w.named {
 		w.ID = ulid.Make().String()
 	}
 	if req.Wait != nil {
@@ -79,7 +129,9 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest) (*wanted, erro
 	if w.bind, err = claims.BindingOf(lifeOf(&req)); err != nil {
 		return nil, err
 	}
-	if req.ID == "" && req.PID == 0 && w.bind.Untimed() {
+	if untimed := req.PID == 0 && w.bind.Untimed(); untimed && async {
+		return nil, problem.Field("ttl", "0s can't be combined with %s: if you never learned of the grant, the claim would be held for ever. Choose a ttl of %s to %s, or name a pid", respondAsync, claims.MinTTL, claims.MaxTTL)
+	} else if untimed && !w.named {
 		return nil, problem.Field("ttl", "0s needs an id: if the answer were lost, the claim could not be found again to release it. Choose an id, or a ttl of %s to %s", claims.MinTTL, claims.MaxTTL)
 	}
 	if w.proc, err = s.openProcess(ctx, req.PID); err != nil {
@@ -87,6 +139,12 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest) (*wanted, erro
 	}
 	w.bind = w.bind.To(w.proc)
 	return w, nil
+}
+
+// same reports whether two requests with one id are for the same claim.
+func (w *wanted) same(o *wanted) bool {
+	return maps.Equal(w.Pools, o.Pools) && maps.Equal(w.Labels, o.Labels) && w.bind == o.bind &&
+		w.Priority == o.Priority && w.RunID == o.RunID && w.StepKey == o.StepKey
 }
 
 // openProcess finds the process that a request names, if it names one.
@@ -148,8 +206,17 @@ func (a *apiServer) registerClaims(h huma.API) {
 	const tag = "claims"
 	op := operation(h, "claim", http.MethodPost, api.ClaimsPath, tag, "Claim slots")
 	op.Description = "Answers when the claim is granted, or refused. Hanging up before the answer is read withdraws it; asking again with its id within 10 s keeps its place in the wait queue, or the claim."
+	op.Description += " With Prefer: respond-async it answers at once, with 202 if the claim waits: GET the claim, or follow its events, to learn of the grant."
 	op.DefaultStatus = http.StatusCreated
-	handleBody(a, h, op, false, func(in *withBody) []byte { return in.RawBody }, a.claim)
+	op.Responses["202"] = &huma.Response{
+		Description: "The claim waits, without a connection.",
+		Content:     map[string]*huma.MediaType{"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[api.Claim](), true, "")}},
+		Headers: map[string]*huma.Header{
+			"Location":           {Description: "The address of the claim.", Schema: &huma.Schema{Type: huma.TypeString}},
+			"Preference-Applied": {Description: respondAsync, Schema: &huma.Schema{Type: huma.TypeString}},
+		},
+	}
+	handleBody(a, h, op, false, func(in *claimInput) []byte { return in.RawBody }, a.claim)
 
 	handle(a, h, operation(h, "list-claims", http.MethodGet, api.ClaimsPath, tag, "List claims of all hosts"), a.listClaims)
 	handle(a, h, operation(h, "get-claim", http.MethodGet, api.ClaimsPath+"/{id}", tag, "Get a claim"), a.getClaim)

@@ -45,7 +45,7 @@ func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*hum
 		events := s.hub.Subscribe(in.Claim, in.Pool)
 		defer s.hub.Unsubscribe(events)
 		stream := server.NewStream(r.Context(), w)
-		for _, ev := range s.hello(in) {
+		for _, ev := range a.hello(s, in) {
 			stream.Add(messageOf(ev))
 		}
 		server.Follow(stream, events.Wake(), func(struct{}) bool { return addAll(stream, events, in.Claim) })
@@ -54,11 +54,12 @@ func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*hum
 
 // hello returns the events with the state at the beginning of a stream. A claim that has
 // ended is reported as if it had ended just now.
-func (s *session) hello(in *eventsInput) []api.Event {
+func (a *apiServer) hello(s *session, in *eventsInput) []api.Event {
 	hello := api.Event{Type: api.EventHello, Host: s.client.Host(), Instance: s.client.Instance(), Claim: in.Claim}
 	if in.Claim == "" {
 		return []api.Event{hello}
 	}
+	waiting := len(a.waits.of(in.Claim)) > 0
 	h, err := s.holders.Find(in.Claim)
 	switch {
 	case err != nil:
@@ -67,6 +68,8 @@ func (s *session) hello(in *eventsInput) []api.Event {
 		return []api.Event{hello, {Type: api.EventClaimEnded, Claim: in.Claim, Code: string(why.Code), Reason: why.Error()}}
 	case h != nil:
 		hello.Status = api.ClaimHeld
+	case waiting:
+		hello.Status = api.ClaimWaiting
 	default:
 		hello.Status = "unknown"
 	}
@@ -150,7 +153,7 @@ func (a *apiServer) registerEvents(h huma.API) {
 	op := operation(h, "events", http.MethodGet, api.EventsPath, "events", "Follow what happens to pools, and to claims of this server")
 	op.Description = "Server-sent events. The first is hello: read the state then. After lagged, read it again. " +
 		"Types: " + api.EventHello + ", " + api.EventPoolChanged + ", " + api.EventClaimWaiting + ", " + api.EventClaimGranted + ", " +
-		api.EventClaimEnded + " (with a code: " + string(problem.ClaimLost) + ", " + string(problem.ClaimRevoked) + "), " +
+		api.EventClaimEnded + " (with a code: " + string(problem.ClaimLost) + ", " + string(problem.ClaimRevoked) + ", or why a wait without a connection has failed), " +
 		api.EventClaimReleased + ", " + api.EventLagged + ", " + api.EventStopping + "."
 	op.Responses["200"] = &huma.Response{
 		Description: "Events, each with an Event as its data.",

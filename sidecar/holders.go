@@ -20,12 +20,15 @@ type idInput struct {
 // getClaim answers GET /v1/claims/{id}.
 func (a *apiServer) getClaim(ctx context.Context, s *session, in *idInput) (*output[api.Claim], error) {
 	begun := time.Now()
+	one := a.waits.asyncOf(in.ID)
 	h, err := s.holders.Find(in.ID)
-	if err != nil {
-		return nil, err
-	}
-	if h != nil {
+	switch {
+	case err == nil && h != nil:
 		return outputOf(heldClaim(s.holders.View(h), begun), nil)
+	case one != nil:
+		return outputOf(s.waitingClaim(ctx, one.request, pool.Reason{}), nil)
+	case err != nil:
+		return nil, err
 	}
 	why, err := s.why(ctx, in.ID)
 	return outputOf(why.Claim, err)

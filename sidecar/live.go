@@ -81,6 +81,7 @@ func (s *Server) live(ctx context.Context, a *apiServer, web *server.Server) err
 	before.Stop()
 	cancel()
 	looks.Wait()
+	a.waits.tasks.Wait() // the instance has ended, so they do
 	hs.Leave()
 	xs.Leave()
 	return errors.Join(err, procs.Close())
@@ -140,6 +141,7 @@ func (s *Server) end(mode StopMode, client *instance.Client, hs *claims.Holders,
 	if mode == Leave {
 		// What is being answered is answered while the instance still can.
 		err := a.close(web)
+		a.waits.await()
 		hs.Leave()
 		xs.Leave()
 		return errors.Join(err, client.Leave())

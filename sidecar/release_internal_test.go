@@ -2,6 +2,8 @@ package sidecar
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -66,7 +68,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 	}
 	for what, byFence := range map[string]bool{"by its id": false, "by its fence": true} {
 		t.Run(what, func(t *testing.T) {
-			w, err := s.want(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
+			w, err := s.want(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,5 +183,49 @@ func TestAProcessIsBoundByItsOwnUserOnly(t *testing.T) {
 		if (err == nil) != (test.want == "") || err != nil && problem.CodeOf(err) != test.want {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// The client of a claim without an id of its own does not know the id if it has not read
+// the answer.
+func TestAnUnreadAnswerWithdrawsAClaimOfAnUnknownID(t *testing.T) {
+	a, s := testSession(t)
+	limit := 1
+	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+		t.Fatal(err)
+	}
+	request := func(status int, req api.ClaimRequest) {
+		t.Helper()
+		req.Pools = api.Slots{"db": 1}
+		out, err := a.claim(t.Context(), s, &claimInput{async: true}, req)
+		if err != nil || out.Status != status {
+			t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	a.ifUnread = func(_ context.Context, f func()) { f() }
+	for range 10 {
+		request(http.StatusCreated, api.ClaimRequest{})
+		for s.holders.Count() > 0 {
+			<-time.After(releaseCheck)
+		}
+	}
+	request(http.StatusCreated, api.ClaimRequest{ID: "mine"}) // can be found
+	for range 10 {
+		request(http.StatusAccepted, api.ClaimRequest{})
+	}
+	a.waits.tasks.Wait()
+	if c, err := s.client.Lookup(t.Context(), "mine"); err != nil || c == nil {
+		t.Errorf("%v, %v", c, err)
+	}
+}
+
+func TestTheWaitsWithoutAConnectionAreBounded(t *testing.T) {
+	w := newWaits()
+	for i := range maxAsync {
+		w.async[fmt.Sprint(i)] = &wait{}
+	}
+	_, _, err := w.enterAsync(&wanted{}, nil)
+	if problem.CodeOf(err) != problem.Unavailable {
+		t.Error(err)
 	}
 }

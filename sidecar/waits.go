@@ -2,21 +2,32 @@ package sidecar
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/claims"
 )
 
 // waits are the requests for claims that have neither been refused nor got a
 // holder. They can be ended by the claim's id, or all at once.
 type waits struct {
+	tasks sync.WaitGroup // waits without a connection
+
 	// mu guards what follows.
 	mu      sync.Mutex
 	byID    map[string][]*wait
-	stopped error // why no more may wait; nil while they may
+	async   map[string]*wait // those without a connection
+	stopped error            // why no more may wait; nil while they may
 }
 
 // wait is one such request.
@@ -25,14 +36,24 @@ type wait struct {
 	cancel context.CancelCauseFunc
 	over   chan struct{} // closed when it has left
 	cause  error         // why it was ended from here; guarded by mu of waits
+
+	// Of a wait without a connection: what it is for, and what has become of it once it
+	// is over.
+	request *wanted
+	holder  *claims.Holder
+	err     error
 }
 
-func newWaits() *waits { return &waits{byID: map[string][]*wait{}} }
+func newWaits() *waits { return &waits{byID: map[string][]*wait{}, async: map[string]*wait{}} }
 
 // enter begins a wait under a context that it may end, until leave.
 func (w *waits) enter(ctx context.Context, id string) (context.Context, *wait, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.add(ctx, id)
+}
+
+func (w *waits) add(ctx context.Context, id string) (context.Context, *wait, error) {
 	if w.stopped != nil {
 		return nil, nil, w.stopped
 	}
@@ -40,6 +61,40 @@ func (w *waits) enter(ctx context.Context, id string) (context.Context, *wait, e
 	one := &wait{id: id, cancel: cancel, over: make(chan struct{})}
 	w.byID[id] = append(w.byID[id], one)
 	return ctx, one, nil
+}
+
+// maxAsync bounds the waits without a connection, of which each takes some 10 KB.
+const maxAsync = 10000
+
+// enterAsync returns the wait without a connection for a claim. If there is none, it begins
+// one, which goes on until serve, called in the background, has left it: first is then true.
+func (w *waits) enterAsync(request *wanted, serve func(context.Context, *wait)) (one *wait, first bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if one = w.async[request.ID]; one != nil {
+		if !one.request.same(request) {
+			return nil, false, problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", request.ID)
+		}
+		return one, false, nil
+	}
+	if len(w.async) >= maxAsync {
+		return nil, false, problem.New(problem.Unavailable, "%d claims wait without a connection already: try again later, or wait for the answer", maxAsync)
+	}
+	ctx, one, err := w.add(context.Background(), request.ID)
+	if err != nil {
+		return nil, false, err
+	}
+	one.request = request
+	w.async[request.ID] = one
+	w.tasks.Go(func() { serve(ctx, one) })
+	return one, true, nil
+}
+
+// asyncOf returns the wait without a connection for a claim, nil if there is none.
+func (w *waits) asyncOf(id string) *wait {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.async[id]
 }
 
 // ended returns why a wait was ended from here; nil if it was not.
@@ -56,6 +111,9 @@ func (w *waits) leave(one *wait) {
 	all := slices.DeleteFunc(w.byID[one.id], func(x *wait) bool { return x == one })
 	if w.byID[one.id] = all; len(all) == 0 {
 		delete(w.byID, one.id)
+	}
+	if w.async[one.id] == one {
+		delete(w.async, one.id)
 	}
 	one.cancel(context.Canceled)
 	close(one.over)
@@ -110,6 +168,120 @@ func (w *waits) stop(cause error) {
 			one.end(cause)
 		}
 	}
+}
+
+// asyncStop bounds the time that a stop gives to waits without a connection, of which one
+// may have been granted its claim just now, and releases it.
+const asyncStop = 2 * time.Second
+
+// await waits until the waits without a connection have left, for asyncStop at most.
+func (w *waits) await() {
+	left := make(chan struct{})
+	go func() {
+		w.tasks.Wait()
+		close(left)
+	}()
+	select {
+	case <-left:
+	case <-time.After(asyncStop):
+	}
+}
+
+// asyncCheck bounds the time in which an asynchronous request learns whether its claim is
+// granted at once.
+const asyncCheck = time.Second
+
+// claimAsync answers POST /v1/claims of a client that does not wait. The claim waits in the
+// background, and a request that does not wait says whether it fits now.
+func (a *apiServer) claimAsync(ctx context.Context, s *session, w *wanted, begun time.Time) (*claimOutput, error) {
+	one, first, err := a.waits.enterAsync(w, func(ctx context.Context, one *wait) { a.waitAsync(ctx, s, one) })
+	if !first {
+		w.proc.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	check, cancel := context.WithTimeout(ctx, asyncCheck)
+	defer cancel()
+	claim, err := s.client.Claim(check, instance.Slots(w.Pools), append(w.options(), instance.WithWait(0))...)
+	switch code := problem.CodeOf(err); {
+	case err == nil:
+		if <-one.over; one.holder == nil { // withdrawn, or refused, meanwhile
+			_ = claim.Release(context.WithoutCancel(ctx)) // at its end there is the lease
+		}
+	case code == problem.NoCapacity, check.Err() != nil, code.Status() == http.StatusServiceUnavailable && code != problem.Stopping:
+		// It waits, also for etcd.
+	case first:
+		a.waits.end(one, err)
+		<-one.over
+		return nil, err
+	default:
+		return nil, err
+	}
+	out := &claimOutput{Status: http.StatusAccepted, Location: api.ClaimsPath + "/" + url.PathEscape(w.ID), Applied: respondAsync}
+	select {
+	case <-one.over:
+		if one.err != nil {
+			return nil, one.err
+		}
+		out.Status, out.Body = http.StatusCreated, heldClaim(s.holders.View(one.holder), begun)
+	default:
+		var e *problem.Error
+		why := pool.Reason{}
+		if errors.As(err, &e) {
+			why, _ = e.Detail.(pool.Reason)
+		}
+		out.Body = s.waitingClaim(ctx, w, why)
+	}
+	if !w.named {
+		a.ifUnread(ctx, func() { a.withdrawUnread(s, one) })
+	}
+	return out, nil
+}
+
+// waitAsync waits for a claim without a connection. What becomes of it is kept for its
+// client; no answer has to be read for it to be held, so the ttl ends it if the client does
+// not come.
+func (a *apiServer) waitAsync(ctx context.Context, s *session, one *wait) {
+	s.holders.Expect(one.id)
+	one.holder, one.err = a.hold(ctx, s, one.request, one)
+	if one.err != nil {
+		s.holders.Refused(one.id, slices.Sorted(maps.Keys(one.request.Pools)), problem.Of(one.err))
+	}
+	a.waits.leave(one)
+	if one.holder != nil && !one.request.named && a.waits.ended(one) != nil {
+		s.holders.Unread(one.holder, false)
+	}
+}
+
+// withdrawUnread ends the wait for a claim, or releases the claim, whose client does not know
+// its id.
+func (a *apiServer) withdrawUnread(s *session, one *wait) {
+	a.waits.end(one, problem.New(problem.ClaimCanceled, "claim %q was withdrawn: its client has not read its id", one.id))
+	select {
+	case <-one.over:
+		if one.holder != nil {
+			s.holders.Unread(one.holder, false)
+		}
+	default: // waitAsync sees it
+	}
+}
+
+// waitingClaim returns the claim of a request that waits. Why is the reason as far as it is
+// known otherwise, while the pools do not show the wait.
+func (s *session) waitingClaim(ctx context.Context, w *wanted, why pool.Reason) api.Claim {
+	seen, err := s.client.Why(ctx, s.client.Host()+"/"+s.client.Instance()+"/"+w.ID)
+	if err == nil && seen.Waiter != nil {
+		return inspect.WaitingClaimOf(*seen.Waiter)
+	}
+	c := api.Claim{
+		ID: w.ID, Status: api.ClaimWaiting, Pools: w.Pools, Priority: w.Priority,
+		QueuedAt: why.Since.Truncate(time.Millisecond), Position: why.Position, Reason: why.Text,
+	}
+	c.SetHolder(pool.Holder{
+		Host: s.client.Host(), Instance: s.client.Instance(), Run: w.RunID, Step: w.StepKey, PID: w.PID, Labels: w.Labels,
+	})
+	return c
 }
 
 // parseWait reads how long a request waits: usual if the parameter was left out, and at most

@@ -14,7 +14,8 @@ const (
 	EventClaimWaiting  = "ClaimWaiting"
 	EventClaimGranted  = "ClaimGranted"
 	EventClaimReleased = "ClaimReleased"
-	// EventClaimEnded: the claim is no longer valid; Code says why.
+	// EventClaimEnded: the claim is no longer valid, or its wait without a connection has
+	// failed; Code says why.
 	EventClaimEnded = "ClaimEnded"
 )
 

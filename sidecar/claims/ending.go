@@ -23,6 +23,29 @@ func (hs *Holders) claimEnded(h *Holder) {
 	}
 }
 
+// Expect forgets why an earlier claim of an id has ended: another waits.
+func (hs *Holders) Expect(id string) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	hs.ended.Forget(id)
+}
+
+// Refused records why a claim was not granted for which no client waited: so it can find
+// that out. A claim that was withdrawn is forgotten.
+func (hs *Holders) Refused(id string, pools []string, why *problem.Error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if hs.byID[id] != nil {
+		return // another client's claim
+	}
+	c := Change{Kind: Released, Claim: id, Pools: pools}
+	if why.Code != problem.ClaimCanceled {
+		hs.ended.Add(id, 0, why, hs.clock.Now())
+		c.Kind, c.Why = Ended, why
+	}
+	hs.notify(c)
+}
+
 // invalidate ends the validity of a claim: its holder has to stop. Its slots stay taken until
 // it has.
 func (hs *Holders) invalidate(h *Holder, why *problem.Error) {
