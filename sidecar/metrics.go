@@ -70,7 +70,7 @@ func (s *scope) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// close takes back what was registered.
+// close unregisters the metrics.
 func (s *scope) close() {
 	if s == nil {
 		return

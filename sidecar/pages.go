@@ -73,7 +73,7 @@ func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (s
 		why.Todo = "Sign in first."
 		why.Link, why.LinkText = "/signin", "Sign in"
 	case crossSite && read && a.pages.Owns(r):
-		why.Todo = "You have come by a link of another site, or of another port. If you want to look at berth, go on from here."
+		why.Todo = "You followed a link of another site, or of another port. To open berth, go on from here."
 		why.Link, why.LinkText = r.URL.RequestURI(), "Open the page"
 	case p.Status == http.StatusForbidden:
 		why.Plain = !crossSite

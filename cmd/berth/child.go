@@ -106,7 +106,7 @@ func (g *guard) check(now, left, grace time.Duration, ended error) proc.Order {
 // terminal is the controlling terminal of exec. Of the process groups that share
 // it, one is in the foreground: it may read, and gets the signals of Ctrl-C and
 // Ctrl-Z. exec lends that place to its child, so that the child gets each of
-// them once, and takes it back when the child stops or ends.
+// them once, and takes the terminal again when the child stops or ends.
 //
 // A nil terminal is none: its methods do nothing.
 type terminal struct {

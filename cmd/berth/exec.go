@@ -356,7 +356,7 @@ func watchWait(ctx context.Context, h holder, id string, report func(pool.Reason
 		timer.Reset(waitPoll)
 		r, err := h.why(ctx, id)
 		if err != nil || r.Text == "" {
-			continue // not in line yet, or not any more
+			continue // it does not wait yet, or no longer
 		}
 		if text := waitText(r); text != last && ctx.Err() == nil {
 			last = text

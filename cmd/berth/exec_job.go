@@ -101,7 +101,7 @@ func (j *job) check() {
 	if ended != nil && j.child != nil && j.child.Ended() {
 		return // that is why, perhaps
 	}
-	now := j.clock.Now() // before the trust that counts from it
+	now := j.clock.Now() // before the validity, which counts from it
 	left, grace := j.held.validity()
 	reported := j.guard.why != nil
 	order := j.guard.check(now, left, grace, ended)

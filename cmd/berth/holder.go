@@ -179,8 +179,8 @@ const sidecarTimeout = 5 * time.Second
 // sidecarProblem returns an error as a problem, with advice about a certificate of an
 // unknown authority.
 func sidecarProblem(err error, addr string) error {
-	var stranger x509.UnknownAuthorityError
-	if errors.As(err, &stranger) {
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
 		return problem.New(problem.Unavailable, "%w; give the file of the authority that signed the certificate with --sidecar-cacert", err)
 	}
 	if problem.CodeOf(err) != problem.Internal {
@@ -318,7 +318,7 @@ func (c *sidecarHeld) listen(ctx context.Context) {
 		c.end(problem.New(problem.ClaimNotFound, "claim %q was released", c.id))
 	case isOver(err):
 		c.end(err)
-	default: // its trust is known without that
+	default: // its validity is known without that
 		c.holder.log.Warn("the sidecar does not report the end of claims", "claim", c.id, "error", err)
 	}
 }

@@ -275,7 +275,7 @@ func (f *logFollower) take(ctx context.Context, events []*mvccpb.Event) error {
 func (f *logFollower) report(ctx context.Context, id store.StepID, l *step.Log) error {
 	before := f.reported[id]
 	switch {
-	case l.Fence < before.fence: // it was read before what was told
+	case l.Fence < before.fence: // it was read before what was printed
 		return nil
 	case l.Fence > before.fence:
 		before = reportedLog{fence: l.Fence}
@@ -482,5 +482,5 @@ func (t *logTail) end() {
 	if t.format == "table" {
 		t.breakLine(&b)
 	}
-	_, _ = t.out.Write(b.Bytes()) // what can't be written was told with what came before
+	_, _ = t.out.Write(b.Bytes()) // an error was reported with the output before
 }

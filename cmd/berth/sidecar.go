@@ -81,7 +81,7 @@ func serveSidecar(r *request) error {
 	}
 	asked := false
 	defer stopOnSignals(true, func(sig unix.Signal) bool {
-		// Somebody else leads at once then, however long the claims take.
+		// Another candidate leads at once then, however long the claims take.
 		_ = st.stop()
 		switch {
 		case sig == unix.SIGHUP:

@@ -53,10 +53,10 @@ var wordLists = []string{"internal/house/words_test.go", "docs/blocks_test.go"}
 // remaining is how many refused words the folders below a path may still have: no more may
 // come. A folder without a row has none.
 var remaining = map[string]int{
-	"cmd":               60,
+	"cmd":               46,
 	"coordinator":       265,
 	"e2e":               1,
-	"internal":          1,
+	"internal":          0,
 	"internal/bench":    0,
 	"internal/house":    0,
 	"internal/instance": 0,

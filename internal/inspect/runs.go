@@ -242,7 +242,7 @@ func (r *Run) SetHolds(holds []step.Hold) {
 
 // RunEvent is an event of a run.
 type RunEvent struct {
-	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDue, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack, and of later ones StepFailed, 20 by each process; and StepRetried once for all that somebody has asked to try again. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
+	Type     string            `json:"type" doc:"Of the run: RunQueued, RunDue, RunDequeued, RunStarted, RunLaunchFailed, RunLost, RunSucceeded, RunFailed, RunCanceled. Of its step instances, the first 150 of them: StepStarted, StepSucceeded, StepFailed, StepRetried, StepCanceled, StepHandedBack, and of later ones StepFailed, 20 by each process; and StepRetried once for all that an operator retries. Of claims that carry it: StepSlotWaiting, StepSlotClaimed, StepSlotRenewed (the first time, and after a gap), StepSlotReleased, StepSlotLost. There may be others later."`
 	At       time.Time         `json:"at"`
 	By       string            `json:"by,omitempty" doc:"The instance that wrote it: host/instance."`
 	Reason   string            `json:"reason,omitempty"`

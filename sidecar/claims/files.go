@@ -74,7 +74,7 @@ func (f Files) writable() error {
 	if err != nil {
 		return unwritable(err)
 	}
-	_, err = probe.WriteString("berth\n") // a file without anything in it may need no room
+	_, err = probe.WriteString("berth\n") // an empty file may need no block on the disk
 	return unwritable(errors.Join(err, probe.Close(), os.Remove(probe.Name())))
 }
 
@@ -83,7 +83,7 @@ func unwritable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return problem.New(problem.StateUnwritable, "the state directory can't be written (%w): give it room, or its rights back", err)
+	return problem.New(problem.StateUnwritable, "the state directory can't be written (%w): free disk space, or restore its permissions", err)
 }
 
 // save writes a claim's binding such that a crash of this process leaves the old

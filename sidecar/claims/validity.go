@@ -356,7 +356,7 @@ func (o *Orphans) report(path string, err error) {
 
 // judge stops the process of a claim if its time has come: once with SIGTERM, and then
 // with SIGKILL. It returns true once nothing is left to stop here. Why is logged when the
-// process is told to stop.
+// process gets SIGTERM.
 func (o *Orphans) judge(id string, c boundClaim, why string) (gone bool) {
 	now, w := o.clock.Now(), lease.NewWindow(c.valid.Sent, c.valid.TTL)
 	claim := fmt.Sprintf("%s %d", id, c.fence)

@@ -138,7 +138,7 @@ const (
 // Watch waits until a claim of the server ends. It returns nil when the claim was released,
 // and a problem, claim_lost or claim_revoked, when it is no longer valid. If the server does
 // not know the claim, that is claim_not_found. While the server can't be reached Watch waits
-// for it: [api.Claim.Trust] returns how long the claim is valid meanwhile.
+// for it: [api.Claim.Remaining] returns how long the claim is valid meanwhile.
 func (c *Client) Watch(ctx context.Context, id string) error {
 	pause := watchPause
 	for {

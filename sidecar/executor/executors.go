@@ -77,7 +77,7 @@ type Executors struct {
 	closed  bool
 }
 
-// reservation is a lease with room for one key: a [instance.KeyReservation], or that of a claim.
+// reservation is a lease that may have one more key: a [instance.KeyReservation], or that of a claim.
 type reservation interface {
 	Lease() store.LeaseID
 	Context() context.Context

@@ -15,7 +15,7 @@ import (
 // clientConn is the connection of a client. It notices that the client has gone away
 // without having read what it was answered last.
 //
-// Whoever closes a unix socket with something unread in it resets the connection, and
+// A server that closes a unix socket with unread data in it resets the connection, and
 // ends it otherwise. Over TCP a reset is no proof: some proxies reset connections that
 // they have kept for later. So it counts only within resetWindow.
 type clientConn struct {

@@ -57,7 +57,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := answers.Get().(*answer)
 	*a = answer{ResponseWriter: w, r: r, refuse: h.Refuse}
 	defer func() {
-		h.settle(a, recover(), begun)
+		h.finish(a, recover(), begun)
 		*a = answer{}
 		answers.Put(a)
 	}()
@@ -78,8 +78,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Routes.ServeHTTP(a, r)
 }
 
-// settle ends a request, be it with a panic.
-func (h *Handler) settle(a *answer, panicked any, begun time.Time) {
+// finish ends a request, also after a panic.
+func (h *Handler) finish(a *answer, panicked any, begun time.Time) {
 	if panicked != nil {
 		if err, ok := panicked.(error); ok && errors.Is(err, http.ErrAbortHandler) || a.r.Context().Err() != nil {
 			panic(http.ErrAbortHandler) // the client is gone

@@ -18,7 +18,7 @@ const (
 	// socketMode lets the group of the socket's folder in, if that folder does.
 	socketMode, socketDirMode = 0o660, 0o700
 	// MaxSocketPath is the longest path to listen at, in bytes: what the address of
-	// a socket has room for, 107, less the end that the path has at first.
+	// a socket can have, 107, less the end that the path has at first.
 	MaxSocketPath = 99
 	// dialStale bounds the check whether a process listens on a socket.
 	dialStale = time.Second
