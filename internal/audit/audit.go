@@ -230,9 +230,9 @@ type Effect struct {
 }
 
 // Do does something for an operator and records it: first that it was asked for, and
-// then the outcome. What can't be recorded is not done; if the outcome can't be recorded,
-// that is in the log. Once begun, an action does not end with its caller's context: it has
-// 20 s.
+// then the outcome. What can't be recorded is not done, unless etcd is full: it still
+// accepts the deletions that make space. If the outcome can't be recorded, that is in the
+// log. Once begun, an action does not end with its caller's context: it has 20 s.
 func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do func(context.Context) (Effect, error)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
@@ -240,8 +240,9 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 	a := Action{
 		Who: by.Who, From: by.From, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,
 	}
-	if err := l.keep(ctx, key, a, &on); err != nil {
-		return err
+	kept := l.keep(ctx, key, a, &on)
+	if kept != nil && problem.CodeOf(kept) != problem.EtcdFull {
+		return kept
 	}
 	effect, err := do(ctx)
 	a.Before, a.After, a.Outcome, a.Result, a.EndedAt = effect.Before, effect.After, Done, effect.Result, now()
@@ -253,7 +254,10 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 		log = hclog.NewNullLogger()
 	}
 	log = log.With("action", verb, "object", problem.Clip(object), "who", by.Who, "from", by.From)
-	if kept := l.keep(ctx, key, a, &on); kept != nil {
+	if kept == nil || err == nil { // after an action that freed space, its record may fit
+		kept = l.keep(ctx, key, a, &on)
+	}
+	if kept != nil {
 		log.Warn("the outcome of an action could not be recorded", "error", kept)
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 )
 
 var actionKeys = store.NewKeys("/b/")
@@ -116,4 +118,67 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%+v became %+v, %v", a, again, err)
 		}
 	})
+}
+
+func TestAnActionIsRecordedBeforeAndAfterItIsDone(t *testing.T) {
+	for name, c := range map[string]struct {
+		arrange func(*storetest.Etcd, *storetest.Backend)
+		fails   error
+		done    bool
+		want    []Outcome // that are recorded
+	}{
+		"done":   {done: true, want: []Outcome{Done}},
+		"failed": {fails: errors.New("no"), done: true, want: []Outcome{Failed}},
+		"etcd is full: what frees space is done": {
+			arrange: func(e *storetest.Etcd, _ *storetest.Backend) { e.SetSpace(storetest.SpaceFull) }, done: true,
+		},
+		"etcd refuses the user: nothing is done": {
+			arrange: func(_ *storetest.Etcd, b *storetest.Backend) {
+				b.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Drop: true, Err: store.ErrDenied} })
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd := storetest.New(storetest.Options{})
+			b := storetest.NewBackend(etcd)
+			defer b.Close()
+			if c.arrange != nil {
+				c.arrange(etcd, b)
+			}
+			l, done := Log{Backend: b, Keys: actionKeys}, false
+			err := l.Do(t.Context(), Caller{Who: "ann", From: "desk"}, SetPool, "db", "limit 5", func(context.Context) (Effect, error) {
+				done = true
+				if c.arrange == nil {
+					if d := cmp.Diff([]Outcome{Asked}, outcomesIn(t, b)); d != "" {
+						t.Errorf("meanwhile there are (-want +got):\n%s", d)
+					}
+				}
+				return Effect{Before: "limit 3", After: "limit 5"}, c.fails
+			})
+			if done != c.done || (err == nil) != (c.done && c.fails == nil) {
+				t.Errorf("done: %v, %v", done, err)
+			}
+			b.Inject(nil)
+			if d := cmp.Diff(c.want, outcomesIn(t, b)); d != "" {
+				t.Errorf("recorded are (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// outcomesIn are those of all actions in etcd.
+func outcomesIn(t *testing.T, b store.Backend) (all []Outcome) {
+	t.Helper()
+	found, err := store.ReadAll(t.Context(), b, actionKeys.Actions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range found.KVs {
+		a, err := Decode(actionKeys, kv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, a.Outcome)
+	}
+	return all
 }
