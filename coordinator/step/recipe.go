@@ -116,12 +116,12 @@ type rendering struct {
 	recipe *recipe
 	index  int
 	values map[string]any
-	room   int
+	left   int
 }
 
 // render renders the work of an instance.
 func (r *recipe) render(index int, about About) (Work, error) {
-	to := rendering{recipe: r, index: index, room: MaxWork, values: map[string]any{
+	to := rendering{recipe: r, index: index, left: MaxWork, values: map[string]any{
 		"index": index, "step": r.step,
 		"run": map[string]any{"id": about.RunID, "name": about.Name, "tags": about.Tags, "labels": about.Labels},
 	}}
@@ -218,7 +218,7 @@ func (to *rendering) argument(s *stencil) (string, error) {
 }
 
 func (to *rendering) text(s *stencil) (string, error) {
-	text, err := s.render(to.values, &to.room)
+	text, err := s.render(to.values, &to.left)
 	if errors.Is(err, errTooLong) {
 		return "", to.wrong("", err)
 	}

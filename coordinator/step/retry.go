@@ -17,38 +17,37 @@ import (
 )
 
 const (
-	// MaxWhich bounds what one retry can name: its event tells of all of it.
+	// MaxWhich bounds what one retry can name: its event contains all of it.
 	MaxWhich = 100
-	// retryPuts is how many instances one write requests again. Each takes a compare and
-	// two operations, of which etcd takes 128.
+	// retryPuts is how many instances one write requests again. Each needs a compare and two
+	// operations, of which etcd takes 128.
 	retryPuts = 50
 	// retryTimeout bounds one read or write of a retry.
 	retryTimeout = 2 * time.Second
 )
 
-// Retried is what has become of a run of which something was to be tried again.
+// Retried is the result of a retry.
 type Retried struct {
 	Run *run.Run
-	// Queued tells that the run was put into the queue once more.
+	// Queued states that the run was put into the queue again.
 	Queued bool
-	// Requested is how many instances that were named are requested again.
+	// Requested is how many named instances are requested again.
 	Requested int
 }
 
-// Retry has instances of a run that have failed or were canceled tried again, with as
-// many retries as at first, and why is told with it. Without a name that is all that has
-// not succeeded, of a run that has ended; such a run is put into the queue once more. A
-// run that has not ended is returned as it is, since that may be an answer that was lost.
+// Retry requests instances of a run that have failed or were canceled again, with all their
+// retries. Its event has the reason why. Without names, it applies to all instances that have
+// not succeeded, of a run that has ended, which is queued again. A run that has not ended is
+// returned as it is: the response of an earlier retry may have been lost.
 //
-// With names it is those instances. What else has failed stays so. A run that has ended
-// is queued once more, and with those go all that have not ended by themselves: that
-// were never begun, or were stopped because the run had ended. A run that has not ended
-// goes on meanwhile. Instances that have not ended are left as they are.
+// With names, it applies to those instances; others that have failed stay so. A run that has
+// ended is queued again, with the instances that were never started, or were stopped at the
+// end of the run. A run that has not ended continues. Instances that have not ended are left
+// as they are.
 //
-// Refused are a run or instances that have succeeded (RunEnded, StepEnded), a run of
-// which something is being stopped still (RunNotEnded), and names that would come to
-// nothing: because of something else that has failed the run would fail at once, or they
-// would wait for it for ever (StepEnded).
+// It is a problem if the run or an instance has succeeded (RunEnded, StepEnded), if an
+// instance is still being stopped (RunNotEnded), or if a named instance could not run,
+// because the run would fail at once, or never get to it, for another failure (StepEnded).
 func (s Store) Retry(ctx context.Context, runs run.Store, id, why string, which ...Which) (*Retried, error) {
 	switch {
 	case len(which) > MaxWhich:
@@ -58,8 +57,8 @@ func (s Store) Retry(ctx context.Context, runs run.Store, id, why string, which 
 	}
 	t := newRetrial(why, which)
 	return store.Change(ctx, "not all was requested again: try again", func(context.Context) (*Retried, error) {
-		// To look at a large run and to change it takes longer than one try may: every
-		// read and write of it has a bound of its own.
+		// A large run takes longer than one attempt may: each read and write has its own
+		// timeout.
 		done, err := s.retry(ctx, runs, id, t)
 		if p := (*problem.Error)(nil); errors.As(err, &p) && p.Code != problem.EtcdUnavailable {
 			err = store.Stop(err)
@@ -68,7 +67,7 @@ func (s Store) Retry(ctx context.Context, runs run.Store, id, why string, which 
 	})
 }
 
-// retry looks at a run, and does what there is to do about it.
+// retry assesses a run, and makes the changes.
 func (s Store) retry(ctx context.Context, runs run.Store, id string, t *retrial) (*Retried, error) {
 	try, cancel := context.WithTimeout(ctx, retryTimeout)
 	defer cancel()
@@ -99,7 +98,7 @@ func (s Store) retry(ctx context.Context, runs run.Store, id string, t *retrial)
 	return &Retried{Run: v.run, Queued: t.ended != 0, Requested: len(t.seen)}, nil
 }
 
-// withState reads the instances of a run that have a state.
+// withState returns the instances of a run that have a record.
 func (s Store) withState(ctx context.Context, v *view) ([]*Instance, error) {
 	if v.graph == nil {
 		return nil, nil
@@ -117,9 +116,9 @@ func (s Store) withState(ctx context.Context, v *view) ([]*Instance, error) {
 	return all, nil
 }
 
-// request has some instances that have ended requested again, if they and their run are
-// as they were. The record of a run that goes on is put once more: an end of it that was
-// decided on while they had failed must not come after.
+// request requests ended instances again, if they and their run are unchanged. The record of
+// a run in progress is put again, so that an end that was decided before cannot be written
+// after.
 func (s Store) request(ctx context.Context, r *run.Run, some []*Instance, t *retrial) error {
 	ctx, cancel := context.WithTimeout(ctx, retryTimeout)
 	defer cancel()
@@ -129,7 +128,7 @@ func (s Store) request(ctx context.Context, r *run.Run, some []*Instance, t *ret
 		cmps = append(cmps, store.ModEquals(s.Keys.Step(i.StepID), i.Revision))
 		ops = append(ops,
 			store.Put(s.Keys.Step(i.StepID), i.request().Encode(), 0),
-			store.Delete(s.Keys.CanceledStep(i.StepID))) // of an attempt before
+			store.Delete(s.Keys.CanceledStep(i.StepID))) // of an earlier attempt
 	}
 	goesOn := !r.Status.Ended()
 	if goesOn {
@@ -155,7 +154,7 @@ func (s Store) request(ctx context.Context, r *run.Run, some []*Instance, t *ret
 	return nil
 }
 
-// event tells who has asked for what to be tried again, and why.
+// event returns the event of the retry.
 func (t *retrial) event(now time.Time) run.Event {
 	names := make([]string, len(t.which))
 	for n, w := range t.which {
@@ -166,23 +165,22 @@ func (t *retrial) event(now time.Time) run.Event {
 	}}
 }
 
-// retrial is what was asked for to be tried again, with what is known of it from one look
-// at the run to the next. It decides, and reads and writes nothing.
+// retrial is a requested retry, with what is known from earlier attempts. It decides, and
+// reads and writes nothing.
 //
-// Nothing but a retry leads on from the end of an instance, or of a run. So one that has
-// another revision than when it was first seen to have ended was requested again since,
-// by this retry, of which the answer was lost, or by somebody else: it is done.
+// Only a retry continues after the end of an instance, or of a run. So one whose revision has
+// changed since it was first known to have ended was requested again: by this retry, whose
+// response was lost, or by another one. It is done.
 type retrial struct {
 	why   string
 	which []Which // none is all
 
-	looked bool
-	// seen are the named instances that were seen to have ended and not succeeded, with
-	// their revisions.
+	assessed bool
+	// seen are the named instances that had ended without success, with their revisions.
 	seen map[store.StepID]int64
 	// ended is the revision of the end after which the run is to be queued; 0 if none.
 	ended int64
-	// told is that the event is written.
+	// written states that the event is written.
 	written bool
 }
 
@@ -190,14 +188,14 @@ func newRetrial(why string, which []Which) *retrial {
 	return &retrial{why: why, which: which, seen: map[store.StepID]int64{}}
 }
 
-// retryPlan is what a retry has to do.
+// retryPlan is the decision of a retry.
 type retryPlan struct {
-	// instances are requested again; then the run is queued, if it is to be.
+	// instances are requested again, before the run is queued.
 	instances []*Instance
 	queue     bool
 }
 
-// choice are the indexes that are named of a step, [Every] among them if all are.
+// choice has the named indexes of a step, or [Every].
 type choice map[int]bool
 
 func (c choice) has(index int) bool { return c[Every] || c[index] }
@@ -214,7 +212,7 @@ func (l *left) add(i *Instance) {
 	}
 }
 
-// text tells of them, as a sentence goes on.
+// text describes them within a sentence.
 func (l *left) text(step string) string {
 	switch {
 	case l.count > 1:
@@ -225,43 +223,42 @@ func (l *left) text(step string) string {
 	return l.first.Text() + " has failed"
 }
 
-// decide looks at a run and at those of its instances that have a state, and says what
-// there is to do.
+// decide assesses a run and its instances that have a record, and returns what to do.
 func (t *retrial) decide(v *view, all []*Instance) (retryPlan, error) {
-	r, again := v.run, t.looked
+	r, again := v.run, t.assessed
 	switch {
 	case r.Status == run.Storing:
-		return retryPlan{}, problem.New(problem.RunNotEnded, "run %q is being stored still: nothing of it has begun", r.ID)
+		return retryPlan{}, problem.New(problem.RunNotEnded, "run %q is still being stored: nothing of it has started", r.ID)
 	case r.Status == run.Succeeded && !again:
 		return retryPlan{}, r.Retriable()
 	case r.Status == run.Succeeded, len(t.which) == 0 && !r.Status.Ended():
-		t.looked = true
+		t.assessed = true
 		return retryPlan{}, nil
 	}
 	named, err := t.named(v)
 	if err != nil {
 		return retryPlan{}, err
 	}
-	l := newLook(t, v, named)
+	l := newAssessment(t, v, named)
 	for _, i := range all {
 		if err := l.take(i); err != nil {
 			return retryPlan{}, err
 		}
 	}
 	if again && l.asked == 0 && (!r.Status.Ended() || r.Revision != t.ended) {
-		return retryPlan{}, nil // it is done; and if the run has ended, then once more since
+		return retryPlan{}, nil // it is done, even if the run has ended again since
 	}
-	if err := l.comesToSomething(); err != nil {
+	if err := l.check(); err != nil {
 		return retryPlan{}, err
 	}
-	t.looked = true
+	t.assessed = true
 	if r.Status.Ended() {
 		t.ended, l.plan.queue = r.Revision, true
 	}
 	return l.plan, nil
 }
 
-// named are the choices of each step, by number. Unknown names are refused.
+// named returns the choices by step number. An unknown name is a problem.
 func (t *retrial) named(v *view) (map[int]choice, error) {
 	named := map[int]choice{}
 	for _, w := range t.which {
@@ -280,23 +277,23 @@ func (t *retrial) named(v *view) (map[int]choice, error) {
 	return named, nil
 }
 
-// look is one look at a run.
-type look struct {
+// assessment assesses a run and its instances once.
+type assessment struct {
 	t     *retrial
 	v     *view
 	named map[int]choice // by the numbers of steps
 
 	plan  retryPlan
 	asked int            // of the plan's instances, those that were named
-	stops *Instance      // one that is being stopped, of a run that has ended
+	stops *Instance      // one that is still being stopped after the end of the run
 	steps map[string]int // names to numbers
 	// By the numbers of steps.
 	succeeded []int
 	left      []left
 }
 
-func newLook(t *retrial, v *view, named map[int]choice) *look {
-	l := &look{t: t, v: v, named: named, steps: map[string]int{}}
+func newAssessment(t *retrial, v *view, named map[int]choice) *assessment {
+	l := &assessment{t: t, v: v, named: named, steps: map[string]int{}}
 	if v.graph == nil {
 		return l
 	}
@@ -307,12 +304,12 @@ func newLook(t *retrial, v *view, named map[int]choice) *look {
 	return l
 }
 
-// take takes an instance.
-func (l *look) take(i *Instance) error {
+// take adds an instance.
+func (l *assessment) take(i *Instance) error {
 	r := l.v.run
 	n, known := l.steps[i.Step]
 	if !known || i.Index >= l.v.graph.shapes[n].Count {
-		return nil // nobody knows what it is to do
+		return nil // its step is unknown
 	}
 	asked := len(l.t.which) == 0 || l.named[n].has(i.Index)
 	seen := l.t.seen[i.StepID]
@@ -321,30 +318,29 @@ func (l *look) take(i *Instance) error {
 		l.stops = i
 	case i.Status == Succeeded:
 		l.succeeded[n]++
-		if l.named[n][i.Index] && !l.t.looked {
-			return problem.New(problem.StepEnded, "step instance %s of run %q has succeeded: only what has failed or was canceled is tried again", i.Text(), r.ID)
+		if l.named[n][i.Index] && !l.t.assessed {
+			return problem.New(problem.StepEnded, "step instance %s of run %q has succeeded: only instances that have failed or were canceled can be retried", i.Text(), r.ID)
 		}
 	case asked && seen != 0 && seen != i.Revision:
-		l.t.written = true // with the first of them
+		l.t.written = true // with the first instances
 	case i.Status != Failed && i.Status != Canceled:
 	case asked:
 		l.t.seen[i.StepID] = i.Revision
 		l.plan.instances = append(l.plan.instances, i)
 		l.asked++
 	case r.Status.Ended() && i.Status == Canceled && i.Revision > r.Revision:
-		l.plan.instances = append(l.plan.instances, i) // it was stopped because its run had ended
+		l.plan.instances = append(l.plan.instances, i) // it was stopped at the end of the run
 	default:
 		l.left[n].add(i)
 	}
 	return nil
 }
 
-// comesToSomething refuses what can't be done now, and names of which nothing can be tried
-// again, or would go.
-func (l *look) comesToSomething() error {
+// check returns a problem if the retry is not possible now, or would have no effect.
+func (l *assessment) check() error {
 	switch i := l.stops; {
 	case i != nil:
-		return problem.New(problem.RunNotEnded, "step instance %s of run %q is being stopped still: try again in a moment", i.Text(), i.Run)
+		return problem.New(problem.RunNotEnded, "step instance %s of run %q is still being stopped: try again in a moment", i.Text(), i.Run)
 	case len(l.t.which) == 0:
 		return nil
 	}
@@ -352,7 +348,7 @@ func (l *look) comesToSomething() error {
 	if l.v.run.Status.Ended() {
 		advice += ", or retry the whole run"
 	}
-	// blocker is a step that a step waits for, and that never comes to be done; -1 is none.
+	// blocker is a needed step that can never succeed; -1 is none.
 	blocker := make([]int, len(shapes))
 	for n := range shapes {
 		sh, left := &shapes[n], &l.left[n]
@@ -366,8 +362,8 @@ func (l *look) comesToSomething() error {
 			}
 		}
 		switch {
-		case l.named[n][Every] && l.succeeded[n] == sh.Count && !l.t.looked:
-			return problem.New(problem.StepEnded, "step '%s' of run %q has succeeded: only what has failed or was canceled is tried again", sh.Name, id)
+		case l.named[n][Every] && l.succeeded[n] == sh.Count && !l.t.assessed:
+			return problem.New(problem.StepEnded, "step '%s' of run %q has succeeded: only instances that have failed or were canceled can be retried", sh.Name, id)
 		case left.count > 0 && sh.OnFailure == Fail:
 			return problem.New(problem.StepEnded, "run %q would fail at once all the same: %s, and on_failure of step '%s' is fail: %s",
 				id, left.text(sh.Name), sh.Name, advice)

@@ -197,7 +197,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 		},
 		"something is being stopped": {
 			steps: fails, states: "a[0]:failed a[1]:running", status: run.Failed, which: "a[0]",
-			code: problem.RunNotEnded, message: "a[1] of run \"r\" is being stopped still",
+			code: problem.RunNotEnded, message: "a[1] of run \"r\" is still being stopped",
 		},
 		"a run that is being stored": {
 			steps: fails, status: run.Storing, which: "a", code: problem.RunNotEnded, message: "stored",

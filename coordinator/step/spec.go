@@ -204,7 +204,7 @@ func (s *Spec) validateWhat() error {
 	case len(has) == 0:
 		return s.wrong("", "it has nothing to do: it needs one of command, shell and external (true)")
 	case len(has) > 1:
-		return s.wrong(has[1], "it is given beside %s: allowed is one of command, shell and external (true)", has[0])
+		return s.wrong(has[1], "it cannot be used together with %s: allowed is one of command, shell and external (true)", has[0])
 	case len(s.Command) > 0 && s.Command[0] == "":
 		return s.wrong("command[0]", "it is empty: it must name a program")
 	}

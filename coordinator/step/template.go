@@ -16,8 +16,8 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// words is what a template can say, and what comes behind each word: nothing if it is
-// a text or a number, some words if it is one of these, and anything if it is nil.
+// words are the fields of templates, and the fields of each: none for a text or a number,
+// and any if nil.
 var words = map[string]map[string]bool{
 	wordItem: nil, "index": {}, "step": {},
 	"run": {"id": true, "name": true, "tags": true, "labels": true},
@@ -25,8 +25,8 @@ var words = map[string]map[string]bool{
 
 const wordItem = "item"
 
-// The functions of templates. Only the first is for those who write them; the others
-// are put in behind what stands between the braces.
+// The functions of templates. Only the first is for users; the others are appended to the
+// pipelines.
 const (
 	funcJSON  = "json"
 	funcText  = "text"
@@ -40,14 +40,13 @@ var (
 
 // stencil is a string that is rendered once per instance.
 type stencil struct {
-	field    string // as users spell it
-	constant string // if there is no template
+	field    string // as users write it
+	constant string // without a template
 	template *template.Template
 }
 
-// newStencil parses a string. It refuses all but text, fields, json, if and else:
-// without loops, and templates in templates, rendering ends after one look at each
-// part.
+// newStencil parses a string. It allows only text, fields, json, if and else: without loops
+// and nested templates, rendering evaluates each part once.
 func (s *Spec) newStencil(field, text string) (stencil, error) {
 	st := stencil{field: field, constant: text}
 	if !strings.Contains(text, "{{") {
@@ -76,8 +75,8 @@ func (s *Spec) newStencil(field, text string) (stencil, error) {
 
 const allowedParts = "allowed are fields as in {{.item.day}}, {{json .item}}, and {{if .item.day}} with {{else}} and {{end}}"
 
-// checkList refuses all parts but those that are known to end, and puts the functions
-// in that write values and judge them.
+// checkList returns an error for parts that are not allowed, and inserts the functions that
+// format and test values.
 func checkList(list *parse.ListNode, items bool) error {
 	if list == nil {
 		return nil
@@ -105,7 +104,7 @@ func checkList(list *parse.ListNode, items bool) error {
 	return nil
 }
 
-// checkPipe takes {{.a.b}}, {{json .a.b}}, {{.a.b | json}} and quoted texts.
+// checkPipe allows {{.a.b}}, {{json .a.b}}, {{.a.b | json}} and quoted texts.
 func checkPipe(p *parse.PipeNode, items bool) error {
 	if len(p.Decl) > 0 {
 		return notAllowed(p)
@@ -113,7 +112,7 @@ func checkPipe(p *parse.PipeNode, items bool) error {
 	for i, c := range p.Cmds {
 		args := c.Args
 		if call, ok := args[0].(*parse.IdentifierNode); ok && call.Ident == funcJSON {
-			// What is piped into it is its argument.
+			// The piped value is its argument.
 			if args = args[1:]; (len(args) == 1) == (i > 0) {
 				return fmt.Errorf("calls json in %s with another number of values than one: %s", problem.Clip(p.String()), allowedParts)
 			}
@@ -142,8 +141,7 @@ func checkArg(n parse.Node, items bool) error {
 	return notAllowed(n)
 }
 
-// checkField refuses words that there are not, so that a slip of the pen is seen at
-// once and not where an instance comes to it.
+// checkField returns an error for unknown fields, before any instance is rendered.
 func checkField(n *parse.FieldNode, items bool) error {
 	next, known := words[n.Ident[0]]
 	switch {
@@ -161,7 +159,7 @@ func checkField(n *parse.FieldNode, items bool) error {
 	return nil
 }
 
-// listed spells words as in .item, .run.
+// listed formats fields as .item, .run.
 func listed[V any](of map[string]V) string {
 	return "." + strings.Join(slices.Sorted(maps.Keys(of)), ", .")
 }
@@ -170,7 +168,7 @@ func notAllowed(n parse.Node) error {
 	return fmt.Errorf("can't have %s: %s", problem.Clip(n.String()), allowedParts)
 }
 
-// pipeInto ends a pipeline with a function.
+// pipeInto appends a function to a pipeline.
 func pipeInto(p *parse.PipeNode, function string) {
 	p.Cmds = append(p.Cmds, &parse.CommandNode{
 		NodeType: parse.NodeCommand, Pos: p.Pos,
@@ -178,15 +176,15 @@ func pipeInto(p *parse.PipeNode, function string) {
 	})
 }
 
-// render writes a stencil. What it writes is taken off the room.
-func (s *stencil) render(values map[string]any, room *int) (string, error) {
+// render renders a stencil, and reduces left by the size of the result.
+func (s *stencil) render(values map[string]any, left *int) (string, error) {
 	if s.template == nil {
-		if *room -= len(s.constant); *room < 0 {
+		if *left -= len(s.constant); *left < 0 {
 			return "", errTooLong
 		}
 		return s.constant, nil
 	}
-	out := bounded{room: room}
+	out := bounded{left: left}
 	if err := s.template.Execute(&out, values); err != nil {
 		if errors.Is(err, errTooLong) {
 			return "", errTooLong
@@ -198,22 +196,22 @@ func (s *stencil) render(values map[string]any, room *int) (string, error) {
 
 var errTooLong = fmt.Errorf("command, env and input are longer than %d bytes as they are rendered", MaxWork)
 
-// bounded refuses what has no room any more.
+// bounded fails when more than left bytes are written.
 type bounded struct {
 	bytes.Buffer
-	room *int
+	left *int
 }
 
 var _ io.Writer = (*bounded)(nil)
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if *b.room -= len(p); *b.room < 0 {
+	if *b.left -= len(p); *b.left < 0 {
 		return 0, errTooLong
 	}
 	return b.Buffer.Write(p)
 }
 
-// toJSON writes a value as JSON, without the escapes that are for web pages.
+// toJSON encodes a value without escaping for HTML.
 func toJSON(v any) (string, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
@@ -222,7 +220,7 @@ func toJSON(v any) (string, error) {
 	return strings.TrimSuffix(out.String(), "\n"), err
 }
 
-// toText writes a value that has one plain spelling.
+// toText formats a single value.
 func toText(v any) (string, error) {
 	switch v := v.(type) {
 	case string:
@@ -235,8 +233,7 @@ func toText(v any) (string, error) {
 	return "", errors.New("it is more than one value: json writes it, or one of its fields is meant")
 }
 
-// truth is what counts as yes: all but null, false, numbers that are 0, and what is
-// empty.
+// truth reports whether a value is not null, false, 0 or empty.
 func truth(v any) bool {
 	if n, ok := v.(json.Number); ok {
 		f, err := n.Float64()
@@ -246,8 +243,8 @@ func truth(v any) bool {
 	return yes
 }
 
-// explain says in the words of templates why one could not be rendered: the error is
-// text/template's, as in
+// explain returns why a template could not be rendered. The error is that of text/template,
+// such as
 //
 //	template: template:1:7: executing "template" at <.item.day>: …
 func (s *stencil) explain(err error, values map[string]any) error {
@@ -263,14 +260,14 @@ func (s *stencil) explain(err error, values map[string]any) error {
 		}
 	case at == funcText:
 		if unwrapped := errors.Unwrap(errors.Unwrap(err)); unwrapped != nil {
-			what = unwrapped.Error() // what toText says
+			what = unwrapped.Error() // the error of toText
 		}
 		at = s.pipeAt(strings.TrimPrefix(where, "template: "))
 	}
 	return fmt.Errorf("{{%s}}: %s", problem.Clip(at), what)
 }
 
-// missing says what there is not of a path of fields; empty if there is all of it.
+// missing returns which field of a path is missing; empty if none is.
 func missing(value any, path []string) string {
 	at := ""
 	for _, name := range path {
@@ -304,7 +301,7 @@ func missing(value any, path []string) string {
 	return ""
 }
 
-// keysOf are the names in an object, each no longer than can be read.
+// keysOf returns the names of the fields of an object, clipped.
 func keysOf[V any](of map[string]V) []string {
 	all := make([]string, 0, len(of))
 	for name := range of {
@@ -314,8 +311,7 @@ func keysOf[V any](of map[string]V) []string {
 	return all
 }
 
-// pipeAt is what stands between the braces at a place of the template, as text/template
-// names places.
+// pipeAt returns the pipeline at a position of text/template.
 func (s *stencil) pipeAt(place string) string {
 	text := funcText
 	tree := s.template.Tree

@@ -54,14 +54,14 @@ var wordLists = []string{"internal/house/words_test.go", "docs/blocks_test.go"}
 // come. A folder without a row has none.
 var remaining = map[string]int{
 	"cmd":               46,
-	"coordinator":       265,
+	"coordinator":       109,
 	"e2e":               1,
 	"internal":          0,
 	"internal/bench":    0,
 	"internal/house":    0,
 	"internal/instance": 0,
 	"internal/store":    0,
-	"sidecar":           210,
+	"sidecar":           203,
 	"sidecar/ui":        0,
 }
 
