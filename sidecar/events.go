@@ -21,6 +21,8 @@ var eventType = reflect.TypeFor[api.Event]()
 type eventsInput struct {
 	Claim string `query:"claim" doc:"Only events of this claim, which must be one of this server's."`
 	Pool  string `query:"pool" doc:"Only events that concern this pool."`
+
+	LastEventID string `header:"Last-Event-ID" doc:"Where to resume: the id of the last event that was received. If events since then are no longer known, lagged follows hello."`
 }
 
 // events answers GET /v1/events, as a stream.
@@ -42,11 +44,17 @@ func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*hum
 		r, w := humago.Unwrap(ctx)
 		a.metrics.http.Streams.Inc()
 		defer a.metrics.http.Streams.Dec()
-		events := s.hub.Subscribe(in.Claim, in.Pool)
+		events, at := s.hub.Subscribe(in.Claim, in.Pool, in.LastEventID)
 		defer s.hub.Unsubscribe(events)
 		stream := server.NewStream(r.Context(), w)
-		for _, ev := range a.hello(s, in) {
-			stream.Add(messageOf(ev))
+		hello := a.hello(s, in)
+		if in.LastEventID != "" && at == in.LastEventID {
+			hello = hello[:1] // how the claim ended follows, unless it was received
+		}
+		for _, ev := range hello {
+			m := messageOf(ev)
+			m.ID = at // the stream is complete from there on
+			stream.Add(m)
 		}
 		server.Follow(stream, events.Wake(), func(struct{}) bool { return addAll(stream, events, in.Claim) })
 	}}, nil
@@ -151,7 +159,7 @@ func publish(h *server.Hub) func(claims.Change) {
 // registerEvents registers the stream of events.
 func (a *apiServer) registerEvents(h huma.API) {
 	op := operation(h, "events", http.MethodGet, api.EventsPath, "events", "Follow what happens to pools, and to claims of this server")
-	op.Description = "Server-sent events. The first is hello: read the state then. After lagged, read it again. " +
+	op.Description = "Server-sent events. The first is hello: read the state then. After lagged, read it again. A stream with Last-Event-ID begins with the events since then, after hello. " +
 		"Types: " + api.EventHello + ", " + api.EventPoolChanged + ", " + api.EventClaimWaiting + ", " + api.EventClaimGranted + ", " +
 		api.EventClaimEnded + " (with a code: " + string(problem.ClaimLost) + ", " + string(problem.ClaimRevoked) + ", or why a wait without a connection has failed), " +
 		api.EventClaimReleased + ", " + api.EventLagged + ", " + api.EventStopping + "."

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,8 +162,12 @@ func TestAStreamIsAStreamOfEvents(t *testing.T) {
 		t.Error(got)
 	}
 	r.pool("db", 1)
-	want := "event: hello\ndata: {\"type\":\"hello\",\"host\":\"one\",\"instance\":\"sidecar\"}\n\n" +
-		"id: 1\nevent: PoolChanged\ndata: {\"type\":\"PoolChanged\",\"pools\":[\"db\"]}\n\n"
+	epoch := make([]byte, len("id: ")+8)
+	if _, err := io.ReadFull(resp.Body, epoch); err != nil {
+		t.Fatal(err)
+	}
+	want := "-0\nevent: hello\ndata: {\"type\":\"hello\",\"host\":\"one\",\"instance\":\"sidecar\"}\n\n" +
+		string(epoch) + "-1\nevent: PoolChanged\ndata: {\"type\":\"PoolChanged\",\"pools\":[\"db\"]}\n\n"
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != want {
 		t.Errorf("%q, %v", got, err)
@@ -171,5 +176,59 @@ func TestAStreamIsAStreamOfEvents(t *testing.T) {
 	rest, err := io.ReadAll(resp.Body)
 	if want := "event: stopping\ndata: {\"type\":\"stopping\"}\n\n"; err != nil || string(rest) != want {
 		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+// readStream returns what a stream begins with, up to a text.
+func (r *running) readStream(path, lastEventID, until string) string {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), "GET", r.base+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if lastEventID != "" {
+		req.Header.Set("Last-Event-ID", lastEventID)
+	}
+	tr := &http.Transport{DisableKeepAlives: true}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got := ""
+	for b := make([]byte, 1); !strings.HasSuffix(got, until); got += string(b) {
+		if _, err := io.ReadFull(resp.Body, b); err != nil {
+			r.t.Fatalf("%q: %v", got, err)
+		}
+	}
+	return got
+}
+
+func TestAStreamGoesOnWhereItBroke(t *testing.T) {
+	r := single(t)
+	r.pool("db", 2)
+	begin := r.readStream("/v1/events?claim=mine", "", "\n\n")
+	id, _, _ := strings.Cut(strings.TrimPrefix(begin, "id: "), "\n")
+	r.claim(api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
+	r.claim(api.ClaimRequest{ID: "other", Pools: api.Slots{"db": 1}})
+	if _, err := r.client.Revoke(t.Context(), "mine", true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool {
+		_, err := r.client.Get(t.Context(), "mine")
+		return problem.CodeOf(err) == problem.ClaimLost
+	})
+	var types []string
+	for line := range strings.Lines(r.readStream("/v1/events?claim=mine", id, "\"code\"")) {
+		if kind, ok := strings.CutPrefix(strings.TrimSpace(line), "event: "); ok {
+			types = append(types, kind)
+		}
+	}
+	if want := []string{api.EventHello, api.EventClaimGranted, api.EventClaimEnded}; !slices.Equal(types, want) {
+		t.Errorf("%v, want %v", types, want)
+	}
+	r = r.restarted()
+	if got := r.readStream("/v1/events", id, "\"type\":\"lagged\""); strings.Contains(got, "PoolChanged") {
+		t.Errorf("of another process: %q", got)
 	}
 }

@@ -2,11 +2,14 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"time"
 )
 
 // Source is where a [Hub] gets events from that are not published to it. It returns once none
@@ -25,9 +28,12 @@ type Notice struct {
 }
 
 // Hub hands events to subscriptions, in order. It never waits for a reader. It reads
-// its source while there are subscriptions.
+// its source while there are subscriptions, and for a minute after the last, so that its
+// reader can resume.
 type Hub struct {
 	source Source
+	// epoch begins the ids of this hub: those of an earlier process are none of them.
+	epoch string
 	// stopped is closed by Stop.
 	stopped chan struct{}
 
@@ -35,27 +41,49 @@ type Hub struct {
 	mu      sync.Mutex
 	all     map[*Subscription]struct{} // for all topics
 	byTopic map[string][]*Subscription // for one topic each
-	seq     uint64
+	seq     uint64                     // of the last event
+	recent  []recentEvent              // the last events, all that came after whole
+	whole   uint64
 	quiet   func() // ends reading the source; nil while it is not read
+	idling  *time.Timer
 	closed  bool
 	tasks   sync.WaitGroup
 }
 
+// maxRecent is how many events are kept for streams that resume: some 300 KB.
+const maxRecent = 1024
+
+// keepReading is for how long the source is read without subscriptions.
+const keepReading = time.Minute
+
+type recentEvent struct {
+	seq     uint64
+	topic   string
+	tags    []string
+	message Message
+}
+
 // NewHub returns a hub with a source.
 func NewHub(src Source) *Hub {
-	return &Hub{source: src, stopped: make(chan struct{}), all: map[*Subscription]struct{}{}, byTopic: map[string][]*Subscription{}}
+	return &Hub{
+		source: src, epoch: strings.ToLower(rand.Text()[:8]), stopped: make(chan struct{}),
+		all: map[*Subscription]struct{}{}, byTopic: map[string][]*Subscription{},
+	}
 }
 
 // Subscribe returns a subscription to the events from now on, to be ended with
 // [Hub.Unsubscribe]. An empty topic or tag lets all events pass. If the source has ended,
 // the subscription has.
-func (h *Hub) Subscribe(topic, tag string) *Subscription {
-	s := &Subscription{topic: topic, tag: tag, wake: make(chan struct{}, 1)}
+//
+// With the id of an event it resumes after that one; if events since then are no longer
+// known, the subscription has lagged. At is the id after which it begins.
+func (h *Hub) Subscribe(topic, tag, after string) (s *Subscription, at string) {
+	s = &Subscription{topic: topic, tag: tag, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		s.end()
-		return s
+		return s, after
 	}
 	if topic != "" {
 		h.byTopic[topic] = append(h.byTopic[topic], s)
@@ -65,7 +93,39 @@ func (h *Hub) Subscribe(topic, tag string) *Subscription {
 	if h.quiet == nil && !h.listen() {
 		s.end()
 	}
-	return s
+	if after == "" {
+		return s, h.id(h.seq)
+	}
+	if !h.replay(s, after) {
+		s.lag()
+		return s, h.id(h.seq)
+	}
+	return s, after
+}
+
+// id returns the id of an event.
+func (h *Hub) id(seq uint64) string { return h.epoch + "-" + strconv.FormatUint(seq, 10) }
+
+// replay hands a subscription what came after the event with an id, and reports whether all
+// of that is known.
+func (h *Hub) replay(s *Subscription, after string) bool {
+	epoch, number, _ := strings.Cut(after, "-")
+	seq, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || epoch != h.epoch || seq < h.whole || seq > h.seq {
+		return false
+	}
+	for _, e := range h.recent {
+		if e.seq > seq && (s.topic == "" || s.topic == e.topic) && s.passes(e.tags) {
+			s.change(func() { s.queue = append(s.queue, e.message) })
+		}
+	}
+	return true
+}
+
+// cut forgets the events so far: some between them and the next are not known.
+func (h *Hub) cut() {
+	h.seq++
+	h.whole, h.recent = h.seq, nil
 }
 
 // listen begins to read the source. When it returns, nothing is missed.
@@ -93,8 +153,21 @@ func (h *Hub) Unsubscribe(s *Subscription) {
 		}
 	}
 	if h.idle() && h.quiet != nil {
+		if h.idling != nil {
+			h.idling.Stop()
+		}
+		h.idling = time.AfterFunc(keepReading, h.rest)
+	}
+}
+
+// rest ends reading the source unless there are subscriptions again.
+func (h *Hub) rest() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.idle() && h.quiet != nil {
 		h.quiet()
 		h.quiet = nil
+		h.cut()
 	}
 }
 
@@ -104,19 +177,20 @@ func (h *Hub) idle() bool { return len(h.all) == 0 && len(h.byTopic) == 0 }
 func (h *Hub) Publish(n Notice) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.idle() {
-		return
+	if h.quiet == nil {
+		return // no id is from before
 	}
 	h.seq++
-	m := Message{ID: strconv.FormatUint(h.seq, 10), Event: n.Event}
+	m := Message{ID: h.id(h.seq), Event: n.Event, Data: Encode(n.Data)}
+	if len(h.recent) == maxRecent {
+		h.whole = h.recent[0].seq
+		h.recent = h.recent[1:]
+	}
+	h.recent = append(h.recent, recentEvent{h.seq, n.Topic, n.Tags, m})
 	send := func(s *Subscription) {
-		if s.tag != "" && !slices.Contains(n.Tags, s.tag) {
-			return
+		if s.passes(n.Tags) {
+			s.push(m)
 		}
-		if m.Data == nil {
-			m.Data = Encode(n.Data)
-		}
-		s.push(m)
 	}
 	if n.Topic != "" {
 		for _, s := range h.byTopic[n.Topic] {
@@ -129,7 +203,12 @@ func (h *Hub) Publish(n Notice) {
 }
 
 // Lag notifies all subscriptions that events were dropped.
-func (h *Hub) Lag() { h.each((*Subscription).lag) }
+func (h *Hub) Lag() {
+	h.mu.Lock()
+	h.cut()
+	h.mu.Unlock()
+	h.each((*Subscription).lag)
+}
 
 // each calls f with all subscriptions.
 func (h *Hub) each(f func(*Subscription)) {
@@ -166,6 +245,9 @@ func (h *Hub) Close() {
 	h.each((*Subscription).end)
 	h.mu.Lock()
 	h.closed = true
+	if h.idling != nil {
+		h.idling.Stop()
+	}
 	if h.quiet != nil {
 		h.quiet()
 		h.quiet = nil
@@ -190,6 +272,9 @@ type Subscription struct {
 	stopping bool // to be reported
 	ended    bool // nothing follows
 }
+
+// passes reports whether events with some tags are for the subscription.
+func (s *Subscription) passes(tags []string) bool { return s.tag == "" || slices.Contains(tags, s.tag) }
 
 // Wake returns the channel that says that there is something to take.
 func (s *Subscription) Wake() <-chan struct{} { return s.wake }

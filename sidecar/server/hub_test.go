@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -36,12 +37,22 @@ func (f *fakeSource) relay(ctx context.Context, h *Hub) (func(), error) {
 	}, nil
 }
 
+// sub subscribes to the events from now on.
+func sub(h *Hub, topic, tag string) *Subscription {
+	s, _ := h.Subscribe(topic, tag, "")
+	return s
+}
+
 func TestAHubListensWhileThereAreStreams(t *testing.T) {
+	synctest.Test(t, testListens)
+}
+
+func testListens(t *testing.T) {
 	src := newFakeSource()
 	h := NewHub(src.relay)
 	h.Publish(Notice{Event: "PoolChanged"}) // without subscribers
-	a := h.Subscribe("", "")
-	b := h.Subscribe("mine", "")
+	a := sub(h, "", "")
+	b := sub(h, "mine", "")
 	if !<-src.listening {
 		t.Error("it does not listen")
 	}
@@ -50,12 +61,16 @@ func TestAHubListensWhileThereAreStreams(t *testing.T) {
 	src.notices <- Notice{} // when it is taken, what came before was published
 	h.Unsubscribe(b)
 	h.Unsubscribe(a)
+	unsubscribed := time.Now()
 	if <-src.listening {
 		t.Error("it listens on")
 	}
+	if d := time.Since(unsubscribed); d != keepReading {
+		t.Errorf("it listened for %s", d)
+	}
 	for what, s := range map[string]*Subscription{"of all": a, "of the claim": b} {
 		queue, lagged, _, ended := s.Take()
-		if len(queue) == 0 || queue[0].Event != "ClaimWaiting" || queue[0].ID != "1" || ended {
+		if len(queue) == 0 || queue[0].Event != "ClaimWaiting" || queue[0].ID != h.id(1) || ended {
 			t.Errorf("%s: %+v", what, queue)
 		}
 		if !lagged {
@@ -63,7 +78,7 @@ func TestAHubListensWhileThereAreStreams(t *testing.T) {
 		}
 	}
 	h.Close()
-	if _, _, _, ended := h.Subscribe("", "").Take(); !ended {
+	if _, _, _, ended := sub(h, "", "").Take(); !ended {
 		t.Error("a stream of a closed hub goes on")
 	}
 }
@@ -72,7 +87,7 @@ func TestAStreamThatIsNotReadIsToldThatItMissedSome(t *testing.T) {
 	src := newFakeSource()
 	h := NewHub(src.relay)
 	defer h.Close()
-	s := h.Subscribe("", "db")
+	s := sub(h, "", "db")
 	for i := range 2 * subscriptionBuffer {
 		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint(i), Tags: []string{"db"}, Data: i})
 		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint(i), Tags: []string{"gpu"}, Data: i})
@@ -92,9 +107,100 @@ func TestAStreamThatIsNotReadIsToldThatItMissedSome(t *testing.T) {
 	}
 }
 
+// resumed returns the data of what a subscription begins with, and whether it has lagged.
+func resumed(h *Hub, topic, tag, after string) (got []string, lagged bool) {
+	s, _ := h.Subscribe(topic, tag, after)
+	defer h.Unsubscribe(s)
+	queue, lagged, _, _ := s.Take()
+	for _, m := range queue {
+		got = append(got, string(m.Data))
+	}
+	return got, lagged
+}
+
+func TestAStreamResumesAfterTheLastEventItHas(t *testing.T) {
+	synctest.Test(t, testResumes)
+}
+
+func testResumes(t *testing.T) {
+	h := NewHub(newFakeSource().relay)
+	defer h.Close()
+	publish := func(n int) {
+		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint("c", n%2), Tags: []string{fmt.Sprint("p", n%3)}, Data: n})
+	}
+	s, begun := h.Subscribe("", "", "")
+	for n := range 6 {
+		publish(n)
+	}
+	queue, _, _, _ := s.Take()
+	h.Unsubscribe(s)
+	publish(6) // while none listens
+	for what, test := range map[string]struct {
+		topic, tag, after string
+		want              string
+	}{
+		"from the begin": {"", "", begun, "[0 1 2 3 4 5 6] false"},
+		"from an event":  {"", "", queue[3].ID, "[4 5 6] false"},
+		"of a topic":     {"c0", "", queue[1].ID, "[2 4 6] false"},
+		"of a tag":       {"", "p1", begun, "[1 4] false"},
+		"nothing new":    {"", "", h.id(7), "[] false"},
+		"of the future":  {"", "", h.id(8), "[] true"},
+		"another epoch":  {"", "", "abcdefgh-3", "[] true"},
+		"of no hub":      {"", "", "7", "[] true"},
+		"no number":      {"", "", h.epoch + "-x", "[] true"},
+	} {
+		got, lagged := resumed(h, test.topic, test.tag, test.after)
+		if text := fmt.Sprint(got, " ", lagged); text != test.want {
+			t.Errorf("%s: %s, want %s", what, text, test.want)
+		}
+	}
+
+	for n := range maxRecent - 3 {
+		publish(n)
+	}
+	if got, lagged := resumed(h, "", "", queue[2].ID); len(got) > 0 || !lagged {
+		t.Errorf("too old: %d events, lagged %t", len(got), lagged)
+	}
+	if got, lagged := resumed(h, "", "", queue[3].ID); len(got) != maxRecent || lagged {
+		t.Errorf("just known: %d events, lagged %t", len(got), lagged)
+	}
+	last := h.id(h.seq)
+	h.Lag() // the source has dropped some
+	if _, lagged := resumed(h, "", "", last); !lagged {
+		t.Error("what the source dropped is not missed")
+	}
+	_, now := h.Subscribe("", "", last)
+	if got, lagged := resumed(h, "", "", now); len(got) > 0 || lagged {
+		t.Errorf("resumed where a stream that lagged goes on: %v, %t", got, lagged)
+	}
+}
+
+func TestAStreamDoesNotResumeFromBeforeTheHubRested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHub(newFakeSource().relay)
+		defer h.Close()
+		s, at := h.Subscribe("", "", "")
+		h.Unsubscribe(s)
+		time.Sleep(keepReading - time.Second)
+		s, again := h.Subscribe("", "", at)
+		if again != at {
+			t.Errorf("resumed at %s, want %s", again, at)
+		}
+		time.Sleep(keepReading)
+		if _, lagged := resumed(h, "", "", at); lagged {
+			t.Error("it rested while there was a stream")
+		}
+		h.Unsubscribe(s)
+		time.Sleep(keepReading + time.Second)
+		if _, lagged := resumed(h, "", "", at); !lagged {
+			t.Error("what happened while it rested is not missed")
+		}
+	})
+}
+
 func TestAStopLeavesTheStreamsOfClaims(t *testing.T) {
 	h := NewHub(newFakeSource().relay)
-	all, mine := h.Subscribe("", ""), h.Subscribe("mine", "")
+	all, mine := sub(h, "", ""), sub(h, "mine", "")
 	h.Stop()
 	if _, _, stopping, ended := all.Take(); !stopping || !ended {
 		t.Errorf("of all: stopping %t, ended %t", stopping, ended)
