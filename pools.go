@@ -145,12 +145,14 @@ func (c *Client) SetPool(ctx context.Context, name string, limit int, opts ...Po
 
 // PausePool stops all grants of a pool until [Client.ResumePool].
 func (c *Client) PausePool(ctx context.Context, name string) error {
-	return public(c.in.Operator().PausePool(ctx, name, true))
+	_, err := c.in.Operator().PausePool(ctx, name, true)
+	return public(err)
 }
 
 // ResumePool ends a pause.
 func (c *Client) ResumePool(ctx context.Context, name string) error {
-	return public(c.in.Operator().PausePool(ctx, name, false))
+	_, err := c.in.Operator().PausePool(ctx, name, false)
+	return public(err)
 }
 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its

@@ -96,7 +96,7 @@ func retries(n int) func(*run.Spec)  { return func(s *run.Spec) { s.Retries = n 
 // limit sets limits.
 func (fl *fleet) limit(most int, tags ...run.TagLimit) {
 	fl.t.Helper()
-	if _, err := fl.SetLimits(fl.t.Context(), run.LimitsChange{MaxConcurrentRuns: &most, Tags: tags}); err != nil {
+	if _, _, err := fl.SetLimits(fl.t.Context(), run.LimitsChange{MaxConcurrentRuns: &most, Tags: tags}); err != nil {
 		fl.t.Fatal(err)
 	}
 }

@@ -220,7 +220,7 @@ func TestWhatCanNeverFitIsRefused(t *testing.T) {
 		}
 		// What was submitted waits while its pool is gone, and says so.
 		fl.submit("d", needs("db", 2))
-		if _, err := fl.pools().Delete(t.Context(), "db"); err != nil {
+		if _, err := fl.pools().Delete(t.Context(), "db", nil); err != nil {
 			t.Fatal(err)
 		}
 		fl.candidate("one")

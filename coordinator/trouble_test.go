@@ -103,7 +103,7 @@ func TestLimitsFromBeforeHoldOnOverAResync(t *testing.T) {
 		fl.is(map[string]string{"a": "not_started", "b": "not_started", "c": "queued: global run limit (2/2)"})
 		// All given anew repairs them.
 		three := 3
-		if _, err := fl.SetLimits(t.Context(), run.LimitsChange{MaxConcurrentRuns: &three, Replace: true}); err != nil {
+		if _, _, err := fl.SetLimits(t.Context(), run.LimitsChange{MaxConcurrentRuns: &three, Replace: true}); err != nil {
 			t.Fatal(err)
 		}
 		fl.is(map[string]string{"c": "not_started"})

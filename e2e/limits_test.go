@@ -97,7 +97,7 @@ func TestAClosedAPausedAndADeletedPoolAdmitNobody(t *testing.T) {
 		begin(t, ctx, hosts[1], "two", instance.Slots{"db": 1}),
 	}
 	w.until("both wait", func(h *History) bool { return len(h.Waiting()) == 2 })
-	if err := hosts[2].PausePool(ctx, "db"); err != nil {
+	if _, err := hosts[2].Operator().PausePool(ctx, "db", true); err != nil {
 		t.Fatal(err)
 	}
 	spec(t, hosts, "db", 1)
@@ -106,11 +106,11 @@ func TestAClosedAPausedAndADeletedPoolAdmitNobody(t *testing.T) {
 			t.Errorf("%d wait and %d hold", len(h.Waiting()), h.Held())
 		}
 	})
-	if err := hosts[2].ResumePool(ctx, "db"); err != nil {
+	if _, err := hosts[2].Operator().PausePool(ctx, "db", false); err != nil {
 		t.Fatal(err)
 	}
 	w.until("one is in", func(h *History) bool { return h.Held() == 1 && len(h.Waiting()) == 1 })
-	if err := hosts[2].DeletePool(ctx, "db"); err != nil {
+	if err := hosts[2].DeletePool(ctx, "db", nil); err != nil {
 		t.Fatal(err)
 	}
 	in, out := line[0], line[1]

@@ -180,11 +180,14 @@ func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSinc
 }
 
 // Change is what an operator wants of a pool. What is nil stays as it is, or
-// gets its default in a new pool.
+// gets its default in a new pool, and with Replace in any pool.
 type Change struct {
 	Limit                       *int
 	LeaseDuration, ReserveAfter *time.Duration
 	Paused                      *bool
+	Replace                     bool
+	// If is what the revision of the spec must satisfy, which is 0 for a new pool.
+	If store.Condition
 }
 
 func (ch Change) apply(s Spec) Spec {
@@ -236,6 +239,9 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 	if err := ValidateName(name); err != nil {
 		return Put{}, err
 	}
+	if ch.Replace && ch.Limit == nil {
+		return Put{}, problem.Field("limit", "a pool needs a limit")
+	}
 	return store.Change(ctx, changing, func(ctx context.Context) (Put, error) {
 		old, groups, since, rev, err := r.read(ctx, name)
 		if err != nil {
@@ -250,9 +256,16 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 		case created:
 			old = DefaultSpec()
 		}
-		spec := ch.apply(old)
+		base := old
+		if ch.Replace {
+			base = DefaultSpec()
+		}
+		spec := ch.apply(base)
 		if err := spec.Validate(); err != nil {
 			return Put{}, store.Stop(err)
+		}
+		if err := ch.If.Check(rev); err != nil {
+			return Put{}, err
 		}
 		if !created && spec == old {
 			return Put{Spec: spec, Revision: rev}, nil
@@ -325,8 +338,9 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 }
 
 // Delete deletes a pool's spec. Its holders keep their slots until they release
-// them; its waiters are refused. An unknown pool is a PoolNotFound problem.
-func (r Registry) Delete(ctx context.Context, name string) (revision int64, err error) {
+// them; its waiters are refused. An unknown pool is a PoolNotFound problem. The revision of
+// the spec must satisfy the condition.
+func (r Registry) Delete(ctx context.Context, name string, condition store.Condition) (revision int64, err error) {
 	if err := ValidateName(name); err != nil {
 		return 0, err
 	}
@@ -338,6 +352,9 @@ func (r Registry) Delete(ctx context.Context, name string) (revision int64, err 
 		}
 		if len(resp.Kvs) == 0 {
 			return Put{}, store.Stop(noPool(name))
+		}
+		if err := condition.Check(resp.Kvs[0].ModRevision); err != nil {
+			return Put{}, err
 		}
 		at, err := store.Commit(ctx, r.Backend,
 			[]*pb.Compare{store.ModEquals(key, resp.Kvs[0].ModRevision)}, store.Delete(key))

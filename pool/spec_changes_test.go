@@ -119,7 +119,7 @@ func TestADeletedPoolRefusesItsWaitersAndKeepsItsHolders(t *testing.T) {
 	one, two := c.engine("one"), c.engine("two")
 	a := c.claim(one, "a", db(1))
 	w := c.wait(two, "b", map[string]int{"db": 1, "other": 1})
-	rev, err := c.reg.Delete(c.ctx(), "db")
+	rev, err := c.reg.Delete(c.ctx(), "db", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestADeletedPoolRefusesItsWaitersAndKeepsItsHolders(t *testing.T) {
 	again := c.wait(two, "c", db(1))
 	c.release(one, a)
 	c.release(two, again.got())
-	if _, err := c.reg.Delete(c.ctx(), "db"); err != nil {
+	if _, err := c.reg.Delete(c.ctx(), "db", nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "nothing of the pool is shown", func() bool {
@@ -193,9 +193,9 @@ func TestChangesThatCanNotBeAreRefused(t *testing.T) {
 		}, problem.Invalid},
 		"a bad name":                {func() error { _, err := c.reg.Set(c.ctx(), "DB", pool.Change{Limit: &limit}); return err }, problem.Invalid},
 		"a bad name to change":      {func() error { _, err := c.reg.Change(c.ctx(), "a/b", pool.Change{}); return err }, problem.Invalid},
-		"a bad name to delete":      {func() error { _, err := c.reg.Delete(c.ctx(), ""); return err }, problem.Invalid},
+		"a bad name to delete":      {func() error { _, err := c.reg.Delete(c.ctx(), "", nil); return err }, problem.Invalid},
 		"an unknown pool to change": {func() error { _, err := c.reg.Change(c.ctx(), "no", pool.Change{Limit: &limit}); return err }, problem.PoolNotFound},
-		"an unknown pool to delete": {func() error { _, err := c.reg.Delete(c.ctx(), "no"); return err }, problem.PoolNotFound},
+		"an unknown pool to delete": {func() error { _, err := c.reg.Delete(c.ctx(), "no", nil); return err }, problem.PoolNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := tc.do(); problem.CodeOf(err) != tc.code {
@@ -234,6 +234,41 @@ func TestOperatorsDoNotUndoEachOther(t *testing.T) {
 	}
 }
 
+func TestAConditionHoldsWhenAChangeIsMade(t *testing.T) {
+	c := newCluster(t)
+	put, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: new(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outdated := problem.New(problem.Precondition, "another revision")
+	// unless returns a condition after which, the first time, another operator changes the pool.
+	unless := func(limit int) store.Condition {
+		wanted, others := c.read().Pools()[0].SpecRevision, false
+		return func(rev int64) error {
+			if rev != wanted {
+				return outdated
+			}
+			if !others {
+				others = true
+				c.change("db", pool.Change{Limit: &limit})
+			}
+			return nil
+		}
+	}
+	if _, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: new(9), If: unless(2)}); !errors.Is(err, outdated) {
+		t.Errorf("changed: %v", err)
+	}
+	if _, err := c.reg.Set(c.ctx(), "db", pool.Change{Limit: new(9), Replace: true, If: unless(3)}); !errors.Is(err, outdated) {
+		t.Errorf("replaced: %v", err)
+	}
+	if _, err := c.reg.Delete(c.ctx(), "db", unless(4)); !errors.Is(err, outdated) {
+		t.Errorf("deleted: %v", err)
+	}
+	if s := c.read().Pools()[0]; s.Limit != 4 || s.SpecRevision <= put.Revision {
+		t.Errorf("the pool is %+v", s)
+	}
+}
+
 func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
 	c := newCluster(t)
 	key := c.keys.Spec("db")
@@ -244,7 +279,7 @@ func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
 	if problem.CodeOf(err) != problem.CorruptValue || !errors.As(err, &corrupt) || corrupt.Key != key {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.reg.Delete(c.ctx(), "db"); err != nil {
+	if _, err := c.reg.Delete(c.ctx(), "db", nil); err != nil {
 		t.Errorf("it can't be deleted either: %v", err)
 	}
 }

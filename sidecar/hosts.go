@@ -80,6 +80,18 @@ func (s *session) operator(ctx context.Context) inspect.Operator {
 	return inspect.NewOperator(s.reader, audit.Caller{Who: who, From: cmp.Or(from, s.client.Host())})
 }
 
+// conditions are the headers of a request that name the state which it requires.
+type conditions interface {
+	Condition(what string) (func(revision int64) error, error)
+}
+
+// operatorIf returns the verbs, under conditions on the state of what they change.
+func (s *session) operatorIf(ctx context.Context, when conditions, what string) (o inspect.Operator, err error) {
+	o = s.operator(ctx)
+	o.If, err = when.Condition(what)
+	return o, err
+}
+
 // controlWorker answers POST /v1/workers/{host}/{instance}/VERB.
 func (a *apiServer) controlWorker(verb string) func(context.Context, *session, *workerBody, api.WorkerChange) (*output[api.Worker], error) {
 	return func(ctx context.Context, s *session, in *workerBody, req api.WorkerChange) (*output[api.Worker], error) {

@@ -12,10 +12,13 @@ import (
 	"github.com/berthhq/berth/sidecar/client"
 )
 
-func TestLimitsAreSetAndStayUnlessTheyAreNamed(t *testing.T) {
+func TestPutReplacesTheLimitsAndPatchChangesThem(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
 	put := func(body string) answer { return d.raw(request{method: "PUT", path: "/v1/limits", body: body}) }
+	patch := func(body string) answer {
+		return d.raw(request{method: "PATCH", path: "/v1/limits", body: body})
+	}
 	var l api.Limits
 	decode(t, d.get("/v1/limits"), &l)
 	if l.MaxConcurrentRuns != run.DefaultMaxRuns || l.Tags == nil || len(l.Tags) != 0 {
@@ -29,23 +32,37 @@ func TestLimitsAreSetAndStayUnlessTheyAreNamed(t *testing.T) {
 		t.Errorf("set: %+v", l)
 	}
 	for body, want := range map[string]int{`{}`: 3, `{"max_concurrent_runs":-1}`: -1, `{"max_concurrent_runs":0,"tags":null}`: 0} {
-		if decode(t, put(body), &l); l.MaxConcurrentRuns != want && body != `{}` || !slices.Equal(l.Tags, tags) {
+		if decode(t, patch(body), &l); l.MaxConcurrentRuns != want && body != `{}` || !slices.Equal(l.Tags, tags) {
 			t.Errorf("%s: %+v", body, l)
 		}
 	}
 	four := 4
-	if l, err := d.client.SetLimits(t.Context(), api.LimitsChange{MaxConcurrentRuns: &four, Tags: []api.TagLimit{}}); err != nil || l.MaxConcurrentRuns != 4 || len(l.Tags) != 0 {
+	if l, err := d.client.ChangeLimits(t.Context(), api.LimitsChange{MaxConcurrentRuns: &four, Tags: []api.TagLimit{}}); err != nil || l.MaxConcurrentRuns != 4 || len(l.Tags) != 0 {
 		t.Errorf("without tags: %+v, %v", l, err)
 	}
 	most := make([]string, run.MaxTagLimits)
 	for i := range most {
 		most[i] = fmt.Sprintf(`{"key":"%s","value":"%s%03d","limit":1}`, strings.Repeat("k", 128), strings.Repeat("v", 125), i)
 	}
-	if decode(t, put(`{"tags":[`+strings.Join(most, ",")+`]}`), &l); len(l.Tags) != run.MaxTagLimits {
+	if decode(t, patch(`{"tags":[`+strings.Join(most, ",")+`]}`), &l); len(l.Tags) != run.MaxTagLimits {
 		t.Errorf("there are %d", len(l.Tags))
 	}
 	if l, err := d.client.Limits(t.Context()); err != nil || len(l.Tags) != run.MaxTagLimits || l.MaxConcurrentRuns != 4 {
 		t.Errorf("%+v, %v", l, err)
+	}
+	read := d.get("/v1/limits").header.Get("ETag")
+	replaced := d.raw(under(request{method: "PUT", path: "/v1/limits", body: `{"tags":[{"key":"a","limit":1}]}`}, "If-Match", read))
+	decode(t, replaced, &l)
+	if tag := replaced.header.Get("ETag"); l.MaxConcurrentRuns != run.DefaultMaxRuns || len(l.Tags) != 1 || tag == "" || tag == read {
+		t.Errorf("replaced: %+v, ETag %s after %s", l, tag, read)
+	}
+	for _, method := range []string{"PUT", "PATCH"} {
+		d.wantUnmet(under(request{method: method, path: "/v1/limits", body: `{"max_concurrent_runs":7}`}, "If-Match", read),
+			"the ETag of the limits is "+replaced.header.Get("ETag")+", not "+read+": read the state again")
+	}
+	d.wantUnmet(under(request{method: "PUT", path: "/v1/limits", body: `{}`}, "If-None-Match", "*"), "If-None-Match: * only creates")
+	if l, err := d.client.SetLimits(t.Context(), api.LimitsChange{}); err != nil || len(l.Tags) != 0 || l.MaxConcurrentRuns != run.DefaultMaxRuns {
+		t.Errorf("all left out: %+v, %v", l, err)
 	}
 	d.put(d.store.Keys.Limits(), `?`)
 	d.wantRefused(d.get("/v1/limits"), problem.CorruptValue)

@@ -180,6 +180,12 @@ func operation(h huma.API, id, method, path, tag, summary string) huma.Operation
 // output is an answer with a body.
 type output[T any] struct{ Body T }
 
+// tagged is an answer with a state that has an entity tag.
+type tagged[T any] struct {
+	ETag string `header:"ETag" doc:"Of the state in this answer: send it in If-Match to change nothing else."`
+	Body T
+}
+
 // outputOf answers with a body, or with an error.
 func outputOf[T any](v T, err error) (*output[T], error) {
 	if err != nil {

@@ -127,7 +127,7 @@ func readable(is []pool.Status, want manifest.Declaration) error {
 // does not.
 func carryOut(r *request, record applyRecord) error {
 	if l := record.Limits; l != nil && l.Action == changes {
-		if _, err := r.SetLimits(r.ctx(), l.change); err != nil {
+		if _, _, err := r.SetLimits(r.ctx(), l.change); err != nil {
 			return fmt.Errorf("limits: %w (nothing is changed)", err)
 		}
 	}

@@ -180,7 +180,7 @@ func setLimits(r *request, change run.LimitsChange) error {
 	if err != nil {
 		return err
 	}
-	limits, err := r.SetLimits(r.ctx(), change)
+	limits, _, err := r.SetLimits(r.ctx(), change)
 	if err != nil {
 		return err
 	}

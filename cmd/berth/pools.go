@@ -279,7 +279,7 @@ func poolsResumeCommand() *cli.Command {
 
 func setPaused(r *request, paused bool, now string) error {
 	name := r.args[0]
-	if err := r.PausePool(r.ctx(), name, paused); err != nil {
+	if _, err := r.PausePool(r.ctx(), name, paused); err != nil {
 		return err
 	}
 	d, err := r.Pool(r.ctx(), name)

@@ -89,6 +89,8 @@ type LimitsChange struct {
 	Tags []TagLimit
 	// Replace replaces all tag limits by Tags.
 	Replace bool
+	// If is what the revision of the limits must satisfy, which is 0 if none are set.
+	If store.Condition
 }
 
 func (ch LimitsChange) apply(l Limits) Limits {
@@ -168,13 +170,15 @@ func (s Store) limits(ctx context.Context) (Limits, int64, error) {
 	return l, resp.Kvs[0].ModRevision, err
 }
 
-// SetLimits changes the limits and returns the new ones. Runs in progress continue.
-func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (Limits, error) {
+// SetLimits changes the limits and returns the new ones, with their revision. Runs in progress
+// continue.
+func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (l Limits, rev int64, err error) {
 	if err := ch.validate(); err != nil {
-		return Limits{}, err
+		return Limits{}, 0, err
 	}
-	return store.Change(ctx, "the limits were not changed", func(ctx context.Context) (Limits, error) {
-		old, rev, err := s.limits(ctx)
+	l, err = store.Change(ctx, "the limits were not changed", func(ctx context.Context) (Limits, error) {
+		var old Limits
+		old, rev, err = s.limits(ctx)
 		if rev != 0 && ch.Replace && ch.MaxConcurrentRuns != nil {
 			err = nil // even a value that cannot be read is replaced
 		}
@@ -185,14 +189,18 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (Limits, error) {
 		if err := l.Validate(); err != nil {
 			return Limits{}, store.Stop(err)
 		}
+		if err := ch.If.Check(rev); err != nil {
+			return Limits{}, err
+		}
 		if rev != 0 && l.equal(old) {
 			return l, nil
 		}
 		key := s.Keys.Limits()
-		_, err = store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(key, rev)},
+		rev, err = store.Commit(ctx, s.Backend, []*pb.Compare{store.ModEquals(key, rev)},
 			store.Put(key, store.Encode(limitsValue{store.Now, l}), 0))
 		return l, err
 	})
+	return l, rev, err
 }
 
 // TagLimit bounds the runs in progress with a tag.

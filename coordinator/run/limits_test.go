@@ -43,7 +43,7 @@ func TestLimits(t *testing.T) {
 	five := 5
 	set := func(ch LimitsChange) Limits {
 		t.Helper()
-		l, err := r.SetLimits(t.Context(), ch)
+		l, _, err := r.SetLimits(t.Context(), ch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,6 +71,21 @@ func TestLimits(t *testing.T) {
 	if len(l.Tags) != 1 || l.Tags[0].Key != "b" || l.MaxConcurrentRuns != 5 {
 		t.Errorf("replaced: %+v", l)
 	}
+	_, read, _ := r.Limits(t.Context())
+	outdated, others := problem.New(problem.Precondition, "another revision"), false
+	_, _, err = r.SetLimits(t.Context(), LimitsChange{Replace: true, If: func(rev int64) error {
+		if rev != read {
+			return outdated
+		}
+		if !others {
+			others = true // another operator is faster
+			set(LimitsChange{MaxConcurrentRuns: new(6)})
+		}
+		return nil
+	}})
+	if l, _, _ := r.Limits(t.Context()); !errors.Is(err, outdated) || l.MaxConcurrentRuns != 6 || len(l.Tags) != 1 {
+		t.Errorf("with an outdated revision: %+v, %v", l, err)
+	}
 
 	bad := -2
 	many := make([]TagLimit, MaxTagLimits+1)
@@ -82,7 +97,7 @@ func TestLimits(t *testing.T) {
 		"tags[0]":                  {Tags: []TagLimit{{Key: "", Limit: 1}}},
 		"tags":                     {Tags: many},
 	} {
-		_, err := r.SetLimits(t.Context(), ch)
+		_, _, err := r.SetLimits(t.Context(), ch)
 		var p *problem.Error
 		if !errors.As(err, &p) || p.Field != field || p.Code != problem.Invalid {
 			t.Errorf("%s: %v", field, err)
@@ -91,7 +106,7 @@ func TestLimits(t *testing.T) {
 	r.put(r.Keys.Limits(), `{"v":1,"max_concurrent_runs":1,"tags":[{"key":"a","limit":-1}]}`)
 	_, _, err = r.Limits(t.Context())
 	r.wants(problem.CorruptValue, err)
-	_, err = r.SetLimits(t.Context(), LimitsChange{MaxConcurrentRuns: &five})
+	_, _, err = r.SetLimits(t.Context(), LimitsChange{MaxConcurrentRuns: &five})
 	r.wants(problem.CorruptValue, err)
 }
 

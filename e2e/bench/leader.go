@@ -110,7 +110,7 @@ func (r *runner) measureLeader(ctx context.Context, row *row) (err error) {
 	}()
 	runs := r.runs(conn)
 	limits := backlogLimits()
-	if _, err := runs.SetLimits(ctx, run.LimitsChange{
+	if _, _, err := runs.SetLimits(ctx, run.LimitsChange{
 		MaxConcurrentRuns: &limits.MaxConcurrentRuns, Tags: limits.Tags, Replace: true,
 	}); err != nil {
 		return err

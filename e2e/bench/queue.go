@@ -254,7 +254,7 @@ func (r *runner) openAdmissions(ctx context.Context) (_ *admissions, err error) 
 		}
 	}()
 	unlimited := run.Unlimited
-	if _, err := a.store.SetLimits(ctx, run.LimitsChange{MaxConcurrentRuns: &unlimited}); err != nil {
+	if _, _, err := a.store.SetLimits(ctx, run.LimitsChange{MaxConcurrentRuns: &unlimited}); err != nil {
 		return nil, err
 	}
 	if a.executor, err = r.watchRuns(ctx, func(s run.Status) bool { return s == run.NotStarted }); err != nil {

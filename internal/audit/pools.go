@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 )
@@ -18,9 +19,8 @@ type Source interface {
 	Pool(ctx context.Context, name string) (pool.Detail, error)
 	Why(ctx context.Context, claim string) (pool.Why, error)
 	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
-	PausePool(ctx context.Context, name string) error
-	ResumePool(ctx context.Context, name string) error
-	DeletePool(ctx context.Context, name string) error
+	ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
+	DeletePool(ctx context.Context, name string, condition store.Condition) error
 	Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error)
 }
 
@@ -30,6 +30,8 @@ type PoolOperator struct {
 	Log    Log
 	By     Caller
 	Source Source
+	// If is what the revision of that which a verb sets, changes or deletes must satisfy.
+	If store.Condition
 }
 
 // Act carries out a verb, and records it.
@@ -38,11 +40,31 @@ func (p PoolOperator) Act(ctx context.Context, verb, object, detail string, do f
 }
 
 // SetPool creates a pool, or changes what the change names of it.
-func (p PoolOperator) SetPool(ctx context.Context, name string, ch pool.Change) (put pool.Put, err error) {
+func (p PoolOperator) SetPool(ctx context.Context, name string, ch pool.Change) (pool.Put, error) {
+	return p.change(ctx, SetPool, name, changeText(ch), ch, p.Source.SetPool)
+}
+
+// ChangePool changes what the change names of a pool that exists.
+func (p PoolOperator) ChangePool(ctx context.Context, name string, ch pool.Change) (pool.Put, error) {
+	return p.change(ctx, SetPool, name, changeText(ch), ch, p.Source.ChangePool)
+}
+
+// PausePool has a pool grant nothing, or ends that.
+func (p PoolOperator) PausePool(ctx context.Context, name string, paused bool) (pool.Put, error) {
+	verb := PausePool
+	if !paused {
+		verb = ResumePool
+	}
+	return p.change(ctx, verb, name, "", pool.Change{Paused: &paused}, p.Source.ChangePool)
+}
+
+// change sets or changes a pool.
+func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch pool.Change, do func(context.Context, string, pool.Change) (pool.Put, error)) (put pool.Put, err error) {
 	if err := pool.ValidateName(name); err != nil {
 		return put, err
 	}
-	err = p.Act(ctx, SetPool, name, changeText(ch), func(ctx context.Context) (Effect, error) {
+	ch.If = p.If
+	err = p.Act(ctx, verb, name, detail, func(ctx context.Context) (Effect, error) {
 		before, err := p.Source.Pool(ctx, name)
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 			return Effect{}, err
@@ -51,31 +73,11 @@ func (p PoolOperator) SetPool(ctx context.Context, name string, ch pool.Change) 
 		if err == nil && !before.Deleted {
 			e.Before = SpecText(before.Spec)
 		}
-		put, err = p.Source.SetPool(ctx, name, ch)
+		put, err = do(ctx, name, ch)
 		e.After = SpecText(put.Spec)
 		return e, err
 	})
 	return put, err
-}
-
-// PausePool has a pool grant nothing, or ends that.
-func (p PoolOperator) PausePool(ctx context.Context, name string, paused bool) error {
-	if err := pool.ValidateName(name); err != nil {
-		return err
-	}
-	verb, do := PausePool, p.Source.PausePool
-	if !paused {
-		verb, do = ResumePool, p.Source.ResumePool
-	}
-	return p.Act(ctx, verb, name, "", func(ctx context.Context) (Effect, error) {
-		before, err := p.Source.Pool(ctx, name)
-		if err != nil {
-			return Effect{}, err
-		}
-		after := before.Spec
-		after.Paused = paused
-		return Effect{Before: SpecText(before.Spec), After: SpecText(after)}, do(ctx, name)
-	})
 }
 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
@@ -93,7 +95,7 @@ func (p PoolOperator) DeletePool(ctx context.Context, name string) error {
 			Before: SpecText(before.Spec), After: "deleted",
 			Result: fmt.Sprintf("%s held, %s waiting", text.Count(before.Claimed, "slot"), text.Count(before.Waiting, "claim")),
 		}
-		return e, p.Source.DeletePool(ctx, name)
+		return e, p.Source.DeletePool(ctx, name, p.If)
 	})
 }
 

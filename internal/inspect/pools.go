@@ -21,6 +21,7 @@ type Pool struct {
 	Survives      Duration `json:"survives" doc:"About how long etcd may be unavailable before holders are stopped, in whole seconds."`
 	Deleted       bool     `json:"deleted,omitempty" doc:"The pool was deleted while slots of it were held."`
 	Problem       string   `json:"problem,omitempty" doc:"Why the pool grants nothing, if a value of it can't be read."`
+	Revision      int64    `json:"-"` // of the settings, which is the ETag over HTTP; 0 if the pool was deleted
 }
 
 // PoolOf returns the record of a pool. Of one that can't be read the settings are left out:
@@ -33,6 +34,7 @@ func PoolOf(s pool.Status) Pool {
 		Name: s.Name, Status: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
 		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter),
 		Paused: s.Paused, Survives: Duration(Survives(s.LeaseDuration)), Deleted: s.Deleted, Problem: s.Problem,
+		Revision: s.SpecRevision,
 	}
 }
 

@@ -41,9 +41,8 @@ type Source interface {
 	LeaseEnds(context.Context, []store.LeaseID) (map[store.LeaseID]time.Duration, error)
 
 	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
-	PausePool(ctx context.Context, name string) error
-	ResumePool(ctx context.Context, name string) error
-	DeletePool(ctx context.Context, name string) error
+	ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
+	DeletePool(ctx context.Context, name string, condition store.Condition) error
 	Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error)
 }
 
@@ -125,21 +124,14 @@ func (s Snapshot) SetPool(ctx context.Context, name string, change pool.Change) 
 	return s.registry().Set(ctx, name, change)
 }
 
-// PausePool implements [Source].
-func (s Snapshot) PausePool(ctx context.Context, name string) error {
-	_, err := s.registry().Change(ctx, name, pool.Change{Paused: new(true)})
-	return err
-}
-
-// ResumePool implements [Source].
-func (s Snapshot) ResumePool(ctx context.Context, name string) error {
-	_, err := s.registry().Change(ctx, name, pool.Change{Paused: new(false)})
-	return err
+// ChangePool implements [Source].
+func (s Snapshot) ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
+	return s.registry().Change(ctx, name, change)
 }
 
 // DeletePool implements [Source].
-func (s Snapshot) DeletePool(ctx context.Context, name string) error {
-	_, err := s.registry().Delete(ctx, name)
+func (s Snapshot) DeletePool(ctx context.Context, name string, condition store.Condition) error {
+	_, err := s.registry().Delete(ctx, name, condition)
 	return err
 }
 

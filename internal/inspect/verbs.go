@@ -30,17 +30,18 @@ func NewOperator(r *Reader, by audit.Caller) Operator {
 	return Operator{r, audit.PoolOperator{Log: r.Audit, By: by, Source: r.Source}}
 }
 
-// SetLimits changes the limits of runs.
-func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run.Limits, err error) {
+// SetLimits changes the limits of runs, and returns the new ones with their revision.
+func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run.Limits, rev int64, err error) {
+	ch.If = o.If
 	err = o.Act(ctx, audit.SetLimits, "limits", "", func(ctx context.Context) (audit.Effect, error) {
 		before, _, err := o.Runs.Limits(ctx)
 		if err != nil {
 			return audit.Effect{}, err
 		}
-		after, err = o.Runs.SetLimits(ctx, ch)
+		after, rev, err = o.Runs.SetLimits(ctx, ch)
 		return audit.Effect{Before: LimitsText(before), After: LimitsText(after)}, err
 	})
-	return after, err
+	return after, rev, err
 }
 
 // CancelRun cancels a run, and keeps the reason with it. With onlyQueued a run that has

@@ -55,23 +55,8 @@ func (a *Admin) ChangePool(ctx context.Context, name string, change pool.Change)
 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
 // waiters are refused.
-func (a *Admin) DeletePool(ctx context.Context, name string) error {
-	_, err := a.registry.Delete(ctx, name)
-	return err
-}
-
-// PausePool stops all grants of a pool until [Admin.ResumePool].
-func (a *Admin) PausePool(ctx context.Context, name string) error {
-	return a.changePaused(ctx, name, true)
-}
-
-// ResumePool ends a pause.
-func (a *Admin) ResumePool(ctx context.Context, name string) error {
-	return a.changePaused(ctx, name, false)
-}
-
-func (a *Admin) changePaused(ctx context.Context, name string, paused bool) error {
-	_, err := a.registry.Change(ctx, name, pool.Change{Paused: &paused})
+func (a *Admin) DeletePool(ctx context.Context, name string, condition store.Condition) error {
+	_, err := a.registry.Delete(ctx, name, condition)
 	return err
 }
 

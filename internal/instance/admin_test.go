@@ -79,16 +79,16 @@ func TestAnOperatorChangesPoolsWithoutAnInstance(t *testing.T) {
 		}
 		return d.Paused
 	}
-	if err := a.PausePool(ctx, "db"); err != nil || !paused() {
+	if _, err := a.ChangePool(ctx, "db", pool.Change{Paused: new(true)}); err != nil || !paused() {
 		t.Errorf("paused: %t, %v", paused(), err)
 	}
-	if err := a.ResumePool(ctx, "db"); err != nil || paused() {
+	if _, err := a.ChangePool(ctx, "db", pool.Change{Paused: new(false)}); err != nil || paused() {
 		t.Errorf("resumed: %t, %v", !paused(), err)
 	}
-	wantCode(t, a.PausePool(ctx, "no"), "pool_not_found")
-	wantCode(t, a.ResumePool(ctx, "no"), "pool_not_found")
-	wantCode(t, a.DeletePool(ctx, "no"), "pool_not_found")
-	if err := a.DeletePool(ctx, "db"); err != nil || len(read(t, a).Pools()) != 0 {
+	_, err = a.ChangePool(ctx, "no", pool.Change{Paused: new(true)})
+	wantCode(t, err, "pool_not_found")
+	wantCode(t, a.DeletePool(ctx, "no", nil), "pool_not_found")
+	if err := a.DeletePool(ctx, "db", nil); err != nil || len(read(t, a).Pools()) != 0 {
 		t.Errorf("deleted: %v", err)
 	}
 }
@@ -208,15 +208,15 @@ func TestAClientShowsWhatAnOperatorReads(t *testing.T) {
 	if age, err := c.Age(ctx); err != nil || age > 2*time.Second {
 		t.Errorf("its view is %s old, %v", age, err)
 	}
-	if err := c.PausePool(ctx, "db"); err != nil {
+	if _, err := c.ChangePool(ctx, "db", pool.Change{Paused: new(true)}); err != nil {
 		t.Error(err)
 	}
 	_, err = c.Claim(ctx, instance.Slots{"db": 1}, instance.WithWait(0)) // it sees its own change
 	wantCode(t, err, "no_capacity", "paused")
-	if err := c.ResumePool(ctx, "db"); err != nil {
+	if _, err := c.ChangePool(ctx, "db", pool.Change{Paused: new(false)}); err != nil {
 		t.Error(err)
 	}
-	if err := c.DeletePool(ctx, "db"); err != nil {
+	if err := c.DeletePool(ctx, "db", nil); err != nil {
 		t.Error(err)
 	}
 	_, err = c.Claim(ctx, instance.Slots{"db": 1}, instance.WithWait(0))

@@ -18,6 +18,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/pool"
 )
 
 func wantCode(t *testing.T, err error, code string, words ...string) {
@@ -179,7 +180,8 @@ func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 	if hosts, err := a.Hosts(t.Context()); err != nil || len(hosts) != 1 {
 		t.Errorf("hosts: %v, %v", hosts, err)
 	}
-	wantCode(t, a.PausePool(t.Context(), "db"), "etcd_denied")
+	_, err = a.ChangePool(t.Context(), "db", pool.Change{Paused: new(true)})
+	wantCode(t, err, "etcd_denied")
 	if _, err := a.Revoke(t.Context(), claim.ID, false); instance.ErrorCode(err) != "etcd_denied" {
 		t.Errorf("revoked by a reader: %v", err)
 	}

@@ -50,28 +50,19 @@ func (c *Client) SetPool(ctx context.Context, name string, change pool.Change) (
 	return put, err
 }
 
-// PausePool stops all grants of a pool until [Client.ResumePool].
-func (c *Client) PausePool(ctx context.Context, name string) error {
-	return c.changePaused(ctx, name, true)
-}
-
-// ResumePool ends a pause.
-func (c *Client) ResumePool(ctx context.Context, name string) error {
-	return c.changePaused(ctx, name, false)
-}
-
-func (c *Client) changePaused(ctx context.Context, name string, paused bool) error {
-	put, err := c.registry.Change(ctx, name, pool.Change{Paused: &paused})
+// ChangePool changes an existing pool: see [Client.SetPool].
+func (c *Client) ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error) {
+	put, err := c.registry.Change(ctx, name, change)
 	if err == nil {
 		c.see(ctx, put.Revision)
 	}
-	return err
+	return put, err
 }
 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
 // waiters are refused.
-func (c *Client) DeletePool(ctx context.Context, name string) error {
-	rev, err := c.registry.Delete(ctx, name)
+func (c *Client) DeletePool(ctx context.Context, name string, condition store.Condition) error {
+	rev, err := c.registry.Delete(ctx, name, condition)
 	if err == nil {
 		c.see(ctx, rev)
 	}

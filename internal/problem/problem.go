@@ -127,7 +127,7 @@ var table = map[Code]entry{
 	ClaimLost:       {409, ExitLost, "The claim is lost"},
 	ClaimRevoked:    {409, ExitLost, "The claim was revoked"},
 	IDInUse:         {409, ExitRefused, "The id is in use"},
-	Precondition:    {409, ExitRefused, "The state has changed"},
+	Precondition:    {412, ExitRefused, "The state has changed"},
 	NotHolder:       {403, ExitRefused, "The claim belongs to another holder"},
 	RunNotFound:     {404, ExitFailure, "No such run"},
 	RunNotQueued:    {409, ExitFailure, "The run has left the queue"},

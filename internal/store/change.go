@@ -47,6 +47,21 @@ func Change[T any](ctx context.Context, what string, try func(context.Context) (
 	return none, Problem(what, err)
 }
 
+// Condition returns why a value must not be changed whose last put was at a revision, which is
+// 0 if there is none. A nil condition always holds.
+type Condition func(revision int64) error
+
+// Check returns why a [Change] ends. The revision must be the one that its transaction compares.
+func (c Condition) Check(revision int64) error {
+	if c == nil {
+		return nil
+	}
+	if err := c(revision); err != nil {
+		return Stop(err)
+	}
+	return nil
+}
+
 // Problem makes a problem of an error of etcd, or of a value that can't be read.
 func Problem(what string, err error) error {
 	code := problem.EtcdUnavailable

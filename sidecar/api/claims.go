@@ -34,8 +34,8 @@ type RevokeRequest struct {
 	Instance string `json:"instance,omitempty" doc:"The instance of the claim on its host."`
 }
 
-// PoolChange creates a pool or changes it. A field that is left out stays, or has its default
-// in a new pool, which needs a limit.
+// PoolChange changes a pool: a field that is left out stays. In a PUT it is the whole pool: such
+// a field has its default, and the limit is needed.
 type PoolChange struct {
 	Limit         *int      `json:"limit,omitempty" minimum:"-1" maximum:"1000000"`
 	LeaseDuration *Duration `json:"lease_duration,omitempty" doc:"5s to 24h, in whole seconds."`

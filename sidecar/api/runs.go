@@ -66,6 +66,7 @@ type StartedRun struct {
 type Limits struct {
 	MaxConcurrentRuns int        `json:"max_concurrent_runs" minimum:"-1" maximum:"1000000" doc:"Runs in progress; -1 is unlimited, 0 admits none."`
 	Tags              []TagLimit `json:"tags" nullable:"false" maxItems:"1000" doc:"Limits of runs in progress that have a tag."`
+	Revision          int64      `json:"-"` // of the limits, which is the ETag over HTTP; 0 if none were set
 }
 
 // TagLimit bounds the runs in progress that have a tag.
@@ -97,9 +98,9 @@ func (t *TagLimit) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// LimitsChange changes the limits. What is left out stays; tags replace all that
-// there are.
+// LimitsChange changes the limits: what is left out stays, and tags replace all that there are.
+// In a PUT it is all limits: what is left out has its default.
 type LimitsChange struct {
 	MaxConcurrentRuns *int       `json:"max_concurrent_runs,omitempty" minimum:"-1" maximum:"1000000"`
-	Tags              []TagLimit `json:"tags,omitzero" nullable:"false" maxItems:"1000" doc:"All limits of tags; those that are not named are gone. Left out, they stay."`
+	Tags              []TagLimit `json:"tags,omitzero" nullable:"false" maxItems:"1000" doc:"All limits of tags; those that are not named are gone."`
 }

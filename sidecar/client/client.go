@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,18 +92,40 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // sent, by [lease.BootClock].
 func (c *Client) call(ctx context.Context, method, path string, in, out any) (sent time.Duration, err error) {
 	sent = lease.BootClock().Now()
-	resp, err := c.send(ctx, method, path, in)
+	_, err = c.tagged(ctx, method, path, in, out, nil)
+	return sent, err
+}
+
+// Condition is what a request that changes a state requires of it. If it is not met, the error
+// has the code precondition_failed.
+type Condition struct{ header, value string }
+
+// IfMatch requires that a pool, or the limits, have a revision.
+func IfMatch(revision int64) Condition { return Condition{"If-Match", api.ETag(revision)} }
+
+// IfAbsent requires that a pool does not exist, or that limits were not set.
+func IfAbsent() Condition { return Condition{"If-None-Match", "*"} }
+
+// tagged sends a request under conditions, and reads the answer into out unless that is nil.
+// It returns the revision in the ETag of the answer, 0 if there is none.
+func (c *Client) tagged(ctx context.Context, method, path string, in, out any, when []Condition) (revision int64, err error) {
+	var headers []string
+	for _, w := range when {
+		headers = append(headers, w.header, w.value)
+	}
+	resp, err := c.send(ctx, method, path, in, headers...)
 	if err != nil {
-		return sent, err
+		return 0, err
 	}
 	defer drop(resp.Body)
+	revision, _ = strconv.ParseInt(strings.Trim(resp.Header.Get("ETag"), `"`), 10, 64) // most answers have none
 	if out == nil || resp.StatusCode == http.StatusNoContent {
-		return sent, nil
+		return revision, nil
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		return sent, c.failed(ctx, err)
+		return 0, c.failed(ctx, err)
 	}
-	return sent, nil
+	return revision, nil
 }
 
 // isLong reports whether a request that was sent then, and is answered now, took long.

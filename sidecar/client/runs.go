@@ -121,17 +121,23 @@ func (c *Client) FinishRun(ctx context.Context, id string, r api.RunFinish) (*ap
 
 // Limits returns the limits under which runs are admitted.
 func (c *Client) Limits(ctx context.Context) (*api.Limits, error) {
-	return c.limitsCall(ctx, http.MethodGet, nil)
+	return c.limitsCall(ctx, http.MethodGet, nil, nil)
 }
 
-// SetLimits changes those of the limits that the change names, and returns all.
-func (c *Client) SetLimits(ctx context.Context, change api.LimitsChange) (*api.Limits, error) {
-	return c.limitsCall(ctx, http.MethodPut, change)
+// SetLimits replaces the limits: what is left out gets its default.
+func (c *Client) SetLimits(ctx context.Context, limits api.LimitsChange, when ...Condition) (*api.Limits, error) {
+	return c.limitsCall(ctx, http.MethodPut, limits, when)
 }
 
-func (c *Client) limitsCall(ctx context.Context, method string, in any) (*api.Limits, error) {
+// ChangeLimits changes those of the limits that the change names, and returns all.
+func (c *Client) ChangeLimits(ctx context.Context, change api.LimitsChange, when ...Condition) (*api.Limits, error) {
+	return c.limitsCall(ctx, http.MethodPatch, change, when)
+}
+
+func (c *Client) limitsCall(ctx context.Context, method string, in any, when []Condition) (*api.Limits, error) {
 	var l api.Limits
-	if _, err := c.call(ctx, method, api.LimitsPath, in, &l); err != nil {
+	var err error
+	if l.Revision, err = c.tagged(ctx, method, api.LimitsPath, in, &l, when); err != nil {
 		return nil, err
 	}
 	return &l, nil

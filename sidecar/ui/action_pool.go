@@ -131,10 +131,11 @@ func pausedTask(paused bool) func(string, url.Values) (task, error) {
 			return task{}, err
 		}
 		return task{query: url.Values{"pool": {name}}, back: poolLink(name), do: func(ctx context.Context, _ *Session, o inspect.Operator) (string, error) {
+			_, err := o.PausePool(ctx, name, paused)
 			if paused {
-				return "Pool " + name + " is paused.", o.PausePool(ctx, name, true)
+				return "Pool " + name + " is paused.", err
 			}
-			return "Pool " + name + " is resumed.", o.PausePool(ctx, name, false)
+			return "Pool " + name + " is resumed.", err
 		}}, nil
 	}
 }

@@ -236,7 +236,7 @@ func TestThePauseOfAClassIsForgottenOnceItIsHad(t *testing.T) {
 	y.pool("db", 0)
 	y.submit("r", fan("m", 1, 0, from("db", 1), others))
 	eventually(t, "published", func() bool { return y.status("r/m/000000") == step.Scheduled })
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "db"); err != nil {
+	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "db", nil); err != nil {
 		t.Fatal(err)
 	}
 	w := y.worker("a", "", 1, s)

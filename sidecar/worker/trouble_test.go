@@ -190,7 +190,7 @@ func TestADeletedPoolHoldsUpNoOther(t *testing.T) {
 	y.pool("free", 5)
 	y.submit("one", fan("m", 4, 0, func(s *step.Spec) { s.Pools = map[string]int{"gone": 1} }))
 	eventually(t, "published", func() bool { return y.status("one/m/000003") == step.Scheduled })
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "gone"); err != nil {
+	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), "gone", nil); err != nil {
 		t.Fatal(err)
 	}
 	w := y.worker("a", "", 2, s)

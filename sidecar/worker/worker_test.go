@@ -245,7 +245,7 @@ func TestATasksLimit(t *testing.T) {
 	eventually(t, "one runs", func() bool { return len(s.running()) == 1 })
 	y.pool(step.TaskPool("resize"), 3)
 	eventually(t, "three run", func() bool { return len(s.running()) == 3 })
-	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), step.TaskPool("resize")); err != nil {
+	if _, err := (pool.Registry{Backend: y.runs.Backend, Keys: y.runs.Keys}).Delete(t.Context(), step.TaskPool("resize"), nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all run", func() bool { return len(s.running()) == 6 })
