@@ -205,7 +205,7 @@ func signsIn(t *testing.T, h *browserSite) {
 	h.WaitText("#pool-db .use-text", "2/4") // live, too
 	same()
 	h.Follow(`#pool-db a[href*="/actions/pause"]`)
-	h.wantText("main", "ana has asked for it")
+	h.wantText("main", "recorded with the name ana")
 	h.Follow("#do")
 	h.WaitText("#pool-db", "paused")
 	h.wantActions("ana | pause pool | db | done")
