@@ -106,8 +106,10 @@ func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
 	a.registerSources(h)
 	a.registerEvents(h)
 	a.registerHealth(h)
-	api.Finish(h.OpenAPI())
-	var err error
+	err := api.Finish(h.OpenAPI())
+	if err != nil {
+		return nil, err
+	}
 	if a.yaml, err = h.OpenAPI().YAML(); err != nil {
 		return nil, err
 	}

@@ -178,10 +178,11 @@ func visitSchemas(s *huma.Schema, visit func(*huma.Schema) *huma.Schema) {
 }
 
 // Finish completes a document after all operations are registered: it removes the types of
-// errors that are never answered, and allows unknown fields in answers.
-func Finish(doc *huma.OpenAPI) {
+// errors that are never answered, allows unknown fields in answers, and adds the examples.
+func Finish(doc *huma.OpenAPI) error {
 	delete(doc.Components.Schemas.Map(), "ErrorModel")
 	delete(doc.Components.Schemas.Map(), "ErrorDetail")
 	leaderMayBeNull(doc)
 	openAnswers(doc)
+	return addExamples(doc)
 }
