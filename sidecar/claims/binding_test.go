@@ -132,3 +132,23 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 		t.Errorf("%d are kept that nobody asks for", len(l.byID))
 	}
 }
+
+// A client that requests one id again and again finds out why its last request has failed.
+func TestAnIDThatEndsAgainAndAgainKeepsItsLastReason(t *testing.T) {
+	l := NewEndedLog()
+	var why *problem.Error
+	for i := range 2 * maxEnded {
+		l.Forget("a")
+		why = problem.New(problem.ClaimTimeout, "%d", i)
+		l.Add("a", 0, why, 0)
+		if got := l.Why("a", 1); got != why {
+			t.Fatalf("%d: %v", i, got)
+		}
+	}
+	for i := range maxEnded - 1 {
+		l.Add(strconv.Itoa(i), 1, why, 1)
+	}
+	if l.Why("a", 1) != why || len(l.byID) != maxEnded {
+		t.Errorf("%v; %d are kept", l.Why("a", 1), len(l.byID))
+	}
+}

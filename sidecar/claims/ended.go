@@ -18,25 +18,29 @@ const (
 // EndedLog remembers for a while why claims have ended that are no longer held.
 // Its owner locks it.
 type EndedLog struct {
-	byID  map[string]endedClaim
-	order []string // oldest first; an id can be there more than once
+	byID  map[string]*endedClaim
+	order []*endedClaim // oldest first; byID has the newest of an id, unless it is forgotten
 }
 
 type endedClaim struct {
+	id    string
 	fence int64
 	why   *problem.Error
 	until time.Duration
 }
 
 // NewEndedLog returns an empty log.
-func NewEndedLog() EndedLog { return EndedLog{byID: map[string]endedClaim{}} }
+func NewEndedLog() EndedLog { return EndedLog{byID: map[string]*endedClaim{}} }
 
 // Add remembers a claim.
 func (l *EndedLog) Add(id string, fence int64, why *problem.Error, now time.Duration) {
-	l.byID[id] = endedClaim{fence: fence, why: why, until: now + keepEnded}
-	l.order = append(l.order, id)
-	for len(l.order) > maxEnded || len(l.order) > 0 && l.stale(l.order[0], now) {
-		delete(l.byID, l.order[0])
+	c := &endedClaim{id: id, fence: fence, why: why, until: now + keepEnded}
+	l.byID[id] = c
+	l.order = append(l.order, c)
+	for oldest := l.order[0]; len(l.order) > maxEnded || l.byID[oldest.id] != oldest || now >= oldest.until; oldest = l.order[0] {
+		if l.byID[oldest.id] == oldest {
+			delete(l.byID, oldest.id)
+		}
 		l.order = l.order[1:]
 	}
 }
