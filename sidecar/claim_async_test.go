@@ -161,6 +161,32 @@ func TestAWaitWithoutAConnectionEndsAndSaysWhy(t *testing.T) {
 	}
 }
 
+func TestARefusalWithoutAConnectionSaysNothingAboutAnotherWaitOfItsID(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	r.claim(api.ClaimRequest{ID: "first", Pools: api.Slots{"db": 1}})
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		if c, err := r.client.Claim(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}); err != nil || c.ID != "mine" {
+			t.Errorf("%+v, %v", c, err)
+		}
+	})
+	eventually(t, "it waits", func() bool {
+		c, err := r.client.Get(t.Context(), "mine")
+		return err == nil && c.Status == api.ClaimWaiting
+	})
+	if p := r.postAsync(`{"id":"mine","pools":{"db":1},"priority":7}`).problem(t); p.Code != string(problem.IDInUse) {
+		t.Errorf("%+v", p)
+	}
+	if c, err := r.client.Get(t.Context(), "mine"); err != nil || c.Status != api.ClaimWaiting {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if err := r.client.Release(t.Context(), "first"); err != nil {
+		t.Error(err)
+	}
+	waiting.Wait()
+}
+
 // Its client never comes back.
 func TestAClaimThatNoClientFollowsEndsWithItsTTL(t *testing.T) {
 	r := single(t)

@@ -245,7 +245,7 @@ func (a *apiServer) claimAsync(ctx context.Context, s *session, w *wanted, begun
 func (a *apiServer) waitAsync(ctx context.Context, s *session, one *wait) {
 	s.holders.Expect(one.id)
 	one.holder, one.err = a.hold(ctx, s, one.request, one)
-	if one.err != nil {
+	if one.err != nil && len(a.waits.of(one.id)) == 1 { // else the id waits for another request
 		s.holders.Refused(one.id, slices.Sorted(maps.Keys(one.request.Pools)), problem.Of(one.err))
 	}
 	a.waits.leave(one)
