@@ -50,6 +50,9 @@ func (d *Decoder[T]) Decode(body []byte) (v T, err error) {
 	if err := unmarshal(body, &v); err != nil {
 		return v, decodeProblem(err)
 	}
+	if bytes.TrimSpace(body)[0] != '{' { // the library takes null for no fields
+		return v, NewProblem(problem.Malformed, "the body is not a JSON object that can be read: must be an object, not null")
+	}
 	if len(d.positive) > 0 {
 		var given map[string]jsontext.Value
 		_ = json.Unmarshal(body, &given) // it was read before
@@ -135,15 +138,16 @@ func readsItself(t reflect.Type) bool {
 
 // fieldOf writes a place in a body: /steps/0/name is steps[0].name.
 func fieldOf(at jsontext.Pointer) string {
-	field := ""
+	var field strings.Builder // a body can be deep
 	for token := range at.Tokens() {
-		if _, err := strconv.Atoi(token); err == nil && field != "" {
-			field += "[" + token + "]"
-			continue
+		if _, err := strconv.Atoi(token); err == nil && field.Len() > 0 {
+			token = "[" + token + "]"
+		} else if field.Len() > 0 && token != "" && token[0] != '[' {
+			token = "." + token
 		}
-		field = joinField(field, token)
+		field.WriteString(token)
 	}
-	return field
+	return field.String()
 }
 
 func joinField(outer, inner string) string {
