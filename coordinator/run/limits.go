@@ -179,6 +179,7 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (l Limits, rev in
 	l, err = store.Change(ctx, "the limits were not changed", func(ctx context.Context) (Limits, error) {
 		var old Limits
 		old, rev, err = s.limits(ctx)
+		unreadable := err != nil
 		if rev != 0 && ch.Replace && ch.MaxConcurrentRuns != nil {
 			err = nil // even a value that cannot be read is replaced
 		}
@@ -192,7 +193,7 @@ func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (l Limits, rev in
 		if err := ch.If.Check(rev); err != nil {
 			return Limits{}, err
 		}
-		if rev != 0 && l.equal(old) {
+		if rev != 0 && !unreadable && l.equal(old) {
 			return l, nil
 		}
 		key := s.Keys.Limits()

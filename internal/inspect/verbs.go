@@ -34,12 +34,18 @@ func NewOperator(r *Reader, by audit.Caller) Operator {
 func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run.Limits, rev int64, err error) {
 	ch.If = o.If
 	err = o.Act(ctx, audit.SetLimits, "limits", "", func(ctx context.Context) (audit.Effect, error) {
-		before, _, err := o.Runs.Limits(ctx)
-		if err != nil {
-			return audit.Effect{}, err
+		var e audit.Effect
+		switch before, _, err := o.Runs.Limits(ctx); {
+		case err == nil:
+			e.Before = LimitsText(before)
+		case problem.CodeOf(err) == problem.CorruptValue:
+			e.Before = "limits that can't be read" // a change of all of them replaces these
+		default:
+			return e, err
 		}
 		after, rev, err = o.Runs.SetLimits(ctx, ch)
-		return audit.Effect{Before: LimitsText(before), After: LimitsText(after)}, err
+		e.After = LimitsText(after)
+		return e, err
 	})
 	return after, rev, err
 }
