@@ -43,8 +43,11 @@ func (r *runner) connect() (*connection, error) {
 	return &connection{Client: c, requests: requests}, nil
 }
 
-// Grant grants a lease.
+// Grant grants a lease. It does not end with ctx: a lease whose id is not known could not be
+// revoked.
 func (c *connection) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bench.CloseTimeout)
+	defer cancel()
 	id, granted, err := c.Client.Grant(ctx, ttl)
 	if err == nil {
 		c.mu.Lock()

@@ -52,7 +52,7 @@ func TestAReportOfTheQueueIsReadable(t *testing.T) {
 		"admit/1c           -        -       -      -          0.5/1.5  -          3.25/4   -",
 		"plan/idle/100000q  -        -       -      -          -        -          -        12/15",
 		"RATIO is the median of the rounds; times in ms are p50/p99.",
-		"leader/100000q: 100000 runs queued, 1000 in progress, 50 limits of tags: 123.5 MB of Go's heap, " +
+		"leader/100000q: 100,000 runs queued, 1000 in progress, 50 limits of tags: 123.5 MB of Go's heap, " +
 			"150.0 MB resident and 301.2 MB at the peak, next to 34.0 MB of the benchmark; all reasons noted after 12.3s",
 		"plan/last/100000q failed: etcd went away",
 		"",
@@ -101,7 +101,7 @@ func TestAReportOfStepsIsReadable(t *testing.T) {
 		"RATIO is to the line above, the median of the rounds; times in ms are p50/p99. Transactions,",
 		"reads, entries of etcd's log, puts and deletes are those of a step from its submission to its",
 		"last release; CLAIMS are claims of slots in all rounds, each of which was given back.",
-		"baseline/4w/10r: 10000 steps a load, 20.0 MB of Go's heap left, 101.2 MB resident at the peak next to 40.0 MB before; etcd's database 80.0 MB, 30.0 MB of it in use",
+		"baseline/4w/10r: 10,000 steps a load, 20.0 MB of Go's heap left, 101.2 MB resident at the peak next to 40.0 MB before; etcd's database 80.0 MB, 30.0 MB of it in use",
 		"enabled/1w/1r: 1 step a load, 0.0 MB of Go's heap left, 0.0 MB resident at the peak next to 0.0 MB before; etcd's database 0.0 MB, 0.0 MB of it in use",
 		"enabled/1w/1r: 2 attempts in vain, of steps that can't fail: they were tried again",
 		"mixed/4w/10r failed: etcd went away",
