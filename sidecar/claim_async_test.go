@@ -294,3 +294,29 @@ func TestAClaimWaitsForEtcdWithoutAConnection(t *testing.T) {
 		return err == nil && c.Status == api.ClaimHeld
 	})
 }
+
+// A release ends all of a request, also its check whether the claim is granted at once.
+func TestARequestAfterAReleaseKeepsItsClaim(t *testing.T) {
+	r := single(t)
+	r.pool("db", 1)
+	const body = `{"id":"mine","pools":{"db":1}}`
+	for range 300 {
+		var both sync.WaitGroup
+		both.Go(func() { r.postAsync(body) })
+		if err := r.client.Release(t.Context(), "mine"); err != nil {
+			t.Fatal(err)
+		}
+		c, err := r.client.Claim(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}})
+		both.Wait()
+		if err == nil {
+			if got, err := r.client.Get(t.Context(), "mine"); err != nil || got.Fence != c.Fence || r.claimed("db") != 1 {
+				t.Fatalf("%+v was granted, and is %+v, %v", c, got, err)
+			}
+		} else if problem.CodeOf(err) != problem.ClaimCanceled {
+			t.Fatal(err)
+		}
+		if err := r.client.Release(t.Context(), "mine"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -192,7 +192,10 @@ func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInp
 		if err != nil || own == 0 || s.hasEnded(in.ID, own) { // its slots are freed with its lease
 			return nil, err
 		}
-		if len(a.waits.of(in.ID)) == 0 {
+		if len(a.waits.of(in.ID)) == 0 { // what was granted meanwhile has its holder
+			if found, err := s.holders.Release(ctx, in.ID, in.Fence); found {
+				return nil, err
+			}
 			return nil, s.releaseOrphaned(ctx, in)
 		}
 		if in.Fence == 0 {

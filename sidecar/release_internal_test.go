@@ -224,7 +224,7 @@ func TestTheWaitsWithoutAConnectionAreBounded(t *testing.T) {
 	for i := range maxAsync {
 		w.async[fmt.Sprint(i)] = &wait{}
 	}
-	_, _, err := w.enterAsync(&wanted{}, nil)
+	_, _, _, _, err := w.enterAsync(t.Context(), &wanted{}, nil)
 	if problem.CodeOf(err) != problem.Unavailable {
 		t.Error(err)
 	}

@@ -37,8 +37,8 @@ type wait struct {
 	over   chan struct{} // closed when it has left
 	cause  error         // why it was ended from here; guarded by mu of waits
 
-	// Of a wait without a connection: what it is for, and what has become of it once it
-	// is over.
+	// Of a request without a connection: what it is for, and what has become of the wait once
+	// it is over.
 	request *wanted
 	holder  *claims.Holder
 	err     error
@@ -68,26 +68,40 @@ const maxAsync = 10000
 
 // enterAsync returns the wait without a connection for a claim. If there is none, it begins
 // one, which goes on until serve, called in the background, has left it: first is then true.
-func (w *waits) enterAsync(request *wanted, serve func(context.Context, *wait)) (one *wait, first bool, err error) {
+// Check is a wait of the request itself, while ctx lasts: it must leave too.
+func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(context.Context, *wait)) (checking context.Context, check, one *wait, first bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if one = w.async[request.ID]; one != nil {
 		if !one.request.same(request) {
-			return nil, false, problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", request.ID)
+			return nil, nil, nil, false, problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", request.ID)
 		}
-		return one, false, nil
+		if one.cause != nil {
+			return nil, nil, nil, false, one.cause
+		}
+	} else if len(w.async) >= maxAsync {
+		return nil, nil, nil, false, problem.New(problem.Unavailable, "%d claims wait without a connection already: try again later, or wait for the answer", maxAsync)
 	}
-	if len(w.async) >= maxAsync {
-		return nil, false, problem.New(problem.Unavailable, "%d claims wait without a connection already: try again later, or wait for the answer", maxAsync)
+	if checking, check, err = w.add(ctx, request.ID); err != nil {
+		return nil, nil, nil, false, err
 	}
-	ctx, one, err := w.add(context.Background(), request.ID)
+	check.request = request
+	if one != nil {
+		return checking, check, one, false, nil
+	}
+	serving, one, err := w.add(context.Background(), request.ID)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, nil, false, err
 	}
 	one.request = request
 	w.async[request.ID] = one
-	w.tasks.Go(func() { serve(ctx, one) })
-	return one, true, nil
+	w.tasks.Go(func() { serve(serving, one) })
+	return checking, check, one, true, nil
+}
+
+// connected reports whether a request with a connection waits for a claim.
+func (w *waits) connected(id string) bool {
+	return slices.ContainsFunc(w.of(id), func(one *wait) bool { return one.request == nil })
 }
 
 // asyncOf returns the wait without a connection for a claim, nil if there is none.
@@ -194,22 +208,26 @@ const asyncCheck = time.Second
 // claimAsync answers POST /v1/claims of a client that does not wait. The claim waits in the
 // background, and a request that does not wait says whether it fits now.
 func (a *apiServer) claimAsync(ctx context.Context, s *session, w *wanted, begun time.Time) (*claimOutput, error) {
-	one, first, err := a.waits.enterAsync(w, func(ctx context.Context, one *wait) { a.waitAsync(ctx, s, one) })
+	limited, cancel := context.WithTimeout(ctx, asyncCheck)
+	defer cancel()
+	checking, check, one, first, err := a.waits.enterAsync(limited, w, func(ctx context.Context, one *wait) { a.waitAsync(ctx, s, one) })
 	if !first {
 		w.proc.Close()
 	}
 	if err != nil {
 		return nil, err
 	}
-	check, cancel := context.WithTimeout(ctx, asyncCheck)
-	defer cancel()
-	claim, err := s.client.Claim(check, instance.Slots(w.Pools), append(w.options(), instance.WithWait(0))...)
+	// Who releases the claim waits for the check too: it may have been granted the claim.
+	defer a.waits.leave(check)
+	claim, err := s.client.Claim(checking, instance.Slots(w.Pools), append(w.options(), instance.WithWait(0))...)
 	switch code := problem.CodeOf(err); {
 	case err == nil:
 		if <-one.over; one.holder == nil { // withdrawn, or refused, meanwhile
 			_ = claim.Release(context.WithoutCancel(ctx)) // at its end there is the lease
 		}
-	case code == problem.NoCapacity, check.Err() != nil, code.Status() == http.StatusServiceUnavailable && code != problem.Stopping:
+	case a.waits.ended(check) != nil: // released, or stopped, and so is the wait
+		<-one.over
+	case code == problem.NoCapacity, checking.Err() != nil, code.Status() == http.StatusServiceUnavailable && code != problem.Stopping:
 		// It waits, also for etcd.
 	case first:
 		a.waits.end(one, err)
@@ -245,7 +263,7 @@ func (a *apiServer) claimAsync(ctx context.Context, s *session, w *wanted, begun
 func (a *apiServer) waitAsync(ctx context.Context, s *session, one *wait) {
 	s.holders.Expect(one.id)
 	one.holder, one.err = a.hold(ctx, s, one.request, one)
-	if one.err != nil && len(a.waits.of(one.id)) == 1 { // else the id waits for another request
+	if one.err != nil && !a.waits.connected(one.id) { // else the id waits for another request
 		s.holders.Refused(one.id, slices.Sorted(maps.Keys(one.request.Pools)), problem.Of(one.err))
 	}
 	a.waits.leave(one)
