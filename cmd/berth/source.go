@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
@@ -236,6 +237,10 @@ func sourceDeleteCommand() *cli.Command {
 		ArgsUsage: "SOURCE",
 		Description: `Its runs stay. If the source runs again, all listed items are submitted again, except those
 whose runs still exist.`,
-		Action: onEtcd(func(r *request) error { return sourcesOf(r).Delete(r.ctx(), r.args[0]) }, sourceArgument),
+		Action: onEtcd(func(r *request) error {
+			return r.Act(r.ctx(), audit.DeleteSource, r.args[0], "", func(ctx context.Context) (audit.Effect, error) {
+				return audit.Effect{After: "deleted"}, sourcesOf(r).Delete(ctx, r.args[0])
+			})
+		}, sourceArgument),
 	}
 }

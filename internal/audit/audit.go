@@ -59,6 +59,7 @@ const (
 	DrainWorker  = "drain-worker"
 	StopWorker   = "stop-worker"
 	ResumeWorker = "resume-worker"
+	DeleteSource = "delete-source"
 )
 
 // Outcome is how an action ended.
