@@ -10,8 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	"github.com/berthhq/berth/pool"
 )
 
 var actionKeys = store.NewKeys("/b/")
@@ -181,4 +183,29 @@ func outcomesIn(t *testing.T, b store.Backend) (all []Outcome) {
 		all = append(all, a.Outcome)
 	}
 	return all
+}
+
+// lagging is a source whose view does not have the newest pool yet.
+type lagging struct {
+	Source
+	deleted string
+}
+
+func (s *lagging) Pool(context.Context, string) (pool.Detail, error) {
+	return pool.Detail{}, problem.New(problem.PoolNotFound, "no such pool")
+}
+
+func (s *lagging) DeletePool(_ context.Context, name string, _ store.Condition) error {
+	s.deleted = name
+	return nil
+}
+
+func TestAPoolThatTheViewDoesNotHaveYetIsDeleted(t *testing.T) {
+	b := storetest.NewBackend(storetest.New(storetest.Options{}))
+	defer b.Close()
+	s := &lagging{}
+	p := PoolOperator{Log: Log{Backend: b, Keys: actionKeys}, By: Caller{Who: "ann"}, Source: s}
+	if err := p.DeletePool(t.Context(), "db"); err != nil || s.deleted != "db" {
+		t.Errorf("%q is deleted, %v", s.deleted, err)
+	}
 }

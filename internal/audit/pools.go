@@ -88,12 +88,12 @@ func (p PoolOperator) DeletePool(ctx context.Context, name string) error {
 	}
 	return p.Act(ctx, DeletePool, name, "", func(ctx context.Context) (Effect, error) {
 		before, err := p.Source.Pool(ctx, name)
-		if err != nil {
-			return Effect{}, err
-		}
-		e := Effect{
-			Before: SpecText(before.Spec), After: "deleted",
-			Result: fmt.Sprintf("%s held, %s waiting", text.Count(before.Claimed, "slot"), text.Count(before.Waiting, "claim")),
+		e := Effect{After: "deleted"}
+		if err == nil {
+			e.Before = SpecText(before.Spec)
+			e.Result = fmt.Sprintf("%s held, %s waiting", text.Count(before.Claimed, "slot"), text.Count(before.Waiting, "claim"))
+		} else if problem.CodeOf(err) != problem.PoolNotFound { // the source may not know a new pool yet
+			return e, err
 		}
 		return e, p.Source.DeletePool(ctx, name, p.If)
 	})
