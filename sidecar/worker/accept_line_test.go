@@ -13,7 +13,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// holder is somebody else who has all slots of a pool.
+// holder claims slots as another process would, until release is called.
 func (y *yard) holder(slots map[string]int) (release func()) {
 	y.t.Helper()
 	other, err := instance.Open(y.t.Context(), instance.Options{Endpoints: []string{y.etcd.Endpoint()}, Host: "other", Instance: "sidecar"})
@@ -35,7 +35,7 @@ func (y *yard) holder(slots map[string]int) (release func()) {
 	}
 }
 
-// waiting is how many stand in a pool's line.
+// waiting is how many instances are in the wait queue of a pool.
 func (y *yard) waiting(name string) int {
 	y.t.Helper()
 	all, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
@@ -50,8 +50,8 @@ func (y *yard) waiting(name string) int {
 	return 0
 }
 
-// A worker that is full stands in no line: what it was granted then, it would have to
-// give back. It stands there again when it has room.
+// A full worker leaves the wait queue: it would have to release what it was granted then.
+// It waits there again when it has capacity.
 func TestAFullWorkerStandsInNoLine(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 1)
@@ -59,10 +59,10 @@ func TestAFullWorkerStandsInNoLine(t *testing.T) {
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)
 	y.submit("slotted", fan("m", 1, 0, from("db", 1)))
-	eventually(t, "it stands in line", func() bool { return y.waiting("db") == 1 })
+	eventually(t, "it is in the wait queue", func() bool { return y.waiting("db") == 1 })
 	y.submit("plain", fan("m", 1, 0))
 	s.runs(t, "plain/m/000000")
-	eventually(t, "the line is left", func() bool { return y.waiting("db") == 0 })
+	eventually(t, "the wait queue is empty", func() bool { return y.waiting("db") == 0 })
 	release()
 	w.nudge(t)
 	if n := y.claimed("db"); n > 0 || y.status("slotted/m/000000") != step.Scheduled {
@@ -105,8 +105,8 @@ func TestAPublicationThatHasEndedIsNotTakenAgain(t *testing.T) {
 	}
 }
 
-// A more urgent instance takes the place in line of one that is less so, and goes first. The
-// other comes back when there is room.
+// A more urgent instance takes the place of a less urgent one in the wait queue, and goes first.
+// The other comes back when there is capacity.
 func TestAMoreUrgentInstanceGoesFirstOfThoseThatWaitForSlots(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newStage()
@@ -115,7 +115,7 @@ func TestAMoreUrgentInstanceGoesFirstOfThoseThatWaitForSlots(t *testing.T) {
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)
 	y.submit("low", fan("m", 1, 0, from("db", 1)))
-	eventually(t, "it stands in line", func() bool { return slices.Equal(y.line("db"), []string{"m[0]"}) })
+	eventually(t, "it is in the wait queue", func() bool { return slices.Equal(y.line("db"), []string{"m[0]"}) })
 	g, err := step.NewGraph([]step.Spec{fan("urgent", 1, 0, from("db", 1))})
 	if err != nil {
 		t.Fatal(err)

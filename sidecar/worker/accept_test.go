@@ -91,8 +91,8 @@ func TestARestartedWorkerThatIsFullTakesNothing(t *testing.T) {
 	s.runs(t, "r/m/000001", "r/m/000002")
 }
 
-// Whoever watches a queue hears of what comes to it, and fills what room it has; how much
-// that is, is each worker's own.
+// Each worker that watches a queue is notified of what is published there, and fills its
+// capacity; how much that is differs between workers.
 func TestAPublicationWakesAllWorkersOfItsQueue(t *testing.T) {
 	y, small, large := newYard(t), newStage(), newStage()
 	a, b := y.worker("a", "", 1, small), y.worker("b", "", 3, large)
@@ -106,8 +106,7 @@ func TestAPublicationWakesAllWorkersOfItsQueue(t *testing.T) {
 	large.reach(t, map[string]int{"m": 3}, b)
 }
 
-// A worker that has nothing can be stopped as often as somebody likes, and nothing is
-// written of it.
+// An idle worker can be stopped any number of times, and that writes nothing.
 func TestStoppingAnIdleWorkerIsNoEvent(t *testing.T) {
 	y, s := newYard(t), newStage()
 	w := y.worker("a", "", 2, s)
@@ -400,13 +399,13 @@ func TestWhatAWorkerDoesIsAmongTheEventsOfTheRun(t *testing.T) {
 	}
 	slices.Sort(want)
 	var got []string
-	told := func() bool {
+	reported := func() bool {
 		got = nil
 		for _, e := range y.events("r") {
 			text := strings.Join(strings.Fields(strings.Join([]string{
 				string(e.Type), e.Metadata["step"], e.Metadata["attempt"], e.Metadata["pools"], e.Reason,
 			}, " ")), " ")
-			// The line is left for a moment, or it is the turn of one that has just been freed.
+			// The wait queue is left for a moment, or it is the turn of one that has just been freed.
 			if e.Type != run.StepSlotWaiting {
 				got = append(got, text)
 			}
@@ -414,7 +413,7 @@ func TestWhatAWorkerDoesIsAmongTheEventsOfTheRun(t *testing.T) {
 		slices.Sort(got)
 		return slices.Equal(got, want)
 	}
-	for deadline := time.Now().Add(within); !told(); {
+	for deadline := time.Now().Add(within); !reported(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
@@ -422,7 +421,7 @@ func TestWhatAWorkerDoesIsAmongTheEventsOfTheRun(t *testing.T) {
 	}
 }
 
-// Who waits for slots is told of once, with the reason, and is seen in the line.
+// An instance that waits for slots is reported once, with the reason, and is in the wait queue.
 func TestAnInstanceThatWaitsForSlotsSaysWhy(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 1)
@@ -438,12 +437,12 @@ func TestAnInstanceThatWaitsForSlotsSaysWhy(t *testing.T) {
 		}
 		return n, reason
 	}
-	eventually(t, "it is told", func() bool { n, _ := waiting(); return n > 0 })
+	eventually(t, "it is reported", func() bool { n, _ := waiting(); return n > 0 })
 	for range 5 {
 		w.nudge(t)
 	}
 	if n, reason := waiting(); n != 1 || reason != "pool 'db' full (1/1 slots)" {
-		t.Errorf("told %d times: %s", n, reason)
+		t.Errorf("reported %d times: %s", n, reason)
 	}
 	release()
 	s.runs(t, "r/m/000000")
@@ -451,8 +450,8 @@ func TestAnInstanceThatWaitsForSlotsSaysWhy(t *testing.T) {
 	y.is("r", run.Succeeded)
 }
 
-// A task without a limit, and no task at all, write nothing beneath the pools, and the
-// transactions that take and finish them look at nothing there.
+// Instances of a task without a limit, and of no task at all, write nothing below the pools,
+// and the transactions that take and finish them read nothing there.
 func TestWhatHasNoLimitTouchesNoSlot(t *testing.T) {
 	y, s := newYard(t), newStage()
 	s.auto = true

@@ -27,7 +27,7 @@ func (y *yard) line(name string) (steps []string) {
 	return steps
 }
 
-// An instance is started when it has its slots: the time in line is none of its own.
+// An instance starts when it has its slots: the time in the wait queue does not count as its own.
 func TestAnInstanceIsStartedWhenItHasItsSlots(t *testing.T) {
 	y, s := newYard(t), newStage()
 	s.auto = true
@@ -35,7 +35,7 @@ func TestAnInstanceIsStartedWhenItHasItsSlots(t *testing.T) {
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)
 	y.submit("r", fan("m", 1, 0, from("db", 1)))
-	eventually(t, "it stands in line", func() bool { return len(y.line("db")) == 1 })
+	eventually(t, "it is in the wait queue", func() bool { return len(y.line("db")) == 1 })
 	opened := time.Now().Truncate(time.Millisecond)
 	y.pool("db", 1)
 	y.is("r", run.Succeeded)
@@ -61,14 +61,14 @@ func TestInstancesWaitInTheirOrder(t *testing.T) {
 	w := y.worker("a", "", 8, s)
 	defer w.close(t)
 	y.submit("r", fan("m", 8, 0, from("db", 1)))
-	eventually(t, "all stand in line", func() bool { return len(y.line("db")) == 8 })
+	eventually(t, "all are in the wait queue", func() bool { return len(y.line("db")) == 8 })
 	if got, want := strings.Join(y.line("db"), " "), "m[0] m[1] m[2] m[3] m[4] m[5] m[6] m[7]"; got != want {
-		t.Errorf("the line is %s", got)
+		t.Errorf("the wait queue is %s", got)
 	}
 }
 
-// An instance that is canceled while it waits for slots leaves the line, and another
-// comes to its place.
+// An instance that is canceled while it waits for slots leaves the wait queue, and another
+// takes its place.
 func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newStage()
@@ -76,7 +76,7 @@ func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)
 	y.submit("r", fan("m", 3, 0, from("db", 1), others))
-	eventually(t, "the first stands in line", func() bool { return strings.Join(y.line("db"), " ") == "m[0]" })
+	eventually(t, "the first is in the wait queue", func() bool { return strings.Join(y.line("db"), " ") == "m[0]" })
 	if _, err := y.step.Cancel(t.Context(), y.runs, store.StepID{Run: "r", Step: "m", Index: 0}); err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func (y *yard) gapLine(t *testing.T, key string) *mvccpb.KeyValue {
 func TestAnOldMarkStopsNoNewAttempt(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{true, false} {
-		t.Run(fmt.Sprint("heard before the take: ", before), func(t *testing.T) {
+		t.Run(fmt.Sprint("notified before the take: ", before), func(t *testing.T) {
 			y, s := newYard(t), newStage()
 			w := y.blindWorker("a", 2, s)
 			defer w.close(t)
@@ -116,15 +116,15 @@ func TestAnOldMarkStopsNoNewAttempt(t *testing.T) {
 	}
 }
 
-// slow makes the folder of what is published next slow to write: m[1] comes to stand in
-// line only when the returned function is called.
+// slow makes the folder of what is published next slow to write: m[1] enters the wait queue
+// only when the returned function is called.
 func (y *yard) slow(t *testing.T) (w *crew, s *stage, goOn func()) {
 	t.Helper()
 	s = newStage()
 	y.pool("db", 0)
 	w = y.worker("a", t.TempDir(), 1, s)
 	y.submit("r", fan("m", 3, 0, from("db", 1), others))
-	eventually(t, "the first stands in line", func() bool { l := y.line("db"); return len(l) == 1 && l[0] == "m[0]" })
+	eventually(t, "the first is in the wait queue", func() bool { l := y.line("db"); return len(l) == 1 && l[0] == "m[0]" })
 	second := idOf(t, "r/m/000001")
 	fifo := ""
 	w.do(t, func() {
@@ -142,7 +142,7 @@ func (y *yard) slow(t *testing.T) (w *crew, s *stage, goOn func()) {
 	if _, err := y.step.Cancel(t.Context(), y.runs, idOf(t, "r/m/000000")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the second is about to stand in line", func() bool {
+	eventually(t, "the second is about to enter the wait queue", func() bool {
 		on := false
 		w.do(t, func() { _, on = w.waiting[second] })
 		return on
@@ -164,7 +164,7 @@ func TestWhatLeavesTheLineBeforeItStandsThereLeavesIt(t *testing.T) {
 	if _, err := y.step.Cancel(t.Context(), y.runs, second); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is told to leave", func() bool {
+	eventually(t, "it is asked to leave", func() bool {
 		left := false
 		w.do(t, func() { left = w.waiting[second].left })
 		return left
@@ -177,7 +177,7 @@ func TestWhatLeavesTheLineBeforeItStandsThereLeavesIt(t *testing.T) {
 		ok = len(l) == 1 && l[0] == "m[2]"
 	}
 	if !ok {
-		t.Errorf("in line is %v: what is canceled stays there, and nothing else comes to its place", y.line("db"))
+		t.Errorf("the wait queue is %v: what is canceled stays there, and nothing else takes its place", y.line("db"))
 	}
 }
 
@@ -194,7 +194,7 @@ func TestADrainEndsWhatDoesNotStandInLineYet(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(5 * time.Second):
-		t.Errorf("a worker that drains has nothing and does not end: in line is %v", y.line("db"))
+		t.Errorf("a worker that drains has nothing and does not end: the wait queue is %v", y.line("db"))
 	}
 }
 
@@ -225,7 +225,7 @@ func TestALowerPriorityLeavesRoomForAHigherOne(t *testing.T) {
 		}
 	}
 	if got := whatIsPicked(c); got != "|" {
-		t.Errorf("with room for one it takes %q while a of priority 5 is published, and has no room for it when its turn comes", got)
+		t.Errorf("with one free slot it takes %q while a of priority 5 is published, and has no free slot for it when its turn comes", got)
 	}
 }
 
@@ -279,14 +279,15 @@ func New7() *Worker {
 	return &Worker{active: map[store.StepID]*execution{}, metrics: newMetrics(nil, 1)}
 }
 
-// published anew under the same order while its old publication is stood in line for.
+// An instance is published again under the same order while its old publication is in the
+// wait queue.
 func TestNobodyStandsInLineForAnOldPublication(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", 0)
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)
 	y.submit("r", fan("m", 1, 0, from("db", 1), others))
-	eventually(t, "it stands in line", func() bool { return len(y.line("db")) == 1 })
+	eventually(t, "it is in the wait queue", func() bool { return len(y.line("db")) == 1 })
 	var kv *mvccpb.KeyValue
 	all, err := store.ReadAll(t.Context(), y.runs.Backend, y.runs.Keys.Ready(step.DefaultQueue))
 	if err != nil || len(all.KVs) != 1 {
@@ -305,7 +306,7 @@ func TestNobodyStandsInLineForAnOldPublication(t *testing.T) {
 		}
 	})
 	if !left {
-		t.Error("it stands in line for a publication that is gone, and will be refused when its turn comes")
+		t.Error("it waits for slots for a publication that is gone, and will be refused when its turn comes")
 	}
 }
 
@@ -360,7 +361,7 @@ func TestWhatIsCanceledWhileItsTakeIsInDoubt(t *testing.T) {
 	if _, err := y.step.Cancel(t.Context(), y.runs, id); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the worker has heard of that", func() bool {
+	eventually(t, "the worker was notified of that", func() bool {
 		why := ""
 		w.do(t, func() { why = w.canceled.why(id, 0) })
 		return why != ""
@@ -409,7 +410,7 @@ func TestTheOldestDoesNotStarve(t *testing.T) {
 			}
 		}
 	}
-	// An hour in which b has room for one each second, and as much is published.
+	// For an hour, b has one free slot each second, and one instance is published each second.
 	for range 3600 {
 		now = now.Add(time.Second)
 		c := asked(1, q)

@@ -22,12 +22,12 @@ func TestWhenACommandMustStop(t *testing.T) {
 		looks []look
 		why   Stop
 	}{
-		"while trust is put off nothing happens": {
+		"nothing happens while the validity is extended": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 0, until: 30 * sec}, {now: 10 * sec, until: 40 * sec}, {now: 29 * sec, until: 40 * sec}},
 			NotStopped,
 		},
-		"trust runs out: told the grace before, killed at its end": {
+		"the validity expires: terminated one grace period before, killed at the end": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{
 				{now: 19 * sec, until: 30 * sec},
@@ -38,12 +38,12 @@ func TestWhenACommandMustStop(t *testing.T) {
 			},
 			ByExpiry,
 		},
-		"trust that comes too late changes nothing": {
+		"an extension that comes too late changes nothing": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 25 * sec, until: 30 * sec, want: proc.Terminate}, {now: 26 * sec, until: 90 * sec}, {now: 30 * sec, until: 90 * sec, want: proc.Kill}},
 			ByExpiry,
 		},
-		"the machine was suspended until trust had ended": {
+		"the machine was suspended until the validity had expired": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 0, until: 30 * sec}, {now: 3600 * sec, until: 30 * sec, want: proc.Kill}},
 			ByExpiry,
@@ -62,7 +62,7 @@ func TestWhenACommandMustStop(t *testing.T) {
 			},
 			ByWorker,
 		},
-		"asked to stop, and trust ends within the grace": {
+		"asked to stop, and the validity expires within the grace period": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}},
 			[]look{{now: 15 * sec, until: 30 * sec, stop: ByWorker, want: proc.Terminate}, {now: 20 * sec, until: 20 * sec, want: proc.Kill}},
 			ByWorker,
@@ -72,7 +72,7 @@ func TestWhenACommandMustStop(t *testing.T) {
 			[]look{{now: 59 * sec, until: 90 * sec}, {now: 60 * sec, until: 90 * sec, want: proc.Terminate}, {now: 70 * sec, until: 99 * sec, want: proc.Kill}},
 			ByTimeout,
 		},
-		"a timeout just before trust ends": {
+		"a timeout just before the validity expires": {
 			guard{Guard: proc.Guard{Grace: 10 * sec}, timeoutAt: 60 * sec},
 			[]look{{now: 61 * sec, until: 72 * sec, want: proc.Terminate}, {now: 71 * sec, until: 72 * sec, want: proc.Kill}},
 			ByTimeout,
@@ -94,9 +94,9 @@ func TestWhenACommandMustStop(t *testing.T) {
 	}
 }
 
-// Whoever looks when the guard says, and at the latest every proc.CheckEvery, has told the
-// command once and has it killed by the end of trust as it was known when it was
-// told to stop.
+// A supervisor that checks when the guard says, and at least every proc.CheckEvery, terminates
+// the command once and kills it by the end of the validity that was known when the command was
+// asked to stop.
 func TestACommandIsAlwaysKilledInTime(t *testing.T) {
 	duration := func(most time.Duration) *rapid.Generator[time.Duration] {
 		return rapid.Map(rapid.Int64Range(0, int64(most/time.Millisecond)), func(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond })
@@ -105,7 +105,7 @@ func TestACommandIsAlwaysKilledInTime(t *testing.T) {
 		g := guard{Guard: proc.Guard{Grace: duration(10*sec).Draw(t, "grace")}, timeoutAt: duration(20*sec).Draw(t, "timeout")}
 		g.Until = duration(20*sec).Draw(t, "until")
 		stopAt := duration(20*sec).Draw(t, "stop")
-		told := 0
+		terminated := 0
 		for now := time.Duration(0); ; {
 			if !g.Stopping() && rapid.Bool().Draw(t, "put off") && g.Until < 30*sec {
 				g.Until += duration(2*sec).Draw(t, "by")
@@ -116,17 +116,17 @@ func TestACommandIsAlwaysKilledInTime(t *testing.T) {
 			was := g.Stopping()
 			switch g.check(now) {
 			case proc.Terminate:
-				if told++; told > 1 || now >= g.Until {
-					t.Fatalf("at %s it was told %d times, and is trusted until %s", now, told, g.Until)
+				if terminated++; terminated > 1 || now >= g.Until {
+					t.Fatalf("at %s it was terminated %d times, and is valid until %s", now, terminated, g.Until)
 				}
 			case proc.Kill:
 				if now > g.Until+time.Millisecond || g.why == NotStopped {
-					t.Fatalf("at %s it is killed, trusted until %s, because of %q", now, g.Until, g.why)
+					t.Fatalf("at %s it is killed, valid until %s, because of %q", now, g.Until, g.why)
 				}
 				return
 			default:
 				if !was && now >= g.Until {
-					t.Fatalf("at %s it runs, trusted until %s", now, g.Until)
+					t.Fatalf("at %s it runs, valid until %s", now, g.Until)
 				}
 			}
 			next := g.next(now)

@@ -250,7 +250,7 @@ func TestFoldersThatAreNotWhole(t *testing.T) {
 		r := &rig{t: t, dir: dir, Child: c}
 		r.vanish()
 		_, err = r.Result()
-		if told := errors.As(err, &wrong) && wrong.Name == resultName; told != exists(filepath.Join(dir, resultName)) {
+		if reported := errors.As(err, &wrong) && wrong.Name == resultName; reported != exists(filepath.Join(dir, resultName)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		never := !exists(filepath.Join(dir, runningName)) && !exists(filepath.Join(dir, resultName))

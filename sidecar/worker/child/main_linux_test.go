@@ -39,12 +39,12 @@ func TestMain(m *testing.M) {
 // deadline is when a test or a job gives up waiting: far more than anything takes.
 const deadline = 30 * time.Second
 
-// jobs are what commands of tests do beside what a shell can.
+// jobs are what commands of tests do in addition to what a shell can.
 var jobs = map[string]func([]string) error{
 	"stubborn": jobStubborn, "daemon": jobDaemon, "worker": jobWorker,
 }
 
-// jobStubborn STARTED writes its pid to a file and does not stop when it is told to.
+// jobStubborn STARTED writes its pid to a file and does not stop when it is asked to.
 func jobStubborn(a []string) error {
 	signal.Ignore(syscall.SIGTERM)
 	if err := writeWhole(filepath.Dir(a[0]), filepath.Base(a[0]), fmt.Append(nil, os.Getpid())); err != nil {

@@ -9,10 +9,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// memory is a file in memory, on a disk with so much room.
+// memory is a file in memory, on a disk with limited space.
 type memory struct {
-	data []byte
-	room int // 0: no bound
+	data  []byte
+	space int // 0: no bound
 }
 
 var errFull = errors.New("no space left")
@@ -27,8 +27,8 @@ func (m *memory) ReadAt(p []byte, at int64) (int, error) {
 
 func (m *memory) WriteAt(p []byte, at int64) (int, error) {
 	n := len(p)
-	if m.room > 0 {
-		n = max(0, min(n, m.room-int(at)))
+	if m.space > 0 {
+		n = max(0, min(n, m.space-int(at)))
 	}
 	if more := int(at) + n - len(m.data); more > 0 {
 		m.data = append(m.data, make([]byte, more)...)
@@ -102,14 +102,14 @@ func TestNothingIsKeptWithALimitOfNothing(t *testing.T) {
 }
 
 func TestAFullDiskIsALimitToo(t *testing.T) {
-	to := &memory{room: 3}
+	to := &memory{space: 3}
 	o := &output{to: to, limit: 100}
 	for range 2 {
 		if n, err := o.Write([]byte("12345")); n != 5 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 	}
-	to.room = 0 // somebody has made room
+	to.space = 0 // space has been freed
 	if cut := o.finish(); cut != 7 || string(to.data) != "123\nberth: 7 bytes of output were cut at the end: no space left\n" {
 		t.Errorf("%d bytes were cut, and %q is kept", cut, to.data)
 	}

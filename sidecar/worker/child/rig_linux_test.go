@@ -34,7 +34,7 @@ func executable(t *testing.T) string {
 
 func now() time.Duration { return lease.BootClock().Now() }
 
-// begin starts a command that is trusted for a day.
+// begin starts a command whose validity ends in a day.
 func begin(t *testing.T, c Command) *rig {
 	t.Helper()
 	return beginUntil(t, c, now()+24*time.Hour)

@@ -60,14 +60,14 @@ func TestACommandThatDoesNotStopIsKilledAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	r := begin(t, Command{Argv: []string{executable(t), "job", "stubborn", "pid"}, StopGrace: 300 * time.Millisecond})
 	pid := r.pid("pid")
-	told := now()
+	stopped := now()
 	if err := r.Stop("now"); err != nil {
 		t.Fatal(err)
 	}
 	if res := r.end(); res.ExitCode != 137 || res.Signal != "SIGKILL" || res.Stopped != ByWorker {
 		t.Errorf("its result is %+v", res)
 	}
-	if took := now() - told; took < 300*time.Millisecond {
+	if took := now() - stopped; took < 300*time.Millisecond {
 		t.Errorf("it was killed after %s", took)
 	}
 	r.gone("the command", pid)
@@ -202,7 +202,7 @@ func TestACommandIsStoppedBeforeTrustEnds(t *testing.T) {
 	c.StopGrace = time.Hour
 	r := beginUntil(t, c, now()+3*time.Hour)
 	pid := r.pid("pid")
-	// There is an hour left; so it is told and not killed.
+	// There is an hour left, so the command is terminated and not killed.
 	if err := r.Extend(now() + time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -247,20 +247,20 @@ func TestTrustThatIsHalfWrittenCountsForNothing(t *testing.T) {
 	s := &supervisor{dir: dir}
 	s.readValidity()
 	if s.guard.Until != 5*time.Hour {
-		t.Fatalf("it is trusted until %s", s.guard.Until)
+		t.Fatalf("it is valid until %s", s.guard.Until)
 	}
 	torn := append(encodeValidity(900 * time.Hour)[:12], encodeValidity(5 * time.Hour)[12:]...)
 	if err := writeWhole(dir, validityName, torn); err != nil {
 		t.Fatal(err)
 	}
 	if s.readValidity(); s.guard.Until != 5*time.Hour {
-		t.Errorf("it is trusted until %s by half a write", s.guard.Until)
+		t.Errorf("it is valid until %s after a torn write", s.guard.Until)
 	}
 	if err := putValidity(dir, 6*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if s.readValidity(); s.guard.Until != 6*time.Hour {
-		t.Errorf("it is trusted until %s by the next one", s.guard.Until)
+		t.Errorf("it is valid until %s after the next write", s.guard.Until)
 	}
 }
 
