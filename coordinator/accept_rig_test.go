@@ -20,8 +20,8 @@ import (
 // groundWait bounds each wait of a test.
 const groundWait = 20 * time.Second
 
-// ground is a real etcd, with all that is ever seen of it, and a worker who takes and
-// finishes when it is told to.
+// ground is a real etcd, with everything that is ever seen of it, and a worker that
+// takes and finishes instances when the test says so.
 type ground struct {
 	t       *testing.T
 	client  func() *store.Client // each with connections of its own
@@ -184,7 +184,7 @@ func (s *groundSeen) inOrder() (all []*step.Published) {
 	return all
 }
 
-// look looks at all that there is up to now.
+// look calls f with everything that was written up to now.
 func (g *ground) look(f func(*groundSeen)) {
 	g.t.Helper()
 	g.caughtUp()

@@ -18,8 +18,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// What is promised of fan-outs and caps, against a real etcd: each revision of it is
-// looked at.
+// These tests check the guarantees of fan-outs and caps against a real etcd, at each of
+// its revisions.
 
 func TestFiveItemsGoThreeAtATime(t *testing.T) {
 	g := newGround(t)
@@ -29,7 +29,7 @@ func TestFiveItemsGoThreeAtATime(t *testing.T) {
 	g.look(func(s *groundSeen) {
 		for _, id := range []string{"r/many/000003", "r/many/000004", "r/last/000000"} {
 			if was := s.statuses[id]; len(was) > 0 {
-				t.Errorf("%s was %v before there was room for it", id, was)
+				t.Errorf("%s was %v before there was capacity for it", id, was)
 			}
 		}
 	})
@@ -77,8 +77,8 @@ func TestAllWorkIsStoredBeforeAnyOfItIsPublished(t *testing.T) {
 	g.mostInFlight("r", "m", 40)
 }
 
-// So many go in a tick, whatever else there is room for; the next leader has a tick of
-// its own.
+// A tick publishes so many instances, whatever free capacity remains; the next leader has
+// a tick of its own.
 func TestATickPublishesNoMoreThanItMay(t *testing.T) {
 	g := newGround(t)
 	slow := func(c *Config) { c.TickInterval = time.Hour }
@@ -98,8 +98,8 @@ func TestATickPublishesNoMoreThanItMay(t *testing.T) {
 	g.ready("a[2] a[3]")
 }
 
-// An instance counts if it is running and somebody is seen to run it. What has died
-// without a word makes room in the tick that finds it, however it has died.
+// An instance counts if it is running and a worker is seen to run it. One that has died
+// unreported frees capacity in the tick that finds it, however it has died.
 func TestWhatIsNotReallyRunningDoesNotCount(t *testing.T) {
 	for name, dies := range map[string]func(g *ground){
 		"its worker is gone":          func(g *ground) { g.revoke() },
@@ -135,7 +135,7 @@ func TestWhatIsNotReallyRunningDoesNotCount(t *testing.T) {
 	}
 }
 
-// Whoever leads next counts what there is, in its first tick.
+// The next leader counts what there is, in its first tick.
 func TestTheNextLeaderCountsAnew(t *testing.T) {
 	g := newGround(t)
 	stop := g.leader("one")
@@ -143,7 +143,7 @@ func TestTheNextLeaderCountsAnew(t *testing.T) {
 	g.ready("a[0] a[1] a[2]")
 	g.takeAll(2) // two are running, and one is scheduled
 	stop()
-	g.finish("a[0]", step.Succeeded) // nobody leads
+	g.finish("a[0]", step.Succeeded) // there is no leader
 	g.leader("two")
 	g.ready("a[2] a[3]")
 	g.planned()
@@ -151,7 +151,7 @@ func TestTheNextLeaderCountsAnew(t *testing.T) {
 	g.mostInFlight("r", "", 3)
 }
 
-// A publication is taken once, by whoever it is told to and how often it is told.
+// A publication is taken once, no matter which workers receive it and how often.
 func TestADoublePublicationStartsNothing(t *testing.T) {
 	g := newGround(t)
 	g.leader("one")
@@ -202,7 +202,7 @@ func TestAnExecutorThatIsNotSeenEndsNothing(t *testing.T) {
 	g.submit("r", []step.Spec{fan("a", 2, 0, tries(1))})
 	g.ready("a[0] a[1]")
 	late := g.takeAll(2)
-	stop() // nobody leads
+	stop() // there is no leader
 	g.unsee("a[0]")
 	g.unsee("a[1]")
 	for i, end := range []func(*step.Taken) (*step.Instance, error){
@@ -264,7 +264,7 @@ func (g *ground) planned() {
 	g.until("a plan is made", func(s *groundSeen) bool { return len(s.statuses[id+"/probe/000000"]) > 0 })
 }
 
-// ready waits until just these stand in the queue.
+// ready waits until the queue contains just these.
 func (g *ground) ready(want string) {
 	g.t.Helper()
 	g.caughtUp()
@@ -328,7 +328,7 @@ func (g *ground) finish(id string, as step.Status) {
 		g.t.Fatalf("%s was not taken", id)
 	}
 	delete(g.mine, id)
-	if _, err := g.steps.Finish(g.t.Context(), t, step.Outcome{Status: as, Error: "as told"}, nil); err != nil {
+	if _, err := g.steps.Finish(g.t.Context(), t, step.Outcome{Status: as, Error: "as requested"}, nil); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -343,7 +343,7 @@ func (g *ground) revoke() {
 	g.grant()
 }
 
-// unsee has nobody be seen to run an instance.
+// unsee makes no worker be seen to run an instance.
 func (g *ground) unsee(id string) {
 	g.t.Helper()
 	t := g.mine[id]

@@ -134,7 +134,7 @@ func TestTheNextLeads(t *testing.T) {
 }
 
 // A candidate that this version can't read leads in its turn all the same: else both
-// would. What is no candidate at all keeps nobody from it.
+// would. What is no candidate at all keeps none from leading.
 func TestACandidateOfAnotherVersionLeadsInItsTurn(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		other := fl.executor()
@@ -151,7 +151,7 @@ func TestACandidateOfAnotherVersionLeadsInItsTurn(t *testing.T) {
 		}
 		fl.settle()
 		if !one.Leading() {
-			t.Error("nobody leads")
+			t.Error("there is no leader")
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestEtcdIsCompacted(t *testing.T) {
 	}
 }
 
-// A cancel that races with the admission: whoever comes second sees the other.
+// A cancel that races with the admission: the one that comes second sees the other.
 func TestACancelRacesWithAdmission(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.limit(run.Unlimited)
@@ -315,7 +315,7 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 	}
 }
 
-// What a run holds when it ends is asked back from its host; what it claims in a
+// The claims that a run holds when it ends are revoked from its host; what it claims in a
 // later attempt, and what other runs hold, is not.
 func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
@@ -346,14 +346,14 @@ func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
 		fl.start("lost", x)
 		hold("eeeee", "lost")
 		time.Sleep(5 * time.Second)
-		var asked []string
+		var revoked []string
 		fl.root.Do(func(e *storetest.Etcd) {
 			for kv := range e.All(fl.keys.Revocations("x")) {
-				asked = append(asked, string(kv.Key)[len(fl.keys.Revocations("x")):])
+				revoked = append(revoked, string(kv.Key)[len(fl.keys.Revocations("x")):])
 			}
 		})
-		if want := []string{"a", "ccc"}; !slices.Equal(asked, want) {
-			t.Errorf("asked back are %v, want %v", asked, want)
+		if want := []string{"a", "ccc"}; !slices.Equal(revoked, want) {
+			t.Errorf("revoked are %v, want %v", revoked, want)
 		}
 	})
 }

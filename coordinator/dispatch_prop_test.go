@@ -115,7 +115,7 @@ func (f Fanned) statusIn(n, index int) step.Status {
 	return step.Statuses[f.Fan.steps[n].cells[index].status]
 }
 
-// due tells whether an instance may be published, whatever limits there are.
+// due reports whether an instance may be published, whatever limits there are.
 func (s *StepSnapshot) due(f Fanned, n, index int) bool {
 	st := &f.Fan.steps[n]
 	a, again := st.running[index]
@@ -123,7 +123,7 @@ func (s *StepSnapshot) due(f Fanned, n, index int) bool {
 	return f.statusIn(n, index) == step.Requested && !paused && !st.NotBefore.After(s.Now)
 }
 
-// doneSlow tells whether all instances of a step have succeeded.
+// doneSlow reports whether all instances of a step have succeeded.
 func (f Fanned) doneSlow(n int) bool {
 	for index := range f.Fan.steps[n].cells {
 		if f.statusIn(n, index) != step.Succeeded {
@@ -189,8 +189,8 @@ func checkDispatch(s *StepSnapshot, p StepPlan) error {
 	return nil
 }
 
-// checkPlace: an instance that had to wait for a time stands behind the runs that were there
-// by then, and any other where its run does.
+// checkPlace: an instance that had to wait for a time is queued behind the runs that were
+// there by then, and any other at the place of its run.
 func (s *StepSnapshot) checkPlace(f Fanned, n, index int, p StepPlan) error {
 	want := int64(0)
 	if at := f.Fan.steps[n].NotBefore; !at.IsZero() {
@@ -209,7 +209,7 @@ func (s *StepSnapshot) checkPlace(f Fanned, n, index int, p StepPlan) error {
 	return nil
 }
 
-// ended tells whether nothing more happens to any instance of a step.
+// ended reports whether nothing more happens to any instance of a step.
 func (f Fanned) ended(n int) bool {
 	for index := range f.Fan.steps[n].cells {
 		if !f.statusIn(n, index).Ended() {
@@ -230,7 +230,7 @@ func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string
 	case begins != (f.Run.Status == run.NotStarted && (known || !over)):
 		return fmt.Errorf("%s, which is %s, begins: %v", f.Run.ID, f.Run.Status, begins)
 	case over && !known && p.Behind < f.Run.Revision:
-		return fmt.Errorf("%s may have ended, and is not looked at again", f.Run.ID)
+		return fmt.Errorf("%s may have ended, and is not checked again", f.Run.ID)
 	case over:
 		return nil
 	}
@@ -241,7 +241,7 @@ func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string
 			ready = ready && f.doneSlow(need)
 		}
 		if late := st.NotBefore.After(s.Now) && !f.ended(n); ready && late && (p.NextDeadline.IsZero() || p.NextDeadline.After(st.NotBefore.Time)) {
-			return fmt.Errorf("%s/%s is due at %s, and nobody looks before %s", f.Run.ID, st.Name, st.NotBefore, p.NextDeadline)
+			return fmt.Errorf("%s/%s is due at %s, and the next check is at %s", f.Run.ID, st.Name, st.NotBefore, p.NextDeadline)
 		}
 		inStep := 0
 		for index := range st.cells {
@@ -262,7 +262,7 @@ func (s *StepSnapshot) checkLeftSteps(f Fanned, p StepPlan, published map[string
 	return nil
 }
 
-// over tells whether one has failed that fails the run, or nothing can happen any more.
+// over reports whether one has failed that fails the run, or nothing can happen any more.
 func (f Fanned) over() bool {
 	fails, anything := false, false
 	for n := range f.Fan.steps {
@@ -278,7 +278,7 @@ func (f Fanned) over() bool {
 	return fails || !anything
 }
 
-// never tells whether a step can't go any more, because of one before it.
+// never reports whether a step can't go any more, because of one before it.
 func (f Fanned) never(n int) bool {
 	for _, need := range f.Fan.steps[n].Needs {
 		for index := range f.Fan.steps[need].cells {
@@ -365,11 +365,11 @@ func TestSpoiledDispatchesAreCaught(t *testing.T) {
 	}
 }
 
-// What the leader counts as it goes is what it would count anew.
+// The incremental counts of the leader are those that it would get by counting again.
 func TestAFanoutCountsWhatItHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := genFanned(0).Draw(t, "run").Fan
-		anew := newFanout(f.id, f.graph)
+		recounted := newFanout(f.id, f.graph)
 		for n := range f.steps {
 			for index, c := range f.steps[n].cells {
 				if c.rev == 0 {
@@ -380,18 +380,18 @@ func TestAFanoutCountsWhatItHolds(t *testing.T) {
 				if !ok {
 					a.rec = step.Record{Status: step.Statuses[c.status], Attempt: int(c.attempt)}
 				}
-				anew.take(&step.Instance{StepID: id, Record: a.rec, Revision: c.rev}, a.seen)
+				recounted.take(&step.Instance{StepID: id, Record: a.rec, Revision: c.rev}, a.seen)
 			}
 		}
 		for n := range f.steps { // a list without anything is none
-			for _, st := range []*fanStep{&f.steps[n], &anew.steps[n]} {
+			for _, st := range []*fanStep{&f.steps[n], &recounted.steps[n]} {
 				if len(st.again) == 0 {
 					st.again = nil
 				}
 			}
 		}
-		if !reflect.DeepEqual(f, anew) {
-			t.Fatalf("counted as it went:\n%+v\nanew:\n%+v", f, anew)
+		if !reflect.DeepEqual(f, recounted) {
+			t.Fatalf("counted as it went:\n%+v\nagain:\n%+v", f, recounted)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func (fl *fleet) candidate(host string, change ...func(*Config)) *candidate {
 	return &candidate{c, by, stop}
 }
 
-// settle lets everybody do what there is to do now, in some ticks.
+// settle lets each process do what there is to do now, in some ticks.
 func (fl *fleet) settle() {
 	time.Sleep(time.Second)
 	synctest.Wait()
@@ -202,7 +202,7 @@ func (f *referee) committed(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest)
 	}
 }
 
-// run takes what became of a run, and tells whether it was admitted.
+// run takes what became of a run, and reports whether it was admitted.
 func (f *referee) run(rev int64, id string, ev *mvccpb.Event) (admitted bool) {
 	old := f.runs[id]
 	delete(f.runs, id)

@@ -53,7 +53,7 @@ func snapshotFromBefore(t *testing.T, admit func(*leader, *run.Run)) {
 	if !l.unresolved {
 		t.Error("it would be planned from a view that lacks the leader's own write")
 	}
-	l.unresolved, l.after = false, 10 // as the door would
+	l.unresolved, l.after = false, 10 // as fencing earlier writes would
 	l.runsMessage(store.FeedMessage{Revision: 10, Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{
 		Key: []byte(cfg.Keys.Run("a")), Value: admitted.Encode(), CreateRevision: 3, ModRevision: 10,
 	}}}})

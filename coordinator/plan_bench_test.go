@@ -86,9 +86,9 @@ func (s *Snapshot) open() {
 
 func BenchmarkPlan(b *testing.B) {
 	for name, tc := range map[string]struct {
-		kinds          int
-		with           func(*Snapshot)
-		admitted, told int
+		kinds             int
+		with              func(*Snapshot)
+		admitted, blocked int
 	}{
 		"all blocked by the global limit":  {0, func(s *Snapshot) { s.Limits.MaxConcurrentRuns = benchProgress }, 0, 1024},
 		"the same with reasons noted":      {0, func(s *Snapshot) { s.Limits.MaxConcurrentRuns = benchProgress; s.settle() }, 0, 0},
@@ -120,8 +120,8 @@ func BenchmarkPlan(b *testing.B) {
 			tc.with(s)
 			b.ReportAllocs()
 			for b.Loop() {
-				if p := s.Plan(); len(p.Admit) != tc.admitted || len(p.Blocks) != tc.told {
-					b.Fatalf("%d admitted, %d told", len(p.Admit), len(p.Blocks))
+				if p := s.Plan(); len(p.Admit) != tc.admitted || len(p.Blocks) != tc.blocked {
+					b.Fatalf("%d admitted, %d blocked", len(p.Admit), len(p.Blocks))
 				}
 			}
 			b.ReportMetric(float64(s.Queue.classes.size()), "classes")

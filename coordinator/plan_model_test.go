@@ -11,7 +11,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// counts tells whether a run counts against a limit, and as which value of the tag
+// counts reports whether a run counts against a limit, and as which value of the tag
 // if each has a limit of its own.
 func counts(l run.TagLimit, r *run.Run) (value string, ok bool) {
 	v, has := r.Tags[l.Key]
@@ -53,14 +53,14 @@ func holdup(l run.Limits, going []*run.Run, r *run.Run) *run.Block {
 	return nil
 }
 
-// gone tells whether a run in progress is lost or has expired.
+// gone reports whether a run in progress is lost or has expired.
 func gone(s *Snapshot, r *run.Run) (lost, expired bool) {
 	lost = r.Status == run.Running && !s.Alive[r.ID]
 	expired = r.Status == run.NotStarted && s.StartTimeout > 0 && s.Now.Sub(r.AdmittedAt) >= s.StartTimeout
 	return lost, expired
 }
 
-// back tells whether a run in progress goes back to the queue.
+// back reports whether a run in progress goes back to the queue.
 func back(s *Snapshot, r *run.Run) bool {
 	return r.Status == run.NotStarted && len(r.Pools) > 0 && !s.Kept[r.ID]
 }
@@ -157,7 +157,7 @@ type rule struct {
 }
 
 var rules = []rule{
-	{"who is gone is told", checkLosses},
+	{"runs that are gone are reported", checkLosses},
 	{"only queued runs are admitted, each once and in order", checkAdmitted},
 	{"no limit is exceeded", checkLimits},
 	{"no pool is overfull", checkRoom},
@@ -210,7 +210,7 @@ func checkAdmitted(s *Snapshot, p Plan) error {
 }
 
 // checkLimits does not mind that more are in progress than a limit allows, as long
-// as nobody joins them.
+// as no run joins them.
 func checkLimits(s *Snapshot, p Plan) error {
 	going := append(remaining(s), p.Admit...)
 	if n := s.Limits.MaxConcurrentRuns; n != run.Unlimited && len(p.Admit) > 0 && len(going) > n {
@@ -260,7 +260,7 @@ func checkReasons(s *Snapshot, p Plan) error {
 		right := want != nil && r.Block != nil && *r.Block == *want
 		if want == nil && len(r.Pools) > 0 {
 			if o.space == nil {
-				continue // nobody knows
+				continue // unknown
 			}
 			notes := o.space.Notes(r.Pools, o.first[r])
 			b := run.PoolBlock(notes[0])
@@ -288,7 +288,7 @@ func checkReasons(s *Snapshot, p Plan) error {
 	return nil
 }
 
-// checkDue: all whose time has come join the queue, the earliest first, behind everybody who
+// checkDue: all whose time has come join the queue, the earliest first, behind every run that
 // was in it by then.
 func checkDue(s *Snapshot, p Plan) error {
 	var due []*run.Run

@@ -177,7 +177,7 @@ func TestWhatIsDoneAsPlannedNeedsNoOtherPlan(t *testing.T) {
 	})
 }
 
-// reserves tells whether anybody may reserve slots.
+// reserves reports whether any run may reserve slots.
 func reserves(s *pool.Space) bool {
 	return s != nil && s.ReserveAfter(map[string]int{"db": 1, "gpu": 1, "gone": 1}) != pool.NeverReserve
 }
@@ -304,7 +304,7 @@ func TestBrokenPlansAreCaught(t *testing.T) {
 		"a reason is forgotten":    func(_ *Snapshot, p *Plan) bool { return drop(&p.Blocks, 0) },
 		"reasons are out of order": func(_ *Snapshot, p *Plan) bool { return turn(p.Blocks) },
 		"a reason comes twice":     func(_ *Snapshot, p *Plan) bool { return twice(&p.Blocks) },
-		"who ages is not told": func(_ *Snapshot, p *Plan) bool {
+		"a run that ages is not reported": func(_ *Snapshot, p *Plan) bool {
 			i := slices.IndexFunc(p.Blocks, func(b Blocked) bool { return b.Held })
 			if i >= 0 {
 				p.Blocks[i].Held = false

@@ -59,8 +59,8 @@ func snapshotOf(l run.Limits, progress []*run.Run, queued ...*run.Run) *Snapshot
 	return s
 }
 
-// told is a plan as text: who is lost (-), expired (~), admitted (+), and why others
-// are not.
+// told is a plan as text: which runs are lost (-), expired (~), admitted (+), and why
+// others are not.
 func told(p Plan) []string {
 	var lines []string
 	for _, r := range p.Lost {
@@ -146,12 +146,12 @@ func TestAdmission(t *testing.T) {
 				"a: tag limit: env (3/3)", "b: tag limit: env (3/3)", "d: tag limit: env (3/3)",
 			},
 		},
-		"the first limit that holds one up is told": {
+		"the first limit that blocks a run is reported": {
 			limits: limited(t, 10, "env=9", "env=prod=0", "tenant=*=0"),
 			queued: []string{"a env=prod tenant=x", "b env=dev tenant=x"},
 			want:   []string{"a: tag limit: env=prod (0/0)", "b: tag limit: tenant=x (0/0)"},
 		},
-		"max_concurrent_runs is told before a tag": {
+		"max_concurrent_runs is reported before a tag": {
 			limits: limited(t, 1, "env=prod=0"), queued: []string{"a env=prod", "b", "c"},
 			want: []string{"+b", "a: global run limit (1/1)", "c: global run limit (1/1)"},
 		},
@@ -192,7 +192,7 @@ func TestWhoIsGoneMakesRoomAtOnce(t *testing.T) {
 
 	s.Now = p.NextDeadline
 	if p = checkPlan(t, s, "-gone", "~early", "~late", "+a", "+b", "c: tag limit: env=prod (2/2)"); !p.NextDeadline.IsZero() {
-		t.Errorf("the next deadline is %v, and nobody waits", p.NextDeadline)
+		t.Errorf("the next deadline is %v, and no run waits", p.NextDeadline)
 	}
 	s.StartTimeout = 0
 	checkPlan(t, s, "-gone", "+a", "b: global run limit (3/3)", "c: global run limit (3/3)")

@@ -32,7 +32,7 @@ func TestAnAgeSurvives(t *testing.T) {
 		fl.is(map[string]string{"a": "not_started", "wide": "queued: pool 'db' has too few free slots (3 slots, 3 wanted)"})
 		since := fl.heldSince("wide")
 		if since.IsZero() {
-			t.Fatal("nobody has noted since when it is held up")
+			t.Fatal("it is not noted since when it is held up")
 		}
 		same := func(after string) {
 			t.Helper()
@@ -69,7 +69,7 @@ func TestARunAgesThoughALimitIsReached(t *testing.T) {
 	if len(p.Admit) != 1 || p.Admit[0] != slim || len(p.Blocks) != 1 || !p.Blocks[0].Held || p.Blocks[0].Block.Kind != run.BlockRunLimit {
 		t.Fatalf("%+v", p)
 	}
-	// Once that is noted, it comes to reserve; by a clock that goes before, it ages anew.
+	// Once that is noted, it comes to reserve; by a clock that is behind, its age starts again.
 	for since, reserves := range map[time.Duration]bool{-2 * time.Minute: true, -time.Second: false, time.Hour: false} {
 		old := *wide
 		old.HeldSince = planNow.Add(since)
@@ -79,12 +79,12 @@ func TestARunAgesThoughALimitIsReached(t *testing.T) {
 			t.Errorf("held since %s: %v are admitted", since, ids(p.Admit))
 		}
 		if fresh := len(p.Blocks) > 0 && p.Blocks[0].Held; fresh != (since > 0) {
-			t.Errorf("held since %s: it is noted anew: %t", since, fresh)
+			t.Errorf("held since %s: it is noted again: %t", since, fresh)
 		}
 	}
 }
 
-// A slot that is taken or given back has nobody's reason written anew, but once.
+// When a slot is taken or released, no reason is written again, except once.
 func TestASlotRewritesNoQueue(t *testing.T) {
 	q := NewQueue()
 	for i := range 100 {

@@ -150,7 +150,7 @@ type slotSeen struct {
 	n           int
 }
 
-// take takes the events of a revision, and tells what is wrong then.
+// take takes the events of a revision, and reports what is wrong then.
 func (c *slotCount) take(rev int64, events []*mvccpb.Event) (wrong []string) {
 	grown := map[string]bool{}
 	for _, ev := range events {
@@ -230,7 +230,7 @@ func (fl *fleet) watchSlots() {
 	})
 }
 
-// settleRuns starts and finishes runs until all have ended, or tells which have not.
+// settleRuns starts and finishes runs until all have ended, or reports which have not.
 func (s *starter) settleRuns(running map[string]*run.Run, finish bool) {
 	s.fl.t.Helper()
 	all, err := s.fl.All(s.fl.t.Context())

@@ -127,7 +127,7 @@ func TestSlotsOutliveTheLeader(t *testing.T) {
 	})
 }
 
-// A claim that waits on behalf of a run that has ended is taken out of the line.
+// A claim that waits on behalf of a run that has ended is removed from the wait queue.
 func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.pool("db", 1)
@@ -173,7 +173,7 @@ func TestAWideRunComesToReserve(t *testing.T) {
 		fl.submit("slim0", needs("db", 1))
 		running, slim := []string{"first", "slim0"}, 1
 		admitted := false
-		for range 20 { // there is always one that runs, so never room for two
+		for range 20 { // there is always one that runs, so never capacity for two
 			fl.settle()
 			r, err := x.start(running[0])
 			if err != nil {
@@ -233,7 +233,7 @@ func TestWhatCanNeverFitIsRefused(t *testing.T) {
 	})
 }
 
-// An admission whose write comes late must not happen any more: somebody else may have
+// An admission whose write comes late must not happen any more: another run may have
 // been admitted meanwhile.
 func TestAnAdmissionThatComesLateIsNone(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
@@ -257,7 +257,7 @@ func TestAnAdmissionThatComesLateIsNone(t *testing.T) {
 				default:
 				}
 			case len(late) > 0 && puts(call.Txn, fl.keys.Guard("one", Instance)):
-				return storetest.Fault{Drop: true} // so that the engine can't settle it
+				return storetest.Fault{Drop: true} // so that the engine can't resolve it
 			}
 			return storetest.Fault{}
 		})
@@ -275,7 +275,7 @@ func TestAnAdmissionThatComesLateIsNone(t *testing.T) {
 	})
 }
 
-// puts tells whether a transaction may put a key with a prefix.
+// puts reports whether a transaction may put a key with a prefix.
 func puts(t *pb.TxnRequest, prefix string) bool {
 	for _, op := range t.Success {
 		if nested := op.GetRequestTxn(); nested != nil && puts(nested, prefix) {

@@ -86,12 +86,12 @@ func TestALeaderTellsHowStepsStand(t *testing.T) {
 		c.stop()
 		fl.settle()
 		if got := scraped(t, reg); len(got) > 0 {
-			t.Errorf("one who does not lead tells %q", got)
+			t.Errorf("a coordinator that does not lead reports %q", got)
 		}
 	})
 }
 
-// The figures are those that one gets who looks at each instance.
+// The figures are those that one gets by reading each instance.
 func TestFiguresAreSumsOverInstances(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newState(store.NewKeys("/b/"))

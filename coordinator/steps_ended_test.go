@@ -129,8 +129,8 @@ func TestARunThatIsTriedAgainHasNoMarks(t *testing.T) {
 	})
 }
 
-// A run of many steps is forgotten in many writes, the graph last; whoever leads next
-// goes on.
+// A run of many steps is forgotten in many writes, the graph last; the next leader
+// continues.
 func TestARunWithManyStepsIsForgottenBitByBit(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		const count = 12_000
@@ -182,7 +182,7 @@ func TestARunWithManyStepsIsForgottenBitByBit(t *testing.T) {
 	})
 }
 
-// deletes tells whether a transaction deletes keys with a prefix.
+// deletes reports whether a transaction deletes keys with a prefix.
 func deletes(t *pb.TxnRequest, prefix string) bool {
 	for _, op := range t.Success {
 		if d := op.GetRequestDeleteRange(); d != nil && string(d.Key) == prefix {
@@ -192,7 +192,7 @@ func deletes(t *pb.TxnRequest, prefix string) bool {
 	return false
 }
 
-// The steps of a run that was submitted anew under its old id are not deleted.
+// The steps of a run that was submitted again under its old id are not deleted.
 func TestWhatIsSubmittedAnewIsNotForgotten(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.submitSteps("r", []step.Spec{fan("m", 3, 0)})
@@ -206,7 +206,7 @@ func TestWhatIsSubmittedAnewIsNotForgotten(t *testing.T) {
 	})
 }
 
-// A run whose steps nobody knows does not stay as it is for ever.
+// A run whose steps are unknown does not stay as it is for ever.
 func TestARunWhoseStepsNobodyKnowsFails(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.submitSteps("gone", []step.Spec{fan("m", 3, 0)})

@@ -85,7 +85,7 @@ func TestAnInstanceOfAnEndedRunIsTriedAgain(t *testing.T) {
 		}
 		h.take(3)
 		if h.has[0].Attempt != 1 {
-			t.Errorf("it is attempt %d, and begins anew", h.has[0].Attempt)
+			t.Errorf("it is attempt %d, and begins again", h.has[0].Attempt)
 		}
 		for range 3 {
 			h.finish(step.Succeeded)
@@ -99,7 +99,7 @@ func TestAnInstanceOfAnEndedRunIsTriedAgain(t *testing.T) {
 		}
 		h.take(1)
 		h.finish(step.Succeeded)
-		// What has failed beside it has failed still, and what needs it was not begun.
+		// The other step that failed has still failed, and what needs it was not begun.
 		fl.is(map[string]string{"r": "failed"})
 		if r, err := fl.Get(t.Context(), "r"); err != nil || r.Error != "step 'a' has failed: 1 of 2" || r.Attempt != 2 {
 			t.Errorf("%+v, %v", r, err)
@@ -115,7 +115,7 @@ func TestAnInstanceOfAnEndedRunIsTriedAgain(t *testing.T) {
 }
 
 // What was published before its end and what is published after have one place in the
-// queue: whoever has seen the first can't take the second by it.
+// queue: a worker that has seen the first can't take the second by it.
 func TestAnOldPublicationIsNotTaken(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.candidate("one")

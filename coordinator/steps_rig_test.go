@@ -55,7 +55,7 @@ func (fl *fleet) submitSteps(id string, steps []step.Spec, change ...func(*run.S
 	}
 }
 
-// hand is a worker that takes and finishes when it is told to.
+// hand is a worker that takes and finishes instances when the test says so.
 type hand struct {
 	fl    *fleet
 	name  string
@@ -114,7 +114,7 @@ func (h *hand) finish(as step.Status) {
 	h.fl.t.Helper()
 	t := h.has[0]
 	h.has = h.has[1:]
-	if _, err := h.fl.instances().Finish(h.fl.t.Context(), t, step.Outcome{Status: as, Error: "as told"}, nil); err != nil {
+	if _, err := h.fl.instances().Finish(h.fl.t.Context(), t, step.Outcome{Status: as, Error: "as requested"}, nil); err != nil {
 		h.fl.t.Fatal(err)
 	}
 }
@@ -140,7 +140,7 @@ type stepReferee struct {
 	runs   map[store.StepID]int // successes
 	window map[string]int       // by RUN/STEP
 	most   map[string]int       // by run
-	byHand bool                 // somebody cancels instances, and has them tried again
+	byHand bool                 // an operator cancels instances, and has them tried again
 }
 
 func (fl *fleet) watchSteps() *stepReferee {
@@ -158,7 +158,7 @@ func (f *stepReferee) committed(rev int64, events []*mvccpb.Event) {
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		if ev.Type == mvccpb.Event_DELETE || !strings.HasPrefix(key, f.fl.keys.StepsAll()) {
-			continue // runs are looked at below, when all of the revision is known
+			continue // runs are checked below, when all of the revision is known
 		}
 		id, err := store.ParseStepID(strings.TrimPrefix(key, f.fl.keys.StepsAll()))
 		if err != nil {

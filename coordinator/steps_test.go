@@ -225,7 +225,7 @@ func TestARunWhoseStepsWereNotAllStored(t *testing.T) {
 		fl.is(map[string]string{"again": "running"})
 		time.Sleep(2 * time.Hour)
 		if _, err := fl.Get(t.Context(), "left"); problem.CodeOf(err) != problem.RunNotFound {
-			t.Errorf("what nobody goes on with: %v", err)
+			t.Errorf("what no client continues: %v", err)
 		}
 		fl.root.Do(func(e *storetest.Etcd) {
 			for kv := range e.All(fl.keys.Works("left")) {

@@ -11,7 +11,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// told are the events of a run's steps, as TYPE STEP[INDEX]: REASON, sorted.
+// told returns the events of a run's steps, as TYPE STEP[INDEX]: REASON, sorted.
 func (fl *fleet) told(id string) (all []string) {
 	fl.t.Helper()
 	events, err := fl.Events(fl.t.Context(), id)
@@ -27,8 +27,8 @@ func (fl *fleet) told(id string) (all []string) {
 	return all
 }
 
-// Nobody is left to tell what becomes of an instance whose worker is gone but the leader;
-// and of one that nobody had taken, whoever cancels it.
+// Only the leader is left to report what becomes of an instance whose worker is gone; what
+// becomes of one that no worker had taken is reported by the process that cancels it.
 func TestWhatBecomesOfAnInstanceWithoutAWorkerIsTold(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.candidate("one")
@@ -59,12 +59,12 @@ func TestWhatBecomesOfAnInstanceWithoutAWorkerIsTold(t *testing.T) {
 			"StepFailed a[0]: its worker on host 'y' is gone", "StepRetried a[0]: its worker on host 'x' is gone",
 		}
 		if got := fl.told("r"); !slices.Equal(got, want) {
-			t.Errorf("told is\n%s", strings.Join(got, "\n"))
+			t.Errorf("the events are\n%s", strings.Join(got, "\n"))
 		}
 	})
 }
 
-// What a run that has ended had running is told of when its worker is gone.
+// An instance that was still running when its run ended is reported when its worker is gone.
 func TestWhatAnEndedRunHadRunningIsTold(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.candidate("one")
@@ -80,7 +80,7 @@ func TestWhatAnEndedRunHadRunningIsTold(t *testing.T) {
 		}
 		fl.settle()
 		if got := fl.told("r"); len(got) != 1 || !strings.HasPrefix(got[0], "StepCanceled a[0]: ") {
-			t.Errorf("told is\n%s", strings.Join(got, "\n"))
+			t.Errorf("the events are\n%s", strings.Join(got, "\n"))
 		}
 	})
 }

@@ -41,8 +41,8 @@ func TestLargeRunsAreAdmitted(t *testing.T) {
 	})
 }
 
-// Of a record of a newer version nobody knows all, but that it is in progress: it
-// counts, and is left alone.
+// Of a record of a newer version it is known only that it is in progress: it counts, and
+// is left alone.
 func TestARunOfANewerVersionCounts(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.limit(2, run.TagLimit{Key: "env", Limit: 1})
@@ -63,7 +63,7 @@ func TestARunOfANewerVersionCounts(t *testing.T) {
 	})
 }
 
-// The time in which nobody could start anything does not count, nor does the clock of
+// The time in which no executor could start a run does not count, nor does the clock of
 // a leader before.
 func TestStartTimeoutIsOnTheLeadersOwnClock(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
@@ -101,7 +101,7 @@ func TestLimitsFromBeforeHoldOnOverAResync(t *testing.T) {
 			fl.submit(id)
 		}
 		fl.is(map[string]string{"a": "not_started", "b": "not_started", "c": "queued: global run limit (2/2)"})
-		// All given anew repairs them.
+		// Setting all of them again repairs them.
 		three := 3
 		if _, _, err := fl.SetLimits(t.Context(), run.LimitsChange{MaxConcurrentRuns: &three, Replace: true}); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestLimitsFromBeforeHoldOnOverAResync(t *testing.T) {
 	})
 }
 
-// What goes on going wrong is told once.
+// A problem that persists is logged once.
 func TestTroubleIsToldOnce(t *testing.T) {
 	for name, trouble := range map[string]func(*fleet, *candidate){
 		"a record that can't be read": func(fl *fleet, _ *candidate) {

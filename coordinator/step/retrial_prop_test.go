@@ -58,7 +58,7 @@ var genScene = rapid.Custom(func(t *rapid.T) scene {
 	return sc
 })
 
-// named tells whether an instance is named.
+// named reports whether an instance is named.
 func (sc *scene) named(i *Instance) bool {
 	for _, w := range sc.which {
 		if w.Step == i.Step && (w.Index == Every || w.Index == i.Index) {
