@@ -70,7 +70,7 @@ func TestTheSameDelayIsTheSameSubmission(t *testing.T) {
 	}
 	at := Spec{NotBefore: InstantOf(now.Add(time.Minute))}
 	if !rec.sameAs(&asked) || rec.sameAs(&at) || asked.sameAs(&Spec{Delay: 2 * time.Minute}) || at.sameAs(&Spec{}) {
-		t.Error("what is the same, and what is not, is told otherwise")
+		t.Error("sameAs is wrong about what is the same, or what is not")
 	}
 	for _, s := range []Spec{{Delay: -1}, {Delay: MaxDelay + 1}, {Delay: 1, NotBefore: at.NotBefore}} {
 		if s.ValidateNew() == nil {

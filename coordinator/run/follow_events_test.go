@@ -14,9 +14,9 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// followed is what a follower of events was told.
+// followed is what a follower of events received.
 type followed struct {
-	told   []LoggedEvent
+	events []LoggedEvent
 	done   chan error
 	cancel context.CancelFunc
 }
@@ -26,23 +26,23 @@ func (r *rig) follow(id string, after Place) *followed {
 	f := &followed{done: make(chan error, 1), cancel: cancel}
 	go func() {
 		f.done <- r.FollowEvents(ctx, id, after, func(events []LoggedEvent) error {
-			f.told = append(f.told, events...)
+			f.events = append(f.events, events...)
 			return nil
 		})
 	}()
 	return f
 }
 
-// wants compares what was told with what there is, once all is quiet.
+// wants compares what was received with what there is, once all is quiet.
 func (f *followed) wants(t *testing.T, want ...EventType) {
 	t.Helper()
 	synctest.Wait()
-	got := make([]EventType, len(f.told))
-	for i, e := range f.told {
+	got := make([]EventType, len(f.events))
+	for i, e := range f.events {
 		got[i] = e.Type
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%v were told, want %v", got, want)
+		t.Errorf("%v were received, want %v", got, want)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestEventsAreFollowedUntilTheRunHasEnded(t *testing.T) {
 		time.Sleep(followLinger)
 		late.wants(t, want...)
 		late.ended(t)
-		for i, e := range f.told { // whoever goes on from any of them misses none
+		for i, e := range f.events { // a follower that continues from any of them misses none
 			if at, err := ParsePlace("at", e.Place().String()); at != e.Place() || err != nil {
 				t.Errorf("%s is read as %v, %v", e.Place(), at, err)
 			}
@@ -111,14 +111,14 @@ func TestEventsAreFollowedUntilTheRunHasEnded(t *testing.T) {
 			rest.wants(t, want[i+1:]...)
 			rest.ended(t)
 		}
-		from := r.follow("a", Place{Revision: f.told[1].Revision})
+		from := r.follow("a", Place{Revision: f.events[1].Revision})
 		time.Sleep(followLinger)
 		from.wants(t, want[3:]...)
 		from.ended(t)
 	})
 }
 
-// Neither a compaction nor an etcd that is away tells an event twice, or hides one.
+// Neither a compaction nor an unavailable etcd reports an event twice, or hides one.
 func TestFollowedEventsAreToldOnceOverTroubles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -201,7 +201,7 @@ func TestFollowingEndsWithWhatCantBeRead(t *testing.T) {
 }
 
 // An etcd that was restored from a backup begins at an earlier revision: then all
-// is told.
+// events are reported.
 func TestAPlaceThatIsYetToComeIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -55,7 +55,7 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 }
 
 // A write without an answer may have been made, or be made when the next one was
-// already: each event is there once all the same, and told once.
+// already: each event is there once all the same, and reported once.
 func TestAnEventOfAClaimIsWrittenOnceThoughAnswersAreLost(t *testing.T) {
 	for name, fault := range map[string]storetest.Fault{
 		"the answer is lost":      {LoseAnswer: true, Err: context.DeadlineExceeded},

@@ -15,7 +15,7 @@ import (
 func TestChangesThatComeTogetherShareATransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.submit("r7", Spec{Name: "of somebody else"})
+		r.submit("r7", Spec{Name: "of another user"})
 		calls := 0
 		var mu sync.Mutex
 		r.b.Inject(func(c storetest.Call) storetest.Fault {

@@ -12,7 +12,7 @@ func TestSparesAreCountedByRunAndForNotTooMany(t *testing.T) {
 	j := &Journal{}
 	for i := range sparePerRun {
 		if !j.Spare("a") {
-			t.Fatalf("there is no room for event %d", i)
+			t.Fatalf("there is no space for event %d", i)
 		}
 	}
 	if j.Spare("a") || !j.Spare("b") {
@@ -20,7 +20,7 @@ func TestSparesAreCountedByRunAndForNotTooMany(t *testing.T) {
 	}
 	for i := range 3 * spareRuns {
 		if !j.Spare(fmt.Sprint("r", i)) {
-			t.Fatalf("run %d has no room", i)
+			t.Fatalf("run %d has no space", i)
 		}
 	}
 	if n := len(j.spares.used); n > spareRuns {

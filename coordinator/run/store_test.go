@@ -73,7 +73,7 @@ func TestARunGoesItsWay(t *testing.T) {
 	}
 }
 
-// An executor that was not heard of in time can't end the run, even before the
+// An executor whose lease was not renewed in time can't end the run, even before the
 // coordinator has noticed.
 func TestAnExecutorThatIsGoneCanNotFinish(t *testing.T) {
 	r := newRig(t)

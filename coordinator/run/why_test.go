@@ -9,7 +9,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Who has slots of the pools that a run waits for is in its way, and nobody else.
+// Only the runs that have slots of the pools that a run waits for block it.
 func TestARunThatWaitsForPoolsBlamesThoseWhoHaveTheirSlots(t *testing.T) {
 	running := func(id string, pools map[string]int) *Run {
 		return &Run{ID: id, Record: Record{Status: Running, Spec: Spec{Tags: map[string]string{"t": "x"}, Pools: pools}}}
@@ -36,7 +36,7 @@ func TestWhyHasTheNumbersOfPoolsAsTheyAre(t *testing.T) {
 	}}}}
 	for used, want := range map[int]string{
 		4: "pool 'db' full (4/4 slots)", 2: "pool 'db' has too few free slots (2/4 slots, 3 wanted)",
-		1: "pool 'db' has too few free slots (4 slots, 3 wanted)", // there is room: what is noted
+		1: "pool 'db' has too few free slots (4 slots, 3 wanted)", // there is capacity: what is noted
 	} {
 		space := pool.NewSpace(pool.Status{Name: "db", Spec: pool.Spec{Limit: 4}, Claimed: used})
 		if got := all.Why("waits", space, time.Unix(1000, 0)).Run.Block.Text; got != want {

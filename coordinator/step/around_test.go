@@ -88,7 +88,7 @@ func TestOnlyThatIsReadWhichSomethingWaitsFor(t *testing.T) {
 			t.Errorf("%s: read %s", name, d)
 		}
 		if got.Now.IsZero() {
-			t.Errorf("%s: it is not told when that is", name)
+			t.Errorf("%s: it does not report when that is", name)
 		}
 		got.Now = time.Time{}
 		same := cmp.Comparer(func(a, b *pool.Space) bool { return a == b })

@@ -40,7 +40,7 @@ func (s *shelf) looks() map[string]bool {
 	return found
 }
 
-// Nothing is left of a look that nobody goes on with.
+// Nothing is left of a viewing that no viewer continues.
 func TestALookEndsByItself(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
 		id := store.StepID{Run: "a", Step: "x"}
@@ -91,7 +91,7 @@ func TestOnlyTheAttemptThatRunsIsShown(t *testing.T) {
 	})
 }
 
-// worker shows what an attempt has written whenever it sees a look, as a worker does.
+// worker shows what an attempt has written whenever it sees a mark, as a worker does.
 func (s *shelf) worker(ctx context.Context, t *Taken, text func() string) (asked *int) {
 	asked = new(int)
 	watch := s.Backend.Watch(ctx, s.Keys.Followers(), 1)
@@ -132,7 +132,7 @@ func TestWhatAnAttemptHasWrittenSoFarIsSeen(t *testing.T) {
 				t.Errorf("%q, it was asked %d times, after %s", got, *asked, time.Since(begun))
 			}
 		}
-		// Whoever goes on looking does not wait, and looks again in time.
+		// A viewer that keeps polling does not wait, and asks again in time.
 		text = "one\ntwo\n"
 		time.Sleep(FollowAgain)
 		if got := see(); got != "one\n" || *asked != 2 {
@@ -147,7 +147,7 @@ func TestWhatAnAttemptHasWrittenSoFarIsSeen(t *testing.T) {
 		if got := see(); got != text || *asked != 3 {
 			t.Errorf("%q, it was asked %d times", got, *asked)
 		}
-		// Nobody is asked about what no worker runs.
+		// No worker is asked about what no worker runs.
 		if seen, err := v.See(t.Context(), s.Store, store.StepID{Run: "a", Step: "x", Index: 1}, time.Minute); err != nil || seen.Log != nil || *asked != 3 {
 			t.Errorf("%+v, %v", seen, err)
 		}
@@ -166,7 +166,7 @@ func TestAWorkerThatDoesNotAnswerIsNotWaitedForLong(t *testing.T) {
 		if err != nil || seen.Log != nil || seen.Unasked != nil || time.Since(begun) != ShowWithin {
 			t.Errorf("%+v, %v, after %s", seen, err, time.Since(begun))
 		}
-		// Nor is it at all, if nobody wants to.
+		// Nor is it at all, if the viewer does not want to wait.
 		if seen, err := v.See(t.Context(), s.Store, id, 0); err != nil || seen.Log != nil || time.Since(begun) != ShowWithin {
 			t.Errorf("%+v, %v, after %s", seen, err, time.Since(begun))
 		}
@@ -180,7 +180,7 @@ func (refusing) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
 	return nil, fmt.Errorf("txn: %w", store.ErrDenied)
 }
 
-// Who may only read sees what is kept, and is told why that is all.
+// A viewer that may only read gets what is kept, and the reason why that is all.
 func TestWhoMayNotAskSeesWhatIsKept(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
 		s.submit("a", commands("x", 1))
@@ -222,11 +222,11 @@ func TestAViewerLooksAtSoManyAtATime(t *testing.T) {
 			t.Error(err)
 		}
 		if err := see(0); err != nil {
-			t.Errorf("one that is looked at: %v", err)
+			t.Errorf("one that is followed: %v", err)
 		}
 		time.Sleep(FollowFor)
 		if err := see(maxViewed); err != nil {
-			t.Errorf("when nobody looks at the others any more: %v", err)
+			t.Errorf("when the others are no longer followed: %v", err)
 		}
 	})
 }

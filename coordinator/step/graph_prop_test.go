@@ -45,7 +45,7 @@ func TestAGraphWithoutACycleRespectsItsNeeds(t *testing.T) {
 			var needs []string
 			for _, n := range shape.Needs {
 				if n >= number {
-					t.Fatalf("%s stands before what it needs", shape.Name)
+					t.Fatalf("%s comes before what it needs", shape.Name)
 				}
 				needs = append(needs, g.Shapes()[n].Name)
 			}
@@ -78,7 +78,7 @@ func TestAGraphWithoutACycleRespectsItsNeeds(t *testing.T) {
 	})
 }
 
-// With one need that closes a circle a graph is refused, and what is told is a
+// With one need that closes a circle a graph is refused, and the error names a
 // circle of needs that were given.
 func TestAGraphWithACycleIsRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -105,8 +105,8 @@ func TestAGraphWithACycleIsRefused(t *testing.T) {
 		if g != nil || !errors.As(err, &p) {
 			t.Fatalf("%v, %v", g, err)
 		}
-		_, told, ok := strings.Cut(p.Message, ": ")
-		walk := strings.Split(told, " needs ")
+		_, circle, ok := strings.Cut(p.Message, ": ")
+		walk := strings.Split(circle, " needs ")
 		if !ok || len(walk) < 3 || walk[0] != walk[len(walk)-1] || p.Field != "steps."+walk[0]+".needs" {
 			t.Fatal(err)
 		}

@@ -41,8 +41,8 @@ func TestALogReadsBack(t *testing.T) {
 	}
 }
 
-// Whoever reads now and then what an attempt writes has all of it, or knows what is
-// missing and where.
+// A reader that polls what an attempt writes gets all of it, or knows what is missing and
+// where.
 func TestWhatIsNewOfALog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var written, read []byte
@@ -83,7 +83,7 @@ func TestHowALogStandsToItsInstance(t *testing.T) {
 		"the last has written nothing to its end": {Log{Fence: 9}, ended(9), OfLast},
 		"the last has written nothing":            {Log{Fence: 5, Ended: true}, ended(9), OfEarlier},
 		"the last was lost":                       {Log{Fence: 9}, ended(5), OfLost},
-		"the last was lost unseen":                {Log{Fence: 5, Ended: true}, ended(5), OfLast}, // nobody knows better
+		"the last was lost unseen":                {Log{Fence: 5, Ended: true}, ended(5), OfLast}, // no better is known
 	} {
 		if got := c.log.Standing(c.of); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -126,28 +126,28 @@ func TestOutputThatIsCutSaysSo(t *testing.T) {
 	})
 }
 
-// What ended while nobody could tell has ended when its command has; the event of it says
-// both. What a clock says that was set is not believed.
+// An instance that ended while its end could not be reported has ended when its command
+// has; the event of it has both times. A time of a clock that was set is not used.
 func TestTheEndIsThatOfTheCommand(t *testing.T) {
-	for name, c := range map[string]struct{ told, want, late time.Duration }{
-		"told late":           {8 * time.Second, 8 * time.Second, 22 * time.Second},
-		"told at once":        {30 * time.Second, 30 * time.Second, 0},
-		"not known":           {-1, 30 * time.Second, 0},
-		"before the start":    {-time.Minute, 30 * time.Second, 0},
-		"after it was told":   {time.Minute, 30 * time.Second, 0},
-		"the very start":      {0, 0, 30 * time.Second},
-		"a bit before told":   {29500 * time.Millisecond, 29500 * time.Millisecond, 0},
-		"more than that":      {28 * time.Second, 28 * time.Second, 2 * time.Second},
-		"a moment too late":   {30*time.Second + 1, 30 * time.Second, 0},
-		"a moment too early":  {-2, 30 * time.Second, 0},
-		"a second after that": {time.Second, time.Second, 29 * time.Second},
+	for name, c := range map[string]struct{ reported, want, late time.Duration }{
+		"reported late":         {8 * time.Second, 8 * time.Second, 22 * time.Second},
+		"reported at once":      {30 * time.Second, 30 * time.Second, 0},
+		"not known":             {-1, 30 * time.Second, 0},
+		"before the start":      {-time.Minute, 30 * time.Second, 0},
+		"after it was reported": {time.Minute, 30 * time.Second, 0},
+		"the very start":        {0, 0, 30 * time.Second},
+		"a bit before reported": {29500 * time.Millisecond, 29500 * time.Millisecond, 0},
+		"more than that":        {28 * time.Second, 28 * time.Second, 2 * time.Second},
+		"a moment too late":     {30*time.Second + 1, 30 * time.Second, 0},
+		"a moment too early":    {-2, 30 * time.Second, 0},
+		"a second after that":   {time.Second, time.Second, 29 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onShelf(t, func(t *testing.T, s *shelf) {
 				s.submit("a", commands("x", 1))
 				taken := s.starts(store.StepID{Run: "a", Step: "x"})
-				o := Outcome{Status: Succeeded, EndedAt: taken.StartedAt.Add(c.told)}
-				if c.told == -1 {
+				o := Outcome{Status: Succeeded, EndedAt: taken.StartedAt.Add(c.reported)}
+				if c.reported == -1 {
 					o.EndedAt = time.Time{}
 				}
 				time.Sleep(30 * time.Second)

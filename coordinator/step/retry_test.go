@@ -233,7 +233,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 					t.Errorf("the states are %s, want %s", got, tc.want)
 				}
 				if r, err := s.runs.Get(t.Context(), "r"); err != nil || r.Revision != done.Run.Revision || r.Status != done.Run.Status {
-					t.Errorf("the run is %+v, %v; told was %+v", r, err, done.Run)
+					t.Errorf("the run is %+v, %v; the result was %+v", r, err, done.Run)
 				}
 				var want []string
 				if tc.which != "" && tc.requested > 0 {
@@ -252,7 +252,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 }
 
 // What its last executor needs to ask for its end once more is kept; its attempts begin
-// anew, and no mark is left that would stop the next.
+// again, and no mark is left that would stop the next.
 func TestARequestedInstanceBeginsAnew(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
 		s.submit("r", wide("a", 2, finishing))
@@ -295,7 +295,7 @@ func has(status string) func([]byte) bool {
 }
 
 // However many answers are lost, each instance is requested once, and the run queued
-// once, even if the instance has failed again before anybody looks.
+// once, even if the instance has failed again before the next read.
 func TestARetryWhoseAnswersAreLostIsMadeOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status run.Status
@@ -375,7 +375,7 @@ func TestARetryWhoseAnswersAreLostIsMadeOnce(t *testing.T) {
 					t.Errorf("the run was queued %d times", n)
 				}
 				if n := len(s.events("r", run.StepRetried)); n != min(1, len(tc.which)) {
-					t.Errorf("%d events tell of it", n)
+					t.Errorf("%d events report it", n)
 				}
 			})
 		})

@@ -18,7 +18,7 @@ func TestSpecsThatAreRefused(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	for _, c := range []struct {
 		field   string
-		message string // not looked at if it is empty
+		message string // not checked if it is empty
 		change  func(*Spec)
 	}{
 		{"steps[3].name", `"" is not a step name: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit`, func(s *Spec) { s.Name = "" }},

@@ -110,7 +110,7 @@ func TestOfTwoThatDeclareDifferentLimitsAtOnceOneIsRefused(t *testing.T) {
 			}
 			both.Wait()
 			if (errs[0] == nil) == (errs[1] == nil) {
-				t.Fatalf("both are told the same: %v, %v", errs[0], errs[1])
+				t.Fatalf("both get the same result: %v, %v", errs[0], errs[1])
 			}
 			won := 0
 			if errs[0] != nil {

@@ -16,7 +16,7 @@ func TestWhatTemplatesWrite(t *testing.T) {
 		{"{{.item}}", `"a b"`, "a b"},
 		{"{{.item}}", "1.50", "1.50"},
 		{"{{.item}}", "false", "false"},
-		{"{{.item}}", `"{{.index}}"`, "{{.index}}"}, // what is rendered is not looked at again
+		{"{{.item}}", `"{{.index}}"`, "{{.index}}"}, // what is rendered is not evaluated again
 		{"<{{.item.day}}|{{.item.n}}|{{.item.x}}|{{.item.big}}>", object, "<monday|7|0.0|12345678901234567890123>"},
 		{"{{json .item.day}} {{json .item.deep}} {{.item.no | json}} {{.item.list | json}}", object, `"monday" {"a<b":"c&d"} null []`},
 		{"{{json (json .item.day)}}", object, ""},

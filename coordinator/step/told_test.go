@@ -10,14 +10,14 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// end ends an instance that somebody is made to have.
+// end makes an executor run an instance, and ends it.
 func (s *shelf) end(id store.StepID, as Status) {
 	s.t.Helper()
 	s.is(id.String(), Record{Status: Running, Attempt: 1, StartedAt: at(1), Executor: by("one")})
 	s.commit(store.Put(s.Keys.ActiveStep("one", id), activeValue, 0))
 	d, err := s.Detail(s.t.Context(), id)
 	if err == nil {
-		_, err = s.Finish(s.t.Context(), d.Taken(), Outcome{Status: as, Error: "as told"}, nil)
+		_, err = s.Finish(s.t.Context(), d.Taken(), Outcome{Status: as, Error: "as requested"}, nil)
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -28,7 +28,7 @@ func (s *shelf) end(id store.StepID, as Status) {
 // are among them.
 func TestOfManyInstancesThoseThatHaveFailedAreTold(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
-		const some = 23 // more than a journal has room for
+		const some = 23 // more than a journal has space for
 		s.submit("a", external("x", eventsOf-1), external("y", some+2))
 		s.submit("b", external("x", eventsOf+1))
 		s.end(store.StepID{Run: "a", Step: "x", Index: eventsOf - 2}, Succeeded)

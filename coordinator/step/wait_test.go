@@ -81,7 +81,7 @@ func TestWhatIsScheduledWaitsForSlotsOrForAWorker(t *testing.T) {
 			Shape{Queue: "cpu"}, Around{Workers: []Worker{{Capacity: 1}}},
 			Wait{Kind: WaitWorker, Text: "the worker of queue 'cpu' can take it (0/1 in progress)", Soon: true},
 		},
-		"somebody who can't be read": {
+		"a worker that can't be read": {
 			Shape{}, Around{Blind: true},
 			Wait{Kind: WaitWorker, Text: "a worker has to take it from queue 'default', and some workers cannot be read"},
 		},
@@ -183,8 +183,8 @@ func TestAnInstanceThatIsTriedAgainWaitsForItsPause(t *testing.T) {
 	}
 }
 
-// What is told together is what has one reason; what no time cures comes first, and what
-// the run's own order and windows hold back is not among it.
+// Instances with one reason are reported together; a reason that no time cures comes first,
+// and what the run's own order and windows hold back is not among them.
 func TestHoldsAreTheReasonsThatAreNoneOfTheRun(t *testing.T) {
 	at := func(s Summary, queue, task string) Summary { s.Shape.Queue, s.Shape.Task = queue, task; return s }
 	o := &Overview{Run: &run.Run{Record: run.Record{Status: run.Running}}, Steps: []Summary{

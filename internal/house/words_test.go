@@ -54,7 +54,7 @@ var wordLists = []string{"internal/house/words_test.go", "docs/blocks_test.go"}
 // come. A folder without a row has none.
 var remaining = map[string]int{
 	"cmd":               46,
-	"coordinator":       60,
+	"coordinator":       24,
 	"e2e":               1,
 	"internal":          0,
 	"internal/bench":    0,
