@@ -174,7 +174,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 	c.sweep(t.Context(), now)
 
-	// When it is too much, it is due at once. It makes room for some more.
+	// When there is too much, a sweep is due at once. It frees space for some more.
 	put("r", 5*outputBlock, 0)
 	if c.due(now.Add(time.Minute)) {
 		t.Error("it fits")

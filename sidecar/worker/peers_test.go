@@ -17,7 +17,7 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// looking is a worker that looks at a queue.
+// looking is a worker that reads a queue.
 type looking struct {
 	choice
 	skipped map[string]bool // orders
@@ -87,7 +87,7 @@ func TestWhatAWorkerPicksIsItsToTake(t *testing.T) {
 				taken[o.Order] = o
 			}
 			if len(taken) > l.free {
-				t.Fatalf("%d are taken where there is room for %d", len(taken), l.free)
+				t.Fatalf("%d are taken where there are %d free slots", len(taken), l.free)
 			}
 			left := 0
 			var first *offer // of its own
@@ -115,11 +115,11 @@ func TestWhatAWorkerPicksIsItsToTake(t *testing.T) {
 					}
 				}
 				if len(all) == 1 && len(taken) < l.free {
-					t.Fatalf("%s is left, though there is room", o.Order)
+					t.Fatalf("%s is left, though there is capacity", o.Order)
 				}
 			}
 			if left > 0 && l.free > 0 && len(taken) == 0 && !p.again {
-				t.Fatalf("nothing is taken of %d, and nobody will look again", left)
+				t.Fatalf("nothing is taken of %d, and no worker will check again", left)
 			}
 		}
 	})
@@ -205,7 +205,7 @@ func TestAWorkerThatIsGoneLeavesItsInstancesToTheOthers(t *testing.T) {
 			p.message(store.FeedMessage{Events: []*mvccpb.Event{{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(pickKeys.Presence(host(i), Role))}}}})
 			for _, o := range list {
 				if before[o.Order] && !p.mine(o) {
-					t.Fatalf("%s was the worker's, and is somebody else's when others go", o.Order)
+					t.Fatalf("%s was the worker's, and is another worker's when others go", o.Order)
 				}
 			}
 		}

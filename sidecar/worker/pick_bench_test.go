@@ -14,7 +14,7 @@ import (
 // task of a hundred has, or all have; with a thousand for comparison. What it costs must
 // not go with how many there are.
 func BenchmarkPickOf(b *testing.B) {
-	const room, limit, tasks = 10, 10, 100
+	const free, limit, tasks = 10, 10, 100
 	for _, n := range []int{1000, 1_000_000} {
 		q := newQueue(pickKeys, "q")
 		for i := range n {
@@ -30,13 +30,13 @@ func BenchmarkPickOf(b *testing.B) {
 			limited        func(task string) bool
 			plain, slotted int
 		}{
-			{"no limit", func(string) bool { return false }, room, 0},
-			{"one task limited", func(task string) bool { return task == "t7" }, room, 0},
-			{"all tasks limited", func(string) bool { return true }, 0, room * tasks},
+			{"no limit", func(string) bool { return false }, free, 0},
+			{"one task limited", func(task string) bool { return task == "t7" }, free, 0},
+			{"all tasks limited", func(string) bool { return true }, 0, free * tasks},
 		} {
 			b.Run(fmt.Sprintf("%d/%s", n, tc.name), func(b *testing.B) {
 				c := choice{
-					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, capacity: room, free: room, help: newHelp(),
+					now: time.Unix(2, 0), turn: shortTurn, queues: []*queue{q}, peers: peers, capacity: free, free: free, help: newHelp(),
 					waiters: map[string][]waiting{}, skip: func(*offer) bool { return false },
 					slots: func(cl *requirement) map[string]int {
 						if tc.limited(cl.task) {

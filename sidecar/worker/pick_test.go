@@ -79,20 +79,20 @@ func TestWhatAWorkerPicks(t *testing.T) {
 		choice choice
 		want   string
 	}{
-		"no room":                          {asked(0, queueOf(t, "q", "a", "b:db")), "|"},
-		"less than no room":                {asked(-1, queueOf(t, "q", "a")), "|"},
-		"nothing there":                    {asked(3, queueOf(t, "q")), "|"},
-		"as many as there is room for":     {asked(2, queueOf(t, "q", "a", "b", "c")), "a b |"},
-		"the oldest run first":             {asked(2, queueOf(t, "q", "c", "b", "a")), "a b |"},
-		"a higher priority first":          {asked(2, queueOf(t, "q", "a", "b!5", "c!9")), "c b |"},
-		"of all queues in one order":       {asked(3, queueOf(t, "q", "a", "d"), queueOf(t, "p", "b", "c!1")), "c a b |"},
-		"what needs slots besides":         {asked(3, queueOf(t, "q", "a:db", "b", "c")), "b c | a"},
-		"a full pool holds up no other":    {asked(2, queueOf(t, "q", "a:db", "b:db", "c:db", "d:gpu", "e")), "e | a b d"},
-		"not what comes behind the last":   {asked(2, queueOf(t, "q", "a", "b", "c:db")), "a b |"},
-		"but what comes before it":         {asked(2, queueOf(t, "q", "a", "b:db", "c", "d")), "a c | b"},
-		"a task without a limit is plain":  {asked(2, queueOf(t, "q", "a:none", "b:none", "c:none")), "a b |"},
-		"of two pools each by itself":      {asked(1, queueOf(t, "q", "a:db", "b:gpu", "c:db")), "| a b"},
-		"external ones are somebody's own": {asked(2, external(t, queueOf(t, "q", "a"))), "a |"},
+		"no capacity":                       {asked(0, queueOf(t, "q", "a", "b:db")), "|"},
+		"less than no capacity":             {asked(-1, queueOf(t, "q", "a")), "|"},
+		"nothing there":                     {asked(3, queueOf(t, "q")), "|"},
+		"as many as there is capacity for":  {asked(2, queueOf(t, "q", "a", "b", "c")), "a b |"},
+		"the oldest run first":              {asked(2, queueOf(t, "q", "c", "b", "a")), "a b |"},
+		"a higher priority first":           {asked(2, queueOf(t, "q", "a", "b!5", "c!9")), "c b |"},
+		"of all queues in one order":        {asked(3, queueOf(t, "q", "a", "d"), queueOf(t, "p", "b", "c!1")), "c a b |"},
+		"what needs slots besides":          {asked(3, queueOf(t, "q", "a:db", "b", "c")), "b c | a"},
+		"a full pool holds up no other":     {asked(2, queueOf(t, "q", "a:db", "b:db", "c:db", "d:gpu", "e")), "e | a b d"},
+		"not what comes behind the last":    {asked(2, queueOf(t, "q", "a", "b", "c:db")), "a b |"},
+		"but what comes before it":          {asked(2, queueOf(t, "q", "a", "b:db", "c", "d")), "a c | b"},
+		"a task without a limit is plain":   {asked(2, queueOf(t, "q", "a:none", "b:none", "c:none")), "a b |"},
+		"of two pools each by itself":       {asked(1, queueOf(t, "q", "a:db", "b:gpu", "c:db")), "| a b"},
+		"external ones are for an executor": {asked(2, external(t, queueOf(t, "q", "a"))), "a |"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := whatIsPicked(c.choice); got != c.want {
@@ -123,14 +123,14 @@ func TestWhatAWorkerLeavesOut(t *testing.T) {
 		t.Errorf("a class that rests: %q", got)
 	}
 	c = asked(2, queueOf(t, "q", "a:db", "b:db", "c:db"))
-	c.waiters = map[string][]waiting{"/db=1": {{}}} // one stands in line already
+	c.waiters = map[string][]waiting{"/db=1": {{}}} // one is in the wait queue already
 	c.skip = func(p *offer) bool { return p.Run == "a" }
 	if got := whatIsPicked(c); got != "| b" {
-		t.Errorf("beside one in line: %q", got)
+		t.Errorf("with one in the wait queue: %q", got)
 	}
 }
 
-// What is more urgent comes to stand in line in the place of what is less so.
+// A more urgent instance takes the place of a less urgent one in the wait queue.
 func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
 	low, high := store.StepID{Run: "low"}, store.StepID{Run: "high"}
 	line := []waiting{{low, 0}, {high, 5}}
@@ -140,11 +140,11 @@ func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
 		want  string
 		yield []store.StepID
 	}{
-		"of one that is less so":      {[]string{"a:db!3", "b:db"}, 2, "| a", []store.StepID{low}},
-		"of all that are less so":     {[]string{"a:db!9", "b:db!8", "c:db!7"}, 2, "| a b", []store.StepID{low, high}},
-		"of none that is as urgent":   {[]string{"a:db"}, 2, "|", nil},
-		"of none while there is room": {[]string{"a:db!9"}, 3, "| a", nil},
-		"and in what room there is":   {[]string{"a:db!9", "b:db!3", "c:db"}, 3, "| a b", []store.StepID{low}},
+		"of one that is less so":          {[]string{"a:db!3", "b:db"}, 2, "| a", []store.StepID{low}},
+		"of all that are less so":         {[]string{"a:db!9", "b:db!8", "c:db!7"}, 2, "| a b", []store.StepID{low, high}},
+		"of none that is as urgent":       {[]string{"a:db"}, 2, "|", nil},
+		"of none while there is capacity": {[]string{"a:db!9"}, 3, "| a", nil},
+		"and in the free capacity":        {[]string{"a:db!9", "b:db!3", "c:db"}, 3, "| a b", []store.StepID{low}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			choice := asked(c.free, queueOf(t, "q", c.queue...))
@@ -159,8 +159,8 @@ func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
 	}
 }
 
-// Whatever there is, nobody gets more than there is room for, nothing twice and nothing
-// that is to be skipped; a worker that is alone keeps the order.
+// Whatever is published, no worker picks more than it has capacity for, nothing twice and
+// nothing that is to be skipped; a worker that is alone keeps the order.
 func TestEveryPickKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var queues []*queue
@@ -175,7 +175,7 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 		c := asked(rapid.IntRange(0, 5).Draw(t, "free"), queues...)
 		gone := rapid.SampledFrom([]string{"", "a", "c"}).Draw(t, "gone")
 		c.skip = func(p *offer) bool { return p.Run == gone }
-		for range rapid.IntRange(0, 2).Draw(t, "in line") {
+		for range rapid.IntRange(0, 2).Draw(t, "waiters") {
 			c.waiters["/db=1"] = append(c.waiters["/db=1"], waiting{priority: rapid.IntRange(-1, 1).Draw(t, "its priority")})
 		}
 		slices.SortFunc(c.waiters["/db=1"], func(a, b waiting) int { return cmp.Compare(a.priority, b.priority) })
@@ -198,11 +198,11 @@ func TestEveryPickKeepsTheRules(t *testing.T) {
 			}
 			seen[w.offer] = true
 		}
-		// There is no more in line than there is room for, or was before.
+		// The wait queue has no more than there is capacity for, or than it had before.
 		for _, q := range queues {
 			stand := len(c.waiters["/db=1"])
 			if n := stand + perClass[q.name+"/db=1"] - len(picked.yields); n > max(c.free, stand) && len(queues) == 1 {
-				t.Fatalf("%d would stand in line for %d places", n, c.free)
+				t.Fatalf("%d would be in the wait queue for %d places", n, c.free)
 			}
 		}
 		// None that needs no slots is passed.

@@ -63,7 +63,7 @@ func TestAnInstanceThatSeveralWorkersWaitForIsOneWaiter(t *testing.T) {
 	for n, w := range crews {
 		why, err := w.client.Why(t.Context(), fmt.Sprint("behind-", n))
 		if err != nil || why.Reason.Position < 16 || why.Reason.Waiting != 18 {
-			t.Errorf("a claim behind 15 instances is told position %d of %d (%v)", why.Reason.Position, why.Reason.Waiting, err)
+			t.Errorf("a claim behind 15 instances is reported position %d of %d (%v)", why.Reason.Position, why.Reason.Waiting, err)
 		}
 	}
 }
@@ -108,9 +108,9 @@ func (y *yard) active(host string, ends int) (most int) {
 	return 0
 }
 
-// What there are slots for in several pools, beside what needs none, is taken as there are
-// places for it: no more, so nothing is handed back, and only what is begun is reported
-// so.
+// A worker takes instances that have slots in several pools, in addition to those that need
+// none, only as it has places for them: so it hands nothing back, and only what is started is
+// reported as started.
 func TestAWorkerNeverTakesMoreThanItHasPlacesFor(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newStage()
@@ -197,7 +197,7 @@ func TestOnlyACommandThatWasStartedIsReportedAsStarted(t *testing.T) {
 		defer w.close(t)
 		y.submit("r", fan("m", 2, 0))
 		s.runs(t, "r/m/000000")
-		eventually(t, "it is told while it runs", func() bool { return fmt.Sprint(y.stepEvents("r")) == "[StepStarted]" })
+		eventually(t, "it is reported while it runs", func() bool { return fmt.Sprint(y.stepEvents("r")) == "[StepStarted]" })
 		s.mu.Lock()
 		s.auto = true
 		s.mu.Unlock()

@@ -86,8 +86,8 @@ func (y *yard) shows(id store.StepID, want string) *step.Seen {
 	return seen
 }
 
-// Nothing is written of output before the end of an attempt while nobody looks; while
-// somebody does, what is new is.
+// No output is written before the end of an attempt while no client follows it; while one
+// does, new output is written.
 func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newFiles(t)
@@ -100,7 +100,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	s.writes(t, "r/m/000001", "unseen\n")
 	w.ticks(t, 3)
 	if all := y.logs(looked); len(all) > 0 {
-		t.Errorf("nobody looks, and %d were put", len(all))
+		t.Errorf("no client follows it, and %d were put", len(all))
 	}
 	if _, err := y.step.Follow(t.Context(), true, looked); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	}
 	s.writes(t, "r/m/000000", "two\n")
 	y.shows(looked, "one\ntwo\n")
-	// What has not changed is not put again, unless somebody asks for what there is now.
+	// Output that has not changed is not written again, unless a client requests the current state.
 	w.rested(t, looked)
 	w.ticks(t, 3)
 	if n := len(y.logs(looked)); n != 2 {
@@ -124,7 +124,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Only the end is told of what cannot be kept.
+	// Of output that is too large to keep, only the end is reported.
 	s.writes(t, "r/m/000000", strings.Repeat("x", step.MaxOutput))
 	seen = y.shows(looked, strings.Repeat("x", step.MaxOutput))
 	if seen.Log.Before != 8 {
@@ -136,7 +136,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	if all := y.logs(other); len(all) > 0 {
-		t.Errorf("nobody looks at the other, and %d were put", len(all))
+		t.Errorf("no client follows the other, and %d were put", len(all))
 	}
 	s.end("r/m/000001", succeeded)
 	y.is("r", run.Succeeded)
@@ -145,7 +145,7 @@ func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
 	}
 }
 
-// ticks has the worker look at what it has so many times, as if time passed.
+// ticks has the worker check what it has n times, as if time passed.
 func (c *crew) ticks(t *testing.T, n int) {
 	t.Helper()
 	for range n {
@@ -158,8 +158,8 @@ func (c *crew) ticks(t *testing.T, n int) {
 	}
 }
 
-// rested waits until nothing of an instance is being shown, and has it shown again as
-// soon as somebody wants it.
+// rested waits until no output of an instance is being shown, and has it shown again as
+// soon as a client wants it.
 func (c *crew) rested(t *testing.T, id store.StepID) {
 	t.Helper()
 	eventually(t, "nothing is being shown", func() bool {
@@ -224,7 +224,7 @@ func TestOutputStaysAsAFile(t *testing.T) {
 	eventually(t, "it has ended", func() bool { return y.status("r/m/000000") == step.Succeeded })
 	y.kept(dir, "r/m/000000", long)
 
-	// The process before was killed when it had kept the file, and not told.
+	// The previous process was killed after it had kept the file, and before it reported that.
 	published := make(chan step.Published, 1)
 	w.ask(t.Context(), func() { published <- w.active[idOf(t, "r/m/000001")].t.Ready })
 	p := <-published
@@ -239,7 +239,7 @@ func TestOutputStaysAsAFile(t *testing.T) {
 	eventually(t, "it has ended", func() bool { return y.status("r/m/000001") == step.Succeeded })
 	y.kept(dir, "r/m/000001", long)
 
-	// One that is lost is told of by nobody, and its file is there all the same.
+	// No process reports the output of a lost one, and its file is there all the same.
 	lost := make(chan string, 1)
 	w.ask(t.Context(), func() {
 		e := w.active[idOf(t, "r/m/000002")]

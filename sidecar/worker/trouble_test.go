@@ -84,7 +84,7 @@ func TestALostTakeIsTriedAgain(t *testing.T) {
 	y.is("r", run.Succeeded) // waits 20 s: four sweeps
 }
 
-// standing in line is ended just when the slots were granted: the instance FAILS.
+// The wait for slots ends just when the slots were granted: the instance FAILS.
 func TestLeavingTheLineFailsNothing(t *testing.T) {
 	y, s := newYard(t), newStage()
 	y.pool("db", wide)
@@ -199,7 +199,7 @@ func TestADeletedPoolHoldsUpNoOther(t *testing.T) {
 	s.runs(t, "two/m/000000")
 }
 
-// etcd goes away while a claim is given back; the worker is told to end.
+// etcd goes away while a claim is released; the worker is asked to end.
 func TestAWorkerEndsWhileEtcdIsAway(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newStage()

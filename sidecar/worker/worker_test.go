@@ -26,7 +26,7 @@ func TestAWorkerTakesAsManyAsItMayHave(t *testing.T) {
 			if got := y.statuses("r", "m", 3); got[step.Running] != concurrency || got[step.Scheduled] != 3-concurrency {
 				t.Errorf("%v", got)
 			}
-			// An end makes room for the next.
+			// An end frees capacity for the next.
 			s.end(all[0], succeeded)
 			s.runs(t, all[1:concurrency+1]...)
 			for _, id := range all[1:] {
@@ -60,7 +60,7 @@ func TestAWorkerAtItsCapacityTakesNothing(t *testing.T) {
 	s.runs(t, "other/m/000000", "r/m/000000")
 }
 
-// nudge has the worker look at everything again, and waits until it has.
+// nudge has the worker check everything again, and waits until it has.
 func (c *crew) nudge(t *testing.T) {
 	t.Helper()
 	done := make(chan struct{})
