@@ -83,7 +83,7 @@ func TestGuard_KillsAtOnceAfterASuspendThatWasTooLong(t *testing.T) {
 }
 
 // Whichever renewals succeed, however long their answers take, and however long
-// the machine sleeps between two looks that are not close to the end: the child
+// the machine sleeps between two checks that are not close to the end: the child
 // is killed before the lease can end.
 func TestGuard_KillsBeforeTheLeaseCanEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -108,7 +108,7 @@ func TestGuard_KillsBeforeTheLeaseCanEnd(t *testing.T) {
 			}
 		}
 		if now < grace {
-			t.Fatalf("killed at %s, long before trust has ended", now)
+			t.Fatalf("killed at %s, long before its validity has ended", now)
 		}
 	})
 }

@@ -166,7 +166,7 @@ func TestAnExecThatStoodStillLeavesALaterClaimAlone(t *testing.T) {
 
 	early.refresh(t.Context())
 	if err := early.err(); problem.CodeOf(err) != problem.ClaimLost {
-		t.Errorf("it is told %v", err)
+		t.Errorf("the early exec is notified of %v", err)
 	}
 	if err := early.release(t.Context()); err != nil {
 		t.Error(err)
@@ -176,7 +176,7 @@ func TestAnExecThatStoodStillLeavesALaterClaimAlone(t *testing.T) {
 	}
 	late.refresh(t.Context())
 	if err := late.err(); err != nil {
-		t.Errorf("the later exec is told %v", err)
+		t.Errorf("the later exec is notified of %v", err)
 	}
 	if err := late.release(t.Context()); err != nil {
 		t.Error(err)

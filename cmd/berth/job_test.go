@@ -19,11 +19,11 @@ import (
 // jobDeadline is when a job gives up waiting: far more than it can ever take.
 const jobDeadline = 2 * time.Minute
 
-// jobLook is how often a job looks at files.
+// jobLook is the interval at which a job polls files.
 const jobLook = 5 * time.Millisecond
 
-// jobMain is a program that scripts run under exec: it looks at files and makes
-// files, so that scripts can tell what runs when without a clock.
+// jobMain is a program that scripts run under exec: it polls and creates
+// files, so that scripts can determine what runs when without a clock.
 func jobMain() {
 	verbs := map[string]func([]string) error{
 		"share": jobShare, "hold": jobHold, "stubborn": jobStubborn, "alone": jobAlone,
@@ -89,15 +89,15 @@ func jobHold(a []string) error {
 	return waitUntil("no "+a[1], func() bool { return exists(a[1]) })
 }
 
-// jobStubborn STARTED TOLD is like hold, but does not stop when it is told to;
-// it makes the file TOLD then.
+// jobStubborn STARTED SIGNALED is like hold, but does not stop on SIGTERM: it
+// creates the file SIGNALED then.
 func jobStubborn(a []string) error {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM)
+	signaled := make(chan os.Signal, 1)
+	signal.Notify(signaled, syscall.SIGTERM)
 	if err := writePID(a[0]); err != nil {
 		return err
 	}
-	<-told
+	<-signaled
 	if err := os.WriteFile(a[1], nil, 0o600); err != nil {
 		return err
 	}

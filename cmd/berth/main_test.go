@@ -15,8 +15,8 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// raceVar is what the race detector is told by, and raceOptions that commands end as
-// soon as they have: whatever runs beside them then is not asked for.
+// raceVar is the variable that configures the race detector. raceOptions has commands exit
+// without a delay at the end of main: what still runs concurrently then is irrelevant.
 const raceVar, raceOptions = "GORACE", "atexit_sleep_ms=0"
 
 // The test binary is berth and its helper too, when it is called by their names.

@@ -97,8 +97,8 @@ func FuzzDecodeSubmission(f *testing.F) {
 	})
 }
 
-// A line that stays is written when something stands still, or when nobody will take it:
-// what comes and goes while others run is told where the line can be written over.
+// A permanent line is written when something is stalled, or when no worker will take it:
+// what changes while others run is reported where the line can be overwritten.
 func TestProgressLine_SaysWhatIsInTheWay(t *testing.T) {
 	steps := summariesOf(t, "a:", "b:")
 	v := &runView{run: &run.Run{ID: "r", Record: run.Record{Status: run.Running}}}

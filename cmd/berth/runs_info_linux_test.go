@@ -66,7 +66,7 @@ func TestRunsInfo_IsWatchedOnATerminal(t *testing.T) {
 	first, last, redrawn := strings.Cut(shown, "A\x1b[J")
 	switch {
 	case !redrawn:
-		t.Errorf("it was not shown anew: %q", shown)
+		t.Errorf("it was not redrawn: %q", shown)
 	case !strings.Contains(first, "a-long-name  [..............…"):
 		t.Errorf("a line was not cut that would wrap: %q", first)
 	case !strings.Contains(last, "canceled") || !strings.Contains(last, "a-long-name  [xxxxxxxxxxxxxxxxxxxx]  1/1   canceled"):

@@ -40,7 +40,7 @@ func TestBar_ShowsEachStatus(t *testing.T) {
 }
 
 // Whatever the counts: the bar has its width, shows all statuses that there are, and
-// has room left exactly if something was not begun.
+// has empty space exactly if something was not begun.
 func TestBar_NeverLies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		counts := map[step.Status]int{}
@@ -67,7 +67,7 @@ func TestBar_NeverLies(t *testing.T) {
 	})
 }
 
-// summariesOf makes steps of lines "name: needs" that nobody has begun.
+// summariesOf makes steps of lines "name: needs" of which none has begun.
 func summariesOf(t *testing.T, lines ...string) []step.Summary {
 	t.Helper()
 	var specs []step.Spec
@@ -102,7 +102,7 @@ func TestTreeOf_ShowsEachStepOnce(t *testing.T) {
 	}
 }
 
-// A chain is drawn no wider however long it is: what stands too deep says what it waits for.
+// A chain is drawn no wider however long it is: a step that is too deep says what it waits for.
 func TestTreeOf_GoesNoDeeperThanCanBeRead(t *testing.T) {
 	var lines []string
 	for i := range 1000 {

@@ -190,7 +190,7 @@ func TestLogTail_IsForProgramsAsWell(t *testing.T) {
 	}
 }
 
-// What is looked at stays so while it runs, and only so much is.
+// An instance that is followed stays so while it runs, and only a limited number is.
 func TestLookAt(t *testing.T) {
 	ids := func(from, to int) (all []store.StepID) {
 		for n := from; n < to; n++ {
@@ -205,7 +205,7 @@ func TestLookAt(t *testing.T) {
 		"nothing runs":         {ids(0, 2), nil, nil, 0},
 		"all that runs":        {nil, ids(0, 3), ids(0, 3), 0},
 		"the first of many":    {nil, ids(0, step.MaxFollowed+7), ids(0, step.MaxFollowed), 7},
-		"what was looked at":   {ids(5, 5+step.MaxFollowed), ids(0, step.MaxFollowed+7), ids(5, 5+step.MaxFollowed), 7},
+		"what was followed":    {ids(5, 5+step.MaxFollowed), ids(0, step.MaxFollowed+7), ids(5, 5+step.MaxFollowed), 7},
 		"what has ended is no": {ids(0, 2), ids(1, 4), ids(1, 4), 0},
 	} {
 		at, more := lookAt(c.before, c.running)

@@ -23,12 +23,12 @@ import (
 const (
 	// scriptDeadline bounds what a script waits for.
 	scriptDeadline = 2 * time.Minute
-	// scriptPoll is how often it looks.
+	// scriptPoll is the interval at which it polls.
 	scriptPoll = 20 * time.Millisecond
 )
 
-// The scripts run the real binary. What they can do beside testscript's own
-// commands:
+// The scripts run the real binary. These commands are available in addition
+// to those of testscript:
 //
 //	etcd                starts an etcd for this script and exports BERTH_ENDPOINTS
 //	etcd stop|start     stops it, and starts it again at the same address
@@ -64,7 +64,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// world is what a script has beside its files.
+// world is what a script has in addition to its files.
 type world struct {
 	tb    testing.TB
 	etcd  *embedtest.Members
@@ -161,7 +161,7 @@ func scriptSignal(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(syscall.Kill(pid, s))
 }
 
-// eventually looks until something is done, at first often.
+// eventually polls until something is done, at first often.
 func eventually(ts *testscript.TestScript, otherwise string, done func() bool) {
 	deadline := time.After(scriptDeadline)
 	for look := scriptPoll; !done(); look = min(2*look, 25*scriptPoll) {

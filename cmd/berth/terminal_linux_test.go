@@ -58,7 +58,7 @@ func (d *desk) self(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// berth runs a command of berth beside the terminal.
+// berth runs a command of berth outside of the terminal.
 func (d *desk) berth(args ...string) {
 	d.t.Helper()
 	if out, err := d.self("berth", args...).CombinedOutput(); err != nil {

@@ -53,9 +53,9 @@ var wordLists = []string{"internal/house/words_test.go", "docs/blocks_test.go"}
 // remaining is how many refused words the folders below a path may still have: no more may
 // come. A folder without a row has none.
 var remaining = map[string]int{
-	"cmd":               46,
+	"cmd":               27,
 	"coordinator":       24,
-	"e2e":               1,
+	"e2e":               0,
 	"internal":          0,
 	"internal/bench":    0,
 	"internal/house":    0,
