@@ -32,10 +32,10 @@ func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 		t.Errorf("granted: %+v", c)
 	}
 	if left, grace := c.Remaining(); left < 50*time.Second || left > time.Minute || grace != 10*time.Second {
-		t.Errorf("trusted for %s with a grace of %s", left, grace)
+		t.Errorf("valid for %s with a grace of %s", left, grace)
 	}
 	if d := time.Until(c.ValidUntil); d < 50*time.Second || d > time.Minute {
-		t.Errorf("trusted until %s, in %s", c.ValidUntil, d)
+		t.Errorf("valid until %s, in %s", c.ValidUntil, d)
 	}
 	if got := *c.TTL; time.Duration(got) != time.Minute || time.Duration(c.LeaseDuration) != time.Minute {
 		t.Errorf("a ttl of %s on a lease of %s", got, c.LeaseDuration)
@@ -186,13 +186,13 @@ func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	// The wait counts: what is trusted is counted from the sending of the request.
+	// The wait counts: the validity is measured from the sending of the request.
 	c, err := r.client.Get(t.Context(), "late")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := c.Remaining(); left <= 0 || left > time.Minute {
-		t.Errorf("trusted for %s", left)
+		t.Errorf("valid for %s", left)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestAReleaseWhoseClientHangsUpIsNoFault(t *testing.T) {
 	}
 	eventually(t, "the server has answered", func() bool { return strings.Contains(r.log.String(), "method=DELETE path=/v1/claims/mine") })
 	if log := r.log.String(); !strings.Contains(log, "status=499") || strings.Contains(log, "[ERROR]") {
-		t.Error("it is told as a fault")
+		t.Error("it is reported as a fault")
 	}
 	etcd.Restart(0)
 	r.free("db") // it was released all the same
@@ -261,7 +261,7 @@ func TestAnotherHostsClaimIsNobodysToRelease(t *testing.T) {
 	if err != nil || done.Host != "two" || done.Forced {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	eventually(t, "its holder is told", func() bool {
+	eventually(t, "its holder is notified", func() bool {
 		_, err := two.client.Renew(t.Context(), "theirs", api.RenewRequest{})
 		return problem.CodeOf(err) == problem.ClaimRevoked
 	})

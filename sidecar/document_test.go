@@ -92,7 +92,7 @@ func TestAnAnswerMayGetANewFieldAndARequestIsRefusedForAnUnknownOne(t *testing.T
 		}
 	}
 	if len(answers) < 100 || len(requests) < 10 {
-		t.Errorf("only %d objects in answers and %d in requests were looked at", len(answers), len(requests))
+		t.Errorf("only %d objects in answers and %d in requests were checked", len(answers), len(requests))
 	}
 }
 

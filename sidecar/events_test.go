@@ -97,7 +97,7 @@ func TestAStreamTellsWhatBecomesOfClaimsAndPools(t *testing.T) {
 	}
 	late := r.follow("mine", "")
 	if ev := next(t, late, api.EventClaimEnded); ev.Code != string(problem.ClaimRevoked) {
-		t.Errorf("told late: %+v", ev)
+		t.Errorf("notified late: %+v", ev)
 	}
 }
 

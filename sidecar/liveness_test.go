@@ -116,12 +116,12 @@ func TestAClaimThatIsNotRenewedEndsWithItsTTL(t *testing.T) {
 	r.pool("db", 2)
 	c := r.claim(api.ClaimRequest{ID: "short", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(claims.MinTTL)})
 	if left, _ := c.Remaining(); left > claims.MinTTL {
-		t.Errorf("trusted for %s", left)
+		t.Errorf("valid for %s", left)
 	}
 	r.claim(api.ClaimRequest{ID: "kept", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
 	renewed := r.claim(api.ClaimRequest{ID: "renewed", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(claims.MinTTL), Wait: api.DurationOf(time.Minute)})
 	if renewed.Fence <= c.Fence {
-		t.Error("it was granted beside the first")
+		t.Error("it was granted while the first was held")
 	}
 	if _, err := r.client.Renew(t.Context(), "renewed", api.RenewRequest{TTL: api.DurationOf(time.Hour)}); err != nil {
 		t.Error(err)
@@ -193,7 +193,7 @@ func TestAProcessThatItsHolderTellsIsOnlyKilled(t *testing.T) {
 	}
 	r.free("db")
 	if got := string(r.raw(request{method: "GET", path: "/metrics"}).body); strings.Contains(got, `signal="terminated"`) {
-		t.Error("one was told to stop")
+		t.Error("one was sent SIGTERM")
 	}
 
 	// A later binding of the process replaces the one before.
@@ -385,9 +385,9 @@ func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 	p := spawn(t, sleeper)
 	c := r.claim(api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	r.claim(api.ClaimRequest{ID: "free", Pools: api.Slots{"db": 1}})
-	told := make(chan error, 2)
+	notified := make(chan error, 2)
 	for _, id := range []string{"bound", "free"} {
-		go func() { told <- r.client.Watch(t.Context(), id) }()
+		go func() { notified <- r.client.Watch(t.Context(), id) }()
 	}
 	stopped := time.Now()
 	etcd.Stop(0)
@@ -398,7 +398,7 @@ func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 		t.Errorf("it was stopped after %s, of a lease of 5 s", took)
 	}
 	for range 2 {
-		if err := <-told; err != nil {
+		if err := <-notified; err != nil {
 			wantCode(t, err, problem.ClaimLost)
 		}
 	}
@@ -447,7 +447,7 @@ func TestAProcessIsFoundAgainByMoreThanItsNumber(t *testing.T) {
 		gone  bool
 	}{
 		"its number has come to another process": {field: "start", by: -100, gone: true},
-		"its start was told a tick later":        {field: "start", by: -1},
+		"its start was reported a tick later":    {field: "start", by: -1},
 		"its number is of another pid namespace": {field: "pid_namespace", by: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,9 +16,9 @@ func TestTheFirstRenewalOfAClaimIsAmongTheEventsOfItsRun(t *testing.T) {
 	d.submit(api.RunRequest{ID: "a"})
 	d.pool("db", 1, leases(5*time.Second))
 	d.claim(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 1}, RunID: "a", StepKey: "load", TTL: api.DurationOf(0)})
-	var told []string
+	var reported []string
 	err := d.client.FollowRunEvents(t.Context(), "a", func(ev api.RunEvent) error {
-		told = append(told, ev.Type)
+		reported = append(reported, ev.Type)
 		switch ev.Type {
 		case "StepSlotRenewed":
 			if ev.Metadata["claim"] != "c" || ev.Metadata["step"] != "load" || ev.Metadata["pools"] != "db" || ev.Reason != "" {
@@ -33,7 +33,7 @@ func TestTheFirstRenewalOfAClaimIsAmongTheEventsOfItsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(told) != 4 || told[1] != "StepSlotClaimed" || told[2] != "StepSlotRenewed" {
-		t.Errorf("%v were told", told)
+	if len(reported) != 4 || reported[1] != "StepSlotClaimed" || reported[2] != "StepSlotRenewed" {
+		t.Errorf("%v were reported", reported)
 	}
 }

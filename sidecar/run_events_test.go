@@ -161,16 +161,16 @@ func TestAClientIsToldEachEventOnce(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
 	d.submit(api.RunRequest{ID: "a"})
-	told, done := make(chan string, 16), make(chan error, 1)
+	received, done := make(chan string, 16), make(chan error, 1)
 	go func() {
 		done <- d.client.FollowRunEvents(t.Context(), "a", func(ev api.RunEvent) error {
-			told <- ev.Type
+			received <- ev.Type
 			return nil
 		})
 	}()
 	var all []string
 	select {
-	case ev := <-told:
+	case ev := <-received:
 		all = append(all, ev)
 	case err := <-done:
 		t.Fatal(err)
@@ -198,12 +198,12 @@ func TestAClientIsToldEachEventOnce(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	close(told)
-	for ev := range told {
+	close(received)
+	for ev := range received {
 		all = append(all, ev)
 	}
 	if want := []string{"RunQueued", "StepSlotWaiting", "RunCanceled"}; !slices.Equal(all, want) {
-		t.Errorf("%v were told, want %v", all, want)
+		t.Errorf("%v were reported, want %v", all, want)
 	}
 
 	enough := errors.New("enough")

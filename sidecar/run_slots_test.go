@@ -197,7 +197,7 @@ func TestARestartedServerKeepsTheSlotsOfItsRuns(t *testing.T) {
 	}
 	stays, finished := d.begin("stays", api.RunStart{TTL: api.DurationOf(time.Hour)}), d.begin("finished", api.RunStart{})
 	d.begin("canceled", api.RunStart{})
-	d.claim(api.ClaimRequest{ID: "beside", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
+	d.claim(api.ClaimRequest{ID: "another", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
 	two := d.another("two")
 	d.server.Stop(sidecar.Leave)
 	if err := d.wait(); err != nil {
@@ -222,7 +222,7 @@ func TestARestartedServerKeepsTheSlotsOfItsRuns(t *testing.T) {
 	d.has(stays, 1, "one/sidecar")
 	d.end(stays)
 	d.freed("stays")
-	eventually(t, "the claim beside holds its slot alone, as the sidecar sees it", func() bool { return d.claimed("db") == 1 })
+	eventually(t, "the other claim holds its slot alone, as the sidecar sees it", func() bool { return d.claimed("db") == 1 })
 }
 
 func TestACancelFreesTheSlotsOfARun(t *testing.T) {
@@ -265,7 +265,7 @@ func TestARevokedClaimOfARunIsLostAfterItsGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	eventually(t, "its executor is told", func() bool {
+	eventually(t, "its executor is notified", func() bool {
 		_, err = d.client.Heartbeat(t.Context(), "job", s.Fence)
 		return err != nil
 	})
@@ -296,7 +296,7 @@ func TestARunWhoseClaimIsRevokedCanStillFinish(t *testing.T) {
 	if _, err := d.client.Revoke(t.Context(), s.Claim, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its executor is told", func() bool {
+	eventually(t, "its executor is notified", func() bool {
 		_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 		return problem.CodeOf(err) == problem.RunLost
 	})
@@ -414,7 +414,7 @@ func TestAStopLeavesARunItsSlotsWhileItFinishes(t *testing.T) {
 	d.gated("job", 1)
 	s := d.begin("job", api.RunStart{})
 	d.server.Stop(sidecar.Revoke)
-	eventually(t, "its executor is told", func() bool {
+	eventually(t, "its executor is notified", func() bool {
 		_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 		return problem.CodeOf(err) == problem.RunLost
 	})

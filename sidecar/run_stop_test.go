@@ -22,7 +22,7 @@ func TestARestartedServerKeepsItsRuns(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
 	d.pool("db", 1)
-	d.claim(api.ClaimRequest{ID: "beside", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
+	d.claim(api.ClaimRequest{ID: "another", Pools: api.Slots{"db": 1}, TTL: api.DurationOf(0)})
 	fences := map[string]int64{
 		"plain":   d.started("plain", api.RunStart{Executor: "me"}).Fence,
 		"untimed": d.started("untimed", api.RunStart{TTL: api.DurationOf(0)}).Fence,
@@ -109,7 +109,7 @@ func TestAStopTellsExecutorsAndGivesThemTimeToFinish(t *testing.T) {
 	s := d.started("job", api.RunStart{})
 	begin := time.Now()
 	d.server.Stop(sidecar.Revoke)
-	eventually(t, "its executor is told", func() bool {
+	eventually(t, "its executor is notified", func() bool {
 		_, err := d.client.Heartbeat(t.Context(), "job", s.Fence)
 		return problem.CodeOf(err) == problem.RunLost
 	})

@@ -54,7 +54,7 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 		t.Errorf("a heartbeat: %+v", again)
 	}
 	if decode(t, d.get("/v1/runs/nightly"), &r); r.Fence != s.Fence || r.Attempt != 1 || r.AdmittedAt.IsZero() {
-		t.Errorf("looked at: %+v", r)
+		t.Errorf("read again: %+v", r)
 	}
 
 	finish := fmt.Sprintf(`{"fence":%d,"status":"failed","error":"no\u0007 luck\nat all"}`, s.Fence)
@@ -132,7 +132,7 @@ func TestARunBelongsToTheSidecarThatItWasStartedThrough(t *testing.T) {
 		_, err = c.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence + 1, Status: "succeeded"})
 		wantCode(t, err, problem.RunLost)
 	}
-	// Whoever has the fence may say how it ended.
+	// Any process that has the fence may report how it ended.
 	if r, err := two.client.FinishRun(t.Context(), "job", api.RunFinish{Fence: s.Fence, Status: "succeeded"}); err != nil || r.Status != "succeeded" {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -125,7 +125,7 @@ func TestAWaitForASourceEndsInAllWays(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		if len(b.runStreams) > 0 {
-			t.Error("there is no room for others")
+			t.Error("there is no free slot for others")
 		}
 	})
 }

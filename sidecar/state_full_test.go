@@ -16,7 +16,7 @@ import (
 )
 
 // fullDisk has the files of bindings go where nothing can be written, as on a disk that
-// is full; root writes wherever there is room. The function that it returns ends that.
+// is full; root can write wherever there is free space. The function that it returns ends that.
 func fullDisk(t *testing.T, r *running) (end func()) {
 	t.Helper()
 	dir := filepath.Join(r.cfg.Options.StateDir, "sidecar", "binds")
@@ -43,7 +43,7 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 	if got := r.raw(request{method: "GET", path: "/metrics"}); !strings.Contains(string(got.body), "berth_state_writable 1\n") {
 		t.Errorf("the metric says nothing of a directory that can be written")
 	}
-	room := fullDisk(t, r)
+	free := fullDisk(t, r)
 
 	got := r.raw(request{method: "POST", path: "/v1/claims/timed/renew", body: `{"ttl":"1h"}`})
 	if p := got.problem(t); p.Status != http.StatusServiceUnavailable || p.Code != "state_unwritable" || !strings.Contains(p.Detail, "not a directory") {
@@ -70,10 +70,10 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	if got := r.raw(request{method: "GET", path: "/metrics"}); !strings.Contains(string(got.body), "berth_state_writable 0\n") {
-		t.Errorf("the metric does not tell")
+		t.Errorf("the metric does not report it")
 	}
 
-	room()
+	free()
 	if h := ready(); len(h.Warnings) != 0 {
 		t.Errorf("%+v", h)
 	}
@@ -93,7 +93,7 @@ func TestAClaimWhoseProcessCannotBeRecordedIsRefused(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
 	p := spawn(t, sleeper)
-	room := fullDisk(t, r)
+	free := fullDisk(t, r)
 	_, err := r.client.Claim(t.Context(), api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	wantCode(t, err, problem.StateUnwritable)
 	r.free("db")
@@ -101,7 +101,7 @@ func TestAClaimWhoseProcessCannotBeRecordedIsRefused(t *testing.T) {
 	if err := r.client.ReleaseFence(t.Context(), "own", c.Fence); err != nil {
 		t.Fatal(err)
 	}
-	room()
+	free()
 	r.claim(api.ClaimRequest{ID: "bound", Pools: api.Slots{"db": 1}, PID: p.pid()})
 	if !p.lives() {
 		t.Error("the process was stopped")

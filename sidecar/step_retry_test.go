@@ -80,14 +80,14 @@ func TestStepInstancesAreTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var reported []string
 	for _, e := range events {
 		if e.Type == "StepRetried" {
-			told = append(told, fmt.Sprint(e.By, " ", e.Reason, e.Metadata))
+			reported = append(reported, fmt.Sprint(e.By, " ", e.Reason, e.Metadata))
 		}
 	}
 	want := "one/sidecar the day has comemap[instances:1 step:x[1]]; one/sidecar map[instances:1 step:x]"
-	if got := strings.Join(told, "; "); got != want {
+	if got := strings.Join(reported, "; "); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -139,7 +139,7 @@ func TestAnInstanceIsTakenWithItsSlots(t *testing.T) {
 		}
 		next <- taken
 	}()
-	eventually(t, "it stands in line", func() bool {
+	eventually(t, "it is in the wait queue", func() bool {
 		p, err := d.client.Pool(t.Context(), "db")
 		return err == nil && p.Waiting == 1
 	})
@@ -187,7 +187,7 @@ func TestWhoHangsUpInLineTakesNothing(t *testing.T) {
 			return err == nil && p.Waiting == n
 		}
 	}
-	eventually(t, "it stands in line", waiting(1))
+	eventually(t, "it is in the wait queue", waiting(1))
 	cancel()
 	if err := <-gone; err == nil {
 		t.Error("it was taken")
@@ -210,7 +210,7 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 				t.Fatalf("%+v, %v", again, err)
 			}
 			if left, _ := again.Remaining(); left <= 0 {
-				t.Errorf("trusted for %s", left)
+				t.Errorf("valid for %s", left)
 			}
 			if len(slots) > 0 && d.slots()["a"].Fence != taken.Fence {
 				t.Errorf("%+v", d.slots())
@@ -255,7 +255,7 @@ func TestACanceledRunStopsItsExecutors(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := d.client.RenewStep(t.Context(), "a", "x", 0, taken.Fence)
-	if code := problem.CodeOf(err); code != problem.RunEnded && code != problem.StepLost { // its slots may have been asked back already
+	if code := problem.CodeOf(err); code != problem.RunEnded && code != problem.StepLost { // its slots may have been revoked already
 		t.Error(err)
 	}
 	_, err = d.client.TakeStep(t.Context(), "a", "x", 1, api.StepTake{})

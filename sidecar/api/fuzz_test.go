@@ -43,7 +43,7 @@ func FuzzDecodeBody(f *testing.F) {
 	})
 }
 
-// sameRequest compares what can be told apart: empty sets are as good as none.
+// sameRequest compares what is distinguishable: empty sets are equivalent to none.
 func sameRequest(a, b ClaimRequest) bool {
 	for _, r := range []*ClaimRequest{&a, &b} {
 		if len(r.Pools) == 0 {

@@ -112,7 +112,7 @@ func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
 	released("forgotten", "twice")
 }
 
-// A holder that renews lives, also if what it says beside that can't be kept.
+// A holder that renews is alive, even if the rest of its request cannot be stored.
 func TestARenewalThatCannotBeKeptIsOneAllTheSame(t *testing.T) {
 	d := newDesk(t, "/dev/null/file")
 	h := d.ask("mine", time.Minute, true)

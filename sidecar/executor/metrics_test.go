@@ -14,8 +14,8 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// gathered are the metrics in a registry that are not 0, as text.
-func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+// nonzero returns the metrics in a registry that are not 0, as text.
+func nonzero(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
 	if err != nil {
@@ -42,7 +42,7 @@ func TestExecutorsAreCounted(t *testing.T) {
 		s.metrics = NewMetrics(reg)
 		wants := func(when string, want map[string]float64) {
 			t.Helper()
-			if d := cmp.Diff(want, gathered(t, reg)); d != "" {
+			if d := cmp.Diff(want, nonzero(t, reg)); d != "" {
 				t.Errorf("%s:\n%s", when, d)
 			}
 		}
@@ -106,7 +106,7 @@ func TestExecutorsAreCounted(t *testing.T) {
 		e := begin("last")
 		e.on.(*stageReservation).end(errStopping)
 		pass(time.Second)
-		if got := gathered(t, reg); got["berth_executor_losses_total{reason=stopping}"] != 1 || got["berth_executor_runs"] != 1 {
+		if got := nonzero(t, reg); got["berth_executor_losses_total{reason=stopping}"] != 1 || got["berth_executor_runs"] != 1 {
 			t.Errorf("while it stops: %v", got)
 		}
 	})

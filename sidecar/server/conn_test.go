@@ -84,7 +84,7 @@ func TestAnAnswerIsUnreadIfItsConnectionEndsTooEarly(t *testing.T) {
 					tc.do(c, e, answer)
 				}
 				if calls > 1 || (calls == 1) != tc.unread {
-					t.Errorf("told %d times that it was not read", calls)
+					t.Errorf("notified %d times that it was not read", calls)
 				}
 			})
 		})

@@ -74,7 +74,7 @@ func testListens(t *testing.T) {
 			t.Errorf("%s: %+v", what, queue)
 		}
 		if !lagged {
-			t.Errorf("%s: it was not told that it missed some", what)
+			t.Errorf("%s: it was not notified that it missed some", what)
 		}
 	}
 	h.Close()

@@ -56,8 +56,8 @@ func TestCommandsThatFail(t *testing.T) {
 	}
 }
 
-// A stop ends the command, which is told first, and what it has started, also if that does
-// not listen.
+// A stop ends the command, which gets SIGTERM first, and the processes that it has started,
+// even if these ignore the signal.
 func TestAStopEndsTheCommand(t *testing.T) {
 	stopped := errors.New("stopped by the test")
 	dir := t.TempDir()
@@ -67,7 +67,7 @@ func TestAStopEndsTheCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := shell(`exec 9>fifo
-		trap 'echo told > told; exit 0' TERM
+		trap 'echo notified > notified; exit 0' TERM
 		(trap '' TERM; echo begun >&9; exec sleep 1000) >/dev/null 2>&1 &
 		wait`)
 	c.Dir = dir
@@ -94,9 +94,9 @@ func TestAStopEndsTheCommand(t *testing.T) {
 		t.Errorf("it has ended with %v", err)
 	}
 	if n, _ := held.Read(begun); n != 0 {
-		t.Error("somebody has the pipe still")
+		t.Error("a process still has the pipe open")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "told")); err != nil {
-		t.Errorf("it was not told: %v", err)
+	if _, err := os.Stat(filepath.Join(dir, "notified")); err != nil {
+		t.Errorf("it was not notified: %v", err)
 	}
 }

@@ -115,15 +115,15 @@ func TestPauses(t *testing.T) {
 }
 
 func TestWhatIsWorthTelling(t *testing.T) {
-	told := Poll{By: "x", At: epoch, LastGood: epoch, Listed: 3}
-	same := told
+	reported := Poll{By: "x", At: epoch, LastGood: epoch, Listed: 3}
+	same := reported
 	same.At, same.LastGood, same.Took = epoch.Add(time.Second), epoch.Add(time.Second), 7
 	other := same
 	other.Wake = 9
 	old := same
 	old.At = epoch.Add(storeEvery)
 	for l, want := range map[Poll]bool{same: false, other: true, old: true, {At: epoch.Add(-time.Second)}: true} {
-		if l.differs(told) != want {
+		if l.differs(reported) != want {
 			t.Errorf("%+v: not %v", l, want)
 		}
 	}

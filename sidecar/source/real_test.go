@@ -95,7 +95,7 @@ func TestARealEtcdAndARealCommand(t *testing.T) {
 	}
 	two()
 	if _, err := all.Wake(t.Context(), "inbox"); problem.CodeOf(err) != problem.Precondition {
-		t.Errorf("nobody runs it: %v", err)
+		t.Errorf("no process runs it: %v", err)
 	}
 	made, err := runs.All(t.Context())
 	if err != nil || len(made.Runs) != 2 || made.Runs[0].ID != "inbox.a" || made.Runs[1].ID != "inbox.d" || made.Runs[1].Status != run.Queued {

@@ -83,8 +83,8 @@ func TestAnItemThatComesBack(t *testing.T) {
 	})
 }
 
-// Nothing comes of a look that failed; it is told once in a row, and tried again later
-// and later.
+// A failed poll has no effect; consecutive failures are reported once, and retried at
+// increasing intervals.
 func TestLooksThatFail(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		r.lists("a", nil)
@@ -100,7 +100,7 @@ func TestLooksThatFail(t *testing.T) {
 		r.wait(4 * time.Minute)
 		r.wantPolls("x8m0s")
 		if n := r.log.count("the poll failed"); n != 1 {
-			t.Errorf("it was told %d times: %q", n, r.log.lines)
+			t.Errorf("it was reported %d times: %q", n, r.log.lines)
 		}
 		if n := s.metric("berth_source_polls_total failed"); n != 5 {
 			t.Errorf("%v were counted", n)
@@ -124,7 +124,7 @@ func TestLooksThatFail(t *testing.T) {
 		r.lists("b", errors.New("again"))
 		r.wait(time.Minute)
 		if n := r.log.count("the poll failed"); n != 2 {
-			t.Errorf("it was told %d times: %q", n, r.log.lines)
+			t.Errorf("it was reported %d times: %q", n, r.log.lines)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestLooksThatFail(t *testing.T) {
 func TestItemsThatAreRefusedDoNotHoldUpTheRest(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		r.specs.Steps[0].Command[1] = "{{.item.day}}"
-		if _, _, err := r.runs.Submit(t.Context(), "inbox.taken", run.Spec{Name: "of somebody else"}); err != nil {
+		if _, _, err := r.runs.Submit(t.Context(), "inbox.taken", run.Spec{Name: "of another user"}); err != nil {
 			t.Fatal(err)
 		}
 		good := func(id string) string { return fmt.Sprintf(`{"id": %q, "day": "mon"}`+"\n", id) }
@@ -151,7 +151,7 @@ func TestItemsThatAreRefusedDoNotHoldUpTheRest(t *testing.T) {
 			`at="line 2"`, `at="line 4"`, `steps.load.command[1]: instance 0: {{.item.day}}: .item has no field 'day': it has `, `run id \"inbox.taken\" is used by another run`,
 		} {
 			if n := r.log.count(text); n != 1 {
-				t.Errorf("%s was told %d times in %q", text, n, r.log.lines)
+				t.Errorf("%s was reported %d times in %q", text, n, r.log.lines)
 			}
 		}
 		if got := r.marked(); !slices.Equal(got, []string{"a", "c"}) {
@@ -176,7 +176,7 @@ func TestARunThatCantBeHad(t *testing.T) {
 	})
 }
 
-// However the one that looks ends, the next one goes on, and no item becomes two runs.
+// However the polling process ends, the next one continues, and no item becomes two runs.
 func TestTheNextTakesOver(t *testing.T) {
 	for name, end := range map[string]func(*process){
 		"stopped": func(p *process) { p.stop() },
@@ -193,7 +193,7 @@ func TestTheNextTakesOver(t *testing.T) {
 				if err != nil || len(o.Candidates) != 2 || o.Candidates[0].Host != "one" || o.Known != 1 {
 					t.Errorf("%+v, %v", o, err)
 				}
-				r.lists("a\nb", nil) // before: the next looks at once
+				r.lists("a\nb", nil) // before: the next polls immediately
 				end(one)
 				r.wait(15 * time.Second)
 				if looks := r.looked(); !slices.ContainsFunc(looks, func(l string) bool { return strings.HasPrefix(l, "two") }) {
@@ -215,7 +215,7 @@ func TestTheNextTakesOver(t *testing.T) {
 	}
 }
 
-// Two processes of one host can stand for one source.
+// Two processes of one host can be candidates for one source.
 func TestTwoOfOneHost(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		one := r.source("x")
@@ -248,7 +248,7 @@ func TestAStopEndsTheLook(t *testing.T) {
 	})
 }
 
-// A wish that comes while a look is under way is granted by another.
+// A wake-up that is requested during a poll is served by another poll.
 func TestAWishDuringALook(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		r.hang = make(chan struct{})
@@ -271,7 +271,7 @@ func TestAWishDuringALook(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := r.Await(short, "inbox", rev+1000); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a wish that nobody had: %v", err)
+			t.Errorf("a wake-up that was not requested: %v", err)
 		}
 	})
 }
@@ -345,7 +345,7 @@ func TestAMarkThatCantBeRead(t *testing.T) {
 	})
 }
 
-// A candidate of another version looks in its turn; what is none keeps nobody from it.
+// A candidate of another version polls in its turn; a key that is no candidate blocks none.
 func TestACandidateOfAnotherVersion(t *testing.T) {
 	inRig(t, func(t *testing.T, r *rig) {
 		other, _, err := r.root.Grant(t.Context(), time.Hour)
@@ -378,7 +378,7 @@ func TestSourcesAreListedAndDeleted(t *testing.T) {
 			}
 			s.stop()
 			if _, err := r.Wake(t.Context(), name); problem.CodeOf(err) != problem.Precondition {
-				t.Errorf("wake what nobody runs: %v", err)
+				t.Errorf("wake a source that no process runs: %v", err)
 			}
 			r.root.Do(func(e *storetest.Etcd) {
 				for kv := range e.All(r.keys.SourceWake(name)) {

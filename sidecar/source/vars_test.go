@@ -162,13 +162,13 @@ func TestVarsHoldUpNeitherOtherItemsNorWhatWasSubmitted(t *testing.T) {
 				}
 			}
 		})
-		// They are not told again, and an item is mended where it comes from.
+		// They are not reported again, and an item is corrected at its origin.
 		r.forgetRun("inbox.old")
 		r.lists(`{"id": "old", "any": 1}`+"\n"+`{"id": "a", "env": "prod"}`, nil)
 		r.wait(48 * time.Hour)
 		r.wantRuns("inbox.c", "inbox.a")
 		if n := r.log.count(`item.env: `); n != 1 {
-			t.Errorf("it was told %d times in %q", n, r.log.lines)
+			t.Errorf("it was reported %d times in %q", n, r.log.lines)
 		}
 	})
 }
