@@ -39,12 +39,12 @@ type Field struct {
 	NoFlag bool
 
 	value    value
-	secret   bool   // the value is not shown in errors
+	secret   bool   // the value is not shown in errors, nor given to child processes
 	computed string // the default in words, if it depends on the machine
 }
 
 // Env is the environment variable, such as "BERTH_LOG_LEVEL".
-func (f Field) Env() string { return "BERTH_" + strings.ToUpper(f.Name) }
+func (f Field) Env() string { return envPrefix + strings.ToUpper(f.Name) }
 
 // Flag is the name of the flag without dashes, such as "log-level", or empty.
 func (f Field) Flag() string {

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // Secret is a text that prints as "(hidden)", however it is printed, and as
@@ -27,3 +29,34 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String(
 
 // MarshalText hides the text from JSON, YAML and structured logs.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// envPrefix begins the names of berth's environment variables.
+const envPrefix = "BERTH_"
+
+// WithoutSettings returns the part of an environment that the commands of steps and sources
+// get: none of the variables of berth. Who submits a step need not know how its worker is
+// set up.
+func WithoutSettings(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool { return strings.HasPrefix(e, envPrefix) })
+}
+
+// WithoutSecrets returns the part of an environment that the command of exec gets: no secret
+// of berth, and of BERTH_USER only the name. The other settings stay, so that a berth in the
+// command finds the same sidecar. So do the paths of files with secrets: who may read such a
+// file is a matter of its mode.
+func WithoutSecrets(env []string) []string {
+	clean := make([]string, 0, len(env))
+	for _, e := range env {
+		variable, text, _ := strings.Cut(e, "=")
+		i := slices.IndexFunc(fields, func(f Field) bool { return f.secret && f.Env() == variable })
+		if i >= 0 {
+			name, _, _ := strings.Cut(text, ":")
+			if fields[i].Name != "user" || name == "" {
+				continue
+			}
+			e = variable + "=" + name
+		}
+		clean = append(clean, e)
+	}
+	return clean
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,5 +58,25 @@ func TestLongValuesAreCutInProblems(t *testing.T) {
 	_, err := Load(given{flag: map[string]string{"host": strings.Repeat("é", 10_000)}}.sources(t))
 	if err == nil || len(err.Error()) > 500 {
 		t.Errorf("the error is %d bytes long", len(err.Error()))
+	}
+}
+
+func TestChildProcessesGetNoSecret(t *testing.T) {
+	env := []string{
+		"PATH=/bin", "BERTH_TOKEN=secret", "BERTH_SIDECAR=unix:///s", "BERTH_PASSWORD=secret", "BERTH_USER=root:sec:ret", "HOME=/root",
+		"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine",
+	}
+	for what, test := range map[string]struct{ got, want []string }{
+		"exec": {WithoutSecrets(env), []string{
+			"PATH=/bin", "BERTH_SIDECAR=unix:///s", "BERTH_USER=root", "HOME=/root",
+			"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine",
+		}},
+		"exec without a password": {WithoutSecrets([]string{"BERTH_USER=root", "BERTH_TOKEN="}), []string{"BERTH_USER=root"}},
+		"no user":                 {WithoutSecrets([]string{"BERTH_USER=:secret"}), nil},
+		"steps and sources":       {WithoutSettings(env), []string{"PATH=/bin", "HOME=/root", "MY_BERTH_TOKEN=mine"}},
+	} {
+		if !slices.Equal(test.got, test.want) {
+			t.Errorf("%s: %q, want %q", what, test.got, test.want)
+		}
 	}
 }

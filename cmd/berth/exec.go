@@ -33,7 +33,7 @@ func execCommand() *cli.Command {
 		Description: `Waits until all slots are free, takes them, runs the command, and releases them.
 
 The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE and
-BERTH_POOLS in its environment. Signals are passed on to the group. If the claim is no
+BERTH_POOLS in its environment, and without passwords and tokens of berth. Signals are passed on to the group. If the claim is no
 longer valid, or is revoked, the group gets TERM, and KILL before any other claim can get
 the slots. That needs exec to run: if exec is killed, the command is killed with it, but
 not the processes that the command has started, and none that left the group.
@@ -260,9 +260,9 @@ func (s *session) giveBack(signals <-chan os.Signal) {
 	}
 }
 
-// environment is that of this process, with the claim.
+// environment is that of this process without secrets of berth, with the claim.
 func (s *session) environment() []string {
-	return append(os.Environ(),
+	return append(config.WithoutSecrets(os.Environ()),
 		"BERTH_CLAIM_ID="+s.request.ID,
 		fmt.Sprintf("BERTH_FENCE=%d", s.held.fence()),
 		"BERTH_POOLS="+run.PoolList(s.request.Slots),

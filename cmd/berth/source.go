@@ -19,7 +19,6 @@ import (
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/source"
-	"github.com/berthhq/berth/sidecar/worker"
 )
 
 func sourceCommand() *cli.Command {
@@ -84,7 +83,7 @@ func sourceRun(q *request) error {
 	}
 	sv.log.Named(source.Role).Info("loaded", "source", spec.Name, "file", name, "interval", spec.Interval, "steps", len(spec.Steps))
 	command := source.Command{
-		Argv: spec.Argv(), Env: append(worker.CleanEnv(os.Environ()), "BERTH_SOURCE="+spec.Name), Timeout: spec.Timeout,
+		Argv: spec.Argv(), Env: append(config.WithoutSettings(os.Environ()), "BERTH_SOURCE="+spec.Name), Timeout: spec.Timeout,
 	}
 	var running *source.Source
 	p, err := startProcess(sv.Settings, sv.log, func(backend *store.Client) member {

@@ -204,7 +204,7 @@ func workerOf(c *cli.Context) (a workerFlags, err error) {
 	if err != nil {
 		return a, err
 	}
-	a.commands = worker.Commands{Self: self, Env: worker.CleanEnv(os.Environ()), WorkDir: c.String("work-dir"), StopGrace: grace}
+	a.commands = worker.Commands{Self: self, Env: config.WithoutSettings(os.Environ()), WorkDir: c.String("work-dir"), StopGrace: grace}
 	if dir := a.commands.WorkDir; dir != "" {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return a, usagef("--work-dir can't be %q: there is no such directory", dir)

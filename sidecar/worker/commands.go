@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/berthhq/berth/coordinator/step"
@@ -125,18 +124,6 @@ func (c *command) Extend(until time.Duration) { _ = c.Child.Extend(until) }
 
 // Close releases it.
 func (c *command) Close() { _ = c.Child.Close() }
-
-// CleanEnv removes the BERTH_ variables from an environment: berth's settings, which
-// include secrets.
-func CleanEnv(env []string) []string {
-	clean := make([]string, 0, len(env))
-	for _, e := range env {
-		if !strings.HasPrefix(e, "BERTH_") {
-			clean = append(clean, e)
-		}
-	}
-	return clean
-}
 
 // Folder returns where a worker keeps the folders of its instances.
 func Folder(stateDir, instance string) string { return filepath.Join(stateDir, instance, "steps") }
