@@ -16,7 +16,7 @@ type layer struct {
 }
 
 // everywhere may be imported by every layer but each other.
-var everywhere = []string{"internal/text", "internal/problem", "internal/grace"}
+var everywhere = []string{"internal/text", "internal/problem", "internal/grace", "internal/access"}
 
 // layers are the directions of imports. Folders that are for tests only are
 // not in the table: see testHelpers.
@@ -32,6 +32,10 @@ var layers = []layer{
 	{
 		"internal/strict", nil,
 		"what files may not leave open depends on nothing that they are about",
+	},
+	{
+		"internal/access", []string{"internal/problem"},
+		"who may do what is decided without knowing what it is done to: every edge that serves callers asks it",
 	},
 	{
 		"internal/grace", nil,

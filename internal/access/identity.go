@@ -1,0 +1,100 @@
+package access
+
+import (
+	"context"
+	"strings"
+)
+
+// Kind is how an identity was authenticated.
+type Kind string
+
+// The kinds.
+const (
+	// User is a user of the host, at the other end of the unix socket.
+	User Kind = "user"
+	// TokenBearer has shown a token.
+	TokenBearer Kind = "token"
+	// Certificate has shown a client certificate.
+	Certificate Kind = "cert"
+	// Anonymous has shown nothing.
+	Anonymous Kind = "anonymous"
+)
+
+// Identity is who sends a request.
+type Identity struct {
+	Kind Kind
+	// Name of the user, of the token or of the certificate; empty for [Anonymous].
+	Name string
+	// Names are further names: the groups of a user, the alternative names of a certificate.
+	Names []string
+	// Grants are what it may do.
+	Grants Grants
+}
+
+// String returns the identity as rules and records have it, such as "user:alice".
+func (i Identity) String() string {
+	if i.Kind == "" || i.Kind == Anonymous {
+		return string(Anonymous)
+	}
+	return string(i.Kind) + ":" + i.Name
+}
+
+// Authenticated reports whether it is known who it is.
+func (i Identity) Authenticated() bool { return i.Kind != "" && i.Kind != Anonymous }
+
+// subjects are the subjects of rules that the identity matches.
+func (i Identity) subjects() []string {
+	all := []string{i.String()}
+	for _, name := range i.Names {
+		if i.Kind == User {
+			all = append(all, groupSubject+name)
+		} else {
+			all = append(all, string(i.Kind)+":"+name)
+		}
+	}
+	return all
+}
+
+// groupSubject begins the subject of a rule for the members of a group.
+const groupSubject = "group:"
+
+// MaxName bounds the names of identities that are recorded, in bytes.
+const MaxName = 128
+
+type identityKey struct{}
+
+// With returns a context for the request of an identity.
+func With(ctx context.Context, id Identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// Of returns the identity whose request has that context; one that may do nothing if there
+// is none.
+func Of(ctx context.Context) Identity {
+	id, _ := ctx.Value(identityKey{}).(Identity)
+	return id
+}
+
+// Allow returns nil if the caller may act in a role on each of the things, which are pools or
+// queues; [Everything] is all there are. Otherwise it returns the refusal.
+func Allow(ctx context.Context, role Role, things ...string) error {
+	return Of(ctx).Allow(role, things...)
+}
+
+// Allow is the same for an identity.
+func (i Identity) Allow(role Role, things ...string) error {
+	for _, thing := range things {
+		if !i.Grants.Allow(role, thing) {
+			return i.Refusal(role, thing)
+		}
+	}
+	if len(things) == 0 && !i.Grants.Has(role) {
+		return i.Refusal(role, Everything)
+	}
+	return nil
+}
+
+// validName reports whether a name can be that of an identity.
+func validName(name string) bool {
+	return name != "" && len(name) <= MaxName && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == ',' || r == '"' })
+}
