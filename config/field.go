@@ -54,6 +54,14 @@ func (f Field) Flag() string {
 	return strings.ReplaceAll(f.Name, "_", "-")
 }
 
+// holdsSecret reports whether a text of the field is a secret, or has one in it.
+func (f Field) holdsSecret(text string) bool {
+	if f.Name == "user" {
+		_, text, _ = strings.Cut(text, ":")
+	}
+	return f.secret && text != ""
+}
+
 // DefaultText is the default for people: in words where it depends on the
 // machine, empty where there is none.
 func (f Field) DefaultText() string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -18,26 +19,45 @@ type entry struct {
 	source string // "berth.yaml:3"
 }
 
-// fileLimit bounds the settings file, in bytes.
+// fileLimit bounds a file that is read, in bytes.
 const fileLimit = 1 << 20
+
+// readAll reads a file, and returns its mode as well.
+func readAll(path string) (data []byte, mode fs.FileMode, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("can't be read: %w", err)
+	}
+	info, err := file.Stat()
+	if err == nil {
+		mode = info.Mode()
+		data, err = io.ReadAll(io.LimitReader(file, fileLimit+1))
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, 0, fmt.Errorf("can't be read: %w", err)
+	}
+	if len(data) > fileLimit {
+		return nil, 0, fmt.Errorf("can't be read: %s is longer than %d bytes", path, fileLimit)
+	}
+	return data, mode, nil
+}
 
 // readFile reads a settings file: what it gives, and what is wrong with it.
 func readFile(path string) (map[string]entry, Problems) {
-	fail := func(err error) (map[string]entry, Problems) {
-		return nil, Problems{{Source: path, Message: "the settings file can't be read: " + err.Error()}}
-	}
-	file, err := os.Open(path)
+	data, mode, err := readAll(path)
 	if err != nil {
-		return fail(err)
+		return nil, Problems{{Source: path, Message: "the settings file " + err.Error()}}
 	}
-	data, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
-	if err := errors.Join(err, file.Close()); err != nil {
-		return fail(err)
+	entries, problems := decode(path, data)
+	if !isPublic(mode) {
+		return entries, problems
 	}
-	if len(data) > fileLimit {
-		return fail(fmt.Errorf("it is longer than %d bytes", fileLimit))
+	for _, f := range fields {
+		if e, ok := entries[f.Name]; ok && f.holdsSecret(e.text) {
+			problems = append(problems, Problem{Field: f.Name, Source: e.source, Message: "is a secret in a file that all users may read or change " + mend(path, mode)})
+		}
 	}
-	return decode(path, data)
+	return entries, problems
 }
 
 // decode reads the text of a settings file. An entry that is a problem is not

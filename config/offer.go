@@ -2,10 +2,7 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 )
@@ -62,18 +59,14 @@ func (l *loader) secret(field string, offers []offer) Secret {
 	return Secret(text)
 }
 
-// secretLimit bounds the file of a secret, in bytes.
+// secretLimit bounds a secret in a file, in bytes.
 const secretLimit = 4096
 
 // readSecret reads the one line of a file.
 func readSecret(path string) (string, error) {
-	file, err := os.Open(path)
+	data, err := readSecretFile(path)
 	if err != nil {
-		return "", fmt.Errorf("can't be read: %w", err)
-	}
-	data, err := io.ReadAll(io.LimitReader(file, secretLimit+1))
-	if err := errors.Join(err, file.Close()); err != nil {
-		return "", fmt.Errorf("can't be read: %w", err)
+		return "", err
 	}
 	if len(data) > secretLimit {
 		return "", fmt.Errorf("%s is longer than %d bytes", path, secretLimit)

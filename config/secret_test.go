@@ -3,12 +3,17 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/testcert"
 )
 
 func TestSecretsDoNotShow(t *testing.T) {
@@ -71,12 +76,90 @@ func TestChildProcessesGetNoSecret(t *testing.T) {
 			"PATH=/bin", "BERTH_SIDECAR=unix:///s", "BERTH_USER=root", "HOME=/root",
 			"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine",
 		}},
-		"exec without a password": {WithoutSecrets([]string{"BERTH_USER=root", "BERTH_TOKEN="}), []string{"BERTH_USER=root"}},
+		"exec without a password": {WithoutSecrets([]string{"BERTH_USER=root", "BERTH_TOKEN="}), []string{"BERTH_USER=root", "BERTH_TOKEN="}},
 		"no user":                 {WithoutSecrets([]string{"BERTH_USER=:secret"}), nil},
 		"steps and sources":       {WithoutSettings(env), []string{"PATH=/bin", "HOME=/root", "MY_BERTH_TOKEN=mine"}},
 	} {
 		if !slices.Equal(test.got, test.want) {
 			t.Errorf("%s: %q, want %q", what, test.got, test.want)
 		}
+	}
+}
+
+func TestFilesWithSecretsAreForTheirOwnersOnly(t *testing.T) {
+	pair := testcert.New(t).Server(t)
+	secret := write(t, "secret", "0123456789abcdef\n")
+	all := given{flag: map[string]string{
+		"user": "root", "password_file": secret, "token_file": secret, "cert": pair.CertFile, "key": pair.KeyFile,
+		"tls_cert": pair.CertFile, "tls_key": pair.KeyFile,
+		"sidecar": "https://a", "sidecar_cert": pair.CertFile, "sidecar_key": pair.KeyFile,
+	}}
+	for mode, refused := range map[fs.FileMode]bool{
+		0o600: false, 0o440: false, 0o660: false, 0o601: false,
+		0o644: true, 0o604: true, 0o602: true, 0o666: true,
+	} {
+		for _, path := range []string{secret, pair.KeyFile} {
+			if err := os.Chmod(path, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := Load(all.sources(t))
+		var problems Problems
+		errors.As(err, &problems)
+		var got []string
+		for _, p := range problems {
+			got = append(got, p.Field)
+			path := pair.KeyFile
+			if strings.HasSuffix(p.Field, "_file") {
+				path = secret
+			}
+			want := fmt.Sprintf("%s holds a secret, and all users may read or change it (mode %04o): run chmod o-rwx %s", path, mode, path)
+			if p.Message != want {
+				t.Errorf("mode %04o: %q, want %q", mode, p.Message, want)
+			}
+		}
+		slices.Sort(got)
+		var want []string
+		if refused {
+			want = []string{"key", "password_file", "sidecar_key", "tls_key", "token_file"}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("mode %04o: problems with %q, want %q: %v", mode, got, want, err)
+		}
+	}
+}
+
+func TestASettingsFileWithASecretIsForItsOwnerOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		text    string
+		refused []string
+	}{
+		"no secret":  {"user: root\npassword_file: /p\n", nil},
+		"a token":    {"token: 0123456789abcdef\n", []string{"token"}},
+		"a password": {"password: p\n", []string{"password"}},
+		"a user's":   {"user: root:p\ntoken: 0123456789abcdef\n", []string{"user", "token"}},
+		"empty ones": {"user: 'root:'\ntoken: ''\npassword: ~\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, "berth.yaml", test.text)
+			for mode, refused := range map[fs.FileMode][]string{0o600: nil, 0o640: nil, 0o644: test.refused} {
+				if err := os.Chmod(path, mode); err != nil {
+					t.Fatal(err)
+				}
+				_, err := Load(Sources{File: path}, Common)
+				var problems Problems
+				errors.As(err, &problems)
+				var got []string
+				for _, p := range problems {
+					got = append(got, p.Field)
+					if !strings.HasPrefix(p.Source, path+":") || p.Message != "is a secret in a file that all users may read or change (mode 0644): run chmod o-rwx "+path {
+						t.Errorf("%v", p)
+					}
+				}
+				if !slices.Equal(got, refused) {
+					t.Errorf("mode %04o: %v", mode, err)
+				}
+			}
+		})
 	}
 }

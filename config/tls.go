@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 )
@@ -79,9 +78,9 @@ func (s *Settings) serverTLS() (*tls.Config, Problems) {
 }
 
 func authorities(path string) (*x509.CertPool, error) {
-	data, err := os.ReadFile(path)
+	data, _, err := readAll(path)
 	if err != nil {
-		return nil, fmt.Errorf("can't be read: %w", err)
+		return nil, err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
@@ -94,14 +93,14 @@ func authorities(path string) (*x509.CertPool, error) {
 // that has it.
 func loadPair(certField, certFile, keyField, keyFile string) ([]tls.Certificate, Problems) {
 	var problems Problems
-	read := func(field, path string) []byte {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			problems = append(problems, Problem{Field: field, Message: fmt.Sprintf("can't be read: %v", err)})
-		}
-		return data
+	cert, _, err := readAll(certFile)
+	if err != nil {
+		problems = append(problems, Problem{Field: certField, Message: err.Error()})
 	}
-	cert, key := read(certField, certFile), read(keyField, keyFile)
+	key, err := readSecretFile(keyFile)
+	if err != nil {
+		problems = append(problems, Problem{Field: keyField, Message: err.Error()})
+	}
 	if len(problems) > 0 {
 		return nil, problems
 	}

@@ -33,10 +33,11 @@ func execCommand() *cli.Command {
 		Description: `Waits until all slots are free, takes them, runs the command, and releases them.
 
 The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE and
-BERTH_POOLS in its environment, and without passwords and tokens of berth. Signals are passed on to the group. If the claim is no
-longer valid, or is revoked, the group gets TERM, and KILL before any other claim can get
-the slots. That needs exec to run: if exec is killed, the command is killed with it, but
-not the processes that the command has started, and none that left the group.
+BERTH_POOLS in its environment, and without passwords and tokens of berth. Signals are
+passed on to the group. If the claim is no longer valid, or is revoked, the group gets TERM,
+and KILL before any other claim can get the slots. That needs exec to run: if exec is
+killed, the command is killed with it, but not the processes that the command has started,
+and none that left the group.
 
 Exit codes: that of the command; 128+n if signal n ended it; 75 if the slots were not free
 in time; 76 if the claim was lost and the command was stopped; 77 if the claim was refused;
