@@ -30,8 +30,14 @@ type wanted struct {
 }
 
 // lifeOf returns how the holder of a new claim reports that it lives.
-func lifeOf(r *api.ClaimRequest) claims.Life {
-	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill, ClientToken: r.ClientToken}
+func lifeOf(ctx context.Context, r *api.ClaimRequest) claims.Life {
+	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, UID: uidOf(ctx), OnlyKill: r.OnlyKill, ClientToken: r.ClientToken}
+}
+
+// uidOf returns the user who sent a request that names a process.
+func uidOf(ctx context.Context) uint32 {
+	who, _ := server.PeerOf(ctx) // known: see checkOwner
+	return who.UID
 }
 
 // respondAsync is the preference of clients that do not wait for an answer (RFC 7240).
@@ -126,7 +132,7 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*
 		}
 	}
 	var err error
-	if w.bind, err = claims.BindingOf(lifeOf(&req)); err != nil {
+	if w.bind, err = claims.BindingOf(lifeOf(ctx, &req)); err != nil {
 		return nil, err
 	}
 	if untimed := req.PID == 0 && w.bind.Untimed(); untimed && async {
@@ -157,7 +163,7 @@ func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, erro
 	}
 	who, local := server.PeerOf(ctx)
 	if !local {
-		return nil, checkOwner(who, local, pid, 0)
+		return nil, checkOwner(who, local, pid, proc.Owner{})
 	}
 	p, err := s.procs.Open(pid)
 	if err != nil {
@@ -240,14 +246,14 @@ func checkFence(fence int64) error {
 	return nil
 }
 
-// checkOwner refuses to bind to a process that is none of the asking user's.
-func checkOwner(who server.Peer, local bool, pid int, owner uint32) error {
+// checkOwner refuses to bind to a process that the asking user may not signal.
+func checkOwner(who server.Peer, local bool, pid int, owner proc.Owner) error {
 	switch {
 	case !local:
 		return problem.Field("pid", "a process can be named over the unix socket only, where the system identifies the caller")
 	case !who.Known:
 		return problem.Field("pid", "this system does not identify the caller")
-	case who.UID != 0 && who.UID != owner:
+	case !owner.Allows(who.UID):
 		e := problem.New(problem.Forbidden, "process %d belongs to another user", pid)
 		e.Field = "pid"
 		return e

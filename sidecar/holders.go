@@ -72,8 +72,8 @@ func (s *session) why(ctx context.Context, id string) (api.Why, error) {
 }
 
 // renewedLife returns how the holder of a claim reports from now on that it lives.
-func renewedLife(r *api.RenewRequest) claims.Life {
-	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, OnlyKill: r.OnlyKill}
+func renewedLife(ctx context.Context, r *api.RenewRequest) claims.Life {
+	return claims.Life{TTL: (*time.Duration)(r.TTL), PID: r.PID, UID: uidOf(ctx), OnlyKill: r.OnlyKill}
 }
 
 // renewClaim answers POST /v1/claims/{id}/renew.
@@ -86,7 +86,7 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *withID, r ap
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.holders.Renew(in.ID, r.Fence, renewedLife(&r), proc)
+	h, err := s.holders.Renew(in.ID, r.Fence, renewedLife(ctx, &r), proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
 		_, err = s.elsewhere(ctx, in.ID, r.Fence, err)
 	}

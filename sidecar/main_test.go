@@ -7,6 +7,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	becomeAnother()
 	embedtest.ManyAtOnce(8, 4)
 	embedtest.VerifyTestMain(m)
 }

@@ -169,17 +169,20 @@ func TestAProcessIsBoundByItsOwnUserOnly(t *testing.T) {
 		who   server.Peer
 		tcp   bool
 		owner uint32
+		saved uint32
 		want  problem.Code
 	}{
-		"its own user":         {server.Peer{Known: true, UID: 1000}, false, 1000, ""},
-		"root":                 {server.Peer{Known: true}, false, 1000, ""},
-		"another user":         {server.Peer{Known: true, UID: 1001}, false, 1000, problem.Forbidden},
-		"a user for root's":    {server.Peer{Known: true, UID: 1001}, false, 0, problem.Forbidden},
-		"nobody knows":         {server.Peer{}, false, 1000, problem.Invalid},
-		"nobody knows, root's": {server.Peer{}, false, 0, problem.Invalid},
-		"over TCP":             {server.Peer{}, true, 1000, problem.Invalid},
+		"its own user":            {server.Peer{Known: true, UID: 1000}, false, 1000, 1000, ""},
+		"who may signal it still": {server.Peer{Known: true, UID: 1000}, false, 1001, 1000, ""},
+		"who started it as root":  {server.Peer{Known: true, UID: 1000}, false, 1000, 0, ""},
+		"root":                    {server.Peer{Known: true}, false, 1000, 1000, ""},
+		"another user":            {server.Peer{Known: true, UID: 1001}, false, 1000, 1000, problem.Forbidden},
+		"a user for root's":       {server.Peer{Known: true, UID: 1001}, false, 0, 0, problem.Forbidden},
+		"nobody knows":            {server.Peer{}, false, 1000, 1000, problem.Invalid},
+		"nobody knows, root's":    {server.Peer{}, false, 0, 0, problem.Invalid},
+		"over TCP":                {server.Peer{}, true, 1000, 1000, problem.Invalid},
 	} {
-		err := checkOwner(test.who, !test.tcp, 12345, test.owner)
+		err := checkOwner(test.who, !test.tcp, 12345, proc.Owner{Real: test.owner, Saved: test.saved})
 		if (err == nil) != (test.want == "") || err != nil && problem.CodeOf(err) != test.want {
 			t.Errorf("%s: %v", what, err)
 		}

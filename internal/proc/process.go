@@ -11,6 +11,8 @@ import (
 var (
 	// ErrNoProcess means that a process has ended, even if its number is in use again.
 	ErrNoProcess = errors.New("there is no such process")
+	// ErrOtherUser means that a process may not be signaled for a user any more.
+	ErrOtherUser = errors.New("the process has become another user's")
 	// ErrOtherNamespace means that a process number is of another pid namespace.
 	ErrOtherNamespace = errors.New("the process is in another pid namespace than berth")
 )
@@ -85,17 +87,27 @@ func (id ID) LeftOf(all []Stat) []Stat {
 	return left
 }
 
-// parseUID finds the real user in /proc/<pid>/status.
-func parseUID(status []byte) (uint32, error) {
+// Owner holds the users of a process.
+type Owner struct{ Real, Saved uint32 }
+
+// Allows reports whether kill(2) lets the user with that uid signal the process.
+func (o Owner) Allows(uid uint32) bool { return uid == 0 || uid == o.Real || uid == o.Saved }
+
+// parseOwner reads /proc/<pid>/status, where Uid is followed by the real, the effective,
+// the saved and the file system user.
+func parseOwner(status []byte) (Owner, error) {
+	const realUser, savedUser = 0, 2
 	for line := range bytes.Lines(status) {
-		if rest, ok := bytes.CutPrefix(line, []byte("Uid:")); ok {
-			if ids := bytes.Fields(rest); len(ids) > 0 {
-				uid, err := strconv.ParseUint(string(ids[0]), 10, 32)
-				return uint32(uid), err
-			}
+		rest, ok := bytes.CutPrefix(line, []byte("Uid:"))
+		ids := bytes.Fields(rest)
+		if !ok || len(ids) <= savedUser {
+			continue
 		}
+		r, err := strconv.ParseUint(string(ids[realUser]), 10, 32)
+		s, e := strconv.ParseUint(string(ids[savedUser]), 10, 32)
+		return Owner{Real: uint32(r), Saved: uint32(s)}, errors.Join(err, e)
 	}
-	return 0, errors.New("/proc/<pid>/status names no user")
+	return Owner{}, errors.New("/proc/<pid>/status names no user")
 }
 
 // parseBoot shortens a boot id to eight characters, which are enough to tell two apart.

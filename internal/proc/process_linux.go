@@ -96,7 +96,7 @@ func (s Stat) Kill() bool {
 // Process is a process that is watched through a pidfd.
 type Process struct {
 	id    ID
-	owner uint32
+	owner Owner
 
 	// mu guards what follows.
 	mu    sync.Mutex
@@ -148,31 +148,36 @@ func (w *Watcher) Find(id ID) (*Process, error) {
 // ID returns the identity of the process.
 func (p *Process) ID() ID { return p.id }
 
-// Owner returns the user of the process.
-func (p *Process) Owner() uint32 { return p.owner }
+// Owner returns the users of the process when it was opened.
+func (p *Process) Owner() Owner { return p.owner }
 
-// identify reads the start and the owner. They are this process' own, since it still
-// lives afterwards.
+// identify reads the start and the owner.
 func (p *Process) identify() error {
 	s, err := Read(p.id.PID)
 	if err != nil {
 		return err
 	}
 	p.id.Start = s.Start
+	p.owner, err = p.readOwner()
+	return err
+}
+
+// readOwner reads the owner. What was read of the process before is this process' own
+// too, since it still lives afterwards: otherwise the error is [ErrNoProcess].
+func (p *Process) readOwner() (Owner, error) {
 	status, err := read(p.id.PID, "status")
-	if err != nil {
-		return err
-	}
-	if p.owner, err = parseUID(status); err != nil {
-		return err
-	}
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	ended := false
-	err = Retry(func() error { n, err := unix.Poll(fds, 0); ended = n > 0; return err })
-	if err != nil || ended {
-		return ErrNoProcess
+	if e := Retry(func() error { n, err := unix.Poll(fds, 0); ended = n > 0; return err }); e != nil || ended {
+		return Owner{}, ErrNoProcess
 	}
-	return nil
+	if errors.Is(err, ErrNoProcess) { // it lives, so it is hidden
+		err = fmt.Errorf("the user of process %d can't be read", p.id.PID)
+	}
+	if err != nil {
+		return Owner{}, err
+	}
+	return parseOwner(status)
 }
 
 // Notify has f called when the process ends, at once if it has. It replaces the f of an
@@ -198,14 +203,32 @@ func (p *Process) end() {
 	}
 }
 
-// Signal sends a signal. It succeeds if the process has ended.
-func (p *Process) Signal(sig unix.Signal) error {
+// Signal sends a signal for the user with a uid, who must still be allowed to send it: a
+// process may become another user's. Root and the user of this program may send any signal
+// that the kernel lets this program send. The error is then [ErrOtherUser]. It succeeds if
+// the process has ended.
+func (p *Process) Signal(sig unix.Signal, by uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fd < 0 || p.ended {
 		return nil
 	}
-	if err := unix.PidfdSendSignal(p.fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	if by != 0 && by != uint32(os.Geteuid()) {
+		// A process that becomes another user's after this check is signaled as by a
+		// kill(2) of a moment ago.
+		switch owner, err := p.readOwner(); {
+		case errors.Is(err, ErrNoProcess):
+			return nil
+		case err != nil:
+			return err
+		case !owner.Allows(by):
+			return fmt.Errorf("process %d was bound by user %d and is user %d's now: %w", p.id.PID, by, owner.Real, ErrOtherUser)
+		}
+	}
+	switch err := unix.PidfdSendSignal(p.fd, sig, nil, 0); {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("this program may not signal process %d: %w", p.id.PID, ErrOtherUser)
+	case err != nil && !errors.Is(err, unix.ESRCH):
 		return fmt.Errorf("signal process %d: %w", p.id.PID, err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -74,11 +75,15 @@ func TestAProcessIsFoundAgain(t *testing.T) {
 	}
 	ended := make(chan struct{})
 	p.Notify(func() { close(ended) })
-	if err := p.Signal(unix.SIGKILL); err != nil {
+	me := uint32(os.Geteuid())
+	if err := p.Signal(unix.SIGKILL, me+1); me == 0 && !errors.Is(err, ErrOtherUser) {
+		t.Errorf("another user has signaled it: %v", err)
+	}
+	if err := p.Signal(unix.SIGKILL, me); err != nil {
 		t.Fatal(err)
 	}
 	<-ended
-	if err := p.Signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(unix.SIGKILL, me+1); err != nil {
 		t.Errorf("a signal to a process that has ended: %v", err)
 	}
 }

@@ -19,10 +19,10 @@ type Process struct{ id ID }
 func (p *Process) ID() ID { return p.id }
 
 // Owner, Notify, Signal and Close do nothing.
-func (*Process) Owner() uint32               { return 0 }
-func (*Process) Notify(func())               {}
-func (*Process) Signal(syscall.Signal) error { return nil }
-func (*Process) Close()                      {}
+func (*Process) Owner() Owner                        { return Owner{} }
+func (*Process) Notify(func())                       {}
+func (*Process) Signal(syscall.Signal, uint32) error { return nil }
+func (*Process) Close()                              {}
 
 // Watcher watches no processes.
 type Watcher struct{}

@@ -21,8 +21,17 @@ func TestWhatProcSaysIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if uid, err := parseUID(status); err != nil || strconv.Itoa(int(uid)) != strconv.Itoa(os.Getuid()) {
-		t.Errorf("uid %d, %v", uid, err)
+	if o, err := parseOwner(status); err != nil || strconv.Itoa(int(o.Real)) != strconv.Itoa(os.Getuid()) {
+		t.Errorf("%+v, %v", o, err)
+	}
+	o, err := parseOwner([]byte("Name:\tx\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n"))
+	if err != nil || o != (Owner{Real: 1000, Saved: 1002}) {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for uid, want := range map[uint32]bool{0: true, 1000: true, 1001: false, 1002: true, 1003: false} {
+		if o.Allows(uid) != want {
+			t.Errorf("user %d may signal it: %t", uid, !want)
+		}
 	}
 }
 
@@ -66,7 +75,7 @@ func FuzzParseProc(f *testing.F) {
 	f.Add([]byte(""))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, statErr := parseStat(data)
-		_, uidErr := parseUID(data)
+		_, uidErr := parseOwner(data)
 		if statErr == nil && (!bytes.Contains(data, []byte{')'}) || !bytes.Contains(data, []byte{s.State}) || len(bytes.Fields(data)) < 20) || uidErr == nil && !bytes.Contains(data, []byte("Uid:")) {
 			t.Errorf("%q is taken", data)
 		}

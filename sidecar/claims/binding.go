@@ -20,6 +20,8 @@ type Binding struct {
 	lease bool
 	// proc is the process that holds the claim; its pid is 0 if none is named.
 	proc proc.ID
+	// uid is the user who bound the claim to the process. Signals are sent in its name.
+	uid uint32
 	// onlyKill: the holder sends SIGTERM to its process, the server only SIGKILL.
 	onlyKill bool
 	// clientToken is the client's token. It is part of the binding because requests with the
@@ -40,7 +42,7 @@ func (b Binding) ttlOf(lease time.Duration) time.Duration {
 
 // unwatched returns the binding without its process, which may live and can't be watched.
 func (b Binding) unwatched() Binding {
-	b.proc, b.onlyKill = proc.ID{}, false
+	b.proc, b.uid, b.onlyKill = proc.ID{}, 0, false
 	b.lease = b.ttl == 0
 	return b
 }
@@ -50,8 +52,9 @@ type bindingValue struct {
 	store.V
 	TTL string `json:"ttl,omitempty"`
 	proc.ID
-	OnlyKill    bool   `json:"only_kill,omitempty"`
-	ClientToken string `json:"client_token,omitempty"`
+	UID         *uint32 `json:"uid,omitempty"` // with a process
+	OnlyKill    bool    `json:"only_kill,omitempty"`
+	ClientToken string  `json:"client_token,omitempty"`
 }
 
 // ttlLease means the lease duration.
@@ -67,6 +70,9 @@ func (b Binding) Encode() string {
 	}
 	v := bindingValue{
 		V: store.Now, ID: b.proc, OnlyKill: b.onlyKill, ClientToken: b.clientToken,
+	}
+	if b.proc.PID != 0 {
+		v.UID = &b.uid
 	}
 	switch {
 	case b.lease:
@@ -91,10 +97,12 @@ func decodeBinding(text string) (Binding, error) {
 		}
 		b.ttl = d
 	}
-	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || v.PID == 0 && (v.Start != 0 || v.Namespace != 0 || v.OnlyKill) {
-		return Binding{}, errors.New("the binding can't be read: it names no process")
+	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || (v.PID > 0) != (v.UID != nil) || v.PID == 0 && (v.Start != 0 || v.Namespace != 0 || v.OnlyKill) {
+		return Binding{}, errors.New("the binding can't be read: it names no process, or no user")
 	}
-	b.proc = v.ID
+	if b.proc = v.ID; v.UID != nil {
+		b.uid = *v.UID
+	}
 	return b, nil
 }
 
@@ -121,6 +129,7 @@ const (
 type Life struct {
 	TTL         *time.Duration // 0 is none, nil says nothing
 	PID         int            // 0 names no process
+	UID         uint32         // of the user who names it
 	OnlyKill    bool
 	ClientToken string
 }
@@ -129,6 +138,9 @@ type Life struct {
 // opened: see [Binding.To].
 func BindingOf(l Life) (Binding, error) {
 	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, clientToken: l.ClientToken}
+	if l.PID != 0 {
+		b.uid = l.UID
+	}
 	if err := checkOnlyKill(l.OnlyKill, l.PID); err != nil {
 		return b, err
 	}
@@ -161,7 +173,7 @@ func (b Binding) renewed(l Life) (Binding, error) {
 		return b, err
 	}
 	if l.PID != 0 {
-		b = Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, clientToken: b.clientToken}
+		b = Binding{proc: proc.ID{PID: l.PID}, uid: l.UID, onlyKill: l.OnlyKill, clientToken: b.clientToken}
 	}
 	if l.TTL == nil {
 		return b, nil

@@ -17,11 +17,11 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 		`{"v":1}`:               {},
 		`{"v":1,"ttl":"lease"}`: byLease,
 		`{"v":1,"ttl":"1m30s"}`: {ttl: 90 * time.Second},
-		`{"v":1,"ttl":"1h0m0s","pid":7,"start":99,"boot":"abcdef01"}`: {
-			ttl: time.Hour, proc: proc.ID{PID: 7, Start: 99, Boot: "abcdef01"},
+		`{"v":1,"ttl":"1h0m0s","pid":7,"start":99,"boot":"abcdef01","uid":1000}`: {
+			uid: 1000, ttl: time.Hour, proc: proc.ID{PID: 7, Start: 99, Boot: "abcdef01"},
 		},
 		`{"v":1,"ttl":"lease","client_token":"me"}`: {lease: true, clientToken: "me"},
-		`{"v":1,"pid":7,"start":99,"boot":"x","only_kill":true,"client_token":"me"}`: {
+		`{"v":1,"pid":7,"start":99,"boot":"x","uid":0,"only_kill":true,"client_token":"me"}`: {
 			proc: proc.ID{PID: 7, Start: 99, Boot: "x"}, onlyKill: true, clientToken: "me",
 		},
 	} {
@@ -35,7 +35,7 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 	for _, bad := range []string{
 		"", "null", "{}", `{"v":2}`, `{"v":1,"x":1}`, `{"v":1,"ttl":"0s"}`, `{"v":1,"ttl":"1000h"}`, `{"v":1,"ttl":"-1"}`,
 		`{"v":1,"pid":-1,"boot":"x"}`, `{"v":1,"pid":1}`, `{"v":1,"boot":"x"}`, `{"v":1,"start":1}`, `{"v":1}{}`,
-		`{"v":1,"only_kill":true}`,
+		`{"v":1,"only_kill":true}`, `{"v":1,"uid":0}`, `{"v":1,"pid":7,"boot":"x"}`, `{"v":1,"pid":7,"boot":"x","uid":-1}`,
 	} {
 		if b, err := decodeBinding(bad); err == nil {
 			t.Errorf("%q is taken as %+v", bad, b)
@@ -54,9 +54,9 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 		"nothing":                       {lease, Life{}, lease},
 		"a ttl":                         {lease, Life{TTL: &minute}, Binding{ttl: minute}},
 		"no ttl":                        {Binding{ttl: minute}, Life{TTL: new(time.Duration)}, Binding{}},
-		"a process":                     {Binding{ttl: minute}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
+		"a process":                     {Binding{ttl: minute}, Life{PID: 8, UID: 9}, Binding{proc: proc.ID{PID: 8}, uid: 9}},
 		"a process and a ttl":           {lease, Life{PID: 8, TTL: &second}, Binding{ttl: second, proc: proc.ID{PID: 8}}},
-		"a ttl added to a process":      {Binding{proc: process}, Life{TTL: &minute}, Binding{ttl: minute, proc: process}},
+		"a ttl added to a process":      {Binding{proc: process, uid: 9}, Life{TTL: &minute, UID: 10}, Binding{ttl: minute, proc: process, uid: 9}},
 		"another process":               {Binding{ttl: minute, proc: process}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
 		"one that is terminated":        {Binding{proc: process, onlyKill: true}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
 		"one that is killed":            {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: proc.ID{PID: 8}, onlyKill: true}},

@@ -101,7 +101,9 @@ type Holder struct {
 	releasing bool
 	// killAt is when its process is killed, after SIGTERM.
 	killAt time.Duration
-	gone   bool // no longer among the holders
+	// unstopped is why its process could not be signaled the last time; empty if it could.
+	unstopped string
+	gone      bool // no longer among the holders
 
 	// reports counts the answers with the grant, less those that did not reach their
 	// clients; known means that its holder has renewed it since.

@@ -106,9 +106,15 @@ func (hs *Holders) stop(h *Holder) {
 }
 
 func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
-	hs.metrics.stopped.WithLabelValues(sig.String()).Inc()
-	if err := h.proc.Signal(sig); err != nil {
-		hs.log.Error("a process whose claim has ended could not be stopped", keyClaim, h.claim.ID, keyPID, h.proc.ID().PID, keyError, err)
+	err := h.proc.Signal(sig, h.bind.uid)
+	if err == nil {
+		hs.metrics.stopped.WithLabelValues(sig.String()).Inc()
+		return
+	}
+	if h.unstopped != err.Error() { // it is tried again and again
+		h.unstopped = err.Error()
+		hs.log.Error("a process whose claim has ended can't be stopped; its slots stay claimed until it ends, or its lease does",
+			keyClaim, h.claim.ID, keyPID, h.proc.ID().PID, keyError, err)
 	}
 }
 

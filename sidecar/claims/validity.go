@@ -380,8 +380,9 @@ func (o *Orphans) judge(id string, c boundClaim, why string) (gone bool) {
 			o.log.Warn(why, keyClaim, id, keyPID, c.bind.proc.PID)
 		}
 		o.stopped[claim] = true
-		o.metrics.stopped.WithLabelValues(sig.String()).Inc()
-		err = process.Signal(sig)
+		if err = process.Signal(sig, c.bind.uid); err == nil {
+			o.metrics.stopped.WithLabelValues(sig.String()).Inc()
+		}
 	}
 	if err != nil {
 		o.report(o.files.path(id), fmt.Errorf("process %d could not be stopped: %w", c.bind.proc.PID, err))
