@@ -162,7 +162,7 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		"a waiter in one line": {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
 		"a waiter left in one": {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
 		"a waiter in three":    {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
-		"a key of nobody":      {Readable, func(h *tape) { h.at(put(keys.Slots("a")+"0/0", 7, "{}")) }},
+		"a key of nobody":      {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
 		"a value of nobody":    {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
 		"a spec of nobody":     {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
 		"a newer version":      {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2}`)) }},

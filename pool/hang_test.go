@@ -177,7 +177,7 @@ func TestEveryPartOfAYieldIsNeeded(t *testing.T) {
 		"the answer": func(w *world, txn *pb.TxnRequest) {
 			txn.Success = slices.DeleteFunc(txn.Success, func(op *pb.RequestOp) bool {
 				key := string(op.GetRequestPut().GetKey())
-				return strings.HasPrefix(key, keys.WaitersAll()) && w.waiters[key] != nil &&
+				return strings.HasPrefix(key, keys.Pools()) && strings.Contains(key, "/waiters/") && w.waiters[key] != nil &&
 					bytes.Contains(w.waiters[key].Value, []byte(`"probed":true`))
 			})
 		},

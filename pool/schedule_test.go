@@ -456,16 +456,15 @@ func TestEveryCompareIsNeeded(t *testing.T) {
 		t.Skip("it can take some thousand schedules to notice")
 	}
 	keys := store.NewKeys("/b/")
-	isSlot := func(c *pb.Compare) bool { return strings.HasPrefix(string(c.Key), keys.SlotsAll()) }
-	isGroup := func(c *pb.Compare) bool { // or else a whole pool
-		return strings.Count(strings.TrimPrefix(string(c.Key), keys.SlotsAll()), "/") == 2
-	}
+	isSlots := func(c *pb.Compare) bool { return len(c.RangeEnd) > 0 && strings.Contains(string(c.Key), "/slots/") }
 	for name, drop := range map[string]func(*pb.Compare) bool{
-		"the group":      func(c *pb.Compare) bool { return len(c.RangeEnd) > 0 && isSlot(c) && isGroup(c) },
-		"the whole pool": func(c *pb.Compare) bool { return len(c.RangeEnd) > 0 && isSlot(c) && !isGroup(c) },
-		"the spec":       func(c *pb.Compare) bool { return strings.HasPrefix(string(c.Key), keys.Specs()) },
-		"the fence":      func(c *pb.Compare) bool { return len(c.RangeEnd) == 0 && isSlot(c) },
-		"the guard":      func(c *pb.Compare) bool { return strings.HasPrefix(string(c.Key), keys.Prefix()+"guards/") },
+		"the group": func(c *pb.Compare) bool { return isSlots(c) && !strings.HasSuffix(string(c.Key), "/slots/") },
+		"the whole pool": func(c *pb.Compare) bool {
+			return isSlots(c) && strings.HasSuffix(string(c.Key), "/slots/")
+		},
+		"the spec":  func(c *pb.Compare) bool { return strings.HasSuffix(string(c.Key), "/spec") },
+		"the fence": func(c *pb.Compare) bool { return len(c.RangeEnd) == 0 && strings.Contains(string(c.Key), "/slots/") },
+		"the guard": func(c *pb.Compare) bool { return strings.HasPrefix(string(c.Key), keys.Prefix()+"guards/") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,7 +11,7 @@ const DefaultPrefix = "/berth/"
 
 // Keys spells every key that berth writes, under one prefix. No other place
 // spells any.
-type Keys struct{ prefix, pools, slots string }
+type Keys struct{ prefix, pools string }
 
 // NewKeys returns the keys under prefix, to which a closing slash is added
 // where it has none.
@@ -19,28 +19,21 @@ func NewKeys(prefix string) Keys {
 	if !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
 	}
-	return Keys{prefix: prefix, pools: prefix + "pools/", slots: prefix + "pools/slots/"}
+	return Keys{prefix: prefix, pools: prefix + "pools/"}
 }
 
 // Prefix returns the prefix of all keys.
 func (k Keys) Prefix() string { return k.prefix }
 
-// Pools is the prefix of all pools: one watch sees their specs, slots and waiters in
-// their order. Each of the three has a prefix of its own, so that a user of etcd can have
-// the right to claim slots and none to change limits.
+// Pools is the prefix of all pools. Spec, slots and waiters of a pool have one prefix, so that one
+// watch sees them in their order, of all pools or of one.
 func (k Keys) Pools() string { return k.pools }
 
-// Specs is the prefix of the specs of all pools.
-func (k Keys) Specs() string { return k.pools + "specs/" }
-
 // Spec is the key of a pool's spec.
-func (k Keys) Spec(pool string) string { return k.Specs() + pool }
-
-// SlotsAll is the prefix of the slot keys of all pools.
-func (k Keys) SlotsAll() string { return k.slots }
+func (k Keys) Spec(pool string) string { return k.pools + pool + "/spec" }
 
 // Slots is the prefix of all slot keys of a pool.
-func (k Keys) Slots(pool string) string { return k.slots + pool + "/" }
+func (k Keys) Slots(pool string) string { return k.pools + pool + "/slots/" }
 
 // Group is the prefix of the slot keys of one slot group.
 func (k Keys) Group(pool string, group int) string {
@@ -59,15 +52,12 @@ func (k Keys) Slot(pool string, group, index int) string {
 const keyBuffer = 128
 
 func (k Keys) appendGroup(b []byte, pool string, group int) []byte {
-	b = append(append(append(b, k.slots...), pool...), '/')
+	b = append(append(append(b, k.pools...), pool...), "/slots/"...)
 	return append(appendPadded(b, group, 2), '/')
 }
 
-// WaitersAll is the prefix of the waiters of all pools.
-func (k Keys) WaitersAll() string { return k.pools + "waiters/" }
-
 // Waiters is the prefix of a pool's waiters.
-func (k Keys) Waiters(pool string) string { return k.WaitersAll() + pool + "/" }
+func (k Keys) Waiters(pool string) string { return k.pools + pool + "/waiters/" }
 
 // Waiter is the key of one waiter of a pool.
 func (k Keys) Waiter(pool, order string) string { return k.Waiters(pool) + order }
@@ -283,11 +273,11 @@ func (k Keys) ParsePoolKey(key string) (PoolKey, error) {
 	if !ok {
 		return PoolKey{}, fmt.Errorf("key %q is not under %q", key, k.pools)
 	}
-	kind, rest, _ := strings.Cut(rest, "/")
-	pool, rest, more := strings.Cut(rest, "/")
+	pool, rest, _ := strings.Cut(rest, "/")
+	kind, rest, more := strings.Cut(rest, "/")
 	switch {
 	case pool == "":
-	case kind == "specs" && !more:
+	case kind == "spec" && !more:
 		return PoolKey{Kind: SpecKey, Pool: pool}, nil
 	case kind == "waiters" && rest != "" && !strings.Contains(rest, "/"):
 		return PoolKey{Kind: WaiterKey, Pool: pool, Order: rest}, nil

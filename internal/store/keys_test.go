@@ -55,13 +55,10 @@ func TestEveryKeyOfAPoolReadsBack(t *testing.T) {
 func TestKeysHangUnderTheirPrefixes(t *testing.T) {
 	k := store.NewKeys("/b")
 	for _, pair := range [][2]string{
-		{k.Slot("db", 1, 2), "/b/pools/slots/db/01/00002"},
-		{k.Group("db", 1), "/b/pools/slots/db/01/"},
-		{k.Spec("db"), "/b/pools/specs/db"},
-		{k.Waiter("db", "o"), "/b/pools/waiters/db/o"},
-		{k.Spec("db"), k.Specs() + "db"},
-		{k.Slots("db"), k.SlotsAll() + "db/"},
-		{k.Waiters("db"), k.WaitersAll() + "db/"},
+		{k.Slot("db", 1, 2), "/b/pools/db/slots/01/00002"},
+		{k.Group("db", 1), "/b/pools/db/slots/01/"},
+		{k.Spec("db"), "/b/pools/db/spec"},
+		{k.Waiter("db", "o"), "/b/pools/db/waiters/o"},
 		{k.Presence("h", "i"), k.Hosts() + "h/i"},
 		{k.Lease("h", 0x1f), k.Leases("h") + "1f"},
 		{k.Lease("h", -1), k.Leases("h") + "ffffffffffffffff"},
@@ -99,31 +96,31 @@ func TestPrefixesOfTwoPoolsShareNoKey(t *testing.T) {
 func TestKeysThatBerthDoesNotSpellAreRefusedByName(t *testing.T) {
 	k := store.NewKeys("/b/")
 	for name, key := range map[string]string{
-		"outside":                "/other/pools/specs/db",
+		"outside":                "/other/pools/db/spec",
 		"the prefix itself":      "/b/pools/",
-		"no pool":                "/b/pools/specs/",
-		"only a kind":            "/b/pools/specs",
-		"no pool of slots":       "/b/pools/slots//00/00000",
-		"an unknown kind":        "/b/pools/limits/db",
-		"something behind spec":  "/b/pools/specs/db/x",
-		"a slash behind spec":    "/b/pools/specs/db/",
-		"no waiter":              "/b/pools/waiters/db/",
-		"no waiter, no slash":    "/b/pools/waiters/db",
-		"a path in a waiter":     "/b/pools/waiters/db/a/b",
-		"no group":               "/b/pools/slots/db/",
-		"a group without index":  "/b/pools/slots/db/01",
-		"an empty index":         "/b/pools/slots/db/01/",
-		"a short group":          "/b/pools/slots/db/1/00001",
-		"a long group":           "/b/pools/slots/db/001/00001",
-		"a short index":          "/b/pools/slots/db/01/1",
-		"a long index":           "/b/pools/slots/db/01/000001",
-		"a signed index":         "/b/pools/slots/db/01/+0001",
-		"a negative index":       "/b/pools/slots/db/01/-0001",
-		"a word for an index":    "/b/pools/slots/db/01/abcde",
-		"an index out of range":  "/b/pools/slots/db/01/9999999999",
-		"an index beyond an int": "/b/pools/slots/db/01/99999999999999999999",
-		"a path behind an index": "/b/pools/slots/db/01/00001/x",
-		"a slash behind":         "/b/pools/slots/db/01/00001/",
+		"no pool":                "/b/pools//spec",
+		"only a pool":            "/b/pools/db",
+		"nothing of a pool":      "/b/pools/db/",
+		"an unknown kind":        "/b/pools/db/limits",
+		"something behind spec":  "/b/pools/db/spec/x",
+		"a slash behind spec":    "/b/pools/db/spec/",
+		"no waiter":              "/b/pools/db/waiters/",
+		"no waiter, no slash":    "/b/pools/db/line",
+		"a path in a waiter":     "/b/pools/db/waiters/a/b",
+		"no group":               "/b/pools/db/slots/",
+		"a group without index":  "/b/pools/db/slots/01",
+		"an empty index":         "/b/pools/db/slots/01/",
+		"a short group":          "/b/pools/db/slots/1/00001",
+		"a long group":           "/b/pools/db/slots/001/00001",
+		"a short index":          "/b/pools/db/slots/01/1",
+		"a long index":           "/b/pools/db/slots/01/000001",
+		"a signed index":         "/b/pools/db/slots/01/+0001",
+		"a negative index":       "/b/pools/db/slots/01/-0001",
+		"a word for an index":    "/b/pools/db/slots/01/abcde",
+		"an index out of range":  "/b/pools/db/slots/01/9999999999",
+		"an index beyond an int": "/b/pools/db/slots/01/99999999999999999999",
+		"a path behind an index": "/b/pools/db/slots/01/00001/x",
+		"a slash behind":         "/b/pools/db/slots/01/00001/",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := k.ParsePoolKey(key); err == nil || !strings.Contains(err.Error(), key) {
@@ -134,7 +131,7 @@ func TestKeysThatBerthDoesNotSpellAreRefusedByName(t *testing.T) {
 }
 
 func FuzzParsePoolKey(f *testing.F) {
-	for _, s := range []string{"specs/db", "specs/db/", "slots/db/01/00002", "slots/db/1/2", "waiters/db/1000-0000000000000007-c"} {
+	for _, s := range []string{"db/spec", "db/spec/", "db/slots/01/00002", "db/slots/1/2", "db/waiters/1000-0000000000000007-c"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, rest string) {
