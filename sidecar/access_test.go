@@ -23,6 +23,21 @@ import (
 	"github.com/berthhq/berth/sidecar/client"
 )
 
+// Answers of the API are neither guessed to be of another type nor kept on the way, whether the
+// request is refused or not.
+func TestAnswersOfTheAPIAreNotKept(t *testing.T) {
+	r := single(t)
+	for path, want := range map[string]bool{
+		"/v1/pools": true, "/v1/pools/none": true, "/v1/nothing": true, "/v1/claims?cursor=?": true, "/readyz": false,
+	} {
+		a := r.raw(request{method: http.MethodGet, path: path})
+		got := a.header.Get("X-Content-Type-Options") == "nosniff" && a.header.Get("Cache-Control") == "no-store"
+		if got != want {
+			t.Errorf("%s (%d): %v", path, a.status, a.header)
+		}
+	}
+}
+
 func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
 	r := single(t, func(c *sidecar.Config) { c.Names = []string{"berth.internal", "*.Jobs.example"} })
 	r.readDocument()

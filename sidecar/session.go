@@ -72,7 +72,7 @@ func stores(client *instance.Client, retention time.Duration) (run.Store, step.S
 	backend, keys := client.Store()
 	journal := run.NewJournal(backend, keys, client.Host()+"/"+client.Instance(), retention)
 	return run.Store{Backend: backend, Keys: keys, Journal: journal},
-		step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}}
+		step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}, Flights: step.NewFlights()}
 }
 
 // newSession returns the session of a client, with its executors.

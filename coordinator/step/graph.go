@@ -22,8 +22,8 @@ const maxGraph = 512 << 10
 type Graph struct {
 	shapes []Shape
 	total  int
-	// recipes render the work of the instances; nil in a decoded graph.
-	recipes []*recipe
+	// specs render the work of the instances, in the order of shapes; nil in a decoded graph.
+	specs []*Spec
 }
 
 // graphValue is the value of a graph in etcd.
@@ -33,8 +33,8 @@ type graphValue struct {
 }
 
 // NewGraph returns the graph of the steps of a run, or a problem that names the field. Steps
-// keep their order as far as their needs allow. The graph uses the items of the specs, which
-// must not be changed.
+// keep their order as far as their needs allow. The graph uses the specs, which must not be
+// changed.
 func NewGraph(specs []Spec) (*Graph, error) {
 	switch {
 	case len(specs) == 0:
@@ -42,10 +42,8 @@ func NewGraph(specs []Spec) (*Graph, error) {
 	case len(specs) > MaxSteps:
 		return nil, problem.Field("steps", "%d are too many: allowed are %d", len(specs), MaxSteps)
 	}
-	recipes := make([]*recipe, len(specs))
 	for i := range specs {
-		var err error
-		if recipes[i], err = specs[i].recipe(i); err != nil {
+		if err := specs[i].Validate(i); err != nil {
 			return nil, err
 		}
 	}
@@ -69,7 +67,7 @@ func NewGraph(specs []Spec) (*Graph, error) {
 		}
 		slices.Sort(before)
 		g.add(shapeOf(&specs[at], before))
-		g.recipes = append(g.recipes, recipes[at])
+		g.specs = append(g.specs, &specs[at])
 	}
 	if g.total > MaxInstances {
 		return nil, problem.Field("steps", "they have %d instances together: allowed are %d", g.total, MaxInstances)

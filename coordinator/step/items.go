@@ -8,6 +8,8 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -69,6 +71,8 @@ func (it *Items) Validate() error {
 		return problem.Field("items", "there is none from %d to %d by %d: at least one is needed", it.Range.From, it.Range.To, it.Range.By)
 	case n == 0:
 		return problem.Field("items", "there is none: at least one is needed")
+	case n > MaxItems && it.Range == nil: // a list was not read beyond the first that is too many
+		return problem.Field("items", "there are more than %d, which is the most that is allowed", MaxItems)
 	case n > MaxItems:
 		return problem.Field("items", "%d are too many: allowed are %d", n, MaxItems)
 	}
@@ -116,8 +120,9 @@ func (it *Items) UnmarshalJSON(data []byte) error {
 	*it = Items{}
 	data = bytes.TrimSpace(data)
 	if bytes.HasPrefix(data, []byte("[")) {
-		it.List = []json.RawMessage{}
-		return json.Unmarshal(data, &it.List)
+		var err error
+		it.List, err = listOf(bytes.Clone(data))
+		return err
 	}
 	if !bytes.HasPrefix(data, []byte("{")) {
 		return fmt.Errorf("items: %s", how)
@@ -143,4 +148,23 @@ func (it *Items) UnmarshalJSON(data []byte) error {
 		it.Range.By = *r.By
 	}
 	return nil
+}
+
+// listOf returns the elements of an array as parts of it: a copy of each would cost more than
+// the array. Of too many, one more than [MaxItems] is returned.
+func listOf(array []byte) ([]json.RawMessage, error) {
+	list := []json.RawMessage{}
+	d := jsontext.NewDecoder(bytes.NewBuffer(array), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if _, err := d.ReadToken(); err != nil {
+		return nil, err
+	}
+	for len(list) <= MaxItems && d.PeekKind() != ']' {
+		v, err := d.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		end := d.InputOffset()
+		list = append(list, json.RawMessage(array[end-int64(len(v)):end:end]))
+	}
+	return list, nil
 }

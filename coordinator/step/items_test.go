@@ -3,6 +3,7 @@ package step
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -78,7 +79,7 @@ func TestItemsThatAreRefused(t *testing.T) {
 		{"items", "there is none from 1 to 2 by -1: at least one is needed", &Items{Range: &Range{1, 2, -1}}},
 		{"items", "100001 are too many: allowed are 100000", &Items{Range: &Range{0, MaxItems, 1}}},
 		{"items", "", &Items{Range: &Range{-maxNumber, maxNumber, 1}}},
-		{"items", "100001 are too many: allowed are 100000", many},
+		{"items", "there are more than 100000, which is the most that is allowed", many},
 		{"items", "", &Items{Range: &Range{1, 2, 1}, List: itemsOf("1").List}},
 		{"items.by", "0 leads nowhere: allowed is any other whole number", &Items{Range: &Range{1, 2, 0}}},
 		{"items.from", "", &Items{Range: &Range{-maxNumber - 1, 2, 1}}},
@@ -91,6 +92,29 @@ func TestItemsThatAreRefused(t *testing.T) {
 		{"items[0]", "", itemsOf(nested(101))},
 	} {
 		wantField(t, c.items.Validate(), c.field, c.message)
+	}
+}
+
+// Items are parts of one copy of their text, and those that are too many are not read.
+func TestAListIsReadIntoLittleMemory(t *testing.T) {
+	const n = 10_000
+	text := []byte("[" + strings.Repeat(`{"a": [1]},`, n-1) + `"b"]`)
+	var it Items
+	allocs := testing.AllocsPerRun(1, func() {
+		if err := it.UnmarshalJSON(text); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs > 100 || it.Count() != n || string(it.At(0)) != `{"a": [1]}` || string(it.At(n-1)) != `"b"` {
+		t.Errorf("%d items by %.0f allocations: %s … %s", it.Count(), allocs, it.At(0), it.At(n-1))
+	}
+	text[1] = '?'
+	if string(it.At(0)) != `{"a": [1]}` {
+		t.Errorf("the item is part of the input: %s", it.At(0))
+	}
+	many := "[" + strings.TrimSuffix(strings.Repeat("0,", 2*MaxItems), ",") + "]"
+	if err := it.UnmarshalJSON([]byte(many)); err != nil || it.Count() != MaxItems+1 {
+		t.Errorf("%d items, %v", it.Count(), err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,6 +25,8 @@ type Store struct {
 	Journal *run.Journal
 	// Group commits simultaneous changes in common transactions.
 	Group *store.Group
+	// Flights bounds the writes of all submissions together; those of each one if it is nil.
+	Flights Flights
 }
 
 // eventsOf is how many instances of a run have events. Each has two or three, so a run has
@@ -115,7 +118,7 @@ const (
 	// MaxStored bounds the work of all instances of a run, in bytes: etcd keeps it until
 	// the run is deleted.
 	MaxStored = 128 << 20
-	// workFlights bounds the concurrent writes.
+	// workFlights bounds the concurrent writes: four keep etcd busy.
 	workFlights = 4
 )
 
@@ -124,7 +127,7 @@ const (
 // transaction with the record, so that a refused submission creates none. A repeated
 // submission with the same id returns the same run, and continues an earlier attempt.
 func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.Spec, g *Graph) (r *run.Run, created bool, err error) {
-	works, digest, err := g.works(id, &spec)
+	digest, err := g.digest(id, &spec)
 	if err != nil {
 		return nil, false, err
 	}
@@ -137,7 +140,7 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 	if err != nil || r.Status != run.Storing {
 		return r, false, err
 	}
-	if err := s.storeWork(ctx, r, g, works); err != nil {
+	if err := s.storeWork(ctx, r, &spec, g); err != nil {
 		return nil, false, store.Problem("the run was not submitted whole: submit it again with the same id", err)
 	}
 	return runs.Enqueue(ctx, r)
@@ -175,42 +178,46 @@ func (g *Graph) ofStep(err error) error {
 	return err
 }
 
-// stored is the encoded work of an instance.
-type stored struct {
-	key   store.StepID
-	value []byte
-}
-
-// works renders the work of all instances, and returns a digest of it and the graph.
-func (g *Graph) works(id string, spec *run.Spec) ([]stored, string, error) {
-	about := About{RunID: id, Name: spec.Name, Tags: spec.Tags, Labels: spec.Labels}
-	all := make([]stored, 0, g.Total())
+// digest returns a digest of the graph and the work of all instances.
+func (g *Graph) digest(id string, spec *run.Spec) (string, error) {
 	sum, size := sha256.New(), 0
 	sum.Write(g.Encode())
-	for n, sh := range g.Shapes() {
-		for i := range sh.Count {
-			w, err := g.Work(n, i, about)
-			if err != nil {
-				return nil, "", err
-			}
-			value := w.Encode()
-			sum.Write(value)
-			if size += len(value); size > MaxStored {
-				return nil, "", problem.Field("steps", "the work of the instances is more than %d MiB as JSON", MaxStored>>20)
-			}
-			all = append(all, stored{store.StepID{Run: id, Step: sh.Name, Index: i}, value})
+	err := g.eachWork(id, spec, func(_ store.StepID, work []byte) error {
+		sum.Write(work)
+		if size += len(work); size > MaxStored {
+			return problem.Field("steps", "the work of the instances is more than %d MiB as JSON", MaxStored>>20)
 		}
-	}
-	return all, hex.EncodeToString(sum.Sum(nil))[:32], nil
+		return nil
+	})
+	return hex.EncodeToString(sum.Sum(nil))[:32], err
 }
 
-// storeWork writes the graph and the work of a run that is being stored.
-func (s Store) storeWork(ctx context.Context, r *run.Run, g *Graph, works []stored) error {
+// Flights bounds the concurrent writes of work, of which each takes a few MiB of memory.
+type Flights chan struct{}
+
+// NewFlights returns flights without a write.
+func NewFlights() Flights { return make(Flights, workFlights) }
+
+// storeWork writes the graph and the work of a run that is being stored. It renders the work
+// again: all of it would take up to [MaxStored] of memory.
+func (s Store) storeWork(ctx context.Context, r *run.Run, spec *run.Spec, g *Graph) error {
+	flights := s.Flights
+	if flights == nil {
+		flights = NewFlights()
+	}
 	still := []*pb.Compare{store.ModEquals(s.Keys.Run(r.ID), r.Revision)}
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.SetLimit(workFlights)
+	begin := func() error {
+		select {
+		case flights <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	write := func(ops []*pb.RequestOp) {
 		eg.Go(func() error {
+			defer func() { <-flights }()
 			_, err := store.Change(ctx, "the work of a run was not stored", func(ctx context.Context) (int64, error) {
 				rev, err := store.Commit(ctx, s.Backend, still, ops...)
 				if err == store.ErrChanged {
@@ -221,16 +228,27 @@ func (s Store) storeWork(ctx context.Context, r *run.Run, g *Graph, works []stor
 			return err
 		})
 	}
-	write([]*pb.RequestOp{store.Put(s.Keys.Graph(r.ID), g.Encode(), 0)})
 	var ops []*pb.RequestOp
 	bytes := 0
-	for _, w := range works {
-		if len(ops) > 0 && (len(ops) == workPuts || bytes+len(w.value) > workBytes) {
+	add := func(key string, value []byte) error {
+		if len(ops) > 0 && (len(ops) == workPuts || bytes+len(value) > workBytes) {
 			write(ops)
 			ops, bytes = nil, 0
 		}
-		ops, bytes = append(ops, store.Put(s.Keys.Work(w.key), w.value, 0)), bytes+len(w.value)
+		if len(ops) == 0 {
+			if err := begin(); err != nil {
+				return err
+			}
+		}
+		ops, bytes = append(ops, store.Put(key, value, 0)), bytes+len(value)
+		return nil
 	}
-	write(ops)
-	return eg.Wait()
+	err := add(s.Keys.Graph(r.ID), g.Encode())
+	if err == nil {
+		err = g.eachWork(r.ID, spec, func(id store.StepID, work []byte) error { return add(s.Keys.Work(id), work) })
+	}
+	if len(ops) > 0 {
+		write(ops) // and ends its flight
+	}
+	return cmp.Or(eg.Wait(), err)
 }

@@ -36,20 +36,48 @@ type About struct {
 
 // Work renders the work of an instance, by the number of the step and the index of the item.
 // If a template cannot be rendered for the item, that is an Invalid problem that names the
-// field and the index. It is safe for concurrent use.
+// field and the index. It parses the templates of the step. It is safe for concurrent use.
 func (g *Graph) Work(number, index int, about About) (Work, error) {
 	switch {
-	case g.recipes == nil:
+	case g.specs == nil:
 		return Work{}, problem.New(problem.Internal, "a graph that was read from etcd has no items, and renders no work")
 	case number < 0 || number >= len(g.shapes) || index < 0 || index >= g.shapes[number].Count:
 		return Work{}, problem.New(problem.Internal, "there is no instance %d of step %d", index, number)
 	}
-	w, err := g.recipes[number].render(index, about)
+	r, err := newRecipe(g.specs[number])
+	if err != nil {
+		return Work{}, err
+	}
+	w, err := r.render(index, about)
 	if err != nil {
 		return Work{}, err
 	}
 	w.Timeout = g.shapes[number].Timeout
 	return w, nil
+}
+
+// eachWork renders the work of all instances and calls do with each. Templates and input are
+// kept parsed for one step at a time: parsed, they can take 50 times the memory of their text.
+func (g *Graph) eachWork(id string, spec *run.Spec, do func(id store.StepID, work []byte) error) error {
+	about := About{RunID: id, Name: spec.Name, Tags: spec.Tags, Labels: spec.Labels}
+	for n := range g.shapes {
+		sh := &g.shapes[n]
+		r, err := newRecipe(g.specs[n])
+		if err != nil {
+			return err
+		}
+		for i := range sh.Count {
+			w, err := r.render(i, about)
+			if err != nil {
+				return err
+			}
+			w.Timeout = sh.Timeout
+			if err := do(store.StepID{Run: id, Step: sh.Name, Index: i}, w.Encode()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // workValue is the value of work in etcd.

@@ -73,6 +73,7 @@ var retryAfter = map[problem.Code]int{
 	problem.EtcdUnavailable: 2,
 	problem.NoCapacity:      5,
 	problem.Stopping:        5,
+	problem.TooManyRequests: 5,
 	problem.Unavailable:     5,
 	problem.EtcdFull:        30,
 	problem.StateUnwritable: 30,

@@ -33,7 +33,7 @@ func TestAProblemThatPassesSaysWhenToTryAgain(t *testing.T) {
 		if seconds, err := strconv.Atoi(got); got != "" && (err != nil || seconds < 1) {
 			t.Errorf("%s: Retry-After: %s", code, got)
 		}
-		if want := p.Status == 503 && code != problem.EtcdDenied || p.Status == 408 || code == problem.NoCapacity; want != (got != "") {
+		if want := p.Status == 503 && code != problem.EtcdDenied || p.Status == 408 || p.Status == 429 || code == problem.NoCapacity; want != (got != "") {
 			t.Errorf("%s (%d): Retry-After: %q", code, p.Status, got)
 		}
 		if got != p.GetHeaders().Get("Retry-After") {

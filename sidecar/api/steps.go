@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	jsonv1 "encoding/json"
 	"fmt"
 	"reflect"
@@ -18,30 +19,48 @@ import (
 // RunSteps are the steps of a run that is submitted.
 type RunSteps []step.Spec
 
-// UnmarshalJSON reads steps. Its error is a [*problem.Error] about "NAME.FIELD", or "[0].FIELD"
-// for a step without a name.
+// UnmarshalJSON reads steps, one at a time and at most [step.MaxSteps]: a step takes more
+// memory than its text. Its error is a [*problem.Error] about "NAME.FIELD", or "[0].FIELD" for a
+// step without a name.
 func (s *RunSteps) UnmarshalJSON(data []byte) error {
-	var each []jsontext.Value
-	if err := json.Unmarshal(data, &each); err != nil || each == nil {
+	d := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true)) // each step is checked
+	if d.PeekKind() != '[' {
+		var none []jsontext.Value
+		return json.Unmarshal(data, &none)
+	}
+	if _, err := d.ReadToken(); err != nil {
 		return err
 	}
-	*s = make(RunSteps, len(each))
-	for i, one := range each {
-		at := fmt.Sprintf("[%d]", i)
-		var named struct {
-			Name string `json:"name"`
+	*s = RunSteps{}
+	for i := 0; d.PeekKind() != ']'; i++ {
+		if i == step.MaxSteps {
+			return problem.New(problem.Invalid, "there are more than %d, which is the most that is allowed", step.MaxSteps)
 		}
-		if json.Unmarshal(one, &named) == nil && pool.ValidateName(named.Name) == nil {
-			at = named.Name
+		one, err := d.ReadValue()
+		if err != nil {
+			return err
 		}
-		if err := unmarshal(one, &(*s)[i]); err != nil {
-			return faultOf(err, at)
+		var spec step.Spec
+		if err := unmarshal(one, &spec); err != nil {
+			return faultOf(err, placeOf(one, i))
 		}
-		if (*s)[i].Name == "" {
-			return problem.Field(at+".name", "it is missing")
+		if spec.Name == "" {
+			return problem.Field(placeOf(one, i)+".name", "it is missing")
 		}
+		*s = append(*s, spec)
 	}
 	return nil
+}
+
+// placeOf names a step by its name, or by its index if it has none.
+func placeOf(one jsontext.Value, index int) string {
+	var named struct {
+		Name string `json:"name"`
+	}
+	if json.Unmarshal(one, &named) == nil && pool.ValidateName(named.Name) == nil {
+		return named.Name
+	}
+	return fmt.Sprintf("[%d]", index)
 }
 
 // stepSpec describes a [step.Spec] in the OpenAPI document.

@@ -61,6 +61,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		*a = answer{}
 		answers.Put(a)
 	}()
+	if strings.HasPrefix(r.URL.Path, apiPrefix) {
+		header := w.Header() // the keys are canonical
+		header["X-Content-Type-Options"], header["Cache-Control"] = noSniff, noStore
+	}
 	err := h.guard.check(r)
 	if err == nil {
 		err = h.takeBody(w, r)
@@ -77,6 +81,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Routes.ServeHTTP(a, r)
 }
+
+// apiPrefix begins the paths of the API. Its answers are neither guessed to be of another type
+// nor kept by anything on the way: they state what is true now.
+const apiPrefix = "/v1/"
+
+var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
 
 // finish ends a request, also after a panic.
 func (h *Handler) finish(a *answer, panicked any, begun time.Time) {
