@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,13 +37,15 @@ func (k *Keeper) giveBack(ctx context.Context, id store.LeaseID) {
 // the leases of those that take their time are renewed.
 //
 // From now on Acquire is refused, and no loss is reported. A lease that can't be
-// revoked before ctx ends runs out by itself; the error names it.
-func (k *Keeper) RevokeAll(ctx context.Context) error {
+// revoked before ctx ends runs out by itself; the error names it. The leases to keep run out
+// by themselves, too.
+func (k *Keeper) RevokeAll(ctx context.Context, keep ...store.LeaseID) error {
 	k.mu.Lock()
 	k.closed = true
 	ids := append(k.book.clear(), k.unfinished...)
 	k.unfinished = nil
 	k.mu.Unlock()
+	ids = slices.DeleteFunc(ids, func(id store.LeaseID) bool { return slices.Contains(keep, id) })
 
 	errs := make([]error, len(ids))
 	places := make(chan struct{}, revokers)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -33,6 +34,8 @@ type Claim struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+
+	supervised, freed atomic.Bool
 }
 
 // Context is done when the claim has ended: released, lost or revoked.
@@ -48,6 +51,17 @@ func (c *Claim) Err() error {
 
 // end closes the claim; only the first end counts. A nil error is a release.
 func (c *Claim) end(err error) { c.cancel(err) }
+
+// Supervise says whether the owner of the claim knows when its holder has stopped, as it does
+// of a process that it watches. After a revocation the slots of such a claim are kept until it
+// is released, however long that takes, and those of others for [RevokeGrace].
+func (c *Claim) Supervise(on bool) { c.supervised.Store(on) }
+
+// Supervised reports what [Claim.Supervise] was called with.
+func (c *Claim) Supervised() bool { return c.supervised.Load() }
+
+// Freed reports whether the slots are known to be free again.
+func (c *Claim) Freed() bool { return c.freed.Load() }
 
 // Holder identifies the owner of a claim.
 type Holder struct {

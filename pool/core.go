@@ -53,7 +53,7 @@ const (
 	// the second half is for the answer.
 	yieldAfter = 2 * time.Second
 	// RevokeGrace is how long after a revocation the slots are kept for the holder
-	// to stop.
+	// to stop, unless it is supervised.
 	RevokeGrace = grace.Revoke
 	// fullPause is how long a core waits before it tries to write again after
 	// etcd said that it is full.
@@ -413,7 +413,7 @@ func (c *core) tick(now time.Time) {
 		}
 	}
 	c.revoking = slices.DeleteFunc(c.revoking, func(e *entry) bool {
-		if e.combined != nil || e.state == held && now.Sub(e.revoked) < RevokeGrace {
+		if e.combined != nil || e.state == held && (e.claim.Supervised() || now.Sub(e.revoked) < RevokeGrace) {
 			return false // its combined release may fail, and leave it held
 		}
 		if e.state == held {

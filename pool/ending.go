@@ -41,6 +41,7 @@ func (c *core) done(e *entry) {
 	}
 	e.state = over
 	e.claim.end(nil) // after a combined release, it was valid until now
+	e.claim.freed.Store(true)
 	c.leases.Release(e.lease, e.leased(e.slots))
 	if !e.req.Bridge {
 		c.publish(ClaimReleased, e, "")

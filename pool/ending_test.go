@@ -78,6 +78,30 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	r.clean()
 }
 
+func TestARevokedClaimIsKeptForAsLongAsItsHolderIsSeen(t *testing.T) {
+	r := newRig(t, "one")
+	h := r.hosts[0]
+	r.pool("db", 1)
+	c := h.ask("a", 1).got()
+	c.Supervise(true)
+	next := h.ask("b", 1)
+	h.requestRevocation("a", c.Fence)
+	wantRevoked(t, c)
+	r.pass(10 * RevokeGrace)
+	next.waits()
+	if c.Freed() {
+		t.Error("it counts as freed")
+	}
+	c.Supervise(false) // its holder is not seen any more
+	r.pass(tickEvery)
+	next.got()
+	if !c.Freed() {
+		t.Error("it does not count as freed")
+	}
+	h.giveBack("b")
+	r.clean()
+}
+
 func TestARevocationIsAboutOneGrantOnly(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]

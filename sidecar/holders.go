@@ -141,7 +141,7 @@ func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *withID, r a
 		return nil, err
 	}
 	answer := api.Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
-	if answer.Detail = "its host has its holder stop, and frees the slots within " + pool.RevokeGrace.String(); r.Force {
+	if answer.Detail = "its host has its holder stop, and frees the slots when it has: a process that berth watches must have ended, and any other holder has " + pool.RevokeGrace.String(); r.Force {
 		answer.Detail = "the slots are free; the old holder may still run: its fence is lower than that of any later claim"
 	}
 	return outputOf(answer, nil)

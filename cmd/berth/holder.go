@@ -103,6 +103,7 @@ func (h *directHolder) claim(ctx context.Context, r pool.Request) (held, error) 
 	if err != nil {
 		return nil, err
 	}
+	claim.Supervise(true) // exec runs as long as the command does
 	return &directHeld{claim}, nil
 }
 

@@ -136,6 +136,25 @@ func TestCloseFreesTheSlotsOfHoldersThatDoNotStop(t *testing.T) {
 	}
 }
 
+// A process may have become another user's, or hang in the kernel.
+func TestCloseKeepsTheSlotsOfProcessesThatAreSeenToRun(t *testing.T) {
+	srv := embedtest.New(t)
+	c := open(t, srv)
+	setPool(t, c, "db", 3, 5*time.Second)
+	setPool(t, c, "gpu", 3, 6*time.Second)
+	runs := claimed(t, c, instance.Slots{"db": 1})
+	runs.Supervise(true)
+	claimed(t, c, instance.Slots{"gpu": 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if h, _ := read(t, connect(t, srv)).Claims(); len(h) != 1 || h[0].Claim != runs.ID {
+		t.Errorf("held are %v", h)
+	}
+}
+
 func TestLeaveEndsTheContextsAndKeepsTheSlots(t *testing.T) {
 	srv := embedtest.New(t)
 	dir := t.TempDir()

@@ -151,8 +151,9 @@ const closeTimeout = 5 * time.Second
 // Close stops the client. It refuses new claims and waits until those it holds are
 // released or ctx ends, and renews leases all the while. Then it cancels the contexts of
 // the remaining claims, waits for [lease.StopGrace] and for processes that are killed
-// after it, and revokes all leases. It treats key reservations the same way. It may be
-// called once.
+// after it, and revokes all leases. Only those of supervised claims whose holders have not
+// stopped run out by themselves. It treats key reservations the same way. It may be called
+// once.
 func (c *Client) Close(ctx context.Context) error {
 	last := context.WithoutCancel(ctx)
 	_ = c.engine.Stop(last)
@@ -165,6 +166,7 @@ func (c *Client) Close(ctx context.Context) error {
 		c.drain(stopping)
 		cancel()
 	}
+	kept := c.unstopped(last)
 	c.enginePart.stop()
 	c.keeperPart.stop()
 	c.waitersPart.stop()
@@ -172,7 +174,7 @@ func (c *Client) Close(ctx context.Context) error {
 	end, cancel := context.WithTimeout(last, closeTimeout)
 	defer cancel()
 	err := errors.Join(
-		c.keeper.RevokeAll(end),
+		c.keeper.RevokeAll(end, kept...),
 		c.waiters.RevokeAll(end),
 		c.presence.Revoke(end),
 		c.engine.RemoveGuard(end),
@@ -238,6 +240,20 @@ func (c *Client) longestGrace(ctx context.Context) time.Duration {
 		}
 	}
 	return longest
+}
+
+// unstopped returns the leases of claims whose holders are known to run still.
+func (c *Client) unstopped(ctx context.Context) (leases []store.LeaseID) {
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	held, _ := c.engine.Held(ctx) // it answers at once, unless it has ended
+	for _, cl := range held {
+		if cl.Supervised() {
+			c.opts.Logger.Warn("the process of a claim could not be stopped; its slots stay claimed until the lease ends", "claim", cl.ID)
+			leases = append(leases, cl.Lease)
+		}
+	}
+	return leases
 }
 
 // abort stops the parts that Open has started.

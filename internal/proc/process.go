@@ -26,6 +26,9 @@ type ID struct {
 	Boot string `json:"boot,omitempty"`
 	// Namespace is the inode of the pid namespace in which PID is its number.
 	Namespace uint64 `json:"pid_namespace,omitempty"`
+	// Init is set if the program that identified the process is the first of that
+	// namespace: all others of the namespace end with it.
+	Init bool `json:"init,omitempty"`
 }
 
 // Same reports whether both are the same process. Starts that were read in different

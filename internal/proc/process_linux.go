@@ -34,7 +34,7 @@ func here() (ID, error) {
 	if err := unix.Stat("/proc/self/ns/pid", &namespace); err != nil {
 		return ID{}, fmt.Errorf("the pid namespace: %w", err)
 	}
-	return ID{Boot: parseBoot(boot), Namespace: namespace.Ino}, nil
+	return ID{Boot: parseBoot(boot), Namespace: namespace.Ino, Init: os.Getpid() == 1}, nil
 }
 
 // Read returns the stat of a process. Its error is [ErrNoProcess] if there is none.
@@ -129,11 +129,14 @@ func (w *Watcher) Open(pid int) (*Process, error) {
 }
 
 // Find begins to watch a process that was identified earlier. The error is
-// [ErrNoProcess] if it has ended; with any other error it may live.
+// [ErrNoProcess] if it has ended; with any other error it may live. The program that
+// identified it must have ended.
 func (w *Watcher) Find(id ID) (*Process, error) {
 	switch {
 	case id.Boot != w.here.Boot:
 		return nil, fmt.Errorf("the machine was started again: %w", ErrNoProcess)
+	case id.Namespace != w.here.Namespace && id.Init:
+		return nil, fmt.Errorf("its pid namespace has ended: %w", ErrNoProcess)
 	case id.Namespace != w.here.Namespace:
 		return nil, ErrOtherNamespace
 	}

@@ -59,16 +59,24 @@ func TestAProcessIsFoundAgain(t *testing.T) {
 	}
 	defer p.Close()
 	id := p.ID()
+	with := func(change func(*ID)) ID {
+		other := id
+		change(&other)
+		return other
+	}
 	for want, other := range map[error]ID{
-		nil:               {id.PID, id.Start + 1, id.Boot, id.Namespace}, // read in another time namespace
-		ErrNoProcess:      {id.PID, id.Start + 2, id.Boot, id.Namespace},
-		ErrOtherNamespace: {id.PID, id.Start, id.Boot, id.Namespace + 1},
+		nil:               with(func(o *ID) { o.Start++ }), // read in another time namespace
+		ErrNoProcess:      with(func(o *ID) { o.Start += 2 }),
+		ErrOtherNamespace: with(func(o *ID) { o.Namespace++; o.Init = false }),
 	} {
 		found, err := w.Find(other)
 		if !errors.Is(err, want) {
 			t.Errorf("%+v: %v, want %v", other, err, want)
 		}
 		found.Close()
+	}
+	if _, err := w.Find(with(func(o *ID) { o.Namespace++; o.Init = true })); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("of a namespace whose first process has ended: %v", err)
 	}
 	if _, err := w.Find(ID{PID: id.PID, Boot: "earlier"}); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("of an earlier boot: %v", err)

@@ -40,13 +40,6 @@ func (b Binding) ttlOf(lease time.Duration) time.Duration {
 	return b.ttl
 }
 
-// unwatched returns the binding without its process, which may live and can't be watched.
-func (b Binding) unwatched() Binding {
-	b.proc, b.uid, b.onlyKill = proc.ID{}, 0, false
-	b.lease = b.ttl == 0
-	return b
-}
-
 // bindingValue is a binding in etcd and in files.
 type bindingValue struct {
 	store.V

@@ -79,13 +79,13 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 	if err := f.save("mine", 8, byLease, validity{}); err != nil { // replaces it
 		t.Fatal(err)
 	}
-	if _, ok := f.load("mine", 7); ok {
+	if _, ok, _ := f.load("mine", 7); ok {
 		t.Error("that of a later claim was taken")
 	}
-	if got, ok := f.load("mine", 8); !ok || got != byLease {
-		t.Errorf("%+v, %t", got, ok)
+	if got, ok, err := f.load("mine", 8); !ok || got != byLease || err != nil {
+		t.Errorf("%+v, %t, %v", got, ok, err)
 	}
-	if _, ok := f.load("other", 8); ok {
+	if _, ok, err := f.load("other", 8); ok || err != nil {
 		t.Error("there is one for another claim")
 	}
 	if err := f.save("kept", 1, b, validity{}); err != nil {
@@ -98,7 +98,7 @@ func TestStateFilesAreOfOneClaimAndItsFence(t *testing.T) {
 	}
 	f.Remove("kept")
 	f.Remove("kept")
-	if _, ok := f.load("kept", 1); ok {
+	if _, ok, _ := f.load("kept", 1); ok {
 		t.Error("a removed one is there")
 	}
 	none := NewFiles("", "sidecar", bindFolder, nil)

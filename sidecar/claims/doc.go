@@ -16,6 +16,10 @@
 //   - A claim whose validity has ended keeps its slots until its holder says that it has
 //     stopped, its process is gone, its time to live has passed, or etcd ends its lease.
 //     For some minutes after that [Holders.Find] says why it has ended.
+//   - A claim that is bound to a process keeps its slots until that process has ended, or its
+//     owner releases it, even if the process can't be stopped or watched. Without a process,
+//     they are kept for [pool.RevokeGrace] after a revocation.
+//   - A process is signaled only as the user who bound it could signal it.
 //   - A claim whose client hung up before it had read the answer is released: at once or, if
 //     the request had an id, unless it is requested again within 10 s.
 //   - A process is the very process that was named: what is watched is a pidfd, and what is

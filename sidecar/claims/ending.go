@@ -2,6 +2,7 @@ package claims
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -57,6 +58,9 @@ func (hs *Holders) invalidate(h *Holder, why *problem.Error) {
 	switch {
 	case h.proc != nil:
 		hs.stop(h)
+	case h.unseen != nil:
+		hs.log.Error("a claim has ended whose process may still run and can't be stopped; its slots stay claimed until it is released, or revoked by force",
+			keyClaim, h.claim.ID, keyReason, why, keyError, h.unseen)
 	case h.expires == 0:
 		// Nothing reports when this holder has stopped. Its slots are freed with the
 		// lease, and it is forgotten then.
@@ -144,6 +148,31 @@ func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 		hs.drop(h)
 	}
 	return err
+}
+
+// Expel releases a claim for another than its owner. Its process is stopped first, as by a
+// revocation: then Expel waits until it has ended, for [pool.RevokeGrace] at most. By names
+// the caller. It returns false if there is no such claim here: see [Holders.Release].
+func (hs *Holders) Expel(ctx context.Context, id string, fence int64, by string) (bool, error) {
+	hs.mu.Lock()
+	h := hs.byID[id]
+	if h == nil || !h.Is(fence) || h.releasing || h.proc == nil && h.unseen == nil {
+		hs.mu.Unlock()
+		return hs.Release(ctx, id, fence)
+	}
+	hs.invalidate(h, problem.New(problem.ClaimRevoked, "claim %q was released by %s, who is not its owner", id, by))
+	hs.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, pool.RevokeGrace)
+	defer cancel()
+	select {
+	case <-h.over:
+		return true, nil
+	case <-ctx.Done():
+	}
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return true, context.Cause(ctx)
+	}
+	return true, problem.New(problem.Unavailable, "the process of claim %q has been told to stop and has not ended within %s; its slots are free when it has, or if the claim is revoked by force", id, pool.RevokeGrace)
 }
 
 // Release releases a claim for its holder, and returns when its slots are free. It returns

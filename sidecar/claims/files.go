@@ -115,21 +115,22 @@ func writeWhole(path string, data []byte) error {
 	return err
 }
 
-// load returns the binding of a claim that was saved. There is none unless ok;
-// a file that can't be read is logged and ignored.
-func (f Files) load(id string, fence int64) (b Binding, ok bool) {
+// load returns the binding of a claim that was saved. There is none unless ok. A file that
+// can't be read is logged, and is an error.
+func (f Files) load(id string, fence int64) (b Binding, ok bool, err error) {
 	if f.dir == "" {
-		return Binding{}, false
+		return Binding{}, false, nil
 	}
 	c, err := f.read(id)
 	switch {
-	case err == nil && c.fence == fence:
-		return c.bind, true
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
+		return Binding{}, false, nil
+	case err != nil:
 		f.log.Error("a state file can't be read; what the claim was bound to when it was granted counts",
 			keyFile, f.path(id), keyClaim, id, keyError, err)
+		return Binding{}, false, err
 	}
-	return Binding{}, false
+	return c.bind, c.fence == fence, nil
 }
 
 // read reads the file of a claim.
@@ -208,6 +209,6 @@ func (f Files) SaveTTL(id string, fence int64, ttl time.Duration) error {
 // LoadTTL returns the time to live that was kept for an id and a fence. There is none
 // unless ok.
 func (f Files) LoadTTL(id string, fence int64) (ttl time.Duration, ok bool) {
-	b, ok := f.load(id, fence)
+	b, ok, _ := f.load(id, fence) // logged
 	return b.ttl, ok
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -93,6 +94,11 @@ type Holder struct {
 	saved bool          // bind is in a file
 	lease time.Duration // duration of the claim's lease; 0 if not known yet
 	proc  *proc.Process // nil unless bound to one
+	// unseen is why a process that it is bound to, and that may live, can't be watched; nil
+	// if there is none. Meanwhile its holder must renew it, but its slots are not freed.
+	unseen error
+	// over is closed when it is no longer among the holders.
+	over chan struct{}
 	// expires is when the ttl has passed; 0 without one.
 	expires time.Duration
 	// why the claim has ended; nil while it is held.
@@ -127,18 +133,38 @@ func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Proces
 			hs.extend(h)
 			return h
 		}
+		// Its slots are gone, and there is no time left for its process to stop.
+		if h.proc != nil && (process == nil || !h.proc.ID().Same(process.ID())) {
+			hs.signal(h, syscall.SIGKILL)
+		}
 		hs.drop(h)
 	}
 	hs.ended.Forget(claim.ID)
-	h := &Holder{claim: claim, bind: bind, proc: process}
+	h := &Holder{claim: claim, bind: bind, over: make(chan struct{})}
 	hs.byID[claim.ID] = h
+	hs.watch(h, process)
 	hs.extend(h)
 	hs.publish(Granted, h)
 	h.unhook = context.AfterFunc(claim.Context(), func() { hs.claimEnded(h) })
+	return h
+}
+
+// watch watches the process of a holder; nil if there is none.
+func (hs *Holders) watch(h *Holder, process *proc.Process) {
+	h.proc.Close()
+	h.proc, h.unseen, h.killAt, h.unstopped = process, nil, 0, ""
+	h.claim.Supervise(process != nil)
 	if process != nil {
 		process.Notify(func() { hs.processEnded(h, process) })
 	}
-	return h
+}
+
+// ttl is within which a holder must renew; 0 if it need not, or if that is not known yet.
+func (h *Holder) ttl() time.Duration {
+	if h.unseen != nil && h.bind.ttl == 0 {
+		return h.lease
+	}
+	return h.bind.ttlOf(h.lease)
 }
 
 // extend begins the ttl again.
@@ -147,7 +173,7 @@ func (hs *Holders) extend(h *Holder) {
 		h.lease = h.claim.LeaseDuration()
 	}
 	h.expires = 0
-	if ttl := h.bind.ttlOf(h.lease); ttl > 0 {
+	if ttl := h.ttl(); ttl > 0 {
 		h.expires = hs.clock.Now() + ttl
 	}
 }
@@ -158,6 +184,7 @@ func (hs *Holders) drop(h *Holder) {
 		return
 	}
 	h.gone = true
+	close(h.over)
 	h.unhook()
 	h.proc.Close()
 	if hs.byID[h.claim.ID] == h {
@@ -266,9 +293,7 @@ func (hs *Holders) rebind(h *Holder, life Life, process *proc.Process) error {
 	}
 	h.bind = bind
 	if process != nil {
-		h.proc.Close()
-		h.proc, h.killAt = process, 0
-		process.Notify(func() { hs.processEnded(h, process) })
+		hs.watch(h, process)
 	}
 	return nil
 }
@@ -295,9 +320,12 @@ func (hs *Holders) View(h *Holder) View {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	v := View{Claim: h.claim, PID: h.bind.proc.PID, Releasing: h.releasing, Lease: h.lease, At: now}
-	ttl := h.bind.ttlOf(h.lease)
-	if ttl > 0 || !h.bind.lease {
+	ttl := h.ttl()
+	if ttl > 0 || h.unseen == nil && !h.bind.lease {
 		v.TTL = &ttl
+	}
+	if h.unseen != nil {
+		v.PID = 0
 	}
 	left, grace := h.claim.ValidFor()
 	if h.expires > 0 {

@@ -55,6 +55,9 @@ func (hs *Holders) check() {
 		if h.lease == 0 && h.why == nil {
 			hs.extend(h)
 		}
+		if h.unseen != nil && !h.releasing {
+			hs.find(h)
+		}
 		if h.unreadAt > 0 && now >= h.unreadAt && !h.releasing {
 			hs.releaseUnread(h)
 		}
@@ -70,11 +73,11 @@ func (hs *Holders) check() {
 // expire ends a claim that was not renewed in time.
 func (hs *Holders) expire(h *Holder) {
 	if h.why == nil {
-		ttl := h.bind.ttlOf(h.lease)
+		ttl := h.ttl()
 		hs.log.Info("a claim was not renewed within its ttl", keyClaim, h.claim.ID, keyDuration, ttl)
 		hs.invalidate(h, problem.New(problem.ClaimLost, "claim %q is lost: it was not renewed within its ttl of %s", h.claim.ID, ttl))
 	}
-	if h.proc == nil { // a process has to end first
+	if h.proc == nil && h.unseen == nil { // a process has to end first
 		hs.releaseAsync(h)
 	}
 }
@@ -127,12 +130,12 @@ func (hs *Holders) Resume(claims []*instance.Claim) {
 }
 
 func (hs *Holders) resumeOne(c *instance.Claim) {
-	bind, saved := hs.files.load(c.ID, c.Fence())
+	bind, saved, unseen := hs.files.load(c.ID, c.Fence())
 	if !saved {
 		var err error
 		if bind, err = decodeBinding(c.Bind()); err != nil {
 			hs.log.Error("what a claim is bound to can't be read; it must be renewed within its lease duration", keyClaim, c.ID, keyError, err)
-			bind = byLease
+			bind, unseen = byLease, err
 		}
 	}
 	var process *proc.Process
@@ -147,13 +150,18 @@ func (hs *Holders) resumeOne(c *instance.Claim) {
 		case err != nil:
 			hs.log.Error("the process of a claim that was taken over can't be watched; the claim must be renewed within its ttl or lease duration",
 				keyClaim, c.ID, keyPID, bind.proc.PID, keyError, err)
-			bind = bind.unwatched()
+			unseen = err
 		}
 	}
 	h := hs.Add(c, bind, process)
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h.saved, h.known = saved, true
+	if process == nil && unseen != nil && !ended {
+		h.unseen = unseen
+		c.Supervise(true)
+		hs.extend(h)
+	}
 	if _, ok := c.Validity(); ok && process != nil {
 		if err := hs.save(h, bind); err != nil {
 			hs.log.Warn("the validity of a claim that was taken over can't be recorded", keyClaim, c.ID, keyError, err)
@@ -164,6 +172,29 @@ func (hs *Holders) resumeOne(c *instance.Claim) {
 	}
 	if ended {
 		hs.releaseAsync(h)
+	}
+}
+
+// find tries again to watch the process of a holder, and forgets the holder once its slots
+// are free.
+func (hs *Holders) find(h *Holder) {
+	switch {
+	case h.claim.Freed():
+		hs.releaseAsync(h)
+		return
+	case h.bind.proc.PID == 0:
+		return
+	}
+	process, err := hs.procs.Find(h.bind.proc)
+	switch {
+	case errors.Is(err, proc.ErrNoProcess):
+		hs.releaseAsync(h)
+	case err == nil:
+		hs.watch(h, process)
+		if h.why != nil {
+			hs.stop(h)
+		}
+		hs.extend(h)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 )
@@ -37,6 +38,7 @@ func newDesk(t *testing.T, stateDir string) *desk {
 	}
 	d := &desk{t: t, client: client, time: &stillClock{now: time.Hour}, Holders: New(Config{
 		StateDir: stateDir, Instance: "sidecar", Log: hclog.NewNullLogger(), Metrics: NewMetrics(nil), Notify: func(Change) {},
+		Procs: newWatcher(t),
 	})}
 	d.clock = d.time
 	t.Cleanup(func() {
@@ -46,6 +48,20 @@ func newDesk(t *testing.T, stateDir string) *desk {
 		}
 	})
 	return d
+}
+
+func newWatcher(t *testing.T) *proc.Watcher {
+	t.Helper()
+	procs, err := proc.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := procs.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return procs
 }
 
 // ask asks for a claim, and gets an answer that comes to its client, or not.

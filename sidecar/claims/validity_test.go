@@ -31,19 +31,10 @@ type orphanage struct {
 
 func newOrphanage(t *testing.T) *orphanage {
 	t.Helper()
-	procs, err := proc.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := procs.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	log := new(bytes.Buffer)
 	cfg := Config{
 		Log: hclog.New(&hclog.LoggerOptions{Output: log}), StateDir: t.TempDir(), Instance: "sidecar",
-		Procs: procs, Metrics: NewMetrics(nil),
+		Procs: newWatcher(t), Metrics: NewMetrics(nil),
 	}
 	clock := &stillClock{}
 	return &orphanage{Orphans: newOrphans(cfg, clock), t: t, clock: clock, log: log}
@@ -55,21 +46,26 @@ type orphan struct {
 	cmd *exec.Cmd
 }
 
-// bind starts a process and records a claim that is bound to it.
-func (o *orphanage) bind(id string, valid validity, change func(*Binding)) *orphan {
-	o.t.Helper()
+func newOrphan(t *testing.T) *orphan {
+	t.Helper()
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
-		o.t.Fatal(err)
+		t.Fatal(err)
 	}
-	x := &orphan{t: o.t, cmd: cmd}
-	o.t.Cleanup(func() {
+	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 		}
 	})
-	process, err := o.procs.Open(cmd.Process.Pid)
+	return &orphan{t: t, cmd: cmd}
+}
+
+// bind starts a process and records a claim that is bound to it.
+func (o *orphanage) bind(id string, valid validity, change func(*Binding)) *orphan {
+	o.t.Helper()
+	x := newOrphan(o.t)
+	process, err := o.procs.Open(x.cmd.Process.Pid)
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func revokeOf(w pool.Why, force bool) *confirmation {
 		c.Effects = []string{
 			"Host " + h.Host + " ends the validity of the claim, and stops the holder.",
 			stopText(h),
-			slots + " free when the holder has stopped, after at most " + text.Duration(pool.RevokeGrace) + " if its host is alive, and otherwise when its lease ends.",
+			slots + " free when the holder has stopped, after at most " + text.Duration(pool.RevokeGrace) + " unless berth watches its process and that still runs. If the host is dead, they are free when the lease ends.",
 		}
 		way.Set("force", yes)
 		c.Other, c.OtherText = way, "Free the slots by force instead…"
@@ -182,7 +182,7 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence int64) 
 		return "Claim " + id + " is revoked: its holder on host " + host + " has stopped.", nil
 	}
 	return "Claim " + id + " is being revoked. Its slots are free when the holder on host " + host + " has stopped, after at most " +
-		text.Duration(pool.RevokeGrace) + " if the host is alive.", nil
+		text.Duration(pool.RevokeGrace) + " if the host is alive and does not see its process run.", nil
 }
 
 // freeByForce frees a claim's slots at once.

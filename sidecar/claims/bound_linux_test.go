@@ -1,0 +1,171 @@
+package claims
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/pool"
+)
+
+// bound makes a claim that is bound to a process. It has no holder yet.
+func (d *desk) bound(id string, ttl time.Duration) (*instance.Claim, Binding, *orphan) {
+	d.t.Helper()
+	x := newOrphan(d.t)
+	bind, err := BindingOf(Life{PID: x.cmd.Process.Pid, TTL: &ttl})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	bind = bind.To(d.open(x))
+	claim, err := d.client.Claim(d.t.Context(), instance.Slots{"db": 1}, instance.WithID(id), instance.WithBind(bind.Encode()))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return claim, bind, x
+}
+
+// open watches a process.
+func (d *desk) open(x *orphan) *proc.Process {
+	d.t.Helper()
+	p, err := d.procs.Open(x.cmd.Process.Pid)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(p.Close)
+	return p
+}
+
+// blind returns a watcher that can't watch any more.
+func blind(t *testing.T) *proc.Watcher {
+	t.Helper()
+	w, err := proc.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// holds wants the slots of so many claims to be taken.
+func (d *desk) holds(want int) {
+	d.t.Helper()
+	d.tasks.Wait()
+	p, err := d.client.Pool(d.t.Context(), "db")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if p.Claimed != want {
+		d.t.Errorf("%d slots are taken, want %d", p.Claimed, want)
+	}
+}
+
+func TestAReleaseStopsTheProcessUnlessItIsTheOwners(t *testing.T) {
+	d := newDesk(t, "")
+	for _, id := range []string{"own", "others"} {
+		claim, bind, x := d.bound(id, 0)
+		d.Add(claim, bind, d.open(x))
+		release := func() (bool, error) { return d.Release(t.Context(), id, 0) }
+		if id == "others" {
+			release = func() (bool, error) { return d.Expel(t.Context(), id, 0, "user:op") }
+		}
+		if found, err := release(); !found || err != nil {
+			t.Errorf("%s: %t, %v", id, found, err)
+		}
+		d.holds(0)
+		if id == "own" {
+			x.unharmed()
+		} else {
+			x.endedBy(syscall.SIGTERM)
+		}
+	}
+	if found, err := d.Expel(t.Context(), "others", 0, "user:op"); found || err != nil {
+		t.Errorf("released again: %t, %v", found, err)
+	}
+	_, err := d.Find("others")
+	if problem.CodeOf(err) != problem.ClaimRevoked {
+		t.Errorf("its owner learns %v", err)
+	}
+	d.ask("free", time.Hour, true)
+	if found, err := d.Expel(t.Context(), "free", 0, "user:op"); !found || err != nil {
+		t.Errorf("without a process: %t, %v", found, err)
+	}
+	d.holds(0)
+}
+
+// TestAProcessThatCannotBeSeenKeepsItsSlots takes claims over whose processes may live.
+func TestAProcessThatCannotBeSeenKeepsItsSlots(t *testing.T) {
+	d := newDesk(t, t.TempDir())
+	procs := d.procs
+	resume := func(id string, by *proc.Watcher, change func(*Binding)) *orphan {
+		t.Helper()
+		claim, bind, x := d.bound(id, time.Minute)
+		change(&bind)
+		if err := d.files.save(id, claim.Fence(), bind, validity{}); err != nil {
+			t.Fatal(err)
+		}
+		d.procs = by
+		d.Resume([]*instance.Claim{claim})
+		d.procs = procs
+		return x
+	}
+	elsewhere := func(b *Binding) { b.proc.Namespace++ }
+	hidden := resume("hidden", procs, elsewhere)
+	forced := resume("forced", procs, elsewhere)
+	rebound := resume("rebound", procs, elsewhere)
+	seen := resume("seen", blind(t), func(*Binding) {})
+	if _, err := d.Renew("rebound", 0, Life{PID: rebound.cmd.Process.Pid}, d.open(rebound)); err != nil {
+		t.Error(err)
+	}
+	d.time.now += 2 * time.Minute // no one renews
+	d.procs = blind(t)
+	for range 3 {
+		d.check()
+	}
+	d.holds(4)
+	for _, id := range []string{"hidden", "forced", "seen"} {
+		if _, err := d.Renew(id, 0, Life{}, nil); problem.CodeOf(err) != problem.ClaimLost {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := d.Expel(ctx, "hidden", 0, "user:op"); err == nil {
+		t.Error("it was released by another than its owner")
+	}
+	d.procs = procs
+	d.check()
+	seen.endedBy(syscall.SIGTERM)
+	for d.Count() > 3 {
+		<-time.After(time.Millisecond)
+	}
+	d.holds(3)
+	if found, err := d.Release(t.Context(), "hidden", 0); !found || err != nil { // its owner knows
+		t.Errorf("%t, %v", found, err)
+	}
+	d.holds(2)
+	h, err := d.client.Lookup(t.Context(), "forced")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := pool.Registry{}
+	admin.Backend, admin.Keys = d.client.Store()
+	if _, err := admin.Revoke(t.Context(), "forced", true); err != nil {
+		t.Fatal(err)
+	}
+	for !h.Freed() {
+		<-time.After(time.Millisecond)
+	}
+	d.check()
+	d.holds(1)
+	if n := d.Count(); n != 1 {
+		t.Errorf("%d claims have holders", n)
+	}
+	hidden.unharmed()
+	forced.unharmed()
+}
