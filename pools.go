@@ -40,9 +40,11 @@ type Pool struct {
 type Holder struct {
 	Claim          string
 	Host, Instance string
-	Run, Step      string
-	PID            int
-	Labels         map[string]string
+	// ClaimedBy is the identity that has made the claim: see the reference of the HTTP API.
+	ClaimedBy string
+	Run, Step string
+	PID       int
+	Labels    map[string]string
 	// Slots are those of all pools of the claim.
 	Slots    Slots
 	Priority int
@@ -109,7 +111,7 @@ func poolOf(s pool.Status) Pool {
 
 func holderOf(claim string, h pool.Holder, slots map[string]int) Holder {
 	return Holder{
-		Claim: claim, Host: h.Host, Instance: h.Instance, Run: h.Run, Step: h.Step, PID: h.PID, Labels: h.Labels,
+		Claim: claim, Host: h.Host, Instance: h.Instance, ClaimedBy: h.ClaimedBy, Run: h.Run, Step: h.Step, PID: h.PID, Labels: h.Labels,
 		Slots: slots,
 	}
 }

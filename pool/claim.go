@@ -65,12 +65,14 @@ func (c *Claim) Freed() bool { return c.freed.Load() }
 
 // Holder identifies the owner of a claim.
 type Holder struct {
-	Host     string            `json:"host"`
-	Instance string            `json:"instance"`
-	Run      string            `json:"run,omitempty"`
-	Step     string            `json:"step,omitempty"`
-	PID      int               `json:"pid,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+	// ClaimedBy is the identity that has made the claim, such as "user:alice".
+	ClaimedBy string            `json:"claimed_by,omitempty"`
+	Run       string            `json:"run,omitempty"`
+	Step      string            `json:"step,omitempty"`
+	PID       int               `json:"pid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
 	// Bind says in the words of the instance how it knows that the holder
 	// lives, so that it still knows after a restart.
 	Bind string `json:"bind,omitempty"`
@@ -157,6 +159,9 @@ func (h *Holder) validate() error {
 	if err := validateText("step_key", h.Step); err != nil {
 		return err
 	}
+	if err := validateText("claimed_by", h.ClaimedBy); err != nil {
+		return err
+	}
 	if h.PID < 0 {
 		return problem.Field("pid", "%d is no process", h.PID)
 	}
@@ -202,7 +207,7 @@ func (r *Request) sameAs(o *Request) bool {
 }
 
 func (h *Holder) sameAs(o *Holder) bool {
-	return h.Run == o.Run && h.Step == o.Step && h.PID == o.PID &&
+	return h.ClaimedBy == o.ClaimedBy && h.Run == o.Run && h.Step == o.Step && h.PID == o.PID &&
 		h.Bind == o.Bind && maps.Equal(h.Labels, o.Labels)
 }
 

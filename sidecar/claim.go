@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/oklog/ulid/v2"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
@@ -27,6 +28,8 @@ type wanted struct {
 	proc *proc.Process
 	// named: the client chose the id, so it can find the claim again.
 	named bool
+	// by is the identity of the client.
+	by string
 }
 
 // lifeOf returns how the holder of a new claim reports that it lives.
@@ -122,7 +125,7 @@ func (a *apiServer) hold(ctx context.Context, s *session, w *wanted, wait *wait)
 // want checks a request, and finds the process that it names. The client of an asynchronous
 // one may never learn of the grant.
 func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*wanted, error) {
-	w := &wanted{ClaimRequest: req, named: req.ID != ""}
+	w := &wanted{ClaimRequest: req, named: req.ID != "", by: access.Of(ctx).String()}
 	if !w.named {
 		w.ID = ulid.Make().String()
 	}
@@ -149,7 +152,7 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*
 
 // same reports whether two requests with one id are for the same claim.
 func (w *wanted) same(o *wanted) bool {
-	return maps.Equal(w.Pools, o.Pools) && maps.Equal(w.Labels, o.Labels) && w.bind == o.bind &&
+	return maps.Equal(w.Pools, o.Pools) && maps.Equal(w.Labels, o.Labels) && w.bind == o.bind && w.by == o.by &&
 		w.Priority == o.Priority && w.RunID == o.RunID && w.StepKey == o.StepKey
 }
 
@@ -198,7 +201,7 @@ func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait)
 
 func (w *wanted) options() []instance.ClaimOption {
 	opts := []instance.ClaimOption{
-		instance.WithID(w.ID), instance.WithPriority(w.Priority), instance.WithRun(w.RunID, w.StepKey),
+		instance.WithID(w.ID), instance.WithClaimedBy(w.by), instance.WithPriority(w.Priority), instance.WithRun(w.RunID, w.StepKey),
 		instance.WithPID(w.PID), instance.WithLabels(w.Labels), instance.WithBind(w.bind.Encode()),
 	}
 	if w.Wait != nil {

@@ -297,7 +297,7 @@ func (s *session) waitingClaim(ctx context.Context, w *wanted, why pool.Reason) 
 		QueuedAt: why.Since.Truncate(time.Millisecond), Position: why.Position, Reason: why.Text,
 	}
 	c.SetHolder(pool.Holder{
-		Host: s.client.Host(), Instance: s.client.Instance(), Run: w.RunID, Step: w.StepKey, PID: w.PID, Labels: w.Labels,
+		Host: s.client.Host(), Instance: s.client.Instance(), ClaimedBy: w.by, Run: w.RunID, Step: w.StepKey, PID: w.PID, Labels: w.Labels,
 	})
 	return c
 }

@@ -79,9 +79,9 @@ func claimsTable(out *page, all []inspect.Claim) {
 		if c.Status == inspect.ClaimWaiting {
 			since = c.QueuedAt
 		}
-		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.Status, c.RunID, c.StepKey, c.Host, text.Ago(out.now, since), c.Reason})
+		rows = append(rows, []string{c.ID, run.PoolList(c.Pools), c.Status, c.RunID, c.StepKey, c.Host, c.ClaimedBy, text.Ago(out.now, since), c.Reason})
 	}
-	out.table("there are no claims", []string{"CLAIM", "SLOTS", "STATUS", "RUN", "STEP", "HOST", "SINCE", "REASON"}, rows)
+	out.table("there are no claims", []string{"CLAIM", "SLOTS", "STATUS", "RUN", "STEP", "HOST", "CLAIMED BY", "SINCE", "REASON"}, rows)
 }
 
 // revokeWait is what a host has to stop a holder, and a while for the way.
@@ -238,7 +238,7 @@ func claimText(out *page, c inspect.Claim, expires time.Duration) {
 	}
 	rows := [][]string{
 		{"claim", c.ID}, {"status", c.Status}, {"reason", c.Reason}, {"since", text.Ago(out.now, since)},
-		{"slots", run.PoolList(c.Pools)}, {"holder", holderText(c)},
+		{"slots", run.PoolList(c.Pools)}, {"holder", holderText(c)}, {"claimed by", c.ClaimedBy},
 	}
 	if c.Status == inspect.ClaimWaiting {
 		rows = append(rows, []string{"position", strconv.Itoa(c.Position)}, []string{"priority", strconv.Itoa(c.Priority)})
@@ -276,7 +276,7 @@ func claimWhyText(out *page, w inspect.Why) {
 	}
 	out.columns([][]string{
 		{"claim", w.Claim.ID}, {"status", w.Claim.Status}, {"since", text.Ago(out.now, w.Claim.QueuedAt)},
-		{"slots", run.PoolList(w.Claim.Pools)}, {"holder", holderText(w.Claim)}, {"reason", w.Reason.Text},
+		{"slots", run.PoolList(w.Claim.Pools)}, {"holder", holderText(w.Claim)}, {"claimed by", w.Claim.ClaimedBy}, {"reason", w.Reason.Text},
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Waiting)},
 		{"priority", strconv.Itoa(w.Claim.Priority)},
 	})

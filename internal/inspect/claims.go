@@ -15,16 +15,18 @@ const (
 
 // Claim is a claim of any host that is held or waits.
 type Claim struct {
-	ID       string            `json:"id"`
-	Status   string            `json:"status" enum:"held,waiting,releasing"`
-	Pools    Slots             `json:"pools"`
-	Priority int               `json:"priority"`
-	Host     string            `json:"host"`
-	Instance string            `json:"instance"`
-	RunID    string            `json:"run_id,omitempty"`
-	StepKey  string            `json:"step_key,omitempty"`
-	PID      int               `json:"pid,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
+	ID       string `json:"id"`
+	Status   string `json:"status" enum:"held,waiting,releasing"`
+	Pools    Slots  `json:"pools"`
+	Priority int    `json:"priority"`
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+	// ClaimedBy is the identity that has made the claim.
+	ClaimedBy string            `json:"claimed_by,omitempty" doc:"Who has made the claim: user:NAME over the unix socket, token:NAME, cert:NAME, or anonymous; etcd:NAME or unauthenticated for a process with a connection to etcd."`
+	RunID     string            `json:"run_id,omitempty"`
+	StepKey   string            `json:"step_key,omitempty"`
+	PID       int               `json:"pid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
 
 	// Fence is the fencing token: it is larger for every later holder of a slot. A
 	// waiting claim has 0.
@@ -65,7 +67,7 @@ func (c *Claim) Remaining() (left, grace time.Duration) { return remaining(c.Dea
 
 // SetHolder sets who holds the claim, or waits for it.
 func (c *Claim) SetHolder(h pool.Holder) {
-	c.Host, c.Instance = h.Host, h.Instance
+	c.Host, c.Instance, c.ClaimedBy = h.Host, h.Instance, h.ClaimedBy
 	c.RunID, c.StepKey, c.PID, c.Labels = h.Run, h.Step, h.PID, h.Labels
 }
 

@@ -83,6 +83,7 @@ type Holder struct {
 	Claim     string            `json:"claim"`
 	Host      string            `json:"host"`
 	Instance  string            `json:"instance"`
+	ClaimedBy string            `json:"claimed_by,omitempty"`
 	RunID     string            `json:"run_id,omitempty"`
 	StepKey   string            `json:"step_key,omitempty"`
 	PID       int               `json:"pid,omitempty"`
@@ -95,18 +96,19 @@ type Holder struct {
 
 // Waiter is a claim that waits for slots of a pool.
 type Waiter struct {
-	Claim    string            `json:"claim"`
-	Host     string            `json:"host"`
-	Instance string            `json:"instance"`
-	RunID    string            `json:"run_id,omitempty"`
-	StepKey  string            `json:"step_key,omitempty"`
-	PID      int               `json:"pid,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	Slots    int               `json:"slots" doc:"Of this pool."`
-	Position int               `json:"position"`
-	Priority int               `json:"priority"`
-	Since    time.Time         `json:"since"`
-	Reason   string            `json:"reason"`
+	Claim     string            `json:"claim"`
+	Host      string            `json:"host"`
+	Instance  string            `json:"instance"`
+	ClaimedBy string            `json:"claimed_by,omitempty"`
+	RunID     string            `json:"run_id,omitempty"`
+	StepKey   string            `json:"step_key,omitempty"`
+	PID       int               `json:"pid,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Slots     int               `json:"slots" doc:"Of this pool."`
+	Position  int               `json:"position"`
+	Priority  int               `json:"priority"`
+	Since     time.Time         `json:"since"`
+	Reason    string            `json:"reason"`
 }
 
 // MaxListed bounds the holders, and the waiters, that a pool is shown with.
@@ -130,13 +132,13 @@ func PoolDetailOf(p pool.Detail, ends LeaseEnds) PoolDetail {
 			d.ExpiriesUnknown++
 		}
 		d.Holders[i] = Holder{
-			Claim: h.Claim, Host: h.Host, Instance: h.Instance, RunID: h.Run, StepKey: h.Step, PID: h.PID,
+			Claim: h.Claim, Host: h.Host, Instance: h.Instance, ClaimedBy: h.ClaimedBy, RunID: h.Run, StepKey: h.Step, PID: h.PID,
 			Labels: h.Labels, Slots: h.Slots, Since: h.Since, ExpiresIn: Duration(left), Fence: h.Fence,
 		}
 	}
 	for i, w := range waiters {
 		d.Waiters[i] = Waiter{
-			Claim: w.Claim, Host: w.Host, Instance: w.Instance, RunID: w.Run, StepKey: w.Step, PID: w.PID,
+			Claim: w.Claim, Host: w.Host, Instance: w.Instance, ClaimedBy: w.ClaimedBy, RunID: w.Run, StepKey: w.Step, PID: w.PID,
 			Labels: w.Labels, Slots: w.Slots, Position: w.Position, Priority: w.Priority, Since: w.Since.Truncate(time.Millisecond), Reason: w.Reason,
 		}
 	}

@@ -47,6 +47,12 @@ func WithRun(run, step string) ClaimOption {
 	return func(r *pool.Request) { r.Holder.Run, r.Holder.Step = run, step }
 }
 
+// WithClaimedBy records the identity that makes the claim. The default is the client's own:
+// its user in etcd.
+func WithClaimedBy(identity string) ClaimOption {
+	return func(r *pool.Request) { r.Holder.ClaimedBy = identity }
+}
+
 // WithPID records the id of the process that holds the claim.
 func WithPID(pid int) ClaimOption { return func(r *pool.Request) { r.Holder.PID = pid } }
 
@@ -85,7 +91,7 @@ type Claim struct {
 // The codes of its errors include pool_not_found, exceeds_limit, claim_timeout,
 // no_capacity, id_in_use, invalid and etcd_unavailable: see [ErrorCode].
 func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*Claim, error) {
-	r := pool.Request{Slots: slots, Wait: c.opts.ClaimTimeout, Holder: pool.Holder{}}
+	r := pool.Request{Slots: slots, Wait: c.opts.ClaimTimeout, Holder: pool.Holder{ClaimedBy: c.opts.identity()}}
 	for _, o := range opts {
 		o(&r)
 	}
@@ -115,6 +121,9 @@ func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ct
 // the run that it is for: see [pool.Engine.TakeOver]. If ctx ends first and the transfer
 // happened nevertheless, the claim is released.
 func (c *Client) TakeOver(ctx context.Context, h pool.TakeOver) (*Claim, error) {
+	if h.Holder.ClaimedBy == "" {
+		h.Holder.ClaimedBy = c.opts.identity()
+	}
 	cl, err := c.engine.TakeOver(ctx, h)
 	if err != nil {
 		return nil, err

@@ -136,6 +136,14 @@ func (o *Options) fill() error {
 	return nil
 }
 
+// identity is who a claim is made by that records no other.
+func (o *Options) identity() string {
+	if o.Username == "" {
+		return "unauthenticated"
+	}
+	return "etcd:" + o.Username
+}
+
 // Client is a running instance. Its methods are safe for concurrent use.
 type Client struct {
 	opts         Options

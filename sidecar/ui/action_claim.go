@@ -87,6 +87,9 @@ func revokeOf(w pool.Why, force bool) *confirmation {
 // claimFacts describe a claim that holds slots.
 func claimFacts(h *pool.HolderStatus) []fact {
 	facts := []fact{{Name: "Slots", Value: run.PoolList(h.Pools)}, {Name: "Host", Value: h.Host}, {Name: "Instance", Value: h.Instance}}
+	if h.ClaimedBy != "" {
+		facts = append(facts, fact{Name: "Claimed by", Value: h.ClaimedBy})
+	}
 	if h.Run != "" {
 		f := fact{Name: "Run", Value: h.Run}
 		if run.ValidateID(h.Run) == nil {

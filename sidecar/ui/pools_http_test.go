@@ -148,7 +148,7 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 	if len(rows) != 2 || len(rows[0]) != 9 {
 		t.Fatalf("holders: %q", rows)
 	}
-	for i, want := range []string{fmt.Sprintf("first process %d team=data", os.Getppid()), "r-1", "load", "one sidecar", "2", "", fmt.Sprint(first.Fence), "in ", "Revoke…"} {
+	for i, want := range []string{fmt.Sprintf("first process %d claimed by %s team=data", os.Getppid(), first.ClaimedBy), "r-1", "load", "one sidecar", "2", "", fmt.Sprint(first.Fence), "in ", "Revoke…"} {
 		if got := rows[0][i]; !strings.Contains(got, want) {
 			t.Errorf("column %d is %q, want %q", i, got, want)
 		}
@@ -170,7 +170,7 @@ func TestAPoolExpandsToItsHoldersAndItsLine(t *testing.T) {
 			t.Errorf("column %d is %q, want %q", i, got, want)
 		}
 	}
-	if rows[1][0] != "2" || rows[1][1] != "low" || rows[1][5] != "-5" {
+	if rows[1][0] != "2" || rows[1][1] != "low claimed by "+first.ClaimedBy || rows[1][5] != "-5" {
 		t.Errorf("behind: %q", rows[1])
 	}
 	for _, region := range []string{"holders-of-db", "waiters-of-db"} {
