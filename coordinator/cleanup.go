@@ -35,7 +35,7 @@ type compaction struct {
 	rev   int64     // 0: not known yet
 }
 
-// run compacts until ctx ends, if the backend and the settings allow it.
+// run compacts until ctx ends, if the backend, the settings and etcd allow it.
 func (c *compaction) run(ctx context.Context) error {
 	if c.etcd == nil || c.cfg.CompactInterval < 0 {
 		<-ctx.Done()
@@ -49,7 +49,13 @@ func (c *compaction) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if err := c.check(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		err := c.check(ctx, time.Now())
+		if errors.Is(err, store.ErrDenied) {
+			c.cfg.Logger.Warn("etcd lets no user but root compact: set --auto-compaction-mode and --auto-compaction-retention of its members", "error", err)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			c.cfg.Logger.Warn("etcd was not compacted, trying again", "error", err)
 		}
 	}

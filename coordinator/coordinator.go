@@ -82,6 +82,7 @@ func New(cfg Config) *Coordinator {
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: "coordinator", Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
+			Rights: rights(cfg.Keys, cfg.Host),
 		},
 		Prefix: cfg.Keys.Coordinators(),
 		Decode: func(kv *mvccpb.KeyValue) (election.Candidate, error) {
@@ -91,6 +92,13 @@ func New(cfg Config) *Coordinator {
 		Lead: c.lead,
 	})
 	return c
+}
+
+// rights returns those that a coordinator on a host needs of etcd.
+func rights(k store.Keys, host string) []store.Right {
+	return append(store.ReadRights(k.Prefix()), store.WriteRights(
+		k.Coordinators(), k.Instances(host), k.GuardsAll(), k.Pools(), k.RevocationsAll(), k.Runs(), k.StepsAll(),
+		k.WorksAll(), k.ReadyAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
 }
 
 // Leading reports whether this candidate leads, as far as it knows.

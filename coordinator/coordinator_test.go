@@ -217,6 +217,25 @@ func TestEtcdIsCompacted(t *testing.T) {
 	}
 }
 
+// With users, etcd lets only root compact.
+func TestACompactionThatEtcdRefusesIsNotTriedAgain(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		c := fl.candidate("one", func(c *Config) { c.CompactInterval = time.Minute })
+		tried := 0
+		c.by.Inject(func(call storetest.Call) storetest.Fault {
+			if call.Op != storetest.OpCompact {
+				return storetest.Fault{}
+			}
+			tried++
+			return storetest.Fault{Drop: true, Err: store.ErrDenied}
+		})
+		time.Sleep(time.Hour)
+		if tried != 1 || !c.Leading() {
+			t.Errorf("it has tried %d times, and leads: %t", tried, c.Leading())
+		}
+	})
+}
+
 // A cancel that races with the admission: the one that comes second sees the other.
 func TestACancelRacesWithAdmission(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {

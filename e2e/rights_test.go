@@ -134,7 +134,7 @@ func TestAUserWithoutRightsGetsThatError(t *testing.T) {
 		"without a user":        {func(*instance.Options) {}, "user"},
 		"with another password": {func(o *instance.Options) { o.Username, o.Password = "berth", "guessed" }, "authentication failed"},
 		"another user":          {as("other"), "permission denied"},
-		"who may only read":     {as("viewer"), "permission denied"},
+		"who may only read":     {as("viewer"), `user "viewer" of etcd has no right to write`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()

@@ -52,7 +52,7 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 	between := pauses()
 	var found time.Time // since when each read has found another owner
 	for failed := 0; ; {
-		id, ttl, err := p.enterOnce(ctx)
+		id, ttl, err := p.enterOnce(ctx, first)
 		if err == nil {
 			return id, ttl, nil
 		}
@@ -93,8 +93,14 @@ func (p *Presence) noteFailure(before int, err error) {
 
 // enterOnce tries to take the name. A try without an answer may yet succeed;
 // then the next one finds our own token. The lease of an earlier process ends
-// with its place.
-func (p *Presence) enterOnce(ctx context.Context) (store.LeaseID, time.Duration, error) {
+// with its place. At first, the user of etcd must have all rights that its process needs:
+// later, a missing one would only show when it is needed.
+func (p *Presence) enterOnce(ctx context.Context, first bool) (store.LeaseID, time.Duration, error) {
+	if first {
+		if err := store.Require(ctx, p.cfg.Backend, p.cfg.Rights...); err != nil {
+			return 0, 0, err
+		}
+	}
 	rev, old, err := p.read(ctx)
 	if err != nil {
 		return 0, 0, err

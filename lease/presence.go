@@ -32,6 +32,9 @@ type PresenceConfig struct {
 	PID      int
 	Capacity int
 	Queues   []string
+	// Rights are those that the process needs of etcd. Run fails at once if the user has
+	// not all of them.
+	Rights []store.Right
 	// Logger is silent if nil.
 	Logger hclog.Logger
 

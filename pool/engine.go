@@ -131,7 +131,7 @@ func (e *Engine) sweep(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		try, cancel := context.WithTimeout(ctx, sweepAfter)
-		n, err := store.SweepGuards(try, e.cfg.Backend, e.cfg.Keys)
+		n, err := store.SweepGuards(try, e.cfg.Backend, e.cfg.Keys, e.cfg.Host)
 		cancel()
 		if err != nil || n > 0 {
 			e.cfg.Logger.Debug("swept the guards of instances that are gone", "guards", n, "error", err)

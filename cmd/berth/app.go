@@ -270,12 +270,12 @@ func (r *request) connect(do func() error) error {
 	keys := store.NewKeys(s.Prefix)
 	ctx, cancel := context.WithTimeout(r.ctx(), probeTimeout)
 	defer cancel()
-	if err := backend.Probe(ctx, keys.Prefix()); err != nil {
+	if err := backend.Probe(ctx, keys.Pools()); err != nil {
 		return etcdProblem(err)
 	}
 	runs := run.Store{Backend: backend, Keys: keys, Journal: run.NewJournal(backend, keys, operatorName(s), s.RunRetention)}
 	r.operator = &operator{
-		inspect.NewOperator(inspect.NewSnapshot(runs), audit.ThisUser(hostName(s))),
+		inspect.NewOperator(inspect.NewSnapshot(runs), audit.OnEtcd(backend, hostName(s))),
 		pool.Registry{Backend: backend, Keys: keys},
 	}
 	return do()

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -210,7 +209,7 @@ error. A step instance that is canceled counts as failed.`,
 }
 
 func cancelRun(r *request, onlyQueued bool) error {
-	why, err := reasonOrBy(r.Context, "canceled")
+	why, err := reasonOrBy(r, "canceled")
 	if err != nil {
 		return err
 	}
@@ -231,14 +230,11 @@ func cancelRun(r *request, onlyQueued bool) error {
 const maxReason = 4096
 
 // reasonOrBy is why something was done: the reason that was given, or else by whom.
-func reasonOrBy(c *cli.Context, done string) (string, error) {
-	why := c.String(reasonFlag.Name)
-	if !c.IsSet(reasonFlag.Name) {
-		who := "an operator"
-		if u, err := user.Current(); err == nil {
-			who = u.Username
-		}
-		return done + " by " + who, nil
+func reasonOrBy(r *request, done string) (string, error) {
+	why := r.String(reasonFlag.Name)
+	if !r.IsSet(reasonFlag.Name) {
+		by, err := r.By.Identify(r.ctx())
+		return done + " by " + by.String(), err
 	}
 	if why == "" || len(why) > maxReason || !pool.IsLine(why) {
 		return "", usagef("--reason must be one line of 1 to %d bytes, without characters that change the text direction", maxReason)
@@ -302,7 +298,7 @@ func retryRun(r *request) error {
 		}
 		which = append(which, w)
 	}
-	why, err := reasonOrBy(r.Context, "retried")
+	why, err := reasonOrBy(r, "retried")
 	if err != nil {
 		return err
 	}

@@ -86,6 +86,7 @@ func runWorker(r *request) error {
 	}
 	o.Instance, o.StateDir, o.Role = flags.name, sv.StateDir, worker.Role
 	o.Capacity, o.Queues = flags.concurrency, flags.queues
+	o.Rights = worker.Rights(flags.queues)
 	o.Registerer = registererOf(sv.metrics)
 	client, err := instance.Open(r.ctx(), o)
 	if err != nil {

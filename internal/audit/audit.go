@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,9 +28,9 @@ import (
 // Action is the record of something that an operator asked for. It is written
 // before anything is done, and again with the outcome.
 type Action struct {
-	// Who asked for it, and From which address or host.
-	Who  string `json:"who" doc:"The user who asked for it, as far as the caller is known."`
-	From string `json:"from,omitempty" doc:"The address or host that it was asked from."`
+	// Who asked for it, as authenticated, and From which address, or which USER@HOST.
+	Who  string `json:"who" doc:"The authenticated identity that asked for it, such as user:ann, or etcd:NAME for a user of etcd; anonymous or unauthenticated if there is none."`
+	From string `json:"from,omitempty" doc:"The address that it was asked from, or USER@HOST."`
 	// At is when it was asked for, and EndedAt when its outcome was known.
 	At      time.Time `json:"at"`
 	EndedAt time.Time `json:"ended_at,omitzero"`
@@ -211,17 +213,51 @@ func (l Log) keep(ctx context.Context, key string, a Action, on *store.LeaseID) 
 
 // Caller is who asks for an action.
 type Caller struct {
-	// Who is the user, as far as it is known, and From the address or host.
+	// Who is the authenticated identity, and From the address, or USER@HOST.
 	Who, From string
+	etcd      Users // says who it is, unless it is nil
 }
 
-// ThisUser is the user who runs this process, on a host or an instance.
-func ThisUser(from string) Caller {
-	by := Caller{Who: "an operator", From: from}
+// Users says as which user of etcd requests are made: see [store.Client.User].
+type Users interface {
+	User(ctx context.Context) (string, error)
+}
+
+// Unauthenticated is who acts on an etcd without users.
+const Unauthenticated = "unauthenticated"
+
+// OnEtcd returns the caller who acts directly on etcd, from a process on a host. The user of
+// the operating system is part of From only: etcd does not know it.
+func OnEtcd(users Users, host string) Caller {
+	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil {
-		by.Who = u.Username
+		name = u.Username
 	}
-	return by
+	return Caller{From: name + "@" + host, etcd: users}
+}
+
+// Identify returns the caller with Who set: for one that acts on etcd, "etcd:NAME" or
+// [Unauthenticated].
+func (c Caller) Identify(ctx context.Context) (Caller, error) {
+	if c.etcd == nil {
+		return c, nil
+	}
+	name, err := c.etcd.User(ctx)
+	if err != nil {
+		return c, store.Problem("the user of etcd could not be read", err)
+	}
+	if c.etcd, c.Who = nil, Unauthenticated; name != "" {
+		c.Who = "etcd:" + name
+	}
+	return c, nil
+}
+
+// String names the caller for people.
+func (c Caller) String() string {
+	if c.Who == Unauthenticated {
+		return c.From + " (" + c.Who + ")"
+	}
+	return c.Who
 }
 
 // Effect is what an action did.
@@ -237,6 +273,10 @@ type Effect struct {
 func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do func(context.Context) (Effect, error)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
+	by, err := by.Identify(ctx)
+	if err != nil {
+		return err
+	}
 	key, on := l.Keys.Action(ulid.Make().String()), store.LeaseID(0)
 	a := Action{
 		Who: by.Who, From: by.From, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,

@@ -209,3 +209,47 @@ func TestAPoolThatTheViewDoesNotHaveYetIsDeleted(t *testing.T) {
 		t.Errorf("%q is deleted, %v", s.deleted, err)
 	}
 }
+
+// users says as whom etcd takes requests.
+type users string
+
+func (u users) User(context.Context) (string, error) {
+	if u == "broken" {
+		return "", store.ErrUnavailable
+	}
+	return string(u), nil
+}
+
+func TestWhoActsOnEtcdIsTheUserOfEtcd(t *testing.T) {
+	b := storetest.NewBackend(storetest.New(storetest.Options{}))
+	defer b.Close()
+	log := Log{Backend: b, Keys: actionKeys}
+	done := 0
+	act := func(u users) error {
+		return log.Do(t.Context(), OnEtcd(u, "one"), PausePool, "db", "", func(context.Context) (Effect, error) {
+			done++
+			return Effect{}, nil
+		})
+	}
+	for _, u := range []users{"ann", ""} {
+		if err := act(u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := act("broken"); problem.CodeOf(err) != problem.EtcdUnavailable || done != 2 {
+		t.Errorf("it was done %d times, with %v", done, err)
+	}
+	found, err := store.ReadAll(t.Context(), b, actionKeys.Actions())
+	if err != nil || len(found.KVs) != 2 {
+		t.Fatal(found, err)
+	}
+	for i, who := range []string{"etcd:ann", "unauthenticated"} {
+		a, err := Decode(actionKeys, found.KVs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Who != who || !strings.HasSuffix(a.From, "@one") || strings.HasPrefix(a.From, "@") {
+			t.Errorf("it is recorded as of %s from %s, want %s", a.Who, a.From, who)
+		}
+	}
+}

@@ -130,7 +130,11 @@ func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.Worker
 	}
 	err = o.Act(ctx, verb, id.String(), reason, func(ctx context.Context) (audit.Effect, error) {
 		var before step.WorkerMode
-		to := step.WorkerState{Mode: WorkerModes[verb], At: time.Now(), By: o.By.Who, From: o.By.From, Reason: reason}
+		by, err := o.By.Identify(ctx)
+		if err != nil {
+			return audit.Effect{}, err
+		}
+		to := step.WorkerState{Mode: WorkerModes[verb], At: time.Now(), By: by.Who, From: by.From, Reason: reason}
 		before, changed, err = o.Steps.SetWorkerMode(ctx, id, to)
 		return audit.Effect{Before: cmp.Or(string(before), "a mode that can't be read"), After: string(to.Mode)}, err
 	})

@@ -77,6 +77,10 @@ type Options struct {
 	Role, Version string
 	Capacity      int
 	Queues        []string
+	// Rights, if not nil, returns the rights that the process needs of etcd on a host beyond
+	// [store.Keys.InstanceRights]. [Open] fails with etcd_denied if the user has not all of
+	// them.
+	Rights func(k store.Keys, host string) []store.Right
 
 	// ClaimTimeout limits the wait of claims without [WithWait]. The default is 10
 	// minutes; a negative value means no wait.
@@ -213,7 +217,7 @@ func dial(ctx context.Context, o Options) (*store.Client, error) {
 	if err != nil {
 		return nil, problem.Field("endpoints", "%w", err)
 	}
-	if err := backend.Probe(ctx, store.NewKeys(o.Prefix).Prefix()); err != nil {
+	if err := backend.Probe(ctx, store.NewKeys(o.Prefix).Pools()); err != nil {
 		return nil, errors.Join(etcdProblem(err), backend.Close())
 	}
 	return backend, nil
@@ -226,9 +230,14 @@ func (c *Client) start(ctx context.Context) error {
 	if c.state != nil {
 		token = c.state.Token()
 	}
+	rights := c.keys.InstanceRights(o.Host)
+	if o.Rights != nil {
+		rights = append(rights, o.Rights(c.keys, o.Host)...)
+	}
 	c.presence = lease.NewPresence(lease.PresenceConfig{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance, Token: token,
 		Role: o.Role, Version: o.Version, PID: os.Getpid(), Capacity: o.Capacity, Queues: o.Queues, Logger: o.Logger,
+		Rights:    rights,
 		OnTrouble: c.notifyWait,
 	})
 	c.keeper = lease.NewKeeper(lease.Config{

@@ -36,7 +36,7 @@ func (c *Client) Space(ctx context.Context) (*pool.Space, error) {
 func (c *Client) Operator() audit.PoolOperator {
 	return audit.PoolOperator{
 		Log: audit.Log{Backend: c.backend, Keys: c.keys, Logger: c.opts.Logger},
-		By:  audit.ThisUser(c.Host() + "/" + c.Instance()), Source: c,
+		By:  audit.OnEtcd(c.backend, c.Host()), Source: c,
 	}
 }
 

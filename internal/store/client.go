@@ -43,6 +43,10 @@ type Client struct {
 	log     hclog.Logger
 	// anonymous tells that TLS is used, and no certificate shown.
 	anonymous bool
+	// username is who logs in, and certificate what is shown to etcd; nil for none.
+	username    string
+	certificate func() (*tls.Certificate, error)
+	refusals    refusals
 
 	// What each kind of work uses now, as a number to take modulo len(conns).
 	// They are apart, so that a watch that lags does not move the writes.
@@ -86,7 +90,9 @@ func NewClient(cfg Config) (*Client, error) {
 	}
 	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store")}
 	c.anonymous = cfg.TLS != nil && len(cfg.TLS.Certificates) == 0 && cfg.TLS.GetClientCertificate == nil
+	c.certificate = shown(cfg.TLS)
 	if cfg.Username != "" && cfg.Password != "" {
+		c.username = cfg.Username
 		c.login = newLogin(func(ctx context.Context) (string, error) { return c.logIn(ctx, cfg.Username, cfg.Password) })
 	}
 	for _, address := range cfg.Endpoints {
@@ -98,6 +104,19 @@ func NewClient(cfg Config) (*Client, error) {
 		c.conns = append(c.conns, &endpoint{Client: conn, renewals: renewals{conn: conn}})
 	}
 	return c, nil
+}
+
+// shown returns a function that returns the client certificate, nil if there is none.
+func shown(cfg *tls.Config) func() (*tls.Certificate, error) {
+	switch {
+	case cfg == nil:
+		return nil
+	case cfg.GetClientCertificate != nil:
+		return func() (*tls.Certificate, error) { return cfg.GetClientCertificate(&tls.CertificateRequestInfo{}) }
+	case len(cfg.Certificates) == 0:
+		return nil
+	}
+	return func() (*tls.Certificate, error) { return &cfg.Certificates[0], nil }
 }
 
 // connect makes the connection to one endpoint. Etcd's own client does not know the
@@ -205,7 +224,7 @@ func (c *Client) Txn(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, 
 		return pb.NewKVClient(at.ActiveConnection()).Txn(ctx, req)
 	})
 	if err != nil {
-		return nil, err
+		return nil, c.explain(ctx, err, func() []Right { return rightsFor(req, nil) })
 	}
 	return resp, c.check(resp.Header, seen)
 }
@@ -217,7 +236,7 @@ func (c *Client) Range(ctx context.Context, req *pb.RangeRequest) (*pb.RangeResp
 		return pb.NewKVClient(at.ActiveConnection()).Range(ctx, req)
 	})
 	if err != nil {
-		return nil, err
+		return nil, c.explain(ctx, err, func() []Right { return []Right{{false, string(req.Key), string(req.RangeEnd)}} })
 	}
 	return resp, c.check(resp.Header, seen)
 }
@@ -272,9 +291,10 @@ func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Du
 
 // Renew restarts a lease.
 func (c *Client) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
-	return do(ctx, c, &c.leases, "renew", func(ctx context.Context, at *endpoint, token string) (time.Duration, error) {
+	ttl, err := do(ctx, c, &c.leases, "renew", func(ctx context.Context, at *endpoint, token string) (time.Duration, error) {
 		return at.renewals.renew(ctx, id, token)
 	})
+	return ttl, c.explain(ctx, err, nil)
 }
 
 // Revoke ends a lease.
@@ -285,7 +305,7 @@ func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
 	if errors.Is(err, ErrLeaseNotFound) {
 		return nil
 	}
-	return err
+	return c.explain(ctx, err, nil)
 }
 
 // TimeToLive returns the remaining time of a lease.
@@ -295,7 +315,7 @@ func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, err
 	})
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, c.explain(ctx, err, nil)
 	case resp.TTL < 0:
 		return 0, fmt.Errorf("%s: %w", operations["time_to_live"], ErrLeaseNotFound)
 	}

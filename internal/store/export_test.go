@@ -1,5 +1,7 @@
 package store
 
+import "go.etcd.io/etcd/api/v3/authpb"
+
 // Open tells how many changes of a group are pending, and how many transactions are
 // under way.
 func (g *Group) Open() (pending, flying int) {
@@ -16,3 +18,6 @@ func (c *Client) Endpoints() []string {
 	}
 	return all
 }
+
+// NewRights are rights of a user, for tests.
+func NewRights(user string, held ...*authpb.Permission) Rights { return Rights{User: user, held: held} }

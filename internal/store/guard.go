@@ -114,18 +114,27 @@ const (
 )
 
 // SweepGuards deletes the guards of instances that are gone: older than an hour, not
-// seen, and without a lease to resume. It returns how many it has deleted.
+// seen, and without a lease to resume. It returns how many it has deleted. A user of etcd
+// without the right to delete those of all hosts sweeps those of its own host.
 //
 // No write can happen for want of a guard that it could not have happened with: each
 // compares a revision that the guard had, and an absent one compares as 0. An instance
 // that lives all the same finds its next write refused, and puts its guard again. So the
 // age, and the clocks that it is of, decide about a round trip, never about safety.
-func SweepGuards(ctx context.Context, b Backend, keys Keys) (swept int, err error) {
-	guards, err := ReadAll(ctx, b, keys.GuardsAll())
+func SweepGuards(ctx context.Context, b Backend, keys Keys, host string) (swept int, err error) {
+	if swept, err = sweepGuards(ctx, b, keys, ""); errors.Is(err, ErrDenied) {
+		return sweepGuards(ctx, b, keys, host+"/")
+	}
+	return swept, err
+}
+
+// sweepGuards sweeps the guards under guards/ of the host in under, or of all hosts.
+func sweepGuards(ctx context.Context, b Backend, keys Keys, under string) (swept int, err error) {
+	guards, err := ReadAll(ctx, b, keys.GuardsAll()+under)
 	if err != nil {
 		return 0, err
 	}
-	live, err := liveInstances(ctx, b, keys)
+	live, err := liveInstances(ctx, b, keys, under)
 	if err != nil {
 		return 0, err
 	}
@@ -156,13 +165,14 @@ func oldGuard(value []byte) bool {
 	return time.Since(v.Since) > guardAge
 }
 
-// liveInstances are those that are seen, or have a lease to resume, as host/instance.
-func liveInstances(ctx context.Context, b Backend, keys Keys) (map[string]bool, error) {
-	seen, err := ReadAll(ctx, b, keys.Hosts())
+// liveInstances are those that are seen, or have a lease to resume, as host/instance: of
+// the host in under, or of all hosts.
+func liveInstances(ctx context.Context, b Backend, keys Keys, under string) (map[string]bool, error) {
+	seen, err := ReadAll(ctx, b, keys.Hosts()+under)
 	if err != nil {
 		return nil, err
 	}
-	leases, err := ReadAll(ctx, b, keys.LeasesAll())
+	leases, err := ReadAll(ctx, b, keys.LeasesAll()+under)
 	if err != nil {
 		return nil, err
 	}

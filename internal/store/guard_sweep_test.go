@@ -47,7 +47,7 @@ func TestGuardsOfInstancesThatAreGoneAreDeletedAfterAnHour(t *testing.T) {
 		}
 		sweep := func(want int) {
 			t.Helper()
-			if n, err := store.SweepGuards(t.Context(), b, keys); err != nil || n != want {
+			if n, err := store.SweepGuards(t.Context(), b, keys, "h"); err != nil || n != want {
 				t.Errorf("%d guards were swept, want %d, %v", n, want, err)
 			}
 		}
@@ -63,7 +63,7 @@ func TestGuardsOfInstancesThatAreGoneAreDeletedAfterAnHour(t *testing.T) {
 		b.Inject(func(c storetest.Call) storetest.Fault {
 			return storetest.Fault{Drop: true, Err: store.ErrUnavailable}
 		})
-		if n, err := store.SweepGuards(t.Context(), b, keys); n != 0 || !errors.Is(err, store.ErrUnavailable) {
+		if n, err := store.SweepGuards(t.Context(), b, keys, "h"); n != 0 || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("without etcd: %d, %v", n, err)
 		}
 	})

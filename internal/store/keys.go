@@ -65,6 +65,9 @@ func (k Keys) Waiter(pool, order string) string { return k.Waiters(pool) + order
 // Hosts is the prefix of the presence keys of all instances.
 func (k Keys) Hosts() string { return k.prefix + "hosts/" }
 
+// Instances is the prefix of the presence keys of a host's instances.
+func (k Keys) Instances(host string) string { return k.Hosts() + host + "/" }
+
 // Presence is the key that shows that an instance is alive.
 func (k Keys) Presence(host, instance string) string {
 	return k.Hosts() + host + "/" + instance
@@ -90,8 +93,11 @@ func (k Keys) Guards(host string) string { return k.prefix + "guards/" + host + 
 // Guard is the key of an instance's commit guard.
 func (k Keys) Guard(host, instance string) string { return k.Guards(host) + instance }
 
+// RevocationsAll is the prefix of the revocations for all hosts.
+func (k Keys) RevocationsAll() string { return k.prefix + "revoke/" }
+
 // Revocations is the prefix of the revocations for a host.
-func (k Keys) Revocations(host string) string { return k.prefix + "revoke/" + host + "/" }
+func (k Keys) Revocations(host string) string { return k.RevocationsAll() + host + "/" }
 
 // Revocation is the key of the revocation of one claim.
 func (k Keys) Revocation(host, claim string) string { return k.Revocations(host) + claim }
@@ -132,11 +138,14 @@ func (k Keys) ParseActive(key string) (host string, id StepID, err error) {
 	return host, id, err
 }
 
+// WorksAll is the prefix of the work of the step instances of all runs.
+func (k Keys) WorksAll() string { return k.prefix + "work/" }
+
 // Works is the prefix of the work of a run's step instances.
-func (k Keys) Works(run string) string { return k.prefix + "work/" + run + "/" }
+func (k Keys) Works(run string) string { return k.WorksAll() + run + "/" }
 
 // Work is the key of the work of one step instance.
-func (k Keys) Work(id StepID) string { return k.prefix + "work/" + id.String() }
+func (k Keys) Work(id StepID) string { return k.WorksAll() + id.String() }
 
 // StepsAll is the prefix of the graphs of all runs that have steps, and of the states
 // of their step instances: one watch sees both in their order.
@@ -169,11 +178,14 @@ func (k Keys) CanceledSteps(run string) string { return k.Canceled(run) + "/" }
 // CanceledStep is the mark of one step instance that is to be stopped.
 func (k Keys) CanceledStep(id StepID) string { return k.CanceledAll() + id.String() }
 
+// LogsAll is the prefix of the output of the step instances of all runs.
+func (k Keys) LogsAll() string { return k.prefix + "logs/" }
+
 // Logs is the prefix of the output of a run's step instances.
-func (k Keys) Logs(run string) string { return k.prefix + "logs/" + run + "/" }
+func (k Keys) Logs(run string) string { return k.LogsAll() + run + "/" }
 
 // Log is the key of the output of one step instance.
-func (k Keys) Log(id StepID) string { return k.prefix + "logs/" + id.String() }
+func (k Keys) Log(id StepID) string { return k.LogsAll() + id.String() }
 
 // Followers is the prefix of the keys of step instances whose output is followed.
 func (k Keys) Followers() string { return k.prefix + "followers/" }
@@ -238,8 +250,11 @@ func (k Keys) DedupRecord(source, id string) string { return k.DedupRecords(sour
 // Workers is the prefix of the modes that operators want workers to have.
 func (k Keys) Workers() string { return k.prefix + "workers/" }
 
+// WorkersOf is the prefix of those of a host.
+func (k Keys) WorkersOf(host string) string { return k.Workers() + host + "/" }
+
 // Worker is the key of the mode of one worker; there is none while it works.
-func (k Keys) Worker(host, instance string) string { return k.Workers() + host + "/" + instance }
+func (k Keys) Worker(host, instance string) string { return k.WorkersOf(host) + instance }
 
 // Actions is the prefix of the audit records of operators' actions, in order of time.
 func (k Keys) Actions() string { return k.prefix + "actions/" }

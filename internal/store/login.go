@@ -203,6 +203,7 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 var operations = map[string]string{
 	"txn": "txn", "range": "range", "compact": "compact",
 	"grant": "grant lease", "renew": "renew lease", "revoke": "revoke lease", "time_to_live": "read lease",
+	"rights": "read rights",
 }
 
 // do sends one request through the endpoint that a kind of work uses. If etcd does not

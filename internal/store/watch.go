@@ -99,6 +99,7 @@ func (w *clientWatch) run(prefix string, from int64) {
 		}
 		switch {
 		case m.Err != nil:
+			m.Err = w.client.explain(w.ctx, m.Err, func() []Right { return ReadRights(prefix) })
 			w.failed(m.Err)
 			if w.client.login != nil && expiredBy(m.Err) {
 				w.client.login.expired(token)

@@ -77,12 +77,19 @@ func New(cfg Config) *Source {
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 			Role: Role, Version: cfg.Version, PID: os.Getpid(), Logger: cfg.Logger,
+			Rights: rights(cfg.Keys, cfg.Host, cfg.Spec.Name),
 		},
 		Prefix: cfg.Keys.SourceCandidates(cfg.Spec.Name),
 		Watch:  cfg.Keys.SourceLive(cfg.Spec.Name), OnPut: s.put,
 		Lead: s.lead,
 	})
 	return s
+}
+
+// rights returns those that a source on a host needs of etcd.
+func rights(k store.Keys, host, name string) []store.Right {
+	return append(store.ReadRights(k.Pools(), k.Limits(), k.CanceledAll()), store.WriteRights(
+		k.Source(name), k.Instances(host), k.Runs(), k.StepsAll(), k.WorksAll(), k.EventsAll())...)
 }
 
 // Instance returns the name of the process.

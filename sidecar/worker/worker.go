@@ -112,6 +112,19 @@ type Worker struct {
 	once    sync.Once
 }
 
+// Rights returns a function for the rights that a worker of queues needs of etcd, beyond
+// those of any instance.
+func Rights(queues []string) func(store.Keys, string) []store.Right {
+	return func(k store.Keys, host string) []store.Right {
+		all := append(store.ReadRights(k.Hosts(), k.Runs(), k.WorksAll(), k.Followers(), k.WorkersOf(host)),
+			store.WriteRights(k.StepsAll(), k.CanceledAll(), k.EventsAll(), k.LogsAll())...)
+		for _, q := range queues {
+			all = append(all, store.WriteRights(k.Ready(q))...)
+		}
+		return all
+	}
+}
+
 // New returns a worker that does nothing until [Worker.Run].
 func New(cfg Config) *Worker {
 	if cfg.Logger == nil {
