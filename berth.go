@@ -78,12 +78,16 @@ type Client struct{ in *instance.Client }
 // first takes over the claims of the previous process: see [Client.Held]. The codes of
 // its errors are etcd_unavailable, etcd_denied, host_in_use and invalid.
 func Open(ctx context.Context, o Options) (*Client, error) {
+	var conf func() *tls.Config
+	if o.TLS != nil {
+		conf = func() *tls.Config { return o.TLS }
+	}
 	var onWait func(error)
 	if o.OnWait != nil {
 		onWait = func(why error) { o.OnWait(public(why)) }
 	}
 	in, err := instance.Open(ctx, instance.Options{
-		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password, Prefix: o.Prefix,
+		Endpoints: o.Endpoints, TLS: conf, Username: o.Username, Password: o.Password, Prefix: o.Prefix,
 		Host: o.Host, Instance: o.Instance, StateDir: o.StateDir, Role: o.Role, Version: o.Version,
 		ClaimTimeout: o.ClaimTimeout, PollInterval: o.PollInterval, PollJitter: o.PollJitter,
 		OnWait: onWait, Logger: logTo(o.Logger), Registerer: o.Registerer,

@@ -63,7 +63,7 @@ func (l *loader) etcd() {
 		}
 	}
 	l.pair("cert", s.Cert, "key", s.Key)
-	_, problems := s.clientTLS()
+	_, problems := s.clientTLS(nil)
 	l.files(problems)
 }
 
@@ -73,7 +73,7 @@ func (l *loader) access() {
 		l.wrong("sidecar", fmt.Sprintf("%q has no TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))
 	}
 	l.pair("sidecar_cert", s.SidecarCert, "sidecar_key", s.SidecarKey)
-	_, problems := s.sidecarTLS()
+	_, problems := s.sidecarTLS(nil)
 	l.files(problems)
 }
 
@@ -125,7 +125,10 @@ func (l *loader) serve() {
 		l.wrong("listen", "is empty, and so is socket: no client could connect")
 	}
 	l.pair("tls_cert", s.TLSCert, "tls_key", s.TLSKey)
-	_, problems := s.serverTLS()
+	if s.ClientCA != "" && s.TLSCert == "" && s.TLSKey == "" {
+		l.wrong("client_ca", "is set without tls_cert and tls_key")
+	}
+	_, problems := s.serverTLS(nil)
 	l.files(problems)
 	if s.Listen == "" || isLoopback(s.Listen) || !l.sound("listen") {
 		return

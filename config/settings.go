@@ -38,8 +38,8 @@ type Settings struct {
 	Listen, Socket string
 	// Token is what HTTP clients have to show, empty for nothing.
 	Token Secret
-	// TLSCert and TLSKey name PEM files: see [Settings.ServerTLS].
-	TLSCert, TLSKey string
+	// TLSCert, TLSKey and ClientCA name PEM files: see [Settings.ServerTLS].
+	TLSCert, TLSKey, ClientCA string
 
 	// ClaimTimeout bounds the wait of claims that say nothing else, and of step instances.
 	ClaimTimeout time.Duration

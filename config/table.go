@@ -159,6 +159,12 @@ var fields = []Field{
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.TLSKey }, parsePath},
 	},
+	{
+		Name: "client_ca", Group: Serve,
+		Usage: "PEM `FILE` with the authorities that sign the certificates of HTTP clients",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.ClientCA }, parsePath},
+	},
 
 	{
 		Name: "coordinator", Group: Candidate, Default: "false",

@@ -1,49 +1,59 @@
 package config
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // ClientTLS returns how to speak TLS with etcd, or nil for plain text: TLS is
 // spoken if cacert or cert is set, or an endpoint begins with https. Without
 // cacert the system's own authorities count. The error is [Problems].
-func (s Settings) ClientTLS() (*tls.Config, error) {
-	cfg, problems := s.clientTLS()
-	return cfg, problems.err()
+//
+// The function that it returns is to be called for each connection: the files are read again
+// when they change, and a change is reported to log, or to nobody if that is nil. Its results
+// are shared, and must not be changed.
+func (s Settings) ClientTLS(log hclog.Logger) (func() *tls.Config, error) {
+	get, problems := s.clientTLS(log)
+	return get, problems.err()
 }
 
 // SidecarTLS returns how to speak TLS with the sidecar, or nil for plain text: TLS
 // is spoken if its address begins with https. Without sidecar_cacert the system's
-// own authorities count. The error is [Problems].
-func (s Settings) SidecarTLS() (*tls.Config, error) {
-	cfg, problems := s.sidecarTLS()
-	return cfg, problems.err()
+// own authorities count. The error is [Problems]. The function is as that of
+// [Settings.ClientTLS].
+func (s Settings) SidecarTLS(log hclog.Logger) (func() *tls.Config, error) {
+	get, problems := s.sidecarTLS(log)
+	return get, problems.err()
 }
 
 // ServerTLS returns how the HTTP address speaks TLS, or nil for plain text. The
-// error is [Problems].
-func (s Settings) ServerTLS() (*tls.Config, error) {
-	cfg, problems := s.serverTLS()
-	return cfg, problems.err()
+// error is [Problems]. The function is as that of [Settings.ClientTLS].
+func (s Settings) ServerTLS(log hclog.Logger) (func() *tls.Config, error) {
+	get, problems := s.serverTLS(log)
+	return get, problems.err()
 }
 
-func (s *Settings) clientTLS() (*tls.Config, Problems) {
+func (s *Settings) clientTLS(log hclog.Logger) (func() *tls.Config, Problems) {
 	secure := slices.ContainsFunc(s.Endpoints, func(e string) bool { return strings.HasPrefix(e, "https://") })
 	if s.CACert == "" && s.Cert == "" && !secure {
 		return nil, nil
 	}
-	return dialTLS("", s.CACert, s.Cert, s.Key)
+	return dialTLS(log, "", s.CACert, s.Cert, s.Key)
 }
 
-func (s *Settings) sidecarTLS() (*tls.Config, Problems) {
+func (s *Settings) sidecarTLS(log hclog.Logger) (func() *tls.Config, Problems) {
 	if !s.secureSidecar() {
 		return nil, nil
 	}
-	return dialTLS("sidecar_", s.SidecarCACert, s.SidecarCert, s.SidecarKey)
+	return dialTLS(log, "sidecar_", s.SidecarCACert, s.SidecarCert, s.SidecarKey)
 }
 
 // secureSidecar reports whether the sidecar is spoken to over TLS.
@@ -51,65 +61,99 @@ func (s *Settings) secureSidecar() bool { return strings.HasPrefix(s.Sidecar, "h
 
 // dialTLS reads the authorities and the certificate to use: the files of the fields
 // cacert, cert and key whose names begin with prefix.
-func dialTLS(prefix, cacert, cert, key string) (*tls.Config, Problems) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	var problems Problems
-	if cacert != "" {
-		roots, err := authorities(cacert)
-		if err != nil {
-			problems = append(problems, Problem{Field: prefix + "cacert", Message: err.Error()})
-		}
-		cfg.RootCAs = roots
-	}
-	if cert != "" && key != "" {
-		pair, p := loadPair(prefix+"cert", cert, prefix+"key", key)
-		problems = append(problems, p...)
-		cfg.Certificates = pair
-	}
-	return cfg, problems
+func dialTLS(log hclog.Logger, prefix, cacert, cert, key string) (func() *tls.Config, Problems) {
+	own := pair{certField: prefix + "cert", certFile: cert, keyField: prefix + "key", keyFile: key}
+	return reloadTLS(log, own, file{field: prefix + "cacert", path: cacert}, func(own []tls.Certificate, roots *x509.CertPool) *tls.Config {
+		return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own, RootCAs: roots}
+	})
 }
 
-func (s *Settings) serverTLS() (*tls.Config, Problems) {
+func (s *Settings) serverTLS(log hclog.Logger) (func() *tls.Config, Problems) {
 	if s.TLSCert == "" || s.TLSKey == "" {
 		return nil, nil
 	}
-	pair, problems := loadPair("tls_cert", s.TLSCert, "tls_key", s.TLSKey)
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: pair}, problems
+	own := pair{certField: "tls_cert", certFile: s.TLSCert, keyField: "tls_key", keyFile: s.TLSKey}
+	return reloadTLS(log, own, file{field: "client_ca", path: s.ClientCA}, func(own []tls.Certificate, clients *x509.CertPool) *tls.Config {
+		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own}
+		if clients != nil {
+			c.ClientCAs, c.ClientAuth = clients, tls.VerifyClientCertIfGiven
+			// A resumed session has the client certificate of its first handshake. Without
+			// tickets, every connection verifies it with the authorities of now, whatever
+			// crypto/tls checks in a resumption.
+			c.SessionTicketsDisabled = true
+		}
+		return c
+	})
 }
 
-func authorities(path string) (*x509.CertPool, error) {
-	data, _, err := readAll(path)
-	if err != nil {
-		return nil, err
+// reloadTLS reads a certificate and authorities, and makes a configuration of them. Either may
+// be left out.
+func reloadTLS(log hclog.Logger, own pair, ca file, make func([]tls.Certificate, *x509.CertPool) *tls.Config) (func() *tls.Config, Problems) {
+	var files []file
+	if ca.path != "" {
+		files = append(files, ca)
+	}
+	if own.certFile != "" && own.keyFile != "" {
+		files = append(files, file{field: own.certField, path: own.certFile}, file{field: own.keyField, path: own.keyFile, secret: true})
+	}
+	r, problems := reload(log, files, func(read contents) (*tls.Config, Problems) {
+		var problems Problems
+		pool, err := authorities(ca.path, read[ca.field])
+		if err != nil {
+			problems = append(problems, Problem{Field: ca.field, Message: err.Error()})
+		}
+		certs, err := own.parse(read)
+		if err != nil {
+			problems = append(problems, Problem{Field: own.certField, Message: err.Error()})
+		}
+		return make(certs, pool), problems
+	}, aboutTLS)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return r.get, nil
+}
+
+// aboutTLS says in a log which certificate is shown.
+func aboutTLS(c *tls.Config) []any {
+	if len(c.Certificates) == 0 {
+		return nil
+	}
+	leaf := c.Certificates[0].Leaf
+	return []any{"serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter.UTC().Format(time.RFC3339)}
+}
+
+// authorities reads certificates of authorities; no data is no pool.
+func authorities(path string, data []byte) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
 		return nil, fmt.Errorf("there is no PEM certificate in %s", path)
 	}
-	return roots, nil
+	// A file that is being written may end within a certificate.
+	for block, rest := pem.Decode(data); ; block, rest = pem.Decode(rest) {
+		if block == nil {
+			if bytes.Contains(rest, []byte("-----BEGIN")) {
+				return nil, fmt.Errorf("the last PEM block in %s is not complete", path)
+			}
+			return roots, nil
+		}
+	}
 }
 
-// loadPair reads a certificate and its key. A problem is put down to the file
-// that has it.
-func loadPair(certField, certFile, keyField, keyFile string) ([]tls.Certificate, Problems) {
-	var problems Problems
-	cert, _, err := readAll(certFile)
+// pair names a certificate and its key.
+type pair struct{ certField, certFile, keyField, keyFile string }
+
+// parse returns the certificate; none if there are no files of it.
+func (p pair) parse(read contents) ([]tls.Certificate, error) {
+	if read[p.certField] == nil {
+		return nil, nil
+	}
+	c, err := tls.X509KeyPair(read[p.certField], read[p.keyField])
 	if err != nil {
-		problems = append(problems, Problem{Field: certField, Message: err.Error()})
+		return nil, fmt.Errorf("%s and %s (%s) are no certificate and its key: %w", p.certFile, p.keyFile, p.keyField, err)
 	}
-	key, err := readSecretFile(keyFile)
-	if err != nil {
-		problems = append(problems, Problem{Field: keyField, Message: err.Error()})
-	}
-	if len(problems) > 0 {
-		return nil, problems
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, Problems{{
-			Field:   certField,
-			Message: fmt.Sprintf("%s and %s (%s) are no certificate and its key: %v", certFile, keyFile, keyField, err),
-		}}
-	}
-	return []tls.Certificate{pair}, nil
+	return []tls.Certificate{c}, nil
 }

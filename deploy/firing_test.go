@@ -59,6 +59,7 @@ berth_worker_concurrency{job="berth", instance="w1"} 4x180
 berth_worker_active{job="berth", instance="w1"} 4x50 3x130
 berth_worker_resyncs_total{job="berth", instance="w1"} 0x180
 berth_state_writable{job="berth", instance="db1"} 1x180
+berth_tls_certificate_expiry_seconds{job="berth", instance="db1"} 700000-60x90 7776000-60x90
 `
 
 // faults are what makes alerts fire.
@@ -165,6 +166,10 @@ berth_etcd_request_duration_seconds_count{job="berth", instance="db1", op="txn",
 	{
 		what: "the state directory is full", fires: `BerthStateUnwritable{instance="db1", job="berth"}`, at: 65, says: "can't be changed",
 		series: `berth_state_writable{job="berth", instance="db1"} 1x59 0x120`,
+	},
+	{
+		what: "nobody replaces the certificate", fires: `BerthCertificateExpires{instance="db1", job="berth"}`, at: 36, says: "valid for 6d 23h",
+		series: `berth_tls_certificate_expiry_seconds{job="berth", instance="db1"} 606000-60x180`,
 	},
 }
 

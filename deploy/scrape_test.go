@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"maps"
 	"net/http"
@@ -26,6 +27,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/client"
@@ -173,6 +175,15 @@ func startSidecar(t *testing.T, etcd *embed.Server, reg *registry) (base string,
 	dir, err := os.MkdirTemp("", "berth") // a short path: those of sockets are bounded
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	pair := testcert.New(t).Server(t)
+	cert, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile)
+	must(t, err)
+	secure, err := sidecar.ServeHealth(t.Context(), sidecar.Config{ // the metrics of TLS
+		Listen: "127.0.0.1:0", Registerer: reg, Gatherer: reg,
+		TLS: func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} },
+	}, func() error { return nil })
+	must(t, err)
+	t.Cleanup(func() { must(t, secure.Close()) })
 	server := sidecar.New(sidecar.Config{
 		Options: instance.Options{
 			Endpoints: []string{etcd.Endpoint()}, Host: "one", StateDir: filepath.Join(dir, "state"),

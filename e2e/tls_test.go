@@ -30,7 +30,7 @@ func believing(t testing.TB, ca *testcert.Authority, own *testcert.Pair) func(*i
 		}
 		cfg.Certificates = []tls.Certificate{cert}
 	}
-	return func(o *instance.Options) { o.TLS = cfg }
+	return func(o *instance.Options) { o.TLS = func() *tls.Config { return cfg } }
 }
 
 func TestBothEndsShowTheirCertificates(t *testing.T) {

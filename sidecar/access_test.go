@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,7 +193,7 @@ func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 	}
 	r := single(t, func(c *sidecar.Config) {
 		c.Listen, c.Token = "0.0.0.0:0", "secret"
-		c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+		c.TLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
 	})
 	pem, err := os.ReadFile(ca.File)
 	if err != nil {
@@ -202,7 +203,7 @@ func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 	roots.AppendCertsFromPEM(pem)
 	addr := fmt.Sprintf("https://127.0.0.1:%d", r.server.Addr().(*net.TCPAddr).Port)
 	for token, want := range map[string]problem.Code{"secret": "", "wrong": problem.Unauthorized} {
-		c, err := client.Dial(addr, token, client.WithTLS(&tls.Config{RootCAs: roots}))
+		c, err := client.Dial(addr, token, client.WithTLS(func() *tls.Config { return &tls.Config{RootCAs: roots} }))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,6 +219,73 @@ func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 	defer plain.Close()
 	_, err = plain.Pools(t.Context())
 	wantCode(t, err, problem.Unavailable)
+}
+
+func TestTheCertificateOfARunningServerIsReplaced(t *testing.T) {
+	one, two := testcert.New(t), testcert.New(t)
+	load := func(p testcert.Pair) *tls.Config {
+		cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &tls.Config{Certificates: []tls.Certificate{cert}}
+	}
+	var current atomic.Pointer[tls.Config]
+	current.Store(load(one.Server(t)))
+	r := single(t, func(c *sidecar.Config) { c.TLS = current.Load })
+	get := func(ca *testcert.Authority, name string) (status int, err error) {
+		t.Helper()
+		pem, err := os.ReadFile(ca.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: name}
+		conf.RootCAs.AppendCertsFromPEM(pem)
+		tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: conf}
+		defer tr.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+r.server.Addr().String()+"/v1/pools", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = name
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			return 0, err
+		}
+		defer resp.Body.Close()
+		if resp.ProtoMajor != 2 {
+			t.Errorf("it speaks %s", resp.Proto)
+		}
+		return resp.StatusCode, nil
+	}
+	if status, err := get(one, "localhost"); status != http.StatusOK {
+		t.Fatal(status, err)
+	}
+	if status, err := get(two, "localhost"); err == nil {
+		t.Errorf("a client that knows another authority: %d", status)
+	}
+	current.Store(load(two.Server(t, "berth.example", "*.jobs.example")))
+	for _, name := range []string{"berth.example", "one.jobs.example"} {
+		if status, err := get(two, name); status != http.StatusOK {
+			t.Errorf("under the new name %s: %d, %v", name, status, err)
+		}
+	}
+	if status, err := get(one, "localhost"); err == nil {
+		t.Errorf("a client that knows the former authority: %d", status)
+	}
+	families, err := r.cfg.Gatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "berth_tls_certificate_expiry_seconds" {
+			if left := f.GetMetric()[0].GetGauge().GetValue(); left <= 23*3600 || left > 24*3600 {
+				t.Errorf("the certificate of a day expires in %v s", left)
+			}
+			return
+		}
+	}
+	t.Error("no metric says when the certificate expires")
 }
 
 // conn opens a connection to say on it what no client of HTTP would.

@@ -32,16 +32,17 @@ type Config struct {
 	// Socket is the path of the unix socket, empty for none. Its folder is made,
 	// for the user alone, if there is none.
 	Socket string
-	// TLS for TCP; nil is plain text.
-	TLS *tls.Config
+	// TLS is called for each connection over TCP, and returns how it speaks TLS; nil is plain
+	// text.
+	TLS func() *tls.Config
 	// Token is what a request over TCP has to show as a Bearer token. Empty asks
 	// for none.
 	Token string
 	// Dev has the pages offer actions without signing in, if there is no Token: as on a
 	// developer's machine.
 	Dev bool
-	// Names are the names, beyond localhost and the addresses, under which the
-	// server is reached: what a Host header may say. One that begins with "*."
+	// Names are the names, beyond localhost, the addresses and those in the certificate, under
+	// which the server is reached: what a Host header may say. One that begins with "*."
 	// matches any first label, as in certificates.
 	Names []string
 

@@ -88,8 +88,8 @@ func metricsHandler(cfg *Config) http.Handler {
 }
 
 // HealthServer serves /healthz, /readyz and /metrics of a process that is no sidecar,
-// guarded in the same way. It uses Listen, TLS, Token, Names, Logger and Gatherer of its
-// configuration.
+// guarded in the same way. It uses Listen, TLS, Token, Names, Logger, Registerer and
+// Gatherer of its configuration.
 type HealthServer struct {
 	on     *server.Listeners
 	server *server.Server
@@ -110,6 +110,7 @@ func ServeHealth(ctx context.Context, cfg Config, missing func() error) (*Health
 	if err != nil {
 		return nil, err
 	}
+	server.RegisterCertificate(cfg.Registerer, &web)
 	log := cfg.Logger.Named("health")
 	h := &HealthServer{on: on, server: server.Serve(on, server.NewHandler(server.Handler{
 		Config: web, Open: probes, Routes: healthMux(&cfg, missing), Refuse: refuse, Metrics: server.NewMetrics(nil), Log: log,

@@ -145,12 +145,14 @@ func (s *Server) Run(ctx context.Context) error {
 	reg := newScope(s.cfg.Registerer)
 	defer reg.close()
 	m := newMetrics(reg.registerer())
+	web := s.cfg.http()
+	server.RegisterCertificate(reg.registerer(), &web)
 	a, err := newAPI(&s.cfg, m)
 	if err != nil {
 		return errors.Join(fmt.Errorf("sidecar: the OpenAPI document: %w", err), on.Close())
 	}
-	web := server.Serve(on, a.handler())
-	return errors.Join(s.live(ctx, a, web), a.close(web), on.Close())
+	served := server.Serve(on, a.handler())
+	return errors.Join(s.live(ctx, a, served), a.close(served), on.Close())
 }
 
 // close ends the HTTP server: what is being answered gets a moment for it.

@@ -284,7 +284,7 @@ func (r *request) connect(do func() error) error {
 // options returns the settings as options of the Go API: the address of etcd, the name of
 // this host, and how claims wait.
 func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
-	tls, err := s.ClientTLS()
+	tls, err := s.ClientTLS(log)
 	return instance.Options{
 		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
 		Host: s.Host, Version: version(),
@@ -296,7 +296,7 @@ func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
 
 // newBackend makes the connections to etcd, without waiting for it.
 func newBackend(s config.Settings, log hclog.Logger) (*store.Client, error) {
-	tls, err := s.ClientTLS()
+	tls, err := s.ClientTLS(log)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"net"
-	"slices"
 	"testing"
 	"time"
 
@@ -56,15 +52,5 @@ func TestTheRestOfAWaitIsToldInMilliseconds(t *testing.T) {
 	}
 	if got := restOf(time.Minute, time.Now().Add(-time.Hour)); got != 0 {
 		t.Errorf("of one that is over there is %s", got)
-	}
-}
-
-func TestAServerIsCalledWhatItsCertificateSays(t *testing.T) {
-	leaf := &x509.Certificate{DNSNames: []string{"a.example", "*.jobs.example"}, IPAddresses: []net.IP{net.IPv4(192, 0, 2, 7)}}
-	got := serverNames(config.Settings{Host: "one"}, &tls.Config{Certificates: []tls.Certificate{{Leaf: leaf}, {}}})
-	for _, want := range []string{"one", "a.example", "*.jobs.example", "192.0.2.7"} {
-		if !slices.Contains(got, want) {
-			t.Errorf("%q is not among %q", want, got)
-		}
 	}
 }

@@ -156,7 +156,7 @@ type sidecarHolder struct {
 
 // openSidecar returns a holder at a sidecar that is ready.
 func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
-	conf, err := s.SidecarTLS()
+	conf, err := s.SidecarTLS(log)
 	if err != nil {
 		return nil, err
 	}

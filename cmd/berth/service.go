@@ -172,7 +172,7 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 	if reg == nil {
 		return nil, nil
 	}
-	conf, err := s.ServerTLS()
+	conf, err := s.ServerTLS(log)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 		d.scheme = "https://"
 	}
 	d.server, err = sidecar.ServeHealth(ctx, sidecar.Config{
-		Listen: s.Listen, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf), Logger: log, Gatherer: reg,
+		Listen: s.Listen, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s), Logger: log, Registerer: reg, Gatherer: reg,
 	}, trouble)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -122,36 +121,24 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	if err != nil {
 		return sidecar.Config{}, err
 	}
-	conf, err := s.ServerTLS()
+	conf, err := s.ServerTLS(log)
 	if err != nil {
 		return sidecar.Config{}, err
 	}
 	reg := newRegistry()
 	return sidecar.Config{
 		Options: o,
-		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s, conf),
+		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s),
 		RunRetention: s.RunRetention,
 		Logger:       log, Registerer: reg, Gatherer: reg,
 	}, nil
 }
 
-// serverNames are the names under which clients may know this server: those of
-// the machine and of its certificate.
-func serverNames(s config.Settings, conf *tls.Config) []string {
+// serverNames are the names of the machine, under which clients may know this server.
+func serverNames(s config.Settings) []string {
 	names := []string{s.Host}
 	if name, err := os.Hostname(); err == nil {
 		names = append(names, name)
-	}
-	if conf == nil {
-		return names
-	}
-	for _, cert := range conf.Certificates {
-		if cert.Leaf != nil {
-			names = append(names, cert.Leaf.DNSNames...)
-			for _, ip := range cert.Leaf.IPAddresses { // of what passes connections on
-				names = append(names, ip.String())
-			}
-		}
 	}
 	return names
 }

@@ -246,7 +246,11 @@ func (r *runner) operations(ctx context.Context) *keyOperations {
 	if err != nil {
 		return nil
 	}
-	t := &http.Transport{TLSClientConfig: cloneTLS(r.Etcd.TLS), DisableKeepAlives: true}
+	var conf *tls.Config
+	if r.Etcd.TLS != nil {
+		conf = r.Etcd.TLS().Clone()
+	}
+	t := &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}
 	defer t.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
@@ -280,13 +284,6 @@ func (r *runner) metricsURL() string {
 		endpoint = scheme + endpoint
 	}
 	return strings.TrimSuffix(endpoint, "/") + "/metrics"
-}
-
-func cloneTLS(c *tls.Config) *tls.Config {
-	if c == nil {
-		return nil
-	}
-	return c.Clone()
 }
 
 // writeSteps writes a report of steps for people: the cases, each with its reference.

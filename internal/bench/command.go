@@ -129,7 +129,7 @@ func Run(c *cli.Context, program *Program, cfg Config, measure func(context.Cont
 		return err
 	}
 	s := program.settings
-	tls, err := s.ClientTLS()
+	tls, err := s.ClientTLS(nil)
 	if err != nil {
 		return err
 	}

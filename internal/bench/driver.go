@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -80,9 +81,13 @@ func (d *instances) Close() error {
 
 // PlainClient opens a connection with etcd's own client.
 func (c *Config) PlainClient() (*clientv3.Client, error) {
+	var conf *tls.Config
+	if c.Etcd.TLS != nil {
+		conf = c.Etcd.TLS()
+	}
 	conn, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Etcd.Endpoints,
-		TLS:       c.Etcd.TLS,
+		TLS:       conf,
 		Username:  c.Etcd.Username,
 		Password:  c.Etcd.Password,
 		Logger:    zap.NewNop(),

@@ -56,8 +56,9 @@ const (
 type Options struct {
 	// Endpoints are the client addresses of etcd's members.
 	Endpoints []string
-	// TLS configures the connections to etcd; nil means plain text.
-	TLS *tls.Config
+	// TLS is called for each connection to etcd and returns how it speaks TLS; nil means
+	// plain text.
+	TLS func() *tls.Config
 	// Username and Password authenticate the client to etcd, if it requires it.
 	Username, Password string
 	// Prefix starts all keys; the default is "/berth/".

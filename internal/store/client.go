@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 )
 
 // Config says which etcd to use, and as whom.
@@ -23,8 +25,8 @@ type Config struct {
 	// Endpoints are the client addresses of the cluster's members, each with or
 	// without a scheme. At least one.
 	Endpoints []string
-	// TLS is nil for plain text.
-	TLS *tls.Config
+	// TLS is called for each connection, and returns how it speaks TLS; nil is plain text.
+	TLS func() *tls.Config
 	// Username and Password are empty unless etcd asks for them.
 	Username, Password string
 	// Logger takes what is worth knowing about endpoints. Nil is silent.
@@ -41,12 +43,10 @@ type Client struct {
 	login   *login // nil without a user
 	metrics *clientMetrics
 	log     hclog.Logger
-	// anonymous tells that TLS is used, and no certificate shown.
-	anonymous bool
-	// username is who logs in, and certificate what is shown to etcd; nil for none.
-	username    string
-	certificate func() (*tls.Certificate, error)
-	refusals    refusals
+	// username is who logs in.
+	username string
+	refusals refusals
+	tls      func() *tls.Config // nil for plain text
 
 	// What each kind of work uses now, as a number to take modulo len(conns).
 	// They are apart, so that a watch that lags does not move the writes.
@@ -88,9 +88,7 @@ func NewClient(cfg Config) (*Client, error) {
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store")}
-	c.anonymous = cfg.TLS != nil && len(cfg.TLS.Certificates) == 0 && cfg.TLS.GetClientCertificate == nil
-	c.certificate = shown(cfg.TLS)
+	c := &Client{metrics: newClientMetrics(cfg.Registerer), log: log.Named("store"), tls: cfg.TLS}
 	if cfg.Username != "" && cfg.Password != "" {
 		c.username = cfg.Username
 		c.login = newLogin(func(ctx context.Context) (string, error) { return c.logIn(ctx, cfg.Username, cfg.Password) })
@@ -106,17 +104,18 @@ func NewClient(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// shown returns a function that returns the client certificate, nil if there is none.
-func shown(cfg *tls.Config) func() (*tls.Certificate, error) {
-	switch {
-	case cfg == nil:
-		return nil
-	case cfg.GetClientCertificate != nil:
-		return func() (*tls.Certificate, error) { return cfg.GetClientCertificate(&tls.CertificateRequestInfo{}) }
-	case len(cfg.Certificates) == 0:
-		return nil
+// certificate returns the one that is shown to etcd, nil for none.
+func (c *Client) certificate() (*tls.Certificate, error) {
+	if c.tls == nil {
+		return nil, nil
 	}
-	return func() (*tls.Certificate, error) { return &cfg.Certificates[0], nil }
+	switch conf := c.tls(); {
+	case conf.GetClientCertificate != nil:
+		return conf.GetClientCertificate(&tls.CertificateRequestInfo{})
+	case len(conf.Certificates) > 0:
+		return &conf.Certificates[0], nil
+	}
+	return nil, nil
 }
 
 // connect makes the connection to one endpoint. Etcd's own client does not know the
@@ -126,9 +125,16 @@ func connect(cfg Config, login *login, address string) (*clientv3.Client, error)
 	if login != nil {
 		options = append(options, grpc.WithPerRPCCredentials(login))
 	}
+	var conf *tls.Config
+	if cfg.TLS != nil {
+		conf = cfg.TLS()
+		if !strings.HasPrefix(address, "http:") && !strings.HasPrefix(address, "unix:") { // as in etcd's client
+			options = append(options, grpc.WithTransportCredentials(reloaded{credentials.NewTLS(conf), cfg.TLS}))
+		}
+	}
 	return clientv3.New(clientv3.Config{
 		Endpoints:            []string{address},
-		TLS:                  cfg.TLS,
+		TLS:                  conf,
 		DialKeepAliveTime:    dialKeepAlive,
 		DialKeepAliveTimeout: dialKeepAliveTimeout,
 		// One try: a repeated write could be carried out twice.
@@ -137,6 +143,22 @@ func connect(cfg Config, login *login, address string) (*clientv3.Client, error)
 		Logger:          zap.NewNop(),
 	})
 }
+
+// reloaded are credentials for TLS that are made for each connection. The authorities of a
+// [tls.Config] in use cannot be replaced, and its callbacks do not know the address that a
+// certificate must be valid for.
+type reloaded struct {
+	credentials.TransportCredentials
+	conf func() *tls.Config
+}
+
+// ClientHandshake makes a connection secure.
+func (r reloaded) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(r.conf()).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone returns the credentials, which have no state.
+func (r reloaded) Clone() credentials.TransportCredentials { return r }
 
 // Close ends all connections, and so all watches. It waits for nothing.
 func (c *Client) Close() error {
@@ -197,7 +219,10 @@ func (c *Client) Probe(ctx context.Context, prefix string) error {
 // and what it tells is lost if the client is writing already.
 func (c *Client) hint(err error) string {
 	text := err.Error()
-	if !c.anonymous || !errors.Is(err, ErrUnavailable) || strings.Contains(text, "certificate") {
+	if c.tls == nil || !errors.Is(err, ErrUnavailable) || strings.Contains(text, "certificate") {
+		return ""
+	}
+	if cert, err := c.certificate(); cert != nil || err != nil {
 		return ""
 	}
 	for _, broken := range []string{"broken pipe", "connection reset", "EOF"} {

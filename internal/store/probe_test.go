@@ -7,7 +7,9 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -200,21 +202,86 @@ func TestWrongTLSIsUnavailableAndSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
+	always := func(c *tls.Config) func() *tls.Config { return func() *tls.Config { return c } }
 	for name, tc := range map[string]struct {
 		endpoint string
-		tls      *tls.Config
+		tls      func() *tls.Config
 		says     string
 	}{
-		"an unknown authority": {secure.Endpoint(), &tls.Config{}, "unknown authority"},
-		"no certificate":       {secure.Endpoint(), &tls.Config{RootCAs: roots}, ""},
+		"an unknown authority": {secure.Endpoint(), always(&tls.Config{}), "unknown authority"},
+		"no certificate":       {secure.Endpoint(), always(&tls.Config{RootCAs: roots}), ""},
 		"plain text to TLS":    {strings.Replace(secure.Endpoint(), "https", "http", 1), nil, ""},
-		"TLS to plain text":    {strings.Replace(plain.Endpoint(), "http", "https", 1), good, "handshake"},
+		"TLS to plain text":    {strings.Replace(plain.Endpoint(), "http", "https", 1), always(good), "handshake"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mustSay(t, probe(t, store.Config{Endpoints: []string{tc.endpoint}, TLS: tc.tls}), store.ErrUnavailable, tc.says)
 		})
 	}
-	if err := probe(t, store.Config{Endpoints: []string{secure.Endpoint()}, TLS: good}); err != nil {
+	if err := probe(t, store.Config{Endpoints: []string{secure.Endpoint()}, TLS: always(good)}); err != nil {
 		t.Errorf("with the right certificates: %v", err)
 	}
+}
+
+// Each connection is made with the authorities and the certificate of now.
+func TestCertificatesOfARunningClientAreReplaced(t *testing.T) {
+	one, two := testcert.New(t), testcert.New(t)
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	serve := func(a *testcert.Authority, pair testcert.Pair) {
+		t.Helper()
+		for name, target := range map[string]string{"ca": a.File, "cert": pair.CertFile, "key": pair.KeyFile} {
+			_ = os.Remove(at(name)) // there is none at first
+			if err := os.Symlink(target, at(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var current atomic.Pointer[tls.Config]
+	accept := func(a *testcert.Authority) {
+		t.Helper()
+		pem, err := os.ReadFile(a.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := a.Client(t, "berth")
+		cert, err := tls.LoadX509KeyPair(own.CertFile, own.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf := &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{cert}}
+		conf.RootCAs.AppendCertsFromPEM(pem)
+		current.Store(conf)
+	}
+	serve(one, one.Server(t))
+	accept(one)
+	m := embedtest.Cluster(t, 1, func(c *embed.Config) {
+		c.TLS = &embed.TLS{CertFile: at("cert"), KeyFile: at("key"), ClientCAFile: at("ca")}
+	})
+	c, err := store.NewClient(store.Config{Endpoints: m.Endpoints(), TLS: current.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	read := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		return c.Probe(ctx, "/berth/")
+	}
+	works := func(ctx context.Context) error { return c.Probe(ctx, "/berth/") }
+	until(t, works)
+	m.Stop(0)
+	serve(two, two.Server(t))
+	m.Restart(0)
+	mustSay(t, read(), store.ErrUnavailable, "")
+	accept(two)
+	until(t, works)
+	// A certificate of the right authority for another name is none.
+	m.Stop(0)
+	serve(two, two.Server(t, "etcd.example"))
+	m.Restart(0)
+	mustSay(t, read(), store.ErrUnavailable, "")
+	m.Stop(0)
+	serve(two, two.Server(t))
+	m.Restart(0)
+	until(t, works)
 }

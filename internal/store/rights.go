@@ -151,9 +151,6 @@ func (c *Client) roles(ctx context.Context, user string) ([]string, error) {
 
 // commonName returns the common name of the client certificate, empty for none.
 func (c *Client) commonName() string {
-	if c.certificate == nil {
-		return ""
-	}
 	cert, err := c.certificate()
 	if err != nil || cert == nil || len(cert.Certificate) == 0 {
 		return ""

@@ -48,9 +48,10 @@ func TestTheUserOfAConnectionIsTheOneThatEtcdHasAuthenticated(t *testing.T) {
 	roots.AppendCertsFromPEM(pem)
 	secure := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
 	late := &tls.Config{RootCAs: secure.RootCAs, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }}
+	always := func(c *tls.Config) func() *tls.Config { return func() *tls.Config { return c } }
 	all := map[string]*store.Client{}
 	for name, cfg := range map[string]store.Config{
-		"certificate": {TLS: secure}, "certificate that is loaded": {TLS: late}, "password": {TLS: secure, Username: "ann", Password: "secret"},
+		"certificate": {TLS: always(secure)}, "certificate that is loaded": {TLS: always(late)}, "password": {TLS: always(secure), Username: "ann", Password: "secret"},
 	} {
 		cfg.Endpoints = []string{srv.Endpoint()}
 		all[name] = newClient(t, cfg)
@@ -75,7 +76,7 @@ func TestTheUserOfAConnectionIsTheOneThatEtcdHasAuthenticated(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Etcd had no password to check before: the next login finds that it has now.
-	all["password"] = newClient(t, store.Config{Endpoints: []string{srv.Endpoint()}, TLS: secure, Username: "ann", Password: "secret"})
+	all["password"] = newClient(t, store.Config{Endpoints: []string{srv.Endpoint()}, TLS: always(secure), Username: "ann", Password: "secret"})
 	for name, want := range map[string]string{"certificate": "berth", "certificate that is loaded": "berth", "password": "ann"} {
 		if user := userOf(t, all[name]); user != want {
 			t.Errorf("by %s: %q, want %q", name, user, want)

@@ -44,13 +44,16 @@ func New(t testing.TB) *Authority {
 }
 
 // Server returns a certificate for a server on this machine's loopback
-// addresses.
-func (a *Authority) Server(t testing.TB) Pair {
+// addresses, or only for some DNS names.
+func (a *Authority) Server(t testing.TB, names ...string) Pair {
 	t.Helper()
 	c := a.template("server")
 	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	c.DNSNames = []string{"localhost"}
 	c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	if len(names) > 0 {
+		c.DNSNames, c.IPAddresses = names, nil
+	}
 	return a.pair(t, c)
 }
 

@@ -47,9 +47,19 @@ type Client struct {
 // DialOption changes how a client connects.
 type DialOption func(*http.Transport)
 
-// WithTLS sets the certificates that are trusted, and the client's own, over https.
-func WithTLS(conf *tls.Config) DialOption {
-	return func(t *http.Transport) { t.TLSClientConfig = conf }
+// WithTLS sets the certificates that are trusted, and the client's own, over https. The
+// function is called for each connection; nil stands for the authorities of the system.
+func WithTLS(conf func() *tls.Config) DialOption {
+	return func(t *http.Transport) {
+		if conf == nil {
+			return
+		}
+		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			// Its timeout is that of the handshake, too.
+			d := tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: conf()}
+			return d.DialContext(ctx, network, addr)
+		}
+	}
 }
 
 // Dial returns a client for a server at http://host:port, https://host:port or

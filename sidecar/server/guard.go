@@ -16,9 +16,10 @@ import (
 
 // guard decides who may come in.
 type guard struct {
-	token *[sha256.Size]byte // nil: none is asked for
-	names map[string]bool    // of hosts, lower case
-	wild  *x509.Certificate  // matches names as certificates do: *.example.com
+	token *[sha256.Size]byte       // nil: none is asked for
+	names map[string]bool          // of hosts, lower case
+	wild  *x509.Certificate        // matches names as certificates do: *.example.com
+	cert  func() *x509.Certificate // that of the server; nil for none
 	tls   bool
 	open  []string // paths that need no token
 	pages Pages    // nil if there are none
@@ -27,7 +28,7 @@ type guard struct {
 // newGuard returns the guard of a server. Requests for the open paths need no token.
 // Pages is nil if there are none.
 func newGuard(cfg *Config, open []string, pages Pages) *guard {
-	g := &guard{open: open, pages: pages, names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
+	g := &guard{open: open, pages: pages, cert: cfg.certificate, names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
 	g.wild = &x509.Certificate{}
 	for _, name := range cfg.Names {
 		if strings.HasPrefix(name, "*.") {
@@ -70,7 +71,7 @@ func (g *guard) knows(r *http.Request) bool {
 		host = name
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
-	if g.names[host] {
+	if cert := g.cert(); g.names[host] || cert != nil && cert.VerifyHostname(host) == nil {
 		return true
 	}
 	// An address says no name at all. It is ours if the request came to it.

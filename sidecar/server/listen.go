@@ -120,9 +120,11 @@ func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
 			return nil, problem.Field("listen", "%w", err)
 		}
 		if l.tcp = (clientListener{tcp}); cfg.TLS != nil {
-			conf := cfg.TLS.Clone()
-			conf.NextProtos = []string{"h2", "http/1.1"}
-			l.tcp = tls.NewListener(l.tcp, conf)
+			l.tcp = tls.NewListener(l.tcp, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+				conf := cfg.TLS().Clone()
+				conf.NextProtos = []string{"h2", "http/1.1"}
+				return conf, nil
+			}})
 		}
 	}
 	if cfg.Socket != "" {

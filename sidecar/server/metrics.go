@@ -37,6 +37,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
+// RegisterCertificate registers when the certificate of a server expires, if it has one; nil
+// registers nothing.
+func RegisterCertificate(reg prometheus.Registerer, cfg *Config) {
+	if cfg.certificate() == nil {
+		return
+	}
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_tls_certificate_expiry_seconds",
+		Help: "Time until the certificate of the HTTP address expires; negative if it has.",
+	}, func() float64 { return time.Until(cfg.certificate().NotAfter).Seconds() })
+}
+
 // Labels of requests that matched no route: what their clients made up is not
 // repeated.
 const noRoute, noMethod = "none", "none"

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -35,15 +36,27 @@ type Config struct {
 	// Socket is the path of the unix socket, empty for none. Its folder is made, for the
 	// user alone, if there is none.
 	Socket string
-	// TLS for TCP; nil is plain text.
-	TLS *tls.Config
+	// TLS is called for each connection over TCP, and returns how it speaks TLS; nil is plain
+	// text.
+	TLS func() *tls.Config
 	// Token is what a request over TCP has to show as a Bearer token. Empty asks for
 	// none.
 	Token string
-	// Names are the names, beyond localhost and the addresses, under which the server is
-	// reached: the allowed values of Host headers. One that begins with "*." matches any
+	// Names are the names, beyond localhost, the addresses and those in the certificate, under
+	// which the server is reached: the allowed values of Host headers. One that begins with "*." matches any
 	// first label, as in certificates.
 	Names []string
+}
+
+// certificate returns the one that is shown to new connections, or nil.
+func (c *Config) certificate() *x509.Certificate {
+	if c.TLS == nil {
+		return nil
+	}
+	if certs := c.TLS().Certificates; len(certs) > 0 {
+		return certs[0].Leaf
+	}
+	return nil
 }
 
 // Validate refuses a server that anybody could use. It resolves the address.

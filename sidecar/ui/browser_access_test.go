@@ -167,7 +167,9 @@ func TestOneSignsInBeforeAnythingIsSeen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := newBrowserSite(t, withToken, func(c *sidecar.Config) { c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}} })
+		h := newBrowserSite(t, withToken, func(c *sidecar.Config) {
+			c.TLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
+		})
 		h.base = strings.Replace(h.base, "http:", "https:", 1)
 		h.AnyCertificate()
 		signsIn(t, h)

@@ -18,7 +18,8 @@ func dial(t *testing.T, s *embed.Server, authority *testcert.Authority, own *tes
 	t.Helper()
 	cfg := store.Config{Endpoints: []string{s.Endpoint()}}
 	if strings.HasPrefix(s.Endpoint(), "https://") {
-		cfg.TLS = clientTLS(t, authority, own)
+		conf := clientTLS(t, authority, own)
+		cfg.TLS = func() *tls.Config { return conf }
 	}
 	c, err := store.NewClient(cfg)
 	if err != nil {
