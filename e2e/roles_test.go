@@ -21,6 +21,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/berthhq/berth/coordinator"
+	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -351,6 +352,33 @@ func TestARoleIsRefusedWhatIsOfOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The right to a pool is checked with each claim. A claim that lacks it harms no other of
+// its host.
+func TestAHostClaimsOnlyThePoolsOfItsRoles(t *testing.T) {
+	srv := withRoles(t)
+	root := asBackend(t, srv, "root")
+	w := watch(t, root)
+	for _, name := range []string{"a", "b"} {
+		berthCommand(t, srv.Endpoint(), login("operator"), "pools", "set", name, "1").succeeds()
+	}
+	c := open(t, []string{srv.Endpoint()}, "a", as("exec-a"))
+	held := claim(t, c, "held", instance.Slots{"a": 1})
+	waits := begin(t, t.Context(), c, "waits", instance.Slots{"a": 1})
+	w.until("one waits", func(h *History) bool { return len(h.Waiting()) == 1 })
+	for _, slots := range []instance.Slots{{"b": 1}, {"a": 1, "b": 1}} {
+		_, err := c.Claim(t.Context(), slots, instance.WithWait(0))
+		if len(slots) == 1 && (instance.ErrorCode(err) != "etcd_denied" ||
+			!strings.Contains(err.Error(), `user "exec-a" of etcd has no right to write `+keys.Slots("b"))) {
+			t.Errorf("%v: %v", slots, err)
+		}
+		if err == nil {
+			t.Errorf("%v is granted", slots)
+		}
+	}
+	release(t, held)
+	release(t, waits.granted())
 }
 
 // A process whose user lacks a right ends at its start, and says which.

@@ -356,6 +356,11 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 		c.sendAt = now.Add(refusedPause)
 		return
 	}
+	if errors.Is(err, store.ErrDenied) { // perhaps for another write: that costs order only
+		for _, o := range b.probed {
+			o.unprobable = true
+		}
+	}
 	c.log.Error("etcd refused a write", "error", err)
 	if b.size()+len(b.revokes) > 1 {
 		c.isolate = b.size() + len(b.revokes) // find out which

@@ -58,7 +58,7 @@ type batch struct {
 	releases []releaseOp
 	puts     []waiterPut
 	drops    []drop
-	probes   int // how many waiters of other instances are probed
+	probed   []*otherInstance // by a waiter of each
 	revokes  []string
 	leases   []store.LeaseID
 	sent     map[slotRef]sentSlot
@@ -91,7 +91,7 @@ type waiterPut struct {
 
 // size is how many entries a batch is about.
 func (b *batch) size() int {
-	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops) + b.probes
+	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops) + len(b.probed)
 }
 
 // result returns the response to the operation with that index of a nested batch.

@@ -34,6 +34,9 @@ type otherInstance struct {
 	blocked, silent time.Duration
 	yielded         bool
 	probedAt        time.Time // by this instance
+	// unprobable: etcd has refused this instance a probe, for lack of rights. The other one
+	// yields without one then.
+	unprobable bool
 }
 
 // acted notes that the instance has written in the wait queue.
@@ -87,7 +90,7 @@ func (c *core) watch(now time.Time) {
 		if o.blocks {
 			o.blocked += passed
 		}
-		if o.probed > 0 {
+		if o.probed > 0 || o.unprobable && o.blocks && o.blocked >= yieldAfter/2 {
 			o.silent += passed
 		}
 		if !o.yielded && o.silent >= yieldAfter/2 && o.name != c.name() {
@@ -114,7 +117,7 @@ func (c *core) noteBlockers(waiters []candidate, blockers []blocker, now time.Ti
 		w := waiters[b.index].w
 		o := w.by
 		o.blocks = true
-		if b.ours && !probed[o] && o.probed == 0 && o.blocked >= c.probeAfter() && now.Sub(o.probedAt) >= yieldAfter/2 {
+		if b.ours && !probed[o] && o.probed == 0 && !o.unprobable && o.blocked >= c.probeAfter() && now.Sub(o.probedAt) >= yieldAfter/2 {
 			probed[o] = true
 			c.probes = append(c.probes, w)
 		}
@@ -154,7 +157,7 @@ func (b *builder) probe(w *waiter) bool {
 	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{Compare: []*pb.Compare{unchanged}, Success: puts}))
 	b.bytes += len(puts) * len(data)
 	b.kept = max(b.kept, len(puts)) // by what comes after it, too
-	b.b.probes++
+	b.b.probed = append(b.b.probed, w.by)
 	return true
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/internal/store"
@@ -41,6 +42,39 @@ func TestAWaiterOfAHungInstanceIsPassedAfterTwoSeconds(t *testing.T) {
 	hung.got()
 	two.giveBack("first")
 	r.clean()
+}
+
+// An instance whose waiters this one has no right to write to can't be probed. It is passed
+// all the same, and probed no more.
+func TestAnInstanceThatCanNotBeProbedIsPassed(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 1)
+	held := one.ask("held", 1)
+	held.got()
+	two.ask("first", 1)
+	next := one.ask("second", 1)
+	r.wantWaiters("first", "second")
+	refused := 0
+	one.refuse = func(txn *pb.TxnRequest) error {
+		if strings.Contains(txn.String(), `probed`) {
+			refused++
+			return store.ErrDenied
+		}
+		return nil
+	}
+	two.wedged = true
+	one.giveBack("held")
+	r.pass(yieldAfter - 2*tickEvery)
+	next.waits()
+	r.pass(2*tickEvery + refusedPause + slack)
+	next.got()
+	one.ask("third", 1)
+	one.giveBack("second")
+	r.pass(10 * yieldAfter)
+	if refused != 1 {
+		t.Errorf("it was probed %d times", refused)
+	}
 }
 
 func TestAYieldEndsWhenItsInstanceActsAgain(t *testing.T) {
@@ -389,7 +423,7 @@ func TestABatchWithSeveralProbesIsNoLargerThanEtcdTakes(t *testing.T) {
 		}
 		batch := b.finish()
 		if _, err := r.etcd.Txn(batch.txn); err != nil {
-			t.Fatalf("%d probes with %d other operations: %v", batch.probes, others, err)
+			t.Fatalf("%d probes with %d other operations: %v", len(batch.probed), others, err)
 		}
 		r.resolve()
 	}
