@@ -204,7 +204,7 @@ func TestEachRoleDoesItsWork(t *testing.T) {
 	}
 	q.w.wait("all runs with steps have succeeded", ended(4))
 
-	// An external executor, of a run that gets its slot from the coordinator.
+	// External executors: of a run that gets its slot from the coordinator, and of a step.
 	over(b.Socket, http.MethodPost, "/v1/runs", `{"id":"external","pools":{"a":1}}`, http.StatusCreated)
 	var started struct {
 		Fence int64 `json:"fence"`
@@ -218,6 +218,17 @@ func TestEachRoleDoesItsWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	over(b.Socket, http.MethodPost, "/v1/runs/external/finish", string(body), http.StatusOK)
+	over(b.Socket, http.MethodPost, "/v1/runs", `{"id":"steps","steps":[{"name":"m","external":true,"queue":"etl","pools":{"a":1}}]}`, http.StatusCreated)
+	over(b.Socket, http.MethodGet, "/v1/queues/etl/ready?wait=30s", "", http.StatusOK)
+	taken := over(b.Socket, http.MethodPost, "/v1/runs/steps/steps/m/0/take", `{"executor":"e2e","wait":"1m"}`, http.StatusOK)
+	if err := json.Unmarshal(taken, &started); err != nil {
+		t.Fatal(err)
+	}
+	if body, err = json.Marshal(map[string]any{"fence": started.Fence, "status": "succeeded", "output": "done"}); err != nil {
+		t.Fatal(err)
+	}
+	over(b.Socket, http.MethodPost, "/v1/runs/steps/steps/m/0/finish", string(body), http.StatusOK)
+	do("operator", "runs", "wait", "steps")
 
 	// An operator's actions, and what a viewer sees.
 	do("operator", "pools", "pause", "a")
@@ -227,7 +238,7 @@ func TestEachRoleDoesItsWork(t *testing.T) {
 	do("operator", "worker", "drain", "a/worker")
 	for _, args := range [][]string{
 		{"pools", "list"}, {"pools", "info", "a"}, {"claims", "list"}, {"hosts", "list"}, {"worker", "list"}, {"queue", "list"},
-		{"runs", "list"}, {"runs", "info", "posted"}, {"runs", "events", "posted"}, {"runs", "logs", "posted"}, {"queue", "why", "later"},
+		{"runs", "list"}, {"runs", "info", "posted"}, {"runs", "events", "posted"}, {"runs", "logs", "posted"}, {"runs", "logs", "--follow", "posted"}, {"queue", "why", "later"},
 		{"limits", "get"}, {"actions", "list"}, {"source", "list"}, {"coordinator", "status"}, {"export"}, {"verify"},
 	} {
 		do("viewer", args...)
