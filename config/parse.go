@@ -91,6 +91,17 @@ func parsePrefix(text string) (string, bool) {
 	return prefix, len(prefix) <= 200 && prefixText.MatchString(prefix)
 }
 
+// parseRules splits rules. What they mean is checked once all settings are known.
+func parseRules(text string) ([]string, bool) {
+	rules := strings.Split(text, ",")
+	for i, rule := range rules {
+		if rules[i] = strings.TrimSpace(rule); rules[i] == "" {
+			return nil, false
+		}
+	}
+	return rules, true
+}
+
 func parseToken(text string) (Secret, bool) {
 	return Secret(text), text == "" || tokenText.MatchString(text)
 }

@@ -5,6 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // rules checks the rules between fields, and sets the defaults that depend on the machine.
@@ -123,6 +126,9 @@ func (l *loader) serve() {
 	s := &l.settings
 	if s.Listen == "" && s.Socket == "" && l.sound("listen") && l.sound("socket") {
 		l.wrong("listen", "is empty, and so is socket: no client could connect")
+	}
+	if _, err := access.ParsePolicy(s.Roles); err != nil && l.sound("roles") {
+		l.wrong("roles", problem.Of(err).Message)
 	}
 	l.pair("tls_cert", s.TLSCert, "tls_key", s.TLSKey)
 	if s.ClientCA != "" && s.TLSCert == "" && s.TLSKey == "" {

@@ -38,6 +38,8 @@ type Settings struct {
 	Listen, Socket string
 	// Token is what HTTP clients have to show, empty for nothing.
 	Token Secret
+	// Roles are rules of who may do what: see package access.
+	Roles []string
 	// TLSCert, TLSKey and ClientCA name PEM files: see [Settings.ServerTLS].
 	TLSCert, TLSKey, ClientCA string
 

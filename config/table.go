@@ -148,6 +148,12 @@ var fields = []Field{
 		value: typed[string]{func(s *Settings) *string { return &s.tokenFile }, parsePath},
 	},
 	{
+		Name: "roles", Group: Serve,
+		Usage: "`RULES` of who may do what, separated by commas",
+		Must:  `rules of a subject and its roles, such as "group:etl view claim:etl-*", separated by commas`,
+		value: typed[[]string]{func(s *Settings) *[]string { return &s.Roles }, parseRules},
+	},
+	{
 		Name: "tls_cert", Group: Serve,
 		Usage: "PEM `FILE` with the certificate of the HTTP address",
 		Must:  anyPath,

@@ -51,6 +51,18 @@ func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) {
 	return r.core.view.allHolders(), r.core.waiters(nil)
 }
 
+// Slots are the slots that are held or waited for, of all that have the id.
+func (w Why) Slots() map[string]int {
+	all := map[string]int{}
+	for _, h := range w.All {
+		maps.Copy(all, h.Pools)
+	}
+	if w.Waiter != nil {
+		maps.Copy(all, w.Waiter.Pools)
+	}
+	return all
+}
+
 // Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
 // a ClaimNotFound problem.
 func (r *Reader) Why(id string) (Why, error) { return known(r.core.why(id), id) }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/sidecar"
@@ -114,7 +116,7 @@ func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
 }
 
 func TestTheSocketAsksForNoNameAndTakesNoPages(t *testing.T) {
-	r := single(t, func(c *sidecar.Config) { c.Listen, c.Token = "", "secret" })
+	r := single(t, func(c *sidecar.Config) { c.Listen, c.Tokens = "", accesstest.Tokens("ci", "secret", "admin") })
 	via := func(change func(*http.Request)) int {
 		t.Helper()
 		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -142,7 +144,9 @@ func TestTheSocketAsksForNoNameAndTakesNoPages(t *testing.T) {
 }
 
 func TestATokenIsAskedForOverTCP(t *testing.T) {
-	r := single(t, func(c *sidecar.Config) { c.Token = "correct horse" })
+	r := single(t, func(c *sidecar.Config) {
+		c.Tokens, c.Policy = accesstest.Tokens("ci", "correct horse", "admin"), access.Policy{}
+	})
 	for what, test := range map[string]struct {
 		path, header string
 		status       int
@@ -154,7 +158,7 @@ func TestATokenIsAskedForOverTCP(t *testing.T) {
 		"another scheme":     {"/v1/pools", "Basic correct horse", 401},
 		"the right one":      {"/v1/pools", "Bearer correct horse", 200},
 		"metrics":            {"/metrics", "", 401},
-		"the document":       {"/openapi.yaml", "", 401},
+		"the document":       {"/openapi.yaml", "", 200},
 		"whether it lives":   {"/healthz", "", 200},
 		"whether it's ready": {"/readyz", "", 200},
 	} {
@@ -192,7 +196,7 @@ func TestTLSAndATokenOpenItToOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := single(t, func(c *sidecar.Config) {
-		c.Listen, c.Token = "0.0.0.0:0", "secret"
+		c.Listen, c.Tokens = "0.0.0.0:0", accesstest.Tokens("ci", "secret", "admin")
 		c.TLS = func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }
 	})
 	pem, err := os.ReadFile(ca.File)
@@ -360,11 +364,13 @@ func TestAWaitIsNotBoundedByTheTimeForItsBody(t *testing.T) {
 
 func TestADoorThatWouldStandOpenIsRefused(t *testing.T) {
 	for what, change := range map[string]func(*sidecar.Config){
-		"nothing to listen on":   func(c *sidecar.Config) { c.Listen, c.Socket = "", "" },
-		"all addresses":          func(c *sidecar.Config) { c.Listen = ":0" },
-		"all addresses, a token": func(c *sidecar.Config) { c.Listen, c.Token = "0.0.0.0:0", "x" },
-		"no address":             func(c *sidecar.Config) { c.Listen = "127.0.0.1" },
-		"no port":                func(c *sidecar.Config) { c.Listen = "127.0.0.1:x" },
+		"nothing to listen on": func(c *sidecar.Config) { c.Listen, c.Socket = "", "" },
+		"all addresses":        func(c *sidecar.Config) { c.Listen = ":0" },
+		"all addresses, a token": func(c *sidecar.Config) {
+			c.Listen, c.Tokens = "0.0.0.0:0", accesstest.Tokens("ci", "x", "admin")
+		},
+		"no address": func(c *sidecar.Config) { c.Listen = "127.0.0.1" },
+		"no port":    func(c *sidecar.Config) { c.Listen = "127.0.0.1:x" },
 	} {
 		cfg := config(t, "127.0.0.1:1")
 		change(&cfg)

@@ -49,11 +49,11 @@ func TestAClaimIsGrantedSeenAndReleased(t *testing.T) {
 		t.Fatalf("the pool: %+v", p)
 	}
 	h := p.Holders[0]
-	if h.ExpiresIn <= 0 || time.Duration(h.ExpiresIn) > time.Minute {
-		t.Errorf("it expires in %s", h.ExpiresIn)
+	if !strings.HasPrefix(h.ClaimedBy, "user:") || h.ExpiresIn <= 0 || time.Duration(h.ExpiresIn) > time.Minute {
+		t.Errorf("it is of %q, and expires in %s", h.ClaimedBy, h.ExpiresIn)
 	}
 	want := api.Holder{
-		Claim: "mine", Host: "one", Instance: "sidecar", RunID: "run-1", StepKey: "load",
+		Claim: "mine", Host: "one", Instance: "sidecar", ClaimedBy: h.ClaimedBy, RunID: "run-1", StepKey: "load",
 		Labels: c.Labels, Slots: 2, Since: c.ClaimedAt, Fence: c.Fence, ExpiresIn: h.ExpiresIn,
 	}
 	if d := cmp.Diff(want, h); d != "" {

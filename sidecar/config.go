@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -27,20 +28,19 @@ type Config struct {
 	Options instance.Options
 
 	// Listen is the TCP address, host:port, empty for none; port 0 is any free
-	// one. Other than loopback addresses need TLS and Token.
+	// one. Other than loopback addresses need TLS, and Tokens or client certificates.
 	Listen string
 	// Socket is the path of the unix socket, empty for none. Its folder is made,
 	// for the user alone, if there is none.
 	Socket string
 	// TLS is called for each connection over TCP, and returns how it speaks TLS; nil is plain
-	// text.
+	// text. Client certificates that it verifies are identities.
 	TLS func() *tls.Config
-	// Token is what a request over TCP has to show as a Bearer token. Empty asks
-	// for none.
-	Token string
-	// Dev has the pages offer actions without signing in, if there is no Token: as on a
-	// developer's machine.
-	Dev bool
+	// Tokens returns the tokens that requests over TCP can show; nil if there are none.
+	Tokens func() access.Tokens
+	// Policy says what callers may do. The zero value gives users of the socket, and callers
+	// on loopback that can't show who they are, [access.DefaultGrants].
+	Policy access.Policy
 	// Names are the names, beyond localhost, the addresses and those in the certificate, under
 	// which the server is reached: what a Host header may say. One that begins with "*."
 	// matches any first label, as in certificates.
@@ -91,5 +91,5 @@ func (c *Config) fill() {
 
 // http is the part of the configuration that is about HTTP.
 func (c *Config) http() server.Config {
-	return server.Config{Listen: c.Listen, Socket: c.Socket, TLS: c.TLS, Token: c.Token, Names: c.Names}
+	return server.Config{Listen: c.Listen, Socket: c.Socket, TLS: c.TLS, Tokens: c.Tokens, Policy: c.Policy, Names: c.Names}
 }

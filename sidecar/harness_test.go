@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -55,6 +57,7 @@ func config(t testing.TB, endpoint string) sidecar.Config {
 		Listen:       "127.0.0.1:0",
 		Socket:       filepath.Join(dir, "run", "berth.sock"),
 		DrainTimeout: -1,
+		Policy:       access.Policy{Open: true}, // tests of access replace it
 	}
 }
 
@@ -233,6 +236,11 @@ func (r *running) raw(q request) answer {
 func (r *running) do(req *http.Request) answer {
 	r.t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true}
+	if strings.HasPrefix(req.URL.Path, api.ClaimsPath) { // claims are the same user's as those of r.client
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", r.cfg.Socket)
+		}
+	}
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
 		r.t.Fatal(err)

@@ -13,13 +13,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
-
-// probes are the paths that need no token.
-var probes = []string{api.HealthPath, api.ReadyPath}
 
 const (
 	// maxViewAge is from when on nothing is granted.
@@ -79,16 +77,23 @@ func (a *apiServer) registerHealth(h huma.API) {
 	ready := operation(h, "ready", http.MethodGet, api.ReadyPath, tag, "Report whether claims can be granted")
 	ready.Security = health.Security
 	huma.Register(h, ready, a.readiness)
-	a.mux.Handle("GET "+api.MetricsPath, metricsHandler(a.cfg))
+	a.mux.Handle("GET "+api.MetricsPath, metricsHandler(a.cfg, a.refuse))
 }
 
 // metricsHandler answers GET /metrics. Metrics that fail do not hide the others.
-func metricsHandler(cfg *Config) http.Handler {
-	return promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+func metricsHandler(cfg *Config, refuse func(http.ResponseWriter, *http.Request, error) int) http.Handler {
+	show := promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := access.NeedOf("metrics").Check(r.Context()); err != nil {
+			refuse(w, r, err)
+			return
+		}
+		show.ServeHTTP(w, r)
+	})
 }
 
 // HealthServer serves /healthz, /readyz and /metrics of a process that is no sidecar,
-// guarded in the same way. It uses Listen, TLS, Token, Names, Logger, Registerer and
+// guarded in the same way. It uses Listen, TLS, Tokens, Policy, Names, Logger, Registerer and
 // Gatherer of its configuration.
 type HealthServer struct {
 	on     *server.Listeners
@@ -113,7 +118,7 @@ func ServeHealth(ctx context.Context, cfg Config, missing func() error) (*Health
 	server.RegisterCertificate(cfg.Registerer, &web)
 	log := cfg.Logger.Named("health")
 	h := &HealthServer{on: on, server: server.Serve(on, server.NewHandler(server.Handler{
-		Config: web, Open: probes, Routes: healthMux(&cfg, missing), Refuse: refuse, Metrics: server.NewMetrics(nil), Log: log,
+		Config: web, Routes: healthMux(&cfg, missing), Refuse: refuse, Metrics: server.NewMetrics(nil), Log: log,
 	}))}
 	log.Info("listening", keyAddress, h.Addr().String())
 	h.task.Go(func() {
@@ -153,7 +158,7 @@ func healthMux(cfg *Config, missing func() error) *http.ServeMux {
 		p.NotReady = []string{why.Error()}
 		p.Write(w)
 	})
-	mux.Handle("GET "+api.MetricsPath, metricsHandler(cfg))
+	mux.Handle("GET "+api.MetricsPath, metricsHandler(cfg, refuse))
 	return mux
 }
 

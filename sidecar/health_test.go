@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -19,7 +20,7 @@ func TestTheHealthOfAProcessIsServed(t *testing.T) {
 	seen := prometheus.NewGauge(prometheus.GaugeOpts{Name: "seen", Help: "x"})
 	reg.MustRegister(seen)
 	var missing atomic.Pointer[error]
-	h, err := sidecar.ServeHealth(t.Context(), sidecar.Config{Listen: "127.0.0.1:0", Token: "0123456789abcdef", Gatherer: reg}, func() error {
+	h, err := sidecar.ServeHealth(t.Context(), sidecar.Config{Listen: "127.0.0.1:0", Tokens: accesstest.Tokens("prometheus", "0123456789abcdef", "view"), Gatherer: reg}, func() error {
 		if why := missing.Load(); why != nil {
 			return *why
 		}

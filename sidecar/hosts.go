@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/sidecar/api"
@@ -76,8 +77,7 @@ type workerBody struct {
 
 // operator carries out verbs for who sent a request.
 func (s *session) operator(ctx context.Context) inspect.Operator {
-	who, from := server.CallerOf(ctx)
-	return inspect.NewOperator(s.reader, audit.Caller{Who: who, From: cmp.Or(from, s.client.Host())})
+	return inspect.NewOperator(s.reader, audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.client.Host())})
 }
 
 // conditions are the headers of a request that name the state which it requires.

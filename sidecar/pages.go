@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
@@ -25,7 +26,7 @@ func (a *apiServer) newPages() *ui.Pages {
 			_, pattern := a.mux.Handler(r)
 			return pattern != "" || strings.HasPrefix(r.URL.Path, "/v1/")
 		},
-		Token: a.cfg.Token, Dev: a.cfg.Dev, Secure: a.cfg.TLS != nil,
+		Tokens: a.cfg.Tokens, Secure: a.cfg.TLS != nil,
 		Logger: a.log, Streams: a.metrics.http.Streams,
 	})
 }
@@ -33,8 +34,14 @@ func (a *apiServer) newPages() *ui.Pages {
 // handler is what a server does with requests to the API and the pages.
 func (a *apiServer) handler() *server.Handler {
 	return server.NewHandler(server.Handler{
-		Config: a.cfg.http(), Open: probes, Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
+		Config: a.cfg.http(), Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
 		Bodies: map[string]int64{api.LimitsPath: maxLimitsBody, api.RunsPath: maxRunBody},
+		Permit: func(r *http.Request) error {
+			if r.URL.Path == api.RunsPath {
+				return access.Allow(r.Context(), access.Submit)
+			}
+			return nil
+		},
 		Refuse: a.refuse,
 	})
 }

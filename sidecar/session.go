@@ -16,6 +16,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -196,9 +197,15 @@ func outputOf[T any](v T, err error) (*output[T], error) {
 	return &output[T]{Body: v}, nil
 }
 
-// handle registers an endpoint without a body. Until etcd has answered it is refused.
+// handle registers an endpoint without a body. A caller without the role that it needs is
+// refused; what else the role must be for, and whose the object is, the endpoint checks. Until
+// etcd has answered it is refused.
 func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *session, *I) (*O, error)) {
+	need := access.NeedOf(op.OperationID)
 	huma.Register(h, op, func(ctx context.Context, in *I) (out *O, err error) {
+		if err := need.Check(ctx); err != nil {
+			return nil, a.fail(op.OperationID, err)
+		}
 		s, err := a.ready()
 		if err == nil {
 			out, err = f(ctx, s, in)

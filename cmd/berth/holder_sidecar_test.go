@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -48,7 +49,7 @@ func serveOn(t *testing.T, etcd string) (addr string, c *client.Client) {
 	t.Helper()
 	server := sidecar.New(sidecar.Config{
 		Options: instance.Options{Endpoints: []string{etcd}, Host: "one"},
-		Listen:  "127.0.0.1:0", DrainTimeout: -1,
+		Listen:  "127.0.0.1:0", DrainTimeout: -1, Policy: access.Policy{Open: true},
 	})
 	if err := server.Listen(t.Context()); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -180,8 +181,12 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 	if conf != nil {
 		d.scheme = "https://"
 	}
+	policy, err := access.ParsePolicy(s.Roles)
+	if err != nil {
+		return nil, err
+	}
 	d.server, err = sidecar.ServeHealth(ctx, sidecar.Config{
-		Listen: s.Listen, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s), Logger: log, Registerer: reg, Gatherer: reg,
+		Listen: s.Listen, TLS: conf, Tokens: tokensOf(s), Policy: policy, Names: serverNames(s), Logger: log, Registerer: reg, Gatherer: reg,
 	}, trouble)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
 	"net"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/sidecar"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
@@ -125,13 +127,26 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	if err != nil {
 		return sidecar.Config{}, err
 	}
+	policy, err := access.ParsePolicy(s.Roles)
+	if err != nil {
+		return sidecar.Config{}, err
+	}
 	reg := newRegistry()
 	return sidecar.Config{
 		Options: o,
-		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Token: s.Token.Reveal(), Names: serverNames(s),
+		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Tokens: tokensOf(s), Policy: policy, Names: serverNames(s),
 		RunRetention: s.RunRetention,
 		Logger:       log, Registerer: reg, Gatherer: reg,
 	}, nil
+}
+
+// tokensOf returns the one token of the settings, as a name with all roles.
+func tokensOf(s config.Settings) func() access.Tokens {
+	if s.Token == "" {
+		return nil
+	}
+	tokens, _ := access.ParseTokens(fmt.Appendf(nil, "- {name: token, hash: sha256:%x, roles: [admin]}", sha256.Sum256([]byte(s.Token.Reveal()))))
+	return func() access.Tokens { return tokens }
 }
 
 // serverNames are the names of the machine, under which clients may know this server.
@@ -345,7 +360,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	if err != nil {
 		return err
 	}
-	cfg.Dev = true
+	cfg.Policy.Open = cfg.Tokens == nil && len(cfg.Policy.Rules) == 0
 	cfg.Options.StateDir = filepath.Join(s.DataDir, "state")
 	server := sidecar.New(cfg)
 	if err := server.Listen(ctx); err != nil {

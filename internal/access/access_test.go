@@ -130,7 +130,7 @@ func TestAPolicyGivesGrants(t *testing.T) {
 }
 
 func TestARefusalNamesTheCallerAndTheRole(t *testing.T) {
-	ctx := With(context.Background(), Identity{Kind: User, Name: "bob", Grants: DefaultGrants})
+	ctx := With(context.Background(), func() Identity { return Identity{Kind: User, Name: "bob", Grants: DefaultGrants} })
 	err := Allow(ctx, Operate, "db")
 	if problem.CodeOf(err) != problem.Forbidden {
 		t.Fatalf("%v", err)

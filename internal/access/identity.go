@@ -18,6 +18,10 @@ const (
 	Certificate Kind = "cert"
 	// Anonymous has shown nothing.
 	Anonymous Kind = "anonymous"
+	// EtcdUser is a user of etcd, of a process that has a connection of its own.
+	EtcdUser Kind = "etcd"
+	// Unauthenticated is a process with a connection to an etcd without users.
+	Unauthenticated Kind = "unauthenticated"
 )
 
 // Identity is who sends a request.
@@ -33,14 +37,17 @@ type Identity struct {
 
 // String returns the identity as rules and records have it, such as "user:alice".
 func (i Identity) String() string {
-	if i.Kind == "" || i.Kind == Anonymous {
+	switch {
+	case i.Kind == "":
 		return string(Anonymous)
+	case i.Name == "":
+		return string(i.Kind)
 	}
 	return string(i.Kind) + ":" + i.Name
 }
 
 // Authenticated reports whether it is known who it is.
-func (i Identity) Authenticated() bool { return i.Kind != "" && i.Kind != Anonymous }
+func (i Identity) Authenticated() bool { return i.Name != "" }
 
 // subjects are the subjects of rules that the identity matches.
 func (i Identity) subjects() []string {
@@ -63,16 +70,20 @@ const MaxName = 128
 
 type identityKey struct{}
 
-// With returns a context for the request of an identity.
-func With(ctx context.Context, id Identity) context.Context {
+// With returns a context for the requests of an identity, which is found out when it is first
+// needed.
+func With(ctx context.Context, id func() Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
 // Of returns the identity whose request has that context; one that may do nothing if there
 // is none.
 func Of(ctx context.Context) Identity {
-	id, _ := ctx.Value(identityKey{}).(Identity)
-	return id
+	id, ok := ctx.Value(identityKey{}).(func() Identity)
+	if !ok {
+		return Identity{}
+	}
+	return id()
 }
 
 // Allow returns nil if the caller may act in a role on each of the things, which are pools or

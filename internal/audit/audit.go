@@ -20,6 +20,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -213,9 +214,11 @@ func (l Log) keep(ctx context.Context, key string, a Action, on *store.LeaseID) 
 
 // Caller is who asks for an action.
 type Caller struct {
-	// Who is the authenticated identity, and From the address, or USER@HOST.
-	Who, From string
-	etcd      Users // says who it is, unless it is nil
+	// Identity is who it is, as it was authenticated, and what it may do.
+	Identity access.Identity
+	// From is the address, or USER@HOST.
+	From string
+	etcd Users // says who it is, unless it is nil
 }
 
 // Users says as which user of etcd requests are made: see [store.Client.User].
@@ -223,21 +226,19 @@ type Users interface {
 	User(ctx context.Context) (string, error)
 }
 
-// Unauthenticated is who acts on an etcd without users.
-const Unauthenticated = "unauthenticated"
-
-// OnEtcd returns the caller who acts directly on etcd, from a process on a host. The user of
-// the operating system is part of From only: etcd does not know it.
+// OnEtcd returns the caller who acts directly on etcd, from a process on a host. Etcd
+// decides what it may do. The user of the operating system is part of From only: etcd does not
+// know it.
 func OnEtcd(users Users, host string) Caller {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
-	return Caller{From: name + "@" + host, etcd: users}
+	return Caller{Identity: access.Identity{Kind: access.Unauthenticated, Grants: access.AllGrants}, From: name + "@" + host, etcd: users}
 }
 
-// Identify returns the caller with Who set: for one that acts on etcd, "etcd:NAME" or
-// [Unauthenticated].
+// Identify returns the caller with its identity, for one that acts on etcd too: that is the
+// user of etcd, or [access.Unauthenticated].
 func (c Caller) Identify(ctx context.Context) (Caller, error) {
 	if c.etcd == nil {
 		return c, nil
@@ -246,18 +247,18 @@ func (c Caller) Identify(ctx context.Context) (Caller, error) {
 	if err != nil {
 		return c, store.Problem("the user of etcd could not be read", err)
 	}
-	if c.etcd, c.Who = nil, Unauthenticated; name != "" {
-		c.Who = "etcd:" + name
+	if c.etcd = nil; name != "" {
+		c.Identity.Kind, c.Identity.Name = access.EtcdUser, name
 	}
 	return c, nil
 }
 
 // String names the caller for people.
 func (c Caller) String() string {
-	if c.Who == Unauthenticated {
-		return c.From + " (" + c.Who + ")"
+	if c.Identity.Kind == access.Unauthenticated {
+		return c.From + " (" + c.Identity.String() + ")"
 	}
-	return c.Who
+	return c.Identity.String()
 }
 
 // Effect is what an action did.
@@ -279,7 +280,7 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 	}
 	key, on := l.Keys.Action(ulid.Make().String()), store.LeaseID(0)
 	a := Action{
-		Who: by.Who, From: by.From, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,
+		Who: by.Identity.String(), From: by.From, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,
 	}
 	kept := l.keep(ctx, key, a, &on)
 	if kept != nil && problem.CodeOf(kept) != problem.EtcdFull {
@@ -294,7 +295,7 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	log = log.With("action", verb, "object", problem.Clip(object), "who", by.Who, "from", by.From)
+	log = log.With("action", verb, "object", problem.Clip(object), "who", a.Who, "from", by.From)
 	if kept == nil || err == nil { // after an action that freed space, its record may fit
 		kept = l.keep(ctx, key, a, &on)
 	}

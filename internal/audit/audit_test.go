@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -148,7 +150,7 @@ func TestAnActionIsRecordedBeforeAndAfterItIsDone(t *testing.T) {
 				c.arrange(etcd, b)
 			}
 			l, done := Log{Backend: b, Keys: actionKeys}, false
-			err := l.Do(t.Context(), Caller{Who: "ann", From: "desk"}, SetPool, "db", "limit 5", func(context.Context) (Effect, error) {
+			err := l.Do(t.Context(), Caller{Identity: access.Identity{Kind: access.User, Name: "ann"}, From: "desk"}, SetPool, "db", "limit 5", func(context.Context) (Effect, error) {
 				done = true
 				if c.arrange == nil {
 					if d := cmp.Diff([]Outcome{Asked}, outcomesIn(t, b)); d != "" {
@@ -204,7 +206,7 @@ func TestAPoolThatTheViewDoesNotHaveYetIsDeleted(t *testing.T) {
 	b := storetest.NewBackend(storetest.New(storetest.Options{}))
 	defer b.Close()
 	s := &lagging{}
-	p := PoolOperator{Log: Log{Backend: b, Keys: actionKeys}, By: Caller{Who: "ann"}, Source: s}
+	p := PoolOperator{Log: Log{Backend: b, Keys: actionKeys}, By: Caller{Identity: accesstest.Admin}, Source: s}
 	if err := p.DeletePool(t.Context(), "db"); err != nil || s.deleted != "db" {
 		t.Errorf("%q is deleted, %v", s.deleted, err)
 	}

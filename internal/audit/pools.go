@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
@@ -58,9 +59,17 @@ func (p PoolOperator) PausePool(ctx context.Context, name string, paused bool) (
 	return p.change(ctx, verb, name, "", pool.Change{Paused: &paused}, p.Source.ChangePool)
 }
 
+// mayOperate refuses what is no name of a pool, and a caller that may not operate it.
+func (p PoolOperator) mayOperate(name string) error {
+	if err := pool.ValidateName(name); err != nil {
+		return err
+	}
+	return p.By.Identity.Allow(access.Operate, name)
+}
+
 // change sets or changes a pool.
 func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch pool.Change, do func(context.Context, string, pool.Change) (pool.Put, error)) (put pool.Put, err error) {
-	if err := pool.ValidateName(name); err != nil {
+	if err := p.mayOperate(name); err != nil {
 		return put, err
 	}
 	ch.If = p.If
@@ -83,7 +92,7 @@ func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
 // waiters are refused.
 func (p PoolOperator) DeletePool(ctx context.Context, name string) error {
-	if err := pool.ValidateName(name); err != nil {
+	if err := p.mayOperate(name); err != nil {
 		return err
 	}
 	return p.Act(ctx, DeletePool, name, "", func(ctx context.Context) (Effect, error) {
@@ -109,9 +118,18 @@ func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool)
 	if force {
 		detail = "by force"
 	}
+	w, unknown := p.Source.Why(ctx, claim)
+	switch pools := slices.Collect(maps.Keys(w.Slots())); {
+	case unknown == nil:
+		if err := p.By.Identity.Allow(access.Operate, pools...); err != nil {
+			return done, err
+		}
+	case !p.By.Identity.Grants.Allow(access.Operate, access.Everything):
+		return done, unknown // it cannot be known whether the caller may revoke it
+	}
 	err = p.Act(ctx, RevokeClaim, claim, detail, func(ctx context.Context) (Effect, error) {
 		var e Effect
-		if w, err := p.Source.Why(ctx, claim); err == nil && w.Held != nil {
+		if unknown == nil && w.Held != nil {
 			e.Before = fmt.Sprintf("held by %s/%s, fencing token %d: %s", w.Held.Host, w.Held.Instance, w.Held.Fence, slotsText(w.Held.Pools))
 		}
 		if done, err = p.Source.Revoke(ctx, claim, force); err != nil {

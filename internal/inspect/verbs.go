@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -32,6 +33,9 @@ func NewOperator(r *Reader, by audit.Caller) Operator {
 
 // SetLimits changes the limits of runs, and returns the new ones with their revision.
 func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run.Limits, rev int64, err error) {
+	if err := o.mayOperate(); err != nil {
+		return after, 0, err
+	}
 	ch.If = o.If
 	err = o.Act(ctx, audit.SetLimits, "limits", "", func(ctx context.Context) (audit.Effect, error) {
 		var e audit.Effect
@@ -49,6 +53,9 @@ func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run
 	})
 	return after, rev, err
 }
+
+// mayOperate refuses a caller that may not operate what is no pool.
+func (o Operator) mayOperate() error { return o.By.Identity.Allow(access.Operate, access.Everything) }
 
 // CancelRun cancels a run, and keeps the reason with it. With onlyQueued a run that has
 // left the queue is a RunNotQueued problem.
@@ -94,6 +101,9 @@ func (o Operator) onRun(ctx context.Context, verb, id, detail string, do func(co
 	if err := run.ValidateID(id); err != nil {
 		return err
 	}
+	if err := o.mayOperate(); err != nil {
+		return err
+	}
 	return o.Act(ctx, verb, id, detail, func(ctx context.Context) (audit.Effect, error) {
 		before, err := o.Runs.Get(ctx, id)
 		if err != nil {
@@ -118,6 +128,9 @@ func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.Worker
 	if reason != "" && (len(reason) > maxWorkerReason || !pool.IsLine(reason)) {
 		return w, false, problem.Field("reason", "it must be one line of at most %d bytes, without characters that change its direction", maxWorkerReason)
 	}
+	if err := o.mayOperate(); err != nil {
+		return w, false, err
+	}
 	if known := o.worker(ctx, &w, id); known != nil {
 		var kept bool
 		// A mode that is kept for a worker can be changed, even one that can't be read.
@@ -134,7 +147,7 @@ func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.Worker
 		if err != nil {
 			return audit.Effect{}, err
 		}
-		to := step.WorkerState{Mode: WorkerModes[verb], At: time.Now(), By: by.Who, From: by.From, Reason: reason}
+		to := step.WorkerState{Mode: WorkerModes[verb], At: time.Now(), By: by.Identity.String(), From: by.From, Reason: reason}
 		before, changed, err = o.Steps.SetWorkerMode(ctx, id, to)
 		return audit.Effect{Before: cmp.Or(string(before), "a mode that can't be read"), After: string(to.Mode)}, err
 	})

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -23,7 +24,7 @@ func TestValuesThatCannotBeReadAreReplacedAndDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		o := NewOperator(NewSnapshot(runs), audit.Caller{Who: "ann"})
+		o := NewOperator(NewSnapshot(runs), audit.Caller{Identity: accesstest.Admin})
 		if _, _, err := o.SetLimits(t.Context(), run.LimitsChange{MaxConcurrentRuns: new(3)}); problem.CodeOf(err) != problem.CorruptValue {
 			t.Errorf("a part of the limits: %v", err)
 		}

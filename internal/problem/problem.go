@@ -77,7 +77,7 @@ const (
 	StateUnwritable Code = "state_unwritable"
 	// Stopping: this process is shutting down.
 	Stopping Code = "stopping"
-	// Unauthorized: the token is missing or wrong.
+	// Unauthorized: the caller has not shown who it is, or with a token that is not valid.
 	Unauthorized Code = "unauthorized"
 	// Forbidden: the request came in a way that is not allowed.
 	Forbidden Code = "forbidden"
@@ -149,7 +149,7 @@ var table = map[Code]entry{
 	EtcdFull:        {503, ExitFailure, "etcd is full"},
 	StateUnwritable: {503, ExitFailure, "The state directory can't be written"},
 	Stopping:        {503, ExitFailure, "Shutting down"},
-	Unauthorized:    {401, ExitRefused, "The token is missing or wrong"},
+	Unauthorized:    {401, ExitRefused, "Not authenticated"},
 	Forbidden:       {403, ExitRefused, "Forbidden"},
 	TooLarge:        {413, ExitRefused, "The request is too large"},
 	SlowRequest:     {408, ExitFailure, "The request arrived too slowly"},

@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -31,55 +29,6 @@ type clientConn struct {
 // resetWindow is how long after an answer the reset of a TCP connection says that the
 // answer was not read: enough for a client to notice that its own time is over.
 const resetWindow = 100 * time.Millisecond
-
-// Peer is who is at the other end of a unix socket, as the kernel says. Nothing of it is
-// known where the kernel does not say.
-type Peer struct {
-	Known bool
-	UID   uint32
-}
-
-type (
-	peerKey struct{}
-	connKey struct{}
-	addrKey struct{}
-)
-
-// PeerOf returns who sent a request over the unix socket; false over TCP.
-func PeerOf(ctx context.Context) (Peer, bool) {
-	p, ok := ctx.Value(peerKey{}).(Peer)
-	return p, ok
-}
-
-// CallerOf returns who sent a request, as far as that is known, and from which address:
-// none over the unix socket.
-func CallerOf(ctx context.Context) (who, from string) {
-	if p, ok := PeerOf(ctx); ok {
-		if p.Known {
-			return fmt.Sprintf("uid %d", p.UID), ""
-		}
-		return "a user of the host", ""
-	}
-	from, _ = ctx.Value(addrKey{}).(string)
-	return "HTTP", from
-}
-
-// connContext notes who is at the other end of a connection.
-func connContext(ctx context.Context, c net.Conn) context.Context {
-	if secure, ok := c.(*tls.Conn); ok {
-		c = secure.NetConn()
-	}
-	client, ok := c.(*clientConn)
-	if !ok {
-		return ctx
-	}
-	if unix, ok := client.Conn.(*net.UnixConn); ok {
-		ctx = context.WithValue(ctx, peerKey{}, peerAt(unix))
-	} else {
-		ctx = context.WithValue(ctx, addrKey{}, c.RemoteAddr().String())
-	}
-	return context.WithValue(ctx, connKey{}, client)
-}
 
 // IfUnread has f called, once, if the client whose request has that context does not
 // come to read the answer that is about to be written: at once if it is known already.

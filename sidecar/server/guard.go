@@ -1,34 +1,36 @@
 package server
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/x509"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
+	"time"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// guard decides who may come in.
+// guard finds out who sends a request, and refuses what no caller may send.
 type guard struct {
-	token *[sha256.Size]byte       // nil: none is asked for
-	names map[string]bool          // of hosts, lower case
-	wild  *x509.Certificate        // matches names as certificates do: *.example.com
-	cert  func() *x509.Certificate // that of the server; nil for none
-	tls   bool
-	open  []string // paths that need no token
-	pages Pages    // nil if there are none
+	policy *access.Policy
+	tokens func() access.Tokens     // nil if there are none
+	names  map[string]bool          // of hosts, lower case
+	wild   *x509.Certificate        // matches names as certificates do: *.example.com
+	cert   func() *x509.Certificate // that of the server; nil for none
+	tls    bool
+	pages  Pages // nil if there are none
+	users  users
 }
 
-// newGuard returns the guard of a server. Requests for the open paths need no token.
-// Pages is nil if there are none.
-func newGuard(cfg *Config, open []string, pages Pages) *guard {
-	g := &guard{open: open, pages: pages, cert: cfg.certificate, names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}, tls: cfg.TLS != nil}
+// newGuard returns the guard of a server. Pages is nil if there are none.
+func newGuard(cfg *Config, pages Pages) *guard {
+	g := &guard{
+		policy: cfg.policy(), tokens: cfg.Tokens, pages: pages, cert: cfg.certificate, tls: cfg.TLS != nil,
+		names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},
+	}
 	g.wild = &x509.Certificate{}
 	for _, name := range cfg.Names {
 		if strings.HasPrefix(name, "*.") {
@@ -40,27 +42,49 @@ func newGuard(cfg *Config, open []string, pages Pages) *guard {
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil && host != "" {
 		g.names[strings.ToLower(host)] = true
 	}
-	if cfg.Token != "" {
-		sum := sha256.Sum256([]byte(cfg.Token))
-		g.token = &sum
-	}
 	return g
 }
 
-// check refuses a request, or returns nil. Over the unix socket only browsers
-// are refused, of which none gets there by itself.
-func (g *guard) check(r *http.Request) error {
+// check refuses a request, or returns it with the identity of who sent it. Over the unix
+// socket only browsers are refused, of which none gets there by itself.
+func (g *guard) check(r *http.Request) (*http.Request, error) {
 	_, local := PeerOf(r.Context())
 	if !local && !g.knows(r) {
-		return problem.New(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", problem.Quote(r.Host))
+		return r, problem.New(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", problem.Quote(r.Host))
 	}
-	if err := g.checkOrigin(r, local); err != nil {
-		return err
+	if err := g.checkOrigin(r, local); err != nil || local {
+		return r, err
 	}
-	if local || g.token == nil || slices.Contains(g.open, r.URL.Path) || g.authorized(r) || g.isPage(r) {
-		return nil
+	return g.identify(r)
+}
+
+// identify returns a request over TCP with its identity, if it shows another than its
+// connection does. A cookie counts for pages only: it is no token.
+func (g *guard) identify(r *http.Request) (*http.Request, error) {
+	var token access.Token
+	if header := r.Header.Get("Authorization"); header != "" {
+		scheme, secret, _ := strings.Cut(header, " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return r, problem.New(problem.Unauthorized, "the scheme of the header Authorization is %s: send a token, as Authorization: Bearer …", problem.Quote(scheme))
+		}
+		if g.tokens == nil {
+			return r, nil // as for a client that also calls servers with tokens
+		}
+		var err error
+		if token, err = g.tokens().Find(strings.TrimSpace(secret), time.Now()); err != nil {
+			return r, err
+		}
+	} else {
+		if g.pages == nil || !g.pages.Owns(r) {
+			return r, nil
+		}
+		var in bool
+		if token, in = g.pages.SignedIn(r); !in {
+			return r, nil
+		}
 	}
-	return problem.New(problem.Unauthorized, "a token is needed: send it as Authorization: Bearer …")
+	id := token.Identity(g.policy)
+	return r.WithContext(access.With(r.Context(), func() access.Identity { return id })), nil
 }
 
 // knows reports whether the Host header names this server. Another name is that of
@@ -111,23 +135,3 @@ func (g *guard) checkOrigin(r *http.Request, local bool) error {
 
 // ErrCrossSite refuses a request that the page of another site had a browser send.
 var ErrCrossSite = problem.New(problem.Forbidden, "requests from pages of other sites are refused")
-
-// isPage reports whether a request is for a page, by a browser that has signed in or is signing
-// in. It permits nothing else: a cookie is no token.
-func (g *guard) isPage(r *http.Request) bool {
-	if g.pages == nil || !g.pages.Owns(r) {
-		return false
-	}
-	_, in := g.pages.SignedIn(r)
-	return in || g.pages.Open(r)
-}
-
-// authorized compares the token in a time that says nothing about it.
-func (g *guard) authorized(r *http.Request) bool {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return false
-	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	return subtle.ConstantTimeCompare(sum[:], g.token[:]) == 1
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -18,21 +19,21 @@ import (
 type Pages interface {
 	// Owns reports whether a request is for a page, or for what belongs to the pages.
 	Owns(r *http.Request) bool
-	// SignedIn returns the name under which the sender of a request has signed in.
-	SignedIn(r *http.Request) (name string, ok bool)
-	// Open reports whether a request needs no token: it is for signing in.
-	Open(r *http.Request) bool
+	// SignedIn returns the token that the sender of a request has signed in with.
+	SignedIn(r *http.Request) (access.Token, bool)
 }
 
-// Handler checks every request before the endpoints get it. What they do not answer it
-// refuses, and it logs and counts all answers. Its fields are set before it is used.
+// Handler finds out who sends a request before the endpoints get it: see [access.Of]. What they
+// do not answer it refuses, and it logs and counts all answers. Its fields are set before it is
+// used.
 type Handler struct {
 	// Config says who may use the server.
 	Config Config
-	// Open are the paths that need no token: those of probes.
-	Open []string
 	// Bodies are the limits of bodies by path, in bytes; [MaxBody] for other paths.
 	Bodies map[string]int64
+	// Permit returns why the sender of a request may not send a body that is longer than
+	// [MaxBody], or of unknown length. Nil permits it.
+	Permit func(r *http.Request) error
 	// Pages are nil if there are none.
 	Pages Pages
 	// Routes are the endpoints.
@@ -47,7 +48,7 @@ type Handler struct {
 
 // NewHandler completes a handler.
 func NewHandler(h Handler) *Handler {
-	h.guard = newGuard(&h.Config, h.Open, h.Pages)
+	h.guard = newGuard(&h.Config, h.Pages)
 	return &h
 }
 
@@ -65,16 +66,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header := w.Header() // the keys are canonical
 		header["X-Content-Type-Options"], header["Cache-Control"] = noSniff, noStore
 	}
-	err := h.guard.check(r)
+	r, err := h.guard.check(r)
+	a.r = r
+	if err == nil && h.Permit != nil && (r.ContentLength > MaxBody || r.ContentLength < 0) {
+		err = h.Permit(r)
+	}
 	if err == nil {
 		err = h.takeBody(w, r)
 	}
 	if err != nil {
 		if r.ContentLength != 0 {
 			w.Header().Set("Connection", "close") // what was not read is not waited for
-		}
-		if problem.CodeOf(err) == problem.Unauthorized {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="berth"`)
 		}
 		a.fail(err)
 		return
@@ -122,15 +124,7 @@ func (h *Handler) report(a *answer, took time.Duration) {
 		return
 	}
 	h.Log.Log(level, "request", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
-		keyTook, took.Round(time.Microsecond), keyFrom, from(a.r))
-}
-
-// from is where a request came from.
-func from(r *http.Request) string {
-	if p, ok := PeerOf(r.Context()); ok && p.Known {
-		return fmt.Sprintf("uid %d", p.UID)
-	}
-	return r.RemoteAddr
+		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, a.r.RemoteAddr)
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
@@ -163,8 +157,14 @@ func (a *answer) WriteHeader(status int) {
 		return
 	}
 	a.status = status
+	if status == http.StatusUnauthorized {
+		a.Header().Set("WWW-Authenticate", challenge)
+	}
 	a.ResponseWriter.WriteHeader(status)
 }
+
+// challenge says how a caller can show who it is.
+const challenge = `Bearer realm="berth"`
 
 // unrouted is the problem of a request that no endpoint takes.
 func unrouted(r *http.Request, status int) error {
@@ -208,7 +208,11 @@ const answerTimeout = 30 * time.Second
 
 // fail answers with an error, unless there is an answer already.
 func (a *answer) fail(err error) {
-	if a.status == 0 {
-		a.status = a.refuse(a.ResponseWriter, a.r, err)
+	if a.status != 0 {
+		return
 	}
+	if problem.CodeOf(err) == problem.Unauthorized {
+		a.Header().Set("WWW-Authenticate", challenge)
+	}
+	a.status = a.refuse(a.ResponseWriter, a.r, err)
 }

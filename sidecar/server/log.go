@@ -6,6 +6,7 @@ const (
 	keyPath   = "path"
 	keyStatus = "status"
 	keyTook   = "took"
+	keyWho    = "who"
 	keyFrom   = "from"
 	keyError  = "error"
 	keyStack  = "stack"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -31,17 +32,18 @@ const (
 // Config says where a server listens and who may use it.
 type Config struct {
 	// Listen is the TCP address, host:port, empty for none; port 0 is any free one.
-	// Addresses other than loopback need TLS and Token.
+	// Addresses other than loopback need TLS, and Tokens or client certificates.
 	Listen string
 	// Socket is the path of the unix socket, empty for none. Its folder is made, for the
 	// user alone, if there is none.
 	Socket string
 	// TLS is called for each connection over TCP, and returns how it speaks TLS; nil is plain
-	// text.
+	// text. Client certificates that it verifies are identities.
 	TLS func() *tls.Config
-	// Token is what a request over TCP has to show as a Bearer token. Empty asks for
-	// none.
-	Token string
+	// Tokens returns the tokens that requests over TCP can show; nil if there are none.
+	Tokens func() access.Tokens
+	// Policy says what identities may do. Its field Local is set by the server.
+	Policy access.Policy
 	// Names are the names, beyond localhost, the addresses and those in the certificate, under
 	// which the server is reached: the allowed values of Host headers. One that begins with "*." matches any
 	// first label, as in certificates.
@@ -64,7 +66,7 @@ func (c *Config) Validate() error {
 	if c.Listen == "" && c.Socket == "" {
 		return problem.Field("listen", "there is neither an address nor a socket to listen on")
 	}
-	if c.Listen == "" || c.TLS != nil && c.Token != "" {
+	if c.Listen == "" || c.TLS != nil && c.identifies() {
 		return nil
 	}
 	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
@@ -72,9 +74,23 @@ func (c *Config) Validate() error {
 		return problem.Field("listen", "%q is no address to listen on: %w", c.Listen, err)
 	}
 	if !addr.IP.IsLoopback() {
-		return problem.Field("listen", "%s can be reached from other hosts, and needs TLS and a token for that; 127.0.0.1 and the unix socket do not", c.Listen)
+		return problem.Field("listen", "%s can be reached from other hosts, and needs TLS, and tokens or client certificates for that; 127.0.0.1 and the unix socket do not", c.Listen)
 	}
 	return nil
+}
+
+// identifies reports whether callers over TCP can show who they are.
+func (c *Config) identifies() bool {
+	return c.Tokens != nil || c.TLS != nil && c.TLS().ClientAuth != tls.NoClientCert
+}
+
+// policy returns the policy. Where callers can show who they are, and where they may be on
+// other hosts, those that do not get nothing by default.
+func (c *Config) policy() *access.Policy {
+	p := c.Policy
+	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
+	p.Local = !c.identifies() && err == nil && addr.IP.IsLoopback()
+	return &p
 }
 
 // Server is an HTTP server on some listeners.
@@ -95,7 +111,7 @@ func Serve(on *Listeners, h *Handler) *Server {
 		server: &http.Server{
 			Handler:           h,
 			ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
-			ConnContext: connContext, Protocols: protocols,
+			ConnContext: h.guard.connContext, Protocols: protocols,
 			ErrorLog: h.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 		},
 	}

@@ -7,10 +7,9 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/hashicorp/go-hclog"
-
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -27,12 +26,12 @@ func posted(path string, form url.Values, change ...func(*http.Request)) *http.R
 }
 
 func TestOverTLSTheCookieIsForTLSAlone(t *testing.T) {
-	p := New(Config{Token: "secret", Secure: true})
+	p := New(Config{Tokens: accesstest.Tokens("ci", "secret"), Secure: true})
 	mux := http.NewServeMux()
 	p.Register(mux)
 	send := func(change func(*http.Request)) *http.Response {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, posted(signinPath, url.Values{"name": {"Ada"}, "token": {"secret"}}, change))
+		mux.ServeHTTP(w, posted(signinPath, url.Values{"token": {"secret"}}, change))
 		return w.Result()
 	}
 	resp := send(func(r *http.Request) {})
@@ -51,20 +50,21 @@ func TestOverTLSTheCookieIsForTLSAlone(t *testing.T) {
 	}
 }
 
+// by is the request of an identity.
+func by(id access.Identity) func(*http.Request) {
+	return func(r *http.Request) { *r = *r.WithContext(accesstest.As(r.Context(), id)) }
+}
+
 func TestAFormIsTakenFromAPageOfOursAndFromWhoMayAct(t *testing.T) {
 	const path = "/try"
-	var who, from, field string
+	var who, field string
 	var fails error
 	ready := error(nil)
-	serve := func(cfg Config, r *http.Request) *http.Response {
+	serve := func(r *http.Request) *http.Response {
 		who = ""
-		cfg.Ready = func() (*Session, error) { return &Session{}, ready }
-		p := New(cfg)
+		p := New(Config{Ready: func() (*Session, error) { return &Session{}, ready }})
 		p.posts = []form{{pattern: "POST " + path, do: func(ctx context.Context, _ *Session, r *http.Request) (string, error) {
-			if whoOf(ctx) == "" {
-				t.Error("who may not act does")
-			}
-			who, from, field = whoOf(ctx), fromOf(ctx), r.PostForm.Get("field")
+			who, field = access.Of(ctx).String(), r.PostForm.Get("field")
 			return p.withMessage("/pools", "done"), fails
 		}}}
 		mux := http.NewServeMux()
@@ -74,83 +74,67 @@ func TestAFormIsTakenFromAPageOfOursAndFromWhoMayAct(t *testing.T) {
 		return w.Result()
 	}
 	value := url.Values{"field": {"a&b"}}
+	admin := by(accesstest.Admin)
 
-	resp := serve(Config{Dev: true}, posted(path, value))
-	if to := resp.Header.Get("Location"); resp.StatusCode != 303 || !strings.HasPrefix(to, "/pools?said=done&seal=") || who != "dev" || from == "" || field != "a&b" {
-		t.Errorf("on dev: %s to %s by %q from %q: %q", resp.Status, to, who, from, field)
-	}
-	cookie := func(r *http.Request) {
-		r.AddCookie(&http.Cookie{Name: "berth", Value: New(Config{Token: "x"}).pass("Ada", time.Now().Add(time.Minute))})
-	}
-	if resp := serve(Config{Token: "x"}, posted(path, value, cookie)); resp.StatusCode != 303 || who != "Ada" {
-		t.Errorf("signed in: %s by %q", resp.Status, who)
+	resp := serve(posted(path, value, admin))
+	if to := resp.Header.Get("Location"); resp.StatusCode != 303 || !strings.HasPrefix(to, "/pools?said=done&seal=") || who != "user:admin" || field != "a&b" {
+		t.Errorf("%s to %s by %q: %q", resp.Status, to, who, field)
 	}
 	for what, test := range map[string]struct {
-		cfg Config
-		r   *http.Request
+		r      *http.Request
+		status int
 	}{
-		"read-only":           {Config{}, posted(path, value)},
-		"not signed in":       {Config{Token: "x", Dev: true}, posted(path, value)},
-		"of another server":   {Config{Token: "y"}, posted(path, value, cookie)},
-		"by another site":     {Config{Dev: true}, posted(path, value, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })},
-		"by a sister site":    {Config{Dev: true}, posted(path, value, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") })},
-		"typed by the user":   {Config{Dev: true}, posted(path, value, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "none") })},
-		"by nobody knows who": {Config{Dev: true}, posted(path, value, func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Del("Origin") })},
+		"nobody":              {posted(path, value), 401},
+		"without a role":      {posted(path, value, by(access.Identity{Kind: access.User, Name: "ann", Grants: access.DefaultGrants})), 403},
+		"by another site":     {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }), 403},
+		"by a sister site":    {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }), 403},
+		"typed by the user":   {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "none") }), 403},
+		"by nobody knows who": {posted(path, value, admin, func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Del("Origin") }), 403},
 	} {
-		if resp := serve(test.cfg, test.r); resp.StatusCode != 403 || who != "" {
+		if resp := serve(test.r); resp.StatusCode != test.status || who != "" {
 			t.Errorf("%s: %s by %q", what, resp.Status, who)
 		}
 	}
 	fails = problem.New(problem.PoolNotFound, "there is no pool 'db'")
-	if resp := serve(Config{Dev: true}, posted(path, value)); resp.StatusCode != 404 {
+	if resp := serve(posted(path, value, admin)); resp.StatusCode != 404 {
 		t.Errorf("what fails: %s", resp.Status)
 	}
 	fails, ready = nil, problem.New(problem.EtcdUnavailable, "etcd has not answered yet")
-	if resp := serve(Config{Dev: true}, posted(path, value)); resp.StatusCode != 503 || who != "" {
+	if resp := serve(posted(path, value, admin)); resp.StatusCode != 503 || who != "" {
 		t.Errorf("without etcd: %s", resp.Status)
 	}
 }
 
-func TestWhoIsNotToActDoesNotSeeAPageForIt(t *testing.T) {
-	seen := false
-	for cfg, want := range map[string]struct {
-		cfg    Config
+func TestAPageIsShownToWhoHasItsRole(t *testing.T) {
+	viewer := access.Identity{Kind: access.User, Name: "ann", Grants: access.DefaultGrants}
+	for name, test := range map[string]struct {
+		id     access.Identity
+		tokens func() access.Tokens
+		act    bool
 		status int
 		says   string
 	}{
-		"read-only": {Config{}, 403, "read-only"},
-		"a token":   {Config{Token: "x"}, 403, "Sign in"},
-		"dev":       {Config{Dev: true}, 200, "Pools"},
+		"nobody":                    {access.Identity{}, nil, false, 401, "role view"},
+		"nobody, who can sign in":   {access.Identity{}, accesstest.Tokens("ci", "x"), false, 303, ""},
+		"a viewer":                  {viewer, nil, false, 200, "Pools"},
+		"a viewer who would act":    {viewer, nil, true, 403, "role operate"},
+		"an administrator who acts": {accesstest.Admin, nil, true, 200, "Pools"},
 	} {
-		seen = false
-		p := New(want.cfg)
+		seen := false
+		p := New(Config{Tokens: test.tokens})
 		looks(t, p, func(int) (*view, error) {
 			seen = true
 			return held(1), nil
 		})
-		p.all[0].act = true
+		p.all[0].act = test.act
 		mux := http.NewServeMux()
 		p.Register(mux)
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest("GET", "/looked-at", nil))
-		if w.Code != want.status || !strings.Contains(w.Body.String(), want.says) || seen != (want.status == 200) {
-			t.Errorf("%s: %d, looked %v: %s", cfg, w.Code, seen, w.Body)
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/looked-at", nil)
+		r.Header.Set("Accept", "text/html")
+		by(test.id)(r)
+		mux.ServeHTTP(w, r)
+		if w.Code != test.status || !strings.Contains(w.Body.String(), test.says) || seen != (test.status == 200) {
+			t.Errorf("%s: %d, seen %v: %s", name, w.Code, seen, w.Body)
 		}
-	}
-}
-
-func TestAClosedConnectionIsNoFault(t *testing.T) {
-	var log strings.Builder
-	ctx, cancel := context.WithCancel(t.Context())
-	p := New(Config{Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
-	looks(t, p, func(int) (*view, error) {
-		cancel()
-		return nil, context.Cause(ctx)
-	})
-	mux := http.NewServeMux()
-	p.Register(mux)
-	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/looked-at", nil).WithContext(ctx))
-	if log.String() != "" {
-		t.Errorf("it is logged: %s", log.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
@@ -156,13 +157,13 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 	if err != nil {
 		return "", err
 	}
-	t, err := a.task(whoOf(ctx), r.PostForm)
+	t, err := a.task(access.Of(ctx).String(), r.PostForm)
 	if err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
-	result, err := t.do(ctx, s, inspect.NewOperator(s.reader(p.log), audit.Caller{Who: whoOf(ctx), From: fromOf(ctx)}))
+	result, err := t.do(ctx, s, inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: r.RemoteAddr}))
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		if back := r.PostForm.Get(backKey); back != "" {

@@ -42,7 +42,7 @@ func TestAClaimIsReleasedFromThePages(t *testing.T) {
 	if got := text(page.must("pool-db")); !strings.Contains(got, "0/3") {
 		t.Errorf("the pool: %q", got)
 	}
-	d.wantActions(fmt.Sprintf("dev: revoke-claim c () done: held with fencing token %d -> . Claim c is revoked: its holder on host two has stopped.", held.Fence()))
+	d.wantActions(fmt.Sprintf("anonymous: revoke-claim c () done: held with fencing token %d -> . Claim c is revoked: its holder on host two has stopped.", held.Fence()))
 	d.refused(d.get(at), problem.ClaimNotFound, `"c"`)
 	d.refused(d.post("/actions/revoke", url.Values{"claim": {"c"}, "fence": {"7"}}), problem.ClaimNotFound, `"c"`)
 }
@@ -86,7 +86,7 @@ func TestSlotsAreFreedByForceOnlyBySayingSo(t *testing.T) {
 	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Claimed != 0 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	d.wantActions(fmt.Sprintf("dev: revoke-claim c (by force) done: held with fencing token %d -> . %s", c.Fence, message))
+	d.wantActions(fmt.Sprintf("anonymous: revoke-claim c (by force) done: held with fencing token %d -> . %s", c.Fence, message))
 }
 
 func TestALaterClaimOfTheSameIDIsNotReleased(t *testing.T) {

@@ -77,11 +77,11 @@ func TestRunsAndStepsAreRetriedAndCanceledFromThePages(t *testing.T) {
 	d.refused(d.get("/actions/cancel?run=r&step=extract"), problem.Invalid, "index")
 	d.refused(d.get("/actions/retry?run=r&index=1"), problem.Invalid, "step")
 	d.wantActions(
-		"dev: retry-run r (retried by dev, none) failed: queued -> . run \"r\" has no step \"none\"",
-		"dev: retry-run r (retried by dev) done: failed -> queued. 1 step instance requested again",
-		"dev: cancel-step r (extract[2]) done: running -> . ",
-		"dev: retry-run r (retried by dev, extract) done: running -> running. 1 step instance requested again",
-		"dev: retry-run r (retried by dev: a network fault, extract[0]) done: running -> running. 1 step instance requested again",
+		"anonymous: retry-run r (retried by anonymous, none) failed: queued -> . run \"r\" has no step \"none\"",
+		"anonymous: retry-run r (retried by anonymous) done: failed -> queued. 1 step instance requested again",
+		"anonymous: cancel-step r (extract[2]) done: running -> . ",
+		"anonymous: retry-run r (retried by anonymous, extract) done: running -> running. 1 step instance requested again",
+		"anonymous: retry-run r (retried by anonymous: a network fault, extract[0]) done: running -> running. 1 step instance requested again",
 	)
 }
 
@@ -130,5 +130,5 @@ func TestAPoolIsDeletedFromThePages(t *testing.T) {
 		t.Errorf("came to %s: %q", path, message)
 	}
 	d.refused(d.get("/actions/delete?pool=db"), problem.PoolNotFound, "was deleted")
-	d.wantActions("dev: delete-pool db () done: limit 3, lease 5m, reserve after 1m -> deleted. 2 slots held, 0 claims waiting")
+	d.wantActions("anonymous: delete-pool db () done: limit 3, lease 5m, reserve after 1m -> deleted. 2 slots held, 0 claims waiting")
 }

@@ -69,7 +69,7 @@ func (d *runSite) actions() []string {
 		if err != nil {
 			d.t.Fatal(err)
 		}
-		if strings.HasPrefix(a.Who, "uid ") { // the arrangement of the test, over the socket
+		if strings.HasPrefix(a.Who, "user:") { // the arrangement of the test, over the socket
 			continue
 		}
 		if a.At.IsZero() || !strings.HasPrefix(a.From, "127.0.0.1:") || kv.Lease == 0 {
@@ -114,7 +114,7 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 		t.Errorf("the page of the run has %d links to cancel it", len(links))
 	}
 	page := d.page("/actions/cancel?run=r&back=/queue")
-	page.says("Cancel run r?", "load", "It leaves the queue, and does not run.", "recorded with the name dev")
+	page.says("Cancel run r?", "load", "It leaves the queue, and does not run.", "recorded with the name anonymous")
 	if page.id("stopped") != nil {
 		t.Error("it lists who is stopped, and nobody is")
 	}
@@ -125,7 +125,7 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 	if path != "/queue" || message != "Run r is canceled." {
 		t.Errorf("came to %s: %q", path, message)
 	}
-	const why = "canceled by dev: no longer <b>needed</b>"
+	const why = "canceled by anonymous: no longer <b>needed</b>"
 	if got, err := d.store.Get(t.Context(), "r"); err != nil || got.Status != run.Canceled || got.Error != why {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -133,9 +133,9 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 	if err != nil || len(events) != 2 || events[1].Type != run.RunCanceled || events[1].Reason != why {
 		t.Errorf("%+v, %v", events, err)
 	}
-	d.wantActions("dev: cancel-run r (canceled by dev: no longer <b>needed</b>) done: queued -> canceled. ")
+	d.wantActions("anonymous: cancel-run r (canceled by anonymous: no longer <b>needed</b>) done: queued -> canceled. ")
 	page = d.page("/actions")
-	page.shows("cancel run", "no longer <b>needed</b>", "✓ done", "dev", "127.0.0.1:")
+	page.shows("cancel run", "no longer <b>needed</b>", "✓ done", "anonymous", "127.0.0.1:")
 
 	page = d.page("/actions/cancel?run=r")
 	page.says("It has ended already, and there is nothing to cancel: it was canceled")
@@ -160,8 +160,8 @@ func TestARunThatHasEndedMeanwhileIsReported(t *testing.T) {
 	d.refused(d.post("/actions/dance", nil), problem.NotFound, "dance")
 	d.refused(d.post("/actions/cancel", url.Values{"run": {"a/b"}}), problem.Invalid, "id")
 	d.wantActions(
-		`dev: cancel-run none (canceled by dev) failed:  -> . there is no run "none"`,
-		`dev: cancel-run r (canceled by dev) failed: succeeded -> . run "r" has already ended: its status is succeeded`,
+		`anonymous: cancel-run none (canceled by anonymous) failed:  -> . there is no run "none"`,
+		`anonymous: cancel-run r (canceled by anonymous) failed: succeeded -> . run "r" has already ended: its status is succeeded`,
 	)
 }
 
@@ -194,8 +194,8 @@ func TestAPoolIsPausedAndResumedFromThePages(t *testing.T) {
 	}
 	d.page("/actions/resume?pool=db").says("It is not paused.")
 	d.wantActions(
-		"dev: resume-pool db () done: limit 3, lease 5m, reserve after 1m, paused -> limit 3, lease 5m, reserve after 1m. ",
-		"dev: pause-pool db () done: limit 3, lease 5m, reserve after 1m -> limit 3, lease 5m, reserve after 1m, paused. ",
+		"anonymous: resume-pool db () done: limit 3, lease 5m, reserve after 1m, paused -> limit 3, lease 5m, reserve after 1m. ",
+		"anonymous: pause-pool db () done: limit 3, lease 5m, reserve after 1m -> limit 3, lease 5m, reserve after 1m, paused. ",
 	)
 	for _, name := range []string{"pause", "resume", "limit"} {
 		d.refused(d.get("/actions/"+name+"?pool=none"), problem.PoolNotFound, `no pool "none"`)
@@ -227,7 +227,7 @@ func TestAnActionIsRecordedBeforeItIsTaken(t *testing.T) {
 		t.Fatalf("%v, %v", first, err)
 	}
 	a, err := audit.Decode(d.store.Keys, first.Kvs[0])
-	if err != nil || a.Outcome != audit.Asked || a.Who != "dev" || a.Object != "db" || a.Action.Action != audit.PausePool || !a.EndedAt.IsZero() {
+	if err != nil || a.Outcome != audit.Asked || a.Who != "anonymous" || a.Object != "db" || a.Action.Action != audit.PausePool || !a.EndedAt.IsZero() {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if !strings.Contains(d.log.String(), "an action was carried out") {
@@ -256,7 +256,7 @@ func TestALimitIsChangedFromThePages(t *testing.T) {
 	if p, err := d.client.Pool(t.Context(), "db"); err != nil || p.Limit != 1 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	d.wantActions("dev: set-pool db (limit 1) done: limit 3, lease 5m, reserve after 1m -> limit 1, lease 5m, reserve after 1m. ")
+	d.wantActions("anonymous: set-pool db (limit 1) done: limit 3, lease 5m, reserve after 1m -> limit 1, lease 5m, reserve after 1m. ")
 }
 
 func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
@@ -286,7 +286,7 @@ func TestAConfirmationOfWhatIsNoLongerSoIsAskedForAgain(t *testing.T) {
 }
 
 func TestNobodyActsWithoutTheRight(t *testing.T) {
-	d := newRunSite(t, func(c *sidecar.Config) { c.Dev = false })
+	d := newRunSite(t, func(c *sidecar.Config) { c.Policy.Open = false })
 	d.pool("db", 3)
 	d.hold(api.ClaimRequest{ID: "c", Pools: api.Slots{"db": 1}})
 	d.submit(api.RunRequest{ID: "r"})
@@ -303,8 +303,8 @@ func TestNobodyActsWithoutTheRight(t *testing.T) {
 		"limit":   {"pool": {"db"}, "limit": {"5"}, "from": {"3"}},
 		"release": {"claim": {"c"}, "fence": {"1"}},
 	} {
-		d.refused(d.get("/actions/"+path+"?"+form.Encode()), problem.Forbidden, "The pages are read-only")
-		d.refused(d.post("/actions/"+path, form), problem.Forbidden, "The pages are read-only")
+		d.refused(d.get("/actions/"+path+"?"+form.Encode()), problem.Unauthorized, "This needs the role operate")
+		d.refused(d.post("/actions/"+path, form), problem.Unauthorized, "This needs the role operate")
 	}
 	d.wantActions()
 	if r, err := d.store.Get(t.Context(), "r"); err != nil || r.Status != run.Queued {
@@ -313,7 +313,7 @@ func TestNobodyActsWithoutTheRight(t *testing.T) {
 }
 
 func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
-	d := newRunSite(t, func(c *sidecar.Config) { c.Token, c.Dev = "secret", false })
+	d := newRunSite(t, withToken)
 	limit := 3
 	if _, err := (pool.Registry{Backend: d.store.Backend, Keys: d.store.Keys}).Set(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
@@ -322,7 +322,7 @@ func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
 	if got := d.post("/actions/pause", form); got.status != http.StatusUnauthorized {
 		t.Errorf("without signing in: %d %s", got.status, got.body)
 	}
-	in := d.post("/signin", url.Values{"name": {"Ann <b>"}, "token": {"secret"}})
+	in := d.post("/signin", url.Values{"token": {token}})
 	for _, line := range in.header.Values("Set-Cookie") {
 		c, err := http.ParseSetCookie(line)
 		if err != nil {
@@ -334,7 +334,7 @@ func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
 		t.Fatalf("no cookie: %d %s", in.status, in.body)
 	}
 	d.eventually("the pool is seen", func() bool { return d.get("/actions/pause?pool=db").status == http.StatusOK })
-	d.page("/actions/pause?pool=db").shows("recorded with the name Ann <b>")
+	d.page("/actions/pause?pool=db").shows("recorded with the name token:ann<b>")
 	for name, change := range map[string]func(*http.Request){
 		"another site": func(r *http.Request) {
 			r.Header.Set("Origin", "http://example.com")
@@ -353,8 +353,8 @@ func TestActionsAreThoseOfWhoHasSignedIn(t *testing.T) {
 	if _, _, message := d.follow(d.confirm("/actions/pause?pool=db")); message != "Pool db is paused." {
 		t.Errorf("%q", message)
 	}
-	d.wantActions("Ann <b>: pause-pool db () done: limit 3, lease 5m, reserve after 1m -> limit 3, lease 5m, reserve after 1m, paused. ")
-	d.page("/actions").shows("Ann <b>")
+	d.wantActions("token:ann<b>: pause-pool db () done: limit 3, lease 5m, reserve after 1m -> limit 3, lease 5m, reserve after 1m, paused. ")
+	d.page("/actions").shows("token:ann<b>")
 }
 
 func TestActionsAreListedTheNewestFirstInPages(t *testing.T) {

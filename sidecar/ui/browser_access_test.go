@@ -187,18 +187,16 @@ func signsIn(t *testing.T, h *browserSite) {
 		h.Dark(dark)
 		h.WantNoFindings()
 	}
-	h.Type("#name", "ana")
 	h.Type("#token", "a guess")
 	h.Follow("main button")
-	h.wantText("#signin-problem", "not the token")
+	h.wantText("#signin-problem", "not one that this server knows")
 	h.WantNoFindings()
-	h.Type("#name", "ana")
 	h.Type("#token", token)
 	h.Follow("main button")
 	if want := h.base + "/pools?open=db"; h.URL() != want {
 		t.Errorf("one comes to %s, and not to %s", h.URL(), want)
 	}
-	h.wantText("header", "Signed in as ana")
+	h.wantText("header", "Signed in as token:ann<b>")
 	if got := h.Eval("document.cookie"); got != "" {
 		t.Errorf("scripts can read the cookie: %v", got)
 	}
@@ -207,10 +205,10 @@ func signsIn(t *testing.T, h *browserSite) {
 	h.WaitText("#pool-db .use-text", "2/4") // live, too
 	same()
 	h.Follow(`#pool-db a[href*="/actions/pause"]`)
-	h.wantText("main", "recorded with the name ana")
+	h.wantText("main", "recorded with the name token:ann<b>")
 	h.Follow("#do")
 	h.WaitText("#pool-db", "paused")
-	h.wantActions("ana | pause pool | db | done")
+	h.wantActions("token:ann<b> | pause pool | db | done")
 	h.Follow("header form button")
 	h.Go(h.base + "/pools")
 	if !strings.Contains(h.URL(), "/signin") {

@@ -44,7 +44,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 	h.WaitText("#run-status", "running")
 	h.Follow("#cancel-run")
 	h.wantText("h1", "Cancel run r1?")
-	h.wantText("main", "Nightly", "No more of its step instances start.", "2 step instances run now", "2 slots", "recorded with the name dev")
+	h.wantText("main", "Nightly", "No more of its step instances start.", "2 step instances run now", "2 slots", "recorded with the name anonymous")
 	h.WantNoFindings()
 	h.Follow("#back")
 	if r, err := h.store.Get(t.Context(), "r1"); err != nil || r.Status != run.Running {
@@ -79,7 +79,7 @@ func TestARunIsCanceledFromItsPage(t *testing.T) {
 	})
 	h.to("/pools")
 	h.WaitText("#pool-db .use-text", "0/2")
-	h.wantActions("dev | cancel run | r1 | done")
+	h.wantActions("anonymous | cancel run | r1 | done")
 }
 
 func TestAPoolIsChangedFromThePage(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAPoolIsChangedFromThePage(t *testing.T) {
 	if p := pool(); p.Limit != 2 || p.Claimed != 3 {
 		t.Errorf("the limit is %d, and %d are held", p.Limit, p.Claimed)
 	}
-	h.wantActions("dev | set pool | db | 2 | done", "dev | resume pool | db | done", "dev | pause pool | db | done")
+	h.wantActions("anonymous | set pool | db | 2 | done", "anonymous | resume pool | db | done", "anonymous | pause pool | db | done")
 }
 
 func TestASlotIsReleasedFromThePage(t *testing.T) {
@@ -153,7 +153,7 @@ func TestASlotIsReleasedFromThePage(t *testing.T) {
 	}
 	h.WaitCount("#holds-db-c1", 0)
 	h.WaitText("#pool-db .use-text", "0/2")
-	h.wantActions("dev | revoke claim | c1 | done")
+	h.wantActions("anonymous | revoke claim | c1 | done")
 }
 
 // What was confirmed and is not so any more is not done: the page says so.
@@ -181,7 +181,7 @@ func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
 	inFull(t)
 	t.Parallel()
-	h := newBrowserSite(t, func(c *sidecar.Config) { c.Dev = false })
+	h := newBrowserSite(t, func(c *sidecar.Config) { c.Policy.Open = false })
 	h.pool("db", 4)
 	h.claim(api.ClaimRequest{ID: "c1", Pools: api.Slots{"db": 1}})
 	h.submit(api.RunRequest{ID: "r1"})
@@ -193,7 +193,7 @@ func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
 	}
 	for _, path := range []string{"/actions/cancel?run=r1", "/actions/pause?pool=db"} {
 		h.Go(h.base + path)
-		if h.Status() != 403 {
+		if h.Status() != 401 {
 			t.Errorf("%s: status %d: %s", path, h.Status(), h.Text("main"))
 		}
 		h.WantNoFindings()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -137,7 +138,7 @@ func newCrowd(t testing.TB, runs int) *crowd {
 // get renders a page.
 func (c *crowd) get(path string) string {
 	w := httptest.NewRecorder()
-	c.mux.ServeHTTP(w, httptest.NewRequestWithContext(c.t.Context(), "GET", path, nil))
+	c.mux.ServeHTTP(w, httptest.NewRequestWithContext(accesstest.As(c.t.Context(), accesstest.Admin), "GET", path, nil))
 	if w.Code != http.StatusOK {
 		c.t.Fatalf("GET %s: %d %s", path, w.Code, w.Body)
 	}

@@ -79,7 +79,7 @@ func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
 			f.Nav = append(f.Nav, navLink{Name: pg.nav, URL: at, Current: pg.name == current})
 		}
 	}
-	if p.cfg.Token != "" {
+	if p.cfg.Tokens != nil {
 		if _, ok := p.SignedIn(r); ok {
 			f.SignOut = signoutPath
 		} else if r.URL.Path != signinPath {

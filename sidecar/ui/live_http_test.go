@@ -126,7 +126,7 @@ func TestAStreamIsCountedWhileItIsOpen(t *testing.T) {
 func TestAStreamIsNotForWhoHasNotSignedIn(t *testing.T) {
 	s := newSite(t, withToken)
 	s.pool("db", 1)
-	s.signIn("Ada")
+	s.signIn()
 	s.look("/pools").until("it is shown", func(d *document) bool { return d.id("pool-db") != nil })
 	s.cookie = nil
 	if got := s.get("/pools", header("Accept", "text/event-stream")); got.status != 401 || strings.Contains(got.body, "pool-db") {

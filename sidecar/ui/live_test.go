@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
@@ -29,7 +30,9 @@ func looks(t *testing.T, p *Pages, show func(look int) (*view, error)) string {
 	}}}
 	mux := http.NewServeMux()
 	p.Register(mux)
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.ServeHTTP(w, r.WithContext(accesstest.As(r.Context(), accesstest.Admin)))
+	}))
 	t.Cleanup(func() {
 		p.Close()
 		server.Close()

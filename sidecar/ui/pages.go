@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -26,10 +27,8 @@ type Config struct {
 	// API reports whether the API answers a request; nil: none. What neither the API nor a
 	// page answers is an unknown address, and the pages say so.
 	API func(*http.Request) bool
-	// Token is what the API asks for; empty: none.
-	Token string
-	// Dev allows actions without a token, where none is asked for.
-	Dev bool
+	// Tokens returns the tokens that one can sign in with; nil if there are none.
+	Tokens func() access.Tokens
 	// Secure has cookies sent over TLS alone.
 	Secure bool
 	// Logger is silent if nil.
@@ -60,7 +59,6 @@ func (s *Session) reader(log hclog.Logger) *inspect.Reader {
 type Pages struct {
 	cfg     Config
 	log     hclog.Logger
-	key     []byte // of cookies
 	seal    []byte // of messages
 	all     []page
 	posts   []form
@@ -104,7 +102,7 @@ type view struct {
 	Data  any
 }
 
-// form is a POST of a visitor who may act: see [whoOf].
+// form is a POST of a visitor who may act.
 type form struct {
 	pattern string // "POST /actions/cancel"
 	// do does it, and returns the page to show then; [Pages.withMessage] adds a message to
@@ -144,7 +142,7 @@ func New(cfg Config) *Pages {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	p := &Pages{
-		cfg: cfg, log: cfg.Logger.Named("pages"), key: cookieKey(cfg.Token), seal: newSeal(),
+		cfg: cfg, log: cfg.Logger.Named("pages"), seal: newSeal(),
 		routes: http.NewServeMux(), streams: make(chan struct{}, maxStreams), old: tooOld,
 		history: newHistory(), ends: newExpiries(),
 	}
@@ -242,8 +240,12 @@ const (
 // serve answers with a page, or with a stream of what it shows.
 func (p *Pages) serve(w http.ResponseWriter, r *http.Request, pg *page) {
 	w.Header().Set("Vary", "Accept, Cookie")
-	if pg.act && !p.may(r) {
-		p.refuse(w, r, p.mayNot())
+	err := access.Allow(r.Context(), access.View)
+	if err == nil && pg.act {
+		err = access.Allow(r.Context(), access.Operate)
+	}
+	if err != nil {
+		p.mayNot(w, r, err)
 		return
 	}
 	if pg.every > 0 && r.Method == http.MethodGet && accepts(r, streamType) {
@@ -287,7 +289,7 @@ func (p *Pages) readView(r *http.Request, pg *page) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(p.withVisitor(r), viewTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), viewTimeout)
 	defer cancel()
 	if err := p.old(ctx, s); err != nil {
 		return nil, err
@@ -333,8 +335,8 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 		p.refuse(w, r, crossSite())
 		return
 	}
-	if !p.may(r) {
-		p.refuse(w, r, p.mayNot())
+	if err := access.Allow(r.Context(), access.Operate); err != nil {
+		p.mayNot(w, r, err)
 		return
 	}
 	s, err := p.cfg.Ready()
@@ -346,7 +348,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 		}
 	}
 	if err == nil {
-		to, err = f.do(p.withVisitor(r), s, r)
+		to, err = f.do(r.Context(), s, r)
 	}
 	if err != nil {
 		why := p.problemOf(r, err)

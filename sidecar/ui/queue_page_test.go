@@ -90,7 +90,7 @@ func TestTheQueueIsShownAsItIs(t *testing.T) {
 
 // Who may not act is not asked to.
 func TestAQueueThatIsOnlyToBeReadHasNoActions(t *testing.T) {
-	d := newQueueSite(t, func(cfg *sidecar.Config) { cfg.Dev = false })
+	d := newQueueSite(t, func(cfg *sidecar.Config) { cfg.Policy.Open = false })
 	d.submit(api.RunRequest{ID: "a"})
 	page := d.until("/queue", "the run is shown", listing("a"))
 	if got := page.link("Cancel…"); got != "" {

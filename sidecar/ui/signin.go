@@ -1,19 +1,16 @@
 package ui
 
 import (
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -23,14 +20,12 @@ const (
 	toKey = "to"
 	// cookieLife is how long one stays signed in.
 	cookieLife = 12 * time.Hour
-	// maxName bounds a name, in bytes.
-	maxName = 64
 )
 
-// cookieKey is the key that signs cookies: a change of the token ends them.
-func cookieKey(token string) []byte {
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte("berth pages 1"))
+// cookieKey is the key that signs the cookie of a token: with the token the cookie ends.
+func cookieKey(t access.Token) []byte {
+	mac := hmac.New(sha256.New, []byte(t.Hash))
+	mac.Write([]byte("berth pages 2"))
 	return mac.Sum(nil)
 }
 
@@ -42,47 +37,45 @@ func (p *Pages) cookieName() string {
 	return "berth"
 }
 
-// pass is the value of a cookie: a name and an end, signed.
-func (p *Pages) pass(name string, ends time.Time) string {
-	text := base64.RawURLEncoding.EncodeToString([]byte(name)) + "." + strconv.FormatInt(ends.Unix(), 10)
-	mac := hmac.New(sha256.New, p.key)
+// pass is the value of the cookie of a token: its name and an end, signed.
+func pass(t access.Token, ends time.Time) string {
+	text := base64.RawURLEncoding.EncodeToString([]byte(t.Name)) + "." + strconv.FormatInt(ends.Unix(), 10)
+	mac := hmac.New(sha256.New, cookieKey(t))
 	mac.Write([]byte(text))
 	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// passed reads a pass, if it is one of ours and has not ended.
-func (p *Pages) passed(value string, now time.Time) (name string, ok bool) {
+// passed reads a pass, if it is of one of the tokens, and neither has ended.
+func passed(ts access.Tokens, value string, now time.Time) (access.Token, bool) {
 	parts := strings.Split(value, ".")
 	if len(parts) != 3 {
-		return "", false
+		return access.Token{}, false
 	}
 	ends, err := strconv.ParseInt(parts[1], 10, 64)
 	if err != nil || now.Unix() >= ends {
-		return "", false
+		return access.Token{}, false
 	}
-	text, err := base64.RawURLEncoding.DecodeString(parts[0])
-	if err != nil || !hmac.Equal([]byte(value), []byte(p.pass(string(text), time.Unix(ends, 0)))) {
-		return "", false
+	name, err := base64.RawURLEncoding.DecodeString(parts[0])
+	if err != nil {
+		return access.Token{}, false
 	}
-	return string(text), true
+	t, ok := ts.Named(string(name), now)
+	if !ok || !hmac.Equal([]byte(value), []byte(pass(t, time.Unix(ends, 0)))) {
+		return access.Token{}, false
+	}
+	return t, true
 }
 
-// SignedIn returns the name that the sender of a request signed in with.
-func (p *Pages) SignedIn(r *http.Request) (name string, ok bool) {
-	if p.cfg.Token == "" {
-		return "", false
+// SignedIn returns the token that the sender of a request has signed in with.
+func (p *Pages) SignedIn(r *http.Request) (access.Token, bool) {
+	if p.cfg.Tokens == nil {
+		return access.Token{}, false
 	}
 	c, err := r.Cookie(p.cookieName())
 	if err != nil {
-		return "", false
+		return access.Token{}, false
 	}
-	return p.passed(c.Value, time.Now())
-}
-
-// Open reports whether a request needs no token: it is for signing in, or for files that the
-// sign-in page loads.
-func (p *Pages) Open(r *http.Request) bool {
-	return r.URL.Path == signinPath || strings.HasPrefix(r.URL.Path, assetsPath)
+	return passed(p.cfg.Tokens(), c.Value, time.Now())
 }
 
 // Wanted reports whether the client is a browser that shows the answer.
@@ -100,11 +93,10 @@ func (p *Pages) AskToSignIn(w http.ResponseWriter, r *http.Request) {
 
 // signinData is what the page for signing in shows.
 type signinData struct {
-	Needed   bool // there is a token
-	Signed   string
-	Name, To string
-	Problem  string
-	MaxName  int
+	Needed  bool // there are tokens
+	Signed  string
+	To      string
+	Problem string
 }
 
 // askToSignIn answers GET /signin.
@@ -114,8 +106,10 @@ func (p *Pages) askToSignIn(w http.ResponseWriter, r *http.Request) {
 
 func (p *Pages) showSignIn(w http.ResponseWriter, r *http.Request, d signinData, status int) {
 	f := p.frameOf(r, "signin", false)
-	d.Needed, d.MaxName = p.cfg.Token != "", maxName
-	d.Signed, _ = p.SignedIn(r)
+	d.Needed = p.cfg.Tokens != nil
+	if t, ok := p.SignedIn(r); ok {
+		d.Signed = t.Name
+	}
 	f.Title, f.Data = "Sign in", d
 	body, err := p.sets.render("signin", f)
 	if err != nil {
@@ -130,25 +124,23 @@ func (p *Pages) signIn(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, crossSite())
 		return
 	}
-	if p.cfg.Token == "" {
+	if p.cfg.Tokens == nil {
 		http.Redirect(w, r, home, http.StatusSeeOther)
 		return
 	}
-	d := signinData{Name: strings.TrimSpace(r.PostFormValue("name")), To: ownPath(r.PostFormValue(toKey))}
-	got, want := sha256.Sum256([]byte(strings.TrimSpace(r.PostFormValue("token")))), sha256.Sum256([]byte(p.cfg.Token))
-	right := subtle.ConstantTimeCompare(got[:], want[:]) == 1
-	switch {
-	case !right:
-		d.Problem = "That is not the token. It is the one that this server was started with."
+	d := signinData{To: ownPath(r.PostFormValue(toKey))}
+	t, err := p.cfg.Tokens().Find(strings.TrimSpace(r.PostFormValue("token")), time.Now())
+	if err != nil {
+		d.Problem = sentence(err.Error())
 		p.showSignIn(w, r, d, problem.Unauthorized.Status())
-	case !validName(d.Name):
-		d.Problem = "The name must have 1 to " + strconv.Itoa(maxName) + " bytes of printable characters: your actions are recorded with it."
-		p.showSignIn(w, r, d, problem.Invalid.Status())
-	default:
-		p.setCookie(w, p.pass(d.Name, time.Now().Add(cookieLife)), cookieLife)
-		http.Redirect(w, r, d.To, http.StatusSeeOther)
+		return
 	}
+	p.setCookie(w, pass(t, time.Now().Add(cookieLife)), cookieLife)
+	http.Redirect(w, r, d.To, http.StatusSeeOther)
 }
+
+// sentence writes the text of an error as a sentence.
+func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." }
 
 // signOut answers POST /signout.
 func (p *Pages) signOut(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +150,7 @@ func (p *Pages) signOut(w http.ResponseWriter, r *http.Request) {
 	}
 	p.setCookie(w, "", -1)
 	to := home
-	if p.cfg.Token != "" {
+	if p.cfg.Tokens != nil {
 		to = signinPath
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
@@ -175,13 +167,6 @@ func (p *Pages) setCookie(w http.ResponseWriter, value string, life time.Duratio
 	})
 }
 
-func validName(s string) bool {
-	if s == "" || len(s) > maxName || !utf8.ValidString(s) {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
-}
-
 // ownPath returns an address of this server, or that of the home page: a redirect leads nowhere
 // else.
 func ownPath(to string) string {
@@ -193,22 +178,19 @@ func ownPath(to string) string {
 	return addressOf(u.EscapedPath(), u.Query())
 }
 
-// devName is the name that actions of berth dev are recorded with.
-const devName = "dev"
-
-// who returns the name of the sender of a request; empty if they have not signed in.
+// who returns how the sender of a request is recorded; empty if it is not known who it is and
+// they may not act.
 func (p *Pages) who(r *http.Request) string {
-	if name, ok := p.SignedIn(r); ok {
-		return name
-	}
-	if p.cfg.Token == "" && p.cfg.Dev {
-		return devName
+	if id := access.Of(r.Context()); id.Authenticated() || p.may(r) {
+		return id.String()
 	}
 	return ""
 }
 
-// may reports whether the sender of a request may act.
-func (p *Pages) may(r *http.Request) bool { return p.who(r) != "" }
+// may reports whether the sender of a request may act on anything.
+func (p *Pages) may(r *http.Request) bool {
+	return access.Of(r.Context()).Grants.Has(access.Operate)
+}
 
 // ours reports whether a page of this server sent a request, as browsers state with every POST.
 func (p *Pages) ours(r *http.Request) bool {
@@ -222,26 +204,3 @@ func (p *Pages) ours(r *http.Request) bool {
 	u, err := url.Parse(r.Header.Get("Origin"))
 	return err == nil && u.Scheme == scheme && strings.EqualFold(u.Host, r.Host)
 }
-
-// visitor is the sender of a request, for views and forms.
-type visitor struct {
-	who  string
-	from string
-}
-
-type visitorKey struct{}
-
-func (p *Pages) withVisitor(r *http.Request) context.Context {
-	return context.WithValue(r.Context(), visitorKey{}, visitor{who: p.who(r), from: r.RemoteAddr})
-}
-
-func visitorOf(ctx context.Context) visitor {
-	l, _ := ctx.Value(visitorKey{}).(visitor)
-	return l
-}
-
-// whoOf returns the name of the visitor; empty if they may not act.
-func whoOf(ctx context.Context) string { return visitorOf(ctx).who }
-
-// fromOf returns the address of the visitor.
-func fromOf(ctx context.Context) string { return visitorOf(ctx).from }

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
@@ -63,7 +64,7 @@ func launch(t testing.TB, endpoint string, change ...func(*sidecar.Config)) *sit
 	s := &site{t: t, log: &logBuffer{}, ended: make(chan struct{})}
 	s.cfg = sidecar.Config{
 		Options: instance.Options{Endpoints: []string{endpoint}, Host: "one", StateDir: filepath.Join(dir, "state")},
-		Listen:  "127.0.0.1:0", Socket: filepath.Join(dir, "berth.sock"), DrainTimeout: -1, Dev: true,
+		Listen:  "127.0.0.1:0", Socket: filepath.Join(dir, "berth.sock"), DrainTimeout: -1, Policy: access.Policy{Open: true},
 		Registerer: reg, Gatherer: reg,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Debug}),
 	}

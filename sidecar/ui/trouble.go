@@ -49,15 +49,18 @@ func crossSite() Refusal {
 	return refusalOf(problem.Forbidden, "Forms that pages of other sites send are refused.")
 }
 
-// mayNot is the refusal of a visitor who may not act.
-func (p *Pages) mayNot() Refusal {
-	f := refusalOf(problem.Forbidden, "The pages are read-only: the server was started without a token.")
-	f.Todo = "Use the berth command, or start the server with a token and sign in with it."
-	if p.cfg.Token != "" {
-		f.Detail, f.Todo = "You must sign in to do this.", "Sign in with the token, then try again."
+// mayNot answers a visitor who lacks a role. One who could sign in is asked to.
+func (p *Pages) mayNot(w http.ResponseWriter, r *http.Request, err error) {
+	f := refusalOf(problem.CodeOf(err), sentence(err.Error()))
+	if f.Status == http.StatusUnauthorized && p.cfg.Tokens != nil {
+		if r.Method == http.MethodGet && p.Wanted(r) {
+			p.AskToSignIn(w, r)
+			return
+		}
+		f.Detail, f.Todo = "You must sign in to do this.", "Sign in with a token, then try again."
 		f.Link, f.LinkText = signinPath, "Sign in"
 	}
-	return f
+	p.refuse(w, r, f)
 }
 
 // refuse answers with why there is no page.

@@ -1,0 +1,159 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/berthhq/berth/internal/access"
+)
+
+// Peer is who is at the other end of a unix socket, as the kernel says. Nothing of it is
+// known where the kernel does not say.
+type Peer struct {
+	Known bool
+	UID   uint32
+	// GIDs are its groups.
+	GIDs []uint32
+}
+
+type (
+	peerKey struct{}
+	connKey struct{}
+	addrKey struct{}
+)
+
+// PeerOf returns who sent a request over the unix socket; false over TCP.
+func PeerOf(ctx context.Context) (Peer, bool) {
+	p, ok := ctx.Value(peerKey{}).(Peer)
+	return p, ok
+}
+
+// AddressOf returns the address from which a request was sent; none over the unix socket.
+func AddressOf(ctx context.Context) string {
+	from, _ := ctx.Value(addrKey{}).(string)
+	return from
+}
+
+// connContext notes who is at the other end of a connection. Requests that show a token
+// have another identity: see [guard.identify].
+func (g *guard) connContext(ctx context.Context, c net.Conn) context.Context {
+	secure, _ := c.(*tls.Conn)
+	if secure != nil {
+		c = secure.NetConn()
+	}
+	client, ok := c.(*clientConn)
+	if !ok {
+		return ctx
+	}
+	ctx = context.WithValue(ctx, connKey{}, client)
+	if unix, ok := client.Conn.(*net.UnixConn); ok {
+		peer := peerAt(unix)
+		ctx = context.WithValue(ctx, peerKey{}, peer)
+		return access.With(ctx, sync.OnceValue(func() access.Identity { return g.user(peer) }))
+	}
+	ctx = context.WithValue(ctx, addrKey{}, c.RemoteAddr().String())
+	return access.With(ctx, sync.OnceValue(func() access.Identity { return g.certificate(secure) }))
+}
+
+// user returns the identity of a user of the host. Root and the server's own user can do
+// whatever the server does in other ways: they are administrators.
+func (g *guard) user(p Peer) access.Identity {
+	id := access.Identity{Kind: access.User, Name: "unknown"}
+	if p.Known {
+		id.Name = g.users.name(p.UID)
+		if g.policy.UsesGroups() {
+			id.Names = g.users.groups(p.GIDs)
+		}
+	}
+	if id.Grants = g.policy.Grants(id, nil); p.Known && (p.UID == 0 || int(p.UID) == os.Geteuid()) {
+		id.Grants = access.AllGrants
+	}
+	return id
+}
+
+// certificate returns the identity of a client certificate, of a connection with TLS whose
+// handshake is over; nil is one without. The first of its names that it has counts: the common
+// name, or the first alternative name.
+func (g *guard) certificate(c *tls.Conn) access.Identity {
+	id := access.Identity{Kind: access.Anonymous}
+	if c != nil {
+		if chains := c.ConnectionState().VerifiedChains; len(chains) > 0 {
+			cert := chains[0][0]
+			names := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
+			names = append(names, cert.EmailAddresses...)
+			for _, uri := range cert.URIs {
+				names = append(names, uri.String())
+			}
+			if names[0] == "" {
+				names = names[1:]
+			}
+			if len(names) > 0 {
+				id = access.Identity{Kind: access.Certificate, Name: names[0], Names: names[1:]}
+			}
+		}
+	}
+	id.Grants = g.policy.Grants(id, nil)
+	return id
+}
+
+// usersFor is how long names of users and groups are kept: a changed name is known a minute
+// later, and connections that come one after the other read no files.
+const usersFor = time.Minute
+
+// users finds the names of users and groups. The zero value is ready.
+type users struct {
+	// mu guards what follows.
+	mu    sync.Mutex
+	read  time.Time
+	names map[string]string // "u" or "g" and the number
+}
+
+// name returns the name of a user; the number if it has none.
+func (u *users) name(uid uint32) string {
+	return u.find("u", uid, func(id string) (string, error) {
+		found, err := user.LookupId(id)
+		if err != nil {
+			return "", err
+		}
+		return found.Username, nil
+	})
+}
+
+// groups returns the names of groups; the number of one that has none.
+func (u *users) groups(gids []uint32) []string {
+	names := make([]string, len(gids))
+	for i, gid := range gids {
+		names[i] = u.find("g", gid, func(id string) (string, error) {
+			found, err := user.LookupGroupId(id)
+			if err != nil {
+				return "", err
+			}
+			return found.Name, nil
+		})
+	}
+	return names
+}
+
+func (u *users) find(kind string, number uint32, look func(id string) (string, error)) string {
+	id := strconv.FormatUint(uint64(number), 10)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if now := time.Now(); u.names == nil || now.Sub(u.read) > usersFor {
+		u.names, u.read = map[string]string{}, now
+	}
+	name, ok := u.names[kind+id]
+	if !ok {
+		var err error
+		if name, err = look(id); err != nil || name == "" {
+			name = id
+		}
+		u.names[kind+id] = name
+	}
+	return name
+}
