@@ -124,11 +124,11 @@ log_format: text
 		{"log_level", ":5", ""},
 		{"log_format", ":7", ""},
 		{"endpoints", "--endpoints", ""},
+		{"token", "BERTH_TOKEN", "(hidden)"},
 		{"claim_timeout", "BERTH_CLAIM_TIMEOUT", "soon"},
 		{"claim_poll_jitter", ":2", "-1s"},
 		{"host", "BERTH_HOST", "Größe"},
 		{"listen", "--listen", "here"},
-		{"token", "BERTH_TOKEN", "(hidden)"},
 		{"tls_key", ":4", ""},
 	}
 	if d := cmp.Diff(want, all); d != "" {

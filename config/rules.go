@@ -13,11 +13,7 @@ import (
 // rules checks the rules between fields, and sets the defaults that depend on the machine.
 func (l *loader) rules() {
 	l.login()
-	server := l.need(Access) && l.settings.Sidecar != ""
-	if l.need(Serve) || server {
-		l.settings.Token = l.secret("token", l.offers("token", l.settings.Token, l.settings.tokenFile))
-	}
-	if server {
+	if l.need(Access) && l.settings.Sidecar != "" {
 		l.access()
 	}
 	if l.need(Etcd) {
@@ -72,6 +68,7 @@ func (l *loader) etcd() {
 
 func (l *loader) access() {
 	s := &l.settings
+	s.Token = l.secret("token", l.offers("token", s.Token, s.tokenFile))
 	if (s.SidecarCACert != "" || s.SidecarCert != "") && !s.secureSidecar() {
 		l.wrong("sidecar", fmt.Sprintf("%q has no TLS, but sidecar_cacert or sidecar_cert is set", s.Sidecar))
 	}
@@ -136,6 +133,8 @@ func (l *loader) serve() {
 	}
 	_, problems := s.serverTLS(nil)
 	l.files(problems)
+	_, problems = s.serverTokens(nil)
+	l.files(problems)
 	if s.Listen == "" || isLoopback(s.Listen) || !l.sound("listen") {
 		return
 	}
@@ -143,8 +142,8 @@ func (l *loader) serve() {
 	if s.TLSCert == "" && s.TLSKey == "" {
 		l.wrong("listen", open+"tls_cert and tls_key, or a loopback address")
 	}
-	if s.Token == "" && l.sound("token") && l.sound("token_file") {
-		l.wrong("listen", open+"a token or a token_file, or a loopback address")
+	if s.TokensFile == "" && s.ClientCA == "" {
+		l.wrong("listen", open+"tokens_file or client_ca, or a loopback address")
 	}
 }
 

@@ -20,6 +20,7 @@ func TestFieldsThatGoTogether(t *testing.T) {
 	cert, key := pair.CertFile, pair.KeyFile
 	secretFile := write(t, "secret", goodToken+"\n")
 	emptyFile := write(t, "empty", "\n")
+	tokens := write(t, "tokens", "- {name: ci, hash: sha256:"+strings.Repeat("0", 64)+", roles: [view]}\n")
 
 	for name, tc := range map[string]struct {
 		flag, env map[string]string
@@ -87,24 +88,30 @@ func TestFieldsThatGoTogether(t *testing.T) {
 		"only a socket":        {flag: map[string]string{"listen": "", "socket": "/s"}},
 		"open without anything": {
 			flag: map[string]string{"listen": "0.0.0.0:7420"},
-			want: []string{"listen: tls_cert and tls_key", "listen: a token"},
+			want: []string{"listen: tls_cert and tls_key", "listen: tokens_file or client_ca"},
 		},
 		"open without a token": {
 			flag: map[string]string{"listen": ":7420", "tls_cert": cert, "tls_key": key},
-			want: []string{"listen: a token"},
+			want: []string{"listen: tokens_file or client_ca"},
 		},
 		"open without TLS": {
-			flag: map[string]string{"listen": "example.org:7420", "token_file": secretFile},
+			flag: map[string]string{"listen": "example.org:7420", "tokens_file": tokens},
 			want: []string{"listen: tls_cert and tls_key"},
 		},
 		"open with half of TLS": {
-			flag: map[string]string{"listen": ":7420", "tls_cert": cert}, env: map[string]string{"token": goodToken},
+			flag: map[string]string{"listen": ":7420", "tls_cert": cert}, env: map[string]string{"tokens_file": tokens},
 			want: []string{"tls_cert: is set without tls_key"},
 		},
-		"open with both":        {flag: map[string]string{"listen": ":1", "tls_cert": cert, "tls_key": key}, env: map[string]string{"token": goodToken}},
-		"a token file too many": {flag: map[string]string{"token_file": secretFile}, env: map[string]string{"token": goodToken}},
-		"a bad token in a file": {flag: map[string]string{"token_file": cert}, want: []string{"token_file: must hold 16 to 256"}},
-		"no such token file":    {flag: map[string]string{"token_file": "/no"}, want: []string{"token_file: /no"}},
+		"open with tokens":                {flag: map[string]string{"listen": ":1", "tls_cert": cert, "tls_key": key, "tokens_file": tokens}},
+		"open with client certificates":   {flag: map[string]string{"listen": ":1", "tls_cert": cert, "tls_key": key, "client_ca": authority.File}},
+		"client certificates without TLS": {flag: map[string]string{"client_ca": authority.File}, want: []string{"client_ca: is set without tls_cert and tls_key"}},
+		"no such file of tokens":          {flag: map[string]string{"tokens_file": "/no"}, want: []string{"tokens_file: /no"}},
+		"a file of tokens without any":    {flag: map[string]string{"tokens_file": cert}, want: []string{"tokens_file: it is no list of tokens"}},
+
+		"a token file too many":     {flag: map[string]string{"sidecar": "http://a", "token_file": secretFile}, env: map[string]string{"token": goodToken}},
+		"a bad token in a file":     {flag: map[string]string{"sidecar": "http://a", "token_file": cert}, want: []string{"token_file: must hold 16 to 256"}},
+		"no such token file":        {flag: map[string]string{"sidecar": "http://a", "token_file": "/no"}, want: []string{"token_file: /no"}},
+		"a token without a sidecar": {flag: map[string]string{"token_file": "/no"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Load(given{flag: tc.flag, env: tc.env}.sources(t))
@@ -130,7 +137,7 @@ func TestSecretsComeFromTheStrongestSource(t *testing.T) {
 	got, err := Load(given{
 		file: map[string]string{"user": "root", "password_file": file, "token": goodToken},
 		env:  map[string]string{"password": "from the environment"},
-		flag: map[string]string{"token_file": file},
+		flag: map[string]string{"token_file": file, "sidecar": "http://a"},
 	}.sources(t))
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +152,7 @@ func TestSecretsComeFromTheStrongestSource(t *testing.T) {
 
 func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
 	src := given{flag: map[string]string{
-		"listen": "0.0.0.0:1", "token_file": "/no", "cacert": "/no", "user": "root", "password_file": "/no",
+		"listen": "0.0.0.0:1", "token_file": "/no", "tokens_file": "/no", "cacert": "/no", "user": "root", "password_file": "/no",
 		"sidecar": "https://a", "sidecar_cacert": "/no",
 	}}.sources(t)
 	for _, tc := range []struct {
@@ -155,8 +162,8 @@ func TestOnlyWhatACommandNeedsIsCheckedTogether(t *testing.T) {
 		{[]Group{Common, Claims, Dev, Instance}, nil},
 		{[]Group{Access}, []string{"sidecar_cacert", "token_file"}},
 		{[]Group{Etcd}, []string{"cacert", "password_file"}},
-		{[]Group{Serve}, []string{"listen", "token_file"}},
-		{nil, []string{"cacert", "listen", "password_file", "sidecar_cacert", "token_file"}},
+		{[]Group{Serve}, []string{"listen", "tokens_file"}},
+		{nil, []string{"cacert", "listen", "password_file", "sidecar_cacert", "token_file", "tokens_file"}},
 	} {
 		_, err := Load(src, tc.groups...)
 		var problems Problems

@@ -6,6 +6,10 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/berthhq/berth/internal/access"
 )
 
 // Secret is a text that prints as "(hidden)", however it is printed, and as
@@ -43,6 +47,47 @@ func readSecretFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	return data, nil
+}
+
+// ReadTokens reads a file of tokens. It refuses one that all users may read or change: who can
+// change it can give roles.
+func ReadTokens(path string) (access.Tokens, error) {
+	data, err := readSecretFile(path)
+	if err != nil {
+		return access.Tokens{}, err
+	}
+	tokens, err := access.ParseTokens(data)
+	if err != nil {
+		return tokens, fmt.Errorf("%s: %w", path, err)
+	}
+	return tokens, nil
+}
+
+// ServerTokens returns the tokens of HTTP clients, or nil if there is no file of them. The
+// function that it returns is to be called for each request: the file is read again when it
+// changes, and a change is reported to log, or to nobody if that is nil. The error is
+// [Problems].
+func (s Settings) ServerTokens(log hclog.Logger) (func() access.Tokens, error) {
+	get, problems := s.serverTokens(log)
+	return get, problems.err()
+}
+
+func (s *Settings) serverTokens(log hclog.Logger) (func() access.Tokens, Problems) {
+	if s.TokensFile == "" {
+		return nil, nil
+	}
+	const field = "tokens_file"
+	r, problems := reload(log, []file{{field: field, path: s.TokensFile, secret: true}}, func(read contents) (access.Tokens, Problems) {
+		tokens, err := access.ParseTokens(read[field])
+		if err != nil {
+			return tokens, Problems{{Field: field, Message: fmt.Sprintf("%s: %v", s.TokensFile, err)}}
+		}
+		return tokens, nil
+	}, func(ts access.Tokens) []any { return []any{"tokens", len(ts.List)} })
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return r.get, nil
 }
 
 // isPublic reports whether all users may read or change a file.

@@ -28,6 +28,8 @@ type Settings struct {
 	// SidecarCACert, SidecarCert and SidecarKey name PEM files: see
 	// [Settings.SidecarTLS].
 	SidecarCACert, SidecarCert, SidecarKey string
+	// Token is what is shown to the sidecar over TCP, empty for nothing.
+	Token Secret
 
 	// Host is this machine's name: lower case, as in keys.
 	Host string
@@ -36,10 +38,10 @@ type Settings struct {
 	// Listen is the HTTP address of the sidecar, empty for none. Socket is the
 	// path of its unix socket, empty for none.
 	Listen, Socket string
-	// Token is what HTTP clients have to show, empty for nothing.
-	Token Secret
 	// Roles are rules of who may do what: see package access.
 	Roles []string
+	// TokensFile names the file with the tokens of HTTP clients: see [Settings.ServerTokens].
+	TokensFile string
 	// TLSCert, TLSKey and ClientCA name PEM files: see [Settings.ServerTLS].
 	TLSCert, TLSKey, ClientCA string
 

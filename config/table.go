@@ -90,6 +90,18 @@ var fields = []Field{
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.SidecarKey }, parsePath},
 	},
+	{
+		Name: "token", Group: Access, NoFlag: true, secret: true,
+		Usage: "token to show to the sidecar over TCP",
+		Must:  aToken,
+		value: typed[Secret]{func(s *Settings) *Secret { return &s.Token }, parseToken},
+	},
+	{
+		Name: "token_file", Group: Access,
+		Usage: "`FILE` with the token to show to the sidecar over TCP",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.tokenFile }, parsePath},
+	},
 
 	{
 		Name: "claim_timeout", Group: Claims, Default: "10m",
@@ -136,22 +148,16 @@ var fields = []Field{
 		value: typed[string]{func(s *Settings) *string { return &s.Socket }, optional(parseSocket)},
 	},
 	{
-		Name: "token", Group: Serve, NoFlag: true, secret: true,
-		Usage: "token that HTTP clients need",
-		Must:  aToken,
-		value: typed[Secret]{func(s *Settings) *Secret { return &s.Token }, parseToken},
-	},
-	{
-		Name: "token_file", Group: Serve,
-		Usage: "`FILE` with the token that HTTP clients need",
-		Must:  anyPath,
-		value: typed[string]{func(s *Settings) *string { return &s.tokenFile }, parsePath},
-	},
-	{
 		Name: "roles", Group: Serve,
 		Usage: "`RULES` of who may do what, separated by commas",
 		Must:  `rules of a subject and its roles, such as "group:etl view claim:etl-*", separated by commas`,
 		value: typed[[]string]{func(s *Settings) *[]string { return &s.Roles }, parseRules},
+	},
+	{
+		Name: "tokens_file", Group: Serve,
+		Usage: "`FILE` with the tokens of HTTP clients: see 'berth token'",
+		Must:  anyPath,
+		value: typed[string]{func(s *Settings) *string { return &s.TokensFile }, parsePath},
 	},
 	{
 		Name: "tls_cert", Group: Serve,

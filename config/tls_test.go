@@ -330,3 +330,42 @@ func TestFilesThatFailAreNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestAFileOfTokensIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		entry := func(name, digit string) string {
+			return "- {name: " + name + ", hash: sha256:" + strings.Repeat(digit, 64) + ", roles: [view]}\n"
+		}
+		path := write(t, "tokens", entry("one", "1"))
+		var log bytes.Buffer
+		get, err := Settings{TokensFile: path}.ServerTokens(hclog.New(&hclog.LoggerOptions{Output: &log, DisableTime: true}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct{ text, want, says string }{
+			{entry("one", "1") + entry("two", "2"), "one two", "changed files are in use: settings=tokens_file tokens=2"},
+			{"- {name: one", "one two", "[ERROR] changed files can't be used"},
+			{entry("two", "2"), "two", "tokens=1"},
+			{"", "", "tokens=0"},
+		} {
+			if err := os.WriteFile(path, []byte(step.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(reloadInterval)
+			var names []string
+			for _, token := range get().List {
+				names = append(names, token.Name)
+			}
+			if got := strings.Join(names, " "); got != step.want || !strings.Contains(log.String(), step.says) {
+				t.Errorf("after %q: %q, log\n%s", step.text, got, log.String())
+			}
+		}
+	})
+	path := write(t, "tokens", "[]")
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Settings{TokensFile: path}).ServerTokens(nil); err == nil || !strings.Contains(err.Error(), "tokens_file: "+path+" holds a secret") {
+		t.Errorf("a file that all may read: %v", err)
+	}
+}

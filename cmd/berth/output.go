@@ -59,7 +59,7 @@ func printerOf(c *cli.Context) (*printer, error) {
 		return p, nil
 	case "name":
 		of, _, _ := strings.Cut(strings.TrimPrefix(c.Command.HelpName, "berth "), " ")
-		if slices.Contains([]string{"pools", "claims", "runs", "queue", "steps", "hosts", "worker", "source", "submit", "actions"}, of) {
+		if slices.Contains([]string{"pools", "claims", "runs", "queue", "steps", "hosts", "worker", "source", "submit", "actions", "token"}, of) {
 			return p, nil
 		}
 		return nil, usagef("--output can't be name: the output has no names")

@@ -36,7 +36,8 @@ const (
 //	proxy               puts a proxy before it, in PROXY_ENDPOINTS
 //	proxy cut           cuts off who uses it
 //	serve NAME …        runs a sidecar: see scriptServe
-//	certs               makes an authority, in CA, and a server's CERT and KEY
+//	certs               makes an authority, in CA, a server's CERT and KEY, and the
+//	                    CLIENT_CERT and CLIENT_KEY of a client called someone
 //	exits N CMD…        runs a command that must exit with N
 //	until REGEXP CMD…   runs a command until its stdout matches
 //	appears FILE        waits for a file
@@ -115,6 +116,9 @@ func scriptCerts(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("CA", authority.File)
 	ts.Setenv("CERT", server.CertFile)
 	ts.Setenv("KEY", server.KeyFile)
+	client := authority.Client(worldOf(ts).tb, "someone")
+	ts.Setenv("CLIENT_CERT", client.CertFile)
+	ts.Setenv("CLIENT_KEY", client.KeyFile)
 }
 
 func scriptExits(ts *testscript.TestScript, _ bool, args []string) {

@@ -181,12 +181,16 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 	if conf != nil {
 		d.scheme = "https://"
 	}
+	tokens, err := s.ServerTokens(log)
+	if err != nil {
+		return nil, err
+	}
 	policy, err := access.ParsePolicy(s.Roles)
 	if err != nil {
 		return nil, err
 	}
 	d.server, err = sidecar.ServeHealth(ctx, sidecar.Config{
-		Listen: s.Listen, TLS: conf, Tokens: tokensOf(s), Policy: policy, Names: serverNames(s), Logger: log, Registerer: reg, Gatherer: reg,
+		Listen: s.Listen, TLS: conf, Tokens: tokens, Policy: policy, Names: serverNames(s), Logger: log, Registerer: reg, Gatherer: reg,
 	}, trouble)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"errors"
 	"net"
 	"os"
@@ -127,6 +126,10 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	if err != nil {
 		return sidecar.Config{}, err
 	}
+	tokens, err := s.ServerTokens(log)
+	if err != nil {
+		return sidecar.Config{}, err
+	}
 	policy, err := access.ParsePolicy(s.Roles)
 	if err != nil {
 		return sidecar.Config{}, err
@@ -134,19 +137,10 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	reg := newRegistry()
 	return sidecar.Config{
 		Options: o,
-		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Tokens: tokensOf(s), Policy: policy, Names: serverNames(s),
+		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Tokens: tokens, Policy: policy, Names: serverNames(s),
 		RunRetention: s.RunRetention,
 		Logger:       log, Registerer: reg, Gatherer: reg,
 	}, nil
-}
-
-// tokensOf returns the one token of the settings, as a name with all roles.
-func tokensOf(s config.Settings) func() access.Tokens {
-	if s.Token == "" {
-		return nil
-	}
-	tokens, _ := access.ParseTokens(fmt.Appendf(nil, "- {name: token, hash: sha256:%x, roles: [admin]}", sha256.Sum256([]byte(s.Token.Reveal()))))
-	return func() access.Tokens { return tokens }
 }
 
 // serverNames are the names of the machine, under which clients may know this server.

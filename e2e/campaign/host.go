@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,8 +52,9 @@ func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int,
 		err := syscall.Mount("tmpfs", state, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", diskBytes))
 		h.ownDisk = err == nil
 	}
-	tokenFile := filepath.Join(h.dir, "token")
-	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+	tokens := filepath.Join(h.dir, "tokens.yaml")
+	entry := fmt.Appendf(nil, "- {name: load, hash: sha256:%x, roles: [admin]}\n", sha256.Sum256([]byte(token)))
+	if err := os.WriteFile(tokens, entry, 0o600); err != nil {
 		return nil, err
 	}
 	h.node = &settings{berth: berth, net: ps.net, env: []string{
@@ -67,7 +69,7 @@ func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int,
 	}
 	socket, listen := filepath.Join(h.dir, "berth.sock"), ps.net.local(h.name, sidecarPort)
 	h.sidecar = add("sidecar", berth, "sidecar", "--listen", listen, "--socket", socket, "--state-dir", state)
-	h.sidecar.env = append(h.sidecar.env, "BERTH_TOKEN_FILE="+tokenFile)
+	h.sidecar.env = append(h.sidecar.env, "BERTH_TOKENS_FILE="+tokens)
 	h.worker = add("worker", berth, "worker", "--concurrency", "3", "--state-dir", state, "--keep-output", "0",
 		"--work-dir", h.dir, "--stop-grace", "1s")
 	h.coordinator = add("coordinator", berth, "coordinator")
