@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -316,6 +317,11 @@ func TestAFileThatIsRewrittenInPlaceIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(reloadInterval)
+		var group sync.WaitGroup
+		for range 8 { // one of them reads the file
+			group.Go(func() { r.get() })
+		}
+		group.Wait()
 		if got := r.get(); got != "two" {
 			t.Errorf("a file of the same size and time: %q", got)
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"net"
 	"net/http"
@@ -20,15 +21,15 @@ type guard struct {
 	names  map[string]bool          // of hosts, lower case
 	wild   *x509.Certificate        // matches names as certificates do: *.example.com
 	cert   func() *x509.Certificate // that of the server; nil for none
-	tls    bool
-	pages  Pages // nil if there are none
+	tls    func() *tls.Config       // nil for plain text
+	pages  Pages                    // nil if there are none
 	users  users
 }
 
 // newGuard returns the guard of a server. Pages is nil if there are none.
 func newGuard(cfg *Config, pages Pages) *guard {
 	g := &guard{
-		policy: cfg.policy(), tokens: cfg.Tokens, pages: pages, cert: cfg.certificate, tls: cfg.TLS != nil,
+		policy: cfg.policy(), tokens: cfg.Tokens, pages: pages, cert: cfg.certificate, tls: cfg.TLS,
 		names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},
 	}
 	g.wild = &x509.Certificate{}
@@ -123,7 +124,7 @@ func (g *guard) checkOrigin(r *http.Request, local bool) error {
 		return nil
 	}
 	scheme := "http"
-	if g.tls {
+	if g.tls != nil {
 		scheme = "https"
 	}
 	u, err := url.Parse(origin)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"os"
 	"os/user"
@@ -58,7 +59,7 @@ func (g *guard) connContext(ctx context.Context, c net.Conn) context.Context {
 		return access.With(ctx, sync.OnceValue(func() access.Identity { return g.user(peer) }))
 	}
 	ctx = context.WithValue(ctx, addrKey{}, c.RemoteAddr().String())
-	return access.With(ctx, sync.OnceValue(func() access.Identity { return g.certificate(secure) }))
+	return access.With(ctx, g.certificate(secure))
 }
 
 // user returns the identity of a user of the host. Root and the server's own user can do
@@ -77,29 +78,67 @@ func (g *guard) user(p Peer) access.Identity {
 	return id
 }
 
-// certificate returns the identity of a client certificate, of a connection with TLS whose
-// handshake is over; nil is one without. The first of its names that it has counts: the common
-// name, or the first alternative name.
-func (g *guard) certificate(c *tls.Conn) access.Identity {
-	id := access.Identity{Kind: access.Anonymous}
-	if c != nil {
-		if chains := c.ConnectionState().VerifiedChains; len(chains) > 0 {
-			cert := chains[0][0]
-			names := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
-			names = append(names, cert.EmailAddresses...)
-			for _, uri := range cert.URIs {
-				names = append(names, uri.String())
-			}
-			if names[0] == "" {
-				names = names[1:]
-			}
-			if len(names) > 0 {
-				id = access.Identity{Kind: access.Certificate, Name: names[0], Names: names[1:]}
-			}
+// certificate returns a function that returns the identity of the client certificate of a
+// connection whose handshake is over; nil is one without TLS. A certificate that has expired
+// since, or whose authority was removed, counts no longer: connections can last for days.
+func (g *guard) certificate(c *tls.Conn) func() access.Identity {
+	var mu sync.Mutex
+	var last *tls.Config // that the certificate was verified with
+	var id access.Identity
+	var until time.Time // the end of the certificate; zero for none
+	return func() access.Identity {
+		mu.Lock()
+		defer mu.Unlock()
+		var conf *tls.Config
+		if c != nil {
+			conf = g.tls()
 		}
+		if id.Kind == "" || conf != last || !until.IsZero() && time.Now().After(until) {
+			last, until, id = conf, time.Time{}, access.Identity{Kind: access.Anonymous}
+			if c != nil {
+				if cert := verified(c.ConnectionState().PeerCertificates, conf); cert != nil {
+					id, until = identityOf(cert), cert.NotAfter
+				}
+			}
+			id.Grants = g.policy.Grants(id, nil)
+		}
+		return id
 	}
-	id.Grants = g.policy.Grants(id, nil)
-	return id
+}
+
+// verified returns the first of the certificates that a client has shown if the authorities of
+// a configuration have signed it, and nil otherwise.
+func verified(shown []*x509.Certificate, conf *tls.Config) *x509.Certificate {
+	if len(shown) == 0 || conf.ClientAuth < tls.VerifyClientCertIfGiven {
+		return nil
+	}
+	opts := x509.VerifyOptions{
+		Roots: conf.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, cert := range shown[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	if _, err := shown[0].Verify(opts); err != nil {
+		return nil
+	}
+	return shown[0]
+}
+
+// identityOf returns the identity of a certificate: its common name, or else the first of its
+// alternative names. A certificate without names is nobody's.
+func identityOf(cert *x509.Certificate) access.Identity {
+	names := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
+	names = append(names, cert.EmailAddresses...)
+	for _, uri := range cert.URIs {
+		names = append(names, uri.String())
+	}
+	if names[0] == "" {
+		names = names[1:]
+	}
+	if len(names) == 0 {
+		return access.Identity{Kind: access.Anonymous}
+	}
+	return access.Identity{Kind: access.Certificate, Name: names[0], Names: names[1:]}
 }
 
 // usersFor is how long names of users and groups are kept: a changed name is known a minute
