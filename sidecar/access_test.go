@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -290,6 +291,59 @@ func TestTheCertificateOfARunningServerIsReplaced(t *testing.T) {
 		}
 	}
 	t.Error("no metric says when the certificate expires")
+}
+
+func TestARunningClientAcceptsTheAuthorityOfNow(t *testing.T) {
+	one, two := testcert.New(t), testcert.New(t)
+	var serves, accepts atomic.Pointer[tls.Config]
+	serve := func(p testcert.Pair) {
+		t.Helper()
+		cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serves.Store(&tls.Config{Certificates: []tls.Certificate{cert}})
+	}
+	accept := func(ca *testcert.Authority) {
+		t.Helper()
+		pem, err := os.ReadFile(ca.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conf := &tls.Config{RootCAs: x509.NewCertPool()}
+		conf.RootCAs.AppendCertsFromPEM(pem)
+		accepts.Store(conf)
+	}
+	serve(one.Server(t))
+	accept(one)
+	r := single(t, func(c *sidecar.Config) { c.TLS = serves.Load })
+	c, err := client.Dial("https://"+r.server.Addr().String(), "", client.WithTLS(accepts.Load))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ask := func() error {
+		c.Close() // so that it connects again
+		_, err := c.Pools(t.Context())
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	serve(two.Server(t))
+	var unknown x509.UnknownAuthorityError
+	if err := ask(); !errors.As(err, &unknown) {
+		t.Errorf("a server of another authority: %v", err)
+	}
+	accept(two)
+	if err := ask(); err != nil {
+		t.Errorf("with the new authority: %v", err)
+	}
+	serve(two.Server(t, "berth.example"))
+	var wrong x509.HostnameError
+	if err := ask(); !errors.As(err, &wrong) {
+		t.Errorf("a server with the certificate of another name: %v", err)
+	}
 }
 
 // conn opens a connection to say on it what no client of HTTP would.

@@ -43,6 +43,6 @@
 //
 // The unix socket is guarded by the permissions of its file, and needs no token. TCP on a
 // loopback address may be used by every user of the host, or with a token; any other address
-// needs TLS and a token. Requests of other sites in a browser are refused, reads included, and
+// needs TLS, and tokens or client certificates. Requests of other sites in a browser are refused, reads included, and
 // so are Host names that the server does not know.
 package sidecar

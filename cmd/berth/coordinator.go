@@ -29,7 +29,7 @@ seconds. Two or three candidates are enough, on hosts of their own or in sidecar
 sidecar --coordinator').
 
 With --listen it serves /healthz, /readyz and /metrics. An address that other hosts can
-reach needs TLS and a token, as that of a sidecar does.
+reach needs TLS, and --tokens-file or --client-ca, as that of a sidecar does.
 
 On TERM or INT it resigns and stops. On a second signal it stops without waiting.`,
 		Flags:       slices.Concat(config.Flags(config.Instance, config.Lead), healthFlags()),

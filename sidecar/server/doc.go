@@ -13,7 +13,7 @@
 //
 // # Invariants
 //
-//   - An address that other hosts can reach needs TLS and a token.
+//   - An address that other hosts can reach needs TLS, and tokens or client certificates.
 //   - A browser that a page of another site has sent is refused, and so is a request that
 //     names a host that the server does not know.
 //   - An endpoint sees a request only after its whole body has arrived. From then on a
