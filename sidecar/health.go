@@ -49,6 +49,9 @@ func (a *apiServer) readiness(ctx context.Context, _ *struct{}) (*output[api.Hea
 		if err := a.session.Load().holders.Writable(); err != nil {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("state: %s", err))
 		}
+		if open := a.cfg.exposure(); open != "" {
+			h.Warnings = append(h.Warnings, open)
+		}
 		return outputOf(h, nil)
 	}
 	p := api.NewProblem(code, "not ready: %s", strings.Join(missing, "; "))

@@ -90,6 +90,9 @@ func (s *Server) Listen(ctx context.Context) error {
 	}
 	s.on = on
 	s.on.Each(func(l net.Listener) { s.log.Info("listening", keyAddress, l.Addr().String()) })
+	if open := s.cfg.exposure(); open != "" {
+		s.log.Warn(open)
+	}
 	return nil
 }
 

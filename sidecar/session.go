@@ -107,6 +107,7 @@ func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
 	a.registerSources(h)
 	a.registerEvents(h)
 	a.registerHealth(h)
+	a.registerAccess(h)
 	err := api.Finish(h.OpenAPI())
 	if err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
@@ -19,7 +22,99 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar/api"
 )
+
+func authCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "auth",
+		Category: operating,
+		Usage:    "show who you are to a sidecar, and what you may do there",
+		Subcommands: []*cli.Command{
+			{
+				Name: "whoami", Usage: "show the identity and the roles that the sidecar gives you", Flags: config.Flags(config.Access),
+				Action: handle(authWhoami),
+			},
+			{
+				Name: "can", Usage: "report whether you have a role", ArgsUsage: "ROLE [POOL|QUEUE]", Flags: config.Flags(config.Access),
+				Description: `Prints yes and exits with 0, or prints no and exits with 1. The roles are view, claim, submit,
+command, execute, operate and admin. Without the name of a pool or queue the role must be for
+all. What is your own you may always renew, release and cancel.`,
+				Action: handle(authCan, argument{name: "a role", check: checkRole}, argument{name: "the name of a pool or queue", check: pool.ValidateName, optional: true}),
+			},
+		},
+	}
+}
+
+// whoami asks the sidecar of the settings.
+func whoami(r *request) (*api.Identity, error) {
+	s, err := config.Load(config.FromCLI(r.Context), config.Common, config.Access)
+	if err != nil {
+		return nil, err
+	}
+	if s.Sidecar == "" {
+		return nil, usagef("--sidecar is missing: give the address of the sidecar, or set BERTH_SIDECAR. Directly on etcd, the rights of the user of etcd count")
+	}
+	client, err := dialSidecar(s, newLogger(r.App.ErrWriter, s, hclog.Warn))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(r.ctx(), sidecarTimeout)
+	defer cancel()
+	id, err := client.Whoami(ctx)
+	if err != nil {
+		return nil, sidecarProblem(err, s.Sidecar)
+	}
+	return id, nil
+}
+
+func authWhoami(r *request) error {
+	id, err := whoami(r)
+	if err != nil {
+		return err
+	}
+	return r.print(id, func(out *page) {
+		out.columns([][]string{
+			{"identity", id.Identity}, {"names", strings.Join(id.Names, ", ")}, {"roles", cmp.Or(strings.Join(id.Roles, ", "), "none")}, {"from", id.From},
+		})
+	})
+}
+
+// checkRole refuses what is no role.
+func checkRole(name string) error {
+	if g, err := access.ParseGrant(name); err != nil || string(g.Role) != name {
+		return usagef("%s is no role: there are view, claim, submit, command, execute, operate and admin", problem.Quote(name))
+	}
+	return nil
+}
+
+func authCan(r *request) error {
+	id, err := whoami(r)
+	if err != nil {
+		return err
+	}
+	role, thing := access.Role(r.args[0]), access.Everything
+	if len(r.args) > 1 {
+		thing = r.args[1]
+		if role.Of() == "" {
+			return usagef("the role %s is not for a pool or queue", role)
+		}
+	}
+	grants, err := access.ParseGrants(id.Roles)
+	if err != nil {
+		return problem.New(problem.Internal, "the sidecar has answered roles that this berth does not know: %w", err)
+	}
+	can := grants.Allow(role, thing)
+	err = r.print(struct {
+		Can bool `json:"can"`
+	}{can}, func(out *page) { out.line("%s", map[bool]string{true: "yes", false: "no"}[can]) })
+	if err == nil && !can {
+		err = &statusError{problem.ExitFailure, fmt.Errorf("%s has the roles %s", id.Identity, cmp.Or(strings.Join(id.Roles, ", "), "none"))}
+	}
+	return err
+}
 
 func tokenCommand() *cli.Command {
 	return &cli.Command{

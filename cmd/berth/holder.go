@@ -154,13 +154,18 @@ type sidecarHolder struct {
 	log         hclog.Logger
 }
 
-// openSidecar returns a holder at a sidecar that is ready.
-func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
+// dialSidecar returns a client of the sidecar of the settings.
+func dialSidecar(s config.Settings, log hclog.Logger) (*client.Client, error) {
 	conf, err := s.SidecarTLS(log)
 	if err != nil {
 		return nil, err
 	}
-	client, err := client.Dial(s.Sidecar, s.Token.Reveal(), client.WithTLS(conf))
+	return client.Dial(s.Sidecar, s.Token.Reveal(), client.WithTLS(conf))
+}
+
+// openSidecar returns a holder at a sidecar that is ready.
+func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
+	client, err := dialSidecar(s, log)
 	if err != nil {
 		return nil, err
 	}

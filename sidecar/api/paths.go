@@ -13,6 +13,7 @@ const (
 	SourcesPath     = "/v1/sources"
 	EventsPath      = "/v1/events"
 	ActionsPath     = "/v1/actions"
+	WhoamiPath      = "/v1/whoami"
 
 	HealthPath  = "/healthz"
 	ReadyPath   = "/readyz"

@@ -219,6 +219,15 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
+// Whoami returns who the server takes this client for, and its roles.
+func (c *Client) Whoami(ctx context.Context) (*api.Identity, error) {
+	var id api.Identity
+	if _, err := c.call(ctx, http.MethodGet, api.WhoamiPath, nil, &id); err != nil {
+		return nil, err
+	}
+	return &id, nil
+}
+
 // Hosts returns all instances of berth that are live now.
 func (c *Client) Hosts(ctx context.Context) ([]api.Host, error) {
 	var list api.List[api.Host]

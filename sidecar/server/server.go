@@ -66,7 +66,7 @@ func (c *Config) Validate() error {
 	if c.Listen == "" && c.Socket == "" {
 		return problem.Field("listen", "there is neither an address nor a socket to listen on")
 	}
-	if c.Listen == "" || c.TLS != nil && c.identifies() {
+	if c.Listen == "" || c.TLS != nil && c.Identifies() {
 		return nil
 	}
 	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
@@ -79,8 +79,8 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// identifies reports whether callers over TCP can show who they are.
-func (c *Config) identifies() bool {
+// Identifies reports whether callers over TCP can show who they are.
+func (c *Config) Identifies() bool {
 	return c.Tokens != nil || c.TLS != nil && c.TLS().ClientAuth != tls.NoClientCert
 }
 
@@ -89,7 +89,7 @@ func (c *Config) identifies() bool {
 func (c *Config) policy() *access.Policy {
 	p := c.Policy
 	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
-	p.Local = !c.identifies() && err == nil && addr.IP.IsLoopback()
+	p.Local = !c.Identifies() && err == nil && addr.IP.IsLoopback()
 	return &p
 }
 
