@@ -194,7 +194,7 @@ func startSidecar(t *testing.T, etcd *embed.Server, reg *registry) (base string,
 	must(t, server.Listen(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(context.Background()) }()
-	c, err = client.Dial("http://"+server.Addr().String(), "")
+	c, err = client.Dial("unix://"+filepath.Join(dir, "berth.sock"), "")
 	must(t, err)
 	t.Cleanup(func() {
 		c.Close()
