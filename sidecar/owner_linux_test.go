@@ -34,37 +34,46 @@ func needsUsers(t testing.TB) {
 	}
 }
 
-// as returns a client on the socket of a user of the machine.
-func (r *running) as(uid int) *client.Client {
+// openSocket lets all users of the machine connect to the socket.
+func (r *running) openSocket() {
 	r.t.Helper()
-	for _, dir := range []string{filepath.Dir(filepath.Dir(r.cfg.Socket)), filepath.Dir(r.cfg.Socket)} {
-		if err := os.Chmod(dir, 0o755); err != nil {
+	for path, mode := range map[string]os.FileMode{
+		filepath.Dir(filepath.Dir(r.cfg.Socket)): 0o755, filepath.Dir(r.cfg.Socket): 0o755, r.cfg.Socket: 0o666,
+	} {
+		if err := os.Chmod(path, mode); err != nil {
 			r.t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(r.cfg.Socket, 0o666); err != nil {
-		r.t.Fatal(err)
+}
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialAs returns a dialer whose connections the kernel reports as a user's.
+func dialAs(uid int, dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			// The kernel reports the user of the thread that connects. It ends with the
+			// goroutine, since it stays locked.
+			runtime.LockOSThread()
+			const same = ^uintptr(0)
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); e != 0 {
+				err = e
+				return
+			}
+			conn, err = dial(ctx, network, addr)
+		}()
+		<-done
+		return conn, err
 	}
-	c, err := client.Dial("unix://"+r.cfg.Socket, "", func(t *http.Transport) {
-		dial := t.DialContext
-		t.DialContext = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				// The kernel reports the user of the thread that connects. It ends with the
-				// goroutine, since it stays locked.
-				runtime.LockOSThread()
-				const same = ^uintptr(0)
-				if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); e != 0 {
-					err = e
-					return
-				}
-				conn, err = dial(ctx, network, addr)
-			}()
-			<-done
-			return conn, err
-		}
-	})
+}
+
+// as returns a client on the socket of a user of the machine.
+func (r *running) as(uid int) *client.Client {
+	r.t.Helper()
+	r.openSocket()
+	c, err := client.Dial("unix://"+r.cfg.Socket, "", func(t *http.Transport) { t.DialContext = dialAs(uid, t.DialContext) })
 	if err != nil {
 		r.t.Fatal(err)
 	}

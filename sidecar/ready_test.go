@@ -138,7 +138,7 @@ func TestEveryEndpointIsInTheDocument(t *testing.T) {
 		"GET /v1/runs", "GET /v1/runs/{id}", "GET /v1/runs/{id}/events",
 		"GET /v1/runs/{id}/steps", "GET /v1/runs/{id}/steps/{step}", "GET /v1/runs/{id}/steps/{step}/{index}",
 		"GET /v1/runs/{id}/steps/{step}/{index}/log", "GET /v1/runs/{id}/why",
-		"GET /v1/sources", "GET /v1/sources/{name}", "GET /v1/workers",
+		"GET /v1/sources", "GET /v1/sources/{name}", "GET /v1/whoami", "GET /v1/workers",
 		"PATCH /v1/limits", "PATCH /v1/pools/{pool}",
 		"POST /v1/claims", "POST /v1/claims/{id}/renew", "POST /v1/claims/{id}/revoke",
 		"POST /v1/pools/{pool}/pause", "POST /v1/pools/{pool}/resume",
