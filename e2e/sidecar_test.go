@@ -394,11 +394,15 @@ func TestAClaimOfAProcessEndsWithIt(t *testing.T) {
 
 // overSocket asks a sidecar over its unix socket.
 func (q *quay) overSocket(socket, method, path, body string) (status int, answer []byte) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(socket, "unix://"))
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	client := &http.Client{Transport: overUnix(socket)}
 	return q.do(client, method, "http://localhost"+path, body)
+}
+
+// overUnix makes a connection to a unix socket for each request.
+func overUnix(socket string) *http.Transport {
+	return &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(socket, "unix://"))
+	}}
 }
 
 // A job that does not stop on a signal is gone before another has its slot, whatever

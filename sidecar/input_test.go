@@ -101,7 +101,7 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 		"a number":                    {claim(`1`), problem.Malformed, ""},
 		"nothing":                     {claim(``), problem.Malformed, ""},
 		"blanks":                      {claim(" \n"), problem.Malformed, ""},
-		"deep down":                   {claim(strings.Repeat("[", 30000) + strings.Repeat("]", 30000)), problem.Malformed, ""},
+		"deep down":                   {claim(strings.Repeat("[", 30000) + strings.Repeat("]", 30000)), problem.TooLarge, ""},
 		"renew: a bad ttl":            {renew(`{"ttl":"1ms"}`), problem.Invalid, "ttl"},
 		"renew: an unknown field":     {renew(`{"wait":"1s"}`), problem.Invalid, "wait"},
 		"renew: a pid over TCP":       {renew(`{"pid":1}`), problem.Invalid, "pid"},

@@ -19,13 +19,13 @@ func (a *apiServer) getLimits(ctx context.Context, s *session, _ *struct{}) (*ta
 // limitsPut is the input of PUT /v1/limits.
 type limitsPut struct {
 	api.Put
-	RawBody []byte `contentType:"application/json"`
+	Payload
 }
 
 // limitsPatch is the input of PATCH /v1/limits.
 type limitsPatch struct {
 	api.IfMatch
-	RawBody []byte `contentType:"application/json"`
+	Payload
 }
 
 // putLimits answers PUT /v1/limits.
@@ -81,8 +81,8 @@ func (a *apiServer) registerLimits(h huma.API) {
 	handle(a, h, operation(h, "get-limits", http.MethodGet, api.LimitsPath, tag, "Get the limits under which runs are admitted"), a.getLimits)
 	op := operation(h, "put-limits", http.MethodPut, api.LimitsPath, tag, "Replace the limits under which runs are admitted")
 	op.Description = "What is left out gets its default. Runs in progress go on, whatever the limits are."
-	handleBody(a, h, op, false, func(in *limitsPut) []byte { return in.RawBody }, a.putLimits)
+	handleBody(a, h, op, false, func(in *limitsPut) []byte { return in.bytes() }, a.putLimits)
 	op = operation(h, "patch-limits", http.MethodPatch, api.LimitsPath, tag, "Change the limits under which runs are admitted")
 	op.Description = "What is left out stays; tags replace all that there are. Runs in progress go on, whatever the limits are."
-	handleBody(a, h, op, false, func(in *limitsPatch) []byte { return in.RawBody }, a.patchLimits)
+	handleBody(a, h, op, false, func(in *limitsPatch) []byte { return in.bytes() }, a.patchLimits)
 }

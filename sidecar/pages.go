@@ -35,7 +35,10 @@ func (a *apiServer) newPages() *ui.Pages {
 func (a *apiServer) handler() *server.Handler {
 	return server.NewHandler(server.Handler{
 		Config: a.cfg.http(), Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
-		Bodies: map[string]int64{api.LimitsPath: maxLimitsBody, api.RunsPath: maxRunBody},
+		Bodies: map[string]server.Limit{
+			api.LimitsPath: {Bytes: maxLimitsBody, Values: maxLimitsValues}, api.RunsPath: {Bytes: maxRunBody, Values: maxRunValues},
+		},
+		Unreadable: api.UnreadableBody,
 		Permit: func(r *http.Request) error {
 			if r.URL.Path == api.RunsPath {
 				return access.Allow(r.Context(), access.Submit)
@@ -52,6 +55,12 @@ const (
 	maxLimitsBody = 512 << 10
 	// maxRunBody bounds a run: 100,000 items of 160 bytes take it.
 	maxRunBody = 16 << 20
+	// maxLimitsValues bounds the names and values of the limits: of each of 1,000 tags there
+	// are 10.
+	maxLimitsValues = 12_000
+	// maxRunValues bounds the names and values of a run, except for those in its items: 200,000
+	// items and as much as half of that for what else there is.
+	maxRunValues = 300_000
 )
 
 // refuse answers a request with a problem.

@@ -29,12 +29,25 @@ type runOutput struct {
 	Body   api.Run
 }
 
+// runInput is the input of POST /v1/runs.
+type runInput struct {
+	Payload
+
+	size int // of the body, in bytes
+}
+
+func (in *runInput) text() []byte {
+	text := in.bytes()
+	in.size = len(text)
+	return text
+}
+
 // submitRun answers POST /v1/runs.
-func (a *apiServer) submitRun(ctx context.Context, s *session, in *withBody, req api.RunRequest) (*runOutput, error) {
+func (a *apiServer) submitRun(ctx context.Context, s *session, in *runInput, req api.RunRequest) (*runOutput, error) {
 	if req.ID == "" {
 		req.ID = ulid.Make().String()
 	}
-	graph, err := graphOf(&req, len(in.RawBody))
+	graph, err := graphOf(&req, in.size)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +223,7 @@ func (a *apiServer) registerRuns(h huma.API) {
 	op.Responses["200"] = &huma.Response{Description: "There was this run already", Content: map[string]*huma.MediaType{
 		"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(runType, true, "")},
 	}}
-	handleBody(a, h, op, true, func(in *withBody) []byte { return in.RawBody }, a.submitRun)
+	handleBody(a, h, op, true, (*runInput).text, a.submitRun)
 
 	op = operation(h, "list-runs", http.MethodGet, api.RunsPath, tag, "List runs")
 	op.Description = "By id; those that are queued, if only they are selected, in the order of the queue. Records that can't be read are listed separately."

@@ -228,9 +228,28 @@ func hungUp(ctx context.Context, err error) error {
 	return problem.New(problem.ClaimCanceled, "the request was canceled: its client has hung up")
 }
 
-// withBody is the input of an endpoint whose only input is a body.
-type withBody struct {
-	RawBody []byte `contentType:"application/json"`
+// Payload is the body of a request that can be large. Unlike RawBody of huma, it is no copy.
+type Payload struct{ body *server.Body }
+
+// Resolve finds the body.
+func (p *Payload) Resolve(ctx huma.Context) []error {
+	r, _ := humago.Unwrap(ctx)
+	p.body = server.BodyOf(r)
+	return nil
+}
+
+func (p *Payload) bytes() []byte {
+	if p.body == nil {
+		return nil
+	}
+	return p.body.Bytes()
+}
+
+// decoded gives up the text, which was decoded.
+func (p *Payload) decoded() {
+	if p.body != nil {
+		p.body.DropText()
+	}
 }
 
 // withID is the input of an endpoint of one claim or pool, with a body.
@@ -252,11 +271,14 @@ func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, option
 		if err != nil {
 			return nil, err
 		}
+		if large, ok := any(in).(interface{ decoded() }); ok {
+			large.decoded()
+		}
 		return f(ctx, s, in, v)
 	})
 	t := reflect.TypeFor[T]()
 	op.RequestBody.Required = !optional
-	op.RequestBody.Content["application/json"] = &huma.MediaType{
-		Schema: h.OpenAPI().Components.Schemas.Schema(t, true, ""),
+	op.RequestBody.Content = map[string]*huma.MediaType{
+		"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(t, true, "")},
 	}
 }

@@ -141,6 +141,9 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		return r, false, err
 	}
 	if err := s.storeWork(ctx, r, &spec, g); err != nil {
+		if there, readErr := runs.Get(ctx, id); readErr == nil && there.Created == r.Created && there.Status != run.Storing {
+			return there, false, nil // another submission of the same run has stored it
+		}
 		return nil, false, store.Problem("the run was not submitted whole: submit it again with the same id", err)
 	}
 	return runs.Enqueue(ctx, r)

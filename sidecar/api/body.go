@@ -75,6 +75,9 @@ func nameOf(f reflect.StructField) string {
 	return name
 }
 
+// UnreadableBody returns the problem of a body that is not JSON.
+func UnreadableBody(err error) error { return decodeProblem(err) }
+
 // decodeProblem returns the problem of a body that can't be read.
 func decodeProblem(err error) *Problem {
 	f := faultOf(err, "")

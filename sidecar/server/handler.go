@@ -29,8 +29,10 @@ type Pages interface {
 type Handler struct {
 	// Config says who may use the server.
 	Config Config
-	// Bodies are the limits of bodies by path, in bytes; [MaxBody] for other paths.
-	Bodies map[string]int64
+	// Bodies are the limits of bodies by path; [MaxBody] bytes for other paths.
+	Bodies map[string]Limit
+	// Unreadable returns the problem of a body that is not JSON.
+	Unreadable func(err error) error
 	// Permit returns why the sender of a request may not send a body that is longer than
 	// [MaxBody], or of unknown length. Nil permits it.
 	Permit func(r *http.Request) error
@@ -43,12 +45,14 @@ type Handler struct {
 	Metrics *Metrics
 	Log     hclog.Logger
 
-	guard *guard
+	guard        *guard
+	small, large memory
 }
 
 // NewHandler completes a handler.
 func NewHandler(h Handler) *Handler {
 	h.guard = newGuard(&h.Config, h.Pages)
+	h.small, h.large = newMemory(smallArriving, smallDecoded), newMemory(largeArriving, largeDecoded)
 	return &h
 }
 
@@ -72,12 +76,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = h.Permit(r)
 	}
 	if err == nil {
-		err = h.takeBody(w, r)
+		var body *Body
+		if body, err = h.takeBody(w, r); body != nil {
+			defer body.end()
+		}
 	}
 	if err != nil {
-		if r.ContentLength != 0 {
-			w.Header().Set("Connection", "close") // what was not read is not waited for
-		}
+		leaveUnread(w, r)
 		a.fail(err)
 		return
 	}

@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	requests *prometheus.CounterVec
 	took     *prometheus.HistogramVec
+	bounds   *prometheus.CounterVec
 	// Streams counts the streams that are open.
 	Streams prometheus.Gauge
 }
@@ -30,6 +31,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			// From a local read to the longest default wait.
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 600},
 		}, []string{"route"}),
+		bounds: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_http_bound_refusals_total",
+			Help: "Requests that were refused with too_many_requests, by bound.",
+		}, []string{"bound"}),
 		Streams: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_http_event_streams",
 			Help: "Streams of events and of pages that are open.",
@@ -52,6 +57,12 @@ func RegisterCertificate(reg prometheus.Registerer, cfg *Config) {
 // Labels of requests that matched no route: what their clients made up is not
 // repeated.
 const noRoute, noMethod = "none", "none"
+
+// boundBodies is the label of the bound of the memory for bodies.
+const boundBodies = "bodies"
+
+// refused counts a request that was refused for a bound.
+func (m *Metrics) refused(bound string) { m.bounds.WithLabelValues(bound).Inc() }
 
 // answered counts a request; the time that a stream was open is no wait.
 func (m *Metrics) answered(route, method string, status int, streamed bool, took time.Duration) {

@@ -21,6 +21,9 @@ const (
 	// maxHeaders bounds the header of a request to 16 KB: net/http adds 4 KB to
 	// the limit.
 	maxHeaders = 12 << 10
+	// maxUnread bounds what the bodies of a connection of HTTP/2 take before they are read: by
+	// default it is 1 MiB for each.
+	maxUnread = 256 << 10
 	// headerTimeout bounds the wait for a header, idleTimeout for the next request
 	// on a connection.
 	headerTimeout, idleTimeout = 10 * time.Second, 2 * time.Minute
@@ -112,6 +115,7 @@ func Serve(on *Listeners, h *Handler) *Server {
 			Handler:           h,
 			ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaders,
 			ConnContext: h.guard.connContext, Protocols: protocols,
+			HTTP2:    &http.HTTP2Config{MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: maxUnread},
 			ErrorLog: h.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 		},
 	}
