@@ -26,15 +26,17 @@ func (a *apiServer) newPages() *ui.Pages {
 			_, pattern := a.mux.Handler(r)
 			return pattern != "" || strings.HasPrefix(r.URL.Path, "/v1/")
 		},
-		Tokens: a.cfg.Tokens, Secure: a.cfg.TLS != nil,
+		Tokens: a.cfg.Tokens, Attempts: &a.attempts, Secure: a.cfg.TLS != nil,
 		Logger: a.log, Streams: a.metrics.http.Streams,
 	})
 }
 
 // handler is what a server does with requests to the API and the pages.
 func (a *apiServer) handler() *server.Handler {
+	cfg := a.cfg.http()
+	cfg.Attempts = &a.attempts
 	return server.NewHandler(server.Handler{
-		Config: a.cfg.http(), Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
+		Config: cfg, Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
 		Bodies: map[string]server.Limit{
 			api.LimitsPath: {Bytes: maxLimitsBody, Values: maxLimitsValues}, api.RunsPath: {Bytes: maxRunBody, Values: maxRunValues},
 		},

@@ -35,7 +35,9 @@ type apiServer struct {
 	log     hclog.Logger
 	metrics *metrics
 	waits   *waits
-	loud    atomic.Int64 // unix second of the last warning about a failed request
+	// attempts are those to guess tokens, of requests and on the pages.
+	attempts access.Attempts
+	loud     atomic.Int64 // unix second of the last warning about a failed request
 
 	// ifUnread is [server.IfUnread].
 	ifUnread func(ctx context.Context, f func())

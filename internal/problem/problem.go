@@ -85,7 +85,7 @@ const (
 	TooLarge Code = "too_large"
 	// SlowRequest: the body of a request did not arrive in time.
 	SlowRequest Code = "slow_request"
-	// TooManyRequests: a bound of what is served at the same time is reached.
+	// TooManyRequests: a bound of what is served at the same time, or within a time, is reached.
 	TooManyRequests Code = "too_many_requests"
 	// Malformed: a request can't be read at all, as with JSON that is none.
 	Malformed Code = "malformed"
@@ -153,7 +153,7 @@ var table = map[Code]entry{
 	Forbidden:       {403, ExitRefused, "Forbidden"},
 	TooLarge:        {413, ExitRefused, "The request is too large"},
 	SlowRequest:     {408, ExitFailure, "The request arrived too slowly"},
-	TooManyRequests: {429, ExitFailure, "Too many requests at the same time"},
+	TooManyRequests: {429, ExitFailure, "Too many requests"},
 	Malformed:       {400, ExitRefused, "Malformed request"},
 	MediaType:       {415, ExitRefused, "Unsupported media type"},
 	NotFound:        {404, ExitFailure, "Not found"},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -17,20 +18,25 @@ import (
 // guard finds out who sends a request, and refuses what no caller may send.
 type guard struct {
 	policy *access.Policy
-	tokens func() access.Tokens     // nil if there are none
-	names  map[string]bool          // of hosts, lower case
-	wild   *x509.Certificate        // matches names as certificates do: *.example.com
-	cert   func() *x509.Certificate // that of the server; nil for none
-	tls    func() *tls.Config       // nil for plain text
-	pages  Pages                    // nil if there are none
-	users  users
+	tokens func() access.Tokens // nil if there are none
+	// attempts slow down the guessing of tokens.
+	attempts *access.Attempts
+	names    map[string]bool          // of hosts, lower case
+	wild     *x509.Certificate        // matches names as certificates do: *.example.com
+	cert     func() *x509.Certificate // that of the server; nil for none
+	tls      func() *tls.Config       // nil for plain text
+	pages    Pages                    // nil if there are none
+	users    users
 }
 
 // newGuard returns the guard of a server. Pages is nil if there are none.
 func newGuard(cfg *Config, pages Pages) *guard {
 	g := &guard{
-		policy: cfg.policy(), tokens: cfg.Tokens, pages: pages, cert: cfg.certificate, tls: cfg.TLS,
+		policy: cfg.policy(), tokens: cfg.Tokens, attempts: cfg.Attempts, pages: pages, cert: cfg.certificate, tls: cfg.TLS,
 		names: map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true},
+	}
+	if g.attempts == nil {
+		g.attempts = new(access.Attempts)
 	}
 	g.wild = &x509.Certificate{}
 	for _, name := range cfg.Names {
@@ -63,6 +69,7 @@ func (g *guard) check(r *http.Request) (*http.Request, error) {
 // connection does. A cookie counts for pages only: it is no token.
 func (g *guard) identify(r *http.Request) (*http.Request, error) {
 	var token access.Token
+	var shown func() (access.Token, bool) // the token that counts by now
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, secret, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
@@ -71,21 +78,43 @@ func (g *guard) identify(r *http.Request) (*http.Request, error) {
 		if g.tokens == nil {
 			return r, nil // as for a client that also calls servers with tokens
 		}
+		secret = strings.TrimSpace(secret)
 		var err error
-		if token, err = g.tokens().Find(strings.TrimSpace(secret), time.Now()); err != nil {
+		if token, err = g.attempts.Find(g.tokens(), secret, AddressOf(r.Context()), time.Now()); err != nil {
 			return r, err
+		}
+		shown = func() (access.Token, bool) {
+			now, err := g.tokens().Find(secret, time.Now())
+			return now, err == nil
 		}
 	} else {
 		if g.pages == nil || !g.pages.Owns(r) {
 			return r, nil
 		}
+		shown = func() (access.Token, bool) { return g.pages.SignedIn(r) }
 		var in bool
-		if token, in = g.pages.SignedIn(r); !in {
+		if token, in = shown(); !in {
 			return r, nil
 		}
 	}
 	id := token.Identity(g.policy)
-	return r.WithContext(access.With(r.Context(), func() access.Identity { return id })), nil
+	ctx := access.With(r.Context(), func() access.Identity { return id })
+	ctx = context.WithValue(ctx, nowKey{}, func() access.Identity {
+		if now, ok := shown(); ok {
+			return now.Identity(g.policy)
+		}
+		return access.Identity{}
+	})
+	return r.WithContext(ctx), nil
+}
+
+// identityNow returns the identity that what a request has shown gives it by now: its token may
+// have been revoked since, or have expired.
+func identityNow(ctx context.Context) access.Identity {
+	if now, ok := ctx.Value(nowKey{}).(func() access.Identity); ok {
+		return now()
+	}
+	return access.Of(ctx)
 }
 
 // knows reports whether the Host header names this server. Another name is that of

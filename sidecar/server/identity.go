@@ -27,6 +27,7 @@ type (
 	peerKey struct{}
 	connKey struct{}
 	addrKey struct{}
+	nowKey  struct{}
 )
 
 // PeerOf returns who sent a request over the unix socket; false over TCP.

@@ -45,6 +45,8 @@ type Config struct {
 	TLS func() *tls.Config
 	// Tokens returns the tokens that requests over TCP can show; nil if there are none.
 	Tokens func() access.Tokens
+	// Attempts slow down the guessing of tokens; nil are those of this server alone.
+	Attempts *access.Attempts
 	// Policy says what identities may do. Its field Local is set by the server.
 	Policy access.Policy
 	// Names are the names, beyond localhost, the addresses and those in the certificate, under

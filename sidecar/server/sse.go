@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/berthhq/berth/internal/access"
 )
 
 // StreamType is the media type of server-sent events.
@@ -35,6 +38,7 @@ type Stream struct {
 	w     http.ResponseWriter
 	ctl   *http.ResponseController
 	done  context.Context
+	who   access.Identity // when it began
 	buf   []byte
 	begun bool
 	beat  []byte
@@ -46,7 +50,7 @@ func NewStream(ctx context.Context, w http.ResponseWriter) *Stream {
 	header.Set("Content-Type", StreamType)
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Accel-Buffering", "no")
-	return &Stream{w: w, ctl: http.NewResponseController(w), done: ctx, beat: []byte(": still here\n\n")}
+	return &Stream{w: w, ctl: http.NewResponseController(w), done: ctx, who: access.Of(ctx), beat: []byte(": still here\n\n")}
 }
 
 // Retry adds after which pause the reader is to connect again.
@@ -77,23 +81,37 @@ func (m Message) append(buf []byte) []byte {
 // Follow sends what was added to a stream. Then it calls next with each value of in, and
 // sends what that has added, until next returns true, in is closed or the reader has
 // left. It waits for a slow reader and takes nothing from in meanwhile; a reader that
-// takes nothing for 10 s has left. A quiet stream gets a heartbeat.
+// takes nothing for 10 s has left. A quiet stream gets a heartbeat. The stream ends as well, and
+// sends nothing more, when the identity of its request has ended or may do something else, as
+// that of a token that was revoked.
 func Follow[T any](s *Stream, in <-chan T, next func(T) (last bool)) {
 	beat := time.NewTicker(Heartbeat)
 	defer beat.Stop()
 	for s.flush() == nil {
 		select {
 		case v, ok := <-in:
+			if !s.lasts() {
+				return
+			}
 			if !ok || next(v) {
 				_ = s.flush() // nothing follows
 				return
 			}
 		case <-beat.C:
+			if !s.lasts() {
+				return
+			}
 			s.buf = append(s.buf, s.beat...)
 		case <-s.done.Done():
 			return
 		}
 	}
+}
+
+// lasts reports whether the identity of the reader is still the same, and may do the same.
+func (s *Stream) lasts() bool {
+	now := identityNow(s.done)
+	return now.String() == s.who.String() && slices.Equal(now.Grants, s.who.Grants)
 }
 
 // flush sends what was added; at first also the header alone.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/berthhq/berth/internal/access"
 )
 
 func TestAStreamShowsThatItIsAlive(t *testing.T) {
@@ -47,5 +49,42 @@ func TestAStreamEndsWithItsLastMessage(t *testing.T) {
 	Follow(s, in, func(event string) bool { s.Add(Message{Event: event}); return true })
 	if got, want := w.Body.String(), "event: last\n\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A reader whose identity has ended gets nothing more: neither what comes next, nor, if nothing
+// does, the heartbeat.
+func TestAStreamEndsWithTheIdentityOfItsReader(t *testing.T) {
+	for what, end := range map[string]func(id *access.Identity){
+		"a certificate that has expired": func(id *access.Identity) { *id = access.Identity{Kind: access.Anonymous} },
+		"another role":                   func(id *access.Identity) { id.Grants = access.AllGrants },
+	} {
+		for _, quiet := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				id := access.Identity{Kind: access.Certificate, Name: "ada", Grants: access.DefaultGrants}
+				w := httptest.NewRecorder()
+				s := NewStream(access.With(t.Context(), func() access.Identity { return id }), w)
+				in := make(chan string, 2)
+				in <- "first"
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					Follow(s, in, func(event string) bool { s.Add(Message{Event: event}); return false })
+				}()
+				synctest.Wait()
+				end(&id)
+				if !quiet {
+					in <- "second"
+				}
+				began := time.Now()
+				<-done
+				if took, most := time.Since(began), map[bool]time.Duration{true: Heartbeat}[quiet]; took > most {
+					t.Errorf("%s: it ended after %s", what, took)
+				}
+				if got, want := w.Body.String(), "event: first\n\n"; got != want {
+					t.Errorf("%s: %q, want %q", what, got, want)
+				}
+			})
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // actionTimeout bounds an action, its records included. It goes on if the browser
@@ -163,7 +165,7 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
-	result, err := t.do(ctx, s, inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: r.RemoteAddr}))
+	result, err := t.do(ctx, s, inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.Client.Host())}))
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		if back := r.PostForm.Get(backKey); back != "" {

@@ -191,24 +191,28 @@ func TestWhatFollowsSigningInLeadsNowhereElse(t *testing.T) {
 
 func TestAPassIsOursAndEnds(t *testing.T) {
 	ts, now := accesstest.Tokens("ada.<b>", "secret")(), time.Unix(1_000_000, 0)
-	pass := pass(ts.List[0], now.Add(time.Hour))
-	if got, ok := passed(ts, pass, now); !ok || got.Name != "ada.<b>" {
+	p := New(Config{})
+	pass := p.pass(ts.List[0], now.Add(time.Hour))
+	if got, ok := p.passed(ts, pass, now); !ok || got.Name != "ada.<b>" {
 		t.Errorf("%q, %v", got.Name, ok)
 	}
-	if _, ok := passed(ts, pass, now.Add(time.Hour)); ok {
+	if _, ok := p.passed(ts, pass, now.Add(time.Hour)); ok {
 		t.Error("it has not ended")
 	}
-	if _, ok := passed(accesstest.Tokens("ada.<b>", "other")(), pass, now); ok {
+	if _, ok := p.passed(accesstest.Tokens("ada.<b>", "other")(), pass, now); ok {
 		t.Error("it is good for another token of the name")
 	}
-	if _, ok := passed(access.Tokens{}, pass, now); ok {
+	if _, ok := p.passed(access.Tokens{}, pass, now); ok {
 		t.Error("it is good without its token")
+	}
+	if _, ok := New(Config{}).passed(ts, pass, now); ok {
+		t.Error("it is good on another server, which has the same tokens")
 	}
 	parts := strings.Split(pass, ".")
 	later := strings.Join([]string{parts[0], "9999999", parts[2]}, ".")
 	other := strings.Join([]string{"QWRh", parts[1], parts[2]}, ".")
 	for _, bad := range []string{"", "..", "a.b.c", later, other, pass + "x", pass + ".", parts[0] + "." + parts[1] + ".", parts[0] + "=." + parts[1] + "." + parts[2]} {
-		if got, ok := passed(ts, bad, now); ok {
+		if got, ok := p.passed(ts, bad, now); ok {
 			t.Errorf("%q is good for %q", bad, got.Name)
 		}
 	}

@@ -29,6 +29,8 @@ type Config struct {
 	API func(*http.Request) bool
 	// Tokens returns the tokens that one can sign in with; nil if there are none.
 	Tokens func() access.Tokens
+	// Attempts slow down the guessing of tokens; nil are those of the pages alone.
+	Attempts *access.Attempts
 	// Secure has cookies sent over TLS alone.
 	Secure bool
 	// Logger is silent if nil.
@@ -140,6 +142,9 @@ const maxStreams = 256
 func New(cfg Config) *Pages {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.Attempts == nil {
+		cfg.Attempts = new(access.Attempts)
 	}
 	p := &Pages{
 		cfg: cfg, log: cfg.Logger.Named("pages"), seal: newSeal(),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const (
@@ -22,11 +23,15 @@ const (
 	cookieLife = 12 * time.Hour
 )
 
-// cookieKey is the key that signs the cookie of a token: with the token the cookie ends.
-func cookieKey(t access.Token) []byte {
-	mac := hmac.New(sha256.New, []byte(t.Hash))
-	mac.Write([]byte("berth pages 2"))
-	return mac.Sum(nil)
+// signature signs a text for a token: with the token the cookie ends. The key of this process
+// is part of it, so that neither a guess of the token nor its hash makes a cookie.
+func (p *Pages) signature(t access.Token, text string) string {
+	mac := hmac.New(sha256.New, p.seal)
+	for _, part := range []string{"cookie", t.Hash, text} {
+		mac.Write([]byte(part))
+		mac.Write([]byte{0})
+	}
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // cookieName has the browser refuse the cookie from anywhere but this server, where that can be.
@@ -38,15 +43,13 @@ func (p *Pages) cookieName() string {
 }
 
 // pass is the value of the cookie of a token: its name and an end, signed.
-func pass(t access.Token, ends time.Time) string {
+func (p *Pages) pass(t access.Token, ends time.Time) string {
 	text := base64.RawURLEncoding.EncodeToString([]byte(t.Name)) + "." + strconv.FormatInt(ends.Unix(), 10)
-	mac := hmac.New(sha256.New, cookieKey(t))
-	mac.Write([]byte(text))
-	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	return text + "." + p.signature(t, text)
 }
 
 // passed reads a pass, if it is of one of the tokens, and neither has ended.
-func passed(ts access.Tokens, value string, now time.Time) (access.Token, bool) {
+func (p *Pages) passed(ts access.Tokens, value string, now time.Time) (access.Token, bool) {
 	parts := strings.Split(value, ".")
 	if len(parts) != 3 {
 		return access.Token{}, false
@@ -60,7 +63,7 @@ func passed(ts access.Tokens, value string, now time.Time) (access.Token, bool) 
 		return access.Token{}, false
 	}
 	t, ok := ts.Named(string(name), now)
-	if !ok || !hmac.Equal([]byte(value), []byte(pass(t, time.Unix(ends, 0)))) {
+	if !ok || !hmac.Equal([]byte(value), []byte(p.pass(t, time.Unix(ends, 0)))) {
 		return access.Token{}, false
 	}
 	return t, true
@@ -75,7 +78,7 @@ func (p *Pages) SignedIn(r *http.Request) (access.Token, bool) {
 	if err != nil {
 		return access.Token{}, false
 	}
-	return passed(p.cfg.Tokens(), c.Value, time.Now())
+	return p.passed(p.cfg.Tokens(), c.Value, time.Now())
 }
 
 // Wanted reports whether the client is a browser that shows the answer.
@@ -129,13 +132,16 @@ func (p *Pages) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := signinData{To: ownPath(r.PostFormValue(toKey))}
-	t, err := p.cfg.Tokens().Find(strings.TrimSpace(r.PostFormValue("token")), time.Now())
+	t, err := p.cfg.Attempts.Find(p.cfg.Tokens(), strings.TrimSpace(r.PostFormValue("token")), server.AddressOf(r.Context()), time.Now())
 	if err != nil {
-		d.Problem = sentence(err.Error())
-		p.showSignIn(w, r, d, problem.Unauthorized.Status())
+		code := problem.CodeOf(err)
+		if d.Problem = sentence(err.Error()); code == problem.TooManyRequests {
+			w.Header().Set("Retry-After", strconv.Itoa(int(access.AttemptsWindow/time.Second)))
+		}
+		p.showSignIn(w, r, d, code.Status())
 		return
 	}
-	p.setCookie(w, pass(t, time.Now().Add(cookieLife)), cookieLife)
+	p.setCookie(w, p.pass(t, time.Now().Add(cookieLife)), cookieLife)
 	http.Redirect(w, r, d.To, http.StatusSeeOther)
 }
 

@@ -4,10 +4,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/net/html"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -246,6 +249,103 @@ func TestWithoutATokenPagesAreReadOnlyButOnDev(t *testing.T) {
 		s.cookie = &http.Cookie{Name: "berth", Value: "QWRh.9999999999.x"}
 		if got := strings.Contains(s.get("/pools").body, "QWRh"); got {
 			t.Error("a cookie is believed")
+		}
+	}
+}
+
+func TestSigningInIsSlowedDownLikeRequests(t *testing.T) {
+	s := newSite(t, withToken)
+	early := s.post("/signin", url.Values{"token": {"wrong"}})
+	for range 5 {
+		if got := s.post("/signin", url.Values{"token": {"wrong"}}); got.status != http.StatusUnauthorized {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	for range 4 {
+		if got := s.get("/v1/pools", header("Authorization", "Bearer wrong")); got.status != http.StatusUnauthorized {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	got := s.post("/signin", url.Values{"token": {token}, "to": {"/queue"}})
+	if got.status != http.StatusTooManyRequests || got.header.Get("Retry-After") != "60" || len(got.header.Values("Set-Cookie")) != 0 || early.status != http.StatusUnauthorized {
+		t.Errorf("%d %v", got.status, got.header)
+	}
+	checkPage(t, "/signin, too often", got)
+	d := parse(t, got.body)
+	if says := text(d.must("signin-problem")); !strings.Contains(says, "Too many wrong tokens") || !strings.Contains(says, "try again in a minute") {
+		t.Errorf("%s", says)
+	}
+	if to := attr(d.all(func(n *html.Node) bool { return attr(n, "name") == "to" })[0], "value"); to != "/queue" {
+		t.Errorf("after it one comes to %q", to)
+	}
+	for _, path := range []string{"/v1/pools", "/pools"} {
+		got := s.get(path, header("Authorization", "Bearer "+token), header("Accept", "*/*"))
+		if got.status != http.StatusTooManyRequests || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "too_many_requests") {
+			t.Errorf("%s: %d %v %s", path, got.status, got.header, got.body)
+		}
+	}
+	got = s.get("/pools", header("Authorization", "Bearer "+token))
+	checkPage(t, "/pools, too often", got)
+	if got.status != http.StatusTooManyRequests || !strings.Contains(got.body, "too many wrong tokens") {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
+func TestWhoIsInIsNotSlowedDownByTheGuessesOfOthers(t *testing.T) {
+	s := newSite(t, withToken)
+	s.signIn()
+	for range 20 {
+		s.post("/signin", url.Values{"token": {"wrong"}})
+	}
+	if got := s.post("/signin", url.Values{"token": {"wrong"}}); got.status != http.StatusTooManyRequests {
+		t.Errorf("a guess: %d", got.status)
+	}
+	s.page("/pools")
+	if got := s.get("/v1/pools", header("Authorization", "Bearer "+token)); got.status != http.StatusOK {
+		t.Errorf("the token that was used here: %d %s", got.status, got.body)
+	}
+	s.signIn()
+}
+
+// A page that is open shows nothing more once its token was revoked or has expired, or has other
+// roles.
+func TestASessionEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	var tokens atomic.Pointer[access.Tokens]
+	set := func(ts access.Tokens) { tokens.Store(&ts) }
+	s := newSite(t, withToken, func(c *sidecar.Config) {
+		set(c.Tokens())
+		c.Tokens = func() access.Tokens { return *tokens.Load() }
+	})
+	first := *tokens.Load()
+	expired := access.Tokens{}
+	old := first.List[0]
+	old.Expires = time.Now().Add(-time.Second)
+	if err := expired.Add(old, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for what, test := range map[string]struct {
+		tokens access.Tokens
+		status int
+	}{
+		"revoked":              {access.Tokens{}, http.StatusSeeOther},
+		"expired":              {expired, http.StatusSeeOther},
+		"revoked and replaced": {accesstest.Tokens("ann<b>", "another", "view", "operate")(), http.StatusSeeOther},
+		"with other roles":     {accesstest.Tokens("ann<b>", token, "view")(), http.StatusOK},
+	} {
+		set(first)
+		s.signIn()
+		live := s.look("/pools")
+		live.until("it is shown", func(*document) bool { return true })
+		set(test.tokens)
+		for name := "main"; name != ""; {
+			name, _ = live.next()
+		}
+		if got := s.get("/pools"); got.status != test.status {
+			t.Errorf("%s: %d %s", what, got.status, got.body)
+		}
+		if got := s.post("/actions/pause", url.Values{"pool": {"db"}}); got.status != map[int]int{200: 403, 303: 401}[test.status] {
+			t.Errorf("%s, and yet one acts: %d %s", what, got.status, got.body)
 		}
 	}
 }
