@@ -273,7 +273,9 @@ type Revocation struct {
 //
 // The claim is an id, or HOST/INSTANCE/ID where several instances hold claims of one
 // id: then the id alone is refused as Invalid.
-func (r Registry) Revoke(ctx context.Context, claim string, force bool) (Revocation, error) {
+//
+// May, if it is given, returns why the caller may not revoke a claim.
+func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...May) (Revocation, error) {
 	state, err := Read(ctx, r.Backend, r.Keys)
 	if err != nil {
 		return Revocation{}, store.Problem("the claims could not be read", err)
@@ -282,6 +284,11 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool) (Revocat
 	if err != nil {
 		return Revocation{}, err
 	}
+	for _, f := range may {
+		if err := f(rec.Holder, rec.Pools); err != nil {
+			return Revocation{}, err
+		}
+	}
 	by := rec.Holder
 	done := Revocation{Claim: cv.id, Host: by.Host, Instance: by.Instance, Fence: cv.rev, Forced: force}
 	if force {
@@ -289,6 +296,9 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool) (Revocat
 	}
 	return done, r.RequestRevocation(ctx, by.Host, cv.id, cv.rev)
 }
+
+// May returns why a caller may not do something to a claim with those slots; nil if it may.
+type May func(of Holder, slots map[string]int) error
 
 // held returns the claim that is held under an id, or HOST/INSTANCE/ID, with its
 // record. An unknown one is a ClaimNotFound problem, and an id that several instances

@@ -51,16 +51,17 @@ func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) {
 	return r.core.view.allHolders(), r.core.waiters(nil)
 }
 
-// Slots are the slots that are held or waited for, of all that have the id.
-func (w Why) Slots() map[string]int {
-	all := map[string]int{}
+// Each calls f with all claims that have the id, until it returns an error.
+func (w Why) Each(f May) error {
 	for _, h := range w.All {
-		maps.Copy(all, h.Pools)
+		if err := f(h.Holder, h.Pools); err != nil {
+			return err
+		}
 	}
 	if w.Waiter != nil {
-		maps.Copy(all, w.Waiter.Pools)
+		return f(w.Waiter.Holder, w.Waiter.Pools)
 	}
-	return all
+	return nil
 }
 
 // Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
@@ -86,7 +88,7 @@ func (a *apiServer) claim(ctx context.Context, s *session, in *claimInput, req a
 	if in.async && (w.Wait == nil || *w.Wait > 0) {
 		return a.claimAsync(ctx, s, w, begun)
 	}
-	waiting, wait, err := a.waits.enter(ctx, w.ID)
+	waiting, wait, err := a.waits.enter(ctx, w.ID, w)
 	if err != nil {
 		w.proc.Close()
 		return nil, err
@@ -129,6 +131,9 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*
 	if !w.named {
 		w.ID = ulid.Make().String()
 	}
+	if err := mayClaim(ctx, &req); err != nil {
+		return nil, err
+	}
 	if req.Wait != nil {
 		if err := instance.ValidateWait(time.Duration(*req.Wait)); err != nil {
 			return nil, err
@@ -148,6 +153,39 @@ func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*
 	}
 	w.bind = w.bind.To(w.proc)
 	return w, nil
+}
+
+// mayClaim refuses a caller that may not claim slots of all the pools, and one without an
+// identity that could not show later that the claim is its own.
+func mayClaim(ctx context.Context, req *api.ClaimRequest) error {
+	id, pools := access.Of(ctx), slices.Sorted(maps.Keys(req.Pools))
+	if err := id.Allow(access.Claim, pools...); err != nil {
+		return err
+	}
+	if id.Authenticated() || req.ClientToken != "" || id.Allow(access.Operate, pools...) == nil {
+		return nil
+	}
+	return problem.Field("client_token", "it is needed from a caller without an identity, to show later that the claim is its own: send a random text, and the same as the header %s with each later request about the claim; or use the unix socket of the sidecar, or a token", api.ClientTokenHeader)
+}
+
+// holder is who waits for the claim.
+func (w *wanted) holder() pool.Holder {
+	return pool.Holder{ClaimedBy: w.by, Bind: w.bind.Encode()}
+}
+
+// callerOf returns who asks for something about a claim, for which one that does not own it
+// needs a role for all of its pools.
+func callerOf(ctx context.Context, role access.Role, clientToken string) claims.Caller {
+	id := access.Of(ctx)
+	return claims.Caller{Name: id.String(), ClientToken: clientToken, May: func(slots map[string]int) error {
+		switch {
+		case role.Of() == "":
+			return id.Allow(role)
+		case len(slots) == 0: // they are not known
+			return id.Allow(role, access.Everything)
+		}
+		return id.Allow(role, slices.Sorted(maps.Keys(slots))...)
+	}}
 }
 
 // same reports whether two requests with one id are for the same claim.
@@ -232,9 +270,9 @@ func (a *apiServer) registerClaims(h huma.API) {
 	handle(a, h, operation(h, "why-claim", http.MethodGet, api.ClaimsPath+"/{id}/why", tag, "Explain why a claim waits"), a.whyClaim)
 
 	op = operation(h, "renew-claim", http.MethodPost, api.ClaimsPath+"/{id}/renew", tag, "Renew a claim: report that its holder lives")
-	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.renewClaim)
+	handleBody(a, h, op, true, func(in *claimBody) []byte { return in.RawBody }, a.renewClaim)
 	op = operation(h, "revoke-claim", http.MethodPost, api.ClaimsPath+"/{id}/revoke", tag, "Revoke a claim of any host")
-	handleBody(a, h, op, true, func(in *withID) []byte { return in.RawBody }, a.revokeClaim)
+	handleBody(a, h, op, true, func(in *claimBody) []byte { return in.RawBody }, a.revokeClaim)
 
 	op = operation(h, "release-claim", http.MethodDelete, api.ClaimsPath+"/{id}", tag, "Release a claim")
 	op.Description = "Answers when the slots are free. A claim that does not exist is released already."

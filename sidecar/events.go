@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
@@ -22,11 +23,12 @@ type eventsInput struct {
 	Claim string `query:"claim" doc:"Only events of this claim, which must be one of this server's."`
 	Pool  string `query:"pool" doc:"Only events that concern this pool."`
 
+	ClientToken string `header:"Berth-Client-Token" doc:"The client_token of the request for the claim: it shows that the claim is the caller's own, if the caller has no identity."`
 	LastEventID string `header:"Last-Event-ID" doc:"Where to resume: the id of the last event that was received. If events since then are no longer known, lagged follows hello."`
 }
 
 // events answers GET /v1/events, as a stream.
-func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*huma.StreamResponse, error) {
+func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*huma.StreamResponse, error) {
 	if in.Claim != "" {
 		if err := pool.ValidateID(in.Claim); err != nil {
 			return nil, err
@@ -36,6 +38,9 @@ func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*hum
 		if err := pool.ValidateName(in.Pool); err != nil {
 			return nil, err
 		}
+	}
+	if err := a.mayFollow(ctx, s, in); err != nil {
+		return nil, err
 	}
 	if why := a.stopping.Load(); why != nil && in.Claim == "" {
 		return nil, why
@@ -58,6 +63,18 @@ func (a *apiServer) events(_ context.Context, s *session, in *eventsInput) (*hum
 		}
 		server.Follow(stream, events.Wake(), func(struct{}) bool { return addAll(stream, events, in.Claim) })
 	}}, nil
+}
+
+// mayFollow refuses a caller that may not read, unless it follows a claim of its own.
+func (a *apiServer) mayFollow(ctx context.Context, s *session, in *eventsInput) error {
+	caller := callerOf(ctx, access.View, in.ClientToken)
+	if in.Claim != "" {
+		h, err := s.holders.Find(in.Claim)
+		if h != nil || err != nil || len(a.waits.of(in.Claim)) > 0 {
+			return a.check(s, caller, in.Claim)
+		}
+	}
+	return caller.May(nil)
 }
 
 // hello returns the events with the state at the beginning of a stream. A claim that has

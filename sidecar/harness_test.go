@@ -241,6 +241,11 @@ func (r *running) do(req *http.Request) answer {
 			return (&net.Dialer{}).DialContext(ctx, "unix", r.cfg.Socket)
 		}
 	}
+	return r.roundTrip(tr, req)
+}
+
+func (r *running) roundTrip(tr *http.Transport, req *http.Request) answer {
+	r.t.Helper()
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
 		r.t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
@@ -14,12 +15,24 @@ import (
 
 // idInput is the input of an endpoint of one claim.
 type idInput struct {
-	ID string `path:"id"`
+	ID          string `path:"id"`
+	ClientToken string `header:"Berth-Client-Token" doc:"The client_token of the request for the claim: it shows that the claim is the caller's own, if the caller has no identity."`
+}
+
+// claimBody is the input of an endpoint of one claim, with a body.
+type claimBody struct {
+	ID          string `path:"id"`
+	ClientToken string `header:"Berth-Client-Token" doc:"The client_token of the request for the claim: it shows that the claim is the caller's own, if the caller has no identity."`
+	RawBody     []byte `contentType:"application/json"`
 }
 
 // getClaim answers GET /v1/claims/{id}.
 func (a *apiServer) getClaim(ctx context.Context, s *session, in *idInput) (*output[api.Claim], error) {
 	begun := time.Now()
+	caller := callerOf(ctx, access.View, in.ClientToken)
+	if err := a.check(s, caller, in.ID); err != nil {
+		return nil, err
+	}
 	one := a.waits.asyncOf(in.ID)
 	h, err := s.holders.Find(in.ID)
 	switch {
@@ -30,14 +43,23 @@ func (a *apiServer) getClaim(ctx context.Context, s *session, in *idInput) (*out
 	case err != nil:
 		return nil, err
 	}
-	why, err := s.why(ctx, in.ID)
+	why, err := s.why(ctx, caller, in.ID)
 	return outputOf(why.Claim, err)
+}
+
+// check returns why a caller may not ask for something about what this server knows of claims
+// with an id.
+func (a *apiServer) check(s *session, c claims.Caller, id string) error {
+	if err := s.holders.Check(c, id); err != nil {
+		return err
+	}
+	return a.waits.check(c, id)
 }
 
 // whyClaim answers GET /v1/claims/{id}/why.
 func (a *apiServer) whyClaim(ctx context.Context, s *session, in *idInput) (*output[api.Why], error) {
 	begun := time.Now()
-	why, err := s.why(ctx, in.ID)
+	why, err := s.why(ctx, callerOf(ctx, access.View, in.ClientToken), in.ID)
 	why.Claim = s.known(why.Claim, begun)
 	return outputOf(why, err)
 }
@@ -59,13 +81,17 @@ func (s *session) owns(c api.Claim) bool {
 	return c.Host == s.client.Host() && c.Instance == s.client.Instance()
 }
 
-// why returns what is known of a claim of any host, from the view of the pools.
-func (s *session) why(ctx context.Context, id string) (api.Why, error) {
+// why returns what is known of a claim of any host, from the view of the pools. The caller must
+// be allowed to ask that of all claims with the id.
+func (s *session) why(ctx context.Context, c claims.Caller, id string) (api.Why, error) {
 	if err := pool.ValidateID(id); err != nil {
 		return api.Why{}, err
 	}
 	w, err := s.client.Why(ctx, id)
 	if err != nil {
+		return api.Why{}, err
+	}
+	if err := w.Each(c.Check); err != nil {
 		return api.Why{}, err
 	}
 	return inspect.WhyOf(w), nil
@@ -77,7 +103,7 @@ func renewedLife(ctx context.Context, r *api.RenewRequest) claims.Life {
 }
 
 // renewClaim answers POST /v1/claims/{id}/renew.
-func (a *apiServer) renewClaim(ctx context.Context, s *session, in *withID, r api.RenewRequest) (*output[api.Claim], error) {
+func (a *apiServer) renewClaim(ctx context.Context, s *session, in *claimBody, r api.RenewRequest) (*output[api.Claim], error) {
 	begun := time.Now()
 	if err := checkFence(r.Fence); err != nil {
 		return nil, err
@@ -86,9 +112,10 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *withID, r ap
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.holders.Renew(in.ID, r.Fence, renewedLife(ctx, &r), proc)
+	caller := callerOf(ctx, access.Operate, in.ClientToken)
+	h, err := s.holders.Renew(caller, in.ID, r.Fence, renewedLife(ctx, &r), proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
-		_, err = s.elsewhere(ctx, in.ID, r.Fence, err)
+		_, err = s.elsewhere(ctx, caller, in.ID, r.Fence, err)
 	}
 	if err != nil {
 		return nil, err
@@ -99,9 +126,9 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *withID, r ap
 // elsewhere searches for a claim that no client holds here: it is not_holder if another
 // has it, or waits, or a run, and err otherwise. Own is the fence of a claim that the view
 // shows as held through this server, and 0 if there is none. Unless fence is 0, only a
-// claim that has it counts.
-func (s *session) elsewhere(ctx context.Context, id string, fence int64, err error) (own int64, _ error) {
-	why, lookErr := s.why(ctx, id)
+// claim that has it counts. The caller must be allowed to ask for it.
+func (s *session) elsewhere(ctx context.Context, caller claims.Caller, id string, fence int64, err error) (own int64, _ error) {
+	why, lookErr := s.why(ctx, caller, id)
 	switch {
 	case problem.CodeOf(lookErr) == problem.ClaimNotFound:
 		return 0, err
@@ -125,7 +152,7 @@ func (s *session) elsewhere(ctx context.Context, id string, fence int64, err err
 }
 
 // revokeClaim answers POST /v1/claims/{id}/revoke.
-func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *withID, r api.RevokeRequest) (*output[api.Revocation], error) {
+func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *claimBody, r api.RevokeRequest) (*output[api.Revocation], error) {
 	if err := pool.ValidateID(in.ID); err != nil {
 		return nil, err
 	}
@@ -136,7 +163,9 @@ func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *withID, r a
 			return nil, err
 		}
 	}
-	done, err := s.operator(ctx).RevokeClaim(ctx, claim, r.Force)
+	operator := s.operator(ctx)
+	operator.May = callerOf(ctx, access.Operate, in.ClientToken).Check
+	done, err := operator.RevokeClaim(ctx, claim, r.Force)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +178,9 @@ func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *withID, r a
 
 // releaseInput is the input of DELETE /v1/claims/{id}.
 type releaseInput struct {
-	ID    string `path:"id"`
-	Fence int64  `query:"fence" minimum:"1" doc:"Releases only the claim with this fence, so that a release which comes late leaves a later claim of the id alone."`
+	ID          string `path:"id"`
+	ClientToken string `header:"Berth-Client-Token" doc:"The client_token of the request for the claim: it shows that the claim is the caller's own, if the caller has no identity."`
+	Fence       int64  `query:"fence" minimum:"1" doc:"Releases only the claim with this fence, so that a release which comes late leaves a later claim of the id alone."`
 }
 
 // releaseCheck is how often a release checks whether a claim that was granted just now has its
@@ -168,7 +198,7 @@ func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
 	if err := s.client.Reconcile(ctx); err != nil {
 		return err
 	}
-	own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
+	own, err := s.elsewhere(ctx, callerOf(ctx, access.Operate, in.ClientToken), in.ID, in.Fence, nil)
 	if err == nil && own != 0 {
 		err = problem.New(problem.NotHolder, "claim %q is held by this instance, and by no client of this server: revoke it", in.ID)
 	}
@@ -177,23 +207,24 @@ func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
 
 // releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
 func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInput) (_ *struct{}, err error) {
+	caller := callerOf(ctx, access.Operate, in.ClientToken)
 	waited := false
 	if in.Fence == 0 {
 		released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", problem.Clip(in.ID))
-		if waited, err = a.waits.endID(ctx, in.ID, released); err != nil {
+		if waited, err = a.waits.endID(ctx, caller, in.ID, released); err != nil {
 			return nil, err
 		}
 	}
 	for {
-		if found, err := s.holders.Release(ctx, in.ID, in.Fence); found || waited {
+		if found, err := s.holders.Release(ctx, caller, in.ID, in.Fence); found || waited {
 			return nil, err
 		}
-		own, err := s.elsewhere(ctx, in.ID, in.Fence, nil)
+		own, err := s.elsewhere(ctx, caller, in.ID, in.Fence, nil)
 		if err != nil || own == 0 || s.hasEnded(in.ID, own) { // its slots are freed with its lease
 			return nil, err
 		}
 		if len(a.waits.of(in.ID)) == 0 { // what was granted meanwhile has its holder
-			if found, err := s.holders.Release(ctx, in.ID, in.Fence); found {
+			if found, err := s.holders.Release(ctx, caller, in.ID, in.Fence); found {
 				return nil, err
 			}
 			return nil, s.releaseOrphaned(ctx, in)

@@ -30,15 +30,20 @@ type child struct {
 func spawn(t testing.TB, line string) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command("sh", "-c", line), ended: make(chan struct{})}
+	c.start()
+	return c
+}
+
+func (c *child) start() {
+	c.t.Helper()
 	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	go func() {
 		defer close(c.ended)
 		_ = c.cmd.Wait() // the state says how it ended
 	}()
-	t.Cleanup(c.kill)
-	return c
+	c.t.Cleanup(c.kill)
 }
 
 func (c *child) pid() int { return c.cmd.Process.Pid }

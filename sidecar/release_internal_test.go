@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
@@ -18,6 +19,9 @@ import (
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/server"
 )
+
+// asAdmin returns a context of a request of an administrator.
+func asAdmin(t *testing.T) context.Context { return accesstest.As(t.Context(), accesstest.Admin) }
 
 // testSession returns the endpoints and a session on an etcd of its own, without a server.
 func testSession(t *testing.T) (*apiServer, *session) {
@@ -68,11 +72,11 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 	}
 	for what, byFence := range map[string]bool{"by its id": false, "by its fence": true} {
 		t.Run(what, func(t *testing.T) {
-			w, err := s.want(t.Context(), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}, false)
+			w, err := s.want(asAdmin(t), api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, wait, err := a.waits.enter(t.Context(), w.ID)
+			ctx, wait, err := a.waits.enter(t.Context(), w.ID, w)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +96,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := a.releaseClaim(t.Context(), s, in)
+				_, err := a.releaseClaim(asAdmin(t), s, in)
 				done <- err
 			}()
 			s.holders.Add(claim, w.bind, nil)
@@ -111,12 +115,12 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 // another claim of the id waits.
 func TestALateReleaseDoesNotWaitForALaterClaim(t *testing.T) {
 	a, s := testSession(t)
-	_, wait, err := a.waits.enter(t.Context(), "mine")
+	_, wait, err := a.waits.enter(t.Context(), "mine", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.waits.leave(wait)
-	if _, err := a.releaseClaim(t.Context(), s, &releaseInput{ID: "mine", Fence: 7}); err != nil {
+	if _, err := a.releaseClaim(asAdmin(t), s, &releaseInput{ID: "mine", Fence: 7}); err != nil {
 		t.Error(err)
 	}
 	if why := a.waits.ended(wait); why != nil {
@@ -158,7 +162,7 @@ func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T
 	seen(t, s, "mine")
 	s.hasEnded = func(id string, fence int64) bool { return id == "mine" && fence == claim.Fence() }
 	for _, fence := range []int64{0, claim.Fence()} {
-		if _, err := a.releaseClaim(t.Context(), s, &releaseInput{ID: "mine", Fence: fence}); err != nil {
+		if _, err := a.releaseClaim(asAdmin(t), s, &releaseInput{ID: "mine", Fence: fence}); err != nil {
 			t.Errorf("fence %d: %v", fence, err)
 		}
 	}
@@ -200,7 +204,7 @@ func TestAnUnreadAnswerWithdrawsAClaimOfAnUnknownID(t *testing.T) {
 	request := func(status int, req api.ClaimRequest) {
 		t.Helper()
 		req.Pools = api.Slots{"db": 1}
-		out, err := a.claim(t.Context(), s, &claimInput{async: true}, req)
+		out, err := a.claim(asAdmin(t), s, &claimInput{async: true}, req)
 		if err != nil || out.Status != status {
 			t.Fatalf("%+v, %v", out, err)
 		}

@@ -254,7 +254,7 @@ func (p *Payload) decoded() {
 	}
 }
 
-// withID is the input of an endpoint of one claim or pool, with a body.
+// withID is the input of an endpoint of one run, with a body.
 type withID struct {
 	ID      string `path:"id"`
 	RawBody []byte `contentType:"application/json"`

@@ -81,7 +81,7 @@ func (a *apiServer) wakeAndAwait(ctx context.Context, s *session, name string, w
 	default:
 		return nil, problem.New(problem.Unavailable, "%d streams of events of runs and waits for queues or sources are open already: close some, or ask without wait", cap(s.runStreams))
 	}
-	ctx, one, err := a.waits.enter(ctx, "")
+	ctx, one, err := a.waits.enter(ctx, "", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func (a *apiServer) awaitReady(ctx context.Context, s *session, in *readyInput, 
 	default:
 		return nil, nil, problem.New(problem.Unavailable, "%d streams of events of runs and waits for queues are open already: close some, or ask without wait", cap(s.runStreams))
 	}
-	ctx, one, err := a.waits.enter(ctx, "")
+	ctx, one, err := a.waits.enter(ctx, "", nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -88,7 +88,7 @@ func (a *apiServer) takeStep(ctx context.Context, s *session, in *stepBodyInput,
 		}
 		waiter.Wait = &wait
 	}
-	ctx, wait, err := a.waits.enter(ctx, waiter.ID)
+	ctx, wait, err := a.waits.enter(ctx, waiter.ID, nil)
 	if err != nil {
 		return nil, err
 	}

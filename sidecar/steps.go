@@ -163,7 +163,7 @@ func (a *apiServer) see(ctx context.Context, s *session, v *step.Viewer, in *log
 	default:
 		wait = 0
 	}
-	waiting, one, err := a.waits.enter(ctx, "")
+	waiting, one, err := a.waits.enter(ctx, "", nil)
 	if err != nil {
 		return v.See(ctx, s.steps, in.id(), 0)
 	}

@@ -31,7 +31,7 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	if _, err := s.client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.claim(t.Context(), s, &claimInput{}, api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}); err != nil {
+	if _, err := a.claim(asAdmin(t), s, &claimInput{}, api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}); err != nil {
 		t.Fatal(err)
 	}
 	h, err := s.holders.Find("mine")

@@ -3,7 +3,6 @@ package sidecar
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -36,6 +35,7 @@ type wait struct {
 	cancel context.CancelCauseFunc
 	over   chan struct{} // closed when it has left
 	cause  error         // why it was ended from here; guarded by mu of waits
+	wanted *wanted       // what it is for; nil if that is no claim of a client
 
 	// Of a request without a connection: what it is for, and what has become of the wait once
 	// it is over.
@@ -46,19 +46,20 @@ type wait struct {
 
 func newWaits() *waits { return &waits{byID: map[string][]*wait{}, async: map[string]*wait{}} }
 
-// enter begins a wait under a context that it may end, until leave.
-func (w *waits) enter(ctx context.Context, id string) (context.Context, *wait, error) {
+// enter begins a wait under a context that it may end, until leave. It is for a claim that a
+// client wants, or nil.
+func (w *waits) enter(ctx context.Context, id string, wanted *wanted) (context.Context, *wait, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.add(ctx, id)
+	return w.add(ctx, id, wanted)
 }
 
-func (w *waits) add(ctx context.Context, id string) (context.Context, *wait, error) {
+func (w *waits) add(ctx context.Context, id string, wanted *wanted) (context.Context, *wait, error) {
 	if w.stopped != nil {
 		return nil, nil, w.stopped
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	one := &wait{id: id, cancel: cancel, over: make(chan struct{})}
+	one := &wait{id: id, wanted: wanted, cancel: cancel, over: make(chan struct{})}
 	w.byID[id] = append(w.byID[id], one)
 	return ctx, one, nil
 }
@@ -82,14 +83,14 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	} else if len(w.async) >= maxAsync {
 		return nil, nil, nil, false, problem.New(problem.Unavailable, "%d claims wait without a connection already: try again later, or wait for the answer", maxAsync)
 	}
-	if checking, check, err = w.add(ctx, request.ID); err != nil {
+	if checking, check, err = w.add(ctx, request.ID, request); err != nil {
 		return nil, nil, nil, false, err
 	}
 	check.request = request
 	if one != nil {
 		return checking, check, one, false, nil
 	}
-	serving, one, err := w.add(context.Background(), request.ID)
+	serving, one, err := w.add(context.Background(), request.ID, request)
 	if err != nil {
 		return nil, nil, nil, false, err
 	}
@@ -154,10 +155,28 @@ func (one *wait) end(cause error) {
 	}
 }
 
+// check returns why a caller may not ask for something about the waits for one claim.
+func (w *waits) check(c claims.Caller, id string) error {
+	for _, one := range w.of(id) {
+		var of pool.Holder
+		var slots api.Slots
+		if one.wanted != nil {
+			of, slots = one.wanted.holder(), one.wanted.Pools
+		}
+		if err := c.Check(of, slots); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // endID ends those for one claim, and returns when they have left, or ctx has
 // ended. It reports whether there were any. What was granted meanwhile is released,
-// or has a holder.
-func (w *waits) endID(ctx context.Context, id string, cause error) (bool, error) {
+// or has a holder. The caller must be allowed to end all of them.
+func (w *waits) endID(ctx context.Context, c claims.Caller, id string, cause error) (bool, error) {
+	if err := w.check(c, id); err != nil {
+		return false, err
+	}
 	all := w.of(id)
 	for _, one := range all {
 		w.end(one, cause)
@@ -264,7 +283,7 @@ func (a *apiServer) waitAsync(ctx context.Context, s *session, one *wait) {
 	s.holders.Expect(one.id)
 	one.holder, one.err = a.hold(ctx, s, one.request, one)
 	if one.err != nil && !a.waits.connected(one.id) { // else the id waits for another request
-		s.holders.Refused(one.id, slices.Sorted(maps.Keys(one.request.Pools)), problem.Of(one.err))
+		s.holders.Refused(one.id, one.request.holder(), one.request.Pools, problem.Of(one.err))
 	}
 	a.waits.leave(one)
 	if one.holder != nil && !one.request.named && a.waits.ended(one) != nil {

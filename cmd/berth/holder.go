@@ -146,12 +146,11 @@ func (c *directHeld) release(ctx context.Context) error { return c.Release(ctx) 
 // sidecarHolder keeps claims at a sidecar. If the sidecar is unavailable, a wait continues
 // when it is back, and a claim that is held stays valid for as long as its last answer said.
 type sidecarHolder struct {
+	// client has a client token, which identifies this exec: requests with it are about the
+	// claim of the first one, and requests without it are not.
 	client *client.Client
 	local  bool // over a unix socket: the sidecar can see who asks
-	// clientToken identifies this exec: a repeated request with it finds the claim of the
-	// first one, and a request without it does not.
-	clientToken string
-	log         hclog.Logger
+	log    hclog.Logger
 }
 
 // dialSidecar returns a client of the sidecar of the settings.
@@ -171,7 +170,7 @@ func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (hold
 	}
 	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
 	defer cancel()
-	h := &sidecarHolder{client: client, local: strings.HasPrefix(s.Sidecar, "unix:"), clientToken: rand.Text(), log: log}
+	h := &sidecarHolder{client: client.WithClientToken(rand.Text()), local: strings.HasPrefix(s.Sidecar, "unix:"), log: log}
 	if err := client.Ready(ctx); err != nil {
 		client.Close()
 		return nil, sidecarProblem(err, s.Sidecar)
@@ -206,7 +205,7 @@ func (h *sidecarHolder) lease(ctx context.Context, name string) (time.Duration, 
 func (h *sidecarHolder) claim(ctx context.Context, r pool.Request) (held, error) {
 	request := api.ClaimRequest{
 		ID: r.ID, Pools: r.Slots, Priority: r.Priority, Wait: api.DurationOf(r.Wait),
-		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels, ClientToken: h.clientToken,
+		RunID: r.Holder.Run, StepKey: r.Holder.Step, Labels: r.Holder.Labels,
 	}
 	if h.local { // until the command runs
 		request.PID, request.OnlyKill = os.Getpid(), true

@@ -22,7 +22,7 @@ type Source interface {
 	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
 	ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
 	DeletePool(ctx context.Context, name string, condition store.Condition) error
-	Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error)
+	Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error)
 }
 
 // PoolOperator carries out the verbs of pools and claims for one caller. Each verb checks what it
@@ -33,6 +33,9 @@ type PoolOperator struct {
 	Source Source
 	// If is what the revision of that which a verb sets, changes or deletes must satisfy.
 	If store.Condition
+	// May, if not nil, decides whether the caller may revoke a claim. By default it needs the
+	// role operate for all of its pools.
+	May pool.May
 }
 
 // Act carries out a verb, and records it.
@@ -119,20 +122,15 @@ func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool)
 		detail = "by force"
 	}
 	w, unknown := p.Source.Why(ctx, claim)
-	switch pools := slices.Collect(maps.Keys(w.Slots())); {
-	case unknown == nil:
-		if err := p.By.Identity.Allow(access.Operate, pools...); err != nil {
-			return done, err
-		}
-	case !p.By.Identity.Grants.Allow(access.Operate, access.Everything):
-		return done, unknown // it cannot be known whether the caller may revoke it
+	if err := p.MayRevoke(w, unknown); err != nil {
+		return done, err
 	}
 	err = p.Act(ctx, RevokeClaim, claim, detail, func(ctx context.Context) (Effect, error) {
 		var e Effect
 		if unknown == nil && w.Held != nil {
 			e.Before = fmt.Sprintf("held by %s/%s, fencing token %d: %s", w.Held.Host, w.Held.Instance, w.Held.Fence, slotsText(w.Held.Pools))
 		}
-		if done, err = p.Source.Revoke(ctx, claim, force); err != nil {
+		if done, err = p.Source.Revoke(ctx, claim, force, p.may); err != nil {
 			return e, err
 		}
 		if e.After = "its host was asked to stop the holder"; force {
@@ -141,6 +139,26 @@ func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool)
 		return e, nil
 	})
 	return done, err
+}
+
+// may returns why the caller may not revoke a claim.
+func (p PoolOperator) may(of pool.Holder, slots map[string]int) error {
+	if p.May != nil {
+		return p.May(of, slots)
+	}
+	return p.By.Identity.Allow(access.Operate, slices.Sorted(maps.Keys(slots))...)
+}
+
+// MayRevoke returns why the caller may not revoke a claim of which that is known. An unknown
+// one can be revoked only by who may revoke all.
+func (p PoolOperator) MayRevoke(w pool.Why, unknown error) error {
+	if unknown == nil {
+		return w.Each(p.may)
+	}
+	if p.By.Identity.Grants.Allow(access.Operate, access.Everything) {
+		return nil
+	}
+	return unknown
 }
 
 // SpecText writes the settings of a pool.

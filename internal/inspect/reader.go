@@ -43,7 +43,7 @@ type Source interface {
 	SetPool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
 	ChangePool(ctx context.Context, name string, change pool.Change) (pool.Put, error)
 	DeletePool(ctx context.Context, name string, condition store.Condition) error
-	Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error)
+	Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error)
 }
 
 // Snapshot is the [Source] of processes that are no instance: each method reads etcd.
@@ -136,8 +136,8 @@ func (s Snapshot) DeletePool(ctx context.Context, name string, condition store.C
 }
 
 // Revoke implements [Source].
-func (s Snapshot) Revoke(ctx context.Context, claim string, force bool) (pool.Revocation, error) {
-	return s.registry().Revoke(ctx, claim, force)
+func (s Snapshot) Revoke(ctx context.Context, claim string, force bool, may ...pool.May) (pool.Revocation, error) {
+	return s.registry().Revoke(ctx, claim, force, may...)
 }
 
 // NewReader returns a [Reader] of a source. Logger logs the actions of operators; it may be

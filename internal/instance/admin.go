@@ -61,8 +61,8 @@ func (a *Admin) DeletePool(ctx context.Context, name string, condition store.Con
 }
 
 // Revoke revokes a claim of any host: see [pool.Registry.Revoke].
-func (a *Admin) Revoke(ctx context.Context, id string, force bool) (pool.Revocation, error) {
-	return a.registry.Revoke(ctx, id, force)
+func (a *Admin) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
+	return a.registry.Revoke(ctx, id, force, may...)
 }
 
 // LeaseEnds returns how long leases live unless they are renewed: see

@@ -32,6 +32,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -141,17 +142,10 @@ func (o *Options) fill() error {
 	return nil
 }
 
-// identity is who a claim is made by that records no other.
-func (o *Options) identity() string {
-	if o.Username == "" {
-		return "unauthenticated"
-	}
-	return "etcd:" + o.Username
-}
-
 // Client is a running instance. Its methods are safe for concurrent use.
 type Client struct {
 	opts         Options
+	identity     string // who a claim is made by that records no other
 	keys         store.Keys
 	backend      *store.Client
 	state        *lease.State // nil unless resumable
@@ -202,6 +196,11 @@ func (c *Client) connect(ctx context.Context) (err error) {
 	if c.backend, err = dial(ctx, c.opts); err != nil {
 		return err
 	}
+	by, err := audit.OnEtcd(c.backend, c.opts.Host).Identify(ctx)
+	if err != nil {
+		return err
+	}
+	c.identity = by.Identity.String()
 	c.registry = pool.Registry{Backend: c.backend, Keys: c.keys}
 	if o := c.opts; o.StateDir != "" {
 		c.state, err = lease.OpenState(filepath.Join(o.StateDir, o.Instance))

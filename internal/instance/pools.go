@@ -91,8 +91,8 @@ func (c *Client) Why(ctx context.Context, id string) (pool.Why, error) { return 
 func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcile(ctx) }
 
 // Revoke revokes a claim of any host: see [pool.Registry.Revoke].
-func (c *Client) Revoke(ctx context.Context, id string, force bool) (pool.Revocation, error) {
-	return c.registry.Revoke(ctx, id, force)
+func (c *Client) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
+	return c.registry.Revoke(ctx, id, force, may...)
 }
 
 // Subscribe returns the events of pools and of this client's claims from now on. The

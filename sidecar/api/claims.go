@@ -9,11 +9,15 @@ type ClaimRequest struct {
 	TTL         *Duration         `json:"ttl,omitempty" doc:"The claim ends unless it is renewed within this time, 1s to 24h; 0s is untimed, and needs an id unless a pid is named. The lease duration if left out, or untimed if a pid is named."`
 	PID         int               `json:"pid,omitempty" minimum:"1" doc:"The claim ends with this process. Over the unix socket only, and for processes of the calling user."`
 	OnlyKill    bool              `json:"only_kill,omitempty" doc:"The server does not send SIGTERM to the process, since the client does that itself when the claim has ended; it only sends SIGKILL if the process still runs when the grace is over. Only with a pid."`
-	ClientToken string            `json:"client_token,omitempty" maxLength:"128" doc:"Distinguishes clients that request the same with one id: a request with another client_token is refused with id_in_use. A random text that stays the same when the request is sent again."`
+	ClientToken string            `json:"client_token,omitempty" maxLength:"128" doc:"Shows that the claim is the client's own: a request with the same id and another client_token is refused with id_in_use, and later requests about the claim of a caller without an identity must show it as the header Berth-Client-Token. A random text that stays the same when the request is sent again. Only a hash of it is kept."`
 	RunID       string            `json:"run_id,omitempty" maxLength:"128"`
 	StepKey     string            `json:"step_key,omitempty" maxLength:"128"`
 	Labels      map[string]string `json:"labels,omitempty" maxProperties:"32" doc:"Further facts about the holder."`
 }
+
+// ClientTokenHeader is the header in which a caller without an identity shows the client_token
+// of its claim.
+const ClientTokenHeader = "Berth-Client-Token"
 
 // RenewRequest reports that a holder lives, and may change the binding. A field that is left
 // out stays, but a process without a ttl removes the ttl.

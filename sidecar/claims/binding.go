@@ -1,6 +1,8 @@
 package claims
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -24,9 +26,9 @@ type Binding struct {
 	uid uint32
 	// onlyKill: the holder sends SIGTERM to its process, the server only SIGKILL.
 	onlyKill bool
-	// clientToken is the client's token. It is part of the binding because requests with the
-	// same id are compared by what is recorded with the claim.
-	clientToken string
+	// tokenHash is the hash of the client's token, empty if there is none. It is part of the
+	// binding because requests with the same id are compared by what is recorded with the claim.
+	tokenHash string
 }
 
 // byLease is the binding of a claim that says nothing.
@@ -45,9 +47,10 @@ type bindingValue struct {
 	store.V
 	TTL string `json:"ttl,omitempty"`
 	proc.ID
-	UID         *uint32 `json:"uid,omitempty"` // with a process
-	OnlyKill    bool    `json:"only_kill,omitempty"`
-	ClientToken string  `json:"client_token,omitempty"`
+	UID      *uint32 `json:"uid,omitempty"` // with a process
+	OnlyKill bool    `json:"only_kill,omitempty"`
+	// TokenHash is the SHA-256 hash of the client token, in base64.
+	TokenHash string `json:"client_token_hash,omitempty"`
 }
 
 // ttlLease means the lease duration.
@@ -62,7 +65,7 @@ func (b Binding) Encode() string {
 		return byLeaseText
 	}
 	v := bindingValue{
-		V: store.Now, ID: b.proc, OnlyKill: b.onlyKill, ClientToken: b.clientToken,
+		V: store.Now, ID: b.proc, OnlyKill: b.onlyKill, TokenHash: b.tokenHash,
 	}
 	if b.proc.PID != 0 {
 		v.UID = &b.uid
@@ -82,7 +85,7 @@ func decodeBinding(text string) (Binding, error) {
 	if err := decodeStrict(text, &v); err != nil {
 		return Binding{}, fmt.Errorf("the binding can't be read: %w", err)
 	}
-	b := Binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, clientToken: v.ClientToken}
+	b := Binding{lease: v.TTL == ttlLease, onlyKill: v.OnlyKill, tokenHash: v.TokenHash}
 	if v.TTL != "" && !b.lease {
 		d, err := time.ParseDuration(v.TTL)
 		if err != nil || d < MinTTL || d > MaxTTL {
@@ -92,6 +95,9 @@ func decodeBinding(text string) (Binding, error) {
 	}
 	if v.PID < 0 || (v.PID > 0) != (v.Boot != "") || (v.PID > 0) != (v.UID != nil) || v.PID == 0 && (v.Start != 0 || v.Namespace != 0 || v.OnlyKill) {
 		return Binding{}, errors.New("the binding can't be read: it names no process, or no user")
+	}
+	if len(v.TokenHash) > len(hashOf("x")) {
+		return Binding{}, errors.New("the binding can't be read: its client_token_hash is no hash")
 	}
 	if b.proc = v.ID; v.UID != nil {
 		b.uid = *v.UID
@@ -130,7 +136,7 @@ type Life struct {
 // BindingOf returns the binding that a new claim asks for. Its process is still to be
 // opened: see [Binding.To].
 func BindingOf(l Life) (Binding, error) {
-	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, clientToken: l.ClientToken}
+	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, tokenHash: hashOf(l.ClientToken)}
 	if l.PID != 0 {
 		b.uid = l.UID
 	}
@@ -166,7 +172,7 @@ func (b Binding) renewed(l Life) (Binding, error) {
 		return b, err
 	}
 	if l.PID != 0 {
-		b = Binding{proc: proc.ID{PID: l.PID}, uid: l.UID, onlyKill: l.OnlyKill, clientToken: b.clientToken}
+		b = Binding{proc: proc.ID{PID: l.PID}, uid: l.UID, onlyKill: l.OnlyKill, tokenHash: b.tokenHash}
 	}
 	if l.TTL == nil {
 		return b, nil
@@ -207,6 +213,15 @@ func checkOnlyKill(onlyKill bool, pid int) error {
 		return problem.Field("only_kill", "it is about a process: name that as pid")
 	}
 	return nil
+}
+
+// hashOf returns the hash of a client token: it is recorded where others can read it.
+func hashOf(clientToken string) string {
+	if clientToken == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(clientToken))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 // checkClientToken refuses what is too long to be recorded.

@@ -3,6 +3,7 @@ package claims
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,9 +21,9 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 		`{"v":1,"ttl":"1h0m0s","pid":7,"start":99,"boot":"abcdef01","uid":1000}`: {
 			uid: 1000, ttl: time.Hour, proc: proc.ID{PID: 7, Start: 99, Boot: "abcdef01"},
 		},
-		`{"v":1,"ttl":"lease","client_token":"me"}`: {lease: true, clientToken: "me"},
-		`{"v":1,"pid":7,"start":99,"boot":"x","uid":0,"only_kill":true,"client_token":"me"}`: {
-			proc: proc.ID{PID: 7, Start: 99, Boot: "x"}, onlyKill: true, clientToken: "me",
+		`{"v":1,"ttl":"lease","client_token_hash":"` + hashOf("me") + `"}`: {lease: true, tokenHash: hashOf("me")},
+		`{"v":1,"pid":7,"start":99,"boot":"x","uid":0,"only_kill":true,"client_token_hash":"` + hashOf("me") + `"}`: {
+			proc: proc.ID{PID: 7, Start: 99, Boot: "x"}, onlyKill: true, tokenHash: hashOf("me"),
 		},
 	} {
 		if got := b.Encode(); got != want {
@@ -40,6 +41,16 @@ func TestABindingIsWrittenAndRead(t *testing.T) {
 		if b, err := decodeBinding(bad); err == nil {
 			t.Errorf("%q is taken as %+v", bad, b)
 		}
+	}
+}
+
+func TestTheTextOfAClientTokenIsNotRecorded(t *testing.T) {
+	b, err := BindingOf(Life{ClientToken: "secret"})
+	if err != nil || strings.Contains(b.Encode(), "secret") {
+		t.Errorf("%s, %v", b.Encode(), err)
+	}
+	if other, _ := BindingOf(Life{ClientToken: "Secret"}); other == b {
+		t.Error("another token has the same binding")
 	}
 }
 
@@ -61,7 +72,7 @@ func TestARenewalChangesWhatItNames(t *testing.T) {
 		"one that is terminated":        {Binding{proc: process, onlyKill: true}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}}},
 		"one that is killed":            {lease, Life{PID: 8, OnlyKill: true}, Binding{proc: proc.ID{PID: 8}, onlyKill: true}},
 		"what is killed":                {Binding{proc: process, onlyKill: true}, Life{TTL: &minute}, Binding{ttl: minute, proc: process, onlyKill: true}},
-		"a process with a client token": {Binding{lease: true, clientToken: "me"}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}, clientToken: "me"}},
+		"a process with a client token": {Binding{lease: true, tokenHash: "me"}, Life{PID: 8}, Binding{proc: proc.ID{PID: 8}, tokenHash: "me"}},
 	} {
 		got, err := test.from.renewed(test.by)
 		if d := cmp.Diff(test.want, got, cmp.AllowUnexported(Binding{}, proc.ID{})); d != "" || err != nil {

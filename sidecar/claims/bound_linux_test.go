@@ -2,6 +2,8 @@ package claims
 
 import (
 	"context"
+	"errors"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -10,6 +12,14 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/pool"
+)
+
+// The claims of a desk are made by the owner.
+var (
+	owner       = Caller{Name: "unauthenticated", May: func(map[string]int) error { return errStranger }}
+	operator    = Caller{Name: "user:op", May: func(map[string]int) error { return nil }}
+	stranger    = Caller{Name: "user:other", May: owner.May}
+	errStranger = errors.New("it is another's")
 )
 
 // bound makes a claim that is bound to a process. It has no holder yet.
@@ -70,9 +80,9 @@ func TestAReleaseStopsTheProcessUnlessItIsTheOwners(t *testing.T) {
 	for _, id := range []string{"own", "others"} {
 		claim, bind, x := d.bound(id, 0)
 		d.Add(claim, bind, d.open(x))
-		release := func() (bool, error) { return d.Release(t.Context(), id, 0) }
+		release := func() (bool, error) { return d.Release(t.Context(), owner, id, 0) }
 		if id == "others" {
-			release = func() (bool, error) { return d.Expel(t.Context(), id, 0, "user:op") }
+			release = func() (bool, error) { return d.Release(t.Context(), operator, id, 0) }
 		}
 		if found, err := release(); !found || err != nil {
 			t.Errorf("%s: %t, %v", id, found, err)
@@ -84,7 +94,7 @@ func TestAReleaseStopsTheProcessUnlessItIsTheOwners(t *testing.T) {
 			x.endedBy(syscall.SIGTERM)
 		}
 	}
-	if found, err := d.Expel(t.Context(), "others", 0, "user:op"); found || err != nil {
+	if found, err := d.Release(t.Context(), operator, "others", 0); found || err != nil {
 		t.Errorf("released again: %t, %v", found, err)
 	}
 	_, err := d.Find("others")
@@ -92,10 +102,82 @@ func TestAReleaseStopsTheProcessUnlessItIsTheOwners(t *testing.T) {
 		t.Errorf("its owner learns %v", err)
 	}
 	d.ask("free", time.Hour, true)
-	if found, err := d.Expel(t.Context(), "free", 0, "user:op"); !found || err != nil {
+	if found, err := d.Release(t.Context(), operator, "free", 0); !found || err != nil {
 		t.Errorf("without a process: %t, %v", found, err)
 	}
 	d.holds(0)
+}
+
+func TestAClaimIsItsOwnersAlone(t *testing.T) {
+	d := newDesk(t, t.TempDir())
+	claim, bind, x := d.bound("mine", 0)
+	d.Add(claim, bind, d.open(x))
+	other := newOrphan(t)
+	asks := map[string]func(c Caller) error{
+		"a read":    func(c Caller) error { return d.Check(c, "mine") },
+		"a renewal": func(c Caller) error { _, err := d.Renew(c, "mine", 0, Life{}, nil); return err },
+		"a binding": func(c Caller) error {
+			_, err := d.Renew(c, "mine", 0, Life{PID: other.cmd.Process.Pid, UID: uint32(os.Geteuid())}, d.open(other))
+			return err
+		},
+		"a release": func(c Caller) error { _, err := d.Release(t.Context(), c, "mine", 0); return err },
+	}
+	for what, ask := range asks {
+		if err := ask(stranger); err != errStranger {
+			t.Errorf("%s by another: %v", what, err)
+		}
+	}
+	if err := asks["a binding"](operator); problem.CodeOf(err) != problem.Forbidden {
+		t.Errorf("an operator has bound it to another process: %v", err)
+	}
+	d.holds(1)
+	for _, what := range []string{"a read", "a renewal", "a binding"} {
+		if err := asks[what](owner); err != nil {
+			t.Errorf("%s by its owner: %v", what, err)
+		}
+	}
+	if _, err := d.Release(t.Context(), operator, "mine", 0); err != nil {
+		t.Error(err)
+	}
+	other.endedBy(syscall.SIGTERM)
+	x.unharmed() // its owner has bound the claim to the other
+	if err := asks["a read"](stranger); err != errStranger {
+		t.Errorf("after its end: %v", err)
+	}
+	if err := asks["a read"](owner); err != nil {
+		t.Errorf("its owner, after its end: %v", err)
+	}
+}
+
+func TestAClientTokenProvesAClaimOfNobody(t *testing.T) {
+	of := func(by, token string) pool.Holder {
+		b, err := BindingOf(Life{ClientToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pool.Holder{ClaimedBy: by, Bind: b.Encode()}
+	}
+	for what, test := range map[string]struct {
+		caller Caller
+		of     pool.Holder
+		owns   bool
+	}{
+		"the token":             {Caller{Name: "anonymous", ClientToken: "a"}, of("anonymous", "a"), true},
+		"another token":         {Caller{Name: "anonymous", ClientToken: "b"}, of("anonymous", "a"), false},
+		"the hash":              {Caller{Name: "anonymous", ClientToken: hashOf("a")}, of("anonymous", "a"), false},
+		"no token":              {Caller{Name: "anonymous"}, of("anonymous", "a"), false},
+		"no token, as recorded": {Caller{Name: "anonymous"}, of("anonymous", ""), false},
+		"of a user":             {Caller{Name: "anonymous", ClientToken: "a"}, of("user:a", "a"), false},
+		"by a user":             {Caller{Name: "user:a", ClientToken: "a"}, of("anonymous", "a"), false},
+		"the user":              {Caller{Name: "user:a"}, of("user:a", "a"), true},
+		"another user":          {Caller{Name: "user:b", ClientToken: "a"}, of("user:a", "a"), false},
+		"not recorded":          {Caller{}, of("", ""), false},
+		"a binding of another":  {Caller{Name: "anonymous", ClientToken: "a"}, pool.Holder{ClaimedBy: "anonymous", Bind: "executor"}, false},
+	} {
+		if got := test.caller.Owns(test.of); got != test.owns {
+			t.Errorf("%s: %t", what, got)
+		}
+	}
 }
 
 // TestAProcessThatCannotBeSeenKeepsItsSlots takes claims over whose processes may live.
@@ -119,7 +201,7 @@ func TestAProcessThatCannotBeSeenKeepsItsSlots(t *testing.T) {
 	forced := resume("forced", procs, elsewhere)
 	rebound := resume("rebound", procs, elsewhere)
 	seen := resume("seen", blind(t), func(*Binding) {})
-	if _, err := d.Renew("rebound", 0, Life{PID: rebound.cmd.Process.Pid}, d.open(rebound)); err != nil {
+	if _, err := d.Renew(owner, "rebound", 0, Life{PID: rebound.cmd.Process.Pid}, d.open(rebound)); err != nil {
 		t.Error(err)
 	}
 	d.time.now += 2 * time.Minute // no one renews
@@ -129,13 +211,13 @@ func TestAProcessThatCannotBeSeenKeepsItsSlots(t *testing.T) {
 	}
 	d.holds(4)
 	for _, id := range []string{"hidden", "forced", "seen"} {
-		if _, err := d.Renew(id, 0, Life{}, nil); problem.CodeOf(err) != problem.ClaimLost {
+		if _, err := d.Renew(owner, id, 0, Life{}, nil); problem.CodeOf(err) != problem.ClaimLost {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := d.Expel(ctx, "hidden", 0, "user:op"); err == nil {
+	if _, err := d.Release(ctx, operator, "hidden", 0); err == nil {
 		t.Error("it was released by another than its owner")
 	}
 	d.procs = procs
@@ -145,7 +227,7 @@ func TestAProcessThatCannotBeSeenKeepsItsSlots(t *testing.T) {
 		<-time.After(time.Millisecond)
 	}
 	d.holds(3)
-	if found, err := d.Release(t.Context(), "hidden", 0); !found || err != nil { // its owner knows
+	if found, err := d.Release(t.Context(), owner, "hidden", 0); !found || err != nil { // its owner knows
 		t.Errorf("%t, %v", found, err)
 	}
 	d.holds(2)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/pool"
 )
 
 const (
@@ -27,6 +28,9 @@ type endedClaim struct {
 	fence int64
 	why   *problem.Error
 	until time.Duration
+	// holder and slots are those of the claim, as far as they are known.
+	holder pool.Holder
+	slots  map[string]int
 }
 
 // NewEndedLog returns an empty log.
@@ -34,6 +38,10 @@ func NewEndedLog() EndedLog { return EndedLog{byID: map[string]*endedClaim{}} }
 
 // Add remembers a claim.
 func (l *EndedLog) Add(id string, fence int64, why *problem.Error, now time.Duration) {
+	l.add(id, fence, why, now)
+}
+
+func (l *EndedLog) add(id string, fence int64, why *problem.Error, now time.Duration) *endedClaim {
 	c := &endedClaim{id: id, fence: fence, why: why, until: now + keepEnded}
 	l.byID[id] = c
 	l.order = append(l.order, c)
@@ -43,6 +51,7 @@ func (l *EndedLog) Add(id string, fence int64, why *problem.Error, now time.Dura
 		}
 		l.order = l.order[1:]
 	}
+	return c
 }
 
 func (l *EndedLog) stale(id string, now time.Duration) bool {

@@ -2,7 +2,8 @@ package claims
 
 import (
 	"context"
-	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -33,15 +34,16 @@ func (hs *Holders) Expect(id string) {
 
 // Refused records why a claim was not granted for which no client waited: so it can find
 // that out. A claim that was withdrawn is forgotten.
-func (hs *Holders) Refused(id string, pools []string, why *problem.Error) {
+func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why *problem.Error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if hs.byID[id] != nil {
 		return // another client's claim
 	}
-	c := Change{Kind: Released, Claim: id, Pools: pools}
+	c := Change{Kind: Released, Claim: id, Pools: slices.Sorted(maps.Keys(slots))}
 	if why.Code != problem.ClaimCanceled {
-		hs.ended.Add(id, 0, why, hs.clock.Now())
+		e := hs.ended.add(id, 0, why, hs.clock.Now())
+		e.holder, e.slots = of, slots
 		c.Kind, c.Why = Ended, why
 	}
 	hs.notify(c)
@@ -150,39 +152,25 @@ func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 	return err
 }
 
-// Expel releases a claim for another than its owner. Its process is stopped first, as by a
-// revocation: then Expel waits until it has ended, for [pool.RevokeGrace] at most. By names
-// the caller. It returns false if there is no such claim here: see [Holders.Release].
-func (hs *Holders) Expel(ctx context.Context, id string, fence int64, by string) (bool, error) {
-	hs.mu.Lock()
-	h := hs.byID[id]
-	if h == nil || !h.Is(fence) || h.releasing || h.proc == nil && h.unseen == nil {
-		hs.mu.Unlock()
-		return hs.Release(ctx, id, fence)
-	}
-	hs.invalidate(h, problem.New(problem.ClaimRevoked, "claim %q was released by %s, who is not its owner", id, by))
-	hs.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, pool.RevokeGrace)
-	defer cancel()
-	select {
-	case <-h.over:
-		return true, nil
-	case <-ctx.Done():
-	}
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return true, context.Cause(ctx)
-	}
-	return true, problem.New(problem.Unavailable, "the process of claim %q has been told to stop and has not ended within %s; its slots are free when it has, or if the claim is revoked by force", id, pool.RevokeGrace)
-}
-
-// Release releases a claim for its holder, and returns when its slots are free. It returns
-// false if there is no such claim here: none with that fence, unless it is 0.
-func (hs *Holders) Release(ctx context.Context, id string, fence int64) (bool, error) {
+// Release releases a claim, and returns when its slots are free. For its owner that is at
+// once, and its process is left alone. For another caller a process is stopped first, as by a
+// revocation: Release waits until it has ended, for [pool.RevokeGrace] at most. It returns false
+// if there is no such claim here: none with that fence, unless it is 0.
+func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence int64) (bool, error) {
 	hs.mu.Lock()
 	h := hs.byID[id]
 	if h == nil || !h.Is(fence) {
 		hs.mu.Unlock()
 		return false, nil
+	}
+	if err := hs.checkCaller(c, id); err != nil {
+		hs.mu.Unlock()
+		return true, err
+	}
+	if !c.Owns(h.claim.Holder) && !h.releasing && (h.proc != nil || h.unseen != nil) {
+		hs.invalidate(h, problem.New(problem.ClaimRevoked, "claim %q was released by %s, who is not its owner", id, c.Name))
+		hs.mu.Unlock()
+		return true, h.untilOver(ctx)
 	}
 	first := !h.releasing
 	hs.beginRelease(h)
@@ -195,4 +183,18 @@ func (hs *Holders) Release(ctx context.Context, id string, fence int64) (bool, e
 		hs.releaseAsync(h)
 	}
 	return true, err
+}
+
+// untilOver waits until the process of a holder has ended and its slots are free.
+func (h *Holder) untilOver(ctx context.Context) error {
+	late := time.NewTimer(pool.RevokeGrace)
+	defer late.Stop()
+	select {
+	case <-h.over:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		return problem.New(problem.Unavailable, "the process of claim %q was to stop and has not ended within %s: its slots are free when it has, or if the claim is revoked by force", h.claim.ID, pool.RevokeGrace)
+	}
 }

@@ -15,7 +15,7 @@ func FuzzDecodeBinding(f *testing.F) {
 	for _, b := range []Binding{
 		{}, byLease, {ttl: time.Minute}, {proc: proc.ID{PID: 7, Start: 12, Boot: "abcdef01"}},
 		{ttl: MaxTTL, proc: proc.ID{PID: 1, Boot: "x"}}, {lease: true, proc: proc.ID{PID: 1, Start: 1, Boot: "x"}},
-		{lease: true, clientToken: "me"}, {proc: proc.ID{PID: 1, Boot: "x"}, onlyKill: true, clientToken: "<\u2028>"},
+		{lease: true, tokenHash: hashOf("me")}, {proc: proc.ID{PID: 1, Boot: "x"}, onlyKill: true, tokenHash: "<\u2028>"},
 	} {
 		f.Add(b.Encode())
 	}

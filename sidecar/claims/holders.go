@@ -192,7 +192,8 @@ func (hs *Holders) drop(h *Holder) {
 	}
 	hs.forget(h)
 	if h.why != nil {
-		hs.ended.Add(h.claim.ID, h.claim.Fence(), h.why, hs.clock.Now())
+		e := hs.ended.add(h.claim.ID, h.claim.Fence(), h.why, hs.clock.Now())
+		e.holder, e.slots = h.claim.Holder, h.claim.Slots
 	}
 	hs.publish(Released, h)
 }
@@ -228,6 +229,25 @@ func (hs *Holders) held(id string) (*Holder, error) {
 	return h, nil
 }
 
+// Check returns why a caller may not ask for what it does about the claim with an id; nil if
+// none of that id is known.
+func (hs *Holders) Check(c Caller, id string) error {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	return hs.checkCaller(c, id)
+}
+
+func (hs *Holders) checkCaller(c Caller, id string) error {
+	if h := hs.byID[id]; h != nil {
+		return c.Check(h.claim.Holder, h.claim.Slots)
+	}
+	if !hs.ended.stale(id, hs.clock.Now()) {
+		e := hs.ended.byID[id]
+		return c.Check(e.holder, e.slots)
+	}
+	return nil
+}
+
 // HasEnded reports whether the claim with a fence was held here and was lost, or revoked.
 func (hs *Holders) HasEnded(id string, fence int64) bool {
 	hs.mu.Lock()
@@ -252,13 +272,20 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 }
 
 // Renew records that a holder lives, and how the server is to know that from now on: by the
-// process, if there is one.
-func (hs *Holders) Renew(id string, fence int64, life Life, process *proc.Process) (h *Holder, err error) {
+// process, if there is one. Only its owner can bind a claim to another process than before.
+func (hs *Holders) Renew(c Caller, id string, fence int64, life Life, process *proc.Process) (h *Holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
+	if err = hs.checkCaller(c, id); err != nil {
+		process.Close()
+		return nil, err
+	}
 	h, err = hs.held(id)
 	if err == nil && !h.Is(fence) {
 		err = problem.New(problem.ClaimLost, "claim %q is lost: its id is that of a later claim", id)
+	}
+	if err == nil && process != nil && (h.proc != nil && !h.proc.ID().Same(process.ID()) || h.unseen != nil) && !c.Owns(h.claim.Holder) {
+		err = problem.New(problem.Forbidden, "claim %q of %s is bound to process %d already, which only its owner can change: revoke the claim to have that process stopped", id, h.claim.Holder.ClaimedBy, h.bind.proc.PID)
 	}
 	if err == nil {
 		err = hs.rebind(h, life, process)

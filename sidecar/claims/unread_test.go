@@ -117,7 +117,7 @@ func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
 	released()
 	d.ask("repeated", 0, true)
 	d.ask("twice", 0, false)
-	if _, err := d.Renew("renewed", 0, Life{}, nil); err != nil {
+	if _, err := d.Renew(Caller{Name: "unauthenticated"}, "renewed", 0, Life{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	d.time.now += time.Second
@@ -135,7 +135,7 @@ func TestARenewalThatCannotBeKeptIsOneAllTheSame(t *testing.T) {
 	was, bind := h.expires, h.bind
 	d.time.now += time.Second
 	ttl := time.Hour
-	if _, err := d.Renew("mine", 0, Life{TTL: &ttl}, nil); problem.CodeOf(err) != problem.StateUnwritable {
+	if _, err := d.Renew(Caller{Name: "unauthenticated"}, "mine", 0, Life{TTL: &ttl}, nil); problem.CodeOf(err) != problem.StateUnwritable {
 		t.Error(err)
 	}
 	if h.expires <= was || h.bind != bind {

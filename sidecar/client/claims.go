@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ func (c *Client) Claim(ctx context.Context, r api.ClaimRequest) (*api.Claim, err
 	if r.ID == "" {
 		r.ID = ulid.Make().String()
 	}
+	r.ClientToken = cmp.Or(r.ClientToken, c.clientToken)
 	claim, sent, err := c.claimCall(ctx, http.MethodPost, api.ClaimsPath, r)
 	if err != nil || !isLong(sent) {
 		return claim, err
@@ -90,8 +92,14 @@ func (c *Client) Why(ctx context.Context, id string) (*api.Why, error) {
 // Revoke revokes a claim of any host. With force its slots are free at once, although its
 // holder may still run.
 func (c *Client) Revoke(ctx context.Context, id string, force bool) (*api.Revocation, error) {
+	return c.RevokeOn(ctx, "", "", id, force)
+}
+
+// RevokeOn is [Client.Revoke] of the claim of one instance of a host: several may have claims of
+// one id.
+func (c *Client) RevokeOn(ctx context.Context, host, instance, id string, force bool) (*api.Revocation, error) {
 	var done api.Revocation
-	if _, err := c.call(ctx, http.MethodPost, claimPath(id)+"/revoke", api.RevokeRequest{Force: force}, &done); err != nil {
+	if _, err := c.call(ctx, http.MethodPost, claimPath(id)+"/revoke", api.RevokeRequest{Host: host, Instance: instance, Force: force}, &done); err != nil {
 		return nil, err
 	}
 	return &done, nil

@@ -154,6 +154,9 @@ func revokeTask(_ string, form url.Values) (task, error) {
 // revoking revokes the claim that was shown, and records that.
 func revoking(id string, fence int64, detail string, do func(ctx context.Context, s *Session, id string, fence int64) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
 	return func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error) {
+		if err := o.MayRevoke(s.Client.Why(ctx, id)); err != nil {
+			return "", err
+		}
 		before := "held with fencing token " + strconv.FormatInt(fence, 10)
 		err = o.Act(ctx, audit.RevokeClaim, id, detail, func(ctx context.Context) (audit.Effect, error) {
 			result, err = do(ctx, s, id, fence)

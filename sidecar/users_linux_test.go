@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,6 +108,27 @@ func becomeAnother() {
 	fmt.Println("bob")
 	_, err = in.ReadString('\n')
 	must(err)
+}
+
+// spawnAs starts a process of a user of the machine, or of this process' user if it is not root.
+func spawnAs(t testing.TB, uid uint32) *child {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return spawn(t, sleeper)
+	}
+	c := &child{t: t, cmd: exec.Command("sleep", "1000"), ended: make(chan struct{})}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	c.start()
+	return c
+}
+
+// nameOf returns the name of a user, or the number.
+func nameOf(uid uint32) string {
+	number := strconv.Itoa(int(uid))
+	if u, err := user.LookupId(number); err == nil {
+		return u.Username
+	}
+	return number
 }
 
 // turncoat is a process of alice that can become bob's.
