@@ -88,6 +88,12 @@ func (a *apiServer) claim(ctx context.Context, s *session, in *claimInput, req a
 	if in.async && (w.Wait == nil || *w.Wait > 0) {
 		return a.claimAsync(ctx, s, w, begun)
 	}
+	leave, err := a.waits.waiting.Enter(server.KeyOf(ctx))
+	if err != nil {
+		w.proc.Close()
+		return nil, err
+	}
+	defer leave()
 	waiting, wait, err := a.waits.enter(ctx, w.ID, w)
 	if err != nil {
 		w.proc.Close()

@@ -45,7 +45,12 @@ func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*h
 	if why := a.stopping.Load(); why != nil && in.Claim == "" {
 		return nil, why
 	}
+	leave, err := a.streams.Enter(server.KeyOf(ctx))
+	if err != nil {
+		return nil, err
+	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		defer leave()
 		r, w := humago.Unwrap(ctx)
 		a.metrics.http.Streams.Inc()
 		defer a.metrics.http.Streams.Dec()

@@ -27,7 +27,7 @@ func (a *apiServer) newPages() *ui.Pages {
 			return pattern != "" || strings.HasPrefix(r.URL.Path, "/v1/")
 		},
 		Tokens: a.cfg.Tokens, Attempts: &a.attempts, Secure: a.cfg.TLS != nil,
-		Logger: a.log, Streams: a.metrics.http.Streams,
+		Logger: a.log, HTTP: a.metrics.http,
 	})
 }
 

@@ -227,12 +227,42 @@ func TestAnUnreadAnswerWithdrawsAClaimOfAnUnknownID(t *testing.T) {
 }
 
 func TestTheWaitsWithoutAConnectionAreBounded(t *testing.T) {
-	w := newWaits()
-	for i := range maxAsync {
-		w.async[fmt.Sprint(i)] = &wait{}
+	w := newWaits(nil)
+	defer w.tasks.Wait()
+	end := make(chan struct{})
+	defer close(end)
+	enter := func(id string) error {
+		_, check, _, _, err := w.enterAsync(t.Context(), &wanted{ClaimRequest: api.ClaimRequest{ID: id}}, func(_ context.Context, one *wait) {
+			<-end
+			w.leave(one)
+		})
+		if err == nil {
+			w.leave(check)
+		}
+		return err
 	}
-	_, _, _, _, err := w.enterAsync(t.Context(), &wanted{}, nil)
-	if problem.CodeOf(err) != problem.Unavailable {
+	for i := range maxAsync / 2 {
+		if err := enter(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := enter("more"); problem.CodeOf(err) != problem.TooManyRequests {
 		t.Error(err)
+	}
+	if err := enter("0"); err != nil {
+		t.Errorf("a request that is repeated: %v", err)
+	}
+}
+
+func TestTheWaitsWithAConnectionAreBounded(t *testing.T) {
+	a, s := testSession(t)
+	for i := range maxWaiting {
+		if _, err := a.waits.waiting.Enter([]string{"a", "b"}[i%2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := a.claim(t.Context(), s, &claimInput{}, api.ClaimRequest{Pools: api.Slots{"db": 1}})
+	if want := "4096 requests for claims are open, which is the most that is allowed: try again later, or with Prefer: respond-async"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -13,13 +13,9 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/inspect"
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
-
-// maxRunStreams bounds the streams of events of runs: each has a watch in etcd.
-const maxRunStreams = 256
 
 // runEventsInput is the input of GET /v1/runs/{id}/events.
 type runEventsInput struct {
@@ -50,7 +46,7 @@ func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInpu
 		return nil, err
 	}
 	if in.stream {
-		return a.streamRunEvents(s, in.ID, after)
+		return a.streamRunEvents(ctx, s, in.ID, after)
 	}
 	list := api.List[api.RunEvent]{Items: make([]api.RunEvent, len(events))}
 	for i, e := range events {
@@ -68,17 +64,16 @@ func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInpu
 
 // streamRunEvents answers with a stream. What there is was just read once: so an
 // unknown run, or an etcd that does not answer, is a problem.
-func (a *apiServer) streamRunEvents(s *session, id string, after run.Place) (*huma.StreamResponse, error) {
+func (a *apiServer) streamRunEvents(ctx context.Context, s *session, id string, after run.Place) (*huma.StreamResponse, error) {
 	if why := a.stopping.Load(); why != nil {
 		return nil, why
 	}
-	select {
-	case s.runStreams <- struct{}{}:
-	default:
-		return nil, problem.New(problem.Unavailable, "%d streams of events of runs are open already: close some, or ask for the list", cap(s.runStreams))
+	leave, err := a.watching.Enter(server.KeyOf(ctx))
+	if err != nil {
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
-		defer func() { <-s.runStreams }()
+		defer leave()
 		r, w := humago.Unwrap(ctx)
 		a.metrics.http.Streams.Inc()
 		defer a.metrics.http.Streams.Dec()

@@ -52,12 +52,12 @@ func TestAReaderThatHangsUpEndsTheFollowing(t *testing.T) {
 }
 
 func TestStreamsOfRunsAreBounded(t *testing.T) {
-	a := &apiServer{}
-	s := &session{runStreams: make(chan struct{}, 1)}
-	if _, err := a.streamRunEvents(s, "a", run.Place{}); err != nil {
+	a := &apiServer{watching: newWatching(nil, 1)}
+	s := &session{}
+	if _, err := a.streamRunEvents(t.Context(), s, "a", run.Place{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.streamRunEvents(s, "a", run.Place{}); problem.CodeOf(err) != problem.Unavailable {
+	if _, err := a.streamRunEvents(t.Context(), s, "a", run.Place{}); problem.CodeOf(err) != problem.TooManyRequests {
 		t.Errorf("%v", err)
 	}
 }

@@ -35,6 +35,9 @@ type apiServer struct {
 	log     hclog.Logger
 	metrics *metrics
 	waits   *waits
+	// streams bounds the streams of events of pools and claims, watching those and the waits
+	// of which each has a watch in etcd.
+	streams, watching *server.Limiter
 	// attempts are those to guess tokens, of requests and on the pages.
 	attempts access.Attempts
 	loud     atomic.Int64 // unix second of the last warning about a failed request
@@ -66,8 +69,6 @@ type session struct {
 	executors *executor.Executors
 	hub       *server.Hub
 	shown     *ui.Session // what the pages show
-	// runStreams holds one for each stream of a run's events that is open.
-	runStreams chan struct{}
 }
 
 // stores returns the stores of runs and of steps behind a client.
@@ -83,7 +84,7 @@ func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, proc
 	runs, steps := stores(client, a.cfg.RunRetention)
 	return &session{
 		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,
-		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h, runStreams: make(chan struct{}, maxRunStreams),
+		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h,
 		executors: executor.New(executor.Config{
 			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Log: a.log, Metrics: a.metrics.executors,
 		}),
@@ -91,8 +92,30 @@ func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, proc
 	}
 }
 
+const (
+	// maxStreams bounds the streams of events of pools and claims. Each takes some 30 KB, and
+	// each claim of a client of this server can have one. One identity has half of them.
+	maxStreams = 4096
+	// maxWatching bounds the streams of events of runs, and the waits for queues, sources and
+	// outputs: each has a watch in etcd. One identity has three quarters of them: the executors
+	// of a host are often one identity.
+	maxWatching = 256
+)
+
+// newWatching returns the limiter of what has a watch in etcd.
+func newWatching(m *server.Metrics, most int) *server.Limiter {
+	return server.NewLimiter(server.LimiterConfig{
+		Bound: "watches", What: "streams of runs and waits for queues, sources and outputs",
+		Todo: "close some, or ask for the list or without wait", Total: most, Each: max(most*3/4, 1), Metrics: m,
+	})
+}
+
 func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
-	a := &apiServer{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(), ifUnread: server.IfUnread, mux: http.NewServeMux()}
+	a := &apiServer{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(m.http), ifUnread: server.IfUnread, mux: http.NewServeMux()}
+	a.streams = server.NewLimiter(server.LimiterConfig{
+		Bound: "streams", What: "streams of events", Todo: "close some, or read the state instead", Total: maxStreams, Each: maxStreams / 2, Metrics: m.http,
+	})
+	a.watching = newWatching(m.http, maxWatching)
 	a.missing.Store(problem.New(problem.EtcdUnavailable, "etcd has not answered yet"))
 	h := humago.New(a.mux, api.Config(cfg.Options.Version))
 	a.registerClaims(h)

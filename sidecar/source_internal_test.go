@@ -40,10 +40,9 @@ func inBubble(t *testing.T, f func(*bubble)) {
 		}
 		keys := store.NewKeys("/berth/")
 		f(&bubble{
-			t: t, backend: b, lease: lease, apiServer: &apiServer{log: hclog.NewNullLogger(), waits: newWaits()},
+			t: t, backend: b, lease: lease, apiServer: &apiServer{log: hclog.NewNullLogger(), waits: newWaits(nil), watching: newWatching(nil, 1)},
 			session: &session{
 				runs: run.Store{Backend: b, Keys: keys}, steps: step.Store{Backend: b, Keys: keys},
-				runStreams: make(chan struct{}, 1),
 			},
 		})
 	})
@@ -94,7 +93,7 @@ func TestAWaitForASourceEndsInAllWays(t *testing.T) {
 		// It is over with the first poll after the request.
 		first := b.wakes(b.t.Context(), time.Minute)
 		wish := b.woken()
-		if second := <-b.wakes(b.t.Context(), time.Minute); problem.CodeOf(second.err) != problem.Unavailable || b.woken() != wish {
+		if second := <-b.wakes(b.t.Context(), time.Minute); problem.CodeOf(second.err) != problem.TooManyRequests || b.woken() != wish {
 			t.Errorf("one too many: %v", second.err)
 		}
 		looked(wish-1, 1)
@@ -124,7 +123,7 @@ func TestAWaitForASourceEndsInAllWays(t *testing.T) {
 		if got := <-last; problem.CodeOf(got.err) != problem.Stopping {
 			t.Errorf("%+v", got)
 		}
-		if len(b.runStreams) > 0 {
+		if b.watching.Open() > 0 {
 			t.Error("there is no free slot for others")
 		}
 	})

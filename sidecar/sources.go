@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/server"
 	sources "github.com/berthhq/berth/sidecar/source"
 )
 
@@ -75,12 +76,11 @@ func (a *apiServer) wakeSource(ctx context.Context, s *session, in *sourceBody, 
 // nil if the poll did not end in time. A request that cannot wait is refused before the
 // source is woken.
 func (a *apiServer) wakeAndAwait(ctx context.Context, s *session, name string, wait time.Duration) (*api.SourcePoll, error) {
-	select {
-	case s.runStreams <- struct{}{}: // each has a watch
-		defer func() { <-s.runStreams }()
-	default:
-		return nil, problem.New(problem.Unavailable, "%d streams of events of runs and waits for queues or sources are open already: close some, or ask without wait", cap(s.runStreams))
+	leave, err := a.watching.Enter(server.KeyOf(ctx))
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	ctx, one, err := a.waits.enter(ctx, "", nil)
 	if err != nil {
 		return nil, err

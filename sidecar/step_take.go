@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // maxReadyWait bounds the wait for something to take.
@@ -52,12 +53,11 @@ func (a *apiServer) listReady(ctx context.Context, s *session, in *readyInput) (
 
 // awaitReady waits for something to take: until there is, or a stop of the server.
 func (a *apiServer) awaitReady(ctx context.Context, s *session, in *readyInput, wait time.Duration) ([]*step.Published, []error, error) {
-	select {
-	case s.runStreams <- struct{}{}: // each has a watch
-		defer func() { <-s.runStreams }()
-	default:
-		return nil, nil, problem.New(problem.Unavailable, "%d streams of events of runs and waits for queues are open already: close some, or ask without wait", cap(s.runStreams))
+	leave, err := a.watching.Enter(server.KeyOf(ctx))
+	if err != nil {
+		return nil, nil, err
 	}
+	defer leave()
 	ctx, one, err := a.waits.enter(ctx, "", nil)
 	if err != nil {
 		return nil, nil, err

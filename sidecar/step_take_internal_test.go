@@ -30,7 +30,7 @@ func (b *bubble) await(wait time.Duration) <-chan awaited {
 func TestAWaitForAQueueEndsInAllWays(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		first := b.await(time.Minute)
-		if second := <-b.await(time.Minute); problem.CodeOf(second.err) != problem.Unavailable {
+		if second := <-b.await(time.Minute); problem.CodeOf(second.err) != problem.TooManyRequests {
 			t.Errorf("one too many: %v", second.err)
 		}
 		key := b.steps.Keys.Ready(step.DefaultQueue) + step.OrderOf(0, 1, 0, 0, "a")
@@ -49,7 +49,7 @@ func TestAWaitForAQueueEndsInAllWays(t *testing.T) {
 		if got := <-last; problem.CodeOf(got.err) != problem.Stopping {
 			t.Errorf("%+v", got)
 		}
-		if len(b.runStreams) > 0 {
+		if b.watching.Open() > 0 {
 			t.Error("it still counts as a stream")
 		}
 	})

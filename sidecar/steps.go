@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/api"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 const stepsPath = api.RunsPath + "/{id}/steps"
@@ -157,10 +158,9 @@ func (a *apiServer) getStepLog(ctx context.Context, s *session, v *step.Viewer, 
 // see reads the output of an instance. It does not wait if the limit of waits is reached,
 // or the server stops: what is kept is an answer, too.
 func (a *apiServer) see(ctx context.Context, s *session, v *step.Viewer, in *logInput, wait time.Duration) (*step.Seen, error) {
-	select {
-	case s.runStreams <- struct{}{}: // each has a watch
-		defer func() { <-s.runStreams }()
-	default:
+	if leave, err := a.watching.Enter(server.KeyOf(ctx)); err == nil {
+		defer leave()
+	} else {
 		wait = 0
 	}
 	waiting, one, err := a.waits.enter(ctx, "", nil)

@@ -15,6 +15,7 @@ import (
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // waits are the requests for claims that have neither been refused nor got a
@@ -27,6 +28,9 @@ type waits struct {
 	byID    map[string][]*wait
 	async   map[string]*wait // those without a connection
 	stopped error            // why no more may wait; nil while they may
+
+	// waiting bounds the claims that wait with a connection, background those without.
+	waiting, background *server.Limiter
 }
 
 // wait is one such request.
@@ -44,7 +48,28 @@ type wait struct {
 	err     error
 }
 
-func newWaits() *waits { return &waits{byID: map[string][]*wait{}, async: map[string]*wait{}} }
+const (
+	// maxWaiting bounds the claims that wait with a connection: each takes some 40 KB, with its
+	// connection, and a file descriptor of both sides. One identity has half of them.
+	maxWaiting = 4096
+	// maxAsync bounds the waits without a connection, of which each takes some 10 KB. One
+	// identity has half of them.
+	maxAsync = 10_000
+)
+
+// newWaits returns waits of which there is none; m is nil to count no refusals.
+func newWaits(m *server.Metrics) *waits {
+	limit := func(what, todo string, most int) *server.Limiter {
+		return server.NewLimiter(server.LimiterConfig{
+			Bound: "waiting_claims", What: what, Todo: todo, Total: most, Each: most / 2, Metrics: m,
+		})
+	}
+	return &waits{
+		byID: map[string][]*wait{}, async: map[string]*wait{},
+		waiting:    limit("requests for claims", "try again later, or with Prefer: "+respondAsync, maxWaiting),
+		background: limit("claims that wait without a connection", "try again later, or wait for the answer", maxAsync),
+	}
+}
 
 // enter begins a wait under a context that it may end, until leave. It is for a claim that a
 // client wants, or nil.
@@ -64,9 +89,6 @@ func (w *waits) add(ctx context.Context, id string, wanted *wanted) (context.Con
 	return ctx, one, nil
 }
 
-// maxAsync bounds the waits without a connection, of which each takes some 10 KB.
-const maxAsync = 10000
-
 // enterAsync returns the wait without a connection for a claim. If there is none, it begins
 // one, which goes on until serve, called in the background, has left it: first is then true.
 // Check is a wait of the request itself, while ctx lasts: it must leave too.
@@ -80,8 +102,15 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 		if one.cause != nil {
 			return nil, nil, nil, false, one.cause
 		}
-	} else if len(w.async) >= maxAsync {
-		return nil, nil, nil, false, problem.New(problem.Unavailable, "%d claims wait without a connection already: try again later, or wait for the answer", maxAsync)
+	}
+	if w.stopped != nil {
+		return nil, nil, nil, false, w.stopped
+	}
+	var leave func()
+	if one == nil {
+		if leave, err = w.background.Enter(server.KeyOf(ctx)); err != nil {
+			return nil, nil, nil, false, err
+		}
 	}
 	if checking, check, err = w.add(ctx, request.ID, request); err != nil {
 		return nil, nil, nil, false, err
@@ -96,7 +125,10 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	}
 	one.request = request
 	w.async[request.ID] = one
-	w.tasks.Go(func() { serve(serving, one) })
+	w.tasks.Go(func() {
+		defer leave()
+		serve(serving, one)
+	})
 	return checking, check, one, true, nil
 }
 

@@ -157,7 +157,7 @@ func (c *Client) Watch(ctx context.Context, id string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if code := problem.CodeOf(err); err != nil && code.Status() < http.StatusInternalServerError {
+		if err != nil && !passes(err) {
 			return err
 		}
 		select {
@@ -167,6 +167,12 @@ func (c *Client) Watch(ctx context.Context, id string) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// passes reports whether a stream that was refused may be opened later.
+func passes(err error) bool {
+	code := problem.CodeOf(err)
+	return code == problem.TooManyRequests || code.Status() >= http.StatusInternalServerError
 }
 
 // watchOnce follows a claim on one stream. It calls opened with each event. If the claim has

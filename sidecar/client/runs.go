@@ -15,7 +15,6 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/sidecar/api"
 )
 
@@ -190,7 +189,7 @@ func (c *Client) FollowRunEvents(ctx context.Context, id string, f func(api.RunE
 			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err != nil && problem.CodeOf(err).Status() < http.StatusInternalServerError:
+		case err != nil && !passes(err):
 			return err
 		}
 		select {

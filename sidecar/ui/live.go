@@ -17,16 +17,16 @@ const streamLife = 15 * time.Minute
 
 // live streams a page: its main part now, and whenever it differs from what was sent.
 func (p *Pages) live(w http.ResponseWriter, r *http.Request, pg *page) {
-	select {
-	case p.streams <- struct{}{}:
-		defer func() { <-p.streams }()
-	default:
-		writeProblem(w, refusalOf(problem.Unavailable, "too many live pages are open: this one is not updated"))
+	leave, err := p.streams.Enter(server.KeyOf(r.Context()))
+	if err != nil {
+		w.Header().Set("Retry-After", "5")
+		writeProblem(w, refusalOf(problem.TooManyRequests, problem.Of(err).Message))
 		return
 	}
-	if p.cfg.Streams != nil {
-		p.cfg.Streams.Inc()
-		defer p.cfg.Streams.Dec()
+	defer leave()
+	if p.cfg.HTTP != nil {
+		p.cfg.HTTP.Streams.Inc()
+		defer p.cfg.HTTP.Streams.Dec()
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
 	defer cancel()

@@ -124,20 +124,24 @@ func TestALookThatFailsAgainAndAgainIsLoggedNowAndThen(t *testing.T) {
 func TestThereAreNoMoreStreamsThanCanBe(t *testing.T) {
 	p := New(Config{})
 	url := looks(t, p, func(int) (*view, error) { return held(1), nil })
-	for range maxStreams {
-		p.streams <- struct{}{}
+	var leave func()
+	for i := range maxStreams {
+		var err error
+		if leave, err = p.streams.Enter([]string{"a", "b"}[i%2]); err != nil {
+			t.Fatal(err)
+		}
 	}
 	resp := open(t, url)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 503 || !strings.Contains(string(body), `"unavailable"`) || resp.Header.Get("Content-Type") != "application/problem+json" {
+	if err != nil || resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"too_many_requests"`) || resp.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%s %s, %v", resp.Status, body, err)
 	}
-	<-p.streams
+	leave()
 	again := open(t, url)
 	defer again.Body.Close()
-	if again.StatusCode != 200 || len(p.streams) != maxStreams {
-		t.Errorf("%s with %d streams", again.Status, len(p.streams))
+	if again.StatusCode != 200 || p.streams.Open() != maxStreams {
+		t.Errorf("%s with %d streams", again.Status, p.streams.Open())
 	}
 }
 

@@ -35,14 +35,8 @@ type Config struct {
 	Secure bool
 	// Logger is silent if nil.
 	Logger hclog.Logger
-	// Streams counts the live streams that are open; nil counts nothing.
-	Streams Gauge
-}
-
-// Gauge goes up and down.
-type Gauge interface {
-	Inc()
-	Dec()
+	// HTTP counts the live streams that are open, and those that are refused; nil counts nothing.
+	HTTP *server.Metrics
 }
 
 // Session is what pages read.
@@ -66,7 +60,7 @@ type Pages struct {
 	posts   []form
 	sets    *templates
 	routes  *http.ServeMux // for Owns
-	streams chan struct{}  // holds one for each live stream that is open
+	streams *server.Limiter
 	trouble trouble
 	// old reports whether the watched copies are out of date: see [tooOld].
 	old     func(context.Context, *Session) error
@@ -135,8 +129,15 @@ func (p *Pages) forms() []form {
 	}
 }
 
-// maxStreams bounds the live streams: each renders its page every second.
+// maxStreams bounds the live streams: each renders its page every second. One identity has half
+// of them.
 const maxStreams = 256
+
+func newStreams(m *server.Metrics) *server.Limiter {
+	return server.NewLimiter(server.LimiterConfig{
+		Bound: "pages", What: "live pages", Todo: "this one is not updated", Total: maxStreams, Each: maxStreams / 2, Metrics: m,
+	})
+}
 
 // New returns the pages. They do nothing until they are registered.
 func New(cfg Config) *Pages {
@@ -148,7 +149,7 @@ func New(cfg Config) *Pages {
 	}
 	p := &Pages{
 		cfg: cfg, log: cfg.Logger.Named("pages"), seal: newSeal(),
-		routes: http.NewServeMux(), streams: make(chan struct{}, maxStreams), old: tooOld,
+		routes: http.NewServeMux(), streams: newStreams(cfg.HTTP), old: tooOld,
 		history: newHistory(), ends: newExpiries(),
 	}
 	p.closed, p.close = context.WithCancel(context.Background())

@@ -1,0 +1,54 @@
+package server
+
+import (
+	"context"
+	"testing"
+
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/problem"
+)
+
+func TestALimiterBoundsAllAndEach(t *testing.T) {
+	l := NewLimiter(LimiterConfig{What: "streams", Todo: "close some", Total: 3, Each: 2})
+	wantRefused := func(key, message string) {
+		t.Helper()
+		if _, err := l.Enter(key); problem.CodeOf(err) != problem.TooManyRequests || err.Error() != message {
+			t.Errorf("%v, want %s", err, message)
+		}
+	}
+	leave, err := l.Enter("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b"} {
+		if _, err := l.Enter(key); err != nil {
+			t.Fatal(err)
+		}
+		if key == "a" {
+			wantRefused("a", "2 streams of a are open, which is the most that is allowed for one identity: close some")
+		}
+	}
+	wantRefused("c", "3 streams are open, which is the most that is allowed: close some")
+	leave()
+	if _, err := l.Enter("a"); err != nil || l.Open() != 3 {
+		t.Errorf("%v with %d open", err, l.Open())
+	}
+}
+
+func TestRequestsCountForTheirIdentityOrAddress(t *testing.T) {
+	from := func(address string, id access.Identity) context.Context {
+		ctx := context.WithValue(t.Context(), addrKey{}, address)
+		return access.With(ctx, func() access.Identity { return id })
+	}
+	for want, ctx := range map[string]context.Context{
+		"user:alice": from("", access.Identity{Kind: access.User, Name: "alice"}),
+		"token:ci":   from("10.0.0.1:42", access.Identity{Kind: access.TokenBearer, Name: "ci"}),
+		"10.0.0.1":   from("10.0.0.1:42", access.Identity{Kind: access.Anonymous}),
+		"::1":        from("[::1]:42", access.Identity{Kind: access.Anonymous}),
+		"anonymous":  from("", access.Identity{Kind: access.Anonymous}),
+	} {
+		if got := KeyOf(ctx); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
