@@ -69,7 +69,7 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 	url := func(host, id string) string { return hosts[host].HTTP + "/v1/claims/" + id }
 	claim := func(host, pool, id string) {
 		t.Helper()
-		status, body := q.http(http.MethodPost, hosts[host].HTTP+"/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{%q:1}}`, id, pool))
+		status, body := q.http(http.MethodPost, hosts[host].HTTP+"/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{%q:1},"client_token":%q}`, id, pool, clientToken))
 		if status != http.StatusCreated {
 			t.Fatalf("%s: %d: %s", id, status, body)
 		}
@@ -85,7 +85,7 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 		t.Helper()
 		at := hosts[host].HTTP + "/v1/claims"
 		go func() {
-			status, _ := q.http(http.MethodPost, at, fmt.Sprintf(`{"id":%q,"pools":{"tight":1},"wait":"10m"}`, id))
+			status, _ := q.http(http.MethodPost, at, fmt.Sprintf(`{"id":%q,"pools":{"tight":1},"wait":"10m","client_token":%q}`, id, clientToken))
 			answers <- fmt.Sprint(id, " ", status)
 		}()
 		eventually(t, id+" waits", func(ctx context.Context) bool {

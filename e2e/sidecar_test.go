@@ -21,6 +21,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/lease"
+	"github.com/berthhq/berth/sidecar/api"
 )
 
 // sidecarLease is the shortest lease that exec takes.
@@ -112,7 +113,7 @@ func TestAllWaysInTogetherStayWithinTheLimit(t *testing.T) {
 
 // curl claims over HTTP, works, and releases.
 func (q *quay) curl(base, id string) {
-	status, body := q.http(http.MethodPost, base+"/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{"db":1},"wait":"5m"}`, id))
+	status, body := q.http(http.MethodPost, base+"/v1/claims", fmt.Sprintf(`{"id":%q,"pools":{"db":1},"wait":"5m","client_token":%q}`, id, clientToken))
 	if status != http.StatusCreated {
 		q.t.Errorf("claim %s: %d: %s", id, status, body)
 		return
@@ -132,6 +133,9 @@ func (q *quay) http(method, url, body string) (status int, answer []byte) {
 	return q.do(web, method, url, body)
 }
 
+// clientToken is in all requests for claims over TCP.
+const clientToken = "e2e"
+
 func (q *quay) do(client *http.Client, method, url, body string) (status int, answer []byte) {
 	req, err := http.NewRequestWithContext(q.t.Context(), method, url, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -141,6 +145,7 @@ func (q *quay) do(client *http.Client, method, url, body string) (status int, an
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	req.Header.Set(api.ClientTokenHeader, clientToken)
 	resp, err := client.Do(req)
 	if err != nil {
 		q.t.Error(err)
@@ -165,7 +170,7 @@ func TestASidecarKilledAndStartedAgainKeepsItsClaimsAndItsJobsRunOn(t *testing.T
 	stop := filepath.Join(t.TempDir(), "stop")
 	job := q.run(s.Socket, "job", jobPart{Stop: stop})
 	q.journal.wait(t, "job", "start")
-	status, body := q.http(http.MethodPost, s.HTTP+"/v1/claims", `{"id":"untimed","pools":{"db":1},"ttl":"0s"}`)
+	status, body := q.http(http.MethodPost, s.HTTP+"/v1/claims", `{"id":"untimed","pools":{"db":1},"ttl":"0s","client_token":"`+clientToken+`"}`)
 	if status != http.StatusCreated {
 		t.Fatalf("%d: %s", status, body)
 	}
