@@ -76,9 +76,10 @@ func authWhoami(r *request) error {
 		return err
 	}
 	return r.print(id, func(out *page) {
-		out.columns([][]string{
+		rows := [][]string{
 			{"identity", id.Identity}, {"names", strings.Join(id.Names, ", ")}, {"roles", cmp.Or(strings.Join(id.Roles, ", "), "none")}, {"from", id.From},
-		})
+		}
+		out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
 	})
 }
 

@@ -2,8 +2,8 @@ package claims
 
 import (
 	"context"
-	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +19,7 @@ var (
 	owner       = Caller{Name: "unauthenticated", May: func(map[string]int) error { return errStranger }}
 	operator    = Caller{Name: "user:op", May: func(map[string]int) error { return nil }}
 	stranger    = Caller{Name: "user:other", May: owner.May}
-	errStranger = errors.New("it is another's")
+	errStranger = problem.New(problem.Forbidden, "it is another's")
 )
 
 // bound makes a claim that is bound to a process. It has no holder yet.
@@ -123,7 +123,7 @@ func TestAClaimIsItsOwnersAlone(t *testing.T) {
 		"a release": func(c Caller) error { _, err := d.Release(t.Context(), c, "mine", 0); return err },
 	}
 	for what, ask := range asks {
-		if err := ask(stranger); err != errStranger {
+		if err := ask(stranger); problem.CodeOf(err) != errStranger.Code || !strings.HasSuffix(err.Error(), errStranger.Message) {
 			t.Errorf("%s by another: %v", what, err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestAClaimIsItsOwnersAlone(t *testing.T) {
 	}
 	other.endedBy(syscall.SIGTERM)
 	x.unharmed() // its owner has bound the claim to the other
-	if err := asks["a read"](stranger); err != errStranger {
+	if err := asks["a read"](stranger); problem.CodeOf(err) != errStranger.Code || !strings.HasSuffix(err.Error(), errStranger.Message) {
 		t.Errorf("after its end: %v", err)
 	}
 	if err := asks["a read"](owner); err != nil {

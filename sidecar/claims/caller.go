@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -34,5 +35,14 @@ func (c Caller) Check(of pool.Holder, slots map[string]int) error {
 	if c.Owns(of) {
 		return nil
 	}
-	return c.May(slots)
+	err := c.May(slots)
+	if err == nil {
+		return nil
+	}
+	own := "the claim is not your own"
+	if c.Name == string(access.Anonymous) {
+		own = "without its client token, in the header Berth-Client-Token, the claim is not your own"
+	}
+	e := problem.Of(err)
+	return problem.New(e.Code, "%s, and %s", own, e.Message)
 }

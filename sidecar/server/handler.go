@@ -129,7 +129,7 @@ func (h *Handler) report(a *answer, took time.Duration) {
 		return
 	}
 	h.Log.Log(level, "request", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
-		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, a.r.RemoteAddr)
+		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, AddressOf(a.r.Context()))
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
