@@ -126,7 +126,7 @@ func (s *starter) start(id string) (*run.Run, error) {
 
 // finish ends a run and gives its slots back.
 func (s *starter) finish(r *run.Run) error {
-	_, err := s.fl.Finish(s.fl.t.Context(), r.ID, r.Revision, run.Succeeded, "")
+	_, err := s.fl.Finish(s.fl.t.Context(), r.ID, r.Revision, run.Succeeded, "", nil)
 	s.mu.Lock()
 	cl := s.claims[r.ID]
 	s.mu.Unlock()

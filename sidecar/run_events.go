@@ -38,6 +38,9 @@ func (a *apiServer) runEvents(ctx context.Context, s *session, in *runEventsInpu
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mayRead(ctx, in.ID); err != nil {
+		return nil, err
+	}
 	events, err := s.runs.Events(ctx, in.ID)
 	if err == nil && len(events) == 0 {
 		_, err = s.runs.Get(ctx, in.ID) // which may be why

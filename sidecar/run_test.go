@@ -36,7 +36,7 @@ func TestARunGoesItsWayOverHTTP(t *testing.T) {
 	var s api.StartedRun
 	got = d.post("/v1/runs/nightly/start", `{"executor":"ci-7","ttl":"30s"}`)
 	if decode(t, got, &s); got.status != http.StatusOK || s.Status != "running" || s.Attempt != 1 || s.Fence == 0 || s.StartedAt.IsZero() ||
-		*s.Executor != (api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}) ||
+		*s.Executor != (api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7", By: "anonymous"}) ||
 		s.ValidFor < api.Duration(20*time.Second) || s.ValidFor > api.Duration(31*time.Second) || s.ValidUntil.IsZero() || s.Grace != api.Duration(5*time.Second) || time.Duration(s.TTL) != 30*time.Second {
 		t.Errorf("%d %s", got.status, got.body)
 	}

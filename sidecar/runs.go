@@ -2,8 +2,10 @@ package sidecar
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
@@ -51,19 +54,16 @@ func (a *apiServer) submitRun(ctx context.Context, s *session, in *runInput, req
 	if err != nil {
 		return nil, err
 	}
+	if err := maySubmit(ctx, &req, graph); err != nil {
+		return nil, err
+	}
 	spec := run.Spec{
 		Name: req.Name, Tags: req.Tags, Labels: req.Labels, Owner: req.Owner,
 		Priority: req.Priority, Retries: req.Retries, Pools: req.Pools,
 		NotBefore: req.NotBefore, Delay: time.Duration(req.Delay),
 		MaxConcurrentSteps: req.MaxConcurrentSteps, MaxStepsPerTick: req.MaxStepsPerTick,
 	}
-	var r *run.Run
-	var created bool
-	if graph == nil {
-		r, created, err = s.runs.Submit(ctx, req.ID, spec)
-	} else {
-		r, created, err = s.steps.Submit(ctx, s.runs, req.ID, spec, graph)
-	}
+	r, created, err := s.steps.SubmitAs(ctx, access.Of(ctx), s.runs, req.ID, spec, graph)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +72,48 @@ func (a *apiServer) submitRun(ctx context.Context, s *session, in *runInput, req
 		out.Status = http.StatusCreated
 	}
 	return out, nil
+}
+
+// maySubmit refuses a run unless its submitter may submit it, and commands, to the queues of all
+// steps, and may claim all slots. A run without steps has no queue, and needs the role only.
+func maySubmit(ctx context.Context, req *api.RunRequest, g *step.Graph) error {
+	pools := maps.Clone(req.Pools)
+	if g != nil {
+		if pools == nil {
+			pools = api.Slots{}
+		}
+		for _, sh := range g.Shapes() {
+			role := access.Command
+			if sh.External {
+				role = access.Submit
+			}
+			if err := access.Allow(ctx, role, sh.Queue); err != nil {
+				return err
+			}
+			maps.Copy(pools, sh.Pools)
+			if sh.Task != "" {
+				pools[step.TaskPool(sh.Task)] = 1
+			}
+		}
+	}
+	if len(pools) == 0 {
+		return nil
+	}
+	return access.Allow(ctx, access.Claim, slices.Sorted(maps.Keys(pools))...)
+}
+
+// mayRead refuses a caller that may view neither runs nor this one.
+func (s *session) mayRead(ctx context.Context, id string) error {
+	return s.reader.AllowRun(ctx, access.Of(ctx), access.View, id)
+}
+
+// orRefusal returns an error about an attempt, or the refusal for a caller that may not know of the
+// run.
+func (s *session) orRefusal(ctx context.Context, id string, err error) error {
+	if access.Of(ctx).Grants.Has(access.Execute) || s.mayRead(ctx, id) == nil {
+		return err
+	}
+	return access.Allow(ctx, access.Operate, access.Everything)
 }
 
 // graphOf returns the graph of a run's steps; nil without any. size is that of the body in
@@ -89,6 +131,9 @@ func graphOf(r *api.RunRequest, size int) (*step.Graph, error) {
 
 // getRun answers GET /v1/runs/{id}.
 func (a *apiServer) getRun(ctx context.Context, s *session, in *idInput) (*output[api.Run], error) {
+	if err := s.mayRead(ctx, in.ID); err != nil {
+		return nil, err
+	}
 	r, err := s.runs.Get(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -99,6 +144,9 @@ func (a *apiServer) getRun(ctx context.Context, s *session, in *idInput) (*outpu
 // whyRun answers GET /v1/runs/{id}/why. All runs are read only for one that is
 // queued.
 func (a *apiServer) whyRun(ctx context.Context, s *session, in *idInput) (*output[api.RunWhy], error) {
+	if err := s.mayRead(ctx, in.ID); err != nil {
+		return nil, err
+	}
 	return outputOf(s.reader.WhyRun(ctx, in.ID))
 }
 
@@ -136,6 +184,9 @@ func (a *apiServer) startRun(ctx context.Context, s *session, in *withID, req ap
 	}
 	ttl, err := runTTLOf(req.TTL)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.reader.AllowRun(ctx, access.Of(ctx), access.Execute, in.ID); err != nil {
 		return nil, err
 	}
 	e, err := s.executors.Start(ctx, in.ID, req.Executor, ttl)
@@ -184,7 +235,7 @@ func (a *apiServer) heartbeatRun(ctx context.Context, s *session, in *withID, re
 	}
 	e, err := s.executors.Heartbeat(ctx, in.ID, req.Fence)
 	if err != nil {
-		return nil, err
+		return nil, s.orRefusal(ctx, in.ID, err)
 	}
 	return outputOf(startedRun(s.executors.View(e), begun), nil)
 }
@@ -194,9 +245,11 @@ func (a *apiServer) finishRun(ctx context.Context, s *session, in *withID, req a
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	r, err := s.runs.Finish(ctx, in.ID, req.Fence, run.Status(req.Status), tidy(req.Error))
+	r, err := s.runs.Finish(ctx, in.ID, req.Fence, run.Status(req.Status), tidy(req.Error), func(e *run.Executor) error {
+		return executor.MayReport(ctx, e)
+	})
 	if err != nil {
-		return nil, err
+		return nil, s.orRefusal(ctx, in.ID, err)
 	}
 	s.executors.Ended(in.ID, req.Fence, req.Status)
 	return outputOf(inspect.RunOf(r), nil)

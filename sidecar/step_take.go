@@ -9,9 +9,11 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
@@ -32,6 +34,9 @@ type readyInput struct {
 func (a *apiServer) listReady(ctx context.Context, s *session, in *readyInput) (*output[api.ReadyList], error) {
 	if pool.ValidateName(in.Queue) != nil {
 		return nil, problem.Field("queue", "%s is no name of a queue: allowed are 1 to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit", problem.Quote(in.Queue))
+	}
+	if err := access.Allow(ctx, access.Execute, in.Queue); err != nil {
+		return nil, err
 	}
 	wait, err := parseWait(in.Wait, 0, maxReadyWait)
 	if err != nil {
@@ -120,7 +125,7 @@ func (a *apiServer) renewStep(ctx context.Context, s *session, in *stepBodyInput
 	}
 	e, err := s.executors.Heartbeat(ctx, in.id().String(), req.Fence)
 	if err != nil {
-		return nil, err
+		return nil, s.orRefusal(ctx, in.ID, err)
 	}
 	return outputOf(takenStep(s.executors.View(e), begun), nil)
 }
@@ -135,23 +140,37 @@ func (a *apiServer) finishStep(ctx context.Context, s *session, in *stepBodyInpu
 	if as != step.Succeeded && as != step.Failed && as != step.Canceled {
 		return nil, problem.Field("status", "a step instance can't finish as %s: allowed are %s, %s and %s", problem.Quote(req.Status), step.Succeeded, step.Failed, step.Canceled)
 	}
-	r, err := s.steps.Raw(ctx, in.id())
+	i, err := s.finishAttempt(ctx, in.id(), req, as)
+	if err != nil {
+		return nil, s.orRefusal(ctx, in.ID, err)
+	}
+	s.executors.Ended(in.id().String(), req.Fence, req.Status)
+	return outputOf(inspect.StepInstanceOf(i), nil)
+}
+
+// finishAttempt finishes an attempt of a step instance, for the identity that took it, or an
+// operator.
+func (s *session) finishAttempt(ctx context.Context, id store.StepID, req api.StepFinish, as step.Status) (*step.Instance, error) {
+	r, err := s.steps.Raw(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Revision == req.Fence {
+		err = executor.MayReport(ctx, r.Executor)
+	} else { // it changes nothing
+		err = s.orRefusal(ctx, id.Run, nil)
+	}
 	switch {
 	case err != nil:
 		return nil, err
 	case !r.Shape.External:
-		return nil, problem.New(problem.StepTaken, "step %q of run %q is no external one: the worker finishes it that runs it", in.Step, in.ID)
+		return nil, problem.New(problem.StepTaken, "step %q of run %q is no external one: the worker finishes it that runs it", id.Step, id.Run)
 	case as == step.Canceled && !r.RunEnded && !r.Canceled && r.Status == step.Running:
 		return nil, problem.Field("status", "%s is for step instances that were canceled, or whose runs were or have failed: allowed are %s and %s", as, step.Succeeded, step.Failed)
 	}
-	i, err := s.steps.FinishAttempt(ctx, r, req.Fence, step.Outcome{
+	return s.steps.FinishAttempt(ctx, r, req.Fence, step.Outcome{
 		Status: as, ExitCode: req.ExitCode, Error: tidy(req.Error), Output: []byte(req.Output),
 	})
-	if err != nil {
-		return nil, err
-	}
-	s.executors.Ended(in.id().String(), req.Fence, req.Status)
-	return outputOf(inspect.StepInstanceOf(i), nil)
 }
 
 // registerTaking registers the endpoints of executors of step instances.

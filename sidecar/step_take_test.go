@@ -78,7 +78,7 @@ func TestAnExecutorTakesRenewsAndFinishesStepInstances(t *testing.T) {
 	const path = "/v1/runs/a/steps/x/0"
 	var first, again api.TakenStep
 	decode(t, d.post(path+"/take", `{"executor":"ci-7","ttl":"30s"}`), &first)
-	by := &api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7"}
+	by := &api.Executor{Host: "one", Instance: "sidecar", Name: "ci-7", By: "anonymous"}
 	if first.Status != "running" || cmp.Diff(by, first.Executor) != "" || first.Fence == 0 || first.ValidFor <= 0 || first.ValidFor > api.Duration(31*time.Second) ||
 		string(first.Input) != "1" || first.TTL != api.Duration(30*time.Second) || first.Queue != "far" {
 		t.Errorf("%+v", first)

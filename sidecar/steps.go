@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -43,8 +44,23 @@ func (in *stepBodyInput) id() store.StepID {
 	return store.StepID{Run: in.ID, Step: in.Step, Index: in.Index}
 }
 
+// mayReadInstance is [session.mayRead]; the executor of the instance may read it, too.
+func (s *session) mayReadInstance(ctx context.Context, id store.StepID) error {
+	refused := s.mayRead(ctx, id.Run)
+	if refused == nil || !access.Of(ctx).Authenticated() {
+		return refused
+	}
+	if i, err := s.steps.Get(ctx, id); err == nil && i.Executor != nil && access.Of(ctx).Is(i.Executor.By) {
+		return nil
+	}
+	return refused
+}
+
 // listSteps answers GET /v1/runs/{id}/steps.
 func (a *apiServer) listSteps(ctx context.Context, s *session, in *idInput) (*output[api.StepList], error) {
+	if err := s.mayRead(ctx, in.ID); err != nil {
+		return nil, err
+	}
 	o, err := s.steps.Overview(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -60,6 +76,9 @@ func (a *apiServer) listSteps(ctx context.Context, s *session, in *idInput) (*ou
 func (a *apiServer) listInstances(ctx context.Context, s *session, in *api.StepListInput) (*output[api.StepInstanceList], error) {
 	page, err := in.Page()
 	if err != nil {
+		return nil, err
+	}
+	if err := s.mayRead(ctx, in.ID); err != nil {
 		return nil, err
 	}
 	found, err := s.steps.Instances(ctx, in.ID, in.Step, page)
@@ -78,6 +97,9 @@ func (a *apiServer) listInstances(ctx context.Context, s *session, in *api.StepL
 
 // getInstance answers GET /v1/runs/{id}/steps/{step}/{index}.
 func (a *apiServer) getInstance(ctx context.Context, s *session, in *stepInput) (*output[api.StepWork], error) {
+	if err := s.mayReadInstance(ctx, in.id()); err != nil {
+		return nil, err
+	}
 	d, err := s.steps.Detail(ctx, in.id())
 	if err != nil {
 		return nil, err
@@ -141,6 +163,9 @@ const textType = "text/plain"
 func (a *apiServer) getStepLog(ctx context.Context, s *session, v *step.Viewer, in *logInput) (*logOutput, error) {
 	wait, err := parseWait(in.Wait, step.ShowWithin, maxLogWait)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.mayReadInstance(ctx, in.id()); err != nil {
 		return nil, err
 	}
 	seen, err := a.see(ctx, s, v, in, wait)

@@ -69,7 +69,7 @@ func showRun(r *request, id string) error {
 func runText(out *page, r inspect.Run) {
 	rows := [][]string{
 		{"run", r.ID}, {"name", r.Name}, {"status", r.Status}, {"reason", r.Reason()},
-		{"owner", r.Owner}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
+		{"owner", r.Owner}, {"submitted by", r.SubmittedBy}, {"priority", strconv.Itoa(r.Priority)}, {"tags", pairsText(r.Tags)}, {"labels", pairsText(r.Labels)},
 		{"pools", run.PoolList(r.Pools)}, {"claim", r.Claim},
 		{"steps", r.InstancesText()},
 		{"retries", r.RetriesText()}, {"not before", timeText(r.NotBefore)},

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/manifest"
@@ -89,6 +90,10 @@ func sourceRun(q *request) error {
 	p, err := startProcess(sv.Settings, sv.log, func(backend *store.Client) member {
 		running = source.New(source.Config{
 			Backend: backend, Keys: store.NewKeys(sv.Prefix), Spec: spec, List: command.List,
+			Submitter: func(ctx context.Context) (access.Identity, error) {
+				by, err := audit.OnEtcd(backend, hostName(sv.Settings)).Identify(ctx)
+				return by.Identity, err
+			},
 			Host: hostName(sv.Settings), Version: version(), Retention: sv.RunRetention,
 			Logger: sv.log, Registerer: registererOf(sv.metrics),
 		})

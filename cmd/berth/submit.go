@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
@@ -107,7 +108,7 @@ func (a *asked) queue(r *request) error {
 	if err != nil {
 		return err
 	}
-	one, created, err := a.submit(r.ctx(), r.Reader)
+	one, created, err := a.submit(r.ctx(), r.By, r.Reader)
 	if err != nil {
 		return err
 	}
@@ -137,13 +138,13 @@ func (a *asked) queue(r *request) error {
 // asked is what is submitted.
 type asked struct{ manifest.Run }
 
-// submit puts it into the queue. Created reports whether it was not there before.
-func (a *asked) submit(ctx context.Context, in *inspect.Reader) (r *run.Run, created bool, err error) {
-	if a.Graph == nil {
-		r, created, err = in.Runs.Submit(ctx, a.ID, a.Spec)
-	} else {
-		r, created, err = in.Steps.Submit(ctx, in.Runs, a.ID, a.Spec, a.Graph)
+// submit puts it into the queue for a caller. Created reports whether it was not there before.
+func (a *asked) submit(ctx context.Context, by audit.Caller, in *inspect.Reader) (r *run.Run, created bool, err error) {
+	caller, err := by.Identify(ctx)
+	if err != nil {
+		return nil, false, err
 	}
+	r, created, err = in.Steps.SubmitAs(ctx, caller.Identity, in.Runs, a.ID, a.Spec, a.Graph)
 	if err != nil && a.Placed != nil {
 		err = a.Placed(err)
 	}

@@ -231,7 +231,7 @@ func (r *Run) why() string {
 // Finish ends a run for the attempt with a fencing token, and records why. Repeating it
 // succeeds. If the attempt has lost the run, because its executor was considered dead, that
 // is a RunLost problem.
-func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, why string) (*Run, error) {
+func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, why string, may func(*Executor) error) (*Run, error) {
 	if as != Succeeded && as != Failed {
 		return nil, problem.Field("status", "a run cannot finish as %q: allowed are %s and %s", as, Succeeded, Failed)
 	}
@@ -239,6 +239,11 @@ func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, wh
 		return nil, err
 	}
 	return s.change(ctx, id, "the run was not finished", func(r *Run) (step, error) {
+		if may != nil && r.Executor != nil && (r.Revision == fence || r.EndFence == fence) {
+			if err := may(r.Executor); err != nil {
+				return step{}, err
+			}
+		}
 		switch {
 		case r.Status == as && r.EndFence == fence:
 			return step{done: true}, nil

@@ -25,6 +25,8 @@ type Executor struct {
 	// Name distinguishes the executors of one instance. An executor with a name can repeat
 	// a start whose response was lost.
 	Name string `json:"name,omitempty"`
+	// By is the identity that started or took it over HTTP; empty for a worker.
+	By string `json:"by,omitempty"`
 }
 
 // Record is the value of a run in etcd.

@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -21,6 +22,8 @@ const (
 	MaxText = 128
 	// MaxWhy bounds why a run was canceled or has failed, in bytes.
 	MaxWhy = 4096
+	// maxIdentity bounds SubmittedBy, in bytes.
+	maxIdentity = 2 * access.MaxName
 	// maxSpec bounds the encoded spec, in bytes.
 	maxSpec = 32 << 10
 	// MaxSteps bounds MaxConcurrentSteps and MaxStepsPerTick.
@@ -39,6 +42,9 @@ type Spec struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Owner is a free text.
 	Owner string `json:"owner,omitempty"`
+	// SubmittedBy is the identity that submitted the run, such as "user:alice": see package
+	// access. It never comes from what was submitted.
+	SubmittedBy string `json:"submitted_by,omitempty"`
 	// Priority is from [pool.MinPriority] to [pool.MaxPriority]; higher is first.
 	Priority int `json:"priority,omitempty"`
 	// Retries is how often the run is queued again after its executor was lost.
@@ -78,6 +84,9 @@ func (s *Spec) Validate() error {
 	}
 	if err := validateText("owner", s.Owner); err != nil {
 		return err
+	}
+	if len(s.SubmittedBy) > maxIdentity {
+		return problem.Field("submitted_by", "%q is %d bytes long: allowed are %d", problem.Clip(s.SubmittedBy), len(s.SubmittedBy), maxIdentity)
 	}
 	if s.Priority < pool.MinPriority || s.Priority > pool.MaxPriority {
 		return problem.Field("priority", "%d is out of range: allowed are %d to %d", s.Priority, pool.MinPriority, pool.MaxPriority)
@@ -212,8 +221,11 @@ func validateWhy(field, why string) error {
 	return nil
 }
 
-// sameAs reports whether two submissions are the same.
-func (s *Spec) sameAs(o *Spec) bool {
+// sameAs reports whether two submissions are the same, by the same submitter.
+func (s *Spec) sameAs(o *Spec) bool { return s.SubmittedBy == o.SubmittedBy && s.asks(o) }
+
+// asks reports whether two submissions ask for the same.
+func (s *Spec) asks(o *Spec) bool {
 	return s.Name == o.Name && s.Owner == o.Owner && s.Priority == o.Priority && s.Retries == o.Retries &&
 		s.MaxConcurrentSteps == o.MaxConcurrentSteps && s.MaxStepsPerTick == o.MaxStepsPerTick &&
 		s.Steps == o.Steps && s.Digest == o.Digest && s.Delay == o.Delay &&

@@ -111,6 +111,8 @@ func (s Store) create(ctx context.Context, id string, spec Spec, write func(cont
 			return nil, stopAtCorrupt(what, err)
 		case there == nil:
 			return nil, store.ErrChanged
+		case there.Spec.asks(&spec) && there.SubmittedBy != spec.SubmittedBy:
+			return nil, store.Stop(problem.New(problem.IDInUse, "run id %q is used by the same run of another submitter: use another id", id))
 		case !there.Spec.sameAs(&spec):
 			return nil, store.Stop(problem.New(problem.IDInUse, "run id %q is used by another run: use another id", id))
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -147,6 +148,28 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 		return nil, false, store.Problem("the run was not submitted whole: submit it again with the same id", err)
 	}
 	return runs.Enqueue(ctx, r)
+}
+
+// SubmitAs submits a run for an identity, which is recorded: with steps as [Store.Submit] does,
+// without a graph as [run.Store.Submit] does. Only administrators can repeat the submission of
+// another identity, and the run stays that one's.
+func (s Store) SubmitAs(ctx context.Context, by access.Identity, runs run.Store, id string, spec run.Spec, g *Graph) (r *run.Run, created bool, err error) {
+	submit := func() (*run.Run, bool, error) {
+		if g == nil {
+			return runs.Submit(ctx, id, spec)
+		}
+		return s.Submit(ctx, runs, id, spec, g)
+	}
+	spec.SubmittedBy = by.String()
+	if r, created, err = submit(); problem.CodeOf(err) != problem.IDInUse || !by.Grants.Allow(access.Admin, access.Everything) {
+		return r, created, err
+	}
+	there, unread := runs.Get(ctx, id)
+	if unread != nil || there.SubmittedBy == spec.SubmittedBy {
+		return r, created, err
+	}
+	spec.SubmittedBy = there.SubmittedBy
+	return submit()
 }
 
 // slots returns the largest number of slots of each pool that an instance takes.

@@ -144,6 +144,8 @@ type Ready struct {
 	Backoff  time.Duration `json:"backoff,omitempty"`
 	// Place is that of its [Record].
 	Place int64 `json:"place,omitempty"`
+	// SubmittedBy is the identity that submitted the run.
+	SubmittedBy string `json:"submitted_by,omitempty"`
 	// ScheduledAt is when it was published.
 	ScheduledAt time.Time `json:"scheduled_at"`
 }

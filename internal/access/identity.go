@@ -49,6 +49,10 @@ func (i Identity) String() string {
 // Authenticated reports whether it is known who it is.
 func (i Identity) Authenticated() bool { return i.Name != "" }
 
+// Is reports whether it is the identity that is recorded as such a text. Callers that are not
+// authenticated cannot be distinguished, so none of them is.
+func (i Identity) Is(recorded string) bool { return i.Authenticated() && i.String() == recorded }
+
 // subjects are the subjects of rules that the identity matches.
 func (i Identity) subjects() []string {
 	all := []string{i.String()}

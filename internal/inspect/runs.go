@@ -14,14 +14,16 @@ import (
 
 // Run is a run as it is now.
 type Run struct {
-	ID       string            `json:"id"`
-	Name     string            `json:"name,omitempty"`
-	Status   string            `json:"status" enum:"storing,queued,not_started,running,succeeded,failed,canceled"`
-	Tags     map[string]string `json:"tags,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty"`
-	Owner    string            `json:"owner,omitempty"`
-	Priority int               `json:"priority"`
-	Retries  int               `json:"retries,omitempty" doc:"How often it may be queued again after its executor was lost."`
+	ID     string            `json:"id"`
+	Name   string            `json:"name,omitempty"`
+	Status string            `json:"status" enum:"storing,queued,not_started,running,succeeded,failed,canceled"`
+	Tags   map[string]string `json:"tags,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Owner  string            `json:"owner,omitempty"`
+	// SubmittedBy is the identity that submitted it.
+	SubmittedBy string `json:"submitted_by,omitempty" doc:"Who submitted it: user:NAME over the unix socket, token:NAME, cert:NAME, or anonymous; etcd:NAME or unauthenticated for a command or source with a connection to etcd."`
+	Priority    int    `json:"priority"`
+	Retries     int    `json:"retries,omitempty" doc:"How often it may be queued again after its executor was lost."`
 
 	NotBefore time.Time `json:"not_before,omitzero" doc:"When it joins the queue, or joined it; also of a run that was submitted with a delay."`
 	Delay     Duration  `json:"delay,omitzero" doc:"As it was submitted."`
@@ -54,20 +56,21 @@ type Executor struct {
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
 	Name     string `json:"name,omitempty"`
+	By       string `json:"by,omitempty" doc:"The identity that started or took it, of an executor over HTTP."`
 }
 
 func executorOf(e *run.Executor) *Executor {
 	if e == nil {
 		return nil
 	}
-	return &Executor{Host: e.Host, Instance: e.Instance, Name: e.Name}
+	return &Executor{Host: e.Host, Instance: e.Instance, Name: e.Name, By: e.By}
 }
 
 // RunOf returns the record of a run. A queued run whose time has not come has that as
 // its reason, as of now.
 func RunOf(r *run.Run) Run {
 	v := Run{
-		ID: r.ID, Name: r.Name, Status: string(r.Status), Tags: r.Tags, Labels: r.Labels, Owner: r.Owner,
+		ID: r.ID, Name: r.Name, Status: string(r.Status), Tags: r.Tags, Labels: r.Labels, Owner: r.Owner, SubmittedBy: r.SubmittedBy,
 		Priority: r.Priority, Retries: r.Retries, Pools: r.Pools, NotBefore: r.NotBefore.Time, Delay: Duration(r.Delay),
 		Steps: r.Steps, MaxConcurrentSteps: r.MaxConcurrentSteps, MaxStepsPerTick: r.MaxStepsPerTick,
 		QueuedAt: r.QueuedAt, AdmittedAt: r.AdmittedAt, StartedAt: r.StartedAt, EndedAt: r.EndedAt,

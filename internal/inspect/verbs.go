@@ -96,12 +96,32 @@ func (o Operator) CancelStep(ctx context.Context, id store.StepID) (i *step.Inst
 	return i, err
 }
 
-// onRun does something to a run.
+// AllowRun returns nil if an identity has a role for everything, or is the submitter of a run.
+// Its executor may view it as well. Otherwise it returns the refusal; that the run is unknown
+// is an error for those only who may view runs.
+func (r *Reader) AllowRun(ctx context.Context, id access.Identity, role access.Role, of string) error {
+	refused := id.Allow(role, access.Everything)
+	if refused == nil || !id.Authenticated() {
+		return refused
+	}
+	now, err := r.Runs.Get(ctx, of)
+	switch code := problem.CodeOf(err); {
+	case err == nil:
+		if id.Is(now.SubmittedBy) || role == access.View && now.Executor != nil && id.Is(now.Executor.By) {
+			return nil
+		}
+	case code != problem.RunNotFound && code != problem.Invalid && code != problem.CorruptValue || id.Grants.Has(access.View):
+		return err
+	}
+	return refused
+}
+
+// onRun does something to a run, for an operator or the run's submitter.
 func (o Operator) onRun(ctx context.Context, verb, id, detail string, do func(context.Context) (*run.Run, string, error)) error {
 	if err := run.ValidateID(id); err != nil {
 		return err
 	}
-	if err := o.mayOperate(); err != nil {
+	if err := o.AllowRun(ctx, o.By.Identity, access.Operate, id); err != nil {
 		return err
 	}
 	return o.Act(ctx, verb, id, detail, func(ctx context.Context) (audit.Effect, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -120,9 +121,12 @@ func (s *stage) put(id string, rec run.Record) {
 	}
 }
 
+// ctx is that of the requests of an administrator.
+func (s *stage) ctx() context.Context { return accesstest.As(s.t.Context(), accesstest.Admin) }
+
 func (s *stage) begin(id, name string, ttl time.Duration) *Executor {
 	s.t.Helper()
-	e, err := s.Start(s.t.Context(), id, name, ttl)
+	e, err := s.Start(s.ctx(), id, name, ttl)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -141,7 +145,7 @@ func (s *stage) alive(id string) bool {
 
 func (s *stage) wantBeat(id string, fence int64, code problem.Code) {
 	s.t.Helper()
-	_, err := s.Heartbeat(s.t.Context(), id, fence)
+	_, err := s.Heartbeat(s.ctx(), id, fence)
 	if code == "" && err != nil || code != "" && problem.CodeOf(err) != code {
 		s.t.Errorf("a heartbeat for %s: %v, want %q", id, err, code)
 	}
@@ -178,7 +182,7 @@ func TestAnExecutorThatIsSilentForItsTTLIsLost(t *testing.T) {
 		}
 		s.wantBeat("silent", fences["silent"], problem.RunLost)
 		s.wantBeat("short", fences["short"], problem.RunLost)
-		if _, err := s.Start(s.t.Context(), "silent", "again", time.Minute); problem.CodeOf(err) != problem.RunTaken {
+		if _, err := s.Start(s.ctx(), "silent", "again", time.Minute); problem.CodeOf(err) != problem.RunTaken {
 			t.Error(err) // the coordinator has not seen it
 		}
 		pass(24 * time.Hour)
@@ -338,7 +342,7 @@ func TestAStartWithAnUnknownOutcomeIsResolved(t *testing.T) {
 					}
 					return storetest.Fault{}
 				})
-				if _, err := s.Start(s.t.Context(), "a", "me", MinTTL); problem.CodeOf(err) != problem.EtcdUnavailable {
+				if _, err := s.Start(s.ctx(), "a", "me", MinTTL); problem.CodeOf(err) != problem.EtcdUnavailable {
 					t.Fatalf("it was to be in pendingStart: %v", err)
 				}
 				s.backend.Inject(nil)
@@ -392,7 +396,7 @@ func TestStartsOfOneRunAreOneAfterTheOther(t *testing.T) {
 		for i := range 20 {
 			name := fmt.Sprintf("e%d", i%2)
 			wg.Go(func() {
-				e, err := s.Start(s.t.Context(), "a", name, time.Hour)
+				e, err := s.Start(s.ctx(), "a", name, time.Hour)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {

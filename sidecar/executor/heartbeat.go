@@ -6,6 +6,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -19,7 +20,7 @@ const (
 )
 
 // Heartbeat records that the executor of an attempt lives. An error says why the attempt is
-// not its own any more.
+// not its own any more. The caller of ctx must be who started or took it, or an operator.
 func (x *Executors) Heartbeat(ctx context.Context, id string, fence int64) (*Executor, error) {
 	reading, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
@@ -41,6 +42,9 @@ func (x *Executors) Heartbeat(ctx context.Context, id string, fence int64) (*Exe
 	case e == nil || code == problem.RunNotFound || code == problem.StepNotFound:
 		err = unread
 	case code == problem.EtcdUnavailable || code == problem.EtcdDenied:
+		if refused := MayReport(ctx, x.executorOf(e)); refused != nil {
+			return nil, refused
+		}
 		return x.beat(e, now, unread)
 	default:
 		return nil, unread
@@ -50,6 +54,9 @@ func (x *Executors) Heartbeat(ctx context.Context, id string, fence int64) (*Exe
 			x.Ended(id, fence, endedAs(err))
 		}
 		return nil, err
+	}
+	if refused := MayReport(ctx, now.executor()); refused != nil {
+		return nil, refused
 	}
 	x.awaitValid(reading, e)
 	return x.beat(e, now, nil)
@@ -63,6 +70,33 @@ type record struct {
 	against *problem.Error
 	// stops means that the executor has to stop, and then to finish.
 	stops bool
+}
+
+// executor returns the executor of the record.
+func (r record) executor() *run.Executor {
+	if r.step != nil {
+		return r.step.Executor
+	}
+	return r.run.Executor
+}
+
+// executorOf returns the executor of an attempt as it was read last; nil if it was not yet.
+func (x *Executors) executorOf(e *Executor) *run.Executor {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e.run == nil && e.step == nil {
+		return nil
+	}
+	return record{run: e.run, step: e.step}.executor()
+}
+
+// MayReport returns nil if the caller of ctx may report for an executor: it is the identity that
+// started or took the attempt, or an operator of everything. Otherwise it returns the refusal.
+func MayReport(ctx context.Context, e *run.Executor) error {
+	if e != nil && access.Of(ctx).Is(e.By) {
+		return nil
+	}
+	return access.Allow(ctx, access.Operate, access.Everything)
 }
 
 // recorded reads the record of an attempt; here is whether this server knows it.

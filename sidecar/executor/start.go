@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -33,9 +34,9 @@ type pendingStart struct {
 }
 
 // Start gives a run to an executor. One that asks again, by its name, gets the same attempt.
-// An empty name is no name.
+// An empty name is no name. The caller of ctx is recorded: see [access.Of].
 func (x *Executors) Start(ctx context.Context, id, name string, ttl time.Duration) (*Executor, error) {
-	by := run.Executor{Host: x.host, Instance: x.instance, Name: name}
+	by := run.Executor{Host: x.host, Instance: x.instance, Name: name, By: access.Of(ctx).String()}
 	if name == "" {
 		by.Name = ulid.Make().String() // so that a start is known for ours if its answer was lost
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -27,10 +28,11 @@ type Waiter struct {
 }
 
 // Take gives a step instance to an executor, with the slots that it needs. One that asks
-// again, by its name, gets the same attempt. If ctx ends while it waits for slots, nothing
+// again, by its name, gets the same attempt. The caller of ctx needs [access.Execute] for the
+// queue, and is recorded. If ctx ends while it waits for slots, nothing
 // is taken.
 func (x *Executors) Take(ctx context.Context, id store.StepID, name string, ttl time.Duration, w Waiter) (*Executor, error) {
-	by := run.Executor{Host: x.host, Instance: x.instance, Name: name}
+	by := run.Executor{Host: x.host, Instance: x.instance, Name: name, By: access.Of(ctx).String()}
 	if len(name) > run.MaxText || !pool.IsLine(name) {
 		return nil, problem.Field("executor", "%s is no name of an executor: allowed are up to %d bytes of text in one line", problem.Quote(name), run.MaxText)
 	}
@@ -44,6 +46,9 @@ func (x *Executors) Take(ctx context.Context, id store.StepID, name string, ttl 
 	defer end()
 	r, err := x.steps.Raw(ctx, id)
 	if err != nil {
+		return nil, err
+	}
+	if err := access.Allow(ctx, access.Execute, r.Shape.Queue); err != nil {
 		return nil, err
 	}
 	p := pendingStart{id: id.String(), by: by, ttl: ttl}
@@ -102,7 +107,7 @@ func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pending
 func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter) (*Executor, error) {
 	opts := []instance.ClaimOption{
 		instance.WithID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(bindStep),
-		instance.WithSole(of.Revision),
+		instance.WithSole(of.Revision), instance.WithClaimedBy(by.By),
 	}
 	if w.Wait != nil {
 		opts = append(opts, instance.WithWait(*w.Wait))

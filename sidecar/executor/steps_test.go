@@ -49,7 +49,7 @@ func (s *stage) published(runID string, change ...func(*step.Spec)) store.StepID
 
 func (s *stage) takeOne(id store.StepID, name string, ttl time.Duration) *Executor {
 	s.t.Helper()
-	e, err := s.Take(s.t.Context(), id, name, ttl, Waiter{})
+	e, err := s.Take(s.ctx(), id, name, ttl, Waiter{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
 			}
 			return nil, problem.New(problem.ClaimCanceled, "it was withdrawn")
 		}
-		if _, err := s.Take(s.t.Context(), id, "me", time.Minute, Waiter{}); problem.CodeOf(err) != problem.ClaimCanceled {
+		if _, err := s.Take(s.ctx(), id, "me", time.Minute, Waiter{}); problem.CodeOf(err) != problem.ClaimCanceled {
 			t.Fatal(err)
 		}
 		r, err := s.steps.Raw(s.t.Context(), id)
@@ -309,7 +309,7 @@ func TestATakeWithAnUnknownOutcomeIsResolved(t *testing.T) {
 					}
 					return storetest.Fault{}
 				})
-				if _, err := s.Take(s.t.Context(), id, "me", MinTTL, Waiter{}); problem.CodeOf(err) != problem.EtcdUnavailable {
+				if _, err := s.Take(s.ctx(), id, "me", MinTTL, Waiter{}); problem.CodeOf(err) != problem.EtcdUnavailable {
 					t.Fatal(err)
 				}
 				tc.after(s, id)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -206,6 +207,13 @@ func (t *term) submitNew(ctx context.Context, p *Poll) ([]Refusal, error) {
 
 // submitAll submits items in their order, each as a run, and writes their records.
 func (t *term) submitAll(ctx context.Context, items []Item, p *Poll) (refused []Refusal, err error) {
+	if len(items) == 0 {
+		return nil, nil
+	}
+	by, err := t.cfg.Submitter(ctx)
+	if err != nil {
+		return nil, err
+	}
 	done := dedupRecords{}
 	flush := func() error {
 		err := t.write(ctx, done)
@@ -213,7 +221,7 @@ func (t *term) submitAll(ctx context.Context, items []Item, p *Poll) (refused []
 		return err
 	}
 	for _, it := range items {
-		created, err := t.submit(ctx, it)
+		created, err := t.submit(ctx, by, it)
 		switch code := problem.CodeOf(err); {
 		case err == nil:
 			done[it.ID] = dedupRecord{At: stamp(time.Now())}
@@ -235,18 +243,14 @@ func (t *term) submitAll(ctx context.Context, items []Item, p *Poll) (refused []
 	return refused, flush()
 }
 
-// submit submits the run of an item, if it does not exist.
-func (t *term) submit(ctx context.Context, it Item) (created bool, err error) {
+// submit submits the run of an item as an identity, if it does not exist.
+func (t *term) submit(ctx context.Context, by access.Identity, it Item) (created bool, err error) {
 	sub, err := t.cfg.Spec.submission(it)
 	if err != nil {
 		return false, err
 	}
-	if sub.graph == nil {
-		_, created, err = t.runs.Submit(ctx, sub.id, sub.spec)
-	} else {
-		steps := step.Store{Backend: t.cfg.Backend, Keys: t.cfg.Keys, Journal: t.runs.Journal, Group: &store.Group{}}
-		_, created, err = steps.Submit(ctx, t.runs, sub.id, sub.spec, sub.graph)
-	}
+	steps := step.Store{Backend: t.cfg.Backend, Keys: t.cfg.Keys, Journal: t.runs.Journal, Group: &store.Group{}}
+	_, created, err = steps.SubmitAs(ctx, by, t.runs, sub.id, sub.spec, sub.graph)
 	if problem.CodeOf(err) == problem.IDInUse && t.isOurs(ctx, sub) {
 		return false, nil
 	}

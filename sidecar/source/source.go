@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/election"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -29,6 +30,9 @@ type Config struct {
 	Spec Spec
 	// List lists the items, as [Command.List] does.
 	List func(context.Context) ([]byte, error)
+	// Submitter returns the identity that runs are submitted as; nil is
+	// [access.Unauthenticated].
+	Submitter func(context.Context) (access.Identity, error)
 	// Host is where it runs. Instance is the unique name of the process on the host; New
 	// makes one if it is empty.
 	Host, Instance string
@@ -41,6 +45,11 @@ type Config struct {
 }
 
 func (c *Config) fill() {
+	if c.Submitter == nil {
+		c.Submitter = func(context.Context) (access.Identity, error) {
+			return access.Identity{Kind: access.Unauthenticated, Grants: access.AllGrants}, nil
+		}
+	}
 	if c.Instance == "" {
 		c.Instance = Role + "." + c.Spec.Name + "." + strings.ToLower(rand.Text()[:8])
 	}

@@ -251,12 +251,12 @@ type runHead struct {
 	// Open reports whether it has not ended.
 	Open bool
 
-	Owner, Instances, Retries, Executor, Claim string
-	Priority, Attempt                          int
-	Fence                                      int64
-	Tags, Labels                               []pair
-	Pools                                      []poolNeed
-	Times                                      []runTime
+	Owner, SubmittedBy, Instances, Retries, Executor, Claim string
+	Priority, Attempt                                       int
+	Fence                                                   int64
+	Tags, Labels                                            []pair
+	Pools                                                   []poolNeed
+	Times                                                   []runTime
 
 	// Notes are further reasons why it waits.
 	Notes []string
@@ -307,7 +307,7 @@ func headOf(seen *seenRun) runHead {
 	record := inspect.RunOf(r)
 	h := runHead{
 		ID: r.ID, Name: text.Visible(r.Name), Status: r.Status, Reason: text.Visible(explained(record, seen)), Error: text.Visible(r.Error), Open: !r.Status.Ended(),
-		Owner: text.Visible(r.Owner), Instances: record.InstancesText(), Retries: record.RetriesText(), Executor: text.Visible(record.ExecutorText()),
+		Owner: text.Visible(r.Owner), SubmittedBy: text.Visible(r.SubmittedBy), Instances: record.InstancesText(), Retries: record.RetriesText(), Executor: text.Visible(record.ExecutorText()),
 		Priority: r.Priority, Attempt: r.Attempt, Tags: pairsOf(r.Tags), Labels: pairsOf(r.Labels), Pools: needsOf(r.Pools),
 		Times: timesOf(r),
 	}
