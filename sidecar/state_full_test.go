@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,7 @@ func TestARenewalThatCannotBeKeptSaysSoAndLeavesTheClaimAsItWas(t *testing.T) {
 		if err := json.Unmarshal(got.body, &h); err != nil || got.status != http.StatusOK {
 			t.Errorf("%d %s, %v", got.status, got.body, err)
 		}
+		h.Warnings = slices.DeleteFunc(h.Warnings, func(w string) bool { return strings.HasPrefix(w, "open: ") }) // as servers of tests are
 		return h
 	}
 	if h := ready(); len(h.Warnings) != 1 || !strings.HasPrefix(h.Warnings[0], "state: ") {
