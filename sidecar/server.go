@@ -90,7 +90,7 @@ func (s *Server) Listen(ctx context.Context) error {
 	}
 	s.on = on
 	s.on.Each(func(l net.Listener) { s.log.Info("listening", keyAddress, l.Addr().String()) })
-	if open := s.cfg.exposure(); open != "" {
+	if open := s.cfg.exposure(); open != "" && !s.cfg.Policy.Open { // who opens it says so
 		s.log.Warn(open)
 	}
 	return nil

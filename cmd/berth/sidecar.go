@@ -160,6 +160,8 @@ type addresses struct {
 	// Etcd and DataDir are the embedded etcd's.
 	Etcd    string `json:"etcd,omitempty"`
 	DataDir string `json:"data_dir,omitempty"`
+	// Access says who may do what on it.
+	Access string `json:"access,omitempty"`
 }
 
 // String lists the addresses of the server.
@@ -328,7 +330,7 @@ func banner(out *page, at addresses) {
 	if at.HTTP != "" {
 		pages = at.HTTP + "/pools"
 	}
-	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}}
+	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}, {"  access", at.Access}}
 	out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
 	out.gap()
 	out.line("Try, in another terminal:")
@@ -369,7 +371,10 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	}
 	done := inBackground(func() error { return server.Run(context.WithoutCancel(ctx)) })
 	at := addressesOf(s, server)
-	at.Etcd, at.DataDir = etcd.Endpoint(), s.DataDir
+	at.Etcd, at.DataDir, at.Access = etcd.Endpoint(), s.DataDir, "by tokens, certificates and roles"
+	if cfg.Policy.Open {
+		at.Access = "open: all users of this machine may do everything, and run commands as this user"
+	}
 	select {
 	case err := <-done:
 		return errors.Join(err, st.stop())
