@@ -255,3 +255,28 @@ func TestWhoActsOnEtcdIsTheUserOfEtcd(t *testing.T) {
 		}
 	}
 }
+
+func TestAnOperatorOfSomePoolsRevokesClaimsOfTheseOnly(t *testing.T) {
+	claim := func(pools ...string) pool.HolderStatus {
+		slots := map[string]int{}
+		for _, p := range pools {
+			slots[p] = 1
+		}
+		return pool.HolderStatus{Pools: slots}
+	}
+	o := PoolOperator{By: Caller{Identity: access.Identity{Kind: access.User, Name: "ann", Grants: access.Grants{{Role: access.Operate, Pattern: "d*"}}}}}
+	for _, test := range []struct {
+		all     []pool.HolderStatus
+		unknown error
+		may     bool
+	}{
+		{all: []pool.HolderStatus{claim("db")}, may: true},
+		{all: []pool.HolderStatus{claim("db", "gpu")}},
+		{all: []pool.HolderStatus{claim("db"), claim("gpu")}}, // of two instances
+		{unknown: problem.New(problem.ClaimNotFound, "no claim")},
+	} {
+		if err := o.MayRevoke(pool.Why{All: test.all}, test.unknown); (err == nil) != test.may {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+}
