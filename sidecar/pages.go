@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -26,7 +27,7 @@ func (a *apiServer) newPages() *ui.Pages {
 			_, pattern := a.mux.Handler(r)
 			return pattern != "" || strings.HasPrefix(r.URL.Path, "/v1/")
 		},
-		Tokens: a.cfg.Tokens, Attempts: &a.attempts, Secure: a.cfg.TLS != nil,
+		Tokens: a.cfg.Tokens, Attempts: &a.attempts, Open: a.cfg.Policy.Open, Secure: a.cfg.TLS != nil,
 		Logger: a.log, HTTP: a.metrics.http,
 	})
 }
@@ -79,6 +80,7 @@ func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (s
 		return refuse(w, r, err)
 	}
 	p := api.ProblemOf(err)
+	maps.Copy(w.Header(), p.GetHeaders())
 	read := r.Method == http.MethodGet
 	if p.Status == http.StatusUnauthorized && read && a.pages.Owns(r) {
 		a.pages.AskToSignIn(w, r)
@@ -87,7 +89,7 @@ func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (s
 	crossSite := errors.Is(err, server.ErrCrossSite)
 	why := ui.Refusal{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail}
 	switch {
-	case p.Status == http.StatusUnauthorized:
+	case p.Status == http.StatusUnauthorized && a.pages.Owns(r):
 		why.Todo = "Sign in first."
 		why.Link, why.LinkText = "/signin", "Sign in"
 	case crossSite && read && a.pages.Owns(r):

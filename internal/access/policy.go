@@ -42,12 +42,15 @@ func ParseRule(text string) (Rule, error) {
 		return r, nil
 	}
 	for _, g := range r.Grants {
-		if !slices.Contains([]Role{View, Claim, Submit}, g.Role) {
+		if !slices.Contains(anonymousRoles, g.Role) {
 			return r, problem.Field("roles", "%s: anonymous callers can have the roles view, claim and submit only: use the unix socket, a token or a client certificate", problem.Quote(text))
 		}
 	}
 	return r, nil
 }
+
+// anonymousRoles are the roles that anonymous callers can have.
+var anonymousRoles = []Role{View, Claim, Submit}
 
 func validSubject(s string) bool {
 	if s == string(Anonymous) {

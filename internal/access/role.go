@@ -174,13 +174,53 @@ func (gs Grants) Allow(role Role, thing string) bool {
 
 func (r Role) includes(o Role) bool { return r == o || slices.Contains(implied[r], o) }
 
-// Refusal returns the error of what the identity may not do for want of a role for a thing:
-// it says who the caller is, which role is missing, and how to get it.
+// Refusal is why an identity may not do something. Its text is for programs and commands: it
+// says who the caller is, which role is missing, and how to get it.
+type Refusal struct {
+	By   Identity
+	Need Grant
+
+	problem *problem.Error
+}
+
+// Error says what is missing.
+func (r *Refusal) Error() string { return r.problem.Error() }
+
+// Unwrap returns the problem: unauthorized or forbidden.
+func (r *Refusal) Unwrap() error { return r.problem }
+
+// Refusal returns the error of what the identity may not do for want of a role for a thing: a
+// [*Refusal].
 func (i Identity) Refusal(role Role, thing string) error {
-	need := Grant{role, thing}.String()
-	if !i.Authenticated() {
-		return problem.New(problem.Unauthorized, "this needs the role %s, which a caller without a token does not have: send a token that has it as Authorization: Bearer …, or use the unix socket of the sidecar", need)
+	r := &Refusal{By: i, Need: Grant{role, thing}}
+	if i.Authenticated() {
+		r.problem = problem.New(problem.Forbidden, "this needs the role %s, which %s does not have: an administrator of the sidecar can add %q to its setting roles", r.Need, i, i.String()+" "+r.Need.String())
+	} else {
+		r.problem = problem.New(problem.Unauthorized, "this needs the role %s, which a caller without a token does not have: send a token that has it as Authorization: Bearer …, or use the unix socket of the sidecar", r.Need)
 	}
-	how := fmt.Sprintf("an administrator of the sidecar can add %q to its setting roles", i.String()+" "+need)
-	return problem.New(problem.Forbidden, "this needs the role %s, which %s does not have: %s", need, i, how)
+	return r
+}
+
+// InWords says the same to the reader of a web page: what is missing, and how to get it.
+// TokensCount reports whether one can sign in with a token.
+func (r *Refusal) InWords(tokensCount bool) (missing, how string) {
+	role := r.Need.String()
+	switch {
+	case r.By.Authenticated():
+		missing = fmt.Sprintf("This needs the role %s, which %s does not have.", role, r.By)
+		how = fmt.Sprintf("An administrator of this server can give it: by the rule %q in its setting roles", r.By.String()+" "+role)
+		if r.By.Kind == TokenBearer {
+			return missing, how + ", or by another token with that role."
+		}
+		return missing, how + "."
+	case tokensCount:
+		return fmt.Sprintf("This needs the role %s, and you have not signed in.", role),
+			"Sign in with a token that has it. An administrator of this server makes tokens: berth token create NAME --role " + role
+	}
+	missing = fmt.Sprintf("This needs the role %s. This address does not ask who you are, and allows only what everyone may do.", role)
+	how = fmt.Sprintf("An administrator of this server can make a token with that role for you to sign in with (setting tokens_file: berth token create NAME --role %s). On the host itself, the command berth acts as your user.", role)
+	if slices.Contains(anonymousRoles, r.Need.Role) {
+		how += fmt.Sprintf(" Or everyone gets it, by the rule %q in the setting roles.", string(Anonymous)+" "+role)
+	}
+	return missing, how
 }

@@ -33,8 +33,8 @@ type PoolOperator struct {
 	Source Source
 	// If is what the revision of that which a verb sets, changes or deletes must satisfy.
 	If store.Condition
-	// May, if not nil, decides whether the caller may revoke a claim. By default it needs the
-	// role operate for all of its pools.
+	// May, if not nil, decides whether the caller may revoke a claim. By default its owner may,
+	// and who has the role operate for all of its pools.
 	May pool.May
 }
 
@@ -62,8 +62,8 @@ func (p PoolOperator) PausePool(ctx context.Context, name string, paused bool) (
 	return p.change(ctx, verb, name, "", pool.Change{Paused: &paused}, p.Source.ChangePool)
 }
 
-// mayOperate refuses what is no name of a pool, and a caller that may not operate it.
-func (p PoolOperator) mayOperate(name string) error {
+// MayOperate refuses what is no name of a pool, and a caller that may not operate it.
+func (p PoolOperator) MayOperate(name string) error {
 	if err := pool.ValidateName(name); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (p PoolOperator) mayOperate(name string) error {
 
 // change sets or changes a pool.
 func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch pool.Change, do func(context.Context, string, pool.Change) (pool.Put, error)) (put pool.Put, err error) {
-	if err := p.mayOperate(name); err != nil {
+	if err := p.MayOperate(name); err != nil {
 		return put, err
 	}
 	ch.If = p.If
@@ -95,7 +95,7 @@ func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch 
 // DeletePool deletes a pool. Its holders keep their slots until they release them; its
 // waiters are refused.
 func (p PoolOperator) DeletePool(ctx context.Context, name string) error {
-	if err := p.mayOperate(name); err != nil {
+	if err := p.MayOperate(name); err != nil {
 		return err
 	}
 	return p.Act(ctx, DeletePool, name, "", func(ctx context.Context) (Effect, error) {
@@ -130,7 +130,7 @@ func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool)
 		if unknown == nil && w.Held != nil {
 			e.Before = fmt.Sprintf("held by %s/%s, fencing token %d: %s", w.Held.Host, w.Held.Instance, w.Held.Fence, slotsText(w.Held.Pools))
 		}
-		if done, err = p.Source.Revoke(ctx, claim, force, p.may); err != nil {
+		if done, err = p.Source.Revoke(ctx, claim, force, p.MayRevokeHeld); err != nil {
 			return e, err
 		}
 		if e.After = "its host was asked to stop the holder"; force {
@@ -141,19 +141,25 @@ func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool)
 	return done, err
 }
 
-// may returns why the caller may not revoke a claim.
-func (p PoolOperator) may(of pool.Holder, slots map[string]int) error {
-	if p.May != nil {
+// MayRevokeHeld returns why the caller may not revoke a claim of a holder with slots.
+func (p PoolOperator) MayRevokeHeld(of pool.Holder, slots map[string]int) error {
+	id := p.By.Identity
+	switch {
+	case p.May != nil:
 		return p.May(of, slots)
+	case id.Is(of.ClaimedBy):
+		return nil
+	case len(slots) == 0: // they are not known
+		return id.Allow(access.Operate, access.Everything)
 	}
-	return p.By.Identity.Allow(access.Operate, slices.Sorted(maps.Keys(slots))...)
+	return id.Allow(access.Operate, slices.Sorted(maps.Keys(slots))...)
 }
 
 // MayRevoke returns why the caller may not revoke a claim of which that is known. An unknown
 // one can be revoked only by who may revoke all.
 func (p PoolOperator) MayRevoke(w pool.Why, unknown error) error {
 	if unknown == nil {
-		return w.Each(p.may)
+		return w.Each(p.MayRevokeHeld)
 	}
 	if p.By.Identity.Grants.Allow(access.Operate, access.Everything) {
 		return nil

@@ -57,6 +57,15 @@ func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run
 // mayOperate refuses a caller that may not operate what is no pool.
 func (o Operator) mayOperate() error { return o.By.Identity.Allow(access.Operate, access.Everything) }
 
+// MayChangeRun returns why the caller may not cancel or retry a run, or its step instances, that
+// an identity has submitted.
+func (o Operator) MayChangeRun(submittedBy string) error {
+	if o.By.Identity.Is(submittedBy) {
+		return nil
+	}
+	return o.mayOperate()
+}
+
 // CancelRun cancels a run, and keeps the reason with it. With onlyQueued a run that has
 // left the queue is a RunNotQueued problem.
 func (o Operator) CancelRun(ctx context.Context, id, reason string, onlyQueued bool) (r *run.Run, err error) {

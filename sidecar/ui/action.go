@@ -21,9 +21,9 @@ const actionTimeout = 20 * time.Second
 
 // action is something that operators do on the pages. A page asks for confirmation first.
 type action struct {
-	// confirm says what will happen.
-	confirm func(ctx context.Context, s *Session, q url.Values) (*confirmation, error)
-	// task reads the confirmed form.
+	// confirm says what will happen, to an operator who may do it.
+	confirm func(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error)
+	// task reads the confirmed form of an operator.
 	task func(who string, form url.Values) (task, error)
 }
 
@@ -138,7 +138,7 @@ func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*v
 		return nil, err
 	}
 	q := r.URL.Query()
-	c, err := a.confirm(ctx, s, q)
+	c, err := a.confirm(ctx, s, p.operator(ctx, s), q)
 	if err != nil {
 		return nil, err
 	}
@@ -153,19 +153,25 @@ func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*v
 	return &view{Title: c.Question, Data: c}, nil
 }
 
+// operator returns the verbs for who sends a request.
+func (p *Pages) operator(ctx context.Context, s *Session) inspect.Operator {
+	return inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.Client.Host())})
+}
+
 // act carries out a confirmed action.
 func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string, err error) {
 	name, a, err := actionOf(r)
 	if err != nil {
 		return "", err
 	}
-	t, err := a.task(access.Of(ctx).String(), r.PostForm)
+	o := p.operator(ctx, s)
+	t, err := a.task(o.By.String(), r.PostForm)
 	if err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
 	defer cancel()
-	result, err := t.do(ctx, s, inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.Client.Host())}))
+	result, err := t.do(ctx, s, o)
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:
 		if back := r.PostForm.Get(backKey); back != "" {

@@ -20,12 +20,15 @@ const yes = "yes"
 
 // confirmRevoke says what revoking a claim will do: its host stops the holder, or its slots
 // are freed by force.
-func confirmRevoke(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
+func confirmRevoke(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error) {
 	id := q.Get("claim")
 	if err := pool.ValidateID(id); err != nil {
 		return nil, err
 	}
 	w, err := s.Client.Why(ctx, id)
+	if err := o.MayRevoke(w, err); err != nil {
+		return nil, err
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -16,9 +16,6 @@ import (
 // and so is one that was deleted while its slots are held: it can't be changed any more.
 func poolAsked(ctx context.Context, s *Session, q url.Values) (pool.Detail, error) {
 	name := q.Get("pool")
-	if err := pool.ValidateName(name); err != nil {
-		return pool.Detail{}, err
-	}
 	d, err := s.Client.Pool(ctx, name)
 	if err == nil && d.Deleted {
 		err = problem.New(problem.PoolNotFound, "pool %q was deleted: its holders keep their slots until they release them", name)
@@ -44,8 +41,11 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 }
 
 // onPool returns the confirmation of an action on a pool.
-func onPool(of func(d pool.Detail, q url.Values) *confirmation) func(context.Context, *Session, url.Values) (*confirmation, error) {
-	return func(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
+func onPool(of func(d pool.Detail, q url.Values) *confirmation) func(context.Context, *Session, inspect.Operator, url.Values) (*confirmation, error) {
+	return func(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error) {
+		if err := o.MayOperate(q.Get("pool")); err != nil {
+			return nil, err
+		}
 		d, err := poolAsked(ctx, s, q)
 		if err != nil {
 			return nil, err
@@ -235,6 +235,9 @@ func limitTask(_ string, form url.Values) (task, error) {
 		query: url.Values{"pool": {name}, "limit": {strconv.Itoa(limit)}}, back: poolLink(name),
 	}
 	t.do = func(ctx context.Context, s *Session, o inspect.Operator) (string, error) {
+		if err := o.MayOperate(name); err != nil {
+			return "", err
+		}
 		d, err := s.Client.Pool(ctx, name)
 		switch {
 		case err != nil:

@@ -87,14 +87,17 @@ type seenTarget struct {
 
 // confirmOn reads a target, and asks for confirmation of an action on it. Of says what the
 // action will do, or why it is not possible.
-func confirmOn(verb string, of func(ctx context.Context, s *Session, c *confirmation, t seenTarget) error) func(context.Context, *Session, url.Values) (*confirmation, error) {
-	return func(ctx context.Context, s *Session, q url.Values) (*confirmation, error) {
+func confirmOn(verb string, of func(ctx context.Context, s *Session, c *confirmation, t seenTarget) error) func(context.Context, *Session, inspect.Operator, url.Values) (*confirmation, error) {
+	return func(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error) {
 		t, err := targetOf(q)
 		if err != nil {
 			return nil, err
 		}
 		seen := seenTarget{target: t}
 		if seen.overview, err = s.Steps.Overview(ctx, t.run); err != nil {
+			return nil, err
+		}
+		if err := o.MayChangeRun(seen.overview.Run.SubmittedBy); err != nil {
 			return nil, err
 		}
 		if t.which != nil {

@@ -297,11 +297,11 @@ func TestNobodyActsWithoutTheRight(t *testing.T) {
 		}
 	}
 	for path, form := range map[string]url.Values{
-		"cancel":  {"run": {"r"}},
-		"pause":   {"pool": {"db"}},
-		"resume":  {"pool": {"db"}},
-		"limit":   {"pool": {"db"}, "limit": {"5"}, "from": {"3"}},
-		"release": {"claim": {"c"}, "fence": {"1"}},
+		"cancel": {"run": {"r"}},
+		"pause":  {"pool": {"db"}},
+		"resume": {"pool": {"db"}},
+		"limit":  {"pool": {"db"}, "limit": {"5"}, "from": {"3"}},
+		"revoke": {"claim": {"c"}, "fence": {"1"}},
 	} {
 		d.refused(d.get("/actions/"+path+"?"+form.Encode()), problem.Unauthorized, "This needs the role operate")
 		d.refused(d.post("/actions/"+path, form), problem.Unauthorized, "This needs the role operate")

@@ -5,7 +5,7 @@
 //
 // A page is an address, a template, and a view: a function that reads what the page shows now.
 // The frame is the rest of every page: the layout, the functions that templates use, and who
-// the visitor is and whether they may act. A page's template defines "main", which has the page's
+// the visitor is and what they may do. A page's template defines "main", which has the page's
 // only h1; templates named <page>_*.html are parts of it, those named part_*.html of every page.
 // static/<page>.css, if it exists, is linked from that page. An action is what an operator does on
 // a page: first a page says what will happen, then a form confirms it.
@@ -25,8 +25,9 @@
 //     the browser.
 //   - A page costs etcd little: views read memory where there is a watched copy, and are bounded
 //     where they read etcd.
-//   - Who may read the HTTP API may read the pages. Who may act has signed in with the token, or uses
-//     berth dev; every action is a POST that a page of this server sent.
+//   - Who may read the HTTP API may read the pages. A page offers the actions that its visitor may
+//     carry out: for that it asks the operator that carries them out. Every action is a POST that a
+//     page of this server sent.
 //
 // # Failures
 //

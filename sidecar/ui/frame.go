@@ -13,9 +13,14 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/inspect"
 )
 
 // frame is what templates get: what a page shows, and the rest of the page.
@@ -23,11 +28,10 @@ type frame struct {
 	Title string
 	Data  any
 
-	// May reports whether the visitor may act, and Who is the name that their actions are
-	// recorded with.
-	May bool
-	Who string
-	Now time.Time
+	// Who is the identity of the visitor, and Open reports that everyone may do everything.
+	Who  string
+	Open bool
+	Now  time.Time
 	// Live reports that it is rendered for a stream: times are exact, and nothing differs
 	// only because time has passed.
 	Live bool
@@ -45,8 +49,26 @@ type frame struct {
 	// out.
 	SignIn, SignOut string
 
+	by    inspect.Operator // has only who it is
 	path  string
 	query url.Values
+}
+
+// MayOperate reports whether the visitor may operate a pool.
+func (f *frame) MayOperate(pool string) bool { return f.by.MayOperate(pool) == nil }
+
+// MayRevoke reports whether the visitor may revoke a claim.
+func (f *frame) MayRevoke(h holderRow) bool { return f.by.MayRevokeHeld(h.Holder, h.Pools) == nil }
+
+// MayRevokeAny reports whether they may revoke one of the claims.
+func (f *frame) MayRevokeAny(all []holderRow) bool { return slices.ContainsFunc(all, f.MayRevoke) }
+
+// MayChange reports whether the visitor may cancel and retry a run that an identity has submitted.
+func (f *frame) MayChange(submittedBy string) bool { return f.by.MayChangeRun(submittedBy) == nil }
+
+// MayChangeAny reports whether they may change one of the runs.
+func (f *frame) MayChangeAny(submitters []string) bool {
+	return slices.ContainsFunc(submitters, f.MayChange)
 }
 
 // navLink is a page in the navigation.
@@ -58,8 +80,9 @@ type navLink struct {
 // frameOf is the frame of a request, for a page of that name. The page may be none of the
 // list: that of an error.
 func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
+	id := access.Of(r.Context())
 	f := &frame{
-		May: p.may(r), Who: p.who(r), Now: time.Now(), Live: live,
+		Who: id.String(), Open: p.cfg.Open, by: inspect.Operator{PoolOperator: audit.PoolOperator{By: audit.Caller{Identity: id}}}, Now: time.Now(), Live: live,
 		Sheets: assets.sheets(name), Script: assets.url("berth.js"), Icon: assets.url("icon.svg"),
 		path: r.URL.Path, query: r.URL.Query(),
 	}
@@ -79,12 +102,10 @@ func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
 			f.Nav = append(f.Nav, navLink{Name: pg.nav, URL: at, Current: pg.name == current})
 		}
 	}
-	if p.cfg.Tokens != nil {
-		if _, ok := p.SignedIn(r); ok {
-			f.SignOut = signoutPath
-		} else if r.URL.Path != signinPath {
-			f.SignIn = signinPath + "?" + url.Values{toKey: {f.Refresh}}.Encode()
-		}
+	if _, in := p.SignedIn(r); in && id.Kind == access.TokenBearer {
+		f.SignOut = signoutPath
+	} else if p.canSignIn(r) && r.URL.Path != signinPath {
+		f.SignIn = signInLink(r)
 	}
 	return f
 }

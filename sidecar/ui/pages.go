@@ -31,6 +31,8 @@ type Config struct {
 	Tokens func() access.Tokens
 	// Attempts slow down the guessing of tokens; nil are those of the pages alone.
 	Attempts *access.Attempts
+	// Open reports that everyone may do everything.
+	Open bool
 	// Secure has cookies sent over TLS alone.
 	Secure bool
 	// Logger is silent if nil.
@@ -86,8 +88,6 @@ type page struct {
 	under   string // the page that the navigation shows as the current one; empty: itself
 	// every is how often a live page is read again; 0 is never.
 	every time.Duration
-	// act reports whether only visitors who may act see it.
-	act bool
 	// view reads what the page shows.
 	view func(ctx context.Context, s *Session, r *http.Request) (*view, error)
 }
@@ -98,7 +98,7 @@ type view struct {
 	Data  any
 }
 
-// form is a POST of a visitor who may act.
+// form is a POST. What it does checks whether the visitor may do that.
 type form struct {
 	pattern string // "POST /actions/cancel"
 	// do does it, and returns the page to show then; [Pages.withMessage] adds a message to
@@ -118,7 +118,7 @@ func (p *Pages) pages() []page {
 		p.runPage(),
 		{pattern: "GET /hosts", name: "hosts", nav: "Hosts", every: hostsEvery, view: p.fleet.view},
 		{pattern: "GET " + actionsPath, name: "actions", nav: "Actions", every: actionsEvery, view: p.viewActions},
-		{pattern: "GET " + actionsPath + "/{action}", name: "action", under: "actions", act: true, view: p.viewAction},
+		{pattern: "GET " + actionsPath + "/{action}", name: "action", under: "actions", view: p.viewAction},
 	}
 }
 
@@ -246,12 +246,8 @@ const (
 // serve answers with a page, or with a stream of what it shows.
 func (p *Pages) serve(w http.ResponseWriter, r *http.Request, pg *page) {
 	w.Header().Set("Vary", "Accept, Cookie")
-	err := access.Allow(r.Context(), access.View)
-	if err == nil && pg.act {
-		err = access.Allow(r.Context(), access.Operate)
-	}
-	if err != nil {
-		p.mayNot(w, r, err)
+	if err := access.Allow(r.Context(), access.View); err != nil {
+		p.mayNotView(w, r, err)
 		return
 	}
 	if pg.every > 0 && r.Method == http.MethodGet && accepts(r, streamType) {
@@ -339,10 +335,6 @@ func tooOld(ctx context.Context, s *Session) error {
 func (p *Pages) take(w http.ResponseWriter, r *http.Request, f form) {
 	if !p.ours(r) {
 		p.refuse(w, r, crossSite())
-		return
-	}
-	if err := access.Allow(r.Context(), access.Operate); err != nil {
-		p.mayNot(w, r, err)
 		return
 	}
 	s, err := p.cfg.Ready()

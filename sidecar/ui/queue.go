@@ -33,12 +33,23 @@ type queuePage struct {
 	Unreadable unreadableRuns
 }
 
+// Submitters are the identities that have submitted the runs.
+func (p queuePage) Submitters() []string {
+	all := make([]string, len(p.Rows))
+	for i, r := range p.Rows {
+		all[i] = r.SubmittedBy
+	}
+	return all
+}
+
 // queueRow is a queued run.
 type queueRow struct {
 	Position        int // 0 of one whose time has not come
 	ID, Name, Owner string
-	Priority        int
-	Since           time.Time
+	// SubmittedBy is the identity that has submitted it.
+	SubmittedBy string
+	Priority    int
+	Since       time.Time
 	// Reason is why it still waits, and Kind what is in the way; it is empty before the
 	// coordinator has found out.
 	Reason string
@@ -115,7 +126,7 @@ func queueOf(l queueState, env environment, steps map[submitted]stepChips, f run
 	space := pool.NewSpace(env.pools...)
 	for i, r := range l.page.rows {
 		row := queueRow{
-			Position: l.positions[i], ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), Priority: r.Priority, Since: r.QueuedAt,
+			Position: l.positions[i], ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), SubmittedBy: r.SubmittedBy, Priority: r.Priority, Since: r.QueuedAt,
 			Steps: steps[submittedOf(r.Run)], Tags: at.tags(r.Tags), Attempt: r.Attempt,
 		}
 		for name, slots := range sortedPools(r.Pools) {

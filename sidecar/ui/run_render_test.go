@@ -10,6 +10,9 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access/accesstest"
+	"github.com/berthhq/berth/internal/audit"
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -74,7 +77,7 @@ func TestARunsTextsAreShownAndNeverInterpreted(t *testing.T) {
 	sets := newTemplates()
 	for _, live := range []bool{false, true} {
 		for _, v := range nastyViews(t, afterNoon(0)) {
-			body, err := sets.render("run", &frame{Title: v.Title(), Data: v, Live: live, May: true})
+			body, err := sets.render("run", &frame{Title: v.Title(), Data: v, Live: live, by: inspect.Operator{PoolOperator: audit.PoolOperator{By: audit.Caller{Identity: accesstest.Admin}}}})
 			if err != nil {
 				t.Fatal(err)
 			}

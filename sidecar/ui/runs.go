@@ -27,6 +27,15 @@ type runsPage struct {
 	Unreadable unreadableRuns
 }
 
+// Submitters are the identities that have submitted the runs.
+func (p runsPage) Submitters() []string {
+	all := make([]string, len(p.Rows))
+	for i, r := range p.Rows {
+		all[i] = r.SubmittedBy
+	}
+	return all
+}
+
 // statusLink leads to the runs of a status. The first leads to those of any, and has none.
 type statusLink struct {
 	Status run.Status
@@ -39,9 +48,11 @@ type statusLink struct {
 // runRow is a run.
 type runRow struct {
 	ID, Name, Owner string
-	Status          run.Status
-	Priority        int
-	Tags            tagList
+	// SubmittedBy is the identity that has submitted it.
+	SubmittedBy string
+	Status      run.Status
+	Priority    int
+	Tags        tagList
 	// Submitted is when it came, and Since when it was started, or admitted, while it is
 	// in progress.
 	Submitted, Since time.Time
@@ -144,7 +155,7 @@ const textShown = 240
 func runRowOf(r *run.Run, done stepsDone, at listAddress) runRow {
 	record := inspect.RunOf(r)
 	row := runRow{
-		ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), Status: r.Status, Priority: r.Priority, Tags: at.tags(r.Tags),
+		ID: r.ID, Name: text.Visible(r.Name), Owner: text.Visible(r.Owner), SubmittedBy: r.SubmittedBy, Status: r.Status, Priority: r.Priority, Tags: at.tags(r.Tags),
 		Submitted: r.QueuedAt, Steps: done, Attempt: r.Attempt, Text: record.Reason(),
 	}
 	switch {

@@ -87,11 +87,24 @@ func (p *Pages) Wanted(r *http.Request) bool { return accepts(r, htmlType) }
 // AskToSignIn answers a browser that has not signed in.
 func (p *Pages) AskToSignIn(w http.ResponseWriter, r *http.Request) {
 	secure(w.Header())
+	http.Redirect(w, r, signInLink(r), http.StatusSeeOther)
+}
+
+// signInLink is where the sender of a request signs in, to come back to what it was for.
+func signInLink(r *http.Request) string {
 	to := home
 	if r.Method == http.MethodGet {
-		to = addressOf(r.URL.Path, r.URL.Query())
+		q := r.URL.Query()
+		q.Del(messageKey)
+		q.Del(sealKey)
+		to = addressOf(r.URL.Path, q)
 	}
-	http.Redirect(w, r, signinPath+"?"+url.Values{toKey: {to}}.Encode(), http.StatusSeeOther)
+	return signinPath + "?" + url.Values{toKey: {to}}.Encode()
+}
+
+// canSignIn reports whether the sender of a request is nobody yet, and could sign in.
+func (p *Pages) canSignIn(r *http.Request) bool {
+	return p.cfg.Tokens != nil && !access.Of(r.Context()).Authenticated()
 }
 
 // signinData is what the page for signing in shows.
@@ -182,20 +195,6 @@ func ownPath(to string) string {
 		return home
 	}
 	return addressOf(u.EscapedPath(), u.Query())
-}
-
-// who returns how the sender of a request is recorded; empty if it is not known who it is and
-// they may not act.
-func (p *Pages) who(r *http.Request) string {
-	if id := access.Of(r.Context()); id.Authenticated() || p.may(r) {
-		return id.String()
-	}
-	return ""
-}
-
-// may reports whether the sender of a request may act on anything.
-func (p *Pages) may(r *http.Request) bool {
-	return access.Of(r.Context()).Grants.Has(access.Operate)
 }
 
 // ours reports whether a page of this server sent a request, as browsers state with every POST.

@@ -234,8 +234,8 @@ func TestWithoutATokenPagesAreReadOnlyButOnDev(t *testing.T) {
 		if got := strings.Contains(text(d.root), "Pause…"); got != want {
 			t.Errorf("dev %v: actions are offered: %v", dev, got)
 		}
-		if got := strings.Contains(text(d.root), "Acting as anonymous"); got != want {
-			t.Errorf("dev %v: the page names who acts: %v", dev, got)
+		if got := strings.Contains(text(d.root), "everyone may act"); got != want {
+			t.Errorf("dev %v: the page says so: %v", dev, got)
 		}
 		if strings.Contains(text(d.root), "Sign") {
 			t.Error("there is nothing to sign in with")

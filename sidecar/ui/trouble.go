@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -49,18 +50,26 @@ func crossSite() Refusal {
 	return refusalOf(problem.Forbidden, "Forms that pages of other sites send are refused.")
 }
 
-// mayNot answers a visitor who lacks a role. One who could sign in is asked to.
-func (p *Pages) mayNot(w http.ResponseWriter, r *http.Request, err error) {
-	f := refusalOf(problem.CodeOf(err), sentence(err.Error()))
-	if f.Status == http.StatusUnauthorized && p.cfg.Tokens != nil {
-		if r.Method == http.MethodGet && p.Wanted(r) {
-			p.AskToSignIn(w, r)
-			return
-		}
-		f.Detail, f.Todo = "You must sign in to do this.", "Sign in with a token, then try again."
-		f.Link, f.LinkText = signinPath, "Sign in"
+// mayNotView answers a visitor who may see no pages. One who could sign in is asked to.
+func (p *Pages) mayNotView(w http.ResponseWriter, r *http.Request, err error) {
+	if p.canSignIn(r) && p.Wanted(r) {
+		p.AskToSignIn(w, r)
+		return
 	}
-	p.refuse(w, r, f)
+	p.refuse(w, r, p.problemOf(r, err))
+}
+
+// roleMissing is the refusal of a visitor who lacks a role.
+func (p *Pages) roleMissing(r *http.Request, no *access.Refusal) Refusal {
+	f := refusalOf(problem.CodeOf(no), "")
+	if f.Title = "You may not do this"; no.Need.Role == access.View {
+		f.Title = "You may not see this"
+	}
+	signIn := p.canSignIn(r)
+	if f.Detail, f.Todo = no.InWords(signIn); signIn {
+		f.Link, f.LinkText = signInLink(r), "Sign in"
+	}
+	return f
 }
 
 // refuse answers with why there is no page.
@@ -99,6 +108,9 @@ func (p *Pages) renderProblem(f *frame, why Refusal) ([]byte, int) {
 
 // problemOf makes a refusal of an error, and logs faults.
 func (p *Pages) problemOf(r *http.Request, err error) Refusal {
+	if no := (*access.Refusal)(nil); errors.As(err, &no) {
+		return p.roleMissing(r, no)
+	}
 	code := problem.CodeOf(err)
 	why := refusalOf(code, err.Error())
 	switch {
