@@ -20,6 +20,7 @@ const (
 	Serve     Group = "serve"     // how to be a sidecar
 	Candidate Group = "candidate" // whether a sidecar runs a coordinator
 	Lead      Group = "lead"      // how a candidate leads
+	Work      Group = "work"      // whose commands a worker runs
 	Dev       Group = "dev"       // the embedded etcd
 )
 

@@ -55,7 +55,7 @@ func TestHelpTellsDefaultsAndVariables(t *testing.T) {
 	var out bytes.Buffer
 	app := &cli.App{
 		Name: "app", Writer: &out,
-		Flags: Flags(Common, Etcd, Access, Claims, Instance, State, Serve, Candidate, Lead, Dev),
+		Flags: Flags(Common, Etcd, Access, Claims, Instance, State, Serve, Candidate, Lead, Work, Dev),
 	}
 	if err := app.Run([]string{"app", "--help"}); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berthhq/berth/internal/access"
 )
 
 // Each of these reads the text of one kind of value, and reports whether it is
@@ -100,6 +102,13 @@ func parseRules(text string) ([]string, bool) {
 		}
 	}
 	return rules, true
+}
+
+// parseIdentities reads patterns of identities.
+func parseIdentities(text string) ([]string, bool) {
+	list, ok := parseRules(text)
+	_, err := access.ParsePatterns(list)
+	return list, ok && err == nil
 }
 
 func parseToken(text string) (Secret, bool) {

@@ -62,6 +62,10 @@ type Settings struct {
 	// CompactInterval is how much history of etcd a coordinator keeps; 0 is all.
 	CompactInterval time.Duration
 
+	// CommandsFrom are patterns of the identities whose commands a worker runs: see
+	// [access.Patterns].
+	CommandsFrom []string
+
 	// DataDir and EtcdListen are the embedded etcd's.
 	DataDir, EtcdListen string
 

@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/berthhq/berth/internal/access"
+)
 
 // fields is the table: the only place that knows which settings there are.
 var fields = []Field{
@@ -207,6 +211,13 @@ var fields = []Field{
 		Usage: "the coordinator compacts the history of etcd that is older than `TIME`, of all users of etcd; 0 for never",
 		Must:  "a duration from 1m to 24h, or 0",
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.CompactInterval }, orZero(durationFrom(time.Minute, 24*time.Hour))},
+	},
+
+	{
+		Name: "commands_from", Group: Work, Default: access.Everything,
+		Usage: "`IDENTITIES` of submitters whose commands the worker runs, separated by commas",
+		Must:  "identities such as user:alice, token:ci or etcd:* (* is any text), separated by commas, or * for all",
+		value: typed[[]string]{func(s *Settings) *[]string { return &s.CommandsFrom }, parseIdentities},
 	},
 
 	{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/user"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -44,6 +46,10 @@ at a time, and runs their commands. A command gets its input as JSON on stdin an
 BERTH_INPUT, and BERTH_RUN_ID, BERTH_STEP, BERTH_INDEX, BERTH_ATTEMPT and BERTH_FENCE in its
 environment. It does not get the settings of the worker.
 
+Commands run as the user of the worker, which says so at its start. With --commands-from it
+runs only commands of runs that these identities submitted, such as user:alice, token:ci or
+etcd:*; the steps of other runs fail at once, without retries.
+
 A worker that was killed finds its commands and their results again if it is restarted with
 the same --name within the leases. Later, the commands are stopped before the leases end, and
 the steps are retried.
@@ -51,7 +57,7 @@ the steps are retried.
 On TERM it takes no more steps, waits for those that run (--drain-timeout), then stops them.
 On a second TERM, or INT, it stops them at once: TERM, and KILL after --stop-grace. On HUP it
 stops and leaves its commands to the next worker of its name.`,
-		Flags: append(append(config.Flags(config.Instance, config.State, config.Claims), healthFlags()...),
+		Flags: append(append(config.Flags(config.Instance, config.State, config.Claims, config.Work), healthFlags()...),
 			&cli.StringSliceFlag{Name: "queue", Aliases: []string{"q"}, Value: cli.NewStringSlice(step.DefaultQueue), Usage: "take steps from `QUEUE`; several separated by commas, or repeated"},
 			&cli.IntFlag{Name: "concurrency", Aliases: []string{"c"}, Value: runtime.NumCPU(), Usage: "run at most `N` step instances at a time", DefaultText: "number of CPUs"},
 			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unique on this host"},
@@ -72,7 +78,7 @@ func work(c *cli.Context) error {
 }
 
 func runWorker(r *request) error {
-	sv, err := newService(r, config.State, config.Lead, config.Claims)
+	sv, err := newService(r, config.State, config.Lead, config.Claims, config.Work)
 	if err != nil {
 		return err
 	}
@@ -93,7 +99,7 @@ func runWorker(r *request) error {
 		return err
 	}
 	w := worker.New(worker.Config{
-		Client: client, Queues: flags.queues, Concurrency: flags.concurrency,
+		Client: client, Queues: flags.queues, Concurrency: flags.concurrency, CommandsFrom: sv.CommandsFrom,
 		Runner: &flags.commands, Dir: worker.Folder(sv.StateDir, flags.name),
 		OutputDir: worker.OutputFolder(sv.StateDir, flags.name), KeepOutput: flags.keep,
 		Retention: sv.RunRetention,
@@ -104,9 +110,14 @@ func runWorker(r *request) error {
 		return errors.Join(err, client.Leave())
 	}
 	log := sv.log.Named(worker.Role)
-	log.Info("started", "host", client.Host(), "name", flags.name, "queues", flags.queues, "concurrency", flags.concurrency)
 	at := worksRecord{
-		PID: os.Getpid(), Host: client.Host(), Name: flags.name, Queues: flags.queues, Concurrency: flags.concurrency, HTTP: health.url(),
+		PID: os.Getpid(), Host: client.Host(), Name: flags.name, Queues: flags.queues, Concurrency: flags.concurrency,
+		User: userName(), UID: os.Geteuid(), CommandsFrom: sv.CommandsFrom, HTTP: health.url(),
+	}
+	log.Info("started", "host", at.Host, "name", at.Name, "queues", at.Queues, "concurrency", at.Concurrency,
+		"user", at.User, "uid", at.UID, "commands_from", at.CommandsFrom)
+	if at.UID == 0 {
+		log.Warn("commands run as root: who may submit commands to the queues may do everything on this host; use a user of its own, or name the submitters in commands_from")
 	}
 	if err := r.print(at, func(out *page) { out.line("%s", at) }); err != nil {
 		return errors.Join(err, health.close(), client.Leave())
@@ -221,6 +232,10 @@ type worksRecord struct {
 	Name        string   `json:"name"`
 	Queues      []string `json:"queues"`
 	Concurrency int      `json:"concurrency"`
+	// User and UID are those that commands run as, and CommandsFrom whose commands they are.
+	User         string   `json:"user"`
+	UID          int      `json:"uid"`
+	CommandsFrom []string `json:"commands_from"`
 	// HTTP is the address of health and metrics.
 	HTTP string `json:"http,omitempty"`
 }
@@ -228,7 +243,24 @@ type worksRecord struct {
 // String describes the worker.
 func (r worksRecord) String() string {
 	return "berth worker " + r.Name + " of host " + r.Host + " runs up to " + strconv.Itoa(r.Concurrency) + " at a time from " +
-		strings.Join(r.Queues, ", ") + healthText(r.HTTP)
+		strings.Join(r.Queues, ", ") + " as user " + r.User + " (uid " + strconv.Itoa(r.UID) + "), submitted by " + r.submitters() + healthText(r.HTTP)
+}
+
+// submitters describes whose commands the worker runs.
+func (r worksRecord) submitters() string {
+	if slices.Contains(r.CommandsFrom, access.Everything) {
+		return "anyone"
+	}
+	return strings.Join(r.CommandsFrom, ", ")
+}
+
+// userName returns the name of the user that this process runs as; its number if it has none.
+func userName() string {
+	uid := strconv.Itoa(os.Geteuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username
+	}
+	return uid
 }
 
 // workerControlCommands are drain, stop and resume.

@@ -129,6 +129,42 @@ func TestAPolicyGivesGrants(t *testing.T) {
 	}
 }
 
+func TestPatternsMatchRecordedIdentities(t *testing.T) {
+	for _, c := range []struct {
+		patterns, recorded string
+		want               bool
+	}{
+		{"*", "user:alice", true},
+		{"*", "", true},
+		{"user:alice", "user:alice", true},
+		{"user:alice", "token:alice", false},
+		{"user:*", "", false},
+		{"user:*", "unauthenticated", false},
+		{"etcd:*,token:ci", "etcd:source", true},
+		{"etcd:*,token:ci", "token:ci-2", false},
+		{"anonymous", "anonymous", true},
+		{"unauthenticated", "unauthenticated", true},
+		{"cert:*.example.com", "cert:a.example.com", true},
+		{"cert:*.example.com", "cert:example.com", false},
+	} {
+		ps, err := ParsePatterns(strings.Split(c.patterns, ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ps.Match(c.recorded); got != c.want {
+			t.Errorf("%s matches %q: %v, want %v", c.patterns, c.recorded, got, c.want)
+		}
+	}
+	for _, text := range []string{"", "alice", "group:etl", "user:", "user:a b", "anonymous:x", "**"} {
+		if _, err := ParsePatterns([]string{text}); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+	if (Patterns)(nil).Match("user:alice") {
+		t.Error("no pattern matches")
+	}
+}
+
 func TestARefusalNamesTheCallerAndTheRole(t *testing.T) {
 	ctx := With(context.Background(), func() Identity { return Identity{Kind: User, Name: "bob", Grants: DefaultGrants} })
 	err := Allow(ctx, Operate, "db")

@@ -64,6 +64,33 @@ func validSubject(s string) bool {
 	return false
 }
 
+// Patterns match identities as records have them, such as "user:alice": each is such a text, in
+// whose name * is any text. [Everything] matches all identities, also one that is not recorded.
+type Patterns []string
+
+// recordedKinds begin the identities in records that have names.
+var recordedKinds = []string{string(User) + ":", string(TokenBearer) + ":", string(Certificate) + ":", string(EtcdUser) + ":"}
+
+// ParsePatterns reads patterns.
+func ParsePatterns(texts []string) (Patterns, error) {
+	for _, text := range texts {
+		named := slices.ContainsFunc(recordedKinds, func(kind string) bool {
+			name, ok := strings.CutPrefix(text, kind)
+			return ok && validName(name)
+		})
+		if !named && !slices.Contains([]string{Everything, string(Anonymous), string(Unauthenticated)}, text) {
+			return nil, problem.New(problem.Invalid, "%s is no pattern of identities: allowed are user:NAME, token:NAME, cert:NAME, etcd:NAME, anonymous and unauthenticated; * in a name is any text, and * alone is all", problem.Quote(text))
+		}
+	}
+	return texts, nil
+}
+
+// Match reports whether one of the patterns matches a recorded identity, which is empty if none
+// is recorded.
+func (ps Patterns) Match(recorded string) bool {
+	return slices.ContainsFunc(ps, func(p string) bool { return p == Everything || matchSubject(p, recorded) })
+}
+
 // Policy gives grants to identities.
 type Policy struct {
 	// Rules are the rules of the settings.

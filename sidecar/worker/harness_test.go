@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/coordinator"
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
@@ -32,6 +33,8 @@ type yard struct {
 	step step.Store
 	// timeout, if it is not 0, bounds how long workers wait for slots.
 	timeout time.Duration
+	// from, if it is not nil, are the submitters whose commands workers run.
+	from access.Patterns
 }
 
 func newYard(t *testing.T) *yard {
@@ -260,7 +263,7 @@ func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 		y.t.Fatal(err)
 	}
 	c := &crew{client: client, done: make(chan struct{})}
-	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder}
+	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder, CommandsFrom: y.from}
 	if dir != "" {
 		cfg.OutputDir, cfg.KeepOutput = OutputFolder(dir, "worker"), 1<<20
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -389,7 +390,7 @@ func TestTheOldestDoesNotStarve(t *testing.T) {
 	}
 	peers := newPeers(pickKeys, "b", Role, hclog.NewNullLogger())
 	peers.message(store.FeedMessage{Snapshot: &seen})
-	q := newQueue(pickKeys, "q")
+	q := newQueue(pickKeys, "q", access.Patterns{access.Everything})
 	now, n := time.Unix(1000, 0), 0
 	publish := func() {
 		n++

@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 )
 
 // What a worker takes of a million instances that are published, if none has a limit, one
@@ -16,7 +17,7 @@ import (
 func BenchmarkPickOf(b *testing.B) {
 	const free, limit, tasks = 10, 10, 100
 	for _, n := range []int{1000, 1_000_000} {
-		q := newQueue(pickKeys, "q")
+		q := newQueue(pickKeys, "q", access.Patterns{access.Everything})
 		for i := range n {
 			r := step.Ready{Run: fmt.Sprint("run-", i/step.MaxItems), Step: "m", Index: i % step.MaxItems, Task: fmt.Sprint("t", i%tasks)}
 			key := pickKeys.Ready("q") + step.OrderOf(0, int64(1+i/step.MaxItems), 0, r.Index, r.Run)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -21,7 +22,7 @@ var pickKeys = store.NewKeys("/b/")
 // queueOf is a queue with what is published in it: RUN, or RUN:POOL with a slot, or
 // RUN!PRIORITY.
 func queueOf(t interface{ Fatal(...any) }, name string, texts ...string) *queue {
-	q := newQueue(pickKeys, name)
+	q := newQueue(pickKeys, name, access.Patterns{access.Everything})
 	for i, text := range texts {
 		text, priority := cutNumber(text)
 		id, pool, _ := strings.Cut(text, ":")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -19,6 +20,10 @@ type queue struct {
 	keys         store.Keys
 	requirements map[string]*requirement
 	of           map[string]*requirement // by order
+	// from are the submitters whose commands the worker runs; refused are the instances of
+	// other submitters, by order.
+	from    access.Patterns
+	refused map[string]*step.Published
 	// bad are keys that cannot be read.
 	bad map[string]error
 }
@@ -44,14 +49,15 @@ type offer struct {
 // requirementOf names the slot requirement of an instance.
 func requirementOf(p *step.Published) string { return p.Task + "/" + run.PoolList(p.Pools) }
 
-func newQueue(keys store.Keys, name string) *queue {
-	q := &queue{name: name, keys: keys}
+func newQueue(keys store.Keys, name string, from access.Patterns) *queue {
+	q := &queue{name: name, keys: keys, from: from}
 	q.clear()
 	return q
 }
 
 func (q *queue) clear() {
 	q.requirements, q.of, q.bad = map[string]*requirement{}, map[string]*requirement{}, map[string]error{}
+	q.refused = map[string]*step.Published{}
 }
 
 // message applies a message of the queue's feed. It returns the values that cannot be read.
@@ -87,6 +93,10 @@ func (q *queue) put(kv *mvccpb.KeyValue, now time.Time) error {
 	if p.External {
 		return nil // for an external executor
 	}
+	if !q.from.Match(p.SubmittedBy) {
+		q.refused[p.Order] = p
+		return nil
+	}
 	name := requirementOf(p)
 	c := q.requirements[name]
 	if c == nil {
@@ -102,6 +112,7 @@ func (q *queue) put(kv *mvccpb.KeyValue, now time.Time) error {
 func (q *queue) remove(key string) {
 	delete(q.bad, key)
 	order := strings.TrimPrefix(key, q.keys.Ready(q.name))
+	delete(q.refused, order)
 	c := q.of[order]
 	if c == nil {
 		return

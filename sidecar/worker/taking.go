@@ -295,6 +295,59 @@ func (w *Worker) giveUp(ctx context.Context, p *step.Published, seat *pool.Place
 	return true
 }
 
+// maxRefusing bounds how many instances are being refused at the same time.
+const maxRefusing = 16
+
+// refuse ends published instances whose commands this worker does not run. It needs no capacity.
+func (w *Worker) refuse() {
+	if w.idle() {
+		return
+	}
+	for _, q := range w.queues {
+		for order, p := range q.refused {
+			if w.refusing == maxRefusing {
+				return // it is called again when one was refused
+			}
+			delete(q.refused, order)
+			w.refusing++
+			w.async(func() {
+				w.refuseOne(p)
+				w.post(func() { w.refusing-- })
+			})
+		}
+	}
+}
+
+// refuseOne ends an instance without retries, unless another worker has taken it or its run was
+// canceled. It tries again while etcd does not answer.
+func (w *Worker) refuseOne(p *step.Published) {
+	final := *p
+	final.Retries = 0
+	of := "that " + p.SubmittedBy + " has submitted"
+	if p.SubmittedBy == "" {
+		of = "whose submitter is not recorded"
+	}
+	why := fmt.Sprintf("worker %s/%s runs no commands of runs %s: its setting commands_from allows %s",
+		w.by.Host, w.by.Instance, of, strings.Join(w.cfg.CommandsFrom, ", "))
+	for {
+		err := w.steps.GiveUp(w.quit, &final, w.by, why)
+		switch {
+		case err == nil:
+			w.log.Warn("a step instance was refused: its submitter is not in commands_from", "run", p.Run, "step", p.ID().Text(), "submitted_by", p.SubmittedBy)
+			w.metrics.ended("refused")
+			return
+		case notTaken(err):
+			return
+		}
+		w.log.Debug("a step instance could not be refused, trying again", "run", p.Run, "step", p.ID().Text(), "error", err)
+		select {
+		case <-time.After(finishPause):
+		case <-w.left:
+			return
+		}
+	}
+}
+
 // takeSlotted takes an instance with its slots, for which it may wait.
 func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait time.Duration, seat *pool.Place) {
 	p := want.Published

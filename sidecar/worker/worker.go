@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -38,6 +39,9 @@ type Config struct {
 	Queues []string
 	// Concurrency is how many instances it can have at the same time, at least 1.
 	Concurrency int
+	// CommandsFrom are the submitters whose commands the worker runs; nil is all. An instance
+	// of a run that another identity has submitted fails at once.
+	CommandsFrom access.Patterns
 	// Runner runs the instances.
 	Runner Runner
 	// Dir contains the folders of its instances.
@@ -98,6 +102,7 @@ type Worker struct {
 	// waited is how long publications have waited for slots, by their order.
 	waited     map[string]waited
 	unresolved []*unresolved
+	refusing   int // instances that are being refused
 	sweeping   bool
 	drained    bool // it takes nothing new
 	dirty      bool
@@ -130,6 +135,9 @@ func New(cfg Config) *Worker {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
+	if cfg.CommandsFrom == nil {
+		cfg.CommandsFrom = access.Patterns{access.Everything}
+	}
 	backend, keys := cfg.Client.Store()
 	name := cfg.Client.Host() + "/" + cfg.Client.Instance()
 	journal := run.NewJournal(backend, keys, name, cfg.Retention)
@@ -150,7 +158,7 @@ func New(cfg Config) *Worker {
 	w.metrics = newMetrics(cfg.Registerer, cfg.Concurrency)
 	feed := func(prefix string) *store.Feed { return store.NewFeed(backend, prefix, w.log, w.metrics.resyncs.Inc) }
 	for _, name := range cfg.Queues {
-		w.queues = append(w.queues, newQueue(keys, name))
+		w.queues = append(w.queues, newQueue(keys, name, cfg.CommandsFrom))
 		w.feeds = append(w.feeds, feed(keys.Ready(name)))
 	}
 	w.canceled.feed = feed(keys.CanceledAll())
@@ -206,6 +214,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.again = time.NewTimer(shortTurn)
 	defer w.again.Stop()
 	for {
+		w.refuse()
 		w.take(inner)
 		w.checkEnded()
 		select {
