@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/berthhq/berth/config"
 )
 
 func TestDevTellsWhereItsPagesAre(t *testing.T) {
@@ -15,5 +17,16 @@ func TestDevTellsWhereItsPagesAre(t *testing.T) {
 	banner(&page{out: &b}, addresses{Socket: "unix:///data/berth.sock", Etcd: "http://127.0.0.1:2379", DataDir: "/data", PID: 7})
 	if strings.Contains(b.String(), "pages") {
 		t.Errorf("a browser can't go there: %s", b.String())
+	}
+}
+
+func TestDevIsOpenOnlyWithoutSettingsOfAccess(t *testing.T) {
+	if !devOpen(config.Settings{}) {
+		t.Error("it is not open by default")
+	}
+	for _, s := range []config.Settings{{TokensFile: "tokens.yaml"}, {ClientCA: "ca.pem"}, {Roles: []string{"anonymous view"}}} {
+		if devOpen(s) {
+			t.Errorf("it is open with %+v", s)
+		}
 	}
 }

@@ -356,7 +356,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	if err != nil {
 		return err
 	}
-	cfg.Policy.Open = cfg.Tokens == nil && len(cfg.Policy.Rules) == 0
+	cfg.Policy.Open = devOpen(s)
 	cfg.Options.StateDir = filepath.Join(s.DataDir, "state")
 	server := sidecar.New(cfg)
 	if err := server.Listen(ctx); err != nil {
@@ -399,6 +399,12 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	err = st.stop()
 	server.Stop(sidecar.Revoke)
 	return errors.Join(err, <-done)
+}
+
+// devOpen reports whether dev gives everyone everything: not if the settings say who callers
+// are, and what they may do. A server with client_ca may be reached from other hosts.
+func devOpen(s config.Settings) bool {
+	return s.TokensFile == "" && s.ClientCA == "" && len(s.Roles) == 0
 }
 
 // devSettings are the settings for the embedded etcd, whatever they say of
