@@ -53,10 +53,11 @@ func newGuard(cfg *Config, pages Pages) *guard {
 }
 
 // check refuses a request, or returns it with the identity of who sent it. Over the unix
-// socket only browsers are refused, of which none gets there by itself.
+// socket a Host header says nothing, unless a browser sends it: it gets there by ssh or a proxy,
+// whose address a page of another site may know.
 func (g *guard) check(r *http.Request) (*http.Request, error) {
 	_, local := PeerOf(r.Context())
-	if !local && !g.knows(r) {
+	if (!local || fromBrowser(r)) && !g.knows(r) {
 		return r, problem.New(problem.Forbidden, "this server is not called %s: use localhost, its address, its host's name, or a name that its certificate has", problem.Quote(r.Host))
 	}
 	if err := g.checkOrigin(r, local); err != nil || local {
@@ -141,7 +142,14 @@ func (g *guard) knows(r *http.Request) bool {
 	return err == nil && ours.Addr().Unmap() == addr.Unmap()
 }
 
-// checkOrigin refuses what the page of another site has a browser ask.
+// fromBrowser reports whether a browser has sent a request.
+func fromBrowser(r *http.Request) bool {
+	h := r.Header
+	return h.Get("Sec-Fetch-Site") != "" || h.Get("Origin") != "" || strings.HasPrefix(h.Get("User-Agent"), "Mozilla/")
+}
+
+// checkOrigin refuses what the page of another site has a browser ask. A proxy in front of the
+// socket may speak TLS.
 func (g *guard) checkOrigin(r *http.Request, local bool) error {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":
@@ -157,7 +165,7 @@ func (g *guard) checkOrigin(r *http.Request, local bool) error {
 		scheme = "https"
 	}
 	u, err := url.Parse(origin)
-	if local || err != nil || u.Scheme != scheme || !strings.EqualFold(u.Host, r.Host) {
+	if err != nil || u.Scheme != scheme && !(local && (u.Scheme == "http" || u.Scheme == "https")) || !strings.EqualFold(u.Host, r.Host) {
 		return ErrCrossSite
 	}
 	return nil

@@ -3,6 +3,7 @@ package ui_test
 import (
 	"crypto/tls"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -251,4 +252,58 @@ func TestPagesOfOtherSitesGetNothing(t *testing.T) {
 	h.Follow("main a") // one's own click on our page goes on
 	h.WaitShown("#pool-secret")
 	h.Expect("/pools: status 403")
+}
+
+// What a visitor sees depends on their roles. All of it can be read and walked by everyone.
+func TestPagesAreThoseOfTheirVisitor(t *testing.T) {
+	inFull(t)
+	t.Parallel()
+	h := newBrowserSite(t, withVisitors)
+	h.pool("db", 9)
+	h.pool("etl-a", 9)
+	h.claims("ann", api.ClaimRequest{ID: "anns", Pools: api.Slots{"db": 1}})
+	h.claims("bob", api.ClaimRequest{ID: "bobs", Pools: api.Slots{"etl-a": 1}})
+	enter := func(name string) {
+		h.Go(h.base + "/signin?to=/pools%3Fopen%3Ddb%26open%3Detl-a")
+		h.Type("#token", name+"-secret")
+		h.Follow("main button")
+		h.wantText("header", "Signed in as token:"+name)
+		h.WaitShown("#holds-etl-a-bobs")
+	}
+	for name, actions := range map[string]int{"viewer": 0, "ann": 1, "etl": 4, "operator": 8} {
+		enter(name)
+		if got := h.Count(`main a[href^="/actions/"]`); got != actions {
+			t.Errorf("%s finds %d actions, want %d", name, got, actions)
+		}
+		for _, dark := range []bool{true, false} {
+			h.Dark(dark)
+			h.WantNoFindings()
+		}
+		h.Follow("header form button")
+	}
+	enter("etl")
+	h.Go(h.base + "/actions/delete?pool=db")
+	h.wantText("main", "You may not do this", "the role operate:db, which token:etl does not have", `"token:etl operate:db"`)
+	if h.Status() != 403 || h.Count("nav a") < 5 {
+		t.Errorf("%d: %s", h.Status(), h.Text("body"))
+	}
+	h.WantNoFindings()
+	h.Follow("header form button")
+	for range 12 {
+		h.post("/signin", url.Values{"token": {"wrong"}})
+	}
+	h.Type("#token", "a guess")
+	h.Follow("main button")
+	h.wantText("#signin-problem", "Too many wrong tokens", "in a minute")
+	h.WantNoFindings()
+	h.Expect("/actions/delete?pool=db: status 403", "/signin: status 429")
+}
+
+func TestAnOpenServerSaysThatEveryoneMayAct(t *testing.T) {
+	inFull(t)
+	t.Parallel()
+	h := newBrowserSite(t)
+	h.to("/pools")
+	h.wantText("header", "You are anonymous: this server is open, and everyone may act")
+	h.WantNoFindings()
 }

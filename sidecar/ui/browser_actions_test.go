@@ -196,7 +196,9 @@ func TestWithoutTheRightNothingCanBeDone(t *testing.T) {
 		if h.Status() != 401 {
 			t.Errorf("%s: status %d: %s", path, h.Status(), h.Text("main"))
 		}
+		h.wantText("main", "You may not do this", "This address does not ask who you are", "tokens_file", "the command berth acts as your user")
+		h.wantText("header", "You are anonymous")
 		h.WantNoFindings()
 	}
-	h.Expect("status 403")
+	h.Expect("status 401")
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os/user"
 	"strings"
 	"testing"
 
@@ -143,24 +144,69 @@ func TestWhatPagesLoadIsKeptUntilItChanges(t *testing.T) {
 	}
 }
 
+// A browser gets to the socket by ssh or a proxy. It is the user of that, whatever it shows.
 func TestOverTheSocketPagesAreThoseOfTheUser(t *testing.T) {
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := newSite(t, withToken)
 	s.pool("db", 1)
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", s.cfg.Socket)
 	}}
-	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://whatever/pools", nil)
-	if err != nil {
-		t.Fatal(err)
+	via := func(method, address, body string, headers ...string) (status int, says string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		data, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(data)
 	}
-	resp, err := tr.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
+	for what, headers := range map[string][]string{
+		"a program": nil, "a browser": {"User-Agent", "Mozilla/5.0", "Sec-Fetch-Site", "none"},
+		"one that shows a token": {"User-Agent", "Mozilla/5.0", "Authorization", "Bearer wrong", "Cookie", "berth=x.y.z"},
+	} {
+		status, body := via("GET", "http://localhost:8080/pools", "", headers...)
+		page := parse(t, body)
+		if got := text(page.root); status != 200 || !strings.Contains(got, "You are user:"+me.Username) || strings.Contains(got, "Sign") || !strings.Contains(got, "Pause…") {
+			t.Errorf("%s: %d %s", what, status, got)
+		}
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), "pool-db") || !strings.Contains(string(body), "Pause…") {
-		t.Errorf("%s, %v: %s", resp.Status, err, body)
+	form := []string{"Content-Type", "application/x-www-form-urlencoded", "User-Agent", "Mozilla/5.0"}
+	for what, headers := range map[string][]string{
+		"another site":          {"Origin", "http://evil.example", "Sec-Fetch-Site", "cross-site"},
+		"another port":          {"Origin", "http://localhost:1", "Sec-Fetch-Site", "same-site"},
+		"a scheme that is none": {"Origin", "ftp://localhost:8080"},
+	} {
+		if status, body := via("POST", "http://localhost:8080/actions/pause", "pool=db", append(headers, form...)...); status != 403 {
+			t.Errorf("%s acts: %d %s", what, status, body)
+		}
+	}
+	// The page of a site whose name it has made lead here is of the same origin as far as the
+	// browser knows.
+	for _, path := range []string{"/pools", "/v1/pools"} {
+		if status, body := via("GET", "http://evil.example:8080"+path, "", "User-Agent", "Mozilla/5.0"); status != 403 || strings.Contains(body, `"db"`) {
+			t.Errorf("a page of evil.example reads %s: %d %s", path, status, body)
+		}
+	}
+	if status, body := via("POST", "http://localhost:8080/actions/pause", "pool=db", append(form, "Origin", "http://localhost:8080", "Sec-Fetch-Site", "same-origin")...); status != 303 {
+		t.Errorf("the user acts: %d %s", status, body)
+	}
+	if p, err := s.client.Pool(t.Context(), "db"); err != nil || !p.Paused {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 
