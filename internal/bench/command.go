@@ -62,6 +62,37 @@ func ClaimsFlags(quick string) []cli.Flag {
 	)
 }
 
+// HostsFlags are those of the benchmark of hosts.
+func HostsFlags() []cli.Flag {
+	flags := Flags("measure only 4 and 20 hosts, in 3 rounds of 500ms", DurationUsage, "full/go/40c/10h/1p")
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.DurationFlag:
+			f.Value = hostsDuration
+		case *cli.IntFlag:
+			f.Value = hostsRounds
+		}
+	}
+	return append(flags,
+		&cli.StringFlag{Name: "hosts", Value: joinInts(fleetSizes), Usage: "`NUMBERS` of hosts, comma-separated"},
+		&cli.IntFlag{Name: "clients-per-host", Value: DefaultClientsPerHost, Usage: "`NUMBER` of clients of each host"},
+		&cli.IntFlag{Name: "slots", Value: DefaultSlots, Usage: "`NUMBER` of slots of the full pool; the free one has 1,000, or one for each client"},
+		&cli.DurationFlag{Name: "hold", Value: DefaultHold, Usage: "`TIME` for which each claim is held"},
+		&cli.BoolFlag{Name: "processes", Usage: "run a sidecar in a process of its own for each host, and claim over HTTP"},
+	)
+}
+
+// HostsFromFlags returns what to measure of hosts: see [FromFlags].
+func HostsFromFlags(c *cli.Context) (Config, error) {
+	cfg, err := FromFlags(c, "clients-per-host", "slots", "hold")
+	cfg.ClientsPerHost, cfg.Slots, cfg.Hold = c.Int("clients-per-host"), c.Int("slots"), c.Duration("hold")
+	cfg.Processes = c.Bool("processes")
+	if cfg.Quick && !c.IsSet("hosts") {
+		cfg.Hosts = quickFleetSizes
+	}
+	return cfg, err
+}
+
 // FromFlags returns what to measure, as far as the flags of a command state it. Its
 // errors are about the command line. The other flags that are given can't be 0, which
 // would be the default.
@@ -143,6 +174,7 @@ func Run(c *cli.Context, program *Program, cfg Config, measure func(context.Cont
 		}
 		defer func() { err = errors.Join(err, etcd.Stop()) }()
 		cfg.Etcd = instance.Options{Endpoints: []string{endpoint}, Prefix: s.Prefix}
+		cfg.etcd = etcd.PID()
 		program.settings = config.Settings{}
 	}
 	return interrupted(ctx, profiled(c.Path(profileFlag), func() error {

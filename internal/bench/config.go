@@ -31,7 +31,8 @@ const (
 	maxDuration = 10 * time.Minute
 	maxRounds   = 1000
 	maxClients  = 10_000
-	maxHosts    = 100
+	maxHosts    = 1_000
+	minHold     = time.Millisecond
 	// minHistory makes the two ends of a history long enough to compare.
 	minHistory = 100
 )
@@ -57,6 +58,14 @@ type Config struct {
 	// HeldClaims is the number of claims that a sidecar holds when its memory is read;
 	// 10,000 if 0.
 	HeldClaims int
+	// ClientsPerHost, Slots and Hold are the clients of each host, the slots of the pool that
+	// is full, and the time for which each claim is held, of the cases of hosts. The
+	// defaults are 4, 20 and 50 ms.
+	ClientsPerHost, Slots int
+	Hold                  time.Duration
+	// Processes has the cases of hosts use a sidecar for each host instead of an instance in
+	// this process.
+	Processes bool
 	// Sidecars starts the sidecars. Nil omits the cases that need them.
 	Sidecars Sidecars
 	// Progress is called with a line of text for each case that was measured. Nil is silent.
@@ -64,6 +73,8 @@ type Config struct {
 
 	// idle is how long sidecars are idle before their memory is read.
 	idle time.Duration
+	// etcd is the process of etcd, 0 if it is not known.
+	etcd int
 }
 
 // Sidecars starts sidecars, each in a process of its own.
@@ -106,6 +117,15 @@ func (c *Config) Fill() error {
 	if len(c.Hosts) == 0 {
 		c.Hosts = DefaultHosts
 	}
+	if c.ClientsPerHost == 0 {
+		c.ClientsPerHost = DefaultClientsPerHost
+	}
+	if c.Slots == 0 {
+		c.Slots = DefaultSlots
+	}
+	if c.Hold == 0 {
+		c.Hold = DefaultHold
+	}
 	if c.Progress == nil {
 		c.Progress = func(string) {}
 	}
@@ -128,6 +148,15 @@ func (c *Config) validate() error {
 		if err := InRange("hosts", n, 1, maxHosts); err != nil {
 			return err
 		}
+	}
+	if err := InRange("clients-per-host", c.ClientsPerHost, 1, maxClients); err != nil {
+		return err
+	}
+	if err := InRange("slots", c.Slots, 1, hugeLimit); err != nil {
+		return err
+	}
+	if c.Hold < minHold || c.Hold > maxDuration {
+		return problem.Field("hold", "%s is out of range: allowed are %s to %s", c.Hold, minHold, maxDuration)
 	}
 	if err := InRange("held-claims", c.HeldClaims, 1, hugeLimit); err != nil {
 		return err

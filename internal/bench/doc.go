@@ -1,6 +1,7 @@
 // Package bench measures what claims cost on an etcd, compared with plain writes in the
-// same minute. `berth bench claims` reports the figures. The project's own measurements,
-// in e2e/bench, add the queue, steps and targets.
+// same minute, and how that depends on the number of hosts. `berth bench claims` and `berth bench
+// hosts` report the figures. The project's own measurements, in e2e/bench, add the queue,
+// steps and targets.
 //
 // # Words
 //
@@ -28,6 +29,20 @@
 // possible. In a pool that is full, the k-th release makes the k-th grant after
 // the first ones possible: both are sorted by time and paired. With one slot this
 // is exact; with more, the mean is exact, and the spread is nearly so.
+//
+// # Hosts
+//
+// Many clients on many hosts claim slots of one pool, which is full or has slots for all.
+// Hosts are instances in this process, or sidecars in processes of their own. A load ends
+// for all clients at once: claims that still wait are cut, and count for the longest wait
+// only. A round is plain writes, then one slot that passes between two hosts on an otherwise
+// idle etcd, then the load.
+//
+// The processor time of etcd and of the instances is that of their processes in the time
+// that counts, less what they took in the same time before the first round, when all
+// instances were idle. Instances in this process include the clients of the load. All share
+// one machine, and so the throughput is less than that of a fleet; the processor time of
+// each claim is not.
 //
 // # What remains
 //

@@ -5,12 +5,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // Driver carries out the operations of a load: claims through the Go API or over
@@ -32,6 +37,29 @@ type Tidier interface {
 	Tidy(ctx context.Context) error
 }
 
+// fleet is a driver with a host for each instance of berth.
+type fleet interface {
+	Driver
+	// claimUntil claims, and gives the claim up if it is not granted until a time, with
+	// [errCut].
+	claimUntil(ctx context.Context, client int, until time.Time) (Held, error)
+	// borrow returns a driver that claims such slots through the first hosts, which
+	// remain this driver's to close.
+	borrow(hosts int, slots instance.Slots) fleet
+	// pids returns the processes of the instances.
+	pids() []int
+	// memory returns what the instances take together, in megabytes (of 2^20 bytes).
+	memory() (float64, error)
+	// count returns the sum of a counter of all instances.
+	count(ctx context.Context, metric string) (float64, error)
+}
+
+// borrowed are hosts that belong to another driver, which closes them.
+type borrowed struct{ fleet }
+
+// Close does nothing.
+func (borrowed) Close() error { return nil }
+
 // Held is a claim that was granted.
 type Held interface {
 	// Release returns when the slots are free.
@@ -40,16 +68,19 @@ type Held interface {
 
 // instances is the driver of the Go API: an instance of berth for each host.
 type instances struct {
-	clients []*instance.Client
-	slots   instance.Slots
+	clients  []*instance.Client
+	slots    instance.Slots
+	registry *prometheus.Registry // of the metrics of all, by host
+	before   float64              // megabytes of this process without the instances
 }
 
 // openInstances opens an instance for each host, all in this process.
 func (r *Runner) openInstances(ctx context.Context, hosts int, slots instance.Slots) (*instances, error) {
-	d := &instances{slots: slots}
+	d := &instances{slots: slots, registry: prometheus.NewRegistry(), before: heap()}
 	for i := range hosts {
 		o := r.Options()
 		o.Host = fmt.Sprintf("bench-%d", i+1)
+		o.Registerer = prometheus.WrapRegistererWith(prometheus.Labels{"host": o.Host}, d.registry)
 		c, err := instance.Open(ctx, o)
 		if err != nil {
 			return nil, errors.Join(err, d.Close())
@@ -61,11 +92,59 @@ func (r *Runner) openInstances(ctx context.Context, hosts int, slots instance.Sl
 
 // Claim claims through the client's instance.
 func (d *instances) Claim(ctx context.Context, client int) (Held, error) {
-	cl, err := d.clients[client%len(d.clients)].Claim(ctx, d.slots)
+	return d.claim(ctx, client)
+}
+
+func (d *instances) claimUntil(ctx context.Context, client int, until time.Time) (Held, error) {
+	h, err := d.claim(ctx, client, instance.WithWait(waitUntil(until)))
+	if instance.ErrorCode(err) == string(problem.ClaimTimeout) {
+		err = errCut
+	}
+	return h, err
+}
+
+// waitUntil returns how long a claim may wait that is given up at a time: not 0, which would
+// not be a wait.
+func waitUntil(t time.Time) time.Duration { return max(time.Millisecond, time.Until(t)) }
+
+func (d *instances) claim(ctx context.Context, client int, opts ...instance.ClaimOption) (Held, error) {
+	cl, err := d.clients[client%len(d.clients)].Claim(ctx, d.slots, opts...)
 	if err != nil {
 		return nil, err // and no claim, not even a nil one
 	}
 	return cl, nil
+}
+
+func (d *instances) borrow(hosts int, slots instance.Slots) fleet {
+	return borrowed{&instances{clients: d.clients[:hosts], slots: slots}}
+}
+
+func (*instances) pids() []int { return []int{os.Getpid()} }
+
+func (d *instances) memory() (float64, error) { return max(0, heap()-d.before), nil }
+
+// heap returns the memory of this process that is in use, in megabytes.
+func heap() float64 {
+	runtime.GC()
+	runtime.GC() // what a pool held is garbage only after the second
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return float64(s.HeapAlloc+s.StackInuse) / (1 << 20)
+}
+
+func (d *instances) count(_ context.Context, metric string) (sum float64, err error) {
+	families, err := d.registry.Gather()
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics: %w", err)
+	}
+	for _, f := range families {
+		if f.GetName() == metric {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum, nil
 }
 
 // Close closes the instances.

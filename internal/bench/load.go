@@ -30,6 +30,10 @@ type Load struct {
 
 	slots int // of a pool that is full, else 0
 	count int // of claims that are measured instead of the duration
+	// cut gives up the claims that wait at the end, for which the driver must be a fleet;
+	// otherwise they are granted and released.
+	cut   bool
+	meter *meter // of what it costs, or nil
 }
 
 // Round drives the load, and tidies up after it.
@@ -53,12 +57,11 @@ func (l Load) run(ctx context.Context) (Outcome, error) {
 	}
 }
 
-// once drives the load once. Claims in progress at the end are granted and released.
+// once drives the load once.
 func (l Load) once(ctx context.Context) (Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.limit())
 	defer cancel()
-	w := window{begin: l.Duration / warmShare}
-	w.end = w.begin + l.Duration
+	w := l.window()
 
 	g, ctx := errgroup.WithContext(ctx)
 	done := make([][]cycle, l.Clients)
@@ -68,9 +71,22 @@ func (l Load) once(ctx context.Context) (Outcome, error) {
 	if l.count > 0 {
 		more = func() bool { return begun.Add(1) <= int64(l.count) }
 	}
+	claim := l.Driver.Claim
+	if l.cut {
+		claim = func(ctx context.Context, client int) (Held, error) {
+			return l.Driver.(fleet).claimUntil(ctx, client, base.Add(w.end))
+		}
+	}
 	for i := range l.Clients {
 		g.Go(func() (err error) {
-			done[i], err = l.client(ctx, i, base, more)
+			done[i], err = l.client(ctx, claim, i, base, more)
+			return err
+		})
+	}
+	var cpu usage
+	if l.meter != nil {
+		g.Go(func() (err error) {
+			cpu, err = l.meter.during(ctx, base, w)
 			return err
 		})
 	}
@@ -84,7 +100,17 @@ func (l Load) once(ctx context.Context) (Outcome, error) {
 	if err == nil && l.slots > 0 && len(o.transfer) == 0 {
 		err = errNone
 	}
+	o.cpu = cpu
+	for _, cycles := range done {
+		o.grants = append(o.grants, w.grants(cycles))
+	}
 	return o, err
+}
+
+// window returns the part of the load that counts.
+func (l Load) window() window {
+	begin := l.Duration / warmShare
+	return window{begin: begin, end: begin + l.Duration}
 }
 
 // limit bounds the time that the load may take.
@@ -93,7 +119,7 @@ func (l Load) limit() time.Duration {
 }
 
 // client claims and releases as long as there is more to do.
-func (l Load) client(ctx context.Context, i int, base time.Time, more func() bool) ([]cycle, error) {
+func (l Load) client(ctx context.Context, claim func(context.Context, int) (Held, error), i int, base time.Time, more func() bool) ([]cycle, error) {
 	var cycles []cycle
 	before, _ := l.Driver.(Preparer)
 	for more() {
@@ -104,8 +130,11 @@ func (l Load) client(ctx context.Context, i int, base time.Time, more func() boo
 			}
 		}
 		c.requested = time.Since(base)
-		h, err := l.Driver.Claim(ctx, i)
+		h, err := claim(ctx, i)
 		c.granted = time.Since(base)
+		if errors.Is(err, errCut) {
+			return append(cycles, cycle{requested: c.requested, cut: true}), nil
+		}
 		if err != nil {
 			return cycles, fmt.Errorf("claim: %w", err)
 		}
@@ -129,10 +158,10 @@ func (l Load) client(ctx context.Context, i int, base time.Time, more func() boo
 }
 
 // cycle is one claim, in times since the load began. One that is kept is never
-// released.
+// released. One that is cut was never granted.
 type cycle struct {
 	requested, granted, releasing, released time.Duration
-	kept                                    bool
+	kept, cut                               bool
 }
 
 // window is the part of a load that counts.
@@ -141,6 +170,16 @@ type window struct{ begin, end time.Duration }
 func (w window) has(t time.Duration) bool { return t >= w.begin && t < w.end }
 
 func (w window) length() time.Duration { return w.end - w.begin }
+
+// grants returns how many cycles of a client were granted in the window.
+func (w window) grants(cycles []cycle) (n int) {
+	for _, c := range cycles {
+		if !c.cut && w.has(c.granted) {
+			n++
+		}
+	}
+	return n
+}
 
 // overlap returns how much of a span lies in the window.
 func (w window) overlap(from, to time.Duration) time.Duration {
@@ -154,12 +193,18 @@ type Outcome struct {
 	Release   []time.Duration
 	held      []time.Duration
 	transfer  []time.Duration // only of a pool that was full
-	used      float64         // share of the slots' time; 0 of a pool that was not full
+	inUse     float64         // slots in use on average
+	waiting   []time.Duration // of claims that were cut, until the end
+	grants    []int           // by client
+	cpu       usage           // if it was metered
 }
 
 // errOverfull means that more was granted than there were slots. It is checked
 // because the figures would mean nothing.
 var errOverfull = errors.New("more claims were granted at a time than there are slots")
+
+// errCut means that a claim was given up.
+var errCut = errors.New("the claim was not granted until the end of the load")
 
 // errNone means that there is nothing to compute figures from.
 var errNone = errors.New("no claim was granted, transferred and released in the time that was measured")
@@ -170,7 +215,13 @@ func analyze(cycles []cycle, w window, slots int) (Outcome, error) {
 	var o Outcome
 	var used time.Duration
 	kept := 0
+	granted := make([]cycle, 0, len(cycles))
 	for _, c := range cycles {
+		if c.cut {
+			o.waiting = append(o.waiting, w.end-c.requested)
+			continue
+		}
+		granted = append(granted, c)
 		if w.has(c.granted) {
 			o.Claim = append(o.Claim, c.granted-c.requested)
 		}
@@ -190,12 +241,12 @@ func analyze(cycles []cycle, w window, slots int) (Outcome, error) {
 		return o, errNone
 	}
 	o.PerSecond = float64(len(o.Claim)) / w.length().Seconds()
+	o.inUse = float64(used) / float64(w.length())
 	if slots == 0 {
 		return o, nil
 	}
-	o.used = float64(used) / float64(w.length()) / float64(slots)
 	var err error
-	o.transfer, err = transfers(cycles, w, slots)
+	o.transfer, err = transfers(granted, w, slots)
 	return o, err
 }
 

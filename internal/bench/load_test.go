@@ -28,9 +28,9 @@ func TestFiguresAreThoseOfTheWindow(t *testing.T) {
 		Release:   []time.Duration{ms(1), ms(1)},
 		held:      []time.Duration{ms(6), ms(15)},
 		transfer:  []time.Duration{ms(2), ms(5)},
-		used:      (2 + 6 + 5) / 20.0,
+		inUse:     (2 + 6 + 5) / 20.0,
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{}, usage{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -42,7 +42,7 @@ func TestWhatIsKeptIsNotReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Outcome{PerSecond: 100, Claim: []time.Duration{ms(3)}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{}, usage{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := analyze(cycles, window{ms(20), ms(30)}, 0); !errors.Is(err, errNone) {

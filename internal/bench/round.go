@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime/pprof"
 	"time"
+
+	"github.com/berthhq/berth/internal/instance"
 )
 
 // profileLabel states in a CPU profile what is berth's part ("case") and what that of
@@ -51,8 +53,9 @@ func (a Rounds) transferToPut() *Spread {
 	return a.compare(func(ref, own Outcome) float64 { return P50(own.transfer) / P50(ref.Claim) })
 }
 
-func (a Rounds) used() *Spread {
-	return a.compare(func(_, own Outcome) float64 { return own.used })
+// used is the share of the time of so many slots in which they were in use.
+func (a Rounds) used(slots int) *Spread {
+	return a.compare(func(_, own Outcome) float64 { return own.inUse / float64(slots) })
 }
 
 func (a Rounds) compare(figure func(ref, own Outcome) float64) *Spread {
@@ -73,6 +76,7 @@ func Combine(all []Outcome) Outcome {
 		o.Release = append(o.Release, each.Release...)
 		o.held = append(o.held, each.held...)
 		o.transfer = append(o.transfer, each.transfer...)
+		o.waiting = append(o.waiting, each.waiting...)
 	}
 	o.PerSecond = Median(rates)
 	return o
@@ -109,7 +113,7 @@ func (r *Row) fill(what string, all Rounds) {
 		r.Held = Summarize(own.held)
 	}
 	if r.slots() > 0 {
-		r.Transfer, r.Used, r.TransferToPut = Summarize(own.transfer), all.used(), all.transferToPut()
+		r.Transfer, r.Used, r.TransferToPut = Summarize(own.transfer), all.used(r.slots()), all.transferToPut()
 	}
 }
 
@@ -160,15 +164,7 @@ const smallPool = "bench-small"
 // smallLimit returns the same load on that pool, through the same instances: others
 // would have to follow both pools.
 func smallLimit(own Load) Load {
-	own.Driver = &borrowed{instances{
-		clients: own.Driver.(*instances).clients,
-		slots:   map[string]int{smallPool: 1},
-	}}
+	d := own.Driver.(*instances)
+	own.Driver = d.borrow(len(d.clients), instance.Slots{smallPool: 1})
 	return own
 }
-
-// borrowed are instances that belong to another driver, which closes them.
-type borrowed struct{ instances }
-
-// Close does nothing.
-func (*borrowed) Close() error { return nil }

@@ -137,13 +137,16 @@ func TestWhatCantBeMeasuredIsRefused(t *testing.T) {
 		config Config
 		field  string
 	}{
-		"duration":    {Config{Duration: time.Nanosecond}, "duration"},
-		"rounds":      {Config{Rounds: -1}, "rounds"},
-		"clients":     {Config{Clients: []int{0}}, "clients"},
-		"hosts":       {Config{Hosts: []int{1, 1000}}, "hosts"},
-		"held claims": {Config{HeldClaims: -5}, "held-claims"},
-		"history":     {Config{History: 3}, "history"},
-		"cases":       {Config{Cases: regexp.MustCompile("nothing")}, "cases"},
+		"duration":         {Config{Duration: time.Nanosecond}, "duration"},
+		"rounds":           {Config{Rounds: -1}, "rounds"},
+		"clients":          {Config{Clients: []int{0}}, "clients"},
+		"hosts":            {Config{Hosts: []int{1, 1001}}, "hosts"},
+		"clients of hosts": {Config{ClientsPerHost: -1}, "clients-per-host"},
+		"slots":            {Config{Slots: -1}, "slots"},
+		"hold":             {Config{Hold: time.Nanosecond}, "hold"},
+		"held claims":      {Config{HeldClaims: -5}, "held-claims"},
+		"history":          {Config{History: 3}, "history"},
+		"cases":            {Config{Cases: regexp.MustCompile("nothing")}, "cases"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -188,6 +191,7 @@ func (f fakeSidecars) Start(ctx context.Context, o instance.Options) (Sidecar, e
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/claims", s.claim)
 	mux.HandleFunc("DELETE /v1/claims/{id}", s.release)
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "berth_claims_granted_total 5") })
 	s.server.Handler = mux
 	l, err := net.Listen("unix", s.socket)
 	if err != nil {
@@ -203,14 +207,21 @@ func (f fakeSidecars) Start(ctx context.Context, o instance.Options) (Sidecar, e
 func (s *fakeSidecar) claim(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Pools map[string]int `json:"pools"`
+		Wait  string         `json:"wait"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	cl, err := s.client.Claim(r.Context(), body.Pools)
+	wait, err := time.ParseDuration(body.Wait)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusConflict)
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	cl, err := s.client.Claim(r.Context(), body.Pools, instance.WithWait(wait))
+	if err != nil {
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(map[string]string{"code": instance.ErrorCode(err)})
 		return
 	}
 	w.WriteHeader(http.StatusCreated)

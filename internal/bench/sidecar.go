@@ -9,8 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // sidecars is the driver of the HTTP API: a sidecar for each host, each behind a unix
@@ -18,16 +22,12 @@ import (
 type sidecars struct {
 	sidecars []Sidecar
 	clients  []*http.Client // by sidecar
-	body     []byte         // of each claim
+	slots    instance.Slots // of each claim
 }
 
 // openSidecars starts one sidecar for each host.
 func (r *Runner) openSidecars(ctx context.Context, hosts int, slots instance.Slots) (*sidecars, error) {
-	body, err := json.Marshal(map[string]any{"pools": slots, "wait": "10m"})
-	if err != nil {
-		return nil, fmt.Errorf("encode a claim: %w", err)
-	}
-	d := &sidecars{body: body}
+	d := &sidecars{slots: slots}
 	for i := range hosts {
 		o := r.Options()
 		o.Host = fmt.Sprintf("bench-%d", i+1)
@@ -62,10 +62,29 @@ type heldOverHTTP struct {
 // claimsURL is the URL of claims; the connection is to the socket, whatever the host.
 const claimsURL = "http://localhost/v1/claims"
 
+// metricsURL is the URL of a sidecar's metrics.
+const metricsURL = "http://localhost/metrics"
+
 // Claim claims through the client's sidecar.
 func (d *sidecars) Claim(ctx context.Context, client int) (Held, error) {
+	return d.claim(ctx, client, instance.DefaultClaimTimeout)
+}
+
+func (d *sidecars) claimUntil(ctx context.Context, client int, until time.Time) (Held, error) {
+	h, err := d.claim(ctx, client, waitUntil(until))
+	if refused := (*statusError)(nil); errors.As(err, &refused) && refused.code() == problem.ClaimTimeout {
+		err = errCut
+	}
+	return h, err
+}
+
+func (d *sidecars) claim(ctx context.Context, client int, wait time.Duration) (Held, error) {
+	body, err := json.Marshal(map[string]any{"pools": d.slots, "wait": wait.String()})
+	if err != nil {
+		return nil, fmt.Errorf("encode a claim: %w", err)
+	}
 	c := d.clients[client%len(d.clients)]
-	response, err := call(ctx, c, http.MethodPost, claimsURL, d.body, http.StatusCreated)
+	response, err := call(ctx, c, http.MethodPost, claimsURL, body, http.StatusCreated)
 	if err != nil {
 		return nil, err
 	}
@@ -101,9 +120,76 @@ func call(ctx context.Context, c *http.Client, method, url string, body []byte, 
 	defer resp.Body.Close()
 	response, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != want {
-		err = fmt.Errorf("%s %s: status %d: %s", method, url, resp.StatusCode, bytes.TrimSpace(response))
+		err = &statusError{method: method, url: url, status: resp.StatusCode, body: bytes.TrimSpace(response)}
 	}
 	return response, err
+}
+
+// statusError is a response with another status than the wanted one.
+type statusError struct {
+	method, url string
+	status      int
+	body        []byte
+}
+
+// Error returns the request, the status and the body of the response.
+func (e *statusError) Error() string {
+	return fmt.Sprintf("%s %s: status %d: %s", e.method, e.url, e.status, e.body)
+}
+
+// code returns the code of the problem in the body, if there is one.
+func (e *statusError) code() problem.Code {
+	var p struct {
+		Code problem.Code `json:"code"`
+	}
+	_ = json.Unmarshal(e.body, &p) // what is no problem has no code
+	return p.Code
+}
+
+func (d *sidecars) borrow(hosts int, slots instance.Slots) fleet {
+	return borrowed{&sidecars{clients: d.clients[:hosts], slots: slots}}
+}
+
+func (d *sidecars) pids() []int {
+	var all []int
+	for _, s := range d.sidecars {
+		all = append(all, s.PID())
+	}
+	return all
+}
+
+func (d *sidecars) memory() (sum float64, err error) {
+	for _, pid := range d.pids() {
+		now, _, err := Resident(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += now
+	}
+	return sum, nil
+}
+
+func (d *sidecars) count(ctx context.Context, metric string) (sum float64, err error) {
+	for _, c := range d.clients {
+		response, err := call(ctx, c, http.MethodGet, metricsURL, nil, http.StatusOK)
+		if err != nil {
+			return 0, err
+		}
+		sum += counter(string(response), metric)
+	}
+	return sum, nil
+}
+
+// counter returns the value of a counter without labels in the text of metrics, 0 if it is
+// not there.
+func counter(text, metric string) float64 {
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, metric+" "); ok {
+			n, _ := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return n
+		}
+	}
+	return 0
 }
 
 // Close stops the sidecars.

@@ -142,8 +142,8 @@ var layers = []layer{
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
-		"internal/bench", []string{"internal/instance", "config", "pool", "internal/store"},
-		"it measures claims as users make them, and what that needs to be started by a command; what the queue and steps need is in e2e/bench",
+		"internal/bench", []string{"internal/instance", "internal/proc", "config", "pool", "internal/store"},
+		"it measures claims as users make them, what they cost the processes, and what that needs to be started by a command; what the queue and steps need is in e2e/bench",
 	},
 	{
 		"e2e/bench", []string{"internal/bench", "config", "coordinator/...", "internal/instance", "sidecar/worker", "internal/store"},

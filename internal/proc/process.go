@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 var (
@@ -39,6 +40,9 @@ func (id ID) Same(other ID) bool {
 
 func sameStart(a, b uint64) bool { return a <= b+1 && b <= a+1 }
 
+// clockTick is the unit of times in /proc/<pid>/stat: USER_HZ is 100 wherever Go runs.
+const clockTick = 10 * time.Millisecond
+
 // Stat holds some fields of /proc/<pid>/stat.
 type Stat struct {
 	PID     int
@@ -46,15 +50,17 @@ type Stat struct {
 	Parent  int
 	Session int
 	Start   uint64 // as in [ID]
+	// CPU is the processor time of all its threads, user and system.
+	CPU time.Duration
 }
 
 // Ended reports whether the process has ended. It may not be reaped yet.
 func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
 
 // parseStat reads pid (name) state parent group session …, where the name may contain
-// any characters. The 22nd field is the start.
+// any characters. The 14th and 15th fields are the processor time, and the 22nd is the start.
 func parseStat(text []byte) (s Stat, err error) {
-	const state, parent, session, start = 3, 4, 6, 22
+	const state, parent, session, user, system, start = 3, 4, 6, 14, 15, 22
 	first, _, _ := bytes.Cut(text, []byte(" "))
 	end := bytes.LastIndexByte(text, ')')
 	if end < 0 {
@@ -70,6 +76,7 @@ func parseStat(text []byte) (s Stat, err error) {
 		return n
 	}
 	s = Stat{PID: number(first), State: fields[0][0], Parent: number(fields[parent-state]), Session: number(fields[session-state])}
+	s.CPU = time.Duration(number(fields[user-state])+number(fields[system-state])) * clockTick
 	var e error
 	s.Start, e = strconv.ParseUint(string(fields[start-state]), 10, 64)
 	return s, errors.Join(err, e)

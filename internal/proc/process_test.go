@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestWhatProcSaysIsRead(t *testing.T) {
@@ -36,8 +37,8 @@ func TestWhatProcSaysIsRead(t *testing.T) {
 }
 
 func TestAStatIsReadBehindTheName(t *testing.T) {
-	s, err := parseStat([]byte("42 (a b) ) S 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1\n"))
-	if want := (Stat{PID: 42, State: 'S', Parent: 7, Session: 9, Start: 12345}); err != nil || s != want {
+	s, err := parseStat([]byte("42 (a b) ) S 7 8 9 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 1 0 12345 1 1\n"))
+	if want := (Stat{PID: 42, State: 'S', Parent: 7, Session: 9, Start: 12345, CPU: 70 * time.Millisecond}); err != nil || s != want {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
