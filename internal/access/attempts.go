@@ -33,7 +33,7 @@ const (
 type Attempts struct {
 	// mu guards what follows.
 	mu    sync.Mutex
-	begun time.Time // of the window
+	begun time.Time // of the window: when the first wrong token came
 	wrong map[string]int
 	inAll int
 	// used are the tokens that were used lately, and before that.
@@ -61,6 +61,9 @@ func (a *Attempts) Find(ts Tokens, secret, remote string, now time.Time) (Token,
 	}
 	switch {
 	case t.Hash == "":
+		if a.inAll == 0 {
+			a.begun = now
+		}
 		a.wrong[from]++
 		a.inAll++
 	case err == nil:

@@ -6,9 +6,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/testcert"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
@@ -297,6 +299,30 @@ func TestPagesAreThoseOfTheirVisitor(t *testing.T) {
 	h.wantText("#signin-problem", "Too many wrong tokens", "in a minute")
 	h.WantNoFindings()
 	h.Expect("/actions/delete?pool=db: status 403", "/signin: status 429")
+}
+
+// A page that is open when its token is revoked leads to the sign-in by itself.
+func TestAPageWhoseTokenIsRevokedAsksToSignIn(t *testing.T) {
+	inFull(t)
+	t.Parallel()
+	var revoked atomic.Bool
+	h := newBrowserSite(t, withToken, func(c *sidecar.Config) {
+		tokens := c.Tokens
+		c.Tokens = func() access.Tokens {
+			if revoked.Load() {
+				return access.Tokens{}
+			}
+			return tokens()
+		}
+	})
+	h.Go(h.base + "/signin?to=/queue")
+	h.Type("#token", token)
+	h.Follow("main button")
+	h.wantText("header", "Signed in as")
+	h.Loads(func() { revoked.Store(true) })
+	h.WaitFor("one is asked to sign in", `location.pathname === "/signin" && new URLSearchParams(location.search).get("to") === "/queue"`)
+	h.wantText("header", "You are anonymous")
+	h.Expect("/queue: status 401")
 }
 
 func TestAnOpenServerSaysThatEveryoneMayAct(t *testing.T) {
