@@ -10,6 +10,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -159,8 +160,8 @@ func (h *Holder) validate() error {
 	if err := validateText("step_key", h.Step); err != nil {
 		return err
 	}
-	if err := validateText("claimed_by", h.ClaimedBy); err != nil {
-		return err
+	if len(h.ClaimedBy) > access.MaxIdentity {
+		return problem.Field("claimed_by", "%q is %d bytes long: allowed are %d", problem.Clip(h.ClaimedBy), len(h.ClaimedBy), access.MaxIdentity)
 	}
 	if h.PID < 0 {
 		return problem.Field("pid", "%d is no process", h.PID)

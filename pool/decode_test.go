@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -305,6 +306,7 @@ func TestRequestsOutOfRangeNameTheField(t *testing.T) {
 		"too many labels":    {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: labels}}},
 		"a nameless label":   {"labels", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Labels: map[string]string{"": "x"}}}},
 		"a long run":         {"run_id", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{Run: strings.Repeat("r", 129)}}},
+		"a long identity":    {"claimed_by", Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{ClaimedBy: strings.Repeat("i", 257)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p *problem.Error
@@ -312,6 +314,13 @@ func TestRequestsOutOfRangeNameTheField(t *testing.T) {
 				t.Errorf("want a problem of field %q, got %v", tc.field, err)
 			}
 		})
+	}
+}
+
+func TestAnIdentityWithTheLongestNameCanClaim(t *testing.T) {
+	r := Request{ID: "c", Slots: map[string]int{"a": 1}, Holder: Holder{ClaimedBy: "token:" + strings.Repeat("x", access.MaxName)}}
+	if err := r.Validate(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -22,8 +22,6 @@ const (
 	MaxText = 128
 	// MaxWhy bounds why a run was canceled or has failed, in bytes.
 	MaxWhy = 4096
-	// maxIdentity bounds SubmittedBy, in bytes.
-	maxIdentity = 2 * access.MaxName
 	// maxSpec bounds the encoded spec, in bytes.
 	maxSpec = 32 << 10
 	// MaxSteps bounds MaxConcurrentSteps and MaxStepsPerTick.
@@ -85,8 +83,8 @@ func (s *Spec) Validate() error {
 	if err := validateText("owner", s.Owner); err != nil {
 		return err
 	}
-	if len(s.SubmittedBy) > maxIdentity {
-		return problem.Field("submitted_by", "%q is %d bytes long: allowed are %d", problem.Clip(s.SubmittedBy), len(s.SubmittedBy), maxIdentity)
+	if len(s.SubmittedBy) > access.MaxIdentity {
+		return problem.Field("submitted_by", "%q is %d bytes long: allowed are %d", problem.Clip(s.SubmittedBy), len(s.SubmittedBy), access.MaxIdentity)
 	}
 	if s.Priority < pool.MinPriority || s.Priority > pool.MaxPriority {
 		return problem.Field("priority", "%d is out of range: allowed are %d to %d", s.Priority, pool.MinPriority, pool.MaxPriority)

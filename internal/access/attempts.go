@@ -48,7 +48,7 @@ type usedToken struct{ from, hash string }
 // does. For an address that has to wait the error is a problem of the code too_many_requests.
 func (a *Attempts) Find(ts Tokens, secret, remote string, now time.Time) (Token, error) {
 	t, err := ts.Find(secret, now)
-	from := sourceOf(remote)
+	from := SourceOf(remote)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(now)
@@ -82,14 +82,18 @@ func (a *Attempts) turn(now time.Time) {
 	}
 }
 
-// sourceOf returns what counts as one address: that of IPv4, and the network of 64 bits of
-// IPv6, of which a host can have all addresses.
-func sourceOf(remote string) string {
+// SourceOf returns what counts as one address: that of IPv4, the network of 64 bits of IPv6, of
+// which a host can have all addresses, and "localhost" for those of loopback, of which each
+// process of this host has all.
+func SourceOf(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return remote
 	}
 	addr := at.Addr().Unmap().WithZone("")
+	if addr.IsLoopback() {
+		return "localhost"
+	}
 	if addr.Is6() {
 		if net, err := addr.Prefix(64); err == nil {
 			return net.String()

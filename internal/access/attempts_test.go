@@ -59,6 +59,12 @@ func TestGuessesAreSlowedDownByAddress(t *testing.T) {
 	}
 	a.want(problem.TooManyRequests, "right", "[2001:db8::ff]:1")
 	a.want("", "right", "[2001:db8:0:1::1]:1")
+
+	for i := range 10 { // a process has all addresses of loopback
+		a.want(problem.Unauthorized, "wrong", fmt.Sprintf("127.0.0.%d:1", i+1))
+	}
+	a.want(problem.TooManyRequests, "right", "127.1.2.3:1")
+	a.want(problem.TooManyRequests, "right", "[::1]:1")
 }
 
 func TestATokenThatWasUsedFromAnAddressIsNotSlowedDown(t *testing.T) {

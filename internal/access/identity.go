@@ -2,7 +2,10 @@ package access
 
 import (
 	"context"
+	"fmt"
 	"strings"
+
+	"github.com/berthhq/berth/internal/problem"
 )
 
 // Kind is how an identity was authenticated.
@@ -69,8 +72,12 @@ func (i Identity) subjects() []string {
 // groupSubject begins the subject of a rule for the members of a group.
 const groupSubject = "group:"
 
-// MaxName bounds the names of identities that are recorded, in bytes.
-const MaxName = 128
+const (
+	// MaxName bounds the names of identities, in bytes.
+	MaxName = 128
+	// MaxIdentity bounds the text of an identity where it is recorded: a name and what is before it.
+	MaxIdentity = 2 * MaxName
+)
 
 type identityKey struct{}
 
@@ -109,7 +116,44 @@ func (i Identity) Allow(role Role, things ...string) error {
 	return nil
 }
 
+// AllowAny returns nil if the identity has any role. Otherwise it returns the refusal of what
+// would take more than a caller without roles may use up.
+func (i Identity) AllowAny(what string) error {
+	if len(i.Grants) > 0 {
+		return nil
+	}
+	code := problem.Forbidden
+	if !i.Authenticated() {
+		code = problem.Unauthorized
+	}
+	return problem.New(code, "%s needs a role, and %s has none", what, i)
+}
+
 // validName reports whether a name can be that of an identity.
 func validName(name string) bool {
-	return name != "" && len(name) <= MaxName && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == ',' || r == '"' })
+	return name != "" && len(name) <= MaxName && !strings.ContainsFunc(name, unnamable)
+}
+
+// unnamable reports whether a rule can't have a character in a name.
+func unnamable(r rune) bool { return r <= ' ' || r > '~' || r == ',' || r == '"' }
+
+// NameOf returns the name of a user, a group or a certificate as rules and records have it. What
+// they can't have, and the characters * and %, are written as in URLs: "%20" is a space.
+// The result is empty if it would be longer than [MaxName].
+func NameOf(name string) string {
+	if !strings.ContainsFunc(name, func(r rune) bool { return unnamable(r) || r == '*' || r == '%' }) && len(name) <= MaxName {
+		return name
+	}
+	var b strings.Builder
+	for i := 0; i < len(name) && b.Len() <= MaxName; i++ {
+		if c := rune(name[i]); unnamable(c) || c == '*' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(name[i])
+		}
+	}
+	if b.Len() > MaxName {
+		return ""
+	}
+	return b.String()
 }

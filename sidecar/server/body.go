@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -273,6 +274,9 @@ func (a *arrival) reserve(size int64) error {
 	}
 	var arrived share
 	if size > freeBody {
+		if err := access.Of(a.r.Context()).AllowAny(fmt.Sprintf("a body of more than %d bytes", freeBody)); err != nil {
+			return err
+		}
 		// What reads and counts has buffers, which are as long as the longest text.
 		cost := size + min(size, 1<<20)
 		var err error

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
 )
 
@@ -39,9 +41,14 @@ type recorder struct{ *httptest.ResponseRecorder }
 func (recorder) SetReadDeadline(time.Time) error  { return nil }
 func (recorder) SetWriteDeadline(time.Time) error { return nil }
 
-// sent sends a body of a known or unknown length.
+// sent sends a body of a known or unknown length, from an administrator.
 func sent(h *Handler, path, body string, chunked bool) *httptest.ResponseRecorder {
+	return sentBy(h, accesstest.Admin, path, body, chunked)
+}
+
+func sentBy(h *Handler, by access.Identity, path, body string, chunked bool) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r = r.WithContext(accesstest.As(r.Context(), by))
 	r.Header.Set("Content-Type", "application/json")
 	if chunked {
 		r.ContentLength = -1
@@ -122,6 +129,24 @@ func TestBodiesAreCounted(t *testing.T) {
 			w := sent(h, "/large", c.body, chunked)
 			if got := strings.TrimSpace(w.Body.String()); got != string(c.want) {
 				t.Errorf("%s (chunked: %t): %q, want %q", what, chunked, got, c.want)
+			}
+		}
+	}
+	wantFree(t, h)
+}
+
+// Who has no role can't hold the memory for the bodies of those who have one.
+func TestCallersWithoutARoleTakeNoMemoryForBodies(t *testing.T) {
+	h := bodies(func(http.ResponseWriter, *http.Request) {})
+	for who, want := range map[*access.Identity]int{{}: 401, {Kind: access.TokenBearer, Name: "ci"}: 403} {
+		for _, chunked := range []bool{false, true} {
+			if w := sentBy(h, *who, "/small", long(freeBody), chunked); w.Code != 200 {
+				t.Errorf("a short body of %s (chunked: %t): %d %s", who, chunked, w.Code, w.Body)
+			}
+			for _, path := range []string{"/small", "/large"} {
+				if w := sentBy(h, *who, path, long(MaxBody), chunked); w.Code != want {
+					t.Errorf("a body for %s of %s (chunked: %t): %d %s", path, who, chunked, w.Code, w.Body)
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -126,18 +127,23 @@ func verified(shown []*x509.Certificate, conf *tls.Config) *x509.Certificate {
 }
 
 // identityOf returns the identity of a certificate: its common name, or else the first of its
-// alternative names. A certificate without names is nobody's.
+// alternative names. A certificate without names is nobody's, and so is one whose first name is
+// too long to be recorded.
 func identityOf(cert *x509.Certificate) access.Identity {
-	names := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
-	names = append(names, cert.EmailAddresses...)
+	all := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
+	all = append(all, cert.EmailAddresses...)
 	for _, uri := range cert.URIs {
-		names = append(names, uri.String())
+		all = append(all, uri.String())
 	}
-	if names[0] == "" {
-		names = names[1:]
-	}
-	if len(names) == 0 {
+	all = slices.DeleteFunc(all, func(name string) bool { return name == "" })
+	if len(all) == 0 || access.NameOf(all[0]) == "" {
 		return access.Identity{Kind: access.Anonymous}
+	}
+	names := make([]string, 0, len(all))
+	for _, name := range all {
+		if name = access.NameOf(name); name != "" {
+			names = append(names, name)
+		}
 	}
 	return access.Identity{Kind: access.Certificate, Name: names[0], Names: names[1:]}
 }
@@ -190,7 +196,10 @@ func (u *users) find(kind string, number uint32, look func(id string) (string, e
 	name, ok := u.names[kind+id]
 	if !ok {
 		var err error
-		if name, err = look(id); err != nil || name == "" {
+		if name, err = look(id); err == nil {
+			name = access.NameOf(name)
+		}
+		if err != nil || name == "" {
 			name = id
 		}
 		u.names[kind+id] = name

@@ -3,8 +3,10 @@ package server
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,5 +79,43 @@ func TestACertificateCountsForAsLongAsItIsValid(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Names of certificates are what an authority has signed: not all of them can be in rules and
+// records as they are.
+func TestNamesOfCertificatesCanBeInRulesAndRecords(t *testing.T) {
+	for name, want := range map[string]string{
+		"airflow.example.com":    "cert:airflow.example.com",
+		"bob admin":              "cert:bob%20admin",
+		"*":                      "cert:%2A",
+		"100%20":                 "cert:100%2520",
+		"a\nlevel=error":         "cert:a%0Alevel=error",
+		"J\u00fcrgen":            "cert:J%C3%BCrgen",
+		"\xff":                   "cert:%FF",
+		strings.Repeat("x", 128): "cert:" + strings.Repeat("x", 128),
+		strings.Repeat("x", 129): "anonymous",
+		strings.Repeat("\n", 43): "anonymous",
+		"":                       "cert:ann@example.com",
+	} {
+		cert := &x509.Certificate{Subject: pkix.Name{CommonName: name}, EmailAddresses: []string{"ann@example.com"}}
+		id := identityOf(cert)
+		if id.String() != want {
+			t.Errorf("%q is %s, want %s", name, id, want)
+		}
+		if !id.Authenticated() {
+			continue
+		}
+		rule, err := access.ParseRule(id.String() + " operate")
+		if err != nil {
+			t.Errorf("%q in a rule: %v", name, err)
+		}
+		p := access.Policy{Rules: []access.Rule{rule}}
+		if !p.Grants(id, nil).Has(access.Operate) {
+			t.Errorf("a rule for %s does not give it its role", id)
+		}
+		if other := (access.Identity{Kind: access.Certificate, Name: "bob"}); p.Grants(other, nil).Has(access.Operate) {
+			t.Errorf("a rule for %s gives a role to %s", id, other)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"net"
 	"sync"
 
 	"github.com/berthhq/berth/internal/access"
@@ -42,17 +41,17 @@ func NewLimiter(c LimiterConfig) *Limiter {
 	}
 }
 
-// KeyOf returns whom a request counts for: its identity, or its address if that is anonymous.
+// KeyOf returns whom a request counts for: its identity, or its address if that is anonymous, as
+// [access.SourceOf] has it.
 func KeyOf(ctx context.Context) string {
 	id := access.Of(ctx)
 	if id.Authenticated() {
 		return id.String()
 	}
-	host, _, err := net.SplitHostPort(AddressOf(ctx))
-	if err != nil {
-		return id.String()
+	if from := AddressOf(ctx); from != "" {
+		return access.SourceOf(from)
 	}
-	return host
+	return id.String()
 }
 
 // Enter opens one more for a key of [KeyOf], until leave is called, once. Above a bound it

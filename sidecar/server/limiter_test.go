@@ -40,15 +40,20 @@ func TestRequestsCountForTheirIdentityOrAddress(t *testing.T) {
 		ctx := context.WithValue(t.Context(), addrKey{}, address)
 		return access.With(ctx, func() access.Identity { return id })
 	}
-	for want, ctx := range map[string]context.Context{
-		"user:alice": from("", access.Identity{Kind: access.User, Name: "alice"}),
-		"token:ci":   from("10.0.0.1:42", access.Identity{Kind: access.TokenBearer, Name: "ci"}),
-		"10.0.0.1":   from("10.0.0.1:42", access.Identity{Kind: access.Anonymous}),
-		"::1":        from("[::1]:42", access.Identity{Kind: access.Anonymous}),
-		"anonymous":  from("", access.Identity{Kind: access.Anonymous}),
+	anonymous := access.Identity{Kind: access.Anonymous}
+	for want, all := range map[string][]context.Context{
+		"user:alice": {from("", access.Identity{Kind: access.User, Name: "alice"})},
+		"token:ci":   {from("10.0.0.1:42", access.Identity{Kind: access.TokenBearer, Name: "ci"})},
+		"10.0.0.1":   {from("10.0.0.1:42", anonymous)},
+		// One host can have as many addresses as it likes.
+		"localhost":         {from("127.0.0.1:42", anonymous), from("127.1.2.3:42", anonymous), from("[::1]:42", anonymous)},
+		"2001:db8:0:1::/64": {from("[2001:db8:0:1::1]:42", anonymous), from("[2001:db8:0:1:2::]:42", anonymous)},
+		"anonymous":         {from("", anonymous)},
 	} {
-		if got := KeyOf(ctx); got != want {
-			t.Errorf("%s, want %s", got, want)
+		for _, ctx := range all {
+			if got := KeyOf(ctx); got != want {
+				t.Errorf("%s counts for %s, want %s", AddressOf(ctx), got, want)
+			}
 		}
 	}
 }
