@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,15 +56,17 @@ func TestAStreamEndsWithItsLastMessage(t *testing.T) {
 // A reader whose identity has ended gets nothing more: neither what comes next, nor, if nothing
 // does, the heartbeat.
 func TestAStreamEndsWithTheIdentityOfItsReader(t *testing.T) {
-	for what, end := range map[string]func(id *access.Identity){
-		"a certificate that has expired": func(id *access.Identity) { *id = access.Identity{Kind: access.Anonymous} },
-		"another role":                   func(id *access.Identity) { id.Grants = access.AllGrants },
+	first := access.Identity{Kind: access.Certificate, Name: "ada", Grants: access.DefaultGrants}
+	for what, second := range map[string]access.Identity{
+		"a certificate that has expired": {Kind: access.Anonymous},
+		"another role":                   {Kind: first.Kind, Name: first.Name, Grants: access.AllGrants},
 	} {
 		for _, quiet := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				id := access.Identity{Kind: access.Certificate, Name: "ada", Grants: access.DefaultGrants}
+				var id atomic.Pointer[access.Identity]
+				id.Store(&first)
 				w := httptest.NewRecorder()
-				s := NewStream(access.With(t.Context(), func() access.Identity { return id }), w)
+				s := NewStream(access.With(t.Context(), func() access.Identity { return *id.Load() }), w)
 				in := make(chan string, 2)
 				in <- "first"
 				done := make(chan struct{})
@@ -72,7 +75,7 @@ func TestAStreamEndsWithTheIdentityOfItsReader(t *testing.T) {
 					Follow(s, in, func(event string) bool { s.Add(Message{Event: event}); return false })
 				}()
 				synctest.Wait()
-				end(&id)
+				id.Store(&second)
 				if !quiet {
 					in <- "second"
 				}
