@@ -2,6 +2,7 @@ package sidecar_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,12 +222,12 @@ func TestARunBelongsToItsSubmitter(t *testing.T) {
 }
 
 func TestAnAttemptBelongsToWhoTookIt(t *testing.T) {
-	d := led(t, 1, bearers(map[string]string{
+	d := led(t, 4, bearers(map[string]string{
 		"one": "execute:far claim", "two": "execute", "near": "execute:near", "ops": "operate", "view": "view", "none": "claim",
 	}))
 	ctx := t.Context()
-	d.fanned("a", fan("x", 2, func(s *step.Spec) { s.Queue = "far" }))
-	d.submit(api.RunRequest{ID: "solo"})
+	d.fanned("a", fan("x", 2, needs(map[string]int{"db": 1}), func(s *step.Spec) { s.Queue = "far" }))
+	d.gated("solo", 1)
 	eventually(t, "solo is admitted", func() bool {
 		r, err := d.client.Run(ctx, "solo")
 		return err == nil && r.Status == "not_started"
@@ -255,6 +256,18 @@ func TestAnAttemptBelongsToWhoTookIt(t *testing.T) {
 	started, err := d.bearer("two").StartRun(ctx, "solo", api.RunStart{Executor: "me"})
 	if err != nil || started.Executor.By != "token:two" {
 		t.Fatalf("%+v, %v", started, err)
+	}
+	p, err := d.client.Pool(ctx, "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var holders []string
+	for _, h := range p.Holders {
+		holders = append(holders, h.RunID+" "+h.ClaimedBy)
+	}
+	slices.Sort(holders)
+	if strings.Join(holders, ", ") != "a token:one, solo token:two" {
+		t.Errorf("slots are held by %q", holders)
 	}
 	if _, err := d.bearer("one").StepInstance(ctx, "a", "x", 0); err != nil {
 		t.Errorf("who took it reads it: %v", err)

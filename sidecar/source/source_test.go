@@ -35,7 +35,7 @@ func TestEachItemBecomesOneRunOnce(t *testing.T) {
 		r.wantRuns("inbox.b", "inbox.a", "inbox.c")
 		r.wantPolls("x0s", "x30s", "x1m0s", "x1m30s", "x2m0s")
 		got, err := r.runs.Get(t.Context(), "inbox.c")
-		if err != nil || got.Spec.Labels["source"] != "inbox" || got.Spec.Labels["item"] != "c" || got.Spec.Steps != 1 {
+		if err != nil || got.Spec.Labels["source"] != "inbox" || got.Spec.Labels["item"] != "c" || got.Spec.Steps != 1 || got.SubmittedBy != "unauthenticated" {
 			t.Errorf("%+v, %v", got, err)
 		}
 		// What was forgotten is not submitted again for as long as it is listed.
