@@ -42,7 +42,7 @@
 // that counts, less what they took in the same time before the first round, when all
 // instances were idle. Instances in this process include the clients of the load. All share
 // one machine, and so the throughput is less than that of a fleet; the processor time of
-// each claim is not.
+// each claim is not. The report has what other processes used meanwhile.
 //
 // # What remains
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,9 @@ const (
 	oneSlotShare = 4
 	// emptyPoll is how often it is checked whether a pool is empty.
 	emptyPoll = 20 * time.Millisecond
+	// busyMachine is the share of the processors above which what others use is reported
+	// to people.
+	busyMachine = 0.05
 )
 
 // HostsRow is what was measured of one number of hosts, all of which claim slots of one
@@ -71,6 +75,9 @@ type HostsRow struct {
 	// InstanceMemory is what an instance takes while nothing is claimed: of heap and stacks
 	// in this process, or resident.
 	InstanceMemory *float64 `json:"memory_per_instance_mb,omitempty"`
+	// OthersCPU is the share of the machine's processors that other processes used during
+	// the loads. The higher it is, the less the throughput and the waits mean.
+	OthersCPU *Spread `json:"others_cpu_share,omitempty"`
 	// Conflicts is how many grants were refused, for each that was made, since another
 	// instance was faster.
 	Conflicts *Spread `json:"conflicts_per_claim,omitempty"`
@@ -274,7 +281,7 @@ func (r *Runner) countKeys(ctx context.Context, prefixes ...string) (n int64, er
 // fillHosts computes the figures of a row from its rounds.
 func (r *HostsRow) fillHosts(rounds []hostsRound, idle rate, memory float64, load Load) {
 	var all, one Rounds
-	var fair, longestToFair, conflicts, etcd, instances []float64
+	var fair, longestToFair, conflicts, etcd, instances, others []float64
 	grants := make([]int, r.Clients)
 	w := load.window()
 	for _, each := range rounds {
@@ -282,6 +289,7 @@ func (r *HostsRow) fillHosts(rounds []hostsRound, idle rate, memory float64, loa
 		one.Reference, one.Own = append(one.Reference, each.put), append(one.Own, each.oneSlot)
 		e, i := each.own.cpu.perClaim(idle, w.length(), len(each.own.Claim))
 		etcd, instances = append(etcd, e), append(instances, i)
+		others = append(others, each.own.cpu.othersShare(runtime.NumCPU(), w.length()))
 		conflicts = append(conflicts, each.conflicts/max(1, each.granted))
 		for client, n := range each.own.grants {
 			grants[client] += n
@@ -317,7 +325,7 @@ func (r *HostsRow) fillHosts(rounds []hostsRound, idle rate, memory float64, loa
 	}
 	perHost := func(sum float64) *float64 { sum /= float64(r.Hosts); return &sum }
 	r.InstancesCPU, r.IdleInstanceCPU, r.InstanceMemory = SpreadOf(instances), perHost(idle.instances), perHost(memory)
-	r.Conflicts, r.HostShares = SpreadOf(conflicts), sharesOf(byHost(grants, r.Hosts))
+	r.Conflicts, r.HostShares, r.OthersCPU = SpreadOf(conflicts), sharesOf(byHost(grants, r.Hosts)), SpreadOf(others)
 }
 
 // longest returns the longest wait, also of the claims that were cut.
@@ -380,9 +388,13 @@ func (r *HostsRow) Summary() []string {
 func WriteHosts(w io.Writer, r *Report[*HostsRow]) {
 	r.WriteHead(w)
 	var cells [][]string
+	others := 0.0
 	for _, row := range r.Rows {
 		if row.Claim != nil {
 			cells = append(cells, row.cells())
+		}
+		if row.OthersCPU != nil {
+			others = max(others, row.OthersCPU.Median)
 		}
 	}
 	if len(cells) == 0 {
@@ -398,6 +410,9 @@ func WriteHosts(w io.Writer, r *Report[*HostsRow]) {
 			"that of a plain put: under this load, and of one slot between two hosts. SHARES are the fewest and most",
 			"claims of a host over the mean. CONFLICTS are per claim, and MB per instance.",
 		}, "\n"))
+	}
+	if others > busyMachine {
+		fmt.Fprintf(w, "Other processes used up to %.0f%% of the processors during the loads: repeat this on a quiet machine.\n", 100*others)
 	}
 	r.WriteFailures(w)
 }

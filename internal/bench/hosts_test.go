@@ -67,6 +67,21 @@ func TestIdleCostIsSubtracted(t *testing.T) {
 	}
 }
 
+func TestWhatOthersUseIsTheRestOfTheMachine(t *testing.T) {
+	got, err := parseMachineTime("cpu  100 20 30 4000 500 6 7 80 0 0")
+	if want := 1630 * time.Millisecond; err != nil || got != want {
+		t.Errorf("the machine was busy for %s, want %s: %v", got, want, err)
+	}
+	for _, line := range []string{"", "cpu0 1 2 3 4 5 6 7", "cpu 1 2 3", "cpu a 2 3 4 5 6 7"} {
+		if _, err := parseMachineTime(line); err == nil {
+			t.Errorf("%q is read", line)
+		}
+	}
+	if got := (usage{others: ms(500)}).othersShare(2, time.Second); got != 0.25 {
+		t.Errorf("the share is %v", got)
+	}
+}
+
 func TestTheFairWaitIsThatOfTakingTurns(t *testing.T) {
 	o := Outcome{
 		PerSecond: 100, held: []time.Duration{ms(40), ms(60)}, Release: []time.Duration{ms(2)},
@@ -105,12 +120,11 @@ func TestACounterIsReadFromMetrics(t *testing.T) {
 // oneServed is a driver that grants at once, but to the first client only.
 type oneServed struct{ fleet }
 
-func (oneServed) claimUntil(_ context.Context, client int, until time.Time) (Held, error) {
+func (oneServed) claimUntil(ctx context.Context, client int, until time.Time) (Held, error) {
 	if client == 0 {
 		return releasedAtOnce{}, nil
 	}
-	time.Sleep(time.Until(until))
-	return nil, errCut
+	return nil, errors.Join(errCut, sleep(ctx, time.Until(until)))
 }
 
 type releasedAtOnce struct{}
@@ -132,6 +146,38 @@ func TestClaimsThatWaitAtTheEndAreCut(t *testing.T) {
 		}
 		if o.inUse != 1 || len(o.transfer) != 8 {
 			t.Errorf("%v slots in use, transfers %v", o.inUse, o.transfer)
+		}
+	})
+}
+
+// interruptedHold is a driver whose load is interrupted while a claim is held.
+type interruptedHold struct {
+	interrupt context.CancelCauseFunc
+	released  bool
+}
+
+func (d *interruptedHold) Claim(context.Context, int) (Held, error) {
+	time.AfterFunc(time.Second, func() { d.interrupt(errInterrupted) })
+	return d, nil
+}
+
+func (d *interruptedHold) Release(ctx context.Context) error {
+	d.released = ctx.Err() == nil
+	return nil
+}
+
+func (*interruptedHold) Close() error { return nil }
+
+var errInterrupted = errors.New("interrupted")
+
+func TestAnInterruptedLoadReleasesWhatItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		d := &interruptedHold{interrupt: cancel}
+		begun := time.Now()
+		_, err := Load{Driver: d, Clients: 1, Hold: time.Minute, Duration: time.Minute}.Round(ctx)
+		if took := time.Since(begun); !errors.Is(err, errInterrupted) || took != time.Second || !d.released {
+			t.Errorf("%v after %s, released %t", err, took, d.released)
 		}
 	})
 }
@@ -191,7 +237,7 @@ func checkHostsRow(t *testing.T, r *HostsRow) {
 	if isFull && (r.Used.Low <= 0 || r.Used.High > 1) {
 		t.Errorf("%s: used %+v", r.Name, r.Used)
 	}
-	if r.EtcdCPU.Low < 0 || r.InstancesCPU.Low < 0 || *r.IdleEtcdCPU < 0 || *r.IdleInstanceCPU < 0 || r.Conflicts.Low < 0 || *r.InstanceMemory < 0 {
+	if r.EtcdCPU.Low < 0 || r.InstancesCPU.Low < 0 || *r.IdleEtcdCPU < 0 || *r.IdleInstanceCPU < 0 || r.OthersCPU.Low < 0 || r.Conflicts.Low < 0 || *r.InstanceMemory < 0 {
 		t.Errorf("%s has a negative figure: %+v", r.Name, r)
 	}
 	if r.HostShares.Smallest > 1 || r.HostShares.Largest < 1 {
@@ -209,6 +255,7 @@ func TestAReportOfHostsIsReadable(t *testing.T) {
 	full.Row = Row{
 		Case: Case{Name: "full/go/200c/50h/1p"}, PerSecond: 160, Claim: &Latency{P50: 1073, P99: 1200.4}, Used: one(0.4), TransferToPut: one(12.34),
 	}
+	full.OthersCPU = one(0.3)
 	full.LongestToFair, full.EtcdCPU, full.OneSlotToPut = one(1.2), one(3.7), one(4)
 	free.Row = Row{Case: Case{Name: "free/go/200c/50h/1p"}, PerSecond: 155, Claim: &Latency{P50: 2.345, P99: 17}}
 	report := &Report[*HostsRow]{
@@ -226,7 +273,7 @@ func TestAReportOfHostsIsReadable(t *testing.T) {
 	if head, _, _ := strings.Cut(out.String(), "\nUSED is"); head != want {
 		t.Errorf("-want +got:\n%s", cmp.Diff(want, head))
 	}
-	if last := "full/go/40c/10h/1p failed: etcd went away\n"; !strings.HasSuffix(out.String(), last) {
+	if last := "Other processes used up to 30% of the processors during the loads: repeat this on a quiet machine.\nfull/go/40c/10h/1p failed: etcd went away\n"; !strings.HasSuffix(out.String(), last) {
 		t.Errorf("the report does not end with %q:\n%s", last, out.String())
 	}
 }

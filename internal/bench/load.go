@@ -138,8 +138,9 @@ func (l Load) client(ctx context.Context, claim func(context.Context, int) (Held
 		if err != nil {
 			return cycles, fmt.Errorf("claim: %w", err)
 		}
+		var interrupted error
 		if l.Hold > 0 {
-			time.Sleep(l.Hold)
+			interrupted = sleep(ctx, l.Hold)
 		}
 		if h == nil {
 			c.kept = true
@@ -147,7 +148,7 @@ func (l Load) client(ctx context.Context, claim func(context.Context, int) (Held
 			continue
 		}
 		c.releasing = time.Since(base)
-		err = h.Release(ctx)
+		err = errors.Join(release(ctx, h), interrupted)
 		c.released = time.Since(base)
 		if err != nil {
 			return cycles, fmt.Errorf("release: %w", err)
@@ -155,6 +156,14 @@ func (l Load) client(ctx context.Context, claim func(context.Context, int) (Held
 		cycles = append(cycles, c)
 	}
 	return cycles, nil
+}
+
+// release releases a claim even if the load was interrupted: an instance that holds claims
+// takes long to close.
+func release(ctx context.Context, h Held) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseTimeout)
+	defer cancel()
+	return h.Release(ctx)
 }
 
 // cycle is one claim, in times since the load began. One that is kept is never

@@ -40,8 +40,8 @@ func (id ID) Same(other ID) bool {
 
 func sameStart(a, b uint64) bool { return a <= b+1 && b <= a+1 }
 
-// clockTick is the unit of times in /proc/<pid>/stat: USER_HZ is 100 wherever Go runs.
-const clockTick = 10 * time.Millisecond
+// ClockTick is the unit of times in /proc/<pid>/stat: USER_HZ is 100 wherever Go runs.
+const ClockTick = 10 * time.Millisecond
 
 // Stat holds some fields of /proc/<pid>/stat.
 type Stat struct {
@@ -76,7 +76,7 @@ func parseStat(text []byte) (s Stat, err error) {
 		return n
 	}
 	s = Stat{PID: number(first), State: fields[0][0], Parent: number(fields[parent-state]), Session: number(fields[session-state])}
-	s.CPU = time.Duration(number(fields[user-state])+number(fields[system-state])) * clockTick
+	s.CPU = time.Duration(number(fields[user-state])+number(fields[system-state])) * ClockTick
 	var e error
 	s.Start, e = strconv.ParseUint(string(fields[start-state]), 10, 64)
 	return s, errors.Join(err, e)
