@@ -25,7 +25,7 @@ func TestWithoutAnythingGivenTheDefaultsCount(t *testing.T) {
 		Host: "machine", StateDir: "/state/berth/machine", Listen: "127.0.0.1:7420",
 		ClaimTimeout: 10 * time.Minute, ClaimPollInterval: time.Second, ClaimPollJitter: 500 * time.Millisecond,
 		TickInterval: 250 * time.Millisecond, StartTimeout: 3 * time.Minute, RunRetention: 24 * time.Hour, CompactInterval: 5 * time.Minute,
-		DataDir: ".berth", EtcdListen: "127.0.0.1:2379",
+		CommandsFrom: []string{"*"}, DataDir: ".berth", EtcdListen: "127.0.0.1:2379",
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(Settings{})); d != "" {
 		t.Errorf("settings (-want +got):\n%s", d)
