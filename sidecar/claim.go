@@ -30,8 +30,9 @@ type wanted struct {
 	proc *proc.Process
 	// named: the client chose the id, so it can find the claim again.
 	named bool
-	// by is the identity of the client.
-	by string
+	// by is the identity of the client, and still returns why that may not claim by now.
+	by    string
+	still func() error
 }
 
 // lifeOf returns how the holder of a new claim reports that it lives.
@@ -134,6 +135,9 @@ func (a *apiServer) hold(ctx context.Context, s *session, w *wanted, wait *wait)
 // one may never learn of the grant.
 func (s *session) want(ctx context.Context, req api.ClaimRequest, async bool) (*wanted, error) {
 	w := &wanted{ClaimRequest: req, named: req.ID != "", by: access.Of(ctx).String()}
+	w.still = func() error {
+		return server.IdentityNow(ctx).Allow(access.Claim, slices.Sorted(maps.Keys(req.Pools))...)
+	}
 	if !w.named {
 		w.ID = ulid.Make().String()
 	}
@@ -234,7 +238,11 @@ func (a *apiServer) take(ctx context.Context, s *session, w *wanted, wait *wait)
 		})
 	}
 	claim, err := s.client.Claim(ctx, instance.Slots(w.Pools), w.options()...)
-	if ended := a.waits.ended(wait); ended != nil {
+	ended := a.waits.ended(wait)
+	if ended == nil && claim != nil {
+		ended = w.still() // a wait can take longer than a token lasts
+	}
+	if ended != nil {
 		if claim != nil {
 			_ = claim.Release(context.WithoutCancel(ctx)) // at its end there is the lease
 		}

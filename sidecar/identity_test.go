@@ -3,9 +3,14 @@ package sidecar_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/access/accesstest"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
 	"github.com/berthhq/berth/sidecar/client"
@@ -129,5 +134,58 @@ func TestALateReleaseLeavesAClaimThatWaitsInLine(t *testing.T) {
 	}
 	if err := <-late; err != nil {
 		t.Errorf("who waits gets %v", err)
+	}
+}
+
+// A wait can take longer than the token lasts that it was begun with.
+func TestAWaitOfATokenThatWasRevokedIsNotGranted(t *testing.T) {
+	var tokens atomic.Pointer[func() access.Tokens]
+	known := accesstest.Tokens("ci", "secret", "claim", "view")
+	tokens.Store(&known)
+	r := single(t, func(c *sidecar.Config) {
+		c.Policy = access.Policy{}
+		c.Tokens = func() access.Tokens { return (*tokens.Load())() }
+	})
+	admin := r.client // over the socket
+	r.pool("db", 1)
+	r.claim(api.ClaimRequest{ID: "holder", Pools: api.Slots{"db": 1}})
+	over, err := client.Dial(r.base, "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over.Close()
+	refused := make(chan error, 1)
+	go func() {
+		_, err := over.Claim(t.Context(), api.ClaimRequest{ID: "waits", Pools: api.Slots{"db": 1}})
+		refused <- err
+	}()
+	q, err := http.NewRequestWithContext(t.Context(), "POST", r.base+"/v1/claims", strings.NewReader(`{"id":"async","pools":{"db":1}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Header.Set("Authorization", "Bearer secret")
+	q.Header.Set("Prefer", "respond-async")
+	got := r.roundTrip(&http.Transport{DisableKeepAlives: true}, q)
+	if got.status != http.StatusAccepted {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	for _, id := range []string{"waits", "async"} {
+		eventually(t, id+" waits", func() bool {
+			c, err := admin.Get(t.Context(), id)
+			return err == nil && c.Status == api.ClaimWaiting
+		})
+	}
+	none := accesstest.Tokens("other", "another", "view")
+	tokens.Store(&none)
+	if err := admin.Release(t.Context(), "holder"); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, <-refused, problem.Unauthorized)
+	eventually(t, "the other is refused", func() bool {
+		_, err := admin.Get(t.Context(), "async")
+		return problem.CodeOf(err) == problem.Unauthorized
+	})
+	if _, err := admin.Claim(t.Context(), api.ClaimRequest{ID: "next", Pools: api.Slots{"db": 1}}); err != nil {
+		t.Error(err)
 	}
 }

@@ -226,6 +226,32 @@ func TestAnUnreadAnswerWithdrawsAClaimOfAnUnknownID(t *testing.T) {
 	}
 }
 
+// A wait that begins while its id's others are checked was not checked itself.
+func TestAReleaseEndsOnlyTheWaitsThatWereChecked(t *testing.T) {
+	w := newWaits(nil)
+	enter := func(by string) *wait {
+		_, one, err := w.enter(t.Context(), "job", &wanted{by: by})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return one
+	}
+	mine := enter("user:other")
+	var theirs *wait
+	caller := claims.Caller{Name: "user:mine", May: func(map[string]int) error {
+		theirs = enter("user:theirs")
+		w.leave(mine)
+		return nil
+	}}
+	if ended, err := w.endID(t.Context(), caller, "job", problem.New(problem.ClaimCanceled, "released")); !ended || err != nil {
+		t.Fatal(ended, err)
+	}
+	if w.ended(mine) == nil || w.ended(theirs) != nil {
+		t.Errorf("%v, %v", w.ended(mine), w.ended(theirs))
+	}
+	w.leave(theirs)
+}
+
 func TestTheWaitsWithoutAConnectionAreBounded(t *testing.T) {
 	w := newWaits(nil)
 	defer w.tasks.Wait()

@@ -188,8 +188,10 @@ func (one *wait) end(cause error) {
 }
 
 // check returns why a caller may not ask for something about the waits for one claim.
-func (w *waits) check(c claims.Caller, id string) error {
-	for _, one := range w.of(id) {
+func (w *waits) check(c claims.Caller, id string) error { return mayAsk(c, w.of(id)) }
+
+func mayAsk(c claims.Caller, all []*wait) error {
+	for _, one := range all {
 		var of pool.Holder
 		var slots api.Slots
 		if one.wanted != nil {
@@ -206,10 +208,10 @@ func (w *waits) check(c claims.Caller, id string) error {
 // ended. It reports whether there were any. What was granted meanwhile is released,
 // or has a holder. The caller must be allowed to end all of them.
 func (w *waits) endID(ctx context.Context, c claims.Caller, id string, cause error) (bool, error) {
-	if err := w.check(c, id); err != nil {
+	all := w.of(id)
+	if err := mayAsk(c, all); err != nil {
 		return false, err
 	}
-	all := w.of(id)
 	for _, one := range all {
 		w.end(one, cause)
 	}

@@ -24,6 +24,9 @@ type Binding struct {
 	proc proc.ID
 	// uid is the user who bound the claim to the process. Signals are sent in its name.
 	uid uint32
+	// unproven: it is from etcd alone, where another host may have changed it. Its process is
+	// watched, and not signaled. It is not recorded.
+	unproven bool
 	// onlyKill: the holder sends SIGTERM to its process, the server only SIGKILL.
 	onlyKill bool
 	// tokenHash is the hash of the client's token, empty if there is none. It is part of the

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -178,6 +179,50 @@ func TestAClientTokenProvesAClaimOfNobody(t *testing.T) {
 			t.Errorf("%s: %t", what, got)
 		}
 	}
+}
+
+// Other hosts may write to the records of claims in etcd: they could name any process there.
+func TestAProcessThatEtcdAloneNamesIsNotSignaled(t *testing.T) {
+	d := newDesk(t, t.TempDir())
+	for _, saved := range []bool{false, true} {
+		id := fmt.Sprintf("saved-%t", saved)
+		claim, bind, x := d.bound(id, time.Minute)
+		if saved {
+			if err := d.files.save(id, claim.Fence(), bind, validity{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.Resume([]*instance.Claim{claim})
+		if _, err := d.Renew(owner, id, 0, Life{TTL: new(2 * time.Minute)}, nil); err != nil { // it is recorded, now
+			t.Error(err)
+		}
+		d.Leave()
+		d.closed = false
+		d.Resume([]*instance.Claim{claim})
+		d.time.now += 3 * time.Minute // no one renews
+		d.check()
+		if saved {
+			x.endedBy(syscall.SIGTERM)
+			continue
+		}
+		d.time.now += time.Minute
+		d.check()
+		x.unharmed()
+		d.holds(1)
+	}
+}
+
+func TestAProcessThatItsClientNamesAgainIsSignaled(t *testing.T) {
+	d := newDesk(t, t.TempDir())
+	claim, bind, x := d.bound("job", time.Minute)
+	d.Resume([]*instance.Claim{claim})
+	h := d.Add(claim, bind, d.open(x)) // a repeated request, since the answer was lost
+	if err := d.Record(h); err != nil {
+		t.Fatal(err)
+	}
+	d.time.now += 2 * time.Minute // no one renews
+	d.check()
+	x.endedBy(syscall.SIGTERM)
 }
 
 // TestAProcessThatCannotBeSeenKeepsItsSlots takes claims over whose processes may live.

@@ -129,6 +129,9 @@ func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Proces
 	defer hs.mu.Unlock()
 	if h := hs.byID[claim.ID]; h != nil {
 		if h.claim.Fence() == claim.Fence() {
+			if h.bind.unproven && !bind.unproven && h.bind.proc.Same(bind.proc) {
+				h.bind = bind // its client has named the process again
+			}
 			process.Close()
 			hs.extend(h)
 			return h

@@ -108,8 +108,14 @@ func (hs *Holders) stop(h *Holder) {
 	}
 }
 
+// errUnproven is why a process is not signaled: who may write to etcd could name any.
+var errUnproven = errors.New("that the claim is bound to it is not recorded in the state directory")
+
 func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
-	err := h.proc.Signal(sig, h.bind.uid)
+	err := errUnproven
+	if !h.bind.unproven {
+		err = h.proc.Signal(sig, h.bind.uid)
+	}
 	if err == nil {
 		hs.metrics.stopped.WithLabelValues(sig.String()).Inc()
 		return
@@ -137,6 +143,8 @@ func (hs *Holders) resumeOne(c *instance.Claim) {
 			hs.log.Error("what a claim is bound to can't be read; it must be renewed within its lease duration", keyClaim, c.ID, keyError, err)
 			bind, unseen = byLease, err
 		}
+		// A process is recorded in a file before its claim is answered: see [Holders.Record].
+		bind.unproven = unseen == nil && hs.files.dir != "" && bind.proc.PID != 0
 	}
 	var process *proc.Process
 	ended := false

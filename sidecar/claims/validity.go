@@ -96,6 +96,9 @@ func (f Files) saveLeases(boot string, all []validity) error {
 
 // save records a holder's binding, and how long its claim is valid.
 func (hs *Holders) save(h *Holder, bind Binding) error {
+	if bind.unproven {
+		return nil
+	}
 	valid := validity{}
 	if bind.proc.PID != 0 {
 		valid = validityOf(h.claim)

@@ -109,9 +109,9 @@ func (g *guard) identify(r *http.Request) (*http.Request, error) {
 	return r.WithContext(ctx), nil
 }
 
-// identityNow returns the identity that what a request has shown gives it by now: its token may
+// IdentityNow returns the identity that what a request has shown gives it by now: its token may
 // have been revoked since, or have expired.
-func identityNow(ctx context.Context) access.Identity {
+func IdentityNow(ctx context.Context) access.Identity {
 	if now, ok := ctx.Value(nowKey{}).(func() access.Identity); ok {
 		return now()
 	}

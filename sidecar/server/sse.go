@@ -110,7 +110,7 @@ func Follow[T any](s *Stream, in <-chan T, next func(T) (last bool)) {
 
 // lasts reports whether the identity of the reader is still the same, and may do the same.
 func (s *Stream) lasts() bool {
-	now := identityNow(s.done)
+	now := IdentityNow(s.done)
 	return now.String() == s.who.String() && slices.Equal(now.Grants, s.who.Grants)
 }
 
