@@ -23,6 +23,7 @@ type clientConn struct {
 	mu      sync.Mutex
 	over    bool      // nothing more comes from the client
 	unread  func()    // called once if the answer is not read; nil for none
+	free    func()    // called once it is closed; nil for nothing
 	written time.Time // when the answer was; zero if it was not yet
 }
 
@@ -85,7 +86,15 @@ func (c *clientConn) Close() error {
 	if wasReset(c.Conn) {
 		c.ends(true)
 	}
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	c.mu.Lock()
+	free := c.free
+	c.free = nil
+	c.mu.Unlock()
+	if free != nil {
+		free()
+	}
+	return err
 }
 
 // CloseWrite ends the answers: so a client can read the last one before the connection
@@ -114,11 +123,45 @@ func (c *clientConn) ends(reset bool) {
 	}
 }
 
-// clientListener makes clientConns of connections.
-type clientListener struct{ net.Listener }
+// maxConns bounds the connections over TCP: enough for all streams and all waits that the other
+// bounds allow. An idle one takes 20 KB. Further clients wait to be accepted; those
+// of the unix socket do not.
+const maxConns = 10_000
 
-// Accept returns the next connection.
-func (l clientListener) Accept() (net.Conn, error) { return asClient(l.Listener.Accept()) }
+// clientListener makes clientConns of the connections over TCP.
+type clientListener struct {
+	net.Listener
+	open   chan struct{} // holds one for each connection
+	closed chan struct{}
+	close  func() // closes closed, once
+}
+
+func newClientListener(l net.Listener, most int) *clientListener {
+	c := &clientListener{Listener: l, open: make(chan struct{}, most), closed: make(chan struct{})}
+	c.close = sync.OnceFunc(func() { close(c.closed) })
+	return c
+}
+
+// Accept returns the next connection, when fewer than the most are open.
+func (l *clientListener) Accept() (net.Conn, error) {
+	select {
+	case l.open <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.open
+		return nil, err
+	}
+	return &clientConn{Conn: c, free: func() { <-l.open }}, nil
+}
+
+// Close ends listening.
+func (l *clientListener) Close() error {
+	l.close()
+	return l.Listener.Close()
+}
 
 func asClient(c net.Conn, err error) (net.Conn, error) {
 	if err != nil {

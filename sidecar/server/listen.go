@@ -119,7 +119,7 @@ func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
 		if err != nil {
 			return nil, problem.Field("listen", "%w", err)
 		}
-		if l.tcp = (clientListener{tcp}); cfg.TLS != nil {
+		if l.tcp = newClientListener(tcp, maxConns); cfg.TLS != nil {
 			l.tcp = tls.NewListener(l.tcp, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 				conf := cfg.TLS().Clone()
 				conf.NextProtos = []string{"h2", "http/1.1"}
