@@ -123,9 +123,9 @@ func (c *clientConn) ends(reset bool) {
 	}
 }
 
-// maxConns bounds the connections over TCP: enough for all streams and all waits that the other
-// bounds allow. An idle one takes 20 KB. Further clients wait to be accepted; those
-// of the unix socket do not.
+// maxConns bounds the connections over TCP: enough for all streams and waits that the other
+// bounds allow. An idle one takes 20 KB. Further clients wait to be accepted; those of the unix
+// socket do not.
 const maxConns = 10_000
 
 // clientListener makes clientConns of the connections over TCP.
