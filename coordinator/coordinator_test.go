@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,17 +222,17 @@ func TestEtcdIsCompacted(t *testing.T) {
 func TestACompactionThatEtcdRefusesIsNotTriedAgain(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		c := fl.candidate("one", func(c *Config) { c.CompactInterval = time.Minute })
-		tried := 0
+		var tried atomic.Int64
 		c.by.Inject(func(call storetest.Call) storetest.Fault {
 			if call.Op != storetest.OpCompact {
 				return storetest.Fault{}
 			}
-			tried++
+			tried.Add(1)
 			return storetest.Fault{Drop: true, Err: store.ErrDenied}
 		})
 		time.Sleep(time.Hour)
-		if tried != 1 || !c.Leading() {
-			t.Errorf("it has tried %d times, and leads: %t", tried, c.Leading())
+		if n := tried.Load(); n != 1 || !c.Leading() {
+			t.Errorf("it has tried %d times, and leads: %t", n, c.Leading())
 		}
 	})
 }

@@ -187,7 +187,7 @@ func TestAProcessThatHasBecomeAnotherUsersIsNotSignaled(t *testing.T) {
 	needsUsers(t)
 	t.Parallel()
 	r := single(t)
-	r.pool("db", 2, leases(5*time.Second))
+	r.pool("db", 2, leases(time.Minute))
 	for name, bind := range map[string]func(id string, pid int) (*api.Claim, error){
 		"when it is claimed": func(id string, pid int) (*api.Claim, error) {
 			return r.as(alice).Claim(t.Context(), api.ClaimRequest{ID: id, Pools: api.Slots{"db": 1}, PID: pid})

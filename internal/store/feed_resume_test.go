@@ -92,6 +92,7 @@ func TestABrokenWatchIsReadAgainOnlyIfItsEventsAreGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			feed(t, func(t *testing.T, fd *feeding) {
 				fd.want("snapshot: a")
+				synctest.Wait() // until the watch is open that breaks
 				fd.etcd.Freeze()
 				fd.etcd.BreakWatches(store.ErrUnavailable)
 				tc.meanwhile(fd)

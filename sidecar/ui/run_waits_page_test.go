@@ -42,7 +42,7 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 		{Name: "then", Command: []string{"true"}, Needs: []string{"gpu"}},
 	}})
 	page := d.until("/runs/w", "it is known that there is no worker", func(p *document) bool {
-		return strings.Contains(text(p.root), "no worker is running") && strings.Contains(text(p.root), "4 wait: the window of its run is full (7/7 in flight)")
+		return strings.Contains(text(p.root), "load: pool 'db' is closed; and no worker is running") && strings.Contains(text(p.root), "4 wait: the window of its run is full (7/7 in flight)")
 	})
 	page.says("load: pool 'db' is closed; and no worker is running: start 'berth worker'")
 	for name, want := range map[string]string{
