@@ -15,8 +15,8 @@ import (
 	"github.com/berthhq/berth/sidecar/client"
 )
 
-// strangers are two callers, each of whom has a claim that the other tries to get at.
-type strangers struct {
+// neighbors are two callers, each of whom has a claim that the other tries to get at.
+type neighbors struct {
 	*running
 	mine, others *client.Client
 	// token is what the owner's requests for claims carry.
@@ -25,21 +25,21 @@ type strangers struct {
 
 // eachOther calls a test with users of the socket, and with callers on loopback that have only
 // client tokens.
-func eachOther(t *testing.T, test func(t *testing.T, s *strangers)) {
+func eachOther(t *testing.T, test func(t *testing.T, s *neighbors)) {
 	closed := func(c *sidecar.Config) { c.Policy = access.Policy{} }
 	t.Run("users of the socket", func(t *testing.T) {
 		needsUsers(t)
 		r := single(t, closed)
-		test(t, &strangers{running: r, mine: r.as(alice), others: r.as(bob)})
+		test(t, &neighbors{running: r, mine: r.as(alice), others: r.as(bob)})
 	})
 	t.Run("callers on loopback", func(t *testing.T) {
 		r := single(t, closed)
-		test(t, &strangers{running: r, mine: r.overTCP().WithClientToken("a"), others: r.overTCP().WithClientToken("b"), token: "a"})
+		test(t, &neighbors{running: r, mine: r.overTCP().WithClientToken("a"), others: r.overTCP().WithClientToken("b"), token: "a"})
 	})
 }
 
 // refused wants a request to be refused because the claim is another's.
-func (s *strangers) refused(what string, err error) {
+func (s *neighbors) refused(what string, err error) {
 	s.t.Helper()
 	want := problem.Forbidden
 	if s.token != "" {
@@ -51,7 +51,7 @@ func (s *strangers) refused(what string, err error) {
 }
 
 func TestAClaimIsOfWhoMadeIt(t *testing.T) {
-	eachOther(t, func(t *testing.T, s *strangers) {
+	eachOther(t, func(t *testing.T, s *neighbors) {
 		ctx := t.Context()
 		s.pool("db", 2)
 		s.readDocument()
@@ -140,7 +140,7 @@ func TestAClaimIsOfWhoMadeIt(t *testing.T) {
 }
 
 func TestAClaimThatWaitsIsOfWhoMadeIt(t *testing.T) {
-	eachOther(t, func(t *testing.T, s *strangers) {
+	eachOther(t, func(t *testing.T, s *neighbors) {
 		ctx := t.Context()
 		s.pool("db", 1)
 		s.claim(api.ClaimRequest{ID: "holder", Pools: api.Slots{"db": 1}})

@@ -107,7 +107,7 @@ func TestASubmitterNeedsRolesForQueuesCommandsAndPools(t *testing.T) {
 	d.wantRefused(d.postAs("all", "/v1/runs", `{"submitted_by":"user:root"}`), problem.Invalid, "submitted_by")
 }
 
-// Whoever reaches the loopback address cannot have the workers run commands.
+// A caller on the loopback address cannot have the workers run commands.
 func TestCommandsOfAnonymousCallersAreRefused(t *testing.T) {
 	d := newDock(t, func(c *sidecar.Config) { c.Policy = access.Policy{} })
 	a := d.post("/v1/runs", `{"steps":[{"name":"a","command":["id"]}]}`)

@@ -3,7 +3,7 @@
 // # Nouns
 //
 //   - An [Identity] is who sends a request, as it was authenticated: a user of the host, a
-//     token, a client certificate, or nobody in particular.
+//     token, a client certificate, or none of them.
 //   - A [Role] is what an identity may do, and a [Grant] is a role for some pools or queues.
 //   - A [Policy] gives grants to identities. It is made of rules, each with a subject.
 //   - A [Need] is what an operation requires. [Needs] is the one table of them.

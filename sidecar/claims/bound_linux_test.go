@@ -17,10 +17,10 @@ import (
 
 // The claims of a desk are made by the owner.
 var (
-	owner       = Caller{Name: "unauthenticated", May: func(map[string]int) error { return errStranger }}
+	owner       = Caller{Name: "unauthenticated", May: func(map[string]int) error { return errNeighbor }}
 	operator    = Caller{Name: "user:op", May: func(map[string]int) error { return nil }}
-	stranger    = Caller{Name: "user:other", May: owner.May}
-	errStranger = problem.New(problem.Forbidden, "it is another's")
+	neighbor    = Caller{Name: "user:other", May: owner.May}
+	errNeighbor = problem.New(problem.Forbidden, "it is another's")
 )
 
 // bound makes a claim that is bound to a process. It has no holder yet.
@@ -124,7 +124,7 @@ func TestAClaimIsItsOwnersAlone(t *testing.T) {
 		"a release": func(c Caller) error { _, err := d.Release(t.Context(), c, "mine", 0); return err },
 	}
 	for what, ask := range asks {
-		if err := ask(stranger); problem.CodeOf(err) != errStranger.Code || !strings.HasSuffix(err.Error(), errStranger.Message) {
+		if err := ask(neighbor); problem.CodeOf(err) != errNeighbor.Code || !strings.HasSuffix(err.Error(), errNeighbor.Message) {
 			t.Errorf("%s by another: %v", what, err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestAClaimIsItsOwnersAlone(t *testing.T) {
 	}
 	other.endedBy(syscall.SIGTERM)
 	x.unharmed() // its owner has bound the claim to the other
-	if err := asks["a read"](stranger); problem.CodeOf(err) != errStranger.Code || !strings.HasSuffix(err.Error(), errStranger.Message) {
+	if err := asks["a read"](neighbor); problem.CodeOf(err) != errNeighbor.Code || !strings.HasSuffix(err.Error(), errNeighbor.Message) {
 		t.Errorf("after its end: %v", err)
 	}
 	if err := asks["a read"](owner); err != nil {

@@ -127,7 +127,7 @@ func verified(shown []*x509.Certificate, conf *tls.Config) *x509.Certificate {
 }
 
 // identityOf returns the identity of a certificate: its common name, or else the first of its
-// alternative names. A certificate without names is nobody's, and so is one whose first name is
+// alternative names. A certificate without names gives no identity, nor does one whose first name is
 // too long to be recorded.
 func identityOf(cert *x509.Certificate) access.Identity {
 	all := append([]string{cert.Subject.CommonName}, cert.DNSNames...)
