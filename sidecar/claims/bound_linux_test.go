@@ -207,8 +207,8 @@ func TestAProcessThatEtcdAloneNamesIsNotSignaled(t *testing.T) {
 		}
 		d.time.now += time.Minute
 		d.check()
-		x.unharmed()
 		d.holds(1)
+		x.unharmed()
 	}
 }
 

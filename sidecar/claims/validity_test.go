@@ -89,7 +89,8 @@ func (x *orphan) endedBy(sig syscall.Signal) {
 	}
 }
 
-// unharmed wants a process that no signal was sent to: the one that ends it is the test's.
+// unharmed ends the process with a signal of the test's own, and wants no other to have been
+// sent to it before.
 func (x *orphan) unharmed() {
 	x.t.Helper()
 	if err := x.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
