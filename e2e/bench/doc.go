@@ -43,6 +43,12 @@
 // case is the same steps without tasks, on the same workers: the difference is the cost
 // of limits. That of the baseline is the floor of claims.
 //
+// What a step costs if more workers share its queue is measured twice: with more steps than
+// places (busy), where events reach the workers many at a time, and with few steps at a time,
+// which take a while (paced), where most workers are woken for each. Only processor time is
+// compared between numbers of workers, without that of idle processes: the rates are those of
+// one machine that does the work of all.
+//
 // The time to take a step begins with the time in its record, which is in whole
 // milliseconds: half of one is subtracted. The time to complete one does not include
 // the release of its slot, which comes after; the slot is not free before.

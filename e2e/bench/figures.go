@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -52,6 +53,9 @@ type stepLoad struct {
 	// Complete that from its end until the worker knew that it was written.
 	Take     *bench.Latency `json:"take"`
 	Complete *bench.Latency `json:"complete"`
+	// Published is the time from the publication of a step until it was begun. Where all
+	// are published at once, most of it is the wait for a free place.
+	Published *bench.Latency `json:"published_to_begun"`
 	// SlotClaims and SlotReleases are counted over all rounds; SlotTransactions are
 	// those that were sent for them, and for what was taken with them.
 	SlotClaims       int `json:"slot_claims"`
@@ -71,6 +75,17 @@ type stepCost struct {
 	Reads        float64 `json:"etcd_reads"`
 	// Entries are those of etcd's log.
 	Entries float64 `json:"etcd_log_entries"`
+	// EtcdCPU and OwnCPU are milliseconds of processor time: of etcd, if its process is
+	// known, and of this process, which has the workers, the coordinator and the client
+	// that submits. What they take while there is no step is subtracted.
+	EtcdCPU *float64 `json:"etcd_cpu_ms,omitempty"`
+	OwnCPU  float64  `json:"workers_cpu_ms"`
+	// Conflicts are the attempts to take a step that another worker took first.
+	Conflicts float64 `json:"take_conflicts"`
+	// Wakes are how often a worker was woken for new steps, and Picks its decisions what
+	// to take.
+	Wakes float64 `json:"worker_wakes"`
+	Picks float64 `json:"worker_picks"`
 	// Operations are those on keys in all these requests; nil where etcd does not report
 	// them.
 	Operations *keyOperations `json:"etcd_operations,omitempty"`
@@ -81,21 +96,25 @@ type keyOperations struct {
 	Puts    float64 `json:"puts"`
 	Deletes float64 `json:"deletes"`
 	Ranges  float64 `json:"ranges"`
+	// Events are those that etcd sent to watches.
+	Events float64 `json:"events_sent"`
 }
 
 // Writes are puts and deletes.
 func (o *keyOperations) Writes() float64 { return o.Puts + o.Deletes }
 
-// sumLoads sums up the rounds of a load of so many steps.
-func sumLoads(rounds []stepOutcome, steps int) *stepLoad {
+// sumLoads sums up the rounds of a load of so many steps. Idle is what is used without
+// steps.
+func sumLoads(rounds []stepOutcome, steps int, idle bench.Rate) *stepLoad {
 	l := &stepLoad{ByWorker: make([]float64, len(rounds[0].perWorker))}
 	all := stepOutcome{counts: rounds[0].counts}
 	var rates []float64
 	for i, o := range rounds {
 		rates = append(rates, o.perSecond)
 		all.take, all.complete = append(all.take, o.take...), append(all.complete, o.complete...)
+		all.published = append(all.published, o.published...)
 		if i > 0 {
-			all.counts = all.counts.plus(o.counts, 1)
+			all.counts = all.counts.plus(o.counts)
 		}
 		l.SlotReleases += o.released
 		l.InVain += o.inVain
@@ -108,17 +127,25 @@ func sumLoads(rounds []stepOutcome, steps int) *stepLoad {
 		l.ByWorker[i] = bench.Median(of)
 	}
 	l.PerSecond, l.Take, l.Complete = bench.Median(rates), bench.Summarize(all.take), bench.Summarize(all.complete)
+	l.Published = bench.Summarize(all.published)
 	c, done := all.counts, float64(steps*len(rounds))
 	l.SlotClaims, l.SlotTransactions = int(c.claims), int(c.claimBatches)
-	l.Cost = stepCost{Transactions: c.transactions / done, Reads: c.reads / done, Entries: c.entries / done}
+	l.Cost = stepCost{
+		Transactions: c.transactions / done, Reads: c.reads / done, Entries: c.entries / done,
+		Conflicts: c.conflicts / done, Wakes: c.wakes / done, Picks: c.picks / done,
+	}
+	etcd, own := c.cpu.Each(idle, c.clock, int(done))
+	if l.Cost.OwnCPU = own; c.cpu.Etcd > 0 {
+		l.Cost.EtcdCPU = &etcd
+	}
 	if o := c.etcd; o != nil {
-		l.Cost.Operations = &keyOperations{o.Puts / done, o.Deletes / done, o.Ranges / done}
+		l.Cost.Operations = &keyOperations{o.Puts / done, o.Deletes / done, o.Ranges / done, o.Events / done}
 	}
 	return l
 }
 
 // fillSteps computes the figures of a row from its rounds.
-func (r *row) fillSteps(rounds []stepRound) {
+func (r *row) fillSteps(rounds []stepRound, idle bench.Rate) {
 	var own, ref []stepOutcome
 	var floor []bench.Outcome
 	var ratios, takes, completes []float64
@@ -135,12 +162,12 @@ func (r *row) fillSteps(rounds []stepRound) {
 		completes = append(completes, bench.P50(p.own.complete)-bench.P50(p.ref.complete))
 	}
 	r.Ratio = bench.SpreadOf(ratios)
-	r.StepLoads = &stepLoads{Own: sumLoads(own, r.Steps), TakeAdded: bench.SpreadOf(takes), CompleteAdded: bench.SpreadOf(completes)}
+	r.StepLoads = &stepLoads{Own: sumLoads(own, r.Steps, idle), TakeAdded: bench.SpreadOf(takes), CompleteAdded: bench.SpreadOf(completes)}
 	if r.Kind == baseline {
 		r.Reference = bench.ReferenceOf("the floor of claims", floor)
 		return
 	}
-	r.StepLoads.Unlimited = sumLoads(ref, r.Steps)
+	r.StepLoads.Unlimited = sumLoads(ref, r.Steps, idle)
 	r.Reference = &bench.Reference{What: "the same without limits", PerSecond: r.StepLoads.Unlimited.PerSecond}
 }
 
@@ -162,21 +189,39 @@ type stepCounts struct {
 	// claims are those that were granted, and claimBatches the transactions with which
 	// slots were claimed and released.
 	claims, claimBatches float64
+	// conflicts, wakes and picks are what the workers count.
+	conflicts, wakes, picks float64
+	// clock is the time, and cpu the processor time that was used.
+	clock time.Duration
+	cpu   bench.Usage
 	// entries are those of etcd's log: writes of all kinds and of all clients.
 	entries float64
 	// etcd has the operations in the transactions; nil where etcd does not report them.
 	etcd *keyOperations
 }
 
-// plus adds other counts, times a factor.
-func (c stepCounts) plus(other stepCounts, factor float64) stepCounts {
+// plus adds other counts.
+func (c stepCounts) plus(other stepCounts) stepCounts { return c.add(other, 1) }
+
+// minus subtracts earlier counts.
+func (c stepCounts) minus(other stepCounts) stepCounts { return c.add(other, -1) }
+
+func (c stepCounts) add(other stepCounts, factor float64) stepCounts {
+	times := func(d time.Duration) time.Duration { return time.Duration(factor) * d }
 	c.transactions += factor * other.transactions
 	c.reads += factor * other.reads
 	c.claims += factor * other.claims
 	c.claimBatches += factor * other.claimBatches
 	c.entries += factor * other.entries
+	c.conflicts += factor * other.conflicts
+	c.wakes += factor * other.wakes
+	c.picks += factor * other.picks
+	c.clock += times(other.clock)
+	c.cpu.Etcd += times(other.cpu.Etcd)
+	c.cpu.Instances += times(other.cpu.Instances)
+	c.cpu.Others += times(other.cpu.Others)
 	if a, b := c.etcd, other.etcd; a != nil && b != nil {
-		c.etcd = &keyOperations{a.Puts + factor*b.Puts, a.Deletes + factor*b.Deletes, a.Ranges + factor*b.Ranges}
+		c.etcd = &keyOperations{a.Puts + factor*b.Puts, a.Deletes + factor*b.Deletes, a.Ranges + factor*b.Ranges, a.Events + factor*b.Events}
 	} else {
 		c.etcd = nil
 	}
@@ -188,6 +233,9 @@ const (
 	requestsMetric = "berth_etcd_request_duration_seconds"
 	grantsMetric   = "berth_claims_granted_total"
 	batchesMetric  = "berth_claim_batches_total"
+	conflictMetric = "berth_worker_take_conflicts_total"
+	wakesMetric    = "berth_worker_wakes_total"
+	picksMetric    = "berth_worker_picks_total"
 )
 
 // addFrom adds what a registry counts.
@@ -214,6 +262,12 @@ func (c *stepCounts) addFrom(reg prometheus.Gatherer) error {
 				c.claims += m.GetCounter().GetValue()
 			case batchesMetric:
 				c.claimBatches += m.GetCounter().GetValue()
+			case conflictMetric:
+				c.conflicts += m.GetCounter().GetValue()
+			case wakesMetric:
+				c.wakes += m.GetCounter().GetValue()
+			case picksMetric:
+				c.picks += m.GetCounter().GetValue()
 			}
 		}
 	}
@@ -234,7 +288,9 @@ func (f *fleet) count(ctx context.Context) (stepCounts, error) {
 	}
 	c.entries = float64(s.RaftAppliedIndex)
 	c.etcd = f.r.operations(ctx)
-	return c, nil
+	c.clock = time.Since(f.opened)
+	c.cpu, err = f.meter.Read()
+	return c, err
 }
 
 // operations reads the metrics of the first endpoint. It returns nil if the endpoint
@@ -262,11 +318,11 @@ func (r *runner) operations(ctx context.Context) *keyOperations {
 	}
 	values := map[string]float64{}
 	for s := bufio.NewScanner(resp.Body); s.Scan(); {
-		if name, value, ok := strings.Cut(s.Text(), " "); ok && strings.HasPrefix(name, "etcd_mvcc_") {
+		if name, value, ok := strings.Cut(s.Text(), " "); ok && strings.HasPrefix(name, "etcd_") {
 			values[name], _ = strconv.ParseFloat(value, 64)
 		}
 	}
-	o := &keyOperations{values["etcd_mvcc_put_total"], values["etcd_mvcc_delete_total"], values["etcd_mvcc_range_total"]}
+	o := &keyOperations{values["etcd_mvcc_put_total"], values["etcd_mvcc_delete_total"], values["etcd_mvcc_range_total"], values["etcd_debugging_mvcc_events_total"]}
 	if o.Puts == 0 {
 		return nil
 	}
@@ -311,6 +367,7 @@ func writeSteps(w io.Writer, report *report) {
 			"reads, entries of etcd's log, puts and deletes are those of a step from its submission to its\n"+
 			"last release; CLAIMS are claims of slots in all rounds, each of which was given back.\n")
 	}
+	writeStepCosts(w, report.Rows)
 	for _, r := range report.Rows {
 		if l := r.StepLoads; l != nil {
 			fmt.Fprintf(w, "%s: %s a load, %.1f MB of Go's heap left, %.1f MB resident at the peak next to %.1f MB before; etcd's database %.1f MB, %.1f MB of it in use\n",
@@ -321,6 +378,44 @@ func writeSteps(w io.Writer, report *report) {
 		}
 	}
 	report.WriteFailures(w)
+}
+
+// writeStepCosts writes what a step costs in processor time, and what of that depends on
+// the number of workers.
+func writeStepCosts(w io.Writer, rows []*row) {
+	var cells [][]string
+	for _, r := range rows {
+		l := r.StepLoads
+		if l == nil {
+			continue
+		}
+		if l.Unlimited != nil {
+			cells = append(cells, costCells(r.Name+" without", l.Unlimited))
+		}
+		cells = append(cells, costCells(r.Name, l.Own))
+	}
+	if len(cells) == 0 {
+		return
+	}
+	bench.Columns(w, []string{"CASE", "ETCD CPU MS", "WORKERS CPU MS", "EVENTS", "WAKES", "PICKS", "CONFLICTS", "TO BEGIN MS"}, cells)
+	fmt.Fprint(w, "CPU is that of etcd, and of this process with all workers, per step, without what they take while\n"+
+		"idle. EVENTS were sent to watches, and WAKES and PICKS are of all workers, per step, as are CONFLICTS:\n"+
+		"attempts to take a step that another worker took first. TO BEGIN is the time from a publication.\n")
+}
+
+func costCells(name string, l *stepLoad) []string {
+	c := l.Cost
+	cells := []string{
+		name, "", fmt.Sprintf("%.2f", c.OwnCPU), "", fmt.Sprintf("%.2f", c.Wakes), fmt.Sprintf("%.2f", c.Picks),
+		fmt.Sprintf("%.3f", c.Conflicts), l.Published.Cell(),
+	}
+	if c.EtcdCPU != nil {
+		cells[1] = fmt.Sprintf("%.2f", *c.EtcdCPU)
+	}
+	if o := c.Operations; o != nil {
+		cells[3] = fmt.Sprintf("%.1f", o.Events)
+	}
+	return cells
 }
 
 var stepHead = []string{

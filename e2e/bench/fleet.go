@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"os"
 	"sync"
 	"time"
 
@@ -37,6 +39,8 @@ type fleet struct {
 	ends    *runWatch
 	workers []*stepWorker
 	pool    string // that was created for it, if any
+	opened  time.Time
+	meter   *bench.Meter // of etcd and this process
 	// registries count the requests of the parts.
 	registries []prometheus.Gatherer
 	// logged are the leases of events.
@@ -53,7 +57,7 @@ type stepWorker struct {
 
 // openFleet starts what a case needs.
 func (r *runner) openFleet(ctx context.Context, c *row) (_ *fleet, err error) {
-	f := &fleet{r: r, logged: map[store.LeaseID]bool{}}
+	f := &fleet{r: r, logged: map[store.LeaseID]bool{}, opened: time.Now(), meter: r.Meter(os.Getpid())}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close())
@@ -77,26 +81,26 @@ func (r *runner) openFleet(ctx context.Context, c *row) (_ *fleet, err error) {
 	}
 	f.registries = append(f.registries, f.conn.requests, f.leader.conn.requests)
 	for i := range c.Workers {
-		if err := f.addWorker(ctx, i, c.Concurrency); err != nil {
+		if err := f.addWorker(ctx, i, c); err != nil {
 			return nil, err
 		}
 	}
 	return f, nil
 }
 
-// addWorker starts a worker that has so many instances at a time.
-func (f *fleet) addWorker(ctx context.Context, i, concurrency int) error {
+// addWorker starts a worker of a case.
+func (f *fleet) addWorker(ctx context.Context, i int, c *row) error {
 	reg := prometheus.NewRegistry()
 	o := f.r.Options()
 	o.Host, o.Instance, o.Role = fmt.Sprintf("bench-%d", i+1), worker.Role, worker.Role
-	o.Capacity, o.Queues, o.Registerer = concurrency, []string{step.DefaultQueue}, reg
+	o.Capacity, o.Queues, o.Registerer = c.Concurrency, []string{step.DefaultQueue}, reg
 	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return err
 	}
-	w := &stepWorker{client: client, jobs: newNoops()}
+	w := &stepWorker{client: client, jobs: newNoops(c.Hold)}
 	w.Worker = worker.New(worker.Config{
-		Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: w.jobs,
+		Client: client, Queues: []string{step.DefaultQueue}, Concurrency: c.Concurrency, Runner: w.jobs,
 		Retention: eventsKept, Registerer: reg,
 	})
 	w.part = start(ctx, w.Run)
@@ -205,17 +209,18 @@ func (f *fleet) tidy(ctx context.Context, id string) error {
 // milliseconds, and so half of one too early on average.
 const stampError = time.Millisecond / 2
 
-// noops is the runner of one worker, whose jobs have ended when they begin: no process,
-// no folder. It records the worker's times.
+// noops is the runner of one worker, whose jobs do nothing: no process, no folder. It
+// records the worker's times.
 type noops struct {
-	over chan struct{} // closed: all jobs have ended
+	hold time.Duration // how long a job takes on average: see [spread]
+	over chan struct{} // closed: jobs that take no time have ended
 
 	mu sync.Mutex // guards what follows
 	stepTimes
 }
 
-func newNoops() *noops {
-	r := &noops{over: make(chan struct{})}
+func newNoops(hold time.Duration) *noops {
+	r := &noops{hold: hold, over: make(chan struct{})}
 	close(r.over)
 	return r
 }
@@ -225,17 +230,32 @@ type stepTimes struct {
 	// take is the time from the decision to take an instance until it was begun, and
 	// complete that from its end until the worker knew that this was written.
 	take, complete []time.Duration
+	// published is the time from its publication until it was begun.
+	published []time.Duration
 	// last is when the last one was complete.
 	last time.Time
 }
 
-// Start begins a job, and ends it.
+// Start begins a job.
 func (r *noops) Start(_ string, t *step.Taken, _, _ time.Duration) (worker.Job, error) {
-	took := max(0, time.Since(t.StartedAt)-stampError)
+	took, published := max(0, time.Since(t.StartedAt)-stampError), max(0, time.Since(t.Ready.ScheduledAt)-stampError)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.take = append(r.take, took)
-	return &noop{r: r}, nil
+	r.take, r.published = append(r.take, took), append(r.published, published)
+	j := &noop{r: r, over: r.over}
+	if r.hold > 0 {
+		over := make(chan struct{})
+		j.over = over
+		time.AfterFunc(spread(r.hold, t.Ready.Number), func() { close(over) })
+	}
+	return j, nil
+}
+
+// spread returns how long the n-th job takes: from half the time to one and a half, evenly, so
+// that those that begin together do not end together.
+func spread(hold time.Duration, n int) time.Duration {
+	_, part := math.Modf(float64(n) * math.Phi)
+	return time.Duration((part + 0.5) * float64(hold))
 }
 
 // Open returns nil: no job outlives the worker.
@@ -254,10 +274,11 @@ func (r *noops) times() stepTimes {
 // ended, and closes it when that was written.
 type noop struct {
 	r      *noops
+	over   <-chan struct{} // closed when it has ended
 	ending time.Time
 }
 
-func (j *noop) Done() <-chan struct{} { return j.r.over }
+func (j *noop) Done() <-chan struct{} { return j.over }
 func (j *noop) Outcome() step.Outcome { return step.Outcome{Status: step.Succeeded} }
 func (j *noop) Stop(string)           {}
 func (j *noop) Extend(time.Duration)  {}

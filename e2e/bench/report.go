@@ -23,6 +23,10 @@ type row struct {
 	Workers     int `json:"workers,omitempty"`
 	Concurrency int `json:"concurrency,omitempty"`
 	Steps       int `json:"steps,omitempty"`
+	// Window is how many steps are published or running at most; 0 is no bound.
+	Window int `json:"window,omitempty"`
+	// StepMS is how long each step takes, in milliseconds.
+	StepMS float64 `json:"step_ms,omitempty"`
 
 	Submissions *submissionFigures `json:"submissions,omitempty"`
 	Admissions  *admissionFigures  `json:"admissions,omitempty"`

@@ -70,8 +70,11 @@ func TestAReportOfStepsIsReadable(t *testing.T) {
 		return &stepLoad{
 			PerSecond: perSecond, ByWorker: []float64{perSecond / 8, perSecond / 4},
 			Take: &bench.Latency{P50: 2, P99: 8}, Complete: &bench.Latency{P50: 3, P99: 9},
-			SlotClaims: claims, SlotReleases: claims,
-			Cost: stepCost{Transactions: 0.25, Reads: 0.5, Entries: 0.26, Operations: o},
+			Published: &bench.Latency{P50: 12, P99: 150}, SlotClaims: claims, SlotReleases: claims,
+			Cost: stepCost{
+				Transactions: 0.25, Reads: 0.5, Entries: 0.26, Operations: o,
+				OwnCPU: 1.25, Conflicts: 0.021, Wakes: 2, Picks: 3.5,
+			},
 		}
 	}
 	one := load(500, 100, nil)
@@ -79,8 +82,10 @@ func TestAReportOfStepsIsReadable(t *testing.T) {
 	base, single, failed := stepRow(baseline, 4, 10, 10000, 0), stepRow(limited, 1, 1, 1, 80), stepRow(mixed, 4, 10, 100, 10)
 	base.Reference = &bench.Reference{What: "the floor of claims", PerSecond: 8000, Put: &bench.Latency{P50: 4.5, P99: 17}}
 	base.Ratio = &bench.Spread{Median: 1.25, Low: 1.2, High: 1.3}
+	etcd, known := 0.15, load(10000, 0, &keyOperations{Puts: 6, Deletes: 2, Ranges: 1, Events: 13})
+	known.Cost.EtcdCPU = &etcd
 	base.StepLoads = &stepLoads{
-		Own:  load(10000, 0, &keyOperations{Puts: 6, Deletes: 2, Ranges: 1}),
+		Own:  known,
 		Heap: 20, Peak: 101.25, Before: 40, Database: 80, InUse: 30,
 	}
 	single.Reference = &bench.Reference{What: "the same without limits", PerSecond: 600}
@@ -101,6 +106,13 @@ func TestAReportOfStepsIsReadable(t *testing.T) {
 		"RATIO is to the line above, the median of the rounds; times in ms are p50/p99. Transactions,",
 		"reads, entries of etcd's log, puts and deletes are those of a step from its submission to its",
 		"last release; CLAIMS are claims of slots in all rounds, each of which was given back.",
+		"CASE                   ETCD CPU MS  WORKERS CPU MS  EVENTS  WAKES  PICKS  CONFLICTS  TO BEGIN MS",
+		"baseline/4w/10r        0.15         1.25            13.0    2.00   3.50   0.021      12/150",
+		"enabled/1w/1r without  -            1.25            -       2.00   3.50   0.021      12/150",
+		"enabled/1w/1r          -            1.25            -       2.00   3.50   0.021      12/150",
+		"CPU is that of etcd, and of this process with all workers, per step, without what they take while",
+		"idle. EVENTS were sent to watches, and WAKES and PICKS are of all workers, per step, as are CONFLICTS:",
+		"attempts to take a step that another worker took first. TO BEGIN is the time from a publication.",
 		"baseline/4w/10r: 10,000 steps a load, 20.0 MB of Go's heap left, 101.2 MB resident at the peak next to 40.0 MB before; etcd's database 80.0 MB, 30.0 MB of it in use",
 		"enabled/1w/1r: 1 step a load, 0.0 MB of Go's heap left, 0.0 MB resident at the peak next to 0.0 MB before; etcd's database 0.0 MB, 0.0 MB of it in use",
 		"enabled/1w/1r: 2 attempts in vain, of steps that can't fail: they were tried again",

@@ -26,6 +26,8 @@ const (
 	mixed     = "mixed"     // one of a hundred is of such a task (no task)
 	binding   = "binding"   // all are of one task, whose limit binds (no task)
 	highest   = "high"      // as enabled, with more workers, steps and slots (no task)
+	busy      = "busy"      // as enabled, with different numbers of workers, which are all full (no task)
+	paced     = "paced"     // as busy, but few steps are published at a time (no task)
 )
 
 const (
@@ -48,9 +50,19 @@ const (
 	// stepRetries let a load end well in which an attempt is lost: how many were is
 	// reported.
 	stepRetries = 3
+	// pacedWindow × pacedStep are the paced steps: so many are published or running at a
+	// time, and each takes so long, so that most places of the workers are free.
+	pacedWindow, pacedStep = 32, 200 * time.Millisecond
+	// pacedShare is the part of the usual steps that are done so slowly.
+	pacedShare = 10
+	// maxWorkers bounds the workers of a case.
+	maxWorkers = 256
 	// singleShare is the part of the usual steps that a worker does with one at a time.
 	singleShare = 10
 )
+
+// workerNumbers are the numbers of workers that share a queue in the cases busy and paced.
+var workerNumbers = []int{4, 8, 16, 32, 64}
 
 // limitedTask is the task that has a limit, and freeTask one that has none.
 const limitedTask, freeTask = "limited", "free"
@@ -81,18 +93,23 @@ func stepsSuite() suite {
 			"  mixed      1 of 100 is of a task with limit 10, evenly among the others\n" +
 			"  binding    all are of one task with limit 10, a quarter of what could run\n" +
 			"  1w/1r      enabled, one at a time: what a slot adds where nothing is shared\n" +
-			"  high       8 workers, 30 at a time, one task with limit 500, which does not bind\n\n" +
+			"  high       8 workers, 30 at a time, one task with limit 500, which does not bind\n" +
+			"  busy       4 to 64 workers, 10 at a time, one task with a limit that does not bind:\n" +
+			"             what a step costs if more workers share a queue\n" +
+			"  paced      the same with steps that take about 200ms, 32 of them at a time: most places\n" +
+			"             are free, and workers are woken for single steps\n\n" +
 			"Workers and the coordinator run in this process, each on connections and under a\n" +
 			"host name of its own. All writes of the etcd are counted, also those of others.",
 		flags: append(
 			bench.Flags("measure only what has a target, in 3 rounds of 2,000 steps, and 4,000 for 8 workers",
 				"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r"),
 			&cli.IntFlag{Name: "steps", Value: defaultSteps, Usage: "`NUMBER` of steps in each load of 4 workers, 100 to 100000"},
+			&cli.IntSliceFlag{Name: "workers", Value: cli.NewIntSlice(workerNumbers...), Usage: "`NUMBERS` of workers of the cases busy and paced, comma-separated"},
 			&cli.BoolFlag{Name: "full", Usage: fmt.Sprintf("give 8 workers %d steps, not %d", fullHighSteps, defaultHighSteps)},
 		),
 		plan: func(c *cli.Context, cfg *bench.Config) ([]*row, error) {
 			steps, high := stepNumbers(c)
-			return stepRows(cfg, steps, high)
+			return stepRows(cfg, steps, high, c.IntSlice("workers"))
 		},
 		table: writeSteps,
 	}
@@ -114,13 +131,19 @@ func stepNumbers(c *cli.Context) (steps, high int) {
 	return steps, high
 }
 
-// stepRows returns the rows of steps that the configuration selects.
-func stepRows(cfg *bench.Config, steps, high int) ([]*row, error) {
+// stepRows returns the rows of steps that the configuration selects. Those of the kinds busy
+// and paced are for each number of workers.
+func stepRows(cfg *bench.Config, steps, high int, workers []int) ([]*row, error) {
 	if err := errors.Join(cfg.Fill(), bench.InRange("steps", steps, minSteps, maxSteps)); err != nil {
 		return nil, err
 	}
+	for _, n := range workers {
+		if err := bench.InRange("workers", n, 1, maxWorkers); err != nil {
+			return nil, err
+		}
+	}
 	usual := func(kind string, limit int) *row { return stepRow(kind, stepWorkers, stepConcurrency, steps, limit) }
-	return selected(cfg, []*row{
+	rows := []*row{
 		usual(baseline, 0),
 		usual(unlimited, looseLimit),
 		usual(limited, looseLimit),
@@ -128,7 +151,16 @@ func stepRows(cfg *bench.Config, steps, high int) ([]*row, error) {
 		usual(binding, tightLimit),
 		stepRow(limited, 1, 1, max(minSteps, steps/singleShare), looseLimit),
 		stepRow(highest, highWorkers, highConcurrency, high, highLimit),
-	})
+	}
+	for _, n := range workers {
+		rows = append(rows, stepRow(busy, n, stepConcurrency, steps, 2*n*stepConcurrency))
+	}
+	for _, n := range workers {
+		r := stepRow(paced, n, stepConcurrency, max(minSteps, steps/pacedShare), 2*n*stepConcurrency)
+		r.Window, r.Hold, r.StepMS = pacedWindow, pacedStep, bench.Millis(pacedStep)
+		rows = append(rows, r)
+	}
+	return selected(cfg, rows)
 }
 
 func stepRow(kind string, workers, concurrency, steps, limit int) *row {
@@ -140,13 +172,17 @@ func stepRow(kind string, workers, concurrency, steps, limit int) *row {
 	}
 }
 
-// stepSpecs are the steps of a run of n instances that do nothing.
+// stepSpecs are the steps of a run of n instances.
 func stepSpecs(kind string, n int) []step.Spec {
 	switch kind {
 	case unlimited:
 		return []step.Spec{fanOf("steps", n, freeTask)}
-	case limited, binding, highest:
+	case limited, binding, highest, busy:
 		return []step.Spec{fanOf("steps", n, limitedTask)}
+	case paced:
+		spec := fanOf("steps", n, limitedTask)
+		spec.Concurrency = pacedWindow
+		return []step.Spec{spec}
 	case mixed:
 		return mixedSpecs(n)
 	}
@@ -215,6 +251,10 @@ func (r *runner) measureSteps(ctx context.Context, row *row) (err error) {
 		}
 		defer func() { err = errors.Join(err, floor.Driver.Close()) }()
 	}
+	idle, err := r.MeasureIdle(ctx, f.meter)
+	if err != nil {
+		return err
+	}
 	before, err := ownMemory()
 	if err != nil {
 		before = memoryUse{} // not known on this system
@@ -228,7 +268,7 @@ func (r *runner) measureSteps(ctx context.Context, row *row) (err error) {
 		}
 		rounds = append(rounds, p)
 	}
-	row.fillSteps(rounds)
+	row.fillSteps(rounds, idle)
 	return r.fillSizes(ctx, row.StepLoads, before)
 }
 
@@ -266,9 +306,10 @@ type stepOutcome struct {
 	perSecond      float64
 	perWorker      []float64
 	take, complete []time.Duration
-	counts         stepCounts // from the submission to the last release
-	released       int        // claims of slots that were released
-	inVain         int        // attempts that did not end well
+	published      []time.Duration // until begun
+	counts         stepCounts      // from the submission to the last release
+	released       int             // claims of slots that were released
+	inVain         int             // attempts that did not end well
 }
 
 // load runs n steps in a run, after some that do not count.
@@ -317,7 +358,7 @@ func (f *fleet) once(ctx context.Context, specs []step.Spec) (o stepOutcome, err
 	if err != nil {
 		return o, err
 	}
-	o.counts = after.plus(before, -1)
+	o.counts = after.minus(before)
 	o.released = int(o.counts.claims) // nothing is held any more
 	if err := f.sum(&o, begun, g.Total()); err != nil {
 		return o, err
@@ -337,6 +378,7 @@ func (f *fleet) sum(o *stepOutcome, begun time.Time, n int) error {
 	for _, w := range f.workers {
 		t := w.jobs.times()
 		o.take, o.complete = append(o.take, t.take...), append(o.complete, t.complete...)
+		o.published = append(o.published, t.published...)
 		counts = append(counts, len(t.complete))
 		if t.last.After(last) {
 			last = t.last

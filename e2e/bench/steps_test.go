@@ -22,7 +22,7 @@ import (
 func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 	r, _ := newRunner(t)
 	r.Rounds = 1
-	rows, err := stepRows(&r.Config, 100, 200)
+	rows, err := stepRows(&r.Config, 100, 200, []int{2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 				t.Errorf("%s, %s: a step costs %+v", row.Name, name, c)
 			}
 		}
-		want := map[string]int{limited: row.Steps, binding: row.Steps, highest: row.Steps, mixed: row.Steps / 100}[row.Kind]
+		want := map[string]int{limited: row.Steps, binding: row.Steps, highest: row.Steps, busy: row.Steps, paced: row.Steps, mixed: row.Steps / 100}[row.Kind]
 		if l.Own.SlotClaims < want || want == 0 && l.Own.SlotClaims > 0 || l.Own.SlotReleases != l.Own.SlotClaims {
 			t.Errorf("%s claims %d slots and gives %d back, for %d steps", row.Name, l.Own.SlotClaims, l.Own.SlotReleases, want)
 		}
@@ -70,7 +70,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 			verdicts++
 		}
 	}
-	if len(report.Rows) != 7 || len(report.Targets) != verdicts {
+	if len(report.Rows) != 9 || len(report.Targets) != verdicts {
 		t.Errorf("%d cases, %d verdicts", len(report.Rows), len(report.Targets))
 	}
 	for _, v := range report.Targets {
@@ -123,7 +123,7 @@ func TestStepsOfACase(t *testing.T) {
 // The limits that must not bind are not below what can be in flight, with the instances
 // that still release their slots.
 func TestWhichLimitsBind(t *testing.T) {
-	rows, err := stepRows(&bench.Config{}, defaultSteps, defaultHighSteps)
+	rows, err := stepRows(&bench.Config{}, defaultSteps, defaultHighSteps, workerNumbers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestEtcdNeedNotServeItsMetrics(t *testing.T) {
 		body   string
 		want   *keyOperations
 	}{
-		"all":          {200, "# HELP\netcd_mvcc_put_total 7\netcd_mvcc_delete_total 3\netcd_mvcc_range_total 1e+02\n", &keyOperations{7, 3, 100}},
+		"all":          {200, "# HELP\netcd_mvcc_put_total 7\netcd_mvcc_delete_total 3\netcd_mvcc_range_total 1e+02\netcd_debugging_mvcc_events_total 9\n", &keyOperations{7, 3, 100, 9}},
 		"others":       {200, "go_goroutines 3\n", nil},
 		"not found":    {404, "etcd_mvcc_put_total 7\n", nil},
 		"not its port": {200, "<html>", nil},
@@ -200,9 +200,11 @@ func TestFiguresOfSteps(t *testing.T) {
 		return stepOutcome{
 			perSecond: perSecond, perWorker: []float64{perSecond / 4, 3 * perSecond / 4},
 			take: []time.Duration{take}, complete: []time.Duration{complete}, released: claims,
+			published: []time.Duration{take},
 			counts: stepCounts{
 				transactions: 40, reads: 20, entries: 50, claims: float64(claims), claimBatches: 5,
-				etcd: &keyOperations{500, 200, 100},
+				etcd: &keyOperations{500, 200, 100, 800}, conflicts: 3, wakes: 60, picks: 90,
+				clock: 2 * time.Second, cpu: bench.Usage{Etcd: 70 * ms, Instances: 140 * ms},
 			},
 		}
 	}
@@ -210,12 +212,16 @@ func TestFiguresOfSteps(t *testing.T) {
 	row.fillSteps([]stepRound{
 		{ref: outcome(1000, 2*ms, 3*ms, 0), own: outcome(800, 4*ms, 3*ms, 100)},
 		{ref: outcome(1000, 2*ms, 3*ms, 0), own: outcome(900, 3*ms, 4*ms, 100)},
-	})
+	}, bench.Rate{Etcd: 10, Instances: 20})
 	l := row.StepLoads
 	if math.Abs(row.Ratio.Median-0.85) > 1e-9 || l.TakeAdded.Median != 1.5 || l.CompleteAdded.High != 1 {
 		t.Errorf("%+v, %+v, %+v", row.Ratio, l.TakeAdded, l.CompleteAdded)
 	}
-	want := stepCost{Transactions: 0.4, Reads: 0.2, Entries: 0.5, Operations: &keyOperations{5, 2, 1}}
+	etcd := 0.5 // (70 - 2 × 10) / 100
+	want := stepCost{
+		Transactions: 0.4, Reads: 0.2, Entries: 0.5, Operations: &keyOperations{5, 2, 1, 8},
+		EtcdCPU: &etcd, OwnCPU: 1, Conflicts: 0.03, Wakes: 0.6, Picks: 0.9,
+	}
 	if diff := cmp.Diff(want, l.Own.Cost); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -223,11 +229,15 @@ func TestFiguresOfSteps(t *testing.T) {
 		t.Errorf("%+v", l.Own)
 	}
 
+	if l.Own.Published.Max != 4 {
+		t.Errorf("the longest time from a publication is %v", l.Own.Published.Max)
+	}
+
 	// Where etcd did not report them once, they are not known.
 	silent := outcome(1000, ms, ms, 0)
 	silent.counts.etcd = nil
 	row = stepRow(unlimited, 2, 1, 100, 10)
-	row.fillSteps([]stepRound{{ref: silent, own: outcome(1, ms, ms, 0)}, {ref: outcome(1, ms, ms, 0), own: outcome(1, ms, ms, 0)}})
+	row.fillSteps([]stepRound{{ref: silent, own: outcome(1, ms, ms, 0)}, {ref: outcome(1, ms, ms, 0), own: outcome(1, ms, ms, 0)}}, bench.Rate{})
 	if row.StepLoads.Unlimited.Cost.Operations != nil {
 		t.Error("operations that etcd did not report")
 	}

@@ -157,8 +157,8 @@ func (r *Runner) MeasureHosts(ctx context.Context, row *HostsRow) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, hosts.Close()) }()
-	own.Driver, own.meter = hosts, &meter{etcd: r.etcd, instances: hosts.pids()}
-	idle, err := r.measureIdle(ctx, own.meter)
+	own.Driver, own.meter = hosts, r.Meter(hosts.pids()...)
+	idle, err := r.MeasureIdle(ctx, own.meter)
 	if err != nil {
 		return err
 	}
@@ -205,8 +205,8 @@ func (r *Runner) openFleet(ctx context.Context, c Case) (fleet, error) {
 	return d, nil
 }
 
-// measureIdle returns what is used while nothing is claimed.
-func (r *Runner) measureIdle(ctx context.Context, m *meter) (rate, error) {
+// MeasureIdle returns what is used while nothing is done, a moment after the processes have started.
+func (r *Runner) MeasureIdle(ctx context.Context, m *Meter) (Rate, error) {
 	d := min(r.Duration, r.idle)
 	w := window{begin: d / 2, end: d + d/2} // what was just opened is busy at first
 	used, err := m.during(ctx, time.Now(), w)
@@ -279,7 +279,7 @@ func (r *Runner) countKeys(ctx context.Context, prefixes ...string) (n int64, er
 }
 
 // fillHosts computes the figures of a row from its rounds.
-func (r *HostsRow) fillHosts(rounds []hostsRound, idle rate, memory float64, load Load) {
+func (r *HostsRow) fillHosts(rounds []hostsRound, idle Rate, memory float64, load Load) {
 	var all, one Rounds
 	var fair, longestToFair, conflicts, etcd, instances, others []float64
 	grants := make([]int, r.Clients)
@@ -287,9 +287,9 @@ func (r *HostsRow) fillHosts(rounds []hostsRound, idle rate, memory float64, loa
 	for _, each := range rounds {
 		all.Reference, all.Own = append(all.Reference, each.put), append(all.Own, each.own)
 		one.Reference, one.Own = append(one.Reference, each.put), append(one.Own, each.oneSlot)
-		e, i := each.own.cpu.perClaim(idle, w.length(), len(each.own.Claim))
+		e, i := each.own.cpu.Each(idle, w.length(), len(each.own.Claim))
 		etcd, instances = append(etcd, e), append(instances, i)
-		others = append(others, each.own.cpu.othersShare(runtime.NumCPU(), w.length()))
+		others = append(others, each.own.cpu.OthersShare(runtime.NumCPU(), w.length()))
 		conflicts = append(conflicts, each.conflicts/max(1, each.granted))
 		for client, n := range each.own.grants {
 			grants[client] += n
@@ -320,11 +320,11 @@ func (r *HostsRow) fillHosts(rounds []hostsRound, idle rate, memory float64, loa
 			r.LongestToFair = SpreadOf(longestToFair)
 		}
 	}
-	if load.meter.etcd != 0 {
-		r.EtcdCPU, r.IdleEtcdCPU = SpreadOf(etcd), &idle.etcd
+	if load.meter.KnowsEtcd() {
+		r.EtcdCPU, r.IdleEtcdCPU = SpreadOf(etcd), &idle.Etcd
 	}
 	perHost := func(sum float64) *float64 { sum /= float64(r.Hosts); return &sum }
-	r.InstancesCPU, r.IdleInstanceCPU, r.InstanceMemory = SpreadOf(instances), perHost(idle.instances), perHost(memory)
+	r.InstancesCPU, r.IdleInstanceCPU, r.InstanceMemory = SpreadOf(instances), perHost(idle.Instances), perHost(memory)
 	r.Conflicts, r.HostShares, r.OthersCPU = SpreadOf(conflicts), sharesOf(byHost(grants, r.Hosts)), SpreadOf(others)
 }
 

@@ -60,8 +60,8 @@ func TestHostsThatCantBeMeasuredAreRefused(t *testing.T) {
 }
 
 func TestIdleCostIsSubtracted(t *testing.T) {
-	idle := usage{etcd: ms(50), instances: ms(200)}.over(5 * time.Second) // 10 and 40 ms/s
-	etcd, instances := usage{etcd: ms(120), instances: ms(60)}.perClaim(idle, 2*time.Second, 50)
+	idle := Usage{Etcd: ms(50), Instances: ms(200)}.over(5 * time.Second) // 10 and 40 ms/s
+	etcd, instances := Usage{Etcd: ms(120), Instances: ms(60)}.Each(idle, 2*time.Second, 50)
 	if etcd != 2 || instances != 0 {
 		t.Errorf("%v ms of etcd and %v ms of the instances, want 2 and 0", etcd, instances)
 	}
@@ -77,7 +77,7 @@ func TestWhatOthersUseIsTheRestOfTheMachine(t *testing.T) {
 			t.Errorf("%q is read", line)
 		}
 	}
-	if got := (usage{others: ms(500)}).othersShare(2, time.Second); got != 0.25 {
+	if got := (Usage{Others: ms(500)}).OthersShare(2, time.Second); got != 0.25 {
 		t.Errorf("the share is %v", got)
 	}
 }

@@ -33,7 +33,7 @@ type Load struct {
 	// cut gives up the claims that wait at the end, for which the driver must be a fleet;
 	// otherwise they are granted and released.
 	cut   bool
-	meter *meter // of what it costs, or nil
+	meter *Meter // of what it costs, or nil
 }
 
 // Round drives the load, and tidies up after it.
@@ -83,7 +83,7 @@ func (l Load) once(ctx context.Context) (Outcome, error) {
 			return err
 		})
 	}
-	var cpu usage
+	var cpu Usage
 	if l.meter != nil {
 		g.Go(func() (err error) {
 			cpu, err = l.meter.during(ctx, base, w)
@@ -205,7 +205,7 @@ type Outcome struct {
 	inUse     float64         // slots in use on average
 	waiting   []time.Duration // of claims that were cut, until the end
 	grants    []int           // by client
-	cpu       usage           // if it was metered
+	cpu       Usage           // if it was metered
 }
 
 // errOverfull means that more was granted than there were slots. It is checked

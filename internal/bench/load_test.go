@@ -30,7 +30,7 @@ func TestFiguresAreThoseOfTheWindow(t *testing.T) {
 		transfer:  []time.Duration{ms(2), ms(5)},
 		inUse:     (2 + 6 + 5) / 20.0,
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{}, usage{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{}, Usage{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -42,7 +42,7 @@ func TestWhatIsKeptIsNotReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Outcome{PerSecond: 100, Claim: []time.Duration{ms(3)}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{}, usage{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Outcome{}, Usage{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if _, err := analyze(cycles, window{ms(20), ms(30)}, 0); !errors.Is(err, errNone) {

@@ -12,45 +12,53 @@ import (
 	"github.com/berthhq/berth/internal/proc"
 )
 
-// usage is processor time: of etcd, 0 if its process is not known, of all instances, and of
+// Usage is processor time: of etcd, 0 if its process is not known, of all instances, and of
 // all other processes of the machine but this one.
-type usage struct{ etcd, instances, others time.Duration }
+type Usage struct{ Etcd, Instances, Others time.Duration }
 
-func (u usage) minus(o usage) usage {
-	return usage{etcd: u.etcd - o.etcd, instances: u.instances - o.instances, others: u.others - o.others}
+// Minus returns what was used since an earlier reading.
+func (u Usage) Minus(o Usage) Usage {
+	return Usage{Etcd: u.Etcd - o.Etcd, Instances: u.Instances - o.Instances, Others: u.Others - o.Others}
 }
 
-// othersShare returns the share of so many processors that other processes used in a time.
-func (u usage) othersShare(cpus int, during time.Duration) float64 {
-	return max(0, u.others.Seconds()/during.Seconds()/float64(cpus))
+// OthersShare returns the share of so many processors that other processes used in a time.
+func (u Usage) OthersShare(cpus int, during time.Duration) float64 {
+	return max(0, u.Others.Seconds()/during.Seconds()/float64(cpus))
 }
 
-// perClaim returns the milliseconds of each of n claims, in a time in which the same
-// processes take so much without a claim per second.
-func (u usage) perClaim(idle rate, during time.Duration, n int) (etcd, instances float64) {
+// Each returns the milliseconds for each of n claims or steps, in a time in which the same
+// processes take so much without any per second.
+func (u Usage) Each(idle Rate, during time.Duration, n int) (etcd, instances float64) {
 	each := func(used time.Duration, idle float64) float64 {
 		return max(0, Millis(used)-idle*during.Seconds()) / float64(n)
 	}
-	return each(u.etcd, idle.etcd), each(u.instances, idle.instances)
+	return each(u.Etcd, idle.Etcd), each(u.Instances, idle.Instances)
 }
 
-// rate is processor time in milliseconds per second.
-type rate struct{ etcd, instances float64 }
+// Rate is processor time in milliseconds per second.
+type Rate struct{ Etcd, Instances float64 }
 
 // over returns the rate at which so much was used.
-func (u usage) over(d time.Duration) rate {
-	return rate{etcd: Millis(u.etcd) / d.Seconds(), instances: Millis(u.instances) / d.Seconds()}
+func (u Usage) over(d time.Duration) Rate {
+	return Rate{Etcd: Millis(u.Etcd) / d.Seconds(), Instances: Millis(u.Instances) / d.Seconds()}
 }
 
-// meter reads the processor time of processes. It is known on Linux only.
-type meter struct {
+// Meter reads the processor time of processes. It is known on Linux only.
+type Meter struct {
 	etcd      int // 0 if it is not known
 	instances []int
 }
 
-func (m *meter) read() (u usage, err error) {
-	if m.etcd != 0 {
-		if u.etcd, err = processorTime(m.etcd); err != nil {
+// Meter returns a meter of etcd and of instances, which have the processes pids.
+func (r *Runner) Meter(pids ...int) *Meter { return &Meter{etcd: r.etcd, instances: pids} }
+
+// KnowsEtcd reports whether the process of etcd is known: it was started for the benchmark.
+func (m *Meter) KnowsEtcd() bool { return m.etcd != 0 }
+
+// Read returns what was used so far.
+func (m *Meter) Read() (u Usage, err error) {
+	if m.KnowsEtcd() {
+		if u.Etcd, err = processorTime(m.etcd); err != nil {
 			return u, err
 		}
 	}
@@ -59,19 +67,19 @@ func (m *meter) read() (u usage, err error) {
 		if err != nil {
 			return u, err
 		}
-		u.instances += used
+		u.Instances += used
 	}
 	all, err := machineTime()
 	if err != nil {
 		return u, err
 	}
-	u.others = all - u.etcd - u.instances
+	u.Others = all - u.Etcd - u.Instances
 	if !slices.Contains(m.instances, os.Getpid()) {
 		self, err := processorTime(os.Getpid())
 		if err != nil {
 			return u, err
 		}
-		u.others -= self
+		u.Others -= self
 	}
 	return u, nil
 }
@@ -116,17 +124,17 @@ func processorTime(pid int) (time.Duration, error) {
 }
 
 // during returns what is used in the window of a load that began at base.
-func (m *meter) during(ctx context.Context, base time.Time, w window) (usage, error) {
+func (m *Meter) during(ctx context.Context, base time.Time, w window) (Usage, error) {
 	if err := sleep(ctx, time.Until(base.Add(w.begin))); err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
-	begin, err := m.read()
+	begin, err := m.Read()
 	if err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
 	if err := sleep(ctx, time.Until(base.Add(w.end))); err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
-	end, err := m.read()
-	return end.minus(begin), err
+	end, err := m.Read()
+	return end.Minus(begin), err
 }
