@@ -20,6 +20,10 @@
 //   - Every slot and every waiter hangs on a lease.
 //   - A slot's fence grows from holder to holder.
 //   - A waiter is in the wait queue of each of its pools, or in none.
+//   - A dispatcher grants no waiter before one that is ahead of it and needs no more of the
+//     same pools, unless it may not know that one or has a reason to skip it.
+//
+// A [Gap] is a time in which a dispatcher granted nothing to a waiter that fits.
 //
 // The tests check what only the holders know: that a fence they got
 // is the one in etcd, that they learned of a loss before etcd gave their

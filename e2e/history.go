@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -55,6 +56,7 @@ type poolState struct {
 type waiter struct {
 	value waiterValue
 	lines map[string]bool // pools in whose lines it stands
+	rev   int64           // that put it last
 	wait  *Wait
 }
 
@@ -76,6 +78,8 @@ type History struct {
 	ignored    map[string]bool
 	violations []Violation
 
+	queue queueState
+
 	// What the revision at hand has touched.
 	claims, grown, lined map[string]bool
 }
@@ -87,7 +91,7 @@ func NewHistory(keys store.Keys) *History {
 		keys: keys, pools: map[string]*poolState{}, slots: map[string]*slot{},
 		byClaim: map[string]map[string]*slot{}, fences: map[string]int64{},
 		waiters: map[string]*waiter{}, holding: map[string]*Hold{}, leaseKeys: map[int64]int{},
-		ignored: map[string]bool{},
+		ignored: map[string]bool{}, queue: newQueueState(),
 	}
 }
 
@@ -116,19 +120,33 @@ func (h *History) revision(rev int64, events []*mvccpb.Event) {
 	}
 	h.rev = rev
 	h.claims, h.grown, h.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	h.queue.beginRevision()
 	for _, ev := range events {
 		h.event(ev)
 	}
 	h.check()
+	h.checkQueues()
 }
 
 func (h *History) event(ev *mvccpb.Event) {
-	key := string(ev.Kv.Key)
-	if len(key) < len(h.keys.Pools()) || key[:len(h.keys.Pools())] != h.keys.Pools() {
-		return // hosts, leases, guards: none of a judge's business
+	key, put := string(ev.Kv.Key), ev.Type == mvccpb.Event_PUT
+	switch {
+	case strings.HasPrefix(key, h.keys.LeasesAll()):
+		h.lease(key, put)
+		return
+	case strings.HasPrefix(key, h.keys.RevocationsAll()):
+		h.queue.revoked = h.queue.revoked || put
+		return
+	case !strings.HasPrefix(key, h.keys.Pools()):
+		return // hosts, guards: none of a judge's business
+	}
+	if q, ok := ParseQueueKey(h.keys, key); ok && !h.ignored[key] {
+		if err := h.queueKey(q, put, ev.Kv); err != nil {
+			h.violate(Readable, "%s: %v", key, err)
+		}
+		return
 	}
 	k, err := h.keys.ParsePoolKey(key)
-	put := ev.Type == mvccpb.Event_PUT
 	if h.ignored[key] {
 		if k.Kind == store.SpecKey {
 			_ = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
@@ -146,6 +164,8 @@ func (h *History) event(ev *mvccpb.Event) {
 		h.removeSlot(key)
 		if put {
 			err = h.putSlot(k.Pool, ev.Kv)
+		} else {
+			h.queue.ended = append(h.queue.ended, key)
 		}
 	case store.WaiterKey:
 		err = h.waiter(k, put, ev.Kv)
@@ -243,8 +263,9 @@ func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
 		w.wait = &Wait{Claim: claim, Host: v.Holder.Host, Order: k.Order, From: kv.ModRevision}
 		h.waiters[k.Order] = w
 		h.waits = append(h.waits, w.wait)
+		h.queue.insert(w)
 	}
-	w.value = v
+	w.value, w.rev = v, kv.ModRevision
 	w.lines[k.Pool] = true
 	if v.Reserve && w.wait.Reserved == 0 {
 		w.wait.Reserved = kv.ModRevision

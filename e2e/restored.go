@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -41,6 +42,7 @@ func SaveSnapshot(ctx context.Context, etcd *clientv3.Client, path string) error
 func (h *History) Restored(rev int64, all []*mvccpb.KeyValue) *History {
 	n := NewHistory(h.keys)
 	n.ignored = h.ignored
+	n.queue.now = h.queue.now
 	n.claims, n.grown, n.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, kv := range all {
 		n.event(&mvccpb.Event{Kv: kv})
@@ -97,10 +99,16 @@ func inOrder(all []*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	})
 }
 
-// Forget drops the holds and waits that have ended, and returns how many holds those
+// Forget drops the holds, waits and gaps that have ended, and returns how many holds those
 // were. What a holder was granted must be judged before.
 func (h *History) Forget() (ended int) {
 	before := len(h.holds)
+	h.queue.gaps = nil
+	for key, at := range h.queue.leaseEnds {
+		if h.queue.now().Sub(at) > time.Minute {
+			delete(h.queue.leaseEnds, key)
+		}
+	}
 	h.holds = slices.DeleteFunc(h.holds, func(x *Hold) bool { return x.To != 0 })
 	h.waits = slices.DeleteFunc(h.waits, func(w *Wait) bool { return w.To != 0 })
 	return before - len(h.holds)

@@ -94,7 +94,7 @@ func (h *History) hold(id string, main *claimRecord, keys map[string]*slot) {
 		return
 	}
 	if old != nil {
-		old.To = h.rev
+		old.To = h.rev // its keys were put again
 	}
 	n := &Hold{
 		Claim: id, Host: main.Holder.Host, Instance: main.Holder.Instance,
@@ -102,6 +102,9 @@ func (h *History) hold(id string, main *claimRecord, keys map[string]*slot) {
 	}
 	h.holding[id] = n
 	h.holds = append(h.holds, n)
+	if old == nil {
+		h.queue.begun = append(h.queue.begun, n)
+	}
 }
 
 func (h *History) checkLines(order string) {
@@ -112,6 +115,7 @@ func (h *History) checkLines(order string) {
 	if len(w.lines) == 0 {
 		w.wait.To = h.rev
 		delete(h.waiters, order)
+		h.queue.remove(w)
 		return
 	}
 	for name := range w.value.Pools {

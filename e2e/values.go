@@ -16,7 +16,13 @@ import (
 type holder struct {
 	Host     string `json:"host"`
 	Instance string `json:"instance"`
+	Step     string `json:"step"`
 }
+
+// instanceID names an instance.
+type instanceID struct{ host, instance string }
+
+func (h holder) id() instanceID { return instanceID{h.Host, h.Instance} }
 
 type specValue struct {
 	V      int  `json:"v"`
@@ -43,6 +49,8 @@ type waiterValue struct {
 	Pools   map[string]int `json:"pools"`
 	Holder  holder         `json:"holder"`
 	Reserve bool           `json:"reserve"`
+	Sole    bool           `json:"sole"`
+	Lease   int64          `json:"lease"` // of its owner, for its slots
 }
 
 // read decodes a value and refuses other versions.

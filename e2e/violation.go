@@ -16,8 +16,11 @@ const (
 	Leased Rule = "leased"
 	// Fence: a slot's fence grows, and holders get the right one.
 	Fence Rule = "fence"
-	// InLine: a waiter stands in all of its lines or in none.
+	// Queued: a waiter waits in all of its pools or in none.
 	Queued Rule = "wait queue"
+	// Order: a dispatcher grants no waiter before an earlier one that needs no more of the
+	// same pools.
+	Order Rule = "order"
 	// Readable: every key and value can be read.
 	Readable Rule = "readable"
 	// Ordered: the watch does not go back.

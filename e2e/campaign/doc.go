@@ -18,6 +18,8 @@
 //     referee that no fault of the network touches, with the time of the boot clock.
 //   - A [stay] is the time in which a job was certainly active, from its first record to
 //     its last.
+//   - A pool's dispatcher is the instance that grants its waiters, by a key of etcd. A fault
+//     may take it away; [moves] judges for how long the queue stands still then.
 //   - A [fault] is something that fails, for a time. A [phase] has several at once. The
 //     plan is a function of the seed alone.
 //   - The [referee] judges each revision of etcd by the rules of package e2e, and stays
@@ -27,7 +29,8 @@
 // # Course
 //
 // A phase has its faults, all faults are healed, and the load rests. Then all that was
-// asked for must be served within a bounded time, no slot is held and nobody waits, and
-// berth verify finds nothing. The next phase follows. A violation ends the process with
-// exit code 1, and the directory that it names keeps the logs and what the referee saw.
+// asked for must be served within a bounded time, no slot is held, nobody waits, pools have
+// no keys but their specs, and berth verify finds nothing. The next phase follows. A
+// violation ends the process with exit code 1, and the directory that it names keeps the
+// logs and what the referee saw.
 package main

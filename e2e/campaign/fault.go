@@ -49,6 +49,8 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 		return frozen(h.load), nil
 	case "freeze-leader":
 		return frozen(m.process), nil
+	case "kill-dispatcher", "stop-dispatcher", "cut-dispatcher":
+		return c.breakDispatcher(ctx, f)
 	case "kill-exec", "freeze-exec", "kill-job":
 		return c.signalJob(ctx, f, h)
 	case "upgrade":

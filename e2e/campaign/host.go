@@ -42,13 +42,13 @@ const diskBytes = 16 << 20
 
 func hostName(i int) string { return fmt.Sprintf("h%d", i) }
 
-func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int, seed uint64, rate float64, mounts bool) (*host, error) {
+func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int, o options) (*host, error) {
 	h := &host{name: hostName(i), dir: filepath.Join(dir, hostName(i))}
 	state := filepath.Join(h.dir, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, err
 	}
-	if mounts {
+	if !o.loopback {
 		err := syscall.Mount("tmpfs", state, "tmpfs", 0, fmt.Sprintf("size=%d,mode=700", diskBytes))
 		h.ownDisk = err == nil
 	}
@@ -74,7 +74,8 @@ func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int,
 		"--work-dir", h.dir, "--stop-grace", "1s")
 	h.coordinator = add("coordinator", berth, "coordinator")
 	h.load = add("load", self, "load", "-host", h.name, "-berth", berth, "-socket", socket, "-tcp", "http://"+listen,
-		"-referee", referee, "-state", state, "-seed", fmt.Sprint(seed), "-rate", fmt.Sprint(rate))
+		"-referee", referee, "-state", state, "-seed", fmt.Sprint(o.seed), "-rate", fmt.Sprint(o.rate),
+		"-instances", fmt.Sprint(o.instances))
 	return h, nil
 }
 
@@ -108,6 +109,16 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 func (l *limited) String() string { return string(l.text) }
+
+// processOf is the process of the host that has a pid, or nil.
+func (h *host) processOf(pid int) *process {
+	for _, p := range []*process{h.sidecar, h.worker, h.coordinator, h.load} {
+		if p.pid() == pid {
+			return p
+		}
+	}
+	return nil
+}
 
 // fill takes all that is left of the host's disk. What it returns gives it back.
 func (h *host) fill() (func(), error) {

@@ -32,6 +32,7 @@ type poolSpec struct {
 var specs = map[string]poolSpec{
 	"db": {6, 5 * time.Second}, "api": {12, 5 * time.Second}, "bulk": {80, 5 * time.Second}, "one": {1, 5 * time.Second},
 	"tmp": {5, 5 * time.Second}, "gpu": {3, 10 * time.Second}, "cpu": {5, 10 * time.Second},
+	"crowd": {8, 5 * time.Second},
 }
 
 // load is what the jobs of one host ask for, from one process.
@@ -40,6 +41,7 @@ type load struct {
 	berth, socket, tcp, state, referee string
 	id                                 string // of this process
 	rate                               float64
+	instances                          int
 	seed                               uint64
 	log                                hclog.Logger
 	overSocket, overTCP                *http.Client
@@ -57,6 +59,10 @@ var loops = []struct {
 	n   int
 }{{"go", 24}, {"http", 4}, {"tcp", 4}, {"exec", 1}, {"direct", 1}, {"step", 1}}
 
+// crowdLoops is how many of each instance ask for slots of a pool that is always full, if
+// there are several instances.
+const crowdLoops = 2
+
 func logger(name string) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Info, Output: os.Stderr})
 }
@@ -72,6 +78,7 @@ func playLoad(args []string) error {
 	f.StringVar(&l.state, "state", "", "state directory")
 	f.Uint64Var(&l.seed, "seed", 0, "seed")
 	f.Float64Var(&l.rate, "rate", 30, "claims a second while nothing fails")
+	f.IntVar(&l.instances, "instances", 1, "instances of the Go API")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -91,25 +98,46 @@ func playLoad(args []string) error {
 			cheap += k.n
 		}
 	}
-	client := make(chan *instance.Client)
-	go l.open(client)
+	clients := make([]chan *instance.Client, l.instances)
+	for i := range clients {
+		clients[i] = make(chan *instance.Client)
+		go l.open(i, clients[i])
+	}
+	start := func(part, i int, via string, think time.Duration) {
+		r := rand.New(rand.NewPCG(l.seed, uint64(now())+uint64(1000*part+i)))
+		all.Go(func() { l.loop(via, r, think, clients[i%len(clients)]) })
+	}
 	for part, k := range loops {
 		for i := range k.n {
-			r := rand.New(rand.NewPCG(l.seed, uint64(now())+uint64(100*part+i)))
-			all.Go(func() { l.loop(k.via, r, time.Duration(float64(cheap)/l.rate*float64(time.Second)), client) })
+			start(part, i, k.via, time.Duration(float64(cheap)/l.rate*float64(time.Second)))
+		}
+	}
+	if l.instances > 1 {
+		for i := range crowdLoops * l.instances {
+			start(len(loops), i, "crowd", 20*time.Millisecond)
 		}
 	}
 	all.Wait()
 	return nil
 }
 
-// open connects the Go API, again whenever the client can't go on.
-func (l *load) open(clients chan<- *instance.Client) {
+// open connects an instance of the Go API, again whenever the client can't go on. The first
+// one and each second one after it resume what the process before them held; the others have
+// another name in each process, and what they held ends with its leases.
+func (l *load) open(i int, clients chan<- *instance.Client) {
+	o := instance.Options{
+		Endpoints: strings.Split(os.Getenv("BERTH_ENDPOINTS"), ","), Host: l.host, Instance: "load", StateDir: l.state,
+		Role: "load", Logger: l.log,
+	}
+	if i > 0 {
+		o.Instance = fmt.Sprintf("load-%d", i)
+		o.Logger = l.log.Named(o.Instance)
+	}
+	if i%2 == 1 {
+		o.Instance, o.StateDir = fmt.Sprintf("load-%d-%x", i, now()/1e6), ""
+	}
 	for {
-		c, err := instance.Open(context.Background(), instance.Options{
-			Endpoints: strings.Split(os.Getenv("BERTH_ENDPOINTS"), ","), Host: l.host, Instance: "load", StateDir: l.state,
-			Role: "load", Logger: l.log,
-		})
+		c, err := instance.Open(context.Background(), o)
 		if err != nil {
 			l.log.Warn("the Go API is not open", "error", err)
 			pause(context.Background(), 200*time.Millisecond)
@@ -185,13 +213,15 @@ func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-cha
 	for {
 		pause(ctx, time.Duration(r.Int64N(int64(2*think)+1)))
 		var client *instance.Client
-		if via == "go" {
+		if via == "go" || via == "crowd" {
 			client = <-clients
 		}
 		id := l.begin(via)
 		switch via {
 		case "go":
-			l.useGo(ctx, client, r, id)
+			l.useGo(ctx, client, r, id, newWish(r))
+		case "crowd":
+			l.useGo(ctx, client, r, id, newCrowdWish(r))
 		case "http":
 			l.useHTTP(ctx, r, id, via, l.overSocket, "http://berth")
 		case "tcp":
@@ -230,6 +260,22 @@ func newWish(r *rand.Rand) wish {
 	if r.IntN(100) < 2 { // long enough for leases to be renewed, and operators to revoke
 		w.hold = time.Duration(1000+r.IntN(5000)) * time.Millisecond
 	}
+	return w
+}
+
+// newCrowdWish asks for slots of the pool that is always full, some with those of another pool.
+func newCrowdWish(r *rand.Rand) wish {
+	w := newWish(r)
+	w.slots = map[string]int{"crowd": 1}
+	switch r.IntN(20) {
+	case 0, 1, 2:
+		w.slots["crowd"] = 2
+	case 3:
+		w.slots["db"] = 1
+	case 4:
+		w.slots["api"] = 1
+	}
+	w.hold = max(w.hold, time.Duration(50+r.IntN(200))*time.Millisecond)
 	return w
 }
 
@@ -279,8 +325,7 @@ func (l *load) hold(rec record, lasts time.Duration, ended <-chan struct{}, vali
 }
 
 // useGo claims through the Go API.
-func (l *load) useGo(ctx context.Context, c *instance.Client, r *rand.Rand, id string) {
-	w := newWish(r)
+func (l *load) useGo(ctx context.Context, c *instance.Client, r *rand.Rand, id string, w wish) {
 	if r.IntN(50) == 0 { // hangs up
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(30))*time.Millisecond)

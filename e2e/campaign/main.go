@@ -27,6 +27,7 @@ type options struct {
 	seed       uint64
 	duration   time.Duration
 	rate       float64
+	instances  int
 	loopback   bool
 	serveTime  time.Duration
 	phase      time.Duration
@@ -47,6 +48,8 @@ type campaign struct {
 	weather  map[string]map[int]weather
 	spoiled  int
 	injected map[kind]int
+	missing  map[kind]int // faults that had nothing to break
+	moves    moves
 	served   []time.Duration // how long each phase took to be served
 	keys     map[string]int  // in etcd after the last phase, by kind
 	changes  *os.File
@@ -104,6 +107,7 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.phase, "phase", usualPhase, "time for the faults of a phase")
 	f.DurationVar(&o.serveTime, "serve-time", 90*time.Second, "time within which everything must be served after a phase")
 	f.Float64Var(&o.rate, "rate", 60, "claims a second that the cheap clients of a host make at most")
+	f.IntVar(&o.instances, "instances", 1, "instances of the Go API of a host; several also wait for a pool that is always full")
 	f.BoolVar(&o.loopback, "loopback", false, "use no namespaces")
 	f.StringVar(&o.only, "only", "", "kinds of faults, comma-separated; all if empty")
 	f.StringVar(&o.without, "without", "", "kinds of faults that are left out, comma-separated")
@@ -112,6 +116,9 @@ func parse(args []string) (options, error) {
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("%q is not understood", f.Args())
+	}
+	if o.instances < 1 {
+		return o, fmt.Errorf("-instances: %d is less than 1", o.instances)
 	}
 	var err error
 	o.berth, err = filepath.Abs(o.berth)
@@ -133,7 +140,7 @@ func fight(o options) int {
 	if o.seed == 0 {
 		o.seed = uint64(rand.Uint32())
 	}
-	c := &campaign{options: o, begun: time.Now(), weather: map[string]map[int]weather{}, injected: map[kind]int{}}
+	c := &campaign{options: o, begun: time.Now(), weather: map[string]map[int]weather{}, injected: map[kind]int{}, missing: map[kind]int{}}
 	processes := &processes{}
 	var end context.CancelFunc
 	processes.ctx, end = context.WithCancel(context.Background())
@@ -214,7 +221,7 @@ func (c *campaign) prepare(ctx context.Context, ps *processes) (err error) {
 	}
 	go c.referee.watch(ps.ctx)
 	for i := range hostCount {
-		h, err := newHost(ps, c.cluster, self, c.berth, c.dir, socket, i, c.seed, c.rate, !c.loopback)
+		h, err := newHost(ps, c.cluster, self, c.berth, c.dir, socket, i, c.options)
 		if err != nil {
 			return err
 		}
@@ -265,12 +272,12 @@ func (c *campaign) have(ctx context.Context, n int, p phase) {
 		f.At, f.For = time.Duration(scale*float64(f.At)), time.Duration(scale*float64(f.For))
 		all.Go(func() {
 			pause(over, f.At)
+			begun := time.Now()
 			heal, err := c.inject(over, f)
 			c.tell("phase %d: %s for %s on %s, %s: %v", n, f.Kind, f.For.Round(time.Millisecond), hostName(f.Host), memberName(f.Member), problem(err))
-			if err == nil {
-				c.mu.Lock()
-				c.injected[f.Kind]++
-				c.mu.Unlock()
+			c.count(f.Kind, begun, err)
+			if f.Kind.disturbs() {
+				defer func() { c.disturbed(begun) }()
 			}
 			if heal == nil {
 				return
@@ -289,6 +296,27 @@ func (c *campaign) have(ctx context.Context, n int, p phase) {
 	}
 	all.Wait()
 	<-over.Done()
+}
+
+// count notes that a fault has begun, or why not.
+func (c *campaign) count(k kind, begun time.Time, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var missing notApplicable
+	switch {
+	case err == nil:
+		c.injected[k]++
+		c.moves.begun = append(c.moves.begun, begun, time.Now()) // it may have waited for what it breaks
+	case errors.As(err, &missing):
+		c.missing[k]++
+	}
+}
+
+// disturbed notes for how long no queue had to move.
+func (c *campaign) disturbed(since time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.moves.disturbed = append(c.moves.disturbed, span{since, time.Now().Add(quietAfter)})
 }
 
 func problem(err error) string {
@@ -323,6 +351,7 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 		return nil
 	}
 	c.referee.collect()
+	c.judgeMoves()
 	if !ok {
 		c.evidence(ctx)
 		return fmt.Errorf("not served %s after all faults were healed: %s", c.serveTime, strings.Join(left, "; "))
@@ -339,7 +368,7 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 }
 
 // transient are the kinds of keys, by what follows the prefix of all, that are there only
-// while something is under way.
+// while something is under way. Of a pool only the spec remains.
 var transient = []string{"active", "canceled", "ready", "revoke"}
 
 // orphaned says which keys are in etcd that only work under way has, and counts all by kind.
@@ -353,7 +382,8 @@ func (c *campaign) orphaned(ctx context.Context) (left []string) {
 		}
 		for _, kv := range resp.Kvs {
 			name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
-			if counts[name]++; slices.Contains(transient, name) {
+			counts[name]++
+			if slices.Contains(transient, name) || name == "pools" && !strings.HasSuffix(string(kv.Key), "/spec") {
 				left = append(left, string(kv.Key))
 			}
 		}

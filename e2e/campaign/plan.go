@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -60,12 +61,15 @@ var traits = []trait{
 	{"freeze-coordinator", hostClass, 8 * time.Second, 14 * time.Second, false, nothing},
 	{"freeze-load", hostClass, 2 * time.Second, 14 * time.Second, false, nothing},
 	{"freeze-exec", hostClass, 2 * time.Second, 14 * time.Second, false, nothing},
+	{"kill-dispatcher", hostClass, 100 * time.Millisecond, 8 * time.Second, true, nothing},
+	{"stop-dispatcher", hostClass, 4 * time.Second, 14 * time.Second, true, nothing},
 	{"upgrade", hostClass, 0, 0, true, nothing},
 	{"full-disk", hostClass, 4 * time.Second, 12 * time.Second, false, mounts},
 
 	{"partition", networkClass, 1 * time.Second, 14 * time.Second, false, nothing},
 	{"partition-in", networkClass, 1 * time.Second, 14 * time.Second, false, nothing},
 	{"partition-out", networkClass, 1 * time.Second, 14 * time.Second, false, nothing},
+	{"cut-dispatcher", networkClass, 4 * time.Second, 14 * time.Second, false, nothing},
 	{"latency", networkClass, 5 * time.Second, 14 * time.Second, false, nothing},
 	{"packet-loss", networkClass, 5 * time.Second, 14 * time.Second, false, nothing},
 
@@ -89,6 +93,17 @@ var traits = []trait{
 
 func (k kind) trait() trait {
 	return traits[slices.IndexFunc(traits, func(t trait) bool { return t.kind == k })]
+}
+
+// ofDispatcher says that the fault is about the instance that dispatches a pool when it comes:
+// its host is not known before.
+func (k kind) ofDispatcher() bool { return strings.HasSuffix(string(k), "-dispatcher") }
+
+// disturbs says that no queue has to move while the fault lasts: etcd may not serve all, or a
+// host may reach it only at times.
+func (k kind) disturbs() bool {
+	class := k.trait().class
+	return class == etcdClass || class == networkClass && !k.ofDispatcher()
 }
 
 // fault is something that fails, from At after the begin of its phase for For.
@@ -157,6 +172,9 @@ func (p phase) takes(k kind) bool {
 	for _, f := range p {
 		if f.Kind == k || f.Kind.trait().class == etcdClass && t.class == etcdClass {
 			return false
+		}
+		if f.Kind == "freeze-exec" && k.ofDispatcher() || f.Kind.ofDispatcher() && k == "freeze-exec" {
+			return false // it may be the sidecar that watches over the command
 		}
 		if f.Kind.trait().class == t.class {
 			same++

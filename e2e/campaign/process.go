@@ -117,6 +117,16 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
+// pid is that of the process that was started last, or 0.
+func (p *process) pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
 // gone waits until the process that runs has ended.
 func (p *process) gone(ctx context.Context) {
 	p.mu.Lock()

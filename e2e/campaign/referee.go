@@ -62,6 +62,7 @@ type referee struct {
 	watching   context.CancelFunc
 	held       chan struct{} // not nil while nothing is watched
 	claims     int           // that were granted, as etcd's history shows them
+	gaps       []e2e.Gap     // that were not judged yet
 }
 
 // loadState is what the referee knows of a host's load.
@@ -284,6 +285,7 @@ func (r *referee) deliver(m clientv3.WatchResponse, next int64) int64 {
 	if r.held != nil {
 		return next // it is of the etcd that was
 	}
+	r.history.Received()
 	if m.IsProgressNotify() {
 		r.at = max(r.at, m.Header.Revision)
 	}
@@ -350,8 +352,14 @@ func (r *referee) collect() {
 		}
 		r.counted[i] = len(found)
 	}
-	r.claims += r.history.Forget()
+	r.forget()
 	r.steps.Forget()
+}
+
+// forget drops what has ended.
+func (r *referee) forget() {
+	r.gaps = append(r.gaps, r.history.Gaps()...)
+	r.claims += r.history.Forget()
 }
 
 // caughtUp waits until everything that etcd has now was judged.
@@ -442,7 +450,7 @@ func (r *referee) restored(ctx context.Context, snapshot int64) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.claims += r.history.Forget()
+	r.forget()
 	r.history, r.runs, r.steps = r.history.Restored(base, had), r.runs.Restored(had), r.steps.Restored(had)
 	r.counted = [3]int{}
 	r.pending = nil

@@ -44,6 +44,7 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 	row("seed", c.seed)
 	row("duration", time.Since(c.begun).Round(time.Second))
 	row("phases", len(c.served))
+	row("instances of the Go API", c.instances*hostCount)
 	row("claims granted", r.claims)
 	row("revisions judged", r.revisions)
 	for _, via := range []string{"go", "http", "tcp", "exec", "direct", "step"} {
@@ -54,12 +55,24 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 	}
 	faults, kinds := 0, 0
 	for _, t := range traits {
-		if n := c.injected[t.kind]; n > 0 {
+		n, missing := c.injected[t.kind], c.missing[t.kind]
+		if n > 0 {
 			faults, kinds = faults+n, kinds+1
+		}
+		switch {
+		case missing > 0:
+			row("fault "+string(t.kind), fmt.Sprintf("%d, not applicable %d", n, missing))
+		case n > 0:
 			row("fault "+string(t.kind), n)
 		}
 	}
 	row("faults", fmt.Sprintf("%d, of %d kinds", faults, kinds))
+	for _, k := range slices.Sorted(maps.Keys(c.moves.after)) {
+		row("moved again after "+string(k), c.moves.after[k])
+	}
+	if c.moves.longest > 0 {
+		row("stood still, at most", c.moves.longest.Round(10*time.Millisecond))
+	}
 	for _, kind := range slices.Sorted(maps.Keys(c.keys)) {
 		row("keys left of "+kind, c.keys[kind])
 	}

@@ -1,0 +1,412 @@
+package e2e
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// While claims wait for a pool, one instance is its dispatcher and grants them. This file
+// judges the order of its grants, and for how long it grants nothing to a waiter that fits.
+// What an instance can't know, or may skip, is not judged: see [History.knew] and
+// [History.excused].
+
+// The bounds by which a dispatcher passes the waiters of an instance that does not
+// acknowledge its grants. They are wider than the dispatcher's own on both sides, so that
+// what is judged is certain.
+const (
+	// fewNotices of an instance do not keep it from further grants.
+	fewNotices = 2
+	// soonAcknowledged is how old a notice may be whose instance is certainly not passed,
+	// and lateAcknowledged from when on it certainly is.
+	soonAcknowledged, lateAcknowledged = 1500 * time.Millisecond, 3 * time.Second
+	// noticedLease is from when on a dispatcher certainly skips a waiter whose lease has ended.
+	noticedLease = time.Second
+	// deaf is how long a history may receive nothing before it does not judge time.
+	deaf = time.Second
+	// shortestGap is the shortest gap that is kept.
+	shortestGap = 100 * time.Millisecond
+	// keptNotices is how many acknowledged notices of an instance are kept.
+	keptNotices = 64
+)
+
+// QueueKey is a key of a pool's wait queue other than a waiter, taken apart.
+type QueueKey struct {
+	Kind string // queued, dispatcher or grants
+	Pool string
+	// Host, Instance and Claim are of a key under grants.
+	Host, Instance, Claim string
+}
+
+// ParseQueueKey takes a key apart. It is false for any other key.
+func ParseQueueKey(keys store.Keys, key string) (QueueKey, bool) {
+	rest, ok := strings.CutPrefix(key, keys.Pools())
+	parts := strings.Split(rest, "/")
+	switch {
+	case !ok || len(parts) < 2 || parts[0] == "":
+	case len(parts) == 2 && (parts[1] == "queued" || parts[1] == "dispatcher"):
+		return QueueKey{Kind: parts[1], Pool: parts[0]}, true
+	case len(parts) == 5 && parts[1] == "grants" && !slices.Contains(parts, ""):
+		return QueueKey{Kind: "grants", Pool: parts[0], Host: parts[2], Instance: parts[3], Claim: parts[4]}, true
+	}
+	return QueueKey{}, false
+}
+
+// Dispatcher is the value of the key of a pool's dispatcher.
+type Dispatcher struct {
+	V        int    `json:"v"`
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+}
+
+// ReadDispatcher reads the value of a dispatcher's key.
+func ReadDispatcher(value []byte) (Dispatcher, error) {
+	return read(value, func(d *Dispatcher) int { return d.V })
+}
+
+// dispatch is what the history knows of a pool's dispatcher.
+type dispatch struct {
+	by    instanceID // zero if there is none
+	known int64      // a revision up to which it certainly knows the pool
+	// dispatched: there was one, so that waiters are granted by nobody else.
+	dispatched bool
+	idle       time.Time // since then a waiter fits and none was granted; zero if none fits
+}
+
+// notice is a grant that an instance was notified of.
+type notice struct {
+	put, gone     int64 // revisions; gone is 0 until it is acknowledged
+	putAt, goneAt time.Time
+}
+
+// instanceNotices are those of one instance.
+type instanceNotices struct {
+	open  map[string]*notice // by key
+	done  []*notice
+	since int64 // older ones were forgotten
+}
+
+// slotLife is the last use of a slot key that a dispatcher has granted by a notice.
+type slotLife struct {
+	by    instanceID // who used it
+	claim string
+	gone  int64 // the revision that ended it
+}
+
+// queueState is what the history keeps to judge wait queues.
+type queueState struct {
+	now        func() time.Time
+	received   time.Time
+	dispatches map[string]*dispatch
+	notices    map[instanceID]*instanceNotices
+	leases     map[string]bool // keys that exist
+	leaseEnds  map[string]time.Time
+	granted    map[string]slotLife // slots that a dispatcher granted by notice: used by whom
+	freed      map[string]slotLife // the same after their end
+	line       []*waiter           // in order
+	gaps       []Gap
+
+	// What the revision at hand has touched.
+	left                  []*waiter // waiters that it took out
+	begun                 []*Hold
+	noticed, acknowledged map[string]bool // claims whose notice it put, or deleted
+	ended                 []string        // slots that it deleted
+	revoked               bool            // it revoked a claim
+}
+
+func newQueueState() queueState {
+	q := queueState{
+		now: time.Now, dispatches: map[string]*dispatch{}, notices: map[instanceID]*instanceNotices{},
+		leases: map[string]bool{}, leaseEnds: map[string]time.Time{}, granted: map[string]slotLife{}, freed: map[string]slotLife{},
+	}
+	q.beginRevision()
+	return q
+}
+
+func (h *History) dispatch(pool string) *dispatch {
+	d := h.queue.dispatches[pool]
+	if d == nil {
+		d = &dispatch{}
+		h.queue.dispatches[pool] = d
+	}
+	return d
+}
+
+// queueKey takes an event of a wait queue that is no waiter's.
+func (h *History) queueKey(k QueueKey, put bool, kv *mvccpb.KeyValue) error {
+	if put && k.Kind != "queued" && kv.Lease == 0 {
+		h.violate(Leased, "%s hangs on no lease", kv.Key)
+	}
+	switch k.Kind {
+	case "dispatcher":
+		return h.dispatcher(h.dispatch(k.Pool), put, kv)
+	case "grants":
+		h.notice(instanceID{k.Host, k.Instance}, k.Claim, put, kv)
+		return nil
+	}
+	if put {
+		return version(kv.Value)
+	}
+	return nil
+}
+
+// version refuses a value of another version than 1.
+func version(value []byte) error {
+	_, err := read(value, func(v *struct{ V int }) int { return v.V })
+	return err
+}
+
+func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
+	by := instanceID{}
+	if put {
+		v, err := ReadDispatcher(kv.Value)
+		if err != nil {
+			return err
+		}
+		by = instanceID{v.Host, v.Instance}
+		d.dispatched = true
+	}
+	if by != d.by {
+		d.by, d.known = by, 0
+	}
+	return nil
+}
+
+func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyValue) {
+	all := h.queue.notices[of]
+	if all == nil {
+		all = &instanceNotices{open: map[string]*notice{}}
+		h.queue.notices[of] = all
+	}
+	key := string(kv.Key)
+	if old := all.open[key]; old != nil {
+		old.gone, old.goneAt = kv.ModRevision, h.queue.now()
+		all.done = append(all.done, old)
+		delete(all.open, key)
+		h.queue.acknowledged[claim] = true
+		if len(all.done) > keptNotices {
+			all.since, all.done = all.done[0].gone, all.done[1:]
+		}
+	}
+	if put {
+		all.open[key] = &notice{put: kv.ModRevision, putAt: h.queue.now()}
+		h.queue.noticed[claim] = true
+	}
+}
+
+// lease takes an event of a key that is attached to a lease of a host.
+func (h *History) lease(key string, put bool) {
+	if put {
+		h.queue.leases[key] = true
+		return
+	}
+	if h.queue.leases[key] {
+		delete(h.queue.leases, key)
+		h.queue.leaseEnds[key] = h.queue.now()
+	}
+}
+
+// leaseOf is the key of the lease that a waiter's slots are to be put on; "" if it names none.
+func (h *History) leaseOf(w *waiter) string {
+	if w.value.Lease == 0 {
+		return ""
+	}
+	return h.keys.Lease(w.value.Holder.Host, store.LeaseID(w.value.Lease))
+}
+
+// checkQueues judges the grants of a revision, and notes which pools have a waiter that fits.
+func (h *History) checkQueues() {
+	q := &h.queue
+	moved := map[string]bool{}
+	for _, x := range q.begun {
+		at := slices.IndexFunc(q.left, func(w *waiter) bool {
+			return w.wait.Claim == x.Claim && w.value.Holder.id() == instanceID{x.Host, x.Instance}
+		})
+		if at < 0 {
+			continue
+		}
+		moved[lowest(x.Pools)] = true
+		h.checkOrder(x, q.left[at])
+	}
+	h.noteUse()
+	h.noteIdle(moved)
+}
+
+// beginRevision forgets what the one before has touched.
+func (q *queueState) beginRevision() {
+	q.left, q.begun, q.ended, q.revoked = nil, nil, nil, false
+	q.noticed, q.acknowledged = map[string]bool{}, map[string]bool{}
+}
+
+// checkOrder judges whether a waiter was granted in its turn.
+func (h *History) checkOrder(x *Hold, got *waiter) {
+	pool := lowest(x.Pools)
+	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
+	noticed := h.queue.noticed[x.Claim]
+	if d.by == (instanceID{}) || !noticed && owner != d.by {
+		return // it is not known who has granted it
+	}
+	if noticed {
+		d.known = max(d.known, got.rev)
+	}
+	for key := range h.byClaim[x.Claim] {
+		if f, ok := h.queue.freed[key]; ok && f.by != d.by && h.slots[key].pool == pool {
+			d.known = max(d.known, f.gone)
+		}
+	}
+	for _, w := range h.queue.line {
+		if w.wait.Order >= got.wait.Order {
+			return
+		}
+		if h.knew(d, w) && !h.excused(w, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
+			h.dispatchedBy(d.by, w) && h.possible(w) && !h.fits(h.free(), w) {
+			h.violate(Order, "claim %s of %s/%s was granted %v, and %s of %s/%s waits for %v before it since revision %d",
+				x.Claim, x.Host, x.Instance, x.Pools, w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance, w.value.Pools, w.wait.From)
+			return
+		}
+	}
+}
+
+// knew reports whether a dispatcher certainly knows a waiter as it is. What it knows of the
+// waiters of its own instance is not in etcd: they may be about to leave.
+func (h *History) knew(d *dispatch, w *waiter) bool {
+	return w.rev < d.known && w.value.Holder.id() != d.by
+}
+
+// excused reports whether a dispatcher that knows a pool up to a revision may skip a waiter.
+func (h *History) excused(w *waiter, known int64) bool {
+	if w.value.Sole || w.value.Holder.Step != "" {
+		return true // its owner may have no place for it
+	}
+	if key := h.leaseOf(w); key != "" && !h.queue.leases[key] {
+		return true
+	}
+	all := h.queue.notices[w.value.Holder.id()]
+	if all == nil {
+		return false
+	}
+	if all.since >= known {
+		return true
+	}
+	n, now := 0, h.queue.now()
+	for _, x := range all.open {
+		n++
+		if now.Sub(x.putAt) > soonAcknowledged {
+			return true
+		}
+	}
+	for _, x := range all.done {
+		if x.gone >= known {
+			n++
+			if x.goneAt.Sub(x.putAt) > soonAcknowledged {
+				return true
+			}
+		}
+	}
+	return n > fewNotices
+}
+
+// dispatchedBy reports whether one instance dispatches all pools of a waiter.
+func (h *History) dispatchedBy(by instanceID, w *waiter) bool {
+	for name := range w.value.Pools {
+		if h.dispatch(name).by != by {
+			return false
+		}
+	}
+	return true
+}
+
+// possible reports whether a waiter could be granted if nothing else were held.
+func (h *History) possible(w *waiter) bool {
+	for name, n := range w.value.Pools {
+		if p := h.pool(name); !p.known || p.paused || p.limit != Unlimited && n > p.limit {
+			return false
+		}
+	}
+	return true
+}
+
+// free returns the free slots of all pools.
+func (h *History) free() map[string]int {
+	all := map[string]int{}
+	for name, p := range h.pools {
+		if all[name] = p.limit - p.used; p.limit == Unlimited {
+			all[name] = math.MaxInt
+		}
+	}
+	return all
+}
+
+func (h *History) fits(free map[string]int, w *waiter) bool {
+	for name, n := range w.value.Pools {
+		if free[name] < n {
+			return false
+		}
+	}
+	return true
+}
+
+// noteUse remembers which slots are used by whom, and when that ended. A dispatcher that puts
+// a slot again knows of its end by its watch, unless it has ended it itself: by the withdrawal
+// of a grant that was not confirmed, or for an operator.
+func (h *History) noteUse() {
+	q := &h.queue
+	for _, key := range q.ended {
+		if g, ok := q.granted[key]; ok && !q.acknowledged[g.claim] && !q.revoked {
+			g.gone = h.rev
+			q.freed[key] = g
+		}
+		delete(q.granted, key)
+	}
+	for _, x := range q.begun {
+		for key := range h.byClaim[x.Claim] {
+			delete(q.freed, key)
+			if q.noticed[x.Claim] {
+				q.granted[key] = slotLife{by: instanceID{x.Host, x.Instance}, claim: x.Claim}
+			}
+		}
+	}
+}
+
+// insert gives a waiter its place.
+func (q *queueState) insert(w *waiter) {
+	i, _ := slices.BinarySearchFunc(q.line, w, byOrder)
+	q.line = slices.Insert(q.line, i, w)
+}
+
+// remove takes a waiter out.
+func (q *queueState) remove(w *waiter) {
+	if i, ok := slices.BinarySearchFunc(q.line, w, byOrder); ok {
+		q.line = slices.Delete(q.line, i, i+1)
+	}
+	q.left = append(q.left, w)
+}
+
+func byOrder(a, b *waiter) int { return cmp.Compare(a.wait.Order, b.wait.Order) }
+
+// lowest is the pool whose dispatcher grants a claim.
+func lowest(pools map[string]int) string {
+	low := ""
+	for name := range pools {
+		if low == "" || name < low {
+			low = name
+		}
+	}
+	return low
+}
+
+// covers reports whether a claim takes at least what another one needs.
+func covers(took, needs map[string]int) bool {
+	for name, n := range needs {
+		if took[name] < n {
+			return false
+		}
+	}
+	return true
+}
