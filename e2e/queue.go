@@ -81,8 +81,8 @@ type dispatch struct {
 
 // notice is a grant that an instance was notified of.
 type notice struct {
-	put, gone     int64 // revisions; gone is 0 until it is acknowledged
-	putAt, goneAt time.Time
+	putAt time.Time
+	gone  int64 // the revision that acknowledged it; 0 until then
 }
 
 // instanceNotices are those of one instance.
@@ -186,7 +186,7 @@ func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyVa
 	}
 	key := string(kv.Key)
 	if old := all.open[key]; old != nil {
-		old.gone, old.goneAt = kv.ModRevision, h.queue.now()
+		old.gone = kv.ModRevision
 		all.done = append(all.done, old)
 		delete(all.open, key)
 		h.queue.acknowledged[claim] = true
@@ -195,7 +195,7 @@ func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyVa
 		}
 	}
 	if put {
-		all.open[key] = &notice{put: kv.ModRevision, putAt: h.queue.now()}
+		all.open[key] = &notice{putAt: h.queue.now()}
 		h.queue.noticed[claim] = true
 	}
 }
@@ -302,9 +302,9 @@ func (h *History) excused(w *waiter, known int64) bool {
 		}
 	}
 	for _, x := range all.done {
-		if x.gone >= known {
+		if x.gone >= known { // the dispatcher may not have seen that
 			n++
-			if x.goneAt.Sub(x.putAt) > soonAcknowledged {
+			if now.Sub(x.putAt) > soonAcknowledged {
 				return true
 			}
 		}
