@@ -48,7 +48,7 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 	case "freeze-load":
 		return frozen(h.load), nil
 	case "freeze-leader":
-		return frozen(m.process), nil
+		return c.resumed(frozen(m.process)), nil
 	case "kill-dispatcher", "stop-dispatcher", "cut-dispatcher":
 		return c.breakDispatcher(ctx, f)
 	case "kill-exec", "freeze-exec", "kill-job":
@@ -114,6 +114,20 @@ func away(p *process) heal {
 func frozen(p *process) heal {
 	p.signal(syscall.SIGSTOP)
 	return func(context.Context) error { p.signal(syscall.SIGCONT); return nil }
+}
+
+// resumed has a member that was the leader continue. It does not know yet that it is not the
+// leader any more, and can have the others end leases whose renewals it has not seen: see
+// docs/explanation/guarantees.md. Nobody is blamed for jobs that hold slots at that moment.
+func (c *campaign) resumed(h heal) heal {
+	return func(ctx context.Context) error {
+		c.referee.with((*stays).endEarly)
+		err := h(ctx)
+		pause(ctx, 2*time.Second)
+		rev, at := c.cluster.revision(ctx)
+		c.referee.with(func(s *stays) { s.endOnTime(rev) })
+		return errors.Join(err, at)
+	}
 }
 
 // signalJob breaks a job that is active, or the berth exec that watches over it.

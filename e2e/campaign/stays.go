@@ -57,7 +57,11 @@ type stays struct {
 	newest int64
 	// lost are the fencing tokens that a restore has undone: above the first, up to the
 	// second.
-	lost  [][2]int64
+	lost [][2]int64
+	// early: etcd may end leases before their time now. It may have done so with those of jobs
+	// whose fencing tokens are no larger than ended.
+	early bool
+	ended int64
 	wrong func(rule, text string)
 	begun map[string]int // by the way that they were started
 }
@@ -120,7 +124,7 @@ func (s *stays) begin(r record) {
 	if r.Item != "" {
 		x.Slots[r.Item] = 1
 	}
-	x.excused = s.undone(r.Fence)
+	x.excused = s.undone(r.Fence) || s.early || r.Fence <= s.ended
 	s.open[r.Job] = x
 	s.begun[r.Via]++
 	for pool := range x.Slots {
@@ -223,6 +227,18 @@ func (s *stays) restored(after, until int64) {
 		x.excused = x.excused || s.undone(x.Fence)
 	}
 }
+
+// endEarly takes that etcd may end leases before their time from now on.
+func (s *stays) endEarly() {
+	s.early = true
+	for _, x := range s.open {
+		x.excused = true
+	}
+}
+
+// endOnTime takes that etcd ends no lease before its time any more, and has done so with no
+// job that was granted its slots after a revision.
+func (s *stays) endOnTime(rev int64) { s.early, s.ended = false, rev }
 
 func (s *stays) undone(fence int64) bool {
 	return slices.ContainsFunc(s.lost, func(l [2]int64) bool { return l[0] < fence && fence <= l[1] })

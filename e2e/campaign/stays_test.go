@@ -108,3 +108,26 @@ func TestWhatIsNotPromisedIsExcused(t *testing.T) {
 		}
 	})
 }
+
+// While etcd may end leases before their time, no job is blamed for those that follow it.
+func TestJobsWhoseLeasesMayEndEarlyAreExcused(t *testing.T) {
+	var wrong []string
+	s := newStays(func(rule, text string) { wrong = append(wrong, rule+": "+text) })
+	s.limit("one", 0, 1)
+	s.take(began(10, "before", "one", 1))
+	s.endEarly()
+	s.take(began(20, "during", "one", 2))
+	s.take(beats(25, "before"))
+	s.endOnTime(3)
+	s.take(began(30, "reported late", "one", 3))
+	s.take(beats(35, "during"))
+	if len(wrong) > 0 {
+		t.Errorf("found %q", wrong)
+	}
+	s.take(began(40, "after", "one", 4))
+	s.take(began(50, "another", "one", 5))
+	s.take(beats(55, "after"))
+	if len(wrong) != 1 {
+		t.Errorf("found %q, want the overlap of the last two", wrong)
+	}
+}
