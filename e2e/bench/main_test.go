@@ -128,6 +128,8 @@ func TestWhatCantBeMeasuredIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 		"queue --cases ^uncontended":  {1, "no case has a name that matches"},
 		"queue --hosts 4":             {2, "hosts"},
 		"steps --steps 0":             {2, "--steps can't be 0"},
+		"steps --workers 0":           {1, "workers: 0 is out of range: allowed are 1 to 256"},
+		"steps --queues 5":            {1, "queues: 5 is out of range: allowed are 1 to 4"},
 		"steps --steps 99":            {1, "steps: 99 is out of range: allowed are 100 to 100000"},
 		"steps --cases ^submit":       {1, "no case has a name that matches"},
 		"steps --cases (":             {2, `--cases can't be "("`},

@@ -23,6 +23,9 @@ type row struct {
 	Workers     int `json:"workers,omitempty"`
 	Concurrency int `json:"concurrency,omitempty"`
 	Steps       int `json:"steps,omitempty"`
+	// Queues are how many queues the steps are in, and each worker takes from one of them; 0
+	// is one queue.
+	Queues int `json:"queues,omitempty"`
 	// Window is how many steps are published or running at most; 0 is no bound.
 	Window int `json:"window,omitempty"`
 	// StepMS is how long each step takes, in milliseconds.

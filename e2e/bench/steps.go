@@ -105,11 +105,12 @@ func stepsSuite() suite {
 				"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r"),
 			&cli.IntFlag{Name: "steps", Value: defaultSteps, Usage: "`NUMBER` of steps in each load of 4 workers, 100 to 100000"},
 			&cli.IntSliceFlag{Name: "workers", Value: cli.NewIntSlice(workerNumbers...), Usage: "`NUMBERS` of workers of the cases busy and paced, comma-separated"},
+			&cli.IntFlag{Name: "queues", Value: 1, Usage: "`NUMBER` of queues of the cases busy and paced; each worker takes from one"},
 			&cli.BoolFlag{Name: "full", Usage: fmt.Sprintf("give 8 workers %d steps, not %d", fullHighSteps, defaultHighSteps)},
 		),
 		plan: func(c *cli.Context, cfg *bench.Config) ([]*row, error) {
 			steps, high := stepNumbers(c)
-			return stepRows(cfg, steps, high, c.IntSlice("workers"))
+			return stepRows(cfg, steps, high, c.IntSlice("workers"), c.Int("queues"))
 		},
 		table: writeSteps,
 	}
@@ -132,13 +133,13 @@ func stepNumbers(c *cli.Context) (steps, high int) {
 }
 
 // stepRows returns the rows of steps that the configuration selects. Those of the kinds busy
-// and paced are for each number of workers.
-func stepRows(cfg *bench.Config, steps, high int, workers []int) ([]*row, error) {
+// and paced are for each number of workers, which share so many queues evenly.
+func stepRows(cfg *bench.Config, steps, high int, workers []int, queues int) ([]*row, error) {
 	if err := errors.Join(cfg.Fill(), bench.InRange("steps", steps, minSteps, maxSteps)); err != nil {
 		return nil, err
 	}
 	for _, n := range workers {
-		if err := bench.InRange("workers", n, 1, maxWorkers); err != nil {
+		if err := errors.Join(bench.InRange("workers", n, 1, maxWorkers), bench.InRange("queues", queues, 1, min(n, pacedWindow))); err != nil {
 			return nil, err
 		}
 	}
@@ -153,10 +154,10 @@ func stepRows(cfg *bench.Config, steps, high int, workers []int) ([]*row, error)
 		stepRow(highest, highWorkers, highConcurrency, high, highLimit),
 	}
 	for _, n := range workers {
-		rows = append(rows, stepRow(busy, n, stepConcurrency, steps, 2*n*stepConcurrency))
+		rows = append(rows, stepRow(busy, n, stepConcurrency, steps, 2*n*stepConcurrency).over(queues))
 	}
 	for _, n := range workers {
-		r := stepRow(paced, n, stepConcurrency, max(minSteps, steps/pacedShare), 2*n*stepConcurrency)
+		r := stepRow(paced, n, stepConcurrency, max(minSteps, steps/pacedShare), 2*n*stepConcurrency).over(queues)
 		r.Window, r.Hold, r.StepMS = pacedWindow, pacedStep, bench.Millis(pacedStep)
 		rows = append(rows, r)
 	}
@@ -169,6 +170,40 @@ func stepRow(kind string, workers, concurrency, steps, limit int) *row {
 			Name: fmt.Sprintf("%s/%dw/%dr", kind, workers, concurrency), Kind: kind, Limit: limit,
 		}},
 		Workers: workers, Concurrency: concurrency, Steps: steps,
+	}
+}
+
+// over spreads a row over queues.
+func (r *row) over(queues int) *row {
+	if queues > 1 {
+		r.Name, r.Queues = fmt.Sprintf("%s/%dq", r.Name, queues), queues
+	}
+	return r
+}
+
+// queue names the queue of the i-th worker, or step.
+func (r *row) queue(i int) string {
+	if r.Queues == 0 {
+		return step.DefaultQueue
+	}
+	return fmt.Sprintf("bench-%d", i%r.Queues)
+}
+
+// specs spreads the steps that a function returns over the queues of the row.
+func (r *row) specs(of func(kind string, n int) []step.Spec) func(kind string, n int) []step.Spec {
+	if r.Queues == 0 {
+		return of
+	}
+	return func(kind string, n int) []step.Spec {
+		var all []step.Spec
+		for i := range r.Queues {
+			for _, s := range of(kind, bench.Share(n, r.Queues, i)) {
+				s.Name, s.Queue = fmt.Sprintf("%s-%d", s.Name, i), r.queue(i)
+				s.Concurrency = bench.Share(s.Concurrency, r.Queues, i)
+				all = append(all, s)
+			}
+		}
+		return all
 	}
 }
 
@@ -279,14 +314,14 @@ func (r *runner) measureRound(ctx context.Context, row *row, f *fleet, floor ben
 		}
 	} else {
 		p.ref, err = bench.Labeled(ctx, "reference", func(ctx context.Context) (stepOutcome, error) {
-			return f.load(ctx, row.Kind, row.Steps, plainSpecs)
+			return f.load(ctx, row.Kind, row.Steps, row.specs(plainSpecs))
 		})
 		if err != nil {
 			return p, fmt.Errorf("without limits: %w", err)
 		}
 	}
 	p.own, err = bench.Labeled(ctx, "case", func(ctx context.Context) (stepOutcome, error) {
-		return f.load(ctx, row.Kind, row.Steps, stepSpecs)
+		return f.load(ctx, row.Kind, row.Steps, row.specs(stepSpecs))
 	})
 	return p, err
 }

@@ -22,7 +22,7 @@ import (
 func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 	r, _ := newRunner(t)
 	r.Rounds = 1
-	rows, err := stepRows(&r.Config, 100, 200, []int{2})
+	rows, err := stepRows(&r.Config, 100, 200, []int{2}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestStepsOfACase(t *testing.T) {
 // The limits that must not bind are not below what can be in flight, with the instances
 // that still release their slots.
 func TestWhichLimitsBind(t *testing.T) {
-	rows, err := stepRows(&bench.Config{}, defaultSteps, defaultHighSteps, workerNumbers)
+	rows, err := stepRows(&bench.Config{}, defaultSteps, defaultHighSteps, workerNumbers, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +132,25 @@ func TestWhichLimitsBind(t *testing.T) {
 		if want := r.Kind == binding || r.Kind == mixed; binds != want { // of mixed 1 of 100 is in question
 			t.Errorf("%s has limit %d", r.Name, r.Limit)
 		}
+	}
+}
+
+func TestStepsAreSpreadOverQueues(t *testing.T) {
+	r := stepRow(paced, 4, 10, 100, 80).over(3)
+	steps, windows := map[string]int{}, 0
+	g, err := step.NewGraph(r.specs(stepSpecs)(paced, 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sh := range g.Shapes() {
+		steps[sh.Queue] += sh.Count
+		windows += sh.Concurrency
+	}
+	if want := map[string]int{r.queue(0): 34, r.queue(1): 33, r.queue(2): 33}; !cmp.Equal(steps, want) || windows != pacedWindow {
+		t.Errorf("%v with windows of %d in all, want %v", steps, windows, want)
+	}
+	if r.Name != "paced/4w/10r/3q" || r.queue(3) != r.queue(0) {
+		t.Errorf("%s: the fourth worker takes from %s", r.Name, r.queue(3))
 	}
 }
 

@@ -25,7 +25,7 @@ func planned(t *testing.T, cfg bench.Config) []*row {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, err := stepRows(&cfg, defaultSteps, defaultHighSteps, workerNumbers)
+	steps, err := stepRows(&cfg, defaultSteps, defaultHighSteps, workerNumbers, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestCasesAreSelected(t *testing.T) {
 		return func() ([]*row, error) { return queueRows(&cfg, queued) }
 	}
 	steps := func(cfg bench.Config, n, high int) func() ([]*row, error) {
-		return func() ([]*row, error) { return stepRows(&cfg, n, high, workerNumbers) }
+		return func() ([]*row, error) { return stepRows(&cfg, n, high, workerNumbers, 1) }
 	}
 	tests := map[string]struct {
 		rows func() ([]*row, error)
