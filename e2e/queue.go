@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -21,6 +22,8 @@ import (
 // acknowledge its grants. They are wider than the dispatcher's own on both sides, so that
 // what is judged is certain.
 const (
+	// maxPriority is the highest priority of a claim.
+	maxPriority = 1000
 	// fewNotices of an instance do not keep it from further grants.
 	fewNotices = 2
 	// soonAcknowledged is how old a notice may be whose instance is certainly not passed,
@@ -72,8 +75,10 @@ func ReadDispatcher(value []byte) (Dispatcher, error) {
 
 // dispatch is what the history knows of a pool's dispatcher.
 type dispatch struct {
-	by    instanceID // zero if there is none
-	known int64      // a revision up to which it certainly knows the pool
+	by     instanceID // zero if there is none
+	from   int64      // the revision from which on it is
+	known  int64      // a revision up to which it certainly knows the pool
+	queued int64      // the revision from which on claims wait; 0 if none do
 	// dispatched: there was one, so that waiters are granted by nobody else.
 	dispatched bool
 	idle       time.Time // since then a waiter fits and none was granted; zero if none fits
@@ -150,10 +155,15 @@ func (h *History) queueKey(k QueueKey, put bool, kv *mvccpb.KeyValue) error {
 		h.notice(instanceID{k.Host, k.Instance}, k.Claim, put, kv)
 		return nil
 	}
-	if put {
-		return version(kv.Value)
+	d := h.dispatch(k.Pool)
+	if !put {
+		d.queued = 0
+		return nil
 	}
-	return nil
+	if d.queued == 0 {
+		d.queued = kv.ModRevision
+	}
+	return version(kv.Value)
 }
 
 // version refuses a value of another version than 1.
@@ -173,7 +183,7 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 		d.dispatched = true
 	}
 	if by != d.by {
-		d.by, d.known = by, 0
+		d.by, d.from, d.known = by, kv.ModRevision, 0
 	}
 	return nil
 }
@@ -229,6 +239,7 @@ func (h *History) checkQueues() {
 			return w.wait.Claim == x.Claim && w.value.Holder.id() == instanceID{x.Host, x.Instance}
 		})
 		if at < 0 {
+			h.checkOrder(x, nil)
 			continue
 		}
 		moved[lowest(x.Pools)] = true
@@ -244,15 +255,20 @@ func (q *queueState) beginRevision() {
 	q.noticed, q.acknowledged = map[string]bool{}, map[string]bool{}
 }
 
-// checkOrder judges whether a waiter was granted in its turn.
+// checkOrder judges whether a claim was granted in its turn. Got is its waiter, nil if it has
+// not waited.
 func (h *History) checkOrder(x *Hold, got *waiter) {
 	pool := lowest(x.Pools)
 	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
 	noticed := h.queue.noticed[x.Claim]
-	if d.by == (instanceID{}) || !noticed && owner != d.by {
-		return // it is not known who has granted it
+	if !noticed && owner != d.by {
+		h.checkDirect(x)
+		return
 	}
-	if noticed {
+	if d.by == (instanceID{}) {
+		return // it has just ceased to dispatch
+	}
+	if noticed && got != nil {
 		d.known = max(d.known, got.rev)
 	}
 	for key := range h.byClaim[x.Claim] {
@@ -260,8 +276,12 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 			d.known = max(d.known, f.gone)
 		}
 	}
+	order := h.lastOrder(x)
+	if got != nil {
+		order = got.wait.Order
+	}
 	for _, w := range h.queue.line {
-		if w.wait.Order >= got.wait.Order {
+		if w.wait.Order >= order {
 			return
 		}
 		if h.knew(d, w) && !h.excused(w, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
@@ -271,6 +291,29 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 			return
 		}
 	}
+}
+
+// checkDirect judges a claim that its own instance was granted without being the dispatcher:
+// for none of its pools may a claim have waited before.
+func (h *History) checkDirect(x *Hold) {
+	for name := range x.Pools {
+		if d := h.dispatch(name); d.queued > 0 && d.queued < h.rev {
+			h.violate(Order, "claim %s of %s/%s was granted %v by its own instance, and claims wait for %s since revision %d",
+				x.Claim, x.Host, x.Instance, x.Pools, name, d.queued)
+			return
+		}
+	}
+}
+
+// lastOrder is the place of a claim that has not waited: behind all waiters of its priority.
+func (h *History) lastOrder(x *Hold) string {
+	priority := 0
+	for _, s := range h.byClaim[x.Claim] {
+		if s.main != nil {
+			priority = s.main.Priority
+		}
+	}
+	return fmt.Sprintf("%04d-~", maxPriority-priority)
 }
 
 // knew reports whether a dispatcher certainly knows a waiter as it is. What it knows of the
@@ -312,10 +355,11 @@ func (h *History) excused(w *waiter, known int64) bool {
 	return n > fewNotices
 }
 
-// dispatchedBy reports whether one instance dispatches all pools of a waiter.
+// dispatchedBy reports whether one instance dispatches all pools of a waiter, and has seen what
+// others have granted before.
 func (h *History) dispatchedBy(by instanceID, w *waiter) bool {
 	for name := range w.value.Pools {
-		if h.dispatch(name).by != by {
+		if d := h.dispatch(name); d.by != by || d.queued == 0 || d.known <= max(d.from, d.queued) {
 			return false
 		}
 	}

@@ -26,7 +26,9 @@ type queueModel struct {
 	limits  map[string]int
 	by      string // the dispatcher
 	view    modelState
-	seen    int64           // the view shows others' writes up to here
+	seen    int64      // the view shows others' writes up to here
+	next    modelState // the view of the next dispatcher
+	nextAt  int64
 	skipped map[string]bool // waiters whose lease was missing, by id and revision
 	n       int
 	granted int
@@ -135,16 +137,20 @@ func newQueueModel(seed uint64, fault queueFault) *queueModel {
 	for _, name := range slices.Sorted(maps.Keys(instanceLease)) {
 		m.write(modelOp{"lease", name, true})
 	}
+	m.view, m.seen = m.etcd.clone(), m.rev
+	m.next, m.nextAt = m.etcd.clone(), m.rev
 	m.takeRole("d")
 	return m
 }
 
-// takeRole has another instance dispatch. It reads everything.
+// takeRole has another instance dispatch, with the view that it has. The one before has
+// another view until it is the next.
 func (m *queueModel) takeRole(instance string) {
 	m.log = append(m.log, nil, nil)
 	m.dispatcher("a", instance)
 	m.dispatcher("b", instance)
-	m.by, m.view, m.seen = instance, m.etcd.clone(), m.rev
+	m.by = instance
+	m.view, m.seen, m.next, m.nextAt = m.next, m.nextAt, m.view, m.seen
 }
 
 // write commits a revision, and has the referee see it.
@@ -298,9 +304,16 @@ func (m *queueModel) dispatch() {
 		}
 		events = append(events, m.queueTape.grant(w.id, w.instance, w.need, index, w.instance != m.by)...)
 	}
+	after := m.etcd.clone()
+	after.apply(ops, m.rev+1)
+	for pool, n := range m.limits {
+		if after.used(pool) > n {
+			return // it has not seen what the dispatcher before it has granted
+		}
+	}
 	m.log = append(m.log, ops)
 	m.at(events...)
-	m.etcd.apply(ops, m.rev)
+	m.etcd = after
 	m.view.apply(ops, m.rev)
 	m.granted += len(batch)
 }
@@ -310,6 +323,10 @@ func (m *queueModel) follow(n int) {
 	for ; n > 0 && m.seen < m.rev; n-- {
 		m.seen++
 		m.view.apply(m.log[m.seen-m.first], m.seen)
+	}
+	for n := m.r.IntN(12); n > 0 && m.nextAt < m.rev; n-- {
+		m.nextAt++
+		m.next.apply(m.log[m.nextAt-m.first], m.nextAt)
 	}
 }
 
@@ -403,7 +420,7 @@ func (m *queueModel) step() {
 			}
 		}
 	case n < 64:
-		m.takeRole([]string{"d", "i"}[m.r.IntN(2)])
+		m.takeRole(map[string]string{"d": "i", "i": "d"}[m.by])
 	case n < 68:
 		m.pass(time.Duration(m.r.IntN(2500)) * time.Millisecond)
 	case n < 84:

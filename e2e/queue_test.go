@@ -271,11 +271,36 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.firstGone()
 			t.at(t.grant("late", "j", two, 1, true)...)
 		}},
-		"a grant without a notice by one that is not the dispatcher": {false, func(t *queueTape) {
+		"one that has not waited, by another instance": {true, func(t *queueTape) {
+			t.wait("early", "i", two, "")
+			t.firstGone()
+			t.at(claimed("a", 1, "direct", 1))
+		}},
+		"one of another pool that has not waited": {false, func(t *queueTape) {
+			t.wait("early", "i", two, "")
+			t.at(del(keys.Slot("b", 0, 0)), del(keys.Pools()+"b/queued"))
+			t.at(claimed("b", 1, "direct", 1))
+		}},
+		"one of the dispatcher that has not waited": {true, func(t *queueTape) {
+			t.wait("early", "i", one, "")
+			t.wait("late", "j", one, "")
+			t.firstGone()
+			t.wait("high-1", "j", one, "")
+			t.at(t.grant("high-1", "j", one, 1, true)...)
+			t.at(t.grant("direct", "d", one, 2, false)...)
+		}},
+		"a grant without a notice by one that is not the dispatcher": {true, func(t *queueTape) {
 			t.wait("early", "i", two, "")
 			t.wait("late", "j", two, "")
 			t.firstGone()
 			t.at(t.grant("late", "j", two, 1, false)...)
+		}},
+		"what a new dispatcher may not have seen": {false, func(t *queueTape) {
+			t.wait("early", "i", two, "")
+			t.wait("late", "j", two, "")
+			t.dispatcher("a", "k")
+			t.firstGone()
+			t.at(t.grant("late", "j", two, 1, true)...)
 		}},
 		"a pool of another dispatcher": {false, func(t *queueTape) {
 			t.at(del(keys.Slot("b", 0, 0)))
@@ -361,7 +386,7 @@ func TestGapsOfAQueueAreMeasured(t *testing.T) {
 			t.wait("w", "i", one, "")
 			t.firstGone()
 			t.pass(second)
-			t.at(claimed("a", 1, "direct", 1))
+			t.at(t.grant("direct", "d", one, 1, false)...)
 			t.pass(2 * second)
 			t.at(t.grant("w", "i", one, 2, true)...)
 		}},
