@@ -20,8 +20,8 @@
 //   - Every slot and every waiter hangs on a lease.
 //   - A slot's fence grows from holder to holder.
 //   - A waiter is in the wait queue of each of its pools, or in none.
-//   - A dispatcher grants no claim before a waiter that is ahead of it and needs no more of
-//     the same pools, unless it may not know that one or has a reason to skip it. Nobody
+//   - A dispatcher grants no waiter before one that is ahead of it and needs no more of the
+//     same pools, unless it may not know that one or has a reason to skip it. Nobody
 //     else grants claims of a pool while some wait.
 //
 // A [Gap] is a time in which a dispatcher granted nothing to a waiter that fits.

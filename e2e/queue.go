@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -22,8 +21,6 @@ import (
 // acknowledge its grants. They are wider than the dispatcher's own on both sides, so that
 // what is judged is certain.
 const (
-	// maxPriority is the highest priority of a claim.
-	maxPriority = 1000
 	// fewNotices of an instance do not keep it from further grants.
 	fewNotices = 2
 	// soonAcknowledged is how old a notice may be whose instance is certainly not passed,
@@ -256,7 +253,7 @@ func (q *queueState) beginRevision() {
 }
 
 // checkOrder judges whether a claim was granted in its turn. Got is its waiter, nil if it has
-// not waited.
+// no waiter in etcd.
 func (h *History) checkOrder(x *Hold, got *waiter) {
 	pool := lowest(x.Pools)
 	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
@@ -265,10 +262,10 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 		h.checkDirect(x)
 		return
 	}
-	if d.by == (instanceID{}) {
-		return // it has just ceased to dispatch
+	if d.by == (instanceID{}) || got == nil {
+		return // it has just ceased to dispatch; or the place is known to it alone
 	}
-	if noticed && got != nil {
+	if noticed {
 		d.known = max(d.known, got.rev)
 	}
 	for key := range h.byClaim[x.Claim] {
@@ -276,12 +273,8 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 			d.known = max(d.known, f.gone)
 		}
 	}
-	order := h.lastOrder(x)
-	if got != nil {
-		order = got.wait.Order
-	}
 	for _, w := range h.queue.line {
-		if w.wait.Order >= order {
+		if w.wait.Order >= got.wait.Order {
 			return
 		}
 		if h.knew(d, w) && !h.excused(w, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
@@ -303,17 +296,6 @@ func (h *History) checkDirect(x *Hold) {
 			return
 		}
 	}
-}
-
-// lastOrder is the place of a claim that has not waited: behind all waiters of its priority.
-func (h *History) lastOrder(x *Hold) string {
-	priority := 0
-	for _, s := range h.byClaim[x.Claim] {
-		if s.main != nil {
-			priority = s.main.Priority
-		}
-	}
-	return fmt.Sprintf("%04d-~", maxPriority-priority)
 }
 
 // knew reports whether a dispatcher certainly knows a waiter as it is. What it knows of the

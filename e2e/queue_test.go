@@ -281,7 +281,7 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.at(del(keys.Slot("b", 0, 0)), del(keys.Pools()+"b/queued"))
 			t.at(claimed("b", 1, "direct", 1))
 		}},
-		"one of the dispatcher that has not waited": {true, func(t *queueTape) {
+		"one of the dispatcher that has no waiter in etcd yet": {false, func(t *queueTape) {
 			t.wait("early", "i", one, "")
 			t.wait("late", "j", one, "")
 			t.firstGone()

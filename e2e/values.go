@@ -31,10 +31,9 @@ type specValue struct {
 }
 
 type claimRecord struct {
-	Pools    map[string]int `json:"pools"`
-	Priority int            `json:"priority"`
-	Holder   holder         `json:"holder"`
-	Keys     []string       `json:"keys"`
+	Pools  map[string]int `json:"pools"`
+	Holder holder         `json:"holder"`
+	Keys   []string       `json:"keys"`
 }
 
 type slotValue struct {

@@ -18,8 +18,8 @@ const (
 	Fence Rule = "fence"
 	// Queued: a waiter waits in all of its pools or in none.
 	Queued Rule = "wait queue"
-	// Order: a dispatcher grants no claim before a waiter that is ahead of it and needs no more
-	// of the same pools, and nobody else grants any while claims wait.
+	// Order: a dispatcher grants no waiter before an earlier one that needs no more of the same
+	// pools, and nobody else grants any claim while some wait.
 	Order Rule = "order"
 	// Readable: every key and value can be read.
 	Readable Rule = "readable"
