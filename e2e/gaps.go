@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -10,6 +11,8 @@ import (
 type Gap struct {
 	Pool     string
 	From, To time.Time
+	// Waiter is the first one that fitted at the end: its claim, host and instance.
+	Waiter string
 }
 
 // Received notes that everything that etcd has written before was delivered. Where that does not
@@ -32,7 +35,7 @@ func (h *History) Gaps() []Gap {
 	now := h.queue.now()
 	for _, name := range slices.Sorted(maps.Keys(h.queue.dispatches)) {
 		if d := h.queue.dispatches[name]; !d.idle.IsZero() && now.Sub(d.idle) >= shortestGap {
-			all = append(all, Gap{name, d.idle, now})
+			all = append(all, Gap{name, d.idle, now, d.stuck})
 		}
 	}
 	return all
@@ -60,24 +63,26 @@ func (h *History) noteIdle(moved map[string]bool) {
 	q := &h.queue
 	fitting, now := h.fitting(), q.now()
 	for name, d := range q.dispatches {
-		switch fits := fitting[name]; {
+		stuck, fits := fitting[name]
+		switch {
 		case d.idle.IsZero() && fits:
 			d.idle = now
 		case !d.idle.IsZero() && (!fits || moved[name]):
 			if now.Sub(d.idle) >= shortestGap {
-				q.gaps = append(q.gaps, Gap{name, d.idle, now})
+				q.gaps = append(q.gaps, Gap{name, d.idle, now, d.stuck})
 			}
 			if d.idle = (time.Time{}); fits {
 				d.idle = now
 			}
 		}
+		d.stuck = stuck
 	}
 }
 
-// fitting returns the pools whose dispatcher has a waiter to grant now. A waiter that a
-// dispatcher may skip takes its slots, but does not count.
-func (h *History) fitting() map[string]bool {
-	all := map[string]bool{}
+// fitting returns the first waiter that the dispatcher of each pool has to grant now. A waiter
+// that a dispatcher may skip takes its slots, but does not count.
+func (h *History) fitting() map[string]string {
+	all := map[string]string{}
 	if !slices.ContainsFunc(slices.Collect(maps.Values(h.queue.dispatches)), func(d *dispatch) bool { return d.dispatched }) {
 		return all
 	}
@@ -88,8 +93,9 @@ func (h *History) fitting() map[string]bool {
 		}
 		switch anyReserved := h.anyOf(reserved, w); {
 		case h.fits(free, w):
-			if name := lowest(w.value.Pools); h.dispatch(name).dispatched && !h.excused(w, h.rev) {
-				all[name] = true
+			name := lowest(w.value.Pools)
+			if all[name] == "" && h.dispatch(name).dispatched && !h.excused(w, h.rev) {
+				all[name] = fmt.Sprintf("%s of %s/%s", w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance)
 			}
 		case !w.value.Reserve || anyReserved:
 			continue

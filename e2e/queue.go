@@ -79,6 +79,7 @@ type dispatch struct {
 	// dispatched: there was one, so that waiters are granted by nobody else.
 	dispatched bool
 	idle       time.Time // since then a waiter fits and none was granted; zero if none fits
+	stuck      string    // the first one that fits
 }
 
 // notice is a grant that an instance was notified of.

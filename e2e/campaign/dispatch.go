@@ -170,7 +170,7 @@ func (m *moves) parts(gaps []e2e.Gap) (parts []e2e.Gap) {
 		from := g.From
 		cut := func(to, next time.Time) {
 			if to.After(from) {
-				parts = append(parts, e2e.Gap{Pool: g.Pool, From: from, To: to})
+				parts = append(parts, e2e.Gap{Pool: g.Pool, From: from, To: to, Waiter: g.Waiter})
 			}
 			if next.After(from) {
 				from = next
@@ -204,8 +204,8 @@ func (m *moves) judge(gaps []e2e.Gap, wrong func(rule, text string)) {
 		took := g.To.Sub(g.From)
 		m.longest = max(m.longest, took)
 		if took > movesWithin {
-			wrong("queue", fmt.Sprintf("the queue of %s stood still for %s while a waiter fitted and etcd served%s",
-				g.Pool, took.Round(time.Millisecond), m.reason(g)))
+			wrong("queue", fmt.Sprintf("the queue of %s stood still for %s from %s on, while %s fitted and etcd served%s",
+				g.Pool, took.Round(time.Millisecond), g.From.UTC().Format("15:04:05.000"), g.Waiter, m.reason(g)))
 		}
 	}
 	for _, l := range m.lost {
