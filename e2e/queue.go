@@ -73,7 +73,8 @@ func ReadDispatcher(value []byte) (Dispatcher, error) {
 // dispatch is what the history knows of a pool's dispatcher.
 type dispatch struct {
 	by     instanceID // zero if there is none
-	from   int64      // the revision from which on it is
+	was    instanceID // who was it before
+	from   int64      // the revision from which on it is, or is none
 	known  int64      // a revision up to which it certainly knows the pool
 	queued int64      // the revision from which on claims wait; 0 if none do
 	// dispatched: there was one, so that waiters are granted by nobody else.
@@ -181,7 +182,7 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 		d.dispatched = true
 	}
 	if by != d.by {
-		d.by, d.from, d.known = by, kv.ModRevision, 0
+		d.was, d.by, d.from, d.known = d.by, by, kv.ModRevision, 0
 	}
 	return nil
 }
@@ -259,12 +260,14 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 	pool := lowest(x.Pools)
 	d, owner := h.dispatch(pool), instanceID{x.Host, x.Instance}
 	noticed := h.queue.noticed[x.Claim]
-	if !noticed && owner != d.by {
+	switch {
+	case !noticed && owner != d.by && (owner != d.was || d.from != h.rev):
 		h.checkDirect(x)
 		return
-	}
-	if d.by == (instanceID{}) || got == nil {
-		return // it has just ceased to dispatch; or the place is known to it alone
+	case d.by == (instanceID{}) || d.from == h.rev:
+		return // it ceases to dispatch along with the grant
+	case got == nil:
+		return // it alone knows the place
 	}
 	if noticed {
 		d.known = max(d.known, got.rev)

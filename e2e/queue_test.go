@@ -276,6 +276,14 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.firstGone()
 			t.at(claimed("a", 1, "direct", 1))
 		}},
+		"the last grant of a dispatcher": {false, func(t *queueTape) {
+			t.wait("early", "i", need{"b": 1}, "")
+			t.wait("own", "d", need{"a": 1, "b": 1}, "")
+			t.at(limit("b", 3))
+			t.firstGone()
+			t.at(append(t.grant("own", "d", need{"a": 1, "b": 1}, 1, false),
+				del(keys.Pools()+"a/dispatcher"), del(keys.Pools()+"a/queued"))...)
+		}},
 		"one of another pool that has not waited": {false, func(t *queueTape) {
 			t.wait("early", "i", two, "")
 			t.at(del(keys.Slot("b", 0, 0)), del(keys.Pools()+"b/queued"))
