@@ -232,7 +232,9 @@ func (c *chaos) operations(h *History) []porcupine.Operation {
 		if l.granted > 0 {
 			seen = min(seen, l.granted)
 		}
-		if at := c.force[x.Claim]; l.released > 0 && (at == 0 || l.released < at) {
+		if l.claim != nil && l.claim.Fence() != x.From {
+			// Another grant, which its instance did not want any more, or did not confirm.
+		} else if at := c.force[x.Claim]; l.released > 0 && (at == 0 || l.released < at) {
 			end = l.released
 		} else if at > 0 {
 			end = at

@@ -173,7 +173,7 @@ func (h *History) event(ev *mvccpb.Event) {
 	if err != nil {
 		h.violate(Readable, "%s: %v", key, err)
 	}
-	if put && k.Kind != store.SpecKey && ev.Kv.Lease == 0 {
+	if put && k.Kind != store.SpecKey && k.Kind != store.QueuedKey && ev.Kv.Lease == 0 {
 		h.violate(Leased, "%s hangs on no lease", key)
 	}
 }

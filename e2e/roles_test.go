@@ -248,6 +248,40 @@ func TestEachRoleDoesItsWork(t *testing.T) {
 	}
 }
 
+// A dispatcher with the roles of its own host grants the claims of another host.
+func TestTheRolesOfAHostGrantTheClaimsOfAnother(t *testing.T) {
+	srv := withRoles(t)
+	root := asBackend(t, srv, "root")
+	q := &quay{t: t, etcd: srv.Endpoint(), backend: root, w: watch(t, root)}
+	berthCommand(t, q.etcd, login("operator"), "pools", "set", "a", "1", "--lease-duration", "10s").succeeds()
+	sidecars := map[string]*server{}
+	for _, host := range []string{"a", "b"} {
+		sidecars[host] = startSidecarIn(t, append([]string{"env"}, login("sidecar-"+host)...), q.etcd, host, shortDir(t))
+	}
+	// Claims are named for their hosts. The first that waits is of host a, which is the
+	// dispatcher until nobody waits any more.
+	ids := []string{"b0", "a1", "b2", "a3"}
+	answered := make(chan string, len(ids))
+	for i, id := range ids {
+		go func() {
+			q.overSocket(sidecars[id[:1]].Socket, http.MethodPost, "/v1/claims", `{"id":"`+id+`","pools":{"a":1},"ttl":"0s","wait":"5m"}`)
+			answered <- id
+		}()
+		q.w.until(id+" holds the slot or waits", func(h *History) bool {
+			return h.Held() == 1 && len(h.Waiting()) == i
+		})
+	}
+	for _, id := range ids {
+		q.hold(id)
+		if next := <-answered; next != id {
+			t.Fatalf("claim %s was answered, not %s", next, id)
+		}
+		if status, answer := q.overSocket(sidecars[id[:1]].Socket, http.MethodDelete, "/v1/claims/"+id, ""); status != http.StatusNoContent {
+			t.Fatalf("the release of %s: %d: %s", id, status, answer)
+		}
+	}
+}
+
 // A coordinator with its role alone removes what is no longer kept. Etcd does not let it
 // compact, which it says.
 func TestTheRoleOfACoordinatorCleansUp(t *testing.T) {

@@ -15,7 +15,6 @@ func TestAdmit(t *testing.T) {
 	one := func(n int) PoolNeed { return PoolNeed{Pool: 0, N: n} }
 	two := func(n int) PoolNeed { return PoolNeed{Pool: 1, N: n} }
 	reserving := func(w *Waiting) *Waiting { w.Reserve = true; return w }
-	exclusive := func(w *Waiting) *Waiting { w.Exclusive = true; return w }
 	yielded := func(w *Waiting) *Waiting { w.Yielded = true; return w }
 	for name, tc := range map[string]struct {
 		capacities []Capacity
@@ -69,16 +68,6 @@ func TestAdmit(t *testing.T) {
 			capacities: []Capacity{{Limit: 2, Used: 5, Open: true}},
 			line:       []*Waiting{wait(true, one(1))},
 		},
-		"behind an exclusive one that fits, nobody gets into its pools": {
-			capacities: []Capacity{{Limit: 4, Open: true}, {Limit: 4, Open: true}},
-			line:       []*Waiting{exclusive(wait(false, one(2))), wait(true, one(1)), wait(true, two(1)), wait(true, two(1), one(1))},
-			want:       Decision{Grants: []int{2}, Fits: []int{0}},
-		},
-		"one that is exclusive and does not fit keeps nobody": {
-			capacities: []Capacity{{Limit: 4, Used: 3, Open: true}},
-			line:       []*Waiting{exclusive(wait(false, one(2))), wait(true, one(1))},
-			want:       Decision{Grants: []int{1}},
-		},
 		"unlimited pools always have free slots": {
 			capacities: []Capacity{{Limit: Unlimited, Used: 1 << 30, Open: true}},
 			line:       []*Waiting{wait(true, one(MaxLimit))},
@@ -111,11 +100,6 @@ func drawWaiters(t *rapid.T, capacities int) []*Waiting {
 			Mine:    rapid.Bool().Draw(t, "mine"),
 			Reserve: rapid.Bool().Draw(t, "reserve"),
 			Yielded: rapid.IntRange(0, 9).Draw(t, "yielded") == 0,
-
-			Exclusive: rapid.IntRange(0, 4).Draw(t, "exclusive") == 0,
-		}
-		if !w.Mine {
-			w.By = rapid.IntRange(1, 3).Draw(t, "by")
 		}
 		for r := range capacities {
 			if rapid.Bool().Draw(t, "in") {
@@ -182,7 +166,7 @@ func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 		capacities := drawCapacities(t)
 		waiters := drawWaiters(t, len(capacities))
 		for _, w := range waiters {
-			w.Reserve, w.Yielded, w.Exclusive = false, false, false
+			w.Reserve, w.Yielded = false, false
 		}
 		d := Admit(capacities, waiters)
 		in := merge(d.Grants, d.Fits)
@@ -199,25 +183,6 @@ func TestWithoutReservationsNothingThatFitsIsLeftBehind(t *testing.T) {
 		for i, w := range waiters {
 			if !slices.Contains(in, i) && possible(capacities, w) && fits(free, w) {
 				t.Fatalf("waiter %d still fits", i)
-			}
-		}
-	})
-}
-
-func TestNobodyGetsInBehindAnExclusiveOneThatFits(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		capacities := drawCapacities(t)
-		waiters := drawWaiters(t, len(capacities))
-		closed := map[int]bool{}
-		d := Admit(capacities, waiters)
-		for _, i := range merge(d.Grants, d.Fits) {
-			for _, n := range waiters[i].Needs {
-				if closed[n.Pool] {
-					t.Fatalf("waiter %d gets into pool %d behind an exclusive one", i, n.Pool)
-				}
-			}
-			for _, n := range waiters[i].Needs {
-				closed[n.Pool] = closed[n.Pool] || waiters[i].Exclusive
 			}
 		}
 	})

@@ -93,7 +93,7 @@ func (c *core) takeOver(p part) bool {
 			ID: p.claim.id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
 		},
 		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
-		lease: p.lease, slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id, By: hash(c.host + "/" + c.instance)},
+		lease: p.lease, reserved: len(p.slots), slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id, By: hash(c.host + "/" + c.instance)},
 		received: true, // by its holder: a later request that is canceled does not release it
 	}
 	c.entries[e.req.ID] = e
@@ -151,7 +151,7 @@ func (c *core) reconcile(now time.Time) {
 	}
 	var freed []<-chan error
 	for _, p := range c.view.on(c.leases.Keeps) {
-		if known[one{p.claim.claimKey, p.rev}] {
+		if known[one{p.claim.claimKey, p.rev}] || c.view.noticed(p.claim.id, p.rev, c.name()) {
 			continue
 		}
 		e := c.giveBackOrphaned(p)

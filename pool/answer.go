@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,7 +24,7 @@ const (
 
 // answer takes the answer to a call.
 func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time) {
-	c.calling = false
+	c.calling, c.inFlight = false, nil
 	if err == nil && call.restores != c.restores {
 		err = fmt.Errorf("the answer was on its way: %w", store.ErrRestored)
 	}
@@ -98,7 +97,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			c.grant(g, extrasOf(b, g, resp), rev, now)
 		case conflict:
 			conflicts++
-			c.lostRace(g.e)
+			g.e.conflicts++
 			c.ungrant(g, rev, now)
 		case precondition:
 			c.ungrant(g, 0, now)
@@ -106,11 +105,21 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		}
 	}
 	for _, l := range b.puts {
-		l.e.written = l.e.waiterLease == l.lease // else that lease was lost meanwhile
-		l.e.writtenReserve, l.e.writtenExclusive, l.e.writtenAt = l.reserve, l.exclusive, rev
+		l.e.written = l.e.waiterLease == l.lease && l.e.lease == l.slots // else that lease was lost meanwhile
+		l.e.writtenReserve, l.e.writtenAt = l.reserve, rev
+	}
+	for p := range b.queued {
+		p.queued.set(true, rev)
+	}
+	for _, n := range b.acks {
+		c.view.committedNoticeDelete(n.key, rev)
+	}
+	for _, o := range b.duties {
+		c.onDuty(o, b.result(resp, o.op).Succeeded, rev, now)
 	}
 	for _, d := range b.drops {
 		c.view.committedWaiterDelete(d.order, rev)
+		c.dropped[d.order.Claim] = rev
 		c.releaseDropped(d)
 	}
 	c.calm(b, conflicts)
@@ -191,104 +200,6 @@ func extrasOf(b *batch, g *grant, resp *pb.TxnResponse) []*pb.ResponseOp {
 	return all[g.extraAt : g.extraAt+n]
 }
 
-// grant makes a claim of an entry whose slots were put at rev.
-func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time) {
-	e := g.e
-	for _, s := range g.slots {
-		rec := e.record
-		if s != g.slots[0] {
-			rec = nil
-		}
-		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.key(), rev: rev, lease: e.lease}, rec)
-	}
-	for _, gr := range g.groups {
-		gv := gr.pool.group(gr.group)
-		gv.knownRev = max(gv.knownRev, rev)
-	}
-	for _, p := range g.whole {
-		p.wholeRev = max(p.wholeRev, rev)
-	}
-	if e.inQueue {
-		c.view.committedWaiterDelete(e.order, rev)
-	}
-	c.metrics.granted(now.Sub(e.arrived))
-	c.refuseSecond(e, rev)
-	c.hold(e, extra, rev, now)
-	// The watch may be ahead of this answer and have shown the end already: the keys are
-	// gone, or another instance has put them again under the same id.
-	if !c.holdsSlots(e, rev) {
-		c.gone(e)
-	}
-}
-
-// refuseSecond refuses an entry that was granted an id at rev which another instance
-// was granted a moment before: its slots are given back. What was written with it has
-// happened, so then both are held.
-func (c *core) refuseSecond(e *entry, rev int64) {
-	x := &e.req.Extra
-	if e.takesFence != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
-		return
-	}
-	for _, cv := range c.view.claimsOf(e.req.ID) {
-		if cv.rev < rev && !cv.isOf(c.view.keys, c.host, c.instance) {
-			e.answer(outcome{err: c.elsewhere(e.req.ID)})
-			e.dropped = true
-			return
-		}
-	}
-}
-
-// hold makes an entry the holder of its slots.
-func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time) {
-	c.unqueue(e)
-	c.releaseWaiterKeys(e) // they go with the grant
-	e.state = held
-	e.inQueue, e.written, e.placeFrom = false, false, nil
-	ctx, cancel := context.WithCancelCause(context.Background())
-	e.claim = &Claim{
-		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
-		Holder: e.req.Holder, Priority: e.req.Priority,
-		ClaimedAt: e.record.Since, Keys: len(e.slots), Extra: extra,
-		ctx: ctx, cancel: cancel,
-	}
-	if e.dropped {
-		c.keepPlace(e, now)
-		c.giveBack(e, nil)
-		return
-	}
-	e.answer(outcome{claim: e.claim})
-	c.publish(ClaimGranted, e, "")
-	if e.unwanted {
-		c.wanted[e.req.ID] = wanted{fence: fence}
-	}
-	c.reconsider(e, now)
-}
-
-// reconsider ends the validity of a held claim if its lease was lost meanwhile.
-func (c *core) reconsider(e *entry, now time.Time) {
-	switch l, lost := c.lost[e.lease]; {
-	case c.endCause != nil:
-		c.endValidity(e, c.endCause)
-	case lost:
-		c.endValidity(e, lostError(e, l.cause))
-	}
-	c.obey(e, now)
-}
-
-// ungrant undoes a grant that did not happen. It is tried again when the view
-// has reached revision after.
-func (c *core) ungrant(g *grant, after int64, now time.Time) {
-	e := g.e
-	c.leases.Release(e.lease, e.leased(g.slots))
-	e.state, e.lease, e.slots = queued, 0, nil
-	e.returnPlace()
-	e.retryAt, e.unjudged = after, true
-	c.dirty = true
-	if e.dropped {
-		c.leave(e, now)
-	}
-}
-
 // failed takes a batch of which nothing happened, since a compare at its root
 // failed.
 func (c *core) failed(b *batch, resp *pb.TxnResponse) {
@@ -317,17 +228,12 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 		if b.conditional() { // the next batches, which are nested, show which one failed
 			c.suspects[g.e] = true
 		} else {
-			c.lostRace(g.e)
+			g.e.conflicts++
 		}
 		g.e.retryAt = resp.Header.Revision
-	}
-}
-
-// lostRace counts a conflict. An entry that has lost many has others wait until
-// it has gone: see [Waiting.Exclusive].
-func (c *core) lostRace(e *entry) {
-	if e.conflicts++; e.takesFence == 0 && e.conflicts >= exclusiveAfter && !e.exclusive {
-		e.exclusive, e.reserve, e.unjudged = true, true, true
+		if g.e.other != nil {
+			g.e.other.retryAt, c.retryOthers = resp.Header.Revision, resp.Header.Revision
+		}
 	}
 }
 
@@ -345,10 +251,21 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 	case errors.Is(err, store.ErrLeaseNotFound):
 		c.leaseless(b, err, now)
 		c.leases.Suspect(b.leases...)
+		for _, e := range slices.Concat(c.queue, c.takes) {
+			if e.state == queued && e.offer == nil && slices.Contains(b.leases, e.lease) {
+				c.releaseLease(e) // another one is reserved, and its waiter names that
+				e.written = false
+			}
+		}
 		for _, l := range b.puts {
 			c.waiterLeases.Suspect(l.e.waiterLease)
 			c.releaseWaiterKeys(l.e)
 		}
+		for _, o := range b.duties {
+			c.waiterLeases.Suspect(o.role.lease)
+			c.endRole(o.pool.name)
+		}
+		c.skipOther(b)
 		return
 	case errors.Is(err, store.ErrTokenExpired):
 		return
@@ -356,18 +273,35 @@ func (c *core) refused(b *batch, err error, now time.Time) {
 		c.sendAt = now.Add(refusedPause)
 		return
 	}
-	if errors.Is(err, store.ErrDenied) { // perhaps for another write: that costs order only
-		for _, o := range b.probed {
-			o.unprobable = true
-		}
-	}
 	c.log.Error("etcd refused a write", "error", err)
-	if b.size()+len(b.revokes) > 1 {
-		c.isolate = b.size() + len(b.revokes) // find out which
+	if b.things() > 1 {
+		c.isolate = b.things() // find out which
 		return
 	}
 	c.sendAt = now.Add(refusedPause)
 	c.refusedAlone(b, err, now)
+}
+
+// skipOther passes the waiters of another instance whose lease is gone, once it is known which
+// of several it is.
+func (c *core) skipOther(b *batch) {
+	if !slices.ContainsFunc(b.grants, func(g *grant) bool { return g.e.other != nil }) {
+		return
+	}
+	if b.things() > 1 {
+		c.isolate = b.things()
+		return
+	}
+	g := b.grants[0]
+	if g.notice.conditional {
+		c.waiterLeases.Suspect(g.notice.lease)
+		return
+	}
+	for _, w := range c.view.waiters {
+		if w.value.Lease == g.e.lease {
+			w.skip = w.rev
+		}
+	}
 }
 
 // leaseless refuses what can't be written as it is if the lease that is gone is not one
@@ -385,9 +319,21 @@ func (c *core) leaseless(b *batch, err error, now time.Time) {
 // up is put aside for a while, so that it does not spoil every batch.
 func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	for _, g := range b.grants {
-		if c.entries[g.e.req.ID] == g.e {
+		if w := g.e.other; w != nil && errors.Is(err, store.ErrDenied) && !g.notice.conditional {
+			c.denied[w.by.name] = true // it is to confirm its grants
+		} else if w != nil {
+			w.skip = w.rev
+			c.shelf.skipped = append(c.shelf.skipped, w)
+		} else if c.entries[g.e.req.ID] == g.e {
 			c.refuse(g.e, store.Problem("the claim was refused", err))
 		}
+	}
+	c.shelf.duties = len(b.duties) > 0
+	for _, o := range b.duties {
+		c.endRole(o.pool.name)
+	}
+	for _, n := range b.withdrawn {
+		n.conditional = false // it ends with its lease
 	}
 	for _, l := range b.puts {
 		l.e.unwritable = true // it waits where only this host sees it
@@ -402,6 +348,7 @@ func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	c.shelf.drops = append(c.shelf.drops, c.drops[:min(n, len(c.drops))]...)
 	c.drops = c.drops[min(n, len(c.drops)):]
 	c.revokes = c.revokes[len(b.revokes):] // its own lease ends it
+	c.acks = c.acks[len(b.acks):]          // so does the claim's
 }
 
 // unshelve tries again what was put aside.
@@ -416,6 +363,11 @@ func (c *core) unshelve(now time.Time) {
 	for _, e := range c.queue {
 		e.unwritable = false
 	}
+	for _, w := range c.shelf.skipped {
+		w.skip = 0
+		c.dirty = true
+	}
+	c.shelf.skipped = nil
 }
 
 // requeue puts everything back that a batch did not do.
@@ -429,6 +381,7 @@ func (c *core) requeue(b *batch, now time.Time) {
 	c.drops = nil
 	c.redrop(slices.Concat(b.drops, later))
 	c.revokes = slices.Concat(b.revokes, c.revokes)
+	c.acks = slices.Concat(b.acks, c.acks)
 	for _, g := range b.grants {
 		c.ungrant(g, 0, now)
 	}
@@ -448,13 +401,23 @@ func (c *core) resolve(b *batch) {
 		c.done(g.e)
 	}
 	for _, g := range b.grants {
-		if s, ok := c.view.slot(g.slots[0].ref); ok && s.claim == g.e.key() && s.lease == g.e.lease {
+		if g.e.other != nil { // the view shows it
+			if n := c.view.notices[g.notice.key]; n != nil && g.e.lent > 0 && n.lease == g.e.lease {
+				c.lend(n.key, loan{g.e.lease, g.e.lent, n.rev})
+			} else {
+				c.unlend(g.e)
+			}
+			continue
+		}
+		s, ok := c.view.slot(g.slots[0].ref)
+		by := ok && c.view.noticed(g.e.req.ID, s.rev, c.name()) // another dispatcher, since then
+		if ok && !by && s.claim == g.e.key() && s.lease == g.e.lease && s.rev > max(g.e.takesFence, b.rev) {
 			c.metrics.granted(now.Sub(g.e.arrived))
 			c.hold(g.e, nil, s.rev, now)
 			continue
 		}
 		c.ungrant(g, 0, now)
-		if g.e.req.Bridge && c.entries[g.e.req.ID] == g.e {
+		if g.e.req.Bridge && !by && c.entries[g.e.req.ID] == g.e {
 			// Another instance may have taken it over already. An error for lack of
 			// capacity would say that it was never granted.
 			c.refuse(g.e, errOutcomeUnknown)
@@ -466,4 +429,9 @@ func (c *core) resolve(b *batch) {
 	}
 	c.redrop(b.drops)
 	c.revokes = slices.Concat(b.revokes, c.revokes)
+	for _, n := range b.acks {
+		if c.view.notices[n.key] == n {
+			c.ack(n)
+		}
+	}
 }

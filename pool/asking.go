@@ -32,6 +32,7 @@ func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 			e.order.Since, e.waited, e.reserve = p.since, p.waited, p.reserve
 		}
 	}
+	e.succeeds = c.succession(req.ID)
 	c.entries[req.ID] = e
 	c.queue = append(c.queue, e)
 	c.dirty = true
@@ -42,7 +43,7 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	if c.stopping {
 		return problem.New(problem.Stopping, "berth is shutting down on this host and takes no new claims")
 	}
-	if err := c.elsewhere(req.ID); err != nil {
+	if err := c.inUse(req.ID); err != nil {
 		return err
 	}
 	if !c.fresh(now) {
@@ -56,9 +57,10 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	return nil
 }
 
-// elsewhere refuses an id that another instance's claim has.
+// elsewhere refuses an id that another instance's claim has, or one of an earlier life of
+// this instance, which nothing ends but its lease.
 func (c *core) elsewhere(id string) error {
-	seen := c.view.claimsOf(id)
+	seen := slices.DeleteFunc(c.view.claimsOf(id), c.ends)
 	if len(seen) == 0 {
 		return nil
 	}
@@ -67,6 +69,23 @@ func (c *core) elsewhere(id string) error {
 		by = " by " + r.Holder.Host + "/" + r.Holder.Instance
 	}
 	return problem.New(problem.IDInUse, "claim id %q is held already%s: use another id", id, by)
+}
+
+// inUse is [core.elsewhere], but for what this instance was granted for an earlier request
+// and gives back: that ends in a moment.
+func (c *core) inUse(id string) error {
+	foreign := func(cv *claimView) bool { return !cv.isOf(c.view.keys, c.host, c.instance) }
+	if c.view.claims[id] == nil || !slices.ContainsFunc(c.view.claimsOf(id), foreign) && c.succession(id) {
+		return nil
+	}
+	return c.elsewhere(id)
+}
+
+// holdsFor reports whether slots of this instance are held for an id.
+func (c *core) holdsFor(id string) bool {
+	return c.view.claims[id] != nil && slices.ContainsFunc(c.view.claimsOf(id), func(cv *claimView) bool {
+		return cv.isOf(c.view.keys, c.host, c.instance)
+	})
 }
 
 func noSuchPool(name string) *problem.Error {
@@ -253,6 +272,31 @@ func (c *core) deleteWaiter(e *entry) {
 		e.written, e.inQueue, e.waiterLease = false, false, 0
 	}
 	c.releaseWaiterKeys(e)
+	if e.state == queued {
+		c.releaseLease(e)
+	}
+}
+
+// reserveKeys reserves the keys of an entry's waiter, and those of its slots, for the grant by
+// any instance. It reports whether they are.
+func (c *core) reserveKeys(e *entry) bool {
+	if e.reserved == 0 {
+		keys := e.mostKeys()
+		lease, ok := c.leases.Acquire(c.leaseDuration(e), keys)
+		if !ok {
+			return false
+		}
+		e.lease, e.reserved = lease, keys
+	}
+	return c.reserveWaiterKeys(e)
+}
+
+// releaseLease releases the keys that are reserved for an entry's slots.
+func (c *core) releaseLease(e *entry) {
+	if e.reserved > 0 {
+		c.leases.Release(e.lease, e.reserved)
+	}
+	e.lease, e.reserved = 0, 0
 }
 
 // reserveWaiterKeys reserves the keys of an entry's waiter on a lease, unless they are
@@ -287,7 +331,7 @@ func (c *core) releaseDropped(d drop) {
 // back to its old place meanwhile: they are written again instead.
 func (c *core) redrop(drops []drop) {
 	for _, d := range drops {
-		if e := c.entries[d.order.Claim]; e != nil && e.order == d.order && e.state <= claiming {
+		if e := c.entries[d.order.Claim]; e != nil && e.order == d.order && e.state <= claiming && e.offer == nil {
 			e.written, e.inQueue = false, true
 			c.releaseDropped(d)
 			continue

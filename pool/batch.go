@@ -27,9 +27,6 @@ const (
 	maxChildOps = 60
 	// wideKeys is from how many keys on a claim goes alone.
 	wideKeys = 32
-	// exclusiveAfter is from how many lost races on a claim has others wait. Only
-	// wide claims among much traffic come to that.
-	exclusiveAfter = 4
 	// maxBytes bounds the values of a batch; etcd's limit is 1.5 MiB in all.
 	maxBytes = 1 << 20
 )
@@ -52,16 +49,21 @@ const (
 
 // batch is one transaction and what it is about.
 type batch struct {
-	shape    shape
-	txn      *pb.TxnRequest
-	grants   []*grant
-	releases []releaseOp
-	puts     []waiterPut
-	drops    []drop
-	probed   []*otherInstance // by a waiter of each
-	revokes  []string
-	leases   []store.LeaseID
-	sent     map[slotRef]sentSlot
+	shape     shape
+	txn       *pb.TxnRequest
+	grants    []*grant
+	releases  []releaseOp
+	puts      []waiterPut
+	drops     []drop
+	acks      []*notice
+	withdrawn []*notice
+	queued    map[*poolView]bool // pools whose claims are to wait
+	duties    []dutyOp
+	revokes   []string
+	leases    []store.LeaseID
+	sent      map[slotRef]sentSlot
+	at        time.Time // when it was planned
+	rev       int64     // of the view then
 }
 
 // grant is an entry that gets its slots.
@@ -74,6 +76,7 @@ type grant struct {
 	// extraAt is the first operation of what it carries along, in the batch or in the
 	// nested one.
 	extraAt int
+	notice  *notice // of a grant to another instance
 }
 
 // releaseOp is an entry that gives its slots back.
@@ -84,14 +87,20 @@ type releaseOp struct {
 
 // waiterPut is an entry whose waiter is written.
 type waiterPut struct {
-	e                  *entry
-	reserve, exclusive bool
-	lease              store.LeaseID
+	e       *entry
+	reserve bool
+	lease   store.LeaseID // of the waiter
+	slots   store.LeaseID // for the slots
 }
 
 // size is how many entries a batch is about.
 func (b *batch) size() int {
-	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops) + len(b.probed)
+	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops)
+}
+
+// things is how many entries and keys a batch is about.
+func (b *batch) things() int {
+	return b.size() + len(b.revokes) + len(b.acks) + len(b.withdrawn) + len(b.duties)
 }
 
 // result returns the response to the operation with that index of a nested batch.
@@ -278,8 +287,8 @@ func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bo
 // compared holds the pools and groups of some compares. They are few: a search is faster than
 // a map.
 type compared struct {
-	pools  []*poolView
-	groups []groupRef
+	pools, roles []*poolView
+	groups       []groupRef
 }
 
 func groupCompare(v *view, g groupRef) *pb.Compare {
@@ -365,9 +374,14 @@ func slotDeletes(keys store.Keys, slots []placed, overwritten map[slotRef]bool) 
 	return ops
 }
 
+// queuedPut has the claims of a pool wait in its queue.
+func queuedPut(v *view, pool string) *pb.RequestOp {
+	return store.Put(v.keys.Queued(pool), store.Encode(queuedValue{V: store.Now}), 0)
+}
+
 // waiterPuts writes an entry into the wait queue of each of its pools.
 func waiterPuts(v *view, e *entry, lease store.LeaseID) []*pb.RequestOp {
-	val := encodeWaiter(e.spelled, e.reserve, e.exclusive, stampOf(e.arrived))
+	val := encodeWaiter(e)
 	ops := make([]*pb.RequestOp, 0, len(e.needs))
 	for _, n := range e.needs {
 		ops = append(ops, store.Put(v.keys.Waiter(n.Pool, e.order.String()), val, lease))

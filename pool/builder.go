@@ -29,14 +29,19 @@ type builder struct {
 	overwritten map[slotRef]bool
 	over        map[*poolView]bool // overfull, once asked
 	granted     map[*entry]bool
-	next        *entry // too wide for company: to be sent alone
+	// dispatched are the waiters of others that the batch grants, and notified how many of
+	// each instance; queued are the pools whose claims it has wait.
+	dispatched map[*waiter]bool
+	notified   map[*otherInstance]int
+	queued     map[*poolView]bool
+	next       *entry // too wide for company: to be sent alone
 }
 
 func (c *core) newBuilder(s shape, now time.Time) *builder {
 	return &builder{
-		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}}, place: newPlacer(c.view), since: stampOf(now), now: now,
+		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}, at: now, rev: c.view.rev}, place: newPlacer(c.view), since: stampOf(now), now: now,
 		overwritten: map[slotRef]bool{}, over: map[*poolView]bool{},
-		granted: map[*entry]bool{},
+		granted: map[*entry]bool{}, dispatched: map[*waiter]bool{}, notified: map[*otherInstance]int{}, queued: map[*poolView]bool{},
 	}
 }
 
@@ -54,7 +59,7 @@ func (b *builder) fits(cmps, ops, bytes int) bool {
 }
 
 // things is how many entries and keys the batch is about.
-func (b *builder) things() int { return b.b.size() + len(b.b.revokes) }
+func (b *builder) things() int { return b.b.things() }
 
 // release gives the slots of an entry back.
 func (b *builder) release(e *entry) bool {
@@ -130,19 +135,28 @@ func (b *builder) revocation(key string) bool {
 	return true
 }
 
-// waiter writes an entry's waiter.
+// waiter writes an entry's waiter, and has other claims wait for the pools that it is short of.
 func (b *builder) waiter(e *entry) bool {
 	if b.dropping(e.order) {
 		return true // its keys are on their way out: the next batch writes them
 	}
 	ops := waiterPuts(b.c.view, e, e.waiterLease)
 	bytes := len(ops) * len(ops[0].GetRequestPut().Value)
+	pools := b.c.shortPools(e.needs, e.reserve || e.conflicts >= queueAfter)
+	for _, p := range pools {
+		if !b.queued[p] {
+			ops = append(ops, queuedPut(b.c.view, p.name))
+		}
+	}
 	if !b.fits(0, len(ops), bytes) {
 		return false
 	}
+	for _, p := range pools {
+		b.queued[p] = true
+	}
 	b.ops = append(b.ops, ops...)
 	b.bytes += bytes
-	b.b.puts = append(b.b.puts, waiterPut{e: e, reserve: e.reserve, exclusive: e.exclusive, lease: e.waiterLease})
+	b.b.puts = append(b.b.puts, waiterPut{e: e, reserve: e.reserve, lease: e.waiterLease, slots: e.lease})
 	return true
 }
 
@@ -194,7 +208,11 @@ func (b *builder) returnPlace(e *entry, give bool) {
 
 // grant takes the slots of an entry.
 func (b *builder) grant(e *entry) grantResult {
-	slots := b.place.place(e.needs, b.c.start)
+	start := b.c.start
+	if e.other != nil {
+		start = hash(e.req.Holder.Host)
+	}
+	slots := b.place.place(e.needs, start)
 	if slots == nil {
 		return unfit
 	}
@@ -203,6 +221,7 @@ func (b *builder) grant(e *entry) grantResult {
 		if b.b.shape == flat {
 			have = &b.have
 		}
+		b.c.roleCompares(t, e, have)
 		t.compares(b.c.view, slots, b.overfull, have)
 	})
 	if r != taken {
@@ -217,9 +236,20 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	if alone && b.things() > 0 {
 		return tooWide
 	}
-	lease, ok := b.c.leases.Acquire(b.c.leaseDuration(e), e.leased(slots))
-	if !ok {
-		return unfit
+	lease, acquired := e.lease, 0
+	switch keys := e.leased(slots); {
+	case e.other != nil && b.c.confirms(e.other, b.now):
+		var ok bool
+		if lease, ok = b.c.waiterLeases.Acquire(WaiterTTL, keys+1); !ok {
+			return unfit
+		}
+		e.lease, e.lent = lease, keys+1
+	case e.other == nil && e.reserved < keys:
+		var ok bool
+		if lease, ok = b.c.leases.Acquire(b.c.leaseDuration(e), keys); !ok {
+			return unfit
+		}
+		acquired = keys
 	}
 	if alone {
 		b.b.shape = wide
@@ -231,7 +261,16 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	compares(&t)
 	t.writes(b.c.view, e, slots, lease, b.sinceOf(e))
 	t.extras(b.c.view, e, lease)
+	if e.offer != nil {
+		t.others = append(t.others, store.Delete(e.offer.key))
+	}
 	g := &grant{e: e, slots: slots, groups: t.groups, whole: t.whole}
+	if e.other != nil {
+		var v noticeValue
+		g.notice, v = b.c.notifies(e, slots, b.since)
+		op := store.Put(g.notice.key, store.Encode(v), lease)
+		t.others, t.bytes = append(t.others, op), t.bytes+len(op.GetRequestPut().Value)
+	}
 	var done bool
 	switch b.b.shape {
 	case wide:
@@ -241,12 +280,24 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	default:
 		done = b.grantFlat(e, &t, g)
 	}
-	if !done {
-		b.c.leases.Release(lease, e.leased(slots))
+	switch {
+	case !done && acquired > 0:
+		b.c.leases.Release(lease, acquired)
 		return overrun
+	case !done:
+		b.c.unlend(e)
+		return overrun
+	case acquired > 0:
+		b.c.releaseLease(e)
+		e.lease, e.reserved = lease, acquired
 	}
-	e.lease = lease
 	b.granted[e] = true
+	if e.other != nil {
+		b.dispatched[e.other] = true
+		b.notified[e.other.by]++
+	} else {
+		b.b.leases = append(b.b.leases, lease)
+	}
 	for i, s := range slots {
 		own := sentSlot{value: t.puts[i].GetRequestPut().Value, n: s.n, claim: claimKey{e.req.ID, slots[0].ref}}
 		if i == 0 {
@@ -255,7 +306,6 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 		b.b.sent[s.ref] = own
 	}
 	b.b.grants = append(b.b.grants, g)
-	b.b.leases = append(b.b.leases, lease)
 	return taken
 }
 
@@ -270,7 +320,7 @@ func (b *builder) sinceOf(e *entry) stamp {
 // childOps is how many operations, or compares, a child for a grant needs.
 func (c *core) childOps(e *entry, slots []placed) int {
 	x := &e.req.Extra
-	return len(slots) + len(e.needs) + max(len(x.Then)+len(x.Leased), len(x.If))
+	return len(slots) + 2*len(e.needs) + max(len(x.Then)+len(x.Leased), len(x.If)) + 4 // role, waiter, notices
 }
 
 func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
@@ -337,6 +387,7 @@ func (b *builder) overfull(p *poolView) bool {
 
 // finish returns the batch, nil if there is nothing in it.
 func (b *builder) finish() *batch {
+	b.b.queued = b.queued
 	for _, g := range b.b.releases {
 		if b.b.shape == flat || b.b.shape == freeing {
 			b.ops = append(b.ops, slotDeletes(b.c.view.keys, g.e.slots, b.overwritten)...)

@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -18,6 +17,7 @@ import (
 func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 	touched := map[string]bool{} // claims
 	grown := map[string]bool{}   // pools that got a holder
+	queues := w.newQueueCheck(events)
 	for _, ev := range events {
 		key := string(ev.Kv.Key)
 		k, err := w.keys.ParsePoolKey(key)
@@ -26,15 +26,16 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 		}
 		switch k.Kind {
 		case store.WaiterKey:
-			w.checkWaiter(k, ev)
+			queues.waiter(k, ev)
 			continue
-		case store.SpecKey:
+		case store.SlotKey:
+		default:
 			continue
 		}
 		adds := ev.Type == mvccpb.Event_PUT
 		if old := w.model[key]; old != nil {
-			adds = !w.takesOver(key, old, ev) && adds
-			if adds || ev.Type == mvccpb.Event_DELETE {
+			adds = !w.takesOver(key, old, ev) && !queues.confirms(key, old, ev) && adds
+			if (adds || ev.Type == mvccpb.Event_DELETE) && !queues.withdraws(old, ev) {
 				w.checkTouch(key, old, ev.Type == mvccpb.Event_DELETE)
 			}
 			touched[old.claim] = true
@@ -53,9 +54,11 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 			touched[h.claim] = true
 			if adds {
 				grown[k.Pool] = true
+				queues.grants(h, k.Pool)
 			}
 		}
 	}
+	queues.check(rev)
 	w.checkParted(rev, events)
 	for p := range grown {
 		w.checkCapacity(p, rev)
@@ -66,7 +69,7 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 }
 
 // checkTouch: a transaction of a host deletes or overwrites only keys of claims
-// of its own that have ended.
+// of its own that have ended, or of which it has not notified anybody yet.
 func (w *world) checkTouch(key string, old *held1, deleted bool) {
 	if w.sending == nil {
 		if !deleted {
@@ -76,6 +79,10 @@ func (w *world) checkTouch(key string, old *held1, deleted bool) {
 	}
 	if old.host != w.sending.name {
 		w.failf("foreign key: %s of %s was touched by %s", key, old.claim, w.sending.name)
+	}
+	id, _, _ := strings.Cut(old.claim, "@")
+	if has := w.sending.has[id]; w.noticed[old.claim] == old.rev && (has == nil || has.Fence != old.rev) {
+		return
 	}
 	if !w.free[old.claim] {
 		w.failf("foreign key: %s of claim %s, which is held, was touched by %s", key, old.claim, w.sending.name)
@@ -90,35 +97,6 @@ func (w *world) takesOver(key string, old *held1, ev *mvccpb.Event) bool {
 	}
 	h, _, err := w.owner(key, ev.Kv)
 	return err == nil && h.claim == old.claim && h.n == old.n
-}
-
-func (w *world) checkWaiter(k store.PoolKey, ev *mvccpb.Event) {
-	o, err := ParseOrder(k.Order)
-	if err != nil {
-		w.failf("waiter: %v", err)
-		return
-	}
-	key := string(ev.Kv.Key)
-	old := w.waiters[key]
-	delete(w.waiters, key)
-	if ev.Type == mvccpb.Event_PUT {
-		w.waiters[key] = ev.Kv
-	}
-	if w.sending != nil && !shared(o.Claim) && !strings.HasPrefix(o.Claim, w.sending.name+"-") && !isProbe(o, old, ev) {
-		w.failf("foreign key: waiter %s was touched by %s", o.Claim, w.sending.name)
-	}
-}
-
-// isProbe reports whether an event marks a waiter as probed, and changes nothing else.
-func isProbe(o Order, old *mvccpb.KeyValue, ev *mvccpb.Event) bool {
-	if old == nil || ev.Type != mvccpb.Event_PUT || ev.Kv.Lease != old.Lease {
-		return false
-	}
-	was, errWas := decodeWaiter(string(old.Key), old.Value, o)
-	is, errIs := decodeWaiter(string(old.Key), ev.Kv.Value, o)
-	probed := !was.Probed && is.Probed
-	was.Probed = true
-	return errWas == nil && errIs == nil && probed && reflect.DeepEqual(was, is)
 }
 
 // checkCapacity is I1: after a revision that adds holders, a pool holds no more

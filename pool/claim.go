@@ -202,6 +202,13 @@ func (h *Holder) validateLines() error {
 	return nil
 }
 
+// conditional reports whether a grant depends on more than free slots, which only the
+// instance itself can check.
+func (r *Request) conditional() bool {
+	x := &r.Extra
+	return len(x.If)+len(x.Then)+len(x.Leased) > 0 || x.Stamp != nil || r.Place != nil
+}
+
 // sameAs reports whether two requests of one id ask for the same claim.
 func (r *Request) sameAs(o *Request) bool {
 	return maps.Equal(r.Slots, o.Slots) && r.Priority == o.Priority && r.Holder.sameAs(&o.Holder)

@@ -3,6 +3,7 @@ package pool
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -48,10 +49,6 @@ const (
 	WaiterTTL = 10 * time.Second
 	// keepPlace is how long a canceled claim keeps its place in the wait queue.
 	keepPlace = 10 * time.Second
-	// yieldAfter is how long an instance may keep slots from others without a sign of
-	// life before all its waiters are passed. After the first half it is probed, and
-	// the second half is for the answer.
-	yieldAfter = 2 * time.Second
 	// RevokeGrace is how long after a revocation the slots are kept for the holder
 	// to stop, unless it is supervised.
 	RevokeGrace = grace.Revoke
@@ -86,6 +83,7 @@ type core struct {
 	resolveAt  int64
 	unresolved *batch // its outcome is unknown; nil if there is none
 	calling    bool   // a call is under way
+	inFlight   *batch // in that call; nil if there is none, or it fences earlier writes
 	loaded     bool   // the view has something
 	history    uint64 // the history of etcd that the view is of
 	restores   int    // how often etcd's revisions went back
@@ -97,6 +95,7 @@ type core struct {
 	takes      []*entry // queued and claiming: claims to take over
 	releases   []*entry // releasing and not in flight
 	drops      []drop
+	acks       []*notice        // notices to be deleted
 	revokes    []string         // keys of revocations that are done
 	revoking   []*entry         // revoked and not released yet
 	places     map[string]place // of claims that were canceled
@@ -115,10 +114,20 @@ type core struct {
 	// waitersAt is when waiters are written at the latest that are written by no
 	// other batch before; zero if there are none.
 	waitersAt time.Time
-	// watched is when the other instances were last watched for signs of life; probes
-	// are waiters to probe in the next batch.
-	watched time.Time
-	probes  []*waiter
+	// roles are those of a dispatcher, by pool; dutiesAt is when the dispatchers of other
+	// pools were last checked, and checked when the notices were.
+	roles             map[string]*role
+	dutiesAt, checked time.Time
+	// retryOthers is the last revision that the view must reach before waiters of others
+	// are tried again.
+	retryOthers int64
+	// loans are those of grants that others are to confirm, by their notices' keys, and
+	// denied the instances on whose leases etcd lets this one put no keys.
+	loans  map[string]loan
+	denied map[instanceName]bool
+	// dropped are the revisions at which waiters were deleted, by claim, which the view has
+	// not come up to.
+	dropped map[string]int64
 	scratch scratch
 
 	// reconcileAt is when what hangs on this instance's leases is compared with what it
@@ -164,6 +173,8 @@ type place struct {
 type shelf struct {
 	releases []*entry
 	drops    []drop
+	skipped  []*waiter // of other instances, whose grants were refused
+	duties   bool
 	until    time.Time
 }
 
@@ -183,6 +194,9 @@ func newCore(cfg Config) *core {
 		places:  map[string]place{},
 		lost:    map[store.LeaseID]lostLease{},
 		wanted:  map[string]wanted{},
+		roles:   map[string]*role{},
+		dropped: map[string]int64{},
+		loans:   map[string]loan{}, denied: map[instanceName]bool{},
 	}
 }
 
@@ -219,8 +233,10 @@ func (c *core) message(m store.FeedMessage, now time.Time) {
 	} else {
 		c.ended(c.view.apply(m.Events, m.Revision))
 	}
+	c.noteActs(now, m.Snapshot == nil)
+	c.takeNotices(now)
 	c.publishPools(m)
-	if len(c.queue) > 0 {
+	if len(c.queue) > 0 || len(c.roles) > 0 {
 		c.dirty = true
 	}
 	c.progress()
@@ -251,7 +267,11 @@ func (c *core) publishPools(m store.FeedMessage) {
 // are lost.
 func (c *core) snapshot(s store.Snapshot) {
 	restored := s.Revision < c.view.rev || errors.Is(s.Reason, store.ErrRestored)
+	notices := c.view.notices
 	c.view.load(s)
+	if !restored {
+		c.view.keepNotices(notices)
+	}
 	c.loaded, c.history = true, s.History
 	if restored {
 		c.wentBack()
@@ -278,6 +298,15 @@ func (c *core) wentBack() {
 	c.phase = fencing
 	for _, e := range c.entries {
 		e.retryAt, e.writtenAt = 0, 0
+	}
+	clear(c.dropped)
+	c.retryOthers = 0
+	for _, r := range c.roles {
+		r.rev = 0
+	}
+	for key, l := range c.loans {
+		l.rev = 0
+		c.loans[key] = l
 	}
 }
 
@@ -319,6 +348,7 @@ func (c *core) progress() {
 	}
 	c.adoptClaims()
 	c.dropOrphans()
+	c.takeNotices(c.updatedAt)
 	c.dirty = true
 }
 
@@ -331,10 +361,10 @@ type call struct {
 
 // behind reports whether something waits for the view to come up to a revision.
 func (c *core) behind() bool {
-	if c.phase == resolving {
+	if c.phase == resolving || c.retryOthers > c.view.rev {
 		return true
 	}
-	late := func(e *entry) bool { return e.retryAt > c.view.rev }
+	late := func(e *entry) bool { return e.retryAt > c.view.rev || e.succeeds }
 	return slices.ContainsFunc(c.queue, late) || slices.ContainsFunc(c.takes, late)
 }
 
@@ -361,7 +391,7 @@ func (c *core) next(now time.Time) *call {
 	if b == nil {
 		return nil
 	}
-	c.calling = true
+	c.calling, c.inFlight = true, b
 	return &call{txn: b.txn, batch: b, restores: c.restores}
 }
 
@@ -386,6 +416,13 @@ const forgetLost = 10 * time.Minute
 // tick does what time brings. It is to be called a few times a second.
 func (c *core) tick(now time.Time) {
 	c.view.prune()
+	maps.DeleteFunc(c.dropped, func(_ string, rev int64) bool { return rev <= c.view.rev })
+	c.checkNotices(now)
+	c.checkDispatchers(now)
+	c.endLoans()
+	if !c.calling {
+		c.checkRoles()
+	}
 	c.unshelve(now)
 	c.endRevocations(now)
 	for id, p := range c.places {
@@ -408,7 +445,7 @@ func (c *core) tick(now time.Time) {
 		}
 	}
 	for _, e := range slices.Clone(c.takes) {
-		if err := c.trouble(now); err != nil && e.state == queued && now.Sub(e.arrived) >= patience {
+		if err := c.trouble(now); err != nil && e.state == queued && e.offer == nil && now.Sub(e.arrived) >= patience {
 			c.refuse(e, err)
 		}
 	}
@@ -421,30 +458,8 @@ func (c *core) tick(now time.Time) {
 		}
 		return true
 	})
-	// Waiters of others may come to yield.
-	c.dirty = c.dirty || len(c.queue)+len(c.view.waiters) > 0
-}
-
-// age makes a waiter reserve when it has waited long enough.
-func (c *core) age(e *entry, now time.Time) {
-	if e.state != queued || e.order.Since == 0 || e.reserve {
-		return
-	}
-	if after := c.reserveAfter(e); after >= 0 && now.Sub(e.waited) >= after {
-		e.reserve = true
-		c.dirty = true
-	}
-}
-
-// losePatience refuses who is not to wait and can't be served for a reason that
-// has nothing to do with free slots.
-func (c *core) losePatience(e *entry, now time.Time) {
-	if e.state != queued || now.Sub(e.arrived) < patience {
-		return
-	}
-	if err := c.trouble(now); err != nil {
-		c.refuseAtOnce(e, func() error { return err })
-	}
+	// Waiters of others may come to be passed.
+	c.dirty = c.dirty || len(c.queue) > 0 || len(c.roles) > 0
 }
 
 // leaseDuration of an entry: the shortest of its pools'. A claim that is taken over

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,6 +113,9 @@ func FuzzParseOrder(f *testing.F) {
 
 func FuzzDecodeWaiter(f *testing.F) {
 	f.Add([]byte(`{"v":1,"pools":{"a":2},"holder":{"host":"h","instance":"i"},"queued":"2026-01-01T00:00:00Z"}`), "1000-0000000000000007-c+0000000a")
+	f.Add([]byte(`{"v":1,"pools":{"a":2},"holder":{"host":"h","instance":"i"},"reserve":true,"sole":true,"conditional":true,"queued":"2026-01-01T00:00:00Z","lease":7587894312}`), "1000-0000000000000007-c+0000000a")
+	f.Add([]byte(`{"v":1,"pools":{"a":2},"holder":{"host":"h","instance":"i"},"queued":"2026-01-01T00:00:00Z","lease":-1}`), "1000-0000000000000007-c+0000000a")
+	f.Add([]byte(`{"v":1,"pools":{"a":2},"conditional":"yes"}`), "1000-0000000000000007-c+0000000a")
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
 		o, err := ParseOrder(text)
 		if err != nil {
@@ -122,8 +126,62 @@ func FuzzDecodeWaiter(f *testing.F) {
 			wantCorrupt(t, "k", err)
 			return
 		}
-		if _, err := decodeWaiter("k", store.Encode(v), o); err != nil {
+		again, err := decodeWaiter("k", store.Encode(v), o)
+		if err != nil {
 			t.Errorf("does not read back: %v", err)
+		}
+		if again.Conditional != v.Conditional || again.Lease != v.Lease || again.Sole != v.Sole || again.Reserve != v.Reserve {
+			t.Errorf("%+v reads back as %+v", v, again)
+		}
+	})
+}
+
+func FuzzDecodeNotice(f *testing.F) {
+	f.Add([]byte(`{"v":1,"order":"1000-0000000000000007-c+0000000a","slots":[{"key":"a/0/0","n":1},{"key":"b/3/12","n":4}],"since":"2026-01-01T00:00:00Z"}`))
+	f.Add([]byte(`{"v":1,"order":"1000-0000000000000007-c+0000000a","slots":[{"key":"a/0/0","n":1}],"since":"2026-01-01T00:00:00Z","conditional":true}`))
+	f.Add([]byte(`{"v":1,"order":"1000-0000000000000007-c+0000000a","slots":[]}`))
+	f.Add([]byte(`{"v":1,"order":"1000-0000000000000007-c+0000000a","slots":[{"key":"a/00/0","n":1}]}`))
+	f.Add([]byte(`{"v":1,"order":"1000-0000000000000007-c+0000000a","slots":[{"key":"a/0/0","n":0}]}`))
+	f.Add([]byte(`{"v":1,"order":"c","slots":[{"key":"a/0/0","n":1}]}`))
+	f.Add([]byte(`{"v":2}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n, err := decodeNotice("k", data)
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		if n.key != "k" || len(n.slots) == 0 || len(n.slots) > MaxKeys {
+			t.Errorf("decoded %+v", n)
+		}
+		v := noticeValue{V: store.Now, Order: n.order.String(), Since: n.since, Conditional: n.conditional}
+		for _, s := range n.slots {
+			if s.n < 1 || s.n > MaxLimit || s.ref.pool == "" || s.ref.group < 0 || s.ref.index < 0 {
+				t.Errorf("decoded slot %+v", s)
+			}
+			v.Slots = append(v.Slots, noticeSlot{s.ref.String(), s.n})
+		}
+		again, err := decodeNotice("k", store.Encode(v))
+		if err != nil || again.order != n.order || again.conditional != n.conditional || !again.since.Equal(n.since) || !slices.Equal(again.slots, n.slots) {
+			t.Errorf("%+v reads back as %+v, %v", n, again, err)
+		}
+	})
+}
+
+func FuzzDecodeDispatcher(f *testing.F) {
+	f.Add([]byte(`{"v":1,"host":"h","instance":"i"}`))
+	f.Add([]byte(`{"v":1,"host":"h/x","instance":"i"}`))
+	f.Add([]byte(`{"v":1,"host":"","instance":"i"}`))
+	f.Add([]byte(`{"v":1,"host":"h"}`))
+	f.Add([]byte(`{"v":2}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		by, err := decodeDispatcher("k", data)
+		if err != nil {
+			wantCorrupt(t, "k", err)
+			return
+		}
+		again, err := decodeDispatcher("k", store.Encode(dispatcherValue{V: store.Now, Host: by.host, Instance: by.instance}))
+		if err != nil || again != by || by.host == "" || by.instance == "" || strings.Contains(by.host+by.instance, "/") {
+			t.Errorf("%+v reads back as %+v, %v", by, again, err)
 		}
 	})
 }

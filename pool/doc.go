@@ -8,7 +8,12 @@
 //     handful of slot keys, all put in one revision and on one lease. That
 //     revision is its fence.
 //   - A waiter is a claim that did not fit, with its place in the wait queue: an
-//     [Order] that is the same in all its pools.
+//     [Order] that is the same in all its pools. It names the lease on which its
+//     owner has reserved keys for its slots.
+//   - The dispatcher of a pool is the instance that grants its waiters, those of
+//     other instances too, while there are any.
+//   - A notice tells an instance that a dispatcher has granted one of its claims.
+//     The instance deletes it: that acknowledges the grant.
 //   - An [Engine] makes claims for one instance. A [Registry] changes specs, a
 //     [Reader] shows everything at one revision.
 //
@@ -16,14 +21,24 @@
 //
 // An engine keeps a view of all pools by one watch. A goroutine owns the view and
 // collects operations while a transaction is in flight; then it plans the next:
-// it runs [Admit] over the waiters, picks slot keys for the grants, and commits
-// under compares that fail if anything was put into what it touched
-// since its view. So the view may be old: that costs a retry, never a slot.
+// it runs [Admit] over the claims that it may grant, picks slot keys for the
+// grants, and commits under compares that fail if anything was put into what it
+// touched since its view. So the view may be old: that costs a retry, never a
+// slot.
+//
+// While nobody waits for a pool, each engine grants its own claims. The first
+// waiter puts the pool's key `queued`, under which direct grants fail, and its
+// engine becomes the dispatcher. From then on other engines only write waiters.
+// The dispatcher runs Admit over the whole queue. A grant to another instance
+// deletes the waiter, and puts the slots and a notice on the lease that the waiter
+// names. When the queue is empty, the dispatcher deletes `queued` and its own key.
+// A claim of several pools is granted by the dispatcher of the first one by name.
 //
 // Files, in the order of a claim: engine.go (the loop), core.go (the state machine),
-// plan.go (what to send next), admit.go (which waiters may be granted), placer.go (on
-// which keys), batch.go and builder.go (one transaction of many), answer.go (its
-// outcome), view.go (what is known).
+// plan.go (what to send next), dispatch.go (which instance grants), admit.go (which
+// waiters may be granted), placer.go (on which keys), batch.go and builder.go (one
+// transaction of many), answer.go (its outcome), notice.go (grants to and from other
+// instances), view.go (what is known).
 //
 // # Invariants
 //
@@ -33,6 +48,10 @@
 //   - Every slot key hangs on a lease. Nothing is counted anywhere: what is used
 //     is the sum over the keys that exist.
 //   - A slot key is deleted or overwritten only under a compare of that very key.
+//   - A grant compares either that nobody waits for its pools, or that its author is
+//     the dispatcher.
+//   - A waiter is granted once: a grant compares the revision of its key, and deletes
+//     it.
 //   - The outcome of a write that ended without a response is resolved before the
 //     next write: the guard makes sure that it can't happen any more, and the view
 //     shows whether it did.
@@ -43,4 +62,10 @@
 // While etcd is away, claims that are held stay held for as long as their leases
 // are valid, and waiters wait. A full etcd still takes releases. A value that
 // can't be read closes the pool it belongs to, and names its key.
+//
+// A dispatcher that has not put its key for 1.5 to 2 s is replaced by an instance
+// whose claims wait. An instance has at most 4 notices. If it leaves one for 2 s, all
+// its waiters are passed until it has deleted it. A grant to an instance that has
+// written nothing for 1 s is conditional: its slots are on a lease of the dispatcher, and
+// it is withdrawn after 2 s unless the instance confirms it by putting them on its own.
 package pool

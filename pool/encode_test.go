@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/internal/store"
@@ -50,11 +51,15 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 		if v, ok := parseSlot(got); !ok || v.N != n || v.Main != main {
 			t.Fatalf("%s reads as %+v, %v", got, v, ok)
 		}
+		req := &Request{ID: "a", Slots: r.Pools, Holder: r.Holder, Sole: rapid.Bool().Draw(t, "sole"), Bridge: true}
+		if rapid.Bool().Draw(t, "conditional") {
+			req.Extra.If = []*pb.Compare{store.ModEquals("x", 1)}
+		}
 		w := waiterValue{
 			V: store.Now, Pools: r.Pools, Holder: r.Holder, Queued: since.at,
-			Reserve: rapid.Bool().Draw(t, "reserve"), Exclusive: rapid.Bool().Draw(t, "exclusive"),
+			Reserve: rapid.Bool().Draw(t, "reserve"), Sole: req.Sole, Conditional: len(req.Extra.If) > 0, Lease: 7,
 		}
-		got = encodeWaiter(claim, w.Reserve, w.Exclusive, since)
+		got = encodeWaiter(&entry{req: req, spelled: claim, reserve: w.Reserve, arrived: w.Queued, lease: 7})
 		if d := cmp.Diff(string(store.Encode(w)), string(got)); d != "" {
 			t.Fatalf("waiter (-json +by hand):\n%s", d)
 		}

@@ -42,7 +42,7 @@ func (c *core) done(e *entry) {
 	e.state = over
 	e.claim.end(nil) // after a combined release, it was valid until now
 	e.claim.freed.Store(true)
-	c.leases.Release(e.lease, e.leased(e.slots))
+	c.releaseLease(e)
 	if !e.req.Bridge {
 		c.publish(ClaimReleased, e, "")
 	}
@@ -58,10 +58,19 @@ func (c *core) done(e *entry) {
 // end with the lease, or when the holder reports that it has stopped.
 func (c *core) leaseLost(id store.LeaseID, cause error, now time.Time) {
 	c.lost[id] = lostLease{cause, now}
-	for _, e := range c.queue {
+	for _, e := range slices.Concat(c.queue, c.takes) {
 		if e.waiterLease == id {
 			c.releaseWaiterKeys(e)
 			e.written, c.dirty = false, true
+		}
+		if e.lease == id && e.state == queued {
+			c.releaseLease(e)
+			e.written, c.dirty = false, true
+		}
+	}
+	for _, name := range sortedKeys(c.roles) {
+		if c.roles[name].lease == id {
+			c.endRole(name)
 		}
 	}
 	for _, e := range c.sorted() {

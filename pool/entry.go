@@ -2,10 +2,12 @@ package pool
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // state of an entry. The way is queued → claiming → held → releasing, and back
@@ -45,23 +47,31 @@ type entry struct {
 	// written and writtenReserve are what its waiter keys have, as far as responses
 	// say; inQueue is whether it can have any. An unwritable entry has no waiter in
 	// etcd, which refuses its keys.
-	written, writtenReserve, writtenExclusive bool
-	inQueue, unwritable                       bool
+	written, writtenReserve bool
+	inQueue, unwritable     bool
 	// waiterLease is the lease on which its waiter's keys are reserved, 0 if there is none.
 	waiterLease store.LeaseID
 	// writtenAt is the revision of the last write that was answered.
 	writtenAt int64
-	// due: it fits, and this instance has to take its slots.
-	due bool
-	// conflicts is how often others were faster; exclusive has others wait until
-	// it has gone.
+	// conflicts is how often others were faster.
 	conflicts int
-	exclusive bool
+	// offer is the notice of a grant that is still to be confirmed, under the conditions
+	// of the request.
+	offer *notice
+	// other is the waiter of another instance that the entry represents, in the batch of a
+	// dispatcher; nil for a claim of this instance. Lent is how many keys are reserved for
+	// it on a lease of this instance, if the owner is to confirm the grant.
+	other *waiter
+	lent  int
 	// deferred is set if another claim has waited in the queue for the same thing: see
 	// [Request.Sole].
 	deferred bool
 	// placeFrom is the entry whose place it has taken in the batch in flight.
 	placeFrom *entry
+
+	// succeeds: an earlier request of its id may still be granted by a dispatcher, and it is
+	// not until that is ruled out.
+	succeeds bool
 
 	// takesFence is the fence of the claim that the entry takes over; 0 if it takes over none.
 	takesFence int64
@@ -70,8 +80,12 @@ type entry struct {
 	// the one at which the last failed.
 	retryAt int64
 
+	// lease is the one for its slots, and reserved how many keys are reserved on it: for a
+	// waiter, as many as it can need.
+	lease    store.LeaseID
+	reserved int
+
 	// From claiming on.
-	lease   store.LeaseID
 	slots   []placed
 	claim   *Claim
 	revoked time.Time // when an operator revoked it
@@ -165,6 +179,16 @@ func (e *entry) returnPlace() {
 	e.req.Place.Give()
 }
 
+// mostKeys is how many keys a grant of the entry can attach to its lease: slots, what the
+// request adds, and the notice.
+func (e *entry) mostKeys() int {
+	n := len(e.req.Extra.Leased) + 1
+	for _, need := range e.needs {
+		n += min(need.N, MaxGroups)
+	}
+	return n
+}
+
 // leased is how many keys of an entry with those slots are attached to its lease.
 func (e *entry) leased(slots []placed) int { return len(slots) + len(e.req.Extra.Leased) }
 
@@ -180,4 +204,126 @@ type drop struct {
 	order Order
 	// lease is the one on which the keys are reserved, 0 if no reservation is to be released.
 	lease store.LeaseID
+}
+
+// grant makes a claim of an entry whose slots were put at rev. Another instance is notified
+// of its own.
+func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time) {
+	e := g.e
+	for _, s := range g.slots {
+		rec := e.record
+		if s != g.slots[0] {
+			rec = nil
+		}
+		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.key(), rev: rev, lease: e.lease}, rec)
+	}
+	for _, gr := range g.groups {
+		gv := gr.pool.group(gr.group)
+		gv.knownRev = max(gv.knownRev, rev)
+	}
+	for _, p := range g.whole {
+		p.wholeRev = max(p.wholeRev, rev)
+	}
+	if e.inQueue {
+		c.view.committedWaiterDelete(e.order, rev)
+	}
+	if e.other != nil {
+		g.notice.rev, g.notice.seen = rev, now
+		if e.lent > 0 {
+			c.lend(g.notice.key, loan{e.lease, e.lent, rev})
+		}
+		c.view.committedNotice(c.view.pool(e.needs[0].Pool), g.notice, e.other.by.name)
+		return
+	}
+	if e.offer != nil {
+		c.view.committedNoticeDelete(e.offer.key, rev)
+	}
+	c.metrics.granted(now.Sub(e.arrived))
+	c.refuseSecond(e, rev)
+	c.hold(e, extra, rev, now)
+	// The watch may be ahead of this answer and have shown the end already: the keys are
+	// gone, or another instance has put them again under the same id.
+	if !c.holdsSlots(e, rev) {
+		c.gone(e)
+	}
+}
+
+// refuseSecond refuses an entry that was granted an id at rev which another instance
+// was granted a moment before: its slots are given back. What was written with it has
+// happened, so then both are held.
+func (c *core) refuseSecond(e *entry, rev int64) {
+	x := &e.req.Extra
+	if e.takesFence != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
+		return
+	}
+	for _, cv := range c.view.claimsOf(e.req.ID) {
+		if cv.rev < rev && !cv.isOf(c.view.keys, c.host, c.instance) {
+			e.answer(outcome{err: c.elsewhere(e.req.ID)})
+			e.dropped = true
+			return
+		}
+	}
+}
+
+// hold makes an entry the holder of its slots.
+func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time) {
+	c.unqueue(e)
+	c.releaseWaiterKeys(e) // they go with the grant
+	e.offer = nil
+	e.state = held
+	e.inQueue, e.written, e.placeFrom = false, false, nil
+	ctx, cancel := context.WithCancelCause(context.Background())
+	e.claim = &Claim{
+		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
+		Holder: e.req.Holder, Priority: e.req.Priority,
+		ClaimedAt: e.record.Since, Keys: len(e.slots), Extra: extra,
+		ctx: ctx, cancel: cancel,
+	}
+	if e.dropped {
+		c.keepPlace(e, now)
+		c.giveBack(e, nil)
+		return
+	}
+	e.answer(outcome{claim: e.claim})
+	c.publish(ClaimGranted, e, "")
+	if e.unwanted {
+		c.wanted[e.req.ID] = wanted{fence: fence}
+	}
+	c.reconsider(e, now)
+}
+
+// reconsider ends the validity of a held claim if its lease was lost meanwhile.
+func (c *core) reconsider(e *entry, now time.Time) {
+	switch l, lost := c.lost[e.lease]; {
+	case c.endCause != nil:
+		c.endValidity(e, c.endCause)
+	case lost:
+		c.endValidity(e, lostError(e, l.cause))
+	}
+	c.obey(e, now)
+}
+
+// ungrant undoes a grant that did not happen. It is tried again when the view
+// has reached revision after.
+func (c *core) ungrant(g *grant, after int64, now time.Time) {
+	e := g.e
+	if e.other != nil {
+		c.unlend(e)
+		e.other.retryAt, c.retryOthers, c.dirty = after, max(after, c.retryOthers), true
+		return
+	}
+	if _, lost := c.lost[e.lease]; lost || !e.inQueue && e.offer == nil {
+		c.releaseLease(e)
+		e.written = false // its waiter names another lease
+	}
+	e.state, e.slots = queued, nil
+	e.returnPlace()
+	e.retryAt, e.unjudged = after, true
+	c.dirty = true
+	switch {
+	case e.dropped:
+		c.leave(e, now)
+	case e.offer != nil && after > 0:
+		c.decline(e) // its slots were taken back, or freed by force
+	}
 }

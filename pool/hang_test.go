@@ -1,15 +1,10 @@
 package pool
 
 import (
-	"bytes"
+	"maps"
 	"slices"
-	"strings"
-	"testing"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
-	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 )
 
@@ -50,9 +45,9 @@ func (w *world) live(d time.Duration) {
 	}
 }
 
-// hang has one host hang for some time, though its leases are renewed. Meanwhile the others
-// claim and release, and it may delay them by [yieldAfter] in all. Afterwards it does not
-// yield for any longer.
+// hang has one host hang for some time, though its leases are renewed; it may be a dispatcher.
+// Meanwhile the others claim and release. It may delay them for as long as it takes to replace
+// a dispatcher, and to find that notices are not acknowledged. Afterwards it takes part again.
 func (w *world) hang() {
 	w.calm()
 	h := w.hosts[w.rnd.IntN(len(w.hosts))]
@@ -61,11 +56,16 @@ func (w *world) hang() {
 		w.ask(w.hosts[w.rnd.IntN(len(w.hosts))])
 		w.ask(h)
 	}
-	const step = 100 * time.Millisecond
+	const (
+		step = 100 * time.Millisecond
+		most = silentAfter + silentSpread + ackWithin + 6*tickEvery
+		// A grant is taken back after a dispatcher has learned of it, which may be another one.
+		mostUnconfirmed = most + ackWithin
+	)
 	h.hung = true
 	w.logf("%s hangs", h.name)
-	blocked := time.Duration(0)
-	for range 80 {
+	blocked, unconfirmed := time.Duration(0), map[string]time.Time{}
+	for range 100 {
 		if other := w.hosts[w.rnd.IntN(len(w.hosts))]; !other.hung {
 			if w.rnd.IntN(3) == 0 {
 				w.ask(other)
@@ -78,21 +78,29 @@ func (w *world) hang() {
 		if len(w.errs) > 0 {
 			return
 		}
-		if who := w.blockedBy(h); who != "" {
-			// Each of several short times is noticed a tick late.
-			if blocked += step; blocked > yieldAfter+6*tickEvery {
-				w.failf("a hung host has blocked others for %s, and blocks %s still", blocked, who)
+		if claim := w.blockedBy(h); claim != "" {
+			if blocked += step; blocked > most {
+				w.failf("a hung host has blocked others for %s, and blocks %s still", blocked, claim)
 				return
 			}
 		}
+		for key, n := range w.notices {
+			k, _ := w.keys.ParsePoolKey(key)
+			main := n.slots[0].ref
+			switch m := w.model[w.keys.Slot(main.pool, main.group, main.index)]; {
+			case !n.conditional || k.Host != h.name || m == nil || m.rev != n.rev || unconfirmed[key].IsZero():
+				unconfirmed[key] = w.now
+			case w.now.Sub(unconfirmed[key]) > mostUnconfirmed && w.wanted(k.Pool, h):
+				w.failf("a hung host keeps what it was granted as %s and has not confirmed for %s", key, mostUnconfirmed)
+				return
+			}
+		}
+		maps.DeleteFunc(unconfirmed, func(key string, _ time.Time) bool { return w.notices[key] == nil })
 	}
 	h.hung = false
 	w.logf("%s goes on", h.name)
-	w.live(step)
-	w.live(tickEvery)
-	w.live(waiterDelay) // a batch of nothing but an answer is held back for that long
-	if slices.ContainsFunc(h.core.queue, func(e *entry) bool { return e.due && e.req.Place != nil }) {
-		return // it is due slots that it has no place to use: others are to have them
+	for range 4 {
+		w.live(tickEvery)
 	}
 	for _, other := range w.hosts {
 		if o := other.core.view.instances[h.core.name()]; other != h && o != nil && o.yielded {
@@ -101,98 +109,36 @@ func (w *world) hang() {
 	}
 }
 
-// blockedBy returns a waiter of a live host that lacks only what those of a hung one keep: it
-// fits as soon as that is free, and is granted with them out of the way.
+// wanted reports whether a claim of a live host waits for a pool.
+func (w *world) wanted(pool string, hung *simHost) bool {
+	return slices.ContainsFunc(w.hosts, func(h *simHost) bool {
+		return h != hung && slices.ContainsFunc(h.core.queue, func(e *entry) bool { return e.written && e.req.Slots[pool] > 0 })
+	})
+}
+
+// blockedBy returns a claim of a live host that is not granted although it has its turn, or
+// would have it if no waiter of the hung host that has its turn were there.
 func (w *world) blockedBy(hung *simHost) string {
 	for _, h := range w.hosts {
 		c := h.core
 		if h.hung || c.phase != normal || h.pending != nil || c.alone != nil {
 			continue
 		}
-		waiters := c.candidates()
-		now, without := make([]*Waiting, len(waiters)), make([]*Waiting, len(waiters))
-		for i, cd := range waiters {
-			if cd.e != nil {
-				now[i], without[i] = cd.e.waiting, cd.e.waiting
-				continue
-			}
-			out := *cd.w.waiting
-			out.Yielded = out.Yielded || cd.w.by.name == hung.core.name()
-			now[i], without[i] = cd.w.waiting, &out
+		candidates := c.all()
+		waiting := make([]*Waiting, len(candidates))
+		for i, cd := range candidates {
+			w := *cd.waiting()
+			w.Mine, w.Yielded = true, cd.w != nil && c.passed(cd.w)
+			waiting[i] = &w
 		}
-		for _, i := range Admit(c.view.capacities(), without).Grants {
-			e := waiters[i].e
-			if e.retryAt > c.view.rev || e.req.Place != nil {
-				continue
-			}
-			// A live waiter may reserve only because the hung one's reservation stops another
-			// from doing so. What it keeps is not kept by the hung one.
-			if fits(freeWithout(c.view.capacities(), now, without, i), e.waiting) {
+		for _, i := range Admit(c.view.capacities(), waiting).Grants {
+			waiting[i].Yielded = candidates[i].w != nil && candidates[i].w.by.name == hung.core.name()
+		}
+		for _, i := range Admit(c.view.capacities(), waiting).Grants {
+			if e := candidates[i].e; e != nil && e.retryAt <= c.view.rev && e.req.Place == nil {
 				return e.req.ID
 			}
 		}
 	}
 	return ""
-}
-
-// freeWithout returns what is left for the waiter with that index if all before it keep what
-// they keep now, except for those that yield in without.
-func freeWithout(capacities []Capacity, waiters, without []*Waiting, behind int) []int {
-	all := make([]*Waiting, len(waiters))
-	for i, w := range waiters {
-		other := *w
-		other.Mine = false // so that the decision names all that reserve
-		all[i] = &other
-	}
-	free := freeSlots(capacities)
-	// One pool with free slots has the decision go on to the end.
-	d := Admit(append(capacities, Capacity{Limit: 1}), all)
-	for _, i := range merge(d.Fits, d.Keeps) {
-		if i >= behind || without[i].Yielded {
-			continue
-		}
-		take(free, all[i])
-		if all[i].Exclusive && slices.Contains(d.Fits, i) {
-			closePools(free, all[i])
-		}
-	}
-	return free
-}
-
-// TestEveryPartOfAYieldIsNeeded takes one part of the probes from every schedule, and
-// expects the checks to notice.
-func TestEveryPartOfAYieldIsNeeded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it can take some schedules to notice")
-	}
-	isProbe := func(op *pb.RequestOp) bool {
-		n := op.GetRequestTxn()
-		return n != nil && len(n.Success) > 0 && bytes.Contains(n.Success[0].GetRequestPut().GetValue(), []byte(`"probed":true`))
-	}
-	keys := store.NewKeys("/b/")
-	for name, mutate := range map[string]func(*world, *pb.TxnRequest){
-		"the probe": func(_ *world, txn *pb.TxnRequest) {
-			txn.Success = slices.DeleteFunc(txn.Success, isProbe)
-		},
-		"the answer": func(w *world, txn *pb.TxnRequest) {
-			txn.Success = slices.DeleteFunc(txn.Success, func(op *pb.RequestOp) bool {
-				key := string(op.GetRequestPut().GetKey())
-				return strings.HasPrefix(key, keys.Pools()) && strings.Contains(key, "/waiters/") && w.waiters[key] != nil &&
-					bytes.Contains(w.waiters[key].Value, []byte(`"probed":true`))
-			})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for i := range 5 * *schedules {
-				w := newWorld(*firstSeed+uint64(i), 3)
-				w.mutate = func(txn *pb.TxnRequest) { mutate(w, txn) }
-				if w.run(); len(w.errs) > 0 {
-					t.Logf("caught by schedule %d: %s", i+1, w.errs[0])
-					return
-				}
-			}
-			t.Errorf("nothing noticed that %s is missing", name)
-		})
-	}
 }

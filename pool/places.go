@@ -50,6 +50,26 @@ func (p *Place) Take() bool {
 	return p.taken
 }
 
+// available reports whether the place is taken already, or could be now.
+func (p *Place) available() bool {
+	if p == nil {
+		return true
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	return p.taken || p.of.free > 0
+}
+
+// passes reports whether the place could be passed on to another one.
+func (p *Place) passes(to *Place) bool {
+	if p == nil || to == nil || p.of != to.of {
+		return false
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	return p.taken
+}
+
 // Force takes the place even if none is free: for what is there already.
 func (p *Place) Force() {
 	p.of.mu.Lock()

@@ -10,9 +10,11 @@ import (
 // plan decides what the next batch does, in numbered steps over one state of
 // the view. It changes only what the verdicts on waiters change.
 func (c *core) plan(now time.Time) *batch {
+	c.checkRoles()
 	if c.full(now) {
 		return c.planFreeing(now)
 	}
+	c.takeNotices(now)
 	c.deferSole(now)
 	b := c.newBuilder(c.shape(), now)
 	if c.alone == nil {
@@ -30,10 +32,19 @@ func (c *core) plan(now time.Time) *batch {
 			return c.sent(b.finish())
 		}
 		b.kept = 0
-		// 2. Delete waiters that were canceled, and revocations that are done.
+		// 2. Delete waiters that were canceled, notices that were acted on, and revocations
+		// that are done. A waiter goes before the notice of its grant.
 		for _, d := range c.drops {
 			if !b.drop(d) {
 				break
+			}
+		}
+		if len(b.b.drops) == len(c.drops) {
+			c.acks = slices.DeleteFunc(c.acks, func(n *notice) bool { return c.view.notices[n.key] != n })
+			for _, n := range c.acks {
+				if !b.ack(n) {
+					break
+				}
 			}
 		}
 		for _, key := range c.revokes {
@@ -43,9 +54,12 @@ func (c *core) plan(now time.Time) *batch {
 		}
 	}
 
-	// 3. Take over claims of other instances.
+	// 3. Show that the dispatchers of this instance live, take over claims of other instances,
+	// and withdraw what was not confirmed.
 	if c.fresh(now) {
+		c.beats(b, now)
 		c.takeOvers(b)
+		c.withdrawals(b, now)
 	}
 	if b.b.shape == wide {
 		c.alone = nil
@@ -61,13 +75,14 @@ func (c *core) plan(now time.Time) *batch {
 	}
 	c.alone = b.next
 
-	// 5. Write the waiters that do not fit, and probe silent instances that keep slots from ours.
+	// 5. Write the waiters that do not fit, and see to the dispatchers of their pools.
 	if b.b.shape != wide {
-		c.answerProbes(now)
 		c.writeWaiters(b)
-		c.probe(b, now)
+		if c.fresh(now) {
+			c.duties(b, now)
+		}
 	}
-	if c.delayWaiters(b, now) {
+	if c.delays(b, now) {
 		return nil
 	}
 	return c.sent(b.finish())
@@ -84,7 +99,7 @@ func (c *core) deferSole(now time.Time) {
 		if !c.defers(e) {
 			continue
 		}
-		e.deferred, e.due = true, false
+		e.deferred = true
 		e.req.Place.Give()
 		if e.order.Since != 0 {
 			c.deleteWaiter(e)
@@ -108,15 +123,27 @@ func (c *core) defers(e *entry) bool {
 	})
 }
 
-// delayWaiters reports whether a batch that only writes waiters should not be sent yet: a
-// release that comes in a moment would have to wait for its response, and can carry it.
-func (c *core) delayWaiters(b *builder, now time.Time) bool {
-	if len(b.b.puts) == 0 || b.things() > len(b.b.puts) {
+// delays reports whether a batch should not be sent yet, because something that comes in a
+// moment would have to wait for its response, and can carry it: a release can carry waiters,
+// and whatever follows can carry the deletion of a notice.
+func (c *core) delays(b *builder, now time.Time) bool {
+	puts, acks := len(b.b.puts), len(b.b.acks)
+	roles := 0
+	for _, o := range b.b.duties {
+		if o.duty != beat && o.duty != replace {
+			roles++
+		}
+	}
+	delay := waiterDelay
+	switch {
+	case puts+acks+roles == 0 || b.things() > puts+acks+roles || acks > 1:
 		c.waitersAt = time.Time{}
 		return false
+	case puts+roles == 0:
+		delay = ackDelay
 	}
-	if c.waitersAt.IsZero() {
-		c.waitersAt = now.Add(waiterDelay)
+	if at := now.Add(delay); c.waitersAt.IsZero() || at.Before(c.waitersAt) {
+		c.waitersAt = at
 	}
 	return now.Before(c.waitersAt)
 }
@@ -153,7 +180,11 @@ func (c *core) sent(b *batch) *batch {
 	c.view.sent = b.sent
 	c.releases = c.releases[len(b.releases):]
 	c.drops = c.drops[len(b.drops):]
+	c.acks = c.acks[len(b.acks):]
 	c.revokes = c.revokes[len(b.revokes):]
+	for _, n := range b.withdrawn {
+		n.seen = b.at // it is tried again later
+	}
 	for _, g := range b.grants {
 		g.e.state = claiming
 		g.e.slots = g.slots
@@ -184,112 +215,156 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 	for p, o := range b.place.pools {
 		capacities[p.number].Used += o.used // what this batch gives back
 	}
-	if c.hopeless(capacities, now) {
-		for _, e := range c.queue {
-			e.due = false // others have taken those slots
-		}
+	if c.hopeless(capacities) {
 		return false
 	}
-	c.watch(now)
 	waiters := c.candidates()
 	waiting := c.scratch.waiting[:0]
 	for _, cd := range waiters {
-		if cd.e != nil {
-			cd.e.due = false
-			cd.e.waiting.Reserve, cd.e.waiting.Exclusive = cd.e.writtenReserve, cd.e.writtenExclusive
-			waiting = append(waiting, cd.e.waiting)
-		} else {
-			b.place.othersWait = true
-			waiting = append(waiting, cd.w.waiting)
-		}
+		waiting = append(waiting, cd.waiting())
+		b.place.othersWait = b.place.othersWait || cd.w != nil
 	}
 	d := Admit(capacities, waiting)
-	for _, e := range c.queue {
-		if c.defers(e) { // it would wait behind them if it were not for one of them
-			waiting = append(waiting, e.waiting)
-		}
-	}
 	c.scratch.waiting = waiting
-	c.noteBlockers(waiters, d.blockers(capacities, waiting), now)
 
-	// Waiters of others take their place among the groups as well: hosts that
-	// see the same then pick different slots.
+	// Waiters that other instances grant take their place among the groups as well:
+	// dispatchers that see the same then pick different slots.
 	passed := map[*entry]bool{}
+	idle := map[*poolView]bool{} // pools with a claim that fits and is not granted
 	var refused []refusal
 	stop := false
 	for _, i := range merge(d.Grants, d.Fits) {
 		cd := waiters[i]
-		if cd.w != nil {
-			b.place.place(needsOf(cd.w.value.Pools), hash(cd.w.value.Holder.Host))
+		if !waiting[i].Mine {
+			b.place.place(cd.needs(), hash(cd.host(c)))
 			continue
 		}
-		passed[cd.e], cd.e.due = true, true
-		if stop || cd.e.retryAt > c.view.rev || c.alone != nil && c.alone != cd.e {
-			again = again || stop || c.alone != nil
+		if cd.e != nil {
+			passed[cd.e] = true
+		}
+		if stop || c.alone != nil && !cd.is(c.alone) {
+			again = true
 			continue
 		}
-		if err := c.elsewhere(cd.e.req.ID); err != nil {
-			refused = append(refused, refusal{cd.e, err})
-			continue
+		e := cd.e
+		if e == nil {
+			if cd.w.retryAt > c.view.rev || len(cd.w.by.notices)+b.notified[cd.w.by] >= maxUnacknowledged {
+				b.place.place(cd.w.needs, hash(cd.w.value.Holder.Host))
+				continue
+			}
+			e = c.proxy(cd.w)
+		} else {
+			if e.retryAt > c.view.rev {
+				continue
+			}
+			switch err := c.elsewhere(e.req.ID); {
+			case err == nil:
+			case c.inUse(e.req.ID) == nil:
+				e.succeeds = true // slots that it was granted before are being given back
+				continue
+			default:
+				refused = append(refused, refusal{e, err})
+				continue
+			}
+			if !b.takePlace(e) {
+				continue // its holder could not use its slots now
+			}
 		}
-		if !b.takePlace(cd.e) {
-			continue // its holder could not use its slots now
-		}
-		switch b.grant(cd.e) {
+		switch b.grant(e) {
 		case overrun:
-			b.returnPlace(cd.e, false)
+			b.returnPlace(e, false)
 			stop, again = true, true
 		case tooWide:
-			b.returnPlace(cd.e, false)
+			b.returnPlace(e, false)
 			again = true
 			if b.next == nil {
-				b.next = cd.e
+				b.next = e
 			}
 		case unfit:
-			b.returnPlace(cd.e, true)
+			b.returnPlace(e, true)
+			idle[c.view.pool(e.needs[0].Pool)] = true
 		case taken:
 		}
 		stop = stop || b.b.shape == wide
 	}
+	c.noteIdle(idle, now)
+	c.passKept(waiters, d.Fits, now)
 	// The verdicts come last: they may change the wait queue.
 	var judged []*entry
-	for _, cd := range waiters {
-		if cd.e != nil && !passed[cd.e] {
-			judged = append(judged, cd.e)
+	for _, e := range c.queue {
+		if e.state == queued && !passed[e] && !c.defers(e) {
+			judged = append(judged, e)
 		}
 	}
 	for _, r := range refused {
 		c.refuse(r.e, r.err)
 	}
-	for _, e := range judged {
-		c.verdict(e, now)
-	}
+	c.judge(judged, now)
 	return again
 }
 
-// hopeless reports, at little cost, that no entry of this instance can be granted or has
-// a verdict to come: the free slots would not be enough for one of them even if it were
-// first.
-func (c *core) hopeless(capacities []Capacity, now time.Time) bool {
+// passKept has waiters passed that other dispatchers have not granted for [idleGrants],
+// though their slots are kept for them here: they may be unable to.
+func (c *core) passKept(waiters []candidate, fits []int, now time.Time) {
+	for i, cd := range waiters {
+		_, kept := slices.BinarySearch(fits, i)
+		switch {
+		case cd.w == nil:
+		case !kept:
+			cd.w.keptSince = time.Time{}
+		case cd.w.keptSince.IsZero():
+			cd.w.keptSince = now
+		case now.Sub(cd.w.keptSince) >= idleGrants:
+			cd.w.unkept = cd.w.rev
+		}
+	}
+}
+
+// noteIdle notes in which pools a claim that fits was not granted.
+func (c *core) noteIdle(idle map[*poolView]bool, now time.Time) {
+	for name, r := range c.roles {
+		switch {
+		case !idle[c.view.pool(name)]:
+			r.idleSince = time.Time{}
+		case r.idleSince.IsZero():
+			r.idleSince = now
+		}
+	}
+}
+
+// hopeless reports, at little cost, that nobody can be granted and no entry has a verdict to
+// come: the free slots would not be enough for one of them even if it were first.
+func (c *core) hopeless(capacities []Capacity) bool {
 	if c.judged != c.view.specs {
 		c.judged = c.view.specs
 		return false
 	}
-	if len(c.view.waiters) > 0 && now.Sub(c.watched) >= tickEvery {
-		return false // another instance may come to yield
-	}
 	free := freeSlots(capacities)
 	for _, e := range c.queue {
-		if e.state == queued && (e.unjudged || fits(free, e.waiting)) && !c.defers(e) {
+		if e.state == queued && (e.unjudged || fits(free, e.waiting) && c.entryRoute(e) != routeQueue) && !c.defers(e) {
 			return false
 		}
 	}
-	return true
+	return !c.dispatching() || !slices.ContainsFunc(c.view.waiters, func(w *waiter) bool { return fits(free, w.waiting) && !c.ours(w) })
 }
 
-// candidates returns the wait queue: the waiters in etcd and the entries of this instance,
-// which may not be in etcd yet. The result is valid until the next call.
+// candidates returns what this instance decides about: the entries that it may grant, and
+// if it is a dispatcher the wait queue with all entries, which may not be in etcd yet. The
+// result is valid until the next call.
 func (c *core) candidates() []candidate {
+	waiters := c.all()
+	dispatching := c.dispatching()
+	return slices.DeleteFunc(waiters, func(cd candidate) bool {
+		if cd.e == nil {
+			return !dispatching
+		}
+		return !dispatching && !cd.e.waiting.Mine
+	})
+}
+
+// all returns the wait queue: the waiters in etcd and the entries of this instance, which
+// may not be in etcd yet. The result is valid until the next call.
+func (c *core) all() []candidate {
 	own := c.scratch.own[:0]
 	for _, e := range c.queue {
 		if e.state != queued || c.defers(e) {
@@ -299,6 +374,8 @@ func (c *core) candidates() []candidate {
 		if o.Since == 0 {
 			o.Since = e.since(c.view.rev)
 		}
+		w := e.waiting
+		w.Mine, w.Reserve, w.Yielded = c.entryRoute(e) != routeQueue, e.writtenReserve, !c.usable(e) || !c.ready(e)
 		own = append(own, candidate{order: o, e: e})
 	}
 	byOrder := func(a, b candidate) int { return a.order.Compare(b.order) }
@@ -313,13 +390,38 @@ func (c *core) candidates() []candidate {
 		for len(own) > 0 && own[0].order.Compare(w.order) < 0 {
 			waiters, own = append(waiters, own[0]), own[1:]
 		}
-		w.waiting.Yielded = w.by.yielded
+		w.waiting.Mine, w.waiting.Yielded = c.dispatches(w.first), c.passed(w)
 		waiters = append(waiters, candidate{order: w.order, w: w})
 	}
 	waiters = append(waiters, own...)
 	c.scratch.own, c.scratch.candidates = own[:0], waiters
 	return waiters
 }
+
+// waiting is what [Admit] needs to know of a candidate.
+func (cd candidate) waiting() *Waiting {
+	if cd.e != nil {
+		return cd.e.waiting
+	}
+	return cd.w.waiting
+}
+
+func (cd candidate) needs() []Need {
+	if cd.e != nil {
+		return cd.e.needs
+	}
+	return cd.w.needs
+}
+
+func (cd candidate) host(c *core) string {
+	if cd.e != nil {
+		return c.host
+	}
+	return cd.w.value.Holder.Host
+}
+
+// is reports whether an entry is the candidate, or represents it.
+func (cd candidate) is(e *entry) bool { return cd.e == e || cd.w != nil && cd.order == e.order }
 
 // ours reports whether a waiter is one of this instance.
 func (c *core) ours(w *waiter) bool {
@@ -331,28 +433,6 @@ func merge(a, b []int) []int {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	return all
-}
-
-// verdict is what becomes of an entry that may not go now: it is refused, or it
-// gets its place in the wait queue.
-func (c *core) verdict(e *entry, now time.Time) {
-	if err := c.impossible(e); err != nil {
-		c.refuse(e, err)
-		return
-	}
-	if e.unjudged {
-		e.unjudged = false
-		c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
-	}
-	e.req.Place.Give() // it has to wait
-	if e.order.Since == 0 && len(e.listeners) > 0 {
-		e.order.Since = e.since(c.view.rev)
-		e.waited = now
-		e.reserve = e.reserve || c.reserveAfter(e) == 0
-		if !e.deferred && c.broker.wants(e) {
-			c.publish(ClaimWaiting, e, c.reason(e).Text)
-		}
-	}
 }
 
 // noCapacity refuses an entry that may not go now.
@@ -399,26 +479,4 @@ func (c *core) unreadable(p *poolView) error {
 		}
 	}
 	return problem.New(problem.CorruptValue, "pool '%s' grants nothing: one of its keys can't be read", p.name)
-}
-
-// writeWaiters writes the waiters that are not in etcd yet, and those that reserve from
-// now on.
-func (c *core) writeWaiters(b *builder) {
-	if c.waiterLeases == nil {
-		return
-	}
-	for _, e := range c.queue {
-		if e.exclusive && e.order.Since == 0 && !c.defers(e) {
-			e.order.Since = e.since(c.view.rev) // it fits, and yet must be seen
-		}
-		if e.state != queued || e.order.Since == 0 || b.granted[e] || e.unwritable {
-			continue
-		}
-		if e.written && e.reserve == e.writtenReserve && e.exclusive == e.writtenExclusive {
-			continue
-		}
-		if !c.reserveWaiterKeys(e) || !b.waiter(e) {
-			return
-		}
-	}
 }

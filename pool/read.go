@@ -225,7 +225,7 @@ func (c *core) why(claim string) *Why {
 			return w
 		}
 	}
-	for _, cd := range c.candidates() {
+	for _, cd := range c.all() {
 		if cd.order.Claim != id {
 			continue
 		}
@@ -326,6 +326,9 @@ type Status struct {
 	Revision, SpecRevision int64
 	// LimitSince is the revision since which the limit holds.
 	LimitSince int64
+	// Dispatcher is the instance that grants the claims that wait: HOST/INSTANCE, empty
+	// while there is none.
+	Dispatcher string
 	// Problem says why the pool grants nothing, if a value of it can't be read.
 	Problem string
 }
@@ -361,6 +364,7 @@ func (v *view) status(p *poolView) Status {
 	s := Status{
 		Name: p.name, Spec: p.spec, Claimed: p.used, Waiting: p.waiting,
 		Deleted: !p.known(), Revision: v.rev, SpecRevision: p.specRev, LimitSince: p.limitSince,
+		Dispatcher: p.dispatcher.String(),
 	}
 	for _, key := range sortedKeys(v.corrupt) {
 		if k, err := v.keys.ParsePoolKey(key); err == nil && k.Pool == p.name {
@@ -460,7 +464,7 @@ func (c *core) waiters(p *poolView) []WaiterStatus {
 	}
 	var earlier []before // by the pools that they wait for
 	byPools := map[string]int{}
-	for _, cd := range c.candidates() {
+	for _, cd := range c.all() {
 		w := cd.status(c.view)
 		if p != nil {
 			n, ok := w.Pools[p.name]

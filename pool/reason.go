@@ -20,6 +20,8 @@ type Reason struct {
 	Waiting  int `json:"waiting,omitempty"`
 	// Since when it waits.
 	Since time.Time `json:"since,omitzero"`
+	// Dispatcher grants it: HOST/INSTANCE, empty while there is none.
+	Dispatcher string `json:"dispatcher,omitempty"`
 	// Pools that keep it from being granted.
 	Pools []Shortage `json:"pools,omitempty"`
 }
@@ -81,8 +83,11 @@ func (c *core) turn(r Reason) string {
 func (v *view) reasonFor(slots map[string]int, holders int) Reason {
 	var r Reason
 	var all []shortage
-	for _, need := range needsOf(slots) {
+	for i, need := range needsOf(slots) {
 		p := v.pool(need.Pool)
+		if i == 0 {
+			r.Dispatcher = p.dispatcher.String() // that of the first pool grants claims of several
+		}
 		s := shortage{
 			Shortage: Shortage{
 				Pool: p.name, Wanted: need.N, Limit: p.spec.Limit, Claimed: p.used, Paused: p.spec.Paused,

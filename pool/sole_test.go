@@ -43,9 +43,12 @@ func TestWhatSeveralClaimsAreForIsOneWaiter(t *testing.T) {
 	one.giveBack("holder")
 	a.got()
 	exec.got() // nothing is reserved for those who ask for the same
+	b.waits()
+	one.giveBack("a")
+	r.pass(time.Second)
 	b.refused(problem.Precondition)
 	c.refused(problem.Precondition)
-	r.wantUsed(4)
+	r.wantUsed(2)
 	r.sound()
 }
 
@@ -91,7 +94,7 @@ func TestAHungHostKeepsWhatItWaitsForFromNobody(t *testing.T) {
 	one.wedged = true
 	two.giveBack("holder")
 	b.waits()
-	r.pass(yieldAfter + time.Second)
+	r.pass(silentAfter + silentSpread + ackWithin + time.Second)
 	b.got()
 }
 
@@ -230,7 +233,7 @@ func TestASoleClaimThatHasLostRacesStaysOutOfTheQueueWhileAnotherWaits(t *testin
 	one.ask("holder", 1).got()
 	one.ask("a", 1, sole(1)).waits()
 	two.ask("b", 1, sole(1)).waits()
-	two.entries["b"].exclusive = true
+	two.entries["b"].conflicts = queueAfter
 	before := len(two.calls)
 	r.pass(time.Second)
 	r.wantWaiters("a")

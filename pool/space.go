@@ -230,14 +230,10 @@ func (c *core) space() *Space {
 	all := c.view.statuses()
 	s := NewSpace(all...)
 	capacities := c.view.capacities()
-	waiters := c.candidates()
+	waiters := c.all()
 	waiting := make([]*Waiting, 0, len(waiters))
 	for _, cd := range waiters {
-		if cd.e != nil {
-			waiting = append(waiting, cd.e.waiting)
-		} else {
-			waiting = append(waiting, cd.w.waiting)
-		}
+		waiting = append(waiting, cd.waiting())
 	}
 	d := Admit(capacities, waiting)
 	for name, r := range s.pools {

@@ -67,14 +67,18 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 
 // takeOvers takes over the claims that were requested with [Engine.TakeOver].
 func (c *core) takeOvers(b *builder) {
-	var refused []*entry
+	var refused, declined []*entry
 	for _, e := range c.takes {
 		if e.state != queued || e.retryAt > c.view.rev || c.alone != nil && c.alone != e {
 			continue
 		}
 		slots, ok := c.slotsToTake(e)
-		if !ok {
+		switch {
+		case !ok:
 			refused = append(refused, e)
+			continue
+		case !e.req.Place.Take():
+			declined = append(declined, e)
 			continue
 		}
 		switch b.take(e, slots, func(t *claimTxn) { t.held(c.view, slots, e.takesFence) }) {
@@ -92,13 +96,27 @@ func (c *core) takeOvers(b *builder) {
 		}
 	}
 	for _, e := range refused {
-		c.refusePrecondition(e)
+		if e.offer != nil {
+			c.decline(e)
+		} else {
+			c.refusePrecondition(e)
+		}
+	}
+	for _, e := range declined {
+		c.decline(e)
 	}
 }
 
 // slotsToTake returns the slots of a claim that is to be taken over, and makes its record
 // the entry's; false if it is not there any more.
 func (c *core) slotsToTake(e *entry) ([]placed, bool) {
+	if n := e.offer; n != nil {
+		rec := *e.record
+		rec.Since, rec.Admitted = n.since, n.rev
+		e.record = &rec
+		_, lost := c.lost[n.lease]
+		return n.slots, !lost && c.view.notices[n.key] == n && c.holdsAll(n)
+	}
 	cv := c.view.fenced(e.req.ID, e.takesFence)
 	if cv == nil {
 		return nil, false

@@ -156,12 +156,15 @@ type waiterValue struct {
 	Pools   map[string]int `json:"pools"`
 	Holder  Holder         `json:"holder"`
 	Reserve bool           `json:"reserve,omitempty"`
-	// Exclusive: see [Waiting.Exclusive].
-	Exclusive bool      `json:"exclusive,omitempty"`
-	Queued    time.Time `json:"queued"`
-	// Probed: another instance, which the waiter keeps from slots, asks for a sign of life.
-	// The owner answers by writing the waiter again.
-	Probed bool `json:"probed,omitempty"`
+	// Sole: see [Request.Sole].
+	Sole bool `json:"sole,omitempty"`
+	// Conditional: the owner confirms the grant under conditions of its own, or gives the
+	// slots back.
+	Conditional bool      `json:"conditional,omitempty"`
+	Queued      time.Time `json:"queued"`
+	// Lease is the owner's lease that the slots are to be put on, with the keys that they
+	// need reserved on it.
+	Lease store.LeaseID `json:"lease"`
 }
 
 func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {
@@ -174,6 +177,68 @@ func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {
 		return waiterValue{}, &store.CorruptError{Key: key, Reason: err}
 	}
 	return v, nil
+}
+
+// noticeValue is the value of a notice: what a dispatcher has granted. Its revision is that of
+// the slots, and so the claim's fence.
+type noticeValue struct {
+	store.V
+	Order       string       `json:"order"` // of the waiter that was granted
+	Slots       []noticeSlot `json:"slots"` // the main key first
+	Since       time.Time    `json:"since"` // when it was granted, as in the claim's record
+	Conditional bool         `json:"conditional,omitempty"`
+}
+
+// noticeSlot is one slot key that was granted.
+type noticeSlot struct {
+	Key string `json:"key"`
+	N   int    `json:"n"`
+}
+
+// dispatcherValue is the value of the key of a pool's dispatcher.
+type dispatcherValue struct {
+	store.V
+	Host     string `json:"host"`
+	Instance string `json:"instance"`
+}
+
+// queuedValue is the value of the key that exists while claims wait for a pool.
+type queuedValue struct{ store.V }
+
+// decodeNotice reads a notice.
+func decodeNotice(key string, data []byte) (*notice, error) {
+	var v noticeValue
+	if err := store.Decode(key, data, &v); err != nil {
+		return nil, err
+	}
+	n := &notice{key: key, since: v.Since, conditional: v.Conditional}
+	var err error
+	n.order, err = ParseOrder(v.Order)
+	for _, s := range v.Slots {
+		ref, e := parseSlotRef(s.Key)
+		if e == nil && (s.N < 1 || s.N > MaxLimit) {
+			e = fmt.Errorf("n: %d slots can't be held", s.N)
+		}
+		n.slots, err = append(n.slots, placed{ref, s.N}), errors.Join(err, e)
+	}
+	if len(n.slots) == 0 || len(n.slots) > MaxKeys {
+		err = errors.Join(err, fmt.Errorf("slots: a claim has 1 to %d", MaxKeys))
+	}
+	if err != nil {
+		return nil, &store.CorruptError{Key: key, Reason: err}
+	}
+	return n, nil
+}
+
+func decodeDispatcher(key string, data []byte) (instanceName, error) {
+	var v dispatcherValue
+	if err := store.Decode(key, data, &v); err != nil {
+		return instanceName{}, err
+	}
+	if !isPoolName(v.Host) || !isPoolName(v.Instance) {
+		return instanceName{}, &store.CorruptError{Key: key, Reason: fmt.Errorf("%q/%q is no instance", problem.Clip(v.Host), problem.Clip(v.Instance))}
+	}
+	return instanceName{v.Host, v.Instance}, nil
 }
 
 // poolNames returns the pools of a claim, sorted.
@@ -248,18 +313,21 @@ func encodeOther(n int, id, main string) []byte {
 	return append(b, `"}`...)
 }
 
-// encodeWaiter is the value of a waiter.
-func encodeWaiter(claim spelled, reserve, exclusive bool, queued stamp) []byte {
-	b := make([]byte, 0, len(claim.pools)+len(claim.holder)+128)
-	b = append(append(b, `{"v":1,"pools":`...), claim.pools...)
-	b = append(append(b, `,"holder":`...), claim.holder...)
-	if reserve {
-		b = append(b, `,"reserve":true`...)
+// encodeWaiter is the value of an entry's waiter.
+func encodeWaiter(e *entry) []byte {
+	b := make([]byte, 0, len(e.spelled.pools)+len(e.spelled.holder)+160)
+	b = append(append(b, `{"v":1,"pools":`...), e.spelled.pools...)
+	b = append(append(b, `,"holder":`...), e.spelled.holder...)
+	for _, flag := range []struct {
+		set  bool
+		name string
+	}{{e.reserve, "reserve"}, {e.req.Sole, "sole"}, {e.req.conditional(), "conditional"}} {
+		if flag.set {
+			b = append(append(append(b, `,"`...), flag.name...), `":true`...)
+		}
 	}
-	if exclusive {
-		b = append(b, `,"exclusive":true`...)
-	}
-	b = append(append(b, `,"queued":`...), queued.text...)
+	b = append(append(b, `,"queued":`...), stampOf(e.arrived).text...)
+	b = strconv.AppendInt(append(b, `,"lease":`...), int64(e.lease), 10)
 	return append(b, '}')
 }
 

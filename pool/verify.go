@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -24,7 +25,10 @@ type Violation struct {
 //   - Every claim is whole: all the keys that it lists, at one revision and on
 //     one lease, adding up to what it claimed; and no slot belongs to none.
 //   - Every slot and every waiter is attached to a lease, so that it can't leak.
-//   - Every waiter is in the wait queue of each of its pools.
+//   - Every waiter is in the wait queue of each of its pools, and one of these is queued or has
+//     a dispatcher: otherwise nobody would grant it.
+//   - Every notice lists the slots that were granted with it, as long as the claim has them. A
+//     notice whose claim is gone is legal: an operator may have released the claim by force.
 func (r *Reader) Verify() []Violation {
 	v := r.core.view
 	var all []Violation
@@ -44,13 +48,19 @@ func (r *Reader) Verify() []Violation {
 		if len(w.in) != len(w.value.Pools) {
 			report(v.keys.Waiter(w.in[0].name, w.order.String()), "its waiter is in %d of %d wait queues", len(w.in), len(w.value.Pools))
 		}
+		if !slices.ContainsFunc(w.in, func(p *poolView) bool { return p.queued.rev > 0 || p.dispatcher.rev > 0 }) {
+			report(v.keys.Waiter(w.in[0].name, w.order.String()), "it waits, and none of its pools is queued or has a dispatcher")
+		}
+	}
+	for _, key := range sortedKeys(v.notices) {
+		v.verifyNotice(v.notices[key], report)
 	}
 	for _, kv := range r.snapshot.KVs {
 		key := string(kv.Key)
 		if _, bad := v.corrupt[key]; bad || kv.Lease != 0 {
 			continue
 		}
-		if k, err := v.keys.ParsePoolKey(key); err == nil && k.Kind != store.SpecKey {
+		if k, err := v.keys.ParsePoolKey(key); err == nil && k.Kind != store.SpecKey && k.Kind != store.QueuedKey {
 			report(key, "it hangs on no lease and would never end")
 		}
 	}
@@ -128,6 +138,32 @@ func (v *view) verifyClaim(cv *claimView, report func(key, format string, args .
 	if !maps.Equal(sum, rec.Pools) {
 		report(main, "claim %q claimed %v and holds %v", id, rec.Pools, sum)
 	}
+}
+
+// verifyNotice checks a notice against the claim that was granted with it, which may have been
+// released or confirmed since.
+func (v *view) verifyNotice(n *notice, report func(key, format string, args ...any)) {
+	if main := n.slots[0].ref; main.pool != n.pool.name || n.order.Claim != n.claim {
+		report(n.key, "its value is that of claim %q in pool %q", n.order.Claim, main.pool)
+		return
+	}
+	for _, cv := range v.claimsOf(n.claim) {
+		switch {
+		case !cv.isOf(v.keys, n.by.name.host, n.by.name.instance):
+		case cv.rev < n.rev:
+			report(n.key, "claim %q is held since revision %d, and was granted again at revision %d", n.claim, cv.rev, n.rev)
+		case cv.rev == n.rev && !v.lists(n, cv):
+			report(n.key, "it lists %d slot keys of claim %q, and not those that were granted with it", len(n.slots), n.claim)
+		}
+	}
+}
+
+// lists reports whether a notice lists the slots of a claim, which are on its lease.
+func (v *view) lists(n *notice, cv *claimView) bool {
+	return len(n.slots) == cv.keys && n.lease == cv.lease && !slices.ContainsFunc(n.slots, func(p placed) bool {
+		s, ok := v.slot(p.ref)
+		return !ok || s.claim != cv.claimKey || s.n != p.n
+	})
 }
 
 // Stuck returns the keys on some leases that nothing would ever delete, because etcd does

@@ -76,6 +76,12 @@ func waits(pools string) string {
 	return fmt.Sprintf(`{"v":1,"pools":{%s},%s,"queued":"2026-01-01T00:00:00Z"}`, pools, holder)
 }
 
+// notice is the value of the notice of a grant with those slots.
+func notice(claim string, slots ...string) string {
+	order := pool.Order{Since: 2, Claim: claim}.String()
+	return fmt.Sprintf(`{"v":1,"order":%q,"slots":[%s],"since":"2026-01-01T00:00:00Z"}`, order, strings.Join(slots, ","))
+}
+
 func (s *state) read() *pool.Reader {
 	s.t.Helper()
 	r, err := pool.Read(context.Background(), s.b, s.keys)
@@ -99,7 +105,60 @@ func TestVerifyFindsWhatShouldNotBe(t *testing.T) {
 				k.Slot("db", 0, 0), mainKey("a", 1, `"db":2,"other":1`, "db/0/0", "db/1/0", "other/0/0"),
 				k.Slot("db", 1, 0), otherKey("a", 1, "db/0/0"), k.Slot("other", 0, 0), otherKey("a", 1, "db/0/0"))
 			s.put(s.lease, k.Waiter("db", order), waits(`"db":1,"other":1`), k.Waiter("other", order), waits(`"db":1,"other":1`))
+			s.put(0, k.Queued("other"), `{"v":1}`)
 		}},
+		"a dispatcher, and notices at every moment": {spoil: func(s *state) {
+			s.spec("db", 9, 0)
+			s.put(s.lease, k.Waiter("db", order), waits(`"db":1`), k.Dispatcher("db"), `{"v":1,"host":"one","instance":"test"}`) // queued by nobody yet
+			s.put(s.lease, k.Slot("db", 0, 0), mainKey("new", 1, `"db":2`, "db/0/0", "db/1/0"), k.Slot("db", 1, 0), otherKey("new", 1, "db/0/0"),
+				k.Notice("db", "one", "test", "new"), notice("new", `{"key":"db/0/0","n":1}`, `{"key":"db/1/0","n":1}`))
+			s.put(s.lease, k.Notice("db", "one", "test", "freed"), notice("freed", `{"key":"db/2/0","n":1}`))
+			s.put(s.lease, k.Notice("db", "one", "test", "confirmed"), notice("confirmed", `{"key":"db/3/0","n":1}`))
+			s.put(s.lease, k.Slot("db", 3, 0), mainKey("confirmed", 1, `"db":1`))
+			// Another instance's claim has the id, and the slot of the one that was freed.
+			s.put(s.lease, k.Slot("db", 2, 0), mainKey("freed", 1, `"db":1`))
+			s.put(s.lease, k.Slot("db", 4, 0), strings.Replace(mainKey("freed", 1, `"db":1`), `"one"`, `"two"`, 1))
+		}},
+		"notices that fit no grant": {
+			spoil: func(s *state) {
+				s.spec("db", 1000, 0)
+				s.put(s.lease, k.Slot("db", 0, 0), mainKey("again", 1, `"db":1`))
+				s.put(s.lease, k.Notice("db", "one", "test", "again"), notice("again", `{"key":"db/0/0","n":1}`))
+				s.put(s.lease, k.Slot("db", 1, 0), mainKey("more", 2, `"db":2`), k.Notice("db", "one", "test", "more"), notice("more", `{"key":"db/1/0","n":1}`))
+				s.put(s.lease, k.Slot("db", 2, 0), mainKey("else", 1, `"db":1`), k.Notice("db", "one", "test", "else"), notice("else", `{"key":"db/3/0","n":1}`))
+				s.put(s.lease, k.Notice("db", "one", "test", "pool"), notice("pool", `{"key":"other/3/0","n":1}`))
+				s.put(s.lease, k.Notice("db", "one", "test", "id"), notice("ie", `{"key":"db/3/0","n":1}`))
+			},
+			want: []string{
+				k.Notice("db", "one", "test", "again") + `: claim "again" is held since revision 3, and was granted again at revision 4`,
+				k.Notice("db", "one", "test", "else") + `: it lists 1 slot keys of claim "else", and not those`,
+				k.Notice("db", "one", "test", "id") + `: its value is that of claim "ie" in pool "db"`,
+				k.Notice("db", "one", "test", "more") + `: it lists 1 slot keys of claim "more", and not those`,
+				k.Notice("db", "one", "test", "pool") + `: its value is that of claim "pool" in pool "other"`,
+			},
+		},
+		"a notice and a dispatcher on no lease, and values that can't be read": {
+			spoil: func(s *state) {
+				s.spec("db", 9, 0)
+				s.put(0, k.Notice("db", "one", "test", "a"), notice("a", `{"key":"db/0/0","n":1}`), k.Dispatcher("db"), `{"v":1,"host":"one","instance":"test"}`)
+				s.put(s.lease, k.Notice("db", "one", "test", "b"), "pear", k.Dispatcher("other"), `{"v":1,"host":"one"}`)
+			},
+			want: []string{
+				k.Notice("db", "one", "test", "b") + ": invalid character",
+				k.Dispatcher("other") + `: "one"/"" is no instance`,
+				k.Dispatcher("db") + ": it hangs on no lease",
+				k.Notice("db", "one", "test", "a") + ": it hangs on no lease",
+			},
+		},
+		"a waiter that nobody would grant": {
+			spoil: func(s *state) {
+				s.spec("db", 1, 0)
+				s.spec("free", 1, 0)
+				s.put(s.lease, k.Waiter("db", order), waits(`"db":1`))
+				s.put(0, k.Queued("free"), `{"v":1}`)
+			},
+			want: []string{k.Waiter("db", order) + ": it waits, and none of its pools is queued or has a dispatcher"},
+		},
 		"values that can't be read": {
 			spoil: func(s *state) {
 				s.put(0, k.Spec("db"), `{"v":2}`)
@@ -194,7 +253,7 @@ func TestVerifyFindsWhatShouldNotBe(t *testing.T) {
 		"a waiter on no lease, in one of its two lines": {
 			spoil: func(s *state) {
 				s.spec("db", 1, 0)
-				s.put(0, k.Waiter("db", order), waits(`"db":1,"other":1`))
+				s.put(0, k.Waiter("db", order), waits(`"db":1,"other":1`), k.Queued("db"), `{"v":1}`)
 			},
 			want: []string{k.Waiter("db", order) + ": its waiter is in 1 of 2 wait queues", k.Waiter("db", order) + ": it hangs on no lease"},
 		},

@@ -23,19 +23,24 @@ type view struct {
 	waiters []*waiter   // in order
 	// byWork are those that say what they are for.
 	byWork map[work][]*waiter
-	// instances are those that have waiters in it.
+	// notices are those of grants that were not acknowledged yet, by key.
+	notices map[string]*notice
+	// instances are those that have waiters or notices.
 	instances map[instanceName]*otherInstance
-	numbered  int // instances so far
+	// acted are those that have written a waiter or deleted a notice since they were last
+	// noted: see [core.noteActs].
+	acted []*otherInstance
 	// claims that hold slots, by id: of each the first, see [claimView.next].
 	claims map[string]*claimView
 	// gone are slots that a commit of ours deleted ahead of the watch, with the
 	// revision: older events of the same key must not bring them back.
 	gone map[slotRef]int64
-	// goneWaiters are the same for waiters.
+	// goneWaiters and goneNotices are the same for waiters and notices.
 	goneWaiters map[Order]int64
+	goneNotices map[string]int64
 	// corrupt are keys that can't be read, with the reason.
 	corrupt map[string]error
-	// specs counts the changes of specs, from 1 on.
+	// specs counts the changes of specs, and of what can be read, from 1 on.
 	specs int
 	// sent are the slots that the batch in flight puts: what comes back as it
 	// was sent need not be decoded.
@@ -54,11 +59,13 @@ type poolView struct {
 	layout     layout
 	// wholeRev is the revision up to which a commit of ours compared the whole
 	// pool.
-	wholeRev int64
-	used     int
-	groups   []*groupView // by group; grown as they are met
-	waiting  int          // waiters
-	corrupt  int          // spec and slot keys that can't be read: it grants nothing
+	wholeRev   int64
+	used       int
+	groups     []*groupView // by group; grown as they are met
+	waiting    int          // waiters
+	queued     mark
+	dispatcher dispatcher
+	corrupt    int // spec and slot keys that can't be read: it grants nothing
 }
 
 func newView(keys store.Keys) *view {
@@ -74,7 +81,8 @@ func (v *view) clear() {
 	v.specs++
 	v.claims = map[string]*claimView{}
 	v.gone = map[slotRef]int64{}
-	v.goneWaiters = map[Order]int64{}
+	v.goneWaiters, v.goneNotices = map[Order]int64{}, map[string]int64{}
+	v.notices, v.acted = map[string]*notice{}, nil
 	v.corrupt = map[string]error{}
 	for i, p := range v.order {
 		v.order[i] = &poolView{name: p.name, number: p.number}
@@ -129,11 +137,18 @@ func (v *view) put(kv *mvccpb.KeyValue) {
 		err = v.putSlotValue(slotRef{k.Pool, k.Group, k.Index}, kv)
 	case store.WaiterKey:
 		err = v.putWaiter(p, k.Order, kv)
+	case store.NoticeKey:
+		err = v.putNotice(p, k, kv)
+	case store.QueuedKey:
+		p.queued.set(true, kv.ModRevision)
+	case store.DispatcherKey:
+		err = p.dispatcher.put(kv)
 	}
 	if err != nil {
 		v.corrupt[key] = err
-		if k.Kind != store.WaiterKey {
+		if closes(k.Kind) {
 			p.corrupt++
+			v.specs++
 		}
 	}
 }
@@ -142,11 +157,15 @@ func (v *view) put(kv *mvccpb.KeyValue) {
 func (v *view) readable(p *poolView, k store.PoolKey, key string) {
 	if _, bad := v.corrupt[key]; bad {
 		delete(v.corrupt, key)
-		if k.Kind != store.WaiterKey {
+		if closes(k.Kind) {
 			p.corrupt--
+			v.specs++
 		}
 	}
 }
+
+// closes reports whether a pool grants nothing while a key of that kind can't be read.
+func closes(k store.PoolKeyKind) bool { return k == store.SpecKey || k == store.SlotKey }
 
 func (v *view) putSpec(p *poolView, kv *mvccpb.KeyValue) error {
 	v.specs++
@@ -173,6 +192,15 @@ func (v *view) deleted(key string, rev int64, ended []change) []change {
 		p.spec, p.specRev, p.limitSince, p.layout = Spec{}, 0, 0, layout{}
 	case store.WaiterKey:
 		v.removeWaiter(p, k.Order)
+	case store.NoticeKey:
+		if n := v.notices[key]; n != nil {
+			v.acted = append(v.acted, n.by)
+		}
+		v.removeNotice(key)
+	case store.QueuedKey:
+		p.queued.set(false, rev)
+	case store.DispatcherKey:
+		p.dispatcher.set(false, rev)
 	case store.SlotKey:
 		ref := slotRef{k.Pool, k.Group, k.Index}
 		g := p.group(k.Group)
@@ -189,6 +217,7 @@ func (v *view) deleted(key string, rev int64, ended []change) []change {
 func (v *view) prune() {
 	maps.DeleteFunc(v.gone, func(_ slotRef, rev int64) bool { return rev <= v.rev })
 	maps.DeleteFunc(v.goneWaiters, func(_ Order, rev int64) bool { return rev <= v.rev })
+	maps.DeleteFunc(v.goneNotices, func(_ string, rev int64) bool { return rev <= v.rev })
 }
 
 // pool returns the view of a pool, made empty if it was not known.
@@ -216,6 +245,11 @@ func (p *poolView) known() bool { return p.specRev != 0 }
 
 // grants reports whether claims of the pool can be granted at all.
 func (p *poolView) grants() bool { return p.known() && p.corrupt == 0 && !p.spec.Paused }
+
+// has reports whether a pool has so many free slots.
+func (p *poolView) has(n int) bool {
+	return p.grants() && short(p.spec.Limit, p.used, n) == 0
+}
 
 func (p *poolView) group(g int) *groupView {
 	for g >= len(p.groups) {

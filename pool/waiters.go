@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -15,12 +16,23 @@ import (
 type waiter struct {
 	order   Order
 	value   waiterValue
+	needs   []Need
+	first   *poolView // whose dispatcher grants it
 	work    work
 	in      []*poolView // in whose wait queues it was seen
 	rev     int64       // when one of its keys was last put
 	lease   store.LeaseID
 	waiting *Waiting
 	by      *otherInstance // whose it is; this one included
+	// skip is the revision of the waiter at which it could not be granted, for a reason of
+	// its own: it is passed until it is written again.
+	skip int64
+	// keptSince is since when slots are kept for it that another dispatcher is to grant, and
+	// unkept the revision of the waiter at which that was for too long.
+	keptSince time.Time
+	unkept    int64
+	// retryAt is the revision that the view must reach before the next try to grant it.
+	retryAt int64
 }
 
 // work is what sole claims are for: see [Request.Sole].
@@ -53,9 +65,15 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 		p.waiting++
 	}
 	v.setWork(w, workOf(&val.Holder))
-	v.noteWrite(w, val)
+	if w.by == nil { // the order names the instance: it never changes
+		w.by = v.instance(instanceName{val.Holder.Host, val.Holder.Instance})
+		w.by.waiters++
+	}
+	v.acted = append(v.acted, w.by)
+	w.needs = needsOf(val.Pools)
+	w.first = v.pool(w.needs[0].Pool)
 	w.value, w.rev, w.lease = val, kv.ModRevision, store.LeaseID(kv.Lease)
-	w.waiting = &Waiting{Needs: v.poolNeeds(val.Pools), By: w.by.number, Reserve: val.Reserve, Exclusive: val.Exclusive}
+	w.waiting = &Waiting{Needs: v.poolNeeds(val.Pools), Reserve: val.Reserve}
 	return nil
 }
 
@@ -83,7 +101,8 @@ func (v *view) endWaiter(i int) {
 	w := v.waiters[i]
 	v.waiters = slices.Delete(v.waiters, i, i+1)
 	v.setWork(w, work{})
-	v.noteGone(w)
+	w.by.waiters--
+	v.forgetInstance(w.by)
 }
 
 // setWork notes what a waiter is for.
@@ -127,6 +146,28 @@ func (v *view) poolNeeds(slots map[string]int) []PoolNeed {
 		needs = append(needs, PoolNeed{Pool: v.pool(name).number, N: n})
 	}
 	return needs
+}
+
+// dropOrphans has the waiters of this instance deleted that belong to no request, as an
+// earlier life leaves them, or a restore of etcd brings them back.
+func (c *core) dropOrphans() {
+	for _, w := range c.view.waiters {
+		e := c.entries[w.order.Claim]
+		if c.ours(w) && (e == nil || e.order != w.order || e.state > claiming) && !c.dropping(w.order) {
+			if e != nil {
+				e.succeeds = true
+			}
+			c.log.Warn("deleting an orphaned waiter of this instance", "claim", w.order.Claim)
+			c.drops = append(c.drops, drop{pools: poolNames(w.value.Pools), order: w.order})
+			c.dirty = true
+		}
+	}
+}
+
+// dropping reports whether a waiter is to be deleted already.
+func (c *core) dropping(o Order) bool {
+	is := func(d drop) bool { return d.order == o }
+	return slices.ContainsFunc(c.drops, is) || slices.ContainsFunc(c.shelf.drops, is)
 }
 
 // Order is a waiter's place in the wait queue. It is the same in every pool of its
@@ -204,4 +245,163 @@ func parseDigits(s string, base int64) (n int64, ok bool) {
 		n = n*base + d
 	}
 	return n, true
+}
+
+// passed reports whether a waiter of another instance is passed: it has not said where its
+// slots go, or was granted, or its instance does not answer, or another claim waits before it
+// for the same thing.
+func (c *core) passed(w *waiter) bool {
+	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || w.unkept == w.rev && !c.dispatches(w.first) || c.view.notified(w) ||
+		w.value.Sole && slices.ContainsFunc(c.view.byWork[w.work], func(o *waiter) bool {
+			return o.order.Claim != w.order.Claim && o.order.Compare(w.order) < 0 && !o.by.yielded
+		})
+}
+
+// proxy makes an entry of another instance's waiter, which this instance is to grant.
+func (c *core) proxy(w *waiter) *entry {
+	val := &w.value
+	req := &Request{ID: w.order.Claim, Slots: val.Pools, Priority: w.order.Priority, Holder: val.Holder}
+	return &entry{
+		req: req, needs: w.needs, order: w.order, other: w, inQueue: true, written: true, writtenAt: w.rev,
+		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
+		spelled: spell(req), lease: val.Lease,
+	}
+}
+
+// usable reports whether an entry could use its slots now: its place is free, or comes with
+// a release.
+func (c *core) usable(e *entry) bool {
+	return e.req.Place.available() || slices.ContainsFunc(c.releases, func(r *entry) bool {
+		return r.combined != nil && r.combined.place.passes(e.req.Place)
+	})
+}
+
+// judge decides what becomes of entries that are not granted now: they are refused, or get
+// their places in the wait queue.
+func (c *core) judge(entries []*entry, now time.Time) {
+	var due map[*entry]bool // what the dispatchers are about to grant; nil until it is asked for
+	for _, e := range entries {
+		err := c.impossible(e)
+		if err == nil && c.holdsFor(e.req.ID) {
+			err = c.inUse(e.req.ID) // an earlier life was granted it, which the view did not show
+		}
+		if err != nil {
+			c.refuse(e, err)
+			continue
+		}
+		hurried := e.unjudged && slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait <= 0 })
+		if hurried && !c.ready(e) {
+			continue
+		}
+		if hurried && c.entryRoute(e) == routeQueue {
+			if due == nil {
+				due = c.due()
+			}
+			if due[e] {
+				c.enqueue(e, now) // it is judged again with every change
+				continue
+			}
+		}
+		e.unjudged = false
+		if hurried && !c.ready(e) {
+			c.refuseAtOnce(e, func() error { return c.notReleased(e.req.ID, now) })
+		} else if hurried {
+			c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
+		}
+		c.enqueue(e, now)
+	}
+}
+
+// due returns the entries that have their turn, whichever instance grants them.
+func (c *core) due() map[*entry]bool {
+	waiters := c.all()
+	var waiting []*Waiting
+	for _, cd := range waiters {
+		w := *cd.waiting()
+		w.Mine = true
+		waiting = append(waiting, &w)
+	}
+	due := map[*entry]bool{}
+	for _, i := range Admit(c.view.capacities(), waiting).Grants {
+		due[waiters[i].e] = true
+	}
+	return due
+}
+
+// enqueue gives an entry its place in the wait queue.
+func (c *core) enqueue(e *entry, now time.Time) {
+	e.req.Place.Give() // it has to wait
+	if e.order.Since == 0 && len(e.listeners) > 0 {
+		e.order.Since = e.since(c.view.rev)
+		e.waited = now
+		e.reserve = e.reserve || c.reserveAfter(e) == 0
+		if !e.deferred && c.broker.wants(e) {
+			c.publish(ClaimWaiting, e, c.reason(e).Text)
+		}
+	}
+}
+
+// writeWaiters writes the waiters that are not in etcd yet, and those that reserve from
+// now on. An entry without a place does not wait: it could not use its slots.
+func (c *core) writeWaiters(b *builder) {
+	if c.waiterLeases == nil {
+		return
+	}
+	for _, e := range c.queue {
+		if e.state != queued || e.order.Since == 0 || b.granted[e] || e.unwritable || !c.ready(e) {
+			continue
+		}
+		if !c.usable(e) {
+			if e.written {
+				c.deleteWaiter(e)
+			}
+			continue
+		}
+		if e.written && e.reserve == e.writtenReserve {
+			continue
+		}
+		if !c.reserveKeys(e) || !b.waiter(e) {
+			return
+		}
+	}
+}
+
+// age makes a waiter reserve when it has waited long enough.
+func (c *core) age(e *entry, now time.Time) {
+	if e.state != queued || e.order.Since == 0 || e.reserve {
+		return
+	}
+	if after := c.reserveAfter(e); after >= 0 && now.Sub(e.waited) >= after {
+		e.reserve = true
+		c.dirty = true
+	}
+}
+
+// losePatience refuses who is not to wait and can't be served for a reason that
+// has nothing to do with free slots, or is not by the dispatcher.
+func (c *core) losePatience(e *entry, now time.Time) {
+	if e.state != queued || now.Sub(e.arrived) < patience {
+		return
+	}
+	if err := c.trouble(now); err != nil {
+		c.refuseAtOnce(e, func() error { return err })
+	} else if c.entryRoute(e) == routeQueue || !c.ready(e) {
+		c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
+	}
+}
+
+// wants reports whether an entry needs slots of a pool.
+func (e *entry) wants(p *poolView) bool {
+	return slices.ContainsFunc(e.needs, func(n Need) bool { return n.Pool == p.name })
+}
+
+// waiterRev is the revision of an entry's waiter, 0 if there is none.
+func (c *core) waiterRev(e *entry) int64 {
+	if e.writtenAt > c.view.rev {
+		return e.writtenAt
+	}
+	if i, found := c.view.findWaiter(e.order); found {
+		return c.view.waiters[i].rev
+	}
+	return 0
 }

@@ -42,7 +42,7 @@ func TestATimeoutTellsPositionAndHolders(t *testing.T) {
 	p := c.refused(problem.ClaimTimeout, one, "late", db(2), within(30*time.Millisecond))
 	got := reasonOf(t, p)
 	want := pool.Reason{
-		Text: "pool 'db' full (3/3 slots)", Position: 2, Waiting: 2,
+		Text: "pool 'db' full (3/3 slots)", Position: 2, Waiting: 2, Dispatcher: "two/test",
 		Pools: []pool.Shortage{{
 			Pool: "db", Wanted: 2, Limit: 3, Claimed: 3, Short: 2,
 			Holders: []pool.HolderRef{

@@ -40,9 +40,15 @@ type world struct {
 
 	// denying has etcd refuse some transactions.
 	denying bool
+	// owned are the hosts of leases, and users is set if each host is a user of etcd, which
+	// lets none put keys on leases of another.
+	owned map[store.LeaseID]*simHost
+	users bool
 
-	// mutate changes transactions on their way, to show that the checks bite.
+	// mutate changes transactions on their way, and hide what a host learns of a key, to show
+	// that the checks bite. An event that becomes nil is not delivered.
 	mutate func(*pb.TxnRequest)
+	hide   func(h *simHost, k store.PoolKey, ev *mvccpb.Event) *mvccpb.Event
 
 	// free are claims that may lose their keys by a transaction of their host:
 	// released, canceled, or ended. Claims are named by [named].
@@ -54,11 +60,20 @@ type world struct {
 	combined combinedWishes
 	// model is what the slot keys hold, by key.
 	model map[string]*held1
-	// waiters are the waiter keys.
-	waiters map[string]*mvccpb.KeyValue
-	nextID  int
-	errs    []string
-	trace   []string
+	// waiters are the waiter keys, notices the notices by key, and dispatchers the hosts
+	// that are dispatchers, by pool; queued are the pools that claims wait for.
+	waiters     map[string]*mvccpb.KeyValue
+	notices     map[string]*notice
+	dispatchers map[string]string
+	dispatched  map[string]time.Time // when the dispatchers put their keys
+	queued      map[string]bool
+	// noticed is the revision of the last notice of a claim.
+	noticed map[string]int64
+	// granters are the hosts that have put the notices that are there, by key.
+	granters map[string]string
+	nextID   int
+	errs     []string
+	trace    []string
 }
 
 // held1 is one slot key of the model.
@@ -123,6 +138,7 @@ type simHost struct {
 type simLeases struct {
 	h       *simHost
 	by      map[time.Duration]store.LeaseID
+	former  []store.LeaseID // that are renewed, and take no more keys
 	suspect map[store.LeaseID]bool
 	keys    map[store.LeaseID]int // by lease, as the core counts them
 }
@@ -138,11 +154,15 @@ func (l *simLeases) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
 	}
 	id, ok := l.by[d]
 	if !ok || l.suspect[id] {
+		if ok {
+			l.former = append(l.former, id)
+		}
 		var err error
 		if id, _, err = l.h.w.etcd.Grant(d); err != nil {
 			return 0, false
 		}
 		l.by[d] = id
+		l.h.w.owned[id] = l.h
 	}
 	l.keys[id] += keys
 	return id, true
@@ -158,7 +178,7 @@ func (l *simLeases) Release(id store.LeaseID, keys int) {
 }
 
 func (l *simLeases) Keeps(id store.LeaseID) bool {
-	return slices.Contains(slices.Collect(maps.Values(l.by)), id)
+	return slices.Contains(slices.Collect(maps.Values(l.by)), id) || slices.Contains(l.former, id)
 }
 
 func (l *simLeases) Trouble() error { return nil }
@@ -189,12 +209,15 @@ func newWorld(seed uint64, hosts int) *world {
 		now:   time.Unix(1_000_000, 0),
 		pools: []string{"a", "b"},
 		free:  map[string]bool{},
+		owned: map[store.LeaseID]*simHost{},
 
 		layouts: map[string]layout{},
 
 		bridges: map[string]bool{}, taken: map[string]takeOverTo{},
-		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, combined: combinedWishes{claim: map[string]string{}, at: map[string]int64{}},
+		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, notices: map[string]*notice{},
+		dispatchers: map[string]string{}, dispatched: map[string]time.Time{}, queued: map[string]bool{}, noticed: map[string]int64{}, granters: map[string]string{}, combined: combinedWishes{claim: map[string]string{}, at: map[string]int64{}},
 	}
+	w.users = w.rnd.IntN(3) == 0
 	w.etcd.OnCommit(w.check)
 	for _, p := range w.pools {
 		w.setPool(p, 1+w.rnd.IntN(9), false)
@@ -245,7 +268,11 @@ func (h *simHost) loseWaiterLeases() {
 // resync reads everything and watches from there.
 func (h *simHost) resync() {
 	s := store.Snapshot{Revision: h.w.etcd.Revision()}
-	s.KVs = h.w.under(h.w.keys.Pools())
+	for _, kv := range h.w.under(h.w.keys.Pools()) {
+		if ev := h.sees(&mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}); ev != nil && ev.Type == mvccpb.Event_PUT {
+			s.KVs = append(s.KVs, ev.Kv)
+		}
+	}
 	h.watch = h.w.etcd.Follow(h.w.keys.Pools(), s.Revision+1)
 	h.core.message(store.FeedMessage{Snapshot: &s, Revision: s.Revision}, h.w.now)
 }
@@ -297,6 +324,10 @@ func (w *world) restore() {
 func (w *world) reload() {
 	clear(w.model)
 	clear(w.waiters)
+	clear(w.notices)
+	clear(w.dispatchers)
+	clear(w.queued)
+	clear(w.granters)
 	for range 2 { // the main key of a claim may come after others
 		for _, kv := range w.under(w.keys.Pools()) {
 			key := string(kv.Key)
@@ -304,6 +335,15 @@ func (w *world) reload() {
 			case err != nil || k.Kind == store.SpecKey:
 			case k.Kind == store.WaiterKey:
 				w.waiters[key] = kv
+			case k.Kind == store.QueuedKey:
+				w.queued[k.Pool] = true
+			case k.Kind == store.DispatcherKey:
+				by, _ := decodeDispatcher(key, kv.Value)
+				w.dispatchers[k.Pool], w.dispatched[k.Pool] = by.host, time.Time{}
+			case k.Kind == store.NoticeKey:
+				n, _ := decodeNotice(key, kv.Value)
+				n.rev = kv.ModRevision
+				w.notices[key], w.noticed[named(k.Claim, k.Host)] = n, n.rev
 			default:
 				h, _, err := w.owner(key, kv)
 				if err != nil {
@@ -332,68 +372,25 @@ func (h *simHost) deliver(n int) bool {
 			h.resync()
 			return true
 		}
-		h.core.message(store.FeedMessage{Events: m.Events, Revision: m.Revision}, h.w.now)
+		var events []*mvccpb.Event
+		for _, ev := range m.Events {
+			if ev = h.sees(ev); ev != nil {
+				events = append(events, ev)
+			}
+		}
+		h.core.message(store.FeedMessage{Events: events, Revision: m.Revision}, h.w.now)
 		return true
 	}
 	h.core.message(store.FeedMessage{Revision: h.w.etcd.Revision()}, h.w.now)
 	return false
 }
 
-// send has the core make its next call.
-func (h *simHost) send() bool {
-	if h.pending != nil {
-		return false
+// sees returns what the host learns of an event, nil if that is nothing.
+func (h *simHost) sees(ev *mvccpb.Event) *mvccpb.Event {
+	if k, err := h.w.keys.ParsePoolKey(string(ev.Kv.Key)); err == nil && h.w.hide != nil {
+		return h.w.hide(h, k, ev)
 	}
-	c := h.core.next(h.w.now)
-	if c == nil {
-		return false
-	}
-	h.pending, h.answered = c, false
-	txn := c.txn
-	if h.w.mutate != nil {
-		h.w.mutate(txn)
-	}
-	h.w.network = append(h.w.network, &message{from: h, life: h.life, call: c, txn: txn})
-	return true
-}
-
-// arrive carries out a transaction that is under way.
-func (w *world) arrive(i int) {
-	m := w.network[i]
-	w.network = slices.Delete(w.network, i, i+1)
-	w.sending = m.from
-	resp, err := (*pb.TxnResponse)(nil), store.ErrDenied
-	if !w.denying || w.rnd.IntN(3) > 0 {
-		resp, err = w.etcd.Txn(m.txn)
-	}
-	w.sending = nil
-	w.logf("%s life %d txn: %s", m.from.name, m.life, txnOutcome(resp, err))
-	if m.from.life == m.life && m.from.pending == m.call && !m.from.answered {
-		m.from.answered, m.from.resp, m.from.err = true, resp, err
-	}
-}
-
-func txnOutcome(resp *pb.TxnResponse, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return fmt.Sprintf("%v at %d", resp.Succeeded, resp.Header.Revision)
-}
-
-// answer hands the answer to the core, or loses it.
-func (h *simHost) answer(lose bool) bool {
-	if h.pending == nil || !h.answered && !lose {
-		return false
-	}
-	c := h.pending
-	h.pending = nil
-	if lose {
-		h.w.logf("%s answer lost", h.name)
-		h.core.answer(c, nil, store.ErrUnavailable, h.w.now)
-	} else {
-		h.core.answer(c, h.resp, h.err, h.w.now)
-	}
-	return true
+	return ev
 }
 
 // collect takes the outcomes of what was asked for.

@@ -274,12 +274,16 @@ func claimWhyText(out *page, w inspect.Why) {
 		out.line("claim %s does not wait: it holds %s", w.Claim.ID, run.PoolList(w.Claim.Pools))
 		return
 	}
-	out.columns([][]string{
+	rows := [][]string{
 		{"claim", w.Claim.ID}, {"status", w.Claim.Status}, {"since", text.Ago(out.now, w.Claim.QueuedAt)},
 		{"slots", run.PoolList(w.Claim.Pools)}, {"holder", holderText(w.Claim)}, {"claimed by", w.Claim.ClaimedBy}, {"reason", w.Reason.Text},
 		{"position", strconv.Itoa(w.Reason.Position) + " of " + strconv.Itoa(w.Reason.Waiting)},
 		{"priority", strconv.Itoa(w.Claim.Priority)},
-	})
+	}
+	if d := inspect.DispatcherText(w.Reason.Dispatcher); d != "" {
+		rows = append(rows, []string{"dispatcher", d})
+	}
+	out.columns(rows)
 	holdersInTheWay(out, w.Reason.Holders)
 }
 

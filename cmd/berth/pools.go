@@ -105,9 +105,11 @@ func poolText(out *page, p inspect.Pool) {
 			[]string{"lease", leaseText(time.Duration(p.LeaseDuration))},
 			[]string{"reserve", pool.ReserveText(time.Duration(p.ReserveAfter))})
 	}
-	out.columns(append(rows,
-		[]string{"claimed", strconv.Itoa(p.Claimed)},
-		[]string{"waiting", strconv.Itoa(p.Waiting)}))
+	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)}, []string{"waiting", strconv.Itoa(p.Waiting)})
+	if d := inspect.DispatcherText(p.Dispatcher); d != "" {
+		rows = append(rows, []string{"dispatcher", d})
+	}
+	out.columns(rows)
 }
 
 // leaseText returns a lease duration with the outage that it survives.

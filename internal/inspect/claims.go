@@ -111,12 +111,14 @@ func WhyOf(w pool.Why) Why {
 
 // Reason is why a claim waits, or was refused.
 type Reason struct {
-	Text     string      `json:"text"`
-	Position int         `json:"position,omitempty" doc:"Among the waiting claims, from 1."`
-	Waiting  int         `json:"waiting,omitempty" doc:"How many claims wait."`
-	Since    time.Time   `json:"since,omitzero"`
-	Pools    []Shortage  `json:"pools,omitempty" nullable:"false"`
-	Holders  []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
+	Text     string     `json:"text"`
+	Position int        `json:"position,omitempty" doc:"Among the waiting claims, from 1."`
+	Waiting  int        `json:"waiting,omitempty" doc:"How many claims wait."`
+	Since    time.Time  `json:"since,omitzero"`
+	Pools    []Shortage `json:"pools,omitempty" nullable:"false"`
+	// Dispatcher grants the claim in its turn.
+	Dispatcher string      `json:"dispatcher,omitempty" doc:"The instance that grants the waiting claims of the pool, as HOST/INSTANCE."`
+	Holders    []HolderRef `json:"holders,omitempty" nullable:"false" doc:"The holders of the slots that are short, up to ten for each pool."`
 }
 
 // Shortage is one pool that a claim waits for.
@@ -141,7 +143,7 @@ type HolderRef struct {
 
 // ReasonOf returns the record of a reason.
 func ReasonOf(r pool.Reason) Reason {
-	why := Reason{Text: r.Text, Position: r.Position, Waiting: r.Waiting, Since: r.Since.Truncate(time.Millisecond)}
+	why := Reason{Text: r.Text, Position: r.Position, Waiting: r.Waiting, Since: r.Since.Truncate(time.Millisecond), Dispatcher: r.Dispatcher}
 	for _, s := range r.Pools {
 		why.Pools = append(why.Pools, Shortage{
 			Pool: s.Pool, Wanted: s.Wanted, Limit: s.Limit, Claimed: s.Claimed, Short: s.Short, Paused: s.Paused,

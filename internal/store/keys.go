@@ -25,8 +25,8 @@ func NewKeys(prefix string) Keys {
 // Prefix returns the prefix of all keys.
 func (k Keys) Prefix() string { return k.prefix }
 
-// Pools is the prefix of all pools. Spec, slots and waiters of a pool have one prefix, so that one
-// watch sees them in their order, of all pools or of one.
+// Pools is the prefix of all pools. All keys of a pool have one prefix, so that one watch sees
+// them in their order, of all pools or of one.
 func (k Keys) Pools() string { return k.pools }
 
 // Spec is the key of a pool's spec.
@@ -61,6 +61,18 @@ func (k Keys) Waiters(pool string) string { return k.pools + pool + "/waiters/" 
 
 // Waiter is the key of one waiter of a pool.
 func (k Keys) Waiter(pool, order string) string { return k.Waiters(pool) + order }
+
+// Queued is the key that exists while claims wait for a pool.
+func (k Keys) Queued(pool string) string { return k.pools + pool + "/queued" }
+
+// Dispatcher is the key of the instance that grants the waiters of a pool.
+func (k Keys) Dispatcher(pool string) string { return k.pools + pool + "/dispatcher" }
+
+// Notice is the key by which a pool's dispatcher notifies an instance of the grant of one of
+// its claims.
+func (k Keys) Notice(pool, host, instance, claim string) string {
+	return k.pools + pool + "/grants/" + host + "/" + instance + "/" + claim
+}
 
 // Hosts is the prefix of the presence keys of all instances.
 func (k Keys) Hosts() string { return k.prefix + "hosts/" }
@@ -270,6 +282,9 @@ const (
 	SpecKey PoolKeyKind = iota + 1
 	SlotKey
 	WaiterKey
+	QueuedKey
+	DispatcherKey
+	NoticeKey
 )
 
 // PoolKey is a key under [Keys.Pools], taken apart.
@@ -279,6 +294,8 @@ type PoolKey struct {
 	Group int    // of a SlotKey
 	Index int    // of a SlotKey
 	Order string // of a WaiterKey
+
+	Host, Instance, Claim string // of a NoticeKey
 }
 
 // ParsePoolKey takes a key under [Keys.Pools] apart. A key that berth does not
@@ -294,6 +311,16 @@ func (k Keys) ParsePoolKey(key string) (PoolKey, error) {
 	case pool == "":
 	case kind == "spec" && !more:
 		return PoolKey{Kind: SpecKey, Pool: pool}, nil
+	case kind == "queued" && !more:
+		return PoolKey{Kind: QueuedKey, Pool: pool}, nil
+	case kind == "dispatcher" && !more:
+		return PoolKey{Kind: DispatcherKey, Pool: pool}, nil
+	case kind == "grants":
+		host, rest, _ := strings.Cut(rest, "/")
+		instance, claim, _ := strings.Cut(rest, "/")
+		if host != "" && instance != "" && claim != "" && !strings.Contains(claim, "/") {
+			return PoolKey{Kind: NoticeKey, Pool: pool, Host: host, Instance: instance, Claim: claim}, nil
+		}
 	case kind == "waiters" && rest != "" && !strings.Contains(rest, "/"):
 		return PoolKey{Kind: WaiterKey, Pool: pool, Order: rest}, nil
 	case kind == "slots":

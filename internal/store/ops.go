@@ -50,6 +50,16 @@ func Present(key string) *pb.Compare {
 	}
 }
 
+// LeaseEquals holds if the key exists on a lease.
+func LeaseEquals(key string, lease LeaseID) *pb.Compare {
+	return &pb.Compare{
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_LEASE,
+		Key:         []byte(key),
+		TargetUnion: &pb.Compare_Lease{Lease: int64(lease)},
+	}
+}
+
 // NonePutSince holds if no key that exists under prefix was put after rev.
 // Deletes after rev do not fail it.
 func NonePutSince(prefix string, rev int64) *pb.Compare {

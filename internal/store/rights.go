@@ -60,7 +60,7 @@ func span(key, end string) (string, string) {
 }
 
 // InstanceRights returns the rights that any instance of berth on a host needs at its
-// start. It also writes to the slots and waiters of the pools that it claims; which these are
+// start. It also writes to all keys but the spec of the pools that it claims; which these are
 // shows later.
 func (k Keys) InstanceRights(host string) []Right {
 	return append(ReadRights(k.Pools()), WriteRights(

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -94,6 +95,9 @@ type poolCard struct {
 
 // Unlimited reports whether the pool has no limit.
 func (c poolCard) Unlimited() bool { return c.Limit == pool.Unlimited }
+
+// Dispatches says which instance grants the waiting claims.
+func (c poolCard) Dispatches() string { return inspect.DispatcherText(c.Dispatcher) }
 
 // Closed reports whether the pool grants nothing because of its limit.
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }

@@ -1,0 +1,481 @@
+package pool
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+const (
+	// maxUnacknowledged is how many notices of one instance may be there before a
+	// dispatcher grants it nothing more: an instance that hangs swallows no more slots.
+	maxUnacknowledged = 4
+	// ackWithin is how long an instance may leave a notice before all its waiters are
+	// passed, until it deletes it.
+	ackWithin = 2 * time.Second
+	// aliveWithin is how recently an instance must have written something for a dispatcher to
+	// grant it a claim that it need not confirm.
+	aliveWithin = time.Second
+	// ackDelay is how long an instance keeps the deletion of a single notice back, to do it
+	// along with something else, such as the release of the claim.
+	ackDelay = 100 * time.Millisecond
+)
+
+// notice notifies an instance that a dispatcher has granted one of its claims. The instance
+// deletes it: that acknowledges the grant.
+type notice struct {
+	key   string
+	pool  *poolView
+	by    *otherInstance // whose claim it is
+	claim string
+	rev   int64 // the claim's fence, too
+	lease store.LeaseID
+	order Order
+	slots []placed
+	since time.Time
+	// conditional: the slots are on a lease of the dispatcher. The grant counts when its owner
+	// has confirmed it, by putting them on its own lease, and may be taken back until then.
+	conditional bool
+	// seen is since when it is known to this instance.
+	seen time.Time
+}
+
+// instanceName names an instance.
+type instanceName struct{ host, instance string }
+
+// otherInstance is an instance that has waiters or notices, as this one sees it.
+type otherInstance struct {
+	name    instanceName
+	waiters int
+	notices map[string]*notice // by key
+	// yielded: it has not acknowledged a notice in time.
+	yielded bool
+	// seen is when it last wrote a waiter, or acknowledged a notice; zero if that is not
+	// known.
+	seen time.Time
+}
+
+// name is that of this instance.
+func (c *core) name() instanceName { return instanceName{c.host, c.instance} }
+
+// instance returns what is known of an instance.
+func (v *view) instance(name instanceName) *otherInstance {
+	o := v.instances[name]
+	if o == nil {
+		o = &otherInstance{name: name, notices: map[string]*notice{}}
+		v.instances[name] = o
+	}
+	return o
+}
+
+// forgetInstance forgets an instance without waiters and notices.
+func (v *view) forgetInstance(o *otherInstance) {
+	if o.waiters+len(o.notices) == 0 {
+		delete(v.instances, o.name)
+	}
+}
+
+func (v *view) putNotice(p *poolView, k store.PoolKey, kv *mvccpb.KeyValue) error {
+	key := string(kv.Key)
+	if old := v.notices[key]; old != nil && old.rev >= kv.ModRevision || v.goneNotices[key] >= kv.ModRevision {
+		return nil // a commit of ours is ahead of the watch
+	}
+	n, err := decodeNotice(key, kv.Value)
+	if err != nil {
+		return err
+	}
+	n.claim, n.rev, n.lease = k.Claim, kv.ModRevision, store.LeaseID(kv.Lease)
+	v.setNotice(p, n, instanceName{k.Host, k.Instance})
+	return nil
+}
+
+func (v *view) setNotice(p *poolView, n *notice, by instanceName) {
+	v.removeNotice(n.key)
+	n.pool, n.by = p, v.instance(by)
+	n.by.notices[n.key] = n
+	v.notices[n.key] = n
+}
+
+func (v *view) removeNotice(key string) {
+	if n := v.notices[key]; n != nil {
+		delete(v.notices, key)
+		delete(n.by.notices, key)
+		v.forgetInstance(n.by)
+	}
+}
+
+// keepNotices keeps those of some notices that are there still, for who refers to them.
+func (v *view) keepNotices(old map[string]*notice) {
+	for key, n := range v.notices {
+		if o := old[key]; o != nil && o.rev == n.rev {
+			n.seen = o.seen
+			*o = *n
+			v.notices[key], o.by.notices[key] = o, o
+		}
+	}
+}
+
+// committedNotice takes a notice that a commit of ours has put.
+func (v *view) committedNotice(p *poolView, n *notice, by instanceName) {
+	if n.rev > v.rev {
+		v.setNotice(p, n, by)
+	}
+}
+
+// committedNoticeDelete takes a notice that a commit of ours deleted at rev.
+func (v *view) committedNoticeDelete(key string, rev int64) {
+	if rev > v.rev {
+		v.goneNotices[key] = rev
+		v.removeNotice(key)
+	}
+}
+
+// notice returns the notice of the claim that a waiter is of, nil if there is none.
+func (v *view) notice(w *waiter) *notice {
+	if len(w.by.notices) == 0 {
+		return nil
+	}
+	return v.notices[v.noticeKey(w)]
+}
+
+// notified reports whether there is a notice of the claim that a waiter is of, even one that can't
+// be read: then the claim can't be granted until that is gone.
+func (v *view) notified(w *waiter) bool {
+	if len(v.corrupt) == 0 {
+		return v.notice(w) != nil
+	}
+	_, unreadable := v.corrupt[v.noticeKey(w)]
+	return unreadable || v.notice(w) != nil
+}
+
+// noticeKey is the key of the notice of the claim that a waiter is of.
+func (v *view) noticeKey(w *waiter) string {
+	return v.keys.Notice(w.needs[0].Pool, w.by.name.host, w.by.name.instance, w.order.Claim)
+}
+
+// noticed reports whether there is a notice of a claim of an instance.
+func (v *view) noticed(claim string, fence int64, by instanceName) bool {
+	o := v.instances[by]
+	if o == nil {
+		return false
+	}
+	for _, n := range o.notices {
+		if n.claim == claim && n.rev == fence {
+			return true
+		}
+	}
+	return false
+}
+
+// loan is the keys of a grant to another instance on a lease of this one, until the owner has
+// confirmed it.
+type loan struct {
+	lease store.LeaseID
+	keys  int
+	rev   int64 // of the notice
+}
+
+// confirms reports whether another instance is to confirm the grant of a waiter: it has
+// conditions of its own, has not shown for a while that it lives, or etcd refuses this one
+// to put keys on its leases.
+func (c *core) confirms(w *waiter, now time.Time) bool {
+	return w.value.Conditional || now.Sub(w.by.seen) > aliveWithin || c.denied[w.by.name]
+}
+
+// lend notes a loan. One that it takes the place of is over: there is one notice at a time.
+func (c *core) lend(key string, l loan) {
+	if old, ok := c.loans[key]; ok {
+		c.waiterLeases.Release(old.lease, old.keys)
+	}
+	c.loans[key] = l
+}
+
+// unlend releases the keys that were reserved for a grant that has not happened.
+func (c *core) unlend(e *entry) {
+	if e.lent > 0 {
+		c.waiterLeases.Release(e.lease, e.lent)
+		e.lent = 0
+	}
+}
+
+// endLoans releases the keys of grants that were confirmed or taken back.
+func (c *core) endLoans() {
+	for _, key := range sortedKeys(c.loans) {
+		l, n := c.loans[key], c.view.notices[key]
+		if c.view.rev >= l.rev && (n == nil || n.rev != l.rev) {
+			c.waiterLeases.Release(l.lease, l.keys)
+			delete(c.loans, key)
+		}
+	}
+}
+
+// notifies makes the notice of a grant to another instance: all but its revision.
+func (c *core) notifies(e *entry, slots []placed, since stamp) (*notice, noticeValue) {
+	n := &notice{
+		key: c.view.noticeKey(e.other), claim: e.req.ID, lease: e.lease, order: e.order, slots: slots,
+		since: since.at, conditional: e.lent > 0,
+	}
+	v := noticeValue{V: store.Now, Order: e.order.String(), Since: since.at, Conditional: n.conditional}
+	for _, s := range slots {
+		v.Slots = append(v.Slots, noticeSlot{s.ref.String(), s.n})
+	}
+	return n, v
+}
+
+// noteActs notes which instances have written something just now.
+func (c *core) noteActs(now time.Time, known bool) {
+	for _, o := range c.view.acted {
+		if known {
+			o.seen = now
+		}
+	}
+	c.view.acted = c.view.acted[:0]
+}
+
+// checkNotices decides which instances have not acknowledged their notices in time.
+func (c *core) checkNotices(now time.Time) {
+	// If nobody has watched, or etcd has been silent, they may be gone, or could not be deleted.
+	stalled := max(now.Sub(c.checked), now.Sub(c.updatedAt)) > ackWithin/2
+	c.checked = now
+	late := map[*otherInstance]bool{}
+	for _, n := range c.view.notices {
+		if n.seen.IsZero() || stalled {
+			n.seen = now
+		}
+		late[n.by] = late[n.by] || now.Sub(n.seen) >= ackWithin
+	}
+	for _, o := range c.view.instances {
+		if late[o] && !o.yielded {
+			c.log.Info("passing the waiters of an instance that does not acknowledge its grants",
+				"host", o.name.host, "instance", o.name.instance, "waiters", o.waiters)
+		}
+		o.yielded = late[o]
+	}
+}
+
+// overdue reports whether another instance should have confirmed a grant by now.
+func (c *core) overdue(n *notice, now time.Time) bool {
+	return n.conditional && n.by.name != c.name() && !n.seen.IsZero() && now.Sub(n.seen) >= ackWithin
+}
+
+// anyOverdue reports whether slots of a pool are to be taken back.
+func (c *core) anyOverdue(p *poolView, now time.Time) bool {
+	for _, n := range c.view.notices {
+		if n.pool == p && c.overdue(n, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeNotices acts on the notices of this instance.
+func (c *core) takeNotices(now time.Time) {
+	own := c.view.instances[c.name()]
+	if c.phase != normal || own == nil || len(own.notices) == 0 {
+		return
+	}
+	for _, key := range sortedKeys(own.notices) {
+		if n := own.notices[key]; n != nil && !slices.Contains(c.acks, n) {
+			c.takeNotice(n, now)
+		}
+	}
+}
+
+// takeNotice acts on one notice of this instance.
+func (c *core) takeNotice(n *notice, now time.Time) {
+	e := c.entries[n.claim]
+	_, lost := c.lost[n.lease]
+	switch {
+	case c.ackInFlight(n):
+	case e != nil && e.claim != nil && e.fence() == n.rev: // it is known
+		c.ack(n)
+	case e != nil && e.offer == n, e != nil && e.state == claiming:
+		// It is being confirmed, or there is another try to grant it, which will fail.
+	case !lost && !c.leases.Keeps(n.lease) && !n.conditional:
+		c.ack(n) // an earlier life of this instance may have a holder: its slots end with their lease
+	case e != nil && e.state == queued && e.inQueue && e.order == n.order && (e.lease == n.lease || n.conditional) && !lost && c.holdsAll(n):
+		c.accept(e, n, now)
+	default:
+		c.disclaim(n)
+	}
+}
+
+// succession reports whether an earlier request of an id may still be granted by a dispatcher,
+// or was and is being given back: its waiter is to be deleted, or was and the view does not
+// show everything before, or the notice of its grant or its slots are there.
+func (c *core) succession(id string) bool {
+	of := func(d drop) bool { return d.order.Claim == id }
+	if slices.ContainsFunc(c.drops, of) || slices.ContainsFunc(c.shelf.drops, of) || c.dropped[id] > c.view.rev ||
+		c.inFlight != nil && slices.ContainsFunc(c.inFlight.drops, of) || c.unresolved != nil && slices.ContainsFunc(c.unresolved.drops, of) {
+		return true
+	}
+	former := func(e *entry) bool { return e.req.ID == id && c.entries[id] != e }
+	if slices.ContainsFunc(c.releases, former) || slices.ContainsFunc(c.shelf.releases, former) {
+		return true
+	}
+	for _, b := range []*batch{c.inFlight, c.unresolved} {
+		if b != nil && slices.ContainsFunc(b.releases, func(g releaseOp) bool { return former(g.e) }) {
+			return true
+		}
+	}
+	own := c.view.instances[c.name()]
+	if own != nil {
+		for _, n := range own.notices {
+			if n.claim == id {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(c.view.claimsOf(id), c.ends)
+}
+
+// ends reports whether a claim is one of this instance that is about to end: its slots are on
+// a lease of this life.
+func (c *core) ends(cv *claimView) bool {
+	_, lost := c.lost[cv.lease]
+	return (lost || c.leases != nil && c.leases.Keeps(cv.lease)) && cv.isOf(c.view.keys, c.host, c.instance)
+}
+
+// ready reports whether an entry may be granted or wait in the queue as far as earlier
+// requests of its id are concerned.
+func (c *core) ready(e *entry) bool {
+	e.succeeds = e.succeeds && c.succession(e.req.ID)
+	return !e.succeeds
+}
+
+// holdsAll reports whether the slots of a notice are there as they were granted.
+func (c *core) holdsAll(n *notice) bool {
+	for _, s := range n.slots {
+		if has, ok := c.view.slot(s.ref); !ok || has.rev != n.rev {
+			return false
+		}
+	}
+	return true
+}
+
+// accept makes an entry the holder of what a dispatcher has granted it, or confirms the grant
+// first: under the conditions of the request, or because the dispatcher wants a sign of life.
+func (c *core) accept(e *entry, n *notice, now time.Time) {
+	if _, again := c.view.findWaiter(e.order); again || e.writtenAt > n.rev || c.calling { // its waiter was written again, or is just now
+		c.drops = append(c.drops, drop{pools: poolNames(e.req.Slots), order: e.order, lease: e.waiterLease})
+		e.waiterLease = 0
+	}
+	c.releaseWaiterKeys(e)
+	e.inQueue, e.written = false, false
+	c.dirty = true
+	switch {
+	case !e.req.Place.Take():
+		c.disclaim(n)
+	case n.conditional:
+		c.unqueue(e)
+		e.offer, e.takesFence = n, n.rev
+		c.takes = append(c.takes, e)
+	default:
+		rec := *e.record
+		rec.Since = n.since
+		e.record, e.slots = &rec, n.slots
+		c.metrics.granted(now.Sub(e.arrived))
+		c.ack(n)
+		c.refuseSecond(e, n.rev)
+		c.hold(e, nil, n.rev, now)
+	}
+}
+
+// decline gives back what was granted to an entry under a condition, unless it is gone, and
+// has the entry wait again if it is still wanted.
+func (c *core) decline(e *entry) {
+	n := e.offer
+	e.offer, e.takesFence = nil, 0
+	if i := slices.Index(c.takes, e); i >= 0 {
+		c.takes = slices.Delete(c.takes, i, i+1)
+	}
+	if c.view.notices[n.key] == n {
+		c.disclaim(n)
+	}
+	if _, lost := c.lost[e.lease]; lost {
+		c.releaseLease(e)
+	}
+	if c.entries[e.req.ID] == e && e.state == queued {
+		c.queue = append(c.queue, e)
+		e.unjudged, c.dirty = true, true
+	}
+}
+
+// disclaim gives back slots that this instance was granted and does not want.
+func (c *core) disclaim(n *notice) {
+	if c.holdsAll(n) {
+		c.log.Debug("giving back slots that were granted to a claim that does not wait any more", "claim", n.claim, "fence", n.rev)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		c.giveBack(&entry{
+			req:   &Request{ID: n.claim, Bridge: true}, // no holder has to stop or be notified
+			slots: n.slots, waiting: &Waiting{Mine: true},
+			claim: &Claim{ID: n.claim, Fence: n.rev, ctx: ctx, cancel: cancel},
+		}, nil)
+	}
+	c.ack(n)
+}
+
+// ack has a notice deleted.
+func (c *core) ack(n *notice) {
+	c.acks = append(c.acks, n)
+}
+
+// ackInFlight reports whether the batch in flight deletes a notice.
+func (c *core) ackInFlight(n *notice) bool {
+	return c.inFlight != nil && slices.Contains(c.inFlight.acks, n) || c.unresolved != nil && slices.Contains(c.unresolved.acks, n)
+}
+
+// ack deletes a notice.
+func (b *builder) ack(n *notice) bool {
+	if !b.fits(0, 1, 0) {
+		return false
+	}
+	b.ops = append(b.ops, store.Delete(n.key))
+	b.b.acks = append(b.b.acks, n)
+	return true
+}
+
+// withdrawals deletes the slots that were granted under a condition which their owner has
+// not confirmed for [ackWithin]: others are to have them. The owner's waiter is passed until
+// it is written again.
+func (c *core) withdrawals(b *builder, now time.Time) {
+	if len(c.roles) == 0 {
+		return
+	}
+	for _, key := range sortedKeys(c.view.notices) {
+		n := c.view.notices[key]
+		if !c.dispatches(n.pool) || !c.overdue(n, now) {
+			continue
+		}
+		if !c.holdsAll(n) {
+			continue // the owner has confirmed it, or given it back: its notice is about to go
+		}
+		if !b.withdraw(n) {
+			return
+		}
+	}
+}
+
+// withdraw deletes what was granted with a notice.
+func (b *builder) withdraw(n *notice) bool {
+	ops := append(slotDeletes(b.c.view.keys, n.slots, nil), store.Delete(n.key))
+	if len(ops) > maxChildOps || !b.fits(0, len(ops)+1, 0) {
+		return false
+	}
+	main := n.slots[0].ref
+	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{
+		Compare: []*pb.Compare{
+			store.ModEquals(b.c.view.keys.Slot(main.pool, main.group, main.index), n.rev),
+			store.ModEquals(n.key, n.rev),
+		},
+		Success: ops,
+	}))
+	b.kept = max(b.kept, len(ops))
+	b.b.withdrawn = append(b.b.withdrawn, n)
+	return true
+}
