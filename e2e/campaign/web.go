@@ -188,8 +188,8 @@ func (l *load) useSteps(ctx context.Context, r *rand.Rand, id string) {
 		}
 		a, _ := call(short, c, http.MethodGet, "http://berth/v1/runs/"+id, nil)
 		switch {
-		case a.status == http.StatusNotFound:
-			known = false // a restore has undone it
+		case a.status == http.StatusNotFound, a.Status == "storing":
+			known = false // a restore has undone it, or a part of its submission
 		case a.Status == "failed" || a.Status == "canceled":
 			l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("the run is %s: %s", a.Status, a.Error)})
 			return true
