@@ -57,10 +57,9 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	return nil
 }
 
-// elsewhere refuses an id that another instance's claim has, or one of an earlier life of
-// this instance, which nothing ends but its lease.
+// elsewhere refuses an id that a claim has already, whichever instance holds it.
 func (c *core) elsewhere(id string) error {
-	seen := slices.DeleteFunc(c.view.claimsOf(id), c.ends)
+	seen := c.view.claimsOf(id)
 	if len(seen) == 0 {
 		return nil
 	}
