@@ -53,7 +53,7 @@ type otherInstance struct {
 	name    instanceName
 	waiters int
 	notices map[string]*notice // by key
-	// yielded: it has not acknowledged a notice in time.
+	// yielded: there is a notice that it has not acknowledged in time.
 	yielded bool
 	// seen is when it last wrote a waiter, or acknowledged a notice; zero if that is not
 	// known.
@@ -104,7 +104,9 @@ func (v *view) setNotice(p *poolView, n *notice, by instanceName) {
 func (v *view) removeNotice(key string) {
 	if n := v.notices[key]; n != nil {
 		delete(v.notices, key)
-		delete(n.by.notices, key)
+		if delete(n.by.notices, key); len(n.by.notices) == 0 {
+			n.by.yielded = false
+		}
 		v.forgetInstance(n.by)
 	}
 }
@@ -227,14 +229,22 @@ func (c *core) notifies(e *entry, slots []placed, since stamp) (*notice, noticeV
 	return n, v
 }
 
-// noteActs notes which instances have written something just now.
+// noteActs notes which instances have shown just now that they live: they have written a
+// waiter, or deleted a notice. If a claim lost its slots along with its notice, a dispatcher
+// has withdrawn its grant, or its lease has ended: that shows nothing.
 func (c *core) noteActs(now time.Time, known bool) {
-	for _, o := range c.view.acted {
+	acted := c.view.acted
+	for _, n := range c.view.ended {
+		if s, ok := c.view.slot(n.slots[0].ref); ok && s.claim.id == n.claim {
+			acted = append(acted, n.by)
+		}
+	}
+	for _, o := range acted {
 		if known {
 			o.seen = now
 		}
 	}
-	c.view.acted = c.view.acted[:0]
+	c.view.acted, c.view.ended = acted[:0], c.view.ended[:0]
 }
 
 // checkNotices decides which instances have not acknowledged their notices in time.

@@ -27,9 +27,10 @@ type view struct {
 	notices map[string]*notice
 	// instances are those that have waiters or notices.
 	instances map[instanceName]*otherInstance
-	// acted are those that have written a waiter or deleted a notice since they were last
-	// noted: see [core.noteActs].
+	// acted are those that have written a waiter, and ended the notices that were deleted,
+	// since that was last noted: see [core.noteActs].
 	acted []*otherInstance
+	ended []*notice
 	// claims that hold slots, by id: of each the first, see [claimView.next].
 	claims map[string]*claimView
 	// gone are slots that a commit of ours deleted ahead of the watch, with the
@@ -82,7 +83,7 @@ func (v *view) clear() {
 	v.claims = map[string]*claimView{}
 	v.gone = map[slotRef]int64{}
 	v.goneWaiters, v.goneNotices = map[Order]int64{}, map[string]int64{}
-	v.notices, v.acted = map[string]*notice{}, nil
+	v.notices, v.acted, v.ended = map[string]*notice{}, nil, nil
 	v.corrupt = map[string]error{}
 	for i, p := range v.order {
 		v.order[i] = &poolView{name: p.name, number: p.number}
@@ -194,7 +195,7 @@ func (v *view) deleted(key string, rev int64, ended []change) []change {
 		v.removeWaiter(p, k.Order)
 	case store.NoticeKey:
 		if n := v.notices[key]; n != nil {
-			v.acted = append(v.acted, n.by)
+			v.ended = append(v.ended, n)
 		}
 		v.removeNotice(key)
 	case store.QueuedKey:
