@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -270,6 +271,12 @@ func TestTheRolesOfAHostGrantTheClaimsOfAnother(t *testing.T) {
 		q.w.until(id+" holds the slot or waits", func(h *History) bool {
 			return h.Held() == 1 && len(h.Waiting()) == i
 		})
+		for host, s := range sidecars { // the next claim knows that it is behind
+			eventually(t, host+" sees it", func(context.Context) bool {
+				_, answer := q.overSocket(s.Socket, http.MethodGet, "/v1/pools/a", "")
+				return strings.Contains(string(answer), fmt.Sprintf(`"waiting":%d,`, i)) && strings.Contains(string(answer), `"claimed":1,`)
+			})
+		}
 	}
 	for _, id := range ids {
 		q.hold(id)

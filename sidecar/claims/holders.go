@@ -194,6 +194,9 @@ func (hs *Holders) drop(h *Holder) {
 		delete(hs.byID, h.claim.ID)
 	}
 	hs.forget(h)
+	if err := h.claim.Err(); h.why == nil && err != nil {
+		h.why = problem.Of(err) // it has ended a moment before it was released
+	}
 	if h.why != nil {
 		e := hs.ended.add(h.claim.ID, h.claim.Fence(), h.why, hs.clock.Now())
 		e.holder, e.slots = h.claim.Holder, h.claim.Slots
