@@ -28,5 +28,5 @@
 //
 // The tests check what only the holders know: that a fence they got
 // is the one in etcd, that they learned of a loss before etcd gave their
-// slots away, and that nobody waits for ever.
+// slots away, and that no claim waits for ever.
 package e2e

@@ -140,12 +140,6 @@ func (h *History) event(ev *mvccpb.Event) {
 	case !strings.HasPrefix(key, h.keys.Pools()):
 		return // hosts, guards: none of a judge's business
 	}
-	if q, ok := ParseQueueKey(h.keys, key); ok && !h.ignored[key] {
-		if err := h.queueKey(q, put, ev.Kv); err != nil {
-			h.violate(Readable, "%s: %v", key, err)
-		}
-		return
-	}
 	k, err := h.keys.ParsePoolKey(key)
 	if h.ignored[key] {
 		if k.Kind == store.SpecKey {
@@ -169,6 +163,8 @@ func (h *History) event(ev *mvccpb.Event) {
 		}
 	case store.WaiterKey:
 		err = h.waiter(k, put, ev.Kv)
+	default:
+		err = h.queueKey(k, put, ev.Kv)
 	}
 	if err != nil {
 		h.violate(Readable, "%s: %v", key, err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -35,28 +34,6 @@ const (
 	// keptNotices is how many acknowledged notices of an instance are kept.
 	keptNotices = 64
 )
-
-// QueueKey is a key of a pool's wait queue other than a waiter, taken apart.
-type QueueKey struct {
-	Kind string // queued, dispatcher or grants
-	Pool string
-	// Host, Instance and Claim are of a key under grants.
-	Host, Instance, Claim string
-}
-
-// ParseQueueKey takes a key apart. It is false for any other key.
-func ParseQueueKey(keys store.Keys, key string) (QueueKey, bool) {
-	rest, ok := strings.CutPrefix(key, keys.Pools())
-	parts := strings.Split(rest, "/")
-	switch {
-	case !ok || len(parts) < 2 || parts[0] == "":
-	case len(parts) == 2 && (parts[1] == "queued" || parts[1] == "dispatcher"):
-		return QueueKey{Kind: parts[1], Pool: parts[0]}, true
-	case len(parts) == 5 && parts[1] == "grants" && !slices.Contains(parts, ""):
-		return QueueKey{Kind: "grants", Pool: parts[0], Host: parts[2], Instance: parts[3], Claim: parts[4]}, true
-	}
-	return QueueKey{}, false
-}
 
 // Dispatcher is the value of the key of a pool's dispatcher.
 type Dispatcher struct {
@@ -143,14 +120,11 @@ func (h *History) dispatch(pool string) *dispatch {
 }
 
 // queueKey takes an event of a wait queue that is no waiter's.
-func (h *History) queueKey(k QueueKey, put bool, kv *mvccpb.KeyValue) error {
-	if put && k.Kind != "queued" && kv.Lease == 0 {
-		h.violate(Leased, "%s hangs on no lease", kv.Key)
-	}
+func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
 	switch k.Kind {
-	case "dispatcher":
+	case store.DispatcherKey:
 		return h.dispatcher(h.dispatch(k.Pool), put, kv)
-	case "grants":
+	case store.NoticeKey:
 		h.notice(instanceID{k.Host, k.Instance}, k.Claim, put, kv)
 		return nil
 	}

@@ -458,25 +458,3 @@ func TestAQueueWithoutADispatcherIsNotJudged(t *testing.T) {
 		t.Errorf("violations %v, gaps %v", v, g)
 	}
 }
-
-func TestKeysOfAQueueReadBack(t *testing.T) {
-	for key, want := range map[string]QueueKey{
-		"a/queued":         {Kind: "queued", Pool: "a"},
-		"a/dispatcher":     {Kind: "dispatcher", Pool: "a"},
-		"a/grants/h/i/c.1": {Kind: "grants", Pool: "a", Host: "h", Instance: "i", Claim: "c.1"},
-		"a/spec":           {},
-		"a/queued/x":       {},
-		"/queued":          {},
-		"a/grants/h/i":     {},
-		"a/grants/h//c":    {},
-		"a/waiters/queued": {},
-		"dispatcher":       {},
-	} {
-		if got, ok := ParseQueueKey(keys, keys.Pools()+key); got != want || ok != (want != QueueKey{}) {
-			t.Errorf("%s reads as %+v, %t", key, got, ok)
-		}
-	}
-	if _, ok := ParseQueueKey(keys, keys.Hosts()+"a/queued"); ok {
-		t.Error("a key of another prefix is taken for one of a queue")
-	}
-}

@@ -260,7 +260,7 @@ func TestTheRolesOfAHostGrantTheClaimsOfAnother(t *testing.T) {
 		sidecars[host] = startSidecarIn(t, append([]string{"env"}, login("sidecar-"+host)...), q.etcd, host, shortDir(t))
 	}
 	// Claims are named for their hosts. The first that waits is of host a, which is the
-	// dispatcher until nobody waits any more.
+	// dispatcher until no claim waits any more.
 	ids := []string{"b0", "a1", "b2", "a3"}
 	answered := make(chan string, len(ids))
 	for i, id := range ids {

@@ -403,9 +403,6 @@ func (h *StepHistory) ready(place string, put bool, kv *mvccpb.KeyValue) error {
 
 // pool takes the events of a pool's limit and its slots.
 func (h *StepHistory) pool(key string, put bool, kv *mvccpb.KeyValue) error {
-	if _, ok := ParseQueueKey(h.keys, key); ok {
-		return nil
-	}
 	k, err := h.keys.ParsePoolKey(key)
 	switch {
 	case err != nil:

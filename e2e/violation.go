@@ -19,7 +19,7 @@ const (
 	// Queued: a waiter waits in all of its pools or in none.
 	Queued Rule = "wait queue"
 	// Order: a dispatcher grants no waiter before an earlier one that needs no more of the same
-	// pools, and nobody else grants any claim while some wait.
+	// pools, and no other instance grants any claim while some wait.
 	Order Rule = "order"
 	// Readable: every key and value can be read.
 	Readable Rule = "readable"

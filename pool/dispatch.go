@@ -14,7 +14,7 @@ import (
 
 // While claims wait for a pool, one instance grants them: the pool's dispatcher. It holds the
 // key `dispatcher` of the pool, and each of its grants compares that it still does. While the
-// key `queued` exists, nobody else grants claims of the pool. So a full pool costs one plan
+// key `queued` exists, no other instance grants claims of the pool. So a full pool costs one plan
 // for each release, and not one on each instance.
 
 const (
@@ -41,8 +41,8 @@ const (
 	takeRole      // become the dispatcher: there is none
 	replace       // become the dispatcher in place of one that is silent
 	beat          // put the key again
-	stepDown      // delete the key: nobody waits
-	tidy          // delete what is left of a queue: nobody waits, and the dispatcher is gone
+	stepDown      // delete the key: no claim waits
+	tidy          // delete what is left of a queue: no claim waits, and the dispatcher is gone
 )
 
 // dispatchState is what decides about the dispatcher of a pool.
@@ -56,7 +56,7 @@ type dispatchState struct {
 	// silent is for how long the dispatcher's key has not been put, and patience how long
 	// this instance accepts that.
 	silent, patience time.Duration
-	// fits: a claim that waits could be granted, or slots be taken back for one.
+	// fits: a claim that waits could be granted, or a grant be withdrawn for one.
 	fits bool
 	// idle is for how long a claim that fits has not been granted.
 	idle time.Duration
@@ -152,7 +152,7 @@ func (c *core) dispatches(p *poolView) bool {
 type route int
 
 const (
-	routeDirect   route = iota // by its own instance: nobody waits for its pools
+	routeDirect   route = iota // by its own instance: no claim waits for its pools
 	routeDispatch              // by this instance, which is the dispatcher
 	routeQueue                 // by another instance, which is, or is to be, the dispatcher
 )
@@ -172,7 +172,7 @@ func (c *core) routeOf(needs []Need) route {
 }
 
 // entryRoute is [core.routeOf] for an entry. One that has lost many races waits for a
-// dispatcher, even if nobody waits yet.
+// dispatcher, even if no claim waits yet.
 func (c *core) entryRoute(e *entry) route {
 	r := c.routeOf(e.needs)
 	if r == routeDirect && e.conflicts >= queueAfter && c.waiterLeases != nil && !e.unwritable {
@@ -473,7 +473,7 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 }
 
 // roleCompares adds to the compares of a claim what makes its grant this instance's: it is
-// the dispatcher, or nobody waits. The waiter of the claim, if it has one, is still there.
+// the dispatcher, or no claim waits. The waiter of the claim, if it has one, is still there.
 func (c *core) roleCompares(t *claimTxn, e *entry, have *compared) {
 	keys := c.view.keys
 	if first := c.view.pool(e.needs[0].Pool); c.dispatches(first) {

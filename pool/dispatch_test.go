@@ -31,12 +31,12 @@ func TestDuties(t *testing.T) {
 		"it dispatches, and waits itself":                         {dispatchState{exists: true, mine: true, waits: true, queue: true, silent: time.Hour, patience: patience}, beat},
 		"it dispatches, and has granted nothing for a bit":        {dispatchState{exists: true, mine: true, queue: true, silent: beatEvery, idle: idleGrants - 1, patience: patience}, beat},
 		"it dispatches, and grants nothing":                       {dispatchState{exists: true, mine: true, queue: true, silent: time.Hour, idle: idleGrants, patience: patience}, noDuty},
-		"it dispatches, and nobody waits":                         {dispatchState{exists: true, mine: true, queued: true, patience: patience}, stepDown},
-		"it dispatches, grants nothing, and nobody waits":         {dispatchState{exists: true, mine: true, silent: time.Hour, idle: time.Hour, patience: patience}, stepDown},
-		"another dispatches, and nobody waits":                    {dispatchState{exists: true, queued: true, silent: patience - 1, patience: patience}, noDuty},
-		"another is silent, and nobody waits":                     {dispatchState{exists: true, queued: true, silent: patience, patience: patience}, tidy},
-		"it has lost the role, and nobody waits":                  {dispatchState{exists: true, former: true, queued: true, silent: patience, patience: patience}, tidy},
-		"nobody dispatches, nobody waits, and it is queued":       {dispatchState{queued: true, silent: patience, patience: patience}, tidy},
+		"it dispatches, and no claim waits":                       {dispatchState{exists: true, mine: true, queued: true, patience: patience}, stepDown},
+		"it dispatches, grants nothing, and no claim waits":       {dispatchState{exists: true, mine: true, silent: time.Hour, idle: time.Hour, patience: patience}, stepDown},
+		"another dispatches, and no claim waits":                  {dispatchState{exists: true, queued: true, silent: patience - 1, patience: patience}, noDuty},
+		"another is silent, and no claim waits":                   {dispatchState{exists: true, queued: true, silent: patience, patience: patience}, tidy},
+		"it has lost the role, and no claim waits":                {dispatchState{exists: true, former: true, queued: true, silent: patience, patience: patience}, tidy},
+		"nobody dispatches, no claim waits, and it is queued":     {dispatchState{queued: true, silent: patience, patience: patience}, tidy},
 		"nobody dispatches or waits since a moment, it is queued": {dispatchState{queued: true, silent: patience - 1, patience: patience}, noDuty},
 		"nobody dispatches, others wait, and it is queued":        {dispatchState{queued: true, queue: true, silent: time.Hour, patience: patience}, noDuty},
 		// It keeps slots of this pool for claims of several, and waits in it with none.
@@ -111,7 +111,7 @@ func TestADispatcherThatIsSilentIsReplaced(t *testing.T) {
 			}
 			c.pass(tickEvery)
 			c.w.got()
-			if !died { // otherwise nobody waits any more
+			if !died { // otherwise no claim waits any more
 				c.wantDispatcher("db", "one")
 			}
 			c.one.giveBack("w")

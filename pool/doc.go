@@ -26,7 +26,7 @@
 // touched since its view. So the view may be old: that costs a retry, never a
 // slot.
 //
-// While nobody waits for a pool, each engine grants its own claims. The first
+// While no claim waits for a pool, each engine grants its own claims. The first
 // waiter puts the pool's key `queued`, under which direct grants fail, and its
 // engine becomes the dispatcher. From then on other engines only write waiters.
 // The dispatcher runs Admit over the whole queue. A grant to another instance
@@ -48,7 +48,7 @@
 //   - Every slot key hangs on a lease. Nothing is counted anywhere: what is used
 //     is the sum over the keys that exist.
 //   - A slot key is deleted or overwritten only under a compare of that very key.
-//   - A grant compares either that nobody waits for its pools, or that its author is
+//   - A grant compares either that no claim waits for its pools, or that its author is
 //     the dispatcher.
 //   - A waiter is granted once: a grant compares the revision of its key, and deletes
 //     it.

@@ -181,10 +181,10 @@ func (c *cluster) sound() {
 	}
 }
 
-// empty waits until nothing is held and nobody waits.
+// empty waits until nothing is held and no claim waits.
 func (c *cluster) empty() {
 	c.t.Helper()
-	eventually(c.t, "nothing is held and nobody waits", func() bool {
+	eventually(c.t, "nothing is held and no claim waits", func() bool {
 		h, w := c.read().Claims()
 		return len(h)+len(w) == 0
 	})

@@ -39,7 +39,7 @@ type notice struct {
 	slots []placed
 	since time.Time
 	// conditional: the slots are on a lease of the dispatcher. The grant counts when its owner
-	// has confirmed it, by putting them on its own lease, and may be taken back until then.
+	// has confirmed it, by putting them on its own lease, and may be withdrawn until then.
 	conditional bool
 	// seen is since when it is known to this instance.
 	seen time.Time
@@ -205,7 +205,7 @@ func (c *core) unlend(e *entry) {
 	}
 }
 
-// endLoans releases the keys of grants that were confirmed or taken back.
+// endLoans releases the keys of grants that were confirmed or withdrawn.
 func (c *core) endLoans() {
 	for _, key := range sortedKeys(c.loans) {
 		l, n := c.loans[key], c.view.notices[key]
@@ -273,7 +273,7 @@ func (c *core) overdue(n *notice, now time.Time) bool {
 	return n.conditional && n.by.name != c.name() && !n.seen.IsZero() && now.Sub(n.seen) >= ackWithin
 }
 
-// anyOverdue reports whether slots of a pool are to be taken back.
+// anyOverdue reports whether a grant of a pool is to be withdrawn.
 func (c *core) anyOverdue(p *poolView, now time.Time) bool {
 	for _, n := range c.view.notices {
 		if n.pool == p && c.overdue(n, now) {

@@ -41,17 +41,12 @@ type dispatcher struct {
 	pid            int
 }
 
-// dispatcherKey is the key of the instance that dispatches a pool.
-func (c *campaign) dispatcherKey(pool string) string {
-	return c.referee.keys.Pools() + pool + "/dispatcher"
-}
-
 // dispatcher reads which instance dispatches a pool now; n chooses among the pools.
 func (c *campaign) dispatcher(ctx context.Context, n uint64) (d dispatcher, err error) {
 	names := slices.Sorted(maps.Keys(specs))
 	var gets []clientv3.Op
 	for _, name := range names {
-		gets = append(gets, clientv3.OpGet(c.dispatcherKey(name)))
+		gets = append(gets, clientv3.OpGet(c.referee.keys.Dispatcher(name)))
 	}
 	read := false
 	within, cancel := context.WithTimeout(ctx, queues)
