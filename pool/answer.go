@@ -74,6 +74,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	rev := resp.Header.Revision
 	if b.shape != freeing {
 		c.guard.Committed(rev)
+		c.fullUntil = time.Time{}
 	}
 	c.metrics.batch(b)
 	conflicts := 0

@@ -149,7 +149,8 @@ type core struct {
 	suspects map[*entry]bool
 	// nested counts the batches until the next flat one; doorAt is when to try
 	// again to fence earlier writes, sendAt when to send again after a refusal, and
-	// fullUntil when to write again after etcd said that it is full.
+	// fullUntil when to write again after etcd said that it is full: zero once a write
+	// was carried out.
 	nested                     int
 	fenceAt, sendAt, fullUntil time.Time
 }
@@ -323,7 +324,7 @@ func (c *core) holdsSlots(e *entry, fence int64) bool {
 // trouble returns why nothing can be claimed now, whatever is free.
 func (c *core) trouble(now time.Time) error {
 	switch {
-	case c.full(now):
+	case !c.fullUntil.IsZero():
 		return problem.New(problem.EtcdFull, "etcd is full and takes no new claims: compact and defragment it, or raise its quota, then disarm the alarm")
 	case c.phase != normal && c.fenceErr != nil:
 		return store.Problem("etcd does not take this instance's writes", c.fenceErr)

@@ -182,6 +182,31 @@ func TestAFullEtcdRefusesWhoDoesNotWaitAndTakesReleases(t *testing.T) {
 	r.clean()
 }
 
+// The next write after one that a full etcd refused is due when the patience of a claim ends
+// that came with the first: until it is answered, the reason stays what it was.
+func TestAFullEtcdStaysTheReasonUntilItTakesAWrite(t *testing.T) {
+	r := newRig(t, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	r.pool("db", 3)
+	one.ask("a", 1).got()
+	one.ask("b", 1).got()
+	two.ask("kept", 1).got() // and so it has a lease
+	one.ask("first", 1)
+	r.pass(time.Second)
+	r.etcd.SetSpace(storetest.SpaceFull)
+	one.giveBack("a")
+	one.giveBack("b")
+	hasty := two.ask("hasty", 1, noWait)
+	r.pass(patience - tickEvery)
+	r.now = r.now.Add(tickEvery)
+	two.listen()
+	two.core.tick(r.now)
+	hasty.refused(problem.EtcdFull)
+	r.etcd.SetSpace(storetest.SpaceFree)
+	r.pass(fullPause + tickEvery)
+	two.ask("late", 1, noWait).got()
+}
+
 func TestWaitersReserveWhenTheyAreOldEnough(t *testing.T) {
 	r := newRig(t, "one", "two")
 	one, two := r.hosts[0], r.hosts[1]
