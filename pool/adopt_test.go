@@ -253,7 +253,7 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 				if h.phase != normal {
 					t.Fatalf("it is in phase %d until revision %d, and etcd is at %d", h.phase, h.resolveAt, r.etcd.Revision())
 				}
-				etcd := newReader(r.snapshot(), r.keys).core.view
+				etcd := newReader(r.snapshot(), r.keys).view
 				for id, e := range h.entries {
 					if cv := etcd.claims[id]; e.state == held && (cv == nil || cv.rev != e.fence()) {
 						t.Errorf("%s is held, and etcd does not have it", id)

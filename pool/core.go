@@ -109,8 +109,6 @@ type core struct {
 
 	// judged is the state of the specs that all verdicts were given under.
 	judged int // 0: none yet
-	// named is the state of the specs that the names of pools were noted of.
-	named int
 	// waitersAt is when waiters are written at the latest that are written by no
 	// other batch before; zero if there are none.
 	waitersAt time.Time
@@ -236,32 +234,10 @@ func (c *core) message(m store.FeedMessage, now time.Time) {
 	}
 	c.noteActs(now, m.Snapshot == nil)
 	c.takeNotices(now)
-	c.publishPools(m)
 	if len(c.queue) > 0 || len(c.roles) > 0 {
 		c.dirty = true
 	}
 	c.progress()
-}
-
-// publishPools tells which pools a message has changed.
-func (c *core) publishPools(m store.FeedMessage) {
-	if !c.broker.any.Load() {
-		return
-	}
-	changed := map[string]bool{}
-	for _, ev := range m.Events {
-		if k, err := c.view.keys.ParsePoolKey(string(ev.Kv.Key)); err == nil {
-			changed[k.Pool] = true
-		}
-	}
-	if m.Snapshot != nil {
-		for name := range c.view.pools {
-			changed[name] = true
-		}
-	}
-	if len(changed) > 0 {
-		c.broker.publish(Event{Type: PoolChanged, Pools: sortedKeys(changed)})
-	}
 }
 
 // snapshot replaces the view. Claims of ours that it should show and does not

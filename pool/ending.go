@@ -313,9 +313,9 @@ type May func(of Holder, slots map[string]int) error
 // record. An unknown one is a ClaimNotFound problem, and an id that several instances
 // hold an Invalid one.
 func (r *Reader) held(claim string) (*claimView, *record, error) {
-	keys := r.core.view.keys
+	keys := r.view.keys
 	by, id, hasInstance := cutInstance(claim)
-	all := r.core.view.claimsOf(id)
+	all := r.view.claimsOf(id)
 	if hasInstance {
 		all = slices.DeleteFunc(all, func(cv *claimView) bool { return !cv.isOf(keys, by.Host, by.Instance) })
 	}
@@ -326,7 +326,7 @@ func (r *Reader) held(claim string) (*claimView, *record, error) {
 	default:
 		var names []string
 		for _, cv := range all {
-			h := r.core.view.holder(cv)
+			h := r.view.holder(cv)
 			names = append(names, h.Host+"/"+h.Instance+"/"+id)
 		}
 		return nil, nil, problem.Field("id", "claim %q is held by %d instances: name one of them, as in %s", id, len(all), strings.Join(names, " or "))
@@ -352,11 +352,11 @@ func cutInstance(claim string) (by Holder, id string, ok bool) {
 // Free frees the claim with that id and fence at once, if it has not changed since it
 // was read: for a claim without a holder. Else it is a ClaimNotFound problem.
 func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) error {
-	cv := in.core.view.fenced(id, fence)
+	cv := in.view.fenced(id, fence)
 	if cv == nil {
 		return problem.New(problem.ClaimNotFound, "no claim %q with fence %d is held", id, fence)
 	}
-	rec, err := cv.full(in.core.view.keys)
+	rec, err := cv.full(in.view.keys)
 	if err != nil {
 		return problem.New(problem.CorruptValue, "claim %q can't be freed: %w", id, err)
 	}

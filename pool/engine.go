@@ -67,7 +67,12 @@ type Engine struct {
 	stopped   chan struct{} // closed when Run returns
 	ready     chan struct{} // closed when the first view is complete and earlier writes are resolved
 	once      sync.Once
-	names     atomic.Pointer[map[string]bool] // of the pools that there are
+
+	reads *reads
+	specs specs
+	// revision is the latest that etcd is known to have reached.
+	revision atomic.Int64
+	feeds    *poolFeeds
 }
 
 type answered struct {
@@ -90,6 +95,7 @@ func New(cfg Config) *Engine {
 		stopped: make(chan struct{}),
 		ready:   make(chan struct{}),
 	}
+	e.reads, e.feeds = newReads(cfg.Backend, cfg.Keys), newPoolFeeds(e)
 	e.urgent.wake = make(chan struct{}, 1)
 	e.collector = collector{ops: make(chan func(*core, time.Time), opsBuffer), urgent: &e.urgent}
 	e.feed = store.NewFeed(cfg.Backend, cfg.Keys.Pools(), cfg.Logger, e.core.metrics.resyncs.Inc)
@@ -109,6 +115,7 @@ func (e *Engine) Adopt(ids ...store.LeaseID) {
 // Run works until ctx ends, and returns when all goroutines have. Claims are
 // not given back: see [Engine.Stop].
 func (e *Engine) Run(ctx context.Context) error {
+	defer e.feeds.close()
 	defer close(e.stopped)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.feed.Run(ctx) })
@@ -175,7 +182,6 @@ func (e *Engine) loop(ctx context.Context) error {
 			waiters.Reset(time.Until(e.core.waitersAt))
 		}
 		e.signalReady()
-		e.noteNames()
 		if b := e.core.behind(); b != behind {
 			if behind = b; behind {
 				e.feed.RequestProgress()
@@ -189,12 +195,16 @@ func (e *Engine) loop(ctx context.Context) error {
 		case m, ok := <-e.feed.Messages():
 			if ok {
 				e.core.message(m, time.Now())
+				e.revision.Store(e.core.view.rev)
 			}
 		case m, ok := <-e.revoke.Messages():
 			if ok {
 				e.revocations(m)
 			}
 		case a := <-e.answers:
+			if a.err == nil { // also what is known to have happened before, if that was unknown
+				e.reads.atLeast(a.resp.Header.Revision)
+			}
 			e.core.answer(a.call, a.resp, a.err, time.Now())
 		case <-waiters.C: // the waiters are written now
 		case <-tick.C:
@@ -220,27 +230,6 @@ func (e *Engine) pollPause() time.Duration {
 		return 365 * 24 * time.Hour
 	}
 	return e.cfg.PollInterval + time.Duration(rand.Int64N(int64(e.cfg.PollJitter)+1))
-}
-
-// noteNames keeps the names of the pools for readers outside the loop.
-func (e *Engine) noteNames() {
-	if e.core.named == e.core.view.specs {
-		return
-	}
-	e.core.named = e.core.view.specs
-	names := map[string]bool{}
-	for name, p := range e.core.view.pools {
-		if p.known() {
-			names[name] = true
-		}
-	}
-	e.names.Store(&names)
-}
-
-// HasPool reports whether the engine has seen a pool of that name. It does no I/O.
-func (e *Engine) HasPool(name string) bool {
-	names := e.names.Load()
-	return names != nil && (*names)[name]
 }
 
 func (e *Engine) signalReady() {

@@ -3,8 +3,11 @@ package pool
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // EventType is the kind of an [Event].
@@ -12,9 +15,10 @@ type EventType string
 
 // The types of events.
 const (
-	// PoolChanged: a pool's spec, holders or waiters changed, on any host.
+	// PoolChanged: a pool's spec, holders or waiters changed, on any host. See
+	// [Engine.SubscribePools].
 	PoolChanged EventType = "PoolChanged"
-	// ClaimWaiting, and what follows, are claims of this instance.
+	// ClaimWaiting, and what follows, are claims of this instance. See [Engine.Subscribe].
 	ClaimWaiting EventType = "ClaimWaiting"
 	ClaimGranted EventType = "ClaimGranted"
 	// ClaimRenewed: the lease of a claim that carries a run was renewed, for the first
@@ -50,7 +54,18 @@ type subscriber struct {
 	lagged bool
 }
 
-// broker hands events to subscribers. Only the loop uses it.
+// send hands an event to the subscriber, or leaves it out.
+func (s *subscriber) send(ev Event) {
+	ev.Lagged = s.lagged
+	select {
+	case s.events <- ev:
+		s.lagged = false
+	default:
+		s.lagged = true
+	}
+}
+
+// broker hands events of claims to subscribers. Only the loop uses it.
 type broker struct {
 	subs []*subscriber
 	// For a cheap check: some subscriber wants all events, or those of runs.
@@ -67,13 +82,7 @@ func (b *broker) publish(ev Event) {
 		if s.runs && ev.Run == "" {
 			continue
 		}
-		ev.Lagged = s.lagged
-		select {
-		case s.events <- ev:
-			s.lagged = false
-		default:
-			s.lagged = true
-		}
+		s.send(ev)
 	}
 }
 
@@ -104,8 +113,8 @@ func (c *core) publish(t EventType, e *entry, reason string) {
 	}
 }
 
-// Subscribe returns events from now on, until ctx ends. The channel is never
-// closed. The sender does not wait for the reader: see [Event.Lagged].
+// Subscribe returns the events of this instance's claims from now on, until ctx ends. The
+// channel is never closed. The sender does not wait for the reader: see [Event.Lagged].
 func (e *Engine) Subscribe(ctx context.Context) (<-chan Event, error) {
 	return e.subscribe(ctx, &subscriber{events: make(chan Event, eventBuffer)})
 }
@@ -123,4 +132,155 @@ func (e *Engine) subscribe(ctx context.Context, s *subscriber) (<-chan Event, er
 		_ = e.send(context.Background(), func(c *core, _ time.Time) { c.broker.remove(s) })
 	})
 	return s.events, nil
+}
+
+// feedGrace is for how long pools are watched after their last subscriber, which may come
+// again.
+const feedGrace = 5 * time.Second
+
+// SubscribePools is [Engine.Subscribe] for the changes of some pools; none are all. The
+// engine watches them for as long as there are subscribers. What is read after an event
+// shows it.
+func (e *Engine) SubscribePools(ctx context.Context, pools ...string) (<-chan Event, error) {
+	if len(pools) == 0 {
+		pools = []string{allPools}
+	}
+	s := &subscriber{events: make(chan Event, eventBuffer)}
+	if err := e.feeds.add(s, pools); err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { e.feeds.remove(s) })
+	return s.events, nil
+}
+
+// poolFeeds watch the pools that have subscribers.
+type poolFeeds struct {
+	e *Engine
+
+	mu     sync.Mutex // guards what follows, and the subscribers
+	byPool map[string]*poolFeed
+	closed bool
+	tasks  sync.WaitGroup
+}
+
+// poolFeed watches one pool, or all.
+type poolFeed struct {
+	cancel context.CancelFunc
+	subs   []*subscriber
+	idle   *time.Timer // ends it; nil while there are subscribers
+	// pools are those that it has delivered anything of.
+	pools map[string]bool
+}
+
+func newPoolFeeds(e *Engine) *poolFeeds { return &poolFeeds{e: e, byPool: map[string]*poolFeed{}} }
+
+// add adds a subscriber of some pools.
+func (f *poolFeeds) add(s *subscriber, pools []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return errStopped
+	}
+	for _, pool := range pools {
+		p := f.byPool[pool]
+		if p == nil {
+			p = f.watch(pool)
+		}
+		if p.idle != nil {
+			p.idle.Stop()
+			p.idle = nil
+		}
+		p.subs = append(p.subs, s)
+	}
+	return nil
+}
+
+// remove removes a subscriber.
+func (f *poolFeeds) remove(s *subscriber) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for pool, p := range f.byPool {
+		p.subs = slices.DeleteFunc(p.subs, func(o *subscriber) bool { return o == s })
+		if len(p.subs) == 0 && p.idle == nil {
+			p.idle = time.AfterFunc(feedGrace, func() { f.end(pool, p) })
+		}
+	}
+}
+
+// end ends a feed without subscribers.
+func (f *poolFeeds) end(pool string, p *poolFeed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(p.subs) == 0 && f.byPool[pool] == p {
+		delete(f.byPool, pool)
+		p.cancel()
+	}
+}
+
+// watch begins to watch a pool, or all. The feed begins at a revision that every later read
+// shows, so that no change is missed. The lock is held.
+func (f *poolFeeds) watch(pool string) *poolFeed {
+	e, prefix := f.e, f.e.cfg.Keys.Pools()
+	if pool != allPools {
+		prefix = e.cfg.Keys.Pool(pool)
+	}
+	from := e.revision.Load()
+	e.reads.atLeast(from)
+	feed := store.NewFeedAfter(e.cfg.Backend, prefix, from, e.cfg.Logger, e.core.metrics.resyncs.Inc)
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &poolFeed{cancel: cancel, pools: map[string]bool{}}
+	if pool != allPools {
+		p.pools[pool] = true
+	}
+	f.byPool[pool] = p
+	f.tasks.Go(func() { _ = feed.Run(ctx) })
+	f.tasks.Go(func() {
+		for m := range feed.Messages() {
+			f.publish(p, m)
+		}
+	})
+	return p
+}
+
+// publish publishes which pools a message has changed.
+func (f *poolFeeds) publish(p *poolFeed, m store.FeedMessage) {
+	changed := map[string]bool{}
+	note := func(key []byte) {
+		if k, err := f.e.cfg.Keys.ParsePoolKey(string(key)); err == nil {
+			changed[k.Pool], p.pools[k.Pool] = true, true
+		}
+	}
+	for _, ev := range m.Events {
+		note(ev.Kv.Key)
+	}
+	if m.Snapshot != nil {
+		for _, kv := range m.Snapshot.KVs {
+			note(kv.Key)
+		}
+		changed = p.pools // those that are gone have changed too
+	}
+	if len(changed) == 0 {
+		return
+	}
+	f.e.reads.atLeast(m.Revision)
+	ev := Event{Type: PoolChanged, Pools: sortedKeys(changed)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range p.subs {
+		s.send(ev)
+	}
+}
+
+// close ends all feeds.
+func (f *poolFeeds) close() {
+	f.mu.Lock()
+	f.closed = true
+	for _, p := range f.byPool {
+		p.cancel()
+		if p.idle != nil {
+			p.idle.Stop()
+		}
+	}
+	f.mu.Unlock()
+	f.tasks.Wait()
 }

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,8 +10,8 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 )
 
-// metrics of one engine. What a pool is like now is not among them: it is read
-// at each scrape, see [Engine.Collect].
+// metrics of one engine. What it holds and waits for is not among them: it is counted at
+// each scrape, see [Engine.Collect].
 type metrics struct {
 	grants         prometheus.Counter
 	wait           prometheus.Histogram
@@ -74,3 +75,45 @@ func (m *metrics) granted(waited time.Duration) {
 
 func (m *metrics) refused(code problem.Code) { m.refusals.WithLabelValues(string(code)).Inc() }
 func (m *metrics) lost(code problem.Code)    { m.losses.WithLabelValues(string(code)).Inc() }
+
+var (
+	claimsHeld    = prometheus.NewDesc("berth_claims_held", "Claims of this instance that hold slots of a pool.", []string{"pool"}, nil)
+	claimsWaiting = prometheus.NewDesc("berth_claims_waiting", "Claims of this instance that wait for a pool.", []string{"pool"}, nil)
+)
+
+// Describe makes an engine a [prometheus.Collector] of what it holds and waits for.
+func (e *Engine) Describe(ch chan<- *prometheus.Desc) { ch <- claimsHeld; ch <- claimsWaiting }
+
+// scrapeTimeout bounds a scrape while the engine has not started yet.
+const scrapeTimeout = time.Second
+
+// Collect counts the claims of the engine by pool. Before it is ready it yields nothing.
+func (e *Engine) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	counts, err := query(ctx, e, func(c *core) [2]map[string]int { return c.counts() })
+	if err != nil {
+		return
+	}
+	for i, desc := range []*prometheus.Desc{claimsHeld, claimsWaiting} {
+		for pool, n := range counts[i] {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), pool)
+		}
+	}
+}
+
+// counts returns how many claims of this instance hold slots of each pool, and how many wait.
+func (c *core) counts() [2]map[string]int {
+	has, waits := map[string]int{}, map[string]int{}
+	for _, e := range c.entries {
+		for pool := range e.req.Slots {
+			switch e.state {
+			case held, releasing:
+				has[pool]++
+			case queued:
+				waits[pool]++
+			}
+		}
+	}
+	return [2]map[string]int{has, waits}
+}

@@ -6,19 +6,22 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Reader is the state of all pools at one revision, read once. It is what an
-// operator needs, without an instance of its own.
+// Reader is the state of pools at one revision: of all of them, or of one and of those
+// that its claims and waiters are in too.
 type Reader struct {
-	core     *core
 	snapshot store.Snapshot
+	// only has the pools that were read; nil is all of them.
+	only map[string]bool
+
+	mu   sync.Mutex // guards view: a record is decoded when it is first shown
+	view *view
 }
 
 // Read reads all pools.
@@ -33,22 +36,63 @@ func Read(ctx context.Context, b store.Backend, keys store.Keys) (*Reader, error
 func newReader(s store.Snapshot, keys store.Keys) *Reader {
 	v := newView(keys)
 	v.load(s)
-	return &Reader{core: &core{view: v, entries: map[string]*entry{}}, snapshot: s}
+	return &Reader{view: v, snapshot: s}
 }
 
 // Revision is the one at which everything was read.
 func (r *Reader) Revision() int64 { return r.snapshot.Revision }
 
 // Pools returns all pools by name.
-func (r *Reader) Pools() []Status { return r.core.view.statuses() }
+func (r *Reader) Pools() []Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.statuses()
+}
 
 // Pool returns one pool. An unknown one is a PoolNotFound problem.
-func (r *Reader) Pool(name string) (Detail, error) { return found(r.core.detail(name), name) }
+func (r *Reader) Pool(name string) (Detail, error) { return r.pool(name, own{}) }
 
 // Claims returns all claims that hold slots, first come first, and all that
 // wait, in the order of the wait queue.
-func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) {
-	return r.core.view.allHolders(), r.core.waiters(nil)
+func (r *Reader) Claims() ([]HolderStatus, []WaiterStatus) { return r.claims(own{}) }
+
+// Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
+// a ClaimNotFound problem.
+func (r *Reader) Why(id string) (Why, error) { return r.why(id, own{}) }
+
+// Detail is a pool with its holders and waiters.
+type Detail struct {
+	Status
+	Holders []HolderStatus
+	Waiters []WaiterStatus
+}
+
+func (r *Reader) pool(name string, o own) (Detail, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.view.pools[name]
+	if p == nil || !p.exists() {
+		return Detail{}, noPool(name)
+	}
+	return Detail{Status: r.view.status(p), Holders: r.view.holders(p), Waiters: r.view.waitersOf(p, o)}, nil
+}
+
+func (r *Reader) claims(o own) ([]HolderStatus, []WaiterStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.allHolders(), r.view.waitersOf(nil, o)
+}
+
+// Why explains one claim, of any host: what it holds, or why it waits.
+type Why struct {
+	Claim string
+	Held  *HolderStatus
+	// All has every claim of that id that is held, Held included, the oldest first.
+	// More than one instance holds one only if they were granted it at the same
+	// moment. Held is then that of the instance that was asked, or else the oldest.
+	All    []HolderStatus
+	Waiter *WaiterStatus
+	Reason Reason // of a waiter
 }
 
 // Each calls f with all claims that have the id, until it returns an error.
@@ -64,129 +108,6 @@ func (w Why) Each(f May) error {
 	return nil
 }
 
-// Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
-// a ClaimNotFound problem.
-func (r *Reader) Why(id string) (Why, error) { return known(r.core.why(id), id) }
-
-// detail returns one pool, nil if there is none.
-func (c *core) detail(name string) *Detail {
-	p := c.view.pools[name]
-	if p == nil || !p.exists() {
-		return nil
-	}
-	return &Detail{Status: c.view.status(p), Holders: c.view.holders(p), Waiters: c.waiters(p)}
-}
-
-func found(d *Detail, name string) (Detail, error) {
-	if d == nil {
-		return Detail{}, noPool(name)
-	}
-	return *d, nil
-}
-
-func known(w *Why, id string) (Why, error) {
-	if w == nil {
-		return Why{}, problem.New(problem.ClaimNotFound, "no claim %q is held or waits", id)
-	}
-	return *w, nil
-}
-
-// query reads something of the loop's state.
-func query[T any](ctx context.Context, e *Engine, f func(*core) T) (T, error) {
-	var zero T
-	if err := e.Ready(ctx); err != nil {
-		return zero, unavailable(ctx, err)
-	}
-	reply := make(chan T, 1)
-	if err := e.send(ctx, func(c *core, _ time.Time) { reply <- f(c) }); err != nil {
-		return zero, unavailable(ctx, err)
-	}
-	select {
-	case v := <-reply:
-		return v, nil
-	case <-ctx.Done():
-		return zero, unavailable(ctx, context.Cause(ctx))
-	case <-e.stopped:
-		return zero, errStopped
-	}
-}
-
-func unavailable(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return problem.New(problem.EtcdUnavailable, "the state of the pools has not been read from etcd yet: %w", err)
-}
-
-// Pools returns all pools by name, as the view has them.
-func (e *Engine) Pools(ctx context.Context) ([]Status, error) {
-	return query(ctx, e, func(c *core) []Status { return c.view.statuses() })
-}
-
-// Detail is a pool with its holders and waiters.
-type Detail struct {
-	Status
-	Holders []HolderStatus
-	Waiters []WaiterStatus
-}
-
-// Pool returns one pool. An unknown one is a PoolNotFound problem.
-func (e *Engine) Pool(ctx context.Context, name string) (Detail, error) {
-	d, err := e.pool(ctx, name)
-	if err != nil && e.outdated(ctx, err, name) {
-		return e.pool(ctx, name)
-	}
-	return d, err
-}
-
-func (e *Engine) pool(ctx context.Context, name string) (Detail, error) {
-	d, err := query(ctx, e, func(c *core) *Detail { return c.detail(name) })
-	if err != nil {
-		return Detail{}, err
-	}
-	return found(d, name)
-}
-
-// Trouble returns why nothing can be claimed now, whatever is free; nil if there is
-// no such reason, or none is known within a second.
-func (e *Engine) Trouble() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	reply := make(chan error, 1)
-	if err := e.send(ctx, func(c *core, now time.Time) { reply <- c.trouble(now) }); err != nil {
-		return nil
-	}
-	select {
-	case err := <-reply:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-// Claims returns all claims that hold slots, of all hosts, first come first, and
-// all that wait, in the order of the wait queue.
-func (e *Engine) Claims(ctx context.Context) ([]HolderStatus, []WaiterStatus, error) {
-	type both struct {
-		h []HolderStatus
-		w []WaiterStatus
-	}
-	b, err := query(ctx, e, func(c *core) both { return both{c.view.allHolders(), c.waiters(nil)} })
-	return b.h, b.w, err
-}
-
-// Why explains one claim, of any host: what it holds, or why it waits.
-type Why struct {
-	Claim string
-	Held  *HolderStatus
-	// All has every claim of that id that is held, Held included, the oldest first.
-	// More than one instance holds one only if they were granted it at the same
-	// moment. Held is then that of the instance that was asked, or else the oldest.
-	All    []HolderStatus
-	Waiter *WaiterStatus
-	Reason Reason // of a waiter
-}
-
 // Fenced returns the claim that is held with a fence, nil if there is none.
 func (w Why) Fenced(fence int64) *HolderStatus {
 	for i := range w.All {
@@ -197,118 +118,57 @@ func (w Why) Fenced(fence int64) *HolderStatus {
 	return nil
 }
 
-// Why explains one claim, named by its id, or by HOST/INSTANCE/ID. An unknown one is
-// a ClaimNotFound problem.
-func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
-	w, err := query(ctx, e, func(c *core) *Why { return c.why(id) })
-	if err != nil {
-		return Why{}, err
-	}
-	return known(w, id)
-}
-
-func (c *core) why(claim string) *Why {
+func (r *Reader) why(claim string, o own) (Why, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	by, id, named := cutInstance(claim)
-	if held := c.view.claimsOf(id); len(held) > 0 {
-		w := &Why{Claim: id}
-		for _, cv := range held {
-			h := c.view.holder(cv)
-			if named && (h.Host != by.Host || h.Instance != by.Instance) {
-				continue
-			}
-			w.All = append(w.All, h)
-			if w.Held == nil || cv.isOf(c.view.keys, c.host, c.instance) {
-				w.Held = &h
-			}
-		}
-		if w.Held != nil {
-			return w
-		}
-	}
-	for _, cd := range c.all() {
-		if cd.order.Claim != id {
+	w := Why{Claim: id}
+	for _, cv := range r.view.claimsOf(id) {
+		h := r.view.holder(cv)
+		if named && (h.Host != by.Host || h.Instance != by.Instance) {
 			continue
 		}
-		w := cd.status(c.view)
-		if named && (w.Host != by.Host || w.Instance != by.Instance) {
+		w.All = append(w.All, h)
+		if w.Held == nil || o.is(&h.Holder) {
+			w.Held = &h
+		}
+	}
+	if w.Held != nil {
+		return w, nil
+	}
+	queue := r.view.queue(o)
+	for i, q := range queue {
+		if q.Claim != id || named && (q.Host != by.Host || q.Instance != by.Instance) {
 			continue
 		}
-		r := c.view.reasonFor(w.Pools, maxReasonHolders)
-		r.Since = w.Since
-		r.Position, r.Waiting = c.position(cd.order, w.Pools)
-		if r.Text == "" {
-			r.Text = c.turn(r)
-		}
-		w.Position, w.Reason = r.Position, r.Text
-		return &Why{Claim: id, Waiter: &w, Reason: r}
+		w.Waiter, w.Reason = &queue[i].WaiterStatus, r.view.reasonIn(queue, i, o)
+		w.Waiter.Position, w.Waiter.Reason = w.Reason.Position, w.Reason.Text
+		return w, nil
 	}
-	return nil
+	return Why{}, problem.New(problem.ClaimNotFound, "no claim %q is held or waits", claim)
 }
 
-// Adopted returns the claims that were taken over from an earlier life.
-func (e *Engine) Adopted(ctx context.Context) ([]*Claim, error) {
-	return query(ctx, e, func(c *core) []*Claim { return c.adopted })
-}
-
-// Age returns how old the view is: the time since the last event or progress of the watch.
-func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
-	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
-}
-
-// WaitRevision waits until the view has come up to a revision.
-func (e *Engine) WaitRevision(ctx context.Context, rev int64) error {
-	for {
-		at, err := query(ctx, e, func(c *core) int64 { return c.view.rev })
-		if err != nil || at >= rev {
-			return err
-		}
-		e.feed.RequestProgress()
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-ctx.Done():
-			return unavailable(ctx, context.Cause(ctx))
+// reasonIn returns why a waiter of a queue is not granted.
+func (v *view) reasonIn(queue []inQueue, i int, o own) Reason {
+	w := &queue[i]
+	r := v.reasonFor(w.Pools, maxReasonHolders)
+	r.Since, r.Position, r.Waiting = w.Since, 1, 1
+	for n := range queue {
+		if n != i && overlap(queue[n].Pools, w.Pools) {
+			r.Waiting++
+			if n < i {
+				r.Position++
+			}
 		}
 	}
-}
-
-var (
-	poolLimit   = prometheus.NewDesc("berth_pool_limit", "Slots of a pool; -1 is unlimited.", []string{"pool"}, nil)
-	poolClaimed = prometheus.NewDesc("berth_pool_claimed", "Slots of a pool that are claimed, by all hosts.", []string{"pool"}, nil)
-	poolWaiting = prometheus.NewDesc("berth_pool_waiting", "Claims that wait for a pool, on all hosts.", []string{"pool"}, nil)
-	poolPaused  = prometheus.NewDesc("berth_pool_paused", "1 while a pool is paused.", []string{"pool"}, nil)
-)
-
-// Describe makes an engine a [prometheus.Collector] of what its pools are like.
-func (e *Engine) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolLimit, poolClaimed, poolWaiting, poolPaused} {
-		ch <- d
-	}
-}
-
-// scrapeTimeout bounds a scrape while etcd has not been read yet.
-const scrapeTimeout = time.Second
-
-// Collect reads the pools. Before the first view it yields nothing.
-func (e *Engine) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-	defer cancel()
-	pools, err := e.Pools(ctx)
-	if err != nil {
-		return
-	}
-	for _, p := range pools {
-		gauge := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, p.Name)
+	if r.Text == "" {
+		var trouble error
+		if o.is(&w.Holder) {
+			trouble = o.trouble
 		}
-		gauge(poolLimit, float64(p.Limit))
-		gauge(poolClaimed, float64(p.Claimed))
-		gauge(poolWaiting, float64(p.Waiting))
-		paused := 0.0
-		if p.Paused {
-			paused = 1
-		}
-		gauge(poolPaused, paused)
+		r.Text = turn(r, trouble)
 	}
+	return r
 }
 
 // Status is the state of a pool.
@@ -437,26 +297,71 @@ func (v *view) allHolders() []HolderStatus {
 	return all
 }
 
-// status is what there is to show of a candidate.
-func (cd candidate) status(v *view) WaiterStatus {
-	w := WaiterStatus{Claim: cd.order.Claim, Priority: cd.order.Priority}
-	if cd.e != nil {
-		w.Holder, w.Pools, w.Since, w.Reserve = cd.e.req.Holder, cd.e.req.Slots, cd.e.arrived, cd.e.reserve
-	} else {
-		w.Holder, w.Pools, w.Since, w.Reserve = cd.w.value.Holder, cd.w.value.Pools, cd.w.value.Queued, cd.w.value.Reserve
-	}
-	if cd.w != nil {
-		w.Lease = cd.w.lease
-	}
-	if w.Reason = v.reasonFor(w.Pools, 0).Text; w.Reason == "" {
-		w.Reason = "waiting its turn"
-	}
-	return w
+// own is what an instance knows of its claims that wait, beyond what etcd holds.
+type own struct {
+	host, instance string
+	waiting        []inQueue // in no order
+	// trouble is why no lease could be made for them, nil if one could.
+	trouble error
 }
 
-// waiters returns the waiting claims in order; with a pool, only those that wait for it. A
+// is reports whether a claim belongs to the instance.
+func (o own) is(h *Holder) bool { return o.host != "" && h.Host == o.host && h.Instance == o.instance }
+
+// inQueue is one claim in the wait queue.
+type inQueue struct {
+	order Order
+	WaiterStatus
+}
+
+// own returns what the instance knows of its claims that wait.
+func (c *core) own() own {
+	o := own{host: c.host, instance: c.instance, trouble: c.leases.Trouble()}
+	for _, e := range c.queue {
+		if e.state != queued || c.defers(e) {
+			continue
+		}
+		order := e.order
+		if order.Since == 0 {
+			order.Since = e.since(c.view.rev)
+		}
+		o.waiting = append(o.waiting, inQueue{order, WaiterStatus{
+			Claim: e.req.ID, Holder: e.req.Holder, Pools: e.req.Slots, Priority: e.req.Priority,
+			Since: e.arrived, Reserve: e.reserve,
+		}})
+	}
+	return o
+}
+
+// queue returns the wait queue: the waiters in etcd, and those of an instance, which may not
+// be in etcd yet, or may be about to be deleted there.
+func (v *view) queue(o own) []inQueue {
+	all := make([]inQueue, 0, len(v.waiters)+len(o.waiting))
+	leases := map[Order]store.LeaseID{} // of those that o has
+	for _, w := range v.waiters {
+		if o.is(&w.value.Holder) {
+			leases[w.order] = w.lease
+			continue
+		}
+		all = append(all, inQueue{w.order, WaiterStatus{
+			Claim: w.order.Claim, Holder: w.value.Holder, Pools: w.value.Pools, Priority: w.order.Priority,
+			Since: w.value.Queued, Reserve: w.value.Reserve, Lease: w.lease,
+		}})
+	}
+	for _, q := range o.waiting {
+		granted := slices.ContainsFunc(v.claimsOf(q.Claim), func(cv *claimView) bool { return cv.isOf(v.keys, o.host, o.instance) })
+		if !granted { // since o was asked
+			q.Lease = leases[q.order]
+			all = append(all, q)
+		}
+	}
+	slices.SortFunc(all, func(a, b inQueue) int { return a.order.Compare(b.order) })
+	return all
+}
+
+// waitersOf returns the waiting claims in order; with a pool, only those that wait for it. A
 // position counts the claims that wait for one of the same pools.
-func (c *core) waiters(p *poolView) []WaiterStatus {
+func (v *view) waitersOf(p *poolView, o own) []WaiterStatus {
 	var all []WaiterStatus
 	type before struct {
 		pools map[string]int
@@ -464,14 +369,17 @@ func (c *core) waiters(p *poolView) []WaiterStatus {
 	}
 	var earlier []before // by the pools that they wait for
 	byPools := map[string]int{}
-	for _, cd := range c.all() {
-		w := cd.status(c.view)
+	for _, q := range v.queue(o) {
+		w := q.WaiterStatus
 		if p != nil {
 			n, ok := w.Pools[p.name]
 			if !ok {
 				continue
 			}
 			w.Slots = n
+		}
+		if w.Reason = v.reasonFor(w.Pools, 0).Text; w.Reason == "" {
+			w.Reason = "waiting its turn"
 		}
 		w.Position = len(all) + 1
 		if p == nil {

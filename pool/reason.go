@@ -63,17 +63,16 @@ func (c *core) reason(e *entry) Reason {
 	r.Since = e.arrived
 	r.Position, r.Waiting = c.position(e.order, e.req.Slots)
 	if r.Text == "" {
-		r.Text = c.turn(r)
+		r.Text = turn(r, c.leases.Trouble())
 	}
 	return r
 }
 
-// turn explains a claim that fits and is not granted yet.
-func (c *core) turn(r Reason) string {
-	if c.leases != nil {
-		if err := c.leases.Trouble(); err != nil {
-			return fmt.Sprintf("no lease could be made: %v", err)
-		}
+// turn explains a claim that fits and is not granted yet. Trouble is why no lease could be
+// made for it.
+func turn(r Reason, trouble error) string {
+	if trouble != nil {
+		return fmt.Sprintf("no lease could be made: %v", trouble)
 	}
 	return fmt.Sprintf("waiting its turn (position %d of %d)", r.Position, r.Waiting)
 }

@@ -37,7 +37,7 @@ func TestWhatSeveralClaimsAreForIsOneWaiter(t *testing.T) {
 	if err != nil || d.Waiting != 2 || len(d.Waiters) != 2 {
 		t.Errorf("%d wait: %+v (%v)", d.Waiting, d.Waiters, err)
 	}
-	if why := three.why("exec"); why.Reason.Position != 2 || why.Reason.Waiting != 2 {
+	if why, err := newReader(r.snapshot(), r.keys).why("exec", three.own()); err != nil || why.Reason.Position != 2 || why.Reason.Waiting != 2 {
 		t.Errorf("the claim behind is at position %d of %d", why.Reason.Position, why.Reason.Waiting)
 	}
 	one.giveBack("holder")

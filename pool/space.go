@@ -1,14 +1,11 @@
 package pool
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/berthhq/berth/internal/problem"
 )
 
 // Space holds the free capacity of some pools after all their waiters, for a planner
@@ -187,57 +184,24 @@ func narrowText(pools []shortage) string {
 	return fmt.Sprintf("pool '%s' has too few free slots (%d slots, %d wanted)", pools[0].Pool, pools[0].Limit, pools[0].Wanted)
 }
 
-// Space returns the space of all pools as the engine sees them, and which of some
-// claims it sees held, on any host, with their fences. What is newer than the revision
-// it does not know.
-func (e *Engine) Space(ctx context.Context, claims []string) (s *Space, held map[string]int64, revision int64, err error) {
-	type answer struct {
-		space    *Space
-		held     map[string]int64
-		revision int64
-		err      error
-	}
-	reply := make(chan answer, 1)
-	if err := e.send(ctx, func(c *core, now time.Time) {
-		a := answer{held: map[string]int64{}, revision: c.view.rev, err: c.trouble(now)}
-		if a.err == nil {
-			a.space = c.space()
-		}
-		for _, id := range claims {
-			for _, cv := range c.view.claimsOf(id) {
-				a.held[id] = cv.rev
-			}
-		}
-		reply <- a
-	}); err != nil {
-		return nil, nil, 0, err
-	}
-	select {
-	case a := <-reply:
-		return a.space, a.held, a.revision, a.err
-	case <-ctx.Done():
-		return nil, nil, 0, problem.New(problem.EtcdUnavailable, "the pools can't be seen: %w", context.Cause(ctx))
-	case <-e.stopped:
-		return nil, nil, 0, errStopped
-	}
-}
-
 // Space returns the space of all pools.
-func (r *Reader) Space() *Space { return r.core.space() }
+func (r *Reader) Space() *Space { return r.space(own{}) }
 
 // space returns what the waiters leave of all pools.
-func (c *core) space() *Space {
-	all := c.view.statuses()
-	s := NewSpace(all...)
-	capacities := c.view.capacities()
-	waiters := c.all()
-	waiting := make([]*Waiting, 0, len(waiters))
-	for _, cd := range waiters {
-		waiting = append(waiting, cd.waiting())
+func (r *Reader) space(o own) *Space {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.view
+	s := NewSpace(v.statuses()...)
+	queue := v.queue(o)
+	waiting := make([]*Waiting, len(queue))
+	for i, q := range queue {
+		waiting[i] = &Waiting{Needs: v.poolNeeds(q.Pools), Reserve: q.Reserve}
 	}
+	capacities := v.capacities()
 	d := Admit(capacities, waiting)
 	for name, r := range s.pools {
-		p := c.view.pools[name]
+		p := v.pools[name]
 		r.open = capacities[p.number].Open && r.limit != Closed
 		r.free, r.reserved = d.Free[p.number], d.Reserved[p.number]
 		s.pools[name] = r

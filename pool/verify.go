@@ -30,7 +30,9 @@ type Violation struct {
 //   - Every notice lists the slots that were granted with it, as long as the claim has them. A
 //     notice whose claim is gone is legal: an operator may have released the claim by force.
 func (r *Reader) Verify() []Violation {
-	v := r.core.view
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.view
 	var all []Violation
 	report := func(key, format string, args ...any) {
 		all = append(all, Violation{Key: key, Problem: fmt.Sprintf(format, args...)})

@@ -16,11 +16,28 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// happened reads events until one is the last of a claim, and returns those of
-// claims as "type claim", and the pools that changed.
-func happened(t *testing.T, events <-chan pool.Event, last string) (claims []string, pools map[string]bool) {
+// changed reads events of pools until one is about a pool.
+func changed(t *testing.T, events <-chan pool.Event, name string) pool.Event {
 	t.Helper()
-	pools = map[string]bool{}
+	late := time.After(30 * time.Second)
+	for {
+		select {
+		case ev := <-events:
+			if ev.Type != pool.PoolChanged || ev.Claim != "" {
+				t.Errorf("a subscriber of pools got %+v", ev)
+			}
+			if slices.Contains(ev.Pools, name) {
+				return ev
+			}
+		case <-late:
+			t.Fatalf("%s has not changed", name)
+		}
+	}
+}
+
+// happened reads events until one is the last of a claim, and returns all as "type claim".
+func happened(t *testing.T, events <-chan pool.Event, last string) (claims []string) {
+	t.Helper()
 	late := time.After(30 * time.Second)
 	for {
 		select {
@@ -28,15 +45,9 @@ func happened(t *testing.T, events <-chan pool.Event, last string) (claims []str
 			if ev.Lagged {
 				t.Error("events are missing")
 			}
-			if ev.Type == pool.PoolChanged {
-				for _, p := range ev.Pools {
-					pools[p] = true
-				}
-				continue
-			}
 			claims = append(claims, string(ev.Type)+" "+ev.Claim)
 			if claims[len(claims)-1] == last {
-				return claims, pools
+				return claims
 			}
 		case <-late:
 			t.Fatalf("%q has not happened, but %q", last, claims)
@@ -75,6 +86,14 @@ func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	changes, err := one.SubscribePools(ctx, "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := one.SubscribePools(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	a := c.claim(one, "a", db(1))
 	b := c.wait(one, "b", db(1))
 	c.release(one, a)
@@ -84,7 +103,7 @@ func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	}
 	<-held.Context().Done()
 	c.release(one, held)
-	claims, pools := happened(t, events, "ClaimReleased b")
+	claims := happened(t, events, "ClaimReleased b")
 	want := []string{
 		"ClaimGranted a", "ClaimWaiting b", "ClaimReleased a", "ClaimGranted b", "ClaimEnded b", "ClaimReleased b",
 	}
@@ -95,18 +114,19 @@ func TestEventsTellTheStoryOfClaims(t *testing.T) {
 	if diff := cmp.Diff(want, claims); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if !pools["db"] || pools["quiet"] {
-		t.Errorf("pools changed: %v", pools)
-	}
 	// What others do shows in the pools alone.
 	c.release(two, c.claim(two, "c", map[string]int{"quiet": 1}))
-	for ev := range events {
-		if ev.Claim != "" {
-			t.Errorf("got an event of a claim of another host: %+v", ev)
-		}
-		if slices.Contains(ev.Pools, "quiet") {
-			break
-		}
+	changed(t, all, "quiet")
+	c.change("db", pool.Change{Paused: new(bool)})
+	last := changed(t, changes, "db")
+	for len(changes) > 0 {
+		last = <-changes
+	}
+	if !slices.Equal(last.Pools, []string{"db"}) {
+		t.Errorf("a subscriber of db got %+v", last)
+	}
+	if len(events) > 0 {
+		t.Errorf("got an event of a claim of another host: %+v", <-events)
 	}
 	cancel()
 	c.release(one, c.claim(one, "d", db(1))) // nobody listens, and nothing blocks
@@ -275,7 +295,6 @@ func sample(t *testing.T, reg *prometheus.Registry, series string) float64 {
 func TestMetricsTellWhatHappened(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 2)
-	c.pool("open", pool.Unlimited)
 	reg := prometheus.NewRegistry()
 	e := c.engine("one", func(cfg *pool.Config) { cfg.Registerer = reg })
 	reg.MustRegister(e)
@@ -285,15 +304,9 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 	c.refused(problem.PoolNotFound, e, "b", map[string]int{"no": 1})
 	c.refused(problem.ClaimTimeout, e, "b", db(1), within(10*time.Millisecond))
 	w := c.wait(e, "c", db(1))
-	paused := true
-	c.change("open", pool.Change{Paused: &paused})
 	for series, want := range map[string]float64{
-		`berth_pool_limit{pool="db"}`:                         2,
-		`berth_pool_limit{pool="open"}`:                       -1,
-		`berth_pool_claimed{pool="db"}`:                       2,
-		`berth_pool_waiting{pool="db"}`:                       1,
-		`berth_pool_paused{pool="db"}`:                        0,
-		`berth_pool_paused{pool="open"}`:                      1,
+		`berth_claims_held{pool="db"}`:                        1,
+		`berth_claims_waiting{pool="db"}`:                     1,
 		`berth_claims_granted_total`:                          1,
 		`berth_claims_refused_total{reason="no_capacity"}`:    1,
 		`berth_claims_refused_total{reason="exceeds_limit"}`:  1,
@@ -314,7 +327,7 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 		`berth_claims_granted_total`:                   2,
 		`berth_claim_wait_seconds`:                     2,
 		`berth_claims_lost_total{reason="claim_lost"}`: 1,
-		`berth_pool_claimed{pool="db"}`:                1,
+		`berth_claims_held{pool="db"}`:                 1,
 	} {
 		if got := sample(t, reg, series); got != want {
 			t.Errorf("%s is %v, want %v", series, got, want)

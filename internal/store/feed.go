@@ -76,6 +76,14 @@ func NewFeed(b Backend, prefix string, log hclog.Logger, resynced func()) *Feed 
 	}
 }
 
+// NewFeedAfter returns a feed of everything under prefix that begins with what happens after
+// a revision, without a snapshot. Revision 0 is none: the feed is then one of [NewFeed].
+func NewFeedAfter(b Backend, prefix string, revision int64, log hclog.Logger, resynced func()) *Feed {
+	f := NewFeed(b, prefix, log, resynced)
+	f.at, f.history = revision, b.History()
+	return f
+}
+
 // Messages are in order. The channel closes when Run returns.
 func (f *Feed) Messages() <-chan FeedMessage { return f.messages }
 

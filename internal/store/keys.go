@@ -29,6 +29,9 @@ func (k Keys) Prefix() string { return k.prefix }
 // them in their order, of all pools or of one.
 func (k Keys) Pools() string { return k.pools }
 
+// Pool is the prefix of all keys of one pool.
+func (k Keys) Pool(pool string) string { return k.pools + pool + "/" }
+
 // Spec is the key of a pool's spec.
 func (k Keys) Spec(pool string) string { return k.pools + pool + "/spec" }
 

@@ -160,7 +160,13 @@ type Snapshot struct {
 
 // ReadAll reads everything under prefix at one revision, in pages.
 func ReadAll(ctx context.Context, b Backend, prefix string) (Snapshot, error) {
-	s := Snapshot{History: b.History()}
+	return ReadAt(ctx, b, prefix, 0)
+}
+
+// ReadAt reads everything under prefix as it was at a revision; 0 is the present one. A
+// revision that etcd no longer has is [ErrCompacted].
+func ReadAt(ctx context.Context, b Backend, prefix string, revision int64) (Snapshot, error) {
+	s := Snapshot{History: b.History(), Revision: revision}
 	key, limit := []byte(prefix), pageSize
 	for {
 		resp, err := readPage(ctx, b, &pb.RangeRequest{
