@@ -123,8 +123,6 @@ func (l *bridgeLeases) grant(ctx context.Context) error {
 const (
 	// maxBridged bounds the runs with pools that one tick admits. The next tick continues.
 	maxBridged = 256
-	// spaceTimeout bounds the reading of the pools from memory.
-	spaceTimeout = time.Second
 	// firstReadTime is how long a new leader waits for the pools before it admits runs that
 	// need none.
 	firstReadTime = 2 * time.Second
@@ -135,10 +133,12 @@ const (
 // bridge holds slots of pools for admitted runs until their executors take them over. It
 // exists once a run needs pools.
 type bridge struct {
-	cfg     Config
-	leases  *bridgeLeases
-	engine  *pool.Engine
-	changed chan struct{} // signals that pools have changed
+	cfg    Config
+	leases *bridgeLeases
+	engine *pool.Engine
+	pools  *pool.Follower
+	// changed signals that pools have changed.
+	changed chan struct{}
 	since   time.Time
 	seen    bool // the pools have been read
 }
@@ -149,6 +149,7 @@ func (b *bridge) starting(now time.Time) bool { return !b.seen && now.Sub(b.sinc
 
 func newBridge(cfg Config) *bridge {
 	b := &bridge{cfg: cfg, leases: newBridgeLeases(cfg.Backend, cfg.StartTimeout), changed: make(chan struct{}, 1), since: time.Now()}
+	b.pools = pool.NewFollower(cfg.Backend, cfg.Keys, cfg.Logger)
 	b.engine = pool.New(pool.Config{
 		Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
 		Leases: b.leases, Logger: cfg.Logger,
@@ -162,6 +163,7 @@ func (b *bridge) run(ctx context.Context) error {
 	g, inner := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.leases.run(inner, b.engine.LeasesReady) })
 	g.Go(func() error { return b.engine.Run(inner) })
+	g.Go(func() error { return b.pools.Run(inner) })
 	g.Go(func() error { return b.follow(inner) })
 	err := g.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTimeout)
@@ -172,13 +174,9 @@ func (b *bridge) run(ctx context.Context) error {
 	return err
 }
 
-// follow signals that pools have changed.
+// follow signals that pools have changed, once the engine can claim.
 func (b *bridge) follow(ctx context.Context) error {
-	events, err := b.engine.Subscribe(ctx)
-	if err == nil {
-		err = b.engine.Ready(ctx)
-	}
-	if err != nil {
+	if err := b.engine.Ready(ctx); err != nil {
 		return err
 	}
 	for {
@@ -187,25 +185,28 @@ func (b *bridge) follow(ctx context.Context) error {
 		default:
 		}
 		select {
-		case <-events:
+		case <-b.pools.Changed():
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// complete adds the free capacity of the pools to a snapshot.
-func (b *bridge) complete(ctx context.Context, s *Snapshot) {
+// complete adds the free capacity of the pools to a snapshot. It is unknown while the engine
+// can't claim.
+func (b *bridge) complete(s *Snapshot) {
 	var claims []string
 	for _, r := range s.InProgress {
 		if r.Status == run.NotStarted && r.Claim != "" {
 			claims = append(claims, r.Claim)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
-	defer cancel()
-	space, held, at, err := b.engine.Space(ctx, claims)
+	space, held, at, err := b.pools.Space(claims)
+	if err == nil {
+		err = b.engine.Trouble()
+	}
 	if err != nil {
+		space = nil
 		b.cfg.Logger.Debug("runs that need pools wait: the pools cannot be read", "error", err)
 	}
 	b.seen = b.seen || err == nil

@@ -30,7 +30,7 @@ func (l *leader) tick(ctx context.Context, now time.Time) error {
 	s := l.state.snapshot(now)
 	s.StartTimeout = l.cfg.StartTimeout
 	if l.pools != nil {
-		l.pools.complete(ctx, s)
+		l.pools.complete(s)
 		s.Hold = l.pools.starting(now)
 	}
 	l.deadline = time.Time{}

@@ -126,17 +126,31 @@ func messageOf(ev api.Event) server.Message {
 	return server.Message{Event: ev.Type, Data: server.Encode(ev)}
 }
 
-// source is where the events of pools and of claims that wait come from. Its channel is
-// never closed.
+// source is where the events of claims that wait come from. Its channel is never closed.
 type source func(ctx context.Context) (<-chan pool.Event, error)
 
 // relay hands events to a hub. What becomes of claims after they have waited is published
 // by their [claims.Holders].
 func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error) {
 	events, err := subscribe(ctx)
-	if err != nil {
-		return nil, err
+	return relay(ctx, h, events), err
+}
+
+// poolSource is where the changes of pools come from. Its channel is never closed.
+type poolSource func(ctx context.Context, pools ...string) (<-chan pool.Event, error)
+
+// relay hands the changes of a pool to a hub; without a name, of all pools.
+func (subscribe poolSource) relay(ctx context.Context, h *server.Hub, name string) (func(), error) {
+	var names []string
+	if name != "" {
+		names = append(names, name)
 	}
+	events, err := subscribe(ctx, names...)
+	return relay(ctx, h, events), err
+}
+
+// relay hands events to a hub until ctx ends.
+func relay(ctx context.Context, h *server.Hub, events <-chan pool.Event) func() {
 	return func() {
 		for {
 			select {
@@ -154,7 +168,7 @@ func (subscribe source) relay(ctx context.Context, h *server.Hub) (func(), error
 				return
 			}
 		}
-	}, nil
+	}
 }
 
 // noticeOf is an event for the streams of its claim and of its pools.

@@ -46,7 +46,7 @@ func (s *Server) live(ctx context.Context, a *apiServer, web *server.Server) err
 		before.Stop()
 		return errors.Join(err, procs.Close())
 	}
-	hub := server.NewHub(source(client.Subscribe).relay)
+	hub := server.NewHub(source(client.Subscribe).relay, poolSource(client.SubscribePools).relay)
 	kept.Notify = publish(hub)
 	hs := claims.New(kept)
 	session := a.newSession(client, hs, procs, hub)

@@ -44,7 +44,7 @@ func testSession(t *testing.T) (*apiServer, *session) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hub := server.NewHub(source(client.Subscribe).relay)
+	hub := server.NewHub(source(client.Subscribe).relay, poolSource(client.SubscribePools).relay)
 	hs := claims.New(claims.Config{Instance: Instance, Log: cfg.Logger, Procs: procs, Metrics: m.claims, Notify: publish(hub)})
 	s := a.newSession(client, hs, procs, hub)
 	a.session.Store(s)

@@ -21,15 +21,11 @@ func (c *Client) Pool(ctx context.Context, name string) (pool.Detail, error) {
 	return c.engine.Pool(ctx, name)
 }
 
-// HasPool reports whether the pool exists, from memory as of the last event from etcd.
+// HasPool reports whether the pool exists: see [pool.Engine.HasPool].
 func (c *Client) HasPool(name string) bool { return c.engine.HasPool(name) }
 
-// Space returns the capacity that claims and waiters leave free in all pools, as of the
-// last event from etcd.
-func (c *Client) Space(ctx context.Context) (*pool.Space, error) {
-	s, _, _, err := c.engine.Space(ctx, nil)
-	return s, err
-}
+// Space returns the capacity that claims and waiters leave free in all pools.
+func (c *Client) Space(ctx context.Context) (*pool.Space, error) { return c.engine.Space(ctx) }
 
 // Operator returns the verbs of operators on pools and claims, which record what they do,
 // for the user of this process.
@@ -95,10 +91,16 @@ func (c *Client) Revoke(ctx context.Context, id string, force bool, may ...pool.
 	return c.registry.Revoke(ctx, id, force, may...)
 }
 
-// Subscribe returns the events of pools and of this client's claims from now on. The
-// channel is closed when ctx ends.
+// Subscribe returns the events of this client's claims from now on: see
+// [pool.Engine.Subscribe].
 func (c *Client) Subscribe(ctx context.Context) (<-chan pool.Event, error) {
 	return c.engine.Subscribe(ctx)
+}
+
+// SubscribePools returns the changes of some pools from now on; without names, of all: see
+// [pool.Engine.SubscribePools].
+func (c *Client) SubscribePools(ctx context.Context, pools ...string) (<-chan pool.Event, error) {
+	return c.engine.SubscribePools(ctx, pools...)
 }
 
 // SubscribeRuns is [Client.Subscribe] limited to events of this client's claims that

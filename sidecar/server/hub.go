@@ -16,6 +16,9 @@ import (
 // are missed from then on, with the function that publishes them until ctx ends.
 type Source func(ctx context.Context, h *Hub) (relay func(), err error)
 
+// Tagged is a [Source] of the events of one tag; without a tag, of all tags.
+type Tagged func(ctx context.Context, h *Hub, tag string) (relay func(), err error)
+
 // Notice is an event that is to be sent to the subscriptions that it concerns.
 type Notice struct {
 	Event string
@@ -28,10 +31,12 @@ type Notice struct {
 }
 
 // Hub hands events to subscriptions, in order. It never waits for a reader. It reads
-// its source while there are subscriptions, and for a minute after the last, so that its
-// reader can resume.
+// its source while there are subscriptions, and that of a tag while there are subscriptions
+// without a topic for the tag. It goes on for a minute after the last, so that its reader can
+// resume.
 type Hub struct {
 	source Source
+	tagged Tagged
 	// epoch begins the ids of this hub: those of an earlier process are none of them.
 	epoch string
 	// stopped is closed by Stop.
@@ -46,8 +51,17 @@ type Hub struct {
 	whole   uint64
 	quiet   func() // ends reading the source; nil while it is not read
 	idling  *time.Timer
+	tags    map[string]*tagSource
 	closed  bool
 	tasks   sync.WaitGroup
+}
+
+// tagSource is the source of a tag while it is read.
+type tagSource struct {
+	quiet  func() // ends reading it
+	subs   int
+	idling *time.Timer
+	since  uint64 // all events of the tag after that one are published
 }
 
 // maxRecent is how many events are kept for streams that resume: some 300 KB.
@@ -63,10 +77,10 @@ type recentEvent struct {
 	message Message
 }
 
-// NewHub returns a hub with a source.
-func NewHub(src Source) *Hub {
+// NewHub returns a hub with its sources.
+func NewHub(src Source, tagged Tagged) *Hub {
 	return &Hub{
-		source: src, epoch: strings.ToLower(rand.Text()[:8]), stopped: make(chan struct{}),
+		source: src, tagged: tagged, tags: map[string]*tagSource{}, epoch: strings.ToLower(rand.Text()[:8]), stopped: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byTopic: map[string][]*Subscription{},
 	}
 }
@@ -90,8 +104,14 @@ func (h *Hub) Subscribe(topic, tag, after string) (s *Subscription, at string) {
 	} else {
 		h.all[s] = struct{}{}
 	}
-	if h.quiet == nil && !h.listen() {
+	resting := h.quiet == nil
+	if resting && !h.listen() {
 		s.end()
+	}
+	if topic == "" {
+		if s.listens = h.listenTo(tag, resting); !s.listens {
+			s.end()
+		}
 	}
 	if after == "" {
 		return s, h.id(h.seq)
@@ -112,6 +132,9 @@ func (h *Hub) replay(s *Subscription, after string) bool {
 	epoch, number, _ := strings.Cut(after, "-")
 	seq, err := strconv.ParseUint(number, 10, 64)
 	if err != nil || epoch != h.epoch || seq < h.whole || seq > h.seq {
+		return false
+	}
+	if t := h.tags[s.tag]; s.topic == "" && (t == nil || seq < t.since) {
 		return false
 	}
 	for _, e := range h.recent {
@@ -141,11 +164,69 @@ func (h *Hub) listen() bool {
 	return true
 }
 
+// listenTo begins to read the source of a tag, unless it is read. When it returns, nothing is
+// missed. Resting is set if no id is from before.
+func (h *Hub) listenTo(tag string, resting bool) bool {
+	t := h.tags[tag]
+	if t == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		relay, err := h.tagged(ctx, h, tag)
+		if err != nil {
+			cancel()
+			return false
+		}
+		if !resting {
+			h.seq++ // what happened to the tag before is not known
+		}
+		t = &tagSource{quiet: cancel, since: h.seq}
+		h.tags[tag] = t
+		h.tasks.Go(relay)
+	}
+	if t.subs++; t.idling != nil {
+		t.idling.Stop()
+		t.idling = nil
+	}
+	return true
+}
+
+// leave ends a subscription to a tag.
+func (h *Hub) leave(tag string) {
+	t := h.tags[tag]
+	if t == nil {
+		return // the hub is closed
+	}
+	if t.subs--; t.subs > 0 {
+		return
+	}
+	t.idling = time.AfterFunc(keepReading, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if t.subs == 0 && h.tags[tag] == t {
+			h.drop(tag)
+		}
+	})
+}
+
+// drop ends reading the source of a tag.
+func (h *Hub) drop(tag string) {
+	t := h.tags[tag]
+	delete(h.tags, tag)
+	t.quiet()
+	if t.idling != nil {
+		t.idling.Stop()
+	}
+}
+
 // Unsubscribe ends a subscription.
 func (h *Hub) Unsubscribe(s *Subscription) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.all, s)
+	if _, ok := h.all[s]; ok {
+		delete(h.all, s)
+		if s.listens {
+			h.leave(s.tag)
+		}
+	}
 	if all, ok := h.byTopic[s.topic]; ok {
 		all = slices.DeleteFunc(all, func(x *Subscription) bool { return x == s })
 		if h.byTopic[s.topic] = all; len(all) == 0 {
@@ -168,6 +249,9 @@ func (h *Hub) rest() {
 		h.quiet()
 		h.quiet = nil
 		h.cut()
+		for tag := range h.tags {
+			h.drop(tag)
+		}
 	}
 }
 
@@ -252,6 +336,9 @@ func (h *Hub) Close() {
 		h.quiet()
 		h.quiet = nil
 	}
+	for tag := range h.tags {
+		h.drop(tag)
+	}
 	h.mu.Unlock()
 	h.tasks.Wait()
 }
@@ -263,6 +350,7 @@ const subscriptionBuffer = 256
 // Subscription is what one reader of a [Hub] gets.
 type Subscription struct {
 	topic, tag string
+	listens    bool          // to the source of the tag
 	wake       chan struct{} // coalesces: there is something to take
 
 	// mu guards what follows.

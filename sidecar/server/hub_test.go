@@ -37,6 +37,9 @@ func (f *fakeSource) relay(ctx context.Context, h *Hub) (func(), error) {
 	}, nil
 }
 
+// quietTags is a source of tags without events.
+func quietTags(context.Context, *Hub, string) (func(), error) { return func() {}, nil }
+
 // sub subscribes to the events from now on.
 func sub(h *Hub, topic, tag string) *Subscription {
 	s, _ := h.Subscribe(topic, tag, "")
@@ -49,7 +52,7 @@ func TestAHubListensWhileThereAreStreams(t *testing.T) {
 
 func testListens(t *testing.T) {
 	src := newFakeSource()
-	h := NewHub(src.relay)
+	h := NewHub(src.relay, quietTags)
 	h.Publish(Notice{Event: "PoolChanged"}) // without subscribers
 	a := sub(h, "", "")
 	b := sub(h, "mine", "")
@@ -85,7 +88,7 @@ func testListens(t *testing.T) {
 
 func TestAStreamThatIsNotReadIsToldThatItMissedSome(t *testing.T) {
 	src := newFakeSource()
-	h := NewHub(src.relay)
+	h := NewHub(src.relay, quietTags)
 	defer h.Close()
 	s := sub(h, "", "db")
 	for i := range 2 * subscriptionBuffer {
@@ -123,7 +126,7 @@ func TestAStreamResumesAfterTheLastEventItHas(t *testing.T) {
 }
 
 func testResumes(t *testing.T) {
-	h := NewHub(newFakeSource().relay)
+	h := NewHub(newFakeSource().relay, quietTags)
 	defer h.Close()
 	publish := func(n int) {
 		h.Publish(Notice{Event: "ClaimGranted", Topic: fmt.Sprint("c", n%2), Tags: []string{fmt.Sprint("p", n%3)}, Data: n})
@@ -177,7 +180,7 @@ func testResumes(t *testing.T) {
 
 func TestAStreamDoesNotResumeFromBeforeTheHubRested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := NewHub(newFakeSource().relay)
+		h := NewHub(newFakeSource().relay, quietTags)
 		defer h.Close()
 		s, at := h.Subscribe("", "", "")
 		h.Unsubscribe(s)
@@ -199,7 +202,7 @@ func TestAStreamDoesNotResumeFromBeforeTheHubRested(t *testing.T) {
 }
 
 func TestAStopLeavesTheStreamsOfClaims(t *testing.T) {
-	h := NewHub(newFakeSource().relay)
+	h := NewHub(newFakeSource().relay, quietTags)
 	all, mine := sub(h, "", ""), sub(h, "mine", "")
 	h.Stop()
 	if _, _, stopping, ended := all.Take(); !stopping || !ended {
