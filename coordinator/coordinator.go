@@ -77,7 +77,7 @@ type Coordinator struct {
 func New(cfg Config) *Coordinator {
 	cfg.fill()
 	journal := run.NewJournal(cfg.Backend, cfg.Keys, cfg.Host+"/"+cfg.Instance, cfg.Retention)
-	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal), journal: journal}
+	c := &Coordinator{cfg: cfg, metrics: newMetrics(cfg.Registerer, journal, &poolCollector{backend: cfg.Backend, keys: cfg.Keys}), journal: journal}
 	c.Campaign = election.New(election.Config{
 		Presence: lease.PresenceConfig{
 			Backend: cfg.Backend, Keys: cfg.Keys, Host: cfg.Host, Instance: cfg.Instance,
@@ -109,8 +109,10 @@ func (c *Coordinator) lead(ctx context.Context, term election.Candidate) error {
 	c.metrics.leading.Set(1)
 	c.metrics.terms.Inc()
 	c.leading.Store(true)
+	c.metrics.pools.leading.Store(true)
 	err := newLeader(c.cfg, c.metrics, c.journal, term).run(ctx)
 	c.leading.Store(false)
+	c.metrics.pools.leading.Store(false)
 	c.metrics.leading.Set(0)
 	c.metrics.steps.newest.Store(nil)
 	return err

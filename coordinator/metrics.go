@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // metrics are those of one candidate. Those of runs are valid on the leader only.
@@ -30,21 +33,22 @@ type metrics struct {
 	resyncs   prometheus.Counter
 	freed     prometheus.Counter
 	steps     *stepCollector
+	pools     *poolCollector
 
 	compactions prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, journal *run.Journal) *metrics {
+func newMetrics(reg prometheus.Registerer, journal *run.Journal, pools *poolCollector) *metrics {
 	f := promauto.With(reg)
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Name: "berth_coordinator_events_total", Help: "Events of runs that the coordinator has written.",
 	}, func() float64 { return float64(journal.Written()) })
 	steps := &stepCollector{}
 	if reg != nil {
-		reg.MustRegister(steps)
+		reg.MustRegister(steps, pools)
 	}
 	return &metrics{
-		steps: steps,
+		steps: steps, pools: pools,
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_coordinator_leading", Help: "1 while this process is the coordinator.",
 		}),
@@ -256,5 +260,55 @@ func (c *stepCollector) Collect(ch chan<- prometheus.Metric) {
 	for of, w := range map[string]windowFigures{"step": f.ofSteps, "run": f.ofRuns} {
 		emit(windowsLimit, w.limit, of)
 		emit(windowsInFlight, w.inFlight, of)
+	}
+}
+
+var (
+	poolLimit   = prometheus.NewDesc("berth_pool_limit", "Slots of a pool; -1 is unlimited. On the leader.", []string{"pool"}, nil)
+	poolClaimed = prometheus.NewDesc("berth_pool_claimed", "Slots of a pool that are claimed, by all hosts. On the leader.", []string{"pool"}, nil)
+	poolWaiting = prometheus.NewDesc("berth_pool_waiting", "Claims that wait for a pool, on all hosts. On the leader.", []string{"pool"}, nil)
+	poolPaused  = prometheus.NewDesc("berth_pool_paused", "1 while a pool is paused. On the leader.", []string{"pool"}, nil)
+)
+
+// poolCollector reads the pools from etcd at each scrape, while this candidate leads.
+type poolCollector struct {
+	backend store.Backend
+	keys    store.Keys
+	leading atomic.Bool
+}
+
+// scrapeTimeout bounds the reading of a scrape.
+const scrapeTimeout = 5 * time.Second
+
+// Describe implements [prometheus.Collector].
+func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{poolLimit, poolClaimed, poolWaiting, poolPaused} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector]. While etcd does not answer there is nothing.
+func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.leading.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	read, err := pool.Read(ctx, c.backend, c.keys)
+	if err != nil {
+		return
+	}
+	for _, p := range read.Pools() {
+		emit := func(d *prometheus.Desc, n int) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), p.Name)
+		}
+		emit(poolLimit, p.Limit)
+		emit(poolClaimed, p.Claimed)
+		emit(poolWaiting, p.Waiting)
+		paused := 0
+		if p.Paused {
+			paused = 1
+		}
+		emit(poolPaused, paused)
 	}
 }

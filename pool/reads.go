@@ -6,9 +6,6 @@ import (
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"golang.org/x/sync/singleflight"
-
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -20,10 +17,6 @@ const (
 	readsTimeout = 5 * time.Second
 	// maxRelated is how many pools are read one by one along with a pool; of more, all are.
 	maxRelated = 8
-	// specTimeout bounds reading whether there is a pool, and specPause is for how long it is
-	// not read again after a failure.
-	specTimeout = 200 * time.Millisecond
-	specPause   = time.Second
 )
 
 // allPools is the key of a read of all pools; no pool has that name.
@@ -292,6 +285,15 @@ func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
 	if err != nil {
 		return Why{}, err
 	}
+	if pool := o.poolOf(id); pool != "" { // its own pools are enough
+		r, err := e.read(ctx, pool, false)
+		if err != nil {
+			return Why{}, err
+		}
+		if r.has(pool, o.waiting) {
+			return r.why(id, o)
+		}
+	}
 	w, err := e.why(ctx, id, o, false)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
 		return e.why(ctx, id, o, true)
@@ -318,80 +320,6 @@ func (e *Engine) Space(ctx context.Context) (*Space, error) {
 		return nil, err
 	}
 	return r.space(o), nil
-}
-
-// specs knows which pools there are, as of the last second.
-type specs struct {
-	flights singleflight.Group
-
-	mu     sync.Mutex // guards what follows
-	known  map[string]knownSpec
-	failed time.Time // the last read that failed
-}
-
-// knownSpec is whether there was a pool at some time.
-type knownSpec struct {
-	exists bool
-	at     time.Time
-}
-
-// maxSpecs bounds the pools that are remembered.
-const maxSpecs = 1000
-
-// of returns what is known of a pool, and whether it is to be used without reading it.
-func (s *specs) of(name string) (exists, use bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k, ok := s.known[name]
-	return k.exists || !ok, ok && time.Since(k.at) < shareFor || time.Since(s.failed) < specPause
-}
-
-func (s *specs) note(name string, k knownSpec) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.known == nil || len(s.known) >= maxSpecs {
-		s.known = map[string]knownSpec{}
-	}
-	s.known[name] = k
-}
-
-// fail notes that a pool could not be read.
-func (s *specs) fail() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = time.Now()
-}
-
-// forget has every pool read again.
-func (s *specs) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.known)
-}
-
-// HasPool reports whether there is a pool of that name, as it was at most a second ago. While
-// etcd does not answer it is what is known of it, and true if nothing is: a claim finds out.
-func (e *Engine) HasPool(name string) bool {
-	exists, use := e.specs.of(name)
-	if use {
-		return exists
-	}
-	seen, _, _ := e.specs.flights.Do(name, func() (any, error) { return e.readSpec(name, exists), nil })
-	return seen.(bool)
-}
-
-// readSpec reads whether there is a pool, and otherwise returns what is known.
-func (e *Engine) readSpec(name string, known bool) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), specTimeout)
-	defer cancel()
-	at := time.Now()
-	resp, err := e.cfg.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(e.cfg.Keys.Spec(name)), CountOnly: true})
-	if err != nil {
-		e.specs.fail()
-		return known
-	}
-	e.specs.note(name, knownSpec{exists: resp.Count > 0, at: at})
-	return resp.Count > 0
 }
 
 // own returns what the engine knows of its claims beyond etcd. It is asked before etcd is

@@ -313,7 +313,7 @@ func TestTheMetricsOfTheDoorAreCounted(t *testing.T) {
 		`berth_http_requests_total{code="404",method="none",route="none"} 1`,
 		`berth_http_request_duration_seconds_count{route="/v1/claims"} 1`,
 		`berth_http_waits_in_flight 0`,
-		`berth_pool_claimed{pool="db"} 1`,
+		`berth_claims_held{pool="db"} 1`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("not there: %s in\n%s", want, got)

@@ -175,10 +175,15 @@ func (h *Hub) listenTo(tag string, resting bool) bool {
 			cancel()
 			return false
 		}
-		if !resting {
-			h.seq++ // what happened to the tag before is not known
+		t = &tagSource{quiet: cancel}
+		if all := h.tags[""]; all != nil {
+			t.since = all.since
+		} else {
+			if !resting {
+				h.seq++ // what happened to the tag before is not known
+			}
+			t.since = h.seq
 		}
-		t = &tagSource{quiet: cancel, since: h.seq}
 		h.tags[tag] = t
 		h.tasks.Go(relay)
 	}

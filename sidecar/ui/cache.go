@@ -250,7 +250,7 @@ func readEnvironment(ctx context.Context, s *Session) (now environment, err erro
 		now.candidates, err = s.Runs.Candidates(ctx)
 	}
 	if err == nil {
-		now.pools, err = s.Client.Pools(ctx) // of memory
+		now.pools, err = s.Client.Pools(ctx)
 	}
 	return now, err
 }

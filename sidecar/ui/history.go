@@ -19,13 +19,15 @@ const (
 )
 
 // history is how many slots of each pool were claimed, of late. It is what this server has seen,
-// and begins with it.
+// and begins with it. Pools are sampled for as long as a page shows them, and somewhat longer.
 type history struct {
-	mu      sync.Mutex // guards moments, whose maps do not change
+	mu      sync.Mutex // guards what follows; the maps do not change
 	moments []moment   // first the oldest, one for each sample
+	shown   time.Time  // when a page showed them last
 }
 
-// moment is a sample: slots by pool. Where etcd was away there are none, and the map is nil.
+// moment is a sample: slots by pool. Where etcd was away, or no page showed the pools, there are
+// none, and the map is nil.
 type moment map[string]int
 
 // maxMoments is how many samples are kept: one more than the steps between them.
@@ -44,11 +46,19 @@ func (h *history) add(m moment) {
 	h.moments = append(h.moments, m)
 }
 
-// all returns the samples there are.
-func (h *history) all() []moment {
+// show returns the samples there are, for a page.
+func (h *history) show() []moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.shown = time.Now()
 	return append([]moment(nil), h.moments...)
+}
+
+// wanted reports whether a page showed the samples while those that are kept were taken.
+func (h *history) wanted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.shown.IsZero() && time.Since(h.shown) < sampled
 }
 
 // sample samples the use of pools until ctx ends.
@@ -67,6 +77,9 @@ func (p *Pages) sample(ctx context.Context) {
 
 // takeSample takes a sample.
 func (p *Pages) takeSample(ctx context.Context) moment {
+	if !p.history.wanted() {
+		return nil
+	}
 	s, err := p.cfg.Ready()
 	if err != nil || p.old(ctx, s) != nil {
 		return nil

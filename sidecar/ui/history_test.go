@@ -51,7 +51,7 @@ func TestSamplesAreKeptForTenMinutes(t *testing.T) {
 	for i := range maxMoments + 5 {
 		h.add(moment{"db": i})
 	}
-	all := h.all()
+	all := h.show()
 	if len(all) != 121 || all[0]["db"] != 5 || all[120]["db"] != maxMoments+4 {
 		t.Errorf("%d samples, from %v to %v", len(all), all[0], all[len(all)-1])
 	}

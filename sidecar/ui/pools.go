@@ -253,7 +253,7 @@ func nearness(end time.Time, lease time.Duration, now time.Time) string {
 	return ""
 }
 
-// viewPools reads the page of pools. All but the ends of leases is in memory.
+// viewPools reads the page of pools.
 func (p *Pages) viewPools(ctx context.Context, s *Session, r *http.Request) (*view, error) {
 	q, err := poolsQueryOf(r.URL.Query())
 	if err != nil {
@@ -263,7 +263,7 @@ func (p *Pages) viewPools(ctx context.Context, s *Session, r *http.Request) (*vi
 	if err != nil {
 		return nil, err
 	}
-	page := poolsOf(all, q, p.history.all())
+	page := poolsOf(all, q, p.history.show())
 	if err := p.openPools(ctx, s, &page, all); err != nil {
 		return nil, err
 	}
