@@ -23,6 +23,8 @@ type bubble struct {
 	t    *testing.T
 	root *storetest.Backend
 	keys store.Keys
+	// wrap, if not nil, makes the backends of further engines.
+	wrap func(store.Backend) store.Backend
 }
 
 // guest is an engine in a bubble.
@@ -58,8 +60,12 @@ func (b *bubble) engine(host string, prepare ...func(*storetest.Backend)) *guest
 		f(by)
 	}
 	leases := &plainLeases{t: b.t, b: b.root, by: map[time.Duration]store.LeaseID{}}
+	var backend store.Backend = by
+	if b.wrap != nil {
+		backend = b.wrap(by)
+	}
 	e := pool.New(pool.Config{
-		Backend: by, Keys: b.keys, Host: host, Instance: "test",
+		Backend: backend, Keys: b.keys, Host: host, Instance: "test",
 		Leases: leases, WaiterLeases: forWaiters(b.t, b.root),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

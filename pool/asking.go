@@ -387,11 +387,11 @@ func (c *core) stop() {
 // a refusal: a watch that is whole delivers within a fraction of it.
 const catchUpTimeout = 5 * time.Second
 
-// outdated reports whether a refusal may come from a view that is older than the last
-// change of the specs. It has then waited until the view shows that change, so the
-// request is worth repeating.
+// outdated reports whether a refusal, by a view at a revision or a later one, may come from a
+// view that is older than the last change of the specs. It has then waited until the view
+// shows that change, so the request is worth repeating.
 // A client that creates a pool on one host may claim from it on another at once.
-func (e *Engine) outdated(ctx context.Context, err error, pools ...string) bool {
+func (e *Engine) outdated(ctx context.Context, err error, seen int64, pools ...string) bool {
 	switch problem.CodeOf(err) {
 	case problem.PoolNotFound, problem.ExceedsLimit:
 	default:
@@ -400,11 +400,7 @@ func (e *Engine) outdated(ctx context.Context, err error, pools ...string) bool 
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	rev, err := e.specsRevision(ctx, pools)
-	if err != nil || rev == 0 {
-		return false
-	}
-	seen, err := query(ctx, e, func(c *core) int64 { return c.view.rev })
-	if err != nil || seen >= rev {
+	if err != nil || rev == 0 || seen >= rev {
 		return false
 	}
 	return e.WaitRevision(ctx, rev) == nil

@@ -291,9 +291,9 @@ func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 		return nil, err
 	}
 	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
-	begun := time.Now()
+	begun, seen := time.Now(), e.revision.Load()
 	cl, err := e.ask(ctx, req)
-	if err != nil && e.outdated(ctx, err, poolNames(req.Slots)...) {
+	if err != nil && e.outdated(ctx, err, seen, poolNames(req.Slots)...) {
 		req.Wait = max(0, req.Wait-time.Since(begun))
 		return e.ask(ctx, req)
 	}

@@ -182,7 +182,10 @@ func (r *running) claimed(name string) int {
 // free waits until all slots of a pool are free.
 func (r *running) free(name string) {
 	r.t.Helper()
-	eventually(r.t, "pool "+name+" is free", func() bool { return r.claimed(name) == 0 })
+	eventually(r.t, "pool "+name+" is free", func() bool {
+		p, err := r.client.Pool(r.t.Context(), name)
+		return err == nil && p.Claimed == 0
+	})
 }
 
 // answer is what a request got.

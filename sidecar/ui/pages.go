@@ -16,6 +16,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -297,14 +298,20 @@ func (p *Pages) readView(r *http.Request, pg *page) (*view, error) {
 		return nil, err
 	}
 	v, err := pg.view(ctx, s, r)
-	if err != nil && errors.Is(err, context.DeadlineExceeded) && r.Context().Err() == nil {
+	switch {
+	case err == nil || r.Context().Err() != nil:
+	case errors.Is(err, context.DeadlineExceeded):
 		err = problem.New(problem.EtcdUnavailable, "what the page shows could not be read within %s", viewTimeout)
+	case errors.Is(err, store.ErrUnavailable):
+		if age, unknown := s.Client.Age(ctx); unknown == nil {
+			err = silent(age)
+		}
 	}
 	return v, err
 }
 
-// maxAge is the age from which the watched copy of the pools is too old to be shown. Claims are
-// granted from one of at most 2 s.
+// maxAge is how long etcd may be silent before what was read or watched is too old to be shown.
+// Claims are granted for at most 2 s.
 const maxAge = 3 * time.Second
 
 // oldError reports that etcd does not answer, and since when.
@@ -319,16 +326,22 @@ func (e *oldError) Error() string { return e.why.Error() }
 // Unwrap returns the problem.
 func (e *oldError) Unwrap() error { return e.why }
 
-// tooOld returns an error if the watched copies are too old to be shown.
+// silent is the error of an etcd that has been silent for some time.
+func silent(age time.Duration) error {
+	return &oldError{
+		why:   problem.New(problem.EtcdUnavailable, "etcd does not answer: the state of pools, runs and hosts is not known"),
+		since: time.Now().Add(-age),
+	}
+}
+
+// tooOld returns an error if etcd has been silent for so long that what was read before may
+// not be shown.
 func tooOld(ctx context.Context, s *Session) error {
 	age, err := s.Client.Age(ctx)
 	if err != nil || age <= maxAge {
 		return err
 	}
-	return &oldError{
-		why:   problem.New(problem.EtcdUnavailable, "etcd does not answer: the state of pools, runs and hosts is not known"),
-		since: time.Now().Add(-age),
-	}
+	return silent(age)
 }
 
 // take carries out a form, and redirects to the next page.
