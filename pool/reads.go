@@ -64,16 +64,16 @@ func (r *reads) atLeast(rev int64) {
 	r.floor = max(r.floor, rev)
 }
 
-// get returns the state of a pool, or of all. Anew is set for one that is read after the call.
-func (r *reads) get(ctx context.Context, pool string, anew bool) (*Reader, error) {
+// get returns the state of a pool, or of all. Fresh is set for one that is read after the call.
+func (r *reads) get(ctx context.Context, pool string, fresh bool) (*Reader, error) {
 	r.mu.Lock()
 	before := r.begun
 	for {
 		now := r.latest[pool]
-		if all := r.latest[allPools]; all != nil && all.over() && r.good(all, before, anew) {
+		if all := r.latest[allPools]; all != nil && all.over() && r.good(all, before, fresh) {
 			now = all
 		}
-		if now == nil || now.over() && !r.good(now, before, anew) {
+		if now == nil || now.over() && !r.good(now, before, fresh) {
 			now = r.begin(ctx, pool)
 		}
 		now.callers++
@@ -92,7 +92,7 @@ func (r *reads) get(ctx context.Context, pool string, anew bool) (*Reader, error
 		if err == nil {
 			err = now.err
 		}
-		if err != nil || r.good(now, before, anew) {
+		if err != nil || r.good(now, before, fresh) {
 			r.mu.Unlock()
 			return now.reader, err
 		}
@@ -111,13 +111,13 @@ func (s *sharedRead) over() bool {
 
 // good reports whether a read that is over answers a caller. One that began after the call
 // does, whatever it shows: etcd may have been restored.
-func (r *reads) good(s *sharedRead, before uint64, anew bool) bool {
+func (r *reads) good(s *sharedRead, before uint64, fresh bool) bool {
 	switch {
 	case s.err != nil:
 		return false
 	case s.number > before:
 		return true
-	case anew || time.Since(s.at) >= shareFor || s.history != r.backend.History():
+	case fresh || time.Since(s.at) >= shareFor || s.history != r.backend.History():
 		return false
 	}
 	return s.history != r.history || s.reader.Revision() >= r.floor
@@ -252,10 +252,10 @@ func (e *Engine) Pool(ctx context.Context, name string) (Detail, error) {
 	return d, err
 }
 
-func (e *Engine) pool(ctx context.Context, name string, o own, anew bool) (Detail, error) {
-	r, err := e.read(ctx, name, anew)
+func (e *Engine) pool(ctx context.Context, name string, o own, fresh bool) (Detail, error) {
+	r, err := e.read(ctx, name, fresh)
 	if err == nil && !r.has(name, o.waiting) {
-		r, err = e.read(ctx, allPools, anew)
+		r, err = e.read(ctx, allPools, fresh)
 	}
 	if err != nil {
 		return Detail{}, err
@@ -301,8 +301,8 @@ func (e *Engine) Why(ctx context.Context, id string) (Why, error) {
 	return w, err
 }
 
-func (e *Engine) why(ctx context.Context, id string, o own, anew bool) (Why, error) {
-	r, err := e.read(ctx, allPools, anew)
+func (e *Engine) why(ctx context.Context, id string, o own, fresh bool) (Why, error) {
+	r, err := e.read(ctx, allPools, fresh)
 	if err != nil {
 		return Why{}, err
 	}
@@ -329,13 +329,13 @@ func (e *Engine) own(ctx context.Context) (own, error) {
 }
 
 // read returns the state of a pool, or of all.
-func (e *Engine) read(ctx context.Context, pool string, anew bool) (*Reader, error) {
+func (e *Engine) read(ctx context.Context, pool string, fresh bool) (*Reader, error) {
 	select {
 	case <-e.stopped:
 		return nil, errStopped
 	default:
 	}
-	r, err := e.reads.get(ctx, pool, anew)
+	r, err := e.reads.get(ctx, pool, fresh)
 	if err != nil {
 		return nil, unavailable(ctx, err)
 	}

@@ -206,7 +206,7 @@ func TestAListShowsWhatTheInstanceHasDone(t *testing.T) {
 		if held := <-late; !slices.Equal(held, []string{"b", "c"}) {
 			t.Errorf("%q are listed after the claim", held)
 		}
-		// What a client knows of is shown, whoever has done it.
+		// What a client knows of is shown as well.
 		limit := 7
 		put, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit})
 		if err != nil {

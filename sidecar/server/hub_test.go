@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,4 +219,81 @@ func TestAStopLeavesTheStreamsOfClaims(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("it is not woken for its end")
 	}
+}
+
+// A tag is read while there are streams of it, and for a minute after the last.
+func TestATagIsReadForItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards read
+		read, notices := map[string]int{}, make(chan Notice)
+		add := func(tag string, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			read[tag] += n
+		}
+		h := NewHub(newFakeSource().relay, func(ctx context.Context, h *Hub, tag string) (func(), error) {
+			add(tag, 1)
+			context.AfterFunc(ctx, func() { add(tag, -1) })
+			return func() {
+				for {
+					select {
+					case n := <-notices:
+						h.Publish(n)
+					case <-ctx.Done():
+						return
+					}
+				}
+			}, nil
+		})
+		defer h.Close()
+		want := func(what string, tags ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, tag := range []string{"", "db", "gpu"} {
+				n := 0
+				if slices.Contains(tags, tag) {
+					n = 1
+				}
+				if read[tag] != n {
+					t.Errorf("%s, %q is read %d times, want %d", what, tag, read[tag], n)
+				}
+			}
+		}
+		claim := sub(h, "a", "")
+		want("for a claim")
+		db, again := sub(h, "", "db"), sub(h, "", "db")
+		want("for a pool", "db")
+		notices <- Notice{Event: "PoolChanged", Tags: []string{"db"}}
+		synctest.Wait()
+		queue, _, _, _ := db.Take()
+		if len(queue) != 1 {
+			t.Fatalf("%d events", len(queue))
+		}
+		last := queue[0].ID
+		h.Unsubscribe(db)
+		h.Unsubscribe(again)
+		time.Sleep(keepReading - time.Second)
+		want("a little later", "db")
+		if _, lagged := resumed(h, "", "db", last); lagged {
+			t.Error("a stream that resumes has missed something")
+		}
+		time.Sleep(keepReading + time.Second)
+		want("later, for a claim")
+		if _, lagged := resumed(h, "", "db", last); !lagged {
+			t.Error("a stream that resumes has missed nothing while its pool was not read")
+		}
+		all := sub(h, "", "")
+		gpu, at := h.Subscribe("", "gpu", "")
+		want("for all", "", "db", "gpu")
+		h.Unsubscribe(gpu)
+		time.Sleep(keepReading + time.Second)
+		want("while all are read", "")
+		if _, lagged := resumed(h, "", "gpu", at); lagged {
+			t.Error("a stream has missed what was read for all")
+		}
+		h.Unsubscribe(all)
+		h.Unsubscribe(claim)
+	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // scraped are the metrics of steps that are more than 0, or of a queue, as a scrape has them.
@@ -143,4 +144,60 @@ func TestFewQueuesAreToldOfByName(t *testing.T) {
 			t.Errorf("%d: -want +got\n%s", keep, d)
 		}
 	}
+}
+
+// The leader reports the pools, and no other candidate does.
+func TestTheLeaderReportsThePools(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		limit, paused := 3, true
+		pools := pool.Registry{Backend: fl.root, Keys: fl.keys}
+		for name, change := range map[string]pool.Change{"db": {Limit: &limit}, "gpu": {Limit: &limit, Paused: &paused}} {
+			if _, err := pools.Set(t.Context(), name, change); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reported := func(reg *prometheus.Registry) (all []string) {
+			families, err := reg.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if !strings.HasPrefix(f.GetName(), "berth_pool_") {
+					continue
+				}
+				for _, m := range f.GetMetric() {
+					all = append(all, fmt.Sprint(f.GetName(), " ", m.GetLabel()[0].GetValue(), " ", m.GetGauge().GetValue()))
+				}
+			}
+			return all
+		}
+		want := []string{
+			"berth_pool_claimed db 0", "berth_pool_claimed gpu 0", "berth_pool_limit db 3", "berth_pool_limit gpu 3",
+			"berth_pool_paused db 0", "berth_pool_paused gpu 1", "berth_pool_waiting db 0", "berth_pool_waiting gpu 0",
+		}
+		one, two := prometheus.NewRegistry(), prometheus.NewRegistry()
+		first := fl.candidate("one", func(c *Config) { c.Registerer = one })
+		second := fl.candidate("two", func(c *Config) { c.Registerer = two })
+		if diff := cmp.Diff(want, reported(one)); diff != "" {
+			t.Errorf("the leader, -want +got:\n%s", diff)
+		}
+		if got := reported(two); got != nil {
+			t.Errorf("a candidate that does not lead reports %q", got)
+		}
+		first.stop()
+		for !second.Leading() {
+			fl.settle()
+		}
+		if diff := cmp.Diff(want, reported(two)); diff != "" {
+			t.Errorf("the next leader, -want +got:\n%s", diff)
+		}
+		if got := reported(one); got != nil {
+			t.Errorf("one that has stopped reports %q", got)
+		}
+		second.by.Down()
+		if got := reported(two); got != nil {
+			t.Errorf("without etcd it reports %q", got)
+		}
+		second.by.Up()
+	})
 }
