@@ -15,7 +15,8 @@
 //   - A notice tells an instance that a dispatcher has granted one of its claims.
 //     The instance deletes it: that acknowledges the grant.
 //   - An [Engine] makes claims for one instance. A [Registry] changes specs, a
-//     [Reader] shows everything at one revision.
+//     [Reader] shows everything at one revision. What an engine lists comes from a Reader
+//     that its callers share, and not from the view that claims are made from.
 //
 // # How a claim is made
 //

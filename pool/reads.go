@@ -230,7 +230,7 @@ func (r *Reader) has(pool string, waiting []inQueue) bool {
 }
 
 // Pools returns all pools by name. Like the other readings of an engine, it shows what this
-// instance has written, and what others have written at least a second ago.
+// instance has written, and what others have written at least a second ago: see [Fresh].
 func (e *Engine) Pools(ctx context.Context) ([]Status, error) {
 	r, err := e.read(ctx, allPools, false)
 	if err != nil {
@@ -328,6 +328,13 @@ func (e *Engine) own(ctx context.Context) (own, error) {
 	return query(ctx, e, func(c *core) own { return c.own() })
 }
 
+// freshKey is the key of [Fresh].
+type freshKey struct{}
+
+// Fresh returns a context for reading what others have written up to now, instead of up to a
+// second ago: for a decision, or a record.
+func Fresh(ctx context.Context) context.Context { return context.WithValue(ctx, freshKey{}, true) }
+
 // read returns the state of a pool, or of all.
 func (e *Engine) read(ctx context.Context, pool string, fresh bool) (*Reader, error) {
 	select {
@@ -335,7 +342,7 @@ func (e *Engine) read(ctx context.Context, pool string, fresh bool) (*Reader, er
 		return nil, errStopped
 	default:
 	}
-	r, err := e.reads.get(ctx, pool, fresh)
+	r, err := e.reads.get(ctx, pool, fresh || ctx.Value(freshKey{}) != nil)
 	if err != nil {
 		return nil, unavailable(ctx, err)
 	}

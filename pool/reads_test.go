@@ -175,6 +175,13 @@ func TestAListShowsWhatTheInstanceHasDone(t *testing.T) {
 		want("after its claim", "a")
 		b.got(<-two.ask("b", 1, 0))
 		want("after the claim of another", "a")
+		if w, err := one.Why(pool.Fresh(t.Context()), "b"); err != nil || w.Held == nil {
+			t.Errorf("a fresh read does not show the claim of another: %v", err)
+		}
+		want("after a fresh read", "a", "b")
+		c := b.got(<-two.ask("c", 1, 0))
+		want("after the next claim of another", "a", "b")
+		b.release(two, c)
 		time.Sleep(time.Second)
 		want("a second later", "a", "b")
 		b.release(one, a)
@@ -454,5 +461,88 @@ func TestAClaimFromANewPoolIsNotRefused(t *testing.T) {
 		synctest.Wait()
 		close(hold)
 		b.got(<-done)
+	})
+}
+
+func TestThePoolAndWhySayWhoDispatches(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(1)
+		one, two := b.engine("one"), b.engine("two")
+		dispatcher := func(e *pool.Engine) string {
+			t.Helper()
+			d, err := e.Pool(t.Context(), "db")
+			if err != nil {
+				t.Fatal(err)
+			}
+			all, err := e.Pools(t.Context())
+			if err != nil || all[0].Dispatcher != d.Dispatcher {
+				t.Errorf("a list has the dispatcher %q and the pool %q, %v", all[0].Dispatcher, d.Dispatcher, err)
+			}
+			return d.Dispatcher
+		}
+		held := b.got(<-one.ask("held", 1, 0))
+		if got := dispatcher(one.Engine); got != "" {
+			t.Errorf("%q dispatches, and nobody waits", got)
+		}
+		waits := two.ask("waits", 1, time.Hour)
+		time.Sleep(time.Second)
+		read, err := pool.Read(t.Context(), b.root, b.keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, why := range map[string]func() (pool.Why, error){
+			"its instance": func() (pool.Why, error) { return two.Why(t.Context(), "two/test/waits") },
+			"another":      func() (pool.Why, error) { return one.Why(t.Context(), "waits") },
+			"a reader":     func() (pool.Why, error) { return read.Why("waits") },
+		} {
+			w, err := why()
+			if err != nil || w.Waiter == nil || w.Reason.Dispatcher != "two/test" || w.Reason.Text != "pool 'db' full (1/1 slots)" {
+				t.Errorf("%s says %+v, %v", what, w.Reason, err)
+			}
+		}
+		for _, g := range []*guest{one, two} {
+			if got := dispatcher(g.Engine); got != "two/test" {
+				t.Errorf("%q dispatches, want two/test", got)
+			}
+		}
+		b.release(one, held)
+		b.release(two, b.got(<-waits))
+		time.Sleep(10 * time.Second)
+		if got := dispatcher(one.Engine); got != "" {
+			t.Errorf("%q dispatches, and nobody waits any more", got)
+		}
+	})
+}
+
+// What an instance knows of its waiters beyond etcd is shown by that instance alone.
+func TestAWaiterThatIsNotInEtcdIsListedByItsInstance(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(1)
+		one, two := b.engine("one"), b.engine("two")
+		b.got(<-two.ask("held", 1, 0))
+		time.Sleep(time.Second)
+		one.by.Inject(func(call storetest.Call) storetest.Fault {
+			return storetest.Fault{Drop: call.Op == storetest.OpTxn && len(call.Txn.Success) > 0}
+		})
+		one.ask("waits", 1, time.Hour)
+		if _, waiting := ids(t, one.Engine); !slices.Equal(waiting, []string{"waits"}) {
+			t.Errorf("its instance lists %q", waiting)
+		}
+		d, err := one.Pool(t.Context(), "db")
+		if err != nil || len(d.Waiters) != 1 || d.Waiters[0].Position != 1 || d.Waiters[0].Reason != "pool 'db' full (1/1 slots)" || d.Waiters[0].Slots != 1 {
+			t.Errorf("its instance shows %+v, %v", d.Waiters, err)
+		}
+		for _, id := range []string{"waits", "one/test/waits"} {
+			if w, err := one.Why(t.Context(), id); err != nil || w.Waiter == nil || w.Reason.Position != 1 || w.Reason.Waiting != 1 {
+				t.Errorf("of %s its instance says %+v, %v", id, w, err)
+			}
+		}
+		if _, waiting := ids(t, two.Engine); waiting != nil {
+			t.Errorf("another lists %q", waiting)
+		}
+		if _, err := two.Why(t.Context(), "waits"); problem.CodeOf(err) != problem.ClaimNotFound {
+			t.Errorf("of it another says %v", err)
+		}
+		one.by.Inject(nil)
 	})
 }

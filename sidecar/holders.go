@@ -64,7 +64,7 @@ func (a *apiServer) whyClaim(ctx context.Context, s *session, in *idInput) (*out
 	return outputOf(why, err)
 }
 
-// known returns the best that is known of a claim from the view of the pools: of one that is
+// known returns the best that is known of a claim from the pools: of one that is
 // held through this server, what its holder is answered.
 func (s *session) known(c api.Claim, begun time.Time) api.Claim {
 	if c.Status != api.ClaimHeld || !s.owns(c) {
@@ -81,7 +81,7 @@ func (s *session) owns(c api.Claim) bool {
 	return c.Host == s.client.Host() && c.Instance == s.client.Instance()
 }
 
-// why returns what is known of a claim of any host, from the view of the pools. The caller must
+// why returns what is known of a claim of any host, from the pools. The caller must
 // be allowed to ask that of all claims with the id.
 func (s *session) why(ctx context.Context, c claims.Caller, id string) (api.Why, error) {
 	if err := pool.ValidateID(id); err != nil {
@@ -124,7 +124,7 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *claimBody, r
 }
 
 // elsewhere searches for a claim that no client holds here: it is not_holder if another
-// has it, or waits, or a run, and err otherwise. Own is the fence of a claim that the view
+// has it, or waits, or a run, and err otherwise. Own is the fence of a claim that etcd
 // shows as held through this server, and 0 if there is none. Unless fence is 0, only a
 // claim that has it counts. The caller must be allowed to ask for it.
 func (s *session) elsewhere(ctx context.Context, caller claims.Caller, id string, fence int64, err error) (own int64, _ error) {
@@ -232,7 +232,7 @@ func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInp
 		if in.Fence == 0 {
 			return nil, nil // its request was ended just now
 		}
-		// The claim with that fence is released already, and the view does not show
+		// The claim with that fence is released already, and what was read does not show
 		// it yet; or it was granted just now, and has no holder yet.
 		select {
 		case <-time.After(releaseCheck):

@@ -71,7 +71,7 @@ type Outlook struct {
 	Space func(context.Context) (*pool.Space, error)
 }
 
-// Pools has all pools in memory, as a client has.
+// Pools reads all pools, as a client does.
 type Pools interface {
 	Space(context.Context) (*pool.Space, error)
 	Pools(context.Context) ([]pool.Status, error)

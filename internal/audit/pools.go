@@ -77,7 +77,7 @@ func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch 
 	}
 	ch.If = p.If
 	err = p.Act(ctx, verb, name, detail, func(ctx context.Context) (Effect, error) {
-		before, err := p.Source.Pool(ctx, name)
+		before, err := p.Source.Pool(pool.Fresh(ctx), name)
 		if err != nil && problem.CodeOf(err) != problem.PoolNotFound {
 			return Effect{}, err
 		}
@@ -99,7 +99,7 @@ func (p PoolOperator) DeletePool(ctx context.Context, name string) error {
 		return err
 	}
 	return p.Act(ctx, DeletePool, name, "", func(ctx context.Context) (Effect, error) {
-		before, err := p.Source.Pool(ctx, name)
+		before, err := p.Source.Pool(pool.Fresh(ctx), name)
 		e := Effect{After: "deleted"}
 		if err == nil {
 			e.Before = SpecText(before.Spec)
@@ -121,7 +121,7 @@ func (p PoolOperator) RevokeClaim(ctx context.Context, claim string, force bool)
 	if force {
 		detail = "by force"
 	}
-	w, unknown := p.Source.Why(ctx, claim)
+	w, unknown := p.Source.Why(pool.Fresh(ctx), claim)
 	if err := p.MayRevoke(w, unknown); err != nil {
 		return done, err
 	}

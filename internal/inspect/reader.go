@@ -28,7 +28,7 @@ type Reader struct {
 }
 
 // Source is where a [Reader] reads pools and instances, and an [Operator] changes pools: a
-// client of berth has them in memory, and a [Snapshot] reads them from etcd.
+// client of berth shares what it reads with other callers, and a [Snapshot] reads etcd for each.
 type Source interface {
 	Pools(context.Context) ([]pool.Status, error)
 	Pool(ctx context.Context, name string) (pool.Detail, error)

@@ -23,8 +23,8 @@
 //   - What is expanded, filtered and paged is in the address, and done by the server: a page is as
 //     large as what it shows, not as what exists. Each such address has an entry in the history of
 //     the browser.
-//   - A page costs etcd little: views read memory where there is a watched copy, and are bounded
-//     where they read etcd.
+//   - A page costs etcd little: pages share what they read, from watched copies or from etcd, and
+//     are bounded where they read for themselves.
 //   - Who may read the HTTP API may read the pages. A page offers the actions that its visitor may
 //     carry out: for that it asks the operator that carries them out. Every action is a POST that a
 //     page of this server sent.

@@ -65,7 +65,7 @@ type Pages struct {
 	routes  *http.ServeMux // for Owns
 	streams *server.Limiter
 	trouble trouble
-	// old reports whether the watched copies are out of date: see [tooOld].
+	// old reports whether etcd has been silent for too long: see [tooOld].
 	old     func(context.Context, *Session) error
 	history *history
 	ends    *expiries
