@@ -192,6 +192,7 @@ func TestWhoHangsUpInLineTakesNothing(t *testing.T) {
 	if err := <-gone; err == nil {
 		t.Error("it was taken")
 	}
+	eventually(t, "it has left the wait queue", waiting(0))
 	d.finish(first, api.StepFinish{Status: "succeeded"})
 	d.finish(d.take("a", 1, api.StepTake{}), api.StepFinish{Status: "succeeded"})
 	d.ended("a", "succeeded")
