@@ -92,9 +92,13 @@ func (r *reads) get(ctx context.Context, pool string, fresh bool) (*Reader, erro
 		if err == nil {
 			err = now.err
 		}
-		if err != nil || r.good(now, before, fresh) {
+		if err != nil {
 			r.mu.Unlock()
-			return now.reader, err
+			return nil, err
+		}
+		if r.good(now, before, fresh) {
+			r.mu.Unlock()
+			return now.reader, nil
 		}
 	}
 }
