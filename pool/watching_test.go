@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -376,4 +377,100 @@ func TestConflictsAreCountedAndTriedAgain(t *testing.T) {
 		t.Error("no batch was nested after a conflict")
 	}
 	c.empty()
+}
+
+func TestPoolsAreWatchedForTheirSubscribers(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(3)
+		watches := b.count()
+		one := b.engine("one")
+		b.wrap = nil
+		two := b.engine("two")
+		open := func(what string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			watches.mu.Lock()
+			defer watches.mu.Unlock()
+			got := map[string]int{}
+			for name, n := range watches.open {
+				if strings.HasSuffix(name, "/") && !strings.HasPrefix(name, "/") {
+					got[name] = n
+				}
+			}
+			text := map[string]int{}
+			for _, name := range want {
+				text[name] = 1
+			}
+			if diff := cmp.Diff(text, got); diff != "" {
+				t.Errorf("%s, watches:\n%s", what, diff)
+			}
+		}
+		open("at first")
+		watches.taken()
+		ctx, cancel := context.WithCancel(t.Context())
+		first, err := one.SubscribePools(ctx, "db", "gpu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := one.SubscribePools(t.Context(), "db")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open("with subscribers", "db/", "gpu/")
+		watches.want(t, "a subscription begins without a read")
+		cl := b.got(<-two.ask("a", 1, 0))
+		synctest.Wait()
+		for i, events := range []<-chan pool.Event{first, second} {
+			if len(events) != 1 {
+				t.Fatalf("subscriber %d has %d events", i, len(events))
+			}
+			if ev := <-events; ev.Type != pool.PoolChanged || !slices.Equal(ev.Pools, []string{"db"}) || ev.Lagged {
+				t.Errorf("subscriber %d got %+v", i, ev)
+			}
+		}
+		if held, _ := ids(t, one.Engine); !slices.Equal(held, []string{"a"}) {
+			t.Errorf("after the event %q are listed", held)
+		}
+		cancel()
+		time.Sleep(4 * time.Second)
+		open("shortly after the last subscriber", "db/", "gpu/")
+		time.Sleep(2 * time.Second)
+		open("after the last subscriber", "db/")
+		b.release(two, cl)
+		synctest.Wait()
+		if len(first) > 0 || len(second) != 1 {
+			t.Errorf("%d and %d events after the first has left", len(first), len(second))
+		}
+		if _, err := one.SubscribePools(t.Context(), "gpu"); err != nil {
+			t.Fatal(err)
+		}
+		open("with another subscriber", "db/", "gpu/")
+	})
+}
+
+// A change right after the subscription is not missed, however late the watch begins.
+func TestASubscriptionMissesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(3)
+		one, two := b.engine("one"), b.engine("two")
+		for i := range 10 {
+			ctx, cancel := context.WithCancel(t.Context())
+			events, err := one.SubscribePools(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cl := make(chan *pool.Claim, 1)
+			go func() {
+				claim, err := two.Claim(context.Background(), pool.Request{ID: fmt.Sprint("c", i), Slots: db(1)})
+				if err != nil {
+					t.Error(err)
+				}
+				cl <- claim
+			}()
+			<-events
+			b.release(two, <-cl)
+			cancel()
+			time.Sleep(10 * time.Second)
+		}
+	})
 }
