@@ -387,10 +387,10 @@ func (r *rig) clean() {
 	}
 }
 
-// snapshot is all below the pools.
 // space is what the host reads of the pools, with its own waiters.
 func (h *rigHost) space() *Space { return newReader(h.r.snapshot(), h.r.keys).space(h.own()) }
 
+// snapshot is all below the pools.
 func (r *rig) snapshot() store.Snapshot {
 	s := store.Snapshot{Revision: r.etcd.Revision()}
 	for kv := range r.etcd.All(r.keys.Pools()) {

@@ -191,7 +191,8 @@ func narrowText(pools []shortage) string {
 	return fmt.Sprintf("pool '%s' has too few free slots (%d slots, %d wanted)", pools[0].Pool, pools[0].Limit, pools[0].Wanted)
 }
 
-// Space returns the space of all pools.
+// Space returns the space of all pools. Waiters of an instance that does not answer count until
+// their lease ends: only instances that watch the pools know of it.
 func (r *Reader) Space() *Space { return r.space(own{}) }
 
 // space returns what the waiters leave of all pools.
@@ -203,7 +204,7 @@ func (r *Reader) space(o own) *Space {
 	queue := v.queue(o)
 	waiting := make([]*Waiting, len(queue))
 	for i, q := range queue {
-		waiting[i] = &Waiting{Needs: v.poolNeeds(q.Pools), Reserve: q.Reserve}
+		waiting[i] = &Waiting{Needs: v.poolNeeds(q.Pools), Reserve: q.Reserve, Yielded: q.passed}
 	}
 	capacities := v.capacities()
 	d := Admit(capacities, waiting)
@@ -258,6 +259,7 @@ func (f *Follower) take(m store.FeedMessage) {
 	} else {
 		f.reader.view.apply(m.Events, m.Revision)
 	}
+	f.reader.view.acted, f.reader.view.ended = nil, nil // what has happened is of no use here
 	if m.Snapshot != nil || len(m.Events) > 0 {
 		select {
 		case f.changed <- struct{}{}:

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/internal/store"
@@ -253,4 +255,65 @@ func TestNotesChangeWithNoSlot(t *testing.T) {
 	full := space(4)
 	full.Reserve(dbSlots(3))
 	notes(full, dbSlots(1), false, "pool 'db' full (4/4 slots)", behind)
+}
+
+// Waiters that a dispatcher passes keep no slots.
+func TestWaitersThatArePassedTakeNoSpace(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 4)
+	waiter := func(id string, since int64, lease store.LeaseID, change ...func(*Request)) *mvccpb.KeyValue {
+		req := &Request{ID: id, Slots: dbSlots(2), Holder: Holder{Host: "other", Instance: id}}
+		for _, f := range change {
+			f(req)
+		}
+		return &mvccpb.KeyValue{
+			Key:         []byte(r.keys.Waiter("db", Order{Since: since, Claim: id}.String())),
+			Value:       encodeWaiter(&entry{req: req, spelled: spell(req), lease: lease, arrived: r.now}),
+			ModRevision: since,
+		}
+	}
+	for name, c := range map[string]struct {
+		free    int
+		waiters []*mvccpb.KeyValue
+	}{
+		"one that is granted in its turn":            {2, []*mvccpb.KeyValue{waiter("a", 5, 7)}},
+		"one that does not say where its slots go":   {4, []*mvccpb.KeyValue{waiter("a", 5, 0)}},
+		"two of which only one can get what it asks": {2, []*mvccpb.KeyValue{waiter("a", 5, 7, sole(0)), waiter("b", 6, 8, sole(0))}},
+	} {
+		s := r.snapshot()
+		s.KVs = append(s.KVs, c.waiters...)
+		if space := newReader(s, r.keys).Space(); !space.Fits(dbSlots(c.free)) || space.Fits(dbSlots(c.free+1)) {
+			t.Errorf("%s: there are not exactly %d free slots", name, c.free)
+		}
+	}
+
+	h := r.hosts[0]
+	places := NewPlaces(1)
+	taken := places.New()
+	taken.Take()
+	h.ask("no-place", 2, func(r *Request) { r.Place = places.New() }).waits()
+	if !h.space().Fits(dbSlots(4)) {
+		t.Error("a claim without a place keeps slots")
+	}
+}
+
+// A follower keeps what is there, and not what has happened.
+func TestAFollowerDoesNotGrow(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 1)
+	h := r.hosts[0]
+	h.ask("a", 1).got()
+	f := NewFollower(nil, r.keys, hclog.NewNullLogger())
+	s := r.snapshot()
+	f.take(store.FeedMessage{Snapshot: &s})
+	h.ask("b", 1).waits()
+	for kv := range r.etcd.All(r.keys.Waiters("db")) {
+		for range 100 {
+			f.take(store.FeedMessage{Events: []*mvccpb.Event{{Kv: kv}}, Revision: kv.ModRevision})
+			kv.ModRevision++
+		}
+	}
+	if n := len(f.reader.view.acted); f.reader.view.pools["db"].waiting != 1 || n > 0 {
+		t.Errorf("%d waiters, and %d acts are kept", f.reader.view.pools["db"].waiting, n)
+	}
 }

@@ -251,8 +251,13 @@ func parseDigits(s string, base int64) (n int64, ok bool) {
 // slots go, or was granted, or its instance does not answer, or another claim waits before it
 // for the same thing.
 func (c *core) passed(w *waiter) bool {
-	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || w.unkept == w.rev && !c.dispatches(w.first) || c.view.notified(w) ||
-		w.value.Sole && slices.ContainsFunc(c.view.byWork[w.work], func(o *waiter) bool {
+	return c.view.passed(w) || w.unkept == w.rev && !c.dispatches(w.first)
+}
+
+// passed is [core.passed] as far as the view shows it.
+func (v *view) passed(w *waiter) bool {
+	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || v.notified(w) ||
+		w.value.Sole && slices.ContainsFunc(v.byWork[w.work], func(o *waiter) bool {
 			return o.order.Claim != w.order.Claim && o.order.Compare(w.order) < 0 && !o.by.yielded
 		})
 }

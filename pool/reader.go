@@ -325,7 +325,8 @@ func (o own) poolOf(claim string) string {
 
 // inQueue is one claim in the wait queue.
 type inQueue struct {
-	order Order
+	order  Order
+	passed bool // see [core.passed]
 	WaiterStatus
 }
 
@@ -340,7 +341,7 @@ func (c *core) own() own {
 		if order.Since == 0 {
 			order.Since = e.since(c.view.rev)
 		}
-		o.waiting = append(o.waiting, inQueue{order, WaiterStatus{
+		o.waiting = append(o.waiting, inQueue{order, !c.usable(e) || !c.ready(e), WaiterStatus{
 			Claim: e.req.ID, Holder: e.req.Holder, Pools: e.req.Slots, Priority: e.req.Priority,
 			Since: e.arrived, Reserve: e.reserve,
 		}})
@@ -358,7 +359,7 @@ func (v *view) queue(o own) []inQueue {
 			leases[w.order] = w.lease
 			continue
 		}
-		all = append(all, inQueue{w.order, WaiterStatus{
+		all = append(all, inQueue{w.order, v.passed(w), WaiterStatus{
 			Claim: w.order.Claim, Holder: w.value.Holder, Pools: w.value.Pools, Priority: w.order.Priority,
 			Since: w.value.Queued, Reserve: w.value.Reserve, Lease: w.lease,
 		}})
