@@ -182,8 +182,11 @@ func (c *core) reconcileWaiters() {
 }
 
 // Reconcile frees slots on this instance's leases that belong to no claim of it, as the
-// engine does periodically, and returns when that is done.
+// engine does periodically, and returns when that is done. It knows of all that was listed.
 func (e *Engine) Reconcile(ctx context.Context) error {
+	if err := e.WaitRevision(ctx, e.reads.latestShown()); err != nil {
+		return err
+	}
 	reply := make(chan []<-chan error, 1)
 	if err := e.send(ctx, func(c *core, _ time.Time) {
 		c.reconcileAt = time.Time{}

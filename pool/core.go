@@ -109,6 +109,9 @@ type core struct {
 
 	// judged is the state of the specs that all verdicts were given under.
 	judged int // 0: none yet
+	// ownRev is the revision of the view when a claim of this instance was last granted, or
+	// ended.
+	ownRev int64
 	// waitersAt is when waiters are written at the latest that are written by no
 	// other batch before; zero if there are none.
 	waitersAt time.Time
@@ -272,6 +275,7 @@ func (c *core) snapshot(s store.Snapshot) {
 func (c *core) wentBack() {
 	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.view.rev)
 	c.restores++
+	c.ownRev = 0
 	c.phase = fencing
 	for _, e := range c.entries {
 		e.retryAt, e.writtenAt = 0, 0

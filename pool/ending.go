@@ -39,7 +39,7 @@ func (c *core) done(e *entry) {
 	if e.state == over {
 		return
 	}
-	e.state = over
+	e.state, c.ownRev = over, c.view.rev
 	e.claim.end(nil) // after a combined release, it was valid until now
 	e.claim.freed.Store(true)
 	c.releaseLease(e)
@@ -211,6 +211,7 @@ func (c *core) ended(changes []change) {
 // gone ends an entry whose keys are no longer there, by no doing of ours that
 // has been answered.
 func (c *core) gone(e *entry) {
+	c.ownRev = c.view.rev
 	switch e.state {
 	case held:
 		if e.req.Bridge {

@@ -270,7 +270,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 	c.unqueue(e)
 	c.releaseWaiterKeys(e) // they go with the grant
 	e.offer = nil
-	e.state = held
+	e.state, c.ownRev = held, c.view.rev
 	e.inQueue, e.written, e.placeFrom = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e.claim = &Claim{

@@ -300,7 +300,9 @@ func (v *view) allHolders() []HolderStatus {
 // own is what an instance knows of its claims that wait, beyond what etcd holds.
 type own struct {
 	host, instance string
-	waiting        []inQueue // in no order
+	// rev is the revision that shows what the instance knows of its claims.
+	rev     int64
+	waiting []inQueue // in no order
 	// trouble is why no lease could be made for them, nil if one could.
 	trouble error
 }
@@ -332,7 +334,7 @@ type inQueue struct {
 
 // own returns what the instance knows of its claims that wait.
 func (c *core) own() own {
-	o := own{host: c.host, instance: c.instance, trouble: c.leases.Trouble()}
+	o := own{host: c.host, instance: c.instance, rev: c.ownRev, trouble: c.leases.Trouble()}
 	for _, e := range c.queue {
 		if e.state != queued || c.defers(e) {
 			continue

@@ -33,7 +33,8 @@ type reads struct {
 	begun   uint64     // reads so far
 	latest  map[string]*sharedRead
 	floor   int64  // what is older answers no caller
-	history uint64 // that the floor is of
+	shown   int64  // the latest revision that a caller was answered with
+	history uint64 // that both are of
 }
 
 // sharedRead is one read. Once done is closed, reader or err is set.
@@ -55,13 +56,25 @@ func newReads(b store.Backend, keys store.Keys) *reads {
 // atLeast has every later answer show a revision: this instance has written it, or has seen
 // it.
 func (r *reads) atLeast(rev int64) {
-	history := r.backend.History()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if history != r.history {
-		r.history, r.floor = history, 0
-	}
+	r.renew()
 	r.floor = max(r.floor, rev)
+}
+
+// renew forgets the revisions of an earlier history. The lock is held.
+func (r *reads) renew() {
+	if history := r.backend.History(); history != r.history {
+		r.history, r.floor, r.shown = history, 0, 0
+	}
+}
+
+// latestShown returns the latest revision that a caller was answered with.
+func (r *reads) latestShown() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.renew()
+	return r.shown
 }
 
 // get returns the state of a pool, or of all. Fresh is set for one that is read after the call.
@@ -97,6 +110,9 @@ func (r *reads) get(ctx context.Context, pool string, fresh bool) (*Reader, erro
 			return nil, err
 		}
 		if r.good(now, before, fresh) {
+			if r.renew(); now.history == r.history {
+				r.shown = max(r.shown, now.reader.Revision())
+			}
 			r.mu.Unlock()
 			return now.reader, nil
 		}
@@ -234,8 +250,12 @@ func (r *Reader) has(pool string, waiting []inQueue) bool {
 }
 
 // Pools returns all pools by name. Like the other readings of an engine, it shows what this
-// instance has written, and what others have written at least a second ago: see [Fresh].
+// instance has written, what it knows of its claims, and what others have written at least a
+// second ago: see [Fresh].
 func (e *Engine) Pools(ctx context.Context) ([]Status, error) {
+	if _, err := e.own(ctx); err != nil {
+		return nil, err
+	}
 	r, err := e.read(ctx, allPools, false)
 	if err != nil {
 		return nil, err
@@ -326,10 +346,13 @@ func (e *Engine) Space(ctx context.Context) (*Space, error) {
 	return r.space(o), nil
 }
 
-// own returns what the engine knows of its claims beyond etcd. It is asked before etcd is
-// read: a claim that etcd does not show then is in one of both.
+// own returns what the engine knows of its claims beyond etcd, and has later answers show the
+// rest. It is asked before etcd is read: a claim that etcd does not show then is in one of
+// both.
 func (e *Engine) own(ctx context.Context) (own, error) {
-	return query(ctx, e, func(c *core) own { return c.own() })
+	o, err := query(ctx, e, func(c *core) own { return c.own() })
+	e.reads.atLeast(o.rev)
+	return o, err
 }
 
 // freshKey is the key of [Fresh].

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -224,6 +225,76 @@ func TestAListShowsWhatTheInstanceHasDone(t *testing.T) {
 		if all, err := one.Pools(t.Context()); err != nil || all[0].Limit != 7 {
 			t.Errorf("%+v, %v", all, err)
 		}
+	})
+}
+
+// What others have done to the claims of an instance shows as soon as the instance knows of it.
+func TestAListShowsWhatHasBecomeOfTheInstancesClaims(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(1)
+		dispatcher, one := b.engine("dispatcher"), b.engine("one")
+		held := b.got(<-dispatcher.ask("held", 1, 0))
+		first := dispatcher.ask("a", 1, time.Hour)
+		time.Sleep(100 * time.Millisecond) // its waiter is written: it dispatches
+		waits := one.ask("b", 1, time.Hour)
+		time.Sleep(100 * time.Millisecond) // and need not confirm a grant
+		b.release(dispatcher, held)
+		held = b.got(<-first)
+		want := func(what string, wantHeld, wantWaiting []string) {
+			t.Helper()
+			held, waiting := ids(t, one.Engine)
+			if !slices.Equal(held, wantHeld) || !slices.Equal(waiting, wantWaiting) {
+				t.Errorf("%s: %q are held and %q wait, want %q and %q", what, held, waiting, wantHeld, wantWaiting)
+			}
+			if all, err := one.Pools(t.Context()); err != nil || all[0].Claimed != len(wantHeld) {
+				t.Errorf("%s: the pools are %+v, %v", what, all, err)
+			}
+		}
+		want("at first", []string{"a"}, []string{"b"})
+		hold := make(chan struct{})
+		one.by.Inject(func(call storetest.Call) storetest.Fault {
+			if call.Op != storetest.OpTxn {
+				return storetest.Fault{}
+			}
+			return storetest.Fault{Hold: hold} // it learns nothing from writes of its own
+		})
+		b.release(dispatcher, held)
+		granted := b.got(<-waits)
+		want("after the grant by another", []string{"b"}, nil)
+		one.by.Inject(nil)
+		close(hold)
+		time.Sleep(time.Second)
+		want("later", []string{"b"}, nil)
+		if _, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), "b", true); err != nil {
+			t.Fatal(err)
+		}
+		<-granted.Context().Done()
+		want("after it was revoked by force", nil, nil)
+	})
+}
+
+// A claim that was listed can be freed, even if the view does not show it yet.
+func TestAReconciliationKnowsWhatWasListed(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(3)
+		one := b.engine("one")
+		a := b.got(<-one.ask("a", 1, 0))
+		one.by.Freeze()
+		orphan := []byte(`{"v":1,"n":1,"claim":"orphan","record":{"pools":{"db":1},"holder":{"host":"one","instance":"test"},"since":"2026-01-01T00:00:00Z"}}`)
+		if _, err := b.root.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{store.Put(b.keys.Slot("db", 0, 5), orphan, a.Lease)}}); err != nil {
+			t.Fatal(err)
+		}
+		if w, err := one.Why(t.Context(), "orphan"); err != nil || w.Held == nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- one.Reconcile(t.Context()) }()
+		synctest.Wait()
+		one.by.Thaw()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		b.sound(1)
 	})
 }
 

@@ -267,12 +267,9 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.byID[id]
-	if h != nil && h.releasing {
-		return h, nil
-	}
 	_, err := hs.held(id)
-	if h == nil && problem.CodeOf(err) == problem.ClaimNotFound {
-		return nil, nil
+	if problem.CodeOf(err) == problem.ClaimNotFound {
+		return h, nil // there is none, or it is being released
 	}
 	return h, err
 }

@@ -142,3 +142,26 @@ func TestARenewalThatCannotBeKeptIsOneAllTheSame(t *testing.T) {
 		t.Errorf("it ends at %s, as before, bound as %+v", h.expires, h.bind)
 	}
 }
+
+// A claim that was lost is lost while its slots are being released, too.
+func TestALostClaimStaysLostWhileItIsReleased(t *testing.T) {
+	d := newDesk(t, "")
+	h := d.ask("a", time.Hour, true)
+	d.mu.Lock()
+	d.invalidate(h, problem.New(problem.ClaimLost, "its lease has ended"))
+	d.beginRelease(h)
+	d.mu.Unlock()
+	if _, err := d.Find("a"); problem.CodeOf(err) != problem.ClaimLost {
+		t.Errorf("it is found, with %v", err)
+	}
+	b := d.ask("b", time.Hour, true)
+	d.mu.Lock()
+	d.beginRelease(b)
+	d.mu.Unlock()
+	if found, err := d.Find("b"); found != b || err != nil {
+		t.Errorf("one that is being released is %v, %v", found, err)
+	}
+	if found, err := d.Find("c"); found != nil || err != nil {
+		t.Errorf("one that is not there is %v, %v", found, err)
+	}
+}
