@@ -414,30 +414,6 @@ func TestReadsGoOnAfterARestore(t *testing.T) {
 	})
 }
 
-// A claim from a pool that was created elsewhere is not refused, even if the view comes up to
-// that while etcd is asked about it.
-func TestAClaimFromANewPoolIsNotRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bubble) {
-		one := b.engine("one")
-		asked, hold := make(chan struct{}, 1), make(chan struct{})
-		one.by.Inject(func(call storetest.Call) storetest.Fault {
-			if call.Op != storetest.OpTxn || len(call.Txn.Compare) > 0 || len(call.Txn.Success) != 1 || call.Txn.Success[0].GetRequestRange() == nil {
-				return storetest.Fault{}
-			}
-			asked <- struct{}{}
-			return storetest.Fault{Hold: hold}
-		})
-		one.by.Freeze()
-		b.pool(1)
-		done := one.ask("a", 1, 0)
-		<-asked
-		one.by.Thaw()
-		synctest.Wait()
-		close(hold)
-		b.got(<-done)
-	})
-}
-
 func TestThePoolAndWhySayWhoDispatches(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		b.pool(1)

@@ -6,10 +6,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -282,4 +284,28 @@ func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
 	if _, err := c.reg.Delete(c.ctx(), "db", nil); err != nil {
 		t.Errorf("it can't be deleted either: %v", err)
 	}
+}
+
+// A claim from a pool that was created elsewhere is not refused, even if the view comes up to
+// that while etcd is asked about it.
+func TestAClaimFromANewPoolIsNotRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		one := b.engine("one")
+		asked, hold := make(chan struct{}, 1), make(chan struct{})
+		one.by.Inject(func(call storetest.Call) storetest.Fault {
+			if call.Op != storetest.OpTxn || len(call.Txn.Compare) > 0 || len(call.Txn.Success) != 1 || call.Txn.Success[0].GetRequestRange() == nil {
+				return storetest.Fault{}
+			}
+			asked <- struct{}{}
+			return storetest.Fault{Hold: hold}
+		})
+		one.by.Freeze()
+		b.pool(1)
+		done := one.ask("a", 1, 0)
+		<-asked
+		one.by.Thaw()
+		synctest.Wait()
+		close(hold)
+		b.got(<-done)
+	})
 }
