@@ -388,42 +388,45 @@ func (c *core) stop() {
 const catchUpTimeout = 5 * time.Second
 
 // outdated reports whether a refusal, by a view at a revision or a later one, may come from a
-// view that is older than the last change of the specs. It has then waited until the view
-// shows that change, so the request is worth repeating.
+// view that is older than what the client knows: the specs, or what a list has shown of an id
+// or of keys that can't be read. It has then waited until the view shows that, so the request
+// is worth repeating.
 // A client that creates a pool on one host may claim from it on another at once.
 func (e *Engine) outdated(ctx context.Context, err error, seen int64, pools ...string) bool {
+	byList := false
 	switch problem.CodeOf(err) {
 	case problem.PoolNotFound, problem.ExceedsLimit:
+	case problem.IDInUse, problem.CorruptValue:
+		byList = true
 	default:
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	rev, err := e.specsRevision(ctx, pools)
-	if err != nil || rev == 0 || seen >= rev {
-		return false
+	rev, now, err := e.specsRevision(ctx, pools)
+	if byList {
+		rev = now
 	}
-	return e.WaitRevision(ctx, rev) == nil
+	return err == nil && rev > seen && e.WaitRevision(ctx, rev) == nil
 }
 
-// specsRevision asks etcd when the specs of some pools were put last. It is 0 if
-// one of them is not there.
-func (e *Engine) specsRevision(ctx context.Context, pools []string) (int64, error) {
+// specsRevision asks etcd when the specs of some pools were put last, 0 if one of them is not
+// there, and for its present revision.
+func (e *Engine) specsRevision(ctx context.Context, pools []string) (specs, now int64, err error) {
 	t := &pb.TxnRequest{}
 	for _, name := range pools {
 		t.Success = append(t.Success, store.Get(e.cfg.Keys.Spec(name)))
 	}
 	resp, err := e.cfg.Backend.Txn(ctx, t)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	last := int64(0)
 	for _, r := range resp.Responses {
 		kvs := r.GetResponseRange().Kvs
 		if len(kvs) == 0 {
-			return 0, nil
+			return 0, resp.Header.Revision, nil
 		}
-		last = max(last, kvs[0].ModRevision)
+		specs = max(specs, kvs[0].ModRevision)
 	}
-	return last, nil
+	return specs, resp.Header.Revision, nil
 }

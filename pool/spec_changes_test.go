@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
@@ -307,5 +309,40 @@ func TestAClaimFromANewPoolIsNotRefused(t *testing.T) {
 		synctest.Wait()
 		close(hold)
 		b.got(<-done)
+	})
+}
+
+// What a list has shown of another's claim, or of a key that can't be read, is known to a claim
+// that follows it, even if the view is behind.
+func TestAClaimKnowsWhatAListHasShown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(1)
+		one, two := b.engine("one"), b.engine("two")
+		behind := func(end func()) {
+			t.Helper()
+			one.by.Freeze()
+			end()
+			done := one.ask("a", 1, 0)
+			synctest.Wait()
+			one.by.Thaw()
+			b.release(one, b.got(<-done))
+		}
+		a := b.got(<-two.ask("a", 1, 0))
+		if r := <-one.ask("a", 1, 0); problem.CodeOf(r.err) != problem.IDInUse {
+			t.Fatal(r.err)
+		}
+		behind(func() { b.release(two, a) })
+		key := b.keys.Slot("db", 0, 7)
+		do := func(op *pb.RequestOp) {
+			if _, err := b.root.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{op}}); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		do(store.Put(key, []byte("{"), 0))
+		if r := <-one.ask("a", 1, 0); problem.CodeOf(r.err) != problem.CorruptValue {
+			t.Fatal(r.err)
+		}
+		behind(func() { do(store.Delete(key)) })
 	})
 }
