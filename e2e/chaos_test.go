@@ -119,6 +119,9 @@ func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 	if l == nil || l.claim == nil || c.gone[l.client] || c.force[s.claim] > 0 || l.released > 0 {
 		return
 	}
+	if l.claim.Fence() != s.rev {
+		return // another grant of it, which its instance has confirmed by this write
+	}
 	if left, _ := l.claim.ValidFor(); left > 0 {
 		c.t.Errorf("claim %s has lost its slots and its holder takes it for valid for another %s", s.claim, left)
 	}
