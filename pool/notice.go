@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -243,6 +244,9 @@ func (c *core) noteActs(now time.Time, known bool) {
 		if known {
 			o.seen = now
 		}
+		if o.yielded && !o.late(now) {
+			o.yielded, c.dirty = false, true
+		}
 	}
 	c.view.acted, c.view.ended = acted[:0], c.view.ended[:0]
 }
@@ -252,20 +256,25 @@ func (c *core) checkNotices(now time.Time) {
 	// If nobody has watched, or etcd has been silent, they may be gone, or could not be deleted.
 	stalled := max(now.Sub(c.checked), now.Sub(c.updatedAt)) > ackWithin/2
 	c.checked = now
-	late := map[*otherInstance]bool{}
 	for _, n := range c.view.notices {
 		if n.seen.IsZero() || stalled {
 			n.seen = now
 		}
-		late[n.by] = late[n.by] || now.Sub(n.seen) >= ackWithin
 	}
 	for _, o := range c.view.instances {
-		if late[o] && !o.yielded {
+		late := o.late(now)
+		if late && !o.yielded {
 			c.log.Info("passing the waiters of an instance that does not acknowledge its grants",
 				"host", o.name.host, "instance", o.name.instance, "waiters", o.waiters)
 		}
-		o.yielded = late[o]
+		o.yielded = late
 	}
+}
+
+// late reports whether an instance has left a notice for too long.
+func (o *otherInstance) late(now time.Time) bool {
+	is := func(n *notice) bool { return !n.seen.IsZero() && now.Sub(n.seen) >= ackWithin }
+	return slices.ContainsFunc(slices.Collect(maps.Values(o.notices)), is)
 }
 
 // overdue reports whether another instance should have confirmed a grant by now.

@@ -8,6 +8,33 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
+// An instance that acknowledges its late notice has its waiters granted again at once, also if
+// it has other notices.
+func TestAnInstanceThatAcknowledgesIsGrantedClaimsAgain(t *testing.T) {
+	r := newRig(t, "one", "two")
+	r.pool("db", 2)
+	one, two := r.hosts[0], r.hosts[1]
+	two.ask("h1", 1).got()
+	two.ask("h2", 1).got()
+	two.ask("d", 1)
+	one.ask("v", 1, rank(2))
+	one.ask("w", 1, rank(1))
+	one.wedged = true
+	two.giveBack("h1")
+	r.pass(ackWithin / 4)
+	two.giveBack("h2")
+	r.pass(ackWithin - ackWithin/4 + tickEvery)
+	r.wantNotices("v", "w")
+	if !two.view.instances[one.core.name()].yielded {
+		t.Fatal("its waiters are not passed")
+	}
+	r.txn(store.Delete(r.keys.Notice("db", "one", "i", "v")))
+	two.listen()
+	if two.view.instances[one.core.name()].yielded {
+		t.Error("its waiters are passed until the next tick")
+	}
+}
+
 // A grant is acknowledged along with whatever comes next, such as the release of the claim, and
 // otherwise soon.
 func TestAGrantIsAcknowledgedSoon(t *testing.T) {
