@@ -110,7 +110,7 @@ func (s *starter) Trouble() error                                   { return nil
 func (s *starter) Lease(context.Context) (store.LeaseID, error) { return s.lease, nil }
 
 func (s *starter) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (int64, error) {
-	cl, err := s.engine.TakeOver(ctx, pool.TakeOver{ID: r.Claim, Fence: r.Revision, Holder: pool.Holder{Run: r.ID}, Extra: x})
+	cl, err := s.engine.TakeOver(ctx, pool.TakeOver{ID: r.Claim, Fence: r.Revision, Slots: r.Pools, Holder: pool.Holder{Run: r.ID}, Extra: x})
 	if err != nil {
 		return 0, err
 	}

@@ -110,29 +110,68 @@ func (c *core) giveBackOrphaned(p part) *entry {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e := &entry{
 		req:   &Request{ID: p.claim.id, Bridge: true}, // no holder has to stop or be notified
-		slots: p.slots, waiting: &Waiting{Mine: true},
+		slots: p.slots, waiting: &Waiting{Mine: true}, orphan: true,
 		claim: &Claim{ID: p.claim.id, Fence: p.rev, ctx: ctx, cancel: cancel},
 	}
 	c.giveBack(e, nil)
 	return e
 }
 
-// reconcileEvery is how often an instance compares the keys on its leases with the
-// claims it holds. It does so at once after everything was read again, as after a restore of
-// etcd, which brings back claims that have ended since the snapshot.
+// reconcileEvery is how often an instance compares what it has in the pools where its claims
+// wait with the claims it holds. It does so at once with what is read of a pool, as after a
+// restore of etcd, which brings back claims that have ended since the snapshot.
 const reconcileEvery = time.Minute
-
-// reconciles reports whether a reconciliation is due and possible: no call is in flight,
-// and the view shows everything that this instance has written.
-func (c *core) reconciles(now time.Time) bool {
-	return c.phase == normal && !c.calling && c.unresolved == nil && c.fresh(now) && !now.Before(c.reconcileAt)
-}
 
 // reconcile frees the slots on this instance's leases that belong to no claim of it,
 // deletes its waiters that belong to no request, and has waiters written again that are
-// missing in etcd.
+// missing in etcd. Pools that are not watched are read for that first. No call is in flight,
+// and what earlier ones did is known.
 func (c *core) reconcile(now time.Time) {
-	c.reconcileAt = now.Add(reconcileEvery)
+	if !now.Before(c.reconcileAt) {
+		c.reconcileAt = now.Add(reconcileEvery)
+		for _, f := range c.followed {
+			f.audit = f.audit || now.Before(f.waitUntil)
+		}
+		c.refollow = true
+	}
+	due := map[*poolView]bool{}
+	for _, f := range c.followed {
+		if f.audit && f.pool.whole && now.Sub(f.pool.at) < store.StaleAfter {
+			due[f.pool], f.audit = true, false
+		}
+	}
+	if len(due) > 0 {
+		c.freeOrphans(due, now)
+		c.rewriteWaiters(due)
+		c.dropOrphans()
+	}
+	c.reconciling = slices.DeleteFunc(c.reconciling, func(r reconciling) bool {
+		if c.allAt < r.from {
+			return false
+		}
+		var freed []<-chan error
+		for _, e := range c.releases {
+			if e.orphan {
+				reply := make(chan error, 1)
+				e.waiters = append(e.waiters, reply)
+				freed = append(freed, reply)
+			}
+		}
+		r.reply <- freed
+		return true
+	})
+}
+
+// reconciling is a request to free orphaned slots, of all pools as they are at a revision or
+// later. It receives when the slots are free.
+type reconciling struct {
+	from  int64
+	reply chan<- []<-chan error
+}
+
+// freeOrphans frees the slots in some pools that are on leases of this instance and belong to
+// no claim of it.
+func (c *core) freeOrphans(in map[*poolView]bool, now time.Time) {
 	type one struct {
 		claimKey
 		fence int64
@@ -149,48 +188,40 @@ func (c *core) reconcile(now time.Time) {
 	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
 		note(e) // orphaned slots have no entries
 	}
-	var freed []<-chan error
 	for _, p := range c.view.on(c.leases.Keeps) {
-		if known[one{p.claim.claimKey, p.rev}] || c.view.noticed(p.claim.id, p.rev, c.name()) {
+		if !in[c.view.pool(p.slots[0].ref.pool)] || known[one{p.claim.claimKey, p.rev}] || c.view.noticed(p.claim.id, p.rev, c.name()) {
 			continue
 		}
 		e := c.giveBackOrphaned(p)
 		if c.wanted[p.claim.id].fence == p.rev {
 			e.revoked = now
 		}
-		reply := make(chan error, 1)
-		e.waiters = append(e.waiters, reply)
-		freed = append(freed, reply)
 	}
-	for _, r := range c.reconciling {
-		r <- freed
-	}
-	c.reconciling = nil
-	c.reconcileWaiters()
 }
 
-// reconcileWaiters has waiters written again that are missing in the wait queue, and
-// orphaned ones deleted.
-func (c *core) reconcileWaiters() {
+// rewriteWaiters has waiters written again that are missing in the wait queues of some pools.
+func (c *core) rewriteWaiters(in map[*poolView]bool) {
 	for _, e := range c.queue {
-		if i, found := c.view.findWaiter(e.order); e.written && e.writtenAt <= c.view.rev && (!found || len(c.view.waiters[i].in) < len(e.needs)) {
-			e.written = false
-			c.dirty = true
+		i, found := c.view.findWaiter(e.order)
+		for _, n := range e.needs {
+			p := c.view.pool(n.Pool)
+			if e.written && in[p] && e.writtenAt <= p.rev && (!found || !slices.Contains(c.view.waiters[i].in, p)) {
+				e.written = false
+				c.dirty = true
+			}
 		}
 	}
-	c.dropOrphans()
 }
 
 // Reconcile frees slots on this instance's leases that belong to no claim of it, as the
-// engine does periodically, and returns when that is done. It knows of all that was listed.
+// engine does by itself, and returns when that is done. It knows of all that was listed.
 func (e *Engine) Reconcile(ctx context.Context) error {
-	if err := e.WaitRevision(ctx, e.reads.latestShown()); err != nil {
-		return err
-	}
+	shown := e.reads.latestShown()
 	reply := make(chan []<-chan error, 1)
 	if err := e.send(ctx, func(c *core, _ time.Time) {
-		c.reconcileAt = time.Time{}
-		c.reconciling = append(c.reconciling, reply)
+		c.seen = max(c.seen, shown)
+		c.wantAll()
+		c.reconciling = append(c.reconciling, reconciling{c.readAllMust, reply})
 	}); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 		"when it is revoked": func(r *rig, h *rigHost) {
 			h.listen()
 			fence := h.view.claims["old"].rev
-			h.revoke("old", fence, 0, r.now)
+			h.revoke("old", revocationValue{Fence: fence}, 0, r.now)
 			h.tick(r.now)
 			r.resolve()
 			if want := []string{r.keys.Revocation("one", "old")}; len(h.calls) == 0 || h.wanted["old"].fence != fence {
@@ -225,7 +225,9 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 			h.ask("a", 1)
 			h.wedged = false
 			answered(r, h)()
-			h.view.rev = 1
+			for _, p := range h.view.order {
+				p.rev = 1
+			}
 			return nil
 		},
 		"it waits to try again": func(r *rig, h *rigHost) func() {

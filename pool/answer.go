@@ -31,6 +31,9 @@ func (c *core) answer(call *call, resp *pb.TxnResponse, err error, now time.Time
 	if errors.Is(err, store.ErrNoSpace) {
 		c.fullUntil = now.Add(fullPause)
 	}
+	if err == nil {
+		c.seen = max(c.seen, resp.Header.Revision)
+	}
 	switch {
 	case call.batch == nil:
 		c.fenceAnswer(resp, err, now)
@@ -64,7 +67,7 @@ func (c *core) fenceAnswer(resp *pb.TxnResponse, err error, now time.Time) {
 	c.fenceErr = nil
 	if c.guard.Answer(resp) {
 		c.phase = resolving
-		c.resolveAt = resp.Header.Revision
+		c.resolveAt, c.refollow = resp.Header.Revision, true
 		c.progress()
 	}
 }
@@ -110,17 +113,20 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		l.e.writtenReserve, l.e.writtenAt = l.reserve, rev
 	}
 	for p := range b.queued {
-		p.queued.set(true, rev)
+		p.queued.know(rev, rev)
+	}
+	for _, m := range b.marks {
+		c.marks(m.pool, resp.Responses[m.op:m.op+3], rev, now)
 	}
 	for _, n := range b.acks {
-		c.view.committedNoticeDelete(n.key, rev)
+		c.view.committedNoticeDelete(n.pool, n.key, rev)
 	}
 	for _, o := range b.duties {
 		c.onDuty(o, b.result(resp, o.op).Succeeded, rev, now)
 	}
 	for _, d := range b.drops {
-		c.view.committedWaiterDelete(d.order, rev)
-		c.dropped[d.order.Claim] = rev
+		c.view.committedWaiterDelete(d.pools, d.order, rev)
+		c.dropped[d.order.Claim] = deletion{d.pools[0], rev}
 		c.releaseDropped(d)
 	}
 	c.calm(b, conflicts)
@@ -404,7 +410,7 @@ func (c *core) resolve(b *batch) {
 	for _, g := range b.grants {
 		if g.e.other != nil { // the view shows it
 			if n := c.view.notices[g.notice.key]; n != nil && g.e.lent > 0 && n.lease == g.e.lease {
-				c.lend(n.key, loan{g.e.lease, g.e.lent, n.rev})
+				c.lend(n.key, loan{n.pool.name, g.e.lease, g.e.lent, n.rev})
 			} else {
 				c.unlend(g.e)
 			}

@@ -19,9 +19,10 @@ func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 		c.again(older, e, reply, now)
 		return
 	}
+	c.asked(req.Slots, req.Wait > 0, now)
 	if err := c.unwelcome(req, now); err != nil {
 		c.metrics.refused(problem.CodeOf(err))
-		reply <- outcome{err: err}
+		reply <- outcome{err: err, shown: c.specsShown(e.needs)}
 		return
 	}
 	e.arrived, e.listeners = now, []listener{{reply, req.Wait}}
@@ -43,14 +44,14 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	if c.stopping {
 		return problem.New(problem.Stopping, "berth is shutting down on this host and takes no new claims")
 	}
+	if !c.fresh(now) || c.anyStale(needsOf(req.Slots)) {
+		return nil // what the view does not show may be there, and what it shows not
+	}
 	if err := c.inUse(req.ID); err != nil {
 		return err
 	}
-	if !c.fresh(now) {
-		return nil // what the view does not show may be there
-	}
 	for name := range req.Slots {
-		if p := c.view.pools[name]; p == nil || !p.known() {
+		if !c.view.pool(name).known() {
 			return noSuchPool(name)
 		}
 	}
@@ -110,7 +111,7 @@ func (c *core) again(older, e *entry, reply chan<- outcome, now time.Time) {
 	default:
 		older.listeners = append(older.listeners, listener{reply, e.req.Wait})
 		older.unjudged = true
-		c.dirty = true
+		c.dirty, c.refollow = true, true
 	}
 }
 
@@ -205,8 +206,9 @@ func (c *core) withdraw(id string, now time.Time) {
 	c.leave(e, now)
 }
 
-// timeout ends the wait of the request with that reply, and says what it waited for.
-func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
+// timeout ends the wait of the request with that reply, and says what it waited for: what was
+// read of it, or what is known if that is nil.
+func (c *core) timeout(id string, reply chan<- outcome, read *Reason, now time.Time) {
 	if c.unsucceed(id, reply) {
 		reply <- outcome{err: c.notReleased(id, now)}
 		return
@@ -224,6 +226,9 @@ func (c *core) timeout(id string, reply chan<- outcome, now time.Time) {
 		return
 	}
 	r := c.reason(e)
+	if read != nil {
+		r = *read
+	}
 	c.metrics.refused(problem.ClaimTimeout)
 	c.cancel(id, reply, problem.New(problem.ClaimTimeout, "timed out after %s: %s", e.listeners[i].wait, r.Text).WithDetail(r), now)
 }
@@ -365,9 +370,18 @@ func (c *core) unqueue(e *entry) {
 // refuse ends a queued entry with an answer.
 func (c *core) refuse(e *entry, err error) {
 	c.metrics.refused(problem.CodeOf(err))
-	e.answer(outcome{err: err})
+	e.answer(outcome{err: err, shown: c.specsShown(e.needs)})
 	c.deleteWaiter(e)
 	c.forget(e)
+}
+
+// specsShown is the revision up to which the specs of some pools are known.
+func (c *core) specsShown(needs []Need) int64 {
+	rev := c.seen
+	for _, n := range needs {
+		rev = min(rev, c.view.pool(n.Pool).specAt)
+	}
+	return rev
 }
 
 // stop refuses what waits and what comes.
@@ -387,14 +401,13 @@ func (c *core) stop() {
 // a refusal: a watch that is whole delivers within a fraction of it.
 const catchUpTimeout = 5 * time.Second
 
-// outdated reports whether a refusal, by a view at a revision or a later one, may come from a
-// view that is older than what the client knows: the specs, or what a list has shown of an id
+// outdated reports whether a refusal may come from a view that is older than what the client knows: the specs, or what a list has shown of an id
 // or of keys that can't be read. It has then waited until the view shows that, so the request
 // is worth repeating.
 // A client that creates a pool on one host may claim from it on another at once.
-func (e *Engine) outdated(ctx context.Context, err error, seen int64, pools ...string) bool {
+func (e *Engine) outdated(ctx context.Context, o outcome, pools ...string) bool {
 	byList := false
-	switch problem.CodeOf(err) {
+	switch problem.CodeOf(o.err) {
 	case problem.PoolNotFound, problem.ExceedsLimit:
 	case problem.IDInUse, problem.CorruptValue:
 		byList = true
@@ -407,7 +420,7 @@ func (e *Engine) outdated(ctx context.Context, err error, seen int64, pools ...s
 	if byList {
 		rev = now
 	}
-	return err == nil && rev > seen && e.WaitRevision(ctx, rev) == nil
+	return err == nil && rev > o.shown && e.WaitRevision(ctx, rev) == nil
 }
 
 // specsRevision asks etcd when the specs of some pools were put last, 0 if one of them is not

@@ -59,6 +59,7 @@ type batch struct {
 	withdrawn []*notice
 	queued    map[*poolView]bool // pools whose claims are to wait
 	duties    []dutyOp
+	marks     []markRead
 	revokes   []string
 	leases    []store.LeaseID
 	sent      map[slotRef]sentSlot
@@ -292,11 +293,11 @@ type compared struct {
 }
 
 func groupCompare(v *view, g groupRef) *pb.Compare {
-	return store.NonePutSince(v.keys.Group(g.pool.name, g.group), g.pool.groupPutsKnown(v, g.group))
+	return store.NonePutSince(v.keys.Group(g.pool.name, g.group), g.pool.groupPutsKnown(g.group))
 }
 
 func wholeCompare(v *view, p *poolView) *pb.Compare {
-	return store.NonePutSince(v.keys.Slots(p.name), p.putsKnown(v))
+	return store.NonePutSince(v.keys.Slots(p.name), p.putsKnown())
 }
 
 // writes returns the keys of a claim: the first carries the record, the others

@@ -39,7 +39,7 @@ type builder struct {
 
 func (c *core) newBuilder(s shape, now time.Time) *builder {
 	return &builder{
-		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}, at: now, rev: c.view.rev}, place: newPlacer(c.view), since: stampOf(now), now: now,
+		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}, at: now, rev: c.seen}, place: newPlacer(c.view), since: stampOf(now), now: now,
 		overwritten: map[slotRef]bool{}, over: map[*poolView]bool{},
 		granted: map[*entry]bool{}, dispatched: map[*waiter]bool{}, notified: map[*otherInstance]int{}, queued: map[*poolView]bool{},
 	}
@@ -155,9 +155,21 @@ func (b *builder) waiter(e *entry) bool {
 		b.queued[p] = true
 	}
 	b.ops = append(b.ops, ops...)
+	b.readMarks(b.c.view.pool(e.needs[0].Pool))
 	b.bytes += bytes
 	b.b.puts = append(b.b.puts, waiterPut{e: e, reserve: e.reserve, lease: e.waiterLease, slots: e.lease})
 	return true
+}
+
+// readMarks reads along who dispatches a pool that is not watched.
+func (b *builder) readMarks(p *poolView) {
+	gets := b.c.markGets(p)
+	if !p.stale || b.now.Sub(p.markedAt) < pollEvery/2 || !b.fits(0, len(gets), 0) ||
+		slices.ContainsFunc(b.b.marks, func(m markRead) bool { return m.pool == p }) {
+		return
+	}
+	b.b.marks = append(b.b.marks, markRead{p, len(b.ops)})
+	b.ops = append(b.ops, gets...)
 }
 
 // dropping reports whether the batch takes that waiter out of its wait queues.

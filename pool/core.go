@@ -2,7 +2,6 @@ package pool
 
 import (
 	"cmp"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -84,11 +83,24 @@ type core struct {
 	unresolved *batch // its outcome is unknown; nil if there is none
 	calling    bool   // a call is under way
 	inFlight   *batch // in that call; nil if there is none, or it fences earlier writes
-	loaded     bool   // the view has something
+	loaded     bool   // etcd has been heard of
 	history    uint64 // the history of etcd that the view is of
 	restores   int    // how often etcd's revisions went back
-	updatedAt  time.Time
-	dirty      bool // something happened that could allow a grant
+	// seen is the latest revision that etcd is known to have reached, and updatedAt when it was
+	// last heard of.
+	seen      int64
+	updatedAt time.Time
+	// followed is what is followed of the pools in use, by name; refollow is set if that is to
+	// be decided again, and followings counts the decisions that changed something.
+	followed   map[string]*followed
+	refollow   bool
+	followings int
+	// readAll has all pools read once, as they are at revision readAllMust or later. They were
+	// last at allAt. After a failure it is not tried again before readAllAt.
+	readAll            bool
+	readAllMust, allAt int64
+	readAllAt          time.Time
+	dirty              bool // something happened that could allow a grant
 
 	entries    map[string]*entry
 	queue      []*entry // queued and claiming, in no order
@@ -128,13 +140,12 @@ type core struct {
 	denied map[instanceName]bool
 	// dropped are the revisions at which waiters were deleted, by claim, which the view has
 	// not come up to.
-	dropped map[string]int64
+	dropped map[string]deletion
 	scratch scratch
 
-	// reconcileAt is when what hangs on this instance's leases is compared with what it
-	// holds; reconciling receive what was released by that.
+	// reconcileAt is when what this instance has in the pools is compared with its claims again.
 	reconcileAt time.Time
-	reconciling []chan<- []<-chan error
+	reconciling []reconciling
 
 	// adopt are the leases of an earlier life whose claims are taken over.
 	adopt   map[store.LeaseID]bool
@@ -187,19 +198,21 @@ type lostLease struct {
 }
 
 func newCore(cfg Config) *core {
-	return &core{
+	c := &core{
 		host: cfg.Host, instance: cfg.Instance, start: hash(cfg.Host),
 		leases: cfg.Leases, waiterLeases: cfg.WaiterLeases, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), broker: &broker{},
-		view:    newView(cfg.Keys),
+		view: newView(cfg.Keys), followed: map[string]*followed{},
 		guard:   store.NewGuard(cfg.Keys.Guard(cfg.Host, cfg.Instance)),
 		entries: map[string]*entry{},
 		places:  map[string]place{},
 		lost:    map[store.LeaseID]lostLease{},
 		wanted:  map[string]wanted{},
 		roles:   map[string]*role{},
-		dropped: map[string]int64{},
+		dropped: map[string]deletion{},
 		loans:   map[string]loan{}, denied: map[instanceName]bool{},
 	}
+	c.view.self = c.name()
+	return c
 }
 
 // hash spreads hosts over the groups of a pool (FNV-1a).
@@ -227,41 +240,51 @@ func (c *core) sorted() []*entry {
 	return all
 }
 
-// message takes what the feed of all pools delivered.
-func (c *core) message(m store.FeedMessage, now time.Time) {
-	c.updatedAt = now
-	if m.Snapshot != nil {
-		c.snapshot(*m.Snapshot)
-	} else {
-		c.ended(c.view.apply(m.Events, m.Revision))
+// message takes what a feed of a pool has delivered, or of the notices of this instance in it.
+func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time) {
+	c.heard(m.Revision, now)
+	p := c.view.pool(pool)
+	switch {
+	case m.Snapshot != nil && of == everything:
+		c.load(p, *m.Snapshot, now)
+	case m.Snapshot != nil:
+		c.view.loadNotices(p, *m.Snapshot)
+	case of == notices:
+		c.ended(c.view.apply(m.Events))
+		p.noticesRev = max(p.noticesRev, m.Revision)
+	case p.whole:
+		c.ended(c.view.apply(m.Events))
+		p.reached(m.Revision)
+		p.at, p.markedAt, p.stale, p.unseen = now, now, false, false
 	}
-	c.noteActs(now, m.Snapshot == nil)
+	c.learned(m.Snapshot == nil, now)
+}
+
+// learned acts on what a message has changed in the view. Known is set if each change is known,
+// and not only their sum.
+func (c *core) learned(known bool, now time.Time) {
+	c.noteActs(now, known)
 	c.takeNotices(now)
-	if len(c.queue) > 0 || len(c.roles) > 0 {
+	if len(c.queue) > 0 || len(c.takes) > 0 || len(c.roles) > 0 {
 		c.dirty = true
 	}
 	c.progress()
 }
 
-// snapshot replaces the view. Claims of ours that it should show and does not
-// are lost.
-func (c *core) snapshot(s store.Snapshot) {
-	restored := s.Revision < c.view.rev || errors.Is(s.Reason, store.ErrRestored)
-	notices := c.view.notices
-	c.view.load(s)
-	if !restored {
-		c.view.keepNotices(notices)
-	}
-	c.loaded, c.history = true, s.History
-	if restored {
-		c.wentBack()
-	}
-	c.reconcileAt = time.Time{} // etcd may have been restored
+// heard notes that etcd has answered, and how far it has come.
+func (c *core) heard(rev int64, now time.Time) {
+	c.loaded, c.updatedAt, c.seen = true, now, max(c.seen, rev)
+}
+
+// load takes what was read of a pool. Claims of ours that it should show and does not are lost.
+func (c *core) load(p *poolView, s store.Snapshot, now time.Time) {
+	f := c.following(p)
+	restored := f.restored
+	c.view.loadPool(p, s)
+	p.at, p.markedAt, p.stale, p.unseen = now, now, false, false
+	f.restored, f.audit = false, true
 	for _, e := range c.sorted() {
-		if e.state == queued {
-			e.waiting.Needs = c.view.poolNeeds(e.req.Slots)
-		}
-		if e.state != held && e.state != releasing || e.fence() > s.Revision && !restored {
+		if e.state != held && e.state != releasing || e.slots[0].ref.pool != p.name || e.fence() > s.Revision && !restored {
 			continue
 		}
 		if !c.holdsSlots(e, e.fence()) {
@@ -270,15 +293,31 @@ func (c *core) snapshot(s store.Snapshot) {
 	}
 }
 
-// wentBack takes that etcd's revisions went back: it may not come to those that the instance
-// knew for a long time, and an answer that is on its way may be of the history before.
-func (c *core) wentBack() {
-	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.view.rev)
+// present takes the history that etcd is at. What is known of another one is void, and what
+// this instance holds is to be found again.
+func (c *core) present(history uint64) {
+	if history <= c.history {
+		return
+	}
+	began := c.seen == 0
+	if c.history = history; began {
+		return
+	}
+	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.seen)
 	c.restores++
 	c.ownRev = 0
-	c.phase = fencing
+	c.phase, c.seen, c.resolveAt = fencing, 0, 0
+	for _, p := range c.view.order {
+		c.view.void(p)
+	}
+	for _, f := range c.followed {
+		f.mustShow = 0
+	}
 	for _, e := range c.entries {
-		e.retryAt, e.writtenAt = 0, 0
+		e.retryAt, e.writtenAt, e.written = 0, 0, false
+		for _, s := range e.slots {
+			c.following(c.view.pool(s.ref.pool)).restored = true
+		}
 	}
 	clear(c.dropped)
 	c.retryOthers = 0
@@ -289,11 +328,11 @@ func (c *core) wentBack() {
 		l.rev = 0
 		c.loans[key] = l
 	}
+	c.wantAll()
 }
 
-// present takes the history that etcd is at. A view of another one is good for nothing:
-// the feed reads everything again.
-func (c *core) present(history uint64) { c.loaded = c.loaded && c.history == history }
+// wantAll has all pools read once, as they are now or later.
+func (c *core) wantAll() { c.readAll, c.readAllMust, c.refollow = true, max(c.seen, c.resolveAt), true }
 
 // holdsSlots reports whether an entry has its slots in the view since that revision.
 func (c *core) holdsSlots(e *entry, fence int64) bool {
@@ -317,10 +356,21 @@ func (c *core) trouble(now time.Time) error {
 	return nil
 }
 
-// progress continues once the view has reached the revision at which writes were fenced.
+// progress continues once the view shows the revision at which writes were fenced, of the
+// pools that they may have changed.
 func (c *core) progress() {
-	if c.phase != resolving || c.view.rev < c.resolveAt || !c.loaded {
+	if c.phase != resolving {
 		return
+	}
+	if c.adopt != nil && c.allAt < c.resolveAt {
+		c.wantAll()
+		return
+	}
+	for _, p := range c.unresolved.touched(c.view) {
+		if !p.whole || p.rev < c.resolveAt {
+			c.refollow = true
+			return
+		}
 	}
 	c.phase = normal
 	if b := c.unresolved; b != nil {
@@ -342,10 +392,15 @@ type call struct {
 
 // behind reports whether something waits for the view to come up to a revision.
 func (c *core) behind() bool {
-	if c.phase == resolving || c.retryOthers > c.view.rev {
+	if c.phase == resolving {
 		return true
 	}
-	late := func(e *entry) bool { return e.retryAt > c.view.rev || e.succeeds }
+	for name := range c.roles {
+		if c.view.pool(name).rev < c.retryOthers {
+			return true
+		}
+	}
+	late := func(e *entry) bool { return e.retryAt > c.shown(e) || e.succeeds }
 	return slices.ContainsFunc(c.queue, late) || slices.ContainsFunc(c.takes, late)
 }
 
@@ -365,7 +420,7 @@ func (c *core) next(now time.Time) *call {
 		c.calling = true
 		return &call{txn: c.fenceTxn(now), restores: c.restores}
 	}
-	if c.reconciles(now) {
+	if c.phase == normal && c.unresolved == nil {
 		c.reconcile(now)
 	}
 	b := c.plan(now)
@@ -397,7 +452,8 @@ const forgetLost = 10 * time.Minute
 // tick does what time brings. It is to be called a few times a second.
 func (c *core) tick(now time.Time) {
 	c.view.prune()
-	maps.DeleteFunc(c.dropped, func(_ string, rev int64) bool { return rev <= c.view.rev })
+	c.refresh(now)
+	maps.DeleteFunc(c.dropped, func(_ string, d deletion) bool { return !d.hidden(c.view) })
 	c.checkNotices(now)
 	c.checkDispatchers(now)
 	c.endLoans()
@@ -426,8 +482,13 @@ func (c *core) tick(now time.Time) {
 		}
 	}
 	for _, e := range slices.Clone(c.takes) {
-		if err := c.trouble(now); err != nil && e.state == queued && e.offer == nil && now.Sub(e.arrived) >= patience {
+		if e.state != queued || e.offer != nil || now.Sub(e.arrived) < patience {
+			continue
+		}
+		if err := c.trouble(now); err != nil {
 			c.refuse(e, err)
+		} else if c.anyStale(e.needs) {
+			c.refuse(e, errUnread)
 		}
 	}
 	c.revoking = slices.DeleteFunc(c.revoking, func(e *entry) bool {
@@ -439,6 +500,7 @@ func (c *core) tick(now time.Time) {
 		}
 		return true
 	})
+	c.follow(now)
 	// Waiters of others may come to be passed.
 	c.dirty = c.dirty || len(c.queue) > 0 || len(c.roles) > 0
 }

@@ -51,6 +51,8 @@ type dispatchState struct {
 	mine   bool // it is this instance
 	former bool // it was this instance, which has lost the role, perhaps with a lease
 	queued bool // the key is there that has claims wait
+	// blind: too little is known of the pool to do more than take a role that nobody has.
+	blind bool
 	// waits: this instance wants claims of the pool to be granted; queue: some wait.
 	waits, queue bool
 	// silent is for how long the dispatcher's key has not been put, and patience how long
@@ -65,6 +67,8 @@ type dispatchState struct {
 // duty decides what an instance has to do about the dispatcher of a pool.
 func (s dispatchState) duty() duty {
 	switch {
+	case s.blind && !((!s.exists || s.former) && s.waits):
+		return noDuty
 	case s.mine && !s.queue:
 		return stepDown
 	case s.mine && s.silent >= beatEvery && s.idle < idleGrants:
@@ -85,15 +89,12 @@ type mark struct {
 	at  int64 // the revision up to which that is known
 }
 
-// set takes a put, or with put false a delete, and reports whether it was news.
-func (m *mark) set(put bool, rev int64) bool {
-	if rev <= m.at {
+// know takes what a key was at a revision, and reports whether that was news.
+func (m *mark) know(rev, at int64) bool {
+	if at <= m.at {
 		return false
 	}
-	m.at, m.rev = rev, 0
-	if put {
-		m.rev = rev
-	}
+	m.rev, m.at = rev, at
 	return true
 }
 
@@ -108,10 +109,10 @@ type dispatcher struct {
 	since   time.Time
 }
 
-// put takes the present state of the key.
-func (d *dispatcher) put(kv *mvccpb.KeyValue) error {
+// put takes the state of the key at a revision.
+func (d *dispatcher) put(kv *mvccpb.KeyValue, at int64) error {
 	by, err := decodeDispatcher(string(kv.Key), kv.Value)
-	if d.set(true, kv.ModRevision) {
+	if d.know(kv.ModRevision, at) {
 		d.by, d.lease = by, store.LeaseID(kv.Lease) // what can't be read counts, and is replaced
 	}
 	return err
@@ -155,6 +156,7 @@ const (
 	routeDirect   route = iota // by its own instance: no claim waits for its pools
 	routeDispatch              // by this instance, which is the dispatcher
 	routeQueue                 // by another instance, which is, or is to be, the dispatcher
+	routeUnknown               // too little is known of its pools
 )
 
 // routeOf is how claims with those needs are granted now. The dispatcher of the first pool
@@ -163,12 +165,18 @@ func (c *core) routeOf(needs []Need) route {
 	if len(needs) == 0 || c.dispatches(c.view.pool(needs[0].Pool)) {
 		return routeDispatch
 	}
+	r := routeDirect
 	for _, n := range needs {
-		if c.view.pool(n.Pool).queued.rev > 0 {
-			return routeQueue
+		switch p := c.view.pool(n.Pool); {
+		case p.unseen:
+			return routeUnknown
+		case p.queued.rev > 0:
+			r = routeQueue
+		case p.stale && r == routeDirect:
+			r = routeUnknown
 		}
 	}
-	return routeDirect
+	return r
 }
 
 // entryRoute is [core.routeOf] for an entry. One that has lost many races waits for a
@@ -199,7 +207,7 @@ func (c *core) checkRoles() {
 		switch mine := p.dispatcher.rev > 0 && p.dispatcher.lease == r.lease; {
 		case mine && r.rev == 0:
 			r.rev = p.dispatcher.rev // the outcome of the put was unknown
-		case !mine && c.view.rev >= r.rev:
+		case !mine && p.dispatcher.at >= r.rev:
 			c.endRole(name)
 		}
 	}
@@ -235,7 +243,7 @@ func (c *core) endRole(pool string) {
 func (c *core) state(p *poolView, b *builder, concerned bool, now time.Time) dispatchState {
 	s := dispatchState{
 		exists: p.dispatcher.rev > 0, mine: c.dispatches(p), former: p.dispatcher.by == c.name() && !c.dispatches(p), queued: p.queued.rev > 0,
-		silent: p.dispatcher.silent(now), patience: silentAfter + time.Duration(hash(c.host+"/"+c.instance))%silentSpread,
+		silent: p.dispatcher.silent(now), patience: c.patience(), blind: p.stale,
 	}
 	s.waits = slices.ContainsFunc(b.b.puts, func(l waiterPut) bool { return l.e.wants(p) }) ||
 		slices.ContainsFunc(c.queue, func(e *entry) bool {
@@ -246,10 +254,15 @@ func (c *core) state(p *poolView, b *builder, concerned bool, now time.Time) dis
 	if r := c.roles[p.name]; s.mine && !r.idleSince.IsZero() {
 		s.idle = now.Sub(r.idleSince)
 	}
-	if s.exists && !s.mine && s.waits && s.silent >= s.patience {
+	if s.exists && !s.mine && s.waits && s.silent >= s.patience && !s.blind {
 		s.fits = c.anyFits(p) || c.anyOverdue(p, now)
 	}
 	return s
+}
+
+// patience is for how long this instance accepts that a dispatcher does not put its key.
+func (c *core) patience() time.Duration {
+	return silentAfter + time.Duration(hash(c.host+"/"+c.instance))%silentSpread
 }
 
 // leaves reports whether the batch takes an entry out of the wait queue, unless nothing of it
@@ -304,7 +317,7 @@ func (c *core) beats(b *builder, now time.Time) {
 	}
 	for _, name := range sortedKeys(c.roles) {
 		p, r := c.view.pool(name), c.roles[name]
-		s := dispatchState{mine: c.dispatches(p), queue: len(c.queue) > 0 || p.waiting > 0, silent: p.dispatcher.silent(now)}
+		s := dispatchState{mine: c.dispatches(p), blind: p.stale, queue: len(c.queue) > 0 || p.waiting > 0, silent: p.dispatcher.silent(now)}
 		if !r.idleSince.IsZero() {
 			s.idle = now.Sub(r.idleSince)
 		}
@@ -384,7 +397,7 @@ func (c *core) shortPools(needs []Need, reserves bool) []*poolView {
 	var short []*poolView
 	for _, n := range needs {
 		p := c.view.pool(n.Pool)
-		if reserves && p.spec.Limit != Unlimited || p.queued.rev > 0 || !p.has(n.N) {
+		if reserves && p.spec.Limit != Unlimited || p.queued.rev > 0 || !p.stale && !p.has(n.N) {
 			short = append(short, p)
 		}
 	}
@@ -412,7 +425,7 @@ func (b *builder) duty(p *poolView, d duty) bool {
 	}
 	key, queued := c.view.keys.Dispatcher(p.name), c.view.keys.Queued(p.name)
 	put := store.Put(key, store.Encode(dispatcherValue{V: store.Now, Host: c.host, Instance: c.instance}), r.lease)
-	nobody := store.NonePutSince(c.view.keys.Waiters(p.name), c.view.rev)
+	nobody := store.NonePutSince(c.view.keys.Waiters(p.name), p.rev)
 	t := &pb.TxnRequest{Compare: []*pb.Compare{store.LeaseEquals(key, r.lease)}, Success: []*pb.RequestOp{put}}
 	switch d {
 	case takeRole, replace:
@@ -451,24 +464,24 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 	switch {
 	case o.duty == tidy:
 		if done {
-			o.pool.dispatcher.set(false, rev)
-			o.pool.queued.set(false, rev)
+			o.pool.dispatcher.know(0, rev)
+			o.pool.queued.know(0, rev)
 		}
 	case c.roles[name] != o.role: // its lease was lost meanwhile
 	case !done && (o.duty == takeRole || o.duty == replace):
 		c.endRole(name) // another instance was faster
 	case !done: // the view will show why
 	case o.duty == stepDown:
-		o.pool.dispatcher.set(false, rev)
-		o.pool.queued.set(false, rev)
+		o.pool.dispatcher.know(0, rev)
+		o.pool.queued.know(0, rev)
 		c.endRole(name)
 	default:
 		o.role.rev = rev
 		o.pool.dispatcher.noticed, o.pool.dispatcher.since = rev, now
-		if o.pool.dispatcher.set(true, rev) {
+		if o.pool.dispatcher.know(rev, rev) {
 			o.pool.dispatcher.by, o.pool.dispatcher.lease = c.name(), o.role.lease
 		}
-		c.dirty = true
+		c.dirty, c.refollow = true, c.refollow || o.duty != beat
 	}
 }
 

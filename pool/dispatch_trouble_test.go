@@ -249,7 +249,7 @@ func TestAnIDIsFreeAfterRevisionsHaveGoneBack(t *testing.T) {
 		t.Fatal("the waiter is not deleted")
 	}
 	r.etcd.Restore(saved, saved.Revision()-r.etcd.Revision())
-	one.resync()
+	one.resync(store.ErrRestored)
 	one.wedged = false
 	one.ask("x", 1).got()
 }

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func (c *core) done(e *entry) {
 	if e.state == over {
 		return
 	}
-	e.state, c.ownRev = over, c.view.rev
+	e.state, c.ownRev = over, c.seen
 	e.claim.end(nil) // after a combined release, it was valid until now
 	e.claim.freed.Store(true)
 	c.releaseLease(e)
@@ -119,30 +120,39 @@ func (c *core) abandon(cause error) {
 	}
 }
 
-// wanted is a claim that is to be revoked: its fence, and the revision of the key that says
-// so, 0 if there is none.
-type wanted struct{ fence, rev int64 }
+// wanted is a claim that is to be revoked: its fence, the revision of the key that says so, 0
+// if there is none, and since when that is known.
+type wanted struct {
+	fence, rev int64
+	forced     bool // its slots are gone already
+	at         time.Time
+}
 
-// revoke takes an operator's revocation of the claim with that fence. The engine may
-// not know yet that it was granted. A fence of 0 withdraws the revocation.
-func (c *core) revoke(id string, fence, rev int64, now time.Time) {
+// revoke takes an operator's revocation of the claim with that fence, put at rev. The engine
+// may not know yet that it was granted. A fence of 0 withdraws the revocation.
+func (c *core) revoke(id string, v revocationValue, rev int64, now time.Time) {
+	fence := v.Fence
 	if fence == 0 {
 		delete(c.wanted, id)
 		return
 	}
 	e := c.entries[id]
-	c.wanted[id] = wanted{fence, rev}
+	c.wanted[id] = wanted{fence, rev, v.Forced, now}
 	if fence == waitingFence {
 		c.out(e, id)
 		return
 	}
-	if e != nil && e.state == held {
+	if e != nil && (e.state == held || e.state == releasing) {
 		c.obey(e, now)
 	}
 	if cv := c.view.fenced(id, fence); cv != nil && c.leases.Keeps(cv.lease) && (e == nil || e.claim == nil || e.fence() != fence) {
-		c.reconcileAt = time.Time{} // it may be orphaned
+		c.following(c.view.pool(cv.main.pool)).audit = true // it may be orphaned
 	}
 }
+
+// revocationKept is for how long a revocation of a claim that an instance does not have is left
+// to the other instances of its host.
+const revocationKept = time.Minute
 
 // endRevocations deletes the keys of revocations whose claims are gone without them: one was
 // released, or ended with its lease, before any instance of the host had learned of the
@@ -153,20 +163,12 @@ func (c *core) endRevocations(now time.Time) {
 	}
 	for _, id := range sortedKeys(c.wanted) {
 		w := c.wanted[id]
-		if w.rev == 0 || w.rev > c.view.rev || c.entries[id] != nil || c.view.fenced(id, w.fence) != nil ||
-			w.fence == waitingFence && c.waits(id) {
+		if w.rev == 0 || c.entries[id] != nil || now.Sub(w.at) < revocationKept {
 			continue
 		}
 		delete(c.wanted, id)
 		c.revokes = append(c.revokes, c.view.keys.Revocation(c.host, id))
 	}
-}
-
-// waits reports whether a claim of that id waits on any instance of this host.
-func (c *core) waits(id string) bool {
-	return slices.ContainsFunc(c.view.waiters, func(w *waiter) bool {
-		return w.order.Claim == id && w.value.Holder.Host == c.host
-	})
 }
 
 // out takes a claim that is no longer needed out of the wait queue.
@@ -184,10 +186,14 @@ func (c *core) out(e *entry, id string) {
 
 // obey acts on the revocation of a held claim, if there is one.
 func (c *core) obey(e *entry, now time.Time) {
-	if c.wanted[e.req.ID].fence != e.fence() || !e.revoked.IsZero() {
+	w := c.wanted[e.req.ID]
+	if w.fence != e.fence() || !e.revoked.IsZero() && !w.forced || e.state == releasing && !w.forced {
 		return
 	}
-	e.revoked = now
+	if e.revoked = now; w.forced {
+		c.gone(e)
+		return
+	}
 	if e.req.Bridge {
 		c.giveBack(e, nil) // no holder has to stop
 		return
@@ -211,7 +217,7 @@ func (c *core) ended(changes []change) {
 // gone ends an entry whose keys are no longer there, by no doing of ours that
 // has been answered.
 func (c *core) gone(e *entry) {
-	c.ownRev = c.view.rev
+	c.ownRev = c.seen
 	switch e.state {
 	case held:
 		if e.req.Bridge {
@@ -272,8 +278,9 @@ type Revocation struct {
 	Host     string
 	Instance string
 	Fence    int64
-	// Forced is set if the slots were freed although the holder may still run.
-	Forced bool
+	// Forced is set if the slots were freed although the holder may still run, and Unnotified
+	// if etcd is full then, so that its host can't be notified.
+	Forced, Unnotified bool
 }
 
 // Revoke asks the host of a held claim to revoke it: the host ends the validity of
@@ -301,10 +308,22 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...M
 	}
 	by := rec.Holder
 	done := Revocation{Claim: cv.id, Host: by.Host, Instance: by.Instance, Fence: cv.rev, Forced: force}
-	if force {
+	if !force {
+		return done, r.RequestRevocation(ctx, by.Host, cv.id, cv.rev)
+	}
+	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
+	if errors.Is(err, store.ErrNoSpace) {
+		done.Unnotified = true
 		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
 	}
-	return done, r.RequestRevocation(ctx, by.Host, cv.id, cv.rev)
+	if err != nil {
+		return done, store.Problem("the claim was not released", err)
+	}
+	put := store.Put(r.Keys.Revocation(by.Host, cv.id), store.Encode(revocationValue{V: store.Now, Fence: cv.rev, Forced: true}), lease)
+	if err = r.free(ctx, rec.refs(cv.main), cv.rev, put); err != nil {
+		_ = r.Backend.Revoke(ctx, lease) // else it ends by itself
+	}
+	return done, err
 }
 
 // May returns why a caller may not do something to a claim with those slots; nil if it may.
@@ -389,14 +408,17 @@ func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence 
 }
 
 // revocationValue is the value of a revocation in etcd. It names the grant of the
-// claim, so that it never revokes a later one of the same id.
+// claim, so that it never revokes a later one of the same id. Forced is set if the slots
+// were freed along with it.
 type revocationValue struct {
 	store.V
-	Fence int64 `json:"fence"`
+	Fence  int64 `json:"fence"`
+	Forced bool  `json:"forced,omitempty"`
 }
 
-// free deletes the keys of a claim, if they still are that claim's.
-func (r Registry) free(ctx context.Context, refs []slotRef, fence int64) error {
+// free deletes the keys of a claim and does what else is given, if the keys still are that
+// claim's.
+func (r Registry) free(ctx context.Context, refs []slotRef, fence int64, also ...*pb.RequestOp) error {
 	slots := make([]placed, len(refs))
 	for i, ref := range refs {
 		slots[i].ref = ref
@@ -405,6 +427,7 @@ func (r Registry) free(ctx context.Context, refs []slotRef, fence int64) error {
 	if len(ops) > maxChildOps {
 		ops = children(ops, 1)
 	}
+	ops = append(ops, also...)
 	ref := refs[0]
 	resp, err := r.Backend.Txn(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{store.ModEquals(r.Keys.Slot(ref.pool, ref.group, ref.index), fence)},

@@ -13,7 +13,7 @@ import (
 func (h *rigHost) requestRevocation(id string, fence int64) {
 	h.r.t.Helper()
 	h.r.txn(store.Put(h.r.keys.Revocation(h.name, id), store.Encode(revocationValue{V: store.Now, Fence: fence}), 0))
-	h.revoke(id, fence, h.r.etcd.Revision(), h.r.now)
+	h.revoke(id, revocationValue{Fence: fence}, h.r.etcd.Revision(), h.r.now)
 	h.r.resolve()
 }
 
@@ -114,7 +114,7 @@ func TestARevocationIsAboutOneGrantOnly(t *testing.T) {
 	if again.Context().Err() != nil {
 		t.Errorf("a later claim of the same id got %v", again.Err())
 	}
-	h.revoke("a", 0, 0, r.now) // withdrawn
+	h.revoke("a", revocationValue{Fence: 0}, 0, r.now) // withdrawn
 	h.requestRevocation("a", again.Fence)
 	wantRevoked(t, again)
 }
@@ -128,7 +128,7 @@ func TestARevocationThatComesBeforeTheGrantIsObeyed(t *testing.T) {
 	lease := h.leases[DefaultLeaseDuration]
 	h.wedged = true // it dies, and is revoked meanwhile
 	next := r.host("one", lease)
-	next.revoke("a", c.Fence, r.etcd.Revision(), r.now)
+	next.revoke("a", revocationValue{Fence: c.Fence}, r.etcd.Revision(), r.now)
 	r.resolve()
 	if len(next.adopted) != 1 {
 		t.Fatalf("%d claims were taken over", len(next.adopted))
@@ -378,7 +378,7 @@ func TestARequestWhoseIDIsNotReleasedIsRefusedInTheEnd(t *testing.T) {
 	r.pass(patience + 2*tickEvery)
 	hasty.refused(problem.EtcdUnavailable)
 	patient.waits()
-	h.core.timeout("a", patient.reply, r.now)
+	h.core.timeout("a", patient.reply, nil, r.now)
 	patient.refused(problem.EtcdUnavailable)
 	late := h.ask("a", 2)
 	h.core.stop()
@@ -459,7 +459,7 @@ func TestARevocationThatComesTooLateLeavesNoKey(t *testing.T) {
 	if h.revocations() != 2 {
 		t.Fatal("there is nothing to delete")
 	}
-	r.pass(tickEvery)
+	r.pass(revocationKept + tickEvery)
 	if n := h.revocations(); n != 0 {
 		t.Errorf("%d revocations are left", n)
 	}

@@ -55,10 +55,10 @@ type Config struct {
 // view and the wait queue; it collects operations while a transaction is in flight,
 // and sends them as the next one.
 type Engine struct {
-	cfg    Config
-	core   *core // owned by loop
-	feed   *store.Feed
-	revoke *store.Feed
+	cfg     Config
+	core    *core // owned by loop
+	watches *watches
+	revoke  *store.Feed
 
 	urgent    urgent
 	collector collector
@@ -98,7 +98,7 @@ func New(cfg Config) *Engine {
 	e.reads, e.feeds = newReads(cfg.Backend, cfg.Keys), newPoolFeeds(e)
 	e.urgent.wake = make(chan struct{}, 1)
 	e.collector = collector{ops: make(chan func(*core, time.Time), opsBuffer), urgent: &e.urgent}
-	e.feed = store.NewFeed(cfg.Backend, cfg.Keys.Pools(), cfg.Logger, e.core.metrics.resyncs.Inc)
+	e.watches = newWatches(e)
 	e.revoke = store.NewFeed(cfg.Backend, cfg.Keys.Revocations(cfg.Host), cfg.Logger, func() {})
 	return e
 }
@@ -118,7 +118,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer e.feeds.close()
 	defer close(e.stopped)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.feed.Run(ctx) })
 	g.Go(func() error { return e.revoke.Run(ctx) })
 	g.Go(func() error { return e.caller(ctx) })
 	g.Go(func() error { return e.loop(ctx) })
@@ -171,6 +170,9 @@ func (e *Engine) loop(ctx context.Context) error {
 	defer poll.Stop()
 	waiters := time.NewTimer(waiterDelay)
 	defer waiters.Stop()
+	polls := time.NewTicker(pollEvery)
+	defer polls.Stop()
+	defer e.watches.close()
 	behind := false
 	for {
 		e.collector.all(e.core)
@@ -182,9 +184,11 @@ func (e *Engine) loop(ctx context.Context) error {
 			waiters.Reset(time.Until(e.core.waitersAt))
 		}
 		e.signalReady()
+		e.watches.follow(ctx)
+		e.revision.Store(e.core.seen)
 		if b := e.core.behind(); b != behind {
 			if behind = b; behind {
-				e.feed.RequestProgress()
+				e.watches.requestProgress()
 				catchUp.Reset(catchUpEvery)
 			}
 		}
@@ -192,11 +196,10 @@ func (e *Engine) loop(ctx context.Context) error {
 		case <-e.urgent.wake: // the collector runs it
 		case op := <-e.collector.ops:
 			e.collector.do(e.core, op)
-		case m, ok := <-e.feed.Messages():
-			if ok {
-				e.core.message(m, time.Now())
-				e.revision.Store(e.core.view.rev)
-			}
+		case m := <-e.watches.messages:
+			e.watches.deliver(m)
+		case <-polls.C:
+			e.watches.poll(ctx)
 		case m, ok := <-e.revoke.Messages():
 			if ok {
 				e.revocations(m)
@@ -211,12 +214,12 @@ func (e *Engine) loop(ctx context.Context) error {
 			e.core.tick(time.Now())
 		case <-catchUp.C:
 			if behind {
-				e.feed.RequestProgress()
+				e.watches.requestProgress()
 				catchUp.Reset(catchUpEvery)
 			}
 		case <-poll.C:
 			e.core.dirty = true
-			e.feed.RequestProgress()
+			e.watches.requestProgress()
 			poll.Reset(e.pollPause())
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -241,6 +244,9 @@ func (e *Engine) signalReady() {
 // revocations takes the revocations of operators.
 func (e *Engine) revocations(m store.FeedMessage) {
 	now := time.Now()
+	if e.core.present(m.History); m.History == e.core.history {
+		e.core.heard(m.Revision, now)
+	}
 	if m.Snapshot != nil {
 		clear(e.core.wanted)
 		for _, kv := range m.Snapshot.KVs {
@@ -262,7 +268,7 @@ func (e *Engine) revocation(kv *mvccpb.KeyValue, now time.Time) {
 			return
 		}
 	}
-	e.core.revoke(strings.TrimPrefix(key, e.cfg.Keys.Revocations(e.cfg.Host)), v.Fence, kv.ModRevision, now)
+	e.core.revoke(strings.TrimPrefix(key, e.cfg.Keys.Revocations(e.cfg.Host)), v, kv.ModRevision, now)
 }
 
 // send has the loop run op.
@@ -291,28 +297,28 @@ func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 		return nil, err
 	}
 	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
-	begun, seen := time.Now(), e.revision.Load()
-	cl, err := e.ask(ctx, req)
-	if err != nil && e.outdated(ctx, err, seen, poolNames(req.Slots)...) {
+	begun := time.Now()
+	o := e.ask(ctx, req)
+	if o.err != nil && e.outdated(ctx, o, poolNames(req.Slots)...) {
 		req.Wait = max(0, req.Wait-time.Since(begun))
-		return e.ask(ctx, req)
+		o = e.ask(ctx, req)
 	}
-	return cl, err
+	return o.claim, o.err
 }
 
 // ask is [Engine.Claim] for a request that can be asked.
-func (e *Engine) ask(ctx context.Context, req Request) (*Claim, error) {
+func (e *Engine) ask(ctx context.Context, req Request) outcome {
 	reply := make(chan outcome, 1)
 	asked := newEntry(&req, e.cfg.Host, e.cfg.Instance)
 	if err := e.send(ctx, func(c *core, now time.Time) { c.request(asked, reply, now) }); err != nil {
-		return nil, canceled(ctx, err)
+		return outcome{err: canceled(ctx, err)}
 	}
 	return e.granted(ctx, req.ID, req.Wait, reply)
 }
 
 // granted waits for the answer to a request: as long as it says, if that is not 0,
 // and until ctx ends.
-func (e *Engine) granted(ctx context.Context, id string, wait time.Duration, reply chan outcome) (*Claim, error) {
+func (e *Engine) granted(ctx context.Context, id string, wait time.Duration, reply chan outcome) outcome {
 	var timeout <-chan time.Time
 	if wait > 0 {
 		t := time.NewTimer(wait)
@@ -321,17 +327,37 @@ func (e *Engine) granted(ctx context.Context, id string, wait time.Duration, rep
 	}
 	select {
 	case o := <-reply:
-		return o.claim, o.err
+		return o
 	case <-timeout:
-		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.timeout(id, reply, now) })
+		why := e.waitsFor(ctx, id)
+		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.timeout(id, reply, why, now) })
 		return e.await(reply)
 	case <-ctx.Done():
 		err := canceled(ctx, context.Cause(ctx))
 		_ = e.send(context.WithoutCancel(ctx), func(c *core, now time.Time) { c.cancel(id, reply, err, now) })
-		return nil, err
+		return outcome{err: err}
 	case <-e.stopped:
-		return nil, errStopped
+		return outcome{err: errStopped}
 	}
+}
+
+// waitsFor returns what a claim of this instance waits for if the engine does not watch its
+// pools: as it is read from etcd. It is nil if they are watched, or can't be read in time.
+func (e *Engine) waitsFor(ctx context.Context, id string) *Reason {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	watched, err := query(ctx, e, func(c *core) bool {
+		w := c.entries[id]
+		return w == nil || !c.anyStale(w.needs) || c.trouble(time.Now()) != nil
+	})
+	if err != nil || watched {
+		return nil
+	}
+	w, err := e.Why(ctx, e.cfg.Host+"/"+e.cfg.Instance+"/"+id)
+	if err != nil || w.Waiter == nil {
+		return nil
+	}
+	return &w.Reason
 }
 
 // Withdraw takes a claim out of the wait queue. Its requests are answered that it was
@@ -358,12 +384,12 @@ func canceled(ctx context.Context, err error) error {
 	return problem.New(problem.ClaimCanceled, "the claim was canceled while it waited: %w", err)
 }
 
-func (e *Engine) await(reply <-chan outcome) (*Claim, error) {
+func (e *Engine) await(reply <-chan outcome) outcome {
 	select {
 	case o := <-reply:
-		return o.claim, o.err
+		return o
 	case <-e.stopped:
-		return nil, errStopped
+		return outcome{err: errStopped}
 	}
 }
 

@@ -94,6 +94,8 @@ type entry struct {
 	// unwanted: what it is for has ended, so it is revoked once its outcome is known.
 	unwanted bool
 	waiters  []chan<- error
+	// orphan: its slots were found on a lease of this instance, and belong to no claim.
+	orphan bool
 	// successors are requests with the id of an entry that is being released: they are
 	// taken when it is over.
 	successors []successor
@@ -117,6 +119,8 @@ func newEntry(req *Request, host, instance string) *entry {
 type outcome struct {
 	claim *Claim
 	err   error
+	// shown is the revision up to which the specs were known to who has refused it.
+	shown int64
 }
 
 // listener is a request that waits for a grant, and for how long.
@@ -225,25 +229,25 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 		p.wholeRev = max(p.wholeRev, rev)
 	}
 	if e.inQueue {
-		c.view.committedWaiterDelete(e.order, rev)
+		c.view.committedWaiterDelete(poolNames(e.req.Slots), e.order, rev)
 	}
 	if e.other != nil {
 		g.notice.rev, g.notice.seen = rev, now
 		if e.lent > 0 {
-			c.lend(g.notice.key, loan{e.lease, e.lent, rev})
+			c.lend(g.notice.key, loan{e.needs[0].Pool, e.lease, e.lent, rev})
 		}
 		c.view.committedNotice(c.view.pool(e.needs[0].Pool), g.notice, e.other.by.name)
 		return
 	}
 	if e.offer != nil {
-		c.view.committedNoticeDelete(e.offer.key, rev)
+		c.view.committedNoticeDelete(e.offer.pool, e.offer.key, rev)
 	}
 	c.metrics.granted(now.Sub(e.arrived))
 	c.refuseSecond(e, rev)
 	c.hold(e, extra, rev, now)
 	// The watch may be ahead of this answer and have shown the end already: the keys are
 	// gone, or another instance has put them again under the same id.
-	if !c.holdsSlots(e, rev) {
+	if p := c.view.pool(e.slots[0].ref.pool); p.whole && !c.holdsSlots(e, rev) {
 		c.gone(e)
 	}
 }
@@ -270,7 +274,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 	c.unqueue(e)
 	c.releaseWaiterKeys(e) // they go with the grant
 	e.offer = nil
-	e.state, c.ownRev = held, c.view.rev
+	e.state, c.ownRev = held, c.seen
 	e.inQueue, e.written, e.placeFrom = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e.claim = &Claim{

@@ -135,7 +135,7 @@ func (w *world) blockedBy(hung *simHost) string {
 			waiting[i].Yielded = candidates[i].w != nil && candidates[i].w.by.name == hung.core.name()
 		}
 		for _, i := range Admit(c.view.capacities(), waiting).Grants {
-			if e := candidates[i].e; e != nil && e.retryAt <= c.view.rev && e.req.Place == nil {
+			if e := candidates[i].e; e != nil && e.retryAt <= c.shown(e) && e.req.Place == nil {
 				return e.req.ID
 			}
 		}

@@ -83,7 +83,7 @@ func (v *view) forgetInstance(o *otherInstance) {
 
 func (v *view) putNotice(p *poolView, k store.PoolKey, kv *mvccpb.KeyValue) error {
 	key := string(kv.Key)
-	if old := v.notices[key]; old != nil && old.rev >= kv.ModRevision || v.goneNotices[key] >= kv.ModRevision {
+	if old := v.notices[key]; old != nil && old.rev >= kv.ModRevision || p.goneNotices[key] >= kv.ModRevision {
 		return nil // a commit of ours is ahead of the watch
 	}
 	n, err := decodeNotice(key, kv.Value)
@@ -114,8 +114,8 @@ func (v *view) removeNotice(key string) {
 
 // keepNotices keeps those of some notices that are there still, for who refers to them.
 func (v *view) keepNotices(old map[string]*notice) {
-	for key, n := range v.notices {
-		if o := old[key]; o != nil && o.rev == n.rev {
+	for key, o := range old {
+		if n := v.notices[key]; n != nil && n.rev == o.rev && n != o {
 			n.seen = o.seen
 			*o = *n
 			v.notices[key], o.by.notices[key] = o, o
@@ -125,15 +125,15 @@ func (v *view) keepNotices(old map[string]*notice) {
 
 // committedNotice takes a notice that a commit of ours has put.
 func (v *view) committedNotice(p *poolView, n *notice, by instanceName) {
-	if n.rev > v.rev {
+	if p.wrote = max(p.wrote, n.rev); p.whole && n.rev > p.rev {
 		v.setNotice(p, n, by)
 	}
 }
 
-// committedNoticeDelete takes a notice that a commit of ours deleted at rev.
-func (v *view) committedNoticeDelete(key string, rev int64) {
-	if rev > v.rev {
-		v.goneNotices[key] = rev
+// committedNoticeDelete takes a notice of a pool that a commit of ours deleted at rev.
+func (v *view) committedNoticeDelete(p *poolView, key string, rev int64) {
+	if rev > p.rev || !p.whole {
+		note(&p.goneNotices, key, rev)
 		v.removeNotice(key)
 	}
 }
@@ -178,6 +178,7 @@ func (v *view) noticed(claim string, fence int64, by instanceName) bool {
 // loan is the keys of a grant to another instance on a lease of this one, until the owner has
 // confirmed it.
 type loan struct {
+	pool  string
 	lease store.LeaseID
 	keys  int
 	rev   int64 // of the notice
@@ -210,7 +211,7 @@ func (c *core) unlend(e *entry) {
 func (c *core) endLoans() {
 	for _, key := range sortedKeys(c.loans) {
 		l, n := c.loans[key], c.view.notices[key]
-		if c.view.rev >= l.rev && (n == nil || n.rev != l.rev) {
+		if p := c.view.pool(l.pool); p.whole && p.rev >= l.rev && (n == nil || n.rev != l.rev) {
 			c.waiterLeases.Release(l.lease, l.keys)
 			delete(c.loans, key)
 		}
@@ -232,10 +233,14 @@ func (c *core) notifies(e *entry, slots []placed, since stamp) (*notice, noticeV
 
 // noteActs notes which instances have shown just now that they live: they have written a
 // waiter, or deleted a notice. If a claim lost its slots along with its notice, a dispatcher
-// has withdrawn its grant, or its lease has ended: that shows nothing.
+// has withdrawn its grant, or its lease has ended: that shows nothing. If it is one of this
+// instance that still waits, it has lost its waiter as well, which is written again.
 func (c *core) noteActs(now time.Time, known bool) {
 	acted := c.view.acted
 	for _, n := range c.view.ended {
+		if e := c.entries[n.claim]; n.by.name == c.name() && e != nil && e.state == queued && e.offer == nil && e.order == n.order && e.writtenAt < n.rev {
+			e.written = false
+		}
 		if s, ok := c.view.slot(n.slots[0].ref); ok && s.claim.id == n.claim {
 			acted = append(acted, n.by)
 		}
@@ -254,10 +259,10 @@ func (c *core) noteActs(now time.Time, known bool) {
 // checkNotices decides which instances have not acknowledged their notices in time.
 func (c *core) checkNotices(now time.Time) {
 	// If nobody has watched, or etcd has been silent, they may be gone, or could not be deleted.
-	stalled := max(now.Sub(c.checked), now.Sub(c.updatedAt)) > ackWithin/2
+	checked := c.checked
 	c.checked = now
 	for _, n := range c.view.notices {
-		if n.seen.IsZero() || stalled {
+		if n.seen.IsZero() || max(now.Sub(checked), now.Sub(n.pool.at)) > ackWithin/2 {
 			n.seen = now
 		}
 	}
@@ -329,7 +334,7 @@ func (c *core) takeNotice(n *notice, now time.Time) {
 // show everything before, or the notice of its grant or its slots are there.
 func (c *core) succession(id string) bool {
 	of := func(d drop) bool { return d.order.Claim == id }
-	if slices.ContainsFunc(c.drops, of) || slices.ContainsFunc(c.shelf.drops, of) || c.dropped[id] > c.view.rev ||
+	if slices.ContainsFunc(c.drops, of) || slices.ContainsFunc(c.shelf.drops, of) || c.dropped[id].hidden(c.view) ||
 		c.inFlight != nil && slices.ContainsFunc(c.inFlight.drops, of) || c.unresolved != nil && slices.ContainsFunc(c.unresolved.drops, of) {
 		return true
 	}
@@ -367,10 +372,12 @@ func (c *core) ready(e *entry) bool {
 	return !e.succeeds
 }
 
-// holdsAll reports whether the slots of a notice are there as they were granted.
+// holdsAll reports whether the slots of a notice are there as they were granted, as far as is
+// known: their fence shows it when they are touched.
 func (c *core) holdsAll(n *notice) bool {
 	for _, s := range n.slots {
-		if has, ok := c.view.slot(s.ref); !ok || has.rev != n.rev {
+		p := c.view.pool(s.ref.pool)
+		if has, ok := c.view.slot(s.ref); p.whole && p.rev >= n.rev && (!ok || has.rev != n.rev) {
 			return false
 		}
 	}
@@ -468,7 +475,7 @@ func (c *core) withdrawals(b *builder, now time.Time) {
 	}
 	for _, key := range sortedKeys(c.view.notices) {
 		n := c.view.notices[key]
-		if !c.dispatches(n.pool) || !c.overdue(n, now) {
+		if !c.dispatches(n.pool) || n.pool.stale || !c.overdue(n, now) {
 			continue
 		}
 		if !c.holdsAll(n) {

@@ -302,7 +302,7 @@ func TestAGrantWithoutAPlaceIsGivenBack(t *testing.T) {
 func endings() map[string]func(asked) {
 	return map[string]func(asked){
 		"canceled":  func(a asked) { a.h.core.cancel(a.id, a.reply, errStopped, a.h.r.now) },
-		"timed out": func(a asked) { a.h.core.timeout(a.id, a.reply, a.h.r.now) },
+		"timed out": func(a asked) { a.h.core.timeout(a.id, a.reply, nil, a.h.r.now) },
 		"withdrawn": func(a asked) { a.h.core.withdraw(a.id, a.h.r.now) },
 	}
 }

@@ -15,9 +15,9 @@ import (
 // layouts have left them: also beyond a capacity, and in groups that are no more.
 func drawView(t *rapid.T) *view {
 	v := newView(store.NewKeys("/b/"))
-	v.rev = 100
 	for _, name := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "pools")] {
 		p := v.pool(name)
+		p.rev = 100
 		p.spec, p.specRev = DefaultSpec(), 1
 		p.spec.Limit = rapid.OneOf(
 			rapid.IntRange(1, 12), rapid.IntRange(45, 160), rapid.SampledFrom([]int{Unlimited, 1000, MaxLimit}),

@@ -10,6 +10,10 @@ import (
 // plan decides what the next batch does, in numbered steps over one state of
 // the view. It changes only what the verdicts on waiters change.
 func (c *core) plan(now time.Time) *batch {
+	if c.refollow {
+		c.follow(now)
+	}
+	c.refresh(now)
 	c.checkRoles()
 	if c.full(now) {
 		return c.planFreeing(now)
@@ -56,18 +60,16 @@ func (c *core) plan(now time.Time) *batch {
 
 	// 3. Show that the dispatchers of this instance live, take over claims of other instances,
 	// and withdraw what was not confirmed.
-	if c.fresh(now) {
-		c.beats(b, now)
-		c.takeOvers(b)
-		c.withdrawals(b, now)
-	}
+	c.beats(b, now)
+	c.takeOvers(b)
+	c.withdrawals(b, now)
 	if b.b.shape == wide {
 		c.alone = nil
 		return c.sent(b.finish())
 	}
 
 	// 4. Grant the claims that fit, in order.
-	if c.dirty && c.fresh(now) {
+	if c.dirty {
 		c.dirty = false
 		if c.admit(b, now) {
 			c.dirty = true
@@ -78,9 +80,7 @@ func (c *core) plan(now time.Time) *batch {
 	// 5. Write the waiters that do not fit, and see to the dispatchers of their pools.
 	if b.b.shape != wide {
 		c.writeWaiters(b)
-		if c.fresh(now) {
-			c.duties(b, now)
-		}
+		c.duties(b, now)
 	}
 	if c.delays(b, now) {
 		return nil
@@ -105,7 +105,7 @@ func (c *core) deferSole(now time.Time) {
 			c.deleteWaiter(e)
 			e.order.Since, e.unjudged = 0, true
 		}
-		if c.fresh(now) && slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait <= 0 }) {
+		if e.hurried() {
 			c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
 		}
 	}
@@ -248,13 +248,13 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 		}
 		e := cd.e
 		if e == nil {
-			if cd.w.retryAt > c.view.rev || len(cd.w.by.notices)+b.notified[cd.w.by] >= maxUnacknowledged {
+			if cd.w.retryAt > c.shownOf(cd.w.needs) || len(cd.w.by.notices)+b.notified[cd.w.by] >= maxUnacknowledged {
 				b.place.place(cd.w.needs, hash(cd.w.value.Holder.Host))
 				continue
 			}
 			e = c.proxy(cd.w)
 		} else {
-			if e.retryAt > c.view.rev {
+			if e.retryAt > c.shown(e) {
 				continue
 			}
 			switch err := c.elsewhere(e.req.ID); {
@@ -341,7 +341,7 @@ func (c *core) hopeless(capacities []Capacity) bool {
 	}
 	free := freeSlots(capacities)
 	for _, e := range c.queue {
-		if e.state == queued && (e.unjudged || fits(free, e.waiting) && c.entryRoute(e) != routeQueue) && !c.defers(e) {
+		if e.state == queued && (e.unjudged || fits(free, e.waiting) && c.entryRoute(e) <= routeDispatch) && !c.defers(e) {
 			return false
 		}
 	}
@@ -372,10 +372,10 @@ func (c *core) all() []candidate {
 		}
 		o := e.order
 		if o.Since == 0 {
-			o.Since = e.since(c.view.rev)
+			o.Since = e.since(c.seen)
 		}
 		w := e.waiting
-		w.Mine, w.Reserve, w.Yielded = c.entryRoute(e) != routeQueue, e.writtenReserve, !c.usable(e) || !c.ready(e)
+		w.Mine, w.Reserve, w.Yielded = c.entryRoute(e) <= routeDispatch, e.writtenReserve, !c.usable(e) || !c.ready(e)
 		own = append(own, candidate{order: o, e: e})
 	}
 	byOrder := func(a, b candidate) int { return a.order.Compare(b.order) }

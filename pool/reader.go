@@ -223,7 +223,7 @@ type WaiterStatus struct {
 func (v *view) status(p *poolView) Status {
 	s := Status{
 		Name: p.name, Spec: p.spec, Claimed: p.used, Waiting: p.waiting,
-		Deleted: !p.known(), Revision: v.rev, SpecRevision: p.specRev, LimitSince: p.limitSince,
+		Deleted: !p.known(), Revision: p.rev, SpecRevision: p.specRev, LimitSince: p.limitSince,
 		Dispatcher: p.dispatcher.String(),
 	}
 	for _, key := range sortedKeys(v.corrupt) {
@@ -341,7 +341,7 @@ func (c *core) own() own {
 		}
 		order := e.order
 		if order.Since == 0 {
-			order.Since = e.since(c.view.rev)
+			order.Since = e.since(c.seen)
 		}
 		o.waiting = append(o.waiting, inQueue{order, !c.usable(e) || !c.ready(e), WaiterStatus{
 			Claim: e.req.ID, Holder: e.req.Holder, Pools: e.req.Slots, Priority: e.req.Priority,

@@ -212,7 +212,7 @@ func (r *reads) readOne(ctx context.Context, pool string) (*Reader, error) {
 			return nil, err
 		}
 		for _, kv := range other.KVs {
-			reader.view.put(kv)
+			reader.view.put(kv, s.Revision)
 		}
 		reader.only[name] = true
 	}
@@ -430,17 +430,17 @@ func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
 	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
 }
 
-// WaitRevision waits until the view has come up to a revision. What is read from then on
-// shows that revision as well.
+// WaitRevision waits until all that is known of pools is of a revision or later. What is read
+// from then on shows that revision as well.
 func (e *Engine) WaitRevision(ctx context.Context, rev int64) error {
 	e.reads.atLeast(rev)
 	e.specs.forget()
 	for {
-		at, err := query(ctx, e, func(c *core) int64 { return c.view.rev })
-		if err != nil || at >= rev {
+		done, err := query(ctx, e, func(c *core) bool { return c.show(rev) })
+		if err != nil || done {
 			return err
 		}
-		e.feed.RequestProgress()
+		e.watches.requestProgress()
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():

@@ -23,14 +23,17 @@ type rig struct {
 	keys  store.Keys
 	now   time.Time
 	hosts []*rigHost
+	// narrow hosts watch only what they act on; others watch all pools, as hosts do that claim
+	// often.
+	narrow bool
 }
 
-// rigHost is one core with its watch. A wedged host does nothing.
+// rigHost is one core with its watches. A wedged host does nothing.
 type rigHost struct {
 	*core
 	r      *rig
 	name   string
-	watch  *storetest.Follower
+	feeds  *simFeeds
 	wedged bool
 	off    bool // etcd can't be reached
 	leases map[time.Duration]store.LeaseID
@@ -103,32 +106,26 @@ func (r *rig) host(name string, adopt ...store.LeaseID) *rigHost {
 	if h.waiterLeaseID, _, err = r.etcd.Grant(time.Hour); err != nil {
 		r.t.Fatal(err)
 	}
+	h.feeds = newSimFeeds(h.core, r.etcd)
+	h.feeds.wide = !r.narrow
+	for kv := range r.etcd.All(r.keys.Pools()) {
+		if k, err := r.keys.ParsePoolKey(string(kv.Key)); err == nil {
+			h.following(h.view.pool(k.Pool))
+		}
+	}
 	h.resync()
 	r.hosts = append(r.hosts, h)
 	return h
 }
 
-// resync has the feed of a host read everything, and again if there is a reason.
+// resync has the host read everything again.
 func (h *rigHost) resync(reason ...error) {
-	s := store.Snapshot{Revision: h.r.etcd.Revision(), Reason: errors.Join(reason...)}
-	for kv := range h.r.etcd.All(h.r.keys.Pools()) {
-		s.KVs = append(s.KVs, kv)
-	}
-	h.watch = h.r.etcd.Follow(h.r.keys.Pools(), s.Revision+1)
-	h.message(store.FeedMessage{Snapshot: &s, Revision: s.Revision}, h.r.now)
+	h.feeds.etcd = h.r.etcd
+	h.feeds.resync(errors.Join(reason...), h.r.now)
 }
 
-// listen delivers what the watch has, and then progress.
-func (h *rigHost) listen() {
-	for {
-		m, ok := h.watch.Next(1)
-		if !ok {
-			h.message(store.FeedMessage{Revision: h.r.etcd.Revision()}, h.r.now)
-			return
-		}
-		h.message(store.FeedMessage{Events: m.Events, Revision: m.Revision}, h.r.now)
-	}
-}
+// listen delivers what the watches have, and what is read, and then progress.
+func (h *rigHost) listen() { h.feeds.all(h.r.now) }
 
 // act makes the next call to etcd and takes the answer; false if there is none.
 func (h *rigHost) act() bool {
@@ -213,6 +210,11 @@ func (r *rig) pool(name string, limit int, change ...func(*Spec)) {
 		f(&s)
 	}
 	r.txn(store.Put(r.keys.Spec(name), encodeSpec(s, layoutOf(s.Limit), 0), 0))
+	for _, h := range r.hosts {
+		if !r.narrow {
+			h.following(h.view.pool(name))
+		}
+	}
 	r.resolve()
 }
 

@@ -225,7 +225,9 @@ type Follower struct {
 
 	mu     sync.Mutex // guards what follows
 	reader *Reader
-	at     time.Time // when the feed delivered something last; zero before
+	// revision up to which it is known.
+	revision int64
+	at       time.Time // when the feed delivered something last; zero before
 }
 
 // NewFollower returns a follower that knows nothing until [Follower.Run].
@@ -254,10 +256,13 @@ func (f *Follower) take(m store.FeedMessage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.at = time.Now()
-	if m.Snapshot != nil {
+	if f.revision = m.Revision; m.Snapshot != nil {
 		f.reader.view.load(*m.Snapshot)
 	} else {
-		f.reader.view.apply(m.Events, m.Revision)
+		f.reader.view.apply(m.Events)
+		for _, p := range f.reader.view.order {
+			p.reached(m.Revision)
+		}
 	}
 	f.reader.view.acted, f.reader.view.ended = nil, nil // what has happened is of no use here
 	if m.Snapshot != nil || len(m.Events) > 0 {
@@ -288,5 +293,5 @@ func (f *Follower) Space(claims []string) (s *Space, held map[string]int64, revi
 			held[id] = cv.rev
 		}
 	}
-	return s, held, f.reader.view.rev, err
+	return s, held, f.revision, err
 }

@@ -293,6 +293,10 @@ func TestASpecThatCanNotBeReadIsNotOverwritten(t *testing.T) {
 func TestAClaimFromANewPoolIsNotRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		one := b.engine("one")
+		for range 2 { // often: from now on it watches
+			<-one.ask("none", 1, 0)
+		}
+		synctest.Wait()
 		asked, hold := make(chan struct{}, 1), make(chan struct{})
 		one.by.Inject(func(call storetest.Call) storetest.Fault {
 			if call.Op != storetest.OpTxn || len(call.Txn.Compare) > 0 || len(call.Txn.Success) != 1 || call.Txn.Success[0].GetRequestRange() == nil {

@@ -39,7 +39,7 @@ func TestTheOutcomeOfABridgeThatWasTakenOverFirstIsUnknown(t *testing.T) {
 		t.Fatal("nothing was granted", w.errs)
 	}
 
-	taking := newEntry(&Request{ID: id}, host.core.host, host.core.instance)
+	taking := newEntry(&Request{ID: id, Slots: req.Slots}, host.core.host, host.core.instance)
 	taking.takesFence = fence
 	w.taken[id] = takeOverTo{host.name, fence}
 	taken := make(chan outcome, 1)

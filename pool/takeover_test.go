@@ -26,7 +26,7 @@ func bridged(r *Request) {
 // takeOver asks for a claim that another host keeps, and lets all hosts act.
 func (h *rigHost) takeOver(id string, fence int64, change ...func(*Request)) asked {
 	h.r.t.Helper()
-	req := &Request{ID: id, Holder: Holder{Run: "nightly", Bind: "run"}}
+	req := &Request{ID: id, Slots: map[string]int{"db": 1}, Holder: Holder{Run: "nightly", Bind: "run"}}
 	for _, f := range change {
 		f(req)
 	}
@@ -449,10 +449,12 @@ func TestABridgeThatNobodyTakesEndsQuietly(t *testing.T) {
 
 func TestWhatIsTakenOverIsChecked(t *testing.T) {
 	e := New(Config{Backend: storetest.NewBackend(storetest.New(storetest.Options{})), Keys: store.NewKeys("/b/"), Host: "one", Instance: "i", Leases: rigLeases{}})
+	db := map[string]int{"db": 1}
 	for field, h := range map[string]TakeOver{
-		"id":     {ID: "a b", Fence: 1},
-		"run_id": {ID: "a", Fence: 1, Holder: Holder{Run: strings.Repeat("x", 200)}},
-		"pid":    {ID: "a", Fence: 1, Holder: Holder{PID: -1}},
+		"id":     {ID: "a b", Fence: 1, Slots: db},
+		"pools":  {ID: "a", Fence: 1},
+		"run_id": {ID: "a", Fence: 1, Slots: db, Holder: Holder{Run: strings.Repeat("x", 200)}},
+		"pid":    {ID: "a", Fence: 1, Slots: db, Holder: Holder{PID: -1}},
 	} {
 		_, err := e.TakeOver(context.Background(), h)
 		var p *problem.Error

@@ -13,7 +13,7 @@ func TestAnEngineTakesAClaimOver(t *testing.T) {
 	c.pool("db", 3)
 	one, two := c.engine("one"), c.engine("two")
 	kept := c.claim(one, "a", db(2), func(r *pool.Request) { r.Bridge = true })
-	got, err := two.TakeOver(c.ctx(), pool.TakeOver{ID: "a", Fence: kept.Fence, Holder: pool.Holder{Run: "nightly"}})
+	got, err := two.TakeOver(c.ctx(), pool.TakeOver{ID: "a", Slots: kept.Slots, Fence: kept.Fence, Holder: pool.Holder{Run: "nightly"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestAnEngineTakesAClaimOver(t *testing.T) {
 	if err != nil || space.Fits(db(2)) || !space.Fits(db(1)) {
 		t.Errorf("%+v, %v", space, err)
 	}
-	_, err = one.TakeOver(c.ctx(), pool.TakeOver{ID: "a", Fence: kept.Fence})
+	_, err = one.TakeOver(c.ctx(), pool.TakeOver{ID: "a", Slots: kept.Slots, Fence: kept.Fence})
 	wantProblem(t, problem.Precondition, nil, err)
 	c.release(two, got)
 	c.empty()
@@ -42,7 +42,7 @@ func TestATakeOverEndsWithItsRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(c.ctx())
 	done := make(chan error, 1)
 	go func() {
-		_, err := two.TakeOver(ctx, pool.TakeOver{ID: "a", Fence: kept.Fence + 1<<40}) // never seen
+		_, err := two.TakeOver(ctx, pool.TakeOver{ID: "a", Slots: kept.Slots, Fence: kept.Fence + 1<<40}) // never seen
 		done <- err
 	}()
 	cancel()

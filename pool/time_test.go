@@ -126,12 +126,12 @@ func TestAViewOfAnotherHistoryGrantsNothing(t *testing.T) {
 	r := newRig(t, "one")
 	h := r.hosts[0]
 	r.pool("db", 1)
-	h.core.present(1) // etcd was restored, and the view is of history 0
+	h.core.present(1) // etcd was restored, and the watches are of history 0
 	waiting := h.ask("waiting", 1)
 	r.pass(time.Second)
 	waiting.waits()
-	h.resync() // it was read in another again
-	h.core.present(0)
+	h.feeds.history = 1
+	h.resync() // all was read again
 	r.pass(time.Second)
 	waiting.got()
 	h.giveBack("waiting")
@@ -144,7 +144,7 @@ func TestATimeoutWhileEtcdIsAwayDoesNotGuess(t *testing.T) {
 	r.pool("db", 1)
 	h.ask("held", 1).got()
 	a, b := h.ask("a", 1), h.ask("b", 1)
-	h.timeout("a", a.reply, r.now)
+	h.timeout("a", a.reply, nil, r.now)
 	err := a.refused(problem.ClaimTimeout)
 	var p *problem.Error
 	if !errors.As(err, &p) || p.Detail == nil {
@@ -152,7 +152,7 @@ func TestATimeoutWhileEtcdIsAwayDoesNotGuess(t *testing.T) {
 	}
 	h.off = true
 	r.pass(store.StaleAfter)
-	h.timeout("b", b.reply, r.now)
+	h.timeout("b", b.reply, nil, r.now)
 	b.refused(problem.EtcdUnavailable)
 	h.off = false
 	r.pass(time.Second)

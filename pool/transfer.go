@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -13,9 +14,10 @@ import (
 // TakeOver is a request for a claim that another instance holds until it is taken over:
 // see [Request.Bridge].
 type TakeOver struct {
-	// ID and Fence name the claim.
+	// ID and Fence name the claim, and Slots has its pools.
 	ID    string
 	Fence int64
+	Slots map[string]int
 	// Holder to record from now on. Host and Instance are filled in by the engine.
 	Holder Holder
 	// Extra goes into the transaction by which the claim changes hands.
@@ -33,6 +35,9 @@ func (e *Engine) TakeOver(ctx context.Context, h TakeOver) (*Claim, error) {
 	if err := ValidateID(h.ID); err != nil {
 		return nil, err
 	}
+	if err := ValidateSlots(h.Slots); err != nil {
+		return nil, err
+	}
 	if err := h.Holder.validate(); err != nil {
 		return nil, err
 	}
@@ -40,12 +45,13 @@ func (e *Engine) TakeOver(ctx context.Context, h TakeOver) (*Claim, error) {
 		return nil, err
 	}
 	reply := make(chan outcome, 1)
-	taking := newEntry(&Request{ID: h.ID, Holder: h.Holder, Extra: h.Extra}, e.cfg.Host, e.cfg.Instance)
+	taking := newEntry(&Request{ID: h.ID, Slots: maps.Clone(h.Slots), Holder: h.Holder, Extra: h.Extra}, e.cfg.Host, e.cfg.Instance)
 	taking.takesFence = h.Fence
 	if err := e.send(ctx, func(c *core, now time.Time) { c.take(taking, reply, now) }); err != nil {
 		return nil, canceled(ctx, err)
 	}
-	return e.granted(ctx, h.ID, 0, reply)
+	o := e.granted(ctx, h.ID, 0, reply)
+	return o.claim, o.err
 }
 
 // take takes an entry that is to take a claim over. The answer goes to reply, which
@@ -63,13 +69,14 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 	e.retryAt = e.takesFence // the view must show it, or that it has gone
 	c.entries[e.req.ID] = e
 	c.takes = append(c.takes, e)
+	c.asked(e.req.Slots, false, now)
 }
 
 // takeOvers takes over the claims that were requested with [Engine.TakeOver].
 func (c *core) takeOvers(b *builder) {
 	var refused, declined []*entry
 	for _, e := range c.takes {
-		if e.state != queued || e.retryAt > c.view.rev || c.alone != nil && c.alone != e {
+		if e.state != queued || e.retryAt > c.shown(e) || e.offer == nil && c.anyStale(e.needs) || c.alone != nil && c.alone != e {
 			continue
 		}
 		slots, ok := c.slotsToTake(e)

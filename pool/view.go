@@ -2,22 +2,28 @@ package pool
 
 import (
 	"maps"
+	"slices"
+	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
 
-// view is what an instance knows of all pools: read at one revision, then
-// watched, and moved ahead of the watch by the instance's own commits.
+// view is what an instance knows of pools: read at one revision, then watched, and moved
+// ahead of the watch by the instance's own commits. What it knows of each pool, and up to
+// which revision, differs: see [scope].
 //
-// Two kinds of knowledge are kept apart. Everything that happened up to rev is
-// in the view. Beyond that, a group (or a whole pool) is known to have got no
-// put but our own up to some later revision, because a commit of ours compared
-// it: deletes may be missing there, and those only free slots.
+// Two kinds of knowledge are kept apart. Everything that happened in a pool up to its rev is
+// in the view. Beyond that, a group (or a whole pool) is known to have got no put but our own
+// up to some later revision, because a commit of ours compared it: deletes may be missing
+// there, and those only free slots.
 type view struct {
-	keys    store.Keys
-	rev     int64
+	keys store.Keys
+	// self is the instance whose notices can be known without the rest of a pool; none in the
+	// view of a [Reader].
+	self    instanceName
 	pools   map[string]*poolView
 	order   []*poolView // by number
 	waiters []*waiter   // in order
@@ -33,12 +39,6 @@ type view struct {
 	ended []*notice
 	// claims that hold slots, by id: of each the first, see [claimView.next].
 	claims map[string]*claimView
-	// gone are slots that a commit of ours deleted ahead of the watch, with the
-	// revision: older events of the same key must not bring them back.
-	gone map[slotRef]int64
-	// goneWaiters and goneNotices are the same for waiters and notices.
-	goneWaiters map[Order]int64
-	goneNotices map[string]int64
 	// corrupt are keys that can't be read, with the reason.
 	corrupt map[string]error
 	// specs counts the changes of specs, and of what can be read, from 1 on.
@@ -48,102 +48,253 @@ type view struct {
 	sent map[slotRef]sentSlot
 }
 
-// poolView is one pool. It stays while its slots are held, its spec deleted or
-// not.
+// poolView is one pool. It stays once it was met.
 type poolView struct {
 	name   string
 	number int // index of its [Capacity]
-	spec   Spec
-	// specRev is the revision of the spec, 0 where there is none.
-	specRev    int64
-	limitSince int64
-	layout     layout
+	// whole: slots and waiters are known, up to revision rev. noticesRev is the revision up to
+	// which the notices of this instance are, which may be followed alone.
+	whole           bool
+	rev, noticesRev int64
+	// at is when the watch of the whole pool last delivered something, or when it was read, and
+	// markedAt is the same for the spec and the marks.
+	at, markedAt time.Time
+	// stale: what is known is too old to grant from. unseen: so are the spec and the marks.
+	stale, unseen bool
+
+	spec Spec
+	// specRev is the revision of the spec, 0 where there is none, and specAt the revision up
+	// to which that is known.
+	specRev, specAt int64
+	limitSince      int64
+	layout          layout
 	// wholeRev is the revision up to which a commit of ours compared the whole
-	// pool.
-	wholeRev   int64
-	used       int
-	groups     []*groupView // by group; grown as they are met
-	waiting    int          // waiters
-	queued     mark
-	dispatcher dispatcher
-	corrupt    int // spec and slot keys that can't be read: it grants nothing
+	// pool, and wrote that of the last one that changed anything in it.
+	wholeRev, wrote int64
+	used            int
+	groups          []*groupView // by group; grown as they are met
+	waiting         int          // waiters
+	queued          mark
+	dispatcher      dispatcher
+	corrupt         int // spec and slot keys that can't be read: it grants nothing
+	// gone are slots that a commit of ours deleted ahead of the watch, with the
+	// revision: older events of the same key must not bring them back. goneWaiters and
+	// goneNotices are the same for waiters and notices.
+	gone        map[slotRef]int64
+	goneWaiters map[Order]int64
+	goneNotices map[string]int64
 }
 
 func newView(keys store.Keys) *view {
-	v := &view{keys: keys, pools: map[string]*poolView{}, specs: 1}
-	v.clear()
-	return v
+	return &view{
+		keys: keys, pools: map[string]*poolView{}, specs: 1, byWork: map[work][]*waiter{},
+		notices: map[string]*notice{}, instances: map[instanceName]*otherInstance{},
+		claims: map[string]*claimView{}, corrupt: map[string]error{},
+	}
 }
 
-// clear forgets everything but the pools' numbers, which waiters refer to.
-func (v *view) clear() {
-	v.waiters, v.byWork = nil, map[work][]*waiter{}
-	v.instances = map[instanceName]*otherInstance{}
+// unload forgets the slots and waiters of a pool, and its notices but for those of this
+// instance, which are followed alone from now on.
+func (v *view) unload(p *poolView) {
+	for i, g := range p.groups {
+		for index := range g.slots {
+			v.removeSlot(slotRef{p.name, i, index})
+		}
+	}
+	p.groups = nil
+	if p.waiting > 0 {
+		var in []Order
+		for _, w := range v.waiters {
+			if slices.Contains(w.in, p) {
+				in = append(in, w.order)
+			}
+		}
+		for _, o := range in {
+			v.removeWaiter(p, o)
+		}
+	}
+	for key, n := range v.notices {
+		if n.pool == p && (v.self == instanceName{} || n.by.name != v.self) {
+			v.removeNotice(key)
+		}
+	}
+	prefix, spec := v.keys.Pool(p.name), v.keys.Spec(p.name)
+	for key := range v.corrupt {
+		if strings.HasPrefix(key, prefix) && key != spec {
+			delete(v.corrupt, key)
+			v.specs++
+		}
+	}
+	p.corrupt, p.wholeRev, p.whole, p.stale = 0, 0, false, true
+	if v.corrupt[spec] != nil {
+		p.corrupt = 1
+	}
+	p.gone, p.goneWaiters = nil, nil
+}
+
+// void forgets everything about a pool: what is known is of a history that is no more.
+func (v *view) void(p *poolView) {
+	v.unload(p)
+	for key, n := range v.notices {
+		if n.pool == p {
+			v.removeNotice(key)
+		}
+	}
+	delete(v.corrupt, v.keys.Spec(p.name))
+	*p = poolView{name: p.name, number: p.number, stale: true, unseen: true}
 	v.specs++
-	v.claims = map[string]*claimView{}
-	v.gone = map[slotRef]int64{}
-	v.goneWaiters, v.goneNotices = map[Order]int64{}, map[string]int64{}
-	v.notices, v.acted, v.ended = map[string]*notice{}, nil, nil
-	v.corrupt = map[string]error{}
-	for i, p := range v.order {
-		v.order[i] = &poolView{name: p.name, number: p.number}
-		v.pools[p.name] = v.order[i]
-	}
 }
 
-// load replaces everything by a snapshot.
+// load replaces everything by a snapshot of all pools.
 func (v *view) load(s store.Snapshot) {
-	v.clear()
-	v.rev = s.Revision
+	for _, p := range v.order {
+		v.void(p)
+	}
+	clear(v.corrupt)
+	v.acted, v.ended = nil, nil
 	for _, kv := range s.KVs {
-		v.put(kv)
+		v.put(kv, s.Revision)
+	}
+	for _, p := range v.order {
+		p.stale, p.unseen = false, false
+		v.complete(p, s.Revision)
 	}
 }
 
-// apply takes events that the watch delivered, and returns the slots that were
+// loadPool replaces what is known of a pool by a snapshot of it. What is known of this
+// instance's notices is kept if it is newer.
+func (v *view) loadPool(p *poolView, s store.Snapshot) {
+	old := map[string]*notice{}
+	for key, n := range v.notices {
+		if n.pool == p {
+			old[key] = n
+		}
+	}
+	v.unload(p)
+	if p.noticesRev <= s.Revision {
+		for key := range old {
+			v.removeNotice(key)
+		}
+		p.noticesRev, p.goneNotices = 0, nil
+	}
+	for _, kv := range s.KVs {
+		v.put(kv, s.Revision)
+	}
+	p.rev = s.Revision
+	v.complete(p, s.Revision)
+	v.keepNotices(old)
+}
+
+// loadNotices replaces the notices of this instance in a pool by a snapshot of them.
+func (v *view) loadNotices(p *poolView, s store.Snapshot) {
+	if s.Revision < p.noticesRev {
+		return
+	}
+	old := map[string]*notice{}
+	for key, n := range v.notices {
+		if n.pool == p && n.by.name == v.self {
+			old[key] = n
+			v.removeNotice(key)
+		}
+	}
+	p.noticesRev, p.goneNotices = 0, nil
+	for _, kv := range s.KVs {
+		v.put(kv, s.Revision)
+	}
+	p.noticesRev = s.Revision
+	v.keepNotices(old)
+}
+
+// complete takes that all of a pool was read at a revision: what was not there does not exist.
+func (v *view) complete(p *poolView, rev int64) {
+	p.queued.know(0, rev)
+	p.dispatcher.know(0, rev)
+	if p.specAt < rev {
+		v.noSpec(p, rev)
+	}
+	p.whole = true
+	p.reached(rev)
+}
+
+// reached takes that all that has happened in a pool up to a revision is known.
+func (p *poolView) reached(rev int64) {
+	p.rev, p.noticesRev, p.specAt = max(p.rev, rev), max(p.noticesRev, rev), max(p.specAt, rev)
+	p.queued.at, p.dispatcher.at = max(p.queued.at, rev), max(p.dispatcher.at, rev)
+}
+
+// apply takes events that a watch delivered, and returns the slots that were
 // taken from their claims: deleted, or overwritten by another claim.
-func (v *view) apply(events []*mvccpb.Event, rev int64) []change {
+func (v *view) apply(events []*mvccpb.Event) []change {
 	var ended []change
 	for _, e := range events {
-		if e.Kv.ModRevision <= v.rev {
+		key := string(e.Kv.Key)
+		k, err := v.keys.ParsePoolKey(key)
+		if err != nil {
+			if delete(v.corrupt, key); e.Type == mvccpb.Event_PUT {
+				v.corrupt[key] = err
+			}
+			continue
+		}
+		p := v.pool(k.Pool)
+		known := p.rev
+		if v.ours(k) {
+			known = p.noticesRev
+		}
+		if e.Kv.ModRevision <= known {
 			continue // a snapshot that was read since has it
 		}
 		if e.Type == mvccpb.Event_DELETE {
-			ended = v.deleted(string(e.Kv.Key), e.Kv.ModRevision, ended)
+			ended = v.deleted(p, k, key, e.Kv.ModRevision, ended)
 		} else {
-			ended = v.noteOverwrite(e.Kv, ended)
-			v.put(e.Kv)
+			ended = v.noteOverwrite(k, e.Kv, ended)
+			v.take(p, k, e.Kv, e.Kv.ModRevision)
 		}
-	}
-	if rev > v.rev {
-		v.rev = rev
 	}
 	return ended
 }
 
-// put takes the present state of a key.
-func (v *view) put(kv *mvccpb.KeyValue) {
+// ours reports whether a key is a notice of this instance.
+func (v *view) ours(k store.PoolKey) bool {
+	return k.Kind == store.NoticeKey && k.Host == v.self.host && k.Instance == v.self.instance
+}
+
+// put takes the state of a key at a revision.
+func (v *view) put(kv *mvccpb.KeyValue, at int64) {
 	key := string(kv.Key)
 	k, err := v.keys.ParsePoolKey(key)
 	if err != nil {
 		v.corrupt[key] = err
 		return
 	}
-	p := v.pool(k.Pool)
+	v.take(v.pool(k.Pool), k, kv, at)
+}
+
+func (v *view) take(p *poolView, k store.PoolKey, kv *mvccpb.KeyValue, at int64) {
+	key := string(kv.Key)
+	if k.Kind == store.SpecKey {
+		if at < p.specAt || kv.ModRevision == p.specRev {
+			p.specAt = max(p.specAt, at)
+			return
+		}
+		p.specAt = at
+	}
 	v.readable(p, k, key)
+	var err error
 	switch k.Kind {
 	case store.SpecKey:
 		err = v.putSpec(p, kv)
 	case store.SlotKey:
-		err = v.putSlotValue(slotRef{k.Pool, k.Group, k.Index}, kv)
+		err = v.putSlotValue(p, slotRef{k.Pool, k.Group, k.Index}, kv)
 	case store.WaiterKey:
 		err = v.putWaiter(p, k.Order, kv)
 	case store.NoticeKey:
-		err = v.putNotice(p, k, kv)
+		if !v.ours(k) || kv.ModRevision > p.noticesRev {
+			err = v.putNotice(p, k, kv)
+		}
 	case store.QueuedKey:
-		p.queued.set(true, kv.ModRevision)
+		p.queued.know(kv.ModRevision, at)
 	case store.DispatcherKey:
-		err = p.dispatcher.put(kv)
+		err = p.dispatcher.put(kv, at)
 	}
 	if err != nil {
 		v.corrupt[key] = err
@@ -179,29 +330,35 @@ func (v *view) putSpec(p *poolView, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (v *view) deleted(key string, rev int64, ended []change) []change {
-	k, err := v.keys.ParsePoolKey(key)
-	if err != nil {
-		delete(v.corrupt, key)
-		return ended
+// noSpec takes that a pool has no spec at a revision.
+func (v *view) noSpec(p *poolView, at int64) {
+	p.specAt = at
+	if p.specRev != 0 {
+		v.specs++
 	}
-	p := v.pool(k.Pool)
+	p.spec, p.specRev, p.limitSince, p.layout = Spec{}, 0, 0, layout{}
+}
+
+func (v *view) deleted(p *poolView, k store.PoolKey, key string, rev int64, ended []change) []change {
 	v.readable(p, k, key)
 	switch k.Kind {
 	case store.SpecKey:
-		v.specs++
-		p.spec, p.specRev, p.limitSince, p.layout = Spec{}, 0, 0, layout{}
+		if rev >= p.specAt {
+			v.noSpec(p, rev)
+		}
 	case store.WaiterKey:
-		v.removeWaiter(p, k.Order)
+		if o, err := ParseOrder(k.Order); err == nil {
+			v.removeWaiter(p, o)
+		}
 	case store.NoticeKey:
 		if n := v.notices[key]; n != nil {
 			v.ended = append(v.ended, n)
 		}
 		v.removeNotice(key)
 	case store.QueuedKey:
-		p.queued.set(false, rev)
+		p.queued.know(0, rev)
 	case store.DispatcherKey:
-		p.dispatcher.set(false, rev)
+		p.dispatcher.know(0, rev)
 	case store.SlotKey:
 		ref := slotRef{k.Pool, k.Group, k.Index}
 		g := p.group(k.Group)
@@ -216,16 +373,23 @@ func (v *view) deleted(key string, rev int64, ended []change) []change {
 
 // prune forgets commits of ours that the watch has come up to.
 func (v *view) prune() {
-	maps.DeleteFunc(v.gone, func(_ slotRef, rev int64) bool { return rev <= v.rev })
-	maps.DeleteFunc(v.goneWaiters, func(_ Order, rev int64) bool { return rev <= v.rev })
-	maps.DeleteFunc(v.goneNotices, func(_ string, rev int64) bool { return rev <= v.rev })
+	for _, p := range v.order {
+		maps.DeleteFunc(p.gone, func(_ slotRef, rev int64) bool { return rev <= p.rev })
+		maps.DeleteFunc(p.goneWaiters, func(_ Order, rev int64) bool { return rev <= p.rev })
+		at := p.noticesRev
+		if p.whole {
+			at = p.rev
+		}
+		maps.DeleteFunc(p.goneNotices, func(_ string, rev int64) bool { return rev <= at })
+	}
 }
 
 // pool returns the view of a pool, made empty if it was not known.
 func (v *view) pool(name string) *poolView {
 	p := v.pools[name]
 	if p == nil {
-		p = &poolView{name: name, number: len(v.order)}
+		unread := v.self != instanceName{} // a reader has read what there is
+		p = &poolView{name: name, number: len(v.order), stale: unread, unseen: unread}
 		v.pools[name] = p
 		v.order = append(v.order, p)
 	}
@@ -236,7 +400,7 @@ func (v *view) pool(name string) *poolView {
 func (v *view) capacities() []Capacity {
 	capacities := make([]Capacity, len(v.order))
 	for i, p := range v.order {
-		capacities[i] = Capacity{Limit: p.spec.Limit, Used: p.used, Open: p.grants()}
+		capacities[i] = Capacity{Limit: p.spec.Limit, Used: p.used, Open: p.grants() && !p.stale}
 	}
 	return capacities
 }
@@ -272,9 +436,9 @@ func (p *poolView) overfull() bool {
 }
 
 // putsKnown is the revision up to which every put into the pool is known.
-func (p *poolView) putsKnown(v *view) int64 { return max(v.rev, p.wholeRev) }
+func (p *poolView) putsKnown() int64 { return max(p.rev, p.wholeRev) }
 
 // groupPutsKnown is the same for one group.
-func (p *poolView) groupPutsKnown(v *view, g int) int64 {
-	return max(p.putsKnown(v), p.group(g).knownRev)
+func (p *poolView) groupPutsKnown(g int) int64 {
+	return max(p.putsKnown(), p.group(g).knownRev)
 }

@@ -84,8 +84,8 @@ type change struct {
 	at    int64    // of the event
 }
 
-func (v *view) putSlotValue(ref slotRef, kv *mvccpb.KeyValue) error {
-	if s, ok := v.slot(ref); ok && s.rev >= kv.ModRevision || v.gone[ref] >= kv.ModRevision {
+func (v *view) putSlotValue(p *poolView, ref slotRef, kv *mvccpb.KeyValue) error {
+	if s, ok := v.slot(ref); ok && s.rev >= kv.ModRevision || p.gone[ref] >= kv.ModRevision {
 		return nil // a commit of ours is ahead of the watch
 	}
 	if own, ok := v.sent[ref]; ok && bytes.Equal(own.value, kv.Value) {
@@ -109,8 +109,8 @@ func (v *view) putSlotValue(ref slotRef, kv *mvccpb.KeyValue) error {
 // its record, read or not.
 func (v *view) setSlot(ref slotRef, s slot, rec *record, raw []byte) {
 	v.removeSlot(ref)
-	delete(v.gone, ref)
 	p := v.pool(ref.pool)
+	delete(p.gone, ref)
 	g := p.group(ref.group)
 	g.slots[ref.index] = s
 	g.taken.set(ref.index)
@@ -213,23 +213,34 @@ func (c *claimView) isOf(keys store.Keys, host, instance string) bool {
 
 // committedSlot takes a slot that a commit of ours put at rev.
 func (v *view) committedSlot(ref slotRef, s slot, rec *record) {
-	if s.rev > v.rev {
+	p := v.pool(ref.pool)
+	p.wrote = max(p.wrote, s.rev)
+	if p.whole && s.rev > p.rev {
 		v.setSlot(ref, s, rec, nil)
 	}
 }
 
 // committedDelete takes a slot that a commit of ours deleted at rev.
 func (v *view) committedDelete(ref slotRef, rev int64) {
-	if rev > v.rev {
+	p := v.pool(ref.pool)
+	p.wrote = max(p.wrote, rev)
+	if p.whole && rev > p.rev {
 		v.removeSlot(ref)
-		v.gone[ref] = rev
-		v.pool(ref.pool).group(ref.group).freedRev = rev
+		note(&p.gone, ref, rev)
+		p.group(ref.group).freedRev = rev
 	}
 }
 
-func (v *view) noteOverwrite(kv *mvccpb.KeyValue, ended []change) []change {
-	k, err := v.keys.ParsePoolKey(string(kv.Key))
-	if err != nil || k.Kind != store.SlotKey {
+// note puts into a map, which is made if there is none.
+func note[K comparable](m *map[K]int64, key K, rev int64) {
+	if *m == nil {
+		*m = map[K]int64{}
+	}
+	(*m)[key] = rev
+}
+
+func (v *view) noteOverwrite(k store.PoolKey, kv *mvccpb.KeyValue, ended []change) []change {
+	if k.Kind != store.SlotKey {
 		return ended
 	}
 	ref := slotRef{k.Pool, k.Group, k.Index}

@@ -52,7 +52,7 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 	if err != nil {
 		return err
 	}
-	if v.goneWaiters[o] >= kv.ModRevision {
+	if p.goneWaiters[o] >= kv.ModRevision {
 		return nil // a commit of ours is ahead of the watch
 	}
 	i, found := v.findWaiter(o)
@@ -77,11 +77,7 @@ func (v *view) putWaiter(p *poolView, text string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (v *view) removeWaiter(p *poolView, text string) {
-	o, err := ParseOrder(text)
-	if err != nil {
-		return
-	}
+func (v *view) removeWaiter(p *poolView, o Order) {
 	i, found := v.findWaiter(o)
 	if !found {
 		return
@@ -122,16 +118,12 @@ func (v *view) setWork(w *waiter, now work) {
 }
 
 // committedWaiterDelete takes a waiter that a commit of ours deleted at rev.
-func (v *view) committedWaiterDelete(o Order, rev int64) {
-	if rev <= v.rev {
-		return
-	}
-	v.goneWaiters[o] = rev
-	if i, found := v.findWaiter(o); found {
-		for _, p := range v.waiters[i].in {
-			p.waiting--
+func (v *view) committedWaiterDelete(pools []string, o Order, rev int64) {
+	for _, name := range pools {
+		if p := v.pool(name); p.whole && rev > p.rev {
+			note(&p.goneWaiters, o, rev)
+			v.removeWaiter(p, o)
 		}
-		v.endWaiter(i)
 	}
 }
 
@@ -286,6 +278,9 @@ func (c *core) usable(e *entry) bool {
 func (c *core) judge(entries []*entry, now time.Time) {
 	var due map[*entry]bool // what the dispatchers are about to grant; nil until it is asked for
 	for _, e := range entries {
+		if c.anyUnseen(e.needs) {
+			continue // they are read first
+		}
 		err := c.impossible(e)
 		if err == nil && c.holdsFor(e.req.ID) {
 			err = c.inUse(e.req.ID) // an earlier life was granted it, which the view did not show
@@ -294,8 +289,8 @@ func (c *core) judge(entries []*entry, now time.Time) {
 			c.refuse(e, err)
 			continue
 		}
-		hurried := e.unjudged && slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait <= 0 })
-		if hurried && !c.ready(e) {
+		hurried := e.unjudged && e.hurried()
+		if hurried && (!c.ready(e) || c.anyStale(e.needs)) || c.entryRoute(e) == routeUnknown {
 			continue
 		}
 		if hurried && c.entryRoute(e) == routeQueue {
@@ -337,7 +332,7 @@ func (c *core) due() map[*entry]bool {
 func (c *core) enqueue(e *entry, now time.Time) {
 	e.req.Place.Give() // it has to wait
 	if e.order.Since == 0 && len(e.listeners) > 0 {
-		e.order.Since = e.since(c.view.rev)
+		e.order.Since = e.since(c.seen)
 		e.waited = now
 		e.reserve = e.reserve || c.reserveAfter(e) == 0
 		if !e.deferred && c.broker.wants(e) {
@@ -390,10 +385,15 @@ func (c *core) losePatience(e *entry, now time.Time) {
 	}
 	if err := c.trouble(now); err != nil {
 		c.refuseAtOnce(e, func() error { return err })
+	} else if c.entryRoute(e) == routeUnknown {
+		c.refuseAtOnce(e, func() error { return errUnread })
 	} else if c.entryRoute(e) == routeQueue || !c.ready(e) {
 		c.refuseAtOnce(e, func() error { return c.noCapacity(e) })
 	}
 }
+
+// errUnread refuses a claim whose pools could not be read in time.
+var errUnread = problem.New(problem.EtcdUnavailable, "the pools were not read from etcd in time; nothing was claimed")
 
 // wants reports whether an entry needs slots of a pool.
 func (e *entry) wants(p *poolView) bool {
@@ -402,7 +402,7 @@ func (e *entry) wants(p *poolView) bool {
 
 // waiterRev is the revision of an entry's waiter, 0 if there is none.
 func (c *core) waiterRev(e *entry) int64 {
-	if e.writtenAt > c.view.rev {
+	if e.writtenAt > c.view.pool(e.needs[0].Pool).rev {
 		return e.writtenAt
 	}
 	if i, found := c.view.findWaiter(e.order); found {

@@ -72,8 +72,10 @@ type world struct {
 	// granters are the hosts that have put the notices that are there, by key.
 	granters map[string]string
 	nextID   int
-	errs     []string
-	trace    []string
+	// used is set once a claim of all pools was granted after all trouble.
+	used  bool
+	errs  []string
+	trace []string
 }
 
 // held1 is one slot key of the model.
@@ -112,7 +114,7 @@ type simHost struct {
 	leases *simLeases
 	// waiters are the leases of its waiters.
 	waiters *simLeases
-	watch   *storetest.Follower
+	feeds   *simFeeds
 	life    int
 	cut     bool // renews nothing
 	hung    bool // does nothing, though its leases are renewed
@@ -254,6 +256,13 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	h.wanted, h.has = map[string]chan outcome{}, map[string]*Claim{}
 	h.places, h.heldPlaces = NewPlaces(2), map[string][]*Place{}
 	h.cut = false
+	history := uint64(0)
+	if h.feeds != nil {
+		history = h.feeds.history
+	}
+	h.feeds = newSimFeeds(h.core, h.w.etcd)
+	h.feeds.sees, h.feeds.history = h.sees, history
+	h.core.present(history)
 	h.resync()
 }
 
@@ -265,17 +274,8 @@ func (h *simHost) loseWaiterLeases() {
 	}
 }
 
-// resync reads everything and watches from there.
-func (h *simHost) resync() {
-	s := store.Snapshot{Revision: h.w.etcd.Revision()}
-	for _, kv := range h.w.under(h.w.keys.Pools()) {
-		if ev := h.sees(&mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}); ev != nil && ev.Type == mvccpb.Event_PUT {
-			s.KVs = append(s.KVs, ev.Kv)
-		}
-	}
-	h.watch = h.w.etcd.Follow(h.w.keys.Pools(), s.Revision+1)
-	h.core.message(store.FeedMessage{Snapshot: &s, Revision: s.Revision}, h.w.now)
-}
+// resync has the watches of the host read everything again.
+func (h *simHost) resync() { h.feeds.resync(nil, h.w.now) }
 
 // restore restores etcd from a snapshot that was taken before, if one was, and takes one
 // otherwise. What was under way is lost, and the hosts read everything before they go on:
@@ -297,7 +297,9 @@ func (w *world) restore() {
 	maps.DeleteFunc(w.combined.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
 	w.reload()
 	for _, h := range w.hosts {
-		h.deliver(1)
+		h.feeds.resync(store.ErrRestored, w.now)
+		for h.deliver(100) {
+		}
 	}
 	w.collect()
 	kept := map[string]int64{} // fences, by claim
@@ -365,24 +367,31 @@ func (w *world) under(prefix string) []*mvccpb.KeyValue {
 	return resp.Kvs
 }
 
-// deliver hands the host up to n revisions of its watch, or progress.
+// deliver hands the host up to n revisions of one of its watches, or progress, or the answer to
+// a read. It reports whether there is more.
 func (h *simHost) deliver(n int) bool {
-	if m, ok := h.watch.Next(n); ok {
-		if m.Err != nil {
-			h.resync()
-			return true
-		}
-		var events []*mvccpb.Event
-		for _, ev := range m.Events {
-			if ev = h.sees(ev); ev != nil {
-				events = append(events, ev)
-			}
-		}
-		h.core.message(store.FeedMessage{Events: events, Revision: m.Revision}, h.w.now)
-		return true
+	h.core.heard(0, h.w.now)
+	if h.core.refollow || h.w.rnd.IntN(8) == 0 {
+		h.core.follow(h.w.now)
 	}
-	h.core.message(store.FeedMessage{Revision: h.w.etcd.Revision()}, h.w.now)
-	return false
+	h.feeds.follow(h.w.now)
+	if reads := len(h.feeds.reads); reads > 0 && (n >= 100 || h.w.rnd.IntN(2) == 0) {
+		return h.feeds.finishRead(h.w.rnd.IntN(reads), h.w.now)
+	}
+	all := h.feeds.feeds()
+	if n >= 100 {
+		busy := false
+		for _, f := range all {
+			busy = h.feeds.deliver(f, n, h.w.now) || busy
+		}
+		h.feeds.poll(h.w.now)
+		return busy
+	}
+	if h.w.rnd.IntN(6) == 0 || len(all) == 0 {
+		h.feeds.poll(h.w.now)
+		return false
+	}
+	return h.feeds.deliver(all[h.w.rnd.IntN(len(all))], n, h.w.now)
 }
 
 // sees returns what the host learns of an event, nil if that is nothing.

@@ -173,6 +173,9 @@ func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *claimBody, 
 	if answer.Detail = "its host has its holder stop, and frees the slots when it has: a process that berth watches must have ended, and any other holder has " + pool.RevokeGrace.String(); r.Force {
 		answer.Detail = "the slots are free; the old holder may still run: its fence is lower than that of any later claim"
 	}
+	if done.Unnotified {
+		answer.Detail += "; etcd is full, so its host was not notified"
+	}
 	return outputOf(answer, nil)
 }
 

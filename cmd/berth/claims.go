@@ -138,6 +138,8 @@ func claimsRevoke(r *request) error {
 
 func revokedText(r pool.Revocation, gone bool) string {
 	switch {
+	case r.Unnotified:
+		return fmt.Sprintf("its slots are free; etcd is full, so %s was not notified and the old holder may still run; fence %d", r.Host, r.Fence)
 	case r.Forced:
 		return fmt.Sprintf("its slots are free; the old holder on %s may still run; fence %d", r.Host, r.Fence)
 	case gone:

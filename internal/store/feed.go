@@ -42,6 +42,8 @@ type FeedMessage struct {
 	Snapshot *Snapshot
 	Events   []*mvccpb.Event
 	Revision int64
+	// History is the [Backend.History] that it is of.
+	History uint64
 }
 
 // Feed reads a prefix at one revision and follows it from the next, for as long
@@ -247,6 +249,7 @@ func (f *Feed) deliver(ctx context.Context, m WatchMessage) error {
 }
 
 func (f *Feed) send(ctx context.Context, m FeedMessage) error {
+	m.History = f.history
 	select {
 	case f.messages <- m:
 		return nil

@@ -71,10 +71,15 @@ func (k Keys) Queued(pool string) string { return k.pools + pool + "/queued" }
 // Dispatcher is the key of the instance that grants the waiters of a pool.
 func (k Keys) Dispatcher(pool string) string { return k.pools + pool + "/dispatcher" }
 
-// Notice is the key by which a pool's dispatcher notifies an instance of the grant of one of
-// its claims.
+// Notices is the prefix of the keys by which a pool's dispatcher notifies an instance of
+// grants.
+func (k Keys) Notices(pool, host, instance string) string {
+	return k.pools + pool + "/grants/" + host + "/" + instance + "/"
+}
+
+// Notice is the key for the grant of one of its claims.
 func (k Keys) Notice(pool, host, instance, claim string) string {
-	return k.pools + pool + "/grants/" + host + "/" + instance + "/" + claim
+	return k.Notices(pool, host, instance) + claim
 }
 
 // Hosts is the prefix of the presence keys of all instances.

@@ -1,0 +1,432 @@
+package pool
+
+import (
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// An instance follows of a pool only what it acts on. A pool in which it claims seldom is
+// read at each claim. One in which it claims often, or whose dispatcher it is, it watches.
+// While its claims wait for another instance to grant them, it watches their notices alone, and
+// reads twice a second who the dispatcher is. So what one claim costs does not grow with
+// the number of instances.
+
+// scope is what an instance follows of a pool.
+type scope int
+
+const (
+	nothing scope = iota
+	// notices of grants to this instance are watched, and the spec and the marks are read
+	// every pollEvery.
+	notices
+	everything
+)
+
+const (
+	// pollEvery is how often the spec and the marks of a pool are read whose notices are
+	// followed. A silent dispatcher is noticed within silentAfter and that.
+	pollEvery = 500 * time.Millisecond
+	// oftenWithin is how soon a claim follows another one of the same pool where a watch costs
+	// less than a read for each claim, and oftenFor for how long the pool is watched then.
+	oftenWithin = time.Second
+	oftenFor    = 5 * time.Second
+	// openFor is for how long a pool that is watched stays so after its claims have come to
+	// wait for another dispatcher: its queue may be empty again in a moment.
+	openFor = 2 * time.Second
+	// waitedFor is for how long notices are followed after the last claim has waited.
+	waitedFor = 5 * time.Second
+	// readPause is how long a read of a pool is not tried again after it failed.
+	readPause = 500 * time.Millisecond
+	// forgetPool is how long after its last use nothing is kept of what was followed.
+	forgetPool = time.Minute
+)
+
+// followed is what an instance follows of one pool.
+type followed struct {
+	pool  *poolView
+	scope scope
+	// begun counts how often it has come to be watched whole.
+	begun int
+	// read is set if the pool is to be read once, up to mustShow or later. Reading is set
+	// while it is, and readAt is when to try again after a failure.
+	read, reading bool
+	mustShow      int64
+	readAt        time.Time
+
+	asked      time.Time // when a claim was last asked for
+	oftenUntil time.Time
+	openUntil  time.Time
+	waitUntil  time.Time
+	// restored is set if claims of this instance are to be found again after a restore, and
+	// audit if the keys of this instance in the pool are to be compared with its claims.
+	restored, audit bool
+}
+
+// demand is what an instance does with a pool, which decides what it follows of it.
+type demand struct {
+	// acts: it is the dispatcher or wants to be, keeps slots for a claim of several pools, or
+	// holds a claim that another instance may take over.
+	acts bool
+	// asks: claims were asked for often lately. Judges: claims are to be judged by what the
+	// pool is now, or it is to be read for another reason.
+	asks, judges bool
+	// waits: claims wait in the queue, or did lately. Queued: the queue grants, and not each
+	// instance. Open: until a moment ago it did not.
+	waits, queued, open bool
+}
+
+// scope decides what to follow of a pool, and whether to read it once.
+func (d demand) scope(now scope) (s scope, read bool) {
+	switch {
+	case d.acts, d.asks && !d.queued, now == everything && d.open && (d.asks || d.waits):
+		return everything, false
+	case d.waits:
+		return notices, d.judges
+	}
+	return nothing, d.judges
+}
+
+// following returns what is followed of a pool.
+func (c *core) following(p *poolView) *followed {
+	f := c.followed[p.name]
+	if f == nil {
+		f = &followed{pool: p}
+		c.followed[p.name] = f
+	}
+	return f
+}
+
+// asked notes that a claim of some pools was asked for, which waits for its slots or does not.
+func (c *core) asked(slots map[string]int, waits bool, now time.Time) {
+	for name := range slots {
+		p := c.view.pool(name)
+		f := c.following(p)
+		if !f.asked.IsZero() && now.Sub(f.asked) < oftenWithin {
+			f.oftenUntil = now.Add(oftenFor)
+		}
+		f.asked = now
+		if f.scope == everything && !p.stale || f.scope == notices && waits && p.queued.rev > 0 && !p.unseen {
+			continue
+		}
+		if f.scope != everything {
+			p.at, p.stale = time.Time{}, true // it is read for this claim
+		}
+		c.refollow = true
+	}
+}
+
+// refresh notes of which pools too little is known to decide.
+func (c *core) refresh(now time.Time) {
+	for _, p := range c.view.order {
+		p.stale = !p.whole || now.Sub(p.at) >= store.StaleAfter
+		p.unseen = p.stale && now.Sub(p.markedAt) >= store.StaleAfter
+	}
+}
+
+// follow decides what to follow of each pool.
+func (c *core) follow(now time.Time) {
+	c.refollow = false
+	c.refresh(now)
+	demands := c.demands(now)
+	for _, name := range sortedKeys(c.followed) {
+		f := c.followed[name]
+		p, d := f.pool, demands[name]
+		if p.queued.rev == 0 {
+			f.openUntil = now.Add(openFor)
+		}
+		if d.waits {
+			f.waitUntil = now.Add(waitedFor)
+		}
+		d.asks, d.waits = now.Before(f.oftenUntil), now.Before(f.waitUntil)
+		d.queued, d.open = p.queued.rev > 0 && !p.unseen, now.Before(f.openUntil)
+		d.judges = d.judges || (f.restored || f.audit) && p.stale
+		s, read := d.scope(f.scope)
+		begins := read && !f.reading && !now.Before(f.readAt)
+		if s != f.scope || begins != f.read {
+			c.followings++
+		}
+		switch {
+		case f.scope == everything && s != everything:
+			c.view.unload(p)
+		case f.scope != everything && s == everything:
+			f.begun++
+		}
+		f.scope, f.read = s, begins
+		switch {
+		case s == nothing && !read && p.whole && now.Sub(p.at) >= store.StaleAfter, s == notices && p.whole && p.stale:
+			c.view.unload(p)
+		case s == nothing && !read && !f.reading && now.Sub(f.asked) >= forgetPool:
+			delete(c.followed, name)
+		}
+	}
+}
+
+// demands returns what this instance does with the pools.
+func (c *core) demands(now time.Time) map[string]demand {
+	all := map[string]demand{}
+	on := func(p *poolView, change func(*demand)) {
+		c.following(p)
+		d := all[p.name]
+		change(&d)
+		all[p.name] = d
+	}
+	acts := func(d *demand) { d.acts = true }
+	judges := func(d *demand) { d.judges = true }
+	waits := func(d *demand) { d.waits = true }
+	for name := range c.roles {
+		on(c.view.pool(name), acts)
+	}
+	for _, l := range c.loans {
+		on(c.view.pool(l.pool), acts)
+	}
+	for _, e := range c.entries {
+		if e.req.Bridge && e.state >= claiming {
+			for _, s := range e.slots {
+				on(c.view.pool(s.ref.pool), acts)
+			}
+		}
+	}
+	for _, w := range c.view.waiters {
+		if len(w.needs) > 1 && slices.ContainsFunc(w.in, c.dispatches) {
+			for _, n := range w.needs {
+				on(c.view.pool(n.Pool), acts)
+			}
+		}
+	}
+	for _, e := range slices.Concat(c.queue, c.takes) {
+		undecided := e.state == queued && c.undecided(e)
+		acting := len(e.needs) > 1 && e.state == queued && c.entryRoute(e) == routeDispatch
+		for i, n := range e.needs {
+			p := c.view.pool(n.Pool)
+			if acting {
+				on(p, acts)
+			}
+			if undecided && (p.stale || p.rev < e.retryAt) {
+				on(p, judges)
+				f := c.following(p)
+				f.mustShow = max(f.mustShow, e.retryAt)
+			}
+			if e.inQueue || e.offer != nil || e.deferred {
+				on(p, waits)
+				if d := &p.dispatcher; i == 0 && d.rev > 0 && d.silent(now) >= c.patience() {
+					on(p, acts) // it may have to replace it
+				}
+			}
+		}
+	}
+	if c.phase == resolving {
+		for _, p := range c.unresolved.touched(c.view) {
+			if !p.whole || p.rev < c.resolveAt {
+				on(p, judges)
+				f := c.following(p)
+				f.mustShow = max(f.mustShow, c.resolveAt)
+			}
+		}
+	}
+	for _, d := range c.drops {
+		for _, name := range d.pools {
+			on(c.view.pool(name), waits)
+		}
+	}
+	for _, d := range c.dropped {
+		on(c.view.pool(d.pool), waits)
+	}
+	if own := c.view.instances[c.name()]; own != nil {
+		for _, n := range own.notices {
+			on(n.pool, waits)
+		}
+	}
+	return all
+}
+
+// undecided reports whether an entry needs more than is known of its pools.
+func (c *core) undecided(e *entry) bool {
+	if e.offer != nil {
+		return false
+	}
+	if e.takesFence != 0 || e.unjudged && e.hurried() {
+		return c.anyStale(e.needs) || e.retryAt > c.shown(e)
+	}
+	switch c.entryRoute(e) {
+	case routeUnknown:
+		return true
+	case routeDirect:
+		return e.retryAt > c.shown(e)
+	}
+	return false
+}
+
+// hurried reports whether an entry has requests that do not wait.
+func (e *entry) hurried() bool {
+	return slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait <= 0 })
+}
+
+// anyStale reports whether one of some pools is not known well enough to grant from it.
+func (c *core) anyStale(needs []Need) bool {
+	return slices.ContainsFunc(needs, func(n Need) bool { return c.view.pool(n.Pool).stale })
+}
+
+// anyUnseen reports whether the spec and the marks of one of some pools are not known.
+func (c *core) anyUnseen(needs []Need) bool {
+	return slices.ContainsFunc(needs, func(n Need) bool { return c.view.pool(n.Pool).unseen })
+}
+
+// shown is the revision up to which the pools of an entry are known; of one that has an offer,
+// the notices.
+func (c *core) shown(e *entry) int64 {
+	if e.offer != nil {
+		return e.offer.pool.noticesRev
+	}
+	return c.shownOf(e.needs)
+}
+
+func (c *core) shownOf(needs []Need) int64 {
+	rev := c.seen
+	for _, n := range needs {
+		rev = min(rev, c.view.pool(n.Pool).rev)
+	}
+	return rev
+}
+
+// show reports whether all that is known of pools is of a revision or later. Pools that are not
+// watched are read again before they are used.
+func (c *core) show(rev int64) bool {
+	watched := true
+	for _, f := range c.followed {
+		switch p := f.pool; {
+		case f.scope == everything:
+			watched = watched && p.rev >= rev
+		case p.specAt < rev:
+			p.at, p.markedAt, p.stale, p.unseen = time.Time{}, time.Time{}, true, true
+			f.mustShow = max(f.mustShow, rev)
+		}
+	}
+	return watched
+}
+
+// touched returns the pools in which the outcome of a batch is to be looked for: what it does
+// elsewhere can be done twice.
+func (b *batch) touched(v *view) []*poolView {
+	if b == nil {
+		return nil
+	}
+	var pools []*poolView
+	note := func(slots []placed) {
+		for _, s := range slots {
+			if p := v.pool(s.ref.pool); !slices.Contains(pools, p) {
+				pools = append(pools, p)
+			}
+		}
+	}
+	for _, g := range b.grants {
+		note(g.slots)
+	}
+	for _, g := range b.releases {
+		note(g.e.slots)
+	}
+	return pools
+}
+
+// deletion is a waiter that was deleted at a revision.
+type deletion struct {
+	pool string
+	rev  int64
+}
+
+// hidden reports whether a grant before the deletion may still be unknown.
+func (d deletion) hidden(v *view) bool { return d.pool != "" && d.rev > v.pool(d.pool).noticesRev }
+
+// wasRead takes what was read of a pool.
+func (c *core) wasRead(pool string, s store.Snapshot, err error, now time.Time) {
+	p := c.view.pool(pool)
+	f := c.following(p)
+	f.reading, c.refollow = false, true
+	if err != nil || s.History != c.history || s.Revision < max(f.mustShow, p.wrote) {
+		if f.readAt = now; err != nil || s.History != c.history {
+			f.readAt = now.Add(readPause)
+		}
+		return
+	}
+	c.heard(s.Revision, now)
+	f.mustShow = 0
+	if f.scope == everything && p.whole && p.rev >= s.Revision {
+		return // the watch is ahead
+	}
+	c.load(p, s, now)
+	c.learned(false, now)
+}
+
+// allRead takes what was read of all pools.
+func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
+	if err != nil || s.History != c.history {
+		c.readAll, c.readAllAt = true, now.Add(readPause)
+		return
+	}
+	c.heard(s.Revision, now)
+	byPool := map[string]store.Snapshot{}
+	for _, kv := range s.KVs {
+		if k, err := c.view.keys.ParsePoolKey(string(kv.Key)); err == nil {
+			one := byPool[k.Pool]
+			one.KVs = append(one.KVs, kv)
+			byPool[k.Pool] = one
+			c.view.pool(k.Pool)
+		}
+	}
+	c.readAll, c.allAt = s.Revision < c.readAllMust, s.Revision
+	for _, p := range c.view.order {
+		if c.following(p).audit = true; p.whole && p.rev >= s.Revision || s.Revision < p.wrote {
+			continue
+		}
+		one := byPool[p.name]
+		one.Revision, one.History = s.Revision, s.History
+		c.load(p, one, now)
+	}
+	c.learned(false, now)
+	c.refollow = true
+}
+
+// markRead is a read of who dispatches a pool, in a batch.
+type markRead struct {
+	pool *poolView
+	op   int
+}
+
+// markGets are the operations that read the spec and the marks of a pool.
+func (c *core) markGets(p *poolView) []*pb.RequestOp {
+	k := c.view.keys
+	return []*pb.RequestOp{store.Get(k.Spec(p.name)), store.Get(k.Queued(p.name)), store.Get(k.Dispatcher(p.name))}
+}
+
+// polled takes the answer to [core.markGets] of some pools.
+func (c *core) polled(pools []*poolView, resp *pb.TxnResponse, now time.Time) {
+	rev := resp.Header.Revision
+	c.heard(rev, now)
+	for i, p := range pools {
+		c.marks(p, resp.Responses[3*i:3*i+3], rev, now)
+	}
+	if len(c.queue) > 0 {
+		c.dirty, c.refollow = true, true
+	}
+}
+
+// marks takes the spec and the marks of a pool as they were at a revision.
+func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Time) {
+	for i, r := range gets {
+		kvs := r.GetResponseRange().Kvs
+		switch {
+		case len(kvs) > 0:
+			c.view.put(kvs[0], rev)
+		case i == 0 && p.specAt < rev:
+			c.view.noSpec(p, rev)
+		case i == 1:
+			p.queued.know(0, rev)
+		case i == 2:
+			p.dispatcher.know(0, rev)
+		}
+	}
+	p.markedAt, p.unseen = now, false
+}
