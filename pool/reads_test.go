@@ -41,6 +41,9 @@ func (b *bubble) count() *counted {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.reads = append(c.reads, strings.TrimPrefix(string(call.Range.Key), c.keys.Pools()))
+			if string(call.Range.Key) != c.keys.Pools() {
+				return storetest.Fault{} // for a claim
+			}
 			return storetest.Fault{Hold: c.hold}
 		})
 		return c

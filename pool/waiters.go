@@ -282,7 +282,7 @@ func (c *core) judge(entries []*entry, now time.Time) {
 			continue // they are read first
 		}
 		err := c.impossible(e)
-		if err == nil && c.holdsFor(e.req.ID) {
+		if err == nil && (c.holdsFor(e.req.ID) || e.unjudged && !c.anyStale(e.needs)) {
 			err = c.inUse(e.req.ID) // an earlier life was granted it, which the view did not show
 		}
 		if err != nil {
