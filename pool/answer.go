@@ -116,7 +116,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 		p.queued.know(rev, rev)
 	}
 	for _, m := range b.marks {
-		c.marks(m.pool, resp.Responses[m.op:m.op+3], rev, now)
+		c.marks(m.pool, resp.Responses[m.op:m.op+3], rev-1, now) // what follows in the batch came later
 	}
 	for _, n := range b.acks {
 		c.view.committedNoticeDelete(n.pool, n.key, rev)

@@ -123,7 +123,8 @@ func (w *world) ask(h *simHost) {
 	}
 	h.ids = append(h.ids, req.ID)
 	for _, p := range w.pools {
-		if w.rnd.IntN(2) == 0 {
+		again, known := h.idPools[req.ID]
+		if w.rnd.IntN(2) == 0 && !known || again[p] {
 			req.Slots[p] = 1 + w.rnd.IntN(4)
 			if w.rnd.IntN(5) == 0 {
 				req.Slots[p] = 1 + w.rnd.IntN(90) // may need many keys
@@ -132,6 +133,11 @@ func (w *world) ask(h *simHost) {
 	}
 	if len(req.Slots) == 0 {
 		return
+	}
+	// A claim of another pool with one id is another claim, which the checks do not know.
+	h.idPools[req.ID] = map[string]bool{}
+	for p := range req.Slots {
+		h.idPools[req.ID][p] = true
 	}
 	if w.rnd.IntN(12) == 0 {
 		req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}

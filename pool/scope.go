@@ -180,6 +180,11 @@ func (c *core) demands(now time.Time) map[string]demand {
 	for name := range c.roles {
 		on(c.view.pool(name), acts)
 	}
+	for _, f := range c.followed {
+		if d := &f.pool.dispatcher; d.rev > 0 && d.by == c.name() {
+			on(f.pool, acts) // also if its lease was lost: the key is to go
+		}
+	}
 	for _, l := range c.loans {
 		on(c.view.pool(l.pool), acts)
 	}

@@ -127,6 +127,8 @@ type simHost struct {
 	// wanted are the claims that the host waits for.
 	wanted map[string]chan outcome
 	ids    []string // that were used
+	// idPools are the pools that the claims of an id are of.
+	idPools map[string]map[string]bool
 	// counted is how many of the adopted claims are on the leases' books.
 	counted int
 	// has are the claims that were granted and not released.
@@ -225,7 +227,7 @@ func newWorld(seed uint64, hosts int) *world {
 		w.setPool(p, 1+w.rnd.IntN(9), false)
 	}
 	for i := range hosts {
-		h := &simHost{w: w, name: fmt.Sprintf("h%d", i)}
+		h := &simHost{w: w, name: fmt.Sprintf("h%d", i), idPools: map[string]map[string]bool{}}
 		w.hosts = append(w.hosts, h)
 		h.start(nil)
 	}
