@@ -276,6 +276,7 @@ func (w *world) forceRelease() {
 	}
 	w.logf("claim %s is released by force", m.claim)
 	w.must(t)
+	w.free[m.claim] = true // its host gives back what a restore brings back of it
 	id, _, _ := strings.Cut(m.claim, "@")
 	for _, h := range w.hosts {
 		if h.name == m.host {
@@ -318,6 +319,11 @@ func (w *world) collect() {
 		for _, c := range h.core.adopted[h.counted:] {
 			h.counted++
 			h.leases.keys[c.Lease] += c.Keys
+		}
+		for id, n := range h.leases.keys {
+			if n < 0 {
+				w.failf("%s gives back more keys of lease %d than it has taken", h.name, id)
+			}
 		}
 		for _, c := range h.core.adopted {
 			if h.core.entries[c.ID] != nil && c.Context().Err() == nil {
