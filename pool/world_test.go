@@ -416,7 +416,7 @@ func (h *simHost) collect() {
 				if shared(id) {
 					delete(h.w.free, named(id, h.name))
 				}
-				if h.w.bridges[id] {
+				if h.w.bridges[id] && o.claim.Context().Err() == nil {
 					delete(h.w.free, id) // whatever its first host thinks
 				}
 				h.w.checkFence(h, o.claim)
