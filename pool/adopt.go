@@ -20,6 +20,9 @@ func (c *core) adoptClaims() {
 	leases := c.adopt
 	c.adopt = nil
 	for _, part := range c.view.on(func(id store.LeaseID) bool { return leases[id] }) {
+		if !c.known(part) {
+			continue // it was granted by a dispatcher just now: there is a notice, or [core.freeOrphans] finds it
+		}
 		if !c.takeOver(part) {
 			c.giveBackOrphaned(part)
 		}
@@ -72,6 +75,25 @@ func (v *view) on(lease func(store.LeaseID) bool) []part {
 		return cmp.Or(cmp.Compare(a.claim.id, b.claim.id), cmp.Compare(b.rev, a.rev), a.slots[0].ref.compare(b.slots[0].ref))
 	})
 	return all
+}
+
+// known reports whether all pools in which the claim of a part can have slots, or a notice, are
+// known as they were when it was granted, or later. Those that are not are read, and the part
+// is looked at again.
+func (c *core) known(p part) bool {
+	pools := []string{p.claim.main.pool}
+	if rec, err := p.claim.full(c.view.keys); err == nil {
+		pools = append(pools, poolNames(rec.Pools)...)
+	}
+	known := true
+	for _, name := range pools {
+		if v := c.view.pool(name); !v.whole || v.rev < p.rev {
+			f := c.following(v)
+			f.audit, f.auditAt, c.refollow = true, max(f.auditAt, p.rev), true
+			known = false
+		}
+	}
+	return known
 }
 
 // takeOver makes a claim of an earlier life a claim of this one. It reports false if
@@ -136,12 +158,12 @@ func (c *core) reconcile(now time.Time) {
 	}
 	due := map[*poolView]bool{}
 	for _, f := range c.followed {
-		if f.audit && f.pool.whole && now.Sub(f.pool.at) < store.StaleAfter {
+		if f.audits(now) {
 			due[f.pool], f.audit = true, false
 		}
 	}
 	if len(due) > 0 {
-		c.freeOrphans(due, now)
+		c.freeOrphans(now)
 		c.rewriteWaiters(due)
 		c.dropOrphans()
 	}
@@ -162,6 +184,11 @@ func (c *core) reconcile(now time.Time) {
 	})
 }
 
+// audits reports whether what is known of a pool can be compared with the claims now.
+func (f *followed) audits(now time.Time) bool {
+	return f.audit && f.pool.whole && f.pool.rev >= f.auditAt && now.Sub(f.pool.at) < store.StaleAfter
+}
+
 // reconciling is a request to free orphaned slots, of all pools as they are at a revision or
 // later. It receives when the slots are free.
 type reconciling struct {
@@ -169,9 +196,9 @@ type reconciling struct {
 	reply chan<- []<-chan error
 }
 
-// freeOrphans frees the slots in some pools that are on leases of this instance and belong to
-// no claim of it.
-func (c *core) freeOrphans(in map[*poolView]bool, now time.Time) {
+// freeOrphans frees the slots that are on leases of this instance and belong to no claim of
+// it.
+func (c *core) freeOrphans(now time.Time) {
 	type one struct {
 		claimKey
 		fence int64
@@ -189,7 +216,7 @@ func (c *core) freeOrphans(in map[*poolView]bool, now time.Time) {
 		note(e) // orphaned slots have no entries
 	}
 	for _, p := range c.view.on(c.leases.Keeps) {
-		if !in[c.view.pool(p.slots[0].ref.pool)] || known[one{p.claim.claimKey, p.rev}] || c.view.noticed(p.claim.id, p.rev, c.name()) {
+		if known[one{p.claim.claimKey, p.rev}] || c.view.noticed(p.claim.id, p.rev, c.name()) || !c.known(p) {
 			continue
 		}
 		e := c.giveBackOrphaned(p)

@@ -94,6 +94,12 @@ type waiterPut struct {
 	slots   store.LeaseID // for the slots
 }
 
+// markRead is a read of who dispatches a pool, in a batch.
+type markRead struct {
+	pool *poolView
+	op   int
+}
+
 // size is how many entries a batch is about.
 func (b *batch) size() int {
 	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops)

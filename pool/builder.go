@@ -32,7 +32,6 @@ type builder struct {
 	// dispatched are the waiters of others that the batch grants, and notified how many of
 	// each instance; queued are the pools whose claims it has wait.
 	dispatched map[*waiter]bool
-	notified   map[*otherInstance]int
 	queued     map[*poolView]bool
 	next       *entry // too wide for company: to be sent alone
 }
@@ -41,7 +40,7 @@ func (c *core) newBuilder(s shape, now time.Time) *builder {
 	return &builder{
 		c: c, b: &batch{shape: s, sent: map[slotRef]sentSlot{}, at: now, rev: c.seen}, place: newPlacer(c.view), since: stampOf(now), now: now,
 		overwritten: map[slotRef]bool{}, over: map[*poolView]bool{},
-		granted: map[*entry]bool{}, dispatched: map[*waiter]bool{}, notified: map[*otherInstance]int{}, queued: map[*poolView]bool{},
+		granted: map[*entry]bool{}, dispatched: map[*waiter]bool{}, queued: map[*poolView]bool{},
 	}
 }
 
@@ -306,7 +305,6 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	b.granted[e] = true
 	if e.other != nil {
 		b.dispatched[e.other] = true
-		b.notified[e.other.by]++
 	} else {
 		b.b.leases = append(b.b.leases, lease)
 	}

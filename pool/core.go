@@ -240,59 +240,6 @@ func (c *core) sorted() []*entry {
 	return all
 }
 
-// message takes what a feed of a pool has delivered, or of the notices of this instance in it.
-func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time) {
-	c.heard(m.Revision, now)
-	p := c.view.pool(pool)
-	switch {
-	case m.Snapshot != nil && of == everything:
-		c.load(p, *m.Snapshot, now)
-	case m.Snapshot != nil:
-		c.view.loadNotices(p, *m.Snapshot)
-	case of == notices:
-		c.ended(c.view.apply(m.Events))
-		p.noticesRev = max(p.noticesRev, m.Revision)
-	case p.whole:
-		c.ended(c.view.apply(m.Events))
-		p.reached(m.Revision)
-		p.at, p.markedAt, p.stale, p.unseen = now, now, false, false
-	}
-	c.learned(m.Snapshot == nil, now)
-}
-
-// learned acts on what a message has changed in the view. Known is set if each change is known,
-// and not only their sum.
-func (c *core) learned(known bool, now time.Time) {
-	c.noteActs(now, known)
-	c.takeNotices(now)
-	if len(c.queue) > 0 || len(c.takes) > 0 || len(c.roles) > 0 {
-		c.dirty = true
-	}
-	c.progress()
-}
-
-// heard notes that etcd has answered, and how far it has come.
-func (c *core) heard(rev int64, now time.Time) {
-	c.loaded, c.updatedAt, c.seen = true, now, max(c.seen, rev)
-}
-
-// load takes what was read of a pool. Claims of ours that it should show and does not are lost.
-func (c *core) load(p *poolView, s store.Snapshot, now time.Time) {
-	f := c.following(p)
-	restored := f.restored
-	c.view.loadPool(p, s)
-	p.at, p.markedAt, p.stale, p.unseen = now, now, false, false
-	f.restored, f.audit = false, true
-	for _, e := range c.sorted() {
-		if e.state != held && e.state != releasing || e.slots[0].ref.pool != p.name || e.fence() > s.Revision && !restored {
-			continue
-		}
-		if !c.holdsSlots(e, e.fence()) {
-			c.gone(e)
-		}
-	}
-}
-
 // present takes the history that etcd is at. What is known of another one is void, and what
 // this instance holds is to be found again.
 func (c *core) present(history uint64) {
@@ -311,7 +258,7 @@ func (c *core) present(history uint64) {
 		c.view.void(p)
 	}
 	for _, f := range c.followed {
-		f.mustShow = 0
+		f.mustShow, f.auditAt = 0, 0
 	}
 	for _, e := range c.entries {
 		e.retryAt, e.writtenAt, e.written = 0, 0, false
@@ -397,6 +344,11 @@ func (c *core) behind() bool {
 	}
 	for name := range c.roles {
 		if c.view.pool(name).rev < c.retryOthers {
+			return true
+		}
+	}
+	for _, f := range c.followed {
+		if f.audit && f.pool.rev < f.auditAt {
 			return true
 		}
 	}

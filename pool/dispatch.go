@@ -83,21 +83,6 @@ func (s dispatchState) duty() duty {
 	return noDuty
 }
 
-// mark is a key of a pool of which there is at most one.
-type mark struct {
-	rev int64 // of its last put; 0 if it does not exist
-	at  int64 // the revision up to which that is known
-}
-
-// know takes what a key was at a revision, and reports whether that was news.
-func (m *mark) know(rev, at int64) bool {
-	if at <= m.at {
-		return false
-	}
-	m.rev, m.at = rev, at
-	return true
-}
-
 // dispatcher is the key of a pool's dispatcher as the view has it.
 type dispatcher struct {
 	mark

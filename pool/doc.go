@@ -65,7 +65,7 @@
 // can't be read closes the pool it belongs to, and names its key.
 //
 // A dispatcher that has not put its key for 1.5 to 2 s is replaced by an instance
-// whose claims wait. An instance has at most 4 notices. If it leaves one for 2 s, all
+// whose claims wait. An instance has at most 4 notices in a pool. If it leaves one for 2 s, all
 // its waiters are passed until it has deleted it. A grant to an instance that has
 // written nothing for 1 s is conditional: its slots are on a lease of the dispatcher, and
 // it is withdrawn after 2 s unless the instance confirms it by putting them on its own.

@@ -121,7 +121,8 @@ func (w *world) wanted(pool string, hung *simHost) bool {
 func (w *world) blockedBy(hung *simHost) string {
 	for _, h := range w.hosts {
 		c := h.core
-		if h.hung || c.phase != normal || h.pending != nil || c.alone != nil {
+		unknown := func(p string) bool { return c.view.pool(p).stale }
+		if h.hung || c.phase != normal || h.pending != nil || c.alone != nil || slices.ContainsFunc(w.pools, unknown) {
 			continue
 		}
 		candidates := c.all()

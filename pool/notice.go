@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxUnacknowledged is how many notices of one instance may be there before a
+	// maxUnacknowledged is how many notices of one instance may be in a pool before its
 	// dispatcher grants it nothing more: an instance that hangs swallows no more slots.
 	maxUnacknowledged = 4
 	// ackWithin is how long an instance may leave a notice before all its waiters are
@@ -46,40 +46,8 @@ type notice struct {
 	seen time.Time
 }
 
-// instanceName names an instance.
-type instanceName struct{ host, instance string }
-
-// otherInstance is an instance that has waiters or notices, as this one sees it.
-type otherInstance struct {
-	name    instanceName
-	waiters int
-	notices map[string]*notice // by key
-	// yielded: there is a notice that it has not acknowledged in time.
-	yielded bool
-	// seen is when it last wrote a waiter, or acknowledged a notice; zero if that is not
-	// known.
-	seen time.Time
-}
-
 // name is that of this instance.
 func (c *core) name() instanceName { return instanceName{c.host, c.instance} }
-
-// instance returns what is known of an instance.
-func (v *view) instance(name instanceName) *otherInstance {
-	o := v.instances[name]
-	if o == nil {
-		o = &otherInstance{name: name, notices: map[string]*notice{}}
-		v.instances[name] = o
-	}
-	return o
-}
-
-// forgetInstance forgets an instance without waiters and notices.
-func (v *view) forgetInstance(o *otherInstance) {
-	if o.waiters+len(o.notices) == 0 {
-		delete(v.instances, o.name)
-	}
-}
 
 func (v *view) putNotice(p *poolView, k store.PoolKey, kv *mvccpb.KeyValue) error {
 	key := string(kv.Key)
@@ -274,6 +242,24 @@ func (c *core) checkNotices(now time.Time) {
 		}
 		o.yielded = late
 	}
+}
+
+// unacknowledged counts the notices of a waiter's instance in the pool of its dispatcher, once
+// the batch is carried out.
+func (b *builder) unacknowledged(w *waiter) int {
+	p := b.c.view.pool(w.needs[0].Pool)
+	n := 0
+	for _, o := range w.by.notices {
+		if o.pool == p {
+			n++
+		}
+	}
+	for o := range b.dispatched {
+		if o.by == w.by && o.needs[0].Pool == p.name {
+			n++
+		}
+	}
+	return n
 }
 
 // late reports whether an instance has left a notice for too long.

@@ -248,7 +248,7 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 		}
 		e := cd.e
 		if e == nil {
-			if cd.w.retryAt > c.shownOf(cd.w.needs) || len(cd.w.by.notices)+b.notified[cd.w.by] >= maxUnacknowledged {
+			if cd.w.retryAt > c.shownOf(cd.w.needs) || b.unacknowledged(cd.w) >= maxUnacknowledged {
 				b.place.place(cd.w.needs, hash(cd.w.value.Holder.Host))
 				continue
 			}

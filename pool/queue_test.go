@@ -20,7 +20,7 @@ import (
 //   - A waiter is touched by its own host only, unless it is granted.
 //   - Only the dispatcher takes a grant back, and only one that is still to be confirmed, and
 //     so was not learned by its holder.
-//   - A dispatcher leaves no more than [maxUnacknowledged] of its grants to a host unacknowledged.
+//   - A dispatcher leaves no more than [maxUnacknowledged] of its grants to a host unacknowledged in a pool.
 type queueCheck struct {
 	w       *world
 	added   map[string]map[string]bool // pools by the claim that is granted
@@ -92,14 +92,15 @@ func (q *queueCheck) bounded(key, host string) {
 		return
 	}
 	w.granters[key] = w.sending.name
+	in, _ := w.keys.ParsePoolKey(key)
 	n := 0
 	for other, by := range w.granters {
-		if k, err := w.keys.ParsePoolKey(other); err == nil && k.Host == host && by == w.sending.name {
+		if k, err := w.keys.ParsePoolKey(other); err == nil && k.Host == host && k.Pool == in.Pool && by == w.sending.name {
 			n++
 		}
 	}
 	if n > maxUnacknowledged {
-		w.failf("%s has granted %d claims of %s that are not acknowledged", w.sending.name, n, host)
+		w.failf("%s has granted %d claims of %s that are not acknowledged in pool %s", w.sending.name, n, host, in.Pool)
 	}
 }
 

@@ -101,6 +101,17 @@ func (w *world) trouble(h *simHost) {
 	}
 }
 
+// left reports whether an earlier life of a host has a claim of an id that this one has not
+// taken over: it ends with its lease, and the checks do not tell it from another one.
+func (w *world) left(h *simHost, id string) bool {
+	for kv := range w.etcd.All(w.keys.Pools()) {
+		if m := w.model[string(kv.Key)]; m != nil && m.claim == named(id, h.name) && !h.leases.Keeps(store.LeaseID(kv.Lease)) {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *world) ask(h *simHost) {
 	w.nextID++
 	req := &Request{
@@ -117,7 +128,7 @@ func (w *world) ask(h *simHost) {
 	}
 	if w.rnd.IntN(5) == 0 {
 		req.ID = sharedID + string(rune('a'+w.rnd.IntN(3)))
-		if h.wanted[req.ID] != nil || h.has[req.ID] != nil {
+		if h.wanted[req.ID] != nil || h.has[req.ID] != nil || w.left(h, req.ID) {
 			return
 		}
 	}

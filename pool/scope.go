@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/berthhq/berth/internal/store"
 )
 
@@ -62,8 +60,10 @@ type followed struct {
 	openUntil  time.Time
 	waitUntil  time.Time
 	// restored is set if claims of this instance are to be found again after a restore, and
-	// audit if the keys of this instance in the pool are to be compared with its claims.
+	// audit if the keys of this instance in the pool are to be compared with its claims, once
+	// the pool is known up to auditAt.
 	restored, audit bool
+	auditAt         int64
 }
 
 // demand is what an instance does with a pool, which decides what it follows of it.
@@ -122,9 +122,16 @@ func (c *core) asked(slots map[string]int, waits bool, now time.Time) {
 // refresh notes of which pools too little is known to decide.
 func (c *core) refresh(now time.Time) {
 	for _, p := range c.view.order {
-		p.stale = !p.whole || now.Sub(p.at) >= store.StaleAfter
-		p.unseen = p.stale && now.Sub(p.markedAt) >= store.StaleAfter
+		p.refresh(now)
 	}
+}
+
+// refresh notes whether too little is known of a pool to decide. A spec that was read alone is
+// no ground to grant: what other instances had granted under the one before need not be known,
+// and the compares of a grant rely on it.
+func (p *poolView) refresh(now time.Time) {
+	p.stale = !p.whole || p.specRev > p.rev || now.Sub(p.at) >= store.StaleAfter
+	p.unseen = p.stale && now.Sub(p.markedAt) >= store.StaleAfter
 }
 
 // follow decides what to follow of each pool.
@@ -143,6 +150,9 @@ func (c *core) follow(now time.Time) {
 		}
 		d.asks, d.waits = now.Before(f.oftenUntil), now.Before(f.waitUntil)
 		d.queued, d.open = p.queued.rev > 0 && !p.unseen, now.Before(f.openUntil)
+		if f.audit && p.rev < f.auditAt {
+			d.judges, f.mustShow = true, max(f.mustShow, f.auditAt)
+		}
 		d.judges = d.judges || (f.restored || f.audit) && p.stale
 		s, read := d.scope(f.scope)
 		begins := read && !f.reading && !now.Before(f.readAt)
@@ -344,94 +354,3 @@ type deletion struct {
 
 // hidden reports whether a grant before the deletion may still be unknown.
 func (d deletion) hidden(v *view) bool { return d.pool != "" && d.rev > v.pool(d.pool).noticesRev }
-
-// wasRead takes what was read of a pool.
-func (c *core) wasRead(pool string, s store.Snapshot, err error, now time.Time) {
-	p := c.view.pool(pool)
-	f := c.following(p)
-	f.reading, c.refollow = false, true
-	if err != nil || s.History != c.history || s.Revision < max(f.mustShow, p.wrote) {
-		if f.readAt = now; err != nil || s.History != c.history {
-			f.readAt = now.Add(readPause)
-		}
-		return
-	}
-	c.heard(s.Revision, now)
-	f.mustShow = 0
-	if f.scope == everything && p.whole && p.rev >= s.Revision {
-		return // the watch is ahead
-	}
-	c.load(p, s, now)
-	c.learned(false, now)
-}
-
-// allRead takes what was read of all pools.
-func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
-	if err != nil || s.History != c.history {
-		c.readAll, c.readAllAt = true, now.Add(readPause)
-		return
-	}
-	c.heard(s.Revision, now)
-	byPool := map[string]store.Snapshot{}
-	for _, kv := range s.KVs {
-		if k, err := c.view.keys.ParsePoolKey(string(kv.Key)); err == nil {
-			one := byPool[k.Pool]
-			one.KVs = append(one.KVs, kv)
-			byPool[k.Pool] = one
-			c.view.pool(k.Pool)
-		}
-	}
-	c.readAll, c.allAt = s.Revision < c.readAllMust, s.Revision
-	for _, p := range c.view.order {
-		if c.following(p).audit = true; p.whole && p.rev >= s.Revision || s.Revision < p.wrote {
-			continue
-		}
-		one := byPool[p.name]
-		one.Revision, one.History = s.Revision, s.History
-		c.load(p, one, now)
-	}
-	c.learned(false, now)
-	c.refollow = true
-}
-
-// markRead is a read of who dispatches a pool, in a batch.
-type markRead struct {
-	pool *poolView
-	op   int
-}
-
-// markGets are the operations that read the spec and the marks of a pool.
-func (c *core) markGets(p *poolView) []*pb.RequestOp {
-	k := c.view.keys
-	return []*pb.RequestOp{store.Get(k.Spec(p.name)), store.Get(k.Queued(p.name)), store.Get(k.Dispatcher(p.name))}
-}
-
-// polled takes the answer to [core.markGets] of some pools.
-func (c *core) polled(pools []*poolView, resp *pb.TxnResponse, now time.Time) {
-	rev := resp.Header.Revision
-	c.heard(rev, now)
-	for i, p := range pools {
-		c.marks(p, resp.Responses[3*i:3*i+3], rev, now)
-	}
-	if len(c.queue) > 0 {
-		c.dirty, c.refollow = true, true
-	}
-}
-
-// marks takes the spec and the marks of a pool as they were at a revision.
-func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Time) {
-	for i, r := range gets {
-		kvs := r.GetResponseRange().Kvs
-		switch {
-		case len(kvs) > 0:
-			c.view.put(kvs[0], rev)
-		case i == 0 && p.specAt < rev:
-			c.view.noSpec(p, rev)
-		case i == 1:
-			p.queued.know(0, rev)
-		case i == 2:
-			p.dispatcher.know(0, rev)
-		}
-	}
-	p.markedAt, p.unseen = now, false
-}

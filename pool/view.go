@@ -85,6 +85,21 @@ type poolView struct {
 	goneNotices map[string]int64
 }
 
+// mark is a key of a pool of which there is at most one.
+type mark struct {
+	rev int64 // of its last put; 0 if it does not exist
+	at  int64 // the revision up to which that is known
+}
+
+// know takes what a key was at a revision, and reports whether that was news.
+func (m *mark) know(rev, at int64) bool {
+	if at <= m.at {
+		return false
+	}
+	m.rev, m.at = rev, at
+	return true
+}
+
 func newView(keys store.Keys) *view {
 	return &view{
 		keys: keys, pools: map[string]*poolView{}, specs: 1, byWork: map[work][]*waiter{},

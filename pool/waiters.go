@@ -410,3 +410,35 @@ func (c *core) waiterRev(e *entry) int64 {
 	}
 	return 0
 }
+
+// instanceName names an instance.
+type instanceName struct{ host, instance string }
+
+// otherInstance is an instance that has waiters or notices, as this one sees it.
+type otherInstance struct {
+	name    instanceName
+	waiters int
+	notices map[string]*notice // by key
+	// yielded: there is a notice that it has not acknowledged in time.
+	yielded bool
+	// seen is when it last wrote a waiter, or acknowledged a notice; zero if that is not
+	// known.
+	seen time.Time
+}
+
+// instance returns what is known of an instance.
+func (v *view) instance(name instanceName) *otherInstance {
+	o := v.instances[name]
+	if o == nil {
+		o = &otherInstance{name: name, notices: map[string]*notice{}}
+		v.instances[name] = o
+	}
+	return o
+}
+
+// forgetInstance forgets an instance without waiters and notices.
+func (v *view) forgetInstance(o *otherInstance) {
+	if o.waiters+len(o.notices) == 0 {
+		delete(v.instances, o.name)
+	}
+}

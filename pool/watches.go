@@ -209,3 +209,144 @@ func (w *watches) requestProgress() {
 
 // close waits until all watches and reads have ended. Their context has.
 func (w *watches) close() { w.tasks.Wait() }
+
+// message takes what a feed of a pool has delivered, or of the notices of this instance in it.
+func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time) {
+	c.heard(m.Revision, now)
+	p := c.view.pool(pool)
+	switch {
+	case m.Snapshot != nil && of == everything:
+		c.load(p, *m.Snapshot, now)
+	case m.Snapshot != nil:
+		c.view.loadNotices(p, *m.Snapshot)
+	case of == notices:
+		c.ended(c.view.apply(m.Events))
+		p.noticesRev = max(p.noticesRev, m.Revision)
+	case p.whole:
+		c.ended(c.view.apply(m.Events))
+		p.reached(m.Revision)
+		p.at, p.markedAt = now, now
+		p.refresh(now)
+	}
+	c.learned(m.Snapshot == nil, now)
+}
+
+// learned acts on what a message has changed in the view. Known is set if each change is known,
+// and not only their sum.
+func (c *core) learned(known bool, now time.Time) {
+	c.noteActs(now, known)
+	c.takeNotices(now)
+	if len(c.queue) > 0 || len(c.takes) > 0 || len(c.roles) > 0 {
+		c.dirty = true
+	}
+	c.progress()
+}
+
+// heard notes that etcd has answered, and how far it has come.
+func (c *core) heard(rev int64, now time.Time) {
+	c.loaded, c.updatedAt, c.seen = true, now, max(c.seen, rev)
+}
+
+// load takes what was read of a pool. Claims of ours that it should show and does not are lost.
+func (c *core) load(p *poolView, s store.Snapshot, now time.Time) {
+	f := c.following(p)
+	restored := f.restored
+	c.view.loadPool(p, s)
+	p.at, p.markedAt = now, now
+	p.refresh(now)
+	f.restored, f.audit = false, true
+	for _, e := range c.sorted() {
+		if e.state != held && e.state != releasing || e.slots[0].ref.pool != p.name || e.fence() > s.Revision && !restored {
+			continue
+		}
+		if !c.holdsSlots(e, e.fence()) {
+			c.gone(e)
+		}
+	}
+}
+
+// wasRead takes what was read of a pool.
+func (c *core) wasRead(pool string, s store.Snapshot, err error, now time.Time) {
+	p := c.view.pool(pool)
+	f := c.following(p)
+	f.reading, c.refollow = false, true
+	if err != nil || s.History != c.history || s.Revision < max(f.mustShow, p.wrote) {
+		if f.readAt = now; err != nil || s.History != c.history {
+			f.readAt = now.Add(readPause)
+		}
+		return
+	}
+	c.heard(s.Revision, now)
+	f.mustShow = 0
+	if f.scope == everything && p.whole && p.rev >= s.Revision {
+		return // the watch is ahead
+	}
+	c.load(p, s, now)
+	c.learned(false, now)
+}
+
+// allRead takes what was read of all pools.
+func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
+	if err != nil || s.History != c.history {
+		c.readAll, c.readAllAt = true, now.Add(readPause)
+		return
+	}
+	c.heard(s.Revision, now)
+	byPool := map[string]store.Snapshot{}
+	for _, kv := range s.KVs {
+		if k, err := c.view.keys.ParsePoolKey(string(kv.Key)); err == nil {
+			one := byPool[k.Pool]
+			one.KVs = append(one.KVs, kv)
+			byPool[k.Pool] = one
+			c.view.pool(k.Pool)
+		}
+	}
+	c.readAll, c.allAt = s.Revision < c.readAllMust, s.Revision
+	for _, p := range c.view.order {
+		if c.following(p).audit = true; p.whole && p.rev >= s.Revision || s.Revision < p.wrote {
+			continue
+		}
+		one := byPool[p.name]
+		one.Revision, one.History = s.Revision, s.History
+		c.load(p, one, now)
+	}
+	c.learned(false, now)
+	c.refollow = true
+}
+
+// markGets are the operations that read the spec and the marks of a pool.
+func (c *core) markGets(p *poolView) []*pb.RequestOp {
+	k := c.view.keys
+	return []*pb.RequestOp{store.Get(k.Spec(p.name)), store.Get(k.Queued(p.name)), store.Get(k.Dispatcher(p.name))}
+}
+
+// polled takes the answer to [core.markGets] of some pools.
+func (c *core) polled(pools []*poolView, resp *pb.TxnResponse, now time.Time) {
+	rev := resp.Header.Revision
+	c.heard(rev, now)
+	for i, p := range pools {
+		c.marks(p, resp.Responses[3*i:3*i+3], rev, now)
+	}
+	if len(c.queue) > 0 {
+		c.dirty, c.refollow = true, true
+	}
+}
+
+// marks takes the spec and the marks of a pool as they were at a revision.
+func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Time) {
+	for i, r := range gets {
+		kvs := r.GetResponseRange().Kvs
+		switch {
+		case len(kvs) > 0:
+			c.view.put(kvs[0], rev)
+		case i == 0 && p.specAt < rev:
+			c.view.noSpec(p, rev)
+		case i == 1:
+			p.queued.know(0, rev)
+		case i == 2:
+			p.dispatcher.know(0, rev)
+		}
+	}
+	p.markedAt = now
+	p.refresh(now)
+}
