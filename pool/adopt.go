@@ -79,7 +79,7 @@ func (v *view) on(lease func(store.LeaseID) bool) []part {
 
 // known reports whether all pools in which the claim of a part can have slots, or a notice, are
 // known as they were when it was granted, or later. Those that are not are read, and the part
-// is looked at again.
+// is checked again.
 func (c *core) known(p part) bool {
 	pools := []string{p.claim.main.pool}
 	if rec, err := p.claim.full(c.view.keys); err == nil {
@@ -164,7 +164,7 @@ func (c *core) reconcile(now time.Time) {
 	}
 	if len(due) > 0 {
 		c.freeOrphans(now)
-		c.rewriteWaiters(due)
+		c.rewriteWaiters()
 		c.dropOrphans()
 	}
 	c.reconciling = slices.DeleteFunc(c.reconciling, func(r reconciling) bool {
@@ -226,13 +226,15 @@ func (c *core) freeOrphans(now time.Time) {
 	}
 }
 
-// rewriteWaiters has waiters written again that are missing in the wait queues of some pools.
-func (c *core) rewriteWaiters(in map[*poolView]bool) {
+// rewriteWaiters has waiters written again that are missing in a wait queue, unless they may
+// have been granted: the notice of that is in the first of their pools.
+func (c *core) rewriteWaiters() {
 	for _, e := range c.queue {
 		i, found := c.view.findWaiter(e.order)
+		first := c.view.pool(e.needs[0].Pool)
 		for _, n := range e.needs {
 			p := c.view.pool(n.Pool)
-			if e.written && in[p] && e.writtenAt <= p.rev && (!found || !slices.Contains(c.view.waiters[i].in, p)) {
+			if e.written && p.whole && e.writtenAt <= p.rev && p.rev <= first.noticesRev && (!found || !slices.Contains(c.view.waiters[i].in, p)) {
 				e.written = false
 				c.dirty = true
 			}

@@ -83,11 +83,11 @@ type core struct {
 	unresolved *batch // its outcome is unknown; nil if there is none
 	calling    bool   // a call is under way
 	inFlight   *batch // in that call; nil if there is none, or it fences earlier writes
-	loaded     bool   // etcd has been heard of
+	loaded     bool   // etcd has answered
 	history    uint64 // the history of etcd that the view is of
 	restores   int    // how often etcd's revisions went back
-	// seen is the latest revision that etcd is known to have reached, and updatedAt when it was
-	// last heard of.
+	// seen is the latest revision that etcd is known to have reached, and updatedAt when it
+	// last answered.
 	seen      int64
 	updatedAt time.Time
 	// followed is what is followed of the pools in use, by name; refollow is set if that is to
@@ -265,6 +265,10 @@ func (c *core) present(history uint64) {
 		for _, s := range e.slots {
 			c.following(c.view.pool(s.ref.pool)).restored = true
 		}
+	}
+	for id, w := range c.wanted {
+		w.forced = false // its slots may be back
+		c.wanted[id] = w
 	}
 	clear(c.dropped)
 	c.retryOthers = 0

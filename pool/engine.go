@@ -245,7 +245,7 @@ func (e *Engine) signalReady() {
 func (e *Engine) revocations(m store.FeedMessage) {
 	now := time.Now()
 	if e.core.present(m.History); m.History == e.core.history {
-		e.core.heard(m.Revision, now)
+		e.core.reached(m.Revision, now)
 	}
 	if m.Snapshot != nil {
 		clear(e.core.wanted)

@@ -199,7 +199,7 @@ func (s *simFeeds) resync(reason error, now time.Time) {
 		s.history++
 		s.core.present(s.history)
 	}
-	s.core.heard(s.etcd.Revision(), now)
+	s.core.reached(s.etcd.Revision(), now)
 	s.widen(now)
 	s.core.follow(now)
 	s.follow(now)
@@ -221,7 +221,7 @@ func (s *simFeeds) widen(now time.Time) {
 
 // all delivers all there is, revision by revision, and then progress.
 func (s *simFeeds) all(now time.Time) {
-	s.core.heard(s.etcd.Revision(), now)
+	s.core.reached(s.etcd.Revision(), now)
 	for busy := true; busy; {
 		busy = false
 		if s.widen(now); s.core.refollow {

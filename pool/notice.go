@@ -464,30 +464,30 @@ func (c *core) withdrawals(b *builder, now time.Time) {
 		if !c.dispatches(n.pool) || n.pool.stale || !c.overdue(n, now) {
 			continue
 		}
-		if !c.holdsAll(n) {
-			continue // the owner has confirmed it, or given it back: its notice is about to go
-		}
 		if !b.withdraw(n) {
 			return
 		}
 	}
 }
 
-// withdraw deletes what was granted with a notice.
+// withdraw deletes what was granted with a notice. If the slots are gone, as after a release by
+// force, only the notice is left.
 func (b *builder) withdraw(n *notice) bool {
-	ops := append(slotDeletes(b.c.view.keys, n.slots, nil), store.Delete(n.key))
-	if len(ops) > maxChildOps || !b.fits(0, len(ops)+1, 0) {
+	t := &pb.TxnRequest{
+		Compare: []*pb.Compare{store.ModEquals(n.key, n.rev)},
+		Success: []*pb.RequestOp{store.Delete(n.key)},
+	}
+	if b.c.holdsAll(n) {
+		main := n.slots[0].ref
+		t.Compare = append(t.Compare, store.ModEquals(b.c.view.keys.Slot(main.pool, main.group, main.index), n.rev))
+		t.Success = append(slotDeletes(b.c.view.keys, n.slots, nil), t.Success...)
+	}
+	ops := len(t.Success)
+	if ops > maxChildOps || !b.fits(0, ops+1, 0) {
 		return false
 	}
-	main := n.slots[0].ref
-	b.ops = append(b.ops, store.Nest(&pb.TxnRequest{
-		Compare: []*pb.Compare{
-			store.ModEquals(b.c.view.keys.Slot(main.pool, main.group, main.index), n.rev),
-			store.ModEquals(n.key, n.rev),
-		},
-		Success: ops,
-	}))
-	b.kept = max(b.kept, len(ops))
+	b.ops = append(b.ops, store.Nest(t))
+	b.kept = max(b.kept, ops)
 	b.b.withdrawn = append(b.b.withdrawn, n)
 	return true
 }

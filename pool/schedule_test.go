@@ -379,7 +379,7 @@ func (w *world) rest() {
 	h := w.hosts[0]
 	reply := make(chan outcome, 1)
 	all := &Request{ID: h.name + "-all", Slots: map[string]int{"a": 60, "b": 60}, Wait: time.Hour}
-	h.core.show(w.etcd.Revision()) // as after a refusal by old limits: see [Engine.outdated]
+	w.until(func() bool { return h.core.show(w.etcd.Revision()) }) // as after a refusal by old limits: see [Engine.outdated]
 	h.core.request(newEntry(all, h.core.host, h.core.instance), reply, w.now)
 	if !w.until(func() bool { return len(reply) > 0 }) {
 		w.failf("not all slots can be claimed, though none is held: %s", w.busy())

@@ -154,6 +154,9 @@ func (c *core) follow(now time.Time) {
 			d.judges, f.mustShow = true, max(f.mustShow, f.auditAt)
 		}
 		d.judges = d.judges || (f.restored || f.audit) && p.stale
+		if p.stale && d.waits && d.queued && p.dispatcher.silent(now) >= c.patience() {
+			d.judges = true // what is left of a queue is to be deleted
+		}
 		s, read := d.scope(f.scope)
 		begins := read && !f.reading && !now.Before(f.readAt)
 		if s != f.scope || begins != f.read {
@@ -169,7 +172,7 @@ func (c *core) follow(now time.Time) {
 		switch {
 		case s == nothing && !read && p.whole && now.Sub(p.at) >= store.StaleAfter, s == notices && p.whole && p.stale:
 			c.view.unload(p)
-		case s == nothing && !read && !f.reading && now.Sub(f.asked) >= forgetPool:
+		case s == nothing && !read && !f.reading && !f.audit && !f.restored && now.Sub(f.asked) >= forgetPool:
 			delete(c.followed, name)
 		}
 	}

@@ -212,7 +212,7 @@ func (w *watches) close() { w.tasks.Wait() }
 
 // message takes what a feed of a pool has delivered, or of the notices of this instance in it.
 func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time) {
-	c.heard(m.Revision, now)
+	c.reached(m.Revision, now)
 	p := c.view.pool(pool)
 	switch {
 	case m.Snapshot != nil && of == everything:
@@ -242,8 +242,8 @@ func (c *core) learned(known bool, now time.Time) {
 	c.progress()
 }
 
-// heard notes that etcd has answered, and how far it has come.
-func (c *core) heard(rev int64, now time.Time) {
+// reached notes that etcd has answered, and how far it has come.
+func (c *core) reached(rev int64, now time.Time) {
 	c.loaded, c.updatedAt, c.seen = true, now, max(c.seen, rev)
 }
 
@@ -276,7 +276,7 @@ func (c *core) wasRead(pool string, s store.Snapshot, err error, now time.Time) 
 		}
 		return
 	}
-	c.heard(s.Revision, now)
+	c.reached(s.Revision, now)
 	f.mustShow = 0
 	if f.scope == everything && p.whole && p.rev >= s.Revision {
 		return // the watch is ahead
@@ -291,7 +291,7 @@ func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
 		c.readAll, c.readAllAt = true, now.Add(readPause)
 		return
 	}
-	c.heard(s.Revision, now)
+	c.reached(s.Revision, now)
 	byPool := map[string]store.Snapshot{}
 	for _, kv := range s.KVs {
 		if k, err := c.view.keys.ParsePoolKey(string(kv.Key)); err == nil {
@@ -323,7 +323,7 @@ func (c *core) markGets(p *poolView) []*pb.RequestOp {
 // polled takes the answer to [core.markGets] of some pools.
 func (c *core) polled(pools []*poolView, resp *pb.TxnResponse, now time.Time) {
 	rev := resp.Header.Revision
-	c.heard(rev, now)
+	c.reached(rev, now)
 	for i, p := range pools {
 		c.marks(p, resp.Responses[3*i:3*i+3], rev, now)
 	}

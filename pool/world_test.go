@@ -370,7 +370,7 @@ func (w *world) under(prefix string) []*mvccpb.KeyValue {
 // deliver hands the host up to n revisions of one of its watches, or progress, or the answer to
 // a read. It reports whether there is more.
 func (h *simHost) deliver(n int) bool {
-	h.core.heard(0, h.w.now)
+	h.core.reached(0, h.w.now)
 	if h.core.refollow || h.w.rnd.IntN(8) == 0 {
 		h.core.follow(h.w.now)
 	}
