@@ -172,7 +172,7 @@ func (c *core) follow(now time.Time) {
 		switch {
 		case s == nothing && !read && p.whole && now.Sub(p.at) >= store.StaleAfter, s == notices && p.whole && p.stale:
 			c.view.unload(p)
-		case s == nothing && !read && !f.reading && !f.audit && !f.restored && now.Sub(f.asked) >= forgetPool:
+		case s == nothing && !read && !f.reading && !p.whole && !f.audit && !f.restored && now.Sub(f.asked) >= forgetPool:
 			delete(c.followed, name)
 		}
 	}
@@ -314,13 +314,15 @@ func (c *core) shownOf(needs []Need) int64 {
 // watched are read again before they are used.
 func (c *core) show(rev int64) bool {
 	watched := true
-	for _, f := range c.followed {
-		switch p := f.pool; {
-		case f.scope == everything:
+	for _, p := range c.view.order {
+		switch f := c.followed[p.name]; {
+		case f != nil && f.scope == everything:
 			watched = watched && p.rev >= rev
 		case p.specAt < rev:
 			p.at, p.markedAt, p.stale, p.unseen = time.Time{}, time.Time{}, true, true
-			f.mustShow = max(f.mustShow, rev)
+			if f != nil {
+				f.mustShow = max(f.mustShow, rev)
+			}
 		}
 	}
 	return watched
