@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -249,4 +251,37 @@ func TestALowPriorityDoesNotHoldUpWhatFits(t *testing.T) {
 	c.claim(e, "held", db(2))
 	c.wait(e, "wide", db(2), prio(100))
 	c.claim(e, "narrow", db(1), prio(-100)) // backfill
+}
+
+// What an instance knows of its waiters beyond etcd is shown by that instance alone.
+func TestAWaiterThatIsNotInEtcdIsListedByItsInstance(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(1)
+		one, two := b.engine("one"), b.engine("two")
+		b.got(<-two.ask("held", 1, 0))
+		time.Sleep(time.Second)
+		one.by.Inject(func(call storetest.Call) storetest.Fault {
+			return storetest.Fault{Drop: call.Op == storetest.OpTxn && len(call.Txn.Success) > 0}
+		})
+		one.ask("waits", 1, time.Hour)
+		if _, waiting := ids(t, one.Engine); !slices.Equal(waiting, []string{"waits"}) {
+			t.Errorf("its instance lists %q", waiting)
+		}
+		d, err := one.Pool(t.Context(), "db")
+		if err != nil || len(d.Waiters) != 1 || d.Waiters[0].Position != 1 || d.Waiters[0].Reason != "pool 'db' full (1/1 slots)" || d.Waiters[0].Slots != 1 {
+			t.Errorf("its instance shows %+v, %v", d.Waiters, err)
+		}
+		for _, id := range []string{"waits", "one/test/waits"} {
+			if w, err := one.Why(t.Context(), id); err != nil || w.Waiter == nil || w.Reason.Position != 1 || w.Reason.Waiting != 1 {
+				t.Errorf("of %s its instance says %+v, %v", id, w, err)
+			}
+		}
+		if _, waiting := ids(t, two.Engine); waiting != nil {
+			t.Errorf("another lists %q", waiting)
+		}
+		if _, err := two.Why(t.Context(), "waits"); problem.CodeOf(err) != problem.ClaimNotFound {
+			t.Errorf("of it another says %v", err)
+		}
+		one.by.Inject(nil)
+	})
 }

@@ -92,7 +92,7 @@ func TestAStreamTellsWhatBecomesOfClaimsAndPools(t *testing.T) {
 	next(t, mine, api.EventClaimReleased)
 
 	r.pool("gpu", 2)
-	if ev := next(t, gpu, api.EventPoolChanged); !slices.Equal(ev.Pools, []string{"gpu"}) {
+	if ev := next(t, gpu, api.EventPoolChanged); !slices.Contains(ev.Pools, "gpu") { // with others, if all were read again
 		t.Errorf("of another pool: %+v", ev)
 	}
 	late := r.follow("mine", "")
