@@ -51,7 +51,7 @@ type dispatchState struct {
 	mine   bool // it is this instance
 	former bool // it was this instance, which has lost the role, perhaps with a lease
 	queued bool // the key is there that has claims wait
-	// blind: too little is known of the pool to do more than take a role that nobody has.
+	// blind: too little is known of the pool to do more than take a role that no instance has.
 	blind bool
 	// waits: this instance wants claims of the pool to be granted; queue: some wait.
 	waits, queue bool
@@ -410,16 +410,16 @@ func (b *builder) duty(p *poolView, d duty) bool {
 	}
 	key, queued := c.view.keys.Dispatcher(p.name), c.view.keys.Queued(p.name)
 	put := store.Put(key, store.Encode(dispatcherValue{V: store.Now, Host: c.host, Instance: c.instance}), r.lease)
-	nobody := store.NonePutSince(c.view.keys.Waiters(p.name), p.rev)
+	noneWaits := store.NonePutSince(c.view.keys.Waiters(p.name), p.rev)
 	t := &pb.TxnRequest{Compare: []*pb.Compare{store.LeaseEquals(key, r.lease)}, Success: []*pb.RequestOp{put}}
 	switch d {
 	case takeRole, replace:
 		t.Compare = []*pb.Compare{store.ModEquals(key, p.dispatcher.rev)}
 	case stepDown:
-		t.Compare = append(t.Compare, nobody)
+		t.Compare = append(t.Compare, noneWaits)
 		t.Success = []*pb.RequestOp{store.Delete(key), store.Delete(queued)}
 	case tidy:
-		t.Compare = []*pb.Compare{store.ModEquals(key, p.dispatcher.rev), nobody}
+		t.Compare = []*pb.Compare{store.ModEquals(key, p.dispatcher.rev), noneWaits}
 		t.Success = []*pb.RequestOp{store.Delete(key), store.Delete(queued)}
 	}
 	b.ops = append(b.ops, store.Nest(t))

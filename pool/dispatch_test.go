@@ -87,7 +87,7 @@ func TestWhileClaimsWaitOnlyTheDispatcherGrants(t *testing.T) {
 	c.ends(c.one)
 }
 
-// A dispatcher that is silent is replaced after its time, and not before, and by nobody for
+// A dispatcher that is silent is replaced after its time, and not before, and by no instance for
 // whom there is nothing to grant.
 func TestADispatcherThatIsSilentIsReplaced(t *testing.T) {
 	for name, stop := range map[string]func(*contested){
@@ -216,7 +216,7 @@ func TestTheGrantsOfADispatcherThatWasReplacedFail(t *testing.T) {
 	r.clean()
 }
 
-// A dispatcher steps down only if nobody has come to wait, and who comes a moment later
+// A dispatcher steps down only if no claim has come to wait, and one that comes a moment later
 // dispatches.
 func TestADispatcherStepsDownIfNobodyHasCome(t *testing.T) {
 	for _, first := range []string{"the waiter", "the step"} {
@@ -268,7 +268,7 @@ func TestADispatcherStepsDownIfNobodyHasCome(t *testing.T) {
 	}
 }
 
-// A dispatcher whose lease ends is one no more, and says so to nobody: others see it.
+// A dispatcher whose lease ends is one no more. It does not announce that: others see it.
 func TestADispatcherThatLosesItsLeaseIsReplacedAtOnce(t *testing.T) {
 	for name, lose := range map[string]func(*contested){
 		"etcd has ended it": func(c *contested) { _ = c.etcd.Revoke(c.two.waiterLeaseID) },
@@ -293,7 +293,7 @@ func TestADispatcherThatLosesItsLeaseIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-// What is left of a queue of which nobody is alive is deleted, as it keeps others from claiming
+// What is left of a queue whose instances are all gone is deleted, as it keeps others from claiming
 // directly.
 func TestWhatIsLeftOfAQueueIsDeleted(t *testing.T) {
 	c := newContested(t)

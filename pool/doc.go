@@ -20,12 +20,12 @@
 //
 // # How a claim is made
 //
-// An engine keeps a view of the pools that it uses, each read or watched as far as it acts
-// on it: see [scope]. A goroutine owns the view and collects operations while a transaction is in flight; then it plans the next:
-// it runs [Admit] over the claims that it may grant, picks slot keys for the
-// grants, and commits under compares that fail if anything was put into what it
-// touched since its view. So the view may be old: that costs a retry, never a
-// slot.
+// An engine keeps a view of the pools that it uses, each read or watched as far as
+// it acts on it: see [scope]. A goroutine owns the view, and collects operations
+// while a transaction is in flight. Then it plans the next: it runs [Admit] over the
+// claims that it may grant, picks slot keys for the grants, and commits under
+// compares that fail if anything was put into what it touched since its view. So the
+// view may be old: that costs a retry, never a slot.
 //
 // While no claim waits for a pool, each engine grants its own claims. The first
 // waiter puts the pool's key `queued`, under which direct grants fail, and its

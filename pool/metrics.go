@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "berth_claim_batches_outcome_unknown_total", Help: "Transactions without an answer, whose outcome had to be resolved.",
 		}),
 		resyncs: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_watch_resyncs_total", Help: "Times that the pools had to be read again in full, since a watch could not go on where it ended.",
+			Name: "berth_watch_resyncs_total", Help: "Times that a pool had to be read again in full, since a watch could not go on where it ended.",
 		}),
 		batches: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_claim_batches_total", Help: "Transactions of claims and releases, by shape.",

@@ -226,7 +226,7 @@ func (c *core) noteActs(now time.Time, known bool) {
 
 // checkNotices decides which instances have not acknowledged their notices in time.
 func (c *core) checkNotices(now time.Time) {
-	// If nobody has watched, or etcd has been silent, they may be gone, or could not be deleted.
+	// If the pool was not watched, or etcd was silent, they may be gone, or could not be deleted.
 	checked := c.checked
 	c.checked = now
 	for _, n := range c.view.notices {

@@ -332,7 +332,7 @@ func (c *core) noteIdle(idle map[*poolView]bool, now time.Time) {
 	}
 }
 
-// hopeless reports, at little cost, that nobody can be granted and no entry has a verdict to
+// hopeless reports, at little cost, that no claim can be granted and no entry has a verdict to
 // come: the free slots would not be enough for one of them even if it were first.
 func (c *core) hopeless(capacities []Capacity) bool {
 	if c.judged != c.view.specs {

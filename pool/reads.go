@@ -99,7 +99,7 @@ func (r *reads) get(ctx context.Context, pool string, fresh bool) (*Reader, erro
 		}
 		r.mu.Lock()
 		if now.callers--; now.callers == 0 && !now.over() {
-			now.cancel() // for nobody
+			now.cancel() // no caller waits for it
 			r.forget(pool, now)
 		}
 		if err == nil {

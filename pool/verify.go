@@ -26,7 +26,7 @@ type Violation struct {
 //     one lease, adding up to what it claimed; and no slot belongs to none.
 //   - Every slot and every waiter is attached to a lease, so that it can't leak.
 //   - Every waiter is in the wait queue of each of its pools, and one of these is queued or has
-//     a dispatcher: otherwise nobody would grant it.
+//     a dispatcher: otherwise no instance would grant it.
 //   - Every notice lists the slots that were granted with it, as long as the claim has them. A
 //     notice whose claim is gone is legal: an operator may have released the claim by force.
 func (r *Reader) Verify() []Violation {
