@@ -25,6 +25,8 @@ type simFeeds struct {
 	history uint64
 	// wide has the host watch all of the pools that it has met, as one that claims often.
 	wide bool
+	// redates says that what is read is as of now when it arrives.
+	redates bool
 	// sees, if it is set, changes what the host learns of an event, and drops it if it returns
 	// nil.
 	sees func(*mvccpb.Event) *mvccpb.Event
@@ -117,7 +119,12 @@ func (s *simFeeds) follow(now time.Time) {
 		if f.read {
 			f.read, f.reading = false, true
 			one := s.read(c.view.keys.Pool(name))
-			s.reads = append(s.reads, func(now time.Time) { c.wasRead(name, *one, nil, now) })
+			s.reads = append(s.reads, func(now time.Time) {
+				if s.redates {
+					one.Revision = s.etcd.Revision()
+				}
+				c.wasRead(name, *one, nil, now)
+			})
 		}
 	}
 	maps.DeleteFunc(s.pools, func(name string, _ *[2]*simFeed) bool { return c.followed[name] == nil })
@@ -178,17 +185,23 @@ func (s *simFeeds) finishRead(i int, now time.Time) bool {
 	return true
 }
 
-// poll reads the marks of the pools whose notices are followed.
-func (s *simFeeds) poll(now time.Time) {
+// poll begins to read the marks of the pools whose notices are followed.
+func (s *simFeeds) poll() {
 	for _, name := range sortedKeys(s.core.followed) {
 		f := s.core.followed[name]
 		if f.scope != notices {
 			continue
 		}
 		resp, err := s.etcd.Txn(&pb.TxnRequest{Success: s.core.markGets(f.pool)})
-		if err == nil {
-			s.core.polled([]*poolView{f.pool}, resp, now)
+		if err != nil {
+			continue
 		}
+		history := s.history
+		s.reads = append(s.reads, func(now time.Time) {
+			if s.core.history == history {
+				s.core.polled([]*poolView{f.pool}, resp, now)
+			}
+		})
 	}
 }
 
@@ -237,5 +250,6 @@ func (s *simFeeds) all(now time.Time) {
 			}
 		}
 	}
-	s.poll(now)
+	for s.poll(); s.finishRead(0, now); {
+	}
 }

@@ -24,8 +24,11 @@ func (w *world) calm() {
 func (w *world) live(d time.Duration) {
 	w.pass(d)
 	for range 3 { // a lease that is not ready is asked for again
-		for busy := true; busy; {
-			busy = false
+		for busy, rounds := true, 0; busy; rounds++ {
+			if busy = false; rounds > 10_000 {
+				w.failf("the hosts find no rest")
+				return
+			}
 			for _, h := range w.hosts {
 				if !h.hung {
 					busy = h.deliver(100) || busy

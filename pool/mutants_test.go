@@ -177,9 +177,16 @@ func rules(keys store.Keys) map[string]func(*world) {
 				}
 			}
 		},
-		"a grant is acknowledged":           aside(store.NoticeKey, always),
-		"a waiter goes with its grant":      aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return puts(t, store.NoticeKey) }),
-		"a waiter goes when its claim does": aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return !puts(t, store.SlotKey) }),
+		"what is read is as of when the read began": func(w *world) {
+			w.redates = true
+			for _, h := range w.hosts {
+				h.feeds.redates = true
+			}
+		},
+		"a host is notified of a release by force": func(w *world) { w.quiet = true },
+		"a grant is acknowledged":                  aside(store.NoticeKey, always),
+		"a waiter goes with its grant":             aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return puts(t, store.NoticeKey) }),
+		"a waiter goes when its claim does":        aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return !puts(t, store.SlotKey) }),
 		"a grant to another comes with its notice": func(w *world) {
 			w.mutate = func(t *pb.TxnRequest) {
 				for _, op := range t.Success {

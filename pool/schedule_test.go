@@ -288,9 +288,10 @@ func (w *world) forceRelease() {
 	w.logf("claim %s is released by force", m.claim)
 	w.must(t)
 	w.free[m.claim] = true // its host gives back what a restore brings back of it
+	w.forced[m.claim] = m.rev
 	id, _, _ := strings.Cut(m.claim, "@")
 	for _, h := range w.hosts {
-		if h.name == m.host {
+		if h.name == m.host && !w.quiet {
 			h.core.revoke(id, revocationValue{Fence: m.rev, Forced: true}, w.etcd.Revision(), w.now)
 		}
 	}
@@ -344,6 +345,18 @@ func (w *world) collect() {
 	}
 }
 
+// unaware returns a claim that was released by force, and that its host holds still.
+func (w *world) unaware() string {
+	for _, h := range w.hosts {
+		for id, c := range h.has {
+			if c.Fence == w.forced[named(id, h.name)] && c.Context().Err() == nil {
+				return id
+			}
+		}
+	}
+	return ""
+}
+
 // rest ends all trouble, has everything released, and then checks that nothing
 // is left behind: every waiter was served, every view equals the store, and all
 // slots can be claimed.
@@ -354,6 +367,9 @@ func (w *world) rest() {
 	}
 	for _, h := range w.hosts {
 		h.cut = false
+	}
+	if id := ""; !w.until(func() bool { id = w.unaware(); return id == "" }) {
+		w.failf("%s was released by force, and its host does not know that", id)
 	}
 	if !w.until(func() bool {
 		for _, h := range w.hosts {

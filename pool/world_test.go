@@ -49,6 +49,11 @@ type world struct {
 	// that the checks bite. An event that becomes nil is not delivered.
 	mutate func(*pb.TxnRequest)
 	hide   func(h *simHost, k store.PoolKey, ev *mvccpb.Event) *mvccpb.Event
+	// forced are the fences of claims that were released by force.
+	forced map[string]int64
+	// redates says that what a host reads is as of when it arrives, and quiet that hosts are
+	// not notified of releases by force.
+	redates, quiet bool
 
 	// free are claims that may lose their keys by a transaction of their host:
 	// released, canceled, or ended. Claims are named by [named].
@@ -210,7 +215,7 @@ func newWorld(seed uint64, hosts int) *world {
 		keys:  store.NewKeys("/b/"),
 		now:   time.Unix(1_000_000, 0),
 		pools: []string{"a", "b"},
-		free:  map[string]bool{},
+		free:  map[string]bool{}, forced: map[string]int64{},
 		owned: map[store.LeaseID]*simHost{},
 
 		layouts: map[string]layout{},
@@ -261,7 +266,7 @@ func (h *simHost) start(adopt []store.LeaseID) {
 		history = h.feeds.history
 	}
 	h.feeds = newSimFeeds(h.core, h.w.etcd)
-	h.feeds.sees, h.feeds.history = h.sees, history
+	h.feeds.sees, h.feeds.history, h.feeds.redates = h.sees, history, h.w.redates
 	h.core.present(history)
 	h.resync()
 }
@@ -384,11 +389,12 @@ func (h *simHost) deliver(n int) bool {
 		for _, f := range all {
 			busy = h.feeds.deliver(f, n, h.w.now) || busy
 		}
-		h.feeds.poll(h.w.now)
+		for h.feeds.poll(); h.feeds.finishRead(0, h.w.now); {
+		}
 		return busy
 	}
 	if h.w.rnd.IntN(6) == 0 || len(all) == 0 {
-		h.feeds.poll(h.w.now)
+		h.feeds.poll()
 		return false
 	}
 	return h.feeds.deliver(all[h.w.rnd.IntN(len(all))], n, h.w.now)
