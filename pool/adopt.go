@@ -139,9 +139,10 @@ func (c *core) giveBackOrphaned(p part) *entry {
 	return e
 }
 
-// reconcileEvery is how often an instance compares what it has in the pools where its claims
-// wait with the claims it holds. It does so at once with what is read of a pool, as after a
-// restore of etcd, which brings back claims that have ended since the snapshot.
+// reconcileEvery is how often an instance compares what it has in the pools that it follows
+// with the claims it holds, and up to twice that: hosts differ. It does so at once with
+// what is read of a pool, as after a restore of etcd, which brings back claims that have ended
+// since the snapshot.
 const reconcileEvery = time.Minute
 
 // reconcile frees the slots on this instance's leases that belong to no claim of it,
@@ -150,9 +151,9 @@ const reconcileEvery = time.Minute
 // and what earlier ones did is known.
 func (c *core) reconcile(now time.Time) {
 	if !now.Before(c.reconcileAt) {
-		c.reconcileAt = now.Add(reconcileEvery)
+		c.reconcileAt = now.Add(reconcileEvery + time.Duration(hash(c.host+"/"+c.instance))%reconcileEvery)
 		for _, f := range c.followed {
-			f.audit = f.audit || now.Before(f.waitUntil)
+			f.audit = f.audit || f.scope != nothing
 		}
 		c.refollow = true
 	}

@@ -95,11 +95,12 @@ type core struct {
 	followed   map[string]*followed
 	refollow   bool
 	followings int
-	// readAll has all pools read once, as they are at revision readAllMust or later. They were
-	// last at allAt. After a failure it is not tried again before readAllAt.
-	readAll            bool
-	readAllMust, allAt int64
-	readAllAt          time.Time
+	// readAll has all pools read once, as they are at revision readAllMust or later; readingAll
+	// is set while they are. They were last at allAt. After a failure it is not tried again
+	// before readAllAt.
+	readAll, readingAll bool
+	readAllMust, allAt  int64
+	readAllAt           time.Time
 	dirty              bool // something happened that could allow a grant
 
 	entries    map[string]*entry
@@ -356,13 +357,18 @@ func (c *core) behind() bool {
 			return true
 		}
 	}
-	late := func(e *entry) bool { return e.retryAt > c.shown(e) || e.succeeds }
+	late := func(e *entry) bool {
+		return e.succeeds || e.retryAt > c.shown(e) && (e.offer != nil || e.takesFence != 0 || c.entryRoute(e) != routeQueue)
+	}
 	return slices.ContainsFunc(c.queue, late) || slices.ContainsFunc(c.takes, late)
 }
 
 // next returns the next call to etcd, nil if there is none to make now.
 func (c *core) next(now time.Time) *call {
 	c.succeed(now)
+	if c.refollow {
+		c.follow(now)
+	}
 	if c.phase == normal && !c.guard.Placed() && !c.full(now) {
 		c.phase = fencing // a full etcd was fenced by deleting the guard
 	}
@@ -407,7 +413,10 @@ const forgetLost = 10 * time.Minute
 
 // tick does what time brings. It is to be called a few times a second.
 func (c *core) tick(now time.Time) {
-	c.view.prune()
+	c.view.prune(func(p *poolView) bool {
+		f := c.followed[p.name]
+		return c.readingAll || f != nil && (f.reading || f.scope == everything)
+	})
 	c.refresh(now)
 	maps.DeleteFunc(c.dropped, func(_ string, d deletion) bool { return !d.hidden(c.view) })
 	c.checkNotices(now)

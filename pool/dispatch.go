@@ -207,12 +207,16 @@ func (c *core) checkDispatchers(now time.Time) {
 	}
 }
 
-// silent is for how long the key is known not to have been put.
-func (d *dispatcher) silent(now time.Time) time.Duration {
+// silent is for how long the key of the dispatcher is known not to have been put.
+func (p *poolView) silent(now time.Time) time.Duration {
+	d := &p.dispatcher
+	if p.stale {
+		now = p.markedAt
+	}
 	if d.noticed != d.rev {
 		return 0
 	}
-	return now.Sub(d.since)
+	return max(0, now.Sub(d.since))
 }
 
 // endRole forgets that this instance is the dispatcher of a pool.
@@ -228,7 +232,7 @@ func (c *core) endRole(pool string) {
 func (c *core) state(p *poolView, b *builder, concerned bool, now time.Time) dispatchState {
 	s := dispatchState{
 		exists: p.dispatcher.rev > 0, mine: c.dispatches(p), former: p.dispatcher.by == c.name() && !c.dispatches(p), queued: p.queued.rev > 0,
-		silent: p.dispatcher.silent(now), patience: c.patience(), blind: p.stale,
+		silent: p.silent(now), patience: c.patience(), blind: p.stale,
 	}
 	s.waits = slices.ContainsFunc(b.b.puts, func(l waiterPut) bool { return l.e.wants(p) }) ||
 		slices.ContainsFunc(c.queue, func(e *entry) bool {
@@ -302,7 +306,7 @@ func (c *core) beats(b *builder, now time.Time) {
 	}
 	for _, name := range sortedKeys(c.roles) {
 		p, r := c.view.pool(name), c.roles[name]
-		s := dispatchState{mine: c.dispatches(p), blind: p.stale, queue: len(c.queue) > 0 || p.waiting > 0, silent: p.dispatcher.silent(now)}
+		s := dispatchState{mine: c.dispatches(p), blind: p.stale, queue: len(c.queue) > 0 || p.waiting > 0, silent: p.silent(now)}
 		if !r.idleSince.IsZero() {
 			s.idle = now.Sub(r.idleSince)
 		}

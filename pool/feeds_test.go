@@ -88,8 +88,7 @@ func (s *simFeeds) again(f *simFeed, reason error) {
 // follow begins and ends watches, and begins reads.
 func (s *simFeeds) follow(now time.Time) {
 	c := s.core
-	if c.readAll && !now.Before(c.readAllAt) {
-		c.readAll = false
+	if c.beginReadAll(now) {
 		all := s.read(c.view.keys.Pools())
 		s.reads = append(s.reads, func(now time.Time) { c.allRead(*all, nil, now) })
 	}

@@ -10,9 +10,6 @@ import (
 // plan decides what the next batch does, in numbered steps over one state of
 // the view. It changes only what the verdicts on waiters change.
 func (c *core) plan(now time.Time) *batch {
-	if c.refollow {
-		c.follow(now)
-	}
 	c.refresh(now)
 	c.checkRoles()
 	if c.full(now) {

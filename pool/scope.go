@@ -50,13 +50,15 @@ type followed struct {
 	// begun counts how often it has come to be watched whole.
 	begun int
 	// read is set if the pool is to be read once, up to mustShow or later. Reading is set
-	// while it is, and readAt is when to try again after a failure.
-	read, reading bool
-	mustShow      int64
-	readAt        time.Time
+	// while it is, expects is what mustShow was when that began, and readAt is when to try again
+	// after a failure.
+	read, reading     bool
+	mustShow, expects int64
+	readAt            time.Time
 
 	asked      time.Time // when a claim was last asked for
 	oftenUntil time.Time
+	triesUntil time.Time // the same for claims that do not wait
 	openUntil  time.Time
 	waitUntil  time.Time
 	// restored is set if claims of this instance are to be found again after a restore, and
@@ -68,12 +70,12 @@ type followed struct {
 
 // demand is what an instance does with a pool, which decides what it follows of it.
 type demand struct {
-	// acts: it is the dispatcher or wants to be, keeps slots for a claim of several pools, or
-	// holds a claim that another instance may take over.
+	// acts: it is the dispatcher or wants to be, keeps slots for a claim of several pools,
+	// holds a claim that another instance may take over, or waits for what others may wait for.
 	acts bool
-	// asks: claims were asked for often lately. Judges: claims are to be judged by what the
-	// pool is now, or it is to be read for another reason.
-	asks, judges bool
+	// asks: claims were asked for often lately; tries: and did not wait. Judges: claims are to be
+	// judged by what the pool is now, or it is to be read for another reason.
+	asks, tries, judges bool
 	// waits: claims wait in the queue, or did lately. Queued: the queue grants, and not each
 	// instance. Open: until a moment ago it did not.
 	waits, queued, open bool
@@ -82,7 +84,7 @@ type demand struct {
 // scope decides what to follow of a pool, and whether to read it once.
 func (d demand) scope(now scope) (s scope, read bool) {
 	switch {
-	case d.acts, d.asks && !d.queued, now == everything && d.open && (d.asks || d.waits):
+	case d.acts, d.tries, d.asks && !d.queued, now == everything && d.open && (d.asks || d.waits):
 		return everything, false
 	case d.waits:
 		return notices, d.judges
@@ -106,7 +108,9 @@ func (c *core) asked(slots map[string]int, waits bool, now time.Time) {
 		p := c.view.pool(name)
 		f := c.following(p)
 		if !f.asked.IsZero() && now.Sub(f.asked) < oftenWithin {
-			f.oftenUntil = now.Add(oftenFor)
+			if f.oftenUntil = now.Add(oftenFor); !waits {
+				f.triesUntil = f.oftenUntil
+			}
 		}
 		f.asked = now
 		if f.scope == everything && !p.stale || f.scope == notices && waits && p.queued.rev > 0 && !p.unseen {
@@ -148,13 +152,13 @@ func (c *core) follow(now time.Time) {
 		if d.waits {
 			f.waitUntil = now.Add(waitedFor)
 		}
-		d.asks, d.waits = now.Before(f.oftenUntil), now.Before(f.waitUntil)
+		d.asks, d.tries, d.waits = now.Before(f.oftenUntil), now.Before(f.triesUntil), now.Before(f.waitUntil)
 		d.queued, d.open = p.queued.rev > 0 && !p.unseen, now.Before(f.openUntil)
 		if f.audit && p.rev < f.auditAt {
 			d.judges, f.mustShow = true, max(f.mustShow, f.auditAt)
 		}
 		d.judges = d.judges || (f.restored || f.audit) && p.stale
-		if p.stale && d.waits && d.queued && p.dispatcher.silent(now) >= c.patience() {
+		if p.stale && d.waits && d.queued && p.silent(now) >= c.patience() {
 			d.judges = true // what is left of a queue is to be deleted
 		}
 		s, read := d.scope(f.scope)
@@ -168,7 +172,9 @@ func (c *core) follow(now time.Time) {
 		case f.scope != everything && s == everything:
 			f.begun++
 		}
-		f.scope, f.read = s, begins
+		if f.scope, f.read = s, begins; begins {
+			f.expects = f.mustShow
+		}
 		switch {
 		case s == nothing && !read && p.whole && now.Sub(p.at) >= store.StaleAfter, s == notices && p.whole && p.stale:
 			c.view.unload(p)
@@ -230,8 +236,8 @@ func (c *core) demands(now time.Time) map[string]demand {
 			}
 			if e.inQueue || e.offer != nil || e.deferred {
 				on(p, waits)
-				if d := &p.dispatcher; i == 0 && d.rev > 0 && d.silent(now) >= c.patience() {
-					on(p, acts) // it may have to replace it
+				if e.req.Sole || i == 0 && p.dispatcher.rev > 0 && p.silent(now) >= c.patience() {
+					on(p, acts) // others may wait for the same, or their dispatcher is to be replaced
 				}
 			}
 		}
@@ -271,7 +277,7 @@ func (c *core) undecided(e *entry) bool {
 	}
 	switch c.entryRoute(e) {
 	case routeUnknown:
-		return true
+		return e.unjudged || c.usable(e)
 	case routeDirect:
 		return e.retryAt > c.shown(e)
 	}

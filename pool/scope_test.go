@@ -1,9 +1,12 @@
 package pool
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
@@ -47,6 +50,12 @@ func narrowRig(t *testing.T, hosts ...string) (*rig, []*rigHost) {
 		all = append(all, r.host(name))
 	}
 	return r, all
+}
+
+// begin begins the watches and reads that the host wants.
+func (h *rigHost) begin() {
+	h.core.follow(h.r.now)
+	h.feeds.follow(h.r.now)
 }
 
 func (h *rigHost) wantScope(pool string, want scope) {
@@ -224,4 +233,286 @@ func TestAGrantIsFoundAfterItsWaiterWasDeleted(t *testing.T) {
 	r.pass(waitedFor)
 	r.wantUsed(0)
 	r.clean()
+}
+
+// readCounter counts the reads of a pool that a host has carried out: each sets [poolView.at].
+type readCounter struct {
+	p  *poolView
+	at time.Time
+	n  int
+}
+
+// count is to be called more often than the pool is read.
+func (c *readCounter) count() {
+	if c.p.whole && !c.p.at.Equal(c.at) {
+		c.at, c.n = c.p.at, c.n+1
+	}
+}
+
+// A first snapshot of a watch is older than what the host has committed since, and arrives while
+// the next batch is in flight: the answer to that must not say that the groups are known up to it.
+func TestASnapshotDuringABatchIsNotKnownUpToIt(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("db", 150)            // 50 groups of 3 slots
+	two.ask("big", 147).got()    // 49 of them
+	r.pass(2 * store.StaleAfter) // nobody follows anything
+	one.wedged = true            // from here on only what is said here happens
+	a := one.ask("a", 1)
+	one.begin() // the read
+	b := one.ask("b", 1)
+	one.begin() // the watch, with a snapshot
+	one.wantScope("db", everything)
+	watch := one.feeds.pools["db"][1]
+	one.feeds.finishRead(0, r.now) // the read is there first
+	if !one.act() {                // "a" and "b" are granted
+		t.Fatal("no batch")
+	}
+	a.got()
+	b.got()
+	c := one.ask("c", 1)
+	call := one.next(r.now) // the next batch is in flight: "c"
+	if call == nil || call.batch == nil {
+		t.Fatal("no batch")
+	}
+	one.feeds.deliver(watch, 1, r.now) // the snapshot arrives: of before "a" and "b"
+	resp, err := r.etcd.Txn(call.txn)
+	one.answer(call, resp, err, r.now)
+	c.got()
+	r.wantUsed(150)
+	d := one.ask("d", 2)
+	one.act()
+	r.wantUsed(150) // the pool is full
+	r.sound()
+	one.wedged = false
+	r.resolve()
+	d.waits()
+}
+
+// The same with what another host was granted between the snapshot of the watch and the read,
+// which were under way at the same time.
+func TestASnapshotThatIsOlderThanAReadChangesNothing(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("db", 100)        // 50 groups of 2 slots
+	two.ask("big", 98).got() // 49 of them
+	r.pass(2 * store.StaleAfter)
+	one.wedged = true
+	old := one.feeds.read(r.keys.Pool("db")) // what the watch reads first
+	two.ask("x", 1).got()
+	a := one.ask("a", 1)
+	one.ask("b", 1).cancel() // it made the host watch the pool
+	one.core.follow(r.now)
+	one.wantScope("db", everything)
+	one.wasRead("db", *one.feeds.read(r.keys.Pool("db")), nil, r.now)
+	call := one.next(r.now)
+	if call == nil || call.batch == nil {
+		t.Fatal("no batch")
+	}
+	one.message("db", everything, store.FeedMessage{Snapshot: old, Revision: old.Revision, History: old.History}, r.now)
+	resp, err := r.etcd.Txn(call.txn)
+	one.answer(call, resp, err, r.now)
+	a.got()
+	r.wantUsed(100)
+	d := one.ask("d", 1)
+	one.act()
+	r.wantUsed(100)
+	if n := r.usedBy("two"); n != 99 {
+		t.Errorf("two holds %d slots of its 99: the key of one was overwritten", n)
+	}
+	r.sound()
+	d.waits()
+}
+
+// A dispatcher that lives is not silent for a host that can't read its key for a while: else a
+// hiccup of etcd has all hosts that wait read and watch the whole pool at once.
+func TestADispatcherIsNotSilentWhileItsKeyCannotBeRead(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two", "three")
+	one, two, three := hosts[0], hosts[1], hosts[2]
+	r.pool("db", 1)
+	one.ask("a", 1).got()
+	two.ask("b", 1)
+	three.ask("c", 1)
+	r.pass(4 * time.Second)
+	two.wantScope("db", everything)
+	three.wantScope("db", notices)
+	three.off = true // its polls fail; the dispatcher goes on putting its key
+	r.pass(silentAfter + silentSpread + tickEvery)
+	three.wantScope("db", notices)
+}
+
+// A claim that waits asks the watches for progress only for as long as it helps.
+func TestAWaitingClaimAsksForNoProgress(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two", "three", "four")
+	one, two, three, four := hosts[0], hosts[1], hosts[2], hosts[3]
+	r.pool("db", 2)
+	one.ask("a1", 1).got()
+	one.ask("a2", 1).got()
+	b := two.ask("b", 1)
+	c := three.ask("c", 1)
+	d := four.ask("d", 1)
+	r.pass(4 * time.Second)
+	two.wantScope("db", everything)
+	two.wedged = true // the dispatcher hangs
+	one.giveBack("a1")
+	r.pass(8 * time.Second) // it is replaced, and "c" is granted
+	c.got()
+	d.waits()
+	watch := two.feeds.pools["db"][1]
+	for range 100 { // it goes on, and sees a free slot before it sees that it was replaced
+		two.feeds.deliver(watch, 1, r.now)
+		if n := len(two.view.claims); n < 2 {
+			break
+		}
+	}
+	two.checkDispatchers(r.now)
+	if !two.act() { // its grant fails
+		t.Fatal("no batch")
+	}
+	for range 100 { // then it learns of the other dispatcher
+		if two.view.pool("db").dispatcher.by != two.core.name() {
+			break
+		}
+		two.feeds.deliver(watch, 1, r.now)
+	}
+	two.core.tick(r.now)
+	two.wedged = false
+	r.pass(20 * time.Second)
+	b.waits()
+	two.wantScope("db", notices)
+	if two.behind() {
+		e := two.entries["b"]
+		t.Errorf("%q waits for revision %d of a pool that is known up to %d and not followed: progress is requested every %v for as long as it waits",
+			"b", e.retryAt, two.shown(e), catchUpEvery)
+	}
+}
+
+// A claim that waits for a place of its holder does not need to know the pool.
+func TestAClaimWithoutAPlaceDoesNotReadThePool(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 9)
+	places := NewPlaces(1)
+	if !places.New().Take() {
+		t.Fatal("no place")
+	}
+	one.ask("a", 1, func(req *Request) { req.Place = places.New() }).waits()
+	reads := readCounter{p: one.view.pool("db")}
+	for range 80 {
+		r.pass(tickEvery)
+		reads.count()
+	}
+	if reads.n > 2 {
+		t.Errorf("the whole pool is read %d times in 20 s for a claim that can't be granted", reads.n)
+	}
+}
+
+// Claims that do not wait, of a pool in which others wait, must not cost a read of the whole
+// pool each.
+func TestFrequentClaimsOfAQueuedPoolWatchIt(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("db", 1)
+	two.ask("a", 1).got()
+	two.ask("b", 1).waits()
+	r.pass(3 * time.Second)
+	for i := range 20 {
+		one.ask(fmt.Sprint("w", i), 1, noWait)
+		r.pass(100 * time.Millisecond)
+	}
+	reads := readCounter{p: one.view.pool("db"), at: one.view.pool("db").at}
+	for i := range 50 {
+		one.ask(fmt.Sprint("x", i), 1, noWait)
+		if one.followed["db"].scope != everything {
+			reads.count()
+		}
+		r.pass(100 * time.Millisecond)
+	}
+	if reads.n > 5 {
+		t.Errorf("50 claims in 5 s have read the whole pool %d times", reads.n)
+	}
+}
+
+// A claim is not held up by what the instance itself goes on writing.
+func TestReleasesDoNotDelayAClaim(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 100)
+	for i := range 40 {
+		one.ask(fmt.Sprint("a", i), 1).got()
+	}
+	r.pass(2 * oftenFor)
+	one.wantScope("db", nothing)
+	one.wedged = true
+	x := one.ask("x", 1, noWait)
+	reads := 0
+	for i := range 40 {
+		one.begin() // a read
+		reads += len(one.feeds.reads)
+		one.core.release(one.entries[fmt.Sprint("a", i)].claim, make(chan error, 1))
+		one.act() // a claim is released while it is under way
+		one.feeds.finishRead(0, r.now)
+		one.act()
+		if len(x.reply) > 0 {
+			break
+		}
+	}
+	if len(x.reply) == 0 {
+		t.Errorf("%d reads of the pool have returned, and the claim has no answer", reads)
+	}
+}
+
+// What a fence or a revision of before a restore asks for is never shown. That must not keep the
+// pool from being read for ever.
+func TestAFenceOfBeforeARestoreIsRefused(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 9)
+	saved := r.etcd.Save()
+	for i := range 50 {
+		r.txn(store.Put("/elsewhere", []byte(fmt.Sprint(i)), 0))
+	}
+	fence := r.etcd.Revision()
+	r.etcd.Restore(saved, saved.Revision()-fence) // without --bump-revision
+	one.feeds.resync(store.ErrRestored, r.now)
+	one.wedged = true // the rig would find no rest
+	reply := make(chan outcome, 1)
+	taking := newEntry(&Request{ID: "t", Slots: map[string]int{"db": 1}}, one.host, one.instance)
+	taking.takesFence = fence
+	one.take(taking, reply, r.now)
+	reads := 0
+	let := func(d time.Duration) {
+		for end := r.now.Add(d); r.now.Before(end); r.now = r.now.Add(tickEvery) {
+			for range 20 {
+				one.core.reached(r.etcd.Revision(), r.now)
+				one.act()
+				one.begin()
+				reads += len(one.feeds.reads)
+				for one.feeds.finishRead(0, r.now) {
+				}
+			}
+			one.core.tick(r.now)
+		}
+	}
+	let(patience + time.Second)
+	if o := <-reply; problem.CodeOf(o.err) != problem.Precondition || reads > 100 { // the loop allows 20 reads for each tick
+		t.Errorf("the claim is answered with %v after %d reads of the pool", o.err, reads)
+	}
+	r.now = r.now.Add(10 * time.Second)
+	a := one.ask("a", 1)
+	let(patience + time.Second)
+	if len(a.reply) == 0 {
+		t.Errorf("a later claim of the pool waits for ever: f.mustShow %d, etcd is at %d", one.followed["db"].mustShow, r.etcd.Revision())
+	}
+}
+
+// usedBy is how many slots of pool "db" the main keys of a host's claims have.
+func (r *rig) usedBy(host string) (n int) {
+	v := newReader(r.snapshot(), r.keys)
+	for _, cv := range v.view.allClaims() {
+		if h := v.view.holder(cv); h.Host == host {
+			n += h.Pools["db"]
+		}
+	}
+	return n
 }

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -295,4 +296,17 @@ func TestAPlaceThatIsGivenBackWhileItIsPassedOnIsFree(t *testing.T) {
 	if places.Free() != 1 {
 		t.Errorf("%d places are free, and nobody has the only one", places.Free())
 	}
+}
+
+// Several requests for one thing are one waiter, also on hosts that do not watch the pool.
+func TestSoleClaimsOfManyHostsAreOneWaiter(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two", "three", "four")
+	r.pool("db", 1)
+	hosts[0].ask("holder", 1).got()
+	for i, h := range hosts {
+		h.ask(fmt.Sprint("a", i), 1, sole(1)).waits()
+	}
+	r.wantWaiters("a0")
+	r.pass(4 * time.Second)
+	r.wantWaiters("a0")
 }

@@ -69,7 +69,7 @@ type poolView struct {
 	limitSince      int64
 	layout          layout
 	// wholeRev is the revision up to which a commit of ours compared the whole
-	// pool, and wrote that of the last one that changed anything in it.
+	// pool, and wrote that of the last one that put a slot or a notice into it.
 	wholeRev, wrote int64
 	used            int
 	groups          []*groupView // by group; grown as they are met
@@ -77,9 +77,9 @@ type poolView struct {
 	queued          mark
 	dispatcher      dispatcher
 	corrupt         int // spec and slot keys that can't be read: it grants nothing
-	// gone are slots that a commit of ours deleted ahead of the watch, with the
-	// revision: older events of the same key must not bring them back. goneWaiters and
-	// goneNotices are the same for waiters and notices.
+	// gone are slots that a commit of ours deleted ahead of what is known, with the
+	// revision: older events of the same key, or a read, must not bring them back. goneWaiters
+	// and goneNotices are the same for waiters and notices.
 	gone        map[slotRef]int64
 	goneWaiters map[Order]int64
 	goneNotices map[string]int64
@@ -144,7 +144,6 @@ func (v *view) unload(p *poolView) {
 	if v.corrupt[spec] != nil {
 		p.corrupt = 1
 	}
-	p.gone, p.goneWaiters = nil, nil
 }
 
 // void forgets everything about a pool: what is known is of a history that is no more.
@@ -176,8 +175,12 @@ func (v *view) load(s store.Snapshot) {
 	}
 }
 
-// loadPool replaces what is known of a pool by a snapshot of it. What is known of this
-// instance's notices is kept if it is newer.
+// loadable reports whether a snapshot of a revision shows all that is known of a pool. What a
+// batch in flight has compared was known then, so its answer counts on top of the snapshot.
+func (p *poolView) loadable(rev int64) bool { return rev >= max(p.rev, p.wrote) }
+
+// loadPool replaces what is known of a pool by a snapshot of it, which is loadable. What is
+// known of this instance's notices is kept if it is newer.
 func (v *view) loadPool(p *poolView, s store.Snapshot) {
 	old := map[string]*notice{}
 	for key, n := range v.notices {
@@ -190,7 +193,7 @@ func (v *view) loadPool(p *poolView, s store.Snapshot) {
 		for key := range old {
 			v.removeNotice(key)
 		}
-		p.noticesRev, p.goneNotices = 0, nil
+		p.noticesRev = 0
 	}
 	for _, kv := range s.KVs {
 		v.put(kv, s.Revision)
@@ -212,7 +215,7 @@ func (v *view) loadNotices(p *poolView, s store.Snapshot) {
 			v.removeNotice(key)
 		}
 	}
-	p.noticesRev, p.goneNotices = 0, nil
+	p.noticesRev = 0
 	for _, kv := range s.KVs {
 		v.put(kv, s.Revision)
 	}
@@ -386,16 +389,22 @@ func (v *view) deleted(p *poolView, k store.PoolKey, key string, rev int64, ende
 	return ended
 }
 
-// prune forgets commits of ours that the watch has come up to.
-func (v *view) prune() {
+// prune forgets commits of ours that the watch has come up to, and those of pools of which
+// nothing is under way that could be older.
+func (v *view) prune(underWay func(*poolView) bool) {
 	for _, p := range v.order {
-		maps.DeleteFunc(p.gone, func(_ slotRef, rev int64) bool { return rev <= p.rev })
-		maps.DeleteFunc(p.goneWaiters, func(_ Order, rev int64) bool { return rev <= p.rev })
 		at := p.noticesRev
 		if p.whole {
-			at = p.rev
+			at = p.rev // those of other instances
 		}
 		maps.DeleteFunc(p.goneNotices, func(_ string, rev int64) bool { return rev <= at })
+		switch {
+		case !p.whole && !underWay(p):
+			p.gone, p.goneWaiters = nil, nil
+		case p.whole:
+			maps.DeleteFunc(p.gone, func(_ slotRef, rev int64) bool { return rev <= p.rev })
+			maps.DeleteFunc(p.goneWaiters, func(_ Order, rev int64) bool { return rev <= p.rev })
+		}
 	}
 }
 

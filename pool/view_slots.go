@@ -215,6 +215,7 @@ func (c *claimView) isOf(keys store.Keys, host, instance string) bool {
 func (v *view) committedSlot(ref slotRef, s slot, rec *record) {
 	p := v.pool(ref.pool)
 	p.wrote = max(p.wrote, s.rev)
+	delete(p.gone, ref) // it took the place of one that the same commit deleted
 	if p.whole && s.rev > p.rev {
 		v.setSlot(ref, s, rec, nil)
 	}
@@ -223,10 +224,11 @@ func (v *view) committedSlot(ref slotRef, s slot, rec *record) {
 // committedDelete takes a slot that a commit of ours deleted at rev.
 func (v *view) committedDelete(ref slotRef, rev int64) {
 	p := v.pool(ref.pool)
-	p.wrote = max(p.wrote, rev)
-	if p.whole && rev > p.rev {
+	if rev > p.rev || !p.whole {
 		v.removeSlot(ref)
 		note(&p.gone, ref, rev)
+	}
+	if p.whole && rev > p.rev {
 		p.group(ref.group).freedRev = rev
 	}
 }

@@ -120,7 +120,7 @@ func (v *view) setWork(w *waiter, now work) {
 // committedWaiterDelete takes a waiter that a commit of ours deleted at rev.
 func (v *view) committedWaiterDelete(pools []string, o Order, rev int64) {
 	for _, name := range pools {
-		if p := v.pool(name); p.whole && rev > p.rev {
+		if p := v.pool(name); rev > p.rev || !p.whole {
 			note(&p.goneWaiters, o, rev)
 			v.removeWaiter(p, o)
 		}

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,10 +12,9 @@ import (
 )
 
 const (
-	// readTimeout bounds a read of a pool for claims, or of the marks.
-	readTimeout = 2 * time.Second
-	// readAllTimeout bounds a read of all pools.
-	readAllTimeout = 10 * time.Second
+	// pollTimeout bounds a read of marks, and readTimeout one of pools.
+	pollTimeout = 2 * time.Second
+	readTimeout = 10 * time.Second
 	// maxPolled is how many pools one transaction reads the marks of: see maxOps.
 	maxPolled = 40
 )
@@ -56,8 +56,7 @@ func newWatches(e *Engine) *watches {
 // follow begins and ends watches, and begins reads.
 func (w *watches) follow(ctx context.Context) {
 	c := w.e.core
-	if c.readAll && !time.Now().Before(c.readAllAt) {
-		c.readAll = false
+	if c.beginReadAll(time.Now()) {
 		w.readAll(ctx)
 	}
 	if w.done == c.followings {
@@ -160,7 +159,7 @@ func (w *watches) read(ctx context.Context, pool string) {
 // readAll reads all pools once.
 func (w *watches) readAll(ctx context.Context) {
 	w.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, readAllTimeout)
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
 		s, err := store.ReadAll(ctx, w.e.cfg.Backend, w.e.cfg.Keys.Pools())
 		w.e.urgent.add(func(c *core, now time.Time) { c.allRead(s, err, now) })
@@ -185,7 +184,7 @@ func (w *watches) poll(ctx context.Context) {
 	w.polling = true
 	history := c.history
 	w.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
 		resp, err := w.e.cfg.Backend.Txn(ctx, t)
 		w.e.urgent.add(func(c *core, now time.Time) {
@@ -215,8 +214,12 @@ func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time
 	c.reached(m.Revision, now)
 	p := c.view.pool(pool)
 	switch {
-	case m.Snapshot != nil && of == everything:
+	case m.Snapshot != nil && of == everything && p.loadable(m.Snapshot.Revision):
 		c.load(p, *m.Snapshot, now)
+	case m.Snapshot != nil && of == everything && (!p.whole || m.Snapshot.Revision > p.rev):
+		c.following(p).begun++ // it lacks what this instance has written since: the watch begins again
+		c.followings++
+	case m.Snapshot != nil && of == everything: // what follows it is known, or comes
 	case m.Snapshot != nil:
 		c.view.loadNotices(p, *m.Snapshot)
 	case of == notices:
@@ -270,23 +273,48 @@ func (c *core) wasRead(pool string, s store.Snapshot, err error, now time.Time) 
 	p := c.view.pool(pool)
 	f := c.following(p)
 	f.reading, c.refollow = false, true
-	if err != nil || s.History != c.history || s.Revision < max(f.mustShow, p.wrote) {
-		if f.readAt = now; err != nil || s.History != c.history {
-			f.readAt = now.Add(readPause)
-		}
+	if err != nil || s.History != c.history {
+		f.readAt = now.Add(readPause)
 		return
 	}
 	c.reached(s.Revision, now)
+	if s.Revision < f.expects {
+		c.unreachable(f, s.Revision)
+	}
+	if s.Revision < f.mustShow {
+		return // it is read again
+	}
 	f.mustShow = 0
-	if f.scope == everything && p.whole && p.rev >= s.Revision {
-		return // the watch is ahead
+	if !p.loadable(s.Revision) || f.scope == everything && p.whole && p.rev >= s.Revision {
+		return // the watch is ahead, or it is read again
 	}
 	c.load(p, s, now)
 	c.learned(false, now)
 }
 
+// unreachable has claims not wait for revisions of a pool that a read should have shown and did
+// not: they are of before a restore of etcd.
+func (c *core) unreachable(f *followed, shown int64) {
+	f.mustShow, f.auditAt = 0, min(f.auditAt, shown)
+	for _, e := range slices.Concat(c.queue, c.takes) {
+		if _, of := e.req.Slots[f.pool.name]; of {
+			e.retryAt = min(e.retryAt, shown)
+		}
+	}
+}
+
+// beginReadAll reports whether all pools are to be read now.
+func (c *core) beginReadAll(now time.Time) bool {
+	if !c.readAll || c.readingAll || now.Before(c.readAllAt) {
+		return false
+	}
+	c.readAll, c.readingAll = false, true
+	return true
+}
+
 // allRead takes what was read of all pools.
 func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
+	c.readingAll = false
 	if err != nil || s.History != c.history {
 		c.readAll, c.readAllAt = true, now.Add(readPause)
 		return
@@ -303,7 +331,11 @@ func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
 	}
 	c.readAll, c.allAt = s.Revision < c.readAllMust, s.Revision
 	for _, p := range c.view.order {
-		if c.following(p).audit = true; p.whole && p.rev >= s.Revision || s.Revision < p.wrote {
+		switch c.following(p).audit = true; {
+		case p.whole && p.rev >= s.Revision:
+			continue
+		case !p.loadable(s.Revision):
+			c.readAll = true
 			continue
 		}
 		one := byPool[p.name]

@@ -292,11 +292,16 @@ func (w *world) restore() {
 		return
 	}
 	w.saved, w.network = nil, nil
+	clear(w.forced) // their fences may be given out again
 	for _, h := range w.hosts {
 		h.answer(w.rnd.IntN(2) == 0)
 	}
 	w.collect()
-	w.etcd.Restore(s.etcd, 1000)
+	bump := int64(1000)
+	if w.rnd.IntN(2) == 0 {
+		bump = s.etcd.Revision() - w.etcd.Revision() // without --bump-revision
+	}
+	w.etcd.Restore(s.etcd, bump)
 	w.logf("etcd is restored from revision %d", s.etcd.Revision())
 	w.layouts = s.layouts
 	maps.DeleteFunc(w.combined.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
