@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -53,4 +54,41 @@ func TestManyClientsOfTwoHostsNeverExceedALimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Callers wait for a revision on goroutines of their own, while the engine begins watches. The
+// race detector finds what both use.
+func TestAnEngineBeginsWatchesWhileCallersWaitForARevision(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.pool(9)
+		one := b.engine("one")
+		b.got(<-one.ask("a", 1, 0))
+		b.got(<-one.ask("b", 1, 0)) // from now on it watches the pool
+		one.by.Freeze()
+		rev, err := store.Commit(t.Context(), b.root, nil, store.Put("/elsewhere", nil, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := 9
+		reg := pool.Registry{Backend: b.root, Keys: b.keys}
+		if _, err := reg.Set(t.Context(), "other", pool.Change{Limit: &limit}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := one.WaitRevision(t.Context(), rev); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			defer one.by.Thaw()
+			for i := range 2 {
+				time.Sleep(time.Millisecond) // meanwhile the other one has asked
+				if _, err := one.Claim(t.Context(), pool.Request{ID: fmt.Sprint("c", i), Slots: map[string]int{"other": 1}}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Wait()
+	})
 }

@@ -436,11 +436,16 @@ func (e *Engine) WaitRevision(ctx context.Context, rev int64) error {
 	e.reads.atLeast(rev)
 	e.specs.forget()
 	for {
-		done, err := query(ctx, e, func(c *core) bool { return c.show(rev) })
+		done, err := query(ctx, e, func(c *core) bool {
+			shown := c.show(rev)
+			if !shown {
+				e.watches.requestProgress()
+			}
+			return shown
+		})
 		if err != nil || done {
 			return err
 		}
-		e.watches.requestProgress()
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
