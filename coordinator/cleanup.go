@@ -204,7 +204,7 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) error {
 		}
 		l.cfg.Logger.Info("revoking a claim of an ended run", "run", h.Run, "claim", h.Claim, "host", h.Host)
 		if h.Bind == run.BindBridge { // there is no holder to stop
-			if err := registry.Free(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
+			if err := registry.FreeBridge(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
 				return err
 			}
 			l.metrics.freed.Inc()

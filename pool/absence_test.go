@@ -112,6 +112,16 @@ func (b *bubble) release(g *guest, cl *pool.Claim) {
 	}
 }
 
+// keysUnder is how many keys there are.
+func (b *bubble) keysUnder(prefix string) (n int) {
+	b.root.Do(func(e *storetest.Etcd) {
+		for range e.All(prefix) {
+			n++
+		}
+	})
+	return n
+}
+
 // sound checks the invariants, and that so many slots are held.
 func (b *bubble) sound(held int) {
 	b.t.Helper()

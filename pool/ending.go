@@ -311,19 +311,25 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...M
 	if !force {
 		return done, r.RequestRevocation(ctx, by.Host, cv.id, cv.rev)
 	}
+	done.Unnotified, err = r.freeByForce(ctx, cv, rec)
+	return done, err
+}
+
+// freeByForce frees the slots of a claim that is held, and notifies its host. Unnotified is set
+// if etcd is full, and only deletes keys.
+func (r Registry) freeByForce(ctx context.Context, cv *claimView, rec *record) (unnotified bool, err error) {
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if errors.Is(err, store.ErrNoSpace) {
-		done.Unnotified = true
-		return done, r.free(ctx, rec.refs(cv.main), cv.rev)
+		return true, r.free(ctx, rec.refs(cv.main), cv.rev)
 	}
 	if err != nil {
-		return done, store.Problem("the claim was not released", err)
+		return false, store.Problem("the claim was not released", err)
 	}
-	put := store.Put(r.Keys.Revocation(by.Host, cv.id), store.Encode(revocationValue{V: store.Now, Fence: cv.rev, Forced: true}), lease)
+	put := store.Put(r.Keys.Revocation(rec.Holder.Host, cv.id), store.Encode(revocationValue{V: store.Now, Fence: cv.rev, Forced: true}), lease)
 	if err = r.free(ctx, rec.refs(cv.main), cv.rev, put); err != nil {
 		_ = r.Backend.Revoke(ctx, lease) // else it ends by itself
 	}
-	return done, err
+	return false, err
 }
 
 // May returns why a caller may not do something to a claim with those slots; nil if it may.
@@ -369,18 +375,39 @@ func cutInstance(claim string) (by Holder, id string, ok bool) {
 	return Holder{Host: host, Instance: instance}, id, true
 }
 
-// Free frees the claim with that id and fence at once, if it has not changed since it
-// was read: for a claim without a holder. Else it is a ClaimNotFound problem.
-func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) error {
-	cv := in.view.fenced(id, fence)
-	if cv == nil {
-		return problem.New(problem.ClaimNotFound, "no claim %q with fence %d is held", id, fence)
-	}
-	rec, err := cv.full(in.view.keys)
+// Free frees the claim with that id and fence at once, as [Registry.Revoke] does with force, if
+// it has not changed since it was read. Else it is a ClaimNotFound problem.
+func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) (Revocation, error) {
+	cv, rec, err := in.fenced(id, fence)
 	if err != nil {
-		return problem.New(problem.CorruptValue, "claim %q can't be freed: %w", id, err)
+		return Revocation{}, err
+	}
+	done := Revocation{Claim: id, Host: rec.Holder.Host, Instance: rec.Holder.Instance, Fence: fence, Forced: true}
+	done.Unnotified, err = r.freeByForce(ctx, cv, rec)
+	return done, err
+}
+
+// FreeBridge is Free for a bridge: see [Request.Bridge]. It notifies nobody: a bridge has no
+// holder to stop, and the instance that keeps it watches its pools.
+func (r Registry) FreeBridge(ctx context.Context, in *Reader, id string, fence int64) error {
+	cv, rec, err := in.fenced(id, fence)
+	if err != nil {
+		return err
 	}
 	return r.free(ctx, rec.refs(cv.main), cv.rev)
+}
+
+// fenced returns the claim with that id and fence, with its record.
+func (r *Reader) fenced(id string, fence int64) (*claimView, *record, error) {
+	cv := r.view.fenced(id, fence)
+	if cv == nil {
+		return nil, nil, problem.New(problem.ClaimNotFound, "no claim %q with fence %d is held", id, fence)
+	}
+	rec, err := cv.full(r.view.keys)
+	if err != nil {
+		return nil, nil, problem.New(problem.CorruptValue, "claim %q can't be freed: %w", id, err)
+	}
+	return cv, rec, nil
 }
 
 // waitingFence is the fence in a revocation that is about a claim which waits.

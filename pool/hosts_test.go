@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -171,6 +173,66 @@ func TestByForceTheSlotsAreFreeAtOnce(t *testing.T) {
 			if d, err := two.Pool(c.ctx(), "db"); err != nil || d.Claimed != 1 {
 				t.Errorf("%d slots are held, %v", d.Claimed, err)
 			}
+		})
+	}
+}
+
+// Its host need not watch the pool.
+func TestAHolderLearnsThatItsSlotsWereFreed(t *testing.T) {
+	for name, tc := range map[string]struct{ full, bridge bool }{
+		"a claim": {}, "while etcd is full": {full: true}, "a bridge, without a holder": {bridge: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				b.pool(1)
+				one, two := b.engine("one"), b.engine("two")
+				a, err := one.Claim(t.Context(), pool.Request{ID: "a", Slots: db(1), Bridge: tc.bridge})
+				if err != nil {
+					t.Fatal(err)
+				}
+				now, err := pool.Read(t.Context(), b.root, b.keys)
+				if err != nil {
+					t.Fatal(err)
+				}
+				one.by.Freeze() // the revocation stays
+				operator := b.root.Peer()
+				defer operator.Close()
+				operator.Inject(func(call storetest.Call) storetest.Fault {
+					if tc.full && call.Op == storetest.OpGrant {
+						return storetest.Fault{Drop: true, Err: store.ErrNoSpace}
+					}
+					return storetest.Fault{}
+				})
+				reg, revocations := pool.Registry{Backend: operator, Keys: b.keys}, 0
+				if tc.bridge {
+					err = reg.FreeBridge(t.Context(), now, "a", a.Fence)
+				} else {
+					var r pool.Revocation
+					r, err = reg.Free(t.Context(), now, "a", a.Fence)
+					if want := (pool.Revocation{Claim: "a", Host: "one", Instance: "test", Fence: a.Fence, Forced: true, Unnotified: tc.full}); r != want {
+						t.Errorf("freed: %+v, want %+v", r, want)
+					}
+					if !tc.full {
+						revocations = 1
+					}
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := b.keysUnder(b.keys.Revocations("one")); got != revocations {
+					t.Errorf("%d revocations were put, want %d", got, revocations)
+				}
+				b.got(<-two.ask("b", 1, 0))
+				one.by.Thaw()
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if ended := a.Context().Err() != nil; ended == tc.full {
+					t.Errorf("the old holder has learned of it: %v, %v", ended, a.Err())
+				}
+				if got := b.keysUnder(b.keys.Revocations("one")); got != 0 {
+					t.Errorf("%d revocations are left", got)
+				}
+			})
 		})
 	}
 }

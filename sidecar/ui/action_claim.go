@@ -205,15 +205,20 @@ func freeByForce(ctx context.Context, s *Session, id string, fence int64) (strin
 	if err == nil {
 		err = sameClaim(w, id, fence)
 	}
+	var done pool.Revocation
 	if err == nil {
-		err = pools.Free(ctx, now, id, fence)
+		done, err = pools.Free(ctx, now, id, fence)
 	}
 	if err != nil {
 		return "", err
 	}
 	untilGone(ctx, s, id, fence)
-	return "The slots of claim " + id + " are free. Its old holder on host " + w.Fenced(fence).Host + " may still run; its fencing token is " +
-		strconv.FormatInt(fence, 10) + ".", nil
+	result := "The slots of claim " + id + " are free. Its old holder on host " + done.Host + " may still run; its fencing token is " +
+		strconv.FormatInt(fence, 10) + "."
+	if done.Unnotified {
+		result += " Etcd is full, so the host was not notified."
+	}
+	return result, nil
 }
 
 // sameClaim refuses a claim that is not the one that was shown.
