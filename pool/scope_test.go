@@ -8,6 +8,9 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 )
 
 func TestDemands(t *testing.T) {
@@ -157,6 +160,59 @@ func TestASpecThatIsNewerThanTheSlotsGrantsNothing(t *testing.T) {
 	r.resolve()
 	c.waits()
 	r.sound()
+}
+
+// A spec that can't be read closes its pool until it is deleted, however the instance learns of
+// that.
+func TestASpecThatCouldNotBeReadIsGone(t *testing.T) {
+	for name, learn := range map[string]func(h *rigHost, p *poolView){
+		"by a read": func(h *rigHost, p *poolView) {
+			h.wasRead(p.name, *h.feeds.read(h.r.keys.Pool(p.name)), nil, h.r.now)
+		},
+		"by a poll": func(h *rigHost, p *poolView) {
+			resp, err := h.r.etcd.Txn(&pb.TxnRequest{Success: h.markGets(p)})
+			if err != nil {
+				h.r.t.Fatal(err)
+			}
+			h.polled([]*poolView{p}, resp, h.r.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, hosts := narrowRig(t, "one")
+			one := hosts[0]
+			r.txn(store.Put(r.keys.Spec("db"), []byte(`{"v":9}`), 0))
+			one.ask("a", 1).refused(problem.CorruptValue)
+			r.txn(store.Delete(r.keys.Spec("db")))
+			learn(one, one.view.pool("db"))
+			one.ask("b", 1).refused(problem.PoolNotFound)
+			r.pool("db", 1)
+			r.pass(2 * store.StaleAfter)
+			one.ask("c", 1).got()
+		})
+	}
+}
+
+// What is known of a spec may be newer than the events that a watch delivers.
+func TestAnOldDeletionOfASpecDoesNotHideThatItCanNotBeRead(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 1)
+	one.ask("a", 1).got()
+	one.ask("b", 1).waits()
+	one.wantScope("db", everything)
+	one.wedged = true
+	r.txn(store.Delete(r.keys.Spec("db")))
+	r.txn(store.Put(r.keys.Spec("db"), []byte(`{"v":9}`), 0))
+	p := one.view.pool("db")
+	resp, err := r.etcd.Txn(&pb.TxnRequest{Success: one.markGets(p)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.polled([]*poolView{p}, resp, r.now)
+	one.listen()
+	if p.corrupt != 1 || p.grants() {
+		t.Errorf("%d keys of the pool can't be read, it grants: %v", p.corrupt, p.grants())
+	}
 }
 
 // What a dispatcher has granted to a claim of two pools can be seen in one of them first.

@@ -351,6 +351,7 @@ func (v *view) putSpec(p *poolView, kv *mvccpb.KeyValue) error {
 // noSpec takes that a pool has no spec at a revision.
 func (v *view) noSpec(p *poolView, at int64) {
 	p.specAt = at
+	v.readable(p, store.PoolKey{Kind: store.SpecKey}, v.keys.Spec(p.name))
 	if p.specRev != 0 {
 		v.specs++
 	}
@@ -358,7 +359,9 @@ func (v *view) noSpec(p *poolView, at int64) {
 }
 
 func (v *view) deleted(p *poolView, k store.PoolKey, key string, rev int64, ended []change) []change {
-	v.readable(p, k, key)
+	if k.Kind != store.SpecKey { // a later one may be known
+		v.readable(p, k, key)
+	}
 	switch k.Kind {
 	case store.SpecKey:
 		if rev >= p.specAt {
