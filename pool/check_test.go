@@ -236,3 +236,26 @@ func viewDiff(h *simHost, want *view) string {
 	}
 	return ""
 }
+
+// left reports whether an earlier life of a host has a claim of an id that this one has not
+// taken over: it ends with its lease, and the checks do not tell it from another one.
+func (w *world) left(h *simHost, id string) bool {
+	for kv := range w.etcd.All(w.keys.Pools()) {
+		if m := w.model[string(kv.Key)]; m != nil && m.claim == named(id, h.name) && !h.leases.Keeps(store.LeaseID(kv.Lease)) {
+			return true
+		}
+	}
+	return false
+}
+
+// unaware returns a claim that was released by force, and that its host holds still.
+func (w *world) unaware() string {
+	for _, h := range w.hosts {
+		for id, c := range h.has {
+			if c.Fence == w.forced[named(id, h.name)] && c.Context().Err() == nil {
+				return id
+			}
+		}
+	}
+	return ""
+}

@@ -101,7 +101,7 @@ type core struct {
 	readAll, readingAll bool
 	readAllMust, allAt  int64
 	readAllAt           time.Time
-	dirty              bool // something happened that could allow a grant
+	dirty               bool // something happened that could allow a grant
 
 	entries    map[string]*entry
 	queue      []*entry // queued and claiming, in no order

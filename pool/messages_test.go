@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -97,4 +98,40 @@ func (h *simHost) answer(lose bool) bool {
 		h.core.answer(c, h.resp, h.err, h.w.now)
 	}
 	return true
+}
+
+// deliver hands the host up to n revisions of one of its watches, or progress, or the answer to
+// a read. It reports whether there is more.
+func (h *simHost) deliver(n int) bool {
+	h.core.reached(0, h.w.now)
+	if h.core.refollow || h.w.rnd.IntN(8) == 0 {
+		h.core.follow(h.w.now)
+	}
+	h.feeds.follow(h.w.now)
+	if reads := len(h.feeds.reads); reads > 0 && (n >= 100 || h.w.rnd.IntN(2) == 0) {
+		return h.feeds.finishRead(h.w.rnd.IntN(reads), h.w.now)
+	}
+	all := h.feeds.feeds()
+	if n >= 100 {
+		busy := false
+		for _, f := range all {
+			busy = h.feeds.deliver(f, n, h.w.now) || busy
+		}
+		for h.feeds.poll(); h.feeds.finishRead(0, h.w.now); {
+		}
+		return busy
+	}
+	if h.w.rnd.IntN(6) == 0 || len(all) == 0 {
+		h.feeds.poll()
+		return false
+	}
+	return h.feeds.deliver(all[h.w.rnd.IntN(len(all))], n, h.w.now)
+}
+
+// sees returns what the host learns of an event, nil if that is nothing.
+func (h *simHost) sees(ev *mvccpb.Event) *mvccpb.Event {
+	if k, err := h.w.keys.ParsePoolKey(string(ev.Kv.Key)); err == nil && h.w.hide != nil {
+		return h.w.hide(h, k, ev)
+	}
+	return ev
 }

@@ -39,6 +39,8 @@ const (
 	waitedFor = 5 * time.Second
 	// readPause is how long a read of a pool is not tried again after it failed.
 	readPause = 500 * time.Millisecond
+	// lostEvery is how often a pool is read to see whether a claim has ended with its lease.
+	lostEvery = 5 * time.Second
 	// forgetPool is how long after its last use nothing is kept of what was followed.
 	forgetPool = time.Minute
 )
@@ -211,6 +213,11 @@ func (c *core) demands(now time.Time) map[string]demand {
 		if e.req.Bridge && e.state >= claiming {
 			for _, s := range e.slots {
 				on(c.view.pool(s.ref.pool), acts)
+			}
+		}
+		if _, lost := c.lost[e.lease]; lost && e.state == held {
+			if p := c.view.pool(e.slots[0].ref.pool); p.stale && now.Sub(p.at) >= lostEvery {
+				on(p, judges)
 			}
 		}
 	}

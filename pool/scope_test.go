@@ -7,10 +7,6 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
-	"github.com/berthhq/berth/internal/problem"
-	"github.com/berthhq/berth/internal/store"
 )
 
 func TestDemands(t *testing.T) {
@@ -133,88 +129,6 @@ func TestASilentDispatcherIsReplacedByOneThatFollowsNoticesOnly(t *testing.T) {
 	r.sound()
 }
 
-// A spec can be known before what was claimed under the one before. The compares of a grant
-// would not show that: a lowered limit has other groups.
-func TestASpecThatIsNewerThanTheSlotsGrantsNothing(t *testing.T) {
-	r, hosts := narrowRig(t, "one", "two")
-	one, two := hosts[0], hosts[1]
-	r.pool("db", 9)
-	one.ask("a", 1).got()
-	one.giveBack("a")
-	one.wedged = true // it knows the pool as it is now
-	two.ask("b", 2).got()
-	r.pool("db", 1)
-	p := one.view.pool("db")
-	resp, err := r.etcd.Txn(&pb.TxnRequest{Success: one.markGets(p)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	one.polled([]*poolView{p}, resp, r.now)
-	if p.spec.Limit != 1 || !p.whole {
-		t.Fatalf("limit %d, whole %v", p.spec.Limit, p.whole)
-	}
-	c := one.ask("c", 1)
-	one.act() // before anything more is known
-	r.wantUsed(2)
-	one.wedged = false
-	r.resolve()
-	c.waits()
-	r.sound()
-}
-
-// A spec that can't be read closes its pool until it is deleted, however the instance learns of
-// that.
-func TestASpecThatCouldNotBeReadIsGone(t *testing.T) {
-	for name, learn := range map[string]func(h *rigHost, p *poolView){
-		"by a read": func(h *rigHost, p *poolView) {
-			h.wasRead(p.name, *h.feeds.read(h.r.keys.Pool(p.name)), nil, h.r.now)
-		},
-		"by a poll": func(h *rigHost, p *poolView) {
-			resp, err := h.r.etcd.Txn(&pb.TxnRequest{Success: h.markGets(p)})
-			if err != nil {
-				h.r.t.Fatal(err)
-			}
-			h.polled([]*poolView{p}, resp, h.r.now)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r, hosts := narrowRig(t, "one")
-			one := hosts[0]
-			r.txn(store.Put(r.keys.Spec("db"), []byte(`{"v":9}`), 0))
-			one.ask("a", 1).refused(problem.CorruptValue)
-			r.txn(store.Delete(r.keys.Spec("db")))
-			learn(one, one.view.pool("db"))
-			one.ask("b", 1).refused(problem.PoolNotFound)
-			r.pool("db", 1)
-			r.pass(2 * store.StaleAfter)
-			one.ask("c", 1).got()
-		})
-	}
-}
-
-// What is known of a spec may be newer than the events that a watch delivers.
-func TestAnOldDeletionOfASpecDoesNotHideThatItCanNotBeRead(t *testing.T) {
-	r, hosts := narrowRig(t, "one")
-	one := hosts[0]
-	r.pool("db", 1)
-	one.ask("a", 1).got()
-	one.ask("b", 1).waits()
-	one.wantScope("db", everything)
-	one.wedged = true
-	r.txn(store.Delete(r.keys.Spec("db")))
-	r.txn(store.Put(r.keys.Spec("db"), []byte(`{"v":9}`), 0))
-	p := one.view.pool("db")
-	resp, err := r.etcd.Txn(&pb.TxnRequest{Success: one.markGets(p)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	one.polled([]*poolView{p}, resp, r.now)
-	one.listen()
-	if p.corrupt != 1 || p.grants() {
-		t.Errorf("%d keys of the pool can't be read, it grants: %v", p.corrupt, p.grants())
-	}
-}
-
 // What a dispatcher has granted to a claim of two pools can be seen in one of them first.
 func TestAPartOfAClaimIsNotGivenBack(t *testing.T) {
 	r, hosts := narrowRig(t, "one", "two")
@@ -243,30 +157,6 @@ func TestAPartOfAClaimIsNotGivenBack(t *testing.T) {
 	two.giveBack("c")
 	r.pass(waitedFor + openFor)
 	r.clean()
-}
-
-// What a read returns may be older than what the instance has done since, or than what a watch
-// has delivered.
-func TestAReadThatIsLateChangesNothing(t *testing.T) {
-	r, hosts := narrowRig(t, "one")
-	one := hosts[0]
-	r.pool("db", 1)
-	old := *one.feeds.read(r.keys.Pool("db"))
-	a := one.ask("a", 1).got()
-	one.wasRead("db", old, nil, r.now)
-	r.pass(tickEvery)
-	if err := a.Context().Err(); err != nil {
-		t.Errorf("the claim was lost: %v", err)
-	}
-	one.ask("b", 1).waits()
-	r.wantUsed(1)
-	one.wantScope("db", everything)
-	at := one.view.pool("db").rev
-	one.wasRead("db", old, nil, r.now)
-	if p := one.view.pool("db"); p.rev != at || !p.whole {
-		t.Errorf("the pool is known up to %d, was %d", p.rev, at)
-	}
-	r.sound()
 }
 
 // Notices are followed for as long as a grant before the deletion of a waiter may be unknown.
@@ -303,81 +193,6 @@ func (c *readCounter) count() {
 	if c.p.whole && !c.p.at.Equal(c.at) {
 		c.at, c.n = c.p.at, c.n+1
 	}
-}
-
-// A first snapshot of a watch is older than what the host has committed since, and arrives while
-// the next batch is in flight: the answer to that must not say that the groups are known up to it.
-func TestASnapshotDuringABatchIsNotKnownUpToIt(t *testing.T) {
-	r, hosts := narrowRig(t, "one", "two")
-	one, two := hosts[0], hosts[1]
-	r.pool("db", 150)            // 50 groups of 3 slots
-	two.ask("big", 147).got()    // 49 of them
-	r.pass(2 * store.StaleAfter) // nobody follows anything
-	one.wedged = true            // from here on only what is said here happens
-	a := one.ask("a", 1)
-	one.begin() // the read
-	b := one.ask("b", 1)
-	one.begin() // the watch, with a snapshot
-	one.wantScope("db", everything)
-	watch := one.feeds.pools["db"][1]
-	one.feeds.finishRead(0, r.now) // the read is there first
-	if !one.act() {                // "a" and "b" are granted
-		t.Fatal("no batch")
-	}
-	a.got()
-	b.got()
-	c := one.ask("c", 1)
-	call := one.next(r.now) // the next batch is in flight: "c"
-	if call == nil || call.batch == nil {
-		t.Fatal("no batch")
-	}
-	one.feeds.deliver(watch, 1, r.now) // the snapshot arrives: of before "a" and "b"
-	resp, err := r.etcd.Txn(call.txn)
-	one.answer(call, resp, err, r.now)
-	c.got()
-	r.wantUsed(150)
-	d := one.ask("d", 2)
-	one.act()
-	r.wantUsed(150) // the pool is full
-	r.sound()
-	one.wedged = false
-	r.resolve()
-	d.waits()
-}
-
-// The same with what another host was granted between the snapshot of the watch and the read,
-// which were under way at the same time.
-func TestASnapshotThatIsOlderThanAReadChangesNothing(t *testing.T) {
-	r, hosts := narrowRig(t, "one", "two")
-	one, two := hosts[0], hosts[1]
-	r.pool("db", 100)        // 50 groups of 2 slots
-	two.ask("big", 98).got() // 49 of them
-	r.pass(2 * store.StaleAfter)
-	one.wedged = true
-	old := one.feeds.read(r.keys.Pool("db")) // what the watch reads first
-	two.ask("x", 1).got()
-	a := one.ask("a", 1)
-	one.ask("b", 1).cancel() // it made the host watch the pool
-	one.core.follow(r.now)
-	one.wantScope("db", everything)
-	one.wasRead("db", *one.feeds.read(r.keys.Pool("db")), nil, r.now)
-	call := one.next(r.now)
-	if call == nil || call.batch == nil {
-		t.Fatal("no batch")
-	}
-	one.message("db", everything, store.FeedMessage{Snapshot: old, Revision: old.Revision, History: old.History}, r.now)
-	resp, err := r.etcd.Txn(call.txn)
-	one.answer(call, resp, err, r.now)
-	a.got()
-	r.wantUsed(100)
-	d := one.ask("d", 1)
-	one.act()
-	r.wantUsed(100)
-	if n := r.usedBy("two"); n != 99 {
-		t.Errorf("two holds %d slots of its 99: the key of one was overwritten", n)
-	}
-	r.sound()
-	d.waits()
 }
 
 // A dispatcher that lives is not silent for a host that can't read its key for a while: else a
@@ -489,35 +304,6 @@ func TestFrequentClaimsOfAQueuedPoolWatchIt(t *testing.T) {
 	}
 }
 
-// A claim is not held up by what the instance itself goes on writing.
-func TestReleasesDoNotDelayAClaim(t *testing.T) {
-	r, hosts := narrowRig(t, "one")
-	one := hosts[0]
-	r.pool("db", 100)
-	for i := range 40 {
-		one.ask(fmt.Sprint("a", i), 1).got()
-	}
-	r.pass(2 * oftenFor)
-	one.wantScope("db", nothing)
-	one.wedged = true
-	x := one.ask("x", 1, noWait)
-	reads := 0
-	for i := range 40 {
-		one.begin() // a read
-		reads += len(one.feeds.reads)
-		one.core.release(one.entries[fmt.Sprint("a", i)].claim, make(chan error, 1))
-		one.act() // a claim is released while it is under way
-		one.feeds.finishRead(0, r.now)
-		one.act()
-		if len(x.reply) > 0 {
-			break
-		}
-	}
-	if len(x.reply) == 0 {
-		t.Errorf("%d reads of the pool have returned, and the claim has no answer", reads)
-	}
-}
-
 // What a fence or a revision of before a restore asks for is never shown. That must not keep the
 // pool from being read for ever.
 func TestAFenceOfBeforeARestoreIsRefused(t *testing.T) {
@@ -562,13 +348,22 @@ func TestAFenceOfBeforeARestoreIsRefused(t *testing.T) {
 	}
 }
 
-// usedBy is how many slots of pool "db" the main keys of a host's claims have.
-func (r *rig) usedBy(host string) (n int) {
-	v := newReader(r.snapshot(), r.keys)
-	for _, cv := range v.view.allClaims() {
-		if h := v.view.holder(cv); h.Host == host {
-			n += h.Pools["db"]
-		}
+// A holder of nothing else learns of the end of its claim from its lease. The id is free again
+// when the slots are.
+func TestALostClaimIsForgottenWithoutAWatch(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 1)
+	a := one.ask("a", 1).got()
+	one.wantScope("db", nothing)
+	delete(one.leases, DefaultLeaseDuration) // nobody renews it
+	one.leaseLost(a.Lease, errStopped, r.now)
+	r.pass(DefaultLeaseDuration + 2*lostEvery)
+	r.wantUsed(0)
+	if n := len(one.entries); n > 0 {
+		t.Errorf("%d claims are kept", n)
 	}
-	return n
+	one.ask("a", 1).got()
+	one.giveBack("a")
+	r.clean()
 }

@@ -166,30 +166,35 @@ func (w *watches) readAll(ctx context.Context) {
 	})
 }
 
-// poll reads the marks of the pools whose notices are watched.
+// poll reads the marks of the pools whose notices are watched: of those first that were not read
+// for the longest time, and of the others when etcd has answered.
 func (w *watches) poll(ctx context.Context) {
 	c, now := w.e.core, time.Now()
-	var pools []*poolView
-	t := &pb.TxnRequest{}
-	for _, name := range sortedKeys(c.followed) {
-		f := c.followed[name]
-		if f.scope == notices && now.Sub(f.pool.markedAt) >= pollEvery/2 && len(pools) < maxPolled {
-			pools = append(pools, f.pool)
-			t.Success = append(t.Success, c.markGets(f.pool)...)
+	var due []*poolView
+	for _, f := range c.followed {
+		if f.scope == notices && now.Sub(f.pool.markedAt) >= pollEvery/2 {
+			due = append(due, f.pool)
 		}
 	}
-	if len(pools) == 0 || w.polling {
+	if len(due) == 0 || w.polling {
 		return
+	}
+	slices.SortFunc(due, func(a, b *poolView) int { return a.markedAt.Compare(b.markedAt) })
+	due = due[:min(len(due), maxPolled)]
+	t := &pb.TxnRequest{}
+	for _, p := range due {
+		t.Success = append(t.Success, c.markGets(p)...)
 	}
 	w.polling = true
 	history := c.history
 	w.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+		try, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
-		resp, err := w.e.cfg.Backend.Txn(ctx, t)
+		resp, err := w.e.cfg.Backend.Txn(try, t)
 		w.e.urgent.add(func(c *core, now time.Time) {
 			if w.polling = false; err == nil && c.history == history {
-				c.polled(pools, resp, now)
+				c.polled(due, resp, now)
+				w.poll(ctx)
 			}
 		})
 	})
