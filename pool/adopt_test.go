@@ -58,7 +58,7 @@ func (r *rig) orphan(h *rigHost, lease store.LeaseID) {
 func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 	for name, wake := range map[string]func(*rig, *rigHost){
 		"when everything was read again": func(r *rig, h *rigHost) { h.resync(); r.resolve() },
-		"after a while":                  func(r *rig, _ *rigHost) { r.pass(reconcileEvery + tickEvery) },
+		"after a while":                  func(r *rig, _ *rigHost) { r.pass(2 * reconcileEvery) },
 		"when it is revoked": func(r *rig, h *rigHost) {
 			h.listen()
 			fence := h.view.claims["old"].rev
@@ -89,7 +89,7 @@ func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 			}
 			waiter.cancel()
 			one.giveBack("kept")
-			r.pass(reconcileEvery)
+			r.pass(2 * reconcileEvery)
 			r.clean()
 		})
 	}
