@@ -34,7 +34,7 @@ const (
 	oftenFor    = 5 * time.Second
 	// openFor is for how long a pool that is watched stays so after its claims have come to
 	// wait for another dispatcher: its queue may be empty again in a moment.
-	openFor = 2 * time.Second
+	openFor = 500 * time.Millisecond
 	// waitedFor is for how long notices are followed after the last claim has waited.
 	waitedFor = 5 * time.Second
 	// readPause is how long a read of a pool is not tried again after it failed.
