@@ -58,9 +58,30 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	return nil
 }
 
+// holding returns the claims that hold slots under an id, as far as their main keys are known.
+// Of others the slots were seen in one pool, and the pool of the main key is to be read: if it
+// does not show the key, they are gone. Unread reports whether there are such.
+func (c *core) holding(id string) (known []*claimView, unread bool) {
+	for _, cv := range c.view.claimsOf(id) {
+		if cv.record != nil || cv.raw != nil {
+			known = append(known, cv)
+		} else {
+			unread = unread || c.unread(cv)
+		}
+	}
+	return known, unread
+}
+
+// unread reports whether the pool of the main key of a claim is not known as it was when that was
+// put, or later.
+func (c *core) unread(cv *claimView) bool {
+	p := c.view.pool(cv.main.pool)
+	return !p.whole || p.rev < cv.rev
+}
+
 // elsewhere refuses an id that a claim has already, whichever instance holds it.
 func (c *core) elsewhere(id string) error {
-	seen := c.view.claimsOf(id)
+	seen, _ := c.holding(id)
 	if len(seen) == 0 {
 		return nil
 	}
@@ -75,7 +96,8 @@ func (c *core) elsewhere(id string) error {
 // and gives back: that ends in a moment.
 func (c *core) inUse(id string) error {
 	foreign := func(cv *claimView) bool { return !cv.isOf(c.view.keys, c.host, c.instance) }
-	if c.view.claims[id] == nil || !slices.ContainsFunc(c.view.claimsOf(id), foreign) && c.succession(id) {
+	known, _ := c.holding(id)
+	if len(known) == 0 || !slices.ContainsFunc(known, foreign) && c.succession(id) {
 		return nil
 	}
 	return c.elsewhere(id)

@@ -260,7 +260,8 @@ func (c *core) refuseSecond(e *entry, rev int64) {
 	if e.takesFence != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
 		return
 	}
-	for _, cv := range c.view.claimsOf(e.req.ID) {
+	known, _ := c.holding(e.req.ID)
+	for _, cv := range known {
 		if cv.rev < rev && !cv.isOf(c.view.keys, c.host, c.instance) {
 			e.answer(outcome{err: c.elsewhere(e.req.ID)})
 			e.dropped = true

@@ -317,7 +317,7 @@ func (c *core) takeNotice(n *notice, now time.Time) {
 
 // succession reports whether an earlier request of an id may still be granted by a dispatcher,
 // or was and is being given back: its waiter is to be deleted, or was and the view does not
-// show everything before, or the notice of its grant or its slots are there.
+// show everything before, or the notice of its grant or its slots are there, or may be.
 func (c *core) succession(id string) bool {
 	of := func(d drop) bool { return d.order.Claim == id }
 	if slices.ContainsFunc(c.drops, of) || slices.ContainsFunc(c.shelf.drops, of) || c.dropped[id].hidden(c.view) ||
@@ -341,7 +341,8 @@ func (c *core) succession(id string) bool {
 			}
 		}
 	}
-	return slices.ContainsFunc(c.view.claimsOf(id), c.ends)
+	known, unread := c.holding(id)
+	return unread || slices.ContainsFunc(known, c.ends)
 }
 
 // ends reports whether a claim is one of this instance that is about to end: its slots are on

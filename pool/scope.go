@@ -229,6 +229,15 @@ func (c *core) demands(now time.Time) map[string]demand {
 		}
 	}
 	for _, e := range slices.Concat(c.queue, c.takes) {
+		if e.succeeds {
+			for _, cv := range c.view.claimsOf(e.req.ID) {
+				if p := c.view.pool(cv.main.pool); cv.record == nil && cv.raw == nil && c.unread(cv) {
+					on(p, judges)
+					f := c.following(p)
+					f.mustShow = max(f.mustShow, cv.rev)
+				}
+			}
+		}
 		undecided := e.state == queued && c.undecided(e)
 		acting := len(e.needs) > 1 && e.state == queued && c.entryRoute(e) == routeDispatch
 		for i, n := range e.needs {

@@ -367,3 +367,31 @@ func TestALostClaimIsForgottenWithoutAWatch(t *testing.T) {
 	one.giveBack("a")
 	r.clean()
 }
+
+// The slots of a claim that are seen in one pool do not show whose it is. A request that comes
+// again is not refused because of what it was granted before.
+func TestAnIDIsNotRefusedForAPartOfItsOwnClaim(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("aa", 1)
+	r.pool("db", 1)
+	both := func(req *Request) { req.Slots = map[string]int{"aa": 1, "db": 1} }
+	one.ask("a", 1, both).got()
+	one.ask("b", 1, both)
+	first := two.ask("c", 1, both)
+	r.pass(tickEvery)
+	one.giveBack("a")
+	two.wedged = true
+	two.wasRead("aa", *two.feeds.read(r.keys.Pool("aa")), nil, r.now)
+	one.giveBack("b") // and "c" is granted
+	two.wasRead("db", *two.feeds.read(r.keys.Pool("db")), nil, r.now)
+	first.cancel()
+	again := two.ask("c", 1, both)
+	again.waits()
+	two.wedged = false
+	r.resolve()
+	again.got()
+	two.giveBack("c")
+	r.pass(waitedFor + openFor)
+	r.clean()
+}
