@@ -78,8 +78,8 @@ func (v *view) on(lease func(store.LeaseID) bool) []part {
 }
 
 // known reports whether all pools in which the claim of a part can have slots, or a notice, are
-// known as they were when it was granted, or later. Those that are not are read, and the part
-// is checked again.
+// known as they are now, and as they were when it was granted, or later. Those that are not are
+// read, and the part is checked again. What is old may be of before a restore of etcd.
 func (c *core) known(p part) bool {
 	pools := []string{p.claim.main.pool}
 	if rec, err := p.claim.full(c.view.keys); err == nil {
@@ -87,7 +87,7 @@ func (c *core) known(p part) bool {
 	}
 	known := true
 	for _, name := range pools {
-		if v := c.view.pool(name); !v.whole || v.rev < p.rev {
+		if v := c.view.pool(name); v.stale || v.rev < p.rev {
 			f := c.following(v)
 			f.audit, f.auditAt, c.refollow = true, max(f.auditAt, p.rev), true
 			known = false

@@ -216,8 +216,9 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 		c.done(b.releases[0].e) // its keys are no longer the claim's
 		return
 	case b.shape == nested || c.guard.Foreign(resp):
-		// Another instance swept the guard: read its present revision.
+		// Another instance swept the guard, or etcd was restored: read its present revision.
 		c.phase = fencing
+		c.distrust()
 		c.requeue(b, now)
 		return
 	}

@@ -283,9 +283,6 @@ func (c *core) present(history uint64) {
 	c.wantAll()
 }
 
-// wantAll has all pools read once, as they are now or later.
-func (c *core) wantAll() { c.readAll, c.readAllMust, c.refollow = true, max(c.seen, c.resolveAt), true }
-
 // holdsSlots reports whether an entry has its slots in the view since that revision.
 func (c *core) holdsSlots(e *entry, fence int64) bool {
 	s, ok := c.view.slot(e.slots[0].ref)
@@ -314,7 +311,7 @@ func (c *core) progress() {
 	if c.phase != resolving {
 		return
 	}
-	if c.adopt != nil && c.allAt < c.resolveAt {
+	if c.adopt != nil && !c.allKnown() {
 		c.wantAll()
 		return
 	}
@@ -333,6 +330,13 @@ func (c *core) progress() {
 	c.dropOrphans()
 	c.takeNotices(c.updatedAt)
 	c.dirty = true
+}
+
+// allKnown reports whether all pools are known as they are now, and as they were when earlier
+// writes were fenced, or later.
+func (c *core) allKnown() bool {
+	missing := func(p *poolView) bool { return p.stale || p.rev < c.resolveAt }
+	return c.allAt >= c.resolveAt && !slices.ContainsFunc(c.view.order, missing)
 }
 
 // call is the next request of the core to etcd. Without a batch, it fences earlier writes.

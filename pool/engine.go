@@ -248,6 +248,9 @@ func (e *Engine) revocations(m store.FeedMessage) {
 		e.core.reached(m.Revision, now)
 	}
 	if m.Snapshot != nil {
+		if m.Snapshot.Reason != nil {
+			e.core.mayBeRestored()
+		}
 		clear(e.core.wanted)
 		for _, kv := range m.Snapshot.KVs {
 			e.revocation(kv, now)

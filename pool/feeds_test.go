@@ -210,6 +210,8 @@ func (s *simFeeds) resync(reason error, now time.Time) {
 	if errors.Is(reason, store.ErrRestored) {
 		s.history++
 		s.core.present(s.history)
+	} else if reason != nil {
+		s.core.mayBeRestored()
 	}
 	s.core.reached(s.etcd.Revision(), now)
 	s.widen(now)

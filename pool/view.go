@@ -189,6 +189,7 @@ func (v *view) loadPool(p *poolView, s store.Snapshot) {
 		}
 	}
 	v.unload(p)
+	p.shows(s.Revision) // what it brings back was brought back by a restore of etcd
 	if p.noticesRev <= s.Revision {
 		for key := range old {
 			v.removeNotice(key)
@@ -216,6 +217,7 @@ func (v *view) loadNotices(p *poolView, s store.Snapshot) {
 		}
 	}
 	p.noticesRev = 0
+	maps.DeleteFunc(p.goneNotices, func(_ string, rev int64) bool { return rev <= s.Revision })
 	for _, kv := range s.KVs {
 		v.put(kv, s.Revision)
 	}
@@ -396,19 +398,22 @@ func (v *view) deleted(p *poolView, k store.PoolKey, key string, rev int64, ende
 // nothing is under way that could be older.
 func (v *view) prune(underWay func(*poolView) bool) {
 	for _, p := range v.order {
-		at := p.noticesRev
 		if p.whole {
-			at = p.rev // those of other instances
+			p.shows(p.rev)
+			continue
 		}
-		maps.DeleteFunc(p.goneNotices, func(_ string, rev int64) bool { return rev <= at })
-		switch {
-		case !p.whole && !underWay(p):
+		maps.DeleteFunc(p.goneNotices, func(_ string, rev int64) bool { return rev <= p.noticesRev })
+		if !underWay(p) {
 			p.gone, p.goneWaiters = nil, nil
-		case p.whole:
-			maps.DeleteFunc(p.gone, func(_ slotRef, rev int64) bool { return rev <= p.rev })
-			maps.DeleteFunc(p.goneWaiters, func(_ Order, rev int64) bool { return rev <= p.rev })
 		}
 	}
+}
+
+// shows forgets the commits of ours that are known of a pool with all else up to a revision.
+func (p *poolView) shows(at int64) {
+	maps.DeleteFunc(p.gone, func(_ slotRef, rev int64) bool { return rev <= at })
+	maps.DeleteFunc(p.goneWaiters, func(_ Order, rev int64) bool { return rev <= at })
+	maps.DeleteFunc(p.goneNotices, func(_ string, rev int64) bool { return rev <= at })
 }
 
 // pool returns the view of a pool, made empty if it was not known.

@@ -334,7 +334,7 @@ func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
 			c.view.pool(k.Pool)
 		}
 	}
-	c.readAll, c.allAt = s.Revision < c.readAllMust, s.Revision
+	c.readAll = s.Revision < c.readAllMust
 	for _, p := range c.view.order {
 		switch c.following(p).audit = true; {
 		case p.whole && p.rev >= s.Revision:
@@ -346,6 +346,9 @@ func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
 		one := byPool[p.name]
 		one.Revision, one.History = s.Revision, s.History
 		c.load(p, one, now)
+	}
+	if !c.readAll {
+		c.allAt = s.Revision
 	}
 	c.learned(false, now)
 	c.refollow = true
@@ -387,3 +390,21 @@ func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Tim
 	p.markedAt = now
 	p.refresh(now)
 }
+
+// mayBeRestored takes that a watch could not go on where it ended. Etcd may have been restored
+// with --bump-revision, so what is known is to be read again, and compared with the claims.
+func (c *core) mayBeRestored() {
+	c.distrust()
+	c.wantAll()
+}
+
+// distrust has the pools read, or their watches come up to date, before anything is decided.
+func (c *core) distrust() {
+	for _, p := range c.view.order {
+		p.at, p.markedAt, p.stale, p.unseen = time.Time{}, time.Time{}, true, true
+	}
+	c.refollow = true
+}
+
+// wantAll has all pools read once, as they are now or later.
+func (c *core) wantAll() { c.readAll, c.readAllMust, c.refollow = true, max(c.seen, c.resolveAt), true }

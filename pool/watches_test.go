@@ -281,3 +281,30 @@ func TestReleasesDoNotDelayAClaim(t *testing.T) {
 		t.Errorf("%d reads of the pool have returned, and the claim has no answer", reads)
 	}
 }
+
+// A restore with --bump-revision brings back claims that have ended, in pools that their host
+// does not follow any more. Its watch of revocations can't go on then.
+func TestWhatARestoreBringsBackIsFoundWithoutAWatch(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("aa", 9)
+	r.pool("db", 9)
+	both := func(req *Request) { req.Slots = map[string]int{"aa": 1, "db": 1} }
+	kept := one.ask("kept", 1, both).got()
+	one.ask("gone", 1, both).got()
+	saved := r.etcd.Save()
+	one.giveBack("gone")
+	late := one.ask("late", 1, both).got()
+	r.pass(forgetPool + 2*time.Second)
+	one.wantScope("db", nothing)
+	r.etcd.Restore(saved, 1000)
+	one.feeds.resync(store.ErrCompacted, r.now)
+	r.resolve()
+	r.pass(time.Second)
+	r.wantUsed(1)
+	if kept.Context().Err() != nil || late.Context().Err() == nil {
+		t.Errorf("the claim that is there: %v; that which is not: %v", kept.Err(), late.Err())
+	}
+	one.giveBack("kept")
+	r.clean()
+}

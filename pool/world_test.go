@@ -297,17 +297,18 @@ func (w *world) restore() {
 		h.answer(w.rnd.IntN(2) == 0)
 	}
 	w.collect()
-	bump := int64(1000)
-	if w.rnd.IntN(2) == 0 {
-		bump = s.etcd.Revision() - w.etcd.Revision() // without --bump-revision
+	bump, reason := int64(1000), store.ErrCompacted
+	if w.rnd.IntN(2) == 0 { // without --bump-revision
+		bump, reason = s.etcd.Revision()-w.etcd.Revision(), store.ErrRestored
 	}
 	w.etcd.Restore(s.etcd, bump)
+	w.now = w.now.Add(store.StaleAfter) // it takes a while
 	w.logf("etcd is restored from revision %d", s.etcd.Revision())
 	w.layouts = s.layouts
 	maps.DeleteFunc(w.combined.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
 	w.reload()
 	for _, h := range w.hosts {
-		h.feeds.resync(store.ErrRestored, w.now)
+		h.feeds.resync(reason, w.now)
 		for h.deliver(100) {
 		}
 	}
