@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -298,10 +299,10 @@ func (h *History) excused(w *waiter, known int64) bool {
 		return true
 	}
 	n, now := 0, h.queue.now()
-	for _, x := range all.open {
+	for key, x := range all.open {
 		n++
-		if now.Sub(x.putAt) > soonAcknowledged {
-			return true
+		if now.Sub(x.putAt) > soonAcknowledged || strings.HasSuffix(key, "/"+w.wait.Claim) {
+			return true // or it was granted, and its owner has put the waiter again without knowing that
 		}
 	}
 	for _, x := range all.done {

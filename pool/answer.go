@@ -218,7 +218,6 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 	case b.shape == nested || c.guard.Foreign(resp):
 		// Another instance swept the guard, or etcd was restored: read its present revision.
 		c.phase = fencing
-		c.distrust()
 		c.requeue(b, now)
 		return
 	}
@@ -243,6 +242,7 @@ func (c *core) failed(b *batch, resp *pb.TxnResponse) {
 			g.e.other.retryAt, c.retryOthers = resp.Header.Revision, resp.Header.Revision
 		}
 	}
+	c.refollow = true
 }
 
 // refusePrecondition refuses an entry, unless its request was canceled meanwhile.
@@ -373,7 +373,7 @@ func (c *core) unshelve(now time.Time) {
 	}
 	for _, w := range c.shelf.skipped {
 		w.skip = 0
-		c.dirty = true
+		c.dirty, c.refollow = true, true
 	}
 	c.shelf.skipped = nil
 }
@@ -393,7 +393,7 @@ func (c *core) requeue(b *batch, now time.Time) {
 	for _, g := range b.grants {
 		c.ungrant(g, 0, now)
 	}
-	c.dirty = true
+	c.dirty, c.refollow = true, true
 }
 
 // resolve determines what a batch with an unknown outcome did: writes up to it are

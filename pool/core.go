@@ -92,9 +92,9 @@ type core struct {
 	updatedAt time.Time
 	// followed is what is followed of the pools in use, by name; refollow is set if that is to
 	// be decided again, and followings counts the decisions that changed something.
-	followed   map[string]*followed
-	refollow   bool
-	followings int
+	followed          map[string]*followed
+	refollow          bool
+	followings, begun int
 	// readAll has all pools read once, as they are at revision readAllMust or later; readingAll
 	// is set while they are. They were last at allAt. After a failure it is not tried again
 	// before readAllAt.
@@ -357,7 +357,7 @@ func (c *core) behind() bool {
 		}
 	}
 	for _, f := range c.followed {
-		if f.audit && f.pool.rev < f.auditAt {
+		if f.audit && f.pool.rev < f.auditAt || f.scope == everything && f.pool.rev < c.resolveAt {
 			return true
 		}
 	}

@@ -427,7 +427,7 @@ func (e *Engine) LeasesReady() {
 // Reconsider has the engine try the waiting claims again: a place was returned (see
 // [Request.Place]).
 func (e *Engine) Reconsider() {
-	e.urgent.add(func(c *core, _ time.Time) { c.dirty = true })
+	e.urgent.add(func(c *core, _ time.Time) { c.dirty, c.refollow = true, true })
 }
 
 // LeaseLost reports that a lease has lost its validity: its claims are lost, and its waiters

@@ -1,6 +1,7 @@
 package pool_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -91,4 +93,56 @@ func TestAnEngineBeginsWatchesWhileCallersWaitForARevision(t *testing.T) {
 		})
 		wg.Wait()
 	})
+}
+
+// A holder learns of a release by force though the watch of revocations begins again without it:
+// after an absence within the lease of the claim, in which the key was deleted.
+func TestAHolderLearnsOfAForcedReleaseAfterAGap(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lease, absent time.Duration
+		other         bool // another instance of the host deletes the key after a minute
+	}{
+		"default lease, other instance of the host": {pool.DefaultLeaseDuration, 2 * time.Minute, true},
+		"long lease": {time.Hour, 11 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				b.pool(1)
+				reg := pool.Registry{Backend: b.root, Keys: b.keys}
+				if _, err := reg.Set(t.Context(), "db", pool.Change{LeaseDuration: &tc.lease}); err != nil {
+					t.Fatal(err)
+				}
+				one := b.engine("one")
+				if tc.other {
+					by := b.root.Peer()
+					e := pool.New(pool.Config{Backend: by, Keys: b.keys, Host: "one", Instance: "other",
+						Leases: forWaiters(t, b.root), WaiterLeases: forWaiters(t, b.root)})
+					ctx, cancel := context.WithCancel(context.Background())
+					done := make(chan struct{})
+					go func() { defer close(done); _ = e.Run(ctx) }()
+					t.Cleanup(func() { cancel(); <-done; by.Close() })
+				}
+				a := b.got(<-one.ask("a", 1, 0))
+				time.Sleep(10 * time.Second)
+				one.by.Down()
+				if _, err := reg.Revoke(t.Context(), "a", true); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tc.absent)
+				if n := b.keysUnder(b.keys.Revocations("one")); n != 0 {
+					t.Fatal("the revocation is there still")
+				}
+				b.root.Do(func(e *storetest.Etcd) {
+					if err := e.Compact(e.Revision()); err != nil {
+						t.Fatal(err)
+					}
+				})
+				one.by.Up()
+				time.Sleep(2 * time.Minute)
+				if a.Context().Err() == nil {
+					t.Error("the holder believes that it holds slots that are free, and may be another's")
+				}
+			})
+		})
+	}
 }

@@ -210,10 +210,11 @@ func (s *simFeeds) resync(reason error, now time.Time) {
 	if errors.Is(reason, store.ErrRestored) {
 		s.history++
 		s.core.present(s.history)
-	} else if reason != nil {
-		s.core.mayBeRestored()
 	}
 	s.core.reached(s.etcd.Revision(), now)
+	if reason != nil && !errors.Is(reason, store.ErrRestored) {
+		s.core.mayBeRestored()
+	}
 	s.widen(now)
 	s.core.follow(now)
 	s.follow(now)

@@ -49,7 +49,7 @@ const (
 type followed struct {
 	pool  *poolView
 	scope scope
-	// begun counts how often it has come to be watched whole.
+	// begun is the number of the last time that it came to be watched whole.
 	begun int
 	// read is set if the pool is to be read once, up to mustShow or later. Reading is set
 	// while it is, expects is what mustShow was when that began, and readAt is when to try again
@@ -128,15 +128,16 @@ func (c *core) asked(slots map[string]int, waits bool, now time.Time) {
 // refresh notes of which pools too little is known to decide.
 func (c *core) refresh(now time.Time) {
 	for _, p := range c.view.order {
-		p.refresh(now)
+		p.refresh(now, c.resolveAt)
 	}
 }
 
-// refresh notes whether too little is known of a pool to decide. A spec that was read alone is
-// no ground to grant: what other instances had granted under the one before need not be known,
-// and the compares of a grant rely on it.
-func (p *poolView) refresh(now time.Time) {
-	p.stale = !p.whole || p.specRev > p.rev || now.Sub(p.at) >= store.StaleAfter
+// refresh notes whether too little is known of a pool to decide. What was known before earlier
+// writes were fenced does not count: etcd may have been restored. Nor does a spec that was read
+// alone: what other instances had granted under the one before need not be known, and the
+// compares of a grant rely on it.
+func (p *poolView) refresh(now time.Time, fenced int64) {
+	p.stale = !p.whole || p.specRev > p.rev || p.rev < fenced || now.Sub(p.at) >= store.StaleAfter
 	p.unseen = p.stale && now.Sub(p.markedAt) >= store.StaleAfter
 }
 
@@ -172,7 +173,8 @@ func (c *core) follow(now time.Time) {
 		case f.scope == everything && s != everything:
 			c.view.unload(p)
 		case f.scope != everything && s == everything:
-			f.begun++
+			c.begun++
+			f.begun = c.begun
 		}
 		if f.scope, f.read = s, begins; begins {
 			f.expects = f.mustShow

@@ -395,3 +395,56 @@ func TestAnIDIsNotRefusedForAPartOfItsOwnClaim(t *testing.T) {
 	r.pass(waitedFor + openFor)
 	r.clean()
 }
+
+// A claim that has lost a race reads the pool again at once.
+func TestAClaimThatLostARaceReadsThePoolAtOnce(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("db", 1)
+	r.pass(time.Second)
+	one.wedged = true
+	a := one.ask("a", 1)
+	one.begin()
+	one.feeds.finishRead(0, r.now)
+	two.ask("b", 1).got() // in between
+	two.giveBack("b")
+	two.ask("c", 1).got()
+	two.wedged = true
+	if !one.act() {
+		t.Fatal("no batch")
+	}
+	if len(a.reply) > 0 {
+		t.Fatal("answered")
+	}
+	for range 5 { // the loop, without a tick
+		one.core.reached(r.etcd.Revision(), r.now)
+		one.act()
+		one.feeds.follow(r.now)
+	}
+	if len(one.feeds.reads) == 0 {
+		t.Errorf("the pool is not read before the next tick, up to %v later (refollow %v)", tickEvery, one.refollow)
+	}
+}
+
+// A claim that gets a place reads the pool at once.
+func TestAClaimThatGetsAPlaceReadsThePoolAtOnce(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 9)
+	places := NewPlaces(1)
+	taken := places.New()
+	taken.Take()
+	one.ask("a", 1, func(req *Request) { req.Place = places.New() }).waits()
+	r.pass(10 * time.Second)
+	one.wedged = true
+	taken.Give()
+	one.core.dirty, one.core.refollow = true, true // as [Engine.Reconsider] does
+	for range 5 {
+		one.core.reached(r.etcd.Revision(), r.now)
+		one.act()
+		one.feeds.follow(r.now)
+	}
+	if len(one.feeds.reads) == 0 {
+		t.Errorf("the pool is not read before the next tick")
+	}
+}

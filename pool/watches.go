@@ -222,11 +222,15 @@ func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time
 	case m.Snapshot != nil && of == everything && p.loadable(m.Snapshot.Revision):
 		c.load(p, *m.Snapshot, now)
 	case m.Snapshot != nil && of == everything && (!p.whole || m.Snapshot.Revision > p.rev):
-		c.following(p).begun++ // it lacks what this instance has written since: the watch begins again
-		c.followings++
+		// It lacks what this instance has written since: the watch begins again.
+		c.begun, c.followings = c.begun+1, c.followings+1
+		c.following(p).begun = c.begun
 	case m.Snapshot != nil && of == everything: // what follows it is known, or comes
 	case m.Snapshot != nil:
 		c.view.loadNotices(p, *m.Snapshot)
+		if m.Snapshot.Reason != nil {
+			c.following(p).audit = true // a grant may have come and gone meanwhile, with its waiter
+		}
 	case of == notices:
 		c.ended(c.view.apply(m.Events))
 		p.noticesRev = max(p.noticesRev, m.Revision)
@@ -234,7 +238,7 @@ func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time
 		c.ended(c.view.apply(m.Events))
 		p.reached(m.Revision)
 		p.at, p.markedAt = now, now
-		p.refresh(now)
+		p.refresh(now, c.resolveAt)
 	}
 	c.learned(m.Snapshot == nil, now)
 }
@@ -261,7 +265,7 @@ func (c *core) load(p *poolView, s store.Snapshot, now time.Time) {
 	restored := f.restored
 	c.view.loadPool(p, s)
 	p.at, p.markedAt = now, now
-	p.refresh(now)
+	p.refresh(now, c.resolveAt)
 	f.restored, f.audit = false, true
 	for _, e := range c.sorted() {
 		if e.state != held && e.state != releasing || e.slots[0].ref.pool != p.name || e.fence() > s.Revision && !restored {
@@ -325,6 +329,10 @@ func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
 		return
 	}
 	c.reached(s.Revision, now)
+	if s.Revision < c.readAllMust {
+		c.readAll = true
+		return
+	}
 	byPool := map[string]store.Snapshot{}
 	for _, kv := range s.KVs {
 		if k, err := c.view.keys.ParsePoolKey(string(kv.Key)); err == nil {
@@ -334,7 +342,6 @@ func (c *core) allRead(s store.Snapshot, err error, now time.Time) {
 			c.view.pool(k.Pool)
 		}
 	}
-	c.readAll = s.Revision < c.readAllMust
 	for _, p := range c.view.order {
 		switch c.following(p).audit = true; {
 		case p.whole && p.rev >= s.Revision:
@@ -388,22 +395,19 @@ func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Tim
 		}
 	}
 	p.markedAt = now
-	p.refresh(now)
+	p.refresh(now, c.resolveAt)
 }
 
 // mayBeRestored takes that a watch could not go on where it ended. Etcd may have been restored
 // with --bump-revision, so what is known is to be read again, and compared with the claims.
 func (c *core) mayBeRestored() {
-	c.distrust()
-	c.wantAll()
-}
-
-// distrust has the pools read, or their watches come up to date, before anything is decided.
-func (c *core) distrust() {
 	for _, p := range c.view.order {
 		p.at, p.markedAt, p.stale, p.unseen = time.Time{}, time.Time{}, true, true
+		if f := c.followed[p.name]; f != nil {
+			f.mustShow = max(f.mustShow, c.seen)
+		}
 	}
-	c.refollow = true
+	c.wantAll()
 }
 
 // wantAll has all pools read once, as they are now or later.

@@ -308,3 +308,99 @@ func TestWhatARestoreBringsBackIsFoundWithoutAWatch(t *testing.T) {
 	one.giveBack("kept")
 	r.clean()
 }
+
+// A read of all pools that skips a pool as not loadable must not count as having shown it.
+func TestAdoptionWaitsForAPoolThatWasSkipped(t *testing.T) {
+	r, hosts := narrowRig(t, "one")
+	one := hosts[0]
+	r.pool("db", 2)
+	cl := one.ask("a", 1).got()
+	one.wedged = true
+
+	next := &rigHost{r: r, name: "one", leases: map[time.Duration]store.LeaseID{DefaultLeaseDuration: cl.Lease}}
+	next.core = newCore(Config{Keys: r.keys, Host: "one", Instance: "i", Leases: rigLeases{next}, WaiterLeases: rigWaiters{next}, Logger: silent})
+	next.adopt = map[store.LeaseID]bool{cl.Lease: true}
+	next.waiterLeaseID, _, _ = r.etcd.Grant(time.Hour)
+	next.feeds = newSimFeeds(next.core, r.etcd)
+	next.core.reached(r.etcd.Revision(), r.now)
+	for next.phase == fencing {
+		next.act() // earlier writes are fenced
+	}
+	next.begin() // the read of all pools begins
+	if len(next.feeds.reads) != 1 {
+		t.Fatalf("%d reads", len(next.feeds.reads))
+	}
+	r.txn(store.Put("/elsewhere", nil, 0))
+	// Two early requests have the pool watched, from later than that, and are canceled.
+	for _, id := range []string{"x", "y"} {
+		x := asked{next, id, make(chan outcome, 1)}
+		next.request(newEntry(&Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Hour}, "one", "i"), x.reply, r.now)
+		next.core.cancel(id, x.reply, errStopped, r.now)
+	}
+	next.begin()
+	next.wantScope("db", everything)
+	next.feeds.deliver(next.feeds.pools["db"][1], 1, r.now)
+	for end := r.now.Add(oftenFor); r.now.Before(end); { // the read of all pools takes longer
+		r.now = r.now.Add(tickEvery)
+		next.core.reached(r.etcd.Revision(), r.now)
+		next.core.tick(r.now)
+	}
+	next.wantScope("db", nothing)
+	next.feeds.finishRead(0, r.now)
+	r.hosts = append(r.hosts, next)
+	r.resolve()
+	r.pass(time.Second)
+	if len(next.adopted) != 1 {
+		t.Errorf("%d claims are adopted, want 1", len(next.adopted))
+	}
+	r.wantUsed(1)
+}
+
+// What is followed of a pool is forgotten at the end of a watch, and made anew before the
+// watches learn of the end: the old watch goes on, and has no snapshot for the empty view.
+func TestAWatchEndsWithWhatIsKnownOfItsPool(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("db", 2)
+	two.ask("full", 2).got()
+	w := one.ask("w", 1) // one is the dispatcher
+	r.pass(tickEvery)
+	one.wantScope("db", everything)
+	v := two.ask("v", 1) // and grants for two as well
+	w.cancel()           // it has no claims of its own for a while, and dispatches still
+	r.pass(forgetPool)
+	one.wantScope("db", everything)
+	if n := one.followed["db"].begun; n != 1 {
+		t.Fatalf("begun %d times", n)
+	}
+	v.cancel()
+	one.wedged = true
+	for range 100 {
+		one.listen()
+		if !one.act() && len(one.roles) == 0 {
+			break
+		}
+	}
+	two.giveBack("full")
+	one.listen()
+	// The iteration of the loop: a tick, then the operations that were collected, then the watches.
+	one.core.tick(r.now)
+	a := asked{one, "a", make(chan outcome, 1)}
+	b := asked{one, "b", make(chan outcome, 1)}
+	for _, x := range []asked{a, b} {
+		req := &Request{ID: x.id, Slots: map[string]int{"db": 1}}
+		one.request(newEntry(req, one.host, one.instance), x.reply, r.now)
+	}
+	one.next(r.now)
+	one.wedged = false
+	r.resolve()
+	r.pass(4 * time.Second)
+	for i := range 120 { // a client that tries twice a second
+		x := asked{one, fmt.Sprint("x", i), make(chan outcome, 1)}
+		req := &Request{ID: x.id, Slots: map[string]int{"db": 1}}
+		one.request(newEntry(req, one.host, one.instance), x.reply, r.now)
+		r.pass(500 * time.Millisecond)
+	}
+	a.got()
+	b.got()
+}
