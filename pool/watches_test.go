@@ -356,7 +356,7 @@ func TestAdoptionWaitsForAPoolThatWasSkipped(t *testing.T) {
 	r.wantUsed(1)
 }
 
-// What is followed of a pool is forgotten at the end of a watch, and made anew before the
+// What is followed of a pool is forgotten at the end of a watch, and made again before the
 // watches learn of the end: the old watch goes on, and has no snapshot for the empty view.
 func TestAWatchEndsWithWhatIsKnownOfItsPool(t *testing.T) {
 	r, hosts := narrowRig(t, "one", "two")
