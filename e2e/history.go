@@ -155,9 +155,9 @@ func (h *History) event(ev *mvccpb.Event) {
 	case store.SpecKey:
 		err = h.spec(h.pool(k.Pool), put, ev.Kv.Value)
 	case store.SlotKey:
-		h.removeSlot(key)
+		old := h.removeSlot(key)
 		if put {
-			err = h.putSlot(k.Pool, ev.Kv)
+			err = h.putSlot(k.Pool, ev.Kv, old)
 		} else {
 			h.queue.ended = append(h.queue.ended, key)
 		}
@@ -195,10 +195,11 @@ func (h *History) spec(p *poolState, put bool, value []byte) error {
 	return err
 }
 
-func (h *History) removeSlot(key string) {
+// removeSlot takes a slot out and returns it, nil if there is none.
+func (h *History) removeSlot(key string) *slot {
 	s := h.slots[key]
 	if s == nil {
-		return
+		return nil
 	}
 	delete(h.slots, key)
 	if keys := h.byClaim[s.claim]; len(keys) == 1 {
@@ -209,9 +210,12 @@ func (h *History) removeSlot(key string) {
 	h.pools[s.pool].used -= s.n
 	h.leaseKeys[s.lease]--
 	h.claims[s.claim] = true
+	return s
 }
 
-func (h *History) putSlot(name string, kv *mvccpb.KeyValue) error {
+// putSlot takes a slot that was put in place of an old one, if there was one. A claim that puts
+// its own again, to confirm its grant, adds nothing to the pool.
+func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	key := string(kv.Key)
 	if last := h.fences[key]; kv.ModRevision <= last {
 		h.violate(Fence, "%s has fence %d after %d", key, kv.ModRevision, last)
@@ -233,7 +237,9 @@ func (h *History) putSlot(name string, kv *mvccpb.KeyValue) error {
 	h.leaseKeys[kv.Lease]++
 	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
 	h.claims[v.Claim] = true
-	h.grown[name] = true
+	if old == nil || old.claim != s.claim || old.n < s.n {
+		h.grown[name] = true
+	}
 	return nil
 }
 

@@ -104,6 +104,15 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	}
 }
 
+func TestAClaimThatConfirmsItsGrantAddsNothing(t *testing.T) {
+	h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1))
+	again := claimed("a", 0, "one", 2)
+	again.Kv.Lease = 9
+	if v := h.at(again).Violations(); len(v) > 0 {
+		t.Errorf("violations: %v", v)
+	}
+}
+
 func gone(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
 		del(keys.Waiter("a", "1000-0000000000000002-"+id+"+0000000a")), del(keys.Waiter("b", "1000-0000000000000002-"+id+"+0000000a")),

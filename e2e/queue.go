@@ -48,6 +48,12 @@ func ReadDispatcher(value []byte) (Dispatcher, error) {
 	return read(value, func(d *Dispatcher) int { return d.V })
 }
 
+// noticeValue is what is read of the value of a notice.
+type noticeValue struct {
+	V     int       `json:"v"`
+	Since time.Time `json:"since"`
+}
+
 // dispatch is what the history knows of a pool's dispatcher.
 type dispatch struct {
 	by     instanceID // zero if there is none
@@ -55,6 +61,9 @@ type dispatch struct {
 	from   int64      // the revision from which on it is, or is none
 	known  int64      // a revision up to which it certainly knows the pool
 	queued int64      // the revision from which on claims wait; 0 if none do
+	// taken is the last revision by which another one than it has put slots of the pool: grants
+	// of the same batch that wanted those have failed, and the others have not.
+	taken int64
 	// dispatched: there was one, so that waiters are granted by nobody else.
 	dispatched bool
 	idle       time.Time // since then a waiter fits and none was granted; zero if none fits
@@ -63,8 +72,10 @@ type dispatch struct {
 
 // notice is a grant that an instance was notified of.
 type notice struct {
-	putAt time.Time
-	gone  int64 // the revision that acknowledged it; 0 until then
+	// grantedAt is when its dispatcher granted the claim, and putAt when the history received
+	// that, which may be late.
+	grantedAt, putAt time.Time
+	gone             int64 // the revision that acknowledged it; 0 until then
 }
 
 // instanceNotices are those of one instance.
@@ -76,9 +87,9 @@ type instanceNotices struct {
 
 // slotLife is the last use of a slot key that a dispatcher has granted by a notice.
 type slotLife struct {
-	by    instanceID // who used it
-	claim string
-	gone  int64 // the revision that ended it
+	by, from instanceID // who used it, and which dispatcher granted it
+	claim    string
+	gone     int64 // the revision that ended it
 }
 
 // queueState is what the history keeps to judge wait queues.
@@ -126,8 +137,7 @@ func (h *History) queueKey(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error
 	case store.DispatcherKey:
 		return h.dispatcher(h.dispatch(k.Pool), put, kv)
 	case store.NoticeKey:
-		h.notice(instanceID{k.Host, k.Instance}, k.Claim, put, kv)
-		return nil
+		return h.notice(instanceID{k.Host, k.Instance}, k.Claim, put, kv)
 	}
 	d := h.dispatch(k.Pool)
 	if !put {
@@ -162,7 +172,7 @@ func (h *History) dispatcher(d *dispatch, put bool, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyValue) {
+func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyValue) error {
 	all := h.queue.notices[of]
 	if all == nil {
 		all = &instanceNotices{open: map[string]*notice{}}
@@ -178,10 +188,20 @@ func (h *History) notice(of instanceID, claim string, put bool, kv *mvccpb.KeyVa
 			all.since, all.done = all.done[0].gone, all.done[1:]
 		}
 	}
-	if put {
-		all.open[key] = &notice{putAt: h.queue.now()}
-		h.queue.noticed[claim] = true
+	if !put {
+		return nil
 	}
+	v, err := read(kv.Value, func(v *noticeValue) int { return v.V })
+	if err != nil {
+		return err
+	}
+	n := &notice{putAt: h.queue.now(), grantedAt: v.Since}
+	if v.Since.IsZero() || v.Since.After(n.putAt) {
+		n.grantedAt = n.putAt
+	}
+	all.open[key] = n
+	h.queue.noticed[claim] = true
+	return nil
 }
 
 // lease takes an event of a key that is attached to a lease of a host.
@@ -248,7 +268,7 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 		d.known = max(d.known, got.rev)
 	}
 	for key := range h.byClaim[x.Claim] {
-		if f, ok := h.queue.freed[key]; ok && f.by != d.by && h.slots[key].pool == pool {
+		if f, ok := h.queue.freed[key]; ok && f.by != d.by && f.from == d.by && h.slots[key].pool == pool {
 			d.known = max(d.known, f.gone)
 		}
 	}
@@ -257,7 +277,7 @@ func (h *History) checkOrder(x *Hold, got *waiter) {
 			return
 		}
 		if h.knew(d, w) && !h.excused(w, d.known) && covers(x.Pools, w.value.Pools) && lowest(w.value.Pools) == pool &&
-			h.dispatchedBy(d.by, w) && h.possible(w) && !h.fits(h.free(), w) {
+			h.dispatchedBy(d.by, w) && !h.takenSince(w, d.known) && h.possible(w) && !h.fits(h.free(), w) {
 			h.violate(Order, "claim %s of %s/%s was granted %v, and %s of %s/%s waits for %v before it since revision %d",
 				x.Claim, x.Host, x.Instance, x.Pools, w.wait.Claim, w.value.Holder.Host, w.value.Holder.Instance, w.value.Pools, w.wait.From)
 			return
@@ -301,14 +321,14 @@ func (h *History) excused(w *waiter, known int64) bool {
 	n, now := 0, h.queue.now()
 	for key, x := range all.open {
 		n++
-		if now.Sub(x.putAt) > soonAcknowledged || strings.HasSuffix(key, "/"+w.wait.Claim) {
+		if now.Sub(x.grantedAt) > soonAcknowledged || strings.HasSuffix(key, "/"+w.wait.Claim) {
 			return true // or it was granted, and its owner has put the waiter again without knowing that
 		}
 	}
 	for _, x := range all.done {
 		if x.gone >= known { // the dispatcher may not have seen that
 			n++
-			if now.Sub(x.putAt) > soonAcknowledged {
+			if now.Sub(x.grantedAt) > soonAcknowledged {
 				return true
 			}
 		}
@@ -325,6 +345,17 @@ func (h *History) dispatchedBy(by instanceID, w *waiter) bool {
 		}
 	}
 	return true
+}
+
+// takenSince reports whether others than the dispatcher have put slots of a waiter's pools after a
+// revision.
+func (h *History) takenSince(w *waiter, rev int64) bool {
+	for name := range w.value.Pools {
+		if h.dispatch(name).taken > rev {
+			return true
+		}
+	}
+	return false
 }
 
 // possible reports whether a waiter could be granted if nothing else were held.
@@ -357,9 +388,10 @@ func (h *History) fits(free map[string]int, w *waiter) bool {
 	return true
 }
 
-// noteUse remembers which slots are used by whom, and when that ended. A dispatcher that puts
-// a slot again knows of its end by its watch, unless it has ended it itself: by the withdrawal
-// of a grant that was not confirmed, or for an operator.
+// noteUse remembers which slots are used by whom, and when that ended. A dispatcher that has
+// granted a slot and puts it again knows of its end by its watch, unless it has ended it itself:
+// by the withdrawal of a grant that was not confirmed, or for an operator. Of slots that another
+// one has granted, it may know neither the beginning nor the end.
 func (h *History) noteUse() {
 	q := &h.queue
 	for _, key := range q.ended {
@@ -370,10 +402,16 @@ func (h *History) noteUse() {
 		delete(q.granted, key)
 	}
 	for _, x := range q.begun {
+		by := h.dispatch(lowest(x.Pools)).by
+		for name := range x.Pools {
+			if d := h.dispatch(name); d.by != by {
+				d.taken = h.rev
+			}
+		}
 		for key := range h.byClaim[x.Claim] {
 			delete(q.freed, key)
 			if q.noticed[x.Claim] {
-				q.granted[key] = slotLife{by: instanceID{x.Host, x.Instance}, claim: x.Claim}
+				q.granted[key] = slotLife{by: instanceID{x.Host, x.Instance}, from: by, claim: x.Claim}
 			}
 		}
 	}

@@ -155,6 +155,30 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.at(del(keys.Slot("a", 0, 1)))
 			t.at(t.grant("own", "d", two, 1, false)...)
 		}},
+		"a slot that another dispatcher has granted shows nothing": {false, func(t *queueTape) {
+			both := need{"a": 2, "b": 2}
+			t.at(del(keys.Slot("b", 0, 0)))
+			t.wait("high-1", "j", both, "")
+			t.wait("late", "j", need{"b": 2}, "")
+			t.dispatcher("b", "k")
+			t.firstGone()
+			t.at(t.grant("high-1", "j", both, 1, true)...)
+			t.at(del(t.notice("high-1", "j")))
+			t.since["early"] = 1
+			t.wait("early", "i", need{"b": 2}, "")
+			t.at(del(keys.Slot("a", 0, 1)), del(keys.Slot("b", 0, 1)))
+			t.at(t.grant("late", "j", need{"b": 2}, 1, true)...)
+		}},
+		"another dispatcher has taken slots at that moment": {false, func(t *queueTape) {
+			t.at(del(keys.Slot("b", 0, 0)))
+			t.dispatcher("b", "k")
+			t.wait("early", "i", need{"b": 1}, "")
+			t.wait("late", "j", need{"b": 1}, "")
+			t.wait("other", "j", need{"a": 1, "b": 1}, "")
+			t.firstGone()
+			t.at(t.grant("other", "j", need{"a": 1, "b": 1}, 1, true)...)
+			t.at(t.grant("late", "j", need{"b": 1}, 2, true)...)
+		}},
 		"what needs more of the same pools does not go first": {true, func(t *queueTape) {
 			t.wait("early", "i", one, "")
 			t.wait("late", "j", two, "")
@@ -255,6 +279,16 @@ func TestTheOrderOfADispatchersGrantsIsJudged(t *testing.T) {
 			t.wait("noticed", "i", one, "")
 			t.at(t.grant("noticed", "i", one, 2, true)...)
 			t.pass(2 * time.Second)
+			t.wait("early", "i", two, "")
+			t.wait("late", "j", two, "")
+			t.firstGone()
+			t.at(t.grant("late", "j", two, 1, true)...)
+		}},
+		"a waiter of an instance with a notice that came late": {false, func(t *queueTape) {
+			t.at(limit("a", 3))
+			t.wait("noticed", "i", one, "")
+			t.at(append(t.grant("noticed", "i", one, 2, false),
+				put(t.notice("noticed", "i"), 2, `{"v":1,"since":%q}`, t.clock.Add(-2*time.Second).Format(time.RFC3339)))...)
 			t.wait("early", "i", two, "")
 			t.wait("late", "j", two, "")
 			t.firstGone()

@@ -118,12 +118,13 @@ func frozen(p *process) heal {
 
 // resumed has a member that was the leader continue. It does not know yet that it is not the
 // leader any more, and can have the others end leases whose renewals it has not seen: see
-// docs/explanation/guarantees.md. Nobody is blamed for jobs that hold slots at that moment.
+// docs/explanation/guarantees.md. Nobody is blamed for jobs that hold slots until then: it goes on
+// with the leases that have ended by its clock after the first 16 have timed out, which takes 7 s.
 func (c *campaign) resumed(h heal) heal {
 	return func(ctx context.Context) error {
 		c.referee.with((*stays).endEarly)
 		err := h(ctx)
-		pause(ctx, 2*time.Second)
+		pause(ctx, 8*time.Second)
 		rev, at := c.cluster.revision(ctx)
 		c.referee.with(func(s *stays) { s.endOnTime(rev) })
 		return errors.Join(err, at)
