@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -85,11 +86,16 @@ func (c *core) elsewhere(id string) error {
 	if len(seen) == 0 {
 		return nil
 	}
+	return problem.New(problem.IDInUse, "%s: use another id", c.view.isHeld(seen[0]))
+}
+
+// isHeld says that the id of a claim is in use.
+func (v *view) isHeld(cv *claimView) string {
 	by := ""
-	if r, err := seen[0].full(c.view.keys); err == nil {
+	if r, err := cv.full(v.keys); err == nil {
 		by = " by " + r.Holder.Host + "/" + r.Holder.Instance
 	}
-	return problem.New(problem.IDInUse, "claim id %q is held already%s: use another id", id, by)
+	return fmt.Sprintf("claim id %q is held already%s", cv.id, by)
 }
 
 // inUse is [core.elsewhere], but for what this instance was granted for an earlier request

@@ -387,7 +387,7 @@ func (c *core) all() []candidate {
 		for len(own) > 0 && own[0].order.Compare(w.order) < 0 {
 			waiters, own = append(waiters, own[0]), own[1:]
 		}
-		w.waiting.Mine, w.waiting.Yielded = c.dispatches(w.first), c.passed(w)
+		w.waiting.Mine, w.waiting.Yielded = c.grants(w), c.passed(w)
 		waiters = append(waiters, candidate{order: w.order, w: w})
 	}
 	waiters = append(waiters, own...)

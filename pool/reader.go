@@ -398,6 +398,9 @@ func (v *view) waitersOf(p *poolView, o own) []WaiterStatus {
 		}
 		if w.Reason = v.reasonFor(w.Pools, 0).Text; w.Reason == "" {
 			w.Reason = "waiting its turn"
+			if cv := v.holderOf(w.Claim); cv != nil {
+				w.Reason = v.isHeld(cv)
+			}
 		}
 		w.Position = len(all) + 1
 		if p == nil {

@@ -240,18 +240,35 @@ func parseDigits(s string, base int64) (n int64, ok bool) {
 }
 
 // passed reports whether a waiter of another instance is passed: it has not said where its
-// slots go, or was granted, or its instance does not answer, or another claim waits before it
-// for the same thing.
+// slots go, or was granted, or its instance does not answer, or its id is in use, or another
+// claim waits before it for the same thing.
 func (c *core) passed(w *waiter) bool {
-	return c.view.passed(w) || w.unkept == w.rev && !c.dispatches(w.first)
+	return c.view.passed(w) || w.unkept == w.rev && !c.grants(w)
 }
+
+// grants reports whether this instance is to grant a waiter of another instance: it dispatches
+// its first pool, and has seen it there. While it was seen in another pool only, those that are
+// before it in the first one may not be known.
+func (c *core) grants(w *waiter) bool { return c.dispatches(w.first) && slices.Contains(w.in, w.first) }
 
 // passed is [core.passed] as far as the view shows it.
 func (v *view) passed(w *waiter) bool {
-	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || v.notified(w) ||
+	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || v.notified(w) || v.holderOf(w.order.Claim) != nil ||
 		w.value.Sole && slices.ContainsFunc(v.byWork[w.work], func(o *waiter) bool {
 			return o.order.Claim != w.order.Claim && o.order.Compare(w.order) < 0 && !o.by.yielded
 		})
+}
+
+// holderOf returns a claim that has an id and holds slots, as far as its first pool is followed;
+// nil if none is known. Instances refuse such an id where they see it, but do not see the slots
+// of the pools that their claims only wait for.
+func (v *view) holderOf(id string) *claimView {
+	for cv := v.claims[id]; cv != nil; cv = cv.next {
+		if (cv.record != nil || cv.raw != nil) && !v.pool(cv.main.pool).stale {
+			return cv
+		}
+	}
+	return nil
 }
 
 // proxy makes an entry of another instance's waiter, which this instance is to grant.

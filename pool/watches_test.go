@@ -404,3 +404,37 @@ func TestAWatchEndsWithWhatIsKnownOfItsPool(t *testing.T) {
 	a.got()
 	b.got()
 }
+
+// The watch of one pool can be ahead of that of another. A claim of both is granted once it was seen
+// in the pool whose dispatcher grants it: only then all that are before it there are known.
+func TestAClaimThatWasSeenInItsSecondPoolHasNoTurnYet(t *testing.T) {
+	r := newRig(t, "one", "two", "three")
+	one, two, three := r.hosts[0], r.hosts[1], r.hosts[2]
+	r.pool("aa", 2)
+	r.pool("db", 1)
+	aa := of(map[string]int{"aa": 1})
+	two.ask("a", 1, aa).got()
+	one.ask("b", 1, aa).got()
+	one.ask("wide", 1, of(map[string]int{"aa": 2}))
+	if by := r.dispatcher("aa"); by != "one" {
+		t.Fatalf("%q dispatches", by)
+	}
+	one.wedged = true
+	first := two.ask("first", 1, aa)
+	three.ask("later", 1, of(map[string]int{"aa": 1, "db": 1}))
+	for _, f := range one.feeds.feeds() {
+		if f.pool == "db" {
+			one.feeds.deliver(f, 100, r.now)
+		}
+	}
+	one.release(one.entries["b"].claim, make(chan error, 1))
+	for one.act() {
+	}
+	if r.has(r.keys.Notice("aa", "three", "i", "later")) {
+		t.Error("a claim is granted before one that has waited longer")
+	}
+	one.wedged = false
+	r.resolve()
+	first.got()
+	r.sound()
+}
