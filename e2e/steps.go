@@ -60,8 +60,15 @@ type turn struct {
 	took     map[string]int
 	limits   map[string]int // as it was taken
 	from, to int64          // to is 0 while it goes on
-	// unused says that it was handed back: nothing was begun.
+	// unused says that its slots may have been free before its record says so: it was handed
+	// back, or its worker was lost, which has stopped it first.
 	unused bool
+}
+
+func (t *turn) free() {
+	if t != nil {
+		t.unused = true
+	}
 }
 
 // taking is what was taken of a pool on a lease.
@@ -288,9 +295,9 @@ func (h *StepHistory) stepRecord(text string, put bool, kv *mvccpb.KeyValue) err
 		attempt++
 	case was == "running" && v.Status == "scheduled": // it was handed back
 		attempt--
-		if i.turn != nil {
-			i.turn.unused = true
-		}
+		i.turn.free()
+	case was == "running" && v.Status != "canceled" && v.EndFence == 0: // not by its worker
+		i.turn.free()
 	}
 	if v.Attempt != attempt || attempt > i.step.Retries+1 {
 		h.violate(StepWays, "%s is %s with %d starts, and was started %d times of %d", i.ID, v.Status, v.Attempt, attempt, i.step.Retries+1)

@@ -89,6 +89,7 @@ func TestAStepHistoryNoticesWhatItIsTo(t *testing.T) {
 	}{
 		"nothing wrong":                {cat(whole, n0.published(15, 0), n0.taken(16, 1), n0.ended(17, "succeeded", 1, 16), db), ""},
 		"a lost one":                   {cat(m0.published(4, 0), m0.taken(5, 1), one(m0.unseen(6)), one(m0.record(7, `"status":"requested","attempt":1`)), m0.published(8, 1), m0.taken(9, 2)), ""},
+		"a lost one without its slot":  {cat(db, one(stepWrite{22, keys.Slot("db", 0, 0), "", 0}), db1.published(22, 0), one(slotOf(23, 1)), db1.taken(23, 1), one(db0.unseen(24)), one(db0.record(25, `"status":"failed","attempt":1`))), ""},
 		"one handed back":              {cat(m0.published(4, 0), m0.taken(5, 1), one(m0.unseen(6)), m0.published(6, 0)), ""},
 		"a window":                     {cat(m0.published(4, 0), m1.published(5, 0), m2.published(6, 0)), StepWindows},
 		"a window at one revision":     {cat(m0.published(4, 0), m1.published(4, 0), m2.published(4, 0)), StepWindows},

@@ -11,8 +11,7 @@ func (h *StepHistory) Violations() []Violation {
 	return append(slices.Clone(h.violations), h.together()...)
 }
 
-// together counts what instances have of pools whenever one is taken. Those that were
-// handed back do not count: their slots may be gone before the record says so.
+// together counts what instances have of pools whenever one is taken.
 func (h *StepHistory) together() (found []Violation) {
 	for _, at := range h.turns {
 		if at.unused {

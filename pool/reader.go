@@ -398,7 +398,7 @@ func (v *view) waitersOf(p *poolView, o own) []WaiterStatus {
 		}
 		if w.Reason = v.reasonFor(w.Pools, 0).Text; w.Reason == "" {
 			w.Reason = "waiting its turn"
-			if cv := v.holderOf(w.Claim); cv != nil {
+			if cv := v.held(w.Claim, instanceName{w.Holder.Host, w.Holder.Instance}); cv != nil {
 				w.Reason = v.isHeld(cv)
 			}
 		}

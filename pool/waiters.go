@@ -240,8 +240,8 @@ func parseDigits(s string, base int64) (n int64, ok bool) {
 }
 
 // passed reports whether a waiter of another instance is passed: it has not said where its
-// slots go, or was granted, or its instance does not answer, or its id is in use, or another
-// claim waits before it for the same thing.
+// slots go, or was granted, or its instance does not answer, or has another claim of its id, or
+// another claim waits before it for the same thing.
 func (c *core) passed(w *waiter) bool {
 	return c.view.passed(w) || w.unkept == w.rev && !c.grants(w)
 }
@@ -253,18 +253,18 @@ func (c *core) grants(w *waiter) bool { return c.dispatches(w.first) && slices.C
 
 // passed is [core.passed] as far as the view shows it.
 func (v *view) passed(w *waiter) bool {
-	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || v.notified(w) || v.holderOf(w.order.Claim) != nil ||
+	return w.value.Lease == 0 || w.by.yielded || w.skip == w.rev || v.notified(w) || v.held(w.order.Claim, w.by.name) != nil ||
 		w.value.Sole && slices.ContainsFunc(v.byWork[w.work], func(o *waiter) bool {
 			return o.order.Claim != w.order.Claim && o.order.Compare(w.order) < 0 && !o.by.yielded
 		})
 }
 
-// holderOf returns a claim that has an id and holds slots, as far as its first pool is followed;
-// nil if none is known. Instances refuse such an id where they see it, but do not see the slots
-// of the pools that their claims only wait for.
-func (v *view) holderOf(id string) *claimView {
+// held returns the claim by which an instance holds slots under an id, as far as its first pool is
+// followed; nil if none is known. While the instance waits with that id, it is of an earlier life
+// of it: an instance does not see the slots of pools that its claims only wait for.
+func (v *view) held(id string, by instanceName) *claimView {
 	for cv := v.claims[id]; cv != nil; cv = cv.next {
-		if (cv.record != nil || cv.raw != nil) && !v.pool(cv.main.pool).stale {
+		if cv.isOf(v.keys, by.host, by.instance) && !v.pool(cv.main.pool).stale {
 			return cv
 		}
 	}
