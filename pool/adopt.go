@@ -139,6 +139,24 @@ func (c *core) giveBackOrphaned(p part) *entry {
 	return e
 }
 
+// forgetOrphans gives up the release of orphaned slots, which are found again: of some claims, slots
+// that were gone may have been brought back by a restore of etcd, and they are freed together.
+func (c *core) forgetOrphans() {
+	forget := func(e *entry) bool {
+		if e.orphan {
+			c.done(e)
+		}
+		return e.orphan
+	}
+	c.releases = slices.DeleteFunc(c.releases, forget)
+	c.shelf.releases = slices.DeleteFunc(c.shelf.releases, forget)
+	for _, b := range []*batch{c.inFlight, c.unresolved} {
+		if b != nil {
+			b.releases = slices.DeleteFunc(b.releases, func(o releaseOp) bool { return forget(o.e) })
+		}
+	}
+}
+
 // reconcileEvery is how often an instance compares what it has in the pools that it follows
 // with the claims it holds, and up to twice that: hosts differ. It does so at once with
 // what is read of a pool, as after a restore of etcd, which brings back claims that have ended

@@ -95,6 +95,31 @@ func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 	}
 }
 
+// A restore may bring back slots of a claim that were gone when the release of the others began: they
+// are found again, and freed together.
+func TestTheReleaseOfOrphanedSlotsIsGivenUpWithARestore(t *testing.T) {
+	r := newRig(t, "one")
+	r.pool("db", 10)
+	one := r.hosts[0]
+	kept := one.ask("kept", 1).got()
+	one.wedged = true
+	r.orphan(one, kept.Lease)
+	one.listen()
+	one.freeOrphans(r.now)
+	call := one.next(r.now)
+	if call == nil || len(call.batch.releases) != 1 {
+		t.Fatalf("it calls %+v", call)
+	}
+	one.mayBeRestored()
+	one.answer(call, nil, store.ErrUnavailable, r.now)
+	if n := len(one.unresolved.releases); n > 0 {
+		t.Errorf("%d releases are repeated", n)
+	}
+	one.wedged = false
+	r.pass(2 * reconcileEvery)
+	r.wantUsed(1)
+}
+
 // What hangs on a lease that is not this instance's to renew ends with that lease: an
 // earlier life's holders may run still.
 func TestSlotsOnALeaseThatNobodyRenewsAreLeftToIt(t *testing.T) {

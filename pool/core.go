@@ -271,6 +271,7 @@ func (c *core) present(history uint64) {
 		w.forced = false // its slots may be back
 		c.wanted[id] = w
 	}
+	c.forgetOrphans()
 	clear(c.dropped)
 	c.retryOthers = 0
 	for _, r := range c.roles {

@@ -401,6 +401,7 @@ func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Tim
 // mayBeRestored takes that a watch could not go on where it ended. Etcd may have been restored
 // with --bump-revision, so what is known is to be read again, and compared with the claims.
 func (c *core) mayBeRestored() {
+	c.forgetOrphans()
 	for _, p := range c.view.order {
 		p.at, p.markedAt, p.stale, p.unseen = time.Time{}, time.Time{}, true, true
 		if f := c.followed[p.name]; f != nil {
