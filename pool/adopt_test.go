@@ -8,6 +8,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // Two hosts that claim one id at the same moment see it when the watch of the later
@@ -170,6 +171,75 @@ func TestAClaimThatWasTakenOverIsHeldThoughWhoAsksForItAgainHangsUp(t *testing.T
 		t.Error("the claim was released while its holder has it")
 	}
 	r.wantUsed(1)
+}
+
+// A claim that waits in a pool that its instance does not watch is not granted while an earlier life
+// of the instance holds slots under its id: the dispatcher sees that.
+func TestAnIDThatIsHeldIsNotGrantedAgain(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two", "three")
+	one, two, three := hosts[0], hosts[1], hosts[2]
+	r.pool("db", 3)
+	same := three.ask("same", 1).got()
+	one.ask("a", 2).got()
+	three.wedged = true
+	three = r.host("three")
+	second, third := two.ask("b", 3), three.ask("c", 3)
+	r.pass(waitedFor)
+	again := three.ask("same", 2)
+	r.pass(tickEvery)
+	three.wantScope("db", notices)
+	one.giveBack("a")
+	r.pass(tickEvery)
+	r.wantUsed(1)
+	waiting := newReader(r.snapshot(), r.keys).view.waitersOf(nil, two.own())
+	if len(waiting) != 3 || waiting[2].Reason != `claim id "same" is held already by three/i` {
+		t.Errorf("the waiters are %+v", waiting)
+	}
+	if err := r.etcd.Revoke(same.Lease); err != nil {
+		t.Fatal(err)
+	}
+	r.resolve()
+	second.got()
+	two.giveBack("b")
+	third.got()
+	three.giveBack("c")
+	if got := again.got(); got.Fence <= same.Fence {
+		t.Errorf("granted are %d, then %d", same.Fence, got.Fence)
+	}
+	three.giveBack("same")
+	r.pass(waitedFor + openFor)
+	r.clean()
+}
+
+// What was known of a pool before a restore refuses no id.
+func TestAnIDIsNotRefusedForSlotsOfBeforeARestore(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two")
+	one, two := hosts[0], hosts[1]
+	r.pool("db", 1)
+	old := one.ask("same", 1).got()
+	two.ask("b", 1)
+	one.wedged = true
+	one = r.host("one")
+	p := one.view.pool("db")
+	one.following(p)
+	one.wasRead("db", *one.feeds.read(r.keys.Pool("db")), nil, r.now)
+	if err := r.etcd.Revoke(old.Lease); err != nil {
+		t.Fatal(err)
+	}
+	one.wedged = true
+	again := one.ask("same", 1)
+	one.mayBeRestored()
+	marks, err := r.etcd.Txn(&pb.TxnRequest{Success: one.markGets(p)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.polled([]*poolView{p}, marks, r.now)
+	for one.act() {
+	}
+	if !p.whole || !p.stale || p.unseen {
+		t.Error("more is known of the pool than its marks")
+	}
+	again.waits()
 }
 
 // Two instances that wait with one id, since one revision, are two waiters: the key of one

@@ -59,15 +59,16 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 	return nil
 }
 
-// holding returns the claims that hold slots under an id, as far as their main keys are known.
-// Of others the slots were seen in one pool, and the pool of the main key is to be read: if it
-// does not show the key, they are gone. Unread reports whether there are such.
+// holding returns the claims that hold slots under an id, as far as their main keys are known as
+// they are now. Of others the slots were seen in one pool, and the pool of the main key is to be
+// read: if it does not show the key, they are gone. Unread reports whether there are such.
 func (c *core) holding(id string) (known []*claimView, unread bool) {
 	for _, cv := range c.view.claimsOf(id) {
-		if cv.record != nil || cv.raw != nil {
-			known = append(known, cv)
-		} else {
+		switch {
+		case cv.record == nil && cv.raw == nil:
 			unread = unread || c.unread(cv)
+		case !c.view.pool(cv.main.pool).stale:
+			known = append(known, cv)
 		}
 	}
 	return known, unread
@@ -107,13 +108,6 @@ func (c *core) inUse(id string) error {
 		return nil
 	}
 	return c.elsewhere(id)
-}
-
-// holdsFor reports whether slots of this instance are held for an id.
-func (c *core) holdsFor(id string) bool {
-	return c.view.claims[id] != nil && slices.ContainsFunc(c.view.claimsOf(id), func(cv *claimView) bool {
-		return cv.isOf(c.view.keys, c.host, c.instance)
-	})
 }
 
 func noSuchPool(name string) *problem.Error {

@@ -159,44 +159,6 @@ func TestAPartOfAClaimIsNotGivenBack(t *testing.T) {
 	r.clean()
 }
 
-// A claim that waits in a pool that its instance does not watch is not granted while an earlier life
-// of the instance holds slots under its id: the dispatcher sees that.
-func TestAnIDThatIsHeldIsNotGrantedAgain(t *testing.T) {
-	r, hosts := narrowRig(t, "one", "two", "three")
-	one, two, three := hosts[0], hosts[1], hosts[2]
-	r.pool("db", 3)
-	same := three.ask("same", 1).got()
-	one.ask("a", 2).got()
-	three.wedged = true
-	three = r.host("three")
-	second, third := two.ask("b", 3), three.ask("c", 3)
-	r.pass(waitedFor)
-	again := three.ask("same", 2)
-	r.pass(tickEvery)
-	three.wantScope("db", notices)
-	one.giveBack("a")
-	r.pass(tickEvery)
-	r.wantUsed(1)
-	waiting := newReader(r.snapshot(), r.keys).view.waitersOf(nil, two.own())
-	if len(waiting) != 3 || waiting[2].Reason != `claim id "same" is held already by three/i` {
-		t.Errorf("the waiters are %+v", waiting)
-	}
-	if err := r.etcd.Revoke(same.Lease); err != nil {
-		t.Fatal(err)
-	}
-	r.resolve()
-	second.got()
-	two.giveBack("b")
-	third.got()
-	three.giveBack("c")
-	if got := again.got(); got.Fence <= same.Fence {
-		t.Errorf("granted are %d, then %d", same.Fence, got.Fence)
-	}
-	three.giveBack("same")
-	r.pass(waitedFor + openFor)
-	r.clean()
-}
-
 // Notices are followed for as long as a grant before the deletion of a waiter may be unknown.
 func TestAGrantIsFoundAfterItsWaiterWasDeleted(t *testing.T) {
 	r, hosts := narrowRig(t, "one", "two")

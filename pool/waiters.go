@@ -299,7 +299,7 @@ func (c *core) judge(entries []*entry, now time.Time) {
 			continue // they are read first
 		}
 		err := c.impossible(e)
-		if err == nil && (c.holdsFor(e.req.ID) || e.unjudged && !c.anyStale(e.needs)) {
+		if err == nil && (c.view.held(e.req.ID, c.name()) != nil || e.unjudged && !c.anyStale(e.needs)) {
 			err = c.inUse(e.req.ID) // an earlier life was granted it, which the view did not show
 		}
 		if err != nil {
