@@ -28,9 +28,12 @@ demo: build ## Run a small pipeline on berth dev with two workers
 test: ## Run all tests
 	$(GO) test ./...
 
+# Tests wait more than they compute, so one package more than there are cores is tested at a time.
+PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 .PHONY: race
 race: ## Run the tests with the race detector, the long ones shortened
-	$(GO) test -race -short ./...
+	$(GO) test -race -short -p $(PACKAGES) ./...
 
 .PHONY: lint
 lint: ## Check the format, and run go vet and staticcheck
