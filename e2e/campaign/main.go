@@ -333,6 +333,9 @@ func (c *campaign) tell(format string, args ...any) {
 	fmt.Fprintf(c.changes, "%s %s\n", time.Since(c.begun).Round(time.Millisecond), fmt.Sprintf(format, args...))
 }
 
+// tellEvery is how often the log of faults says what is not served yet.
+const tellEvery = 10 * time.Second
+
 // awaitServed has the load rest, and checks that all is served and nothing is left.
 func (c *campaign) awaitServed(ctx context.Context, n int) error {
 	begun := time.Now()
@@ -340,10 +343,15 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 	within, cancel := context.WithTimeout(ctx, c.serveTime)
 	defer cancel()
 	var left []string
+	told := begun
 	ok := until(within, 100*time.Millisecond, func() bool {
 		left = c.referee.unserved(hostCount)
 		if len(left) == 0 && c.referee.caughtUp(within) == nil {
 			left = append(c.referee.unserved(hostCount), c.orphaned(within)...)
+		}
+		if len(left) > 0 && time.Since(told) >= tellEvery {
+			told = time.Now()
+			c.tell("phase %d: not served %s after all faults were healed: %s", n, time.Since(begun).Round(time.Second), strings.Join(left, "; "))
 		}
 		return len(left) == 0
 	})
