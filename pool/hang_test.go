@@ -91,9 +91,9 @@ func (w *world) hang() {
 			k, _ := w.keys.ParsePoolKey(key)
 			main := n.slots[0].ref
 			switch m := w.model[w.keys.Slot(main.pool, main.group, main.index)]; {
-			case !n.conditional || k.Host != h.name || m == nil || m.rev != n.rev || unconfirmed[key].IsZero():
+			case !n.conditional || k.Host != h.name || m == nil || m.rev != n.rev || unconfirmed[key].IsZero() || !w.wanted(k.Pool, h):
 				unconfirmed[key] = w.now
-			case w.now.Sub(unconfirmed[key]) > mostUnconfirmed && w.wanted(k.Pool, h):
+			case w.now.Sub(unconfirmed[key]) > mostUnconfirmed:
 				w.failf("a hung host keeps what it was granted as %s and has not confirmed for %s", key, mostUnconfirmed)
 				return
 			}
