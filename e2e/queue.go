@@ -61,8 +61,8 @@ type dispatch struct {
 	from   int64      // the revision from which on it is, or is none
 	known  int64      // a revision up to which it certainly knows the pool
 	queued int64      // the revision from which on claims wait; 0 if none do
-	// taken is the last revision by which another one than it has put slots of the pool: grants
-	// of the same batch that wanted those have failed, and the others have not.
+	// taken is the last revision at which another instance granted slots of the pool. Of a batch
+	// that the dispatcher planned before, only the grants that wanted those slots have failed.
 	taken int64
 	// dispatched: there was one, so that waiters are granted by nobody else.
 	dispatched bool
@@ -347,8 +347,8 @@ func (h *History) dispatchedBy(by instanceID, w *waiter) bool {
 	return true
 }
 
-// takenSince reports whether others than the dispatcher have put slots of a waiter's pools after a
-// revision.
+// takenSince reports whether other instances than the dispatcher have granted slots of a waiter's
+// pools after a revision.
 func (h *History) takenSince(w *waiter, rev int64) bool {
 	for name := range w.value.Pools {
 		if h.dispatch(name).taken > rev {

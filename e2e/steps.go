@@ -65,6 +65,7 @@ type turn struct {
 	unused bool
 }
 
+// free notes that the slots may be free already.
 func (t *turn) free() {
 	if t != nil {
 		t.unused = true

@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // Two hosts that claim one id at the same moment see it when the watch of the later

@@ -6,10 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // A spec can be known before what was claimed under the one before. The compares of a grant

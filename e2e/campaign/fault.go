@@ -118,8 +118,8 @@ func frozen(p *process) heal {
 
 // resumed has a member that was the leader continue. It does not know yet that it is not the
 // leader any more, and can have the others end leases whose renewals it has not seen: see
-// docs/explanation/guarantees.md. Nobody is blamed for jobs that hold slots until then: it goes on
-// with the leases that have ended by its clock after the first 16 have timed out, which takes 7 s.
+// docs/explanation/guarantees.md. Jobs that hold slots in the 8 s after that are not judged: etcd
+// 3.7 revokes 16 leases at a time, and goes on with the others when those requests time out after 7 s.
 func (c *campaign) resumed(h heal) heal {
 	return func(ctx context.Context) error {
 		c.referee.with((*stays).endEarly)

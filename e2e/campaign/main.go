@@ -343,14 +343,14 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 	within, cancel := context.WithTimeout(ctx, c.serveTime)
 	defer cancel()
 	var left []string
-	told := begun
+	reported := begun
 	ok := until(within, 100*time.Millisecond, func() bool {
 		left = c.referee.unserved(hostCount)
 		if len(left) == 0 && c.referee.caughtUp(within) == nil {
 			left = append(c.referee.unserved(hostCount), c.orphaned(within)...)
 		}
-		if len(left) > 0 && time.Since(told) >= tellEvery {
-			told = time.Now()
+		if len(left) > 0 && time.Since(reported) >= tellEvery {
+			reported = time.Now()
 			c.tell("phase %d: not served %s after all faults were healed: %s", n, time.Since(begun).Round(time.Second), strings.Join(left, "; "))
 		}
 		return len(left) == 0
