@@ -185,10 +185,12 @@ func (b *builder) dropping(o Order) bool {
 type grantResult int
 
 const (
-	taken   grantResult = iota // in the batch
-	unfit                      // not now: no lease is ready, or keys do not fit as slots do
-	tooWide                    // to be sent alone
-	overrun                    // the batch is full
+	taken    grantResult = iota // in the batch
+	unfit                       // not now: its keys do not fit as its slots do
+	unplaced                    // its holder could not use its slots now
+	unleased                    // no lease is ready
+	tooWide                     // to be sent alone
+	overrun                     // the batch is full
 )
 
 // takePlace takes the place of an entry that needs one: one that is free, or that of a claim
@@ -209,15 +211,8 @@ func (b *builder) takePlace(e *entry) bool {
 	return false
 }
 
-// returnPlace undoes takePlace for an entry that is not granted. One that is tried again at
-// once keeps its place, unless that is still another entry's.
-func (b *builder) returnPlace(e *entry, give bool) {
-	if give || e.placeFrom != nil {
-		e.returnPlace()
-	}
-}
-
-// grant takes the slots of an entry.
+// grant takes the slots of an entry, and its place. One that is not granted although its
+// slots fit keeps its place for the next try, unless that is still another entry's.
 func (b *builder) grant(e *entry) grantResult {
 	start := b.c.start
 	if e.other != nil {
@@ -227,6 +222,10 @@ func (b *builder) grant(e *entry) grantResult {
 	if slots == nil {
 		return unfit
 	}
+	if !b.takePlace(e) {
+		b.place.undo(slots)
+		return unplaced
+	}
 	r := b.take(e, slots, func(t *claimTxn) {
 		have := &compared{}
 		if b.b.shape == flat {
@@ -235,8 +234,14 @@ func (b *builder) grant(e *entry) grantResult {
 		b.c.roleCompares(t, e, have)
 		t.compares(b.c.view, slots, b.overfull, have)
 	})
-	if r != taken {
+	if r == taken {
+		return r
+	}
+	if r != unleased { // else later entries leave it its slots: its lease may be ready for them
 		b.place.undo(slots)
+	}
+	if e.placeFrom != nil {
+		e.returnPlace()
 	}
 	return r
 }
@@ -252,13 +257,13 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 	case e.other != nil && b.c.confirms(e.other, b.now):
 		var ok bool
 		if lease, ok = b.c.waiterLeases.Acquire(WaiterTTL, keys+1); !ok {
-			return unfit
+			return unleased
 		}
 		e.lease, e.lent = lease, keys+1
 	case e.other == nil && e.reserved < keys:
 		var ok bool
 		if lease, ok = b.c.leases.Acquire(b.c.leaseDuration(e), keys); !ok {
-			return unfit
+			return unleased
 		}
 		acquired = keys
 	}

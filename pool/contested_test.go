@@ -215,3 +215,45 @@ func TestOneInstanceBecomesTheDispatcher(t *testing.T) {
 	r.pass(silentAfter + silentSpread + time.Second)
 	r.clean()
 }
+
+// lateLeases have a lease only from their second answer on: it is granted while a batch is
+// put together.
+type lateLeases struct {
+	Leases
+	asked int
+}
+
+func (l *lateLeases) Acquire(d time.Duration, keys int) (store.LeaseID, bool) {
+	if l.asked++; l.asked == 1 {
+		return 0, false
+	}
+	return l.Leases.Acquire(d, keys)
+}
+
+// A lease that becomes ready while the batch is put together goes to no later claim, and a
+// claim that waits for one keeps its place: it would be passed or be tried again and again.
+func TestAClaimWithoutALeaseIsNotPassed(t *testing.T) {
+	r := newRig(t, "one")
+	one := r.hosts[0]
+	r.pool("db", 1)
+	late := &lateLeases{Leases: one.core.leases}
+	one.core.leases = late
+	places := NewPlaces(1)
+	one.wedged = true
+	first := one.ask("a", 1, func(q *Request) { q.Place = places.New() })
+	second := one.ask("b", 1, func(q *Request) { q.Place = places.New() })
+	one.wedged = false
+	one.listen()
+	one.act()
+	if late.asked == 0 {
+		t.Fatal("no lease was asked for")
+	}
+	if len(places.Given()) > 0 {
+		t.Error("the place was given back, which begins the next try at once")
+	}
+	one.core.dirty = true // the lease is ready
+	r.resolve()
+	first.got()
+	second.waits()
+	r.sound()
+}

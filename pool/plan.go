@@ -263,24 +263,18 @@ func (c *core) admit(b *builder, now time.Time) (again bool) {
 				refused = append(refused, refusal{e, err})
 				continue
 			}
-			if !b.takePlace(e) {
-				continue // its holder could not use its slots now
-			}
 		}
 		switch b.grant(e) {
 		case overrun:
-			b.returnPlace(e, false)
 			stop, again = true, true
 		case tooWide:
-			b.returnPlace(e, false)
 			again = true
 			if b.next == nil {
 				b.next = e
 			}
-		case unfit:
-			b.returnPlace(e, true)
+		case unfit, unleased:
 			idle[c.view.pool(e.needs[0].Pool)] = true
-		case taken:
+		case taken, unplaced:
 		}
 		stop = stop || b.b.shape == wide
 	}

@@ -97,7 +97,7 @@ func (c *core) takeOvers(b *builder) {
 			if b.next == nil {
 				b.next = e
 			}
-		case unfit, taken:
+		case unleased, taken:
 		}
 		if b.b.shape == wide {
 			break

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -311,7 +313,28 @@ func TestNobodyStandsInLineForAnOldPublication(t *testing.T) {
 	}
 }
 
-var _ = errors.New
+// An instance that is not published any more has most likely just been granted here: nothing
+// else takes its capacity, and thereby the place of an earlier one, until its claim is answered.
+func TestAnInstanceThatIsNoLongerPublishedKeepsItsCapacity(t *testing.T) {
+	t.Parallel()
+	y := newYard(t)
+	y.pool("db", 0)
+	w := y.worker("a", "", 1, newStage())
+	defer w.close(t)
+	y.submit("r", fan("m", 2, 0, from("db", 1), others))
+	eventually(t, "the first is in the wait queue", func() bool { return slices.Equal(y.line("db"), []string{"m[0]"}) })
+	var claimed []store.StepID
+	w.do(t, func() {
+		key := y.runs.Keys.Ready(step.DefaultQueue) + w.waiting[idOf(t, "r/m/000000")].order
+		w.message(w.queues[0], store.FeedMessage{Events: []*mvccpb.Event{{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key)}}}})
+		w.take(t.Context())
+		claimed = slices.Collect(maps.Keys(w.waiting))
+	})
+	if len(claimed) != 1 || claimed[0] != idOf(t, "r/m/000000") {
+		t.Errorf("%v are claimed while the claim of the first is not answered", claimed)
+	}
+	eventually(t, "the second follows it", func() bool { return slices.Equal(y.line("db"), []string{"m[1]"}) })
+}
 
 // a limit that a task gets while an instance of it runs that was taken without.
 func TestARestartAfterATaskGotALimitStopsNothing(t *testing.T) {

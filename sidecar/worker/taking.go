@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -43,7 +42,7 @@ func (w *Worker) take(ctx context.Context) {
 	now := time.Now()
 	p := pick(choice{
 		now: now, queues: w.queues, peers: w.peers, turn: w.turn(), help: w.help,
-		capacity: w.cfg.Concurrency, free: free, waiters: w.waiters(),
+		capacity: w.cfg.Concurrency, free: free - w.unpublished(), waiters: w.waiters(),
 		skip: w.skips, slots: w.slotsOf, rests: func(c *requirement) bool { return now.Before(w.resting[c.name].until) },
 	})
 	w.metrics.picked(free, len(p.plain)+len(p.slotted))
@@ -107,41 +106,6 @@ const shortTurn, longTurn = 50 * time.Millisecond, time.Second
 // capacity, that worker takes it in about the time of a write.
 func (w *Worker) turn() time.Duration { return min(longTurn, max(shortTurn, 4*w.pace)) }
 
-// waiter is a claim for an instance, which waits or is about to be granted.
-type waiter struct {
-	claim, requirement string
-	// queue and order are where it is published.
-	queue, order string
-	priority     int
-	// left states that it was withdrawn.
-	left bool
-}
-
-// waiters returns those that are not withdrawn, by slot requirement, the least urgent
-// first.
-func (w *Worker) waiters() map[string][]waiting {
-	lines := map[string][]waiting{}
-	for id, l := range w.waiting {
-		if !l.left {
-			lines[l.requirement] = append(lines[l.requirement], waiting{id, l.priority})
-		}
-	}
-	for _, stand := range lines {
-		slices.SortFunc(stand, func(a, b waiting) int {
-			return cmp.Or(cmp.Compare(a.priority, b.priority), strings.Compare(w.waiting[b.id].order, w.waiting[a.id].order))
-		})
-	}
-	return lines
-}
-
-// yield withdraws the waiter of an instance. It may wait again later.
-func (w *Worker) yield(id store.StepID) {
-	l := w.waiting[id]
-	l.left = true
-	w.waiting[id] = l
-	w.withdraw(l.claim)
-}
-
 // claimID returns the id of the claim of an instance: the same for one publication, so that
 // it keeps its place in the wait queue when it is withdrawn for a moment; and in the order
 // of the instances of the run, which orders those that begin to wait together.
@@ -173,39 +137,6 @@ func (w *Worker) slotsOf(c *requirement) map[string]int {
 }
 
 func (w *Worker) begin(p *step.Published) { w.taking[p.ID()] = p.Revision }
-
-// withdrawAll withdraws all waiters. They keep their places in the wait queue for a moment.
-func (w *Worker) withdrawAll() {
-	for _, l := range w.waiting {
-		w.withdraw(l.claim)
-	}
-}
-
-// withdrawGone withdraws the waiters of instances that are not published any more: they
-// were canceled, or another worker has them.
-func (w *Worker) withdrawGone(q *queue) {
-	for id, l := range w.waiting {
-		if !l.left && l.queue == q.name && !q.has(l.order, w.taking[id]) {
-			w.yield(id)
-		}
-	}
-}
-
-// withdrawAgain withdraws waiters once more: some may not have waited yet at the first
-// time.
-func (w *Worker) withdrawAgain() {
-	for _, l := range w.waiting {
-		if l.left || w.idle() {
-			w.withdraw(l.claim)
-		}
-	}
-}
-
-// withdraw withdraws one. The goroutine that claims gets the result: the claim may just
-// have been granted.
-func (w *Worker) withdraw(claim string) {
-	w.async(func() { w.cfg.Client.Withdraw(context.Background(), claim) })
-}
 
 // place is what a running instance depends on: a key reservation, or a claim.
 type place interface {
@@ -458,7 +389,8 @@ func (w *Worker) endTaking(id store.StepID) {
 func (w *Worker) notTaken(p *step.Published, seat *pool.Place, err error) {
 	seat.Give()
 	id := p.ID()
-	_, slotted := w.waiting[id] // logged for its slot requirement
+	waited, slotted := w.waiting[id] // logged for its slot requirement
+	w.dirty = w.dirty || waited.unpublished
 	w.endTaking(id)
 	switch {
 	case notTaken(err):

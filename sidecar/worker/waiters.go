@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/berthhq/berth/internal/store"
+)
+
+// waiter is a claim for an instance, which waits or is about to be granted.
+type waiter struct {
+	claim, requirement string
+	// queue and order are where it is published.
+	queue, order string
+	priority     int
+	// left states that it was withdrawn, and unpublished that it was so because its instance
+	// is not published any more.
+	left, unpublished bool
+}
+
+// unpublished counts the waiters whose instances are not published any more and whose claims
+// are not answered: most likely they have just been granted here.
+func (w *Worker) unpublished() (n int) {
+	for _, l := range w.waiting {
+		if l.unpublished {
+			n++
+		}
+	}
+	return n
+}
+
+// waiters returns those that are not withdrawn, by slot requirement, the least urgent
+// first.
+func (w *Worker) waiters() map[string][]waiting {
+	lines := map[string][]waiting{}
+	for id, l := range w.waiting {
+		if !l.left {
+			lines[l.requirement] = append(lines[l.requirement], waiting{id, l.priority})
+		}
+	}
+	for _, stand := range lines {
+		slices.SortFunc(stand, func(a, b waiting) int {
+			return cmp.Or(cmp.Compare(a.priority, b.priority), strings.Compare(w.waiting[b.id].order, w.waiting[a.id].order))
+		})
+	}
+	return lines
+}
+
+// yield withdraws the waiter of an instance. It may wait again later.
+func (w *Worker) yield(id store.StepID) {
+	l := w.waiting[id]
+	l.left = true
+	w.waiting[id] = l
+	w.withdraw(l.claim)
+}
+
+// withdrawAll withdraws all waiters. They keep their places in the wait queue for a moment.
+func (w *Worker) withdrawAll() {
+	for _, l := range w.waiting {
+		w.withdraw(l.claim)
+	}
+}
+
+// withdrawGone withdraws the waiters of instances that are not published any more: they
+// were canceled, or another worker has them.
+func (w *Worker) withdrawGone(q *queue) {
+	for id, l := range w.waiting {
+		if !l.left && l.queue == q.name && !q.has(l.order, w.taking[id]) {
+			l.unpublished = true
+			w.waiting[id] = l
+			w.yield(id)
+		}
+	}
+}
+
+// withdrawAgain withdraws waiters once more: some may not have waited yet at the first
+// time.
+func (w *Worker) withdrawAgain() {
+	for _, l := range w.waiting {
+		if l.left || w.idle() {
+			w.withdraw(l.claim)
+		}
+	}
+}
+
+// withdraw withdraws one. The goroutine that claims gets the result: the claim may just
+// have been granted.
+func (w *Worker) withdraw(claim string) {
+	w.async(func() { w.cfg.Client.Withdraw(context.Background(), claim) })
+}
