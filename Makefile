@@ -24,12 +24,12 @@ dev: build ## Run berth with an etcd of its own (ARGS="--listen 127.0.0.1:0")
 demo: build ## Run a small pipeline on berth dev with two workers
 	examples/wordcount/demo.sh bin/berth
 
-.PHONY: test
-test: ## Run all tests
-	$(GO) test ./...
-
 # Tests wait more than they compute, so one package more than there are cores is tested at a time.
 PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
+.PHONY: test
+test: ## Run all tests
+	$(GO) test -p $(PACKAGES) ./...
 
 .PHONY: race
 race: ## Run the tests with the race detector, the long ones shortened
