@@ -346,10 +346,13 @@ func (c *core) succession(id string) bool {
 }
 
 // ends reports whether a claim is one of this instance that is about to end: its slots are on
-// a lease of this life.
+// a lease of this life, or were granted under a condition and may have been taken back since the
+// pool was read.
 func (c *core) ends(cv *claimView) bool {
 	_, lost := c.lost[cv.lease]
-	return (lost || c.leases != nil && c.leases.Keeps(cv.lease)) && cv.isOf(c.view.keys, c.host, c.instance)
+	own := lost || c.leases != nil && c.leases.Keeps(cv.lease)
+	p := c.view.pool(cv.main.pool)
+	return (own || p.noticesRev > p.rev) && cv.isOf(c.view.keys, c.host, c.instance)
 }
 
 // ready reports whether an entry may be granted or wait in the queue as far as earlier

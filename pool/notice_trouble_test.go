@@ -224,3 +224,41 @@ func TestTheDispatcherKeepsNothingOfAnInstanceThatIsGone(t *testing.T) {
 		}
 	}
 }
+
+// A dispatcher takes a grant back, and the owner learns that its notice is gone before it reads that
+// its slots are.
+func TestAClaimIsNotRefusedForAGrantThatWasTakenBack(t *testing.T) {
+	r, hosts := narrowRig(t, "one", "two", "three")
+	one, two, three := hosts[0], hosts[1], hosts[2]
+	r.pool("db", 1)
+	three.ask("held", 1).got()
+	first := two.ask("first", 1) // its host dispatches
+	a := one.ask("a", 1)
+	one.wedged = true
+	r.pass(2 * aliveWithin) // its grants are to be confirmed
+	three.giveBack("held")
+	first.got()
+	two.giveBack("first")
+	if r.used() != 1 {
+		t.Fatal("nothing was granted")
+	}
+	s := store.Snapshot{Revision: r.etcd.Revision()}
+	for kv := range r.etcd.All(r.keys.Pool("db")) {
+		s.KVs = append(s.KVs, kv)
+	}
+	r.pass(2 * ackWithin)
+	if r.used() != 0 {
+		t.Fatal("the grant was not taken back")
+	}
+	p := one.view.pool("db")
+	one.core.load(p, s, r.now)
+	none := store.Snapshot{Revision: r.etcd.Revision()}
+	one.core.message("db", notices, store.FeedMessage{Snapshot: &none, Revision: none.Revision}, r.now)
+	again := one.ask("a", 1)
+	one.act()
+	a.waits()
+	again.waits()
+	one.wedged = false
+	r.pass(store.StaleAfter)
+	a.got()
+}
