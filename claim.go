@@ -88,7 +88,7 @@ func (cl *Claim) Slots() Slots { return Slots(cl.in.Slots) }
 
 // Fence returns the fencing token. It is larger for each later holder of a slot, so that
 // a resource can reject the writes of earlier holders.
-func (cl *Claim) Fence() int64 { return cl.in.Fence() }
+func (cl *Claim) Fence() int64 { return int64(cl.in.Fence()) }
 
 // ClaimedAt returns when the claim was granted, by the clock of the host that made it.
 func (cl *Claim) ClaimedAt() time.Time { return cl.in.ClaimedAt }

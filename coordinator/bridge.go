@@ -69,6 +69,9 @@ func (l *bridgeLeases) Release(store.LeaseID, int) {}
 // Keeps is false: these leases are never renewed.
 func (l *bridgeLeases) Keeps(store.LeaseID) bool { return false }
 
+// Valid is false: slots on these leases are not retained.
+func (l *bridgeLeases) Valid(store.LeaseID) bool { return false }
+
 // Suspect makes the next claim use another lease.
 func (l *bridgeLeases) Suspect(ids ...store.LeaseID) {
 	l.mu.Lock()
@@ -277,8 +280,8 @@ func (l *leader) bridgedAll(all []*bridged, now time.Time) error {
 	for _, b := range all {
 		switch code := problem.CodeOf(b.err); {
 		case b.err == nil:
-			l.state.put(&run.Run{ID: b.old.ID, Record: b.rec, Created: b.old.Created, Revision: b.claim.Fence})
-			l.bridgedAt = max(l.bridgedAt, b.claim.Fence)
+			l.state.put(&run.Run{ID: b.old.ID, Record: b.rec, Created: b.old.Created, Revision: b.claim.Fence.Revision()})
+			l.bridgedAt = max(l.bridgedAt, b.claim.Fence.Revision())
 			l.metrics.admitted.Inc()
 			l.me.Tick.Admitted++
 		case code == problem.NoCapacity, code == problem.PoolNotFound, code == problem.ExceedsLimit:

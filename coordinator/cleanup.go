@@ -100,13 +100,13 @@ type claimRevoker struct {
 	asked map[claim]bool // claims that were revoked
 
 	mu   sync.Mutex       // guards what follows
-	runs map[string]int64 // claims with smaller fencing tokens are revoked
+	runs map[string]int64 // claims that were granted at smaller revisions are revoked
 }
 
 // claim identifies a claim: different instances may hold claims with the same id.
 type claim struct {
 	id    string
-	fence int64
+	fence store.Fence
 }
 
 func newClaimRevoker(cfg Config, m *metrics) *claimRevoker {
@@ -199,7 +199,7 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) error {
 	l.asked = still
 	registry := pool.Registry{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
 	for _, h := range held {
-		if rev, ended := runs[h.Run]; !ended || h.Fence > rev || l.asked[claim{h.Claim, h.Fence}] {
+		if rev, ended := runs[h.Run]; !ended || h.Granted > rev || l.asked[claim{h.Claim, h.Fence}] {
 			continue
 		}
 		l.cfg.Logger.Info("revoking a claim of an ended run", "run", h.Run, "claim", h.Claim, "host", h.Host)

@@ -122,7 +122,7 @@ func (fl *fleet) start(id string, lease store.LeaseID) *run.Run {
 
 func (fl *fleet) finish(r *run.Run) {
 	fl.t.Helper()
-	if _, err := fl.Finish(fl.t.Context(), r.ID, r.Revision, run.Succeeded, "", nil); err != nil {
+	if _, err := fl.Finish(fl.t.Context(), r.ID, r.Fence(), run.Succeeded, "", nil); err != nil {
 		fl.t.Fatal(err)
 	}
 }

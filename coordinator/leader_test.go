@@ -24,7 +24,7 @@ func TestASnapshotFromBeforeTheLastWriteIsNotPlannedFrom(t *testing.T) {
 		},
 		"with its slots": func(l *leader, r *run.Run) {
 			l.fence.Revision = 5
-			done := &bridged{old: &run.Run{ID: r.ID, Created: r.Created}, rec: r.Record, claim: &pool.Claim{Fence: r.Revision}}
+			done := &bridged{old: &run.Run{ID: r.ID, Created: r.Created}, rec: r.Record, claim: &pool.Claim{Fence: r.Fence()}}
 			if err := l.bridgedAll([]*bridged{done}, time.Unix(2, 0)); err != nil {
 				t.Fatal(err)
 			}

@@ -104,13 +104,14 @@ func (fl *fleet) starter(host string) *starter {
 func (s *starter) Acquire(time.Duration, int) (store.LeaseID, bool) { return s.lease, true }
 func (s *starter) Release(store.LeaseID, int)                       {}
 func (s *starter) Keeps(store.LeaseID) bool                         { return false }
+func (s *starter) Valid(store.LeaseID) bool                         { return true }
 func (s *starter) Suspect(...store.LeaseID)                         {}
 func (s *starter) Trouble() error                                   { return nil }
 
 func (s *starter) Lease(context.Context) (store.LeaseID, error) { return s.lease, nil }
 
-func (s *starter) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (int64, error) {
-	cl, err := s.engine.TakeOver(ctx, pool.TakeOver{ID: r.Claim, Fence: r.Revision, Slots: r.Pools, Holder: pool.Holder{Run: r.ID}, Extra: x})
+func (s *starter) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (store.Fence, error) {
+	cl, err := s.engine.TakeOver(ctx, pool.TakeOver{ID: r.Claim, Fence: r.Fence(), Slots: r.Pools, Holder: pool.Holder{Run: r.ID}, Extra: x})
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +127,7 @@ func (s *starter) start(id string) (*run.Run, error) {
 
 // finish ends a run and gives its slots back.
 func (s *starter) finish(r *run.Run) error {
-	_, err := s.fl.Finish(s.fl.t.Context(), r.ID, r.Revision, run.Succeeded, "", nil)
+	_, err := s.fl.Finish(s.fl.t.Context(), r.ID, r.Fence(), run.Succeeded, "", nil)
 	s.mu.Lock()
 	cl := s.claims[r.ID]
 	s.mu.Unlock()

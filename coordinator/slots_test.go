@@ -37,7 +37,7 @@ func TestARunIsAdmittedWithItsSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		fl.holds(map[string]string{"a": "x", "d": "one"})
-		if held := fl.claims()["a"]; held.Fence != a.Revision || held.Lease != x.lease {
+		if held := fl.claims()["a"]; held.Fence != a.Fence() || held.Lease != x.lease {
 			t.Errorf("the fence is %d on lease %d, want %d and %d", held.Fence, held.Lease, a.Revision, x.lease)
 		}
 		if err := x.finish(a); err != nil {

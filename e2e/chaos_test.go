@@ -119,7 +119,7 @@ func (c *chaos) observe(h *History, ev *mvccpb.Event) {
 	if l == nil || l.claim == nil || c.gone[l.client] || c.force[s.claim] > 0 || l.released > 0 {
 		return
 	}
-	if l.claim.Fence() != s.rev {
+	if l.claim.Fence().Revision() != s.rev {
 		return // another grant of it, which its instance has confirmed by this write
 	}
 	if left, _ := l.claim.ValidFor(); left > 0 {
@@ -235,7 +235,7 @@ func (c *chaos) operations(h *History) []porcupine.Operation {
 		if l.granted > 0 {
 			seen = min(seen, l.granted)
 		}
-		if l.claim != nil && l.claim.Fence() != x.From {
+		if l.claim != nil && l.claim.Fence().Revision() != x.From {
 			// Another grant, which its instance did not want any more, or did not confirm.
 		} else if at := c.force[x.Claim]; l.released > 0 && (at == 0 || l.released < at) {
 			end = l.released

@@ -54,7 +54,7 @@ func TestTheSlotsOfAKilledHostComeBackAfterItsLeaseAndNotBefore(t *testing.T) {
 		t.Errorf("the slot is free and the lease is not gone: %v", err)
 	}
 	w.look(func(h *History) {
-		if x := h.Hold("killed"); x.To == 0 || x.To >= got.Fence() {
+		if x := h.Hold("killed"); x.To == 0 || x.To >= got.Fence().Revision() {
 			t.Errorf("the old claim ended at %d, the new one began at %d", x.To, got.Fence())
 		}
 	})

@@ -19,7 +19,7 @@ type Hold struct {
 	Claim, Host, Instance string
 	Pools                 map[string]int
 	Lease                 int64
-	// From is the revision that put its keys, which is its fence; To the one
+	// From is the revision that put its keys; To the one
 	// that ended them, 0 while they are there.
 	From, To int64
 }
@@ -82,6 +82,7 @@ type History struct {
 
 	// What the revision at hand has touched.
 	claims, grown, lined map[string]bool
+	regranted            map[string]bool // claims that have retained slots
 }
 
 // NewHistory returns a history of the keys that is empty, as before the first
@@ -119,7 +120,7 @@ func (h *History) revision(rev int64, events []*mvccpb.Event) {
 		h.violate(Ordered, "it came after revision %d", h.rev)
 	}
 	h.rev = rev
-	h.claims, h.grown, h.lined = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	h.claims, h.grown, h.lined, h.regranted = map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	h.queue.beginRevision()
 	for _, ev := range events {
 		h.event(ev)
@@ -214,7 +215,8 @@ func (h *History) removeSlot(key string) *slot {
 }
 
 // putSlot takes a slot that was put in place of an old one, if there was one. A claim that puts
-// its own again, to confirm its grant, adds nothing to the pool.
+// its own again, to confirm its grant, adds nothing to the pool, and neither does one that shows
+// that it was granted retained slots.
 func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	key := string(kv.Key)
 	if last := h.fences[key]; kv.ModRevision <= last {
@@ -237,7 +239,10 @@ func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	h.leaseKeys[kv.Lease]++
 	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
 	h.claims[v.Claim] = true
-	if old == nil || old.claim != s.claim || old.n < s.n {
+	if old != nil && v.Record != nil && v.Record.Fence.Revision() == old.rev {
+		h.regranted[v.Claim] = true
+	}
+	if old == nil || old.claim != s.claim && !h.regranted[v.Claim] || old.n < s.n {
 		h.grown[name] = true
 	}
 	return nil
@@ -276,9 +281,10 @@ func (h *History) waiter(k store.PoolKey, put bool, kv *mvccpb.KeyValue) error {
 }
 
 // Granted judges what a holder was granted.
-func (h *History) Granted(claim string, fence int64, slots map[string]int) {
+func (h *History) Granted(claim string, fence store.Fence, slots map[string]int) {
+	again := fence != store.FenceAt(fence.Revision()) // its keys may show another claim
 	for _, x := range h.holds {
-		if x.Claim == claim && x.From == fence {
+		if (x.Claim == claim || again) && x.From == fence.Revision() && (!again || maps.Equal(x.Pools, slots)) {
 			if !maps.Equal(x.Pools, slots) {
 				h.violate(Whole, "claim %s was granted %v, and has %v", claim, slots, x.Pools)
 			}

@@ -83,7 +83,7 @@ func TestALawfulHistoryIsFoundLawful(t *testing.T) {
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
-	h.Granted("one", 4, map[string]int{"a": 1, "b": 1})
+	h.Granted("one", store.FenceAt(4), map[string]int{"a": 1, "b": 1})
 	if v := h.Violations(); len(v) > 0 {
 		t.Errorf("violations: %v", v)
 	}
@@ -162,11 +162,11 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 			h.at(claimed("a", 0, "two", 1))
 		}},
 		"granted another fence": {Fence, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).Granted("one", 5, map[string]int{"a": 1})
+			h.at(claimed("a", 0, "one", 1)).Granted("one", store.FenceAt(5), map[string]int{"a": 1})
 		}},
-		"granted a claim that never was": {Fence, func(h *tape) { h.Granted("one", 4, map[string]int{"a": 1}) }},
+		"granted a claim that never was": {Fence, func(h *tape) { h.Granted("one", store.FenceAt(4), map[string]int{"a": 1}) }},
 		"granted other slots": {Whole, func(h *tape) {
-			h.at(claimed("a", 0, "one", 1)).Granted("one", 4, map[string]int{"a": 2})
+			h.at(claimed("a", 0, "one", 1)).Granted("one", store.FenceAt(4), map[string]int{"a": 2})
 		}},
 		"a waiter in one line": {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
 		"a waiter left in one": {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
@@ -214,7 +214,7 @@ func TestAHistoryGoesOnAfterARestore(t *testing.T) {
 	if n.Held() != 1 || n.Used("a") != 1 || len(n.Violations()) > 0 {
 		t.Errorf("%d are held, %d slots used, %v", n.Held(), n.Used("a"), n.Violations())
 	}
-	n.Granted("kept", 3, map[string]int{"a": 1})
+	n.Granted("kept", store.FenceAt(3), map[string]int{"a": 1})
 	n.at(claimed("a", 1, "more", 1))
 	n.rev = 4
 	n.at(claimed("b", 0, "late", 1)) // with the fencing token of "lost"

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // roleVar names, in the environment of a process that a test has started, the
@@ -52,11 +54,11 @@ func play(role string) int {
 // report is what a process tells the test.
 type report struct {
 	Event string
-	ID    string `json:",omitempty"`
-	Fence int64  `json:",omitempty"`
-	Lease int64  `json:",omitempty"`
-	Code  string `json:",omitempty"`
-	Error string `json:",omitempty"`
+	ID    string      `json:",omitempty"`
+	Fence store.Fence `json:",omitempty"`
+	Lease int64       `json:",omitempty"`
+	Code  string      `json:",omitempty"`
+	Error string      `json:",omitempty"`
 }
 
 // process is one that a test has started, and can stop as no process wants to be

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/store"
 )
 
 // restore kills etcd, and starts it on what a snapshot has, as docs/how-to/backup.md says but for the
@@ -38,12 +39,12 @@ func (e *etcdProcess) restore(path string) {
 
 // claimsIn returns what etcd has of claims: the fences of those that are held, and the
 // hosts of those that wait.
-func claimsIn(ctx context.Context, a *instance.Admin) (held map[string]int64, waiting map[string]string, err error) {
+func claimsIn(ctx context.Context, a *instance.Admin) (held map[string]store.Fence, waiting map[string]string, err error) {
 	r, err := a.Read(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	held, waiting = map[string]int64{}, map[string]string{}
+	held, waiting = map[string]store.Fence{}, map[string]string{}
 	holders, waiters := r.Claims()
 	for _, h := range holders {
 		held[h.Claim] = h.Fence
@@ -122,7 +123,7 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 	}
 	etcd.restore(file)
 
-	wantHeld := map[string]int64{"tight": before["tight"], "kept-one": before["kept-one"], "kept-two": before["kept-two"]}
+	wantHeld := map[string]store.Fence{"tight": before["tight"], "kept-one": before["kept-one"], "kept-two": before["kept-two"]}
 	wantWaiting := map[string]string{"stays-one": "one", "comes-one": "one", "stays-two": "two", "comes-two": "two"}
 	resolved := func(ctx context.Context) bool {
 		held, waiting, err := claimsIn(ctx, admin)
@@ -131,7 +132,7 @@ func TestSidecarsThatLiveThroughARestoreHoldWhatEtcdHas(t *testing.T) {
 	eventually(t, "etcd has what the sidecars hold and wait for", resolved)
 	for host := range hosts {
 		var got struct {
-			Fence int64
+			Fence store.Fence
 			Code  string
 		}
 		kept := "kept-" + host

@@ -182,12 +182,12 @@ func TestASidecarKilledAndStartedAgainKeepsItsClaimsAndItsJobsRunOn(t *testing.T
 	s = startSidecar(t, q.etcd, "one", dir)
 	for _, x := range was {
 		var got struct {
-			Fence    int64  `json:"fence"`
-			ValidFor string `json:"valid_for"`
-			ID       string `json:"id"`
+			Fence    store.Fence `json:"fence"`
+			ValidFor string      `json:"valid_for"`
+			ID       string      `json:"id"`
 		}
 		eventuallyValid(q, s.HTTP+"/v1/claims/"+x.Claim, &got.ValidFor, &got)
-		if got.Fence != x.From {
+		if got.Fence != store.FenceAt(x.From) {
 			t.Errorf("%s has fence %d, and had %d", x.Claim, got.Fence, x.From)
 		}
 	}

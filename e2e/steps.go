@@ -275,11 +275,11 @@ func (h *StepHistory) stepRecord(text string, put bool, kv *mvccpb.KeyValue) err
 		return err
 	}
 	var v struct {
-		Status   string  `json:"status"`
-		Attempt  int     `json:"attempt"`
-		Error    string  `json:"error"`
-		Executor *holder `json:"executor"`
-		EndFence int64   `json:"end_fence"`
+		Status   string      `json:"status"`
+		Attempt  int         `json:"attempt"`
+		Error    string      `json:"error"`
+		Executor *holder     `json:"executor"`
+		EndFence store.Fence `json:"end_fence"`
 	}
 	if err := json.Unmarshal(kv.Value, &v); err != nil {
 		return err
@@ -317,8 +317,8 @@ func (h *StepHistory) stepRecord(text string, put bool, kv *mvccpb.KeyValue) err
 	case v.Status == "succeeded":
 		i.Succeeded++
 		i.step.succeeded++
-		if v.EndFence != i.started {
-			h.violate(StepAlone, "%s was ended by fence %d, and was started with %d", i.ID, v.EndFence, i.started)
+		if v.EndFence != store.FenceAt(i.started) {
+			h.violate(StepAlone, "%s was ended by fence %d, and was started with %d", i.ID, v.EndFence, store.FenceAt(i.started))
 		}
 	}
 	return nil

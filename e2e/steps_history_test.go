@@ -54,8 +54,8 @@ func (w written) unseen(rev int64) stepWrite {
 }
 
 // ended is the last transaction of a worker.
-func (w written) ended(rev int64, status string, attempt int, fence int64) []stepWrite {
-	return []stepWrite{w.record(rev, fmt.Sprintf(`"status":%q,"attempt":%d,"end_fence":%d`, status, attempt, fence)), w.unseen(rev)}
+func (w written) ended(rev int64, status string, attempt int, taken int64) []stepWrite {
+	return []stepWrite{w.record(rev, fmt.Sprintf(`"status":%q,"attempt":%d,"end_fence":%d`, status, attempt, store.FenceAt(taken))), w.unseen(rev)}
 }
 
 func slotOf(rev int64, index int) stepWrite {

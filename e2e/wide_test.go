@@ -47,8 +47,8 @@ func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	release(t, anchor)
 	got := wide.granted()
 	for _, x := range narrow(w) {
-		if x.From > since && x.From < got.Fence() {
-			t.Errorf("%s came in at revision %d, between %d and %d", x.Claim, x.From, since, got.Fence())
+		if x.From > since && x.From < got.Fence().Revision() {
+			t.Errorf("%s came in at revision %d, between %d and %d", x.Claim, x.From, since, got.Fence().Revision())
 		}
 	}
 	release(t, got)
@@ -90,8 +90,8 @@ func TestAWideClaimIsNotPassedOnItsOwnHost(t *testing.T) {
 	release(t, anchor)
 	got := wide.granted()
 	for _, x := range narrow(w) {
-		if x.From > reserved && x.From < got.Fence() {
-			t.Errorf("%s came in at revision %d, between %d and %d", x.Claim, x.From, reserved, got.Fence())
+		if x.From > reserved && x.From < got.Fence().Revision() {
+			t.Errorf("%s came in at revision %d, between %d and %d", x.Claim, x.From, reserved, got.Fence().Revision())
 		}
 	}
 	release(t, got)
@@ -145,7 +145,7 @@ func TestTheFirstOfTwoLinesIsPassedInNeither(t *testing.T) {
 	both := line[0].granted()
 	w.look(func(h *History) {
 		for _, id := range []string{"wait1", "wait2"} {
-			if x := h.Hold(id); x != nil && x.From <= both.Fence() {
+			if x := h.Hold(id); x != nil && x.From <= both.Fence().Revision() {
 				t.Errorf("%s passed", id)
 			}
 		}

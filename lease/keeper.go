@@ -223,6 +223,12 @@ func (k *Keeper) Validity(id store.LeaseID) (Window, bool) {
 	return k.book.validity(now, id)
 }
 
+// Valid reports whether a lease is valid now.
+func (k *Keeper) Valid(id store.LeaseID) bool {
+	w, ok := k.Validity(id)
+	return ok && w.Valid(k.clock.Now())
+}
+
 // Keeps reports whether a lease is one that the keeper renews.
 func (k *Keeper) Keeps(id store.LeaseID) bool {
 	k.mu.Lock()

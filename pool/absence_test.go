@@ -407,6 +407,7 @@ var errNoLease = errors.New("grants are not what they were")
 func (noLeases) Keeps(store.LeaseID) bool                         { return false }
 func (noLeases) Acquire(time.Duration, int) (store.LeaseID, bool) { return 0, false }
 func (noLeases) Release(store.LeaseID, int)                       {}
+func (noLeases) Valid(store.LeaseID) bool                         { return false }
 func (noLeases) Suspect(...store.LeaseID)                         {}
 func (noLeases) Trouble() error                                   { return errNoLease }
 

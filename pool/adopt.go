@@ -1,9 +1,12 @@
 package pool
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -23,7 +26,9 @@ func (c *core) adoptClaims() {
 		if !c.known(part) {
 			continue // it was granted by a dispatcher just now: there is a notice, or [core.freeOrphans] finds it
 		}
-		if !c.takeOver(part) {
+		if last := c.lastHolder(part); last != nil && last.Claim == "" {
+			c.giveBack(ownerless(part.claim.id, part.slots, part.rev), nil) // it was idle
+		} else if !c.takeOver(part, last) {
 			c.giveBackOrphaned(part)
 		}
 	}
@@ -98,10 +103,15 @@ func (c *core) known(p part) bool {
 
 // takeOver makes a claim of an earlier life a claim of this one. It reports false if
 // the claim is torn, belongs to another instance, or is older than another claim of
-// its id.
-func (c *core) takeOver(p part) bool {
+// its id. Last, if it is not nil, is what the journal has of who was granted the slots since.
+func (c *core) takeOver(p part, last *journalValue) bool {
 	rec, err := p.claim.full(c.view.keys)
-	early := c.entries[p.claim.id]
+	id := p.claim.id
+	if last != nil && err == nil {
+		id = last.Claim
+		rec, err = decodeRecord(p.slots[0].ref.String(), id, last.Record)
+	}
+	early := c.entries[id]
 	switch {
 	case err != nil || p.claim.keys != len(p.slots) || !p.claim.isOf(c.view.keys, c.host, c.instance):
 		return false
@@ -112,11 +122,18 @@ func (c *core) takeOver(p part) bool {
 	}
 	e := &entry{
 		req: &Request{
-			ID: p.claim.id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
+			ID: id, Slots: rec.Pools, Priority: rec.Priority, Holder: rec.Holder,
 		},
 		needs: needsOf(rec.Pools), record: rec, waiting: &Waiting{Mine: true},
-		lease: p.lease, reserved: len(p.slots), slots: p.slots, order: Order{Priority: rec.Priority, Claim: p.claim.id, By: hash(c.host + "/" + c.instance)},
+		holding:  holding{lease: p.lease, reserved: len(p.slots), slots: p.slots, former: true},
+		order:    Order{Priority: rec.Priority, Claim: id, By: hash(c.host + "/" + c.instance)},
 		received: true, // by its holder: a later request that is canceled does not release it
+	}
+	e.kind = kindOf(e.needs)
+	if last != nil {
+		e.shown, e.shownFence, e.spelled, c.rewrites = p.claim.claimKey, p.claim.fence(c.view.keys), spell(e.req), true
+		c.regrants[e.shown] = e
+		c.label(e.shown.id, 1)
 	}
 	c.entries[e.req.ID] = e
 	c.hold(e, nil, p.rev, c.updatedAt)
@@ -128,15 +145,21 @@ func (c *core) takeOver(p part) bool {
 // it. They have no entry: another claim of that id may have one.
 func (c *core) giveBackOrphaned(p part) *entry {
 	c.log.Warn("giving back slots on a lease of this instance that no claim of it has",
-		"claim", p.claim.id, "fence", p.rev, "keys", len(p.slots))
-	ctx, cancel := context.WithCancelCause(context.Background())
-	e := &entry{
-		req:   &Request{ID: p.claim.id, Bridge: true}, // no holder has to stop or be notified
-		slots: p.slots, waiting: &Waiting{Mine: true}, orphan: true,
-		claim: &Claim{ID: p.claim.id, Fence: p.rev, ctx: ctx, cancel: cancel},
-	}
+		"claim", p.claim.id, "revision", p.rev, "keys", len(p.slots))
+	e := ownerless(p.claim.id, p.slots, p.rev)
+	e.orphan = true
 	c.giveBack(e, nil)
 	return e
+}
+
+// ownerless makes an entry of slots that no claim of this instance has. No holder has to stop or
+// be notified.
+func ownerless(id string, slots []placed, rev int64) *entry {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return &entry{
+		req: &Request{ID: id, Bridge: true}, holding: holding{slots: slots, rev: rev}, waiting: &Waiting{Mine: true},
+		claim: &Claim{ID: id, ctx: ctx, cancel: cancel},
+	}
 }
 
 // forgetOrphans gives up the release of orphaned slots, which are found again: of some claims, slots
@@ -220,12 +243,12 @@ type reconciling struct {
 func (c *core) freeOrphans(now time.Time) {
 	type one struct {
 		claimKey
-		fence int64
+		rev int64
 	}
 	known := map[one]bool{}
 	note := func(e *entry) {
 		if e.claim != nil && (e.state == held || e.state == releasing) {
-			known[one{e.key(), e.fence()}] = true
+			known[one{e.key(), e.rev}] = true
 		}
 	}
 	for _, e := range c.entries {
@@ -234,12 +257,15 @@ func (c *core) freeOrphans(now time.Time) {
 	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
 		note(e) // orphaned slots have no entries
 	}
+	for _, i := range c.idle {
+		known[one{i.shown, i.rev}] = true
+	}
 	for _, p := range c.view.on(c.leases.Keeps) {
 		if known[one{p.claim.claimKey, p.rev}] || c.view.noticed(p.claim.id, p.rev, c.name()) || !c.known(p) {
 			continue
 		}
 		e := c.giveBackOrphaned(p)
-		if c.wanted[p.claim.id].fence == p.rev {
+		if c.wanted[p.claim.id].fence == p.claim.fence(c.view.keys) {
 			e.revoked = now
 		}
 	}
@@ -291,4 +317,135 @@ func (e *Engine) Reconcile(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Journal keeps values by name, for the next process of an instance: see package journal. What it
+// keeps of slots is named by the first of their keys.
+type Journal interface {
+	Get(name string) []byte
+	Put(name string, value []byte) error
+	Forget(name string)
+}
+
+// journalValue is what is kept of retained slots: who has them. Rev and Shown are their keys as
+// they were then; if those have changed, the value is void.
+type journalValue struct {
+	store.V
+	Rev      int64       `json:"rev"`
+	Shown    string      `json:"shown"`
+	Fence    store.Fence `json:"fence"`
+	Admitted int64       `json:"admitted"`
+	// Claim and Record are empty while no claim has the slots.
+	Claim  string          `json:"claim,omitempty"`
+	Record json.RawMessage `json:"record,omitempty"`
+}
+
+// journaled notes who has retained slots, whose keys show a claim: an entry, or none if it is nil.
+// It is false if that could not be kept.
+func (c *core) journaled(h *holding, shown claimKey, e *entry) bool {
+	if c.journal == nil {
+		return true // the holders die with this process
+	}
+	b := journalPrefix(c.scratch.journal[:0], h.rev)
+	b = append(append(append(b, `"shown":"`...), shown.id...), '"')
+	b = strconv.AppendInt(append(b, `,"fence":`...), int64(h.fence), 10)
+	b = strconv.AppendInt(append(b, `,"admitted":`...), h.admitted, 10)
+	if e != nil {
+		b = append(append(append(b, `,"claim":"`...), e.req.ID...), `","record":`...)
+		b = appendRecord(b, e.spelled, e.record, stampOf(e.record.Since))
+	}
+	b = append(b, '}')
+	c.scratch.journal = b
+	c.metrics.journaled.Inc()
+	err := c.journal.Put(h.slots[0].ref.String(), b)
+	if err != nil && !c.unjournaled {
+		c.log.Warn("slots are not retained: the journal can't be written", "error", err)
+	}
+	c.unjournaled = err != nil
+	return err == nil
+}
+
+// journalPrefix begins the value of slots whose keys have a revision.
+func journalPrefix(b []byte, rev int64) []byte {
+	return append(strconv.AppendInt(append(b, `{"v":1,"rev":`...), rev, 10), ',')
+}
+
+// unjournal forgets who has slots: etcd shows it, or they are given back.
+func (c *core) unjournal(h *holding) {
+	if c.journal == nil || h.shown.id == "" || len(h.slots) == 0 {
+		return
+	}
+	name := h.slots[0].ref.String()
+	if bytes.HasPrefix(c.journal.Get(name), journalPrefix(nil, h.rev)) { // else it is of other keys by that name
+		c.journal.Forget(name)
+	}
+}
+
+// lastHolder returns what an earlier life of this instance has kept of slots: nil if their keys
+// show who has them.
+func (c *core) lastHolder(p part) *journalValue {
+	if c.journal == nil {
+		return nil
+	}
+	name := p.slots[0].ref.String()
+	data := c.journal.Get(name)
+	if data == nil {
+		return nil
+	}
+	var v journalValue
+	if err := store.Decode(name, data, &v); err != nil {
+		c.log.Error("ignoring an entry of the journal", "error", err)
+		return nil
+	}
+	if v.Rev != p.rev || v.Shown != p.claim.id {
+		return nil
+	}
+	return &v
+}
+
+// present takes the history that etcd is at. What is known of another one is void, and what
+// this instance holds is to be found again.
+func (c *core) present(history uint64) {
+	if history <= c.history {
+		return
+	}
+	began := c.seen == 0
+	if c.history = history; began {
+		return
+	}
+	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.seen)
+	c.restores++
+	c.ownRev, c.revokedRev, c.samples = 0, 0, [4]sample{}
+	c.phase, c.seen, c.resolveAt = fencing, 0, 0
+	for _, p := range c.view.order {
+		c.view.void(p)
+	}
+	for _, f := range c.followed {
+		f.mustShow, f.auditAt = 0, 0
+	}
+	for _, e := range c.entries {
+		e.retryAt, e.writtenAt, e.written = 0, 0, false
+		for _, s := range e.slots {
+			c.following(c.view.pool(s.ref.pool)).restored = true
+		}
+	}
+	for id, w := range c.wanted {
+		w.forced = false // its slots may be back
+		c.wanted[id] = w
+	}
+	c.forgetOrphans()
+	for _, i := range c.sortedIdle() {
+		c.dropIdle(i) // what is left of it is found again
+		c.leases.Release(i.lease, i.reserved)
+	}
+	clear(c.dropped)
+	c.retryOthers = 0
+	for _, r := range c.roles {
+		r.rev = 0
+	}
+	for key, l := range c.loans {
+		l.rev = 0
+		c.loans[key] = l
+	}
+	c.wantAll()
 }

@@ -63,7 +63,7 @@ func TestSlotsThatARestoreBringsBackAreFreed(t *testing.T) {
 		"after a while":                  func(r *rig, _ *rigHost) { r.pass(2 * reconcileEvery) },
 		"when it is revoked": func(r *rig, h *rigHost) {
 			h.listen()
-			fence := h.view.claims["old"].rev
+			fence := store.FenceAt(h.view.claims["old"].rev)
 			h.revoke("old", revocationValue{Fence: fence}, 0, r.now)
 			h.tick(r.now)
 			r.resolve()
@@ -234,7 +234,7 @@ func TestAnIDIsNotRefusedForSlotsOfBeforeARestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one.polled([]*poolView{p}, marks, r.now)
+	one.polled([]*poolView{p}, marks, r.now, r.now)
 	for one.act() {
 	}
 	if !p.whole || !p.stale || p.unseen {
@@ -353,7 +353,7 @@ func TestAnInstanceGoesOnAfterRevisionsWentBack(t *testing.T) {
 				}
 				etcd := newReader(r.snapshot(), r.keys).view
 				for id, e := range h.entries {
-					if cv := etcd.claims[id]; e.state == held && (cv == nil || cv.rev != e.fence()) {
+					if cv := etcd.claims[id]; e.state == held && (cv == nil || cv.rev != e.rev) {
 						t.Errorf("%s is held, and etcd does not have it", id)
 					}
 					if e.state == queued {

@@ -108,6 +108,13 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			c.refusePrecondition(g.e)
 		}
 	}
+	for _, g := range b.rewrites {
+		if b.shape == nested && !b.result(resp, g.op).Succeeded {
+			c.unwritten(g.e, true)
+		} else {
+			c.rewritten(g.e, rev)
+		}
+	}
 	for _, l := range b.puts {
 		l.e.written = l.e.waiterLease == l.lease && l.e.lease == l.slots // else that lease was lost meanwhile
 		l.e.writtenReserve, l.e.writtenAt = l.reserve, rev
@@ -343,6 +350,9 @@ func (c *core) refusedAlone(b *batch, err error, now time.Time) {
 	for _, n := range b.withdrawn {
 		n.conditional = false // it ends with its lease
 	}
+	for _, g := range b.rewrites {
+		g.e.regranted = now.Add(shelfTime) // it is tried again after that
+	}
 	for _, l := range b.puts {
 		l.e.unwritable = true // it waits where only this host sees it
 	}
@@ -393,6 +403,9 @@ func (c *core) requeue(b *batch, now time.Time) {
 	for _, g := range b.grants {
 		c.ungrant(g, 0, now)
 	}
+	for _, g := range b.rewrites {
+		c.unwritten(g.e, false)
+	}
 	c.dirty, c.refollow = true, true
 }
 
@@ -401,7 +414,7 @@ func (c *core) requeue(b *batch, now time.Time) {
 func (c *core) resolve(b *batch) {
 	now := c.updatedAt
 	for _, g := range b.releases {
-		if c.holdsSlots(g.e, g.e.fence()) {
+		if c.holdsSlots(g.e) {
 			c.releases = append(c.releases, g.e)
 			continue
 		}
@@ -419,7 +432,7 @@ func (c *core) resolve(b *batch) {
 		}
 		s, ok := c.view.slot(g.slots[0].ref)
 		by := ok && c.view.noticed(g.e.req.ID, s.rev, c.name()) // another dispatcher, since then
-		if ok && !by && s.claim == g.e.key() && s.lease == g.e.lease && s.rev > max(g.e.takesFence, b.rev) {
+		if ok && !by && s.claim == g.e.key() && s.lease == g.e.lease && s.rev > max(g.e.takes, b.rev) {
 			c.metrics.granted(now.Sub(g.e.arrived))
 			c.hold(g.e, nil, s.rev, now)
 			continue
@@ -429,6 +442,15 @@ func (c *core) resolve(b *batch) {
 			// Another instance may have taken it over already. An error for lack of
 			// capacity would say that it was never granted.
 			c.refuse(g.e, errOutcomeUnknown)
+		}
+	}
+	for _, g := range b.rewrites {
+		e := g.e
+		s, ok := c.view.slot(e.slots[0].ref)
+		if own := (claimKey{e.req.ID, e.slots[0].ref}); ok && s.claim == own && s.rev > e.rev && s.lease == e.lease {
+			c.rewritten(e, s.rev)
+		} else {
+			c.unwritten(e, !c.holdsSlots(e))
 		}
 	}
 	// Waiters and drops are the same when they are done twice.
@@ -441,5 +463,31 @@ func (c *core) resolve(b *batch) {
 		if c.view.notices[n.key] == n {
 			c.ack(n)
 		}
+	}
+}
+
+// rewritten takes that the keys of a claim show it since a revision.
+func (c *core) rewritten(e *entry, rev int64) {
+	c.unregrant(e)
+	c.unjournal(&e.holding)
+	e.rewriting, e.former, e.shown, e.shownFence, e.rev = false, false, claimKey{}, e.fence, rev
+	for i, s := range e.slots {
+		rec := e.record
+		if i > 0 {
+			rec = nil
+		}
+		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.key(), rev: rev, lease: e.lease}, rec)
+	}
+	if p := c.view.pool(e.slots[0].ref.pool); p.whole && !c.holdsSlots(e) {
+		c.gone(e)
+	}
+}
+
+// unwritten takes that the keys of a claim were not put again: it is tried later, unless they are
+// gone.
+func (c *core) unwritten(e *entry, gone bool) {
+	e.rewriting, c.rewrites, c.dirty = false, true, true
+	if gone {
+		c.gone(e)
 	}
 }

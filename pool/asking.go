@@ -20,13 +20,21 @@ func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 		c.again(older, e, reply, now)
 		return
 	}
-	c.asked(req.Slots, req.Wait > 0, now)
+	e.arrived, e.listeners = now, []listener{{reply, req.Wait}}
+	if !c.reuse(e, now) {
+		c.enter(e, now)
+	}
+}
+
+// enter takes a new entry that is to be granted its slots by a write.
+func (c *core) enter(e *entry, now time.Time) {
+	req := e.req
+	c.asked(req.Slots, slices.ContainsFunc(e.listeners, func(l listener) bool { return l.wait > 0 }), now)
 	if err := c.unwelcome(req, now); err != nil {
 		c.metrics.refused(problem.CodeOf(err))
-		reply <- outcome{err: err, shown: c.specsShown(e.needs)}
+		e.answer(outcome{err: err, shown: c.specsShown(e.needs)})
 		return
 	}
-	e.arrived, e.listeners = now, []listener{{reply, req.Wait}}
 	e.waiting = &Waiting{Needs: c.view.poolNeeds(req.Slots), Mine: true}
 	if p, ok := c.places[req.ID]; ok {
 		delete(c.places, req.ID)
@@ -34,6 +42,7 @@ func (c *core) request(e *entry, reply chan<- outcome, now time.Time) {
 			e.order.Since, e.waited, e.reserve = p.since, p.waited, p.reserve
 		}
 	}
+	c.unshow(req.ID)
 	e.succeeds = c.succession(req.ID)
 	c.entries[req.ID] = e
 	c.queue = append(c.queue, e)
@@ -64,6 +73,9 @@ func (c *core) unwelcome(req *Request, now time.Time) error {
 // read: if it does not show the key, they are gone. Unread reports whether there are such.
 func (c *core) holding(id string) (known []*claimView, unread bool) {
 	for _, cv := range c.view.claimsOf(id) {
+		if c.retained(cv.claimKey) {
+			continue // the claim has ended
+		}
 		switch {
 		case cv.record == nil && cv.raw == nil:
 			unread = unread || c.unread(cv)
@@ -133,6 +145,9 @@ func (c *core) again(older, e *entry, reply chan<- outcome, now time.Time) {
 	default:
 		older.listeners = append(older.listeners, listener{reply, e.req.Wait})
 		older.unjudged = true
+		if r := c.retentions[older.kind]; r != nil && slices.Contains(r.local, older) {
+			c.unretain(older, now)
+		}
 		c.dirty, c.refollow = true, true
 	}
 }
@@ -382,7 +397,11 @@ func (c *core) unqueue(e *entry) {
 	if e.state > claiming {
 		return
 	}
-	for _, list := range []*[]*entry{&c.queue, &c.takes} {
+	lists := []*[]*entry{&c.queue, &c.takes}
+	if r := c.retentions[e.kind]; r != nil {
+		lists = append(lists, &r.local)
+	}
+	for _, list := range lists {
 		if i := slices.Index(*list, e); i >= 0 {
 			*list = slices.Delete(*list, i, i+1)
 		}
@@ -417,6 +436,7 @@ func (c *core) stop() {
 			e.dropped = true
 		}
 	}
+	c.returnAllIdle(func(*idleSlots) bool { return true })
 }
 
 // catchUpTimeout bounds what is done to find out whether the view is too old for

@@ -53,6 +53,7 @@ type batch struct {
 	txn       *pb.TxnRequest
 	grants    []*grant
 	releases  []releaseOp
+	rewrites  []releaseOp
 	puts      []waiterPut
 	drops     []drop
 	acks      []*notice
@@ -80,7 +81,7 @@ type grant struct {
 	notice  *notice // of a grant to another instance
 }
 
-// releaseOp is an entry that gives its slots back.
+// releaseOp is an entry that gives its slots back, or whose keys are put again.
 type releaseOp struct {
 	e  *entry
 	op int
@@ -102,7 +103,7 @@ type markRead struct {
 
 // size is how many entries a batch is about.
 func (b *batch) size() int {
-	return len(b.grants) + len(b.releases) + len(b.puts) + len(b.drops)
+	return len(b.grants) + len(b.releases) + len(b.rewrites) + len(b.puts) + len(b.drops)
 }
 
 // things is how many entries and keys a batch is about.
@@ -178,8 +179,14 @@ func (g *collector) take(c *core) (any bool) {
 
 // do runs one operation.
 func (g *collector) do(c *core, op func(*core, time.Time)) {
-	g.asked = true
+	slow := c.slow
+	c.fast = false
 	op(c, time.Now())
+	if c.fast { // it was granted without a write, or released so
+		c.slow = slow
+		return
+	}
+	c.slow, g.asked = true, true
 }
 
 // sent notes that the collected operations were sent in b, which is nil if earlier writes
@@ -217,6 +224,7 @@ func (u *urgent) run(c *core) {
 	for _, op := range ops {
 		op(c, time.Now())
 	}
+	c.slow = c.slow || len(ops) > 0
 }
 
 // bitset is a set of small numbers, made to find the lowest one that is free.
@@ -311,18 +319,12 @@ func wholeCompare(v *view, p *poolView) *pb.Compare {
 func (t *claimTxn) writes(v *view, e *entry, slots []placed, lease store.LeaseID, since stamp) {
 	rec := *e.record
 	rec.Since = since.at
-	rec.Keys = nil // of an earlier try
-	if len(slots) > 1 {
-		rec.Keys = make([]string, len(slots))
-		for i, s := range slots {
-			rec.Keys[i] = s.ref.String()
-		}
-	}
+	rec.Keys = keysOf(slots) // there may be those of an earlier try
 	e.record = &rec
 	for i, s := range slots {
 		var val []byte
 		if i == 0 {
-			val = encodeMain(s.n, e.req.ID, e.spelled, e.req.Priority, since, rec.Admitted, rec.Keys)
+			val = encodeMain(s.n, e.req.ID, e.spelled, &rec, since)
 		} else {
 			val = encodeOther(s.n, e.req.ID, rec.Keys[0])
 		}
@@ -356,17 +358,17 @@ func (t *claimTxn) put(key string, value []byte, lease store.LeaseID) {
 	t.puts = append(t.puts, store.Put(key, value, lease))
 }
 
-// held compares that a claim with these slots is still the one of that fence.
-func (t *claimTxn) held(v *view, slots []placed, fence int64) {
+// held compares that the keys of a claim with these slots are still those of that revision.
+func (t *claimTxn) held(v *view, slots []placed, rev int64) {
 	ref := slots[0].ref
-	t.cmps = append(t.cmps, store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), fence))
+	t.cmps = append(t.cmps, store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), rev))
 }
 
 // heldCompare holds while a claim still has its slots. One key is enough: the keys
 // share a revision and a lease, and are only deleted together.
 func heldCompare(v *view, e *entry) *pb.Compare {
 	ref := e.slots[0].ref
-	return store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), e.fence())
+	return store.ModEquals(v.keys.Slot(ref.pool, ref.group, ref.index), e.rev)
 }
 
 // slotDeletes deletes all keys of a claim but those that are overwritten in the
@@ -416,4 +418,46 @@ func children(ops []*pb.RequestOp, compares int) []*pb.RequestOp {
 		ops = ops[n:]
 	}
 	return all
+}
+
+// roleCompares adds to the compares of a claim what makes its grant this instance's: it is
+// the dispatcher, or no claim waits. The waiter of the claim, if it has one, is still there.
+func (c *core) roleCompares(t *claimTxn, e *entry, have *compared) {
+	keys := c.view.keys
+	if first := c.view.pool(e.needs[0].Pool); c.dispatches(first) {
+		if !slices.Contains(have.roles, first) {
+			have.roles = append(have.roles, first)
+			t.cmps = append(t.cmps, store.LeaseEquals(keys.Dispatcher(first.name), c.roles[first.name].lease))
+		}
+	} else {
+		for _, n := range e.needs {
+			if p := c.view.pool(n.Pool); !slices.Contains(have.roles, p) {
+				have.roles = append(have.roles, p)
+				t.cmps = append(t.cmps, store.CreateEquals(keys.Queued(p.name), 0))
+			}
+		}
+	}
+	if e.inQueue {
+		t.cmps = append(t.cmps, store.ModEquals(keys.Waiter(e.needs[0].Pool, e.order.String()), c.waiterRev(e)))
+	}
+	if e.other != nil {
+		t.cmps = append(t.cmps, store.CreateEquals(c.view.noticeKey(e.other), 0))
+	}
+}
+
+// nextIfSlow is [core.next] if something has happened that could change what it returns.
+func (c *core) nextIfSlow(now time.Time) *call {
+	if !c.slow {
+		return nil
+	}
+	c.slow = false
+	return c.next(now)
+}
+
+// wakesAt is when the next call may be due without another event; zero if never.
+func (c *core) wakesAt() time.Time {
+	if c.waitersAt.IsZero() || !c.retainAt.IsZero() && c.retainAt.Before(c.waitersAt) {
+		return c.retainAt
+	}
+	return c.waitersAt
 }

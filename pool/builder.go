@@ -326,7 +326,7 @@ func (b *builder) take(e *entry, slots []placed, compares func(*claimTxn)) grant
 
 // sinceOf is since when an entry that is granted now has its slots.
 func (b *builder) sinceOf(e *entry) stamp {
-	if e.takesFence != 0 {
+	if e.takes != 0 {
 		return stampOf(e.record.Since)
 	}
 	return b.since
@@ -341,7 +341,7 @@ func (c *core) childOps(e *entry, slots []placed) int {
 func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 	var over []slotRef // given back by this batch: a put takes the place of the delete
 	for _, s := range g.slots {
-		if _, taken := b.c.view.slot(s.ref); taken && e.takesFence == 0 {
+		if _, taken := b.c.view.slot(s.ref); taken && e.takes == 0 {
 			over = append(over, s.ref)
 		}
 	}
@@ -438,4 +438,27 @@ func (b *builder) finish() *batch {
 		}
 	}
 	return b.b
+}
+
+// rewrite puts the keys of a claim again, so that they show it.
+func (b *builder) rewrite(e *entry) bool {
+	var t claimTxn
+	t.held(b.c.view, e.slots, e.rev)
+	t.writes(b.c.view, e, e.slots, e.lease, stampOf(e.record.Since))
+	if b.b.shape == nested {
+		if !b.fits(0, 1, t.bytes) {
+			return false
+		}
+		b.b.rewrites = append(b.b.rewrites, releaseOp{e, b.nest(t.cmps, t.puts)})
+	} else {
+		if !b.fits(len(t.cmps), len(t.puts), t.bytes) {
+			return false
+		}
+		b.cmps, b.ops = append(b.cmps, t.cmps...), append(b.ops, t.puts...)
+		b.b.rewrites = append(b.b.rewrites, releaseOp{e: e})
+	}
+	b.bytes += t.bytes
+	b.b.leases = append(b.b.leases, e.lease)
+	e.rewriting = true
+	return true
 }

@@ -34,7 +34,8 @@ func (w *world) check(rev int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
 		}
 		adds := ev.Type == mvccpb.Event_PUT
 		if old := w.model[key]; old != nil {
-			adds = !w.takesOver(key, old, ev) && !queues.confirms(key, old, ev) && adds
+			adds = !w.takesOver(key, old, ev) && !queues.confirms(key, old, ev) && !w.rewrites(slotRef{k.Pool, k.Group, k.Index}, old, ev) && adds
+			w.checkHolder(slotRef{k.Pool, k.Group, k.Index}, old, ev)
 			if (adds || ev.Type == mvccpb.Event_DELETE) && !queues.withdraws(old, ev) {
 				w.checkTouch(key, old, ev.Type == mvccpb.Event_DELETE)
 			}
@@ -81,7 +82,7 @@ func (w *world) checkTouch(key string, old *held1, deleted bool) {
 		w.failf("foreign key: %s of %s was touched by %s", key, old.claim, w.sending.name)
 	}
 	id, _, _ := strings.Cut(old.claim, "@")
-	if has := w.sending.has[id]; w.noticed[old.claim] == old.rev && (has == nil || has.Fence != old.rev) {
+	if has := w.sending.has[id]; w.noticed[old.claim] == old.rev && (has == nil || has.Fence.Revision() != old.rev) {
 		return
 	}
 	if !w.free[old.claim] {
@@ -170,7 +171,7 @@ func (w *world) checkWhole(id string, rev int64) {
 // learned is the revision of its keys, for as long as they are there.
 func (w *world) checkFence(h *simHost, c *Claim) {
 	for key, m := range w.model {
-		if m.claim == named(c.ID, h.name) && m.rev != c.Fence {
+		if m.claim == named(c.ID, h.name) && m.rev != c.Fence.Revision() {
 			w.failf("I4: %s got fence %d of claim %s, whose key %s has %d", h.name, c.Fence, c.ID, key, m.rev)
 		}
 	}

@@ -208,7 +208,7 @@ func TestAReleaseOfAClaimThatStaysIsARelease(t *testing.T) {
 	w, h, cl := withClaim(t)
 	reply, released := make(chan combinedResult, 1), make(chan error, 1)
 	h.core.releaseCombined(cl, &combinedRelease{extra: store.Extra{If: []*pb.Compare{store.ModEquals("/b/elsewhere", 1)}}, reply: reply}, w.now)
-	h.core.release(cl, released)
+	h.core.release(cl, released, w.now)
 	if p := awaitAnswer(t, w, reply); !errors.Is(p.err, store.ErrChanged) {
 		t.Errorf("the answer is %v", p.err)
 	}

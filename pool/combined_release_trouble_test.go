@@ -137,7 +137,7 @@ func TestACombinedReleaseReleasesItsReservationsOnce(t *testing.T) {
 			h.r.txn(store.Delete(h.r.keys.Slot(s.pool, s.group, s.index)))
 			h.listen()
 		}},
-		"released meanwhile": {x: never(), also: func(h *rigHost, c *Claim) { h.release(c, make(chan error, 1)) }},
+		"released meanwhile": {x: never(), also: func(h *rigHost, c *Claim) { h.release(c, make(chan error, 1), h.r.now) }},
 		"resync meanwhile":   {x: always, also: func(h *rigHost, c *Claim) { h.resync() }},
 		"parts twice": {x: never(), also: func(h *rigHost, c *Claim) {
 			h.releaseCombined(c, &combinedRelease{extra: always, reply: make(chan combinedResult, 1)}, h.r.now)
@@ -165,7 +165,7 @@ func TestACombinedReleaseReleasesItsReservationsOnce(t *testing.T) {
 				r.pass(20 * time.Second)
 				p := <-reply
 				t.Log(shape, p.revision, p.err, r.used())
-				h.release(cl, make(chan error, 1))
+				h.release(cl, make(chan error, 1), h.r.now)
 				r.resolve()
 				r.pass(20 * time.Second)
 				if cl.Context().Err() == nil {

@@ -22,6 +22,8 @@ type Leases interface {
 	Acquire(d time.Duration, keys int) (store.LeaseID, bool)
 	// Release releases the reservation.
 	Release(id store.LeaseID, keys int)
+	// Valid reports whether a lease is valid now, by the clock that decides on claims.
+	Valid(id store.LeaseID) bool
 	// Keeps reports whether this instance renews a lease, so that keys on it that belong
 	// to no claim of the instance would never end.
 	Keeps(id store.LeaseID) bool
@@ -144,6 +146,28 @@ type core struct {
 	dropped map[string]deletion
 	scratch scratch
 
+	// What is retained: see [retention]. Idle and regrants are by the claims that the keys show.
+	// It is looked after at retainAt, zero if there is nothing, and rewrites is set if regrants
+	// are to be written. journal keeps both for the next life.
+	retentions map[string]*retention
+	idle       map[claimKey]*idleSlots
+	regrants   map[claimKey]*entry
+	labels     map[string]int // how many of both, by the ids that the keys show
+	retainAt   time.Time
+	rewrites   bool
+	journal    Journal
+	// unjournaled is set while the journal can't be written.
+	unjournaled bool
+	// retainedUnder is the state of the specs under which idle slots were last checked.
+	retainedUnder int
+	// revokedRev is the revision up to which the revocations of claims of this host are known, and
+	// samples are the revisions that etcd had when it was last asked.
+	revokedRev int64
+	samples    [4]sample
+	// slow is set if something happened since the last plan that could change the next one, and
+	// fast by an operation that did nothing of the kind.
+	slow, fast bool
+
 	// reconcileAt is when what this instance has in the pools is compared with its claims again.
 	reconcileAt time.Time
 	reconciling []reconciling
@@ -172,6 +196,7 @@ type core struct {
 type scratch struct {
 	own, candidates []candidate
 	waiting         []*Waiting
+	journal         []byte
 }
 
 // place is what is kept of a waiter that was canceled.
@@ -211,6 +236,7 @@ func newCore(cfg Config) *core {
 		roles:   map[string]*role{},
 		dropped: map[string]deletion{},
 		loans:   map[string]loan{}, denied: map[instanceName]bool{},
+		retentions: map[string]*retention{}, idle: map[claimKey]*idleSlots{}, regrants: map[claimKey]*entry{}, labels: map[string]int{}, journal: cfg.Journal,
 	}
 	c.view.self = c.name()
 	return c
@@ -241,53 +267,10 @@ func (c *core) sorted() []*entry {
 	return all
 }
 
-// present takes the history that etcd is at. What is known of another one is void, and what
-// this instance holds is to be found again.
-func (c *core) present(history uint64) {
-	if history <= c.history {
-		return
-	}
-	began := c.seen == 0
-	if c.history = history; began {
-		return
-	}
-	c.log.Warn("etcd was restored without --bump-revision: this instance checks again what it holds, and fences may be given out twice", "revision", c.seen)
-	c.restores++
-	c.ownRev = 0
-	c.phase, c.seen, c.resolveAt = fencing, 0, 0
-	for _, p := range c.view.order {
-		c.view.void(p)
-	}
-	for _, f := range c.followed {
-		f.mustShow, f.auditAt = 0, 0
-	}
-	for _, e := range c.entries {
-		e.retryAt, e.writtenAt, e.written = 0, 0, false
-		for _, s := range e.slots {
-			c.following(c.view.pool(s.ref.pool)).restored = true
-		}
-	}
-	for id, w := range c.wanted {
-		w.forced = false // its slots may be back
-		c.wanted[id] = w
-	}
-	c.forgetOrphans()
-	clear(c.dropped)
-	c.retryOthers = 0
-	for _, r := range c.roles {
-		r.rev = 0
-	}
-	for key, l := range c.loans {
-		l.rev = 0
-		c.loans[key] = l
-	}
-	c.wantAll()
-}
-
-// holdsSlots reports whether an entry has its slots in the view since that revision.
-func (c *core) holdsSlots(e *entry, fence int64) bool {
+// holdsSlots reports whether the view shows the slots of an entry as it has them.
+func (c *core) holdsSlots(e *entry) bool {
 	s, ok := c.view.slot(e.slots[0].ref)
-	return ok && s.claim == e.key() && s.rev == fence
+	return ok && s.claim == e.key() && s.rev == e.rev
 }
 
 // trouble returns why nothing can be claimed now, whatever is free.
@@ -363,7 +346,7 @@ func (c *core) behind() bool {
 		}
 	}
 	late := func(e *entry) bool {
-		return e.succeeds || e.retryAt > c.shown(e) && (e.offer != nil || e.takesFence != 0 || c.entryRoute(e) != routeQueue)
+		return e.succeeds || e.retryAt > c.shown(e) && (e.offer != nil || e.takes != 0 || c.entryRoute(e) != routeQueue)
 	}
 	return slices.ContainsFunc(c.queue, late) || slices.ContainsFunc(c.takes, late)
 }
@@ -371,6 +354,7 @@ func (c *core) behind() bool {
 // next returns the next call to etcd, nil if there is none to make now.
 func (c *core) next(now time.Time) *call {
 	c.succeed(now)
+	c.tendRetained(now)
 	if c.refollow {
 		c.follow(now)
 	}

@@ -29,6 +29,6 @@ func BenchmarkEncodeSlot(b *testing.B) {
 	since := stampOf(time.Unix(1, 0))
 	b.ReportAllocs()
 	for b.Loop() {
-		encodeMain(1, e.req.ID, e.spelled, 0, since, 0, nil)
+		encodeMain(1, e.req.ID, e.spelled, &record{}, since)
 	}
 }

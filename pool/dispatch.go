@@ -37,12 +37,13 @@ const (
 type duty int
 
 const (
-	noDuty   duty = iota
-	takeRole      // become the dispatcher: there is none
-	replace       // become the dispatcher in place of one that is silent
-	beat          // put the key again
-	stepDown      // delete the key: no claim waits
-	tidy          // delete what is left of a queue: no claim waits, and the dispatcher is gone
+	noDuty      duty = iota
+	takeRole         // become the dispatcher: there is none
+	replace          // become the dispatcher in place of one that is silent
+	beat             // put the key again
+	recallSlots      // have hosts give back what they retain
+	stepDown         // delete the key: no claim waits
+	tidy             // delete what is left of a queue: no claim waits, and the dispatcher is gone
 )
 
 // dispatchState is what decides about the dispatcher of a pool.
@@ -58,6 +59,8 @@ type dispatchState struct {
 	// silent is for how long the dispatcher's key has not been put, and patience how long
 	// this instance accepts that.
 	silent, patience time.Duration
+	// recall is set if slots are to be recalled that are not, or for another claim.
+	recall bool
 	// fits: a claim that waits could be granted, or a grant be withdrawn for one.
 	fits bool
 	// idle is for how long a claim that fits has not been granted.
@@ -73,6 +76,8 @@ func (s dispatchState) duty() duty {
 		return stepDown
 	case s.mine && s.silent >= beatEvery && s.idle < idleGrants:
 		return beat
+	case s.mine && s.recall:
+		return recallSlots
 	case (!s.exists || s.former) && s.waits:
 		return takeRole
 	case s.exists && !s.mine && s.waits && s.fits && s.silent >= s.patience:
@@ -243,6 +248,10 @@ func (c *core) state(p *poolView, b *builder, concerned bool, now time.Time) dis
 	if r := c.roles[p.name]; s.mine && !r.idleSince.IsZero() {
 		s.idle = now.Sub(r.idleSince)
 	}
+	if s.mine && !s.blind {
+		short := c.short(p, now)
+		s.recall = short != nil && p.recall.lacks(short, now)
+	}
 	if s.exists && !s.mine && s.waits && s.silent >= s.patience && !s.blind {
 		s.fits = c.anyFits(p) || c.anyOverdue(p, now)
 	}
@@ -408,23 +417,31 @@ func (b *builder) duty(p *poolView, d duty) bool {
 			return true // it is tried again when its lease is there
 		}
 	}
-	const ops = 2
+	const ops = 3
 	if !b.fits(0, ops+1, 0) {
 		return false
 	}
-	key, queued := c.view.keys.Dispatcher(p.name), c.view.keys.Queued(p.name)
+	key, queued, recall := c.view.keys.Dispatcher(p.name), c.view.keys.Queued(p.name), c.view.keys.Recall(p.name)
 	put := store.Put(key, store.Encode(dispatcherValue{V: store.Now, Host: c.host, Instance: c.instance}), r.lease)
 	noneWaits := store.NonePutSince(c.view.keys.Waiters(p.name), p.rev)
 	t := &pb.TxnRequest{Compare: []*pb.Compare{store.LeaseEquals(key, r.lease)}, Success: []*pb.RequestOp{put}}
 	switch d {
 	case takeRole, replace:
 		t.Compare = []*pb.Compare{store.ModEquals(key, p.dispatcher.rev)}
+		if p.spec.Retain > 0 { // it finds out whether it must when it knows the pool
+			t.Success = append(t.Success, store.Put(recall, store.Encode(c.firstRecall(b, p)), r.lease))
+		}
+	case recallSlots:
+		t.Success = []*pb.RequestOp{store.Put(recall, store.Encode(c.short(p, b.now)), r.lease)}
 	case stepDown:
 		t.Compare = append(t.Compare, noneWaits)
 		t.Success = []*pb.RequestOp{store.Delete(key), store.Delete(queued)}
 	case tidy:
 		t.Compare = []*pb.Compare{store.ModEquals(key, p.dispatcher.rev), noneWaits}
 		t.Success = []*pb.RequestOp{store.Delete(key), store.Delete(queued)}
+	}
+	if (d == stepDown || d == tidy) && (p.recall.rev > 0 || p.spec.Retain > 0) {
+		t.Success = append(t.Success, store.Delete(recall))
 	}
 	b.ops = append(b.ops, store.Nest(t))
 	b.kept = max(b.kept, ops) // a child may have as many operations as the root leaves to it
@@ -455,6 +472,7 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 		if done {
 			o.pool.dispatcher.know(0, rev)
 			o.pool.queued.know(0, rev)
+			o.pool.recall.know(0, rev)
 		}
 	case c.roles[name] != o.role: // its lease was lost meanwhile
 	case !done && (o.duty == takeRole || o.duty == replace):
@@ -463,7 +481,10 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 	case o.duty == stepDown:
 		o.pool.dispatcher.know(0, rev)
 		o.pool.queued.know(0, rev)
+		o.pool.recall.know(0, rev)
 		c.endRole(name)
+	case o.duty == recallSlots:
+		c.metrics.recalls.Inc() // the watch shows it
 	default:
 		o.role.rev = rev
 		o.pool.dispatcher.noticed, o.pool.dispatcher.since = rev, now
@@ -471,30 +492,5 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 			o.pool.dispatcher.by, o.pool.dispatcher.lease = c.name(), o.role.lease
 		}
 		c.dirty, c.refollow = true, c.refollow || o.duty != beat
-	}
-}
-
-// roleCompares adds to the compares of a claim what makes its grant this instance's: it is
-// the dispatcher, or no claim waits. The waiter of the claim, if it has one, is still there.
-func (c *core) roleCompares(t *claimTxn, e *entry, have *compared) {
-	keys := c.view.keys
-	if first := c.view.pool(e.needs[0].Pool); c.dispatches(first) {
-		if !slices.Contains(have.roles, first) {
-			have.roles = append(have.roles, first)
-			t.cmps = append(t.cmps, store.LeaseEquals(keys.Dispatcher(first.name), c.roles[first.name].lease))
-		}
-	} else {
-		for _, n := range e.needs {
-			if p := c.view.pool(n.Pool); !slices.Contains(have.roles, p) {
-				have.roles = append(have.roles, p)
-				t.cmps = append(t.cmps, store.CreateEquals(keys.Queued(p.name), 0))
-			}
-		}
-	}
-	if e.inQueue {
-		t.cmps = append(t.cmps, store.ModEquals(keys.Waiter(e.needs[0].Pool, e.order.String()), c.waiterRev(e)))
-	}
-	if e.other != nil {
-		t.cmps = append(t.cmps, store.CreateEquals(c.view.noticeKey(e.other), 0))
 	}
 }

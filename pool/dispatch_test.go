@@ -57,7 +57,7 @@ func TestADispatcherGrantsTheClaimsOfOtherInstances(t *testing.T) {
 	c.wantNotices()
 	got := c.w.got()
 	for _, kv := range c.keysOf("w") {
-		if kv.ModRevision != got.Fence || kv.Lease != int64(got.Lease) || got.Lease != c.one.leases[DefaultSpec().LeaseDuration] {
+		if store.FenceAt(kv.ModRevision) != got.Fence || kv.Lease != int64(got.Lease) || got.Lease != c.one.leases[DefaultSpec().LeaseDuration] {
 			t.Errorf("%s is of revision %d on lease %x, and the claim is %+v", kv.Key, kv.ModRevision, kv.Lease, got)
 		}
 	}

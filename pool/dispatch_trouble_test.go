@@ -395,7 +395,7 @@ func TestAnUnknownGrantIsNotWhatARestoreBringsBack(t *testing.T) {
 	one.resync()
 	one.wedged = false
 	r.resolve()
-	if cl := x.got(); cl.Fence <= saved.Revision() {
+	if cl := x.got(); cl.Fence.Revision() <= saved.Revision() {
 		t.Errorf("the claim has fence %d, which the one before had", cl.Fence)
 	}
 	one.giveBack("x")

@@ -27,6 +27,8 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 				PID: rapid.IntRange(0, 3).Draw(t, "pid"), Labels: rapid.MapOf(text, text).Draw(t, "labels"),
 			},
 			Admitted: rapid.Int64Range(0, 1<<60).Draw(t, "admitted"),
+			Granted:  rapid.Int64Range(0, 1<<40).Draw(t, "granted"),
+			Fence:    store.Fence(rapid.Int64Range(0, 1<<52).Draw(t, "fence")),
 			Keys:     rapid.SliceOf(ref).Draw(t, "keys"),
 		}
 		since := stampOf(time.UnixMicro(rapid.Int64Range(0, 1<<52).Draw(t, "since")))
@@ -35,7 +37,7 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 
 		claim := spell(&Request{Slots: r.Pools, Holder: r.Holder})
 		want := store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Record: store.Encode(&r)})
-		got := encodeMain(n, "a.b-c_1", claim, r.Priority, since, r.Admitted, r.Keys)
+		got := encodeMain(n, "a.b-c_1", claim, &r, since)
 		if d := cmp.Diff(string(want), string(got)); d != "" {
 			t.Fatalf("main key (-json +by hand):\n%s", d)
 		}
@@ -59,7 +61,7 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 			V: store.Now, Pools: r.Pools, Holder: r.Holder, Queued: since.at,
 			Reserve: rapid.Bool().Draw(t, "reserve"), Sole: req.Sole, Conditional: len(req.Extra.If) > 0, Lease: 7,
 		}
-		got = encodeWaiter(&entry{req: req, spelled: claim, reserve: w.Reserve, arrived: w.Queued, lease: 7})
+		got = encodeWaiter(&entry{req: req, spelled: claim, reserve: w.Reserve, arrived: w.Queued, holding: holding{lease: 7}})
 		if d := cmp.Diff(string(store.Encode(w)), string(got)); d != "" {
 			t.Fatalf("waiter (-json +by hand):\n%s", d)
 		}

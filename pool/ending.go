@@ -13,20 +13,6 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// release gives a held claim back, and answers reply when the keys are gone. A
-// claim that ended before is left alone, though another claim may have its id.
-func (c *core) release(cl *Claim, reply chan<- error) {
-	e := c.entries[cl.ID]
-	if e == nil || e.claim != cl {
-		reply <- nil // a release that is repeated is done
-		return
-	}
-	e.waiters = append(e.waiters, reply)
-	if e.state == held {
-		c.giveBack(e, nil)
-	}
-}
-
 // giveBack ends a held claim and has its keys deleted.
 func (c *core) giveBack(e *entry, cause error) {
 	e.state = releasing
@@ -43,6 +29,8 @@ func (c *core) done(e *entry) {
 	e.state, c.ownRev = over, c.seen
 	e.claim.end(nil) // after a combined release, it was valid until now
 	e.claim.freed.Store(true)
+	c.unjournal(&e.holding)
+	c.unregrant(e)
 	c.releaseLease(e)
 	if !e.req.Bridge {
 		c.publish(ClaimReleased, e, "")
@@ -74,6 +62,7 @@ func (c *core) leaseLost(id store.LeaseID, cause error, now time.Time) {
 			c.endRole(name)
 		}
 	}
+	c.returnAllIdle(func(i *idleSlots) bool { return i.lease == id })
 	for _, e := range c.sorted() {
 		if e.state == held && e.lease == id && e.claim.Err() == nil {
 			c.endValidity(e, lostError(e, cause))
@@ -123,9 +112,10 @@ func (c *core) abandon(cause error) {
 // wanted is a claim that is to be revoked: its fence, the revision of the key that says so, 0
 // if there is none, and since when that is known.
 type wanted struct {
-	fence, rev int64
-	forced     bool // its slots are gone already
-	at         time.Time
+	fence  store.Fence
+	rev    int64
+	forced bool // its slots are gone already
+	at     time.Time
 }
 
 // revoke takes an operator's revocation of the claim with that fence, put at rev. The engine
@@ -142,10 +132,11 @@ func (c *core) revoke(id string, v revocationValue, rev int64, now time.Time) {
 		c.out(e, id)
 		return
 	}
+	c.revokeRetained(id, fence, v.Forced)
 	if e != nil && (e.state == held || e.state == releasing) {
 		c.obey(e, now)
 	}
-	if cv := c.view.fenced(id, fence); cv != nil && c.leases.Keeps(cv.lease) && (e == nil || e.claim == nil || e.fence() != fence) {
+	if cv := c.view.fenced(id, fence); cv != nil && c.leases.Keeps(cv.lease) && (e == nil || e.claim == nil || e.claim.Fence != fence) {
 		c.following(c.view.pool(cv.main.pool)).audit = true // it may be orphaned
 	}
 }
@@ -187,7 +178,7 @@ func (c *core) out(e *entry, id string) {
 // obey acts on the revocation of a held claim, if there is one.
 func (c *core) obey(e *entry, now time.Time) {
 	w := c.wanted[e.req.ID]
-	if w.fence != e.fence() || !e.revoked.IsZero() && !w.forced || e.state == releasing && !w.forced {
+	if w.fence != e.claim.Fence || !e.revoked.IsZero() && !w.forced || e.state == releasing && !w.forced {
 		return
 	}
 	if e.revoked = now; w.forced {
@@ -208,7 +199,13 @@ func (c *core) obey(e *entry, now time.Time) {
 func (c *core) ended(changes []change) {
 	for _, ch := range changes {
 		e := c.entries[ch.claim.id]
-		if e != nil && e.claim != nil && (e.state == held || e.state == releasing) && ch.claim == e.key() && ch.rev == e.fence() {
+		if by := c.regrants[ch.claim]; by != nil {
+			e = by
+		}
+		if i := c.idle[ch.claim]; i != nil && i.rev == ch.rev {
+			c.goneIdle(i)
+		}
+		if e != nil && !e.rewriting && e.claim != nil && (e.state == held || e.state == releasing) && ch.claim == e.key() && ch.rev == e.rev {
 			c.gone(e)
 		}
 	}
@@ -277,7 +274,7 @@ type Revocation struct {
 	Claim    string
 	Host     string
 	Instance string
-	Fence    int64
+	Fence    store.Fence
 	// Forced is set if the slots were freed although the holder may still run, and Unnotified
 	// if etcd is full then, so that its host can't be notified.
 	Forced, Unnotified bool
@@ -307,9 +304,9 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...M
 		}
 	}
 	by := rec.Holder
-	done := Revocation{Claim: cv.id, Host: by.Host, Instance: by.Instance, Fence: cv.rev, Forced: force}
+	done := Revocation{Claim: cv.id, Host: by.Host, Instance: by.Instance, Fence: cv.fence(r.Keys), Forced: force}
 	if !force {
-		return done, r.RequestRevocation(ctx, by.Host, cv.id, cv.rev)
+		return done, r.RequestRevocation(ctx, by.Host, cv.id, done.Fence)
 	}
 	done.Unnotified, err = r.freeByForce(ctx, cv, rec)
 	return done, err
@@ -318,6 +315,7 @@ func (r Registry) Revoke(ctx context.Context, claim string, force bool, may ...M
 // freeByForce frees the slots of a claim that is held, and notifies its host. Unnotified is set
 // if etcd is full, and only deletes keys.
 func (r Registry) freeByForce(ctx context.Context, cv *claimView, rec *record) (unnotified bool, err error) {
+	r.identify(ctx, cv, rec)
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if errors.Is(err, store.ErrNoSpace) {
 		return true, r.free(ctx, rec.refs(cv.main), cv.rev)
@@ -325,11 +323,40 @@ func (r Registry) freeByForce(ctx context.Context, cv *claimView, rec *record) (
 	if err != nil {
 		return false, store.Problem("the claim was not released", err)
 	}
-	put := store.Put(r.Keys.Revocation(rec.Holder.Host, cv.id), store.Encode(revocationValue{V: store.Now, Fence: cv.rev, Forced: true}), lease)
+	put := store.Put(r.Keys.Revocation(rec.Holder.Host, cv.id), store.Encode(revocationValue{V: store.Now, Fence: cv.fence(r.Keys), Forced: true}), lease)
 	if err = r.free(ctx, rec.refs(cv.main), cv.rev, put); err != nil {
 		_ = r.Backend.Revoke(ctx, lease) // else it ends by itself
 	}
 	return false, err
+}
+
+// identifyEvery is how often is checked whether a host has shown who has its slots.
+const identifyEvery = 20 * time.Millisecond
+
+// identify has the host of a claim show who has its slots, if they may have been granted again without
+// a write: it puts their keys again, or gives them back. That takes a live host no longer than
+// [newsWithin].
+func (r Registry) identify(ctx context.Context, cv *claimView, rec *record) {
+	retains := false
+	for name := range rec.Pools {
+		spec, _, _, _, err := r.read(ctx, name)
+		retains = retains || err != nil || spec.Retain > 0
+	}
+	if !retains || r.RequestRevocation(ctx, rec.Holder.Host, cv.id, cv.fence(r.Keys)) != nil {
+		return
+	}
+	key := r.Keys.Slot(cv.main.pool, cv.main.group, cv.main.index)
+	for end := time.Now().Add(newsWithin); time.Now().Before(end); {
+		select {
+		case <-time.After(identifyEvery):
+		case <-ctx.Done():
+			return
+		}
+		resp, err := r.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Get(key)}})
+		if err == nil && (len(resp.Responses[0].GetResponseRange().Kvs) == 0 || resp.Responses[0].GetResponseRange().Kvs[0].ModRevision != cv.rev) {
+			return
+		}
+	}
 }
 
 // May returns why a caller may not do something to a claim with those slots; nil if it may.
@@ -377,7 +404,7 @@ func cutInstance(claim string) (by Holder, id string, ok bool) {
 
 // Free frees the claim with that id and fence at once, as [Registry.Revoke] does with force, if
 // it has not changed since it was read. Else it is a ClaimNotFound problem.
-func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) (Revocation, error) {
+func (r Registry) Free(ctx context.Context, in *Reader, id string, fence store.Fence) (Revocation, error) {
 	cv, rec, err := in.fenced(id, fence)
 	if err != nil {
 		return Revocation{}, err
@@ -389,7 +416,7 @@ func (r Registry) Free(ctx context.Context, in *Reader, id string, fence int64) 
 
 // FreeBridge is Free for a bridge: see [Request.Bridge]. It notifies nobody: a bridge has no
 // holder to stop, and the instance that keeps it watches its pools.
-func (r Registry) FreeBridge(ctx context.Context, in *Reader, id string, fence int64) error {
+func (r Registry) FreeBridge(ctx context.Context, in *Reader, id string, fence store.Fence) error {
 	cv, rec, err := in.fenced(id, fence)
 	if err != nil {
 		return err
@@ -398,7 +425,7 @@ func (r Registry) FreeBridge(ctx context.Context, in *Reader, id string, fence i
 }
 
 // fenced returns the claim with that id and fence, with its record.
-func (r *Reader) fenced(id string, fence int64) (*claimView, *record, error) {
+func (r *Reader) fenced(id string, fence store.Fence) (*claimView, *record, error) {
 	cv := r.view.fenced(id, fence)
 	if cv == nil {
 		return nil, nil, problem.New(problem.ClaimNotFound, "no claim %q with fence %d is held", id, fence)
@@ -421,7 +448,7 @@ func (r Registry) RequestWithdrawal(ctx context.Context, host, id string) error 
 
 // RequestRevocation asks a host to revoke the claim with that id and fence. If it does
 // not have the claim, nothing happens.
-func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence int64) error {
+func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence store.Fence) error {
 	lease, _, err := r.Backend.Grant(ctx, revocationTTL)
 	if err == nil {
 		_, err = r.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
@@ -439,13 +466,13 @@ func (r Registry) RequestRevocation(ctx context.Context, host, id string, fence 
 // were freed along with it.
 type revocationValue struct {
 	store.V
-	Fence  int64 `json:"fence"`
-	Forced bool  `json:"forced,omitempty"`
+	Fence  store.Fence `json:"fence"`
+	Forced bool        `json:"forced,omitempty"`
 }
 
 // free deletes the keys of a claim and does what else is given, if the keys still are that
 // claim's.
-func (r Registry) free(ctx context.Context, refs []slotRef, fence int64, also ...*pb.RequestOp) error {
+func (r Registry) free(ctx context.Context, refs []slotRef, rev int64, also ...*pb.RequestOp) error {
 	slots := make([]placed, len(refs))
 	for i, ref := range refs {
 		slots[i].ref = ref
@@ -457,7 +484,7 @@ func (r Registry) free(ctx context.Context, refs []slotRef, fence int64, also ..
 	ops = append(ops, also...)
 	ref := refs[0]
 	resp, err := r.Backend.Txn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{store.ModEquals(r.Keys.Slot(ref.pool, ref.group, ref.index), fence)},
+		Compare: []*pb.Compare{store.ModEquals(r.Keys.Slot(ref.pool, ref.group, ref.index), rev)},
 		Success: ops,
 	})
 	if err != nil {

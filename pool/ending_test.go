@@ -10,7 +10,7 @@ import (
 )
 
 // requestRevocation puts a revocation as an operator does, and has the host hear of it.
-func (h *rigHost) requestRevocation(id string, fence int64) {
+func (h *rigHost) requestRevocation(id string, fence store.Fence) {
 	h.r.t.Helper()
 	h.r.txn(store.Put(h.r.keys.Revocation(h.name, id), store.Encode(revocationValue{V: store.Now, Fence: fence}), 0))
 	h.revoke(id, revocationValue{Fence: fence}, h.r.etcd.Revision(), h.r.now)
@@ -69,7 +69,7 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	}
 	wantRevoked(t, c)
 	reply := make(chan error, 1)
-	h.release(c, reply) // its holder comes late
+	h.release(c, reply, r.now) // its holder comes late
 	if err := <-reply; err != nil {
 		t.Errorf("a late release: %v", err)
 	}
@@ -221,7 +221,7 @@ func TestAnUnknownOutcomeIsResolvedByWhatEtcdHas(t *testing.T) {
 			h.wedged = true
 			a := h.ask("a", 2)
 			released := make(chan error, 1)
-			h.release(held, released)
+			h.release(held, released, r.now)
 			call := h.next(r.now)
 			var rev int64
 			if happened {
@@ -236,7 +236,7 @@ func TestAnUnknownOutcomeIsResolvedByWhatEtcdHas(t *testing.T) {
 			h.wedged = false
 			r.resolve()
 			c := a.got()
-			if happened != (c.Fence == rev) || c.Fence == 0 {
+			if happened != (c.Fence == store.FenceAt(rev)) || c.Fence == 0 {
 				t.Errorf("the fence is %d, and the write was at %d", c.Fence, rev)
 			}
 			if err := <-released; err != nil {
@@ -320,7 +320,7 @@ func TestARequestWhoseIDIsJustBeingReleasedIsGrantedAfterThat(t *testing.T) {
 			h.wedged = false
 			h.r.resolve()
 			h.wedged = true
-			h.core.release(a.got(), make(chan error, 1))
+			h.core.release(a.got(), make(chan error, 1), h.r.now)
 		},
 		"who asked has hung up as it was granted": func(r *rig, h *rigHost) {
 			a := h.ask("a", 2)
@@ -372,7 +372,7 @@ func TestARequestWhoseIDIsNotReleasedIsRefusedInTheEnd(t *testing.T) {
 	r.pool("db", 2)
 	a := h.ask("a", 2)
 	h.off, h.wedged = true, true
-	h.core.release(a.got(), make(chan error, 1))
+	h.core.release(a.got(), make(chan error, 1), r.now)
 	patient, hasty := h.ask("a", 2), h.ask("a", 2, noWait)
 	h.wedged = false
 	r.pass(patience + 2*tickEvery)

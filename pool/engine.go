@@ -44,6 +44,9 @@ type Config struct {
 	// WaiterLeases provides the leases of waiters: of [WaiterTTL], and with few keys
 	// on each. Without them, claims wait on this host only, and not in etcd.
 	WaiterLeases Leases
+	// Journal keeps to whom slots were granted without a write, for the next process of the
+	// instance. Without one, the holders must die with this process.
+	Journal Journal
 	// PollInterval and PollJitter are how often waiting claims are tried again
 	// without an event: a fallback. 0 is never.
 	PollInterval, PollJitter time.Duration
@@ -168,8 +171,8 @@ func (e *Engine) loop(ctx context.Context) error {
 	defer catchUp.Stop()
 	poll := time.NewTimer(e.pollPause())
 	defer poll.Stop()
-	waiters := time.NewTimer(waiterDelay)
-	defer waiters.Stop()
+	wake, wakes := time.NewTimer(waiterDelay), time.Time{}
+	defer wake.Stop()
 	polls := time.NewTicker(pollEvery)
 	defer polls.Stop()
 	defer e.watches.close()
@@ -177,11 +180,13 @@ func (e *Engine) loop(ctx context.Context) error {
 	for {
 		e.collector.all(e.core)
 		e.core.present(e.cfg.Backend.History())
-		if call := e.core.next(time.Now()); call != nil {
+		if call := e.core.nextIfSlow(time.Now()); call != nil {
 			e.collector.sent(call.batch)
 			e.calls <- call
-		} else if !e.core.waitersAt.IsZero() {
-			waiters.Reset(time.Until(e.core.waitersAt))
+		}
+		if at := e.core.wakesAt(); !at.IsZero() && !at.Equal(wakes) {
+			wakes = at
+			wake.Reset(time.Until(at))
 		}
 		e.signalReady()
 		e.watches.follow(ctx)
@@ -193,9 +198,10 @@ func (e *Engine) loop(ctx context.Context) error {
 			}
 		}
 		select {
-		case <-e.urgent.wake: // the collector runs it
 		case op := <-e.collector.ops:
 			e.collector.do(e.core, op)
+			continue
+		case <-e.urgent.wake: // the collector runs it
 		case m := <-e.watches.messages:
 			e.watches.deliver(m)
 		case <-polls.C:
@@ -209,7 +215,8 @@ func (e *Engine) loop(ctx context.Context) error {
 				e.reads.atLeast(a.resp.Header.Revision)
 			}
 			e.core.answer(a.call, a.resp, a.err, time.Now())
-		case <-waiters.C: // the waiters are written now
+		case <-wake.C: // waiters are written now, or what is retained is looked after
+			e.core.slow, wakes = true, time.Time{}
 		case <-tick.C:
 			e.core.tick(time.Now())
 		case <-catchUp.C:
@@ -224,6 +231,7 @@ func (e *Engine) loop(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		e.core.slow = true
 	}
 }
 
@@ -245,6 +253,7 @@ func (e *Engine) signalReady() {
 func (e *Engine) revocations(m store.FeedMessage) {
 	now := time.Now()
 	if e.core.present(m.History); m.History == e.core.history {
+		e.core.revokedRev = m.Revision
 		e.core.reached(m.Revision, now)
 	}
 	if m.Snapshot != nil {
@@ -400,7 +409,7 @@ func (e *Engine) await(reply <-chan outcome) outcome {
 // has ended is no error.
 func (e *Engine) Release(ctx context.Context, cl *Claim) error {
 	reply := make(chan error, 1)
-	if err := e.send(ctx, func(c *core, _ time.Time) { c.release(cl, reply) }); err != nil {
+	if err := e.send(ctx, func(c *core, now time.Time) { c.release(cl, reply, now) }); err != nil {
 		return err
 	}
 	select {

@@ -26,6 +26,7 @@ const (
 type entry struct {
 	req     *Request
 	needs   []Need
+	kind    string   // of what it needs: see [kindOf]
 	waiting *Waiting // for Admit, while queued
 	record  *record  // for its main key
 	spelled spelled
@@ -73,20 +74,15 @@ type entry struct {
 	// not until that is ruled out.
 	succeeds bool
 
-	// takesFence is the fence of the claim that the entry takes over; 0 if it takes over none.
-	takesFence int64
+	// takes is the revision of the claim that the entry takes over; 0 if it takes over none.
+	takes int64
 
 	// retryAt is the revision that the view must reach before the next try:
 	// the one at which the last failed.
 	retryAt int64
 
-	// lease is the one for its slots, and reserved how many keys are reserved on it: for a
-	// waiter, as many as it can need.
-	lease    store.LeaseID
-	reserved int
-
-	// From claiming on.
-	slots   []placed
+	// holding has the lease for its slots, and from claiming on the slots.
+	holding
 	claim   *Claim
 	revoked time.Time // when an operator revoked it
 	renewed bool      // the renewal of its lease was published: see [ClaimRenewed]
@@ -96,6 +92,8 @@ type entry struct {
 	waiters  []chan<- error
 	// orphan: its slots were found on a lease of this instance, and belong to no claim.
 	orphan bool
+	// rewriting: its keys are being put again, to show it.
+	rewriting bool
 	// successors are requests with the id of an entry that is being released: they are
 	// taken when it is over.
 	successors []successor
@@ -107,8 +105,9 @@ type entry struct {
 // goroutine, so that there is less to do for the one goroutine that plans.
 func newEntry(req *Request, host, instance string) *entry {
 	req.Holder.Host, req.Holder.Instance = host, instance
+	needs := needsOf(req.Slots)
 	return &entry{
-		req: req, needs: needsOf(req.Slots), unjudged: true,
+		req: req, needs: needs, kind: kindOf(needs), unjudged: true,
 		order:   Order{Priority: req.Priority, Claim: req.ID, By: hash(host + "/" + instance)},
 		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
 		spelled: spell(req),
@@ -196,11 +195,8 @@ func (e *entry) mostKeys() int {
 // leased is how many keys of an entry with those slots are attached to its lease.
 func (e *entry) leased(slots []placed) int { return len(slots) + len(e.req.Extra.Leased) }
 
-// key names the claim that an entry with slots has.
-func (e *entry) key() claimKey { return claimKey{e.req.ID, e.slots[0].ref} }
-
-// fence is the revision at which the entry got its slots.
-func (e *entry) fence() int64 { return e.claim.Fence }
+// key names the claim that the keys of an entry with slots show.
+func (e *entry) key() claimKey { return e.shownAs(e.req.ID) }
 
 // drop is a waiter whose keys are to be deleted.
 type drop struct {
@@ -247,7 +243,7 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 	c.hold(e, extra, rev, now)
 	// The watch may be ahead of this answer and have shown the end already: the keys are
 	// gone, or another instance has put them again under the same id.
-	if p := c.view.pool(e.slots[0].ref.pool); p.whole && !c.holdsSlots(e, rev) {
+	if p := c.view.pool(e.slots[0].ref.pool); p.whole && !c.holdsSlots(e) {
 		c.gone(e)
 	}
 }
@@ -257,7 +253,7 @@ func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time)
 // happened, so then both are held.
 func (c *core) refuseSecond(e *entry, rev int64) {
 	x := &e.req.Extra
-	if e.takesFence != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
+	if e.takes != 0 || e.req.Bridge || len(x.Then)+len(x.Leased) > 0 {
 		return
 	}
 	known, _ := c.holding(e.req.ID)
@@ -271,15 +267,19 @@ func (c *core) refuseSecond(e *entry, rev int64) {
 }
 
 // hold makes an entry the holder of its slots.
-func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time) {
+func (c *core) hold(e *entry, extra []*pb.ResponseOp, rev int64, now time.Time) {
 	c.unqueue(e)
 	c.releaseWaiterKeys(e) // they go with the grant
 	e.offer = nil
-	e.state, c.ownRev = held, c.seen
+	e.state, e.rev, c.ownRev = held, rev, c.seen
+	e.fence, e.admitted = e.record.fence(rev), cmp.Or(e.record.Admitted, rev)
+	if e.shown.id == "" {
+		e.shownFence = e.fence
+	}
 	e.inQueue, e.written, e.placeFrom = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e.claim = &Claim{
-		ID: e.req.ID, Slots: e.req.Slots, Fence: fence, Lease: e.lease,
+		ID: e.req.ID, Slots: e.req.Slots, Fence: e.fence, Lease: e.lease,
 		Holder: e.req.Holder, Priority: e.req.Priority,
 		ClaimedAt: e.record.Since, Keys: len(e.slots), Extra: extra,
 		ctx: ctx, cancel: cancel,
@@ -292,7 +292,7 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, fence int64, now time.Time
 	e.answer(outcome{claim: e.claim})
 	c.publish(ClaimGranted, e, "")
 	if e.unwanted {
-		c.wanted[e.req.ID] = wanted{fence: fence}
+		c.wanted[e.req.ID] = wanted{fence: e.claim.Fence}
 	}
 	c.reconsider(e, now)
 }

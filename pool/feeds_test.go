@@ -18,7 +18,7 @@ import (
 type simFeeds struct {
 	core  *core
 	etcd  *storetest.Etcd
-	pools map[string]*[2]*simFeed // the watch of the notices, and that of the whole pool
+	pools map[string]*[3]*simFeed // the watch of the notices, that of the whole pool, and that of the recalls
 	// reads are those under way: what they return is decided when they begin.
 	reads []func(now time.Time)
 	// history counts the restores of etcd.
@@ -43,7 +43,7 @@ type simFeed struct {
 }
 
 func newSimFeeds(c *core, etcd *storetest.Etcd) *simFeeds {
-	return &simFeeds{core: c, etcd: etcd, pools: map[string]*[2]*simFeed{}}
+	return &simFeeds{core: c, etcd: etcd, pools: map[string]*[3]*simFeed{}}
 }
 
 // read returns what is under a prefix.
@@ -69,6 +69,8 @@ func (s *simFeeds) begin(pool string, of scope, from int64) *simFeed {
 	f := &simFeed{of: of, pool: pool, prefix: s.core.view.keys.Pool(pool)}
 	if of == notices {
 		f.prefix = s.core.view.keys.Notices(pool, s.core.host, s.core.instance)
+	} else if of == recalls {
+		f.prefix = s.core.view.keys.Recall(pool)
 	}
 	if from == 0 {
 		s.again(f, nil)
@@ -95,7 +97,7 @@ func (s *simFeeds) follow(now time.Time) {
 	for _, name := range sortedKeys(c.followed) {
 		f, p := c.followed[name], s.pools[name]
 		if p == nil {
-			p = &[2]*simFeed{}
+			p = &[3]*simFeed{}
 			s.pools[name] = p
 		}
 		if p[1] != nil && (f.scope != everything || p[1].number != f.begun) {
@@ -115,6 +117,11 @@ func (s *simFeeds) follow(now time.Time) {
 		case f.scope == notices && p[0] == nil:
 			p[0] = s.begin(name, notices, f.pool.noticesRev)
 		}
+		if !f.recalls {
+			p[2] = nil
+		} else if p[2] == nil {
+			p[2] = s.begin(name, recalls, 0)
+		}
 		if f.read {
 			f.read, f.reading = false, true
 			one := s.read(c.view.keys.Pool(name))
@@ -126,7 +133,7 @@ func (s *simFeeds) follow(now time.Time) {
 			})
 		}
 	}
-	maps.DeleteFunc(s.pools, func(name string, _ *[2]*simFeed) bool { return c.followed[name] == nil })
+	maps.DeleteFunc(s.pools, func(name string, _ *[3]*simFeed) bool { return c.followed[name] == nil })
 }
 
 // feeds returns the watches in an order that is always the same.
@@ -146,7 +153,7 @@ func (s *simFeeds) feeds() []*simFeed {
 // happened in them.
 func (s *simFeeds) deliver(f *simFeed, n int, now time.Time) bool {
 	p := s.pools[f.pool]
-	if p == nil || p[0] != f && p[1] != f {
+	if p == nil || p[0] != f && p[1] != f && p[2] != f {
 		return false // it was ended
 	}
 	m, any := store.FeedMessage{Revision: s.etcd.Revision(), History: s.history}, false
@@ -185,20 +192,20 @@ func (s *simFeeds) finishRead(i int, now time.Time) bool {
 }
 
 // poll begins to read the marks of the pools whose notices are followed.
-func (s *simFeeds) poll() {
+func (s *simFeeds) poll(now time.Time) {
 	for _, name := range sortedKeys(s.core.followed) {
 		f := s.core.followed[name]
-		if f.scope != notices {
+		if f.scope != notices && !f.retains {
 			continue
 		}
 		resp, err := s.etcd.Txn(&pb.TxnRequest{Success: s.core.markGets(f.pool)})
 		if err != nil {
 			continue
 		}
-		history := s.history
+		history, asked := s.history, now
 		s.reads = append(s.reads, func(now time.Time) {
 			if s.core.history == history {
-				s.core.polled([]*poolView{f.pool}, resp, now)
+				s.core.polled([]*poolView{f.pool}, resp, asked, now)
 			}
 		})
 	}
@@ -252,6 +259,6 @@ func (s *simFeeds) all(now time.Time) {
 			}
 		}
 	}
-	for s.poll(); s.finishRead(0, now); {
+	for s.poll(now); s.finishRead(0, now); {
 	}
 }

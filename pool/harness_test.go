@@ -54,6 +54,7 @@ func (l *plainLeases) Keeps(id store.LeaseID) bool {
 	return slices.Contains(slices.Collect(maps.Values(l.by)), id)
 }
 
+func (l *plainLeases) Valid(store.LeaseID) bool     { return true }
 func (l *plainLeases) Trouble() error               { return nil }
 func (l *plainLeases) Release(store.LeaseID, int)   {}
 func (l *plainLeases) Suspect(ids ...store.LeaseID) {}

@@ -33,12 +33,12 @@ func (h *simHost) send() bool {
 func (w *world) arrive(i int) {
 	m := w.network[i]
 	w.network = slices.Delete(w.network, i, i+1)
-	w.sending = m.from
+	w.sending, w.batch = m.from, m.call.batch
 	resp, err := (*pb.TxnResponse)(nil), store.ErrDenied
 	if (!w.denying || w.rnd.IntN(3) > 0) && !w.foreign(m.from, m.txn) {
 		resp, err = w.etcd.Txn(m.txn)
 	}
-	w.sending = nil
+	w.sending, w.batch = nil, nil
 	w.logf("%s life %d txn: %s: %s", m.from.name, m.life, txnOutcome(resp, err), described(m.txn))
 	if m.from.life == m.life && m.from.pending == m.call && !m.from.answered {
 		m.from.answered, m.from.resp, m.from.err = true, resp, err
@@ -104,6 +104,10 @@ func (h *simHost) answer(lose bool) bool {
 // a read. It reports whether there is more.
 func (h *simHost) deliver(n int) bool {
 	h.core.reached(0, h.w.now)
+	if h.w.fresh {
+		h.core.samples[0] = sample{0, h.w.now}
+	}
+	h.core.revokedRev = h.w.etcd.Revision() // revocations are delivered at once
 	if h.core.refollow || h.w.rnd.IntN(8) == 0 {
 		h.core.follow(h.w.now)
 	}
@@ -117,12 +121,12 @@ func (h *simHost) deliver(n int) bool {
 		for _, f := range all {
 			busy = h.feeds.deliver(f, n, h.w.now) || busy
 		}
-		for h.feeds.poll(); h.feeds.finishRead(0, h.w.now); {
+		for h.feeds.poll(h.w.now); h.feeds.finishRead(0, h.w.now); {
 		}
 		return busy
 	}
 	if h.w.rnd.IntN(6) == 0 || len(all) == 0 {
-		h.feeds.poll()
+		h.feeds.poll(h.w.now)
 		return false
 	}
 	return h.feeds.deliver(all[h.w.rnd.IntN(len(all))], n, h.w.now)

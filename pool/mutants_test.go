@@ -184,9 +184,24 @@ func rules(keys store.Keys) map[string]func(*world) {
 			}
 		},
 		"a host is notified of a release by force": func(w *world) { w.quiet = true },
-		"a grant is acknowledged":                  aside(store.NoticeKey, always),
-		"a waiter goes with its grant":             aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return puts(t, store.NoticeKey) }),
-		"a waiter goes when its claim does":        aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return !puts(t, store.SlotKey) }),
+		"regrants are kept in the journal": func(w *world) {
+			w.deaf = true
+			for _, h := range w.hosts {
+				h.journal.deaf = true
+			}
+		},
+		"the next life reads the journal":               func(w *world) { w.forgetful = true },
+		"regrants depend on what etcd has shown lately": func(w *world) { w.fresh = true },
+		"fencing tokens count regrants":                 func(w *world) { w.reused = true },
+		"waiters of other hosts have slots recalled": hide(func(_ *simHost, k store.PoolKey, ev *mvccpb.Event) *mvccpb.Event {
+			if k.Kind == store.RecallKey && ev.Type == mvccpb.Event_PUT {
+				return nil
+			}
+			return ev
+		}),
+		"a grant is acknowledged":           aside(store.NoticeKey, always),
+		"a waiter goes with its grant":      aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return puts(t, store.NoticeKey) }),
+		"a waiter goes when its claim does": aside(store.WaiterKey, func(t *pb.TxnRequest) bool { return !puts(t, store.SlotKey) }),
 		"a grant to another comes with its notice": func(w *world) {
 			w.mutate = func(t *pb.TxnRequest) {
 				for _, op := range t.Success {

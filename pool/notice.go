@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -130,13 +129,13 @@ func (v *view) noticeKey(w *waiter) string {
 }
 
 // noticed reports whether there is a notice of a claim of an instance.
-func (v *view) noticed(claim string, fence int64, by instanceName) bool {
+func (v *view) noticed(claim string, rev int64, by instanceName) bool {
 	o := v.instances[by]
 	if o == nil {
 		return false
 	}
 	for _, n := range o.notices {
-		if n.claim == claim && n.rev == fence {
+		if n.claim == claim && n.rev == rev {
 			return true
 		}
 	}
@@ -302,10 +301,12 @@ func (c *core) takeNotice(n *notice, now time.Time) {
 	_, lost := c.lost[n.lease]
 	switch {
 	case c.ackInFlight(n):
-	case e != nil && e.claim != nil && e.fence() == n.rev: // it is known
+	case e != nil && e.claim != nil && e.rev == n.rev: // it is known
 		c.ack(n)
 	case e != nil && e.offer == n, e != nil && e.state == claiming:
 		// It is being confirmed, or there is another try to grant it, which will fail.
+	case c.retained(claimKey{n.claim, n.slots[0].ref}):
+		c.ack(n) // the claim has ended, and its slots are retained
 	case !lost && !c.leases.Keeps(n.lease) && !n.conditional:
 		c.ack(n) // an earlier life of this instance may have a holder: its slots end with their lease
 	case e != nil && e.state == queued && e.inQueue && e.order == n.order && (e.lease == n.lease || n.conditional) && !lost && c.holdsAll(n):
@@ -319,6 +320,11 @@ func (c *core) takeNotice(n *notice, now time.Time) {
 // or was and is being given back: its waiter is to be deleted, or was and the view does not
 // show everything before, or the notice of its grant or its slots are there, or may be.
 func (c *core) succession(id string) bool {
+	return c.labels[id] > 0 || c.grantable(id) // keys that show a claim of the id are to show another, or go
+}
+
+// grantable is [core.succession] but for keys that are retained.
+func (c *core) grantable(id string) bool {
 	of := func(d drop) bool { return d.order.Claim == id }
 	if slices.ContainsFunc(c.drops, of) || slices.ContainsFunc(c.shelf.drops, of) || c.dropped[id].hidden(c.view) ||
 		c.inFlight != nil && slices.ContainsFunc(c.inFlight.drops, of) || c.unresolved != nil && slices.ContainsFunc(c.unresolved.drops, of) {
@@ -389,7 +395,7 @@ func (c *core) accept(e *entry, n *notice, now time.Time) {
 		c.disclaim(n)
 	case n.conditional:
 		c.unqueue(e)
-		e.offer, e.takesFence = n, n.rev
+		e.offer, e.takes = n, n.rev
 		c.takes = append(c.takes, e)
 	default:
 		rec := *e.record
@@ -406,7 +412,7 @@ func (c *core) accept(e *entry, n *notice, now time.Time) {
 // has the entry wait again if it is still wanted.
 func (c *core) decline(e *entry) {
 	n := e.offer
-	e.offer, e.takesFence = nil, 0
+	e.offer, e.takes = nil, 0
 	if i := slices.Index(c.takes, e); i >= 0 {
 		c.takes = slices.Delete(c.takes, i, i+1)
 	}
@@ -425,13 +431,8 @@ func (c *core) decline(e *entry) {
 // disclaim gives back slots that this instance was granted and does not want.
 func (c *core) disclaim(n *notice) {
 	if c.holdsAll(n) {
-		c.log.Debug("giving back slots that were granted to a claim that does not wait any more", "claim", n.claim, "fence", n.rev)
-		ctx, cancel := context.WithCancelCause(context.Background())
-		c.giveBack(&entry{
-			req:   &Request{ID: n.claim, Bridge: true}, // no holder has to stop or be notified
-			slots: n.slots, waiting: &Waiting{Mine: true},
-			claim: &Claim{ID: n.claim, Fence: n.rev, ctx: ctx, cancel: cancel},
-		}, nil)
+		c.log.Debug("giving back slots that were granted to a claim that does not wait any more", "claim", n.claim, "revision", n.rev)
+		c.giveBack(ownerless(n.claim, n.slots, n.rev), nil)
 	}
 	c.ack(n)
 }

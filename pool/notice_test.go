@@ -45,7 +45,7 @@ func TestAGrantIsAcknowledgedSoon(t *testing.T) {
 		if call := c.one.next(c.now); call != nil {
 			t.Fatalf("it acknowledges by itself: %s", described(call.txn))
 		}
-		c.one.core.release(c.w.got(), make(chan error, 1))
+		c.one.core.release(c.w.got(), make(chan error, 1), c.one.r.now)
 		call := c.one.next(c.now)
 		if call == nil || len(call.batch.releases) != 1 || len(call.batch.acks) != 1 {
 			t.Fatalf("it plans %+v", call)
@@ -117,7 +117,7 @@ func TestAGrantToASilentInstanceIsConfirmed(t *testing.T) {
 		}
 		c.one.arrives(call)
 		got, main := c.w.got(), c.keysOf("w")[0]
-		if got.Err() != nil || got.Fence != main.ModRevision || main.Lease != int64(got.Lease) || got.Lease != c.one.leases[DefaultSpec().LeaseDuration] {
+		if got.Err() != nil || got.Fence.Revision() != main.ModRevision || main.Lease != int64(got.Lease) || got.Lease != c.one.leases[DefaultSpec().LeaseDuration] {
 			t.Errorf("granted is %+v, and %s is of revision %d on lease %x", got, main.Key, main.ModRevision, main.Lease)
 		}
 		c.one.wedged = false
@@ -214,7 +214,7 @@ func TestAConditionalClaimIsGrantedByAnotherHost(t *testing.T) {
 			t.Errorf("granted is %+v", got)
 		}
 		for _, kv := range c.keysOf("w") {
-			if kv.ModRevision != got.Fence {
+			if kv.ModRevision != got.Fence.Revision() {
 				t.Errorf("its fence is %d, and %s of revision %d", got.Fence, kv.Key, kv.ModRevision)
 			}
 		}

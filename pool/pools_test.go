@@ -99,7 +99,7 @@ func TestWideClaimsTakeWholePools(t *testing.T) {
 			if n := c.keysUnder(c.keys.Slots("p00")); n != tc.keys/tc.pools {
 				t.Errorf("%d keys are in the first pool", n)
 			}
-			c.seen(claim.Fence)
+			c.seen(claim.Fence.Revision())
 			c.refused(problem.NoCapacity, two, "narrow", map[string]int{"p00": 1})
 			narrow := c.wait(two, "narrow", map[string]int{"p00": 1})
 			again := c.wait(two, "again", slots)
@@ -162,7 +162,7 @@ func TestWhatGoesWithAClaimHappensWithItOrNot(t *testing.T) {
 			e := c.engine("host")
 			free := []*pb.Compare{store.CreateEquals("/side/taken", 0)}
 			claim := c.claim(e, "a", slots, with(free, put("/side/taken"), put("/side/other")))
-			if c.mod("/side/taken") != claim.Fence || c.mod("/side/other") != claim.Fence {
+			if c.mod("/side/taken") != claim.Fence.Revision() || c.mod("/side/other") != claim.Fence.Revision() {
 				t.Errorf("what goes with it was put at %d and %d, the claim at %d", c.mod("/side/taken"), c.mod("/side/other"), claim.Fence)
 			}
 			c.release(e, claim)
@@ -204,7 +204,7 @@ func TestAFailedConditionHarmsNoOther(t *testing.T) {
 		t.Errorf("%d claims and %d writes, %v", len(held), c.keysUnder("/side/"), err)
 	}
 	for _, cl := range held {
-		if c.mod("/side/"+cl.ID) != cl.Fence {
+		if c.mod("/side/"+cl.ID) != cl.Fence.Revision() {
 			t.Errorf("claim %s has fence %d, its write %d", cl.ID, cl.Fence, c.mod("/side/"+cl.ID))
 		}
 	}
@@ -249,7 +249,7 @@ func TestClaimsOfOneHostAreListed(t *testing.T) {
 	one, two := c.engine("one"), c.engine("two")
 	a := c.claim(one, "a", db(1))
 	b := c.claim(two, "b", db(2))
-	c.seen(b.Fence)
+	c.seen(b.Fence.Revision())
 	held, err := one.Held(c.ctx())
 	if err != nil || !slices.Equal(held, []*pool.Claim{a}) {
 		t.Errorf("one holds %v, %v", held, err)

@@ -156,7 +156,7 @@ func (q *queueCheck) withdraws(old *held1, ev *mvccpb.Event) bool {
 	}
 	id, _, _ := strings.Cut(old.claim, "@")
 	for _, h := range q.w.hosts {
-		if has := h.has[id]; h.name == old.host && has != nil && has.Fence == old.rev && has.Context().Err() == nil {
+		if has := h.has[id]; h.name == old.host && has != nil && has.Fence.Revision() == old.rev && has.Context().Err() == nil {
 			q.w.failf("%s withdraws the grant of %s, which %s holds", q.w.sending.name, old.claim, h.name)
 		}
 	}

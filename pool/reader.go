@@ -74,7 +74,9 @@ func (r *Reader) pool(name string, o own) (Detail, error) {
 	if p == nil || !p.exists() {
 		return Detail{}, noPool(name)
 	}
-	return Detail{Status: r.view.status(p), Holders: r.view.holders(p), Waiters: r.view.waitersOf(p, o)}, nil
+	status := r.view.status(p)
+	status.Retained = o.retained[name]
+	return Detail{Status: status, Holders: r.view.holders(p), Waiters: r.view.waitersOf(p, o)}, nil
 }
 
 func (r *Reader) claims(o own) ([]HolderStatus, []WaiterStatus) {
@@ -109,7 +111,7 @@ func (w Why) Each(f May) error {
 }
 
 // Fenced returns the claim that is held with a fence, nil if there is none.
-func (w Why) Fenced(fence int64) *HolderStatus {
+func (w Why) Fenced(fence store.Fence) *HolderStatus {
 	for i := range w.All {
 		if w.All[i].Fence == fence {
 			return &w.All[i]
@@ -178,6 +180,9 @@ type Status struct {
 	// Claimed slots, of all claims; can be above the limit after it was
 	// lowered.
 	Claimed int
+	// Retained is how many of the claimed slots the instance that was asked retains, and no claim
+	// holds.
+	Retained int
 	// Waiting claims.
 	Waiting int
 	// Deleted is set if the pool's spec is gone while its slots are held.
@@ -202,8 +207,10 @@ type HolderStatus struct {
 	Pools    map[string]int
 	Priority int
 	Since    time.Time
-	Fence    int64
-	Lease    store.LeaseID
+	Fence    store.Fence
+	// Granted is the revision of the grant, or one a moment before.
+	Granted int64
+	Lease   store.LeaseID
 }
 
 // WaiterStatus is one claim that waits.
@@ -275,9 +282,10 @@ func sortHolders(all []HolderStatus) {
 
 // holder returns a claim that holds slots.
 func (v *view) holder(cv *claimView) HolderStatus {
-	h := HolderStatus{Claim: cv.id, Fence: cv.rev, Lease: cv.lease}
+	h := HolderStatus{Claim: cv.id, Fence: cv.fence(v.keys), Granted: cv.rev, Lease: cv.lease}
 	if r, err := cv.full(v.keys); err == nil {
 		h.Holder, h.Pools, h.Priority, h.Since = r.Holder, r.Pools, r.Priority, r.Since
+		h.Granted = cmp.Or(r.Granted, h.Granted)
 		for _, n := range r.Pools {
 			h.Slots += n
 		}
@@ -303,6 +311,8 @@ type own struct {
 	// rev is the revision that shows what the instance knows of its claims.
 	rev     int64
 	waiting []inQueue // in no order
+	// retained are the slots of each pool that it retains, and that no claim holds.
+	retained map[string]int
 	// trouble is why no lease could be made for them, nil if one could.
 	trouble error
 }
@@ -335,7 +345,11 @@ type inQueue struct {
 // own returns what the instance knows of its claims that wait.
 func (c *core) own() own {
 	o := own{host: c.host, instance: c.instance, rev: c.ownRev, trouble: c.leases.Trouble()}
-	for _, e := range c.queue {
+	waiting := slices.Clone(c.queue)
+	for _, r := range c.retentions {
+		waiting = append(waiting, r.local...)
+	}
+	for _, e := range waiting {
 		if e.state != queued || c.defers(e) {
 			continue
 		}
@@ -347,6 +361,14 @@ func (c *core) own() own {
 			Claim: e.req.ID, Holder: e.req.Holder, Pools: e.req.Slots, Priority: e.req.Priority,
 			Since: e.arrived, Reserve: e.reserve,
 		}})
+	}
+	for _, i := range c.idle {
+		if o.retained == nil {
+			o.retained = map[string]int{}
+		}
+		for _, n := range i.needs {
+			o.retained[n.Pool] += n.N
+		}
 	}
 	return o
 }

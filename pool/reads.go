@@ -253,14 +253,19 @@ func (r *Reader) has(pool string, waiting []inQueue) bool {
 // instance has written, what it knows of its claims, and what others have written at least a
 // second ago: see [Fresh].
 func (e *Engine) Pools(ctx context.Context) ([]Status, error) {
-	if _, err := e.own(ctx); err != nil {
+	o, err := e.own(ctx)
+	if err != nil {
 		return nil, err
 	}
 	r, err := e.read(ctx, allPools, false)
 	if err != nil {
 		return nil, err
 	}
-	return r.Pools(), nil
+	pools := r.Pools()
+	for i := range pools {
+		pools[i].Retained = o.retained[pools[i].Name]
+	}
+	return pools, nil
 }
 
 // Pool returns one pool. An unknown one is a PoolNotFound problem.

@@ -66,9 +66,10 @@ func (l rigLeases) Acquire(d time.Duration, _ int) (store.LeaseID, bool) {
 func (l rigLeases) Keeps(id store.LeaseID) bool {
 	return slices.Contains(slices.Collect(maps.Values(l.h.leases)), id)
 }
-func (l rigLeases) Release(store.LeaseID, int) {}
-func (l rigLeases) Suspect(...store.LeaseID)   {}
-func (l rigLeases) Trouble() error             { return l.h.noLeases }
+func (l rigLeases) Valid(id store.LeaseID) bool { return l.Keeps(id) }
+func (l rigLeases) Release(store.LeaseID, int)  {}
+func (l rigLeases) Suspect(...store.LeaseID)    {}
+func (l rigLeases) Trouble() error              { return l.h.noLeases }
 
 // rigWaiters has one lease for all waiters of a host, which never ends.
 type rigWaiters struct{ h *rigHost }
@@ -77,6 +78,7 @@ func (l rigWaiters) Acquire(time.Duration, int) (store.LeaseID, bool) {
 	return l.h.waiterLeaseID, l.h.waiterLeaseID != 0 && !l.h.suspect
 }
 func (l rigWaiters) Keeps(id store.LeaseID) bool { return id == l.h.waiterLeaseID }
+func (l rigWaiters) Valid(id store.LeaseID) bool { return l.Keeps(id) }
 func (l rigWaiters) Release(store.LeaseID, int)  {}
 func (l rigWaiters) Suspect(...store.LeaseID)    { l.h.suspect = true }
 func (l rigWaiters) Trouble() error              { return nil }
@@ -125,7 +127,10 @@ func (h *rigHost) resync(reason ...error) {
 }
 
 // listen delivers what the watches have, and what is read, and then progress.
-func (h *rigHost) listen() { h.feeds.all(h.r.now) }
+func (h *rigHost) listen() {
+	h.feeds.all(h.r.now)
+	h.revokedRev = h.r.etcd.Revision()
+}
 
 // act makes the next call to etcd and takes the answer; false if there is none.
 func (h *rigHost) act() bool {
@@ -291,7 +296,7 @@ func (a asked) cancel() {
 func (h *rigHost) giveBack(id string) {
 	h.r.t.Helper()
 	reply := make(chan error, 1)
-	h.core.release(h.core.entries[id].claim, reply)
+	h.core.release(h.core.entries[id].claim, reply, h.r.now)
 	h.r.resolve()
 	select {
 	case err := <-reply:

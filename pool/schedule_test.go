@@ -74,6 +74,7 @@ func (w *world) trouble(h *simHost) {
 		w.setPool(p, limit, w.rnd.IntN(8) == 0)
 	case 3:
 		w.logf("pool %s is deleted", p)
+		w.changed[p] = w.now
 		w.must(&pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(w.keys.Spec(p))}})
 	case 4:
 		w.forceRelease()
@@ -122,6 +123,9 @@ func (w *world) ask(h *simHost) {
 		}
 	}
 	h.ids = append(h.ids, req.ID)
+	if w.askCommon(h, req) {
+		return
+	}
 	for _, p := range w.pools {
 		again, known := h.idPools[req.ID]
 		if w.rnd.IntN(2) == 0 && !known || again[p] {
@@ -187,9 +191,9 @@ func (w *world) takeOver(h *simHost, id string) bool {
 	if to == h || w.taken[id] != (takeOverTo{}) || to.core.entries[id] != nil {
 		return false
 	}
-	w.taken[id] = takeOverTo{to.name, h.has[id].Fence}
+	w.taken[id] = takeOverTo{to.name, h.has[id].Fence.Revision()}
 	taking := newEntry(&Request{ID: id, Slots: h.has[id].Slots}, to.core.host, to.core.instance)
-	taking.takesFence = h.has[id].Fence
+	taking.takes = h.has[id].Fence.Revision()
 	if w.rnd.IntN(6) == 0 {
 		taking.req.Extra.If = []*pb.Compare{store.ModEquals("/b/elsewhere", int64(w.rnd.IntN(2)))}
 		taking.req.Extra.Leased = []*pb.RequestOp{store.Put("/b/other/"+id, []byte("x"), 0)}
@@ -206,7 +210,7 @@ func (w *world) release(h *simHost, id string) {
 	cl := h.has[id]
 	delete(h.has, id)
 	h.returnPlaces(id)
-	h.core.release(cl, make(chan error, 1))
+	h.core.release(cl, make(chan error, 1), w.now)
 	w.logf("%s releases %s", h.name, id)
 }
 
@@ -277,11 +281,11 @@ func (w *world) forceRelease() {
 	w.logf("claim %s is released by force", m.claim)
 	w.must(t)
 	w.free[m.claim] = true // its host gives back what a restore brings back of it
-	w.forced[m.claim] = m.rev
+	w.forced[m.claim] = store.FenceAt(m.rev)
 	id, _, _ := strings.Cut(m.claim, "@")
 	for _, h := range w.hosts {
 		if h.name == m.host && !w.quiet {
-			h.core.revoke(id, revocationValue{Fence: m.rev, Forced: true}, w.etcd.Revision(), w.now)
+			h.core.revoke(id, revocationValue{Fence: store.FenceAt(m.rev), Forced: true}, w.etcd.Revision(), w.now)
 		}
 	}
 }
@@ -331,7 +335,9 @@ func (w *world) collect() {
 				h.has[c.ID] = c
 			}
 		}
+		h.checkJobs()
 	}
+	w.checkHolders()
 }
 
 // rest ends all trouble, has everything released, and then checks that nothing
@@ -388,7 +394,7 @@ func (w *world) rest() {
 	}
 	w.free[h.name+"-all"] = true
 	w.used = true
-	h.core.release(o.claim, make(chan error, 1))
+	h.core.release(o.claim, make(chan error, 1), w.now)
 	if !w.until(w.idle) {
 		w.failf("stuck at the end: %s", w.busy())
 	}
@@ -435,7 +441,7 @@ func (w *world) busy() string {
 			return fmt.Sprintf("%s still has %s in state %d (phase %d, pending %v, retry at %d, view at %d, wants %v, pools %+v)",
 				h.name, e.req.ID, e.state, h.core.phase, h.pending != nil, e.retryAt, h.core.shown(e), e.req.Slots, h.core.view.statuses())
 		}
-		if len(h.core.successors)+len(h.core.drops)+len(h.core.releases)+len(h.core.shelf.drops)+len(h.core.shelf.releases) > 0 || h.pending != nil || h.core.phase != normal {
+		if len(h.core.idle)+len(h.core.successors)+len(h.core.drops)+len(h.core.releases)+len(h.core.shelf.drops)+len(h.core.shelf.releases) > 0 || h.pending != nil || h.core.phase != normal {
 			return h.name + " is still at work"
 		}
 	}
@@ -469,8 +475,11 @@ func (w *world) run() {
 			return
 		}
 	}
-	if w.rnd.IntN(3) == 0 {
+	switch w.rnd.IntN(6) {
+	case 0, 1:
 		w.hang()
+	case 2:
+		w.hog()
 	}
 	if len(w.errs) == 0 {
 		w.rest()

@@ -49,6 +49,9 @@ const (
 type followed struct {
 	pool  *poolView
 	scope scope
+	// retains is set if slots of it may be retained: its spec is read every pollEvery, even if the
+	// pool is watched, and its recalls are watched if the pool is not.
+	retains, recalls bool
 	// begun is the number of the last time that it came to be watched whole.
 	begun int
 	// read is set if the pool is to be read once, up to mustShow or later. Reading is set
@@ -75,6 +78,8 @@ type demand struct {
 	// acts: it is the dispatcher or wants to be, keeps slots for a claim of several pools,
 	// holds a claim that another instance may take over, or waits for what others may wait for.
 	acts bool
+	// retains: it has slots that it may retain.
+	retains bool
 	// asks: claims were asked for often lately; tries: and did not wait. Judges: claims are to be
 	// judged by what the pool is now, or it is to be read for another reason.
 	asks, tries, judges bool
@@ -165,8 +170,10 @@ func (c *core) follow(now time.Time) {
 			d.judges = true // what is left of a queue is to be deleted
 		}
 		s, read := d.scope(f.scope)
+		f.retains = p.spec.Retain > 0 && (d.retains || now.Before(f.oftenUntil))
+		recalls := f.retains && s != everything
 		begins := read && !f.reading && !now.Before(f.readAt)
-		if s != f.scope || begins != f.read {
+		if s != f.scope || begins != f.read || recalls != f.recalls {
 			c.followings++
 		}
 		switch {
@@ -176,13 +183,14 @@ func (c *core) follow(now time.Time) {
 			c.begun++
 			f.begun = c.begun
 		}
+		f.recalls = recalls
 		if f.scope, f.read = s, begins; begins {
 			f.expects = f.mustShow
 		}
 		switch {
 		case s == nothing && !read && p.whole && now.Sub(p.at) >= store.StaleAfter, s == notices && p.whole && p.stale:
 			c.view.unload(p)
-		case s == nothing && !read && !f.reading && !p.whole && !f.audit && !f.restored && now.Sub(f.asked) >= forgetPool:
+		case s == nothing && !recalls && !read && !f.reading && !p.whole && !f.audit && !f.restored && now.Sub(f.asked) >= forgetPool:
 			delete(c.followed, name)
 		}
 	}
@@ -200,6 +208,12 @@ func (c *core) demands(now time.Time) map[string]demand {
 	acts := func(d *demand) { d.acts = true }
 	judges := func(d *demand) { d.judges = true }
 	waits := func(d *demand) { d.waits = true }
+	retains := func(d *demand) { d.retains = true }
+	for _, i := range c.idle {
+		for _, n := range i.needs {
+			on(c.view.pool(n.Pool), retains)
+		}
+	}
 	for name := range c.roles {
 		on(c.view.pool(name), acts)
 	}
@@ -212,6 +226,11 @@ func (c *core) demands(now time.Time) map[string]demand {
 		on(c.view.pool(l.pool), acts)
 	}
 	for _, e := range c.entries {
+		if e.state == held && c.retains(e.needs) > 0 {
+			for _, n := range e.needs {
+				on(c.view.pool(n.Pool), retains)
+			}
+		}
 		if e.req.Bridge && e.state >= claiming {
 			for _, s := range e.slots {
 				on(c.view.pool(s.ref.pool), acts)
@@ -290,7 +309,7 @@ func (c *core) undecided(e *entry) bool {
 	if e.offer != nil {
 		return false
 	}
-	if e.takesFence != 0 || e.unjudged && e.hurried() {
+	if e.takes != 0 || e.unjudged && e.hurried() {
 		return c.anyStale(e.needs) || e.retryAt > c.shown(e)
 	}
 	switch c.entryRoute(e) {
@@ -369,7 +388,7 @@ func (b *batch) touched(v *view) []*poolView {
 	for _, g := range b.grants {
 		note(g.slots)
 	}
-	for _, g := range b.releases {
+	for _, g := range slices.Concat(b.releases, b.rewrites) {
 		note(g.e.slots)
 	}
 	return pools

@@ -320,7 +320,7 @@ func TestAFenceOfBeforeARestoreIsRefused(t *testing.T) {
 	one.wedged = true // the rig would find no rest
 	reply := make(chan outcome, 1)
 	taking := newEntry(&Request{ID: "t", Slots: map[string]int{"db": 1}}, one.host, one.instance)
-	taking.takesFence = fence
+	taking.takes = fence
 	one.take(taking, reply, r.now)
 	reads := 0
 	let := func(d time.Duration) {

@@ -173,7 +173,7 @@ func TestAFailedConditionIsRefusedOnABusyHost(t *testing.T) {
 		one.listen()
 		for _, id := range []string{fmt.Sprint("a", rounds), fmt.Sprint("b", rounds)} {
 			if e := one.core.entries[id]; e != nil && e.state == held {
-				one.core.release(e.claim, make(chan error, 1))
+				one.core.release(e.claim, make(chan error, 1), r.now)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func TestWhatEtcdRefusesHarmsNoOther(t *testing.T) {
 				}
 				bad = h.ask("bad", 1, extra(nil, "/side/bad"))
 				e := h.entries["held"]
-				h.release(e.claim, make(chan error, 1))
+				h.release(e.claim, make(chan error, 1), r.now)
 			})
 			r.pass(2 * refusedPause)
 			for _, a := range good {
@@ -381,7 +381,7 @@ func TestAGrantDeletesItsWaiters(t *testing.T) {
 	both := h.ask("b", 1, func(r *Request) { r.Slots["other"] = 1 })
 	r.wantWaiters("b")
 	h.giveBack("a")
-	rev := both.got().Fence
+	rev := both.got().Fence.Revision()
 	state, err := r.etcd.State(rev)
 	if err != nil {
 		t.Fatal(err)
@@ -439,7 +439,7 @@ func TestNoTimeIsSetForWaitersWhileABatchIsInFlight(t *testing.T) {
 	if h.next(r.now) != nil || h.waitersAt.IsZero() {
 		t.Fatal("the waiter is written at once")
 	}
-	h.release(c, make(chan error, 1))
+	h.release(c, make(chan error, 1), r.now)
 	call := h.next(r.now)
 	if call == nil || call.batch.shape != wide {
 		t.Fatal("the release is not sent")
@@ -474,7 +474,7 @@ func TestAClaimThatLosesOneRaceAfterTheOtherWaitsInTheQueue(t *testing.T) {
 		if len(wide.reply) > 0 {
 			break
 		}
-		one.release(claim, make(chan error, 1))
+		one.release(claim, make(chan error, 1), r.now)
 		r.resolve()
 	}
 	two.wedged = false

@@ -36,6 +36,11 @@ const (
 	NeverReserve = time.Duration(-1)
 	// MaxReserveAfter bounds ReserveAfter.
 	MaxReserveAfter = 24 * time.Hour
+	// MinRetain and MaxRetain bound how long a host may retain slots. A shorter time would
+	// end before the next claim comes.
+	MinRetain, MaxRetain = 10 * time.Millisecond, 10 * time.Second
+	// retainedLeases is how many times the time to retain must fit into the lease duration.
+	retainedLeases = 3
 )
 
 // Spec is what an operator says of a pool.
@@ -47,6 +52,9 @@ type Spec struct {
 	// ReserveAfter is the age from which on slots are reserved for a waiter. 0 is
 	// at once, in strict order; [NeverReserve] is never.
 	ReserveAfter time.Duration
+	// Retain is how long a host may retain slots that its claims have released, and grant
+	// them to its next claims without a write: 0 is not at all.
+	Retain time.Duration
 	// Paused pools grant nothing and keep their holders and waiters.
 	Paused bool
 }
@@ -67,6 +75,10 @@ func (s Spec) Validate() error {
 		return problem.Field("lease_duration", "%s is out of range: allowed are %s to %s", s.LeaseDuration, MinLeaseDuration, MaxLeaseDuration)
 	case s.LeaseDuration%time.Second != 0:
 		return problem.Field("lease_duration", "%s is not a whole number of seconds, the unit of etcd's leases", s.LeaseDuration)
+	case s.Retain != 0 && (s.Retain < MinRetain || s.Retain > MaxRetain):
+		return problem.Field("retain", "%s is out of range: allowed are %s to %s, and 0s (do not retain)", s.Retain, MinRetain, MaxRetain)
+	case s.Retain > s.LeaseDuration/retainedLeases:
+		return problem.Field("retain", "%s is more than a third of the lease duration, which is %s", s.Retain, s.LeaseDuration)
 	case s.ReserveAfter != NeverReserve && (s.ReserveAfter < 0 || s.ReserveAfter > MaxReserveAfter):
 		return problem.Field("reserve_after", "%s is out of range: allowed are 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
 	}
@@ -79,6 +91,7 @@ type specValue struct {
 	Limit         int    `json:"limit"`
 	LeaseDuration string `json:"lease_duration"`
 	ReserveAfter  string `json:"reserve_after"`
+	Retain        string `json:"retain,omitempty"`
 	Paused        bool   `json:"paused,omitempty"`
 	// LimitSince is the revision since which the limit holds; 0 is the revision
 	// of this very value.
@@ -112,6 +125,14 @@ func ReserveText(d time.Duration) string {
 	return "after " + text.Duration(d)
 }
 
+// RetainText writes for how long hosts may retain slots of a pool, empty if they may not.
+func RetainText(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return "for up to " + text.Duration(d)
+}
+
 // FormatReserveAfter writes a ReserveAfter as users write it.
 func FormatReserveAfter(d time.Duration) string {
 	if d == NeverReserve {
@@ -138,11 +159,15 @@ func encodeSpec(s Spec, l layout, limitSince int64) []byte {
 	if l.spread {
 		groups = l.groups
 	}
-	return store.Encode(specValue{
+	v := specValue{
 		V: store.Now, Groups: groups, Limit: s.Limit, Paused: s.Paused, LimitSince: limitSince,
 		LeaseDuration: s.LeaseDuration.String(),
 		ReserveAfter:  FormatReserveAfter(s.ReserveAfter),
-	})
+	}
+	if s.Retain > 0 {
+		v.Retain = s.Retain.String()
+	}
+	return store.Encode(v)
 }
 
 // decodeSpec reads a spec that was put at revision rev, with its layout and the revision
@@ -161,6 +186,11 @@ func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSinc
 		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: err}
 	}
 	s = Spec{Limit: v.Limit, LeaseDuration: lease, ReserveAfter: reserve, Paused: v.Paused}
+	if v.Retain != "" {
+		if s.Retain, err = time.ParseDuration(v.Retain); err != nil {
+			return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("retain: %w", err)}
+		}
+	}
 	if err := s.Validate(); err != nil {
 		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: err}
 	}
@@ -186,6 +216,7 @@ func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSinc
 type Change struct {
 	Limit                       *int
 	LeaseDuration, ReserveAfter *time.Duration
+	Retain                      *time.Duration
 	Paused                      *bool
 	Replace                     bool
 	// If is what the revision of the spec must satisfy, which is 0 for a new pool.
@@ -201,6 +232,9 @@ func (ch Change) apply(s Spec) Spec {
 	}
 	if ch.ReserveAfter != nil {
 		s.ReserveAfter = *ch.ReserveAfter
+	}
+	if ch.Retain != nil {
+		s.Retain = *ch.Retain
 	}
 	if ch.Paused != nil {
 		s.Paused = *ch.Paused

@@ -40,7 +40,7 @@ func TestTheOutcomeOfABridgeThatWasTakenOverFirstIsUnknown(t *testing.T) {
 	}
 
 	taking := newEntry(&Request{ID: id, Slots: req.Slots}, host.core.host, host.core.instance)
-	taking.takesFence = fence
+	taking.takes = fence
 	w.taken[id] = takeOverTo{host.name, fence}
 	taken := make(chan outcome, 1)
 	host.core.take(taking, taken, w.now)
@@ -83,7 +83,7 @@ func TestABridgeThatWasTakenOverBeforeItsAnswerArrivedIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	two.listen()
-	taken := two.takeOver("a", resp.Header.Revision).got()
+	taken := two.takeOver("a", store.FenceAt(resp.Header.Revision)).got()
 
 	one.listen()
 	one.answer(call, resp, nil, r.now)

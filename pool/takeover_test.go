@@ -24,14 +24,14 @@ func bridged(r *Request) {
 }
 
 // takeOver asks for a claim that another host keeps, and lets all hosts act.
-func (h *rigHost) takeOver(id string, fence int64, change ...func(*Request)) asked {
+func (h *rigHost) takeOver(id string, fence store.Fence, change ...func(*Request)) asked {
 	h.r.t.Helper()
 	req := &Request{ID: id, Slots: map[string]int{"db": 1}, Holder: Holder{Run: "nightly", Bind: "run"}}
 	for _, f := range change {
 		f(req)
 	}
 	e := newEntry(req, h.host, h.instance)
-	e.takesFence = fence
+	e.takes = fence.Revision()
 	a := asked{h, id, make(chan outcome, 1)}
 	h.take(e, a.reply, h.r.now)
 	if !h.wedged {
@@ -123,7 +123,7 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 				t.Errorf("it has %d keys, and had %d", len(keys), old.Keys)
 			}
 			for _, kv := range keys {
-				if kv.ModRevision != got.Fence || kv.Lease != int64(got.Lease) {
+				if kv.ModRevision != got.Fence.Revision() || kv.Lease != int64(got.Lease) {
 					t.Errorf("%s is of revision %d on lease %x", kv.Key, kv.ModRevision, kv.Lease)
 				}
 			}
@@ -150,7 +150,7 @@ func TestAClaimChangesHandsWhole(t *testing.T) {
 				t.Errorf("it has ended there with %v", old.Err())
 			}
 			reply := make(chan error, 1)
-			one.release(old, reply) // late, and of no effect
+			one.release(old, reply, r.now) // late, and of no effect
 			r.resolve()
 			if err := <-reply; err != nil {
 				t.Error(err)
@@ -323,7 +323,7 @@ func TestATakeOverWithAnUnknownOutcomeIsResolved(t *testing.T) {
 			r.resolve()
 			got := a.got()
 			for _, kv := range r.keysOf("a") {
-				if kv.ModRevision != got.Fence {
+				if kv.ModRevision != got.Fence.Revision() {
 					t.Errorf("%s is of revision %d, the fence is %d", kv.Key, kv.ModRevision, got.Fence)
 				}
 			}

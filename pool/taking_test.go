@@ -22,7 +22,7 @@ func TestAnEngineTakesAClaimOver(t *testing.T) {
 	if len(held) != 1 || held[0].Host != "two" || held[0].Run != "nightly" || held[0].Fence != got.Fence || held[0].Lease != got.Lease {
 		t.Errorf("%+v, want %+v", held, got)
 	}
-	c.seen(got.Fence)
+	c.seen(got.Fence.Revision())
 	space, err := one.Space(c.ctx())
 	if err != nil || space.Fits(db(2)) || !space.Fits(db(1)) {
 		t.Errorf("%+v, %v", space, err)

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -17,7 +17,7 @@ import (
 type TakeOver struct {
 	// ID and Fence name the claim, and Slots has its pools.
 	ID    string
-	Fence int64
+	Fence store.Fence
 	Slots map[string]int
 	// Holder to record from now on. Host and Instance are filled in by the engine.
 	Holder Holder
@@ -47,7 +47,7 @@ func (e *Engine) TakeOver(ctx context.Context, h TakeOver) (*Claim, error) {
 	}
 	reply := make(chan outcome, 1)
 	taking := newEntry(&Request{ID: h.ID, Slots: maps.Clone(h.Slots), Holder: h.Holder, Extra: h.Extra}, e.cfg.Host, e.cfg.Instance)
-	taking.takesFence = h.Fence
+	taking.takes = h.Fence.Revision()
 	if err := e.send(ctx, func(c *core, now time.Time) { c.take(taking, reply, now) }); err != nil {
 		return nil, canceled(ctx, err)
 	}
@@ -67,7 +67,7 @@ func (c *core) take(e *entry, reply chan<- outcome, now time.Time) {
 		return
 	}
 	e.arrived, e.listeners, e.waiting = now, []listener{{reply: reply}}, &Waiting{Mine: true}
-	e.retryAt = e.takesFence // the view must show it, or that it has gone
+	e.retryAt = e.takes // the view must show it, or that it has gone
 	c.entries[e.req.ID] = e
 	c.takes = append(c.takes, e)
 	c.asked(e.req.Slots, false, now)
@@ -89,7 +89,7 @@ func (c *core) takeOvers(b *builder) {
 			declined = append(declined, e)
 			continue
 		}
-		switch b.take(e, slots, func(t *claimTxn) { t.held(c.view, slots, e.takesFence) }) {
+		switch b.take(e, slots, func(t *claimTxn) { t.held(c.view, slots, e.takes) }) {
 		case overrun:
 			c.dirty = true
 			return
@@ -125,7 +125,7 @@ func (c *core) slotsToTake(e *entry) ([]placed, bool) {
 		_, lost := c.lost[n.lease]
 		return n.slots, !lost && c.view.notices[n.key] == n && c.holdsAll(n)
 	}
-	cv := c.view.fenced(e.req.ID, e.takesFence)
+	cv := c.view.putAt(e.req.ID, e.takes)
 	if cv == nil {
 		return nil, false
 	}
@@ -137,7 +137,7 @@ func (c *core) slotsToTake(e *entry) ([]placed, bool) {
 	var slots []placed
 	for _, ref := range rec.refs(cv.main) {
 		s, ok := c.view.slot(ref)
-		if !ok || s.claim != cv.claimKey || s.rev != e.takesFence {
+		if !ok || s.claim != cv.claimKey || s.rev != e.takes {
 			return nil, false
 		}
 		slots = append(slots, placed{ref: ref, n: s.n})
@@ -224,6 +224,8 @@ func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 // stay leaves a claim held whose combined release did not happen.
 func (c *core) stay(e *entry, err error, now time.Time) {
 	e.state = held
+	e.former = true // deletes of its keys were sent: they are not retained
+	c.rewrites = c.rewrites || c.regrants[e.shown] == e
 	e.answerCombined(0, err)
 	if len(e.waiters) > 0 { // it was released by itself meanwhile
 		c.giveBack(e, nil)
@@ -277,131 +279,194 @@ func onForeignLeases(x *store.Extra) bool {
 // errOutcomeUnknown answers for a write that may have been committed, and can't be any more.
 var errOutcomeUnknown = problem.New(problem.EtcdUnavailable, "%w: the outcome of a write is unknown", store.ErrUnavailable)
 
-// Places bound how many claims a holder can use at a time, of any pools: those of a
-// worker, for example. A claim that has a [Place] is granted only when the place is taken,
-// so no slots are taken that the holder can't use.
-type Places struct {
-	mu    sync.Mutex // guards free, and which places are taken
-	free  int        // below 0 while more are taken by force than there are
-	given chan struct{}
-}
-
-// Place is what one claim, or anything else that is to be counted with claims, takes of
-// places. A nil Place is no bound.
-type Place struct {
-	of    *Places
-	taken bool
-	// lent: it was passed on, and was not given back since.
-	lent bool
-}
-
-// NewPlaces returns places of which so many are free.
-func NewPlaces(n int) *Places { return &Places{free: n, given: make(chan struct{}, 1)} }
-
-// Free is how many are free, never below 0.
-func (p *Places) Free() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return max(0, p.free)
-}
-
-// Given has a message after a place was given back.
-func (p *Places) Given() <-chan struct{} { return p.given }
-
-// New returns a place that is not taken yet.
-func (p *Places) New() *Place { return &Place{of: p} }
-
-// Take takes the place, and reports whether it is taken: by this call or one before.
-func (p *Place) Take() bool {
-	if p == nil {
-		return true
-	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if !p.taken && p.of.free > 0 {
-		p.taken = true
-		p.of.free--
-	}
-	return p.taken
-}
-
-// available reports whether the place is taken already, or could be now.
-func (p *Place) available() bool {
-	if p == nil {
-		return true
-	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	return p.taken || p.of.free > 0
-}
-
-// passes reports whether the place could be passed on to another one.
-func (p *Place) passes(to *Place) bool {
-	if p == nil || to == nil || p.of != to.of {
+// prepare makes the record of a regrant, and notes it in the journal. It is false if the regrant
+// must not be made.
+func (c *core) prepare(e *entry, h *holding, shown claimKey, now time.Time) bool {
+	fence, ok := h.fence.Next()
+	if !ok {
 		return false
 	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	return p.taken
-}
-
-// Force takes the place even if none is free: for what is there already.
-func (p *Place) Force() {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if !p.taken {
-		p.taken = true
-		p.of.free--
-	}
-}
-
-// Give gives the place back, if it is taken.
-func (p *Place) Give() {
-	if p == nil {
-		return
-	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	p.lent = false
-	if !p.taken {
-		return
-	}
-	p.taken = false
-	p.of.free++
-	select {
-	case p.of.given <- struct{}{}:
-	default: // there is a message already
-	}
-}
-
-// Pass gives the place to another one, which is not taken. It reports whether it was taken,
-// and so is passed on.
-func (p *Place) Pass(to *Place) bool {
-	if p == nil || to == nil || p.of != to.of {
+	rec := *e.record
+	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = stampOf(now).at, fence, c.seen, h.admitted, keysOf(h.slots)
+	before := e.record
+	if e.record = &rec; !c.journaled(h, shown, e) {
+		e.record = before
 		return false
 	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if !p.taken || to.taken {
-		return false
-	}
-	p.taken, to.taken = false, true
-	p.lent = true
 	return true
 }
 
-// Return passes a place back to the one that it was passed on from. It is false if that was
-// given back meanwhile: its owner would not give it back again.
-func (p *Place) Return(to *Place) bool {
-	if p == nil || to == nil || p.of != to.of {
-		return false
+// regrant makes an entry the holder of slots whose keys show another claim.
+func (c *core) regrant(e *entry, h holding, shown claimKey, now time.Time) {
+	e.holding = h
+	e.shown, e.regranted = shown, now
+	c.regrants[shown] = e
+	c.label(shown.id, 1)
+	c.metrics.regrants.Inc()
+	c.metrics.granted(now.Sub(e.arrived))
+	c.wakeAt(now.Add(c.retains(e.needs) * 3 / 4))
+	c.hold(e, nil, h.rev, now)
+	c.fast = true
+}
+
+// retire ends a claim whose slots are retained.
+func (c *core) retire(e *entry) {
+	c.unregrant(e)
+	e.state, c.ownRev = over, c.seen
+	e.claim.end(nil)
+	e.claim.freed.Store(true)
+	if c.broker.wants(e) {
+		c.publish(ClaimReleased, e, "")
 	}
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	if !p.taken || !to.lent || to.taken {
-		return false
+	e.released()
+	delete(c.entries, e.req.ID)
+	if len(e.successors) > 0 {
+		c.successors = append(c.successors, e.successors...)
+		e.successors, c.dirty = nil, true
 	}
-	p.taken, p.lent = false, false
-	to.taken, to.lent = true, false
-	return true
+}
+
+// label counts a key that shows a claim which may have ended.
+func (c *core) label(id string, n int) {
+	if c.labels[id] += n; c.labels[id] == 0 {
+		delete(c.labels, id)
+	}
+}
+
+// unregrant takes that an entry has the slots no longer that it was granted without a write, or that
+// their keys show it.
+func (c *core) unregrant(e *entry) {
+	if c.regrants[e.shown] == e {
+		delete(c.regrants, e.shown)
+		c.label(e.shown.id, -1)
+	}
+}
+
+// unshow has no keys show a claim any more that has ended, so that a new one can have its id.
+func (c *core) unshow(id string) {
+	if c.labels[id] == 0 {
+		return
+	}
+	c.returnAllIdle(func(i *idleSlots) bool { return i.shown.id == id })
+	for shown, e := range c.regrants {
+		if shown.id == id {
+			e.regranted = time.Time{}
+			c.rewrites, c.dirty = true, true
+		}
+	}
+}
+
+// returnIdle gives idle slots back.
+func (c *core) returnIdle(i *idleSlots) {
+	c.dropIdle(i)
+	e := ownerless(i.shown.id, i.slots, i.rev)
+	e.holding = i.holding
+	c.giveBack(e, nil)
+}
+
+// dropIdle forgets idle slots.
+func (c *core) dropIdle(i *idleSlots) {
+	delete(c.idle, i.shown)
+	c.label(i.shown.id, -1)
+	r := c.retentions[kindOf(i.needs)]
+	r.idle = slices.DeleteFunc(r.idle, func(o *idleSlots) bool { return o == i })
+}
+
+// returnAllIdle gives all idle slots back for which that is so.
+func (c *core) returnAllIdle(which func(*idleSlots) bool) {
+	for _, i := range c.sortedIdle() {
+		if which(i) {
+			c.returnIdle(i)
+		}
+	}
+}
+
+// checkIdle gives idle slots back that are not to be retained under the present specs.
+func (c *core) checkIdle(now time.Time) {
+	if c.retainedUnder == c.view.specs {
+		return
+	}
+	c.retainedUnder = c.view.specs
+	c.returnAllIdle(func(i *idleSlots) bool { return c.retains(i.needs) == 0 || !c.mayRetain(&i.holding, i.needs, now) })
+}
+
+// returning counts the idle slots, and those that are being given back.
+func (c *core) returning() int {
+	n := len(c.idle)
+	count := func(e *entry) {
+		if e.claim.Fence == 0 { // it never was a claim
+			n++
+		}
+	}
+	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
+		count(e)
+	}
+	for _, b := range []*batch{c.inFlight, c.unresolved} {
+		if b != nil {
+			for _, o := range b.releases {
+				count(o.e)
+			}
+		}
+	}
+	return n
+}
+
+// sortedRegrants returns the entries whose keys show another claim, so that nothing depends on the
+// order of a map.
+func (c *core) sortedRegrants() []*entry {
+	return slices.SortedFunc(maps.Values(c.regrants), func(a, b *entry) int { return cmp.Compare(a.req.ID, b.req.ID) })
+}
+
+func (c *core) sortedIdle() []*idleSlots {
+	return slices.SortedFunc(maps.Values(c.idle), func(a, b *idleSlots) int {
+		return cmp.Or(cmp.Compare(a.shown.id, b.shown.id), a.shown.main.compare(b.shown.main))
+	})
+}
+
+// retained reports whether keys show a claim that has ended here, and whose slots are retained.
+func (c *core) retained(shown claimKey) bool {
+	e := c.regrants[shown]
+	return c.idle[shown] != nil || e != nil && e.req.ID != shown.id
+}
+
+// revokeRetained acts on a revocation of a claim that has ended here, while its slots are retained.
+func (c *core) revokeRetained(id string, fence store.Fence, forced bool) {
+	for _, i := range c.sortedIdle() {
+		if i.shown.id == id && i.shownFence == fence {
+			if forced {
+				c.goneIdle(i)
+			} else {
+				c.returnIdle(i)
+			}
+		}
+	}
+	for _, e := range c.sortedRegrants() {
+		if e.shown.id != id || e.shownFence != fence || e.fence == fence {
+			continue
+		}
+		if forced {
+			c.gone(e) // its slots were freed
+		} else {
+			e.regranted = time.Time{} // the keys are to show it now
+			c.rewrites, c.dirty = true, true
+		}
+	}
+}
+
+// goneIdle takes that idle slots are no longer this instance's, by no doing of its own.
+func (c *core) goneIdle(i *idleSlots) {
+	c.dropIdle(i)
+	c.unjournal(&i.holding)
+	c.leases.Release(i.lease, i.reserved)
+}
+
+// freeFor is for how many claims of a kind there may be free slots: some, as far as is known.
+func (c *core) freeFor(r *retention) int {
+	n := r.written()
+	for _, need := range r.local[0].needs {
+		if p := c.view.pool(need.Pool); !p.stale && p.spec.Limit != Unlimited {
+			n = min(n, max(0, p.spec.Limit-p.used)/need.N)
+		}
+	}
+	return n
 }

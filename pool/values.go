@@ -54,6 +54,12 @@ type record struct {
 	// Admitted is the revision at which the slots were taken, if they were taken over
 	// since: then the keys were put again.
 	Admitted int64 `json:"admitted,omitempty"`
+	// Fence is the fencing token of the holder, if it is another one than [store.FenceAt] the
+	// revision of the keys: they were put again since.
+	Fence store.Fence `json:"fence,omitempty"`
+	// Granted is a revision before the grant, of a holder that was granted its slots without a
+	// write.
+	Granted int64 `json:"granted,omitempty"`
 	// Keys lists all keys of the claim if it has more than one.
 	Keys []string `json:"keys,omitempty"`
 }
@@ -126,6 +132,12 @@ func (r *record) check(claim string) error {
 	if r.Admitted < 0 {
 		return fmt.Errorf("admitted: %d is no revision", r.Admitted)
 	}
+	if r.Fence < 0 {
+		return fmt.Errorf("fence: %d is no fencing token", r.Fence)
+	}
+	if r.Granted < 0 {
+		return fmt.Errorf("granted: %d is no revision", r.Granted)
+	}
 	if len(r.Keys) > MaxKeys {
 		return fmt.Errorf("keys: a claim has no more than %d", MaxKeys)
 	}
@@ -135,6 +147,27 @@ func (r *record) check(claim string) error {
 		}
 	}
 	return nil
+}
+
+// fence is the fencing token of a holder whose keys were put at a revision. A nil record is the
+// one of a first holder.
+func (r *record) fence(rev int64) store.Fence {
+	if r == nil || r.Fence == 0 {
+		return store.FenceAt(rev)
+	}
+	return r.Fence
+}
+
+// keysOf returns all keys of a claim, nil if it has only one.
+func keysOf(slots []placed) []string {
+	if len(slots) == 1 {
+		return nil
+	}
+	keys := make([]string, len(slots))
+	for i, s := range slots {
+		keys[i] = s.ref.String()
+	}
+	return keys
 }
 
 // refs returns all keys of a claim whose main key is main.
@@ -266,17 +299,23 @@ func stampOf(now time.Time) stamp {
 	return stamp{at: at, text: at.AppendFormat(make([]byte, 0, 32), `"`+time.RFC3339Nano+`"`)}
 }
 
-func appendRecord(b []byte, claim spelled, priority int, since stamp, admitted int64, keys []string) []byte {
+func appendRecord(b []byte, claim spelled, r *record, since stamp) []byte {
 	b = append(append(b, `{"pools":`...), claim.pools...)
-	if priority != 0 {
-		b = strconv.AppendInt(append(b, `,"priority":`...), int64(priority), 10)
+	if r.Priority != 0 {
+		b = strconv.AppendInt(append(b, `,"priority":`...), int64(r.Priority), 10)
 	}
 	b = append(append(b, `,"holder":`...), claim.holder...)
 	b = append(append(b, `,"since":`...), since.text...)
-	if admitted != 0 {
-		b = strconv.AppendInt(append(b, `,"admitted":`...), admitted, 10)
+	if r.Admitted != 0 {
+		b = strconv.AppendInt(append(b, `,"admitted":`...), r.Admitted, 10)
 	}
-	for i, key := range keys {
+	if r.Fence != 0 {
+		b = strconv.AppendInt(append(b, `,"fence":`...), int64(r.Fence), 10)
+	}
+	if r.Granted != 0 {
+		b = strconv.AppendInt(append(b, `,"granted":`...), r.Granted, 10)
+	}
+	for i, key := range r.Keys {
 		if i == 0 {
 			b = append(b, `,"keys":["`...)
 		} else {
@@ -284,7 +323,7 @@ func appendRecord(b []byte, claim spelled, priority int, since stamp, admitted i
 		}
 		b = append(b, key...)
 	}
-	if len(keys) > 0 {
+	if len(r.Keys) > 0 {
 		b = append(b, `"]`...)
 	}
 	return append(b, '}')
@@ -300,10 +339,10 @@ func appendSlot(b []byte, n int, id string) []byte {
 }
 
 // encodeMain is the value of a claim's main key.
-func encodeMain(n int, id string, claim spelled, priority int, since stamp, admitted int64, keys []string) []byte {
-	b := make([]byte, 0, len(slotPrefix)+len(id)+len(claim.pools)+len(claim.holder)+128+32*len(keys))
+func encodeMain(n int, id string, claim spelled, r *record, since stamp) []byte {
+	b := make([]byte, 0, len(slotPrefix)+len(id)+len(claim.pools)+len(claim.holder)+160+32*len(r.Keys))
 	b = append(appendSlot(b, n, id), `,"record":`...)
-	return append(appendRecord(b, claim, priority, since, admitted, keys), '}')
+	return append(appendRecord(b, claim, r, since), '}')
 }
 
 // encodeOther is the value of a claim's other keys.

@@ -320,7 +320,7 @@ func TestAReaderShowsOneRevision(t *testing.T) {
 		t.Error("an unknown pool is shown")
 	}
 	holders, waiters := r.Claims()
-	if len(holders) != 2 || holders[0].Claim != "a" || holders[0].Fence != 3 || holders[1].Claim != "b" || len(waiters) != 1 {
+	if len(holders) != 2 || holders[0].Claim != "a" || holders[0].Fence.Revision() != 3 || holders[1].Claim != "b" || len(waiters) != 1 {
 		t.Errorf("%+v and %+v", holders, waiters)
 	}
 	s.b.Down()

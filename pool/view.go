@@ -75,6 +75,7 @@ type poolView struct {
 	groups          []*groupView // by group; grown as they are met
 	waiting         int          // waiters
 	queued          mark
+	recall          recall
 	dispatcher      dispatcher
 	corrupt         int // spec and slot keys that can't be read: it grants nothing
 	// gone are slots that a commit of ours deleted ahead of what is known, with the
@@ -228,6 +229,7 @@ func (v *view) loadNotices(p *poolView, s store.Snapshot) {
 // complete takes that all of a pool was read at a revision: what was not there does not exist.
 func (v *view) complete(p *poolView, rev int64) {
 	p.queued.know(0, rev)
+	p.recall.know(0, rev)
 	p.dispatcher.know(0, rev)
 	if p.specAt < rev {
 		v.noSpec(p, rev)
@@ -239,7 +241,9 @@ func (v *view) complete(p *poolView, rev int64) {
 // reached takes that all that has happened in a pool up to a revision is known.
 func (p *poolView) reached(rev int64) {
 	p.rev, p.noticesRev, p.specAt = max(p.rev, rev), max(p.noticesRev, rev), max(p.specAt, rev)
-	p.queued.at, p.dispatcher.at = max(p.queued.at, rev), max(p.dispatcher.at, rev)
+	for _, m := range []*mark{&p.queued, &p.recall.mark, &p.dispatcher.mark} {
+		m.at = max(m.at, rev)
+	}
 }
 
 // apply takes events that a watch delivered, and returns the slots that were
@@ -313,6 +317,8 @@ func (v *view) take(p *poolView, k store.PoolKey, kv *mvccpb.KeyValue, at int64)
 		}
 	case store.QueuedKey:
 		p.queued.know(kv.ModRevision, at)
+	case store.RecallKey:
+		err = p.recall.put(kv, at)
 	case store.DispatcherKey:
 		err = p.dispatcher.put(kv, at)
 	}
@@ -380,6 +386,8 @@ func (v *view) deleted(p *poolView, k store.PoolKey, key string, rev int64, ende
 		v.removeNotice(key)
 	case store.QueuedKey:
 		p.queued.know(0, rev)
+	case store.RecallKey:
+		p.recall.know(0, rev)
 	case store.DispatcherKey:
 		p.dispatcher.know(0, rev)
 	case store.SlotKey:

@@ -50,7 +50,7 @@ type sentSlot struct {
 type claimView struct {
 	claimKey
 	next *claimView // another claim of the same id; nil nearly always
-	rev  int64      // of its keys: the fence
+	rev  int64      // of its keys
 	keys int        // how many of them are seen
 	// lease that they are attached to.
 	lease store.LeaseID
@@ -172,10 +172,25 @@ func (v *view) forgetClaim(gone *claimView) {
 	}
 }
 
-// fenced returns the claim of an id and a fence, nil if there is none.
-func (v *view) fenced(id string, fence int64) *claimView {
+// fence is the fencing token of a claim's holder.
+func (c *claimView) fence(keys store.Keys) store.Fence {
+	r, _ := c.full(keys) // without it, the keys are the first holder's
+	return r.fence(c.rev)
+}
+
+// fenced returns the claim of an id and a fencing token, nil if there is none.
+func (v *view) fenced(id string, fence store.Fence) *claimView {
 	c := v.claims[id]
-	for c != nil && c.rev != fence {
+	for c != nil && c.fence(v.keys) != fence {
+		c = c.next
+	}
+	return c
+}
+
+// putAt returns the claim of an id whose keys were put at a revision, nil if there is none.
+func (v *view) putAt(id string, rev int64) *claimView {
+	c := v.claims[id]
+	for c != nil && c.rev != rev {
 		c = c.next
 	}
 	return c

@@ -31,6 +31,8 @@ type waiter struct {
 	// unkept the revision of the waiter at which that was for too long.
 	keptSince time.Time
 	unkept    int64
+	// shortSince is since when the dispatcher knows that it finds no free slots.
+	shortSince time.Time
 	// retryAt is the revision that the view must reach before the next try to grant it.
 	retryAt int64
 }
@@ -278,7 +280,7 @@ func (c *core) proxy(w *waiter) *entry {
 	return &entry{
 		req: req, needs: w.needs, order: w.order, other: w, inQueue: true, written: true, writtenAt: w.rev,
 		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
-		spelled: spell(req), lease: val.Lease,
+		spelled: spell(req), holding: holding{lease: val.Lease},
 	}
 }
 

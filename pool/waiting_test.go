@@ -39,7 +39,7 @@ func TestATimeoutTellsPositionAndHolders(t *testing.T) {
 	c.claim(one, "a", db(2), func(r *pool.Request) { r.Holder.Run, r.Holder.Step = "nightly", "load" })
 	b := c.claim(two, "b", db(1))
 	c.wait(two, "first", db(1))
-	c.seen(b.Fence)
+	c.seen(b.Fence.Revision())
 	eventually(t, "one sees the line", func() bool { d, err := one.Pool(c.ctx(), "db"); return err == nil && d.Waiting == 1 })
 	p := c.refused(problem.ClaimTimeout, one, "late", db(2), within(30*time.Millisecond))
 	got := reasonOf(t, p)
@@ -183,7 +183,7 @@ func TestOneIDIsOneClaim(t *testing.T) {
 	c.refused(problem.IDInUse, one, "same", db(3))
 	c.refused(problem.IDInUse, one, "same", db(2), prio(1))
 	c.refused(problem.IDInUse, one, "same", db(2), func(r *pool.Request) { r.Holder.Run = "other" })
-	c.seen(claims[0].Fence)
+	c.seen(claims[0].Fence.Revision())
 	if p := c.refused(problem.IDInUse, two, "same", db(2)); !strings.Contains(p.Message, "one/test") {
 		t.Errorf("the refusal does not say who has it: %q", p.Message)
 	}

@@ -2,11 +2,13 @@ package pool
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -31,7 +33,10 @@ type watches struct {
 }
 
 // poolWatches are those of one pool; nil is none.
-type poolWatches struct{ everything, notices *watch }
+type poolWatches struct{ everything, notices, recalls *watch }
+
+// recalls is what a watch of the recalls of a pool is of.
+const recalls scope = -1
 
 // watch is one of them.
 type watch struct {
@@ -82,15 +87,22 @@ func (w *watches) follow(ctx context.Context) {
 		if f.scope == nothing {
 			p.notices = p.notices.stop()
 		}
+		if f.recalls && p.recalls == nil {
+			p.recalls = w.begin(ctx, f.pool, recalls)
+		}
+		if !f.recalls {
+			p.recalls = p.recalls.stop()
+		}
 		if f.read {
 			f.read, f.reading = false, true
 			w.read(ctx, name)
 		}
 	}
 	for name, p := range w.pools {
-		if f := c.followed[name]; f == nil || f.scope == nothing {
+		if f := c.followed[name]; f == nil || f.scope == nothing && !f.recalls {
 			p.everything.stop()
 			p.notices.stop()
+			p.recalls.stop()
 			delete(w.pools, name)
 		}
 	}
@@ -103,8 +115,12 @@ func (w *watches) begin(ctx context.Context, p *poolView, of scope) *watch {
 	if !p.stale {
 		from = p.rev
 	}
-	if of == notices {
+	switch of {
+	case notices:
 		prefix, from = cfg.Keys.Notices(p.name, cfg.Host, cfg.Instance), p.noticesRev
+	case recalls:
+		prefix, from = cfg.Keys.Recall(p.name), 0
+	case nothing, everything:
 	}
 	if w.e.core.history != cfg.Backend.History() {
 		from = 0
@@ -134,7 +150,7 @@ func (t *watch) stop() *watch {
 // deliver hands the core what a watch has delivered, unless that has been ended.
 func (w *watches) deliver(m watched) {
 	p, c := w.pools[m.by.pool], w.e.core
-	if p == nil || m.by != p.everything && m.by != p.notices {
+	if p == nil || m.by != p.everything && m.by != p.notices && m.by != p.recalls {
 		return
 	}
 	if c.present(m.message.History); m.message.History != c.history {
@@ -172,7 +188,7 @@ func (w *watches) poll(ctx context.Context) {
 	c, now := w.e.core, time.Now()
 	var due []*poolView
 	for _, f := range c.followed {
-		if f.scope == notices && now.Sub(f.pool.markedAt) >= pollEvery/2 {
+		if f.scope == notices && now.Sub(f.pool.markedAt) >= pollEvery/2 || f.retains && now.Sub(c.samples[0].at) >= pollEvery/2 {
 			due = append(due, f.pool)
 		}
 	}
@@ -186,14 +202,18 @@ func (w *watches) poll(ctx context.Context) {
 		t.Success = append(t.Success, c.markGets(p)...)
 	}
 	w.polling = true
-	history := c.history
+	history, sent := c.history, now
 	w.tasks.Go(func() {
 		try, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
 		resp, err := w.e.cfg.Backend.Txn(try, t)
 		w.e.urgent.add(func(c *core, now time.Time) {
 			if w.polling = false; err == nil && c.history == history {
-				c.polled(due, resp, now)
+				c.polled(due, resp, sent, now)
+				if c.mustAsk(now) {
+					w.requestProgress()
+					w.e.revoke.RequestProgress()
+				}
 				w.poll(ctx)
 			}
 		})
@@ -203,7 +223,7 @@ func (w *watches) poll(ctx context.Context) {
 // requestProgress asks all watches how far they have come.
 func (w *watches) requestProgress() {
 	for _, p := range w.pools {
-		for _, t := range []*watch{p.everything, p.notices} {
+		for _, t := range []*watch{p.everything, p.notices, p.recalls} {
 			if t != nil {
 				t.feed.RequestProgress()
 			}
@@ -218,7 +238,11 @@ func (w *watches) close() { w.tasks.Wait() }
 func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time) {
 	c.reached(m.Revision, now)
 	p := c.view.pool(pool)
+	defer c.noteRecall(p, now)
 	switch {
+	case of == recalls:
+		c.recallMessage(p, m)
+		return
 	case m.Snapshot != nil && of == everything && p.loadable(m.Snapshot.Revision):
 		c.load(p, *m.Snapshot, now)
 	case m.Snapshot != nil && of == everything && (!p.whole || m.Snapshot.Revision > p.rev):
@@ -246,6 +270,7 @@ func (c *core) message(pool string, of scope, m store.FeedMessage, now time.Time
 // learned acts on what a message has changed in the view. Known is set if each change is known,
 // and not only their sum.
 func (c *core) learned(known bool, now time.Time) {
+	c.checkIdle(now)
 	c.noteActs(now, known)
 	c.takeNotices(now)
 	if len(c.queue) > 0 || len(c.takes) > 0 || len(c.roles) > 0 {
@@ -267,11 +292,17 @@ func (c *core) load(p *poolView, s store.Snapshot, now time.Time) {
 	p.at, p.markedAt = now, now
 	p.refresh(now, c.resolveAt)
 	f.restored, f.audit = false, true
+	shown := s.Revision
+	for _, i := range c.sortedIdle() {
+		if s, ok := c.view.slot(i.slots[0].ref); i.slots[0].ref.pool == p.name && i.rev <= shown && (!ok || s.rev != i.rev) {
+			c.goneIdle(i)
+		}
+	}
 	for _, e := range c.sorted() {
-		if e.state != held && e.state != releasing || e.slots[0].ref.pool != p.name || e.fence() > s.Revision && !restored {
+		if e.state != held && e.state != releasing || e.slots[0].ref.pool != p.name || e.rev > s.Revision && !restored {
 			continue
 		}
-		if !c.holdsSlots(e, e.fence()) {
+		if !e.rewriting && !c.holdsSlots(e) { // else the answer decides
 			c.gone(e)
 		}
 	}
@@ -368,15 +399,17 @@ func (c *core) markGets(p *poolView) []*pb.RequestOp {
 }
 
 // polled takes the answer to [core.markGets] of some pools.
-func (c *core) polled(pools []*poolView, resp *pb.TxnResponse, now time.Time) {
+func (c *core) polled(pools []*poolView, resp *pb.TxnResponse, asked, now time.Time) {
 	rev := resp.Header.Revision
 	c.reached(rev, now)
+	c.sampled(rev, asked)
 	for i, p := range pools {
 		c.marks(p, resp.Responses[3*i:3*i+3], rev, now)
 	}
 	if len(c.queue) > 0 {
 		c.dirty, c.refollow = true, true
 	}
+	c.checkIdle(now)
 }
 
 // marks takes the spec and the marks of a pool as they were at a revision.
@@ -401,6 +434,7 @@ func (c *core) marks(p *poolView, gets []*pb.ResponseOp, rev int64, now time.Tim
 // mayBeRestored takes that a watch could not go on where it ended. Etcd may have been restored
 // with --bump-revision, so what is known is to be read again, and compared with the claims.
 func (c *core) mayBeRestored() {
+	c.samples = [4]sample{}
 	c.forgetOrphans()
 	for _, p := range c.view.order {
 		p.at, p.markedAt, p.stale, p.unseen = time.Time{}, time.Time{}, true, true
@@ -413,3 +447,46 @@ func (c *core) mayBeRestored() {
 
 // wantAll has all pools read once, as they are now or later.
 func (c *core) wantAll() { c.readAll, c.readAllMust, c.refollow = true, max(c.seen, c.resolveAt), true }
+
+// recallMessage takes what a watch of the recalls of a pool has delivered.
+func (c *core) recallMessage(p *poolView, m store.FeedMessage) {
+	if m.Snapshot != nil {
+		for _, kv := range m.Snapshot.KVs {
+			c.view.put(kv, m.Revision)
+		}
+		p.recall.know(0, m.Revision)
+	}
+	for _, ev := range m.Events {
+		if ev.Type == mvccpb.Event_DELETE {
+			p.recall.know(0, ev.Kv.ModRevision)
+		} else {
+			c.view.put(ev.Kv, ev.Kv.ModRevision)
+		}
+	}
+	p.recall.at = max(p.recall.at, m.Revision)
+}
+
+// sample is a revision that etcd had reached at a time, or later.
+type sample struct {
+	rev int64
+	at  time.Time
+}
+
+// sampled notes the revision of the answer to what etcd was asked at a time.
+func (c *core) sampled(rev int64, asked time.Time) {
+	if asked.Sub(c.samples[0].at) >= newsWithin/4 {
+		copy(c.samples[1:], c.samples[:])
+		c.samples[0] = sample{rev, asked}
+	}
+}
+
+// lag is how old what is known up to a revision may be. What a watch delivers does not tell: it may
+// be late.
+func (c *core) lag(rev int64, now time.Time) time.Duration {
+	for _, s := range c.samples {
+		if s.rev <= rev {
+			return max(now.Sub(s.at), now.Round(0).Sub(s.at.Round(0))) // of the wall clock, which a suspended machine does not stop
+		}
+	}
+	return math.MaxInt64
+}

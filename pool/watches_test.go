@@ -29,7 +29,7 @@ func TestASpecThatIsNewerThanTheSlotsGrantsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one.polled([]*poolView{p}, resp, r.now)
+	one.polled([]*poolView{p}, resp, r.now, r.now)
 	if p.spec.Limit != 1 || !p.whole {
 		t.Fatalf("limit %d, whole %v", p.spec.Limit, p.whole)
 	}
@@ -54,7 +54,7 @@ func TestASpecThatCouldNotBeReadIsGone(t *testing.T) {
 			if err != nil {
 				h.r.t.Fatal(err)
 			}
-			h.polled([]*poolView{p}, resp, h.r.now)
+			h.polled([]*poolView{p}, resp, h.r.now, h.r.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestAnOldDeletionOfASpecDoesNotHideThatItCanNotBeRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one.polled([]*poolView{p}, resp, r.now)
+	one.polled([]*poolView{p}, resp, r.now, r.now)
 	one.listen()
 	if p.corrupt != 1 || p.grants() {
 		t.Errorf("%d keys of the pool can't be read, it grants: %v", p.corrupt, p.grants())
@@ -270,7 +270,7 @@ func TestReleasesDoNotDelayAClaim(t *testing.T) {
 	for i := range 40 {
 		one.begin() // a read
 		reads += len(one.feeds.reads)
-		one.core.release(one.entries[fmt.Sprint("a", i)].claim, make(chan error, 1))
+		one.core.release(one.entries[fmt.Sprint("a", i)].claim, make(chan error, 1), r.now)
 		one.act() // a claim is released while it is under way
 		one.feeds.finishRead(0, r.now)
 		one.act()
@@ -428,7 +428,7 @@ func TestAClaimThatWasSeenInItsSecondPoolHasNoTurnYet(t *testing.T) {
 			one.feeds.deliver(f, 100, r.now)
 		}
 	}
-	one.release(one.entries["b"].claim, make(chan error, 1))
+	one.release(one.entries["b"].claim, make(chan error, 1), r.now)
 	for one.act() {
 	}
 	if r.has(r.keys.Notice("aa", "three", "i", "later")) {

@@ -27,13 +27,18 @@ type world struct {
 	pools []string
 	// layouts are those of the pools.
 	layouts map[string]layout
+	retain  map[string]time.Duration
 	space   storetest.Space
+	// changed is when the specs of the pools changed last.
+	changed map[string]time.Time
+	fences  map[slotRef]lastFence
 
 	// network holds transactions that were sent and not carried out yet.
 	network []*message
 	// sending is who is the author of what etcd commits now; nil is etcd itself
-	// or an operator.
+	// or an operator. Batch is what the author is about.
 	sending *simHost
+	batch   *batch
 
 	// saved is a snapshot of etcd that it may be restored from.
 	saved *saved
@@ -50,10 +55,11 @@ type world struct {
 	mutate func(*pb.TxnRequest)
 	hide   func(h *simHost, k store.PoolKey, ev *mvccpb.Event) *mvccpb.Event
 	// forced are the fences of claims that were released by force.
-	forced map[string]int64
+	forced map[string]store.Fence
 	// redates says that what a host reads is as of when it arrives, and quiet that hosts are
 	// not notified of releases by force.
 	redates, quiet bool
+	spoiled
 
 	// free are claims that may lose their keys by a transaction of their host:
 	// released, canceled, or ended. Claims are named by [named].
@@ -120,9 +126,13 @@ type simHost struct {
 	// waiters are the leases of its waiters.
 	waiters *simLeases
 	feeds   *simFeeds
-	life    int
-	cut     bool // renews nothing
-	hung    bool // does nothing, though its leases are renewed
+	journal *simJournal
+	// jobs are what the holders of an earlier life had when it died, by id, until the next life has
+	// found them.
+	jobs map[string]holding
+	life int
+	cut  bool // renews nothing
+	hung bool // does nothing, though its leases are renewed
 
 	// The answer to the call under way, once there is one.
 	pending  *call
@@ -188,7 +198,8 @@ func (l *simLeases) Keeps(id store.LeaseID) bool {
 	return slices.Contains(slices.Collect(maps.Values(l.by)), id) || slices.Contains(l.former, id)
 }
 
-func (l *simLeases) Trouble() error { return nil }
+func (l *simLeases) Valid(id store.LeaseID) bool { return l.Keeps(id) }
+func (l *simLeases) Trouble() error              { return nil }
 func (l *simLeases) Suspect(ids ...store.LeaseID) {
 	for _, id := range ids {
 		l.suspect[id] = true
@@ -215,10 +226,10 @@ func newWorld(seed uint64, hosts int) *world {
 		keys:  store.NewKeys("/b/"),
 		now:   time.Unix(1_000_000, 0),
 		pools: []string{"a", "b"},
-		free:  map[string]bool{}, forced: map[string]int64{},
+		free:  map[string]bool{}, forced: map[string]store.Fence{},
 		owned: map[store.LeaseID]*simHost{},
 
-		layouts: map[string]layout{},
+		layouts: map[string]layout{}, retain: map[string]time.Duration{}, changed: map[string]time.Time{}, fences: map[slotRef]lastFence{},
 
 		bridges: map[string]bool{}, taken: map[string]takeOverTo{},
 		model: map[string]*held1{}, waiters: map[string]*mvccpb.KeyValue{}, notices: map[string]*notice{},
@@ -227,6 +238,7 @@ func newWorld(seed uint64, hosts int) *world {
 	w.users = w.rnd.IntN(3) == 0
 	w.etcd.OnCommit(w.check)
 	for _, p := range w.pools {
+		w.retain[p] = []time.Duration{0, 2 * time.Second, 8 * time.Second}[w.rnd.IntN(3)]
 		w.setPool(p, 1+w.rnd.IntN(9), false)
 	}
 	for i := range hosts {
@@ -250,7 +262,14 @@ func (h *simHost) start(adopt []store.LeaseID) {
 	h.life++
 	h.leases = newSimLeases(h)
 	h.waiters = newSimLeases(h)
-	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, WaiterLeases: h.waiters, Logger: silent})
+	if h.jobs = nil; adopt == nil || h.w.forgetful {
+		h.journal = &simJournal{deaf: h.w.deaf}
+	}
+	if adopt != nil {
+		h.jobs = h.holdings()
+		maps.DeleteFunc(h.jobs, func(_ string, has holding) bool { return !slices.Contains(adopt, has.lease) })
+	}
+	h.core = newCore(Config{Keys: h.w.keys, Host: h.name, Instance: "i", Leases: h.leases, WaiterLeases: h.waiters, Journal: h.journal, Logger: silent})
 	if adopt != nil {
 		h.core.adopt = map[store.LeaseID]bool{}
 		for _, id := range adopt {
@@ -305,6 +324,9 @@ func (w *world) restore() {
 	w.now = w.now.Add(store.StaleAfter) // it takes a while
 	w.logf("etcd is restored from revision %d", s.etcd.Revision())
 	w.layouts = s.layouts
+	for _, p := range w.pools {
+		w.changed[p] = w.now
+	}
 	maps.DeleteFunc(w.combined.at, func(_ string, at int64) bool { return at > s.etcd.Revision() })
 	w.reload()
 	for _, h := range w.hosts {
@@ -313,13 +335,13 @@ func (w *world) restore() {
 		}
 	}
 	w.collect()
-	kept := map[string]int64{} // fences, by claim
+	kept := map[string]int64{} // revisions, by claim
 	for _, m := range w.model {
 		kept[m.claim] = m.rev
 	}
 	for _, h := range w.hosts {
-		for id, c := range h.has {
-			if e := h.core.entries[id]; kept[named(id, h.name)] != c.Fence && e != nil && e.state == held {
+		for id := range h.has {
+			if e := h.core.entries[id]; e != nil && e.state == held && kept[named(e.key().id, h.name)] != e.rev {
 				w.failf("%s did not learn that %s is gone with the restore", h.name, id)
 			}
 		}
@@ -327,10 +349,11 @@ func (w *world) restore() {
 	for _, m := range w.model {
 		id, _, _ := strings.Cut(m.claim, "@")
 		h := w.hosts[slices.IndexFunc(w.hosts, func(h *simHost) bool { return h.name == m.host })]
-		if c := h.has[id]; c == nil || c.Fence != m.rev {
+		if e := h.core.entries[id]; e == nil || e.state != held || e.rev != m.rev {
 			w.free[m.claim] = true // it is over, and came back
 		}
 	}
+	clear(w.fences) // they are given out again
 }
 
 // reload takes the keys as they are after a restore.
@@ -345,7 +368,7 @@ func (w *world) reload() {
 		for _, kv := range w.under(w.keys.Pools()) {
 			key := string(kv.Key)
 			switch k, err := w.keys.ParsePoolKey(key); {
-			case err != nil || k.Kind == store.SpecKey:
+			case err != nil || k.Kind == store.SpecKey || k.Kind == store.RecallKey:
 			case k.Kind == store.WaiterKey:
 				w.waiters[key] = kv
 			case k.Kind == store.QueuedKey:
@@ -428,6 +451,7 @@ func (w *world) setPool(name string, limit int, paused bool) {
 	spec := DefaultSpec()
 	spec.Limit, spec.Paused, spec.LeaseDuration = limit, paused, 30*time.Second
 	spec.ReserveAfter = []time.Duration{0, 5 * time.Second, NeverReserve}[w.rnd.IntN(3)]
+	spec.Retain, w.changed[name] = w.retain[name], w.now
 	if w.layouts[name].limit != limit {
 		w.layouts[name] = w.layouts[name].change(limit)
 	}

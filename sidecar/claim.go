@@ -341,7 +341,7 @@ func validFor(begun, now time.Time, left time.Duration) api.Duration {
 func heldClaim(v claims.View, begun time.Time) api.Claim {
 	c := api.Claim{
 		ID: v.Claim.ID, Status: api.ClaimHeld, Pools: v.Claim.Slots, Priority: v.Claim.Priority,
-		Fence: v.Claim.Fence(), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: api.Duration(v.Lease),
+		Fence: int64(v.Claim.Fence()), ClaimedAt: v.Claim.ClaimedAt, LeaseDuration: api.Duration(v.Lease),
 		TTL: (*api.Duration)(v.TTL), ValidFor: new(api.Duration),
 	}
 	c.SetHolder(v.Claim.Holder)

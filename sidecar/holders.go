@@ -7,6 +7,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
@@ -70,7 +71,7 @@ func (s *session) known(c api.Claim, begun time.Time) api.Claim {
 	if c.Status != api.ClaimHeld || !s.owns(c) {
 		return c
 	}
-	if h, err := s.holders.Find(c.ID); err == nil && h != nil && h.Is(c.Fence) {
+	if h, err := s.holders.Find(c.ID); err == nil && h != nil && h.Is(store.Fence(c.Fence)) {
 		return heldClaim(s.holders.View(h), begun)
 	}
 	return c
@@ -113,7 +114,7 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *claimBody, r
 		return nil, err
 	}
 	caller := callerOf(ctx, access.Operate, in.ClientToken)
-	h, err := s.holders.Renew(caller, in.ID, r.Fence, renewedLife(ctx, &r), proc)
+	h, err := s.holders.Renew(caller, in.ID, store.Fence(r.Fence), renewedLife(ctx, &r), proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
 		_, err = s.elsewhere(ctx, caller, in.ID, r.Fence, err)
 	}
@@ -169,7 +170,7 @@ func (a *apiServer) revokeClaim(ctx context.Context, s *session, in *claimBody, 
 	if err != nil {
 		return nil, err
 	}
-	answer := api.Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced}
+	answer := api.Revocation{ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: int64(done.Fence), Forced: done.Forced}
 	if answer.Detail = "its host has its holder stop, and frees the slots when it has: a process that berth watches must have ended, and any other holder has " + pool.RevokeGrace.String(); r.Force {
 		answer.Detail = "the slots are free; the old holder may still run: its fence is lower than that of any later claim"
 	}
@@ -219,15 +220,15 @@ func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInp
 		}
 	}
 	for {
-		if found, err := s.holders.Release(ctx, caller, in.ID, in.Fence); found || waited {
+		if found, err := s.holders.Release(ctx, caller, in.ID, store.Fence(in.Fence)); found || waited {
 			return nil, err
 		}
 		own, err := s.elsewhere(ctx, caller, in.ID, in.Fence, nil)
-		if err != nil || own == 0 || s.hasEnded(in.ID, own) { // its slots are freed with its lease
+		if err != nil || own == 0 || s.hasEnded(in.ID, store.Fence(own)) { // its slots are freed with its lease
 			return nil, err
 		}
 		if len(a.waits.of(in.ID)) == 0 { // what was granted meanwhile has its holder
-			if found, err := s.holders.Release(ctx, caller, in.ID, in.Fence); found {
+			if found, err := s.holders.Release(ctx, caller, in.ID, store.Fence(in.Fence)); found {
 				return nil, err
 			}
 			return nil, s.releaseOrphaned(ctx, in)

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
@@ -87,7 +88,7 @@ func TestAReleaseFindsAClaimThatWasJustGranted(t *testing.T) {
 			seen(t, s, "mine")
 			in := &releaseInput{ID: "mine"}
 			if byFence {
-				in.Fence = claim.Fence()
+				in.Fence = int64(claim.Fence())
 			}
 			short, cancel := context.WithTimeout(t.Context(), 5*releaseCheck)
 			defer cancel()
@@ -160,9 +161,9 @@ func TestADeleteOfAClaimThatWasLostSucceedsWhileThePoolsStillShowIt(t *testing.T
 		t.Fatal(err)
 	}
 	seen(t, s, "mine")
-	s.hasEnded = func(id string, fence int64) bool { return id == "mine" && fence == claim.Fence() }
-	for _, fence := range []int64{0, claim.Fence()} {
-		if _, err := a.releaseClaim(asAdmin(t), s, &releaseInput{ID: "mine", Fence: fence}); err != nil {
+	s.hasEnded = func(id string, fence store.Fence) bool { return id == "mine" && fence == claim.Fence() }
+	for _, fence := range []store.Fence{0, claim.Fence()} {
+		if _, err := a.releaseClaim(asAdmin(t), s, &releaseInput{ID: "mine", Fence: int64(fence)}); err != nil {
 			t.Errorf("fence %d: %v", fence, err)
 		}
 	}

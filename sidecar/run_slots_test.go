@@ -77,7 +77,7 @@ func (d *dock) slots() map[string]pool.HolderStatus {
 func (d *dock) has(s *api.StartedRun, n int, at string) {
 	d.t.Helper()
 	h := d.slots()[s.ID]
-	if h.Slots != n || h.Host+"/"+h.Instance != at || h.Fence != s.Fence || h.Claim != s.Claim {
+	if h.Slots != n || h.Host+"/"+h.Instance != at || int64(h.Fence) != s.Fence || h.Claim != s.Claim {
 		d.t.Errorf("the slots are %+v, want %d of %s with fence %d and claim %s", h, n, at, s.Fence, s.Claim)
 	}
 }

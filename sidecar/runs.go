@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
@@ -233,7 +234,7 @@ func (a *apiServer) heartbeatRun(ctx context.Context, s *session, in *withID, re
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	e, err := s.executors.Heartbeat(ctx, in.ID, req.Fence)
+	e, err := s.executors.Heartbeat(ctx, in.ID, store.Fence(req.Fence))
 	if err != nil {
 		return nil, s.orRefusal(ctx, in.ID, err)
 	}
@@ -245,13 +246,13 @@ func (a *apiServer) finishRun(ctx context.Context, s *session, in *withID, req a
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	r, err := s.runs.Finish(ctx, in.ID, req.Fence, run.Status(req.Status), tidy(req.Error), func(e *run.Executor) error {
+	r, err := s.runs.Finish(ctx, in.ID, store.Fence(req.Fence), run.Status(req.Status), tidy(req.Error), func(e *run.Executor) error {
 		return executor.MayReport(ctx, e)
 	})
 	if err != nil {
 		return nil, s.orRefusal(ctx, in.ID, err)
 	}
-	s.executors.Ended(in.ID, req.Fence, req.Status)
+	s.executors.Ended(in.ID, store.Fence(req.Fence), req.Status)
 	return outputOf(inspect.RunOf(r), nil)
 }
 

@@ -65,7 +65,7 @@ type session struct {
 	holders *claims.Holders
 	procs   *proc.Watcher
 	// hasEnded is [claims.Holders.HasEnded].
-	hasEnded  func(id string, fence int64) bool
+	hasEnded  func(id string, fence store.Fence) bool
 	executors *executor.Executors
 	hub       *server.Hub
 	shown     *ui.Session // what the pages show

@@ -123,7 +123,7 @@ func (a *apiServer) renewStep(ctx context.Context, s *session, in *stepBodyInput
 	if err := needFence(in.ID, req.Fence); err != nil {
 		return nil, err
 	}
-	e, err := s.executors.Heartbeat(ctx, in.id().String(), req.Fence)
+	e, err := s.executors.Heartbeat(ctx, in.id().String(), store.Fence(req.Fence))
 	if err != nil {
 		return nil, s.orRefusal(ctx, in.ID, err)
 	}
@@ -144,7 +144,7 @@ func (a *apiServer) finishStep(ctx context.Context, s *session, in *stepBodyInpu
 	if err != nil {
 		return nil, s.orRefusal(ctx, in.ID, err)
 	}
-	s.executors.Ended(in.id().String(), req.Fence, req.Status)
+	s.executors.Ended(in.id().String(), store.Fence(req.Fence), req.Status)
 	return outputOf(inspect.StepInstanceOf(i), nil)
 }
 
@@ -155,7 +155,7 @@ func (s *session) finishAttempt(ctx context.Context, id store.StepID, req api.St
 	if err != nil {
 		return nil, err
 	}
-	if r.Revision == req.Fence {
+	if r.Fence() == store.Fence(req.Fence) {
 		err = executor.MayReport(ctx, r.Executor)
 	} else { // it changes nothing
 		err = s.orRefusal(ctx, id.Run, nil)
@@ -168,7 +168,7 @@ func (s *session) finishAttempt(ctx context.Context, id store.StepID, req api.St
 	case as == step.Canceled && !r.RunEnded && !r.Canceled && r.Status == step.Running:
 		return nil, problem.Field("status", "%s is for step instances that were canceled, or whose runs were or have failed: allowed are %s and %s", as, step.Succeeded, step.Failed)
 	}
-	return s.steps.FinishAttempt(ctx, r, req.Fence, step.Outcome{
+	return s.steps.FinishAttempt(ctx, r, store.Fence(req.Fence), step.Outcome{
 		Status: as, ExitCode: req.ExitCode, Error: tidy(req.Error), Output: []byte(req.Output),
 	})
 }

@@ -124,7 +124,7 @@ func TestAnInstanceIsTakenWithItsSlots(t *testing.T) {
 	d := led(t, 1)
 	d.fanned("a", fan("x", 2, needs(map[string]int{"db": 1})))
 	first := d.take("a", 0, api.StepTake{Executor: "me"})
-	if h := d.slots()["a"]; h.Slots != 1 || h.Fence != first.Fence || h.Step != "x[0]" || h.Host != "one" {
+	if h := d.slots()["a"]; h.Slots != 1 || int64(h.Fence) != first.Fence || h.Step != "x[0]" || h.Host != "one" {
 		t.Errorf("%+v, taken as %+v", h, first)
 	}
 	now := time.Duration(0)
@@ -145,7 +145,7 @@ func TestAnInstanceIsTakenWithItsSlots(t *testing.T) {
 	})
 	d.finish(first, api.StepFinish{Status: "succeeded"})
 	second := <-next
-	if h := d.slots()["a"]; second == nil || h.Fence != second.Fence || h.Step != "x[1]" || second.Fence <= first.Fence {
+	if h := d.slots()["a"]; second == nil || int64(h.Fence) != second.Fence || h.Step != "x[1]" || second.Fence <= first.Fence {
 		t.Fatalf("%+v, taken as %+v", h, second)
 	}
 	d.finish(second, api.StepFinish{Status: "succeeded"})
@@ -165,7 +165,7 @@ func TestATaskThatHasALimitTakesASlot(t *testing.T) {
 	d.pool("task.resize", 1)
 	d.fanned("bound", fan("x", 1, task))
 	taken := d.take("bound", 0, api.StepTake{})
-	if h := d.slots()["bound"]; h.Pools["task.resize"] != 1 || h.Fence != taken.Fence {
+	if h := d.slots()["bound"]; h.Pools["task.resize"] != 1 || int64(h.Fence) != taken.Fence {
 		t.Errorf("%+v", h)
 	}
 }
@@ -213,7 +213,7 @@ func TestAnAttemptOutlivesItsSidecar(t *testing.T) {
 			if left, _ := again.Remaining(); left <= 0 {
 				t.Errorf("valid for %s", left)
 			}
-			if len(slots) > 0 && d.slots()["a"].Fence != taken.Fence {
+			if len(slots) > 0 && int64(d.slots()["a"].Fence) != taken.Fence {
 				t.Errorf("%+v", d.slots())
 			}
 			d.finish(taken, api.StepFinish{Status: "succeeded"})

@@ -163,7 +163,7 @@ func TestStepsAreReadAsTheyGo(t *testing.T) {
 	}
 	running, err := d.client.StepInstance(t.Context(), "a", "x", 1)
 	wantBy := &api.Executor{Host: "two", Instance: "worker"}
-	if err != nil || running.Fence != one.Revision || cmp.Diff(wantBy, running.Executor) != "" {
+	if err != nil || running.Fence != int64(one.Fence()) || cmp.Diff(wantBy, running.Executor) != "" {
 		t.Errorf("%+v, %v", running, err)
 	}
 	log := d.get("/v1/runs/a/steps/x/0/log")

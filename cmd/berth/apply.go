@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
@@ -29,6 +30,7 @@ func applyCommand() *cli.Command {
        limit: 3
        lease_duration: 5m       # default: 5m
        reserve_after: 1m        # default: 1m
+       retain: 0s               # default: 0s
        paused: false            # default: unchanged
    limits:                      # of runs
      max_concurrent_runs: 10    # default: unchanged
@@ -233,7 +235,7 @@ func planPools(is []pool.Status, want manifest.Declaration, prune bool) []poolPl
 		}
 		switch {
 		case !exists:
-			plan.Action, plan.Changes = creates, []string{specText(spec)}
+			plan.Action, plan.Changes = creates, []string{audit.SpecText(spec)}
 		case spec != p.Spec:
 			plan.Action, plan.Changes = changes, specChanges(p.Spec, spec)
 		}
@@ -288,6 +290,7 @@ type exportedPool struct {
 	Limit         int    `json:"limit" yaml:"limit"`
 	LeaseDuration string `json:"lease_duration" yaml:"lease_duration"`
 	ReserveAfter  string `json:"reserve_after" yaml:"reserve_after"`
+	Retain        string `json:"retain,omitempty" yaml:"retain,omitempty"`
 	Paused        bool   `json:"paused,omitempty" yaml:"paused,omitempty"`
 }
 
@@ -338,10 +341,14 @@ func exportPools(pools []pool.Status) (map[string]exportedPool, error) {
 		case p.Problem != "":
 			return nil, problem.New(problem.CorruptValue, "pool '%s' can't be exported: %s", p.Name, p.Problem)
 		}
-		out[p.Name] = exportedPool{
+		e := exportedPool{
 			Limit: p.Limit, Paused: p.Paused,
 			LeaseDuration: p.LeaseDuration.String(), ReserveAfter: pool.FormatReserveAfter(p.ReserveAfter),
 		}
+		if p.Retain > 0 {
+			e.Retain = p.Retain.String()
+		}
+		out[p.Name] = e
 	}
 	return out, nil
 }

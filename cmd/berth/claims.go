@@ -131,7 +131,7 @@ func claimsRevoke(r *request) error {
 		}
 	}
 	record := inspect.Revocation{
-		ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: done.Fence, Forced: done.Forced, Detail: revokedText(done, gone),
+		ID: done.Claim, Host: done.Host, Instance: done.Instance, Fence: int64(done.Fence), Forced: done.Forced, Detail: revokedText(done, gone),
 	}
 	return r.print(record, func(out *page) { out.line("claim %s: %s", record.ID, record.Detail) })
 }

@@ -126,7 +126,7 @@ func (h *directHolder) close() error {
 
 type directHeld struct{ *instance.Claim }
 
-func (c *directHeld) fence() int64                          { return c.Fence() }
+func (c *directHeld) fence() int64                          { return int64(c.Fence()) }
 func (c *directHeld) validity() (left, grace time.Duration) { return c.ValidFor() }
 
 // refresh does nothing: the claim is renewed by this process, which was suspended.

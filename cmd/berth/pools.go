@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar/api"
 
@@ -104,8 +105,15 @@ func poolText(out *page, p inspect.Pool) {
 			[]string{"limit", pool.LimitText(p.Limit)},
 			[]string{"lease", leaseText(time.Duration(p.LeaseDuration))},
 			[]string{"reserve", pool.ReserveText(time.Duration(p.ReserveAfter))})
+		if d := pool.RetainText(time.Duration(p.Retain)); d != "" {
+			rows = append(rows, []string{"retain", d})
+		}
 	}
-	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)}, []string{"waiting", strconv.Itoa(p.Waiting)})
+	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)})
+	if d := inspect.RetainedText(p.Retained); d != "" {
+		rows = append(rows, []string{"retained", d})
+	}
+	rows = append(rows, []string{"waiting", strconv.Itoa(p.Waiting)})
 	if d := inspect.DispatcherText(p.Dispatcher); d != "" {
 		rows = append(rows, []string{"dispatcher", d})
 	}
@@ -155,6 +163,7 @@ names are not changed. A lower limit stops no holder: no more slots are granted 
 enough are released.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which the slots of a dead holder are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
+			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool"},
 			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` after which no later waiter passes a waiter; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		},
 		Action: handle(poolsSet, poolArgument, argument{name: "a limit"}),
@@ -184,6 +193,10 @@ func poolChange(c *cli.Context, limit string) (pool.Change, error) {
 		}
 		change.LeaseDuration = &d
 	}
+	if c.IsSet("retain") {
+		d := c.Duration("retain")
+		change.Retain = &d
+	}
 	if c.IsSet("reserve-after") {
 		d, err := pool.ParseReserveAfter(c.String("reserve-after"))
 		if err != nil {
@@ -211,9 +224,9 @@ func setPool(r *request, name string, change pool.Change) error {
 	return r.print(inspect.PoolOf(after.Status), func(out *page) {
 		switch {
 		case put.Created:
-			out.line("pool '%s' created: %s", name, specText(put.Spec))
+			out.line("pool '%s' created: %s", name, audit.SpecText(put.Spec))
 		case put.Spec == before.Spec || before.SpecRevision == 0:
-			out.line("pool '%s' unchanged: %s", name, specText(put.Spec))
+			out.line("pool '%s' unchanged: %s", name, audit.SpecText(put.Spec))
 		default:
 			out.line("pool '%s' changed: %s", name, strings.Join(specChanges(before.Spec, put.Spec), ", "))
 		}
@@ -230,15 +243,6 @@ func warnOfExcess(r *request, p pool.Status) {
 	}
 }
 
-// specText says what a pool is like.
-func specText(s pool.Spec) string {
-	parts := []string{"limit " + pool.LimitText(s.Limit), "lease " + text.Duration(s.LeaseDuration), "reserve " + pool.ReserveText(s.ReserveAfter)}
-	if s.Paused {
-		parts = append(parts, "paused")
-	}
-	return strings.Join(parts, ", ")
-}
-
 // specChanges says what differs between two specs of a pool.
 func specChanges(old, new pool.Spec) []string {
 	var all []string
@@ -250,6 +254,7 @@ func specChanges(old, new pool.Spec) []string {
 	differs("limit", pool.LimitText(old.Limit), pool.LimitText(new.Limit))
 	differs("lease", text.Duration(old.LeaseDuration), text.Duration(new.LeaseDuration))
 	differs("reserve", pool.ReserveText(old.ReserveAfter), pool.ReserveText(new.ReserveAfter))
+	differs("retain", text.Duration(old.Retain), text.Duration(new.Retain))
 	switch {
 	case new.Paused && !old.Paused:
 		all = append(all, "paused")

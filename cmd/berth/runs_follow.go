@@ -53,8 +53,9 @@ type logFollower struct {
 
 // reportedLog is the end of the printed output of an attempt.
 type reportedLog struct {
-	fence, end int64
-	ended      bool
+	fence store.Fence
+	end   int64
+	ended bool
 }
 
 func followLogs(c *cli.Context, l *inspect.Logs, p *printer) error {
@@ -214,7 +215,7 @@ func (f *logFollower) ended(ctx context.Context) (revision int64, err error) {
 			continue
 		}
 		i, err := f.Steps.Get(ctx, id)
-		if err == nil && i.Status == step.Running && i.Revision == l.fence || err != nil && problem.CodeOf(err) != problem.StepNotFound {
+		if err == nil && i.Status == step.Running && i.Fence() == l.fence || err != nil && problem.CodeOf(err) != problem.StepNotFound {
 			return 0, err
 		}
 	}
@@ -363,7 +364,7 @@ type logTail struct {
 
 	// last is whose part came last, and of which attempt; its last line may not be whole.
 	last    store.StepID
-	fence   int64
+	fence   store.Fence
 	midline bool
 	// rest is the beginning of a character, or of the end of a line, whose rest may be yet
 	// to come; of last.

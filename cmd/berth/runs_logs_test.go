@@ -35,7 +35,7 @@ func TestParseWhich(t *testing.T) {
 }
 
 func TestLogWriter_KeepsATerminalFromHarm(t *testing.T) {
-	i := &step.Instance{StepID: store.StepID{Run: "r", Step: "s", Index: 1}, Record: step.Record{Status: step.Failed, Error: "no\nluck\x1b[2J", EndFence: 3}}
+	i := &step.Instance{StepID: store.StepID{Run: "r", Step: "s", Index: 1}, Record: step.Record{Status: step.Failed, Error: "no\nluck\x1b[2J", EndFence: store.FenceAt(3)}}
 	const output = "a\tb\r\n\x1b[31mred\x07"
 	for clean, want := range map[bool]string{
 		true:  "==> s[1]: failed: no … <==\na\tb\n?[31mred?\n\n==> s[1]: failed: no … <==\n",
@@ -44,7 +44,7 @@ func TestLogWriter_KeepsATerminalFromHarm(t *testing.T) {
 		var b bytes.Buffer
 		w := &logWriter{out: &b, clean: clean}
 		for _, text := range []string{output, ""} {
-			if err := w.write(&inspect.Logged{Instance: i, Log: &step.Log{Attempt: 1, Fence: 3, Ended: true, Text: []byte(text)}}); err != nil {
+			if err := w.write(&inspect.Logged{Instance: i, Log: &step.Log{Attempt: 1, Fence: store.FenceAt(3), Ended: true, Text: []byte(text)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -56,18 +56,18 @@ func TestLogWriter_KeepsATerminalFromHarm(t *testing.T) {
 
 func TestLogHead_SaysWhichAttemptHasWritten(t *testing.T) {
 	now := time.Now()
-	begun := step.Instance{Revision: 9, Record: step.Record{Status: step.Running, Attempt: 2, Executor: &run.Executor{Host: "h"}, StartedAt: now.Add(-time.Minute), EndFence: 5}}
-	again := step.Instance{Revision: 9, Record: step.Record{Status: step.Requested, Attempt: 1, Executor: &run.Executor{Host: "h"}, StartedAt: now.Add(-time.Minute), EndedAt: now, ExitCode: 3, EndFence: 5}}
+	begun := step.Instance{Revision: 9, Record: step.Record{Status: step.Running, Attempt: 2, Executor: &run.Executor{Host: "h"}, StartedAt: now.Add(-time.Minute), EndFence: store.FenceAt(5)}}
+	again := step.Instance{Revision: 9, Record: step.Record{Status: step.Requested, Attempt: 1, Executor: &run.Executor{Host: "h"}, StartedAt: now.Add(-time.Minute), EndedAt: now, ExitCode: 3, EndFence: store.FenceAt(5)}}
 	for _, tc := range []struct {
 		instance step.Instance
 		log      step.Log
 		want     string
 	}{
-		{step.Instance{}, step.Log{Fence: 9}, "its state can't be read"},
-		{begun, step.Log{Fence: 9}, "running on host 'h' after 1m, attempt 2 (so far)"},
-		{begun, step.Log{Fence: 5, Ended: true}, "running on host 'h' after 1m, attempt 2 (this is of an earlier attempt)"},
-		{begun, step.Log{Fence: 7}, "running on host 'h' after 1m, attempt 2 (this is of an attempt that was lost)"},
-		{again, step.Log{Fence: 5, Ended: true}, "requested on host 'h' after 1m, exit code 3 (it is tried again)"},
+		{step.Instance{}, step.Log{Fence: store.FenceAt(9)}, "its state can't be read"},
+		{begun, step.Log{Fence: store.FenceAt(9)}, "running on host 'h' after 1m, attempt 2 (so far)"},
+		{begun, step.Log{Fence: store.FenceAt(5), Ended: true}, "running on host 'h' after 1m, attempt 2 (this is of an earlier attempt)"},
+		{begun, step.Log{Fence: store.FenceAt(7)}, "running on host 'h' after 1m, attempt 2 (this is of an attempt that was lost)"},
+		{again, step.Log{Fence: store.FenceAt(5), Ended: true}, "requested on host 'h' after 1m, exit code 3 (it is tried again)"},
 	} {
 		if got := logHead(&inspect.Logged{Instance: &tc.instance, Log: &tc.log}, now); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
@@ -76,7 +76,7 @@ func TestLogHead_SaysWhichAttemptHasWritten(t *testing.T) {
 }
 
 // partOf is a part of what an attempt of r/NAME/0 has written.
-func partOf(name string, fence int64, missing int64, text string, change ...func(*logPart)) *logPart {
+func partOf(name string, fence store.Fence, missing int64, text string, change ...func(*logPart)) *logPart {
 	p := &logPart{
 		id: store.StepID{Run: "r", Step: name}, text: []byte(text), missing: missing,
 		log: &step.Log{Attempt: 1, Fence: fence, Before: missing, Text: []byte(text)},

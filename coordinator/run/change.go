@@ -34,14 +34,14 @@ func (s Store) takeOver(ctx context.Context, r *Run, next step, cmps []*pb.Compa
 	if err != nil {
 		return 0, err
 	}
-	rev, err := next.over.TakeOver(ctx, r, store.Extra{
+	fence, err := next.over.TakeOver(ctx, r, store.Extra{
 		If:     cmps,
 		Then:   append([]*pb.RequestOp{store.Put(s.Keys.Run(r.ID), next.rec.Encode(), 0), logged}, next.ops...),
 		Leased: next.leased,
 	})
 	switch {
 	case err == nil:
-		return rev, nil
+		return fence.Revision(), nil
 	case problem.CodeOf(err) == problem.Precondition:
 		return 0, store.ErrChanged
 	}
@@ -162,7 +162,7 @@ type Home interface {
 	Lease(ctx context.Context) (store.LeaseID, error)
 	// TakeOver takes over the claim that the coordinator holds for a run, and returns its
 	// new fencing token: see [pool.Engine.TakeOver].
-	TakeOver(ctx context.Context, r *Run, x store.Extra) (fence int64, err error)
+	TakeOver(ctx context.Context, r *Run, x store.Extra) (fence store.Fence, err error)
 }
 
 // OnLease is a [Home] for runs without pools.
@@ -172,7 +172,7 @@ type OnLease store.LeaseID
 func (l OnLease) Lease(context.Context) (store.LeaseID, error) { return store.LeaseID(l), nil }
 
 // TakeOver fails: there is no claim.
-func (l OnLease) TakeOver(_ context.Context, r *Run, _ store.Extra) (int64, error) {
+func (l OnLease) TakeOver(_ context.Context, r *Run, _ store.Extra) (store.Fence, error) {
 	return 0, problem.New(problem.Internal, "run %q needs pools, and nothing here can hold slots", r.ID)
 }
 
@@ -231,7 +231,7 @@ func (r *Run) why() string {
 // Finish ends a run for the attempt with a fencing token, and records why. Repeating it
 // succeeds. If the attempt has lost the run, because its executor was considered dead, that
 // is a RunLost problem.
-func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, why string, may func(*Executor) error) (*Run, error) {
+func (s Store) Finish(ctx context.Context, id string, fence store.Fence, as Status, why string, may func(*Executor) error) (*Run, error) {
 	if as != Succeeded && as != Failed {
 		return nil, problem.Field("status", "a run cannot finish as %q: allowed are %s and %s", as, Succeeded, Failed)
 	}
@@ -239,7 +239,7 @@ func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, wh
 		return nil, err
 	}
 	return s.change(ctx, id, "the run was not finished", func(r *Run) (step, error) {
-		if may != nil && r.Executor != nil && (r.Revision == fence || r.EndFence == fence) {
+		if may != nil && r.Executor != nil && (r.Fence() == fence || r.EndFence == fence) {
 			if err := may(r.Executor); err != nil {
 				return step{}, err
 			}
@@ -251,7 +251,7 @@ func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, wh
 			return step{}, problem.New(problem.RunTaken, "run %q has steps: it ends with them", id)
 		case r.Status.Ended() && (r.EndFence == fence || r.Status == Canceled):
 			return step{}, problem.New(problem.RunEnded, "run %q has already ended: its status is %s", id, r.Status)
-		case r.Status != Running || r.Revision != fence:
+		case r.Status != Running || r.Fence() != fence:
 			return step{}, lost(id, fence)
 		}
 		rec, event := r.Record.finish(as, fence, why, time.Now())
@@ -266,7 +266,7 @@ func (s Store) Finish(ctx context.Context, id string, fence int64, as Status, wh
 	})
 }
 
-func lost(id string, fence int64) error {
+func lost(id string, fence store.Fence) error {
 	return problem.New(problem.RunLost, "attempt %d of run %q is lost: it had no heartbeat in time, and another executor may have the run", fence, id)
 }
 

@@ -60,7 +60,7 @@ type Record struct {
 	// the coordinator holds it, and from its start the host of its executor.
 	Claim string `json:"claim,omitempty"`
 	// EndFence is the fencing token of the attempt that ended it.
-	EndFence int64 `json:"end_fence,omitempty"`
+	EndFence store.Fence `json:"end_fence,omitempty"`
 }
 
 // Run is a record with its id and revisions.
@@ -69,10 +69,12 @@ type Run struct {
 	Record
 	// Created is the revision of its submission, which orders the queue.
 	Created int64
-	// Revision is that of the record. While a run is running, it is the fencing token of
-	// the attempt.
+	// Revision is that of the record.
 	Revision int64
 }
+
+// Fence returns the fencing token of the attempt, while the run is running.
+func (r *Run) Fence() store.Fence { return store.FenceAt(r.Revision) }
 
 // Compare orders the queue: by descending priority, then by when they joined. A run with
 // NotBefore comes after the runs that were submitted before it was due; runs that are not

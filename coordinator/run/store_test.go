@@ -38,16 +38,16 @@ func TestARunGoesItsWay(t *testing.T) {
 	_, err = r.Cancel(t.Context(), "a", "", true)
 	r.wants(problem.RunNotQueued, err)
 
-	_, err = r.Finish(t.Context(), "a", run.Revision-1, Succeeded, "", nil)
+	_, err = r.Finish(t.Context(), "a", run.Fence()-1, Succeeded, "", nil)
 	r.wants(problem.RunLost, err)
-	_, err = r.Finish(t.Context(), "a", run.Revision, Canceled, "", nil)
+	_, err = r.Finish(t.Context(), "a", run.Fence(), Canceled, "", nil)
 	r.wants(problem.Invalid, err)
 	for range 2 { // the answer may be lost
-		if done, err := r.Finish(t.Context(), "a", run.Revision, Failed, "disk full", nil); err != nil || done.Status != Failed || done.Error != "disk full" {
+		if done, err := r.Finish(t.Context(), "a", run.Fence(), Failed, "disk full", nil); err != nil || done.Status != Failed || done.Error != "disk full" {
 			t.Errorf("finished: %+v, %v", done, err)
 		}
 	}
-	_, err = r.Finish(t.Context(), "a", run.Revision, Succeeded, "", nil)
+	_, err = r.Finish(t.Context(), "a", run.Fence(), Succeeded, "", nil)
 	r.wants(problem.RunEnded, err)
 	_, err = r.Cancel(t.Context(), "a", "", false)
 	r.wants(problem.RunEnded, err)
@@ -87,20 +87,20 @@ func TestAnExecutorThatIsGoneCanNotFinish(t *testing.T) {
 	if err := r.b.Revoke(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Finish(t.Context(), "a", run.Revision, Succeeded, "", nil)
+	_, err = r.Finish(t.Context(), "a", run.Fence(), Succeeded, "", nil)
 	r.wants(problem.RunLost, err)
 	r.lose("a")
 	if again := r.get("a"); again.Status != Queued || again.Created != run.Created || again.Lost != 1 || again.Executor != nil {
 		t.Errorf("lost once: %+v", again)
 	}
-	_, err = r.Finish(t.Context(), "a", run.Revision, Succeeded, "", nil)
+	_, err = r.Finish(t.Context(), "a", run.Fence(), Succeeded, "", nil)
 	r.wants(problem.RunLost, err)
 	r.admit("a")
 	other, err := r.start("a", "other", r.lease())
 	if err != nil || other.Attempt != 2 {
 		t.Fatal(other, err)
 	}
-	_, err = r.Finish(t.Context(), "a", run.Revision, Succeeded, "", nil)
+	_, err = r.Finish(t.Context(), "a", run.Fence(), Succeeded, "", nil)
 	r.wants(problem.RunLost, err)
 	r.lose("a")
 	if end := r.get("a"); end.Status != Failed || end.Error == "" {
@@ -127,7 +127,7 @@ func TestCancel(t *testing.T) {
 	if _, err := r.Cancel(t.Context(), "b", "", false); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Finish(t.Context(), "b", run.Revision, Succeeded, "", nil)
+	_, err = r.Finish(t.Context(), "b", run.Fence(), Succeeded, "", nil)
 	r.wants(problem.RunEnded, err)
 	r.b.Do(func(e *storetest.Etcd) {
 		for kv := range e.All(r.Keys.ActiveAll()) {

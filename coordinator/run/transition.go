@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"strconv"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // The transitions of a run are pure: each returns the new record and its event. The caller
@@ -111,7 +113,7 @@ func (r Record) Lose(now time.Time) (Record, Event) {
 	return r, e
 }
 
-func (r Record) finish(as Status, fence int64, why string, now time.Time) (Record, Event) {
+func (r Record) finish(as Status, fence store.Fence, why string, now time.Time) (Record, Event) {
 	r.Status, r.EndedAt, r.Error, r.EndFence = as, stampOf(now), why, fence
 	e := Event{Type: RunSucceeded, At: now, Reason: why}
 	if as == Failed {

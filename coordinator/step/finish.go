@@ -27,7 +27,7 @@ func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Insta
 		kept = &Shown{Text: o.Output, Before: o.Before, File: o.File, Cut: o.Cut}
 	}
 	return s.end(ctx, t, o.StartedAt, kept, way, "the step instance was not finished", func(now time.Time) Record {
-		return t.Record.finish(o, t.Revision, t.Policy(), now)
+		return t.Record.finish(o, t.Fence(), t.Policy(), now)
 	})
 }
 
@@ -36,7 +36,7 @@ func (s Store) Finish(ctx context.Context, t *Taken, o Outcome, way Way) (*Insta
 func (s Store) HandBack(ctx context.Context, t *Taken, way Way) (*Instance, error) {
 	return s.end(ctx, t, time.Time{}, nil, way, "the step instance was not handed back", func(now time.Time) Record {
 		rec := t.handBack(now)
-		rec.EndFence = t.Revision
+		rec.EndFence = t.Fence()
 		return rec
 	})
 }
@@ -75,7 +75,7 @@ func (s Store) end(ctx context.Context, t *Taken, started time.Time, output *Sho
 			switch {
 			case err != nil:
 				return nil, stopAtCorrupt(what, err)
-			case there.EndFence == t.Revision && (there.Status == then.Status || !then.Status.Ended()):
+			case there.EndFence == t.Fence() && (there.Status == then.Status || !then.Status.Ended()):
 				return there, nil
 			case there.Revision != t.Revision:
 				return nil, store.Stop(lost(t))
@@ -228,7 +228,7 @@ type Policy struct {
 
 // finish ends an attempt. A failed one is requested again after a pause if it has retries
 // left.
-func (r Record) finish(o Outcome, fence int64, p Policy, now time.Time) Record {
+func (r Record) finish(o Outcome, fence store.Fence, p Policy, now time.Time) Record {
 	r.EndedAt, r.ExitCode, r.Error, r.EndFence = stampOf(o.endOf(r.StartedAt, now)), o.ExitCode, o.Error, fence
 	r.Status = o.Status
 	if o.Status == Failed {

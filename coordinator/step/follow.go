@@ -139,7 +139,7 @@ func (s Store) Show(ctx context.Context, t *Taken, now Shown) error {
 // log returns the log of it.
 func (o Shown) log(t *Taken, now time.Time) *Log {
 	cut := max(0, len(o.Text)-MaxOutput)
-	l := &Log{Attempt: t.Attempt, Fence: t.Revision, At: now, Before: o.Before + int64(cut), File: o.File, Cut: o.Cut, Text: o.Text[cut:]}
+	l := &Log{Attempt: t.Attempt, Fence: t.Fence(), At: now, Before: o.Before + int64(cut), File: o.File, Cut: o.Cut, Text: o.Text[cut:]}
 	if o.File != "" && t.Executor != nil {
 		l.Host = t.Executor.Host
 	}

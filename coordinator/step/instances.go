@@ -230,15 +230,15 @@ func (s Store) Raw(ctx context.Context, id store.StepID) (*Raw, error) {
 
 // FinishAttempt ends an attempt by its fencing token: see [Store.Finish]. Repeating it
 // succeeds; if the attempt has ended with another status, that is a StepEnded problem.
-func (s Store) FinishAttempt(ctx context.Context, r *Raw, fence int64, o Outcome) (*Instance, error) {
+func (s Store) FinishAttempt(ctx context.Context, r *Raw, fence store.Fence, o Outcome) (*Instance, error) {
 	t := r.Taken()
 	switch {
-	case t != nil && t.Revision == fence:
+	case t != nil && t.Fence() == fence:
 		return s.Finish(ctx, t, o, nil)
 	case r.EndFence == fence && (o.Status == r.Status || o.Status == Failed && r.Status != Succeeded):
 		return &r.Instance, nil // a failed one may have been requested again, or canceled
 	case r.EndFence == fence:
 		return nil, problem.New(problem.StepEnded, "attempt %d of step instance %s of run %q was finished already: the status of the instance is %s", fence, r.Text(), r.Instance.Run, r.Status)
 	}
-	return nil, lost(&Taken{Instance: Instance{StepID: r.StepID, Revision: fence}})
+	return nil, lost(&Taken{Instance: Instance{StepID: r.StepID, Revision: fence.Revision()}})
 }

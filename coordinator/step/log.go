@@ -23,7 +23,7 @@ const MaxOutput = 16 << 10
 type Log struct {
 	// Attempt is the number of the attempt, and Fence its fencing token.
 	Attempt int
-	Fence   int64
+	Fence   store.Fence
 	// At is when the output was read.
 	At time.Time
 	// Ended states that the attempt has ended.
@@ -44,14 +44,14 @@ type Log struct {
 // would be half as long again.
 type logHead struct {
 	store.V
-	Attempt int       `json:"attempt"`
-	Fence   int64     `json:"fence"`
-	At      time.Time `json:"at"`
-	Ended   bool      `json:"ended,omitempty"`
-	Before  int64     `json:"before,omitempty"`
-	Host    string    `json:"host,omitempty"`
-	File    string    `json:"file,omitempty"`
-	Cut     bool      `json:"cut,omitempty"`
+	Attempt int         `json:"attempt"`
+	Fence   store.Fence `json:"fence"`
+	At      time.Time   `json:"at"`
+	Ended   bool        `json:"ended,omitempty"`
+	Before  int64       `json:"before,omitempty"`
+	Host    string      `json:"host,omitempty"`
+	File    string      `json:"file,omitempty"`
+	Cut     bool        `json:"cut,omitempty"`
 }
 
 // Encode encodes a log.
@@ -142,7 +142,7 @@ const (
 func (l *Log) Standing(i *Instance) Standing {
 	running := i.Status == Running
 	switch {
-	case running && l.Fence == i.Revision:
+	case running && l.Fence == i.Fence():
 		return SoFar
 	case !running && l.Fence == i.EndFence:
 		return OfLast

@@ -64,26 +64,26 @@ func TestWhatIsNewOfALog(t *testing.T) {
 }
 
 func TestHowALogStandsToItsInstance(t *testing.T) {
-	running := func(fence int64) *Instance {
-		return &Instance{Record: Record{Status: Running, Attempt: 2, EndFence: 5}, Revision: fence}
+	running := func(revision int64) *Instance {
+		return &Instance{Record: Record{Status: Running, Attempt: 2, EndFence: store.FenceAt(5)}, Revision: revision}
 	}
 	ended := func(last int64) *Instance {
-		return &Instance{Record: Record{Status: Failed, Attempt: 2, EndFence: last}, Revision: last + 1}
+		return &Instance{Record: Record{Status: Failed, Attempt: 2, EndFence: store.FenceAt(last)}, Revision: last + 1}
 	}
 	for name, c := range map[string]struct {
 		log  Log
 		of   *Instance
 		want Standing
 	}{
-		"of the attempt that runs":                {Log{Fence: 9}, running(9), SoFar},
-		"of the one before":                       {Log{Fence: 5, Ended: true}, running(9), OfEarlier},
-		"the one before had written nothing":      {Log{Fence: 5}, running(9), OfEarlier},
-		"the one before was lost":                 {Log{Fence: 7}, running(9), OfLost},
-		"of the last":                             {Log{Fence: 9, Ended: true}, ended(9), OfLast},
-		"the last has written nothing to its end": {Log{Fence: 9}, ended(9), OfLast},
-		"the last has written nothing":            {Log{Fence: 5, Ended: true}, ended(9), OfEarlier},
-		"the last was lost":                       {Log{Fence: 9}, ended(5), OfLost},
-		"the last was lost unseen":                {Log{Fence: 5, Ended: true}, ended(5), OfLast}, // no better is known
+		"of the attempt that runs":                {Log{Fence: store.FenceAt(9)}, running(9), SoFar},
+		"of the one before":                       {Log{Fence: store.FenceAt(5), Ended: true}, running(9), OfEarlier},
+		"the one before had written nothing":      {Log{Fence: store.FenceAt(5)}, running(9), OfEarlier},
+		"the one before was lost":                 {Log{Fence: store.FenceAt(7)}, running(9), OfLost},
+		"of the last":                             {Log{Fence: store.FenceAt(9), Ended: true}, ended(9), OfLast},
+		"the last has written nothing to its end": {Log{Fence: store.FenceAt(9)}, ended(9), OfLast},
+		"the last has written nothing":            {Log{Fence: store.FenceAt(5), Ended: true}, ended(9), OfEarlier},
+		"the last was lost":                       {Log{Fence: store.FenceAt(9)}, ended(5), OfLost},
+		"the last was lost unseen":                {Log{Fence: store.FenceAt(5), Ended: true}, ended(5), OfLast}, // no better is known
 	} {
 		if got := c.log.Standing(c.of); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
@@ -120,7 +120,7 @@ func TestOutputThatIsCutSaysSo(t *testing.T) {
 			t.Fatal(err)
 		}
 		l, err := s.Log(t.Context(), id)
-		if err != nil || l.Before != 1100 || string(l.Text) != strings.Repeat("y", MaxOutput) || !l.Ended || l.Host != "one" || l.File != "/kept" || l.Fence != taken.Revision {
+		if err != nil || l.Before != 1100 || string(l.Text) != strings.Repeat("y", MaxOutput) || !l.Ended || l.Host != "one" || l.File != "/kept" || l.Fence != taken.Fence() {
 			t.Errorf("%v, %d bytes before, ended %t, host %s, file %s", err, l.Before, l.Ended, l.Host, l.File)
 		}
 	})

@@ -38,17 +38,19 @@ type Record struct {
 	// its run.
 	Place int64 `json:"place,omitempty"`
 	// EndFence is the fencing token of the attempt that ended it.
-	EndFence int64 `json:"end_fence,omitempty"`
+	EndFence store.Fence `json:"end_fence,omitempty"`
 }
 
 // Instance is a record with its id and revision.
 type Instance struct {
 	store.StepID
 	Record
-	// Revision is that of the record; 0 without one. While the instance is running, it is the
-	// fencing token of the attempt.
+	// Revision is that of the record; 0 without one.
 	Revision int64
 }
+
+// Fence returns the fencing token of the attempt, while the instance is running.
+func (i *Instance) Fence() store.Fence { return store.FenceAt(i.Revision) }
 
 // Decode decodes an instance of a key under [store.Keys.StepsAll].
 func Decode(keys store.Keys, kv *mvccpb.KeyValue) (*Instance, error) {

@@ -155,7 +155,7 @@ func (s Store) GiveUp(ctx context.Context, p *Published, by run.Executor, why st
 // TakeWith is [Store.Take] for an instance with slots: claim claims them in one transaction
 // with its argument, and returns the fencing token and, if known, the responses. Its error
 // is returned, except that a condition that does not hold is a StepTaken problem.
-func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, claim func(store.Extra) (int64, []*pb.ResponseOp, error)) (*Taken, error) {
+func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, claim func(store.Extra) (store.Fence, []*pb.ResponseOp, error)) (*Taken, error) {
 	t, x, err := s.taking(ctx, p, by)
 	if err != nil {
 		return nil, store.Problem("the step instance was not taken", err)
@@ -170,7 +170,7 @@ func (s Store) TakeWith(ctx context.Context, p *Published, by run.Executor, clai
 		s.suspect(err)
 		return nil, err
 	}
-	t.Revision = fence
+	t.Revision = fence.Revision()
 	if len(answers) > 0 {
 		t.Work, err = s.work(work, answers[0].GetResponseRange())
 		return t, err

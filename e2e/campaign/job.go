@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berthhq/berth/internal/store"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,7 +86,7 @@ func playJob(args []string) error {
 	if err != nil {
 		return fmt.Errorf("BERTH_FENCE: %w", err)
 	}
-	r := record{What: "begin", Job: os.Getenv("BERTH_CLAIM_ID"), Via: *via, Fence: fence, Slots: map[string]int{}}
+	r := record{What: "begin", Job: os.Getenv("BERTH_CLAIM_ID"), Via: *via, Fence: store.Fence(fence), Slots: map[string]int{}}
 	for _, part := range strings.Split(*slots, ",") {
 		pool, n, _ := strings.Cut(part, "=")
 		if r.Slots[pool], err = strconv.Atoi(n); err != nil {

@@ -334,10 +334,10 @@ func (r *referee) revision(events []*clientv3.Event) {
 // tell holds what jobs were granted against etcd's history.
 func (r *referee) tell() {
 	r.pending = slices.DeleteFunc(r.pending, func(rec record) bool {
-		if rec.Fence <= r.at && !r.stays.undone(rec.Fence) {
+		if rec.Fence.Revision() <= r.at && !r.stays.undone(rec.Fence) {
 			r.history.Granted(rec.Job, rec.Fence, rec.Slots)
 		}
-		return rec.Fence <= r.at
+		return rec.Fence.Revision() <= r.at
 	})
 }
 

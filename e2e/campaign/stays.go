@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // record is one line of what a job, or a load, reports. Times are nanoseconds of the
@@ -19,7 +21,7 @@ type record struct {
 	Via   string         `json:"via,omitempty"` // go, http, tcp, exec, direct, step
 	PID   int            `json:"pid,omitempty"`
 	PPID  int            `json:"ppid,omitempty"`
-	Fence int64          `json:"fence,omitempty"`
+	Fence store.Fence    `json:"fence,omitempty"`
 	Slots map[string]int `json:"slots,omitempty"`
 	// Asked is before the slots can have been granted.
 	Asked int64 `json:"asked,omitempty"`
@@ -59,7 +61,7 @@ type stays struct {
 	// second.
 	lost [][2]int64
 	// early: etcd may end leases before their time now. It may have done so with those of jobs
-	// whose fencing tokens are no larger than ended.
+	// that were granted their slots up to revision ended.
 	early bool
 	ended int64
 	wrong func(rule, text string)
@@ -124,7 +126,7 @@ func (s *stays) begin(r record) {
 	if r.Item != "" {
 		x.Slots[r.Item] = 1
 	}
-	x.excused = s.undone(r.Fence) || s.early || r.Fence <= s.ended
+	x.excused = s.undone(r.Fence) || s.early || r.Fence.Revision() <= s.ended
 	s.open[r.Job] = x
 	s.begun[r.Via]++
 	for pool := range x.Slots {
@@ -240,8 +242,9 @@ func (s *stays) endEarly() {
 // job that was granted its slots after a revision.
 func (s *stays) endOnTime(rev int64) { s.early, s.ended = false, rev }
 
-func (s *stays) undone(fence int64) bool {
-	return slices.ContainsFunc(s.lost, func(l [2]int64) bool { return l[0] < fence && fence <= l[1] })
+func (s *stays) undone(fence store.Fence) bool {
+	rev := fence.Revision()
+	return slices.ContainsFunc(s.lost, func(l [2]int64) bool { return l[0] < rev && rev <= l[1] })
 }
 
 // find returns the open stays that are as wanted, in the order of their jobs.

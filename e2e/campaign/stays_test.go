@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // began is a job that begins, with one slot of a pool unless it says otherwise.
-func began(at int64, job, pool string, fence int64) record {
-	return record{At: at, What: "begin", Job: job, Via: "go", Fence: fence, Slots: map[string]int{pool: 1}, Asked: at - 1}
+func began(at int64, job, pool string, rev int64) record {
+	return record{At: at, What: "begin", Job: job, Via: "go", Fence: store.FenceAt(rev), Slots: map[string]int{pool: 1}, Asked: at - 1}
 }
 
 func beats(at int64, job string) record { return record{At: at, What: "beat", Job: job} }
@@ -60,7 +62,7 @@ func TestJobsAreJudgedByWhatTheyReport(t *testing.T) {
 			[]string{"overlap"},
 		},
 		"two attempts of one step instance": {two, []record{
-			{At: 10, What: "begin", Job: "r/s/0#5", Item: "r/s/0", Fence: 5}, {At: 20, What: "begin", Job: "r/s/0#9", Item: "r/s/0", Fence: 9},
+			{At: 10, What: "begin", Job: "r/s/0#5", Item: "r/s/0", Fence: store.FenceAt(5)}, {At: 20, What: "begin", Job: "r/s/0#9", Item: "r/s/0", Fence: store.FenceAt(9)},
 			ends(30, "r/s/0#5"), ends(40, "r/s/0#9"),
 		}, []string{"overlap"}},
 		"one that begins twice": {two, []record{began(10, "a", "db", 1), began(20, "a", "db", 1)}, []string{"begin"}},

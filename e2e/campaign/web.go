@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // overSocket is a client of a sidecar's socket.
@@ -27,12 +29,12 @@ func overSocket(path string) *http.Client {
 // answer is what the campaign reads of any answer of a sidecar.
 type answer struct {
 	status   int
-	Code     string `json:"code"`
-	Detail   string `json:"detail"`
-	Fence    int64  `json:"fence"`
-	ValidFor string `json:"valid_for"`
-	Status   any    `json:"status"` // of a run; of a problem it is the number
-	Error    string `json:"error"`  // of a run
+	Code     string      `json:"code"`
+	Detail   string      `json:"detail"`
+	Fence    store.Fence `json:"fence"`
+	ValidFor string      `json:"valid_for"`
+	Status   any         `json:"status"` // of a run; of a problem it is the number
+	Error    string      `json:"error"`  // of a run
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %s %s", a.status, a.Code, a.Detail) }

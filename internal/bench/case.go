@@ -132,7 +132,7 @@ func (c *Config) cases() []Case {
 		}
 	}
 	all = append(all,
-		fullCase(64), fullCase(256),
+		fullCase(64, 1), fullCase(256, 1), fullCase(64, 4), fullCase(256, 4),
 		transferCase(1), transferCase(4),
 		newCase(bigLimit, GoAPI, 64, 1, 1, hugeLimit),
 		newCase(memory, HTTPAPI, 64, 1, 1, hugeLimit),
@@ -164,8 +164,8 @@ func (c *Config) matrix(kind, api string) []Case {
 	return all
 }
 
-func fullCase(clients int) Case {
-	c := newCase(full, GoAPI, clients, 1, 1, clients/clientsPerSlot)
+func fullCase(clients, hosts int) Case {
+	c := newCase(full, GoAPI, clients, hosts, 1, clients/clientsPerSlot)
 	c.Hold = fullHold
 	return c
 }

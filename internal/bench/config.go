@@ -63,6 +63,8 @@ type Config struct {
 	// defaults are 4, 20 and 50 ms.
 	ClientsPerHost, Slots int
 	Hold                  time.Duration
+	// Retain is for how long hosts may retain the slots of the pools; 0 is not at all.
+	Retain time.Duration
 	// Processes has the cases of hosts use a sidecar for each host instead of an instance in
 	// this process.
 	Processes bool

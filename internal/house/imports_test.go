@@ -62,7 +62,11 @@ var layers = []layer{
 		"a lease does not know what hangs on it: it can be tested and read without pool",
 	},
 	{
-		"internal/instance", []string{"internal/audit", "pool", "lease", "internal/store"},
+		"pool/journal", nil,
+		"a journal keeps names and values, and does not know what they are",
+	},
+	{
+		"internal/instance", []string{"internal/audit", "internal/proc", "pool", "pool/journal", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{

@@ -75,7 +75,7 @@ func (c *Claim) SetHolder(h pool.Holder) {
 func HeldClaimOf(h pool.HolderStatus) Claim {
 	c := Claim{
 		ID: h.Claim, Status: ClaimHeld, Pools: h.Pools, Priority: h.Priority,
-		Fence: h.Fence, ClaimedAt: h.Since, Bind: h.Bind,
+		Fence: int64(h.Fence), ClaimedAt: h.Since, Bind: h.Bind,
 	}
 	if c.Pools == nil { // its main key can't be read
 		c.Pools = Slots{}

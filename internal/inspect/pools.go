@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -17,6 +18,8 @@ type Pool struct {
 	Waiting       int      `json:"waiting" doc:"Claims that wait."`
 	LeaseDuration Duration `json:"lease_duration" doc:"How long the slots of a holder that died stay taken."`
 	ReserveAfter  Duration `json:"reserve_after" doc:"How long a claim waits until free slots are reserved for it; 0s is at once, -1 never."`
+	Retain        Duration `json:"retain" doc:"How long a host may retain released slots for its next claims; 0s is not at all."`
+	Retained      int      `json:"retained,omitempty" doc:"Claimed slots that the host which was asked retains, and that no job holds."`
 	Paused        bool     `json:"paused"`
 	Survives      Duration `json:"survives" doc:"About how long etcd may be unavailable before holders are stopped, in whole seconds."`
 	Dispatcher    string   `json:"dispatcher,omitempty" doc:"The instance that grants the waiting claims, as HOST/INSTANCE; only while claims wait."`
@@ -33,10 +36,18 @@ func PoolOf(s pool.Status) Pool {
 	}
 	return Pool{
 		Name: s.Name, Status: poolState(s), Limit: s.Limit, Claimed: s.Claimed, Waiting: s.Waiting,
-		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter),
+		LeaseDuration: Duration(s.LeaseDuration), ReserveAfter: Duration(s.ReserveAfter), Retain: Duration(s.Retain), Retained: s.Retained,
 		Paused: s.Paused, Survives: Duration(Survives(s.LeaseDuration)), Deleted: s.Deleted, Problem: s.Problem,
 		Dispatcher: s.Dispatcher, Revision: s.SpecRevision,
 	}
+}
+
+// RetainedText says how many claimed slots of a pool no job holds. It is empty if there are none.
+func RetainedText(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n) + " of them on this host, free for its next claims"
 }
 
 // DispatcherText says which instance, as HOST/INSTANCE, grants the waiting claims of a pool.
@@ -143,7 +154,7 @@ func PoolDetailOf(p pool.Detail, ends LeaseEnds) PoolDetail {
 		}
 		d.Holders[i] = Holder{
 			Claim: h.Claim, Host: h.Host, Instance: h.Instance, ClaimedBy: h.ClaimedBy, RunID: h.Run, StepKey: h.Step, PID: h.PID,
-			Labels: h.Labels, Slots: h.Slots, Since: h.Since, ExpiresIn: Duration(left), Fence: h.Fence,
+			Labels: h.Labels, Slots: h.Slots, Since: h.Since, ExpiresIn: Duration(left), Fence: int64(h.Fence),
 		}
 	}
 	for i, w := range waiters {

@@ -83,7 +83,7 @@ func RunOf(r *run.Run) Run {
 		v.Claim = r.Claim
 	}
 	if r.Status == run.Running && r.Steps == 0 {
-		v.Fence = r.Revision
+		v.Fence = int64(r.Fence())
 	}
 	return v
 }

@@ -130,7 +130,7 @@ func StepInstanceOf(i *step.Instance) StepInstance {
 	case step.Requested:
 		v.RetryAfter = Duration(i.Pause)
 	case step.Running:
-		v.Fence = i.Revision
+		v.Fence = int64(i.Fence())
 	}
 	return v
 }

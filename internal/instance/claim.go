@@ -159,7 +159,7 @@ func (cl *Claim) Context() context.Context { return cl.Claim.Context() }
 
 // Fence returns the fencing token. It is larger for each later holder of a slot, so that
 // a resource can reject the writes of earlier holders.
-func (cl *Claim) Fence() int64 { return cl.Claim.Fence }
+func (cl *Claim) Fence() store.Fence { return cl.Claim.Fence }
 
 // ValidFor returns how long the claim stays valid unless its lease is renewed, and the
 // longest time its holder should take to stop: a holder that needs that long must begin

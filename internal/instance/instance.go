@@ -34,9 +34,11 @@ import (
 
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/pool/journal"
 )
 
 // Defaults of [Options].
@@ -148,7 +150,8 @@ type Client struct {
 	identity     string // who a claim is made by that records no other
 	keys         store.Keys
 	backend      *store.Client
-	state        *lease.State // nil unless resumable
+	state        *lease.State     // nil unless resumable
+	journal      *journal.Journal // of retained slots; nil without a state
 	clock        lease.Clock
 	keeper       *lease.Keeper
 	waiters      *lease.Keeper // renews the leases of waiters
@@ -223,6 +226,28 @@ func dial(ctx context.Context, o Options) (*store.Client, error) {
 	return backend, nil
 }
 
+// openJournal opens the journal of retained slots. Holders of an instance that can't be resumed die
+// with its process, so it needs none: nil. Where boots can't be distinguished, it keeps nothing, and so
+// no slots are retained.
+func (c *Client) openJournal() (pool.Journal, error) {
+	if c.state == nil {
+		return nil, nil
+	}
+	boot, err := proc.Boot()
+	if err != nil {
+		return noJournal{err}, nil
+	}
+	c.journal, err = journal.Open(filepath.Join(c.opts.StateDir, c.opts.Instance), boot)
+	return c.journal, err
+}
+
+// noJournal keeps nothing.
+type noJournal struct{ err error }
+
+func (noJournal) Get(string) []byte          { return nil }
+func (j noJournal) Put(string, []byte) error { return j.err }
+func (noJournal) Forget(string)              {}
+
 // start creates the parts and runs them.
 func (c *Client) start(ctx context.Context) error {
 	o := c.opts
@@ -260,9 +285,13 @@ func (c *Client) start(ctx context.Context) error {
 		OnReady: func() { c.engine.LeasesReady() },
 		OnLost:  func(id store.LeaseID, cause error) { c.engine.LeaseLost(id, cause) },
 	})
+	kept, err := c.openJournal()
+	if err != nil {
+		return problem.Field("state_dir", "it can't be read who has retained slots: %w", err)
+	}
 	c.engine = pool.New(pool.Config{
 		Backend: c.backend, Keys: c.keys, Host: o.Host, Instance: o.Instance,
-		Leases: c.keeper, WaiterLeases: c.waiters,
+		Leases: c.keeper, WaiterLeases: c.waiters, Journal: kept,
 		PollInterval: o.PollInterval, PollJitter: o.PollJitter,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})

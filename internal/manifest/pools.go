@@ -31,7 +31,7 @@ type Pool struct {
 // Change returns the change that makes a pool as declared.
 func (d Pool) Change() pool.Change {
 	s := d.Spec
-	return pool.Change{Limit: &s.Limit, LeaseDuration: &s.LeaseDuration, ReserveAfter: &s.ReserveAfter, Paused: d.Paused}
+	return pool.Change{Limit: &s.Limit, LeaseDuration: &s.LeaseDuration, ReserveAfter: &s.ReserveAfter, Retain: &s.Retain, Paused: d.Paused}
 }
 
 // ReadDeclaration reads a file of the form
@@ -41,6 +41,7 @@ func (d Pool) Change() pool.Change {
 //	    limit: 3
 //	    lease_duration: 5m
 //	    reserve_after: 1m
+//	    retain: 0s
 //	    paused: false
 //	limits:
 //	  max_concurrent_runs: 10
@@ -90,7 +91,7 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 	p := Pool{Spec: pool.DefaultSpec()}
 	limit := false
 	values := map[string]*yaml.Node{}
-	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "paused"}, func(path string, key, value *yaml.Node) {
+	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "retain", "paused"}, func(path string, key, value *yaml.Node) {
 		limit = limit || key.Value == "limit"
 		values[key.Value] = value
 		if value.Kind != yaml.ScalarNode || strict.IsNull(value) {
@@ -124,6 +125,8 @@ func (d *Pool) reset(field string) {
 		d.Spec.LeaseDuration = s.LeaseDuration
 	case "reserve_after":
 		d.Spec.ReserveAfter = s.ReserveAfter
+	case "retain":
+		d.Spec.Retain = s.Retain
 	}
 }
 
@@ -141,6 +144,9 @@ func (d *Pool) set(field, text string) (must string) {
 	case "reserve_after":
 		d.Spec.ReserveAfter, err = pool.ParseReserveAfter(text)
 		must = "a duration such as 30s or 5m, 0 (at once) or -1 (never)"
+	case "retain":
+		d.Spec.Retain, err = time.ParseDuration(text)
+		must = "a duration such as 250ms or 1s, or 0s (do not retain)"
 	case "paused":
 		d.Paused = new(text == "true")
 		if text != "true" && text != "false" {

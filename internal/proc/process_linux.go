@@ -24,9 +24,15 @@ func Self() (ID, error) {
 	return id, err
 }
 
+// Boot identifies the boot of the machine.
+func Boot() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return parseBoot(boot), err
+}
+
 // here returns the boot and the pid namespace.
 func here() (ID, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := Boot()
 	if err != nil {
 		return ID{}, err
 	}
@@ -34,7 +40,7 @@ func here() (ID, error) {
 	if err := unix.Stat("/proc/self/ns/pid", &namespace); err != nil {
 		return ID{}, fmt.Errorf("the pid namespace: %w", err)
 	}
-	return ID{Boot: parseBoot(boot), Namespace: namespace.Ino, Init: os.Getpid() == 1}, nil
+	return ID{Boot: boot, Namespace: namespace.Ino, Init: os.Getpid() == 1}, nil
 }
 
 // Read returns the stat of a process. Its error is [ErrNoProcess] if there is none.

@@ -9,6 +9,9 @@ import (
 
 var errUnsupported = errors.New("processes can be watched on Linux only")
 
+// Boot is refused on this system.
+func Boot() (string, error) { return "", errUnsupported }
+
 // Read is refused on this system.
 func Read(int) (Stat, error) { return Stat{}, errUnsupported }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -25,7 +26,7 @@ type EndedLog struct {
 
 type endedClaim struct {
 	id    string
-	fence int64
+	fence store.Fence
 	why   *problem.Error
 	until time.Duration
 	// holder and slots are those of the claim, as far as they are known.
@@ -37,11 +38,11 @@ type endedClaim struct {
 func NewEndedLog() EndedLog { return EndedLog{byID: map[string]*endedClaim{}} }
 
 // Add remembers a claim.
-func (l *EndedLog) Add(id string, fence int64, why *problem.Error, now time.Duration) {
+func (l *EndedLog) Add(id string, fence store.Fence, why *problem.Error, now time.Duration) {
 	l.add(id, fence, why, now)
 }
 
-func (l *EndedLog) add(id string, fence int64, why *problem.Error, now time.Duration) *endedClaim {
+func (l *EndedLog) add(id string, fence store.Fence, why *problem.Error, now time.Duration) *endedClaim {
 	c := &endedClaim{id: id, fence: fence, why: why, until: now + keepEnded}
 	l.byID[id] = c
 	l.order = append(l.order, c)
@@ -68,7 +69,7 @@ func (l *EndedLog) Why(id string, now time.Duration) *problem.Error {
 }
 
 // has reports whether the claim with a fence is known to have ended.
-func (l *EndedLog) has(id string, fence int64, now time.Duration) bool {
+func (l *EndedLog) has(id string, fence store.Fence, now time.Duration) bool {
 	return !l.stale(id, now) && l.byID[id].fence == fence
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -156,7 +157,7 @@ func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 // once, and its process is left alone. For another caller a process is stopped first, as by a
 // revocation: Release waits until it has ended, for [pool.RevokeGrace] at most. It returns false
 // if there is no such claim here: none with that fence, unless it is 0.
-func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence int64) (bool, error) {
+func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence store.Fence) (bool, error) {
 	hs.mu.Lock()
 	h := hs.byID[id]
 	if h == nil || !h.Is(fence) {

@@ -35,16 +35,16 @@ const maxBindFile = 4 << 10
 // attempt.
 type bindFileValue struct {
 	store.V
-	Claim string `json:"claim"`
-	Fence int64  `json:"fence"`
-	Bind  string `json:"bind"`
+	Claim string      `json:"claim"`
+	Fence store.Fence `json:"fence"`
+	Bind  string      `json:"bind"`
 	// The validity when the file was written, of a claim that is bound to a process.
 	validity
 }
 
 // boundClaim is what a file says of a claim.
 type boundClaim struct {
-	fence int64
+	fence store.Fence
 	bind  Binding
 	valid validity
 }
@@ -89,7 +89,7 @@ func unwritable(err error) error {
 // save writes a claim's binding such that a crash of this process leaves the old
 // file or the new. A crash of the machine may leave neither, and no process that
 // could be bound to.
-func (f Files) save(id string, fence int64, b Binding, valid validity) error {
+func (f Files) save(id string, fence store.Fence, b Binding, valid validity) error {
 	if f.dir == "" {
 		return nil
 	}
@@ -117,7 +117,7 @@ func writeWhole(path string, data []byte) error {
 
 // load returns the binding of a claim that was saved. There is none unless ok. A file that
 // can't be read is logged, and is an error.
-func (f Files) load(id string, fence int64) (b Binding, ok bool, err error) {
+func (f Files) load(id string, fence store.Fence) (b Binding, ok bool, err error) {
 	if f.dir == "" {
 		return Binding{}, false, nil
 	}
@@ -202,13 +202,13 @@ func (f Files) Sweep(held func(id string) bool) {
 }
 
 // SaveTTL keeps a time to live alone, as of an executor.
-func (f Files) SaveTTL(id string, fence int64, ttl time.Duration) error {
+func (f Files) SaveTTL(id string, fence store.Fence, ttl time.Duration) error {
 	return f.save(id, fence, Binding{ttl: ttl}, validity{})
 }
 
 // LoadTTL returns the time to live that was kept for an id and a fence. There is none
 // unless ok.
-func (f Files) LoadTTL(id string, fence int64) (ttl time.Duration, ok bool) {
+func (f Files) LoadTTL(id string, fence store.Fence) (ttl time.Duration, ok bool) {
 	b, ok, _ := f.load(id, fence) // logged
 	return b.ttl, ok
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
 )
 
@@ -120,7 +121,7 @@ type Holder struct {
 }
 
 // Is reports whether a holder's claim is the one with a fence. 0 is any.
-func (h *Holder) Is(fence int64) bool { return fence == 0 || h.claim.Fence() == fence }
+func (h *Holder) Is(fence store.Fence) bool { return fence == 0 || h.claim.Fence() == fence }
 
 // Add adds a claim that was granted, or that was taken over from an earlier server. If it is
 // there already, its ttl begins again, and the process is closed.
@@ -255,7 +256,7 @@ func (hs *Holders) checkCaller(c Caller, id string) error {
 }
 
 // HasEnded reports whether the claim with a fence was held here and was lost, or revoked.
-func (hs *Holders) HasEnded(id string, fence int64) bool {
+func (hs *Holders) HasEnded(id string, fence store.Fence) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return hs.ended.has(id, fence, hs.clock.Now())
@@ -276,7 +277,7 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 
 // Renew records that a holder lives, and how the server is to know that from now on: by the
 // process, if there is one. Only its owner can bind a claim to another process than before.
-func (hs *Holders) Renew(c Caller, id string, fence int64, life Life, process *proc.Process) (h *Holder, err error) {
+func (hs *Holders) Renew(c Caller, id string, fence store.Fence, life Life, process *proc.Process) (h *Holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	if err = hs.checkCaller(c, id); err != nil {

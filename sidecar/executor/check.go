@@ -113,7 +113,7 @@ func (x *Executors) checkTimeout(e *Executor, now time.Duration) {
 // gone.
 func (x *Executors) giveUp(e *Executor) {
 	if !x.failOverdue(e) {
-		if err := x.deleteKey(x.quit, e.id, e.fence); err != nil {
+		if err := x.deleteKey(x.quit, e.id, e.fence.Revision()); err != nil {
 			return // the next server takes it over
 		}
 	}
@@ -184,7 +184,7 @@ func (x *Executors) sweep(ctx context.Context) error {
 		}
 	}
 	for _, e := range known {
-		if seen[e.id] != e.fence && !e.gone {
+		if store.FenceAt(seen[e.id]) != e.fence && !e.gone {
 			x.counts(e.id).finished(e, endedElsewhere)
 			x.drop(e)
 		}

@@ -88,7 +88,7 @@ type reservation interface {
 // Executor has one attempt of a run, or of a step instance.
 type Executor struct {
 	id    string // RUN, or RUN/STEP/INDEX: as in its key
-	fence int64
+	fence store.Fence
 	on    reservation
 	// unhook cancels the call at the end of the reservation.
 	unhook func() bool
@@ -222,7 +222,9 @@ func (x *Executors) drop(e *Executor) {
 }
 
 // attempt names an attempt of a run or a step instance.
-func attempt(id string, fence int64) string { return id + "/" + strconv.FormatInt(fence, 10) }
+func attempt(id string, fence store.Fence) string {
+	return id + "/" + strconv.FormatInt(int64(fence), 10)
+}
 
 // idOf names a run or a step instance as the keys of executors do.
 func idOf(id store.StepID) string {
@@ -240,7 +242,7 @@ func fileOf(id string) string { return strings.ReplaceAll(id, "/", "~") }
 
 // Ended records that an attempt is not running here any more: its run was finished or
 // canceled, or its step instance was finished, with that status. Fence 0 is any attempt.
-func (x *Executors) Ended(id string, fence int64, status string) {
+func (x *Executors) Ended(id string, fence store.Fence, status string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e := x.byID[id]; e != nil && (fence == 0 || e.fence == fence) {
@@ -325,7 +327,7 @@ func (x *Executors) Resume(keys []*instance.KeyReservation, claims []*instance.C
 		}
 		id, holder := idOf(of), holderOf(of)
 		held[fileOf(id)] = true
-		e := &Executor{id: id, fence: r.Adopted().Revision, on: r, ttl: DefaultTTL}
+		e := &Executor{id: id, fence: store.FenceAt(r.Adopted().Revision), on: r, ttl: DefaultTTL}
 		if c := claimOf[holder]; c != nil && c.Fence() == e.fence {
 			e.on = &claimReservation{x: x, claim: c, key: r}
 			delete(claimOf, holder)

@@ -143,7 +143,7 @@ func (s *stage) alive(id string) bool {
 	return len(resp.Kvs) == 1
 }
 
-func (s *stage) wantBeat(id string, fence int64, code problem.Code) {
+func (s *stage) wantBeat(id string, fence store.Fence, code problem.Code) {
 	s.t.Helper()
 	_, err := s.Heartbeat(s.ctx(), id, fence)
 	if code == "" && err != nil || code != "" && problem.CodeOf(err) != code {
@@ -159,7 +159,7 @@ func pass(d time.Duration) {
 
 func TestAnExecutorThatIsSilentForItsTTLIsLost(t *testing.T) {
 	onStage(t, func(s *stage) {
-		fences := map[string]int64{}
+		fences := map[string]store.Fence{}
 		for id, ttl := range map[string]time.Duration{"silent": time.Minute, "beating": time.Minute, "untimed": 0, "short": MinTTL} {
 			s.admitted(id)
 			fences[id] = s.begin(id, "", ttl).fence
@@ -288,7 +288,7 @@ func TestAStartWithAnUnknownOutcomeIsResolved(t *testing.T) {
 				if err != nil || r.Status != run.Running {
 					s.t.Fatalf("%+v, %v", r, err)
 				}
-				s.wantBeat("a", r.Revision, "")
+				s.wantBeat("a", r.Fence(), "")
 			},
 			alive: true,
 		},

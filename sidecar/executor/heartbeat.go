@@ -21,7 +21,7 @@ const (
 
 // Heartbeat records that the executor of an attempt lives. An error says why the attempt is
 // not its own any more. The caller of ctx must be who started or took it, or an operator.
-func (x *Executors) Heartbeat(ctx context.Context, id string, fence int64) (*Executor, error) {
+func (x *Executors) Heartbeat(ctx context.Context, id string, fence store.Fence) (*Executor, error) {
 	reading, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	e, err := x.held(id, fence)
@@ -100,7 +100,7 @@ func MayReport(ctx context.Context, e *run.Executor) error {
 }
 
 // recorded reads the record of an attempt; here is whether this server knows it.
-func (x *Executors) recorded(ctx context.Context, id string, fence int64, here bool) (record, error) {
+func (x *Executors) recorded(ctx context.Context, id string, fence store.Fence, here bool) (record, error) {
 	if of, err := store.ParseStepID(id); err == nil {
 		return x.recordedStep(ctx, of, fence, here)
 	}
@@ -113,7 +113,7 @@ func (x *Executors) recorded(ctx context.Context, id string, fence int64, here b
 
 // orEnded returns the error of a lost attempt, or that its run has ended: then its slots
 // were revoked for that reason, and the executor has nothing to finish.
-func (x *Executors) orEnded(ctx context.Context, id string, fence int64, lost error) error {
+func (x *Executors) orEnded(ctx context.Context, id string, fence store.Fence, lost error) error {
 	if ofStep(id) {
 		return lost // it is to be finished even so
 	}
@@ -170,7 +170,7 @@ func (x *Executors) beat(e *Executor, now record, unread error) (*Executor, erro
 
 // held returns the executor of an attempt; nil if this server does not know it. An error
 // says why the attempt is lost.
-func (x *Executors) held(id string, fence int64) (*Executor, error) {
+func (x *Executors) held(id string, fence store.Fence) (*Executor, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e := x.byID[id]; e != nil && e.fence == fence {
@@ -187,13 +187,13 @@ func (x *Executors) held(id string, fence int64) (*Executor, error) {
 
 // verdict returns why an attempt no longer has a run, by the run's record; nil if it has.
 // here is whether this server knows the attempt.
-func (x *Executors) verdict(r *run.Run, fence int64, here bool) *problem.Error {
+func (x *Executors) verdict(r *run.Run, fence store.Fence, here bool) *problem.Error {
 	switch {
 	case r.Status == run.Canceled:
 		return problem.New(problem.RunEnded, "run %q was canceled%s", r.ID, after(r.Error))
 	case r.Status.Ended() && r.EndFence == fence:
 		return problem.New(problem.RunEnded, "run %q has ended already: it has %s", r.ID, r.Status)
-	case r.Status != run.Running || r.Revision != fence:
+	case r.Status != run.Running || r.Fence() != fence:
 		return lostAttempt(r.ID, fence, "it had no heartbeat in time, and another executor may have the run")
 	case here:
 		return nil
@@ -222,7 +222,7 @@ func after(reason string) string {
 
 // lostAttempt returns the problem of an executor that has lost its run or step instance; why
 // is formatted.
-func lostAttempt(id string, fence int64, why string, args ...any) *problem.Error {
+func lostAttempt(id string, fence store.Fence, why string, args ...any) *problem.Error {
 	if of, err := store.ParseStepID(id); err == nil {
 		args = append([]any{fence, of.Text(), of.Run}, args...)
 		return problem.New(problem.StepLost, "attempt %d of step instance %s of run %q is lost: "+why, args...)

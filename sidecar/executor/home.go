@@ -40,9 +40,9 @@ func (h *home) Lease(context.Context) (store.LeaseID, error) {
 
 // TakeOver takes over the claim that the coordinator keeps for a run. It does not return
 // before the outcome is known.
-func (h *home) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (fence int64, err error) {
+func (h *home) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (fence store.Fence, err error) {
 	claim, err := h.x.takeOver(context.WithoutCancel(ctx), pool.TakeOver{
-		ID: r.Claim, Fence: r.Revision, Slots: r.Pools, Holder: pool.Holder{ClaimedBy: access.Of(h.request).String(), Run: r.ID, Bind: run.BindExecutor}, Extra: x,
+		ID: r.Claim, Fence: r.Fence(), Slots: r.Pools, Holder: pool.Holder{ClaimedBy: access.Of(h.request).String(), Run: r.ID, Bind: run.BindExecutor}, Extra: x,
 	})
 	if err != nil {
 		return 0, err

@@ -56,11 +56,11 @@ func (x *Executors) Start(ctx context.Context, id, name string, ttl time.Duratio
 	}
 	if name != "" {
 		p := pendingStart{id: id, by: *r.Executor, on: on, ttl: ttl}
-		if on, err = x.found(ctx, p, r.Revision); err != nil {
+		if on, err = x.found(ctx, p, r.Fence()); err != nil {
 			return nil, err
 		}
 	}
-	return x.add(&Executor{id: id, fence: r.Revision, on: on, run: r, ttl: ttl})
+	return x.add(&Executor{id: id, fence: r.Fence(), on: on, run: r, ttl: ttl})
 }
 
 // enter waits for its turn to start a run: one after the other, so that what is known of a
@@ -112,7 +112,7 @@ func (x *Executors) notStarted(p pendingStart, err error) {
 // found returns the reservation that the key of a start is on: that of this one, or that of
 // an earlier start by the same executor. If it is on no lease of ours, what was started
 // will be lost with the lease that it is on.
-func (x *Executors) found(ctx context.Context, this pendingStart, fence int64) (reservation, error) {
+func (x *Executors) found(ctx context.Context, this pendingStart, fence store.Fence) (reservation, error) {
 	on := this.on
 	at, err := x.leaseOf(ctx, this.id, fence)
 	if err != nil {
@@ -140,14 +140,14 @@ func (x *Executors) found(ctx context.Context, this pendingStart, fence int64) (
 }
 
 // leaseOf returns the lease that the key of a running attempt is on; 0 if the key is gone.
-func (x *Executors) leaseOf(ctx context.Context, id string, fence int64) (store.LeaseID, error) {
+func (x *Executors) leaseOf(ctx context.Context, id string, fence store.Fence) (store.LeaseID, error) {
 	try, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	resp, err := x.runs.Backend.Range(try, &pb.RangeRequest{Key: []byte(x.runs.Keys.Active(x.host) + id)})
 	if err != nil {
 		return 0, store.Problem("the start could not be seen", err)
 	}
-	if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != fence {
+	if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != fence.Revision() {
 		return 0, nil
 	}
 	return store.LeaseID(resp.Kvs[0].Lease), nil
@@ -181,7 +181,7 @@ func (x *Executors) resolveOne(ctx context.Context, p pendingStart) {
 	}
 	made := false
 	if err == nil && r.Status == run.Running && *r.Executor == p.by {
-		at, err := x.leaseOf(ctx, r.ID, r.Revision)
+		at, err := x.leaseOf(ctx, r.ID, r.Fence())
 		if err != nil {
 			return
 		}
@@ -191,7 +191,7 @@ func (x *Executors) resolveOne(ctx context.Context, p pendingStart) {
 		x.resolved(p, nil)
 		return
 	}
-	x.resolved(p, &Executor{id: p.id, fence: r.Revision, on: p.on, run: r, ttl: p.ttl})
+	x.resolved(p, &Executor{id: p.id, fence: r.Fence(), on: p.on, run: r, ttl: p.ttl})
 }
 
 // resolved ends a pending start: with the attempt that was made, or nil if none can be any

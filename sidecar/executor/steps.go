@@ -56,11 +56,11 @@ func (x *Executors) Take(ctx context.Context, id store.StepID, name string, ttl 
 	case !r.Shape.External:
 		return nil, problem.New(problem.StepTaken, "step %q of run %q is no external one: workers of queue %q take it", id.Step, id.Run, r.Shape.Queue)
 	case r.Status == step.Running && *r.Executor == by: // the answer was lost
-		on, err := x.found(context.WithoutCancel(ctx), p, r.Revision)
+		on, err := x.found(context.WithoutCancel(ctx), p, r.Fence())
 		if err != nil {
 			return nil, err
 		}
-		return x.add(&Executor{id: p.id, fence: r.Revision, on: on, step: r.Taken(), ttl: ttl})
+		return x.add(&Executor{id: p.id, fence: r.Fence(), on: on, step: r.Taken(), ttl: ttl})
 	case r.RunEnded:
 		return nil, problem.New(problem.StepTaken, "step instance %s of run %q can't be taken: its run was canceled, or has failed", id.Text(), id.Run)
 	case r.Published == nil:
@@ -113,7 +113,7 @@ func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Exe
 		opts = append(opts, instance.WithWait(*w.Wait))
 	}
 	var claim *instance.Claim
-	t, err := x.steps.TakeWith(ctx, of, by, func(extra store.Extra) (int64, []*pb.ResponseOp, error) {
+	t, err := x.steps.TakeWith(ctx, of, by, func(extra store.Extra) (store.Fence, []*pb.ResponseOp, error) {
 		c, err := x.claim(ctx, slots, append(opts, instance.WithExtra(extra))...)
 		if err != nil {
 			return 0, nil, err
@@ -138,7 +138,7 @@ func (x *Executors) taken(ctx context.Context, t *step.Taken, on reservation, tt
 		on.Release()
 		return nil, unread
 	}
-	return x.add(&Executor{id: t.StepID.String(), fence: t.Revision, on: on, step: t, ttl: ttl})
+	return x.add(&Executor{id: t.StepID.String(), fence: t.Fence(), on: on, step: t, ttl: ttl})
 }
 
 // untake returns an instance to its queue that was taken for a client that had just hung up.
@@ -158,7 +158,7 @@ func (x *Executors) untake(of *step.Published, by run.Executor) {
 }
 
 // recordedStep reads the record of an attempt of a step instance.
-func (x *Executors) recordedStep(ctx context.Context, id store.StepID, fence int64, here bool) (record, error) {
+func (x *Executors) recordedStep(ctx context.Context, id store.StepID, fence store.Fence, here bool) (record, error) {
 	r, err := x.steps.Raw(ctx, id)
 	if err != nil {
 		return record{}, err
@@ -167,7 +167,7 @@ func (x *Executors) recordedStep(ctx context.Context, id store.StepID, fence int
 	switch {
 	case r.EndFence == fence && fence > 0:
 		s.against = problem.New(problem.StepEnded, "attempt %d of step instance %s of run %q was finished already", fence, id.Text(), id.Run)
-	case s.step == nil || s.step.Revision != fence:
+	case s.step == nil || s.step.Fence() != fence:
 		s.against = lostAttempt(id.String(), fence, "it was not renewed in time, and another executor may have it")
 	case !r.Shape.External:
 		s.against = lostAttempt(id.String(), fence, "a worker runs it")
@@ -205,12 +205,12 @@ func (x *Executors) resolveTake(ctx context.Context, p pendingStart) {
 		x.resolved(p, nil)
 		return
 	}
-	at, err := x.leaseOf(ctx, p.id, r.Revision)
+	at, err := x.leaseOf(ctx, p.id, r.Fence())
 	switch {
 	case err != nil:
 	case at != p.on.Lease():
 		x.resolved(p, nil)
 	default:
-		x.resolved(p, &Executor{id: p.id, fence: r.Revision, on: p.on, step: r.Taken(), ttl: p.ttl})
+		x.resolved(p, &Executor{id: p.id, fence: r.Fence(), on: p.on, step: r.Taken(), ttl: p.ttl})
 	}
 }

@@ -272,7 +272,7 @@ func TestATakeWithAnUnknownOutcomeIsResolved(t *testing.T) {
 		},
 		"made, and the executor knows its fence": {
 			fault: storetest.Fault{LoseAnswer: true},
-			after: func(s *stage, id store.StepID) { s.wantBeat(id.String(), s.now(id).Revision, "") },
+			after: func(s *stage, id store.StepID) { s.wantBeat(id.String(), s.now(id).Fence(), "") },
 			alive: true,
 		},
 		"made, and nobody asks": {

@@ -50,7 +50,7 @@ func revokeOf(w pool.Why, force bool) *confirmation {
 	}
 	h := w.Held
 	c.Facts = append(c.Facts, claimFacts(h)...)
-	c.Hidden = append(c.Hidden, pair{"fence", strconv.FormatInt(h.Fence, 10)})
+	c.Hidden = append(c.Hidden, pair{"fence", strconv.FormatInt(int64(h.Fence), 10)})
 	c.Back = claimLink(h.Pools)
 	if h.Bind == run.BindBridge {
 		c.Not = "The coordinator holds it for run " + h.Run + ", which has not started yet. To free its slots, cancel the run."
@@ -73,7 +73,7 @@ func revokeOf(w pool.Why, force bool) *confirmation {
 		c.OtherWhat = "If the host is dead or does not respond: the slots are free at once, whatever the holder does."
 		return c
 	}
-	fence := strconv.FormatInt(h.Fence, 10)
+	fence := strconv.FormatInt(int64(h.Fence), 10)
 	c.Question, c.Button = "Free the slots of claim "+w.Claim+" by force?", "Free the slots by force"
 	c.Hidden = append(c.Hidden, pair{"force", yes})
 	c.Effects = []string{
@@ -109,7 +109,7 @@ func claimFacts(h *pool.HolderStatus) []fact {
 	for _, l := range pairsOf(h.Labels) {
 		facts = append(facts, fact{Name: "Label", Value: l.Key + "=" + l.Value})
 	}
-	return append(facts, fact{Name: "Since", At: h.Since}, fact{Name: "Fencing token", Value: strconv.FormatInt(h.Fence, 10)})
+	return append(facts, fact{Name: "Since", At: h.Since}, fact{Name: "Fencing token", Value: strconv.FormatInt(int64(h.Fence), 10)})
 }
 
 // stopText says how the holder of a claim is stopped.
@@ -143,24 +143,24 @@ func revokeTask(_ string, form url.Values) (task, error) {
 	}
 	t := task{query: url.Values{"claim": {id}}, back: home}
 	if !force {
-		t.do = revoking(id, fence, "", requestRevocation)
+		t.do = revoking(id, store.Fence(fence), "", requestRevocation)
 		return t, nil
 	}
 	t.query.Set("force", yes)
 	if form.Get("sure") != yes {
 		return task{}, problem.Field("sure", "confirm that the old holder may still run")
 	}
-	t.do = revoking(id, fence, "by force", freeByForce)
+	t.do = revoking(id, store.Fence(fence), "by force", freeByForce)
 	return t, nil
 }
 
 // revoking revokes the claim that was shown, and records that.
-func revoking(id string, fence int64, detail string, do func(ctx context.Context, s *Session, id string, fence int64) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
+func revoking(id string, fence store.Fence, detail string, do func(ctx context.Context, s *Session, id string, fence store.Fence) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
 	return func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error) {
 		if err := o.MayRevoke(s.Client.Why(ctx, id)); err != nil {
 			return "", err
 		}
-		before := "held with fencing token " + strconv.FormatInt(fence, 10)
+		before := "held with fencing token " + strconv.FormatInt(int64(fence), 10)
 		err = o.Act(ctx, audit.RevokeClaim, id, detail, func(ctx context.Context) (audit.Effect, error) {
 			result, err = do(ctx, s, id, fence)
 			return audit.Effect{Before: before, Result: result}, err
@@ -174,7 +174,7 @@ func revoking(id string, fence int64, detail string, do func(ctx context.Context
 const seeReleased = 2 * time.Second
 
 // requestRevocation has the host of a claim stop the holder.
-func requestRevocation(ctx context.Context, s *Session, id string, fence int64) (string, error) {
+func requestRevocation(ctx context.Context, s *Session, id string, fence store.Fence) (string, error) {
 	w, err := s.Client.Why(ctx, id)
 	if err == nil {
 		err = sameClaim(w, id, fence)
@@ -195,7 +195,7 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence int64) 
 }
 
 // freeByForce frees a claim's slots at once.
-func freeByForce(ctx context.Context, s *Session, id string, fence int64) (string, error) {
+func freeByForce(ctx context.Context, s *Session, id string, fence store.Fence) (string, error) {
 	pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
 	now, err := pool.Read(ctx, s.Runs.Backend, s.Runs.Keys)
 	if err != nil {
@@ -214,7 +214,7 @@ func freeByForce(ctx context.Context, s *Session, id string, fence int64) (strin
 	}
 	untilGone(ctx, s, id, fence)
 	result := "The slots of claim " + id + " are free. Its old holder on host " + done.Host + " may still run; its fencing token is " +
-		strconv.FormatInt(fence, 10) + "."
+		strconv.FormatInt(int64(fence), 10) + "."
 	if done.Unnotified {
 		result += " Etcd is full, so the host was not notified."
 	}
@@ -222,7 +222,7 @@ func freeByForce(ctx context.Context, s *Session, id string, fence int64) (strin
 }
 
 // sameClaim refuses a claim that is not the one that was shown.
-func sameClaim(w pool.Why, id string, fence int64) error {
+func sameClaim(w pool.Why, id string, fence store.Fence) error {
 	switch {
 	case w.Held == nil:
 		return stale("claim %s holds no slots any more", id)
@@ -233,7 +233,7 @@ func sameClaim(w pool.Why, id string, fence int64) error {
 }
 
 // untilGone waits until this server sees that a claim is gone.
-func untilGone(ctx context.Context, s *Session, id string, fence int64) bool {
+func untilGone(ctx context.Context, s *Session, id string, fence store.Fence) bool {
 	return untilSeen(ctx, seeReleased, func() bool {
 		w, err := s.Client.Why(ctx, id)
 		return problem.CodeOf(err) == problem.ClaimNotFound || err == nil && w.Fenced(fence) == nil

@@ -102,6 +102,9 @@ func (c poolCard) Dispatches() string { return inspect.DispatcherText(c.Dispatch
 // Closed reports whether the pool grants nothing because of its limit.
 func (c poolCard) Closed() bool { return c.Limit == pool.Closed && !c.Deleted && c.Problem == "" }
 
+// Retaining says for how long hosts may retain slots, empty if they may not.
+func (c poolCard) Retaining() string { return pool.RetainText(c.Retain) }
+
 // Reserve says when free slots are reserved for a waiting claim.
 func (c poolCard) Reserve() string { return pool.ReserveText(c.ReserveAfter) }
 

@@ -47,7 +47,8 @@ func TestWhereThereIsNoOutputItIsSaidWhy(t *testing.T) {
 }
 
 func TestOutputSaysWhatItIsNot(t *testing.T) {
-	const last, now = 5, 9 // fences
+	const revision = 9
+	last, now := store.FenceAt(5), store.FenceAt(revision)
 	ended := step.Record{Status: step.Succeeded, Attempt: 1, StartedAt: afterNoon(1), EndedAt: afterNoon(2), EndFence: last}
 	running := step.Record{Status: step.Running, Attempt: 2, EndFence: last}
 	external := func(d *step.Detail) { d.Shape.External = true }
@@ -81,7 +82,7 @@ func TestOutputSaysWhatItIsNot(t *testing.T) {
 			"it is tried again", nil, "",
 		},
 	} {
-		tc.detail.Revision = now
+		tc.detail.Revision = revision
 		got := instanceLogOf(&step.Seen{Detail: tc.detail, Log: &tc.log})
 		if d := cmp.Diff(tc.notes, got.Notes); d != "" || got.Note != tc.note || got.None != tc.none || got.Text != string(tc.log.Text) {
 			t.Errorf("%s: %q, %q\n%s", tc.log.Text, got.Note, got.None, d)

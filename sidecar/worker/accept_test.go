@@ -287,7 +287,7 @@ func TestEachInstanceHasAClaimOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fences := map[string]int64{}
+	fences := map[string]store.Fence{}
 	for _, c := range held {
 		fences[c.Holder.Run+" "+c.Holder.Step] = c.Fence()
 		if got := c.Slots; len(got) != 1 || got["db"] != 2 {
@@ -297,7 +297,7 @@ func TestEachInstanceHasAClaimOfItsOwn(t *testing.T) {
 	for _, id := range s.running() {
 		sid := idOf(t, id)
 		i, err := y.step.Get(t.Context(), sid)
-		if err != nil || fences["r "+sid.Text()] != i.Revision {
+		if err != nil || fences["r "+sid.Text()] != i.Fence() {
 			t.Errorf("%s was taken at %d, its claim has fence %d: %v", id, i.Revision, fences["r "+sid.Text()], err)
 		}
 	}

@@ -50,7 +50,7 @@ func (w *Worker) resume(ctx context.Context) error {
 			reservation.Release()
 			continue
 		}
-		of := claimOf{reservation.Adopted().Revision, id.Run, id.Text()}
+		of := claimOf{store.FenceAt(reservation.Adopted().Revision), id.Run, id.Text()}
 		if cl := claims[of]; cl != nil {
 			delete(claims, of)
 			e.place, e.give = cl, func() {
@@ -77,7 +77,7 @@ func (w *Worker) resume(ctx context.Context) error {
 // claimOf identifies the claim of an attempt. The fencing token alone does not: instances
 // that are taken in one transaction have the same.
 type claimOf struct {
-	fence     int64
+	fence     store.Fence
 	run, step string
 }
 

@@ -1,0 +1,23 @@
+package store
+
+// Fence is a fencing token. It is larger for each later holder of a slot, and for each later
+// attempt of a run or step, so that a resource which keeps the largest one that it has met can
+// refuse all earlier holders.
+//
+// It is the revision at which the keys of the holder were put, times 1024, plus how often what
+// they hold was granted again since without a write. Revisions stay below 2^43 for longer than
+// any etcd lives, so fencing tokens stay below 2^53, and JSON numbers carry them exactly.
+type Fence int64
+
+// grantsPerRevision is how many holders can follow each other under one revision of their keys.
+const grantsPerRevision = 1024
+
+// FenceAt returns the fencing token of what was put at a revision.
+func FenceAt(revision int64) Fence { return Fence(revision * grantsPerRevision) }
+
+// Revision returns the revision at which the keys of its holder were put.
+func (f Fence) Revision() int64 { return int64(f) / grantsPerRevision }
+
+// Next returns the fencing token of the next holder of the same keys. It is false if there is
+// none until they are put again.
+func (f Fence) Next() (Fence, bool) { return f + 1, (f+1)%grantsPerRevision != 0 }
