@@ -331,10 +331,8 @@ type Journal interface {
 // they were then; if those have changed, the value is void.
 type journalValue struct {
 	store.V
-	Rev      int64       `json:"rev"`
-	Shown    string      `json:"shown"`
-	Fence    store.Fence `json:"fence"`
-	Admitted int64       `json:"admitted"`
+	Rev   int64  `json:"rev"`
+	Shown string `json:"shown"`
 	// Claim and Record are empty while no claim has the slots.
 	Claim  string          `json:"claim,omitempty"`
 	Record json.RawMessage `json:"record,omitempty"`
@@ -348,8 +346,6 @@ func (c *core) journaled(h *holding, shown claimKey, e *entry) bool {
 	}
 	b := journalPrefix(c.scratch.journal[:0], h.rev)
 	b = append(append(append(b, `"shown":"`...), shown.id...), '"')
-	b = strconv.AppendInt(append(b, `,"fence":`...), int64(h.fence), 10)
-	b = strconv.AppendInt(append(b, `,"admitted":`...), h.admitted, 10)
 	if e != nil {
 		b = append(append(append(b, `,"claim":"`...), e.req.ID...), `","record":`...)
 		b = appendRecord(b, e.spelled, e.record, stampOf(e.record.Since))
@@ -435,8 +431,7 @@ func (c *core) present(history uint64) {
 	}
 	c.forgetOrphans()
 	for _, i := range c.sortedIdle() {
-		c.dropIdle(i) // what is left of it is found again
-		c.leases.Release(i.lease, i.reserved)
+		c.goneIdle(i) // what is left of it is found again
 	}
 	clear(c.dropped)
 	c.retryOthers = 0

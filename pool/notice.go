@@ -323,7 +323,7 @@ func (c *core) succession(id string) bool {
 	return c.labels[id] > 0 || c.grantable(id) // keys that show a claim of the id are to show another, or go
 }
 
-// grantable is [core.succession] but for keys that are retained.
+// grantable is [core.succession] without the keys of retained slots.
 func (c *core) grantable(id string) bool {
 	of := func(d drop) bool { return d.order.Claim == id }
 	if slices.ContainsFunc(c.drops, of) || slices.ContainsFunc(c.shelf.drops, of) || c.dropped[id].hidden(c.view) ||

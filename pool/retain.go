@@ -15,10 +15,10 @@ import (
 // the new holder when it has held them for as long as they may be retained. While no claim of the
 // instance wants them, the slots are idle, for no longer than that.
 //
-// A regrant is safe because no other instance touches slots on this instance's leases, but for
-// an operator's force. So it depends on no compare, but on the lease being valid, on the specs
-// being those that the slots were taken under, and on what etcd has shown lately. It is made
-// only to claims that have no waiters in etcd, which dispatchers could grant as well.
+// A regrant is safe because only this instance writes slot keys on its leases, except for an operator
+// who revokes by force. It needs no compare. Instead, the lease must be valid, the specs must be those
+// that the slots were taken under, and what is known of etcd must be recent. Only claims without
+// waiters in etcd are regranted: a dispatcher could grant the others at the same time.
 //
 // Claims that can be granted so wait on this instance alone at first. Waiters in etcd that find
 // no slots have their dispatcher recall what is retained: see [recall].
@@ -407,8 +407,8 @@ func (r *recall) lacks(v *recallValue, now time.Time) bool {
 	}
 }
 
-// firstRecall is what an instance recalls when it becomes the dispatcher of a pool whose waiters
-// it does not know yet, but for its own.
+// firstRecall is what an instance recalls when it becomes the dispatcher of a pool, while its own
+// waiters are the only ones that it knows.
 func (c *core) firstRecall(b *builder, p *poolView) recallValue {
 	v := recallValue{V: store.Now, Priority: MinPriority}
 	for _, l := range b.b.puts {

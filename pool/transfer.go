@@ -315,9 +315,7 @@ func (c *core) retire(e *entry) {
 	e.state, c.ownRev = over, c.seen
 	e.claim.end(nil)
 	e.claim.freed.Store(true)
-	if c.broker.wants(e) {
-		c.publish(ClaimReleased, e, "")
-	}
+	c.publish(ClaimReleased, e, "")
 	e.released()
 	delete(c.entries, e.req.ID)
 	if len(e.successors) > 0 {
@@ -333,8 +331,7 @@ func (c *core) label(id string, n int) {
 	}
 }
 
-// unregrant takes that an entry has the slots no longer that it was granted without a write, or that
-// their keys show it.
+// unregrant takes that an entry no longer has slots whose keys show another claim.
 func (c *core) unregrant(e *entry) {
 	if c.regrants[e.shown] == e {
 		delete(c.regrants, e.shown)
@@ -342,7 +339,8 @@ func (c *core) unregrant(e *entry) {
 	}
 }
 
-// unshow has no keys show a claim any more that has ended, so that a new one can have its id.
+// unshow makes the keys that show an ended claim show another one, or deletes them, so that a new claim
+// can have its id.
 func (c *core) unshow(id string) {
 	if c.labels[id] == 0 {
 		return
@@ -350,10 +348,15 @@ func (c *core) unshow(id string) {
 	c.returnAllIdle(func(i *idleSlots) bool { return i.shown.id == id })
 	for shown, e := range c.regrants {
 		if shown.id == id {
-			e.regranted = time.Time{}
-			c.rewrites, c.dirty = true, true
+			c.rewriteNow(e)
 		}
 	}
+}
+
+// rewriteNow has the keys of a claim show it with the next batch.
+func (c *core) rewriteNow(e *entry) {
+	e.regranted = time.Time{}
+	c.rewrites, c.dirty = true, true
 }
 
 // returnIdle gives idle slots back.
@@ -447,8 +450,7 @@ func (c *core) revokeRetained(id string, fence store.Fence, forced bool) {
 		if forced {
 			c.gone(e) // its slots were freed
 		} else {
-			e.regranted = time.Time{} // the keys are to show it now
-			c.rewrites, c.dirty = true, true
+			c.rewriteNow(e)
 		}
 	}
 }

@@ -314,7 +314,7 @@ func TestNobodyStandsInLineForAnOldPublication(t *testing.T) {
 }
 
 // An instance that is not published any more has most likely just been granted here: nothing
-// else takes its capacity, and thereby the place of an earlier one, until its claim is answered.
+// else takes its capacity, or the place of an earlier one, until its claim is answered.
 func TestAnInstanceThatIsNoLongerPublishedKeepsItsCapacity(t *testing.T) {
 	t.Parallel()
 	y := newYard(t)
