@@ -338,14 +338,14 @@ type journalValue struct {
 	Record json.RawMessage `json:"record,omitempty"`
 }
 
-// journaled notes who has retained slots, whose keys show a claim: an entry, or none if it is nil.
+// journaled notes who has retained slots: an entry, or none if it is nil.
 // It is false if that could not be kept.
-func (c *core) journaled(h *holding, shown claimKey, e *entry) bool {
+func (c *core) journaled(h *holding, e *entry) bool {
 	if c.journal == nil {
 		return true // the holders die with this process
 	}
 	b := journalPrefix(c.scratch.journal[:0], h.rev)
-	b = append(append(append(b, `"shown":"`...), shown.id...), '"')
+	b = append(append(append(b, `"shown":"`...), h.shown.id...), '"')
 	if e != nil {
 		b = append(append(append(b, `,"claim":"`...), e.req.ID...), `","record":`...)
 		b = appendRecord(b, e.spelled, e.record, stampOf(e.record.Since))

@@ -66,6 +66,7 @@ func (c *core) fenceAnswer(resp *pb.TxnResponse, err error, now time.Time) {
 	}
 	c.fenceErr = nil
 	if c.guard.Answer(resp) {
+		c.noteWitnesses(resp)
 		c.phase = resolving
 		c.resolveAt, c.refollow = resp.Header.Revision, true
 		c.progress()
@@ -82,16 +83,18 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	c.metrics.batch(b)
 	conflicts := 0
 	for _, g := range b.releases {
-		switch givenOf(b, g, resp) {
-		case granted:
+		switch o := givenOf(b, g, resp); {
+		case o == granted && g.kept:
+			c.keepCommitted(g, rev, now)
+		case o == granted:
 			for _, s := range g.e.slots {
 				c.view.committedDelete(s.ref, rev)
 			}
 			g.e.answerCombined(rev, nil)
 			c.done(g.e)
-		case precondition:
+		case o == precondition:
 			c.stay(g.e, store.ErrChanged, now)
-		case conflict: // the keys are no longer the claim's: it is over too
+		default: // the keys are no longer the claim's: it is over too
 			c.done(g.e)
 		}
 	}
@@ -414,6 +417,10 @@ func (c *core) requeue(b *batch, now time.Time) {
 func (c *core) resolve(b *batch) {
 	now := c.updatedAt
 	for _, g := range b.releases {
+		if g.kept && c.witnessedEnd(g, b) {
+			c.keepCommitted(g, 0, now)
+			continue
+		}
 		if c.holdsSlots(g.e) {
 			c.releases = append(c.releases, g.e)
 			continue
@@ -427,6 +434,14 @@ func (c *core) resolve(b *batch) {
 				c.lend(n.key, loan{n.pool.name, g.e.lease, g.e.lent, n.rev})
 			} else {
 				c.unlend(g.e)
+			}
+			continue
+		}
+		if g.kept != nil {
+			if rev := c.witnessedStart(g, b); rev != 0 {
+				c.grant(g, nil, rev, now)
+			} else {
+				c.ungrant(g, 0, now)
 			}
 			continue
 		}
@@ -463,31 +478,5 @@ func (c *core) resolve(b *batch) {
 		if c.view.notices[n.key] == n {
 			c.ack(n)
 		}
-	}
-}
-
-// rewritten takes that the keys of a claim show it since a revision.
-func (c *core) rewritten(e *entry, rev int64) {
-	c.unregrant(e)
-	c.unjournal(&e.holding)
-	e.rewriting, e.former, e.shown, e.shownFence, e.rev = false, false, claimKey{}, e.fence, rev
-	for i, s := range e.slots {
-		rec := e.record
-		if i > 0 {
-			rec = nil
-		}
-		c.view.committedSlot(s.ref, slot{n: s.n, claim: e.key(), rev: rev, lease: e.lease}, rec)
-	}
-	if p := c.view.pool(e.slots[0].ref.pool); p.whole && !c.holdsSlots(e) {
-		c.gone(e)
-	}
-}
-
-// unwritten takes that the keys of a claim were not put again: it is tried later, unless they are
-// gone.
-func (c *core) unwritten(e *entry, gone bool) {
-	e.rewriting, c.rewrites, c.dirty = false, true, true
-	if gone {
-		c.gone(e)
 	}
 }

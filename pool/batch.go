@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
@@ -79,12 +78,20 @@ type grant struct {
 	// nested one.
 	extraAt int
 	notice  *notice // of a grant to another instance
+	// kept, if it is not nil, are slots that this instance has already and whose keys stay as they
+	// are: idle ones, or those of a claim that the batch releases.
+	kept *idleSlots
+	idle bool
 }
 
 // releaseOp is an entry that gives its slots back, or whose keys are put again.
 type releaseOp struct {
 	e  *entry
 	op int
+	// kept is set if the slots stay with this instance: next is the entry that gets them, nil if
+	// none does.
+	kept bool
+	next *entry
 }
 
 // waiterPut is an entry whose waiter is written.
@@ -116,6 +123,12 @@ func (b *batch) result(resp *pb.TxnResponse, op int) *pb.TxnResponse {
 	return resp.Responses[op].GetResponseTxn()
 }
 
+// carries reports whether the batch has writes other than those of claims.
+func (b *batch) carries() bool {
+	return slices.ContainsFunc(b.releases, func(g releaseOp) bool { return g.e.combined != nil }) ||
+		slices.ContainsFunc(b.grants, func(g *grant) bool { return len(g.e.req.Extra.Then)+len(g.e.req.Extra.Leased) > 0 })
+}
+
 // conditional reports whether the batch has conditions other than those of claims.
 func (b *batch) conditional() bool {
 	return slices.ContainsFunc(b.releases, func(g releaseOp) bool { return g.e.combined != nil && len(g.e.combined.extra.If) > 0 }) ||
@@ -131,6 +144,9 @@ const (
 	collectIdle = 128
 	// collectMax bounds the time that a batch waits for more operations.
 	collectMax = 150 * time.Microsecond
+	// collectWrites bounds the time that a batch waits after one that carried other writes, such
+	// as the ends of steps: it is no longer than a quarter of what that one took.
+	collectWrites = time.Millisecond
 )
 
 // collector collects the operations for a core, so that they share one transaction.
@@ -139,12 +155,20 @@ const (
 // that batch was of several, the next waits while they keep coming: else half of
 // them would miss it, and each half would wait for the other's. A batch of one is
 // not followed by any wait, so a single client never waits.
+//
+// If the last batch carried other writes, those that it answered are not clients that wait for
+// nothing else: their next operations take longer to come. The next batch waits for as many, but
+// not for long.
 type collector struct {
 	ops    chan func(*core, time.Time)
 	urgent *urgent
 
 	asked   bool // an operation came since the last batch was sent
 	several bool // that batch was of several
+	// taken counts the operations since the last batch was sent, at sentAt. Until late, the next one
+	// waits for want of them.
+	taken, want  int
+	sentAt, late time.Time
 }
 
 // all takes all operations, and waits for more if that pays.
@@ -187,13 +211,27 @@ func (g *collector) do(c *core, op func(*core, time.Time)) {
 		return
 	}
 	c.slow, g.asked = true, true
+	g.taken++
 }
 
 // sent notes that the collected operations were sent in b, which is nil if earlier writes
 // are being fenced.
 func (g *collector) sent(b *batch) {
-	g.asked = false
-	g.several = b != nil && b.size() > 1
+	g.asked, g.taken, g.want = false, 0, 0
+	g.several, g.sentAt = b != nil && b.size() > 1, time.Now()
+}
+
+// answered notes that a batch was answered.
+func (g *collector) answered(b *batch, now time.Time) {
+	if b == nil || !g.several || !b.carries() {
+		return
+	}
+	g.want, g.late = g.taken+b.size(), now.Add(min(collectWrites, now.Sub(g.sentAt)/4))
+}
+
+// waits reports whether the next batch waits for more operations, and until when.
+func (g *collector) waits(now time.Time) (late time.Time, more bool) {
+	return g.late, g.taken > 0 && g.taken < g.want && now.Before(g.late)
 }
 
 // urgent holds operations that have priority over claims and reads: lease events.
@@ -227,36 +265,6 @@ func (u *urgent) run(c *core) {
 	c.slow = c.slow || len(ops) > 0
 }
 
-// bitset is a set of small numbers, made to find the lowest one that is free.
-type bitset []uint64
-
-func (b *bitset) set(i int) {
-	for i/64 >= len(*b) {
-		*b = append(*b, 0)
-	}
-	(*b)[i/64] |= 1 << (i % 64)
-}
-
-func (b bitset) clear(i int) {
-	if i/64 < len(b) {
-		b[i/64] &^= 1 << (i % 64)
-	}
-}
-
-// free returns the lowest number from from on that is not in the set.
-func (b bitset) free(from int) int {
-	for w := from / 64; w < len(b); w++ {
-		open := ^b[w]
-		if w == from/64 {
-			open &= ^uint64(0) << (from % 64)
-		}
-		if open != 0 {
-			return w*64 + bits.TrailingZeros64(open)
-		}
-	}
-	return max(from, len(b)*64)
-}
-
 // claimTxn is the transaction of one claim, in its parts. Claim compares are written
 // here and nowhere else. It is built from a view in which every put up to the compared
 // revisions is known.
@@ -282,8 +290,8 @@ func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bo
 	for _, s := range slots {
 		p := v.pool(s.ref.pool)
 		if !slices.Contains(have.pools, p) {
+			t.spec(v, p, have)
 			have.pools = append(have.pools, p)
-			t.cmps = append(t.cmps, store.ModEquals(v.keys.Spec(p.name), p.specRev))
 			if overfull(p) {
 				t.whole = append(t.whole, p)
 				t.cmps = append(t.cmps, wholeCompare(v, p))
@@ -299,11 +307,19 @@ func (t *claimTxn) compares(v *view, slots []placed, overfull func(*poolView) bo
 	}
 }
 
+// spec compares that the spec of a pool is the one that the view has.
+func (t *claimTxn) spec(v *view, p *poolView, have *compared) {
+	if !slices.Contains(have.specs, p) {
+		have.specs = append(have.specs, p)
+		t.cmps = append(t.cmps, store.ModEquals(v.keys.Spec(p.name), p.specRev))
+	}
+}
+
 // compared holds the pools and groups of some compares. They are few: a search is faster than
 // a map.
 type compared struct {
-	pools, roles []*poolView
-	groups       []groupRef
+	pools, specs, roles []*poolView
+	groups              []groupRef
 }
 
 func groupCompare(v *view, g groupRef) *pb.Compare {
@@ -456,8 +472,13 @@ func (c *core) nextIfSlow(now time.Time) *call {
 
 // wakesAt is when the next call may be due without another event; zero if never.
 func (c *core) wakesAt() time.Time {
-	if c.waitersAt.IsZero() || !c.retainAt.IsZero() && c.retainAt.Before(c.waitersAt) {
-		return c.retainAt
+	return first(c.waitersAt, c.retainAt)
+}
+
+// first returns the earlier one of two times of which either may be zero.
+func first(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return c.waitersAt
+	return a
 }

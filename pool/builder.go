@@ -77,6 +77,9 @@ func (b *builder) release(e *entry) bool {
 	if b.b.shape != freeing && !b.fits(cmps, ops, bytes) {
 		return false
 	}
+	if b.keepReleased(e, bytes) {
+		return true
+	}
 	g := releaseOp{e: e}
 	if b.b.shape == nested {
 		then := append(slotDeletes(b.c.view.keys, e.slots, nil), x.Then...)
@@ -341,7 +344,7 @@ func (c *core) childOps(e *entry, slots []placed) int {
 func (b *builder) grantFlat(e *entry, t *claimTxn, g *grant) bool {
 	var over []slotRef // given back by this batch: a put takes the place of the delete
 	for _, s := range g.slots {
-		if _, taken := b.c.view.slot(s.ref); taken && e.takes == 0 {
+		if _, taken := b.c.view.slot(s.ref); taken && e.takes == 0 && g.kept == nil {
 			over = append(over, s.ref)
 		}
 	}
@@ -404,7 +407,7 @@ func (b *builder) overfull(p *poolView) bool {
 func (b *builder) finish() *batch {
 	b.b.queued = b.queued
 	for _, g := range b.b.releases {
-		if b.b.shape == flat || b.b.shape == freeing {
+		if !g.kept && (b.b.shape == flat || b.b.shape == freeing) {
 			b.ops = append(b.ops, slotDeletes(b.c.view.keys, g.e.slots, b.overwritten)...)
 		}
 	}
@@ -449,7 +452,7 @@ func (b *builder) rewrite(e *entry) bool {
 		if !b.fits(0, 1, t.bytes) {
 			return false
 		}
-		b.b.rewrites = append(b.b.rewrites, releaseOp{e, b.nest(t.cmps, t.puts)})
+		b.b.rewrites = append(b.b.rewrites, releaseOp{e: e, op: b.nest(t.cmps, t.puts)})
 	} else {
 		if !b.fits(len(t.cmps), len(t.puts), t.bytes) {
 			return false
@@ -461,4 +464,30 @@ func (b *builder) rewrite(e *entry) bool {
 	b.b.leases = append(b.b.leases, e.lease)
 	e.rewriting = true
 	return true
+}
+
+// rewriteRegrants has the keys of claims that were granted without a write show them: those that
+// have held their slots for long enough, and others that fit into a batch that is sent anyway.
+func (c *core) rewriteRegrants(b *builder, now time.Time) {
+	if len(c.regrants) == 0 || !c.rewrites && b.things() == 0 {
+		return
+	}
+	c.rewrites = false
+	for _, e := range c.sortedRegrants() {
+		if e.state != held || e.rewriting || e.claim.Err() != nil {
+			c.wakeAt(now.Add(tickEvery))
+			continue
+		}
+		if age, within := now.Sub(e.regranted), c.retains(e.needs); age < within/2 || age < within*3/4 && b.things() == 0 {
+			continue
+		}
+		if slices.ContainsFunc(e.needs, func(n Need) bool { return c.following(c.view.pool(n.Pool)).restored }) {
+			c.wakeAt(now.Add(tickEvery))
+			continue
+		}
+		if !b.rewrite(e) {
+			c.rewrites = true
+			return
+		}
+	}
 }

@@ -54,6 +54,9 @@ func (w *world) part(h *simHost, id string) {
 	var place *Place
 	if e := h.core.entries[id]; e != nil {
 		place = e.req.Place // a request that was repeated has others, which count for nothing
+		for _, op := range e.req.Extra.Leased {
+			x.Then = append(x.Then, store.Delete(string(op.GetRequestPut().Key)))
+		}
 	}
 	h.core.releaseCombined(h.has[id], &combinedRelease{extra: x, place: place, reply: f.reply}, w.now)
 	w.logf("%s gives back %s with %s", h.name, id, f.key)
@@ -70,8 +73,9 @@ func (w *world) checkParted(rev int64, events []*mvccpb.Event) {
 			w.failf("%s is written twice", key)
 		}
 		w.combined.at[key] = rev
+		kept := w.batch != nil && slices.ContainsFunc(w.batch.releases, func(o releaseOp) bool { return o.kept && o.e.req.ID == w.combined.claim[key] })
 		for slot, m := range w.model {
-			if m.claim == w.combined.claim[key] {
+			if m.claim == w.combined.claim[key] && !kept {
 				w.failf("%s is written at %d, and %s still has %s", key, rev, m.claim, slot)
 			}
 		}

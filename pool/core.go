@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/grace"
 	"github.com/berthhq/berth/internal/problem"
@@ -79,6 +80,9 @@ type core struct {
 	view  *view
 	guard store.Guard
 	phase phase
+	// witnesses are the keys that show what the batch with an unknown outcome did to slots that it
+	// kept, as they are once earlier writes are fenced.
+	witnesses map[string]*mvccpb.KeyValue
 	// resolveAt is the revision that the view must reach to show what the batch
 	// with an unknown outcome did.
 	resolveAt  int64
@@ -385,10 +389,14 @@ func (c *core) next(now time.Time) *call {
 // fenceTxn is the transaction that fences earlier writes. A full etcd accepts deletes
 // only: deleting the guard fences them as well, if there is one to delete.
 func (c *core) fenceTxn(now time.Time) *pb.TxnRequest {
+	t := c.guard.FenceTxn()
 	if now.Before(c.fullUntil) {
-		return c.guard.DeleteFenceTxn()
+		t = c.guard.DeleteFenceTxn()
 	}
-	return c.guard.FenceTxn()
+	for _, key := range c.unresolved.witnesses() {
+		t.Success = append(t.Success, store.Get(key))
+	}
+	return t
 }
 
 // fresh reports whether the view is young enough to grant from.

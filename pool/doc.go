@@ -39,7 +39,8 @@
 // plan.go (what to send next), dispatch.go (which instance grants), admit.go (which
 // waiters may be granted), placer.go (on which keys), batch.go and builder.go (one
 // transaction of many), answer.go (its outcome), notice.go (grants to and from other
-// instances), view.go (what is known).
+// instances), view.go (what is known). Slots that stay with an instance: retain.go (granted
+// again without a write), keep.go (together with other writes).
 //
 // # Invariants
 //
@@ -49,13 +50,13 @@
 //   - Every slot key hangs on a lease. Nothing is counted anywhere: what is used
 //     is the sum over the keys that exist.
 //   - A slot key is deleted or overwritten only under a compare of that very key.
-//   - A grant compares either that no claim waits for its pools, or that its author is
-//     the dispatcher.
+//   - A grant compares that no claim waits for its pools, or that its author is the
+//     dispatcher. One that takes slots which its instance has already compares their key.
 //   - A waiter is granted once: a grant compares the revision of its key, and deletes
 //     it.
 //   - The outcome of a write that ended without a response is resolved before the
 //     next write: the guard makes sure that it can't happen any more, and the view
-//     shows whether it did.
+//     shows whether it did, or the keys that it has put on the lease of kept slots.
 //
 // # When things fail
 //

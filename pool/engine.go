@@ -180,11 +180,15 @@ func (e *Engine) loop(ctx context.Context) error {
 	for {
 		e.collector.all(e.core)
 		e.core.present(e.cfg.Backend.History())
-		if call := e.core.nextIfSlow(time.Now()); call != nil {
-			e.collector.sent(call.batch)
-			e.calls <- call
+		late, more := e.collector.waits(time.Now())
+		if !more {
+			late = time.Time{}
+			if call := e.core.nextIfSlow(time.Now()); call != nil {
+				e.collector.sent(call.batch)
+				e.calls <- call
+			}
 		}
-		if at := e.core.wakesAt(); !at.IsZero() && !at.Equal(wakes) {
+		if at := first(e.core.wakesAt(), late); !at.IsZero() && !at.Equal(wakes) {
 			wakes = at
 			wake.Reset(time.Until(at))
 		}
@@ -215,6 +219,7 @@ func (e *Engine) loop(ctx context.Context) error {
 				e.reads.atLeast(a.resp.Header.Revision)
 			}
 			e.core.answer(a.call, a.resp, a.err, time.Now())
+			e.collector.answered(a.call.batch, time.Now())
 		case <-wake.C: // waiters are written now, or what is retained is looked after
 			e.core.slow, wakes = true, time.Time{}
 		case <-tick.C:

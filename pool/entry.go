@@ -101,6 +101,42 @@ type entry struct {
 	combined *combinedRelease
 }
 
+// holding is the slots that a claim holds, and their keys.
+type holding struct {
+	slots []placed
+	rev   int64 // of the keys
+	// shown is the claim that the keys show, if it is not the holder, which was granted them
+	// without a write at regranted.
+	shown     claimKey
+	regranted time.Time
+	// fence is the fencing token of the last holder, shownFence that of the claim that the keys
+	// show, and admitted the revision at which the slots were taken.
+	fence, shownFence store.Fence
+	admitted          int64
+	// former is set while the keys are those that an earlier life of this instance has put, whose
+	// fencing tokens may not be known, or that were to be deleted: they are not retained.
+	former bool
+	// lease is the one for the keys, and reserved how many keys are reserved on it: for a
+	// waiter, as many as it can need.
+	lease    store.LeaseID
+	reserved int
+}
+
+// shownAs names the claim that the keys of a holding show, which the claim with that id has.
+func (h *holding) shownAs(id string) claimKey {
+	if h.shown.id != "" {
+		return h.shown
+	}
+	return claimKey{id, h.slots[0].ref}
+}
+
+// shownHolding is the holding of an entry, with the claim that its keys show.
+func (e *entry) shownHolding() holding {
+	h := e.holding
+	h.shown = e.key()
+	return h
+}
+
 // newEntry makes an entry of a request to an instance. It is called by the requesting
 // goroutine, so that there is less to do for the one goroutine that plans.
 func newEntry(req *Request, host, instance string) *entry {
@@ -210,6 +246,10 @@ type drop struct {
 // of its own.
 func (c *core) grant(g *grant, extra []*pb.ResponseOp, rev int64, now time.Time) {
 	e := g.e
+	if g.kept != nil {
+		c.grantKept(g, extra, rev, now)
+		return
+	}
 	for _, s := range g.slots {
 		rec := e.record
 		if s != g.slots[0] {
@@ -322,6 +362,9 @@ func (c *core) ungrant(g *grant, after int64, now time.Time) {
 		e.written = false // its waiter names another lease
 	}
 	e.state, e.slots = queued, nil
+	if g.idle {
+		c.restoreIdle(g.kept, now)
+	}
 	e.returnPlace()
 	e.retryAt, e.unjudged = after, true
 	c.dirty = true

@@ -333,7 +333,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "berth_watch_resyncs_total", Help: "Times that a pool had to be read again in full, since a watch could not go on where it ended.",
 		}),
 		regrants: f.NewCounter(prometheus.CounterOpts{
-			Name: "berth_claims_regranted_total", Help: "Claims that were granted retained slots, without a write to etcd.",
+			Name: "berth_claims_regranted_total", Help: "Claims that were granted retained slots, whose keys were not written to etcd.",
 		}),
 		journaled: f.NewCounter(prometheus.CounterOpts{
 			Name: "berth_journal_writes_total", Help: "Entries that were appended to the journal of retained slots.",

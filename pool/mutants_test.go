@@ -190,6 +190,15 @@ func rules(keys store.Keys) map[string]func(*world) {
 				h.journal.deaf = true
 			}
 		},
+		"a fence shows what was done to kept slots": func(w *world) {
+			w.mutate = func(t *pb.TxnRequest) {
+				for _, op := range t.Success {
+					if get := op.GetRequestRange(); get != nil && strings.HasPrefix(string(get.Key), "/b/active/") {
+						get.Key = append([]byte("/b/aside"), get.Key...)
+					}
+				}
+			}
+		},
 		"the next life reads the journal":               func(w *world) { w.forgetful = true },
 		"regrants depend on what etcd has shown lately": func(w *world) { w.fresh = true },
 		"fencing tokens count regrants":                 func(w *world) { w.reused = true },

@@ -60,6 +60,7 @@ func (c *core) plan(now time.Time) *batch {
 	c.beats(b, now)
 	c.takeOvers(b)
 	c.rewriteRegrants(b, now)
+	c.keepIdle(b)
 	c.withdrawals(b, now)
 	if b.b.shape == wide {
 		c.alone = nil
@@ -180,6 +181,9 @@ func (c *core) sent(b *batch) *batch {
 	c.drops = c.drops[len(b.drops):]
 	c.acks = c.acks[len(b.acks):]
 	c.revokes = c.revokes[len(b.revokes):]
+	for _, g := range b.releases {
+		g.e.former = g.e.former || !g.kept
+	}
 	for _, n := range b.withdrawn {
 		n.seen = b.at // it is tried again later
 	}
@@ -471,30 +475,4 @@ func (c *core) unreadable(p *poolView) error {
 		}
 	}
 	return problem.New(problem.CorruptValue, "pool '%s' grants nothing: one of its keys can't be read", p.name)
-}
-
-// rewriteRegrants has the keys of claims that were granted without a write show them: those that
-// have held their slots for long enough, and others that fit into a batch that is sent anyway.
-func (c *core) rewriteRegrants(b *builder, now time.Time) {
-	if len(c.regrants) == 0 || !c.rewrites && b.things() == 0 {
-		return
-	}
-	c.rewrites = false
-	for _, e := range c.sortedRegrants() {
-		if e.state != held || e.rewriting || e.claim.Err() != nil {
-			c.wakeAt(now.Add(tickEvery))
-			continue
-		}
-		if age, within := now.Sub(e.regranted), c.retains(e.needs); age < within/2 || age < within*3/4 && b.things() == 0 {
-			continue
-		}
-		if slices.ContainsFunc(e.needs, func(n Need) bool { return c.following(c.view.pool(n.Pool)).restored }) {
-			c.wakeAt(now.Add(tickEvery))
-			continue
-		}
-		if !b.rewrite(e) {
-			c.rewrites = true
-			return
-		}
-	}
 }

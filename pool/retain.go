@@ -31,40 +31,11 @@ const newsWithin = time.Second
 // released lately for a claim to wait for the next ones on this instance alone.
 const turnPart = 4
 
-// holding is the slots that a claim holds, and their keys.
-type holding struct {
-	slots []placed
-	rev   int64 // of the keys
-	// shown is the claim that the keys show, if it is not the holder, which was granted them
-	// without a write at regranted.
-	shown     claimKey
-	regranted time.Time
-	// fence is the fencing token of the last holder, shownFence that of the claim that the keys
-	// show, and admitted the revision at which the slots were taken.
-	fence, shownFence store.Fence
-	admitted          int64
-	// former is set while the keys are those that an earlier life of this instance has put, whose
-	// fencing tokens may not be known, or that were to be deleted: they are not retained.
-	former bool
-	// lease is the one for the keys, and reserved how many keys are reserved on it: for a
-	// waiter, as many as it can need.
-	lease    store.LeaseID
-	reserved int
-}
-
 // idleSlots are slots that this instance retains and that no claim holds.
 type idleSlots struct {
 	holding
 	needs []Need
 	since time.Time
-}
-
-// shownAs names the claim that the keys of a holding show, which the claim with that id has.
-func (h *holding) shownAs(id string) claimKey {
-	if h.shown.id != "" {
-		return h.shown
-	}
-	return claimKey{id, h.slots[0].ref}
 }
 
 // retention is what an instance does with slots of one kind: of the same pools, as many of each.
@@ -170,32 +141,51 @@ func (c *core) retain(e *entry, now time.Time) bool {
 	if _, more := e.fence.Next(); !more {
 		return false
 	}
+	return c.passOn(e, now)
+}
+
+// passOn passes the slots of a claim that has ended on to the next claim of the same kind that waits
+// on this instance alone. If there is none, they are idle. It reports false if they are to be given
+// back.
+func (c *core) passOn(e *entry, now time.Time) bool {
+	r, h := c.retention(e.kind), e.shownHolding()
 	if len(r.local) > 0 {
 		next := r.local[0]
 		if c.recalled(e.needs, next.req.Priority) {
 			r.returned++
 			return false
 		}
-		if !c.prepare(next, &e.holding, e.key(), now) {
+		if !c.prepare(next, &h, now) {
 			return false
 		}
 		r.local = slices.Delete(r.local, 0, 1)
 		c.retire(e)
-		c.regrant(next, e.holding, e.key(), now)
+		c.regrant(next, h, nil, now)
+		c.fast = true
 		return true
 	}
-	i := &idleSlots{holding: e.holding, needs: e.needs, since: now}
-	i.shown, i.regranted = e.key(), time.Time{}
-	if c.isRecalled(e.needs) || c.ownShort(e.needs) || !c.journaled(&i.holding, i.shown, nil) {
+	if next := c.keeper(e.kind, &h, nil); next != nil && !c.recalled(e.needs, next.req.Priority) {
+		c.dirty = true // the next batch grants them to it
+	} else if c.isRecalled(e.needs) || c.ownShort(e.needs) {
+		return false
+	}
+	if !c.journaled(&h, nil) {
 		return false
 	}
 	c.retire(e)
-	c.idle[i.shown] = i
-	c.label(i.shown.id, 1)
-	r.idle = append(r.idle, i)
-	c.wakeAt(now.Add(within))
+	c.addIdle(&idleSlots{holding: h, needs: e.needs, since: now})
 	c.fast = true
 	return true
+}
+
+// addIdle takes that slots are idle.
+func (c *core) addIdle(i *idleSlots) {
+	i.regranted = time.Time{}
+	c.idle[i.shown] = i
+	c.label(i.shown.id, 1)
+	r := c.retention(kindOf(i.needs))
+	r.idle = append(r.idle, i)
+	c.wakeAt(i.since.Add(c.retains(i.needs)))
 }
 
 // ownShort reports whether a claim of this instance that can't be granted without a write waits
@@ -228,14 +218,14 @@ func (c *core) reuse(e *entry, now time.Time) bool {
 	for len(r.local) == 0 && len(r.idle) > 0 {
 		last := len(r.idle) - 1
 		i := r.idle[last]
-		if !c.mayRetain(&i.holding, i.needs, now) || !c.prepare(e, &i.holding, i.shown, now) {
+		if !c.mayRetain(&i.holding, i.needs, now) || !c.prepare(e, &i.holding, now) {
 			c.returnIdle(i)
 			returned = true
 			continue
 		}
 		c.dropIdle(i)
 		c.entries[e.req.ID] = e
-		c.regrant(e, i.holding, i.shown, now)
+		c.regrant(e, i.holding, nil, now)
 		c.fast = !returned
 		return true
 	}

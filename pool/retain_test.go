@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berthhq/berth/internal/store"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // simJournal is a journal that survives the lives of a host.
@@ -50,6 +52,12 @@ func (w *world) askCommon(h *simHost, req *Request) bool {
 		return false
 	}
 	req.Slots["a"], h.idPools[req.ID] = 1, map[string]bool{"a": true}
+	if w.rnd.IntN(2) == 0 { // together with other writes, as a step
+		req.Extra.Then = []*pb.RequestOp{store.Put("/b/other/"+req.ID, []byte("x"), 0)}
+		req.Extra.Leased = []*pb.RequestOp{store.Put("/b/active/"+req.ID, []byte("x"), 0)}
+		req.Place = h.places.New()
+		h.heldPlaces[req.ID] = append(h.heldPlaces[req.ID], req.Place)
+	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply
 	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
@@ -127,7 +135,7 @@ func (w *world) checkHolders() {
 				}
 				w.fences[s.ref] = lastFence{has.fence, id}
 			}
-			if has.regranted.Equal(w.now) {
+			if has.regranted.Equal(w.now) && has.fence != store.FenceAt(has.fence.Revision()) { // without a write
 				h.checkSpec(id, has)
 			}
 		}

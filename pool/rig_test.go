@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -209,18 +210,37 @@ func (r *rig) txn(ops ...*pb.RequestOp) {
 // pool creates or changes a pool, with waiters that never reserve.
 func (r *rig) pool(name string, limit int, change ...func(*Spec)) {
 	r.t.Helper()
-	s := DefaultSpec()
-	s.Limit, s.ReserveAfter = limit, NeverReserve
-	for _, f := range change {
-		f(&s)
-	}
-	r.txn(store.Put(r.keys.Spec(name), encodeSpec(s, layoutOf(s.Limit), 0), 0))
+	r.spec(name, limit, change...)
 	for _, h := range r.hosts {
 		if !r.narrow {
 			h.following(h.view.pool(name))
 		}
 	}
 	r.resolve()
+}
+
+// spec puts the spec of a pool, which no host has seen yet.
+func (r *rig) spec(name string, limit int, change ...func(*Spec)) {
+	r.t.Helper()
+	s := DefaultSpec()
+	s.Limit, s.ReserveAfter = limit, NeverReserve
+	for _, f := range change {
+		f(&s)
+	}
+	r.txn(store.Put(r.keys.Spec(name), encodeSpec(s, layoutOf(s.Limit), 0), 0))
+}
+
+// key returns a key as it is in etcd, nil if it is not there.
+func (r *rig) key(name string) *mvccpb.KeyValue {
+	r.t.Helper()
+	resp, err := r.etcd.Range(&pb.RangeRequest{Key: []byte(name)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if len(resp.Kvs) == 0 {
+		return nil
+	}
+	return resp.Kvs[0]
 }
 
 // asked is a request that is under way or answered.

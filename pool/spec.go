@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,10 @@ const (
 	// MinRetain and MaxRetain bound how long a host may retain slots. A shorter time would
 	// end before the next claim comes.
 	MinRetain, MaxRetain = 10 * time.Millisecond, 10 * time.Second
+	// TaskPrefix begins the names of the pools of tasks, and DefaultTaskRetain is how long hosts
+	// retain their slots: a worker that ends one step of a task and takes the next keeps its slot.
+	TaskPrefix        = "task."
+	DefaultTaskRetain = time.Second
 	// retainedLeases is how many times the time to retain must fit into the lease duration.
 	retainedLeases = 3
 )
@@ -65,6 +70,15 @@ func DefaultSpec() Spec {
 	return Spec{LeaseDuration: DefaultLeaseDuration, ReserveAfter: DefaultReserveAfter}
 }
 
+// DefaultSpecOf is [DefaultSpec] of the pool with a name: that of a task retains its slots.
+func DefaultSpecOf(name string) Spec {
+	s := DefaultSpec()
+	if strings.HasPrefix(name, TaskPrefix) {
+		s.Retain = DefaultTaskRetain
+	}
+	return s
+}
+
 // Validate refuses what a pool can't be. Its error is a problem that names the
 // field and what is allowed.
 func (s Spec) Validate() error {
@@ -83,21 +97,6 @@ func (s Spec) Validate() error {
 		return problem.Field("reserve_after", "%s is out of range: allowed are 0s to %s, and -1 (never)", s.ReserveAfter, MaxReserveAfter)
 	}
 	return nil
-}
-
-// specValue is the value of a spec in etcd.
-type specValue struct {
-	store.V
-	Limit         int    `json:"limit"`
-	LeaseDuration string `json:"lease_duration"`
-	ReserveAfter  string `json:"reserve_after"`
-	Retain        string `json:"retain,omitempty"`
-	Paused        bool   `json:"paused,omitempty"`
-	// LimitSince is the revision since which the limit holds; 0 is the revision
-	// of this very value.
-	LimitSince int64 `json:"limit_since,omitempty"`
-	// Groups over which the limit is spread; 0 is those of a new pool: see [layout].
-	Groups int `json:"groups,omitempty"`
 }
 
 // reserveNever is how [NeverReserve] is written, in etcd and everywhere else.
@@ -152,63 +151,6 @@ func ParseReserveAfter(s string) (time.Duration, error) {
 		return 0, problem.Field("reserve_after", "%q is no duration: write 30s, 5m, 1h30m, or -1 for never", s)
 	}
 	return d, nil
-}
-
-func encodeSpec(s Spec, l layout, limitSince int64) []byte {
-	groups := 0
-	if l.spread {
-		groups = l.groups
-	}
-	v := specValue{
-		V: store.Now, Groups: groups, Limit: s.Limit, Paused: s.Paused, LimitSince: limitSince,
-		LeaseDuration: s.LeaseDuration.String(),
-		ReserveAfter:  FormatReserveAfter(s.ReserveAfter),
-	}
-	if s.Retain > 0 {
-		v.Retain = s.Retain.String()
-	}
-	return store.Encode(v)
-}
-
-// decodeSpec reads a spec that was put at revision rev, with its layout and the revision
-// since which its limit holds.
-func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSince int64, err error) {
-	var v specValue
-	if err := store.Decode(key, data, &v); err != nil {
-		return Spec{}, layout{}, 0, err
-	}
-	lease, err := time.ParseDuration(v.LeaseDuration)
-	if err != nil {
-		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("lease_duration: %w", err)}
-	}
-	reserve, err := ParseReserveAfter(v.ReserveAfter)
-	if err != nil {
-		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: err}
-	}
-	s = Spec{Limit: v.Limit, LeaseDuration: lease, ReserveAfter: reserve, Paused: v.Paused}
-	if v.Retain != "" {
-		if s.Retain, err = time.ParseDuration(v.Retain); err != nil {
-			return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("retain: %w", err)}
-		}
-	}
-	if err := s.Validate(); err != nil {
-		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: err}
-	}
-	switch {
-	case v.Groups == 0:
-		l = layoutOf(s.Limit)
-	case v.Groups < 1 || v.Groups > min(MaxGroups, s.Limit):
-		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("groups: a limit of %d can't be spread over %d groups: allowed are 1 to %d, and no more than the limit", s.Limit, v.Groups, MaxGroups)}
-	default:
-		l = spreadOver(s.Limit, v.Groups)
-	}
-	if v.LimitSince < 0 || v.LimitSince > rev {
-		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("limit_since: %d is no earlier revision", v.LimitSince)}
-	}
-	if limitSince = v.LimitSince; limitSince == 0 {
-		limitSince = rev
-	}
-	return s, l, limitSince, nil
 }
 
 // Change is what an operator wants of a pool. What is nil stays as it is, or
@@ -290,11 +232,11 @@ func (r Registry) set(ctx context.Context, name string, ch Change, create bool) 
 		case created && ch.Limit == nil:
 			return Put{}, store.Stop(problem.Field("limit", "pool '%s' does not exist yet, and a new pool needs a limit", name))
 		case created:
-			old = DefaultSpec()
+			old = DefaultSpecOf(name)
 		}
 		base := old
 		if ch.Replace {
-			base = DefaultSpec()
+			base = DefaultSpecOf(name)
 		}
 		spec := ch.apply(base)
 		if err := spec.Validate(); err != nil {
@@ -365,7 +307,7 @@ func (r Registry) Declare(ctx context.Context, name string, limit int) (*pb.Comp
 	if rev != 0 {
 		return same, nil, nil
 	}
-	spec := DefaultSpec()
+	spec := DefaultSpecOf(name)
 	spec.Limit = limit
 	if err := spec.Validate(); err != nil {
 		return nil, nil, err

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 )
@@ -224,7 +226,6 @@ func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 // stay leaves a claim held whose combined release did not happen.
 func (c *core) stay(e *entry, err error, now time.Time) {
 	e.state = held
-	e.former = true // deletes of its keys were sent: they are not retained
 	c.rewrites = c.rewrites || c.regrants[e.shown] == e
 	e.answerCombined(0, err)
 	if len(e.waiters) > 0 { // it was released by itself meanwhile
@@ -281,7 +282,7 @@ var errOutcomeUnknown = problem.New(problem.EtcdUnavailable, "%w: the outcome of
 
 // prepare makes the record of a regrant, and notes it in the journal. It is false if the regrant
 // must not be made.
-func (c *core) prepare(e *entry, h *holding, shown claimKey, now time.Time) bool {
+func (c *core) prepare(e *entry, h *holding, now time.Time) bool {
 	fence, ok := h.fence.Next()
 	if !ok {
 		return false
@@ -289,7 +290,7 @@ func (c *core) prepare(e *entry, h *holding, shown claimKey, now time.Time) bool
 	rec := *e.record
 	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = stampOf(now).at, fence, c.seen, h.admitted, keysOf(h.slots)
 	before := e.record
-	if e.record = &rec; !c.journaled(h, shown, e) {
+	if e.record = &rec; !c.journaled(h, e) {
 		e.record = before
 		return false
 	}
@@ -297,16 +298,15 @@ func (c *core) prepare(e *entry, h *holding, shown claimKey, now time.Time) bool
 }
 
 // regrant makes an entry the holder of slots whose keys show another claim.
-func (c *core) regrant(e *entry, h holding, shown claimKey, now time.Time) {
+func (c *core) regrant(e *entry, h holding, extra []*pb.ResponseOp, now time.Time) {
 	e.holding = h
-	e.shown, e.regranted = shown, now
-	c.regrants[shown] = e
-	c.label(shown.id, 1)
+	e.regranted = now
+	c.regrants[h.shown] = e
+	c.label(h.shown.id, 1)
 	c.metrics.regrants.Inc()
 	c.metrics.granted(now.Sub(e.arrived))
 	c.wakeAt(now.Add(c.retains(e.needs) * 3 / 4))
-	c.hold(e, nil, h.rev, now)
-	c.fast = true
+	c.hold(e, extra, h.rev, now)
 }
 
 // retire ends a claim whose slots are retained.

@@ -396,3 +396,75 @@ func parseSlot(data []byte) (v slotValue, ok bool) {
 	}
 	return v, ok && v.check() == nil
 }
+
+// specValue is the value of a spec in etcd.
+type specValue struct {
+	store.V
+	Limit         int    `json:"limit"`
+	LeaseDuration string `json:"lease_duration"`
+	ReserveAfter  string `json:"reserve_after"`
+	Retain        string `json:"retain,omitempty"`
+	Paused        bool   `json:"paused,omitempty"`
+	// LimitSince is the revision since which the limit holds; 0 is the revision
+	// of this very value.
+	LimitSince int64 `json:"limit_since,omitempty"`
+	// Groups over which the limit is spread; 0 is those of a new pool: see [layout].
+	Groups int `json:"groups,omitempty"`
+}
+
+func encodeSpec(s Spec, l layout, limitSince int64) []byte {
+	groups := 0
+	if l.spread {
+		groups = l.groups
+	}
+	v := specValue{
+		V: store.Now, Groups: groups, Limit: s.Limit, Paused: s.Paused, LimitSince: limitSince,
+		LeaseDuration: s.LeaseDuration.String(),
+		ReserveAfter:  FormatReserveAfter(s.ReserveAfter),
+	}
+	if s.Retain > 0 {
+		v.Retain = s.Retain.String()
+	}
+	return store.Encode(v)
+}
+
+// decodeSpec reads a spec that was put at revision rev, with its layout and the revision
+// since which its limit holds.
+func decodeSpec(key string, data []byte, rev int64) (s Spec, l layout, limitSince int64, err error) {
+	var v specValue
+	if err := store.Decode(key, data, &v); err != nil {
+		return Spec{}, layout{}, 0, err
+	}
+	lease, err := time.ParseDuration(v.LeaseDuration)
+	if err != nil {
+		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("lease_duration: %w", err)}
+	}
+	reserve, err := ParseReserveAfter(v.ReserveAfter)
+	if err != nil {
+		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: err}
+	}
+	s = Spec{Limit: v.Limit, LeaseDuration: lease, ReserveAfter: reserve, Paused: v.Paused}
+	if v.Retain != "" {
+		if s.Retain, err = time.ParseDuration(v.Retain); err != nil {
+			return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("retain: %w", err)}
+		}
+	}
+	if err := s.Validate(); err != nil {
+		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: err}
+	}
+	switch {
+	case v.Groups == 0:
+		l = layoutOf(s.Limit)
+	case v.Groups < 1 || v.Groups > min(MaxGroups, s.Limit):
+		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("groups: a limit of %d can't be spread over %d groups: allowed are 1 to %d, and no more than the limit", s.Limit, v.Groups, MaxGroups)}
+	default:
+		l = spreadOver(s.Limit, v.Groups)
+	}
+	if v.LimitSince < 0 || v.LimitSince > rev {
+		return Spec{}, layout{}, 0, &store.CorruptError{Key: key, Reason: fmt.Errorf("limit_since: %d is no earlier revision", v.LimitSince)}
+	}
+	if limitSince = v.LimitSince; limitSince == 0 {
+		limitSince = rev
+	}
+	return s, l, limitSince, nil
+}

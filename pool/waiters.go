@@ -376,7 +376,7 @@ func (c *core) writeWaiters(b *builder) {
 			}
 			continue
 		}
-		if e.written && e.reserve == e.writtenReserve {
+		if e.written && e.reserve == e.writtenReserve || c.waitsHere(e, b.now) {
 			continue
 		}
 		if !c.reserveKeys(e) || !b.waiter(e) {

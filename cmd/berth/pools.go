@@ -163,7 +163,7 @@ names are not changed. A lower limit stops no holder: no more slots are granted 
 enough are released.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which the slots of a dead holder are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
-			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool"},
+			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool, " + text.Duration(pool.DefaultTaskRetain) + " in one of a task"},
 			&cli.StringFlag{Name: "reserve-after", Usage: "`TIME` after which no later waiter passes a waiter; 0 for at once, -1 for never", DefaultText: unchanged + ", " + text.Duration(pool.DefaultReserveAfter) + " in a new pool"},
 		},
 		Action: handle(poolsSet, poolArgument, argument{name: "a limit"}),

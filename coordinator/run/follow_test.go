@@ -19,7 +19,7 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 		claims := make(chan pool.Event, 8)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { t.Errorf("%d were given up", n) }) }()
+		go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { t.Errorf("%d were given up", n) }) }()
 		claims <- pool.Event{Type: pool.ClaimWaiting, Run: "a", Step: "load", Claim: "c", Pools: []string{"db", "gpu"}, Reason: "pool 'db' full (3/3 slots)"}
 		claims <- pool.Event{Type: pool.ClaimGranted, Claim: "of no run", Pools: []string{"db"}}
 		claims <- pool.Event{Type: pool.PoolChanged, Pools: []string{"db"}}
@@ -79,7 +79,7 @@ func TestAnEventOfAClaimIsWrittenOnceThoughAnswersAreLost(t *testing.T) {
 				claims := make(chan pool.Event)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
-				go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { t.Errorf("%d were given up", n) }) }()
+				go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { t.Errorf("%d were given up", n) }) }()
 				claims <- pool.Event{Type: pool.ClaimWaiting, Run: "a", Claim: "c"}
 				claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
 				time.Sleep(time.Minute)
@@ -118,7 +118,7 @@ func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {
 		gone := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { gone += n }) }()
+		go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { gone += n }) }()
 		for i := range followMost + 10 {
 			claims <- pool.Event{Type: pool.ClaimGranted, Run: fmt.Sprint("r", i), Claim: "c"}
 		}
@@ -138,7 +138,7 @@ func TestARunHasNoMoreThanFiveHundredEventsOfClaims(t *testing.T) {
 		gone := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Journal.Follow(ctx, claims, func(n int) { gone += n }) }()
+		go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { gone += n }) }()
 		for range perRun + 7 {
 			claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
 		}

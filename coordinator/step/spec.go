@@ -39,9 +39,6 @@ const (
 	DefaultQueue = "default"
 )
 
-// taskPools is the prefix of the pools of tasks.
-const taskPools = "task."
-
 // OnFailure is the effect of a final failure of an instance on its run.
 type OnFailure string
 
@@ -94,7 +91,7 @@ type Spec struct {
 }
 
 // TaskPool returns the pool of a task. Without that pool, the task has no limit.
-func TaskPool(task string) string { return taskPools + task }
+func TaskPool(task string) string { return pool.TaskPrefix + task }
 
 // Validate returns a problem that names the field if the step is not valid by itself. number
 // is that of the step, for a step without a name.
@@ -177,7 +174,7 @@ func (s *Spec) validateWhere() error {
 	// It must begin like the name of a pool, too.
 	if pool.ValidateName(TaskPool(s.Task.Name)) != nil || pool.ValidateName(s.Task.Name) != nil {
 		return s.wrong("task", "%q is no name of a task: allowed are 1 to %d of a-z, 0-9, '.', '_' and '-', the first a letter or digit",
-			problem.Clip(s.Task.Name), 63-len(taskPools))
+			problem.Clip(s.Task.Name), 63-len(pool.TaskPrefix))
 	}
 	if _, both := s.Pools[TaskPool(s.Task.Name)]; both {
 		return s.wrong("pools."+TaskPool(s.Task.Name), "it is the pool of task %q, which takes its slot already: one of the two has to go", s.Task.Name)

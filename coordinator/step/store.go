@@ -34,13 +34,13 @@ type Store struct {
 // about 500 at most.
 const eventsOf = 150
 
-// hasEvents reports whether the instance with a number in its run has events.
-func hasEvents(number int) bool { return number < eventsOf }
+// HasEvents reports whether the instance with a number in its run has events.
+func HasEvents(number int) bool { return number < eventsOf }
 
 // HasEvent reports whether an event of the instance with a number is written: all events of
 // the first instances, and the final failures of the others as far as the journal allows.
 func HasEvent(j *run.Journal, id string, number int, e run.Event) bool {
-	return hasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
+	return HasEvents(number) || e.Type == run.StepFailed && j.Spare(id)
 }
 
 // Get returns an instance, or a StepNotFound problem.

@@ -70,14 +70,14 @@ var targets = []target{
 	{"a step over its life, no limits", "baseline/4w/10r", true, 1, "etcd transactions", stepTransactions},
 	{"tasks without a limit where others have one", "unlimited/4w/10r", true, 0, "claims of slots", slotClaims},
 	{"and what is written of a step", "unlimited/4w/10r", true, 1.01, "× the writes without a task", stepWrites},
-	{"all limited", "enabled/4w/10r", false, 0.85, "× without limits", stepRatio},
+	{"all limited", "enabled/4w/10r", false, 0.9, "× without limits", stepRatio},
 	{"a step over its life, all limited", "enabled/4w/10r", true, 1, "etcd transactions", stepTransactions},
 	{"taking with a slot, p50", "enabled/4w/10r", true, 1, "ms more", takeAdded},
 	{"completing with a slot, p50", "enabled/4w/10r", true, 1, "ms more", completeAdded},
-	{"1 of 100 limited", "mixed/4w/10r", false, 0.95, "× without limits", stepRatio},
+	{"1 of 100 limited", "mixed/4w/10r", false, 0.97, "× without limits", stepRatio},
 	{"taking with a slot, one at a time, p50", "enabled/1w/1r", true, 1, "ms more", takeAdded},
 	{"completing with a slot, one at a time, p50", "enabled/1w/1r", true, 1, "ms more", completeAdded},
-	{"8 workers × 30, limit 500", "high/8w/30r", false, 0.85, "× without limits", stepRatio},
+	{"8 workers × 30, limit 500", "high/8w/30r", false, 0.9, "× without limits", stepRatio},
 }
 
 // hasTarget reports whether a case has a target.

@@ -88,8 +88,8 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 	if err := pool.ValidateName(key.Value); err != nil {
 		d.wrong(key, "%s", messageOf(err))
 	}
-	p := Pool{Spec: pool.DefaultSpec()}
-	limit := false
+	p := Pool{Spec: pool.DefaultSpecOf(key.Value)}
+	name, limit := key.Value, false
 	values := map[string]*yaml.Node{}
 	d.mapping(n, path, []string{"limit", "lease_duration", "reserve_after", "retain", "paused"}, func(path string, key, value *yaml.Node) {
 		limit = limit || key.Value == "limit"
@@ -100,7 +100,7 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 			return
 		} else if must := p.set(key.Value, value.Value); must != "" {
 			d.wrong(value, "%s can't be %q: it must be %s", path, value.Value, must)
-			p.reset(key.Value)
+			p.reset(name, key.Value)
 		}
 	})
 	if !limit && n.Kind == yaml.MappingNode {
@@ -108,7 +108,7 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 	}
 	for err := p.Spec.Validate(); values[fieldOf(err)] != nil; err = p.Spec.Validate() {
 		d.wrong(values[fieldOf(err)], "%s.%s", path, err)
-		p.reset(fieldOf(err)) // to see what else is wrong
+		p.reset(name, fieldOf(err)) // to see what else is wrong
 	}
 	if len(d.lines) == before {
 		d.found.Pools[key.Value] = p
@@ -116,8 +116,8 @@ func (d *declarationReader) pool(path string, key, n *yaml.Node) {
 }
 
 // reset makes a field what it is if nothing is said.
-func (d *Pool) reset(field string) {
-	s := pool.DefaultSpec()
+func (d *Pool) reset(name, field string) {
+	s := pool.DefaultSpecOf(name)
 	switch field {
 	case "limit":
 		d.Spec.Limit = s.Limit

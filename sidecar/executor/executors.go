@@ -353,7 +353,7 @@ func (x *Executors) Follow(ctx context.Context, subscribe func(context.Context) 
 		return // the client has ended, and the server will
 	}
 	tasks.Go(func() {
-		_ = x.runs.Journal.Follow(ctx, events, func(n int) { // it ends with ctx
+		_ = x.runs.Journal.Follow(ctx, events, nil, func(n int) { // it ends with ctx
 			x.log.Debug("what happened to claims is not among the events of their runs", keyEvents, n)
 		})
 	})

@@ -28,8 +28,7 @@ type choice struct {
 	// capacity is how many instances the worker can have, and free how many it can take
 	// now.
 	capacity, free int
-	// waiters are the instances that wait for slots already, by requirement, the least
-	// urgent first.
+	// waiters are the instances that wait for slots already, by requirement.
 	waiters map[string][]waiting
 	// skip reports whether an instance is not to be taken: it is being taken, was taken,
 	// or its run was canceled.
@@ -44,6 +43,14 @@ type choice struct {
 type waiting struct {
 	id       store.StepID
 	priority int
+	order    string
+}
+
+// leastUrgent sorts waiters, the least urgent first.
+func leastUrgent(all []waiting) {
+	slices.SortFunc(all, func(a, b waiting) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), strings.Compare(b.order, a.order))
+	})
 }
 
 // wanted is an instance with the slots that it needs.
@@ -91,19 +98,22 @@ func pick(c choice) (p picked) {
 	plain := c.share("", merged(lists), c.free)
 	p.plain, p.again, p.short[""] = plain.taken, plain.again, plain.short
 	for i, cl := range slottedOf {
-		stand := c.waiters[cl.name]
-		if len(stand) >= c.free && stand[0].priority >= cl.all[0].Priority {
+		waiters := c.waiters[cl.name]
+		if len(waiters)+len(cl.all) > c.free { // some may have to yield
+			leastUrgent(waiters)
+		}
+		if len(waiters) >= c.free && waiters[0].priority >= cl.all[0].Priority {
 			continue // none is more urgent than the waiters
 		}
 		// There is no capacity for instances after those that fill the worker.
 		some := c.share(cl.name, before(cl.all, plain.last), c.free)
-		free := c.free - len(stand)
+		free := c.free - len(waiters)
 		for _, o := range some.taken {
 			if free <= 0 {
-				if len(stand) == 0 || stand[0].priority >= o.Priority {
+				if len(waiters) == 0 || waiters[0].priority >= o.Priority {
 					break
 				}
-				p.yields, stand = append(p.yields, stand[0].id), stand[1:]
+				p.yields, waiters = append(p.yields, waiters[0].id), waiters[1:]
 			}
 			free--
 			w := classes[i]

@@ -134,7 +134,7 @@ func TestWhatAWorkerLeavesOut(t *testing.T) {
 // A more urgent instance takes the place of a less urgent one in the wait queue.
 func TestWhatIsMoreUrgentStandsInLineFirst(t *testing.T) {
 	low, high := store.StepID{Run: "low"}, store.StepID{Run: "high"}
-	line := []waiting{{low, 0}, {high, 5}}
+	line := []waiting{{id: low}, {id: high, priority: 5}}
 	for name, c := range map[string]struct {
 		queue []string
 		free  int

@@ -114,6 +114,14 @@ func (w *Worker) claimID(p *step.Published) string {
 	return fmt.Sprintf("step-%07d-%s", p.Number, hex.EncodeToString(sum[:16]))
 }
 
+// hasSlotEvent reports whether an event of a claim is written to the events of its run: those of
+// instances that have events, and losses.
+func hasSlotEvent(ev pool.Event) bool {
+	var number int
+	_, err := fmt.Sscanf(ev.Claim, "step-%d-", &number) // see [Worker.claimID]
+	return err != nil || step.HasEvents(number) || ev.Type == pool.ClaimEnded
+}
+
 // skips reports whether an instance is not to be taken.
 func (w *Worker) skips(p *offer) bool {
 	id := p.ID()

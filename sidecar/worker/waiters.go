@@ -1,10 +1,7 @@
 package worker
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"strings"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -31,21 +28,15 @@ func (w *Worker) unpublished() (n int) {
 	return n
 }
 
-// waiters returns those that are not withdrawn, by slot requirement, the least urgent
-// first.
+// waiters returns those that are not withdrawn, by slot requirement.
 func (w *Worker) waiters() map[string][]waiting {
-	lines := map[string][]waiting{}
+	all := map[string][]waiting{}
 	for id, l := range w.waiting {
 		if !l.left {
-			lines[l.requirement] = append(lines[l.requirement], waiting{id, l.priority})
+			all[l.requirement] = append(all[l.requirement], waiting{id, l.priority, l.order})
 		}
 	}
-	for _, stand := range lines {
-		slices.SortFunc(stand, func(a, b waiting) int {
-			return cmp.Or(cmp.Compare(a.priority, b.priority), strings.Compare(w.waiting[b.id].order, w.waiting[a.id].order))
-		})
-	}
-	return lines
+	return all
 }
 
 // yield withdraws the waiter of an instance. It may wait again later.

@@ -250,7 +250,7 @@ func (w *Worker) follow(ctx context.Context, tasks *sync.WaitGroup) error {
 		return err
 	}
 	tasks.Go(func() {
-		_ = w.steps.Journal.Follow(ctx, claims, func(n int) { // it ends with ctx
+		_ = w.steps.Journal.Follow(ctx, claims, hasSlotEvent, func(n int) { // it ends with ctx
 			w.log.Debug("events of slots were not written to the events of their runs", "events", n)
 		})
 	})
