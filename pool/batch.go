@@ -472,13 +472,8 @@ func (c *core) nextIfSlow(now time.Time) *call {
 
 // wakesAt is when the next call may be due without another event; zero if never.
 func (c *core) wakesAt() time.Time {
-	return first(c.waitersAt, c.retainAt)
-}
-
-// first returns the earlier one of two times of which either may be zero.
-func first(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
+	if c.waitersAt.IsZero() || !c.retainAt.IsZero() && c.retainAt.Before(c.waitersAt) {
+		return c.retainAt
 	}
-	return a
+	return c.waitersAt
 }

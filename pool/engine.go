@@ -180,15 +180,15 @@ func (e *Engine) loop(ctx context.Context) error {
 	for {
 		e.collector.all(e.core)
 		e.core.present(e.cfg.Backend.History())
-		late, more := e.collector.waits(time.Now())
+		at, more := e.collector.waits(time.Now())
 		if !more {
-			late = time.Time{}
 			if call := e.core.nextIfSlow(time.Now()); call != nil {
 				e.collector.sent(call.batch)
 				e.calls <- call
 			}
+			at = e.core.wakesAt()
 		}
-		if at := first(e.core.wakesAt(), late); !at.IsZero() && !at.Equal(wakes) {
+		if !at.IsZero() && !at.Equal(wakes) {
 			wakes = at
 			wake.Reset(time.Until(at))
 		}
