@@ -92,12 +92,18 @@ const revokeEvery = time.Second
 
 // claimRevoker revokes the claims of runs that have ended, or have lost their executor. It
 // works asynchronously: ticks do not wait for it.
+//
+// If a pool has retained slots, etcd may not show yet which claim has them. So the claims of
+// the same runs are revoked once more when that time has passed.
 type claimRevoker struct {
 	cfg     Config
 	metrics *metrics
 	wake    chan struct{} // coalesces
 
 	asked map[claim]bool // claims that were revoked
+	// later are runs whose claims are revoked once more, at laterAt.
+	later   map[string]int64
+	laterAt time.Time
 
 	mu   sync.Mutex       // guards what follows
 	runs map[string]int64 // claims that were granted at smaller revisions are revoked
@@ -110,7 +116,7 @@ type claim struct {
 }
 
 func newClaimRevoker(cfg Config, m *metrics) *claimRevoker {
-	return &claimRevoker{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]int64{}}
+	return &claimRevoker{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]int64{}, later: map[string]int64{}}
 }
 
 // add adds runs, with the revisions at which they ended.
@@ -154,12 +160,14 @@ func (l *claimRevoker) take() map[string]int64 {
 }
 
 func (l *claimRevoker) run(ctx context.Context) error {
-	pause := time.NewTimer(0)
+	pause, later := time.NewTimer(0), time.NewTimer(math.MaxInt64)
 	defer pause.Stop()
+	defer later.Stop()
 	troubled := false
 	for {
 		select {
 		case <-l.wake:
+		case <-later.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -169,7 +177,14 @@ func (l *claimRevoker) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		runs := l.take()
-		err := l.free(ctx, runs)
+		retain, err := l.free(ctx, l.withLater(runs, time.Now()))
+		if err == nil && retain > 0 && len(runs) > 0 {
+			maps.Copy(l.later, runs)
+			l.laterAt = time.Now().Add(retain)
+		}
+		if len(l.later) > 0 {
+			later.Reset(time.Until(l.laterAt))
+		}
 		if err != nil && ctx.Err() == nil {
 			if !troubled { // once in a row
 				l.cfg.Logger.Warn("claims of ended runs could not be revoked, trying again", "error", err)
@@ -181,13 +196,27 @@ func (l *claimRevoker) run(ctx context.Context) error {
 	}
 }
 
-// free revokes the claims of runs.
-func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) error {
+// withLater returns runs together with those whose claims are to be revoked once more by now.
+func (l *claimRevoker) withLater(runs map[string]int64, now time.Time) map[string]int64 {
+	if len(l.later) == 0 || now.Before(l.laterAt) {
+		return runs
+	}
+	all := l.later
+	maps.Copy(all, runs) // with a later revision of a run
+	l.later = map[string]int64{}
+	return all
+}
+
+// free revokes the claims of runs. It returns for how long slots of any pool may be retained.
+func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) (retain time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*writeTimeout)
 	defer cancel()
 	pools, err := pool.Read(ctx, l.cfg.Backend, l.cfg.Keys)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	for _, p := range pools.Pools() {
+		retain = max(retain, p.Retain)
 	}
 	held, waiting := pools.Claims()
 	still := map[claim]bool{}
@@ -205,13 +234,13 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) error {
 		l.cfg.Logger.Info("revoking a claim of an ended run", "run", h.Run, "claim", h.Claim, "host", h.Host)
 		if h.Bind == run.BindBridge { // there is no holder to stop
 			if err := registry.FreeBridge(ctx, pools, h.Claim, h.Fence); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
-				return err
+				return 0, err
 			}
 			l.metrics.freed.Inc()
 			continue
 		}
 		if err := registry.RequestRevocation(ctx, h.Host, h.Claim, h.Fence); err != nil {
-			return err
+			return 0, err
 		}
 		l.asked[claim{h.Claim, h.Fence}] = true
 		l.metrics.freed.Inc()
@@ -222,10 +251,10 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) error {
 		}
 		l.cfg.Logger.Info("withdrawing a waiting claim of an ended run", "run", w.Run, "claim", w.Claim, "host", w.Host)
 		if err := registry.RequestWithdrawal(ctx, w.Host, w.Claim); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return retain, nil
 }
 
 const (

@@ -335,6 +335,33 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 	}
 }
 
+// A claim that was granted retained slots is shown by etcd only when the run has ended: it is
+// revoked, too.
+func TestAClaimThatIsShownLaterIsRevoked(t *testing.T) {
+	inFleet(t, func(t *testing.T, fl *fleet) {
+		limit, retain := 9, 4*time.Second
+		if _, err := (pool.Registry{Backend: fl.root, Keys: fl.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
+			t.Fatal(err)
+		}
+		fl.candidate("one")
+		fl.submit("done")
+		fl.settle()
+		fl.finish(fl.start("done", fl.executor()))
+		time.Sleep(3 * time.Second)
+		fl.put(fl.keys.Slot("db", 0, 0), `{"v":1,"n":1,"claim":"a","record":{"pools":{"db":1},"holder":{"host":"x","instance":"sidecar","run":"done"},"granted":2,"since":"2026-01-01T00:00:00Z"}}`)
+		time.Sleep(5 * time.Second)
+		revoked := false
+		fl.root.Do(func(e *storetest.Etcd) {
+			for range e.All(fl.keys.Revocation("x", "a")) {
+				revoked = true
+			}
+		})
+		if !revoked {
+			t.Error("it is not revoked")
+		}
+	})
+}
+
 // The claims that a run holds when it ends are revoked from its host; what it claims in a
 // later attempt, and what other runs hold, is not.
 func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
