@@ -54,6 +54,8 @@ var targets = []target{
 	{"transfer p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
 	{"transfer p99, 4 hosts", "transfer/go/8c/4h/1p", true, 15, "× a plain put", transferP99},
 	{"longest wait, 4 hosts", "transfer/go/8c/4h/1p", true, 1.5, "× the fair wait", longestWait},
+	{"longest wait, uneven demand of 4 hosts", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenWait},
+	{"a host without a slot, uneven demand", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenAbsence},
 	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 0.6, "× the floor", ratio},
 	{"limit 100,000 against 1,000", "limit/go/64c/1h/1p", true, 1.5, "× the time per claim", timePerClaim},
 	{"idle sidecar", "memory/http/64c/1h/1p", true, 40, "MB resident", idleMemory},
@@ -148,6 +150,18 @@ func transferP99(r *row) (float64, string) {
 func longestWait(r *row) (float64, string) {
 	fair := bench.Millis(r.Hold) * float64(r.Clients-1)
 	return r.Claim.Max / fair, fmt.Sprintf("%.0f ms against %.0f ms", r.Claim.Max, fair)
+}
+
+// unevenWait compares the longest wait with the one that may be expected: slots may be retained for a
+// while, and it takes as long to give them back.
+func unevenWait(r *row) (float64, string) { return r.toWait(r.Wait.Longest) }
+
+// unevenAbsence compares the longest time of a host without a slot with the same.
+func unevenAbsence(r *row) (float64, string) { return r.toWait(r.Wait.WithoutSlot) }
+
+func (r *row) toWait(ms float64) (float64, string) {
+	most := r.Wait.Fair + 2*r.Wait.Retain
+	return ms / most, fmt.Sprintf("%.0f ms against %.0f + 2 × %.0f ms", ms, r.Wait.Fair, r.Wait.Retain)
 }
 
 func idleMemory(r *row) (float64, string) {

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berthhq/berth/internal/instance"
@@ -20,6 +21,7 @@ const (
 	uncontended = "uncontended" // slots for all
 	contended   = "contended"   // slots for an eighth of the clients, and no hold
 	full        = "full"        // the same, with a hold
+	uneven      = "uneven"      // the same as full, of hosts with different numbers of clients
 	transfer    = "transfer"    // one slot, and a hold that leaves etcd idle
 	bigLimit    = "limit"       // uncontended, of a pool with very many slots
 	memory      = "memory"      // a sidecar that holds many claims
@@ -37,9 +39,12 @@ const (
 	fullHold     = 5 * time.Millisecond
 	transferHold = 20 * time.Millisecond
 	// transferFactor makes the rounds of a transfer longer: there are only 50
-	// transfers in a second.
-	transferFactor = 4
+	// transfers in a second. unevenFactor does so where the longest wait is in question.
+	transferFactor, unevenFactor = 4, 4
 )
+
+// unevenClients are how many clients each host has in the case of that kind.
+var unevenClients = []int{40, 16, 6, 2}
 
 // Case is one load.
 type Case struct {
@@ -52,8 +57,9 @@ type Case struct {
 	Pools   int    `json:"pools,omitempty"`
 	Limit   int    `json:"limit,omitempty"`
 
-	// Hold is how long each claim is held.
-	Hold time.Duration `json:"-"`
+	// Hold is how long each claim is held, and Retain how long hosts may retain slots.
+	Hold   time.Duration `json:"-"`
+	Retain time.Duration `json:"-"`
 	// factor is how many times longer than usual its rounds are.
 	factor int
 }
@@ -73,6 +79,24 @@ func (c Case) slots() int {
 		return c.Limit
 	}
 	return 0
+}
+
+// host returns which host a client is on.
+func (c Case) host(client int) int {
+	if c.Kind != uneven {
+		return client % c.Hosts
+	}
+	for host, n := range unevenClients {
+		if client -= n; client < 0 {
+			return host
+		}
+	}
+	return 0
+}
+
+// fairWait is the longest wait of a client if the slots pass from one client to the next in turn.
+func (c Case) fairWait() time.Duration {
+	return c.Hold * time.Duration(c.Clients-1) / time.Duration(c.Limit)
 }
 
 // pools names the pools of a case.
@@ -98,7 +122,7 @@ func (c Case) claim() instance.Slots {
 var mainCases = []string{
 	"uncontended/go/1c/1h/1p", "uncontended/go/64c/1h/1p", "uncontended/go/256c/1h/1p", "uncontended/go/256c/4h/1p",
 	"contended/go/256c/1h/1p", "contended/go/256c/4h/1p", "uncontended/http/64c/1h/1p",
-	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
+	"full/go/64c/1h/1p", "full/go/256c/1h/1p", "uneven/go/64c/4h/1p", "transfer/go/8c/1h/1p", "transfer/go/8c/4h/1p",
 	"limit/go/64c/1h/1p", "memory/http/64c/1h/1p", "history/go/256c/1h/1p",
 }
 
@@ -111,6 +135,7 @@ func (c *Config) Rows() ([]*Row, error) {
 	var rows []*Row
 	for _, cs := range c.cases() {
 		if c.Selects(cs.Name) && (!c.Quick || slices.Contains(mainCases, cs.Name)) && (c.Sidecars != nil || cs.API != HTTPAPI) {
+			cs.Retain = c.Retain
 			rows = append(rows, &Row{Case: cs})
 		}
 	}
@@ -133,7 +158,7 @@ func (c *Config) cases() []Case {
 	}
 	all = append(all,
 		fullCase(64, 1), fullCase(256, 1), fullCase(64, 4), fullCase(256, 4),
-		transferCase(1), transferCase(4),
+		unevenCase(), transferCase(1), transferCase(4),
 		newCase(bigLimit, GoAPI, 64, 1, 1, hugeLimit),
 		newCase(memory, HTTPAPI, 64, 1, 1, hugeLimit),
 	)
@@ -167,6 +192,16 @@ func (c *Config) matrix(kind, api string) []Case {
 func fullCase(clients, hosts int) Case {
 	c := newCase(full, GoAPI, clients, hosts, 1, clients/clientsPerSlot)
 	c.Hold = fullHold
+	return c
+}
+
+func unevenCase() Case {
+	clients := 0
+	for _, n := range unevenClients {
+		clients += n
+	}
+	c := fullCase(clients, len(unevenClients))
+	c.Name, c.Kind, c.factor = uneven+strings.TrimPrefix(c.Name, full), uneven, unevenFactor
 	return c
 }
 

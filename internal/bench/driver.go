@@ -69,6 +69,7 @@ type Held interface {
 // instances is the driver of the Go API: an instance of berth for each host.
 type instances struct {
 	clients  []*instance.Client
+	host     func(client int) int // whose instance a client uses
 	slots    instance.Slots
 	registry *prometheus.Registry // of the metrics of all, by host
 	before   float64              // megabytes of this process without the instances
@@ -76,7 +77,7 @@ type instances struct {
 
 // openInstances opens an instance for each host, all in this process.
 func (r *Runner) openInstances(ctx context.Context, hosts int, slots instance.Slots) (*instances, error) {
-	d := &instances{slots: slots, registry: prometheus.NewRegistry(), before: heap()}
+	d := &instances{host: evenly(hosts), slots: slots, registry: prometheus.NewRegistry(), before: heap()}
 	for i := range hosts {
 		o := r.Options()
 		o.Host = fmt.Sprintf("bench-%d", i+1)
@@ -89,6 +90,9 @@ func (r *Runner) openInstances(ctx context.Context, hosts int, slots instance.Sl
 	}
 	return d, nil
 }
+
+// evenly spreads clients over hosts.
+func evenly(hosts int) func(client int) int { return func(client int) int { return client % hosts } }
 
 // Claim claims through the client's instance.
 func (d *instances) Claim(ctx context.Context, client int) (Held, error) {
@@ -108,7 +112,7 @@ func (d *instances) claimUntil(ctx context.Context, client int, until time.Time)
 func waitUntil(t time.Time) time.Duration { return max(time.Millisecond, time.Until(t)) }
 
 func (d *instances) claim(ctx context.Context, client int, opts ...instance.ClaimOption) (Held, error) {
-	cl, err := d.clients[client%len(d.clients)].Claim(ctx, d.slots, opts...)
+	cl, err := d.clients[d.host(client)].Claim(ctx, d.slots, opts...)
 	if err != nil {
 		return nil, err // and no claim, not even a nil one
 	}
@@ -116,7 +120,7 @@ func (d *instances) claim(ctx context.Context, client int, opts ...instance.Clai
 }
 
 func (d *instances) borrow(hosts int, slots instance.Slots) fleet {
-	return borrowed{&instances{clients: d.clients[:hosts], slots: slots}}
+	return borrowed{&instances{clients: d.clients[:hosts], host: evenly(hosts), slots: slots}}
 }
 
 func (*instances) pids() []int { return []int{os.Getpid()} }

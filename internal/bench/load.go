@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ type Load struct {
 	Duration time.Duration
 
 	slots int // of a pool that is full, else 0
+	// host, if it is not nil, returns which host a client is on: how long a host has no slot is
+	// measured.
+	host  func(client int) int
 	count int // of claims that are measured instead of the duration
 	// cut gives up the claims that wait at the end, for which the driver must be a fleet;
 	// otherwise they are granted and released.
@@ -103,6 +107,15 @@ func (l Load) once(ctx context.Context) (Outcome, error) {
 	o.cpu = cpu
 	for _, cycles := range done {
 		o.grants = append(o.grants, w.grants(cycles))
+	}
+	if l.host != nil {
+		byHost := map[int][]cycle{}
+		for i, cycles := range done {
+			byHost[l.host(i)] = append(byHost[l.host(i)], cycles...)
+		}
+		for _, cycles := range byHost {
+			o.withoutSlot = max(o.withoutSlot, w.withoutSlot(cycles))
+		}
 	}
 	return o, err
 }
@@ -190,6 +203,20 @@ func (w window) grants(cycles []cycle) (n int) {
 	return n
 }
 
+// withoutSlot returns the longest time of the window in which none of some clients had a slot.
+func (w window) withoutSlot(cycles []cycle) (longest time.Duration) {
+	slices.SortFunc(cycles, func(a, b cycle) int { return cmp.Compare(a.granted, b.granted) })
+	since := w.begin
+	for _, c := range cycles {
+		if c.cut {
+			continue
+		}
+		longest = max(longest, min(c.granted, w.end)-since)
+		since = max(since, c.releasing)
+	}
+	return max(longest, w.end-since)
+}
+
 // overlap returns how much of a span lies in the window.
 func (w window) overlap(from, to time.Duration) time.Duration {
 	return max(0, min(to, w.end)-max(from, w.begin))
@@ -206,6 +233,8 @@ type Outcome struct {
 	waiting   []time.Duration // of claims that were cut, until the end
 	grants    []int           // by client
 	cpu       Usage           // if it was metered
+	// withoutSlot is the longest time in which a host had no slot.
+	withoutSlot time.Duration
 }
 
 // errOverfull means that more was granted than there were slots. It is checked

@@ -35,6 +35,38 @@ func TestFiguresAreThoseOfTheWindow(t *testing.T) {
 	}
 }
 
+func TestTheLongestTimeWithoutASlotIsFound(t *testing.T) {
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	w := window{begin: ms(10), end: ms(100)}
+	for name, c := range map[string]struct {
+		cycles []cycle
+		want   int
+	}{
+		"never one":      {nil, 90},
+		"always one":     {[]cycle{{granted: ms(0), releasing: ms(60)}, {granted: ms(50), releasing: ms(120)}}, 0},
+		"at the end":     {[]cycle{{granted: ms(70), releasing: ms(120)}}, 60},
+		"in the middle":  {[]cycle{{granted: ms(60), releasing: ms(99)}, {granted: ms(5), releasing: ms(30)}}, 30},
+		"one within one": {[]cycle{{granted: ms(0), releasing: ms(80)}, {granted: ms(20), releasing: ms(30)}}, 20},
+		"one was cut":    {[]cycle{{granted: ms(0), releasing: ms(100)}, {requested: ms(20), cut: true}}, 0},
+	} {
+		if got := w.withoutSlot(c.cycles); got != ms(c.want) {
+			t.Errorf("%s: %s, want %s", name, got, ms(c.want))
+		}
+	}
+}
+
+func TestClientsOfAnUnevenCaseAreOnTheirHosts(t *testing.T) {
+	c, counts := unevenCase(), map[int]int{}
+	for client := range c.Clients {
+		counts[c.host(client)]++
+	}
+	for host, n := range unevenClients {
+		if counts[host] != n {
+			t.Errorf("host %d has %d clients, want %d", host, counts[host], n)
+		}
+	}
+}
+
 func TestWhatIsKeptIsNotReleased(t *testing.T) {
 	cycles := []cycle{{requested: ms(0), granted: ms(3), kept: true}, {requested: ms(4), granted: ms(12), kept: true}}
 	got, err := analyze(cycles, window{0, ms(10)}, 0)

@@ -57,11 +57,24 @@ type Row struct {
 	ClaimToPut    *Spread `json:"claim_p50_to_put_p50,omitempty"`
 	TransferToPut *Spread `json:"transfer_p50_to_put_p50,omitempty"`
 
+	Wait    *Wait    `json:"wait,omitempty"`
 	Memory  *Memory  `json:"memory,omitempty"`
 	History *History `json:"history,omitempty"`
 
 	// Error is why there are no figures.
 	Error string `json:"error,omitempty"`
+}
+
+// Wait is how long claims have waited that compete for slots, in milliseconds.
+type Wait struct {
+	// Longest is the longest wait, and Fair what it would be if the slots passed from client to
+	// client in turn.
+	Longest float64 `json:"longest_ms"`
+	Fair    float64 `json:"fair_ms"`
+	// WithoutSlot is the longest time in which a host with clients that waited had no slot.
+	WithoutSlot float64 `json:"without_slot_ms"`
+	// Retain is how long hosts may retain slots.
+	Retain float64 `json:"retain_ms"`
 }
 
 // Reference is what a case is compared with.
@@ -83,6 +96,9 @@ func (r *Row) Summary() []string {
 		return []string{fmt.Sprintf("%.0f/s at first, %.0f/s at last", r.History.First, r.History.Last)}
 	}
 	words := []string{fmt.Sprintf("%.0f/s", r.PerSecond), fmt.Sprintf("%.2f × %s", r.Ratio.Median, r.Reference.What)}
+	if r.Wait != nil {
+		words = append(words, fmt.Sprintf("longest wait %.0f ms (%.0f ms if it were fair), a host without a slot for up to %.0f ms", r.Wait.Longest, r.Wait.Fair, r.Wait.WithoutSlot))
+	}
 	if r.Used != nil && r.Held != nil {
 		words = append(words, fmt.Sprintf("%.1f%% of slot time used", 100*r.Used.Median))
 	}
@@ -103,7 +119,8 @@ func (r *Report[R]) WriteTable(w io.Writer) {
 				fmt.Sprintf("%.2f", r.Ratio.Median), fmt.Sprintf("%.2f-%.2f", r.Ratio.Low, r.Ratio.High),
 				r.Reference.Put.Cell(), r.Claim.Cell(), r.Release.Cell(), r.Transfer.Cell(),
 			})
-		case r.Memory != nil, r.History != nil:
+		}
+		if r := each.row(); r.Memory != nil || r.History != nil || r.Wait != nil {
 			lines = append(lines, r.Name+": "+strings.Join(r.Summary(), ", "))
 		}
 	}

@@ -77,6 +77,7 @@ func Combine(all []Outcome) Outcome {
 		o.held = append(o.held, each.held...)
 		o.transfer = append(o.transfer, each.transfer...)
 		o.waiting = append(o.waiting, each.waiting...)
+		o.withoutSlot = max(o.withoutSlot, each.withoutSlot)
 	}
 	o.PerSecond = Median(rates)
 	return o
@@ -112,6 +113,9 @@ func (r *Row) fill(what string, all Rounds) {
 	if r.Hold > 0 {
 		r.Held = Summarize(own.held)
 	}
+	if r.Kind == uneven {
+		r.Wait = &Wait{Longest: r.Claim.Max, Fair: Millis(r.fairWait()), WithoutSlot: Millis(own.withoutSlot), Retain: Millis(r.Retain)}
+	}
 	if r.slots() > 0 {
 		r.Transfer, r.Used, r.TransferToPut = Summarize(own.transfer), all.used(r.slots()), all.transferToPut()
 	}
@@ -132,6 +136,9 @@ func (r *Runner) openLoads(ctx context.Context, c Case) (own, ref Load, what str
 	})
 	if err != nil {
 		return own, ref, "", err
+	}
+	if d, ok := own.Driver.(*instances); ok && c.Kind == uneven {
+		own.host, d.host = c.host, c.host
 	}
 	switch c.Kind {
 	case bigLimit:
