@@ -144,6 +144,46 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 	}
 }
 
+// A claim that has ended, and whose slots its host has granted again, is not released by force with
+// those of the next one.
+func TestByForceTheSlotsOfTheNextClaimStay(t *testing.T) {
+	for name, change := range map[string]*pool.Change{
+		"retained": nil, "no longer retained": {Retain: new(time.Duration(0))}, "paused": {Paused: new(true)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.pool("db", 1)
+			if _, err := c.reg.Change(c.ctx(), "db", pool.Change{Retain: new(10 * time.Second)}); err != nil {
+				t.Fatal(err)
+			}
+			one := c.engine("one")
+			var b *pool.Claim
+			for n := 0; b == nil; n++ { // until the host has heard of etcd lately
+				a := c.claim(one, "a", db(1))
+				c.release(one, a)
+				if next := c.claim(one, fmt.Sprint("b", n), db(1)); next.Fence.Revision() == a.Fence.Revision() {
+					b = next
+				} else {
+					c.release(one, next)
+				}
+			}
+			if change != nil {
+				if _, err := c.reg.Change(c.ctx(), "db", *change); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r, err := c.reg.Revoke(c.ctx(), "a", true); err == nil {
+				t.Errorf("revoked: %+v", r)
+			}
+			if b.Context().Err() != nil {
+				t.Errorf("the next claim has ended: %v", b.Err())
+			}
+			c.release(one, b)
+			c.sound()
+		})
+	}
+}
+
 func TestByForceTheSlotsAreFreeAtOnce(t *testing.T) {
 	for name, slots := range map[string]map[string]int{
 		"one key": db(1), "many keys": {"db": 1, "big": 1000, "bigger": 1000},
