@@ -51,24 +51,50 @@ type StepHistory struct {
 	// What the revision at hand has touched.
 	rev     int64
 	touched map[*StepSeen]bool
-	slots   map[taking]int // that were put
+	taken   map[taking]bool // what was taken
+	freed   map[taking]bool // of what keys were deleted, or put again
+
+	// slots are the slots of each key, had how many there are, and needed how many the instances
+	// that are run need.
+	slots       map[string]slotsOf
+	had, needed map[taking]int
+}
+
+// slotsOf is what one key holds.
+type slotsOf struct {
+	taking
+	n int
 }
 
 // turn is one execution of an instance that needs slots, from the revision that took it
 // to the one from which it is not seen any more.
 type turn struct {
 	took     map[string]int
+	lease    int64
 	limits   map[string]int // as it was taken
 	from, to int64          // to is 0 while it goes on
 	// unused says that its slots may have been free before its record says so: it was handed
 	// back, or its worker was lost, which has stopped it first.
 	unused bool
+	over   bool // it needs its slots no more
 }
 
-// free notes that the slots may be free already.
-func (t *turn) free() {
+// free notes that the slots of an execution may be free already.
+func (h *StepHistory) free(t *turn) {
 	if t != nil {
 		t.unused = true
+		h.needless(t)
+	}
+}
+
+// needless notes that an execution needs its slots no more.
+func (h *StepHistory) needless(t *turn) {
+	if !t.over {
+		t.over = true
+		for pool, n := range t.took {
+			at := taking{t.lease, pool}
+			h.needed[at] = max(0, h.needed[at]-n) // its slots may have been lost before
+		}
 	}
 }
 
@@ -132,7 +158,7 @@ type StepSeen struct {
 func NewStepHistory(keys store.Keys) *StepHistory {
 	return &StepHistory{
 		keys: keys, runs: map[string]*steppedRun{}, limits: map[string]int{}, queued: map[string]*StepSeen{},
-		touched: map[*StepSeen]bool{}, slots: map[taking]int{},
+		touched: map[*StepSeen]bool{}, taken: map[taking]bool{}, freed: map[taking]bool{}, slots: map[string]slotsOf{}, had: map[taking]int{}, needed: map[taking]int{},
 	}
 }
 
@@ -296,9 +322,9 @@ func (h *StepHistory) stepRecord(text string, put bool, kv *mvccpb.KeyValue) err
 		attempt++
 	case was == "running" && v.Status == "scheduled": // it was handed back
 		attempt--
-		i.turn.free()
+		h.free(i.turn)
 	case was == "running" && v.Status != "canceled" && v.EndFence == 0: // not by its worker
-		i.turn.free()
+		h.free(i.turn)
 	}
 	if v.Attempt != attempt || attempt > i.step.Retries+1 {
 		h.violate(StepWays, "%s is %s with %d starts, and was started %d times of %d", i.ID, v.Status, v.Attempt, attempt, i.step.Retries+1)
@@ -360,6 +386,7 @@ func (h *StepHistory) active(host, text string, put bool, kv *mvccpb.KeyValue) e
 		delete(i.active, host)
 		if i.turn != nil {
 			i.turn.to = kv.ModRevision
+			h.needless(i.turn)
 		}
 		return nil
 	}
@@ -376,11 +403,12 @@ func (h *StepHistory) active(host, text string, put bool, kv *mvccpb.KeyValue) e
 	}
 	i.turn = nil
 	if len(took) > 0 {
-		i.turn = &turn{took: took, limits: maps.Clone(h.limits), from: kv.ModRevision}
+		i.turn = &turn{took: took, lease: kv.Lease, limits: maps.Clone(h.limits), from: kv.ModRevision}
 		h.turns = append(h.turns, i.turn)
 	}
 	for pool, n := range took {
-		h.slots[taking{kv.Lease, pool}] -= n
+		h.needed[taking{kv.Lease, pool}] += n
+		h.taken[taking{kv.Lease, pool}] = true
 	}
 	return nil
 }
@@ -423,12 +451,20 @@ func (h *StepHistory) pool(key string, put bool, kv *mvccpb.KeyValue) error {
 			return err
 		}
 		h.limits[k.Pool] = *v.Limit
-	case k.Kind == store.SlotKey && put:
+	case k.Kind == store.SlotKey:
+		before := h.slots[key]
+		h.had[before.taking] -= before.n
+		h.freed[before.taking] = true
+		delete(h.slots, key)
+		if !put {
+			return nil
+		}
 		v, err := readSlot(kv.Value)
 		if err != nil {
 			return err
 		}
-		h.slots[taking{kv.Lease, k.Pool}] += v.N
+		h.slots[key] = slotsOf{taking{kv.Lease, k.Pool}, v.N}
+		h.had[h.slots[key].taking] += v.N
 	}
 	return nil
 }

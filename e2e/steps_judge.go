@@ -37,13 +37,21 @@ func (h *StepHistory) judgeAll() {
 	for i := range h.touched {
 		h.judge(i)
 	}
-	for t, left := range h.slots {
-		if left < 0 {
-			h.violate(StepPools, "instances are taken with %d slots of pool %s too few", -left, t.pool)
+	// A worker keeps the slots of an instance that has ended for the next one, so their keys show
+	// whose lease they are on, and not for which instance.
+	for t := range h.taken {
+		if few := h.needed[t] - h.had[t]; few > 0 {
+			h.violate(StepPools, "instances are taken with %d slots of pool %s too few", few, t.pool)
+		}
+	}
+	for t := range h.freed { // by force: the instance is lost, and does not need them
+		if !h.taken[t] {
+			h.needed[t] = min(h.needed[t], h.had[t])
 		}
 	}
 	clear(h.touched)
-	clear(h.slots)
+	clear(h.taken)
+	clear(h.freed)
 }
 
 // judge holds what is known of an instance against itself.
