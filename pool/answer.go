@@ -440,9 +440,13 @@ func (c *core) resolve(b *batch) {
 		if g.kept != nil {
 			if rev := c.witnessedStart(g, b); rev != 0 {
 				c.grant(g, nil, rev, now)
-			} else {
-				c.ungrant(g, 0, now)
+				continue
 			}
+			if h := &g.kept.holding; g.idle && c.taken(h, c.resolvedAt(0, h)) {
+				c.loseSlots(h)
+				g.idle = false
+			}
+			c.ungrant(g, 0, now)
 			continue
 		}
 		s, ok := c.view.slot(g.slots[0].ref)

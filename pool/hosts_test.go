@@ -158,7 +158,7 @@ func TestByForceTheSlotsOfTheNextClaimStay(t *testing.T) {
 			}
 			one := c.engine("one")
 			var b *pool.Claim
-			for n := 0; b == nil; n++ { // until the host has heard of etcd lately
+			for n := 0; b == nil; n++ { // until what the host knows of etcd is recent
 				a := c.claim(one, "a", db(1))
 				c.release(one, a)
 				if next := c.claim(one, fmt.Sprint("b", n), db(1)); next.Fence.Revision() == a.Fence.Revision() {

@@ -28,7 +28,7 @@ func (c *core) keeps(e *entry, now time.Time) bool {
 		return false
 	}
 	c.retention(e.kind).released = now // what the rest depends on is asked of etcd more often from now on
-	if len(e.slots) > wideKeys || e.former || e.rewriting ||
+	if len(e.slots) > wideKeys || e.former || e.rewriting || e.overdue() ||
 		!e.revoked.IsZero() || e.claim.Err() != nil || e.req.Bridge || !c.mayRetain(&e.holding, e.needs, now) {
 		return false
 	}
@@ -45,7 +45,8 @@ func (c *core) keeps(e *entry, now time.Time) bool {
 // keepable reports whether a claim that is to be granted can get slots that this instance has.
 func (c *core) keepable(e *entry) bool {
 	return e.state == queued && e.offer == nil && !e.dropped && c.ready(e) && !e.req.Bridge && len(e.req.Extra.Leased) > 0 &&
-		e.retryAt <= c.shown(e) && !c.defers(e) && c.elsewhere(e.req.ID) == nil && c.labels[e.req.ID] == 0
+		e.retryAt <= c.shown(e) && !c.defers(e) && c.elsewhere(e.req.ID) == nil && c.labels[e.req.ID] == 0 &&
+		c.usable(e) && (!e.inQueue || c.waiterRev(e) != 0)
 }
 
 // keeper returns the first claim of a kind, in the order of the wait queue, that can get slots which
@@ -186,7 +187,7 @@ func (c *core) keepCommitted(o releaseOp, rev int64, now time.Time) {
 	switch {
 	case o.next != nil:
 		c.retire(e)
-	case c.taken(&e.holding):
+	case c.taken(&e.holding, c.resolvedAt(rev, &e.holding)):
 		c.done(e)
 	case !c.mayRetain(&e.holding, e.needs, now) || !c.passOn(e, now):
 		e.claim.end(nil)
@@ -259,24 +260,33 @@ func (c *core) grantKept(g *grant, extra []*pb.ResponseOp, rev int64, now time.T
 	if !journaled {
 		c.rewriteNow(e) // until then, the next life takes its slots for orphaned
 	}
-	if c.taken(&h) {
+	if c.taken(&h, h.rev) {
 		c.gone(e)
 	}
 }
 
-// taken reports whether slots that this instance has kept were taken away, as the watch may show before
-// the answer to a batch.
-func (c *core) taken(h *holding) bool {
+// taken reports whether slots that this instance has kept were taken away, as far as they are known at
+// a revision. The watch may show that before the answer to a batch.
+func (c *core) taken(h *holding, at int64) bool {
 	ref := h.slots[0].ref
 	s, ok := c.view.slot(ref)
 	p := c.view.pool(ref.pool)
-	return p.whole && p.rev >= h.rev && (!ok || s.rev != h.rev)
+	return p.whole && p.rev >= at && (!ok || s.rev != h.rev)
+}
+
+// resolvedAt is the revision at which slots are known that a batch has kept: it was answered at rev. If
+// that is 0, its outcome was unknown, and after a restore of etcd the slots may be of another history.
+func (c *core) resolvedAt(rev int64, h *holding) int64 {
+	if rev != 0 {
+		return h.rev
+	}
+	return min(h.rev, c.resolveAt)
 }
 
 // restoreIdle takes that idle slots were not granted.
 func (c *core) restoreIdle(i *idleSlots, now time.Time) {
 	c.addIdle(i)
-	if c.taken(&i.holding) {
+	if c.taken(&i.holding, i.rev) {
 		c.goneIdle(i)
 	} else if c.isRecalled(i.needs) || !c.mayRetain(&i.holding, i.needs, now) {
 		c.returnIdle(i)

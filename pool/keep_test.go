@@ -260,3 +260,104 @@ func TestAStepWaitsOnItsOwnHostFirst(t *testing.T) {
 	d.cancel()
 	r.sound()
 }
+
+// A claim that wants the id that the keys of a slot show does not wait for as long as steps follow.
+func TestAnIdThatKeptKeysShowIsFreeSoon(t *testing.T) {
+	r, one := newSteps(t)
+	one.ends("a")
+	one.ask("b", 1, asStep).got()
+	one.wedged = true
+	again := one.ask("a", 1, asStep)
+	one.ends("b")
+	c := one.ask("c", 1, asStep)
+	one.wedged = false
+	r.resolve()
+	if len(again.reply) == 0 {
+		c.got()
+		if got := r.shows(); !slices.Equal(got, []string{"c"}) {
+			t.Errorf("etcd shows %v while c has the slot, and a waits", got)
+		}
+	}
+	r.sound()
+}
+
+// An operator revokes a claim that etcd shows, while its slot passes from one step to the next.
+func TestARevocationWhileASlotIsKept(t *testing.T) {
+	for _, forced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("forced %t", forced), func(t *testing.T) {
+			r, one := newSteps(t)
+			fence := one.entries["a"].claim.Fence
+			one.ends("a")
+			one.ask("b", 1, asStep).got()
+			one.ends("b")
+			one.wedged = true
+			c := one.ask("c", 1, asStep)
+			call := one.plans()
+			one.revoke("a", revocationValue{Fence: fence, Forced: forced}, r.etcd.Revision(), r.now)
+			if !one.arrives(call) {
+				t.Fatal("it was not granted")
+			}
+			cl := c.got()
+			if forced {
+				for kv := range r.etcd.All(r.keys.Slots("db")) {
+					r.txn(store.Delete(string(kv.Key)))
+				}
+			}
+			one.wedged = false
+			r.resolve()
+			if lost := cl.Err() != nil; lost != forced {
+				t.Errorf("the next claim: %v", cl.Err())
+			}
+			if got := r.shows(); !forced && !slices.Equal(got, []string{"c"}) {
+				t.Errorf("etcd shows %v", got)
+			}
+		})
+	}
+}
+
+// A restore of etcd takes slots away while the outcome of a write that was to keep them is unknown.
+func TestARestoreTakesKeptSlots(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		t.Run(fmt.Sprintf("idle %t", idle), func(t *testing.T) {
+			r := newRetaining(t, 3, "one")
+			one := r.hosts[0]
+			one.ask("x", 1).got() // its lease is in the snapshot
+			saved := r.etcd.Save()
+			for range 20 {
+				r.txn(store.Put("/elsewhere", []byte("x"), 0))
+			}
+			r.resolve()
+			one.ask("a", 1, asStep).got()
+			if one.ends("a"); idle {
+				r.resolve()
+				one.wedged = true
+				one.ask("b", 1, asStep)
+			}
+			one.isLost(one.plans(), false)
+			r.etcd.Restore(saved, saved.Revision()-r.etcd.Revision())
+			one.feeds.resync(store.ErrRestored, r.now)
+			one.wedged = false
+			for range 3 {
+				one.listen()
+				r.news()
+				r.now = r.now.Add(100 * time.Millisecond)
+			}
+			for _, i := range one.idle {
+				t.Errorf("%v is idle, which etcd does not have", i.slots)
+			}
+			if n := one.holds(); n != r.used() {
+				t.Errorf("the host has %d slots, etcd %d", n, r.used())
+			}
+		})
+	}
+}
+
+// holds counts the slots that a host has, as far as it knows.
+func (h *rigHost) holds() (n int) {
+	for _, e := range h.entries {
+		if e.state == held {
+			n++
+		}
+	}
+	return n + len(h.idle)
+}

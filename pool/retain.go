@@ -134,7 +134,7 @@ func (c *core) retain(e *entry, now time.Time) bool {
 	}
 	r := c.retention(e.kind)
 	r.released = now
-	if len(e.slots) > wideKeys || e.former || e.rewriting || e.combined != nil || !e.revoked.IsZero() || e.claim.Err() != nil || e.req.Bridge || len(e.req.Extra.Leased) > 0 ||
+	if len(e.slots) > wideKeys || e.former || e.rewriting || e.overdue() || e.combined != nil || !e.revoked.IsZero() || e.claim.Err() != nil || e.req.Bridge || len(e.req.Extra.Leased) > 0 ||
 		!c.mayRetain(&e.holding, e.needs, now) {
 		return false
 	}
@@ -164,7 +164,8 @@ func (c *core) passOn(e *entry, now time.Time) bool {
 		c.fast = true
 		return true
 	}
-	if next := c.keeper(e.kind, &h, nil); next != nil && !c.recalled(e.needs, next.req.Priority) {
+	next := c.keeper(e.kind, &h, nil)
+	if next != nil && !c.recalled(e.needs, next.req.Priority) {
 		c.dirty = true // the next batch grants them to it
 	} else if c.isRecalled(e.needs) || c.ownShort(e.needs) {
 		return false
@@ -174,7 +175,7 @@ func (c *core) passOn(e *entry, now time.Time) bool {
 	}
 	c.retire(e)
 	c.addIdle(&idleSlots{holding: h, needs: e.needs, since: now})
-	c.fast = true
+	c.fast = next == nil
 	return true
 }
 
@@ -186,6 +187,9 @@ func (c *core) addIdle(i *idleSlots) {
 	r := c.retention(kindOf(i.needs))
 	r.idle = append(r.idle, i)
 	c.wakeAt(i.since.Add(c.retains(i.needs)))
+	if w, ok := c.wanted[i.shown.id]; ok && w.fence == i.shownFence {
+		c.revokeRetained(i.shown.id, w.fence, w.forced)
+	}
 }
 
 // ownShort reports whether a claim of this instance that can't be granted without a write waits

@@ -307,6 +307,16 @@ func (c *core) regrant(e *entry, h holding, extra []*pb.ResponseOp, now time.Tim
 	c.metrics.granted(now.Sub(e.arrived))
 	c.wakeAt(now.Add(c.retains(e.needs) * 3 / 4))
 	c.hold(e, extra, h.rev, now)
+	if e.state != held {
+		return
+	}
+	// What came while the slots changed hands concerns them still.
+	if other := c.entries[h.shown.id]; other != nil && other != e && other.state == queued {
+		c.rewriteNow(e) // it can be granted when no key shows its id
+	}
+	if w, ok := c.wanted[h.shown.id]; ok && w.fence == h.shownFence {
+		c.revokeRetained(h.shown.id, w.fence, w.forced)
+	}
 }
 
 // retire ends a claim whose slots are retained.
@@ -352,6 +362,9 @@ func (c *core) unshow(id string) {
 		}
 	}
 }
+
+// overdue reports whether the keys of an entry are to show it with the next batch.
+func (e *entry) overdue() bool { return e.shown.id != "" && e.regranted.IsZero() }
 
 // rewriteNow has the keys of a claim show it with the next batch.
 func (c *core) rewriteNow(e *entry) {
@@ -458,8 +471,13 @@ func (c *core) revokeRetained(id string, fence store.Fence, forced bool) {
 // goneIdle takes that idle slots are no longer this instance's, by no doing of its own.
 func (c *core) goneIdle(i *idleSlots) {
 	c.dropIdle(i)
-	c.unjournal(&i.holding)
-	c.leases.Release(i.lease, i.reserved)
+	c.loseSlots(&i.holding)
+}
+
+// loseSlots takes that slots which no claim holds are gone.
+func (c *core) loseSlots(h *holding) {
+	c.unjournal(h)
+	c.leases.Release(h.lease, h.reserved)
 }
 
 // freeFor is for how many claims of a kind there may be free slots: some, as far as is known.
