@@ -207,7 +207,7 @@ func (g *collector) do(c *core, op func(*core, time.Time)) {
 	c.fast = false
 	op(c, time.Now())
 	if c.fast { // it was granted without a write, or released so
-		c.slow = slow
+		c.slow = slow || c.rewrites // a rewrite may have been demanded
 		return
 	}
 	c.slow, g.asked = true, true

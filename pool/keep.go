@@ -286,6 +286,9 @@ func (c *core) resolvedAt(rev int64, h *holding) int64 {
 // restoreIdle takes that idle slots were not granted.
 func (c *core) restoreIdle(i *idleSlots, now time.Time) {
 	c.addIdle(i)
+	if c.idle[i.shown] != i {
+		return // its claim was revoked meanwhile
+	}
 	if c.taken(&i.holding, i.rev) {
 		c.goneIdle(i)
 	} else if c.isRecalled(i.needs) || !c.mayRetain(&i.holding, i.needs, now) {

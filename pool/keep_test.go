@@ -315,6 +315,40 @@ func TestARevocationWhileASlotIsKept(t *testing.T) {
 	}
 }
 
+// An operator revokes a claim that etcd shows, while its idle slot is not granted to a step after all.
+func TestARevocationWhileAnIdleSlotIsNotKept(t *testing.T) {
+	for _, forced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("forced %t", forced), func(t *testing.T) {
+			r, one := newSteps(t)
+			fence := one.entries["a"].claim.Fence
+			one.ends("a")
+			r.resolve()
+			one.wedged = true
+			b := one.ask("b", 1, asStep)
+			call := one.plans()
+			r.spec("db", 1, retaining(2*time.Second)) // so that it fails
+			if forced {
+				for kv := range r.etcd.All(r.keys.Slots("db")) {
+					r.txn(store.Delete(string(kv.Key)))
+				}
+			}
+			one.revoke("a", revocationValue{Fence: fence, Forced: forced}, r.etcd.Revision(), r.now)
+			one.listen()
+			if one.arrives(call) {
+				t.Fatal("it was granted")
+			}
+			one.wedged = false
+			r.resolve()
+			b.got()
+			r.wantUsed(1)
+			if len(one.labels) != 0 || len(one.core.idle) != 0 {
+				t.Errorf("what keys show: %v; idle: %v", one.labels, one.core.idle)
+			}
+			r.sound()
+		})
+	}
+}
+
 // A restore of etcd takes slots away while the outcome of a write that was to keep them is unknown.
 func TestARestoreTakesKeptSlots(t *testing.T) {
 	for _, idle := range []bool{false, true} {
