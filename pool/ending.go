@@ -339,9 +339,8 @@ const identifyEvery = 20 * time.Millisecond
 func (r Registry) identify(ctx context.Context, cv *claimView, rec *record) {
 	retains := false
 	for name := range rec.Pools {
-		spec, _, _, rev, err := r.read(ctx, name)
-		// Before the last change of the spec, slots may have been retained.
-		retains = retains || err != nil || spec.Retain > 0 || rev == 0 || rev > cv.rev
+		spec, _, _, _, err := r.read(ctx, name)
+		retains = retains || err != nil || spec.Retain > 0
 	}
 	if !retains || r.RequestRevocation(ctx, rec.Holder.Host, cv.id, cv.fence(r.Keys)) != nil {
 		return

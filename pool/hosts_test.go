@@ -148,7 +148,7 @@ func TestAnOperatorAsksAClaimBack(t *testing.T) {
 // those of the next one.
 func TestByForceTheSlotsOfTheNextClaimStay(t *testing.T) {
 	for name, change := range map[string]*pool.Change{
-		"retained": nil, "no longer retained": {Retain: new(time.Duration(0))}, "paused": {Paused: new(true)},
+		"retained": nil, "paused": {Paused: new(true)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
