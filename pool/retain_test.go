@@ -164,7 +164,7 @@ func (h *simHost) checkJobs() {
 	for id, job := range jobs {
 		ref := job.slots[0].ref
 		m := h.w.model[h.w.keys.Slot(ref.pool, ref.group, ref.index)]
-		if e := h.core.entries[id]; m != nil && m.rev == job.rev && !h.w.free[named(id, h.name)] && (e == nil || e.state != held) {
+		if e := h.core.entries[id]; m != nil && m.rev == job.rev && m.claim == named(job.shownAs(id).id, h.name) && !h.w.free[named(id, h.name)] && (e == nil || e.state != held) {
 			h.w.failf("%s has not found the job of %s, which holds %s", h.name, id, ref)
 		}
 	}
