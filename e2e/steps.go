@@ -52,10 +52,10 @@ type StepHistory struct {
 	rev     int64
 	touched map[*StepSeen]bool
 	taken   map[taking]bool // what was taken
-	freed   map[taking]bool // of what keys were deleted, or put again
+	freed   map[taking]bool // the slots whose keys were deleted, or put again
 
-	// slots are the slots of each key, had how many there are, and needed how many the instances
-	// that are run need.
+	// slots are those of each key. Had is their number on each lease, and needed the number that
+	// running instances need.
 	slots       map[string]slotsOf
 	had, needed map[taking]int
 }
@@ -83,12 +83,12 @@ type turn struct {
 func (h *StepHistory) free(t *turn) {
 	if t != nil {
 		t.unused = true
-		h.needless(t)
+		h.endUse(t)
 	}
 }
 
-// needless notes that an execution needs its slots no more.
-func (h *StepHistory) needless(t *turn) {
+// endUse notes that an execution needs its slots no more.
+func (h *StepHistory) endUse(t *turn) {
 	if !t.over {
 		t.over = true
 		for pool, n := range t.took {
@@ -386,7 +386,7 @@ func (h *StepHistory) active(host, text string, put bool, kv *mvccpb.KeyValue) e
 		delete(i.active, host)
 		if i.turn != nil {
 			i.turn.to = kv.ModRevision
-			h.needless(i.turn)
+			h.endUse(i.turn)
 		}
 		return nil
 	}

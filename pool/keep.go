@@ -252,9 +252,7 @@ func (c *core) grantKept(g *grant, extra []*pb.ResponseOp, rev int64, now time.T
 		c.view.committedWaiterDelete(poolNames(e.req.Slots), e.order, rev)
 	}
 	c.releaseLease(e)
-	rec := *e.record
-	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = stampOf(now).at, store.FenceAt(rev), rev, h.admitted, keysOf(h.slots)
-	e.record = &rec
+	e.record = e.recordOf(&h, store.FenceAt(rev), rev, now)
 	journaled := c.journaled(&h, e)
 	c.regrant(e, h, extra, now)
 	if !journaled {

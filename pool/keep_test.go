@@ -34,6 +34,16 @@ func (h *rigHost) ends(id string, change ...func(*store.Extra)) <-chan combinedR
 	return reply
 }
 
+// endsLast ends a step that no other one follows: its slots are free when the time to retain has passed.
+func (h *rigHost) endsLast(id string) {
+	h.r.t.Helper()
+	h.ends(id)
+	h.r.resolve()
+	h.r.pass(5 * time.Second)
+	h.r.wantUsed(0)
+	h.r.sound()
+}
+
 // slotWrites counts the writes of slot keys among the calls of a host since the last count.
 func (h *rigHost) slotWrites() (n int) {
 	var count func(t *pb.TxnRequest)
@@ -91,11 +101,7 @@ func TestAStepKeepsTheSlotOfTheOneBefore(t *testing.T) {
 	if got := r.shows(); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("after the time to retain, etcd shows %v", got)
 	}
-	one.ends("b")
-	r.resolve()
-	r.pass(5 * time.Second)
-	r.wantUsed(0)
-	r.sound()
+	one.endsLast("b")
 }
 
 func TestAStepGetsTheIdleSlotOfOneThatHasEnded(t *testing.T) {
@@ -187,11 +193,7 @@ func TestTheOutcomeOfAKeptSlotIsFound(t *testing.T) {
 					if n := r.used(); n != 1 {
 						t.Errorf("%d slots are used", n)
 					}
-					one.ends("b")
-					r.resolve()
-					r.pass(5 * time.Second)
-					r.wantUsed(0)
-					r.sound()
+					one.endsLast("b")
 				})
 			}
 		}

@@ -287,14 +287,20 @@ func (c *core) prepare(e *entry, h *holding, now time.Time) bool {
 	if !ok {
 		return false
 	}
-	rec := *e.record
-	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = stampOf(now).at, fence, c.seen, h.admitted, keysOf(h.slots)
 	before := e.record
-	if e.record = &rec; !c.journaled(h, e) {
+	if e.record = e.recordOf(h, fence, c.seen, now); !c.journaled(h, e) {
 		e.record = before
 		return false
 	}
 	return true
+}
+
+// recordOf returns the record of an entry that is granted slots which its instance has already. Granted
+// is the revision of the grant, or one before.
+func (e *entry) recordOf(h *holding, fence store.Fence, granted int64, now time.Time) *record {
+	rec := *e.record
+	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = stampOf(now).at, fence, granted, h.admitted, keysOf(h.slots)
+	return &rec
 }
 
 // regrant makes an entry the holder of slots whose keys show another claim.

@@ -51,8 +51,9 @@ type logged struct {
 // Follow writes the events of claims with a run to the events of that run, until ctx ends.
 // It writes them separately and afterwards, so that claims and releases do not wait for it,
 // and a full etcd still accepts releases. If the process is killed, the last events may be
-// missing. of, if it is not nil, reports whether an event is written. dropped is called with the number of events that are dropped, because etcd was
-// not available for too long or the run had 500 already.
+// missing. of, if it is not nil, reports whether an event is written. dropped is called with
+// the number of events that are dropped, because etcd was not available for too long or the
+// run had 500 already.
 func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, of func(pool.Event) bool, dropped func(n int)) error {
 	var pending []logged
 	counts := map[string]int{}

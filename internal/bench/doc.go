@@ -30,6 +30,10 @@
 // the first ones possible: both are sorted by time and paired. With one slot this
 // is exact; with more, the mean is exact, and the spread is nearly so.
 //
+// In the case uneven, the clients of a full pool are on hosts with very different numbers of clients.
+// It reports the longest wait next to the fair one, in which the slots pass from client to client in
+// turn, and the longest time in which a host had no slot.
+//
 // # Hosts
 //
 // Many clients on many hosts claim slots of one pool, which is full or has slots for all.
