@@ -62,6 +62,17 @@ func (w *world) part(h *simHost, id string) {
 	w.logf("%s gives back %s with %s", h.name, id, f.key)
 }
 
+// giveBackOne has a claim end: released, alone or with other writes, or taken over.
+func (w *world) giveBackOne(h *simHost, id string) {
+	if !w.bridges[id] && !shared(id) && w.rnd.IntN(3) == 0 {
+		w.part(h, id)
+		return
+	}
+	if !w.bridges[id] || w.rnd.IntN(3) == 0 || !w.takeOver(h, id) {
+		w.release(h, id)
+	}
+}
+
 // checkParted notes what was written with a release: with it, or not at all.
 func (w *world) checkParted(rev int64, events []*mvccpb.Event) {
 	for _, ev := range events {

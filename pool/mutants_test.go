@@ -185,7 +185,7 @@ func rules(keys store.Keys) map[string]func(*world) {
 		},
 		"a host is notified of a release by force": func(w *world) { w.quiet = true },
 		"regrants are kept in the journal": func(w *world) {
-			w.deaf, w.plain = true, true
+			w.deaf = true
 			for _, h := range w.hosts {
 				h.journal.deaf = true
 			}
@@ -199,7 +199,7 @@ func rules(keys store.Keys) map[string]func(*world) {
 				}
 			}
 		},
-		"the next life reads the journal":               func(w *world) { w.forgetful, w.plain = true, true },
+		"the next life reads the journal":               func(w *world) { w.forgetful = true },
 		"regrants depend on what etcd has shown lately": func(w *world) { w.fresh = true },
 		"fencing tokens count regrants":                 func(w *world) { w.reused = true },
 		"waiters of other hosts have slots recalled": hide(func(_ *simHost, k store.PoolKey, ev *mvccpb.Event) *mvccpb.Event {

@@ -37,7 +37,6 @@ type spoiled struct {
 	forgetful bool // the next life has no journal
 	fresh     bool // what hosts know of etcd counts as news
 	reused    bool // fencing tokens do not count grants without a write
-	plain     bool // no claims come with other writes
 }
 
 // lastFence is the fencing token that the holder of a slot has, or had last.
@@ -53,17 +52,22 @@ func (w *world) askCommon(h *simHost, req *Request) bool {
 		return false
 	}
 	req.Slots["a"], h.idPools[req.ID] = 1, map[string]bool{"a": true}
-	if !w.plain && w.rnd.IntN(2) == 0 { // together with other writes, as a step
-		req.Extra.Then = []*pb.RequestOp{store.Put("/b/other/"+req.ID, []byte("x"), 0)}
-		req.Extra.Leased = []*pb.RequestOp{store.Put("/b/active/"+req.ID, []byte("x"), 0)}
-		req.Place = h.places.New()
-		h.heldPlaces[req.ID] = append(h.heldPlaces[req.ID], req.Place)
+	if w.rnd.IntN(2) == 0 {
+		w.asStep(h, req)
 	}
 	reply := make(chan outcome, 1)
 	h.wanted[req.ID] = reply
 	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
 	w.logf("%s asks for %s", h.name, req.ID)
 	return true
+}
+
+// asStep has a claim come together with other writes, as that of a step.
+func (w *world) asStep(h *simHost, req *Request) {
+	req.Extra.Then = []*pb.RequestOp{store.Put("/b/other/"+req.ID, []byte("x"), 0)}
+	req.Extra.Leased = []*pb.RequestOp{store.Put("/b/active/"+req.ID, []byte("x"), 0)}
+	req.Place = h.places.New()
+	h.heldPlaces[req.ID] = append(h.heldPlaces[req.ID], req.Place)
 }
 
 // holdings returns what the jobs of a host hold, by the ids of their claims.
@@ -175,13 +179,11 @@ func (h *simHost) checkJobs() {
 	}
 }
 
-// hog has one host pass the slots of a pool on among its own claims, while another waits for one.
-// That may take as long as slots may be retained, and a moment.
-func (w *world) hog() {
-	pool := w.pools[w.rnd.IntN(len(w.pools))]
-	within := w.retain[pool]
-	if within == 0 {
-		return
+// empties calms the world and has it release all that is held. It returns false if a pool retains
+// nothing, or if a hung host still has slots of it.
+func (w *world) empties(pool string) bool {
+	if w.retain[pool] == 0 {
+		return false
 	}
 	w.calm()
 	for range 60 { // longer than any lease lives
@@ -198,37 +200,83 @@ func (w *world) hog() {
 		}
 		w.live(time.Second)
 	}
-	const step, slack = 100 * time.Millisecond, 5 * time.Second
-	hog, other := w.hosts[0], w.hosts[1]
-	ask := func(h *simHost) string {
-		w.nextID++
-		id := h.name + "-hog" + time.Duration(w.nextID).String()
-		reply := make(chan outcome, 1)
-		h.wanted[id] = reply
-		h.core.request(newEntry(&Request{ID: id, Slots: map[string]int{pool: 1}, Wait: time.Hour}, h.core.host, h.core.instance), reply, w.now)
-		return id
-	}
 	for key := range w.model {
 		if strings.HasPrefix(key, w.keys.Slots(pool)) {
-			return // of a hung host
+			return false
 		}
 	}
+	return true
+}
+
+// askOne has a host ask for one slot of a pool.
+func (w *world) askOne(h *simHost, pool string, change ...func(*Request)) (id string) {
+	w.nextID++
+	id = h.name + "-one" + time.Duration(w.nextID).String()
+	req := &Request{ID: id, Slots: map[string]int{pool: 1}, Wait: time.Hour}
+	for _, f := range change {
+		f(req)
+	}
+	reply := make(chan outcome, 1)
+	h.wanted[id], h.idPools[id] = reply, map[string]bool{pool: true}
+	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
+	return id
+}
+
+// hog has one host pass the slots of a pool on among its own claims, while another waits for one.
+// That may take as long as slots may be retained, and a moment.
+func (w *world) hog() {
+	pool := w.pools[w.rnd.IntN(len(w.pools))]
+	if !w.empties(pool) {
+		return
+	}
+	const step, slack = 100 * time.Millisecond, 5 * time.Second
+	within := w.retain[pool]
+	hog, other := w.hosts[0], w.hosts[1]
 	turn := func() {
 		for _, id := range slices.Sorted(maps.Keys(hog.has)) {
 			w.release(hog, id)
 		}
 		for len(hog.wanted) < 6 {
-			ask(hog)
+			w.askOne(hog, pool)
 		}
 		w.live(step)
 	}
 	for range 20 {
 		turn()
 	}
-	id := ask(other)
+	id := w.askOne(other, pool)
 	for begun := w.now; other.has[id] == nil && len(w.errs) == 0; turn() {
 		if w.now.Sub(begun) > within+slack {
 			w.failf("%s has waited for %s while %s passes on its slots, which may be retained for %s", id, w.now.Sub(begun), hog.name, within)
 		}
 	}
+}
+
+// crash has a host crash while its claims hold slots whose keys show others. Some came with other
+// writes, as steps do. The next life must find them all.
+func (w *world) crash() {
+	pool := w.pools[w.rnd.IntN(len(w.pools))]
+	if !w.empties(pool) {
+		return
+	}
+	h := w.hosts[w.rnd.IntN(len(w.hosts))]
+	for range 20 {
+		ids := slices.Sorted(maps.Keys(h.has))
+		if len(ids) > 0 {
+			w.giveBackOne(h, ids[w.rnd.IntN(len(ids))])
+		}
+		for len(h.wanted) < 2 {
+			w.askOne(h, pool, func(req *Request) {
+				if w.rnd.IntN(2) == 0 {
+					w.asStep(h, req)
+				}
+			})
+		}
+		w.live(10 * time.Millisecond)
+		if len(w.errs) > 0 {
+			return
+		}
+	}
+	w.restart(h, true)
+	w.live(time.Second)
 }

@@ -81,7 +81,7 @@ func (w *world) trouble(h *simHost) {
 	case 5:
 		h.cut = !h.cut
 	case 6:
-		w.restart(h)
+		w.restart(h, w.rnd.IntN(2) == 0)
 	case 7:
 		h.loseWaiterLeases()
 	case 8:
@@ -175,14 +175,7 @@ func (w *world) giveBack(h *simHost) {
 	if len(ids) == 0 {
 		return
 	}
-	id := ids[w.rnd.IntN(len(ids))]
-	if !w.bridges[id] && !shared(id) && w.rnd.IntN(3) == 0 {
-		w.part(h, id)
-		return
-	}
-	if !w.bridges[id] || w.rnd.IntN(3) == 0 || !w.takeOver(h, id) {
-		w.release(h, id)
-	}
+	w.giveBackOne(h, ids[w.rnd.IntN(len(ids))])
 }
 
 // takeOver has another host take a claim over, unless one does already.
@@ -300,10 +293,10 @@ func (w *world) revokeOne(h *simHost) {
 }
 
 // restart ends a life of a host, with whatever it has under way, and begins the
-// next, which takes its claims over or leaves them to their leases.
-func (w *world) restart(h *simHost) {
+// next, which resumes its claims or leaves them to their leases.
+func (w *world) restart(h *simHost, resume bool) {
 	var adopt []store.LeaseID
-	if w.rnd.IntN(2) == 0 {
+	if resume {
 		for _, id := range h.leases.by {
 			adopt = append(adopt, id)
 		}
@@ -480,6 +473,8 @@ func (w *world) run() {
 		w.hang()
 	case 2:
 		w.hog()
+	case 3:
+		w.crash()
 	}
 	if len(w.errs) == 0 {
 		w.rest()
