@@ -198,7 +198,7 @@ const maxReasonHolders = 10
 
 // reason returns why an entry is not granted.
 func (c *core) reason(e *entry) Reason {
-	r := c.view.reasonFor(e.req.Slots, maxReasonHolders)
+	r := c.view.reasonFor(e.req.Slots, maxReasonHolders, own{})
 	r.Since = e.arrived
 	r.Position, r.Waiting = c.position(e.order, e.req.Slots)
 	if r.Text == "" {
@@ -218,7 +218,7 @@ func turn(r Reason, trouble error) string {
 
 // reasonFor returns which pools block a claim of these slots, and up to so many
 // holders of each. Its text is empty if the claim fits.
-func (v *view) reasonFor(slots map[string]int, holders int) Reason {
+func (v *view) reasonFor(slots map[string]int, holders int, o own) Reason {
 	var r Reason
 	var all []shortage
 	for i, need := range needsOf(slots) {
@@ -237,7 +237,7 @@ func (v *view) reasonFor(slots map[string]int, holders int) Reason {
 			continue
 		}
 		if holders > 0 {
-			s.Holders = p.holderRefs(v, holders)
+			s.Holders = p.holderRefs(v, holders, o)
 		}
 		r.Pools, all = append(r.Pools, s.Shortage), append(all, s)
 	}
@@ -282,7 +282,7 @@ func shortageText(pools []shortage) string {
 }
 
 // holderRefs names up to so many holders of a pool, first come first.
-func (p *poolView) holderRefs(v *view, most int) []HolderRef {
+func (p *poolView) holderRefs(v *view, most int, o own) []HolderRef {
 	first := make([]slot, 0, most+1)
 	for _, g := range p.groups {
 		for _, s := range g.slots {
@@ -298,7 +298,7 @@ func (p *poolView) holderRefs(v *view, most int) []HolderRef {
 	}
 	var refs []HolderRef
 	for _, s := range first {
-		h := v.holder(v.claim(s.claim))
+		h := v.holder(v.claim(s.claim), o)
 		refs = append(refs, HolderRef{Claim: h.Claim, Host: h.Host, Run: h.Run, Step: h.Step, Slots: h.Pools[p.name]})
 	}
 	return refs

@@ -379,7 +379,7 @@ func (r *Reader) held(claim string) (*claimView, *record, error) {
 	default:
 		var names []string
 		for _, cv := range all {
-			h := r.view.holder(cv)
+			h := r.view.holder(cv, own{})
 			names = append(names, h.Host+"/"+h.Instance+"/"+id)
 		}
 		return nil, nil, problem.Field("id", "claim %q is held by %d instances: name one of them, as in %s", id, len(all), strings.Join(names, " or "))

@@ -76,13 +76,13 @@ func (r *Reader) pool(name string, o own) (Detail, error) {
 	}
 	status := r.view.status(p)
 	status.Retained = o.retained[name]
-	return Detail{Status: status, Holders: r.view.holders(p), Waiters: r.view.waitersOf(p, o)}, nil
+	return Detail{Status: status, Holders: r.view.holders(p, o), Waiters: r.view.waitersOf(p, o)}, nil
 }
 
 func (r *Reader) claims(o own) ([]HolderStatus, []WaiterStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view.allHolders(), r.view.waitersOf(nil, o)
+	return r.view.allHolders(o), r.view.waitersOf(nil, o)
 }
 
 // Why explains one claim, of any host: what it holds, or why it waits.
@@ -125,8 +125,7 @@ func (r *Reader) why(claim string, o own) (Why, error) {
 	defer r.mu.Unlock()
 	by, id, named := cutInstance(claim)
 	w := Why{Claim: id}
-	for _, cv := range r.view.claimsOf(id) {
-		h := r.view.holder(cv)
+	for _, h := range r.view.heldAs(id, o) {
 		if named && (h.Host != by.Host || h.Instance != by.Instance) {
 			continue
 		}
@@ -153,7 +152,7 @@ func (r *Reader) why(claim string, o own) (Why, error) {
 // reasonIn returns why a waiter of a queue is not granted.
 func (v *view) reasonIn(queue []inQueue, i int, o own) Reason {
 	w := &queue[i]
-	r := v.reasonFor(w.Pools, maxReasonHolders)
+	r := v.reasonFor(w.Pools, maxReasonHolders, o)
 	r.Since, r.Position, r.Waiting = w.Since, 1, 1
 	for n := range queue {
 		if n != i && overlap(queue[n].Pools, w.Pools) {
@@ -211,6 +210,9 @@ type HolderStatus struct {
 	// Granted is the revision of the grant, or one a moment before.
 	Granted int64
 	Lease   store.LeaseID
+	// RetainedUntil is set if the claim has ended, and no job holds its slots: they are free for
+	// the next claims of its instance since Since, and for all then. Only that instance knows.
+	RetainedUntil time.Time
 }
 
 // WaiterStatus is one claim that waits.
@@ -257,7 +259,7 @@ func (v *view) statuses() []Status {
 }
 
 // holders returns the claims that hold slots of a pool, first come first.
-func (v *view) holders(p *poolView) []HolderStatus {
+func (v *view) holders(p *poolView, o own) []HolderStatus {
 	slots := map[claimKey]int{}
 	for _, g := range p.groups {
 		for _, s := range g.slots {
@@ -266,7 +268,7 @@ func (v *view) holders(p *poolView) []HolderStatus {
 	}
 	all := make([]HolderStatus, 0, len(slots))
 	for claim, n := range slots {
-		h := v.holder(v.claim(claim))
+		h := v.holder(v.claim(claim), o)
 		h.Slots = n
 		all = append(all, h)
 	}
@@ -280,12 +282,42 @@ func sortHolders(all []HolderStatus) {
 	})
 }
 
-// holder returns a claim that holds slots.
-func (v *view) holder(cv *claimView) HolderStatus {
-	h := HolderStatus{Claim: cv.id, Fence: cv.fence(v.keys), Granted: cv.rev, Lease: cv.lease}
-	if r, err := cv.full(v.keys); err == nil {
+// holder returns who has the slots of a claim that keys show.
+func (v *view) holder(cv *claimView, o own) HolderStatus {
+	r, _ := cv.full(v.keys)
+	h := holderStatus(cv.id, r, cv.fence(v.keys), cv.rev, cv.lease)
+	if has, ok := o.holders[cv.claimKey]; ok && has.rev == cv.rev {
+		if has.claim != nil {
+			return *has.claim
+		}
+		h.Since, h.RetainedUntil = has.since, has.until
+	}
+	return h
+}
+
+// heldAs returns the claims of an id that hold slots, the oldest first.
+func (v *view) heldAs(id string, o own) []HolderStatus {
+	var all []HolderStatus
+	for _, cv := range v.claimsOf(id) {
+		if h := v.holder(cv, o); h.Claim == id && h.RetainedUntil.IsZero() {
+			all = append(all, h)
+		}
+	}
+	for shown, has := range o.holders {
+		if has.claim != nil && has.claim.Claim == id && shown.id != id {
+			all = append(all, *has.claim)
+		}
+	}
+	sortHolders(all)
+	return all
+}
+
+// holderStatus returns a claim whose keys have a revision. Its record is nil if it can't be read.
+func holderStatus(id string, r *record, fence store.Fence, rev int64, lease store.LeaseID) HolderStatus {
+	h := HolderStatus{Claim: id, Fence: fence, Granted: rev, Lease: lease}
+	if r != nil {
 		h.Holder, h.Pools, h.Priority, h.Since = r.Holder, r.Pools, r.Priority, r.Since
-		h.Granted = cmp.Or(r.Granted, h.Granted)
+		h.Granted = cmp.Or(r.Granted, rev)
 		for _, n := range r.Pools {
 			h.Slots += n
 		}
@@ -294,11 +326,11 @@ func (v *view) holder(cv *claimView) HolderStatus {
 }
 
 // allHolders returns all claims that hold slots, first come first.
-func (v *view) allHolders() []HolderStatus {
+func (v *view) allHolders(o own) []HolderStatus {
 	all := make([]HolderStatus, 0, len(v.claims))
 	for _, cv := range v.claims {
 		for ; cv != nil; cv = cv.next {
-			all = append(all, v.holder(cv))
+			all = append(all, v.holder(cv, o))
 		}
 	}
 	sortHolders(all)
@@ -313,8 +345,19 @@ type own struct {
 	waiting []inQueue // in no order
 	// retained are the slots of each pool that it retains, and that no claim holds.
 	retained map[string]int
+	// holders are its claims that hold slots whose keys show others, and its slots that no claim
+	// holds, by what the keys show.
+	holders map[claimKey]ownHolder
 	// trouble is why no lease could be made for them, nil if one could.
 	trouble error
+}
+
+// ownHolder has slots whose keys, of revision rev, show another claim. If claim is nil, none holds
+// them since a time, and they are retained until another one.
+type ownHolder struct {
+	rev          int64
+	claim        *HolderStatus
+	since, until time.Time
 }
 
 // is reports whether a claim belongs to the instance.
@@ -362,13 +405,18 @@ func (c *core) own() own {
 			Since: e.arrived, Reserve: e.reserve,
 		}})
 	}
-	for _, i := range c.idle {
-		if o.retained == nil {
-			o.retained = map[string]int{}
-		}
+	if len(c.idle)+len(c.regrants) > 0 {
+		o.retained, o.holders = map[string]int{}, map[claimKey]ownHolder{}
+	}
+	for shown, i := range c.idle {
 		for _, n := range i.needs {
 			o.retained[n.Pool] += n.N
 		}
+		o.holders[shown] = ownHolder{rev: i.rev, since: i.since, until: i.since.Add(c.retains(i.needs))}
+	}
+	for shown, e := range c.regrants {
+		h := holderStatus(e.req.ID, e.record, e.fence, e.rev, e.lease)
+		o.holders[shown] = ownHolder{rev: e.rev, claim: &h}
 	}
 	return o
 }
@@ -418,7 +466,7 @@ func (v *view) waitersOf(p *poolView, o own) []WaiterStatus {
 			}
 			w.Slots = n
 		}
-		if w.Reason = v.reasonFor(w.Pools, 0).Text; w.Reason == "" {
+		if w.Reason = v.reasonFor(w.Pools, 0, o).Text; w.Reason == "" {
 			w.Reason = "waiting its turn"
 			if cv := v.held(w.Claim, instanceName{w.Holder.Host, w.Holder.Instance}); cv != nil {
 				w.Reason = v.isHeld(cv)

@@ -435,19 +435,43 @@ func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
 	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
 }
 
+// Show has etcd show a claim of this instance that was granted its slots without a write, so that
+// it can be found there. It returns when that is done, or when the instance holds no such claim.
+func (e *Engine) Show(ctx context.Context, claim string) error {
+	by, id, named := cutInstance(claim)
+	if named && (by.Host != e.cfg.Host || by.Instance != e.cfg.Instance) {
+		return nil
+	}
+	return e.poll(ctx, func(c *core) bool {
+		own := c.entries[id]
+		if own == nil || own.state != held || own.shown.id == "" {
+			return true
+		}
+		if !own.rewriting {
+			c.rewriteNow(own)
+		}
+		return false
+	})
+}
+
 // WaitRevision waits until all that is known of pools is of a revision or later. What is read
 // from then on shows that revision as well.
 func (e *Engine) WaitRevision(ctx context.Context, rev int64) error {
 	e.reads.atLeast(rev)
 	e.specs.forget()
+	return e.poll(ctx, func(c *core) bool {
+		shown := c.show(rev)
+		if !shown {
+			e.watches.requestProgress()
+		}
+		return shown
+	})
+}
+
+// poll waits until something is so.
+func (e *Engine) poll(ctx context.Context, is func(*core) bool) error {
 	for {
-		done, err := query(ctx, e, func(c *core) bool {
-			shown := c.show(rev)
-			if !shown {
-				e.watches.requestProgress()
-			}
-			return shown
-		})
+		done, err := query(ctx, e, is)
 		if err != nil || done {
 			return err
 		}

@@ -74,6 +74,34 @@ func TestARetainedSlotIsGrantedWithoutAWrite(t *testing.T) {
 	r.clean()
 }
 
+// The host that retains slots knows who has them before etcd shows it.
+func TestReadingsShowWhoHasRetainedSlots(t *testing.T) {
+	r := newRetaining(t, 1, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	one.ask("a", 1).got()
+	one.giveBack("a")
+	want := func(h *rigHost, claim string, until time.Time) {
+		t.Helper()
+		d, err := newReader(r.snapshot(), r.keys).pool("db", h.own())
+		if err != nil || len(d.Holders) != 1 || d.Holders[0].Claim != claim || !d.Holders[0].RetainedUntil.Equal(until) {
+			t.Errorf("%s shows %+v, %v, want %s, retained until %s", h.name, d.Holders, err, claim, until)
+		}
+	}
+	want(one, "a", r.now.Add(4*time.Second))
+	want(two, "a", time.Time{})
+	b := one.ask("b", 1).got()
+	want(one, "b", time.Time{})
+	want(two, "a", time.Time{})
+	if w, err := newReader(r.snapshot(), r.keys).why("b", one.own()); err != nil || w.Held == nil || w.Held.Fence != b.Fence {
+		t.Errorf("why b: %+v, %v", w, err)
+	}
+	if _, err := newReader(r.snapshot(), r.keys).why("a", one.own()); problem.CodeOf(err) != problem.ClaimNotFound {
+		t.Errorf("why a, which has ended: %v", err)
+	}
+	r.pass(4 * time.Second)
+	want(two, "b", time.Time{})
+}
+
 func TestAnIdleSlotIsRecalledAtOnce(t *testing.T) {
 	r := newRetaining(t, 1, "one", "two")
 	one, two := r.hosts[0], r.hosts[1]

@@ -247,7 +247,7 @@ func TestASnapshotThatIsOlderThanAReadChangesNothing(t *testing.T) {
 func (r *rig) usedBy(host string) (n int) {
 	v := newReader(r.snapshot(), r.keys)
 	for _, cv := range v.view.allClaims() {
-		if h := v.view.holder(cv); h.Host == host {
+		if h := v.view.holder(cv, own{}); h.Host == host {
 			n += h.Pools["db"]
 		}
 	}

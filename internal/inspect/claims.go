@@ -11,12 +11,13 @@ const (
 	ClaimHeld      = "held"
 	ClaimWaiting   = "waiting"
 	ClaimReleasing = "releasing"
+	ClaimRetained  = "retained" // it has ended, and its host retains its slots
 )
 
 // Claim is a claim of any host that is held or waits.
 type Claim struct {
 	ID       string `json:"id"`
-	Status   string `json:"status" enum:"held,waiting,releasing"`
+	Status   string `json:"status" enum:"held,waiting,releasing,retained" doc:"retained is a claim that has ended: its host retains its slots. Only the server that retains them knows that; others show the claim as held for as long."`
 	Pools    Slots  `json:"pools"`
 	Priority int    `json:"priority"`
 	Host     string `json:"host"`
@@ -35,6 +36,9 @@ type Claim struct {
 	// the wall clock of its host.
 	ClaimedAt time.Time `json:"claimed_at,omitzero"`
 	QueuedAt  time.Time `json:"queued_at,omitzero"`
+	// RetainedSince and RetainedUntil are of slots that a host retains.
+	RetainedSince time.Time `json:"retained_since,omitzero" doc:"When the claim of retained slots ended."`
+	RetainedUntil time.Time `json:"retained_until,omitzero" doc:"When retained slots are free for all hosts."`
 
 	// ValidFor is how long the claim is valid unless it is renewed, from when its client
 	// sent the request, in milliseconds rounded down; 0 if it is not valid. It is nil if
@@ -81,7 +85,16 @@ func HeldClaimOf(h pool.HolderStatus) Claim {
 		c.Pools = Slots{}
 	}
 	c.SetHolder(h.Holder)
+	if !h.RetainedUntil.IsZero() {
+		c.Status, c.ClaimedAt, c.RetainedSince, c.RetainedUntil = ClaimRetained, time.Time{}, h.Since, h.RetainedUntil
+		c.Reason = RetainedSlots(h.Host, h.RetainedUntil)
+	}
 	return c
+}
+
+// RetainedSlots says for whom slots that no job holds are free.
+func RetainedSlots(host string, until time.Time) string {
+	return "released; retained on host " + host + ", free for its next claims until " + until.UTC().Format("15:04:05.000 UTC")
 }
 
 // WaitingClaimOf returns the record of a claim that waits.

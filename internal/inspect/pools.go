@@ -113,6 +113,8 @@ type Holder struct {
 	Since     time.Time         `json:"since"`
 	ExpiresIn Duration          `json:"expires_in,omitzero" doc:"When its lease ends unless it is renewed. Left out if the lease has ended, or if that is not known: expiries_unknown counts those."`
 	Fence     int64             `json:"fence"`
+	// RetainedUntil is set if the claim has ended.
+	RetainedUntil time.Time `json:"retained_until,omitzero" doc:"Of a claim that has ended: its host retains the slots until then. Since is when it ended. Only the server that retains them knows that."`
 }
 
 // Waiter is a claim that waits for slots of a pool.
@@ -155,6 +157,7 @@ func PoolDetailOf(p pool.Detail, ends LeaseEnds) PoolDetail {
 		d.Holders[i] = Holder{
 			Claim: h.Claim, Host: h.Host, Instance: h.Instance, ClaimedBy: h.ClaimedBy, RunID: h.Run, StepKey: h.Step, PID: h.PID,
 			Labels: h.Labels, Slots: h.Slots, Since: h.Since, ExpiresIn: Duration(left), Fence: int64(h.Fence),
+			RetainedUntil: h.RetainedUntil,
 		}
 	}
 	for i, w := range waiters {

@@ -58,7 +58,9 @@ type frame struct {
 func (f *frame) MayOperate(pool string) bool { return f.by.MayOperate(pool) == nil }
 
 // MayRevoke reports whether the visitor may revoke a claim.
-func (f *frame) MayRevoke(h holderRow) bool { return f.by.MayRevokeHeld(h.Holder, h.Pools) == nil }
+func (f *frame) MayRevoke(h holderRow) bool {
+	return h.RetainedUntil.IsZero() && f.by.MayRevokeHeld(h.Holder, h.Pools) == nil
+}
 
 // MayRevokeAny reports whether they may revoke one of the claims.
 func (f *frame) MayRevokeAny(all []holderRow) bool { return slices.ContainsFunc(all, f.MayRevoke) }
