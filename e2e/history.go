@@ -239,8 +239,10 @@ func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	h.leaseKeys[kv.Lease]++
 	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
 	h.claims[v.Claim] = true
-	if old != nil && v.Record != nil && v.Record.Fence.Revision() == old.rev {
-		h.regranted[v.Claim] = true
+	if old != nil && v.Record != nil { // it was granted the slots between the two puts
+		if at := v.Record.Fence.Revision(); old.rev <= at && at < kv.ModRevision {
+			h.regranted[v.Claim] = true
+		}
 	}
 	if old == nil || old.claim != s.claim && !h.regranted[v.Claim] || old.n < s.n {
 		h.grown[name] = true

@@ -113,6 +113,20 @@ func TestAClaimThatConfirmsItsGrantAddsNothing(t *testing.T) {
 	}
 }
 
+// A key that is put again shows who was granted its slots since it was put before.
+func TestAClaimThatWasGrantedRetainedSlotsIsShownLater(t *testing.T) {
+	for fence, wrong := range map[store.Fence]bool{
+		store.FenceAt(3) + 1: false, store.FenceAt(4): false, // a regrant, and a step that keeps slots
+		store.FenceAt(2): true, store.FenceAt(6): true,
+	} {
+		h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1)).at(put(keys.Queued("a"), 0, `{"v":1}`))
+		v := h.at(put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":"two","record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"fence":%d}}`, fence)).Violations()
+		if found := len(v) > 0; found != wrong {
+			t.Errorf("with fencing token %d: %v", fence, v)
+		}
+	}
+}
+
 func gone(id string) []*mvccpb.Event {
 	return []*mvccpb.Event{
 		del(keys.Waiter("a", "1000-0000000000000002-"+id+"+0000000a")), del(keys.Waiter("b", "1000-0000000000000002-"+id+"+0000000a")),

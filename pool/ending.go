@@ -339,8 +339,7 @@ const identifyEvery = 20 * time.Millisecond
 func (r Registry) identify(ctx context.Context, cv *claimView, rec *record) {
 	retains := false
 	for name := range rec.Pools {
-		spec, _, _, _, err := r.read(ctx, name)
-		retains = retains || err != nil || spec.Retain > 0
+		retains = retains || r.retained(ctx, name, cv.rev)
 	}
 	if !retains || r.RequestRevocation(ctx, rec.Holder.Host, cv.id, cv.fence(r.Keys)) != nil {
 		return

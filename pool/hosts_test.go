@@ -277,6 +277,52 @@ func TestAHolderLearnsThatItsSlotsWereFreed(t *testing.T) {
 	}
 }
 
+// A claim that slots were granted to without a write keeps them if an operator frees the claim before
+// it by force, even if the pool retains nothing any more: the host has not shown it yet.
+func TestAReleaseByForceAsksTheHostWhoHasTheSlots(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		set := func(retain time.Duration) {
+			limit := 1
+			if _, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(4 * time.Second)
+		one := b.engine("one")
+		shown := func(id string) bool {
+			r, err := pool.Read(t.Context(), b.root, b.keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = r.Why(id)
+			return err == nil
+		}
+		before, has := "a0", b.got(<-one.ask("a0", 1, 0))
+		for i := 1; shown(has.ID); i++ {
+			time.Sleep(100 * time.Millisecond)
+			b.release(one, has)
+			before, has = has.ID, b.got(<-one.ask(fmt.Sprint("a", i), 1, 0))
+		}
+		one.by.Freeze()
+		set(0)
+		revoked := make(chan error, 1)
+		go func() {
+			_, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Revoke(t.Context(), before, true)
+			revoked <- err
+		}()
+		time.Sleep(500 * time.Millisecond)
+		one.by.Thaw()
+		if err := <-revoked; problem.CodeOf(err) != problem.ClaimNotFound {
+			t.Errorf("claim %s, which has ended, is freed: %v", before, err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if has.Err() != nil || !shown(has.ID) {
+			t.Errorf("claim %s is gone: %v", has.ID, has.Err())
+		}
+	})
+}
+
 func TestTheNextLifeOfAnInstanceTakesItsClaimsOver(t *testing.T) {
 	c := newCluster(t)
 	c.pool("db", 5)

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -348,8 +349,27 @@ func noPool(name string) error {
 // read returns a spec with its layout, the revision since which its limit holds and its own
 // revision, 0 if there is none.
 func (r Registry) read(ctx context.Context, name string) (s Spec, l layout, since, rev int64, err error) {
+	return r.readAt(ctx, name, 0)
+}
+
+// retained reports whether slots may have been granted again without a write since their keys were
+// put at a revision. The spec at that revision tells, because slots are granted so only under the
+// spec that they were taken under. If that is compacted, any later spec may be another one.
+func (r Registry) retained(ctx context.Context, name string, at int64) bool {
+	s, _, _, _, err := r.readAt(ctx, name, at)
+	if errors.Is(err, store.ErrCompacted) {
+		var rev int64
+		if s, _, _, rev, err = r.readAt(ctx, name, 0); rev == 0 || rev > at {
+			return true
+		}
+	}
+	return err != nil || s.Retain > 0
+}
+
+// readAt returns a spec as it was at a revision, or as it is if that is 0.
+func (r Registry) readAt(ctx context.Context, name string, at int64) (s Spec, l layout, since, rev int64, err error) {
 	key := r.Keys.Spec(name)
-	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key)})
+	resp, err := r.Backend.Range(ctx, &pb.RangeRequest{Key: []byte(key), Revision: at})
 	if err != nil || len(resp.Kvs) == 0 {
 		return Spec{}, layout{}, 0, 0, err
 	}
