@@ -61,7 +61,8 @@ type dispatchState struct {
 	silent, patience time.Duration
 	// recall is set if slots are to be recalled that are not, or for another claim.
 	recall bool
-	// fits: a claim that waits could be granted, or a grant be withdrawn for one.
+	// fits: a claim that waits could be granted, or a grant be withdrawn or slots be recalled
+	// for one.
 	fits bool
 	// idle is for how long a claim that fits has not been granted.
 	idle time.Duration
@@ -119,8 +120,8 @@ func (d *dispatcher) String() string {
 // role is the part of a dispatcher that an instance has, or tries to get.
 type role struct {
 	lease store.LeaseID
-	// rev is that of the last put that was answered; 0 while none was.
-	rev int64
+	// rev is that of the last put that was answered, and from that of the first; 0 while none was.
+	rev, from int64
 	// idleSince is since when a claim that fits has not been granted; zero if none waits.
 	idleSince time.Time
 }
@@ -196,7 +197,7 @@ func (c *core) checkRoles() {
 		r, p := c.roles[name], c.view.pool(name)
 		switch mine := p.dispatcher.rev > 0 && p.dispatcher.lease == r.lease; {
 		case mine && r.rev == 0:
-			r.rev = p.dispatcher.rev // the outcome of the put was unknown
+			r.rev, r.from = p.dispatcher.rev, p.dispatcher.rev // the outcome of the put was unknown
 		case !mine && p.dispatcher.at >= r.rev:
 			c.endRole(name)
 		}
@@ -253,7 +254,7 @@ func (c *core) state(p *poolView, b *builder, concerned bool, now time.Time) dis
 		s.recall = short != nil && p.recall.lacks(short, now)
 	}
 	if s.exists && !s.mine && s.waits && s.silent >= s.patience && !s.blind {
-		s.fits = c.anyFits(p) || c.anyOverdue(p, now)
+		s.fits = p.spec.Retain > 0 || c.anyFits(p) || c.anyOverdue(p, now)
 	}
 	return s
 }
@@ -486,7 +487,7 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 	case o.duty == recallSlots:
 		c.metrics.recalls.Inc() // the watch shows it
 	default:
-		o.role.rev = rev
+		o.role.rev, o.role.from = rev, cmp.Or(o.role.from, rev)
 		o.pool.dispatcher.noticed, o.pool.dispatcher.since = rev, now
 		if o.pool.dispatcher.know(rev, rev) {
 			o.pool.dispatcher.by, o.pool.dispatcher.lease = c.name(), o.role.lease

@@ -478,7 +478,9 @@ func (c *core) short(p *poolView, now time.Time) *recallValue {
 				v = &recallValue{V: store.Now, Priority: w.order.Priority} // the first has the highest
 			}
 			if w.shortSince.IsZero() {
-				w.shortSince = now
+				if w.shortSince = now; w.rev < c.roles[p.name].from { // it has waited under another dispatcher
+					w.shortSince = now.Add(-p.spec.Retain)
+				}
 			}
 			urgentAt := w.shortSince.Add(p.spec.Retain / 2)
 			if w.value.Reserve || !now.Before(urgentAt) {

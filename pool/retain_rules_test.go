@@ -133,6 +133,35 @@ func TestASlotGoesOnToItsOwnHostForAWhile(t *testing.T) {
 	last.waits()
 }
 
+// A waiter does not begin to wait again when another instance becomes the dispatcher.
+func TestAWaiterIsLateUnderANewDispatcherToo(t *testing.T) {
+	r := newRig(t, "one", "two", "three")
+	r.pool("db", 1, retaining(10*time.Second))
+	r.pass(time.Second)
+	one, two, three := r.hosts[0], r.hosts[1], r.hosts[2]
+	one.ask("a", 1).got()
+	one.giveBack("a")
+	one.ask("b", 1).got()
+	two.ask("first", 1, func(r *Request) { r.Priority = -1 })
+	other := three.ask("other", 1)
+	has := "b"
+	passOn := func(d time.Duration) {
+		for end := r.now.Add(d); r.now.Before(end) && len(other.reply) == 0; {
+			next := fmt.Sprint("b", r.now.UnixMilli())
+			one.ask(next, 1)
+			one.giveBack(has)
+			r.pass(100 * time.Millisecond)
+			has = next
+		}
+	}
+	if passOn(time.Second); len(other.reply) > 0 || !two.dispatches(two.view.pool("db")) {
+		t.Fatal("the waiter is late, or the dispatcher is another instance")
+	}
+	two.wedged = true
+	passOn(silentAfter + silentSpread + time.Second)
+	other.got()
+}
+
 func TestRetainedSlotsObeyTheSpec(t *testing.T) {
 	for name, change := range map[string]func(*rig){
 		"lower limit":  func(r *rig) { r.pool("db", 1, retaining(4*time.Second)) },
