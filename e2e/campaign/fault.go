@@ -230,9 +230,11 @@ func (c *campaign) restore(ctx context.Context) (heal, error) {
 		if err == nil {
 			err = c.referee.restored(ctx, rev)
 		}
-		for name := range specs { // the snapshot may have had other limits
+		for name := range specs { // in the snapshot it may be paused, or have another limit
 			c.referee.with(func(s *stays) { s.limit(name, now(), 2*specs[name].limit) })
-			err = errors.Join(err, c.setPool(ctx, name))
+			set := c.setPool(ctx, name)
+			_, resumed := c.operate(ctx, "pools", "resume", name)
+			err = errors.Join(err, set, resumed)
 		}
 		return err
 	}, err
