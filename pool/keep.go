@@ -44,7 +44,7 @@ func (c *core) keeps(e *entry, now time.Time) bool {
 
 // keepable reports whether a claim that is to be granted can get slots that this instance has.
 func (c *core) keepable(e *entry) bool {
-	return e.state == queued && e.offer == nil && !e.dropped && c.ready(e) && !e.req.Bridge && len(e.req.Extra.Leased) > 0 &&
+	return e.state == queued && e.offer == nil && !e.dropped && c.ready(e) && !e.req.Bridge && !e.req.Remote && len(e.req.Extra.Leased) > 0 &&
 		e.retryAt <= c.shown(e) && !c.defers(e) && c.elsewhere(e.req.ID) == nil && c.labels[e.req.ID] == 0 &&
 		c.usable(e) && (!e.inQueue || c.waiterRev(e) != 0)
 }

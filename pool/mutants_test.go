@@ -201,6 +201,7 @@ func rules(keys store.Keys) map[string]func(*world) {
 		},
 		"the next life reads the journal":               func(w *world) { w.forgetful = true },
 		"regrants depend on what etcd has shown lately": func(w *world) { w.fresh = true },
+		"remote holders get no retained slots":          func(w *world) { w.near = true },
 		"fencing tokens count regrants":                 func(w *world) { w.reused = true },
 		"waiters of other hosts have slots recalled": hide(func(_ *simHost, k store.PoolKey, ev *mvccpb.Event) *mvccpb.Event {
 			if k.Kind == store.RecallKey && ev.Type == mvccpb.Event_PUT {

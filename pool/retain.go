@@ -86,7 +86,7 @@ func (c *core) retains(needs []Need) time.Duration {
 // regrantable reports whether a claim could be granted slots without a write: it has nothing
 // else to write or to compare, and never had a waiter in etcd that may be there still.
 func (c *core) regrantable(e *entry) bool {
-	if _, kept := c.places[e.req.ID]; kept || e.req.conditional() || e.req.Bridge || e.req.Sole || c.grantable(e.req.ID) {
+	if _, kept := c.places[e.req.ID]; kept || e.req.conditional() || e.req.Bridge || e.req.Sole || e.req.Remote || c.grantable(e.req.ID) {
 		return false
 	}
 	known, _ := c.holding(e.req.ID)

@@ -3,6 +3,7 @@ package pool
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -242,6 +243,25 @@ func TestAnIDIsUsedAgainWhileItsSlotsAreRetained(t *testing.T) {
 	if last := one.ask("a", 2).got(); last.Fence != again.Fence+1 {
 		t.Errorf("fencing token %d follows %d", last.Fence, again.Fence)
 	}
+}
+
+func TestARemoteHolderGetsNoRetainedSlots(t *testing.T) {
+	remote := func(r *Request) { r.Remote = true }
+	r := newRetaining(t, 1, "one")
+	one := r.hosts[0]
+	one.ask("a", 1).got()
+	one.giveBack("a")
+	one.ask("b", 1, remote).got()
+	if got := r.shows(); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("etcd shows %v", got)
+	}
+	c := one.ask("c", 1, remote, func(r *Request) { r.Wait = time.Hour })
+	one.giveBack("b")
+	c.got()
+	if got := r.shows(); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("etcd shows %v", got)
+	}
+	r.sound()
 }
 
 // brokenJournal keeps nothing.

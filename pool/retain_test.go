@@ -37,6 +37,7 @@ type spoiled struct {
 	forgetful bool // the next life has no journal
 	fresh     bool // what hosts know of etcd counts as news
 	reused    bool // fencing tokens do not count grants without a write
+	near      bool // remote holders are not known to be
 }
 
 // lastFence is the fencing token that the holder of a slot has, or had last.
@@ -52,6 +53,7 @@ func (w *world) askCommon(h *simHost, req *Request) bool {
 		return false
 	}
 	req.Slots["a"], h.idPools[req.ID] = 1, map[string]bool{"a": true}
+	req.Remote = remote(req.ID) && !w.near
 	if w.rnd.IntN(2) == 0 {
 		w.asStep(h, req)
 	}
@@ -61,6 +63,9 @@ func (w *world) askCommon(h *simHost, req *Request) bool {
 	w.logf("%s asks for %s", h.name, req.ID)
 	return true
 }
+
+// remote reports whether the holder of a claim that is made as most are is on another machine.
+func remote(id string) bool { return hash(id)%3 == 0 }
 
 // asStep has a claim come together with other writes, as that of a step.
 func (w *world) asStep(h *simHost, req *Request) {
@@ -216,6 +221,7 @@ func (w *world) askOne(h *simHost, pool string, change ...func(*Request)) (id st
 	for _, f := range change {
 		f(req)
 	}
+	req.Remote = remote(id) && !w.near
 	reply := make(chan outcome, 1)
 	h.wanted[id], h.idPools[id] = reply, map[string]bool{pool: true}
 	h.core.request(newEntry(req, h.core.host, h.core.instance), reply, w.now)
@@ -261,6 +267,15 @@ func (w *world) hog() {
 	third.hung = false
 }
 
+// reboot ends a life of a host with its machine: its journal is void, and its jobs end with it but
+// for those on other machines.
+func (w *world) reboot(h *simHost) {
+	w.restart(h, true)
+	h.journal = &simJournal{deaf: w.deaf}
+	h.core.journal = h.journal
+	maps.DeleteFunc(h.jobs, func(id string, _ holding) bool { return !remote(id) })
+}
+
 // crash has a host crash while its claims hold slots whose keys show others. Some came with other
 // writes, as steps do. The next life must find them all.
 func (w *world) crash() {
@@ -286,6 +301,10 @@ func (w *world) crash() {
 			return
 		}
 	}
-	w.restart(h, true)
+	if w.rnd.IntN(2) == 0 {
+		w.reboot(h)
+	} else {
+		w.restart(h, true)
+	}
 	w.live(time.Second)
 }

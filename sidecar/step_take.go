@@ -85,7 +85,7 @@ func (a *apiServer) takeStep(ctx context.Context, s *session, in *stepBodyInput,
 	if err != nil {
 		return nil, err
 	}
-	waiter := executor.Waiter{ID: ulid.Make().String()}
+	waiter := executor.Waiter{ID: ulid.Make().String(), Remote: server.Remote(ctx)}
 	if req.Wait != nil {
 		wait := time.Duration(*req.Wait)
 		if err := instance.ValidateWait(wait); err != nil {
