@@ -141,13 +141,18 @@ func (s Store) Submit(ctx context.Context, runs run.Store, id string, spec run.S
 	if err != nil || r.Status != run.Storing {
 		return r, false, err
 	}
+	const notWhole = "the run was not submitted whole: submit it again with the same id"
 	if err := s.storeWork(ctx, r, &spec, g); err != nil {
 		if there, readErr := runs.Get(ctx, id); readErr == nil && there.Created == r.Created && there.Status != run.Storing {
 			return there, false, nil // another submission of the same run has stored it
 		}
-		return nil, false, store.Problem("the run was not submitted whole: submit it again with the same id", err)
+		return nil, false, store.Problem(notWhole, err)
 	}
-	return runs.Enqueue(ctx, r)
+	r, created, err = runs.Enqueue(ctx, r)
+	if problem.CodeOf(err) == problem.RunNotFound { // a restore of etcd took it
+		err = problem.New(problem.EtcdUnavailable, "%s: %w", notWhole, err)
+	}
+	return r, created, err
 }
 
 // SubmitAs submits a run for an identity, which is recorded: with steps as [Store.Submit] does,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
@@ -173,5 +174,34 @@ func TestTasksAreReadAsTheyAreWritten(t *testing.T) {
 		if again, err := json.Marshal(got); err != nil || string(again) != text {
 			t.Errorf("%s is written as %s, %v", text, again, err)
 		}
+	}
+}
+
+// A restore of etcd can take a run while its work is written, or before it is queued. What is
+// answered lets the client submit it again.
+func TestARunThatGoesWhileItIsSubmittedCanBeSubmittedAgain(t *testing.T) {
+	for _, at := range []int{2, 3} {
+		onShelf(t, func(t *testing.T, s *shelf) {
+			faulty := s.etcd().Peer()
+			defer faulty.Close()
+			txns := 0
+			faulty.Inject(func(c storetest.Call) storetest.Fault {
+				if c.Op == storetest.OpTxn {
+					if txns++; txns == at {
+						s.commit(store.Delete(s.Keys.Run("r")))
+					}
+				}
+				return storetest.Fault{}
+			})
+			by := *s
+			by.Backend, by.runs.Backend = faulty, faulty
+			_, _, err := by.Submit(t.Context(), by.runs, "r", run.Spec{}, mustGraph(t, wide("a", 2)))
+			if problem.CodeOf(err) != problem.EtcdUnavailable {
+				t.Errorf("when transaction %d is sent: %v", at, err)
+			}
+			if _, _, err := s.Submit(t.Context(), s.runs, "r", run.Spec{}, mustGraph(t, wide("a", 2))); err != nil {
+				t.Errorf("again: %v", err)
+			}
+		})
 	}
 }
