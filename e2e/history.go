@@ -44,6 +44,14 @@ type slot struct {
 	lease int64
 }
 
+// fence is the fencing token of the holder that the slot shows, as far as its key has it.
+func (s *slot) fence() store.Fence {
+	if s.main != nil && s.main.Fence > 0 {
+		return s.main.Fence
+	}
+	return store.FenceAt(s.rev)
+}
+
 // poolState is what the watch has delivered of one pool.
 type poolState struct {
 	known, paused bool
@@ -239,10 +247,8 @@ func (h *History) putSlot(name string, kv *mvccpb.KeyValue, old *slot) error {
 	h.leaseKeys[kv.Lease]++
 	h.mostKeys = max(h.mostKeys, h.leaseKeys[kv.Lease])
 	h.claims[v.Claim] = true
-	if old != nil && v.Record != nil { // it was granted the slots between the two puts
-		if at := v.Record.Fence.Revision(); old.rev <= at && at < kv.ModRevision {
-			h.regranted[v.Claim] = true
-		}
+	if old != nil && v.Record != nil && old.fence() < v.Record.Fence && v.Record.Fence < store.FenceAt(kv.ModRevision) {
+		h.regranted[v.Claim] = true // between the two puts
 	}
 	if old == nil || old.claim != s.claim && !h.regranted[v.Claim] || old.n < s.n {
 		h.grown[name] = true

@@ -119,10 +119,15 @@ func TestAClaimThatWasGrantedRetainedSlotsIsShownLater(t *testing.T) {
 		store.FenceAt(3) + 1: false, store.FenceAt(4): false, // a regrant, and a step that keeps slots
 		store.FenceAt(2): true, store.FenceAt(6): true,
 	} {
+		shows := func(id string, fence store.Fence) *mvccpb.Event {
+			return put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":%q,"record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"fence":%d}}`, id, fence)
+		}
 		h := newTape().at(limit("a", 2)).at(claimed("a", 0, "one", 2)).at(limit("a", 1)).at(put(keys.Queued("a"), 0, `{"v":1}`))
-		v := h.at(put(keys.Slot("a", 0, 0), 7, `{"v":1,"n":2,"claim":"two","record":{"pools":{"a":2},"holder":{"host":"h","instance":"i"},"fence":%d}}`, fence)).Violations()
-		if found := len(v) > 0; found != wrong {
-			t.Errorf("with fencing token %d: %v", fence, v)
+		if found := len(h.at(shows("two", fence)).Violations()) > 0; found != wrong {
+			t.Errorf("with fencing token %d: %v", fence, h.Violations())
+		}
+		if v := h.at(shows("three", fence+1)).Violations(); !wrong && len(v) > 0 {
+			t.Errorf("after fencing token %d: %v", fence, v)
 		}
 	}
 }
