@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/sidecar"
 )
@@ -48,6 +49,7 @@ func (sv *service) run(p *printer, of *process, record func(url string) any) err
 	if err != nil {
 		return errors.Join(err, of.stop())
 	}
+	defer proc.ReturnMemory()()
 	signaled := make(chan struct{})
 	defer stopOnSignals(false, func(unix.Signal) bool { close(signaled); return true })()
 	at := record(health.url())

@@ -73,6 +73,7 @@ func serveSidecar(r *request) error {
 	if err := r.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
 		return err
 	}
+	defer proc.ReturnMemory()()
 	var st *process
 	if s.Coordinator {
 		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer); err != nil {
@@ -358,6 +359,7 @@ func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools 
 	}
 	cfg.Policy.Open = devOpen(s)
 	cfg.Options.StateDir = filepath.Join(s.DataDir, "state")
+	defer proc.ReturnMemory()()
 	server := sidecar.New(cfg)
 	if err := server.Listen(ctx); err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {

@@ -21,6 +21,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
@@ -129,6 +130,7 @@ func runWorker(r *request) error {
 
 // workUntilSignal runs a worker until a signal ends it, as that says.
 func workUntilSignal(ctx context.Context, w *worker.Worker, client *instance.Client, drain, grace time.Duration, log hclog.Logger) error {
+	defer proc.ReturnMemory()()
 	running, end := context.WithCancel(ctx)
 	defer end()
 	left := make(chan struct{}, 1)
