@@ -131,7 +131,7 @@ func (c *core) takeOver(p part, last *journalValue) bool {
 	}
 	e.kind = kindOf(e.needs)
 	if last != nil {
-		e.shown, e.shownFence, e.spelled, c.rewrites = p.claim.claimKey, p.claim.fence(c.view.keys), spell(e.req), true
+		e.shown, e.shownFence, e.spelled, c.rewrites = p.claim.claimKey, p.claim.fence(c.view.keys), spell(e.req, e.needs), true
 		c.regrants[e.shown] = e
 		c.label(e.shown.id, 1)
 	}

@@ -14,7 +14,7 @@ import (
 // Values that are spelled by hand are what encoding/json would write.
 func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 	t.Parallel()
-	text := rapid.OneOf(rapid.String(), rapid.Just(""), rapid.Just(`<"\&>`))
+	text := rapid.OneOf(rapid.String(), rapid.Just(""), rapid.Just(`<"\&>`), rapid.Just(`{"v":1,"path":"C:\\ ~"}`))
 	ref := rapid.Custom(func(t *rapid.T) string {
 		return slotRef{"db", rapid.IntRange(0, 60).Draw(t, "group"), rapid.IntRange(0, 200_000).Draw(t, "index")}.String()
 	})
@@ -23,7 +23,7 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 			Pools:    map[string]int{"db": 1, "gpu": rapid.IntRange(1, 99).Draw(t, "n")},
 			Priority: rapid.IntRange(-5, 5).Draw(t, "priority"),
 			Holder: Holder{
-				Host: "one", Instance: text.Draw(t, "instance"), Run: text.Draw(t, "run"), Bind: text.Draw(t, "bind"),
+				Host: "one", Instance: text.Draw(t, "instance"), Run: text.Draw(t, "run"), Step: text.Draw(t, "step"), ClaimedBy: text.Draw(t, "by"), Bind: text.Draw(t, "bind"),
 				PID: rapid.IntRange(0, 3).Draw(t, "pid"), Labels: rapid.MapOf(text, text).Draw(t, "labels"),
 			},
 			Admitted: rapid.Int64Range(0, 1<<60).Draw(t, "admitted"),
@@ -35,7 +35,7 @@ func TestValuesAreSpelledAsJSONHasThem(t *testing.T) {
 		r.Since = since.at
 		n := rapid.IntRange(1, MaxLimit).Draw(t, "slots")
 
-		claim := spell(&Request{Slots: r.Pools, Holder: r.Holder})
+		claim := spell(&Request{Slots: r.Pools, Holder: r.Holder}, needsOf(r.Pools))
 		want := store.Encode(slotValue{V: store.Now, N: n, Claim: "a.b-c_1", Record: store.Encode(&r)})
 		got := encodeMain(n, "a.b-c_1", claim, &r, since)
 		if d := cmp.Diff(string(want), string(got)); d != "" {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
@@ -146,8 +147,57 @@ func newEntry(req *Request, host, instance string) *entry {
 		req: req, needs: needs, kind: kindOf(needs), unjudged: true,
 		order:   Order{Priority: req.Priority, Claim: req.ID, By: hash(host + "/" + instance)},
 		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
-		spelled: spell(req),
+		spelled: spell(req, needs),
 	}
+}
+
+// spelled holds the JSON of those fields of a claim that never change.
+type spelled struct{ pools, holder []byte }
+
+// spell spells a request that needs these slots. What is not plain text is left to encoding/json.
+func spell(r *Request, needs []Need) spelled {
+	h := &r.Holder
+	b := append(make([]byte, 0, 64*len(needs)+128+len(h.Bind)), '{')
+	for _, n := range needs {
+		b = append(appendText(b, n.Pool), ':')
+		b = append(strconv.AppendInt(b, int64(n.N), 10), ',')
+	}
+	b[len(b)-1] = '}'
+	pools := b[:len(b):len(b)]
+	if len(h.Labels) > 0 {
+		return spelled{pools, store.Encode(h)}
+	}
+	b = appendText(append(b, `{"host":`...), h.Host)
+	b = appendText(append(b, `,"instance":`...), h.Instance)
+	for _, f := range [...]struct{ name, value string }{{`,"claimed_by":`, h.ClaimedBy}, {`,"run":`, h.Run}, {`,"step":`, h.Step}} {
+		if f.value != "" {
+			b = appendText(append(b, f.name...), f.value)
+		}
+	}
+	if h.PID != 0 {
+		b = strconv.AppendInt(append(b, `,"pid":`...), int64(h.PID), 10)
+	}
+	if h.Bind != "" {
+		b = appendText(append(b, `,"bind":`...), h.Bind)
+	}
+	return spelled{pools, append(b, '}')[len(pools):]}
+}
+
+// appendText appends a JSON string.
+func appendText(b []byte, text string) []byte {
+	start := len(b)
+	b = append(b, '"')
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~' || c == '<' || c == '>' || c == '&':
+			return append(b[:start], store.Encode(text)...)
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
 }
 
 // outcome of a request: a claim or the reason why there is none.

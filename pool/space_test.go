@@ -268,7 +268,7 @@ func TestWaitersThatArePassedTakeNoSpace(t *testing.T) {
 		}
 		return &mvccpb.KeyValue{
 			Key:         []byte(r.keys.Waiter("db", Order{Since: since, Claim: id}.String())),
-			Value:       encodeWaiter(&entry{req: req, spelled: spell(req), holding: holding{lease: lease}, arrived: r.now}),
+			Value:       encodeWaiter(&entry{req: req, spelled: spell(req, needsOf(req.Slots)), holding: holding{lease: lease}, arrived: r.now}),
 			ModRevision: since,
 		}
 	}

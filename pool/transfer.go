@@ -145,7 +145,8 @@ func (c *core) slotsToTake(e *entry) ([]placed, bool) {
 		slots = append(slots, placed{ref: ref, n: s.n})
 	}
 	e.req.Slots, e.req.Priority = rec.Pools, rec.Priority
-	e.needs, e.spelled = needsOf(rec.Pools), spell(e.req)
+	e.needs = needsOf(rec.Pools)
+	e.spelled = spell(e.req, e.needs)
 	e.record = &record{Pools: rec.Pools, Priority: rec.Priority, Holder: e.req.Holder, Since: rec.Since, Admitted: cmp.Or(rec.Admitted, cv.rev)}
 	return slots, true
 }

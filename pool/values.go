@@ -281,13 +281,6 @@ func poolNames(slots map[string]int) []string { return slices.Sorted(maps.Keys(s
 // are encoded. So they are encoded by hand, from fragments that the requesting goroutine
 // makes: that costs a tenth of what encoding/json takes.
 
-// spelled holds the JSON of those fields of a claim that never change.
-type spelled struct{ pools, holder []byte }
-
-func spell(r *Request) spelled {
-	return spelled{pools: store.Encode(r.Slots), holder: store.Encode(r.Holder)}
-}
-
 // stamp is the time at which a batch grants, which goes into every record of it.
 type stamp struct {
 	at   time.Time

@@ -280,7 +280,7 @@ func (c *core) proxy(w *waiter) *entry {
 	return &entry{
 		req: req, needs: w.needs, order: w.order, other: w, inQueue: true, written: true, writtenAt: w.rev,
 		record:  &record{Pools: req.Slots, Priority: req.Priority, Holder: req.Holder},
-		spelled: spell(req), holding: holding{lease: val.Lease},
+		spelled: spell(req, w.needs), holding: holding{lease: val.Lease},
 	}
 }
 

@@ -157,8 +157,9 @@ func (c *Config) cases() []Case {
 		}
 	}
 	all = append(all,
-		fullCase(64, 1), fullCase(256, 1), fullCase(64, 4), fullCase(256, 4),
-		unevenCase(), transferCase(1), transferCase(4),
+		fullCase(GoAPI, 64, 1), fullCase(GoAPI, 256, 1), fullCase(GoAPI, 64, 4), fullCase(GoAPI, 256, 4),
+		fullCase(HTTPAPI, 64, 4), fullCase(HTTPAPI, 256, 4), unevenCase(GoAPI), unevenCase(HTTPAPI),
+		transferCase(1), transferCase(4),
 		newCase(bigLimit, GoAPI, 64, 1, 1, hugeLimit),
 		newCase(memory, HTTPAPI, 64, 1, 1, hugeLimit),
 	)
@@ -189,18 +190,18 @@ func (c *Config) matrix(kind, api string) []Case {
 	return all
 }
 
-func fullCase(clients, hosts int) Case {
-	c := newCase(full, GoAPI, clients, hosts, 1, clients/clientsPerSlot)
+func fullCase(api string, clients, hosts int) Case {
+	c := newCase(full, api, clients, hosts, 1, clients/clientsPerSlot)
 	c.Hold = fullHold
 	return c
 }
 
-func unevenCase() Case {
+func unevenCase(api string) Case {
 	clients := 0
 	for _, n := range unevenClients {
 		clients += n
 	}
-	c := fullCase(clients, len(unevenClients))
+	c := fullCase(api, clients, len(unevenClients))
 	c.Name, c.Kind, c.factor = uneven+strings.TrimPrefix(c.Name, full), uneven, unevenFactor
 	return c
 }

@@ -56,7 +56,7 @@ func TestTheLongestTimeWithoutASlotIsFound(t *testing.T) {
 }
 
 func TestClientsOfAnUnevenCaseAreOnTheirHosts(t *testing.T) {
-	c, counts := unevenCase(), map[int]int{}
+	c, counts := unevenCase(GoAPI), map[int]int{}
 	for client := range c.Clients {
 		counts[c.host(client)]++
 	}
