@@ -120,8 +120,9 @@ func (d *dispatcher) String() string {
 // role is the part of a dispatcher that an instance has, or tries to get.
 type role struct {
 	lease store.LeaseID
-	// rev is that of the last put that was answered, and from that of the first; 0 while none was.
-	rev, from int64
+	// rev is that of the last put that was answered, and replaced that of the one in place of
+	// another dispatcher; 0 while there is none.
+	rev, replaced int64
 	// idleSince is since when a claim that fits has not been granted; zero if none waits.
 	idleSince time.Time
 }
@@ -197,7 +198,7 @@ func (c *core) checkRoles() {
 		r, p := c.roles[name], c.view.pool(name)
 		switch mine := p.dispatcher.rev > 0 && p.dispatcher.lease == r.lease; {
 		case mine && r.rev == 0:
-			r.rev, r.from = p.dispatcher.rev, p.dispatcher.rev // the outcome of the put was unknown
+			r.rev = p.dispatcher.rev // the outcome of the put was unknown
 		case !mine && p.dispatcher.at >= r.rev:
 			c.endRole(name)
 		}
@@ -487,7 +488,10 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 	case o.duty == recallSlots:
 		c.metrics.recalls.Inc() // the watch shows it
 	default:
-		o.role.rev, o.role.from = rev, cmp.Or(o.role.from, rev)
+		o.role.rev = rev
+		if o.duty == replace {
+			o.role.replaced = rev
+		}
 		o.pool.dispatcher.noticed, o.pool.dispatcher.since = rev, now
 		if o.pool.dispatcher.know(rev, rev) {
 			o.pool.dispatcher.by, o.pool.dispatcher.lease = c.name(), o.role.lease
