@@ -61,8 +61,7 @@ type dispatchState struct {
 	silent, patience time.Duration
 	// recall is set if slots are to be recalled that are not, or for another claim.
 	recall bool
-	// fits: a claim that waits could be granted, or a grant be withdrawn or slots be recalled
-	// for one.
+	// fits: a claim that waits could be granted, or a grant withdrawn or slots recalled for one.
 	fits bool
 	// idle is for how long a claim that fits has not been granted.
 	idle time.Duration
