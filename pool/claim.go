@@ -124,8 +124,7 @@ type Request struct {
 	// place in the queue is the same whichever claim waits for it.
 	Sole  bool
 	Since int64
-	// Remote: the holder is on another machine, and may live on when this one dies. It gets no
-	// retained slots, as what the journal has of them dies with this machine.
+	// Remote holders can outlive this machine. They get no retained slots, whose journal dies with it.
 	Remote bool
 	// Place, if it is not nil, is taken before slots are, and returned if the claim has to
 	// wait. The caller returns it after the claim has ended.
