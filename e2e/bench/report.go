@@ -38,6 +38,9 @@ type row struct {
 	Leader *leaderFigures `json:"leader,omitempty"`
 
 	StepLoads *stepLoads `json:"step_loads,omitempty"`
+
+	// others are all rows of the report by name, once they are judged.
+	others map[string]*row
 }
 
 // selected returns the rows that the configuration selects. It is an error if there are

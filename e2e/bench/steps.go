@@ -153,6 +153,9 @@ func stepRows(cfg *bench.Config, steps, high int, workers []int, queues int) ([]
 		stepRow(limited, 1, 1, max(minSteps, steps/singleShare), looseLimit),
 		stepRow(highest, highWorkers, highConcurrency, high, highLimit),
 	}
+	if !slices.Contains(workers, 1) { // what binding is compared with
+		rows = append(rows, stepRow(busy, 1, stepConcurrency, steps, 2*stepConcurrency))
+	}
 	for _, n := range workers {
 		rows = append(rows, stepRow(busy, n, stepConcurrency, steps, 2*n*stepConcurrency).over(queues))
 	}

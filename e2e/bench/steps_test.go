@@ -70,7 +70,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 			verdicts++
 		}
 	}
-	if len(report.Rows) != 9 || len(report.Targets) != verdicts {
+	if len(report.Rows) != 10 || len(report.Targets) != verdicts {
 		t.Errorf("%d cases, %d verdicts", len(report.Rows), len(report.Targets))
 	}
 	for _, v := range report.Targets {

@@ -54,12 +54,10 @@ var targets = []target{
 	{"transfer p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
 	{"transfer p99, 4 hosts", "transfer/go/8c/4h/1p", true, 15, "× a plain put", transferP99},
 	{"longest wait, 4 hosts", "transfer/go/8c/4h/1p", true, 1.5, "× the fair wait", longestWait},
-	{"longest wait, uneven demand of 4 hosts", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenWait},
-	{"a host without a slot, uneven demand", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenAbsence},
 	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 0.6, "× the floor", ratio},
 	{"limit 100,000 against 1,000", "limit/go/64c/1h/1p", true, 1.5, "× the time per claim", timePerClaim},
-	{"idle sidecar", "memory/http/64c/1h/1p", true, 40, "MB resident", idleMemory},
-	{"sidecar with 10,000 held claims", "memory/http/64c/1h/1p", true, 120, "MB resident", holdingMemory},
+	{"idle sidecar", "memory/http/64c/1h/1p", true, 35, "MB resident", idleMemory},
+	{"sidecar with 10,000 held claims", "memory/http/64c/1h/1p", true, 90, "MB resident", holdingMemory},
 	{"throughput after a long history", "history/go/256c/1h/1p", false, 85, "% of that at first", afterHistory},
 
 	{"submissions, 64 clients", "submit/64c", false, 0.8, "× the floor", submissionsToFloor},
@@ -80,27 +78,53 @@ var targets = []target{
 	{"taking with a slot, one at a time, p50", "enabled/1w/1r", true, 1, "ms more", takeAdded},
 	{"completing with a slot, one at a time, p50", "enabled/1w/1r", true, 1, "ms more", completeAdded},
 	{"8 workers × 30, limit 500", "high/8w/30r", false, 0.9, "× without limits", stepRatio},
+	{"limit 10 binds", "binding/4w/10r", false, 0.9, "× 10 at a time without limits", bindingRatio},
 }
 
-// hasTarget reports whether a case has a target.
+// retainedTargets are those of claims whose slots hosts retain, in place of the others of the case.
+var retainedTargets = []target{
+	{"claim p50, 1 client", "uncontended/go/1c/1h/1p", true, 0.05, "× a plain put", claimToPut},
+	{"64 clients, uncontended", "uncontended/go/64c/1h/1p", false, 20, "× the floor", ratio},
+	{"256 clients, uncontended", "uncontended/go/256c/1h/1p", false, 20, "× the floor", ratio},
+	{"64 clients on 4 hosts, uncontended", "uncontended/go/64c/4h/1p", false, 15, "× the floor", ratio},
+	{"64 clients on 4 hosts, limit 8", "contended/go/64c/4h/1p", false, 5, "× the floor", ratio},
+	{"256 clients on 4 hosts, limit 32", "contended/go/256c/4h/1p", false, 5, "× the floor", ratio},
+	{"pool full, hold 5 ms, 64 clients on 8 slots, 4 hosts", "full/go/64c/4h/1p", false, 95, "% of slot time used", used},
+	{"pool full, hold 5 ms, 256 clients on 32 slots, 4 hosts", "full/go/256c/4h/1p", false, 93, "% of slot time used", used},
+	{"longest wait, uneven demand of 4 hosts", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenWait},
+	{"a host without a slot, uneven demand", "uneven/go/64c/4h/1p", true, 1, "× the fair wait and twice the time to retain", unevenAbsence},
+	{"claim p50, 1 client over HTTP", "uncontended/http/1c/1h/1p", true, 0.35, "× a plain put", claimToPut},
+	{"64 clients over HTTP, uncontended", "uncontended/http/64c/1h/1p", false, 2, "× the floor", ratio},
+	{"recall p50, 4 hosts", "transfer/go/8c/4h/1p", true, 4, "× a plain put", transferP50},
+}
+
+// hasTarget reports whether a case has a target, or another one is compared with it.
 func hasTarget(name string) bool {
-	return slices.ContainsFunc(targets, func(t target) bool { return t.of == name })
+	of := func(t target) bool { return t.of == name }
+	return name == freeCase || slices.ContainsFunc(targets, of) || slices.ContainsFunc(retainedTargets, of)
 }
 
 // judge returns the verdicts on what was measured.
 func judge(rows []*row) []verdict {
 	byName := map[string]*row{}
 	for _, r := range rows {
-		byName[r.Name] = r
+		byName[r.Name], r.others = r, byName
 	}
 	all := []verdict{}
-	for _, t := range targets {
-		if r := byName[t.of]; r != nil && r.Error == "" {
-			if v := t.judge(r); v.Numbers != "" {
-				all = append(all, v)
+	add := func(of []target, may func(*row) bool) {
+		for _, t := range of {
+			if r := byName[t.of]; r != nil && r.Error == "" && may(r) {
+				if v := t.judge(r); v.Numbers != "" {
+					all = append(all, v)
+				}
 			}
 		}
 	}
+	retains := func(r *row) bool {
+		return r.Retain > 0 && slices.ContainsFunc(retainedTargets, func(t target) bool { return t.of == r.Name })
+	}
+	add(targets, func(r *row) bool { return !retains(r) })
+	add(retainedTargets, retains)
 	return all
 }
 
@@ -198,6 +222,19 @@ func planP50(r *row) (float64, string) {
 func stepRatio(r *row) (float64, string) {
 	return r.Ratio.Median, fmt.Sprintf("%.0f/s against %.0f/s (rounds %.2f to %.2f), %d steps each",
 		r.StepLoads.Own.PerSecond, r.Reference.PerSecond, r.Ratio.Low, r.Ratio.High, r.Steps)
+}
+
+// freeCase is the case whose reference has as many steps at a time as the limit of binding allows.
+const freeCase = busy + "/1w/10r"
+
+// bindingRatio compares steps whose limit binds with as many at a time that have none.
+func bindingRatio(r *row) (float64, string) {
+	free := r.others[freeCase]
+	if free == nil || free.Reference == nil || free.Error != "" {
+		return 0, ""
+	}
+	own, ref := r.StepLoads.Own.PerSecond, free.Reference.PerSecond
+	return own / ref, fmt.Sprintf("%.0f/s against %.0f/s", own, ref)
 }
 
 func stepTransactions(r *row) (float64, string) {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -40,7 +41,7 @@ func TestEachTargetHasItsCase(t *testing.T) {
 		}
 		names[r.Name] = true
 	}
-	for _, target := range targets {
+	for _, target := range slices.Concat(targets, retainedTargets) {
 		if !names[target.of] {
 			t.Errorf("%s: there is no case %s", target.name, target.of)
 		}
@@ -54,7 +55,7 @@ func TestQuickMeasuresWhatHasATarget(t *testing.T) {
 			t.Errorf("%s has no target", r.Name)
 		}
 	}
-	for _, target := range targets {
+	for _, target := range slices.Concat(targets, retainedTargets) {
 		if !slices.ContainsFunc(rows, func(r *row) bool { return r.Name == target.of }) {
 			t.Errorf("%s is not measured", target.of)
 		}
@@ -79,6 +80,8 @@ func TestATargetIsJudgedByItsBound(t *testing.T) {
 		Admissions: &admissionFigures{Seen: &bench.Latency{P50: 4}, SeenToPut: &bench.Spread{Median: 4}},
 	}
 	plan := &row{Row: bench.Row{Case: bench.Case{Name: "plan/idle/100000q"}}, Plan: &bench.Latency{Count: 9, P50: 20, P99: 50}}
+	retained := claims(uncontended, 19)
+	retained.Retain = time.Second
 	tests := map[string]struct {
 		row     *row
 		got     float64
@@ -91,6 +94,7 @@ func TestATargetIsJudgedByItsBound(t *testing.T) {
 		"submissions":       {submissions, 0.8, true, "≥ 0.8 × the floor"},
 		"admission":         {admission, 4, false, "≤ 3 × a plain put"},
 		"plan":              {plan, 20, true, "≤ 20 ms"},
+		"retained slots":    {retained, 19, false, "≥ 20 × the floor"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -102,6 +106,17 @@ func TestATargetIsJudgedByItsBound(t *testing.T) {
 				t.Errorf("verdict: %+v", got[0])
 			}
 		})
+	}
+}
+
+func TestABindingLimitIsComparedWithNone(t *testing.T) {
+	own := &row{Row: bench.Row{Case: bench.Case{Name: "binding/4w/10r"}}, StepLoads: &stepLoads{Own: &stepLoad{PerSecond: 90}}}
+	free := &row{Row: bench.Row{Case: bench.Case{Name: freeCase}, Reference: &bench.Reference{PerSecond: 100}}}
+	if got := judge([]*row{own, free}); len(got) != 1 || got[0].Got != 0.9 || !got[0].Reached {
+		t.Errorf("verdicts: %+v", got)
+	}
+	if got := judge([]*row{own}); len(got) != 0 {
+		t.Errorf("without the other: %+v", got)
 	}
 }
 
@@ -134,7 +149,7 @@ func TestCasesAreSelected(t *testing.T) {
 		},
 		"of steps, those with a name and a target": {
 			steps(bench.Config{Quick: true, Cases: regexp.MustCompile("^(enabled|binding)")}, defaultSteps, defaultHighSteps),
-			[]string{"enabled/4w/10r", "enabled/1w/1r"},
+			[]string{"enabled/4w/10r", "binding/4w/10r", "enabled/1w/1r"},
 		},
 		"none":           {queue(bench.Config{Cases: regexp.MustCompile("^uncontended")}, 7), nil},
 		"too many runs":  {queue(bench.Config{}, maxQueued+1), nil},

@@ -14,9 +14,9 @@ const (
 	DefaultDuration   = time.Second
 	DefaultRounds     = 5
 	DefaultHeldClaims = 10_000
-	// defaultSettle is longer than a sidecar takes to become idle and to return memory
-	// to the system.
-	defaultIdle = 5 * time.Second
+	// defaultIdle is longer than a process takes to become idle and to return memory to the
+	// system: see [proc.ReturnMemory].
+	defaultIdle = 12 * time.Second
 )
 
 // DefaultClients and DefaultHosts are the sizes of the loads.
