@@ -338,12 +338,14 @@ func (a *apiServer) withdrawUnread(s *session, one *wait) {
 	}
 }
 
-// waitingClaim returns the claim of a request that waits. Why is the reason as far as it is
-// known otherwise, while the pools do not show the wait.
+// waitingClaim returns the claim of a request that waits. Why is the reason if it is known already:
+// to read it takes as long as there are waiters.
 func (s *session) waitingClaim(ctx context.Context, w *wanted, why pool.Reason) api.Claim {
-	seen, err := s.client.Why(ctx, s.client.Host()+"/"+s.client.Instance()+"/"+w.ID)
-	if err == nil && seen.Waiter != nil {
-		return inspect.WaitingClaimOf(*seen.Waiter)
+	if why.Text == "" {
+		seen, err := s.client.Why(ctx, s.client.Host()+"/"+s.client.Instance()+"/"+w.ID)
+		if err == nil && seen.Waiter != nil {
+			return inspect.WaitingClaimOf(*seen.Waiter)
+		}
 	}
 	c := api.Claim{
 		ID: w.ID, Status: api.ClaimWaiting, Pools: w.Pools, Priority: w.Priority,
