@@ -158,11 +158,13 @@ type spelled struct{ pools, holder []byte }
 func spell(r *Request, needs []Need) spelled {
 	h := &r.Holder
 	b := append(make([]byte, 0, 64*len(needs)+128+len(h.Bind)), '{')
-	for _, n := range needs {
-		b = append(appendText(b, n.Pool), ':')
-		b = append(strconv.AppendInt(b, int64(n.N), 10), ',')
+	for i, n := range needs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(append(appendText(b, n.Pool), ':'), int64(n.N), 10)
 	}
-	b[len(b)-1] = '}'
+	b = append(b, '}')
 	pools := b[:len(b):len(b)]
 	if len(h.Labels) > 0 {
 		return spelled{pools, store.Encode(h)}

@@ -435,14 +435,20 @@ func (e *Engine) Age(ctx context.Context) (time.Duration, error) {
 	return query(ctx, e, func(c *core) time.Duration { return time.Since(c.updatedAt) })
 }
 
+// showWithin bounds the time that [Engine.Show] takes: that of a few writes.
+const showWithin = time.Second
+
 // Show has etcd show a claim of this instance that was granted its slots without a write, so that
-// it can be found there. It returns when that is done, or when the instance holds no such claim.
-func (e *Engine) Show(ctx context.Context, claim string) error {
+// it can be found there. It returns when that is done, when the instance holds no such claim, or
+// when showWithin has passed.
+func (e *Engine) Show(ctx context.Context, claim string) {
 	by, id, named := cutInstance(claim)
 	if named && (by.Host != e.cfg.Host || by.Instance != e.cfg.Instance) {
-		return nil
+		return
 	}
-	return e.poll(ctx, func(c *core) bool {
+	ctx, cancel := context.WithTimeout(ctx, showWithin)
+	defer cancel()
+	_ = e.poll(ctx, func(c *core) bool {
 		own := c.entries[id]
 		if own == nil || own.state != held || own.shown.id == "" {
 			return true

@@ -88,9 +88,7 @@ func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcil
 
 // Revoke revokes a claim of any host: see [pool.Registry.Revoke].
 func (c *Client) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
-	if err := c.engine.Show(ctx, id); err != nil {
-		return pool.Revocation{}, err
-	}
+	c.engine.Show(ctx, id)
 	return c.registry.Revoke(ctx, id, force, may...)
 }
 
