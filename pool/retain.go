@@ -233,7 +233,7 @@ func (c *core) reuse(e *entry, now time.Time) bool {
 		c.fast = !returned
 		return true
 	}
-	if e.hurried() || !c.isShort(e.needs) || !r.turns(within, now) && c.written(e.kind) < r.written() {
+	if e.hurried() || !c.isShort(e.needs) || !r.turns(within, now) && c.written(e.kind) < r.quota() {
 		return false
 	}
 	at, _ := slices.BinarySearchFunc(r.local, e.req.Priority, func(o *entry, priority int) int {
@@ -277,9 +277,9 @@ func (c *core) isShort(needs []Need) bool {
 	})
 }
 
-// written is how many claims of a kind are to wait in etcd if none of its slots turn on this
+// quota is how many claims of a kind are to wait in etcd if none of its slots turn on this
 // instance, while others wait on this instance alone: they are to get slots that turn.
-func (r *retention) written() int { return max(2, len(r.local)/8) }
+func (r *retention) quota() int { return max(2, len(r.local)/8) }
 
 // written counts the claims of a kind that wait in etcd, or are about to.
 func (c *core) written(kind string) (n int) {
@@ -340,7 +340,7 @@ func (c *core) tendLocal(r *retention, kind string, now time.Time) {
 	}
 	for len(r.local) > 0 {
 		within := c.retains(r.local[0].needs)
-		if r.turns(within, now) || c.written(kind) >= r.written() {
+		if r.turns(within, now) || c.written(kind) >= r.quota() {
 			c.wakeAt(now.Add(within / turnPart))
 			return
 		}

@@ -489,7 +489,7 @@ func (c *core) loseSlots(h *holding) {
 
 // freeFor is for how many claims of a kind there may be free slots: some, as far as is known.
 func (c *core) freeFor(r *retention) int {
-	n := r.written()
+	n := r.quota()
 	for _, need := range r.local[0].needs {
 		if p := c.view.pool(need.Pool); !p.stale && p.spec.Limit != Unlimited {
 			n = min(n, max(0, p.spec.Limit-p.used)/need.N)
