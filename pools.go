@@ -50,8 +50,12 @@ type Holder struct {
 	// Slots are those of all pools of the claim.
 	Slots    Slots
 	Priority int
-	// Since is when the claim was granted, or began to wait, by the clock of its host.
+	// Since is when the claim was granted, or began to wait, by the clock of its host; if
+	// RetainedUntil is set, when it ended.
 	Since time.Time
+	// RetainedUntil is set if the claim has ended and this client retains its slots: they are
+	// free for its next claims until then.
+	RetainedUntil time.Time
 	// Fence is the fencing token; 0 for a claim that waits.
 	Fence int64
 }
@@ -96,6 +100,7 @@ func (c *Client) Pool(ctx context.Context, name string) (PoolDetail, error) {
 	for i, h := range d.Holders {
 		all.Holders[i] = holderOf(h.Claim, h.Holder, h.Pools)
 		all.Holders[i].Priority, all.Holders[i].Since, all.Holders[i].Fence = h.Priority, h.Since, int64(h.Fence)
+		all.Holders[i].RetainedUntil = h.RetainedUntil
 	}
 	for i, w := range d.Waiters {
 		all.Waiters[i] = Waiter{Holder: holderOf(w.Claim, w.Holder, w.Pools), Position: w.Position, Reason: w.Reason}

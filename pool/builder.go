@@ -474,7 +474,9 @@ func (c *core) rewriteRegrants(b *builder, now time.Time) {
 	}
 	c.rewrites = false
 	for _, e := range c.sortedRegrants() {
-		if e.state != held || e.rewriting || e.claim.Err() != nil {
+		// A claim that has ended is shown only if that is demanded: its slots can be freed by force.
+		_, lost := c.lost[e.lease]
+		if e.state != held || e.rewriting || lost || c.endCause != nil || e.claim.Err() != nil && !e.overdue() {
 			c.wakeAt(now.Add(tickEvery))
 			continue
 		}

@@ -20,16 +20,14 @@ import (
 const (
 	// beatEvery is how often a dispatcher puts its key again while claims wait.
 	beatEvery = 500 * time.Millisecond
-	// silentAfter is for how long a dispatcher may not have put its key before another
-	// instance takes its place: three beats, and a part of silentSpread that differs by
-	// host, so that not all of them try at once.
+	// silentAfter is for how long a dispatcher may not have put its key before another instance takes
+	// its place: three beats, and a part of silentSpread, which differs by host.
 	silentAfter  = 3 * beatEvery
 	silentSpread = 500 * time.Millisecond
 	// idleGrants is how long a claim that fits may wait at a dispatcher that lives: then
 	// it does not put its key again, so that another instance tries.
 	idleGrants = 2 * time.Second
-	// queueAfter is from how many lost races on a claim joins the wait queue, where it
-	// cannot lose another one.
+	// queueAfter is after how many lost races a claim joins the wait queue, which has none.
 	queueAfter = 4
 )
 
@@ -119,19 +117,20 @@ func (d *dispatcher) String() string {
 // role is the part of a dispatcher that an instance has, or tries to get.
 type role struct {
 	lease store.LeaseID
-	// rev is that of the last put that was answered, and replaced that of the one in place of
-	// another dispatcher; 0 while there is none.
-	rev, replaced int64
+	// rev is the revision of the last put that was answered; 0 while none was. If claims waited
+	// under another dispatcher before, inherited is the revision at which this one took the role.
+	rev, inherited int64
 	// idleSince is since when a claim that fits has not been granted; zero if none waits.
 	idleSince time.Time
 }
 
 // dutyOp is a duty that a batch carries out.
 type dutyOp struct {
-	duty duty
-	pool *poolView
-	role *role
-	op   int // its operation in the batch
+	duty     duty
+	pool     *poolView
+	role     *role
+	op       int  // its operation in the batch
+	inherits bool // claims wait that another dispatcher was to grant
 }
 
 // dispatches reports whether this instance is the dispatcher of a pool.
@@ -446,7 +445,8 @@ func (b *builder) duty(p *poolView, d duty) bool {
 	}
 	b.ops = append(b.ops, store.Nest(t))
 	b.kept = max(b.kept, ops) // a child may have as many operations as the root leaves to it
-	b.b.duties = append(b.b.duties, dutyOp{duty: d, pool: p, role: r, op: len(b.ops) - 1})
+	inherits := d == replace || d == takeRole && p.queued.rev > 0 && !b.queued[p]
+	b.b.duties = append(b.b.duties, dutyOp{d, p, r, len(b.ops) - 1, inherits})
 	return true
 }
 
@@ -488,8 +488,8 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 		c.metrics.recalls.Inc() // the watch shows it
 	default:
 		o.role.rev = rev
-		if o.duty == replace {
-			o.role.replaced = rev
+		if o.inherits {
+			o.role.inherited = rev
 		}
 		o.pool.dispatcher.noticed, o.pool.dispatcher.since = rev, now
 		if o.pool.dispatcher.know(rev, rev) {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -339,7 +340,7 @@ const identifyEvery = 20 * time.Millisecond
 func (r Registry) identify(ctx context.Context, cv *claimView, rec *record) {
 	retains := false
 	for name := range rec.Pools {
-		retains = retains || r.retained(ctx, name, cv.rev)
+		retains = retains || r.retained(ctx, name, cmp.Or(rec.Admitted, cv.rev))
 	}
 	if !retains || r.RequestRevocation(ctx, rec.Holder.Host, cv.id, cv.fence(r.Keys)) != nil {
 		return

@@ -277,6 +277,50 @@ func TestAHolderLearnsThatItsSlotsWereFreed(t *testing.T) {
 	}
 }
 
+// shown reports whether etcd shows a claim.
+func (b *bubble) shown(id string) bool {
+	b.t.Helper()
+	r, err := pool.Read(b.t.Context(), b.root, b.keys)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	_, err = r.Why(id)
+	return err == nil
+}
+
+// regranted has an engine hold a claim that etcd does not show, and returns the one that it shows.
+func (b *bubble) regranted(one *guest) (before string, has *pool.Claim) {
+	before, has = "a0", b.got(<-one.ask("a0", 1, 0))
+	for i := 1; b.shown(has.ID); i++ {
+		time.Sleep(100 * time.Millisecond)
+		b.release(one, has)
+		before, has = has.ID, b.got(<-one.ask(fmt.Sprint("a", i), 1, 0))
+	}
+	return before, has
+}
+
+// A claim that etcd does not show is freed by force, also if its holder has to stop and does not.
+func TestAClaimThatEtcdDoesNotShowIsFreedByForce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		reg := pool.Registry{Backend: b.root, Keys: b.keys}
+		limit, retain := 1, 4*time.Second
+		if _, err := reg.Set(t.Context(), "db", pool.Change{Limit: &limit, Retain: &retain}); err != nil {
+			t.Fatal(err)
+		}
+		one := b.engine("one")
+		_, has := b.regranted(one)
+		has.Supervise(true)
+		if err := reg.RequestRevocation(t.Context(), "one", has.ID, has.Fence); err != nil {
+			t.Fatal(err)
+		}
+		<-has.Context().Done()
+		one.Show(t.Context(), has.ID)
+		if _, err := reg.Revoke(t.Context(), has.ID, true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A claim that slots were granted to without a write keeps them if an operator frees the claim before
 // it by force, even if the pool retains nothing any more: the host has not shown it yet.
 func TestAReleaseByForceAsksTheHostWhoHasTheSlots(t *testing.T) {
@@ -289,20 +333,7 @@ func TestAReleaseByForceAsksTheHostWhoHasTheSlots(t *testing.T) {
 		}
 		set(4 * time.Second)
 		one := b.engine("one")
-		shown := func(id string) bool {
-			r, err := pool.Read(t.Context(), b.root, b.keys)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = r.Why(id)
-			return err == nil
-		}
-		before, has := "a0", b.got(<-one.ask("a0", 1, 0))
-		for i := 1; shown(has.ID); i++ {
-			time.Sleep(100 * time.Millisecond)
-			b.release(one, has)
-			before, has = has.ID, b.got(<-one.ask(fmt.Sprint("a", i), 1, 0))
-		}
+		before, has := b.regranted(one)
 		one.by.Freeze()
 		set(0)
 		revoked := make(chan error, 1)
@@ -317,7 +348,7 @@ func TestAReleaseByForceAsksTheHostWhoHasTheSlots(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if has.Err() != nil || !shown(has.ID) {
+		if has.Err() != nil || !b.shown(has.ID) {
 			t.Errorf("claim %s is gone: %v", has.ID, has.Err())
 		}
 	})

@@ -161,7 +161,7 @@ func (c *core) keepIdle(b *builder) {
 // and some of its kind were released here a moment ago.
 func (c *core) waitsHere(e *entry, now time.Time) bool {
 	r, within := c.retentions[e.kind], c.retains(e.needs)
-	if r == nil || within == 0 || e.inQueue || len(e.req.Extra.Leased) == 0 {
+	if r == nil || within == 0 || e.inQueue || e.req.Remote || len(e.req.Extra.Leased) == 0 {
 		return false
 	}
 	until := e.arrived.Add(within)

@@ -397,3 +397,21 @@ func (h *rigHost) holds() (n int) {
 	}
 	return n + len(h.idle)
 }
+
+// A remote step gets no kept slots, so it does not wait for them on its own host alone.
+func TestARemoteStepIsNotPassed(t *testing.T) {
+	r := newRetaining(t, 1, "one")
+	one := r.hosts[0]
+	one.ask("s0", 1, asStep).got()
+	one.ends("s0")
+	r.resolve()
+	one.ask("s1", 1, asStep).got()
+	first := one.ask("first", 1, asStep, rank(10), func(q *Request) { q.Remote = true })
+	for i := 2; i < 12 && len(first.reply) == 0; i++ {
+		one.ask(fmt.Sprint("s", i), 1, asStep)
+		r.pass(100 * time.Millisecond)
+		one.ends(fmt.Sprint("s", i-1))
+		r.resolve()
+	}
+	first.got()
+}

@@ -304,7 +304,7 @@ func (v *view) heldAs(id string, o own) []HolderStatus {
 		}
 	}
 	for shown, has := range o.holders {
-		if has.claim != nil && has.claim.Claim == id && shown.id != id {
+		if cv := v.claim(shown); cv != nil && cv.rev == has.rev && has.claim != nil && has.claim.Claim == id && shown.id != id {
 			all = append(all, *has.claim)
 		}
 	}
@@ -412,7 +412,7 @@ func (c *core) own() own {
 		for _, n := range i.needs {
 			o.retained[n.Pool] += n.N
 		}
-		o.holders[shown] = ownHolder{rev: i.rev, since: i.since, until: i.since.Add(c.retains(i.needs))}
+		o.holders[shown] = ownHolder{rev: i.rev, since: stampOf(i.since).at, until: stampOf(i.since.Add(c.retains(i.needs))).at}
 	}
 	for shown, e := range c.regrants {
 		h := holderStatus(e.req.ID, e.record, e.fence, e.rev, e.lease)

@@ -478,7 +478,7 @@ func (c *core) short(p *poolView, now time.Time) *recallValue {
 				v = &recallValue{V: store.Now, Priority: w.order.Priority} // the first has the highest
 			}
 			if w.shortSince.IsZero() {
-				if w.shortSince = now; w.rev < c.roles[p.name].replaced { // it has waited under another dispatcher
+				if w.shortSince = now; w.rev < c.roles[p.name].inherited { // it has waited under another dispatcher
 					w.shortSince = now.Add(-p.spec.Retain)
 				}
 			}

@@ -99,8 +99,12 @@ func TestReadingsShowWhoHasRetainedSlots(t *testing.T) {
 	if _, err := newReader(r.snapshot(), r.keys).why("a", one.own()); problem.CodeOf(err) != problem.ClaimNotFound {
 		t.Errorf("why a, which has ended: %v", err)
 	}
+	before := one.own()
 	r.pass(4 * time.Second)
 	want(two, "b", time.Time{})
+	if w, err := newReader(r.snapshot(), r.keys).why("b", before); err != nil || len(w.All) != 1 {
+		t.Errorf("b, which was written since, is held %d times: %v", len(w.All), err)
+	}
 }
 
 func TestAnIdleSlotIsRecalledAtOnce(t *testing.T) {
@@ -136,6 +140,18 @@ func TestASlotGoesOnToItsOwnHostForAWhile(t *testing.T) {
 
 // A waiter does not begin to wait again when another instance becomes the dispatcher.
 func TestAWaiterIsLateUnderANewDispatcherToo(t *testing.T) {
+	for name, lose := range map[string]func(*rig, *rigHost){
+		"it hangs": func(_ *rig, two *rigHost) { two.wedged = true },
+		"it ends": func(r *rig, two *rigHost) {
+			two.wedged = true
+			_ = r.etcd.Revoke(two.waiterLeaseID)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { waitUnderANewDispatcher(t, lose) })
+	}
+}
+
+func waitUnderANewDispatcher(t *testing.T, lose func(*rig, *rigHost)) {
 	r := newRig(t, "one", "two", "three")
 	r.pool("db", 1, retaining(10*time.Second))
 	r.pass(time.Second)
@@ -158,7 +174,7 @@ func TestAWaiterIsLateUnderANewDispatcherToo(t *testing.T) {
 	if passOn(time.Second); len(other.reply) > 0 || !two.dispatches(two.view.pool("db")) {
 		t.Fatal("the waiter is late, or the dispatcher is another instance")
 	}
-	two.wedged = true
+	lose(r, two)
 	passOn(silentAfter + silentSpread + time.Second)
 	other.got()
 }

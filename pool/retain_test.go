@@ -229,15 +229,15 @@ func (w *world) askOne(h *simHost, pool string, change ...func(*Request)) (id st
 }
 
 // hog has one host pass the slots of a pool on among its own claims, while another waits for one.
-// That may take as long as slots may be retained, and a moment. The dispatcher may hang meanwhile.
+// That may take as long as slots may be retained, and a moment.
 func (w *world) hog() {
 	pool := w.pools[w.rnd.IntN(len(w.pools))]
 	if !w.empties(pool) {
 		return
 	}
-	const step = 100 * time.Millisecond
-	within, slack := w.retain[pool], 5*time.Second
-	hog, other, third := w.hosts[0], w.hosts[1], w.hosts[2]
+	const step, slack = 100 * time.Millisecond, 5 * time.Second
+	within := w.retain[pool]
+	hog, other := w.hosts[0], w.hosts[1]
 	turn := func() {
 		for _, id := range slices.Sorted(maps.Keys(hog.has)) {
 			w.release(hog, id)
@@ -250,21 +250,12 @@ func (w *world) hog() {
 	for range 20 {
 		turn()
 	}
-	if w.rnd.IntN(2) == 0 {
-		w.askOne(third, pool, func(req *Request) { req.Priority = -1 })
-		turn()
-		turn()
-		third.hung = true
-		slack += silentAfter + silentSpread
-		w.logf("%s hangs", third.name)
-	}
 	id := w.askOne(other, pool)
 	for begun := w.now; other.has[id] == nil && len(w.errs) == 0; turn() {
 		if w.now.Sub(begun) > within+slack {
 			w.failf("%s has waited for %s while %s passes on its slots, which may be retained for %s", id, w.now.Sub(begun), hog.name, within)
 		}
 	}
-	third.hung = false
 }
 
 // reboot ends a life of a host with its machine: its journal is void, and its jobs end with it but

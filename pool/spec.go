@@ -352,9 +352,9 @@ func (r Registry) read(ctx context.Context, name string) (s Spec, l layout, sinc
 	return r.readAt(ctx, name, 0)
 }
 
-// retained reports whether slots may have been granted again without a write since their keys were
-// put at a revision. The spec at that revision tells, because slots are granted so only under the
-// spec that they were taken under. If that is compacted, any later spec may be another one.
+// retained reports whether slots that were taken at a revision may have been granted again without a
+// write. The spec at that revision tells, because slots are granted so only under the spec that they
+// were taken under. If that is compacted, any later spec may be another one.
 func (r Registry) retained(ctx context.Context, name string, at int64) bool {
 	s, _, _, _, err := r.readAt(ctx, name, at)
 	if errors.Is(err, store.ErrCompacted) {

@@ -339,7 +339,7 @@ func (a *apiServer) withdrawUnread(s *session, one *wait) {
 }
 
 // waitingClaim returns the claim of a request that waits. Why is the reason if it is known already:
-// to read it takes as long as there are waiters.
+// reading it takes time in proportion to the number of waiters.
 func (s *session) waitingClaim(ctx context.Context, w *wanted, why pool.Reason) api.Claim {
 	if why.Text == "" {
 		seen, err := s.client.Why(ctx, s.client.Host()+"/"+s.client.Instance()+"/"+w.ID)

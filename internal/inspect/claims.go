@@ -17,7 +17,7 @@ const (
 // Claim is a claim of any host that is held or waits.
 type Claim struct {
 	ID       string `json:"id"`
-	Status   string `json:"status" enum:"held,waiting,releasing,retained" doc:"retained is a claim that has ended: its host retains its slots. Only the server that retains them knows that; others show the claim as held for as long."`
+	Status   string `json:"status" enum:"held,waiting,releasing,retained" doc:"retained is a claim that has ended: its host retains its slots. Only the server that retains them knows that; until then, others show the claim as held."`
 	Pools    Slots  `json:"pools"`
 	Priority int    `json:"priority"`
 	Host     string `json:"host"`
@@ -54,7 +54,7 @@ type Claim struct {
 	LeaseDuration Duration  `json:"lease_duration,omitzero"`
 	TTL           *Duration `json:"ttl,omitempty" doc:"Within which the claim must be renewed; 0s if it need not be."`
 
-	// Position and Reason are of a waiting claim.
+	// Position is of a waiting claim, and Reason of one that waits or is retained.
 	Position int    `json:"position,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 
@@ -94,7 +94,7 @@ func HeldClaimOf(h pool.HolderStatus) Claim {
 
 // RetainedSlots says for whom slots that no job holds are free.
 func RetainedSlots(host string, until time.Time) string {
-	return "released; retained on host " + host + ", free for its next claims until " + until.UTC().Format("15:04:05.000 UTC")
+	return "released; reserved for the next claims of host " + host + " until " + until.UTC().Format("15:04:05.000 UTC") + ", then free for all hosts"
 }
 
 // WaitingClaimOf returns the record of a claim that waits.

@@ -1,10 +1,10 @@
 package inspect
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -47,7 +47,7 @@ func RetainedText(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return strconv.Itoa(n) + " of them on this host, free for its next claims"
+	return text.Count(n, "slot") + " on this host, free for its next claims"
 }
 
 // DispatcherText says which instance, as HOST/INSTANCE, grants the waiting claims of a pool.

@@ -86,9 +86,12 @@ func (c *Client) Why(ctx context.Context, id string) (pool.Why, error) { return 
 // the client does periodically: see [pool.Engine.Reconcile].
 func (c *Client) Reconcile(ctx context.Context) error { return c.engine.Reconcile(ctx) }
 
+// Show has etcd show a claim that this client holds: see [pool.Engine.Show].
+func (c *Client) Show(ctx context.Context, id string) { c.engine.Show(ctx, id) }
+
 // Revoke revokes a claim of any host: see [pool.Registry.Revoke].
 func (c *Client) Revoke(ctx context.Context, id string, force bool, may ...pool.May) (pool.Revocation, error) {
-	c.engine.Show(ctx, id)
+	c.Show(ctx, id)
 	return c.registry.Revoke(ctx, id, force, may...)
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// memoryEvery is how often is checked whether memory is to be returned.
+	// memoryEvery is how often to check whether memory is to be returned.
 	memoryEvery = 5 * time.Second
 	// quietBytes is how much a process allocates at most in that time while it has little to
 	// do: renewals and watches of thousands of claims take less.
@@ -28,9 +28,9 @@ func (a allocations) spare(now uint64) bool {
 	return now-a.before < quietBytes && now-a.returned >= spareBytes
 }
 
-// ReturnMemory returns what memory this process does not use to the system, whenever it has little
-// to do, until stop is called. Go itself keeps about twice what lives, and gives up what a peak has
-// needed over many minutes.
+// ReturnMemory returns unused memory to the system whenever this process has little to do, until stop
+// is called. Go itself keeps about twice what lives, and takes many minutes to give up what a peak
+// has needed.
 func ReturnMemory() (stop func()) {
 	done := make(chan struct{})
 	var task sync.WaitGroup

@@ -197,6 +197,7 @@ func requestRevocation(ctx context.Context, s *Session, id string, fence store.F
 // freeByForce frees a claim's slots at once.
 func freeByForce(ctx context.Context, s *Session, id string, fence store.Fence) (string, error) {
 	pools := pool.Registry{Backend: s.Runs.Backend, Keys: s.Runs.Keys}
+	s.Client.Show(ctx, id)
 	now, err := pool.Read(ctx, s.Runs.Backend, s.Runs.Keys)
 	if err != nil {
 		return "", store.Problem("the claims could not be read", err)
