@@ -25,15 +25,17 @@ demo: build ## Run a small pipeline on berth dev with two workers
 	examples/wordcount/demo.sh bin/berth
 
 # Tests wait more than they compute, so one package more than there are cores is tested at a time.
-PACKAGES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# On two busy cores the schedules of package pool take more than half of Go's usual ten minutes.
+TESTFLAGS = -timeout 20m -p $(PACKAGES)
+PACKAGES  = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: test
 test: ## Run all tests
-	$(GO) test -p $(PACKAGES) ./...
+	$(GO) test $(TESTFLAGS) ./...
 
 .PHONY: race
 race: ## Run the tests with the race detector, the long ones shortened
-	$(GO) test -race -short -p $(PACKAGES) ./...
+	$(GO) test -race -short $(TESTFLAGS) ./...
 
 .PHONY: lint
 lint: ## Check the format, and run go vet and staticcheck
