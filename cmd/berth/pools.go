@@ -109,11 +109,7 @@ func poolText(out *page, p inspect.Pool) {
 			rows = append(rows, []string{"retain", d})
 		}
 	}
-	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)})
-	if d := inspect.RetainedText(p.Retained); d != "" {
-		rows = append(rows, []string{"retained", d})
-	}
-	rows = append(rows, []string{"waiting", strconv.Itoa(p.Waiting)})
+	rows = append(rows, []string{"claimed", strconv.Itoa(p.Claimed)}, []string{"waiting", strconv.Itoa(p.Waiting)})
 	if d := inspect.DispatcherText(p.Dispatcher); d != "" {
 		rows = append(rows, []string{"dispatcher", d})
 	}

@@ -18,14 +18,11 @@ const (
 	spareBytes = 8 << 20
 )
 
-// allocations are how many bytes a process had allocated in all: when memory was returned last,
-// and at the last check.
-type allocations struct{ returned, before uint64 }
-
-// spare reports whether memory is to be returned now: the process has had little to do since the
-// last check, and much before.
-func (a allocations) spare(now uint64) bool {
-	return now-a.before < quietBytes && now-a.returned >= spareBytes
+// spare reports whether memory is to be returned, by how many bytes the process has allocated in all:
+// now, at the last check, and when memory was returned last. It is if there was little to do since
+// the check, and much before.
+func spare(now, checked, returned uint64) bool {
+	return now-checked < quietBytes && now-returned >= spareBytes
 }
 
 // ReturnMemory returns unused memory to the system whenever this process has little to do, until stop
@@ -37,26 +34,21 @@ func ReturnMemory() (stop func()) {
 	task.Go(func() {
 		tick := time.NewTicker(memoryEvery)
 		defer tick.Stop()
-		for a := (allocations{before: allocated()}); ; {
+		for checked, returned := allocated(), uint64(0); ; {
 			select {
 			case <-tick.C:
 			case <-done:
 				return
 			}
-			a.before, a.returned = check(a)
+			now := allocated()
+			if spare(now, checked, returned) {
+				debug.FreeOSMemory()
+				returned = now
+			}
+			checked = now
 		}
 	})
 	return func() { close(done); task.Wait() }
-}
-
-// check returns memory if there is some to spare.
-func check(a allocations) (now, returned uint64) {
-	now = allocated()
-	if !a.spare(now) {
-		return now, a.returned
-	}
-	debug.FreeOSMemory()
-	return now, now
 }
 
 // allocated is how many bytes of the heap this process has allocated in all.

@@ -8,18 +8,17 @@ import (
 )
 
 func TestMemoryIsReturnedWhileThereIsLittleToDo(t *testing.T) {
-	a := allocations{returned: 1 << 30, before: 2 << 30}
+	const returned, checked = 1 << 30, 2 << 30
 	for name, c := range map[string]struct {
-		a    allocations
-		now  uint64
-		want bool
+		now, checked uint64
+		want         bool
 	}{
-		"a peak is over":    {a, a.before + quietBytes - 1, true},
-		"much to do":        {a, a.before + quietBytes, false},
-		"nothing was to do": {allocations{1 << 30, 1<<30 + spareBytes - 2}, 1<<30 + spareBytes - 1, false},
-		"little, for long":  {allocations{1 << 30, 1<<30 + spareBytes - 1}, 1<<30 + spareBytes, true},
+		"a peak is over":    {checked + quietBytes - 1, checked, true},
+		"much to do":        {checked + quietBytes, checked, false},
+		"nothing was to do": {returned + spareBytes - 1, returned + spareBytes - 2, false},
+		"little, for long":  {returned + spareBytes, returned + spareBytes - 1, true},
 	} {
-		if got := c.a.spare(c.now); got != c.want {
+		if got := spare(c.now, c.checked, returned); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
