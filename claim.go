@@ -53,6 +53,9 @@ type Claim struct{ in *instance.Claim }
 // Claim takes slots, all or none. It waits for them for [Options.ClaimTimeout] unless
 // [WithWait] says otherwise. If ctx ends first, nothing is taken.
 //
+// If ctx has a span of OpenTelemetry that is recorded, the claim and its wait are recorded as
+// children of it, by the same provider.
+//
 // The codes of its errors include pool_not_found, exceeds_limit, claim_timeout,
 // no_capacity, id_in_use, invalid and etcd_unavailable: see [ErrorCode].
 func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*Claim, error) {

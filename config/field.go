@@ -22,6 +22,7 @@ const (
 	Lead      Group = "lead"      // how a candidate leads
 	Work      Group = "work"      // whose commands a worker runs
 	Dev       Group = "dev"       // the embedded etcd
+	Server    Group = "server"    // its cluster
 )
 
 // Field is one setting.

@@ -35,6 +35,21 @@ func TestFlagsOfACommandAndOfThoseAboveItAreRead(t *testing.T) {
 	}
 }
 
+func TestAFlagOfTheCommandItselfIsNoSetting(t *testing.T) {
+	var got Settings
+	app := &cli.App{Name: "app", Flags: Flags(Common, Etcd), Commands: []*cli.Command{{
+		Name:  "submit",
+		Flags: []cli.Flag{&cli.StringFlag{Name: "name", Usage: "of a run"}},
+		Action: func(c *cli.Context) (err error) {
+			got, err = Load(FromCLI(c), Common, Etcd)
+			return err
+		},
+	}}}
+	if err := app.Run([]string{"app", "submit", "--name", "Data Load"}); err != nil || got.Name != "" {
+		t.Errorf("the name of a server is %q, %v", got.Name, err)
+	}
+}
+
 func TestASwitchNeedsNoValue(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "--coordinator": true, "--coordinator=true": true, "--coordinator=false": false} {
 		var got Settings
@@ -55,7 +70,7 @@ func TestHelpTellsDefaultsAndVariables(t *testing.T) {
 	var out bytes.Buffer
 	app := &cli.App{
 		Name: "app", Writer: &out,
-		Flags: Flags(Common, Etcd, Access, Claims, Instance, State, Serve, Candidate, Lead, Work, Dev),
+		Flags: Flags(Common, Etcd, Access, Claims, Instance, State, Serve, Candidate, Lead, Work, Dev, Server),
 	}
 	if err := app.Run([]string{"app", "--help"}); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -76,16 +77,40 @@ func parseSocket(text string) (string, bool) {
 	return path, ok && filepath.IsAbs(path) && len(path) <= socketLimit
 }
 
+// Mode is the permissions of a file.
+type Mode uint32
+
+// String returns the mode in octal, as it is written in a settings file.
+func (m Mode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
+
+// parseMode reads the modes with which users can connect to a socket: they need the right
+// to write, and execution means nothing.
+func parseMode(text string) (Mode, bool) {
+	for _, m := range []Mode{0o600, 0o660, 0o666} {
+		if text == m.String() {
+			return m, true
+		}
+	}
+	return 0, false
+}
+
+// groupName matches what groupadd accepts, and numbers.
+var groupName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,30}\$?|[0-9]{1,10})$`)
+
+func parseGroup(text string) (string, bool) { return text, groupName.MatchString(text) }
+
 var (
-	hostName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
-	dnsName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
+	// Lengths are checked separately: compiling long counted repetitions would delay every
+	// command by milliseconds.
+	hostName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
+	dnsName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	prefixText = regexp.MustCompile(`^(/[A-Za-z0-9._-]+)+/$`)
-	tokenText  = regexp.MustCompile(`^[!-~]{16,256}$`)
+	tokenText  = regexp.MustCompile(`^[!-~]+$`)
 )
 
 func parseHost(text string) (string, bool) {
 	name := strings.ToLower(text)
-	return name, hostName.MatchString(name)
+	return name, len(name) <= 63 && hostName.MatchString(name)
 }
 
 func parsePrefix(text string) (string, bool) {
@@ -112,7 +137,7 @@ func parseIdentities(text string) ([]string, bool) {
 }
 
 func parseToken(text string) (Secret, bool) {
-	return Secret(text), text == "" || tokenText.MatchString(text)
+	return Secret(text), text == "" || len(text) >= 16 && len(text) <= 256 && tokenText.MatchString(text)
 }
 
 func parseSecret(text string) (Secret, bool) {
@@ -138,12 +163,14 @@ func isPort(text string) bool {
 
 func isHost(text string) bool {
 	_, err := netip.ParseAddr(text)
-	return err == nil || dnsName.MatchString(text)
+	return err == nil || len(text) <= 253 && dnsName.MatchString(text)
 }
 
-func parseLoopback(text string) (string, bool) {
+// parseEtcdListen reads "host:port" without a name that would have to be looked up.
+func parseEtcdListen(text string) (string, bool) {
 	addr, ok := parseAddress(text)
-	return addr, ok && isLoopback(addr)
+	host, _, _ := net.SplitHostPort(addr)
+	return addr, ok && (host == "localhost" || net.ParseIP(host) != nil)
 }
 
 // isLoopback reports whether only this machine reaches the address.

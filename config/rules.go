@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/berthhq/berth/internal/access"
@@ -16,11 +17,19 @@ func (l *loader) rules() {
 	if l.need(Access) && l.settings.Sidecar != "" {
 		l.access()
 	}
-	if l.need(Etcd) {
-		l.etcd()
-	}
 	if l.need(Instance, State) {
 		l.host()
+	}
+	if l.isServer() {
+		l.member()
+	} else if l.need(Dev) && l.sound("etcd_listen") && !isLoopback(l.settings.EtcdListen) {
+		l.wrong("etcd_listen", fmt.Sprintf("%q must be a loopback address such as 127.0.0.1:2379, since everyone who can connect can write", l.settings.EtcdListen))
+	}
+	if l.origins["endpoints"].strength == byDefault && len(l.settings.Cluster) > 0 {
+		l.settings.Endpoints = l.settings.clusterEndpoints()
+	}
+	if l.need(Etcd) {
+		l.etcd()
 	}
 	if l.need(State) {
 		l.state()
@@ -29,6 +38,9 @@ func (l *loader) rules() {
 		l.serve()
 	}
 }
+
+// isServer reports whether the settings are those of a server of a cluster.
+func (l *loader) isServer() bool { return slices.Contains(l.groups, Server) }
 
 // login takes the user apart, and finds the password that counts.
 func (l *loader) login() {

@@ -28,7 +28,7 @@ func TestFieldsThatGoTogether(t *testing.T) {
 	}{
 		"cert without key":        {flag: map[string]string{"cert": cert}, want: []string{"cert: is set without key"}},
 		"key without cert":        {flag: map[string]string{"key": key}, want: []string{"key: is set without cert"}},
-		"cert with another's key": {flag: map[string]string{"cert": cert, "key": other.KeyFile}, want: []string{"cert: are no certificate and its key"}},
+		"cert with another's key": {flag: map[string]string{"cert": cert, "key": other.KeyFile}, want: []string{"cert: are not a certificate and its key"}},
 		"cert and key":            {flag: map[string]string{"cert": cert, "key": key, "cacert": authority.File}},
 		"no such files": {
 			flag: map[string]string{"cert": "/no/1", "key": "/no/2", "cacert": "/no/3"},
@@ -54,7 +54,7 @@ func TestFieldsThatGoTogether(t *testing.T) {
 		},
 		"a sidecar's cert with another's key": {
 			flag: map[string]string{"sidecar": "https://a", "sidecar_cert": cert, "sidecar_key": other.KeyFile},
-			want: []string{"sidecar_cert: (sidecar_key) are no certificate and its key"},
+			want: []string{"sidecar_cert: (sidecar_key) are not a certificate and its key"},
 		},
 		"no such files of a sidecar": {
 			flag: map[string]string{"sidecar": "https://a"},

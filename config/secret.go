@@ -65,7 +65,7 @@ func ReadTokens(path string) (access.Tokens, error) {
 
 // ServerTokens returns the tokens of HTTP clients, or nil if there is no file of them. The
 // function that it returns is to be called for each request: the file is read again when it
-// changes, and a change is reported to log, or to nobody if that is nil. The error is
+// changes, and a change is reported to log, unless that is nil. The error is
 // [Problems].
 func (s Settings) ServerTokens(log hclog.Logger) (func() access.Tokens, error) {
 	get, problems := s.serverTokens(log)
@@ -102,11 +102,19 @@ func mend(path string, mode fs.FileMode) string {
 const envPrefix = "BERTH_"
 
 // WithoutSettings returns the part of an environment that the commands of steps and sources
-// get: none of the variables of berth. Who submits a step need not know how its worker is
-// set up.
+// get: none of the variables of berth, and of those of tracing neither the trace context of this
+// process, nor its name, nor headers, which can have secrets. Who submits a step need not know
+// how its worker is set up. Nor do they get the socket on which systemd waits for the service itself.
 func WithoutSettings(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(e string) bool { return strings.HasPrefix(e, envPrefix) })
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
+		variable, _, _ := strings.Cut(e, "=")
+		return strings.HasPrefix(e, envPrefix) || variable == "NOTIFY_SOCKET" || slices.Contains(ofTracing, variable) ||
+			strings.HasPrefix(variable, "OTEL_EXPORTER_") && strings.HasSuffix(variable, "_HEADERS")
+	})
 }
+
+// ofTracing are the variables that say which trace this process belongs to, and as what.
+var ofTracing = []string{"TRACEPARENT", "TRACESTATE", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"}
 
 // WithoutSecrets returns the part of an environment that the command of exec gets: no secret
 // of berth, and of BERTH_USER only the name. The other settings stay, so that a berth in the

@@ -69,16 +69,20 @@ func TestLongValuesAreCutInProblems(t *testing.T) {
 func TestChildProcessesGetNoSecret(t *testing.T) {
 	env := []string{
 		"PATH=/bin", "BERTH_TOKEN=secret", "BERTH_SIDECAR=unix:///s", "BERTH_PASSWORD=secret", "BERTH_USER=root:sec:ret", "HOME=/root",
-		"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine",
+		"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine", "NOTIFY_SOCKET=/n",
 	}
 	for what, test := range map[string]struct{ got, want []string }{
 		"exec": {WithoutSecrets(env), []string{
 			"PATH=/bin", "BERTH_SIDECAR=unix:///s", "BERTH_USER=root", "HOME=/root",
-			"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine",
+			"BERTH_TOKEN_FILE=/t", "BERTH_PASSWORD_FILE=/p", "BERTH_CONFIG=/c", "BERTH_RUN_ID=r", "BERTH_TOKENS=mine", "MY_BERTH_TOKEN=mine", "NOTIFY_SOCKET=/n",
 		}},
 		"exec without a password": {WithoutSecrets([]string{"BERTH_USER=root", "BERTH_TOKEN="}), []string{"BERTH_USER=root", "BERTH_TOKEN="}},
-		"no user":                 {WithoutSecrets([]string{"BERTH_USER=:secret"}), nil},
-		"steps and sources":       {WithoutSettings(env), []string{"PATH=/bin", "HOME=/root", "MY_BERTH_TOKEN=mine"}},
+		"tracing": {WithoutSettings([]string{
+			"TRACEPARENT=t", "TRACESTATE=s", "OTEL_SERVICE_NAME=berth", "OTEL_RESOURCE_ATTRIBUTES=a=b", "OTEL_EXPORTER_OTLP_HEADERS=secret",
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS=secret", "OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_TRACES_SAMPLER=always_on",
+		}), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c", "OTEL_TRACES_SAMPLER=always_on"}},
+		"no user":           {WithoutSecrets([]string{"BERTH_USER=:secret"}), nil},
+		"steps and sources": {WithoutSettings(env), []string{"PATH=/bin", "HOME=/root", "MY_BERTH_TOKEN=mine"}},
 	} {
 		if !slices.Equal(test.got, test.want) {
 			t.Errorf("%s: %q, want %q", what, test.got, test.want)

@@ -38,6 +38,10 @@ type Settings struct {
 	// Listen is the HTTP address of the sidecar, empty for none. Socket is the
 	// path of its unix socket, empty for none.
 	Listen, Socket string
+	// SocketMode is the mode of that socket. SocketGroup is its group, a name or a
+	// number; empty is that of the process.
+	SocketMode  Mode
+	SocketGroup string
 	// Roles are rules of who may do what: see package access.
 	Roles []string
 	// TokensFile names the file with the tokens of HTTP clients: see [Settings.ServerTokens].
@@ -66,6 +70,9 @@ type Settings struct {
 	// [access.Patterns].
 	CommandsFrom []string
 
+	// Name is that of this member among those of Cluster, which are the servers of a cluster.
+	Name    string
+	Cluster Cluster
 	// DataDir and EtcdListen are the embedded etcd's.
 	DataDir, EtcdListen string
 

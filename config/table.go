@@ -6,7 +6,7 @@ import (
 	"github.com/berthhq/berth/internal/access"
 )
 
-// fields is the table: the only place that knows which settings there are.
+// fields is the table of all settings. No other place lists them.
 var fields = []Field{
 	{
 		Name: "log_level", Group: Common, Default: "info",
@@ -23,7 +23,7 @@ var fields = []Field{
 
 	{
 		Name: "endpoints", Group: Etcd, Default: "127.0.0.1:2379",
-		Usage: "`ADDRESSES` of the members of etcd, separated by commas",
+		Usage: "`ADDRESSES` of the etcd members, separated by commas",
 		Must:  "different addresses of etcd such as 10.0.0.1:2379 or https://etcd-1:2379, separated by commas",
 		value: typed[[]string]{func(s *Settings) *[]string { return &s.Endpoints }, parseEndpoints},
 	},
@@ -47,7 +47,7 @@ var fields = []Field{
 	},
 	{
 		Name: "key", Group: Etcd,
-		Usage: "PEM `FILE` with the key of that certificate",
+		Usage: "PEM `FILE` with the key of the client certificate for etcd",
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.Key }, parsePath},
 	},
@@ -73,7 +73,7 @@ var fields = []Field{
 	{
 		Name: "sidecar", Group: Access,
 		Usage: "`ADDRESS` of the sidecar to use",
-		Must:  "an address such as http://127.0.0.1:7420, https://host:7420 or unix:///run/berth.sock",
+		Must:  "an address such as http://127.0.0.1:7420, https://host:7420 or unix:///run/berth/berth.sock",
 		value: typed[string]{func(s *Settings) *string { return &s.Sidecar }, parseSidecar},
 	},
 	{
@@ -90,19 +90,19 @@ var fields = []Field{
 	},
 	{
 		Name: "sidecar_key", Group: Access,
-		Usage: "PEM `FILE` with the key of that certificate",
+		Usage: "PEM `FILE` with the key of the client certificate for the sidecar",
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.SidecarKey }, parsePath},
 	},
 	{
 		Name: "token", Group: Access, NoFlag: true, secret: true,
-		Usage: "token to show to the sidecar over TCP",
+		Usage: "token to send to the sidecar over TCP",
 		Must:  aToken,
 		value: typed[Secret]{func(s *Settings) *Secret { return &s.Token }, parseToken},
 	},
 	{
 		Name: "token_file", Group: Access,
-		Usage: "`FILE` with the token to show to the sidecar over TCP",
+		Usage: "`FILE` with the token to send to the sidecar over TCP",
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.tokenFile }, parsePath},
 	},
@@ -115,13 +115,13 @@ var fields = []Field{
 	},
 	{
 		Name: "claim_poll_interval", Group: Claims, Default: "1s",
-		Usage: "`TIME` between the checks of a waiting claim without an event, 0 for never",
+		Usage: "`TIME` after which a waiting claim is checked even without an event; 0 for never",
 		Must:  aDuration,
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimPollInterval }, parseDuration},
 	},
 	{
 		Name: "claim_poll_jitter", Group: Claims, Default: "500ms",
-		Usage: "add up to `TIME` at random to that, 0 for none",
+		Usage: "add a random time of up to `TIME` to claim_poll_interval; 0 for none",
 		Must:  aDuration,
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.ClaimPollJitter }, parseDuration},
 	},
@@ -152,8 +152,20 @@ var fields = []Field{
 		value: typed[string]{func(s *Settings) *string { return &s.Socket }, optional(parseSocket)},
 	},
 	{
+		Name: "socket_mode", Group: Serve, Default: "0660",
+		Usage: "`MODE` of the unix socket",
+		Must:  "0600 (its user), 0660 (its user and group) or 0666 (all users)",
+		value: typed[Mode]{func(s *Settings) *Mode { return &s.SocketMode }, parseMode},
+	},
+	{
+		Name: "socket_group", Group: Serve, computed: "the group of the process",
+		Usage: "`GROUP` of the unix socket, by name or number",
+		Must:  "the name or number of a group, or empty",
+		value: typed[string]{func(s *Settings) *string { return &s.SocketGroup }, optional(parseGroup)},
+	},
+	{
 		Name: "roles", Group: Serve,
-		Usage: "`RULES` of who may do what, separated by commas",
+		Usage: "`RULES` that give roles to identities, separated by commas",
 		Must:  `rules of a subject and its roles, such as "group:etl view claim:etl-*", separated by commas`,
 		value: typed[[]string]{func(s *Settings) *[]string { return &s.Roles }, parseRules},
 	},
@@ -171,7 +183,7 @@ var fields = []Field{
 	},
 	{
 		Name: "tls_key", Group: Serve,
-		Usage: "PEM `FILE` with the key of that certificate",
+		Usage: "PEM `FILE` with the key of the certificate of the HTTP address",
 		Must:  anyPath,
 		value: typed[string]{func(s *Settings) *string { return &s.TLSKey }, parsePath},
 	},
@@ -202,13 +214,13 @@ var fields = []Field{
 	},
 	{
 		Name: "run_retention", Group: Lead, Default: "24h",
-		Usage: "keep runs that have ended, and events, for `TIME`",
+		Usage: "keep ended runs, and events, for `TIME`",
 		Must:  "a duration from 1m to 8760h",
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.RunRetention }, durationFrom(time.Minute, year)},
 	},
 	{
 		Name: "compact_interval", Group: Lead, Default: "5m",
-		Usage: "the coordinator compacts the history of etcd that is older than `TIME`, of all users of etcd; 0 for never",
+		Usage: "the coordinator compacts etcd history older than `TIME`, also of other programs that use this etcd; 0 for never",
 		Must:  "a duration from 1m to 24h, or 0",
 		value: typed[time.Duration]{func(s *Settings) *time.Duration { return &s.CompactInterval }, orZero(durationFrom(time.Minute, 24*time.Hour))},
 	},
@@ -221,20 +233,32 @@ var fields = []Field{
 	},
 
 	{
-		Name: "data_dir", Group: Dev, Default: ".berth",
+		Name: "name", Group: Server, computed: "the name of the host",
+		Usage: "`NAME` of this server in its cluster",
+		Must:  "1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit",
+		value: typed[string]{func(s *Settings) *string { return &s.Name }, parseHost},
+	},
+	{
+		Name: "cluster", Group: Server, computed: "this server alone",
+		Usage: "`MEMBERS` of the cluster, each as NAME=https://HOST:PORT, separated by commas",
+		Must:  "1 to 9 members such as a=https://10.0.0.1:7423,b=https://10.0.0.2:7423, with different names and addresses, either all with https or all with http",
+		value: typed[Cluster]{func(s *Settings) *Cluster { return &s.Cluster }, parseCluster},
+	},
+	{
+		Name: "data_dir", Group: Dev, Default: ".berth", computed: ".berth for dev, /var/lib/berth for server",
 		Usage: "`DIR` with the data of the embedded etcd",
 		Must:  "a path",
 		value: typed[string]{func(s *Settings) *string { return &s.DataDir }, parseSomePath},
 	},
 	{
-		Name: "etcd_listen", Group: Dev, Default: "127.0.0.1:2379",
-		Usage: "`ADDRESS` of the embedded etcd; port 0 chooses a free port",
-		Must:  "a loopback address such as 127.0.0.1:2379, since everyone who can connect can write",
-		value: typed[string]{func(s *Settings) *string { return &s.EtcdListen }, parseLoopback},
+		Name: "etcd_listen", Group: Dev, Default: "127.0.0.1:2379", computed: "127.0.0.1:2379, or port 2379 of the host of the server",
+		Usage: "`ADDRESS` of the embedded etcd for clients; with dev, port 0 chooses a free port. All servers of a cluster need the same port",
+		Must:  "an address such as 127.0.0.1:2379, with an IP address or localhost",
+		value: typed[string]{func(s *Settings) *string { return &s.EtcdListen }, parseEtcdListen},
 	},
 }
 
-// What several fields must be.
+// Descriptions of values that several fields share.
 const (
 	anyPath   = "a path, or empty"
 	aDuration = "a duration such as 30s, 5m or 1h30m, from 0 to a year"

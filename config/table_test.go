@@ -76,6 +76,8 @@ func TestValues(t *testing.T) {
 			[]string{"7420", "127.0.0.1", "a:b", "a:70000", "a b:1"},
 		},
 		{"socket", []string{"", "/run/berth.sock"}, []string{"berth.sock", "/" + strings.Repeat("x", 99)}},
+		{"socket_mode", []string{"0600", "0660", "0666"}, []string{"", "660", "0640", "0777", "432", "rw-rw----"}},
+		{"socket_group", []string{"", "berth", "_x-y.z$", "0", "1000"}, []string{"-1", "a b", "a:b", "ä", "12345678901", strings.Repeat("x", 33)}},
 		{"token", []string{"", "0123456789abcdef"}, []string{"short", "0123456789 abcdef", strings.Repeat("x", 257)}},
 		{"coordinator", []string{"true", "false"}, []string{"", "yes", "1", "TRUE"}},
 		{"tick_interval", []string{"10ms", "250ms", "10s"}, []string{"", "0", "9ms", "10001ms", "250"}},
@@ -85,8 +87,18 @@ func TestValues(t *testing.T) {
 		{"data_dir", []string{".berth"}, []string{""}},
 		{
 			"etcd_listen",
-			[]string{"127.0.0.1:0", "localhost:2379", "[::1]:2379", "127.1.2.3:1"},
-			[]string{"", "0.0.0.0:2379", ":2379", "10.0.0.1:2379", "[::]:2379", "example.org:1"},
+			[]string{"127.0.0.1:0", "localhost:2379", "[::1]:2379", "127.1.2.3:1", "0.0.0.0:2379", "10.0.0.1:2379"},
+			[]string{"", ":2379", "example.org:1", "127.0.0.1", "127.0.0.1:x"},
+		},
+		{"name", []string{"a", "db-1.example", "A"}, []string{"", "-a", "a/b", long}},
+		{
+			"cluster",
+			[]string{"a=https://10.0.0.1:7423", "a=http://127.0.0.1:1, b=http://[::1]:2", "a=https://h:1,b=https://i:1,c=https://j:1"},
+			[]string{
+				"", "a", "a=10.0.0.1:7423", "=https://h:1", "a=https://h", "a=https://h:0", "a=https://h:1/", "a=https://h:1/x", "a=https://u@h:1", "a=ftp://h:1",
+				"a=https://h:1,", "a=https://h:1,a=https://i:1", "a=https://h:1,b=https://h:1", "a=https://h:1,b=http://i:1", "-=https://h:1",
+				"a=https://h:1,b=https://h:2,c=https://h:3,d=https://h:4,e=https://h:5,f=https://h:6,g=https://h:7,h=https://h:8,i=https://h:9,j=https://h:10",
+			},
 		},
 	} {
 		f, ok := lookup(tc.field)

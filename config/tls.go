@@ -18,7 +18,7 @@ import (
 // cacert the system's own authorities count. The error is [Problems].
 //
 // The function that it returns is to be called for each connection: the files are read again
-// when they change, and a change is reported to log, or to nobody if that is nil. Its results
+// when they change, and a change is reported to log, unless that is nil. Its results
 // are shared, and must not be changed.
 func (s Settings) ClientTLS(log hclog.Logger) (func() *tls.Config, error) {
 	get, problems := s.clientTLS(log)
@@ -153,7 +153,7 @@ func (p pair) parse(read contents) ([]tls.Certificate, error) {
 	}
 	c, err := tls.X509KeyPair(read[p.certField], read[p.keyField])
 	if err != nil {
-		return nil, fmt.Errorf("%s and %s (%s) are no certificate and its key: %w", p.certFile, p.keyFile, p.keyField, err)
+		return nil, fmt.Errorf("%s and %s (%s) are not a certificate and its key: %w", p.certFile, p.keyFile, p.keyField, err)
 	}
 	return []tls.Certificate{c}, nil
 }

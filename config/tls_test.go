@@ -254,9 +254,9 @@ func TestFilesThatAreBrokenForAWhileDoNotCount(t *testing.T) {
 		spoil func(w *world, next testcert.Pair)
 		says  string
 	}{
-		"a certificate without its key": {func(w *world, next testcert.Pair) { w.place(w.cert, next.CertFile) }, "are no certificate and its key"},
-		"a key without its certificate": {func(w *world, next testcert.Pair) { w.place(w.key, next.KeyFile) }, "are no certificate and its key"},
-		"an empty certificate":          {func(w *world, _ testcert.Pair) { w.place(w.cert, write(w.t, "empty", "")) }, "are no certificate and its key"},
+		"a certificate without its key": {func(w *world, next testcert.Pair) { w.place(w.cert, next.CertFile) }, "are not a certificate and its key"},
+		"a key without its certificate": {func(w *world, next testcert.Pair) { w.place(w.key, next.KeyFile) }, "are not a certificate and its key"},
+		"an empty certificate":          {func(w *world, _ testcert.Pair) { w.place(w.cert, write(w.t, "empty", "")) }, "are not a certificate and its key"},
 		"a key that all may read": {func(w *world, next testcert.Pair) {
 			w.place(w.cert, next.CertFile)
 			w.place(w.key, next.KeyFile)

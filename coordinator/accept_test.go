@@ -136,7 +136,7 @@ func TestWhatIsNotReallyRunningDoesNotCount(t *testing.T) {
 }
 
 // The next leader counts what there is, in its first tick.
-func TestTheNextLeaderCountsAnew(t *testing.T) {
+func TestTheNextLeaderCountsAgain(t *testing.T) {
 	g := newGround(t)
 	stop := g.leader("one")
 	g.submit("r", []step.Spec{fan("a", 7, 0), fan("b", 2, 0)}, caps(3, 0))

@@ -150,7 +150,7 @@ func TestACandidateOfAnotherVersionLeadsInItsTurn(t *testing.T) {
 		if err := fl.root.Revoke(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
-		fl.settle()
+		fl.proceed()
 		if !one.Leading() {
 			t.Error("there is no leader")
 		}
@@ -184,7 +184,7 @@ func TestEndedRunsAreForgotten(t *testing.T) {
 		fl.candidate("one", func(c *Config) { c.Retention = time.Hour })
 		fl.submit("a")
 		fl.submit("b")
-		fl.settle()
+		fl.proceed()
 		if _, err := fl.Cancel(t.Context(), "a", "no need", false); err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func TestACancelRacesWithAdmission(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		fl.settle()
+		fl.proceed()
 		for id, r := range fl.referee.runs {
 			if r.Status != run.Canceled && r.Status != run.Running || r.Status == run.Canceled && fl.referee.admits[id] > 0 {
 				t.Errorf("%s is %s, and was admitted %d times", id, r.Status, fl.referee.admits[id])
@@ -275,7 +275,11 @@ func TestACancelRacesWithAdmission(t *testing.T) {
 // Whatever answers are lost, late or refused, no limit is exceeded, and all runs
 // come to their end.
 func TestNoFaultExceedsALimit(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inFleet(t, func(t *testing.T, fl *fleet) {
 				rnd := newDraws(seed)
@@ -313,7 +317,7 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 						c.by.Thaw()
 						c.by.Up()
 					}
-					x.settleRuns(running, draw(2) == 0)
+					x.endRuns(running, draw(2) == 0)
 				}
 				rnd.calm()
 				for _, c := range fleet {
@@ -322,7 +326,7 @@ func TestNoFaultExceedsALimit(t *testing.T) {
 				}
 				for range 200 {
 					time.Sleep(time.Second)
-					x.settleRuns(running, true)
+					x.endRuns(running, true)
 				}
 				synctest.Wait()
 				for id, r := range fl.referee.runs {
@@ -345,7 +349,7 @@ func TestAClaimThatIsShownLaterIsRevoked(t *testing.T) {
 		}
 		fl.candidate("one")
 		fl.submit("done")
-		fl.settle()
+		fl.proceed()
 		fl.finish(fl.start("done", fl.executor()))
 		time.Sleep(3 * time.Second)
 		fl.put(fl.keys.Slot("db", 0, 0), `{"v":1,"n":1,"claim":"a","record":{"pools":{"db":1},"holder":{"host":"x","instance":"sidecar","run":"done"},"granted":2,"since":"2026-01-01T00:00:00Z"}}`)
@@ -379,17 +383,17 @@ func TestClaimsOfRunsThatHaveEndedAreTakenBack(t *testing.T) {
 		for _, id := range []string{"done", "lost", "busy"} {
 			fl.submit(id, retries(1))
 		}
-		fl.settle()
+		fl.proceed()
 		done := fl.start("done", x)
 		fl.start("busy", x)
 		fl.start("lost", fl.executor())
 		hold("a", "done")
 		hold("bb", "busy")
 		hold("ccc", "lost")
-		hold("dddd", "of nobody")
+		hold("dddd", "of no run")
 		fl.finish(done)
 		fl.lose("lost")
-		fl.settle()
+		fl.proceed()
 		fl.start("lost", x)
 		hold("eeeee", "lost")
 		time.Sleep(5 * time.Second)

@@ -396,7 +396,7 @@ func (l *leader) published(d *Dispatch, now time.Time) item {
 		Run: r.ID, Step: st.Name, Index: d.Index, Number: st.first + d.Index, Priority: r.Priority,
 		Attempt: rec.Attempt, Pools: st.Pools, Task: st.Task, External: st.External,
 		Retries: st.Retries, Backoff: time.Duration(st.Backoff), ScheduledAt: rec.ScheduledAt, Place: rec.Place,
-		SubmittedBy: r.SubmittedBy,
+		SubmittedBy: r.SubmittedBy, Traceparent: r.Traceparent, Tracestate: r.Tracestate,
 	}
 	it.cmps = append(it.cmps, store.CreateEquals(l.cfg.Keys.Canceled(r.ID), 0))
 	it.ops = append(it.ops, store.Put(l.readyKey(d), ready.Encode(), 0))

@@ -24,7 +24,7 @@ func TestARunThatIsDueLaterGoesThenAndHoldsUpNobody(t *testing.T) {
 		x := fl.executor()
 		fl.is(map[string]string{"now": "not_started", "later": "queued", "soon": "queued"})
 		fl.finish(fl.start("now", x))
-		// Nobody asks before it is due, and at that moment it goes.
+		// No event comes before it is due, and then it is queued at once.
 		rev, begun := fl.revision(), time.Now()
 		time.Sleep(time.Minute - time.Since(begun) - 5*time.Second)
 		if got := fl.revision(); got > rev+2 { // the leader tells of itself
@@ -49,7 +49,7 @@ func TestARunThatIsDueLaterGoesThenAndHoldsUpNobody(t *testing.T) {
 }
 
 // The order is that in which they would have been submitted when they were due, also if
-// nobody led at that time.
+// no coordinator led at that time.
 func TestRunsJoinTheQueueAsIfTheyWereSubmittedWhenTheyAreDue(t *testing.T) {
 	for _, led := range []bool{true, false} {
 		inFleet(t, func(t *testing.T, fl *fleet) {
@@ -69,7 +69,7 @@ func TestRunsJoinTheQueueAsIfTheyWereSubmittedWhenTheyAreDue(t *testing.T) {
 			if !led {
 				lead()
 			}
-			fl.settle()
+			fl.proceed()
 			all, err := fl.All(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ func TestTheNextLeaderKnowsWhatIsDueLater(t *testing.T) {
 		fl.candidate("two")
 		fl.submit("a", in(time.Minute))
 		fl.submit("b", in(30*time.Second))
-		fl.settle()
+		fl.proceed()
 		one.by.Down()
 		time.Sleep(45 * time.Second)
 		fl.is(map[string]string{"a": "queued", "b": "not_started"})
@@ -115,7 +115,7 @@ func TestAStepGoesWhenItsNeedsAndItsTimeHaveCome(t *testing.T) {
 		h := fl.hand("x")
 		ready := func(want string) {
 			t.Helper()
-			fl.settle()
+			fl.proceed()
 			if got := fl.ready(); got != want {
 				t.Errorf("ready is %q, want %q", got, want)
 			}
@@ -153,7 +153,7 @@ func TestAStepsPlaceIsThatOfItsTime(t *testing.T) {
 		fl.submitSteps("before", []step.Spec{fan("b", 0, 0)})
 		time.Sleep(time.Minute)
 		fl.submitSteps("behind", []step.Spec{fan("c", 0, 0)})
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "b[0] timed[0] c[0]" {
 			t.Errorf("ready is %q", got)
 		}
@@ -173,7 +173,7 @@ func TestAStepsPlaceIsThatOfItsTime(t *testing.T) {
 		if _, err := fl.Cancel(t.Context(), "old", "", false); err != nil {
 			t.Fatal(err)
 		}
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "c[0]" {
 			t.Errorf("canceled: ready is %q", got)
 		}

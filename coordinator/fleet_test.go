@@ -60,12 +60,12 @@ func (fl *fleet) candidate(host string, change ...func(*Config)) *candidate {
 	}()
 	stop := func() { cancel(); <-done }
 	fl.t.Cleanup(func() { stop(); by.Close() })
-	fl.settle()
+	fl.proceed()
 	return &candidate{c, by, stop}
 }
 
-// settle lets each process do what there is to do now, in some ticks.
-func (fl *fleet) settle() {
+// proceed lets each process do what there is to do now, in some ticks.
+func (fl *fleet) proceed() {
 	time.Sleep(time.Second)
 	synctest.Wait()
 }
@@ -153,7 +153,7 @@ func (fl *fleet) since(rev int64) (all []storetest.Revision, err error) {
 // is checks the status of runs, and the reason of those that wait.
 func (fl *fleet) is(want map[string]string) {
 	fl.t.Helper()
-	fl.settle()
+	fl.proceed()
 	for id, status := range want {
 		r, err := fl.Get(fl.t.Context(), id)
 		if err != nil {

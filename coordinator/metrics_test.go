@@ -42,7 +42,7 @@ func TestALeaderTellsHowStepsStand(t *testing.T) {
 		c := fl.candidate("one", func(c *Config) { c.Registerer = reg })
 		check := func(when string, want ...string) {
 			t.Helper()
-			fl.settle()
+			fl.proceed()
 			if d := cmp.Diff(want, scraped(t, reg)); d != "" {
 				t.Errorf("%s: -want +got\n%s", when, d)
 			}
@@ -64,7 +64,7 @@ func TestALeaderTellsHowStepsStand(t *testing.T) {
 		for range 4 {
 			h.take(9)
 			h.finish(step.Succeeded)
-			fl.settle()
+			fl.proceed()
 		}
 		check("one of the first step is left: its window can't be used in full, nor the run's",
 			"berth_step_windows_in_flight{run} 1", "berth_step_windows_in_flight{step} 1",
@@ -85,7 +85,7 @@ func TestALeaderTellsHowStepsStand(t *testing.T) {
 		fl.submitSteps("s", []step.Spec{fan("a", 0, 0)})
 		check("without windows", "berth_steps_ready{default} 1", "berth_steps{scheduled} 1")
 		c.stop()
-		fl.settle()
+		fl.proceed()
 		if got := scraped(t, reg); len(got) > 0 {
 			t.Errorf("a coordinator that does not lead reports %q", got)
 		}
@@ -133,7 +133,7 @@ func TestFiguresAreSumsOverInstances(t *testing.T) {
 	})
 }
 
-func TestFewQueuesAreToldOfByName(t *testing.T) {
+func TestFewQueuesAreNamedInMetrics(t *testing.T) {
 	of := map[string]int{"a": 1, "b": 5, "c": 2, "d": 2, "e": 0}
 	for keep, want := range map[int]map[string]int{
 		5: of,
@@ -186,7 +186,7 @@ func TestTheLeaderReportsThePools(t *testing.T) {
 		}
 		first.stop()
 		for !second.Leading() {
-			fl.settle()
+			fl.proceed()
 		}
 		if diff := cmp.Diff(want, reported(two)); diff != "" {
 			t.Errorf("the next leader, -want +got:\n%s", diff)

@@ -66,8 +66,8 @@ func benchSnapshot(kinds int) *Snapshot {
 	return s
 }
 
-// settle notes the reasons of all that stay.
-func (s *Snapshot) settle() {
+// noteReasons notes the reasons of all that stay.
+func (s *Snapshot) noteReasons() {
 	few := s.MaxBlocks
 	s.MaxBlocks = 2 * benchQueued
 	for _, b := range s.Plan().Blocks {
@@ -91,12 +91,12 @@ func BenchmarkPlan(b *testing.B) {
 		admitted, blocked int
 	}{
 		"all blocked by the global limit":  {0, func(s *Snapshot) { s.Limits.MaxConcurrentRuns = benchProgress }, 0, 1024},
-		"the same with reasons noted":      {0, func(s *Snapshot) { s.Limits.MaxConcurrentRuns = benchProgress; s.settle() }, 0, 0},
+		"the same with reasons noted":      {0, func(s *Snapshot) { s.Limits.MaxConcurrentRuns = benchProgress; s.noteReasons() }, 0, 0},
 		"all blocked by limits of tags":    {0, func(*Snapshot) {}, 0, 1024},
-		"nothing changed":                  {0, (*Snapshot).settle, 0, 0},
-		"nothing changed, 2000 kinds":      {2000, (*Snapshot).settle, 0, 0},
-		"one may go, the last":             {0, func(s *Snapshot) { s.settle(); s.open() }, 1, 0},
-		"one may go, the last, 2000 kinds": {2000, func(s *Snapshot) { s.settle(); s.open() }, 1, 0},
+		"nothing changed":                  {0, (*Snapshot).noteReasons, 0, 0},
+		"nothing changed, 2000 kinds":      {2000, (*Snapshot).noteReasons, 0, 0},
+		"one may go, the last":             {0, func(s *Snapshot) { s.noteReasons(); s.open() }, 1, 0},
+		"one may go, the last, 2000 kinds": {2000, func(s *Snapshot) { s.noteReasons(); s.open() }, 1, 0},
 		"1024 may go": {0, func(s *Snapshot) {
 			s.Limits.MaxConcurrentRuns, s.Limits.Tags[len(s.Limits.Tags)-1].Limit = benchProgress+1024, 100
 		}, 1024, 1024},
@@ -111,9 +111,9 @@ func BenchmarkPlan(b *testing.B) {
 				r.Tags["id"] = r.ID
 			}
 			s.Queue.Prepare(s.Limits)
-			s.settle()
+			s.noteReasons()
 		}, 0, 0},
-		"not prepared": {0, func(s *Snapshot) { s.settle(); s.Queue.Prepare(run.Limits{}) }, 0, 0},
+		"not prepared": {0, func(s *Snapshot) { s.noteReasons(); s.Queue.Prepare(run.Limits{}) }, 0, 0},
 	} {
 		b.Run(name, func(b *testing.B) {
 			s := benchSnapshot(tc.kinds)

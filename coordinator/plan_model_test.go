@@ -129,8 +129,8 @@ func (o *outcome) reserve(s *Snapshot, r *run.Run) {
 	}
 }
 
-// checkRoom: who goes fits into the pools as they are, all together.
-func checkRoom(s *Snapshot, p Plan) error {
+// checkCapacity: who goes fits into the pools as they are, all together.
+func checkCapacity(s *Snapshot, p Plan) error {
 	taken := map[string]int{}
 	for _, r := range p.Admit {
 		for name, n := range r.Pools {
@@ -160,10 +160,10 @@ var rules = []rule{
 	{"runs that are gone are reported", checkLosses},
 	{"only queued runs are admitted, each once and in order", checkAdmitted},
 	{"no limit is exceeded", checkLimits},
-	{"no pool is overfull", checkRoom},
+	{"no pool is overfull", checkCapacity},
 	{"who goes is who goes one by one", checkReference},
-	{"nobody goes before one who may", checkOrder},
-	{"nobody is left who may go", checkLeft},
+	{"no run passes one that may be admitted", checkOrder},
+	{"no run that may be admitted is left", checkLeft},
 	{"reasons are right", checkReasons},
 	{"who is due joins behind those who came before", checkDue},
 	{"the deadline is that of the next to expire", checkDeadline},

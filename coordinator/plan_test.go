@@ -59,9 +59,9 @@ func snapshotOf(l run.Limits, progress []*run.Run, queued ...*run.Run) *Snapshot
 	return s
 }
 
-// told is a plan as text: which runs are lost (-), expired (~), admitted (+), and why
+// planText is a plan as text: which runs are lost (-), expired (~), admitted (+), and why
 // others are not.
-func told(p Plan) []string {
+func planText(p Plan) []string {
 	var lines []string
 	for _, r := range p.Lost {
 		lines = append(lines, "-"+r.ID)
@@ -81,7 +81,7 @@ func told(p Plan) []string {
 func checkPlan(t *testing.T, s *Snapshot, want ...string) Plan {
 	t.Helper()
 	p := s.Plan()
-	if diff := cmp.Diff(want, told(p)); diff != "" {
+	if diff := cmp.Diff(want, planText(p)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if err := broken(s, p); err != nil {
@@ -110,7 +110,7 @@ func TestAdmission(t *testing.T) {
 			limits: limited(t, 0), queued: []string{"a"},
 			want: []string{"a: global run limit (0/0)"},
 		},
-		"a lowered limit stops nobody and admits nobody": {
+		"a lowered limit stops no run and admits none": {
 			limits: limited(t, 1), progress: []string{"p", "o", "n"}, queued: []string{"a"},
 			want: []string{"a: global run limit (3/1)"},
 		},
@@ -175,7 +175,7 @@ func TestHigherPriorityGoesFirstAndThenWhoCameFirst(t *testing.T) {
 	checkPlan(t, snapshotOf(limited(t, 3), nil, a, b, c, d), "+b", "+d", "+c", "a: global run limit (3/3)")
 }
 
-func TestWhoIsGoneMakesRoomAtOnce(t *testing.T) {
+func TestRunsThatHaveEndedFreeCapacityAtOnce(t *testing.T) {
 	gone, late, early := running("gone env=prod"), running("late env=prod"), running("early")
 	gone.Retries = 1
 	late.Status, late.AdmittedAt = run.NotStarted, planNow.Add(-3*time.Minute)
@@ -202,12 +202,12 @@ func TestARunThatHasEndedCountsAgainstNothing(t *testing.T) {
 	ended := running("p")
 	ended.Status = run.Succeeded
 	s := snapshotOf(limited(t, 1), []*run.Run{ended}, tagged("a"))
-	if diff := cmp.Diff([]string{"+a"}, told(s.Plan())); diff != "" {
+	if diff := cmp.Diff([]string{"+a"}, planText(s.Plan())); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-func TestReasonsAreToldOnceAndAFewAtATime(t *testing.T) {
+func TestReasonsAreReportedOnceAndAFewAtATime(t *testing.T) {
 	queued := []*run.Run{tagged("a"), tagged("b"), tagged("c"), tagged("d")}
 	right, wrong := run.RunLimitBlock(0, 0), run.RunLimitBlock(1, 1)
 	queued[0].Block, queued[1].Block = &right, &wrong

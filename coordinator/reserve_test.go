@@ -13,7 +13,7 @@ import (
 // heldSince is since when pools have held a run up, by its record.
 func (fl *fleet) heldSince(id string) time.Time {
 	fl.t.Helper()
-	fl.settle()
+	fl.proceed()
 	r, err := fl.Get(fl.t.Context(), id)
 	if err != nil {
 		fl.t.Fatal(err)

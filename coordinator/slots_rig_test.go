@@ -95,7 +95,7 @@ func (fl *fleet) starter(host string) *starter {
 		_ = s.engine.Run(ctx)
 	}()
 	fl.t.Cleanup(func() { cancel(); <-done; s.by.Close() })
-	fl.settle()
+	fl.proceed()
 	return s
 }
 
@@ -231,8 +231,8 @@ func (fl *fleet) watchSlots() {
 	})
 }
 
-// settleRuns starts and finishes runs until all have ended, or reports which have not.
-func (s *starter) settleRuns(running map[string]*run.Run, finish bool) {
+// endRuns starts and finishes runs until all have ended, or reports which have not.
+func (s *starter) endRuns(running map[string]*run.Run, finish bool) {
 	s.fl.t.Helper()
 	all, err := s.fl.All(s.fl.t.Context())
 	if err != nil {

@@ -67,7 +67,7 @@ func TestSlotsOfARunThatNobodyStarts(t *testing.T) {
 		fl.holds(map[string]string{"late": "one", "waits": "one"})
 		time.Sleep(time.Minute)
 		fl.is(map[string]string{"late": "failed", "waits": "failed"})
-		fl.settle()
+		fl.proceed()
 		fl.holds(nil)
 	})
 }
@@ -146,14 +146,14 @@ func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 			_, err := claim("waits", "r", time.Hour)
 			outcome <- err
 		}()
-		fl.settle()
+		fl.proceed()
 		if _, err := fl.Cancel(t.Context(), "r", "no need", false); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-outcome; problem.CodeOf(err) != problem.ClaimRevoked {
 			t.Errorf("the claim that waits: %v", err)
 		}
-		fl.settle()
+		fl.proceed()
 		fl.root.Do(func(e *storetest.Etcd) {
 			for kv := range e.All(fl.keys.Revocations("x")) {
 				t.Errorf("%s is left", kv.Key)
@@ -174,7 +174,7 @@ func TestAWideRunComesToReserve(t *testing.T) {
 		running, slim := []string{"first", "slim0"}, 1
 		admitted := false
 		for range 20 { // there is always one that runs, so never capacity for two
-			fl.settle()
+			fl.proceed()
 			r, err := x.start(running[0])
 			if err != nil {
 				break // none was let in
@@ -188,7 +188,7 @@ func TestAWideRunComesToReserve(t *testing.T) {
 			if err := x.finish(r); err != nil {
 				t.Fatal(err)
 			}
-			fl.settle()
+			fl.proceed()
 			if wide, err := fl.Get(t.Context(), "wide"); err == nil && wide.Status == run.NotStarted {
 				admitted = true
 				break
@@ -262,7 +262,7 @@ func TestAnAdmissionThatComesLateIsNone(t *testing.T) {
 			return storetest.Fault{}
 		})
 		fl.finish(first)
-		fl.settle()
+		fl.proceed()
 		fl.submit("b", priority(1)) // what is noted of a stays as it is
 		time.Sleep(3 * time.Second)
 		fl.is(map[string]string{"a": "queued: global run limit (1/1)", "b": "not_started"})

@@ -35,10 +35,10 @@ func TestAnInstanceOfAnEndedRunWhoseWorkerDies(t *testing.T) {
 			inFleet(t, func(t *testing.T, fl *fleet) {
 				fl.candidate("one")
 				fl.submitSteps("r", []step.Spec{fan("m", 3, 2, tries(3))})
-				fl.settle()
+				fl.proceed()
 				h := fl.hand("x")
 				h.take(1)
-				fl.settle()
+				fl.proceed()
 				dies(func() {
 					if _, err := fl.Cancel(t.Context(), "r", "", false); err != nil {
 						t.Fatal(err)
@@ -49,14 +49,14 @@ func TestAnInstanceOfAnEndedRunWhoseWorkerDies(t *testing.T) {
 					}
 				})
 				fl.is(map[string]string{"r": "canceled"})
-				fl.settle()
+				fl.proceed()
 				for index, want := range []step.Status{step.Canceled, step.Canceled, step.Requested} {
 					fl.stepIs(fmt.Sprintf("r/m/%06d", index), want)
 				}
 				if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); err != nil {
 					t.Fatal(err)
 				}
-				fl.settle()
+				fl.proceed()
 				if got := fl.ready(); got != "m[0] m[1]" {
 					t.Errorf("ready is %q", got)
 				}
@@ -84,14 +84,14 @@ func TestAMarkGoesWithItsAttempt(t *testing.T) {
 			inFleet(t, func(t *testing.T, fl *fleet) {
 				fl.candidate("one")
 				fl.submitSteps("r", []step.Spec{fan("m", 1, 0, tries(tc.retries), goOn), fan("n", 1, 0)})
-				fl.settle()
+				fl.proceed()
 				h := fl.hand("x")
 				h.take(1)
 				if _, err := fl.instances().Cancel(t.Context(), fl.Store, store.StepID{Run: "r", Step: "m"}); err != nil {
 					t.Fatal(err)
 				}
 				tc.end(fl, h)
-				fl.settle()
+				fl.proceed()
 				fl.stepIs("r/m/000000", tc.want)
 				fl.nothingLeft(fl.keys.CanceledAll())
 			})
@@ -116,7 +116,7 @@ func TestARunThatIsTriedAgainHasNoMarks(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.candidate("one")
 		fl.submitSteps("r", []step.Spec{fan("m", 1, 0)})
-		fl.settle()
+		fl.proceed()
 		h := fl.hand("x")
 		h.take(1)
 		h.finish(step.Failed)
@@ -141,7 +141,7 @@ func TestARunWithManyStepsIsForgottenBitByBit(t *testing.T) {
 		if _, err := fl.Cancel(t.Context(), "r", "", false); err != nil {
 			t.Fatal(err)
 		}
-		fl.settle()
+		fl.proceed()
 		most, deleted := 0, 0
 		fl.root.Do(func(e *storetest.Etcd) {
 			e.OnCommit(func(_ int64, events []*mvccpb.Event, _ *pb.TxnRequest) {
@@ -193,7 +193,7 @@ func deletes(t *pb.TxnRequest, prefix string) bool {
 }
 
 // The steps of a run that was submitted again under its old id are not deleted.
-func TestWhatIsSubmittedAnewIsNotForgotten(t *testing.T) {
+func TestWhatIsSubmittedAgainIsNotForgotten(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.submitSteps("r", []step.Spec{fan("m", 3, 0)})
 		f := newStepDeleter(Config{Backend: fl.root, Keys: fl.keys})
@@ -237,7 +237,7 @@ func TestStepsGoThoughNoRunGetsItsSlots(t *testing.T) {
 			return storetest.Fault{}
 		})
 		fl.submit("slots", needs("db", 1))
-		fl.settle()
+		fl.proceed()
 		fl.submitSteps("steps", []step.Spec{fan("m", 3, 0)})
 		time.Sleep(30 * time.Second)
 		if got := fl.ready(); got != "m[0] m[1] m[2]" {

@@ -38,17 +38,17 @@ func TestInstancesAreTriedAgainWhileTheirRunGoesOn(t *testing.T) {
 		fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("m", 6, 2, goOn), fan("then", 0, 0, after("m"))})
-		fl.settle()
+		fl.proceed()
 		h.take(2)
 		h.finish(step.Failed)
 		h.finish(step.Failed)
-		fl.settle()
+		fl.proceed()
 		fl.retry("r", "m[1]")
 		fl.retry("r", "m")
 		for _, want := range []string{
 			"m[2] m[3]", "m[0]", "m[1]", "m[4]", "m[5]", "", "then[0]", "",
 		} {
-			fl.settle()
+			fl.proceed()
 			if got := fl.ready(); got != want {
 				t.Fatalf("ready is %q, want %q", got, want)
 			}
@@ -69,17 +69,17 @@ func TestAnInstanceOfAnEndedRunIsTriedAgain(t *testing.T) {
 		fl.submitSteps("r", []step.Spec{
 			fan("a", 2, 0, goOn), fan("b", 5, 3), fan("c", 0, 0, after("b")), fan("d", 0, 0, after("a")),
 		})
-		fl.settle()
+		fl.proceed()
 		h.take(5)
 		h.finish(step.Failed)    // a[0]
 		h.finish(step.Succeeded) // a[1]
 		h.finish(step.Failed)    // b[0], which fails the run
-		fl.settle()
+		fl.proceed()
 		h.finish(step.Succeeded) // b[1], which was about to end
 		h.finish(step.Canceled)  // b[2], which was stopped
 		fl.is(map[string]string{"r": "failed"})
 		fl.retry("r", "b[0]")
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "b[0] b[2] b[3]" {
 			t.Errorf("ready is %q", got)
 		}
@@ -90,10 +90,10 @@ func TestAnInstanceOfAnEndedRunIsTriedAgain(t *testing.T) {
 		for range 3 {
 			h.finish(step.Succeeded)
 		}
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		h.finish(step.Succeeded) // b[4]
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "c[0]" {
 			t.Errorf("ready is %q", got)
 		}
@@ -106,7 +106,7 @@ func TestAnInstanceOfAnEndedRunIsTriedAgain(t *testing.T) {
 		}
 		fl.retry("r", "a[0]")
 		for range 2 { // and then d
-			fl.settle()
+			fl.proceed()
 			h.take(1)
 			h.finish(step.Succeeded)
 		}
@@ -121,14 +121,14 @@ func TestAnOldPublicationIsNotTaken(t *testing.T) {
 		fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 1, 0, goOn), fan("b", 1, 0)})
-		fl.settle()
+		fl.proceed()
 		old := fl.published()[0]
 		h.take(1)
 		late := h.has[0]
 		h.finish(step.Failed)
-		fl.settle()
+		fl.proceed()
 		fl.retry("r", "a")
-		fl.settle()
+		fl.proceed()
 		by := run.Executor{Host: "y", Instance: "worker"}
 		if _, err := fl.instances().Take(t.Context(), old, by, h.lease); problem.CodeOf(err) != problem.StepTaken {
 			t.Errorf("it is taken by an old publication: %v", err)
@@ -179,7 +179,7 @@ func TestALeaderThatKnowsOfARetryByHalfDoesNotEndTheRun(t *testing.T) {
 				fl.candidate("one", change)
 				h := fl.hand("x")
 				fl.submitSteps("r", []step.Spec{fan("a", 2, 1)})
-				fl.settle()
+				fl.proceed()
 				h.take(1)
 				h.finish(step.Failed)
 				fl.is(map[string]string{"r": "failed"})
@@ -204,10 +204,10 @@ func TestAnEndThatComesAfterARetryIsNone(t *testing.T) {
 		one := fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 1, 0, goOn), fan("b", 1, 0)})
-		fl.settle()
+		fl.proceed()
 		h.take(2)
 		h.finish(step.Failed)
-		fl.settle()
+		fl.proceed()
 		held := false
 		one.by.Inject(func(c storetest.Call) storetest.Fault {
 			if c.Op == storetest.OpTxn && puts(c.Txn, fl.keys.Run("r")) && !held {
@@ -238,7 +238,7 @@ func TestARunOfWhichAllHasSucceededIsTriedAgain(t *testing.T) {
 		one := fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 1, 0)})
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		one.stop()
 		h.finish(step.Succeeded)

@@ -22,7 +22,7 @@ func TestAWindowIsFilledInOrder(t *testing.T) {
 		for _, want := range []string{
 			"many[0] many[1] many[2]", "many[3]", "many[4]", "", "", "last[0]", "",
 		} {
-			fl.settle()
+			fl.proceed()
 			if got := fl.ready(); got != want {
 				t.Fatalf("ready is %q, want %q", got, want)
 			}
@@ -39,12 +39,12 @@ func TestLimitsOfARunsSteps(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.candidate("one", func(c *Config) { c.TickInterval = time.Minute })
 		fl.submitSteps("r", []step.Spec{fan("a", 6, 4), fan("b", 6, 0)}, caps(5, 2))
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "a[0] a[1]" {
 			t.Errorf("two a tick: %q", got)
 		}
 		time.Sleep(time.Minute)
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "a[0] a[1] a[2] a[3]" {
 			t.Errorf("four of a: %q", got)
 		}
@@ -61,11 +61,11 @@ func TestWhatAFailureDoes(t *testing.T) {
 		h := fl.hand("x")
 		// The run fails at once, and what is left of it is not taken.
 		fl.submitSteps("fast", []step.Spec{fan("many", 3, 2)})
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		h.finish(step.Failed)
 		fl.is(map[string]string{"fast": "failed"})
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "" {
 			t.Errorf("ready is %q after the run has failed", got)
 		}
@@ -73,16 +73,16 @@ func TestWhatAFailureDoes(t *testing.T) {
 		fl.stepIs("fast/many/000002", step.Requested)
 
 		// The others go on; what needs it does not.
-		fl.submitSteps("slow", []step.Spec{fan("many", 3, 1, goOn), fan("then", 0, 0, after("many")), fan("beside", 0, 0)})
-		fl.settle()
+		fl.submitSteps("slow", []step.Spec{fan("many", 3, 1, goOn), fan("then", 0, 0, after("many")), fan("alone", 0, 0)})
+		fl.proceed()
 		for range 4 {
 			h.take(1)
-			if h.has[0].Step == "beside" {
+			if h.has[0].Step == "alone" {
 				h.finish(step.Succeeded)
 			} else {
 				h.finish(step.Failed)
 			}
-			fl.settle()
+			fl.proceed()
 		}
 		fl.is(map[string]string{"slow": "failed"})
 		fl.stepIs("slow/then/000000", step.Requested)
@@ -98,7 +98,7 @@ func TestAFailedInstanceIsTriedAgainAfterAPause(t *testing.T) {
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 0, 0, tries(2), func(s *step.Spec) { s.Backoff = step.Duration(20 * time.Second) })})
 		for i, pause := range []time.Duration{20 * time.Second, 40 * time.Second} {
-			fl.settle()
+			fl.proceed()
 			h.take(1)
 			h.finish(step.Failed)
 			time.Sleep(pause - 2*time.Second)
@@ -122,12 +122,12 @@ func TestAnInstanceWhoseWorkerIsGone(t *testing.T) {
 		fl.candidate("one")
 		x, y := fl.hand("x"), fl.hand("y")
 		fl.submitSteps("r", []step.Spec{fan("a", 2, 0, tries(1))})
-		fl.settle()
+		fl.proceed()
 		x.take(2)
 		if err := fl.root.Revoke(t.Context(), x.lease); err != nil {
 			t.Fatal(err)
 		}
-		fl.settle()
+		fl.proceed()
 		y.take(2)
 		if _, err := fl.instances().Finish(t.Context(), x.has[0], step.Outcome{Status: step.Succeeded}, nil); problem.CodeOf(err) != problem.StepLost {
 			t.Errorf("the first one finishes: %v", err)
@@ -146,7 +146,7 @@ func TestACanceledRunsStepsAreNotTaken(t *testing.T) {
 		fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 4, 2)})
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		waiting := fl.published()
 		if _, err := fl.Cancel(t.Context(), "r", "no need", false); err != nil {
@@ -157,7 +157,7 @@ func TestACanceledRunsStepsAreNotTaken(t *testing.T) {
 				t.Errorf("%s was taken: %v", p.ID(), err)
 			}
 		}
-		fl.settle()
+		fl.proceed()
 		if got := fl.ready(); got != "" {
 			t.Errorf("ready is %q", got)
 		}
@@ -173,13 +173,13 @@ func TestAnInstanceThatIsHandedBack(t *testing.T) {
 		fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 0, 0)})
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		if _, err := fl.instances().HandBack(t.Context(), h.has[0], nil); err != nil {
 			t.Fatal(err)
 		}
 		h.has = nil
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		if h.has[0].Attempt != 1 {
 			t.Errorf("it is attempt %d", h.has[0].Attempt)
@@ -306,11 +306,11 @@ func TestAFailedRunIsTriedAgain(t *testing.T) {
 		fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 3, 0), fan("b", 0, 0, after("a"))})
-		fl.settle()
+		fl.proceed()
 		h.take(3)
 		h.finish(step.Succeeded)
 		h.finish(step.Failed)
-		fl.settle()
+		fl.proceed()
 		if _, err := fl.instances().Retry(t.Context(), fl.Store, "r", ""); problem.CodeOf(err) != problem.RunNotEnded {
 			t.Errorf("while one is being stopped: %v", err)
 		}
@@ -326,7 +326,7 @@ func TestAFailedRunIsTriedAgain(t *testing.T) {
 		h.take(2)
 		h.finish(step.Succeeded)
 		h.finish(step.Succeeded)
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		h.finish(step.Succeeded)
 		fl.is(map[string]string{"r": "succeeded"})
@@ -341,7 +341,7 @@ func TestOneInstanceIsCanceled(t *testing.T) {
 		fl.candidate("one")
 		h := fl.hand("x")
 		fl.submitSteps("r", []step.Spec{fan("a", 4, 2, goOn)})
-		fl.settle()
+		fl.proceed()
 		h.take(1)
 		cancel := func(index int) error {
 			_, err := fl.instances().Cancel(t.Context(), fl.Store, store.StepID{Run: "r", Step: "a", Index: index})

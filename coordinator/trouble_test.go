@@ -80,7 +80,7 @@ func TestStartTimeoutIsOnTheLeadersOwnClock(t *testing.T) {
 	})
 }
 
-func TestAKeyBesideTheLimitsIsNoneOfThem(t *testing.T) {
+func TestAKeyNextToTheLimitsIsNoneOfThem(t *testing.T) {
 	inFleet(t, func(t *testing.T, fl *fleet) {
 		fl.put(fl.keys.Limits()+".bak", "{")
 		fl.submit("a")
@@ -94,9 +94,9 @@ func TestLimitsFromBeforeHoldOnOverAResync(t *testing.T) {
 		fl.limit(2)
 		one := fl.candidate("one")
 		fl.put(fl.keys.Limits(), "{")
-		fl.settle()
+		fl.proceed()
 		one.by.BreakWatches(store.ErrUnavailable)
-		fl.settle()
+		fl.proceed()
 		for _, id := range []string{"a", "b", "c"} {
 			fl.submit(id)
 		}
@@ -111,7 +111,7 @@ func TestLimitsFromBeforeHoldOnOverAResync(t *testing.T) {
 }
 
 // A problem that persists is logged once.
-func TestTroubleIsToldOnce(t *testing.T) {
+func TestTroubleIsReportedOnce(t *testing.T) {
 	for name, trouble := range map[string]func(*fleet, *candidate){
 		"a record that can't be read": func(fl *fleet, _ *candidate) {
 			fl.put(fl.keys.Run("bad"), "{")

@@ -160,6 +160,7 @@ func TestEveryMetricIsShownOrWatched(t *testing.T) {
 		"berth_coordinator_events_total":     "a detail for operators who check etcd's size",
 		"berth_slots_retained":               "how many claims were granted such slots tells more",
 		"berth_journal_writes_total":         "as above",
+		"berth_trace_spans_total":            "only of processes that send traces",
 		"berth_executor_starts_total":        "the gauge of what is in progress tells more",
 		"berth_executor_finishes_total":      "as above",
 		"berth_executor_step_starts_total":   "as above",

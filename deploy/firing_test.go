@@ -80,7 +80,7 @@ var faults = []struct {
 		gone: "berth_coordinator_leading",
 	},
 	{
-		what: "the leader makes no plans", fires: `BerthLeaderStands{instance="db1", job="berth"}`, at: 22, says: "db1 leads",
+		what: "the leader makes no plans", fires: `BerthLeaderStalled{instance="db1", job="berth"}`, at: 22, says: "db1 leads",
 		series: `berth_coordinator_ticks_total{job="berth", instance="db1"} 0+6x19 120x160`,
 	},
 	{
@@ -94,12 +94,12 @@ berth_coordinator_tick_seconds_bucket{job="berth", instance="db1", phase="apply"
 		series: `berth_runs{job="berth", instance="db1", status="queued"} 100+6x180`,
 	},
 	{
-		what: "no run is admitted", fires: `BerthQueueStands{instance="db1", job="berth", status="queued"}`, at: 119, says: "40 runs wait",
+		what: "no run is admitted", fires: `BerthQueueStalled{instance="db1", job="berth", status="queued"}`, at: 119, says: "40 runs wait",
 		series: `berth_runs_admitted_total{job="berth", instance="db1"} 0+2x60 120x120
 berth_runs{job="berth", instance="db1", status="queued"} 40x180`,
 	},
 	{
-		what: "no step runs", fires: `BerthStepsStand{job="berth", queue="default"}`, at: 89, says: "5 step instances can be taken of queue default",
+		what: "no step runs", fires: `BerthStepsStalled{job="berth", queue="default"}`, at: 89, says: "5 step instances can be taken of queue default",
 		series: `berth_steps{job="berth", instance="db1", status="running"} 2x59 0x120`,
 	},
 	{
@@ -115,7 +115,7 @@ berth_runs{job="berth", instance="db1", status="queued"} 40x180`,
 		series: `berth_pool_waiting{job="berth", instance="db1", pool="db"} 0x59 3x120`,
 	},
 	{
-		what: "no claim is granted", fires: `BerthPoolStands{job="berth", pool="db"}`, at: 89, says: "3 claims wait for pool db",
+		what: "no claim is granted", fires: `BerthPoolStalled{job="berth", pool="db"}`, at: 89, says: "3 claims wait for pool db",
 		series: `berth_pool_waiting{job="berth", instance="db1", pool="db"} 0x29 3x150
 berth_pool_claimed{job="berth", instance="db1", pool="db"} 2x180
 berth_claims_granted_total{job="berth", instance="db1"} 0+3x60 180x120`,
@@ -168,7 +168,7 @@ berth_etcd_request_duration_seconds_count{job="berth", instance="db1", op="txn",
 		series: `berth_state_writable{job="berth", instance="db1"} 1x59 0x120`,
 	},
 	{
-		what: "nobody replaces the certificate", fires: `BerthCertificateExpires{instance="db1", job="berth"}`, at: 36, says: "valid for 6d 23h",
+		what: "the certificate is not replaced", fires: `BerthCertificateExpires{instance="db1", job="berth"}`, at: 36, says: "valid for 6d 23h",
 		series: `berth_tls_certificate_expiry_seconds{job="berth", instance="db1"} 606000-60x180`,
 	},
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 	"github.com/berthhq/berth/internal/testcert"
+	"github.com/berthhq/berth/internal/trace/otlp"
 	"github.com/berthhq/berth/sidecar"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/client"
@@ -144,6 +145,11 @@ func scrapeFleet(t *testing.T) (served, registered catalog) {
 	served = exposed(t, rec.Body.String())
 	maps.Copy(served, exposed(t, get(t, base+"/metrics"))) // the worker's claims are like the sidecar's
 	maps.Copy(workerReg.all, sidecarReg.all)
+
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1") // its metrics are of processes with traces
+	_, end, err := otlp.Start(t.Context(), otlp.Config{Service: "berth-test", Registerer: workerReg})
+	must(t, err)
+	end()
 	return served, workerReg.all
 }
 

@@ -14,11 +14,11 @@ import (
 // block is a fenced block of a page. A comment on the line before, which readers do
 // not see, says what the tests do with it:
 //
-//	(nothing)               sh runs and must succeed
+//	(nothing)               sh and python run and must succeed
 //	<!-- served -->         sh runs in the background until the page ends
-//	<!-- not run: WHY -->   sh is for reading only
+//	<!-- not run: WHY -->   it is for reading only
 //
-// A block of text is the output of the sh block before it, with … for anything.
+// A block of text is the output of the sh or python block before it, with … for anything.
 type block struct {
 	line   int
 	lang   string
@@ -35,9 +35,9 @@ type page struct {
 	blocks []block
 }
 
-// languages of blocks. sh is run, text is compared with its output, and go with the
+// languages of blocks. sh and python are run, text is compared with its output, and go with the
 // examples of the Go API; do not use another language to avoid that.
-var languages = []string{"sh", "text", "go", "yaml", "crontab", "ini", "promql"}
+var languages = []string{"sh", "python", "text", "go", "yaml", "crontab", "ini", "promql", "groovy"}
 
 // mark is a comment of one line.
 var mark = regexp.MustCompile(`^<!-- (.*) -->$`)
@@ -183,7 +183,7 @@ var privateWords = map[string]string{
 var notProse = regexp.MustCompile("(?s)<!-- settings -->.*<!-- end|```.*?```|`[^`]*`|\\]\\([^)]*\\)|\"[^\"]*\"|(?m)^    .*$")
 
 func TestPagesHaveNoPrivateWords(t *testing.T) {
-	for _, path := range append(markdown(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../deploy/README.md") {
+	for _, path := range append(markdown(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../deploy/README.md", "../deploy/compose/README.md", "../deploy/kubernetes/README.md") {
 		text := notProse.ReplaceAllString(read(t, path), "")
 		for words, instead := range privateWords {
 			for _, found := range regexp.MustCompile(`(?i).*\b(`+words+`)\b.*`).FindAllString(text, -1) {

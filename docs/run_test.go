@@ -46,7 +46,9 @@ func TestPagesDoWhatTheySay(t *testing.T) {
 				case b.lang == "sh" && b.served:
 					r.serve(t, b.text)
 				case b.lang == "sh":
-					output, known = r.run(t, p, b), true
+					output, known = r.run(t, p, b, r.command(t.Context(), b.text)), true
+				case b.lang == "python":
+					output, known = r.run(t, p, b, r.python(t, b.text)), true
 				}
 			}
 		})
@@ -92,7 +94,7 @@ func TestCommandsPageListsTheCommands(t *testing.T) {
 		for _, m := range command.FindAllStringSubmatch("  "+strings.ReplaceAll(rest, "\n", "\n  "), -1) {
 			verb := append(slices.Clone(group), m[1])
 			check(verb...)
-			if name := "`berth " + strings.Join(verb, " ") + "`"; !strings.Contains(page, name) && !slices.Contains([]string{"pools", "claims", "hosts", "actions", "auth", "token", "queue", "runs", "steps", "limits", "source", "bench"}, m[1]) {
+			if name := "`berth " + strings.Join(verb, " ") + "`"; !strings.Contains(page, name) && !slices.Contains([]string{"pools", "claims", "hosts", "actions", "auth", "token", "queue", "runs", "steps", "limits", "source", "bench", "certs", "cluster", "member", "upgrade"}, m[1]) {
 				t.Errorf("reference/cli.md does not list %s", name)
 			}
 		}
@@ -175,6 +177,10 @@ func newReader(t *testing.T, built string) *reader {
 	if err != nil {
 		t.Fatal(err)
 	}
+	client, err := filepath.Abs("../clients/python")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, target := range map[string]string{"bin": built, "Makefile": makefile} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -185,6 +191,7 @@ func newReader(t *testing.T, built string) *reader {
 		rewrite: strings.NewReplacer(),
 		env: []string{
 			"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir,
+			"PYTHONPATH=" + client, "PYTHONDONTWRITEBYTECODE=1",
 			"GO=true", // what make would build is built
 			"BERTH_LISTEN=127.0.0.1:0", "BERTH_ETCD_LISTEN=127.0.0.1:0",
 		},
@@ -199,10 +206,51 @@ func (r *reader) command(ctx context.Context, text string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a block and returns its output.
-func (r *reader) run(t *testing.T, p page, b block) string {
+// python returns a command that runs a program with the Python client, at the server of the page.
+func (r *reader) python(t *testing.T, text string) *exec.Cmd {
 	t.Helper()
-	cmd := r.command(t.Context(), b.text)
+	needPython(t)
+	path := filepath.Join(r.dir, "program.py")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return r.command(t.Context(), "BERTH_SIDECAR=http://127.0.0.1:7420 python3 "+path)
+}
+
+// needPython skips a test without Python, and fails it where every change is checked.
+func needPython(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("python3 is missing: pages use it")
+		}
+		t.Skip("python3 is missing: pages use it")
+	}
+}
+
+// Programs that are not run, since they need a framework, are at least Python.
+func TestProgramsOnThePagesCompile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("python3 compiles them: there is nothing to see for the race detector")
+	}
+	needPython(t)
+	for _, p := range pages(t) {
+		for _, b := range p.blocks {
+			if b.lang != "python" {
+				continue
+			}
+			cmd := exec.Command("python3", "-c", "import sys; compile(sys.stdin.read(), 'block', 'exec')")
+			cmd.Stdin = strings.NewReader(b.text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s:%d: %v\n%s", p.name, b.line, err, out)
+			}
+		}
+	}
+}
+
+// run runs the command of a block and returns its output.
+func (r *reader) run(t *testing.T, p page, b block, cmd *exec.Cmd) string {
+	t.Helper()
 	late := time.AfterFunc(patience, func() { _ = cmd.Cancel() })
 	defer late.Stop()
 	out, err := cmd.CombinedOutput()

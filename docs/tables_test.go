@@ -157,7 +157,7 @@ func anchors(text string) []string {
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {
-	for _, path := range append(markdown(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../deploy/README.md") {
+	for _, path := range append(markdown(t), "../README.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../deploy/README.md", "../deploy/compose/README.md", "../deploy/kubernetes/README.md") {
 		for _, m := range link.FindAllStringSubmatch(read(t, path), -1) {
 			to := path
 			if m[1] != "" {

@@ -50,8 +50,20 @@ type chaos struct {
 // what has not happened.
 type life struct {
 	asked, granted, released time.Duration
+	valid                    time.Duration    // when the claim was last checked and found valid
 	client                   *instance.Client // that has the claim now
 	claim                    *instance.Claim
+}
+
+// check records now as a time at which the claim was still valid, if it is. Without this,
+// its lease may have ended before anybody notices.
+func (l *life) check(now time.Duration) {
+	if l.claim == nil {
+		return
+	}
+	if left, _ := l.claim.ValidFor(); left > 0 {
+		l.valid = now
+	}
 }
 
 // sighting is a change of a spec as the witness saw it.
@@ -165,12 +177,15 @@ func (h *chaosHost) adopt(c *instance.Client) {
 	for _, cl := range held {
 		l := h.lives[cl.ID]
 		if l == nil {
-			h.t.Errorf("%s holds %s, which nobody asked for", h.name, cl)
+			h.t.Errorf("%s holds %s, which was never requested", h.name, cl)
 			continue
 		}
 		l.client, l.claim = c, cl
 		if l.granted == 0 {
 			l.granted = h.now()
+		}
+		if h.force[cl.ID] == 0 && l.released == 0 {
+			l.check(h.now())
 		}
 	}
 	h.chaos.mu.Unlock()
@@ -228,19 +243,17 @@ func (c *chaos) operations(h *History) []porcupine.Operation {
 	for _, x := range h.Holds() {
 		l := c.lives[x.Claim]
 		if l == nil {
-			c.t.Errorf("claim %s was held, and nobody asked for it", x.Claim)
+			c.t.Errorf("claim %s was held, and was never requested", x.Claim)
 			continue
 		}
 		seen, end := c.times[x.From], l.asked
 		if l.granted > 0 {
 			seen = min(seen, l.granted)
 		}
-		if l.claim != nil && l.claim.Fence().Revision() != x.From {
-			// Another grant, which its instance did not want any more, or did not confirm.
-		} else if at := c.force[x.Claim]; l.released > 0 && (at == 0 || l.released < at) {
-			end = l.released
-		} else if at > 0 {
-			end = at
+		// Only the grant that its holder knows has a later bound. The others were not wanted any
+		// more, or not confirmed.
+		if l.claim != nil && l.claim.Fence().Revision() == x.From {
+			end = max(end, l.valid)
 		}
 		ops = append(ops, operation(op{kind: opClaim, claim: x.Claim, slots: x.Pools}, int64(l.asked), int64(seen)))
 		if x.To > 0 {

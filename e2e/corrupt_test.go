@@ -29,13 +29,13 @@ func TestAPoolWithAValueThatCantBeReadGrantsNothingAndOthersGoOn(t *testing.T) {
 		key, value string
 		says       string
 	}{
-		"a slot that is no JSON":   {junk, "{", junk},
-		"a slot of a newer berth":  {junk, `{"v":2,"what":"ever"}`, "version 2"},
-		"a slot with fields":       {junk, `{"v":1,"n":1,"claim":"x","main":"bad/0/7","more":1}`, "more"},
-		"a slot that holds none":   {junk, `{"v":1,"n":0,"claim":"x","main":"bad/0/7"}`, "can't be held"},
-		"a spec of a newer berth":  {keys.Spec("bad"), `{"v":2,"limit":3}`, "version 2"},
-		"a spec without sense":     {keys.Spec("bad"), `{"v":1,"limit":-7,"lease_duration":"5s","reserve_after":"0s"}`, "limit"},
-		"a key that nobody writes": {keys.Pools() + "bad/slots/0/0", "x", "none that berth writes"},
+		"a slot that is no JSON":      {junk, "{", junk},
+		"a slot of a newer berth":     {junk, `{"v":2,"what":"ever"}`, "version 2"},
+		"a slot with fields":          {junk, `{"v":1,"n":1,"claim":"x","main":"bad/0/7","more":1}`, "more"},
+		"a slot that holds none":      {junk, `{"v":1,"n":0,"claim":"x","main":"bad/0/7"}`, "can't be held"},
+		"a spec of a newer berth":     {keys.Spec("bad"), `{"v":2,"limit":3}`, "version 2"},
+		"a spec without sense":        {keys.Spec("bad"), `{"v":1,"limit":-7,"lease_duration":"5s","reserve_after":"0s"}`, "limit"},
+		"a key that is never written": {keys.Pools() + "bad/slots/0/0", "x", "none that berth writes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := embedtest.New(t)

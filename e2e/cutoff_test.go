@@ -83,7 +83,7 @@ func TestAHostThatIsCutOffLosesItsClaimsBeforeItsSlotsAreGone(t *testing.T) {
 	}
 	release(t, got)
 	for i, c := range hosts {
-		release(t, held[i]) // harms nobody
+		release(t, held[i]) // does no harm
 		release(t, claim(t, c, "again-"+c.Host(), instance.Slots{"db": 4}))
 	}
 	w.until("nothing is left", func(h *History) bool { return h.Held() == 0 && len(h.Waiting()) == 0 })

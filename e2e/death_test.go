@@ -16,8 +16,8 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// leaseLeft asks etcd how long a lease still lives, when nobody renews it any
-// more. It can't end earlier than that after it was asked.
+// leaseLeft asks etcd how long a lease still lives if it is not renewed any more. The lease can't
+// end earlier than that time after the request.
 func leaseLeft(t testing.TB, b store.Backend, id int64) (asked time.Time, left time.Duration) {
 	t.Helper()
 	asked = time.Now()
@@ -61,9 +61,8 @@ func TestTheSlotsOfAKilledHostComeBackAfterItsLeaseAndNotBefore(t *testing.T) {
 	release(t, got)
 }
 
-// A host that stands still for longer than its lease learns that its claims are
-// lost before it acts on them again, and nobody had its slots before the lease
-// had ended.
+// A host that is stopped for longer than its lease is notified that its claims are lost before it
+// acts on them again, and no other claim gets its slots before the lease has ended.
 func TestAHostThatStoodStillLongerThanItsLeaseLosesItsClaimsBeforeItActs(t *testing.T) {
 	t.Parallel()
 	srv := embedtest.New(t)

@@ -21,8 +21,8 @@
 //   - A slot's fence grows from holder to holder.
 //   - A waiter is in the wait queue of each of its pools, or in none.
 //   - A dispatcher grants no waiter before one that is ahead of it and needs no more of the
-//     same pools, unless it may not know that one or has a reason to skip it. Nobody
-//     else grants claims of a pool while some wait.
+//     same pools, unless it may not know that one or has a reason to skip it. No other instance
+//     grants claims of a pool while some wait.
 //
 // A [Gap] is a time in which a dispatcher granted nothing to a waiter that fits.
 //

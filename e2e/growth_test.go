@@ -18,6 +18,9 @@ import (
 // What was claimed and given back before makes nothing slower and nothing
 // larger: names of slots are used again, and etcd forgets its history.
 func TestHistoryMakesNothingSlowerOrLarger(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it is about sizes")
+	}
 	claims, compactEvery, most := 30_000, time.Second, int64(64<<20)
 	if os.Getenv("BERTH_LONG") != "" {
 		claims, compactEvery, most = 500_000, time.Minute, 1<<30

@@ -187,14 +187,14 @@ func TestEachRuleIsFoundBroken(t *testing.T) {
 		"granted other slots": {Whole, func(h *tape) {
 			h.at(claimed("a", 0, "one", 1)).Granted("one", store.FenceAt(4), map[string]int{"a": 2})
 		}},
-		"a waiter in one line": {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
-		"a waiter left in one": {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
-		"a waiter in three":    {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
-		"a key of nobody":      {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
-		"a value of nobody":    {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
-		"a spec of nobody":     {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
-		"a newer version":      {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2}`)) }},
-		"an order of nobody":   {Readable, func(h *tape) { h.at(put(keys.Waiter("a", "x"), 8, `{"v":1}`)) }},
+		"a waiter in one line":   {Queued, func(h *tape) { h.at(waits("one", false, "a")...) }},
+		"a waiter left in one":   {Queued, func(h *tape) { h.at(waits("one", false, "a", "b")...).at(gone("one")[0]) }},
+		"a waiter in three":      {Queued, func(h *tape) { h.at(waits("one", false, "a", "b", "c")...) }},
+		"an unknown key":         {Readable, func(h *tape) { h.at(put(keys.Pools()+"a/slots/0/0", 7, "{}")) }},
+		"a value without fields": {Readable, func(h *tape) { h.at(put(keys.Slot("a", 0, 0), 7, "{}")) }},
+		"a spec without fields":  {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":1}`)) }},
+		"a newer version":        {Readable, func(h *tape) { h.at(put(keys.Spec("a"), 0, `{"v":2,"limit":2}`)) }},
+		"an unknown order":       {Readable, func(h *tape) { h.at(put(keys.Waiter("a", "x"), 8, `{"v":1}`)) }},
 		"a revision that comes again": {Ordered, func(h *tape) {
 			h.rev--
 			h.at(claimed("b", 0, "one", 1))

@@ -72,7 +72,7 @@ func TestALoweredLimitDrainsBeforeItAdmits(t *testing.T) {
 	release(t, held[3])
 	w.until("the first that waits is granted", func(h *History) bool { return len(h.Waiting()) == 11 && h.Used("db") == 2 })
 
-	// Seven more are woken by the raise, and by nothing else: nobody polls.
+	// Seven more are woken by the raise, and by nothing else: there is no polling.
 	spec(t, hosts, "db", 9)
 	w.until("the raise is used", func(h *History) bool { return h.Used("db") == 9 && len(h.Waiting()) == 4 })
 	spec(t, hosts, "db", 13)

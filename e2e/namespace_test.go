@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -118,4 +119,42 @@ func TestAWorkerInAnotherTimeNamespaceLetsItsCommandsRunOn(t *testing.T) {
 	}
 	w.signal(syscall.SIGINT)
 	w.code()
+}
+
+// contained is a program that starts another in a pid namespace of its own, as in a container.
+func contained(t *testing.T) []string {
+	by := []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"}
+	if out, err := exec.Command(by[0], append(by[1:], "true")...).CombinedOutput(); err != nil {
+		t.Skipf("no process can be started in a pid namespace of its own: %v, %s", err, out)
+	}
+	return by
+}
+
+// In a container, the numbers of processes are others than those of a sidecar on the host.
+func TestExecInAnotherPIDNamespaceHoldsItsClaimByRenewals(t *testing.T) {
+	t.Parallel()
+	by := contained(t)
+	q := newQuay(t, 1)
+	s := startSidecar(t, q.etcd, "one", shortDir(t))
+	first := berthCommandIn(t, by, q.etcd, nil, "exec", "--sidecar", s.Socket, "--pool", "db", "--",
+		"sleep", fmt.Sprint((sidecarLease + time.Second).Seconds())) // without renewals, it would be lost
+	q.w.until("it is held", func(h *History) bool { return len(h.Holds()) == 1 })
+	next := berthCommandIn(t, by, q.etcd, nil, "exec", "--sidecar", s.Socket, "--pool", "db", "--", "true")
+	first.succeeds()
+	next.succeeds()
+}
+
+func TestASidecarRefusesNumbersOfAnotherPIDNamespace(t *testing.T) {
+	t.Parallel()
+	by := contained(t)
+	q := newQuay(t, 1)
+	s := startSidecar(t, q.etcd, "one", shortDir(t))
+	// Number 2 there is a process of the caller, and here another one or none.
+	call := `sleep 60 & curl -sS --unix-socket "$1" http://berth/v1/claims -H 'Content-Type: application/json' \
+		-d '{"pools": {"db": 1}, "wait": "0s", "pid": '$!'}'`
+	cmd := exec.Command(by[0], append(by[1:], "sh", "-c", call, "sh", strings.TrimPrefix(s.Socket, "unix://"))...)
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), "another pid namespace") {
+		t.Errorf("%v: it answers %s", err, out)
+	}
 }

@@ -97,7 +97,12 @@ func (n *nemesis) revoke(force bool) {
 	id := held[n.r.IntN(len(held))]
 	if force {
 		n.mu.Lock()
-		n.force[id] = n.now()
+		if n.force[id] == 0 { // else an earlier attempt may have ended it already
+			n.force[id] = n.now()
+			if l := n.lives[id]; l != nil && l.released == 0 {
+				l.check(n.force[id])
+			}
+		}
 		n.mu.Unlock()
 	}
 	_, err := n.admin.Revoke(context.Background(), id, force)

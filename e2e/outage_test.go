@@ -49,7 +49,7 @@ func newScene(t *testing.T, w *witness, endpoints []string) *scene {
 	return s
 }
 
-// undisturbed shows that the outage has cost nobody anything.
+// undisturbed checks that the outage had no effect on any claim.
 func (s *scene) undisturbed() {
 	s.t.Helper()
 	for _, cl := range s.held {

@@ -64,7 +64,7 @@ type dispatch struct {
 	// taken is the last revision at which another instance granted slots of the pool. Of a batch
 	// that the dispatcher planned before, only the grants that wanted those slots have failed.
 	taken int64
-	// dispatched: there was one, so that waiters are granted by nobody else.
+	// dispatched: there was one, so that no other instance grants waiters.
 	dispatched bool
 	idle       time.Time // since then a waiter fits and none was granted; zero if none fits
 	stuck      string    // the first one that fits
@@ -100,7 +100,7 @@ type queueState struct {
 	notices    map[instanceID]*instanceNotices
 	leases     map[string]bool // keys that exist
 	leaseEnds  map[string]time.Time
-	granted    map[string]slotLife // slots that a dispatcher granted by notice: used by whom
+	granted    map[string]slotLife // slots that a dispatcher granted by notice, with their holders
 	freed      map[string]slotLife // the same after their end
 	line       []*waiter           // in order
 	gaps       []Gap
@@ -393,7 +393,7 @@ func (h *History) fits(free map[string]int, w *waiter) bool {
 	return true
 }
 
-// noteUse remembers which slots are used by whom, and when that ended. A dispatcher that has
+// noteUse records the holder of each slot, and when it ended. A dispatcher that has
 // granted a slot and puts it again knows of its end by its watch, unless it has ended it itself:
 // by the withdrawal of a grant that was not confirmed, or for an operator. Of slots that another
 // one has granted, it may know neither the beginning nor the end.

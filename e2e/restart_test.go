@@ -117,7 +117,7 @@ func eventuallyActs(t testing.TB, h *hostProcess, id string) {
 	t.Fatalf("claim %s is not trusted after %s", id, deadline)
 }
 
-// A claim that waited when its process was killed is nobody's: asked for again
+// A claim that waited when its process was killed is not kept: asked for again
 // by its id, it is one claim still.
 func TestAClaimInTheMakingIsNotHeldTwiceAfterARestart(t *testing.T) {
 	t.Parallel()

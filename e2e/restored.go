@@ -86,7 +86,7 @@ func (h *StepHistory) Restored(all []*mvccpb.KeyValue) *StepHistory {
 	}
 	n.judgeAll()
 	for _, t := range n.turns {
-		t.unused = true // nobody may run it any more, and then its slots are free before its record says so
+		t.unused = true // no worker may run it any more, and then its slots are free before its record says so
 	}
 	n.violations = nil
 	return n

@@ -75,7 +75,7 @@ func TestARevokedClaimIsFreedAfterItsGrace(t *testing.T) {
 	if took := (<-end.at).Sub(begun); took < pool.RevokeGrace {
 		t.Errorf("the slot was free after %s", took)
 	}
-	release(t, cl) // late, and nobody's harm
+	release(t, cl) // late, and harmless
 	w.look(func(h *History) {
 		if h.Hold("next").To != 0 {
 			t.Error("a late release has taken the next holder's slot")

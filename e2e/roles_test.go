@@ -80,6 +80,9 @@ var usersOf = map[string][]string{
 // withRoles is an etcd with the roles of the page, and those users.
 func withRoles(t testing.TB) *embed.Server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("it is about the rights of users of etcd: there is nothing to see for the race detector")
+	}
 	srv := embedtest.New(t)
 	rolesOf(t, srv, "a", "b")
 	etcd := etcdctl(t, clientv3.Config{Endpoints: []string{srv.Endpoint()}})

@@ -45,7 +45,7 @@ func TestARunHistoryNoticesWhatItIsTo(t *testing.T) {
 		"with those of another":     {[]write{run(3, "a", "not_started", needs), slots(3, "d", 2)}, RunSlots},
 		"started without its slots": {[]write{run(3, "a", "not_started", needs), slots(3, "c", 2), run(4, "a", "running", needs), seen(4, "a"), gone(4, slots(4, "c", 2))}, RunSlots},
 		"its slots gone first":      {[]write{run(3, "a", "not_started", needs), slots(3, "c", 2), run(4, "a", "running", needs), seen(4, "a"), gone(5, slots(5, "c", 2)), gone(6, seen(6, "a"))}, RunSlots},
-		"a value of nobody":         {[]write{{3, keys.Run("a"), "{"}}, Readable},
+		"a broken value":            {[]write{{3, keys.Run("a"), "{"}}, Readable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewRunHistory(keys)

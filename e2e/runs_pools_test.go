@@ -50,7 +50,7 @@ func TestRunsHoldTheirSlotsWhateverHappensToTheLeader(t *testing.T) {
 			keeps()
 		}
 	}
-	// Nobody starts anything yet, so the first leader is killed while it keeps slots.
+	// No executor starts a run yet, so the first leader is killed while it keeps slots.
 	y.w.wait("as many are admitted as may be", func() bool { return y.runs.Count("not_started") == 8 })
 	hosts[leader].kill()
 	done, quayDone := y.work(t.Context(), 20*time.Millisecond), quay.work(t.Context(), 20*time.Millisecond)

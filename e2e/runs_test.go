@@ -209,7 +209,7 @@ func TestFortyRunsStayWithinTheirLimits(t *testing.T) {
 
 	y.candidate("one")
 	y.candidate("two")
-	// Nobody starts anything yet: ten are in progress, and each of the others knows why
+	// No executor starts a run yet: ten are in progress, and each of the others knows why
 	// it is not.
 	y.w.wait("all others have a reason", func() bool {
 		return y.runs.Count("not_started") == 10 && len(y.runs.Reasons()) == 30

@@ -366,7 +366,7 @@ func (h *StepHistory) publishedFirst(i *StepSeen) {
 // startedBy takes that an instance is run.
 func (h *StepHistory) startedBy(i *StepSeen, by *holder) {
 	if by == nil {
-		h.violate(StepAlone, "%s is running, and nobody has it", i.ID)
+		h.violate(StepAlone, "%s is running without an executor", i.ID)
 		return
 	}
 	i.started, i.by = h.rev, by.Host

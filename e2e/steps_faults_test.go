@@ -183,6 +183,9 @@ steps:
 // begun twice, since no worker was away for longer than its leases.
 func (s *shop) manyAreDone(run string) {
 	s.t.Helper()
+	// Each step has the deadline for itself: 90 commands are half a minute of work.
+	s.until(run, "m", "succeeded", 50)
+	s.until(run, "slotted", "succeeded", 30)
 	s.ends(run, "succeeded")
 	s.wasRight(map[string]int{run: 90})
 	began := s.lines("began")

@@ -112,8 +112,8 @@ func TestAStepHistoryNoticesWhatItIsTo(t *testing.T) {
 		"beyond a limit":                {cat(db, db1.published(22, 0), one(slotOf(23, 1)), db1.taken(23, 1)), StepPools},
 		"started after the end":         {cat(m0.published(4, 0), one(stepWrite{5, keys.Canceled("r"), `{"v":1}`, 0}), m0.taken(6, 1)), StepStopped},
 		"an end too early":              {cat(whole, one(stepWrite{15, keys.Run("r"), `{"v":1,"status":"succeeded","steps":6}`, 0})), StepWhole},
-		"a value of nobody":             {one(stepWrite{4, keys.Step(m0.id), "{", 0}), Readable},
-		"an instance of nobody":         {one(item("m", 3).record(4, `"status":"scheduled"`)), Readable},
+		"a broken value":                {one(stepWrite{4, keys.Step(m0.id), "{", 0}), Readable},
+		"an unknown instance":           {one(item("m", 3).record(4, `"status":"scheduled"`)), Readable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewStepHistory(keys)

@@ -36,7 +36,9 @@ func (h *StepHistory) Instances(run string) []*StepSeen {
 }
 
 // Ended tells whether a run has come to its end.
-func (h *StepHistory) Ended(run string) bool {
-	status := h.Status(run)
+func (h *StepHistory) Ended(run string) bool { return ended(h.Status(run)) }
+
+// ended reports whether the status of a run, or of an instance, is a final one.
+func ended(status string) bool {
 	return status == "succeeded" || status == "failed" || status == "canceled"
 }

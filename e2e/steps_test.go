@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,7 +35,21 @@ func newShop(t testing.TB, etcd string) *shop {
 	s.w = watch(t, s.backend, func(w *witness) {
 		w.onEvent = func(_ *History, ev *mvccpb.Event) { s.steps.Event(ev) }
 	})
+	s.w.state = func() any { return s.steps.unended() }
 	return s
+}
+
+// unended are the instances that have not ended, with their status and where they ran.
+func (h *StepHistory) unended() (all []string) {
+	for run := range h.runs {
+		for _, i := range h.Instances(run) {
+			if !ended(i.Status) {
+				all = append(all, fmt.Sprintf("%s is %s in attempt %d, by %v", i.ID, i.Status, i.Attempt, i.Hosts))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // do runs a command of berth that is to succeed.

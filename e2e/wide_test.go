@@ -10,9 +10,9 @@ import (
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
 )
 
-// A claim of all slots stands among many who want one each. As long as it lets
-// them pass they do; from when its slots are reserved nobody does, on any host, and it
-// is served when those have gone who were there before.
+// A claim for all slots waits among many claims for one slot each. They pass it until slots are
+// reserved for it; from then on, no claim on any host passes it, and it is granted when the earlier
+// claims have been released.
 func TestAWideClaimIsServedAmongNarrowOnes(t *testing.T) {
 	const limit = 4
 	srv := embedtest.New(t)

@@ -28,6 +28,8 @@ type witness struct {
 	// onEvent is called with each event before it is judged, and must not call
 	// the witness.
 	onEvent func(*History, *mvccpb.Event)
+	// state is reported when something does not come; nil reports nothing more.
+	state func() any
 
 	mu      sync.Mutex // guards what follows
 	history *History
@@ -168,6 +170,9 @@ func (w *witness) wait(what string, done func() bool) {
 		case <-w.ended:
 			w.t.Fatalf("the history has ended before %s", what)
 		case <-late.C:
+			if w.state != nil {
+				w.glance(func(*History) { w.t.Log(w.state()) })
+			}
 			w.t.Fatalf("after %s still not: %s", deadline, what)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Now reads CLOCK_MONOTONIC, which on macOS goes on while the machine sleeps.
-func (bootClock) Now() time.Duration {
+// readBootClock reads CLOCK_MONOTONIC, which on macOS goes on while the machine sleeps.
+func readBootClock() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(fmt.Sprintf("lease: the clock can't be read: %v", err))

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Now reads CLOCK_BOOTTIME, which every Linux that Go runs on has. It is the machine's
+// readBootClock reads CLOCK_BOOTTIME, which every Linux that Go runs on has. It is the machine's
 // own, whatever the time namespace of this process adds to it: what one process writes
 // down, another may read that is in another one.
-func (bootClock) Now() time.Duration {
+func readBootClock() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		panic(fmt.Sprintf("lease: the clock can't be read: %v", err))

@@ -6,5 +6,5 @@ import "time"
 
 var processStart = time.Now()
 
-// Now reads Go's monotonic clock.
-func (bootClock) Now() time.Duration { return time.Since(processStart) }
+// readBootClock reads Go's monotonic clock.
+func readBootClock() time.Duration { return time.Since(processStart) }

@@ -18,6 +18,11 @@ const (
 	patience = PresenceTTL + 2*time.Second
 	// readAgain is the time between two reads of the other owner's key.
 	readAgain = time.Second
+	// ttlSlack is how much larger the remaining time of a lease may look: etcd rounds to seconds.
+	ttlSlack = 1500 * time.Millisecond
+	// aliveAfter is how many renewals of its lease show that the owner is alive: a dead one's lease also
+	// starts again with each new leader of etcd.
+	aliveAfter = 2
 )
 
 // errRaced: the key changed between the read and the put.
@@ -26,6 +31,7 @@ var errRaced = errors.New("another process took the name at the same moment")
 // taken is the error that the name belongs to another process.
 type taken struct {
 	owner   PresenceRecord
+	lease   store.LeaseID
 	corrupt error // the owner can't be read
 }
 
@@ -45,12 +51,32 @@ func (t *taken) refusal() *problem.Error {
 		WithDetail(InUse{Host: o.Host, Instance: o.Instance, PID: o.PID, Since: o.Since})
 }
 
+// leaseWatch counts how often the lease of another owner was renewed.
+type leaseWatch struct {
+	count int
+	left  time.Duration
+	at    time.Time
+}
+
+// note notes how much time is left of the lease. If that can't be read, it counts as renewed.
+func (r *leaseWatch) note(ctx context.Context, backend store.Backend, lease store.LeaseID) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout(PresenceTTL))
+	defer cancel()
+	left, err := backend.TimeToLive(ctx, lease)
+	now := time.Now()
+	if err != nil || !r.at.IsZero() && left > r.left-now.Sub(r.at)+ttlSlack {
+		r.count++
+	}
+	r.left, r.at = left, now
+}
+
 // enter takes the name on a new lease, however often that takes; but another
-// owner is waited for no longer than patience, and a user that etcd refuses from
-// the first try on gets that error.
+// owner that renews its lease is waited for no longer than patience, and a user
+// that etcd refuses from the first try on gets that error.
 func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.Duration, error) {
 	between := pauses()
 	var found time.Time // since when each read has found another owner
+	var renewed leaseWatch
 	for failed := 0; ; {
 		id, ttl, err := p.enterOnce(ctx, first)
 		if err == nil {
@@ -58,20 +84,23 @@ func (p *Presence) enter(ctx context.Context, first bool) (store.LeaseID, time.D
 		}
 		pause := readAgain
 		var t *taken
+		if errors.As(err, &t) {
+			renewed.note(ctx, p.cfg.Backend, t.lease)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return 0, 0, context.Cause(ctx)
 		case first && errors.Is(err, store.ErrDenied):
 			return 0, 0, problem.New(problem.EtcdDenied, "the host could not be announced: %w", err)
 		case !errors.As(err, &t):
-			found, pause = time.Time{}, between.NextBackOff()
+			found, renewed, pause = time.Time{}, leaseWatch{}, between.NextBackOff()
 			p.noteFailure(failed, err)
 			failed++
 		case found.IsZero():
 			found = time.Now()
 			p.setTrouble(t.refusal())
 			p.log.Info("the name is taken, waiting for its owner's end", "error", err, "wait", patience)
-		case time.Since(found) >= patience:
+		case time.Since(found) >= patience && renewed.count >= aliveAfter:
 			return 0, 0, t.refusal()
 		}
 		select {
@@ -138,12 +167,12 @@ func (p *Presence) read(ctx context.Context) (rev int64, on store.LeaseID, err e
 		return 0, 0, &taken{corrupt: err}
 	}
 	if owner.Token != p.record.Token {
-		return 0, 0, &taken{owner: owner}
+		return 0, 0, &taken{owner: owner, lease: store.LeaseID(resp.Kvs[0].Lease)}
 	}
 	return resp.Kvs[0].ModRevision, store.LeaseID(resp.Kvs[0].Lease), nil
 }
 
-// put puts the key on the lease, if nobody has changed it since rev.
+// put puts the key on the lease, unless it was changed after rev.
 func (p *Presence) put(ctx context.Context, rev int64, id store.LeaseID) error {
 	limited, cancel := context.WithTimeout(ctx, tryTimeout(PresenceTTL))
 	defer cancel()

@@ -216,8 +216,11 @@ func (k *Keeper) Suspect(ids ...store.LeaseID) {
 
 // Validity returns how long a lease is valid. It is false for a lease that is not known
 // or lost.
-func (k *Keeper) Validity(id store.LeaseID) (Window, bool) {
-	now := k.clock.Now()
+func (k *Keeper) Validity(id store.LeaseID) (Window, bool) { return k.ValidityAt(id, k.clock.Now()) }
+
+// ValidityAt is [Keeper.Validity] at a time of the keeper's clock: to read that takes longer than
+// the rest.
+func (k *Keeper) ValidityAt(id store.LeaseID, now time.Duration) (Window, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.book.validity(now, id)

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// listing is the value of a key under leases/: to whom a lease belongs.
+// listing is the value of a key under leases/: the instance to which a lease belongs.
 type listing struct {
 	Token    string `json:"token"`
 	Instance string `json:"instance"`

@@ -172,6 +172,28 @@ func TestADeadOwnersNameIsTakenWhenItsLeaseEnds(t *testing.T) {
 	})
 }
 
+func TestADeadOwnersNameIsTakenAlthoughItsLeaseStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := newFakeEtcd(newFakeClock())
+		first, second := newSeen(t, etcd, testToken), newSeen(t, etcd, "another")
+		first.run()
+		lease := first.wantLease()
+		first.stop()
+		second.run()
+		idle(PresenceTTL - 2*time.Second)
+		// etcd does that with a new leader.
+		if _, err := second.cfg.Backend.Renew(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-second.Ready():
+		case err := <-second.done:
+			t.Fatalf("Run ended with %v", err)
+		}
+		second.wantLease()
+	})
+}
+
 func TestALaterProcessTakesTheNameOverByItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := newFakeEtcd(newFakeClock())

@@ -176,7 +176,7 @@ func TestASuspectLeaseTakesNoKeysUntilItIsCleared(t *testing.T) {
 		synctest.Wait()
 		h.wantLost(store.ErrLeaseNotFound, dead)
 		if h.readies() < 2 {
-			t.Error("nobody was called back")
+			t.Error("no callback was called")
 		}
 		if id := h.acquire(time.Hour, 1); id != good {
 			t.Errorf("got lease %s, want the cleared one", name(id))

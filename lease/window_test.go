@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,13 +101,28 @@ func TestTheFiguresOfCommonDurations(t *testing.T) {
 	}
 }
 
-func TestTheBootClockRuns(t *testing.T) {
+func TestTheBootClockRunsAndNeverGoesBack(t *testing.T) {
 	c := BootClock()
-	before := c.Now()
-	if before <= 0 {
-		t.Fatalf("the clock says %s", before)
+	begun := c.Now()
+	if begun <= 0 {
+		t.Fatalf("the clock says %s", begun)
 	}
-	if after := c.Now(); after < before {
-		t.Fatalf("the clock went from %s back to %s", before, after)
+	var latest atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for c.Now() < begun+20*readEvery {
+				before := latest.Load()
+				now := int64(c.Now())
+				if now < before {
+					t.Errorf("the clock went from %s back to %s", time.Duration(before), time.Duration(now))
+					return
+				}
+				for before < now && !latest.CompareAndSwap(before, now) {
+					before = latest.Load()
+				}
+			}
+		})
 	}
+	all.Wait()
 }

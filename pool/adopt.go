@@ -5,9 +5,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -443,4 +446,41 @@ func (c *core) present(history uint64) {
 		c.loans[key] = l
 	}
 	c.wantAll()
+}
+
+const (
+	// sweepAfter and sweepEvery are when guards of instances that are gone are deleted:
+	// not by an instance that ends at once, and not by all at the same time.
+	sweepAfter = time.Minute
+	sweepEvery = time.Hour
+)
+
+// sweep deletes the guards of instances that are gone. What fails is done by another
+// instance, or later.
+func (e *Engine) sweep(ctx context.Context) error {
+	next := time.NewTimer(sweepAfter + rand.N(sweepAfter))
+	defer next.Stop()
+	for {
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		try, cancel := context.WithTimeout(ctx, sweepAfter)
+		n, err := store.SweepGuards(try, e.cfg.Backend, e.cfg.Keys, e.cfg.Host)
+		cancel()
+		if err != nil || n > 0 {
+			e.cfg.Logger.Debug("swept the guards of instances that are gone", "guards", n, "error", err)
+		}
+		next.Reset(sweepEvery + rand.N(sweepAfter))
+	}
+}
+
+// RemoveGuard deletes the instance's guard once Run has returned, so that an
+// instance that ends for good leaves no keys. A write of the instance that is still
+// in flight can't happen any more then.
+func (e *Engine) RemoveGuard(ctx context.Context) error {
+	key := e.cfg.Keys.Guard(e.cfg.Host, e.cfg.Instance)
+	_, err := e.cfg.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(key)}})
+	return err
 }

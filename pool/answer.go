@@ -98,6 +98,7 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 			c.done(g.e)
 		}
 	}
+	b.observe(resp, now)
 	for _, g := range b.grants {
 		switch outcomeOf(b, g, resp) {
 		case granted:

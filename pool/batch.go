@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -162,6 +163,9 @@ const (
 type collector struct {
 	ops    chan func(*core, time.Time)
 	urgent *urgent
+	// direct is set if callers may carry out their operations themselves: see [Engine.inline].
+	// They may not while a batch is collected, which is to have them.
+	direct atomic.Bool
 
 	asked   bool // an operation came since the last batch was sent
 	several bool // that batch was of several
@@ -177,6 +181,7 @@ func (g *collector) all(c *core) {
 	if !g.asked || !g.several || c.calling {
 		return
 	}
+	g.direct.Store(false)
 	end := time.Now().Add(collectMax)
 	for quiet := 0; quiet < collectIdle && time.Now().Before(end); quiet++ {
 		runtime.Gosched()

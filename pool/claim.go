@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,6 +128,8 @@ type Request struct {
 	// Place, if it is not nil, is taken before slots are, and returned if the claim has to
 	// wait. The caller returns it after the claim has ended.
 	Place *Place
+	// Observer, if it is not nil, is notified of the progress of the request.
+	Observer Observer
 }
 
 // Validate refuses what can't be asked for, whatever pools there are.
@@ -165,7 +166,7 @@ func ValidateSlots(slots map[string]int) error {
 	case len(slots) > MaxPools:
 		return problem.Field("pools", "%d pools are too many for one claim: allowed are %d", len(slots), MaxPools)
 	}
-	for _, name := range slices.Sorted(maps.Keys(slots)) {
+	for _, name := range sortedKeys(slots) {
 		if err := ValidateName(name); err != nil {
 			return err
 		}
@@ -261,7 +262,7 @@ func (h *Holder) validate() error {
 	if len(h.Labels) > MaxLabels {
 		return problem.Field("labels", "%d labels are too many: allowed are %d", len(h.Labels), MaxLabels)
 	}
-	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+	for _, k := range sortedKeys(h.Labels) {
 		if k == "" {
 			return problem.Field("labels", "a label has no name")
 		}
@@ -283,7 +284,7 @@ func (h *Holder) validateLines() error {
 	if err := ValidateLine("step_key", h.Step); err != nil {
 		return err
 	}
-	for _, k := range slices.Sorted(maps.Keys(h.Labels)) {
+	for _, k := range sortedKeys(h.Labels) {
 		if err := ValidateLine("labels", k); err != nil {
 			return err
 		}
@@ -309,27 +310,6 @@ func (r *Request) sameAs(o *Request) bool {
 func (h *Holder) sameAs(o *Holder) bool {
 	return h.ClaimedBy == o.ClaimedBy && h.Run == o.Run && h.Step == o.Step && h.PID == o.PID &&
 		h.Bind == o.Bind && maps.Equal(h.Labels, o.Labels)
-}
-
-// Need is how many slots of one pool a claim takes.
-type Need struct {
-	Pool string
-	N    int
-}
-
-// needsOf returns what slots asks for, by the pools' names.
-func needsOf(slots map[string]int) []Need {
-	needs := make([]Need, 0, len(slots))
-	for name, n := range slots {
-		needs = append(needs, Need{Pool: name, N: n})
-	}
-	slices.SortFunc(needs, func(a, b Need) int {
-		if a.Pool < b.Pool {
-			return -1
-		}
-		return 1
-	})
-	return needs
 }
 
 // Held returns the claims that this instance holds, by id; also those whose
@@ -497,4 +477,14 @@ func (p *Place) Return(to *Place) bool {
 	p.taken, p.lent = false, false
 	to.taken, to.lent = true, false
 	return true
+}
+
+// maxExtra bounds what a claim can carry along: see maxChildOps.
+const maxExtra = 16
+
+func validateExtra(x store.Extra) error {
+	if len(x.If) > maxExtra || len(x.Then)+len(x.Leased) > maxExtra {
+		return problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
+	}
+	return nil
 }

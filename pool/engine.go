@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,10 +29,10 @@ const (
 	// catchUpEvery is how often progress is asked for while something waits for
 	// the view.
 	catchUpEvery = 20 * time.Millisecond
-	// sweepAfter and sweepEvery are when guards of instances that are gone are deleted:
-	// not by an instance that ends at once, and not by all at the same time.
-	sweepAfter = time.Minute
-	sweepEvery = time.Hour
+	// spinTries and maxTries are how often a caller tries to become the owner in place of another
+	// one, which takes a microsecond or two: first without leaving the processor, some 1 µs in
+	// all. Waiting for the mutex would put nearly every caller to sleep and wake it again.
+	spinTries, maxTries = 64, 256
 )
 
 // Config is what an [Engine] needs.
@@ -54,14 +55,21 @@ type Config struct {
 	Registerer               prometheus.Registerer
 }
 
-// Engine claims and releases slots for one instance. One goroutine owns the
-// view and the wait queue; it collects operations while a transaction is in flight,
-// and sends them as the next one.
+// Engine claims and releases slots for one instance. One goroutine, the loop, takes what
+// happens to the view and the wait queue; it collects operations while a transaction is in
+// flight, and sends them as the next one. While it has nothing to do, claims and releases of
+// retained slots are carried out by their callers: see [Engine.inline].
 type Engine struct {
-	cfg     Config
-	core    *core // owned by loop
+	cfg Config
+	// owner guards the core, the watches, the collector and wakes. The loop has it, except
+	// while it waits for what happens next.
+	owner   sync.Mutex
+	core    *core
 	watches *watches
+	wakes   time.Time // when the loop wakes for the core; zero if it does not
 	revoke  *store.Feed
+	// poked wakes the loop: see [Engine.poke].
+	poked chan struct{}
 
 	urgent    urgent
 	collector collector
@@ -99,8 +107,8 @@ func New(cfg Config) *Engine {
 		ready:   make(chan struct{}),
 	}
 	e.reads, e.feeds = newReads(cfg.Backend, cfg.Keys), newPoolFeeds(e)
-	e.urgent.wake = make(chan struct{}, 1)
-	e.collector = collector{ops: make(chan func(*core, time.Time), opsBuffer), urgent: &e.urgent}
+	e.urgent.wake, e.poked = make(chan struct{}, 1), make(chan struct{}, 1)
+	e.collector.ops, e.collector.urgent = make(chan func(*core, time.Time), opsBuffer), &e.urgent
 	e.watches = newWatches(e)
 	e.revoke = store.NewFeed(cfg.Backend, cfg.Keys.Revocations(cfg.Host), cfg.Logger, func() {})
 	return e
@@ -128,27 +136,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// sweep deletes the guards of instances that are gone. What fails is done by another
-// instance, or later.
-func (e *Engine) sweep(ctx context.Context) error {
-	next := time.NewTimer(sweepAfter + rand.N(sweepAfter))
-	defer next.Stop()
-	for {
-		select {
-		case <-next.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		try, cancel := context.WithTimeout(ctx, sweepAfter)
-		n, err := store.SweepGuards(try, e.cfg.Backend, e.cfg.Keys, e.cfg.Host)
-		cancel()
-		if err != nil || n > 0 {
-			e.cfg.Logger.Debug("swept the guards of instances that are gone", "guards", n, "error", err)
-		}
-		next.Reset(sweepEvery + rand.N(sweepAfter))
-	}
-}
-
 // caller sends one transaction after the other.
 func (e *Engine) caller(ctx context.Context) error {
 	for {
@@ -164,6 +151,7 @@ func (e *Engine) caller(ctx context.Context) error {
 	}
 }
 
+// loop works until ctx ends. It keeps the core then: nothing else may change it any more.
 func (e *Engine) loop(ctx context.Context) error {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
@@ -171,13 +159,13 @@ func (e *Engine) loop(ctx context.Context) error {
 	defer catchUp.Stop()
 	poll := time.NewTimer(e.pollPause())
 	defer poll.Stop()
-	wake, wakes := time.NewTimer(waiterDelay), time.Time{}
+	wake := time.NewTimer(waiterDelay)
 	defer wake.Stop()
 	polls := time.NewTicker(pollEvery)
 	defer polls.Stop()
 	defer e.watches.close()
 	behind := false
-	for {
+	for e.owner.Lock(); ; {
 		e.collector.all(e.core)
 		e.core.present(e.cfg.Backend.History())
 		at, more := e.collector.waits(time.Now())
@@ -188,8 +176,8 @@ func (e *Engine) loop(ctx context.Context) error {
 			}
 			at = e.core.wakesAt()
 		}
-		if !at.IsZero() && !at.Equal(wakes) {
-			wakes = at
+		if !at.IsZero() && !at.Equal(e.wakes) {
+			e.wakes = at
 			wake.Reset(time.Until(at))
 		}
 		e.signalReady()
@@ -201,42 +189,88 @@ func (e *Engine) loop(ctx context.Context) error {
 				catchUp.Reset(catchUpEvery)
 			}
 		}
+		e.collector.direct.Store(len(e.core.retentions) > 0)
+		e.owner.Unlock()
 		select {
-		case op := <-e.collector.ops:
-			e.collector.do(e.core, op)
+		case <-e.poked: // the collector runs what was queued, in order
+			e.owner.Lock()
 			continue
 		case <-e.urgent.wake: // the collector runs it
+			e.owner.Lock()
 		case m := <-e.watches.messages:
+			e.owner.Lock()
 			e.watches.deliver(m)
 		case <-polls.C:
+			e.owner.Lock()
 			e.watches.poll(ctx)
 		case m, ok := <-e.revoke.Messages():
+			e.owner.Lock()
 			if ok {
 				e.revocations(m)
 			}
 		case a := <-e.answers:
+			e.owner.Lock()
 			if a.err == nil { // also what is known to have happened before, if that was unknown
 				e.reads.atLeast(a.resp.Header.Revision)
 			}
 			e.core.answer(a.call, a.resp, a.err, time.Now())
 			e.collector.answered(a.call.batch, time.Now())
 		case <-wake.C: // waiters are written now, or what is retained is looked after
-			e.core.slow, wakes = true, time.Time{}
+			e.owner.Lock()
+			e.wakes = time.Time{}
 		case <-tick.C:
+			e.owner.Lock()
 			e.core.tick(time.Now())
 		case <-catchUp.C:
+			e.owner.Lock()
 			if behind {
 				e.watches.requestProgress()
 				catchUp.Reset(catchUpEvery)
 			}
 		case <-poll.C:
+			e.owner.Lock()
 			e.core.dirty = true
 			e.watches.requestProgress()
 			poll.Reset(e.pollPause())
 		case <-ctx.Done():
+			e.owner.Lock()
 			return context.Cause(ctx)
 		}
 		e.core.slow = true
+	}
+}
+
+// inline carries out an operation in the goroutine of its caller, and what was queued before, if
+// the instance retains slots and the loop has nothing else to do: granting them takes a
+// microsecond or two then, and the way through the loop takes several. It reports false if the
+// loop is to carry it out.
+func (e *Engine) inline(op func(*core, time.Time)) bool {
+	for tries := 0; ; tries++ {
+		if !e.collector.direct.Load() || tries == maxTries {
+			return false
+		}
+		if e.owner.TryLock() {
+			break
+		}
+		if tries > spinTries {
+			runtime.Gosched()
+		}
+	}
+	c := e.core
+	e.collector.take(c)
+	e.collector.do(c, op)
+	if at := c.wakesAt(); c.slow || !at.IsZero() && (e.wakes.IsZero() || at.Before(e.wakes)) {
+		e.poke()
+	}
+	e.owner.Unlock() // not after a panic: nothing may go on from a core that is half changed
+	return true
+}
+
+// poke has the loop run what is queued, and check what is to be done.
+func (e *Engine) poke() {
+	select {
+	case e.poked <- struct{}{}:
+	default: // it will
 	}
 }
 
@@ -292,6 +326,7 @@ func (e *Engine) revocation(kv *mvccpb.KeyValue, now time.Time) {
 func (e *Engine) send(ctx context.Context, op func(*core, time.Time)) error {
 	select {
 	case e.collector.ops <- op:
+		e.poke()
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -327,7 +362,14 @@ func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
 func (e *Engine) ask(ctx context.Context, req Request) outcome {
 	reply := make(chan outcome, 1)
 	asked := newEntry(&req, e.cfg.Host, e.cfg.Instance)
-	if err := e.send(ctx, func(c *core, now time.Time) { c.request(asked, reply, now) }); err != nil {
+	op := func(c *core, now time.Time) { c.request(asked, reply, now) }
+	if ctx.Err() == nil && e.inline(op) {
+		select {
+		case o := <-reply:
+			return o
+		default:
+		}
+	} else if err := e.send(ctx, op); err != nil {
 		return outcome{err: canceled(ctx, err)}
 	}
 	return e.granted(ctx, req.ID, req.Wait, reply)
@@ -358,40 +400,11 @@ func (e *Engine) granted(ctx context.Context, id string, wait time.Duration, rep
 	}
 }
 
-// waitsFor returns what a claim of this instance waits for if the engine does not watch its
-// pools: as it is read from etcd. It is nil if they are watched, or can't be read in time.
-func (e *Engine) waitsFor(ctx context.Context, id string) *Reason {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	watched, err := query(ctx, e, func(c *core) bool {
-		w := c.entries[id]
-		return w == nil || !c.anyStale(w.needs) || c.trouble(time.Now()) != nil
-	})
-	if err != nil || watched {
-		return nil
-	}
-	w, err := e.Why(ctx, e.cfg.Host+"/"+e.cfg.Instance+"/"+id)
-	if err != nil || w.Waiter == nil {
-		return nil
-	}
-	return &w.Reason
-}
-
 // Withdraw takes a claim out of the wait queue. Its requests are answered that it was
 // canceled, or that it was granted, if that was in flight: unlike the end of a context,
 // this leaves no outcome unknown. Its place is kept for 10 s.
 func (e *Engine) Withdraw(ctx context.Context, id string) {
 	_ = e.send(ctx, func(c *core, now time.Time) { c.withdraw(id, now) }) // else the engine has stopped, or the caller tries again
-}
-
-// maxExtra bounds what a claim can carry along: see maxChildOps.
-const maxExtra = 16
-
-func validateExtra(x store.Extra) error {
-	if len(x.If) > maxExtra || len(x.Then)+len(x.Leased) > maxExtra {
-		return problem.New(problem.Internal, "a claim can carry %d conditions and %d writes more", maxExtra, maxExtra)
-	}
-	return nil
 }
 
 func canceled(ctx context.Context, err error) error {
@@ -414,8 +427,11 @@ func (e *Engine) await(reply <-chan outcome) outcome {
 // has ended is no error.
 func (e *Engine) Release(ctx context.Context, cl *Claim) error {
 	reply := make(chan error, 1)
-	if err := e.send(ctx, func(c *core, now time.Time) { c.release(cl, reply, now) }); err != nil {
-		return err
+	op := func(c *core, now time.Time) { c.release(cl, reply, now) }
+	if !e.inline(op) {
+		if err := e.send(ctx, op); err != nil {
+			return err
+		}
 	}
 	select {
 	case err := <-reply:
@@ -481,13 +497,4 @@ func (e *Engine) Ready(ctx context.Context) error {
 	case <-e.stopped:
 		return errStopped
 	}
-}
-
-// RemoveGuard deletes the instance's guard once Run has returned, so that an
-// instance that ends for good leaves no keys. A write of the instance that is still
-// in flight can't happen any more then.
-func (e *Engine) RemoveGuard(ctx context.Context) error {
-	key := e.cfg.Keys.Guard(e.cfg.Host, e.cfg.Instance)
-	_, err := e.cfg.Backend.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{store.Delete(key)}})
-	return err
 }

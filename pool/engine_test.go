@@ -3,58 +3,80 @@ package pool_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/storetest"
 	"github.com/berthhq/berth/pool"
 )
 
+// If slots are retained, clients carry out most operations themselves, in turn with the loop.
 func TestManyClientsOfTwoHostsNeverExceedALimit(t *testing.T) {
-	c := newCluster(t)
-	c.pool("db", 3)
-	engines := []*pool.Engine{c.engine("one"), c.engine("two")}
-	var running, most atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			e := engines[i%len(engines)]
-			for j := range 5 {
-				id := fmt.Sprintf("c%d-%d", i, j)
-				claim, err := e.Claim(c.ctx(), pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Minute})
-				if err != nil {
-					t.Errorf("claim: %v", err)
-					return
-				}
-				n := running.Add(1)
-				for {
-					m := most.Load()
-					if n <= m || most.CompareAndSwap(m, n) {
-						break
+	for name, retain := range map[string]time.Duration{"written": 0, "retained": 50 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.pool("db", 3)
+			c.change("db", pool.Change{Retain: &retain})
+			engines := []*pool.Engine{c.engine("one"), c.engine("two")}
+			var running, most atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 40 {
+				wg.Go(func() {
+					e := engines[i%len(engines)]
+					for j := range 5 {
+						id := fmt.Sprintf("c%d-%d", i, j)
+						claim, err := e.Claim(c.ctx(), pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Minute})
+						if err != nil {
+							t.Errorf("claim: %v", err)
+							return
+						}
+						n := running.Add(1)
+						for {
+							m := most.Load()
+							if n <= m || most.CompareAndSwap(m, n) {
+								break
+							}
+						}
+						running.Add(-1)
+						if err := e.Release(c.ctx(), claim); err != nil {
+							t.Errorf("release: %v", err)
+						}
+					}
+				})
+			}
+			wg.Go(func() {
+				for range 100 { // what the loop does meanwhile
+					for _, e := range engines {
+						e.LeasesReady()
+						if _, err := e.Held(c.ctx()); err != nil {
+							t.Error(err)
+						}
 					}
 				}
-				running.Add(-1)
-				if err := e.Release(c.ctx(), claim); err != nil {
-					t.Errorf("release: %v", err)
+			})
+			wg.Wait()
+			if most.Load() > 3 {
+				t.Errorf("%d claims of a pool of 3 were held at once", most.Load())
+			}
+			for _, e := range engines {
+				d, err := e.Pool(c.ctx(), "db")
+				if err != nil {
+					t.Fatal(err)
 				}
+				if err := e.WaitRevision(c.ctx(), d.Revision); err != nil {
+					t.Fatal(err)
+				}
+				if err := e.Stop(c.ctx()); err != nil {
+					t.Fatal(err)
+				}
+				c.refused(problem.Stopping, e, "late", map[string]int{"db": 1})
 			}
 		})
-	}
-	wg.Wait()
-	if most.Load() > 3 {
-		t.Errorf("%d claims of a pool of 3 were held at once", most.Load())
-	}
-	for _, e := range engines {
-		d, err := e.Pool(c.ctx(), "db")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.WaitRevision(c.ctx(), d.Revision); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -145,4 +167,69 @@ func TestAHolderLearnsOfAForcedReleaseAfterAGap(t *testing.T) {
 			})
 		})
 	}
+}
+
+// retaining returns an engine, and has a pool whose slots may be retained for some time.
+func (b *bubble) retaining(limit int, retain time.Duration) *guest {
+	b.t.Helper()
+	b.pool(limit)
+	if _, err := (pool.Registry{Backend: b.root, Keys: b.keys}).Set(b.t.Context(), "db", pool.Change{Retain: &retain}); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.engine("one")
+}
+
+// While a batch is in flight, slots that are released go to a claim that the next batch would grant.
+func TestReleasedSlotsGoToAClaimThatIsNotWrittenYet(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		one := b.retaining(3, 2*time.Second)
+		_, has := b.regranted(one)
+		one.by.Inject(func(storetest.Call) storetest.Fault { return storetest.Fault{Delay: 100 * time.Millisecond} })
+		written := one.ask("written", 1, time.Minute)
+		next := one.ask("next", 1, time.Minute)
+		b.release(one, has)
+		a := <-next
+		if b.got(a); a.took != 0 {
+			t.Errorf("it has waited for %s", a.took)
+		}
+		b.got(<-written)
+	})
+}
+
+// Callers carry out operations on retained slots themselves. The loop learns of what has to be done
+// later: here, that a grant without a write is shown in etcd, and that idle slots are returned.
+func TestTheLoopFollowsWhatCallersHaveDone(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		retain := 2 * time.Second
+		one := b.retaining(3, retain)
+		shown := func() (ids []string) {
+			all, err := store.ReadAll(t.Context(), b.root, b.keys.Slots("db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, kv := range all.KVs {
+				ids = append(ids, string(kv.Value))
+			}
+			return ids
+		}
+		before, has := b.regranted(one)
+		if s := shown(); len(s) != 1 || !strings.Contains(s[0], `"`+before+`"`) {
+			t.Fatalf("etcd shows %q", s)
+		}
+		wide := <-one.ask("wide", 2, 0) // is granted by a write, at once
+		if wide.took != 0 {
+			t.Errorf("a claim that its caller has asked for itself took %s", wide.took)
+		}
+		b.release(one, b.got(wide))
+		time.Sleep(retain + retain/2)
+		if s := shown(); len(s) != 1 || !strings.Contains(s[0], `"`+has.ID+`"`) {
+			t.Errorf("after the time to retain, etcd shows %q", s)
+		}
+		b.release(one, has)
+		b.release(one, b.got(<-one.ask("last", 1, 0)))
+		time.Sleep(retain + 10*time.Millisecond)
+		if s := shown(); len(s) != 0 {
+			t.Errorf("nothing is held, and etcd shows %q", s)
+		}
+	})
 }

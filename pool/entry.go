@@ -151,6 +151,27 @@ func newEntry(req *Request, host, instance string) *entry {
 	}
 }
 
+// Need is how many slots of one pool a claim takes.
+type Need struct {
+	Pool string
+	N    int
+}
+
+// needsOf returns what slots asks for, by the pools' names.
+func needsOf(slots map[string]int) []Need {
+	needs := make([]Need, 0, len(slots))
+	for name, n := range slots {
+		needs = append(needs, Need{Pool: name, N: n})
+	}
+	slices.SortFunc(needs, func(a, b Need) int {
+		if a.Pool < b.Pool {
+			return -1
+		}
+		return 1
+	})
+	return needs
+}
+
 // spelled holds the JSON of those fields of a claim that never change.
 type spelled struct{ pools, holder []byte }
 
@@ -381,23 +402,23 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, rev int64, now time.Time) 
 		c.giveBack(e, nil)
 		return
 	}
-	e.answer(outcome{claim: e.claim})
 	c.publish(ClaimGranted, e, "")
+	c.reconsider(e) // before its holder is notified, who would run for a moment without a lease
+	e.answer(outcome{claim: e.claim})
 	if e.unwanted {
 		c.wanted[e.req.ID] = wanted{fence: e.claim.Fence}
 	}
-	c.reconsider(e, now)
+	c.obey(e, now)
 }
 
 // reconsider ends the validity of a held claim if its lease was lost meanwhile.
-func (c *core) reconsider(e *entry, now time.Time) {
+func (c *core) reconsider(e *entry) {
 	switch l, lost := c.lost[e.lease]; {
 	case c.endCause != nil:
 		c.endValidity(e, c.endCause)
 	case lost:
 		c.endValidity(e, lostError(e, l.cause))
 	}
-	c.obey(e, now)
 }
 
 // ungrant undoes a grant that did not happen. It is tried again when the view

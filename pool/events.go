@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -46,6 +47,40 @@ type Event struct {
 	// Lagged is set if events before this one were dropped, because the reader was
 	// too slow: read the state again.
 	Lagged bool `json:"lagged,omitempty"`
+}
+
+// Observer is notified of the progress of a request, by the goroutine that plans: its methods
+// must not block.
+type Observer interface {
+	// Waits is called when the request has to wait, and may be called again.
+	Waits(since time.Time)
+	// Written is called on the first of the observers of a transaction that has granted their
+	// requests, before the requests are answered. It is not called for a grant by the dispatcher
+	// of another instance, for one without a write, and for one whose answer was lost.
+	Written(w Write)
+}
+
+// Write is a transaction that has granted claims.
+type Write struct {
+	Sent, Answered time.Time
+	Revision       int64
+	// Grants and Releases are how many the transaction has, of any claims.
+	Grants, Releases int
+	// Observers are those of the requests that it has granted.
+	Observers []Observer
+}
+
+// observe notifies the observers of the grants of a committed batch.
+func (b *batch) observe(resp *pb.TxnResponse, now time.Time) {
+	var all []Observer
+	for _, g := range b.grants {
+		if o := g.e.req.Observer; o != nil && outcomeOf(b, g, resp) == granted {
+			all = append(all, o)
+		}
+	}
+	if len(all) > 0 {
+		all[0].Written(Write{b.at, now, resp.Header.Revision, len(b.grants), len(b.releases), all})
+	}
 }
 
 // eventBuffer is how many events a reader may be behind.

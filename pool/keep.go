@@ -66,6 +66,23 @@ func (c *core) keeper(kind string, h *holding, granted map[*entry]bool) (first *
 	return first
 }
 
+// newcomer returns the claim of a kind that is to be granted by the next write and could as well be
+// granted slots without one: the first of the highest priority. It is nil if there is none, or if
+// another claim of this instance waits for one of the pools.
+func (c *core) newcomer(kind string, needs []Need) (first *entry) {
+	for _, e := range c.queue {
+		switch {
+		case e.state != queued || !slices.ContainsFunc(needs, func(n Need) bool { return e.wants(c.view.pool(n.Pool)) }):
+		case e.kind != kind || e.inQueue || e.written || e.waiterLease != 0 || e.order.Since != 0 || e.takes != 0 || e.succeeds ||
+			e.offer != nil || e.dropped || c.labels[e.req.ID] > 0 || !c.regrantable(e):
+			return nil
+		case first == nil || e.req.Priority > first.req.Priority || e.req.Priority == first.req.Priority && e.arrived.Before(first.arrived):
+			first = e
+		}
+	}
+	return first
+}
+
 // keepReleased has the slots of a claim that is released stay with this instance: with the next claim
 // that wants them, or idle. It reports false if they are to be given back.
 func (b *builder) keepReleased(e *entry, bytes int) bool {

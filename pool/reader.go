@@ -480,7 +480,7 @@ func (v *view) waitersOf(p *poolView, o own) []WaiterStatus {
 					w.Position += b.n
 				}
 			}
-			names := strings.Join(slices.Sorted(maps.Keys(w.Pools)), ",")
+			names := strings.Join(sortedKeys(w.Pools), ",")
 			at, known := byPools[names]
 			if !known {
 				at = len(earlier)

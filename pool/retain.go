@@ -145,22 +145,23 @@ func (c *core) retain(e *entry, now time.Time) bool {
 }
 
 // passOn passes the slots of a claim that has ended on to the next claim of the same kind that waits
-// on this instance alone. If there is none, they are idle. It reports false if they are to be given
-// back.
+// on this instance alone, or that came a moment ago and would be granted by the next write. If there
+// is none, they are idle. It reports false if they are to be given back.
 func (c *core) passOn(e *entry, now time.Time) bool {
 	r, h := c.retention(e.kind), e.shownHolding()
-	if len(r.local) > 0 {
-		next := r.local[0]
-		if c.recalled(e.needs, next.req.Priority) {
-			r.returned++
+	var first *entry
+	if len(r.local) == 0 {
+		first = c.newcomer(e.kind, e.needs)
+	} else if first = r.local[0]; c.recalled(e.needs, first.req.Priority) {
+		r.returned++
+		return false
+	}
+	if first != nil && !c.recalled(e.needs, first.req.Priority) {
+		if !c.prepare(first, &h, now) {
 			return false
 		}
-		if !c.prepare(next, &h, now) {
-			return false
-		}
-		r.local = slices.Delete(r.local, 0, 1)
 		c.retire(e)
-		c.regrant(next, h, nil, now)
+		c.regrant(first, h, nil, now)
 		c.fast = true
 		return true
 	}

@@ -173,12 +173,11 @@ type combinedResult struct {
 // revision, so that what a claim is for ends together with it. It can have no writes on
 // the claim's lease.
 //
-// If a condition does not hold, that is [store.ErrChanged]: nothing has happened, and
-// the claim is still held. So it is after [ErrNotCombined] and errors with a known outcome
-// (see [store.OutcomeUnknown]); after the others x may have been written, and the claim
-// released with it. Asked, if it is not nil, is called once the release is queued: a claim
-// that is requested then is granted with the slots that are released, or later. Place, if
-// it is not nil, is free for another claim in the same revision.
+// If a condition does not hold, it returns [store.ErrChanged]: nothing has happened, and the claim is
+// still held, as after [ErrNotCombined] and errors with a known outcome. After errors with an unknown
+// one ([store.OutcomeUnknown]) x may have been written, and the claim released with it. Asked, if not
+// nil, is called once the release is queued: a claim that is requested then is granted with the slots
+// that are released, or later. Place, if not nil, is free for another claim in the same revision.
 func (e *Engine) ReleaseWith(ctx context.Context, cl *Claim, x store.Extra, place *Place, asked func()) (revision int64, err error) {
 	if err := validateExtra(x); err != nil {
 		return 0, err
@@ -228,12 +227,14 @@ func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 func (c *core) stay(e *entry, err error, now time.Time) {
 	e.state = held
 	c.rewrites = c.rewrites || c.regrants[e.shown] == e
-	e.answerCombined(0, err)
 	if len(e.waiters) > 0 { // it was released by itself meanwhile
+		e.answerCombined(0, err)
 		c.giveBack(e, nil)
 		return
 	}
-	c.reconsider(e, now)
+	c.reconsider(e) // before its holder is notified, who goes on
+	e.answerCombined(0, err)
+	c.obey(e, now)
 }
 
 // stayAll leaves the claims of a list held whose combined release is of a kind, and

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -275,7 +273,7 @@ func decodeDispatcher(key string, data []byte) (instanceName, error) {
 }
 
 // poolNames returns the pools of a claim, sorted.
-func poolNames(slots map[string]int) []string { return slices.Sorted(maps.Keys(slots)) }
+func poolNames(slots map[string]int) []string { return sortedKeys(slots) }
 
 // Slots and waiters are what berth writes most, and a batch waits until all of its values
 // are encoded. So they are encoded by hand, from fragments that the requesting goroutine

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -350,6 +351,9 @@ func (c *core) due() map[*entry]bool {
 // enqueue gives an entry its place in the wait queue.
 func (c *core) enqueue(e *entry, now time.Time) {
 	e.req.Place.Give() // it has to wait
+	if e.req.Observer != nil {
+		e.req.Observer.Waits(now)
+	}
 	if e.order.Since == 0 && len(e.listeners) > 0 {
 		e.order.Since = e.since(c.seen)
 		e.waited = now
@@ -460,4 +464,23 @@ func (v *view) forgetInstance(o *otherInstance) {
 	if o.waiters+len(o.notices) == 0 {
 		delete(v.instances, o.name)
 	}
+}
+
+// waitsFor returns what a claim of this instance waits for if the engine does not watch its
+// pools: as it is read from etcd. It is nil if they are watched, or can't be read in time.
+func (e *Engine) waitsFor(ctx context.Context, id string) *Reason {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	watched, err := query(ctx, e, func(c *core) bool {
+		w := c.entries[id]
+		return w == nil || !c.anyStale(w.needs) || c.trouble(time.Now()) != nil
+	})
+	if err != nil || watched {
+		return nil
+	}
+	w, err := e.Why(ctx, e.cfg.Host+"/"+e.cfg.Instance+"/"+id)
+	if err != nil || w.Waiter == nil {
+		return nil
+	}
+	return &w.Reason
 }

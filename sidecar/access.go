@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -46,9 +46,9 @@ func (c *Config) exposure() string {
 	policy := c.Policy
 	policy.Local = true
 	roles := policy.Grants(access.Identity{Kind: access.Anonymous}, nil)
-	if os.Geteuid() != 0 || len(roles) == 0 {
+	if !proc.ServesAll() || len(roles) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("access: this process is root's and can't tell who calls %s, where all users of this machine have the roles %s: set tokens_file or client_ca, or roles of anonymous, or set listen to \"\" and use the socket",
+	return fmt.Sprintf("access: this process serves all users of this machine and can't tell who calls %s, where all of them have the roles %s: set tokens_file or client_ca, or roles of anonymous, or set listen to \"\" and use the socket",
 		c.Listen, strings.Join(roles.Texts(), ", "))
 }

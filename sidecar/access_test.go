@@ -42,7 +42,7 @@ func TestAnswersOfTheAPIAreNotKept(t *testing.T) {
 	}
 }
 
-func TestTheDoorRefusesWhatIsNotMeantForIt(t *testing.T) {
+func TestTheServerRefusesWhatIsNotMeantForIt(t *testing.T) {
 	r := single(t, func(c *sidecar.Config) { c.Names = []string{"berth.internal", "*.Jobs.example"} })
 	r.readDocument()
 	port := r.server.Addr().(*net.TCPAddr).Port

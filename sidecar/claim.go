@@ -57,6 +57,14 @@ type claimInput struct {
 	RawBody []byte `contentType:"application/json"`
 
 	async bool
+	body  *server.Body // that RawBody is the text of, unless huma has made a copy
+}
+
+// decoded gives up the text, which a claim that waits would keep.
+func (in *claimInput) decoded() {
+	if in.RawBody = nil; in.body != nil {
+		in.body.DropText()
+	}
 }
 
 // Resolve finds out whether the client waits for the answer.
@@ -218,6 +226,9 @@ func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, erro
 	if !local {
 		return nil, checkOwner(who, local, pid, proc.Owner{})
 	}
+	if who.Known && !proc.SharesPIDs(who.PID) {
+		return nil, problem.Field("pid", "the caller is in another pid namespace than the sidecar, where %d is another process: leave the pid out and renew the claim, or let both share a pid namespace", pid)
+	}
 	p, err := s.procs.Open(pid)
 	if err != nil {
 		return nil, noProcess(pid, err)
@@ -282,7 +293,8 @@ func (a *apiServer) registerClaims(h huma.API) {
 			"Preference-Applied": {Description: respondAsync, Schema: &huma.Schema{Type: huma.TypeString}},
 		},
 	}
-	handleBody(a, h, op, false, func(in *claimInput) []byte { return in.RawBody }, a.claim)
+	claim := handleBody(a, h, op, false, func(in *claimInput) []byte { return in.RawBody }, a.claim)
+	a.mux.direct[patternOf(op)] = directly(simpleClaim, claim, func(w http.ResponseWriter, out *claimOutput) { api.Write(w, out.Status, out.Body) })
 
 	handle(a, h, operation(h, "list-claims", http.MethodGet, api.ClaimsPath, tag, "List claims of all hosts"), a.listClaims)
 	handle(a, h, operation(h, "get-claim", http.MethodGet, api.ClaimsPath+"/{id}", tag, "Get a claim"), a.getClaim)
@@ -295,7 +307,8 @@ func (a *apiServer) registerClaims(h huma.API) {
 
 	op = operation(h, "release-claim", http.MethodDelete, api.ClaimsPath+"/{id}", tag, "Release a claim")
 	op.Description = "Answers when the slots are free. A claim that does not exist is released already."
-	handle(a, h, op, a.releaseClaim)
+	release := handle(a, h, op, a.releaseClaim)
+	a.mux.direct[patternOf(op)] = directly(simpleRelease, release, func(w http.ResponseWriter, _ *struct{}) { w.WriteHeader(http.StatusNoContent) })
 }
 
 // checkFence refuses what no claim has.

@@ -175,7 +175,7 @@ func TestAClientThatHangsUpLeavesNoWaiter(t *testing.T) {
 	}
 }
 
-func TestAWaitingClaimIsServedWhenRoomComes(t *testing.T) {
+func TestAWaitingClaimIsGrantedWhenSlotsAreFreed(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
 	holder := r.claim(api.ClaimRequest{Pools: api.Slots{"db": 1}})

@@ -1,7 +1,9 @@
 package sidecar
 
 import (
+	"context"
 	"crypto/tls"
+	"io/fs"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -10,6 +12,7 @@ import (
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/sidecar/server"
 )
 
@@ -27,12 +30,20 @@ type Config struct {
 	// set. With a StateDir, a later server takes over what this one leaves.
 	Options instance.Options
 
+	// Await is called before the first request to etcd, and returns when etcd may answer; nil does
+	// not wait.
+	Await func(context.Context) error
+
 	// Listen is the TCP address, host:port, empty for none; port 0 is any free
 	// one. Other than loopback addresses need TLS, and Tokens or client certificates.
 	Listen string
 	// Socket is the path of the unix socket, empty for none. Its folder is made,
 	// for the user alone, if there is none.
 	Socket string
+	// SocketMode is the mode of the socket; 0660 if 0. SocketGroup is its group, a name or a
+	// number; the group of the process if empty.
+	SocketMode  fs.FileMode
+	SocketGroup string
 	// TLS is called for each connection over TCP, and returns how it speaks TLS; nil is plain
 	// text. Client certificates that it verifies are identities.
 	TLS func() *tls.Config
@@ -53,6 +64,8 @@ type Config struct {
 	// if 0.
 	RunRetention time.Duration
 
+	// Tracer makes the spans of requests, claims and executors; nil makes none.
+	Tracer *trace.Tracer
 	// Logger is silent if nil. It serves Options too, unless that has one.
 	Logger hclog.Logger
 	// Registerer takes the metrics, of Options too unless that has one; nil keeps
@@ -91,5 +104,8 @@ func (c *Config) fill() {
 
 // http is the part of the configuration that is about HTTP.
 func (c *Config) http() server.Config {
-	return server.Config{Listen: c.Listen, Socket: c.Socket, TLS: c.TLS, Tokens: c.Tokens, Policy: c.Policy, Names: c.Names}
+	return server.Config{
+		Listen: c.Listen, Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
+		TLS: c.TLS, Tokens: c.Tokens, Policy: c.Policy, Names: c.Names,
+	}
 }

@@ -2,15 +2,20 @@ package sidecar_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
+	"github.com/google/go-cmp/cmp"
 )
 
 // document is the OpenAPI document that a sidecar serves.
@@ -20,18 +25,23 @@ type document struct {
 	checked map[string]bool
 }
 
-// readDocument has a sidecar checked against its own document from now on.
+// routes are those of the committed document, which [TestTheDocumentIsServed] compares with that
+// of a sidecar.
+var routes = sync.OnceValues(func() (routers.Router, error) {
+	doc, err := openapi3.NewLoader().LoadFromFile("../docs/openapi.yaml")
+	if err != nil {
+		return nil, err
+	}
+	if err := doc.Validate(context.Background()); err != nil {
+		return nil, err
+	}
+	return legacy.NewRouter(doc)
+})
+
+// readDocument has a sidecar checked against the document from now on.
 func (r *running) readDocument() {
 	r.t.Helper()
-	got := r.raw(request{method: "GET", path: "/openapi.yaml"})
-	doc, err := openapi3.NewLoader().LoadFromData(got.body)
-	if err != nil {
-		r.t.Fatalf("%v in\n%s", err, got.body)
-	}
-	if err := doc.Validate(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
-	router, err := legacy.NewRouter(doc)
+	router, err := routes()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -58,6 +68,25 @@ func (d *document) check(t testing.TB, req *http.Request, resp *http.Response, b
 		t.Errorf("%s %s is answered with %d, %s, which is not as documented: %v", req.Method, req.URL.Path, resp.StatusCode, body, err)
 	}
 	d.checked[route.Operation.OperationID+" "+resp.Status] = true
+}
+
+func TestTheDocumentIsServed(t *testing.T) {
+	r := single(t)
+	committed, err := os.ReadFile("../docs/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := r.raw(request{method: "GET", path: "/openapi.yaml"})
+	if diff := cmp.Diff(string(committed), string(got.body)); diff != "" {
+		t.Errorf("the document differs (-committed +served):\n%s", diff)
+	}
+	if kind := got.header.Get("Content-Type"); kind != "application/openapi+yaml;version=3.1" {
+		t.Errorf("the YAML has the type %q", kind)
+	}
+	got = r.raw(request{method: "GET", path: "/openapi.json"})
+	if kind := got.header.Get("Content-Type"); !json.Valid(got.body) || kind != "application/openapi+json;version=3.1" {
+		t.Errorf("the JSON has the type %q and begins with %.40s", kind, got.body)
+	}
 }
 
 func TestAnAnswerMayGetANewFieldAndARequestIsRefusedForAnUnknownOne(t *testing.T) {

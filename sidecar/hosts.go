@@ -31,7 +31,7 @@ func (a *apiServer) fleet(ctx context.Context, s *session) (*inspect.Fleet, erro
 		return nil, err
 	}
 	for _, err := range f.Bad {
-		a.log.Warn("an instance or the mode of a worker can't be read", keyError, err)
+		a.log.Warn("an instance or the mode of a worker can't be read", server.LogArgs(ctx, keyError, err)...)
 	}
 	return f, nil
 }
@@ -77,7 +77,7 @@ type workerBody struct {
 
 // operator carries out verbs for who sent a request.
 func (s *session) operator(ctx context.Context) inspect.Operator {
-	return inspect.NewOperator(s.reader, audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.client.Host())})
+	return inspect.NewOperator(s.reader, audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.client.Host()), RequestID: server.RequestIDOf(ctx)})
 }
 
 // conditions are the headers of a request that name the state which it requires.

@@ -147,7 +147,7 @@ func (d *dock) stand(c run.Candidate) int64 {
 	return rev
 }
 
-func TestItIsToldWhoCoordinates(t *testing.T) {
+func TestTheCoordinatorIsShown(t *testing.T) {
 	d := newDock(t)
 	d.readDocument()
 	if got := d.get("/v1/coordinator"); string(got.body) != "{\"leader\":null,\"others\":[]}\n" {

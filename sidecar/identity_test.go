@@ -59,7 +59,7 @@ func TestOneIDIsOfOneClientOnly(t *testing.T) {
 	check(r.restarted())
 }
 
-func TestAskersOfOneIDDoNotShareAPlaceInLine(t *testing.T) {
+func TestClientsWithOneIDDoNotShareAPlaceInTheWaitQueue(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
 	r.claim(api.ClaimRequest{ID: "holder", Pools: api.Slots{"db": 1}})

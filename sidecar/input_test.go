@@ -298,7 +298,7 @@ func (r *running) wantUnmet(q request, detail string) {
 	}
 }
 
-func TestTheMetricsOfTheDoorAreCounted(t *testing.T) {
+func TestTheMetricsOfTheServerAreCounted(t *testing.T) {
 	r := single(t)
 	r.pool("db", 1)
 	r.claim(api.ClaimRequest{ID: "a", Pools: api.Slots{"db": 1}})

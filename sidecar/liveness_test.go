@@ -379,7 +379,7 @@ func TestACorruptStateFileFallsBackToWhatWasRecorded(t *testing.T) {
 	}
 }
 
-func TestALossIsToldAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
+func TestALossIsReportedAndTheProcessIsStoppedBeforeTheLeaseEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a lease of 5 s")
 	}

@@ -37,7 +37,7 @@ func (a *apiServer) handler() *server.Handler {
 	cfg := a.cfg.http()
 	cfg.Attempts = &a.attempts
 	return server.NewHandler(server.Handler{
-		Config: cfg, Pages: a.pages, Routes: a.mux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
+		Config: cfg, Pages: a.pages, Routes: a.mux.ServeMux, Metrics: a.metrics.http, Log: a.log.Named("sidecar"),
 		Bodies: map[string]server.Limit{
 			api.LimitsPath: {Bytes: maxLimitsBody, Values: maxLimitsValues}, api.RunsPath: {Bytes: maxRunBody, Values: maxRunValues},
 		},
@@ -49,8 +49,12 @@ func (a *apiServer) handler() *server.Handler {
 			return nil
 		},
 		Refuse: a.refuse,
+		Tracer: a.cfg.Tracer, Untraced: untraced,
 	})
 }
+
+// untraced are the paths that probes read every few seconds.
+var untraced = map[string]bool{api.HealthPath: true, api.ReadyPath: true, api.MetricsPath: true}
 
 const (
 	// maxLimitsBody bounds the limits: 1,000 limits of tags of the greatest length take

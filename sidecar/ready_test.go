@@ -97,7 +97,7 @@ func TestASecondServerOfAHostSaysWhatItWaitsFor(t *testing.T) {
 	eventually(t, "it is ready", func() bool { return second.client.Ready(t.Context()) == nil })
 }
 
-func TestAStateDirectoryThatIsInUseIsRefusedBeforeAnybodyIsTold(t *testing.T) {
+func TestAStateDirectoryThatIsInUseIsRefusedBeforeTheSidecarIsReady(t *testing.T) {
 	r := single(t)
 	cfg := config(t, r.cfg.Options.Endpoints[0])
 	cfg.Options.StateDir = r.cfg.Options.StateDir

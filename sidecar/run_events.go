@@ -82,7 +82,7 @@ func (a *apiServer) streamRunEvents(ctx context.Context, s *session, id string, 
 		defer a.metrics.http.Streams.Dec()
 		f := &runFollower{
 			to: server.NewStream(r.Context(), w), stopped: s.hub.Stopped(),
-			failed: func(err error) *api.Problem { return a.fail("list-run-events", err) },
+			failed: func(err error) *api.Problem { return a.fail(r.Context(), "list-run-events", err) },
 		}
 		f.serve(r.Context(), func(ctx context.Context, tell func([]run.LoggedEvent) error) error {
 			return s.runs.FollowEvents(ctx, id, after, tell)

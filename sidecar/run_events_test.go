@@ -157,7 +157,7 @@ func TestAStreamTellsWhatCantBeRead(t *testing.T) {
 
 // A client follows on over a restart of the sidecar, and over a compaction of what
 // happened meanwhile.
-func TestAClientIsToldEachEventOnce(t *testing.T) {
+func TestAClientReceivesEachEventOnce(t *testing.T) {
 	t.Parallel()
 	d := newDock(t)
 	d.submit(api.RunRequest{ID: "a"})

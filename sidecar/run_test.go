@@ -140,7 +140,7 @@ func TestARunBelongsToTheSidecarThatItWasStartedThrough(t *testing.T) {
 	wantCode(t, err, problem.RunEnded)
 }
 
-func TestARunThatSomebodyElseHasIsLostToItsExecutor(t *testing.T) {
+func TestARunThatAnotherExecutorHasIsLostToItsExecutor(t *testing.T) {
 	d := newDock(t)
 	s := d.started("job", api.RunStart{Executor: "e"})
 	if _, err := store.Commit(t.Context(), d.store.Backend, nil, store.Delete(d.store.Keys.ActiveRun("one", "job"))); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
@@ -64,6 +65,8 @@ func (a *apiServer) submitRun(ctx context.Context, s *session, in *runInput, req
 		NotBefore: req.NotBefore, Delay: time.Duration(req.Delay),
 		MaxConcurrentSteps: req.MaxConcurrentSteps, MaxStepsPerTick: req.MaxStepsPerTick,
 	}
+	parent := trace.Of(ctx)
+	spec.Traceparent, spec.Tracestate = parent.Traceparent, parent.Tracestate
 	r, created, err := s.steps.SubmitAs(ctx, access.Of(ctx), s.runs, req.ID, spec, graph)
 	if err != nil {
 		return nil, err
@@ -200,7 +203,7 @@ func (a *apiServer) startRun(ctx context.Context, s *session, in *withID, req ap
 // startedRun returns a run for its executor. The request was begun then: validity counts
 // from there.
 func startedRun(v executor.View, begun time.Time) api.StartedRun {
-	s := api.StartedRun{Validity: validityOf(v, begun), TTL: api.Duration(v.TTL)}
+	s := api.StartedRun{Validity: validityOf(v, begun), Trace: api.Trace(v.Trace), TTL: api.Duration(v.TTL)}
 	if v.Run != nil {
 		s.Run = inspect.RunOf(v.Run)
 	}

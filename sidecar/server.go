@@ -193,6 +193,11 @@ func (s *Server) open(ctx context.Context, a *apiServer) (*instance.Client, erro
 	pause.InitialInterval, pause.MaxInterval = firstPause, lastPause
 	options := s.cfg.Options
 	options.OnWait = func(why error) { a.missing.Store(missingOf(why)) }
+	if s.cfg.Await != nil {
+		if err := s.cfg.Await(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		client, err := instance.Open(ctx, options)
 		if err == nil {

@@ -3,10 +3,10 @@ package sidecar
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,9 +51,11 @@ type apiServer struct {
 	// stopping is why the server ends; nil while it does not.
 	stopping atomic.Pointer[problem.Error]
 
-	pages      *ui.Pages
-	mux        *http.ServeMux
-	yaml, json []byte // the OpenAPI document
+	pages *ui.Pages
+	mux   *endpoints
+	// yaml and json return the OpenAPI document. It is rendered at the first request, because
+	// that takes longer than everything else at the start of a server.
+	yaml, json func() ([]byte, error)
 }
 
 // session is what there is once etcd has answered.
@@ -86,7 +88,7 @@ func (a *apiServer) newSession(client *instance.Client, hs *claims.Holders, proc
 		client: client, reader: inspect.NewReader(client, runs, steps, a.log), runs: runs, steps: steps,
 		holders: hs, procs: procs, hasEnded: hs.HasEnded, hub: h,
 		executors: executor.New(executor.Config{
-			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Log: a.log, Metrics: a.metrics.executors,
+			Client: client, Runs: runs, Steps: steps, StateDir: a.cfg.Options.StateDir, Tracer: a.cfg.Tracer, Log: a.log, Metrics: a.metrics.executors,
 		}),
 		shown: &ui.Session{Client: client, Runs: runs, Steps: steps},
 	}
@@ -111,7 +113,7 @@ func newWatching(m *server.Metrics, most int) *server.Limiter {
 }
 
 func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
-	a := &apiServer{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(m.http), ifUnread: server.IfUnread, mux: http.NewServeMux()}
+	a := &apiServer{cfg: cfg, log: cfg.Logger, metrics: m, waits: newWaits(m.http), ifUnread: server.IfUnread, mux: newEndpoints()}
 	a.streams = server.NewLimiter(server.LimiterConfig{
 		Bound: "streams", What: "streams of events", Todo: "close some, or read the state instead", Total: maxStreams, Each: maxStreams / 2, Metrics: m.http,
 	})
@@ -133,19 +135,14 @@ func newAPI(cfg *Config, m *metrics) (*apiServer, error) {
 	a.registerEvents(h)
 	a.registerHealth(h)
 	a.registerAccess(h)
-	err := api.Finish(h.OpenAPI())
-	if err != nil {
+	if err := api.Finish(h.OpenAPI()); err != nil {
 		return nil, err
 	}
-	if a.yaml, err = h.OpenAPI().YAML(); err != nil {
-		return nil, err
-	}
-	if a.json, err = json.Marshal(h.OpenAPI()); err != nil {
-		return nil, err
-	}
+	a.yaml = sync.OnceValues(h.OpenAPI().YAML)
+	a.json = sync.OnceValues(h.OpenAPI().MarshalJSON)
 	a.registerDocument()
 	a.pages = a.newPages()
-	a.pages.Register(a.mux)
+	a.pages.Register(a.mux.ServeMux)
 	return a, nil
 }
 
@@ -162,15 +159,16 @@ func (a *apiServer) ready() (*session, error) {
 
 // fail returns an error as a problem, and logs faults: that etcd does not answer at most once
 // a second.
-func (a *apiServer) fail(op string, err error) *api.Problem {
+func (a *apiServer) fail(ctx context.Context, op string, err error) *api.Problem {
 	p := api.ProblemOf(err)
+	p.RequestID = server.RequestIDOf(ctx)
 	switch {
 	case p.Status == http.StatusInternalServerError:
-		a.log.Error("a request failed", keyOp, op, keyCode, p.Code, keyError, err)
+		a.log.Error("a request failed", server.LogArgs(ctx, keyOp, op, keyCode, p.Code, keyError, err)...)
 	case p.Status > http.StatusInternalServerError && p.Code != string(problem.Stopping):
 		now := time.Now().Unix()
 		if last := a.loud.Load(); now != last && a.loud.CompareAndSwap(last, now) {
-			a.log.Warn("a request failed", keyOp, op, keyCode, p.Code, keyError, err)
+			a.log.Warn("a request failed", server.LogArgs(ctx, keyOp, op, keyCode, p.Code, keyError, err)...)
 		}
 	}
 	return p
@@ -178,8 +176,13 @@ func (a *apiServer) fail(op string, err error) *api.Problem {
 
 // registerDocument serves the OpenAPI document.
 func (a *apiServer) registerDocument() {
-	serve := func(path, kind string, body []byte) {
+	serve := func(path, kind string, read func() ([]byte, error)) {
 		a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			body, err := read()
+			if err != nil {
+				a.fail(r.Context(), "read-document", err).Write(w)
+				return
+			}
 			w.Header().Set("Content-Type", kind)
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 		})
@@ -197,10 +200,16 @@ func operation(h huma.API, id, method, path, tag, summary string) huma.Operation
 			"default": {
 				Description: "A problem, by its code.",
 				Content:     map[string]*huma.MediaType{api.ProblemType: {Schema: schema}},
-				Headers: map[string]*huma.Header{api.RetryAfter: {
-					Description: "After how many seconds to repeat the request, if that may help.",
-					Schema:      &huma.Schema{Type: huma.TypeInteger},
-				}},
+				Headers: map[string]*huma.Header{
+					api.RetryAfter: {
+						Description: "After how many seconds to repeat the request, if that may help.",
+						Schema:      &huma.Schema{Type: huma.TypeInteger},
+					},
+					server.RequestIDHeader: {
+						Description: "The id of the request, which every answer has: that of the same header of the request, or a generated one.",
+						Schema:      &huma.Schema{Type: huma.TypeString},
+					},
+				},
 			},
 		},
 	}
@@ -225,22 +234,25 @@ func outputOf[T any](v T, err error) (*output[T], error) {
 
 // handle registers an endpoint without a body. A caller without the role that it needs is
 // refused; what else the role must be for, and whose the object is, the endpoint checks. Until
-// etcd has answered it is refused.
-func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *session, *I) (*O, error)) {
+// etcd has answered it is refused. The answer that handle returns is that of the endpoint; its error
+// is a [*api.Problem].
+func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *session, *I) (*O, error)) (answer func(context.Context, *I) (*O, error)) {
 	need := access.NeedOf(op.OperationID)
-	huma.Register(h, op, func(ctx context.Context, in *I) (out *O, err error) {
+	answer = func(ctx context.Context, in *I) (out *O, err error) {
 		if err := need.Check(ctx); err != nil {
-			return nil, a.fail(op.OperationID, err)
+			return nil, a.fail(ctx, op.OperationID, err)
 		}
 		s, err := a.ready()
 		if err == nil {
 			out, err = f(ctx, s, in)
 		}
 		if err != nil {
-			return nil, a.fail(op.OperationID, hungUp(ctx, err))
+			return nil, a.fail(ctx, op.OperationID, hungUp(ctx, err))
 		}
 		return out, nil
-	})
+	}
+	huma.Register(h, op, answer)
+	return answer
 }
 
 // hungUp returns one problem for the errors with which calls end whose client is gone: they
@@ -285,13 +297,13 @@ type withID struct {
 
 // handleBody registers an endpoint with a body of type T. It is read by our own
 // [decoder]: huma would take fields in other spellings, and names given twice.
-func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, optional bool, raw func(*I) []byte, f func(context.Context, *session, *I, T) (*O, error)) {
+func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, optional bool, raw func(*I) []byte, f func(context.Context, *session, *I, T) (*O, error)) (answer func(context.Context, *I) (*O, error)) {
 	d := api.NewDecoder[T](optional)
 	op.RequestBody = &huma.RequestBody{}
 	op.SkipValidateBody = true
 	op.MaxBodyBytes = maxRunBody + 1 // package server has checked it
 	op.BodyReadTimeout = -1          // as well
-	handle(a, h, op, func(ctx context.Context, s *session, in *I) (*O, error) {
+	answer = handle(a, h, op, func(ctx context.Context, s *session, in *I) (*O, error) {
 		v, err := d.Decode(raw(in))
 		if err != nil {
 			return nil, err
@@ -306,4 +318,5 @@ func handleBody[T, I, O any](a *apiServer, h huma.API, op huma.Operation, option
 	op.RequestBody.Content = map[string]*huma.MediaType{
 		"application/json": {Schema: h.OpenAPI().Components.Schemas.Schema(t, true, "")},
 	}
+	return answer
 }

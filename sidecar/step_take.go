@@ -110,7 +110,7 @@ func (a *apiServer) takeStep(ctx context.Context, s *session, in *stepBodyInput,
 
 // takenStep returns a step instance for its executor. The request was begun then.
 func takenStep(v executor.View, begun time.Time) api.TakenStep {
-	t := api.TakenStep{Validity: validityOf(v, begun), TTL: api.Duration(v.TTL)}
+	t := api.TakenStep{Validity: validityOf(v, begun), Trace: api.Trace(v.Trace), TTL: api.Duration(v.TTL)}
 	if v.Step != nil {
 		t.StepWork = inspect.TakenWorkOf(v.Step)
 	}

@@ -31,7 +31,7 @@ func (d *dock) works(capacity int, queues ...string) {
 }
 
 // What instances wait for is stated with their steps, with each of them, and with the run.
-func TestWhatStepsWaitForIsTold(t *testing.T) {
+func TestWhatStepsWaitForIsShown(t *testing.T) {
 	d := led(t, 1)
 	d.readDocument()
 	d.pool("task.z", 0)

@@ -12,6 +12,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
@@ -119,7 +120,7 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	if one != nil {
 		return checking, check, one, false, nil
 	}
-	serving, one, err := w.add(context.Background(), request.ID, request)
+	serving, one, err := w.add(trace.Detach(context.Background(), ctx), request.ID, request)
 	if err != nil {
 		return nil, nil, nil, false, err
 	}

@@ -1,3 +1,27 @@
+// Command berth allots slots of named pools to jobs on many hosts, and queues runs.
+//
+// Each file holds the commands of one noun. Shared by all are app.go (the runner of
+// commands and their connections), line.go (order of the words of a command line, and
+// help), completion.go, output.go (what is printed, and exit codes), service.go (processes
+// that serve) and child.go (processes that berth starts, and their terminal). Package
+// manifest reads the files that users write.
+//
+// # How a command ends
+//
+// A command writes its result to stdout and everything else to stderr. If it fails, it
+// writes one line, "berth: what happened; what to do", and exits with the code of the table
+// in package problem: 1 in general, 75 if the time to wait is over, 76 if a claim was lost,
+// 77 if the request was refused. 2 is an invalid command line or invalid settings. exec
+// exits with the code of its child.
+//
+// # exec
+//
+// exec runs a child while a claim is valid: see [guard]. A [directHolder] keeps the claim
+// in etcd, with an instance that lives as long as the command, and a [sidecarHolder] at a
+// sidecar. In both cases exec measures the validity by its own clock, and stops the child
+// before it ends, also if the sidecar or etcd is unavailable. If exec itself is stopped
+// while its child runs, or if the child leaves its process group, only the fencing token
+// separates the old holder from the next one.
 package main
 
 import (
@@ -21,6 +45,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -46,12 +71,12 @@ a --.`,
 		ErrWriter: stderr,
 		Flags:     append(config.Flags(config.Common, config.Etcd), outputFlag, headersFlag),
 		Commands: []*cli.Command{
-			devCommand(), sidecarCommand(), coordinatorCommand(), workerCommand(),
+			devCommand(), serverCommand(), sidecarCommand(), coordinatorCommand(), workerCommand(),
 			execCommand(),
 			submitCommand(), queueCommand(), runsCommand(), stepsCommand(), limitsCommand(), sourceCommand(),
-			poolsCommand(), claimsCommand(), hostsCommand(), actionsCommand(), authCommand(), tokenCommand(),
-			applyCommand(), exportCommand(), verifyCommand(), benchCommand(),
-			versionCommand(), completionCommand(), superviseCommand(),
+			poolsCommand(), claimsCommand(), hostsCommand(), readyCommand(), actionsCommand(), authCommand(), tokenCommand(),
+			applyCommand(), exportCommand(), verifyCommand(), benchCommand(), clusterCommand(), certsCommand(),
+			versionCommand(), completionCommand(), manCommand(), superviseCommand(),
 		},
 		Action:                    group,
 		OnUsageError:              onUsageError,
@@ -335,14 +360,15 @@ func hostName(s config.Settings) string {
 }
 
 // newLogger logs to stderr at the level of the settings, or at quiet if that is higher and
-// the level is the default.
+// the level is the default. Lines for the journal have no time, since it has one.
 func newLogger(w io.Writer, s config.Settings, quiet hclog.Level) hclog.Logger {
 	level := hclog.LevelFromString(s.LogLevel)
 	if level == hclog.Info {
 		level = max(level, quiet)
 	}
+	file, ok := w.(*os.File)
 	return hclog.New(&hclog.LoggerOptions{
-		Name: "berth", Level: level, Output: w, JSONFormat: s.LogFormat == "json",
+		Name: "berth", Level: level, Output: w, JSONFormat: s.LogFormat == "json", DisableTime: ok && proc.IsJournal(file),
 	})
 }
 

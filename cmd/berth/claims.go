@@ -102,7 +102,7 @@ only the fencing token keeps its writes apart from those of the next holder.
 CLAIM is an id, or HOST/INSTANCE/ID if several instances hold the same id.`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "force", Usage: "free the slots at once, even if the holder still runs"},
-			waitFlag("longest `TIME` to wait for the release; 0 for not at all", revokeWait),
+			waitFlag("longest `TIME` to wait for the release; 0 does not wait", revokeWait),
 		},
 		Action: onEtcd(claimsRevoke, claimArgument),
 	}

@@ -1,13 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"fmt"
-	"io"
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
@@ -37,6 +39,99 @@ New shells load it. For the current one: source <(berth completion bash)`,
 			return err
 		}, argument{name: "a shell: bash, zsh or fish"}),
 	}
+}
+
+// manCommand is for packages, which contain the pages.
+func manCommand() *cli.Command {
+	return &cli.Command{
+		Name: "man", Hidden: true,
+		Usage:     "write the man pages of all commands into a folder",
+		ArgsUsage: "DIR",
+		Action: handle(func(r *request) error {
+			root := rootOf(r.App)
+			for _, c := range append([]*cli.Command{root}, root.Subcommands...) {
+				if c.Hidden {
+					continue
+				}
+				path := filepath.Join(r.args[0], manName(c)+".1")
+				if err := os.WriteFile(path, []byte(manPage(c)), 0o644); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, argument{name: "a folder"}),
+	}
+}
+
+// manName returns the name of the page of a command.
+func manName(c *cli.Command) string { return strings.ReplaceAll(c.HelpName, " ", "-") }
+
+// manPage returns the page of a command and of the commands below it. The pages of those
+// below berth are pages of their own.
+func manPage(c *cli.Command) string {
+	var b strings.Builder
+	name := manName(c)
+	fmt.Fprintf(&b, ".TH %s 1 \"\" %q \"berth\"\n", strings.ToUpper(name), "berth "+version())
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n", roff(name), roff(c.Usage))
+	manCommandText(&b, c, ".SH DESCRIPTION", ".SH OPTIONS")
+	seeAlso := "berth"
+	switch {
+	case c.HelpName == "berth":
+		b.WriteString(".SH COMMANDS\n")
+		var pages []string
+		for _, sub := range c.Subcommands {
+			if !sub.Hidden {
+				fmt.Fprintf(&b, ".TP\n\\fB%s\\fR\n%s\n", roff(sub.HelpName), roff(sub.Usage))
+				pages = append(pages, manName(sub))
+			}
+		}
+		seeAlso = strings.Join(pages, "(1), ")
+	case len(c.Subcommands) > 0:
+		b.WriteString(".SH COMMANDS\n")
+		for _, sub := range c.Subcommands {
+			fmt.Fprintf(&b, ".SS %s\n%s.\n", roff(sub.HelpName), roff(sub.Usage))
+			manCommandText(&b, sub, ".PP", ".PP\nOptions:")
+		}
+	}
+	fmt.Fprintf(&b, ".SH SEE ALSO\n%s(1)\n", roff(seeAlso))
+	return b.String()
+}
+
+// manCommandText writes how a command is called, its description, and its flags.
+func manCommandText(b *strings.Builder, c *cli.Command, description, options string) {
+	for i, line := range strings.Split(usageOf(c), "\n") {
+		if i > 0 {
+			b.WriteString(".br\n")
+		}
+		fmt.Fprintf(b, "\\fB%s\\fR\n", roff(line))
+	}
+	if c.Description != "" {
+		b.WriteString(description + "\n")
+		example := false // indented lines keep their form
+		for line := range strings.SplitSeq(c.Description, "\n") {
+			if indented := strings.HasPrefix(line, " "); line != "" && indented != example {
+				example = indented
+				b.WriteString(map[bool]string{true: ".PP\n.nf\n", false: ".fi\n"}[example])
+			}
+			b.WriteString(cmp.Or(roff(line), ".PP") + "\n")
+		}
+		if example {
+			b.WriteString(".fi\n")
+		}
+	}
+	b.WriteString(options + "\n")
+	for _, row := range flagRows(c.Flags) {
+		fmt.Fprintf(b, ".TP\n\\fB%s\\fR\n%s\n", roff(row[0]), roff(row[1]))
+	}
+}
+
+// roff escapes a line of text: a minus can be copied, and a dot at its start is no request.
+func roff(line string) string {
+	line = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(line)
+	if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
+		line = `\&` + line
+	}
+	return line
 }
 
 // completeVerb is what the scripts call: the words of the line up to the cursor

@@ -40,7 +40,7 @@ func TestTheSettingsAllowTheWaitsThatCanBeAskedFor(t *testing.T) {
 	}
 }
 
-func TestTheRestOfAWaitIsToldInMilliseconds(t *testing.T) {
+func TestTheRestOfAWaitIsSentInMilliseconds(t *testing.T) {
 	for wait, most := range map[time.Duration]time.Duration{
 		0: 0, time.Microsecond: time.Microsecond, 25 * time.Hour: 25 * time.Hour, instance.MaxWait: instance.MaxWait,
 	} {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +23,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -32,31 +36,36 @@ func execCommand() *cli.Command {
 		ArgsUsage: verbatim,
 		Description: `Waits until all slots are free, takes them, runs the command, and releases them.
 
-The command runs in a process group of its own, with BERTH_CLAIM_ID, BERTH_FENCE and
-BERTH_POOLS in its environment, and without passwords and tokens of berth. Signals are
-passed on to the group. If the claim is no longer valid, or is revoked, the group gets TERM,
-and KILL before any other claim can get the slots. That needs exec to run: if exec is
-killed, the command is killed with it, but not the processes that the command has started,
-and none that left the group.
+The command runs in its own process group, with BERTH_CLAIM_ID, BERTH_FENCE and BERTH_POOLS
+in its environment, and without passwords and tokens of berth. Signals are passed on to the
+group. If the claim is no longer valid, or is revoked, the group gets TERM, and then KILL
+before any other claim can get the slots. This works only while exec runs: if exec is killed,
+the command is killed with it, but not the processes that the command has started. Processes
+that have left the group are never stopped.
 
-Exit codes: that of the command; 128+n if signal n ended it; 75 if the slots were not free
+Exit codes: the code of the command; 128+n if signal n ended it; 75 if the slots were not free
 in time; 76 if the claim was lost and the command was stopped; 77 if the claim was refused;
 126 or 127 if the command can't be run or does not exist, before anything is claimed.`,
 		Flags: append([]cli.Flag{
 			&cli.StringSliceFlag{Name: "pool", Usage: "claim slots of a pool: `POOL=SLOTS`, or POOL for one slot; may be repeated"},
-			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` to wait for the slots, and for etcd if it is unavailable; 0 for not at all", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
+			&cli.StringFlag{Name: "wait", Usage: "longest `TIME` to wait for the slots, and for etcd if it is unavailable; 0 does not wait", DefaultText: "10m, or BERTH_CLAIM_TIMEOUT"},
 			&cli.IntFlag{Name: "priority", Usage: "`N` from -1000 to 1000; higher priorities are first"},
 			&cli.StringFlag{Name: "run", Usage: "`NAME` of the run that the claim is for"},
 			&cli.StringFlag{Name: "step", Usage: "`NAME` of the step that the claim is for"},
 			&cli.StringSliceFlag{Name: "label", Usage: "attach `KEY=VALUE` to the claim; may be repeated"},
 			&cli.StringFlag{Name: "id", Usage: "`ID` of the claim", DefaultText: "generated"},
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "report why it waits, even if stderr is not a terminal"},
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "report why exec waits, even if stderr is not a terminal"},
 		}, config.Flags(config.Access)...),
 		Action: execAction,
 	}
 }
 
 func execAction(c *cli.Context) error {
+	if os.Getenv("GOMAXPROCS") == "" {
+		// It waits nearly all the time, for slots and for the command: with one processor, that takes a third
+		// less CPU time, since Go wakes no others to look for work.
+		runtime.GOMAXPROCS(1)
+	}
 	src := config.FromCLI(c)
 	s, err := config.Load(src, config.Common, config.Access, config.Claims)
 	if err == nil && s.Sidecar == "" {
@@ -75,17 +84,24 @@ func execAction(c *cli.Context) error {
 	}
 	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
 	report := func(format string, args ...any) { say(c, format, args...) }
+	tracer, endTracing, err := startTracing(c.Context, s, "exec", log, nil)
+	if err != nil { // the variables may be meant for the command
+		log.Warn("no traces are sent", "error", err)
+	}
+	_, span := tracer.Start(trace.FromEnvironment().With(c.Context), "berth.exec", trace.Internal)
+	span.Set(trace.String("berth.claim.id", r.ID), trace.String("berth.command", filepath.Base(cmd.path)))
 	run := &session{
 		request: r,
 		say:     report,
 		open:    func(ctx context.Context) (holder, error) { return openHolder(ctx, s, log) },
 		waits:   waitReporter(c),
 		log:     log,
+		span:    span, endTracing: endTracing,
 	}
 	return refusedPool(run.exec(cmd))
 }
 
-// openHolder goes through the sidecar if the settings name one.
+// openHolder connects to the sidecar if the settings name one, and otherwise to etcd.
 func openHolder(ctx context.Context, s config.Settings, log hclog.Logger) (holder, error) {
 	if s.Sidecar != "" {
 		return openSidecar(ctx, s, log)
@@ -97,27 +113,29 @@ func openHolder(ctx context.Context, s config.Settings, log hclog.Logger) (holde
 	return openDirect(ctx, o)
 }
 
-// giveBackTimeout bounds how long exec stays to give slots back. Without it they
-// are free when the lease ends.
+// giveBackTimeout is the longest time for the release at the end of exec. If the release fails, the
+// slots are free when the lease ends.
 const giveBackTimeout = 5 * time.Second
 
-// session is one run of exec: from the wait for the slots to giving them back.
+// session is one run of exec: from the wait for the slots to their release.
 type session struct {
 	request pool.Request
 	open    func(context.Context) (holder, error)
 	say     func(string, ...any)
-	waits   func(pool.Reason) // tells why it waits; nil for nobody
+	waits   func(pool.Reason) // reports why the claim waits; nil does not report
 	log     hclog.Logger
+	// span is the span of exec; endTracing sends the remaining spans.
+	span       trace.Span
+	endTracing func()
 
 	holder holder
 	held   held
 }
 
-// endings are the signals that end a command which does not handle them.
+// endings are the signals that end a command unless it handles them.
 var endings = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
 
-// exec takes the slots, runs the command, and gives the slots back. Its error is
-// the status to exit with.
+// exec takes the slots, runs the command, and releases the slots. Its error is the exit status.
 func (s *session) exec(cmd command) error {
 	signals := make(chan os.Signal, 32)
 	catch(signals, endings...)
@@ -125,20 +143,28 @@ func (s *session) exec(cmd command) error {
 	err := untilSignal(signals, s.take)
 	if err != nil {
 		s.giveBack(signals)
+		s.span.End(err)
+		s.endTracing()
 		return err
 	}
 	j := &job{held: s.held, clock: lease.BootClock(), signals: signals, say: s.say}
 	result, err := j.run(cmd, s.environment())
 	s.giveBack(signals)
+	if err == nil {
+		s.span.Set(trace.Int("berth.exit_code", result.code()))
+	}
+	s.span.End(cmp.Or(err, result.lost))
+	s.endTracing()
 	if err != nil {
 		return err
 	}
 	return result.end()
 }
 
-// take opens the holder and takes the slots. What it got before an error is
-// given back by the caller.
+// take opens the holder and takes the slots. If it returns an error, the caller still has to
+// release slots that were granted before.
 func (s *session) take(ctx context.Context) (err error) {
+	ctx = s.span.With(ctx)
 	wait := s.request.Wait
 	if err := s.reach(ctx); err != nil {
 		return err
@@ -157,8 +183,8 @@ func (s *session) take(ctx context.Context) (err error) {
 	return err
 }
 
-// reach opens the holder and sees whether it suits. An etcd that is unavailable is waited
-// for as slots are; what that takes is no part of the wait for slots any more.
+// reach opens the holder and checks the leases of the pools. It waits for an unavailable etcd as
+// for slots; that time is deducted from the wait for slots.
 func (s *session) reach(ctx context.Context) error {
 	wait, begun, reported := s.request.Wait, time.Now(), false
 	for {
@@ -185,8 +211,8 @@ func (s *session) reach(ctx context.Context) error {
 	}
 }
 
-// claim waits for the slots, and asks again for the same while etcd or the sidecar is away.
-// Wait is all that exec may wait, and the request says what is left of it for slots.
+// claim waits for the slots, and repeats the request while etcd or the sidecar is unavailable. The
+// parameter wait is the whole wait of exec; the request has the part of it that is left for slots.
 func (s *session) claim(ctx context.Context, wait time.Duration) (held, error) {
 	r, begun := s.request, time.Now()
 	for {
@@ -209,11 +235,11 @@ func (s *session) claim(ctx context.Context, wait time.Duration) (held, error) {
 	}
 }
 
-// awayPause is the pause before an etcd or a sidecar that is away is asked again.
+// awayPause is the pause before the next request to an etcd or a sidecar that is unavailable.
 const awayPause = 200 * time.Millisecond
 
-// restOf is what is left of a wait that was begun then, in whole milliseconds: it
-// is printed. Only one that is over is 0.
+// restOf returns the rest of a wait that began at begun, in whole milliseconds, since it is
+// printed. It is 0 only if the wait is over.
 func restOf(wait time.Duration, begun time.Time) time.Duration {
 	const unit = time.Millisecond
 	left := max(0, wait-time.Since(begun))
@@ -226,10 +252,10 @@ func isAway(err error) bool {
 	case problem.Unavailable, problem.Stopping, problem.EtcdUnavailable:
 		return true
 	}
-	return errors.Is(err, context.DeadlineExceeded) // that of a try
+	return errors.Is(err, context.DeadlineExceeded) // of one try
 }
 
-// tryReach is one try, which lasts that long at most.
+// tryReach tries once to open the holder, for at most that long.
 func (s *session) tryReach(ctx context.Context, most time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -241,13 +267,13 @@ func (s *session) tryReach(ctx context.Context, most time.Duration) (err error) 
 	return checkLeases(ctx, s.holder, s.request.Slots)
 }
 
-// giveBack releases the slots and closes the holder. A signal cuts it short.
+// giveBack releases the slots and closes the holder. A signal interrupts it.
 func (s *session) giveBack(signals <-chan os.Signal) {
 	err := untilSignal(signals, func(ctx context.Context) error {
 		if s.held == nil {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, giveBackTimeout)
+		ctx, cancel := context.WithTimeout(s.span.With(ctx), giveBackTimeout)
 		defer cancel()
 		return s.held.release(ctx)
 	})
@@ -261,17 +287,23 @@ func (s *session) giveBack(signals <-chan os.Signal) {
 	}
 }
 
-// environment is that of this process without secrets of berth, with the claim.
+// environment returns the environment of the command: that of this process without secrets of
+// berth, and with the claim. The command belongs to the trace of exec if that is recorded, and
+// otherwise to the trace in which exec was started.
 func (s *session) environment() []string {
-	return append(config.WithoutSecrets(os.Environ()),
+	env := config.WithoutSecrets(os.Environ())
+	if s.span.Recorded() {
+		env = trace.Of(s.span.With(context.Background())).Environment(env)
+	}
+	return append(env,
 		"BERTH_CLAIM_ID="+s.request.ID,
 		fmt.Sprintf("BERTH_FENCE=%d", s.held.fence()),
 		"BERTH_POOLS="+run.PoolList(s.request.Slots),
 	)
 }
 
-// catch has signals delivered, except those that this process was started to
-// ignore: under nohup, a hang-up stays ignored, here and in the child.
+// catch delivers signals to a channel, except those that this process was started to ignore: under
+// nohup, HUP stays ignored, here and in the child.
 func catch(to chan<- os.Signal, signals ...os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
@@ -280,9 +312,8 @@ func catch(to chan<- os.Signal, signals ...os.Signal) {
 	}
 }
 
-// untilSignal calls do with a context that the first of the [endings] ends, and
-// waits for it. The error after a signal is the status of a process that the signal has
-// ended.
+// untilSignal calls do with a context that the first of the [endings] cancels, and waits until do
+// returns. After a signal, it returns the exit status of a process that the signal has ended.
 func untilSignal(signals <-chan os.Signal, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -303,8 +334,7 @@ func untilSignal(signals <-chan os.Signal, do func(context.Context) error) error
 	}
 }
 
-// lost makes a problem with the exit code of a lost claim of whatever has ended
-// one.
+// lost returns a problem with the exit code of a lost claim, for any error that ended a claim.
 func lost(err error) error {
 	if problem.CodeOf(err).Exit() == problem.ExitLost {
 		return err
@@ -313,14 +343,14 @@ func lost(err error) error {
 }
 
 const (
-	// firstWaitReport is when a wait is reported first: most end sooner.
+	// firstWaitReport is how long a wait lasts before it is reported: most waits end sooner.
 	firstWaitReport = 300 * time.Millisecond
-	// waitPoll is how often the reason is read then.
+	// waitPoll is how often the reason is read after that.
 	waitPoll = time.Second
 )
 
-// waitReporter returns a function that reports why exec waits; nil if stderr is not a
-// terminal, unless --verbose is given.
+// waitReporter returns a function that reports why exec waits, or nil if stderr is not a terminal
+// and --verbose is not set.
 func waitReporter(c *cli.Context) func(pool.Reason) {
 	if !c.Bool("verbose") && !isatty.IsTerminal(os.Stderr.Fd()) {
 		return nil
@@ -328,7 +358,7 @@ func waitReporter(c *cli.Context) func(pool.Reason) {
 	return func(r pool.Reason) { say(c, "%s", waitText(r)) }
 }
 
-// waitText says why a claim waits.
+// waitText returns the text that says why a claim waits.
 func waitText(r pool.Reason) string {
 	text := r.Text
 	switch {
@@ -343,7 +373,7 @@ func waitText(r pool.Reason) string {
 	return text
 }
 
-// watchWait reports why a claim waits, whenever that changes, until ctx ends.
+// watchWait reports why a claim waits whenever the reason changes, until ctx ends.
 func watchWait(ctx context.Context, h holder, id string, report func(pool.Reason)) {
 	timer := time.NewTimer(firstWaitReport)
 	defer timer.Stop()

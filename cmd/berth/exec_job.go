@@ -141,7 +141,7 @@ func (j *job) stopped(by unix.Signal) {
 	}
 	j.term.takeBack()
 	if groupIsOrphaned() {
-		return // nobody could put it into the foreground again
+		return // no process could put it into the foreground again
 	}
 	// Go can't put back what the signal does by default, so the others of the
 	// group get it, and exec stops by force. exec itself ignores it: a handler,
@@ -199,14 +199,19 @@ type jobResult struct {
 // the terminal. If the child has ended of it, exec does too, and passes it on to
 // its own group: so a script stops, as if berth were not between.
 func (r jobResult) end() error {
-	if r.lost != nil {
-		return status(problem.ExitLost)
-	}
-	if r.foreground && r.status.Signaled() && r.status.Signal() == unix.SIGINT {
+	if r.foreground && r.lost == nil && r.status.Signaled() && r.status.Signal() == unix.SIGINT {
 		signal.Reset(unix.SIGINT)
 		_ = unix.Kill(0, unix.SIGINT)
 	}
-	return status(proc.ExitCode(r.status))
+	return status(r.code())
+}
+
+// code returns the exit code of exec.
+func (r jobResult) code() int {
+	if r.lost != nil {
+		return problem.ExitLost
+	}
+	return proc.ExitCode(r.status)
 }
 
 // execRequest reads what the flags of exec ask for. What can't be read is a

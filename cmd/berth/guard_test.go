@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-func TestGuard_LetsAChildRunWhileTrustIsRenewed(t *testing.T) {
+func TestGuard_LetsAChildRunWhileItsValidityIsRenewed(t *testing.T) {
 	var g guard
 	for now := time.Duration(0); now < time.Hour; now += proc.CheckEvery {
 		if got := g.check(now, 200*time.Second, 10*time.Second, nil); got != proc.CarryOn {
@@ -21,7 +21,7 @@ func TestGuard_LetsAChildRunWhileTrustIsRenewed(t *testing.T) {
 	}
 }
 
-func TestGuard_StopsAChildWhenTrustIsDownToTheGrace(t *testing.T) {
+func TestGuard_StopsAChildWhenItsValidityIsDownToTheGrace(t *testing.T) {
 	var g guard
 	steps := []struct {
 		now, left time.Duration
@@ -45,7 +45,7 @@ func TestGuard_StopsAChildWhenTrustIsDownToTheGrace(t *testing.T) {
 	}
 }
 
-func TestGuard_GivesAChildOfAnEndedClaimItsGraceAsFarAsTrustLasted(t *testing.T) {
+func TestGuard_GivesAChildOfAnEndedClaimItsGraceWhileItIsValid(t *testing.T) {
 	ended := errors.New("revoked")
 	for name, tc := range map[string]struct {
 		left, killAfter time.Duration

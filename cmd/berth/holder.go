@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
@@ -149,7 +151,7 @@ type sidecarHolder struct {
 	// client has a client token, which identifies this exec: requests with it are about the
 	// claim of the first one, and requests without it are not.
 	client *client.Client
-	local  bool // over a unix socket: the sidecar can see who asks
+	local  bool // over a unix socket, in one pid namespace: the sidecar can watch processes of this one
 	log    hclog.Logger
 }
 
@@ -170,12 +172,31 @@ func openSidecar(ctx context.Context, s config.Settings, log hclog.Logger) (hold
 	}
 	ctx, cancel := context.WithTimeout(ctx, sidecarTimeout)
 	defer cancel()
-	h := &sidecarHolder{client: client.WithClientToken(rand.Text()), local: strings.HasPrefix(s.Sidecar, "unix:"), log: log}
+	h := &sidecarHolder{client: client.WithClientToken(rand.Text()), log: log}
 	if err := client.Ready(ctx); err != nil {
 		client.Close()
 		return nil, sidecarProblem(err, s.Sidecar)
 	}
+	if h.local, err = sharesPIDs(ctx, s.Sidecar); err != nil {
+		client.Close()
+		return nil, sidecarProblem(err, s.Sidecar)
+	}
 	return h, nil
+}
+
+// sharesPIDs reports whether a sidecar is at a unix socket and in the pid namespace of this process.
+// A container often has another one than a sidecar on its host.
+func sharesPIDs(ctx context.Context, addr string) (bool, error) {
+	path, ok := strings.CutPrefix(addr, "unix://")
+	if !ok {
+		return false, nil
+	}
+	c, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimSuffix(path, "/"))
+	if err != nil {
+		return false, err
+	}
+	unix, ok := c.(*net.UnixConn)
+	return ok && proc.PeerSharesPIDs(unix), c.Close()
 }
 
 // sidecarTimeout bounds the wait for one answer that needs no slots.
@@ -392,8 +413,8 @@ func (c *sidecarHeld) whyKilled() error {
 }
 
 // bind has the sidecar watch the process itself, and kill it should exec not come
-// to stop it. Where it can't, because it is asked over TCP, the claim lives as
-// long as it is renewed.
+// to stop it. Where it can't, over TCP or in another pid namespace, the claim
+// lives as long as it is renewed.
 func (c *sidecarHeld) bind(ctx context.Context, pid int) error {
 	if !c.holder.local {
 		return nil

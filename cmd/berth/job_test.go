@@ -102,7 +102,7 @@ func jobStubborn(a []string) error {
 		return err
 	}
 	<-time.After(jobDeadline) // it is to be killed
-	return errors.New("nobody has killed it")
+	return errors.New("it was not killed")
 }
 
 // jobAlone STARTED... fails if a process still runs that has written its pid
@@ -220,7 +220,7 @@ func jobOrphan(a []string) error {
 
 func writePID(file string) error { return writeWhole(file, fmt.Sprintln(os.Getpid())) }
 
-// writeWhole writes a file so that nobody sees a part of it.
+// writeWhole writes a file atomically.
 func writeWhole(file, text string) error {
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
 		return err

@@ -189,17 +189,7 @@ func rootOf(app *cli.App) *cli.Command {
 
 // writeHelp writes the help of a command.
 func writeHelp(out io.Writer, c *cli.Command) {
-	usage := c.UsageText
-	if usage == "" {
-		usage = strings.TrimSpace(c.HelpName + " [options] " + c.ArgsUsage)
-	}
-	if c.UsageText == "" && len(c.Subcommands) > 0 {
-		usage = c.HelpName + " COMMAND"
-		if len(c.Flags) > 0 {
-			usage = c.HelpName + " [options]\n" + usage
-		}
-	}
-	sections := []string{"NAME:\n" + indent(c.HelpName+" - "+c.Usage), "USAGE:\n" + indent(usage)}
+	sections := []string{"NAME:\n" + indent(c.HelpName+" - "+c.Usage), "USAGE:\n" + indent(usageOf(c))}
 	if c.Description != "" {
 		sections = append(sections, "DESCRIPTION:\n"+indent(c.Description))
 	}
@@ -211,6 +201,19 @@ func writeHelp(out io.Writer, c *cli.Command) {
 		sections = append(sections, "'berth --help' lists the global options.\n")
 	}
 	fmt.Fprint(out, strings.Join(sections, "\n"))
+}
+
+// usageOf returns how a command is called, a line for each way.
+func usageOf(c *cli.Command) string {
+	switch {
+	case c.UsageText != "":
+		return c.UsageText
+	case len(c.Subcommands) == 0:
+		return strings.TrimSpace(c.HelpName + " [options] " + c.ArgsUsage)
+	case len(c.Flags) > 0:
+		return c.HelpName + " [options]\n" + c.HelpName + " COMMAND"
+	}
+	return c.HelpName + " COMMAND"
 }
 
 // indent indents the lines of a text, and ends the last one.
@@ -248,7 +251,10 @@ func commandsHelp(commands []*cli.Command) string {
 }
 
 // flagsHelp lists flags with their values and defaults.
-func flagsHelp(flags []cli.Flag) string {
+func flagsHelp(flags []cli.Flag) string { return helpColumns("   ", flagRows(flags)) }
+
+// flagRows returns flags with their values, each with what it means and its default.
+func flagRows(flags []cli.Flag) [][2]string {
 	var rows [][2]string
 	for _, f := range flags {
 		d, ok := f.(cli.DocGenerationFlag)
@@ -273,7 +279,7 @@ func flagsHelp(flags []cli.Flag) string {
 		}
 		rows = append(rows, [2]string{name, usage})
 	}
-	return helpColumns("   ", append(rows, [2]string{"-h, --help", "print this help"}))
+	return append(rows, [2]string{"-h, --help", "print this help"})
 }
 
 // placeholder returns the value of a flag that its usage has between backticks, and the

@@ -52,19 +52,17 @@ func poolsList(r *request) error {
 func poolsTable(out *page, pools []inspect.Pool) {
 	var rows [][]string
 	for _, p := range pools {
-		name := p.Name
 		limit, lease := pool.LimitText(p.Limit), text.Duration(time.Duration(p.LeaseDuration))
-		switch p.Status {
-		case inspect.PoolDeleted, inspect.PoolUnreadable:
+		switch {
+		case p.Status == inspect.PoolDeleted || p.Status == inspect.PoolUnreadable:
 			limit, lease = "", ""
-			fallthrough
-		case inspect.PoolPaused:
-			name += " (" + p.Status + ")"
+		case p.Limit == pool.Closed:
+			limit = "0" // the status says the rest
 		}
-		rows = append(rows, []string{name, limit, strconv.Itoa(p.Claimed), strconv.Itoa(p.Waiting), lease})
+		rows = append(rows, []string{p.Name, limit, strconv.Itoa(p.Claimed), strconv.Itoa(p.Waiting), lease, p.Status})
 	}
 	out.table("there are no pools; 'berth pools set NAME LIMIT' creates one",
-		[]string{"POOL", "LIMIT", "CLAIMED", "WAITING", "LEASE"}, rows)
+		[]string{"POOL", "LIMIT", "CLAIMED", "WAITING", "LEASE", "STATUS"}, rows)
 }
 
 func poolsInfoCommand() *cli.Command {

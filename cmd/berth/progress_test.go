@@ -104,7 +104,7 @@ func TestProgressLine_SaysWhatIsInTheWay(t *testing.T) {
 	v := &runView{run: &run.Run{ID: "r", Record: run.Record{Status: run.Running}}}
 	v.overview = &step.Overview{Run: v.run, Steps: steps}
 	full := &step.Wait{Kind: step.WaitPool, Text: "pool 'db' full (1/1 slots)", Count: 1}
-	nobody := &step.Wait{Kind: step.WaitNoWorker, Text: "no worker is running", Count: 1}
+	noWorker := &step.Wait{Kind: step.WaitNoWorker, Text: "no worker is running", Count: 1}
 	soon := &step.Wait{Kind: step.WaitWorker, Text: "it is taken", Soon: true, Count: 1}
 	const line, fine = "running, 0 of 2 steps done, in progress: a, b", "[....................] 0/2, 2 scheduled: a, b"
 	const goesOn, fineGoesOn = line, "[>>>>>>>>>>..........] 0/2, 1 running, 1 scheduled: a, b"
@@ -117,8 +117,8 @@ func TestProgressLine_SaysWhatIsInTheWay(t *testing.T) {
 		{false, []*step.Wait{soon, soon}, line, fine},
 		{false, []*step.Wait{full, soon}, line + " (pool 'db' full (1/1 slots))", fine + " (pool 'db' full (1/1 slots))"},
 		{true, []*step.Wait{nil, full}, goesOn, fineGoesOn + " (pool 'db' full (1/1 slots))"},
-		{true, []*step.Wait{nil, nobody}, goesOn + " (no worker is running)", fineGoesOn + " (no worker is running)"},
-		{false, []*step.Wait{full, nobody}, line + " (no worker is running)", fine + " (no worker is running)"},
+		{true, []*step.Wait{nil, noWorker}, goesOn + " (no worker is running)", fineGoesOn + " (no worker is running)"},
+		{false, []*step.Wait{full, noWorker}, line + " (no worker is running)", fine + " (no worker is running)"},
 	} {
 		steps[0].Counts, steps[1].Counts = map[step.Status]int{step.Scheduled: 1}, map[step.Status]int{step.Scheduled: 1}
 		if tc.running {

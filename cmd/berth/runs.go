@@ -10,12 +10,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/text"
 	"github.com/berthhq/berth/pool"
-
-	"github.com/berthhq/berth/coordinator/step"
 )
 
 func runsCommand() *cli.Command {
@@ -229,7 +228,7 @@ func cancelRun(r *request, onlyQueued bool) error {
 // maxReason bounds why a run was canceled or retried, in bytes, as the HTTP API does.
 const maxReason = 4096
 
-// reasonOrBy is why something was done: the reason that was given, or else by whom.
+// reasonOrBy returns the reason that was given for an action, or else who took the action.
 func reasonOrBy(r *request, done string) (string, error) {
 	why := r.String(reasonFlag.Name)
 	if !r.IsSet(reasonFlag.Name) {
@@ -309,7 +308,7 @@ func retryRun(r *request) error {
 	case len(which) > 0:
 		return printRetried(r.printer, which, done)
 	case !done.Queued:
-		return done.Run.Retriable() // nobody has lost an answer
+		return done.Run.Retriable() // no answer was lost
 	}
 	return r.print(inspect.RunOf(done.Run), func(out *page) { out.line("run %s is queued again", id) })
 }
@@ -399,4 +398,83 @@ type canceledStep struct {
 	Step   string `json:"step"`
 	Index  int    `json:"index"`
 	Status string `json:"status"`
+}
+
+func queueCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "queue",
+		Category:    running,
+		Usage:       "list, explain and cancel queued runs",
+		Subcommands: []*cli.Command{queueListCommand(), runsWhyCommand(), queueCancelCommand()},
+	}
+}
+
+func queueListCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "list",
+		Usage: "list the queued runs in their order",
+		Description: `Higher priorities are first, and within a priority the run that was submitted first. Later
+runs pass a run that the limit of a tag blocks. Runs whose time has not come ('berth submit
+--not-before') are last, in the order of their times, and have no position.`,
+		Action: onEtcd(queueList),
+	}
+}
+
+func queueList(r *request) error {
+	all, err := r.Runs.All(r.ctx())
+	if err != nil {
+		return err
+	}
+	list := inspect.List[queuedRun]{Items: []queuedRun{}}
+	for i, one := range all.Queue() {
+		position := i + 1
+		if one.Deferred() { // they come last
+			position = 0
+		}
+		list.Items = append(list.Items, queuedRun{inspect.RunOf(one), position})
+	}
+	if err := r.print(list, func(out *page) { queueTable(out, list.Items) }); err != nil {
+		return err
+	}
+	if len(list.Items) > 0 {
+		if err := warnOfNobody(r); err != nil {
+			return err
+		}
+	}
+	return unreadable(all.Bad)
+}
+
+// queuedRun is a run with its place in the queue; 0 is none.
+type queuedRun struct {
+	inspect.Run
+	Position int `json:"position"`
+}
+
+func queueTable(out *page, queue []queuedRun) {
+	var rows [][]string
+	for _, r := range queue {
+		rows = append(rows, []string{
+			positionText(r.Position), r.ID, r.Name, strconv.Itoa(r.Priority), text.Ago(out.now, r.QueuedAt), r.Reason(),
+		})
+	}
+	out.table("the queue is empty", []string{"POS", "RUN", "NAME", "PRI", "QUEUED", "REASON"}, rows)
+}
+
+// positionText is a place in the queue; empty of a run whose time has not come.
+func positionText(position int) string {
+	if position == 0 {
+		return ""
+	}
+	return strconv.Itoa(position)
+}
+
+func queueCancelCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "cancel",
+		Usage:       "cancel a run that is queued",
+		ArgsUsage:   "RUN",
+		Description: "Exits with 1 if the run has left the queue. 'berth runs cancel' cancels it then, too.",
+		Flags:       []cli.Flag{reasonFlag},
+		Action:      onEtcd(func(r *request) error { return cancelRun(r, true) }, runArgument),
+	}
 }

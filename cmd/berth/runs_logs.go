@@ -136,7 +136,7 @@ func showLogs(c *cli.Context, l *inspect.Logs, p *printer) error {
 }
 
 // askWorkers asks workers for what they run and that is asked for, waits for what they
-// show, and returns whom it has asked.
+// show, and returns the workers that it has asked.
 func askWorkers(c *cli.Context, l *inspect.Logs) ([]store.StepID, error) {
 	all, err := l.Running(c.Context)
 	if err != nil || len(all) == 0 {

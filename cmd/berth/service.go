@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,17 +16,19 @@ import (
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/trace"
+	"github.com/berthhq/berth/internal/trace/otlp"
 	"github.com/berthhq/berth/sidecar"
 )
 
-// service is what the long-running processes other than sidecars share.
+// service holds what long-running processes other than sidecars share.
 type service struct {
 	config.Settings
 	log     hclog.Logger
 	metrics *prometheus.Registry // nil without --listen: metrics that nothing reads are not kept
 }
 
-// newService reads the settings of the common groups of a service, and of others.
+// newService reads the settings of the groups that all services use, and of the given groups.
 func newService(r *request, groups ...config.Group) (*service, error) {
 	groups = append(groups, config.Common, config.Etcd, config.Instance)
 	if r.IsSet(listenFlag) {
@@ -42,8 +45,22 @@ func newService(r *request, groups ...config.Group) (*service, error) {
 	return sv, nil
 }
 
-// run serves health and metrics and runs a process until a signal. When the process is
-// ready, it prints the record, which is given the address of health and metrics.
+// startTracing returns the tracer of this process, and a function that ends tracing: see
+// [otlp.Start].
+func startTracing(ctx context.Context, s config.Settings, role string, log hclog.Logger, reg prometheus.Registerer) (*trace.Tracer, func(), error) {
+	return otlp.Start(ctx, otlp.Config{
+		Service: "berth-" + role, Version: version(), Host: hostName(s), Logger: log.Named("trace"), Registerer: reg,
+	})
+}
+
+// traceSidecar sets the tracer of a sidecar, and returns a function that ends tracing.
+func traceSidecar(ctx context.Context, s config.Settings, cfg *sidecar.Config) (end func(), err error) {
+	cfg.Tracer, end, err = startTracing(ctx, s, sidecar.Instance, cfg.Logger, cfg.Registerer)
+	return end, err
+}
+
+// run serves health and metrics, and runs a process until a signal. When the process is ready, run
+// prints the record, a function of the address of health and metrics.
 func (sv *service) run(p *printer, of *process, record func(url string) any) error {
 	health, err := serveHealth(context.Background(), sv.Settings, sv.log, sv.metrics, of.member.Trouble)
 	if err != nil {
@@ -53,6 +70,7 @@ func (sv *service) run(p *printer, of *process, record func(url string) any) err
 	signaled := make(chan struct{})
 	defer stopOnSignals(false, func(unix.Signal) bool { close(signaled); return true })()
 	at := record(health.url())
+	notifyReady(sv.log) // before etcd answers, which may take longer than systemd waits
 	for ready := of.member.Ready(); ; {
 		select {
 		case <-ready:
@@ -68,7 +86,14 @@ func (sv *service) run(p *printer, of *process, record func(url string) any) err
 	}
 }
 
-// healthText says where health and metrics are, if anywhere.
+// notifyReady notifies systemd that this process serves and handles signals.
+func notifyReady(log hclog.Logger) {
+	if err := proc.Notify(proc.Ready); err != nil {
+		log.Error("systemd waits for a notification that can't be sent", "error", err)
+	}
+}
+
+// healthText returns a text with the address of health and metrics, empty if there is none.
 func healthText(url string) string {
 	if url == "" {
 		return ""
@@ -79,24 +104,24 @@ func healthText(url string) string {
 // member is a candidate for coordinator, or a source.
 type member interface {
 	Run(context.Context) error
-	// Ready returns a channel that is closed when it is listed among the instances.
+	// Ready returns a channel that is closed when the member is listed among the instances.
 	Ready() <-chan struct{}
-	// Trouble returns why it is not healthy, nil if it is.
+	// Trouble returns why the member is not healthy, or nil if it is healthy.
 	Trouble() error
 }
 
-// process is a member that runs in this process. A nil one is none.
+// process is a member that runs in this process. The methods of a nil process do nothing.
 type process struct {
 	member member
 	cancel context.CancelFunc
-	// ended is closed when the member has ended; err then says why, unless it was stopped.
+	// ended is closed when the member has ended; err is then the reason, or nil if it was stopped.
 	ended chan struct{}
 	err   error
 }
 
-// startProcess runs a member with its own connections. It waits for etcd if that is
-// unavailable.
-func startProcess(s config.Settings, log hclog.Logger, newMember func(*store.Client) member) (*process, error) {
+// startProcess runs a member with its own connections to etcd, once await has returned; a nil await
+// does not wait. The member waits for etcd if etcd is unavailable.
+func startProcess(s config.Settings, log hclog.Logger, await func(context.Context) error, newMember func(*store.Client) member) (*process, error) {
 	backend, err := newBackend(s, log)
 	if err != nil {
 		return nil, err
@@ -105,7 +130,13 @@ func startProcess(s config.Settings, log hclog.Logger, newMember func(*store.Cli
 	p := &process{member: newMember(backend), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(p.ended)
-		err := p.member.Run(ctx)
+		var err error
+		if await != nil {
+			err = await(ctx)
+		}
+		if err == nil {
+			err = p.member.Run(ctx)
+		}
 		if ctx.Err() != nil {
 			err = nil // it was stopped
 		}
@@ -122,8 +153,8 @@ func (p *process) failed() <-chan struct{} {
 	return p.ended
 }
 
-// stop stops the member; a leader resigns, so that another one leads at once. It returns
-// the error of a member that had ended before. It may be called again.
+// stop stops the member. A leader resigns, so that another candidate leads at once. It returns the
+// error of a member that had already ended. It may be called more than once.
 func (p *process) stop() error {
 	if p == nil {
 		return nil
@@ -133,17 +164,17 @@ func (p *process) stop() error {
 	return p.err
 }
 
-// listenFlag is the flag of the address that a server serves at.
+// listenFlag is the name of the flag for the address to serve at.
 const listenFlag = "listen"
 
-// healthFlags are the flags of processes that are not sidecars for health and metrics. The
-// setting listen is not used: it is the address of the sidecar of the host.
+// healthFlags returns the flags for health and metrics of processes other than sidecars. They do
+// not use the setting listen, which is the address of the host's sidecar.
 func healthFlags() []cli.Flag {
 	tls := slices.DeleteFunc(config.Flags(config.Serve), func(f cli.Flag) bool {
-		return f.Names()[0] == listenFlag || f.Names()[0] == "socket"
+		return f.Names()[0] == listenFlag || strings.HasPrefix(f.Names()[0], "socket")
 	})
 	return append(tls,
-		&cli.StringFlag{Name: listenFlag, Usage: "serve health and metrics at HTTP `ADDRESS`, such as 127.0.0.1:7421; port 0 chooses a free port", DefaultText: "none"},
+		config.Flag{StringFlag: &cli.StringFlag{Name: listenFlag, Usage: "serve health and metrics at HTTP `ADDRESS`, such as 127.0.0.1:7421; port 0 chooses a free port", DefaultText: "none"}},
 	)
 }
 
@@ -154,7 +185,7 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// registererOf returns a registry as an interface that is nil if the registry is.
+// registererOf returns a registry as an interface, which is nil if the registry is nil.
 func registererOf(reg *prometheus.Registry) prometheus.Registerer {
 	if reg == nil {
 		return nil
@@ -162,15 +193,15 @@ func registererOf(reg *prometheus.Registry) prometheus.Registerer {
 	return reg
 }
 
-// healthServer serves health and metrics of a process that is not a sidecar. A nil one
-// serves nothing.
+// healthServer serves health and metrics of a process that is not a sidecar. A nil server serves
+// nothing.
 type healthServer struct {
 	server *sidecar.HealthServer
 	scheme string
 }
 
-// serveHealth serves the metrics of a registry, and whether there is trouble. Without a
-// registry it serves nothing.
+// serveHealth serves the metrics of a registry, and health as reported by trouble. Without a
+// registry, it serves nothing and returns nil.
 func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *prometheus.Registry, trouble func() error) (*healthServer, error) {
 	if reg == nil {
 		return nil, nil
@@ -200,7 +231,7 @@ func serveHealth(ctx context.Context, s config.Settings, log hclog.Logger, reg *
 	return d, nil
 }
 
-// url returns the address, empty if it serves nothing.
+// url returns the address, or an empty text if it serves nothing.
 func (d *healthServer) url() string {
 	if d == nil {
 		return ""

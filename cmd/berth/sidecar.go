@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -13,23 +16,11 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
-	"cmp"
-	"context"
-	"fmt"
-	"path/filepath"
-	"syscall"
-
 	"github.com/berthhq/berth/config"
-	"github.com/berthhq/berth/sidecar"
-
 	"github.com/berthhq/berth/internal/access"
-	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
-	"github.com/berthhq/berth/internal/store/embed"
-	"github.com/berthhq/berth/pool"
-	"github.com/berthhq/berth/sidecar/client"
-	"github.com/berthhq/berth/sidecar/server"
+	"github.com/berthhq/berth/sidecar"
 )
 
 func sidecarCommand() *cli.Command {
@@ -47,7 +38,7 @@ if it starts within their leases. The holders keep running meanwhile.
 With --coordinator it also runs a coordinator ('berth coordinator --help'), which resigns
 first when the sidecar stops.`,
 		Flags: append(config.Flags(config.Instance, config.State, config.Serve, config.Candidate, config.Lead, config.Claims),
-			&cli.DurationFlag{Name: "drain-timeout", Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before stopping; 0 for not at all"}),
+			drainFlag()),
 		Action: handle(serveSidecar),
 	}
 }
@@ -64,19 +55,69 @@ func serveSidecar(r *request) error {
 		return err
 	}
 	cfg.Options.StateDir = s.StateDir
-	cfg.DrainTimeout = drainTimeout(c.Duration("drain-timeout"))
-	server := sidecar.New(cfg)
-	if err := server.Listen(c.Context); err != nil {
+	cfg.DrainTimeout = drainTimeout(c.Duration(drainFlagName))
+	return serveHost(r, s, cfg, s.Coordinator, nil, func(at addresses) string { return fmt.Sprintf("berth sidecar of host %s at %s", s.Host, at) })
+}
+
+func readyCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "ready",
+		Category: operating,
+		Usage:    "report whether a sidecar or another process can do its work",
+		Description: `Requests /readyz from the process at --sidecar: a server, a sidecar, or a coordinator, worker or
+source with --listen. The exit code is 0 if it is ready, otherwise 1, and stderr says why. Use
+it for health checks of containers, which may have no shell. Do not restart a process that is
+not ready: the reason is usually that etcd is unavailable.`,
+		Flags:  config.Flags(config.Access),
+		Action: handle(ready),
+	}
+}
+
+func ready(r *request) error {
+	s, err := config.Load(config.FromCLI(r.Context), config.Common, config.Access)
+	if err != nil {
 		return err
 	}
-	at := addressesOf(s, server)
-	if err := r.print(at, func(out *page) { out.line("berth sidecar of host %s at %s", s.Host, at) }); err != nil {
+	if s.Sidecar == "" {
+		return usagef("--sidecar is missing: set the address of the process to check, or BERTH_SIDECAR")
+	}
+	client, err := dialSidecar(s, newLogger(r.App.ErrWriter, s, hclog.Warn))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(r.ctx(), sidecarTimeout)
+	defer cancel()
+	if err := client.Ready(ctx); err != nil {
+		return &statusError{problem.ExitFailure, sidecarProblem(err, s.Sidecar)}
+	}
+	return r.print(struct {
+		Status string `json:"status"`
+	}{"ready"}, func(out *page) { out.line("ready") })
+}
+
+// serveHost runs a sidecar, and a candidate for coordinator if asked to, and prints the addresses.
+// It returns when signals have ended them, or when one of them or the etcd member that they need
+// has ended. A nil member means that etcd runs elsewhere.
+func serveHost(r *request, s config.Settings, cfg sidecar.Config, candidate bool, etcd *etcdMember, line func(addresses) string) error {
+	ctx := r.Context.Context
+	endTracing, err := traceSidecar(ctx, s, &cfg)
+	if err != nil {
+		return err
+	}
+	defer endTracing()
+	server := sidecar.New(cfg)
+	if err := server.Listen(ctx); err != nil {
+		return err
+	}
+	at := etcd.addresses(addressesOf(s, server))
+	if err := r.print(at, func(out *page) { out.line("%s", line(at)) }); err != nil {
 		return err
 	}
 	defer proc.ReturnMemory()()
 	var st *process
-	if s.Coordinator {
-		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer); err != nil {
+	if candidate {
+		if st, err = startCandidate(s, cfg.Logger, cfg.Registerer, cfg.Await); err != nil {
 			return err
 		}
 	}
@@ -96,13 +137,22 @@ func serveSidecar(r *request) error {
 		}
 		return false
 	})()
-	served := inBackground(func() error { return server.Run(c.Context) })
+	notifyReady(cfg.Logger)
+	served := inBackground(func() error { return server.Run(ctx) })
 	select {
 	case err = <-served:
 	case <-st.failed():
-		if st.err != nil {
-			server.Stop(sidecar.Drain)
+		select {
+		case <-etcd.failed(): // nothing can be drained without it
+			server.Stop(sidecar.Leave)
+		default:
+			if st.err != nil {
+				server.Stop(sidecar.Drain)
+			}
 		}
+		err = <-served
+	case <-etcd.failed():
+		server.Stop(sidecar.Leave)
 		err = <-served
 	}
 	return errors.Join(err, st.stop())
@@ -138,7 +188,7 @@ func sidecarConfig(s config.Settings, log hclog.Logger) (sidecar.Config, error) 
 	reg := newRegistry()
 	return sidecar.Config{
 		Options: o,
-		Listen:  s.Listen, Socket: s.Socket, TLS: conf, Tokens: tokens, Policy: policy, Names: serverNames(s),
+		Listen:  s.Listen, Socket: s.Socket, SocketMode: fs.FileMode(s.SocketMode), SocketGroup: s.SocketGroup, TLS: conf, Tokens: tokens, Policy: policy, Names: serverNames(s),
 		RunRetention: s.RunRetention,
 		Logger:       log, Registerer: reg, Gatherer: reg,
 	}, nil
@@ -220,6 +270,7 @@ func stopOnSignals(upgrade bool, do func(unix.Signal) (last bool)) (end func()) 
 				if last {
 					os.Exit(proc.ExitSignal + int(s.(unix.Signal)))
 				}
+				_ = proc.Notify(proc.Stopping) // systemd learns it anyway when the process has ended
 				if last = do(s.(unix.Signal)); !last {
 					continue
 				}
@@ -237,256 +288,4 @@ func stopOnSignals(upgrade bool, do func(unix.Signal) (last bool)) (end func()) 
 		}
 	}()
 	return func() { close(done); <-ended }
-}
-
-func devCommand() *cli.Command {
-	return &cli.Command{
-		Name:     "dev",
-		Category: serving,
-		Usage:    "run everything in one process, with an etcd of its own",
-		Description: `For trying berth, and for a single machine. Runs etcd, a sidecar whose pages allow changes, and
-a coordinator, which admits runs. Pools, claims and runs are kept in --data-dir.
-
-Other commands find it at the default addresses. If you choose other addresses, use the ones
-that it prints (-o json for programs).
-
-On INT or TERM it stops. On a second signal it stops without waiting.`,
-		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
-			&cli.StringSliceFlag{Name: "pool", Usage: "create the pool `POOL=LIMIT` if it does not exist; may be repeated"}),
-		Action: handle(dev),
-	}
-}
-
-// devStart bounds the start, also on a slow disk.
-const devStart = 60 * time.Second
-
-func dev(r *request) error {
-	c := r.Context
-	s, err := config.Load(config.FromCLI(c), config.Common, config.Dev, config.Serve, config.Lead, config.Claims)
-	if err != nil {
-		return err
-	}
-	pools, err := parsePools(c.StringSlice("pool"))
-	if err != nil {
-		return err
-	}
-	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
-	ctx, cancel := context.WithCancelCause(c.Context)
-	defer cancel(nil)
-	defer stopOnSignals(false, func(unix.Signal) bool { cancel(errStopped); return true })()
-
-	etcd, err := startEtcd(ctx, s, log)
-	if err != nil {
-		return ended(ctx, err)
-	}
-	err = serveDev(ctx, s, etcd, pools, log, func(at addresses) error {
-		return r.print(at, func(out *page) { banner(out, at) })
-	})
-	return ended(ctx, errors.Join(err, etcd.Close()))
-}
-
-// errStopped is why dev ends on a signal.
-var errStopped = errors.New("stopped")
-
-// ended leaves out what only says that a signal has ended it.
-func ended(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), errStopped) && (errors.Is(err, errStopped) || errors.Is(err, context.Canceled)) {
-		return nil
-	}
-	return err
-}
-
-func startEtcd(ctx context.Context, s config.Settings, log hclog.Logger) (*embed.Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, devStart)
-	defer cancel()
-	etcd, err := embed.Start(ctx, embed.Config{
-		DataDir: filepath.Join(s.DataDir, "etcd"), ClientListen: s.EtcdListen, Logger: log,
-	})
-	for kind, what := range map[error]struct{ field, todo string }{
-		embed.ErrAddressInUse:  {"etcd_listen", "choose another with --etcd-listen; 127.0.0.1:0 chooses a free port"},
-		embed.ErrDataDirLocked: {"data_dir", "stop the other process, or choose another with --data-dir"},
-		embed.ErrDataDir:       {"data_dir", "choose another with --data-dir"},
-		embed.ErrDiskFull:      {"data_dir", "free disk space, or choose another with --data-dir"},
-		embed.ErrDataTooNew:    {"data_dir", "use the version of berth that wrote it, or choose another with --data-dir"},
-	} {
-		if errors.Is(err, kind) {
-			return nil, problem.Field(what.field, "%w; %s", err, what.todo)
-		}
-	}
-	return etcd, err
-}
-
-// parsePools reads POOL=LIMIT each.
-func parsePools(texts []string) (map[string]int, error) {
-	if len(texts) == 0 {
-		return nil, nil
-	}
-	return parseSlots(texts)
-}
-
-func banner(out *page, at addresses) {
-	out.line("berth is running with an etcd of its own")
-	out.gap()
-	var pages string
-	if at.HTTP != "" {
-		pages = at.HTTP + "/pools"
-	}
-	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}, {"  access", at.Access}}
-	out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
-	out.gap()
-	out.line("Try, in another terminal:")
-	out.gap()
-	if at.Etcd != "http://"+embed.DefaultClientListen {
-		out.line("  export BERTH_ENDPOINTS=%s", at.Etcd)
-	}
-	out.line("  berth pools set demo 3")
-	out.line("  berth exec --pool demo -- sleep 10")
-	out.line("  berth pools info demo")
-	out.gap()
-	out.line("Ctrl-C stops it. (process %d)", at.PID)
-}
-
-// serveDev runs the sidecar and a candidate on an etcd until ctx ends, or one of them can't go
-// on. It calls ready when the sidecar serves.
-func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools map[string]int, log hclog.Logger, ready func(addresses) error) error {
-	s, err := devSettings(s, etcd)
-	if err != nil {
-		return err
-	}
-	cfg, err := sidecarConfig(s, log)
-	if err != nil {
-		return err
-	}
-	cfg.Policy.Open = devOpen(s)
-	cfg.Options.StateDir = filepath.Join(s.DataDir, "state")
-	defer proc.ReturnMemory()()
-	server := sidecar.New(cfg)
-	if err := server.Listen(ctx); err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("%w; choose another with --listen; 127.0.0.1:0 chooses a free port", err)
-		}
-		return err
-	}
-	st, err := startCandidate(s, log, cfg.Registerer)
-	if err != nil {
-		return err
-	}
-	done := inBackground(func() error { return server.Run(context.WithoutCancel(ctx)) })
-	at := addressesOf(s, server)
-	at.Etcd, at.DataDir, at.Access = etcd.Endpoint(), s.DataDir, "by tokens, certificates and roles"
-	if cfg.Policy.Open {
-		at.Access = "open: all users of this machine may do everything, and run commands as this user"
-	}
-	select {
-	case err := <-done:
-		return errors.Join(err, st.stop())
-	case err := <-inBackground(func() error { return prepareDev(ctx, cfg.Options, at, s, pools) }):
-		if err == nil {
-			err = ready(at)
-		}
-		if err != nil {
-			server.Stop(sidecar.Leave)
-			return errors.Join(err, <-done, st.stop())
-		}
-	}
-	select {
-	case err := <-done:
-		return errors.Join(err, st.stop())
-	case err := <-etcd.Err():
-		server.Stop(sidecar.Leave)
-		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.stop())
-	case <-st.failed():
-	case <-ctx.Done():
-	}
-	err = st.stop()
-	server.Stop(sidecar.Revoke)
-	return errors.Join(err, <-done)
-}
-
-// devOpen reports whether dev gives everyone everything: not if the settings say who callers
-// are, and what they may do. A server with client_ca may be reached from other hosts.
-func devOpen(s config.Settings) bool {
-	return s.TokensFile == "" && s.ClientCA == "" && len(s.Roles) == 0
-}
-
-// devSettings are the settings for the embedded etcd, whatever they say of
-// another one.
-func devSettings(s config.Settings, etcd *embed.Server) (config.Settings, error) {
-	s.Endpoints = []string{etcd.Endpoint()}
-	s.CACert, s.Cert, s.Key, s.User, s.Password = "", "", "", "", ""
-	dir, err := filepath.Abs(s.DataDir)
-	if err != nil {
-		return s, err
-	}
-	s.DataDir = dir
-	// Where the data directory is too deep for a socket, dev does without one.
-	if socket := filepath.Join(dir, "berth.sock"); s.Socket == "" && len(socket) <= server.MaxSocketPath {
-		s.Socket = socket
-	}
-	return s, nil
-}
-
-// prepareDev waits until the sidecar is ready, and makes the pools that are
-// missing.
-func prepareDev(ctx context.Context, o instance.Options, at addresses, s config.Settings, pools map[string]int) error {
-	ctx, cancel := context.WithTimeout(ctx, devStart)
-	defer cancel()
-	if err := awaitReady(ctx, at, s.Token.Reveal()); err != nil {
-		return err
-	}
-	if len(pools) == 0 {
-		return nil
-	}
-	o.Registerer, o.StateDir = nil, "" // an operator is no instance
-	admin, err := instance.Connect(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer admin.Close()
-	r, err := admin.Read(ctx)
-	if err != nil {
-		return err
-	}
-	for _, name := range sortedNames(pools) {
-		limit := pools[name]
-		if _, err := r.Pool(name); problem.CodeOf(err) != problem.PoolNotFound {
-			continue // it exists, or setting it says what is wrong
-		}
-		if _, err := admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// inBackground calls do and delivers its result.
-func inBackground(do func() error) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	return done
-}
-
-// readyPoll is how often it is asked whether the sidecar is ready.
-const readyPoll = 20 * time.Millisecond
-
-// awaitReady waits until the sidecar can make claims.
-func awaitReady(ctx context.Context, at addresses, token string) error {
-	client, err := client.Dial(cmp.Or(at.Socket, at.HTTP), token)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	tick := time.NewTicker(readyPoll)
-	defer tick.Stop()
-	for {
-		err := client.Ready(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("the sidecar is not ready: %w", context.Cause(ctx))
-		}
-	}
 }

@@ -21,6 +21,7 @@ import (
 //	serve NAME FLAGS…   starts it, with NAME.sock and NAME.state, waits until it
 //	                    answers, and exports its HTTP address as NAME in capitals
 //	serve NAME dev …    the same for berth dev
+//	serve NAME server … the same for berth server, with NAME.sock and its data in NAME.data
 //	serve NAME coordinator …  the same for berth coordinator, with an address if it has --listen
 //	serve NAME worker …  the same for berth worker, with its state in NAME.state
 //	serve NAME stop     ends it with TERM and waits; it must exit with 0
@@ -39,6 +40,8 @@ func scriptServe(ts *testscript.TestScript, _ bool, args []string) {
 	switch {
 	case s == nil && (verb == "dev" || verb == "coordinator"):
 		w.served[name] = startServed(ts, name, rest...)
+	case s == nil && verb == "server":
+		w.served[name] = startServed(ts, name, append(rest, "--listen", "127.0.0.1:0", "--socket", ts.MkAbs(name+".sock"), "--data-dir", ts.MkAbs(name+".data"))...)
 	case s == nil && verb == "worker":
 		w.served[name] = startServed(ts, name, append(rest, "--state-dir", ts.MkAbs(name+".state"))...)
 	case s == nil:

@@ -121,7 +121,7 @@ func (s *states) runs() {
 	_, err := s.client.SubmitRun(s.t.Context(), api.RunRequest{ID: "steps", Steps: api.RunSteps{
 		{Name: "done", Command: one}, {Name: "broken", Command: one, OnFailure: "finish"}, {Name: "stopped", Command: one, OnFailure: "finish"},
 		{Name: "works", Command: one, Items: &step.Items{List: []json.RawMessage{[]byte("1"), []byte("2")}}}, {Name: "later", Command: one, Needs: []string{"works"}}, {Name: "never", Command: one, Needs: []string{"broken"}},
-		{Name: "slots", Command: one, Pools: api.Slots{"full": 1}}, {Name: "nobody", Command: one, Queue: "gpu"}, {Name: "busy", Command: one, Queue: "small"},
+		{Name: "slots", Command: one, Pools: api.Slots{"full": 1}}, {Name: "unserved", Command: one, Queue: "gpu"}, {Name: "busy", Command: one, Queue: "small"},
 	}})
 	s.ok(err)
 	_, err = s.client.SubmitRun(s.t.Context(), api.RunRequest{ID: "about", Steps: api.RunSteps{{Name: "load", Command: one}}})
@@ -139,7 +139,7 @@ func (s *states) runs() {
 	s.ok(err)
 	for name, rec := range map[string]step.Record{
 		"done": {Status: step.Succeeded, EndedAt: now.Add(time.Second)}, "broken": {Status: step.Failed, EndedAt: now.Add(time.Second), Error: "exit code 3"}, "stopped": {Status: step.Canceled, EndedAt: now.Add(time.Second)},
-		"works": {Status: step.Running}, "slots": {Status: step.Scheduled}, "nobody": {Status: step.Scheduled}, "busy": {Status: step.Scheduled},
+		"works": {Status: step.Running}, "slots": {Status: step.Scheduled}, "unserved": {Status: step.Scheduled}, "busy": {Status: step.Scheduled},
 	} {
 		id := store.StepID{Run: "steps", Step: name}
 		rec.ScheduledAt = now
@@ -204,6 +204,7 @@ var local = []string{"valid_for", "valid_until", "grace", "lease_duration", "ttl
 func (s *states) records(from, text, by string) map[string]record {
 	s.t.Helper()
 	var list struct{ Items []record }
+	text = countdown.ReplaceAllString(text, "(in …)")
 	s.ok(json.Unmarshal([]byte(text), &list))
 	if list.Items == nil {
 		var one record

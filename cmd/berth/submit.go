@@ -19,6 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/manifest"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -144,6 +145,8 @@ func (a *asked) submit(ctx context.Context, by audit.Caller, in *inspect.Reader)
 	if err != nil {
 		return nil, false, err
 	}
+	parent := trace.FromEnvironment()
+	a.Spec.Traceparent, a.Spec.Tracestate = parent.Traceparent, parent.Tracestate
 	r, created, err = in.Steps.SubmitAs(ctx, caller.Identity, in.Runs, a.ID, a.Spec, a.Graph)
 	if err != nil && a.Placed != nil {
 		err = a.Placed(err)

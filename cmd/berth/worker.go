@@ -64,7 +64,7 @@ stops and leaves its commands to the next worker of its name.`,
 			&cli.StringFlag{Name: "name", Value: worker.Role, Usage: "`NAME` of this worker, unique on this host"},
 			&cli.StringFlag{Name: "work-dir", Usage: "run commands in `DIR`", DefaultText: "the current directory"},
 			&cli.DurationFlag{Name: "stop-grace", Value: lease.StopGrace(time.Minute), Usage: "`TIME` between TERM and KILL for a command, at most 10s"},
-			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for step instances before stopping; 0 for not at all"},
+			&cli.DurationFlag{Name: "drain-timeout", Value: workerDrain, Usage: "longest `TIME` to wait for step instances before stopping; 0 does not wait"},
 			&cli.StringFlag{Name: "keep-output", Value: workerKeep, Usage: "keep up to `SIZE` of the output of steps in files below --state-dir for a day; 0 for none"}),
 		Action:      work,
 		Subcommands: append([]*cli.Command{workerListCommand()}, workerControlCommands()...),
@@ -95,6 +95,11 @@ func runWorker(r *request) error {
 	o.Capacity, o.Queues = flags.concurrency, flags.queues
 	o.Rights = worker.Rights(flags.queues)
 	o.Registerer = registererOf(sv.metrics)
+	tracer, endTracing, err := startTracing(r.ctx(), sv.Settings, worker.Role, sv.log, registererOf(sv.metrics))
+	if err != nil {
+		return err
+	}
+	defer endTracing()
 	client, err := instance.Open(r.ctx(), o)
 	if err != nil {
 		return err
@@ -104,7 +109,7 @@ func runWorker(r *request) error {
 		Runner: &flags.commands, Dir: worker.Folder(sv.StateDir, flags.name),
 		OutputDir: worker.OutputFolder(sv.StateDir, flags.name), KeepOutput: flags.keep,
 		Retention: sv.RunRetention,
-		Logger:    sv.log, Registerer: registererOf(sv.metrics),
+		Tracer:    tracer, Logger: sv.log, Registerer: registererOf(sv.metrics),
 	})
 	health, err := serveHealth(r.ctx(), sv.Settings, sv.log, sv.metrics, client.Err)
 	if err != nil {
@@ -158,6 +163,7 @@ func workUntilSignal(ctx context.Context, w *worker.Worker, client *instance.Cli
 		}()
 		return false
 	})()
+	notifyReady(log)
 	err := w.Run(running)
 	switch {
 	case len(left) > 0:

@@ -119,7 +119,7 @@ func TestEventsAreFollowedUntilTheRunHasEnded(t *testing.T) {
 }
 
 // Neither a compaction nor an unavailable etcd reports an event twice, or hides one.
-func TestFollowedEventsAreToldOnceOverTroubles(t *testing.T) {
+func TestFollowedEventsAreReportedOnceDespiteFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.submit("a", Spec{})

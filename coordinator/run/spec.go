@@ -26,6 +26,8 @@ const (
 	maxSpec = 32 << 10
 	// MaxSteps bounds MaxConcurrentSteps and MaxStepsPerTick.
 	MaxSteps = 1_000_000
+	// maxTraceparent and maxTracestate bound the trace context, in bytes.
+	maxTraceparent, maxTracestate = 64, 512
 	// MaxRetries bounds how often a run is queued again.
 	MaxRetries = 100
 )
@@ -43,6 +45,10 @@ type Spec struct {
 	// SubmittedBy is the identity that submitted the run, such as "user:alice": see package
 	// access. It never comes from what was submitted.
 	SubmittedBy string `json:"submitted_by,omitempty"`
+	// Traceparent and Tracestate are the trace context of the submission, as W3C defines it, to
+	// which the spans of its steps belong. Submissions that differ in them only are the same.
+	Traceparent string `json:"traceparent,omitempty"`
+	Tracestate  string `json:"tracestate,omitempty"`
 	// Priority is from [pool.MinPriority] to [pool.MaxPriority]; higher is first.
 	Priority int `json:"priority,omitempty"`
 	// Retries is how often the run is queued again after its executor was lost.
@@ -86,6 +92,12 @@ func (s *Spec) Validate() error {
 	if len(s.SubmittedBy) > access.MaxIdentity {
 		return problem.Field("submitted_by", "%q is %d bytes long: allowed are %d", problem.Clip(s.SubmittedBy), len(s.SubmittedBy), access.MaxIdentity)
 	}
+	if len(s.Traceparent) > maxTraceparent {
+		return problem.Field("traceparent", "it is %d bytes long: allowed are %d", len(s.Traceparent), maxTraceparent)
+	}
+	if len(s.Tracestate) > maxTracestate {
+		return problem.Field("tracestate", "it is %d bytes long: allowed are %d", len(s.Tracestate), maxTracestate)
+	}
 	if s.Priority < pool.MinPriority || s.Priority > pool.MaxPriority {
 		return problem.Field("priority", "%d is out of range: allowed are %d to %d", s.Priority, pool.MinPriority, pool.MaxPriority)
 	}
@@ -111,7 +123,9 @@ func (s *Spec) Validate() error {
 	if len(s.Tags) > MaxTags {
 		return problem.Field("tags", "%d tags are too many: allowed are %d", len(s.Tags), MaxTags)
 	}
-	if size := len(store.Encode(s)); size > maxSpec {
+	plain := *s
+	plain.Traceparent, plain.Tracestate = "", ""
+	if size := len(store.Encode(plain)); size > maxSpec {
 		return problem.New(problem.Invalid, "names, tags and labels are %d bytes long as JSON: allowed are %d", size, maxSpec)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {

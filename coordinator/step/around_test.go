@@ -57,7 +57,7 @@ func TestOnlyThatIsReadWhichSomethingWaitsFor(t *testing.T) {
 	}{
 		"nothing":                   {has: []Status{Running, Succeeded}},
 		"to be let go":              {has: []Status{Requested, Running}, candidates: 1, reads: []string{"candidates"}},
-		"to be let go by nobody":    {has: []Status{Requested}, reads: []string{"candidates"}, want: Around{Leaderless: true}},
+		"no leader publishes them":  {has: []Status{Requested}, reads: []string{"candidates"}, want: Around{Leaderless: true}},
 		"to be taken":               {has: []Status{Scheduled}, reads: []string{"workers", "space"}, want: Around{Space: full, Workers: workers, Blind: true}},
 		"both":                      {has: []Status{Requested, Scheduled}, candidates: 2, reads: []string{"candidates", "workers", "space"}, want: Around{Space: full, Workers: workers, Blind: true}},
 		"candidates that are hid":   {has: []Status{Requested, Scheduled}, fails: "candidates", reads: []string{"candidates"}},

@@ -177,7 +177,7 @@ func (d *Detail) Taken() *Taken {
 		Run: d.Instance.Run, Step: d.Step, Index: d.Index, Number: d.Number, Priority: d.Run.Priority,
 		Attempt: d.Attempt - 1, Pools: d.Shape.Pools, Task: d.Shape.Task, External: d.Shape.External,
 		Retries: d.Shape.Retries, Backoff: time.Duration(d.Shape.Backoff), ScheduledAt: d.ScheduledAt, Place: d.Place,
-		SubmittedBy: d.Run.SubmittedBy,
+		SubmittedBy: d.Run.SubmittedBy, Traceparent: d.Run.Traceparent, Tracestate: d.Run.Tracestate,
 	}
 	return &Taken{Instance: d.Instance, Work: d.Work, Ready: Published{Ready: r, Queue: d.Shape.Queue}}
 }

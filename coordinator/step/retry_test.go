@@ -253,7 +253,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 
 // What its last executor needs to ask for its end once more is kept; its attempts begin
 // again, and no mark is left that would stop the next.
-func TestARequestedInstanceBeginsAnew(t *testing.T) {
+func TestARequestedInstanceBeginsAgain(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
 		s.submit("r", wide("a", 2, finishing))
 		s.are("r", "a[0]:failed")

@@ -55,7 +55,7 @@ func TestWhatIsScheduledWaitsForSlotsOrForAWorker(t *testing.T) {
 			Shape{Task: "z"}, Around{Space: space(), Workers: two},
 			Wait{Kind: WaitWorker, Text: "the 2 workers of queue 'default' can take it (3/6 in progress)", Soon: true},
 		},
-		"pools that nobody has read": {
+		"pools that were not read": {
 			Shape{Pools: map[string]int{"db": 1}, Task: "z"}, Around{Workers: two},
 			Wait{Kind: WaitWorker, Text: "the 2 workers of queue 'default' can take it (3/6 in progress)", Soon: true},
 		},
@@ -135,17 +135,17 @@ func TestWhatIsRequestedWaitsForItsTurn(t *testing.T) {
 		want   string // of the last step
 		soon   bool
 	}{
-		"its run":        {status: run.Queued, steps: []Summary{standing("a", nil, 1)}, want: "run: its run is queued"},
-		"what it needs":  {steps: []Summary{standing("a", nil, 0, 0, 1), standing("b", nil, 1), standing("c", []int{0, 1}, 2)}, want: "needs: it needs a, b"},
-		"one of them":    {steps: []Summary{standing("a", nil, 0, 0, 0, 1), standing("b", nil, 1), standing("c", []int{0, 1}, 2)}, want: "needs: it needs b"},
-		"in vain":        {steps: []Summary{standing("a", nil, 0, 0, 0, 1, 1), standing("b", []int{0}, 1)}, want: "never: it never runs: not all of a has succeeded"},
-		"a window":       {steps: []Summary{window(standing("a", nil, 5, 0, 3), 3)}, want: "window: the window of its step is full (3/3 in flight)"},
-		"the run's":      {most: 4, steps: []Summary{standing("b", nil, 0, 1, 3), standing("a", nil, 5)}, want: "run_window: the window of its run is full (4/4 in flight)"},
-		"nobody leads":   {steps: []Summary{standing("a", nil, 1)}, around: Around{Leaderless: true}, want: "coordinator: no coordinator is running, so nothing is published"},
-		"a moment":       {steps: []Summary{window(standing("a", nil, 1, 0, 1), 2)}, want: "coordinator: it is about to be published", soon: true},
-		"nothing":        {steps: []Summary{standing("a", nil, 0, 0, 1, 1)}},
-		"an ended run":   {status: run.Failed, steps: []Summary{standing("a", nil, 1, 1)}},
-		"scheduled ones": {steps: []Summary{window(standing("a", nil, 4, 1, 0), 1)}, want: "no_worker: no worker is running: start 'berth worker'"},
+		"its run":          {status: run.Queued, steps: []Summary{standing("a", nil, 1)}, want: "run: its run is queued"},
+		"what it needs":    {steps: []Summary{standing("a", nil, 0, 0, 1), standing("b", nil, 1), standing("c", []int{0, 1}, 2)}, want: "needs: it needs a, b"},
+		"one of them":      {steps: []Summary{standing("a", nil, 0, 0, 0, 1), standing("b", nil, 1), standing("c", []int{0, 1}, 2)}, want: "needs: it needs b"},
+		"in vain":          {steps: []Summary{standing("a", nil, 0, 0, 0, 1, 1), standing("b", []int{0}, 1)}, want: "never: it never runs: not all of a has succeeded"},
+		"a window":         {steps: []Summary{window(standing("a", nil, 5, 0, 3), 3)}, want: "window: the window of its step is full (3/3 in flight)"},
+		"the run's":        {most: 4, steps: []Summary{standing("b", nil, 0, 1, 3), standing("a", nil, 5)}, want: "run_window: the window of its run is full (4/4 in flight)"},
+		"without a leader": {steps: []Summary{standing("a", nil, 1)}, around: Around{Leaderless: true}, want: "coordinator: no coordinator is running, so nothing is published"},
+		"a moment":         {steps: []Summary{window(standing("a", nil, 1, 0, 1), 2)}, want: "coordinator: it is about to be published", soon: true},
+		"nothing":          {steps: []Summary{standing("a", nil, 0, 0, 1, 1)}},
+		"an ended run":     {status: run.Failed, steps: []Summary{standing("a", nil, 1, 1)}},
+		"scheduled ones":   {steps: []Summary{window(standing("a", nil, 4, 1, 0), 1)}, want: "no_worker: no worker is running: start 'berth worker'"},
 	} {
 		if c.status == "" {
 			c.status = run.Running

@@ -146,6 +146,9 @@ type Ready struct {
 	Place int64 `json:"place,omitempty"`
 	// SubmittedBy is the identity that submitted the run.
 	SubmittedBy string `json:"submitted_by,omitempty"`
+	// Traceparent and Tracestate are the trace context of the run.
+	Traceparent string `json:"traceparent,omitempty"`
+	Tracestate  string `json:"tracestate,omitempty"`
 	// ScheduledAt is when it was published.
 	ScheduledAt time.Time `json:"scheduled_at"`
 }

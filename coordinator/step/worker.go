@@ -149,7 +149,7 @@ const maxWorkerID = 512
 // WorkerState is the stored mode of a worker. It survives restarts of the worker.
 type WorkerState struct {
 	Mode WorkerMode `json:"mode"`
-	// At is when the mode was set, By by whom, and From from where.
+	// At is the time of the change, By the identity that made it, and From its address.
 	At   time.Time `json:"at"`
 	By   string    `json:"by"`
 	From string    `json:"from,omitempty"`

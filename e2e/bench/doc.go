@@ -1,34 +1,32 @@
 //go:build linux
 
-// Bench measures claims, the queue and steps on an etcd, compared with plain writes in
-// the same minute, and judges the figures against the project's targets. `make bench`
-// starts it. Users measure claims with `berth bench claims`, which shares internal/bench
-// with it.
+// Bench measures claims, the queue and steps on an etcd, compared with plain writes in the same
+// minute, and compares the results with the project's targets. `make bench` starts it. Users
+// measure claims with `berth bench claims`, which shares internal/bench with it.
 //
 // # Words
 //
 //   - Case, floor, round, reference and driver are as in internal/bench.
-//   - A [row] is what was measured of a case. It is planned with its case, and its
-//     figures are filled in when that is measured.
+//   - A [row] holds the results of a case. It is planned with its case, and its figures are filled
+//     in when the case is measured.
 //   - A [target] is a bound for a figure, and a [verdict] says whether it was reached.
 //   - A backlog is a long queue of runs that all wait.
 //
 // # The queue
 //
-// Runs are submitted in a closed loop. The floor is one put for each, of a key of its
-// own and as large as the record; both are deleted between rounds.
+// Runs are submitted in a closed loop. The floor is one put for each run, of a separate key with a
+// value as large as the record. Both are deleted between rounds.
 //
 // An admission is measured on an idle system: a coordinator in this process leads and
-// its limits allow more runs, an executor watches all runs on a connection of its own,
-// and a client submits one run at a time, with a pause between. The time begins with
-// the response to the submission, and ends when the executor has seen the run admitted.
-// The put of the reference is one right after another write, as for transfers.
+// its limits allow more runs, an executor watches all runs on its own connection, and a client
+// submits one run at a time, with a pause between. The time begins with the response to the
+// submission, and ends when the executor has seen the run admitted. The put of the reference
+// follows right after another write, as for transfers.
 //
-// Nearly no two runs of a backlog meet the same limits, and all are blocked. Plans are
-// made over it in memory, as a leader makes them in a tick. The memory of a leader is
-// measured with the same backlog in etcd: the leader runs in this process, and the
-// figure is by how much the process has grown, after garbage collection, when the
-// reason of each run is recorded.
+// Almost all runs of a backlog are subject to different limits, and all runs are blocked. Plans are
+// made over it in memory, as a leader makes them in a tick. The memory of a leader is measured with
+// the same backlog in etcd: the leader runs in this process, and the figure is by how much the
+// process has grown, after garbage collection, when the reason of each run is recorded.
 //
 // # Steps
 //
@@ -38,23 +36,22 @@
 // submission, so that all of a step's life is included. Part of a load runs before and
 // does not count.
 //
-// Coordinator and workers run in this process, on connections and under host names of
-// their own, and start no processes and make no folders for steps. The reference of a
-// case is the same steps without tasks, on the same workers: the difference is the cost
-// of limits. That of the baseline is the floor of claims.
+// The coordinator and the workers run in this process, each with its own connections and host name.
+// They start no processes and create no folders for steps. The reference of a case is the same
+// steps without tasks, on the same workers: the difference is the cost of limits. The reference of
+// the baseline is the floor of claims.
 //
-// What a step costs if more workers share its queue is measured twice: with more steps than
-// places (busy), where events reach the workers many at a time, and with few steps at a time,
-// which take a while (paced), where most workers are woken for each. Only processor time is
-// compared between numbers of workers, without that of idle processes: the rates are those of
-// one machine that does the work of all.
+// The cost of a step with different numbers of workers on its queue is measured twice: with more
+// steps than places (busy), where workers receive many events at a time, and with a few slow steps
+// at a time (paced), where most workers are woken for each step. Only CPU time is compared between
+// numbers of workers, without that of idle processes, because one machine does the work of all
+// workers.
 //
 // The time to take a step begins with the time in its record, which is in whole
 // milliseconds: half of one is subtracted. The time to complete one does not include
 // the release of its slot, which comes after; the slot is not free before.
 //
-// Attempts of such steps can't fail. Those that end otherwise, because an instance was
-// lost, are tried again and reported.
+// Attempts at such steps can't fail. If an instance is lost, it is tried again and reported.
 //
 // # What it leaves behind
 //

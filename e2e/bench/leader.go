@@ -24,7 +24,7 @@ const (
 	// often that is checked.
 	leaderStart = 30 * time.Second
 	leaderPoll  = 5 * time.Millisecond
-	// startTimeout is longer than any case: runs that nobody starts stay admitted.
+	// startTimeout is longer than any case: runs that are not started stay admitted.
 	startTimeout = 24 * time.Hour
 )
 

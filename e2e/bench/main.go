@@ -37,7 +37,7 @@ type suite struct {
 func perform(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := &cli.App{
 		Name:            "bench",
-		Usage:           "measures berth on an etcd, and judges the figures against the project's targets",
+		Usage:           "measures berth on an etcd, and compares the results with the project's targets",
 		Writer:          stdout,
 		ErrWriter:       stderr,
 		HideVersion:     true,

@@ -8,13 +8,13 @@ import (
 	"github.com/berthhq/berth/internal/bench"
 )
 
-// report is what was measured, and the verdicts on it.
+// report holds the results, and the verdicts on them.
 type report struct {
 	*bench.Report[*row]
 	Targets []verdict `json:"targets"`
 }
 
-// row is what was measured of one case. What does not apply to it is missing.
+// row holds the results of one case. Figures that do not apply are nil.
 type row struct {
 	bench.Row
 	// Queued is the number of runs in the queue.

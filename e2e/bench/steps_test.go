@@ -20,6 +20,9 @@ import (
 )
 
 func TestEachCaseOfStepsIsMeasured(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the tests of workers show the race detector as much")
+	}
 	r, _ := newRunner(t)
 	r.Rounds = 1
 	rows, err := stepRows(&r.Config, 100, 200, []int{2}, 2)
@@ -73,10 +76,11 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 	if len(report.Rows) != 10 || len(report.Targets) != verdicts {
 		t.Errorf("%d cases, %d verdicts", len(report.Rows), len(report.Targets))
 	}
-	for _, v := range report.Targets {
-		if v.Case == "unlimited/4w/10r" && !v.Reached {
-			t.Errorf("tasks without a limit are not free: %+v", v)
-		}
+	// The other target of that case counts all writes, also those of processes that wait: with so
+	// few steps it depends on the speed of the machine.
+	free := slices.IndexFunc(report.Targets, func(v verdict) bool { return v.Case == "unlimited/4w/10r" && v.Bound == 0 })
+	if free < 0 || !report.Targets[free].Reached {
+		t.Errorf("tasks without a limit are not free: %+v", report.Targets)
 	}
 	if _, err := json.Marshal(report); err != nil {
 		t.Errorf("the report is no JSON: %v", err)
@@ -162,7 +166,7 @@ func TestARunThatFailsIsNoFigure(t *testing.T) {
 	}
 	defer f.close()
 	specs := stepSpecs(baseline, 10)
-	specs[0].Queue = "nobody"
+	specs[0].Queue = "unserved"
 	go func() {
 		all, _ := f.runs.All(t.Context())
 		for len(all.With("running")) == 0 && t.Context().Err() == nil {
@@ -174,7 +178,7 @@ func TestARunThatFailsIsNoFigure(t *testing.T) {
 		t.Errorf("a canceled run: %v", err)
 	}
 	if err := f.sum(&stepOutcome{}, time.Now(), 10); err == nil || !strings.Contains(err.Error(), "0 steps were begun") {
-		t.Errorf("steps that nobody did: %v", err)
+		t.Errorf("steps that no worker ran: %v", err)
 	}
 	f.workers[0].stop()
 	f.pool = "none.such"

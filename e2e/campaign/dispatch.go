@@ -111,7 +111,7 @@ func (c *campaign) breakDispatcher(ctx context.Context, f fault) (heal, error) {
 	c.tell("%s: %s/%s, process %d, dispatches %s", f.Kind, d.host.name, d.instance, d.pid, d.pool)
 	p := d.host.processOf(d.pid)
 	if p == nil && f.Kind == "stop-dispatcher" {
-		return nil, notApplicable("the dispatcher is a berth exec, whose command nobody else watches")
+		return nil, notApplicable("the dispatcher is a berth exec, and no other process watches its command")
 	}
 	c.mu.Lock()
 	c.moves.lost = append(c.moves.lost, loss{f.Kind, d.pool, time.Now()})

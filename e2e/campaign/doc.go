@@ -29,7 +29,7 @@
 // # Course
 //
 // A phase has its faults, all faults are healed, and the load rests. Then all that was
-// asked for must be served within a bounded time, no slot is held, nobody waits, pools have
+// asked for must be served within a bounded time, no slot is held, no claim waits, pools have
 // no keys but their specs, and berth verify finds nothing. The next phase follows. A
 // violation ends the process with exit code 1, and the directory that it names keeps the
 // logs and what the referee saw.

@@ -104,7 +104,7 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 	return nil, fmt.Errorf("fault %s is not known", f.Kind)
 }
 
-// away kills a process, and lets nobody start it before the fault is over.
+// away kills a process, and keeps it from being started before the fault is over.
 func away(p *process) heal {
 	p.want(false)
 	return func(context.Context) error { p.want(true); return nil }

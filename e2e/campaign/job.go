@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now is the time of the boot clock, which nobody can set.
+// now returns the time of the boot clock, which can't be set.
 func now() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

@@ -149,7 +149,7 @@ func (l *load) open(i int, clients chan<- *instance.Client) {
 			pause(context.Background(), 200*time.Millisecond)
 			continue
 		}
-		// Those of the process before have nobody who would release them.
+		// No process would release the claims of the previous process.
 		if held, err := c.Held(context.Background()); err == nil {
 			for _, cl := range held {
 				go func() { _ = cl.Release(context.Background()) }()

@@ -46,7 +46,7 @@ func TestAPhaseHasOnlyFaultsThatGoTogether(t *testing.T) {
 				}
 				for _, g := range p {
 					if f.Kind == "freeze-exec" && g.Kind.trait().sidecar && (f.Host == g.Host || g.Kind.ofDispatcher()) {
-						t.Fatalf("phase %d: nobody watches over the command of a frozen exec: %+v, %+v", i, f, g)
+						t.Fatalf("phase %d: no process watches the command of a frozen exec: %+v, %+v", i, f, g)
 					}
 				}
 			}

@@ -420,9 +420,9 @@ func brief(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// hold stops watching: etcd is about to be restored from a snapshot. From then on nobody
-// is blamed for jobs whose grants it does not have: others can have their slots as soon as
-// its members are up.
+// hold stops watching: etcd is about to be restored from a snapshot. From then on, jobs whose
+// grants are not in the snapshot are not judged: other jobs can get their slots as soon as the
+// members are up.
 func (r *referee) hold(snapshot int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,7 +51,7 @@ func TestJobsAreJudgedByWhatTheyReport(t *testing.T) {
 		"tokens of different slots are not compared": {two, []record{
 			began(10, "a", "db", 7), ends(20, "a"), began(30, "b", "db", 6), ends(40, "b"),
 		}, nil},
-		"a lower limit stops nobody": {
+		"a lower limit stops no job": {
 			func(s *stays) { two(s); s.limit("db", 25, 1) },
 			[]record{began(10, "a", "db", 1), began(20, "b", "db", 2), beats(50, "a"), beats(50, "b"), ends(60, "a"), ends(60, "b")},
 			nil,

@@ -24,6 +24,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/text"
+	"github.com/berthhq/berth/internal/trace"
 )
 
 // Action is the record of something that an operator asked for. It is written
@@ -32,6 +33,8 @@ type Action struct {
 	// Who asked for it, as authenticated, and From which address, or which USER@HOST.
 	Who  string `json:"who" doc:"The authenticated identity that asked for it, such as user:ann, or etcd:NAME for a user of etcd; anonymous or unauthenticated if there is none."`
 	From string `json:"from,omitempty" doc:"The address that it was asked from, or USER@HOST."`
+	// RequestID is the id of the HTTP request; empty for an action without one.
+	RequestID string `json:"request_id,omitempty" doc:"The id of the HTTP request that asked for it, as in its header X-Request-Id."`
 	// At is when it was asked for, and EndedAt when its outcome was known.
 	At      time.Time `json:"at"`
 	EndedAt time.Time `json:"ended_at,omitzero"`
@@ -88,7 +91,7 @@ type actionValue struct {
 
 // Encode writes an action. Texts that are too long are cut.
 func (a Action) Encode() []byte {
-	for _, s := range []*string{&a.Who, &a.From, &a.Action, &a.Object, &a.Detail, &a.Before, &a.After, &a.Result} {
+	for _, s := range []*string{&a.Who, &a.From, &a.RequestID, &a.Action, &a.Object, &a.Detail, &a.Before, &a.After, &a.Result} {
 		*s = text.CutWithin(strings.ToValidUTF8(*s, "\uFFFD"), maxActionText)
 	}
 	return store.Encode(actionValue{store.Now, a})
@@ -136,7 +139,7 @@ func (a Action) check() error {
 	case (a.Outcome == Asked) != a.EndedAt.IsZero():
 		return errors.New("ended_at: it does not fit the outcome")
 	}
-	for _, s := range []string{a.Who, a.From, a.Action, a.Object, a.Detail, a.Before, a.After, a.Result} {
+	for _, s := range []string{a.Who, a.From, a.RequestID, a.Action, a.Object, a.Detail, a.Before, a.After, a.Result} {
 		if len(s) > maxActionText {
 			return fmt.Errorf("a text has %d bytes: allowed are %d", len(s), maxActionText)
 		}
@@ -218,7 +221,9 @@ type Caller struct {
 	Identity access.Identity
 	// From is the address, or USER@HOST.
 	From string
-	etcd Users // says who it is, unless it is nil
+	// RequestID is the id of the HTTP request; empty without one.
+	RequestID string
+	etcd      Users // says who it is, unless it is nil
 }
 
 // Users says as which user of etcd requests are made: see [store.Client.User].
@@ -280,7 +285,7 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 	}
 	key, on := l.Keys.Action(ulid.Make().String()), store.LeaseID(0)
 	a := Action{
-		Who: by.Identity.String(), From: by.From, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,
+		Who: by.Identity.String(), From: by.From, RequestID: by.RequestID, At: now(), Action: verb, Object: object, Detail: detail, Outcome: Asked,
 	}
 	kept := l.keep(ctx, key, a, &on)
 	if kept != nil && problem.CodeOf(kept) != problem.EtcdFull {
@@ -296,6 +301,12 @@ func (l Log) Do(ctx context.Context, by Caller, verb, object, detail string, do 
 		log = hclog.NewNullLogger()
 	}
 	log = log.With("action", verb, "object", problem.Clip(object), "who", a.Who, "from", by.From)
+	if by.RequestID != "" {
+		log = log.With("request_id", by.RequestID)
+	}
+	if id := trace.IDOf(ctx); id != "" {
+		log = log.With("trace_id", id)
+	}
 	if kept == nil || err == nil { // after an action that freed space, its record may fit
 		kept = l.keep(ctx, key, a, &on)
 	}

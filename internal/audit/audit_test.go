@@ -212,7 +212,7 @@ func TestAPoolThatTheViewDoesNotHaveYetIsDeleted(t *testing.T) {
 	}
 }
 
-// users says as whom etcd takes requests.
+// users returns the user under which etcd accepts requests.
 type users string
 
 func (u users) User(context.Context) (string, error) {

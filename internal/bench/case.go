@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	// ampleLimit is more than there are clients, and no more than pools usually
-	// have; hugeLimit is what is compared with it.
+	// ampleLimit is larger than the number of clients, and a usual limit for a pool; hugeLimit is
+	// compared with it.
 	ampleLimit = 1_000
 	hugeLimit  = 100_000
 	// clientsPerSlot is how contended a contended pool is.

@@ -35,7 +35,7 @@ const (
 // the example is a name of a case.
 func Flags(quick, duration, example string) []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: embeddedFlag, Usage: "measure on an etcd that is started for this, in a process of its own, with fsync"},
+		&cli.BoolFlag{Name: embeddedFlag, Usage: "start an etcd for the measurement, as a separate process with fsync"},
 		&cli.BoolFlag{Name: "quick", Usage: quick},
 		&cli.DurationFlag{Name: "duration", Value: DefaultDuration, Usage: duration},
 		&cli.IntFlag{Name: "rounds", Value: DefaultRounds, Usage: "`NUMBER` of rounds of each case"},
@@ -58,7 +58,7 @@ func ClaimsFlags(quick string) []cli.Flag {
 	return append(Flags(quick, DurationUsage, "uncontended/go/64c/1h/1p"),
 		ClientsFlag(DefaultClients),
 		&cli.StringFlag{Name: "hosts", Value: joinInts(DefaultHosts), Usage: "`NUMBERS` of hosts, comma-separated"},
-		&cli.IntFlag{Name: "history", Usage: "compare the throughput after this `NUMBER` of claims with that of the first; 0 leaves that out"},
+		&cli.IntFlag{Name: "history", Usage: "compare the throughput after `NUMBER` claims with the throughput at the beginning; 0 omits this"},
 		&cli.IntFlag{Name: "held-claims", Value: DefaultHeldClaims, Usage: "`NUMBER` of claims that a sidecar holds while its memory is read"},
 	)
 }
@@ -79,11 +79,11 @@ func HostsFlags() []cli.Flag {
 		&cli.IntFlag{Name: "clients-per-host", Value: DefaultClientsPerHost, Usage: "`NUMBER` of clients of each host"},
 		&cli.IntFlag{Name: "slots", Value: DefaultSlots, Usage: "`NUMBER` of slots of the full pool; the free one has 1,000, or one for each client"},
 		&cli.DurationFlag{Name: "hold", Value: DefaultHold, Usage: "`TIME` for which each claim is held"},
-		&cli.BoolFlag{Name: "processes", Usage: "run a sidecar in a process of its own for each host, and claim over HTTP"},
+		&cli.BoolFlag{Name: "processes", Usage: "run a separate sidecar process for each host, and claim over HTTP"},
 	)
 }
 
-// HostsFromFlags returns what to measure of hosts: see [FromFlags].
+// HostsFromFlags returns the configuration for the benchmark of hosts: see [FromFlags].
 func HostsFromFlags(c *cli.Context) (Config, error) {
 	cfg, err := FromFlags(c, "clients-per-host", "slots", "hold")
 	cfg.ClientsPerHost, cfg.Slots, cfg.Hold = c.Int("clients-per-host"), c.Int("slots"), c.Duration("hold")
@@ -94,9 +94,8 @@ func HostsFromFlags(c *cli.Context) (Config, error) {
 	return cfg, err
 }
 
-// FromFlags returns what to measure, as far as the flags of a command state it. Its
-// errors are about the command line. The other flags that are given can't be 0, which
-// would be the default.
+// FromFlags returns the configuration from the flags of a command. Its errors are about the command
+// line. A flag that is set can't be 0, since 0 would mean the default.
 func FromFlags(c *cli.Context, others ...string) (Config, error) {
 	for _, flag := range append(others, "duration", "rounds", "held-claims") {
 		if v := c.Value(flag); c.IsSet(flag) && (v == 0 || v == time.Duration(0)) {
@@ -187,10 +186,10 @@ func Run(c *cli.Context, program *Program, cfg Config, measure func(context.Cont
 	}))
 }
 
-// interrupted returns an error about the interruption in place of what that led to.
+// interrupted replaces an error that an interruption has caused by an error about the interruption.
 func interrupted(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
-		return errors.New("interrupted: what is printed was measured before")
+		return errors.New("interrupted: the printed results were measured before")
 	}
 	return err
 }

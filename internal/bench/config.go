@@ -37,10 +37,9 @@ const (
 	minHistory = 100
 )
 
-// Config states what to measure, and where.
+// Config says what to measure, and on which etcd.
 type Config struct {
-	// Etcd states where etcd is, as which user, and below which prefix; the other
-	// options are not used.
+	// Etcd has the address of etcd, the user and the prefix; its other options are not used.
 	Etcd instance.Options
 	// Duration is how long each load of a round is measured.
 	Duration time.Duration
@@ -63,10 +62,10 @@ type Config struct {
 	// defaults are 4, 20 and 50 ms.
 	ClientsPerHost, Slots int
 	Hold                  time.Duration
-	// Retain is for how long hosts may retain the slots of the pools; 0 is not at all.
+	// Retain is how long hosts may retain the slots of the pools; with 0 they retain none.
 	Retain time.Duration
-	// Processes has the cases of hosts use a sidecar for each host instead of an instance in
-	// this process.
+	// Processes makes the cases of hosts use a sidecar for each host instead of an instance in this
+	// process.
 	Processes bool
 	// Sidecars starts the sidecars. Nil omits the cases that need them.
 	Sidecars Sidecars
@@ -79,7 +78,7 @@ type Config struct {
 	etcd int
 }
 
-// Sidecars starts sidecars, each in a process of its own.
+// Sidecars starts sidecars, each as a separate process.
 type Sidecars interface {
 	// Start starts a sidecar under the host name, and for the etcd and prefix, of the
 	// options, and returns when it is ready.
@@ -99,7 +98,7 @@ type Sidecar interface {
 // Selects reports whether the cases with a name are selected.
 func (c *Config) Selects(name string) bool { return c.Cases == nil || c.Cases.MatchString(name) }
 
-// Fill sets the defaults, and returns what can't be measured.
+// Fill sets the defaults, and returns an error if the configuration is invalid.
 func (c *Config) Fill() error {
 	if c.Duration == 0 {
 		c.Duration = DefaultDuration

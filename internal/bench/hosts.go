@@ -49,31 +49,30 @@ const (
 	busyMachine = 0.05
 )
 
-// HostsRow is what was measured of one number of hosts, all of which claim slots of one
-// pool. What does not apply to it is missing.
+// HostsRow holds the results for one number of hosts, all of which claim slots of one pool. Figures
+// that do not apply are nil.
 type HostsRow struct {
 	Row
 	HoldMS float64 `json:"hold_ms"`
-	// Ideal is how many claims per second there would be if they cost nothing.
+	// Ideal is the number of claims per second if claims took no time.
 	Ideal float64 `json:"ideal_claims_per_second"`
 	// FairWait is how long each claim would wait, at the measured throughput, if all
-	// waited equally. LongestWait is the longest wait, also of claims that still waited
-	// at the end, and LongestToFair is that as a multiple of the fair one; it is missing
-	// if the load was shorter than the fair wait.
+	// waited equally. LongestWait is the longest wait, including claims that still waited at the
+	// end. LongestToFair is LongestWait as a multiple of FairWait; it is missing if the load was
+	// shorter than FairWait.
 	FairWait      float64 `json:"fair_wait_ms,omitempty"`
 	LongestWait   float64 `json:"longest_wait_ms,omitempty"`
 	LongestToFair *Spread `json:"longest_wait_to_fair,omitempty"`
-	// EtcdCPU and InstancesCPU are the processor time of etcd, and of all instances, for a
-	// claim and its release, without what they take while nothing is claimed. Instances in
-	// one process include the clients.
+	// EtcdCPU and InstancesCPU are the CPU time of etcd and of all instances for a claim and its
+	// release, without the CPU time that they use when idle. For instances in one process, it
+	// includes the clients.
 	EtcdCPU      *Spread `json:"etcd_cpu_ms_per_claim,omitempty"`
 	InstancesCPU *Spread `json:"instances_cpu_ms_per_claim,omitempty"`
-	// IdleEtcdCPU and IdleInstanceCPU are what etcd, and each instance, take while nothing
-	// is claimed.
+	// IdleEtcdCPU and IdleInstanceCPU are the CPU time that etcd and each instance use when idle.
 	IdleEtcdCPU     *float64 `json:"idle_etcd_cpu_ms_per_second,omitempty"`
 	IdleInstanceCPU *float64 `json:"idle_instance_cpu_ms_per_second,omitempty"`
-	// InstanceMemory is what an instance takes while nothing is claimed: of heap and stacks
-	// in this process, or resident.
+	// InstanceMemory is the memory of an idle instance: heap and stacks in this process, or the
+	// resident memory of its process.
 	InstanceMemory *float64 `json:"memory_per_instance_mb,omitempty"`
 	// OthersCPU is the share of the machine's processors that other processes used during
 	// the loads. The higher it is, the less the throughput and the waits mean.
@@ -205,7 +204,7 @@ func (r *Runner) openFleet(ctx context.Context, c Case) (fleet, error) {
 	return d, nil
 }
 
-// MeasureIdle returns what is used while nothing is done, a moment after the processes have started.
+// MeasureIdle returns the CPU time of idle processes, measured a moment after their start.
 func (r *Runner) MeasureIdle(ctx context.Context, m *Meter) (Rate, error) {
 	d := min(r.Duration, r.idle)
 	w := window{begin: d / 2, end: d + d/2} // what was just opened is busy at first

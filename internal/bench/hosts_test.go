@@ -163,7 +163,7 @@ func (d *interruptedHold) Claim(context.Context, int) (Held, error) {
 
 func (d *interruptedHold) Release(ctx context.Context) error {
 	d.released = ctx.Err() == nil
-	return nil
+	return ctx.Err()
 }
 
 func (*interruptedHold) Close() error { return nil }

@@ -107,7 +107,7 @@ func simulated(t *rapid.T, slots int) (cycles []cycle, delays []time.Duration) {
 			at = c.releasing + delay
 			cycles, delays = append(cycles, c), append(delays, delay)
 		}
-		delays = delays[:len(delays)-1] // nobody takes the slot after the last
+		delays = delays[:len(delays)-1] // no client takes the slot after the last
 	}
 	return cycles, delays
 }

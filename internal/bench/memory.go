@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Memory is what a sidecar takes.
+// Memory is the memory that a sidecar uses.
 type Memory struct {
 	Claims int `json:"claims"`
-	// Idle and Holding are resident megabytes (of 2^20 bytes) without a claim and with
-	// all of them; Peak is the most that there ever was.
+	// Idle is the resident memory without a claim, Holding with all claims, and Peak the maximum,
+	// in megabytes (2^20 bytes).
 	Idle    float64 `json:"idle_mb"`
 	Holding float64 `json:"holding_mb"`
 	Peak    float64 `json:"peak_mb"`

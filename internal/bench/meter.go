@@ -12,8 +12,8 @@ import (
 	"github.com/berthhq/berth/internal/proc"
 )
 
-// Usage is processor time: of etcd, 0 if its process is not known, of all instances, and of
-// all other processes of the machine but this one.
+// Usage is the CPU time of etcd (0 if its process is unknown), of all instances, and of all other
+// processes of the machine except this one.
 type Usage struct{ Etcd, Instances, Others time.Duration }
 
 // Minus returns what was used since an earlier reading.
@@ -26,8 +26,8 @@ func (u Usage) OthersShare(cpus int, during time.Duration) float64 {
 	return max(0, u.Others.Seconds()/during.Seconds()/float64(cpus))
 }
 
-// Each returns the milliseconds for each of n claims or steps, in a time in which the same
-// processes take so much without any per second.
+// Each returns the CPU time in milliseconds for each of n claims or steps, without the CPU time
+// that the same processes use when idle.
 func (u Usage) Each(idle Rate, during time.Duration, n int) (etcd, instances float64) {
 	each := func(used time.Duration, idle float64) float64 {
 		return max(0, Millis(used)-idle*during.Seconds()) / float64(n)

@@ -173,10 +173,10 @@ func (s *sidecarProcess) Socket() string { return socketIn(s.dir) }
 func (s *sidecarProcess) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sidecarStart)
 	defer cancel()
-	client := unixClient(s.Socket())
-	defer client.CloseIdleConnections()
+	client := &client{socket: s.Socket()}
+	defer client.close()
 	for {
-		if _, err := call(ctx, client, http.MethodGet, "http://localhost/readyz", nil, http.StatusOK); err == nil {
+		if _, err := client.call(ctx, http.MethodGet, "http://localhost/readyz", nil, http.StatusOK); err == nil {
 			return nil
 		}
 		select {

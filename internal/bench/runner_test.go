@@ -46,6 +46,9 @@ func measureClaims(ctx context.Context, cfg Config) (*Report[*Row], error) {
 }
 
 func TestEachCaseIsMeasured(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the tests of some cases show the race detector as much")
+	}
 	srv := embedtest.New(t)
 	var lines []string
 	cfg := tiny(t, srv)

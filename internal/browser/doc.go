@@ -6,7 +6,7 @@
 // tests in [Closing], which ends the browser before goroutines are counted.
 //
 // A tab watches its page all the time. What goes wrong there is a complaint:
-// console messages, exceptions nobody catches, requests that fail or are
+// console messages, uncaught exceptions, requests that fail or are
 // answered by an error, violations of the Content-Security-Policy, requests to
 // hosts that the test has not gone to. A complaint fails the test at its end,
 // unless [Browser.Expect] has taken it for expected; and what is expected has to

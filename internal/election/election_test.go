@@ -132,8 +132,8 @@ func TestATermIsLedOnce(t *testing.T) {
 	})
 }
 
-// A candidate that cannot be read leads in its turn. A key that is not a candidate's
-// prevents nobody from it, and one next to the candidates is passed on.
+// A candidate that cannot be read leads in its turn. A key that does not belong to a candidate
+// keeps no candidate from leading, and a key next to the candidates is passed on.
 func TestKeysThatAreNotReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		by := storetest.NewBackend(storetest.New(storetest.Options{}))

@@ -27,7 +27,7 @@ func TestEveryHolderIsGoneBeforeItsSlotsAreFree(t *testing.T) {
 		if gone := grace.Notice + stop + grace.Kill; gone > pool.RevokeGrace {
 			t.Fatalf("a holder on a lease of %s is gone after %s, and its slots are free after %s", ttl, gone, pool.RevokeGrace)
 		}
-		// And before its lease ends, if nobody asks for the claim.
+		// And before its lease ends, if the claim is not requested again.
 		if lease.Margin(ttl) < grace.Kill {
 			t.Fatalf("a lease of %s leaves %s for a killed process to be gone", ttl, lease.Margin(ttl))
 		}

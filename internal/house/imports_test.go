@@ -38,6 +38,14 @@ var layers = []layer{
 		"who may do what is decided without knowing what it is done to: every edge that serves callers asks it",
 	},
 	{
+		"internal/trace", []string{"internal/problem"},
+		"spans are made at the edges, of what a caller knows: it knows nothing of what they are about",
+	},
+	{
+		"internal/trace/otlp", []string{"internal/trace", "internal/text"},
+		"where spans go is set up by the program, and by nothing else",
+	},
+	{
 		"internal/grace", nil,
 		"the times that holders get to stop depend on each other, and every package that stops one uses them",
 	},
@@ -47,7 +55,7 @@ var layers = []layer{
 	},
 	{
 		"internal/store", nil,
-		"the plumbing to etcd decides nothing, and so needs nobody",
+		"the connection to etcd decides nothing, and so needs no other package",
 	},
 	{
 		"internal/store/embed", nil,
@@ -66,7 +74,7 @@ var layers = []layer{
 		"a journal keeps names and values, and does not know what they are",
 	},
 	{
-		"internal/instance", []string{"internal/audit", "internal/proc", "pool", "pool/journal", "lease", "internal/store"},
+		"internal/instance", []string{"internal/audit", "internal/proc", "internal/trace", "pool", "pool/journal", "lease", "internal/store"},
 		"an instance joins pool and lease, for the Go API and for berth's own processes",
 	},
 	{
@@ -94,7 +102,7 @@ var layers = []layer{
 		"the coordinator admits and plans, and does not depend on who runs the steps",
 	},
 	{
-		"internal/audit", []string{"pool", "internal/store"},
+		"internal/audit", []string{"internal/trace", "pool", "internal/store"},
 		"every caller of an operator's verb records it, the Go API too",
 	},
 	{
@@ -106,7 +114,7 @@ var layers = []layer{
 		"files that people write are read to the types of what they are about, with no connection to anything",
 	},
 	{
-		"sidecar", []string{"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
+		"sidecar", []string{"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "sidecar/...", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"the sidecar serves an instance over HTTP",
 	},
 	{
@@ -118,19 +126,19 @@ var layers = []layer{
 		"who holds a claim and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
-		"sidecar/client", []string{"internal/inspect", "sidecar/api", "sidecar/server", "lease"},
+		"sidecar/client", []string{"internal/inspect", "internal/trace", "sidecar/api", "sidecar/server", "lease"},
 		"a client knows the wire types, and nothing of how a server does what it asks for",
 	},
 	{
-		"sidecar/executor", []string{"sidecar/claims", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
+		"sidecar/executor", []string{"internal/trace", "sidecar/claims", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"who runs an attempt and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
-		"sidecar/server", nil,
+		"sidecar/server", []string{"internal/trace"},
 		"how HTTP is served is no matter of what is served: wire types and endpoints are its owner's",
 	},
 	{
-		"sidecar/worker", []string{"sidecar/worker/child", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
+		"sidecar/worker", []string{"internal/trace", "sidecar/worker/child", "coordinator/run", "coordinator/step", "internal/instance", "pool", "lease", "internal/store"},
 		"a worker takes steps by itself: it needs no server",
 	},
 	{
@@ -146,6 +154,14 @@ var layers = []layer{
 		"pages show what the Go API and the records tell: whatever serves them is no concern of theirs",
 	},
 	{
+		"internal/certs", nil,
+		"certificates know nothing of what they protect",
+	},
+	{
+		"internal/cluster", []string{"internal/store/embed"},
+		"members of etcd are formed and maintained without what berth keeps in it",
+	},
+	{
 		"internal/bench", []string{"internal/instance", "internal/proc", "config", "pool", "internal/store"},
 		"it measures claims as users make them, what they cost the processes, and what that needs to be started by a command; what the queue and steps need is in e2e/bench",
 	},
@@ -156,8 +172,8 @@ var layers = []layer{
 	{
 		"cmd/berth",
 		[]string{
-			"internal/audit", "internal/inspect", "internal/proc", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "lease",
-			"internal/bench", "internal/manifest", "internal/store", "internal/store/embed",
+			"internal/audit", "internal/inspect", "internal/proc", "internal/trace", "internal/trace/otlp", "sidecar/...", "coordinator/...", "internal/instance", "config", "pool", "lease",
+			"internal/bench", "internal/certs", "internal/cluster", "internal/manifest", "internal/store", "internal/store/embed",
 		},
 		"commands glue settings to parts, and print in the words of the Go API: those of pool and lease",
 	},
@@ -220,6 +236,45 @@ func TestRulesKnowNoHTTP(t *testing.T) {
 	}
 }
 
+// wrongTracing returns the files outside internal/trace that import OpenTelemetry. Only the setup
+// imports its SDK and exporters.
+func wrongTracing(files []file) []string {
+	const lib = "go.opentelemetry.io/"
+	var found []string
+	for _, f := range files {
+		if f.test || f.folder == "internal/trace/otlp" {
+			continue
+		}
+		for imported := range f.imports() {
+			heavy := strings.HasPrefix(imported, lib+"otel/sdk") || strings.HasPrefix(imported, lib+"otel/exporters")
+			if strings.HasPrefix(imported, lib) && (f.folder != "internal/trace" || heavy) {
+				found = append(found, fmt.Sprintf("%s imports %s, but spans are made by internal/trace and sent by internal/trace/otlp", f.path, imported))
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestOnlyPackageTraceImportsOpenTelemetry(t *testing.T) { check(t, wrongTracing(tree(t))) }
+
+func TestWrongTracingIsCaught(t *testing.T) {
+	got := wrongTracing(example(t, map[string]string{
+		"pool/a.go":                `package pool; import _ "go.opentelemetry.io/otel/trace"`,
+		"internal/trace/a.go":      `package trace; import _ "go.opentelemetry.io/otel/trace"`,
+		"internal/trace/b.go":      `package trace; import _ "go.opentelemetry.io/otel/sdk/trace"`,
+		"internal/trace/otlp/a.go": `package otlp; import _ "go.opentelemetry.io/otel/sdk/trace"`,
+		"sidecar/a_test.go":        `package sidecar; import _ "go.opentelemetry.io/otel/sdk/trace"`,
+	}))
+	var at []string
+	for _, f := range got {
+		at = append(at, strings.Fields(f)[0])
+	}
+	if want := []string{"internal/trace/b.go", "pool/a.go"}; !slices.Equal(at, want) {
+		t.Errorf("caught %q, want %q", at, want)
+	}
+}
+
 func TestNoTwoLayersImportEachOther(t *testing.T) {
 	for _, a := range layers {
 		for _, b := range layers {
@@ -273,6 +328,7 @@ var barred = []struct {
 		[]string{
 			"go.etcd.io/etcd/server/v3/...", "github.com/urfave/cli/...", "net/http/pprof",
 			"github.com/danielgtaylor/huma/...", "github.com/chromedp/...",
+			"go.opentelemetry.io/otel/sdk/...", "go.opentelemetry.io/otel/exporters/...",
 			module + "/config", module + "/sidecar/...", module + "/internal/store/embed/...",
 		},
 		"importers of the Go API should not pay for it",

@@ -1,7 +1,6 @@
 package house
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/token"
@@ -47,23 +46,8 @@ var words = []word{
 	refuse(`deeds?`, "action"),
 }
 
-// wordLists are files that list refused words: this one, and that of the pages.
-var wordLists = []string{"internal/house/words_test.go", "docs/blocks_test.go"}
-
-// remaining is how many refused words the folders below a path may still have: no more may
-// come. A folder without a row has none.
-var remaining = map[string]int{
-	"cmd":               27,
-	"coordinator":       24,
-	"e2e":               0,
-	"internal":          0,
-	"internal/bench":    0,
-	"internal/house":    0,
-	"internal/instance": 0,
-	"internal/store":    0,
-	"sidecar":           71,
-	"sidecar/ui":        0,
-}
+// wordLists are files that list refused words: this one, and those of pages and of messages.
+var wordLists = []string{"internal/house/words_test.go", "docs/blocks_test.go", "cmd/berth/words_test.go"}
 
 // usage is one refused word.
 type usage struct {
@@ -131,32 +115,13 @@ func noteName(note func(string, token.Pos), id *ast.Ident) {
 	}
 }
 
-// area returns the longest path of the table that a folder is below, and else the folder.
-func area(folder string, table map[string]int) string {
-	best := ""
-	for path := range table {
-		if len(path) > len(best) && matches(path+"/...", folder) {
-			best = path
-		}
-	}
-	return cmp.Or(best, folder)
-}
-
-// refusedWords returns the usages of the areas that have more than remain.
-func refusedWords(files []file, remaining map[string]int) (found []string) {
-	all := map[string][]usage{}
+// refusedWords returns the usages of all files.
+func refusedWords(files []file) (found []string) {
 	for _, f := range files {
-		if !slices.Contains(wordLists, f.path) {
-			at := area(f.folder, remaining)
-			all[at] = append(all[at], f.usages()...)
-		}
-	}
-	for at, some := range all {
-		if len(some) <= remaining[at] {
+		if slices.Contains(wordLists, f.path) {
 			continue
 		}
-		found = append(found, fmt.Sprintf("%s has %d refused words, and may have %d:", at, len(some), remaining[at]))
-		for _, u := range some {
+		for _, u := range f.usages() {
 			found = append(found, u.String())
 		}
 	}
@@ -164,26 +129,21 @@ func refusedWords(files []file, remaining map[string]int) (found []string) {
 	return found
 }
 
-func TestWordsArePlain(t *testing.T) { check(t, refusedWords(tree(t), remaining)) }
+func TestWordsArePlain(t *testing.T) { check(t, refusedWords(tree(t))) }
 
 func TestRefusedWordsAreCaught(t *testing.T) {
 	got := refusedWords(example(t, map[string]string{
-		"a/a.go":   "// Package a waits in\n// line.\npackage a\n",
-		"a/b.go":   "package a; var theDoor = 1; func f(tolds int) { askerID := \"take it back\"; _ = askerID }",
-		"a/c.go":   "// Package a prints a line of text about trusted certificates in a headroom.\npackage a; import _ \"b/door\"; var doorway = x.Doors",
-		"b/a.go":   "package b // somebody",
-		"b/b/a.go": "package b // tidings",
-		"c/a.go":   "package c // anew, and anew",
-	}), map[string]int{"b": 2, "c": 1})
+		"a/a.go": "// Package a waits in\n// line.\npackage a\n",
+		"a/b.go": "package a; var theDoor = 1; func f(tolds int) { askerID := \"take it back\"; _ = askerID }",
+		"a/c.go": "// Package a prints a line of text about trusted certificates in a headroom.\npackage a; import _ \"b/door\"; var doorway = x.Doors",
+		"b/a.go": "package b // anew",
+	}))
 	want := []string{
-		"a has 4 refused words, and may have 0:",
 		`a/a.go:1: "in\nline": write wait queue`,
 		`a/b.go:1: "Door": write server, API; in etcd: to fence earlier writes`,
 		`a/b.go:1: "asker": write client, caller, request`,
 		`a/b.go:1: "take it back": write revoke`,
-		`c has 2 refused words, and may have 1:`,
-		`c/a.go:1: "anew": write again`,
-		`c/a.go:1: "anew": write again`,
+		`b/a.go:1: "anew": write again`,
 	}
 	if len(got) != len(want) {
 		t.Errorf("caught %q", got)

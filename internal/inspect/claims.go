@@ -92,7 +92,7 @@ func HeldClaimOf(h pool.HolderStatus) Claim {
 	return c
 }
 
-// RetainedSlots says for whom slots that no job holds are free.
+// RetainedSlots returns a text about retained slots: which claims can get them, and from when on.
 func RetainedSlots(host string, until time.Time) string {
 	return "released; reserved for the next claims of host " + host + " until " + until.UTC().Format("15:04:05.000 UTC") + ", then free for all hosts"
 }

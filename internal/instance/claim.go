@@ -104,7 +104,7 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 	if r.ID == "" {
 		r.ID = ulid.Make().String()
 	}
-	cl, err := c.engine.Claim(ctx, r)
+	cl, err := c.claim(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -170,17 +170,21 @@ func (cl *Claim) Fence() store.Fence { return cl.Claim.Fence }
 // transferred, the time counts from the request to etcd for the remaining life of its
 // lease.
 func (cl *Claim) ValidFor() (left, grace time.Duration) {
-	w, ok := cl.Validity()
+	now := cl.client.clock.Now()
+	w, ok := cl.ValidityAt(now)
 	if !ok {
 		return 0, 0
 	}
-	return w.Remaining(cl.client.clock.Now()), lease.StopGrace(w.TTL)
+	return w.Remaining(now), lease.StopGrace(w.TTL)
 }
 
 // Validity returns the window in which the claim is valid unless its lease is renewed,
 // in times of [lease.BootClock]. It returns false if the claim is not valid now.
-func (cl *Claim) Validity() (lease.Window, bool) {
-	w, ok := cl.client.keeper.Validity(cl.Lease)
+func (cl *Claim) Validity() (lease.Window, bool) { return cl.ValidityAt(cl.client.clock.Now()) }
+
+// ValidityAt is [Claim.Validity] at a time of [lease.BootClock], which is not read again.
+func (cl *Claim) ValidityAt(now time.Duration) (lease.Window, bool) {
+	w, ok := cl.client.keeper.ValidityAt(cl.Lease, now)
 	if !ok || cl.Context().Err() != nil {
 		return lease.Window{}, false
 	}
@@ -200,13 +204,19 @@ func (cl *Claim) Bind() string { return cl.Holder.Bind }
 // Release frees the slots and returns when they are free. It returns nil if the claim is
 // no longer held. If ctx ends first, the release continues in the background.
 func (cl *Claim) Release(ctx context.Context) error {
-	return cl.client.engine.Release(ctx, cl.Claim)
+	ctx, span := cl.releasing(ctx)
+	err := cl.client.engine.Release(ctx, cl.Claim)
+	span.End(err)
+	return err
 }
 
 // ReleaseWith is [Claim.Release] with further writes in the same transaction: see
 // [pool.Engine.ReleaseWith].
 func (cl *Claim) ReleaseWith(ctx context.Context, x store.Extra, place *pool.Place, asked func()) (revision int64, err error) {
-	return cl.client.engine.ReleaseWith(ctx, cl.Claim, x, place, asked)
+	ctx, span := cl.releasing(ctx)
+	revision, err = cl.client.engine.ReleaseWith(ctx, cl.Claim, x, place, asked)
+	span.End(err)
+	return revision, err
 }
 
 // String returns the id and the slots of the claim.

@@ -153,7 +153,7 @@ func TestAnEtcdWithUsersIsUsedWithTheLeastOfRights(t *testing.T) {
 	as := func(user, password string) instance.Options {
 		return instance.Options{Endpoints: []string{srv.Endpoint()}, Host: "one", Username: user, Password: password}
 	}
-	for _, o := range []instance.Options{as("", ""), as("berth", "guess"), as("nobody", "secret")} {
+	for _, o := range []instance.Options{as("", ""), as("berth", "guess"), as("unknown", "secret")} {
 		for how, err := range refused(t, o) {
 			t.Run(o.Username+" "+how, func(t *testing.T) { wantCode(t, err, "etcd_denied", srv.Endpoint()) })
 		}

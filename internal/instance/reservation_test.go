@@ -135,7 +135,7 @@ func TestAKeyReservationIsWaitedForWithinItsContext(t *testing.T) {
 	c := open(t, srv)
 	defer c.Leave()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("nobody wants it any more")
+	why := errors.New("it is not wanted any more")
 	cancel(why)
 	if _, err := c.ReserveKey(ctx, time.Hour); !errors.Is(err, why) { // it has no lease of 1h yet
 		t.Error(err)

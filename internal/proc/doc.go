@@ -7,6 +7,7 @@
 //   - A [Stat] is what /proc states about a process.
 //   - A [Process] is a process, not necessarily a child, that a [Watcher] watches.
 //   - A [Group] is a child of this process that leads a process group of its own.
+//   - A service is a process that systemd has started, and [Notify] is what it reports to it.
 //   - A [Guard] decides when a process must get SIGTERM and SIGKILL, so that it has
 //     ended before the validity of its claim ends.
 //

@@ -24,6 +24,23 @@ func TestMemoryIsReturnedWhileThereIsLittleToDo(t *testing.T) {
 	}
 }
 
+func TestABusyProcessWithASmallHeapCollectsLessOften(t *testing.T) {
+	for name, c := range map[string]struct {
+		allocated, live uint64
+		want            int
+	}{
+		"little to do":      {busyBytes - 1, 4 << 20, 100},
+		"a small heap":      {busyBytes, 4 << 20, 600},
+		"a larger one":      {busyBytes, 16 << 20, 150},
+		"a large one":       {busyBytes, freshBytes + 1, 100},
+		"nothing collected": {busyBytes, 0, 2400},
+	} {
+		if got := percentFor(c.allocated, c.live); got != c.want {
+			t.Errorf("%s: %d", name, got)
+		}
+	}
+}
+
 func TestMemoryOfAPeakIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := ReturnMemory()

@@ -125,3 +125,14 @@ func parseBoot(id []byte) string {
 	s := strings.TrimSpace(string(id))
 	return s[:min(len(s), 8)]
 }
+
+// parseNamespaces reads /proc/<pid>/status, where NSpid is followed by the numbers of the process in
+// its pid namespaces, from that of the reader to its own.
+func parseNamespaces(status []byte) []string {
+	for line := range bytes.Lines(status) {
+		if rest, ok := bytes.CutPrefix(line, []byte("NSpid:")); ok {
+			return strings.Fields(string(rest))
+		}
+	}
+	return nil
+}

@@ -126,3 +126,9 @@ func TestAGroupStopsContinuesAndEnds(t *testing.T) {
 		}
 	}
 }
+
+func TestSharesPIDs(t *testing.T) {
+	if !SharesPIDs(os.Getpid()) || !SharesPIDs(os.Getppid()) || SharesPIDs(0) {
+		t.Error("a process shares the numbers of processes with its parent, and not with those that it can't see")
+	}
+}

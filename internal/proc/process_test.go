@@ -85,3 +85,15 @@ func FuzzParseProc(f *testing.F) {
 		}
 	})
 }
+
+func TestParseNamespaces(t *testing.T) {
+	for status, want := range map[string]int{
+		"Name:\tsh\nNSpid:\t4711\nThreads:\t1\n": 1,
+		"Name:\tsh\nNSpid:\t4711\t7\n":           2,
+		"Name:\tNSpid:\n":                        0,
+	} {
+		if got := parseNamespaces([]byte(status)); len(got) != want {
+			t.Errorf("%q: %q", status, got)
+		}
+	}
+}

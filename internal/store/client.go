@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Config says which etcd to use, and as whom.
+// Config names the etcd to use, and the credentials.
 type Config struct {
 	// Endpoints are the client addresses of the cluster's members, each with or
 	// without a scheme. At least one.
@@ -285,7 +285,7 @@ func (c *Client) check(h *pb.ResponseHeader, seen int64) error {
 
 func (c *Client) checkCluster(id uint64) error {
 	if !c.cluster.CompareAndSwap(0, id) && c.cluster.Load() != id {
-		return fmt.Errorf("%w: cluster %x answered instead of %x", ErrOtherCluster, id, c.cluster.Load())
+		return fmt.Errorf("%w: cluster %x answered instead of %x; if etcd was restored, restart this process", ErrOtherCluster, id, c.cluster.Load())
 	}
 	return nil
 }

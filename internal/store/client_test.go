@@ -292,7 +292,7 @@ func TestRequestsAreCountedByOutcome(t *testing.T) {
 		}
 	}
 	if _, err := c.Renew(ctx, 12345); err == nil {
-		t.Fatal("a lease that nobody granted was renewed")
+		t.Fatal("a lease that was never granted was renewed")
 	}
 	families, err := reg.Gather()
 	if err != nil {

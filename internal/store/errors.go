@@ -76,6 +76,9 @@ func classify(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
+// proposalDropped is what a leader answers while it transfers leadership: etcd has no error for it.
+const proposalDropped = "raft proposal dropped"
+
 // kindOf finds the error of ours that an error of etcd's client means, or nil.
 func kindOf(err error) error {
 	desc := rpctypes.ErrorDesc(err)
@@ -95,6 +98,9 @@ func kindOf(err error) error {
 	case rpctypes.ErrorDesc(rpctypes.ErrGRPCInvalidAuthToken),
 		rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthOldRevision):
 		return ErrTokenExpired
+	case rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner), // the member is new
+		proposalDropped:
+		return ErrUnavailable
 	case rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthFailed),
 		rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty),
 		rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied):

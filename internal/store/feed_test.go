@@ -181,7 +181,7 @@ func TestAFeedTellsWhatIsThereAndThenWhatHappens(t *testing.T) {
 
 func TestNothingIsLostBetweenTheSnapshotAndTheWatch(t *testing.T) {
 	feed(t, func(t *testing.T, fd *feeding) {
-		synctest.Wait() // the snapshot is read, and nobody has taken it
+		synctest.Wait() // the snapshot is read, and not taken yet
 		fd.put("/p/b", "/p/c")
 		fd.want("snapshot: a")
 		fd.want("put b, put c")
@@ -332,9 +332,9 @@ func TestASnapshotThatHangsIsTriedAgain(t *testing.T) {
 
 func TestAFeedEndsWithItsContext(t *testing.T) {
 	for name, where := range map[string]func(*feeding){
-		"while nobody takes a message": func(*feeding) {},
-		"while it watches":             func(fd *feeding) { fd.want("snapshot: a") },
-		"while etcd is away":           func(fd *feeding) { fd.want("snapshot: a"); fd.etcd.Down(); fd.read(10 * time.Second) },
+		"while no message is taken": func(*feeding) {},
+		"while it watches":          func(fd *feeding) { fd.want("snapshot: a") },
+		"while etcd is away":        func(fd *feeding) { fd.want("snapshot: a"); fd.etcd.Down(); fd.read(10 * time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			feed(t, func(t *testing.T, fd *feeding) {

@@ -27,9 +27,9 @@ const (
 // Group has changes that come while a transaction is under way share the next, each
 // failing alone: etcd pays for a transaction, not for what is in it. Zero is ready.
 //
-// Those whom a transaction answered have their next change ready in a moment. If it was
-// of several, the next waits for as many, but not for long: else half of them would miss
-// it, and each half would wait for the other's.
+// The callers that a transaction answered have their next change ready in a moment. If the
+// transaction had several changes, the next one waits for as many, but not for long. Otherwise half
+// of the callers would miss it, and each half would wait for the other's transaction.
 type Group struct {
 	mu      sync.Mutex // guards what follows
 	pending []*grouped

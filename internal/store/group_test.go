@@ -177,8 +177,8 @@ func TestThoseWhoComeAgainShareATransaction(t *testing.T) {
 	})
 }
 
-// One who comes alone waits for nobody.
-func TestOneAloneWaitsForNobody(t *testing.T) {
+// A single caller does not wait for others.
+func TestOneCallerAloneDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := storetest.NewBackend(storetest.New(storetest.Options{}))
 		defer b.Close()
@@ -227,8 +227,8 @@ func TestWhatIsEnqueuedLaterDoesNotOvertake(t *testing.T) {
 	})
 }
 
-// An etcd that takes more than a second for a write, and less than the two that one has: as
-// long as one of those who share fails each time, nobody is answered.
+// An etcd that takes more than a second for a write, and less than the two that one has: as long as
+// one of the callers that share a transaction fails each time, no caller is answered.
 func TestASlowEtcdAndAChangeThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := storetest.NewBackend(storetest.New(storetest.Options{}))

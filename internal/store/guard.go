@@ -182,7 +182,7 @@ func liveInstances(ctx context.Context, b Backend, keys Keys, under string) (map
 	}
 	for _, kv := range leases.KVs {
 		var of struct{ Instance string }
-		_ = json.Unmarshal(kv.Value, &of) // without a name, it is nobody's
+		_ = json.Unmarshal(kv.Value, &of) // without a name, it belongs to no instance
 		host, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), keys.LeasesAll()), "/")
 		live[host+"/"+of.Instance] = true
 	}

@@ -243,7 +243,7 @@ func TestNoInterleavingLetsAResolvedWriteHappen(t *testing.T) {
 				i := rapid.IntRange(0, len(flights)-1).Draw(t, "which")
 				f := flights[i]
 				flights = append(flights[:i], flights[i+1:]...)
-				_, _ = arrive(f) // nobody hears the answer
+				_, _ = arrive(f) // the answer does not matter
 			},
 			"space": func(t *rapid.T) {
 				s := storetest.Space(rapid.IntRange(0, 2).Draw(t, "space"))

@@ -40,7 +40,7 @@ func TestALoginThatIsGoodForNothingIsRepeatedMoreAndMoreRarely(t *testing.T) {
 
 func TestALoginThatFailsIsRepeatedMoreAndMoreRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tried, away := 0, errors.New("nobody answers")
+		tried, away := 0, errors.New("no endpoint answers")
 		l := newLogin(func(context.Context) (string, error) {
 			if tried++; away != nil {
 				return "", away

@@ -45,7 +45,7 @@ type clerk struct {
 	hold atomic.Pointer[chan struct{}]
 }
 
-// deniedLease is one that nobody may renew.
+// deniedLease is a lease that no user may renew.
 const deniedLease = 13
 
 func newCityHall(t *testing.T, members int) *cityHall {
@@ -241,8 +241,7 @@ func TestAForgottenLoginIsReplacedOnceForAllRequests(t *testing.T) {
 	}
 }
 
-// The requests of ten seconds fail one after the other, and then etcd is back and knows
-// nobody.
+// The requests of ten seconds fail one after the other, and then etcd is back and has no logins.
 func TestATimeWithoutEtcdCostsOneLogin(t *testing.T) {
 	h := newCityHall(t, 3)
 	c := h.client()
@@ -315,7 +314,7 @@ func TestAFrozenMemberHoldsUpARenewalForOneDeadline(t *testing.T) {
 	}
 	for i := range store.LeaseID(10) {
 		if i == 5 {
-			close(hold) // the answer that nobody waits for comes now
+			close(hold) // the answer comes now, and no request waits for it
 		}
 		if ttl, err := c.Renew(long(t), 60+i); err != nil || ttl != time.Duration(60+i)*time.Second {
 			t.Errorf("lease %d: %s, %v", 60+i, ttl, err)

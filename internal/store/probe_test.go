@@ -19,7 +19,7 @@ import (
 	"github.com/berthhq/berth/internal/testcert"
 )
 
-// closedPort is an address that nobody listens to.
+// closedPort is an address at which no process listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -131,9 +131,9 @@ func TestAnEtcdWithUsersRefusesOthers(t *testing.T) {
 		cfg  store.Config
 		says string
 	}{
-		"nobody":               {as("", ""), "user name is empty"},
+		"no user":              {as("", ""), "user name is empty"},
 		"a wrong password":     {as("berth", "guess"), "authentication failed"},
-		"an unknown user":      {as("nobody", "secret"), "authentication failed"},
+		"an unknown user":      {as("unknown", "secret"), "authentication failed"},
 		"a user with no right": {as("other", "secret"), "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {

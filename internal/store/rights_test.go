@@ -20,7 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/testcert"
 )
 
-// userOf returns as whom etcd takes a connection.
+// userOf returns the user under which etcd accepts a connection.
 func userOf(t *testing.T, c *store.Client) string {
 	t.Helper()
 	user, err := c.User(long(t))

@@ -10,6 +10,8 @@ package journal
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -68,7 +70,7 @@ func Open(dir, boot string) (*Journal, error) {
 func (j *Journal) Get(name string) []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.values[name]
+	return slices.Clone(j.values[name]) // Put writes over it
 }
 
 // Put keeps the value of a name. The name has no spaces, and neither has line breaks. If it fails,
@@ -87,7 +89,7 @@ func (j *Journal) Put(name string, value []byte) error {
 		return fmt.Errorf("journal: %w", err)
 	}
 	j.size += len(j.buf)
-	j.values[name] = slices.Clone(value)
+	j.values[name] = append(j.values[name][:0], value...)
 	return nil
 }
 
@@ -146,9 +148,17 @@ func appendLine(b []byte, name string, value []byte) []byte {
 	start := len(b)
 	b = append(b, "00000000 "...)
 	b = append(append(append(b, name...), ' '), value...)
-	sum := crc32.ChecksumIEEE(b[start+9:])
-	copy(b[start:], fmt.Sprintf("%08x", sum))
+	sum := checksum(b[start+9:])
+	copy(b[start:], sum[:])
 	return append(b, '\n')
+}
+
+// checksum returns the checksum of a line in hexadecimal digits.
+func checksum(line []byte) (digits [8]byte) {
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], crc32.ChecksumIEEE(line))
+	hex.Encode(digits[:], sum[:])
+	return digits
 }
 
 // read reads a file up to the first line that is torn. It reports false if the file is not complete
@@ -166,7 +176,10 @@ func read(data []byte, boot string) (generation uint64, values map[string][]byte
 	values = map[string][]byte{}
 	for {
 		line, after, whole := bytes.Cut(rest, []byte{'\n'})
-		if !whole || len(line) < 10 || string(line[:8]) != fmt.Sprintf("%08x", crc32.ChecksumIEEE(line[9:])) {
+		if !whole || len(line) < 10 {
+			return generation, values, ok
+		}
+		if sum := checksum(line[9:]); string(line[:8]) != string(sum[:]) {
 			return generation, values, ok
 		}
 		name, value, _ := bytes.Cut(line[9:], []byte{' '})

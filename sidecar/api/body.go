@@ -5,6 +5,8 @@ import (
 	jsonv1 "encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
@@ -53,13 +55,14 @@ func (d *Decoder[T]) Decode(body []byte) (v T, err error) {
 	if bytes.TrimSpace(body)[0] != '{' { // the library takes null for no fields
 		return v, NewProblem(problem.Malformed, "the body is not a JSON object that can be read: must be an object, not null")
 	}
-	if len(d.positive) > 0 {
+	for _, name := range d.positive {
+		if !bytes.Contains(body, []byte(name)) && !bytes.Contains(body, []byte{'\\'}) {
+			continue // nearly always: it need not be read again
+		}
 		var given map[string]jsontext.Value
 		_ = json.Unmarshal(body, &given) // it was read before
-		for _, name := range d.positive {
-			if text := string(given[name]); text == "0" || text == "-0" {
-				return v, FieldProblem(FieldError{Field: name, Message: "0 is out of range: allowed is 1 and more; leave it out to name none"})
-			}
+		if text := string(given[name]); text == "0" || text == "-0" {
+			return v, FieldProblem(FieldError{Field: name, Message: "0 is out of range: allowed is 1 and more; leave it out to name none"})
 		}
 	}
 	return v, nil
@@ -224,4 +227,26 @@ func takes(t reflect.Type) string {
 		return "an array"
 	}
 	return "a value of type " + t.String()
+}
+
+const jsonType = "application/json"
+
+// encode writes the body of an answer.
+func encode(w io.Writer, v any) error {
+	enc := jsonv1.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// Write answers a request with a body, without huma.
+func Write(w http.ResponseWriter, status int, body any) { write(w, status, jsonType, body) }
+
+func write(w http.ResponseWriter, status int, kind string, body any) {
+	var text bytes.Buffer
+	if err := encode(&text, body); err != nil {
+		panic(fmt.Sprintf("api: encode an answer: %v", err))
+	}
+	w.Header()["Content-Type"] = []string{kind}
+	w.WriteHeader(status)
+	_, _ = w.Write(text.Bytes()) // the client may be gone
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -24,14 +23,7 @@ func Config(version string) huma.Config {
 	if version == "" {
 		version = "dev"
 	}
-	format := huma.Format{
-		Marshal: func(w io.Writer, v any) error {
-			enc := json.NewEncoder(w)
-			enc.SetEscapeHTML(false)
-			return enc.Encode(v)
-		},
-		Unmarshal: json.Unmarshal,
-	}
+	format := huma.Format{Marshal: encode, Unmarshal: json.Unmarshal}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -48,8 +40,8 @@ func Config(version string) huma.Config {
 			},
 			Security: []map[string][]string{{tokenScheme: {}}},
 		},
-		Formats:                      map[string]huma.Format{"application/json": format, "json": format},
-		DefaultFormat:                "application/json",
+		Formats:                      map[string]huma.Format{jsonType: format, "json": format},
+		DefaultFormat:                jsonType,
 		Transformers:                 []huma.Transformer{transformError},
 		RejectUnknownQueryParameters: true,
 	}

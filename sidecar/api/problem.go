@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
@@ -40,6 +40,8 @@ type Problem struct {
 
 	// NotReady is what is missing, of a /readyz that says no.
 	NotReady []string `json:"not_ready,omitempty" nullable:"false"`
+
+	RequestID string `json:"request_id,omitempty" doc:"The id of the request, as in the header X-Request-Id, and in the log of the server."`
 }
 
 // TransformSchema lists the codes in the OpenAPI document.
@@ -147,22 +149,37 @@ func (p *Problem) Err() *problem.Error {
 	return e
 }
 
+// requestIDHeader is the header with the id of a request, which package server sets.
+const requestIDHeader = "X-Request-Id"
+
 // transformError returns errors of huma as a [Problem]: parameters that don't fit, a missing
-// body, and its own faults.
-func transformError(_ huma.Context, _ string, v any) (any, error) {
-	m, ok := v.(*huma.ErrorModel)
-	if !ok {
+// body, and its own faults. Every problem gets the id of the request.
+func transformError(ctx huma.Context, _ string, v any) (any, error) {
+	var p *Problem
+	switch e := v.(type) {
+	default:
 		return v, nil
+	case *Problem:
+		one := *e
+		p = &one
+	case *huma.ErrorModel:
+		p = problemOfHuma(e)
 	}
+	_, w := humago.Unwrap(ctx)
+	p.RequestID = w.Header().Get(requestIDHeader)
+	return p, nil
+}
+
+func problemOfHuma(m *huma.ErrorModel) *Problem {
 	switch m.Status {
 	case http.StatusUnprocessableEntity:
-		return parameterProblem(m.Errors), nil
+		return parameterProblem(m.Errors)
 	case http.StatusBadRequest:
-		return NewProblem(problem.Malformed, "%s", m.Detail), nil
+		return NewProblem(problem.Malformed, "%s", m.Detail)
 	}
 	p := NewProblem(problem.Internal, "%s", m.Detail)
 	p.Status = m.Status
-	return p, nil
+	return p
 }
 
 // parameterProblem returns the problem of parameters that don't fit.
@@ -180,12 +197,8 @@ func parameterProblem(details []*huma.ErrorDetail) *Problem {
 
 // Write answers with the problem, without huma.
 func (p *Problem) Write(w http.ResponseWriter) {
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic(fmt.Sprintf("api: encode a problem: %v", err))
-	}
+	one := *p
+	one.RequestID = w.Header().Get(requestIDHeader)
 	maps.Copy(w.Header(), p.GetHeaders())
-	w.Header().Set("Content-Type", ProblemType)
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n')) // the client may be gone
+	write(w, p.Status, ProblemType, one)
 }

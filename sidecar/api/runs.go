@@ -59,7 +59,14 @@ type RunFinish struct {
 type StartedRun struct {
 	Run
 	Validity
+	Trace
 	TTL Duration `json:"ttl" doc:"Within which a heartbeat must come; 0s if none needs to."`
+}
+
+// Trace is the trace context of an attempt, as W3C defines it.
+type Trace struct {
+	Traceparent string `json:"traceparent,omitempty" doc:"The trace that the attempt belongs to: the header traceparent of what its executor asks for, and TRACEPARENT of its commands."`
+	Tracestate  string `json:"tracestate,omitempty" doc:"Goes with traceparent."`
 }
 
 // Limits are the limits under which runs are admitted.

@@ -159,5 +159,6 @@ type StepRetry struct {
 type TakenStep struct {
 	StepWork
 	Validity
+	Trace
 	TTL Duration `json:"ttl" doc:"Within which it must be renewed; 0s if it need not be."`
 }

@@ -14,30 +14,30 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Binding says how a server knows that a holder lives.
+// Binding describes how a server detects that a holder is alive.
 type Binding struct {
-	// ttl within which the holder renews; 0 is none. With lease it is the lease
-	// duration, which is not known before the claim is granted.
+	// ttl is the time within which the holder must renew; 0 means no limit. With lease set, the
+	// lease duration applies instead, which is unknown before the grant.
 	ttl   time.Duration
 	lease bool
-	// proc is the process that holds the claim; its pid is 0 if none is named.
+	// proc is the process that holds the claim; its pid is 0 if the holder named none.
 	proc proc.ID
-	// uid is the user who bound the claim to the process. Signals are sent in its name.
+	// uid is the user who bound the claim to the process. The server sends signals as this user.
 	uid uint32
-	// unproven: it is from etcd alone, where another host may have changed it. Its process is
-	// watched, and not signaled. It is not recorded.
+	// unproven marks a binding that was read only from etcd, where another host may have changed
+	// it. Its process is watched, but not signaled. The mark is not stored.
 	unproven bool
-	// onlyKill: the holder sends SIGTERM to its process, the server only SIGKILL.
+	// onlyKill means that the holder sends SIGTERM to its process, and the server only SIGKILL.
 	onlyKill bool
 	// tokenHash is the hash of the client's token, empty if there is none. It is part of the
-	// binding because requests with the same id are compared by what is recorded with the claim.
+	// binding because requests with the same id are compared with the stored claim.
 	tokenHash string
 }
 
-// byLease is the binding of a claim that says nothing.
+// byLease is the binding of a claim without ttl, pid and token.
 var byLease = Binding{lease: true}
 
-// ttlOf is the time to live on a lease of some duration.
+// ttlOf returns the ttl of a claim with a lease of the given duration.
 func (b Binding) ttlOf(lease time.Duration) time.Duration {
 	if b.lease {
 		return lease
@@ -45,7 +45,7 @@ func (b Binding) ttlOf(lease time.Duration) time.Duration {
 	return b.ttl
 }
 
-// bindingValue is a binding in etcd and in files.
+// bindingValue is the stored form of a binding, in etcd and in files.
 type bindingValue struct {
 	store.V
 	TTL string `json:"ttl,omitempty"`
@@ -56,13 +56,13 @@ type bindingValue struct {
 	TokenHash string `json:"client_token_hash,omitempty"`
 }
 
-// ttlLease means the lease duration.
+// ttlLease is the stored ttl that means the lease duration.
 const ttlLease = "lease"
 
-// byLeaseText is what most claims record.
+// byLeaseText is the stored form of [byLease], the most frequent binding.
 var byLeaseText = string(store.Encode(bindingValue{V: store.Now, TTL: ttlLease}))
 
-// Encode writes a binding. The same binding is always written the same.
+// Encode returns the stored form of a binding. Equal bindings have equal forms.
 func (b Binding) Encode() string {
 	if b == byLease {
 		return byLeaseText
@@ -82,7 +82,7 @@ func (b Binding) Encode() string {
 	return string(store.Encode(v))
 }
 
-// decodeBinding reads what encode wrote.
+// decodeBinding is the inverse of [Binding.Encode].
 func decodeBinding(text string) (Binding, error) {
 	var v bindingValue
 	if err := decodeStrict(text, &v); err != nil {
@@ -108,8 +108,7 @@ func decodeBinding(text string) (Binding, error) {
 	return b, nil
 }
 
-// decodeStrict reads one value of a version that is known, without fields that
-// are not.
+// decodeStrict reads one JSON value of a known version, and refuses unknown fields.
 func decodeStrict(text string, v store.Versioned) error {
 	err := store.Decode("", []byte(text), v)
 	var corrupt *store.CorruptError
@@ -119,15 +118,16 @@ func decodeStrict(text string, v store.Versioned) error {
 	return err
 }
 
-// Bounds of the time to live of a claim.
+// Bounds of the ttl of a claim.
 const (
-	// MinTTL leaves time for a renewal to be tried twice.
+	// MinTTL leaves time for two attempts at a renewal.
 	MinTTL = time.Second
-	// MaxTTL bounds how long a dead holder that names no process can block others.
+	// MaxTTL is the longest time for which a dead holder without a pid can block other claims.
 	MaxTTL = 24 * time.Hour
 )
 
-// Life is what the holder of a claim says about how the server is to know that it lives.
+// Life is what the holder of a claim requests: how the server should detect that the holder is
+// alive.
 type Life struct {
 	TTL         *time.Duration // 0 is none, nil says nothing
 	PID         int            // 0 names no process
@@ -136,8 +136,8 @@ type Life struct {
 	ClientToken string
 }
 
-// BindingOf returns the binding that a new claim asks for. Its process is still to be
-// opened: see [Binding.To].
+// BindingOf returns the binding that a new claim requests. The caller still has to open its
+// process: see [Binding.To].
 func BindingOf(l Life) (Binding, error) {
 	b := Binding{proc: proc.ID{PID: l.PID}, onlyKill: l.OnlyKill, tokenHash: hashOf(l.ClientToken)}
 	if l.PID != 0 {
@@ -158,7 +158,7 @@ func BindingOf(l Life) (Binding, error) {
 	return b, err
 }
 
-// To returns the binding to a process that was opened; nil leaves it as it is.
+// To returns the binding with an opened process; nil returns it unchanged.
 func (b Binding) To(process *proc.Process) Binding {
 	if process != nil {
 		b.proc = process.ID()
@@ -166,7 +166,7 @@ func (b Binding) To(process *proc.Process) Binding {
 	return b
 }
 
-// Untimed reports whether no time to live ends the claim.
+// Untimed reports whether the claim has no ttl.
 func (b Binding) Untimed() bool { return !b.lease && b.ttl == 0 }
 
 // renewed returns the binding after a renewal.
@@ -193,11 +193,11 @@ func checkTTL(d time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// initPID is the process that all others hang on.
+// initPID is the first process of a pid namespace; all others end with it.
 const initPID = 1
 
-// CheckPID refuses what can't be the number of a process, and processes that must
-// not be stopped when a claim is lost.
+// CheckPID returns a problem for numbers that can't be process ids, and for processes that must not
+// be stopped when a claim is lost.
 func CheckPID(pid int) error {
 	switch {
 	case pid <= 0:
@@ -210,7 +210,7 @@ func CheckPID(pid int) error {
 	return nil
 }
 
-// checkOnlyKill refuses only_kill without a process.
+// checkOnlyKill returns a problem if only_kill is set without a pid.
 func checkOnlyKill(onlyKill bool, pid int) error {
 	if onlyKill && pid == 0 {
 		return problem.Field("only_kill", "it is about a process: name that as pid")
@@ -218,7 +218,7 @@ func checkOnlyKill(onlyKill bool, pid int) error {
 	return nil
 }
 
-// hashOf returns the hash of a client token: it is recorded where others can read it.
+// hashOf returns the hash of a client token, which is stored where others can read it.
 func hashOf(clientToken string) string {
 	if clientToken == "" {
 		return ""
@@ -227,7 +227,7 @@ func hashOf(clientToken string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// checkClientToken refuses what is too long to be recorded.
+// checkClientToken returns a problem if a client token is too long.
 func checkClientToken(clientToken string) error {
 	if len(clientToken) > pool.MaxText {
 		return problem.Field("client_token", "%s is %d bytes long: allowed are %d", problem.Quote(clientToken), len(clientToken), pool.MaxText)

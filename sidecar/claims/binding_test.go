@@ -140,7 +140,7 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 	}
 	l.Add("late", 1, why, 2*keepEnded)
 	if len(l.byID) != 1 {
-		t.Errorf("%d are kept that nobody asks for", len(l.byID))
+		t.Errorf("%d unused ones are kept", len(l.byID))
 	}
 }
 

@@ -8,17 +8,18 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// Caller is who asks for something about a claim.
+// Caller is the sender of a request about a claim.
 type Caller struct {
-	// Name is its identity.
+	// Name is its identity, empty if it has none.
 	Name string
-	// ClientToken shows that it has made a claim, if it has no identity.
+	// ClientToken proves that a caller without an identity made a claim.
 	ClientToken string
-	// May returns why it may not ask for that about a claim of another with those slots.
+	// May returns an error if the caller may not send this request about another caller's claim
+	// with the given slots.
 	May func(slots map[string]int) error
 }
 
-// Owns reports whether the caller has made a claim.
+// Owns reports whether the caller made a claim.
 func (c Caller) Owns(of pool.Holder) bool {
 	if of.ClaimedBy == "" || of.ClaimedBy != c.Name {
 		return false
@@ -30,7 +31,7 @@ func (c Caller) Owns(of pool.Holder) bool {
 	return err == nil && bind.tokenHash != "" && subtle.ConstantTimeCompare([]byte(bind.tokenHash), []byte(hashOf(c.ClientToken))) == 1
 }
 
-// Check returns why the caller may not ask for something about a claim; nil if it may.
+// Check returns an error if the caller may not send its request about a claim.
 func (c Caller) Check(of pool.Holder, slots map[string]int) error {
 	if c.Owns(of) {
 		return nil

@@ -9,16 +9,14 @@ import (
 )
 
 const (
-	// keepEnded is for how long a holder that comes late gets the reason why its claim has
-	// ended: longer than the longest default lease, within which a holder that
-	// renews comes.
+	// keepEnded is how long a late holder gets the reason why its claim ended. It is longer than
+	// the default lease duration, within which a holder renews.
 	keepEnded = 10 * time.Minute
-	// maxEnded bounds what is kept: 1 MB or so.
+	// maxEnded is the largest number of entries, which use about 1 MB.
 	maxEnded = 4096
 )
 
-// EndedLog remembers for a while why claims have ended that are no longer held.
-// Its owner locks it.
+// EndedLog stores for [keepEnded] why claims ended. It is not safe for concurrent use.
 type EndedLog struct {
 	byID  map[string]*endedClaim
 	order []*endedClaim // oldest first; byID has the newest of an id, unless it is forgotten
@@ -29,7 +27,7 @@ type endedClaim struct {
 	fence store.Fence
 	why   *problem.Error
 	until time.Duration
-	// holder and slots are those of the claim, as far as they are known.
+	// holder and slots belong to the claim, if they are known.
 	holder pool.Holder
 	slots  map[string]int
 }
@@ -37,7 +35,7 @@ type endedClaim struct {
 // NewEndedLog returns an empty log.
 func NewEndedLog() EndedLog { return EndedLog{byID: map[string]*endedClaim{}} }
 
-// Add remembers a claim.
+// Add stores why a claim ended.
 func (l *EndedLog) Add(id string, fence store.Fence, why *problem.Error, now time.Duration) {
 	l.add(id, fence, why, now)
 }
@@ -60,7 +58,7 @@ func (l *EndedLog) stale(id string, now time.Duration) bool {
 	return !ok || now >= c.until
 }
 
-// Why returns why a claim has ended, nil if that is not known (any more).
+// Why returns why a claim ended, or nil if that is unknown or too long ago.
 func (l *EndedLog) Why(id string, now time.Duration) *problem.Error {
 	if l.stale(id, now) {
 		return nil
@@ -68,10 +66,10 @@ func (l *EndedLog) Why(id string, now time.Duration) *problem.Error {
 	return l.byID[id].why
 }
 
-// has reports whether the claim with a fence is known to have ended.
+// has reports whether the log has the end of the claim with a fence.
 func (l *EndedLog) has(id string, fence store.Fence, now time.Duration) bool {
 	return !l.stale(id, now) && l.byID[id].fence == fence
 }
 
-// Forget forgets a claim whose id is used again.
+// Forget removes the entry of a claim whose id is used again.
 func (l *EndedLog) Forget(id string) { delete(l.byID, id) }

@@ -12,7 +12,7 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// claimEnded records that a claim has ended by itself.
+// claimEnded records that a claim has ended without a release.
 func (hs *Holders) claimEnded(h *Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -26,15 +26,16 @@ func (hs *Holders) claimEnded(h *Holder) {
 	}
 }
 
-// Expect forgets why an earlier claim of an id has ended: another waits.
+// Expect removes the record of why an earlier claim with an id ended, since another claim with that
+// id waits.
 func (hs *Holders) Expect(id string) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	hs.ended.Forget(id)
 }
 
-// Refused records why a claim was not granted for which no client waited: so it can find
-// that out. A claim that was withdrawn is forgotten.
+// Refused records why a claim without a waiting client was not granted, so that the client can read
+// the reason later. It does not record claims that were withdrawn.
 func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why *problem.Error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -50,8 +51,8 @@ func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why 
 	hs.notify(c)
 }
 
-// invalidate ends the validity of a claim: its holder has to stop. Its slots stay taken until
-// it has.
+// invalidate ends the validity of a claim: its holder has to stop. The slots stay claimed until it
+// has stopped.
 func (hs *Holders) invalidate(h *Holder, why *problem.Error) {
 	if h.gone || h.releasing || h.why != nil {
 		return
@@ -65,17 +66,17 @@ func (hs *Holders) invalidate(h *Holder, why *problem.Error) {
 		hs.log.Error("a claim has ended whose process may still run and can't be stopped; its slots stay claimed until it is released, or revoked by force",
 			keyClaim, h.claim.ID, keyReason, why, keyError, h.unseen)
 	case h.expires == 0:
-		// Nothing reports when this holder has stopped. Its slots are freed with the
-		// lease, and it is forgotten then.
+		// No event reports when this holder has stopped. Its slots are freed with the lease, and it
+		// is removed then.
 		h.expires = hs.clock.Now() + max(h.lease, pool.MinLeaseDuration)
 	}
 }
 
-// keepUnread is how long a claim is kept whose grant was not read, for a repeated request:
-// as long as the place of a waiter.
+// keepUnread is how long a claim whose grant was not read is kept for a repeated request: as long
+// as the place of a waiter.
 const keepUnread = 10 * time.Second
 
-// Reported counts an answer that says that a claim is held.
+// Reported counts an answer with the grant of a claim.
 func (hs *Holders) Reported(h *Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -83,8 +84,8 @@ func (hs *Holders) Reported(h *Holder) {
 	h.unreadAt = 0
 }
 
-// Unread records that such an answer did not reach its client. If no other did, the claim is
-// released: at once, or, if it is named, unless it is requested again within 10 s.
+// Unread records that such an answer did not reach its client. If no other answer did, the claim is
+// released: at once or, if the request had an id, unless it is requested again within 10 s.
 func (hs *Holders) Unread(h *Holder, named bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -103,7 +104,7 @@ func (hs *Holders) releaseUnread(h *Holder) {
 	hs.releaseAsync(h)
 }
 
-// processEnded records that the process has ended that a claim was bound to.
+// processEnded records that the process to which a claim was bound has ended.
 func (hs *Holders) processEnded(h *Holder, process *proc.Process) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -116,8 +117,8 @@ func (hs *Holders) processEnded(h *Holder, process *proc.Process) {
 	}
 }
 
-// releaseAsync releases a claim that nobody asks to be released, or goes on with a
-// release whose client has disconnected.
+// releaseAsync releases a claim without a request, or continues a release whose client has
+// disconnected.
 func (hs *Holders) releaseAsync(h *Holder) {
 	if h.gone || hs.closed {
 		return
@@ -126,8 +127,8 @@ func (hs *Holders) releaseAsync(h *Holder) {
 	hs.tasks.Go(func() { _ = hs.finish(hs.quit, h) }) // an error is the end of the server
 }
 
-// beginRelease begins to release a claim. Its binding is removed first: otherwise the next
-// server would take a released claim for a lost one.
+// beginRelease begins to release a claim. It removes the binding first: otherwise the next server
+// would mistake a released claim for a lost one.
 func (hs *Holders) beginRelease(h *Holder) {
 	h.releasing = true
 	h.unhook()
@@ -142,7 +143,7 @@ func (hs *Holders) forget(h *Holder) {
 	}
 }
 
-// finish releases a claim, and forgets it when that is done.
+// finish releases a claim, and then removes its holder.
 func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 	err := h.claim.Release(ctx)
 	if err == nil {
@@ -153,10 +154,10 @@ func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 	return err
 }
 
-// Release releases a claim, and returns when its slots are free. For its owner that is at
-// once, and its process is left alone. For another caller a process is stopped first, as by a
-// revocation: Release waits until it has ended, for [pool.RevokeGrace] at most. It returns false
-// if there is no such claim here: none with that fence, unless it is 0.
+// Release releases a claim, and returns when its slots are free. For the owner, it releases at once
+// and does not stop the process. For another caller, it first stops the process as after a
+// revocation, and waits until the process has ended, for at most [pool.RevokeGrace]. It returns
+// false if this server has no claim with the id and the fence; a fence of 0 matches any.
 func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence store.Fence) (bool, error) {
 	hs.mu.Lock()
 	h := hs.byID[id]
@@ -178,7 +179,7 @@ func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence store
 	hs.mu.Unlock()
 	err := hs.finish(ctx, h)
 	if err != nil && first {
-		// Its client has hung up, or the server stops. It is released in any case.
+		// The client has hung up, or the server is stopping. The claim is released in any case.
 		hs.mu.Lock()
 		defer hs.mu.Unlock()
 		hs.releaseAsync(h)

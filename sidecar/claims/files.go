@@ -15,24 +15,22 @@ import (
 	"github.com/berthhq/berth/internal/store"
 )
 
-// Files keeps the bindings of claims that are bound to a process, and those that
-// were changed after the grant, one file for each such claim, so that they survive this
-// process. All others are in etcd only. It keeps those of started runs as well, in a
-// folder of their own.
+// Files stores bindings so that they survive this process: one file for each claim that is bound to
+// a process, or whose binding was changed after the grant. All other bindings are only in etcd.
+// Files also stores the ttl of started runs, in a separate folder.
 type Files struct {
 	dir string // empty: nothing is kept
 	log hclog.Logger
 }
 
-// bindFolder is where the files of claims are, in the instance's state directory.
+// bindFolder is the folder for the files of claims in the instance's state directory.
 const bindFolder = "binds"
 
-// maxBindFile is far more than a binding takes.
+// maxBindFile is the largest accepted file in bytes, far more than a binding needs.
 const maxBindFile = 4 << 10
 
-// bindFileValue is what a file holds. The fence ties it to one claim: a later
-// claim of the same id has another. Of a run it is the id and the fence of the
-// attempt.
+// bindFileValue is the content of a file. The fence ties it to one claim, since a later claim with
+// the same id has another fence. For a run, it has the id of the run and the fence of the attempt.
 type bindFileValue struct {
 	store.V
 	Claim string      `json:"claim"`
@@ -42,15 +40,15 @@ type bindFileValue struct {
 	validity
 }
 
-// boundClaim is what a file says of a claim.
+// boundClaim is a claim as read from its file.
 type boundClaim struct {
 	fence store.Fence
 	bind  Binding
 	valid validity
 }
 
-// NewFiles returns the files in a folder of the instance's state directory. Without such a
-// directory nothing is kept.
+// NewFiles returns the files in a folder of the instance's state directory. Without a state
+// directory, nothing is stored.
 func NewFiles(stateDir, instance, folder string, log hclog.Logger) Files {
 	f := Files{log: log}
 	if stateDir != "" {
@@ -59,10 +57,10 @@ func NewFiles(stateDir, instance, folder string, log hclog.Logger) Files {
 	return f
 }
 
-// path of a claim's file. Ids of claims hold nothing that a file's name can't.
+// path returns the path of a claim's file. All characters of claim ids are allowed in file names.
 func (f Files) path(id string) string { return filepath.Join(f.dir, id+".json") }
 
-// writable reports why no file can be written now; nil if one can be.
+// writable returns an error if files can't be written now.
 func (f Files) writable() error {
 	if f.dir == "" {
 		return nil
@@ -78,7 +76,7 @@ func (f Files) writable() error {
 	return unwritable(errors.Join(err, probe.Close(), os.Remove(probe.Name())))
 }
 
-// unwritable makes a problem of an error of the state directory.
+// unwritable turns an error of the state directory into a problem.
 func unwritable(err error) error {
 	if err == nil {
 		return nil
@@ -86,9 +84,9 @@ func unwritable(err error) error {
 	return problem.New(problem.StateUnwritable, "the state directory can't be written (%w): free disk space, or restore its permissions", err)
 }
 
-// save writes a claim's binding such that a crash of this process leaves the old
-// file or the new. A crash of the machine may leave neither, and no process that
-// could be bound to.
+// save writes a claim's binding atomically: after a crash of this process, the file has either the
+// old or the new binding. After a crash of the machine, the file may be lost, but so are all
+// processes.
 func (f Files) save(id string, fence store.Fence, b Binding, valid validity) error {
 	if f.dir == "" {
 		return nil
@@ -115,8 +113,8 @@ func writeWhole(path string, data []byte) error {
 	return err
 }
 
-// load returns the binding of a claim that was saved. There is none unless ok. A file that
-// can't be read is logged, and is an error.
+// load returns the stored binding of a claim; ok reports whether there is one. It logs and returns
+// an error if the file can't be read.
 func (f Files) load(id string, fence store.Fence) (b Binding, ok bool, err error) {
 	if f.dir == "" {
 		return Binding{}, false, nil
@@ -142,7 +140,7 @@ func (f Files) read(id string) (boundClaim, error) {
 	return decodeBindFile(data, id)
 }
 
-// readSmall reads a file that holds no more than so many bytes.
+// readSmall reads a file of at most that many bytes, and refuses a larger one.
 func readSmall(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -154,7 +152,7 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// decodeBindFile reads what save wrote for a claim.
+// decodeBindFile decodes the file of a claim.
 func decodeBindFile(data []byte, id string) (boundClaim, error) {
 	var v bindFileValue
 	if err := decodeStrict(string(data), &v); err != nil {
@@ -172,7 +170,7 @@ func decodeBindFile(data []byte, id string) (boundClaim, error) {
 	return boundClaim{fence: v.Fence, bind: b, valid: v.validity}, err
 }
 
-// Remove forgets a claim's binding.
+// Remove deletes a claim's file.
 func (f Files) Remove(id string) {
 	if f.dir == "" {
 		return
@@ -182,7 +180,7 @@ func (f Files) Remove(id string) {
 	}
 }
 
-// Sweep removes orphaned files: those of claims that are not held.
+// Sweep deletes orphaned files: those of claims that are not held.
 func (f Files) Sweep(held func(id string) bool) {
 	if f.dir == "" {
 		return
@@ -201,13 +199,12 @@ func (f Files) Sweep(held func(id string) bool) {
 	}
 }
 
-// SaveTTL keeps a time to live alone, as of an executor.
+// SaveTTL stores only a ttl, for example that of an executor.
 func (f Files) SaveTTL(id string, fence store.Fence, ttl time.Duration) error {
 	return f.save(id, fence, Binding{ttl: ttl}, validity{})
 }
 
-// LoadTTL returns the time to live that was kept for an id and a fence. There is none
-// unless ok.
+// LoadTTL returns the ttl that was stored for an id and a fence; ok reports whether there is one.
 func (f Files) LoadTTL(id string, fence store.Fence) (ttl time.Duration, ok bool) {
 	b, ok, _ := f.load(id, fence) // logged
 	return b.ttl, ok

@@ -17,16 +17,16 @@ import (
 	"github.com/berthhq/berth/lease"
 )
 
-// Config is what is needed to keep claims.
+// Config configures [Holders].
 type Config struct {
-	// StateDir is where bindings are kept, in a folder of the instance. Empty: they are
-	// not kept.
+	// StateDir is the folder in which each instance has a folder for its bindings. If it is empty,
+	// bindings are not stored.
 	StateDir, Instance string
 	Log                hclog.Logger
 	Procs              *proc.Watcher
 	Metrics            *Metrics
-	// Notify is called with everything that happens to a claim, in order. It must not
-	// call the holders.
+	// Notify is called with each change of a claim, in order. It must not call methods of the
+	// holders.
 	Notify func(Change)
 }
 
@@ -42,7 +42,7 @@ const (
 	Released      // its slots are released, or freed with its lease
 )
 
-// Change is something that has happened to a claim.
+// Change is a change of a claim's state.
 type Change struct {
 	Kind  Kind
 	Claim string
@@ -50,8 +50,8 @@ type Change struct {
 	Why   *problem.Error // of one that has ended
 }
 
-// Holders are the claims that were made through a server, each with its binding,
-// from the grant until its slots are free.
+// Holders holds the claims that were made through a server, each with its binding, from the grant
+// until its slots are free.
 type Holders struct {
 	clock   lease.Clock
 	log     hclog.Logger
@@ -64,15 +64,15 @@ type Holders struct {
 	abandon context.CancelFunc
 	tasks   sync.WaitGroup // releases that no request waits for
 
-	// mu guards the fields below, and the holders. It is taken before any lock but those of
-	// claims.
+	// mu guards the fields below, and the holders. It must be locked before all other locks except
+	// those of claims.
 	mu     sync.Mutex
 	byID   map[string]*Holder
 	ended  EndedLog
 	closed bool
 }
 
-// New returns holders without any claim.
+// New returns holders without claims.
 func New(cfg Config) *Holders {
 	hs := &Holders{
 		clock: lease.BootClock(), log: cfg.Log, notify: cfg.Notify, procs: cfg.Procs, metrics: cfg.Metrics,
@@ -86,7 +86,8 @@ func New(cfg Config) *Holders {
 // Holder is one claim with its binding.
 type Holder struct {
 	claim *instance.Claim
-	// unhook cancels the call at the end of the claim; true if that was not made yet.
+	// unhook cancels the call at the end of the claim, and returns true if the call was not made
+	// yet.
 	unhook func() bool
 
 	// The fields below are guarded by mu of Holders.
@@ -95,36 +96,37 @@ type Holder struct {
 	saved bool          // bind is in a file
 	lease time.Duration // duration of the claim's lease; 0 if not known yet
 	proc  *proc.Process // nil unless bound to one
-	// unseen is why a process that it is bound to, and that may live, can't be watched; nil
-	// if there is none. Meanwhile its holder must renew it, but its slots are not freed.
+	// unseen is why the claim's process, which may be alive, can't be watched; otherwise nil. While
+	// it is set, the holder must renew the claim, but the slots are not freed.
 	unseen error
-	// over is closed when it is no longer among the holders.
+	// over is closed when the claim is removed from the holders.
 	over chan struct{}
-	// expires is when the ttl has passed; 0 without one.
+	// expires is the time at which the ttl ends; 0 without a ttl.
 	expires time.Duration
-	// why the claim has ended; nil while it is held.
+	// why is the reason why the claim has ended; nil while it is held.
 	why *problem.Error
-	// releasing: its slots are being released.
+	// releasing reports that the slots are being released.
 	releasing bool
-	// killAt is when its process is killed, after SIGTERM.
+	// killAt is the time at which the process is killed, after SIGTERM.
 	killAt time.Duration
-	// unstopped is why its process could not be signaled the last time; empty if it could.
+	// unstopped is why the last signal to the process failed; empty if it did not.
 	unstopped string
 	gone      bool // no longer among the holders
 
-	// reports counts the answers with the grant, less those that did not reach their
-	// clients; known means that its holder has renewed it since.
+	// reports is the number of answers with the grant, without those that did not reach their
+	// clients. known means that the holder has renewed the claim since.
 	reports int
 	known   bool
-	// unreadAt is when it is released because no client has read its grant; 0 if one has.
+	// unreadAt is the time at which the claim is released because no client has read its grant; 0
+	// if a client has.
 	unreadAt time.Duration
 }
 
-// Is reports whether a holder's claim is the one with a fence. 0 is any.
+// Is reports whether the holder's claim has the fence. A fence of 0 matches any claim.
 func (h *Holder) Is(fence store.Fence) bool { return fence == 0 || h.claim.Fence() == fence }
 
-// Add adds a claim that was granted, or that was taken over from an earlier server. If it is
-// there already, its ttl begins again, and the process is closed.
+// Add adds a claim that was granted, or taken over from an earlier server. If the claim was already
+// added, its ttl begins again, and Add closes the process.
 func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Process) *Holder {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -137,7 +139,7 @@ func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Proces
 			hs.extend(h)
 			return h
 		}
-		// Its slots are gone, and there is no time left for its process to stop.
+		// Its slots are already lost, so its process has no time left to stop.
 		if h.proc != nil && (process == nil || !h.proc.ID().Same(process.ID())) {
 			hs.signal(h, syscall.SIGKILL)
 		}
@@ -153,7 +155,7 @@ func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Proces
 	return h
 }
 
-// watch watches the process of a holder; nil if there is none.
+// watch watches the process of a holder; a nil process is ignored.
 func (hs *Holders) watch(h *Holder, process *proc.Process) {
 	h.proc.Close()
 	h.proc, h.unseen, h.killAt, h.unstopped = process, nil, 0, ""
@@ -163,7 +165,8 @@ func (hs *Holders) watch(h *Holder, process *proc.Process) {
 	}
 }
 
-// ttl is within which a holder must renew; 0 if it need not, or if that is not known yet.
+// ttl returns the time within which a holder must renew; 0 if it need not renew, or if the time is
+// not known yet.
 func (h *Holder) ttl() time.Duration {
 	if h.unseen != nil && h.bind.ttl == 0 {
 		return h.lease
@@ -171,14 +174,16 @@ func (h *Holder) ttl() time.Duration {
 	return h.bind.ttlOf(h.lease)
 }
 
-// extend begins the ttl again.
+// extend restarts the ttl.
 func (hs *Holders) extend(h *Holder) {
+	now := hs.clock.Now()
 	if h.lease == 0 {
-		h.lease = h.claim.LeaseDuration()
+		w, _ := h.claim.ValidityAt(now)
+		h.lease = w.TTL
 	}
 	h.expires = 0
 	if ttl := h.ttl(); ttl > 0 {
-		h.expires = hs.clock.Now() + ttl
+		h.expires = now + ttl
 	}
 }
 
@@ -205,7 +210,7 @@ func (hs *Holders) drop(h *Holder) {
 	hs.publish(Released, h)
 }
 
-// publish notifies of a change of a holder.
+// publish reports a change of a holder to [Config.Notify].
 func (hs *Holders) publish(kind Kind, h *Holder) {
 	c := Change{Kind: kind, Claim: h.claim.ID, Pools: slices.Sorted(maps.Keys(h.claim.Slots))}
 	if kind == Ended {
@@ -214,7 +219,7 @@ func (hs *Holders) publish(kind Kind, h *Holder) {
 	hs.notify(c)
 }
 
-// held returns a holder whose claim is held, or an error that says why it is not.
+// held returns a holder whose claim is held, or the reason why it is not held.
 func (hs *Holders) held(id string) (*Holder, error) {
 	h := hs.byID[id]
 	if h == nil {
@@ -236,8 +241,8 @@ func (hs *Holders) held(id string) (*Holder, error) {
 	return h, nil
 }
 
-// Check returns why a caller may not ask for what it does about the claim with an id; nil if
-// none of that id is known.
+// Check returns an error if a caller may not send its request about the claim with an id. It
+// returns nil if the id is unknown.
 func (hs *Holders) Check(c Caller, id string) error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -255,15 +260,15 @@ func (hs *Holders) checkCaller(c Caller, id string) error {
 	return nil
 }
 
-// HasEnded reports whether the claim with a fence was held here and was lost, or revoked.
+// HasEnded reports whether the claim with a fence was held through this server, and was then lost
+// or revoked.
 func (hs *Holders) HasEnded(id string, fence store.Fence) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return hs.ended.has(id, fence, hs.clock.Now())
 }
 
-// Find returns a holder, nil if there is none; an error says why its claim has
-// ended.
+// Find returns a holder, or nil if there is none. If its claim has ended, the error is the reason.
 func (hs *Holders) Find(id string) (*Holder, error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -275,8 +280,8 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 	return h, err
 }
 
-// Renew records that a holder lives, and how the server is to know that from now on: by the
-// process, if there is one. Only its owner can bind a claim to another process than before.
+// Renew records that a holder is alive, and changes how the server detects that from now on: by the
+// process, if there is one. Only the owner can bind a claim to another process.
 func (hs *Holders) Renew(c Caller, id string, fence store.Fence, life Life, process *proc.Process) (h *Holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -305,8 +310,8 @@ func (hs *Holders) Renew(c Caller, id string, fence store.Fence, life Life, proc
 	return h, nil
 }
 
-// rebind changes a binding, if the renewal changes it. A binding that can't be recorded is
-// refused: a later server would use the one before, and so does this one.
+// rebind changes the binding if the renewal requests another one. If the new binding can't be
+// stored, rebind returns an error, and the old one stays in force, as it would for a later server.
 func (hs *Holders) rebind(h *Holder, life Life, process *proc.Process) error {
 	bind, err := h.bind.renewed(life)
 	if err != nil {
@@ -329,28 +334,28 @@ func (hs *Holders) rebind(h *Holder, life Life, process *proc.Process) error {
 	return nil
 }
 
-// View is a holder at one moment.
+// View is a snapshot of a holder.
 type View struct {
 	Claim     *instance.Claim
 	PID       int // of the process that it is bound to; 0 for none
 	Releasing bool
-	// Lease is the duration of its lease; 0 if it is not known yet.
+	// Lease is the lease duration of the claim; 0 if it is not known yet.
 	Lease time.Duration
-	// TTL is the time within which the claim must be renewed, and 0 if it need not be;
-	// nil if it is not known yet.
+	// TTL is the time within which the claim must be renewed: 0 if it need not be renewed, nil if
+	// the time is not known yet.
 	TTL *time.Duration
-	// Left is for how long the claim is valid from At on, unless it is renewed, and
-	// Grace how long its holder may take to stop. Left is 0 if the claim is not valid.
+	// Left is how long the claim is valid after At, unless it is renewed; 0 if it is not valid.
+	// Grace is how long its holder may take to stop.
 	At          time.Time
 	Left, Grace time.Duration
 }
 
-// View returns a holder as it is now.
+// View returns a snapshot of the holder.
 func (hs *Holders) View(h *Holder) View {
-	now := time.Now() // before what is left from then on: this process may be suspended in between
+	at, now := time.Now(), hs.clock.Now() // in this order: this process may be suspended in between; the margin covers the age of a reading
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	v := View{Claim: h.claim, PID: h.bind.proc.PID, Releasing: h.releasing, Lease: h.lease, At: now}
+	v := View{Claim: h.claim, PID: h.bind.proc.PID, Releasing: h.releasing, Lease: h.lease, At: at}
 	ttl := h.ttl()
 	if ttl > 0 || h.unseen == nil && !h.bind.lease {
 		v.TTL = &ttl
@@ -358,9 +363,10 @@ func (hs *Holders) View(h *Holder) View {
 	if h.unseen != nil {
 		v.PID = 0
 	}
-	left, grace := h.claim.ValidFor()
+	w, _ := h.claim.ValidityAt(now)
+	left, grace := w.Remaining(now), lease.StopGrace(w.TTL)
 	if h.expires > 0 {
-		left = min(left, max(0, h.expires-hs.clock.Now()))
+		left = min(left, max(0, h.expires-now))
 	}
 	if left <= 0 || h.releasing {
 		return v
@@ -372,5 +378,5 @@ func (hs *Holders) View(h *Holder) View {
 	return v
 }
 
-// Writable reports why bindings can't be kept now; nil if they can.
+// Writable returns an error if bindings can't be stored now.
 func (hs *Holders) Writable() error { return hs.files.writable() }

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// checkEvery is how often ttls and the validity of claims of processes are checked. The
-	// margin of a lease is two checks.
+	// checkEvery is the interval at which ttls, and the validity of claims with processes, are
+	// checked. The margin of a lease is at least two intervals.
 	checkEvery = grace.CheckInterval
-	// killAhead is how long before the end of its grace a process is killed whose
-	// claim has ended, so that a check that comes late is still in time.
+	// killAhead is how long before the end of the grace a process is killed, so that a late check
+	// is still in time.
 	killAhead = grace.Kill
-	// killAgain is the pause after a kill that has not worked yet.
+	// killAgain is the pause before SIGKILL is sent again.
 	killAgain = time.Second
 )
 
@@ -39,14 +39,14 @@ func (hs *Holders) Run(ctx context.Context) {
 	}
 }
 
-// check does what is due:
+// check performs all actions that are due:
 //
-//  1. The duration of a lease that was taken over may be known now; the ttl that depends on
-//     it begins.
-//  2. A ttl that has passed ends its claim and releases it.
-//  3. A claim whose grant was never read is released, unless it was requested again.
-//  4. A process gets SIGTERM when its claim will not be valid for longer than the process may
-//     take to stop, and SIGKILL when it has taken longer.
+//  1. If the duration of a lease that was taken over is now known, the ttl that depends on it
+//     begins.
+//  2. If a ttl has passed, its claim ends and is released.
+//  3. If a grant was never read, its claim is released, unless it was requested again.
+//  4. A process gets SIGTERM when the rest of its claim's validity is the time that it may take to
+//     stop, and SIGKILL when that time is over.
 func (hs *Holders) check() {
 	now := hs.clock.Now()
 	hs.mu.Lock()
@@ -82,8 +82,8 @@ func (hs *Holders) expire(h *Holder) {
 	}
 }
 
-// checkValid stops the process of a claim so early that it is gone before the lease can end.
-// From then on the claim counts as lost, even if its lease is renewed after all.
+// checkValid stops the process of a claim early enough that it is gone before the lease can end.
+// From then on, the claim counts as lost, even if its lease is renewed later.
 func (hs *Holders) checkValid(h *Holder, now time.Duration) {
 	if h.why == nil {
 		if left, grace := h.claim.ValidFor(); grace > 0 && left <= grace {
@@ -96,8 +96,8 @@ func (hs *Holders) checkValid(h *Holder, now time.Duration) {
 	}
 }
 
-// stop stops the process of a claim that has ended, or is about to. A process that its holder
-// stops itself is only killed when the grace is over.
+// stop stops the process of a claim that has ended or is about to end. If the holder stops its
+// process itself, stop only kills it when the grace is over.
 func (hs *Holders) stop(h *Holder) {
 	if h.killAt == 0 {
 		h.killAt = hs.clock.Now() + lease.StopGrace(max(h.lease, pool.MinLeaseDuration)) - killAhead
@@ -108,7 +108,8 @@ func (hs *Holders) stop(h *Holder) {
 	}
 }
 
-// errUnproven is why a process is not signaled: who may write to etcd could name any.
+// errUnproven is why a process is not signaled: a user with write access to etcd could name any
+// process.
 var errUnproven = errors.New("that the claim is bound to it is not recorded in the state directory")
 
 func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
@@ -127,8 +128,7 @@ func (hs *Holders) signal(h *Holder, sig syscall.Signal) {
 	}
 }
 
-// Resume takes over the claims that an earlier process left, each with the
-// binding that was recorded last.
+// Resume takes over the claims of an earlier process, each with its last stored binding.
 func (hs *Holders) Resume(claims []*instance.Claim) {
 	for _, c := range claims {
 		hs.resumeOne(c)
@@ -183,8 +183,8 @@ func (hs *Holders) resumeOne(c *instance.Claim) {
 	}
 }
 
-// find tries again to watch the process of a holder, and forgets the holder once its slots
-// are free.
+// find tries again to watch the process of a holder, and removes the holder once its slots are
+// free.
 func (hs *Holders) find(h *Holder) {
 	switch {
 	case h.claim.Freed():
@@ -206,14 +206,14 @@ func (hs *Holders) find(h *Holder) {
 	}
 }
 
-// Count returns how many claims there are.
+// Count returns the number of claims.
 func (hs *Holders) Count() int {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	return len(hs.byID)
 }
 
-// CountProcesses returns how many of them have a process.
+// CountProcesses returns the number of claims with a process.
 func (hs *Holders) CountProcesses() int {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -235,8 +235,8 @@ func (hs *Holders) InvalidateAll(why *problem.Error) {
 	}
 }
 
-// Leave forgets all claims without releasing any, and waits for what is in progress. The next
-// server takes them over.
+// Leave drops all claims without releasing them, and waits for releases in progress. The next
+// server takes the claims over.
 func (hs *Holders) Leave() {
 	hs.abandon()
 	hs.mu.Lock()

@@ -1,7 +1,7 @@
 package claims
 
-// Keys of what is logged. Info is a claim that ends as its binding says, warn is a holder
-// that has to be stopped, error is a fault.
+// Keys of log lines. The level is info for a claim that ends according to its binding, warn for a
+// holder that has to be stopped, and error for a fault.
 const (
 	keyError    = "error"
 	keyClaim    = "claim"

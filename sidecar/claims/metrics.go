@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics are those of the claims of a server. Pools and leases have their own.
+// Metrics holds the metrics of a server's claims. Pools and leases have their own metrics.
 type Metrics struct {
 	stopped *prometheus.CounterVec
-	// writable is asked whether the state directory can be written.
+	// writable reports whether the state directory can be written.
 	writable atomic.Pointer[func() bool]
 }
 
@@ -35,5 +35,5 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// stateWritable sets what is asked.
+// stateWritable sets the function that reports whether the state directory can be written.
 func (m *Metrics) stateWritable(ask func() bool) { m.writable.Store(&ask) }

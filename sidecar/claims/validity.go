@@ -24,15 +24,15 @@ import (
 	"github.com/berthhq/berth/pool"
 )
 
-// validity records how long a lease is valid unless it is renewed: what its
-// [lease.Window] is made of. An older one is always safe, since it ends earlier.
+// validity is the stored form of a [lease.Window]: it says how long a lease is valid unless it is
+// renewed. An outdated validity is always safe, since it ends earlier.
 type validity struct {
 	Lease store.LeaseID `json:"lease,omitempty"`
 	Sent  time.Duration `json:"sent,omitempty"` // of [lease.BootClock], in nanoseconds
 	TTL   time.Duration `json:"ttl,omitempty"`  // in nanoseconds
 }
 
-// validityOf returns the validity of a claim; that of no lease if it is not valid now.
+// validityOf returns the validity of a claim, or the zero value if the claim is not valid now.
 func validityOf(c *instance.Claim) validity {
 	w, ok := c.Validity()
 	if !ok {
@@ -41,10 +41,10 @@ func validityOf(c *instance.Claim) validity {
 	return validity{Lease: c.Lease, Sent: w.Sent, TTL: w.TTL}
 }
 
-// maxSent bounds times of the boot clock such that sums of them do not overflow.
+// maxSent is the largest accepted time of the boot clock, so that sums do not overflow.
 const maxSent = 1 << 61
 
-// check refuses what no lease has.
+// check returns an error for values that no lease can have.
 func (v validity) check() error {
 	switch {
 	case v.Lease == 0:
@@ -57,15 +57,15 @@ func (v validity) check() error {
 	return nil
 }
 
-// leasesFile is the file next to the bindings that holds the validity of their leases.
-// The files of claims end in .json, so it is none of them.
+// leasesFile is the file next to the bindings with the validity of their leases. Its name does not
+// end in .json as the files of claims do.
 const leasesFile = "leases"
 
-// maxLeasesFile is far more than the leases of one host take.
+// maxLeasesFile is the largest accepted file in bytes, far more than the leases of one host need.
 const maxLeasesFile = 4 << 20
 
-// leasesValue is what that file holds. Times of the boot clock mean nothing after the
-// boot in which they were written.
+// leasesValue is the content of that file. Its times are on the boot clock, so they are only
+// meaningful within the boot in which they were written.
 type leasesValue struct {
 	store.V
 	Boot   string     `json:"boot"`
@@ -94,7 +94,7 @@ func (f Files) saveLeases(boot string, all []validity) error {
 	return writeWhole(filepath.Join(f.dir, leasesFile), store.Encode(leasesValue{V: store.Now, Boot: boot, Leases: all}))
 }
 
-// save records a holder's binding, and how long its claim is valid.
+// save stores a holder's binding, and how long its claim is valid.
 func (hs *Holders) save(h *Holder, bind Binding) error {
 	if bind.unproven {
 		return nil
@@ -110,9 +110,9 @@ func (hs *Holders) save(h *Holder, bind Binding) error {
 	return nil
 }
 
-// Record records the binding of a claim that was granted, if it is bound to a process:
-// before the claim is answered, so that the next server can stop the process. If that fails
-// the claim is released, unless its holder stops the process itself.
+// Record stores the binding of a granted claim if it is bound to a process. Callers must do this
+// before they answer the client, so that the next server can stop the process. If it fails, Record
+// releases the claim, unless the holder stops the process itself.
 func (hs *Holders) Record(h *Holder) error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -131,9 +131,9 @@ func (hs *Holders) Record(h *Holder) error {
 	return problem.New(problem.StateUnwritable, "claim %q is released: the process that it is bound to could not be recorded: %w", h.claim.ID, err)
 }
 
-// RecordLeases keeps the file of the leases of processes up to date until ctx ends. It has
-// a goroutine of its own, so that a slow disk does not delay the stopping of processes. While
-// it fails, the next server goes by what was recorded last.
+// RecordLeases keeps the file with the validity of leases up to date until ctx ends. Callers run it
+// in a separate goroutine, so that a slow disk does not delay the stopping of processes. While
+// writes fail, the next server would use the last written file.
 func (hs *Holders) RecordLeases(ctx context.Context) {
 	if hs.files.dir == "" {
 		return
@@ -161,9 +161,9 @@ func (hs *Holders) RecordLeases(ctx context.Context) {
 	}
 }
 
-// leases returns the validity of the leases that claims with a process are on, in the
-// order of their ids, and the boot of these processes. It is false once the claims are
-// left to the next server.
+// leases returns the validity of the leases of all claims with a process, in the order of the lease
+// ids, and the boot id of these processes. It returns false once the claims are left to the next
+// server.
 func (hs *Holders) leases() (boot string, all []validity, ok bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -182,9 +182,9 @@ func (hs *Holders) leases() (boot string, all []validity, ok bool) {
 	return boot, all, !hs.closed
 }
 
-// Orphans are the processes that an earlier server has bound claims to. They are stopped
-// by the validity that it has recorded, until this server has taken the claims over; and
-// from then on those whose claims are lost.
+// Orphans are the processes to which an earlier server bound claims. Until this server has taken
+// the claims over, each process is stopped at the end of its recorded validity. After that, only
+// the processes of lost claims are stopped.
 type Orphans struct {
 	clock   lease.Clock
 	log     hclog.Logger
@@ -195,7 +195,7 @@ type Orphans struct {
 	end  context.CancelFunc
 	task sync.WaitGroup
 
-	// The fields below belong to the task.
+	// Only the task uses the fields below.
 	stopped  map[string]bool   // SIGTERM was sent, by claim and fence
 	reported map[string]string // errors, by file
 	lost     map[string]boundClaim
@@ -208,7 +208,7 @@ func WatchOrphans(cfg Config) *Orphans {
 	return o
 }
 
-// watch calls check, and goes on with it until stop is called.
+// watch calls check at once, and then repeatedly until stop is called.
 func (o *Orphans) watch(check func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.end = cancel
@@ -240,9 +240,9 @@ func (o *Orphans) Stop() {
 	o.task.Wait()
 }
 
-// TakenOver takes that this server has the claims that are held. What else there are files
-// of was lost while no server ran: such a process is stopped as that of any lost claim, and
-// its file stays until it is gone.
+// TakenOver records that this server has taken over the held claims. Every other claim with a file
+// was lost while no server ran: its process is stopped like that of any lost claim, and its file is
+// kept until the process is gone.
 func (o *Orphans) TakenOver(claims []*instance.Claim) {
 	o.Stop()
 	if o.files.dir == "" {
@@ -277,8 +277,8 @@ func (o *Orphans) TakenOver(claims []*instance.Claim) {
 	}
 }
 
-// checkLost stops the processes of lost claims, and forgets those that are gone. The file may
-// be that of a later claim by then.
+// checkLost stops the processes of lost claims, and removes those that are gone. By then, the file
+// may belong to a later claim.
 func (o *Orphans) checkLost() {
 	for id, c := range o.lost {
 		if !o.judge(id, c, "a claim was lost while no sidecar ran, stopping its process") {
@@ -291,8 +291,8 @@ func (o *Orphans) checkLost() {
 	}
 }
 
-// check stops the processes whose time has come. It reads all files again: if another
-// process has the state directory by now, its renewals count.
+// check stops the processes whose validity ends. It reads all files again, because another process
+// may use the state directory by now, and its renewals count.
 func (o *Orphans) check() {
 	if o.files.dir == "" {
 		return
@@ -321,7 +321,7 @@ func (o *Orphans) check() {
 	}
 }
 
-// renewed returns the validity of a claim after the last renewal that was recorded.
+// renewed returns the validity of a claim after its last recorded renewal.
 func renewed(c boundClaim, leases leasesValue) validity {
 	valid := c.valid
 	for _, l := range leases.Leases {
@@ -332,8 +332,8 @@ func renewed(c boundClaim, leases leasesValue) validity {
 	return valid
 }
 
-// leases reads the file of the leases. Without it, what was valid when the bindings were
-// recorded counts.
+// leases reads the file of the leases. Without it, the validity in the files of the bindings
+// counts.
 func (o *Orphans) leases() leasesValue {
 	path := filepath.Join(o.files.dir, leasesFile)
 	data, err := readSmall(path, maxLeasesFile)
@@ -347,7 +347,7 @@ func (o *Orphans) leases() leasesValue {
 	return v
 }
 
-// report logs an error once that is about a file. That there is no file is no error.
+// report logs an error about a file once. A missing file is not an error.
 func (o *Orphans) report(path string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || o.reported[path] == err.Error() {
 		return
@@ -357,9 +357,9 @@ func (o *Orphans) report(path string, err error) {
 		keyFile, path, keyError, err)
 }
 
-// judge stops the process of a claim if its time has come: once with SIGTERM, and then
-// with SIGKILL. It returns true once nothing is left to stop here. Why is logged when the
-// process gets SIGTERM.
+// judge stops the process of a claim if its validity ends: first with SIGTERM, and later with
+// SIGKILL. It returns true once there is nothing left to stop. The reason why is logged with
+// SIGTERM.
 func (o *Orphans) judge(id string, c boundClaim, why string) (gone bool) {
 	now, w := o.clock.Now(), lease.NewWindow(c.valid.Sent, c.valid.TTL)
 	claim := fmt.Sprintf("%s %d", id, c.fence)

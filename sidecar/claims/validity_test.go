@@ -114,7 +114,7 @@ func validFrom(sent time.Duration) validity {
 	return validity{Lease: 9, Sent: sent, TTL: orphanTTL}
 }
 
-func TestAnOrphanIsToldToStopAndKilledInTime(t *testing.T) {
+func TestAnOrphanIsStoppedAndKilledInTime(t *testing.T) {
 	o := newOrphanage(t)
 	w := lease.NewWindow(0, orphanTTL)
 	stubborn := o.bind("stubborn", validFrom(0), func(b *Binding) { b.onlyKill = true })
@@ -141,7 +141,7 @@ func TestAnOrphanIsToldToStopAndKilledInTime(t *testing.T) {
 	}
 }
 
-func TestTheProcessOfALostClaimIsToldToStopAndKilledInTime(t *testing.T) {
+func TestTheProcessOfALostClaimIsStoppedAndKilledInTime(t *testing.T) {
 	o := newOrphanage(t)
 	plain := o.bind("plain", validFrom(0), nil)
 	stubborn := o.bind("stubborn", validFrom(0), func(b *Binding) { b.onlyKill = true })

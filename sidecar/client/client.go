@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
@@ -44,6 +46,8 @@ type Client struct {
 	http  *http.Client
 	// clientToken shows that claims are the client's own; empty for none.
 	clientToken string
+	// parent is the trace context of this process, for requests whose contexts have none.
+	parent trace.Parent
 }
 
 // WithClientToken returns a client on the same connections that claims with a client token, and
@@ -58,7 +62,7 @@ func (c *Client) WithClientToken(clientToken string) *Client {
 type DialOption func(*http.Transport)
 
 // WithTLS sets the certificates that are trusted, and the client's own, over https. The
-// function is called for each connection; nil stands for the authorities of the system.
+// function is called for each connection; nil means the authorities of the system.
 func WithTLS(conf func() *tls.Config) DialOption {
 	return func(t *http.Transport) {
 		if conf == nil {
@@ -73,7 +77,9 @@ func WithTLS(conf func() *tls.Config) DialOption {
 }
 
 // Dial returns a client for a server at http://host:port, https://host:port or
-// unix:///path. It does not connect yet. The token is empty if the server needs none.
+// unix:///path. It does not connect yet. The token is empty if the server needs none. Requests
+// have the trace context of the span of their contexts, or else that of TRACEPARENT in the
+// environment.
 func Dial(addr, token string, opts ...DialOption) (*Client, error) {
 	u, err := url.Parse(addr)
 	if err != nil {
@@ -88,7 +94,7 @@ func Dial(addr, token string, opts ...DialOption) (*Client, error) {
 		TLSHandshakeTimeout: dialTimeout,
 		DisableCompression:  true,
 	}
-	c := &Client{addr: addr, token: token, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: t}}
+	c := &Client{addr: addr, token: token, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: t}, parent: trace.FromEnvironment()}
 	switch path := strings.TrimSuffix(u.Path, "/"); {
 	case u.Scheme == "unix" && u.Host == "" && path != "":
 		c.base = "http://localhost"
@@ -177,6 +183,12 @@ func (c *Client) send(ctx context.Context, method, path string, in any, headers 
 	}
 	if c.clientToken != "" {
 		req.Header.Set(api.ClientTokenHeader, c.clientToken)
+	}
+	if parent := cmp.Or(trace.Of(ctx), c.parent); parent.Traceparent != "" {
+		req.Header[trace.Header] = []string{parent.Traceparent}
+		if parent.Tracestate != "" {
+			req.Header[trace.StateHeader] = []string{parent.Tracestate}
+		}
 	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i+1] != "" {

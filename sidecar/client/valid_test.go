@@ -22,7 +22,7 @@ func (s *waitsThenRenews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/renew"), strings.HasSuffix(r.URL.Path, "/heartbeat"):
 		s.renewals.Add(1)
 	default:
-		<-time.After(longCall)
+		<-time.After(longCall + 10*time.Millisecond) // the boot clock may be late by 1 ms
 		validFor = "1ms"
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -30,7 +30,7 @@ func (s *waitsThenRenews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // What a long wait leaves of an answer's validity is made good at once.
-func TestAClientLearnsTheValidityAnewAfterALongWait(t *testing.T) {
+func TestAClientReadsTheValidityAgainAfterALongWait(t *testing.T) {
 	t.Parallel()
 	handler := &waitsThenRenews{}
 	srv := httptest.NewServer(handler)

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/claims"
@@ -41,14 +43,17 @@ type Config struct {
 	Steps  step.Store
 	// StateDir is where times to live are kept. Empty: they are not kept.
 	StateDir string
-	Log      hclog.Logger
-	Metrics  *Metrics
+	// Tracer makes a span of each attempt; nil makes none.
+	Tracer  *trace.Tracer
+	Log     hclog.Logger
+	Metrics *Metrics
 }
 
 // Executors are the executors of runs and step instances that were started through a server,
 // each from its start until its key is gone.
 type Executors struct {
 	clock   lease.Clock
+	tracer  *trace.Tracer
 	log     hclog.Logger
 	metrics *Metrics
 	runs    run.Store
@@ -92,6 +97,10 @@ type Executor struct {
 	on    reservation
 	// unhook cancels the call at the end of the reservation.
 	unhook func() bool
+	// span is that of the attempt, and trace that span as the parent of others; none if it is not
+	// recorded.
+	span  trace.Span
+	trace trace.Parent
 
 	// What follows is guarded by mu of Executors.
 
@@ -107,15 +116,16 @@ type Executor struct {
 	giveUpAt time.Duration
 	// overdue is when the timeout of a step instance has passed; 0 without one.
 	overdue time.Duration
-	failed  bool // that is why it is lost
-	gone    bool // no longer among the executors
+	failed  bool   // that is why it is lost
+	status  string // how it has ended; empty before
+	gone    bool   // no longer among the executors
 }
 
 // New returns executors without any attempt.
 func New(cfg Config) *Executors {
 	client := cfg.Client
 	x := &Executors{
-		clock: lease.BootClock(), log: cfg.Log, metrics: cfg.Metrics, runs: cfg.Runs, steps: cfg.Steps,
+		clock: lease.BootClock(), tracer: cfg.Tracer, log: cfg.Log, metrics: cfg.Metrics, runs: cfg.Runs, steps: cfg.Steps,
 		host: client.Host(), instance: client.Instance(),
 		files: claims.NewFiles(cfg.StateDir, client.Instance(), ttlFolder, cfg.Log),
 		reserve: func(ctx context.Context) (reservation, error) {
@@ -207,6 +217,7 @@ func (x *Executors) drop(e *Executor) {
 		return
 	}
 	e.gone = true
+	e.endSpan()
 	x.counts(e.id).executing.Dec()
 	e.unhook()
 	e.on.Release()
@@ -247,7 +258,7 @@ func (x *Executors) Ended(id string, fence store.Fence, status string) {
 	defer x.mu.Unlock()
 	if e := x.byID[id]; e != nil && (fence == 0 || e.fence == fence) {
 		x.counts(id).finished(e, status)
-		e.why = nil // its record says why
+		e.why, e.status = nil, status // its record says why
 		x.drop(e)
 	}
 }
@@ -287,6 +298,8 @@ type View struct {
 	Run  *run.Run    // nil for a step instance, or if it was not read yet
 	Step *step.Taken // nil for a run, or if it was not read yet
 	TTL  time.Duration
+	// Trace is the trace context of the attempt.
+	Trace trace.Parent
 	// Left is for how long the attempt is valid from At on, unless a heartbeat comes, and
 	// Grace how long its executor may take to stop. Both are 0 if it is not valid.
 	At          time.Time
@@ -297,7 +310,7 @@ type View struct {
 func (x *Executors) View(e *Executor) View {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	v := View{Run: e.run, Step: e.step, TTL: e.ttl, At: time.Now()} // before what is left from then on
+	v := View{Run: e.run, Step: e.step, TTL: e.ttl, Trace: cmp.Or(e.trace, e.parent()), At: time.Now()} // before what is left from then on
 	left, grace := e.on.ValidFor()
 	if e.expires > 0 {
 		left = min(left, max(0, e.expires-x.clock.Now()))
@@ -374,6 +387,7 @@ func (x *Executors) Leave() {
 	x.closed = true
 	for _, e := range x.byID {
 		e.gone = true
+		e.endSpan()
 		e.unhook()
 	}
 	clear(x.byID)

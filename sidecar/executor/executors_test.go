@@ -253,7 +253,7 @@ func TestWhileEtcdIsAwayTheLeaseDecides(t *testing.T) {
 			pass(40 * time.Second)
 			s.wantBeat("a", e.fence, "")
 		}
-		s.wantBeat("nobody", 7, problem.EtcdUnavailable)
+		s.wantBeat("unknown", 7, problem.EtcdUnavailable)
 	})
 }
 
@@ -277,7 +277,7 @@ func TestAStartWithAnUnknownOutcomeIsResolved(t *testing.T) {
 			},
 			alive: true,
 		},
-		"made, and nobody asks": {
+		"made, and not requested again": {
 			fault: func(<-chan struct{}) storetest.Fault { return storetest.Fault{LoseAnswer: true} },
 			after: func(s *stage) { pass(MinTTL + 2*resolveEvery) },
 		},
@@ -296,7 +296,7 @@ func TestAStartWithAnUnknownOutcomeIsResolved(t *testing.T) {
 			fault: func(hold <-chan struct{}) storetest.Fault { return storetest.Fault{Hold: hold} },
 			after: func(s *stage) { pass(MinTTL + 2*resolveEvery) },
 		},
-		"made late, for nobody: the run is canceled": {
+		"made late, for no executor: the run is canceled": {
 			fault: func(hold <-chan struct{}) storetest.Fault { return storetest.Fault{Hold: hold} },
 			after: func(s *stage) {
 				if _, err := s.runs.Cancel(s.t.Context(), "a", "", false); err != nil {

@@ -36,6 +36,7 @@ type pendingStart struct {
 // Start gives a run to an executor. One that asks again, by its name, gets the same attempt.
 // An empty name is no name. The caller of ctx is recorded: see [access.Of].
 func (x *Executors) Start(ctx context.Context, id, name string, ttl time.Duration) (*Executor, error) {
+	begun, request := time.Now(), ctx
 	by := run.Executor{Host: x.host, Instance: x.instance, Name: name, By: access.Of(ctx).String()}
 	if name == "" {
 		by.Name = ulid.Make().String() // so that a start is known for ours if its answer was lost
@@ -45,7 +46,7 @@ func (x *Executors) Start(ctx context.Context, id, name string, ttl time.Duratio
 		return nil, err
 	}
 	defer end()
-	home := &home{x: x, request: ctx}
+	home := &home{x: x, request: request}
 	// A client that hangs up leaves a run that ends with its ttl, and no unknown outcome.
 	ctx = context.WithoutCancel(ctx)
 	r, err := x.runs.Start(ctx, id, by, home)
@@ -60,7 +61,7 @@ func (x *Executors) Start(ctx context.Context, id, name string, ttl time.Duratio
 			return nil, err
 		}
 	}
-	return x.add(&Executor{id: id, fence: r.Fence(), on: on, run: r, ttl: ttl})
+	return x.add(x.traced(request, &Executor{id: id, fence: r.Fence(), on: on, run: r, ttl: ttl}, begun))
 }
 
 // enter waits for its turn to start a run: one after the other, so that what is known of a

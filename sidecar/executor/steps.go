@@ -34,6 +34,7 @@ type Waiter struct {
 // queue, and is recorded. If ctx ends while it waits for slots, nothing
 // is taken.
 func (x *Executors) Take(ctx context.Context, id store.StepID, name string, ttl time.Duration, w Waiter) (*Executor, error) {
+	begun := time.Now()
 	by := run.Executor{Host: x.host, Instance: x.instance, Name: name, By: access.Of(ctx).String()}
 	if len(name) > run.MaxText || !pool.IsLine(name) {
 		return nil, problem.Field("executor", "%s is no name of an executor: allowed are up to %d bytes of text in one line", problem.Quote(name), run.MaxText)
@@ -62,16 +63,16 @@ func (x *Executors) Take(ctx context.Context, id store.StepID, name string, ttl 
 		if err != nil {
 			return nil, err
 		}
-		return x.add(&Executor{id: p.id, fence: r.Fence(), on: on, step: r.Taken(), ttl: ttl})
+		return x.add(x.traced(ctx, &Executor{id: p.id, fence: r.Fence(), on: on, step: r.Taken(), ttl: ttl}, begun))
 	case r.RunEnded:
 		return nil, problem.New(problem.StepTaken, "step instance %s of run %q can't be taken: its run was canceled, or has failed", id.Text(), id.Run)
 	case r.Published == nil:
 		return nil, problem.New(problem.StepTaken, "step instance %s of run %q can't be taken: its status is %s", id.Text(), id.Run, r.Status)
 	}
 	if slots := x.slotsOf(r.Published); len(slots) > 0 {
-		return x.takeWith(ctx, r.Published, by, slots, ttl, w)
+		return x.takeWith(ctx, r.Published, by, slots, ttl, w, begun)
 	}
-	return x.takePlain(ctx, r.Published, p)
+	return x.takePlain(ctx, r.Published, p, begun)
 }
 
 // slotsOf returns what an instance takes of pools: its own slots, and one of its task's pool
@@ -86,7 +87,7 @@ func (x *Executors) slotsOf(p *step.Published) map[string]int {
 }
 
 // takePlain takes an instance that needs no slots.
-func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pendingStart) (*Executor, error) {
+func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pendingStart, begun time.Time) (*Executor, error) {
 	h := &home{x: x, request: ctx}
 	// A client that hangs up leaves an instance that is lost with its ttl, and no unknown
 	// outcome.
@@ -102,11 +103,11 @@ func (x *Executors) takePlain(ctx context.Context, of *step.Published, p pending
 		x.notStarted(p, err)
 		return nil, err
 	}
-	return x.taken(ctx, t, h.on, p.ttl, err)
+	return x.taken(ctx, t, h.on, p.ttl, begun, err)
 }
 
 // takeWith takes an instance with its slots, for which it may wait.
-func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter) (*Executor, error) {
+func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Executor, slots map[string]int, ttl time.Duration, w Waiter, begun time.Time) (*Executor, error) {
 	opts := []instance.ClaimOption{
 		instance.WithID(w.ID), instance.WithPriority(of.Priority), instance.WithRun(of.Run, of.ID().Text()), instance.WithBind(bindStep),
 		instance.WithSole(of.Revision), instance.WithClaimedBy(by.By),
@@ -132,18 +133,18 @@ func (x *Executors) takeWith(ctx context.Context, of *step.Published, by run.Exe
 		}
 		return nil, err
 	}
-	return x.taken(context.WithoutCancel(ctx), t, &claimReservation{x: x, claim: claim}, ttl, err)
+	return x.taken(context.WithoutCancel(ctx), t, &claimReservation{x: x, claim: claim}, ttl, begun, err)
 }
 
 // taken adds an instance that was taken. If what it is to do can't be read, it has failed.
-func (x *Executors) taken(ctx context.Context, t *step.Taken, on reservation, ttl time.Duration, unread error) (*Executor, error) {
+func (x *Executors) taken(ctx context.Context, t *step.Taken, on reservation, ttl time.Duration, begun time.Time, unread error) (*Executor, error) {
 	if unread != nil {
 		// If that fails, its lease ends it.
 		_, _ = x.steps.Finish(ctx, t, step.Outcome{Status: step.Failed, Error: unread.Error()}, nil)
 		on.Release()
 		return nil, unread
 	}
-	return x.add(&Executor{id: t.StepID.String(), fence: t.Fence(), on: on, step: t, ttl: ttl})
+	return x.add(x.traced(ctx, &Executor{id: t.StepID.String(), fence: t.Fence(), on: on, step: t, ttl: ttl}, begun))
 }
 
 // untake returns an instance to its queue that was taken for a client that had just hung up.

@@ -275,7 +275,7 @@ func TestATakeWithAnUnknownOutcomeIsResolved(t *testing.T) {
 			after: func(s *stage, id store.StepID) { s.wantBeat(id.String(), s.now(id).Fence(), "") },
 			alive: true,
 		},
-		"made, and nobody asks": {
+		"made, and not requested again": {
 			fault: storetest.Fault{LoseAnswer: true},
 			after: func(*stage, store.StepID) { pass(MinTTL + 2*resolveEvery) },
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/trace"
 )
 
 // Pages are what a server shows to browsers, besides its endpoints.
@@ -44,6 +45,9 @@ type Handler struct {
 	Refuse  func(w http.ResponseWriter, r *http.Request, err error) (status int)
 	Metrics *Metrics
 	Log     hclog.Logger
+	// Tracer makes a span of each request, except for those with a path of Untraced.
+	Tracer   *trace.Tracer
+	Untraced map[string]bool
 
 	guard        *guard
 	small, large memory
@@ -59,6 +63,7 @@ func NewHandler(h Handler) *Handler {
 // ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
+	r = h.identify(w, r)
 	a := answers.Get().(*answer)
 	*a = answer{ResponseWriter: w, r: r, refuse: h.Refuse}
 	defer func() {
@@ -97,12 +102,13 @@ var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
 
 // finish ends a request, also after a panic.
 func (h *Handler) finish(a *answer, panicked any, begun time.Time) {
+	defer func() { endSpan(a.r, a.status) }() // a panic may go on
 	if panicked != nil {
 		if err, ok := panicked.(error); ok && errors.Is(err, http.ErrAbortHandler) || a.r.Context().Err() != nil {
 			panic(http.ErrAbortHandler) // the client is gone
 		}
-		h.Log.Error("a request failed", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
-			keyError, fmt.Sprint(panicked), keyStack, string(debug.Stack()))
+		h.Log.Error("a request failed", LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
+			keyError, fmt.Sprint(panicked), keyStack, string(debug.Stack()))...)
 		if a.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer must not look like one
 		}
@@ -128,8 +134,8 @@ func (h *Handler) report(a *answer, took time.Duration) {
 	if level < h.Log.GetLevel() {
 		return
 	}
-	h.Log.Log(level, "request", keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
-		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, AddressOf(a.r.Context()))
+	h.Log.Log(level, "request", LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path), keyStatus, a.status,
+		keyTook, took.Round(time.Microsecond), keyWho, access.Of(a.r.Context()), keyFrom, AddressOf(a.r.Context()))...)
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}

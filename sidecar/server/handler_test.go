@@ -29,7 +29,7 @@ func serve(t *testing.T, log *strings.Builder, pattern string, f http.HandlerFun
 	return srv.URL
 }
 
-func TestAFaultIsAProblemAndIsTold(t *testing.T) {
+func TestAFaultIsAProblemAndIsLogged(t *testing.T) {
 	var log strings.Builder
 	url := serve(t, &log, "GET /fault", func(http.ResponseWriter, *http.Request) { panic("by design") })
 	resp, err := http.Get(url + "/fault")

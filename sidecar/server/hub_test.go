@@ -88,7 +88,7 @@ func testListens(t *testing.T) {
 	}
 }
 
-func TestAStreamThatIsNotReadIsToldThatItMissedSome(t *testing.T) {
+func TestAStreamThatIsNotReadIsNotifiedThatItMissedSome(t *testing.T) {
 	src := newFakeSource()
 	h := NewHub(src.relay, quietTags)
 	defer h.Close()

@@ -20,7 +20,9 @@ import (
 // known where the kernel does not say.
 type Peer struct {
 	Known bool
-	UID   uint32
+	// PID is the process that connected; 0 if it is in a pid namespace that this process can't see.
+	PID int
+	UID uint32
 	// GIDs are its groups.
 	GIDs []uint32
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,14 +9,16 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
 )
 
 const (
-	// socketMode lets the group of the socket's folder in, if that folder does.
+	// socketMode is the default; the folder of the socket can still keep its group out.
 	socketMode, socketDirMode = 0o660, 0o700
 	// MaxSocketPath is the longest path to listen at, in bytes: what the address of
 	// a socket can have, 107, less the end that the path has at first.
@@ -35,7 +38,8 @@ type socket struct {
 
 // listenSocket listens on a path. A socket that no process listens on any more is
 // replaced.
-func listenSocket(ctx context.Context, path string) (*socket, error) {
+func listenSocket(ctx context.Context, cfg *Config) (*socket, error) {
+	path := cfg.Socket
 	if len(path) > MaxSocketPath {
 		return nil, problem.Field("socket", "the path is %d bytes long: allowed are %d", len(path), MaxSocketPath)
 	}
@@ -55,7 +59,10 @@ func listenSocket(ctx context.Context, path string) (*socket, error) {
 	}
 	l.SetUnlinkOnClose(false) // it has another name by then
 	s := &socket{UnixListener: l, path: path}
-	err = os.Chmod(early, socketMode)
+	if err = setSocketGroup(early, cfg.SocketGroup); err != nil {
+		return nil, errors.Join(problem.Field("socket_group", "%w", err), l.Close(), os.Remove(early))
+	}
+	err = os.Chmod(early, cmp.Or(cfg.SocketMode, socketMode))
 	if err == nil {
 		s.self, err = os.Lstat(early)
 	}
@@ -66,6 +73,29 @@ func listenSocket(ctx context.Context, path string) (*socket, error) {
 		return nil, errors.Join(problem.Field("socket", "%w", err), l.Close(), os.Remove(early))
 	}
 	return s, nil
+}
+
+// setSocketGroup gives a socket to a group, a name or a number; empty changes nothing. Only
+// root can give it to a group that the process is not in.
+func setSocketGroup(path, group string) error {
+	if group == "" {
+		return nil
+	}
+	if _, err := strconv.ParseUint(group, 10, 32); err != nil {
+		found, err := user.LookupGroup(group)
+		if err != nil {
+			return fmt.Errorf("there is no group %q on this host", group)
+		}
+		group = found.Gid
+	}
+	gid, err := strconv.ParseUint(group, 10, 32)
+	if err == nil {
+		err = os.Chown(path, -1, int(gid))
+	}
+	if err != nil {
+		return fmt.Errorf("the socket can't be given to group %s: %w", group, err)
+	}
+	return nil
 }
 
 // checkFree refuses a path that is no socket, or that a process listens on.
@@ -128,7 +158,7 @@ func Listen(ctx context.Context, cfg *Config) (_ *Listeners, err error) {
 		}
 	}
 	if cfg.Socket != "" {
-		if l.unix, err = listenSocket(ctx, cfg.Socket); err != nil {
+		if l.unix, err = listenSocket(ctx, cfg); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 	}

@@ -10,4 +10,8 @@ const (
 	keyFrom   = "from"
 	keyError  = "error"
 	keyStack  = "stack"
+
+	// What identifies a request: see [LogArgs].
+	keyRequest = "request_id"
+	keyTrace   = "trace_id"
 )

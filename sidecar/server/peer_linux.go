@@ -20,7 +20,7 @@ func peerAt(c *net.UnixConn) Peer {
 	var p Peer
 	_ = raw.Control(func(fd uintptr) { // closed: it is not needed
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			p = Peer{Known: true, UID: cred.Uid, GIDs: append(groupsAt(int(fd)), cred.Gid)}
+			p = Peer{Known: true, PID: int(cred.Pid), UID: cred.Uid, GIDs: append(groupsAt(int(fd)), cred.Gid)}
 		}
 	})
 	return p

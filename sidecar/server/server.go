@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"sync"
@@ -40,6 +41,10 @@ type Config struct {
 	// Socket is the path of the unix socket, empty for none. Its folder is made, for the
 	// user alone, if there is none.
 	Socket string
+	// SocketMode is the mode of the socket; 0660 if 0. SocketGroup is its group, a name or a
+	// number; the group of the process if empty.
+	SocketMode  fs.FileMode
+	SocketGroup string
 	// TLS is called for each connection over TCP, and returns how it speaks TLS; nil is plain
 	// text. Client certificates that it verifies are identities.
 	TLS func() *tls.Config

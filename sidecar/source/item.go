@@ -140,7 +140,7 @@ func (d *decoder) add(where, id string, value json.RawMessage) {
 		return
 	}
 	if first, twice := d.at[id]; twice {
-		d.refuse(where, fmt.Sprintf("%q is listed twice, first in %s", id, first))
+		d.refuse(where, fmt.Sprintf("%q is listed twice, first at %s", id, first))
 		return
 	}
 	if why := unusable(value); why != "" {

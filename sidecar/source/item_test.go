@@ -30,7 +30,7 @@ func TestWhatIsListed(t *testing.T) {
 		{`{"id": "a", "n": 1.50}` + "\n" + `{"n": 2, "id": 7}`, []string{`a={"id": "a", "n": 1.50}`, `7={"n": 2, "id": 7}`}, nil},
 		{` [ "a", {"id": "b"}, {"id": 0} ] `, []string{`a="a"`, `b={"id": "b"}`, `0={"id": 0}`}, nil},
 		{"[]", nil, nil},
-		{"a\n" + `{"id": "a", "n": 1}`, []string{`a="a"`}, []string{`line 2: "a" is listed twice, first in line 1`}},
+		{"a\n" + `{"id": "a", "n": 1}`, []string{`a="a"`}, []string{`line 2: "a" is listed twice, first at line 1`}},
 		{"ok\na b\n-\n_\n" + long, []string{`ok="ok"`, `-="-"`, `_="_"`}, []string{
 			`line 2: "a b" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,
 			`line 5: "` + long[:64] + `…" is not an item id: allowed are 1 to 122 of A-Z, a-z, 0-9, '.', '_' and '-'`,

@@ -142,7 +142,7 @@ func TestItemsThatAreRefusedDoNotHoldUpTheRest(t *testing.T) {
 		r.wait(time.Minute)
 		want := Poll{
 			By: "x", Interval: 30 * time.Second, Listed: 6, Refused: 4, LastGood: r.last().At, At: r.last().At,
-			Refusal: `line 2: "a" is listed twice, first in line 1`,
+			Refusal: `line 2: "a" is listed twice, first at line 1`,
 		}
 		if l := r.last(); l != want {
 			t.Errorf("%+v", l)

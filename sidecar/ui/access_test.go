@@ -87,12 +87,12 @@ func TestAFormIsTakenFromAPageOfOursAndFromWhoMayAct(t *testing.T) {
 		r      *http.Request
 		status int
 	}{
-		"nobody":              {posted(path, value), 401},
-		"without a role":      {posted(path, value, by(access.Identity{Kind: access.User, Name: "ann", Grants: access.DefaultGrants})), 403},
-		"by another site":     {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }), 403},
-		"by a sister site":    {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }), 403},
-		"typed by the user":   {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "none") }), 403},
-		"by nobody knows who": {posted(path, value, admin, func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Del("Origin") }), 403},
+		"anonymous":         {posted(path, value), 401},
+		"without a role":    {posted(path, value, by(access.Identity{Kind: access.User, Name: "ann", Grants: access.DefaultGrants})), 403},
+		"by another site":   {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }), 403},
+		"by a sister site":  {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }), 403},
+		"typed by the user": {posted(path, value, admin, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "none") }), 403},
+		"of unknown origin": {posted(path, value, admin, func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Del("Origin") }), 403},
 	} {
 		if resp := serve(test.r); resp.StatusCode != test.status || who != "" {
 			t.Errorf("%s: %s by %q", what, resp.Status, who)
@@ -116,11 +116,11 @@ func TestAPageIsShownToWhoHasItsRole(t *testing.T) {
 		status int
 		says   string
 	}{
-		"nobody":                  {access.Identity{}, nil, 401, "This needs the role view. This address does not ask who you are"},
-		"nobody, who can sign in": {access.Identity{}, accesstest.Tokens("ci", "x"), 303, ""},
-		"without a role":          {access.Identity{Kind: access.User, Name: "ann"}, nil, 403, "This needs the role view, which user:ann does not have."},
-		"a viewer":                {viewer, nil, 200, "Pools"},
-		"an administrator":        {accesstest.Admin, nil, 200, "Pools"},
+		"anonymous":              {access.Identity{}, nil, 401, "This needs the role view. This address does not ask who you are"},
+		"anonymous with sign-in": {access.Identity{}, accesstest.Tokens("ci", "x"), 303, ""},
+		"without a role":         {access.Identity{Kind: access.User, Name: "ann"}, nil, 403, "This needs the role view, which user:ann does not have."},
+		"a viewer":               {viewer, nil, 200, "Pools"},
+		"an administrator":       {accesstest.Admin, nil, 200, "Pools"},
 	} {
 		seen := false
 		p := New(Config{Tokens: test.tokens})

@@ -155,7 +155,7 @@ func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*v
 
 // operator returns the verbs for who sends a request.
 func (p *Pages) operator(ctx context.Context, s *Session) inspect.Operator {
-	return inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.Client.Host())})
+	return inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.Client.Host()), RequestID: server.RequestIDOf(ctx)})
 }
 
 // act carries out a confirmed action.

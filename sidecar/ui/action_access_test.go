@@ -91,7 +91,7 @@ func neighbors(t *testing.T) *runSite {
 	return d
 }
 
-// Who may do something finds the way to it on the pages, and nobody else does. A way that is not
+// The pages show an action only to visitors who may carry it out. A way that is not
 // on a page leads nowhere.
 func TestAVisitorFindsExactlyWhatTheirRolesAllow(t *testing.T) {
 	t.Parallel()

@@ -333,7 +333,7 @@ func endText(r *run.Run) string {
 	return text + " at " + r.EndedAt.UTC().Format(exactTime)
 }
 
-// reasonIn reads the reason of a form: what was done by whom, and why.
+// reasonIn reads the reason from a form, and adds who takes the action.
 func reasonIn(did, who string, form url.Values) (string, error) {
 	reason := strings.Join(strings.Fields(form.Get("reason")), " ")
 	if len(reason) > maxReason {

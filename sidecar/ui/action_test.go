@@ -116,7 +116,7 @@ func TestARunIsCanceledFromThePages(t *testing.T) {
 	page := d.page("/actions/cancel?run=r&back=/queue")
 	page.says("Cancel run r?", "load", "It leaves the queue, and does not run.", "recorded with the name anonymous")
 	if page.id("stopped") != nil {
-		t.Error("it lists who is stopped, and nobody is")
+		t.Error("it lists stopped holders, and none is stopped")
 	}
 	if got, _ := d.store.Get(t.Context(), "r"); got.Status != run.Queued {
 		t.Fatalf("looking has made the run %s", got.Status)
@@ -385,7 +385,7 @@ func TestActionsAreListedTheNewestFirstInPages(t *testing.T) {
 				t.Fatalf("%q, want %q", row, want)
 			}
 			if row[4][:3] == "007" && !strings.Contains(row[8], "not known") {
-				t.Errorf("nobody knows what came of it: %q", row)
+				t.Errorf("its outcome is not shown: %q", row)
 			}
 		}
 		if imgs := page.tags("img"); len(imgs) > 0 {

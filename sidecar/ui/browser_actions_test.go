@@ -168,7 +168,7 @@ func TestAnActionOnWhatHasChangedIsAskedAgain(t *testing.T) {
 	}
 	h.Follow("#do")
 	h.wantText("#message", "canceled already: by another operator")
-	for _, path := range []string{"/actions/cancel?run=nobody", "/actions/pause?pool=none", "/actions/revoke?claim=none", "/actions/nothing"} {
+	for _, path := range []string{"/actions/cancel?run=unknown", "/actions/pause?pool=none", "/actions/revoke?claim=none", "/actions/nothing"} {
 		h.Go(h.base + path)
 		if h.Status() != 404 {
 			t.Errorf("%s: status %d", path, h.Status())

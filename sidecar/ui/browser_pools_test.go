@@ -12,7 +12,7 @@ import (
 )
 
 // stays has the page note that it is this one, and returns what checks that it is
-// still: that nobody has loaded it again.
+// still: that it was not loaded again.
 func (h *browserSite) stays() (check func()) {
 	h.t.Helper()
 	h.Eval(`window.same = true`)
@@ -78,7 +78,7 @@ func TestTheRowOfAHolderThatHasDiedTurnsAndGoes(t *testing.T) {
 	// What is seen is kept by the page: a moment later its end may be another.
 	const look = `(() => { const s = getComputedStyle(document.querySelector("#holds-db-dying .ends")); return s.backgroundColor + s.color })()`
 	h.WaitFor("it is far from its end", `document.querySelector("#holds-db-dying:not(.is-near)") && (window.far = `+look+`)`)
-	_ = dying.Leave() // as a process that is killed: nobody renews its leases
+	_ = dying.Leave() // as a process that is killed: its leases are not renewed
 
 	h.WaitFor("it is near its end", `document.querySelector("#holds-db-dying.is-near") && (window.near = `+look+`) &&
 		(window.said = document.querySelector("#holds-db-dying .ends").innerText)`)

@@ -55,15 +55,15 @@ func TestWithoutACoordinatorTheQueueSaysSo(t *testing.T) {
 	h := newBrowserSite(t)
 	h.submit(api.RunRequest{ID: "r1"})
 	h.to("/queue")
-	h.wantText("#nobody", "No coordinator admits runs", "berth coordinator")
+	h.wantText("#leaderless", "No coordinator admits runs", "berth coordinator")
 	h.wantText("#run-r1", "the coordinator has not checked it yet")
 	h.WantNoFindings()
 	stop := h.leads("one")
-	h.WaitGone("#nobody")
+	h.WaitGone("#leaderless")
 	h.WaitGone("#run-r1")
 	h.wantText("main", "No runs are queued.")
 	stop()
-	h.WaitShown("#nobody")
+	h.WaitShown("#leaderless")
 }
 
 func TestTheListOfRunsIsFiltered(t *testing.T) {
@@ -153,12 +153,12 @@ func TestTheRunPageShowsEachOfItsSides(t *testing.T) {
 	s.wantText("#run-error", "import")
 	s.wantText("#instance-0", "✕ failed", "3")
 
-	s.Go(s.base + "/runs/nobody")
+	s.Go(s.base + "/runs/unknown")
 	if s.Status() != 404 {
 		t.Errorf("a run that is not there: %d", s.Status())
 	}
 	s.WantNoFindings()
-	s.Expect("/runs/nobody: status 404")
+	s.Expect("/runs/unknown: status 404")
 }
 
 func TestHostsShowsWhoIsThere(t *testing.T) {

@@ -3,7 +3,7 @@ package ui_test
 import "testing"
 
 // Every page, wide and on a phone, light and dark: nothing goes wrong in the browser,
-// nothing shuts people out, and nobody has to scroll sideways.
+// the pages are accessible, and need no horizontal scrolling.
 func TestEveryPageIsFitForEverybody(t *testing.T) {
 	inFull(t)
 	t.Parallel()

@@ -100,7 +100,7 @@ func (r *cacheRig) wantsReads(want int64) {
 func TestRunsAreReadOnceHoweverManyLook(t *testing.T) {
 	onRunCache(t, func(t *testing.T, r *cacheRig) {
 		r.submit("a", "b")
-		r.wantsReads(0) // nobody has looked
+		r.wantsReads(0) // no page was requested
 		var looks sync.WaitGroup
 		for range 20 {
 			looks.Go(func() { r.wants("a", "b") })

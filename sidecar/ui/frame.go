@@ -85,7 +85,7 @@ func (p *Pages) frameOf(r *http.Request, name string, live bool) *frame {
 	id := access.Of(r.Context())
 	f := &frame{
 		Who: id.String(), Open: p.cfg.Open, by: inspect.Operator{PoolOperator: audit.PoolOperator{By: audit.Caller{Identity: id}}}, Now: time.Now(), Live: live,
-		Sheets: assets.sheets(name), Script: assets.url("berth.js"), Icon: assets.url("icon.svg"),
+		Sheets: assets().sheets(name), Script: assets().url("berth.js"), Icon: assets().url("icon.svg"),
 		path: r.URL.Path, query: r.URL.Query(),
 	}
 	f.Message = p.messageIn(f.query)
@@ -191,15 +191,13 @@ var files embed.FS
 // assetsPath is where what pages load is: below it a version, then a file.
 const assetsPath = "/ui/"
 
-// assets are the files that pages load, and their version: a hash of all.
-var assets = readAssets()
-
 type assetFiles struct {
 	version string
 	byName  map[string][]byte
 }
 
-func readAssets() assetFiles {
+// assets returns the files that pages load, and their version: a hash of all.
+var assets = sync.OnceValue(func() assetFiles {
 	a := assetFiles{byName: map[string][]byte{}}
 	sum := sha256.New()
 	entries, err := fs.ReadDir(files, "static")
@@ -217,7 +215,7 @@ func readAssets() assetFiles {
 	}
 	a.version = hex.EncodeToString(sum.Sum(nil)[:8])
 	return a
-}
+})
 
 // url is where a file is, as it is now.
 func (a assetFiles) url(name string) string { return assetsPath + a.version + "/" + name }
@@ -242,14 +240,14 @@ var assetTypes = map[string]string{
 // the one that the page was made for.
 func (p *Pages) asset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
-	data, ok := assets.byName[name]
+	data, ok := assets().byName[name]
 	kind := assetTypes[path.Ext(name)]
 	if !ok || kind == "" {
 		p.refuse(w, r, notFound(r))
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	if r.PathValue("version") == assets.version {
+	if r.PathValue("version") == assets().version {
 		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))

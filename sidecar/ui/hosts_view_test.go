@@ -98,7 +98,7 @@ func TestTheLeaderOrItsAbsenceIsShown(t *testing.T) {
 		places           []int
 		standing         int
 	}{
-		"nobody": {},
+		"none": {},
 		"a coordinator that does not stand": {
 			fleet: inspect.Fleet{Hosts: []inspect.Host{present("a", "coordinator", "coordinator")}}, places: []int{-1},
 		},

@@ -90,7 +90,7 @@ func TestALivePageTellsOfChanges(t *testing.T) {
 	if name, data := live.next(); name != "title" || data != "Pools" {
 		t.Errorf("the first is %q %q", name, data)
 	}
-	live.until("nobody holds it", func(d *document) bool { return strings.Contains(text(d.must("pool-db")), "0/2") })
+	live.until("it has no holder", func(d *document) bool { return strings.Contains(text(d.must("pool-db")), "0/2") })
 	s.claim(api.ClaimRequest{ID: "a", Pools: api.Slots{"db": 2}, RunID: "lines and <b>"})
 	d := live.until("it is held", func(d *document) bool { return strings.Contains(text(d.must("pool-db")), "2/2") })
 	if row := text(d.must("holds-db-a")); !strings.Contains(row, "and <b>") {

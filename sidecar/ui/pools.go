@@ -126,7 +126,7 @@ type holderRow struct {
 	Near string    // "near" the end of its lease, "past" it, or neither
 }
 
-// Retained says for whom the slots are free, empty if a job holds them.
+// Retained says which claims can get the slots, empty if a job holds them.
 func (r holderRow) Retained() string {
 	if r.RetainedUntil.IsZero() {
 		return ""

@@ -294,7 +294,7 @@ func TestADeletedPoolIsShownWhileItIsHeld(t *testing.T) {
 	s.until("/pools?open=db", "it is gone", func(d *document) bool { return d.id("pool-db") == nil })
 }
 
-// another is an instance on another host, which can leave its claims to nobody.
+// another is an instance on another host, which can't leave its claims to a next process.
 func (s *site) another(host string) *instance.Client {
 	s.t.Helper()
 	c, err := instance.Open(s.t.Context(), instance.Options{

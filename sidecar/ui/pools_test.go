@@ -136,7 +136,7 @@ func TestNoMoreThanSomePoolsAreExpanded(t *testing.T) {
 		all = append(all, someStatus(name, 0, 1))
 		open = append(open, name)
 	}
-	p := poolsOf(all, poolsQuery{Sort: byName, Page: 1, Open: append(open, "nobody")}, nil)
+	p := poolsOf(all, poolsQuery{Sort: byName, Page: 1, Open: append(open, "unknown")}, nil)
 	opened := 0
 	for _, c := range p.Cards {
 		if c.Open {

@@ -83,7 +83,7 @@ func TestTheQueueIsShownAsItIs(t *testing.T) {
 	if got := text(sums[0]); got != "3 queued runs 1 in progress one/coordinator admits runs" {
 		t.Error(got)
 	}
-	if page.id("nobody") != nil || page.id("unreadable") != nil {
+	if page.id("leaderless") != nil || page.id("unreadable") != nil {
 		t.Error("it tells of trouble that there is not")
 	}
 }
@@ -105,7 +105,7 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 	t.Parallel()
 	d := newQueueSite(t)
 	page := d.page("/queue")
-	if got := text(page.must("nobody")); !strings.Contains(got, "No coordinator admits runs") || !strings.Contains(got, "berth coordinator") {
+	if got := text(page.must("leaderless")); !strings.Contains(got, "No coordinator admits runs") || !strings.Contains(got, "berth coordinator") {
 		t.Error(got)
 	}
 	if got := text(page.root); !strings.Contains(got, "No runs are queued. Submit one: berth submit") {
@@ -118,10 +118,10 @@ func TestAQueueThatNobodyAdmitsFromSaysSo(t *testing.T) {
 	}
 	stop := d.leads("two")
 	d.until("/queue", "the run has left, and a coordinator leads", func(page *document) bool {
-		return page.id("nobody") == nil && len(page.runs()) == 0 && strings.Contains(text(page.root), "two/coordinator admits runs")
+		return page.id("leaderless") == nil && len(page.runs()) == 0 && strings.Contains(text(page.root), "two/coordinator admits runs")
 	})
 	stop()
-	d.until("/queue", "nobody leads", func(page *document) bool { return page.id("nobody") != nil })
+	d.until("/queue", "no coordinator leads", func(page *document) bool { return page.id("leaderless") != nil })
 }
 
 func TestTheQueueIsFilteredAndPaged(t *testing.T) {
@@ -203,7 +203,7 @@ func TestHostileTextsAreShownAndNothingElse(t *testing.T) {
 		if n := len(page.all(func(n *html.Node) bool {
 			return n.Data == "img" || n.Data == "b" || n.Data == "textarea" || has(n, "autofocus")
 		})); n > 0 {
-			t.Errorf("%s has %d elements that nobody meant", path, n)
+			t.Errorf("%s has %d unintended elements", path, n)
 		}
 		for _, want := range hostile {
 			shown := strings.Join(strings.Fields(want), " ")

@@ -73,7 +73,7 @@ func (d *queueSite) put(ops ...*pb.RequestOp) {
 	}
 }
 
-// change writes a run as the coordinator would, or nobody.
+// change writes a run, as the coordinator would or as no process would.
 func (d *queueSite) change(id string, f func(*run.Record)) {
 	d.t.Helper()
 	r, err := d.store.Get(d.t.Context(), id)

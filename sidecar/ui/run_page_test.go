@@ -120,7 +120,7 @@ func TestAQueuedRunSaysWhoIsInItsWay(t *testing.T) {
 	d.submit(api.RunRequest{ID: "first", Name: "First " + wicked, Tags: map[string]string{"k": wicked}})
 	d.submit(api.RunRequest{ID: "second"})
 	d.submit(api.RunRequest{ID: "third", Priority: 9})
-	page := d.until("/runs/second", "it is known that nobody leads", func(p *document) bool { return strings.Contains(text(p.root), "No coordinator is running") })
+	page := d.until("/runs/second", "it is known that no coordinator leads", func(p *document) bool { return strings.Contains(text(p.root), "No coordinator is running") })
 	if got := text(page.must("run-why")); got != "Position 3 of 3 in the queue ." {
 		t.Error(got)
 	}
@@ -227,7 +227,7 @@ func TestAnUnknownRunSaysWhatToDo(t *testing.T) {
 		status int
 		wants  []string
 	}{
-		{"/runs/nobody", http.StatusNotFound, []string{`there is no run "nobody"`, "run_retention", "/runs lists", "berth runs events nobody"}},
+		{"/runs/unknown", http.StatusNotFound, []string{`there is no run "unknown"`, "run_retention", "/runs lists", "berth runs events unknown"}},
 		{"/runs/%3Cscript%3Ealert(1)%3C%2Fscript%3E", http.StatusNotFound, []string{`there is no run "<script>alert(1)</script>"`, "no run can have that id"}},
 		{"/runs/" + strings.Repeat("x", 5000), http.StatusNotFound, []string{"no run can have that id"}},
 		{"/runs/r?tab=%3Cb%3E", http.StatusUnprocessableEntity, []string{`tab: "<b>" is none: allowed are steps, timeline, concurrency, logs, events`}},

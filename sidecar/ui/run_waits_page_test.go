@@ -85,7 +85,7 @@ func TestThePageOfARunTellsWhatItsStepsWaitFor(t *testing.T) {
 	d.page("/runs/w?tab=logs&step=then&index=0").says("◷ requested : it needs gpu")
 	d.page("/runs/w?tab=timeline").says("gpu: no worker", "waits: it needs gpu")
 
-	// Nobody leads any more: what could be let go is not.
+	// No coordinator leads any more, so nothing is published.
 	stop()
 	d.ends(busy, step.Outcome{Status: step.Succeeded})
 	d.until("/runs/w", "no coordinator is running", func(p *document) bool {

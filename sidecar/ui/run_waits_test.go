@@ -40,20 +40,20 @@ func TestAStepSaysWhatItWaitsFor(t *testing.T) {
 		around  step.Around
 		want    saying
 	}{
-		"what it needs":           {a: []int{1}, b: []int{0, 1}, c: []int{5}, want: saying{Text: "5 wait: it needs a, b"}},
-		"one of them":             {a: []int{0, 0, 0, 1}, b: []int{0, 1}, c: []int{5}, want: saying{Text: "5 wait: it needs b"}},
-		"in vain":                 {a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 0, 1}, c: []int{5}, want: saying{Text: "it never runs: not all of b has succeeded"}},
-		"needs of a queued run":   {status: run.Queued, a: []int{1}, b: []int{0, 0, 0, 1}, c: []int{5}, want: saying{Text: "5 wait: its run is queued"}},
-		"its run":                 {status: run.Queued, a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 1}, c: []int{5}, want: saying{Text: "5 wait: its run is queued"}},
-		"a run that has ended":    {status: run.Canceled, a: []int{1}, b: []int{1}, c: []int{5}},
-		"nothing":                 {c: []int{0, 0, 1, 1}},
-		"a window":                {c: []int{4000, 0, 3}, window: 3, want: saying{Text: "4,000 wait: the window of its step is full (3/3 in flight)"}},
-		"a full pool":             {c: []int{4, 2, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "2 wait: pool 'db' full (3/3 slots)"}},
-		"one of several":          {c: []int{0, 1, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "1 waits: pool 'db' full (3/3 slots)"}},
-		"the only one":            {c: []int{0, 1}, worker: true, want: saying{Text: "waits: no worker is running: start 'berth worker'"}},
-		"an external executor":    {c: []int{0, 1}, want: saying{Text: "waits: no executor has taken it from queue 'default' over HTTP yet"}},
-		"nothing in the way":      {c: []int{0, 1}, worker: true, around: full, want: saying{Text: "waits: the worker of queue 'default' can take it (1/4 in progress)", Soon: true}},
-		"nobody who lets them go": {c: []int{2, 0, 1}, around: step.Around{Leaderless: true}, want: saying{Text: "2 wait: no coordinator is running, so nothing is published"}},
+		"what it needs":         {a: []int{1}, b: []int{0, 1}, c: []int{5}, want: saying{Text: "5 wait: it needs a, b"}},
+		"one of them":           {a: []int{0, 0, 0, 1}, b: []int{0, 1}, c: []int{5}, want: saying{Text: "5 wait: it needs b"}},
+		"in vain":               {a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 0, 1}, c: []int{5}, want: saying{Text: "it never runs: not all of b has succeeded"}},
+		"needs of a queued run": {status: run.Queued, a: []int{1}, b: []int{0, 0, 0, 1}, c: []int{5}, want: saying{Text: "5 wait: its run is queued"}},
+		"its run":               {status: run.Queued, a: []int{0, 0, 0, 1}, b: []int{0, 0, 0, 1}, c: []int{5}, want: saying{Text: "5 wait: its run is queued"}},
+		"a run that has ended":  {status: run.Canceled, a: []int{1}, b: []int{1}, c: []int{5}},
+		"nothing":               {c: []int{0, 0, 1, 1}},
+		"a window":              {c: []int{4000, 0, 3}, window: 3, want: saying{Text: "4,000 wait: the window of its step is full (3/3 in flight)"}},
+		"a full pool":           {c: []int{4, 2, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "2 wait: pool 'db' full (3/3 slots)"}},
+		"one of several":        {c: []int{0, 1, 3}, pools: map[string]int{"db": 1}, worker: true, around: full, want: saying{Text: "1 waits: pool 'db' full (3/3 slots)"}},
+		"the only one":          {c: []int{0, 1}, worker: true, want: saying{Text: "waits: no worker is running: start 'berth worker'"}},
+		"an external executor":  {c: []int{0, 1}, want: saying{Text: "waits: no executor has taken it from queue 'default' over HTTP yet"}},
+		"nothing in the way":    {c: []int{0, 1}, worker: true, around: full, want: saying{Text: "waits: the worker of queue 'default' can take it (1/4 in progress)", Soon: true}},
+		"no coordinator":        {c: []int{2, 0, 1}, around: step.Around{Leaderless: true}, want: saying{Text: "2 wait: no coordinator is running, so nothing is published"}},
 	} {
 		seen := seenOf(t, "a:", "b:", "c: a b")
 		if tc.status != "" {

@@ -102,7 +102,7 @@ func signInLink(r *http.Request) string {
 	return signinPath + "?" + url.Values{toKey: {to}}.Encode()
 }
 
-// canSignIn reports whether the sender of a request is nobody yet, and could sign in.
+// canSignIn reports whether the sender of a request is anonymous, and could sign in.
 func (p *Pages) canSignIn(r *http.Request) bool {
 	return p.cfg.Tokens != nil && !access.Of(r.Context()).Authenticated()
 }

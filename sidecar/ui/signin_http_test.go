@@ -160,12 +160,12 @@ func TestAWrongTokenSignsNobodyIn(t *testing.T) {
 		status int
 		says   string
 	}{
-		"a wrong token":     {url.Values{"token": {"wrong"}}, nil, 401, "not one that this server knows"},
-		"no token":          {url.Values{}, nil, 401, "not one that this server knows"},
-		"another site":      {url.Values{"token": {token}}, header("Origin", "http://evil.example"), 403, "other sites"},
-		"a sister site":     {url.Values{"token": {token}}, header("Sec-Fetch-Site", "same-site"), 403, "other sites"},
-		"nobody knows whom": {url.Values{"token": {token}}, func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") }, 403, "other sites"},
-		"JSON":              {url.Values{"token": {token}}, header("Content-Type", "text/plain"), 415, "text/plain"},
+		"a wrong token":  {url.Values{"token": {"wrong"}}, nil, 401, "not one that this server knows"},
+		"no token":       {url.Values{}, nil, 401, "not one that this server knows"},
+		"another site":   {url.Values{"token": {token}}, header("Origin", "http://evil.example"), 403, "other sites"},
+		"a sister site":  {url.Values{"token": {token}}, header("Sec-Fetch-Site", "same-site"), 403, "other sites"},
+		"unknown origin": {url.Values{"token": {token}}, func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") }, 403, "other sites"},
+		"JSON":           {url.Values{"token": {token}}, header("Content-Type", "text/plain"), 415, "text/plain"},
 	} {
 		change := test.change
 		if change == nil {

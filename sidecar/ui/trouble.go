@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 // Refusal is why there is no page.
@@ -90,7 +91,7 @@ func (p *Pages) Refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
 		p.refuse(w, r, why)
 		return
 	}
-	f := &frame{Now: time.Now(), Sheets: assets.sheets("error"), Script: assets.url("berth.js"), Icon: assets.url("icon.svg"), Plain: why.Plain, path: r.URL.Path}
+	f := &frame{Now: time.Now(), Sheets: assets().sheets("error"), Script: assets().url("berth.js"), Icon: assets().url("icon.svg"), Plain: why.Plain, path: r.URL.Path}
 	body, status := p.renderProblem(f, why)
 	p.write(w, status, body)
 }
@@ -117,7 +118,7 @@ func (p *Pages) problemOf(r *http.Request, err error) Refusal {
 	case r.Context().Err() != nil: // the browser is gone, and that is why
 	case code == problem.Internal:
 		if p.trouble.loud() {
-			p.log.Error("a page can't be shown", "path", problem.Clip(r.URL.Path), "error", err)
+			p.log.Error("a page can't be shown", server.LogArgs(r.Context(), "path", problem.Clip(r.URL.Path), "error", err)...)
 		}
 		why.Detail = "A fault of berth: its log says more."
 	case why.Status >= http.StatusInternalServerError:

@@ -226,7 +226,7 @@ func TestALargeLimitOfATaskIsSharedOutOverGroups(t *testing.T) {
 	eventually(t, "all slots are free", func() bool { return y.claimed(name) == 0 })
 }
 
-// A lowered limit stops nobody: no more begin until enough have ended. A raised one lets
+// A lowered limit stops no instance: no more begin until enough have ended. A raised one lets
 // more go at once.
 func TestATasksLimitIsChangedWhileStepsRun(t *testing.T) {
 	y, s := newYard(t), newStage()
@@ -260,7 +260,7 @@ func TestATightPoolLeavesTheRestOfAWorkerToOthers(t *testing.T) {
 	defer w.close(t)
 	y.submit("r", fan("slow", 8, 0, from("db", 1)))
 	s.reach(t, map[string]int{"slow": 2}, w)
-	y.submit("beside", fan("free", 8, 0))
+	y.submit("other", fan("free", 8, 0))
 	s.reach(t, map[string]int{"slow": 2, "free": 6}, w)
 	for ended := 0; ended < 8; {
 		eventually(t, "a free one runs", func() bool { return s.steps()["free"] > 0 })
@@ -340,7 +340,7 @@ func TestSlotsComeBackHoweverAnInstanceEnds(t *testing.T) {
 			y.pool("db", 3)
 			w := y.worker("a", "", 2, s)
 			defer w.close(t)
-			// The run goes on, so that nobody else gives them back.
+			// The run goes on, so that no other process releases them.
 			y.submit("r", fan("m", 1, 0, from("db", 2), others), fan("stays", 0, 0, func(s *step.Spec) { s.Queue = "nobodys" }))
 			s.runs(t, "r/m/000000")
 			if n := y.claimed("db"); n != 2 {

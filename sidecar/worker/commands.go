@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/sidecar/worker/child"
 )
 
@@ -64,7 +65,8 @@ const openWait = 50 * time.Millisecond
 
 // environment returns the environment variables of an instance.
 func environment(t *step.Taken) []string {
-	env := make([]string, 0, len(t.Work.Env)+8)
+	in := trace.Parent{Traceparent: t.Ready.Traceparent, Tracestate: t.Ready.Tracestate}
+	env := in.Environment(make([]string, 0, len(t.Work.Env)+10))
 	for name, value := range t.Work.Env {
 		env = append(env, name+"="+value)
 	}

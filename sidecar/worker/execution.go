@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -53,6 +55,10 @@ type execution struct {
 	tail    tail
 	begun   begun
 	unhook  func() bool
+
+	span trace.Span
+	// status and why it failed, for the span.
+	status, why string
 }
 
 // begun is the start of a command, and the state of its event.
@@ -164,8 +170,9 @@ func (e *execution) unreportedStart() time.Time {
 // validity returns until when it may run, on the boot clock, and how long it may take to
 // stop before.
 func (e *execution) validity() (until, grace time.Duration) {
+	now := e.w.clock.Now() // before the validity, which counts from it
 	left, grace := e.place.ValidFor()
-	return e.w.clock.Now() + left, grace
+	return now + left, grace
 }
 
 // extend extends its validity after a renewal of its lease.
@@ -175,8 +182,9 @@ func (e *execution) extend() {
 	}
 	// The validity of a lease that was taken over is unknown before its first renewal.
 	// Until then, that of the earlier process holds.
+	now := e.w.clock.Now() // before the validity, which counts from it
 	if left, _ := e.place.ValidFor(); left > 0 {
-		e.job.Extend(e.w.clock.Now() + left)
+		e.job.Extend(now + left)
 	}
 }
 
@@ -206,7 +214,7 @@ func (e *execution) ended() {
 	switch {
 	case e.cause == byLoss:
 		e.w.metrics.ended("lost")
-		e.ending = true
+		e.ending, e.status, e.why = true, lostStatus, "it is lost"
 		job := e.job
 		e.w.async(func() {
 			e.w.keepOutput(&e.t.Ready, job)
@@ -232,7 +240,10 @@ func (e *execution) fail(why error) {
 
 // finish writes the end of the instance, and tries again until the instance is lost.
 func (e *execution) finish(o step.Outcome) {
-	e.ending = true
+	e.ending, e.status = true, string(o.Status)
+	if o.Status != step.Succeeded {
+		e.why = o.Error
+	}
 	e.w.metrics.ended(string(o.Status))
 	e.w.metrics.duration(tookOf(&o, e.t.StartedAt))
 	way := e.way()
@@ -273,7 +284,7 @@ func tookOf(o *step.Outcome, started time.Time) time.Duration {
 
 // handBack puts the instance back into its queue: it was not started.
 func (e *execution) handBack() {
-	e.ending = true
+	e.ending, e.status = true, handedBackStatus
 	e.w.metrics.ended("handed_back")
 	way := e.way()
 	e.end(func(ctx context.Context) error {
@@ -310,7 +321,7 @@ func (e *execution) end(write func(context.Context) error) {
 	}
 	e.w.async(func() {
 		for {
-			err := write(context.Background())
+			err := write(e.span.With(context.Background()))
 			code := problem.CodeOf(err)
 			if err == nil || code == problem.StepLost || e.place.Context().Err() != nil {
 				if err != nil {
@@ -371,6 +382,7 @@ func (e *execution) leave() {
 		return
 	}
 	e.gone = true
+	endSpan(e.span, cmp.Or(e.status, interruptedStatus), e.why)
 	if e.unhook != nil {
 		e.unhook()
 	}

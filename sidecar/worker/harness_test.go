@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -35,6 +37,8 @@ type yard struct {
 	timeout time.Duration
 	// from, if it is not nil, are the submitters whose commands workers run.
 	from access.Patterns
+	// tracer, if it is not nil, makes the spans of workers.
+	tracer *trace.Tracer
 }
 
 func newYard(t *testing.T) *yard {
@@ -132,17 +136,20 @@ func (y *yard) statuses(run, name string, n int) map[step.Status]int {
 type stage struct {
 	mu   sync.Mutex // guards what follows
 	jobs map[string]*job
+	// ended are those that have ended: what a command leaves behind is there until it is removed.
+	ended map[string]*job
 	// auto ends each at once.
 	auto  bool
 	seen  []string // in the order of their starts
 	most  int      // that ran at a time
-	gone  map[string]bool
 	onRun func(*step.Taken)
 	// files, if it is not empty, is where the jobs write.
 	files string
 }
 
-func newStage() *stage { return &stage{jobs: map[string]*job{}, gone: map[string]bool{}} }
+func newStage() *stage {
+	return &stage{jobs: map[string]*job{}, ended: map[string]*job{}}
+}
 
 // job is an attempt on a stage.
 type job struct {
@@ -176,11 +183,11 @@ func (s *stage) Start(_ string, t *step.Taken, _, _ time.Duration) (Job, error) 
 	return j, nil
 }
 
-// Open finds a job that was left.
+// Open finds a job that was left, even if it has ended since.
 func (s *stage) Open(_ string, t *step.Taken) (Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if j := s.jobs[t.StepID.String()]; j != nil {
+	if j := cmp.Or(s.jobs[t.StepID.String()], s.ended[t.StepID.String()]); j != nil {
 		if s.files != "" {
 			return &filer{j}, nil
 		}
@@ -221,6 +228,7 @@ func (s *stage) end(name string, o step.Outcome) bool {
 		return false
 	}
 	delete(s.jobs, name)
+	s.ended[name] = j
 	j.outcome = o
 	close(j.done)
 	return true
@@ -263,7 +271,7 @@ func (y *yard) worker(host, dir string, concurrency int, r Runner) *crew {
 		y.t.Fatal(err)
 	}
 	c := &crew{client: client, done: make(chan struct{})}
-	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder, CommandsFrom: y.from}
+	cfg := Config{Client: client, Queues: []string{step.DefaultQueue}, Concurrency: concurrency, Runner: r, Dir: folder, CommandsFrom: y.from, Tracer: y.tracer}
 	if dir != "" {
 		cfg.OutputDir, cfg.KeepOutput = OutputFolder(dir, "worker"), 1<<20
 	}

@@ -83,7 +83,7 @@ func TestAnInstanceThatIsCanceledLeavesTheLine(t *testing.T) {
 	eventually(t, "the second stands there instead", func() bool { return strings.Join(y.line("db"), " ") == "m[1]" })
 }
 
-// waiter is who waits for a pool; nobody, if it is not just one.
+// waiter returns the only waiter of a pool, or none if there is not exactly one.
 func (y *yard) waiter(name string) (host string) {
 	y.t.Helper()
 	state, err := pool.Read(y.t.Context(), y.runs.Backend, y.runs.Keys)
@@ -121,7 +121,7 @@ func TestAWorkerThatDrainsLeavesItsWaitersToOthers(t *testing.T) {
 	eventually(t, "the other waits", func() bool { return y.waiter("db") == other })
 	y.pool("db", 1)
 	s.runs(t, "r/m/000000")
-	eventually(t, "nobody waits", func() bool { return len(y.line("db")) == 0 })
+	eventually(t, "no claim waits", func() bool { return len(y.line("db")) == 0 })
 	s.end("r/m/000000", succeeded)
 	y.is("r", run.Succeeded)
 }

@@ -202,7 +202,7 @@ func TestADrainEndsWhatDoesNotStandInLineYet(t *testing.T) {
 }
 
 // what comes first for another worker is passed by what is less urgent.
-func TestALowerPriorityLeavesRoomForAHigherOne(t *testing.T) {
+func TestALowerPriorityLeavesSlotsForAHigherOne(t *testing.T) {
 	q := queueOf(t, "q", "a!5", "b")
 	c := asked(1, q)
 	c.now, c.turn = time.Unix(100, 0), time.Second
@@ -364,8 +364,8 @@ func TestARestartAfterATaskGotALimitStopsNothing(t *testing.T) {
 	}
 }
 
-// canceled while nobody knew whether it was taken: it is started all the same.
-func TestWhatIsCanceledWhileItsTakeIsInDoubt(t *testing.T) {
+// canceled while it was unknown whether it was taken: it is started all the same.
+func TestAnInstanceIsCanceledWhileTheOutcomeOfItsTakeIsUnknown(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newStage()
 	var lost atomic.Int32

@@ -238,7 +238,7 @@ func TestAFileIsNotRemovedWhileLogsNameIt(t *testing.T) {
 		dropped = append(dropped, files)
 		return away
 	}
-	foreign := filepath.Join(c.root, "r", "of-somebody-else")
+	foreign := filepath.Join(c.root, "r", "of-something-else")
 	if err := os.WriteFile(foreign, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -187,7 +187,7 @@ func TestWorkersDoNotMeetAtWhatIsNew(t *testing.T) {
 			}
 		}
 		if len(by) != len(offers) {
-			t.Fatalf("%d of %d are nobody's", len(offers)-len(by), len(offers))
+			t.Fatalf("%d of %d belong to no worker", len(offers)-len(by), len(offers))
 		}
 	})
 }

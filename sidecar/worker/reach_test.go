@@ -39,7 +39,7 @@ func manyOffers(n int, seen time.Time) (all []*offer) {
 // Another worker is full for long. All has been published an hour ago, half of it is the
 // worker's own, and the worker has capacity: it waits for the other for a turn at most, and goes
 // on with its own, or with what is late.
-func TestAWorkerWithRoomAndItsOwnDoesNotStandStill(t *testing.T) {
+func TestAWorkerWithCapacityAndItsOwnDoesNotStandStill(t *testing.T) {
 	now := time.Unix(10_000, 0)
 	all := manyOffers(400, now.Add(-time.Hour))
 	peers, help := crowd("a", "b"), newHelp()

@@ -39,7 +39,7 @@ func (y *yard) refusedBy(host, id, submitter string) {
 func retried(s *step.Spec) { s.Retries = 3 }
 
 // A worker that has no free capacity refuses what it does not run, also what needs slots that
-// are not free, and runs the commands of those whom it serves.
+// are not free, and runs the commands of the submitters that it serves.
 func TestAWorkerRunsCommandsOfItsSubmittersOnly(t *testing.T) {
 	y := newYard(t)
 	y.pool("full", 0)
@@ -51,14 +51,14 @@ func TestAWorkerRunsCommandsOfItsSubmittersOnly(t *testing.T) {
 	eventually(t, "the command of alice runs", func() bool { return w.Active() == 1 })
 	y.submitAs("bob", "his", fan("m", 1, 0, retried))
 	y.submitAs("bob", "slots", fan("m", 1, 0, retried, func(s *step.Spec) { s.Pools = map[string]int{"full": 1} }))
-	y.submit("nobody", fan("m", 1, 0, retried))
+	y.submit("unowned", fan("m", 1, 0, retried))
 	y.submitAs("bob", "many", fan("m", 3*maxRefusing, 0, func(s *step.Spec) { s.OnFailure = step.Finish }))
-	for _, id := range []string{"his", "slots", "nobody", "many"} {
+	for _, id := range []string{"his", "slots", "unowned", "many"} {
 		y.is(id, run.Failed)
 	}
 	y.refusedBy("one", "his/m/000000", "that user:bob has submitted")
 	y.refusedBy("one", "slots/m/000000", "that user:bob has submitted")
-	y.refusedBy("one", "nobody/m/000000", "whose submitter is not recorded")
+	y.refusedBy("one", "unowned/m/000000", "whose submitter is not recorded")
 	y.refusedBy("one", fmt.Sprintf("many/m/%06d", 3*maxRefusing-1), "that user:bob has submitted")
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func TestAWorkerRunsCommandsOfItsSubmittersOnly(t *testing.T) {
 	}
 }
 
-// Instances that were submitted by nobody in particular are run by a worker that serves all, and
+// Instances without a recorded submitter are run by a worker that serves all, and
 // external ones are left to executors.
 func TestAWorkerRefusesNoExternalInstances(t *testing.T) {
 	y := newYard(t)

@@ -9,6 +9,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/trace"
 )
 
 // resumeTimeout bounds the take-over of the instances of an earlier process.
@@ -115,9 +116,12 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, reservation *in
 	}
 	seat := w.places.New()
 	seat.Force()
-	return &execution{
+	span := w.span(p, time.Now())
+	span.Set(trace.Bool("berth.resumed", true))
+	e := &execution{
 		w: w, t: &step.Taken{Instance: *i, Work: work, Ready: *p}, dir: dir, place: reservation, give: reservation.Release, seat: seat,
-	}, nil
+	}
+	return e.traced(span), nil
 }
 
 // reopen opens the command of an instance that was taken over, or starts it if it was not

@@ -11,9 +11,9 @@ import (
 	"github.com/berthhq/berth/coordinator/step"
 )
 
-// An answer that was lost of a taking that never came to pass: nobody knows that, so the
+// The answer was lost for a take that never happened. No process knows that, so the
 // worker takes the instance again, and of the two only one can happen.
-func TestWhatIsInDoubtAndNeverCameIsTakenAgain(t *testing.T) {
+func TestAnInstanceWhoseTakeNeverHappenedIsTakenAgain(t *testing.T) {
 	y, s := newYard(t), newStage()
 	w := y.worker("a", "", 1, s)
 	defer w.close(t)

@@ -88,7 +88,7 @@ func (y *yard) shows(id store.StepID, want string) *step.Seen {
 
 // No output is written before the end of an attempt while no client follows it; while one
 // does, new output is written.
-func TestOutputIsShownWhileSomebodyLooks(t *testing.T) {
+func TestOutputIsShownWhileAClientReadsIt(t *testing.T) {
 	t.Parallel()
 	y, s := newYard(t), newFiles(t)
 	w := y.worker("a", "", 2, s)

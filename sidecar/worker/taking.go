@@ -180,7 +180,8 @@ func (w *Worker) takePlain(ctx context.Context, p *step.Published, seat *pool.Pl
 		})
 		return
 	}
-	w.taken(&execution{w: w, t: t, dir: dir, place: reservation, give: reservation.Release, seat: seat}, begun, err)
+	e := &execution{w: w, t: t, dir: dir, place: reservation, give: reservation.Release, seat: seat}
+	w.taken(e.traced(w.span(p, begun)), begun, err)
 }
 
 // waited is how long a publication has waited for its slots in this worker.
@@ -296,10 +297,11 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 		w.post(func() { w.notTaken(p, seat, err) })
 		return
 	}
+	span := w.span(p, begun)
 	var claim *instance.Claim
 	// The end of ctx only ends the wait: an instance whose slots are granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (store.Fence, []*pb.ResponseOp, error) {
-		cl, err := w.cfg.Client.Claim(ctx, want.slots, instance.WithID(id), instance.WithPriority(p.Priority),
+		cl, err := w.cfg.Client.Claim(span.With(ctx), want.slots, instance.WithID(id), instance.WithPriority(p.Priority),
 			instance.WithRun(p.Run, p.ID().Text()), instance.WithBind(stepBind), instance.WithWait(wait),
 			instance.WithSole(p.Revision), instance.WithPlace(seat), instance.WithExtra(x))
 		if err != nil {
@@ -308,6 +310,9 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 		claim = cl
 		return cl.Fence(), cl.Extra, nil
 	})
+	if claim == nil {
+		endSpan(span, notTakenStatus, "")
+	}
 	if claim == nil && w.giveUp(context.WithoutCancel(ctx), p, seat, err) {
 		w.folders.remove(dir)
 		return
@@ -323,7 +328,8 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 		})
 		return
 	}
-	w.taken(&execution{w: w, t: t, dir: dir, place: claim, give: func() { w.release(claim) }, seat: seat}, begun, err)
+	e := &execution{w: w, t: t, dir: dir, place: claim, give: func() { w.release(claim) }, seat: seat}
+	w.taken(e.traced(span), begun, err)
 }
 
 // release releases a claim that is still held, asynchronously. It is also released if the

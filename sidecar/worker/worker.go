@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/internal/trace"
 	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
@@ -53,6 +55,8 @@ type Config struct {
 	// Retention is how long events and output are kept.
 	Retention time.Duration
 
+	// Tracer makes a span of each attempt; nil makes none.
+	Tracer     *trace.Tracer
 	Logger     hclog.Logger
 	Registerer prometheus.Registerer
 }
@@ -78,7 +82,9 @@ type Worker struct {
 
 	// calls are functions that other goroutines pass to the loop.
 	calls chan func()
-	tasks sync.WaitGroup
+	// running counts the calls of async; quiesced gets a value when there are none any more.
+	running  atomic.Int64
+	quiesced chan struct{}
 
 	// Only the loop uses what follows.
 
@@ -143,12 +149,13 @@ func New(cfg Config) *Worker {
 	journal := run.NewJournal(backend, keys, name, cfg.Retention)
 	w := &Worker{
 		cfg: cfg, log: cfg.Logger.Named("worker"), clock: lease.BootClock(), keys: keys,
-		steps:   step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
-		by:      run.Executor{Host: cfg.Client.Host(), Instance: cfg.Client.Instance()},
-		folders: folders{root: cfg.Dir},
-		calls:   make(chan func(), 64),
-		places:  pool.NewPlaces(cfg.Concurrency),
-		active:  map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
+		steps:    step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
+		by:       run.Executor{Host: cfg.Client.Host(), Instance: cfg.Client.Instance()},
+		folders:  folders{root: cfg.Dir},
+		calls:    make(chan func(), 64),
+		quiesced: make(chan struct{}, 1),
+		places:   pool.NewPlaces(cfg.Concurrency),
+		active:   map[store.StepID]*execution{}, taking: map[store.StepID]int64{},
 		waiting: map[store.StepID]waiter{}, resting: map[string]rested{}, help: newHelp(), passed: map[string]int64{}, waited: map[string]waited{},
 		ended: make(chan struct{}), left: make(chan struct{}), orphans: map[store.StepID]int64{},
 		canceled: newCanceled(keys), followers: newFollowers(keys),
@@ -294,29 +301,29 @@ func pass(ctx context.Context, f *store.Feed, to chan<- func(), do func(store.Fe
 func (w *Worker) post(do func()) { w.calls <- do }
 
 // async calls do outside of the loop.
-func (w *Worker) async(do func()) { w.tasks.Go(do) }
-
-// await waits for the calls of async, and still handles what they post: an instance that
-// was just taken must be known.
-func (w *Worker) await() {
-	done := make(chan struct{})
+func (w *Worker) async(do func()) {
+	w.running.Add(1)
 	go func() {
-		w.tasks.Wait()
-		close(done)
+		defer func() {
+			if w.running.Add(-1) == 0 {
+				select {
+				case w.quiesced <- struct{}{}:
+				default: // await has not received the last one yet
+				}
+			}
+		}()
+		do()
 	}()
-	for {
+}
+
+// await waits for the calls of async, and still handles what they post, which may start
+// others: an instance that was just taken must be known.
+func (w *Worker) await() {
+	for w.running.Load() > 0 || len(w.calls) > 0 {
 		select {
 		case do := <-w.calls:
 			do()
-		case <-done:
-			for {
-				select {
-				case do := <-w.calls:
-					do()
-				default:
-					return
-				}
-			}
+		case <-w.quiesced:
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berthhq/berth/coordinator/run"
@@ -113,7 +114,7 @@ func TestARestartFindsWhatRuns(t *testing.T) {
 	y.submit("r", fan("m", 3, 0))
 	s.runs(t, "r/m/000000", "r/m/000001")
 	first.leave()
-	s.end("r/m/000001", step.Outcome{Status: step.Succeeded}) // while nobody looks
+	s.end("r/m/000001", step.Outcome{Status: step.Succeeded}) // while it is not followed
 	s.jobs["r/m/000001"] = &job{s: s, name: "r/m/000001", done: closed, outcome: succeeded}
 	next := y.worker("a", dir, 2, s)
 	defer next.close(t)
@@ -282,4 +283,28 @@ func idOf(t *testing.T, text string) store.StepID {
 		t.Fatal(err)
 	}
 	return id
+}
+
+func TestAWorkerThatEndsWaitsForWhatItsTasksStart(t *testing.T) {
+	for range 2000 {
+		w := &Worker{calls: make(chan func(), 64), quiesced: make(chan struct{}, 1)}
+		var left atomic.Int32
+		var start func(more int)
+		start = func(more int) {
+			left.Add(1)
+			w.async(func() {
+				if more > 0 {
+					w.post(func() { start(more - 1) })
+				}
+				left.Add(-1)
+			})
+		}
+		for range 3 {
+			start(3)
+		}
+		w.await()
+		if n := left.Load(); n != 0 {
+			t.Fatalf("%d tasks run on", n)
+		}
+	}
 }

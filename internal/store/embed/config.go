@@ -1,12 +1,15 @@
 package embed
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -16,81 +19,90 @@ import (
 	etcd "go.etcd.io/etcd/server/v3/embed"
 )
 
-// What a [Config] means where it says nothing.
+// Defaults of a [Config].
 const (
 	// DefaultName names the only member of a cluster of one.
 	DefaultName = "berth"
 	// DefaultClientListen is etcd's own default, so that etcdctl finds it.
 	DefaultClientListen = "127.0.0.1:2379"
-	// DefaultTick and DefaultElection are etcd's own defaults. A leader is
-	// missed after one to two election times.
+	// DefaultTick and DefaultElection are etcd's own defaults. Members notice the loss of a leader
+	// after one to two election times.
 	DefaultTick     = 100 * time.Millisecond
 	DefaultElection = time.Second
-	// DefaultQuotaBytes is the largest size of the database that etcd does not
-	// warn of. A quota crossed is a state that an operator has to end, and
-	// etcd's default of 2 GiB can be crossed within minutes of full load.
+	// DefaultQuotaBytes is the largest quota without a warning from etcd. When the quota is
+	// exceeded, an operator has to act, and full load can exceed etcd's default of 2 GiB within
+	// minutes.
 	DefaultQuotaBytes = 8 << 30
 	// DefaultCompactEvery keeps between two and four minutes of history: a few
 	// hundred megabytes at full load, and far more than a watch lags behind.
 	DefaultCompactEvery = 2 * time.Minute
-	// CloseTimeout bounds [Server.Close]. Members usually stop within 10 ms,
-	// those of a cluster within about a second.
+	// CloseTimeout is the longest time of [Server.Close]. A single member usually stops within 10
+	// ms, a member of a larger cluster within about a second.
 	CloseTimeout = 10 * time.Second
 )
 
-// Config says where a member keeps its data and how it is reached. Only DataDir
-// is needed.
+// Config holds the data directory, the addresses and the settings of a member. Only DataDir is
+// required.
 type Config struct {
-	// DataDir is made if need be. One process at a time can use it.
+	// DataDir is created if it does not exist. One process at a time can use it.
 	DataDir string
+	// Dir is DataDir if this process has already locked it, otherwise nil.
+	Dir *DataDir
 	// ClientListen is "host:port" with an IP address or localhost, where port 0
 	// chooses a free one, or the absolute path of a unix socket, with or without
-	// "unix://". Protect the folder of the socket: anybody may connect to it.
+	// "unix://". Protect the folder of the socket: any user may connect to it.
 	ClientListen string
-	// TLS makes the member ask for TLS. It can't be had on a unix socket.
+	// TLS makes the member serve clients over TLS. It is not available on a unix socket.
 	TLS *TLS
 
 	// Name is this member's name in Members.
 	Name string
 	// Members are the peer addresses ("host:port") of all members of a cluster,
-	// by name. Without them the member is alone and listens to no peers. They
-	// count at the first start; later the data directory knows them.
+	// by name. Without them, the member is alone and listens to no peers. They are used at the
+	// first start; later, etcd reads them from the data directory.
 	Members map[string]string
+	// Token makes the identity of the cluster unique; all members must have the same token. It is
+	// used at the first start.
+	Token string
 	// Joins says that the cluster of Members exists, and that this member was added to
-	// it. It counts at the first start.
+	// it. It is used at the first start.
 	Joins bool
+	// PeerTLS makes members use TLS between each other. It needs a ClientCAFile, and its
+	// certificate must also be valid for clients.
+	PeerTLS *TLS
 
-	// Tick is how often a leader shows that it lives, Election the time after
-	// which a silent one is replaced: at least five ticks, at most 50 s. Leases
-	// shorter than 1.5 times Election are made longer by etcd.
+	// Tick is the interval of a leader's heartbeats. Election is the time without a heartbeat after
+	// which a leader is replaced: at least five ticks, at most 50 s. etcd extends leases that are
+	// shorter than 1.5 times Election.
 	Tick, Election time.Duration
-	// QuotaBytes is the size of the database above which etcd takes deletes only.
+	// QuotaBytes is the size of the database above which etcd accepts only deletes.
 	QuotaBytes int64
-	// CompactEvery is the interval at which history older than itself is
-	// dropped. Below zero: never.
+	// CompactEvery is the interval of compactions, and the age from which they drop history. A
+	// negative value disables them.
 	CompactEvery time.Duration
-	// UnsafeNoFsync leaves it to the kernel when data reaches the disk. For
-	// tests: a crash of the machine loses what was acknowledged.
+	// UnsafeNoFsync lets the kernel decide when data reaches the disk. It is for tests: a crash of
+	// the machine loses acknowledged writes.
 	UnsafeNoFsync bool
-	// PasswordCost is that of hashing the passwords of etcd's users, 4 to 31: each more
-	// doubles the time; 0 is etcd's default, 10.
+	// PasswordCost is the bcrypt cost of the passwords of etcd's users, 4 to 31: each step doubles
+	// the time. 0 is etcd's default, 10.
 	PasswordCost uint
 
-	// Logger takes etcd's warnings and errors, and the rest of its log at the
-	// level trace. Nil is silent.
+	// Logger receives etcd's warnings and errors, and the rest of its log at the level trace. A nil
+	// Logger is silent.
 	Logger hclog.Logger
 }
 
-// TLS names the PEM files of a member's client side.
+// TLS names the PEM files of a member. etcd reads the certificate and the key again for each
+// connection, but the authorities only at the start.
 type TLS struct {
 	CertFile, KeyFile string
 	// ClientCAFile, if not empty, makes the member demand certificates of its
-	// clients, signed by one of these authorities. With etcd's users switched
-	// on, a certificate's common name is the user.
+	// clients, signed by one of these authorities. If etcd has users, a certificate's common name
+	// is the user.
 	ClientCAFile string
 }
 
-// withDefaults fills in what was omitted.
+// withDefaults returns a copy of c in which empty fields have their defaults.
 func (c Config) withDefaults() Config {
 	fill(&c.Name, DefaultName)
 	fill(&c.ClientListen, DefaultClientListen)
@@ -111,7 +123,7 @@ func fill[T comparable](field *T, value T) {
 	}
 }
 
-// etcd spells the settings in etcd's words.
+// etcd returns the settings as a configuration of etcd.
 func (c *Config) etcd() (*etcd.Config, error) {
 	if c.DataDir == "" {
 		return nil, errors.New("no data directory is set")
@@ -136,21 +148,53 @@ func (c *Config) etcd() (*etcd.Config, error) {
 	}
 	ec.EnableGRPCGateway = false // no client reads etcd's keys over HTTP
 	ec.ListenClientUrls = []url.URL{client}
-	// With port 0 this address is wrong, but only clients that ask etcd for the
-	// addresses of its members get it; ours do not.
+	// With port 0, this address is wrong. But only clients that ask etcd for the addresses of its
+	// members use it, and berth's client does not.
 	ec.AdvertiseClientUrls = ec.ListenClientUrls
 	if c.TLS != nil {
-		ec.ClientTLSInfo = transport.TLSInfo{
-			CertFile:       c.TLS.CertFile,
-			KeyFile:        c.TLS.KeyFile,
-			TrustedCAFile:  c.TLS.ClientCAFile,
-			ClientCertAuth: c.TLS.ClientCAFile != "",
-		}
+		// If gRPC and HTTP share a port, gRPC runs inside Go's HTTP server: then watches starve
+		// during large reads, and a member can't be stopped while clients keep sending requests.
+		ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: httpSocket()}}
 	}
+	ec.ClientTLSInfo, ec.PeerTLSInfo = c.TLS.etcd(), c.PeerTLS.etcd()
+	// A peer may connect from an address that its certificate does not name: its host has several
+	// addresses, or is behind NAT. It still has to present a certificate of the authority, which is
+	// all that etcd requires of certificates without addresses, too.
+	ec.PeerTLSInfo.SkipClientSANVerify = true
 	return ec, c.peers(ec)
 }
 
-// aloneURL is the peer address of a member without peers. Nothing listens there.
+// httpSocket returns a new socket address for etcd's HTTP server, which berth does not use. On Linux,
+// it has no file. etcd removes a file of that name from the working directory anyway, which fails if
+// the directory is read-only, as in containers and services, unless the name is one in a folder that
+// does not exist.
+func httpSocket() string {
+	name := "berth-etcd-" + rand.Text()
+	if runtime.GOOS == "linux" {
+		return "@" + name + "/http"
+	}
+	return filepath.Join(os.TempDir(), name)
+}
+
+// etcd returns the files as a TLS configuration of etcd; a nil TLS returns an empty one.
+func (t *TLS) etcd() transport.TLSInfo {
+	if t == nil {
+		return transport.TLSInfo{}
+	}
+	return transport.TLSInfo{
+		CertFile: t.CertFile, KeyFile: t.KeyFile, TrustedCAFile: t.ClientCAFile, ClientCertAuth: t.ClientCAFile != "",
+	}
+}
+
+// scheme returns the scheme of addresses: https, or http for a nil TLS.
+func (t *TLS) scheme() string {
+	if t != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// aloneURL is the peer address of a member without peers. No process listens there.
 const aloneURL = "http://127.0.0.1:2380"
 
 func (c *Config) peers(ec *etcd.Config) error {
@@ -162,8 +206,11 @@ func (c *Config) peers(ec *etcd.Config) error {
 		if !ok {
 			return fmt.Errorf("member %q is not among the members of the cluster", c.Name)
 		}
-		self = "http://" + own
-		ec.InitialCluster = initialCluster(c.Members)
+		self = c.PeerTLS.scheme() + "://" + own
+		ec.InitialCluster = c.initialCluster()
+	}
+	if c.Token != "" {
+		ec.InitialClusterToken = c.Token
 	}
 	if c.Joins {
 		ec.ClusterState = etcd.ClusterStateFlagExisting
@@ -173,16 +220,25 @@ func (c *Config) peers(ec *etcd.Config) error {
 		return fmt.Errorf("peer address %q: %w", self, err)
 	}
 	ec.AdvertisePeerUrls = []url.URL{*u}
-	if len(c.Members) > 0 {
-		ec.ListenPeerUrls = ec.AdvertisePeerUrls
+	if len(c.Members) == 0 {
+		return nil
+	}
+	listen := *u
+	if host := u.Hostname(); net.ParseIP(host) == nil && host != "localhost" { // of a proxy, or a container
+		listen.Host = net.JoinHostPort("0.0.0.0", u.Port())
+	}
+	ec.ListenPeerUrls = []url.URL{listen}
+	if client := ec.ListenClientUrls[0]; client.Port() != "" {
+		client.Host = net.JoinHostPort(u.Hostname(), client.Port())
+		ec.AdvertiseClientUrls = []url.URL{client}
 	}
 	return nil
 }
 
-func initialCluster(members map[string]string) string {
+func (c *Config) initialCluster() string {
 	var all []string
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		all = append(all, name+"=http://"+members[name])
+	for _, name := range slices.Sorted(maps.Keys(c.Members)) {
+		all = append(all, name+"="+c.PeerTLS.scheme()+"://"+c.Members[name])
 	}
 	return strings.Join(all, ",")
 }
@@ -194,7 +250,7 @@ func (c *Config) clientURL() (url.URL, error) {
 			return url.URL{}, fmt.Errorf("client address %q: the path of a socket must be absolute", c.ClientListen)
 		}
 		if c.TLS != nil {
-			return url.URL{}, fmt.Errorf("client address %q: TLS can't be had on a unix socket", c.ClientListen)
+			return url.URL{}, fmt.Errorf("client address %q: TLS is not available on a unix socket", c.ClientListen)
 		}
 		return url.URL{Scheme: "unix", Path: path}, nil
 	}
@@ -205,10 +261,10 @@ func (c *Config) clientURL() (url.URL, error) {
 	if host != "localhost" && net.ParseIP(host) == nil {
 		return url.URL{}, fmt.Errorf("client address %q: the host must be an IP address or localhost", c.ClientListen)
 	}
-	return url.URL{Scheme: c.scheme(), Host: net.JoinHostPort(host, port)}, nil
+	return url.URL{Scheme: c.TLS.scheme(), Host: net.JoinHostPort(host, port)}, nil
 }
 
-// endpoint is how clients on this machine reach the listener at addr.
+// endpoint returns the address at which clients on this machine reach the listener at addr.
 func (c *Config) endpoint(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -218,14 +274,7 @@ func (c *Config) endpoint(addr net.Addr) string {
 	if tcp.IP.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return c.scheme() + "://" + net.JoinHostPort(host, fmt.Sprint(tcp.Port))
-}
-
-func (c *Config) scheme() string {
-	if c.TLS != nil {
-		return "https"
-	}
-	return "http"
+	return c.TLS.scheme() + "://" + net.JoinHostPort(host, fmt.Sprint(tcp.Port))
 }
 
 func socketPath(addr string) (path string, ok bool) {

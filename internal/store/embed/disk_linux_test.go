@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/internal/testcert"
 )
 
 func TestADiskThatIsFullAtTheStartIsRefused(t *testing.T) {
@@ -38,6 +39,27 @@ func TestADiskThatFillsUpIsReportedAndLosesNothing(t *testing.T) {
 		if get(t, c, diskKey(n)) == "" {
 			t.Errorf("write %d of %d was acknowledged and is gone", n, acknowledged)
 		}
+	}
+}
+
+// Containers and services have a read-only working directory.
+func TestAMemberNeedsNoWritableWorkingDirectory(t *testing.T) {
+	authority := testcert.New(t)
+	pair, data := authority.Server(t), t.TempDir()
+	dir := smallDisk(t, "1m")
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	s, err := embed.Start(t.Context(), embed.Config{
+		DataDir: data, ClientListen: "127.0.0.1:0", UnsafeNoFsync: true,
+		TLS: &embed.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile, ClientCAFile: authority.File},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

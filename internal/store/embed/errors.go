@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// Why a member can't start, or why it stopped. Test with errors.Is; the whole
-// error names the address or the directory, and says what to do.
+// Reasons why a member can't start, or has stopped. Test with errors.Is. The complete error names
+// the address or the directory.
 var (
-	// ErrAddressInUse: something else listens at the address.
+	// ErrAddressInUse: another process listens at the address.
 	ErrAddressInUse = errors.New("address is in use")
 	// ErrDataDirLocked: another process serves from the data directory.
 	ErrDataDirLocked = errors.New("data directory is in use")
@@ -21,12 +21,14 @@ var (
 	ErrDiskFull = errors.New("disk is full")
 	// ErrDataTooNew: a newer etcd has written the data.
 	ErrDataTooNew = errors.New("data is from a newer etcd")
+	// ErrRemoved: the member was removed from its cluster.
+	ErrRemoved = errors.New("this member was removed from its cluster")
 	// ErrStillStopping: etcd had not stopped when [CloseTimeout] was over.
 	ErrStillStopping = errors.New("etcd is still stopping")
 )
 
-// explain turns an error of etcd into one that names what its reader can
-// change. An error that is explained already stays as it is.
+// explain wraps an error of etcd in one of the errors above, and names what an operator can change.
+// It returns other errors, and errors that are already wrapped, unchanged.
 func explain(cfg *Config, err error) error {
 	switch {
 	case err == nil || explained(err):
@@ -37,6 +39,9 @@ func explain(cfg *Config, err error) error {
 		return fmt.Errorf("%w: data directory %s: %w", ErrDiskFull, cfg.DataDir, err)
 	case strings.Contains(err.Error(), "invalid downgrade"):
 		return fmt.Errorf("%w: data directory %s: %w", ErrDataTooNew, cfg.DataDir, err)
+	case strings.Contains(err.Error(), "server is stopping"):
+		// etcd reports this when it stops during its start, which has no other cause.
+		return fmt.Errorf("%w: %w", ErrRemoved, err)
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
@@ -44,7 +49,7 @@ func explain(cfg *Config, err error) error {
 }
 
 func explained(err error) bool {
-	for _, known := range []error{ErrAddressInUse, ErrDataDirLocked, ErrDataDir, ErrDiskFull, ErrDataTooNew} {
+	for _, known := range []error{ErrAddressInUse, ErrDataDirLocked, ErrDataDir, ErrDiskFull, ErrDataTooNew, ErrRemoved} {
 		if errors.Is(err, known) {
 			return true
 		}

@@ -7,38 +7,52 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
-// bridge is etcd's log: warnings and errors go to ours at their own level, the
-// rest at trace. It is also where etcd ends a process that can't go on.
+// bridge receives etcd's log. It passes warnings and errors on at their own level, and the rest at
+// trace. It also replaces the exit of the process when etcd gives up.
 type bridge struct {
 	log  hclog.Logger
 	with []zapcore.Field
-	// quiet is set when the server is closing: what etcd then warns of is what
-	// closing looks like from inside.
+	// quiet is set while the server is closing: etcd's warnings are then only effects of the close.
 	quiet *atomic.Bool
 }
 
-// harmless are warnings of etcd that say nothing about how berth uses it.
+// harmless lists warnings of etcd that do not apply to the way berth uses it.
 var harmless = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
+	// Of the socket of httpSocket.
+	"scheme is http or unix while key and cert files are present; ignoring key and cert files":           true,
+	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL": true,
 }
 
-// zapLogger returns the logger that etcd is given. stopped is called with why etcd
-// gives up; it may be called more than once and must not block.
+// repeats is how often a message is logged in each period of repeatsIn: a member that the others
+// refuse, say, repeats its warnings some 50 times a second. At trace, all are logged.
+const (
+	repeats   = 3
+	repeatsIn = 10 * time.Second
+)
+
+// zapLogger returns the logger for etcd. It calls stopped with the reason when etcd gives up;
+// stopped may be called more than once, and must not block.
 func (b *bridge) zapLogger(stopped func(error)) *zap.Logger {
 	hook := &giveUp{stopped: stopped}
-	return zap.New(b, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
+	var core zapcore.Core = b
+	if !b.log.IsTrace() {
+		core = zapcore.NewSamplerWithOptions(b, repeatsIn, repeats, 0)
+	}
+	return zap.New(core, zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
-// giveUp replaces etcd's os.Exit: it ends the goroutine that failed, and reports
-// why. The goroutine's locks stay locked, so what depends on them stops; the owner
-// of the server closes it and exits.
+// giveUp replaces etcd's os.Exit: it ends the goroutine that failed, and reports why. The
+// goroutine's locks stay locked, so every goroutine that needs them blocks; the owner of the server
+// should close it and exit.
 type giveUp struct{ stopped func(error) }
 
 // OnWrite is called after a fatal entry was written.
@@ -53,19 +67,19 @@ func (g *giveUp) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	runtime.Goexit()
 }
 
-// Enabled is what keeps etcd from making entries that nobody reads.
+// Enabled reports whether entries of a level are logged, so that etcd does not create others.
 func (b *bridge) Enabled(level zapcore.Level) bool {
 	return level >= zapcore.WarnLevel || b.log.IsTrace()
 }
 
-// With returns a log that adds fields to every entry.
+// With returns a core that adds fields to every entry.
 func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
 	c := *b
 	c.with = slices.Concat(b.with, fields)
 	return &c
 }
 
-// Check asks for the entry if its level is wanted.
+// Check adds the core to an entry if its level is enabled.
 func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if b.Enabled(entry.Level) {
 		return checked.AddCore(entry, b)

@@ -40,6 +40,18 @@ func TestWhatEtcdSaysWhileClosingIsQuiet(t *testing.T) {
 	}
 }
 
+func TestRepeatsOfAMessageAreFew(t *testing.T) {
+	out, b := logger(hclog.Debug)
+	l := b.zapLogger(func(error) {})
+	for i := range 100 {
+		l.Warn("rejected connection", zap.Int("n", i))
+	}
+	l.Warn("another")
+	if n := strings.Count(out.String(), "rejected"); n != repeats || !strings.Contains(out.String(), "another") {
+		t.Errorf("the log is\n%s", out)
+	}
+}
+
 func TestTraceShowsAll(t *testing.T) {
 	out, b := logger(hclog.Trace)
 	b.zapLogger(func(error) {}).Debug("a debug line")

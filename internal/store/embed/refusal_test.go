@@ -137,7 +137,7 @@ func TestSettingsThatMakeNoSenseAreRefused(t *testing.T) {
 		"no port":            {embed.Config{DataDir: dir, ClientListen: "127.0.0.1"}, "missing port"},
 		"a name for a host":  {embed.Config{DataDir: dir, ClientListen: "example.org:1"}, "must be an IP address"},
 		"a relative socket":  {embed.Config{DataDir: dir, ClientListen: "unix://sock"}, "must be absolute"},
-		"TLS on a socket":    {embed.Config{DataDir: dir, ClientListen: "/s", TLS: &embed.TLS{}}, "TLS can't be had"},
+		"TLS on a socket":    {embed.Config{DataDir: dir, ClientListen: "/s", TLS: &embed.TLS{}}, "TLS is not available on a unix socket"},
 		"not of the cluster": {embed.Config{DataDir: dir, Name: "x", Members: map[string]string{"y": "127.0.0.1:1"}}, `"x" is not among`},
 	} {
 		t.Run(name, func(t *testing.T) {

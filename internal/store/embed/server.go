@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// failedTimeout bounds [Server.Close] after etcd has stopped by itself: parts of
-// it may wait for ever for the part that failed.
+// failedTimeout is the longest time of [Server.Close] after etcd has failed: parts of etcd may wait
+// for ever for the part that failed.
 const failedTimeout = time.Second
 
 // Server is a running member.
@@ -23,21 +23,21 @@ type Server struct {
 	cfg  Config
 	lock *fileutil.LockedFile
 	etcd *etcd.Etcd
-	// grpc serves the clients. etcd's own Close waits for their streams; stopping
-	// this first cuts them off.
+	// grpc serves the clients. etcd's own Close would wait for their streams; stopping grpc first
+	// ends the streams.
 	grpc *grpc.Server
 
-	closing atomic.Bool // etcd's complaints no longer matter
-	failed  atomic.Bool // etcd has stopped by itself
-	errs    chan error  // holds why, if it did
+	closing atomic.Bool // etcd's log messages no longer matter
+	failed  atomic.Bool // etcd has failed
+	errs    chan error  // holds the reason of a failure
 	served  chan *grpc.Server
 	once    sync.Once
 	closed  error // what the first Close returned
 }
 
-// Start starts a member and returns once it answers clients: within a second
-// or two if it is alone. A member of a cluster answers when most of them run.
-// Its errors are those of this package, or say what is wrong with cfg.
+// Start starts a member and returns once it answers clients. A single member takes a second or two;
+// a member of a larger cluster answers when a majority runs. Start returns the errors of this
+// package, or an error that says what is wrong with cfg.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	ec, err := cfg.etcd()
@@ -47,10 +47,12 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := probeSocket(&cfg); err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
-	lock, err := openDataDir(cfg.DataDir)
-	if err != nil {
-		return nil, fmt.Errorf("start etcd: %w", explain(&cfg, err))
+	if cfg.Dir == nil {
+		if cfg.Dir, err = OpenDataDir(cfg.DataDir); err != nil {
+			return nil, fmt.Errorf("start etcd: %w", err)
+		}
 	}
+	lock := cfg.Dir.lock
 	s := &Server{
 		cfg:    cfg,
 		lock:   lock,
@@ -67,16 +69,15 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// boot runs etcd until it serves. On an error nothing stays behind, unless etcd
-// gave up in the midst of starting: then its listeners do, until the process
-// ends.
+// boot runs etcd until it serves. After an error, nothing is left running, unless etcd gave up
+// during its start: then its listeners stay open until the process ends.
 func (s *Server) boot(ctx context.Context, ec *etcd.Config) error {
 	type booted struct {
 		etcd *etcd.Etcd
 		err  error
 	}
 	done := make(chan booted, 1)
-	go func() { // of its own, because etcd ends the goroutine when it gives up
+	go func() { // a separate goroutine, because etcd ends it when it gives up
 		e, err := etcd.StartEtcd(ec)
 		done <- booted{e, err}
 	}()
@@ -102,6 +103,17 @@ func (s *Server) boot(ctx context.Context, ec *etcd.Config) error {
 		return abandon(fmt.Errorf("not ready: %w", context.Cause(ctx)))
 	}
 	go s.relay()
+	go func() { // ends with etcd
+		<-s.etcd.Server.StopNotify()
+		if s.closing.Load() {
+			return
+		}
+		err := errors.New("etcd has ended")
+		if s.etcd.Server.Cluster().Member(s.etcd.Server.MemberID()) == nil {
+			err = ErrRemoved
+		}
+		s.stopped(err)
+	}()
 
 	select {
 	case s.grpc = <-s.served:
@@ -113,21 +125,39 @@ func (s *Server) boot(ctx context.Context, ec *etcd.Config) error {
 	}
 }
 
-// Endpoint is the address for clients on this machine: with a scheme, and with
-// the port that was chosen.
-func (s *Server) Endpoint() string { return s.cfg.endpoint(s.etcd.Clients[0].Addr()) }
+// Endpoint returns the address for clients on this machine, with its scheme and the chosen port.
+func (s *Server) Endpoint() string { return s.cfg.endpoint(s.Addr()) }
 
-// Addr is the address that clients are listened for at.
-func (s *Server) Addr() net.Addr { return s.etcd.Clients[0].Addr() }
+// Addr returns the address of the listener for clients.
+func (s *Server) Addr() net.Addr {
+	at := s.etcd.Clients[0].Addr()
+	if s.cfg.TLS != nil && at.Network() == "unix" { // etcd lists them in any order; see httpSocket
+		at = s.etcd.Clients[1].Addr()
+	}
+	return at
+}
+
+// ID returns the id of this member in its cluster.
+func (s *Server) ID() uint64 { return uint64(s.etcd.Server.MemberID()) }
+
+// Identity returns which member of which cluster this is.
+func (s *Server) Identity() Identity {
+	c := s.etcd.Server.Cluster()
+	id := Identity{ClusterID: uint64(c.ID()), MemberID: s.ID(), Revision: s.etcd.Server.KV().Rev()}
+	for _, m := range c.Members() {
+		id.Members = append(id.Members, Peer{ID: uint64(m.ID), Name: m.Name, PeerURLs: m.PeerURLs})
+	}
+	return id
+}
 
 // IsLeader reports whether this member leads its cluster.
 func (s *Server) IsLeader() bool { return s.etcd.Server.Leader() == s.etcd.Server.MemberID() }
 
-// Err delivers why etcd stopped by itself, once, if it ever does. It is never
-// closed. Close the server all the same.
+// Err returns a channel that delivers the reason once if etcd fails. The channel is never closed.
+// Call [Server.Close] after a failure, too.
 func (s *Server) Err() <-chan error { return s.errs }
 
-// stopped keeps the first reason why etcd stopped by itself.
+// stopped keeps the first reason why etcd failed.
 func (s *Server) stopped(err error) {
 	s.failed.Store(true)
 	select {
@@ -145,15 +175,14 @@ func (s *Server) relay() {
 	}
 }
 
-// Close stops the member: it transfers leadership, cuts off clients that are still
-// connected, completes its writes, and unlocks the data directory.
-// It takes at most [CloseTimeout]; the error is then [ErrStillStopping], and
-// the data directory stays locked until the process ends. After the first time
-// it does nothing more, and returns the same.
+// Close stops the member: it transfers leadership, disconnects clients, completes its writes, and
+// unlocks the data directory. If this takes longer than [CloseTimeout], Close returns
+// [ErrStillStopping], and the data directory stays locked until the process ends. Further calls
+// return the same error and do nothing.
 func (s *Server) Close() error { return s.stop(true) }
 
-// Kill is Close without a transfer of leadership, as if the member had been
-// killed: the other members notice after their election time.
+// Kill is like Close, but without a transfer of leadership, as if the process had been killed: the
+// other members notice after their election time.
 func (s *Server) Kill() error { return s.stop(false) }
 
 func (s *Server) stop(transferLeadership bool) error {

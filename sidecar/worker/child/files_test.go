@@ -30,7 +30,7 @@ func TestACommandReadsBack(t *testing.T) {
 	}
 }
 
-func TestFilesOfOtherVersionsAreToldSo(t *testing.T) {
+func TestFilesOfOtherVersionsAreRefused(t *testing.T) {
 	later := []byte(`{"v":2,"more":true}`)
 	_, _, ofCommand := decodeCommand(later)
 	_, ofResult := decodeResult(later)

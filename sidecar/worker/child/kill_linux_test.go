@@ -236,7 +236,7 @@ func TestFoldersThatAreNotWhole(t *testing.T) {
 	}
 	for name, dir := range map[string]string{
 		"an empty folder":         folder(func(string) error { return nil }),
-		"a pipe that nobody has":  folder(pipe),
+		"a pipe without readers":  folder(pipe),
 		"a garbled running.json":  folder(func(dir string) error { return errors.Join(pipe(dir), writeWhole(dir, runningName, []byte("{"))) }),
 		"a garbled result.json":   folder(func(dir string) error { return errors.Join(pipe(dir), writeWhole(dir, resultName, []byte("{"))) }),
 		"a result half written":   folder(func(dir string) error { return writeWhole(dir, resultName+".new", []byte("{")) }),

@@ -51,7 +51,7 @@ func jobStubborn(a []string) error {
 		return err
 	}
 	<-time.After(deadline) // it is to be killed
-	return fmt.Errorf("nobody has killed it within %s", deadline)
+	return fmt.Errorf("it was not killed within %s", deadline)
 }
 
 // jobDaemon STARTED leaves a stubborn process behind, in a session of its own.
@@ -81,7 +81,7 @@ func jobWorker(a []string) error {
 		}
 	}
 	<-time.After(deadline)
-	return fmt.Errorf("nobody has killed it within %s", deadline)
+	return fmt.Errorf("it was not killed within %s", deadline)
 }
 
 func waitFor(otherwise string, done func() bool) error {

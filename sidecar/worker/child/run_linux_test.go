@@ -44,7 +44,7 @@ func TestACommandThatIsGivenNothingToReadReadsNothing(t *testing.T) {
 	}
 }
 
-func TestHowACommandEndsIsToldAsAShellDoes(t *testing.T) {
+func TestTheEndOfACommandIsReportedAsAShellDoes(t *testing.T) {
 	t.Parallel()
 	at := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {

@@ -232,7 +232,7 @@ func each(members []int, do func(int) error) error {
 // port for its own end now and then.
 const firstPort, lastPort = 15000, 32000
 
-// freePorts returns n ports on the loopback address that nobody listens to.
+// freePorts returns n ports of the loopback address at which no process listens.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
 	var ports []int

@@ -26,7 +26,7 @@ func (s *shelf) end(id store.StepID, as Status) {
 
 // The events of a run are few however many instances it has, and those that have failed
 // are among them.
-func TestOfManyInstancesThoseThatHaveFailedAreTold(t *testing.T) {
+func TestOfManyInstancesThoseThatHaveFailedAreReported(t *testing.T) {
 	onShelf(t, func(t *testing.T, s *shelf) {
 		const some = 23 // more than a journal has space for
 		s.submit("a", external("x", eventsOf-1), external("y", some+2))

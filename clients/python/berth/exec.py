@@ -1,0 +1,459 @@
+"""``python -m berth exec``: what ``berth exec`` does through a sidecar, without the binary."""
+
+import argparse
+import ctypes
+import os
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+
+from .claims import Claim
+from .client import Client
+from .errors import BerthError, ClaimLost, Unavailable, invalid
+from .held import log
+from .values import now, seconds
+
+# The exit codes of berth: see docs/reference/cli.md.
+USAGE, TIMEOUT, LOST, REFUSED = 2, 75, 76, 77
+NOT_EXECUTABLE, NOT_FOUND, SIGNALED = 126, 127, 128
+_TIMEOUT = frozenset({"no_capacity", "claim_timeout"})
+_LOST = frozenset({"claim_lost", "claim_revoked", "step_lost", "run_lost"})
+# Errors that are no refusal of the request. For exec, pool_not_found is one.
+_FAILURE = frozenset(
+    "claim_canceled claim_not_found corrupt_value etcd_full etcd_unavailable internal not_found run_not_ended run_not_found"
+    " run_not_queued slow_request state_unwritable step_ended step_not_found stopping too_many_requests unavailable".split()
+)
+
+# The shortest lease that leaves time to stop a command.
+_MIN_LEASE = 10.0
+_CHECK = 0.25  # seconds between two checks of the claim
+_WAIT_REPORT = 1.0
+
+# Signals that end a command which does not handle them, and others that it gets.
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+
+
+def exit_code(err: BerthError) -> int:
+    """Return the exit code for an error."""
+    if err.code in _TIMEOUT:
+        return TIMEOUT
+    if err.code in _LOST:
+        return LOST
+    return 1 if err.code in _FAILURE else REFUSED
+
+
+class _Signaled(BaseException):
+    """A signal that came before the command ran."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _Exit(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a command line, and return the exit code."""
+    try:
+        request, command, verbose = _parse(argv)
+        try:
+            request["client"] = Client()
+        except BerthError as err:
+            raise _Exit(USAGE, f"settings: {err}") from err
+        return _run(Claim(**request), command, _find(command[0]), verbose)
+    except _Signaled as ended:
+        return SIGNALED + ended.number
+    except _Exit as end:
+        say(str(end))
+        return end.code
+    except BerthError as err:
+        say(str(err))
+        return exit_code(err)
+
+
+def say(text: str) -> None:
+    """Report something to the user."""
+    print("berth: " + "".join(c if c.isprintable() else "?" for c in text), file=sys.stderr, flush=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Exit(USAGE, f"{message}: see python -m berth exec --help")
+
+
+def _parse(argv: Sequence[str]) -> Tuple[Dict[str, Any], List[str], bool]:
+    top = _Parser(prog="python -m berth", description="Client of berth.")
+    commands = top.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    p = commands.add_parser(
+        "exec",
+        usage="python -m berth exec --pool POOL[=SLOTS] [option ...] -- COMMAND [ARGUMENT ...]",
+        help="run a command while holding slots",
+        description="Wait for slots of the sidecar at BERTH_SIDECAR, run the command, and release them.",
+    )
+    p.add_argument("--pool", action="append", default=[], metavar="POOL=SLOTS", help="slots of a pool, one if SLOTS is left out; may be repeated")
+    p.add_argument("--wait", metavar="TIME", help="longest time to wait for the slots; 0 does not wait (10m, or BERTH_CLAIM_TIMEOUT)")
+    p.add_argument("--priority", type=int, default=0, metavar="N", help="from -1000 to 1000; higher priorities are first")
+    p.add_argument("--run", default="", help="name of the run that the claim is for")
+    p.add_argument("--step", default="", help="name of the step that the claim is for")
+    p.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="attach it to the claim; may be repeated")
+    p.add_argument("--id", help="id of the claim (generated)")
+    p.add_argument("-v", "--verbose", action="store_true", help="report why it waits, even if stderr is not a terminal")
+    p.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments")
+    a = top.parse_args(list(argv))
+    command: List[str] = a.command[1:] if a.command[:1] == ["--"] else a.command
+    if not command:
+        raise _Exit(USAGE, "the command is missing: python -m berth exec --pool POOL=SLOTS -- COMMAND")
+    if not a.pool:
+        raise _Exit(USAGE, "--pool is missing: give POOL=SLOTS, or POOL for one slot")
+    wait = a.wait if a.wait is not None else os.environ.get("BERTH_CLAIM_TIMEOUT") or "10m"
+    try:
+        seconds(wait, "wait")
+    except BerthError:
+        raise _Exit(USAGE, f"--wait can't be {wait!r}: it is a duration such as 30s, 10m or 1h30m, or 0") from None
+    request: Dict[str, Any] = dict(
+        pools=_pairs("pool", a.pool, "1", int),
+        wait=wait,
+        priority=a.priority,
+        id=a.id,
+        run_id=a.run,
+        step_key=a.step,
+        labels=_pairs("label", a.label, None, str),
+    )
+    return request, command, a.verbose or sys.stderr.isatty()
+
+
+def _pairs(flag: str, texts: Sequence[str], usual: Optional[str], read: Callable[[str], Any]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and usual is not None:
+            value = usual
+        elif not equals:
+            raise _Exit(USAGE, f"--{flag} can't be {text!r}: expected KEY=VALUE")
+        if name in found:
+            raise _Exit(USAGE, f"--{flag} names {name!r} twice")
+        try:
+            found[name] = read(value)
+        except ValueError:
+            raise _Exit(USAGE, f"--{flag} can't be {text!r}: expected POOL=SLOTS") from None
+    return found
+
+
+def _find(name: str) -> str:
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    there = os.path.exists(name) if os.path.dirname(name) else False
+    raise _Exit(NOT_EXECUTABLE if there else NOT_FOUND, f"{name}: " + ("it can't be executed" if there else "there is no such command"))
+
+
+def _run(claim: Claim, argv: List[str], path: str, verbose: bool) -> int:
+    client = claim.client
+    with _Signals() as signals:
+        client.once("GET", "/readyz", timeout=5)
+        _check_leases(client, claim.pools)
+        if client.transport.shares_pids():  # until the command runs
+            claim._binding = {"pid": os.getpid(), "only_kill": True}
+        over = threading.Event()
+        if verbose:
+            threading.Thread(target=_report_wait, args=(claim, over), daemon=True).start()
+        try:
+            try:
+                claim.acquire()
+            finally:
+                over.set()
+            signals.raising = False
+            code = _Job(claim, signals).run(argv, path)
+        finally:
+            if claim.fence:
+                _release(claim, signals)
+    if code == SIGNALED + signal.SIGINT and signals.foreground:
+        # Ctrl-C ended the command, which had the terminal: it ends the script that calls this, too.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.killpg(0, signal.SIGINT)
+    return code
+
+
+def _release(claim: Claim, signals: "_Signals") -> None:
+    """Release the slots. A signal cuts it short."""
+    try:
+        signals.raising = True
+        claim._stop()
+        claim._delete(5.0)
+    except (_Signaled, BerthError) as err:
+        say(f"the slots could not be released; they are free when the lease ends: {err}")
+
+
+def _check_leases(client: Client, pools: Mapping[str, int]) -> None:
+    for name in sorted(pools):
+        try:
+            lease = seconds(client.pools.get(name)["lease_duration"])
+        except BerthError as err:
+            if err.code != "pool_not_found":
+                raise
+            continue  # the claim is refused
+        if lease < _MIN_LEASE:
+            raise invalid("pool", f"{name!r} has leases of {lease:g} s, and exec needs {_MIN_LEASE:g} s to stop its command in time")
+
+
+def _report_wait(claim: Claim, over: threading.Event) -> None:
+    last = ""
+    while not over.wait(_WAIT_REPORT):
+        try:
+            reason = claim.client.claims.why(claim.id).get("reason", {})
+        except BerthError:
+            continue  # it does not wait yet, or no longer
+        text = reason.get("text", "")
+        if reason.get("position"):
+            text += f", position {reason['position']} of {reason.get('waiting')}"
+        if text and text != last and not over.is_set():
+            say("waiting: " + text)
+            last = text
+
+
+class _Signals:
+    """Catches the signals that are not ignored. While ``raising``, those that end a process raise :class:`_Signaled`."""
+
+    def __init__(self) -> None:
+        self.raising, self.foreground = True, False
+        self._queue: List[int] = []
+        self._old: Dict[int, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        os.set_blocking(self._reader, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in (*_ENDINGS, *_OTHERS, signal.SIGCHLD):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._old[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _caught(self, number: int, _: object) -> None:
+        if self.raising:
+            if number in _ENDINGS:
+                raise _Signaled(number)
+        elif number != signal.SIGCHLD:
+            self._queue.append(number)
+
+    def wait(self, most: float) -> List[int]:
+        """Wait for a signal, and return those that came."""
+        select.select([self._reader], [], [], most)
+        try:
+            os.read(self._reader, 4096)
+        except BlockingIOError:
+            pass
+        came, self._queue = self._queue, []
+        return came
+
+
+class _Job:
+    """A command that runs while a claim is held."""
+
+    def __init__(self, claim: Claim, signals: _Signals) -> None:
+        self._claim, self._signals = claim, signals
+        self._lost: Optional[ClaimLost] = None
+        self._kill_at = 0.0
+        self._status: Optional[int] = None
+        self._terminal: Optional[int] = None
+        self._child = 0
+
+    def run(self, argv: List[str], path: str) -> int:
+        self._guard()
+        if self._lost is not None:
+            return LOST
+        self._start(argv, path)
+        try:
+            while not self._ended():
+                for number in self._signals.wait(_CHECK):
+                    self._signal(number)
+                self._guard()
+            return self._finish()
+        finally:
+            if self._terminal is not None:
+                os.close(self._terminal)
+
+    def _start(self, argv: List[str], path: str) -> None:
+        try:
+            self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            pass
+        libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+        parent = os.getpid()
+
+        def prepare() -> None:
+            os.setpgid(0, 0)
+            if libc is not None:
+                libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the command ends with this process
+                if os.getppid() != parent:
+                    os._exit(1)
+
+        try:
+            self._popen = subprocess.Popen(argv, executable=path, env=self._environment(), preexec_fn=prepare)
+        except OSError as err:
+            code = NOT_FOUND if isinstance(err, FileNotFoundError) else NOT_EXECUTABLE
+            raise _Exit(code, f"{argv[0]}: {err.strerror}") from err
+        self._child = self._popen.pid
+        if not any(_is_pipe(fd) for fd in (0, 1, 2)):
+            self._lend()
+        if self._claim._binding:
+            threading.Thread(target=self._bind, daemon=True).start()
+
+    def _environment(self) -> Dict[str, str]:
+        env = dict(os.environ)
+        for secret in ("BERTH_TOKEN", "BERTH_PASSWORD"):
+            if env.get(secret):
+                del env[secret]
+        name, colon, _ = env.get("BERTH_USER", "").partition(":")
+        if colon:
+            env.pop("BERTH_USER")
+            if name:
+                env["BERTH_USER"] = name
+        pools = self._claim.pools
+        env.update(
+            BERTH_CLAIM_ID=self._claim.id,
+            BERTH_FENCE=str(self._claim.fence),
+            BERTH_POOLS=",".join(f"{p}={pools[p]}" for p in sorted(pools)),
+        )
+        return env
+
+    def _bind(self) -> None:
+        """Bind the claim to the command, whose end the sidecar notices then. The claim is valid either way."""
+        pause = 0.2
+        while self._status is None:
+            try:
+                self._claim._send_renewal(2.0, pid=self._child, only_kill=True)
+                return
+            except Unavailable as err:
+                log.debug("the claim could not be bound to the command: %s", err)
+                pause = 10.0 if err.code == "state_unwritable" else pause
+            except BerthError as err:
+                if self._status is None and err.code not in ("claim_not_found", "invalid"):  # the command has ended
+                    say(f"the claim could not be bound to the command: {err}")
+                return
+            except Exception:
+                return  # the claim is being released
+            self._claim._interrupt.wait(pause)
+
+    def _ended(self) -> bool:
+        """Whether the command has ended. One that was stopped is dealt with."""
+        while self._status is None:
+            pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return False
+            if os.WIFSTOPPED(status):
+                self._stopped(os.WSTOPSIG(status))
+            else:
+                self._status = self._popen.returncode = status  # it is reaped here
+        return True
+
+    def _guard(self) -> None:
+        """Stop the command if the claim is lost."""
+        if self._lost is None:
+            try:
+                self._claim.check()
+                return
+            except ClaimLost as err:
+                if self._child and self._ended():
+                    return  # that is why, perhaps
+                self._lost, self._kill_at = err, now() + self._claim.valid_for
+                say(f"{err}; stopping the command (exit code {LOST})")
+            if self._child:
+                self._send(signal.SIGTERM)
+                self._send(signal.SIGCONT)
+        elif now() >= self._kill_at and self._status is None:
+            self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        try:
+            os.killpg(self._child, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # the group is empty, or has another user
+
+    def _signal(self, number: int) -> None:
+        """Pass a signal on."""
+        if number == signal.SIGCONT:
+            self._lend()
+        self._send(number)
+
+    def _finish(self) -> int:
+        assert self._status is not None
+        self._signals.foreground = self._take_terminal()
+        if self._lost is not None:
+            self._send(signal.SIGKILL)  # what is left of the group
+            return LOST
+        if not os.WIFSIGNALED(self._status):
+            return os.WEXITSTATUS(self._status)
+        if os.WTERMSIG(self._status) == signal.SIGKILL and self._claim._binding:
+            # The sidecar kills the command of a claim that this process did not stop in time.
+            try:
+                self._claim._send_renewal(2.0)
+            except BerthError as err:
+                if err.code in _LOST:
+                    say(f"{err}; the command was killed (exit code {LOST})")
+                    return LOST
+        return SIGNALED + os.WTERMSIG(self._status)
+
+    def _lend(self) -> bool:
+        """Put the command into the foreground of the terminal, if this process is there. Return whether the command is there."""
+        if self._terminal is None:
+            return False
+        foreground = os.tcgetpgrp(self._terminal)
+        if foreground != os.getpgrp():
+            return foreground == self._child
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or taking the terminal again would stop this process
+        try:
+            os.tcsetpgrp(self._terminal, self._child)
+        except OSError:
+            return False
+        return True
+
+    def _take_terminal(self) -> bool:
+        """Take the terminal again. Return whether the command had it."""
+        try:
+            if self._terminal is None or os.tcgetpgrp(self._terminal) != self._child:
+                return False
+            os.tcsetpgrp(self._terminal, os.getpgrp())
+            return True
+        except OSError:
+            return False
+
+    def _stopped(self, number: int) -> None:
+        """Deal with a command that needs the terminal, or that the user suspends: then this process is suspended, too."""
+        if self._terminal is None or self._lost is not None:
+            return
+        if number in (signal.SIGTTIN, signal.SIGTTOU) and self._lend():
+            self._send(signal.SIGCONT)
+            return
+        self._take_terminal()
+        try:
+            resumable = os.getsid(os.getppid()) == os.getsid(0)
+        except OSError:
+            resumable = False
+        if resumable:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        # The signal that continues this process is passed on.
+
+
+def _is_pipe(fd: int) -> bool:
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

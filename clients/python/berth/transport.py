@@ -1,0 +1,349 @@
+"""Requests to a sidecar: its address, the settings, and one exchange over HTTP."""
+
+import http.client
+import json
+import os
+import socket
+import ssl
+import stat
+import struct
+import threading
+from typing import Any, Iterator, Mapping, NamedTuple, Optional
+from urllib.parse import urlsplit
+
+from .errors import BerthError, Unavailable, error_of, invalid
+
+DEFAULT_SIDECAR = "http://127.0.0.1:7420"
+_CONNECT_TIMEOUT = 5.0
+# A peer that is gone without a word is noticed after about two minutes of a wait.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 3}
+_MAX_ANSWER, _PIECE = 64 << 20, 64 << 10
+
+
+class Settings(NamedTuple):
+    """Where a sidecar is, and what to show it."""
+
+    sidecar: str
+    token: str
+    cacert: str
+    cert: str
+    key: str
+
+
+def settings(
+    sidecar: Optional[str] = None,
+    token: Optional[str] = None,
+    cacert: Optional[str] = None,
+    cert: Optional[str] = None,
+    key: Optional[str] = None,
+) -> Settings:
+    """Return the given settings; those that are None are the variables of ``berth``.
+
+    An empty variable counts as not set. Settings files (``BERTH_CONFIG``) are not read.
+    """
+
+    def value(given: Optional[str], variable: str) -> str:
+        return os.environ.get(variable, "") if given is None else given
+
+    if token is None:
+        token = os.environ.get("BERTH_TOKEN", "")
+        path = os.environ.get("BERTH_TOKEN_FILE", "")
+        if path and not token:
+            token = _secret(path)
+    if token and not (16 <= len(token) <= 256 and token.isascii() and token.isprintable() and " " not in token):
+        raise invalid("token", "it must be 16 to 256 visible ASCII characters")
+    s = Settings(
+        value(sidecar, "BERTH_SIDECAR") or DEFAULT_SIDECAR,
+        token,
+        value(cacert, "BERTH_SIDECAR_CACERT"),
+        value(cert, "BERTH_SIDECAR_CERT"),
+        value(key, "BERTH_SIDECAR_KEY"),
+    )
+    if bool(s.cert) != bool(s.key):
+        raise invalid("sidecar_cert", "it needs sidecar_key, and sidecar_key needs it")
+    if (s.cacert or s.cert) and not s.sidecar.startswith("https://"):
+        raise invalid("sidecar_cacert", "it applies to https:// only, as do sidecar_cert and sidecar_key")
+    return s
+
+
+def _secret(path: str) -> str:
+    try:
+        mode = os.stat(path).st_mode
+        with open(path, encoding="ascii") as file:
+            secret = file.read().strip()
+    except (OSError, UnicodeError) as err:
+        raise invalid("token_file", f"{path} can't be read: {err}") from err
+    if mode & 0o006 and os.name == "posix":
+        raise invalid(
+            "token_file",
+            f"{path} holds a secret, and all users may read or change it (mode {stat.S_IMODE(mode):04o}): run chmod o-rwx {path}",
+        )
+    return secret
+
+
+class Interrupt:
+    """Ends requests from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sock: Optional[socket.socket] = None
+        self._called = threading.Event()
+
+    def __call__(self) -> None:
+        """End the request that is under way, and all later ones."""
+        with self._lock:
+            self._called.set()
+            if self._sock is not None:
+                shut(self._sock)
+
+    def watch(self, sock: socket.socket) -> None:
+        """Name the connection of the request that is under way."""
+        with self._lock:
+            self._sock = sock
+        self.check()
+
+    def done(self) -> None:
+        """Forget the connection, before it is closed."""
+        with self._lock:
+            self._sock = None
+
+    def check(self) -> None:
+        """Raise if requests were ended."""
+        if self._called.is_set():
+            raise Interrupted()
+
+    def wait(self, duration: float) -> None:
+        """Wait for so many seconds, or until requests are ended."""
+        self._called.wait(duration)
+
+    def sleep(self, duration: float) -> None:
+        """Wait between two requests, and raise if they are ended."""
+        self.wait(duration)
+        self.check()
+
+
+def shut(sock: socket.socket) -> None:
+    """End a connection, also if a forked process has it, too."""
+    try:
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # below TLS, whose state belongs to one thread
+    except OSError:
+        pass  # it has ended
+
+
+class Interrupted(Exception):
+    """An interrupt has ended the request."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self._path)
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
+
+
+class Answer(NamedTuple):
+    """An answer that is no error."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the value of the body; None if there is none."""
+        return json.loads(self.body) if self.body else None
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """Return the body of an answer. Before Python 3.10 each read allocates as much as it may return."""
+    parts, left = [], _MAX_ANSWER
+    while left > 0:
+        part = response.read(min(left, _PIECE))
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _namespaces(pid: int) -> int:
+    """Return how many pid namespaces a process is in, from that of this process to its own."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+        return next((len(line.split()) - 1 for line in status if line.startswith("NSpid:")), 0)
+
+
+class Transport:
+    """Connects to one sidecar. It has no state, so threads may share it, and forks do no harm."""
+
+    def __init__(self, s: Settings) -> None:
+        self.settings = s
+        try:
+            url = urlsplit(s.sidecar)
+            self._host, self._port = url.hostname or "", url.port
+        except ValueError:
+            raise self._no_address() from None
+        self.local = url.scheme == "unix"
+        self._path = url.path.rstrip("/")
+        if url.query or url.fragment or url.username is not None:
+            raise self._no_address()
+        if not (
+            (self.local and not url.netloc and self._path)
+            or (url.scheme in ("http", "https") and self._host and not self._path)
+        ):
+            raise self._no_address()
+        self._tls: Optional[ssl.SSLContext] = None
+        if url.scheme == "https":
+            try:
+                self._tls = ssl.create_default_context(cafile=s.cacert or None)
+                if s.cert:
+                    self._tls.load_cert_chain(s.cert, s.key)
+            except OSError as err:  # an SSLError is one, too
+                raise invalid("sidecar_cacert, sidecar_cert, sidecar_key", f"a file can't be used: {err}") from err
+
+    def _no_address(self) -> BerthError:
+        return invalid("sidecar", f"{self.settings.sidecar!r} is no address: write http://host:port, https://host:port or unix:///path")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.local:
+            return _UnixConnection(self._path, _CONNECT_TIMEOUT)
+        if self._tls is not None:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_TIMEOUT, context=self._tls)
+        return http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_TIMEOUT)
+
+    def connect(self, timeout: float, interrupt: Optional[Interrupt] = None) -> http.client.HTTPConnection:
+        """Connect, and return the connection. ``timeout`` is how long one answer may take."""
+        conn = self._connection()
+        conn.timeout = min(timeout, _CONNECT_TIMEOUT)
+        try:
+            conn.connect()
+        except ssl.SSLCertVerificationError as err:
+            conn.close()
+            raise BerthError(
+                "unavailable", f"{self._unreachable(err)}; name the authority that signed its certificate with BERTH_SIDECAR_CACERT"
+            ) from err
+        except PermissionError as err:
+            conn.close()
+            raise BerthError("unavailable", self._unreachable(err)) from err
+        except OSError as err:
+            conn.close()
+            raise Unavailable("unavailable", self._unreachable(err)) from err
+        except BaseException:
+            conn.close()
+            raise
+        try:
+            sock: socket.socket = conn.sock
+            sock.settimeout(timeout)
+            if not self.local:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in _KEEPALIVE.items():
+                    if hasattr(socket, name):
+                        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            if interrupt is not None:
+                interrupt.watch(sock)
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
+    def shares_pids(self) -> bool:
+        """Report whether the sidecar is at a unix socket and in the pid namespace of this process, so that it can watch it."""
+        if not self.local or not hasattr(socket, "SO_PEERCRED"):
+            return False
+        conn = self.connect(_CONNECT_TIMEOUT)
+        try:
+            (pid,) = struct.unpack_from("i", conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        finally:
+            conn.close()
+        try:
+            return pid != 0 and _namespaces(pid) == _namespaces(os.getpid())
+        except OSError:  # hidden from this user
+            return True
+
+    def _unreachable(self, err: BaseException) -> str:
+        return f"the sidecar at {self.settings.sidecar} can't be reached: {err or type(err).__name__}"
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: Optional[Any],
+        headers: Mapping[str, str],
+        timeout: float,
+        interrupt: Optional[Interrupt] = None,
+    ) -> Answer:
+        """Send one request, and return its answer. An answer that is an error is raised."""
+        payload = None if body is None else json.dumps(body).encode()
+        conn = self.connect(timeout, interrupt)
+        sock: socket.socket = conn.sock  # conn forgets it when the server ends the connection
+        try:
+            self.send(conn, method, path, payload, headers)
+            response = conn.getresponse()
+            data = _read(response)
+            answer = Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, data)
+            if answer.status < 400 and data and "json" in answer.headers.get("content-type", ""):
+                json.loads(data)  # half an answer is a lost one
+        except (OSError, http.client.HTTPException, ValueError) as err:
+            if interrupt is not None:
+                interrupt.check()
+            lost = Unavailable("unavailable", self._unreachable(err))
+            lost.sent = True
+            raise lost from err
+        finally:
+            if interrupt is not None:
+                interrupt.done()
+            shut(sock)
+            conn.close()
+        if answer.status >= 400:
+            raise self.refusal(answer)
+        return answer
+
+    def events(self, path: str, headers: Mapping[str, str], timeout: float, interrupt: Interrupt) -> Iterator[str]:
+        """Yield the types of server-sent events, until the server ends the stream."""
+        conn = self.connect(timeout, interrupt)
+        sock: socket.socket = conn.sock
+        try:
+            self.send(conn, "GET", path, None, {**headers, "Accept": "text/event-stream"})
+            response = conn.getresponse()
+            if response.status >= 400:
+                raise self.refusal(Answer(response.status, {}, _read(response)))
+            for line in response:
+                if line.startswith(b"event:"):
+                    yield line[6:].strip().decode("ascii", "replace")
+        except (OSError, http.client.HTTPException) as err:
+            interrupt.check()
+            raise Unavailable("unavailable", self._unreachable(err)) from err
+        finally:
+            interrupt.done()
+            shut(sock)
+            conn.close()
+
+    def send(self, conn: http.client.HTTPConnection, method: str, path: str, payload: Optional[bytes], headers: Mapping[str, str]) -> None:
+        """Send one request on a connection."""
+        all_headers = dict(headers)
+        if self.settings.token:
+            all_headers["Authorization"] = "Bearer " + self.settings.token
+        if payload is not None:
+            all_headers["Content-Type"] = "application/json"
+        conn.request(method, path, payload, all_headers)
+
+    def refusal(self, answer: Answer) -> BerthError:
+        """Return the error in an answer."""
+        after: Optional[float] = None
+        try:
+            after = float(answer.headers["retry-after"])
+        except (KeyError, ValueError):
+            pass
+        try:
+            problem = json.loads(answer.body)
+            return error_of(problem, answer.status, after)
+        except (ValueError, KeyError, TypeError):
+            what = answer.body[:200].decode("utf-8", "replace")
+            return Unavailable("unavailable", f"what answers at {self.settings.sidecar} is no sidecar: status {answer.status}, {what!r}", answer.status)

@@ -1,0 +1,107 @@
+"""Airflow, Dagster and Prefect, with stand-ins of what the integrations use of them."""
+
+import asyncio
+import importlib
+import os
+import sys
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Dict
+from unittest import mock
+
+import berth
+
+from .rig import Case
+
+STANDINS = str(Path(__file__).parent / "standins")
+
+
+class IntegrationTest(Case):
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        sys.path.insert(0, STANDINS)
+        cls.addClassCleanup(sys.path.remove, STANDINS)
+
+    def test_berth_needs_no_framework(self) -> None:
+        for name in ("airflow", "dagster", "prefect"):
+            self.assertFalse(name in sys.modules and STANDINS not in str(sys.modules[name].__file__))
+        self.assertEqual(importlib.import_module("berth.integrations").__name__, "berth.integrations")
+
+    def context(self, **more: Any) -> Dict[str, Any]:
+        ti: Dict[str, Any] = dict(dag_id="load", run_id="scheduled__2026-01-31T00:00:00+00:00", task_id="wait", map_index=-1, try_number=1)
+        return {"ti": SimpleNamespace(**{**ti, **more})}
+
+    def test_airflow_hook(self) -> None:
+        airflow = importlib.import_module("berth.integrations.airflow")
+        base = importlib.import_module("airflow.hooks.base")
+        base.CONNECTIONS["berth_default"] = dict(host=self.dev.http, password="", extra_dejson={"other": 1})
+        pool = self.pool()
+        with mock.patch.dict(os.environ, {"BERTH_SIDECAR": "http://127.0.0.1:1"}):
+            with airflow.BerthHook("berth_default").claim({pool: 1}) as c:
+                self.assertEqual(c.client.claims.get(c.id)["status"], "held")
+        with airflow.BerthHook().claim({pool: 1}):
+            self.pool_is(pool, 1, 0)
+        self.pool_is(pool, 0, 0)
+
+    def test_airflow_sensor(self) -> None:
+        airflow = importlib.import_module("berth.integrations.airflow")
+        pool = self.pool()
+        sensor = airflow.BerthSensor({pool: 1}, task_id="wait", priority=2)
+        self.assertEqual(sensor.mode, "reschedule")
+        with berth.claim({pool: 1}):
+            self.assertFalse(sensor.poke(self.context()))
+            self.assertFalse(sensor.poke(self.context()))
+            self.pool_is(pool, 1, 1)
+        done: Any = None
+        while not done:  # each in another process, in Airflow
+            done = airflow.BerthSensor({pool: 1}, task_id="wait", priority=2).poke(self.context())
+        self.pool_is(pool, 1, 0)
+        with airflow.BerthHook().continued(done.xcom_value) as c:
+            info = berth.Client().claims.get(c.id)
+            self.assertEqual((info["labels"], info["step_key"], info["priority"]), ({"dag": "load", "task": "wait"}, "wait", 2))
+            self.pool_is(pool, 1, 0)
+        self.pool_is(pool, 0, 0)
+
+    def test_airflow_sensors_of_other_tasks_have_other_claims(self) -> None:
+        airflow = importlib.import_module("berth.integrations.airflow")
+        claims = [
+            airflow.claim_of(self.context(**more), {"db": 1}, "10m")["id"]
+            for more in ({}, {"try_number": 2}, {"map_index": 3}, {"dag_id": "x" * 200}, {"dag_id": "x" * 201})
+        ]
+        self.assertEqual(len(set(claims)), 5)
+        self.assertLessEqual(max(map(len, claims)), 128)
+        with self.assertRaisesRegex(ValueError, "^ttl: "):
+            airflow.BerthSensor({"db": 1}, task_id="wait", ttl="1m", poke_interval=60)
+
+    def test_dagster(self) -> None:
+        dagster = importlib.import_module("berth.integrations.dagster")
+        pool = self.pool()
+        context = SimpleNamespace(run_id="run-1", job_name="nightly", op_handle=SimpleNamespace(to_string=lambda: "graph.load"))
+        with dagster.BerthResource(sidecar=self.dev.socket).claim(context, {pool: 1}, wait="1m") as c:
+            info = berth.Client().claims.get(c.id)
+            self.assertEqual((info["run_id"], info["step_key"], info["labels"]), ("run-1", "graph.load", {"job": "nightly"}))
+        self.pool_is(pool, 0, 0)
+
+    def test_prefect(self) -> None:
+        prefect = importlib.import_module("berth.integrations.prefect")
+        runtime = importlib.import_module("prefect.runtime")
+        pool = self.pool()
+        with prefect.slots({pool: 1}) as c:  # outside of a run
+            self.assertEqual(c.run_id, "")
+        with mock.patch.multiple(runtime.flow_run, id="run-1", flow_name="nightly"), mock.patch.object(runtime.task_run, "name", "load-0"):
+            with prefect.slots({pool: 1}, wait="1m") as c:
+                info = berth.Client().claims.get(c.id)
+                self.assertEqual((info["run_id"], info["step_key"], info["labels"]), ("run-1", "load-0", {"flow": "nightly"}))
+
+            async def main() -> None:
+                async with prefect.slots_async({pool: 1}, wait="1m") as held:
+                    self.assertEqual(held.run_id, "run-1")
+
+            asyncio.run(main())
+        self.pool_is(pool, 0, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/pool"
+	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/client"
+	"github.com/berthhq/berth/sidecar/server"
+)
+
+func devCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "dev",
+		Category: serving,
+		Usage:    "run everything in one process, with its own etcd",
+		Description: `For trials and for a single machine. Runs etcd, a sidecar whose pages allow changes, and
+a coordinator, which admits runs. Pools, claims and runs are kept in --data-dir.
+
+Other commands find it at the default addresses. If you choose other addresses, use the ones
+that it prints (-o json for programs).
+
+On INT or TERM it stops. On a second signal it stops without waiting.`,
+		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
+			&cli.StringSliceFlag{Name: "pool", Usage: "create the pool `POOL=LIMIT` if it does not exist; may be repeated"}),
+		Action: handle(dev),
+	}
+}
+
+// devStart is the longest time for the start, which includes slow disks.
+const devStart = 60 * time.Second
+
+func dev(r *request) error {
+	c := r.Context
+	s, err := config.Load(config.FromCLI(c), config.Common, config.Dev, config.Serve, config.Lead, config.Claims)
+	if err != nil {
+		return err
+	}
+	pools, err := parsePools(c.StringSlice("pool"))
+	if err != nil {
+		return err
+	}
+	log := newLogger(c.App.ErrWriter, s, hclog.Warn)
+	ctx, cancel := context.WithCancelCause(c.Context)
+	defer cancel(nil)
+	defer stopOnSignals(false, func(unix.Signal) bool { cancel(errStopped); return true })()
+
+	etcd, err := startEtcd(ctx, s, log)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	err = serveDev(ctx, s, etcd, pools, log, func(at addresses) error {
+		notifyReady(log)
+		return r.print(at, func(out *page) { banner(out, at) })
+	})
+	return ended(ctx, errors.Join(err, etcd.Close()))
+}
+
+// errStopped is the cause when a signal ends dev.
+var errStopped = errors.New("stopped")
+
+// ended returns err, or nil if it only says that a signal ended the process.
+func ended(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errStopped) && (errors.Is(err, errStopped) || errors.Is(err, context.Canceled)) {
+		return nil
+	}
+	return err
+}
+
+func startEtcd(ctx context.Context, s config.Settings, log hclog.Logger) (*embed.Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, devStart)
+	defer cancel()
+	etcd, err := embed.Start(ctx, embed.Config{
+		DataDir: filepath.Join(s.DataDir, etcdFolder), ClientListen: s.EtcdListen, Logger: log,
+	})
+	return etcd, etcdFault(err, "; 127.0.0.1:0 chooses a free port")
+}
+
+// parsePools reads texts of the form POOL=LIMIT.
+func parsePools(texts []string) (map[string]int, error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	return parseSlots(texts)
+}
+
+func banner(out *page, at addresses) {
+	out.line("berth is running with its own etcd")
+	out.gap()
+	var pages string
+	if at.HTTP != "" {
+		pages = at.HTTP + "/pools"
+	}
+	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}, {"  access", at.Access}}
+	out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
+	out.gap()
+	out.line("Try, in another terminal:")
+	out.gap()
+	if at.Etcd != "http://"+embed.DefaultClientListen {
+		out.line("  export BERTH_ENDPOINTS=%s", at.Etcd)
+	}
+	out.line("  berth pools set demo 3")
+	out.line("  berth exec --pool demo -- sleep 10")
+	out.line("  berth pools info demo")
+	out.gap()
+	out.line("Ctrl-C stops it. (process %d)", at.PID)
+}
+
+// serveDev runs the sidecar and a candidate for coordinator on an etcd until ctx ends, or one of
+// them fails. It calls ready when the sidecar serves.
+func serveDev(ctx context.Context, s config.Settings, etcd *embed.Server, pools map[string]int, log hclog.Logger, ready func(addresses) error) error {
+	s, err := devSettings(s, etcd)
+	if err != nil {
+		return err
+	}
+	cfg, err := sidecarConfig(s, log)
+	if err != nil {
+		return err
+	}
+	cfg.Policy.Open = devOpen(s)
+	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
+	endTracing, err := traceSidecar(ctx, s, &cfg)
+	if err != nil {
+		return err
+	}
+	defer endTracing()
+	defer proc.ReturnMemory()()
+	server := sidecar.New(cfg)
+	if err := server.Listen(ctx); err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%w; choose another with --listen; 127.0.0.1:0 chooses a free port", err)
+		}
+		return err
+	}
+	st, err := startCandidate(s, log, cfg.Registerer, nil)
+	if err != nil {
+		return err
+	}
+	done := inBackground(func() error { return server.Run(context.WithoutCancel(ctx)) })
+	at := addressesOf(s, server)
+	at.Etcd, at.DataDir, at.Access = etcd.Endpoint(), s.DataDir, "by tokens, certificates and roles"
+	if cfg.Policy.Open {
+		at.Access = "open: all users of this machine may do everything, and run commands as this user"
+	}
+	select {
+	case err := <-done:
+		return errors.Join(err, st.stop())
+	case err := <-inBackground(func() error { return prepareDev(ctx, cfg.Options, at, s, pools) }):
+		if err == nil {
+			err = ready(at)
+		}
+		if err != nil {
+			server.Stop(sidecar.Leave)
+			return errors.Join(err, <-done, st.stop())
+		}
+	}
+	select {
+	case err := <-done:
+		return errors.Join(err, st.stop())
+	case err := <-etcd.Err():
+		server.Stop(sidecar.Leave)
+		return errors.Join(fmt.Errorf("etcd has stopped: %w", err), <-done, st.stop())
+	case <-st.failed():
+	case <-ctx.Done():
+	}
+	err = st.stop()
+	server.Stop(sidecar.Revoke)
+	return errors.Join(err, <-done)
+}
+
+// devOpen reports whether dev gives all roles to all callers: not if the settings identify callers,
+// or say what they may do. A server with client_ca may be reached from other hosts.
+func devOpen(s config.Settings) bool {
+	return s.TokensFile == "" && s.ClientCA == "" && len(s.Roles) == 0
+}
+
+// devSettings returns the settings with the address of the embedded etcd, instead of any other etcd
+// that they name.
+func devSettings(s config.Settings, etcd *embed.Server) (config.Settings, error) {
+	s.Endpoints = []string{etcd.Endpoint()}
+	s.CACert, s.Cert, s.Key, s.User, s.Password = "", "", "", "", ""
+	dir, err := filepath.Abs(s.DataDir)
+	if err != nil {
+		return s, err
+	}
+	s.DataDir = dir
+	// If the path of the data directory is too long for a socket, dev has none.
+	if socket := filepath.Join(dir, "berth.sock"); s.Socket == "" && len(socket) <= server.MaxSocketPath {
+		s.Socket = socket
+	}
+	return s, nil
+}
+
+// prepareDev waits until the sidecar is ready, and creates missing pools.
+func prepareDev(ctx context.Context, o instance.Options, at addresses, s config.Settings, pools map[string]int) error {
+	ctx, cancel := context.WithTimeout(ctx, devStart)
+	defer cancel()
+	if err := awaitReady(ctx, at, s.Token.Reveal()); err != nil {
+		return err
+	}
+	if len(pools) == 0 {
+		return nil
+	}
+	o.Registerer, o.StateDir = nil, "" // an operator's connection is not an instance
+	admin, err := instance.Connect(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	r, err := admin.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range sortedNames(pools) {
+		limit := pools[name]
+		if _, err := r.Pool(name); problem.CodeOf(err) != problem.PoolNotFound {
+			continue // it exists, or setting it says what is wrong
+		}
+		if _, err := admin.SetPool(ctx, name, pool.Change{Limit: &limit}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inBackground calls do and delivers its result.
+func inBackground(do func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return done
+}
+
+// readyPoll is how often awaitReady asks the sidecar whether it is ready.
+const readyPoll = 20 * time.Millisecond
+
+// awaitReady waits until the sidecar can make claims.
+func awaitReady(ctx context.Context, at addresses, token string) error {
+	client, err := client.Dial(cmp.Or(at.Socket, at.HTTP), token)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		err := client.Ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the sidecar is not ready: %w", context.Cause(ctx))
+		}
+	}
+}

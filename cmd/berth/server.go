@@ -1,0 +1,313 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/urfave/cli/v2"
+
+	"github.com/berthhq/berth/config"
+	"github.com/berthhq/berth/internal/cluster"
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/sidecar"
+)
+
+func serverCommand() *cli.Command {
+	return &cli.Command{
+		Name:     "server",
+		Category: serving,
+		Usage:    "run a member of a cluster, with etcd, a sidecar and a coordinator in one process",
+		Description: `Run it on three hosts with the same --cluster, and berth needs no other etcd. The cluster works
+as long as two of the three do. A single server works too, and can grow to three.
+
+At its first start, a server joins the cluster of the other members if there is one. If no
+member has data, they form a new cluster once all of them are running. Other hosts of the fleet
+run 'berth sidecar' with the servers as --endpoints.
+
+Members and clients use the certificates of --cacert, --cert and --key (see 'berth certs').
+Without TLS, all members must have loopback addresses.
+
+On TERM or INT, the sidecar waits for the holders of this host ('berth sidecar --help'), and then
+etcd stops. HUP is for restarts: the server stops at once and leaves its claims to the next
+process.`,
+		Flags:  append(config.Flags(config.Server, config.Dev, config.Instance, config.Serve, config.Lead, config.Claims), drainFlag()),
+		Action: handle(serveServer),
+	}
+}
+
+func serveServer(r *request) error {
+	s, err := config.Load(config.FromCLI(r.Context), config.Common, config.Etcd, config.Server, config.Dev,
+		config.Instance, config.Serve, config.Lead, config.Claims)
+	if err != nil {
+		return err
+	}
+	log := newLogger(r.App.ErrWriter, s, hclog.Info)
+	if s.DataDir, err = filepath.Abs(s.DataDir); err != nil {
+		return err
+	}
+	cfg, err := sidecarConfig(s, log)
+	if err != nil {
+		return err
+	}
+	cfg.Options.StateDir = filepath.Join(s.DataDir, stateFolder)
+	cfg.DrainTimeout = drainTimeout(r.Duration(drainFlagName))
+	etcd, err := startMember(s, log)
+	if err != nil {
+		return err
+	}
+	cfg.Await = etcd.await
+	err = serveHost(r, s, cfg, true, etcd, func(at addresses) string {
+		return fmt.Sprintf("berth server %s of host %s at %s, with etcd at %s", s.Name, s.Host, at, at.Etcd)
+	})
+	if cause := etcd.stop(); cause != nil {
+		return cause // it caused the other errors
+	}
+	return err
+}
+
+// membersOf returns this member of the cluster in the settings, and the other members. All of them
+// serve clients at the port of etcd_listen.
+func membersOf(s config.Settings) (self cluster.Member, others []cluster.Member) {
+	_, port, _ := net.SplitHostPort(s.EtcdListen)
+	for _, m := range s.Cluster {
+		one := cluster.Member{Name: m.Name, PeerURL: m.URL(), ClientURL: m.ClientURL(port)}
+		if m.Name == s.Name {
+			self = one
+		} else {
+			others = append(others, one)
+		}
+	}
+	return self, others
+}
+
+// etcdMember is the etcd member of a server. A nil etcdMember means that etcd runs elsewhere.
+type etcdMember struct {
+	s      config.Settings
+	log    hclog.Logger
+	client *cluster.Client
+	cancel context.CancelFunc
+	// serves is closed when the member serves, and ended when it has ended; err is then the reason,
+	// or nil if it was stopped.
+	serves, ended chan struct{}
+	err           error
+}
+
+// startMember starts the member in the background, since it may have to wait for other members.
+func startMember(s config.Settings, log hclog.Logger) (*etcdMember, error) {
+	client, err := dialCluster(s, log)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &etcdMember{s: s, log: log.Named("member"), client: client, cancel: cancel, serves: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(m.ended)
+		err := m.run(ctx)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = nil // it was stopped before it ran
+		}
+		m.err = errors.Join(etcdFault(err, ", the same port on all servers"), client.Close())
+	}()
+	return m, nil
+}
+
+// run starts etcd, and serves until ctx ends, etcd fails, or another server serves another cluster.
+func (m *etcdMember) run(ctx context.Context) error {
+	founding, err := m.founding()
+	if err != nil {
+		return err
+	}
+	etcd, err := m.start(ctx, founding)
+	if err != nil {
+		return err
+	}
+	close(m.serves)
+	self := founding.Self
+	var completing sync.WaitGroup
+	completed, cancel := context.WithCancel(ctx)
+	conflict := make(chan error, 1)
+	completing.Go(func() {
+		if err := founding.Watch(completed, etcd.Identity); completed.Err() == nil {
+			conflict <- err
+		}
+	})
+	completing.Go(func() {
+		err := m.client.Complete(completed, etcd.ID(), self.PeerURL, func(err error) { m.log.Info("this member is still a learner", "error", err) })
+		if err != nil && completed.Err() == nil {
+			m.log.Error("this member cannot finish joining the cluster", "error", err)
+		}
+		m.compare(completed)
+	})
+	select {
+	case <-ctx.Done():
+	case err = <-etcd.Err():
+		err = fmt.Errorf("etcd has stopped: %w", err)
+	case err = <-conflict:
+	}
+	cancel()
+	completing.Wait()
+	return errors.Join(err, etcd.Close())
+}
+
+// compareEvery is how often compare compares the members with the setting cluster.
+const compareEvery = 10 * time.Minute
+
+// compare logs a warning if the setting cluster differs from the members of the cluster. With a
+// wrong setting, a server that loses its data would contact the wrong members, or form a second
+// cluster.
+func (m *etcdMember) compare(ctx context.Context) {
+	tick := time.NewTicker(compareEvery)
+	defer tick.Stop()
+	var configured []string
+	for _, one := range m.s.Cluster {
+		configured = append(configured, one.URL())
+	}
+	for {
+		unknown, gone, err := m.client.Missing(ctx, configured)
+		if err == nil && len(unknown)+len(gone) > 0 {
+			m.log.Warn("the setting cluster does not match the members of the cluster: correct it before the next restart",
+				"missing", strings.Join(unknown, ","), "no_member", strings.Join(gone, ","))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// founding returns how this server meets the others.
+func (m *etcdMember) founding() (*cluster.Founding, error) {
+	tls, err := m.s.ClientTLS(m.log)
+	if err != nil {
+		return nil, err
+	}
+	self, others := membersOf(m.s)
+	return &cluster.Founding{Self: self, Others: others, Listen: m.s.EtcdListen, TLS: tls, Username: m.s.User, Password: m.s.Password.Reveal(), Log: m.log}, nil
+}
+
+// start starts etcd with the data in the data directory or, if there is none, as a member of a
+// cluster that it joins or forms.
+func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *embed.Server, err error) {
+	s := m.s
+	cfg := embed.Config{
+		DataDir: filepath.Join(s.DataDir, etcdFolder), Name: s.Name, ClientListen: s.EtcdListen,
+		Logger: m.log,
+	}
+	if own, _ := s.Cluster.Find(s.Name); own.Secure {
+		cfg.TLS = &embed.TLS{CertFile: s.Cert, KeyFile: s.Key, ClientCAFile: s.CACert}
+		cfg.PeerTLS = cfg.TLS
+	}
+	if cfg.Dir, err = embed.OpenDataDir(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	begin, err := m.begin(ctx, founding, cfg.Dir)
+	if err != nil {
+		return nil, errors.Join(err, cfg.Dir.Close())
+	}
+	cfg.Members, cfg.Joins, cfg.Token = begin.Members, begin.Joins, begin.Token
+	etcd, err := embed.Start(ctx, cfg)
+	if own, _ := s.Cluster.Find(s.Name); errors.Is(err, embed.ErrAddressInUse) && strings.Contains(err.Error(), own.Address) {
+		return nil, problem.Field("cluster", "%w; stop the other process, or choose another port for %s", err, s.Name)
+	}
+	return etcd, err
+}
+
+// begin returns how the member begins with a data directory.
+func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir *embed.DataDir) (cluster.Start, error) {
+	if dir.HasData() {
+		data, err := dir.Identity()
+		if err == nil {
+			err = founding.CheckData(ctx, data)
+		}
+		return founding.Together(), err
+	}
+	begin, err := founding.Run(ctx)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: %w", embed.ErrAddressInUse, err)
+	}
+	if err == nil {
+		err = dir.Clear()
+	}
+	return begin, err
+}
+
+// await waits until the member serves.
+func (m *etcdMember) await(ctx context.Context) error {
+	if m == nil {
+		return nil
+	}
+	select {
+	case <-m.serves:
+		return nil
+	case <-m.ended:
+		return errors.New("etcd has ended")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// failed returns a channel that is closed when the member has ended.
+func (m *etcdMember) failed() <-chan struct{} {
+	if m == nil {
+		return nil
+	}
+	return m.ended
+}
+
+// stop stops the member, and returns the error of a member that had already ended.
+func (m *etcdMember) stop() error {
+	m.cancel()
+	<-m.ended
+	return m.err
+}
+
+// addresses adds the address of the member to the addresses of a server.
+func (m *etcdMember) addresses(at addresses) addresses {
+	if m != nil {
+		self, _ := membersOf(m.s)
+		at.Etcd, at.DataDir = self.ClientURL, m.s.DataDir
+	}
+	return at
+}
+
+// drainFlagName is the name of the flag for the longest wait for holders.
+const drainFlagName = "drain-timeout"
+
+func drainFlag() cli.Flag {
+	return &cli.DurationFlag{Name: drainFlagName, Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before stopping; 0 does not wait"}
+}
+
+// Folders in the data directory of dev and of a server.
+const etcdFolder, stateFolder = "etcd", "state"
+
+// etcdFault returns a problem that names the setting because of which an embedded etcd can't start.
+// The hint is added to the advice if the address is in use.
+func etcdFault(err error, hint string) error {
+	if errors.Is(err, embed.ErrDataDir) && errors.Is(err, fs.ErrPermission) {
+		return problem.Field("data_dir", "%w; run berth as the owner of that folder, or choose another with --data-dir", err)
+	}
+	for kind, what := range map[error]struct{ field, todo string }{
+		embed.ErrAddressInUse:  {"etcd_listen", "choose another with --etcd-listen" + hint},
+		embed.ErrDataDirLocked: {"data_dir", "stop the other process, or choose another with --data-dir"},
+		embed.ErrDataDir:       {"data_dir", "choose another with --data-dir"},
+		embed.ErrDiskFull:      {"data_dir", "free disk space, or choose another with --data-dir"},
+		embed.ErrDataTooNew:    {"data_dir", "use the version of berth that wrote it, or choose another with --data-dir"},
+		embed.ErrRemoved:       {"data_dir", "to join again, move the folder etcd in it away, and start this server again"},
+	} {
+		if errors.Is(err, kind) {
+			return problem.Field(what.field, "%w; %s", err, what.todo)
+		}
+	}
+	return err
+}

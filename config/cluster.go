@@ -1,0 +1,191 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Cluster are the members of a cluster of servers.
+type Cluster []Member
+
+// Member is one server of a cluster.
+type Member struct {
+	Name string
+	// Address is "host:port" for the other members, Secure whether they use TLS.
+	Address string
+	Secure  bool
+}
+
+// URL returns the address with its scheme.
+func (m Member) URL() string { return m.scheme() + m.Address }
+
+// Host returns the host of the address.
+func (m Member) Host() string {
+	host, _, _ := net.SplitHostPort(m.Address)
+	return host
+}
+
+// ClientURL returns the address for clients at a port.
+func (m Member) ClientURL(port string) string { return m.scheme() + net.JoinHostPort(m.Host(), port) }
+
+func (m Member) scheme() string {
+	if m.Secure {
+		return "https://"
+	}
+	return "http://"
+}
+
+// String lists the members as a settings file would.
+func (c Cluster) String() string {
+	all := make([]string, len(c))
+	for i, m := range c {
+		all[i] = m.Name + "=" + m.URL()
+	}
+	return strings.Join(all, ",")
+}
+
+// Find returns the member of a name.
+func (c Cluster) Find(name string) (Member, bool) {
+	i := slices.IndexFunc(c, func(m Member) bool { return m.Name == name })
+	if i < 0 {
+		return Member{}, false
+	}
+	return c[i], true
+}
+
+// clusterEndpoints returns the client addresses of the members, that of the named one first. All members
+// have the port of etcd_listen.
+func (s Settings) clusterEndpoints() []string {
+	_, port, err := net.SplitHostPort(s.EtcdListen)
+	if err != nil {
+		return nil // that is a problem of its own
+	}
+	var all []string
+	for _, m := range s.Cluster {
+		at := m.ClientURL(port)
+		if m.Name == s.Name {
+			all = slices.Insert(all, 0, at)
+		} else {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+const (
+	// aloneAddress is where a cluster of one listens that has no other address.
+	aloneAddress = "127.0.0.1:7423"
+	// serverDataDir is the default of data_dir for a server.
+	serverDataDir = "/var/lib/berth"
+	// maxMembers bounds a cluster. More than five make writes slower and availability no better.
+	maxMembers = 9
+)
+
+// IsPeerURL reports whether a text is an address of a member as in cluster.
+func IsPeerURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && text == u.Scheme+"://"+u.Host && isHostPort(u.Host)
+}
+
+func parseCluster(text string) (Cluster, bool) {
+	var all Cluster
+	for item := range strings.SplitSeq(text, ",") {
+		name, at, ok := strings.Cut(strings.TrimSpace(item), "=")
+		if !ok || !IsPeerURL(at) {
+			return nil, false
+		}
+		scheme, address, _ := strings.Cut(at, "://")
+		m := Member{Address: address, Secure: scheme == "https"}
+		if m.Name, ok = parseHost(name); !ok || slices.ContainsFunc(all, func(o Member) bool {
+			return o.Name == m.Name || o.Address == m.Address || o.Secure != m.Secure
+		}) {
+			return nil, false
+		}
+		all = append(all, m)
+	}
+	return all, len(all) <= maxMembers
+}
+
+// member checks the settings of a server, and fills in those that depend on its cluster.
+func (l *loader) member() {
+	s := &l.settings
+	if l.origins["data_dir"].strength == byDefault {
+		s.DataDir = serverDataDir
+	}
+	if s.Name == "" && l.sound("name") && l.sound("host") {
+		s.Name, l.origins["name"] = s.Host, l.origins["host"]
+	}
+	if !l.sound("name") || !l.sound("cluster") || s.Name == "" {
+		return
+	}
+	if len(s.Cluster) == 0 {
+		s.Cluster = Cluster{{Name: s.Name, Address: aloneAddress}}
+	}
+	own, ok := s.Cluster.Find(s.Name)
+	if !ok {
+		l.wrong("name", fmt.Sprintf("%q is not among the members of cluster: %s", s.Name, s.Cluster))
+		return
+	}
+	if l.origins["etcd_listen"].strength == byDefault {
+		_, port, _ := net.SplitHostPort(s.EtcdListen)
+		s.EtcdListen = net.JoinHostPort(listenHost(own.Host()), port)
+	}
+	if _, port, _ := net.SplitHostPort(s.EtcdListen); l.sound("etcd_listen") && port == "0" {
+		l.wrong("etcd_listen", "port 0 can't be used: all servers have the same port, which the others must know")
+	}
+	if l.sound("etcd_listen") {
+		l.memberTLS(own)
+	}
+}
+
+// listenHost returns where to listen for connections to a host: at its address, or at all
+// addresses if it is a name, which may be that of a proxy or a container.
+func listenHost(host string) string {
+	if net.ParseIP(host) == nil && host != "localhost" {
+		return "0.0.0.0"
+	}
+	return host
+}
+
+// memberTLS checks that what other machines can reach is protected.
+func (l *loader) memberTLS(own Member) {
+	s := &l.settings
+	if !own.Secure {
+		for _, m := range s.Cluster {
+			if !isLoopback(m.Address) {
+				l.wrong("cluster", fmt.Sprintf("%s can be reached from other machines, and has no TLS: write https://, and set cacert, cert and key (see 'berth certs')", m.URL()))
+				return
+			}
+		}
+		if !isLoopback(s.EtcdListen) {
+			l.wrong("etcd_listen", fmt.Sprintf("%q can be reached from other machines: everyone who can connect can write. Write https:// in cluster, and set cacert, cert and key", s.EtcdListen))
+		}
+		return
+	}
+	for field, file := range map[string]string{"cacert": s.CACert, "cert": s.Cert, "key": s.Key} {
+		if file == "" {
+			l.wrong(field, "is not set, and the members of the cluster use TLS: see 'berth certs'")
+		}
+	}
+	if s.CACert == "" || s.Cert == "" || s.Key == "" || !l.sound("cert") || !l.sound("key") {
+		return
+	}
+	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+	if err != nil {
+		return // a problem already
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if !slices.Contains(pair.Leaf.ExtKeyUsage, usage) && !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
+			l.wrong("cert", fmt.Sprintf("%s is not for both servers and clients: a member is both. Issue it with --hosts %s", s.Cert, own.Host()))
+			return
+		}
+	}
+	if err := pair.Leaf.VerifyHostname(own.Host()); err != nil {
+		l.wrong("cert", fmt.Sprintf("%s is not for %s, which is the host of this member: issue it with --hosts %s", s.Cert, own.Host(), own.Host()))
+	}
+}

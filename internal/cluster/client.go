@@ -1,0 +1,462 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/berthhq/berth/internal/problem"
+)
+
+// Config names the etcd to maintain, and the credentials.
+type Config struct {
+	Endpoints []string
+	// TLS returns the configuration of connections; nil for connections without TLS.
+	TLS                func() *tls.Config
+	Username, Password string
+}
+
+// Client maintains an etcd.
+type Client struct {
+	etcd *clientv3.Client
+	cfg  Config
+}
+
+// Dial returns a client. It does not wait for a connection.
+func Dial(cfg Config) (*Client, error) {
+	c := clientv3.Config{
+		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password,
+		DialTimeout: requestTimeout, Logger: zap.NewNop(),
+	}
+	if cfg.TLS != nil {
+		c.TLS = cfg.TLS()
+	}
+	etcd, err := clientv3.New(c)
+	if err != nil {
+		return nil, problem.New(problem.EtcdUnavailable, "%w", err)
+	}
+	return &Client{etcd: etcd, cfg: cfg}, nil
+}
+
+// Close closes the connections.
+func (c *Client) Close() error { return c.etcd.Close() }
+
+// Alarms that a member can report.
+const (
+	alarmSpace   = "no space"
+	alarmCorrupt = "corrupt"
+)
+
+// MemberStatus is the current status of a member.
+type MemberStatus struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Status is healthy, unreachable, learner, or new. A new member was added and has never run.
+	Status string `json:"status"`
+	Leader bool   `json:"leader,omitempty"`
+	// PeerURLs are its addresses for other members, ClientURLs those for clients.
+	PeerURLs   []string `json:"peer_urls"`
+	ClientURLs []string `json:"client_urls"`
+	Version    string   `json:"version,omitempty"`
+	// DBBytes is the size of the database file, UsedBytes the part of it in use, and QuotaBytes the
+	// size above which etcd refuses writes. They are 0 if the member does not report them.
+	DBBytes    int64 `json:"db_bytes,omitempty"`
+	UsedBytes  int64 `json:"used_bytes,omitempty"`
+	QuotaBytes int64 `json:"quota_bytes,omitempty"`
+	// Lag is the number of changes that the leader has applied and the member has not.
+	Lag    uint64   `json:"lag"`
+	Alarms []string `json:"alarms,omitempty"`
+	// Trouble is why the member can't be reached, or an error that it reports.
+	Trouble string `json:"trouble,omitempty"`
+
+	id     uint64
+	voter  bool
+	index  uint64
+	leader uint64
+}
+
+// Status is the status of a cluster and of its members.
+type Status struct {
+	// Trouble is why no majority answers, empty if one does. Without a majority, Members are those
+	// that one member knows.
+	Trouble string         `json:"trouble,omitempty"`
+	Members []MemberStatus `json:"members"`
+	// Voters is the number of members with a vote, Healthy the number of voters that answer.
+	Voters  int `json:"voters"`
+	Healthy int `json:"healthy"`
+}
+
+// IsHealthy reports whether all members are healthy and report no alarm.
+func (s *Status) IsHealthy() bool {
+	return s.Trouble == "" && !slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return m.Status != Healthy || len(m.Alarms) > 0 })
+}
+
+// Majority returns how many voters must answer for the cluster to work.
+func (s *Status) Majority() int { return s.Voters/2 + 1 }
+
+// Find returns the member with a name, or with an id in hexadecimal digits.
+func (s *Status) Find(name string) (*MemberStatus, error) {
+	var all []string
+	for i, m := range s.Members {
+		if m.Name == name || m.ID == name {
+			return &s.Members[i], nil
+		}
+		all = append(all, m.label())
+	}
+	return nil, problem.New(problem.NotFound, "the cluster has no member %s: its members are %s", problem.Quote(name), strings.Join(all, ", "))
+}
+
+// label returns the name of a member, or its id if it has no name yet.
+func (m *MemberStatus) label() string {
+	if m.Name == "" {
+		return m.ID
+	}
+	return m.Name
+}
+
+// Values of [MemberStatus.Status].
+const (
+	Healthy     = "healthy"
+	Unreachable = "unreachable"
+	Learner     = "learner"
+	New         = "new"
+)
+
+// Status asks each member for its status. It returns an error if no member answers.
+func (c *Client) Status(ctx context.Context) (*Status, error) {
+	list, err := c.members(ctx)
+	trouble := ""
+	if err != nil {
+		trouble = rootOf(err)
+		if list, err = c.known(ctx); err != nil {
+			return nil, c.problem(err, "no member of the cluster answers")
+		}
+	}
+	s := &Status{Members: make([]MemberStatus, len(list)), Trouble: trouble}
+	done := make(chan struct{})
+	for i, m := range list {
+		go func() {
+			s.Members[i] = c.memberStatus(ctx, m)
+			done <- struct{}{}
+		}()
+	}
+	for range list {
+		<-done
+	}
+	leader := slices.IndexFunc(s.Members, func(m MemberStatus) bool { return m.leader == m.id && m.Version != "" })
+	for i := range s.Members {
+		m := &s.Members[i]
+		m.Leader = i == leader
+		if leader >= 0 && m.Version != "" {
+			m.Lag = max(s.Members[leader].index, m.index) - m.index
+		}
+		if m.voter = !list[i].IsLearner; m.voter {
+			s.Voters++
+		}
+		if m.Status == Healthy {
+			s.Healthy++
+		}
+	}
+	slices.SortFunc(s.Members, func(a, b MemberStatus) int { return strings.Compare(a.label(), b.label()) })
+	return s, nil
+}
+
+// majorityTimeout is the longest wait for a majority. It is longer than an election; a majority
+// that exists answers at once.
+const majorityTimeout = 3 * time.Second
+
+// majorityEvery is the pause between requests during that wait.
+const majorityEvery = 100 * time.Millisecond
+
+// members returns the members as a majority knows them.
+func (c *Client) members(ctx context.Context) ([]*etcdserverpb.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, majorityTimeout)
+	defer cancel()
+	for {
+		list, err := c.memberList(ctx, true)
+		if err == nil {
+			return list.Members, nil
+		}
+		select {
+		case <-time.After(majorityEvery):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// memberList returns the members as a majority knows them, or else as one member knows them. Unlike
+// MemberList of etcd's client, it fails at once if connections are refused.
+func (c *Client) memberList(ctx context.Context, majority bool) (*etcdserverpb.MemberListResponse, error) {
+	return etcdserverpb.NewClusterClient(c.etcd.ActiveConnection()).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: majority})
+}
+
+// known returns the members as the first member that answers knows them.
+func (c *Client) known(ctx context.Context) (_ []*etcdserverpb.Member, err error) {
+	for _, at := range c.cfg.Endpoints {
+		var one *Client
+		if one, err = c.at(at); err != nil {
+			return nil, err
+		}
+		try, cancel := context.WithTimeout(ctx, majorityTimeout)
+		list, failed := one.memberList(try, false)
+		cancel()
+		_ = one.Close() // the answer was read, or it failed
+		if err = failed; err == nil {
+			return list.Members, nil
+		}
+	}
+	return nil, err
+}
+
+// problem turns an error of etcd into a problem. The text what says what has failed, for errors
+// that may pass.
+func (c *Client) problem(err error, what string) error {
+	if isTransient(err) {
+		return problem.New(problem.EtcdUnavailable, "%s (etcd at %s): %s", what, strings.Join(c.cfg.Endpoints, ","), rootOf(err))
+	}
+	if of := codeOf(err); of == codes.PermissionDenied || of == codes.Unauthenticated {
+		return problem.New(problem.EtcdDenied, "etcd refuses: %w: this needs a user with etcd's role root", err)
+	}
+	return problem.New(problem.Precondition, "etcd refuses: %w", err)
+}
+
+// codeOf returns the gRPC code of an error, even if etcd's client has converted it.
+func codeOf(err error) codes.Code {
+	if e := (rpctypes.EtcdError{}); errors.As(err, &e) {
+		return e.Code()
+	}
+	return status.Code(err)
+}
+
+// electionTries is how often a majority is asked that answers, but has no leader: for 15 s.
+const electionTries = 5
+
+// working is [Client.Status], and returns an error if the cluster has no majority, so that nothing
+// can be changed. It waits for an election.
+func (c *Client) working(ctx context.Context) (*Status, error) {
+	s, err := c.Status(ctx)
+	for try := 1; err == nil && s.Trouble != "" && s.Healthy >= s.Majority() && try < electionTries; try++ {
+		s, err = c.Status(ctx)
+	}
+	if err == nil && s.Trouble != "" {
+		err = s.noMajority()
+	}
+	return s, err
+}
+
+// noMajority says why nothing can be changed.
+func (s *Status) noMajority() error {
+	if s.Healthy >= s.Majority() {
+		return problem.New(problem.EtcdUnavailable, "%d of %d members answer, but they have no leader, so nothing can be changed: they can't reach each other, or are overloaded; see their logs, and try again", s.Healthy, s.Voters)
+	}
+	return problem.New(problem.EtcdUnavailable, "only %d of %d members answer, which is not a majority, so nothing can be changed: start the others, or restore a snapshot ('berth cluster restore')", s.Healthy, s.Voters)
+}
+
+// memberStatus asks one member for its status.
+func (c *Client) memberStatus(ctx context.Context, m *etcdserverpb.Member) MemberStatus {
+	s := MemberStatus{
+		ID: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs, Status: Healthy, id: m.ID,
+	}
+	switch {
+	case !hasRun(m):
+		s.Status = New
+		return s
+	case m.IsLearner:
+		s.Status = Learner
+	}
+	var err error
+	for _, at := range m.ClientURLs {
+		var r *etcdserverpb.StatusResponse
+		if r, err = c.statusAt(ctx, at); err != nil {
+			continue
+		}
+		s.Version, s.DBBytes, s.UsedBytes, s.QuotaBytes = r.Version, r.DbSize, r.DbSizeInUse, r.DbSizeQuota
+		s.index, s.leader = r.RaftAppliedIndex, r.Leader
+		for _, e := range r.Errors {
+			switch {
+			case strings.Contains(e, "NOSPACE"):
+				s.Alarms = append(s.Alarms, alarmSpace)
+			case strings.Contains(e, "CORRUPT"):
+				s.Alarms = append(s.Alarms, alarmCorrupt)
+			default:
+				s.Trouble = e
+			}
+		}
+		return s
+	}
+	s.Status = Unreachable
+	if err != nil {
+		s.Trouble = rootOf(err)
+	}
+	return s
+}
+
+// statusAt asks only the member at the given address.
+func (c *Client) statusAt(ctx context.Context, endpoint string) (*etcdserverpb.StatusResponse, error) {
+	one, err := c.at(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer one.Close()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return etcdserverpb.NewMaintenanceClient(one.etcd.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{})
+}
+
+// at returns a client for one address.
+func (c *Client) at(endpoint string) (*Client, error) {
+	cfg := c.cfg
+	cfg.Endpoints = []string{endpoint}
+	return Dial(cfg)
+}
+
+// rootOf returns the last part of an error of gRPC, which says what has happened.
+func rootOf(err error) string {
+	s := status.Convert(err)
+	if s.Code() == codes.DeadlineExceeded {
+		return "no answer"
+	}
+	text := s.Message()
+	if i := strings.LastIndex(text, `desc = "`); i >= 0 {
+		text = text[i+len(`desc = `):]
+		if plain, err := strconv.Unquote(text); err == nil {
+			text = plain
+		}
+	}
+	if strings.Contains(text, "x509: ") || strings.Contains(text, "remote error: tls: ") {
+		text += "; certificates must be signed by one authority: use the files of that of the servers (--cacert, --cert, --key)"
+	}
+	return text
+}
+
+// Replace lets a server without data take the place of a member: it removes the member, and adds a
+// learner at a peer address, or at the address of the removed member if peerURL is empty. It
+// refuses to remove a member that answers, unless force is set. It always refuses a change after
+// which the members that answer would not be a majority.
+func (c *Client) Replace(ctx context.Context, name, peerURL string, force bool) (*MemberStatus, error) {
+	s, old, err := c.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if peerURL == "" {
+		peerURL = old.PeerURLs[0]
+	} else if err := s.checkSuccessor(old, peerURL); err != nil {
+		return nil, err
+	}
+	if err := c.remove(ctx, s, old, force); err != nil {
+		return nil, err
+	}
+	if err := c.change(ctx, rpctypes.ErrPeerURLExist, func(ctx context.Context) error {
+		_, err := c.etcd.MemberAddAsLearner(ctx, []string{peerURL})
+		return err
+	}); err != nil {
+		return nil, problem.New(problem.CodeOf(err), "member %s was removed, but %s could not be added; it is added when the server there starts: %w", old.label(), peerURL, err)
+	}
+	old.PeerURLs = []string{peerURL}
+	return old, nil
+}
+
+// Remove removes a member for good, under the same conditions as [Client.Replace].
+func (c *Client) Remove(ctx context.Context, name string, force bool) (*MemberStatus, error) {
+	s, m, err := c.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return m, c.remove(ctx, s, m, force)
+}
+
+// find returns a member, and the status of its cluster, which has a majority.
+func (c *Client) find(ctx context.Context, name string) (*Status, *MemberStatus, error) {
+	s, err := c.working(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := s.Find(name)
+	return s, m, err
+}
+
+// checkSuccessor returns an error if the successor of a member can't have a peer address.
+func (s *Status) checkSuccessor(old *MemberStatus, peerURL string) error {
+	scheme, _, _ := strings.Cut(peerURL, "://")
+	var schemes []string
+	for _, m := range s.Members {
+		if m.id == old.id {
+			continue
+		}
+		for _, at := range m.PeerURLs {
+			if strings.EqualFold(at, peerURL) {
+				return problem.Field("url", "%s is the address of member %s: choose another one", peerURL, m.label())
+			}
+			used, _, _ := strings.Cut(at, "://")
+			schemes = append(schemes, used)
+		}
+	}
+	if len(schemes) > 0 && !slices.Contains(schemes, scheme) {
+		return problem.Field("url", "%s begins with %s://, but the other members use %s://", peerURL, scheme, schemes[0])
+	}
+	return nil
+}
+
+// remove removes a member of the cluster with the status s, if [Client.Replace] may do so.
+func (c *Client) remove(ctx context.Context, s *Status, m *MemberStatus, force bool) error {
+	if len(s.Members) == 1 {
+		return problem.New(problem.Precondition, "%s is the only member", m.label())
+	}
+	if (m.Status == Healthy || m.Status == Learner) && !force {
+		return problem.New(problem.Precondition, "member %s answers: stop it first, or use --force", m.label())
+	}
+	if m.voter {
+		voters, healthy := s.Voters-1, s.Healthy
+		if m.Status == Healthy {
+			healthy--
+		}
+		if healthy < voters/2+1 {
+			return problem.New(problem.Precondition, "without %s, only %d of %d members would answer, which is not a majority: repair another member first", m.label(), healthy, voters)
+		}
+	}
+	return c.change(ctx, rpctypes.ErrMemberNotFound, func(ctx context.Context) error {
+		_, err := c.etcd.MemberRemove(ctx, m.id)
+		return err
+	})
+}
+
+// changeTimeout is the longest time for a change of members. etcd refuses changes until members
+// have been connected for five seconds.
+const changeTimeout = 30 * time.Second
+
+// change changes the members, and tries again after errors that may pass. An attempt with an
+// unknown outcome may have made the change: then the next attempt fails with the error made, and
+// change returns nil.
+func (c *Client) change(ctx context.Context, made error, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	for again := false; ; again = true {
+		try, cancel := context.WithTimeout(ctx, requestTimeout)
+		err := do(try)
+		cancel()
+		if err == nil || again && errors.Is(err, made) {
+			return nil
+		}
+		if !isTransient(err) {
+			return c.problem(err, "")
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return c.problem(err, "the members could not be changed yet")
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed"
+	"github.com/berthhq/berth/internal/store/embed/embedtest"
+)
+
+// dial returns a client of all members.
+func dial(t *testing.T, m *embedtest.Members) *Client {
+	t.Helper()
+	c, err := Dial(Config{Endpoints: m.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestStatusShowsWhatMembersAnswer(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	c := dial(t, m)
+	s, err := c.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.IsHealthy() || s.Voters != 3 || s.Healthy != 3 || s.Majority() != 2 {
+		t.Errorf("a healthy cluster is %+v", s)
+	}
+	leads := 0
+	for _, one := range s.Members {
+		if one.Leader {
+			leads++
+		}
+		if one.Version == "" || one.DBBytes == 0 || one.QuotaBytes != embed.DefaultQuotaBytes {
+			t.Errorf("a member is %+v", one)
+		}
+	}
+	if leads != 1 {
+		t.Errorf("%d members lead", leads)
+	}
+
+	m.Kill(2)
+	if s, err = c.Status(t.Context()); err != nil || s.IsHealthy() || s.Healthy != 2 {
+		t.Errorf("with a member less it is %+v, %v", s, err)
+	}
+	if one, err := s.Find("m2"); err != nil || one.Status != Unreachable || one.Trouble == "" {
+		t.Errorf("the member that is gone is %+v, %v", one, err)
+	}
+
+	m.Kill(1)
+	if s, err = c.Status(t.Context()); err != nil || s.Trouble == "" || s.Healthy != 1 {
+		t.Errorf("without a majority it is %+v, %v", s, err)
+	}
+	if _, err := c.Remove(t.Context(), "m2", false); problem.CodeOf(err) != problem.EtcdUnavailable {
+		t.Errorf("without a majority a member is removed: %v", err)
+	}
+	m.Kill(0)
+	if _, err := c.Status(t.Context()); problem.CodeOf(err) != problem.EtcdUnavailable {
+		t.Errorf("without members the error is %v", err)
+	}
+}
+
+func TestAMemberIsReplacedByAServerWithoutData(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	c := dial(t, m)
+	for name, code := range map[string]problem.Code{"m9": problem.NotFound, "m1": problem.Precondition} {
+		if _, err := c.Replace(t.Context(), name, "", false); problem.CodeOf(err) != code {
+			t.Errorf("replacing %s: %v, want %s", name, err, code)
+		}
+	}
+	m.Kill(1)
+	if _, err := c.Remove(t.Context(), "m2", true); problem.CodeOf(err) != problem.Precondition || !strings.Contains(err.Error(), "not a majority") {
+		t.Errorf("one of two that answer is removed: %v", err)
+	}
+	old, err := c.Replace(t.Context(), "m1", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	self := Member{Name: "m1", PeerURL: old.PeerURLs[0]}
+	f := joiner(m, self)
+	f.Others = append(f.Others[:1], f.Others[2])
+	begin, err := f.Run(t.Context())
+	if err != nil || !begin.Joins {
+		t.Fatalf("it begins as %v, %v", begin, err)
+	}
+	server, err := embed.Start(t.Context(), embed.Config{
+		DataDir: t.TempDir(), Name: "m1", Members: begin.Members, Joins: true, ClientListen: "127.0.0.1:0", UnsafeNoFsync: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Kill() }()
+	if err := c.Complete(t.Context(), server.ID(), self.PeerURL, func(error) {}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Status(t.Context()); err != nil || s.Voters != 3 || len(s.Members) != 3 {
+		t.Errorf("then the cluster is %+v, %v", s, err)
+	}
+}
+
+func TestTheAddressOfAMemberFollowsItsConfiguration(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 1)
+	c := dial(t, m)
+	const at = "http://127.0.0.1:9"
+	if err := c.Complete(t.Context(), m.Server(0).ID(), at, func(error) {}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Status(t.Context()); err != nil || s.Members[0].PeerURLs[0] != at {
+		t.Errorf("its address is %+v, %v", s, err)
+	}
+	if _, err := c.Remove(t.Context(), "m0", true); problem.CodeOf(err) != problem.Precondition {
+		t.Errorf("the only member is removed: %v", err)
+	}
+	if err := c.Complete(t.Context(), 1, at, func(error) {}); problem.CodeOf(err) != problem.Precondition {
+		t.Errorf("a member that was removed: %v", err)
+	}
+}
+
+func TestASnapshotIsRestoredWithLargerRevisions(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	c := dial(t, m)
+	ctx := t.Context()
+	put, err := c.etcd.Put(ctx, "k", "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "snap.db")
+	s, err := c.Save(ctx, file)
+	if err != nil || s.Revision < put.Header.Revision || s.Keys == 0 {
+		t.Fatalf("the snapshot is %+v, %v", s, err)
+	}
+	var e *problem.Error
+	if _, err := c.Save(ctx, file); !errors.As(err, &e) || e.Field != "file" {
+		t.Errorf("a file is overwritten: %v", err)
+	}
+
+	dir, self := filepath.Join(t.TempDir(), "etcd"), Member{Name: "a", PeerURL: "http://127.0.0.1:1"}
+	if _, err := Restore(file, dir, self, DefaultBump); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore(file, dir, self, DefaultBump); !errors.As(err, &e) || e.Field != "data_dir" {
+		t.Errorf("data is overwritten: %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 { // and the lock
+		t.Errorf("in the data directory are %v, %v", left, err)
+	}
+	server, err := embed.Start(ctx, embed.Config{DataDir: dir, Name: "a", ClientListen: "127.0.0.1:0", UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Kill() }()
+	if _, err := Restore(file, dir, self, DefaultBump); !errors.Is(err, embed.ErrDataDirLocked) {
+		t.Errorf("the data directory of a server that runs is used: %v", err)
+	}
+	restored, err := Dial(Config{Endpoints: []string{server.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restored.Close()
+	got, err := restored.etcd.Get(ctx, "k")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "kept" || got.Header.Revision < DefaultBump {
+		t.Errorf("the restored cluster has %v, %v", got, err)
+	}
+}
+
+func TestAFileThatIsNoSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"empty": "", "text": strings.Repeat("x", 1<<16)} {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var e *problem.Error
+		if _, err := Restore(file, filepath.Join(dir, "d"), Member{Name: "a", PeerURL: "http://127.0.0.1:1"}, DefaultBump); !errors.As(err, &e) || e.Field != "file" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ReadSnapshot(filepath.Join(dir, "none")); problem.CodeOf(err) != problem.Invalid {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func TestMembersAreDefragmentedWithTheLeaderLast(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 3)
+	c := dial(t, m)
+	s, err := c.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader := ""
+	for _, one := range s.Members {
+		if one.Leader {
+			leader = one.Name
+		}
+	}
+	var order []string
+	if err := c.Defrag(t.Context(), func(d Defragmented) { order = append(order, d.Name) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(order) != 3 || order[2] != leader {
+		t.Errorf("the order is %v, and %s leads", order, leader)
+	}
+	m.Kill(0)
+	if err := c.Defrag(t.Context(), func(Defragmented) {}); problem.CodeOf(err) != problem.Precondition {
+		t.Errorf("with a member that does not answer: %v", err)
+	}
+}
+
+func TestAnAlarmEndsWhenThereIsSpaceAgain(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 1, func(c *embed.Config) { c.QuotaBytes = 4 << 20 })
+	c := dial(t, m)
+	ctx := t.Context()
+	// Values of less than a page leave no gaps, so that the space is in use at the alarm.
+	puts := make([]clientv3.Op, 100)
+	for i := range puts {
+		puts[i] = clientv3.OpPut(fmt.Sprint("k", i), strings.Repeat("x", 1<<10))
+	}
+	var err error
+	for err == nil {
+		_, err = c.etcd.Txn(ctx).Then(puts...).Commit()
+	}
+	s, err := c.Status(ctx)
+	if err != nil || s.IsHealthy() || len(s.Members[0].Alarms) != 1 || CheckUpgrade(s)[1].OK {
+		t.Fatalf("a full etcd is %+v, %v", s, err)
+	}
+	if err := c.Defrag(ctx, func(Defragmented) {}); problem.CodeOf(err) != problem.EtcdFull {
+		t.Errorf("history is still there: %v", err)
+	}
+	got, err := c.etcd.Get(ctx, "k0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.etcd.Compact(ctx, got.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Defrag(ctx, func(Defragmented) {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.etcd.Put(ctx, "k0", "small"); err != nil {
+		t.Errorf("after that a write fails: %v", err)
+	}
+}
+
+func TestAClientWhoseContextHasEndedSaysSo(t *testing.T) {
+	t.Parallel()
+	m := embedtest.Cluster(t, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := dial(t, m).Complete(ctx, 1, "http://127.0.0.1:1", func(error) {}); err == nil {
+		t.Error("it has no error")
+	}
+}
+
+func TestAnUpgradeIsCheckedByConditions(t *testing.T) {
+	healthy := func() *Status {
+		s := &Status{Voters: 3, Healthy: 3}
+		for _, name := range []string{"a", "b", "c"} {
+			s.Members = append(s.Members, MemberStatus{Name: name, Status: Healthy, Version: "3.7.1", UsedBytes: 1, QuotaBytes: 100})
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		change func(*MemberStatus)
+		wrong  string // the check that fails; empty is none
+	}{
+		"all well":         {func(*MemberStatus) {}, ""},
+		"a member is down": {func(m *MemberStatus) { m.Status, m.Version = Unreachable, "" }, "members"},
+		"a learner":        {func(m *MemberStatus) { m.Status = Learner }, "members"},
+		"an alarm":         {func(m *MemberStatus) { m.Alarms = []string{alarmCorrupt} }, "alarms"},
+		"nearly full":      {func(m *MemberStatus) { m.UsedBytes = 81 }, "space"},
+		"late":             {func(m *MemberStatus) { m.Lag = maxLag + 1 }, "lag"},
+		"one minor older":  {func(m *MemberStatus) { m.Version = "3.6.9" }, ""},
+		"two minors older": {func(m *MemberStatus) { m.Version = "3.5.20" }, "versions"},
+		"a newer minor":    {func(m *MemberStatus) { m.Version = "3.8.0" }, "versions"},
+		"a newer patch":    {func(m *MemberStatus) { m.Version = "3.7.9" }, ""},
+		"another major":    {func(m *MemberStatus) { m.Version = "4.0.0" }, "versions"},
+	} {
+		s := healthy()
+		c.change(&s.Members[1])
+		checks := append(CheckUpgrade(s)[:4], s.checkVersions("3.7.3"))
+		for _, check := range checks {
+			if check.OK == (check.Name == c.wrong) || check.Detail == "" {
+				t.Errorf("%s: %+v", name, check)
+			}
+		}
+	}
+}
