@@ -130,11 +130,7 @@ class Claim(Held["Claim"]):
     def __exit__(self, kind: Optional[Type[BaseException]], err: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if not self._own:
             return
-        lost: Optional[ClaimLost] = None
-        try:
-            self.check()
-        except ClaimLost as reason:
-            lost = reason
+        lost = self._lost()
         try:
             self.release()
         except BerthError as failed:

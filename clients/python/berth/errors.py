@@ -2,7 +2,7 @@
 
 from typing import Any, Mapping, Optional
 
-LOST = frozenset({"claim_lost", "claim_revoked", "step_lost", "run_lost"})
+LOST_CODES = frozenset({"claim_lost", "claim_revoked", "step_lost", "run_lost"})
 NO_CAPACITY = frozenset({"no_capacity", "claim_timeout"})
 # Statuses of a request that may succeed if it is sent again, unless etcd refuses the sidecar.
 AGAIN = frozenset({408, 429, 502, 503, 504})
@@ -60,7 +60,7 @@ def error_of(problem: Mapping[str, Any], status: int, retry_after: Optional[floa
     """Return the error that an answer states."""
     code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
     kind = BerthError
-    if code in LOST:
+    if code in LOST_CODES:
         kind = ClaimLost
     elif code in NO_CAPACITY:
         kind = NoCapacity

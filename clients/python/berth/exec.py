@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Seque
 
 from .claims import Claim
 from .client import Client
-from .errors import BerthError, ClaimLost, Unavailable, invalid
+from .errors import LOST_CODES, BerthError, ClaimLost, Unavailable, invalid
 from .held import log
 from .values import now, seconds
 
@@ -22,7 +22,6 @@ from .values import now, seconds
 USAGE, TIMEOUT, LOST, REFUSED = 2, 75, 76, 77
 NOT_EXECUTABLE, NOT_FOUND, SIGNALED = 126, 127, 128
 _TIMEOUT = frozenset({"no_capacity", "claim_timeout"})
-_LOST = frozenset({"claim_lost", "claim_revoked", "step_lost", "run_lost"})
 # Errors that are no refusal of the request. For exec, pool_not_found is one.
 _FAILURE = frozenset(
     "claim_canceled claim_not_found corrupt_value etcd_full etcd_unavailable internal not_found run_not_ended run_not_found"
@@ -43,7 +42,7 @@ def exit_code(err: BerthError) -> int:
     """Return the exit code for an error."""
     if err.code in _TIMEOUT:
         return TIMEOUT
-    if err.code in _LOST:
+    if err.code in LOST_CODES:
         return LOST
     return 1 if err.code in _FAILURE else REFUSED
 
@@ -405,7 +404,7 @@ class _Job:
             try:
                 self._claim._send_renewal(2.0)
             except BerthError as err:
-                if err.code in _LOST:
+                if err.code in LOST_CODES:
                     say(f"{err}; the command was killed (exit code {LOST})")
                     return LOST
         return SIGNALED + os.WTERMSIG(self._status)

@@ -53,12 +53,17 @@ class Held(Generic[H]):
 
     def check(self) -> None:
         """Raise :class:`ClaimLost` if the work must stop."""
+        lost = self._lost()
+        if lost is not None:
+            raise lost
+
+    def _lost(self) -> Optional[ClaimLost]:
+        """Return why the work must stop, or None."""
         if self._reason is None and self.valid_for <= self._grace and self._own:
             self._lose(self._late())
-        if self._reason is not None:
-            raise self._reason
-        if self.valid_for <= self._grace:  # in a forked process
-            raise self._late()
+        if self._reason is None and self.valid_for <= self._grace:  # in a forked process
+            return self._late()
+        return self._reason
 
     @property
     def _own(self) -> bool:

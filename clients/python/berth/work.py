@@ -73,11 +73,7 @@ class Work(Held["Work"]):
     def __exit__(self, kind: Optional[type], err: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if not self._own:
             return
-        lost: Optional[ClaimLost] = None
-        try:
-            self.check()
-        except ClaimLost as reason:
-            lost = reason
+        lost = self._lost()
         self._stop()
         if lost is not None:
             if lost.code in self._ended:
