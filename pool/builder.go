@@ -74,11 +74,15 @@ func (b *builder) release(e *entry) bool {
 		// Too many keys for one level: alone, and in children.
 		return b.releaseWide(e)
 	}
-	if b.b.shape != freeing && !b.fits(cmps, ops, bytes) {
-		return false
-	}
-	if b.keepReleased(e, bytes) {
+	fits := func() bool { return b.b.shape == freeing || b.fits(cmps, ops, bytes) }
+	reserved := b.kept
+	b.kept = 0 // waiters do not get slots that are kept
+	kept := fits() && b.keepReleased(e, bytes)
+	if b.kept = reserved; kept {
 		return true
+	}
+	if !fits() {
+		return false
 	}
 	g := releaseOp{e: e}
 	if b.b.shape == nested {

@@ -142,10 +142,7 @@ func (b *builder) keep(e *entry, i *idleSlots, idle bool) bool {
 	}
 	t.extras(c.view, e, i.lease)
 	g := &grant{e: e, slots: i.slots, kept: i, idle: idle}
-	reserved := b.kept
-	b.kept = 0 // that is for grants
-	fits := b.b.shape == nested && b.grantNested(e, &t, g) || b.b.shape == flat && b.grantFlat(e, &t, g)
-	if b.kept = reserved; !fits {
+	if fits := b.b.shape == nested && b.grantNested(e, &t, g) || b.b.shape == flat && b.grantFlat(e, &t, g); !fits {
 		if e.placeFrom != nil {
 			e.returnPlace()
 		}

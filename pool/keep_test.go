@@ -104,6 +104,35 @@ func TestAStepKeepsTheSlotOfTheOneBefore(t *testing.T) {
 	one.endsLast("b")
 }
 
+// The operations that a batch keeps for waiters, who take released slots in place, are not kept from
+// claims that get slots as they are.
+func TestManyStepsFollowOthersInOneTransaction(t *testing.T) {
+	const steps = 24 // with four operations for the end of one and the taking of the next
+	r := newRetaining(t, steps, "one")
+	one := r.hosts[0]
+	var before, after []asked
+	for i := range steps {
+		before = append(before, one.ask(fmt.Sprint("a", i), 1, asStep))
+	}
+	for _, a := range before {
+		a.got()
+	}
+	one.calls, one.wedged = nil, true
+	for i, a := range before {
+		one.ends(a.id)
+		after = append(after, one.ask(fmt.Sprint("b", i), 1, asStep))
+	}
+	one.wedged = false
+	r.resolve()
+	for _, a := range after {
+		a.got()
+	}
+	if n := len(one.calls); n != 1 || one.slotWrites() != 0 {
+		t.Errorf("%d transactions", n)
+	}
+	r.sound()
+}
+
 func TestAStepGetsTheIdleSlotOfOneThatHasEnded(t *testing.T) {
 	r, one := newSteps(t)
 	one.ends("a")

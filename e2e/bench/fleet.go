@@ -93,14 +93,14 @@ func (f *fleet) addWorker(ctx context.Context, i int, c *row) error {
 	reg := prometheus.NewRegistry()
 	o := f.r.Options()
 	o.Host, o.Instance, o.Role = fmt.Sprintf("bench-%d", i+1), worker.Role, worker.Role
-	o.Capacity, o.Queues, o.Registerer = c.Concurrency, []string{c.queue(i)}, reg
+	o.Capacity, o.Queues, o.Registerer = c.placesOf(i), []string{c.queue(i)}, reg
 	client, err := instance.Open(ctx, o)
 	if err != nil {
 		return err
 	}
 	w := &stepWorker{client: client, jobs: newNoops(c.Hold)}
 	w.Worker = worker.New(worker.Config{
-		Client: client, Queues: []string{c.queue(i)}, Concurrency: c.Concurrency, Runner: w.jobs,
+		Client: client, Queues: []string{c.queue(i)}, Concurrency: c.placesOf(i), Runner: w.jobs,
 		Retention: eventsKept, Registerer: reg,
 	})
 	w.part = start(ctx, w.Run)

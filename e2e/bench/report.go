@@ -22,7 +22,9 @@ type row struct {
 	// Workers run so many Steps in each load, each worker up to Concurrency at a time.
 	Workers     int `json:"workers,omitempty"`
 	Concurrency int `json:"concurrency,omitempty"`
-	Steps       int `json:"steps,omitempty"`
+	// Places is how many steps all workers together run at a time, if they have different numbers.
+	Places int `json:"places,omitempty"`
+	Steps  int `json:"steps,omitempty"`
 	// Queues are how many queues the steps are in, and each worker takes from one of them; 0
 	// is one queue.
 	Queues int `json:"queues,omitempty"`

@@ -26,6 +26,7 @@ const (
 	mixed     = "mixed"     // one of a hundred is of such a task (no task)
 	binding   = "binding"   // all are of one task, whose limit binds (no task)
 	highest   = "high"      // as enabled, with more workers, steps and slots (no task)
+	few       = "few"       // as enabled, with as many steps at a time in all as the limit of binding (no task)
 	busy      = "busy"      // as enabled, with different numbers of workers, which are all full (no task)
 	paced     = "paced"     // as busy, but few steps are published at a time (no task)
 )
@@ -92,17 +93,17 @@ func stepsSuite() suite {
 			"             slot is released while the next is taken. It does not bind\n" +
 			"  mixed      1 of 100 is of a task with limit 10, evenly among the others\n" +
 			"  binding    all are of one task with limit 10, a quarter of what could run\n" +
+			"  few        enabled, with places for 10 in all: what binding is compared with\n" +
 			"  1w/1r      enabled, one at a time: what a slot adds where nothing is shared\n" +
 			"  high       8 workers, 30 at a time, one task with limit 500, which does not bind\n" +
 			"  busy       4 to 64 workers, 10 at a time, one task with a limit that does not bind:\n" +
 			"             what a step costs if more workers share a queue\n" +
 			"  paced      the same with steps that take about 200ms, 32 of them at a time: most places\n" +
 			"             are free, and workers are woken for single steps\n\n" +
+			"Workers retain the slots of tasks for 1s, unless --retain says otherwise.\n\n" +
 			"Workers and the coordinator run in this process, each on connections and under a\n" +
 			"host name of its own. All writes of the etcd are counted, also those of others.",
-		flags: append(
-			bench.Flags("measure only what has a target, in 3 rounds of 2,000 steps, and 4,000 for 8 workers",
-				"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r"),
+		flags: append(stepFlags(),
 			&cli.IntFlag{Name: "steps", Value: defaultSteps, Usage: "`NUMBER` of steps in each load of 4 workers, 100 to 100000"},
 			&cli.IntSliceFlag{Name: "workers", Value: cli.NewIntSlice(workerNumbers...), Usage: "`NUMBERS` of workers of the cases busy and paced, comma-separated"},
 			&cli.IntFlag{Name: "queues", Value: 1, Usage: "`NUMBER` of queues of the cases busy and paced; each worker takes from one"},
@@ -114,6 +115,18 @@ func stepsSuite() suite {
 		},
 		table: writeSteps,
 	}
+}
+
+// stepFlags are the flags that steps have like claims: but the pools of tasks retain their slots.
+func stepFlags() []cli.Flag {
+	flags := bench.Flags("measure only what has a target, in 3 rounds of 2,000 steps, and 4,000 for 8 workers",
+		"`TIME` of the floor in a round; steps take as long as they take", "enabled/4w/10r")
+	for _, f := range flags {
+		if f, ok := f.(*cli.DurationFlag); ok && f.Name == "retain" {
+			f.Value = bench.TaskRetain
+		}
+	}
+	return flags
 }
 
 // stepNumbers returns how many steps a load has, and how many that of the case with the
@@ -150,11 +163,9 @@ func stepRows(cfg *bench.Config, steps, high int, workers []int, queues int) ([]
 		usual(limited, looseLimit),
 		usual(mixed, tightLimit),
 		usual(binding, tightLimit),
+		fewRow(steps),
 		stepRow(limited, 1, 1, max(minSteps, steps/singleShare), looseLimit),
 		stepRow(highest, highWorkers, highConcurrency, high, highLimit),
-	}
-	if !slices.Contains(workers, 1) { // what binding is compared with
-		rows = append(rows, stepRow(busy, 1, stepConcurrency, steps, 2*stepConcurrency))
 	}
 	for _, n := range workers {
 		rows = append(rows, stepRow(busy, n, stepConcurrency, steps, 2*n*stepConcurrency).over(queues))
@@ -174,6 +185,22 @@ func stepRow(kind string, workers, concurrency, steps, limit int) *row {
 		}},
 		Workers: workers, Concurrency: concurrency, Steps: steps,
 	}
+}
+
+// fewRow returns the row whose workers have as many places in all as the limit of binding.
+func fewRow(steps int) *row {
+	most := (tightLimit + stepWorkers - 1) / stepWorkers
+	r := stepRow(few, stepWorkers, most, steps, 2*stepWorkers*most)
+	r.Name, r.Places = fmt.Sprintf("%s/%dw", few, stepWorkers), tightLimit
+	return r
+}
+
+// placesOf returns how many steps the i-th worker runs at a time.
+func (r *row) placesOf(i int) int {
+	if r.Places > 0 {
+		return bench.Share(r.Places, r.Workers, i)
+	}
+	return r.Concurrency
 }
 
 // over spreads a row over queues.
@@ -215,7 +242,7 @@ func stepSpecs(kind string, n int) []step.Spec {
 	switch kind {
 	case unlimited:
 		return []step.Spec{fanOf("steps", n, freeTask)}
-	case limited, binding, highest, busy:
+	case limited, binding, few, highest, busy:
 		return []step.Spec{fanOf("steps", n, limitedTask)}
 	case paced:
 		spec := fanOf("steps", n, limitedTask)

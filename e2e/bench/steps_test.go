@@ -59,7 +59,7 @@ func TestEachCaseOfStepsIsMeasured(t *testing.T) {
 				t.Errorf("%s, %s: a step costs %+v", row.Name, name, c)
 			}
 		}
-		want := map[string]int{limited: row.Steps, binding: row.Steps, highest: row.Steps, busy: row.Steps, paced: row.Steps, mixed: row.Steps / 100}[row.Kind]
+		want := map[string]int{limited: row.Steps, binding: row.Steps, few: row.Steps, highest: row.Steps, busy: row.Steps, paced: row.Steps, mixed: row.Steps / 100}[row.Kind]
 		if l.Own.SlotClaims < want || want == 0 && l.Own.SlotClaims > 0 || l.Own.SlotReleases != l.Own.SlotClaims {
 			t.Errorf("%s claims %d slots and gives %d back, for %d steps", row.Name, l.Own.SlotClaims, l.Own.SlotReleases, want)
 		}

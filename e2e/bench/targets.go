@@ -225,7 +225,7 @@ func stepRatio(r *row) (float64, string) {
 }
 
 // freeCase is the case whose reference has as many steps at a time as the limit of binding allows.
-const freeCase = busy + "/1w/10r"
+const freeCase = few + "/4w"
 
 // bindingRatio compares steps whose limit binds with as many at a time that have none.
 func bindingRatio(r *row) (float64, string) {

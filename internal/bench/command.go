@@ -17,6 +17,7 @@ import (
 
 	"github.com/berthhq/berth/config"
 	"github.com/berthhq/berth/internal/instance"
+	"github.com/berthhq/berth/pool"
 )
 
 // Flags of all benchmarks that [Run] reads.
@@ -44,6 +45,9 @@ func Flags(quick, duration, example string) []cli.Flag {
 		&cli.PathFlag{Name: profileFlag, Usage: "write a CPU profile of this process to `FILE`", Hidden: true},
 	}
 }
+
+// TaskRetain is how long hosts retain the slots of tasks by default.
+const TaskRetain = pool.DefaultTaskRetain
 
 // DurationUsage is the usage of --duration where all loads last as long.
 const DurationUsage = "`TIME` of each load in a round"
