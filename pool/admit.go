@@ -3,9 +3,13 @@ package pool
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // Capacity is what [Admit] needs to know of a pool.
@@ -346,4 +350,90 @@ func sortedKeys[V any](m map[string]V) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// lacking is a waiter that finds no free slots.
+type lacking struct {
+	lease   store.LeaseID // that its slots are to be put on
+	n       int           // how many it lacks
+	since   time.Duration // for how long
+	reserve bool
+}
+
+// evenPart is the part of the time to retain after which slots are recalled for an instance that has
+// less than an equal share of them.
+const evenPart = 4
+
+// keeps returns whether slots that are retained are recalled for waiters, and the leases of which some
+// are to be given back, with how many each keeps of those that are used: nil if all are to be. Next is
+// when this may change; 0 is not by itself.
+//
+// The instance of a waiter that has waited for half of the time to retain gives back as many slots as
+// its own waiters lack, since they do not get them in another way. If it has less than an equal share
+// of the limit, those with the most slots give back the rest, after a quarter of the time. So the shares
+// become equal, and nearly all claims wait on their own instance, about as long on each. But slots of
+// those with the most may be released late: after the whole time, all give back what they release.
+// That is so at once for a waiter that reserves.
+func keeps(used map[store.LeaseID]int, waits []lacking, limit int, retain time.Duration) (urgent bool, keep map[string]int, next time.Duration) {
+	all := maps.Clone(used)
+	for _, w := range waits {
+		all[w.lease] += 0
+	}
+	share, late := max(1, limit/len(all)), map[store.LeaseID]int{}
+	for _, w := range waits {
+		within := retain / 2
+		if used[w.lease] < share {
+			within = retain / evenPart
+		}
+		switch {
+		case w.reserve, w.since >= retain:
+			return true, nil, 0
+		case w.since >= within:
+			late[w.lease] += w.n
+			within = retain
+		}
+		if left := within - w.since; next == 0 || left < next {
+			next = left
+		}
+	}
+	if len(late) == 0 {
+		return false, nil, next
+	}
+	left, others := maps.Clone(used), 0
+	for id, n := range late {
+		own := min(n, used[id])
+		left[id] -= own
+		others += max(0, min(n-own, share-used[id]))
+	}
+	takeFromMost(left, others)
+	keep = map[string]int{}
+	for id, n := range used {
+		if left[id] < n {
+			keep[strconv.FormatInt(int64(id), 16)] = left[id]
+		}
+	}
+	return true, keep, next
+}
+
+// takeFromMost takes n from the numbers, always from the largest.
+func takeFromMost(of map[store.LeaseID]int, n int) {
+	most := slices.SortedFunc(maps.Keys(of), func(a, b store.LeaseID) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
+	level := of[most[0]]
+	for width := 1; ; width++ {
+		next := 0
+		if width < len(most) {
+			next = of[most[width]]
+		}
+		if all := width * (level - next); n > all && width < len(most) {
+			n, level = n-all, next
+			continue
+		}
+		for i, id := range most[:width] {
+			of[id] = max(0, level-n/width)
+			if i < n%width {
+				of[id] = max(0, of[id]-1)
+			}
+		}
+		return
+	}
 }

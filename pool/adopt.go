@@ -439,7 +439,7 @@ func (c *core) present(history uint64) {
 	clear(c.dropped)
 	c.retryOthers = 0
 	for _, r := range c.roles {
-		r.rev, r.inherited = 0, 0
+		r.rev, r.inherited, r.recalled = 0, 0, 0
 	}
 	for key, l := range c.loans {
 		l.rev = 0

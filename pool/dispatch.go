@@ -120,6 +120,7 @@ type role struct {
 	// rev is the revision of the last put that was answered; 0 while none was. If claims waited
 	// under another dispatcher before, inherited is the revision at which this one took the role.
 	rev, inherited int64
+	recalled       int64 // the revision of the last recall: the watch shows it before the next
 	// idleSince is since when a claim that fits has not been granted; zero if none waits.
 	idleSince time.Time
 }
@@ -250,7 +251,7 @@ func (c *core) state(p *poolView, b *builder, concerned bool, now time.Time) dis
 	}
 	if s.mine && !s.blind {
 		short := c.short(p, now)
-		s.recall = short != nil && p.recall.lacks(short, now)
+		s.recall = short != nil && p.recall.at >= c.roles[p.name].recalled && p.recall.lacks(short, p.spec.Retain, now)
 	}
 	if s.exists && !s.mine && s.waits && s.silent >= s.patience && !s.blind {
 		s.fits = p.spec.Retain > 0 || c.anyFits(p) || c.anyOverdue(p, now)
@@ -471,21 +472,18 @@ func (c *core) onDuty(o dutyOp, done bool, rev int64, now time.Time) {
 	switch {
 	case o.duty == tidy:
 		if done {
-			o.pool.dispatcher.know(0, rev)
-			o.pool.queued.know(0, rev)
-			o.pool.recall.know(0, rev)
+			o.pool.noneWaits(rev)
 		}
 	case c.roles[name] != o.role: // its lease was lost meanwhile
 	case !done && (o.duty == takeRole || o.duty == replace):
 		c.endRole(name) // another instance was faster
 	case !done: // the view will show why
 	case o.duty == stepDown:
-		o.pool.dispatcher.know(0, rev)
-		o.pool.queued.know(0, rev)
-		o.pool.recall.know(0, rev)
+		o.pool.noneWaits(rev)
 		c.endRole(name)
 	case o.duty == recallSlots:
-		c.metrics.recalls.Inc() // the watch shows it
+		c.metrics.recalls.Inc()
+		o.role.recalled = rev
 	default:
 		o.role.rev = rev
 		if o.inherits {

@@ -389,6 +389,9 @@ func (c *core) hold(e *entry, extra []*pb.ResponseOp, rev int64, now time.Time) 
 	if e.shown.id == "" {
 		e.shownFence = e.fence
 	}
+	if e.regranted.IsZero() {
+		c.noteHeld(e, 1)
+	}
 	e.inQueue, e.written, e.placeFrom = false, false, nil
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e.claim = &Claim{

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,6 +21,40 @@ import (
 // The keys of kept slots do not show whether a write was committed whose outcome is unknown. The other
 // keys on the lease of the claim do: the write has put them, or deleted them. They are its witnesses,
 // and are read when earlier writes are fenced.
+
+// idleSlots are slots that this instance retains and that no claim holds.
+type idleSlots struct {
+	holding
+	needs []Need
+	since time.Time
+}
+
+// regrantable reports whether a claim could be granted slots without a write: it has nothing
+// else to write or to compare, and never had a waiter in etcd that may be there still.
+func (c *core) regrantable(e *entry) bool {
+	if _, kept := c.places[e.req.ID]; kept || e.req.conditional() || e.req.Bridge || e.req.Sole || e.req.Remote || c.grantable(e.req.ID) {
+		return false
+	}
+	known, _ := c.holding(e.req.ID)
+	return len(known) == 0
+}
+
+// mayRetain reports whether slots may be granted without a write now, as far as this does not
+// depend on to whom.
+func (c *core) mayRetain(h *holding, needs []Need, now time.Time) bool {
+	if c.phase != normal || c.unresolved != nil || c.stopping || c.endCause != nil || c.full(now) || c.lag(c.revokedRev, now) >= newsWithin {
+		return false
+	}
+	if _, lost := c.lost[h.lease]; lost || !c.leases.Valid(h.lease) {
+		return false
+	}
+	for _, n := range needs {
+		if p := c.view.pool(n.Pool); p.specRev > h.admitted || c.lag(min(p.specAt, p.recall.at), now) >= newsWithin || c.following(p).restored {
+			return false
+		}
+	}
+	return true
+}
 
 // keeps reports whether the slots of a claim that is released together with other writes may stay with
 // this instance.
@@ -92,8 +127,8 @@ func (b *builder) keepReleased(e *entry, bytes int) bool {
 	}
 	next := c.keeper(e.kind, &e.holding, b.granted)
 	switch local := c.retention(e.kind).local; {
-	case next != nil && !c.recalled(e.needs, next.req.Priority):
-	case len(local) > 0 && !c.recalled(e.needs, local[0].req.Priority):
+	case next != nil && !c.recalled(e.needs, e.lease, next.req.Priority):
+	case len(local) > 0 && !c.recalled(e.needs, e.lease, local[0].req.Priority):
 		next = nil
 	case next != nil || len(local) > 0 || c.isRecalled(e.needs) || c.ownShort(e.needs):
 		return false
@@ -293,6 +328,92 @@ func (c *core) resolvedAt(rev int64, h *holding) int64 {
 		return h.rev
 	}
 	return min(h.rev, c.resolveAt)
+}
+
+// addIdle takes that slots are idle.
+func (c *core) addIdle(i *idleSlots) {
+	i.regranted = time.Time{}
+	c.idle[i.shown] = i
+	c.label(i.shown.id, 1)
+	r := c.retention(kindOf(i.needs))
+	r.idle = append(r.idle, i)
+	c.wakeAt(i.since.Add(c.retains(i.needs)))
+	if w, ok := c.wanted[i.shown.id]; ok && w.fence == i.shownFence {
+		c.revokeRetained(i.shown.id, w.fence, w.forced)
+	}
+}
+
+// returnIdle gives idle slots back.
+func (c *core) returnIdle(i *idleSlots) {
+	c.dropIdle(i)
+	e := ownerless(i.shown.id, i.slots, i.rev)
+	e.holding = i.holding
+	c.giveBack(e, nil)
+}
+
+// dropIdle forgets idle slots.
+func (c *core) dropIdle(i *idleSlots) {
+	delete(c.idle, i.shown)
+	c.label(i.shown.id, -1)
+	r := c.retentions[kindOf(i.needs)]
+	r.idle = slices.DeleteFunc(r.idle, func(o *idleSlots) bool { return o == i })
+}
+
+// returnAllIdle gives all idle slots back for which that is so.
+func (c *core) returnAllIdle(which func(*idleSlots) bool) {
+	for _, i := range c.sortedIdle() {
+		if which(i) {
+			c.returnIdle(i)
+		}
+	}
+}
+
+// checkIdle gives idle slots back that are not to be retained under the present specs.
+func (c *core) checkIdle(now time.Time) {
+	if c.retainedUnder == c.view.specs {
+		return
+	}
+	c.retainedUnder = c.view.specs
+	c.returnAllIdle(func(i *idleSlots) bool { return c.retains(i.needs) == 0 || !c.mayRetain(&i.holding, i.needs, now) })
+}
+
+// returning counts the idle slots, and those that are being given back.
+func (c *core) returning() int {
+	n := len(c.idle)
+	count := func(e *entry) {
+		if e.claim.Fence == 0 { // it never was a claim
+			n++
+		}
+	}
+	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
+		count(e)
+	}
+	for _, b := range []*batch{c.inFlight, c.unresolved} {
+		if b != nil {
+			for _, o := range b.releases {
+				count(o.e)
+			}
+		}
+	}
+	return n
+}
+
+func (c *core) sortedIdle() []*idleSlots {
+	return slices.SortedFunc(maps.Values(c.idle), func(a, b *idleSlots) int {
+		return cmp.Or(cmp.Compare(a.shown.id, b.shown.id), a.shown.main.compare(b.shown.main))
+	})
+}
+
+// goneIdle takes that idle slots are no longer this instance's, by no doing of its own.
+func (c *core) goneIdle(i *idleSlots) {
+	c.dropIdle(i)
+	c.loseSlots(&i.holding)
+}
+
+// loseSlots takes that slots which no claim holds are gone.
+func (c *core) loseSlots(h *holding) {
+	c.unjournal(h)
+	c.leases.Release(h.lease, h.reserved)
 }
 
 // restoreIdle takes that idle slots were not granted.

@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -31,12 +33,8 @@ const newsWithin = time.Second
 // released lately for a claim to wait for the next ones on this instance alone.
 const turnPart = 4
 
-// idleSlots are slots that this instance retains and that no claim holds.
-type idleSlots struct {
-	holding
-	needs []Need
-	since time.Time
-}
+// keepPart is the part of the time to retain after which a recall that wants less than before is put.
+const keepPart = 16
 
 // retention is what an instance does with slots of one kind: of the same pools, as many of each.
 type retention struct {
@@ -83,33 +81,6 @@ func (c *core) retains(needs []Need) time.Duration {
 	return shortest
 }
 
-// regrantable reports whether a claim could be granted slots without a write: it has nothing
-// else to write or to compare, and never had a waiter in etcd that may be there still.
-func (c *core) regrantable(e *entry) bool {
-	if _, kept := c.places[e.req.ID]; kept || e.req.conditional() || e.req.Bridge || e.req.Sole || e.req.Remote || c.grantable(e.req.ID) {
-		return false
-	}
-	known, _ := c.holding(e.req.ID)
-	return len(known) == 0
-}
-
-// mayRetain reports whether slots may be granted without a write now, as far as this does not
-// depend on to whom.
-func (c *core) mayRetain(h *holding, needs []Need, now time.Time) bool {
-	if c.phase != normal || c.unresolved != nil || c.stopping || c.endCause != nil || c.full(now) || c.lag(c.revokedRev, now) >= newsWithin {
-		return false
-	}
-	if _, lost := c.lost[h.lease]; lost || !c.leases.Valid(h.lease) {
-		return false
-	}
-	for _, n := range needs {
-		if p := c.view.pool(n.Pool); p.specRev > h.admitted || c.lag(min(p.specAt, p.recall.at), now) >= newsWithin || c.following(p).restored {
-			return false
-		}
-	}
-	return true
-}
-
 // release gives a held claim back, and answers reply when that is done: its keys are gone, or its
 // slots are retained. A claim that ended before is left alone, though another claim may have its
 // id.
@@ -152,11 +123,11 @@ func (c *core) passOn(e *entry, now time.Time) bool {
 	var first *entry
 	if len(r.local) == 0 {
 		first = c.newcomer(e.kind, e.needs)
-	} else if first = r.local[0]; c.recalled(e.needs, first.req.Priority) {
+	} else if first = r.local[0]; c.recalled(e.needs, h.lease, first.req.Priority) {
 		r.returned++
 		return false
 	}
-	if first != nil && !c.recalled(e.needs, first.req.Priority) {
+	if first != nil && !c.recalled(e.needs, h.lease, first.req.Priority) {
 		if !c.prepare(first, &h, now) {
 			return false
 		}
@@ -166,7 +137,7 @@ func (c *core) passOn(e *entry, now time.Time) bool {
 		return true
 	}
 	next := c.keeper(e.kind, &h, nil)
-	if next != nil && !c.recalled(e.needs, next.req.Priority) {
+	if next != nil && !c.recalled(e.needs, h.lease, next.req.Priority) {
 		c.dirty = true // the next batch grants them to it
 	} else if c.isRecalled(e.needs) || c.ownShort(e.needs) {
 		return false
@@ -178,19 +149,6 @@ func (c *core) passOn(e *entry, now time.Time) bool {
 	c.addIdle(&idleSlots{holding: h, needs: e.needs, since: now})
 	c.fast = next == nil
 	return true
-}
-
-// addIdle takes that slots are idle.
-func (c *core) addIdle(i *idleSlots) {
-	i.regranted = time.Time{}
-	c.idle[i.shown] = i
-	c.label(i.shown.id, 1)
-	r := c.retention(kindOf(i.needs))
-	r.idle = append(r.idle, i)
-	c.wakeAt(i.since.Add(c.retains(i.needs)))
-	if w, ok := c.wanted[i.shown.id]; ok && w.fence == i.shownFence {
-		c.revokeRetained(i.shown.id, w.fence, w.forced)
-	}
 }
 
 // ownShort reports whether a claim of this instance that can't be granted without a write waits
@@ -234,7 +192,10 @@ func (c *core) reuse(e *entry, now time.Time) bool {
 		c.fast = !returned
 		return true
 	}
-	if e.hurried() || !c.isShort(e.needs) || !r.turns(within, now) && c.written(e.kind) < r.quota() {
+	if e.hurried() || len(r.local) == 0 && !c.isShort(e.needs) {
+		return false
+	}
+	if (!c.isShort(e.needs) || !r.turns(within, now)) && c.written(e.kind) < r.quota() {
 		return false
 	}
 	at, _ := slices.BinarySearchFunc(r.local, e.req.Priority, func(o *entry, priority int) int {
@@ -278,8 +239,9 @@ func (c *core) isShort(needs []Need) bool {
 	})
 }
 
-// quota is how many claims of a kind are to wait in etcd if none of its slots turn on this
-// instance, while others wait on this instance alone: they are to get slots that turn.
+// quota is how many claims of a kind are to be granted in the ordinary way while others wait on this
+// instance alone, if none of its slots turn here, or if slots of its pools may be free: they are to get
+// slots that turn.
 func (r *retention) quota() int { return max(2, len(r.local)/8) }
 
 // written counts the claims of a kind that wait in etcd, or are about to.
@@ -366,16 +328,9 @@ type recall struct {
 	// changed is when the key came to be what it was last acted on, which was put at revision noted.
 	changed time.Time
 	noted   int64
-}
-
-// recallValue is the value of that key in etcd.
-type recallValue struct {
-	store.V
-	// Priority is the highest of the waiters that find no free slots. Urgent is set while slots
-	// are reserved for one of them, or one has waited for half of the time that slots may be
-	// retained: as long again passes at most until it has them, if their holders release them.
-	Priority int  `json:"priority"`
-	Urgent   bool `json:"urgent,omitempty"`
+	// surplus is how many more slots than it keeps this instance has on each lease that the recall
+	// lists.
+	surplus map[store.LeaseID]int
 }
 
 // put takes the state of the key at a revision.
@@ -391,15 +346,22 @@ func (r *recall) put(kv *mvccpb.KeyValue, at int64) error {
 	return err
 }
 
-// lacks reports whether the key is to be put for what a dispatcher recalls: at once if that is
-// more urgent than what it has, and after a beat if it is less.
-func (r *recall) lacks(v *recallValue, now time.Time) bool {
-	switch have := r.value; {
-	case r.rev == 0, v.Priority > have.Priority, v.Urgent != have.Urgent:
-		return true
-	default:
-		return have != *v && now.Sub(r.changed) >= beatEvery
+// lacks reports whether the key is to be put for what a dispatcher recalls: at once if that is more than
+// what it has, and after a pause if it is less.
+func (r *recall) lacks(v *recallValue, retain time.Duration, now time.Time) bool {
+	have, pause := &r.value, beatEvery
+	if v.Urgent || have.Urgent {
+		pause = retain / keepPart
 	}
+	if r.rev == 0 || v.Priority > have.Priority || v.Urgent != have.Urgent || v.all() != have.all() {
+		return true
+	}
+	for id, keep := range v.Keep {
+		if n, listed := have.Keep[id]; !listed || keep < n {
+			return true
+		}
+	}
+	return !reflect.DeepEqual(have, v) && now.Sub(r.changed) >= pause
 }
 
 // firstRecall is what an instance recalls when it becomes the dispatcher of a pool, while its own
@@ -419,13 +381,43 @@ func (c *core) isRecalled(needs []Need) bool {
 	return slices.ContainsFunc(needs, func(n Need) bool { return c.view.pool(n.Pool).recall.rev > 0 })
 }
 
-// recalled reports whether slots of some pools are to be given back, and not to go on to a claim of
-// this instance with that priority.
-func (c *core) recalled(needs []Need, priority int) bool {
+// recalled reports whether slots of some pools on a lease are to be given back, and not to go on to a
+// claim of this instance with that priority.
+func (c *core) recalled(needs []Need, on store.LeaseID, priority int) bool {
 	return slices.ContainsFunc(needs, func(n Need) bool {
 		r := &c.view.pool(n.Pool).recall
-		return r.rev > 0 && (r.value.Urgent || r.value.Priority > priority)
+		return r.rev > 0 && (r.value.Priority > priority || r.value.all() || r.value.Urgent && r.surplus[on] > 0)
 	})
+}
+
+// countSurplus counts how many slots of a pool are to be given back.
+func (c *core) countSurplus(p *poolView) {
+	r := &p.recall
+	r.surplus = map[store.LeaseID]int{}
+	for id, keep := range r.value.Keep {
+		lease, _ := strconv.ParseInt(id, 16, 64) // 0 is no lease
+		r.surplus[store.LeaseID(lease)] = -keep
+	}
+	for _, e := range c.entries {
+		if e.state != held && (e.state != releasing || e.combined == nil) {
+			continue
+		}
+		for _, n := range e.needs {
+			if _, some := r.surplus[e.lease]; some && n.Pool == p.name {
+				r.surplus[e.lease] += n.N
+			}
+		}
+	}
+}
+
+// noteHeld takes that this instance has more slots, or with sign -1 that it gives some back.
+func (c *core) noteHeld(e *entry, sign int) {
+	for _, n := range e.needs {
+		surplus := c.view.pool(n.Pool).recall.surplus
+		if _, listed := surplus[e.lease]; listed {
+			surplus[e.lease] += sign * n.N
+		}
+	}
 }
 
 // noteRecall acts on the recall of a pool, or on its end.
@@ -441,6 +433,9 @@ func (c *core) noteRecall(p *poolView, now time.Time) {
 	switch {
 	case r.rev > 0:
 		c.returnAllIdle(func(i *idleSlots) bool { return in(i.needs) })
+		if r.rev != before {
+			c.countSurplus(p)
+		}
 		return
 	case before == 0:
 		return
@@ -463,32 +458,32 @@ func (c *core) short(p *poolView, now time.Time) *recallValue {
 		return nil
 	}
 	var v *recallValue
-	free := p.spec.Limit - p.used
+	var waits []lacking
+	free, used := p.spec.Limit-p.used, map[store.LeaseID]int{} // with what is about to be granted
+	maps.Copy(used, p.leases)
 	for _, w := range c.view.waiters {
-		if !slices.Contains(w.in, p) || c.view.passed(w) {
+		at := slices.IndexFunc(w.needs, func(n Need) bool { return n.Pool == p.name })
+		if at < 0 || !slices.Contains(w.in, p) || c.view.passed(w) {
 			continue
 		}
-		for _, n := range w.needs {
-			if n.Pool != p.name {
-				continue
+		if free -= w.needs[at].N; free >= 0 || p.spec.Limit == Unlimited {
+			used[w.value.Lease] += w.needs[at].N
+			continue
+		}
+		if v == nil {
+			v = &recallValue{V: store.Now, Priority: w.order.Priority} // the first has the highest
+		}
+		if w.shortSince.IsZero() {
+			if w.shortSince = now; w.rev < c.roles[p.name].inherited { // it has waited under another dispatcher
+				w.shortSince = now.Add(-p.spec.Retain)
 			}
-			if free -= n.N; free >= 0 || p.spec.Limit == Unlimited {
-				continue
-			}
-			if v == nil {
-				v = &recallValue{V: store.Now, Priority: w.order.Priority} // the first has the highest
-			}
-			if w.shortSince.IsZero() {
-				if w.shortSince = now; w.rev < c.roles[p.name].inherited { // it has waited under another dispatcher
-					w.shortSince = now.Add(-p.spec.Retain)
-				}
-			}
-			urgentAt := w.shortSince.Add(p.spec.Retain / 2)
-			if w.value.Reserve || !now.Before(urgentAt) {
-				v.Urgent = true
-				return v
-			}
-			c.wakeAt(urgentAt)
+		}
+		waits = append(waits, lacking{w.value.Lease, min(w.needs[at].N, -free), now.Sub(w.shortSince), w.value.Reserve})
+	}
+	if v != nil && p.used > 0 {
+		var next time.Duration
+		if v.Urgent, v.Keep, next = keeps(used, waits, p.spec.Limit, p.spec.Retain); next > 0 {
+			c.wakeAt(now.Add(next))
 		}
 	}
 	return v

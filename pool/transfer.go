@@ -380,71 +380,10 @@ func (c *core) rewriteNow(e *entry) {
 	c.rewrites, c.dirty = true, true
 }
 
-// returnIdle gives idle slots back.
-func (c *core) returnIdle(i *idleSlots) {
-	c.dropIdle(i)
-	e := ownerless(i.shown.id, i.slots, i.rev)
-	e.holding = i.holding
-	c.giveBack(e, nil)
-}
-
-// dropIdle forgets idle slots.
-func (c *core) dropIdle(i *idleSlots) {
-	delete(c.idle, i.shown)
-	c.label(i.shown.id, -1)
-	r := c.retentions[kindOf(i.needs)]
-	r.idle = slices.DeleteFunc(r.idle, func(o *idleSlots) bool { return o == i })
-}
-
-// returnAllIdle gives all idle slots back for which that is so.
-func (c *core) returnAllIdle(which func(*idleSlots) bool) {
-	for _, i := range c.sortedIdle() {
-		if which(i) {
-			c.returnIdle(i)
-		}
-	}
-}
-
-// checkIdle gives idle slots back that are not to be retained under the present specs.
-func (c *core) checkIdle(now time.Time) {
-	if c.retainedUnder == c.view.specs {
-		return
-	}
-	c.retainedUnder = c.view.specs
-	c.returnAllIdle(func(i *idleSlots) bool { return c.retains(i.needs) == 0 || !c.mayRetain(&i.holding, i.needs, now) })
-}
-
-// returning counts the idle slots, and those that are being given back.
-func (c *core) returning() int {
-	n := len(c.idle)
-	count := func(e *entry) {
-		if e.claim.Fence == 0 { // it never was a claim
-			n++
-		}
-	}
-	for _, e := range slices.Concat(c.releases, c.shelf.releases) {
-		count(e)
-	}
-	for _, b := range []*batch{c.inFlight, c.unresolved} {
-		if b != nil {
-			for _, o := range b.releases {
-				count(o.e)
-			}
-		}
-	}
-	return n
-}
-
 // sortedRegrants returns the entries whose keys show another claim, so that nothing depends on the
 // order of a map.
 func (c *core) sortedRegrants() []*entry {
 	return slices.SortedFunc(maps.Values(c.regrants), func(a, b *entry) int { return cmp.Compare(a.req.ID, b.req.ID) })
-}
-
-func (c *core) sortedIdle() []*idleSlots {
-	return slices.SortedFunc(maps.Values(c.idle), func(a, b *idleSlots) int {
-		return cmp.Or(cmp.Compare(a.shown.id, b.shown.id), a.shown.main.compare(b.shown.main))
-	})
 }
 
 // retained reports whether keys show a claim that has ended here, and whose slots are retained.
@@ -474,18 +413,6 @@ func (c *core) revokeRetained(id string, fence store.Fence, forced bool) {
 			c.rewriteNow(e)
 		}
 	}
-}
-
-// goneIdle takes that idle slots are no longer this instance's, by no doing of its own.
-func (c *core) goneIdle(i *idleSlots) {
-	c.dropIdle(i)
-	c.loseSlots(&i.holding)
-}
-
-// loseSlots takes that slots which no claim holds are gone.
-func (c *core) loseSlots(h *holding) {
-	c.unjournal(h)
-	c.leases.Release(h.lease, h.reserved)
 }
 
 // freeFor is for how many claims of a kind there may be free slots: some, as far as is known.

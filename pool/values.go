@@ -198,6 +198,22 @@ type waiterValue struct {
 	Lease store.LeaseID `json:"lease"`
 }
 
+// recallValue is the value of that key in etcd.
+type recallValue struct {
+	store.V
+	// Priority is the highest of the waiters that find no free slots. Urgent is set while slots
+	// are reserved for one of them, or one has waited for half of the time that slots may be
+	// retained: as long again passes at most until it has them, if their holders release them.
+	Priority int  `json:"priority"`
+	Urgent   bool `json:"urgent,omitempty"`
+	// Keep lists the leases of which slots are to be given back if the recall is urgent, with how many
+	// slots each keeps; nil if all are to be given back.
+	Keep map[string]int `json:"keep,omitempty"`
+}
+
+// all reports whether all slots are to be given back.
+func (v *recallValue) all() bool { return v.Urgent && v.Keep == nil }
+
 func decodeWaiter(key string, data []byte, o Order) (waiterValue, error) {
 	var v waiterValue
 	if err := store.Decode(key, data, &v); err != nil {

@@ -72,8 +72,9 @@ type poolView struct {
 	// pool, and wrote that of the last one that put a slot or a notice into it.
 	wholeRev, wrote int64
 	used            int
-	groups          []*groupView // by group; grown as they are met
-	waiting         int          // waiters
+	leases          map[store.LeaseID]int // slots by lease
+	groups          []*groupView          // by group; grown as they are met
+	waiting         int                   // waiters
 	queued          mark
 	recall          recall
 	dispatcher      dispatcher
@@ -236,6 +237,13 @@ func (v *view) complete(p *poolView, rev int64) {
 	}
 	p.whole = true
 	p.reached(rev)
+}
+
+// noneWaits takes that no claim waits for a pool any more, and that it has no dispatcher.
+func (p *poolView) noneWaits(rev int64) {
+	p.dispatcher.know(0, rev)
+	p.queued.know(0, rev)
+	p.recall.know(0, rev)
 }
 
 // reached takes that all that has happened in a pool up to a revision is known.

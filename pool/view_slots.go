@@ -118,7 +118,7 @@ func (v *view) setSlot(ref slotRef, s slot, rec *record, raw []byte) {
 	g.slots[ref.index] = s
 	g.taken.set(ref.index)
 	g.used += s.n
-	p.used += s.n
+	p.uses(s.lease, s.n)
 	c := v.claim(s.claim)
 	if c == nil {
 		c = &claimView{claimKey: s.claim, next: v.claims[s.claim.id]}
@@ -128,6 +128,17 @@ func (v *view) setSlot(ref slotRef, s slot, rec *record, raw []byte) {
 	c.rev, c.lease = max(c.rev, s.rev), s.lease
 	if rec != nil || raw != nil {
 		c.record, c.raw = rec, raw
+	}
+}
+
+// uses takes that so many more slots are used on a lease.
+func (p *poolView) uses(lease store.LeaseID, n int) {
+	if p.leases == nil {
+		p.leases = map[store.LeaseID]int{}
+	}
+	p.used += n
+	if p.leases[lease] += n; p.leases[lease] == 0 {
+		delete(p.leases, lease)
 	}
 }
 
@@ -142,7 +153,7 @@ func (v *view) removeSlot(ref slotRef) {
 	delete(g.slots, ref.index)
 	g.taken.clear(ref.index)
 	g.used -= s.n
-	p.used -= s.n
+	p.uses(s.lease, -s.n)
 	if c := v.claim(s.claim); c != nil {
 		if c.keys--; c.keys == 0 {
 			v.forgetClaim(c)

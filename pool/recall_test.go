@@ -1,0 +1,114 @@
+package pool
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// An instance without slots gets an equal share from those that have more, which keep the rest for
+// their own claims.
+func TestRetainedSlotsBecomeEqualShares(t *testing.T) {
+	r := newRetaining(t, 4, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	for i := range 4 {
+		one.ask(fmt.Sprint("a", i), 1).got()
+	}
+	turn := func(n int) { // each claim of the host is released, and another one waits for its slot
+		for _, id := range sortedKeys(one.core.entries) {
+			if e := one.core.entries[id]; e != nil && e.state == held {
+				one.ask(fmt.Sprint(n, "-", id), 1)
+				one.giveBack(id)
+			}
+		}
+	}
+	turn(0)
+	var others []asked
+	for i := range 6 {
+		others = append(others, two.ask(fmt.Sprint("other", i), 1))
+	}
+	turn(1)
+	for _, o := range others {
+		o.waits()
+	}
+	r.pass(1100 * time.Millisecond)
+	turn(2)
+	others[0].got()
+	others[1].got()
+	r.pass(500 * time.Millisecond)
+	turn(3) // two are enough
+	others[2].waits()
+	// Its own waiters in etcd get the slots of the instance before those that wait on it alone.
+	r.pass(time.Second)
+	two.giveBack("other0")
+	others[2].got()
+	local := two.ask("local", 1)
+	two.giveBack("other1")
+	others[3].got()
+	for i := range 2 {
+		two.giveBack(others[2+i].id)
+		others[4+i].got()
+	}
+	local.waits()
+	two.giveBack("other4")
+	local.got()
+	r.wantUsed(4)
+	r.sound()
+}
+
+// Slots that are not released do not keep a waiter from those that are.
+func TestAfterTheTimeToRetainAllGiveBack(t *testing.T) {
+	r := newRetaining(t, 3, "one", "two", "three")
+	one, two, three := r.hosts[0], r.hosts[1], r.hosts[2]
+	one.ask("long0", 1).got()
+	one.ask("long1", 1).got()
+	two.ask("first", 1).got()
+	two.giveBack("first")
+	two.ask("a0", 1).got()
+	other := three.ask("other", 1)
+	for i := 0; len(other.reply) == 0; i++ {
+		if i == 60 {
+			t.Fatal("it has waited for 6 s")
+		}
+		two.ask(fmt.Sprint("a", i+1), 1)
+		two.giveBack(fmt.Sprint("a", i))
+		r.pass(100 * time.Millisecond)
+	}
+	other.got()
+	r.sound()
+}
+
+// While claims wait on their instance alone, a few of the next ones find out whether slots are free.
+func TestAFewClaimsFindOutWhetherSlotsAreFree(t *testing.T) {
+	r := narrowRetaining(t, 1, "one", "two")
+	one, two := r.hosts[0], r.hosts[1]
+	one.ask("a", 1).got()
+	one.giveBack("a")
+	one.ask("b", 1).got()
+	other := two.ask("other", 1)
+	r.pass(tickEvery)
+	r.news()
+	first := one.ask("first", 1) // the pool is known to be full
+	two.core.cancel("other", other.reply, errStopped, r.now)
+	r.resolve()
+	r.pass(tickEvery)
+	r.news()
+	one.wedged = true
+	one.view.pool("db").stale = true // as when it is not followed as a whole
+	var next []asked
+	for i := range 8 {
+		next = append(next, one.ask(fmt.Sprint("next", i), 1))
+	}
+	local := one.retentions[kindOf(needsOf(map[string]int{"db": 1}))].local
+	if len(local) != 7 || len(one.core.queue) != 2 {
+		t.Errorf("%d claims wait on their instance alone, %d are granted in the ordinary way", len(local), len(one.core.queue))
+	}
+	one.wedged = false
+	r.pass(tickEvery)
+	one.giveBack("b")
+	first.got()
+	for _, a := range next {
+		a.waits()
+	}
+	r.sound()
+}
