@@ -128,6 +128,9 @@ func (c *core) committed(b *batch, resp *pb.TxnResponse, now time.Time) {
 	}
 	for _, m := range b.marks {
 		c.marks(m.pool, resp.Responses[m.op:m.op+3], rev-1, now) // what follows in the batch came later
+		if m.pool.dispatcher.rev == 0 {
+			c.dutiesAt = time.Time{} // its waiter is to take the role
+		}
 	}
 	for _, n := range b.acks {
 		c.view.committedNoticeDelete(n.pool, n.key, rev)

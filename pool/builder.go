@@ -167,10 +167,11 @@ func (b *builder) waiter(e *entry) bool {
 	return true
 }
 
-// readMarks reads along who dispatches a pool that is not watched.
+// readMarks reads along who dispatches a pool that is not watched: always if hosts retain its slots, since
+// the role ends often then.
 func (b *builder) readMarks(p *poolView) {
 	gets := b.c.markGets(p)
-	if !p.stale || b.now.Sub(p.markedAt) < pollEvery/2 || !b.fits(0, len(gets), 0) ||
+	if !p.stale || p.spec.Retain == 0 && b.now.Sub(p.markedAt) < pollEvery/2 || !b.fits(0, len(gets), 0) ||
 		slices.ContainsFunc(b.b.marks, func(m markRead) bool { return m.pool == p }) {
 		return
 	}

@@ -112,3 +112,26 @@ func TestAFewClaimsFindOutWhetherSlotsAreFree(t *testing.T) {
 	}
 	r.sound()
 }
+
+// A waiter does not wait for the next poll to find out that the dispatcher is gone.
+func TestAWaiterOfAPoolThatIsNotWatchedTakesTheRoleAtOnce(t *testing.T) {
+	r := narrowRetaining(t, 1, "one", "two", "three")
+	one, two, three := r.hosts[0], r.hosts[1], r.hosts[2]
+	one.ask("a", 1).got()
+	other := two.ask("other", 1)
+	r.pass(tickEvery)
+	r.news()
+	if !two.dispatches(two.view.pool("db")) || three.view.pool("db").dispatcher.rev == 0 {
+		t.Fatal("the second host is not the dispatcher, or the third does not know")
+	}
+	two.core.cancel("other", other.reply, errStopped, r.now)
+	r.resolve()
+	if r.has(r.keys.Dispatcher("db")) {
+		t.Fatal("it is the dispatcher though none waits")
+	}
+	three.ask("b", 1)
+	r.pass(2 * waiterDelay)
+	if !three.dispatches(three.view.pool("db")) {
+		t.Error("the pool has no dispatcher")
+	}
+}
