@@ -15,17 +15,17 @@ type Clock interface {
 // closest to it elsewhere. On systems other than Linux and macOS it may stop
 // still while the machine is suspended.
 //
-// A reading is up to 1 ms old by [time.Now], which stands still while the machine is suspended. So
-// a process may notice a suspend 1 ms late, as if it had been suspended just after it read the
-// clock. The margin of a [Window] covers the millisecond. All parts of a process share their
+// A reading is up to [ReadingAge] old by [time.Now], which stands still while the machine is
+// suspended. So a process may notice a suspend that much late, as if it had been suspended just
+// after it read the clock. The margin of a [Window] covers it. All parts of a process share their
 // readings, also synctest bubbles.
 func BootClock() Clock { return bootClock{} }
 
 type bootClock struct{}
 
-// readEvery is how long a reading is used: reading the clock is a system call, which takes 25
-// times as long as [time.Now], and every claim needs some.
-const readEvery = time.Millisecond
+// ReadingAge is how long a reading of [BootClock] is used: reading the clock is a system call,
+// which takes 25 times as long as [time.Now], and every claim needs some.
+const ReadingAge = time.Millisecond
 
 // reading is a time of the clock. When is from before it was read.
 type reading struct {
@@ -41,7 +41,7 @@ func (bootClock) Now() time.Duration {
 	for {
 		before := last.Load()
 		if before != nil {
-			if age := now.Sub(before.when); age >= 0 && age < readEvery {
+			if age := now.Sub(before.when); age >= 0 && age < ReadingAge {
 				return before.at
 			}
 		}

@@ -111,7 +111,7 @@ func TestTheBootClockRunsAndNeverGoesBack(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			for c.Now() < begun+20*readEvery {
+			for c.Now() < begun+20*ReadingAge {
 				before := latest.Load()
 				now := int64(c.Now())
 				if now < before {

@@ -17,6 +17,7 @@ import (
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/claims"
@@ -347,11 +348,14 @@ func noProcess(pid int, err error) error {
 const clockError = 50
 
 // validFor returns how long, from the sending of a request, its sender may rely on what is
-// valid for some time from now on, in whole milliseconds. The request was begun then, so
-// what was waited since counts, less what the sender's clock may have missed of it.
+// valid for some time from now on, in whole milliseconds; 0 if that is too short. The request
+// was begun then, so what was waited since counts, less what the sender's clock may have missed
+// of it. What was left may be too long by the age of a reading of the clock, and the sender finds
+// out too late by the age of its own.
 func validFor(begun, now time.Time, left time.Duration) api.Duration {
 	waited := max(0, now.Sub(begun))
-	return api.Duration((waited - waited/clockError + left).Truncate(time.Millisecond))
+	valid := waited - waited/clockError + left - 2*lease.ReadingAge
+	return api.Duration(max(0, valid).Truncate(time.Millisecond))
 }
 
 // heldClaim returns a claim for its holder. The request that it answers was begun then:

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/executor"
@@ -40,6 +41,13 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	}
 	v := s.holders.View(h)
 	check("a claim", v.Left, *heldClaim(v, v.At.Add(-waited)).ValidFor)
+
+	if valid, left := validFor(v.At, v.At, time.Second), time.Second-2*lease.ReadingAge; time.Duration(valid) > left {
+		t.Errorf("it is valid for %s with clocks that were read a while ago, want %s at most", time.Duration(valid), left)
+	}
+	if valid := validFor(v.At, v.At, lease.ReadingAge); valid != 0 {
+		t.Errorf("it is valid for %s, want 0", time.Duration(valid))
+	}
 
 	of := executor.View{At: v.At, Left: time.Hour}
 	check("a run", of.Left, startedRun(of, v.At.Add(-waited)).ValidFor)

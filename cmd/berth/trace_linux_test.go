@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"io"
@@ -17,12 +18,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	coltrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/client"
 )
 
@@ -153,6 +154,7 @@ func TestTracesOfExecAndOfARun(t *testing.T) {
 	endWorker := traced.service(&worker, "worker", "--endpoints", at.Etcd, "--state-dir", filepath.Join(dir, "worker"), "--host", "worker")
 
 	// The first exec holds the slot until its input ends.
+	next := follow(t, at.HTTP)
 	first := r.command("exec", "--sidecar", at.HTTP, "--pool", "demo", "--", "cat")
 	in, err := first.StdinPipe()
 	if err == nil {
@@ -161,15 +163,14 @@ func TestTracesOfExecAndOfARun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := watcher(t, at.HTTP)
-	api.until("held", 1)
+	next(api.EventClaimGranted)
 	second := traced.command("exec", "--sidecar", at.HTTP, "--pool", "demo", "--id", "second", "--", "sh", "-c", `echo "$TRACEPARENT $TRACESTATE"`)
 	var out bytes.Buffer
 	second.Stdout, second.Stderr = &out, os.Stderr
 	if err := second.Start(); err != nil {
 		t.Fatal(err)
 	}
-	api.until("waiting", 1)
+	next(api.EventClaimWaiting) // lists show it before it has its place in the wait queue
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -224,37 +225,34 @@ func TestTracesOfExecAndOfARun(t *testing.T) {
 	}
 }
 
-// counter counts the claims of a sidecar.
-type counter struct {
-	t *testing.T
-	*client.Client
-}
-
-func watcher(t *testing.T, addr string) counter {
+// follow follows the events of a sidecar. The function it returns waits for the next one of a type.
+func follow(t *testing.T, addr string) (next func(kind string)) {
 	t.Helper()
 	c, err := client.Dial(addr, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.Close)
-	return counter{t, c}
-}
-
-// until waits until so many claims have a status.
-func (c counter) until(status string, n int) {
-	c.t.Helper()
-	deadline := time.After(scriptDeadline)
-	for {
-		all, err := c.Claims(c.t.Context(), client.ClaimFilter{Status: status})
-		if err == nil && len(all) == n {
-			return
+	ctx, cancel := context.WithTimeout(t.Context(), scriptDeadline)
+	events, ended := make(chan string, 100), make(chan error, 1)
+	go func() {
+		ended <- c.Events(ctx, "", "", func(ev api.Event) error {
+			events <- ev.Type
+			return nil
+		})
+		close(events)
+	}()
+	t.Cleanup(func() { cancel(); <-ended; c.Close() })
+	next = func(kind string) {
+		t.Helper()
+		for got := range events {
+			if got == kind {
+				return
+			}
 		}
-		select {
-		case <-time.After(scriptPoll):
-		case <-deadline:
-			c.t.Fatalf("the claims that are %s: %v, %v", status, all, err)
-		}
+		t.Fatalf("no %s comes", kind)
 	}
+	next(api.EventHello)
+	return next
 }
 
 // TestWrongTracingIsRefusedByServicesOnly has a variable that a command may understand, but not berth.
