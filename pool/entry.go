@@ -291,6 +291,13 @@ func (e *entry) returnPlace() {
 	e.req.Place.Give()
 }
 
+// waits notifies the observer of a request that has to wait.
+func (e *entry) waits(now time.Time) {
+	if e.req.Observer != nil {
+		e.req.Observer.Waits(now)
+	}
+}
+
 // mostKeys is how many keys a grant of the entry can attach to its lease: slots, what the
 // request adds, and the notice.
 func (e *entry) mostKeys() int {

@@ -312,9 +312,11 @@ func TestClaimsWaitForRetainedSlots(t *testing.T) {
 	one.giveBack("a")
 	held := other.got() // so that the pool is full, and slots of the kind were released here
 	one.wedged = true
-	low, gone, late, high := one.ask("low", 1), one.ask("gone", 1), one.ask("late", 1), one.ask("high", 1, rank(1))
-	if n := len(one.retentions[kindOf(needsOf(map[string]int{"db": 1}))].local); n < 2 {
-		t.Fatalf("%d claims wait on their host alone", n)
+	var waits countsWaits
+	observed := func(r *Request) { r.Observer = &waits }
+	low, gone, late, high := one.ask("low", 1, observed), one.ask("gone", 1, observed), one.ask("late", 1, observed), one.ask("high", 1, rank(1), observed)
+	if n := len(one.retentions[kindOf(needsOf(map[string]int{"db": 1}))].local); n < 2 || int(waits) != n {
+		t.Fatalf("%d claims wait on their host alone, and observers know of %d", n, waits)
 	}
 	one.core.cancel("gone", gone.reply, errStopped, r.now)
 	one.core.timeout("late", late.reply, nil, r.now)
@@ -328,6 +330,12 @@ func TestClaimsWaitForRetainedSlots(t *testing.T) {
 	one.core.stop()
 	low.refused(problem.Stopping)
 }
+
+// countsWaits is an observer that counts the requests that have to wait.
+type countsWaits int
+
+func (w *countsWaits) Waits(time.Time) { *w++ }
+func (*countsWaits) Written(Write)     {}
 
 // narrowRetaining is a rig whose hosts do not watch the pool as a whole.
 func narrowRetaining(t *testing.T, limit int, hosts ...string) *rig {

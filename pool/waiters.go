@@ -351,9 +351,7 @@ func (c *core) due() map[*entry]bool {
 // enqueue gives an entry its place in the wait queue.
 func (c *core) enqueue(e *entry, now time.Time) {
 	e.req.Place.Give() // it has to wait
-	if e.req.Observer != nil {
-		e.req.Observer.Waits(now)
-	}
+	e.waits(now)
 	if e.order.Since == 0 && len(e.listeners) > 0 {
 		e.order.Since = e.since(c.seen)
 		e.waited = now

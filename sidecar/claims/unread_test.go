@@ -10,6 +10,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
 	"github.com/berthhq/berth/internal/store/embed/embedtest"
+	"github.com/berthhq/berth/lease"
 	"github.com/berthhq/berth/pool"
 )
 
@@ -18,12 +19,14 @@ type stillClock struct{ now time.Duration }
 
 func (c *stillClock) Now() time.Duration { return c.now }
 
-// desk has holders on an etcd with a pool, and a clock that a test moves.
+// desk has holders on an etcd with a pool, and a clock that a test moves: from that of the machine,
+// by which leases are valid, and not as far as the validity of the pool's leases.
 type desk struct {
 	*Holders
 	t      *testing.T
 	client *instance.Client
 	time   *stillClock
+	begun  time.Duration
 }
 
 func newDesk(t *testing.T, stateDir string) *desk {
@@ -32,11 +35,12 @@ func newDesk(t *testing.T, stateDir string) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit := 10
-	if _, err := client.SetPool(t.Context(), "db", pool.Change{Limit: &limit}); err != nil {
+	limit, duration := 10, pool.MaxLeaseDuration
+	if _, err := client.SetPool(t.Context(), "db", pool.Change{Limit: &limit, LeaseDuration: &duration}); err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{t: t, client: client, time: &stillClock{now: time.Hour}, Holders: New(Config{
+	now := lease.BootClock().Now()
+	d := &desk{t: t, client: client, time: &stillClock{now}, begun: now, Holders: New(Config{
 		StateDir: stateDir, Instance: "sidecar", Log: hclog.NewNullLogger(), Metrics: NewMetrics(nil), Notify: func(Change) {},
 		Procs: newWatcher(t),
 	})}
@@ -99,11 +103,11 @@ func TestAClaimOfWhichNobodyKnowsIsReleased(t *testing.T) {
 		}
 		for _, id := range ids {
 			if held[id] {
-				t.Errorf("%s is held after %s", id, d.time.now-time.Hour)
+				t.Errorf("%s is held after %s", id, d.time.now-d.begun)
 			}
 		}
 		if want := 5 - len(ids); len(held) != want {
-			t.Errorf("after %s %d are held, want %d: %v", d.time.now-time.Hour, len(held), want, held)
+			t.Errorf("after %s %d are held, want %d: %v", d.time.now-d.begun, len(held), want, held)
 		}
 	}
 	d.ask("", time.Hour, false) // without an id: it goes at once

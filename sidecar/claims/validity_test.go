@@ -83,6 +83,8 @@ func (o *orphanage) bind(id string, valid validity, change func(*Binding)) *orph
 // endedBy waits for the end and wants a signal to have brought it.
 func (x *orphan) endedBy(sig syscall.Signal) {
 	x.t.Helper()
+	kill := time.AfterFunc(time.Minute, func() { _ = x.cmd.Process.Kill() }) // or it would sleep on
+	defer kill.Stop()
 	_ = x.cmd.Wait() // the state tells
 	if got := x.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != sig {
 		x.t.Errorf("ended by %s, want %s", got, sig)
