@@ -78,13 +78,11 @@ func (b *builder) release(e *entry) bool {
 	reserved := b.kept
 	b.kept = 0 // waiters do not get slots that are kept
 	kept := fits() && b.keepReleased(e, bytes)
-	if b.kept = reserved; kept {
-		return true
-	}
-	if !fits() {
-		return false
+	if b.kept = reserved; kept || !fits() {
+		return kept
 	}
 	g := releaseOp{e: e}
+	b.c.noteGiven(e, true) // what is released after it may keep its slots
 	if b.b.shape == nested {
 		then := append(slotDeletes(b.c.view.keys, e.slots, nil), x.Then...)
 		g.op = b.nestUnder(x.If, []*pb.Compare{heldCompare(b.c.view, e)}, then)

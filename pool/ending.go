@@ -19,7 +19,7 @@ func (c *core) giveBack(e *entry, cause error) {
 	e.state = releasing
 	e.claim.end(cause)
 	c.releases = append(c.releases, e)
-	c.noteHeld(e, -1)
+	c.noteGiven(e, true)
 	c.dirty = true // the next waiter may take them in the same transaction
 }
 

@@ -100,6 +100,8 @@ type entry struct {
 	successors []successor
 	// combined is the combined release of its slots, while it is under way.
 	combined *combinedRelease
+	// given is set once its slots are to be given back: a recall does not count them any more.
+	given bool
 }
 
 // holding is the slots that a claim holds, and their keys.

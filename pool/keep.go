@@ -454,3 +454,26 @@ func (c *core) unwritten(e *entry, gone bool) {
 		c.gone(e)
 	}
 }
+
+// noteGiven takes that the slots of a claim are to be given back, or that they are not after all.
+func (c *core) noteGiven(e *entry, given bool) {
+	if e.given == given {
+		return
+	}
+	e.given = given
+	if given {
+		c.noteHeld(e, -1)
+	} else {
+		c.noteHeld(e, 1)
+	}
+}
+
+// noteHeld takes that this instance has more slots, or with sign -1 that it has less.
+func (c *core) noteHeld(e *entry, sign int) {
+	for _, n := range e.needs {
+		surplus := c.view.pool(n.Pool).recall.surplus
+		if _, listed := surplus[e.lease]; listed {
+			surplus[e.lease] += sign * n.N
+		}
+	}
+}

@@ -182,9 +182,7 @@ func (c *core) sent(b *batch) *batch {
 	c.acks = c.acks[len(b.acks):]
 	c.revokes = c.revokes[len(b.revokes):]
 	for _, g := range b.releases {
-		if g.e.former = g.e.former || !g.kept; g.e.combined != nil && !g.kept {
-			c.noteHeld(g.e, -1)
-		}
+		g.e.former = g.e.former || !g.kept
 	}
 	for _, n := range b.withdrawn {
 		n.seen = b.at // it is tried again later

@@ -2,8 +2,11 @@ package pool
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // An instance without slots gets an equal share from those that have more, which keep the rest for
@@ -133,5 +136,63 @@ func TestAWaiterOfAPoolThatIsNotWatchedTakesTheRoleAtOnce(t *testing.T) {
 	r.pass(2 * waiterDelay)
 	if !three.dispatches(three.view.pool("db")) {
 		t.Error("the pool has no dispatcher")
+	}
+}
+
+// lists has a recall list the lease of the only claims of a host, which keeps so many slots.
+func (h *rigHost) lists(keep int) *recall {
+	p := h.view.pool("db")
+	for _, e := range h.core.entries {
+		p.recall.rev, p.recall.value = 1, recallValue{Urgent: true, Keep: map[string]int{strconv.FormatInt(int64(e.lease), 16): keep}}
+	}
+	h.core.countSurplus(p)
+	return &p.recall
+}
+
+// Steps that end in one transaction give back as many slots as are recalled, and the others keep theirs.
+func TestStepsGiveBackWhatIsRecalled(t *testing.T) {
+	const steps, keep = 6, 4
+	r := newRetaining(t, steps, "one")
+	one := r.hosts[0]
+	var all []asked
+	for i := range steps {
+		all = append(all, one.ask(fmt.Sprint("a", i), 1, asStep))
+	}
+	one.calls, one.wedged = nil, true
+	recall := one.lists(keep)
+	for i, a := range all {
+		a.got()
+		one.ends(a.id)
+		all = append(all, one.ask(fmt.Sprint("b", i), 1, asStep))
+	}
+	one.wedged = false
+	r.resolve()
+	for _, a := range all[steps:] {
+		a.got()
+	}
+	if n := one.slotWrites(); n != steps-keep {
+		t.Errorf("%d slots were given back, want %d", n, steps-keep)
+	}
+	for id, n := range recall.surplus {
+		if n != steps-keep {
+			t.Errorf("lease %x has a surplus of %d, want %d: they were granted again", id, n, steps-keep)
+		}
+	}
+	r.sound()
+}
+
+// A step whose end fails has its slot still.
+func TestAnEndThatFailsGivesNothingBack(t *testing.T) {
+	_, one := newSteps(t)
+	recall := one.lists(0)
+	for range 3 {
+		ended := one.ends("a", func(x *store.Extra) { x.If = append(x.If, store.Present("/b/missing")) })
+		one.r.resolve()
+		if o := <-ended; o.err == nil {
+			t.Fatal("it did not fail")
+		}
+	}
+	if n := recall.surplus[one.core.entries["a"].lease]; n != 1 {
+		t.Errorf("the surplus is %d, want 1", n)
 	}
 }

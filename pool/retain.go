@@ -400,23 +400,13 @@ func (c *core) countSurplus(p *poolView) {
 		r.surplus[store.LeaseID(lease)] = -keep
 	}
 	for _, e := range c.entries {
-		if e.state != held && (e.state != releasing || e.combined == nil) {
+		if e.given || e.state != held && e.state != releasing {
 			continue
 		}
 		for _, n := range e.needs {
 			if _, some := r.surplus[e.lease]; some && n.Pool == p.name {
 				r.surplus[e.lease] += n.N
 			}
-		}
-	}
-}
-
-// noteHeld takes that this instance has more slots, or with sign -1 that it gives some back.
-func (c *core) noteHeld(e *entry, sign int) {
-	for _, n := range e.needs {
-		surplus := c.view.pool(n.Pool).recall.surplus
-		if _, listed := surplus[e.lease]; listed {
-			surplus[e.lease] += sign * n.N
 		}
 	}
 }

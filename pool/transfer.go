@@ -226,6 +226,7 @@ func (c *core) releaseCombined(cl *Claim, p *combinedRelease, now time.Time) {
 // stay leaves a claim held whose combined release did not happen.
 func (c *core) stay(e *entry, err error, now time.Time) {
 	e.state = held
+	c.noteGiven(e, false)
 	c.rewrites = c.rewrites || c.regrants[e.shown] == e
 	if len(e.waiters) > 0 { // it was released by itself meanwhile
 		e.answerCombined(0, err)
