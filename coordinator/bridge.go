@@ -266,7 +266,7 @@ func (l *leader) bridge(ctx context.Context, runs []*run.Run, now time.Time) err
 	var g errgroup.Group
 	for _, b := range all {
 		g.Go(func() error {
-			b.claim, b.err = l.pools.engine.Claim(try, b.req)
+			b.claim, b.err = l.pools.engine.Claim(try, &b.req)
 			return nil
 		})
 	}

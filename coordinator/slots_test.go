@@ -136,7 +136,7 @@ func TestWaitersOfRunsThatHaveEndedLeaveTheLine(t *testing.T) {
 		fl.submit("r")
 		fl.is(map[string]string{"r": "not_started"})
 		claim := func(id, run string, wait time.Duration) (*pool.Claim, error) {
-			return x.engine.Claim(t.Context(), pool.Request{ID: id, Slots: map[string]int{"db": 1}, Holder: pool.Holder{Run: run}, Wait: wait})
+			return x.engine.Claim(t.Context(), &pool.Request{ID: id, Slots: map[string]int{"db": 1}, Holder: pool.Holder{Run: run}, Wait: wait})
 		}
 		if _, err := claim("holds", "", 0); err != nil {
 			t.Fatal(err)

@@ -84,7 +84,7 @@ func (g *guest) ask(id string, n int, wait time.Duration) <-chan answer {
 	done := make(chan answer, 1)
 	go func() {
 		begin := time.Now()
-		claim, err := g.Claim(context.Background(), pool.Request{ID: id, Slots: db(n), Wait: wait})
+		claim, err := g.Claim(context.Background(), &pool.Request{ID: id, Slots: db(n), Wait: wait})
 		done <- answer{claim, err, time.Since(begin)}
 	}()
 	synctest.Wait()
@@ -373,7 +373,7 @@ func TestAClientThatHangsUpWhileEtcdIsAwayLeavesNothing(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		claim, err := e.Claim(ctx, pool.Request{ID: "a", Slots: db(1), Wait: time.Minute})
+		claim, err := e.Claim(ctx, &pool.Request{ID: "a", Slots: db(1), Wait: time.Minute})
 		if claim != nil || problem.CodeOf(err) != problem.ClaimCanceled {
 			t.Errorf("%v, %v", claim, err)
 		}

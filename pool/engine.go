@@ -340,28 +340,28 @@ var errStopped = problem.New(problem.Stopping, "berth is shutting down on this h
 // Claim claims slots, waiting for them as long as the request says. If ctx ends
 // first, the claim leaves the wait queue, or is released if it was granted just then;
 // a request with the same id within 10 s gets its place again. Its errors are
-// problems.
-func (e *Engine) Claim(ctx context.Context, req Request) (*Claim, error) {
+// problems. The engine keeps a copy of the request.
+func (e *Engine) Claim(ctx context.Context, req *Request) (*Claim, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
 	if err := validateExtra(req.Extra); err != nil {
 		return nil, err
 	}
-	req.Slots, req.Holder.Labels = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels)
 	begun := time.Now()
-	o := e.ask(ctx, req)
+	o := e.ask(ctx, req, req.Wait)
 	if o.err != nil && e.outdated(ctx, o, poolNames(req.Slots)...) {
-		req.Wait = max(0, req.Wait-time.Since(begun))
-		o = e.ask(ctx, req)
+		o = e.ask(ctx, req, max(0, req.Wait-time.Since(begun)))
 	}
 	return o.claim, o.err
 }
 
-// ask is [Engine.Claim] for a request that can be asked.
-func (e *Engine) ask(ctx context.Context, req Request) outcome {
+// ask is [Engine.Claim] for a request that can be asked, and waits for so long.
+func (e *Engine) ask(ctx context.Context, req *Request, wait time.Duration) outcome {
 	reply := make(chan outcome, 1)
-	asked := newEntry(&req, e.cfg.Host, e.cfg.Instance)
+	own := *req
+	own.Slots, own.Holder.Labels, own.Wait = maps.Clone(req.Slots), maps.Clone(req.Holder.Labels), wait
+	asked := newEntry(&own, e.cfg.Host, e.cfg.Instance)
 	op := func(c *core, now time.Time) { c.request(asked, reply, now) }
 	if ctx.Err() == nil && e.inline(op) {
 		select {
@@ -372,7 +372,7 @@ func (e *Engine) ask(ctx context.Context, req Request) outcome {
 	} else if err := e.send(ctx, op); err != nil {
 		return outcome{err: canceled(ctx, err)}
 	}
-	return e.granted(ctx, req.ID, req.Wait, reply)
+	return e.granted(ctx, req.ID, wait, reply)
 }
 
 // granted waits for the answer to a request: as long as it says, if that is not 0,

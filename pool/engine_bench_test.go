@@ -44,7 +44,7 @@ var lastID atomic.Int64
 
 func claimAndRelease(ctx context.Context, b *testing.B, e *pool.Engine) {
 	id := strconv.FormatInt(lastID.Add(1), 10)
-	cl, err := e.Claim(ctx, pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Hour})
+	cl, err := e.Claim(ctx, &pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Hour})
 	if err == nil {
 		err = e.Release(ctx, cl)
 	}

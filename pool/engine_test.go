@@ -30,7 +30,7 @@ func TestManyClientsOfTwoHostsNeverExceedALimit(t *testing.T) {
 					e := engines[i%len(engines)]
 					for j := range 5 {
 						id := fmt.Sprintf("c%d-%d", i, j)
-						claim, err := e.Claim(c.ctx(), pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Minute})
+						claim, err := e.Claim(c.ctx(), &pool.Request{ID: id, Slots: map[string]int{"db": 1}, Wait: time.Minute})
 						if err != nil {
 							t.Errorf("claim: %v", err)
 							return
@@ -108,7 +108,7 @@ func TestAnEngineBeginsWatchesWhileCallersWaitForARevision(t *testing.T) {
 			defer one.by.Thaw()
 			for i := range 2 {
 				time.Sleep(time.Millisecond) // meanwhile the other one has asked
-				if _, err := one.Claim(t.Context(), pool.Request{ID: fmt.Sprint("c", i), Slots: map[string]int{"other": 1}}); err != nil {
+				if _, err := one.Claim(t.Context(), &pool.Request{ID: fmt.Sprint("c", i), Slots: map[string]int{"other": 1}}); err != nil {
 					t.Error(err)
 				}
 			}

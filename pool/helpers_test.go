@@ -39,7 +39,7 @@ func (c *cluster) claim(e *pool.Engine, id string, slots map[string]int, change 
 	for _, f := range change {
 		f(&r)
 	}
-	claim, err := e.Claim(c.ctx(), r)
+	claim, err := e.Claim(c.ctx(), &r)
 	if err != nil {
 		c.t.Fatalf("claim %s: %v", id, err)
 	}
@@ -53,7 +53,7 @@ func (c *cluster) refused(code problem.Code, e *pool.Engine, id string, slots ma
 	for _, f := range change {
 		f(&r)
 	}
-	claim, err := e.Claim(c.ctx(), r)
+	claim, err := e.Claim(c.ctx(), &r)
 	return wantProblem(c.t, code, claim, err)
 }
 
@@ -111,7 +111,7 @@ func (c *cluster) ask(e *pool.Engine, id string, slots map[string]int, change ..
 	}
 	go func() {
 		defer close(w.done)
-		w.claim, w.err = e.Claim(ctx, r)
+		w.claim, w.err = e.Claim(ctx, &r)
 	}()
 	c.t.Cleanup(func() { cancel(); <-w.done })
 	return w

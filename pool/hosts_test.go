@@ -77,7 +77,7 @@ func TestALeaseThatIsLostEndsTheClaimsOnIt(t *testing.T) {
 	if problem.CodeOf(a.Err()) != problem.ClaimLost || !errors.Is(a.Err(), why) {
 		t.Errorf("the holder got %v", a.Err())
 	}
-	if again, err := e.Claim(c.ctx(), pool.Request{ID: "a", Slots: db(1)}); again != nil || problem.CodeOf(err) != problem.ClaimLost {
+	if again, err := e.Claim(c.ctx(), &pool.Request{ID: "a", Slots: db(1)}); again != nil || problem.CodeOf(err) != problem.ClaimLost {
 		t.Errorf("asked for again: %v, %v", again, err)
 	}
 	c.release(e, a) // the holder has stopped
@@ -226,7 +226,7 @@ func TestAHolderLearnsThatItsSlotsWereFreed(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bubble) {
 				b.pool(1)
 				one, two := b.engine("one"), b.engine("two")
-				a, err := one.Claim(t.Context(), pool.Request{ID: "a", Slots: db(1), Bridge: tc.bridge})
+				a, err := one.Claim(t.Context(), &pool.Request{ID: "a", Slots: db(1), Bridge: tc.bridge})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -434,7 +434,7 @@ func TestAnEngineThatStopsRefusesWhatWaits(t *testing.T) {
 	c.release(e.Engine, a)
 	c.empty()
 	e.stop()
-	if _, err := e.Claim(c.ctx(), pool.Request{ID: "d", Slots: db(1)}); problem.CodeOf(err) != problem.Stopping {
+	if _, err := e.Claim(c.ctx(), &pool.Request{ID: "d", Slots: db(1)}); problem.CodeOf(err) != problem.Stopping {
 		t.Errorf("a claim after the end: %v", err)
 	}
 	if err := e.Release(c.ctx(), a); err != nil && problem.CodeOf(err) != problem.Stopping {

@@ -315,7 +315,7 @@ func TestAPoolIsReadWithThePoolsOfItsClaims(t *testing.T) {
 		one := b.engine("one")
 		ask := func(g *guest, id string, wait time.Duration, slots map[string]int) {
 			go func() {
-				_, _ = g.Claim(context.Background(), pool.Request{ID: id, Slots: slots, Wait: wait})
+				_, _ = g.Claim(context.Background(), &pool.Request{ID: id, Slots: slots, Wait: wait})
 			}()
 			synctest.Wait()
 		}

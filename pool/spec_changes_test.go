@@ -96,7 +96,7 @@ func TestLimitsChangeUnderLoadWithoutAnAdmissionAboveThem(t *testing.T) {
 		wg.Go(func() {
 			e := engines[i%2]
 			for j := 0; !stop.Load(); j++ {
-				claim, err := e.Claim(c.ctx(), pool.Request{ID: fmt.Sprintf("c%d-%d", i, j), Slots: db(1 + i%2), Wait: time.Minute})
+				claim, err := e.Claim(c.ctx(), &pool.Request{ID: fmt.Sprintf("c%d-%d", i, j), Slots: db(1 + i%2), Wait: time.Minute})
 				if err != nil {
 					t.Error(err)
 					return

@@ -65,7 +65,7 @@ func TestEventsOfClaimsThatCarryARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.release(e, c.claim(e, "of-none", db(1)))
-	cl, err := e.Claim(c.ctx(), pool.Request{ID: "a", Slots: db(1), Holder: pool.Holder{Run: "r", Step: "s"}})
+	cl, err := e.Claim(c.ctx(), &pool.Request{ID: "a", Slots: db(1), Holder: pool.Holder{Run: "r", Step: "s"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +461,7 @@ func TestASubscriptionMissesNothing(t *testing.T) {
 			}
 			cl := make(chan *pool.Claim, 1)
 			go func() {
-				claim, err := two.Claim(context.Background(), pool.Request{ID: fmt.Sprint("c", i), Slots: db(1)})
+				claim, err := two.Claim(context.Background(), &pool.Request{ID: fmt.Sprint("c", i), Slots: db(1)})
 				if err != nil {
 					t.Error(err)
 				}

@@ -53,7 +53,7 @@ const (
 	// maxWaiting bounds the claims that wait with a connection: each takes some 40 KB, with its
 	// connection, and a file descriptor of both sides. One identity has half of them.
 	maxWaiting = 4096
-	// maxAsync bounds the waits without a connection, of which each takes some 10 KB. One
+	// maxAsync bounds the waits without a connection, of which each takes some 13 KB. One
 	// identity has half of them.
 	maxAsync = 10_000
 )

@@ -104,7 +104,7 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 	if r.ID == "" {
 		r.ID = ulid.Make().String()
 	}
-	cl, err := c.claim(ctx, r)
+	cl, err := c.claim(ctx, &r)
 	if err != nil {
 		return nil, err
 	}

@@ -79,12 +79,12 @@ func (o *observer) end(cl *pool.Claim, err error) {
 }
 
 // claim has the engine carry out a request, with its spans if ctx has one that is recorded.
-func (c *Client) claim(ctx context.Context, r pool.Request) (*pool.Claim, error) {
+func (c *Client) claim(ctx context.Context, r *pool.Request) (*pool.Claim, error) {
 	ctx, span := trace.Start(ctx, spanClaim)
 	if !span.Recorded() {
 		return c.engine.Claim(ctx, r)
 	}
-	o := observe(span, &r)
+	o := observe(span, r)
 	r.Observer = o
 	cl, err := c.engine.Claim(ctx, r)
 	o.end(cl, err)
