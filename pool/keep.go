@@ -356,7 +356,11 @@ func (c *core) dropIdle(i *idleSlots) {
 	delete(c.idle, i.shown)
 	c.label(i.shown.id, -1)
 	r := c.retentions[kindOf(i.needs)]
-	r.idle = slices.DeleteFunc(r.idle, func(o *idleSlots) bool { return o == i })
+	if last := len(r.idle) - 1; r.idle[last] == i { // those that are used again are
+		r.idle[last], r.idle = nil, r.idle[:last]
+	} else {
+		r.idle = slices.DeleteFunc(r.idle, func(o *idleSlots) bool { return o == i })
+	}
 }
 
 // returnAllIdle gives all idle slots back for which that is so.

@@ -412,7 +412,7 @@ func (c *core) own() own {
 		for _, n := range i.needs {
 			o.retained[n.Pool] += n.N
 		}
-		o.holders[shown] = ownHolder{rev: i.rev, since: stampOf(i.since).at, until: stampOf(i.since.Add(c.retains(i.needs))).at}
+		o.holders[shown] = ownHolder{rev: i.rev, since: recorded(i.since), until: recorded(i.since.Add(c.retains(i.needs)))}
 	}
 	for shown, e := range c.regrants {
 		h := holderStatus(e.req.ID, e.record, e.fence, e.rev, e.lease)

@@ -302,7 +302,7 @@ func (c *core) prepare(e *entry, h *holding, now time.Time) bool {
 // is the revision of the grant, or one before.
 func (e *entry) recordOf(h *holding, fence store.Fence, granted int64, now time.Time) *record {
 	rec := *e.record
-	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = stampOf(now).at, fence, granted, h.admitted, keysOf(h.slots)
+	rec.Since, rec.Fence, rec.Granted, rec.Admitted, rec.Keys = recorded(now), fence, granted, h.admitted, keysOf(h.slots)
 	return &rec
 }
 

@@ -302,9 +302,12 @@ type stamp struct {
 }
 
 func stampOf(now time.Time) stamp {
-	at := now.UTC().Truncate(time.Millisecond)
-	return stamp{at: at, text: at.AppendFormat(make([]byte, 0, 32), `"`+time.RFC3339Nano+`"`)}
+	at := recorded(now)
+	return stamp{at: at, text: append(at.AppendFormat(append(make([]byte, 0, 32), '"'), time.RFC3339Nano), '"')}
 }
+
+// recorded returns a time as records have it.
+func recorded(at time.Time) time.Time { return at.UTC().Truncate(time.Millisecond) }
 
 func appendRecord(b []byte, claim spelled, r *record, since stamp) []byte {
 	b = append(append(b, `{"pools":`...), claim.pools...)
