@@ -352,28 +352,28 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// lacking is a waiter that finds no free slots.
+// lacking is a waiter that finds too few free slots.
 type lacking struct {
-	lease   store.LeaseID // that its slots are to be put on
-	n       int           // how many it lacks
-	since   time.Duration // for how long
+	lease   store.LeaseID // for its slots
+	n       int           // the slots that it lacks
+	since   time.Duration // how long it has lacked them
 	reserve bool
 }
 
-// evenPart is the part of the time to retain after which slots are recalled for an instance that has
-// less than an equal share of them.
+// evenPart divides the time to retain: after that part of it, slots are recalled for an instance that
+// has less than an equal share of them.
 const evenPart = 4
 
-// keeps returns whether slots that are retained are recalled for waiters, and the leases of which some
-// are to be given back, with how many each keeps of those that are used: nil if all are to be. Next is
-// when this may change; 0 is not by itself.
+// keeps reports whether a recall is urgent. If it is, keep lists the leases that have to give slots
+// back, with the number of used slots that each keeps; if keep is nil, all leases give back all slots
+// that are released. The decision can change after next; if next is 0, it does not change by itself.
 //
-// The instance of a waiter that has waited for half of the time to retain gives back as many slots as
-// its own waiters lack, since they do not get them in another way. If it has less than an equal share
-// of the limit, those with the most slots give back the rest, after a quarter of the time. So the shares
-// become equal, and nearly all claims wait on their own instance, about as long on each. But slots of
-// those with the most may be released late: after the whole time, all give back what they release.
-// That is so at once for a waiter that reserves.
+// A waiter is late after half of the time to retain, or after a quarter of it if its instance has less
+// than an equal share of the limit. The instance of a late waiter gives back as many slots as its own
+// waiters lack, because they get these slots in no other way. If it has less than an equal share, the
+// leases with the most slots give back the rest. So the shares become equal, and nearly all claims wait
+// on their own instance, about as long on each. But slots of the leases with the most can be held for
+// long: after the whole time to retain, and at once for a waiter that reserves, keep is nil.
 func keeps(used map[store.LeaseID]int, waits []lacking, limit int, retain time.Duration) (urgent bool, keep map[string]int, next time.Duration) {
 	all := maps.Clone(used)
 	for _, w := range waits {
@@ -415,7 +415,7 @@ func keeps(used map[store.LeaseID]int, waits []lacking, limit int, retain time.D
 	return true, keep, next
 }
 
-// takeFromMost takes n from the numbers, always from the largest.
+// takeFromMost subtracts n in all from the numbers, always from the largest one.
 func takeFromMost(of map[store.LeaseID]int, n int) {
 	most := slices.SortedFunc(maps.Keys(of), func(a, b store.LeaseID) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
 	level := of[most[0]]

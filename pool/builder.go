@@ -82,7 +82,7 @@ func (b *builder) release(e *entry) bool {
 		return kept
 	}
 	g := releaseOp{e: e}
-	b.c.noteGiven(e, true) // what is released after it may keep its slots
+	b.c.noteGiven(e, true) // so the next release of this batch may keep its slots
 	if b.b.shape == nested {
 		then := append(slotDeletes(b.c.view.keys, e.slots, nil), x.Then...)
 		g.op = b.nestUnder(x.If, []*pb.Compare{heldCompare(b.c.view, e)}, then)
@@ -165,8 +165,8 @@ func (b *builder) waiter(e *entry) bool {
 	return true
 }
 
-// readMarks reads along who dispatches a pool that is not watched: always if hosts retain its slots, since
-// the role ends often then.
+// readMarks has the batch read who dispatches a pool that is not watched. If the pool retains slots, it
+// does so in each batch, because the role ends often.
 func (b *builder) readMarks(p *poolView) {
 	gets := b.c.markGets(p)
 	if !p.stale || p.spec.Retain == 0 && b.now.Sub(p.markedAt) < pollEvery/2 || !b.fits(0, len(gets), 0) ||

@@ -120,7 +120,7 @@ type role struct {
 	// rev is the revision of the last put that was answered; 0 while none was. If claims waited
 	// under another dispatcher before, inherited is the revision at which this one took the role.
 	rev, inherited int64
-	recalled       int64 // the revision of the last recall: the watch shows it before the next
+	recalled       int64 // the revision of the last recall; the next is put when the watch has shown it
 	// idleSince is since when a claim that fits has not been granted; zero if none waits.
 	idleSince time.Time
 }

@@ -100,7 +100,7 @@ type entry struct {
 	successors []successor
 	// combined is the combined release of its slots, while it is under way.
 	combined *combinedRelease
-	// given is set once its slots are to be given back: a recall does not count them any more.
+	// given is set once its slots are to be given back. A recall no longer counts them.
 	given bool
 }
 

@@ -356,7 +356,7 @@ func (c *core) dropIdle(i *idleSlots) {
 	delete(c.idle, i.shown)
 	c.label(i.shown.id, -1)
 	r := c.retentions[kindOf(i.needs)]
-	if last := len(r.idle) - 1; r.idle[last] == i { // those that are used again are
+	if last := len(r.idle) - 1; r.idle[last] == i { // slots are used again from the end
 		r.idle[last], r.idle = nil, r.idle[:last]
 	} else {
 		r.idle = slices.DeleteFunc(r.idle, func(o *idleSlots) bool { return o == i })
@@ -459,7 +459,7 @@ func (c *core) unwritten(e *entry, gone bool) {
 	}
 }
 
-// noteGiven takes that the slots of a claim are to be given back, or that they are not after all.
+// noteGiven records that the slots of a claim are to be given back, or are not after all.
 func (c *core) noteGiven(e *entry, given bool) {
 	if e.given == given {
 		return
@@ -472,7 +472,7 @@ func (c *core) noteGiven(e *entry, given bool) {
 	}
 }
 
-// noteHeld takes that this instance has more slots, or with sign -1 that it has less.
+// noteHeld adds the slots of a claim to what recalls count, or with sign -1 subtracts them.
 func (c *core) noteHeld(e *entry, sign int) {
 	for _, n := range e.needs {
 		surplus := c.view.pool(n.Pool).recall.surplus

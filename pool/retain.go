@@ -33,7 +33,8 @@ const newsWithin = time.Second
 // released lately for a claim to wait for the next ones on this instance alone.
 const turnPart = 4
 
-// keepPart is the part of the time to retain after which a recall that wants less than before is put.
+// keepPart divides the time to retain: that part of it passes before an urgent recall is put again
+// because less is wanted.
 const keepPart = 16
 
 // retention is what an instance does with slots of one kind: of the same pools, as many of each.
@@ -240,9 +241,9 @@ func (c *core) isShort(needs []Need) bool {
 	})
 }
 
-// quota is how many claims of a kind are to be granted in the ordinary way while others wait on this
-// instance alone, if none of its slots turn here, or if slots of its pools may be free: they are to get
-// slots that turn.
+// quota is how many claims of a kind are granted in the ordinary way while others wait on this instance
+// alone, if no slots of the kind are passed on here, or if slots may be free elsewhere. These claims
+// bring slots to the instance, which the others get next.
 func (r *retention) quota() int { return max(2, len(r.local)/8) }
 
 // written counts the claims of a kind that wait in etcd, or are about to.
@@ -329,8 +330,8 @@ type recall struct {
 	// changed is when the key came to be what it was last acted on, which was put at revision noted.
 	changed time.Time
 	noted   int64
-	// surplus is how many more slots than it keeps this instance has on each lease that the recall
-	// lists.
+	// surplus is the number of slots that each lease of the recall has to give back: it may be negative.
+	// Leases of other instances have no slots here.
 	surplus map[store.LeaseID]int
 }
 
@@ -347,8 +348,8 @@ func (r *recall) put(kv *mvccpb.KeyValue, at int64) error {
 	return err
 }
 
-// lacks reports whether the key is to be put for what a dispatcher recalls: at once if that is more than
-// what it has, and after a pause if it is less.
+// lacks reports whether the key is to be put with a new value: at once if that recalls more, and after
+// a pause if it recalls less.
 func (r *recall) lacks(v *recallValue, retain time.Duration, now time.Time) bool {
 	have, pause := &r.value, beatEvery
 	if v.Urgent || have.Urgent {
@@ -382,8 +383,8 @@ func (c *core) isRecalled(needs []Need) bool {
 	return slices.ContainsFunc(needs, func(n Need) bool { return c.view.pool(n.Pool).recall.rev > 0 })
 }
 
-// recalled reports whether slots of some pools on a lease are to be given back, and not to go on to a
-// claim of this instance with that priority.
+// recalled reports whether slots on a lease are to be given back, and must not be passed on to a claim
+// of this instance with that priority.
 func (c *core) recalled(needs []Need, on store.LeaseID, priority int) bool {
 	return slices.ContainsFunc(needs, func(n Need) bool {
 		r := &c.view.pool(n.Pool).recall
@@ -391,7 +392,7 @@ func (c *core) recalled(needs []Need, on store.LeaseID, priority int) bool {
 	})
 }
 
-// countSurplus counts how many slots of a pool are to be given back.
+// countSurplus counts the surplus of each lease in a pool's recall.
 func (c *core) countSurplus(p *poolView) {
 	r := &p.recall
 	r.surplus = map[store.LeaseID]int{}

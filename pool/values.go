@@ -198,16 +198,14 @@ type waiterValue struct {
 	Lease store.LeaseID `json:"lease"`
 }
 
-// recallValue is the value of that key in etcd.
+// recallValue is the value of the key of a [recall].
 type recallValue struct {
 	store.V
-	// Priority is the highest of the waiters that find no free slots. Urgent is set while slots
-	// are reserved for one of them, or one has waited for half of the time that slots may be
-	// retained: as long again passes at most until it has them, if their holders release them.
+	// Priority is the highest of the waiters that find too few free slots. Urgent is set while slots
+	// are reserved for one of them, or one is late: see [keeps].
 	Priority int  `json:"priority"`
 	Urgent   bool `json:"urgent,omitempty"`
-	// Keep lists the leases of which slots are to be given back if the recall is urgent, with how many
-	// slots each keeps; nil if all are to be given back.
+	// Keep is that of an urgent recall. Its keys are leases, as hexadecimal numbers.
 	Keep map[string]int `json:"keep,omitempty"`
 }
 

@@ -239,7 +239,7 @@ func (v *view) complete(p *poolView, rev int64) {
 	p.reached(rev)
 }
 
-// noneWaits takes that no claim waits for a pool any more, and that it has no dispatcher.
+// noneWaits records that no claim waits for a pool any more, and that it has no dispatcher.
 func (p *poolView) noneWaits(rev int64) {
 	p.dispatcher.know(0, rev)
 	p.queued.know(0, rev)

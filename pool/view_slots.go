@@ -131,7 +131,7 @@ func (v *view) setSlot(ref slotRef, s slot, rec *record, raw []byte) {
 	}
 }
 
-// uses takes that so many more slots are used on a lease.
+// uses adds n to the used slots of a lease.
 func (p *poolView) uses(lease store.LeaseID, n int) {
 	if p.leases == nil {
 		p.leases = map[store.LeaseID]int{}
