@@ -25,6 +25,10 @@ import (
 // lockName is the name of the file in the data directory that a running member locks.
 const lockName = "berth.lock"
 
+// lockWait is how long to wait for the lock of a member that has just ended: a child that its process
+// was forking has all of its files, and so its locks, until the child has come to exec.
+const lockWait = time.Second
+
 // DataDir is a data directory that this process has locked.
 type DataDir struct {
 	path string
@@ -160,7 +164,7 @@ func openDataDir(dir string) (*fileutil.LockedFile, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
-	lock, err := fileutil.TryLockFile(filepath.Join(dir, lockName), os.O_WRONLY|os.O_CREATE, 0o600)
+	lock, err := lockDataDir(dir)
 	if errors.Is(err, fileutil.ErrLocked) {
 		return nil, fmt.Errorf("%w: another process serves etcd from %s", ErrDataDirLocked, dir)
 	}
@@ -171,6 +175,23 @@ func openDataDir(dir string) (*fileutil.LockedFile, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
+}
+
+// lockDataDir locks a data directory, and tries again for [lockWait] while it is locked.
+func lockDataDir(dir string) (*fileutil.LockedFile, error) {
+	again := time.NewTicker(lockWait / 100)
+	defer again.Stop()
+	for end := time.After(lockWait); ; {
+		lock, err := fileutil.TryLockFile(filepath.Join(dir, lockName), os.O_WRONLY|os.O_CREATE, 0o600)
+		if !errors.Is(err, fileutil.ErrLocked) {
+			return lock, err
+		}
+		select {
+		case <-again.C:
+		case <-end:
+			return nil, err
+		}
+	}
 }
 
 // databaseBytes is the size of a new database.
