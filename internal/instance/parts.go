@@ -161,11 +161,9 @@ func (c *Client) Close(ctx context.Context) error {
 	c.drain(ctx)
 	c.engine.End(problem.New(problem.ClaimLost, "%w", errClosing))
 	c.reservations.endAll(errClosing)
-	if stop := c.longestGrace(last); stop > 0 {
-		stopping, cancel := context.WithTimeout(last, stop+grace.Kill)
-		c.drain(stopping)
-		cancel()
-	}
+	stopping, stopped := context.WithTimeout(last, c.longestGrace(last)+grace.Kill)
+	c.drain(stopping) // also of the claims that are being released already
+	stopped()
 	kept := c.unstopped(last)
 	c.enginePart.stop()
 	c.keeperPart.stop()
