@@ -7,34 +7,6 @@ import (
 	"testing"
 )
 
-// lineLimit is the length at which a file holds more than one thing.
-const lineLimit = 500
-
-func TestNoFileIsTooLong(t *testing.T) {
-	for _, f := range tree(t) {
-		if f.lines > lineLimit {
-			t.Errorf("%s has %d lines, more than %d: does it hold one thing?", f.path, f.lines, lineLimit)
-		}
-	}
-}
-
-// fileLimit is the number of files outside tests from which a package is more than one thing.
-const fileLimit = 30
-
-func TestNoPackageHasTooManyFiles(t *testing.T) {
-	count := map[string]int{}
-	for _, f := range tree(t) {
-		if !f.test {
-			count[f.folder]++
-		}
-	}
-	for folder, n := range count {
-		if n > fileLimit {
-			t.Errorf("%s has %d files outside tests, more than %d: is it one package?", folder, n, fileLimit)
-		}
-	}
-}
-
 // wrongComments returns the folders that have no package comment, or several. A
 // reader should find the story of a package in one place.
 func wrongComments(files []file) []string {

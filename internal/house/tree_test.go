@@ -1,7 +1,6 @@
 package house
 
 import (
-	"bytes"
 	"errors"
 	"go/ast"
 	"go/parser"
@@ -23,7 +22,6 @@ type file struct {
 	path   string // from the root, with slashes
 	folder string // "." is the root
 	test   bool
-	lines  int
 	set    *token.FileSet
 	syntax *ast.File
 }
@@ -61,7 +59,6 @@ func parse(path string, source []byte) (file, error) {
 		path:   path,
 		folder: filepath.ToSlash(filepath.Dir(path)),
 		test:   strings.HasSuffix(path, "_test.go"),
-		lines:  bytes.Count(source, []byte("\n")),
 		set:    set,
 		syntax: syntax,
 	}, err
