@@ -35,9 +35,10 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// Client is the real [Backend]: one connection per endpoint, so that one frozen
+// Client is the real [Backend]: connections per endpoint, so that one frozen
 // member never holds up a request for longer than its deadline. Each kind of
 // work stays with an endpoint until that one fails, and goes on with the next.
+// Leases have a connection of their own, which is made when it is first used.
 type Client struct {
 	conns   []*endpoint
 	login   *login // nil without a user
@@ -62,10 +63,37 @@ type Client struct {
 
 var _ Backend = (*Client)(nil)
 
-// endpoint is the connection to one of them.
+// endpoint is one of them, with its connections.
 type endpoint struct {
-	*clientv3.Client
+	*clientv3.Client // for reads, transactions and watches
+	// leases is for grants, renewals and revocations, and for logins, without which these
+	// fail: on one connection, they would wait for the answers to reads.
+	leases   *clientv3.Client
 	renewals renewals
+}
+
+// newEndpoint makes the connections to an endpoint. Each is opened when it is first used.
+func newEndpoint(cfg Config, login *login, address string) (*endpoint, error) {
+	data, err := connect(cfg, login, address)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := connect(cfg, login, address)
+	if err != nil {
+		return nil, errors.Join(err, data.Close())
+	}
+	return &endpoint{Client: data, leases: leases, renewals: renewals{conn: leases}}, nil
+}
+
+// close ends the connections.
+func (e *endpoint) close() error {
+	var errs []error
+	for _, conn := range []*clientv3.Client{e.Client, e.leases} {
+		if err := conn.Close(); err != nil && !errors.Is(err, context.Canceled) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 const (
@@ -94,12 +122,12 @@ func NewClient(cfg Config) (*Client, error) {
 		c.login = newLogin(func(ctx context.Context) (string, error) { return c.logIn(ctx, cfg.Username, cfg.Password) })
 	}
 	for _, address := range cfg.Endpoints {
-		conn, err := connect(cfg, c.login, address)
+		conn, err := newEndpoint(cfg, c.login, address)
 		if err != nil {
 			err = fmt.Errorf("etcd endpoint %q: %w", address, err)
 			return nil, errors.Join(err, c.Close())
 		}
-		c.conns = append(c.conns, &endpoint{Client: conn, renewals: renewals{conn: conn}})
+		c.conns = append(c.conns, conn)
 	}
 	return c, nil
 }
@@ -167,9 +195,7 @@ func (c *Client) Close() error {
 	}
 	var errs []error
 	for _, conn := range c.conns {
-		if err := conn.Close(); err != nil && !errors.Is(err, context.Canceled) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, conn.close())
 	}
 	return errors.Join(errs...)
 }
@@ -306,7 +332,7 @@ func (c *Client) History() uint64 { return c.history.Load() }
 // Grant makes a lease. Its time to live is rounded up to whole seconds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (LeaseID, time.Duration, error) {
 	resp, err := do(ctx, c, &c.leases, "grant", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseGrantResponse, error) {
-		return pb.NewLeaseClient(at.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(ttl)})
+		return pb.NewLeaseClient(at.leases.ActiveConnection()).LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(ttl)})
 	})
 	if err != nil {
 		return 0, 0, err
@@ -325,7 +351,7 @@ func (c *Client) Renew(ctx context.Context, id LeaseID) (time.Duration, error) {
 // Revoke ends a lease.
 func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
 	_, err := do(ctx, c, &c.leases, "revoke", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseRevokeResponse, error) {
-		return pb.NewLeaseClient(at.ActiveConnection()).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
+		return pb.NewLeaseClient(at.leases.ActiveConnection()).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
 	})
 	if errors.Is(err, ErrLeaseNotFound) {
 		return nil
@@ -335,7 +361,7 @@ func (c *Client) Revoke(ctx context.Context, id LeaseID) error {
 
 // TimeToLive returns the remaining time of a lease.
 func (c *Client) TimeToLive(ctx context.Context, id LeaseID) (time.Duration, error) {
-	resp, err := do(ctx, c, &c.leases, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
+	resp, err := do(ctx, c, &c.writes, "time_to_live", func(ctx context.Context, at *endpoint, _ string) (*pb.LeaseTimeToLiveResponse, error) {
 		return pb.NewLeaseClient(at.ActiveConnection()).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: int64(id)})
 	})
 	switch {

@@ -159,7 +159,7 @@ func (c *Client) logIn(ctx context.Context, user, password string) (string, erro
 		asked++
 		go func() {
 			begin := time.Now()
-			resp, err := pb.NewAuthClient(conn.ActiveConnection()).Authenticate(ctx, &pb.AuthenticateRequest{Name: user, Password: password})
+			resp, err := pb.NewAuthClient(conn.leases.ActiveConnection()).Authenticate(ctx, &pb.AuthenticateRequest{Name: user, Password: password})
 			if rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCAuthNotEnabled) {
 				resp, err = &pb.AuthenticateResponse{}, nil
 			}
