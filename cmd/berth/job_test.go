@@ -26,7 +26,7 @@ const jobLook = 5 * time.Millisecond
 // files, so that scripts can determine what runs when without a clock.
 func jobMain() {
 	verbs := map[string]func([]string) error{
-		"share": jobShare, "hold": jobHold, "stubborn": jobStubborn, "alone": jobAlone,
+		"share": jobShare, "hold": jobHold, "stubborn": jobStubborn, "alone": jobAlone, "runs": jobRuns,
 		"status": jobStatus, "signals": jobSignals, "orphan": jobOrphan,
 		"crowd": jobCrowd, "pid": jobPID, "shell": jobShell, "strip": jobStrip,
 		"executor": jobExecutor, "get": jobGet,
@@ -105,16 +105,37 @@ func jobStubborn(a []string) error {
 	return errors.New("it was not killed")
 }
 
-// jobAlone STARTED... fails if a process still runs that has written its pid
-// there.
+// jobAlone STARTED... fails if a job still runs that has written its pid there.
 func jobAlone(a []string) error {
-	for _, file := range a {
-		pid, err := readPID(file)
+	return jobsOf(a, func(p aJob, file string) error {
+		if p.alive() {
+			return fmt.Errorf("process %d (%s) still runs", p.pid, file)
+		}
+		return nil
+	})
+}
+
+// jobRuns STARTED... fails if a job no longer runs that has written its pid there.
+func jobRuns(a []string) error {
+	return jobsOf(a, func(p aJob, file string) error {
+		if !p.alive() {
+			return fmt.Errorf("process %d (%s) has ended", p.pid, file)
+		}
+		return nil
+	})
+}
+
+func jobsOf(files []string, check func(p aJob, file string) error) error {
+	for _, file := range files {
+		p, err := readPID(file)
+		if err == nil && p.start == "" {
+			err = fmt.Errorf("%s was not written by a job", file)
+		}
 		if err != nil {
 			return err
 		}
-		if alive(pid) {
-			return fmt.Errorf("process %d (%s) still runs", pid, file)
+		if err := check(p, file); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -218,7 +239,17 @@ func jobOrphan(a []string) error {
 	return cmd.Start()
 }
 
-func writePID(file string) error { return writeWhole(file, fmt.Sprintln(os.Getpid())) }
+// aJob is a process that has written its pid to a file, as "PID START". A shell writes its
+// pid alone.
+type aJob struct {
+	pid   int
+	start string // its start time, so that a later process with its pid is not taken for it
+}
+
+func writePID(file string) error {
+	start, _ := startOf(os.Getpid())
+	return writeWhole(file, fmt.Sprintln(os.Getpid(), start))
+}
 
 // writeWhole writes a file atomically.
 func writeWhole(file, text string) error {
@@ -228,22 +259,35 @@ func writeWhole(file, text string) error {
 	return os.Rename(file+".new", file)
 }
 
-func readPID(file string) (int, error) {
+func readPID(file string) (aJob, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return 0, err
+		return aJob{}, err
 	}
-	return strconv.Atoi(strings.TrimSpace(string(text)))
+	pid, start, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	n, err := strconv.Atoi(pid)
+	return aJob{n, start}, err
 }
 
-// alive reports whether a process exists and is more than a zombie.
-func alive(pid int) bool {
+// startOf returns the start time of a process, in clock ticks since boot: field 22 of
+// /proc/PID/stat. It is false of a process that has ended, and of a zombie.
+func startOf(pid int) (start string, ok bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return "", false
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
+	fields := strings.Fields(rest) // from the third field on
+	if len(fields) < 20 || strings.ContainsAny(fields[0], "ZX") {
+		return "", false
+	}
+	return fields[19], true
+}
+
+// alive reports whether the process exists and is more than a zombie.
+func (p aJob) alive() bool {
+	start, ok := startOf(p.pid)
+	return ok && (p.start == "" || p.start == start)
 }
 
 func exists(file string) bool {

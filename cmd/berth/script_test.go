@@ -170,19 +170,19 @@ func scriptAppears(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func scriptGone(ts *testscript.TestScript, _ bool, args []string) {
-	pid, err := readPID(ts.MkAbs(args[0]))
+	p, err := readPID(ts.MkAbs(args[0]))
 	ts.Check(err)
-	eventually(ts, "the process of "+args[0]+" still runs", func() bool { return !alive(pid) })
+	eventually(ts, "the process of "+args[0]+" still runs", func() bool { return !p.alive() })
 }
 
 func scriptSignal(ts *testscript.TestScript, _ bool, args []string) {
 	s := unix.SignalNum("SIG" + args[0])
-	pid, err := readPID(ts.MkAbs(args[1]))
+	p, err := readPID(ts.MkAbs(args[1]))
 	ts.Check(err)
 	if s == 0 {
 		ts.Fatalf("there is no signal %s", args[0])
 	}
-	ts.Check(syscall.Kill(pid, s))
+	ts.Check(syscall.Kill(p.pid, s))
 }
 
 // eventually polls until something is done, at first often.

@@ -181,11 +181,11 @@ func (d *desk) make(name string) {
 
 func (d *desk) jobPID() int {
 	d.t.Helper()
-	pid, err := readPID(d.file("started"))
+	job, err := readPID(d.file("started"))
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return pid
+	return job.pid
 }
 
 func TestTerminal_KeysReachTheCommandOnce(t *testing.T) {
