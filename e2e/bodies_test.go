@@ -105,7 +105,8 @@ func TestLargeBodiesTogetherTakeLittleMemory(t *testing.T) {
 				})
 			}
 			for n := range 10 {
-				if status := post(t, client, "/v1/claims", fmt.Sprintf(`{"id":"c%d-%d","pools":{"db":1}}`, i, n)); status != http.StatusCreated {
+				// A claim whose first answer was lost in etcd is found again: 200.
+				if status := post(t, client, "/v1/claims", fmt.Sprintf(`{"id":"c%d-%d","pools":{"db":1}}`, i, n)); status != http.StatusCreated && status != http.StatusOK {
 					t.Errorf("a claim was answered with %d meanwhile", status)
 				}
 			}
@@ -115,7 +116,7 @@ func TestLargeBodiesTogetherTakeLittleMemory(t *testing.T) {
 					t.Errorf("%d answers are %d, want %d, or %d for want of memory", seen[status], status, all[what].status, http.StatusTooManyRequests)
 				}
 			}
-			if seen[all[what].status] == 0 {
+			if seen[all[what].status] == 0 && (all[what].status != http.StatusCreated || seen[http.StatusOK] == 0) {
 				t.Errorf("no answer is %d: %v", all[what].status, seen)
 			}
 			peak := memoryPeak(t, s.cmd.Process.Pid)
@@ -127,20 +128,31 @@ func TestLargeBodiesTogetherTakeLittleMemory(t *testing.T) {
 	}
 }
 
-// post sends a body, and returns the status of the answer.
+// post sends a body, and returns the status of the response. While etcd is too slow for a
+// request, which only the load of the machine decides, it sends it again, as the message asks.
 func post(t testing.TB, client *http.Client, path, body string) int {
+	for {
+		status, text, header := postOnce(t, client, path, body)
+		switch busy := status == http.StatusTooManyRequests; {
+		case status == http.StatusServiceUnavailable && strings.Contains(text, `"code":"etcd_unavailable"`) && t.Context().Err() == nil:
+			continue
+		case status >= 500 || busy != (header.Get("Retry-After") != ""):
+			t.Errorf("%s: %d %s, Retry-After: %q", path, status, text, header.Get("Retry-After"))
+		}
+		return status
+	}
+}
+
+func postOnce(t testing.TB, client *http.Client, path, body string) (status int, text string, header http.Header) {
 	resp, err := client.Post("http://localhost"+path, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Errorf("%s: %v", path, err)
-		return 0
+		return 0, "", nil
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	data, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Errorf("%s: %v", path, err)
 	}
-	if busy := resp.StatusCode == http.StatusTooManyRequests; resp.StatusCode >= 500 || busy != (resp.Header.Get("Retry-After") != "") {
-		t.Errorf("%s: %d %s, Retry-After: %q", path, resp.StatusCode, text, resp.Header.Get("Retry-After"))
-	}
-	return resp.StatusCode
+	return resp.StatusCode, string(data), resp.Header
 }
