@@ -34,7 +34,8 @@ const (
 type cluster struct {
 	dir     string
 	net     network
-	epoch   int // restores so far
+	epoch   int    // restores so far
+	token   string // makes the id of the cluster
 	members []*member
 }
 
@@ -56,7 +57,7 @@ type memberConfig struct {
 func memberName(i int) string { return fmt.Sprintf("m%d", i) }
 
 func newCluster(ps *processes, self, dir string, n int) (*cluster, error) {
-	c := &cluster{dir: dir, net: ps.net}
+	c := &cluster{dir: dir, net: ps.net, token: "etcd-cluster"}
 	for i := range n {
 		m := &member{name: memberName(i), config: filepath.Join(dir, memberName(i)+".json")}
 		direct, err := clientv3.New(clientv3.Config{
@@ -167,15 +168,19 @@ func (c *cluster) save(ctx context.Context, path string) (int64, error) {
 	return status.Revision, err
 }
 
-// restore kills all members, and starts them with what a snapshot has, as docs/how-to/backup.md
-// says: with --bump-revision and --mark-compacted.
-func (c *cluster) restore(ctx context.Context, path string) error {
+// down kills all members.
+func (c *cluster) down(ctx context.Context) {
 	for _, m := range c.members {
 		m.want(false)
 	}
 	for _, m := range c.members {
 		m.gone(ctx)
 	}
+}
+
+// restore gives all members, which are down, what a snapshot has, as docs/how-to/backup.md says: with
+// --bump-revision and --mark-compacted.
+func (c *cluster) restore(path string) error {
 	c.epoch++
 	var initial []string
 	for name, addr := range c.peers() {
@@ -184,7 +189,7 @@ func (c *cluster) restore(ctx context.Context, path string) error {
 	for i, m := range c.members {
 		err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 			SnapshotPath: path, Name: m.name, OutputDataDir: c.data(i), PeerURLs: []string{"http://" + c.peers()[m.name]},
-			InitialCluster: strings.Join(initial, ","), InitialClusterToken: "etcd-cluster",
+			InitialCluster: strings.Join(initial, ","), InitialClusterToken: c.token,
 			RevisionBump: e2e.RevisionBump, MarkCompacted: true,
 		})
 		if err == nil {

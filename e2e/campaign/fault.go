@@ -83,8 +83,8 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 		return func(context.Context) error { m.want(true); return nil }, err
 	case "lose-quorum":
 		return c.loseQuorum(f), nil
-	case "restore":
-		return c.restore(ctx)
+	case "restore", "restore-new-id":
+		return c.restore(ctx, f.Kind == "restore-new-id")
 	case "no-space":
 		return c.fillEtcd(ctx)
 	case "limit":
@@ -215,10 +215,10 @@ func (c *campaign) loseQuorum(f fault) heal {
 	return func(ctx context.Context) error { return errors.Join(ends[0](ctx), ends[1](ctx)) }
 }
 
-// restore saves a snapshot now, and has etcd go back to it when the fault ends. The
-// sidecars live through it, as in docs/how-to/backup.md they do not: what they hold since the
-// snapshot is lost, and must end.
-func (c *campaign) restore(ctx context.Context) (heal, error) {
+// restore saves a snapshot now, and has etcd go back to it when the fault ends, under the id that it
+// has or a new one. The sidecars live through it, as in docs/how-to/backup.md they do not: what they
+// hold since the snapshot is lost, and must end; under a new id within its lease.
+func (c *campaign) restore(ctx context.Context, newID bool) (heal, error) {
 	path := filepath.Join(c.dir, "snapshot.db")
 	rev, err := c.cluster.save(ctx, path)
 	if err != nil {
@@ -226,7 +226,12 @@ func (c *campaign) restore(ctx context.Context) (heal, error) {
 	}
 	return func(ctx context.Context) error {
 		c.referee.hold(rev)
-		err := c.cluster.restore(ctx, path)
+		c.cluster.down(ctx)
+		if newID {
+			c.cluster.token = fmt.Sprintf("restored-%d", rev)
+			c.referee.with(func(s *stays) { s.replaced(now()) })
+		}
+		err := c.cluster.restore(path)
 		c.cluster.up()
 		if err == nil {
 			err = c.referee.restored(ctx, rev)

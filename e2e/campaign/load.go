@@ -34,8 +34,12 @@ var specs = map[string]poolSpec{
 	"db": {6, 5 * time.Second, 500 * time.Millisecond}, "api": {12, 5 * time.Second, 0},
 	"bulk": {80, 5 * time.Second, time.Second}, "one": {1, 5 * time.Second, 300 * time.Millisecond},
 	"tmp": {5, 5 * time.Second, 0}, "gpu": {3, 10 * time.Second, 0}, "cpu": {5, 10 * time.Second, 0},
-	"crowd": {8, 5 * time.Second, 250 * time.Millisecond},
+	"crowd": {8, 5 * time.Second, 250 * time.Millisecond}, keptPool: {6, 10 * time.Second, 0},
 }
+
+// keptPool is the pool of claims that are held for longer than a lease, so that a fault finds claims
+// that were made before it and remain after it.
+const keptPool = "kept"
 
 // changeWithin is how long slots that are retained may be granted again under the settings of
 // before: see docs/how-to/retain.md.
@@ -63,7 +67,7 @@ type load struct {
 var loops = []struct {
 	via string
 	n   int
-}{{"go", 24}, {"http", 4}, {"tcp", 4}, {"exec", 1}, {"direct", 1}, {"step", 1}}
+}{{"go", 24}, {"http", 4}, {"tcp", 4}, {"exec", 1}, {"direct", 1}, {"step", 1}, {"kept-go", 2}, {"kept-http", 1}, {"kept-direct", 1}}
 
 // crowdLoops is how many of each instance ask for slots of a pool that is always full, if
 // there are several instances.
@@ -219,7 +223,7 @@ func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-cha
 	for {
 		pause(ctx, time.Duration(r.Int64N(int64(2*think)+1)))
 		var client *instance.Client
-		if via == "go" || via == "crowd" {
+		if via == "go" || via == "crowd" || via == "kept-go" {
 			client = <-clients
 		}
 		id := l.begin(via)
@@ -228,12 +232,18 @@ func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-cha
 			l.useGo(ctx, client, r, id, newWish(r))
 		case "crowd":
 			l.useGo(ctx, client, r, id, newCrowdWish(r))
+		case "kept-go":
+			l.useGo(ctx, client, r, id, newKeptWish(r))
 		case "http":
-			l.useHTTP(ctx, r, id, via, l.overSocket, "http://berth")
+			l.useHTTP(ctx, r, id, via, l.overSocket, "http://berth", newWish(r))
+		case "kept-http":
+			l.useHTTP(ctx, r, id, "http", l.overSocket, "http://berth", newKeptWish(r))
 		case "tcp":
-			l.useHTTP(ctx, r, id, via, l.overTCP, l.tcp)
+			l.useHTTP(ctx, r, id, via, l.overTCP, l.tcp, newWish(r))
 		case "exec", "direct":
-			l.useExec(r, id, via)
+			l.useExec(r, id, via, newExecWish(r))
+		case "kept-direct":
+			l.useExec(r, id, "direct", newKeptWish(r))
 		case "step":
 			l.useSteps(ctx, r, id)
 		}
@@ -285,6 +295,44 @@ func newCrowdWish(r *rand.Rand) wish {
 	return w
 }
 
+// newKeptWish asks for a claim that is held for longer than its lease, or until the load rests.
+func newKeptWish(r *rand.Rand) wish {
+	return wish{
+		slots: map[string]int{keptPool: 1}, wait: time.Hour, hold: time.Duration(5000+r.IntN(20000)) * time.Millisecond,
+	}
+}
+
+// newExecWish asks for a slot for a command.
+func newExecWish(r *rand.Rand) wish {
+	w := wish{slots: map[string]int{[]string{"gpu", "cpu"}[r.IntN(2)]: 1}, hold: time.Duration(20+r.IntN(200)) * time.Millisecond}
+	if r.IntN(5) == 0 {
+		w.hold = time.Duration(1+r.IntN(8)) * time.Second
+	}
+	return w
+}
+
+// resting returns a channel that is closed when the load rests.
+func (l *load) resting(ctx context.Context) <-chan struct{} {
+	rests := make(chan struct{})
+	go func() {
+		for {
+			l.mu.Lock()
+			yes, moved := l.rests, l.moved
+			l.mu.Unlock()
+			if yes {
+				close(rests)
+				return
+			}
+			select {
+			case <-moved:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return rests
+}
+
 // expected are the refusals of a claim in times like these.
 var expected = []string{
 	"no_capacity", "claim_timeout", "claim_canceled", "claim_lost", "claim_revoked", "etcd_unavailable", "etcd_full",
@@ -307,10 +355,18 @@ func (l *load) hold(rec record, lasts time.Duration, ended <-chan struct{}, vali
 	rec.What, rec.At = "begin", at
 	l.tell(rec)
 	last := at
+	var rests <-chan struct{}
+	if rec.Slots[keptPool] > 0 {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		rests = l.resting(ctx)
+	}
 	for end := time.After(lasts); ; {
 		over := false
 		select {
 		case <-end:
+			over = true
+		case <-rests:
 			over = true
 		case <-ended:
 			over = true
@@ -353,33 +409,59 @@ func (l *load) useGo(ctx context.Context, c *instance.Client, r *rand.Rand, id s
 	}
 }
 
+// runUntilRest runs a command. If it ends with the load, it gets TERM when the load rests.
+func (l *load) runUntilRest(cmd *exec.Cmd, endsWithLoad bool) (stopped bool, err error) {
+	if err := cmd.Start(); err != nil {
+		return false, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var rests <-chan struct{}
+	if endsWithLoad {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		rests = l.resting(ctx)
+	}
+	select {
+	case err := <-ended:
+		return false, err
+	case <-rests:
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		return true, <-ended
+	}
+}
+
 // useExec runs a job by berth exec, through the sidecar or straight on etcd.
-func (l *load) useExec(r *rand.Rand, id, via string) {
-	pool := []string{"gpu", "cpu"}[r.IntN(2)]
-	args := []string{"exec", "--pool", pool, "--id", id}
+func (l *load) useExec(r *rand.Rand, id, via string, w wish) {
+	args := []string{"exec", "--id", id}
+	for pool := range w.slots {
+		args = append(args, "--pool", pool)
+	}
 	if via == "exec" {
 		args = append(args, "--sidecar", "unix://"+l.socket)
-	}
-	lasts := time.Duration(20+r.IntN(200)) * time.Millisecond
-	if r.IntN(5) == 0 {
-		lasts = time.Duration(1+r.IntN(8)) * time.Second
 	}
 	self, err := os.Executable()
 	if err != nil {
 		l.tell(record{What: "wrong", Job: id, Text: err.Error()})
 		return
 	}
-	args = append(args, "--", self, "job", "-via", via, "-host", l.host, "-referee", l.referee, "-for", lasts.String())
+	args = append(args, "--", self, "job", "-via", via, "-host", l.host, "-referee", l.referee, "-for", w.hold.String())
+	if w.slots[keptPool] > 0 {
+		args = append(args, "-stubborn", "0")
+	}
 	cmd := exec.Command(l.berth, args...)
 	out := &limited{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Minute
-	err = cmd.Run()
+	stopped, err := l.runUntilRest(cmd, w.slots[keptPool] > 0)
 	switch code := cmd.ProcessState.ExitCode(); code {
 	// It was done; killed, by any process; without etcd or a sidecar; lost or revoked.
 	case 0, -1, 128 + 9, 1, 75, 76:
 	default:
+		if stopped {
+			break
+		}
 		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("berth exec ended with %d: %v: %s", code, err, out)})
 	}
 	pause(context.Background(), time.Duration(500+r.IntN(4000))*time.Millisecond) // processes are dear

@@ -81,6 +81,7 @@ var traits = []trait{
 	{"replace-member", etcdClass, 3 * time.Second, 8 * time.Second, false, nothing},
 	{"lose-quorum", etcdClass, 2 * time.Second, 8 * time.Second, false, nothing},
 	{"restore", etcdClass, 5 * time.Second, 9 * time.Second, false, nothing},
+	{"restore-new-id", etcdClass, 5 * time.Second, 9 * time.Second, false, nothing},
 	{"no-space", etcdClass, 3 * time.Second, 7 * time.Second, false, nothing},
 
 	{"limit", poolClass, 3 * time.Second, 10 * time.Second, false, nothing},

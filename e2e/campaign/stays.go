@@ -40,9 +40,29 @@ type stay struct {
 	record
 	from, to int64
 	ended    bool
-	excused  bool // by what docs/explanation/guarantees.md does not promise
-	reported bool // as one of too many
+	excused  excuse
+	reported bool // as one of too many, or as one that was active for too long
 }
+
+// excuse says why others may have the slots of a job: docs/explanation/guarantees.md does not promise
+// what it does from then on.
+type excuse int
+
+const (
+	notExcused excuse = iota
+	undone            // a restore has undone its grant
+	freed             // its slots were freed before it could know
+)
+
+// lostClaims are the fencing tokens that a restore has undone: above revision after, up to until.
+type lostClaims struct {
+	after, until int64
+	// ended is when the cluster that had granted them ended, if another one replaced it; 0 if the
+	// restored cluster has the same id.
+	ended int64
+}
+
+func (l lostClaims) has(rev int64) bool { return l.after < rev && rev <= l.until }
 
 // limitChange is the most slots of a pool that may be granted from then on.
 type limitChange struct {
@@ -57,9 +77,7 @@ type stays struct {
 	pools  map[string][]*stay // open ones, and those that have ended lately
 	limits map[string][]limitChange
 	newest int64
-	// lost are the fencing tokens that a restore has undone: above the first, up to the
-	// second.
-	lost [][2]int64
+	lost   []lostClaims
 	// early: etcd may end leases before their time now. It may have done so with those of jobs
 	// that were granted their slots up to revision ended.
 	early bool
@@ -115,6 +133,41 @@ func (s *stays) take(r record) {
 		x.to = max(x.to, r.At)
 		s.judge(x)
 	}
+	if x == nil {
+		x = s.open[r.Job]
+	}
+	if x != nil {
+		s.outlives(x)
+	}
+}
+
+// outlives reports a job whose claim the restored cluster does not have, and that is active for
+// longer than its lease after the cluster that granted it has ended: nothing renews the lease since.
+func (s *stays) outlives(x *stay) {
+	if x.excused != undone || x.reported {
+		return
+	}
+	for _, l := range s.lost {
+		if l.ended == 0 || !l.has(x.Fence.Revision()) {
+			continue
+		}
+		lease := leaseOf(x.Slots)
+		if over := x.to - l.ended; over > int64(lease) {
+			x.reported = true
+			s.wrong("restored", fmt.Sprintf("job %s (%s, fencing token %d) was active %s after the cluster that granted its claim had ended: its lease of %s is not in the restored cluster",
+				x.Job, x.Via, x.Fence, time.Duration(over).Round(time.Millisecond), lease))
+		}
+	}
+}
+
+// leaseOf is the lease of a claim: the shortest of its pools.
+func leaseOf(slots map[string]int) (lease time.Duration) {
+	for pool := range slots {
+		if d := specs[pool].lease; d > 0 && (lease == 0 || d < lease) {
+			lease = d
+		}
+	}
+	return lease
 }
 
 func (s *stays) begin(r record) {
@@ -126,7 +179,12 @@ func (s *stays) begin(r record) {
 	if r.Item != "" {
 		x.Slots[r.Item] = 1
 	}
-	x.excused = s.undone(r.Fence) || s.early || r.Fence.Revision() <= s.ended
+	switch {
+	case s.early, r.Fence.Revision() <= s.ended:
+		x.excused = freed
+	case s.undone(r.Fence):
+		x.excused = undone
+	}
 	s.open[r.Job] = x
 	s.begun[r.Via]++
 	for pool := range x.Slots {
@@ -155,11 +213,11 @@ func (s *stays) fence(pool string, x *stay) {
 			return
 		}
 	}
-	if _, ok := s.allowed(pool, 0, x.from); !ok || x.excused {
+	if _, ok := s.allowed(pool, 0, x.from); !ok || x.excused != notExcused {
 		return
 	}
 	for _, y := range s.pools[pool] {
-		if y.to < x.from && y.Fence >= x.Fence && !y.excused {
+		if y.to < x.from && y.Fence >= x.Fence && y.excused == notExcused {
 			s.wrong("fence", fmt.Sprintf("job %s has fencing token %d of %s after job %s with %d", x.Job, x.Fence, pool, y.Job, y.Fence))
 		}
 	}
@@ -167,13 +225,13 @@ func (s *stays) fence(pool string, x *stay) {
 
 // judge compares a stay with those that it meets.
 func (s *stays) judge(x *stay) {
-	if x.excused || x.reported {
+	if x.excused != notExcused || x.reported {
 		return
 	}
 	for pool := range x.Slots {
 		var met []*stay
 		for _, y := range s.pools[pool] {
-			if !y.excused && y.from <= x.to && x.from <= y.to {
+			if y.excused == notExcused && y.from <= x.to && x.from <= y.to {
 				met = append(met, y)
 			}
 		}
@@ -217,24 +275,30 @@ func sinceText(at, t int64) string {
 // excuse leaves a job out: what it does from now on breaks no promise.
 func (s *stays) excuse(job string) {
 	if x := s.open[job]; x != nil {
-		x.excused = true
+		x.excused = freed
 	}
 }
 
 // restored takes that etcd has forgotten what happened after a revision, and counts on
 // from another one. Who got slots between is active without holding them.
 func (s *stays) restored(after, until int64) {
-	s.lost = append(s.lost, [2]int64{after, until})
+	s.lost = append(s.lost, lostClaims{after: after, until: until})
 	for _, x := range s.open {
-		x.excused = x.excused || s.undone(x.Fence)
+		if x.excused == notExcused && s.undone(x.Fence) {
+			x.excused = undone
+		}
 	}
 }
+
+// replaced takes that the cluster of the last restore has another id than the one before, which
+// ended at a time.
+func (s *stays) replaced(at int64) { s.lost[len(s.lost)-1].ended = at }
 
 // endEarly takes that etcd may end leases before their time from now on.
 func (s *stays) endEarly() {
 	s.early = true
 	for _, x := range s.open {
-		x.excused = true
+		x.excused = freed
 	}
 }
 
@@ -244,7 +308,7 @@ func (s *stays) endOnTime(rev int64) { s.early, s.ended = false, rev }
 
 func (s *stays) undone(fence store.Fence) bool {
 	rev := fence.Revision()
-	return slices.ContainsFunc(s.lost, func(l [2]int64) bool { return l[0] < rev && rev <= l[1] })
+	return slices.ContainsFunc(s.lost, func(l lostClaims) bool { return l.has(rev) })
 }
 
 // find returns the open stays that are as wanted, in the order of their jobs.

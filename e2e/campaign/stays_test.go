@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berthhq/berth/internal/store"
 )
@@ -108,6 +109,64 @@ func TestWhatIsNotPromisedIsExcused(t *testing.T) {
 		if len(got) != 1 || !strings.Contains(got[0], "2 slots of db") {
 			t.Errorf("found %q", got)
 		}
+	})
+}
+
+func TestAClaimOutlivesItsClusterByNoMoreThanItsLease(t *testing.T) {
+	const lease = int64(10 * time.Second) // of the pool kept
+	restore := func(newID bool) func(*stays) {
+		return func(s *stays) {
+			s.restored(4, 10)
+			if newID {
+				s.replaced(1000)
+			}
+		}
+	}
+	began := func(at int64, job string, rev int64) record { return began(at, job, keptPool, rev) }
+	for name, c := range map[string]struct {
+		newID         bool
+		before, after []record
+		want          []string
+	}{
+		"made after the snapshot, and stopped in time": {true,
+			[]record{began(10, "a", 5)}, []record{beats(900, "a"), beats(lease, "a"), ends(1000+lease, "a")}, nil},
+		"made after the snapshot, and renewed in the restored cluster": {true,
+			[]record{began(10, "a", 5)}, []record{beats(lease, "a"), beats(1001+lease, "a"), beats(2000+lease, "a"), ends(3000+lease, "a")}, []string{"restored"}},
+		"reported late": {true,
+			nil, []record{began(1001+lease, "a", 5), ends(1002+lease, "a")}, []string{"restored"}},
+		"others may have its slots within its lease": {true,
+			[]record{began(10, "a", 5)}, []record{began(2000, "b", 11), beats(lease, "a"), ends(lease, "a"), ends(2*lease, "b")}, nil},
+		"made before the snapshot, and continued by a process that began with the restored cluster": {true,
+			[]record{began(10, "a", 4)}, []record{beats(2000+lease, "a"), ends(3000+lease, "a")}, nil},
+		"made before the snapshot, and held twice": {true,
+			[]record{began(10, "a", 4)}, []record{began(2000, "b", 11), beats(3000, "a"), ends(4000, "a"), ends(4000, "b")}, []string{"overlap"}},
+		"made after the restore": {true,
+			nil, []record{began(2000, "a", 11), beats(3*lease, "a"), ends(4*lease, "a")}, nil},
+		"the cluster has the id that it had": {false,
+			[]record{began(10, "a", 5)}, []record{beats(3*lease, "a"), ends(4*lease, "a")}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			s := newStays(func(rule, text string) { t.Log(text); got = append(got, rule) })
+			s.limit(keptPool, 0, 1)
+			for _, r := range c.before {
+				s.take(r)
+			}
+			restore(c.newID)(s)
+			for _, r := range c.after {
+				s.take(r)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("found %q, want %q", got, c.want)
+			}
+		})
+	}
+	t.Run("a claim that was revoked by force is not judged", func(t *testing.T) {
+		s := newStays(func(rule, text string) { t.Errorf("%s: %s", rule, text) })
+		s.take(began(10, "a", 5))
+		s.excuse("a")
+		restore(true)(s)
+		s.take(ends(3*lease, "a"))
 	})
 }
 

@@ -83,8 +83,7 @@ func call(ctx context.Context, c *http.Client, method, url string, body any) (an
 const claimTTL = 6 * time.Second
 
 // useHTTP claims over HTTP, renews while it holds, and asks again when an answer is lost.
-func (l *load) useHTTP(ctx context.Context, r *rand.Rand, id, via string, c *http.Client, base string) {
-	w := newWish(r)
+func (l *load) useHTTP(ctx context.Context, r *rand.Rand, id, via string, c *http.Client, base string, w wish) {
 	body := map[string]any{
 		"id": id, "pools": w.slots, "wait": w.wait.String(), "ttl": claimTTL.String(), "priority": w.priority, "client_token": id,
 	}
