@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -187,4 +188,34 @@ func TestTheSwitchHoldsUpWhatItShould(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}, echoes(l))
+}
+
+func TestAllProcessesOfALostNodeEnd(t *testing.T) {
+	n, err := newSwitched([]string{"m0", "h0"}, 1)
+	if err != nil {
+		t.Skipf("namespaces are not permitted: %v", err)
+	}
+	defer n.close()
+	start := func(node string) *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command("sleep", "1000")
+		if err := n.start(node, cmd); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	lost, other := start("h0"), start("m0")
+	ended := make(chan error, 1)
+	go func() { ended <- lost.Wait() }()
+	if err := n.end(t.Context(), "h0"); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the process of the lost node has ended by itself")
+	}
+	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the process of another node: %v", err)
+	}
+	_ = other.Process.Kill()
+	_ = other.Wait()
 }

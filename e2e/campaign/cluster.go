@@ -8,17 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
 	"github.com/berthhq/berth/e2e"
+	founding "github.com/berthhq/berth/internal/cluster"
 	"github.com/berthhq/berth/internal/store/embed"
 )
 
@@ -51,7 +56,10 @@ type member struct {
 type memberConfig struct {
 	Name, Dir, Listen, Socket string
 	Members                   map[string]string
-	Joins                     bool
+	Clients                   map[string]string // the addresses of the members for clients
+	// Joins: it was added to the cluster that exists. Finds: it finds out how it starts as berth server
+	// does, and makes itself a voter.
+	Joins, Finds bool
 }
 
 func memberName(i int) string { return fmt.Sprintf("m%d", i) }
@@ -72,7 +80,7 @@ func newCluster(ps *processes, self, dir string, n int) (*cluster, error) {
 		m.process = ps.add(m.name, m.name, filepath.Join(dir, m.name+".log"), self, "member", m.config)
 	}
 	for i := range c.members {
-		if err := c.configure(i, false); err != nil {
+		if err := c.configure(i, asConfigured); err != nil {
 			return nil, err
 		}
 		c.members[i].want(true)
@@ -86,20 +94,32 @@ func (c *cluster) data(i int) string {
 	return filepath.Join(c.dir, fmt.Sprintf("data%d", c.epoch), memberName(i))
 }
 
-func (c *cluster) peers() map[string]string {
+func (c *cluster) peers() map[string]string { return c.listen(peerPort) }
+
+// listen returns the addresses of all members at a port, by name.
+func (c *cluster) listen(port int) map[string]string {
 	all := map[string]string{}
 	for i := range 3 {
-		all[memberName(i)] = c.net.listen(memberName(i), peerPort)
+		all[memberName(i)] = c.net.listen(memberName(i), port)
 	}
 	return all
 }
 
+// begins says how a member without data begins.
+type begins int
+
+const (
+	asConfigured begins = iota // with the other members
+	asAdded                    // as a member that was added
+	asServer                   // as berth server finds out
+)
+
 // configure writes what a member reads when it starts.
-func (c *cluster) configure(i int, joins bool) error {
+func (c *cluster) configure(i int, how begins) error {
 	m := c.members[i]
 	text, err := json.Marshal(memberConfig{
 		Name: m.name, Dir: c.data(i), Listen: c.net.listen(m.name, clientPort), Socket: c.socket(m),
-		Members: c.peers(), Joins: joins,
+		Members: c.peers(), Clients: c.listen(clientPort), Joins: how == asAdded, Finds: how == asServer,
 	})
 	if err != nil {
 		return err
@@ -193,7 +213,7 @@ func (c *cluster) restore(path string) error {
 			RevisionBump: e2e.RevisionBump, MarkCompacted: true,
 		})
 		if err == nil {
-			err = c.configure(i, false)
+			err = c.configure(i, asConfigured)
 		}
 		if err != nil {
 			return fmt.Errorf("restore %s: %w", m.name, err)
@@ -232,7 +252,49 @@ func (c *cluster) replace(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(c.data(i)), c.configure(i, true))
+	return errors.Join(os.RemoveAll(c.data(i)), c.configure(i, asAdded))
+}
+
+// replaceLost has an operator replace a member whose data is lost, until the list of members shows it.
+func (c *cluster) replaceLost(ctx context.Context, i int, command func(context.Context) error) error {
+	peer := "http://" + c.peers()[memberName(i)]
+	var err error
+	if !until(ctx, 500*time.Millisecond, func() bool {
+		err = command(ctx)
+		if err == nil {
+			return true
+		}
+		replaced := false // its answer may be lost
+		_ = c.do(ctx, func(ctx context.Context, e *clientv3.Client) error {
+			list, err := e.MemberList(ctx)
+			if err == nil {
+				replaced = slices.ContainsFunc(list.Members, func(m *pb.Member) bool { return m.IsLearner && m.PeerURLs[0] == peer })
+			}
+			return err
+		})
+		return replaced
+	}) {
+		return errors.Join(err, ctx.Err())
+	}
+	return c.configure(i, asServer)
+}
+
+// learners says which members have no vote.
+func (c *cluster) learners(ctx context.Context) (all []string, err error) {
+	err = c.do(ctx, func(ctx context.Context, e *clientv3.Client) error {
+		list, err := e.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		all = nil
+		for _, m := range list.Members {
+			if m.IsLearner {
+				all = append(all, fmt.Sprintf("member %s at %s has no vote", m.Name, m.PeerURLs[0]))
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 // playMember is the process of a member, until it is killed.
@@ -245,14 +307,23 @@ func playMember(path string) error {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	s, err := embed.Start(context.Background(), embed.Config{
+	cfg := embed.Config{
 		Name: c.Name, DataDir: c.Dir, ClientListen: c.Listen, Members: c.Members, Joins: c.Joins,
 		QuotaBytes: quotaBytes, CompactEvery: -1,
 		UnsafeNoFsync: true, // a process that is killed loses nothing that it wrote
 		Logger:        logger("member"),
-	})
+	}
+	if c.Finds {
+		if err := c.find(&cfg); err != nil {
+			return err
+		}
+	}
+	s, err := embed.Start(context.Background(), cfg)
 	if err != nil {
 		return err
+	}
+	if c.Finds {
+		go c.complete(s, cfg.Logger)
 	}
 	if err := os.Remove(c.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -271,6 +342,37 @@ func playMember(path string) error {
 		}
 	}()
 	return <-s.Err()
+}
+
+// find has a member without data find out how it starts, as berth server does.
+func (c *memberConfig) find(cfg *embed.Config) (err error) {
+	if cfg.Dir, err = embed.OpenDataDir(c.Dir); err != nil || cfg.Dir.HasData() {
+		return err
+	}
+	f := &founding.Founding{Listen: c.Listen, Log: cfg.Logger}
+	for name, peer := range c.Members {
+		m := founding.Member{Name: name, PeerURL: "http://" + peer, ClientURL: "http://" + c.Clients[name]}
+		if name == c.Name {
+			f.Self = m
+		} else {
+			f.Others = append(f.Others, m)
+		}
+	}
+	begin, err := f.Run(context.Background())
+	cfg.Members, cfg.Joins, cfg.Token = begin.Members, begin.Joins, begin.Token
+	return err
+}
+
+// complete makes a member that has joined a voter.
+func (c *memberConfig) complete(s *embed.Server, log hclog.Logger) {
+	client, err := founding.Dial(founding.Config{Endpoints: slices.Collect(maps.Values(c.Clients))})
+	if err == nil {
+		defer client.Close()
+		err = client.Complete(context.Background(), s.ID(), "http://"+c.Members[c.Name], func(err error) { log.Info("not a voter yet", "error", err) })
+	}
+	if err != nil {
+		log.Error("the member is no voter", "error", err)
+	}
 }
 
 // passOn connects a connection to an address of this node.

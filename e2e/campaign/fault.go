@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -81,6 +82,8 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 		m.gone(ctx)
 		err := c.cluster.replace(ctx, f.Member)
 		return func(context.Context) error { m.want(true); return nil }, err
+	case lostServer:
+		return c.loseServer(ctx, f.Member, h)
 	case "lose-quorum":
 		return c.loseQuorum(f), nil
 	case "restore", "restore-new-id":
@@ -199,6 +202,32 @@ func together(all map[int]weather) (sum weather) {
 		add(&sum.Out, w.Out)
 	}
 	return sum
+}
+
+// loseServer ends all processes of a machine with a member and a host, and removes their data. When the
+// fault ends, it does what docs/how-to/server.md says: an operator replaces the member, and the server
+// starts without data. Nothing that the lost processes held is released: it ends with its leases.
+func (c *campaign) loseServer(ctx context.Context, member int, h *host) (heal, error) {
+	m := c.cluster.members[member]
+	for _, p := range append(h.processes(), m.process) {
+		p.want(false)
+	}
+	for _, node := range []string{h.name, m.name} {
+		if err := c.net.end(ctx, node); err != nil {
+			return nil, err
+		}
+	}
+	back := func(ctx context.Context) error {
+		err := c.cluster.replaceLost(ctx, member, func(ctx context.Context) error {
+			_, err := c.hosts[(member+1)%len(c.hosts)].berth(ctx, "cluster", "member", "replace", m.name)
+			return err
+		})
+		for _, p := range append(h.processes(), m.process) {
+			p.want(true)
+		}
+		return err
+	}
+	return back, errors.Join(os.RemoveAll(c.cluster.data(member)), h.wipe())
 }
 
 // loseQuorum takes two of three members away.

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -112,12 +113,27 @@ func (l *limited) String() string { return string(l.text) }
 
 // processOf is the process of the host that has a pid, or nil.
 func (h *host) processOf(pid int) *process {
-	for _, p := range []*process{h.sidecar, h.worker, h.coordinator, h.load} {
+	for _, p := range h.processes() {
 		if p.pid() == pid {
 			return p
 		}
 	}
 	return nil
+}
+
+// processes are those that are started again when they end.
+func (h *host) processes() []*process {
+	return []*process{h.sidecar, h.worker, h.coordinator, h.load}
+}
+
+// wipe removes what the host's processes have kept, which have ended.
+func (h *host) wipe() error {
+	state := filepath.Join(h.dir, "state")
+	entries, err := os.ReadDir(state)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(state, e.Name())))
+	}
+	return err
 }
 
 // fill takes all that is left of the host's disk. What it returns gives it back.

@@ -379,7 +379,8 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 // while something is under way. Of a pool only the spec remains.
 var transient = []string{"active", "canceled", "ready", "revoke"}
 
-// orphaned says which keys are in etcd that only work under way has, and counts all by kind.
+// orphaned says which keys are in etcd that only work under way has, and which members do not vote,
+// and counts all keys by kind.
 func (c *campaign) orphaned(ctx context.Context) (left []string) {
 	counts := map[string]int{}
 	err := c.cluster.do(ctx, func(ctx context.Context, e *clientv3.Client) error {
@@ -400,6 +401,11 @@ func (c *campaign) orphaned(ctx context.Context) (left []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
+	learners, err := c.cluster.learners(ctx)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	left = append(left, learners...)
 	c.mu.Lock()
 	c.keys = counts
 	c.mu.Unlock()
@@ -413,7 +419,7 @@ func (c *campaign) evidence(ctx context.Context) {
 		c.tell("berth %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	for _, h := range c.hosts { // their logs get the stacks of all goroutines
-		for _, p := range []*process{h.load, h.sidecar, h.worker, h.coordinator} {
+		for _, p := range h.processes() {
 			p.mu.Lock()
 			p.wanted = false
 			p.mu.Unlock()

@@ -48,6 +48,10 @@ const (
 	mounts
 )
 
+// lostServer takes a member of etcd and the host of the same machine away, with all of their data. The
+// host has the number of the member.
+const lostServer kind = "lost-server"
+
 // traits are all kinds, in the order of the report.
 var traits = []trait{
 	{"kill-sidecar", hostClass, 100 * time.Millisecond, 12 * time.Second, true, nothing},
@@ -79,6 +83,7 @@ var traits = []trait{
 	{"partition-leader", etcdClass, 3 * time.Second, 10 * time.Second, false, namespaces},
 	{"slow-member", etcdClass, 5 * time.Second, 12 * time.Second, false, namespaces},
 	{"replace-member", etcdClass, 3 * time.Second, 8 * time.Second, false, nothing},
+	{lostServer, etcdClass, 3 * time.Second, 8 * time.Second, true, namespaces},
 	{"lose-quorum", etcdClass, 2 * time.Second, 8 * time.Second, false, nothing},
 	{"restore", etcdClass, 5 * time.Second, 9 * time.Second, false, nothing},
 	{"restore-new-id", etcdClass, 5 * time.Second, 9 * time.Second, false, nothing},
@@ -169,8 +174,12 @@ func shuffled(r *rand.Rand, permitted func(trait) bool) []kind {
 
 // takes says whether another fault goes with those that a phase has.
 func (p phase) takes(k kind) bool {
-	t, same := k.trait(), 0
+	t, same, ofHosts, lost := k.trait(), 0, 0, k == lostServer
 	for _, f := range p {
+		if f.Kind.trait().class == hostClass {
+			ofHosts++
+		}
+		lost = lost || f.Kind == lostServer
 		if f.Kind == k || f.Kind.trait().class == etcdClass && t.class == etcdClass {
 			return false
 		}
@@ -181,11 +190,18 @@ func (p phase) takes(k kind) bool {
 			same++
 		}
 	}
+	if t.class == hostClass {
+		ofHosts++
+	}
+	// The processes of a lost server are left alone, so it is not known that a dispatcher is another's.
+	if lost && (ofHosts > 2 || k.ofDispatcher() || slices.ContainsFunc(p, func(f fault) bool { return f.Kind.ofDispatcher() })) {
+		return false
+	}
 	return same < 3
 }
 
 // draw chooses when and where a fault comes. A frozen exec has its sidecar to watch over
-// its command: so that is left alone.
+// its command: so that is left alone. So are the processes of a lost server.
 func draw(r *rand.Rand, k kind, p phase, hosts, members int) fault {
 	t := k.trait()
 	f := fault{
@@ -195,11 +211,18 @@ func draw(r *rand.Rand, k kind, p phase, hosts, members int) fault {
 	if t.most > t.least {
 		f.For += time.Duration(r.Int64N(int64(t.most - t.least)))
 	}
-	for range hosts {
+	among := hosts
+	if k == lostServer {
+		among, f.Host = members, f.Member
+	}
+	for range among {
 		if !p.conflicts(f) {
 			break
 		}
-		f.Host = (f.Host + 1) % hosts
+		f.Host = (f.Host + 1) % among
+	}
+	if k == lostServer {
+		f.Member = f.Host
 	}
 	return f
 }
@@ -207,6 +230,7 @@ func draw(r *rand.Rand, k kind, p phase, hosts, members int) fault {
 func (p phase) conflicts(f fault) bool {
 	return slices.ContainsFunc(p, func(g fault) bool {
 		watch := func(a, b fault) bool { return a.Kind == "freeze-exec" && b.Kind.trait().sidecar }
-		return f.Host == g.Host && (watch(f, g) || watch(g, f))
+		lost := func(a, b fault) bool { return a.Kind == lostServer && b.Kind.trait().class == hostClass }
+		return f.Host == g.Host && (watch(f, g) || watch(g, f) || lost(f, g) || lost(g, f))
 	})
 }

@@ -44,7 +44,13 @@ func TestAPhaseHasOnlyFaultsThatGoTogether(t *testing.T) {
 				if !permitted(trait) || f.Host < 0 || f.Host >= 4 || f.Member < 0 || f.Member >= 3 {
 					t.Fatalf("phase %d: %+v is not possible", i, f)
 				}
+				if f.Kind == lostServer && f.Host != f.Member {
+					t.Fatalf("phase %d: the host of a lost server is another's: %+v", i, f)
+				}
 				for _, g := range p {
+					if f.Kind == lostServer && g.Kind.trait().class == hostClass && (f.Host == g.Host || g.Kind.ofDispatcher()) {
+						t.Fatalf("phase %d: a lost server has another fault: %+v, %+v", i, f, g)
+					}
 					if f.Kind == "freeze-exec" && g.Kind.trait().sidecar && (f.Host == g.Host || g.Kind.ofDispatcher()) {
 						t.Fatalf("phase %d: no process watches the command of a frozen exec: %+v, %+v", i, f, g)
 					}

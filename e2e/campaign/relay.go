@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -119,6 +120,9 @@ func (r *relayed) copy(to, from net.Conn, sender, receiver string) {
 }
 
 func (r *relayed) start(_ string, cmd *exec.Cmd) error { return cmd.Start() }
+
+// end does nothing: the processes of a node are known only where it has a namespace.
+func (r *relayed) end(context.Context, string) error { return nil }
 
 func (r *relayed) set(node string, w weather) {
 	r.mu.Lock()

@@ -3,12 +3,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +39,8 @@ type network interface {
 	reach(from, to string, port int) string
 	// start starts a process on a node.
 	start(node string, cmd *exec.Cmd) error
+	// end kills all processes of a node, and waits until they have ended.
+	end(ctx context.Context, node string) error
 	set(node string, w weather)
 	close()
 }
@@ -223,6 +229,31 @@ func (s *switched) start(node string, cmd *exec.Cmd) error {
 // on runs a function in the namespace of a node.
 func (s *switched) on(node string, do func() error) error {
 	return inNamespace(func() error { return unix.Setns(int(s.nodes[node].ns.Fd()), unix.CLONE_NEWNET) }, do)
+}
+
+func (s *switched) end(ctx context.Context, node string) error {
+	own, err := s.nodes[node].ns.Stat()
+	if err != nil {
+		return err
+	}
+	if !until(ctx, 10*time.Millisecond, func() bool {
+		links, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+		none := true
+		for _, link := range links {
+			pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+			if err != nil || pid == os.Getpid() { // a thread of this process may be there just now
+				continue
+			}
+			if ns, err := os.Stat(link); err == nil && os.SameFile(own, ns) {
+				none = false
+				_ = unix.Kill(pid, unix.SIGKILL) // it may end just now
+			}
+		}
+		return none
+	}) {
+		return fmt.Errorf("processes of %s do not end: %w", node, ctx.Err())
+	}
+	return nil
 }
 
 func (s *switched) close() {
