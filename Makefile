@@ -93,8 +93,9 @@ bench: build ## Measure claims, the queue or steps against targets (ARGS="steps 
 	bin/bench $(ARGS)
 
 .PHONY: docs
-docs: ## Update the tables of ARCHITECTURE.md and docs
+docs: ## Update the tables of ARCHITECTURE.md and docs, and the OpenAPI document
 	$(GO) test ./docs -short -update
+	BERTH_UPDATE=1 $(GO) test ./sidecar -count=1 -run TestTheCommittedDocumentIsCurrent
 
 .PHONY: fmt
 fmt: ## Format all Go files

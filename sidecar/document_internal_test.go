@@ -9,7 +9,7 @@ import (
 )
 
 // The committed document is what clients are generated from without a running
-// sidecar. BERTH_UPDATE=1 writes it.
+// sidecar. `make docs` writes it.
 func TestTheCommittedDocumentIsCurrent(t *testing.T) {
 	const path = "../docs/openapi.yaml"
 	a, err := newAPI(&Config{}, newMetrics(prometheus.NewRegistry()))
@@ -30,6 +30,6 @@ func TestTheCommittedDocumentIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(committed), string(served)); diff != "" {
-		t.Errorf("%s is not current (-committed +served), BERTH_UPDATE=1 writes it:\n%s", path, diff)
+		t.Errorf("%s is not current (-committed +served), `make docs` writes it:\n%s", path, diff)
 	}
 }

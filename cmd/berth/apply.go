@@ -137,7 +137,10 @@ func carryOut(r *request, record applyRecord) error {
 		var err error
 		switch p.Action {
 		case creates, changes:
-			_, err = r.SetPool(r.ctx(), p.Name, p.change)
+			var put pool.Put
+			if put, err = r.SetPool(r.ctx(), p.Name, p.change); err == nil {
+				warnOfRetain(r, p.Name, put.Spec.Retain)
+			}
 		case deletes:
 			err = r.DeletePool(r.ctx(), p.Name)
 		}

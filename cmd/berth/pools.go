@@ -154,7 +154,11 @@ func poolsSetCommand() *cli.Command {
 		ArgsUsage: "POOL LIMIT",
 		Description: `LIMIT is a number of slots, 0 to close the pool, or -1 for no limit. Settings that no flag
 names are not changed. A lower limit stops no holder: no more slots are granted until
-enough are released.`,
+enough are released.
+
+With --retain, a host that does not notice that its lease has ended in etcd can grant
+retained slots for up to 90s while another host has them too. Do not use it where two
+holders do harm. Pools of tasks retain slots by default: --retain 0s turns it off.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "lease-duration", Usage: "`TIME` after which the slots of a dead holder are free", DefaultText: unchanged + ", " + text.Duration(pool.DefaultLeaseDuration) + " in a new pool"},
 			&cli.DurationFlag{Name: "retain", Usage: "longest `TIME` for which a host retains released slots for its next claims; 0 for none", DefaultText: unchanged + ", 0 in a new pool, " + text.Duration(pool.DefaultTaskRetain) + " in one of a task"},
@@ -215,6 +219,7 @@ func setPool(r *request, name string, change pool.Change) error {
 		return err
 	}
 	warnOfExcess(r, after.Status)
+	warnOfRetain(r, name, put.Spec.Retain)
 	return r.print(inspect.PoolOf(after.Status), func(out *page) {
 		switch {
 		case put.Created:
@@ -234,6 +239,13 @@ func warnOfExcess(r *request, p pool.Status) {
 		more := p.Claimed - p.Limit
 		r.say("warning: %s of '%s' %s claimed, above its limit of %d; no holder is stopped, and no slots are granted until %d %s released",
 			text.Count(p.Claimed, "slot"), p.Name, are(p.Claimed), p.Limit, more, are(more))
+	}
+}
+
+// warnOfRetain warns of a pool that retains released slots.
+func warnOfRetain(r *request, name string, retain time.Duration) {
+	if retain > 0 {
+		r.say("warning: '%s' retains released slots, so a host that does not notice that its lease has ended in etcd can grant them for up to 90s while another host has them; where two holders do harm, turn it off: berth pools set %s LIMIT --retain 0s", name, name)
 	}
 }
 
