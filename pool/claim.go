@@ -398,6 +398,16 @@ func (p *Place) Take() bool {
 	return p.taken
 }
 
+// Taken reports whether the place is taken; a nil one never is.
+func (p *Place) Taken() bool {
+	if p == nil {
+		return false
+	}
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	return p.taken
+}
+
 // available reports whether the place is taken already, or could be now.
 func (p *Place) available() bool {
 	if p == nil {

@@ -114,6 +114,12 @@ func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*
 // Reconsider checks the waiting claims again, after an execution place was freed.
 func (c *Client) Reconsider() { c.engine.Reconsider() }
 
+// Prospects reports of each request whether its slots are free for it: see
+// [pool.Engine.Prospects].
+func (c *Client) Prospects(ctx context.Context, asked []*pool.Request) ([]bool, error) {
+	return c.engine.Prospects(ctx, asked)
+}
+
 // ClaimTimeout returns how long claims without [WithWait] wait.
 func (c *Client) ClaimTimeout() time.Duration { return c.opts.ClaimTimeout }
 

@@ -12,6 +12,11 @@
 // slots are not free wait in the wait queues of the pools, like any claim, while others
 // are taken.
 //
+// Places go to instances in the order of the queues, with or without slots: see [deal]. Only an
+// instance whose slots are not free is passed. The place of an instance that ends goes to the
+// next one in the same transaction if both need slots or neither does, and otherwise when the
+// end is written.
+//
 // # What survives
 //
 // A worker that is killed leaves its instances to the next process of its name: their

@@ -51,6 +51,8 @@ type execution struct {
 	gone    bool // left to the next process, or dropped
 	dropped bool
 	freed   bool          // it occupies no capacity any more: its end is being written
+	inGroup bool          // that is written through the group
+	next    func()        // uses its place after that
 	wrote   time.Duration // duration of the write of its end
 	tail    tail
 	begun   begun
@@ -353,6 +355,9 @@ func (w *Worker) drop(e *execution) {
 	w.freed--
 	w.early = slices.DeleteFunc(w.early, func(o *execution) bool { return o == e })
 	e.seat.Give() // unless another has it already
+	if e.next != nil {
+		e.next()
+	}
 	if w.active[e.t.StepID] == e {
 		delete(w.active, e.t.StepID)
 	}
@@ -368,12 +373,10 @@ func (w *Worker) free(e *execution, inGroup bool) {
 	if e.freed {
 		return
 	}
-	e.freed = true
+	e.freed, e.inGroup = true, inGroup
 	w.freed++
 	w.dirty = true
-	if inGroup {
-		w.early = append(w.early, e)
-	}
+	w.early = append(w.early, e)
 }
 
 // leave releases an execution without stopping it.

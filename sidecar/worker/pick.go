@@ -66,8 +66,10 @@ type picked struct {
 	slotted []wanted
 	// yields are waiters that are withdrawn in favor of more urgent instances.
 	yields []store.StepID
-	// again states that there are instances of other workers whose turn has not passed.
-	again bool
+	// theirs are the first instances of other workers whose turn has not passed: what is less
+	// urgent leaves them their places. again states that there are such instances.
+	theirs []wanted
+	again  bool
 	// short are the lists with too few of the worker's own.
 	short map[string]bool
 }
@@ -97,6 +99,9 @@ func pick(c choice) (p picked) {
 	p.short = map[string]bool{}
 	plain := c.share("", merged(lists), c.free)
 	p.plain, p.again, p.short[""] = plain.taken, plain.again, plain.short
+	for _, o := range plain.theirs {
+		p.theirs = append(p.theirs, wanted{offer: o})
+	}
 	for i, cl := range slottedOf {
 		waiters := c.waiters[cl.name]
 		if len(waiters)+len(cl.all) > c.free { // some may have to yield
@@ -120,6 +125,11 @@ func pick(c choice) (p picked) {
 			w.offer = o
 			p.slotted = append(p.slotted, w)
 		}
+		for _, o := range some.theirs {
+			w := classes[i]
+			w.offer = o
+			p.theirs = append(p.theirs, w)
+		}
 		p.again, p.short[cl.name] = p.again || some.again, p.short[cl.name] || some.short
 	}
 	maps.DeleteFunc(p.short, func(_ string, short bool) bool { return !short })
@@ -129,6 +139,8 @@ func pick(c choice) (p picked) {
 // shared is a worker's share of a list.
 type shared struct {
 	taken []*offer
+	// theirs are others' whose turn has not passed, the first of them.
+	theirs []*offer
 	// again states that there are others', and short that there are too few of its own.
 	again, short bool
 	// last is the order of the instance that would fill a single worker; empty if none
@@ -172,6 +184,9 @@ func (c *choice) share(list string, in iter.Seq[*offer], most int) (s shared) {
 		switch why {
 		case theirs: // one that was just taken may count
 			others++
+			if len(s.theirs) < most {
+				s.theirs = append(s.theirs, o)
+			}
 		case late:
 			tardy = append(tardy, o)
 		default:

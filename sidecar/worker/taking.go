@@ -53,50 +53,84 @@ func (w *Worker) take(ctx context.Context) {
 	for _, id := range p.yields {
 		w.yield(id)
 	}
-	// The first instances get the places, with or without slots. Those that must wait for
-	// slots give theirs back.
-	plain, slotted := p.plain, p.slotted[:min(len(p.slotted), max(0, maxWaiting-len(w.waiting)))]
-	slices.SortStableFunc(slotted, func(a, b wanted) int { return strings.Compare(a.Order, b.Order) })
-	for len(plain)+len(slotted) > 0 {
-		if len(plain) == 0 || len(slotted) > 0 && slotted[0].Order < plain[0].Order {
-			w.claimFor(ctx, slotted[0])
-			slotted = slotted[1:]
-			continue
+	// The cut must not depend on the slots: the first in order are kept.
+	slices.SortStableFunc(p.slotted, func(a, b wanted) int { return strings.Compare(a.Order, b.Order) })
+	p.slotted = p.slotted[:min(len(p.slotted), max(0, maxWaiting-len(w.waiting)))]
+	all, places := w.turns(p), w.supply()
+	w.look(ctx, all, places, now)
+	candidates := make([]candidate, len(all))
+	for i := range all {
+		candidates[i] = all[i].candidate
+	}
+	for i, v := range deal(candidates, places) {
+		switch t := &all[i]; {
+		case v == noPlace:
+		case t.slotted:
+			w.claimFor(ctx, t.want, v)
+		case !w.takeNow(ctx, t.offer.Published, v):
+			return // its place was taken meanwhile: all are considered again when one is given back
 		}
-		w.takeNow(ctx, plain[0].Published)
-		plain = plain[1:]
 	}
 }
 
-// takeNow takes an instance without slots, if it gets a place.
-func (w *Worker) takeNow(ctx context.Context, p *step.Published) {
+// takeNow takes an instance without slots, if it gets its place.
+func (w *Worker) takeNow(ctx context.Context, p *step.Published, v verdict) bool {
 	seat := w.places.New()
-	if !seat.Take() && !w.takeEarly(seat) {
-		return // it is considered again when a place is given back
+	take := func() { w.async(func() { w.takePlain(ctx, p, seat) }) }
+	switch v {
+	case placed:
+		if !seat.Take() {
+			return false
+		}
+	case joins:
+		if w.passPlace(true, seat) == nil {
+			return false
+		}
+	default:
+		if !w.passLater(false, seat, func() { w.unlessIdle(p, seat, take) }) {
+			return false
+		}
+		w.begin(p)
+		return true
 	}
 	w.begin(p)
-	w.async(func() { w.takePlain(ctx, p, seat) })
+	take()
+	return true
 }
 
-// takeEarly takes the place of an execution whose end is written before.
-func (w *Worker) takeEarly(seat *pool.Place) bool {
-	for n, e := range w.early {
-		if e.seat.Pass(seat) {
-			w.early = slices.Delete(w.early, n, n+1)
-			return true
-		}
+// unlessIdle takes an instance that has waited for its place, unless the worker takes nothing
+// new by now.
+func (w *Worker) unlessIdle(p *step.Published, seat *pool.Place, take func()) {
+	if w.idle() {
+		w.notTaken(p, seat, nil)
+		return
 	}
-	return false
+	take()
 }
 
 // claimFor claims the slots of an instance. The claim is granted only with a place.
-func (w *Worker) claimFor(ctx context.Context, p wanted) {
-	claim, seat := w.claimID(p.Published), w.places.New()
-	seat.Take()
+func (w *Worker) claimFor(ctx context.Context, p wanted, v verdict) {
+	seat := w.places.New()
+	ask := func() {
+		claim := w.claimID(p.Published)
+		w.waiting[p.ID()] = waiter{
+			claim: claim, requirement: p.requirement, slots: p.slots, queue: p.Queue, order: p.Order, priority: p.Priority, seat: seat,
+		}
+		wait := w.waitLeft(p.Published, w.cfg.Client.ClaimTimeout())
+		w.async(func() { w.takeSlotted(ctx, p, claim, wait, seat) })
+	}
+	switch v {
+	case placed:
+		seat.Take()
+	case follows:
+		if !w.passLater(true, seat, func() { w.unlessIdle(p.Published, seat, ask) }) {
+			return
+		}
+		w.begin(p.Published)
+		return
+	}
 	w.begin(p.Published)
-	w.waiting[p.ID()] = waiter{claim: claim, requirement: p.requirement, queue: p.Queue, order: p.Order, priority: p.Priority}
-	wait := w.waitLeft(p.Published, w.cfg.Client.ClaimTimeout())
-	w.async(func() { w.takeSlotted(ctx, p, claim, wait, seat) })
+	ask()
 }
 
 // The bounds of a turn: see [Worker.turn].
@@ -404,7 +438,7 @@ func (w *Worker) notTaken(p *step.Published, seat *pool.Place, err error) {
 	seat.Give()
 	id := p.ID()
 	waited, slotted := w.waiting[id] // logged for its slot requirement
-	w.dirty = w.dirty || waited.unpublished
+	w.dirty = w.dirty || waited.left
 	w.endTaking(id)
 	switch {
 	case notTaken(err):

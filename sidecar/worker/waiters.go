@@ -2,19 +2,26 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"github.com/berthhq/berth/internal/store"
+	"github.com/berthhq/berth/pool"
 )
 
 // waiter is a claim for an instance, which waits or is about to be granted.
 type waiter struct {
 	claim, requirement string
+	slots              map[string]int
 	// queue and order are where it is published.
 	queue, order string
 	priority     int
 	// left states that it was withdrawn, and unpublished that it was so because its instance
 	// is not published any more.
 	left, unpublished bool
+	// seat is taken while its claim has a place.
+	seat *pool.Place
+	// freeSince is since when its slots are free without being granted: see [Worker.keeps].
+	freeSince time.Time
 }
 
 // unpublished counts the waiters whose instances are not published any more and whose claims
@@ -49,8 +56,8 @@ func (w *Worker) yield(id store.StepID) {
 
 // withdrawAll withdraws all waiters. They keep their places in the wait queue for a moment.
 func (w *Worker) withdrawAll() {
-	for _, l := range w.waiting {
-		w.withdraw(l.claim)
+	for id := range w.waiting {
+		w.yield(id)
 	}
 }
 

@@ -91,8 +91,8 @@ type Worker struct {
 	active map[store.StepID]*execution
 	freed  int // those of them that occupy no capacity any more
 	// places are as many as the concurrency: each instance that is being taken, or was
-	// taken, has one. early are executions whose places are free for instances taken
-	// through the group, since their ends are written before.
+	// taken, has one. early are executions whose ends are being written, and whose places can
+	// be passed on: see [deal].
 	places *pool.Places
 	early  []*execution
 	// taking are the instances that are being taken, with the revisions of their
