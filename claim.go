@@ -34,7 +34,8 @@ func WithPriority(p int) ClaimOption { return with(instance.WithPriority(p)) }
 // refused at once if its slots are not free.
 func WithWait(d time.Duration) ClaimOption { return with(instance.WithWait(d)) }
 
-// WithRun records the run and step that the claim is for.
+// WithRun records the run and step that the claim is for. The claim ends with the run if it
+// belongs to it: see docs/explanation/runs.md.
 func WithRun(run, step string) ClaimOption { return with(instance.WithRun(run, step)) }
 
 // WithPID records the id of the process that holds the claim.

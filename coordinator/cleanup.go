@@ -5,12 +5,14 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/berthhq/berth/coordinator/run"
+	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
@@ -90,7 +92,8 @@ func (c *compaction) check(ctx context.Context, now time.Time) error {
 // pools.
 const revokeEvery = time.Second
 
-// claimRevoker revokes the claims of runs that have ended, or have lost their executor. It
+// claimRevoker revokes the claims of runs that have ended, or have lost their executor: those
+// that belong to them, and not those of others that only name them: see [run.Record.Owns]. It
 // works asynchronously: ticks do not wait for it.
 //
 // If a pool has retained slots, etcd may not show yet which claim has them. So the claims of
@@ -102,11 +105,19 @@ type claimRevoker struct {
 
 	asked map[claim]bool // claims that were revoked
 	// later are runs whose claims are revoked once more, at laterAt.
-	later   map[string]int64
+	later   map[string]ending
 	laterAt time.Time
 
-	mu   sync.Mutex       // guards what follows
-	runs map[string]int64 // claims that were granted at smaller revisions are revoked
+	mu   sync.Mutex // guards what follows
+	runs map[string]ending
+}
+
+// ending is the end of a run, or of an attempt of its executor.
+type ending struct {
+	// rev is the revision up to which claims of the run were granted that are revoked.
+	rev int64
+	// of is the run as it ended: it tells which of the claims that name the run belong to it.
+	of *run.Run
 }
 
 // claim identifies a claim: different instances may hold claims with the same id.
@@ -116,11 +127,11 @@ type claim struct {
 }
 
 func newClaimRevoker(cfg Config, m *metrics) *claimRevoker {
-	return &claimRevoker{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]int64{}, later: map[string]int64{}}
+	return &claimRevoker{cfg: cfg, metrics: m, wake: make(chan struct{}, 1), runs: map[string]ending{}, later: map[string]ending{}}
 }
 
-// add adds runs, with the revisions at which they ended.
-func (l *claimRevoker) add(runs map[string]int64) {
+// add adds runs, with how they ended.
+func (l *claimRevoker) add(runs map[string]ending) {
 	if len(runs) == 0 {
 		return
 	}
@@ -132,11 +143,11 @@ func (l *claimRevoker) add(runs map[string]int64) {
 }
 
 // again adds the runs of a failed attempt, unless they were added again meanwhile.
-func (l *claimRevoker) again(runs map[string]int64) {
+func (l *claimRevoker) again(runs map[string]ending) {
 	l.mu.Lock()
-	for id, rev := range runs {
+	for id, e := range runs {
 		if _, news := l.runs[id]; !news {
-			l.runs[id] = rev
+			l.runs[id] = e
 		}
 	}
 	l.mu.Unlock()
@@ -151,11 +162,11 @@ func (l *claimRevoker) poke() {
 }
 
 // take removes and returns all runs.
-func (l *claimRevoker) take() map[string]int64 {
+func (l *claimRevoker) take() map[string]ending {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	runs := l.runs
-	l.runs = map[string]int64{}
+	l.runs = map[string]ending{}
 	return runs
 }
 
@@ -197,18 +208,18 @@ func (l *claimRevoker) run(ctx context.Context) error {
 }
 
 // withLater returns runs together with those whose claims are to be revoked once more by now.
-func (l *claimRevoker) withLater(runs map[string]int64, now time.Time) map[string]int64 {
+func (l *claimRevoker) withLater(runs map[string]ending, now time.Time) map[string]ending {
 	if len(l.later) == 0 || now.Before(l.laterAt) {
 		return runs
 	}
 	all := l.later
 	maps.Copy(all, runs) // with a later revision of a run
-	l.later = map[string]int64{}
+	l.later = map[string]ending{}
 	return all
 }
 
 // free revokes the claims of runs. It returns for how long slots of any pool may be retained.
-func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) (retain time.Duration, err error) {
+func (l *claimRevoker) free(ctx context.Context, runs map[string]ending) (retain time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*writeTimeout)
 	defer cancel()
 	pools, err := pool.Read(ctx, l.cfg.Backend, l.cfg.Keys)
@@ -227,8 +238,15 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) (retain 
 	}
 	l.asked = still
 	registry := pool.Registry{Backend: l.cfg.Backend, Keys: l.cfg.Keys}
+	members := &members{steps: step.Store{Backend: l.cfg.Backend, Keys: l.cfg.Keys}}
 	for _, h := range held {
-		if rev, ended := runs[h.Run]; !ended || h.Granted > rev || l.asked[claim{h.Claim, h.Fence}] {
+		e, ended := runs[h.Run]
+		if !ended || h.Granted > e.rev || l.asked[claim{h.Claim, h.Fence}] {
+			continue
+		}
+		if belongs, err := members.own(ctx, e.of, h.Holder); err != nil {
+			return 0, err
+		} else if !belongs {
 			continue
 		}
 		l.cfg.Logger.Info("revoking a claim of an ended run", "run", h.Run, "claim", h.Claim, "host", h.Host)
@@ -246,8 +264,14 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) (retain 
 		l.metrics.freed.Inc()
 	}
 	for _, w := range waiting {
-		if runs[w.Run] < math.MaxInt64 {
+		e := runs[w.Run]
+		if e.rev < math.MaxInt64 {
 			continue // it has not ended
+		}
+		if belongs, err := members.own(ctx, e.of, w.Holder); err != nil {
+			return 0, err
+		} else if !belongs {
+			continue
 		}
 		l.cfg.Logger.Info("withdrawing a waiting claim of an ended run", "run", w.Run, "claim", w.Claim, "host", w.Host)
 		if err := registry.RequestWithdrawal(ctx, w.Host, w.Claim); err != nil {
@@ -255,6 +279,32 @@ func (l *claimRevoker) free(ctx context.Context, runs map[string]int64) (retain 
 		}
 	}
 	return retain, nil
+}
+
+// members finds out which of the claims that name runs belong to them.
+type members struct {
+	steps step.Store
+	// executors are those of the step instances of runs, read when a claim needs them.
+	executors map[string][]run.Executor
+}
+
+// own reports whether a claim that names a run belongs to it.
+func (m *members) own(ctx context.Context, r *run.Run, h pool.Holder) (bool, error) {
+	if r.Owns(h) {
+		return true, nil
+	}
+	all, known := m.executors[r.ID]
+	if !known && r.Steps > 0 {
+		var err error
+		if all, err = m.steps.Executors(ctx, r.ID); err != nil {
+			return false, err
+		}
+	}
+	if m.executors == nil {
+		m.executors = map[string][]run.Executor{}
+	}
+	m.executors[r.ID] = all
+	return slices.ContainsFunc(all, func(e run.Executor) bool { return e.Owns(h) }), nil
 }
 
 const (

@@ -111,7 +111,7 @@ func (s *starter) Trouble() error                                   { return nil
 func (s *starter) Lease(context.Context) (store.LeaseID, error) { return s.lease, nil }
 
 func (s *starter) TakeOver(ctx context.Context, r *run.Run, x store.Extra) (store.Fence, error) {
-	cl, err := s.engine.TakeOver(ctx, pool.TakeOver{ID: r.Claim, Fence: r.Fence(), Slots: r.Pools, Holder: pool.Holder{Run: r.ID}, Extra: x})
+	cl, err := s.engine.TakeOver(ctx, pool.TakeOver{ID: r.Claim, Fence: r.Fence(), Slots: r.Pools, Holder: pool.Holder{Run: r.ID, Bind: run.BindExecutor}, Extra: x})
 	if err != nil {
 		return 0, err
 	}

@@ -30,7 +30,7 @@ type state struct {
 	gone map[string]int64
 	// revoke are runs that have ended, or have lost their executor, at a revision: their
 	// claims are to be revoked.
-	revoke map[string]int64
+	revoke map[string]ending
 	// bad are keys that cannot be read, with the error; named are those that were logged,
 	// with the text.
 	bad   map[string]error
@@ -69,7 +69,7 @@ func (s *state) clearRuns() {
 	s.runs, s.progress, s.ended = map[string]*run.Run{}, map[string]*run.Run{}, map[string]*run.Run{}
 	s.storing = map[string]*run.Run{}
 	s.deferred = NewQueue()
-	s.queue, s.gone, s.bad, s.revoke = NewQueue(), map[string]int64{}, map[string]error{}, map[string]int64{}
+	s.queue, s.gone, s.bad, s.revoke = NewQueue(), map[string]int64{}, map[string]error{}, map[string]ending{}
 	s.kept = map[string]bool{}
 	s.waiting, s.opaque = map[string]waitingSince{}, map[string]*run.Run{}
 }
@@ -91,7 +91,7 @@ func (s *state) runsMessage(m store.FeedMessage) (news bool) {
 		case ev.Type == mvccpb.Event_DELETE:
 			news = true
 			if old := s.runs[id]; old != nil && old.Status.InProgress() {
-				s.revoke[id] = math.MaxInt64 // deleted by hand
+				s.revoke[id] = ending{math.MaxInt64, old} // deleted by hand
 			}
 			s.remove(id)
 			delete(s.bad, string(ev.Kv.Key))
@@ -137,9 +137,13 @@ func (s *state) put(r *run.Run) {
 	if old := s.runs[r.ID]; old == nil || old.Status != r.Status {
 		switch {
 		case r.Status.Ended():
-			s.revoke[r.ID] = math.MaxInt64
+			s.revoke[r.ID] = ending{math.MaxInt64, r}
 		case r.Status == run.Queued && (r.Lost > 0 || old != nil && old.Status.Ended()):
-			s.revoke[r.ID] = r.Revision // later claims belong to the next attempt
+			of := r
+			if old != nil {
+				of = old // its record has the executor
+			}
+			s.revoke[r.ID] = ending{r.Revision, of} // later claims belong to the next attempt
 		}
 	}
 	s.remove(r.ID)

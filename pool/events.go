@@ -42,6 +42,9 @@ type Event struct {
 	Claim string `json:"claim,omitempty"`
 	Run   string `json:"run,omitempty"`
 	Step  string `json:"step,omitempty"`
+	// ClaimedBy is the identity that has made the claim, and Bind how it is bound: see [Holder].
+	ClaimedBy string `json:"-"`
+	Bind      string `json:"-"`
 	// Reason why a claim waits, or ended, or was renewed only now.
 	Reason string `json:"reason,omitempty"`
 	// Lagged is set if events before this one were dropped, because the reader was
@@ -148,6 +151,7 @@ func (c *core) publish(t EventType, e *entry, reason string) {
 		c.broker.publish(Event{
 			Type: t, Pools: poolNames(e.req.Slots), Claim: e.req.ID,
 			Run: e.req.Holder.Run, Step: e.req.Holder.Step, Reason: reason,
+			ClaimedBy: e.req.Holder.ClaimedBy, Bind: e.req.Holder.Bind,
 		})
 	}
 }

@@ -277,6 +277,8 @@ const (
 	BindBridge = "bridge"
 	// BindExecutor is that of a started run. It has no ttl and no process.
 	BindExecutor = "run"
+	// BindStep is that of a claim for a step instance that a worker or an executor has.
+	BindStep = "step"
 )
 
 // Binds reports whether a claim with a binding holds the slots of a run.

@@ -46,27 +46,40 @@ var claimEvents = map[pool.EventType]EventType{
 type logged struct {
 	run, id string
 	event   Event
+	holder  pool.Holder // what is known of it
 }
 
-// Follow writes the events of claims with a run to the events of that run, until ctx ends.
-// It writes them separately and afterwards, so that claims and releases do not wait for it,
-// and a full etcd still accepts releases. If the process is killed, the last events may be
-// missing. of, if it is not nil, reports whether an event is written. dropped is called with
-// the number of events that are dropped, because etcd was not available for too long or the
-// run had 500 already.
-func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, of func(pool.Event) bool, dropped func(n int)) error {
+// Followed says which events of claims [Journal.Follow] writes.
+type Followed struct {
+	// Host is the host of the claims.
+	Host string
+	// Of, if it is not nil, reports whether an event is written.
+	Of func(pool.Event) bool
+	// Takes, if it is not nil, reports whether a claim was made by an executor of a step
+	// instance of the run that it names: see [Executor.Owns].
+	Takes func(ctx context.Context, h pool.Holder) (bool, error)
+	// Dropped is called with the number of events that are dropped, because etcd was not
+	// available for too long or the run had 500 already.
+	Dropped func(n int)
+}
+
+// Follow writes the events of claims that belong to a run to the events of that run, until ctx
+// ends: see [Record.Owns]. It writes none of a run that does not exist. It writes them
+// separately and afterwards, so that claims and releases do not wait for it, and a full etcd
+// still accepts releases. If the process is killed, the last events may be missing.
+func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, f Followed) error {
 	var pending []logged
 	counts := map[string]int{}
 	take := func(ev pool.Event) {
-		l, ok := loggedOf(ev, time.Now())
-		if !ok || of != nil && !of(ev) {
+		l, ok := loggedOf(ev, f.Host, time.Now())
+		if !ok || f.Of != nil && !f.Of(ev) {
 			return
 		}
 		if len(counts) > perRunRuns {
 			clear(counts)
 		}
 		if counts[l.run]++; counts[l.run] > perRun {
-			dropped(1)
+			f.Dropped(1)
 			return
 		}
 		pending = append(pending, l)
@@ -91,14 +104,14 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, of func(
 		}
 		for len(pending) > 0 {
 			n := min(len(pending), followBatch)
-			if err := j.write(ctx, pending[:n]); err != nil {
+			if err := j.write(ctx, pending[:n], f.Takes); err != nil {
 				break
 			}
 			pending = pending[n:]
 		}
 		if over := len(pending) - followMost; over > 0 {
 			pending = pending[over:]
-			dropped(over)
+			f.Dropped(over)
 		}
 		if len(pending) > 0 {
 			retry.Reset(followPause)
@@ -107,7 +120,7 @@ func (j *Journal) Follow(ctx context.Context, claims <-chan pool.Event, of func(
 }
 
 // loggedOf converts the event of a claim, if it is one of a run.
-func loggedOf(ev pool.Event, now time.Time) (logged, bool) {
+func loggedOf(ev pool.Event, host string, now time.Time) (logged, bool) {
 	t, ok := claimEvents[ev.Type]
 	if !ok || ev.Run == "" || ValidateID(ev.Run) != nil {
 		return logged{}, false
@@ -115,20 +128,32 @@ func loggedOf(ev pool.Event, now time.Time) (logged, bool) {
 	return logged{ev.Run, ulid.Make().String(), Event{
 		Type: t, At: now, Reason: ev.Reason,
 		Metadata: meta("claim", ev.Claim, "step", ev.Step, "pools", strings.Join(ev.Pools, ",")),
-	}}, true
+	}, pool.Holder{Host: host, Run: ev.Run, ClaimedBy: ev.ClaimedBy, Bind: ev.Bind}}, true
 }
 
-// write writes those of the events that do not exist yet.
-func (j *Journal) write(ctx context.Context, events []logged) error {
+// write writes those of the events that do not exist yet, and that belong to their runs.
+func (j *Journal) write(ctx context.Context, events []logged, takes func(context.Context, pool.Holder) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, followTry)
 	defer cancel()
+	m := membership{takes: takes, runs: map[string]*Run{}, taken: map[string]bool{}}
+	if err := m.read(ctx, Store{Backend: j.backend, Keys: j.keys}, events); err != nil {
+		return err
+	}
 	var ops []*pb.RequestOp
 	for _, l := range events {
+		if belongs, err := m.own(ctx, l.holder); err != nil {
+			return err
+		} else if !belongs {
+			continue
+		}
 		op, err := j.once(ctx, l.run, l.id, l.event)
 		if err != nil {
 			return err
 		}
 		ops = append(ops, op)
+	}
+	if len(ops) == 0 {
+		return nil
 	}
 	_, err := store.Commit(ctx, j.backend, nil, ops...)
 	if errors.Is(err, store.ErrLeaseNotFound) {

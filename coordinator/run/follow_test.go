@@ -16,10 +16,13 @@ import (
 func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
+		r.submit("a", Spec{})
 		claims := make(chan pool.Event, 8)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { t.Errorf("%d were given up", n) }) }()
+		go func() {
+			done <- r.Journal.Follow(ctx, claims, Followed{Dropped: func(n int) { t.Errorf("%d were given up", n) }})
+		}()
 		claims <- pool.Event{Type: pool.ClaimWaiting, Run: "a", Step: "load", Claim: "c", Pools: []string{"db", "gpu"}, Reason: "pool 'db' full (3/3 slots)"}
 		claims <- pool.Event{Type: pool.ClaimGranted, Claim: "of no run", Pools: []string{"db"}}
 		claims <- pool.Event{Type: pool.PoolChanged, Pools: []string{"db"}}
@@ -43,6 +46,7 @@ func TestClaimsOfARunAreAmongItsEvents(t *testing.T) {
 			got = append(got, fmt.Sprint(e.Type, " ", e.Metadata, " ", e.Reason))
 		}
 		want := []string{
+			"RunQueued map[priority:0] ",
 			"StepSlotWaiting map[claim:c pools:db,gpu step:load] pool 'db' full (3/3 slots)",
 			"StepSlotClaimed map[claim:c pools:db,gpu] ",
 			"StepSlotRenewed map[claim:c pools:db,gpu] its lease could be renewed again",
@@ -79,7 +83,9 @@ func TestAnEventOfAClaimIsWrittenOnceThoughAnswersAreLost(t *testing.T) {
 				claims := make(chan pool.Event)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
-				go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { t.Errorf("%d were given up", n) }) }()
+				go func() {
+					done <- r.Journal.Follow(ctx, claims, Followed{Dropped: func(n int) { t.Errorf("%d were given up", n) }})
+				}()
 				claims <- pool.Event{Type: pool.ClaimWaiting, Run: "a", Claim: "c"}
 				claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
 				time.Sleep(time.Minute)
@@ -118,7 +124,7 @@ func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {
 		gone := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { gone += n }) }()
+		go func() { done <- r.Journal.Follow(ctx, claims, Followed{Dropped: func(n int) { gone += n }}) }()
 		for i := range followMost + 10 {
 			claims <- pool.Event{Type: pool.ClaimGranted, Run: fmt.Sprint("r", i), Claim: "c"}
 		}
@@ -134,24 +140,30 @@ func TestWhatIsKeptForAnEtcdThatIsAwayIsBounded(t *testing.T) {
 func TestARunHasNoMoreThanFiveHundredEventsOfClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
+		r.submit("a", Spec{})
+		r.submit("b", Spec{})
 		claims := make(chan pool.Event)
 		gone := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- r.Journal.Follow(ctx, claims, nil, func(n int) { gone += n }) }()
+		go func() { done <- r.Journal.Follow(ctx, claims, Followed{Dropped: func(n int) { gone += n }}) }()
 		for range perRun + 7 {
 			claims <- pool.Event{Type: pool.ClaimGranted, Run: "a", Claim: "c"}
 		}
 		claims <- pool.Event{Type: pool.ClaimGranted, Run: "b", Claim: "c"}
+		claims <- pool.Event{Type: pool.ClaimGranted, Run: "absent", Claim: "c"}
 		synctest.Wait()
 		cancel()
 		<-done
 		a, err := r.Events(t.Context(), "a")
-		if err != nil || len(a) != perRun || gone != 7 {
+		if err != nil || len(a) != perRun+1 || gone != 7 {
 			t.Errorf("%d events, %d were given up, %v", len(a), gone, err)
 		}
-		if b, err := r.Events(t.Context(), "b"); err != nil || len(b) != 1 {
+		if b, err := r.Events(t.Context(), "b"); err != nil || len(b) != 2 {
 			t.Errorf("another run: %d events, %v", len(b), err)
+		}
+		if none, err := r.Events(t.Context(), "absent"); err != nil || len(none) != 0 {
+			t.Errorf("a run that does not exist: %d events, %v", len(none), err)
 		}
 	})
 }

@@ -74,14 +74,14 @@ func (j *Journal) value(e Event) []byte {
 }
 
 // once returns the write of an event with a given id. It has no effect if the event exists,
-// since an earlier write had an unknown outcome.
+// since an earlier write had an unknown outcome, or if the run does not exist.
 func (j *Journal) once(ctx context.Context, run, id string, e Event) (*pb.RequestOp, error) {
 	put, err := j.put(ctx, run, id, e)
 	if err != nil {
 		return nil, err
 	}
 	return store.Nest(&pb.TxnRequest{
-		Compare: []*pb.Compare{store.CreateEquals(j.keys.Event(run, id), 0)}, Success: []*pb.RequestOp{put},
+		Compare: []*pb.Compare{store.CreateEquals(j.keys.Event(run, id), 0), store.Present(j.keys.Run(run))}, Success: []*pb.RequestOp{put},
 	}), nil
 }
 

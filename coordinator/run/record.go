@@ -27,6 +27,11 @@ type Executor struct {
 	Name string `json:"name,omitempty"`
 	// By is the identity that started or took it over HTTP; empty for a worker.
 	By string `json:"by,omitempty"`
+	// EtcdUser and User identify a worker, which has no By: its user in etcd, such as
+	// "etcd:worker", if etcd has users, and the user that its commands run as, such as
+	// "user:berth". See [Executor.Owns].
+	EtcdUser string `json:"etcd_user,omitempty"`
+	User     string `json:"user,omitempty"`
 }
 
 // Record is the value of a run in etcd.

@@ -3,6 +3,8 @@ package access
 import (
 	"context"
 	"fmt"
+	"os/user"
+	"strconv"
 	"strings"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -47,6 +49,18 @@ func (i Identity) String() string {
 		return string(i.Kind)
 	}
 	return string(i.Kind) + ":" + i.Name
+}
+
+// UserOf returns the identity of a user of this host. A user without a name, or with one that is
+// too long, has its number as its name.
+func UserOf(uid uint32) Identity {
+	id := Identity{Kind: User, Name: strconv.FormatUint(uint64(uid), 10)}
+	if found, err := user.LookupId(id.Name); err == nil {
+		if name := NameOf(found.Username); name != "" {
+			id.Name = name
+		}
+	}
+	return id
 }
 
 // Authenticated reports whether it is known who it is.

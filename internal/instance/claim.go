@@ -94,7 +94,7 @@ type Claim struct {
 // The codes of its errors include pool_not_found, exceeds_limit, claim_timeout,
 // no_capacity, id_in_use, invalid and etcd_unavailable: see [ErrorCode].
 func (c *Client) Claim(ctx context.Context, slots Slots, opts ...ClaimOption) (*Claim, error) {
-	r := pool.Request{Slots: slots, Wait: c.opts.ClaimTimeout, Holder: pool.Holder{ClaimedBy: c.identity}}
+	r := pool.Request{Slots: slots, Wait: c.opts.ClaimTimeout, Holder: pool.Holder{ClaimedBy: c.identity.String()}}
 	for _, o := range opts {
 		o(&r)
 	}
@@ -131,7 +131,7 @@ func (c *Client) Withdraw(ctx context.Context, id string) { c.engine.Withdraw(ct
 // happened nevertheless, the claim is released.
 func (c *Client) TakeOver(ctx context.Context, h pool.TakeOver) (*Claim, error) {
 	if h.Holder.ClaimedBy == "" {
-		h.Holder.ClaimedBy = c.identity
+		h.Holder.ClaimedBy = c.identity.String()
 	}
 	cl, err := c.engine.TakeOver(ctx, h)
 	if err != nil {

@@ -32,6 +32,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
@@ -147,7 +148,7 @@ func (o *Options) fill() error {
 // Client is a running instance. Its methods are safe for concurrent use.
 type Client struct {
 	opts         Options
-	identity     string // who a claim is made by that records no other
+	identity     access.Identity // who makes a claim that records no other identity
 	keys         store.Keys
 	backend      *store.Client
 	state        *lease.State     // nil unless resumable
@@ -203,7 +204,7 @@ func (c *Client) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.identity = by.Identity.String()
+	c.identity = by.Identity
 	c.registry = pool.Registry{Backend: c.backend, Keys: c.keys}
 	if o := c.opts; o.StateDir != "" {
 		c.state, err = lease.OpenState(filepath.Join(o.StateDir, o.Instance))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/audit"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/lease"
@@ -119,6 +120,9 @@ func (c *Client) Age(ctx context.Context) (time.Duration, error) { return c.engi
 
 // Host returns the host name of this client.
 func (c *Client) Host() string { return c.opts.Host }
+
+// Identity returns who the client is in etcd.
+func (c *Client) Identity() access.Identity { return c.identity }
 
 // Instance returns the name of this client on its host.
 func (c *Client) Instance() string { return c.opts.Instance }

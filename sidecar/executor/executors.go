@@ -3,6 +3,7 @@ package executor
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -366,10 +367,23 @@ func (x *Executors) Follow(ctx context.Context, subscribe func(context.Context) 
 		return // the client has ended, and the server will
 	}
 	tasks.Go(func() {
-		_ = x.runs.Journal.Follow(ctx, events, nil, func(n int) { // it ends with ctx
-			x.log.Debug("what happened to claims is not among the events of their runs", keyEvents, n)
+		_ = x.runs.Journal.Follow(ctx, events, run.Followed{ // it ends with ctx
+			Host: x.host, Takes: x.takes,
+			Dropped: func(n int) {
+				x.log.Debug("what happened to claims is not among the events of their runs", keyEvents, n)
+			},
 		})
 	})
+}
+
+// takesOf bounds the executors of a run on this host that are checked for one claim.
+const takesOf = 100
+
+// takes reports whether the identity that has made a claim has a step instance of the run that
+// the claim names, on this host.
+func (x *Executors) takes(ctx context.Context, h pool.Holder) (bool, error) {
+	all, err := x.steps.ActiveOn(ctx, x.host, h.Run, takesOf)
+	return slices.ContainsFunc(all, func(e run.Executor) bool { return e.Owns(h) }), err
 }
 
 // Count returns how many attempts there are.

@@ -94,13 +94,9 @@ func shutsDown(cause error) bool {
 	}
 }
 
-// bindStep is how the claims are bound that hold the slots of step instances: see
-// [pool.Holder.Bind].
-const bindStep = "step"
-
 // Binds reports whether a claim with such a bind holds the slots of a run or a step instance,
 // and is released with it.
-func Binds(bind string) bool { return run.Binds(bind) || bind == bindStep }
+func Binds(bind string) bool { return run.Binds(bind) || bind == run.BindStep }
 
 // Split separates the claims of runs and step instances from others.
 func Split(claims []*instance.Claim) (executed, others []*instance.Claim) {
@@ -111,7 +107,7 @@ func Split(claims []*instance.Claim) (executed, others []*instance.Claim) {
 
 // heldFor names what a claim holds the slots of.
 func heldFor(c *instance.Claim) string {
-	if c.Bind() == bindStep {
+	if c.Bind() == run.BindStep {
 		return c.Holder.Run + "/" + c.Holder.Step
 	}
 	return c.Holder.Run

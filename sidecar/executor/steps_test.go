@@ -187,7 +187,7 @@ func TestWhatIsTakenForNobodyIsPutBack(t *testing.T) {
 			for _, o := range opts {
 				o(&r)
 			}
-			if slots["task.resize"] != 1 || r.Holder.Bind != bindStep || r.Holder.Step != "x[0]" {
+			if slots["task.resize"] != 1 || r.Holder.Bind != run.BindStep || r.Holder.Step != "x[0]" {
 				t.Errorf("%v for %+v", slots, r.Holder)
 			}
 			ops := r.Extra.Then

@@ -173,13 +173,7 @@ type users struct {
 
 // name returns the name of a user; the number if it has none.
 func (u *users) name(uid uint32) string {
-	return u.find("u", uid, func(id string) (string, error) {
-		found, err := user.LookupId(id)
-		if err != nil {
-			return "", err
-		}
-		return found.Username, nil
-	})
+	return u.find("u", uid, func(string) (string, error) { return access.UserOf(uid).Name, nil })
 }
 
 // groups returns the names of groups; the number of one that has none.

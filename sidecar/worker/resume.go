@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -90,7 +91,7 @@ func (w *Worker) claimsLeft(ctx context.Context) (map[claimOf]*instance.Claim, e
 	}
 	claims := map[claimOf]*instance.Claim{}
 	for _, cl := range held {
-		if cl.Bind() == stepBind {
+		if cl.Bind() == run.BindStep {
 			claims[claimOf{cl.Fence(), cl.Holder.Run, cl.Holder.Step}] = cl
 		}
 	}
@@ -107,7 +108,7 @@ func (w *Worker) resumeOne(ctx context.Context, id store.StepID, reservation *in
 		}
 		return nil, err
 	}
-	if p == nil || i.Status != step.Running || i.Revision != reservation.Adopted().Revision || !mine(i, w.by) {
+	if p == nil || i.Status != step.Running || i.Revision != reservation.Adopted().Revision || !w.by.Same(i.Executor) {
 		return nil, nil
 	}
 	work, err := w.steps.Work(ctx, id)

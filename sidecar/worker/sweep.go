@@ -7,7 +7,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
@@ -78,7 +77,7 @@ func (w *Worker) resolve(ctx context.Context, d *unresolved) {
 		if t, unread = w.steps.Take(ctx, d.p, w.by, d.reservation.Lease()); t == nil {
 			return
 		}
-	case i.Status == step.Running && i.Attempt == d.p.Attempt+1 && *i.Executor == w.by:
+	case i.Status == step.Running && i.Attempt == d.p.Attempt+1 && w.by.Same(i.Executor):
 		t = &step.Taken{Instance: *i, Ready: *d.p}
 		if t.Work, err = w.steps.Work(ctx, i.StepID); err != nil {
 			return
@@ -126,7 +125,7 @@ func (w *Worker) releaseOrphans(ctx context.Context, known map[store.StepID]bool
 			continue
 		}
 		i, err := w.steps.Get(ctx, id)
-		if err != nil || i.Status == step.Running && (i.Revision != kv.ModRevision || !mine(i, w.by)) {
+		if err != nil || i.Status == step.Running && (i.Revision != kv.ModRevision || !w.by.Same(i.Executor)) {
 			continue
 		}
 		// A new one may not be known yet: it must be seen by two sweeps.
@@ -136,5 +135,3 @@ func (w *Worker) releaseOrphans(ctx context.Context, known map[store.StepID]bool
 		}
 	}
 }
-
-func mine(i *step.Instance, by run.Executor) bool { return i.Executor != nil && *i.Executor == by }

@@ -14,15 +14,13 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
 	"github.com/berthhq/berth/internal/instance"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
-
-// stepBind marks the claims of step instances.
-const stepBind = "step"
 
 // maxWaiting bounds how many instances wait for slots.
 const maxWaiting = 256
@@ -336,7 +334,7 @@ func (w *Worker) takeSlotted(ctx context.Context, want wanted, id string, wait t
 	// The end of ctx only ends the wait: an instance whose slots are granted is taken.
 	t, err := w.steps.TakeWith(context.WithoutCancel(ctx), p, w.by, func(x store.Extra) (store.Fence, []*pb.ResponseOp, error) {
 		cl, err := w.cfg.Client.Claim(span.With(ctx), want.slots, instance.WithID(id), instance.WithPriority(p.Priority),
-			instance.WithRun(p.Run, p.ID().Text()), instance.WithBind(stepBind), instance.WithWait(wait),
+			instance.WithRun(p.Run, p.ID().Text()), instance.WithBind(run.BindStep), instance.WithWait(wait),
 			instance.WithSole(p.Revision), instance.WithPlace(seat), instance.WithExtra(x))
 		if err != nil {
 			return 0, nil, err

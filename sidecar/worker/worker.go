@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -150,7 +151,7 @@ func New(cfg Config) *Worker {
 	w := &Worker{
 		cfg: cfg, log: cfg.Logger.Named("worker"), clock: lease.BootClock(), keys: keys,
 		steps:    step.Store{Backend: backend, Keys: keys, Journal: journal, Group: &store.Group{}},
-		by:       run.Executor{Host: cfg.Client.Host(), Instance: cfg.Client.Instance()},
+		by:       executorOf(cfg.Client),
 		folders:  folders{root: cfg.Dir},
 		calls:    make(chan func(), 64),
 		quiesced: make(chan struct{}, 1),
@@ -250,6 +251,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
+// executorOf returns the worker as executor of step instances.
+func executorOf(c *instance.Client) run.Executor {
+	by := run.Executor{Host: c.Host(), Instance: c.Instance(), User: access.UserOf(uint32(os.Getuid())).String()}
+	if id := c.Identity(); id.Authenticated() {
+		by.EtcdUser = id.String()
+	}
+	return by
+}
+
 // follow writes the events of the slots of instances to the events of their runs.
 func (w *Worker) follow(ctx context.Context, tasks *sync.WaitGroup) error {
 	claims, err := w.cfg.Client.SubscribeRuns(ctx)
@@ -257,8 +267,11 @@ func (w *Worker) follow(ctx context.Context, tasks *sync.WaitGroup) error {
 		return err
 	}
 	tasks.Go(func() {
-		_ = w.steps.Journal.Follow(ctx, claims, hasSlotEvent, func(n int) { // it ends with ctx
-			w.log.Debug("events of slots were not written to the events of their runs", "events", n)
+		_ = w.steps.Journal.Follow(ctx, claims, run.Followed{ // it ends with ctx
+			Host: w.by.Host, Of: hasSlotEvent,
+			Dropped: func(n int) {
+				w.log.Debug("events of slots were not written to the events of their runs", "events", n)
+			},
 		})
 	})
 	return nil
