@@ -64,7 +64,7 @@ func TestTheClaimsOfThoseWhoTookItsStepsEndWithARun(t *testing.T) {
 	})
 }
 
-func TestCallersThatCannotBeToldApartOwnNoRuns(t *testing.T) {
+func TestAnonymousCallersOwnNoRuns(t *testing.T) {
 	for _, c := range []struct {
 		submitted, claimed string
 		owns               bool

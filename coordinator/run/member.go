@@ -42,8 +42,8 @@ func (e Executor) Same(o *Executor) bool {
 	return o != nil && e == Executor{Host: o.Host, Instance: o.Instance, Name: o.Name, By: o.By}
 }
 
-// sameIdentity reports whether two recorded identities are one. Anonymous callers cannot be told
-// apart, so none is another one. All processes that are connected to an etcd without users count
+// sameIdentity reports whether two recorded identities are one. Anonymous callers cannot be
+// distinguished, so none is another one. All processes that are connected to an etcd without users count
 // as one: each of them may write everything.
 func sameIdentity(a, b string) bool {
 	return a != "" && a == b && a != string(access.Anonymous)
