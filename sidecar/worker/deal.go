@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/internal/store"
 	"github.com/berthhq/berth/pool"
 )
@@ -153,7 +154,7 @@ func (w *Worker) turns(p picked) []turnOf {
 func askOf(claim string, id store.StepID, slots map[string]int, priority int, since int64) *pool.Request {
 	return &pool.Request{
 		ID: claim, Slots: slots, Priority: priority, Sole: true, Since: since,
-		Holder: pool.Holder{Run: id.Run, Step: id.Text(), Bind: stepBind},
+		Holder: pool.Holder{Run: id.Run, Step: id.Text(), Bind: run.BindStep},
 	}
 }
 
