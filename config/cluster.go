@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -78,10 +79,6 @@ func (s Settings) clusterEndpoints() []string {
 }
 
 const (
-	// aloneAddress is where a cluster of one listens that has no other address.
-	aloneAddress = "127.0.0.1:7423"
-	// serverDataDir is the default of data_dir for a server.
-	serverDataDir = "/var/lib/berth"
 	// maxMembers bounds a cluster. More than five make writes slower and availability no better.
 	maxMembers = 9
 )
@@ -124,7 +121,8 @@ func (l *loader) member() {
 		return
 	}
 	if len(s.Cluster) == 0 {
-		s.Cluster = Cluster{{Name: s.Name, Address: aloneAddress}}
+		l.alone()
+		return
 	}
 	own, ok := s.Cluster.Find(s.Name)
 	if !ok {
@@ -140,6 +138,42 @@ func (l *loader) member() {
 	}
 	if l.sound("etcd_listen") {
 		l.memberTLS(own)
+	}
+}
+
+// Alone reports whether a server has no other servers, and so no address for them.
+func (s Settings) Alone() bool { return len(s.Cluster) == 0 }
+
+// alone checks the settings of a server without a cluster, and says where its etcd is. The server uses no
+// other etcd.
+func (l *loader) alone() {
+	s := &l.settings
+	if s.CACert == "" && s.Cert == "" && s.Key == "" {
+		if l.origins["etcd_listen"].strength != byDefault {
+			l.wrong("etcd_listen", fmt.Sprintf("can't be set without cacert, cert and key: all users of the machine could read and change everything there. Without them, a server that is alone serves etcd at a socket that only its user can reach, %s", EtcdSocket(s.DataDir)))
+			return
+		}
+		dir, err := filepath.Abs(s.DataDir)
+		if err != nil {
+			l.wrong("data_dir", err.Error())
+			return
+		}
+		s.EtcdListen = unixScheme + EtcdSocket(dir)
+		s.Endpoints = []string{s.EtcdListen}
+		return
+	}
+	if !l.sound("etcd_listen") {
+		return
+	}
+	host, port, _ := net.SplitHostPort(s.EtcdListen)
+	switch ip := net.ParseIP(host); {
+	case port == "0":
+		l.wrong("etcd_listen", "port 0 can't be used: others must know the port")
+	case ip != nil && ip.IsUnspecified():
+		l.wrong("etcd_listen", fmt.Sprintf("%q does not say at which address others reach this server: name one, or set cluster to %s=https://HOST:7423", s.EtcdListen, s.Name))
+	default:
+		s.Endpoints = []string{"https://" + s.EtcdListen}
+		l.memberFiles(host, "and a server with one of cacert, cert and key needs all three")
 	}
 }
 
@@ -167,9 +201,15 @@ func (l *loader) memberTLS(own Member) {
 		}
 		return
 	}
+	l.memberFiles(own.Host(), "and the members of the cluster use TLS")
+}
+
+// memberFiles checks that a server at a host has certificates for it. Text why says why it needs them.
+func (l *loader) memberFiles(host, why string) {
+	s := &l.settings
 	for field, file := range map[string]string{"cacert": s.CACert, "cert": s.Cert, "key": s.Key} {
 		if file == "" {
-			l.wrong(field, "is not set, and the members of the cluster use TLS: see 'berth certs'")
+			l.wrong(field, fmt.Sprintf("is not set, %s: see 'berth certs'", why))
 		}
 	}
 	if s.CACert == "" || s.Cert == "" || s.Key == "" || !l.sound("cert") || !l.sound("key") {
@@ -181,11 +221,11 @@ func (l *loader) memberTLS(own Member) {
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if !slices.Contains(pair.Leaf.ExtKeyUsage, usage) && !slices.Contains(pair.Leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
-			l.wrong("cert", fmt.Sprintf("%s is not for both servers and clients: a member is both. Issue it with --hosts %s", s.Cert, own.Host()))
+			l.wrong("cert", fmt.Sprintf("%s is not for both servers and clients: a member is both. Issue it with --hosts %s", s.Cert, host))
 			return
 		}
 	}
-	if err := pair.Leaf.VerifyHostname(own.Host()); err != nil {
-		l.wrong("cert", fmt.Sprintf("%s is not for %s, which is the host of this member: issue it with --hosts %s", s.Cert, own.Host(), own.Host()))
+	if err := pair.Leaf.VerifyHostname(host); err != nil {
+		l.wrong("cert", fmt.Sprintf("%s is not for %s, which is the host of this member: issue it with --hosts %s", s.Cert, host, host))
 	}
 }

@@ -60,8 +60,14 @@ func TestASettingOfAServerThatIsWrongIsNamed(t *testing.T) {
 		"a certificate of a client":         {flag: with(client, "name", "a", "cluster", three), want: "cert: is not for both servers and clients"},
 		"no TLS":                            {flag: with(nil, "name", "a", "cluster", "a=http://10.0.0.1:7423"), want: "cluster: has no TLS"},
 		"no TLS on loopback":                {flag: with(nil, "name", "a", "cluster", "a=http://127.0.0.1:7423,b=http://127.0.0.2:7423")},
-		"a port that others can't know":     {flag: with(nil, "name", "a", "etcd_listen", "127.0.0.1:0"), want: "etcd_listen: port 0"},
-		"clients from elsewhere without it": {flag: with(nil, "name", "a", "etcd_listen", "0.0.0.0:2379"), want: "etcd_listen: can be reached"},
+		"a port that others can't know":     {flag: with(nil, "name", "a", "cluster", "a=http://127.0.0.1:7423", "etcd_listen", "127.0.0.1:0"), want: "etcd_listen: port 0"},
+		"clients from elsewhere without it": {flag: with(nil, "name", "a", "cluster", "a=http://127.0.0.1:7423", "etcd_listen", "0.0.0.0:2379"), want: "etcd_listen: can be reached"},
+		"alone with TLS":                    {flag: with(good, "name", "a", "etcd_listen", "10.0.0.1:2379")},
+		"alone at the default address":      {flag: with(good, "name", "a"), want: "cert: is not for 127.0.0.1"},
+		"alone with a part of TLS":          {flag: with(nil, "name", "a", "cacert", good["cacert"]), want: "key: is not set, and a server with one of cacert, cert and key needs all three"},
+		"alone at an open address":          {flag: with(nil, "name", "a", "etcd_listen", "127.0.0.1:2379"), want: "etcd_listen: can't be set without cacert, cert and key"},
+		"alone at all addresses":            {flag: with(good, "name", "a", "etcd_listen", "0.0.0.0:2379"), want: "etcd_listen: does not say at which address"},
+		"alone at a port that none knows":   {flag: with(good, "name", "a", "etcd_listen", "10.0.0.1:0"), want: "etcd_listen: port 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Load(given{flag: tc.flag}.sources(t), serverGroups...)

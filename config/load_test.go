@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -27,7 +28,7 @@ func TestWithoutAnythingGivenTheDefaultsCount(t *testing.T) {
 		TickInterval: 250 * time.Millisecond, StartTimeout: 3 * time.Minute, RunRetention: 24 * time.Hour, CompactInterval: 5 * time.Minute,
 		CommandsFrom: []string{"*"}, DataDir: ".berth", EtcdListen: "127.0.0.1:2379",
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Settings{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Settings{}), cmpopts.IgnoreTypes(&finder{})); d != "" {
 		t.Errorf("settings (-want +got):\n%s", d)
 	}
 }

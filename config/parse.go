@@ -69,12 +69,19 @@ func parseSomePath(text string) (string, bool) {
 	return path, ok && path != ""
 }
 
-// socketLimit is the longest path of a unix socket that a sidecar can listen at.
-const socketLimit = 99
+const (
+	// socketLimit is the longest path of a unix socket that a sidecar can listen at, connectLimit the
+	// longest that a client can connect to.
+	socketLimit, connectLimit = 99, 107
+	// unixScheme begins the address of a unix socket.
+	unixScheme = "unix://"
+)
 
-func parseSocket(text string) (string, bool) {
+func parseSocket(text string) (string, bool) { return text, isSocket(text, socketLimit) }
+
+func isSocket(text string, most int) bool {
 	path, ok := parsePath(text)
-	return path, ok && filepath.IsAbs(path) && len(path) <= socketLimit
+	return ok && filepath.IsAbs(path) && len(path) <= most
 }
 
 // Mode is the permissions of a file.
@@ -194,9 +201,8 @@ func parseEndpoints(text string) ([]string, bool) {
 
 // isEndpoint takes an address with or without a scheme, as etcd's client does.
 func isEndpoint(text string) bool {
-	if path, ok := strings.CutPrefix(text, "unix://"); ok {
-		_, ok := parseSocket(path)
-		return ok
+	if path, ok := strings.CutPrefix(text, unixScheme); ok {
+		return isSocket(path, connectLimit)
 	}
 	if scheme, rest, ok := strings.Cut(text, "://"); ok {
 		return (scheme == "http" || scheme == "https") && isHostPort(rest)
@@ -215,9 +221,8 @@ func parseSidecar(text string) (string, bool) {
 	if text == "" {
 		return "", true
 	}
-	if path, ok := strings.CutPrefix(text, "unix://"); ok {
-		_, ok := parseSocket(path)
-		return text, ok
+	if path, ok := strings.CutPrefix(text, unixScheme); ok {
+		return text, isSocket(path, connectLimit)
 	}
 	text = strings.TrimSuffix(text, "/")
 	u, err := url.Parse(text)

@@ -25,8 +25,8 @@ func (l *loader) rules() {
 	} else if l.need(Dev) && l.sound("etcd_listen") && !isLoopback(l.settings.EtcdListen) {
 		l.wrong("etcd_listen", fmt.Sprintf("%q must be a loopback address such as 127.0.0.1:2379, since everyone who can connect can write", l.settings.EtcdListen))
 	}
-	if l.origins["endpoints"].strength == byDefault && len(l.settings.Cluster) > 0 {
-		l.settings.Endpoints = l.settings.clusterEndpoints()
+	if l.origins["endpoints"].strength == byDefault {
+		l.findEtcd()
 	}
 	if l.need(Etcd) {
 		l.etcd()
@@ -66,9 +66,9 @@ func (l *loader) login() {
 
 func (l *loader) etcd() {
 	s := &l.settings
-	if s.CACert != "" || s.Cert != "" {
+	if (s.CACert != "" || s.Cert != "") && !s.onSockets() {
 		for _, e := range s.Endpoints {
-			if strings.HasPrefix(e, "http://") || strings.HasPrefix(e, "unix://") {
+			if strings.HasPrefix(e, "http://") || strings.HasPrefix(e, unixScheme) {
 				l.wrong("endpoints", fmt.Sprintf("%q has no TLS, but cacert or cert is set", e))
 			}
 		}

@@ -39,6 +39,8 @@ func TestFieldsThatGoTogether(t *testing.T) {
 			flag: map[string]string{"cacert": authority.File, "endpoints": "http://a:1,https://b:1"},
 			want: []string{`endpoints: "http://a:1" has no TLS`},
 		},
+		"TLS files and a socket":             {flag: map[string]string{"cacert": authority.File, "endpoints": "unix:///s"}},
+		"TLS files, a socket and an address": {flag: map[string]string{"cacert": authority.File, "endpoints": "unix:///s,https://b:1"}, want: []string{`endpoints: "unix:///s" has no TLS`}},
 
 		"a sidecar's TLS files": {flag: map[string]string{
 			"sidecar": "https://a", "sidecar_cacert": authority.File, "sidecar_cert": cert, "sidecar_key": key,

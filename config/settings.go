@@ -1,7 +1,9 @@
 package config
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 )
@@ -70,14 +72,27 @@ type Settings struct {
 	// [access.Patterns].
 	CommandsFrom []string
 
-	// Name is that of this member among those of Cluster, which are the servers of a cluster.
+	// Name is that of this member among those of Cluster, which are the servers of a cluster. Without
+	// Cluster, a server is alone.
 	Name    string
 	Cluster Cluster
-	// DataDir and EtcdListen are the embedded etcd's.
+	// DataDir and EtcdListen are the embedded etcd's. EtcdListen is a unix socket in DataDir for a
+	// server that is alone and has no certificate.
 	DataDir, EtcdListen string
 
 	// Where the password and the token were read from.
 	passwordFile, tokenFile string
+	// finder finds etcd without Endpoints; nil if they were given.
+	finder *finder
+}
+
+// Dial returns how to connect to etcd. If Endpoints were not given, that finds the etcd of this machine.
+// Nil means that there is nothing to find.
+func (s Settings) Dial() func(ctx context.Context, address string) (net.Conn, error) {
+	if s.finder == nil {
+		return nil
+	}
+	return s.finder.dial
 }
 
 // String lists the settings as a settings file would, without the secrets.

@@ -22,9 +22,9 @@ var fields = []Field{
 	},
 
 	{
-		Name: "endpoints", Group: Etcd, Default: "127.0.0.1:2379",
+		Name: "endpoints", Group: Etcd, Default: defaultEndpoint, computed: "127.0.0.1:2379, or else the socket of 'berth dev' in .berth, or of a server on this host",
 		Usage: "`ADDRESSES` of the etcd members, separated by commas",
-		Must:  "different addresses of etcd such as 10.0.0.1:2379 or https://etcd-1:2379, separated by commas",
+		Must:  "different addresses of etcd such as 10.0.0.1:2379, https://etcd-1:2379 or unix:///var/lib/berth/etcd/etcd.sock, separated by commas",
 		value: typed[[]string]{func(s *Settings) *[]string { return &s.Endpoints }, parseEndpoints},
 	},
 	{
@@ -245,13 +245,13 @@ var fields = []Field{
 		value: typed[Cluster]{func(s *Settings) *Cluster { return &s.Cluster }, parseCluster},
 	},
 	{
-		Name: "data_dir", Group: Dev, Default: ".berth", computed: ".berth for dev, /var/lib/berth for server",
+		Name: "data_dir", Group: Dev, Default: devDataDir, computed: ".berth for dev, /var/lib/berth for server",
 		Usage: "`DIR` with the data of the embedded etcd",
 		Must:  "a path",
 		value: typed[string]{func(s *Settings) *string { return &s.DataDir }, parseSomePath},
 	},
 	{
-		Name: "etcd_listen", Group: Dev, Default: "127.0.0.1:2379", computed: "127.0.0.1:2379, or port 2379 of the host of the server",
+		Name: "etcd_listen", Group: Dev, Default: "127.0.0.1:2379", computed: "127.0.0.1:2379, or port 2379 of the host of the server; a server alone without cert listens only at a socket in data_dir",
 		Usage: "`ADDRESS` of the embedded etcd for clients; with dev, port 0 chooses a free port. All servers of a cluster need the same port",
 		Must:  "an address such as 127.0.0.1:2379, with an IP address or localhost",
 		value: typed[string]{func(s *Settings) *string { return &s.EtcdListen }, parseEtcdListen},

@@ -14,8 +14,8 @@ import (
 )
 
 // ClientTLS returns how to speak TLS with etcd, or nil for plain text: TLS is
-// spoken if cacert or cert is set, or an endpoint begins with https. Without
-// cacert the system's own authorities count. The error is [Problems].
+// spoken if cacert or cert is set, or an endpoint begins with https, but not
+// if all endpoints are unix sockets. Without cacert the system's own authorities count. The error is [Problems].
 //
 // The function that it returns is to be called for each connection: the files are read again
 // when they change, and a change is reported to log, unless that is nil. Its results
@@ -43,7 +43,7 @@ func (s Settings) ServerTLS(log hclog.Logger) (func() *tls.Config, error) {
 
 func (s *Settings) clientTLS(log hclog.Logger) (func() *tls.Config, Problems) {
 	secure := slices.ContainsFunc(s.Endpoints, func(e string) bool { return strings.HasPrefix(e, "https://") })
-	if s.CACert == "" && s.Cert == "" && !secure {
+	if s.onSockets() || s.CACert == "" && s.Cert == "" && !secure {
 		return nil, nil
 	}
 	return dialTLS(log, "", s.CACert, s.Cert, s.Key)

@@ -357,9 +357,13 @@ func TestAServerGrowsToACluster(t *testing.T) {
 	t.Parallel()
 	s := newServers(t)
 	s.sh(s.text("berth certs init", "a"))
-	// At first it is without TLS, which the page says of a server without --cluster.
-	s.start("a", s.on("a", "berth server --name a --data-dir /var/lib/berth --cluster a=http://10.0.0.1:7423"))
-	s.sh("export BERTH_ENDPOINTS=" + s.on("a", "10.0.0.1:2379") + "; until berth cluster status; do sleep 0.1; done; berth pools set db 20")
+	// At first it is alone, and only its user finds it; then it serves others.
+	alone := s.text("berth server --name a --data-dir /var/lib/berth\n", "a")
+	s.start("a", alone)
+	s.sh("export BERTH_ENDPOINTS=" + s.on("a", "unix:///var/lib/berth/etcd/etcd.sock") + "; until berth cluster status; do sleep 0.1; done; berth pools set db 20")
+	s.stop(syscall.SIGTERM, "a")
+	s.start("a", s.text("berth server --name a --data-dir /var/lib/berth --etcd-listen", "a"))
+	s.sh("export BERTH_ENDPOINTS=" + s.on("a", "https://10.0.0.1:2379") + " BERTH_CACERT=certs/ca.crt BERTH_CERT=certs/fleet.crt BERTH_KEY=certs/fleet.key; until berth cluster status; do sleep 0.1; done; berth pools info db")
 	s.stop(syscall.SIGTERM, "a")
 
 	s.start("a", s.text("berth server --name a --cluster", "a"))
@@ -383,4 +387,7 @@ func TestAServerGrowsToACluster(t *testing.T) {
 	s.env[slices.IndexFunc(s.env, func(v string) bool { return strings.HasPrefix(v, "BERTH_ENDPOINTS=") })] = "BERTH_ENDPOINTS=" + s.on("a", "https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379")
 	s.kill("a")
 	s.sh("until berth exec --pool db -- true; do sleep 0.1; done")
+
+	// With its data from the cluster, a does not start alone.
+	s.sh("! env -u BERTH_CACERT -u BERTH_CERT -u BERTH_KEY " + strings.TrimSpace(alone) + " --listen " + s.network + "1:0 2> refused; grep 'cluster: is not set, and the data directory has the data of a cluster of 3 members' refused")
 }

@@ -311,7 +311,7 @@ func (r *request) connect(do func() error) error {
 func options(s config.Settings, log hclog.Logger) (instance.Options, error) {
 	tls, err := s.ClientTLS(log)
 	return instance.Options{
-		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
+		Endpoints: s.Endpoints, Dial: s.Dial(), TLS: tls, Username: s.User, Password: s.Password.Reveal(), Prefix: s.Prefix,
 		Host: s.Host, Version: version(),
 		ClaimTimeout: none(s.ClaimTimeout),
 		PollInterval: none(s.ClaimPollInterval), PollJitter: none(s.ClaimPollJitter),
@@ -326,7 +326,7 @@ func newBackend(s config.Settings, log hclog.Logger) (*store.Client, error) {
 		return nil, err
 	}
 	backend, err := store.NewClient(store.Config{
-		Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log,
+		Endpoints: s.Endpoints, Dial: s.Dial(), TLS: tls, Username: s.User, Password: s.Password.Reveal(), Logger: log,
 	})
 	if err != nil {
 		return nil, problem.Field("endpoints", "%w", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/berthhq/berth/internal/certs"
 	"github.com/berthhq/berth/internal/cluster"
 	"github.com/berthhq/berth/internal/problem"
+	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/internal/text"
 )
 
@@ -104,7 +105,7 @@ func dialCluster(s config.Settings, log hclog.Logger) (*cluster.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Dial(cluster.Config{Endpoints: s.Endpoints, TLS: tls, Username: s.User, Password: s.Password.Reveal()})
+	return cluster.Dial(cluster.Config{Endpoints: s.Endpoints, Dial: s.Dial(), TLS: tls, Username: s.User, Password: s.Password.Reveal()})
 }
 
 // checkPeer returns an error unless the text is the address of a member for the other members.
@@ -136,7 +137,11 @@ func clusterTable(out *page, s *cluster.Status) {
 		if m.Leader {
 			role = "leads"
 		}
-		row := []string{m.Name, m.ID, m.Status, role, strings.Join(m.PeerURLs, ","), m.Version, "", "", "", "", strings.Join(m.Alarms, ", "), m.Trouble}
+		peers := strings.Join(m.PeerURLs, ",")
+		if peers == embed.AloneURL {
+			peers = "" // it listens to no other members
+		}
+		row := []string{m.Name, m.ID, m.Status, role, peers, m.Version, "", "", "", "", strings.Join(m.Alarms, ", "), m.Trouble}
 		if m.Version != "" {
 			row[6], row[7], row[8] = bytesText(m.DBBytes), bytesText(m.UsedBytes), bytesText(m.QuotaBytes)
 			row[9] = fmt.Sprint(m.Lag)
@@ -200,7 +205,7 @@ func clusterRestore(r *request) error {
 	if bump == 0 {
 		return usagef("--bump-revision can't be 0: fencing tokens would be issued twice")
 	}
-	dir := filepath.Join(s.DataDir, etcdFolder)
+	dir := filepath.Join(s.DataDir, config.EtcdFolder)
 	done, err := cluster.Restore(r.args[0], dir, self, bump)
 	if err != nil {
 		return etcdFault(err, "")

@@ -29,11 +29,12 @@ func devCommand() *cli.Command {
 		Name:     "dev",
 		Category: serving,
 		Usage:    "run everything in one process, with its own etcd",
-		Description: `For trials and for a single machine. Runs etcd, a sidecar whose pages allow changes, and
-a coordinator, which admits runs. Pools, claims and runs are kept in --data-dir.
+		Description: `For trials, on a machine whose users may all do everything: it serves etcd on loopback without
+TLS. Use 'berth server' otherwise. Runs etcd, a sidecar whose pages allow changes, and a
+coordinator, which admits runs. Pools, claims and runs are kept in --data-dir.
 
-Other commands find it at the default addresses. If you choose other addresses, use the ones
-that it prints (-o json for programs).
+Other commands find its etcd at the default address, or in the folder in which it was started.
+Otherwise use the addresses that it prints (-o json for programs).
 
 On INT or TERM it stops. On a second signal it stops without waiting.`,
 		Flags: append(config.Flags(config.Dev, config.Serve, config.Lead),
@@ -85,9 +86,17 @@ func ended(ctx context.Context, err error) error {
 func startEtcd(ctx context.Context, s config.Settings, log hclog.Logger) (*embed.Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, devStart)
 	defer cancel()
-	etcd, err := embed.Start(ctx, embed.Config{
-		DataDir: filepath.Join(s.DataDir, etcdFolder), ClientListen: s.EtcdListen, Logger: log,
-	})
+	cfg := embed.Config{DataDir: filepath.Join(s.DataDir, config.EtcdFolder), ClientListen: s.EtcdListen, Logger: log}
+	// Commands in this folder find it there at other addresses, too. If the path is too long for a socket,
+	// dev has none.
+	socket, err := filepath.Abs(config.EtcdSocket(s.DataDir))
+	if err != nil {
+		return nil, err
+	}
+	if len(socket) <= embed.MaxSocketPath {
+		cfg.Socket = socket
+	}
+	etcd, err := embed.Start(ctx, cfg)
 	return etcd, etcdFault(err, "; 127.0.0.1:0 chooses a free port")
 }
 
@@ -106,7 +115,8 @@ func banner(out *page, at addresses) {
 	if at.HTTP != "" {
 		pages = at.HTTP + "/pools"
 	}
-	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", at.Etcd}, {"  data", at.DataDir}, {"  access", at.Access}}
+	etcd := at.Etcd + " (open: all users of this machine can read and change everything)"
+	rows := [][]string{{"  pages", pages}, {"  http", at.HTTP}, {"  socket", at.Socket}, {"  etcd", etcd}, {"  data", at.DataDir}, {"  access", at.Access}}
 	out.columns(keep(rows, func(row []string) bool { return row[1] != "" }))
 	out.gap()
 	out.line("Try, in another terminal:")

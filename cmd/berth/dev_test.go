@@ -13,6 +13,9 @@ func TestDevTellsWhereItsPagesAre(t *testing.T) {
 	if !strings.Contains(b.String(), "\n  pages  http://127.0.0.1:7420/pools\n") {
 		t.Errorf("%s", b.String())
 	}
+	if !strings.Contains(b.String(), "\n  etcd   http://127.0.0.1:2379 (open: all users of this machine can read and change everything)\n") {
+		t.Errorf("it does not say that its etcd is open: %s", b.String())
+	}
 	b.Reset()
 	banner(&page{out: &b}, addresses{Socket: "unix:///data/berth.sock", Etcd: "http://127.0.0.1:2379", DataDir: "/data", PID: 7})
 	if strings.Contains(b.String(), "pages") {

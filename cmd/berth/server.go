@@ -20,6 +20,7 @@ import (
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store/embed"
 	"github.com/berthhq/berth/sidecar"
+	"github.com/berthhq/berth/sidecar/server"
 )
 
 func serverCommand() *cli.Command {
@@ -28,14 +29,17 @@ func serverCommand() *cli.Command {
 		Category: serving,
 		Usage:    "run a member of a cluster, with etcd, a sidecar and a coordinator in one process",
 		Description: `Run it on three hosts with the same --cluster, and berth needs no other etcd. The cluster works
-as long as two of the three do. A single server works too, and can grow to three.
+as long as two of the three do. A single server works too, and can grow to three: without
+--cluster, it serves etcd at a socket in --data-dir that only its user can reach, and with
+--cacert, --cert and --key instead at --etcd-listen, for other hosts and users.
 
 At its first start, a server joins the cluster of the other members if there is one. If no
 member has data, they form a new cluster once all of them are running. Other hosts of the fleet
 run 'berth sidecar' with the servers as --endpoints.
 
 Members and clients use the certificates of --cacert, --cert and --key (see 'berth certs').
-Without TLS, all members must have loopback addresses.
+Without TLS, all members of --cluster must have loopback addresses, and all users of the machine
+can read and change everything.
 
 On TERM or INT, the sidecar waits for the holders of this host ('berth sidecar --help'), and then
 etcd stops. HUP is for restarts: the server stops at once and leaves its claims to the next
@@ -76,8 +80,11 @@ func serveServer(r *request) error {
 }
 
 // membersOf returns this member of the cluster in the settings, and the other members. All of them
-// serve clients at the port of etcd_listen.
+// serve clients at the port of etcd_listen. A server alone has no address for other members.
 func membersOf(s config.Settings) (self cluster.Member, others []cluster.Member) {
+	if s.Alone() {
+		return cluster.Member{Name: s.Name, PeerURL: embed.AloneURL, ClientURL: s.Endpoints[0]}, nil
+	}
 	_, port, _ := net.SplitHostPort(s.EtcdListen)
 	for _, m := range s.Cluster {
 		one := cluster.Member{Name: m.Name, PeerURL: m.URL(), ClientURL: m.ClientURL(port)}
@@ -166,6 +173,9 @@ const compareEvery = 10 * time.Minute
 // wrong setting, a server that loses its data would contact the wrong members, or form a second
 // cluster.
 func (m *etcdMember) compare(ctx context.Context) {
+	if m.s.Alone() {
+		return
+	}
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	var configured []string
@@ -201,12 +211,19 @@ func (m *etcdMember) founding() (*cluster.Founding, error) {
 func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *embed.Server, err error) {
 	s := m.s
 	cfg := embed.Config{
-		DataDir: filepath.Join(s.DataDir, etcdFolder), Name: s.Name, ClientListen: s.EtcdListen,
+		DataDir: filepath.Join(s.DataDir, config.EtcdFolder), Name: s.Name, ClientListen: s.EtcdListen,
 		Logger: m.log,
 	}
-	if own, _ := s.Cluster.Find(s.Name); own.Secure {
+	if strings.HasPrefix(founding.Self.ClientURL, "https://") {
 		cfg.TLS = &embed.TLS{CertFile: s.Cert, KeyFile: s.Key, ClientCAFile: s.CACert}
 		cfg.PeerTLS = cfg.TLS
+	} else if !s.Alone() {
+		m.log.Warn("etcd is open: all users of this machine can read and change everything; write https:// in the setting cluster, and set cacert, cert and key")
+	}
+	if s.Alone() && cfg.TLS == nil && s.SocketGroup != "" {
+		if cfg.SocketGroup, err = server.GroupID(s.SocketGroup); err != nil {
+			return nil, problem.Field("socket_group", "%w", err)
+		}
 	}
 	if cfg.Dir, err = embed.OpenDataDir(cfg.DataDir); err != nil {
 		return nil, err
@@ -215,7 +232,10 @@ func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *
 	if err != nil {
 		return nil, errors.Join(err, cfg.Dir.Close())
 	}
-	cfg.Members, cfg.Joins, cfg.Token = begin.Members, begin.Joins, begin.Token
+	cfg.Joins, cfg.Token = begin.Joins, begin.Token
+	if !s.Alone() {
+		cfg.Members = begin.Members
+	}
 	etcd, err := embed.Start(ctx, cfg)
 	if own, _ := s.Cluster.Find(s.Name); errors.Is(err, embed.ErrAddressInUse) && strings.Contains(err.Error(), own.Address) {
 		return nil, problem.Field("cluster", "%w; stop the other process, or choose another port for %s", err, s.Name)
@@ -227,6 +247,9 @@ func (m *etcdMember) start(ctx context.Context, founding *cluster.Founding) (_ *
 func (m *etcdMember) begin(ctx context.Context, founding *cluster.Founding, dir *embed.DataDir) (cluster.Start, error) {
 	if dir.HasData() {
 		data, err := dir.Identity()
+		if err == nil && m.s.Alone() && len(data.Members) > 1 {
+			err = problem.Field("cluster", "is not set, and the data directory has the data of a cluster of %d members: set it to all of them", len(data.Members))
+		}
 		if err == nil {
 			err = founding.CheckData(ctx, data)
 		}
@@ -288,8 +311,8 @@ func drainFlag() cli.Flag {
 	return &cli.DurationFlag{Name: drainFlagName, Value: sidecar.DefaultDrainTimeout, Usage: "longest `TIME` to wait for holders before stopping; 0 does not wait"}
 }
 
-// Folders in the data directory of dev and of a server.
-const etcdFolder, stateFolder = "etcd", "state"
+// stateFolder is the folder of the sidecar in the data directory of dev and of a server.
+const stateFolder = "state"
 
 // etcdFault returns a problem that names the setting because of which an embedded etcd can't start.
 // The hint is added to the advice if the address is in use.
@@ -300,6 +323,7 @@ func etcdFault(err error, hint string) error {
 	for kind, what := range map[error]struct{ field, todo string }{
 		embed.ErrAddressInUse:  {"etcd_listen", "choose another with --etcd-listen" + hint},
 		embed.ErrDataDirLocked: {"data_dir", "stop the other process, or choose another with --data-dir"},
+		embed.ErrSocketPath:    {"data_dir", "choose a directory with a shorter path with --data-dir"},
 		embed.ErrDataDir:       {"data_dir", "choose another with --data-dir"},
 		embed.ErrDiskFull:      {"data_dir", "free disk space, or choose another with --data-dir"},
 		embed.ErrDataTooNew:    {"data_dir", "use the version of berth that wrote it, or choose another with --data-dir"},

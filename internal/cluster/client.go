@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -23,6 +25,8 @@ import (
 // Config names the etcd to maintain, and the credentials.
 type Config struct {
 	Endpoints []string
+	// Dial connects to one of Endpoints; nil is grpc's own way.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// TLS returns the configuration of connections; nil for connections without TLS.
 	TLS                func() *tls.Config
 	Username, Password string
@@ -39,6 +43,9 @@ func Dial(cfg Config) (*Client, error) {
 	c := clientv3.Config{
 		Endpoints: cfg.Endpoints, Username: cfg.Username, Password: cfg.Password,
 		DialTimeout: requestTimeout, Logger: zap.NewNop(),
+	}
+	if cfg.Dial != nil {
+		c.DialOptions = []grpc.DialOption{grpc.WithContextDialer(cfg.Dial)}
 	}
 	if cfg.TLS != nil {
 		c.TLS = cfg.TLS()
@@ -319,6 +326,9 @@ func (c *Client) statusAt(ctx context.Context, endpoint string) (*etcdserverpb.S
 // at returns a client for one address.
 func (c *Client) at(endpoint string) (*Client, error) {
 	cfg := c.cfg
+	if !slices.Contains(cfg.Endpoints, endpoint) {
+		cfg.Dial = nil
+	}
 	cfg.Endpoints = []string{endpoint}
 	return Dial(cfg)
 }

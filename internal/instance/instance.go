@@ -20,6 +20,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -60,6 +61,8 @@ const (
 type Options struct {
 	// Endpoints are the client addresses of etcd's members.
 	Endpoints []string
+	// Dial connects to an endpoint; nil is grpc's own way.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// TLS is called for each connection to etcd and returns how it speaks TLS; nil means
 	// plain text.
 	TLS func() *tls.Config
@@ -215,7 +218,7 @@ func (c *Client) connect(ctx context.Context) (err error) {
 // dial returns a connection to etcd after a successful probe.
 func dial(ctx context.Context, o Options) (*store.Client, error) {
 	backend, err := store.NewClient(store.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
+		Endpoints: o.Endpoints, Dial: o.Dial, TLS: o.TLS, Username: o.Username, Password: o.Password,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	if err != nil {

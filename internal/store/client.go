@@ -25,6 +25,8 @@ type Config struct {
 	// Endpoints are the client addresses of the cluster's members, each with or
 	// without a scheme. At least one.
 	Endpoints []string
+	// Dial connects to an endpoint; nil is grpc's own way.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// TLS is called for each connection, and returns how it speaks TLS; nil is plain text.
 	TLS func() *tls.Config
 	// Username and Password are empty unless etcd asks for them.
@@ -150,6 +152,9 @@ func (c *Client) certificate() (*tls.Certificate, error) {
 // user: it would log in for each stream, and for each endpoint.
 func connect(cfg Config, login *login, address string) (*clientv3.Client, error) {
 	options := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))}
+	if cfg.Dial != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dial))
+	}
 	if login != nil {
 		options = append(options, grpc.WithPerRPCCredentials(login))
 	}

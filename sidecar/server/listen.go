@@ -81,21 +81,31 @@ func setSocketGroup(path, group string) error {
 	if group == "" {
 		return nil
 	}
-	if _, err := strconv.ParseUint(group, 10, 32); err != nil {
-		found, err := user.LookupGroup(group)
-		if err != nil {
-			return fmt.Errorf("there is no group %q on this host", group)
-		}
-		group = found.Gid
-	}
-	gid, err := strconv.ParseUint(group, 10, 32)
-	if err == nil {
-		err = os.Chown(path, -1, int(gid))
-	}
+	gid, err := GroupID(group)
 	if err != nil {
+		return err
+	}
+	if err := os.Chown(path, -1, gid); err != nil {
 		return fmt.Errorf("the socket can't be given to group %s: %w", group, err)
 	}
 	return nil
+}
+
+// GroupID returns the id of a group of this host, which is given by name or number.
+func GroupID(group string) (int, error) {
+	number := group
+	if _, err := strconv.ParseUint(group, 10, 32); err != nil {
+		found, err := user.LookupGroup(group)
+		if err != nil {
+			return 0, fmt.Errorf("there is no group %q on this host", group)
+		}
+		number = found.Gid
+	}
+	gid, err := strconv.ParseUint(number, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("the id of group %q is not a number: %w", group, err)
+	}
+	return int(gid), nil
 }
 
 // checkFree refuses a path that is no socket, or that a process listens on.

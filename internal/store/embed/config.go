@@ -1,15 +1,12 @@
 package embed
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -50,10 +47,17 @@ type Config struct {
 	Dir *DataDir
 	// ClientListen is "host:port" with an IP address or localhost, where port 0
 	// chooses a free one, or the absolute path of a unix socket, with or without
-	// "unix://". Protect the folder of the socket: any user may connect to it.
+	// "unix://". Only the user of this process, and SocketGroup, can connect to a socket in DataDir:
+	// see [SocketPath]. Protect the folder of any other socket.
 	ClientListen string
 	// TLS makes the member serve clients over TLS. It is not available on a unix socket.
 	TLS *TLS
+	// Socket, if not empty, is the path of one more unix socket for clients, without TLS. See
+	// [SocketPath].
+	Socket string
+	// SocketGroup is the id of a group whose members can connect to the sockets for clients in DataDir,
+	// too, and so read and change everything. 0 is none.
+	SocketGroup int
 
 	// Name is this member's name in Members.
 	Name string
@@ -151,10 +155,13 @@ func (c *Config) etcd() (*etcd.Config, error) {
 	// With port 0, this address is wrong. But only clients that ask etcd for the addresses of its
 	// members use it, and berth's client does not.
 	ec.AdvertiseClientUrls = ec.ListenClientUrls
+	if c.Socket != "" {
+		ec.ListenClientUrls = append(ec.ListenClientUrls, url.URL{Scheme: "unix", Path: c.Socket})
+	}
 	if c.TLS != nil {
 		// If gRPC and HTTP share a port, gRPC runs inside Go's HTTP server: then watches starve
 		// during large reads, and a member can't be stopped while clients keep sending requests.
-		ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: httpSocket()}}
+		ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: c.httpSocket()}}
 	}
 	ec.ClientTLSInfo, ec.PeerTLSInfo = c.TLS.etcd(), c.PeerTLS.etcd()
 	// A peer may connect from an address that its certificate does not name: its host has several
@@ -164,16 +171,45 @@ func (c *Config) etcd() (*etcd.Config, error) {
 	return ec, c.peers(ec)
 }
 
-// httpSocket returns a new socket address for etcd's HTTP server, which berth does not use. On Linux,
-// it has no file. etcd removes a file of that name from the working directory anyway, which fails if
-// the directory is read-only, as in containers and services, unless the name is one in a folder that
-// does not exist.
-func httpSocket() string {
-	name := "berth-etcd-" + rand.Text()
-	if runtime.GOOS == "linux" {
-		return "@" + name + "/http"
+// SocketPath returns the path of the unix socket at which only the user of a member with a data
+// directory, root and [Config.SocketGroup] can connect to it.
+func SocketPath(dataDir string) string { return filepath.Join(dataDir, "etcd.sock") }
+
+// httpSocket returns the path of the unix socket for etcd's HTTP server (health, metrics and
+// version), which berth does not use.
+func (c *Config) httpSocket() string {
+	dir, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		dir = c.DataDir
 	}
-	return filepath.Join(os.TempDir(), name)
+	return filepath.Join(dir, "http.sock")
+}
+
+// sockets returns the paths of all unix sockets of the member.
+func (c *Config) sockets() (all []string) {
+	if path, ok := socketPath(c.ClientListen); ok {
+		all = append(all, path)
+	}
+	if c.Socket != "" {
+		all = append(all, c.Socket)
+	}
+	if c.TLS != nil {
+		all = append(all, c.httpSocket())
+	}
+	return all
+}
+
+// MaxSocketPath is the longest path of a unix socket, in bytes.
+const MaxSocketPath = 107
+
+// checkSockets returns an error if the system can't have a socket with one of the paths.
+func (c *Config) checkSockets() error {
+	for _, path := range c.sockets() {
+		if len(path) > MaxSocketPath {
+			return fmt.Errorf("%w: %s has %d bytes, and the path of a socket must have at most %d", ErrSocketPath, path, len(path), MaxSocketPath)
+		}
+	}
+	return nil
 }
 
 // etcd returns the files as a TLS configuration of etcd; a nil TLS returns an empty one.
@@ -194,11 +230,11 @@ func (t *TLS) scheme() string {
 	return "http"
 }
 
-// aloneURL is the peer address of a member without peers. No process listens there.
-const aloneURL = "http://127.0.0.1:2380"
+// AloneURL is the peer address of a member without peers. It listens to no peers.
+const AloneURL = "http://127.0.0.1:2380"
 
 func (c *Config) peers(ec *etcd.Config) error {
-	self := aloneURL
+	self := AloneURL
 	ec.ListenPeerUrls = nil
 	ec.InitialCluster = c.Name + "=" + self
 	if len(c.Members) > 0 {

@@ -13,6 +13,8 @@ import (
 var (
 	// ErrAddressInUse: another process listens at the address.
 	ErrAddressInUse = errors.New("address is in use")
+	// ErrSocketPath: the path of a unix socket is too long.
+	ErrSocketPath = errors.New("path is too long")
 	// ErrDataDirLocked: another process serves from the data directory.
 	ErrDataDirLocked = errors.New("data directory is in use")
 	// ErrDataDir: the data directory can't be made, read or written.
@@ -49,7 +51,7 @@ func explain(cfg *Config, err error) error {
 }
 
 func explained(err error) bool {
-	for _, known := range []error{ErrAddressInUse, ErrDataDirLocked, ErrDataDir, ErrDiskFull, ErrDataTooNew, ErrRemoved} {
+	for _, known := range []error{ErrAddressInUse, ErrSocketPath, ErrDataDirLocked, ErrDataDir, ErrDiskFull, ErrDataTooNew, ErrRemoved} {
 		if errors.Is(err, known) {
 			return true
 		}

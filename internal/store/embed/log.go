@@ -27,6 +27,8 @@ type bridge struct {
 var harmless = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
+	// Of a data directory that Config.SocketGroup may enter.
+	"check file permission": true,
 	// Of the socket of httpSocket.
 	"scheme is http or unix while key and cert files are present; ignoring key and cert files":           true,
 	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL": true,

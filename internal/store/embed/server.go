@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,9 +25,9 @@ type Server struct {
 	cfg  Config
 	lock *fileutil.LockedFile
 	etcd *etcd.Etcd
-	// grpc serves the clients. etcd's own Close would wait for their streams; stopping grpc first
-	// ends the streams.
-	grpc *grpc.Server
+	// grpc serve the clients, one for each address. etcd's own Close would wait for their streams;
+	// stopping these first ends the streams.
+	grpc []*grpc.Server
 
 	closing atomic.Bool // etcd's log messages no longer matter
 	failed  atomic.Bool // etcd has failed
@@ -44,7 +46,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
-	if err := probeSocket(&cfg); err != nil {
+	if err := cfg.checkSockets(); err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
 	if cfg.Dir == nil {
@@ -53,11 +55,14 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		}
 	}
 	lock := cfg.Dir.lock
+	if err := errors.Join(probeSockets(&cfg), cfg.protectSockets()); err != nil {
+		return nil, errors.Join(fmt.Errorf("start etcd: %w", err), lock.Close())
+	}
 	s := &Server{
 		cfg:    cfg,
 		lock:   lock,
 		errs:   make(chan error, 1),
-		served: make(chan *grpc.Server, 1),
+		served: make(chan *grpc.Server, len(ec.ListenClientUrls)),
 	}
 	log := &bridge{log: cfg.Logger.Named("etcd"), quiet: &s.closing}
 	ec.ZapLoggerBuilder = etcd.NewZapLoggerBuilder(log.zapLogger(s.stopped))
@@ -65,6 +70,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 
 	if err := s.boot(ctx, ec); err != nil {
 		return nil, fmt.Errorf("start etcd: %w", explain(&cfg, err))
+	}
+	if err := cfg.openSockets(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start etcd: %w: %w", ErrDataDir, err), s.Close())
 	}
 	return s, nil
 }
@@ -115,26 +123,31 @@ func (s *Server) boot(ctx context.Context, ec *etcd.Config) error {
 		s.stopped(err)
 	}()
 
-	select {
-	case s.grpc = <-s.served:
-		return nil
-	case err := <-s.errs:
-		return errors.Join(err, s.Close())
-	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("not ready: %w", context.Cause(ctx)), s.Close())
+	for range ec.ListenClientUrls {
+		select {
+		case g := <-s.served:
+			s.grpc = append(s.grpc, g)
+		case err := <-s.errs:
+			return errors.Join(err, s.Close())
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("not ready: %w", context.Cause(ctx)), s.Close())
+		}
 	}
+	return nil
 }
 
 // Endpoint returns the address for clients on this machine, with its scheme and the chosen port.
 func (s *Server) Endpoint() string { return s.cfg.endpoint(s.Addr()) }
 
-// Addr returns the address of the listener for clients.
+// Addr returns the address of the listener for clients of [Config.ClientListen].
 func (s *Server) Addr() net.Addr {
-	at := s.etcd.Clients[0].Addr()
-	if s.cfg.TLS != nil && at.Network() == "unix" { // etcd lists them in any order; see httpSocket
-		at = s.etcd.Clients[1].Addr()
+	path, unix := socketPath(s.cfg.ClientListen)
+	for _, l := range s.etcd.Clients { // in any order, with the other sockets
+		if at := l.Addr(); at.Network() != "unix" || unix && at.String() == path {
+			return at
+		}
 	}
-	return at
+	return nil // etcd has a listener for each address
 }
 
 // ID returns the id of this member in its cluster.
@@ -214,8 +227,8 @@ func (s *Server) shutDown(transferLeadership bool) {
 	if transferLeadership {
 		s.transferLeadership()
 	}
-	if s.grpc != nil {
-		s.grpc.Stop()
+	for _, g := range s.grpc {
+		g.Stop()
 	}
 	s.etcd.Server.HardStop()
 	s.etcd.Close()
@@ -239,16 +252,70 @@ func (s *Server) transferLeadership() {
 // probeTimeout is ample for a connection inside one machine.
 const probeTimeout = time.Second
 
-// probeSocket fails if another process listens on the unix socket: etcd would take it
+// probeSockets fails if another process listens on a unix socket of the member: etcd would take it
 // away from that. A socket without a listener is orphaned.
-func probeSocket(cfg *Config) error {
-	path, ok := socketPath(cfg.ClientListen)
-	if !ok {
-		return nil
+func probeSockets(cfg *Config) error {
+	for _, path := range cfg.sockets() {
+		conn, err := net.DialTimeout("unix", path, probeTimeout)
+		if err == nil {
+			return errors.Join(fmt.Errorf("%w: unix socket %s", ErrAddressInUse, path), conn.Close())
+		}
 	}
-	conn, err := net.DialTimeout("unix", path, probeTimeout)
-	if err != nil {
-		return nil
+	return nil
+}
+
+// protectSockets lets only the user of this process, and the group of the sockets, enter the data
+// directory if sockets are in it: any user that reaches a socket for clients can read and change everything.
+func (c *Config) protectSockets() error {
+	dir, own, err := c.ownSockets()
+	if err != nil || len(own) == 0 {
+		return err
 	}
-	return errors.Join(fmt.Errorf("%w: unix socket %s", ErrAddressInUse, path), conn.Close())
+	if c.SocketGroup > 0 {
+		return c.openToGroup(dir)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: other users could reach the socket in it: %w", ErrDataDir, err)
+	}
+	return nil
+}
+
+// openToGroup lets the group of the sockets enter the data directory, and the folder that contains it if
+// other users can't do so already.
+func (c *Config) openToGroup(dir string) error {
+	folders := []string{dir}
+	parent := filepath.Dir(dir)
+	if info, err := os.Stat(parent); err == nil && info.Mode()&0o001 == 0 {
+		folders = append(folders, parent)
+	}
+	for _, one := range folders {
+		if err := errors.Join(os.Chown(one, -1, c.SocketGroup), os.Chmod(one, 0o750)); err != nil {
+			return fmt.Errorf("%w: it can't be opened to group %d: %w", ErrDataDir, c.SocketGroup, err)
+		}
+	}
+	return nil
+}
+
+// openSockets sets the modes of the sockets in the data directory.
+func (c *Config) openSockets() error {
+	_, own, err := c.ownSockets()
+	for _, path := range own {
+		if c.SocketGroup > 0 {
+			err = errors.Join(err, os.Chown(path, -1, c.SocketGroup), os.Chmod(path, 0o660))
+		} else {
+			err = errors.Join(err, os.Chmod(path, 0o600))
+		}
+	}
+	return err
+}
+
+// ownSockets returns the absolute path of the data directory, and those of the sockets in it.
+func (c *Config) ownSockets() (dir string, own []string, err error) {
+	dir, err = filepath.Abs(c.DataDir)
+	for _, path := range c.sockets() {
+		if filepath.Dir(path) == dir {
+			own = append(own, path)
+		}
+	}
+	return dir, own, err
 }

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/certs"
+)
+
+// neighbor is a user of this machine that has nothing to do with berth, and etl a group.
+const neighbor, etl = 65534, 65533
+
+// asUser calls do with the rights of another user and group.
+func asUser(t *testing.T, uid, gid int, do func()) {
+	t.Helper()
+	failed := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
+			failed <- e
+			return
+		}
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); e != 0 {
+			failed <- e
+			return
+		}
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); e != 0 {
+			failed <- e
+			return
+		}
+		do()
+		failed <- nil
+	}()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listening returns what a process listens at: "tcp ADDRESS" or "unix PATH", where the path of an abstract
+// socket begins with @.
+func listening(t *testing.T, pid int) (all []string) {
+	t.Helper()
+	inodes := map[string]bool{}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, "socket:[") {
+			inodes[strings.Trim(strings.TrimPrefix(to, "socket:"), "[]")] = true
+		}
+	}
+	each := func(file string, of func(fields []string)) {
+		f, err := os.Open(file)
+		if err != nil {
+			return // without IPv6
+		}
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			of(strings.Fields(lines.Text()))
+		}
+	}
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		each(file, func(f []string) {
+			const listens = "0A"
+			if len(f) > 9 && f[3] == listens && inodes[f[9]] {
+				all = append(all, "tcp "+tcpAddress(t, f[1]))
+			}
+		})
+	}
+	each("/proc/net/unix", func(f []string) {
+		const listens = "00010000"
+		if len(f) > 7 && f[3] == listens && inodes[f[6]] {
+			all = append(all, "unix "+f[7])
+		}
+	})
+	return all
+}
+
+// tcpAddress reads an address of /proc/net/tcp.
+func tcpAddress(t *testing.T, text string) string {
+	t.Helper()
+	host, port, _ := strings.Cut(text, ":")
+	number, err := strconv.ParseUint(port, 16, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ip := net.IP{127, 0, 0, 1} // of all addresses
+	if v4, err := strconv.ParseUint(host, 16, 32); err == nil && len(host) == 8 && v4 != 0 {
+		ip = net.IP{byte(v4), byte(v4 >> 8), byte(v4 >> 16), byte(v4 >> 24)}
+	}
+	return net.JoinHostPort(ip.String(), fmt.Sprint(number))
+}
+
+// shortDir returns a folder with a short path, which every user may enter.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "berth")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// serveAlone starts a server in a folder, and returns where it is once it is ready.
+func serveAlone(t *testing.T, dir string, flags ...string) (at addresses, end func()) {
+	t.Helper()
+	r := rig{t, []string{"BERTH_ENDPOINTS=", "BERTH_CLUSTER="}}
+	args := []string{"server", "--listen", "127.0.0.1:0", "--socket", filepath.Join(dir, "s", "berth.sock"), "--data-dir", filepath.Join(dir, "data")}
+	end = r.service(&at, append(args, flags...)...)
+	if err := awaitReady(t.Context(), at, ""); err != nil {
+		t.Fatal(err)
+	}
+	return at, end
+}
+
+func TestAnotherUserReachesNothingOfAServerButListen(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can act as another user")
+	}
+	dir := shortDir(t)
+	loopback := fmt.Sprintf("127.%d.%d.1", 128+rand.IntN(64), rand.IntN(256))
+	etcd := loopback + ":2379"
+	server, err := certs.Make(filepath.Join(dir, "ca"), filepath.Join(dir, "ca"), time.Hour, []certs.Request{{Name: "a", Hosts: []string{loopback}, Lifetime: time.Hour}})
+	if err != nil || len(server) == 0 {
+		t.Fatal(server, err)
+	}
+	file := func(name string) string { return filepath.Join(dir, "ca", name) }
+	for name, test := range map[string]struct {
+		flags []string
+		// etcd is what others may connect to in addition to listen: they can't pass its TLS.
+		etcd string
+	}{
+		"alone":            {},
+		"with a group":     {flags: []string{"--socket-group", fmt.Sprint(etl)}},
+		"alone, with TLS":  {[]string{"--etcd-listen", etcd, "--cacert", file("ca.crt"), "--cert", file("a.crt"), "--key", file("a.key")}, "tcp " + etcd},
+		"alone, by a name": {flags: []string{"--name", "a", "--host", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at, _ := serveAlone(t, filepath.Join(dir, strings.ReplaceAll(name, " ", "")), test.flags...)
+			all := listening(t, at.PID)
+			listen := "tcp " + strings.TrimPrefix(at.HTTP, "http://")
+			if !slices.Contains(all, listen) {
+				t.Fatalf("it listens at %v, not at %s", all, listen)
+			}
+			for _, one := range all {
+				network, address, _ := strings.Cut(one, " ")
+				asUser(t, neighbor, neighbor, func() {
+					conn, err := net.Dial(network, address)
+					if err == nil {
+						_ = conn.Close()
+					}
+					if may := one == listen || one == test.etcd; may != (err == nil) {
+						t.Errorf("another user connects to %s: %v", one, err)
+					}
+				})
+			}
+			if open := slices.DeleteFunc(all, func(one string) bool { return !strings.HasPrefix(one, "tcp ") || one == listen || one == test.etcd }); len(open) > 0 {
+				t.Errorf("it listens at %v", open)
+			}
+		})
+	}
+}
+
+func TestTheGroupOfTheSocketReachesEtcdOfAServerAlone(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can act as another user")
+	}
+	dir := shortDir(t)
+	at, end := serveAlone(t, dir, "--socket-group", fmt.Sprint(etl))
+	socket := strings.TrimPrefix(at.Etcd, "unix://")
+	connect := func(gid int) (err error) {
+		asUser(t, neighbor, gid, func() {
+			var conn net.Conn
+			if conn, err = net.Dial("unix", socket); err == nil {
+				_ = conn.Close()
+			}
+		})
+		return err
+	}
+	for _, folder := range []string{filepath.Dir(socket), filepath.Join(dir, "data")} {
+		if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o750 || info.Sys().(*syscall.Stat_t).Gid != etl {
+			t.Errorf("%s: mode %v, %v", folder, info.Mode(), err)
+		}
+	}
+	if err := connect(etl); err != nil {
+		t.Errorf("a member of the group can't connect: %v", err)
+	}
+	asUser(t, neighbor, etl, func() {
+		if data, err := os.ReadDir(filepath.Join(filepath.Dir(socket), "member")); err == nil {
+			t.Errorf("a member of the group reads the files of etcd: %v", data)
+		}
+	})
+	end()
+	// Without the group it is closed again.
+	serveAlone(t, dir)
+	if err := connect(etl); err == nil {
+		t.Error("a member of a former group still connects")
+	}
+	if info, err := os.Stat(filepath.Dir(socket)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("its mode is %v, %v", info.Mode(), err)
+	}
+}

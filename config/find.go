@@ -1,0 +1,110 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+const (
+	// defaultEndpoint is the default of endpoints.
+	defaultEndpoint = "127.0.0.1:2379"
+	// devDataDir and serverDataDir are the defaults of data_dir.
+	devDataDir, serverDataDir = ".berth", "/var/lib/berth"
+	// EtcdFolder is the folder of etcd in the data directory of dev and of a server.
+	EtcdFolder = "etcd"
+)
+
+// EtcdSocket returns the path of the socket of etcd in the data directory of dev, and of a server that is
+// alone. Only the user of that process, and root, can connect to it.
+func EtcdSocket(dataDir string) string { return filepath.Join(dataDir, EtcdFolder, "etcd.sock") }
+
+// onSockets reports whether all endpoints are unix sockets, which need no TLS.
+func (s *Settings) onSockets() bool {
+	return len(s.Endpoints) > 0 && !slices.ContainsFunc(s.Endpoints, func(e string) bool { return !strings.HasPrefix(e, unixScheme) })
+}
+
+// findEtcd says where etcd is if no endpoints were given. A server knows its own etcd.
+func (l *loader) findEtcd() {
+	s := &l.settings
+	switch {
+	case len(s.Cluster) > 0:
+		s.Endpoints = s.clusterEndpoints()
+	case l.isServer() || !l.need(Etcd) || s.CACert != "" || s.Cert != "":
+	default:
+		sockets := []localSocket{{EtcdSocket(devDataDir), true}, {EtcdSocket(serverDataDir), false}}
+		if at := l.origins["data_dir"]; at.strength != byDefault && l.sound("data_dir") {
+			sockets = slices.Insert(sockets, 0, localSocket{EtcdSocket(s.DataDir), !filepath.IsAbs(s.DataDir)})
+		}
+		s.finder = &finder{first: defaultEndpoint, sockets: sockets}
+	}
+}
+
+// localSocket is a socket at which a process of berth on this machine may serve etcd.
+type localSocket struct {
+	path string
+	// own is set if only a socket of the user of this process counts: the path depends on the current
+	// folder, which can be that of another user.
+	own bool
+}
+
+// finder finds the etcd of this machine. After the first connection it stays with that etcd: another one
+// has other claims.
+type finder struct {
+	// first is the address in place of which the sockets count, too.
+	first   string
+	sockets []localSocket
+
+	mu sync.Mutex
+	// found connects to that etcd again. It is nil until there was a connection.
+	found func(context.Context) (net.Conn, error)
+}
+
+// dial connects to an address. If no process listens at the first one, it connects to the first of the
+// sockets at which a process listens.
+func (f *finder) dial(ctx context.Context, address string) (net.Conn, error) {
+	if address != f.first {
+		return connect(ctx, "tcp", address)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.found != nil {
+		return f.found(ctx)
+	}
+	conn, err := connect(ctx, "tcp", address)
+	if err == nil {
+		f.found = func(ctx context.Context) (net.Conn, error) { return connect(ctx, "tcp", address) }
+		return conn, nil
+	}
+	for _, s := range f.sockets {
+		conn, failed := s.dial(ctx)
+		if failed == nil {
+			f.found = s.dial
+			return conn, nil
+		}
+		if errors.Is(failed, fs.ErrPermission) {
+			err = fmt.Errorf("%w; %s belongs to another user: become that user, or give endpoints", err, s.path)
+		}
+	}
+	return nil, err
+}
+
+func (s localSocket) dial(ctx context.Context) (net.Conn, error) {
+	if s.own {
+		if err := checkOwner(filepath.Dir(s.path)); err != nil {
+			return nil, err
+		}
+	}
+	return connect(ctx, "unix", s.path)
+}
+
+func connect(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, network, address)
+}

@@ -1,0 +1,83 @@
+package config
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// listenAt listens at an address until the test ends or the listener is closed.
+func listenAt(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// etcdAt makes the folder of etcd in a data directory and listens at its socket.
+func etcdAt(t *testing.T, dataDir string) net.Listener {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dataDir, EtcdFolder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return listenAt(t, "unix", EtcdSocket(dataDir))
+}
+
+func TestWithoutEndpointsTheFirstEtcdOfThisMachineIsUsed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	dev, server := filepath.Join(dir, "d"), filepath.Join(dir, "s")
+	tcp := listenAt(t, "tcp", "127.0.0.1:0")
+	first := tcp.Addr().String()
+	mine, its := etcdAt(t, dev), etcdAt(t, server)
+	find := func() (*finder, string, error) {
+		f := &finder{first: first, sockets: []localSocket{{EtcdSocket(dev), true}, {EtcdSocket(server), false}}}
+		conn, err := f.dial(t.Context(), first)
+		if err != nil {
+			return f, "", err
+		}
+		defer conn.Close()
+		return f, conn.RemoteAddr().String(), nil
+	}
+	want := func(address string) *finder {
+		t.Helper()
+		f, at, err := find()
+		if err != nil || at != address {
+			t.Errorf("it connects to %q, %v; want %s", at, err, address)
+		}
+		return f
+	}
+	kept := want(first)
+	_ = tcp.Close()
+	want(EtcdSocket(dev))
+	if _, err := kept.dial(t.Context(), first); err == nil {
+		t.Error("a process goes to another etcd than the one that it began with")
+	}
+	if err := os.Chmod(filepath.Join(dev, EtcdFolder), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	want(EtcdSocket(server)) // in a folder that others can change, the socket can be that of another user
+	_, _ = mine.Close(), its.Close()
+	if _, _, err := find(); err == nil || !strings.Contains(err.Error(), first) {
+		t.Errorf("with nothing to find, the error is %v", err)
+	}
+}
+
+func TestOnlyProcessesWithoutEndpointsFindEtcd(t *testing.T) {
+	for name, flag := range map[string]map[string]string{
+		"endpoints": {"endpoints": "127.0.0.1:2379"},
+		"cluster":   {"cluster": "a=http://127.0.0.1:7423"},
+	} {
+		if s, err := Load(given{flag: flag}.sources(t), Etcd); err != nil || s.Dial() != nil {
+			t.Errorf("with %s, it tries sockets, %v", name, err)
+		}
+	}
+	if s, err := Load(given{flag: map[string]string{"data_dir": "/d"}}.sources(t), Etcd); err != nil || s.Dial() == nil || s.finder.sockets[0].path != "/d/etcd/etcd.sock" {
+		t.Errorf("without endpoints, it does not try the socket of its data directory: %v", err)
+	}
+}
