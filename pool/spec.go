@@ -166,6 +166,12 @@ type Change struct {
 	If store.Condition
 }
 
+// Validate refuses what no pool can be changed to. Whether the change fits the other settings of a
+// pool is known when it is carried out.
+func (ch Change) Validate() error {
+	return ch.apply(Spec{LeaseDuration: MaxLeaseDuration}).Validate()
+}
+
 func (ch Change) apply(s Spec) Spec {
 	if ch.Limit != nil {
 		s.Limit = *ch.Limit

@@ -4,11 +4,13 @@ import (
 	"context"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/sidecar/api"
 	"github.com/berthhq/berth/sidecar/server"
 )
@@ -19,13 +21,15 @@ import (
 type endpoints struct {
 	*http.ServeMux
 	direct map[string]direct // by pattern
+	// needs is what endpoints need of their callers, by pattern.
+	needs map[string]access.Need
 }
 
 // direct answers a request, or reports false if huma is to do that. The answer is the same.
 type direct func(w http.ResponseWriter, r *http.Request) bool
 
 func newEndpoints() *endpoints {
-	return &endpoints{ServeMux: http.NewServeMux(), direct: map[string]direct{}}
+	return &endpoints{ServeMux: http.NewServeMux(), direct: map[string]direct{}, needs: map[string]access.Need{}}
 }
 
 // HandleFunc registers a handler.
@@ -35,6 +39,38 @@ func (m *endpoints) HandleFunc(pattern string, handler func(http.ResponseWriter,
 			handler(w, r)
 		}
 	})
+}
+
+// permit refuses a request whose caller does not have what the endpoint needs: the role, for the pool
+// or the queue in the path if there is one. What else the role must be for, and whose the object is,
+// the endpoint checks.
+func (m *endpoints) permit(r *http.Request) error {
+	_, pattern := m.Handler(r)
+	need, ok := m.needs[pattern]
+	if !ok {
+		return nil
+	}
+	if err := need.Check(r.Context()); err != nil || need.Own {
+		return err
+	}
+	part := map[access.On]string{access.OnPools: "{pool}", access.OnQueues: "{queue}"}[need.On]
+	if name := inPath(r, pattern, part); part != "" && name != "" {
+		return access.Allow(r.Context(), need.Role, name)
+	}
+	return nil
+}
+
+// inPath returns the part of a request's path that a pattern names, empty if it names none.
+func inPath(r *http.Request, pattern, part string) string {
+	parts := strings.Split(r.URL.EscapedPath(), "/")
+	for i, name := range strings.Split(pattern[strings.IndexByte(pattern, '/'):], "/") {
+		if name == part && i < len(parts) {
+			if text, err := url.PathUnescape(parts[i]); err == nil {
+				return text
+			}
+		}
+	}
+	return ""
 }
 
 // patternOf returns the pattern of an operation.

@@ -11,6 +11,9 @@ func FuzzDecodeSteps(f *testing.F) {
 		`{}`, `{"steps":null}`, `{"steps":[]}`, `{"steps":[{"name":"a","shell":"x"}],"max_concurrent_steps":3}`,
 		`{"steps":[{"name":"a","items":{"from":1,"to":3},"external":true,"needs":["b"]},{"name":"b","items":[1,"x",{"y":[]}],"command":["a"]}]}`,
 		`{"steps":[{"name":"a","backoff":"1s","timeout":7,"input":{"a":null}}]}`, `{"steps":[{"name":7}]}`, `{"steps":[null,[]]}`,
+		`{"steps":[{"name":"a","items":{"from":-9223372036854775808,"to":9223372036854775807,"by":-1},"external":true,"retries":-9223372036854775808}]}`,
+		`{"steps":[{"name":"a","backoff":"-9223372036854775808ns","timeout":"9223372036854775807ns","external":true,"pools":{"x":-9223372036854775808}}],"priority":9223372036854775807}`,
+		`{"delay":"-9223372036854775808ns","not_before":"9999-12-31T23:59:59-23:59"}`, `{"not_before":"0000-01-01T00:00:00+23:59"}`,
 	} {
 		f.Add([]byte(body))
 	}

@@ -43,10 +43,10 @@ func (a *apiServer) handler() *server.Handler {
 		},
 		Unreadable: api.UnreadableBody,
 		Permit: func(r *http.Request) error {
-			if r.URL.Path == api.RunsPath {
-				return access.Allow(r.Context(), access.Submit)
+			if err := a.mux.permit(r); err != nil {
+				return err
 			}
-			return nil
+			return ui.Permit(r)
 		},
 		Refuse: a.refuse,
 		Tracer: a.cfg.Tracer, Untraced: untraced,
@@ -71,8 +71,9 @@ const (
 )
 
 // refuse answers a request with a problem.
-func refuse(w http.ResponseWriter, _ *http.Request, err error) (status int) {
+func refuse(w http.ResponseWriter, r *http.Request, err error) (status int) {
 	p := api.ProblemOf(err)
+	p.RequestID = server.RequestIDOf(r.Context())
 	p.Write(w)
 	return p.Status
 }
@@ -89,6 +90,10 @@ func (a *apiServer) refuse(w http.ResponseWriter, r *http.Request, err error) (s
 	if p.Status == http.StatusUnauthorized && read && a.pages.Owns(r) {
 		a.pages.AskToSignIn(w, r)
 		return http.StatusSeeOther
+	}
+	if no := (*access.Refusal)(nil); errors.As(err, &no) {
+		a.pages.RefuseRole(w, r, no)
+		return p.Status
 	}
 	crossSite := errors.Is(err, server.ErrCrossSite)
 	why := ui.Refusal{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail}

@@ -232,16 +232,12 @@ func outputOf[T any](v T, err error) (*output[T], error) {
 	return &output[T]{Body: v}, nil
 }
 
-// handle registers an endpoint without a body. A caller without the role that it needs is
-// refused; what else the role must be for, and whose the object is, the endpoint checks. Until
-// etcd has answered it is refused. The answer that handle returns is that of the endpoint; its error
-// is a [*api.Problem].
+// handle registers an endpoint without a body, with what it needs of its callers: see
+// [endpoints.permit]. Until etcd has answered it is refused. The answer that handle returns is that of
+// the endpoint; its error is a [*api.Problem].
 func handle[I, O any](a *apiServer, h huma.API, op huma.Operation, f func(context.Context, *session, *I) (*O, error)) (answer func(context.Context, *I) (*O, error)) {
-	need := access.NeedOf(op.OperationID)
+	a.mux.needs[patternOf(op)] = access.NeedOf(op.OperationID)
 	answer = func(ctx context.Context, in *I) (out *O, err error) {
-		if err := need.Check(ctx); err != nil {
-			return nil, a.fail(ctx, op.OperationID, err)
-		}
 		s, err := a.ready()
 		if err == nil {
 			out, err = f(ctx, s, in)

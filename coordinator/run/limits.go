@@ -113,8 +113,8 @@ func (ch LimitsChange) apply(l Limits) Limits {
 	return l.normal()
 }
 
-// validate returns a problem if the change is not valid.
-func (ch LimitsChange) validate() error {
+// Validate returns a problem if the change is not valid.
+func (ch LimitsChange) Validate() error {
 	max := DefaultMaxRuns
 	if ch.MaxConcurrentRuns != nil {
 		max = *ch.MaxConcurrentRuns
@@ -173,7 +173,7 @@ func (s Store) limits(ctx context.Context) (Limits, int64, error) {
 // SetLimits changes the limits and returns the new ones, with their revision. Runs in progress
 // continue.
 func (s Store) SetLimits(ctx context.Context, ch LimitsChange) (l Limits, rev int64, err error) {
-	if err := ch.validate(); err != nil {
+	if err := ch.Validate(); err != nil {
 		return Limits{}, 0, err
 	}
 	l, err = store.Change(ctx, "the limits were not changed", func(ctx context.Context) (Limits, error) {

@@ -20,9 +20,9 @@ func TestTextsThatWouldGarbleAListOfRunsAreRefusedAndOldOnesAreRead(t *testing.T
 			}
 		}
 		limit := LimitsChange{Tags: []TagLimit{{Key: "a", Limit: 1}, {Key: text, Limit: 1}}}
-		wantField(t, text, "tags[1]", limit.validate())
+		wantField(t, text, "tags[1]", limit.Validate())
 		limit.Tags[1].Limit = Unlimited
-		if err := limit.validate(); err != nil {
+		if err := limit.Validate(); err != nil {
 			t.Errorf("the limit of %q can't be removed: %v", text, err)
 		}
 		_, err := Store{}.Start(t.Context(), "r", Executor{Name: text}, nil)

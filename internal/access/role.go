@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -192,6 +193,9 @@ func (r *Refusal) Unwrap() error { return r.problem }
 // Refusal returns the error of what the identity may not do for want of a role for a thing: a
 // [*Refusal].
 func (i Identity) Refusal(role Role, thing string) error {
+	if thing != Everything {
+		thing = cmp.Or(NameOf(thing), Everything) // a caller may have named what can be no name
+	}
 	r := &Refusal{By: i, Need: Grant{role, thing}}
 	if i.Authenticated() {
 		r.problem = problem.New(problem.Forbidden, "this needs the role %s, which %s does not have: an administrator of the sidecar can add %q to its setting roles", r.Need, i, i.String()+" "+r.Need.String())

@@ -45,12 +45,12 @@ func (p PoolOperator) Act(ctx context.Context, verb, object, detail string, do f
 
 // SetPool creates a pool, or changes what the change names of it.
 func (p PoolOperator) SetPool(ctx context.Context, name string, ch pool.Change) (pool.Put, error) {
-	return p.change(ctx, SetPool, name, changeText(ch), ch, p.Source.SetPool)
+	return p.change(ctx, SetPool, name, ch, p.Source.SetPool)
 }
 
 // ChangePool changes what the change names of a pool that exists.
 func (p PoolOperator) ChangePool(ctx context.Context, name string, ch pool.Change) (pool.Put, error) {
-	return p.change(ctx, SetPool, name, changeText(ch), ch, p.Source.ChangePool)
+	return p.change(ctx, SetPool, name, ch, p.Source.ChangePool)
 }
 
 // PausePool has a pool grant nothing, or ends that.
@@ -59,21 +59,28 @@ func (p PoolOperator) PausePool(ctx context.Context, name string, paused bool) (
 	if !paused {
 		verb = ResumePool
 	}
-	return p.change(ctx, verb, name, "", pool.Change{Paused: &paused}, p.Source.ChangePool)
+	return p.change(ctx, verb, name, pool.Change{Paused: &paused}, p.Source.ChangePool)
 }
 
-// MayOperate refuses what is no name of a pool, and a caller that may not operate it.
+// MayOperate refuses a caller that may not operate a pool, and what is no name of one.
 func (p PoolOperator) MayOperate(name string) error {
-	if err := pool.ValidateName(name); err != nil {
+	if err := p.By.Identity.Allow(access.Operate, name); err != nil {
 		return err
 	}
-	return p.By.Identity.Allow(access.Operate, name)
+	return pool.ValidateName(name)
 }
 
-// change sets or changes a pool.
-func (p PoolOperator) change(ctx context.Context, verb, name, detail string, ch pool.Change, do func(context.Context, string, pool.Change) (pool.Put, error)) (put pool.Put, err error) {
+// change sets or changes a pool. It puts into words only what is valid.
+func (p PoolOperator) change(ctx context.Context, verb, name string, ch pool.Change, do func(context.Context, string, pool.Change) (pool.Put, error)) (put pool.Put, err error) {
 	if err := p.MayOperate(name); err != nil {
 		return put, err
+	}
+	if err := ch.Validate(); err != nil {
+		return put, err
+	}
+	detail := ""
+	if verb == SetPool {
+		detail = changeText(ch)
 	}
 	ch.If = p.If
 	err = p.Act(ctx, verb, name, detail, func(ctx context.Context) (Effect, error) {

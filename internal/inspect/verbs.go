@@ -36,6 +36,9 @@ func (o Operator) SetLimits(ctx context.Context, ch run.LimitsChange) (after run
 	if err := o.mayOperate(); err != nil {
 		return after, 0, err
 	}
+	if err := ch.Validate(); err != nil {
+		return after, 0, err
+	}
 	ch.If = o.If
 	err = o.Act(ctx, audit.SetLimits, "limits", "", func(ctx context.Context) (audit.Effect, error) {
 		var e audit.Effect
@@ -127,10 +130,10 @@ func (r *Reader) AllowRun(ctx context.Context, id access.Identity, role access.R
 
 // onRun does something to a run, for an operator or the run's submitter.
 func (o Operator) onRun(ctx context.Context, verb, id, detail string, do func(context.Context) (*run.Run, string, error)) error {
-	if err := run.ValidateID(id); err != nil {
+	if err := o.AllowRun(ctx, o.By.Identity, access.Operate, id); err != nil {
 		return err
 	}
-	if err := o.AllowRun(ctx, o.By.Identity, access.Operate, id); err != nil {
+	if err := run.ValidateID(id); err != nil {
 		return err
 	}
 	return o.Act(ctx, verb, id, detail, func(ctx context.Context) (audit.Effect, error) {
@@ -154,11 +157,11 @@ const maxWorkerReason = 1024
 // returns the worker, and whether its mode changed. An unknown worker is a NotFound
 // problem.
 func (o Operator) SetWorkerMode(ctx context.Context, verb string, id step.WorkerID, reason string) (w Worker, changed bool, err error) {
-	if reason != "" && (len(reason) > maxWorkerReason || !pool.IsLine(reason)) {
-		return w, false, problem.Field("reason", "it must be one line of at most %d bytes, without characters that change its direction", maxWorkerReason)
-	}
 	if err := o.mayOperate(); err != nil {
 		return w, false, err
+	}
+	if reason != "" && (len(reason) > maxWorkerReason || !pool.IsLine(reason)) {
+		return w, false, problem.Field("reason", "it must be one line of at most %d bytes, without characters that change its direction", maxWorkerReason)
 	}
 	if known := o.worker(ctx, &w, id); known != nil {
 		var kept bool

@@ -5,6 +5,7 @@ package text
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ import (
 // seconds it has tenths if they are not zero, and below one second milliseconds.
 func Duration(d time.Duration) string {
 	switch {
+	case d == math.MinInt64:
+		return Duration(d + 1) // it has no opposite
 	case d < 0:
 		return "-" + Duration(-d)
 	case d > 0 && d < time.Second:
@@ -70,11 +73,12 @@ func Ago(now, t time.Time) string {
 
 // Number writes an integer with commas: 12,345.
 func Number(n int64) string {
-	if n < 0 {
-		return "-" + Number(-n)
-	}
 	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(s) - 3; i > first; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
@@ -95,15 +99,16 @@ func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:max(most, 0)], "") + "…"
 }
 
-// CutWithin is [Cut] with a result of at most most bytes, ellipsis included.
+// CutWithin is [Cut] with a result of at most most bytes, ellipsis included, which is
+// all that is left if most is too short for more.
 func CutWithin(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	return Cut(s, most-len("…"))
+	return Cut(s, max(most, len("…"))-len("…"))
 }
 
 // Visible spells out the characters of a text that would not be seen, or that
@@ -138,6 +143,7 @@ func hidden(r rune) bool {
 
 // Few returns the first names, with how many more there are if there are more than most.
 func Few(names []string, most int) []string {
+	most = max(most, 0)
 	if more := len(names) - most; more > 0 {
 		return append(names[:most:most], fmt.Sprintf("%d more", more))
 	}

@@ -14,6 +14,7 @@ func FuzzDecodeBody(f *testing.F) {
 		`{"pools":{"db":1}}`, `{"pools":{"db":1,"db":2}}`, `{"pools":{"d\u0062":1,"db":2}}`, `{"Pools":{}}`,
 		`{"pools":{"db":1},"wait":"30s","ttl":"0s","pid":1,"only_kill":true,"client_token":"me","labels":{"a":"b"},"priority":-3}`,
 		`{"labels":{"\ud800":"a","\ud801":"b"}}`, "{\"labels\":{\"\xff\":\"a\",\"\xfe\":\"b\"}}",
+		`{"pools":{"db":-9223372036854775808},"wait":"-9223372036854775808ns","ttl":"9223372036854775807ns","pid":-9223372036854775808,"priority":9223372036854775807}`,
 		` { "id" : "x" , "pools" : { } } `, `[]`, `{`, ``, `{"wait":1e400}`, `{"pools":{"db":1e2}}`, `{"x":[{"y":[1,{"z":{}}]},"]"]}`,
 	} {
 		f.Add([]byte(body))
@@ -62,7 +63,7 @@ func FuzzDecodeLimits(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `{"max_concurrent_runs":-1,"tags":null}`, `{"tags":[]}`, `{"tags":[{"key":"a","limit":1}]}`,
 		`{"tags":[{"key":"a","value":"b","per_unique_value":true,"limit":1},{}]}`, `{"tags":[[{"key":1}]]}`,
-		`{"tags":[{"key":"a","limit":1,"Limit":2}]}`, `{"tags":{"key":"a"}}`, `{"tags":[{"key":"a","key":"b","limit":0}]}`,
+		`{"max_concurrent_runs":-9223372036854775808,"tags":[{"key":"a","limit":9223372036854775807}]}`, `{"tags":[{"key":"a","limit":1,"Limit":2}]}`, `{"tags":{"key":"a"}}`, `{"tags":[{"key":"a","key":"b","limit":0}]}`,
 	} {
 		f.Add([]byte(body))
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -34,8 +35,8 @@ type Handler struct {
 	Bodies map[string]Limit
 	// Unreadable returns the problem of a body that is not JSON.
 	Unreadable func(err error) error
-	// Permit returns why the sender of a request may not send a body that is longer than
-	// [MaxBody], or of unknown length. Nil permits it.
+	// Permit returns why the sender of a request may not send it, as far as its method and path
+	// tell. It is called before the body is read. Nil permits all.
 	Permit func(r *http.Request) error
 	// Pages are nil if there are none.
 	Pages Pages
@@ -77,7 +78,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r, err := h.guard.check(r)
 	a.r = r
-	if err == nil && h.Permit != nil && (r.ContentLength > MaxBody || r.ContentLength < 0) {
+	if err == nil && h.Permit != nil {
 		err = h.Permit(r)
 	}
 	if err == nil {
@@ -104,9 +105,10 @@ var noSniff, noStore = []string{"nosniff"}, []string{"no-store"}
 func (h *Handler) finish(a *answer, panicked any, begun time.Time) {
 	defer func() { endSpan(a.r, a.status) }() // a panic may go on
 	if panicked != nil {
-		if err, ok := panicked.(error); ok && errors.Is(err, http.ErrAbortHandler) || a.r.Context().Err() != nil {
-			panic(http.ErrAbortHandler) // the client is gone
+		if hungUp(a.r, panicked) {
+			panic(http.ErrAbortHandler)
 		}
+		h.Metrics.panics.Inc()
 		h.Log.Error("a request failed", LogArgs(a.r.Context(), keyMethod, a.r.Method, keyPath, problem.Clip(a.r.URL.Path),
 			keyError, fmt.Sprint(panicked), keyStack, string(debug.Stack()))...)
 		if a.status != 0 {
@@ -121,6 +123,17 @@ func (h *Handler) finish(a *answer, panicked any, begun time.Time) {
 	}
 	h.Metrics.answered(route, method, a.status, a.Header().Get("Content-Type") == StreamType, took)
 	h.report(a, took)
+}
+
+// hungUp reports whether a panic says no more than that the client is gone, to which an answer could not
+// be written.
+func hungUp(r *http.Request, panicked any) bool {
+	err, ok := panicked.(error)
+	if !ok || errors.Is(err, http.ErrAbortHandler) {
+		return ok
+	}
+	_, fault := err.(runtime.Error)
+	return !fault && r.Context().Err() != nil
 }
 
 // report logs a request: one that was refused for who has sent it, and how, is worth

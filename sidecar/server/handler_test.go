@@ -1,14 +1,18 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/berthhq/berth/internal/problem"
 )
@@ -43,6 +47,40 @@ func TestAFaultIsAProblemAndIsLogged(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	if got := log.String(); !strings.Contains(got, "by design") || !strings.Contains(got, "handler_test.go") {
 		t.Errorf("the log:\n%s", got)
+	}
+}
+
+// Of a client that is gone, only that an answer could not be written is no fault.
+func TestAFaultIsLoggedAlsoIfItsClientIsGone(t *testing.T) {
+	for what, fault := range map[string]struct {
+		value  any
+		logged bool
+	}{
+		"a text": {"by design", true}, "a fault of the program": {new(runtime.TypeAssertionError), true},
+		"a failed write": {net.ErrClosed, false}, "an aborted answer": {http.ErrAbortHandler, false},
+	} {
+		var log strings.Builder
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /fault", func(http.ResponseWriter, *http.Request) { panic(fault.value) })
+		h := NewHandler(Handler{
+			Config: Config{Names: []string{"example.com"}}, Routes: mux, Metrics: NewMetrics(nil), Log: hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}),
+			Refuse: func(w http.ResponseWriter, _ *http.Request, err error) int {
+				http.Error(w, err.Error(), problem.CodeOf(err).Status())
+				return problem.CodeOf(err).Status()
+			},
+		})
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		w := httptest.NewRecorder()
+		aborted := func() (aborted bool) {
+			defer func() { aborted = recover() != nil }()
+			h.ServeHTTP(recorder{w}, httptest.NewRequest(http.MethodGet, "/fault", nil).WithContext(gone))
+			return false
+		}()
+		counted := testutil.ToFloat64(h.Metrics.panics)
+		if logged := strings.Contains(log.String(), "a request failed"); logged != fault.logged || aborted == fault.logged || (counted == 1) != fault.logged {
+			t.Errorf("%s: logged: %t, aborted: %t, counted: %v, status %d", what, logged, aborted, counted, w.Code)
+		}
 	}
 }
 

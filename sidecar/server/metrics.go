@@ -13,6 +13,7 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	took     *prometheus.HistogramVec
 	bounds   *prometheus.CounterVec
+	panics   prometheus.Counter
 	// Streams counts the streams that are open.
 	Streams prometheus.Gauge
 }
@@ -35,6 +36,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "berth_http_bound_refusals_total",
 			Help: "Requests that were refused with too_many_requests, by bound.",
 		}, []string{"bound"}),
+		panics: with.NewCounter(prometheus.CounterOpts{
+			Name: "berth_http_panics_total",
+			Help: "Requests that ended by a fault of berth; the log has each with where it happened.",
+		}),
 		Streams: with.NewGauge(prometheus.GaugeOpts{
 			Name: "berth_http_event_streams",
 			Help: "Streams of events and of pages that are open.",

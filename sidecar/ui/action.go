@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
@@ -23,6 +24,9 @@ const actionTimeout = 20 * time.Second
 type action struct {
 	// confirm says what will happen, to an operator who may do it.
 	confirm func(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error)
+	// may returns why the sender of a confirmed form may not do it. What else the form says
+	// is judged only then.
+	may func(ctx context.Context, s *Session, o inspect.Operator, form url.Values) error
 	// task reads the confirmed form of an operator.
 	task func(who string, form url.Values) (task, error)
 }
@@ -39,13 +43,13 @@ type task struct {
 
 // actions are all actions by the last part of their address.
 var actions = map[string]action{
-	"cancel": {confirmOn("Cancel", cancelOf), taskOn("canceled", doCancel)},
-	"retry":  {confirmOn("Retry", retryOf), taskOn("retried", doRetry)},
-	"pause":  {onPool(pauseOf), pausedTask(true)},
-	"resume": {onPool(resumeOf), pausedTask(false)},
-	"limit":  {onPool(limitOf), limitTask},
-	"delete": {onPool(deleteOf), deleteTask},
-	"revoke": {confirmRevoke, revokeTask},
+	"cancel": {confirmOn("Cancel", cancelOf), mayChangeRun, taskOn("canceled", doCancel)},
+	"retry":  {confirmOn("Retry", retryOf), mayChangeRun, taskOn("retried", doRetry)},
+	"pause":  {onPool(pauseOf), mayOperatePool, pausedTask(true)},
+	"resume": {onPool(resumeOf), mayOperatePool, pausedTask(false)},
+	"limit":  {onPool(limitOf), mayOperatePool, limitTask},
+	"delete": {onPool(deleteOf), mayOperatePool, deleteTask},
+	"revoke": {confirmRevoke, mayRevoke, revokeTask},
 }
 
 // actionOf returns the action of an address.
@@ -153,6 +157,15 @@ func (p *Pages) viewAction(ctx context.Context, s *Session, r *http.Request) (*v
 	return &view{Title: c.Question, Data: c}, nil
 }
 
+// Permit refuses a form that its sender may not send, whatever it says: who is not authenticated owns
+// nothing, and needs a role.
+func Permit(r *http.Request) error {
+	if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, actionsPath+"/") || access.Of(r.Context()).Authenticated() {
+		return nil
+	}
+	return access.Allow(r.Context(), access.Operate)
+}
+
 // operator returns the verbs for who sends a request.
 func (p *Pages) operator(ctx context.Context, s *Session) inspect.Operator {
 	return inspect.NewOperator(s.reader(p.log), audit.Caller{Identity: access.Of(ctx), From: cmp.Or(server.AddressOf(ctx), s.Client.Host()), RequestID: server.RequestIDOf(ctx)})
@@ -165,12 +178,15 @@ func (p *Pages) act(ctx context.Context, s *Session, r *http.Request) (to string
 		return "", err
 	}
 	o := p.operator(ctx, s)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
+	defer cancel()
+	if err := a.may(ctx, s, o, r.PostForm); err != nil {
+		return "", err
+	}
 	t, err := a.task(o.By.String(), r.PostForm)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTimeout)
-	defer cancel()
 	result, err := t.do(ctx, s, o)
 	switch {
 	case problem.CodeOf(err) == problem.Precondition:

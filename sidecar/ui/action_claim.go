@@ -131,6 +131,11 @@ func claimLink(pools map[string]int) string {
 	return home
 }
 
+// mayRevoke refuses who may not revoke the claim of a form.
+func mayRevoke(ctx context.Context, s *Session, o inspect.Operator, form url.Values) error {
+	return o.MayRevoke(s.Client.Why(ctx, form.Get("claim")))
+}
+
 // revokeTask revokes a claim, if it is still the one that was shown.
 func revokeTask(_ string, form url.Values) (task, error) {
 	id, force := form.Get("claim"), form.Get("force") == yes
@@ -157,9 +162,6 @@ func revokeTask(_ string, form url.Values) (task, error) {
 // revoking revokes the claim that was shown, and records that.
 func revoking(id string, fence store.Fence, detail string, do func(ctx context.Context, s *Session, id string, fence store.Fence) (string, error)) func(context.Context, *Session, inspect.Operator) (string, error) {
 	return func(ctx context.Context, s *Session, o inspect.Operator) (result string, err error) {
-		if err := o.MayRevoke(s.Client.Why(ctx, id)); err != nil {
-			return "", err
-		}
 		before := "held with fencing token " + strconv.FormatInt(int64(fence), 10)
 		err = o.Act(ctx, audit.RevokeClaim, id, detail, func(ctx context.Context) (audit.Effect, error) {
 			result, err = do(ctx, s, id, fence)

@@ -40,6 +40,11 @@ func poolConfirmation(d pool.Detail, question, button string) *confirmation {
 	return c
 }
 
+// mayOperatePool refuses who may not operate the pool of a form.
+func mayOperatePool(_ context.Context, _ *Session, o inspect.Operator, form url.Values) error {
+	return o.MayOperate(form.Get("pool"))
+}
+
 // onPool returns the confirmation of an action on a pool.
 func onPool(of func(d pool.Detail, q url.Values) *confirmation) func(context.Context, *Session, inspect.Operator, url.Values) (*confirmation, error) {
 	return func(ctx context.Context, s *Session, o inspect.Operator, q url.Values) (*confirmation, error) {
@@ -227,7 +232,7 @@ func limitTask(_ string, form url.Values) (task, error) {
 	if err != nil {
 		return task{}, err
 	}
-	from, err := strconv.Atoi(form.Get("from"))
+	from, err := parseLimit(form.Get("from"))
 	if err != nil {
 		return task{}, problem.Field("from", "%q is not the limit that was shown", problem.Clip(form.Get("from")))
 	}
@@ -235,9 +240,6 @@ func limitTask(_ string, form url.Values) (task, error) {
 		query: url.Values{"pool": {name}, "limit": {strconv.Itoa(limit)}}, back: poolLink(name),
 	}
 	t.do = func(ctx context.Context, s *Session, o inspect.Operator) (string, error) {
-		if err := o.MayOperate(name); err != nil {
-			return "", err
-		}
 		d, err := s.Client.Pool(ctx, name)
 		switch {
 		case err != nil:

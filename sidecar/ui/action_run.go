@@ -9,6 +9,7 @@ import (
 
 	"github.com/berthhq/berth/coordinator/run"
 	"github.com/berthhq/berth/coordinator/step"
+	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/inspect"
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/store"
@@ -344,6 +345,11 @@ func reasonIn(did, who string, form url.Values) (string, error) {
 		why += ": " + reason
 	}
 	return why, nil
+}
+
+// mayChangeRun refuses who may not change the run of a form.
+func mayChangeRun(ctx context.Context, _ *Session, o inspect.Operator, form url.Values) error {
+	return o.AllowRun(ctx, o.By.Identity, access.Operate, form.Get("run"))
 }
 
 // taskOn reads the target and the reason of a form.

@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"net/url"
 	"reflect"
 	"slices"
@@ -78,7 +79,7 @@ func relative(t, now time.Time, future bool) string {
 	case future && d > 0:
 		return coarse(d) + " ago"
 	case future:
-		return "in " + coarse(-d)
+		return "in " + coarse(t.Sub(now))
 	case d < time.Second:
 		return "just now"
 	}
@@ -106,7 +107,7 @@ func intOf(v any) int64 {
 	case r.CanInt():
 		return r.Int()
 	case r.CanUint():
-		return int64(r.Uint())
+		return int64(min(r.Uint(), math.MaxInt64))
 	}
 	return 0
 }
@@ -148,9 +149,11 @@ func level(used, limit int64) string {
 		return "ok"
 	case limit == 0 && used == 0:
 		return "none"
-	case used*100 < limit*60:
+	}
+	switch part := float64(used) * 100; {
+	case part < float64(limit)*60:
 		return "ok"
-	case used*100 <= limit*85:
+	case part <= float64(limit)*85:
 		return "busy"
 	}
 	return "full"
@@ -165,7 +168,7 @@ func barHTML(used, limit int64) template.HTML {
 	case limit == 0 && used > 0:
 		width = 100
 	case limit > 0:
-		width = min(100, float64(used)*100/float64(limit))
+		width = min(max(0, float64(used)*100/float64(limit)), 100)
 	}
 	if limit >= 0 {
 		most = text.Number(limit)

@@ -261,6 +261,8 @@ const (
 	axisMarks = 8
 	// leastBar is how wide the shortest bar is.
 	leastBar = 2
+	// longestAxis bounds how long the axis is, whatever the clocks of workers say.
+	longestAxis = 100 * 365 * 24 * time.Hour
 )
 
 // timeAxis is how times lie in the picture.
@@ -322,7 +324,7 @@ func axisOf(r *run.Run, done [][]timeSpan, now time.Time) timeAxis {
 // mark places the marks. Of what goes on, the axis ends at a mark, so that it does not
 // change with every reading.
 func (a *timeAxis) mark(open bool) {
-	length := max(a.To.Sub(a.From), time.Millisecond)
+	length := min(max(a.To.Sub(a.From), time.Millisecond), longestAxis)
 	step := axisSteps[len(axisSteps)-1]
 	for _, s := range axisSteps {
 		if length <= s*axisMarks {

@@ -96,6 +96,12 @@ func (p *Pages) Refuse(w http.ResponseWriter, r *http.Request, why Refusal) {
 	p.write(w, status, body)
 }
 
+// RefuseRole answers a browser that lacks a role for what it has sent.
+func (p *Pages) RefuseRole(w http.ResponseWriter, r *http.Request, no *access.Refusal) {
+	secure(w.Header())
+	p.refuse(w, r, p.roleMissing(r, no))
+}
+
 // renderProblem renders why there is no page.
 func (p *Pages) renderProblem(f *frame, why Refusal) ([]byte, int) {
 	f.Title, f.Data = why.Title, why
