@@ -215,6 +215,11 @@ func (w *wanted) same(o *wanted) bool {
 		w.Priority == o.Priority && w.RunID == o.RunID && w.StepKey == o.StepKey
 }
 
+// sameOwner reports whether two requests are of one owner.
+func (w *wanted) sameOwner(o *wanted) bool {
+	return w.by == o.by && claims.SameOwner(w.holder(), o.holder())
+}
+
 // openProcess finds the process that a request names, if it names one.
 func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, error) {
 	if pid == 0 {

@@ -39,7 +39,8 @@ func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*h
 			return nil, err
 		}
 	}
-	if err := a.mayFollow(ctx, s, in); err != nil {
+	caller := callerOf(ctx, access.View, in.ClientToken)
+	if err := a.mayFollow(s, caller, in.Claim); err != nil {
 		return nil, err
 	}
 	if why := a.stopping.Load(); why != nil && in.Claim == "" {
@@ -57,7 +58,7 @@ func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*h
 		events, at := s.hub.Subscribe(in.Claim, in.Pool, in.LastEventID)
 		defer s.hub.Unsubscribe(events)
 		stream := server.NewStream(r.Context(), w)
-		hello := a.hello(s, in)
+		hello := a.hello(s, caller, in.Claim)
 		if in.LastEventID != "" && at == in.LastEventID {
 			hello = hello[:1] // how the claim ended follows, unless it was received
 		}
@@ -71,34 +72,35 @@ func (a *apiServer) events(ctx context.Context, s *session, in *eventsInput) (*h
 }
 
 // mayFollow refuses a caller that may not read, unless it follows a claim of its own.
-func (a *apiServer) mayFollow(ctx context.Context, s *session, in *eventsInput) error {
-	caller := callerOf(ctx, access.View, in.ClientToken)
-	if in.Claim != "" {
-		h, err := s.holders.Find(in.Claim)
-		if h != nil || err != nil || len(a.waits.of(in.Claim)) > 0 {
-			return a.check(s, caller, in.Claim)
-		}
+func (a *apiServer) mayFollow(s *session, caller claims.Caller, id string) error {
+	if id == "" {
+		return caller.May(nil)
+	}
+	switch k := a.knownOf(s, caller, id); {
+	case k.any():
+		return nil
+	case k.refused != nil:
+		return k.refused
 	}
 	return caller.May(nil)
 }
 
 // hello returns the events with the state at the beginning of a stream. A claim that has
 // ended is reported as if it had ended just now.
-func (a *apiServer) hello(s *session, in *eventsInput) []api.Event {
-	hello := api.Event{Type: api.EventHello, Host: s.client.Host(), Instance: s.client.Instance(), Claim: in.Claim}
-	if in.Claim == "" {
+func (a *apiServer) hello(s *session, caller claims.Caller, id string) []api.Event {
+	hello := api.Event{Type: api.EventHello, Host: s.client.Host(), Instance: s.client.Instance(), Claim: id}
+	if id == "" {
 		return []api.Event{hello}
 	}
-	waiting := len(a.waits.of(in.Claim)) > 0
-	h, err := s.holders.Find(in.Claim)
+	k := a.knownOf(s, caller, id)
 	switch {
-	case err != nil:
-		why := problem.Of(err)
+	case k.ended != nil:
+		why := problem.Of(k.ended)
 		hello.Status = "ended"
-		return []api.Event{hello, {Type: api.EventClaimEnded, Claim: in.Claim, Code: string(why.Code), Reason: why.Error()}}
-	case h != nil:
+		return []api.Event{hello, {Type: api.EventClaimEnded, Claim: id, Code: string(why.Code), Reason: why.Error()}}
+	case k.holder != nil:
 		hello.Status = api.ClaimHeld
-	case waiting:
+	case k.waits:
 		hello.Status = api.ClaimWaiting
 	default:
 		hello.Status = "unknown"

@@ -1,7 +1,9 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
@@ -31,36 +33,60 @@ type claimBody struct {
 func (a *apiServer) getClaim(ctx context.Context, s *session, in *idInput) (*output[api.Claim], error) {
 	begun := time.Now()
 	caller := callerOf(ctx, access.View, in.ClientToken)
-	if err := a.check(s, caller, in.ID); err != nil {
-		return nil, err
+	switch k := a.knownOf(s, caller, in.ID); {
+	case k.holder != nil && k.ended == nil:
+		return outputOf(heldClaim(s.holders.View(k.holder), begun), nil)
+	case k.background != nil:
+		return outputOf(s.waitingClaim(ctx, k.background.wanted, pool.Reason{}), nil)
+	case k.ended != nil:
+		return nil, k.ended
+	case k.refused != nil:
+		return nil, k.refused
 	}
-	one := a.waits.asyncOf(in.ID)
-	h, err := s.holders.Find(in.ID)
-	switch {
-	case err == nil && h != nil:
-		return outputOf(heldClaim(s.holders.View(h), begun), nil)
-	case one != nil:
-		return outputOf(s.waitingClaim(ctx, one.request, pool.Reason{}), nil)
-	case err != nil:
-		return nil, err
-	}
-	why, err := s.why(ctx, caller, in.ID)
+	why, err := a.why(ctx, s, caller, in.ID)
 	return outputOf(why.Claim, err)
 }
 
-// check returns why a caller may not ask for something about what this server knows of claims
-// with an id.
-func (a *apiServer) check(s *session, c claims.Caller, id string) error {
-	if err := s.holders.Check(c, id); err != nil {
-		return err
+// known is what this server knows of an id, as far as a caller may ask for it.
+type known struct {
+	holder     *claims.Holder
+	ended      error // why its claim has ended
+	waits      bool  // a request waits for it
+	background *wait // nil unless one waits without a connection
+	refused    error // why the caller may not ask, if there are claims of others only
+}
+
+func (k known) any() bool { return k.holder != nil || k.ended != nil || k.waits }
+
+// knownOf returns what this server knows of an id. Claims of others with the same id hide nothing of
+// the caller's own.
+func (a *apiServer) knownOf(s *session, c claims.Caller, id string) (k known) {
+	waits, refused := a.waits.askedBy(c, id)
+	if one := a.waits.asyncOf(c, id); one != nil && one.ownedBy(c) {
+		if held, _ := s.holders.Owned(c, id); !held {
+			return known{waits: true, background: one}
+		}
 	}
-	return a.waits.check(c, id)
+	h, hidden, err := s.holders.Find(c, id)
+	if hidden {
+		k.refused = err
+	} else {
+		k.holder, k.ended = h, err
+	}
+	k.waits, k.background = len(waits) > 0, a.waits.asyncOf(c, id)
+	switch {
+	case k.any():
+		k.refused = nil
+	case k.refused == nil:
+		k.refused = refused
+	}
+	return k
 }
 
 // whyClaim answers GET /v1/claims/{id}/why.
 func (a *apiServer) whyClaim(ctx context.Context, s *session, in *idInput) (*output[api.Why], error) {
 	begun := time.Now()
-	why, err := s.why(ctx, callerOf(ctx, access.View, in.ClientToken), in.ID)
+	why, err := a.why(ctx, s, callerOf(ctx, access.View, in.ClientToken), in.ID)
 	why.Claim = s.known(why.Claim, begun)
 	return outputOf(why, err)
 }
@@ -71,7 +97,7 @@ func (s *session) known(c api.Claim, begun time.Time) api.Claim {
 	if c.Status != api.ClaimHeld || !s.owns(c) {
 		return c
 	}
-	if h, err := s.holders.Find(c.ID); err == nil && h != nil && h.Is(store.Fence(c.Fence)) {
+	if h := s.holders.Fenced(c.ID, store.Fence(c.Fence)); h != nil {
 		return heldClaim(s.holders.View(h), begun)
 	}
 	return c
@@ -82,20 +108,88 @@ func (s *session) owns(c api.Claim) bool {
 	return c.Host == s.client.Host() && c.Instance == s.client.Instance()
 }
 
-// why returns what is known of a claim of any host, from the pools. The caller must
-// be allowed to ask that of all claims with the id.
-func (s *session) why(ctx context.Context, c claims.Caller, id string) (api.Why, error) {
+// why returns what is known of a claim of any host, from the pools, as far as the caller may ask for
+// it. Claims of others with the same id, on any host, hide nothing of the caller's own.
+func (a *apiServer) why(ctx context.Context, s *session, c claims.Caller, id string) (api.Why, error) {
 	if err := pool.ValidateID(id); err != nil {
 		return api.Why{}, err
+	}
+	if slices.ContainsFunc(a.waits.of(id), func(one *wait) bool { return one.ownedBy(c) }) {
+		if w, err := s.client.Why(ctx, s.client.Host()+"/"+s.client.Instance()+"/"+id); err == nil && narrow(&w, c) == nil {
+			return inspect.WhyOf(w), nil
+		}
 	}
 	w, err := s.client.Why(ctx, id)
 	if err != nil {
 		return api.Why{}, err
 	}
-	if err := w.Each(c.Check); err != nil {
+	refused := narrow(&w, c)
+	if refused == nil {
+		return inspect.WhyOf(w), nil
+	}
+	own, err := s.ownedBy(ctx, c, id)
+	if err != nil {
+		return api.Why{}, err
+	}
+	if own == "" {
+		return api.Why{}, refused
+	}
+	if w, err = s.client.Why(ctx, own); err != nil {
+		return api.Why{}, err
+	}
+	if err := narrow(&w, c); err != nil {
 		return api.Why{}, err
 	}
 	return inspect.WhyOf(w), nil
+}
+
+// narrow removes the claims from what is known of an id for which the caller may not ask. If none is
+// left, it returns why.
+func narrow(w *pool.Why, c claims.Caller) (refused error) {
+	w.All = slices.DeleteFunc(slices.Clone(w.All), func(h pool.HolderStatus) bool {
+		err := c.Check(h.Holder, h.Pools)
+		if err != nil {
+			refused = err
+		}
+		return err != nil
+	})
+	if w.Waiter != nil {
+		refused = c.Check(w.Waiter.Holder, w.Waiter.Pools)
+	}
+	if len(w.All) == 0 {
+		w.Held = nil
+		return refused
+	}
+	if !c.Owns(w.Held.Holder) {
+		shown := slices.IndexFunc(w.All, func(h pool.HolderStatus) bool { return c.Owns(h.Holder) })
+		if shown < 0 && c.Check(w.Held.Holder, w.Held.Pools) != nil {
+			shown = 0
+		}
+		if shown >= 0 {
+			w.Held = &w.All[shown]
+		}
+	}
+	return nil
+}
+
+// ownedBy returns HOST/INSTANCE/ID of the claim with an id that a caller has made, of any host; empty
+// if there is none.
+func (s *session) ownedBy(ctx context.Context, c claims.Caller, id string) (string, error) {
+	held, waiting, err := s.client.Claims(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, h := range held {
+		if h.Claim == id && c.Owns(h.Holder) {
+			return h.Host + "/" + h.Instance + "/" + id, nil
+		}
+	}
+	for _, w := range waiting {
+		if w.Claim == id && c.Owns(w.Holder) {
+			return w.Host + "/" + w.Instance + "/" + id, nil
+		}
+	}
+	return "", nil
 }
 
 // renewedLife returns how the holder of a claim reports from now on that it lives.
@@ -116,7 +210,7 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *claimBody, r
 	caller := callerOf(ctx, access.Operate, in.ClientToken)
 	h, err := s.holders.Renew(caller, in.ID, store.Fence(r.Fence), renewedLife(ctx, &r), proc)
 	if problem.CodeOf(err) == problem.ClaimNotFound {
-		_, err = s.elsewhere(ctx, caller, in.ID, r.Fence, err)
+		_, err = a.elsewhere(ctx, s, caller, in.ID, r.Fence, err)
 	}
 	if err != nil {
 		return nil, err
@@ -128,11 +222,13 @@ func (a *apiServer) renewClaim(ctx context.Context, s *session, in *claimBody, r
 // has it, or waits, or a run, and err otherwise. Own is the fence of a claim that etcd
 // shows as held through this server, and 0 if there is none. Unless fence is 0, only a
 // claim that has it counts. The caller must be allowed to ask for it.
-func (s *session) elsewhere(ctx context.Context, caller claims.Caller, id string, fence int64, err error) (own int64, _ error) {
-	why, lookErr := s.why(ctx, caller, id)
+func (a *apiServer) elsewhere(ctx context.Context, s *session, caller claims.Caller, id string, fence int64, err error) (own int64, _ error) {
+	why, lookErr := a.why(ctx, s, caller, id)
 	switch {
 	case problem.CodeOf(lookErr) == problem.ClaimNotFound:
 		return 0, err
+	case isRefusal(lookErr) && fence != 0 && !s.shows(ctx, id, fence):
+		return 0, err // the id is another's by now
 	case lookErr != nil:
 		return 0, lookErr
 	}
@@ -150,6 +246,18 @@ func (s *session) elsewhere(ctx context.Context, caller claims.Caller, id string
 		return 0, err
 	}
 	return c.Fence, err
+}
+
+// isRefusal reports whether an error is that a caller has not the role that it needs.
+func isRefusal(err error) bool {
+	code := problem.CodeOf(err)
+	return code == problem.Forbidden || code == problem.Unauthorized
+}
+
+// shows reports whether the pools show a claim with an id and a fence.
+func (s *session) shows(ctx context.Context, id string, fence int64) bool {
+	w, err := s.client.Why(ctx, id)
+	return err != nil || w.Fenced(store.Fence(fence)) != nil
 }
 
 // revokeClaim answers POST /v1/claims/{id}/revoke.
@@ -194,44 +302,77 @@ const releaseCheck = 10 * time.Millisecond
 // reconcileTimeout bounds the wait until a claim is freed that no client holds.
 const reconcileTimeout = 5 * time.Second
 
-// releaseOrphaned frees a claim that the pools show as held through this server and that
-// no client of it holds, as after a restore of etcd. If it stays held, that is an error.
-func (s *session) releaseOrphaned(ctx context.Context, in *releaseInput) error {
+// releaseOrphaned frees a claim that the pools show as held through this server and that no client of
+// it holds: its request was canceled as it was granted, so that it is being given back, or etcd was
+// restored. If it stays held, that is an error.
+func (a *apiServer) releaseOrphaned(ctx context.Context, s *session, caller claims.Caller, in *releaseInput) error {
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	if err := s.client.Reconcile(ctx); err != nil {
 		return err
 	}
-	own, err := s.elsewhere(ctx, callerOf(ctx, access.Operate, in.ClientToken), in.ID, in.Fence, nil)
-	if err == nil && own != 0 {
-		err = problem.New(problem.NotHolder, "claim %q is held by this instance, and by no client of this server: revoke it", in.ID)
+	for {
+		own, err := a.elsewhere(ctx, s, caller, in.ID, in.Fence, nil)
+		if err != nil || own == 0 {
+			return err
+		}
+		if found, err := s.holders.Release(ctx, caller, in.ID, store.Fence(own)); found || err != nil {
+			return err
+		}
+		claim, err := s.client.Lookup(ctx, in.ID)
+		if err != nil {
+			return err
+		}
+		if claim != nil && claim.Fence() == store.Fence(own) {
+			return claim.Release(ctx)
+		}
+		select { // what is being given back is free in a moment
+		case <-time.After(releaseCheck):
+		case <-ctx.Done():
+			return problem.New(problem.NotHolder, "claim %q is held by this instance, and by no client of this server: revoke it", in.ID)
+		}
 	}
-	return err
 }
 
 // releaseClaim answers DELETE /v1/claims/{id}. A claim that waits has no fence.
 func (a *apiServer) releaseClaim(ctx context.Context, s *session, in *releaseInput) (_ *struct{}, err error) {
 	caller := callerOf(ctx, access.Operate, in.ClientToken)
 	waited := false
+	var refused error // why the caller may not release the claims of others with the id
 	if in.Fence == 0 {
 		released := problem.New(problem.ClaimCanceled, "claim %q was released while it waited", problem.Clip(in.ID))
-		if waited, err = a.waits.endID(ctx, caller, in.ID, released); err != nil {
+		if waited, refused, err = a.waits.endID(ctx, caller, in.ID, released); err != nil {
 			return nil, err
 		}
 	}
 	for {
-		if found, err := s.holders.Release(ctx, caller, in.ID, store.Fence(in.Fence)); found || waited {
+		found, err := s.holders.Release(ctx, caller, in.ID, store.Fence(in.Fence))
+		if found {
 			return nil, err
 		}
-		own, err := s.elsewhere(ctx, caller, in.ID, in.Fence, nil)
-		if err != nil || own == 0 || s.hasEnded(in.ID, store.Fence(own)) { // its slots are freed with its lease
+		if waited {
+			return nil, nil
+		}
+		refused = cmp.Or(err, refused)
+		own, err := a.elsewhere(ctx, s, caller, in.ID, in.Fence, nil)
+		if _, ended := s.holders.Owned(caller, in.ID); ended && in.Fence == 0 && (err == nil || isRefusal(err)) {
+			return nil, nil // its slots are freed with its lease; the id may be another's by now
+		}
+		if err != nil {
 			return nil, err
 		}
-		if len(a.waits.of(in.ID)) == 0 { // what was granted meanwhile has its holder
+		if own == 0 {
+			return nil, refused
+		}
+		if s.hasEnded(in.ID, store.Fence(own)) { // its slots are freed with its lease
+			return nil, nil
+		}
+		waits, _ := a.waits.askedBy(caller, in.ID)
+		if len(waits) == 0 { // what was granted meanwhile has its holder
 			if found, err := s.holders.Release(ctx, caller, in.ID, store.Fence(in.Fence)); found {
 				return nil, err
 			}
-			return nil, s.releaseOrphaned(ctx, in)
+			return nil, a.releaseOrphaned(ctx, s, caller, in)
 		}
 		if in.Fence == 0 {
 			return nil, nil // its request was ended just now

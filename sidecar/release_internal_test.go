@@ -244,7 +244,7 @@ func TestAReleaseEndsOnlyTheWaitsThatWereChecked(t *testing.T) {
 		w.leave(mine)
 		return nil
 	}}
-	if ended, err := w.endID(t.Context(), caller, "job", problem.New(problem.ClaimCanceled, "released")); !ended || err != nil {
+	if ended, _, err := w.endID(t.Context(), caller, "job", problem.New(problem.ClaimCanceled, "released")); !ended || err != nil {
 		t.Fatal(ended, err)
 	}
 	if w.ended(mine) == nil || w.ended(theirs) != nil {

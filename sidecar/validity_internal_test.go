@@ -35,10 +35,7 @@ func TestAnAnswerAfterALongWaitIsNoLongerValidForAClientWithASlowClock(t *testin
 	if _, err := a.claim(asAdmin(t), s, &claimInput{}, api.ClaimRequest{ID: "mine", Pools: api.Slots{"db": 1}}); err != nil {
 		t.Fatal(err)
 	}
-	h, err := s.holders.Find("mine")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := s.holders.Fenced("mine", 0)
 	v := s.holders.View(h)
 	check("a claim", v.Left, *heldClaim(v, v.At.Add(-waited)).ValidFor)
 

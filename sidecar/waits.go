@@ -27,8 +27,7 @@ type waits struct {
 	// mu guards what follows.
 	mu      sync.Mutex
 	byID    map[string][]*wait
-	async   map[string]*wait // those without a connection
-	stopped error            // why no more may wait; nil while they may
+	stopped error // why no more may wait; nil while they may
 
 	// waiting bounds the claims that wait with a connection, background those without.
 	waiting, background *server.Limiter
@@ -42,11 +41,12 @@ type wait struct {
 	cause  error         // why it was ended from here; guarded by mu of waits
 	wanted *wanted       // what it is for; nil if that is no claim of a client
 
-	// Of a request without a connection: what it is for, and what has become of the wait once
-	// it is over.
-	request *wanted
-	holder  *claims.Holder
-	err     error
+	// async means that it is of a request without a connection, or checks whether the claim of such
+	// a request fits. Background means the former.
+	async, background bool
+	// What has become of a wait in the background once it is over.
+	holder *claims.Holder
+	err    error
 }
 
 const (
@@ -66,7 +66,7 @@ func newWaits(m *server.Metrics) *waits {
 		})
 	}
 	return &waits{
-		byID: map[string][]*wait{}, async: map[string]*wait{},
+		byID:       map[string][]*wait{},
 		waiting:    limit("requests for claims", "try again later, or with Prefer: "+respondAsync, maxWaiting),
 		background: limit("claims that wait without a connection", "try again later, or wait for the answer", maxAsync),
 	}
@@ -96,8 +96,8 @@ func (w *waits) add(ctx context.Context, id string, wanted *wanted) (context.Con
 func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(context.Context, *wait)) (checking context.Context, check, one *wait, first bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if one = w.async[request.ID]; one != nil {
-		if !one.request.same(request) {
+	if one = w.backgroundOf(request); one != nil {
+		if !one.wanted.same(request) {
 			return nil, nil, nil, false, problem.New(problem.IDInUse, "claim id %q belongs to another claim: send the same request again, or use another id", request.ID)
 		}
 		if one.cause != nil {
@@ -116,7 +116,7 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	if checking, check, err = w.add(ctx, request.ID, request); err != nil {
 		return nil, nil, nil, false, err
 	}
-	check.request = request
+	check.async = true
 	if one != nil {
 		return checking, check, one, false, nil
 	}
@@ -124,8 +124,7 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	if err != nil {
 		return nil, nil, nil, false, err
 	}
-	one.request = request
-	w.async[request.ID] = one
+	one.async, one.background = true, true
 	w.tasks.Go(func() {
 		defer leave()
 		serve(serving, one)
@@ -133,16 +132,47 @@ func (w *waits) enterAsync(ctx context.Context, request *wanted, serve func(cont
 	return checking, check, one, true, nil
 }
 
-// connected reports whether a request with a connection waits for a claim.
-func (w *waits) connected(id string) bool {
-	return slices.ContainsFunc(w.of(id), func(one *wait) bool { return one.request == nil })
+// backgroundOf returns the wait without a connection of the owner of a request, with the same id; nil
+// if there is none. Another owner's does not count: the engine decides whose the id is.
+func (w *waits) backgroundOf(request *wanted) *wait {
+	for _, one := range w.byID[request.ID] {
+		if one.background && one.wanted.sameOwner(request) {
+			return one
+		}
+	}
+	return nil
 }
 
-// asyncOf returns the wait without a connection for a claim, nil if there is none.
-func (w *waits) asyncOf(id string) *wait {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.async[id]
+// connected reports whether a request of the same owner waits for a claim with a connection. Alone
+// reports whether no other request waits for the id.
+func (w *waits) connected(of *wait) (connected, alone bool) {
+	alone = true
+	for _, one := range w.of(of.id) {
+		switch own := one.wanted != nil && one.wanted.sameOwner(of.wanted); {
+		case one.async && own:
+		case own:
+			connected = true
+		default:
+			alone = false
+		}
+	}
+	return connected, alone && !connected
+}
+
+// asyncOf returns the wait without a connection for a claim about which a caller may ask, its own
+// before any other; nil if there is none.
+func (w *waits) asyncOf(c claims.Caller, id string) *wait {
+	var found *wait
+	for _, one := range w.of(id) {
+		if !one.background || one.check(c) != nil {
+			continue
+		}
+		if one.ownedBy(c) {
+			return one
+		}
+		found = one
+	}
+	return found
 }
 
 // ended returns why a wait was ended from here; nil if it was not.
@@ -159,9 +189,6 @@ func (w *waits) leave(one *wait) {
 	all := slices.DeleteFunc(w.byID[one.id], func(x *wait) bool { return x == one })
 	if w.byID[one.id] = all; len(all) == 0 {
 		delete(w.byID, one.id)
-	}
-	if w.async[one.id] == one {
-		delete(w.async, one.id)
 	}
 	one.cancel(context.Canceled)
 	close(one.over)
@@ -188,31 +215,40 @@ func (one *wait) end(cause error) {
 	}
 }
 
-// check returns why a caller may not ask for something about the waits for one claim.
-func (w *waits) check(c claims.Caller, id string) error { return mayAsk(c, w.of(id)) }
-
-func mayAsk(c claims.Caller, all []*wait) error {
-	for _, one := range all {
-		var of pool.Holder
-		var slots api.Slots
-		if one.wanted != nil {
-			of, slots = one.wanted.holder(), one.wanted.Pools
-		}
-		if err := c.Check(of, slots); err != nil {
-			return err
-		}
+// check returns why a caller may not ask for something about a wait.
+func (one *wait) check(c claims.Caller) error {
+	if one.wanted == nil {
+		return c.Check(pool.Holder{}, nil)
 	}
-	return nil
+	return c.Check(one.wanted.holder(), one.wanted.Pools)
 }
 
-// endID ends those for one claim, and returns when they have left, or ctx has
-// ended. It reports whether there were any. What was granted meanwhile is released,
-// or has a holder. The caller must be allowed to end all of them.
-func (w *waits) endID(ctx context.Context, c claims.Caller, id string, cause error) (bool, error) {
-	all := w.of(id)
-	if err := mayAsk(c, all); err != nil {
-		return false, err
+// ownedBy reports whether a caller has made the request that waits.
+func (one *wait) ownedBy(c claims.Caller) bool {
+	return one.wanted != nil && c.Owns(one.wanted.holder())
+}
+
+// askedBy returns the waits for one claim about which a caller may ask, or why it may not if there
+// are only others.
+func (w *waits) askedBy(c claims.Caller, id string) (may []*wait, refused error) {
+	for _, one := range w.of(id) {
+		if err := one.check(c); err != nil {
+			refused = err
+			continue
+		}
+		may = append(may, one)
 	}
+	if len(may) > 0 {
+		return may, nil
+	}
+	return nil, refused
+}
+
+// endID ends those for one claim that the caller may end, and returns when they have left, or ctx
+// has ended. It reports whether there were any; if there are only others, refused says why the
+// caller may not end them. What was granted meanwhile is released, or has a holder.
+func (w *waits) endID(ctx context.Context, c claims.Caller, id string, cause error) (ended bool, refused, err error) {
+	all, refused := w.askedBy(c, id)
 	for _, one := range all {
 		w.end(one, cause)
 	}
@@ -220,10 +256,10 @@ func (w *waits) endID(ctx context.Context, c claims.Caller, id string, cause err
 		select {
 		case <-one.over:
 		case <-ctx.Done():
-			return true, context.Cause(ctx)
+			return true, nil, context.Cause(ctx)
 		}
 	}
-	return len(all) > 0, nil
+	return len(all) > 0, refused, nil
 }
 
 // stop ends all, and lets no more in.
@@ -315,13 +351,14 @@ func (a *apiServer) claimAsync(ctx context.Context, s *session, w *wanted, begun
 // client; no answer has to be read for it to be held, so the ttl ends it if the client does
 // not come.
 func (a *apiServer) waitAsync(ctx context.Context, s *session, one *wait) {
-	s.holders.Expect(one.id)
-	one.holder, one.err = a.hold(ctx, s, one.request, one)
-	if one.err != nil && !a.waits.connected(one.id) { // else the id waits for another request
-		s.holders.Refused(one.id, one.request.holder(), one.request.Pools, problem.Of(one.err))
+	s.holders.Expect(one.id, one.wanted.holder())
+	one.holder, one.err = a.hold(ctx, s, one.wanted, one)
+	// If another request of the same owner waits, it is answered.
+	if connected, alone := a.waits.connected(one); one.err != nil && !connected {
+		s.holders.Refused(one.id, one.wanted.holder(), one.wanted.Pools, problem.Of(one.err), alone)
 	}
 	a.waits.leave(one)
-	if one.holder != nil && !one.request.named && a.waits.ended(one) != nil {
+	if one.holder != nil && !one.wanted.named && a.waits.ended(one) != nil {
 		s.holders.Unread(one.holder, false)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berthhq/berth/internal/problem"
 	"github.com/berthhq/berth/internal/proc"
+	"github.com/berthhq/berth/pool"
 )
 
 func TestABindingIsWrittenAndRead(t *testing.T) {
@@ -134,7 +135,7 @@ func TestWhatHasEndedIsRememberedForAWhile(t *testing.T) {
 	if len(l.byID) != maxEnded || len(l.order) != maxEnded || l.Why("99", 200) != nil || l.Why("100", 200) == nil {
 		t.Errorf("%d are kept, in a list of %d", len(l.byID), len(l.order))
 	}
-	l.Forget("100")
+	l.forget("100", pool.Holder{})
 	if l.Why("100", 200) != nil {
 		t.Error("what was forgotten is there")
 	}
@@ -149,7 +150,7 @@ func TestAnIDThatEndsAgainAndAgainKeepsItsLastReason(t *testing.T) {
 	l := NewEndedLog()
 	var why *problem.Error
 	for i := range 2 * maxEnded {
-		l.Forget("a")
+		l.forget("a", pool.Holder{})
 		why = problem.New(problem.ClaimTimeout, "%d", i)
 		l.Add("a", 0, why, 0)
 		if got := l.Why("a", 1); got != why {
@@ -161,5 +162,23 @@ func TestAnIDThatEndsAgainAndAgainKeepsItsLastReason(t *testing.T) {
 	}
 	if l.Why("a", 1) != why || len(l.byID) != maxEnded {
 		t.Errorf("%v; %d are kept", l.Why("a", 1), len(l.byID))
+	}
+}
+
+func TestAnIdentityRemovesNoRecordOfTheEndOfAnothersClaim(t *testing.T) {
+	l := NewEndedLog()
+	why := problem.New(problem.ClaimLost, "lost")
+	of := func(by string) pool.Holder { return pool.Holder{ClaimedBy: by} }
+	l.add(&endedClaim{id: "a", why: why, holder: of("user:mine")}, 0)
+	for i := range 2 * maxEnded {
+		other := &endedClaim{id: strconv.Itoa(i), why: why, holder: of("user:other")}
+		if i%2 == 0 {
+			other.id = "a"
+		}
+		l.add(other, 1)
+	}
+	mine := l.last("a", 1, func(e *endedClaim) bool { return e.holder.ClaimedBy == "user:mine" })
+	if mine == nil || mine.why != why || len(l.order) > maxEnded/2+1 || l.counts["user:other"] > maxEnded/2 {
+		t.Errorf("%v is left of mine, with %d entries", mine, len(l.order))
 	}
 }

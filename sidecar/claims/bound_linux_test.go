@@ -98,7 +98,7 @@ func TestAReleaseStopsTheProcessUnlessItIsTheOwners(t *testing.T) {
 	if found, err := d.Release(t.Context(), operator, "others", 0); found || err != nil {
 		t.Errorf("released again: %t, %v", found, err)
 	}
-	_, err := d.Find("others")
+	_, _, err := d.Find(owner, "others")
 	if problem.CodeOf(err) != problem.ClaimRevoked {
 		t.Errorf("its owner learns %v", err)
 	}
@@ -115,7 +115,13 @@ func TestAClaimIsItsOwnersAlone(t *testing.T) {
 	d.Add(claim, bind, d.open(x))
 	other := newOrphan(t)
 	asks := map[string]func(c Caller) error{
-		"a read":    func(c Caller) error { return d.Check(c, "mine") },
+		"a read":    func(c Caller) error {
+			_, refused, err := d.Find(c, "mine")
+			if refused {
+				return err
+			}
+			return nil
+		},
 		"a renewal": func(c Caller) error { _, err := d.Renew(c, "mine", 0, Life{}, nil); return err },
 		"a binding": func(c Caller) error {
 			_, err := d.Renew(c, "mine", 0, Life{PID: other.cmd.Process.Pid, UID: uint32(os.Geteuid())}, d.open(other))

@@ -47,3 +47,17 @@ func (c Caller) Check(of pool.Holder, slots map[string]int) error {
 	e := problem.Of(err)
 	return problem.New(e.Code, "%s, and %s", own, e.Message)
 }
+
+// SameOwner reports whether two claims have the same owner.
+func SameOwner(a, b pool.Holder) bool {
+	return a.ClaimedBy == b.ClaimedBy && (a.ClaimedBy != string(access.Anonymous) || tokenHashOf(a) == tokenHashOf(b))
+}
+
+// tokenHashOf returns the hash of the client token with which a claim was made, empty if there is none.
+func tokenHashOf(of pool.Holder) string {
+	bind, err := decodeBinding(of.Bind)
+	if err != nil {
+		return ""
+	}
+	return bind.tokenHash
+}

@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"slices"
 	"time"
 
 	"github.com/berthhq/berth/internal/problem"
@@ -16,10 +17,12 @@ const (
 	maxEnded = 4096
 )
 
-// EndedLog stores for [keepEnded] why claims ended. It is not safe for concurrent use.
+// EndedLog stores for [keepEnded] why claims ended: of each id and owner the last one. It is not safe
+// for concurrent use.
 type EndedLog struct {
-	byID  map[string]*endedClaim
-	order []*endedClaim // oldest first; byID has the newest of an id, unless it is forgotten
+	byID   map[string][]*endedClaim // of each owner one, the newest last
+	order  []*endedClaim            // oldest first
+	counts map[string]int           // by identity
 }
 
 type endedClaim struct {
@@ -33,43 +36,75 @@ type endedClaim struct {
 }
 
 // NewEndedLog returns an empty log.
-func NewEndedLog() EndedLog { return EndedLog{byID: map[string]*endedClaim{}} }
+func NewEndedLog() EndedLog {
+	return EndedLog{byID: map[string][]*endedClaim{}, counts: map[string]int{}}
+}
 
-// Add stores why a claim ended.
+// Add stores why a claim of an unknown owner ended.
 func (l *EndedLog) Add(id string, fence store.Fence, why *problem.Error, now time.Duration) {
-	l.add(id, fence, why, now)
+	l.add(&endedClaim{id: id, fence: fence, why: why}, now)
 }
 
-func (l *EndedLog) add(id string, fence store.Fence, why *problem.Error, now time.Duration) *endedClaim {
-	c := &endedClaim{id: id, fence: fence, why: why, until: now + keepEnded}
-	l.byID[id] = c
-	l.order = append(l.order, c)
-	for oldest := l.order[0]; len(l.order) > maxEnded || l.byID[oldest.id] != oldest || now >= oldest.until; oldest = l.order[0] {
-		if l.byID[oldest.id] == oldest {
-			delete(l.byID, oldest.id)
-		}
-		l.order = l.order[1:]
+// add stores the end of a claim, in place of the last one of the same id and owner. An identity has
+// at most half of the entries, so that it can't remove those of all others.
+func (l *EndedLog) add(c *endedClaim, now time.Duration) {
+	c.until = now + keepEnded
+	l.forget(c.id, c.holder)
+	by := c.holder.ClaimedBy
+	if by != "" && l.counts[by] >= maxEnded/2 {
+		l.remove(l.order[slices.IndexFunc(l.order, func(e *endedClaim) bool { return e.holder.ClaimedBy == by })])
 	}
-	return c
+	for len(l.order) > 0 && (len(l.order) >= maxEnded || now >= l.order[0].until) {
+		l.remove(l.order[0])
+	}
+	l.byID[c.id] = append(l.byID[c.id], c)
+	l.order = append(l.order, c)
+	l.counts[by]++
 }
 
-func (l *EndedLog) stale(id string, now time.Duration) bool {
-	c, ok := l.byID[id]
-	return !ok || now >= c.until
+func (l *EndedLog) remove(c *endedClaim) {
+	is := func(e *endedClaim) bool { return e == c }
+	if l.order[0] == c {
+		l.order = l.order[1:]
+	} else {
+		l.order = slices.DeleteFunc(l.order, is)
+	}
+	if l.byID[c.id] = slices.DeleteFunc(l.byID[c.id], is); len(l.byID[c.id]) == 0 {
+		delete(l.byID, c.id)
+	}
+	by := c.holder.ClaimedBy
+	if l.counts[by]--; l.counts[by] == 0 {
+		delete(l.counts, by)
+	}
+}
+
+// last returns the last entry of an id for which is returns true, or nil if there is none, or it is
+// too long ago.
+func (l *EndedLog) last(id string, now time.Duration, is func(*endedClaim) bool) *endedClaim {
+	for _, e := range slices.Backward(l.byID[id]) {
+		if now < e.until && is(e) {
+			return e
+		}
+	}
+	return nil
 }
 
 // Why returns why a claim ended, or nil if that is unknown or too long ago.
 func (l *EndedLog) Why(id string, now time.Duration) *problem.Error {
-	if l.stale(id, now) {
-		return nil
+	if e := l.last(id, now, func(*endedClaim) bool { return true }); e != nil {
+		return e.why
 	}
-	return l.byID[id].why
+	return nil
 }
 
 // has reports whether the log has the end of the claim with a fence.
 func (l *EndedLog) has(id string, fence store.Fence, now time.Duration) bool {
-	return !l.stale(id, now) && l.byID[id].fence == fence
+	return l.last(id, now, func(e *endedClaim) bool { return e.fence == fence }) != nil
 }
 
-// Forget removes the entry of a claim whose id is used again.
-func (l *EndedLog) Forget(id string) { delete(l.byID, id) }
+// forget removes the entry of a claim whose id its owner uses again.
+func (l *EndedLog) forget(id string, of pool.Holder) {
+	if e := l.last(id, 0, func(e *endedClaim) bool { return SameOwner(e.holder, of) }); e != nil {
+		l.remove(e)
+	}
+}

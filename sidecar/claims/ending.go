@@ -26,29 +26,35 @@ func (hs *Holders) claimEnded(h *Holder) {
 	}
 }
 
-// Expect removes the record of why an earlier claim with an id ended, since another claim with that
-// id waits.
-func (hs *Holders) Expect(id string) {
+// Expect removes the record of why an earlier claim with an id ended, since another claim of its
+// owner with that id waits.
+func (hs *Holders) Expect(id string, of pool.Holder) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	hs.ended.Forget(id)
+	hs.ended.forget(id, of)
 }
 
-// Refused records why a claim without a waiting client was not granted, so that the client can read
-// the reason later. It does not record claims that were withdrawn.
-func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why *problem.Error) {
+// Refused records why a claim without a waiting client was not granted, so that its client can read
+// the reason later. It does not record claims that were withdrawn. Alone means that no other request
+// waits for the id: the change is published only then, since it would seem to be theirs.
+func (hs *Holders) Refused(id string, of pool.Holder, slots map[string]int, why *problem.Error, alone bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if hs.byID[id] != nil {
-		return // another client's claim
+	h := hs.byID[id]
+	if h != nil && SameOwner(h.claim.Holder, of) {
+		return // its client reads of that claim
+	}
+	if why.Code == problem.IDInUse && (h != nil || !alone) {
+		return // it was never a claim of its own
 	}
 	c := Change{Kind: Released, Claim: id, Pools: slices.Sorted(maps.Keys(slots))}
 	if why.Code != problem.ClaimCanceled {
-		e := hs.ended.add(id, 0, why, hs.clock.Now())
-		e.holder, e.slots = of, slots
+		hs.ended.add(&endedClaim{id: id, why: why, holder: of, slots: slots}, hs.clock.Now())
 		c.Kind, c.Why = Ended, why
 	}
-	hs.notify(c)
+	if h == nil && alone {
+		hs.notify(c)
+	}
 }
 
 // invalidate ends the validity of a claim: its holder has to stop. The slots stay claimed until it
@@ -157,17 +163,23 @@ func (hs *Holders) finish(ctx context.Context, h *Holder) error {
 // Release releases a claim, and returns when its slots are free. For the owner, it releases at once
 // and does not stop the process. For another caller, it first stops the process as after a
 // revocation, and waits until the process has ended, for at most [pool.RevokeGrace]. It returns
-// false if this server has no claim with the id and the fence; a fence of 0 matches any.
+// false if this server has no claim with the id and the fence that the caller may release; a fence
+// of 0 matches any. The error is then why it may not release the one of another caller, if there is
+// one.
 func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence store.Fence) (bool, error) {
 	hs.mu.Lock()
-	h := hs.byID[id]
-	if h == nil || !h.Is(fence) {
-		hs.mu.Unlock()
-		return false, nil
+	r, err := hs.recordOf(c, id)
+	h := r.held
+	if fence != 0 {
+		if h = hs.byID[id]; h != nil && h.Is(fence) {
+			err = c.Check(h.claim.Holder, h.claim.Slots)
+		} else {
+			h, err = nil, nil
+		}
 	}
-	if err := hs.checkCaller(c, id); err != nil {
+	if h == nil || err != nil {
 		hs.mu.Unlock()
-		return true, err
+		return false, err
 	}
 	if !c.Owns(h.claim.Holder) && !h.releasing && (h.proc != nil || h.unseen != nil) {
 		hs.invalidate(h, problem.New(problem.ClaimRevoked, "claim %q was released by %s, who is not its owner", id, c.Name))
@@ -177,7 +189,7 @@ func (hs *Holders) Release(ctx context.Context, c Caller, id string, fence store
 	first := !h.releasing
 	hs.beginRelease(h)
 	hs.mu.Unlock()
-	err := hs.finish(ctx, h)
+	err = hs.finish(ctx, h)
 	if err != nil && first {
 		// The client has hung up, or the server is stopping. The claim is released in any case.
 		hs.mu.Lock()

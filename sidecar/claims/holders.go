@@ -145,7 +145,7 @@ func (hs *Holders) Add(claim *instance.Claim, bind Binding, process *proc.Proces
 		}
 		hs.drop(h)
 	}
-	hs.ended.Forget(claim.ID)
+	hs.ended.forget(claim.ID, claim.Holder)
 	h := &Holder{claim: claim, bind: bind, over: make(chan struct{})}
 	hs.byID[claim.ID] = h
 	hs.watch(h, process)
@@ -204,8 +204,9 @@ func (hs *Holders) drop(h *Holder) {
 		h.why = problem.Of(err) // it has ended a moment before it was released
 	}
 	if h.why != nil {
-		e := hs.ended.add(h.claim.ID, h.claim.Fence(), h.why, hs.clock.Now())
-		e.holder, e.slots = h.claim.Holder, h.claim.Slots
+		hs.ended.add(&endedClaim{
+			id: h.claim.ID, fence: h.claim.Fence(), why: h.why, holder: h.claim.Holder, slots: h.claim.Slots,
+		}, hs.clock.Now())
 	}
 	hs.publish(Released, h)
 }
@@ -219,45 +220,79 @@ func (hs *Holders) publish(kind Kind, h *Holder) {
 	hs.notify(c)
 }
 
-// held returns a holder whose claim is held, or the reason why it is not held.
-func (hs *Holders) held(id string) (*Holder, error) {
-	h := hs.byID[id]
-	if h == nil {
-		if why := hs.ended.Why(id, hs.clock.Now()); why != nil {
-			return nil, why
+// record is what is known of an id: a claim that is held, or one that has ended.
+type record struct {
+	held  *Holder
+	ended *endedClaim
+}
+
+// recordOf returns what a caller may send its request about: of the claims with an id that of the
+// caller before any other, and one that is held before one that has ended. The record is empty if
+// there is none; the error is then why the caller may not send it about the claims of others.
+func (hs *Holders) recordOf(c Caller, id string) (record, error) {
+	h, now := hs.byID[id], hs.clock.Now()
+	if h != nil && c.Owns(h.claim.Holder) {
+		return record{held: h}, nil
+	}
+	if e := hs.ended.last(id, now, func(e *endedClaim) bool { return c.Owns(e.holder) }); e != nil {
+		return record{ended: e}, nil
+	}
+	var refused error
+	if h != nil {
+		if refused = c.Check(h.claim.Holder, h.claim.Slots); refused == nil {
+			return record{held: h}, nil
 		}
+	}
+	e := hs.ended.last(id, now, func(e *endedClaim) bool {
+		err := c.Check(e.holder, e.slots)
+		if refused == nil {
+			refused = err
+		}
+		return err == nil
+	})
+	if e != nil {
+		return record{ended: e}, nil
+	}
+	return record{}, refused
+}
+
+// heldBy returns the holder of a claim about which a caller may send its request, or the reason why
+// it is not held.
+func (hs *Holders) heldBy(c Caller, id string) (*Holder, error) {
+	r, err := hs.recordOf(c, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.ended != nil:
+		return nil, r.ended.why
+	case r.held == nil:
 		return nil, problem.New(problem.ClaimNotFound, "no claim %s is held here", problem.Quote(id))
 	}
+	return r.held, r.held.valid()
+}
+
+// valid returns why the claim of a holder is not held.
+func (h *Holder) valid() error {
 	if h.why != nil {
-		return nil, h.why
+		return h.why
 	}
 	// The claim may have ended a moment ago.
 	if err := h.claim.Err(); err != nil {
-		return nil, problem.Of(err)
+		return problem.Of(err)
 	}
 	if h.releasing {
-		return nil, problem.New(problem.ClaimNotFound, "claim %s is being released", problem.Quote(id))
-	}
-	return h, nil
-}
-
-// Check returns an error if a caller may not send its request about the claim with an id. It
-// returns nil if the id is unknown.
-func (hs *Holders) Check(c Caller, id string) error {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	return hs.checkCaller(c, id)
-}
-
-func (hs *Holders) checkCaller(c Caller, id string) error {
-	if h := hs.byID[id]; h != nil {
-		return c.Check(h.claim.Holder, h.claim.Slots)
-	}
-	if !hs.ended.stale(id, hs.clock.Now()) {
-		e := hs.ended.byID[id]
-		return c.Check(e.holder, e.slots)
+		return problem.New(problem.ClaimNotFound, "claim %s is being released", problem.Quote(h.claim.ID))
 	}
 	return nil
+}
+
+// Owned reports whether the last claim with an id that a caller made through this server is held or
+// has ended. Neither is true if there is none.
+func (hs *Holders) Owned(c Caller, id string) (held, ended bool) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	r, _ := hs.recordOf(c, id)
+	return r.held != nil && c.Owns(r.held.claim.Holder), r.ended != nil && c.Owns(r.ended.holder)
 }
 
 // HasEnded reports whether the claim with a fence was held through this server, and was then lost
@@ -268,16 +303,39 @@ func (hs *Holders) HasEnded(id string, fence store.Fence) bool {
 	return hs.ended.has(id, fence, hs.clock.Now())
 }
 
-// Find returns a holder, or nil if there is none. If its claim has ended, the error is the reason.
-func (hs *Holders) Find(id string) (*Holder, error) {
+// Find returns the holder of a claim about which a caller may send its request, or nil if there is
+// none. If the claim has ended, the error is the reason. If there are only claims about which the
+// caller may not send it, refused is true, and the error says why.
+func (hs *Holders) Find(c Caller, id string) (h *Holder, refused bool, err error) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	r, err := hs.recordOf(c, id)
+	switch {
+	case err != nil:
+		return nil, true, err
+	case r.ended != nil:
+		return nil, false, r.ended.why
+	case r.held == nil:
+		return nil, false, nil
+	}
+	if err = r.held.valid(); problem.CodeOf(err) == problem.ClaimNotFound {
+		err = nil // it is being released
+	}
+	return r.held, false, err
+}
+
+// Fenced returns the holder of the claim with an id and a fence if it is held, otherwise nil.
+func (hs *Holders) Fenced(id string, fence store.Fence) *Holder {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.byID[id]
-	_, err := hs.held(id)
-	if problem.CodeOf(err) == problem.ClaimNotFound {
-		return h, nil // there is none, or it is being released
+	if h == nil || !h.Is(fence) {
+		return nil
 	}
-	return h, err
+	if err := h.valid(); err != nil && problem.CodeOf(err) != problem.ClaimNotFound {
+		return nil
+	}
+	return h
 }
 
 // Renew records that a holder is alive, and changes how the server detects that from now on: by the
@@ -285,11 +343,11 @@ func (hs *Holders) Find(id string) (*Holder, error) {
 func (hs *Holders) Renew(c Caller, id string, fence store.Fence, life Life, process *proc.Process) (h *Holder, err error) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if err = hs.checkCaller(c, id); err != nil {
+	h, err = hs.heldBy(c, id)
+	if h == nil {
 		process.Close()
 		return nil, err
 	}
-	h, err = hs.held(id)
 	if err == nil && !h.Is(fence) {
 		err = problem.New(problem.ClaimLost, "claim %q is lost: its id is that of a later claim", id)
 	}

@@ -155,17 +155,18 @@ func TestALostClaimStaysLostWhileItIsReleased(t *testing.T) {
 	d.invalidate(h, problem.New(problem.ClaimLost, "its lease has ended"))
 	d.beginRelease(h)
 	d.mu.Unlock()
-	if _, err := d.Find("a"); problem.CodeOf(err) != problem.ClaimLost {
+	own := Caller{Name: "unauthenticated"}
+	if _, _, err := d.Find(own, "a"); problem.CodeOf(err) != problem.ClaimLost {
 		t.Errorf("it is found, with %v", err)
 	}
 	b := d.ask("b", time.Hour, true)
 	d.mu.Lock()
 	d.beginRelease(b)
 	d.mu.Unlock()
-	if found, err := d.Find("b"); found != b || err != nil {
+	if found, _, err := d.Find(own, "b"); found != b || err != nil {
 		t.Errorf("one that is being released is %v, %v", found, err)
 	}
-	if found, err := d.Find("c"); found != nil || err != nil {
+	if found, _, err := d.Find(own, "c"); found != nil || err != nil {
 		t.Errorf("one that is not there is %v, %v", found, err)
 	}
 }
