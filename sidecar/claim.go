@@ -232,8 +232,8 @@ func (s *session) openProcess(ctx context.Context, pid int) (*proc.Process, erro
 	if !local {
 		return nil, checkOwner(who, local, pid, proc.Owner{})
 	}
-	if who.Known && !proc.SharesPIDs(who.PID) {
-		return nil, problem.Field("pid", "the caller is in another pid namespace than the sidecar, where %d is another process: leave the pid out and renew the claim, or let both share a pid namespace", pid)
+	if who.Known && !server.SharesPIDs(ctx) {
+		return nil, problem.Field("pid", "the sidecar can't verify that the caller is in its pid namespace, where %d may be another process: leave the pid out and renew the claim, or let both share a pid namespace; a process that opens the connection must live, and be visible in the sidecar's /proc", pid)
 	}
 	p, err := s.procs.Open(pid)
 	if err != nil {
@@ -345,7 +345,7 @@ func noProcess(pid int, err error) error {
 	if errors.Is(err, proc.ErrNoProcess) {
 		return problem.Field("pid", "there is no process %d", pid)
 	}
-	return problem.Field("pid", "process %d can't be watched: %w", pid, err)
+	return problem.Field("pid", "process %d can't be watched: %w. Or leave the pid out and renew the claim", pid, err)
 }
 
 // clockError is the part of a time by which two clocks may differ that measure it: see

@@ -8,6 +8,7 @@ import (
 
 func TestMain(m *testing.M) {
 	becomeAnother()
+	claimForAnother()
 	embedtest.ManyAtOnce(8, 4)
 	embedtest.VerifyTestMain(m)
 }

@@ -196,7 +196,7 @@ func sharesPIDs(ctx context.Context, addr string) (bool, error) {
 		return false, err
 	}
 	unix, ok := c.(*net.UnixConn)
-	return ok && proc.PeerSharesPIDs(unix), c.Close()
+	return ok && proc.PeerSharesPIDs(unix, 0), c.Close()
 }
 
 // sidecarTimeout bounds the wait for one answer that needs no slots.

@@ -134,7 +134,7 @@ var layers = []layer{
 		"who runs an attempt and whether they live is the same however they ask: no wire types, no HTTP",
 	},
 	{
-		"sidecar/server", []string{"internal/trace"},
+		"sidecar/server", []string{"internal/proc", "internal/trace", "lease"},
 		"how HTTP is served is no matter of what is served: wire types and endpoints are its owner's",
 	},
 	{

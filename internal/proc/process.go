@@ -16,6 +16,10 @@ var (
 	ErrOtherUser = errors.New("the process has become another user's")
 	// ErrOtherNamespace means that a process number is of another pid namespace.
 	ErrOtherNamespace = errors.New("the process is in another pid namespace than berth")
+	// ErrOtherProc means that the numbers in /proc are those of another pid namespace.
+	ErrOtherProc = errors.New("/proc is that of another pid namespace than berth's: mount the one of its own")
+	// ErrHidden means that a process lives and /proc does not show it to this user.
+	ErrHidden = errors.New("/proc hides the process from the user of berth, as with its option hidepid")
 )
 
 // ID identifies a process.

@@ -116,6 +116,9 @@ type Process struct {
 
 // Open identifies a process and begins to watch it.
 func (w *Watcher) Open(pid int) (*Process, error) {
+	if err := checkProc(); err != nil {
+		return nil, err
+	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.EINVAL): // EINVAL: the pid of a thread
@@ -163,11 +166,13 @@ func (p *Process) Owner() Owner { return p.owner }
 // identify reads the start and the owner.
 func (p *Process) identify() error {
 	s, err := Read(p.id.PID)
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrNoProcess) {
 		return err
 	}
 	p.id.Start = s.Start
-	p.owner, err = p.readOwner()
+	if p.owner, err = p.readOwner(); err == nil && s.PID != p.id.PID {
+		err = ErrNoProcess // it was there only the second time
+	}
 	return err
 }
 
@@ -175,13 +180,11 @@ func (p *Process) identify() error {
 // too, since it still lives afterwards: otherwise the error is [ErrNoProcess].
 func (p *Process) readOwner() (Owner, error) {
 	status, err := read(p.id.PID, "status")
-	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
-	ended := false
-	if e := Retry(func() error { n, err := unix.Poll(fds, 0); ended = n > 0; return err }); e != nil || ended {
+	if ended(p.fd) {
 		return Owner{}, ErrNoProcess
 	}
 	if errors.Is(err, ErrNoProcess) { // it lives, so it is hidden
-		err = fmt.Errorf("the user of process %d can't be read", p.id.PID)
+		err = ErrHidden
 	}
 	if err != nil {
 		return Owner{}, err

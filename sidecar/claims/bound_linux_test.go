@@ -115,7 +115,7 @@ func TestAClaimIsItsOwnersAlone(t *testing.T) {
 	d.Add(claim, bind, d.open(x))
 	other := newOrphan(t)
 	asks := map[string]func(c Caller) error{
-		"a read":    func(c Caller) error {
+		"a read": func(c Caller) error {
 			_, refused, err := d.Find(c, "mine")
 			if refused {
 				return err

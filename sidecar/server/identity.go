@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berthhq/berth/internal/access"
+	"github.com/berthhq/berth/internal/proc"
 )
 
 // Peer is who is at the other end of a unix socket, as the kernel says. Nothing of it is
@@ -25,6 +26,8 @@ type Peer struct {
 	UID uint32
 	// GIDs are its groups.
 	GIDs []uint32
+	// opened is when the connection was accepted: see [proc.PeerSharesPIDs].
+	opened time.Duration
 }
 
 type (
@@ -38,6 +41,18 @@ type (
 func PeerOf(ctx context.Context) (Peer, bool) {
 	p, ok := ctx.Value(peerKey{}).(Peer)
 	return p, ok
+}
+
+// SharesPIDs reports whether the process that sent a request over the unix socket is known to be in
+// the pid namespace of this process.
+func SharesPIDs(ctx context.Context) bool {
+	peer, _ := PeerOf(ctx)
+	c, ok := ctx.Value(connKey{}).(*clientConn)
+	if !ok {
+		return false
+	}
+	unix, ok := c.Conn.(*net.UnixConn)
+	return ok && proc.PeerSharesPIDs(unix, peer.opened)
 }
 
 // AddressOf returns the address from which a request was sent; none over the unix socket.
@@ -68,6 +83,7 @@ func (g *guard) connContext(ctx context.Context, c net.Conn) context.Context {
 	ctx = context.WithValue(ctx, connKey{}, client)
 	if unix, ok := client.Conn.(*net.UnixConn); ok {
 		peer := peerAt(unix)
+		peer.opened = proc.Accepted()
 		ctx = context.WithValue(ctx, peerKey{}, peer)
 		return access.With(ctx, sync.OnceValue(func() access.Identity { return g.user(peer) }))
 	}
