@@ -101,7 +101,7 @@ func (h *RunHistory) Reasons() map[string]string {
 // runWays are the ways that there are.
 var runWays = map[string]string{
 	"":            "queued storing",
-	"storing":     "queued", // its steps are written before it is queued
+	"storing":     "queued canceled", // its steps are written before it is queued
 	"queued":      "queued not_started canceled",
 	"not_started": "running queued failed canceled",
 	"running":     "succeeded queued failed canceled",

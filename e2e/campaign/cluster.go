@@ -297,6 +297,22 @@ func (c *cluster) learners(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
+// full says which members have reached their space quota.
+func (c *cluster) full(ctx context.Context) (all []string, err error) {
+	err = c.do(ctx, func(ctx context.Context, e *clientv3.Client) error {
+		list, err := e.AlarmList(ctx)
+		if err != nil {
+			return err
+		}
+		all = nil
+		for _, a := range list.Alarms {
+			all = append(all, fmt.Sprintf("member %x has the alarm %s", a.MemberID, a.Alarm))
+		}
+		return nil
+	})
+	return all, err
+}
+
 // playMember is the process of a member, until it is killed.
 func playMember(path string) error {
 	text, err := os.ReadFile(path)

@@ -103,6 +103,8 @@ func (c *campaign) inject(ctx context.Context, f fault) (heal, error) {
 		return nil, c.revoke(ctx, f)
 	case "compaction":
 		return nil, c.compact(ctx)
+	case "only-neighbors":
+		return nil, nil
 	}
 	return nil, fmt.Errorf("fault %s is not known", f.Kind)
 }
@@ -384,7 +386,7 @@ func (c *campaign) revoke(ctx context.Context, f fault) error {
 	if !until(ctx, 20*time.Millisecond, func() bool {
 		c.referee.with(func(s *stays) {
 			all := s.find(func(x *stay) bool {
-				return x.Via != "step" && x.from < now()-int64(200*time.Millisecond)
+				return x.Via != "step" && x.Via != "neighbor" && x.from < now()-int64(200*time.Millisecond)
 			})
 			if len(all) > 0 {
 				job = all[f.N%uint64(len(all))].Job

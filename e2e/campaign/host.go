@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -23,6 +24,7 @@ const sidecarPort = 7420
 // host is one machine: its processes share a node of the network and a folder.
 type host struct {
 	name, dir   string
+	socket, tcp string // where its sidecar serves
 	node        *settings
 	sidecar     *process
 	worker      *process
@@ -43,7 +45,9 @@ const diskBytes = 16 << 20
 
 func hostName(i int) string { return fmt.Sprintf("h%d", i) }
 
-func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int, o options) (*host, error) {
+// newHost starts the processes of a host. Its sidecar has more settings than the others.
+func newHost(ps *processes, c *cluster, self, dir, referee string, i int, o options, more ...string) (*host, error) {
+	berth := o.berth
 	h := &host{name: hostName(i), dir: filepath.Join(dir, hostName(i))}
 	state := filepath.Join(h.dir, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
@@ -65,18 +69,21 @@ func newHost(ps *processes, c *cluster, self, berth, dir, referee string, i int,
 	add := func(name string, args ...string) *process {
 		p := ps.add(h.name, h.name+" "+name, filepath.Join(h.dir, name+".log"), args...)
 		p.env = h.node.env
-		p.want(true)
 		return p
 	}
-	socket, listen := filepath.Join(h.dir, "berth.sock"), ps.net.local(h.name, sidecarPort)
-	h.sidecar = add("sidecar", berth, "sidecar", "--listen", listen, "--socket", socket, "--state-dir", state)
-	h.sidecar.env = append(h.sidecar.env, "BERTH_TOKENS_FILE="+tokens)
+	listen := ps.net.local(h.name, sidecarPort)
+	h.socket, h.tcp = filepath.Join(h.dir, "berth.sock"), "http://"+listen
+	h.sidecar = add("sidecar", berth, "sidecar", "--listen", listen, "--socket", h.socket, "--state-dir", state)
+	h.sidecar.env = slices.Concat(h.sidecar.env, []string{"BERTH_TOKENS_FILE=" + tokens}, more)
 	h.worker = add("worker", berth, "worker", "--concurrency", "3", "--state-dir", state, "--keep-output", "0",
 		"--work-dir", h.dir, "--stop-grace", "1s")
 	h.coordinator = add("coordinator", berth, "coordinator")
-	h.load = add("load", self, "load", "-host", h.name, "-berth", berth, "-socket", socket, "-tcp", "http://"+listen,
+	h.load = add("load", self, "load", "-host", h.name, "-berth", berth, "-socket", h.socket, "-tcp", h.tcp,
 		"-referee", referee, "-state", state, "-seed", fmt.Sprint(o.seed), "-rate", fmt.Sprint(o.rate),
 		"-instances", fmt.Sprint(o.instances))
+	for _, p := range h.processes() {
+		p.want(true)
+	}
 	return h, nil
 }
 

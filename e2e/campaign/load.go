@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"flag"
 	"fmt"
@@ -35,11 +34,20 @@ var specs = map[string]poolSpec{
 	"bulk": {80, 5 * time.Second, time.Second}, "one": {1, 5 * time.Second, 300 * time.Millisecond},
 	"tmp": {5, 5 * time.Second, 0}, "gpu": {3, 10 * time.Second, 0}, "cpu": {5, 10 * time.Second, 0},
 	"crowd": {8, 5 * time.Second, 250 * time.Millisecond}, keptPool: {6, 10 * time.Second, 0},
+	calmPool: {8, 10 * time.Second, 0}, spitePool: {30, 5 * time.Second, 0},
 }
 
-// keptPool is the pool of claims that are held for longer than a lease, so that a fault finds claims
-// that were made before it and remain after it.
-const keptPool = "kept"
+const (
+	// keptPool is the pool of claims that are held for longer than a lease, so that a fault finds claims
+	// that were made before it and remain after it.
+	keptPool = "kept"
+	// calmPool has a slot for each claim that neighbors make as they should, spitePool is for the
+	// claims with which they try to hurt each other.
+	calmPool, spitePool = "calm", "spite"
+)
+
+// kept says that a claim is held until the process rests, if its time is not over before.
+func kept(slots map[string]int) bool { return slots[keptPool]+slots[calmPool] > 0 }
 
 // changeWithin is how long slots that are retained may be granted again under the settings of
 // before: see docs/how-to/retain.md.
@@ -47,7 +55,7 @@ const changeWithin = time.Second
 
 // load is what the jobs of one host ask for, from one process.
 type load struct {
-	*witness
+	*shift
 	berth, socket, tcp, state, referee string
 	id                                 string // of this process
 	rate                               float64
@@ -55,12 +63,6 @@ type load struct {
 	seed                               uint64
 	log                                hclog.Logger
 	overSocket, overTCP                *http.Client
-
-	mu     sync.Mutex // guards what follows
-	rests  bool
-	active int
-	moved  chan struct{} // closed and replaced when one of them changes
-	n      int
 }
 
 // loops is how many of each kind ask at a time.
@@ -78,7 +80,7 @@ func logger(name string) hclog.Logger {
 }
 
 func playLoad(args []string) error {
-	l := &load{moved: make(chan struct{}), rests: true, log: logger("load")}
+	l := &load{log: logger("load")}
 	f := flag.NewFlagSet("load", flag.ContinueOnError)
 	host := f.String("host", "", "name of the host")
 	f.StringVar(&l.berth, "berth", "", "the binary of berth")
@@ -92,15 +94,14 @@ func playLoad(args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	var err error
-	if l.witness, err = newWitness(l.referee, *host); err != nil {
+	w, err := newWitness(l.referee, *host)
+	if err != nil {
 		return err
 	}
+	l.shift = newShift(w)
 	l.id = fmt.Sprintf("%s-%x", *host, now()/1e6)
 	l.overSocket, l.overTCP = overSocket(l.socket), &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
-	l.tell(record{What: "hello"})
-	go l.obey()
-	go l.announce()
+	l.begin()
 	var all sync.WaitGroup
 	cheap := 0
 	for _, k := range loops {
@@ -170,53 +171,6 @@ func (l *load) open(i int, clients chan<- *instance.Client) {
 	}
 }
 
-// obey follows the referee: it says when the load rests. Without it there is nothing to do.
-func (l *load) obey() {
-	for lines := bufio.NewScanner(l.conn); lines.Scan(); {
-		l.change(func() { l.rests = lines.Text() == "rest" })
-	}
-	os.Exit(0)
-}
-
-func (l *load) change(f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f()
-	close(l.moved)
-	l.moved = make(chan struct{})
-}
-
-// announce tells the referee whenever the load rests and has nothing under way.
-func (l *load) announce() {
-	for was := false; ; {
-		l.mu.Lock()
-		idle, moved := l.rests && l.active == 0, l.moved
-		l.mu.Unlock()
-		if idle && !was {
-			l.tell(record{What: "idle"})
-		}
-		was = idle
-		<-moved
-	}
-}
-
-// begin waits while the load rests, and returns the id of another claim.
-func (l *load) begin(via string) string {
-	for {
-		l.mu.Lock()
-		rests, moved := l.rests, l.moved
-		if !rests {
-			l.active++
-			l.n++
-			id := fmt.Sprintf("%s-%s-%d", l.id, via, l.n)
-			l.mu.Unlock()
-			return id
-		}
-		l.mu.Unlock()
-		<-moved
-	}
-}
-
 // loop asks for one claim after the other.
 func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-chan *instance.Client) {
 	ctx := context.Background()
@@ -226,7 +180,7 @@ func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-cha
 		if via == "go" || via == "crowd" || via == "kept-go" {
 			client = <-clients
 		}
-		id := l.begin(via)
+		id := fmt.Sprintf("%s-%s-%d", l.id, via, l.enter())
 		switch via {
 		case "go":
 			l.useGo(ctx, client, r, id, newWish(r))
@@ -247,7 +201,7 @@ func (l *load) loop(via string, r *rand.Rand, think time.Duration, clients <-cha
 		case "step":
 			l.useSteps(ctx, r, id)
 		}
-		l.change(func() { l.active-- })
+		l.leave()
 	}
 }
 
@@ -311,28 +265,6 @@ func newExecWish(r *rand.Rand) wish {
 	return w
 }
 
-// resting returns a channel that is closed when the load rests.
-func (l *load) resting(ctx context.Context) <-chan struct{} {
-	rests := make(chan struct{})
-	go func() {
-		for {
-			l.mu.Lock()
-			yes, moved := l.rests, l.moved
-			l.mu.Unlock()
-			if yes {
-				close(rests)
-				return
-			}
-			select {
-			case <-moved:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return rests
-}
-
 // expected are the refusals of a claim in times like these.
 var expected = []string{
 	"no_capacity", "claim_timeout", "claim_canceled", "claim_lost", "claim_revoked", "etcd_unavailable", "etcd_full",
@@ -342,47 +274,6 @@ var expected = []string{
 func (l *load) answered(id, code string, err any) {
 	if !slices.Contains(expected, code) {
 		l.tell(record{What: "wrong", Job: id, Text: fmt.Sprintf("answer %s: %v", code, err)})
-	}
-}
-
-// hold reports a claim until its time is over, or valid says that it has ended: it is
-// asked after the clock was read, so that what is reported was so.
-func (l *load) hold(rec record, lasts time.Duration, ended <-chan struct{}, valid func() bool) {
-	at := now()
-	if !valid() {
-		return
-	}
-	rec.What, rec.At = "begin", at
-	l.tell(rec)
-	last := at
-	var rests <-chan struct{}
-	if rec.Slots[keptPool] > 0 {
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		rests = l.resting(ctx)
-	}
-	for end := time.After(lasts); ; {
-		over := false
-		select {
-		case <-end:
-			over = true
-		case <-rests:
-			over = true
-		case <-ended:
-			over = true
-		case <-time.After(beatEach):
-		}
-		at := now()
-		if !valid() {
-			over = true
-		} else {
-			last = at
-		}
-		if over {
-			l.tell(record{What: "end", Job: rec.Job, At: last})
-			return
-		}
-		l.tell(record{What: "beat", Job: rec.Job, At: last})
 	}
 }
 
@@ -418,9 +309,9 @@ func (l *load) runUntilRest(cmd *exec.Cmd, endsWithLoad bool) (stopped bool, err
 	go func() { ended <- cmd.Wait() }()
 	var rests <-chan struct{}
 	if endsWithLoad {
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := l.working()
 		defer cancel()
-		rests = l.resting(ctx)
+		rests = ctx.Done()
 	}
 	select {
 	case err := <-ended:
@@ -446,7 +337,7 @@ func (l *load) useExec(r *rand.Rand, id, via string, w wish) {
 		return
 	}
 	args = append(args, "--", self, "job", "-via", via, "-host", l.host, "-referee", l.referee, "-for", w.hold.String())
-	if w.slots[keptPool] > 0 {
+	if kept(w.slots) {
 		args = append(args, "-stubborn", "0")
 	}
 	cmd := exec.Command(l.berth, args...)
@@ -454,7 +345,7 @@ func (l *load) useExec(r *rand.Rand, id, via string, w wish) {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Minute
-	stopped, err := l.runUntilRest(cmd, w.slots[keptPool] > 0)
+	stopped, err := l.runUntilRest(cmd, kept(w.slots))
 	switch code := cmd.ProcessState.ExitCode(); code {
 	// It was done; killed, by any process; without etcd or a sidecar; lost or revoked.
 	case 0, -1, 128 + 9, 1, 75, 76:

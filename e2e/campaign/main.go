@@ -19,6 +19,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
+
+	"github.com/berthhq/berth/internal/store"
 )
 
 // options say what a campaign does.
@@ -65,6 +67,8 @@ var roles = map[string]func([]string) error{
 	"member": func(args []string) error { return playMember(args[0]) },
 	"load":   playLoad,
 	"job":    playJob,
+
+	"neighbor": playNeighbor,
 }
 
 func run(args []string) int {
@@ -109,8 +113,8 @@ func parse(args []string) (options, error) {
 	f.Float64Var(&o.rate, "rate", 60, "claims a second that the cheap clients of a host make at most")
 	f.IntVar(&o.instances, "instances", 1, "instances of the Go API of a host; several also wait for a pool that is always full")
 	f.BoolVar(&o.loopback, "loopback", false, "use no namespaces")
-	f.StringVar(&o.only, "only", "", "kinds of faults, comma-separated; all if empty")
-	f.StringVar(&o.without, "without", "", "kinds of faults that are left out, comma-separated")
+	f.StringVar(&o.only, "only", "", "kinds of faults, and neighbors, comma-separated; all if empty")
+	f.StringVar(&o.without, "without", "", "kinds of faults, or neighbors, that are left out, comma-separated")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -220,13 +224,24 @@ func (c *campaign) prepare(ctx context.Context, ps *processes) (err error) {
 		return err
 	}
 	go c.referee.watch(ps.ctx)
+	if !c.takesPart("neighbors") {
+		c.referee.neighbors.leftOut = "by -only or -without"
+	} else if err := admitNeighbors(c.dir, socket); err != nil {
+		c.referee.neighbors.leftOut = err.Error()
+	}
 	for i := range hostCount {
-		h, err := newHost(ps, c.cluster, self, c.berth, c.dir, socket, i, c.options)
+		var more []string
+		if i == neighborHost && c.referee.neighbors.leftOut == "" {
+			more = neighborSettings()
+		}
+		h, err := newHost(ps, c.cluster, self, c.dir, socket, i, c.options, more...)
 		if err != nil {
 			return err
 		}
 		c.hosts = append(c.hosts, h)
+		c.referee.loadNames = append(c.referee.loadNames, h.name)
 	}
+	c.startNeighbors(ps, socket)
 	for name := range specs {
 		if err := c.setPool(ctx, name); err != nil {
 			return err
@@ -236,12 +251,25 @@ func (c *campaign) prepare(ctx context.Context, ps *processes) (err error) {
 	return err
 }
 
+// takesPart says whether faults of a kind, or the neighbors, are not left out.
+func (o *options) takesPart(kind string) bool {
+	listed := func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), kind) }
+	return (o.only == "" || listed(o.only)) && !listed(o.without)
+}
+
 // fight has one phase after the other.
 func (c *campaign) fight(ctx context.Context) error {
 	can := func(t trait) bool {
-		listed := func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), string(t.kind)) }
-		return (t.needs == nothing || !c.loopback && (t.needs == namespaces || c.hosts[0].ownDisk)) &&
-			(c.only == "" || listed(c.only)) && !listed(c.without)
+		there := true
+		switch t.needs {
+		case namespaces:
+			there = !c.loopback
+		case mounts:
+			there = !c.loopback && c.hosts[0].ownDisk
+		case neighbors:
+			there = c.referee.neighbors.leftOut == ""
+		}
+		return there && c.takesPart(string(t.kind))
 	}
 	for i, p := range plan(c.seed, 1+int(c.duration/c.phase), hostCount, 3, can) {
 		if i > 0 && time.Since(c.begun) >= c.duration {
@@ -273,6 +301,14 @@ func (c *campaign) have(ctx context.Context, n int, p phase) {
 		all.Go(func() {
 			pause(over, f.At)
 			begun := time.Now()
+			if f.reaches(neighborHost) {
+				from := now()
+				defer func() {
+					c.referee.mu.Lock()
+					defer c.referee.mu.Unlock()
+					c.referee.neighbors.disturb(from, now())
+				}()
+			}
 			heal, err := c.inject(over, f)
 			c.tell("phase %d: %s for %s on %s, %s: %v", n, f.Kind, f.For.Round(time.Millisecond), hostName(f.Host), memberName(f.Member), problem(err))
 			c.count(f.Kind, begun, err)
@@ -345,9 +381,9 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 	var left []string
 	reported := begun
 	ok := until(within, 100*time.Millisecond, func() bool {
-		left = c.referee.unserved(hostCount)
+		left = c.referee.unserved()
 		if len(left) == 0 && c.referee.caughtUp(within) == nil {
-			left = append(c.referee.unserved(hostCount), c.orphaned(within)...)
+			left = append(c.referee.unserved(), c.orphaned(within)...)
 		}
 		if len(left) > 0 && time.Since(reported) >= tellEvery {
 			reported = time.Now()
@@ -360,6 +396,7 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 	}
 	c.referee.collect()
 	c.judgeMoves()
+	c.judgeNeighbors()
 	if !ok {
 		c.evidence(ctx)
 		return fmt.Errorf("not served %s after all faults were healed: %s", c.serveTime, strings.Join(left, "; "))
@@ -377,7 +414,28 @@ func (c *campaign) awaitServed(ctx context.Context, n int) error {
 
 // transient are the kinds of keys, by what follows the prefix of all, that are there only
 // while something is under way. Of a pool only the spec remains.
-var transient = []string{"active", "canceled", "ready", "revoke"}
+var transient = []string{"active", "ready", "revoke"}
+
+// remnants returns the keys that only work under way has. The mark of a canceled run remains with the
+// record of the run.
+func remnants(keys store.Keys, all []string) (left []string) {
+	runs := map[string]bool{}
+	for _, key := range all {
+		if id, ok := strings.CutPrefix(key, keys.Runs()); ok {
+			runs[id] = true
+		}
+	}
+	for _, key := range all {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(key, keys.Prefix()), "/")
+		run, _, _ := strings.Cut(rest, "/")
+		switch {
+		case slices.Contains(transient, name), name == "canceled" && !runs[run],
+			name == "pools" && !strings.HasSuffix(key, "/spec"):
+			left = append(left, key)
+		}
+	}
+	return left
+}
 
 // orphaned says which keys are in etcd that only work under way has, and which members do not vote,
 // and counts all keys by kind.
@@ -389,13 +447,13 @@ func (c *campaign) orphaned(ctx context.Context) (left []string) {
 		if err != nil {
 			return err
 		}
+		var names []string
 		for _, kv := range resp.Kvs {
 			name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
 			counts[name]++
-			if slices.Contains(transient, name) || name == "pools" && !strings.HasSuffix(string(kv.Key), "/spec") {
-				left = append(left, string(kv.Key))
-			}
+			names = append(names, string(kv.Key))
 		}
+		left = remnants(c.referee.keys, names)
 		return nil
 	})
 	if err != nil {
@@ -405,7 +463,11 @@ func (c *campaign) orphaned(ctx context.Context) (left []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	left = append(left, learners...)
+	full, err := c.cluster.full(ctx)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	left = slices.Concat(left, learners, full)
 	c.mu.Lock()
 	c.keys = counts
 	c.mu.Unlock()

@@ -26,6 +26,8 @@ const (
 	poolClass
 	// networkClass is about the way between a host and etcd.
 	networkClass
+	// aloneClass has a phase of its own.
+	aloneClass
 )
 
 // trait is what the plan needs to know of a kind.
@@ -46,6 +48,7 @@ const (
 	nothing need = iota
 	namespaces
 	mounts
+	neighbors
 )
 
 // lostServer takes a member of etcd and the host of the same machine away, with all of their data. The
@@ -95,6 +98,8 @@ var traits = []trait{
 	{"revoke", poolClass, 0, 0, false, nothing},
 	{"revoke-force", poolClass, 0, 0, false, nothing},
 	{"compaction", poolClass, 0, 0, false, nothing},
+
+	{"only-neighbors", aloneClass, 0, 0, false, neighbors}, // so that all of their claims are judged
 }
 
 func (k kind) trait() trait {
@@ -181,6 +186,9 @@ func (p phase) takes(k kind) bool {
 		}
 		lost = lost || f.Kind == lostServer
 		if f.Kind == k || f.Kind.trait().class == etcdClass && t.class == etcdClass {
+			return false
+		}
+		if f.Kind.trait().class == aloneClass || t.class == aloneClass {
 			return false
 		}
 		if f.Kind == "freeze-exec" && k.ofDispatcher() || f.Kind.ofDispatcher() && k == "freeze-exec" {

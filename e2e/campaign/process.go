@@ -17,6 +17,7 @@ import (
 type process struct {
 	name, node string
 	args       []string
+	user       *syscall.Credential // as whom it runs, if not as this process
 	env        []string
 	log        string
 	net        network
@@ -27,6 +28,8 @@ type process struct {
 	wanted  bool
 	changed chan struct{} // closed and replaced when wanted changes
 	starts  int
+	signals int // that may end cmd
+	alone   int // how often it ended without one
 }
 
 // restartAfter is the pause before a process is started again.
@@ -70,7 +73,7 @@ func (p *process) start() error {
 	cmd := exec.Command(p.args[0], p.args[1:]...)
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: p.user}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.wanted {
@@ -82,9 +85,15 @@ func (p *process) start() error {
 	ended := make(chan struct{})
 	p.cmd, p.ended = cmd, ended
 	p.starts++
+	p.signals = 0
 	go func() {
 		defer close(ended)
 		_ = cmd.Wait() // however it has ended, it is started again
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.signals == 0 {
+			p.alone++
+		}
 	}()
 	return nil
 }
@@ -113,8 +122,19 @@ func (p *process) signal(s syscall.Signal) {
 	select {
 	case <-p.ended:
 	default:
+		if s != syscall.SIGSTOP && s != syscall.SIGCONT {
+			p.signals++
+		}
 		_ = p.cmd.Process.Signal(s) // it may end just now
 	}
+}
+
+// byItself returns how often the process has ended without a signal, since the last call.
+func (p *process) byItself() (times int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	times, p.alone = p.alone, 0
+	return times
 }
 
 // pid is that of the process that was started last, or 0.

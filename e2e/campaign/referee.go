@@ -50,11 +50,13 @@ type referee struct {
 	steps      *e2e.StepHistory
 	counted    [3]int // violations of each that are known
 	stays      *stays
+	neighbors  *neighborhood
 	at         int64 // etcd's history up to here was judged
 	revisions  int   // that were judged
 	pending    []record
 	violations []violation
 	loads      map[string]*loadState
+	loadNames  []string // of those that there must be
 	rests      bool
 	phase      int
 	journal    *bufio.Writer
@@ -76,7 +78,7 @@ func newReferee(c *cluster, dir string) *referee {
 		cluster: c, dir: dir, keys: store.NewKeys("/berth/"), begun: time.Now(), loads: map[string]*loadState{}, rests: true,
 	}
 	r.history, r.runs, r.steps = e2e.NewHistory(r.keys), e2e.NewRunHistory(r.keys), e2e.NewStepHistory(r.keys)
-	r.stays = newStays(r.wrong)
+	r.stays, r.neighbors = newStays(r.wrong), newNeighborhood(r.wrong)
 	return r
 }
 
@@ -183,6 +185,8 @@ func (r *referee) hear(conn net.Conn) {
 			}
 		case "wrong":
 			r.wrong("answer", rec.Job+": "+rec.Text)
+		case "turn", "sent":
+			r.neighbors.take(rec)
 		default:
 			r.stays.take(rec)
 			if rec.What == "begin" && rec.Item == "" {
@@ -379,13 +383,13 @@ func (r *referee) caughtUp(ctx context.Context) error {
 }
 
 // unserved says what is still under way, nothing if all is at rest.
-func (r *referee) unserved(hosts int) []string {
+func (r *referee) unserved() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var left []string
-	for i := range hosts {
-		if s := r.loads[hostName(i)]; s == nil || !s.idle {
-			left = append(left, fmt.Sprintf("the load of %s is not idle", hostName(i)))
+	for _, name := range r.loadNames {
+		if s := r.loads[name]; s == nil || !s.idle {
+			left = append(left, fmt.Sprintf("the load of %s is not idle", name))
 		}
 	}
 	if w := r.history.Waiting(); len(w) > 0 {

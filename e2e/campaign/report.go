@@ -73,6 +73,7 @@ func (c *campaign) report(to io.Writer, interrupted bool) {
 	if c.moves.longest > 0 {
 		row("stood still, at most", c.moves.longest.Round(10*time.Millisecond))
 	}
+	r.neighbors.rows(row)
 	for _, kind := range slices.Sorted(maps.Keys(c.keys)) {
 		row("keys left of "+kind, c.keys[kind])
 	}

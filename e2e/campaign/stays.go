@@ -15,10 +15,10 @@ import (
 // boot clock, which all processes of a machine share.
 type record struct {
 	At    int64          `json:"at"`
-	What  string         `json:"what"` // begin, beat, end, idle, hello, wrong, note
+	What  string         `json:"what"` // begin, beat, end, idle, hello, wrong, note, turn, sent
 	Job   string         `json:"job,omitempty"`
 	Host  string         `json:"host,omitempty"`
-	Via   string         `json:"via,omitempty"` // go, http, tcp, exec, direct, step
+	Via   string         `json:"via,omitempty"` // go, http, tcp, exec, direct, step, neighbor, an attack
 	PID   int            `json:"pid,omitempty"`
 	PPID  int            `json:"ppid,omitempty"`
 	Fence store.Fence    `json:"fence,omitempty"`
@@ -28,6 +28,8 @@ type record struct {
 	// Item is the step instance that the job runs, RUN/STEP/INDEX.
 	Item string `json:"item,omitempty"`
 	Text string `json:"text,omitempty"`
+	// Answers counts those to an attack.
+	Answers map[string]int `json:"answers,omitempty"`
 }
 
 // keepStays is for how long a stay is compared with later ones: reports of a process that
