@@ -42,16 +42,22 @@ func (m *endpoints) HandleFunc(pattern string, handler func(http.ResponseWriter,
 }
 
 // permit refuses a request whose caller does not have what the endpoint needs: the role, for the pool
-// or the queue in the path if there is one. What else the role must be for, and whose the object is,
-// the endpoint checks.
+// or the queue in the path if there is one. What else the role must be for, and whose the object is of a
+// caller that can own one, the endpoint checks.
 func (m *endpoints) permit(r *http.Request) error {
 	_, pattern := m.Handler(r)
 	need, ok := m.needs[pattern]
 	if !ok {
 		return nil
 	}
-	if err := need.Check(r.Context()); err != nil || need.Own {
+	if err := need.Check(r.Context()); err != nil {
 		return err
+	}
+	if need.Own {
+		if access.Of(r.Context()).Authenticated() || r.Header.Get(api.ClientTokenHeader) != "" {
+			return nil
+		}
+		return access.Allow(r.Context(), need.Role) // it can show nothing to be its own
 	}
 	part := map[access.On]string{access.OnPools: "{pool}", access.OnQueues: "{queue}"}[need.On]
 	if name := inPath(r, pattern, part); part != "" && name != "" {

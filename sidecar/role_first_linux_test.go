@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"bufio"
 	"fmt"
 	"math"
 	"net/http"
@@ -99,6 +100,26 @@ func TestTheRoleIsCheckedBeforeWhatARequestSays(t *testing.T) {
 		c.Policy.Open = false
 		c.Tokens = func() access.Tokens { return tokens }
 	})
+	places := strings.NewReplacer("{pool}", "x", "{queue}", "x", "{host}", "x", "{instance}", "x", "{name}", "x", "{id}", "x", "{step}", "x", "{index}", "0")
+	for _, n := range readNeeds(t) {
+		if n.role == "" || n.method == "GET" || n.method == "DELETE" {
+			continue
+		}
+		who, want := "Authorization: Bearer nothing-secret\r\n", "403"
+		if n.owner { // what a token has made is its own
+			who, want = "", "401"
+		}
+		for _, length := range []string{"Content-Length: 60", "Content-Length: 60000", "Transfer-Encoding: chunked"} {
+			c := r.conn()
+			if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Type: application/json\r\nExpect: 100-continue\r\n%s\r\n\r\n",
+				n.method, places.Replace(n.path), who, length); err != nil {
+				t.Fatal(err)
+			}
+			if status, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasPrefix(status, "HTTP/1.1 "+want+" ") {
+				t.Errorf("%s %s, without the body: %q, %v", n.method, n.path, status, err)
+			}
+		}
+	}
 	junk := `{"limit":-9223372036854775808,"lease_duration":"-9223372036854775808ns","junk":[`
 	for _, n := range readNeeds(t) {
 		if n.role == "" || n.owner {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/berthhq/berth/internal/access"
 	"github.com/berthhq/berth/internal/problem"
@@ -28,9 +27,12 @@ const (
 	freeBody = 4 << 10
 	// bodyTimeout bounds the wait for a body.
 	bodyTimeout = 10 * time.Second
-	// shareTimeout bounds each wait for a share of the memory for bodies: a run of 100,000
-	// items is stored within a few seconds, and clients wait longer than this.
+	// shareTimeout bounds each wait for a share of the memory for bodies, and for others of the same
+	// identity to arrive: a run of 100,000 items is stored within a few seconds, and clients wait
+	// longer than this.
 	shareTimeout = 5 * time.Second
+	// bodiesEach bounds the bodies of one identity that arrive at the same time.
+	bodiesEach = 8
 )
 
 // Bounds of what a body holds. They are checked while it arrives.
@@ -60,17 +62,18 @@ type Limit struct {
 // memory is what bodies of one size may take together, so that those that are small never
 // wait behind those that are large. A body that has arrived waits for the memory that decoding
 // takes, and holds that of its text meanwhile. Nothing waits the other way round.
-type memory struct{ arriving, decoded *semaphore.Weighted }
+type memory struct{ arriving, decoded *quota }
 
 // The memory for bodies, in bytes: two of the largest can arrive while others are carried out,
-// and one with the most values is decoded. With garbage it is twice as much.
+// and one with the most values is decoded. With garbage it is twice as much. One identity can have
+// half of it.
 const (
 	smallArriving, smallDecoded = 8 << 20, 8 << 20
 	largeArriving, largeDecoded = 34 << 20, 40 << 20
 )
 
 func newMemory(arriving, decoded int64) memory {
-	return memory{semaphore.NewWeighted(arriving), semaphore.NewWeighted(decoded)}
+	return memory{newQuota(arriving, arriving/2), newQuota(decoded, decoded/2)}
 }
 
 // memoryFor returns the memory for bodies of a length.
@@ -81,31 +84,21 @@ func (h *Handler) memoryFor(size int64) *memory {
 	return &h.small
 }
 
-// share is a part of a memory. The zero share is none.
-type share struct {
-	of   *semaphore.Weighted
-	size int64
-}
-
-// take takes a share, for which it waits a bounded time.
-func (h *Handler) take(ctx context.Context, of *semaphore.Weighted, size int64) (share, error) {
-	if of.TryAcquire(size) {
-		return share{of, size}, nil
-	}
-	waiting, cancel := context.WithTimeout(ctx, shareTimeout)
-	defer cancel()
-	if of.Acquire(waiting, size) == nil {
-		return share{of, size}, nil
+// take takes a share of a quota for the sender of a request, for which it waits a bounded time.
+func (h *Handler) take(ctx context.Context, of *quota, size int64) (share, error) {
+	key := KeyOf(ctx)
+	s, own, ok := of.take(ctx, shareTimeout, key, size)
+	if ok {
+		return s, nil
 	}
 	h.Metrics.refused(boundBodies)
-	return share{}, problem.New(problem.TooManyRequests, "other requests take all the memory for bodies of this size: send this one again later")
-}
-
-func (s *share) end() {
-	if s.of != nil {
-		s.of.Release(s.size)
-		*s = share{}
+	switch who := problem.Clip(key); {
+	case of == h.underWay:
+		return s, problem.New(problem.TooManyRequests, "%d requests of %s are still sending their bodies, which is the most for one identity: send this one again later", of.each, who)
+	case own:
+		return s, problem.New(problem.TooManyRequests, "other requests of %s take the memory for bodies of this size that one identity can have: send this one again later", who)
 	}
+	return s, problem.New(problem.TooManyRequests, "other requests take all the memory for bodies of this size: send this one again later")
 }
 
 // Body is the body of a request, in memory. It takes shares of the memory for bodies until it is
@@ -163,6 +156,7 @@ func (h *Handler) takeBody(w http.ResponseWriter, r *http.Request) (*Body, error
 	}
 	a := &arrival{h: h, r: r, limit: limit, deadline: http.NewResponseController(w)}
 	err := a.read(w)
+	a.underWay.end()
 	if err == nil {
 		r.Body = &a.body
 		return &a.body, nil
@@ -207,6 +201,8 @@ type arrival struct {
 
 	from io.Reader
 	body Body
+	// underWay is a share of those that arrive at the same time.
+	underWay share
 	// counter counts what arrives, unless it is a form.
 	counter *jsontext.Decoder
 	values  int
@@ -247,6 +243,7 @@ func (a *arrival) read(w http.ResponseWriter) error {
 	if err := a.deadline.SetReadDeadline(time.Time{}); err != nil {
 		return problem.New(problem.Internal, "%w", err)
 	}
+	a.underWay.end()
 	if len(a.body.data) > freeBody {
 		cost := int64(len(a.body.data) + valueCost*a.values)
 		a.body.decoded, err = a.h.take(a.r.Context(), a.h.memoryFor(int64(cap(a.body.data))).decoded, cost)
@@ -260,7 +257,8 @@ func mediaType(r *http.Request) error {
 }
 
 // reserve makes space for a body of a length, which is that of the request; or for more of a
-// body whose length is not known. The client has bodyTimeout from then on.
+// body whose length is not known. The client has bodyTimeout from then on. While it waits for memory
+// the body does not count as one that arrives.
 func (a *arrival) reserve(size int64) error {
 	if a.r.ContentLength < 0 {
 		switch {
@@ -272,6 +270,7 @@ func (a *arrival) reserve(size int64) error {
 			size = a.limit.Bytes
 		}
 	}
+	a.underWay.end()
 	var arrived share
 	if size > freeBody {
 		if err := access.Of(a.r.Context()).AllowAny(fmt.Sprintf("a body of more than %d bytes", freeBody)); err != nil {
@@ -287,6 +286,10 @@ func (a *arrival) reserve(size int64) error {
 	a.body.data = append(make([]byte, 0, size), a.body.data...)
 	a.body.arrived.end()
 	a.body.arrived = arrived
+	var err error
+	if a.underWay, err = a.h.take(a.r.Context(), a.h.underWay, 1); err != nil {
+		return err
+	}
 	if err := a.deadline.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil {
 		return problem.New(problem.Internal, "%w", err)
 	}

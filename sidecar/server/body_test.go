@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -95,13 +96,15 @@ func TestBodiesArriveWhole(t *testing.T) {
 // wantFree takes all memory, of which no share may be left over.
 func wantFree(t *testing.T, h *Handler) {
 	t.Helper()
-	for m, size := range map[*memory][2]int64{&h.small: {smallArriving, smallDecoded}, &h.large: {largeArriving, largeDecoded}} {
-		if !m.arriving.TryAcquire(size[0]) || !m.decoded.TryAcquire(size[1]) {
-			t.Error("a body that has ended has a share of the memory")
+	for q, size := range map[*quota]int64{
+		h.small.arriving: smallArriving, h.small.decoded: smallDecoded, h.large.arriving: largeArriving, h.large.decoded: largeDecoded,
+		h.underWay: math.MaxInt64,
+	} {
+		if len(q.of) > 0 || !q.total.TryAcquire(size) {
+			t.Errorf("a body that has ended has a share of %d: %v", size, q.of)
 			continue
 		}
-		m.arriving.Release(size[0])
-		m.decoded.Release(size[1])
+		q.total.Release(size)
 	}
 }
 
@@ -162,9 +165,10 @@ func TestSmallBodiesDoNotWaitBehindLargeOnes(t *testing.T) {
 				<-ctx.Done()
 			}
 		})
-		const most = largeArriving / (4<<20 + 1<<20)
+		const most = largeArriving / 2 / (4<<20 + 1<<20)
 		for range most {
 			go sent(h, "/large", long(4<<20), false)
+			go sentBy(h, ann, "/large", long(4<<20), false)
 		}
 		synctest.Wait()
 		begun := time.Now()
@@ -186,6 +190,58 @@ func TestSmallBodiesDoNotWaitBehindLargeOnes(t *testing.T) {
 		synctest.Wait()
 		wantFree(t, h)
 	})
+}
+
+// ann and bob are two identities with a role.
+var (
+	ann = access.Identity{Kind: access.User, Name: "ann", Grants: access.DefaultGrants}
+	bob = access.Identity{Kind: access.User, Name: "bob", Grants: access.DefaultGrants}
+)
+
+// stalled is a body of which nothing arrives until the end.
+type stalled struct{ ended <-chan struct{} }
+
+func (s stalled) Read([]byte) (int, error) {
+	<-s.ended
+	return 0, io.ErrUnexpectedEOF
+}
+
+// TestSlowBodiesOfOneIdentityDoNotRefuseThoseOfOthers has one identity begin to send more bodies than
+// there is memory for, of each size, and send none of them.
+func TestSlowBodiesOfOneIdentityDoNotRefuseThoseOfOthers(t *testing.T) {
+	for _, length := range []int64{12, freeBody + 1, MaxBody, 4 << 20, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			h := bodies(func(http.ResponseWriter, *http.Request) {})
+			slow := func() *httptest.ResponseRecorder {
+				r := httptest.NewRequest(http.MethodPost, "/large", stalled{ctx.Done()})
+				r = r.WithContext(accesstest.As(r.Context(), ann))
+				r.ContentLength = length
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				h.ServeHTTP(recorder{w}, r)
+				return w
+			}
+			for range 200 {
+				go slow()
+			}
+			synctest.Wait()
+			begun := time.Now()
+			for _, n := range []int{12, freeBody + 1, MaxBody, 4 << 20} {
+				for _, chunked := range []bool{false, true} {
+					if w := sentBy(h, bob, "/large", long(n), chunked); w.Code != 200 || time.Since(begun) != 0 {
+						t.Errorf("%d bytes of another, while bodies of %d bytes are slow: %d %s after %s", n, length, w.Code, w.Body, time.Since(begun))
+					}
+				}
+			}
+			if w := slow(); w.Code != 429 || time.Since(begun) != shareTimeout {
+				t.Errorf("one more of %d bytes after %s: %d %s", length, time.Since(begun), w.Code, w.Body)
+			}
+			end()
+			synctest.Wait()
+			wantFree(t, h)
+		})
+	}
 }
 
 // FuzzCount counts bodies in pieces of all sizes. What is not refused is JSON.

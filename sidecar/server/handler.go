@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"runtime"
 	"runtime/debug"
@@ -52,12 +53,14 @@ type Handler struct {
 
 	guard        *guard
 	small, large memory
+	underWay     *quota
 }
 
 // NewHandler completes a handler.
 func NewHandler(h Handler) *Handler {
 	h.guard = newGuard(&h.Config, h.Pages)
 	h.small, h.large = newMemory(smallArriving, smallDecoded), newMemory(largeArriving, largeDecoded)
+	h.underWay = newQuota(math.MaxInt64, bodiesEach)
 	return &h
 }
 
